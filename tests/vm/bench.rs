@@ -1,7 +1,10 @@
-//! `rlaunch bench mesh` over soft RoCE: a slow cable is told from a slow host.
+//! `rlaunch bench` over soft RoCE and Soft-iWARP: a slow cable is told from a slow host, and RDMA operations are
+//! measured.
 
 use crate::support::{ALL, Field, PATIENT, SILENCE, Undo, list, text};
-use serde_json::Value;
+use serde_json::{Value, json};
+
+const SCHEMA: &str = include_str!("../../launcher/schemas/bench-verbs.schema.json");
 
 /// Rate to which links are slowed down. Emulated computers manage ten times as much.
 const SLOW: [&str; 2] = ["rate", "8mbit"];
@@ -35,4 +38,69 @@ fn a_slow_cable_is_told_from_a_slow_host() {
     let _host = slowed(&field, "n3", &["eth1", "eth2"]);
     let slow = slow(&field);
     assert!(matches!(&slow[..], [only] if only.starts_with("host n3: ")), "{slow:?}");
+}
+
+/// Measures an operation between n1 and n2 with `words`, and returns the rows of the result.
+fn rows(field: &Field, operation: &str, words: &str) -> Vec<Value> {
+    let hosts = format!("-H n1,n2 {PATIENT} {SILENCE}");
+    let ran = field.verb(&format!("bench {operation} {hosts} --json {words}"), &[]);
+    let said: Value = serde_json::from_str(&ran.succeeded().out).unwrap();
+    let validator = jsonschema::validator_for(&serde_json::from_str(SCHEMA).unwrap()).unwrap();
+    let errors: Vec<String> = validator.iter_errors(&said).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:?}: {said}");
+    assert_eq!(said["bench"], operation, "{ran}");
+    list(&said["rows"]).to_vec()
+}
+
+/// Asserts that times and rates of a row are possible, and that `messages` were sent.
+fn is_sane(row: &Value, (times, messages): (u64, u64)) {
+    let (latency, rate) = (&row["latency"], &row["bandwidth"]);
+    let number = |value: &Value| value.as_f64().unwrap();
+    assert_eq!(
+        (&latency["messages"], &rate["messages"]),
+        (&json!(times), &json!(messages)),
+        "{row}"
+    );
+    let quantiles = ["min_us", "typical_us", "p99_us", "p999_us", "max_us"];
+    let quantiles = quantiles.map(|name| number(&latency[name]));
+    assert!(quantiles.is_sorted() && quantiles[0] > 0.0, "{row}");
+    let average = number(&rate["average_gb_s"]);
+    // Times are kept to three digits.
+    assert!(average > 0.0 && average <= number(&rate["peak_gb_s"]) * 1.01, "{row}");
+    let bytes = number(&row["bytes"]) * number(&rate["messages_per_s"]) / 1e9;
+    assert!((bytes / average - 1.0).abs() < 1e-6, "{row}");
+    assert!(number(&rate["cpu"][0]) > 0.0, "{row}");
+}
+
+#[test]
+fn operations_are_measured_over_any_kind_of_device() {
+    let field = Field::new();
+    let words = "--hca rxe0 --sizes 64,16K --iterations 150 --qps 2 --bidirectional --mtu 1024";
+    let written = rows(&field, "write", words);
+    assert_eq!(written.len(), 2);
+    written.iter().for_each(|row| is_sane(row, (149, 2 * 2 * 150)));
+    let read = rows(&field, "read", "--hca rxe0 --sizes 4K --iterations 100 --depth 7");
+    read.iter().for_each(|row| is_sane(row, (100, 100)));
+    // Soft-iWARP loses its connection if a message comes before its receive; there are 512 receives.
+    let sent = rows(&field, "send", "--hca siw0 --sizes 8 --iterations 2000");
+    sent.iter().for_each(|row| is_sane(row, (1999, 2000)));
+}
+
+#[test]
+fn a_stream_without_end_has_a_line_a_second() {
+    let field = Field::new();
+    let words = format!("-H n1,n2 --hca rxe0 {PATIENT} {SILENCE} --sizes 4K --duration 0");
+    // The pipe's reader leaves after two seconds of results.
+    let line = format!("{} bench write bw {words} | head -n 4", field.rlaunch);
+    let said = field.shell(&line);
+    let lines: Vec<&str> = said.lines().collect();
+    assert!(
+        lines.len() == 4 && lines[0].starts_with("# write: n1 rxe0/1 to n2 rxe0/1, MTU"),
+        "{said}"
+    );
+    for line in &lines[2..] {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let [rate, "GB/s", messages, "Mmsg/s"] = words[..] else { panic!("{said}") };
+        assert!(rate.parse::<f64>().is_ok() && messages.parse::<f64>().unwrap() > 0.0, "{said}");
+    }
 }

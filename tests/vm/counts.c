@@ -35,6 +35,8 @@ static int (*post_send)(struct ibv_qp *, struct ibv_send_wr *, struct ibv_send_w
 static int (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *);
 static struct ibv_qp *(*create_qp_ex)(struct ibv_context *, struct ibv_qp_init_attr_ex *);
 static void (*rdma_write)(struct ibv_qp_ex *, uint32_t, uint64_t);
+static void (*rdma_read)(struct ibv_qp_ex *, uint32_t, uint64_t);
+static void (*send_message)(struct ibv_qp_ex *);
 static void (*set_inline_data)(struct ibv_qp_ex *, void *, size_t);
 static int (*complete)(struct ibv_qp_ex *);
 
@@ -68,6 +70,20 @@ static void counted_rdma_write(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t add
 	rdma_write(qp, rkey, address);
 }
 
+static void counted_rdma_read(struct ibv_qp_ex *qp, uint32_t rkey, uint64_t address)
+{
+	posts++;
+	signalled += !!(qp->wr_flags & IBV_SEND_SIGNALED);
+	rdma_read(qp, rkey, address);
+}
+
+static void counted_send_message(struct ibv_qp_ex *qp)
+{
+	posts++;
+	signalled += !!(qp->wr_flags & IBV_SEND_SIGNALED);
+	send_message(qp);
+}
+
 static void counted_set_inline_data(struct ibv_qp_ex *qp, void *data, size_t length)
 {
 	copies++;
@@ -89,6 +105,10 @@ static struct ibv_qp *counted_create_qp_ex(struct ibv_context *context,
 	struct ibv_qp_ex *qp = ibv_qp_to_qp_ex(made);
 	rdma_write = qp->wr_rdma_write;
 	qp->wr_rdma_write = counted_rdma_write;
+	rdma_read = qp->wr_rdma_read;
+	qp->wr_rdma_read = counted_rdma_read;
+	send_message = qp->wr_send;
+	qp->wr_send = counted_send_message;
 	set_inline_data = qp->wr_set_inline_data;
 	qp->wr_set_inline_data = counted_set_inline_data;
 	complete = qp->wr_complete;

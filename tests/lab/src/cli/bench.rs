@@ -97,8 +97,8 @@ pub(crate) enum Bench {
     },
     /// Time RDMA writes and messages between two guests, by perftest, rlaunch and perftest in turn.
     Verbs {
-        /// Number of timed rounds, after one warm-up round.
-        #[arg(long, default_value_t = 15)]
+        /// Number of rounds; each takes 3 minutes if the guests are emulated.
+        #[arg(long, default_value_t = 3)]
         rounds: usize,
         /// Measure only rows whose names contain this, such as "message" or "write latency".
         #[arg(long)]

@@ -179,16 +179,6 @@ fn build_prover_for(machine: &TargetMachine) -> Result<(), LabError> {
     machine.place_checked(&built, &machine.place(&target, Profile::Release).join(program))
 }
 
-/// Builds the examples of rlaunch-verbs, optimised, and lays them out beside the launcher for
-/// guests.
-pub(crate) fn build_examples() -> Result<(), LabError> {
-    let words = ["build", "-p", "rlaunch-verbs", "--examples", "--release"];
-    show("build the verbs' examples", cargo().args(words))?;
-    let built = target_directory()?.join("release/examples");
-    let beside = directory(Profile::Release)?;
-    ["loopback", "perf"].iter().try_for_each(|name| place(&built.join(name), &beside.join(name)))
-}
-
 /// Builds the program of `rlaunch bench` and lays it out beside the agent.
 pub fn build_bench(profile: Profile) -> Result<(), LabError> {
     if profile == Profile::Lab {

@@ -147,9 +147,8 @@ const DIST_FILES: &[DistFile] = &[
         linkage: Linkage::PortableStripped,
     },
     DistFile { target: "comm-suite", kind: BIN, place: DistPath::Top, linkage: Linkage::Stripped },
-    // Examples of rlaunch-verbs, for guests.
+    // Example of rlaunch-verbs, for guests.
     DistFile { target: "loopback", kind: EXAMPLE, place: DistPath::Top, linkage: Linkage::Plain },
-    DistFile { target: "perf", kind: EXAMPLE, place: DistPath::Top, linkage: Linkage::Plain },
     // Test of rlaunch-prover, which runs on guests since it needs RDMA devices.
     DistFile { target: "two_provers", kind: TEST, place: DistPath::Top, linkage: Linkage::Plain },
 ];

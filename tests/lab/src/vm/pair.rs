@@ -7,38 +7,53 @@ use crate::LabError;
 
 const SERVER: &str = "n1";
 const CLIENT: &str = "n2";
-/// Path of the example `perf` of rlaunch-verbs on both guests; the second one has no `/share`.
-const PERF: &str = "/run/perf";
-/// First TCP port on which the ends connect; each measurement uses the next one.
+/// First TCP port on which perftest's ends connect; each measurement uses the next one.
 const FIRST_PORT: u16 = 18515;
 /// Time limit of a measurement, in which an emulated computer can write 200 MiB.
-const LIMIT: Duration = Duration::from_secs(50);
+const LIMIT: Duration = Duration::from_secs(100);
 /// Number of messages of a stream that count as one repetition.
 const STREAM: usize = 8;
-/// Command line that measures the communicator between both guests, as n1 sees it.
-const RANKS: &str = "/share/rlaunch -H n1,n2 -np 2 --hca rxe0 --transport rdma --mesh off --no-watch \
-                     --preload /share/measure measure";
+/// Options of a job on two guests, whose processors are slow.
+const JOB: &str = "--hca rxe0 --transport rdma --mesh off --node-timeout 20";
 
 /// Program that measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Program {
     /// `ib_write_bw` and its like.
     Perftest,
-    /// The verbs' example `perf`.
+    /// `rlaunch bench write` and its like.
     Rlaunch,
     /// Two ranks with a communicator.
     Ranks,
 }
 
+/// Operation that is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// RDMA writes.
+    Write,
+    /// RDMA reads.
+    Read,
+    /// Messages that the peer receives.
+    Send,
+}
+
 /// Quantity that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Benchmark {
-    /// Bandwidth of RDMA writes in one direction, with as many in flight as the queue holds.
-    WriteBandwidth,
-    /// Latency of RDMA writes, each end in turn.
-    WriteLatency,
-    /// Latency of messages that the peer receives, each end in turn.
-    SendLatency,
+pub enum Quantity {
+    /// Bandwidth in one direction, with as many messages in flight as the queue holds.
+    Bandwidth,
+    /// Latency of single messages.
+    Latency,
+}
+
+/// Measurement.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Benchmark {
+    /// Operation that is measured.
+    pub operation: Operation,
+    /// Quantity that is measured.
+    pub quantity: Quantity,
 }
 
 /// The two guests.
@@ -50,58 +65,70 @@ pub struct Pair<'a> {
     port: u16,
 }
 
-impl Benchmark {
+impl Operation {
     fn name(self) -> &'static str {
         match self {
-            Benchmark::WriteBandwidth => "write_bw",
-            Benchmark::WriteLatency => "write_lat",
-            Benchmark::SendLatency => "send_lat",
+            Operation::Write => "write",
+            Operation::Read => "read",
+            Operation::Send => "send",
         }
     }
 }
 
-impl Program {
-    /// Returns the command line of a server on the first fabric interface.
-    fn line(self, benchmark: Benchmark, size: usize, iterations: usize, port: u16) -> String {
-        let benchmark = benchmark.name();
+impl Quantity {
+    fn name(self) -> &'static str {
         match self {
-            Program::Ranks => String::new(),
-            Program::Perftest => {
-                format!("ib_{benchmark} -d rxe0 -x 1 -F -s {size} -n {iterations} -p {port}")
-            }
-            // `--inline 0`, since perftest sends no inline data on devices it does not know, and it
-            // does not know soft RoCE.
-            Program::Rlaunch => format!(
-                "{PERF} {benchmark} --size {size} --iterations {iterations} --inline 0 --port {port} \
-                 rxe0 1"
-            ),
+            Quantity::Bandwidth => "bw",
+            Quantity::Latency => "lat",
         }
     }
 }
 
-/// Returns the command line of two ranks. For latencies each of `iterations` messages is timed by
-/// itself, for bandwidths they are sent in a stream.
-fn ranks(benchmark: Benchmark, size: usize, iterations: usize) -> String {
-    match benchmark {
-        Benchmark::WriteBandwidth => {
-            format!("{RANKS} 0 1 bandwidth/{size}/{}", iterations.div_ceil(STREAM))
+/// Returns the command line of perftest's server on the first fabric interface.
+fn perftest(benchmark: Benchmark, (size, iterations): (usize, usize), port: u16) -> String {
+    let (operation, quantity) = (benchmark.operation.name(), benchmark.quantity.name());
+    format!("ib_{operation}_{quantity} -d rxe0 -x 1 -F -s {size} -n {iterations} -p {port}")
+}
+
+/// Returns the command line of two ranks, as n1 sees it. For latencies each of `iterations`
+/// messages is timed by itself, for bandwidths they are sent in a stream.
+fn ranks(quantity: Quantity, (size, iterations): (usize, usize)) -> String {
+    let job =
+        format!("/share/rlaunch -H n1,n2 -np 2 {JOB} --no-watch --preload /share/measure measure");
+    match quantity {
+        Quantity::Bandwidth => {
+            format!("{job} 0 1 bandwidth/{size}/{}", iterations.div_ceil(STREAM))
         }
-        Benchmark::WriteLatency | Benchmark::SendLatency => {
-            format!("{RANKS} 0 {iterations} latency/{size}/1")
-        }
+        Quantity::Latency => format!("{job} 0 {iterations} latency/{size}/1"),
     }
+}
+
+/// Returns the command line of `rlaunch bench`, as n1 sees it, with n2 as the sender. perftest sends
+/// no inline data on devices that it does not know, and it does not know soft RoCE.
+fn bench(
+    benchmark: Benchmark,
+    sizes: &[usize],
+    iterations: usize,
+    environment: &[(&str, &str)],
+) -> String {
+    let (operation, quantity) = (benchmark.operation.name(), benchmark.quantity.name());
+    let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
+    let sizes = sizes.join(",");
+    let variables = environment.iter().map(|(name, value)| format!(" -x {name}={value}"));
+    let variables: String = variables.collect();
+    format!(
+        "/share/rlaunch bench {operation} {quantity} -H n2,n1 {JOB}{variables} --sizes {sizes} \
+         --iterations {iterations} --inline 0 --perftest"
+    )
 }
 
 impl Pair<'_> {
-    /// Prepares the first two guests of a lab whose share has `perf`.
+    /// Prepares the first two guests of a lab.
     pub fn new(lab: &VmLab) -> Result<Pair<'_>, LabError> {
         let server = lab.status().into_iter().find(|guest| guest.name == SERVER);
         let address = server.and_then(|guest| guest.addresses.get(1).cloned());
         let missing = || LabError::Unexpected(format!("{SERVER} has no fabric interface"));
-        let pair = Pair { lab, address: address.ok_or_else(missing)?, port: FIRST_PORT };
-        pair.shell(SERVER, &format!("cp /share/perf {PERF}"))?;
-        pair.copy(PERF)?;
-        Ok(pair)
+        Ok(Pair { lab, address: address.ok_or_else(missing)?, port: FIRST_PORT })
     }
 
     /// Copies a program from the server to the client.
@@ -110,31 +137,46 @@ impl Pair<'_> {
         self.shell(SERVER, &line).map(drop)
     }
 
-    /// Runs both ends of a benchmark with `environment`, as assignments of a shell, before their
-    /// command lines. Returns what the client printed.
+    /// Runs both ends of a benchmark for each of some sizes, with these variables set. Returns what
+    /// the client printed.
     pub fn run(
         &mut self,
         program: Program,
         benchmark: Benchmark,
-        (size, iterations): (usize, usize),
-        environment: &str,
+        (sizes, iterations): (&[usize], usize),
+        environment: &[(&str, &str)],
     ) -> Result<String, LabError> {
-        if program == Program::Ranks {
-            return self.shell(SERVER, &ranks(benchmark, size, iterations));
+        if program == Program::Rlaunch {
+            return self.shell(SERVER, &bench(benchmark, sizes, iterations, environment));
         }
+        let each = sizes.iter().map(|size| match program {
+            Program::Perftest => self.perftest(benchmark, (*size, iterations), environment),
+            _ => self.shell(SERVER, &ranks(benchmark.quantity, (*size, iterations))),
+        });
+        Ok(each.collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
+    fn perftest(
+        &mut self,
+        benchmark: Benchmark,
+        amount: (usize, usize),
+        environment: &[(&str, &str)],
+    ) -> Result<String, LabError> {
         self.port += 1;
-        let line = program.line(benchmark, size, iterations, self.port);
+        let variables = environment.iter().map(|(name, value)| format!("{name}={value} "));
+        let variables: String = variables.collect();
+        let line = variables + &perftest(benchmark, amount, self.port);
         // Matches a listening socket on any address, IPv4 or IPv6, in the kernel's list.
         let port = self.port;
         let listens = format!("grep -qE ':{port:04X} 0+:0000 0A' /proc/net/tcp /proc/net/tcp6");
         self.shell(
             SERVER,
             &format!(
-                "{environment} {line} > /run/served 2>&1 & echo $! > /run/serving; \
+                "{line} > /run/served 2>&1 & echo $! > /run/serving; \
                  timeout 40 sh -c \"until {listens}; do sleep 0.05; done\" || cat /run/served >&2"
             ),
         )?;
-        let printed = self.shell(CLIENT, &format!("{environment} {line} {}", self.address));
+        let printed = self.shell(CLIENT, &format!("{line} {}", self.address));
         let over = "while kill -0 $(cat /run/serving) 2> /dev/null; do sleep 0.05; done";
         let ended = self.shell(SERVER, &format!("timeout 40 sh -c '{over}'"));
         let printed = printed?;

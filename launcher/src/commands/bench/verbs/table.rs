@@ -179,6 +179,7 @@ impl<'a> Summary<'a> {
         let VerbsHeader { request, inline, mtu, reads, ports, by_manager } = self.header;
         let end = |index: usize| json!({ "host": self.hosts[index], "port": ports[index] });
         json!({
+            "v": 1,
             "bench": verb(request.operation),
             "ends": [end(0), end(1)],
             "mtu": mtu,
