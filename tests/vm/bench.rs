@@ -3,6 +3,7 @@
 
 use crate::support::{ALL, Field, PATIENT, SILENCE, Undo, list, text};
 use serde_json::{Value, json};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 const SCHEMA: &str = include_str!("../../launcher/schemas/bench-verbs.schema.json");
 
@@ -18,26 +19,43 @@ fn slow(field: &Field) -> Vec<String> {
     list(&said["slow"]).iter().map(text).collect()
 }
 
-/// Slows down what these interfaces of a guest send, until the guard is dropped.
-fn slowed<'a>(field: &'a Field, guest: &'a str, interfaces: &'a [&str]) -> impl Drop + use<'a> {
-    for interface in interfaces {
-        field.lab.netem(guest, interface, &SLOW).unwrap();
-    }
-    Undo(move || interfaces.iter().try_for_each(|interface| field.lab.netem(guest, interface, &[])))
+/// Slows down what this interface of a guest sends, until the guard is dropped.
+fn slowed<'a>(field: &'a Field, guest: &'a str, interface: &'a str) -> impl Drop + use<'a> {
+    field.lab.netem(guest, interface, &SLOW).unwrap();
+    Undo(move || field.lab.netem(guest, interface, &[]))
+}
+
+/// Cables of the triangle: at each end the guest, the RDMA device and its interface.
+const CABLES: [[(&str, &str, &str); 2]; 3] = [
+    [("n1", "rxe0", "eth1"), ("n2", "rxe0", "eth1")],
+    [("n1", "rxe1", "eth2"), ("n3", "rxe0", "eth1")],
+    [("n2", "rxe1", "eth2"), ("n3", "rxe1", "eth2")],
+];
+
+/// Returns a number below 3 that differs from run to run.
+fn chosen() -> usize {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    (now.as_millis() % 3) as usize
 }
 
 #[test]
 fn a_slow_cable_is_told_from_a_slow_host() {
     let field = Field::new();
+    let [one, other] = CABLES[chosen()];
+    println!("slow cable: {one:?} {other:?}");
     {
-        let _ends = (slowed(&field, "n1", &["eth1"]), slowed(&field, "n2", &["eth1"]));
+        let _ends = [one, other].map(|(guest, _, interface)| slowed(&field, guest, interface));
         let slow = slow(&field);
-        let cable = "link n1 rxe0/1 (eth1) – n2 rxe0/1 (eth1): ";
-        assert!(matches!(&slow[..], [only] if only.starts_with(cable)), "{slow:?}");
+        let end = |(guest, device, interface)| format!("{guest} {device}/1 ({interface})");
+        let cable = format!("link {} – {}: ", end(one), end(other));
+        assert!(matches!(&slow[..], [only] if only.starts_with(&cable)), "{slow:?}");
     }
-    let _host = slowed(&field, "n3", &["eth1", "eth2"]);
+    let host = ["n1", "n2", "n3"][chosen()];
+    println!("slow host: {host}");
+    let _interfaces = ["eth1", "eth2"].map(|interface| slowed(&field, host, interface));
     let slow = slow(&field);
-    assert!(matches!(&slow[..], [only] if only.starts_with("host n3: ")), "{slow:?}");
+    let named = format!("host {host}: ");
+    assert!(matches!(&slow[..], [only] if only.starts_with(&named)), "{slow:?}");
 }
 
 /// Measures an operation between n1 and n2 with `words`, and returns the rows of the result.

@@ -1,6 +1,7 @@
 //! Comparison of a measured bandwidth with what limits it: the slowest link between two ports, or a TCP connection
 //! where no limit is known.
 
+use super::Unit;
 use crate::findings::{CheckId, id};
 use crate::plan::limit::{HEALTHY, Limit};
 use crate::run::job_run::StartFacts;
@@ -144,6 +145,19 @@ impl Ceiling {
                 )]
             }
             Ceiling::Unknown { why, tcp: None } => vec![format!("limit not known ({why})")],
+        }
+    }
+
+    /// Returns the bound as a line in a plot: its name, and its value in `unit`. `None` if it is not known.
+    pub(super) fn line(&self, unit: Unit) -> Option<(String, f64)> {
+        match self {
+            Ceiling::Known(limit) => {
+                Some((format!("usable: {limit}"), unit.convert(f64::from(limit.usable) / 8e3)))
+            }
+            Ceiling::Unknown { tcp: Some(tcp), .. } => {
+                Some(("one TCP connection".to_owned(), unit.convert(tcp / 8e3)))
+            }
+            Ceiling::Unknown { tcp: None, .. } => None,
         }
     }
 

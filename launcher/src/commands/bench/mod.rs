@@ -18,8 +18,7 @@ pub(crate) mod train;
 pub(crate) mod verbs;
 
 use crate::cli::args::{
-    ConnectArgs, EnvironmentArgs, HostArgs, JobArgs, NetworkArgs, PlacementArgs, TerminationArgs,
-    values,
+    ConnectArgs, HostArgs, JobArgs, NetworkArgs, PlacementArgs, TerminationArgs, values,
 };
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
@@ -103,10 +102,6 @@ pub(crate) struct MeasurementArgs {
     /// A node from which nothing is received for this time in seconds is lost; by default as in a job
     #[arg(long, value_name = "SECONDS", value_parser = values::parse_node_timeout)]
     pub(crate) node_timeout: Option<Duration>,
-
-    /// Set this variable for the measuring program: NAME=VALUE, or NAME to pass on its value here
-    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]")]
-    pub(crate) env: Vec<OsString>,
 
     #[command(flatten)]
     pub(crate) placement: PlacementArgs,
@@ -457,13 +452,12 @@ impl BenchArgs {
 impl MeasurementArgs {
     /// Replaces the hosts, ranks, placement, network and connections of `job` by those of the measurement.
     fn set(self, job: JobArgs, ranks: Option<u32>) -> JobArgs {
-        let MeasurementArgs { hosts, oversubscribe, node_timeout, env, .. } = self;
-        let MeasurementArgs { placement, network, connect, .. } = self;
+        let MeasurementArgs { hosts, oversubscribe, node_timeout, placement, network, connect } =
+            self;
         let hosts = HostArgs { hosts, ranks, oversubscribe, ..job.hosts };
         let node_timeout = node_timeout.unwrap_or(job.termination.node_timeout);
         let termination = TerminationArgs { node_timeout, ..job.termination };
-        let environment = EnvironmentArgs { env, ..job.environment };
-        JobArgs { hosts, placement, network, connect, termination, environment, ..job }
+        JobArgs { hosts, placement, network, connect, termination, ..job }
     }
 }
 

@@ -110,6 +110,20 @@ fn transports(facts: &StartFacts) -> Vec<&'static str> {
     names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
+/// Returns the rate of a TCP connection in Mb/s that was measured beside messages.
+pub(super) fn tcp_rate(records: &[BenchRecord]) -> Option<f64> {
+    records.iter().find_map(|record| match record {
+        BenchRecord::Tcp(rate) => Some(*rate),
+        _ => None,
+    })
+}
+
+/// Returns the points of a curve for which logarithmic axes have room.
+pub(super) fn points(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)> {
+    let is_possible = |number: f64| number > 0.0 && number < 1e15;
+    points.filter(|(size, value)| is_possible(*size) && is_possible(*value)).collect()
+}
+
 /// Measurement that is over, with what limits it.
 pub(super) struct Summary<'a> {
     header: &'a BenchHeader,
@@ -130,11 +144,7 @@ impl<'a> Summary<'a> {
             _ => None,
         });
         let rows: Vec<&BenchRow> = rows.collect();
-        let tcp = records.iter().find_map(|record| match record {
-            BenchRecord::Tcp(rate) => Some(*rate),
-            _ => None,
-        });
-        let ceiling = ceiling(header, facts).map(|ceiling| ceiling.with_tcp(tcp));
+        let ceiling = ceiling(header, facts).map(|ceiling| ceiling.with_tcp(tcp_rate(records)));
         (!rows.is_empty()).then_some(Summary { header, rows, facts, ceiling })
     }
 
@@ -183,14 +193,8 @@ impl Summary<'_> {
             true => row.median_us,
             false => unit.convert(row.busbw_gb_s),
         };
-        let points = |rows: &[PlottedRow]| {
-            // Axes have no room for more.
-            let is_possible = |number: f64| number > 0.0 && number < 1e15;
-            let points = rows.iter().map(|row| (row.bytes as f64, value(row)));
-            points
-                .filter(|(size, value)| is_possible(*size) && is_possible(*value))
-                .collect::<Vec<_>>()
-        };
+        let points =
+            |rows: &[PlottedRow]| points(rows.iter().map(|row| (row.bytes as f64, value(row))));
         let factor = self.header.bus_factor;
         let own = self.rows.iter().map(|row| PlottedRow {
             bytes: row.bytes,
@@ -199,16 +203,7 @@ impl Summary<'_> {
         });
         let own: Vec<PlottedRow> = own.collect();
         let earlier = earlier.iter().map(|run| (run.name.clone(), points(&run.rows)));
-        let limit = match &self.ceiling {
-            Some(Ceiling::Known(limit)) => {
-                let usable = unit.convert(f64::from(limit.usable) / 8e3);
-                Some((format!("usable: {limit}"), usable))
-            }
-            Some(Ceiling::Unknown { tcp: Some(tcp), .. }) => {
-                Some(("one TCP connection".to_owned(), unit.convert(tcp / 8e3)))
-            }
-            _ => None,
-        };
+        let limit = self.ceiling.as_ref().and_then(|ceiling| ceiling.line(unit));
         let hosts: Vec<String> = hosts(self.facts).into_iter().map(|(host, _)| host).collect();
         Curves {
             title: format!(

@@ -20,6 +20,7 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
 use rlaunch_plot::file::PlotFile;
+use std::ffi::OsString;
 use std::path::Path;
 use table::{Summary, Table};
 
@@ -131,6 +132,10 @@ pub(crate) struct BenchVerbsArgs {
     /// Upper limit of the path MTU in bytes: 256, 512, 1024, 2048 or 4096
     #[arg(long, value_name = "BYTES", value_parser = MTUS, hide_possible_values = true)]
     pub(crate) mtu: Option<String>,
+
+    /// Set this variable for the measuring program: NAME=VALUE, or NAME to pass on its value here
+    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]")]
+    pub(crate) env: Vec<OsString>,
 
     /// Unit of bandwidths: GB (10^9 bytes per second), Gb (10^9 bits) or MiB (2^20 bytes)
     #[arg(
@@ -310,6 +315,7 @@ impl BenchVerbsArgs {
         let mut job = self.measurement.clone().set(job, None);
         job.hosts.map_by = MapBy::Ppr(1);
         job.network.transport = Transport::Rdma;
+        job.environment.env.clone_from(&self.env);
         Ok(job)
     }
 }
@@ -321,6 +327,13 @@ mod tests {
     fn request(line: &str) -> Result<VerbsRequest, VerbsArgsError> {
         let words = ["rlaunch bench write"].into_iter().chain(line.split(' '));
         BenchVerbsArgs::try_parse_from(words)?.request(VerbsOperation::Write)
+    }
+
+    #[test]
+    fn options_do_not_clash() {
+        for (name, _, about) in OPERATIONS {
+            command(name, about).debug_assert();
+        }
     }
 
     #[test]

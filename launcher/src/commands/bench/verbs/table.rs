@@ -2,6 +2,7 @@
 
 use super::super::Unit;
 use super::super::ceiling::Ceiling;
+use super::super::table::{points, tcp_rate};
 use super::verb;
 use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::{
@@ -60,9 +61,11 @@ fn begin(header: &VerbsHeader, hosts: &[String; 2], unit: Unit) -> String {
     let arrow = if request.bidirectional { "and" } else { "to" };
     let mtu = header.mtu.map_or("unknown MTU".to_owned(), |mtu| format!("MTU {mtu}"));
     let manager = if header.by_manager { ", by rdma_cm" } else { "" };
-    let stream = format!("{} queue pairs, {} requests each", request.qps, request.depth);
-    let stream =
-        if request.qps == 1 { format!("1 queue pair, {} requests", request.depth) } else { stream };
+    let depth = request.depth;
+    let stream = match request.qps {
+        1 => format!("1 queue pair, {depth} requests"),
+        qps => format!("{qps} queue pairs, {depth} requests each"),
+    };
     let mut text = format!(
         "# {}: {} {} {arrow} {} {}, {mtu}{manager}; streams of {stream}\n",
         verb(request.operation),
@@ -150,13 +153,10 @@ impl<'a> Summary<'a> {
             _ => None,
         });
         let rows: Vec<&VerbsRow> = rows.collect();
-        let tcp = records.iter().find_map(|record| match record {
-            BenchRecord::Tcp(rate) => Some(*rate),
-            _ => None,
-        });
         let ceiling = Ceiling::between(facts, (Rank(0), Rank(1)));
         let is_judged = header.request.part != VerbsPart::Latency && !header.request.bidirectional;
-        let ceiling = ceiling.filter(|_| is_judged).map(|ceiling| ceiling.with_tcp(tcp));
+        let ceiling =
+            ceiling.filter(|_| is_judged).map(|ceiling| ceiling.with_tcp(tcp_rate(records)));
         (!rows.is_empty()).then_some(Summary { header, rows, hosts: hosts(facts), ceiling })
     }
 
@@ -197,11 +197,8 @@ impl<'a> Summary<'a> {
     /// Returns curves of average bandwidths over sizes, or of typical times if nothing else was measured.
     pub(super) fn curves(&self, unit: Unit) -> Curves {
         let is_time = self.header.request.part == VerbsPart::Latency;
-        // Axes have no room for more.
-        let is_possible = |number: f64| number > 0.0 && number < 1e15;
         let points = |value: &dyn Fn(&VerbsRow) -> Option<f64>| {
-            let points = self.rows.iter().filter_map(|row| Some((row.bytes as f64, value(row)?)));
-            points.filter(|(_, value)| is_possible(*value)).collect::<Vec<_>>()
+            points(self.rows.iter().filter_map(|row| Some((row.bytes as f64, value(row)?))))
         };
         let time = |quantile: fn(&MessageTimes) -> f64| {
             points(&move |row: &VerbsRow| row.latency.as_ref().map(quantile))
@@ -221,15 +218,7 @@ impl<'a> Summary<'a> {
                 ("peak".to_owned(), rate(|rate| rate.peak_gb_s)),
             ],
         };
-        let limit = match &self.ceiling {
-            Some(Ceiling::Known(limit)) => {
-                Some((format!("usable: {limit}"), unit.convert(f64::from(limit.usable) / 8e3)))
-            }
-            Some(Ceiling::Unknown { tcp: Some(tcp), .. }) => {
-                Some(("one TCP connection".to_owned(), unit.convert(tcp / 8e3)))
-            }
-            _ => None,
-        };
+        let limit = self.ceiling.as_ref().and_then(|ceiling| ceiling.line(unit));
         let [from, to] = &self.hosts;
         Curves {
             title: format!("RDMA {} between {from} and {to}", verb(self.header.request.operation)),
