@@ -103,6 +103,16 @@ pub struct VerbsRequest {
     pub bidirectional: bool,
 }
 
+impl VerbsRequest {
+    /// Tells whether the bandwidth is that of one direction for some time, which can be compared with
+    /// a limit.
+    pub fn has_comparable_bandwidth(&self) -> bool {
+        self.part != VerbsPart::Latency
+            && self.amount != VerbsAmount::Endless
+            && !self.bidirectional
+    }
+}
+
 /// Operation of RDMA.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -113,6 +123,21 @@ pub enum VerbsOperation {
     Read,
     /// Rank 0 sends, and rank 1 posts receives.
     Send,
+}
+
+impl VerbsOperation {
+    /// All operations.
+    pub const ALL: [VerbsOperation; 3] =
+        [VerbsOperation::Write, VerbsOperation::Read, VerbsOperation::Send];
+
+    /// Returns the name, as `write`.
+    pub fn name(self) -> &'static str {
+        match self {
+            VerbsOperation::Write => "write",
+            VerbsOperation::Read => "read",
+            VerbsOperation::Send => "send",
+        }
+    }
 }
 
 /// Part of a measurement of RDMA operations.

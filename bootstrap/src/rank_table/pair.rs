@@ -21,6 +21,17 @@ pub enum PairTransport {
     RdmaCm,
 }
 
+impl PairTransport {
+    /// Returns the name for people, in which both ways to connect are `RDMA`.
+    pub fn name(self) -> &'static str {
+        match self {
+            PairTransport::SharedMemory => "shared memory",
+            PairTransport::Tcp => "TCP",
+            PairTransport::Rdma | PairTransport::RdmaCm => "RDMA",
+        }
+    }
+}
+
 /// Connection between the ranks `a` and `b`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair {

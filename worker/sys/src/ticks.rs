@@ -3,7 +3,9 @@
 use std::time::{Duration, Instant};
 
 /// Time for which the processor's counter is compared with the system's clock, at least.
-const CALIBRATION: Duration = Duration::from_millis(2);
+const CALIBRATION: Duration = Duration::from_millis(20);
+/// Number of attempts to read both clocks at the same time.
+const ATTEMPTS: usize = 5;
 
 /// Clock that counts ticks: the timestamp counter of the processor on x86-64, else nanoseconds of
 /// the system's clock. The counters of all processors of a host are taken to agree, as on all
@@ -17,7 +19,8 @@ pub struct Ticks {
 impl Ticks {
     /// Starts a clock.
     pub fn start() -> Ticks {
-        Ticks { started: Instant::now(), first: now() }
+        let (first, started) = both();
+        Ticks { first, started }
     }
 
     /// Returns the current count of ticks.
@@ -27,16 +30,30 @@ impl Ticks {
     }
 
     /// Returns the length of a tick in seconds, measured from the start of this clock until now.
-    /// Waits if the clock was started less than 2 ms ago.
+    /// Waits if the clock was started less than 20 ms ago.
     pub fn seconds_per_tick(&self) -> f64 {
         loop {
-            let (passed, ticks) = (self.started.elapsed(), now().wrapping_sub(self.first));
+            let (now, instant) = both();
+            let (ticks, passed) = (now.saturating_sub(self.first), instant - self.started);
             if passed >= CALIBRATION && ticks > 0 {
                 return passed.as_secs_f64() / ticks as f64;
             }
             std::hint::spin_loop();
         }
     }
+}
+
+/// Reads both clocks at the same time, as nearly as a few attempts come to it: another process may
+/// use the processor between two readings.
+fn both() -> (u64, Instant) {
+    let attempt = || {
+        let (before, instant, after) = (now(), Instant::now(), now());
+        (after.saturating_sub(before), before, instant)
+    };
+    let nearest = (1..ATTEMPTS)
+        .map(|_| attempt())
+        .fold(attempt(), |best, other| if other.0 < best.0 { other } else { best });
+    (nearest.1, nearest.2)
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -41,15 +41,6 @@ pub(super) struct RankPort<'a> {
     pub(super) nic: Option<&'a Nic>,
 }
 
-/// Returns the name of a transport, as `RDMA`.
-pub(super) fn transport_name(transport: PairTransport) -> &'static str {
-    match transport {
-        PairTransport::SharedMemory => "shared memory",
-        PairTransport::Tcp => "TCP",
-        PairTransport::Rdma | PairTransport::RdmaCm => "RDMA",
-    }
-}
-
 /// Finds the ports that two ranks use for messages to each other.
 pub(super) fn ports<'a>(
     facts: &'a StartFacts,
@@ -76,8 +67,13 @@ fn reason(port: &RankPort<'_>, nic: &Nic) -> String {
 }
 
 impl Ceiling {
-    /// Returns the bound for messages between two ranks; `None` if they are on one host.
-    pub(super) fn between(facts: &StartFacts, ranks: (Rank, Rank)) -> Option<Ceiling> {
+    /// Returns the bound for messages between two ranks; `None` if they are on one host. `mtu` is the path MTU in
+    /// bytes if it is lower than usual.
+    pub(super) fn between(
+        facts: &StartFacts,
+        ranks: (Rank, Rank),
+        mtu: Option<u32>,
+    ) -> Option<Ceiling> {
         let (pair, from, to) = ports(facts, ranks)?;
         let unknown = |why: String| Some(Ceiling::Unknown { why, tcp: None });
         match pair.connect {
@@ -88,7 +84,7 @@ impl Ceiling {
                     return unknown("RDMA".to_owned());
                 };
                 let limit = |port: &RankPort<'_>, nic| {
-                    Limit::new(facts.inventories.get(port.index)?, nic, pair.mtu)
+                    Limit::new(facts.inventories.get(port.index)?, nic, mtu.or(pair.mtu))
                 };
                 match (limit(&from, one), limit(&to, other)) {
                     (Some(one), Some(other)) => Some(Ceiling::Known(one.lower(other))),

@@ -38,7 +38,7 @@ use std::str::FromStr;
 use std::time::Duration;
 use table::{EarlierRun, Summary, Table};
 use train::TrainArgs;
-use verbs::{BenchVerbsArgs, OPERATIONS};
+use verbs::BenchVerbsArgs;
 
 /// Maximum size of a message, in bytes.
 const MAX_SIZE: usize = 1 << 30;
@@ -56,7 +56,7 @@ impl clap::Args for BenchCommand {
     fn augment_args(command: Command) -> Command {
         let train = TrainArgs::augment_args(Command::new("train"));
         let mesh = BenchMeshArgs::augment_args(Command::new("mesh"));
-        let verbs = OPERATIONS.map(|(name, _, about)| verbs::command(name, about));
+        let verbs = VerbsOperation::ALL.map(verbs::command);
         BenchArgs::augment_args(command)
             .subcommands(verbs)
             .subcommand(mesh)
@@ -74,7 +74,7 @@ impl FromArgMatches for BenchCommand {
     fn from_arg_matches(matches: &ArgMatches) -> Result<BenchCommand, clap::Error> {
         match matches.subcommand() {
             Some(("mesh", mesh)) => BenchMeshArgs::from_arg_matches(mesh).map(BenchCommand::Mesh),
-            Some((name, matches)) => match verbs::read(name, matches) {
+            Some((name, matches)) => match verbs::parse(name, matches) {
                 Some(read) => read.map(|(operation, args)| BenchCommand::Verbs(operation, args)),
                 None => TrainArgs::from_arg_matches(matches).map(BenchCommand::Train),
             },
@@ -322,14 +322,14 @@ pub(crate) enum BenchError {
     NoCollective,
     #[error("rlaunch bench {0} takes no collective, but {1} was given")]
     Collective(Benchmark, String),
-    #[error("rlaunch bench {benchmark} is between 2 ranks, but there {are}", are = verb_and_count(*.ranks))]
+    #[error("rlaunch bench {benchmark} is between 2 ranks, but there {are}", are = verb_and_count(*.ranks as usize))]
     Ranks { benchmark: Benchmark, ranks: u32 },
     #[error(transparent)]
     Program(#[from] clap::Error),
 }
 
-fn verb_and_count(ranks: u32) -> String {
-    if ranks == 1 { "is 1".to_owned() } else { format!("are {ranks}") }
+fn verb_and_count(number: usize) -> String {
+    if number == 1 { "is 1".to_owned() } else { format!("are {number}") }
 }
 
 /// Runs the measuring job of `rlaunch bench`, or the verb `rlaunch bench train`.

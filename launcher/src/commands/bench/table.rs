@@ -1,7 +1,7 @@
 //! Results of `lat`, `bw` and `coll`: a table whose rows are printed as they come, or one JSON object.
 
 use super::Unit;
-use super::ceiling::{Ceiling, transport_name};
+use super::ceiling::Ceiling;
 use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::{BenchHeader, BenchRecord, BenchRow};
 use rlaunch_bootstrap::id::Rank;
@@ -106,7 +106,7 @@ fn transports(facts: &StartFacts) -> Vec<&'static str> {
     let ranks = || (0..table.world_size()).map(Rank);
     let pairs = ranks().flat_map(|a| ranks().filter(move |b| a < *b).map(move |b| (a, b)));
     let pairs = pairs.filter_map(|(a, b)| table.pair(a, b));
-    let names = pairs.map(|pair| transport_name(pair.connect));
+    let names = pairs.map(|pair| pair.connect.name());
     names.collect::<BTreeSet<_>>().into_iter().collect()
 }
 
@@ -275,14 +275,14 @@ impl EarlierRun {
 fn ceiling(header: &BenchHeader, facts: &StartFacts) -> Option<Ceiling> {
     let ranks = facts.table.world_size();
     match header.bench.as_str() {
-        "bw" => Ceiling::between(facts, (Rank(0), Rank(1))),
+        "bw" => Ceiling::between(facts, (Rank(0), Rank(1)), None),
         bench
             if LEVEL.contains(&bench)
                 && ranks > 1
                 && hosts(facts).iter().all(|(_, ranks)| *ranks == 1) =>
         {
             let neighbours = (0..ranks).map(|rank| (Rank(rank), Rank((rank + 1) % ranks)));
-            let bounds = neighbours.map(|pair| Ceiling::between(facts, pair));
+            let bounds = neighbours.map(|pair| Ceiling::between(facts, pair, None));
             bounds.collect::<Option<Vec<_>>>()?.into_iter().reduce(Ceiling::lower)
         }
         _ => None,

@@ -14,6 +14,7 @@
 mod matrix;
 mod pair;
 mod pattern;
+mod quiet;
 mod report;
 mod tcp;
 #[cfg(feature = "rdma")]
@@ -23,7 +24,7 @@ mod workload;
 use matrix::MatrixOptions;
 use pattern::Pattern;
 use report::BATCH;
-use rlaunch_bootstrap::bench::{BenchRecord, BenchRow, VerbsAmount, VerbsPart, VerbsRequest};
+use rlaunch_bootstrap::bench::{BenchRecord, BenchRow, VerbsRequest};
 use rlaunch_bootstrap::env;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_comm::raw::CollectiveKind;
@@ -67,18 +68,32 @@ enum BenchError {
 }
 
 fn main() -> ExitCode {
-    match run() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let Some(measurement) = Measurement::read(&words) else { return failed(&BenchError::Usage) };
+    let comm = match Communicator::from_env() {
+        Ok(comm) => comm,
+        Err(error) => return failed(&error.into()),
+    };
+    // A rank that has failed says why before the other ranks notice that it has left.
+    match run(&comm, measurement) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {}", error_chain(&error));
-            if let BenchError::Start(error) = &error
-                && let Some(hint) = error.hint()
-            {
-                eprintln!("hint: {hint}");
-            }
-            ExitCode::FAILURE
-        }
+        Err(error) => failed(&error),
     }
+}
+
+/// Prints why the measurement has failed.
+fn failed(error: &BenchError) -> ExitCode {
+    eprintln!("error: {}", error_chain(error));
+    let hint = match error {
+        BenchError::Start(error) => error.hint(),
+        #[cfg(feature = "rdma")]
+        BenchError::Verbs(error) => error.hint().map(str::to_owned),
+        _ => None,
+    };
+    if let Some(hint) = hint {
+        eprintln!("hint: {hint}");
+    }
+    ExitCode::FAILURE
 }
 
 /// Measurement of one pattern.
@@ -126,19 +141,16 @@ impl Options {
     }
 }
 
-fn run() -> Result<(), BenchError> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let measurement = Measurement::read(&words).ok_or(BenchError::Usage)?;
-    let comm = Communicator::from_env()?;
+fn run(comm: &Communicator, measurement: Measurement) -> Result<(), BenchError> {
     match measurement {
-        Measurement::Pattern(options) => measure_pattern(&comm, &options)?,
+        Measurement::Pattern(options) => measure_pattern(comm, &options)?,
         Measurement::Matrix(options) => {
-            let matrix = matrix::measure(&comm, options)?;
-            write(&comm, &BenchRecord::Matrix(matrix))?;
+            let matrix = matrix::measure(comm, rank_table().as_ref(), options)?;
+            write(comm, &BenchRecord::Matrix(matrix))?;
         }
-        Measurement::Verbs(request) => measure_verbs(&comm, &request)?,
+        Measurement::Verbs(request) => measure_verbs(comm, &request)?,
     }
-    Ok(comm.barrier()?)
+    Ok(quiet::barrier(comm)?)
 }
 
 fn measure_pattern(comm: &Communicator, options: &Options) -> Result<(), BenchError> {
@@ -173,7 +185,7 @@ fn measure_tcp(comm: &Communicator) -> Result<(), BenchError> {
 #[cfg(feature = "rdma")]
 fn measure_verbs(comm: &Communicator, request: &VerbsRequest) -> Result<(), BenchError> {
     verbs::measure(comm, rank_table().as_ref(), request, report::write)?;
-    if request.part != VerbsPart::Latency && request.amount != VerbsAmount::Endless {
+    if request.has_comparable_bandwidth() {
         measure_tcp(comm)?;
     }
     Ok(())

@@ -2,7 +2,10 @@
 //! at most, and then all at once. Slow pairs are measured again before the result says so.
 
 use crate::pair::{Buffers, PairOfRanks, TAG, WINDOW_BYTES};
+use crate::quiet;
 use rlaunch_bootstrap::bench::BenchMatrix;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_comm::{CommError, Communicator};
 use std::time::{Duration, Instant};
 
@@ -46,18 +49,23 @@ fn rounds(ranks: usize) -> usize {
 /// Measures all pairs. Returns the results on rank 0, and an empty matrix on other ranks.
 pub(crate) fn measure(
     comm: &Communicator,
+    table: Option<&RankTable>,
     options: MatrixOptions,
 ) -> Result<BenchMatrix, CommError> {
     let ranks = comm.size();
     let mut own = Row { megabits: vec![0.0; ranks], latency_us: vec![0.0; ranks] };
     let mut buffers = Buffers::new(options.bytes);
+    let rates = PortRates { table };
     measure_pairs(comm, options, &mut buffers, &mut own, |_, _| true)?;
     let mut bandwidths = own.shared_bandwidths(comm)?;
-    let mut doubtful = doubtful(&bandwidths, None);
+    let mut doubtful = doubtful(&rates.parts(&bandwidths), None);
     for _ in 0..AGAIN {
+        if !doubtful.contains(&true) {
+            break;
+        }
         measure_pairs(comm, options, &mut buffers, &mut own, |a, b| doubtful[a * ranks + b])?;
         let before = std::mem::replace(&mut bandwidths, own.shared_bandwidths(comm)?);
-        doubtful = self::doubtful(&bandwidths, Some(&before));
+        doubtful = self::doubtful(&rates.parts(&bandwidths), Some(&rates.parts(&before)));
     }
     let at_once = if ranks > 2 { all_at_once(comm, options)? } else { 0.0 };
     let row = [&own.megabits[..], &own.latency_us, &[at_once]].concat();
@@ -66,9 +74,36 @@ pub(crate) fn measure(
     Ok(matrix(options.bytes, ranks, &all))
 }
 
-/// Best results between this rank and the others, by rank.
+/// Rates of ports, by which pairs with different ports can be compared.
+struct PortRates<'a> {
+    table: Option<&'a RankTable>,
+}
+
+impl PortRates<'_> {
+    /// Divides the bandwidths of pairs by the rate of the slower port, where both rates are known.
+    fn parts(&self, bandwidths: &[f64]) -> Vec<f64> {
+        let ranks = bandwidths.len().isqrt();
+        let part = |(pair, bandwidth): (usize, &f64)| {
+            bandwidth / self.rate(pair / ranks, pair % ranks).map_or(1.0, f64::from)
+        };
+        bandwidths.iter().enumerate().map(part).collect()
+    }
+
+    /// Returns the rate of the slower port between two ranks in Mb/s.
+    fn rate(&self, a: usize, b: usize) -> Option<u32> {
+        let table = self.table?;
+        let pair = table.pair(Rank(a as u32), Rank(b as u32))?;
+        let rate = |rank: Rank, nic: Option<u32>| {
+            let node = table.ranks().get(rank.index())?.node;
+            table.nodes().get(node.index())?.nics.get(nic? as usize)?.rate_mbps
+        };
+        Some(rate(pair.a, pair.nic_a)?.min(rate(pair.b, pair.nic_b)?))
+    }
+}
+
+/// Results between this rank and the others, by rank.
 struct Row {
-    /// Bandwidth to the other rank in Mb/s.
+    /// Best bandwidth to the other rank in Mb/s.
     megabits: Vec<f64>,
     /// Latency in microseconds, measured to higher ranks only.
     latency_us: Vec<f64>,
@@ -84,11 +119,6 @@ impl Row {
 
     fn faster(&mut self, other: usize, megabits: f64) {
         self.megabits[other] = self.megabits[other].max(megabits);
-    }
-
-    fn lower_latency(&mut self, other: usize, microseconds: f64) {
-        let best = &mut self.latency_us[other];
-        *best = if *best == 0.0 { microseconds } else { best.min(microseconds) };
     }
 }
 
@@ -107,15 +137,21 @@ fn measure_pairs(
         if !(0..ranks).any(|rank| partner_of(rank).is_some()) {
             continue;
         }
-        comm.barrier()?;
+        quiet::barrier(comm)?;
         let Some(other) = partner_of(rank) else { continue };
         let mut pair = PairOfRanks { comm, other, buffers, time: options.time };
+        // Pairs that are measured again have a latency already.
+        let needs_latency = best.megabits[other] == 0.0;
         if rank < other {
-            best.lower_latency(other, pair.lead_latency()?);
+            if needs_latency {
+                best.latency_us[other] = pair.lead_latency()?;
+            }
             best.faster(other, pair.lead_stream()?);
             pair.follow_stream()?;
         } else {
-            pair.follow_latency()?;
+            if needs_latency {
+                pair.follow_latency()?;
+            }
             pair.follow_stream()?;
             best.faster(other, pair.lead_stream()?);
         }
@@ -250,7 +286,7 @@ mod tests {
     fn a_rank_alone_has_no_pairs() {
         let comm = Communicator::from_env().unwrap();
         let options = MatrixOptions { bytes: 1 << 10, time: Duration::from_millis(1) };
-        let matrix = super::measure(&comm, options).unwrap();
+        let matrix = super::measure(&comm, None, options).unwrap();
         assert_eq!((matrix.megabits, matrix.at_once), (vec![vec![0.0]], vec![]));
     }
 }

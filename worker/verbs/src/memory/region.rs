@@ -30,6 +30,22 @@ impl MemoryRegion {
         MemoryRegion::with_access(domain, size, ibv_access_flags::IBV_ACCESS_LOCAL_WRITE | remote)
     }
 
+    /// Allocates and registers like [`MemoryRegion::register`], and lets the device write in any order
+    /// (relaxed ordering of PCIe), which is faster on some machines. Only the completion of a request
+    /// then tells that its data has arrived: a program must not wait for a byte to change. Where
+    /// kernel or device do not know this, order is kept.
+    pub fn register_relaxed(
+        domain: &Arc<ProtectionDomain>,
+        size: usize,
+    ) -> Result<MemoryRegion, VerbsError> {
+        let access = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE
+            | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE
+            | ibv_access_flags::IBV_ACCESS_REMOTE_READ
+            | ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING;
+        MemoryRegion::with_access(domain, size, access)
+            .or_else(|_| MemoryRegion::register(domain, size))
+    }
+
     /// Allocates `size` bytes, or 1 if `size` is 0, and registers them for local use only: as the
     /// source of sends and the target of receives.
     pub(crate) fn register_local(

@@ -1,6 +1,6 @@
 //! Results of a measurement between all hosts, as JSON, and comparison with an earlier run.
 
-use super::super::ceiling::{self, Ceiling, RankPort, transport_name};
+use super::super::ceiling::{self, Ceiling, RankPort};
 use super::verdict::{self, Fault};
 use crate::plan::limit::Limit;
 use crate::run::job_run::StartFacts;
@@ -236,11 +236,11 @@ fn ranks((a, b): (usize, usize)) -> Option<(Rank, Rank)> {
 
 fn transport(facts: &StartFacts, pair: (usize, usize)) -> Option<&'static str> {
     let (a, b) = ranks(pair)?;
-    facts.table.pair(a, b).map(|pair| transport_name(pair.connect))
+    facts.table.pair(a, b).map(|pair| pair.connect.name())
 }
 
 fn limit(facts: &StartFacts, pair: (usize, usize)) -> Option<Limit> {
-    match Ceiling::between(facts, ranks(pair)?)? {
+    match Ceiling::between(facts, ranks(pair)?, None)? {
         Ceiling::Known(limit) => Some(limit),
         Ceiling::Unknown { .. } => None,
     }

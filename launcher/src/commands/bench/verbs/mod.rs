@@ -8,7 +8,10 @@
 mod perftest;
 mod table;
 
-use super::{MeasurementArgs, Sizes, Unit, measuring_job, measuring_program, prepare, records};
+use super::{
+    MeasurementArgs, Sizes, Unit, measuring_job, measuring_program, prepare, records,
+    verb_and_count,
+};
 use crate::cli::args::{JobArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
@@ -35,25 +38,6 @@ const MAX_DEPTH: i64 = 16_384;
 const MAX_MESSAGES: u64 = 1 << 39;
 /// Path MTUs in bytes.
 const MTUS: [&str; 5] = ["256", "512", "1024", "2048", "4096"];
-
-/// Operations, each of which is a verb of `rlaunch bench`, with what its help says first.
-pub(super) const OPERATIONS: [(&str, VerbsOperation, &str); 3] = [
-    (
-        "write",
-        VerbsOperation::Write,
-        "Measure RDMA writes between two hosts, as ib_write_lat and ib_write_bw do",
-    ),
-    (
-        "read",
-        VerbsOperation::Read,
-        "Measure RDMA reads between two hosts, as ib_read_lat and ib_read_bw do",
-    ),
-    (
-        "send",
-        VerbsOperation::Send,
-        "Measure sends between two hosts, as ib_send_lat and ib_send_bw do",
-    ),
-];
 
 const MORE_HELP: &str = "\
 A small program is copied to both hosts, and asks the devices for the same requests as perftest: latency with one
@@ -125,7 +109,7 @@ pub(crate) struct BenchVerbsArgs {
     #[arg(long)]
     pub(crate) bidirectional: bool,
 
-    /// Messages of up to this size are copied into the request; by default 220 for lat and 0 for bw
+    /// Messages of up to this size are copied into the request; by default 220 (236 for send) or what the device takes for lat, and 0 for bw
     #[arg(long, value_name = "BYTES")]
     pub(crate) inline: Option<u32>,
 
@@ -182,6 +166,8 @@ enum VerbsArgsError {
     Endless,
     #[error("--duration 0 prints the rate of one direction, and --bidirectional has two")]
     EndlessBoth,
+    #[error("--duration 0 has no end, at which --json, --perftest or --plot could show something")]
+    EndlessAtTheEnd,
     #[error("--bidirectional is of streams, but only times of single messages are asked for")]
     OneAtATime,
     #[error(transparent)]
@@ -189,7 +175,18 @@ enum VerbsArgsError {
 }
 
 /// Returns the verb of an operation.
-pub(super) fn command(name: &'static str, about: &'static str) -> Command {
+pub(super) fn command(operation: VerbsOperation) -> Command {
+    let (name, about) = match operation {
+        VerbsOperation::Write => {
+            ("write", "Measure RDMA writes between two hosts, as ib_write_lat and ib_write_bw do")
+        }
+        VerbsOperation::Read => {
+            ("read", "Measure RDMA reads between two hosts, as ib_read_lat and ib_read_bw do")
+        }
+        VerbsOperation::Send => {
+            ("send", "Measure sends between two hosts, as ib_send_lat and ib_send_bw do")
+        }
+    };
     BenchVerbsArgs::augment_args(Command::new(name))
         .about(about)
         .long_about(format!("{about}.\n\n{MORE_HELP}"))
@@ -198,11 +195,11 @@ pub(super) fn command(name: &'static str, about: &'static str) -> Command {
 }
 
 /// Reads the options of a verb; `None` if the name is not one of an operation.
-pub(super) fn read(
+pub(super) fn parse(
     name: &str,
     matches: &clap::ArgMatches,
 ) -> Option<Result<(VerbsOperation, BenchVerbsArgs), clap::Error>> {
-    let (_, operation, _) = OPERATIONS.into_iter().find(|(known, _, _)| *known == name)?;
+    let operation = VerbsOperation::ALL.into_iter().find(|known| known.name() == name)?;
     Some(BenchVerbsArgs::from_arg_matches(matches).map(|args| (operation, args)))
 }
 
@@ -211,12 +208,6 @@ fn seconds(text: &str) -> Result<f64, String> {
         "0" => Ok(0.0),
         text => values::parse_timeout(text).map(|time| time.as_secs_f64()),
     }
-}
-
-/// Returns the name of an operation's verb.
-fn verb(operation: VerbsOperation) -> &'static str {
-    let found = OPERATIONS.iter().find(|(_, known, _)| *known == operation);
-    found.map_or("write", |(name, _, _)| name)
 }
 
 /// Measures, and prints the results.
@@ -232,17 +223,15 @@ pub(super) async fn run(
     let typed = std::env::args_os().collect();
     let job = lower::job_or_fail(JobArgs { typed, ..job }, &line.config)?;
     if job.hosts.len() != 2 {
-        let message = format!(
-            "rlaunch bench {} is between 2 hosts, but there are {}",
-            verb(operation),
-            job.hosts.len()
-        );
+        let there_are = verb_and_count(job.hosts.len());
+        let message =
+            format!("rlaunch bench {} is between 2 hosts, but there {there_are}", operation.name());
         let hint = "-H a,b for two hosts; rlaunch bench mesh measures all pairs of more";
         return Err(Failed::new(Exit::USAGE, message).hint(Some(hint)));
     }
     prepare(args.plot.as_ref())?;
     let is_shown = !args.json && !args.perftest;
-    let mut table = Table::new(args.report, args.distribution);
+    let table = Table::new(args.report, args.distribution);
     let measured = records::run(job, move |record, facts| {
         let lines = table.lines(record, facts).filter(|_| is_shown);
         lines.map_or(Ok(()), |lines| stdout::try_print(&lines))
@@ -288,11 +277,15 @@ impl BenchVerbsArgs {
         if amount == VerbsAmount::Endless && self.bidirectional {
             return Err(VerbsArgsError::EndlessBoth);
         }
+        let is_shown_at_the_end = self.json || self.perftest || self.plot.is_some();
+        if amount == VerbsAmount::Endless && is_shown_at_the_end {
+            return Err(VerbsArgsError::EndlessAtTheEnd);
+        }
         if part == VerbsPart::Latency && self.bidirectional {
             return Err(VerbsArgsError::OneAtATime);
         }
         if self.measurement.network.transport == Transport::Tcp {
-            return Err(VerbsArgsError::Tcp(verb(operation)));
+            return Err(VerbsArgsError::Tcp(operation.name()));
         }
         Ok(VerbsRequest {
             operation,
@@ -331,8 +324,10 @@ mod tests {
 
     #[test]
     fn options_do_not_clash() {
-        for (name, _, about) in OPERATIONS {
-            command(name, about).debug_assert();
+        for operation in VerbsOperation::ALL {
+            let command = command(operation);
+            assert_eq!(command.get_name(), operation.name());
+            command.debug_assert();
         }
     }
 
@@ -368,6 +363,7 @@ mod tests {
         assert!(error("-H a,b --sizes 0,8").contains("0 bytes"));
         assert!(error("-H a,b --duration 0").contains("`bw` and one size"));
         assert!(error("bw -H a,b --sizes 8 --duration 0 --bidirectional").contains("two"));
+        assert!(error("bw -H a,b --sizes 8 --duration 0 --json").contains("has no end"));
         assert!(error("lat -H a,b --bidirectional").contains("single messages"));
         assert!(error("-H a,b --transport tcp").contains("--transport tcp was given"));
         assert!(error("-H a,b --mtu 1500").contains("invalid value '1500'"));

@@ -3,10 +3,10 @@
 use super::super::Unit;
 use super::super::ceiling::Ceiling;
 use super::super::table::{points, tcp_rate};
-use super::verb;
 use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::{
-    BenchRecord, MessageTimes, StreamRate, VerbsHeader, VerbsPart, VerbsRow,
+    BenchRecord, MessageTimes, StreamRate, VerbsHeader, VerbsOperation, VerbsPart, VerbsRequest,
+    VerbsRow,
 };
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_plot::curves::Curves;
@@ -15,6 +15,8 @@ use std::fmt::Write;
 
 /// Size of messages from which a low bandwidth has a cause, in bytes.
 const LARGE: usize = 64 << 10;
+/// Number of outstanding requests with which a stream is as fast as its link.
+const USUAL_DEPTH: u32 = 64;
 /// Length of the bar of the most frequent class of times, in characters.
 const BAR: f64 = 40.0;
 
@@ -30,7 +32,7 @@ impl Table {
     }
 
     /// Returns the lines for a record, with a newline after each; `None` for a record without lines of its own.
-    pub(super) fn lines(&mut self, record: &BenchRecord, facts: &StartFacts) -> Option<String> {
+    pub(super) fn lines(&self, record: &BenchRecord, facts: &StartFacts) -> Option<String> {
         match record {
             BenchRecord::VerbsBegin(header) => Some(begin(header, &hosts(facts), self.unit)),
             BenchRecord::VerbsRow(row) => {
@@ -58,17 +60,33 @@ fn hosts(facts: &StartFacts) -> [String; 2] {
 /// Returns the lines above the rows.
 fn begin(header: &VerbsHeader, hosts: &[String; 2], unit: Unit) -> String {
     let VerbsHeader { request, ports, .. } = header;
-    let arrow = if request.bidirectional { "and" } else { "to" };
+    let arrow = match request.operation {
+        _ if request.bidirectional => "and",
+        VerbsOperation::Read => "from",
+        VerbsOperation::Write | VerbsOperation::Send => "to",
+    };
     let mtu = header.mtu.map_or("unknown MTU".to_owned(), |mtu| format!("MTU {mtu}"));
     let manager = if header.by_manager { ", by rdma_cm" } else { "" };
     let depth = request.depth;
-    let stream = match request.qps {
-        1 => format!("1 queue pair, {depth} requests"),
-        qps => format!("{qps} queue pairs, {depth} requests each"),
+    let copied = |bytes: u32| match bytes {
+        0 => String::new(),
+        bytes => format!(", inline up to {bytes}"),
     };
+    let mut how = Vec::new();
+    if request.part != VerbsPart::Bandwidth {
+        how.push(format!("one message at a time{}", copied(header.inline.0)));
+    }
+    if request.part != VerbsPart::Latency {
+        let pairs = match request.qps {
+            1 => format!("1 queue pair, {depth} requests"),
+            qps => format!("{qps} queue pairs, {depth} requests each"),
+        };
+        how.push(format!("streams of {pairs}{}", copied(header.inline.1)));
+    }
+    let how = how.join("; ");
     let mut text = format!(
-        "# {}: {} {} {arrow} {} {}, {mtu}{manager}; streams of {stream}\n",
-        verb(request.operation),
+        "# {}: {} {} {arrow} {} {}, {mtu}{manager}; {how}\n",
+        request.operation.name(),
         hosts[0],
         ports[0],
         hosts[1],
@@ -153,10 +171,10 @@ impl<'a> Summary<'a> {
             _ => None,
         });
         let rows: Vec<&VerbsRow> = rows.collect();
-        let ceiling = Ceiling::between(facts, (Rank(0), Rank(1)));
-        let is_judged = header.request.part != VerbsPart::Latency && !header.request.bidirectional;
+        let ceiling = Ceiling::between(facts, (Rank(0), Rank(1)), header.mtu);
+        let is_comparable = header.request.has_comparable_bandwidth();
         let ceiling =
-            ceiling.filter(|_| is_judged).map(|ceiling| ceiling.with_tcp(tcp_rate(records)));
+            ceiling.filter(|_| is_comparable).map(|ceiling| ceiling.with_tcp(tcp_rate(records)));
         (!rows.is_empty()).then_some(Summary { header, rows, hosts: hosts(facts), ceiling })
     }
 
@@ -169,7 +187,10 @@ impl<'a> Summary<'a> {
     /// Returns the lines below the rows, with a newline after each.
     pub(super) fn end(&self) -> String {
         let Some(ceiling) = &self.ceiling else { return String::new() };
-        let is_large = self.rows.iter().any(|row| row.bytes >= LARGE);
+        // A short queue or a low MTU is reason enough for a low bandwidth.
+        let VerbsRequest { depth, mtu, .. } = self.header.request;
+        let is_usual = depth >= USUAL_DEPTH && mtu.is_none();
+        let is_large = is_usual && self.rows.iter().any(|row| row.bytes >= LARGE);
         let hosts = self.hosts.join(",");
         let lines = ceiling.judge(self.best(), is_large.then_some(hosts.as_str()));
         lines.iter().map(|line| format!("# {line}\n")).collect()
@@ -180,7 +201,7 @@ impl<'a> Summary<'a> {
         let end = |index: usize| json!({ "host": self.hosts[index], "port": ports[index] });
         json!({
             "v": 1,
-            "bench": verb(request.operation),
+            "bench": request.operation.name(),
             "ends": [end(0), end(1)],
             "mtu": mtu,
             "connect": if *by_manager { "rdma_cm" } else { "oob" },
@@ -221,7 +242,7 @@ impl<'a> Summary<'a> {
         let limit = self.ceiling.as_ref().and_then(|ceiling| ceiling.line(unit));
         let [from, to] = &self.hosts;
         Curves {
-            title: format!("RDMA {} between {from} and {to}", verb(self.header.request.operation)),
+            title: format!("RDMA {} between {from} and {to}", self.header.request.operation.name()),
             unit: if is_time { "us".to_owned() } else { unit.to_string() },
             is_logarithmic: is_time,
             series,

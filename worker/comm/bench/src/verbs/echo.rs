@@ -5,10 +5,11 @@
 //! its last message the mark [`STOP`].
 
 use super::ends::Ends;
+use super::send_queue::Event;
 use super::stall::StallTimer;
 use super::times::Times;
-use super::turns::Event;
 use super::{Subject, VerbsBenchError};
+use crate::quiet;
 use rlaunch_bootstrap::bench::{MessageTimes, VerbsAmount, VerbsOperation};
 use rlaunch_comm::Communicator;
 use rlaunch_sys::Ticks;
@@ -17,8 +18,8 @@ use rlaunch_sys::Ticks;
 const MARKS: u64 = 250;
 /// Mark of the last message.
 const STOP: u8 = 255;
-/// Time for which single messages are sent if streams have no end, in seconds.
-const SECONDS: f64 = 1.0;
+/// Number of messages that are not timed, so that caches are warm and the peer does not sleep.
+const WARM_UP: u64 = 4;
 
 fn mark(message: u64) -> u8 {
     (message % MARKS) as u8 + 1
@@ -33,14 +34,14 @@ pub(super) fn measure(
 ) -> Result<Option<MessageTimes>, VerbsBenchError> {
     let mut echo = Echo::new(ends, subject);
     let amount = Amount::new(subject.amount, ticks);
-    comm.barrier()?;
+    quiet::barrier(comm)?;
     let times = match (subject.operation, comm.rank()) {
         (VerbsOperation::Read, 0) => Some((echo.read(ticks, amount)?, 1.0)),
         (VerbsOperation::Read, _) => None,
         (_, 0) => Some((echo.lead(ticks, amount)?, 0.5)),
         _ => echo.follow().map(|()| None)?,
     };
-    comm.barrier()?;
+    quiet::barrier(comm)?;
     let microseconds = ticks.seconds_per_tick() * 1e6;
     Ok(times.map(|(times, part)| times.summary(microseconds * part)))
 }
@@ -54,22 +55,60 @@ enum Amount {
 
 impl Amount {
     fn new(amount: VerbsAmount, ticks: &Ticks) -> Amount {
-        let seconds = match amount {
-            // One message more gives as many times as messages.
-            VerbsAmount::Messages(messages) => return Amount::Messages(messages.max(2)),
-            VerbsAmount::Seconds(seconds) => seconds,
-            VerbsAmount::Endless => SECONDS,
-        };
-        Amount::Ticks((seconds / ticks.seconds_per_tick()) as u64)
+        match amount {
+            VerbsAmount::Messages(messages) => Amount::Messages(messages),
+            VerbsAmount::Seconds(seconds) => {
+                Amount::Ticks((seconds / ticks.seconds_per_tick()) as u64)
+            }
+            // The launcher asks for streams alone if they have no end.
+            VerbsAmount::Endless => Amount::Messages(1),
+        }
     }
 
-    /// Tells whether a message is the last one, by its number from 1 and the ticks since the first.
-    /// A measurement of some time has two messages at least.
-    fn is_over(self, message: u64, ticks: u64) -> bool {
+    /// Tells whether these many times, which took these many ticks together, are enough.
+    fn is_enough(self, times: u64, ticks: u64) -> bool {
         match self {
-            Amount::Messages(messages) => message >= messages,
-            Amount::Ticks(most) => message > 1 && ticks >= most,
+            Amount::Messages(messages) => times >= messages,
+            Amount::Ticks(most) => times > 0 && ticks >= most,
         }
+    }
+}
+
+/// Times of messages, without the first ones.
+struct MessageClock<'a> {
+    ticks: &'a Ticks,
+    amount: Amount,
+    times: Times,
+    /// Number of messages that have ended.
+    messages: u64,
+    /// Begin of the first time that counts, and end of the last message, in ticks.
+    first: u64,
+    before: u64,
+}
+
+impl<'a> MessageClock<'a> {
+    fn new(ticks: &'a Ticks, amount: Amount) -> MessageClock<'a> {
+        let now = ticks.now();
+        MessageClock { ticks, amount, times: Times::new(), messages: 0, first: now, before: now }
+    }
+
+    /// Notes that a message has ended.
+    #[inline]
+    fn tick(&mut self) {
+        let now = self.ticks.now();
+        self.messages += 1;
+        if self.messages > WARM_UP {
+            self.times.push(now.saturating_sub(self.before));
+        } else {
+            self.first = now;
+        }
+        self.before = now;
+    }
+
+    fn is_over(&self) -> bool {
+        let times = self.messages.saturating_sub(WARM_UP);
+        self.messages >= WARM_UP
+            && self.amount.is_enough(times, self.before.saturating_sub(self.first))
     }
 }
 
@@ -100,21 +139,17 @@ impl<'a> Echo<'a> {
 
     /// Sends messages, and waits for the answer to each. Returns the times from one to the next.
     fn lead(&mut self, ticks: &Ticks, amount: Amount) -> Result<Times, VerbsBenchError> {
-        let (mut times, first) = (Times::new(), ticks.now());
-        let (mut message, mut before) = (1_u64, first);
+        let (mut clock, mut message) = (MessageClock::new(ticks, amount), 1);
         loop {
-            let is_last = amount.is_over(message, before - first);
-            let mark = if is_last { STOP } else { mark(message) };
+            let mark = if clock.is_over() { STOP } else { mark(message) };
             self.post(mark)?;
             self.wait_for_completion()?;
             self.wait_for(mark)?;
-            if is_last {
-                return Ok(times);
+            if mark == STOP {
+                return Ok(clock.times);
             }
             message += 1;
-            let now = ticks.now();
-            times.push(now - before);
-            before = now;
+            clock.tick();
         }
     }
 
@@ -136,20 +171,13 @@ impl<'a> Echo<'a> {
     fn read(&mut self, ticks: &Ticks, amount: Amount) -> Result<Times, VerbsBenchError> {
         let (ends, layout) = (self.ends, self.ends.layout);
         let into = ends.slice(layout.input(0), self.subject.bytes)?;
-        let (mut times, first) = (Times::new(), ticks.now());
-        let (mut message, mut before) = (1_u64, first);
-        loop {
-            let is_last = amount.is_over(message, before - first);
-            ends.pairs[0].read(message, into, ends.remote(layout.output(0)))?;
+        let mut clock = MessageClock::new(ticks, amount);
+        while !clock.is_over() {
+            ends.pairs[0].read(0, into, ends.remote(layout.output(0)))?;
             self.wait_for_completion()?;
-            let now = ticks.now();
-            times.push(now - before);
-            before = now;
-            if is_last {
-                return Ok(times);
-            }
-            message += 1;
+            clock.tick();
         }
+        Ok(clock.times)
     }
 
     fn post(&mut self, mark: u8) -> Result<(), VerbsBenchError> {
@@ -228,8 +256,18 @@ mod tests {
 
     #[test]
     fn a_measurement_is_over_by_number_or_time() {
-        assert!(!Amount::Messages(3).is_over(2, u64::MAX) && Amount::Messages(3).is_over(3, 0));
-        assert!(!Amount::Ticks(10).is_over(1, 11), "one message gives no time");
-        assert!(!Amount::Ticks(10).is_over(9, 9) && Amount::Ticks(10).is_over(2, 10));
+        assert!(!Amount::Messages(3).is_enough(2, u64::MAX) && Amount::Messages(3).is_enough(3, 0));
+        assert!(!Amount::Ticks(10).is_enough(0, 11), "there must be one time");
+        assert!(!Amount::Ticks(10).is_enough(9, 9) && Amount::Ticks(10).is_enough(1, 10));
+    }
+
+    #[test]
+    fn first_messages_are_not_timed() {
+        let ticks = Ticks::start();
+        let mut clock = MessageClock::new(&ticks, Amount::Messages(3));
+        while !clock.is_over() {
+            clock.tick();
+        }
+        assert_eq!((clock.messages, clock.times.count()), (WARM_UP + 3, 3));
     }
 }

@@ -3,22 +3,23 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `ends` | queue pairs and memory of this rank, connected with the peer's |
+//! | `ends` | queue pairs and memory of this rank; `connect` connects them with the peer's |
 //! | `echo` | times of single messages |
-//! | `stream` | rate of many messages; `turns` counts those of each queue pair |
-//! | `pace` | highest rate of any part of a stream |
+//! | `stream` | rate of many messages; `send_queue` counts those of each queue pair |
+//! | `peak` | highest rate of any part of a stream |
 //! | `times` | quantiles and distribution of times |
 //! | `stall` | end of a measurement that makes no progress |
 
+mod connect;
 mod echo;
 mod ends;
-mod pace;
+mod peak;
+mod send_queue;
 mod stall;
 mod stream;
 mod times;
-mod turns;
 
-use ends::{EndOptions, Ends};
+use ends::{EndOptions, Ends, Inline};
 use rlaunch_bootstrap::bench::{
     BenchRecord, StreamRate, VerbsAmount, VerbsHeader, VerbsOperation, VerbsPart, VerbsRequest,
     VerbsRow,
@@ -31,29 +32,46 @@ use std::io;
 
 /// Tag of messages by which the ranks prepare measurements.
 const TAG: u32 = 5;
-/// Maximum size of messages that are copied into the request where latency is measured, in bytes,
-/// as perftest chooses for most devices.
-const INLINE: u32 = 220;
 
 /// Reason why RDMA operations could not be measured.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum VerbsBenchError {
     #[error("RDMA operations are measured between 2 ranks, but there are {0}")]
     Ranks(usize),
-    #[error("rank 0 and rank 1 are connected by {0}, not by RDMA")]
-    NoRdma(&'static str),
+    #[error("rank 0 and rank 1 are connected by {}, not by RDMA", .0.name())]
+    NoRdma(PairTransport),
     #[error("the rank table names no device for rank {0}")]
     NoDevice(usize),
     #[error("{name} of {bytes} bytes failed: {status}")]
     Failed { name: &'static str, bytes: usize, status: String },
     #[error("no {name} of {bytes} bytes has completed for {seconds} s")]
     Stalled { name: &'static str, bytes: usize, seconds: u64 },
+    #[error("{missing} of {qps} queue pairs were not connected within {seconds} s")]
+    NotConnected { missing: usize, qps: usize, seconds: u64 },
+    #[error("{device} takes {most} {what}, not the {asked} that were asked for")]
+    Limit { device: String, what: &'static str, asked: u64, most: u64 },
+    #[error("buffers take {} MiB, more than half of the {} MiB of free memory", .needed >> 20, .free >> 20)]
+    Memory { needed: u64, free: u64 },
+    #[error("--mtu has no effect on connections of the connection manager, which {0} needs")]
+    Mtu(String),
     #[error("cannot write results: {0}")]
     Write(#[from] io::Error),
     #[error(transparent)]
     Comm(#[from] CommError),
     #[error(transparent)]
     Verbs(#[from] VerbsError),
+}
+
+impl VerbsBenchError {
+    /// Returns what the user may do about it.
+    pub(crate) fn hint(&self) -> Option<&'static str> {
+        match self {
+            VerbsBenchError::Verbs(error) => error.hint(),
+            VerbsBenchError::Limit { .. } => Some("lower --qps, --depth or --inline"),
+            VerbsBenchError::Memory { .. } => Some("lower --sizes or --qps"),
+            _ => None,
+        }
+    }
 }
 
 /// Message size and operation that a measurement is of.
@@ -67,11 +85,7 @@ struct Subject {
 impl Subject {
     /// Returns the name of the operation for messages.
     fn name(self) -> &'static str {
-        match self.operation {
-            VerbsOperation::Write => "RDMA write",
-            VerbsOperation::Read => "RDMA read",
-            VerbsOperation::Send => "send",
-        }
+        self.operation.name()
     }
 
     /// Fails unless the request that has completed was successful.
@@ -126,16 +140,23 @@ pub(crate) fn measure(
 /// Returns what the queue pairs for latency and those for streams need.
 fn end_options(request: &VerbsRequest) -> (Option<EndOptions>, Option<EndOptions>) {
     let bytes = request.sizes.iter().copied().max().unwrap_or(1);
-    let common = EndOptions {
-        bytes,
-        mtu: request.mtu,
-        receives: request.operation == VerbsOperation::Send,
-        reads: request.operation == VerbsOperation::Read,
-        ..EndOptions::default()
+    let operation = request.operation;
+    let common = EndOptions { bytes, mtu: request.mtu, operation, ..EndOptions::default() };
+    // Reads carry no data into a request. The others are as perftest has them for most devices.
+    let usual = match operation {
+        VerbsOperation::Read => 0,
+        VerbsOperation::Write => 220,
+        VerbsOperation::Send => 236,
     };
-    let latency = EndOptions { inline: request.inline.unwrap_or(INLINE), ..common };
+    let inline = |usual: u32| match request.inline {
+        _ if operation == VerbsOperation::Read => Inline::UpTo(0),
+        Some(asked) => Inline::Exactly(asked),
+        None => Inline::UpTo(usual),
+    };
+    let is_watched = operation == VerbsOperation::Write;
+    let latency = EndOptions { inline: inline(usual), is_watched, ..common };
     let (qps, depth) = (request.qps.max(1) as usize, request.depth.max(1));
-    let bandwidth = EndOptions { qps, depth, inline: request.inline.unwrap_or(0), ..common };
+    let bandwidth = EndOptions { qps, depth, inline: inline(0), ..common };
     (
         (request.part != VerbsPart::Bandwidth).then_some(latency),
         (request.part != VerbsPart::Latency).then_some(bandwidth),
@@ -146,19 +167,10 @@ fn header(request: &VerbsRequest, ends: &Ends, inline: (u32, u32)) -> VerbsHeade
     VerbsHeader {
         request: request.clone(),
         inline,
-        mtu: ends.mtu(),
-        reads: ends.reads(),
+        mtu: ends.mtu,
+        reads: ends.reads,
         ports: ends.ports.clone(),
         by_manager: ends.by_manager,
-    }
-}
-
-/// Returns the name of a transport.
-fn transport_name(transport: PairTransport) -> &'static str {
-    match transport {
-        PairTransport::SharedMemory => "shared memory",
-        PairTransport::Tcp => "TCP",
-        PairTransport::Rdma | PairTransport::RdmaCm => "RDMA",
     }
 }
 
@@ -184,11 +196,17 @@ mod tests {
     fn latency_takes_one_queue_pair_and_a_stream_as_many_as_asked_for() {
         let (latency, bandwidth) = end_options(&request(VerbsOperation::Write, VerbsPart::Both));
         let (latency, bandwidth) = (latency.unwrap(), bandwidth.unwrap());
-        assert_eq!((latency.qps, latency.depth, latency.inline), (1, 1, INLINE));
-        assert_eq!((bandwidth.qps, bandwidth.depth, bandwidth.inline), (3, 128, 0));
-        assert!(!latency.receives && !latency.reads && latency.bytes == 1 << 20);
+        assert_eq!((latency.qps, latency.depth, latency.inline), (1, 1, Inline::UpTo(220)));
+        assert_eq!((bandwidth.qps, bandwidth.depth), (3, 128));
+        assert_eq!((bandwidth.inline, bandwidth.bytes), (Inline::UpTo(0), 1 << 20));
         let (latency, bandwidth) = end_options(&request(VerbsOperation::Send, VerbsPart::Latency));
-        assert!(latency.unwrap().receives && bandwidth.is_none());
+        assert_eq!(latency.unwrap().inline, Inline::UpTo(236));
+        assert!(bandwidth.is_none());
+        let asked =
+            VerbsRequest { inline: Some(64), ..request(VerbsOperation::Write, VerbsPart::Both) };
+        assert_eq!(end_options(&asked).1.unwrap().inline, Inline::Exactly(64));
+        let read = VerbsRequest { operation: VerbsOperation::Read, ..asked };
+        assert_eq!(end_options(&read).0.unwrap().inline, Inline::UpTo(0));
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use super::{Subject, VerbsBenchError};
 use std::time::{Duration, Instant};
 
-/// Time without progress after which a measurement fails.
+/// Time without progress after which a measurement fails, and the rate in bytes per second of the
+/// slowest device, whose messages may take longer.
 const TIMEOUT: Duration = Duration::from_secs(30);
+const SLOWEST: u64 = 1 << 20;
 /// Number of polls without progress between two readings of the clock.
 const POLLS: u32 = 1 << 20;
 
@@ -23,7 +25,7 @@ impl StallTimer {
     }
 
     /// Counts a poll. `found` tells whether the poll made progress. Fails if no poll has made
-    /// progress for [`TIMEOUT`].
+    /// progress for a time that depends on the size.
     #[inline]
     pub(super) fn polled(&mut self, found: bool) -> Result<(), VerbsBenchError> {
         if found {
@@ -35,10 +37,11 @@ impl StallTimer {
             return Ok(());
         }
         self.polls_left = POLLS;
-        if self.since.get_or_insert_with(Instant::now).elapsed() < TIMEOUT {
+        let (name, bytes) = (self.subject.name(), self.subject.bytes);
+        let timeout = TIMEOUT + Duration::from_secs(bytes as u64 / SLOWEST);
+        if self.since.get_or_insert_with(Instant::now).elapsed() < timeout {
             return Ok(());
         }
-        let (name, bytes) = (self.subject.name(), self.subject.bytes);
-        Err(VerbsBenchError::Stalled { name, bytes, seconds: TIMEOUT.as_secs() })
+        Err(VerbsBenchError::Stalled { name, bytes, seconds: timeout.as_secs() })
     }
 }

@@ -1,10 +1,11 @@
 //! Rate of many messages, as many at once as the queue pairs hold.
 
 use super::ends::{Carried, Ends};
-use super::pace::Pace;
+use super::peak::PeakRate;
+use super::send_queue::{Event, NextSend, SendQueues, credit_id};
 use super::stall::StallTimer;
-use super::turns::{Event, Turn, Turns, credit_id};
 use super::{Subject, TAG, VerbsBenchError};
+use crate::quiet;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use rlaunch_bootstrap::bench::{StreamRate, VerbsAmount, VerbsOperation};
@@ -13,6 +14,9 @@ use rlaunch_sys::Ticks;
 use rlaunch_verbs::{CompletionBatch, VerbsError};
 use std::time::Instant;
 
+/// Size of a page, the smallest buffer, and distance of small messages, in bytes.
+const PAGE: usize = 4096;
+const CACHE_LINE: usize = 64;
 /// Last byte of the last message of a queue pair, by which the receiver knows that it is the last.
 const STOP: u8 = 255;
 /// Last byte of other messages.
@@ -33,11 +37,14 @@ pub(super) fn measure(
     let sends = comm.rank() == 0 || is_bidirectional;
     let receives = ends.receives > 0 && (comm.rank() == 1 || is_bidirectional);
     let mut stream = Stream::new(ends, subject, (sends, receives), ticks);
-    comm.barrier()?;
+    quiet::barrier(comm)?;
     let (used, begin) = (processor_seconds(), Instant::now());
     stream.run(each_second)?;
-    comm.barrier()?;
-    let cpu = (processor_seconds() - used) / begin.elapsed().as_secs_f64();
+    let usage = || (processor_seconds() - used) / begin.elapsed().as_secs_f64();
+    // A rank that takes no part waits as long as the other one measures.
+    let cpu = if sends || receives { usage() } else { f64::NAN };
+    quiet::barrier(comm)?;
+    let cpu = if cpu.is_nan() { usage() } else { cpu };
     let own = stream.rate();
     let carried = stream.carried;
     ends.carried = carried;
@@ -77,14 +84,14 @@ struct Stream<'a> {
     ticks: &'a Ticks,
     seconds_per_tick: f64,
     /// Messages to send; `None` if this rank only receives, or takes no part.
-    turns: Option<Turns>,
+    queues: Option<SendQueues>,
     /// State of what each queue pair receives; empty if this rank receives nothing.
     receiving: Vec<Receiving>,
     /// Counts of each queue pair since it was connected.
     carried: Vec<Carried>,
     /// Messages other than the last one, and the last one, if they are copied into the request.
     inline: Option<[Vec<u8>; 2]>,
-    pace: Pace,
+    peak: PeakRate,
     /// Times of the first post and of the last completion, in ticks.
     first: u64,
     last: u64,
@@ -95,7 +102,7 @@ struct Stream<'a> {
 struct Receiving {
     has_last: bool,
     /// Whether a request that tells the peer the count of messages is outstanding.
-    is_telling: bool,
+    is_crediting: bool,
 }
 
 impl<'a> Stream<'a> {
@@ -119,11 +126,11 @@ impl<'a> Stream<'a> {
             subject,
             ticks,
             seconds_per_tick: ticks.seconds_per_tick(),
-            turns: sends.then(|| Turns::new(qps, ends.depth, bytes, amount)),
+            queues: sends.then(|| SendQueues::new(qps, ends.depth, bytes, amount)),
             receiving: vec![Receiving::default(); if receives { qps } else { 0 }],
             carried: ends.carried.clone(),
             inline: is_inline.then(|| [vec![MORE; bytes], vec![STOP; bytes]]),
-            pace: Pace::new(),
+            peak: PeakRate::new(),
             first: 0,
             last: 0,
         }
@@ -140,7 +147,7 @@ impl<'a> Stream<'a> {
         let mut batch = <CompletionBatch>::default();
         let mut stalled = StallTimer::new(self.subject);
         self.first = self.ticks.now();
-        let (mut counted, mut told) = (0, self.first);
+        let (mut counted, mut before) = (0, self.first);
         while !self.is_over() {
             self.post()?;
             let ended = self.ends.completions.poll_into(&mut batch)?;
@@ -153,37 +160,38 @@ impl<'a> Stream<'a> {
                 let done = self.subject.checked(done)?;
                 self.take(Event::from_id(done.id()), now)?;
             }
-            if now - self.first >= end {
-                self.turns.iter_mut().for_each(Turns::close);
+            if now.saturating_sub(self.first) >= end {
+                self.queues.iter_mut().for_each(SendQueues::close);
             }
-            if let Some(turns) = self.turns.as_ref().filter(|_| is_endless && now - told >= second)
+            if let Some(queues) =
+                self.queues.as_ref().filter(|_| is_endless && now.saturating_sub(before) >= second)
             {
-                let messages = turns.all_completed() - counted;
-                each_second(self.second(messages, now - told))?;
-                (counted, told) = (counted + messages, now);
+                let messages = queues.all_completed() - counted;
+                each_second(self.second(messages, now.saturating_sub(before)))?;
+                (counted, before) = (counted + messages, now);
             }
         }
         Ok(())
     }
 
     fn is_over(&self) -> bool {
-        self.turns.as_ref().is_none_or(Turns::are_over)
-            && self.receiving.iter().all(|qp| qp.has_last && !qp.is_telling)
+        self.queues.as_ref().is_none_or(SendQueues::are_over)
+            && self.receiving.iter().all(|qp| qp.has_last && !qp.is_crediting)
     }
 
     /// Posts as many messages as the queue pairs take.
     fn post(&mut self) -> Result<(), VerbsBenchError> {
-        let Some(mut turns) = self.turns.take() else { return Ok(()) };
+        let Some(mut queues) = self.queues.take() else { return Ok(()) };
         for qp in 0..self.ends.pairs.len() {
             let room = self.room(qp);
-            while let Some(turn) = turns.next(qp, room) {
+            while let Some(next) = queues.next(qp, room) {
                 let ticks = self.ticks;
-                self.pace.posted(turns.all_posted(), || ticks.now());
-                self.post_message(qp, turn)?;
-                turns.posted(qp, turn);
+                self.peak.posted(queues.all_posted(), || ticks.now());
+                self.post_message(qp, next)?;
+                queues.posted(qp, next);
             }
         }
-        self.turns = Some(turns);
+        self.queues = Some(queues);
         Ok(())
     }
 
@@ -197,10 +205,10 @@ impl<'a> Stream<'a> {
         (received + u64::from(ends.receives)).saturating_sub(ends.carried[qp].sent)
     }
 
-    fn post_message(&self, qp: usize, turn: Turn) -> Result<(), VerbsError> {
+    fn post_message(&self, qp: usize, next: NextSend) -> Result<(), VerbsError> {
         let (ends, bytes, operation) = (self.ends, self.subject.bytes, self.subject.operation);
         let (pair, layout) = (&ends.pairs[qp], ends.layout);
-        let Turn { id, is_last, is_signalled } = turn;
+        let NextSend { id, is_last, is_signalled } = next;
         let to = ends.remote(layout.input(qp));
         if let Some(messages) = &self.inline {
             let message = &messages[usize::from(is_last)];
@@ -209,14 +217,20 @@ impl<'a> Stream<'a> {
                 _ => pair.write_inline(id, message, to, is_signalled),
             };
         }
-        let output = if is_last { layout.last_output(qp) } else { layout.output(qp) };
-        let from = ends.slice(output, bytes)?;
+        let (own, peers) = (layout.output(qp), layout.input(qp));
+        let shift = shift(bytes, id);
         match operation {
-            VerbsOperation::Write => pair.write_with(id, from, to, is_signalled),
-            VerbsOperation::Send => pair.send(id, from, is_signalled),
+            VerbsOperation::Write => {
+                let from = ends.slice(own + shift, bytes)?;
+                pair.write_with(id, from, ends.remote(peers + shift), is_signalled)
+            }
+            VerbsOperation::Send => {
+                let output = if is_last { layout.last_output(qp) } else { own };
+                pair.send(id, ends.slice(output, bytes)?, is_signalled)
+            }
             VerbsOperation::Read => {
-                let into = ends.slice(layout.input(qp), bytes)?;
-                pair.read_with(id, into, ends.remote(layout.output(qp)), is_signalled)
+                let into = ends.slice(peers + shift, bytes)?;
+                pair.read_with(id, into, ends.remote(own + shift), is_signalled)
             }
         }
     }
@@ -224,9 +238,9 @@ impl<'a> Stream<'a> {
     fn take(&mut self, event: Event, now: u64) -> Result<(), VerbsBenchError> {
         match event {
             Event::Sent { qp, message } => {
-                if let Some(turns) = &mut self.turns {
-                    let messages = turns.completed(qp, message);
-                    self.pace.completed(messages, now);
+                if let Some(queues) = &mut self.queues {
+                    let messages = queues.completed(qp, message);
+                    self.peak.completed(messages, now);
                     self.carried[qp].sent += messages;
                     self.last = now;
                 }
@@ -234,8 +248,10 @@ impl<'a> Stream<'a> {
             Event::Received { qp } => self.receive(qp)?,
             Event::Credited { qp } => {
                 if let Some(receiving) = self.receiving.get_mut(qp) {
-                    receiving.is_telling = false;
+                    receiving.is_crediting = false;
                 }
+                // Messages that came meanwhile may be enough.
+                self.credit(qp)?;
             }
         }
         Ok(())
@@ -253,12 +269,22 @@ impl<'a> Stream<'a> {
         let mut last = [0];
         ends.region.read(ends.layout.input(qp) + bytes - 1, &mut last);
         receiving.has_last |= last == [STOP];
-        let untold = carried.received - carried.told;
-        if !ends.has_credits || receiving.is_telling || untold < u64::from(ends.receives / 4) {
+        self.credit(qp)
+    }
+
+    /// Tells the peer how many messages were received, if it waits for that and enough is new.
+    fn credit(&mut self, qp: usize) -> Result<(), VerbsBenchError> {
+        let ends = self.ends;
+        let (Some(receiving), carried) = (self.receiving.get_mut(qp), &mut self.carried[qp]) else {
+            return Ok(());
+        };
+        let uncredited = carried.received - carried.credited;
+        let is_due = uncredited >= u64::from(ends.receives / 4) && !receiving.is_crediting;
+        if !ends.has_credits || !is_due {
             return Ok(());
         }
         ends.region.write_u64(ends.layout.received(qp), carried.received);
-        (carried.told, receiving.is_telling) = (carried.received, true);
+        (carried.credited, receiving.is_crediting) = (carried.received, true);
         let count = ends.slice(ends.layout.received(qp), size_of::<u64>())?;
         let to = ends.remote(ends.layout.peer_received(qp));
         Ok(ends.pairs[qp].write(credit_id(qp), count, to)?)
@@ -276,16 +302,38 @@ impl<'a> Stream<'a> {
     }
 
     fn rate(&self) -> OwnRate {
-        let messages = self.turns.as_ref().map_or(0, Turns::all_completed);
+        let messages = self.queues.as_ref().map_or(0, SendQueues::all_completed);
         let seconds = (self.last - self.first.min(self.last)) as f64 * self.seconds_per_tick;
         let per_second = if messages == 0 { 0.0 } else { messages as f64 / seconds };
         let bytes = self.subject.bytes as f64 / 1e9;
-        let fastest = self.pace.fastest().map(|ticks| ticks * self.seconds_per_tick);
+        let fastest = self.peak.fastest().map(|ticks| ticks * self.seconds_per_tick);
         OwnRate {
             messages,
             average_gb_s: per_second * bytes,
             peak_gb_s: fastest.map_or(0.0, |seconds| bytes / seconds),
             messages_per_s: per_second,
+        }
+    }
+}
+
+/// Returns how far into its buffer a write or read goes, in bytes. Messages of up to half a page move
+/// through a page, as with perftest: if all of them met the same cache line, they would be slower.
+fn shift(bytes: usize, message: u64) -> usize {
+    let step = bytes.next_multiple_of(CACHE_LINE);
+    let room = PAGE / step;
+    if room < 2 { 0 } else { (message % room as u64) as usize * step }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_messages_move_through_a_page() {
+        for bytes in [1, 63, 64, 65, 1000, 2048, 2049, 4096, 1 << 20] {
+            let shifts: Vec<usize> = (0..100).map(|message| shift(bytes, message)).collect();
+            assert_eq!(shifts.iter().any(|shift| *shift > 0), bytes <= 2048, "{bytes}");
+            assert!(shifts.iter().all(|shift| *shift == 0 || shift + bytes <= PAGE), "{bytes}");
         }
     }
 }

@@ -25,6 +25,12 @@ impl Times {
         self.0.saturating_record(ticks);
     }
 
+    /// Returns the number of times.
+    #[cfg(test)]
+    pub(super) fn count(&self) -> u64 {
+        self.0.len()
+    }
+
     /// Converts to microseconds. `microseconds` is the time of a tick, for each message.
     pub(super) fn summary(&self, microseconds: f64) -> MessageTimes {
         let at = |quantile: f64| self.0.value_at_quantile(quantile) as f64 * microseconds;

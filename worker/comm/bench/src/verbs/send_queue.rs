@@ -9,7 +9,8 @@ const SMALL: usize = 8192;
 /// Bits of a request's id: its kind, the queue pair, and the number of the message, from 1.
 const RECEIVE: u64 = 1 << 63;
 const CREDIT: u64 = 1 << 62;
-const QP_SHIFT: u32 = 40;
+/// Room for 1024 queue pairs, and for messages of a hundred days.
+const QP_SHIFT: u32 = 52;
 
 /// Event of which a completion tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +46,7 @@ pub(super) fn credit_id(qp: usize) -> u64 {
 
 /// Request that may be posted now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Turn {
+pub(super) struct NextSend {
     pub(super) id: u64,
     pub(super) is_last: bool,
     pub(super) is_signalled: bool,
@@ -61,11 +62,11 @@ struct Counts {
 
 /// Messages of all queue pairs in one direction.
 #[derive(Debug)]
-pub(super) struct Turns {
+pub(super) struct SendQueues {
     depth: u64,
     /// Number of requests of which one is signalled.
     every: u64,
-    /// Number of messages of each queue pair; `None` until [`Turns::close`].
+    /// Number of messages of each queue pair; `None` until [`SendQueues::close`].
     most: Option<u64>,
     is_closing: bool,
     qps: Vec<Counts>,
@@ -73,8 +74,8 @@ pub(super) struct Turns {
     completed: u64,
 }
 
-impl Turns {
-    pub(super) fn new(qps: usize, depth: u32, bytes: usize, amount: VerbsAmount) -> Turns {
+impl SendQueues {
+    pub(super) fn new(qps: usize, depth: u32, bytes: usize, amount: VerbsAmount) -> SendQueues {
         let depth = u64::from(depth);
         let every = if bytes > SMALL { 1 } else { SIGNALLED_EVERY.min(depth) };
         let most = match amount {
@@ -82,7 +83,7 @@ impl Turns {
             VerbsAmount::Seconds(_) | VerbsAmount::Endless => None,
         };
         let counts = vec![Counts::default(); qps];
-        Turns { depth, every, most, is_closing: false, qps: counts, posted: 0, completed: 0 }
+        SendQueues { depth, every, most, is_closing: false, qps: counts, posted: 0, completed: 0 }
     }
 
     /// Lets each queue pair post one more message, which is its last one.
@@ -92,7 +93,7 @@ impl Turns {
 
     /// Returns the request that a queue pair may post now; `None` if its queue is full, or all its
     /// messages are posted. `most` limits the number of messages for which the peer has room.
-    pub(super) fn next(&self, qp: usize, most: u64) -> Option<Turn> {
+    pub(super) fn next(&self, qp: usize, most: u64) -> Option<NextSend> {
         let counts = self.qps[qp];
         let is_full = counts.posted - counts.completed >= self.depth || counts.posted >= most;
         if counts.has_last || is_full {
@@ -101,13 +102,13 @@ impl Turns {
         let message = counts.posted + 1;
         let is_last = self.is_closing || self.most == Some(message);
         let is_signalled = is_last || message.is_multiple_of(self.every);
-        Some(Turn { id: (qp as u64) << QP_SHIFT | message, is_last, is_signalled })
+        Some(NextSend { id: (qp as u64) << QP_SHIFT | message, is_last, is_signalled })
     }
 
-    pub(super) fn posted(&mut self, qp: usize, turn: Turn) {
+    pub(super) fn posted(&mut self, qp: usize, next: NextSend) {
         let counts = &mut self.qps[qp];
         counts.posted += 1;
-        counts.has_last |= turn.is_last;
+        counts.has_last |= next.is_last;
         self.posted += 1;
     }
 
@@ -141,51 +142,51 @@ mod tests {
     use super::*;
 
     /// Posts all that may be posted, and returns the messages that are signalled.
-    fn post(turns: &mut Turns, qp: usize, most: u64) -> Vec<u64> {
+    fn post(queues: &mut SendQueues, qp: usize, most: u64) -> Vec<u64> {
         let mut signalled = Vec::new();
-        while let Some(turn) = turns.next(qp, most) {
-            let Event::Sent { qp: of, message } = Event::from_id(turn.id) else { panic!() };
+        while let Some(next) = queues.next(qp, most) {
+            let Event::Sent { qp: of, message } = Event::from_id(next.id) else { panic!() };
             assert_eq!(of, qp);
-            signalled.extend(turn.is_signalled.then_some(message));
-            turns.posted(qp, turn);
+            signalled.extend(next.is_signalled.then_some(message));
+            queues.posted(qp, next);
         }
         signalled
     }
 
     #[test]
     fn a_queue_is_filled_and_every_hundredth_small_message_is_signalled() {
-        let mut turns = Turns::new(2, 128, 64, VerbsAmount::Messages(250));
-        assert_eq!(post(&mut turns, 0, u64::MAX), [100]);
-        assert_eq!((turns.all_posted(), turns.completed(0, 100)), (128, 100));
-        assert_eq!(post(&mut turns, 0, u64::MAX), [200]);
-        assert_eq!(turns.completed(0, 200), 100);
-        assert_eq!(post(&mut turns, 0, u64::MAX), [250], "and the last one");
-        turns.completed(0, 250);
-        assert!(!turns.are_over(), "the second queue pair has sent nothing");
-        while !turns.are_over() {
-            let signalled = post(&mut turns, 1, u64::MAX);
-            turns.completed(1, *signalled.last().unwrap());
+        let mut queues = SendQueues::new(2, 128, 64, VerbsAmount::Messages(250));
+        assert_eq!(post(&mut queues, 0, u64::MAX), [100]);
+        assert_eq!((queues.all_posted(), queues.completed(0, 100)), (128, 100));
+        assert_eq!(post(&mut queues, 0, u64::MAX), [200]);
+        assert_eq!(queues.completed(0, 200), 100);
+        assert_eq!(post(&mut queues, 0, u64::MAX), [250], "and the last one");
+        queues.completed(0, 250);
+        assert!(!queues.are_over(), "the second queue pair has sent nothing");
+        while !queues.are_over() {
+            let signalled = post(&mut queues, 1, u64::MAX);
+            queues.completed(1, *signalled.last().unwrap());
         }
-        assert_eq!(turns.all_completed(), 500);
+        assert_eq!(queues.all_completed(), 500);
     }
 
     #[test]
     fn large_messages_are_all_signalled_and_so_is_one_in_a_short_queue() {
-        let mut large = Turns::new(1, 4, 1 << 20, VerbsAmount::Messages(3));
+        let mut large = SendQueues::new(1, 4, 1 << 20, VerbsAmount::Messages(3));
         assert_eq!(post(&mut large, 0, u64::MAX), [1, 2, 3]);
-        let mut short = Turns::new(1, 4, 8, VerbsAmount::Messages(6));
+        let mut short = SendQueues::new(1, 4, 8, VerbsAmount::Messages(6));
         assert_eq!(post(&mut short, 0, u64::MAX), [4]);
     }
 
     #[test]
     fn a_stream_of_some_time_ends_with_a_signalled_message() {
-        let mut turns = Turns::new(1, 8, 8, VerbsAmount::Seconds(1.0));
-        assert_eq!(post(&mut turns, 0, 3), Vec::<u64>::new(), "room for three");
-        turns.close();
-        assert!(turns.next(0, 3).is_none() && !turns.are_over());
-        assert_eq!(post(&mut turns, 0, 9), [4]);
-        turns.completed(0, 4);
-        assert!(turns.are_over());
+        let mut queues = SendQueues::new(1, 8, 8, VerbsAmount::Seconds(1.0));
+        assert_eq!(post(&mut queues, 0, 3), Vec::<u64>::new(), "room for three");
+        queues.close();
+        assert!(queues.next(0, 3).is_none() && !queues.are_over());
+        assert_eq!(post(&mut queues, 0, 9), [4]);
+        queues.completed(0, 4);
+        assert!(queues.are_over());
     }
 
     #[test]

@@ -7,7 +7,7 @@ const SAMPLES: usize = 512;
 ///
 /// perftest keeps the times of all messages, so its streams are short, or have no peak.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct PeakRate {
     /// Messages from one sample to the next.
     step: u64,
     /// Number of messages that have completed.
@@ -18,9 +18,9 @@ pub(super) struct Pace {
     completions: Vec<u64>,
 }
 
-impl Pace {
-    pub(super) fn new() -> Pace {
-        Pace { step: 1, completed: 0, posts: Vec::new(), completions: Vec::new() }
+impl PeakRate {
+    pub(super) fn new() -> PeakRate {
+        PeakRate { step: 1, completed: 0, posts: Vec::new(), completions: Vec::new() }
     }
 
     /// Notes the post of the message with this number, from 0, in ticks.
@@ -75,28 +75,28 @@ mod tests {
     use super::*;
 
     /// Makes a stream whose message n is posted at 10 n and completes at `end(n)`.
-    fn pace(messages: u64, end: impl Fn(u64) -> u64) -> Pace {
-        let mut pace = Pace::new();
+    fn peak(messages: u64, end: impl Fn(u64) -> u64) -> PeakRate {
+        let mut peak = PeakRate::new();
         for message in 0..messages {
-            pace.posted(message, || 10 * message);
-            pace.completed(1, end(message));
+            peak.posted(message, || 10 * message);
+            peak.completed(1, end(message));
         }
-        pace
+        peak
     }
 
     #[test]
     fn the_fastest_part_is_from_a_post_to_a_completion() {
-        assert_eq!(pace(0, |_| 0).fastest(), None);
-        assert_eq!(pace(1, |_| 7).fastest(), Some(7.0));
+        assert_eq!(peak(0, |_| 0).fastest(), None);
+        assert_eq!(peak(1, |_| 7).fastest(), Some(7.0));
         // Each message takes 25, but there are many at once.
-        let fastest = pace(100, |message| 10 * message + 25).fastest().unwrap();
+        let fastest = peak(100, |message| 10 * message + 25).fastest().unwrap();
         assert!((fastest - (990.0 + 25.0) / 100.0).abs() < 1e-9, "{fastest}");
     }
 
     #[test]
     fn a_long_stream_keeps_few_samples() {
-        let pace = pace(100_000, |message| 10 * message + 25);
-        assert!(pace.posts.len() < SAMPLES && pace.completions.len() == pace.posts.len());
-        assert!((pace.fastest().unwrap() - 10.0).abs() < 0.1);
+        let peak = peak(100_000, |message| 10 * message + 25);
+        assert!(peak.posts.len() < SAMPLES && peak.completions.len() == peak.posts.len());
+        assert!((peak.fastest().unwrap() - 10.0).abs() < 0.1);
     }
 }
