@@ -11,7 +11,7 @@ use super::Series;
 use crate::LabError;
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
-use crate::vm::pair::{Benchmark, Operation, Pair, Program, Quantity};
+use crate::vm::pair::{Benchmark, Pair, Program, Quantity, RdmaOperation};
 use crate::vm::{self, Topology, VmLab, VmOptions};
 
 const LAB: &str = "verbs";
@@ -47,7 +47,7 @@ const LARGE: &[usize] = &[64 << 10, 256 << 10, 1 << 20];
 const FEW: &[usize] = &[2, 4 << 10, 64 << 10];
 
 const fn group(
-    (operation, quantity): (Operation, Quantity),
+    (operation, quantity): (RdmaOperation, Quantity),
     sizes: &'static [usize],
     iterations: usize,
 ) -> Group {
@@ -56,19 +56,22 @@ const fn group(
 }
 
 const GROUPS: [Group; 10] = [
-    group((Operation::Write, Quantity::Bandwidth), SMALL, 1000),
-    group((Operation::Write, Quantity::Bandwidth), LARGE, 32),
-    group((Operation::Write, Quantity::Latency), SMALL, 500),
-    group((Operation::Write, Quantity::Latency), LARGE, 20),
-    group((Operation::Read, Quantity::Bandwidth), FEW, 300),
-    group((Operation::Read, Quantity::Latency), FEW, 200),
-    group((Operation::Send, Quantity::Bandwidth), FEW, 300),
-    group((Operation::Send, Quantity::Latency), FEW, 200),
+    group((RdmaOperation::Write, Quantity::Bandwidth), SMALL, 1000),
+    group((RdmaOperation::Write, Quantity::Bandwidth), LARGE, 32),
+    group((RdmaOperation::Write, Quantity::Latency), SMALL, 500),
+    group((RdmaOperation::Write, Quantity::Latency), LARGE, 20),
+    group((RdmaOperation::Read, Quantity::Bandwidth), FEW, 300),
+    group((RdmaOperation::Read, Quantity::Latency), FEW, 200),
+    group((RdmaOperation::Send, Quantity::Bandwidth), FEW, 300),
+    group((RdmaOperation::Send, Quantity::Latency), FEW, 200),
     Group {
         program: Program::Ranks,
-        ..group((Operation::Write, Quantity::Bandwidth), &[1 << 20], 48)
+        ..group((RdmaOperation::Write, Quantity::Bandwidth), &[1 << 20], 48)
     },
-    Group { program: Program::Ranks, ..group((Operation::Send, Quantity::Latency), &[8], 1000) },
+    Group {
+        program: Program::Ranks,
+        ..group((RdmaOperation::Send, Quantity::Latency), &[8], 1000)
+    },
 ];
 
 impl Group {
@@ -81,9 +84,9 @@ impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let operation = match (self.program, self.benchmark.operation) {
             (Program::Ranks, _) => "message",
-            (_, Operation::Write) => "write",
-            (_, Operation::Read) => "read",
-            (_, Operation::Send) => "send",
+            (_, RdmaOperation::Write) => "write",
+            (_, RdmaOperation::Read) => "read",
+            (_, RdmaOperation::Send) => "send",
         };
         f.write_str(operation)?;
         f.write_str(match self.benchmark.quantity {
@@ -278,9 +281,9 @@ mod tests {
             GROUPS.iter().filter(is_wanted).map(|group| group.sizes.len()).sum::<usize>()
         };
         for quantity in [Quantity::Bandwidth, Quantity::Latency] {
-            assert_eq!(sizes(Operation::Write, quantity), 8);
-            assert_eq!(sizes(Operation::Read, quantity), 3);
-            assert_eq!(sizes(Operation::Send, quantity), 3);
+            assert_eq!(sizes(RdmaOperation::Write, quantity), 8);
+            assert_eq!(sizes(RdmaOperation::Read, quantity), 3);
+            assert_eq!(sizes(RdmaOperation::Send, quantity), 3);
         }
     }
 }

@@ -29,7 +29,7 @@ pub enum Program {
 
 /// Operation that is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Operation {
+pub enum RdmaOperation {
     /// RDMA writes.
     Write,
     /// RDMA reads.
@@ -51,7 +51,7 @@ pub enum Quantity {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Benchmark {
     /// Operation that is measured.
-    pub operation: Operation,
+    pub operation: RdmaOperation,
     /// Quantity that is measured.
     pub quantity: Quantity,
 }
@@ -65,12 +65,12 @@ pub struct Pair<'a> {
     port: u16,
 }
 
-impl Operation {
+impl RdmaOperation {
     fn name(self) -> &'static str {
         match self {
-            Operation::Write => "write",
-            Operation::Read => "read",
-            Operation::Send => "send",
+            RdmaOperation::Write => "write",
+            RdmaOperation::Read => "read",
+            RdmaOperation::Send => "send",
         }
     }
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 pub(crate) const TAG: u32 = 3;
 /// Tag of messages that control a measurement.
 const CONTROL: u32 = 4;
-/// Maximum number of messages in progress at once from one rank to another, so many that the time
-/// between two windows does not count at 400 Gb/s.
+/// Maximum number of messages in progress at once from one rank to another. At 400 Gb/s, the time
+/// between two windows of 1 MiB messages is below 2 % of a window.
 const WINDOW: usize = 32;
 /// Maximum total length in bytes of the messages in progress at once that a rank receives.
 pub(crate) const WINDOW_BYTES: usize = 64 << 20;

@@ -25,7 +25,7 @@ use rlaunch_console::stdout;
 use rlaunch_plot::file::PlotFile;
 use std::ffi::OsString;
 use std::path::Path;
-use table::{Summary, Table};
+use table::{VerbsSummary, VerbsTable};
 
 /// Sizes that are measured unless the user gives others: from 2 bytes to 1 MiB.
 const SIZES: [usize; 8] = [2, 16, 128, 1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20];
@@ -70,7 +70,7 @@ launcher/schemas/bench-verbs.schema.json describes the output of --json.";
 pub(crate) struct BenchVerbsArgs {
     /// lat: times of single messages; bw: streams of messages; both unless given
     #[arg(value_name = "lat|bw", hide_possible_values = true)]
-    pub(crate) part: Option<Part>,
+    pub(crate) part: Option<LatOrBw>,
 
     #[command(flatten)]
     pub(crate) measurement: MeasurementArgs,
@@ -150,7 +150,7 @@ pub(crate) struct BenchVerbsArgs {
 
 /// Part of the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Part {
+pub(crate) enum LatOrBw {
     Lat,
     Bw,
 }
@@ -231,14 +231,14 @@ pub(super) async fn run(
     }
     prepare(args.plot.as_ref())?;
     let is_shown = !args.json && !args.perftest;
-    let table = Table::new(args.report, args.distribution);
+    let table = VerbsTable::new(args.report, args.distribution);
     let measured = records::run(job, move |record, facts| {
         let lines = table.lines(record, facts).filter(|_| is_shown);
         lines.map_or(Ok(()), |lines| stdout::try_print(&lines))
     })
     .await?;
     if let Some(facts) = measured.facts()
-        && let Some(summary) = Summary::new(&measured.records, facts)
+        && let Some(summary) = VerbsSummary::new(&measured.records, facts)
     {
         stdout::print(&match (args.json, args.perftest) {
             (true, _) => format!("{}\n", summary.json()),
@@ -258,8 +258,8 @@ impl BenchVerbsArgs {
     /// Returns the request for the measuring program.
     fn request(&self, operation: VerbsOperation) -> Result<VerbsRequest, VerbsArgsError> {
         let part = match self.part {
-            Some(Part::Lat) => VerbsPart::Latency,
-            Some(Part::Bw) => VerbsPart::Bandwidth,
+            Some(LatOrBw::Lat) => VerbsPart::Latency,
+            Some(LatOrBw::Bw) => VerbsPart::Bandwidth,
             None => VerbsPart::Both,
         };
         let sizes = self.sizes.clone().map_or(SIZES.to_vec(), |sizes| sizes.0);

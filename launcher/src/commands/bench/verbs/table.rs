@@ -21,14 +21,14 @@ const USUAL_DEPTH: u32 = 64;
 const BAR: f64 = 40.0;
 
 /// Formatter of lines.
-pub(super) struct Table {
+pub(super) struct VerbsTable {
     unit: Unit,
     has_distribution: bool,
 }
 
-impl Table {
-    pub(super) fn new(unit: Unit, has_distribution: bool) -> Table {
-        Table { unit, has_distribution }
+impl VerbsTable {
+    pub(super) fn new(unit: Unit, has_distribution: bool) -> VerbsTable {
+        VerbsTable { unit, has_distribution }
     }
 
     /// Returns the lines for a record, with a newline after each; `None` for a record without lines of its own.
@@ -152,16 +152,16 @@ fn distribution(times: &MessageTimes) -> String {
 }
 
 /// Measurement that is over, with what limits it.
-pub(super) struct Summary<'a> {
+pub(super) struct VerbsSummary<'a> {
     header: &'a VerbsHeader,
     pub(super) rows: Vec<&'a VerbsRow>,
     hosts: [String; 2],
     ceiling: Option<Ceiling>,
 }
 
-impl<'a> Summary<'a> {
+impl<'a> VerbsSummary<'a> {
     /// Returns `None` if there are no rows.
-    pub(super) fn new(records: &'a [BenchRecord], facts: &StartFacts) -> Option<Summary<'a>> {
+    pub(super) fn new(records: &'a [BenchRecord], facts: &StartFacts) -> Option<VerbsSummary<'a>> {
         let header = records.iter().find_map(|record| match record {
             BenchRecord::VerbsBegin(header) => Some(header),
             _ => None,
@@ -175,7 +175,7 @@ impl<'a> Summary<'a> {
         let is_comparable = header.request.has_comparable_bandwidth();
         let ceiling =
             ceiling.filter(|_| is_comparable).map(|ceiling| ceiling.with_tcp(tcp_rate(records)));
-        (!rows.is_empty()).then_some(Summary { header, rows, hosts: hosts(facts), ceiling })
+        (!rows.is_empty()).then_some(VerbsSummary { header, rows, hosts: hosts(facts), ceiling })
     }
 
     /// Returns the highest average bandwidth of all sizes, in Mb/s.

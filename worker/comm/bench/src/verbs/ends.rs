@@ -44,9 +44,9 @@ pub(super) struct EndOptions {
 /// Maximum size of messages that are copied into the request, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Inline {
-    /// What the device supports of this.
+    /// Up to this size, as far as the device supports it.
     UpTo(u32),
-    /// This, or the measurement fails.
+    /// This size, or the measurement fails.
     Exactly(u32),
 }
 
