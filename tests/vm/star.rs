@@ -1,6 +1,8 @@
 //! Guests at one switch: one subnet, with one port of each guest.
 
-use crate::support::{ALL, Field, PATIENT};
+use crate::bench::{is_sane, rows};
+use crate::support::{ALL, Field, PATIENT, Undo};
+use std::net::Ipv4Addr;
 
 #[test]
 fn every_pair_meets_in_one_subnet() {
@@ -26,4 +28,26 @@ fn every_pair_of_24_ranks_is_proved() {
         let bytes = cost.split_once(" and ").unwrap().1.split_once(" B each").unwrap().0;
         assert!(bytes.parse::<u64>().unwrap() <= 16 << 10, "{cost}");
     }
+}
+
+/// Removes soft RoCE from a guest until the guard is dropped. Otherwise the connection manager finds
+/// it at the address of Soft-iWARP.
+fn without_roce(field: &Field, number: u8) -> impl Drop + '_ {
+    let guest = format!("n{number}");
+    field.on(&guest, "rdma link delete rxe0");
+    Undo(move || {
+        field.restore(&guest, "rdma link add rxe0 type rxe netdev eth1")?;
+        let address = Ipv4Addr::new(10, 88, 0, number).into();
+        field.await_gid(&guest, ("rxe0", 1), Some(address))
+    })
+}
+
+/// Soft-iWARP closes a connection if a message comes before its receive, and there are 512 receives.
+#[test]
+fn sends_are_measured_over_soft_iwarp() {
+    let field = Field::new();
+    let _iwarp = [1, 2].map(|number| without_roce(&field, number));
+    let words = "--hca siw0 --sizes 8,4K --iterations 1500 --qps 2 --bidirectional";
+    let sent = rows(&field, "send", words);
+    sent.iter().for_each(|row| is_sane(row, (1500, 2 * 2 * 1500)));
 }

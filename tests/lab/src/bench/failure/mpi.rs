@@ -134,6 +134,8 @@ struct MpiJob<'a> {
     is_own: bool,
     job: Background,
     ranks: Vec<Process>,
+    /// Pipe whose reader calls `MPI_Abort` after a line.
+    pipe: Option<fs::File>,
 }
 
 impl<'a> MpiJob<'a> {
@@ -155,7 +157,7 @@ impl<'a> MpiJob<'a> {
         }
         command.args(library.words(PROGRAM)).args(failure.part());
         let job = Background::start(command)?;
-        let mut job = MpiJob { testbed, failure, is_own, job, ranks: Vec::new() };
+        let mut job = MpiJob { testbed, failure, is_own, job, ranks: Vec::new(), pipe: None };
         let started = wait_until(START, "the ranks to start", || {
             job.ranks = all_ranks(testbed);
             Ok(job.ranks.len() == HOSTS * PER_HOST && job.is_ready()?)
@@ -166,9 +168,13 @@ impl<'a> MpiJob<'a> {
         Err(LabError::Unexpected(format!("{}: {error}\n{stderr}", library.name)))
     }
 
-    fn is_ready(&self) -> Result<bool, LabError> {
+    /// Tells whether the ranks wait. The pipe stays open: to its reader, closing it is the end of a file.
+    fn is_ready(&mut self) -> Result<bool, LabError> {
         if self.failure == MpiFailure::Abort {
-            return Ok(open_pipe(self.testbed)?.is_some());
+            if self.pipe.is_none() {
+                self.pipe = open_pipe(self.testbed)?;
+            }
+            return Ok(self.pipe.is_some());
         }
         Ok(self.job.stdout().matches(" waits in process ").count() == HOSTS * PER_HOST)
     }
@@ -176,11 +182,10 @@ impl<'a> MpiJob<'a> {
     /// Makes the job fail, observes it, and removes what it leaves.
     fn fail(mut self) -> Result<Observed, LabError> {
         let killed = self.rank(KILLED)?;
-        let pipe = if self.failure == MpiFailure::Abort { open_pipe(self.testbed)? } else { None };
         let began = Instant::now();
         match self.failure {
             MpiFailure::Abort => {
-                if let Some(mut pipe) = pipe {
+                if let Some(pipe) = &mut self.pipe {
                     writeln!(pipe).map_err(LabError::io("write to a pipe"))?;
                 }
             }
