@@ -45,11 +45,18 @@ pub(super) fn measure(
     let cpu = if sends || receives { usage() } else { f64::NAN };
     quiet::barrier(comm)?;
     let cpu = if cpu.is_nan() { usage() } else { cpu };
+    let peer = 1 - comm.rank();
+    if ends.receives > 0 {
+        let sent: Vec<u64> = stream.carried.iter().map(|carried| carried.sent).collect();
+        let mut theirs = vec![0; sent.len()];
+        comm.sendrecv(&sent, (peer, TAG), &mut theirs, (peer, TAG))?;
+        stream.drain(&theirs)?;
+    }
     let own = stream.rate();
     let carried = stream.carried;
     ends.carried = carried;
     let own = [own.messages as f64, own.average_gb_s, own.peak_gb_s, own.messages_per_s, cpu];
-    let (mut theirs, peer) = ([0.0; 5], 1 - comm.rank());
+    let mut theirs = [0.0; 5];
     comm.sendrecv(&own, (peer, TAG), &mut theirs, (peer, TAG))?;
     let sum = |index: usize| own[index] + theirs[index];
     let cpu = if comm.rank() == 0 { [cpu, theirs[4]] } else { [theirs[4], cpu] };
@@ -174,6 +181,27 @@ impl<'a> Stream<'a> {
         Ok(())
     }
 
+    /// Takes the completions of all messages that the peer has sent over each queue pair since it was
+    /// connected. The last message may be seen before it and those before it have completed.
+    fn drain(&mut self, sent: &[u64]) -> Result<(), VerbsBenchError> {
+        let mut batch = <CompletionBatch>::default();
+        let mut stalled = StallTimer::new(self.subject);
+        let is_drained = |stream: &Self| {
+            let counts = stream.carried.iter().zip(sent);
+            counts.into_iter().all(|(carried, sent)| carried.received >= *sent)
+                && stream.receiving.iter().all(|receiving| !receiving.is_crediting)
+        };
+        while !is_drained(self) {
+            let ended = self.ends.completions.poll_into(&mut batch)?;
+            stalled.polled(ended.len() > 0)?;
+            for done in ended {
+                let done = self.subject.checked(done)?;
+                self.take(Event::from_id(done.id()), self.last)?;
+            }
+        }
+        Ok(())
+    }
+
     fn is_over(&self) -> bool {
         self.queues.as_ref().is_none_or(SendQueues::are_over)
             && self.receiving.iter().all(|qp| qp.has_last && !qp.is_crediting)
@@ -262,10 +290,8 @@ impl<'a> Stream<'a> {
     fn receive(&mut self, qp: usize) -> Result<(), VerbsBenchError> {
         let (ends, bytes) = (self.ends, self.subject.bytes);
         ends.post_receive(qp)?;
-        let (Some(receiving), carried) = (self.receiving.get_mut(qp), &mut self.carried[qp]) else {
-            return Ok(());
-        };
-        carried.received += 1;
+        self.carried[qp].received += 1;
+        let Some(receiving) = self.receiving.get_mut(qp) else { return Ok(()) };
         let mut last = [0];
         ends.region.read(ends.layout.input(qp) + bytes - 1, &mut last);
         receiving.has_last |= last == [STOP];
