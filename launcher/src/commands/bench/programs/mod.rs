@@ -11,9 +11,9 @@
 
 mod nccl;
 mod osu;
-mod parser;
+pub(crate) mod parser;
 mod reading;
-mod suite;
+pub(crate) mod suite;
 mod table;
 
 use super::table::EarlierRun;
@@ -39,9 +39,8 @@ const NCCL_TESTS_DEVICE: &str = "NCCL_TESTS_DEVICE";
 
 /// Measure NCCL between hosts by nccl-tests, which the hosts must have.
 ///
-/// all_reduce_perf, or the program of another test, runs as a job with one rank for each GPU, and its table is
-/// reported like that of `rlaunch bench coll`. Wrong values are an error. Other lines, such as NCCL's log, go to
-/// stderr.
+/// all_reduce_perf, or the program of another test, runs as a job whose ranks have a GPU each, and its table is reported
+/// like that of `rlaunch bench coll`. Wrong values are an error. Other lines, such as NCCL's log, go to stderr.
 #[derive(Debug, Parser)]
 #[command(
     override_usage = "rlaunch bench nccl [OPTIONS] [TEST] [-- ARGUMENT...]",
@@ -49,8 +48,8 @@ const NCCL_TESTS_DEVICE: &str = "NCCL_TESTS_DEVICE";
 Tests: all_reduce (the default), all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather,
 scatter, sendrecv; or the program's name, as alltoall_perf.
 
-The program is looked for in PATH there, then in /usr/local/bin, /opt/nccl-tests/build and below the
-working directory in build and nccl-tests/build, also under the name of NVIDIA's containers,
+The program is looked for in PATH on the hosts, then in /usr/local/bin, /opt/nccl-tests/build, and
+build and nccl-tests/build below the working directory, also under the name of NVIDIA's containers,
 all_reduce_perf_mpi. It must be built with MPI, or each rank would measure alone:
   git clone https://github.com/NVIDIA/nccl-tests /opt/nccl-tests
   make -C /opt/nccl-tests MPI=1
@@ -58,7 +57,7 @@ all_reduce_perf_mpi. It must be built with MPI, or each rank would measure alone
 Examples:
   rlaunch bench nccl -H a:8,b:8                        all_reduce on 16 GPUs, 8 bytes to 128 MiB
   rlaunch bench nccl all_to_all -H a:8,b:8 --sizes 1M..8G --report Gb
-  rlaunch bench nccl -H a,b --gpu-mask                 a GPU of each host, near the network card
+  rlaunch bench nccl -H a,b                            one GPU of each host
   rlaunch bench nccl -H a:8,b:8 -x NCCL_ALGO=Ring --plot ring.svg
   rlaunch bench nccl -H a,b --program ~/nccl-tests/build/all_gather_perf
   rlaunch bench nccl -H a:8,b:8 -- -d bfloat16 -o max -w 20
@@ -67,7 +66,7 @@ Columns are those of `rlaunch bench --help`; times are averages of nccl-tests, o
 place, and the limit is that of one port of each host."
 )]
 pub(crate) struct NcclArgs {
-    /// Test to run
+    /// Test to run, one of those below
     #[arg(value_name = "TEST", value_parser = |name: &str| Suite::NcclTests.test(name))]
     test: Option<&'static Test>,
 
@@ -87,14 +86,14 @@ Tests: lat, bw, bibw (between 2 ranks), mbw_mr, multi_lat (between pairs), all_r
 all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather, scatter, barrier; or the
 program's name, as osu_latency.
 
-The program is looked for in PATH there, then in libexec/osu-micro-benchmarks of /usr/local, /usr,
-/opt/osu-micro-benchmarks and /opt/conda, also under the name of Red Hat's packages,
+The program is looked for in PATH on the hosts, then in libexec/osu-micro-benchmarks of /usr/local,
+/usr, /opt/osu-micro-benchmarks and /opt/conda, also under the name of Red Hat's packages,
 mpitests-osu_latency. Its MPI library may be Open MPI, MPICH or Intel MPI (`rlaunch help programs`).
 
 Examples:
   rlaunch bench mpi lat -H a,b                         half of a round trip between two hosts
   rlaunch bench mpi bw -H a,b --plot bw.svg            bandwidth, with the limit
-  rlaunch bench mpi bw -H a,b --plot x.svg --with own.json   beside `rlaunch bench bw --json`
+  rlaunch bench mpi bw -H a,b --plot x.svg --with own.json   beside rlaunch's own bw --json
   rlaunch bench mpi -H a:4,b:4 --sizes 4..16M          all_reduce of 8 ranks
   rlaunch bench mpi -H a,b -x OMPI_MCA_pml=ob1         another transport of Open MPI
   rlaunch bench mpi -H a,b --program ./osu_bw --preload ./osu_bw   a program of this machine
@@ -104,7 +103,7 @@ Columns are those of `rlaunch bench --help`; times are averages of all ranks, th
 maximum those of single ranks. algbw of bibw is the sum of both directions, busbw is one of them."
 )]
 pub(crate) struct MpiArgs {
-    /// Test to run
+    /// Test to run, one of those below
     #[arg(value_name = "TEST", value_parser = |name: &str| Suite::Osu.test(name))]
     test: Option<&'static Test>,
 
@@ -235,7 +234,7 @@ fn search(job: &mut JobSpec, suite: Suite, program: &Path) -> bool {
         return false;
     }
     for app in &mut job.apps {
-        let value = suite.places().join(":").into();
+        let value = suite.directories().join(":").into();
         app.env.push(EnvVar { name: names::PATH.into(), value, rule: EnvRule::PathAfter });
         app.other_names = suite.other_names(&name);
     }

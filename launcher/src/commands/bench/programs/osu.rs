@@ -72,7 +72,8 @@ impl TableParser for OsuParser {
             return ProgramLine::Comment;
         }
         if let Some(element) = text.strip_prefix("Datatype:").filter(|_| comment.is_some()) {
-            self.element = Some(element.trim().trim_end_matches('.').to_owned());
+            let element = element.trim().trim_end_matches('.');
+            self.element = (!element.is_empty()).then(|| element.to_owned());
             return ProgramLine::Comment;
         }
         let columns = columns(text);

@@ -1,7 +1,7 @@
 //! Tables that test programs print, as far as reports need them.
 
 /// Parser of the output of a test program, line by line.
-pub(super) trait TableParser: Send {
+pub(crate) trait TableParser: Send {
     /// Reads a line, without the newline.
     fn line(&mut self, line: &str) -> ProgramLine;
 
@@ -53,16 +53,16 @@ pub(crate) struct ProgramRow {
 
 /// Facts that a program prints about its measurement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct TableFacts<'a> {
-    pub(super) version: Option<&'a str>,
+pub(crate) struct TableFacts<'a> {
+    pub(crate) version: Option<&'a str>,
     /// Version of NCCL.
-    pub(super) nccl: Option<&'a str>,
+    pub(crate) nccl: Option<&'a str>,
     /// Type of elements.
-    pub(super) element: Option<&'a str>,
+    pub(crate) element: Option<&'a str>,
     /// Operation of a reduction.
-    pub(super) op: Option<&'a str>,
+    pub(crate) op: Option<&'a str>,
     /// Number of ranks of the library, which differs from that of processes if a process has several GPUs.
-    pub(super) ranks: Option<usize>,
+    pub(crate) ranks: Option<usize>,
 }
 
 /// Reads a number that a time in microseconds or a rate can be.

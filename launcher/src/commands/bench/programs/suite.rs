@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// Project with test programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Suite {
+pub(crate) enum Suite {
     NcclTests,
     Osu,
 }
@@ -113,7 +113,7 @@ impl Test {
         let (fits, wants) = match self.ranks {
             RankCount::Any => (true, ""),
             RankCount::Two => (ranks == 2, "is between 2 ranks"),
-            RankCount::Even => (ranks % 2 == 0, "needs an even number of ranks"),
+            RankCount::Even => (ranks.is_multiple_of(2), "needs an even number of ranks"),
             RankCount::AtLeastTwo => (ranks >= 2, "needs 2 ranks or more"),
         };
         let error = || TestError::Ranks { program: self.program, wants, ranks };
@@ -163,35 +163,32 @@ const fn collective(name: &'static str, program: &'static str, size: Size, bus: 
     Test::new(name, program, size, bus).ranks(RankCount::AtLeastTwo)
 }
 
-/// Directories of programs besides those in `PATH`. Relative ones are below the ranks' working directory; they come
-/// last, since others may write there.
+/// Directories of programs besides those in `PATH`. `{a,b}` stands for either. Relative ones are below the ranks' working
+/// directory; they come last, since others may write there.
 const NCCL_PLACES: &[&str] = &[
     "/usr/local/bin",
     "/usr/local/nccl-tests/build",
-    "/opt/nccl-tests/build",
-    "/opt/nccl_tests/build",
+    "/opt/{nccl-tests,nccl_tests}/build",
     "build",
     "nccl-tests/build",
 ];
 const OSU_PLACES: &[&str] = &[
     "/usr/local/bin",
-    "/usr/local/libexec/osu-micro-benchmarks/mpi/pt2pt",
-    "/usr/local/libexec/osu-micro-benchmarks/mpi/collective",
-    "/usr/libexec/osu-micro-benchmarks/mpi/pt2pt",
-    "/usr/libexec/osu-micro-benchmarks/mpi/collective",
-    "/usr/lib/x86_64-linux-gnu/osu-micro-benchmarks/mpi/pt2pt",
-    "/usr/lib/x86_64-linux-gnu/osu-micro-benchmarks/mpi/collective",
-    "/usr/lib/osu-micro-benchmarks/mpi/pt2pt",
-    "/usr/lib/osu-micro-benchmarks/mpi/collective",
-    "/opt/osu-micro-benchmarks/libexec/osu-micro-benchmarks/mpi/pt2pt",
-    "/opt/osu-micro-benchmarks/libexec/osu-micro-benchmarks/mpi/collective",
-    "/opt/osu-micro-benchmarks/mpi/pt2pt",
-    "/opt/osu-micro-benchmarks/mpi/collective",
-    "/opt/conda/libexec/osu-micro-benchmarks/mpi/pt2pt",
-    "/opt/conda/libexec/osu-micro-benchmarks/mpi/collective",
-    "/usr/lib64/openmpi/bin",
-    "/usr/lib64/mpich/bin",
+    "{/usr/local,/usr,/opt/osu-micro-benchmarks,/opt/conda}/libexec/osu-micro-benchmarks/mpi/{pt2pt,collective}",
+    "/usr/lib{,/x86_64-linux-gnu,/aarch64-linux-gnu}/osu-micro-benchmarks/mpi/{pt2pt,collective}",
+    "/opt/osu-micro-benchmarks/{mpi/pt2pt,mpi/collective,c/mpi/pt2pt/standard,c/mpi/collective/blocking}",
+    "/usr/lib64/{openmpi,mpich}/bin",
 ];
+
+/// Replaces the braces of a place by each of the words in them.
+fn expand(place: &str) -> Vec<String> {
+    let parts = place.split_once('{').and_then(|(before, rest)| {
+        let (words, after) = rest.split_once('}')?;
+        Some((before, words, after))
+    });
+    let Some((before, words, after)) = parts else { return vec![place.to_owned()] };
+    words.split(',').flat_map(|word| expand(&format!("{before}{word}{after}"))).collect()
+}
 
 impl Suite {
     /// Returns the project's name in messages.
@@ -209,7 +206,7 @@ impl Suite {
         }
     }
 
-    pub(super) fn parser(self) -> Box<dyn TableParser> {
+    pub(crate) fn parser(self) -> Box<dyn TableParser> {
         match self {
             Suite::NcclTests => Box::new(NcclParser::default()),
             Suite::Osu => Box::new(OsuParser::default()),
@@ -251,12 +248,17 @@ impl Suite {
         }
     }
 
-    /// Returns the directories in which the program is looked for after those in `PATH`.
+    /// Returns the directories in which the program is looked for after those in `PATH`, as a shell would write them.
     pub(super) fn places(self) -> &'static [&'static str] {
         match self {
             Suite::NcclTests => NCCL_PLACES,
             Suite::Osu => OSU_PLACES,
         }
+    }
+
+    /// Returns the directories of [`places`](Suite::places), each by itself.
+    pub(super) fn directories(self) -> Vec<String> {
+        self.places().iter().flat_map(|place| expand(place)).collect()
     }
 
     /// Returns other names under which systems have a program: `all_reduce_perf_mpi` in NVIDIA's containers,
@@ -356,6 +358,19 @@ mod tests {
         assert_eq!(choose(Some("bw"), "/x/osu_bw"), Ok("bw"));
         let error = choose(Some("lat"), "/x/osu_bw").unwrap_err().to_string();
         assert_eq!(error, "osu_bw is the program of bw, not of lat");
+    }
+
+    #[test]
+    fn places_are_directories_without_braces() {
+        assert_eq!(expand("/a{,/b}/c/{d,e}"), ["/a/c/d", "/a/c/e", "/a/b/c/d", "/a/b/c/e"]);
+        assert_eq!((expand("build"), expand("a{b")), (vec!["build".into()], vec!["a{b".into()]));
+        let osu = Suite::Osu.directories();
+        for directory in ["/usr/libexec/osu-micro-benchmarks/mpi/pt2pt", "/usr/lib64/openmpi/bin"] {
+            assert!(osu.iter().any(|known| known == directory), "{directory} in {osu:?}");
+        }
+        let all = SUITES.into_iter().flat_map(Suite::directories);
+        assert!(all.clone().all(|directory| !directory.contains(['{', '}', ':'])));
+        assert!(all.clone().count() > SUITES.len());
     }
 
     #[test]
