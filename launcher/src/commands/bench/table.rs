@@ -269,9 +269,12 @@ impl Summary<'_> {
             true => time_us.unwrap_or(0.0),
             false => unit.convert(busbw_gb_s),
         };
-        let own = self.rows.iter().map(|row| (row.bytes as f64, value(row.time_us, row.busbw_gb_s)));
-        let in_place =
-            self.rows.iter().filter_map(|row| Some((row.bytes as f64, unit.convert(row.in_place_gb_s?))));
+        let own =
+            self.rows.iter().map(|row| (row.bytes as f64, value(row.time_us, row.busbw_gb_s)));
+        let in_place = self
+            .rows
+            .iter()
+            .filter_map(|row| Some((row.bytes as f64, unit.convert(row.in_place_gb_s?))));
         let own = [("this run", points(own)), ("this run, in place", points(in_place))];
         let own = own.map(|(name, points)| (name.to_owned(), points));
         let earlier = earlier.iter().map(|run| {
@@ -352,9 +355,7 @@ impl EarlierRun {
 fn ceiling(header: &BenchHeader, facts: &StartFacts) -> Option<Ceiling> {
     let ranks = facts.table.world_size();
     match header.bench.as_str() {
-        "bw" | "bibw" | "mbw_mr" if ranks == 2 => {
-            Ceiling::between(facts, (Rank(0), Rank(1)), None)
-        }
+        "bw" | "bibw" | "mbw_mr" if ranks == 2 => Ceiling::between(facts, (Rank(0), Rank(1)), None),
         bench
             if LEVEL.contains(&bench)
                 && ranks > 1

@@ -33,7 +33,7 @@ pub(super) struct ProgramReader {
 
 /// Reason why a table is not a measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Fault {
+pub(super) enum TableFault {
     /// Ranks did not find each other, so each has measured alone.
     Alone,
     /// Sentence about wrong results.
@@ -67,10 +67,10 @@ impl ProgramReader {
         Summary::of_program(measurement.program.clone(), &measurement.header, rows, facts)
     }
 
-    pub(super) fn fault(&self) -> Option<Fault> {
+    pub(super) fn fault(&self) -> Option<TableFault> {
         match self.headers {
-            0 | 1 => self.parser.wrong().map(Fault::Wrong),
-            _ => Some(Fault::Alone),
+            0 | 1 => self.parser.wrong().map(TableFault::Wrong),
+            _ => Some(TableFault::Alone),
         }
     }
 
@@ -83,7 +83,7 @@ impl ProgramReader {
     pub(super) fn verdict(&self, ended: Result<Exit, Failed>) -> Result<Exit, Failed> {
         let name = &self.name;
         match (self.fault(), ended) {
-            (Some(Fault::Alone), _) => {
+            (Some(TableFault::Alone), _) => {
                 let failed = format!("each rank of {name} has printed a table: each ran alone");
                 let hint = match self.suite {
                     Suite::NcclTests => ONE_JOB,
@@ -93,7 +93,7 @@ impl ProgramReader {
                 };
                 Err(Failed::new(Exit::SINGLETON, failed).hint(Some(hint)))
             }
-            (Some(Fault::Wrong(what)), ended) => {
+            (Some(TableFault::Wrong(what)), ended) => {
                 // The program may have failed because of this.
                 let of_rank = ended.err().filter(|failed| failed.by_rank);
                 let exit = of_rank.map_or(Exit::ABORTED, |failed| failed.exit);
@@ -145,5 +145,91 @@ impl LineReader for ProgramReader {
                 Ok(())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::goldens;
+    use crate::plan::selection::{Plan, PortOptions};
+
+    const NCCL_LOG: &str = include_str!("../../../../fixtures/nccl-tests-mpi.log");
+    const REDUCTION: &str = "# OSU MPI Allreduce Latency Test v7.4\n# Datatype: MPI_INT.\n\
+        # Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations\n\
+        4                      11.69             10.01             12.50        1000\n\
+        1048576               120.00            118.00            121.50         100\n";
+
+    fn reader(suite: Suite, test: &str) -> ProgramReader {
+        let test = suite.test(test).unwrap();
+        let results =
+            ResultArgs { report: Unit::Gigabytes, plot: None, with: Vec::new(), json: true };
+        ProgramReader::new((suite, test), Path::new(test.program), &results)
+    }
+
+    fn take(reader: &mut ProgramReader, text: &str, facts: Option<&StartFacts>) -> io::Result<()> {
+        text.split_inclusive('\n').try_for_each(|line| reader.take(line.as_bytes(), facts))
+    }
+
+    /// Returns the facts of a job with a rank on each of three hosts, between which there are cables.
+    fn triangle() -> StartFacts {
+        let inventories = goldens::triangle();
+        let plan = Plan::new(&inventories, &PortOptions::default());
+        let table = goldens::table_of(&inventories, 1, &plan);
+        StartFacts { table, inventories: inventories.into() }
+    }
+
+    #[test]
+    fn a_table_is_reported_like_that_of_rlaunchs_own_program() {
+        let facts = triangle();
+        let mut reader = reader(Suite::Osu, "all_reduce");
+        take(&mut reader, REDUCTION, Some(&facts)).unwrap();
+        let measurement = reader.measurement.as_ref().unwrap();
+        let begin = measurement.begin(&reader.rows[0], &facts, Unit::Gigabytes);
+        let lines = reader.rows.iter().map(|row| measurement.line(row, Unit::Gigabytes));
+        let summary = reader.summary(&facts).unwrap();
+        let text = begin + &lines.collect::<String>() + &summary.end();
+        goldens::is_golden("bench-mpi", &text);
+        let json = summary.json();
+        assert_eq!((&json["ranks"], &json["op"]), (&3.into(), &"sum".into()));
+        assert!(json["limit"]["percent_of_usable"].as_f64().is_some_and(|share| share > 0.0));
+        assert!(reader.verdict(Ok(Exit::SUCCESS)).is_ok());
+    }
+
+    #[test]
+    fn ranks_that_run_alone_end_the_job() {
+        let mut reader = reader(Suite::NcclTests, "all_reduce");
+        take(&mut reader, NCCL_LOG, Some(&triangle())).unwrap();
+        assert!(reader.fault().is_none());
+        take(&mut reader, NCCL_LOG, Some(&triangle())).unwrap_err();
+        assert_eq!(reader.fault(), Some(TableFault::Alone));
+        assert!(reader.summary(&triangle()).is_none());
+        let failed = reader.verdict(Err(Failed::new(Exit::READER_GONE, ""))).unwrap_err();
+        assert_eq!(failed.exit, Exit::SINGLETON);
+        assert!(failed.message.contains("each ran alone"), "{failed:?}");
+    }
+
+    #[test]
+    fn wrong_results_are_an_error() {
+        let mut reader = reader(Suite::NcclTests, "all_reduce");
+        take(&mut reader, &NCCL_LOG.replace("values : 0 OK", "values : 3 FAILED"), None).unwrap();
+        let failed = reader.verdict(Ok(Exit::SUCCESS)).unwrap_err();
+        let sentence = "all_reduce_perf: 3 values were wrong: do not trust this network";
+        assert_eq!((failed.exit, failed.message.as_str()), (Exit::ABORTED, sentence));
+        let of_rank = Failed { by_rank: true, ..Failed::new(Exit(3), "rank 0 exited with 3") };
+        let failed = reader.verdict(Err(of_rank)).unwrap_err();
+        assert_eq!((failed.exit, failed.message.as_str()), (Exit(3), sentence));
+    }
+
+    #[test]
+    fn a_program_without_a_table_has_failed() {
+        let mut reader = reader(Suite::Osu, "lat");
+        take(&mut reader, "# OSU MPI Latency Test v7.4\nhello\n", None).unwrap();
+        let failed = reader.verdict(Ok(Exit::SUCCESS)).unwrap_err();
+        let sentence = "osu_latency has printed no table of OSU Micro-Benchmarks";
+        assert_eq!((failed.exit, failed.message.as_str()), (Exit::FILES, sentence));
+        let failed = reader.verdict(Err(Failed::new(Exit::TIMEOUT, "late"))).unwrap_err();
+        assert_eq!(failed.exit, Exit::TIMEOUT);
+        assert_eq!(reader.incomplete(), None);
     }
 }
