@@ -1,7 +1,9 @@
-//! Fuzzing targets for `tests/fuzz`: parsers of host lists, configuration and patterns. Each target accepts
+//! Fuzzing targets for `tests/fuzz`: parsers of host lists, configuration, patterns and programs' tables. Each target accepts
 //! any bytes and panics only if the parser has a bug.
 
 use crate::cli::config::file;
+use crate::commands::bench::programs::parser::ProgramLine;
+use crate::commands::bench::programs::suite::Suite;
 use crate::hosts::ranges::MAX_HOSTS;
 use crate::hosts::{self, Host, hostfile};
 use crate::job::tag_pattern::{LineOrigin, TagPattern};
@@ -138,4 +140,45 @@ pub fn tag_pattern_seeds() -> Vec<Vec<u8>> {
         .chain(&[TagPattern::default().to_string().as_str()])
         .map(|s| s.as_bytes().to_vec())
         .collect()
+}
+
+/// Reads the output of a test program by the parser of each suite. Asserts that numbers in rows are possible.
+pub fn test_program(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    for suite in [Suite::NcclTests, Suite::Osu] {
+        let mut parser = suite.parser();
+        for line in text.lines() {
+            let ProgramLine::Row(row) = parser.line(line) else { continue };
+            let times = [row.average_us, row.min_us, row.max_us, row.in_place_us];
+            let rates = [row.gb_per_s, row.messages_per_s];
+            let numbers = times.into_iter().chain(rates).flatten();
+            assert!(
+                numbers.into_iter().all(|number| number.is_finite() && number >= 0.0),
+                "{row:?}"
+            );
+            assert!(row.average_us.is_some() || row.gb_per_s.is_some(), "{row:?}");
+        }
+        let facts = parser.facts();
+        assert!(facts.ranks != Some(0) && facts.element != Some(""), "{facts:?}");
+        let _ = (parser.wrong(), parser.incomplete());
+    }
+}
+
+/// Returns the inputs of [`test_program`] with which the fuzzer starts.
+pub fn test_program_seeds() -> Vec<Vec<u8>> {
+    let texts = [
+        "# nccl-tests version 2.18.3 nccl-headers=23005 nccl-library=23005\n\
+         #  Rank  0 Group  0 Pid 1 on a device  0 [0x19] H100\n\
+         # size count type redop root time algbw busbw #wrong time algbw busbw #wrong\n\
+         500000 125000 float sum -1 188.69 2.65 3.97 0 187.07 2.67 4.01 N/A\n\
+         1024 256 half -1 31.2 0.03 0.06 1.04858e+06\n\
+         # Out of bounds values : 0 OK\n# Avg bus bandwidth    : 7.20321 \n",
+        "# OSU MPI Allgather Latency Test v7.4\n# Datatype: MPI_CHAR.\n\
+         # Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations\n\
+         1                       2.81              1.89              3.73          10\n",
+        "# OSU MPI Multiple Bandwidth / Message Rate Test v5.6.3\n# [ pairs: 1 ] [ window size: 64 ]\n\
+         # Size                  MB/s        Messages/s        Validation\n\
+         1                       4.24        4235302.84              Pass\n",
+    ];
+    texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }

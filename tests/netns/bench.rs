@@ -1,5 +1,7 @@
 //! `rlaunch bench`: what it measures between hosts, prints and rejects.
 
+use crate::mpi::PATIENCE;
+use crate::mpi::stand_in::StandIn;
 use crate::running::Outcome;
 use crate::support::{BOUND, Field, Run};
 use rlaunch_lab::command::wait_until;
@@ -190,6 +192,134 @@ fn what_cannot_be_measured_is_refused_in_a_sentence() {
         ("mesh -H a,b --size 1K,2K", "is not a size"),
         ("coll barrier -H a,b --plot x.svg", "a barrier has no sizes"),
         ("lat -H a,b --report KB", "invalid value 'KB'"),
+    ];
+    for (line, sentence) in refused {
+        bench(&field, line).run().ended_with(200).says(&[sentence]);
+    }
+}
+
+/// Hosts of test programs, and their directory there.
+const HOSTS: [&str; 2] = ["a", "b"];
+const PROGRAMS: &str = "/tmp/programs";
+
+/// Compiles a program of MPI under the names of test programs, below [`PROGRAMS`].
+fn compile(field: &Field, source: &str, names: &[&str]) {
+    for name in names {
+        let program = format!("{PROGRAMS}/{name}");
+        let stand_in = StandIn { source, library: "open-mpi-5", options: "" };
+        stand_in.compile(field, &HOSTS, &program);
+    }
+}
+
+/// Returns an option that makes ranks look for programs in [`PROGRAMS`] first.
+fn with_path() -> String {
+    format!("-x PATH={PROGRAMS}:/usr/local/bin:/usr/bin:/bin")
+}
+
+#[test]
+fn programs_of_mpi_are_measured() {
+    let field = Field::new();
+    let _programs = field.scratch(&HOSTS, PROGRAMS);
+    compile(
+        &field,
+        include_str!("mpi/osu.c"),
+        &["osu_latency", "osu_bw", "mpitests-osu_allreduce"],
+    );
+    let measure =
+        |words: &str| bench(&field, &format!("mpi {words} {}", with_path())).within(PATIENCE).run();
+    let ran = measure("lat -H a,b --sizes 8..64 --iterations 10");
+    let out = ran.succeeded().out();
+    assert!(
+        out.contains("# lat; osu_latency of OSU Micro-Benchmarks 7.4; 2 ranks on a:1,b:1"),
+        "{ran}"
+    );
+    let measured = rows(&ran);
+    assert_eq!(measured.iter().map(|row| row[0]).collect::<Vec<_>>(), [8.0, 16.0, 32.0, 64.0]);
+    assert!(measured.iter().all(|row| row.len() == 4 && row[1] > 0.0), "{ran}");
+    let ran = measure("bw -H a,b --sizes 1K..4K --report MiB");
+    assert!(ran.succeeded().out().contains("busbw MiB/s"), "{ran}");
+    assert!(ran.out().contains("# limit not known (TCP)"), "{ran}");
+    // The program has another name, which Red Hat's packages give it.
+    let ran = measure("-H a:2,b:2 --sizes 4..16 --iterations 5 --json");
+    let said: Value = serde_json::from_str(&ran.succeeded().out()).unwrap();
+    follows(SCHEMA, &said);
+    assert_eq!((&said["bench"], &said["op"]), (&"all_reduce".into(), &"sum".into()), "{ran}");
+    assert_eq!((&said["ranks"], &said["busbw_factor"]), (&4.into(), &json!(1.5)), "{ran}");
+    let last = &said["rows"][2];
+    assert_eq!((&last["bytes"], &last["iterations"]), (&16.into(), &5.into()), "{ran}");
+    let time = |name: &str| last[name].as_f64().unwrap();
+    assert!(time("min_us") <= time("average_us") && time("average_us") <= time("max_us"), "{ran}");
+}
+
+#[test]
+fn nccl_tests_are_found_below_the_working_directory() {
+    let field = Field::new();
+    let _programs = field.scratch(&HOSTS, PROGRAMS);
+    // In containers of NVIDIA this is the name of a build with MPI.
+    compile(&field, include_str!("mpi/nccl_tests.c"), &["build/all_reduce_perf_mpi"]);
+    let measure = |words: &str| {
+        let line = format!("nccl -H a:2,b:2 --sizes 8..32 --wdir {PROGRAMS} {words}");
+        bench(&field, &line).within(PATIENCE).run()
+    };
+    let ran = measure("--json");
+    let said: Value = serde_json::from_str(&ran.succeeded().out()).unwrap();
+    follows(SCHEMA, &said);
+    assert_eq!((&said["type"], &said["ranks"]), (&"float".into(), &4.into()), "{ran}");
+    assert_eq!(said["program"]["version"], "2.18.3", "{ran}");
+    assert_eq!(said["rows"].as_array().unwrap().len(), 3, "{ran}");
+    assert!(said["rows"][0]["in_place"]["average_us"].as_f64().is_some_and(|us| us > 0.0), "{ran}");
+    let ran = measure("-x WRONG=3");
+    ran.ended_with(1).says(&["all_reduce_perf: ", " values were wrong, first at 8 bytes"]);
+    let _script = field.files(&HOSTS, "/tmp/programs/alone", ALONE, 0o755);
+    let ran = measure("--program /tmp/programs/alone");
+    ran.ended_with(207).says(&["each rank of alone has printed a table"]).hints("make MPI=1");
+    ran.took_less_than(20);
+}
+
+/// Script whose ranks each print a table, as all_reduce_perf does that is built without MPI.
+const ALONE: &str = "#!/bin/sh
+echo '#       size         count      type   redop    root     time   algbw   busbw #wrong'
+echo '        1024           256     float     sum      -1    31.20    0.03    0.06      0'
+exec sleep 30
+";
+
+/// Script that prints a table as osu_latency does, among other lines.
+const TABLE: &str = r#"#!/bin/sh
+echo "log of rank $RANK"
+[ "$RANK" = 0 ] || exit 0
+echo '# OSU MPI Latency Test v5.9'
+echo '# Size          Latency (us)'
+echo '0                       1.50'
+echo '1024                    2.00'
+"#;
+
+#[test]
+fn lines_that_are_not_of_the_table_go_to_stderr() {
+    let field = Field::new();
+    let _script = field.files(&HOSTS, "/tmp/programs/osu_latency", TABLE, 0o755);
+    let ran = bench(&field, &format!("mpi lat -H a,b {}", with_path())).run();
+    assert_eq!(rows(&ran), [[0.0, 1.5, 0.0, 0.0], [1024.0, 2.0, 0.512, 0.512]], "{ran}");
+    ran.says(&["log of rank 0\n", "log of rank 1\n"]);
+    let silent = bench(&field, "mpi lat -H a,b --program true").run();
+    silent.ended_with(203).says(&["true has printed no table of OSU Micro-Benchmarks"]);
+}
+
+#[test]
+fn hosts_without_a_test_program_are_named() {
+    let field = Field::new();
+    let ran = bench(&field, "mpi lat -H a,b").run();
+    let said =
+        ["osu_latency is not on a, b\n", "nor is mpitests-osu_latency: not in PATH there, and"];
+    ran.refused(127, &said).hints("--program PATH");
+    let _script = field.files(&["a"], "/tmp/programs/osu_latency", TABLE, 0o755);
+    let ran = bench(&field, &format!("mpi lat -H a,b {}", with_path())).run();
+    ran.refused(127, &["osu_latency is not on b\n"]);
+    let ran = bench(&field, "nccl -H a,b").run();
+    ran.refused(127, &["all_reduce_perf is not on a, b\n"]).hints("make -C /opt/nccl-tests MPI=1");
+    let refused = [
+        ("mpi lat -H a", "osu_latency is between 2 ranks, but there is 1"),
+        ("mpi latenz -H a,b", "is not a test of OSU Micro-Benchmarks: lat, bw"),
+        ("nccl all_gather -H a,b --program x/all_reduce_perf", "is the program of all_reduce"),
     ];
     for (line, sentence) in refused {
         bench(&field, line).run().ended_with(200).says(&[sentence]);

@@ -86,6 +86,9 @@ pub struct Application {
     pub index: u32,
     /// Program and its arguments; has at least one element.
     pub argv: Vec<OsString>,
+    /// Further names of the program. A node that does not have it under the first name runs the
+    /// first of these that it has.
+    pub other_names: Vec<OsString>,
     /// Working directory of the program's ranks.
     pub wdir: WorkingDir,
     /// Variables that are forwarded from the launching shell or were set by `-x`, and PATH and

@@ -65,6 +65,11 @@ pub const TARGETS: &[Target] = &[
     Target { name: "cluster", run: launcher::cluster, seeds: launcher::cluster_seeds },
     Target { name: "variables", run: launcher::variables, seeds: launcher::variables_seeds },
     Target { name: "tag-pattern", run: launcher::tag_pattern, seeds: launcher::tag_pattern_seeds },
+    Target {
+        name: "test-program",
+        run: launcher::test_program,
+        seeds: launcher::test_program_seeds,
+    },
     Target { name: "table", run: table::table, seeds: table::table_seeds },
     Target { name: "table-message", run: table::message, seeds: table::message_seeds },
     Target { name: "pmi1", run: pmi1::dialogue, seeds: pmi1::dialogue_seeds },

@@ -148,7 +148,7 @@ fn prepare_program(
     let directory =
         working_dir(&application.wdir, &mut notices).map_err(|problem| vec![problem])?;
     let search_path = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
-    let path = find_program(&argv, &search_path, &directory)
+    let path = find_by_any_name(&mut argv, &application.other_names, &search_path, &directory)
         .and_then(|path| mpi_offer(job, &path).map(|mpi| (path, mpi)));
     let is_here = |script: &&ScriptCheck| !files.redirects(script, &application.preload);
     let script = application.script.as_ref().filter(is_here);
@@ -208,6 +208,31 @@ pub(crate) fn working_dir(
             notices.push(Notice::RunsInHome { home: home.clone() });
             Ok(home)
         }
+    }
+}
+
+/// Finds the program under its own name, or under the first of `other_names` that the node has, which
+/// then replaces the program in `argv`.
+fn find_by_any_name(
+    argv: &mut [OsString],
+    other_names: &[OsString],
+    search_path: &OsStr,
+    directory: &Path,
+) -> Result<PathBuf, Problem> {
+    let found = find_program(argv, search_path, directory);
+    if !matches!(found, Err(Problem::NoProgram { .. })) {
+        return found;
+    }
+    let other = other_names.iter().find_map(|name| {
+        let path = find_program(std::slice::from_ref(name), search_path, directory).ok()?;
+        Some((name, path))
+    });
+    match (other, argv) {
+        (Some((name, path)), [program, ..]) => {
+            program.clone_from(name);
+            Ok(path)
+        }
+        _ => found,
     }
 }
 
@@ -419,6 +444,27 @@ mod tests {
         assert!(find_program(&by_path, OsStr::new(""), dir.path()).is_ok());
         let on_path = find_program(&argv(&["tool"]), dir.path().as_os_str(), Path::new("/"));
         assert_eq!(on_path, Ok(tool));
+    }
+
+    #[test]
+    fn another_name_is_used_where_the_first_is_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = dir.path().join("tool_mpi");
+        fs::write(&other, "").unwrap();
+        fs::set_permissions(&other, fs::Permissions::from_mode(0o755)).unwrap();
+        let find = |argv: &mut [OsString], others: &[&str]| {
+            let search_path = dir.path().as_os_str();
+            find_by_any_name(argv, &self::argv(others), search_path, Path::new("/"))
+        };
+        let mut words = argv(&["tool", "-x"]);
+        let problem = find(&mut words, &["none"]).unwrap_err();
+        assert_eq!(problem, Problem::NoProgram { program: "tool".into(), instead: None });
+        assert_eq!(find(&mut words, &["none", "tool_mpi"]), Ok(other));
+        assert_eq!(words, argv(&["tool_mpi", "-x"]));
+        let tool = dir.path().join("tool");
+        fs::write(&tool, "").unwrap();
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(find(&mut argv(&["tool"]), &["tool_mpi"]), Ok(tool));
     }
 
     #[test]

@@ -75,6 +75,7 @@ pub(super) fn lower(
             script: script_check(&args.command.argv),
             wdir: process.wdir.map_or_else(|| first.wdir.clone(), WorkingDir::Required),
             argv: args.command.argv,
+            other_names: Vec::new(),
             env,
             user_set_vars,
             preload,

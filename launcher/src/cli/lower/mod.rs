@@ -64,6 +64,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         script: script(&args.command.argv),
         wdir: wdir.map_or(WorkingDir::SameAsLauncher(here.clone()), WorkingDir::Required),
         argv: args.command.argv,
+        other_names: Vec::new(),
         env,
         user_set_vars,
         preload: (0..).zip(&args.environment.preload).map(|(index, _)| index).collect(),

@@ -24,6 +24,13 @@ const CAUSES: [CheckId; 7] = [
 /// use, carry 4 percent more than the limit assumes.
 const ABOVE: f64 = 106.0;
 
+/// Explanation of a rate above the limit that rlaunch's own program has measured.
+pub(super) const ABOVE_OF_OURS: &str = "above the limit: the limit is wrong, please report this";
+
+/// Explanation of a rate above the limit that another program has measured.
+pub(super) const ABOVE_OF_OTHERS: &str =
+    "above the limit of one port: the program has used several, or others";
+
 /// Upper bound of the bandwidth between two ranks.
 #[derive(Clone, Debug)]
 pub(super) enum Ceiling {
@@ -112,16 +119,16 @@ impl Ceiling {
     }
 
     /// Compares a rate in Mb/s with the bound, in one or two lines. `hosts` is the value of `-H` for a line to paste;
-    /// without it, a low rate is no reason to look for a cause, as with small messages.
-    pub(super) fn judge(&self, megabits: f64, hosts: Option<&str>) -> Vec<String> {
+    /// without it, a low rate is no reason to look for a cause, as with small messages. `above` explains a rate that
+    /// is not possible.
+    pub(super) fn judge(&self, megabits: f64, hosts: Option<&str>, above: &str) -> Vec<String> {
         match self {
             Ceiling::Known(limit) => {
                 let (raw, usable) = limit.shares(megabits);
                 let share =
                     format!("{raw:.1} % of the link, {usable:.1} % of what is usable: {limit}");
                 if usable > ABOVE {
-                    let wrong = "above the limit: the limit is wrong, please report this";
-                    return vec![share, wrong.to_owned()];
+                    return vec![share, above.to_owned()];
                 }
                 let low = hosts.filter(|_| usable < f64::from(HEALTHY));
                 let advice = low.map(|hosts| {
@@ -189,27 +196,28 @@ mod tests {
 
     #[test]
     fn a_rate_is_compared_with_the_link_that_binds() {
-        let lines = connectx3().judge(27_628.7, Some("a,b"));
+        let lines = connectx3().judge(27_628.7, Some("a,b"), ABOVE_OF_OURS);
         let expected = "87.7 % of the link, 95.9 % of what is usable: PCIe 8.0 GT/s x4 at 0000:00:02.5 (port: 56 Gb/s)";
         assert_eq!(lines, [expected]);
     }
 
     #[test]
     fn a_low_rate_leads_to_doctor_and_an_impossible_one_to_a_report() {
-        let lines = connectx3().judge(14_000.0, Some("a,b"));
+        let lines = connectx3().judge(14_000.0, Some("a,b"), ABOVE_OF_OURS);
         assert!(lines[1].contains("rlaunch doctor -H a,b --probe --only mtu.path,"), "{lines:?}");
-        assert_eq!(connectx3().judge(14_000.0, None).len(), 1, "small messages");
-        let lines = connectx3().judge(40_000.0, Some("a,b"));
-        assert_eq!(lines[1], "above the limit: the limit is wrong, please report this");
+        assert_eq!(connectx3().judge(14_000.0, None, ABOVE_OF_OURS).len(), 1, "small messages");
+        for above in [ABOVE_OF_OURS, ABOVE_OF_OTHERS] {
+            assert_eq!(connectx3().judge(40_000.0, Some("a,b"), above)[1], above);
+        }
     }
 
     #[test]
     fn without_a_limit_a_tcp_connection_is_the_measure() {
         let unknown =
             Ceiling::Unknown { why: "rxe0 of a is emulated by software".into(), tcp: None };
-        let lines = unknown.clone().judge(9_000.0, Some("a,b"));
+        let lines = unknown.clone().judge(9_000.0, Some("a,b"), ABOVE_OF_OURS);
         assert_eq!(lines, ["limit not known (rxe0 of a is emulated by software)"]);
-        let lines = unknown.with_tcp(Some(10_000.0)).judge(9_000.0, Some("a,b"));
+        let lines = unknown.with_tcp(Some(10_000.0)).judge(9_000.0, Some("a,b"), ABOVE_OF_OURS);
         assert!(
             lines[0].ends_with("; 90 % of one TCP connection between the same hosts (10.00 Gb/s)"),
             "{lines:?}"

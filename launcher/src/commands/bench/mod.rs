@@ -1,17 +1,19 @@
 //! `rlaunch bench`: measures the speed of rlaunch's communicator. It runs a job whose program, `rlaunch-bench`, comes
-//! with rlaunch.
+//! with rlaunch. `rlaunch bench nccl` and `mpi` run programs that hosts have.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `records` | the job, whose rank 0 writes its results |
-//! | `table` | results of `lat`, `bw` and `coll` |
+//! | `table` | results of `lat`, `bw` and `coll`; summary of these and of `nccl` and `mpi` |
 //! | `ceiling` | how much of a link's limit a bandwidth is |
 //! | `mesh` | `rlaunch bench mesh`: all pairs of hosts |
+//! | `programs` | `rlaunch bench nccl` and `mpi`: nccl-tests and OSU's micro-benchmarks |
 //! | `train` | `rlaunch bench train` |
 //! | `verbs` | `rlaunch bench write`, `read` and `send`: RDMA operations |
 
 mod ceiling;
 pub(crate) mod mesh;
+pub(crate) mod programs;
 mod records;
 mod table;
 pub(crate) mod train;
@@ -26,6 +28,7 @@ use crate::connect::agent::store;
 use crate::job::JobSpec;
 use clap::{ArgMatches, Command, FromArgMatches, Parser, ValueEnum};
 use mesh::BenchMeshArgs;
+use programs::{MpiArgs, NcclArgs};
 use rlaunch_bootstrap::bench::VerbsOperation;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
@@ -48,19 +51,20 @@ const MAX_SIZE: usize = 1 << 30;
 pub(crate) enum BenchCommand {
     Measure(BenchArgs),
     Mesh(BenchMeshArgs),
+    Nccl(NcclArgs),
+    Mpi(MpiArgs),
     Train(TrainArgs),
     Verbs(VerbsOperation, BenchVerbsArgs),
 }
 
 impl clap::Args for BenchCommand {
     fn augment_args(command: Command) -> Command {
-        let train = TrainArgs::augment_args(Command::new("train"));
-        let mesh = BenchMeshArgs::augment_args(Command::new("mesh"));
-        let verbs = VerbsOperation::ALL.map(verbs::command);
         BenchArgs::augment_args(command)
-            .subcommands(verbs)
-            .subcommand(mesh)
-            .subcommand(train)
+            .subcommands(VerbsOperation::ALL.map(verbs::command))
+            .subcommand(BenchMeshArgs::augment_args(Command::new("mesh")))
+            .subcommand(NcclArgs::augment_args(Command::new("nccl")))
+            .subcommand(MpiArgs::augment_args(Command::new("mpi")))
+            .subcommand(TrainArgs::augment_args(Command::new("train")))
             .args_conflicts_with_subcommands(true)
             .disable_help_subcommand(true)
     }
@@ -74,6 +78,8 @@ impl FromArgMatches for BenchCommand {
     fn from_arg_matches(matches: &ArgMatches) -> Result<BenchCommand, clap::Error> {
         match matches.subcommand() {
             Some(("mesh", mesh)) => BenchMeshArgs::from_arg_matches(mesh).map(BenchCommand::Mesh),
+            Some(("nccl", nccl)) => NcclArgs::from_arg_matches(nccl).map(BenchCommand::Nccl),
+            Some(("mpi", mpi)) => MpiArgs::from_arg_matches(mpi).map(BenchCommand::Mpi),
             Some((name, matches)) => match verbs::parse(name, matches) {
                 Some(read) => read.map(|(operation, args)| BenchCommand::Verbs(operation, args)),
                 None => TrainArgs::from_arg_matches(matches).map(BenchCommand::Train),
@@ -123,6 +129,7 @@ pub(crate) struct MeasurementArgs {
     override_usage = "rlaunch bench [OPTIONS] lat|bw|coll [COLLECTIVE]\n       \
                       rlaunch bench write|read|send [lat|bw] [OPTIONS]\n       \
                       rlaunch bench mesh [OPTIONS]\n       \
+                      rlaunch bench nccl|mpi [OPTIONS] [TEST] [-- ARGUMENT...]\n       \
                       rlaunch bench train --np N,... [OPTIONS] PROGRAM [ARGUMENT]...",
     after_help = "\
 Examples:
@@ -134,6 +141,8 @@ Examples:
   rlaunch bench coll all_gather -H a,b --sizes 1K,1M --type u8 --json
   rlaunch bench write -H a,b                     RDMA writes, as perftest; see bench write --help
   rlaunch bench mesh -H a,b,c                    all pairs of hosts; see bench mesh --help
+  rlaunch bench nccl -H a:8,b:8                  NCCL, by nccl-tests; see bench nccl --help
+  rlaunch bench mpi lat -H a,b                   MPI, by OSU's programs; see bench mpi --help
   rlaunch bench train -H a,b --np 1,2 ./train    how a program scales; see bench train --help
 
 Columns:
@@ -195,6 +204,13 @@ pub(crate) struct BenchArgs {
     )]
     pub(crate) iterations: Option<u32>,
 
+    #[command(flatten)]
+    pub(crate) results: ResultArgs,
+}
+
+/// Form of the results of a measurement over sizes.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ResultArgs {
     /// Unit of bandwidths: GB (10^9 bytes per second), Gb (10^9 bits) or MiB (2^20 bytes)
     #[arg(
         long,
@@ -304,16 +320,19 @@ impl FromStr for Sizes {
 }
 
 fn size(text: &str) -> Result<usize, String> {
+    let size = parse_size(text).filter(|size| *size <= MAX_SIZE);
+    size.ok_or_else(|| format!("{text:?} is not a size of up to 1G, as 8, 64K or 16M"))
+}
+
+/// Reads a number of bytes, in which K, M and G are powers of 1024.
+fn parse_size(text: &str) -> Option<usize> {
     let (digits, unit) = match text.trim().char_indices().last() {
         Some((at, 'K' | 'k')) => (&text.trim()[..at], 1 << 10),
         Some((at, 'M' | 'm')) => (&text.trim()[..at], 1 << 20),
         Some((at, 'G' | 'g')) => (&text.trim()[..at], 1 << 30),
         _ => (text.trim(), 1),
     };
-    let number = digits.parse::<usize>().ok().and_then(|number| number.checked_mul(unit));
-    number
-        .filter(|size| *size <= MAX_SIZE)
-        .ok_or_else(|| format!("{text:?} is not a size of up to 1G, as 8, 64K or 16M"))
+    digits.parse::<usize>().ok()?.checked_mul(unit)
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -332,45 +351,65 @@ fn verb_and_count(number: usize) -> String {
     if number == 1 { "is 1".to_owned() } else { format!("are {number}") }
 }
 
-/// Runs the measuring job of `rlaunch bench`, or the verb `rlaunch bench train`.
+/// Runs the measuring job of `rlaunch bench`, or one of its verbs.
 pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exit, Failed> {
     let args = match command {
         BenchCommand::Train(args) => return train::run(args, line).await,
         BenchCommand::Mesh(args) => return mesh::run(args, line).await,
         BenchCommand::Verbs(operation, args) => return verbs::run(operation, args, line).await,
+        BenchCommand::Nccl(args) => return args.run(line).await,
+        BenchCommand::Mpi(args) => return args.run(line).await,
         BenchCommand::Measure(args) => args,
     };
     let program = measuring_program(&args.measurement)?;
-    let (benchmark, unit, json) = (args.benchmark, args.report, args.json);
+    let (benchmark, results) = (args.benchmark, args.results.clone());
     let name = args.collective.clone().unwrap_or_else(|| benchmark.to_string());
-    if args.plot.is_some() && name == "barrier" {
-        return Err(Failed::new(Exit::USAGE, "a barrier has no sizes to draw curves over"));
-    }
-    let earlier = args.with.iter().map(|path| EarlierRun::read(path, &name));
-    let earlier = earlier.collect::<Result<Vec<_>, _>>();
-    let earlier = earlier.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
-    let plot = args.plot.clone();
+    let earlier = results.check(&name)?;
     let args = args.into_job(&program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let typed = std::env::args_os().collect();
     let job = lower::job_or_fail(JobArgs { typed, ..args }, &line.config)?;
     check_ranks(&job, benchmark)?;
-    prepare(plot.as_ref())?;
-    let mut table = Table::new(unit);
+    prepare(results.plot.as_ref())?;
+    let (mut table, json) = (Table::new(results.report), results.json);
     let measured = records::run(job, move |record, facts| {
         let lines = table.lines(record, facts).filter(|_| !json);
         lines.map_or(Ok(()), |lines| stdout::try_print(&lines))
     })
     .await?;
-    let summary = measured.facts().and_then(|facts| Summary::new(&measured.records, facts));
-    if let Some(summary) = summary {
-        stdout::print(&if json { format!("{}\n", summary.json()) } else { summary.end() });
-        if let Some(file) = plot.filter(|_| measured.ended.is_ok()) {
-            let curves = summary.curves(unit, &earlier);
+    let records = &measured.reader.records;
+    let summary = measured.facts().and_then(|facts| Summary::new(records, facts));
+    results.show(summary.as_ref(), &earlier, measured.ended.is_ok())?;
+    measured.ended
+}
+
+impl ResultArgs {
+    /// Reads the earlier runs of a benchmark, and checks that it can be drawn if a picture is asked for.
+    fn check(&self, bench: &str) -> Result<Vec<EarlierRun>, Failed> {
+        if self.plot.is_some() && bench == "barrier" {
+            return Err(Failed::new(Exit::USAGE, "a barrier has no sizes to draw curves over"));
+        }
+        let earlier = self.with.iter().map(|path| EarlierRun::read(path, bench));
+        let earlier = earlier.collect::<Result<Vec<_>, _>>();
+        earlier.map_err(|error| Failed::from_error(Exit::FILES, &error))
+    }
+
+    /// Prints the lines below the rows, or JSON. Draws curves if the measurement is `complete`.
+    fn show(
+        &self,
+        summary: Option<&Summary<'_>>,
+        earlier: &[EarlierRun],
+        complete: bool,
+    ) -> Result<(), Failed> {
+        let Some(summary) = summary else { return Ok(()) };
+        let text = if self.json { format!("{}\n", summary.json()) } else { summary.end() };
+        stdout::print(&text);
+        if let Some(file) = self.plot.as_ref().filter(|_| complete) {
+            let curves = summary.curves(self.report, earlier);
             let drawn = file.write(&curves.title, &[&curves]);
             drawn.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
         }
+        Ok(())
     }
-    measured.ended
 }
 
 /// Makes sure that the file for a picture can be written, before hosts are made busy.
@@ -395,21 +434,25 @@ fn measuring_job(program: &Path, words: Vec<String>) -> Result<JobArgs, clap::Er
     )
 }
 
-/// Checks that the number of ranks suits the benchmark. If that number depends on how many GPUs the hosts have, it is
-/// not known yet, and the measuring program checks it later.
+/// Checks that the number of ranks suits the benchmark, if that number is known. Otherwise the measuring program checks
+/// it later.
 fn check_ranks(job: &JobSpec, benchmark: Benchmark) -> Result<(), Failed> {
-    let ranks = match (job.has_slots_from_gpus(), job.first().ranks) {
-        (false, _) => {
-            let map = job.map_ranks();
-            map.map_err(|error| Failed::from_error(Exit::USAGE, &error))?.world_size
-        }
-        (true, Some(ranks)) => ranks,
-        (true, None) => return Ok(()),
-    };
-    benchmark.check_ranks(ranks).map_err(|error| {
-        let hint = "-H a,b for two hosts, -H a:2 for two ranks on one host, or -np 2";
-        Failed::from_error(Exit::USAGE, &error).hint(Some(hint))
-    })
+    let Some(ranks) = known_ranks(job)? else { return Ok(()) };
+    benchmark
+        .check_ranks(ranks)
+        .map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(Some(TWO_RANKS)))
+}
+
+/// Ways to have two ranks, as the text of a hint.
+const TWO_RANKS: &str = "-H a,b for two hosts, -H a:2 for two ranks on one host, or -np 2";
+
+/// Returns the number of ranks; `None` if it depends on how many GPUs the hosts have, which is not known yet.
+fn known_ranks(job: &JobSpec) -> Result<Option<u32>, Failed> {
+    if job.has_slots_from_gpus() {
+        return Ok(job.first().ranks);
+    }
+    let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    Ok(Some(map.world_size))
 }
 
 impl Benchmark {

@@ -1,13 +1,14 @@
-//! Results of `lat`, `bw` and `coll`: a table whose rows are printed as they come, or one JSON object.
+//! Results of `lat`, `bw` and `coll`: a table whose rows are printed as they come. Also the summary of these and of
+//! `nccl` and `mpi`: the lines below the table, one JSON object, or curves.
 
 use super::Unit;
-use super::ceiling::Ceiling;
+use super::ceiling::{ABOVE_OF_OTHERS, ABOVE_OF_OURS, Ceiling};
 use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::{BenchHeader, BenchRecord, BenchRow};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_console::text;
 use rlaunch_plot::curves::Curves;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -17,7 +18,14 @@ use std::{fs, io};
 const LARGE: usize = 1 << 20;
 /// Collectives whose bus bandwidth a healthy link reaches, because each rank's link carries as much as nccl-tests
 /// assumes. The root of the others is their bottleneck.
-const LEVEL: [&str; 3] = ["all_reduce", "all_gather", "reduce_scatter"];
+const LEVEL: [&str; 4] = ["all_reduce", "all_gather", "reduce_scatter", "sendrecv"];
+
+/// Sizes of collectives, as the lines above the rows explain them.
+pub(super) const TOTAL: &str = "of all ranks' parts";
+pub(super) const VECTOR: &str = "of each rank's vector";
+
+/// Benchmarks whose curves are of times.
+const LATENCIES: [&str; 2] = ["lat", "multi_lat"];
 
 /// Formatter of the rows of a measurement.
 pub(super) struct Table {
@@ -51,24 +59,19 @@ fn begin(header: &BenchHeader, facts: &StartFacts, unit: Unit) -> String {
         (bench, Some(op)) => format!("{bench}: {op} of {}", header.element),
         (bench, None) => bench.to_owned(),
     };
-    let hosts: Vec<String> =
-        hosts(facts).into_iter().map(|(host, ranks)| format!("{host}:{ranks}")).collect();
     let size = match header.bench.as_str() {
         "lat" | "bw" => "of each message",
-        _ if header.size_is_total => "of all ranks' parts",
-        _ => "of each rank's vector",
+        _ if header.size_is_total => TOTAL,
+        _ => VECTOR,
     };
-    let formula = match header.formula.as_str() {
-        formula @ "algbw" => formula.to_owned(),
-        formula => format!("{formula} = algbw * {:.3}", header.bus_factor),
-    };
+    let formula = formula(header);
     let column = |name: &str| format!("{name} {unit}");
     format!(
         "# {name}; {} ranks on {} over {}\n\
          # bytes: {size}; algbw = bytes / median; busbw = {formula}\n\
          {:>12} {:>10} {:>13} {:>13} {:>13} {:>11} {:>11}\n",
         header.ranks,
-        hosts.join(","),
+        places(facts),
         transports(facts).join(" and "),
         "# bytes",
         "elements",
@@ -91,6 +94,20 @@ fn line(row: &BenchRow, header: &BenchHeader, unit: Unit) -> String {
         row.p99_us,
         algbw * bus
     )
+}
+
+/// Returns the formula of the bus bandwidth, with the value of its factor.
+pub(super) fn formula(header: &BenchHeader) -> String {
+    match header.formula.as_str() {
+        formula @ "algbw" => formula.to_owned(),
+        formula => format!("{formula} = algbw * {:.3}", header.bus_factor),
+    }
+}
+
+/// Returns the hosts with their numbers of ranks, as `a:2,b:1`.
+pub(super) fn places(facts: &StartFacts) -> String {
+    let places = hosts(facts).into_iter().map(|(host, ranks)| format!("{host}:{ranks}"));
+    places.collect::<Vec<_>>().join(",")
 }
 
 /// Returns the hosts that have ranks, each with its number of ranks.
@@ -127,30 +144,71 @@ pub(super) fn points(points: impl Iterator<Item = (f64, f64)>) -> Vec<(f64, f64)
 /// Measurement that is over, with what limits it.
 pub(super) struct Summary<'a> {
     header: &'a BenchHeader,
-    rows: Vec<&'a BenchRow>,
+    /// Program of others that measured; `None` if it was rlaunch's own.
+    program: Option<MeasuringProgram>,
+    rows: Vec<SummaryRow>,
     facts: &'a StartFacts,
     ceiling: Option<Ceiling>,
 }
 
+/// Program of others that has measured.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct MeasuringProgram {
+    pub(super) name: String,
+    /// Project that the program belongs to.
+    pub(super) suite: &'static str,
+    /// Version of the project, if the program prints it.
+    pub(super) version: Option<String>,
+    /// Version of NCCL, if the program prints it.
+    pub(super) nccl: Option<String>,
+}
+
+/// Row of a measurement, as a summary needs it.
+#[derive(Clone, Debug)]
+pub(super) struct SummaryRow {
+    pub(super) bytes: usize,
+    /// Median or average time, if it was measured.
+    pub(super) time_us: Option<f64>,
+    pub(super) busbw_gb_s: f64,
+    /// Bus bandwidth of the operation in place, if it was measured.
+    pub(super) in_place_gb_s: Option<f64>,
+    /// Row for `--json`.
+    pub(super) json: Value,
+}
+
 impl<'a> Summary<'a> {
-    /// Returns `None` if there are no rows.
+    /// Summarizes what rlaunch's own program has measured. Returns `None` if there are no rows.
     pub(super) fn new(records: &'a [BenchRecord], facts: &'a StartFacts) -> Option<Summary<'a>> {
         let header = records.iter().find_map(|record| match record {
             BenchRecord::Begin(header) => Some(header),
             _ => None,
         })?;
         let rows = records.iter().filter_map(|record| match record {
-            BenchRecord::Row(row) => Some(row),
+            BenchRecord::Row(row) => Some(summary_row(row, header.bus_factor)),
             _ => None,
         });
-        let rows: Vec<&BenchRow> = rows.collect();
+        let rows: Vec<SummaryRow> = rows.collect();
         let ceiling = ceiling(header, facts).map(|ceiling| ceiling.with_tcp(tcp_rate(records)));
-        (!rows.is_empty()).then_some(Summary { header, rows, facts, ceiling })
+        (!rows.is_empty()).then_some(Summary { header, program: None, rows, facts, ceiling })
+    }
+
+    /// Summarizes what a program of others has measured. Returns `None` if there are no rows.
+    pub(super) fn of_program(
+        program: MeasuringProgram,
+        header: &'a BenchHeader,
+        rows: Vec<SummaryRow>,
+        facts: &'a StartFacts,
+    ) -> Option<Summary<'a>> {
+        let ceiling = ceiling(header, facts);
+        let program = Some(program);
+        (!rows.is_empty()).then_some(Summary { header, program, rows, facts, ceiling })
     }
 
     /// Returns the highest bus bandwidth of all sizes, in Mb/s.
     fn best(&self) -> f64 {
-        let rates = self.rows.iter().map(|row| row.algbw_gb_s * self.header.bus_factor * 8e3);
+        let rates = self.rows.iter().flat_map(|row| {
+            [Some(row.busbw_gb_s), row.in_place_gb_s].into_iter().flatten().map(|rate| rate * 8e3)
+        });
         rates.fold(0.0, f64::max)
     }
 
@@ -159,62 +217,83 @@ impl<'a> Summary<'a> {
         let Some(ceiling) = &self.ceiling else { return String::new() };
         let names: Vec<String> = hosts(self.facts).into_iter().map(|(host, _)| host).collect();
         let is_large = self.rows.iter().any(|row| row.bytes >= LARGE);
-        let lines = ceiling.judge(self.best(), is_large.then(|| names.join(",")).as_deref());
+        let above = if self.program.is_some() { ABOVE_OF_OTHERS } else { ABOVE_OF_OURS };
+        let lines = ceiling.judge(self.best(), is_large.then(|| names.join(",")).as_deref(), above);
         lines.iter().map(|line| format!("# {line}\n")).collect()
     }
 
     pub(super) fn json(&self) -> Value {
         let BenchHeader { bench, element, op, ranks, bus_factor, .. } = self.header;
-        let row = |row: &&BenchRow| {
-            let mut value = serde_json::to_value(row).unwrap_or_default();
-            value["busbw_gb_s"] = json!(row.algbw_gb_s * bus_factor);
-            value
-        };
         let host = |(host, ranks): &(String, usize)| json!({ "host": host, "ranks": ranks });
-        json!({
+        let mut value = json!({
             "bench": bench,
-            "type": element,
+            "type": Some(element).filter(|element| !element.is_empty()),
             "op": op,
             "ranks": ranks,
             "hosts": hosts(self.facts).iter().map(host).collect::<Vec<_>>(),
-            "over": transports(self.facts),
+            "over": self.transports(),
             "busbw_factor": bus_factor,
             "limit": self.ceiling.as_ref().map(|ceiling| ceiling.json(self.best())),
-            "rows": self.rows.iter().map(row).collect::<Vec<_>>(),
-        })
+            "rows": self.rows.iter().map(|row| &row.json).collect::<Vec<_>>(),
+        });
+        if let Some(program) = &self.program {
+            value["program"] = json!(program);
+        }
+        value
+    }
+
+    /// Returns the transports between the ranks. None are known of a program that chooses its own.
+    fn transports(&self) -> Vec<&'static str> {
+        if self.program.is_some() { Vec::new() } else { transports(self.facts) }
     }
 }
 
+/// Converts a row of rlaunch's own program.
+fn summary_row(row: &BenchRow, bus_factor: f64) -> SummaryRow {
+    let busbw_gb_s = row.algbw_gb_s * bus_factor;
+    let mut json = serde_json::to_value(row).unwrap_or_default();
+    json["busbw_gb_s"] = json!(busbw_gb_s);
+    let time_us = Some(row.median_us);
+    SummaryRow { bytes: row.bytes, time_us, busbw_gb_s, in_place_gb_s: None, json }
+}
+
+/// Curve with its name. Points are sizes in bytes, and times or bandwidths.
+type Curve = (String, Vec<(f64, f64)>);
+
 impl Summary<'_> {
-    /// Returns curves of this run and of earlier ones: times of `lat`, bus bandwidths of others.
+    /// Returns curves of this run and of earlier ones: bus bandwidths, or times if only these were measured, as by
+    /// `lat`.
     pub(super) fn curves(&self, unit: Unit, earlier: &[EarlierRun]) -> Curves {
-        let is_time = self.header.bench == "lat";
-        let value = |row: &PlottedRow| match is_time {
-            true => row.median_us,
-            false => unit.convert(row.busbw_gb_s),
+        let is_time = LATENCIES.contains(&self.header.bench.as_str());
+        let value = |time_us: Option<f64>, busbw_gb_s: f64| match is_time {
+            true => time_us.unwrap_or(0.0),
+            false => unit.convert(busbw_gb_s),
         };
-        let points =
-            |rows: &[PlottedRow]| points(rows.iter().map(|row| (row.bytes as f64, value(row))));
-        let factor = self.header.bus_factor;
-        let own = self.rows.iter().map(|row| PlottedRow {
-            bytes: row.bytes,
-            median_us: row.median_us,
-            busbw_gb_s: row.algbw_gb_s * factor,
+        let own =
+            self.rows.iter().map(|row| (row.bytes as f64, value(row.time_us, row.busbw_gb_s)));
+        let in_place = self
+            .rows
+            .iter()
+            .filter_map(|row| Some((row.bytes as f64, unit.convert(row.in_place_gb_s?))));
+        let own = [("this run", points(own)), ("this run, in place", points(in_place))];
+        let own = own.map(|(name, points)| (name.to_owned(), points));
+        let earlier = earlier.iter().map(|run| {
+            let rows = run.rows.iter();
+            let rows = rows.map(|row| (row.bytes as f64, value(row.time_us, row.busbw_gb_s)));
+            (run.name.clone(), points(rows))
         });
-        let own: Vec<PlottedRow> = own.collect();
-        let earlier = earlier.iter().map(|run| (run.name.clone(), points(&run.rows)));
+        let has_points = |(name, points): &Curve| name == "this run" || !points.is_empty();
+        let by = match &self.program {
+            Some(program) => format!("by {}", program.name),
+            None => format!("over {}", self.transports().join(" and ")),
+        };
         let limit = self.ceiling.as_ref().and_then(|ceiling| ceiling.line(unit));
         let hosts: Vec<String> = hosts(self.facts).into_iter().map(|(host, _)| host).collect();
         Curves {
-            title: format!(
-                "{} on {} over {}",
-                self.header.bench,
-                text::list(&hosts),
-                transports(self.facts).join(" and ")
-            ),
+            title: format!("{} on {} {by}", self.header.bench, text::list(&hosts)),
             unit: if is_time { "us".to_owned() } else { unit.to_string() },
             is_logarithmic: is_time,
-            series: [("this run".to_owned(), points(&own))].into_iter().chain(earlier).collect(),
+            series: own.into_iter().chain(earlier).filter(has_points).collect(),
             limits: limit.into_iter().filter(|_| !is_time).collect(),
         }
     }
@@ -232,7 +311,8 @@ pub(super) struct EarlierRun {
 #[derive(Debug, Deserialize)]
 struct PlottedRow {
     bytes: usize,
-    median_us: f64,
+    #[serde(alias = "median_us", alias = "average_us")]
+    time_us: Option<f64>,
     busbw_gb_s: f64,
 }
 
@@ -248,7 +328,7 @@ struct EarlierOutput {
 pub(super) enum EarlierError {
     #[error("cannot read {}", .0.display())]
     Read(PathBuf, #[source] io::Error),
-    #[error("{} is not the output of `rlaunch bench lat|bw|coll --json`", .0.display())]
+    #[error("{} is not the output of `rlaunch bench lat|bw|coll|nccl|mpi --json`", .0.display())]
     Parse(PathBuf, #[source] serde_json::Error),
     #[error("{} is of `rlaunch bench {then}`, not of {now}", path.display())]
     Other { path: PathBuf, then: String, now: String },
@@ -270,12 +350,12 @@ impl EarlierRun {
 }
 
 /// Returns the bound of the measurement's bandwidth: of the path between the two ranks of `bw`, or of the narrowest
-/// path between neighbours of a collective with one rank on each host. `None` for `lat`, where ranks share a port, and
-/// for collectives that do not load all links alike.
+/// path between neighbours of a collective with one rank on each host. `None` for latencies, where ranks share a port,
+/// and for collectives that do not load all links alike.
 fn ceiling(header: &BenchHeader, facts: &StartFacts) -> Option<Ceiling> {
     let ranks = facts.table.world_size();
     match header.bench.as_str() {
-        "bw" => Ceiling::between(facts, (Rank(0), Rank(1)), None),
+        "bw" | "bibw" | "mbw_mr" if ranks == 2 => Ceiling::between(facts, (Rank(0), Rank(1)), None),
         bench
             if LEVEL.contains(&bench)
                 && ranks > 1

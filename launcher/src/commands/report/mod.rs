@@ -14,7 +14,7 @@
 
 mod input;
 pub(crate) mod log_metrics;
-mod nccl_tests;
+pub(crate) mod nccl_tests;
 mod networks;
 mod scaling;
 mod speed;

@@ -3,6 +3,10 @@
 use super::log_metrics::collective::CollectiveTable;
 use super::{FindingKind, ReportFinding, agree};
 
+/// Way to make one job of ranks that ran alone, as the text of a hint.
+pub(crate) const ONE_JOB: &str = "nccl-tests form one job if they are built with `make MPI=1` and an MPI library that \
+    the hosts have";
+
 pub(super) fn findings(collective: &CollectiveTable) -> Vec<ReportFinding> {
     // The rows of several tables are mixed.
     let average = || average_differs(collective);
@@ -14,11 +18,11 @@ pub(super) fn findings(collective: &CollectiveTable) -> Vec<ReportFinding> {
 fn ran_alone(collective: &CollectiveTable) -> Option<ReportFinding> {
     let printers = collective.printers.len();
     let text = format!("{printers} ranks printed a table of their own: each ran alone");
-    let hint = "nccl-tests form one job if they are built with `make MPI=1` and an MPI library that the hosts have";
-    (printers > 1).then(|| ReportFinding::new(FindingKind::Alone, text).hint(hint))
+    (printers > 1).then(|| ReportFinding::new(FindingKind::Alone, text).hint(ONE_JOB))
 }
 
-fn wrong_values(collective: &CollectiveTable) -> Option<ReportFinding> {
+/// Returns a finding if results were wrong.
+pub(crate) fn wrong_values(collective: &CollectiveTable) -> Option<ReportFinding> {
     let wrong = collective.timings().filter_map(|(bytes, timing)| Some((bytes, timing.wrong?)));
     let wrong: Vec<(u64, u64)> = wrong.filter(|(_, wrong)| *wrong > 0).collect();
     let (bytes, _) = wrong.first()?;
@@ -28,7 +32,8 @@ fn wrong_values(collective: &CollectiveTable) -> Option<ReportFinding> {
     Some(ReportFinding::new(FindingKind::WrongValues, text))
 }
 
-fn average_differs(collective: &CollectiveTable) -> Option<ReportFinding> {
+/// Returns a finding if the printed average is not that of the rows.
+pub(crate) fn average_differs(collective: &CollectiveTable) -> Option<ReportFinding> {
     let printed = collective.average_busbw?;
     let count = collective.timings().count() as f64;
     let mean = collective.timings().map(|(_, timing)| timing.busbw).sum::<f64>() / count;

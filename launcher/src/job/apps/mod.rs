@@ -43,6 +43,8 @@ pub(crate) struct AppSpec {
     pub(crate) ranks: Option<u32>,
     /// Program and its arguments; never empty.
     pub(crate) argv: Vec<OsString>,
+    /// Further names under which hosts may have the program, in the order in which they are tried.
+    pub(crate) other_names: Vec<OsString>,
     pub(crate) wdir: WorkingDir,
     /// Variables passed on from this shell, and those of `-x` and `--env-file`.
     pub(crate) env: Vec<EnvVar>,
@@ -112,6 +114,7 @@ pub(crate) fn node_applications(
         Some(Application {
             index: u32::try_from(index).unwrap_or(u32::MAX),
             argv: app.argv.clone(),
+            other_names: app.other_names.clone(),
             wdir: app.wdir.clone(),
             env: app.env.clone(),
             script: app.script.clone(),

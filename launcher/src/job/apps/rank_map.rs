@@ -113,6 +113,7 @@ mod tests {
             hosts: hosts.map(|list| crate::hosts::parse(&[list.into()]).unwrap()),
             ranks,
             argv: vec!["x".into()],
+            other_names: vec![],
             wdir: WorkingDir::SameAsLauncher("/".into()),
             env: vec![],
             user_set_vars: vec![],

@@ -102,7 +102,7 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
     }
     super::prepare(plot.as_ref())?;
     let measured = records::run(job, |_, _| Ok(())).await?;
-    let matrix = measured.records.iter().find_map(|record| match record {
+    let matrix = measured.reader.records.iter().find_map(|record| match record {
         BenchRecord::Matrix(matrix) => Some(matrix),
         _ => None,
     });

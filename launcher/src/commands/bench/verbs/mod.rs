@@ -238,7 +238,7 @@ pub(super) async fn run(
     })
     .await?;
     if let Some(facts) = measured.facts()
-        && let Some(summary) = VerbsSummary::new(&measured.records, facts)
+        && let Some(summary) = VerbsSummary::new(&measured.reader.records, facts)
     {
         stdout::print(&match (args.json, args.perftest) {
             (true, _) => format!("{}\n", summary.json()),

@@ -1,7 +1,7 @@
 //! Results as text whose lines are printed as they come, as one JSON object, and as curves.
 
 use super::super::Unit;
-use super::super::ceiling::Ceiling;
+use super::super::ceiling::{ABOVE_OF_OURS, Ceiling};
 use super::super::table::{points, tcp_rate};
 use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::{
@@ -192,7 +192,7 @@ impl<'a> VerbsSummary<'a> {
         let is_usual = depth >= USUAL_DEPTH && mtu.is_none();
         let is_large = is_usual && self.rows.iter().any(|row| row.bytes >= LARGE);
         let hosts = self.hosts.join(",");
-        let lines = ceiling.judge(self.best(), is_large.then_some(hosts.as_str()));
+        let lines = ceiling.judge(self.best(), is_large.then_some(hosts.as_str()), ABOVE_OF_OURS);
         lines.iter().map(|line| format!("# {line}\n")).collect()
     }
 

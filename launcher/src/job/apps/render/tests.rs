@@ -11,6 +11,7 @@ fn app(name: &str, words: &[&str]) -> AppSpec {
         hosts: None,
         ranks: None,
         argv: ["x"].iter().chain(words).map(OsString::from).collect(),
+        other_names: vec![],
         wdir: WorkingDir::SameAsLauncher("/w".into()),
         env: vec![],
         user_set_vars: vec![],

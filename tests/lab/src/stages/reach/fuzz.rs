@@ -182,6 +182,16 @@ const GROUPS: &[TargetGroup] = &[
         ],
     },
     TargetGroup {
+        targets: &["test-program"],
+        sources: &[
+            "tests/fuzz/src/launcher.rs",
+            "launcher/src/fuzz.rs",
+            "launcher/src/commands/bench/programs/",
+            "launcher/src/commands/report/log_metrics/collective.rs",
+            "launcher/src/commands/report/nccl_tests.rs",
+        ],
+    },
+    TargetGroup {
         targets: &["table"],
         sources: &[
             "tests/fuzz/src/table.rs",

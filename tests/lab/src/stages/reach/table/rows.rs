@@ -430,6 +430,7 @@ pub(super) const ROWS: &[Coverage] = &[
             "launcher/src/commands/bench/ceiling.rs",
             "launcher/src/commands/bench/mesh/",
             "launcher/src/commands/bench/mod.rs",
+            "launcher/src/commands/bench/programs/",
             "launcher/src/commands/bench/records.rs",
             "launcher/src/commands/bench/table.rs",
             "launcher/plot/",
