@@ -433,6 +433,7 @@ pub(super) const ROWS: &[Coverage] = &[
             "launcher/src/commands/bench/programs/",
             "launcher/src/commands/bench/records.rs",
             "launcher/src/commands/bench/table.rs",
+            "launcher/src/commands/bench/verbs/",
             "launcher/plot/",
             "launcher/schemas/",
             "launcher/src/plan/limit.rs",
