@@ -252,13 +252,13 @@ fn programs_of_mpi_are_measured() {
 }
 
 #[test]
-fn nccl_tests_are_found_below_the_working_directory() {
+fn nccl_tests_are_found_by_their_name_in_containers() {
     let field = Field::new();
     let _programs = field.scratch(&HOSTS, PROGRAMS);
     // In containers of NVIDIA this is the name of a build with MPI.
-    compile(&field, include_str!("mpi/nccl_tests.c"), &["build/all_reduce_perf_mpi"]);
+    compile(&field, include_str!("mpi/nccl_tests.c"), &["all_reduce_perf_mpi"]);
     let measure = |words: &str| {
-        let line = format!("nccl -H a:2,b:2 --sizes 8..32 --wdir {PROGRAMS} {words}");
+        let line = format!("nccl -H a:2,b:2 --sizes 8..32 {} {words}", with_path());
         bench(&field, &line).within(PATIENCE).run()
     };
     let ran = measure("--json");

@@ -48,9 +48,9 @@ const NCCL_TESTS_DEVICE: &str = "NCCL_TESTS_DEVICE";
 Tests: all_reduce (the default), all_gather, reduce_scatter, all_to_all, broadcast, reduce, gather,
 scatter, sendrecv; or the program's name, as alltoall_perf.
 
-The program is looked for in PATH on the hosts, then in /usr/local/bin, /opt/nccl-tests/build, and
-build and nccl-tests/build below the working directory, also under the name of NVIDIA's containers,
-all_reduce_perf_mpi. It must be built with MPI, or each rank would measure alone:
+The program is looked for in PATH on the hosts, then in /usr/local/bin and /opt/nccl-tests/build,
+also under the name of NVIDIA's containers, all_reduce_perf_mpi. It must be built with MPI, or each
+rank would measure alone:
   git clone https://github.com/NVIDIA/nccl-tests /opt/nccl-tests
   make -C /opt/nccl-tests MPI=1
 

@@ -163,15 +163,10 @@ const fn collective(name: &'static str, program: &'static str, size: Size, bus: 
     Test::new(name, program, size, bus).ranks(RankCount::AtLeastTwo)
 }
 
-/// Directories of programs besides those in `PATH`. `{a,b}` stands for either. Relative ones are below the ranks' working
-/// directory; they come last, since others may write there.
-const NCCL_PLACES: &[&str] = &[
-    "/usr/local/bin",
-    "/usr/local/nccl-tests/build",
-    "/opt/{nccl-tests,nccl_tests}/build",
-    "build",
-    "nccl-tests/build",
-];
+/// Directories of programs besides those in `PATH`. `{a,b}` stands for either. None is below the working directory, where
+/// a stranger's program may stand.
+const NCCL_PLACES: &[&str] =
+    &["/usr/local/bin", "/usr/local/nccl-tests/build", "/opt/{nccl-tests,nccl_tests}/build"];
 const OSU_PLACES: &[&str] = &[
     "/usr/local/bin",
     "{/usr/local,/usr,/opt/osu-micro-benchmarks,/opt/conda}/libexec/osu-micro-benchmarks/mpi/{pt2pt,collective}",
@@ -363,7 +358,7 @@ mod tests {
     #[test]
     fn places_are_directories_without_braces() {
         assert_eq!(expand("/a{,/b}/c/{d,e}"), ["/a/c/d", "/a/c/e", "/a/b/c/d", "/a/b/c/e"]);
-        assert_eq!((expand("build"), expand("a{b")), (vec!["build".into()], vec!["a{b".into()]));
+        assert_eq!((expand("/a"), expand("a{b")), (vec!["/a".into()], vec!["a{b".into()]));
         let osu = Suite::Osu.directories();
         for directory in ["/usr/libexec/osu-micro-benchmarks/mpi/pt2pt", "/usr/lib64/openmpi/bin"] {
             assert!(osu.iter().any(|known| known == directory), "{directory} in {osu:?}");
