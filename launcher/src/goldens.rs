@@ -27,7 +27,7 @@ fn map_of(machines: &[Inventory], ranks: usize) -> RankMap {
     map_of_named(&NAMES[..machines.len()], ranks)
 }
 
-fn map_of_named(names: &[&str], ranks: usize) -> RankMap {
+pub(crate) fn map_of_named(names: &[&str], ranks: usize) -> RankMap {
     let hosts: Vec<String> = names.iter().map(|name| format!("{name}:{ranks}")).collect();
     let hosts = crate::hosts::parse(&[hosts.join(",")]).unwrap();
     RankMap::by_slot(&hosts, None, false).unwrap()
@@ -48,7 +48,7 @@ pub(crate) fn table_of(machines: &[Inventory], ranks: usize, plan: &Plan) -> Ran
 
 /// Makes all decisions for a job with default options, and passes them to `then`: each node's rank
 /// configurations, the rank table, the user's choices and the network.
-fn decided<T>(
+pub(crate) fn decided<T>(
     map: &RankMap,
     machines: &[Inventory],
     then: impl FnOnce(&[Vec<RankConfig>], &RankTable, &UserChoices<'_>, &Fabric<'_>) -> T,
@@ -207,7 +207,7 @@ pub(crate) fn triangle() -> [Inventory; 3] {
 }
 
 /// Returns the two machines of `examples/guides/connectx3`, which differ only in their addresses.
-fn pair() -> [Inventory; 2] {
+pub(crate) fn pair() -> [Inventory; 2] {
     let pc1 = inventory("connectx3");
     let mut pc2 = pc1.clone();
     for address in pc2.netdevs.iter_mut().flat_map(|netdev| &mut netdev.addresses) {

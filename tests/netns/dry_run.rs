@@ -44,6 +44,17 @@ fn agents_say_what_would_be_and_start_no_rank() {
 }
 
 #[test]
+fn a_picture_of_the_placement_is_alone_on_stdout() {
+    let field = Field::new();
+    let ran = field.rlaunch("-H a:2,b --dry-run --show placement=svg true").run();
+    let out = ran.succeeded().out().into_owned();
+    assert!(out.starts_with("<svg ") && out.trim_end().ends_with("</svg>"), "{ran}");
+    for text in ["\nrank 0 · ", "\nrank 2 · ", "\nranks 0-1\n", "\neth0\n"] {
+        assert!(out.contains(text), "no {text}: {ran}");
+    }
+}
+
+#[test]
 fn what_is_missing_ends_a_dry_run_as_it_would_a_job() {
     let field = Field::new();
     let ran = field.rlaunch("-H a,b --dry-run no-such-program").run();

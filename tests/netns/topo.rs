@@ -57,6 +57,24 @@ fn a_host_that_is_not_there_hides_no_other() {
 }
 
 #[test]
+fn hosts_and_the_network_between_them_are_drawn() {
+    let field = Field::new();
+    let directory = crate::support::launch_directory();
+    let picture = directory.path().join("hw.svg");
+    let ran = field.rlaunch(&format!("topo -H a,b --plot {}", picture.display())).run();
+    assert!(ran.succeeded().out().starts_with("a: "), "{ran}");
+    let svg = std::fs::read_to_string(&picture).unwrap();
+    for text in ["<svg ", "\na\n", "\nb\n", "\neth0\n", ": TCP, "] {
+        assert!(svg.contains(text), "no {text} in {svg}");
+    }
+    let hosts = "topo -H nosuchhost --plot";
+    field.rlaunch(&format!("{hosts} hw.pdf")).run().refused(200, &[".svg, .png or .html"]);
+    let missing = "/nonexistent/hw.svg";
+    let ran = field.rlaunch(&format!("{hosts} {missing}")).run();
+    ran.refused(203, &["cannot write /nonexistent/hw.svg"]);
+}
+
+#[test]
 fn this_machine_is_asked_without_ssh() {
     let field = Field::new();
     let ran = field.rlaunch("topo").run();

@@ -1,40 +1,50 @@
-//! Curves over sizes of messages.
+//! Curves over sizes of messages, or over steps of a program.
 
-use crate::{Canvas, DrawError, Picture};
-use plotters::coord::combinators::LogCoord;
+mod legend;
+
+use crate::{COLOURS, Canvas, DrawError, Picture};
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
-use plotters::element::{Circle, Cross, EmptyElement, TriangleMarker};
+use plotters::element::{Circle, Cross, DashedPathElement, EmptyElement, TriangleMarker};
 use plotters::prelude::*;
 
-/// Chart whose axis of sizes is logarithmic.
-type Chart<'a, 'b, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<LogCoord<f64>, Y>>;
+/// Chart with curves.
+type Chart<'a, 'b, X, Y> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<X, Y>>;
 
 const HEIGHT: u32 = 480;
 const FONT: &str = "sans-serif";
-/// Colours of series, which also differ in lightness (Okabe and Ito, "Color Universal Design").
-const COLOURS: [RGBColor; 6] = [
-    RGBColor(0, 114, 178),
-    RGBColor(213, 94, 0),
-    RGBColor(0, 158, 115),
-    RGBColor(204, 121, 167),
-    RGBColor(86, 180, 233),
-    RGBColor(230, 159, 0),
-];
 /// Colour of limits.
 const LIMIT: RGBColor = RGBColor(60, 60, 60);
 /// Length of dashes and of the gaps between them, in pixels, by series; the first has no gaps.
 const DASHES: [(i32, i32); 4] = [(1, 0), (8, 4), (3, 3), (12, 3)];
 
-/// Curves over sizes of messages in bytes. The axis of sizes is logarithmic.
+/// Number of points of a curve that are marked, at most twice as many.
+const MARKED: usize = 25;
+
+/// Quantity over which curves are drawn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Axis {
+    /// Sizes of messages in bytes, on a logarithmic axis.
+    #[default]
+    Sizes,
+    /// Steps of a program, on a linear axis.
+    Steps,
+}
+
+/// Curves over sizes of messages, or over steps of a program.
 #[derive(Clone, Debug, Default)]
 pub struct Curves {
     /// Title above the curves.
     pub title: String,
     /// Quantity and unit of the values, such as `GB/s`.
     pub unit: String,
+    /// Quantity of the horizontal axis.
+    pub axis: Axis,
     /// Whether the axis of values is logarithmic, as for times.
     pub is_logarithmic: bool,
-    /// Curves with their names. Points are sizes in bytes and values; both must be above 0.
+    /// Whether a linear axis of values begins near the least value and not at 0, so that small differences are seen.
+    pub is_close: bool,
+    /// Curves with their names. Points are sizes in bytes or steps, and values; sizes must be above 0, and so
+    /// must be values on a logarithmic axis.
     pub series: Vec<(String, Vec<(f64, f64)>)>,
     /// Limits with their names, drawn as horizontal lines.
     pub limits: Vec<(String, f64)>,
@@ -45,7 +55,7 @@ impl Curves {
         self.series.iter().flat_map(|(_, points)| points.iter().copied())
     }
 
-    /// Returns the least and the highest size, and the least and the highest value or limit.
+    /// Returns the least and the highest size or step, and the least and the highest value or limit.
     fn ranges(&self) -> Option<[f64; 4]> {
         let limits = self.limits.iter().map(|(_, limit)| *limit);
         let values = || self.points().map(|(_, value)| value).chain(limits.clone());
@@ -60,14 +70,43 @@ impl Curves {
         ])
     }
 
-    fn draw_with<Y>(&self, canvas: &Canvas<'_>, sizes: [f64; 2], values: Y) -> Result<(), DrawError>
+    /// Returns the place of the legend, for axes with these ends.
+    fn legend_place(&self, across: [f64; 2], up: [f64; 2]) -> SeriesLabelPosition {
+        let part = |value: f64, [first, last]: [f64; 2], is_logarithmic: bool| {
+            let scale = |value: f64| if is_logarithmic { value.ln() } else { value };
+            (scale(value) - scale(first)) / (scale(last) - scale(first))
+        };
+        let (x, y) = (self.axis == Axis::Sizes, self.is_logarithmic);
+        let point = |(at, value): &(f64, f64)| (part(*at, across, x), part(*value, up, y));
+        let series = self.series.iter().map(|(_, points)| points.iter().map(point).collect());
+        let limits = self.limits.iter().map(|(_, limit)| {
+            let limit = part(*limit, up, y);
+            vec![(0.0, limit), (1.0, limit)]
+        });
+        let curves: Vec<Vec<(f64, f64)>> = series.chain(limits).collect();
+        let names = self.series.iter().map(|(name, _)| name);
+        let names = names.chain(self.limits.iter().map(|(name, _)| name));
+        legend::place(self.axis, names.map(String::as_str), &curves)
+    }
+
+    /// Draws with these axes, which have these ends.
+    fn draw_with<X, Y>(
+        &self,
+        canvas: &Canvas<'_>,
+        (across, edges): (X, [f64; 2]),
+        (values, range): (Y, [f64; 2]),
+    ) -> Result<(), DrawError>
     where
+        X: AsRangedCoord<Value = f64>,
+        X::CoordDescType: ValueFormatter<f64>,
         Y: AsRangedCoord<Value = f64>,
         Y::CoordDescType: ValueFormatter<f64>,
     {
         let wrong = |error| DrawError::new(&error);
-        let [first, last] = sizes;
-        let across = (first / 1.2..last * 1.2).log_scale().base(2.0);
+        let (quantity, name): (&str, fn(f64) -> String) = match self.axis {
+            Axis::Sizes => ("size of messages", size_name),
+            Axis::Steps => ("step", value_name),
+        };
         let mut chart = ChartBuilder::on(canvas)
             .caption(&self.title, (FONT, 20))
             .margin(12)
@@ -79,19 +118,19 @@ impl Curves {
             .configure_mesh()
             .light_line_style(WHITE)
             .bold_line_style(RGBColor(225, 225, 225))
-            .x_desc("size of messages")
+            .x_desc(quantity)
             .y_desc(&self.unit)
-            .x_label_formatter(&|size| size_name(*size))
+            .x_label_formatter(&|value| name(*value))
             .y_label_formatter(&|value| value_name(*value))
             .label_style((FONT, 14))
             .axis_desc_style((FONT, 15))
             .draw()
             .map_err(wrong)?;
         self.draw_series(&mut chart)?;
-        self.draw_limits(&mut chart, sizes)?;
+        self.draw_limits(&mut chart, edges)?;
         chart
             .configure_series_labels()
-            .position(SeriesLabelPosition::MiddleLeft)
+            .position(self.legend_place(edges, range))
             .background_style(WHITE.mix(0.85))
             .border_style(RGBColor(180, 180, 180))
             .label_font((FONT, 14))
@@ -99,8 +138,12 @@ impl Curves {
             .map_err(wrong)
     }
 
-    fn draw_series<'a, 'b: 'a, Y>(&self, chart: &mut Chart<'a, 'b, Y>) -> Result<(), DrawError>
+    fn draw_series<'a, 'b: 'a, X, Y>(
+        &self,
+        chart: &mut Chart<'a, 'b, X, Y>,
+    ) -> Result<(), DrawError>
     where
+        X: Ranged<ValueType = f64>,
         Y: Ranged<ValueType = f64>,
     {
         let wrong = |error| DrawError::new(&error);
@@ -121,13 +164,16 @@ impl Curves {
                 let line = DashedLineSeries::new(points.iter().copied(), length, gap, style);
                 chart.draw_series(line).map_err(wrong)?
             };
+            let marked = points.iter().step_by((points.len() / MARKED).max(1));
             chart
-                .draw_series(points.iter().map(|point| marker(*point)))
+                .draw_series(marked.map(|point| marker(*point)))
                 .map_err(wrong)?
                 .label(name)
                 .legend(move |(x, y)| {
+                    // A dash as long as the sample is a line without gaps.
+                    let length = if gap == 0 { 22 } else { length };
                     EmptyElement::at((x, y))
-                        + PathElement::new(vec![(0, 0), (22, 0)], style)
+                        + DashedPathElement::new(vec![(0, 0), (22, 0)], length, gap, style)
                         + Circle::new((11, 0), size(0, 4), style.filled())
                         + TriangleMarker::new((11, 0), size(1, 6), style.filled())
                         + Cross::new((11, 0), size(2, 4), style)
@@ -136,18 +182,18 @@ impl Curves {
         Ok(())
     }
 
-    fn draw_limits<'a, 'b: 'a, Y>(
+    fn draw_limits<'a, 'b: 'a, X, Y>(
         &self,
-        chart: &mut Chart<'a, 'b, Y>,
-        sizes: [f64; 2],
+        chart: &mut Chart<'a, 'b, X, Y>,
+        [first, last]: [f64; 2],
     ) -> Result<(), DrawError>
     where
+        X: Ranged<ValueType = f64>,
         Y: Ranged<ValueType = f64>,
     {
         let wrong = |error| DrawError::new(&error);
-        let [first, last] = sizes;
         for (name, limit) in &self.limits {
-            let line = [(first / 1.2, *limit), (last * 1.2, *limit)];
+            let line = [(first, *limit), (last, *limit)];
             let style = LIMIT.stroke_width(2);
             chart
                 .draw_series(DashedLineSeries::new(line, 6, 6, style))
@@ -171,13 +217,44 @@ impl Picture for Curves {
     fn draw(&self, canvas: &Canvas<'_>) -> Result<(), DrawError> {
         let nothing = || DrawError("there are no points".to_owned());
         let [first, last, least, most] = self.ranges().ok_or_else(nothing)?;
-        if first <= 0.0 || least <= 0.0 || !most.is_finite() {
+        let needs_positive = [
+            (first, self.axis == Axis::Sizes),
+            (least, self.axis == Axis::Sizes || self.is_logarithmic),
+        ];
+        let is_wrong = |(value, is_needed): &(f64, bool)| *is_needed && *value <= 0.0;
+        if needs_positive.iter().any(is_wrong) || !most.is_finite() {
             return Err(DrawError("sizes and values have to be above 0".to_owned()));
         }
-        if self.is_logarithmic {
-            self.draw_with(canvas, [first, last], (least / 1.5..most * 1.5).log_scale())
-        } else {
-            self.draw_with(canvas, [first, last], 0.0..most * 1.1)
+        let up = match (self.is_logarithmic, self.is_close) {
+            (true, _) => [least / 1.5, most * 1.5],
+            (false, true) => {
+                // Equal values have a range too.
+                let margin = ((most - least) / 4.0).max(most.abs() / 1e3).max(f64::MIN_POSITIVE);
+                [(least - margin).max(0.0), most + margin]
+            }
+            (false, false) => [0.0, most.max(f64::MIN_POSITIVE) * 1.1],
+        };
+        let [low, high] = up;
+        match self.axis {
+            Axis::Sizes => {
+                let across = [first / 1.2, last * 1.2];
+                let [first, last] = across;
+                let across = ((first..last).log_scale().base(2.0), across);
+                match self.is_logarithmic {
+                    true => self.draw_with(canvas, across, ((low..high).log_scale(), up)),
+                    false => self.draw_with(canvas, across, (low..high, up)),
+                }
+            }
+            Axis::Steps => {
+                let margin = ((last - first) / 50.0).max(0.5);
+                let across = [first - margin, last + margin];
+                let [first, last] = across;
+                let across = (first..last, across);
+                match self.is_logarithmic {
+                    true => self.draw_with(canvas, across, ((low..high).log_scale(), up)),
+                    false => self.draw_with(canvas, across, (low..high, up)),
+                }
+            }
         }
     }
 }
@@ -237,6 +314,43 @@ mod tests {
         assert_eq!(error, "cannot draw the picture: there are no points");
         let series = vec![("zero".to_owned(), vec![(8.0, 0.0)])];
         assert!(crate::svg(&[&Curves { series, ..Curves::default() }]).is_err());
+    }
+
+    #[test]
+    fn steps_have_a_linear_axis() {
+        let points: Vec<(f64, f64)> = (0..=100).map(|step| (f64::from(step), 500.0)).collect();
+        let series = vec![("np1.log: 1 rank".to_owned(), points)];
+        let unit = "images/s".to_owned();
+        let curves = Curves { axis: Axis::Steps, unit, series, ..Curves::default() };
+        let text = crate::svg(&[&curves]).unwrap();
+        let document = roxmltree::Document::parse(&text).unwrap();
+        let texts: Vec<&str> =
+            document.descendants().filter_map(|node| node.text()).map(str::trim).collect();
+        for wanted in ["step", "images/s", "np1.log: 1 rank", "0", "50", "100", "500"] {
+            assert!(texts.contains(&wanted), "{wanted}: {texts:?}");
+        }
+        let markers = text.matches("<circle").count();
+        assert!((MARKED..=2 * MARKED + 2).contains(&markers), "{markers}");
+    }
+
+    #[test]
+    fn small_differences_are_seen_on_a_close_axis() {
+        let series = vec![("rank 0".to_owned(), vec![(1.0, 498.0), (10.0, 499.0)])];
+        let curves = Curves { axis: Axis::Steps, is_close: true, series, ..Curves::default() };
+        let text = crate::svg(&[&curves]).unwrap();
+        let document = roxmltree::Document::parse(&text).unwrap();
+        let texts: Vec<&str> =
+            document.descendants().filter_map(|node| node.text()).map(str::trim).collect();
+        let labels: Vec<f64> = texts.iter().filter_map(|text| text.parse().ok()).collect();
+        let close = labels.iter().filter(|label| (497.0..500.0).contains(*label)).count();
+        assert!(close > 2 && !texts.contains(&"100"), "{texts:?}");
+    }
+
+    #[test]
+    fn a_single_step_and_a_rate_of_0_are_drawn() {
+        let series = vec![("stalled".to_owned(), vec![(10.0, 0.0)])];
+        let curves = Curves { axis: Axis::Steps, series, ..Curves::default() };
+        assert!(crate::svg(&[&curves]).is_ok());
     }
 
     #[test]

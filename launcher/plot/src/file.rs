@@ -123,8 +123,7 @@ fn page(title: &str, svg: &str) -> String {
     let title = title.replace('&', "&amp;").replace('<', "&lt;");
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{title}</title>\n\
-         <style>body {{ margin: 2em auto; max-width: 70em; font-family: sans-serif; }} \
-         svg {{ width: 100%; height: auto; }}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{svg}\n</body>\n\
+         <style>body {{ margin: 2em; font-family: sans-serif; }}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{svg}\n</body>\n\
          </html>\n"
     )
 }

@@ -22,6 +22,7 @@
 //! | `report` | `rlaunch report`; `log_metrics` finds speeds and networks in output |
 //! | `hostfile`, `trust` | `rlaunch hostfile`; `rlaunch trust` |
 //! | `ssh_config`, `ssh_setup` | `rlaunch ssh-config`; `rlaunch ssh-setup` |
+//! | `plot_file` | files with pictures, for `--plot` |
 //! | `help`, `man`, `completions` | topics and verbs explained; manual pages; completions for shells |
 
 mod agent_query;
@@ -36,6 +37,7 @@ mod invocation;
 mod job;
 mod man;
 pub(crate) mod network;
+mod plot_file;
 pub(crate) mod reap;
 mod report;
 mod ssh_config;

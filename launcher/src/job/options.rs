@@ -22,6 +22,8 @@ pub(crate) enum Show {
     RankTable(ShowFormat),
     Mesh(ShowFormat),
     Placement,
+    /// Placement as a picture in SVG, which other output would spoil.
+    PlacementPicture,
     Env,
 }
 
@@ -42,8 +44,10 @@ impl FromStr for Show {
             "mesh" => Ok(Show::Mesh(ShowFormat::Text)),
             "mesh=json" => Ok(Show::Mesh(ShowFormat::Json)),
             "placement" => Ok(Show::Placement),
+            "placement=svg" => Ok(Show::PlacementPicture),
             "env" => Ok(Show::Env),
-            _ => Err("env, placement, mesh, mesh=json, rank-table or rank-table=json can be shown"
+            _ => Err("env, placement, placement=svg, mesh, mesh=json, rank-table or \
+                rank-table=json can be shown"
                 .to_owned()),
         }
     }

@@ -144,6 +144,11 @@ fn pcie_limit(pci: &PciDevice, port: u32) -> Option<Limit> {
     Some(Limit { bound, raw, usable: pcie_payload(raw), port })
 }
 
+/// Returns the rate of the slowest PCIe link between a device and the processor after encoding, in Mb/s, if it is known.
+pub(crate) fn pcie_megabits(pci: &PciDevice) -> Option<u32> {
+    pcie_limit(pci, 0).map(|limit| limit.raw)
+}
+
 /// Returns the part of a PCIe link's rate that is data, in the unit of `rate`.
 pub(crate) fn pcie_payload(rate: u32) -> u32 {
     let (data, headers) = PCIE_PACKET;
@@ -178,7 +183,7 @@ fn infiniband_rate(text: &str) -> Option<u32> {
 }
 
 /// Formats Mb/s as Gb/s with as many decimals as it has, at most one: `100`, `54.5`.
-fn short_gigabits(megabits: u32) -> String {
+pub(crate) fn short_gigabits(megabits: u32) -> String {
     match (megabits + 50) / 100 {
         tenths if tenths % 10 == 0 => (tenths / 10).to_string(),
         tenths => format!("{}.{}", tenths / 10, tenths % 10),

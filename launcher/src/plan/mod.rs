@@ -8,6 +8,7 @@
 //! | `selection/`, `rdma_check` | choice of RDMA ports and GIDs, and which ports reach each other; messages about hosts that RDMA does not connect |
 //! | `limit` | rate that a port can carry, and the link that binds |
 //! | `mesh/` | RDMA paths to prove, conclusions from the results, `--show mesh` |
+//! | `picture/` | pictures of hosts, and of what ranks use of them |
 //! | `rank_config`, `placement` | complete configuration of a rank: CPUs, GPU, NICs and variables; its part for CPUs and GPU |
 //! | `env/` | environment variables of ranks, a file for each library or purpose |
 //! | `reserved_ports` | TCP ports that each node reserves until its ranks start, such as MASTER_PORT |
@@ -18,6 +19,7 @@ pub(crate) mod limit;
 pub(crate) mod map;
 pub(crate) mod mesh;
 pub(crate) mod options;
+pub(crate) mod picture;
 pub(crate) mod placement;
 pub(crate) mod placement_line;
 pub(crate) mod rank_config;

@@ -182,7 +182,7 @@ pub(crate) fn usable(inventory: &Inventory, options: &PortOptions) -> Vec<Usable
 }
 
 /// Lists all ports: hardware by PCI address, then software by name.
-fn sorted_ports(inventory: &Inventory) -> Vec<(&RdmaDevice, &Port)> {
+pub(crate) fn sorted_ports(inventory: &Inventory) -> Vec<(&RdmaDevice, &Port)> {
     let ports = inventory.rdma.iter().flat_map(|d| d.ports.iter().map(move |port| (d, port)));
     let mut ports: Vec<_> = ports.collect();
     ports.sort_by_key(|(device, port)| {
@@ -266,7 +266,7 @@ pub(crate) fn distance(
 }
 
 /// Parses a rate such as `56 Gb/sec (4X FDR)` into Mb/s.
-fn megabits(rate: &str) -> Option<u32> {
+pub(crate) fn megabits(rate: &str) -> Option<u32> {
     let (number, _) = rate.split_once(" Gb/sec")?;
     let (whole, tenths) = number.split_once('.').unwrap_or((number, "0"));
     let whole = whole.parse::<u32>().ok()?.checked_mul(1000)?;

@@ -20,7 +20,7 @@ use crate::job::apps::AppSpec;
 use crate::job::options::Show;
 use crate::plan::map::RankMap;
 use crate::plan::placement_line;
-use crate::run::rendezvous::Joined;
+use crate::run::show::ShownPlan;
 use rlaunch_bootstrap::env::redacted_value;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::WorkingDir;
@@ -35,6 +35,11 @@ use std::ffi::{OsStr, OsString};
 /// Prints the job without connecting to any host. The output depends only on the command line and on the
 /// files and environment of this machine.
 pub(crate) fn offline(job: &JobSpec) -> Result<Exit, Failed> {
+    if job.show.contains(&Show::PlacementPicture) {
+        let message = "--show placement=svg draws the hosts' devices, but --dry-run=offline asks no host for them";
+        let hint = "--dry-run without a value connects to the hosts, and starts no rank";
+        return Err(Failed::new(Exit::USAGE, message).hint(Some(hint)));
+    }
     let known = !job.has_slots_from_gpus();
     let map = known.then(|| job.map_ranks()).transpose();
     let map = map.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
@@ -46,11 +51,15 @@ pub(crate) fn offline(job: &JobSpec) -> Result<Exit, Failed> {
 }
 
 /// Describes a job after its hosts were connected: the lines that programs can parse, the placement, the
-/// variables of ranks, and what `--show` asks for.
-pub(crate) fn text(job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
+/// variables of ranks, and what `--show` asks for. If that is a picture, there is nothing else.
+pub(crate) fn text(plan: &ShownPlan<'_>) -> String {
     const ALWAYS: [Show; 2] = [Show::Placement, Show::Env];
+    let ShownPlan { job, map, .. } = *plan;
+    if job.show.contains(&Show::PlacementPicture) {
+        return job.show.iter().map(|show| show.text(plan)).collect();
+    }
     let more = job.show.iter().filter(|show| !ALWAYS.contains(show));
-    let parts = ALWAYS.iter().chain(more).map(|show| show.text(job, map, joined));
+    let parts = ALWAYS.iter().chain(more).map(|show| show.text(plan));
     std::iter::once(program_lines(job, Some(map))).chain(parts).collect::<Vec<_>>().join("\n")
 }
 

@@ -147,7 +147,7 @@ async fn start_ranks(
     }
     let prepared = job.phase("prepare", nodes.prepare(job, &map)).await?;
     let joined = job.phase("join", nodes.join(job, &map, &prepared)).await?;
-    show::print(job, &map, &joined).await;
+    show::print(job, &map, &prepared.inventories, &joined).await;
     if job.dry_run.is_some() {
         return Ok(None);
     }

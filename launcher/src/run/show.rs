@@ -9,6 +9,7 @@ use crate::job::options::{Show, ShowFormat};
 use crate::plan::env::{Variable, process_manager};
 use crate::plan::map::{MappedNode, RankMap};
 use crate::plan::mesh;
+use crate::plan::picture;
 use crate::plan::rank_config::RankConfig;
 use crate::plan::table;
 use crate::run::dry_run;
@@ -16,6 +17,7 @@ use crate::run::record::RankPlace;
 use crate::run::rendezvous::Joined;
 use rlaunch_bootstrap::env::{self as names, redacted_value};
 use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::library::PYTHON;
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
 use rlaunch_bootstrap::rank_table::{RankNic, RankTable};
@@ -27,10 +29,16 @@ use std::path::{Path, PathBuf};
 
 /// Prints to stdout what `--show` or `--dry-run` asks for, before ranks write to stdout. Waits until a slow
 /// reader has taken all of it. Cancel-safe.
-pub(crate) async fn print(job: &JobSpec, map: &RankMap, joined: &Joined) {
+pub(crate) async fn print(
+    job: &JobSpec,
+    map: &RankMap,
+    inventories: &[Inventory],
+    joined: &Joined,
+) {
+    let plan = ShownPlan { job, map, inventories, joined };
     let text = match job.dry_run {
-        Some(_) => dry_run::text(job, map, joined),
-        None => job.show.iter().map(|show| show.text(job, map, joined)).collect(),
+        Some(_) => dry_run::text(&plan),
+        None => job.show.iter().map(|show| show.text(&plan)).collect(),
     };
     if text.is_empty() {
         return;
@@ -38,10 +46,27 @@ pub(crate) async fn print(job: &JobSpec, map: &RankMap, joined: &Joined) {
     drop(tokio::task::spawn_blocking(move || stdout::print(&text)).await);
 }
 
+/// Job whose decisions are shown.
+#[derive(Clone, Copy)]
+pub(crate) struct ShownPlan<'a> {
+    pub(crate) job: &'a JobSpec,
+    pub(crate) map: &'a RankMap,
+    /// Inventories by node.
+    pub(crate) inventories: &'a [Inventory],
+    pub(crate) joined: &'a Joined,
+}
+
 impl Show {
-    pub(crate) fn text(self, job: &JobSpec, map: &RankMap, joined: &Joined) -> String {
+    pub(crate) fn text(self, plan: &ShownPlan<'_>) -> String {
+        let ShownPlan { job, map, inventories, joined } = *plan;
         match self {
             Show::Placement => placement(map, &joined.rank_configs, &joined.table),
+            Show::PlacementPicture => {
+                let (configs, table) = (&joined.rank_configs, &joined.table);
+                let picture = picture::placement(map, inventories, configs, table);
+                let drawn = rlaunch_plot::svg(&[&picture]);
+                drawn.unwrap_or_else(|error| format!("{error}\n"))
+            }
             Show::Env => {
                 let mut rows = vec![columns::row(["rank", "host", "variable", "why"])];
                 let variables = variables(job, map, &joined.rank_configs, &joined.libraries);
@@ -233,6 +258,8 @@ mod tests {
         assert_eq!("rank-table=json".parse(), Ok(Show::RankTable(ShowFormat::Json)));
         assert_eq!("mesh=json".parse(), Ok(Show::Mesh(ShowFormat::Json)));
         assert_eq!("placement".parse(), Ok(Show::Placement));
+        assert_eq!("placement=svg".parse(), Ok(Show::PlacementPicture));
+        assert!("placement=json".parse::<Show>().is_err());
         assert!("rank-table=xml".parse::<Show>().is_err());
         assert!("".parse::<Show>().is_err());
     }

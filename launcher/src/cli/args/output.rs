@@ -70,12 +70,15 @@ pub(crate) struct OutputArgs {
     )]
     pub(crate) dry_run: Option<DryRun>,
 
-    /// Explain, before ranks start: placement, env, mesh[=json] or rank-table[=json]; repeats add up
+    /// Explain, before ranks start: placement[=svg], env, mesh[=json] or rank-table[=json]; repeats add up
     ///
     /// placement: the host and CPUs of each rank, and why; env: the variables that rlaunch sets, and why; mesh:
     /// the ports by which ranks of different hosts reach each other; rank-table: all of it, for programs.
+    ///
+    /// placement=svg is a picture of the hosts with the CPUs, the GPU and the ports of each rank, on stdout. With
+    /// --dry-run nothing else is there: rlaunch --dry-run --show placement=svg -H a,b python3 train.py > job.svg
     #[arg(
-        long, value_name = "WHAT[=json]", action = ArgAction::Append, help_heading = "Output"
+        long, value_name = "WHAT[=FORMAT]", action = ArgAction::Append, help_heading = "Output"
     )]
     pub(crate) show: Vec<Show>,
 }

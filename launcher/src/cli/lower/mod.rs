@@ -71,8 +71,8 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         after: Vec::new(),
         templates: Vec::new(),
     };
-    let preloaded = args.environment.preload;
-    let (apps, preloaded) = apps::lower(first, &args.application, preloaded, programs, script)?;
+    let (apps, preloaded) =
+        apps::lower(first, &args.application, args.environment.preload, programs, script)?;
     apps::check_slots(&apps, &hosts)?;
     let (output, termination) = (args.output, args.termination);
     let is_dry = output.dry_run.is_some();
@@ -110,10 +110,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         connect,
         events: output.events,
         is_recorded: !output.no_record && !is_dry,
-        rank_stdout: match args.ranks_to_stderr {
-            true => RankStdout::Stderr,
-            false => RankStdout::Stdout,
-        },
+        rank_stdout: if args.ranks_to_stderr { RankStdout::Stderr } else { RankStdout::Stdout },
     })
 }
 

@@ -24,6 +24,7 @@ use crate::cli::args::{
 };
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
+use crate::commands::plot_file;
 use crate::connect::agent::store;
 use crate::job::JobSpec;
 use clap::{ArgMatches, Command, FromArgMatches, Parser, ValueEnum};
@@ -369,7 +370,7 @@ pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exi
     let typed = std::env::args_os().collect();
     let job = lower::job_or_fail(JobArgs { typed, ..args }, &line.config)?;
     check_ranks(&job, benchmark)?;
-    prepare(results.plot.as_ref())?;
+    plot_file::prepare(results.plot.as_ref())?;
     let (mut table, json) = (Table::new(results.report), results.json);
     let measured = records::run(job, move |record, facts| {
         let lines = table.lines(record, facts).filter(|_| !json);
@@ -405,17 +406,10 @@ impl ResultArgs {
         stdout::print(&text);
         if let Some(file) = self.plot.as_ref().filter(|_| complete) {
             let curves = summary.curves(self.report, earlier);
-            let drawn = file.write(&curves.title, &[&curves]);
-            drawn.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
+            plot_file::write(file, &curves.title, &[&curves])?;
         }
         Ok(())
     }
-}
-
-/// Makes sure that the file for a picture can be written, before hosts are made busy.
-fn prepare(plot: Option<&PlotFile>) -> Result<(), Failed> {
-    let prepared = plot.map_or(Ok(()), PlotFile::prepare);
-    prepared.map_err(|error| Failed::from_error(Exit::FILES, &error))
 }
 
 /// Finds the program that measures, which comes with rlaunch.

@@ -295,6 +295,7 @@ impl Summary<'_> {
             is_logarithmic: is_time,
             series: own.into_iter().chain(earlier).filter(has_points).collect(),
             limits: limit.into_iter().filter(|_| !is_time).collect(),
+            ..Curves::default()
         }
     }
 }

@@ -10,8 +10,10 @@
 //! | `speed`, `scaling` | images per second of a run; runs of different sizes compared |
 //! | `nccl_tests` | checks of nccl-tests' tables |
 //! | `networks` | networks that NCCL used |
+//! | `curves` | rates over steps as a picture |
 //! | `text` | the report for people |
 
+mod curves;
 mod input;
 pub(crate) mod log_metrics;
 pub(crate) mod nccl_tests;
@@ -23,6 +25,7 @@ mod text;
 pub(crate) use scaling::{Run, Scaling};
 pub(crate) use text::scaling_table;
 
+use super::plot_file;
 use crate::run::record::JobRecord;
 use crate::run::record::store::RecordStore;
 use clap::Parser;
@@ -33,6 +36,9 @@ use networks::RankNetwork;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
+use rlaunch_plot::Picture;
+use rlaunch_plot::curves::Curves;
+use rlaunch_plot::file::PlotFile;
 use serde::Serialize;
 use speed::Speed;
 use std::ffi::OsString;
@@ -56,11 +62,18 @@ Examples:
   rlaunch report 0199f3a2c4d1          another job, by its id or the beginning of it
   rlaunch report train.log             output of any launcher's job
   rlaunch report np1.log np4.log       two runs compared
+  rlaunch report np1.log np4.log --plot runs.svg   and their images/s over steps, in one picture
   mpirun … | rlaunch report -          output of another program")]
 pub(crate) struct ReportArgs {
     /// Files with output, `-` for standard input, `last` for the last job, or ids of jobs
     #[arg(value_name = "FILE|JOB|last|-", required = true)]
     pub(crate) sources: Vec<OsString>,
+
+    /// Draw images/s over steps, a curve for each run; .svg, .png or .html
+    ///
+    /// Of a single run, the rates of its ranks are drawn below. Bus bandwidths of nccl-tests are drawn over sizes.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PlotFile>,
 
     /// Print everything as JSON
     #[arg(long)]
@@ -182,12 +195,14 @@ struct Report {
 /// Reads all inputs and prints the report.
 pub(super) fn run(args: &ReportArgs) -> Result<Exit, Failed> {
     let failed = |error: InputError| Failed::from_error(Exit::FILES, &error).hint(error.hint());
+    plot_file::prepare(args.plot.as_ref())?;
     let inputs: Result<Vec<ReportInput>, InputError> =
         args.sources.iter().map(|source| ReportInput::read(source)).collect();
     let inputs = inputs.map_err(failed)?;
     if let Some(empty) = inputs.iter().find(|input| input.metrics.is_empty()) {
         return Err(failed(InputError::NoFigures(empty.name.clone())));
     }
+    let curves = args.plot.as_ref().map(|_| curves::pictures(&inputs)).unwrap_or_default();
     let program = inputs.iter().find_map(|input| Some(input.job.as_ref()?.program.clone()));
     let reports: Vec<SourceReport> = inputs.into_iter().map(SourceReport::new).collect();
     let mut runs: Vec<Run> = reports.iter().filter_map(SourceReport::run).collect();
@@ -197,6 +212,23 @@ pub(super) fn run(args: &ReportArgs) -> Result<Exit, Failed> {
     }
     let report = Report { v: VERSION, scaling: Scaling::between_sizes(runs), reports };
     print(&report, args.json)?;
+    match &args.plot {
+        Some(file) => draw(file, &curves, &report),
+        None => Ok(Exit::SUCCESS),
+    }
+}
+
+fn draw(file: &PlotFile, curves: &[Curves], report: &Report) -> Result<Exit, Failed> {
+    let sources: Vec<&str> = report.reports.iter().map(|one| one.source.as_str()).collect();
+    let sources = rlaunch_console::text::list(&sources);
+    if curves.is_empty() {
+        let message =
+            format!("cannot draw {}: no rates over steps in {sources}", file.path().display());
+        let hint = "lines of tf_cnn_benchmarks, of Horovod's synthetic benchmarks and tables of nccl-tests can be drawn";
+        return Err(Failed::new(Exit::FILES, message).hint(Some(hint)));
+    }
+    let pictures: Vec<&dyn Picture> = curves.iter().map(|one| one as &dyn Picture).collect();
+    plot_file::write(file, &format!("report on {sources}"), &pictures)?;
     Ok(Exit::SUCCESS)
 }
 

@@ -2,8 +2,12 @@
 //! output must have findings.
 
 use super::input::ReportInput;
-use super::{FindingKind, Report, Run, Scaling, SourceReport, VERSION, text};
+use super::{
+    FindingKind, Report, ReportArgs, Run, Scaling, SourceReport, VERSION, curves, run, text,
+};
 use crate::goldens::is_golden;
+use clap::Parser;
+use rlaunch_plot::curves::Axis;
 use std::path::Path;
 
 fn fixture(name: &str) -> SourceReport {
@@ -157,4 +161,115 @@ fn programs_can_read_it() {
     assert_eq!(speed["printed_totals"][0], 8400.46);
     assert_eq!(speed["total"], serde_json::Value::Null);
     assert_eq!(json["reports"][0]["remarks"][1]["kind"], "sum_differs");
+}
+
+fn input(name: &str) -> ReportInput {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
+    ReportInput::from_text(name, &std::fs::read_to_string(path).unwrap())
+}
+
+#[test]
+fn several_runs_are_curves_of_one_picture() {
+    let pictures = curves::pictures(&[input("tf-cnn-1.log"), input("tf-cnn-4.log")]);
+    assert_eq!(pictures.len(), 1);
+    let picture = &pictures[0];
+    assert_eq!((picture.axis, picture.unit.as_str()), (Axis::Steps, "images/s"));
+    let [one, four] = &picture.series[..] else { panic!("{picture:?}") };
+    assert_eq!(
+        (one.0.as_str(), four.0.as_str()),
+        ("tf-cnn-1.log: 1 rank", "tf-cnn-4.log: 4 ranks")
+    );
+    assert_eq!((one.1.len(), one.1[0]), (11, (1.0, 512.1)));
+    assert_eq!(four.1.last().map(|(step, rate)| (*step, rate.round())), Some((100.0, 1992.0)));
+}
+
+#[test]
+fn ranks_of_a_single_run_have_curves_too() {
+    let pictures = curves::pictures(&[input("tf-cnn-4.log")]);
+    let names: Vec<&str> = pictures[1].series.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, ["rank 0", "rank 1", "rank 2", "rank 3"]);
+    // Lines without tags of ranks are summed up by their steps.
+    let untagged = curves::pictures(&[input("guide-tf-cnn.log")]);
+    assert_eq!(untagged.len(), 1);
+    assert_eq!(untagged[0].series[0].1[0], (1.0, 2100.6 + 2100.8 + 2100.2 + 2100.8));
+}
+
+#[test]
+fn many_ranks_are_a_range() {
+    let mut log = String::new();
+    for rank in 0..9 {
+        for step in [1, 10] {
+            let rate = 100 + rank;
+            log += &format!("[{rank},a] {step} images/sec: {rate} +/- 0 (jitter = 0) 7\n");
+        }
+    }
+    let pictures = curves::pictures(&[ReportInput::from_text("x.log", &log)]);
+    assert_eq!(pictures[0].series[0].1[1], (10.0, 936.0));
+    let ranks: Vec<(&str, f64)> =
+        pictures[1].series.iter().map(|(name, points)| (name.as_str(), points[0].1)).collect();
+    let wanted = [("fastest rank", 108.0), ("middle of all ranks", 104.0), ("slowest rank", 100.0)];
+    assert_eq!(ranks, wanted);
+}
+
+#[test]
+fn a_step_that_ranks_repeat_or_miss_is_not_counted_twice() {
+    let line = |rank: u32, step: u32, rate: u32| {
+        format!("[{rank},a] {step} images/sec: {rate} +/- 0 (jitter = 0) 7\n")
+    };
+    let log = [line(0, 1, 10), line(1, 1, 20), line(0, 10, 11), line(0, 1, 30), line(1, 20, 1)];
+    let pictures = curves::pictures(&[ReportInput::from_text("x.log", &log.concat())]);
+    assert_eq!(pictures[0].series[0].1, [(1.0, 50.0)]);
+}
+
+#[test]
+fn devices_of_horovod_are_multiplied() {
+    let pictures = curves::pictures(&[input("horovod-nccl.log")]);
+    assert_eq!(pictures[0].series[0].0, "horovod-nccl.log: 2 devices");
+    assert_eq!(pictures[0].series[0].1[0], (0.0, 582.8));
+}
+
+#[test]
+fn bandwidths_of_nccl_tests_are_drawn_over_sizes() {
+    let pictures = curves::pictures(&[input("nccl-tests.log")]);
+    assert_eq!(pictures.len(), 1);
+    assert_eq!((pictures[0].axis, pictures[0].unit.as_str()), (Axis::Sizes, "GB/s"));
+    assert!(pictures[0].series[0].1.len() > 1, "{pictures:?}");
+}
+
+#[test]
+fn reports_are_drawn_in_each_format() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
+    for (ending, begins) in [("svg", "<svg "), ("png", "\u{fffd}PNG"), ("html", "<!DOCTYPE html>")]
+    {
+        let path = directory.path().join(format!("runs.{ending}"));
+        let words = [log("tf-cnn-1.log"), log("tf-cnn-4.log"), "--plot".into(), path.clone()];
+        let words = words.map(std::path::PathBuf::into_os_string);
+        let args = ReportArgs::try_parse_from(std::iter::once("report".into()).chain(words));
+        run(&args.unwrap()).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(text.starts_with(begins), "{ending}");
+        if ending != "png" {
+            assert!(
+                text.contains("tf-cnn-4.log: 4 ranks") && text.contains("images/s"),
+                "{ending}"
+            );
+        }
+    }
+    let bad = ReportArgs::try_parse_from(["report", "x.log", "--plot", "runs.pdf"]).unwrap_err();
+    assert!(bad.to_string().contains(".svg, .png or .html"), "{bad}");
+}
+
+#[test]
+fn a_log_without_rates_is_not_drawn() {
+    let directory = tempfile::tempdir().unwrap();
+    let log = directory.path().join("nccl.log");
+    std::fs::write(&log, "[0,a] h:1:2 [0] NCCL INFO Using network Socket\n").unwrap();
+    let picture = directory.path().join("x.svg");
+    let words = ["report".into(), log.into_os_string(), "--plot".into(), picture.clone().into()];
+    let words: [std::ffi::OsString; 4] = words;
+    let failed = run(&ReportArgs::try_parse_from(words).unwrap()).unwrap_err();
+    assert!(failed.message.contains("no rates over steps"), "{}", failed.message);
+    assert!(!picture.exists());
 }

@@ -8,10 +8,11 @@ mod caps;
 mod gids;
 mod tree;
 
-use super::{agent_query, capture};
+use super::{agent_query, capture, plot_file};
 use crate::cli::args::{ConnectArgs, HostListArgs};
 use crate::cli::command_line::CommandLine;
 use crate::hosts::Host;
+use crate::plan::picture;
 use crate::plan::selection::{self, Addressing};
 use crate::run::container_check;
 use clap::Parser;
@@ -23,6 +24,7 @@ use rlaunch_console::columns::{self, row};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use rlaunch_console::{stdout, text};
+use rlaunch_plot::file::PlotFile;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -42,6 +44,7 @@ Examples:
   rlaunch topo -H a,b --gids      their GID tables
   rlaunch topo -H a --tree        a tree of bridges, GPUs and NICs
   rlaunch topo -H a --json        everything, for programs
+  rlaunch topo -H a,b --plot hw.svg  hosts, devices and networks as a picture
   rlaunch topo --from x.tar       hosts that rlaunch capture has recorded")]
 pub(crate) struct TopoArgs {
     #[command(flatten)]
@@ -67,6 +70,12 @@ pub(crate) struct TopoArgs {
     #[arg(long, group = "format")]
     pub(crate) json: bool,
 
+    /// Draw NUMA nodes, GPUs, network ports, and the networks between hosts; .svg, .png or .html
+    ///
+    /// Up to 16 hosts are drawn one by one; of more, hosts that are alike are drawn as one.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PlotFile>,
+
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
 }
@@ -86,6 +95,8 @@ pub(super) async fn run(args: TopoArgs, line: &CommandLine) -> Result<Exit, Fail
         TopoArgs { caps: true, .. } => caps::format,
         _ => overview,
     };
+    let plot = args.plot.clone();
+    plot_file::prepare(plot.as_ref())?;
     let answers = match &args.from {
         Some(archive) => query_recording(archive, &args.connect).await?,
         None => {
@@ -93,12 +104,15 @@ pub(super) async fn run(args: TopoArgs, line: &CommandLine) -> Result<Exit, Fail
             agent_query::query_hosts(&args.hosts, args.connect, &line.config, words).await?
         }
     };
-    let (mut hosts, mut failures) = (Vec::new(), Vec::new());
+    let (mut hosts, mut failures, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     for (host, answer) in answers {
         let host = host.to_string();
         match answer.and_then(|answer| agent_query::decode(&answer, &host)) {
             Ok(inventory) => hosts.push((host, inventory)),
-            Err(failed) => failures.push(failed),
+            Err(failed) => {
+                failures.push(failed);
+                missing.push(host);
+            }
         }
     }
     let text = match args.json {
@@ -106,6 +120,12 @@ pub(super) async fn run(args: TopoArgs, line: &CommandLine) -> Result<Exit, Fail
         false => hosts.iter().map(|(host, inventory)| format_host(host, inventory)).collect(),
     };
     stdout::print(&text);
+    if let Some(file) = plot.filter(|_| !hosts.is_empty()) {
+        let (names, inventories): (Vec<String>, Vec<Inventory>) = hosts.into_iter().unzip();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let topology = picture::hardware(&names, &inventories, &missing);
+        plot_file::write(&file, &topology.title, &[&topology])?;
+    }
     agent_query::conclude(failures)
 }
 

@@ -306,6 +306,15 @@ fn ranks_that_follow_each_other_are_taken_together() {
 }
 
 #[test]
+fn a_picture_needs_the_hosts() {
+    let words =
+        ["rlaunch", "--dry-run=offline", "--show", "placement=svg", "-H", "nosuchhost", "true"];
+    let failed = offline(&lowered(line(&words))).unwrap_err();
+    assert_eq!(failed.exit, Exit::USAGE);
+    assert!(failed.message.contains("asks no host"), "{}", failed.message);
+}
+
+#[test]
 fn mistakes_are_those_of_a_job() {
     let words = ["rlaunch", "--dry-run=offline", "-H", "a", "-np", "3", "true"];
     let failed = offline(&lowered(line(&words))).unwrap_err();

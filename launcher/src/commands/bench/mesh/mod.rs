@@ -14,6 +14,7 @@ use super::{MeasurementArgs, Unit, measuring_job, measuring_program, records};
 use crate::cli::args::{JobArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
+use crate::commands::plot_file;
 use crate::plan::map::MapBy;
 use clap::Parser;
 use report::MeshReport;
@@ -100,7 +101,7 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
         let message = "rlaunch bench mesh is between hosts, but there is 1";
         return Err(Failed::new(Exit::USAGE, message).hint(Some("-H a,b,c for three hosts")));
     }
-    super::prepare(plot.as_ref())?;
+    plot_file::prepare(plot.as_ref())?;
     let measured = records::run(job, |_, _| Ok(())).await?;
     let matrix = measured.reader.records.iter().find_map(|record| match record {
         BenchRecord::Matrix(matrix) => Some(matrix),
@@ -117,8 +118,7 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
         if let Some(file) = plot {
             let maps = text::heat_maps(&report, unit);
             let title = format!("mesh: {}", text::title(&report));
-            let drawn = file.write(&title, &[&maps[0], &maps[1]]);
-            drawn.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
+            plot_file::write(&file, &title, &[&maps[0], &maps[1]])?;
         }
     }
     measured.ended

@@ -21,6 +21,7 @@ use super::{MeasurementArgs, ResultArgs, known_ranks, parse_size, records};
 use crate::cli::args::{EnvironmentArgs, JobArgs, ProcessArgs, TerminationArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
+use crate::commands::plot_file;
 use crate::job::JobSpec;
 use clap::Parser;
 use reading::ProgramReader;
@@ -206,7 +207,7 @@ async fn run(
     let mut job = lower::job_or_fail(JobArgs { typed, ..job }, &line.config)?;
     let is_searched = search(&mut job, suite, &program);
     check_ranks(&job, test)?;
-    super::prepare(results.plot.as_ref())?;
+    plot_file::prepare(results.plot.as_ref())?;
     let reader = ProgramReader::new((suite, test), &program, &results);
     let measured = records::run_lines(job, reader).await?;
     let summary = measured.facts().and_then(|facts| measured.reader.summary(facts));

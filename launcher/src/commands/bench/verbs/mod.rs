@@ -9,12 +9,12 @@ mod perftest;
 mod table;
 
 use super::{
-    MeasurementArgs, Sizes, Unit, measuring_job, measuring_program, prepare, records,
-    verb_and_count,
+    MeasurementArgs, Sizes, Unit, measuring_job, measuring_program, records, verb_and_count,
 };
 use crate::cli::args::{JobArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
+use crate::commands::plot_file;
 use crate::plan::map::MapBy;
 use crate::plan::options::Transport;
 use clap::{Args, Command, FromArgMatches, Parser, ValueEnum};
@@ -229,7 +229,7 @@ pub(super) async fn run(
         let hint = "-H a,b for two hosts; rlaunch bench mesh measures all pairs of more";
         return Err(Failed::new(Exit::USAGE, message).hint(Some(hint)));
     }
-    prepare(args.plot.as_ref())?;
+    plot_file::prepare(args.plot.as_ref())?;
     let is_shown = !args.json && !args.perftest;
     let table = VerbsTable::new(args.report, args.distribution);
     let measured = records::run(job, move |record, facts| {
@@ -247,8 +247,7 @@ pub(super) async fn run(
         });
         if let Some(file) = args.plot.filter(|_| measured.ended.is_ok()) {
             let curves = summary.curves(args.report);
-            let drawn = file.write(&curves.title, &[&curves]);
-            drawn.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
+            plot_file::write(&file, &curves.title, &[&curves])?;
         }
     }
     measured.ended

@@ -247,6 +247,7 @@ impl<'a> VerbsSummary<'a> {
             is_logarithmic: is_time,
             series,
             limits: limit.into_iter().filter(|_| !is_time).collect(),
+            ..Curves::default()
         }
     }
 }

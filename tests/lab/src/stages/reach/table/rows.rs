@@ -289,6 +289,7 @@ pub(super) const ROWS: &[Coverage] = &[
     Coverage {
         sources: &[
             "launcher/src/commands/topo/",
+            "launcher/src/plan/picture/",
             "launcher/src/commands/capture.rs",
             "launcher/src/commands/agent_query.rs",
             "worker/src/node/inventory/",
@@ -435,6 +436,7 @@ pub(super) const ROWS: &[Coverage] = &[
             "launcher/src/commands/bench/table.rs",
             "launcher/src/commands/bench/verbs/",
             "launcher/plot/",
+            "launcher/src/commands/plot_file.rs",
             "launcher/schemas/",
             "launcher/src/plan/limit.rs",
             "worker/comm/bench/",

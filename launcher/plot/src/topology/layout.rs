@@ -1,0 +1,152 @@
+//! Layout of the whole picture: one or two columns of hosts, the networks' lines beside them, the legend
+//! below.
+
+use super::Topology;
+use super::host_box::{Columns, HostLayout, Side, Tap};
+use super::legend;
+use super::shapes::{Shape, TextSize, text_width};
+use super::tracks::Tracks;
+use std::collections::BTreeMap;
+
+/// Space around the picture.
+const MARGIN: i32 = 16;
+/// Height of the title.
+const TITLE: i32 = 36;
+/// Distance between two hosts below each other.
+const HOST_GAP: i32 = 14;
+/// Distance from a host to the first of the networks' lines.
+const PINS: i32 = 42;
+/// Distance between two tracks.
+const TRACK: i32 = 14;
+/// Width of the smallest picture.
+const MIN_WIDTH: i32 = 560;
+
+/// Shapes of a picture, and its size in pixels.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Layout {
+    pub(super) width: i32,
+    pub(super) height: i32,
+    pub(super) shapes: Vec<Shape>,
+}
+
+impl Layout {
+    pub(super) fn new(topology: &Topology) -> Layout {
+        let one = Layout::with_columns(topology, 1);
+        if topology.hosts.len() < 2 {
+            return one;
+        }
+        let two = Layout::with_columns(topology, 2);
+        if two.page() < one.page() { two } else { one }
+    }
+
+    /// Returns a measure of the page that the picture needs, of the proportions of A4: the smaller, the larger are
+    /// its letters in print.
+    fn page(&self) -> i32 {
+        (self.width * 297).max(self.height * 210)
+    }
+
+    fn with_columns(topology: &Topology, count: usize) -> Layout {
+        let columns = Columns::new(topology);
+        let hosts = HostsLayout::new(topology, &columns, count, 0);
+        let tracks = Tracks::new(&spans(&hosts.taps));
+        let lines = if tracks.count > 0 { width_of(tracks.count) } else { HOST_GAP };
+        let right = MARGIN + columns.host_width() + lines;
+        // The second column begins where the lines end, which depends on their number.
+        let HostsLayout { mut shapes, taps, bottom } =
+            HostsLayout::new(topology, &columns, count, right);
+        draw_lines(&taps, &tracks, MARGIN + columns.host_width() + PINS, &mut shapes);
+        let end = if count > 1 { right + columns.host_width() } else { right };
+        let title = text_width(&topology.title, TextSize::Title) + 2 * MARGIN;
+        let width = (end + MARGIN).max(MIN_WIDTH).max(title);
+        let room = width - 2 * MARGIN;
+        shapes.push(Shape::text(MARGIN, 22, &topology.title, TextSize::Title, room));
+        let legend = legend::add(topology, &tracks, (MARGIN, bottom + 12), room, &mut shapes);
+        Layout { width, height: legend + MARGIN, shapes }
+    }
+}
+
+/// Returns the width of the space between a host and what is behind the lines of networks.
+fn width_of(tracks: usize) -> i32 {
+    2 * PINS + (i32::try_from(tracks).unwrap_or(1) - 1) * TRACK
+}
+
+/// Shapes of all hosts.
+struct HostsLayout {
+    shapes: Vec<Shape>,
+    taps: Vec<Tap>,
+    bottom: i32,
+}
+
+impl HostsLayout {
+    /// Places hosts in one or two columns, of which the second begins at `right`.
+    fn new(topology: &Topology, columns: &Columns, count: usize, right: i32) -> HostsLayout {
+        let (mut shapes, mut taps) = (Vec::new(), Vec::new());
+        let first = first_column(topology, columns, count);
+        let mut bottom = TITLE;
+        let has_two = first < topology.hosts.len();
+        for (hosts, left, side) in [
+            (&topology.hosts[..first], MARGIN, Side::Left { is_only: !has_two }),
+            (&topology.hosts[first..], right, Side::Right),
+        ] {
+            let mut top = TITLE;
+            for host in hosts {
+                let end = HostLayout::add(host, (left, top), side, columns, &mut shapes, &mut taps);
+                bottom = bottom.max(end);
+                top = end + HOST_GAP;
+            }
+        }
+        HostsLayout { shapes, taps, bottom }
+    }
+}
+
+/// Returns the number of hosts in the first of `count` columns, by which both get about the same height.
+fn first_column(topology: &Topology, columns: &Columns, count: usize) -> usize {
+    let height = |host| {
+        let (mut shapes, mut taps) = (Vec::new(), Vec::new());
+        HostLayout::add(host, (0, 0), Side::Right, columns, &mut shapes, &mut taps) + HOST_GAP
+    };
+    if count < 2 {
+        return topology.hosts.len();
+    }
+    let heights: Vec<i32> = topology.hosts.iter().map(height).collect();
+    let half = heights.iter().sum::<i32>() / 2;
+    let ends = heights.iter().scan(0, |end, height| {
+        *end += height;
+        Some(*end)
+    });
+    // A host that lies across the middle is in the column where more of it is.
+    let ends: Vec<i32> = ends.collect();
+    let starts = std::iter::once(&0).chain(&ends);
+    let before = starts.zip(&ends).filter(|(start, end)| i32::midpoint(**start, **end) <= half);
+    before.count().clamp(1, topology.hosts.len().max(2) - 1)
+}
+
+/// Returns the first and the last row of each network.
+fn spans(taps: &[Tap]) -> BTreeMap<usize, (i32, i32)> {
+    let mut spans = BTreeMap::new();
+    for Tap { network, at: (_, y) } in taps {
+        let (first, last) = spans.entry(*network).or_insert((*y, *y));
+        (*first, *last) = ((*first).min(*y), (*last).max(*y));
+    }
+    spans
+}
+
+/// Draws lines from ports to the networks' tracks, of which the first is at `left`.
+fn draw_lines(taps: &[Tap], tracks: &Tracks, left: i32, shapes: &mut Vec<Shape>) {
+    let place = |network: usize| {
+        let track = tracks.track_of(network)?;
+        Some(left + i32::try_from(track).unwrap_or(0) * TRACK)
+    };
+    for (network, (first, last)) in spans(taps) {
+        if let Some(x) = place(network).filter(|_| first < last) {
+            shapes.push(Shape::Line { from: (x, first), to: (x, last), network });
+        }
+    }
+    for Tap { network, at } in taps {
+        if let Some(x) = place(*network) {
+            let at_track = (x, at.1);
+            shapes.push(Shape::Line { from: *at, to: at_track, network: *network });
+            shapes.push(Shape::Dot { at: at_track, network: *network });
+        }
+    }
+}
