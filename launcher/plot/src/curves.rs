@@ -226,7 +226,7 @@ impl Picture for Curves {
             return Err(DrawError("sizes and values have to be above 0".to_owned()));
         }
         let up = match (self.is_logarithmic, self.is_close) {
-            (true, _) => [least / 1.5, most * 1.5],
+            (true, _) => decades(least, most),
             (false, true) => {
                 // Equal values have a range too.
                 let margin = ((most - least) / 4.0).max(most.abs() / 1e3).max(f64::MIN_POSITIVE);
@@ -257,6 +257,14 @@ impl Picture for Curves {
             }
         }
     }
+}
+
+/// Returns the powers of ten around positive values: a logarithmic axis has labels at these alone.
+fn decades(least: f64, most: f64) -> [f64; 2] {
+    let (first, last) = (least.log10().floor(), most.log10().ceil());
+    let last = if last > first { last } else { first + 1.0 };
+    // A power of ten that is rounded must not fall off the axis.
+    [10_f64.powf(first) * 0.999, 10_f64.powf(last) * 1.001]
 }
 
 /// Formats a size in bytes as `512`, `64K` or `4M`.
@@ -359,5 +367,19 @@ mod tests {
         let curves =
             Curves { is_logarithmic: true, unit: "us".into(), series, ..Curves::default() };
         assert!(crate::svg(&[&curves]).is_ok());
+    }
+
+    #[test]
+    fn times_of_less_than_a_decade_have_labels() {
+        let has_labels = |least: f64, most: f64, labels: &[&str]| {
+            let series = vec![("lat".to_owned(), vec![(8.0, least), (1024.0, most)])];
+            let curves =
+                Curves { is_logarithmic: true, unit: "us".into(), series, ..Curves::default() };
+            let svg = crate::svg(&[&curves]).unwrap();
+            labels.iter().all(|label| svg.lines().any(|line| line.trim() == *label))
+        };
+        assert!(has_labels(0.12, 0.6, &["0.1", "1"]));
+        assert!(has_labels(1.0, 1.0, &["1", "10"]));
+        assert!(has_labels(0.5, 3.0, &["0.1", "1", "10"]));
     }
 }
