@@ -128,7 +128,10 @@ pub(crate) struct Supervisor<'a> {
     end_deadline: Option<Deadline>,
     suspension: Option<Suspension>,
     warned_of_mpi: bool,
-    /// Rank whose `MPI_Abort` ended the job, and the time at which that was received.
+    /// Ranks that have called `MPI_Abort`.
+    aborting_ranks: Vec<Rank>,
+    /// Rank whose `MPI_Abort` ended the job, and the time at which that was received. `None` if the program itself
+    /// called it, since then no other rank is the cause.
     mpi_aborted: Option<(Rank, Instant)>,
     exited: Exited,
     broken_edges: Option<BrokenEdges>,
@@ -179,6 +182,7 @@ impl<'a> Supervisor<'a> {
             end_deadline: None,
             suspension: None,
             warned_of_mpi: false,
+            aborting_ranks: Vec::new(),
             mpi_aborted: None,
             exited: Exited::default(),
             broken_edges: None,

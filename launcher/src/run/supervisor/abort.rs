@@ -8,6 +8,9 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use std::time::Instant;
 
+/// Beginning of the text with which MPICH reports an `MPI_Abort` of the program.
+const BY_PROGRAM: &str = "application called MPI_Abort";
+
 /// Request to end the job.
 pub(super) struct Abort {
     /// Rank that made the request; `None` if an agent did.
@@ -38,12 +41,17 @@ impl Abort {
         }
     }
 
+    /// Tells whether the program called `MPI_Abort`, as MPICH says, and not the library after an error. Open MPI does
+    /// not tell.
+    fn is_by_program(&self) -> bool {
+        self.text.trim_start().starts_with(BY_PROGRAM)
+    }
+
     /// Returns the lines of the reason, without those that only repeat that `MPI_Abort` was called: Open MPI
     /// gives `N/A` as the reason, and MPICH a sentence.
     fn reason(&self) -> impl Iterator<Item = &str> {
-        let says_more = |line: &&str| {
-            !line.is_empty() && *line != "N/A" && !line.starts_with("application called MPI_Abort")
-        };
+        let says_more =
+            |line: &&str| !line.is_empty() && *line != "N/A" && !line.starts_with(BY_PROGRAM);
         self.text.lines().map(str::trim_end).filter(says_more)
     }
 }
@@ -53,6 +61,8 @@ impl Supervisor<'_> {
     /// that exit as the reason.
     pub(super) fn on_abort(&mut self, now: Instant, host: &str, abort: &Abort) {
         let failed = abort.failed(host);
+        // A rank that aborts because another one has is not the cause, whenever its exit is reported.
+        self.aborting_ranks.extend(abort.code.and(abort.by));
         if self.is_ending() {
             let first = self.first_failure.first().map(|(exit, _)| exit.rank);
             if matches!(self.reason, Some(Reason::Rank)) && abort.by.is_some() && first == abort.by
@@ -61,7 +71,8 @@ impl Supervisor<'_> {
             }
             return;
         }
-        self.mpi_aborted = abort.code.and(abort.by).map(|rank| (rank, now));
+        let by_library = abort.code.and(abort.by).filter(|_| !abort.is_by_program());
+        self.mpi_aborted = by_library.map(|rank| (rank, now));
         let why = job_ending(failed.message.clone());
         self.end(now, Reason::Aborted(failed), why);
     }
@@ -73,6 +84,7 @@ impl Supervisor<'_> {
         let Some((rank, at)) = self.mpi_aborted else { return };
         if matches!(self.reason, Some(Reason::Aborted(_)))
             && exit.rank != rank
+            && !self.aborting_ranks.contains(&exit.rank)
             && exit.may_cause_abort(at)
         {
             self.first_failure.blame(exit);
