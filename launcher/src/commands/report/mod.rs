@@ -71,7 +71,7 @@ pub(crate) struct ReportArgs {
 
     /// Draw images/s over steps, a curve for each run; .svg, .png or .html
     ///
-    /// Of a single run, the rates of its ranks are drawn below. Bus bandwidths of nccl-tests are drawn over sizes.
+    /// Below a single run, the rates of its ranks are drawn. Bus bandwidths of nccl-tests are drawn over sizes.
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PlotFile>,
 

@@ -139,7 +139,7 @@ impl<'a> PicturedHosts<'a> {
             all.iter().map(|host| without_addresses(drawn(*host, true, &[]))).collect();
         let groups = alike::groups(&boxes);
         let (shown, left_out) = groups.split_at(groups.len().min(MAX_HOSTS));
-        // Of hosts that are alike, two stand for how all reach each other.
+        // Two of the hosts that are alike stand for how all reach each other.
         let peers: Vec<usize> =
             shown.iter().flat_map(|group| group.iter().take(2)).copied().collect();
         let hosts = shown.iter().map(|group| {
