@@ -9,8 +9,21 @@ use rlaunch_console::{log, messages, open_files};
 use std::process::ExitCode;
 use tokio::runtime::Runtime;
 
+/// Text for a command line without words.
+const FIRST_STEPS: &str = "\
+rlaunch starts one program on many hosts over SSH:
+  rlaunch -H host1,host2 hostname     a first job; `rlaunch hostname` runs it here
+  rlaunch ssh-setup -H host1,host2    install your key, if the hosts ask for a password
+  rlaunch self-test -H host1,host2    try what jobs use; `rlaunch doctor` says what is wrong
+  rlaunch -h                          options and verbs; `rlaunch help` lists topics
+";
+
 /// Reads the command line, runs the verb and returns the exit code of the process.
 pub fn main() -> ExitCode {
+    if std::env::args_os().len() < 2 {
+        FIRST_STEPS.lines().for_each(messages::line);
+        return Exit::USAGE.into();
+    }
     let (verb, line) = match Invocation::parse(std::env::args_os().collect()) {
         Ok(Invocation::Verb(verb, line)) => (verb, line),
         Ok(Invocation::RankCommand(words)) => return command::run(words.into_iter()),

@@ -30,7 +30,7 @@ mod ranks;
 use cleanup::{guardian, reap};
 use console::{errln, outln};
 use network::{cabling, callback};
-use node::{cache, diagnostics, inventory, login, verify};
+use node::{cache, cache_report, diagnostics, inventory, login, verify};
 use ranks::exec_rank;
 use rlaunch_bootstrap::client::command;
 use std::ffi::OsStr;
@@ -51,6 +51,7 @@ rlaunch-worker is the agent of rlaunch. `rlaunch` starts it on each host; it is 
   rlaunch-worker network [change]  find cables of this host, and give them addresses, as the
                                    launcher orders on stdin
   rlaunch-worker capture           record the files that inventory and diagnosis are read from
+  rlaunch-worker cache [clean]     list what this account keeps of rlaunch here, or remove it
   rlaunch-worker __verify SHA256   check the hash of this executable
   rlaunch-worker __keep SHA256     check it, and move this executable into place in the cache
   rlaunch-worker __exec-rank …     become a rank (called by the agent)
@@ -79,6 +80,7 @@ fn main() -> ExitCode {
         Some("diagnose") => diagnosis::diagnose(args.next()),
         Some("network") => cabling::run(args.next()),
         Some("capture") => diagnostics::capture(),
+        Some("cache") => cache_report::print(args.next()),
         Some("__exec-rank") => exec_rank::exec(args),
         Some("__environment") => login::print(args.next()),
         Some("__verify") => verify::verify(args.next()),

@@ -2,6 +2,7 @@
 //! any rank starts. Also the types of the node's answers: [`NodeFacts`], [`Problem`] and
 //! [`Notice`].
 
+pub mod cache;
 pub mod library;
 
 pub use crate::exit_status::ExitStatus;

@@ -80,9 +80,10 @@ fn deployment(agent: Option<PathBuf>, directory: Option<String>) -> Result<Deplo
 /// Runs this machine's agent with the arguments `words`, and returns its output.
 pub(super) async fn query_this_machine(args: &ConnectArgs, words: &[OsString]) -> Answer {
     let deployment = deployment(args.agent.clone(), args.agent_dir.clone())?;
-    let mut command = tokio::process::Command::new(&deployment.native().path);
-    command.args(words).stderr(std::process::Stdio::inherit());
     let failed = |error| Failed::from_error(Exit::AGENT, &error);
+    let agent = deployment.native().local_path().map_err(failed)?;
+    let mut command = tokio::process::Command::new(agent);
+    command.args(words).stderr(std::process::Stdio::inherit());
     Ok(command.output().await.map_err(failed)?.stdout)
 }
 

@@ -6,6 +6,8 @@ use clap::Parser;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 /// Print the manual page of rlaunch, of one of its verbs, or of a topic.
 #[derive(Debug, Parser)]
@@ -14,16 +16,52 @@ Examples:
   rlaunch man | man -l -                            read it
   rlaunch man topo | man -l -                       that of a verb
   rlaunch man env | man -l -                        that of a topic of rlaunch help
-  rlaunch man > ~/.local/share/man/man1/rlaunch.1   install it")]
+  rlaunch man --all ~/.local/share/man              install those of all verbs and topics")]
 pub(crate) struct ManArgs {
     /// Verb or topic, as topo or env; for bench train both words
     #[arg(value_name = "VERB|TOPIC", num_args = 0..=2)]
     pub(crate) words: Vec<String>,
+
+    /// Write the pages of all verbs and topics, into man1 and man7 of this directory
+    #[arg(long, value_name = "DIRECTORY", conflicts_with = "words")]
+    pub(crate) all: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &ManArgs) -> Result<Exit, Failed> {
-    stdout::write(&page(&args.words)?);
+    match &args.all {
+        Some(directory) => write_all(directory)?,
+        None => stdout::write(&page(&args.words)?),
+    }
     Ok(Exit::SUCCESS)
+}
+
+/// Writes all pages into the sections of `directory`.
+fn write_all(directory: &Path) -> Result<(), Failed> {
+    let write = |section: u8, words: &[String]| {
+        let name = std::iter::once("rlaunch").chain(words.iter().map(String::as_str));
+        let name = name.collect::<Vec<_>>().join("-");
+        let folder = directory.join(format!("man{section}"));
+        let path = folder.join(format!("{name}.{section}"));
+        let written = page(words)
+            .map(|page| fs::create_dir_all(&folder).and_then(|()| fs::write(&path, page)))?;
+        written.map_err(|error| {
+            Failed::new(Exit::FILES, format!("cannot write {}: {error}", path.display()))
+        })
+    };
+    let mut whole = definition();
+    whole.build();
+    verbs(&whole, &[]).iter().try_for_each(|words| write(1, words))?;
+    help::topic_names().try_for_each(|topic| write(7, &[topic.to_owned()]))
+}
+
+/// Lists the words of a command and of all its verbs. `words` are those of the command.
+fn verbs(command: &clap::Command, words: &[String]) -> Vec<Vec<String>> {
+    let own = command.get_subcommands().filter(|verb| verb.get_name() != "help");
+    let below = own.flat_map(|verb| {
+        let words = [words, &[verb.get_name().to_owned()]].concat();
+        verbs(verb, &words)
+    });
+    std::iter::once(words.to_vec()).chain(below).collect()
 }
 
 fn page(words: &[String]) -> Result<Vec<u8>, Failed> {
@@ -62,6 +100,18 @@ mod tests {
 
     fn text(bytes: Vec<u8>) -> String {
         String::from_utf8(bytes).unwrap()
+    }
+
+    #[test]
+    fn all_pages_are_written() {
+        let directory = tempfile::tempdir().unwrap();
+        write_all(directory.path()).unwrap();
+        for page in ["man1/rlaunch.1", "man1/rlaunch-bench-train.1", "man7/rlaunch-ssh.7"] {
+            let text = fs::read_to_string(directory.path().join(page)).unwrap();
+            assert!(text.contains(".TH rlaunch"), "{page}: {text}");
+        }
+        let verbs = definition().get_subcommands().count();
+        assert!(fs::read_dir(directory.path().join("man1")).unwrap().count() > verbs);
     }
 
     #[test]

@@ -14,20 +14,23 @@
 //! |---|---|
 //! | `invocation`, `verb_hint` | which verb the command line means; a hint if a program was meant as a verb |
 //! | `job` | `rlaunch PROGRAM` |
-//! | `topo`, `capture`, `reap` | verbs that ask all hosts at once, by `agent_query` |
+//! | `topo`, `capture`, `cache`, `reap` | verbs that ask all hosts at once, by `agent_query` |
 //! | `agent_session` | conversations with the agents of all hosts, for `doctor` and `network` |
 //! | `doctor` | `rlaunch doctor` |
+//! | `self_test` | `rlaunch self-test` |
 //! | `network` | `rlaunch network discover`, `rlaunch network mesh` |
 //! | `bench` | `rlaunch bench`; `rlaunch bench train` |
 //! | `report` | `rlaunch report`; `log_metrics` finds speeds and networks in output |
 //! | `hostfile`, `trust` | `rlaunch hostfile`; `rlaunch trust` |
 //! | `ssh_config`, `ssh_setup` | `rlaunch ssh-config`; `rlaunch ssh-setup` |
+//! | `version`, `pack` | this build and its files for hosts; a launcher that carries them |
 //! | `plot_file` | files with pictures, for `--plot` |
 //! | `help`, `man`, `completions` | topics and verbs explained; manual pages; completions for shells |
 
 mod agent_query;
 mod agent_session;
 pub(crate) mod bench;
+mod cache;
 mod capture;
 mod completions;
 pub(crate) mod doctor;
@@ -37,14 +40,17 @@ mod invocation;
 mod job;
 mod man;
 pub(crate) mod network;
+mod pack;
 mod plot_file;
 pub(crate) mod reap;
 mod report;
+mod self_test;
 mod ssh_config;
 mod ssh_setup;
 pub(crate) mod topo;
 mod trust;
 mod verb_hint;
+mod version;
 
 pub(crate) use invocation::Invocation;
 
@@ -60,14 +66,18 @@ pub(crate) enum Verb {
     Reap(reap::ReapArgs),
     Topo(topo::TopoArgs),
     Doctor(Box<doctor::DoctorArgs>),
+    SelfTest(Box<self_test::SelfTestArgs>),
     Network(Box<network::NetworkCommand>),
     Capture(capture::CaptureArgs),
+    Cache(cache::CacheArgs),
     Bench(Box<bench::BenchCommand>),
     Report(report::ReportArgs),
     Hostfile(hostfile::HostfileArgs),
     SshConfig(ssh_config::SshConfigArgs),
     SshSetup(ssh_setup::SshSetupArgs),
     Trust(trust::TrustArgs),
+    Version(version::VersionArgs),
+    Pack(pack::PackArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
     Help(help::HelpArgs),
@@ -83,14 +93,18 @@ impl Verb {
             Verb::Reap(args) => reap::run(args, &line).await,
             Verb::Topo(args) => topo::run(args, &line).await,
             Verb::Doctor(args) => doctor::run(*args, &line).await,
+            Verb::SelfTest(args) => self_test::run(*args, &line).await,
             Verb::Network(command) => network::run(*command, &line).await,
             Verb::Capture(args) => capture::run(args, &line).await,
+            Verb::Cache(args) => cache::run(args, &line).await,
             Verb::Bench(command) => bench::run(*command, &line).await,
             Verb::Report(args) => report::run(&args),
             Verb::Hostfile(args) => hostfile::run(&args, &line),
             Verb::SshConfig(args) => ssh_config::run(&args),
             Verb::SshSetup(args) => ssh_setup::run(args).await,
             Verb::Trust(args) => trust::run(&args),
+            Verb::Version(args) => version::run(&args),
+            Verb::Pack(args) => pack::run(args),
             Verb::Completions(args) => completions::run(&args),
             Verb::Man(args) => man::run(&args),
             Verb::Help(args) => help::run(&args),

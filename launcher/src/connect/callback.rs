@@ -9,7 +9,7 @@ mod listener;
 mod tests;
 mod transfer_slots;
 
-use crate::connect::agent::store::AgentFile;
+use crate::connect::agent::host_file::HostFile;
 use crate::hosts::addresses::AddressConstraints;
 use listener::CallbackListener;
 pub(crate) use listener::{AgentCallback, PendingCallback};
@@ -64,7 +64,7 @@ impl Callbacks {
     /// Permits hosts to download `file`, which they request by its SHA-256. Returns the addresses of the
     /// listener; none if no listener can be opened. `local` is this machine's address on the connection to
     /// the host.
-    pub(crate) fn serve(&self, file: &Arc<AgentFile>, local: Option<IpAddr>) -> Vec<String> {
+    pub(crate) fn serve(&self, file: &Arc<HostFile>, local: Option<IpAddr>) -> Vec<String> {
         let Some(listener) = self.listener() else { return Vec::new() };
         listener.serve(file);
         format_addresses(listener.addresses(), local)

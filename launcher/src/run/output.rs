@@ -33,10 +33,12 @@ use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use std::borrow::Cow;
-use std::io::IsTerminal;
+use std::io::{self, IsTerminal, PipeWriter};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use tokio::io::Interest;
+use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
 
 /// Maximum size, in bytes, of the output that all nodes together have sent and that is not written yet.
@@ -115,7 +117,10 @@ pub(crate) struct Written {
 /// Handle of the writing thread.
 pub(crate) struct OutputWriter {
     thread: JoinHandle<Written>,
-    reader_gone: Option<oneshot::Receiver<()>>,
+    /// Message of the thread that a write failed; `None` once it has been received.
+    failed: Option<oneshot::Receiver<()>>,
+    /// Pipe to a reader in this process, which may leave while ranks print nothing; `None` once it has left.
+    pipe: Option<pipe::Sender>,
 }
 
 /// Settings of the writing thread.
@@ -145,24 +150,23 @@ pub(crate) fn output_channel() -> (OutputSender, OutputReceiver) {
 
 /// Starts the thread that writes the output in the queue.
 pub(crate) fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver) -> OutputWriter {
-    let (gone, reader_gone) = oneshot::channel();
+    let (gone, failed) = oneshot::channel();
+    let pipe = match &config.rank_stdout {
+        RankStdout::Pipe(writer) => watched(writer).ok(),
+        RankStdout::Stdout | RankStdout::Stderr => None,
+    };
     let thread = std::thread::spawn(move || WriterThread::new(config, gone).run(&items));
-    OutputWriter { thread, reader_gone: Some(reader_gone) }
+    OutputWriter { thread, failed: Some(failed), pipe }
 }
 
 impl OutputWriter {
     /// Waits until the reader of stdout or stderr has closed it. Returns once; later calls wait for ever.
     /// Cancel-safe.
     pub(crate) async fn reader_gone(&mut self) {
-        if let Some(gone) = &mut self.reader_gone {
-            let closed = gone.await;
-            self.reader_gone = None;
-            if closed.is_ok() {
-                return;
-            }
+        tokio::select! {
+            () = received(&mut self.failed) => self.pipe = None,
+            () = closed(&mut self.pipe) => self.failed = None,
         }
-        // The thread has ended, or the reader was reported already.
-        std::future::pending::<()>().await;
     }
 
     /// Waits until all output is written, which cannot be before every [`OutputSender`] is dropped.
@@ -170,6 +174,34 @@ impl OutputWriter {
         let joined = tokio::task::spawn_blocking(|| self.thread.join()).await;
         joined.ok().and_then(Result::ok).unwrap_or_default()
     }
+}
+
+/// Makes a handle of a pipe that is only waited on. It does not change the pipe's mode, which the writer shares.
+fn watched(writer: &PipeWriter) -> io::Result<pipe::Sender> {
+    pipe::Sender::from_owned_fd_unchecked(writer.try_clone()?.into())
+}
+
+/// Waits for a message, once. Waits for ever if its sender is dropped.
+async fn received(message: &mut Option<oneshot::Receiver<()>>) {
+    if let Some(receiver) = message {
+        let received = receiver.await;
+        *message = None;
+        if received.is_ok() {
+            return;
+        }
+    }
+    std::future::pending().await
+}
+
+/// Waits until the reading end of a pipe is closed, once.
+async fn closed(pipe: &mut Option<pipe::Sender>) {
+    if let Some(writer) = pipe
+        && writer.ready(Interest::ERROR).await.is_ok()
+    {
+        *pipe = None;
+        return;
+    }
+    std::future::pending().await
 }
 
 struct WriterThread {

@@ -9,6 +9,7 @@
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statfs::statfs;
 use nix::unistd::Uid;
+use rlaunch_bootstrap::job::cache::CachedState;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -224,6 +225,37 @@ pub(crate) fn trim(cache: &Path, is_kind: impl Fn(&str) -> bool, own: &Path) {
             let _ = fs::remove_dir(path);
         }
     }
+}
+
+/// Returns the size of a directory in bytes, the time since its last use, and its state. If `clean` is true, it is
+/// removed unless a job uses it. `None` if it is not a directory of the account `me`.
+pub(crate) fn examine(path: &Path, me: u32, clean: bool) -> Option<(u64, Duration, CachedState)> {
+    let found = fs::symlink_metadata(path).ok()?;
+    if !found.is_dir() || found.uid() != me {
+        return None;
+    }
+    let (size, idle) = (size(path), age(found.modified().ok()?));
+    let state = match use_state(path) {
+        UseState::Held => CachedState::InUse,
+        UseState::Unused { .. } | UseState::Unknown if !clean => CachedState::Idle,
+        UseState::Unused { _lock: lock } => {
+            let removed = fs::remove_dir_all(path);
+            // On NFS the lock file remains until it is closed.
+            drop(lock);
+            let _ = fs::remove_dir(path);
+            match removed {
+                Err(error) if path.exists() => CachedState::Failed(error.to_string()),
+                _ => CachedState::Removed,
+            }
+        }
+        // Without locks, an agent touches what it uses every hour.
+        UseState::Unknown if idle < 2 * TOUCH_INTERVAL => CachedState::InUse,
+        UseState::Unknown => match fs::remove_dir_all(path) {
+            Ok(()) => CachedState::Removed,
+            Err(error) => CachedState::Failed(error.to_string()),
+        },
+    };
+    Some((size, idle, state))
 }
 
 /// Returns the size of all files in a directory, in bytes. Does not follow links.

@@ -2,6 +2,7 @@
 //! cache of rlaunch's builds.
 
 pub(crate) mod cache;
+pub(crate) mod cache_report;
 pub(crate) mod diagnostics;
 pub(crate) mod elf;
 pub(crate) mod environment;

@@ -14,7 +14,7 @@
 mod ceiling;
 pub(crate) mod mesh;
 pub(crate) mod programs;
-mod records;
+pub(super) mod records;
 mod table;
 pub(crate) mod train;
 pub(crate) mod verbs;
@@ -413,13 +413,17 @@ impl ResultArgs {
 }
 
 /// Finds the program that measures, which comes with rlaunch.
-fn measuring_program(measurement: &MeasurementArgs) -> Result<PathBuf, Failed> {
-    store::bench(measurement.connect.agent.as_deref())
-        .map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))
+pub(super) fn measuring_program(measurement: &MeasurementArgs) -> Result<PathBuf, Failed> {
+    let agent = measurement.connect.agent.as_deref();
+    let program = store::bench(agent, std::env::consts::ARCH)
+        .map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
+    program.local_path().map_err(|error| {
+        Failed::new(Exit::FILES, format!("no place for {program} on this machine: {error}"))
+    })
 }
 
 /// Returns the options of a job that runs the measuring program with `words`, on this machine.
-fn measuring_job(program: &Path, words: Vec<String>) -> Result<JobArgs, clap::Error> {
+pub(super) fn measuring_job(program: &Path, words: Vec<String>) -> Result<JobArgs, clap::Error> {
     let name = program.file_name().unwrap_or(program.as_os_str());
     let options = ["rlaunch", "--stdin", "none", "--preload"].map(OsString::from);
     let words = words.into_iter().map(OsString::from);
@@ -488,7 +492,7 @@ impl BenchArgs {
 
 impl MeasurementArgs {
     /// Replaces the hosts, ranks, placement, network and connections of `job` by those of the measurement.
-    fn set(self, job: JobArgs, ranks: Option<u32>) -> JobArgs {
+    pub(crate) fn set(self, job: JobArgs, ranks: Option<u32>) -> JobArgs {
         let MeasurementArgs { hosts, oversubscribe, node_timeout, placement, network, connect } =
             self;
         let hosts = HostArgs { hosts, ranks, oversubscribe, ..job.hosts };

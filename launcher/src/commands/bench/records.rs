@@ -13,18 +13,18 @@ use std::io::{self, BufRead, BufReader, PipeReader, Read};
 use std::sync::Arc;
 
 /// Reader of the lines of ranks' stdout.
-pub(super) trait LineReader: Send + 'static {
+pub(crate) trait LineReader: Send + 'static {
     /// Takes a line, with the newline unless the stream ends without one. `facts` is known, since ranks run. The job
     /// ends after an error.
     fn take(&mut self, line: &[u8], facts: Option<&StartFacts>) -> io::Result<()>;
 }
 
 /// Job that has ended, with what was read of it.
-pub(super) struct Ended<R> {
+pub(crate) struct Ended<R> {
     /// Outcome of the job. A job that failed may have measured something before.
-    pub(super) ended: Result<Exit, Failed>,
-    pub(super) reader: R,
-    facts: FactsCell,
+    pub(crate) ended: Result<Exit, Failed>,
+    pub(crate) reader: R,
+    pub(crate) facts: FactsCell,
 }
 
 impl<R> Ended<R> {
@@ -38,7 +38,7 @@ impl<R> Ended<R> {
 const MAX_LINE: u64 = 1 << 28;
 
 /// Runs the job, whose ranks' stdout `reader` takes.
-pub(super) async fn run_lines<R: LineReader>(
+pub(crate) async fn run_lines<R: LineReader>(
     mut job: JobSpec,
     mut reader: R,
 ) -> Result<Ended<R>, Failed> {
@@ -78,9 +78,9 @@ fn read(pipe: PipeReader, facts: &FactsCell, reader: &mut impl LineReader) {
 }
 
 /// Records of rlaunch's own program.
-pub(super) struct RecordReader<F> {
+pub(crate) struct RecordReader<F> {
     /// Records in the order in which they came.
-    pub(super) records: Vec<BenchRecord>,
+    pub(crate) records: Vec<BenchRecord>,
     show: F,
 }
 
@@ -110,7 +110,7 @@ where
 /// Runs a job of rlaunch's own program, whose rank 0 writes records. Calls `show` with each record as soon as it comes;
 /// the job ends if that fails, because the reader of the results has left. Lines that are not records are printed as
 /// messages.
-pub(super) async fn run<F>(job: JobSpec, show: F) -> Result<Ended<RecordReader<F>>, Failed>
+pub(crate) async fn run<F>(job: JobSpec, show: F) -> Result<Ended<RecordReader<F>>, Failed>
 where
     F: FnMut(&BenchRecord, &StartFacts) -> io::Result<()> + Send + 'static,
 {

@@ -104,6 +104,11 @@ fn wrapped(paragraph: &str) -> String {
     text
 }
 
+/// Lists the names of all topics.
+pub(super) fn topic_names() -> impl Iterator<Item = &'static str> {
+    TOPICS.iter().map(|(name, _, _)| *name)
+}
+
 /// Renders a topic as a manual page.
 pub(super) fn man_page(word: &str) -> Option<String> {
     let (word, about, text) = topic(word)?;

@@ -6,7 +6,8 @@
 
 use super::hello::{CallbackContext, StartedAgent, await_hello};
 use super::install::{InstalledAgent, Installer};
-use super::store::{AgentFile, AgentStore, AgentStoreError};
+use super::host_file::HostFile;
+use super::store::{AgentStore, AgentStoreError};
 use crate::connect::callback::Callbacks;
 use crate::connect::connector::{self, AgentLocation, ConnectError, HostConnection, RemoteCommand};
 use crate::findings::{CheckId, id};
@@ -146,7 +147,7 @@ fn firewall_hint(host: &str, from: Option<IpAddr>, ports: PortRange) -> String {
 /// State for starting agents, shared by all hosts of a job.
 pub(crate) struct Deployment {
     store: AgentStore,
-    native: Arc<AgentFile>,
+    native: Arc<HostFile>,
     /// Cache directory on the hosts, in shell syntax: may begin with `~/`.
     directory: String,
     /// Whether `directory` is from `--agent-dir`; then no other directory is used.
@@ -173,7 +174,7 @@ impl Deployment {
     }
 
     /// Returns the agent's executable for this machine.
-    pub(crate) fn native(&self) -> &AgentFile {
+    pub(crate) fn native(&self) -> &HostFile {
         &self.native
     }
 

@@ -6,7 +6,8 @@
 //! transfer `installed` or `failed CAUSE`. `fetch.sh` prints only `present`, `installed` or `failed CAUSE`.
 
 use super::deploy::{DeployError, MAX_ANSWER, check_directory};
-use super::store::{AgentFile, AgentStore};
+use super::host_file::HostFile;
+use super::store::AgentStore;
 use crate::connect::callback::Callbacks;
 use crate::connect::channel::{AgentChannel, AgentReader, AgentWriter, Incoming};
 use crate::connect::connector::{AgentLocation, HostConnection, RemoteCommand};
@@ -50,7 +51,7 @@ pub(super) struct Installer<'a> {
 enum StdinInstall {
     Installed(InstalledAgent),
     /// Nothing arrives on the stdin of the host's shell; contains the file to install.
-    Silent(Arc<AgentFile>),
+    Silent(Arc<HostFile>),
 }
 
 impl Installer<'_> {
@@ -133,7 +134,7 @@ impl Installer<'_> {
     async fn by_fetching(
         &self,
         connection: &HostConnection,
-        file: &Arc<AgentFile>,
+        file: &Arc<HostFile>,
     ) -> Result<InstalledAgent, DeployError> {
         let addresses = connection.addresses();
         let at = self.callbacks.serve(file, addresses.map(|(local, _)| local)).join(" ");
@@ -159,7 +160,7 @@ impl Installer<'_> {
     }
 
     /// Returns the agent for a host. `answer` is the installer's first line, `host SYSTEM MACHINE`.
-    fn file_for(&self, answer: String) -> Result<Arc<AgentFile>, DeployError> {
+    fn file_for(&self, answer: String) -> Result<Arc<HostFile>, DeployError> {
         match answer.split_ascii_whitespace().collect::<Vec<_>>()[..] {
             ["host", "Linux", arch] => Ok(self.store.for_arch(arch)?),
             ["host", system, ..] => Err(DeployError::System { system: system.to_owned() }),
@@ -182,7 +183,7 @@ impl Installer<'_> {
     /// Parses the location that the host printed: `in DIRECTORY`, `in .rlaunch-UID` for the account's cache
     /// in the configured directory, `at PATH`, or nothing for the expected location. The owner of a cached
     /// agent is checked again when the agent starts, since the owner may have changed by then.
-    fn program(&self, file: &AgentFile, place: &str) -> AgentLocation {
+    fn program(&self, file: &HostFile, place: &str) -> AgentLocation {
         let is_plain = |path: &&str| check_directory(path).is_ok();
         let is_own = |name: &&str| {
             let number = name.strip_prefix(".rlaunch-");
@@ -209,7 +210,7 @@ async fn wait_for_exit(writer: &mut AgentWriter, replies: &mut InstallerReplies)
     let _ = timeout(EXIT_TIMEOUT, exits).await;
 }
 
-fn cached(cache: &str, file: &AgentFile) -> AgentLocation {
+fn cached(cache: &str, file: &HostFile) -> AgentLocation {
     AgentLocation::InCache { cache: cache.to_owned(), build: file.hash.clone() }
 }
 

@@ -1,10 +1,11 @@
 //! The library for ranks: `librlaunch.so` for C, the Python package in `python/rlaunch`, and the files by
-//! which torch finds the package's backend. These files are in the directory of the agent's executable; any
-//! of them may be missing.
+//! which torch finds the package's backend. These files are in the directory of the agent's executable, or
+//! rlaunch carries them; any of them may be missing.
 //!
 //! The library's name is a hash of its files. The launcher computes the name while it connects to the hosts,
 //! and sends the name to every node. Nodes that lack the library receive it while the agents join the tree.
 
+use super::bundle::{self, Bundle};
 use super::store;
 use crate::connect::outbox::Outbox;
 use crate::hosts::Host;
@@ -45,12 +46,20 @@ pub(crate) struct RankLibraries {
 }
 
 /// Library for ranks of one architecture.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 struct RankLibrary {
-    directory: PathBuf,
-    /// Paths relative to `directory`.
+    place: Place,
+    /// Paths relative to the directory of the library.
     files: Vec<String>,
     name: LibraryName,
+}
+
+/// Location of a library.
+#[derive(Clone)]
+enum Place {
+    Directory(PathBuf),
+    /// Directory in the archive that rlaunch carries.
+    Bundle(&'static Bundle, String),
 }
 
 impl RankLibraries {
@@ -80,10 +89,12 @@ impl RankLibraries {
             }
             self.found.insert(arch.to_owned(), found);
         }
-        let (found, is_local) = (self.found.get(arch)?.as_ref()?, self.is_local);
-        Some(match is_local {
-            true => LibrarySource::Directory(found.directory.clone()),
-            false => LibrarySource::Cached(found.name),
+        let found = self.found.get(arch)?.as_ref()?;
+        Some(match &found.place {
+            Place::Directory(directory) if self.is_local => {
+                LibrarySource::Directory(directory.clone())
+            }
+            _ => LibrarySource::Cached(found.name),
         })
     }
 
@@ -121,7 +132,10 @@ impl RankLibrary {
 
     fn pack(&self) -> io::Result<Vec<u8>> {
         let file = |path: &String| {
-            let content = std::fs::read(self.directory.join(path))?;
+            let content = match &self.place {
+                Place::Directory(directory) => std::fs::read(directory.join(path))?,
+                Place::Bundle(bundle, directory) => bundle.read(&format!("{directory}/{path}"))?,
+            };
             Ok(ArchivedFile { path: path.clone(), content })
         };
         let archive = LibraryArchive(self.files.iter().map(file).collect::<io::Result<_>>()?);
@@ -139,8 +153,8 @@ fn frames(packed: &[u8]) -> io::Result<Vec<Bytes>> {
     parts.map(|frame| frame.map(Bytes::from).map_err(io::Error::other)).collect()
 }
 
-/// Finds the library in the first directory that has files for this architecture. `None` if there is no
-/// such directory or its files cannot be read.
+/// Finds the library in the first directory that has files for this architecture, or among the files that rlaunch
+/// carries. `None` if there is no such directory or its files cannot be read.
 fn find(agent_option: Option<&Path>, arch: &str, is_local: bool) -> Option<RankLibrary> {
     let searched = store::library_directories(agent_option, arch);
     let found = searched.iter().find_map(|directory| {
@@ -148,20 +162,55 @@ fn find(agent_option: Option<&Path>, arch: &str, is_local: bool) -> Option<RankL
         (!files.is_empty()).then_some((directory, files))
     });
     let Some((directory, files)) = found else {
-        let searched: Vec<_> = searched.iter().map(|path| path.display()).collect();
-        let searched = text::list(&searched);
-        tracing::info!("no library for ranks on {arch} among {searched}: they do without");
-        return None;
+        // The files that rlaunch carries belong to its own agent.
+        let carried = if agent_option.is_none() { in_bundle(arch) } else { None };
+        if carried.is_none() {
+            let searched: Vec<_> = searched.iter().map(|path| path.display()).collect();
+            let searched = text::list(&searched);
+            tracing::info!("no library for ranks on {arch} among {searched}: they do without");
+        }
+        return carried;
     };
     // A library that is used without a copy needs no name.
     let name = if is_local { Ok(LibraryName([0; 32])) } else { name(directory, &files) };
     match name {
-        Ok(name) => Some(RankLibrary { directory: directory.clone(), files, name }),
+        Ok(name) => Some(RankLibrary { place: Place::Directory(directory.clone()), files, name }),
         Err(error) => {
             messages::warn(&format!("cannot read the library for ranks: {error}"));
             None
         }
     }
+}
+
+/// Describes where the library for an architecture is; `None` if there is none.
+pub(crate) fn place_of(agent_option: Option<&Path>, arch: &str) -> Option<String> {
+    let found = find(agent_option, arch, false)?;
+    let (name, files) = (found.name.directory(), text::count(found.files.len(), "file"));
+    Some(match &found.place {
+        Place::Directory(directory) => format!("{} ({files}, {name})", directory.display()),
+        Place::Bundle(_, directory) => format!("{directory} in rlaunch ({files}, {name})"),
+    })
+}
+
+/// Finds the library among the files that rlaunch carries.
+fn in_bundle(arch: &str) -> Option<RankLibrary> {
+    // An archive that cannot be read is an error in the search for the agent.
+    let bundle = Bundle::own().ok().flatten()?;
+    let found = bundle.index.libraries.get(arch)?;
+    let place = Place::Bundle(bundle, bundle::directory_of(arch));
+    Some(RankLibrary { place, files: found.files.clone(), name: found.name })
+}
+
+/// Returns the name and the files of the library in a directory; `None` if it has none.
+pub(super) fn describe(
+    directory: &Path,
+    arch: &str,
+) -> io::Result<Option<(LibraryName, Vec<String>)>> {
+    let files = files_in(directory, arch);
+    if files.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some((name(directory, &files)?, files)))
 }
 
 /// Lists the library's files, as sorted paths relative to `directory`. They are sorted so that the same

@@ -1,23 +1,20 @@
-//! Executables that the launcher sends to hosts: the agent (for each architecture), the prover, and the
-//! program of `rlaunch bench`. The agent is named by its hash.
+//! Search for the programs that the launcher sends to hosts: the agent (for each architecture), the prover, and the
+//! program of `rlaunch bench`. Those that rlaunch carries come last.
 
-use bytes::Bytes;
-use flate2::Compression;
-use flate2::write::GzEncoder;
-use sha2::{Digest, Sha256};
-use std::fmt::Write as _;
-use std::io::{self, Read as _, Write as _};
+use super::bundle::{Bundle, DIRECTORY};
+use super::host_file::HostFile;
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Name of the agent's executable on this machine and on hosts.
 pub(crate) const AGENT: &str = "rlaunch-worker";
 /// Name of the prover's executable, which is in the directory of the agent's.
-const PROVER: &str = "rlaunch-prover";
+pub(crate) const PROVER: &str = "rlaunch-prover";
 /// Name of the program that `rlaunch bench` runs, which is in the directory of the agent's executable.
 pub(crate) const BENCH: &str = "rlaunch-bench";
-/// Number of leading hexadecimal digits of the SHA-256 that name a build.
-const HASH_DIGITS: usize = 32;
+/// Programs that are sent to hosts.
+pub(super) const PROGRAMS: [&str; 3] = [AGENT, PROVER, BENCH];
 
 /// Reason why there is no executable to send to a host.
 #[derive(Debug, thiserror::Error)]
@@ -30,6 +27,8 @@ pub(crate) enum AgentStoreError {
     NoBench { arch: String, searched: Vec<PathBuf> },
     #[error("cannot read the agent {}", path.display())]
     Read { path: PathBuf, source: io::Error },
+    #[error("cannot read the files that rlaunch carries")]
+    Bundle(#[source] io::Error),
     #[error("{} is not an agent for {arch}: it is {found}", path.display())]
     Wrong { path: PathBuf, arch: String, found: String },
 }
@@ -60,6 +59,9 @@ impl AgentStoreError {
                     .to_owned(),
             ),
             AgentStoreError::Read { .. } => None,
+            AgentStoreError::Bundle(_) => {
+                Some("the executable rlaunch is damaged: install it again".to_owned())
+            }
             AgentStoreError::Wrong { .. } => {
                 Some(format!("--agent takes an {AGENT} built for the hosts' architecture"))
             }
@@ -67,47 +69,11 @@ impl AgentStoreError {
     }
 }
 
-/// Executable of the agent for one architecture, on this machine.
-pub(crate) struct AgentFile {
-    pub(crate) path: PathBuf,
-    /// SHA-256 of the file in hexadecimal digits.
-    pub(crate) sha256: String,
-    /// First digits of `sha256`, by which this build is named in the hosts' caches.
-    pub(crate) hash: String,
-    /// Size of the file in bytes.
-    pub(crate) size: u64,
-    compressed: OnceLock<Bytes>,
-}
-
-impl AgentFile {
-    /// Returns the file's content, compressed if `gzip` is true. The uncompressed content is read from the
-    /// file each time and not kept in memory, since few hosts need it.
-    pub(crate) fn payload(&self, gzip: bool) -> Result<Bytes, AgentStoreError> {
-        if let Some(compressed) = self.compressed.get().filter(|_| gzip) {
-            return Ok(compressed.clone());
-        }
-        let failed = |source| AgentStoreError::Read { path: self.path.clone(), source };
-        let bytes = std::fs::read(&self.path).map_err(failed)?;
-        if !gzip {
-            return Ok(bytes.into());
-        }
-        Ok(self.compressed.get_or_init(|| compress(&bytes)).clone())
-    }
-}
-
-/// Compresses in memory, which cannot fail. If it did, the empty result would fail the size check on the
-/// host.
-fn compress(bytes: &[u8]) -> Bytes {
-    let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
-    let written = encoder.write_all(bytes).and_then(|()| encoder.finish());
-    written.unwrap_or_default().into()
-}
-
 /// Executables of the agent by architecture, each found on first use.
 pub(crate) struct AgentStore {
     /// Path from `--agent`, used for every host.
     agent_option: Option<PathBuf>,
-    found: Mutex<Vec<(String, Arc<AgentFile>)>>,
+    found: Mutex<Vec<(String, Arc<HostFile>)>>,
 }
 
 impl AgentStore {
@@ -121,7 +87,7 @@ impl AgentStore {
     }
 
     /// Returns the agent of `--agent` or, without that option, the agent for this machine's architecture.
-    pub(crate) fn native(&self) -> Result<Arc<AgentFile>, AgentStoreError> {
+    pub(crate) fn native(&self) -> Result<Arc<HostFile>, AgentStoreError> {
         match &self.agent_option {
             // The agent's architecture may differ from this machine's; a host that cannot run the agent
             // reports that.
@@ -137,22 +103,22 @@ impl AgentStore {
     }
 
     /// Returns the agent for `arch`, an architecture as in `uname -m`.
-    pub(crate) fn for_arch(&self, arch: &str) -> Result<Arc<AgentFile>, AgentStoreError> {
+    pub(crate) fn for_arch(&self, arch: &str) -> Result<Arc<HostFile>, AgentStoreError> {
         let arch = if arch == "arm64" { "aarch64" } else { arch };
         let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, file)) = found.iter().find(|(a, _)| a == arch) {
             return Ok(file.clone());
         }
         let file = Arc::new(self.load(arch)?);
-        tracing::debug!(path = %file.path.display(), hash = %file.hash, "agent");
+        tracing::debug!(path = %file, hash = %file.hash, "agent");
         found.push((arch.to_owned(), file.clone()));
         Ok(file)
     }
 
-    fn load(&self, arch: &str) -> Result<AgentFile, AgentStoreError> {
+    fn load(&self, arch: &str) -> Result<HostFile, AgentStoreError> {
         if let Some(path) = &self.agent_option {
             return match architecture_of(path)? {
-                Ok(found) if found == arch => read(path),
+                Ok(found) if found == arch => on_disk(path),
                 Ok(found) => Err(wrong_architecture(path, arch, found)),
                 Err(found) => Err(wrong_architecture(path, arch, &found)),
             };
@@ -160,10 +126,11 @@ impl AgentStore {
         let searched = candidates(arch);
         for path in searched.iter().filter(|path| path.is_file()) {
             if architecture_of(path)?.is_ok_and(|found| found == arch) {
-                return read(path);
+                return on_disk(path);
             }
         }
-        Err(AgentStoreError::Missing { arch: arch.to_owned(), searched })
+        let carried = in_bundle(arch, AGENT)?;
+        carried.ok_or_else(|| AgentStoreError::Missing { arch: arch.to_owned(), searched })
     }
 }
 
@@ -174,34 +141,35 @@ pub(super) fn library_directories(agent_option: Option<&Path>, arch: &str) -> Ve
 }
 
 /// Finds the prover for an architecture: in the directory of `agent_option`, the path from `--agent`, or
-/// without that option in the directories where the agent may be.
-pub(crate) fn prover(agent_option: Option<&Path>, arch: &str) -> Result<PathBuf, AgentStoreError> {
+/// without that option where the agent may be.
+pub(crate) fn prover(agent_option: Option<&Path>, arch: &str) -> Result<HostFile, AgentStoreError> {
     let found = beside_agent(agent_option, arch, PROVER)?;
     found.map_err(|searched| AgentStoreError::NoProver { arch: arch.to_owned(), searched })
 }
 
-/// Finds the program that `rlaunch bench` runs, for this machine's architecture.
-pub(crate) fn bench(agent_option: Option<&Path>) -> Result<PathBuf, AgentStoreError> {
-    let arch = std::env::consts::ARCH;
+/// Finds the program that `rlaunch bench` runs, for an architecture.
+pub(crate) fn bench(agent_option: Option<&Path>, arch: &str) -> Result<HostFile, AgentStoreError> {
     let found = beside_agent(agent_option, arch, BENCH)?;
     found.map_err(|searched| AgentStoreError::NoBench { arch: arch.to_owned(), searched })
 }
 
-/// Finds the program `name` for an architecture in the directories where the agent may be. The inner error
-/// has the paths that were searched.
+/// Finds the program `name` for an architecture in the directories where the agent may be, or among the files that
+/// rlaunch carries. The inner error has the paths that were searched.
 fn beside_agent(
     agent_option: Option<&Path>,
     arch: &str,
     name: &str,
-) -> Result<Result<PathBuf, Vec<PathBuf>>, AgentStoreError> {
+) -> Result<Result<HostFile, Vec<PathBuf>>, AgentStoreError> {
     let agents = agent_option.map_or_else(|| candidates(arch), |path| vec![path.to_owned()]);
     let searched: Vec<PathBuf> = agents.iter().map(|agent| agent.with_file_name(name)).collect();
     for path in searched.iter().filter(|path| path.is_file()) {
         if architecture_of(path)?.is_ok_and(|found| found == arch) {
-            return Ok(Ok(path.clone()));
+            return on_disk(path).map(Ok);
         }
     }
-    Ok(Err(searched))
+    // The files that rlaunch carries belong to its own agent.
+    let carried = if agent_option.is_none() { in_bundle(arch, name)? } else { None };
+    Ok(carried.ok_or(searched))
 }
 
 fn wrong_architecture(path: &Path, arch: &str, found: &str) -> AgentStoreError {
@@ -215,33 +183,22 @@ fn candidates(arch: &str) -> Vec<PathBuf> {
     let exe = std::env::current_exe().and_then(|exe| exe.canonicalize()).unwrap_or_default();
     let beside = exe.parent().unwrap_or(Path::new("/"));
     let in_lib = |root: &Path| {
-        root.join("lib/rlaunch").join(format!("{arch}-unknown-linux-gnu")).join(AGENT)
+        root.join(DIRECTORY).join(format!("{arch}-unknown-linux-gnu")).join(AGENT)
     };
     let mut paths = vec![beside.join(AGENT), in_lib(beside)];
     paths.extend(beside.parent().map(in_lib));
     paths
 }
 
-fn read(path: &Path) -> Result<AgentFile, AgentStoreError> {
-    let failed = |source| AgentStoreError::Read { path: path.to_owned(), source };
-    let mut file = std::fs::File::open(path).map_err(failed)?;
-    let mut hasher = Sha256::new();
-    let mut size = 0;
-    let mut part = vec![0; 64 << 10];
-    loop {
-        let read = file.read(&mut part).map_err(failed)?;
-        if read == 0 {
-            break;
-        }
-        hasher.update(&part[..read]);
-        size += read as u64;
-    }
-    let sha256 = hasher.finalize().iter().fold(String::new(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    });
-    let hash = sha256[..HASH_DIGITS].to_owned();
-    Ok(AgentFile { path: path.to_owned(), sha256, hash, size, compressed: OnceLock::new() })
+fn on_disk(path: &Path) -> Result<HostFile, AgentStoreError> {
+    HostFile::on_disk(path)
+        .map_err(|source| AgentStoreError::Read { path: path.to_owned(), source })
+}
+
+/// Finds a program in the archive that rlaunch carries.
+fn in_bundle(arch: &str, name: &str) -> Result<Option<HostFile>, AgentStoreError> {
+    let bundle = Bundle::own().map_err(AgentStoreError::Bundle)?;
+    Ok(bundle.and_then(|bundle| HostFile::in_bundle(bundle, arch, name)))
 }
 
 /// Returns the architecture of an ELF executable. The inner error describes the file if it is not an
@@ -300,19 +257,5 @@ mod tests {
         let expected = format!("`cargo agent{elsewhere}");
         assert!(hint("aarch64").contains(&expected), "{}", hint("aarch64"));
         assert!(hint("aarch64").contains("lib/rlaunch/aarch64-unknown-linux-gnu/rlaunch-worker"));
-    }
-
-    #[test]
-    fn the_payload_unpacks_to_the_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("agent");
-        std::fs::write(&path, b"some bytes").unwrap();
-        let file = read(&path).unwrap();
-        assert_eq!(file.hash.len(), HASH_DIGITS);
-        let mut unpacked = Vec::new();
-        let payload = file.payload(true).unwrap();
-        flate2::read::GzDecoder::new(&payload[..]).read_to_end(&mut unpacked).unwrap();
-        assert_eq!(unpacked, b"some bytes");
-        assert_eq!(file.payload(false).unwrap(), Bytes::from_static(b"some bytes"));
     }
 }

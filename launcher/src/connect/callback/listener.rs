@@ -7,7 +7,7 @@
 //! other addresses.
 
 use super::transfer_slots::{QueuedTransfer, TransferSlots};
-use crate::connect::agent::store::AgentFile;
+use crate::connect::agent::host_file::HostFile;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::security::admission::AdmissionQueue;
 use rlaunch_bootstrap::security::callback::{
@@ -58,7 +58,7 @@ struct Shared {
     expected: Mutex<HashMap<NodeId, ExpectedAgent>>,
     /// Notified when an agent is added to `expected`.
     expected_changed: watch::Sender<()>,
-    served: Mutex<Vec<Arc<AgentFile>>>,
+    served: Mutex<Vec<Arc<HostFile>>>,
     transfers: TransferSlots,
 }
 
@@ -109,7 +109,7 @@ impl CallbackListener {
     }
 
     /// Permits peers to download `file`, which they request by its SHA-256.
-    pub(super) fn serve(&self, file: &Arc<AgentFile>) {
+    pub(super) fn serve(&self, file: &Arc<HostFile>) {
         let mut served = self.shared.served.lock().unwrap_or_else(PoisonError::into_inner);
         if !served.iter().any(|other| other.sha256 == file.sha256) {
             served.push(file.clone());
@@ -258,7 +258,7 @@ impl Shared {
         }
     }
 
-    fn served(&self, digest: &str) -> Option<Arc<AgentFile>> {
+    fn served(&self, digest: &str) -> Option<Arc<HostFile>> {
         let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         served.iter().find(|file| file.sha256.eq_ignore_ascii_case(digest)).cloned()
     }
@@ -271,7 +271,7 @@ impl Shared {
 /// Sends a file once the transfer has a slot.
 async fn send(
     mut tcp: TcpStream,
-    file: &AgentFile,
+    file: &HostFile,
     fetch: &FetchRequest,
     transfer: QueuedTransfer,
 ) {

@@ -2,6 +2,7 @@
 //! sent the SHA-256 digest of the prover's file, and the file itself if the node asks for it. Meanwhile, all
 //! nodes join the tree.
 
+use crate::connect::agent::host_file::HostFile;
 use crate::connect::agent::store;
 use crate::plan::mesh::{MeshOptions, Mode};
 use crate::plan::selection::Plan;
@@ -13,17 +14,25 @@ use rlaunch_bootstrap::protocol::mesh::ProverFile;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::text;
-use sha2::{Digest, Sha256};
+use std::cell::OnceCell;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Files of the prover, and the number of nodes to which a file was sent.
+/// Provers by architecture, and the number of nodes to which one was sent.
 #[derive(Default)]
 pub(crate) struct ProverUpload {
-    /// Frames by architecture: first the digest, then the parts of the file.
-    frames: BTreeMap<String, Vec<Bytes>>,
+    offered: BTreeMap<String, OfferedProver>,
     /// Number of nodes to which the file was sent, and the size of the file in bytes.
     sent: (usize, u64),
+}
+
+/// Prover for one architecture.
+struct OfferedProver {
+    file: HostFile,
+    /// Frame with the digest.
+    digest: Bytes,
+    /// Frames with the parts of the file, once a node has asked for them.
+    parts: OnceCell<Vec<Bytes>>,
 }
 
 impl ProverUpload {
@@ -53,29 +62,27 @@ impl ProverUpload {
 
     fn send_digest(&mut self, node: &ReachedNode, given: Option<&Path>) -> Result<(), Failed> {
         let arch = node.facts.arch.clone();
-        if let Some(frames) = self.frames.get(&arch) {
-            node.commands.send_frame(frames[0].clone());
+        if let Some(offered) = self.offered.get(&arch) {
+            node.commands.send_frame(offered.digest.clone());
             return Ok(());
         }
-        let path = store::prover(given, &arch)
+        let file = store::prover(given, &arch)
             .map_err(|error| Failed::from_error(Exit::AGENT, &error).hint(error.hint()))?;
-        let content = std::fs::read(&path).map_err(|error| {
-            Failed::new(Exit::AGENT, format!("cannot read {}: {error}", path.display()))
-        })?;
-        let frames = frames(&content)
+        let named = ProverFile { sha256: file.digest(), size: file.size };
+        let digest = control::encode(&ToAgent::Prover(named))
             .map_err(|error| Failed::new(Exit::BUG, format!("cannot send the prover: {error}")))?;
-        node.commands.send_frame(frames[0].clone());
-        self.sent.1 = content.len() as u64;
-        self.frames.insert(arch, frames);
+        let offered = OfferedProver { file, digest: digest.into(), parts: OnceCell::new() };
+        node.commands.send_frame(offered.digest.clone());
+        self.offered.insert(arch, offered);
         Ok(())
     }
 
     /// Sends the file to a node that has asked for it.
     pub(crate) fn send(&mut self, nodes: &Nodes, node: NodeId) {
         let Some(node) = nodes.reached.get(node.index()) else { return };
-        let parts = self.frames.get(&node.facts.arch).map_or(&[][..], |frames| &frames[1..]);
-        parts.iter().for_each(|part| node.commands.send_frame(part.clone()));
-        self.sent.0 += 1;
+        let Some(offered) = self.offered.get(&node.facts.arch) else { return };
+        offered.parts().iter().for_each(|part| node.commands.send_frame(part.clone()));
+        self.sent = (self.sent.0 + 1, offered.file.size);
     }
 
     /// Prints to how many nodes the file was sent, which explains a slow start.
@@ -88,11 +95,20 @@ impl ProverUpload {
     }
 }
 
-/// Encodes the digest of the file, then its parts.
-fn frames(content: &[u8]) -> Result<Vec<Bytes>, control::FrameError> {
-    let sha256 = Sha256::digest(content).into();
-    let named = ToAgent::Prover(ProverFile { sha256, size: content.len() as u64 });
-    let parts = control::file_parts(content).map(|part| ToAgent::ProverPart(part.to_vec()));
-    let messages = std::iter::once(named).chain(parts);
-    messages.map(|message| control::encode(&message).map(Bytes::from)).collect()
+impl OfferedProver {
+    /// Returns the frames with the file. If it cannot be read, they are only the part that marks the end, so that the
+    /// node reports a file that is too short.
+    fn parts(&self) -> &[Bytes] {
+        self.parts.get_or_init(|| {
+            let content = self.file.content().unwrap_or_else(|error| {
+                messages::warn(&format!("cannot read {}: {error}", self.file));
+                Vec::new()
+            });
+            let parts = control::file_parts(&content).map(|part| {
+                let frame = control::encode(&ToAgent::ProverPart(part.to_vec()));
+                frame.map(Bytes::from)
+            });
+            parts.collect::<Result<_, _>>().unwrap_or_default()
+        })
+    }
 }

@@ -181,8 +181,8 @@ impl AgentStarter {
     async fn start(&self, host: &Host, slot: SessionSlot) -> Result<StartedNode, NodeError> {
         let (started_agent, connection) = match &self.connector {
             None => {
-                let path = &self.deployment.native().path;
-                let channel = AgentChannel::local(path, self.no_env).map_err(NodeError::Local)?;
+                let path = self.deployment.native().local_path().map_err(NodeError::Local)?;
+                let channel = AgentChannel::local(&path, self.no_env).map_err(NodeError::Local)?;
                 (hello::local_hello(channel, path.display().to_string()).await?, None)
             }
             Some(connector) => {

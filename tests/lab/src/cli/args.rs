@@ -41,6 +41,9 @@ Hosts with RDMA:
   cargo lab vm ssh n1 ibv_devinfo     and so on: `cargo lab vm --help`
   cargo lab vm down
 
+Ship:
+  cargo lab dist                      executables and packages, in target/dist
+
 Simulate:
   cargo lab sim --seeds 200           small jobs with faults, in virtual time
   cargo lab sim --nodes 10000         a large job, and its cost
@@ -91,6 +94,16 @@ pub(crate) enum Verb {
         /// `lab` builds quickly, `release` is what ships.
         #[arg(long, value_enum, default_value = "lab")]
         profile: Profile,
+    },
+    /// Build what ships and pack it: one executable that carries all, .tar.gz, .deb, .rpm, wheels,
+    /// SHA256SUMS and a list of dependencies (CycloneDX), in target/dist.
+    Dist {
+        /// `release` is what ships, `lab` builds quickly.
+        #[arg(long, value_enum, default_value = "release")]
+        profile: Profile,
+        /// Pack what was built before.
+        #[arg(long)]
+        packed_only: bool,
     },
     /// Go from a clean checkout to a job on three hosts: set up, build, start, run, each step shown.
     Demo {
@@ -175,6 +188,7 @@ impl Verb {
             Verb::Demo { .. } | Verb::Bench(_) => true,
             Verb::Setup
             | Verb::Build { .. }
+            | Verb::Dist { .. }
             | Verb::Test(_)
             | Verb::Deps { .. }
             | Verb::Sim { .. }

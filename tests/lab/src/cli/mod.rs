@@ -38,6 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Soak(verb) => soak::run(verb)?,
         Verb::Setup => set_up()?,
         Verb::Build { profile } => build(*profile)?,
+        Verb::Dist { profile, packed_only } => pack(*profile, *packed_only)?,
         Verb::Demo { keep } => demo::run(*keep).map(|()| true)?,
         Verb::Test(args) => test(args)?,
         Verb::Sim { words } => sim::run(words)?,
@@ -73,6 +74,16 @@ fn build(profile: Profile) -> Result<bool, LabError> {
     dist::build_prover(profile)?;
     dist::aarch64::build(profile)?;
     println!("{}", launcher.display());
+    Ok(true)
+}
+
+fn pack(profile: Profile, packed_only: bool) -> Result<bool, LabError> {
+    setup::install(PackageSet::Packing)?;
+    if !packed_only {
+        build(profile)?;
+        dist::packages::build_other_launchers(profile)?;
+    }
+    println!("{}", dist::packages::pack(profile)?.display());
     Ok(true)
 }
 

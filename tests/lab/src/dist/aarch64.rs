@@ -1,6 +1,7 @@
 //! Files for hosts of aarch64, built on machines of another architecture. The agent needs only
 //! Rust's own linker and C library. Libraries of ranks are linked by Debian's cross compiler.
 
+use super::glibc::BinaryKind;
 use super::machine::TargetMachine;
 use super::workspace_build::{self, BuildSet};
 use super::{AGENT, Profile, build_library, build_prover_for};
@@ -102,6 +103,23 @@ fn build_the_rest(profile: Profile) -> Result<(), LabError> {
     }
     build_library(&target, &machine)?;
     if setup::builds_verbs() { build_prover_for(&machine) } else { Ok(()) }
+}
+
+/// Returns the path of the launcher for aarch64, which [`build_launcher`] lays out.
+pub(super) fn launcher(profile: Profile) -> Result<PathBuf, LabError> {
+    Ok(super::directory(profile)?.join("launchers/aarch64/rlaunch"))
+}
+
+/// Builds the launcher for aarch64.
+pub(super) fn build_launcher(profile: Profile) -> Result<(), LabError> {
+    let (machine, target) = (machine(), target_directory()?);
+    let name = profile.name();
+    let mut cargo =
+        machine.cargo(&["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--profile", name]);
+    let linking = machine.linking(&target)?.words(BinaryKind::Program);
+    show("build the launcher for aarch64", cargo.arg("--").args(linking))?;
+    let built = machine.built(&target, name).join("rlaunch");
+    machine.place_checked(&built, &launcher(profile)?)
 }
 
 /// Returns why nothing can be built here for a target, if that is so.

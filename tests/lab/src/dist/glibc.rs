@@ -174,11 +174,22 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, LabError> 
     Ok(path)
 }
 
+/// Returns the newest version of a symbol that a library or program needs, as `GLIBC_2.17`; `None` if it needs no
+/// library. It may be for another architecture.
+pub(super) fn newest_needed(built: &Path) -> Result<Option<String>, LabError> {
+    let needed = newest(&TargetMachine::own()?, built)?;
+    Ok(needed.map(|(_, version, _)| shown(version)))
+}
+
+/// Finds the newest symbol that a library or program needs.
+fn newest(machine: &TargetMachine, built: &Path) -> Result<Option<Symbol>, LabError> {
+    let needed = symbols(machine, built, |section| section == "*UND*")?;
+    Ok(needed.into_iter().max_by_key(|(_, version, _)| *version))
+}
+
 /// Fails if a library or program needs a newer version of a symbol than the oldest hosts have.
 pub(super) fn check(machine: &TargetMachine, built: &Path) -> Result<(), LabError> {
-    let needed = symbols(machine, built, |section| section == "*UND*")?;
-    let needed = needed.into_iter().max_by_key(|(_, version, _)| *version);
-    match needed.filter(|(_, version, _)| *version > OLDEST_HOST) {
+    match newest(machine, built)?.filter(|(_, version, _)| *version > OLDEST_HOST) {
         None => Ok(()),
         Some((name, version, _)) => {
             let (built, version, oldest) = (built.display(), shown(version), shown(OLDEST_HOST));

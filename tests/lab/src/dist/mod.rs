@@ -9,11 +9,13 @@
 //! | `workspace_build` | builds for tests: the whole workspace by one call of cargo |
 //! | `machine` | target machines of builds |
 //! | `glibc` | linking that older C libraries accept |
-//! | `aarch64` | files for hosts of aarch64 |
+//! | `aarch64` | files for hosts of aarch64, and the launcher for such machines |
+//! | `packages` | one file, `.tar.gz`, `.deb`, `.rpm` and wheel of what was built |
 
 pub mod aarch64;
 mod glibc;
 mod machine;
+pub mod packages;
 pub(crate) mod workspace_build;
 
 use std::env;

@@ -86,6 +86,13 @@ const VERBS: &[Requirement] = &[
     Requirement { program: "/usr/share/doc/libclang-dev/copyright", package: "libclang-dev" },
 ];
 
+/// Programs that make packages.
+const PACKERS: &[Requirement] = &[
+    Requirement { program: "strip", package: "binutils" },
+    Requirement { program: "dpkg-deb", package: "dpkg" },
+    Requirement { program: "rpmbuild", package: "rpm" },
+];
+
 const FUZZER: &[Requirement] = &[Requirement { program: "c++", package: "g++" }];
 
 /// Packages for building the guests' image and running guests.
@@ -110,6 +117,8 @@ pub enum PackageSet {
     Peers,
     /// Everything in `Peers`, and the headers of those MPI libraries.
     Headers,
+    /// Packages for hosts, for building all of rlaunch, and for packing it.
+    Packing,
     /// Packages for hosts, and for building a fuzzer.
     Fuzzer,
     /// Packages for hosts, for guests of `cargo lab vm`, and for building their image.
@@ -154,7 +163,8 @@ pub(crate) fn missing(extent: PackageSet) -> Vec<&'static str> {
         PackageSet::Verbs => &[VERBS],
         PackageSet::Guests => &[GUESTS],
         PackageSet::Peers => &[PEERS, VERBS, AARCH64],
-        PackageSet::Headers => &[PEERS, VERBS, HEADERS],
+        PackageSet::Headers => &[PEERS, VERBS, AARCH64, HEADERS],
+        PackageSet::Packing => &[VERBS, AARCH64, PACKERS],
         PackageSet::Fuzzer => &[FUZZER],
     };
     let mut packages: Vec<_> = LAB

@@ -1,0 +1,186 @@
+//! `rlaunch self-test`: tries what jobs use, and says in a line each what works.
+//!
+//! | files | subject |
+//! |---|---|
+//! | `probe.sh` | what each host has: Python, MPI libraries |
+//! | `report` | lines of the report |
+
+mod report;
+
+use super::bench::records::{self, LineReader};
+use super::bench::{MeasurementArgs, measuring_job, measuring_program};
+use crate::cli::args::{JobArgs, MapBy, Transport};
+use crate::cli::command_line::CommandLine;
+use crate::cli::lower;
+use crate::job::JobSpec;
+use crate::run::job_run::StartFacts;
+use clap::Parser;
+use report::{Found, Verdict};
+use rlaunch_bootstrap::bench::{BenchMatrix, BenchRecord};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::stdout;
+use std::ffi::OsString;
+use std::io;
+use std::sync::{Arc, OnceLock};
+
+/// Script that a rank on each host runs.
+const PROBE: &str = include_str!("probe.sh");
+/// Size of messages between hosts in bytes, and the time for each direction of each pair in milliseconds.
+const SIZE: &str = "1048576";
+const MILLIS: &str = "30";
+
+/// Try what jobs use: SSH, the tree of agents, shared memory, TCP, RDMA, Python, MPI libraries.
+///
+/// Small jobs run on the hosts, with rlaunch's own programs. `rlaunch doctor` looks for the causes of what does not
+/// work, and `rlaunch bench` measures more carefully.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  rlaunch self-test              on this machine
+  rlaunch self-test -H a,b       on two hosts, and between them")]
+pub(crate) struct SelfTestArgs {
+    #[command(flatten)]
+    pub(crate) measurement: MeasurementArgs,
+}
+
+/// Runs the jobs one after the other, and prints a line for each part as soon as it is known. Fails with the first part
+/// that does not work.
+pub(super) async fn run(args: SelfTestArgs, line: &CommandLine) -> Result<Exit, Failed> {
+    // Lines about each of the jobs would hide those of the report.
+    let _quiet = messages::quiet();
+    let test = SelfTest { args: args.measurement, line };
+    let (facts, found) = test.probe().await?;
+    let mut failed = None;
+    let mut show = |name: &str, verdict: Verdict| {
+        stdout::print(&report::line(name, &verdict));
+        if let Verdict::Failed(cause) = verdict {
+            failed.get_or_insert(cause);
+        }
+    };
+    for (name, verdict) in report::hosts(&facts) {
+        show(name, verdict);
+    }
+    show("shared memory", test.within_a_host(&facts).await);
+    show("TCP", test.between_hosts(&facts, Transport::Tcp).await);
+    show("RDMA", test.rdma(&facts).await);
+    for (name, verdict) in report::software(&facts, &found) {
+        show(name, verdict);
+    }
+    match failed {
+        None => Ok(Exit::SUCCESS),
+        Some(failed) => Err(failed.hint(Some("rlaunch doctor looks for causes"))),
+    }
+}
+
+/// Hosts and options of all jobs.
+struct SelfTest<'a> {
+    args: MeasurementArgs,
+    line: &'a CommandLine,
+}
+
+impl SelfTest<'_> {
+    /// Runs the script on each host. If that fails, nothing else can work.
+    async fn probe(&self) -> Result<(StartFacts, Found), Failed> {
+        let words = ["rlaunch", "--stdin", "none", "sh", "-c", PROBE].map(OsString::from);
+        let usage = |error| Failed::from_error(Exit::USAGE, &error);
+        let job = JobArgs::try_parse_from(words).map_err(usage)?;
+        let job = self.one_on_each_host(self.args.clone().set(job, None));
+        let ended = records::run_lines(self.lower(job)?, Found::default()).await?;
+        match (ended.ended, ended.facts) {
+            (Err(failed), _) => Err(failed),
+            (Ok(_), facts) => match Arc::into_inner(facts).and_then(OnceLock::into_inner) {
+                Some(facts) => Ok((facts, ended.reader)),
+                None => Err(Failed::new(Exit::BUG, "the job has left no facts about its hosts")),
+            },
+        }
+    }
+
+    /// Measures between two ranks on the first host.
+    async fn within_a_host(&self, facts: &StartFacts) -> Verdict {
+        let Some(host) = facts.table.nodes().first().map(|node| node.host.clone()) else {
+            return Verdict::None("no host".to_owned());
+        };
+        let words = ["lat", "8", "u8", "sum", "20"].map(str::to_owned).to_vec();
+        let args = MeasurementArgs { oversubscribe: true, ..self.args.clone() };
+        let mut latency = None;
+        let measured = self.measure(args, Some(2), words, &mut |record| {
+            if let BenchRecord::Row(row) = record {
+                latency = Some(row.median_us);
+            }
+        });
+        match (measured.await, latency) {
+            (Err(failed), _) => Verdict::Failed(failed),
+            (Ok(()), Some(us)) => Verdict::Works(format!("{us:.2} us for 8 bytes, on {host}")),
+            (Ok(()), None) => Verdict::Failed(Failed::new(Exit::BUG, "no result")),
+        }
+    }
+
+    /// Measures between all pairs of hosts.
+    async fn between_hosts(&self, facts: &StartFacts, transport: Transport) -> Verdict {
+        if facts.table.nodes().len() < 2 {
+            return Verdict::None("needs a second host".to_owned());
+        }
+        let words = ["mesh", SIZE, MILLIS].map(str::to_owned).to_vec();
+        let mut args = self.args.clone();
+        args.network.transport = transport;
+        let mut matrix: Option<BenchMatrix> = None;
+        let measured = self.measure(args, None, words, &mut |record| {
+            if let BenchRecord::Matrix(found) = record {
+                matrix = Some(found.clone());
+            }
+        });
+        match (measured.await, matrix) {
+            (Err(failed), _) => Verdict::Failed(failed),
+            (Ok(()), Some(matrix)) => Verdict::Works(report::between(&matrix)),
+            (Ok(()), None) => Verdict::Failed(Failed::new(Exit::BUG, "no result")),
+        }
+    }
+
+    /// Measures over RDMA, if all hosts have ports for it.
+    async fn rdma(&self, facts: &StartFacts) -> Verdict {
+        let nodes = facts.table.nodes();
+        let without: Vec<&str> =
+            nodes.iter().filter(|node| node.nics.is_empty()).map(|node| &*node.host).collect();
+        match without[..] {
+            [] => self.between_hosts(facts, Transport::Rdma).await,
+            _ => Verdict::None(format!("no usable port on {}", without.join(", "))),
+        }
+    }
+
+    /// Runs the measuring program, once on each host or as `ranks` ranks on the first ones. Calls `take` with each of
+    /// its results.
+    async fn measure(
+        &self,
+        args: MeasurementArgs,
+        ranks: Option<u32>,
+        words: Vec<String>,
+        take: &mut dyn FnMut(&BenchRecord),
+    ) -> Result<(), Failed> {
+        let program = measuring_program(&args)?;
+        let job = measuring_job(&program, words);
+        let job = job.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+        let job = args.set(job, ranks);
+        let job = if ranks.is_none() { self.one_on_each_host(job) } else { job };
+        let ended = records::run(self.lower(job)?, |_, _| Ok(())).await?;
+        ended.reader.records.iter().for_each(take);
+        ended.ended.map(drop)
+    }
+
+    fn one_on_each_host(&self, mut job: JobArgs) -> JobArgs {
+        job.hosts.map_by = MapBy::Ppr(1);
+        job
+    }
+
+    fn lower(&self, job: JobArgs) -> Result<JobSpec, Failed> {
+        let typed = std::env::args_os().collect();
+        lower::job_or_fail(JobArgs { typed, ..job }, &self.line.config)
+    }
+}
+
+impl LineReader for Found {
+    fn take(&mut self, line: &[u8], _facts: Option<&StartFacts>) -> io::Result<()> {
+        self.add(&String::from_utf8_lossy(line));
+        Ok(())
+    }
+}

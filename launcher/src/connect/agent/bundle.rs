@@ -1,0 +1,166 @@
+//! Files for hosts that `rlaunch` carries: a zip archive at the end of its executable.
+//!
+//! Paths in the archive are those of files beside rlaunch, `lib/rlaunch/TRIPLE/NAME`, so `unzip` lays them out where
+//! rlaunch looks for them. The entry [`INDEX`] has their digests, so that a job reads no more than it sends.
+
+mod pack;
+
+pub(crate) use pack::pack;
+
+use rlaunch_bootstrap::job::library::LibraryName;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use zip::ZipArchive;
+use zip::read::{ArchiveOffset, Config};
+
+/// Directory of the files in the archive, and beside rlaunch.
+pub(super) const DIRECTORY: &str = "lib/rlaunch";
+/// Path of the index in the archive.
+const INDEX: &str = "lib/rlaunch/index.json";
+/// Signature of the record that ends a zip archive, and the size of that record without a comment (APPNOTE.TXT of
+/// PKWARE, 4.3.16).
+const END_SIGNATURE: &[u8; 4] = b"PK\x05\x06";
+const END_SIZE: i64 = 22;
+/// Start of a gzip file (RFC 1952): deflate, no name, no time, unknown system.
+const GZIP_HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
+
+/// Archive of an executable, with its index.
+pub(crate) struct Bundle {
+    archive: Mutex<ZipArchive<BufReader<File>>>,
+    pub(crate) index: Index,
+}
+
+/// Content of [`INDEX`].
+#[derive(Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Index {
+    /// Executables by their paths in the archive.
+    pub(crate) programs: BTreeMap<String, Digest>,
+    /// Libraries for ranks by architecture, as in `uname -m`.
+    pub(crate) libraries: BTreeMap<String, BundledLibrary>,
+}
+
+/// Digest and size of a file.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Digest {
+    /// SHA-256 in hexadecimal digits.
+    pub(crate) sha256: String,
+    /// Size of the file in bytes.
+    pub(crate) size: u64,
+}
+
+/// Library for ranks of one architecture.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct BundledLibrary {
+    pub(crate) name: LibraryName,
+    /// Paths relative to the directory of the architecture.
+    pub(crate) files: Vec<String>,
+}
+
+impl Bundle {
+    /// Returns the archive of this program; `None` if it carries no files. The result is kept.
+    pub(crate) fn own() -> io::Result<Option<&'static Bundle>> {
+        static OWN: OnceLock<Result<Option<Bundle>, String>> = OnceLock::new();
+        // The path of the executable may lead to a newer file by now.
+        let open = || Bundle::open(Path::new("/proc/self/exe")).map_err(|error| error.to_string());
+        match OWN.get_or_init(open) {
+            Ok(bundle) => Ok(bundle.as_ref()),
+            Err(error) => Err(io::Error::other(error.as_str())),
+        }
+    }
+
+    /// Opens the archive at the end of an executable; `None` if there is none.
+    pub(crate) fn open(executable: &Path) -> io::Result<Option<Bundle>> {
+        let mut file = File::open(executable)?;
+        if !ends_with_archive(&mut file)? {
+            return Ok(None);
+        }
+        let config = Config { archive_offset: ArchiveOffset::Known(0) };
+        let archive = ZipArchive::with_config(config, BufReader::new(file));
+        let mut archive = archive.map_err(io::Error::other)?;
+        let index = read(&mut archive, INDEX)?;
+        let index = serde_json::from_slice(&index).map_err(io::Error::other)?;
+        Ok(Some(Bundle { archive: Mutex::new(archive), index }))
+    }
+
+    /// Returns the path of a program for an architecture, and its digest.
+    pub(crate) fn program(&self, arch: &str, name: &str) -> Option<(String, &Digest)> {
+        let path = format!("{}/{name}", directory_of(arch));
+        let digest = self.index.programs.get(&path)?;
+        Some((path, digest))
+    }
+
+    /// Reads a file.
+    pub(crate) fn read(&self, path: &str) -> io::Result<Vec<u8>> {
+        read(&mut self.archive(), path)
+    }
+
+    /// Reads a file as a gzip file. The archive has it compressed already, in the same way.
+    pub(crate) fn read_gzip(&self, path: &str) -> io::Result<Vec<u8>> {
+        let mut archive = self.archive();
+        let at = archive.index_for_name(path).ok_or_else(|| missing(path))?;
+        let mut file = archive.by_index_raw(at).map_err(io::Error::other)?;
+        let mut gzip = GZIP_HEADER.to_vec();
+        file.read_to_end(&mut gzip)?;
+        gzip.extend(file.crc32().to_le_bytes());
+        // The format has the size modulo 2^32.
+        gzip.extend((file.size() as u32).to_le_bytes());
+        Ok(gzip)
+    }
+
+    fn archive(&self) -> MutexGuard<'_, ZipArchive<BufReader<File>>> {
+        self.archive.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Returns the directory in the archive for an architecture.
+pub(super) fn directory_of(arch: &str) -> String {
+    format!("{DIRECTORY}/{arch}-unknown-linux-gnu")
+}
+
+/// Tells whether a file ends with a zip archive that has no comment.
+fn ends_with_archive(file: &mut File) -> io::Result<bool> {
+    let mut end = [0; END_SIZE as usize];
+    match file.seek(SeekFrom::End(-END_SIZE)) {
+        Ok(_) => file.read_exact(&mut end)?,
+        // The file is shorter than the record.
+        Err(_) => return Ok(false),
+    }
+    Ok(end.starts_with(END_SIGNATURE))
+}
+
+fn read(archive: &mut ZipArchive<BufReader<File>>, path: &str) -> io::Result<Vec<u8>> {
+    let at = archive.index_for_name(path).ok_or_else(|| missing(path))?;
+    let mut file = archive.by_index(at).map_err(io::Error::other)?;
+    let mut content = Vec::with_capacity(usize::try_from(file.size()).unwrap_or(0).min(64 << 20));
+    file.read_to_end(&mut content)?;
+    Ok(content)
+}
+
+fn missing(path: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("{path} is not in the archive"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_executable_without_an_archive_carries_nothing() {
+        let exe = std::env::current_exe().unwrap();
+        assert!(Bundle::open(&exe).unwrap().is_none());
+        let short = tempfile::NamedTempFile::new().unwrap();
+        assert!(Bundle::open(short.path()).unwrap().is_none());
+    }
+
+    #[test]
+    fn an_archive_that_is_not_ours_is_an_error() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        zip::ZipWriter::new(file.as_file_mut()).finish().unwrap();
+        let error = Bundle::open(file.path()).map(drop).unwrap_err().to_string();
+        assert_eq!(error, "lib/rlaunch/index.json is not in the archive");
+    }
+}

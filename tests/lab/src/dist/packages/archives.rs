@@ -1,0 +1,98 @@
+//! `.tar.gz`, `.deb` and `.rpm`, by tar, dpkg-deb and rpmbuild.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::{Package, SUMMARY, write};
+use crate::LabError;
+use crate::command::run;
+
+/// Address for questions, which both formats require.
+const CONTACT: &str = "rlaunch <rlaunch@localhost>";
+/// Longer description, for package managers.
+const DESCRIPTION: &str = "rlaunch replaces mpirun: it reaches hosts over SSH, needs nothing installed there, \
+proves the network between them, and ends every rank of a job together.";
+
+/// Copies the tree, with the times of all files set. Arguments: tree, directory, seconds since 1970.
+const COPY: &str = r#"rm -rf "$2"; mkdir -p "$2"; cp -rT "$1" "$2"
+    chmod -R u=rwX,go=rX "$2"
+    find "$2" -exec touch -h -d "@$3" {} +"#;
+
+/// Packs the tree as `rlaunch-VERSION-ARCH-linux.tar.gz`, to be unpacked anywhere.
+pub(super) fn tar(package: &Package) -> Result<(), LabError> {
+    let name = format!("rlaunch-{}-{}-linux", package.version, package.arch);
+    let staged = stage(package, "tar", &name)?;
+    let mut pack = Command::new("tar");
+    pack.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=ustar"]);
+    pack.args(["-I", "gzip -n", "-cf"]).arg(package.output.join(format!("{name}.tar.gz")));
+    pack.arg("-C").arg(staged.parent().unwrap_or(&staged)).arg(&name);
+    run("pack a tar archive", &mut pack).map(drop)
+}
+
+/// Packs the tree as a package of Debian and Ubuntu.
+pub(super) fn deb(package: &Package) -> Result<(), LabError> {
+    let root = stage(package, "deb", "usr")?;
+    let root = root.parent().unwrap_or(&root);
+    let arch = if package.arch == "aarch64" { "arm64" } else { "amd64" };
+    let version = &package.version;
+    let control = format!(
+        "Package: rlaunch\nVersion: {version}\nArchitecture: {arch}\nMaintainer: {CONTACT}\n\
+         Depends: libc6 (>= 2.28)\nRecommends: openssh-client\nSection: net\nPriority: optional\n\
+         Description: {SUMMARY}\n {DESCRIPTION}\n"
+    );
+    write(&root.join("DEBIAN/control"), control.as_bytes())?;
+    let mut pack = Command::new("dpkg-deb");
+    pack.args(["--root-owner-group", "-Zxz", "-z1", "--build"]).arg(root);
+    pack.arg(package.output.join(format!("rlaunch_{version}_{arch}.deb")));
+    pack.env("SOURCE_DATE_EPOCH", package.time.to_string());
+    run("pack a deb package", &mut pack).map(drop)
+}
+
+/// Packs the tree as a package of Fedora, RHEL and SUSE.
+pub(super) fn rpm(package: &Package) -> Result<(), LabError> {
+    let root = stage(package, "rpm", "usr")?;
+    let root = root.parent().unwrap_or(&root);
+    let (version, arch) = (&package.version, package.arch);
+    // Nothing in it is to be stripped, compressed or made to depend on what this machine has.
+    let spec = format!(
+        "Name: rlaunch\nVersion: {version}\nRelease: 1\nSummary: {SUMMARY}\n\
+         License: MIT OR Apache-2.0\nAutoReqProv: no\nRequires: glibc >= 2.28\n\
+         %global __os_install_post %{{nil}}\n%global debug_package %{{nil}}\n\
+         %description\n{DESCRIPTION}\n%install\ncp -aT {root}/usr %{{buildroot}}/usr\n\
+         %files\n/usr/bin/rlaunch\n/usr/share/man/man*/rlaunch*\n\
+         /usr/share/bash-completion/completions/rlaunch\n\
+         /usr/share/zsh/vendor-completions/_rlaunch\n\
+         /usr/share/fish/vendor_completions.d/rlaunch.fish\n/usr/share/doc/rlaunch\n",
+        root = root.display()
+    );
+    let work = root.with_file_name("rpm-work");
+    let path = work.join("rlaunch.spec");
+    write(&path, spec.as_bytes())?;
+    let mut pack = Command::new("rpmbuild");
+    pack.args(["-bb", "--target", &format!("{arch}-linux")]);
+    let define = |name: &str, value: &str| ["--define".to_owned(), format!("{name} {value}")];
+    pack.args(define("_topdir", &work.display().to_string()));
+    pack.args(define("_rpmdir", &package.output.display().to_string()));
+    pack.args(define("_build_name_fmt", "%{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm"));
+    pack.args(define("_buildhost", "localhost"));
+    pack.args(define("use_source_date_epoch_as_buildtime", "1"));
+    pack.args(define("clamp_mtime_to_source_date_epoch", "1"));
+    pack.args(define("_binary_payload", "w6.gzdio"));
+    pack.env("SOURCE_DATE_EPOCH", package.time.to_string());
+    run("pack an rpm package", pack.arg(&path)).map(drop)
+}
+
+/// Copies the tree to `name` in a directory for one kind of package; returns the path of the copy.
+fn stage(package: &Package, kind: &str, name: &str) -> Result<PathBuf, LabError> {
+    let directory = package.tree.with_extension(kind).join(name);
+    let mut copy = Command::new("sh");
+    copy.args(["-euc", COPY, "sh"]).arg(&package.tree).arg(&directory);
+    run("copy what is packed", copy.arg(package.time.to_string()))?;
+    clear(&directory.with_file_name("DEBIAN"));
+    Ok(directory)
+}
+
+/// Removes what an earlier packing left.
+fn clear(directory: &Path) {
+    let _ = std::fs::remove_dir_all(directory);
+}

@@ -1,0 +1,193 @@
+//! Packages in `target/dist`: a launcher that carries all that it sends to hosts, with manual pages and completions,
+//! as `.tar.gz`, `.deb`, `.rpm` and wheel.
+//!
+//! The same files give the same bytes, whenever and wherever they are packed: times are that of the last commit, and
+//! owners are root.
+//!
+//! | file | what |
+//! |---|---|
+//! | `archives` | `.tar.gz`, `.deb` and `.rpm`, by the tools of Debian |
+//! | `wheel` | wheel for pip, by a script in Python |
+//! | `sbom` | list of the crates inside (CycloneDX), checksums |
+
+mod archives;
+mod sbom;
+mod wheel;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde::Deserialize;
+
+use super::{Profile, aarch64, cargo, dist_in, glibc, launcher, place, target_directory, workspace};
+use crate::LabError;
+use crate::command::{run, show};
+
+/// Seconds since 1970 of files whose commit is not known: 1 January 1980, the first day of zip archives.
+const UNKNOWN_TIME: u64 = 315_532_800;
+
+/// Text about the whole, for packages.
+const SUMMARY: &str = "Starts one program on many hosts over SSH, and says why when it cannot";
+
+/// Package that is made: version, architecture and files.
+struct Package {
+    version: String,
+    /// Architecture as in `uname -m`.
+    arch: &'static str,
+    /// Directory with the files as they are installed below `/usr`.
+    tree: PathBuf,
+    /// Directory for the package.
+    output: PathBuf,
+    /// Seconds since 1970 of all files.
+    time: u64,
+    /// Directory of the library for ranks of `arch`, if it was built.
+    library: PathBuf,
+}
+
+/// Packs what was built by a profile; returns the directory of the packages. Launchers for other architectures are
+/// packed if they were built.
+pub fn pack(profile: Profile) -> Result<PathBuf, LabError> {
+    let target = target_directory()?;
+    let (files, output) = (dist_in(&target, profile), target.join("dist"));
+    let _ = fs::remove_dir_all(&output);
+    let own = launcher(profile)?;
+    let other = aarch64::launcher(profile)?;
+    let launchers = [(std::env::consts::ARCH, own.clone()), ("aarch64", other)];
+    let version = version()?;
+    let time = time();
+    for (arch, launcher) in launchers.iter().filter(|(_, launcher)| launcher.is_file()) {
+        let tree = target.join("packages").join(arch);
+        let _ = fs::remove_dir_all(&tree);
+        let packed = tree.join("bin/rlaunch");
+        create(&tree.join("bin"))?;
+        pack_launcher(profile, &own, launcher, &files, &packed)?;
+        // The launcher of this machine prints the texts, which are the same for all.
+        add_texts(&own, &tree)?;
+        let library = files.join("lib/rlaunch").join(format!("{arch}-unknown-linux-gnu"));
+        let (version, output) = (version.clone(), output.clone());
+        let package = Package { version, arch, tree, output, time, library };
+        create(&package.output)?;
+        archives::tar(&package)?;
+        archives::deb(&package)?;
+        archives::rpm(&package)?;
+        wheel::make(&package)?;
+        place(&packed, &output_of(&package).join("rlaunch"))?;
+    }
+    sbom::write_list(&output, &version, time)?;
+    sbom::write_checksums(&output)?;
+    print_needed_glibc(&files)?;
+    Ok(output)
+}
+
+fn output_of(package: &Package) -> PathBuf {
+    package.output.join(package.arch)
+}
+
+/// Writes a launcher that carries the files for hosts. One for tests is stripped, and would be twice as large
+/// otherwise.
+fn pack_launcher(
+    profile: Profile,
+    own: &Path,
+    launcher: &Path,
+    files: &Path,
+    packed: &Path,
+) -> Result<(), LabError> {
+    let stripped = packed.with_extension("stripped");
+    place(launcher, &stripped)?;
+    if profile == Profile::Lab {
+        run("strip the launcher", Command::new("strip").arg(&stripped))?;
+    }
+    let mut pack = Command::new(own);
+    pack.arg("pack").arg("--launcher").arg(&stripped).arg("--files").arg(files);
+    show("pack the launcher", pack.arg("--output").arg(packed))?;
+    fs::remove_file(&stripped).map_err(LabError::io("remove a copy"))
+}
+
+/// Adds manual pages, completions, licence and README to the tree.
+fn add_texts(launcher: &Path, tree: &Path) -> Result<(), LabError> {
+    let share = tree.join("share");
+    let mut man = Command::new(launcher);
+    run("write manual pages", man.args(["man", "--all"]).arg(share.join("man")))?;
+    let completions = [
+        ("bash", "bash-completion/completions/rlaunch"),
+        ("zsh", "zsh/vendor-completions/_rlaunch"),
+        ("fish", "fish/vendor_completions.d/rlaunch.fish"),
+    ];
+    for (shell, path) in completions {
+        let mut print = Command::new(launcher);
+        let script = run("write completions", print.args(["completions", shell]))?.stdout;
+        write(&share.join(path), &script)?;
+    }
+    for (file, name) in [("LICENSE", "copyright"), ("README.md", "README.md")] {
+        place(&workspace().join(file), &share.join("doc/rlaunch").join(name))?;
+    }
+    Ok(())
+}
+
+fn version() -> Result<String, LabError> {
+    #[derive(Deserialize)]
+    struct Metadata {
+        packages: Vec<Named>,
+    }
+    #[derive(Deserialize)]
+    struct Named {
+        name: String,
+        version: String,
+    }
+    let metadata: Metadata = super::metadata("ask cargo for the version")?;
+    let found = metadata.packages.into_iter().find(|package| package.name == "rlaunch");
+    let found = found.map(|package| package.version);
+    found.ok_or_else(|| LabError::Unexpected("cargo knows no package rlaunch".into()))
+}
+
+/// Returns the time of the last commit, in seconds since 1970.
+fn time() -> u64 {
+    let mut git = Command::new("git");
+    git.current_dir(workspace()).args(["log", "-1", "--format=%ct"]);
+    let found = run("ask git for the time of the last commit", &mut git).ok();
+    let text = found.map(|found| String::from_utf8_lossy(&found.stdout).trim().to_owned());
+    text.and_then(|text| text.parse().ok()).unwrap_or(UNKNOWN_TIME)
+}
+
+/// Prints the newest version of glibc that each file for hosts needs. The build has checked it.
+fn print_needed_glibc(files: &Path) -> Result<(), LabError> {
+    let mut find = Command::new("find");
+    find.arg(files).args(["-type", "f", "-perm", "-u+x", "-size", "+100k"]);
+    let found = run("list what ships", &mut find)?.stdout;
+    for path in String::from_utf8_lossy(&found).lines() {
+        let needed = glibc::newest_needed(Path::new(path))?;
+        let name = Path::new(path).strip_prefix(files).unwrap_or(Path::new(path)).display();
+        println!("{name}: {}", needed.unwrap_or_else(|| "static".into()));
+    }
+    Ok(())
+}
+
+fn create(directory: &Path) -> Result<(), LabError> {
+    let operation = format!("create {}", directory.display());
+    fs::create_dir_all(directory).map_err(LabError::io(operation))
+}
+
+/// Writes a file that all can read, and its directory.
+fn write(path: &Path, content: &[u8]) -> Result<(), LabError> {
+    create(path.parent().unwrap_or(path))?;
+    fs::write(path, content)
+        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o644)))
+        .map_err(LabError::io(format!("write {}", path.display())))
+}
+
+/// Builds the launcher for aarch64, if that can be done here.
+pub fn build_other_launchers(profile: Profile) -> Result<(), LabError> {
+    match aarch64::missing()?.is_empty() {
+        true => aarch64::build_launcher(profile),
+        false => Ok(()),
+    }
+}
+
+/// Makes a command that runs cargo on behalf of a package.
+fn cargo_metadata() -> Command {
+    let mut metadata = cargo();
+    metadata.args(["metadata", "--offline", "--locked", "--format-version", "1"]);
+    metadata
+}
