@@ -41,6 +41,7 @@ mod network;
 mod network_plan;
 mod oob;
 mod output;
+mod packages;
 mod peers;
 mod placement;
 mod printing;

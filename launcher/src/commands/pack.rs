@@ -37,7 +37,8 @@ pub(super) fn run(args: PackArgs) -> Result<Exit, Failed> {
     let launcher = args.launcher.unwrap_or_else(|| own.clone());
     let files = args.files.or_else(|| own.parent().map(PathBuf::from)).unwrap_or_default();
     let packed = bundle::pack(&launcher, &files, &args.output);
-    let index = packed.map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
+    let index =
+        packed.map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
     let size = std::fs::metadata(&args.output).map_or(0, |found| found.len());
     let programs = text::count(index.programs.len(), "program");
     let libraries: Vec<&String> = index.libraries.keys().collect();

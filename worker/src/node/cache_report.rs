@@ -4,7 +4,7 @@ use super::cache;
 use super::inventory;
 use crate::console::errln;
 use nix::unistd::Uid;
-use rlaunch_bootstrap::job::cache::{CacheReport, CachedDirectory, CachedKind, CachedState};
+use rlaunch_bootstrap::job::cache::{CacheReport, CachedDirectory, CachedKind};
 use rlaunch_bootstrap::job::library::LIBRARY_PREFIX;
 use std::ffi::OsString;
 use std::fs;
@@ -62,24 +62,21 @@ fn caches() -> Vec<PathBuf> {
 fn visit(directory: &Path, clean: bool) -> Vec<CachedDirectory> {
     let me = Uid::effective().as_raw();
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut found: Vec<CachedDirectory> = entries
-        .filter_map(|entry| {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            let kind = match () {
-                () if cache::is_build(&name) => CachedKind::Agent,
-                () if name.starts_with(LIBRARY_PREFIX) => CachedKind::Library,
-                () => return None,
-            };
-            cache::examine(&entry.path(), me, clean).map(|(size, idle, state)| CachedDirectory {
-                path: entry.path(),
-                kind,
-                size,
-                idle: idle.as_secs(),
-                state,
+    let mut found: Vec<CachedDirectory> =
+        entries
+            .filter_map(|entry| {
+                let name = entry.file_name();
+                let name = name.to_string_lossy();
+                let kind = match () {
+                    () if cache::is_build(&name) => CachedKind::Agent,
+                    () if name.starts_with(LIBRARY_PREFIX) => CachedKind::Library,
+                    () => return None,
+                };
+                cache::examine(&entry.path(), me, clean).map(|(size, idle, state)| {
+                    CachedDirectory { path: entry.path(), kind, size, idle: idle.as_secs(), state }
+                })
             })
-        })
-        .collect();
+            .collect();
     found.sort_unstable_by(|a, b| a.path.cmp(&b.path));
     found
 }
@@ -87,6 +84,7 @@ fn visit(directory: &Path, clean: bool) -> Vec<CachedDirectory> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rlaunch_bootstrap::job::cache::CachedState;
     use std::os::unix::fs::symlink;
 
     #[test]

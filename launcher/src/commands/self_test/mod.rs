@@ -9,14 +9,16 @@ mod report;
 
 use super::bench::records::{self, LineReader};
 use super::bench::{MeasurementArgs, measuring_job, measuring_program};
-use crate::cli::args::{JobArgs, MapBy, Transport};
+use crate::cli::args::JobArgs;
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
 use crate::job::JobSpec;
+use crate::plan::map::MapBy;
+use crate::plan::options::Transport;
 use crate::run::job_run::StartFacts;
 use clap::Parser;
 use report::{Found, Verdict};
-use rlaunch_bootstrap::bench::{BenchMatrix, BenchRecord};
+use rlaunch_bootstrap::bench::BenchRecord;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::stdout;
@@ -103,16 +105,17 @@ impl SelfTest<'_> {
         };
         let words = ["lat", "8", "u8", "sum", "20"].map(str::to_owned).to_vec();
         let args = MeasurementArgs { oversubscribe: true, ..self.args.clone() };
-        let mut latency = None;
-        let measured = self.measure(args, Some(2), words, &mut |record| {
-            if let BenchRecord::Row(row) = record {
-                latency = Some(row.median_us);
-            }
+        let records = match self.measure(args, Some(2), words).await {
+            Ok(records) => records,
+            Err(failed) => return Verdict::Failed(failed),
+        };
+        let latency = records.iter().find_map(|record| match record {
+            BenchRecord::Row(row) => Some(row.median_us),
+            _ => None,
         });
-        match (measured.await, latency) {
-            (Err(failed), _) => Verdict::Failed(failed),
-            (Ok(()), Some(us)) => Verdict::Works(format!("{us:.2} us for 8 bytes, on {host}")),
-            (Ok(()), None) => Verdict::Failed(Failed::new(Exit::BUG, "no result")),
+        match latency {
+            Some(us) => Verdict::Works(format!("{us:.2} us for 8 bytes, on {host}")),
+            None => no_result(),
         }
     }
 
@@ -124,17 +127,15 @@ impl SelfTest<'_> {
         let words = ["mesh", SIZE, MILLIS].map(str::to_owned).to_vec();
         let mut args = self.args.clone();
         args.network.transport = transport;
-        let mut matrix: Option<BenchMatrix> = None;
-        let measured = self.measure(args, None, words, &mut |record| {
-            if let BenchRecord::Matrix(found) = record {
-                matrix = Some(found.clone());
-            }
+        let records = match self.measure(args, None, words).await {
+            Ok(records) => records,
+            Err(failed) => return Verdict::Failed(failed),
+        };
+        let matrix = records.iter().find_map(|record| match record {
+            BenchRecord::Matrix(matrix) => Some(matrix),
+            _ => None,
         });
-        match (measured.await, matrix) {
-            (Err(failed), _) => Verdict::Failed(failed),
-            (Ok(()), Some(matrix)) => Verdict::Works(report::between(&matrix)),
-            (Ok(()), None) => Verdict::Failed(Failed::new(Exit::BUG, "no result")),
-        }
+        matrix.map_or_else(no_result, |matrix| Verdict::Works(report::between(matrix)))
     }
 
     /// Measures over RDMA, if all hosts have ports for it.
@@ -148,23 +149,20 @@ impl SelfTest<'_> {
         }
     }
 
-    /// Runs the measuring program, once on each host or as `ranks` ranks on the first ones. Calls `take` with each of
-    /// its results.
+    /// Runs the measuring program, once on each host or as `ranks` ranks on the first ones, and returns its results.
     async fn measure(
         &self,
         args: MeasurementArgs,
         ranks: Option<u32>,
         words: Vec<String>,
-        take: &mut dyn FnMut(&BenchRecord),
-    ) -> Result<(), Failed> {
+    ) -> Result<Vec<BenchRecord>, Failed> {
         let program = measuring_program(&args)?;
         let job = measuring_job(&program, words);
         let job = job.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
         let job = args.set(job, ranks);
         let job = if ranks.is_none() { self.one_on_each_host(job) } else { job };
         let ended = records::run(self.lower(job)?, |_, _| Ok(())).await?;
-        ended.reader.records.iter().for_each(take);
-        ended.ended.map(drop)
+        ended.ended.map(|_| ended.reader.records)
     }
 
     fn one_on_each_host(&self, mut job: JobArgs) -> JobArgs {
@@ -176,6 +174,10 @@ impl SelfTest<'_> {
         let typed = std::env::args_os().collect();
         lower::job_or_fail(JobArgs { typed, ..job }, &self.line.config)
     }
+}
+
+fn no_result() -> Verdict {
+    Verdict::Failed(Failed::new(Exit::BUG, "the measuring program has printed no result"))
 }
 
 impl LineReader for Found {

@@ -5,8 +5,8 @@
 //! If no agent answers, the launcher installs the agent ([`super::install`]) and starts it again.
 
 use super::hello::{CallbackContext, StartedAgent, await_hello};
-use super::install::{InstalledAgent, Installer};
 use super::host_file::HostFile;
+use super::install::{InstalledAgent, Installer};
 use super::store::{AgentStore, AgentStoreError};
 use crate::connect::callback::Callbacks;
 use crate::connect::connector::{self, AgentLocation, ConnectError, HostConnection, RemoteCommand};

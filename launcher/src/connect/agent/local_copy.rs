@@ -113,9 +113,8 @@ mod tests {
         let (file, cache) = (file(root.path()), root.path().join("cache"));
         fs::create_dir(&cache).unwrap();
         fs::set_permissions(&cache, Permissions::from_mode(0o777)).unwrap();
-        let refused = |cache: &Path| {
-            place_in(cache, &file, OsStr::new("agent")).unwrap_err().to_string()
-        };
+        let refused =
+            |cache: &Path| place_in(cache, &file, OsStr::new("agent")).unwrap_err().to_string();
         assert_eq!(refused(&cache), "other users may change it (mode 777)");
         let link = root.path().join("link");
         fs::set_permissions(&cache, Permissions::from_mode(0o700)).unwrap();

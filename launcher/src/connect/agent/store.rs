@@ -46,7 +46,8 @@ impl AgentStoreError {
                 let is_built_elsewhere = arch == "aarch64" && std::env::consts::ARCH != "aarch64";
                 let how = if is_built_elsewhere { "-aarch64`" } else { &format!("` on {arch}") };
                 Some(format!(
-                    "build it with `cargo agent{how}, then name it by --agent or put it at \
+                    "this rlaunch carries none: the packages of `cargo lab dist` do; or build it with \
+                     `cargo agent{how}, then name it by --agent or put it at \
                      lib/rlaunch/{arch}-unknown-linux-gnu/{AGENT} beside rlaunch"
                 ))
             }
@@ -182,9 +183,8 @@ fn wrong_architecture(path: &Path, arch: &str, found: &str) -> AgentStoreError {
 fn candidates(arch: &str) -> Vec<PathBuf> {
     let exe = std::env::current_exe().and_then(|exe| exe.canonicalize()).unwrap_or_default();
     let beside = exe.parent().unwrap_or(Path::new("/"));
-    let in_lib = |root: &Path| {
-        root.join(DIRECTORY).join(format!("{arch}-unknown-linux-gnu")).join(AGENT)
-    };
+    let in_lib =
+        |root: &Path| root.join(DIRECTORY).join(format!("{arch}-unknown-linux-gnu")).join(AGENT);
     let mut paths = vec![beside.join(AGENT), in_lib(beside)];
     paths.extend(beside.parent().map(in_lib));
     paths

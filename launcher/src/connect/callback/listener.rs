@@ -269,12 +269,7 @@ impl Shared {
 }
 
 /// Sends a file once the transfer has a slot.
-async fn send(
-    mut tcp: TcpStream,
-    file: &HostFile,
-    fetch: &FetchRequest,
-    transfer: QueuedTransfer,
-) {
+async fn send(mut tcp: TcpStream, file: &HostFile, fetch: &FetchRequest, transfer: QueuedTransfer) {
     let Ok(Some(_turn)) = timeout(SEND_TIMEOUT, transfer.acquire()).await else {
         return tracing::debug!("cannot send the agent: too many are sent it");
     };

@@ -115,7 +115,7 @@ pub enum PackageSet {
     /// Packages for hosts, for building all of rlaunch, and the other launchers and MPI libraries
     /// that benches and tests use.
     Peers,
-    /// Everything in `Peers`, and the headers of those MPI libraries.
+    /// Everything in `Peers`, the headers of those MPI libraries, and programs that make packages: what tests need.
     Headers,
     /// Packages for hosts, for building all of rlaunch, and for packing it.
     Packing,
@@ -163,7 +163,7 @@ pub(crate) fn missing(extent: PackageSet) -> Vec<&'static str> {
         PackageSet::Verbs => &[VERBS],
         PackageSet::Guests => &[GUESTS],
         PackageSet::Peers => &[PEERS, VERBS, AARCH64],
-        PackageSet::Headers => &[PEERS, VERBS, AARCH64, HEADERS],
+        PackageSet::Headers => &[PEERS, VERBS, HEADERS, PACKERS],
         PackageSet::Packing => &[VERBS, AARCH64, PACKERS],
         PackageSet::Fuzzer => &[FUZZER],
     };

@@ -14,16 +14,30 @@ const AGAIN: usize = 2;
 /// Part of the ninth decile of all bandwidths below which a pair is slow enough to be measured
 /// again. The launcher calls pairs slow below a smaller part.
 const DOUBTFUL_PART: f64 = 0.8;
+/// Number of pairs per rank, in both directions together, that are measured again at most: those of a slow host, and as
+/// many others. On hosts that disturb each other nearly all are doubtful, and measuring them again tells nothing.
+const DOUBTFUL_PER_RANK: usize = 4;
 /// Ratio of a pair's bandwidth to that of the measurement before, up to which both agree.
 const AGREEMENT: f64 = 1.1;
+
+/// Time that measurements of doubtful pairs may have taken before another one begins.
+const AGAIN_TIME: Duration = Duration::from_secs(10);
 
 /// Settings of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MatrixOptions {
     /// Size of messages in bytes.
     pub(crate) bytes: usize,
-    /// Time for each direction of each pair, and for all at once.
+    /// Time for each direction of each pair, and for all at once; zero: as [`default_time`] says.
     pub(crate) time: Duration,
+}
+
+/// Returns the time for each direction of each pair if the user gives none. Between more ranks it is less, so that all
+/// rounds together take a few seconds.
+fn default_time(ranks: usize) -> Duration {
+    const EACH: Duration = Duration::from_millis(100);
+    const ALL: Duration = Duration::from_secs(6);
+    EACH.min(ALL / (2 * rounds(ranks)).max(1) as u32)
 }
 
 /// Returns the partner of a rank in a round of a tournament of `ranks` ranks in which all pairs
@@ -53,14 +67,20 @@ pub(crate) fn measure(
     options: MatrixOptions,
 ) -> Result<BenchMatrix, CommError> {
     let ranks = comm.size();
+    let time = if options.time.is_zero() { default_time(ranks) } else { options.time };
+    let options = MatrixOptions { time, ..options };
     let mut own = Row { megabits: vec![0.0; ranks], latency_us: vec![0.0; ranks] };
     let mut buffers = Buffers::new(options.bytes);
     let rates = PortRates { table };
     measure_pairs(comm, options, &mut buffers, &mut own, |_, _| true)?;
+    let begin = Instant::now();
     let mut bandwidths = own.shared_bandwidths(comm)?;
     let mut doubtful = doubtful(&rates.parts(&bandwidths), None);
     for _ in 0..AGAIN {
-        if !doubtful.contains(&true) {
+        // What is doubtful is the same on all ranks; the time is that of rank 0.
+        let mut is_over = [u8::from(begin.elapsed() > AGAIN_TIME)];
+        comm.broadcast(&mut is_over, 0)?;
+        if !doubtful.contains(&true) || is_over == [1] {
             break;
         }
         measure_pairs(comm, options, &mut buffers, &mut own, |a, b| doubtful[a * ranks + b])?;
@@ -173,11 +193,17 @@ fn doubtful(bandwidths: &[f64], before: Option<&[f64]>) -> Vec<bool> {
             before.is_some_and(|before| bandwidths[pair] <= AGREEMENT * before[pair]);
         bandwidths[pair] < DOUBTFUL_PART * reference && !is_confirmed
     };
-    let both_ways = |pair: usize| {
-        let (a, b) = (pair / ranks, pair % ranks);
-        a != b && (is_doubtful(a * ranks + b) || is_doubtful(b * ranks + a))
-    };
-    (0..bandwidths.len()).map(both_ways).collect()
+    let mut slowest: Vec<usize> = (0..bandwidths.len())
+        .filter(|pair| pair / ranks != pair % ranks && is_doubtful(*pair))
+        .collect();
+    slowest.sort_by(|a, b| bandwidths[*a].total_cmp(&bandwidths[*b]));
+    slowest.truncate(DOUBTFUL_PER_RANK * ranks);
+    let mut doubtful = vec![false; bandwidths.len()];
+    for (a, b) in slowest.iter().map(|pair| (pair / ranks, pair % ranks)) {
+        doubtful[a * ranks + b] = true;
+        doubtful[b * ranks + a] = true;
+    }
+    doubtful
 }
 
 /// Makes the matrix from the numbers that each rank measured: bandwidths to all ranks, latencies to
@@ -270,6 +296,30 @@ mod tests {
         second[5] = 99.0;
         assert_eq!(pairs(doubtful(&second, Some(&first))), []);
         assert_eq!(doubtful(&[0.0], None), [false]);
+    }
+
+    #[test]
+    fn on_disturbed_hosts_only_the_slowest_pairs_are_measured_again() {
+        const RANKS: usize = 32;
+        // All pairs but a tenth are slow.
+        let speed = |pair: usize| {
+            let (a, b) = (pair / RANKS, pair % RANKS);
+            if a == b {
+                0.0
+            } else if pair % 10 == 0 {
+                1000.0
+            } else {
+                10.0 + pair as f64 / 2.0
+            }
+        };
+        let speeds: Vec<f64> = (0..RANKS * RANKS).map(speed).collect();
+        let doubtful = doubtful(&speeds, None);
+        assert!(doubtful[1] && doubtful[RANKS], "the slowest, in both directions");
+        let count = doubtful.iter().filter(|doubtful| **doubtful).count();
+        assert!(
+            (DOUBTFUL_PER_RANK * RANKS..=2 * DOUBTFUL_PER_RANK * RANKS).contains(&count),
+            "{count}"
+        );
     }
 
     #[test]

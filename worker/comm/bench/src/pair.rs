@@ -92,7 +92,6 @@ impl PairOfRanks<'_> {
     /// messages are in progress at once, fewer on a slow link, which would otherwise be measured
     /// for too long.
     pub(crate) fn lead_stream(&mut self) -> Result<f64, CommError> {
-        self.send_window(1)?;
         let warm = Instant::now();
         self.send_window(1)?;
         let mut window = self.window(warm.elapsed());

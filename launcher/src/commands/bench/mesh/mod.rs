@@ -26,9 +26,6 @@ use rlaunch_plot::file::PlotFile;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Time for each direction of each pair, unless the user gives another.
-const DEFAULT_DURATION: &str = "0.1";
-
 /// Measure bandwidth and latency between every two hosts, and name what is slow.
 ///
 /// One rank on each host. In each round every host has one partner, so no measurement disturbs another at a port; at
@@ -52,9 +49,9 @@ pub(crate) struct BenchMeshArgs {
     #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = message_size)]
     pub(crate) size: usize,
 
-    /// Seconds for each direction of each pair
-    #[arg(long, value_name = "SECONDS", default_value = DEFAULT_DURATION, value_parser = values::parse_timeout)]
-    pub(crate) duration: Duration,
+    /// Seconds for each direction of each pair; by default 0.1, less for more than 30 hosts
+    #[arg(long, value_name = "SECONDS", value_parser = values::parse_timeout)]
+    pub(crate) duration: Option<Duration>,
 
     /// Unit of bandwidths: Gb (10^9 bits per second), GB (10^9 bytes) or MiB (2^20 bytes)
     #[arg(
@@ -128,7 +125,8 @@ impl BenchMeshArgs {
     /// Returns the job that runs the measuring program once on each host.
     fn job(self, program: &std::path::Path) -> Result<JobArgs, clap::Error> {
         let size = self.size;
-        let millis = self.duration.as_millis().max(1);
+        // Without a time the program chooses one, which depends on the number of ranks.
+        let millis = self.duration.map_or(0, |time| time.as_millis().max(1));
         let words = vec!["mesh".to_owned(), size.to_string(), millis.to_string()];
         let mut job = self.measurement.set(measuring_job(program, words)?, None);
         job.hosts.map_by = MapBy::Ppr(1);

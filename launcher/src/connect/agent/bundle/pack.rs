@@ -120,7 +120,8 @@ impl Found {
             let on_disk = root.join(path);
             let content = File::open(&on_disk).map_err(failed("read", &on_disk))?;
             writer.start_file(path, options).map_err(write)?;
-            io::copy(&mut BufReader::new(content), &mut writer).map_err(failed("pack", &on_disk))?;
+            io::copy(&mut BufReader::new(content), &mut writer)
+                .map_err(failed("pack", &on_disk))?;
         }
         writer.finish().map_err(write)?;
         Ok(())

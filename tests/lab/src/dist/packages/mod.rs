@@ -21,7 +21,9 @@ use std::process::Command;
 
 use serde::Deserialize;
 
-use super::{Profile, aarch64, cargo, dist_in, glibc, launcher, place, target_directory, workspace};
+use super::{
+    Profile, aarch64, cargo, dist_in, glibc, launcher, place, target_directory, workspace,
+};
 use crate::LabError;
 use crate::command::{run, show};
 
@@ -62,7 +64,7 @@ pub fn pack(profile: Profile) -> Result<PathBuf, LabError> {
         let _ = fs::remove_dir_all(&tree);
         let packed = tree.join("bin/rlaunch");
         create(&tree.join("bin"))?;
-        pack_launcher(profile, &own, launcher, &files, &packed)?;
+        pack_launcher(&own, (arch, launcher), &files, &packed)?;
         // The launcher of this machine prints the texts, which are the same for all.
         add_texts(&own, &tree)?;
         let library = files.join("lib/rlaunch").join(format!("{arch}-unknown-linux-gnu"));
@@ -85,20 +87,18 @@ fn output_of(package: &Package) -> PathBuf {
     package.output.join(package.arch)
 }
 
-/// Writes a launcher that carries the files for hosts. One for tests is stripped, and would be twice as large
-/// otherwise.
+/// Writes a launcher that carries the files for hosts. Names of functions, which only backtraces show, are a quarter of
+/// it and are left out.
 fn pack_launcher(
-    profile: Profile,
     own: &Path,
-    launcher: &Path,
+    (arch, launcher): (&str, &Path),
     files: &Path,
     packed: &Path,
 ) -> Result<(), LabError> {
     let stripped = packed.with_extension("stripped");
     place(launcher, &stripped)?;
-    if profile == Profile::Lab {
-        run("strip the launcher", Command::new("strip").arg(&stripped))?;
-    }
+    let strip = if arch == std::env::consts::ARCH { "strip" } else { "aarch64-linux-gnu-strip" };
+    run("strip the launcher", Command::new(strip).arg(&stripped))?;
     let mut pack = Command::new(own);
     pack.arg("pack").arg("--launcher").arg(&stripped).arg("--files").arg(files);
     show("pack the launcher", pack.arg("--output").arg(packed))?;

@@ -120,9 +120,8 @@ impl Node {
 
 /// Returns the ids of all crates that what ships is linked with, itself included, in order.
 fn reachable(metadata: &Metadata) -> BTreeSet<&str> {
-    let is_own = |package: &&Listed| {
-        package.source.is_none() && SHIPPED.contains(&package.name.as_str())
-    };
+    let is_own =
+        |package: &&Listed| package.source.is_none() && SHIPPED.contains(&package.name.as_str());
     let mut open: Vec<&str> =
         metadata.packages.iter().filter(is_own).map(|package| package.id.as_str()).collect();
     let mut found = BTreeSet::new();
@@ -191,8 +190,12 @@ mod tests {
             },
         };
         let bom = describe(&metadata, "0.1.0", 0);
-        let names: Vec<&str> =
-            bom["components"].as_array().unwrap().iter().map(|c| c["name"].as_str().unwrap()).collect();
+        let names: Vec<&str> = bom["components"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| c["name"].as_str().unwrap())
+            .collect();
         assert_eq!(names, ["linked", "rlaunch"]);
         assert_eq!(bom["components"][0]["licenses"][0]["expression"], "MIT OR Apache-2.0");
         assert_eq!(bom["dependencies"][1]["dependsOn"][0], "pkg:cargo/linked@1.0.0");
