@@ -14,7 +14,7 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use zip::ZipArchive;
+use zip::{CompressionMethod, ZipArchive};
 use zip::read::{ArchiveOffset, Config};
 
 /// Directory of the files in the archive, and beside rlaunch.
@@ -98,11 +98,15 @@ impl Bundle {
         read(&mut self.archive(), path)
     }
 
-    /// Reads a file as a gzip file. The archive has it compressed already, in the same way.
+    /// Reads an agent as a gzip file. The archive has it compressed already, in the same way. Fails if it was packed
+    /// otherwise.
     pub(crate) fn read_gzip(&self, path: &str) -> io::Result<Vec<u8>> {
         let mut archive = self.archive();
         let at = archive.index_for_name(path).ok_or_else(|| missing(path))?;
         let mut file = archive.by_index_raw(at).map_err(io::Error::other)?;
+        if file.compression() != CompressionMethod::Deflated {
+            return Err(io::Error::other(format!("{path} is not compressed by deflate")));
+        }
         let mut gzip = GZIP_HEADER.to_vec();
         file.read_to_end(&mut gzip)?;
         gzip.extend(file.crc32().to_le_bytes());
