@@ -172,6 +172,13 @@ print('met')";
 }
 
 #[test]
+fn a_command_line_without_words_leads_on() {
+    let ran = Field::new().rlaunch("").run();
+    ran.ended_with(200).says(&["rlaunch -H host1,host2 hostname", "self-test", "rlaunch help"]);
+    assert_eq!(ran.err().lines().count(), 5, "{ran}");
+}
+
+#[test]
 fn shells_take_the_completions_and_man_the_page() {
     let field = Field::new();
     let rlaunch = field.rlaunch.display().to_string();

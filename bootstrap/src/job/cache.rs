@@ -1,4 +1,4 @@
-//! What a host keeps of rlaunch between jobs, as `rlaunch cache` shows it.
+//! Report on what a host keeps of rlaunch between jobs, as `rlaunch cache` shows it.
 
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ pub struct CachedDirectory {
     pub size: u64,
     /// Seconds since its last use; updated once an hour at most.
     pub idle: u64,
-    /// What became of it.
+    /// State of the directory, after a removal if that was asked for.
     pub state: CachedState,
 }
 

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `invocation`, `verb_hint` | which verb the command line means; a hint if a program was meant as a verb |
 //! | `job` | `rlaunch PROGRAM` |
-//! | `topo`, `capture`, `cache`, `reap` | verbs that ask all hosts at once, by `agent_query` |
+//! | `topo`, `capture`, `reap` | verbs that ask all hosts at once, by `agent_query` |
 //! | `agent_session` | conversations with the agents of all hosts, for `doctor` and `network` |
 //! | `doctor` | `rlaunch doctor` |
 //! | `self_test` | `rlaunch self-test` |
@@ -23,24 +23,23 @@
 //! | `report` | `rlaunch report`; `log_metrics` finds speeds and networks in output |
 //! | `hostfile`, `trust` | `rlaunch hostfile`; `rlaunch trust` |
 //! | `ssh_config`, `ssh_setup` | `rlaunch ssh-config`; `rlaunch ssh-setup` |
-//! | `version`, `pack` | this build and its files for hosts; a launcher that carries them |
+//! | `host_files` | `rlaunch version`, `pack` and `cache`: what is sent to hosts, and kept there |
 //! | `plot_file` | files with pictures, for `--plot` |
 //! | `help`, `man`, `completions` | topics and verbs explained; manual pages; completions for shells |
 
 mod agent_query;
 mod agent_session;
 pub(crate) mod bench;
-mod cache;
 mod capture;
 mod completions;
 pub(crate) mod doctor;
 mod help;
+mod host_files;
 mod hostfile;
 mod invocation;
 mod job;
 mod man;
 pub(crate) mod network;
-mod pack;
 mod plot_file;
 pub(crate) mod reap;
 mod report;
@@ -50,12 +49,12 @@ mod ssh_setup;
 pub(crate) mod topo;
 mod trust;
 mod verb_hint;
-mod version;
 
 pub(crate) use invocation::Invocation;
 
 use crate::cli::args::JobArgs;
 use crate::cli::command_line::CommandLine;
+use host_files::{cache, pack, version};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 

@@ -17,7 +17,7 @@ use crate::plan::map::MapBy;
 use crate::plan::options::Transport;
 use crate::run::job_run::StartFacts;
 use clap::Parser;
-use report::{Found, Verdict};
+use report::{PartVerdict, ProbeOutput};
 use rlaunch_bootstrap::bench::BenchRecord;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
@@ -54,9 +54,9 @@ pub(super) async fn run(args: SelfTestArgs, line: &CommandLine) -> Result<Exit, 
     let test = SelfTest { args: args.measurement, line };
     let (facts, found) = test.probe().await?;
     let mut failed = None;
-    let mut show = |name: &str, verdict: Verdict| {
+    let mut show = |name: &str, verdict: PartVerdict| {
         stdout::print(&report::line(name, &verdict));
-        if let Verdict::Failed(cause) = verdict {
+        if let PartVerdict::Failed(cause) = verdict {
             failed.get_or_insert(cause);
         }
     };
@@ -83,12 +83,12 @@ struct SelfTest<'a> {
 
 impl SelfTest<'_> {
     /// Runs the script on each host. If that fails, nothing else can work.
-    async fn probe(&self) -> Result<(StartFacts, Found), Failed> {
+    async fn probe(&self) -> Result<(StartFacts, ProbeOutput), Failed> {
         let words = ["rlaunch", "--stdin", "none", "sh", "-c", PROBE].map(OsString::from);
         let usage = |error| Failed::from_error(Exit::USAGE, &error);
         let job = JobArgs::try_parse_from(words).map_err(usage)?;
         let job = self.one_on_each_host(self.args.clone().set(job, None));
-        let ended = records::run_lines(self.lower(job)?, Found::default()).await?;
+        let ended = records::run_lines(self.lower(job)?, ProbeOutput::default()).await?;
         match (ended.ended, ended.facts) {
             (Err(failed), _) => Err(failed),
             (Ok(_), facts) => match Arc::into_inner(facts).and_then(OnceLock::into_inner) {
@@ -99,53 +99,53 @@ impl SelfTest<'_> {
     }
 
     /// Measures between two ranks on the first host.
-    async fn within_a_host(&self, facts: &StartFacts) -> Verdict {
+    async fn within_a_host(&self, facts: &StartFacts) -> PartVerdict {
         let Some(host) = facts.table.nodes().first().map(|node| node.host.clone()) else {
-            return Verdict::None("no host".to_owned());
+            return PartVerdict::None("no host".to_owned());
         };
         let words = ["lat", "8", "u8", "sum", "20"].map(str::to_owned).to_vec();
         let args = MeasurementArgs { oversubscribe: true, ..self.args.clone() };
         let records = match self.measure(args, Some(2), words).await {
             Ok(records) => records,
-            Err(failed) => return Verdict::Failed(failed),
+            Err(failed) => return PartVerdict::Failed(failed),
         };
         let latency = records.iter().find_map(|record| match record {
             BenchRecord::Row(row) => Some(row.median_us),
             _ => None,
         });
         match latency {
-            Some(us) => Verdict::Works(format!("{us:.2} us for 8 bytes, on {host}")),
+            Some(us) => PartVerdict::Works(format!("{us:.2} us for 8 bytes, on {host}")),
             None => no_result(),
         }
     }
 
     /// Measures between all pairs of hosts.
-    async fn between_hosts(&self, facts: &StartFacts, transport: Transport) -> Verdict {
+    async fn between_hosts(&self, facts: &StartFacts, transport: Transport) -> PartVerdict {
         if facts.table.nodes().len() < 2 {
-            return Verdict::None("needs a second host".to_owned());
+            return PartVerdict::None("needs a second host".to_owned());
         }
         let words = ["mesh", SIZE, MILLIS].map(str::to_owned).to_vec();
         let mut args = self.args.clone();
         args.network.transport = transport;
         let records = match self.measure(args, None, words).await {
             Ok(records) => records,
-            Err(failed) => return Verdict::Failed(failed),
+            Err(failed) => return PartVerdict::Failed(failed),
         };
         let matrix = records.iter().find_map(|record| match record {
             BenchRecord::Matrix(matrix) => Some(matrix),
             _ => None,
         });
-        matrix.map_or_else(no_result, |matrix| Verdict::Works(report::between(matrix)))
+        matrix.map_or_else(no_result, |matrix| PartVerdict::Works(report::between(matrix)))
     }
 
     /// Measures over RDMA, if all hosts have ports for it.
-    async fn rdma(&self, facts: &StartFacts) -> Verdict {
+    async fn rdma(&self, facts: &StartFacts) -> PartVerdict {
         let nodes = facts.table.nodes();
         let without: Vec<&str> =
             nodes.iter().filter(|node| node.nics.is_empty()).map(|node| &*node.host).collect();
         match without[..] {
             [] => self.between_hosts(facts, Transport::Rdma).await,
-            _ => Verdict::None(format!("no usable port on {}", without.join(", "))),
+            _ => PartVerdict::None(format!("no usable port on {}", without.join(", "))),
         }
     }
 
@@ -176,11 +176,11 @@ impl SelfTest<'_> {
     }
 }
 
-fn no_result() -> Verdict {
-    Verdict::Failed(Failed::new(Exit::BUG, "the measuring program has printed no result"))
+fn no_result() -> PartVerdict {
+    PartVerdict::Failed(Failed::new(Exit::BUG, "the measuring program has printed no result"))
 }
 
-impl LineReader for Found {
+impl LineReader for ProbeOutput {
     fn take(&mut self, line: &[u8], _facts: Option<&StartFacts>) -> io::Result<()> {
         self.add(&String::from_utf8_lossy(line));
         Ok(())

@@ -7,7 +7,7 @@ use rlaunch_console::text;
 use std::collections::BTreeMap;
 
 /// Result for one part.
-pub(super) enum Verdict {
+pub(super) enum PartVerdict {
     Works(String),
     /// The hosts do not have it, for this reason.
     None(String),
@@ -15,20 +15,20 @@ pub(super) enum Verdict {
 }
 
 /// Formats the line of a part.
-pub(super) fn line(name: &str, verdict: &Verdict) -> String {
+pub(super) fn line(name: &str, verdict: &PartVerdict) -> String {
     let (state, text) = match verdict {
-        Verdict::Works(text) => ("ok", text),
-        Verdict::None(why) => ("none", why),
-        Verdict::Failed(failed) => ("FAILED", &failed.message),
+        PartVerdict::Works(text) => ("ok", text),
+        PartVerdict::None(why) => ("none", why),
+        PartVerdict::Failed(failed) => ("FAILED", &failed.message),
     };
     format!("{name:<14} {state:<7} {text}\n")
 }
 
-/// What ranks have printed about their hosts, by subject. An entry has the rank and the text.
+/// Lines that ranks have printed about their hosts, by subject. An entry has the rank and the text.
 #[derive(Default)]
-pub(super) struct Found(BTreeMap<String, Vec<(usize, String)>>);
+pub(super) struct ProbeOutput(BTreeMap<String, Vec<(usize, String)>>);
 
-impl Found {
+impl ProbeOutput {
     /// Adds a line `RANK SUBJECT TEXT`. Other lines, as a host's own startup files print them, are ignored.
     pub(super) fn add(&mut self, line: &str) {
         let mut words = line.trim_end().splitn(3, ' ');
@@ -56,7 +56,7 @@ impl Found {
 }
 
 /// Describes the hosts and the tree of agents. Both work if there are facts.
-pub(super) fn hosts(facts: &StartFacts) -> Vec<(&'static str, Verdict)> {
+pub(super) fn hosts(facts: &StartFacts) -> Vec<(&'static str, PartVerdict)> {
     let nodes = facts.table.nodes();
     let named: Vec<String> =
         nodes.iter().map(|node| format!("{} ({})", node.host, node.arch)).collect();
@@ -74,9 +74,9 @@ pub(super) fn hosts(facts: &StartFacts) -> Vec<(&'static str, Verdict)> {
         })
         .collect();
     vec![
-        ("hosts", Verdict::Works(text::list(&named))),
-        ("agents", Verdict::Works(format!("joined at {}", text::list(&addresses)))),
-        ("inventory", Verdict::Works(text::list(&cpus))),
+        ("hosts", PartVerdict::Works(text::list(&named))),
+        ("agents", PartVerdict::Works(format!("joined at {}", text::list(&addresses)))),
+        ("inventory", PartVerdict::Works(text::list(&cpus))),
     ]
 }
 
@@ -94,18 +94,21 @@ pub(super) fn between(matrix: &BenchMatrix) -> String {
 }
 
 /// Describes Python and the MPI libraries of the hosts.
-pub(super) fn software(facts: &StartFacts, found: &Found) -> Vec<(&'static str, Verdict)> {
+pub(super) fn software(
+    facts: &StartFacts,
+    found: &ProbeOutput,
+) -> Vec<(&'static str, PartVerdict)> {
     let python = match (found.describe(facts, "python-failed"), found.describe(facts, "python")) {
         (Some(failed), _) => {
             let message = format!("`import rlaunch` does not work: {failed}");
-            Verdict::Failed(Failed::new(rlaunch_console::exit::Exit::FILES, message))
+            PartVerdict::Failed(Failed::new(rlaunch_console::exit::Exit::FILES, message))
         }
-        (None, Some(works)) => Verdict::Works(format!("`import rlaunch` with {works}")),
-        (None, None) => Verdict::None("no python3".to_owned()),
+        (None, Some(works)) => PartVerdict::Works(format!("`import rlaunch` with {works}")),
+        (None, None) => PartVerdict::None("no python3".to_owned()),
     };
     let mpi = match found.describe(facts, "mpi") {
-        Some(libraries) => Verdict::Works(format!("{libraries} (programs start unchanged)")),
-        None => Verdict::None("no Open MPI or MPICH in the system's libraries".to_owned()),
+        Some(libraries) => PartVerdict::Works(format!("{libraries} (programs start unchanged)")),
+        None => PartVerdict::None("no Open MPI or MPICH in the system's libraries".to_owned()),
     };
     vec![("Python", python), ("MPI", mpi)]
 }
@@ -117,15 +120,15 @@ mod tests {
 
     #[test]
     fn a_line_has_the_state_of_a_part() {
-        let works = line("TCP", &Verdict::Works("9.1 Gb/s".into()));
+        let works = line("TCP", &PartVerdict::Works("9.1 Gb/s".into()));
         assert_eq!(works, "TCP            ok      9.1 Gb/s\n");
-        let failed = Verdict::Failed(Failed::new(Exit::HOST, "no answer"));
+        let failed = PartVerdict::Failed(Failed::new(Exit::HOST, "no answer"));
         assert_eq!(line("shared memory", &failed), "shared memory  FAILED  no answer\n");
     }
 
     #[test]
     fn lines_of_ranks_are_told_from_others() {
-        let mut found = Found::default();
+        let mut found = ProbeOutput::default();
         found.add("Welcome to this host\n");
         found.add("1 python 3.11.2\n");
         found.add("0 python-none\n");

@@ -48,7 +48,7 @@ pub(crate) struct RankLibraries {
 /// Library for ranks of one architecture.
 #[derive(Clone)]
 struct RankLibrary {
-    place: Place,
+    place: LibraryPlace,
     /// Paths relative to the directory of the library.
     files: Vec<String>,
     name: LibraryName,
@@ -56,7 +56,7 @@ struct RankLibrary {
 
 /// Location of a library.
 #[derive(Clone)]
-enum Place {
+enum LibraryPlace {
     Directory(PathBuf),
     /// Directory in the archive that rlaunch carries.
     Bundle(&'static Bundle, String),
@@ -91,7 +91,7 @@ impl RankLibraries {
         }
         let found = self.found.get(arch)?.as_ref()?;
         Some(match &found.place {
-            Place::Directory(directory) if self.is_local => {
+            LibraryPlace::Directory(directory) if self.is_local => {
                 LibrarySource::Directory(directory.clone())
             }
             _ => LibrarySource::Cached(found.name),
@@ -133,8 +133,10 @@ impl RankLibrary {
     fn pack(&self) -> io::Result<Vec<u8>> {
         let file = |path: &String| {
             let content = match &self.place {
-                Place::Directory(directory) => std::fs::read(directory.join(path))?,
-                Place::Bundle(bundle, directory) => bundle.read(&format!("{directory}/{path}"))?,
+                LibraryPlace::Directory(directory) => std::fs::read(directory.join(path))?,
+                LibraryPlace::Bundle(bundle, directory) => {
+                    bundle.read(&format!("{directory}/{path}"))?
+                }
             };
             Ok(ArchivedFile { path: path.clone(), content })
         };
@@ -174,7 +176,9 @@ fn find(agent_option: Option<&Path>, arch: &str, is_local: bool) -> Option<RankL
     // A library that is used without a copy needs no name.
     let name = if is_local { Ok(LibraryName([0; 32])) } else { name(directory, &files) };
     match name {
-        Ok(name) => Some(RankLibrary { place: Place::Directory(directory.clone()), files, name }),
+        Ok(name) => {
+            Some(RankLibrary { place: LibraryPlace::Directory(directory.clone()), files, name })
+        }
         Err(error) => {
             messages::warn(&format!("cannot read the library for ranks: {error}"));
             None
@@ -187,8 +191,8 @@ pub(crate) fn place_of(agent_option: Option<&Path>, arch: &str) -> Option<String
     let found = find(agent_option, arch, false)?;
     let (name, files) = (found.name.directory(), text::count(found.files.len(), "file"));
     Some(match &found.place {
-        Place::Directory(directory) => format!("{} ({files}, {name})", directory.display()),
-        Place::Bundle(_, directory) => format!("{directory} in rlaunch ({files}, {name})"),
+        LibraryPlace::Directory(directory) => format!("{} ({files}, {name})", directory.display()),
+        LibraryPlace::Bundle(_, directory) => format!("{directory} in rlaunch ({files}, {name})"),
     })
 }
 
@@ -197,7 +201,7 @@ fn in_bundle(arch: &str) -> Option<RankLibrary> {
     // An archive that cannot be read is an error in the search for the agent.
     let bundle = Bundle::own().ok().flatten()?;
     let found = bundle.index.libraries.get(arch)?;
-    let place = Place::Bundle(bundle, bundle::directory_of(arch));
+    let place = LibraryPlace::Bundle(bundle, bundle::directory_of(arch));
     Some(RankLibrary { place, files: found.files.clone(), name: found.name })
 }
 

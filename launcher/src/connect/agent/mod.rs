@@ -6,7 +6,7 @@
 //! | `install` | installing it, if the host does not have it |
 //! | `store` | search for the programs that are sent to hosts |
 //! | `bundle` | files that `rlaunch` carries in its executable |
-//! | `host_file`, `local_copy` | a program from disk or from the bundle; its copy for this machine |
+//! | `host_file` | a program from disk or from the bundle; its copy for this machine |
 //! | `library` | the library for ranks |
 
 pub(crate) mod bundle;
@@ -15,5 +15,4 @@ pub(crate) mod hello;
 pub(crate) mod host_file;
 mod install;
 pub(crate) mod library;
-mod local_copy;
 pub(crate) mod store;

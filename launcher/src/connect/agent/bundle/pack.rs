@@ -47,7 +47,7 @@ fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Pac
 /// Writes a copy of `launcher` to `output` that carries the files in `root/lib/rlaunch`. The result depends only on the
 /// contents of the files. A file at `output` is replaced once the new one is complete.
 pub(crate) fn pack(launcher: &Path, root: &Path, output: &Path) -> Result<Index, PackError> {
-    let found = Found::look(root)?;
+    let found = PackedFiles::look(root)?;
     if !found.index.programs.keys().any(|path| path.ends_with(AGENT)) {
         return Err(PackError::Nothing(root.join(super::DIRECTORY)));
     }
@@ -70,15 +70,15 @@ pub(crate) fn pack(launcher: &Path, root: &Path, output: &Path) -> Result<Index,
 }
 
 /// Files that a launcher will carry.
-struct Found {
+struct PackedFiles {
     index: Index,
     /// Paths relative to the root, of programs and of libraries' files.
     paths: Vec<String>,
 }
 
-impl Found {
-    fn look(root: &Path) -> Result<Found, PackError> {
-        let mut found = Found { index: Index::default(), paths: Vec::new() };
+impl PackedFiles {
+    fn look(root: &Path) -> Result<PackedFiles, PackError> {
+        let mut found = PackedFiles { index: Index::default(), paths: Vec::new() };
         for arch in ARCHITECTURES {
             let directory = directory_of(arch);
             for name in PROGRAMS {

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Package, SUMMARY, write};
+use super::{PackageSpec, SUMMARY, write};
 use crate::LabError;
 use crate::command::run;
 
@@ -19,7 +19,7 @@ const COPY: &str = r#"rm -rf "$2"; mkdir -p "$2"; cp -rT "$1" "$2"
     find "$2" -exec touch -h -d "@$3" {} +"#;
 
 /// Packs the tree as `rlaunch-VERSION-ARCH-linux.tar.gz`, to be unpacked anywhere.
-pub(super) fn tar(package: &Package) -> Result<(), LabError> {
+pub(super) fn tar(package: &PackageSpec) -> Result<(), LabError> {
     let name = format!("rlaunch-{}-{}-linux", package.version, package.arch);
     let staged = stage(package, "tar", &name)?;
     let mut pack = Command::new("tar");
@@ -30,7 +30,7 @@ pub(super) fn tar(package: &Package) -> Result<(), LabError> {
 }
 
 /// Packs the tree as a package of Debian and Ubuntu.
-pub(super) fn deb(package: &Package) -> Result<(), LabError> {
+pub(super) fn deb(package: &PackageSpec) -> Result<(), LabError> {
     let root = stage(package, "deb", "usr")?;
     let root = root.parent().unwrap_or(&root);
     let arch = if package.arch == "aarch64" { "arm64" } else { "amd64" };
@@ -49,7 +49,7 @@ pub(super) fn deb(package: &Package) -> Result<(), LabError> {
 }
 
 /// Packs the tree as a package of Fedora, RHEL and SUSE.
-pub(super) fn rpm(package: &Package) -> Result<(), LabError> {
+pub(super) fn rpm(package: &PackageSpec) -> Result<(), LabError> {
     let root = stage(package, "rpm", "usr")?;
     let root = root.parent().unwrap_or(&root);
     let (version, arch) = (&package.version, package.arch);
@@ -83,7 +83,7 @@ pub(super) fn rpm(package: &Package) -> Result<(), LabError> {
 }
 
 /// Copies the tree to `name` in a directory for one kind of package; returns the path of the copy.
-fn stage(package: &Package, kind: &str, name: &str) -> Result<PathBuf, LabError> {
+fn stage(package: &PackageSpec, kind: &str, name: &str) -> Result<PathBuf, LabError> {
     let directory = package.tree.with_extension(kind).join(name);
     let mut copy = Command::new("sh");
     copy.args(["-euc", COPY, "sh"]).arg(&package.tree).arg(&directory);

@@ -22,7 +22,8 @@ use std::process::Command;
 use serde::Deserialize;
 
 use super::{
-    Profile, aarch64, cargo, dist_in, glibc, launcher, place, target_directory, workspace,
+    Profile, aarch64, cargo, dist_in, glibc, host_triple, launcher, place, target_directory,
+    workspace,
 };
 use crate::LabError;
 use crate::command::{run, show};
@@ -33,8 +34,8 @@ const UNKNOWN_TIME: u64 = 315_532_800;
 /// Text about the whole, for packages.
 const SUMMARY: &str = "Starts one program on many hosts over SSH, and says why when it cannot";
 
-/// Package that is made: version, architecture and files.
-struct Package {
+/// PackageSpec that is made: version, architecture and files.
+struct PackageSpec {
     version: String,
     /// Architecture as in `uname -m`.
     arch: &'static str,
@@ -69,7 +70,7 @@ pub fn pack(profile: Profile) -> Result<PathBuf, LabError> {
         add_texts(&own, &tree)?;
         let library = files.join("lib/rlaunch").join(format!("{arch}-unknown-linux-gnu"));
         let (version, output) = (version.clone(), output.clone());
-        let package = Package { version, arch, tree, output, time, library };
+        let package = PackageSpec { version, arch, tree, output, time, library };
         create(&package.output)?;
         archives::tar(&package)?;
         archives::deb(&package)?;
@@ -83,7 +84,7 @@ pub fn pack(profile: Profile) -> Result<PathBuf, LabError> {
     Ok(output)
 }
 
-fn output_of(package: &Package) -> PathBuf {
+fn output_of(package: &PackageSpec) -> PathBuf {
     package.output.join(package.arch)
 }
 
@@ -185,9 +186,11 @@ pub fn build_other_launchers(profile: Profile) -> Result<(), LabError> {
     }
 }
 
-/// Makes a command that runs cargo on behalf of a package.
-fn cargo_metadata() -> Command {
+/// Makes a command by which cargo describes all packages of a build for this machine. Those for other systems need not
+/// be downloaded.
+fn cargo_metadata() -> Result<Command, LabError> {
     let mut metadata = cargo();
     metadata.args(["metadata", "--offline", "--locked", "--format-version", "1"]);
-    metadata
+    metadata.args(["--filter-platform", &host_triple()?]);
+    Ok(metadata)
 }

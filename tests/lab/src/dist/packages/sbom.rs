@@ -24,7 +24,7 @@ const SHIPPED: [&str; 6] = [
 
 /// Parts of `cargo metadata` that the list is made of.
 #[derive(Debug, Deserialize)]
-struct Metadata {
+struct ResolvedWorkspace {
     packages: Vec<Listed>,
     resolve: Resolve,
 }
@@ -47,31 +47,31 @@ struct Resolve {
 #[derive(Debug, Deserialize)]
 struct Node {
     id: String,
-    deps: Vec<Dependency>,
+    deps: Vec<ResolvedDependency>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Dependency {
+struct ResolvedDependency {
     pkg: String,
-    dep_kinds: Vec<DependencyKind>,
+    dep_kinds: Vec<ResolvedKind>,
 }
 
 #[derive(Debug, Deserialize)]
-struct DependencyKind {
+struct ResolvedKind {
     /// `dev` or `build`; `None` for what is linked.
     kind: Option<String>,
 }
 
 /// Writes `rlaunch-VERSION.cdx.json`.
 pub(super) fn write_list(output: &Path, version: &str, time: u64) -> Result<(), LabError> {
-    let listed = run("ask cargo for dependencies", &mut cargo_metadata())?.stdout;
-    let metadata: Metadata = serde_json::from_slice(&listed)
+    let listed = run("ask cargo for dependencies", &mut cargo_metadata()?)?.stdout;
+    let metadata: ResolvedWorkspace = serde_json::from_slice(&listed)
         .map_err(|source| LabError::Format { what: "cargo's metadata".into(), source })?;
     let text = describe(&metadata, version, time).to_string();
     write(&output.join(format!("rlaunch-{version}.cdx.json")), text.as_bytes())
 }
 
-fn describe(metadata: &Metadata, version: &str, time: u64) -> Value {
+fn describe(metadata: &ResolvedWorkspace, version: &str, time: u64) -> Value {
     let shipped = reachable(metadata);
     let find = |id: &str| metadata.packages.iter().find(|package| package.id == id);
     let purl = |package: &Listed| format!("pkg:cargo/{}@{}", package.name, package.version);
@@ -113,13 +113,14 @@ fn describe(metadata: &Metadata, version: &str, time: u64) -> Value {
 impl Node {
     /// Lists the ids of crates that are linked, rather than only used by builds or tests.
     fn linked(&self) -> impl Iterator<Item = &str> {
-        let is_linked = |dep: &&Dependency| dep.dep_kinds.iter().any(|kind| kind.kind.is_none());
+        let is_linked =
+            |dep: &&ResolvedDependency| dep.dep_kinds.iter().any(|kind| kind.kind.is_none());
         self.deps.iter().filter(is_linked).map(|dep| dep.pkg.as_str())
     }
 }
 
 /// Returns the ids of all crates that what ships is linked with, itself included, in order.
-fn reachable(metadata: &Metadata) -> BTreeSet<&str> {
+fn reachable(metadata: &ResolvedWorkspace) -> BTreeSet<&str> {
     let is_own =
         |package: &&Listed| package.source.is_none() && SHIPPED.contains(&package.name.as_str());
     let mut open: Vec<&str> =
@@ -167,11 +168,11 @@ mod tests {
             license: Some("MIT/Apache-2.0".into()),
             source: source.map(Into::into),
         };
-        let dep = |name: &str, kind: Option<&str>| Dependency {
+        let dep = |name: &str, kind: Option<&str>| ResolvedDependency {
             pkg: name.into(),
-            dep_kinds: vec![DependencyKind { kind: kind.map(Into::into) }],
+            dep_kinds: vec![ResolvedKind { kind: kind.map(Into::into) }],
         };
-        let metadata = Metadata {
+        let metadata = ResolvedWorkspace {
             packages: vec![
                 package("rlaunch", None),
                 package("linked", Some("registry")),

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{Package, SUMMARY};
+use super::{PackageSpec, SUMMARY};
 use crate::LabError;
 use crate::command::run;
 use crate::dist::workspace;
@@ -11,7 +11,7 @@ use crate::dist::workspace;
 const SCRIPT: &str = include_str!("wheel.py");
 
 /// Packs launcher and Python package as `rlaunch-VERSION-py3-none-manylinux_2_28_ARCH.whl`.
-pub(super) fn make(package: &Package) -> Result<(), LabError> {
+pub(super) fn make(package: &PackageSpec) -> Result<(), LabError> {
     let mut python = Command::new("python3");
     python.args(["-c", SCRIPT]).arg(&package.output).args([&package.version, package.arch]);
     python.args([&package.time.to_string(), SUMMARY]).arg(workspace().join("README.md"));

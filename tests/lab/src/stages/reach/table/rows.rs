@@ -289,13 +289,9 @@ pub(super) const ROWS: &[Coverage] = &[
     // Files that rlaunch carries, and packages of it.
     Coverage {
         sources: &[
-            "launcher/src/connect/agent/bundle.rs",
             "launcher/src/connect/agent/bundle/",
-            "launcher/src/connect/agent/host_file.rs",
-            "launcher/src/connect/agent/local_copy.rs",
-            "launcher/src/commands/cache.rs",
-            "launcher/src/commands/pack.rs",
-            "launcher/src/commands/version.rs",
+            "launcher/src/connect/agent/host_file/",
+            "launcher/src/commands/host_files/",
             "launcher/src/commands/self_test/",
             "worker/src/node/cache_report.rs",
             "bootstrap/src/job/cache.rs",

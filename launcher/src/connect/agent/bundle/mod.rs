@@ -14,8 +14,8 @@ use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use zip::{CompressionMethod, ZipArchive};
 use zip::read::{ArchiveOffset, Config};
+use zip::{CompressionMethod, ZipArchive};
 
 /// Directory of the files in the archive, and beside rlaunch.
 pub(super) const DIRECTORY: &str = "lib/rlaunch";

@@ -1,7 +1,7 @@
 //! Copies of files that rlaunch carries, for programs that run on this machine. They are in the cache that hosts have
 //! too, under the same names: `~/.cache/rlaunch/HASH/NAME`.
 
-use super::host_file::{HostFile, make_executable};
+use super::{HostFile, make_executable};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::Uid;
 use std::ffi::OsStr;

@@ -31,7 +31,7 @@ pub(crate) struct VersionArgs {
 }
 
 /// Prints the version and, if asked, the files.
-pub(super) fn run(args: &VersionArgs) -> Result<Exit, Failed> {
+pub(in crate::commands) fn run(args: &VersionArgs) -> Result<Exit, Failed> {
     let mut text = format!("rlaunch {}\n", env!("CARGO_PKG_VERSION"));
     if args.verbose {
         let arch = std::env::consts::ARCH;

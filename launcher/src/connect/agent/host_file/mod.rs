@@ -1,7 +1,8 @@
 //! Files for hosts: on this machine's disk, or in the archive that rlaunch carries.
 
+mod local_copy;
+
 use super::bundle::Bundle;
-use super::local_copy;
 use super::store::AgentStoreError;
 use bytes::Bytes;
 use flate2::Compression;
@@ -19,7 +20,7 @@ pub(super) const HASH_DIGITS: usize = 32;
 
 /// Program that is sent to hosts: the agent, the prover, or the program of `rlaunch bench`.
 pub(crate) struct HostFile {
-    place: Place,
+    place: FilePlace,
     /// SHA-256 of the file in hexadecimal digits.
     pub(crate) sha256: String,
     /// First digits of `sha256`, by which the agent is named in the hosts' caches.
@@ -30,7 +31,7 @@ pub(crate) struct HostFile {
 }
 
 /// Location of a file.
-enum Place {
+enum FilePlace {
     Disk(PathBuf),
     /// Path in the archive.
     Bundle(&'static Bundle, String),
@@ -40,17 +41,17 @@ impl HostFile {
     /// Describes a file on disk, which is read once for its digest.
     pub(super) fn on_disk(path: &Path) -> io::Result<HostFile> {
         let (sha256, size) = digest(path)?;
-        Ok(HostFile::new(Place::Disk(path.to_owned()), sha256, size))
+        Ok(HostFile::new(FilePlace::Disk(path.to_owned()), sha256, size))
     }
 
     /// Describes a program in the archive; `None` if it is not there.
     pub(super) fn in_bundle(bundle: &'static Bundle, arch: &str, name: &str) -> Option<HostFile> {
         let (path, digest) = bundle.program(arch, name)?;
         let (sha256, size) = (digest.sha256.clone(), digest.size);
-        Some(HostFile::new(Place::Bundle(bundle, path), sha256, size))
+        Some(HostFile::new(FilePlace::Bundle(bundle, path), sha256, size))
     }
 
-    fn new(place: Place, sha256: String, size: u64) -> HostFile {
+    fn new(place: FilePlace, sha256: String, size: u64) -> HostFile {
         let hash = sha256.chars().take(HASH_DIGITS).collect();
         HostFile { place, sha256, hash, size, compressed: OnceLock::new() }
     }
@@ -72,8 +73,8 @@ impl HostFile {
     /// Reads the content. It is not kept, since few hosts need it uncompressed.
     pub(crate) fn content(&self) -> io::Result<Vec<u8>> {
         match &self.place {
-            Place::Disk(path) => std::fs::read(path),
-            Place::Bundle(bundle, path) => bundle.read(path),
+            FilePlace::Disk(path) => std::fs::read(path),
+            FilePlace::Bundle(bundle, path) => bundle.read(path),
         }
     }
 
@@ -83,8 +84,8 @@ impl HostFile {
             return Ok(compressed.clone());
         }
         let gzip = match &self.place {
-            Place::Disk(path) => compress(&std::fs::read(path)?)?,
-            Place::Bundle(bundle, path) => bundle.read_gzip(path)?,
+            FilePlace::Disk(path) => compress(&std::fs::read(path)?)?,
+            FilePlace::Bundle(bundle, path) => bundle.read_gzip(path)?,
         };
         Ok(self.compressed.get_or_init(|| gzip.into()).clone())
     }
@@ -93,8 +94,8 @@ impl HostFile {
     /// copied into this account's cache first, as it would be on a host.
     pub(crate) fn local_path(&self) -> io::Result<PathBuf> {
         match &self.place {
-            Place::Disk(path) => Ok(path.clone()),
-            Place::Bundle(_, path) => {
+            FilePlace::Disk(path) => Ok(path.clone()),
+            FilePlace::Bundle(_, path) => {
                 let name = Path::new(path).file_name().unwrap_or(path.as_ref());
                 local_copy::place(self, name)
             }
@@ -111,8 +112,8 @@ impl AsRef<HostFile> for HostFile {
 impl fmt::Display for HostFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Disk(path) => path.display().fmt(f),
-            Place::Bundle(_, path) => write!(f, "{path} in rlaunch"),
+            FilePlace::Disk(path) => path.display().fmt(f),
+            FilePlace::Bundle(_, path) => write!(f, "{path} in rlaunch"),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! `rlaunch cache`: what hosts keep of rlaunch between jobs.
 
-use super::agent_query;
 use crate::cli::args::{ConnectArgs, HostListArgs};
 use crate::cli::command_line::CommandLine;
+use crate::commands::agent_query;
 use clap::Parser;
 use rlaunch_bootstrap::job::cache::{CacheReport, CachedDirectory, CachedKind, CachedState};
 use rlaunch_console::exit::Exit;
@@ -35,7 +35,7 @@ pub(crate) struct CacheArgs {
 
 /// Asks all hosts at once and prints a line for each directory. Fails if a host does not answer, or something could not
 /// be removed.
-pub(super) async fn run(args: CacheArgs, line: &CommandLine) -> Result<Exit, Failed> {
+pub(in crate::commands) async fn run(args: CacheArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let words = if args.clean { "cache clean" } else { "cache" };
     let answers = agent_query::query_hosts(&args.hosts, args.connect, &line.config, words).await?;
     let mut failures = Vec::new();

@@ -31,7 +31,7 @@ pub(crate) struct PackArgs {
 }
 
 /// Writes the launcher, and prints what it carries.
-pub(super) fn run(args: PackArgs) -> Result<Exit, Failed> {
+pub(in crate::commands) fn run(args: PackArgs) -> Result<Exit, Failed> {
     let own = std::env::current_exe();
     let own = own.map_err(|error| Failed::new(Exit::BUG, format!("where is rlaunch? {error}")))?;
     let launcher = args.launcher.unwrap_or_else(|| own.clone());
