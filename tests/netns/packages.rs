@@ -25,7 +25,9 @@ fn package(end: &str) -> PathBuf {
 
 /// Returns the field with another launcher.
 fn with(rlaunch: PathBuf) -> Field {
-    Field { rlaunch, ..Field::new() }
+    let mut field = Field::new();
+    field.rlaunch = rlaunch;
+    field
 }
 
 /// Runs a program on this machine as root.

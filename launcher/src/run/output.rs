@@ -190,7 +190,7 @@ async fn received(message: &mut Option<oneshot::Receiver<()>>) {
             return;
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Waits until the reading end of a pipe is closed, once.
@@ -201,7 +201,7 @@ async fn closed(pipe: &mut Option<pipe::Sender>) {
         *pipe = None;
         return;
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 struct WriterThread {

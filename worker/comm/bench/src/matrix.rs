@@ -306,7 +306,7 @@ mod tests {
             let (a, b) = (pair / RANKS, pair % RANKS);
             if a == b {
                 0.0
-            } else if pair % 10 == 0 {
+            } else if pair.is_multiple_of(10) {
                 1000.0
             } else {
                 10.0 + pair as f64 / 2.0

@@ -77,7 +77,7 @@ fn describe(metadata: &ResolvedWorkspace, version: &str, time: u64) -> Value {
     let purl = |package: &Listed| format!("pkg:cargo/{}@{}", package.name, package.version);
     let mut components = Vec::new();
     let mut dependencies = Vec::new();
-    for package in shipped.iter().filter_map(|id| find(id)) {
+    for package in shipped.iter().copied().filter_map(find) {
         let mut component = json!({
             "type": "library",
             "bom-ref": purl(package),
@@ -93,7 +93,7 @@ fn describe(metadata: &ResolvedWorkspace, version: &str, time: u64) -> Value {
         }
         components.push(component);
         let node = metadata.resolve.nodes.iter().find(|node| node.id == package.id);
-        let linked = node.into_iter().flat_map(Node::linked).filter_map(|id| find(id)).map(purl);
+        let linked = node.into_iter().flat_map(Node::linked).filter_map(find).map(purl);
         let linked: BTreeSet<String> = linked.collect();
         dependencies.push(json!({ "ref": purl(package), "dependsOn": linked }));
     }

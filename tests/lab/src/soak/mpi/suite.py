@@ -12,7 +12,7 @@ import unittest
 
 tests, record, left_out, tempfile.tempdir = sys.argv[1:]
 # Ranks that share CPUs wait for each other: without these a rank that waits keeps its CPU from the one
-# that it waits for until the kernel takes it away, and the tests take four times as long. Open MPI, MPICH
+# that it waits for until the kernel takes it away, and the tests take twice as long. Open MPI, MPICH
 # and Intel MPI read one each.
 os.environ["OMPI_MCA_mpi_yield_when_idle"] = "1"
 os.environ["MPIR_CVAR_POLLS_BEFORE_YIELD"] = "1"
