@@ -174,11 +174,15 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, LabError> 
     Ok(path)
 }
 
-/// Returns the newest version of a symbol that a library or program needs, as `GLIBC_2.17`; `None` if it needs no
-/// library. It may be for another architecture.
+/// Returns the newest version of glibc that a library or program needs, as `GLIBC_2.17`; `None` if it needs none. It may
+/// be for another architecture.
 pub(super) fn newest_needed(built: &Path) -> Result<Option<String>, LabError> {
-    let needed = newest(&TargetMachine::own()?, built)?;
-    Ok(needed.map(|(_, version, _)| shown(version)))
+    let mut readelf = Command::new("readelf");
+    let listed = run("list versions", readelf.args(["--wide", "--version-info"]).arg(built))?;
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let needed = listed.split("Version needs section").nth(1).unwrap_or_default();
+    let versions = needed.split_whitespace().filter_map(parse_version);
+    Ok(versions.max().map(shown))
 }
 
 /// Finds the newest symbol that a library or program needs.
@@ -231,10 +235,14 @@ fn parse(line: &str, wanted: fn(&str) -> bool) -> Option<Symbol> {
     let mut words = rest.split_whitespace();
     words.next().filter(|section| wanted(section))?;
     let (version, name) = (words.nth(1)?, words.next()?);
-    let version = version.trim_matches(['(', ')']).strip_prefix("GLIBC_")?;
-    let mut numbers = version.split('.').map(|number| number.parse().ok());
-    let version = (numbers.next()??, numbers.next()??, numbers.next().flatten().unwrap_or(0));
+    let version = parse_version(version.trim_matches(['(', ')']))?;
     Some((name.to_owned(), version, flags.ends_with('O')))
+}
+
+/// Parses a version such as `GLIBC_2.2.5`.
+fn parse_version(text: &str) -> Option<Version> {
+    let mut numbers = text.strip_prefix("GLIBC_")?.split('.').map(|number| number.parse().ok());
+    Some((numbers.next()??, numbers.next()??, numbers.next().flatten().unwrap_or(0)))
 }
 
 fn shown(version: Version) -> String {
