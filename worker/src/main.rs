@@ -80,7 +80,7 @@ fn main() -> ExitCode {
         Some("diagnose") => diagnosis::diagnose(args.next()),
         Some("network") => cabling::run(args.next()),
         Some("capture") => diagnostics::capture(),
-        Some("cache") => cache_report::print(args.next()),
+        Some("cache") => cache_report::print(args.next().as_deref()),
         Some("__exec-rank") => exec_rank::exec(args),
         Some("__environment") => login::print(args.next()),
         Some("__verify") => verify::verify(args.next()),

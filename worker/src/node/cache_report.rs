@@ -6,7 +6,7 @@ use crate::console::errln;
 use nix::unistd::Uid;
 use rlaunch_bootstrap::job::cache::{CacheReport, CachedDirectory, CachedKind};
 use rlaunch_bootstrap::job::library::LIBRARY_PREFIX;
-use std::ffi::OsString;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -15,8 +15,8 @@ use std::process::ExitCode;
 const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
 /// Writes the report to stdout. With the word `clean`, directories that are not in use are removed.
-pub(crate) fn print(word: Option<OsString>) -> ExitCode {
-    let clean = match word.as_ref().map(|word| word.to_str()) {
+pub(crate) fn print(word: Option<&OsStr>) -> ExitCode {
+    let clean = match word.map(OsStr::to_str) {
         None => false,
         Some(Some("clean")) => true,
         Some(_) => {
