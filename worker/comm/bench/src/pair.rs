@@ -9,8 +9,8 @@ pub(crate) const TAG: u32 = 3;
 /// Tag of messages that control a measurement.
 const CONTROL: u32 = 4;
 /// Maximum number of messages in progress at once from one rank to another. At 400 Gb/s, the time
-/// between two windows of 1 MiB messages is below 2 % of a window.
-const WINDOW: usize = 32;
+/// between two windows of 256 KiB messages is below 2 % of a window.
+const WINDOW: usize = 128;
 /// Maximum total length in bytes of the messages in progress at once that a rank receives.
 pub(crate) const WINDOW_BYTES: usize = 64 << 20;
 /// Number of windows into which the time of a measurement is divided at least, if a message does

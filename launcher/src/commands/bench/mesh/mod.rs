@@ -46,7 +46,7 @@ pub(crate) struct BenchMeshArgs {
     pub(crate) measurement: MeasurementArgs,
 
     /// Size of messages by which bandwidth is measured; K and M are powers of 1024
-    #[arg(long, value_name = "SIZE", default_value = "1M", value_parser = message_size)]
+    #[arg(long, value_name = "SIZE", default_value = "256K", value_parser = message_size)]
     pub(crate) size: usize,
 
     /// Seconds for each direction of each pair; by default 0.1, less for more than 30 hosts
