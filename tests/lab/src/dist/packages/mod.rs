@@ -155,7 +155,8 @@ fn time() -> u64 {
 /// Prints the newest version of glibc that each file for hosts needs. The build has checked it.
 fn print_needed_glibc(files: &Path) -> Result<(), LabError> {
     let mut find = Command::new("find");
-    find.arg(files).args(["-type", "f", "-perm", "-u+x", "-size", "+100k"]);
+    find.args([files.join("rlaunch"), files.join("lib")]);
+    find.args(["-type", "f", "-perm", "-u+x", "-size", "+100k"]);
     let found = run("list what ships", &mut find)?.stdout;
     for path in String::from_utf8_lossy(&found).lines() {
         let needed = glibc::newest_needed(Path::new(path))?;
