@@ -28,6 +28,8 @@
 //!   PortOpen          ──────▶                     if an application waits for the port
 //!                     ◀──────   StartApplication  for an application that has waited
 //!   Exited            ──────▶
+//!                     ◀──────   Inspect           on request: usage, stacks
+//!   Inspected         ──────▶
 //!                     ◀──────   JobEvent          failures of ranks, nodes and links, for the ranks
 //!                     ◀──────   End               after a failure, or when the user asks for it
 //!   Done              ──────▶                     nothing of the job is left on the node
@@ -47,6 +49,7 @@ use crate::id::{NodeId, Rank};
 use crate::inventory::Inventory;
 use crate::job::library::NodeLibrary;
 use crate::job::{AwaitedPort, ExitStatus, Job, NodeFacts, Notice, Problem, RankSetup};
+use crate::protocol::inspection::{Inspection, InspectionResult};
 use crate::protocol::mesh::{PathEvent, PathOutcome, ProofRound, ProverFile, RoundCost};
 use crate::rendezvous::message::MissingRanks;
 use crate::rendezvous::oob::{EdgeReport, ParentPeer};
@@ -56,7 +59,7 @@ use std::time::Duration;
 
 /// Version of these messages. Every change of a message needs a new number. Launcher and agent are
 /// normally of the same build; they differ only if `--agent` names another agent.
-pub const PROTOCOL_VERSION: u16 = 15;
+pub const PROTOCOL_VERSION: u16 = 16;
 
 /// Bytes that separate the output of the login shell from the agent's first frame. No shell prints
 /// them by accident.
@@ -185,6 +188,13 @@ pub enum ToAgent {
     Suspend,
     /// Request to continue the stopped ranks, because the launcher runs again.
     Resume,
+    /// Question about the ranks of the node, answered by [`FromAgent::Inspected`] once they run.
+    Inspect {
+        /// Number of the question, repeated in the answer.
+        id: u32,
+        /// The question.
+        what: Inspection,
+    },
     /// Sign of life, without content.
     Beat,
 }
@@ -361,6 +371,13 @@ pub enum FromAgent {
         pid: u32,
         /// MPI library that the process has loaded.
         what: UnservedMpi,
+    },
+    /// Answer to [`ToAgent::Inspect`].
+    Inspected {
+        /// Number of the question.
+        id: u32,
+        /// The answer.
+        result: InspectionResult,
     },
     /// Every rank of this node has ended, all output is sent, and the agent is about to exit.
     Done(CleanupReceipt),

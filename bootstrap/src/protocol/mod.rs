@@ -5,5 +5,6 @@
 
 pub mod control;
 pub mod diagnosis;
+pub mod inspection;
 pub mod mesh;
 pub mod network;

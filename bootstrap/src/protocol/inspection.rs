@@ -1,0 +1,146 @@
+//! Inspection of a running job: what its processes use, and where they are.
+//!
+//! The launcher sends [`ToAgent::Inspect`](super::control::ToAgent::Inspect) at the request of a
+//! user (`rlaunch jobs`, `rlaunch stack`, `rlaunch monitor`) or of the hang watch, and every agent
+//! answers with one [`FromAgent::Inspected`](super::control::FromAgent::Inspected). A job that is
+//! not inspected pays nothing.
+
+use crate::id::Rank;
+use serde::{Deserialize, Serialize};
+
+/// Question about the ranks of a node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Inspection {
+    /// CPU time and memory of every rank.
+    Usage,
+    /// Stacks of every thread of these ranks; an empty list means all ranks of the node.
+    Stacks {
+        /// Ranks of the node to look at.
+        ranks: Vec<Rank>,
+        /// Whether to read native frames too, not only those of interpreters.
+        native: bool,
+    },
+}
+
+/// Answer of a node to an [`Inspection`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum InspectionResult {
+    /// Answer to [`Inspection::Usage`], by rank.
+    Usage(Vec<RankUsage>),
+    /// Answer to [`Inspection::Stacks`], by rank.
+    Stacks(Vec<RankStacks>),
+    /// The node cannot answer, for this reason.
+    Failed(String),
+}
+
+/// Resources that the processes of a rank use: those of the rank's own process and of its
+/// descendants.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankUsage {
+    /// Rank that the processes belong to.
+    pub rank: Rank,
+    /// Process id of the rank on its node.
+    pub pid: u32,
+    /// Number of processes.
+    pub processes: u32,
+    /// CPU time in user code since the start, in milliseconds.
+    pub user_ms: u64,
+    /// CPU time in the kernel since the start, in milliseconds.
+    pub system_ms: u64,
+    /// Resident memory, in bytes. Pages that several processes share are counted in each.
+    pub resident: u64,
+    /// State of the rank's own process, as in `/proc/PID/stat`: `R`, `S`, `D`, `T`, `Z`, …
+    pub state: char,
+    /// Bytes that the rank has written to stdout and stderr.
+    pub output: u64,
+}
+
+/// Stacks of the processes of a rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankStacks {
+    /// Rank that the processes belong to.
+    pub rank: Rank,
+    /// The rank's own process first, then its descendants.
+    pub processes: Vec<ProcessStacks>,
+}
+
+/// Stacks of the threads of a process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessStacks {
+    /// Process id on the node.
+    pub pid: u32,
+    /// Name of the program, from `/proc/PID/comm`.
+    pub program: String,
+    /// Reason why frames could not be read, such as missing permission; the threads then have
+    /// states and waits, but no frames.
+    pub problem: Option<String>,
+    /// Threads; the main thread first.
+    pub threads: Vec<ThreadStack>,
+}
+
+/// Stack of a thread, and what the thread waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ThreadStack {
+    /// Thread id on the node.
+    pub tid: u32,
+    /// Name of the thread, from the interpreter or from `/proc/PID/task/TID/comm`.
+    pub name: String,
+    /// State, as in `/proc/PID/task/TID/stat`.
+    pub state: char,
+    /// Whether the thread holds the interpreter's lock; `None` if the process is no interpreter.
+    pub holds_gil: Option<bool>,
+    /// What the thread waits for; `None` if it runs.
+    pub waits_for: Option<Wait>,
+    /// Frames, innermost first.
+    pub frames: Vec<Frame>,
+}
+
+/// Event that a blocked thread waits for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Wait {
+    /// Lock or condition variable of the process, by the futex system call.
+    Futex,
+    /// Data from, or room at, the other end of a socket.
+    Socket {
+        /// Other end of the connection, such as `10.0.0.2:4711`; `None` if it is not connected.
+        peer: Option<String>,
+    },
+    /// Data from, or room in, a pipe or FIFO.
+    Pipe {
+        /// Path of a FIFO, or `pipe:[INODE]`.
+        name: String,
+    },
+    /// File on a disk or of a network file system.
+    File {
+        /// Path of the file.
+        path: String,
+    },
+    /// Completion of an RDMA operation.
+    Rdma,
+    /// One of several descriptors, by poll, select or epoll.
+    Descriptors,
+    /// Passing of time.
+    Sleep,
+    /// Exit of a child process.
+    Child,
+    /// Signal that continues the stopped process.
+    Stopped,
+    /// Something in the kernel, by the name of its wait channel or system call.
+    Kernel {
+        /// Wait channel (`/proc/PID/wchan`), or name of the system call.
+        channel: String,
+    },
+}
+
+/// Frame of a stack.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Frame {
+    /// Name of the function.
+    pub function: String,
+    /// Source file of an interpreter's frame, or the library of a native frame.
+    pub file: String,
+    /// Line number; 0 if unknown.
+    pub line: u32,
+    /// Whether the frame is native code rather than an interpreter's.
+    pub native: bool,
+}
