@@ -33,6 +33,7 @@ mod hosts;
 mod jump;
 mod keys;
 mod library;
+mod live;
 mod local;
 mod lost;
 mod missing;

@@ -27,7 +27,7 @@ mod network;
 mod node;
 mod ranks;
 
-use cleanup::{guardian, reap};
+use cleanup::{guardian, job_list, reap};
 use console::{errln, outln};
 use network::{cabling, callback};
 use node::{cache, cache_report, diagnostics, inventory, login, verify};
@@ -45,6 +45,7 @@ rlaunch-worker is the agent of rlaunch. `rlaunch` starts it on each host; it is 
   rlaunch-worker reap JOB|all      end what a job has left on this host
     [AGENT-PID GUARDIAN-PID GRACE-MS]
                                    after its agent, which does not respond
+  rlaunch-worker jobs              list the jobs that run on this host
   rlaunch-worker inventory [DIR]   write the inventory of this host, or of a recorded one
   rlaunch-worker diagnose [DIR]    examine this host and, asked by the launcher on stdin, its ways
                                    to others; or examine a recorded host
@@ -76,6 +77,7 @@ fn main() -> ExitCode {
             Err(()) => usage(),
         },
         Some("reap") => reap::reap(args),
+        Some("jobs") => inventory::write(&job_list::list()),
         Some("inventory") => inventory::print(args.next()),
         Some("diagnose") => diagnosis::diagnose(args.next()),
         Some("network") => cabling::run(args.next()),

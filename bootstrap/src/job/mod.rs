@@ -4,6 +4,7 @@
 
 pub mod cache;
 pub mod library;
+pub mod list;
 
 pub use crate::exit_status::ExitStatus;
 pub use crate::rendezvous::oob::PortRange;

@@ -51,8 +51,6 @@ pub struct RankUsage {
     pub resident: u64,
     /// State of the rank's own process, as in `/proc/PID/stat`: `R`, `S`, `D`, `T`, `Z`, …
     pub state: char,
-    /// Bytes that the rank has written to stdout and stderr.
-    pub output: u64,
 }
 
 /// Stacks of the processes of a rank.

@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `invocation`, `verb_hint` | which verb the command line means; a hint if a program was meant as a verb |
 //! | `job` | `rlaunch PROGRAM` |
+//! | `jobs` | `rlaunch jobs`: running jobs |
 //! | `topo`, `capture`, `reap` | verbs that ask all hosts at once, by `agent_query` |
 //! | `agent_session` | conversations with the agents of all hosts, for `doctor` and `network` |
 //! | `doctor` | `rlaunch doctor` |
@@ -38,6 +39,7 @@ mod host_files;
 mod hostfile;
 mod invocation;
 mod job;
+pub(crate) mod jobs;
 mod man;
 pub(crate) mod network;
 mod plot_file;
@@ -62,6 +64,7 @@ use rlaunch_console::messages::Failed;
 /// [`rlaunch_bootstrap::client::command`].
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
+    Jobs(jobs::JobsArgs),
     Reap(reap::ReapArgs),
     Topo(topo::TopoArgs),
     Doctor(Box<doctor::DoctorArgs>),
@@ -89,6 +92,7 @@ impl Verb {
     /// Runs the verb. `line` is its command line, with the settings from files and variables.
     pub(crate) async fn run(self, line: CommandLine) -> Result<Exit, Failed> {
         match self {
+            Verb::Jobs(args) => jobs::run(args, &line).await,
             Verb::Reap(args) => reap::run(args, &line).await,
             Verb::Topo(args) => topo::run(args, &line).await,
             Verb::Doctor(args) => doctor::run(*args, &line).await,

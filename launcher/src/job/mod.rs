@@ -105,6 +105,12 @@ impl JobSpec {
         &self.apps[0]
     }
 
+    /// Returns the words of all programs, with `:` between programs.
+    pub(crate) fn program_words(&self) -> Vec<OsString> {
+        let programs: Vec<&[OsString]> = self.apps.iter().map(|app| &app.argv[..]).collect();
+        programs.join(&OsString::from(":"))
+    }
+
     /// Tells whether any program gets the variable `name` from this shell, from `-x` or from `--env-file`.
     pub(crate) fn sets_variable(&self, name: &str) -> bool {
         self.apps.iter().any(|app| app.env.iter().any(|var| var.name == name))

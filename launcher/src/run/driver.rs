@@ -3,6 +3,7 @@
 
 use crate::run::Started;
 use crate::run::job_run::JobRun;
+use crate::run::live::{JobSocket, Queries};
 use crate::run::nodes::Nodes;
 use crate::run::outcome::Outcome;
 use crate::run::output;
@@ -29,6 +30,7 @@ pub(crate) async fn run_to_completion(
         hello_at: node.hello_at,
     });
     let mut supervisor = Supervisor::new(job, supervised.collect(), phase_states, Instant::now());
+    let mut queries = job.socket.as_ref().map_or_else(Queries::none, JobSocket::take_queries);
     while !supervisor.is_over() {
         let is_listening = !supervisor.is_suspending();
         let input = tokio::select! {
@@ -36,10 +38,14 @@ pub(crate) async fn run_to_completion(
             event = nodes.events.recv() => Some(event.map_or(Input::SessionsClosed, Input::Node)),
             signal = signals.next(), if is_listening => Some(Input::Signal(signal)),
             () = writer.reader_gone(), if is_listening => Some(Input::ReaderGone),
+            query = queries.next() => Some(Input::Query(query)),
         };
         match input {
             Some(input) => supervisor.handle(Instant::now(), input),
             None => supervisor.handle_timeout(Instant::now()),
+        }
+        if supervisor.is_ending() {
+            job.events.status().ending();
         }
         while let Some(action) = supervisor.poll_action() {
             perform(action, job, &nodes);
@@ -56,6 +62,11 @@ fn perform(action: Action, job: &JobRun, nodes: &Nodes) {
         Action::SendAll(message) => nodes.queue_for_all(&message),
         Action::Relay { from, to, data, room } => nodes.relay((from, to), data, room),
         Action::Emit(event) => job.events.emit(&event),
+        Action::Reply(connection, reply) => {
+            if let Some(socket) = &job.socket {
+                socket.reply(connection, reply);
+            }
+        }
         Action::Info(line) => messages::info(&line),
         Action::Warn(line) => messages::warn(&line),
         Action::StopProcess => signals::stop_process(),

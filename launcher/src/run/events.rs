@@ -7,6 +7,7 @@
 
 use crate::job::JobSpec;
 use crate::plan::map::RankMap;
+use crate::run::live::LiveStatus;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
@@ -22,12 +23,14 @@ use std::time::Instant;
 /// Version of the schema.
 const VERSION: u32 = 1;
 
-/// File to which events are written, if `--events` names one. Clones write to the same file.
+/// File to which events are written, if `--events` names one, and the state of the job that follows from them.
+/// Clones write to the same file.
 #[derive(Clone)]
 pub(crate) struct EventLog {
     file: Option<Arc<Mutex<File>>>,
     job: JobId,
     started: Instant,
+    status: LiveStatus,
 }
 
 /// Event of a job.
@@ -134,16 +137,22 @@ impl EventLog {
             }
         };
         let file = target.map(open).transpose()?.map(|file| Arc::new(Mutex::new(file)));
-        Ok(EventLog { file, job, started: Instant::now() })
+        Ok(EventLog { file, job, started: Instant::now(), status: LiveStatus::new() })
     }
 
-    /// Returns a log that writes the events of another job to the same file.
+    /// Returns a log that writes the events of another job, which starts now, to the same file.
     pub(crate) fn for_job(self, job: JobId) -> EventLog {
-        EventLog { job, ..self }
+        EventLog { job, status: LiveStatus::new(), ..self }
+    }
+
+    /// Returns the state of the job.
+    pub(crate) fn status(&self) -> &LiveStatus {
+        &self.status
     }
 
     /// Writes an event. Errors are ignored, so that a job goes on if the reader of its events has gone.
     pub(crate) fn emit(&self, event: &Event) {
+        self.status.observe(event);
         let Some(file) = &self.file else { return };
         let t = self.started.elapsed().as_secs_f64();
         let line = EventLine { v: VERSION, t, job: self.job.to_string(), event };

@@ -2,6 +2,7 @@
 
 use crate::job::JobSpec;
 use crate::run::events::{Event, EventLog};
+use crate::run::live::JobSocket;
 use crate::run::record::Recorder;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::rank_table::RankTable;
@@ -19,6 +20,8 @@ pub(crate) struct JobRun {
     pub(crate) recorder: Option<Recorder>,
     /// Place for facts about the job; `None` if nothing reads them.
     pub(crate) facts: Option<FactsCell>,
+    /// Socket at which the job can be asked; `None` if it could not be opened.
+    pub(crate) socket: Option<JobSocket>,
 }
 
 /// Facts about a job that are known once its ranks are about to start.
@@ -48,7 +51,7 @@ impl JobRun {
             let target = target.unwrap_or_default();
             Failed::new(Exit::FILES, format!("cannot write events to {target}: {error}"))
         })?;
-        Ok(JobRun { recorder: job.is_recorded.then(Recorder::new), job, events, facts: None })
+        Ok(JobRun::new(job, events))
     }
 
     /// Makes the attempt put facts about the job into `facts`.
@@ -59,7 +62,15 @@ impl JobRun {
     /// Begins a restart. Its events are written to the log of the attempts before it.
     pub(crate) fn next(job: JobSpec, events: EventLog) -> JobRun {
         let events = events.for_job(job.id);
-        JobRun { recorder: job.is_recorded.then(Recorder::new), job, events, facts: None }
+        JobRun::new(job, events)
+    }
+
+    fn new(job: JobSpec, events: EventLog) -> JobRun {
+        let recorder = job.is_recorded.then(Recorder::new);
+        // A dry run is over at once.
+        let is_run = job.dry_run.is_none();
+        let socket = is_run.then(|| JobSocket::open(&job, events.status().clone())).flatten();
+        JobRun { job, events, recorder, facts: None, socket }
     }
 
     /// Returns the parts that the next attempt is made from.

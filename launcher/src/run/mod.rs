@@ -13,6 +13,7 @@
 //! | `supervisor`, `driver` | the running job: a state machine that decides, and the I/O around it |
 //! | `first_failure`, `outcome`, `signals` | the rank that failed first; exit code and message; signals of the user |
 //! | `output`, `stdin` | whole lines from many ranks to one terminal; standard input to ranks |
+//! | `live` | the socket at which a running job is asked (`rlaunch jobs`) |
 //! | `events`, `record` | `--events`; files about a job that `rlaunch report` reads |
 
 pub(crate) mod container_check;
@@ -21,6 +22,7 @@ pub(crate) mod dry_run;
 pub(crate) mod events;
 mod first_failure;
 pub(crate) mod job_run;
+pub(crate) mod live;
 pub(crate) mod mesh;
 mod nodes;
 mod outcome;
@@ -119,6 +121,7 @@ fn hosts_to_reach(job: &JobRun) -> Result<RankMap, Failed> {
 fn announce(job: &JobRun, map: &RankMap) -> Result<(), Failed> {
     job.stdin.check(map.world_size)?;
     placement_line::print(map, job.map_by);
+    job.events.status().mapped(map);
     job.events.emit(&Event::job_started(job, map));
     if let Some(recorder) = &job.recorder {
         recorder.mapped(map);

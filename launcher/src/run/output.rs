@@ -24,6 +24,7 @@ pub(crate) use tags::Tags;
 use crate::connect::outbox::{Outbox, Reserved};
 use crate::job::options::{OutputOptions, RankStdout};
 use crate::plan::env::nccl::Log;
+use crate::run::live::LiveStatus;
 use crate::run::output::line_arbiter::{Chunk, LineArbiter, ReadyChunk, ShowUnfinished};
 use crate::run::output::sink::Sink;
 use crate::run::output::tail::Tails;
@@ -137,6 +138,8 @@ pub(crate) struct OutputConfig {
     pub(crate) nccl: Option<Log>,
     pub(crate) transcript: Option<Transcript>,
     pub(crate) rank_stdout: RankStdout,
+    /// State of the job, which has the time of the last output.
+    pub(crate) status: LiveStatus,
 }
 
 /// Receiving end of the queue of output, before the writing thread is started.
@@ -215,6 +218,7 @@ struct WriterThread {
     transcript: Option<Transcript>,
     credit: Vec<CreditAccount>,
     ranks: u32,
+    status: LiveStatus,
     gone: Option<oneshot::Sender<()>>,
 }
 
@@ -245,6 +249,7 @@ impl WriterThread {
             transcript: config.transcript,
             credit: config.credit.into_iter().map(account).collect(),
             ranks: config.ranks,
+            status: config.status,
             gone: Some(gone),
         }
     }
@@ -282,6 +287,9 @@ impl WriterThread {
     /// Adds a chunk to the last lines of its rank and to the files of `--output-dir`. Both get the chunk at
     /// once, even if stdout and stderr must wait for the end of a line.
     fn store(&mut self, Chunk { source, data, .. }: &Chunk) {
+        if !data.is_empty() {
+            self.status.printed(source.0);
+        }
         if source.1 == self.error_stream {
             self.tails.add(source.0, data);
         }

@@ -17,7 +17,6 @@ use rlaunch_console::messages::Failed;
 use rlaunch_console::redact::without_secrets;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::ffi::OsString;
 use std::mem;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -182,7 +181,7 @@ impl Recorder {
             started: since_1970.as_secs_f64(),
             seconds: self.clock.elapsed().as_secs_f64(),
             argv: without_secrets(&job.command_line),
-            program: without_secrets(&program(job)),
+            program: without_secrets(&job.program_words()),
             hosts: hosts.collect(),
             placement,
             environment,
@@ -198,12 +197,6 @@ impl JobRecord {
         let ranks: usize = self.hosts.iter().map(|host| host.ranks.len()).sum();
         u32::try_from(ranks).unwrap_or(u32::MAX)
     }
-}
-
-/// Returns the words of all programs, with `:` between programs.
-fn program(job: &JobSpec) -> Vec<OsString> {
-    let programs: Vec<&[OsString]> = job.apps.iter().map(|app| &app.argv[..]).collect();
-    programs.join(&OsString::from(":"))
 }
 
 /// Groups rows with equal variable and reason, and lists the ranks of each group.

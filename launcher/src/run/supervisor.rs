@@ -20,6 +20,7 @@
 //! until the nodes have stopped their ranks, only events of nodes and the clock are handled.
 
 mod abort;
+mod queries;
 mod reports;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,8 @@ use crate::job::JobSpec;
 use crate::job::apps::{DueProgram, StartOrder};
 use crate::run::events::Event;
 use crate::run::first_failure::{FirstFailure, RankExit};
+use crate::run::live::messages::Reply;
+use crate::run::live::{ConnectionId, Inspections, Query};
 use crate::run::mesh::{LinkChange, LinkMonitor};
 use crate::run::nodes::{no_library, node_lost};
 use crate::run::outcome::{NodeEnd, Outcome, Reason};
@@ -70,6 +73,8 @@ pub(crate) enum Input {
     Signal(UserSignal),
     /// The reader of this process's stdout or stderr has closed it.
     ReaderGone,
+    /// Another rlaunch asks about the job.
+    Query(Query),
 }
 
 /// Action for the driver.
@@ -85,6 +90,8 @@ pub(crate) enum Action {
         room: Option<Reserved>,
     },
     Emit(Event),
+    /// Answer another rlaunch that has asked about the job.
+    Reply(ConnectionId, Reply),
     /// Print a line about the job's progress.
     Info(String),
     Warn(String),
@@ -135,6 +142,7 @@ pub(crate) struct Supervisor<'a> {
     mpi_aborted: Option<(Rank, Instant)>,
     exited: Exited,
     broken_edges: Option<BrokenEdges>,
+    inspections: Inspections,
     sessions_closed: bool,
     gave_up: bool,
 }
@@ -186,6 +194,7 @@ impl<'a> Supervisor<'a> {
             mpi_aborted: None,
             exited: Exited::default(),
             broken_edges: None,
+            inspections: Inspections::default(),
             sessions_closed: false,
             gave_up: false,
         }
@@ -218,6 +227,7 @@ impl<'a> Supervisor<'a> {
                 self.sessions_closed = true;
             }
             Input::Signal(signal) => self.on_signal(now, signal),
+            Input::Query(query) => self.on_query(now, query),
             Input::ReaderGone if self.is_ending() => {}
             Input::ReaderGone => {
                 self.end(now, Reason::ReaderGone, job_ending("its output is not read any more"));
@@ -233,6 +243,10 @@ impl<'a> Supervisor<'a> {
                 self.stop_process();
             }
             return;
+        }
+        if is_due(self.inspections.deadline()) {
+            self.inspections.on_time(now);
+            self.send_answers();
         }
         if is_due(self.broken_edges.as_ref().map(|edges| edges.due)) {
             self.print_broken_edges();
@@ -270,7 +284,7 @@ impl<'a> Supervisor<'a> {
             [self.order.deadline(), self.links.deadline(), self.exited.due, self.timeout];
         let only_running = only_running.into_iter().flatten().filter(|_| !self.is_ending());
         let end = self.end_deadline.as_ref().map(Deadline::next_check);
-        only_running.chain(broken).chain(end).min()
+        only_running.chain(broken).chain(end).chain(self.inspections.deadline()).min()
     }
 
     /// Returns the next action, or `None` if there is none.
@@ -283,7 +297,8 @@ impl<'a> Supervisor<'a> {
         Outcome { nodes, first_failure, reason, ends }
     }
 
-    fn is_ending(&self) -> bool {
+    /// Tells whether the ranks are being ended.
+    pub(crate) fn is_ending(&self) -> bool {
         self.reason.is_some()
     }
 
@@ -337,6 +352,8 @@ impl<'a> Supervisor<'a> {
                     (receipt.leftovers_ended, receipt.segments_removed);
                 self.emit(Event::NodeClean { host, helpers_ended, segments_removed });
                 self.ends[node.index()] = Some(NodeEnd::Done(receipt));
+                self.inspections.on_node_gone(node);
+                self.send_answers();
             }
             FromAgent::GraceRestarted => self.end_deadline.iter_mut().for_each(|d| d.restart(now)),
             FromAgent::UnservedMpi { pid, what } => self.on_unserved(now, &host, pid, &what),
@@ -371,6 +388,10 @@ impl<'a> Supervisor<'a> {
                 self.on_loss(now, node, &format!("cannot {operation}: {cause}"));
             }
             FromAgent::LauncherSilent { for_s } => self.on_launcher_silent(now, node, for_s),
+            FromAgent::Inspected { id, result } => {
+                self.inspections.on_answer(node, id, result);
+                self.send_answers();
+            }
             _ => {}
         }
     }
@@ -431,6 +452,8 @@ impl<'a> Supervisor<'a> {
     fn on_loss(&mut self, now: Instant, node: NodeId, how: &str) {
         let host = self.host(node);
         let lost = node_lost(&host, how);
+        self.inspections.on_node_gone(node);
+        self.send_answers();
         self.emit(Event::NodeLost { host, cause: how.to_owned() });
         if self.is_ending() {
             self.warn(lost.message);

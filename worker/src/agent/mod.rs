@@ -520,6 +520,9 @@ impl Agent {
             Input::Message(ToAgent::Signal(signal)) => ranks.signal(signal),
             Input::Message(ToAgent::StartApplication { index }) => ranks.start_application(index),
             Input::Message(ToAgent::End { now }) => ranks.end(now),
+            Input::Message(ToAgent::Inspect { id, what }) => {
+                outbox.send(&FromAgent::Inspected { id, result: ranks.inspect(&what) });
+            }
             Input::Message(ToAgent::Suspend) => {
                 ranks.signal_all(&[Signal::SIGSTOP]);
                 outbox.send(&FromAgent::Suspended);

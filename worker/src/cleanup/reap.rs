@@ -256,7 +256,7 @@ fn is_job(job: &str) -> bool {
 }
 
 /// Returns this user's living processes that were started as part of the job.
-fn processes_of(job: &str) -> Vec<Pid> {
+pub(super) fn processes_of(job: &str) -> Vec<Pid> {
     let (me, my_uid) = (Pid::this(), Uid::effective().as_raw());
     let mine = processes().filter(|(_, uid)| *uid == my_uid).map(|(pid, _)| pid);
     mine.filter(|&pid| pid != me && !processes::has_ended(pid) && belongs(pid, job)).collect()
@@ -305,7 +305,7 @@ fn belongs(pid: Pid, job: &str) -> bool {
     started_by(job, environment(pid)) == Some(true)
 }
 
-fn environment(pid: Pid) -> io::Result<Vec<u8>> {
+pub(super) fn environment(pid: Pid) -> io::Result<Vec<u8>> {
     fs::read(format!("/proc/{pid}/environ"))
 }
 

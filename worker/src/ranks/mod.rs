@@ -22,7 +22,7 @@ pub(crate) mod stdin;
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::grace::{ENDING, Grace};
 use crate::cleanup::processes::{self, Children, TERM};
-use crate::cleanup::shm;
+use crate::cleanup::{shm, usage};
 use crate::network::mpi::{MpiIdentity, UnfinalizedRanks};
 use crate::network::outbox::Outbox;
 use crate::node::environment;
@@ -41,6 +41,7 @@ use rlaunch_bootstrap::job::{
     AwaitedPort, ExitStatus, Job, MpiInterfaces, RankSetup, RankSpec, SingletonPolicy,
 };
 use rlaunch_bootstrap::protocol::control::{CleanupReceipt, FromAgent, Stream};
+use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use std::collections::{HashSet, VecDeque};
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
@@ -276,6 +277,17 @@ impl Ranks {
     /// Returns the variables by which a rank finds its process manager, if the program runs MPI.
     fn mpi_environment(&self, spec: &RankSpec, program: &Program) -> Vec<(String, String)> {
         self.context.mpi.0.environment(spec, program.mpi)
+    }
+
+    /// Answers a question about the ranks.
+    pub(crate) fn inspect(&self, what: &Inspection) -> InspectionResult {
+        match what {
+            Inspection::Usage => {
+                let usage = self.running.iter().map(|&(rank, pid)| usage::of_rank(rank, pid));
+                InspectionResult::Usage(usage.collect())
+            }
+            Inspection::Stacks { .. } => InspectionResult::Failed("not implemented".to_owned()),
+        }
     }
 
     /// Queues input for the ranks that read stdin; empty data ends the input.

@@ -43,6 +43,7 @@ impl Nodes {
             nccl,
             transcript: job.recorder.is_some().then(Transcript::default),
             rank_stdout: job.rank_stdout.clone(),
+            status: job.events.status().clone(),
         };
         Ok(output::start(config, streams.output))
     }

@@ -276,6 +276,7 @@ impl Played<'_> {
                     fields.map(|(name, value)| format!(" {name}={value}")).collect();
                 format!("event {}{}", event["event"].as_str().unwrap(), fields.concat())
             }
+            Action::Reply(connection, reply) => format!("reply to {}: {reply:?}", connection.0),
             Action::Info(line) => format!("rlaunch: {line}"),
             Action::Warn(line) => format!("warning: {line}"),
             Action::StopProcess => "stop this process".to_owned(),

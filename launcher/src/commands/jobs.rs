@@ -1,0 +1,299 @@
+//! `rlaunch jobs`: the running jobs of this user.
+
+use super::agent_query;
+use crate::cli::args::{ConnectArgs, HostListArgs};
+use crate::cli::command_line::CommandLine;
+use crate::run::live::client::{LiveError, NodeAnswers, RunningJob};
+use crate::run::live::messages::JobStatus;
+use clap::Parser;
+use rlaunch_bootstrap::job::list::{HostJob, HostJobs};
+use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
+use rlaunch_console::columns::{lay_out, row};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::redact::without_secrets;
+use rlaunch_console::{printable, stdout, text};
+use serde::Serialize;
+use std::ffi::OsString;
+
+/// Maximum length of a program in the table, in characters.
+const MAX_PROGRAM: usize = 60;
+/// Length of the beginning of an id that the table shows. It names a job among a thousand of the same minute.
+const SHORT_ID: usize = 13;
+
+/// List your running jobs, with their state and what they use.
+///
+/// Without -H the jobs that were started on this machine. With -H those that have processes on the named hosts,
+/// whichever machine started them; `left over` are processes that no agent looks after.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  rlaunch jobs               jobs started here
+  rlaunch jobs -H a,b        jobs with processes on a and b
+  rlaunch jobs --json        for programs, one array")]
+pub(crate) struct JobsArgs {
+    #[command(flatten)]
+    pub(crate) hosts: HostListArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+}
+
+/// Job of this machine, for the table and as JSON.
+#[derive(Debug, Serialize)]
+struct JobRow {
+    #[serde(flatten)]
+    status: JobStatus,
+    /// CPU time of all ranks, in seconds; `None` if no rank runs.
+    cpu_seconds: Option<f64>,
+    /// Resident memory of all ranks, in bytes; `None` if no rank runs.
+    resident_bytes: Option<u64>,
+    /// Hosts that have not answered.
+    silent_hosts: Vec<String>,
+}
+
+/// Job that has processes on a host, as JSON.
+#[derive(Debug, Serialize)]
+struct HostJobRow {
+    host: String,
+    job: String,
+    ranks: u32,
+    processes: u32,
+    seconds: u64,
+    cpu_seconds: f64,
+    resident_bytes: u64,
+    program: Vec<String>,
+    left_over: bool,
+}
+
+/// Lists the jobs of this machine or of hosts.
+pub(super) async fn run(args: JobsArgs, line: &CommandLine) -> Result<Exit, Failed> {
+    if args.hosts.hosts.is_empty() {
+        list_here(args.json).await
+    } else {
+        list_on_hosts(args, line).await
+    }
+}
+
+async fn list_here(json: bool) -> Result<Exit, Failed> {
+    let (jobs, failed) = RunningJob::all().await.map_err(|error| live_failure(&error))?;
+    let mut rows = Vec::new();
+    let mut unknown: Vec<String> =
+        failed.iter().map(|error| messages::error_chain(error)).collect();
+    for job in jobs {
+        match ask(job).await {
+            Ok(row) => rows.push(row),
+            // It has ended since it was found.
+            Err(LiveError::Ended(_)) => {}
+            Err(error) => unknown.push(messages::error_chain(&error)),
+        }
+    }
+    if json {
+        print_json(&rows)?;
+    } else if rows.is_empty() {
+        stdout::print("no job of yours runs from this machine\n");
+    } else {
+        stdout::print(&table(&rows));
+    }
+    unknown.iter().for_each(|line| messages::warn(line));
+    Ok(Exit::SUCCESS)
+}
+
+/// Asks a job for its state, and its nodes for what its ranks use.
+async fn ask(mut job: RunningJob) -> Result<JobRow, LiveError> {
+    let status = job.status().await?;
+    let answers = match job.inspect(Inspection::Usage).await {
+        Ok(answers) => answers,
+        // Its ranks have not started.
+        Err(LiveError::Refused { .. }) => NodeAnswers { answers: Vec::new(), missing: Vec::new() },
+        Err(error) => return Err(error),
+    };
+    let mut usage = Vec::new();
+    for (_, answer) in answers.answers {
+        if let InspectionResult::Usage(ranks) = answer {
+            usage.extend(ranks);
+        }
+    }
+    let cpu_ms: u64 = usage.iter().map(|rank| rank.user_ms + rank.system_ms).sum();
+    let resident = usage.iter().map(|rank| rank.resident).sum();
+    let runs = !usage.is_empty();
+    Ok(JobRow {
+        status,
+        cpu_seconds: runs.then_some(cpu_ms as f64 / 1e3),
+        resident_bytes: runs.then_some(resident),
+        silent_hosts: answers.missing,
+    })
+}
+
+fn table(jobs: &[JobRow]) -> String {
+    let header =
+        row(["JOB", "AGE", "STATE", "RANKS", "HOSTS", "CPU", "MEMORY", "OUTPUT", "PROGRAM"]);
+    let rows = jobs.iter().map(|JobRow { status, cpu_seconds, resident_bytes, silent_hosts }| {
+        let running = status.ranks_started.saturating_sub(status.ranks_ended);
+        let output = status.last_output.map_or("none".to_owned(), |last| {
+            format!("{} ago, rank {}", duration(last.seconds_ago), last.rank)
+        });
+        let state = match silent_hosts.as_slice() {
+            [] => status.phase.word().to_owned(),
+            silent => format!("{}, no answer of {}", status.phase.word(), silent.join(", ")),
+        };
+        vec![
+            short_id(&status.job),
+            duration(status.seconds),
+            state,
+            format!("{running}/{}", status.ranks),
+            status.hosts.len().to_string(),
+            cpu_seconds.map(|cpu| percent(cpu, status.seconds)).unwrap_or_default(),
+            resident_bytes.map(text::mib).unwrap_or_default(),
+            output,
+            program(&status.program),
+        ]
+    });
+    lay_out(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
+}
+
+async fn list_on_hosts(args: JobsArgs, line: &CommandLine) -> Result<Exit, Failed> {
+    let answers = agent_query::query_hosts(&args.hosts, args.connect, &line.config, "jobs").await?;
+    let (mut rows, mut failures) = (Vec::new(), Vec::new());
+    for (host, answer) in answers {
+        let host = host.to_string();
+        match answer.and_then(|answer| agent_query::decode::<HostJobs>(&answer, &host)) {
+            Ok(jobs) => rows.extend(jobs.0.into_iter().map(|job| HostJobRow::new(&host, job))),
+            Err(failed) => failures.push(failed),
+        }
+    }
+    rows.sort_by(|a, b| a.job.cmp(&b.job));
+    if args.json {
+        print_json(&rows)?;
+    } else if rows.is_empty() && failures.is_empty() {
+        stdout::print("no job of yours has processes there\n");
+    } else if !rows.is_empty() {
+        stdout::print(&host_table(&rows));
+    }
+    if let Some(left) = rows.iter().find(|row| row.left_over) {
+        let hint = format!("rlaunch reap {} -H {} ends what is left over", left.job, left.host);
+        messages::hint(&hint);
+    }
+    agent_query::conclude(failures)
+}
+
+impl HostJobRow {
+    fn new(host: &str, job: HostJob) -> HostJobRow {
+        let words: Vec<OsString> = job.program.into_iter().map(OsString::from).collect();
+        HostJobRow {
+            host: host.to_owned(),
+            job: printable::first_line(&job.job),
+            ranks: job.ranks,
+            processes: job.processes,
+            seconds: job.seconds,
+            cpu_seconds: job.cpu_ms as f64 / 1e3,
+            resident_bytes: job.resident,
+            program: without_secrets(&words),
+            left_over: !job.has_agent,
+        }
+    }
+}
+
+fn host_table(rows: &[HostJobRow]) -> String {
+    let header =
+        row(["JOB", "HOST", "AGE", "STATE", "RANKS", "PROCESSES", "CPU", "MEMORY", "PROGRAM"]);
+    let rows = rows.iter().map(|job| {
+        vec![
+            short_id(&job.job),
+            job.host.clone(),
+            duration(job.seconds as f64),
+            if job.left_over { "left over" } else { "running" }.to_owned(),
+            job.ranks.to_string(),
+            job.processes.to_string(),
+            percent(job.cpu_seconds, job.seconds as f64),
+            text::mib(job.resident_bytes),
+            program(&job.program),
+        ]
+    });
+    lay_out(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
+}
+
+/// Prints rows as one JSON array.
+fn print_json<T: Serialize>(rows: &[T]) -> Result<(), Failed> {
+    let json = serde_json::to_string_pretty(rows)
+        .map_err(|error| Failed::new(Exit::BUG, format!("cannot write JSON: {error}")))?;
+    stdout::print(&format!("{json}\n"));
+    Ok(())
+}
+
+/// Makes the failure of a verb that talks to a running job.
+pub(super) fn live_failure(error: &LiveError) -> Failed {
+    Failed::from_error(Exit::USAGE, error).hint(error.hint())
+}
+
+fn short_id(job: &str) -> String {
+    job.chars().take(SHORT_ID).collect()
+}
+
+/// Formats the words of a program in one line.
+fn program(words: &[String]) -> String {
+    let line = printable::first_line(&words.join(" "));
+    let end = line.char_indices().nth(MAX_PROGRAM).map(|(end, _)| end);
+    end.map_or(line.clone(), |end| format!("{}…", &line[..end]))
+}
+
+/// Formats CPU time as a share of one CPU over `seconds`.
+fn percent(cpu: f64, seconds: f64) -> String {
+    format!("{:.0} %", 100.0 * cpu / seconds.max(0.01))
+}
+
+/// Formats a time by its two largest units.
+fn duration(seconds: f64) -> String {
+    let seconds = seconds.max(0.0) as u64;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::live::messages::{HostRanks, JobPhase, LastOutput};
+
+    #[test]
+    fn times_have_two_units() {
+        let texts = [0.4, 59.9, 60.0, 3725.0, 90_000.0].map(duration);
+        assert_eq!(texts, ["0 s", "59 s", "1 min 0 s", "1 h 2 min", "1 d 1 h"]);
+    }
+
+    #[test]
+    fn a_job_is_a_line() {
+        let host = |host: &str, ranks: &[u32]| HostRanks { host: host.into(), ranks: ranks.into() };
+        let status = JobStatus {
+            job: "0123456789abcdef0123456789abcdef".into(),
+            pid: 1,
+            program: vec!["python3".into(), "train.py".into(), "x".repeat(80)],
+            started: 0.0,
+            seconds: 100.0,
+            phase: JobPhase::Running,
+            hosts: vec![host("a", &[0, 1]), host("b", &[2])],
+            ranks: 3,
+            ranks_started: 3,
+            ranks_ended: 1,
+            last_output: Some(LastOutput { rank: 2, seconds_ago: 61.0 }),
+        };
+        let row = JobRow {
+            status,
+            cpu_seconds: Some(150.0),
+            resident_bytes: Some(3 << 20),
+            silent_hosts: vec!["b".into()],
+        };
+        let table = table(&[row]);
+        let line = table.lines().nth(1).unwrap();
+        let expected = "0123456789abc  1 min 40 s  running, no answer of b  2/3    2      150 %  \
+                        3.0 MiB  1 min 1 s ago, rank 2  python3 train.py xxx";
+        assert!(line.starts_with(expected) && line.ends_with("x…"), "{line}");
+    }
+}

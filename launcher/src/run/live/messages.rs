@@ -1,0 +1,125 @@
+//! Messages on the socket of a running job, in frames of [`rlaunch_bootstrap::frame`].
+//!
+//! The launcher sends a [`Greeting`]. Then the client sends one [`Request`] after another, and the launcher
+//! answers each with [`Reply`]s, the last of which is [`Reply::Status`], [`Reply::Complete`] or
+//! [`Reply::Refused`].
+
+use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
+use serde::{Deserialize, Serialize};
+
+/// Version of these messages. Every change of a message needs a new number.
+pub(crate) const SOCKET_VERSION: u16 = 1;
+
+/// First message of the launcher.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Greeting {
+    /// [`SOCKET_VERSION`] of the launcher.
+    pub(crate) socket_version: u16,
+    /// Version of rlaunch that runs the job.
+    pub(crate) rlaunch: String,
+}
+
+/// Request of a client.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Request {
+    /// State of the job. It is answered in every phase.
+    Status,
+    /// Question to the agents of all nodes. It is answered while ranks run.
+    Inspect(Inspection),
+}
+
+/// Answer of the launcher.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Reply {
+    /// Answer to [`Request::Status`].
+    Status(Box<JobStatus>),
+    /// Answer of one node to [`Request::Inspect`].
+    Node {
+        /// Host as the user named it.
+        host: String,
+        /// The node's answer.
+        result: InspectionResult,
+    },
+    /// Every node has answered [`Request::Inspect`], or its time is up.
+    Complete {
+        /// Hosts that have not answered in time.
+        missing: Vec<String>,
+    },
+    /// The request cannot be answered, for this reason.
+    Refused(String),
+}
+
+/// State of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct JobStatus {
+    /// Id of the job, 32 hexadecimal digits.
+    pub(crate) job: String,
+    /// Process id of the launcher.
+    pub(crate) pid: u32,
+    /// Words of the ranks' programs; those whose names suggest a secret are replaced.
+    pub(crate) program: Vec<String>,
+    /// Start, in seconds since 1970.
+    pub(crate) started: f64,
+    /// Time since the start, in seconds.
+    pub(crate) seconds: f64,
+    /// Phase of the job.
+    pub(crate) phase: JobPhase,
+    /// Hosts with their ranks, in the order of nodes; empty until ranks are mapped to hosts.
+    pub(crate) hosts: Vec<HostRanks>,
+    /// Number of ranks of the job.
+    pub(crate) ranks: u32,
+    /// Number of ranks whose processes have started.
+    pub(crate) ranks_started: u32,
+    /// Number of ranks whose processes have ended.
+    pub(crate) ranks_ended: u32,
+    /// Last output of a rank; `None` if no rank has printed anything.
+    pub(crate) last_output: Option<LastOutput>,
+}
+
+/// Ranks of a host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HostRanks {
+    /// Host as the user named it.
+    pub(crate) host: String,
+    /// Ranks on the host.
+    pub(crate) ranks: Vec<u32>,
+}
+
+/// Last output of the job.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LastOutput {
+    /// Rank that printed it.
+    pub(crate) rank: u32,
+    /// Time since it was printed, in seconds.
+    pub(crate) seconds_ago: f64,
+}
+
+/// Phase of a job, in the order in which a job goes through them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum JobPhase {
+    /// Hosts are being connected.
+    #[default]
+    Connecting,
+    /// Nodes check that they can run their part of the job.
+    Preparing,
+    /// Agents join the tree, and RDMA paths are proved.
+    Joining,
+    /// Ranks run.
+    Running,
+    /// Ranks are being ended.
+    Ending,
+}
+
+impl JobPhase {
+    /// Returns the word that users read.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            JobPhase::Connecting => "connecting",
+            JobPhase::Preparing => "preparing",
+            JobPhase::Joining => "joining",
+            JobPhase::Running => "running",
+            JobPhase::Ending => "ending",
+        }
+    }
+}

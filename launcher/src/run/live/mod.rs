@@ -1,0 +1,27 @@
+//! What a running job tells other rlaunch processes of its user, over a private socket.
+//!
+//! ```text
+//! rlaunch jobs, stack, …          the launcher of the job                    agents
+//!   client ── Request ──▶ socket ── Query ──▶ supervisor ── Inspect ──▶
+//!          ◀── Reply ────        ◀──────────  inspections ◀── Inspected ──
+//! ```
+//!
+//! | file | subject |
+//! |---|---|
+//! | `directory` | place and names of the sockets |
+//! | `messages` | messages on the socket |
+//! | `socket` | the launcher's end: listens, and checks that the other end belongs to the same user |
+//! | `client` | the other end: finds running jobs and asks them |
+//! | `status` | state of the job, which is answered in every phase |
+//! | `inspections` | questions to the agents that wait for answers; a state machine |
+
+pub(crate) mod client;
+mod directory;
+mod inspections;
+pub(crate) mod messages;
+mod socket;
+mod status;
+
+pub(crate) use inspections::{Asker, Inspections};
+pub(crate) use socket::{ConnectionId, JobSocket, Queries, Query, QueryKind};
+pub(crate) use status::LiveStatus;

@@ -1,0 +1,135 @@
+//! Running jobs as other rlaunch processes see them: `rlaunch jobs`.
+
+use crate::running::{Outcome, Running};
+use crate::support::{Field, launch_directory};
+use nix::sys::signal::Signal;
+use rlaunch_lab::Account;
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use tempfile::TempDir;
+
+/// Directory in which the launching machine keeps the sockets of jobs.
+struct State(TempDir);
+
+impl State {
+    fn new() -> State {
+        State(launch_directory())
+    }
+
+    fn path(&self) -> &str {
+        self.0.path().to_str().unwrap()
+    }
+
+    /// Starts a job of three ranks on two hosts, and waits until all have printed a line.
+    fn job<'a>(&self, field: &'a Field) -> Running<'a> {
+        let run = field.rlaunch("-H a:2,b").env("XDG_STATE_HOME", self.path());
+        let mut running = run.sh("echo up; exec sleep 1000").spawn();
+        running.wait_for_text("up\n", 3);
+        running
+    }
+
+    /// Runs a verb while the job goes on.
+    fn ask(&self, field: &Field, words: &str) -> Outcome {
+        let run = field.rlaunch(words).env("XDG_STATE_HOME", self.path());
+        let outcome = run.spawn().finish_first();
+        outcome.ended_with(0);
+        outcome
+    }
+
+    fn jobs(&self, field: &Field) -> Vec<Value> {
+        let listed = self.ask(field, "jobs --json");
+        serde_json::from_slice(&listed.stdout).unwrap_or_else(|_| panic!("{listed}"))
+    }
+
+    /// Lists the sockets.
+    fn sockets(&self) -> Vec<fs::DirEntry> {
+        let entries = fs::read_dir(self.0.path().join("rlaunch/jobs")).unwrap().flatten();
+        entries.filter(|entry| entry.path().extension().is_some_and(|e| e == "sock")).collect()
+    }
+}
+
+#[test]
+fn a_running_job_is_listed() {
+    let (field, state) = (Field::new(), State::new());
+    let running = state.job(&field);
+    let [socket] = &state.sockets()[..] else { panic!("{:?}", state.sockets()) };
+    assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+
+    let [job] = &state.jobs(&field)[..] else { panic!() };
+    assert_eq!((&job["phase"], &job["ranks"]), (&"running".into(), &3.into()), "{job}");
+    assert_eq!((&job["ranks_started"], &job["ranks_ended"]), (&3.into(), &0.into()), "{job}");
+    assert_eq!(job["hosts"][1], serde_json::json!({ "host": "b", "ranks": [2] }), "{job}");
+    assert!(job["resident_bytes"].as_u64().unwrap() > 100_000, "{job}");
+    assert!(job["last_output"]["seconds_ago"].as_f64().unwrap() < 600.0, "{job}");
+
+    let listed = state.ask(&field, "jobs");
+    for text in ["JOB", "running", "3/3", "sh -c echo up"] {
+        assert!(listed.out().contains(text), "{listed}");
+    }
+
+    running.signal(Signal::SIGTERM);
+    running.finish().ended_with(143);
+    assert!(state.jobs(&field).is_empty() && state.sockets().is_empty());
+}
+
+#[test]
+fn a_job_of_another_user_is_not_answered() {
+    let (field, state) = (Field::new(), State::new());
+    let running = state.job(&field);
+    // Root's directory is closed to others, so the socket's own check is reached by opening it.
+    let jobs = state.0.path().join("rlaunch");
+    for path in [&jobs, &jobs.join("jobs")] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let [socket] = &state.sockets()[..] else { panic!("{:?}", state.sockets()) };
+    fs::set_permissions(socket.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    let script = format!(
+        "import socket\ns = socket.socket(socket.AF_UNIX)\ns.connect('{}')\n\
+         s.settimeout(20)\nprint('received', len(s.recv(100)))\n",
+        socket.path().display()
+    );
+    let read = |account| {
+        let mut command = field.lab.exec_in(account, "/tmp".as_ref());
+        let output = command.args(["/usr/bin/python3", "-c", &script]).output().unwrap();
+        format!(
+            "{}{}",
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        )
+    };
+    let root = read(Account::Root);
+    assert!(root.contains("received ") && !root.contains("received 0"), "{root}");
+    let other = read(Account::User);
+    assert!(other.contains("received 0") || other.contains("ConnectionReset"), "{other}");
+    running.signal(Signal::SIGTERM);
+    running.finish().ended_with(143);
+}
+
+#[test]
+fn a_launcher_that_was_killed_is_not_listed() {
+    let (field, state) = (Field::new(), State::new());
+    let running = state.job(&field);
+    running.signal(Signal::SIGKILL);
+    drop(running.finish_first());
+    field.wait_for("the ranks to end", || field.started().is_empty());
+    assert_eq!(state.sockets().len(), 1);
+    assert!(state.jobs(&field).is_empty() && state.sockets().is_empty());
+}
+
+#[test]
+fn jobs_of_hosts() {
+    let (field, state) = (Field::new(), State::new());
+    let running = state.job(&field);
+    let listed = state.ask(&field, "jobs -H a,b,c --json");
+    let rows: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
+    let seen: Vec<_> =
+        rows.iter().map(|row| (row["host"].as_str(), row["ranks"].as_u64())).collect();
+    assert_eq!(seen, [(Some("a"), Some(2)), (Some("b"), Some(1))], "{listed}");
+    assert!(rows.iter().all(|row| row["left_over"] == false), "{listed}");
+    assert_eq!(rows[1]["program"], serde_json::json!(["sleep", "1000"]), "{listed}");
+    running.signal(Signal::SIGTERM);
+    running.finish().ended_with(143);
+    let listed = state.ask(&field, "jobs -H a,b");
+    assert!(listed.out().contains("no job of yours has processes there"), "{listed}");
+}
