@@ -29,7 +29,13 @@ pub(crate) async fn run_to_completion(
         ranks: node.ranks.clone(),
         hello_at: node.hello_at,
     });
-    let mut supervisor = Supervisor::new(job, supervised.collect(), phase_states, Instant::now());
+    let mut supervisor = Supervisor::new(
+        job,
+        supervised.collect(),
+        phase_states,
+        job.events.status(),
+        Instant::now(),
+    );
     let mut queries = job.socket.as_ref().map_or_else(Queries::none, JobSocket::take_queries);
     while !supervisor.is_over() {
         let is_listening = !supervisor.is_suspending();

@@ -13,6 +13,7 @@
 //! | `supervisor`, `driver` | the running job: a state machine that decides, and the I/O around it |
 //! | `first_failure`, `outcome`, `signals` | the rank that failed first; exit code and message; signals of the user |
 //! | `output`, `stdin` | whole lines from many ranks to one terminal; standard input to ranks |
+//! | `hang` | `--hang-timeout`: a job that makes no progress |
 //! | `live` | the socket at which a running job is asked (`rlaunch jobs`) |
 //! | `events`, `record` | `--events`; files about a job that `rlaunch report` reads |
 
@@ -21,6 +22,7 @@ mod driver;
 pub(crate) mod dry_run;
 pub(crate) mod events;
 mod first_failure;
+mod hang;
 pub(crate) mod job_run;
 pub(crate) mod live;
 pub(crate) mod mesh;

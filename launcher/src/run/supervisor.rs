@@ -30,8 +30,9 @@ use crate::job::JobSpec;
 use crate::job::apps::{DueProgram, StartOrder};
 use crate::run::events::Event;
 use crate::run::first_failure::{FirstFailure, RankExit};
+use crate::run::hang::HangWatch;
 use crate::run::live::messages::Reply;
-use crate::run::live::{ConnectionId, Inspections, Query};
+use crate::run::live::{ConnectionId, Inspections, LiveStatus, Query};
 use crate::run::mesh::{LinkChange, LinkMonitor};
 use crate::run::nodes::{no_library, node_lost};
 use crate::run::outcome::{NodeEnd, Outcome, Reason};
@@ -39,6 +40,7 @@ use crate::run::rendezvous::Relay;
 use crate::run::session::{NodeEvent, NodeEventKind};
 use crate::run::signals::UserSignal;
 use abort::Abort;
+use queries::LastState;
 use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::deadline::{self, Deadline};
 use rlaunch_bootstrap::id::{NodeId, Rank};
@@ -143,6 +145,9 @@ pub(crate) struct Supervisor<'a> {
     exited: Exited,
     broken_edges: Option<BrokenEdges>,
     inspections: Inspections,
+    /// Hang watch, if one is wanted.
+    hang: Option<HangWatch>,
+    last_state: Option<LastState>,
     sessions_closed: bool,
     gave_up: bool,
 }
@@ -169,11 +174,13 @@ struct Suspension {
 }
 
 impl<'a> Supervisor<'a> {
-    /// Makes the supervisor at `now`, the time at which nodes were ordered to start their ranks.
+    /// Makes the supervisor at `now`, the time at which nodes were ordered to start their ranks. `status` has the time of
+    /// the last output.
     pub(crate) fn new(
         job: &'a JobSpec,
         nodes: Vec<SupervisedNode>,
         PhaseStates { relay, links, order }: PhaseStates,
+        status: &LiveStatus,
         now: Instant,
     ) -> Supervisor<'a> {
         Supervisor {
@@ -195,6 +202,8 @@ impl<'a> Supervisor<'a> {
             exited: Exited::default(),
             broken_edges: None,
             inspections: Inspections::default(),
+            hang: job.hang.map(|options| HangWatch::new(options, status.clone(), now)),
+            last_state: None,
             sessions_closed: false,
             gave_up: false,
         }
@@ -246,7 +255,10 @@ impl<'a> Supervisor<'a> {
         }
         if is_due(self.inspections.deadline()) {
             self.inspections.on_time(now);
-            self.send_answers();
+            self.send_answers(now);
+        }
+        if !self.is_ending() {
+            self.watch_for_hang(now);
         }
         if is_due(self.broken_edges.as_ref().map(|edges| edges.due)) {
             self.print_broken_edges();
@@ -265,9 +277,7 @@ impl<'a> Supervisor<'a> {
             self.send_all(ToAgent::JobEvent(JobEvent::RanksFinished { ranks }));
         }
         if is_due(self.timeout) && !self.is_ending() {
-            let after = self.job.timeout.unwrap_or_default();
-            let why = format!("not done within {} s", after.as_secs_f64());
-            self.end(now, Reason::Timeout(after), job_ending(why));
+            self.on_job_timeout(now);
         }
         if let Some(deadline) = &mut self.end_deadline {
             self.gave_up = now >= deadline.next_check() && deadline.has_expired(now);
@@ -280,8 +290,9 @@ impl<'a> Supervisor<'a> {
             return Some(suspension.due);
         }
         let broken = self.broken_edges.as_ref().map(|edges| edges.due);
+        let hang = self.hang.as_ref().and_then(HangWatch::deadline);
         let only_running =
-            [self.order.deadline(), self.links.deadline(), self.exited.due, self.timeout];
+            [self.order.deadline(), self.links.deadline(), self.exited.due, self.timeout, hang];
         let only_running = only_running.into_iter().flatten().filter(|_| !self.is_ending());
         let end = self.end_deadline.as_ref().map(Deadline::next_check);
         only_running.chain(broken).chain(end).chain(self.inspections.deadline()).min()
@@ -353,7 +364,7 @@ impl<'a> Supervisor<'a> {
                 self.emit(Event::NodeClean { host, helpers_ended, segments_removed });
                 self.ends[node.index()] = Some(NodeEnd::Done(receipt));
                 self.inspections.on_node_gone(node);
-                self.send_answers();
+                self.send_answers(now);
             }
             FromAgent::GraceRestarted => self.end_deadline.iter_mut().for_each(|d| d.restart(now)),
             FromAgent::UnservedMpi { pid, what } => self.on_unserved(now, &host, pid, &what),
@@ -390,7 +401,7 @@ impl<'a> Supervisor<'a> {
             FromAgent::LauncherSilent { for_s } => self.on_launcher_silent(now, node, for_s),
             FromAgent::Inspected { id, result } => {
                 self.inspections.on_answer(node, id, result);
-                self.send_answers();
+                self.send_answers(now);
             }
             _ => {}
         }
@@ -453,7 +464,7 @@ impl<'a> Supervisor<'a> {
         let host = self.host(node);
         let lost = node_lost(&host, how);
         self.inspections.on_node_gone(node);
-        self.send_answers();
+        self.send_answers(now);
         self.emit(Event::NodeLost { host, cause: how.to_owned() });
         if self.is_ending() {
             self.warn(lost.message);

@@ -21,6 +21,9 @@ const MAX_PENDING: usize = 32;
 pub(crate) enum Asker {
     /// Client of the job's socket.
     Connection(ConnectionId),
+    HangWatch,
+    /// End of `--timeout`, with a report.
+    Timeout,
 }
 
 /// Questions that wait for answers.

@@ -22,6 +22,6 @@ pub(crate) mod messages;
 mod socket;
 mod status;
 
-pub(crate) use inspections::{Asker, Inspections};
+pub(crate) use inspections::{Answer, Asker, Inspections};
 pub(crate) use socket::{ConnectionId, JobSocket, Queries, Query, QueryKind};
 pub(crate) use status::LiveStatus;

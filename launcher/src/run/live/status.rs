@@ -9,9 +9,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
 /// State of a running job, shared by the tasks that change it and those that report it. Clones share the state.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) struct LiveStatus(Arc<Shared>);
 
+#[derive(Debug)]
 struct Shared {
     started: SystemTime,
     clock: Instant,
@@ -19,9 +20,11 @@ struct Shared {
     /// Last output: milliseconds since `clock` in the upper 40 bits, and above 0; the rank in the lower 24.
     /// 0 if nothing was printed. One word, since output must not wait for a lock.
     last_output: AtomicU64,
+    /// Number of outputs, each a chunk of one rank.
+    outputs: AtomicU64,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Changing {
     phase: JobPhase,
     hosts: Vec<HostRanks>,
@@ -40,6 +43,7 @@ impl LiveStatus {
             clock: Instant::now(),
             changing: Mutex::default(),
             last_output: AtomicU64::new(0),
+            outputs: AtomicU64::new(0),
         }))
     }
 
@@ -81,6 +85,7 @@ impl LiveStatus {
         let millis = u64::try_from(self.0.clock.elapsed().as_millis()).unwrap_or(u64::MAX);
         let packed = (millis.max(1) << RANK_BITS) | u64::from(rank.0 & ((1 << RANK_BITS) - 1));
         self.0.last_output.store(packed, Ordering::Relaxed);
+        self.0.outputs.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the state now. `job` is the job's id, `program` the words of its programs.
@@ -102,6 +107,11 @@ impl LiveStatus {
             ranks_ended: changing.ranks_ended,
             last_output: self.last_output(),
         }
+    }
+
+    /// Returns how often ranks have printed something.
+    pub(crate) fn outputs(&self) -> u64 {
+        self.0.outputs.load(Ordering::Relaxed)
     }
 
     /// Returns the last output; `None` if nothing was printed.

@@ -18,6 +18,7 @@ use crate::plan::map::RankMap;
 use crate::plan::mesh::outcome::ProofOutcome;
 use crate::plan::mesh::{Mesh, Mode, ProofResult, paths};
 use crate::plan::selection::{Plan, PortOptions};
+use crate::run::live::LiveStatus;
 use crate::run::mesh::LinkMonitor;
 use crate::run::output::Written;
 use crate::run::rendezvous::Relay;
@@ -84,7 +85,7 @@ fn play(job: &JobSpec, map: &RankMap, links: impl Fn(Instant) -> LinkMonitor, sc
         order: StartOrder::new(job, map, start),
     };
     let mut played = Played {
-        supervisor: Supervisor::new(job, nodes, machines, start),
+        supervisor: Supervisor::new(job, nodes, machines, &LiveStatus::new(), start),
         hosts,
         start,
         text: String::new(),
