@@ -5,7 +5,7 @@ use super::glibc::BinaryKind;
 use super::machine::TargetMachine;
 use super::workspace_build::{self, BuildSet};
 use super::{AGENT, Profile, build_library, build_prover_for};
-use super::{as_caller, cargo, place, target_directory, workspace};
+use super::{as_caller, cargo_for, place, target_directory, workspace};
 use crate::command::{run, show, spinner};
 use crate::{LabError, setup};
 use std::path::PathBuf;
@@ -77,7 +77,7 @@ pub fn build(profile: Profile) -> Result<Vec<String>, LabError> {
 }
 
 fn build_agent(profile: Profile) -> Result<(), LabError> {
-    let mut agent = cargo();
+    let mut agent = cargo_for(profile);
     let built = match profile {
         Profile::Release => {
             agent.arg("agent-aarch64");
@@ -115,7 +115,7 @@ pub(super) fn build_launcher(profile: Profile) -> Result<(), LabError> {
     let (machine, target) = (machine(), target_directory()?);
     let name = profile.name();
     let mut cargo =
-        machine.cargo(&["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--profile", name]);
+        machine.cargo(profile, &["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--profile", name]);
     let linking = machine.linking(&target)?.words(BinaryKind::Program);
     show("build the launcher for aarch64", cargo.arg("--").args(linking))?;
     let built = machine.built(&target, name).join("rlaunch");

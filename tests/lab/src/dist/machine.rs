@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::glibc::{self, StubLibraries};
-use super::{Profile, cargo, dist_in, host_triple, place};
+use super::{Profile, cargo_for, dist_in, host_triple, place};
 use crate::LabError;
 
 /// Machines of one architecture and C library, with their toolchain.
@@ -37,9 +37,9 @@ impl TargetMachine {
         format!("{}objdump", self.prefix.unwrap_or_default())
     }
 
-    /// Makes a cargo command that builds for these machines; the caller appends what to build.
-    pub(super) fn cargo<S: AsRef<str>>(&self, words: &[S]) -> Command {
-        let mut command = cargo();
+    /// Makes a cargo command that builds a profile for these machines; the caller appends what to build.
+    pub(super) fn cargo<S: AsRef<str>>(&self, profile: Profile, words: &[S]) -> Command {
+        let mut command = cargo_for(profile);
         command.args(words.iter().map(AsRef::as_ref));
         if self.prefix.is_some() {
             let name = self.triple.to_uppercase().replace('-', "_");

@@ -120,7 +120,7 @@ pub(crate) fn launcher(profile: Profile) -> Result<PathBuf, LabError> {
 
 fn build_launcher(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
     let linking = machine.linking(target)?.words(BinaryKind::Program);
-    let mut launcher = cargo();
+    let mut launcher = release_cargo();
     launcher.args(["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--release", "--"]);
     show("build the launcher", launcher.args(linking))?;
     let place = dist_in(target, Profile::Release).join("rlaunch");
@@ -128,7 +128,7 @@ fn build_launcher(target: &Path, machine: &TargetMachine) -> Result<(), LabError
 }
 
 fn build_agent(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
-    show("build the agent", cargo().arg("agent"))?;
+    show("build the agent", release_cargo().arg("agent"))?;
     let place_of_agent = machine.place(target, Profile::Release).join(AGENT);
     place(&target.join("agent").join(AGENT), &place_of_agent)
 }
@@ -140,7 +140,7 @@ fn build_library(target: &Path, machine: &TargetMachine) -> Result<(), LabError>
     let built = machine.built(target, "library");
     let linking = machine.linking(target)?.words(BinaryKind::Library);
     for alias in ["librlaunch", "pymodule"] {
-        let mut library = machine.cargo(&[alias]);
+        let mut library = machine.cargo(Profile::Release, &[alias]);
         if !setup::builds_verbs() {
             library.arg("--no-default-features");
         }
@@ -176,7 +176,7 @@ pub fn build_prover(profile: Profile) -> Result<(), LabError> {
 fn build_prover_for(machine: &TargetMachine) -> Result<(), LabError> {
     let (target, program) = (target_directory()?, "rlaunch-prover");
     let linking = machine.linking(&target)?.words(BinaryKind::Program);
-    show("build the prover", machine.cargo(&["prover"]).arg("--").args(linking))?;
+    show("build the prover", machine.cargo(Profile::Release, &["prover"]).arg("--").args(linking))?;
     let built = machine.built(&target, "agent").join(program);
     machine.place_checked(&built, &machine.place(&target, Profile::Release).join(program))
 }
@@ -188,7 +188,7 @@ pub fn build_bench(profile: Profile) -> Result<(), LabError> {
     }
     let program = "rlaunch-bench";
     let (target, machine) = (target_directory()?, TargetMachine::own()?);
-    let mut bench = cargo();
+    let mut bench = release_cargo();
     bench.args(["rustc", "-p", program, "--bin", program, "--release", "--"]);
     let linking = machine.linking(&target)?.words(BinaryKind::Program);
     show("build the bench", bench.args(linking))?;
@@ -204,7 +204,7 @@ const MEASURE: [&str; 2] = ["measure", "init"];
 /// Builds the programs that measure a communicator, and lays them out beside the launcher.
 pub(crate) fn build_measure(profile: Profile) -> Result<(), LabError> {
     let name = profile.name();
-    let mut build = cargo();
+    let mut build = cargo_for(profile);
     build.args(["build", "-p", "rlaunch-comm", "--profile", name]);
     build.args(MEASURE.iter().flat_map(|program| ["--example", program]));
     show("build the programs that measure communicators", &mut build)?;
@@ -241,6 +241,26 @@ pub fn workspace() -> PathBuf {
 /// that the files it writes belong to that account.
 pub fn cargo() -> Command {
     as_caller(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+}
+
+/// Makes a cargo command for a build of a profile.
+fn cargo_for(profile: Profile) -> Command {
+    match profile {
+        Profile::Lab => cargo(),
+        Profile::Release => release_cargo(),
+    }
+}
+
+/// Makes a cargo command for what ships. Its files do not name directories of the building machine, so that two builds
+/// in two directories give the same bytes.
+fn release_cargo() -> Command {
+    let mut command = cargo();
+    let home = env::var_os("CARGO_HOME").map(PathBuf::from);
+    let home = home.or_else(|| Some(env::home_dir()?.join(".cargo"))).unwrap_or_default();
+    let flags = [(home, "/cargo"), (workspace(), "/rlaunch")]
+        .map(|(from, to)| format!("--remap-path-prefix={}={to}", from.display()));
+    command.env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"));
+    command
 }
 
 /// Makes a command that runs as the account that called sudo, in the workspace.

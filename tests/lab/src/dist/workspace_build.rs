@@ -283,7 +283,7 @@ pub(super) fn build(
     target: &Path,
     selection: BuildSet,
 ) -> Result<Built, LabError> {
-    let mut cargo = machine.cargo(&["build", "--profile", PROFILE.name()]);
+    let mut cargo = machine.cargo(PROFILE, &["build", "--profile", PROFILE.name()]);
     cargo.args(selection.words());
     let compiler = match selection {
         BuildSet::Everything => Compiler::Clippy,
