@@ -142,3 +142,18 @@ pub struct Frame {
     /// Whether the frame is native code rather than an interpreter's.
     pub native: bool,
 }
+
+/// Order to the program that reads stacks, `rlaunch-stack`, on its stdin. It answers with a
+/// `Vec<RankStacks>` on its stdout and exits. Both are frames of [`crate::frame`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackOrder {
+    /// Ranks, each with its processes: the rank's own first.
+    pub processes: Vec<(Rank, Vec<u32>)>,
+    /// Whether to read native frames too.
+    pub native: bool,
+    /// Time after which the program answers with what it has read, in milliseconds.
+    pub limit_ms: u32,
+}
+
+/// Maximum number of processes of a rank whose stacks are read.
+pub const MAX_STACK_PROCESSES: usize = 32;
