@@ -27,6 +27,7 @@ mod example;
 mod failing;
 mod gpu;
 mod guides;
+mod hang;
 mod hello;
 mod horovod;
 mod hosts;

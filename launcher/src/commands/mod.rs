@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `invocation`, `verb_hint` | which verb the command line means; a hint if a program was meant as a verb |
 //! | `job` | `rlaunch PROGRAM` |
-//! | `jobs` | `rlaunch jobs`: running jobs |
+//! | `jobs`, `stack` | `rlaunch jobs`: running jobs; `rlaunch stack`: where their ranks are |
 //! | `topo`, `capture`, `reap` | verbs that ask all hosts at once, by `agent_query` |
 //! | `agent_session` | conversations with the agents of all hosts, for `doctor` and `network` |
 //! | `doctor` | `rlaunch doctor` |
@@ -48,6 +48,7 @@ mod report;
 mod self_test;
 mod ssh_config;
 mod ssh_setup;
+pub(crate) mod stack;
 pub(crate) mod topo;
 mod trust;
 mod verb_hint;
@@ -65,6 +66,7 @@ use rlaunch_console::messages::Failed;
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
     Jobs(jobs::JobsArgs),
+    Stack(stack::StackArgs),
     Reap(reap::ReapArgs),
     Topo(topo::TopoArgs),
     Doctor(Box<doctor::DoctorArgs>),
@@ -93,6 +95,7 @@ impl Verb {
     pub(crate) async fn run(self, line: CommandLine) -> Result<Exit, Failed> {
         match self {
             Verb::Jobs(args) => jobs::run(args, &line).await,
+            Verb::Stack(args) => stack::run(&args).await,
             Verb::Reap(args) => reap::run(args, &line).await,
             Verb::Topo(args) => topo::run(args, &line).await,
             Verb::Doctor(args) => doctor::run(*args, &line).await,

@@ -7,6 +7,7 @@
 //! | `nodes`, `session` | all nodes together: connecting, preparing, starting; the session with one agent |
 //! | `rendezvous`, `mesh` | agents join a tree; RDMA paths are proved, and monitored while ranks run |
 //! | `preflight_report`, `container_check` | why nodes cannot run the job; what a container lacks |
+//! | `helper_upload` | programs that nodes need for the proof of paths, and for stacks |
 //! | `quick_check` | faults of RDMA ports that inventories show |
 //! | `path_check` | RDMA paths proved for `rlaunch doctor` |
 //! | `show`, `dry_run` | `--show`; `--dry-run` |
@@ -22,7 +23,8 @@ mod driver;
 pub(crate) mod dry_run;
 pub(crate) mod events;
 mod first_failure;
-mod hang;
+pub(crate) mod hang;
+mod helper_upload;
 pub(crate) mod job_run;
 pub(crate) mod live;
 pub(crate) mod mesh;

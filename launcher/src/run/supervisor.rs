@@ -45,6 +45,7 @@ use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::deadline::{self, Deadline};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
+use rlaunch_bootstrap::protocol::helper::Helper;
 use rlaunch_bootstrap::rendezvous::message::MAX_TEXT;
 use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
 use rlaunch_console::exit::Exit;
@@ -92,6 +93,10 @@ pub(crate) enum Action {
         room: Option<Reserved>,
     },
     Emit(Event),
+    /// Offer the program that reads stacks to all nodes, before they are asked for stacks.
+    OfferStackReader,
+    /// Send the program that reads stacks to a node that has asked for it.
+    SendStackReader(NodeId),
     /// Answer another rlaunch that has asked about the job.
     Reply(ConnectionId, Reply),
     /// Print a line about the job's progress.
@@ -148,6 +153,8 @@ pub(crate) struct Supervisor<'a> {
     /// Hang watch, if one is wanted.
     hang: Option<HangWatch>,
     last_state: Option<LastState>,
+    /// Whether nodes were offered the program that reads stacks.
+    has_offered_reader: bool,
     sessions_closed: bool,
     gave_up: bool,
 }
@@ -204,6 +211,7 @@ impl<'a> Supervisor<'a> {
             inspections: Inspections::default(),
             hang: job.hang.map(|options| HangWatch::new(options, status.clone(), now)),
             last_state: None,
+            has_offered_reader: false,
             sessions_closed: false,
             gave_up: false,
         }
@@ -399,6 +407,9 @@ impl<'a> Supervisor<'a> {
                 self.on_loss(now, node, &format!("cannot {operation}: {cause}"));
             }
             FromAgent::LauncherSilent { for_s } => self.on_launcher_silent(now, node, for_s),
+            FromAgent::NeedsHelper(Helper::Stack) => {
+                self.actions.push_back(Action::SendStackReader(node));
+            }
             FromAgent::Inspected { id, result } => {
                 self.inspections.on_answer(node, id, result);
                 self.send_answers(now);

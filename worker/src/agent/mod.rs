@@ -7,8 +7,10 @@
 //! 5. clean up, send Done, and relay for child agents until the launcher closes the channel.
 
 pub(crate) mod mesh;
+mod stacks;
 
 use crate::agent::mesh::Mesh;
+use crate::agent::stacks::Stacks;
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::grace::Grace;
 use crate::cleanup::workspace::Workspace;
@@ -34,6 +36,8 @@ use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::protocol::control::{
     BEAT, DEFAULT_NODE_TIMEOUT, FromAgent, PROTOCOL_VERSION, ToAgent,
 };
+use rlaunch_bootstrap::protocol::helper::Helper;
+use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_bootstrap::rank_table::TableMessage;
 use rlaunch_bootstrap::rendezvous::payload::Payload;
 use std::io;
@@ -82,8 +86,8 @@ async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::
     agent.channel.outbox.grant(job.output_window);
     let ports = AwaitedPorts::start(&setup.ports);
     let mpi = (tree.mpi().identity(), tree.mpi().unfinalized());
-    let (outbox, context) =
-        (&agent.channel.outbox, ProcessContext { prover: mesh.pid(), cgroup, grace, mpi });
+    let helpers = mesh.pid().into_iter().collect();
+    let (outbox, context) = (&agent.channel.outbox, ProcessContext { helpers, cgroup, grace, mpi });
     let mut ranks = Ranks::start(&job, prepared, setup, outbox, agent.hello_at, context);
     agent.run_to_completion(&mut ranks, &mut tree, &mut mesh, ports).await;
     mesh.end().await;
@@ -448,6 +452,7 @@ impl Agent {
         mesh: &mut Mesh,
         mut ports: AwaitedPorts,
     ) {
+        let mut stacks = Stacks::new(&self.channel.outbox);
         while !ranks.are_over() {
             if ranks.have_ended() {
                 // The prover's paths are no longer used. It must exit now: only once this process
@@ -481,6 +486,10 @@ impl Agent {
                     mesh.on_prover(event);
                     continue;
                 }
+                answer = stacks.next() => {
+                    stacks.on_answer(answer, ranks);
+                    continue;
+                }
                 id = ports.next_open() => {
                     self.channel.outbox.send(&FromAgent::PortOpen { id });
                     continue;
@@ -494,6 +503,19 @@ impl Agent {
                     mesh_message(mesh, message);
                 }
                 Some(Input::Message(ToAgent::JobEvent(event))) => tree.notify_ranks(&event),
+                Some(Input::Message(ToAgent::Inspect { id, what })) => match what {
+                    Inspection::Usage => {
+                        let result = InspectionResult::Usage(ranks.usage());
+                        self.channel.outbox.send(&FromAgent::Inspected { id, result });
+                    }
+                    Inspection::Stacks { ranks: wanted, native } => {
+                        stacks.ask(id, wanted, native, ranks);
+                    }
+                },
+                Some(Input::Message(ToAgent::Helper(Helper::Stack, file))) => stacks.on_file(file),
+                Some(Input::Message(ToAgent::HelperPart(Helper::Stack, part))) => {
+                    stacks.on_part(&part, ranks);
+                }
                 Some(input) => {
                     if let Some(why) = end_reason(&input) {
                         tree.notify_ranks(&client::events::JobEvent::JobEnding { why });
@@ -520,9 +542,6 @@ impl Agent {
             Input::Message(ToAgent::Signal(signal)) => ranks.signal(signal),
             Input::Message(ToAgent::StartApplication { index }) => ranks.start_application(index),
             Input::Message(ToAgent::End { now }) => ranks.end(now),
-            Input::Message(ToAgent::Inspect { id, what }) => {
-                outbox.send(&FromAgent::Inspected { id, result: ranks.inspect(&what) });
-            }
             Input::Message(ToAgent::Suspend) => {
                 ranks.signal_all(&[Signal::SIGSTOP]);
                 outbox.send(&FromAgent::Suspended);
@@ -569,8 +588,8 @@ fn end_reason(input: &Input) -> Option<String> {
 /// Passes a message about the mesh to [`Mesh`]. Ignores all other messages.
 fn mesh_message(mesh: &mut Mesh, message: ToAgent) {
     match message {
-        ToAgent::Prover(file) => mesh.on_file(file),
-        ToAgent::ProverPart(part) => mesh.on_part(&part),
+        ToAgent::Helper(Helper::Prover, file) => mesh.on_file(file),
+        ToAgent::HelperPart(Helper::Prover, part) => mesh.on_part(&part),
         ToAgent::Prove(round) => mesh.prove(round),
         ToAgent::PeerEndpoints(blobs) => mesh.on_peer_ready(blobs),
         ToAgent::WatchPaths { ids, beat_ms } => mesh.watch(ids, beat_ms),

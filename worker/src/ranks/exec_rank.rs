@@ -126,6 +126,9 @@ fn bind(setup: &RankSetup) -> io::Result<()> {
 fn set_up_process(parent: Pid) -> io::Result<()> {
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
     prctl::set_pdeathsig(Signal::SIGTERM)?;
+    // Lets the agent's children read the stacks of this process where Yama would let only its ancestors. Fails on
+    // kernels without Yama, where it is not needed.
+    let _ = rlaunch_sys::let_descendants_read(parent.as_raw().cast_unsigned());
     // The agent may have died before prctl(2) took effect.
     if getppid() != parent {
         return Err(io::Error::other("the agent is gone"));

@@ -48,6 +48,7 @@ fn files_for(args: &VersionArgs, arch: &str) -> String {
     let programs = [
         (store::AGENT, AgentStore::new(args.agent.clone()).for_arch(arch).ok().map(describe)),
         (store::PROVER, store::prover(agent, arch).ok().map(describe)),
+        (store::STACK_READER, store::stack_reader(agent, arch).ok().map(describe)),
         (store::BENCH, store::bench(agent, arch).ok().map(describe)),
         (library::SHARED, library::place_of(agent, arch)),
     ];

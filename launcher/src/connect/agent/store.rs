@@ -13,8 +13,10 @@ pub(crate) const AGENT: &str = "rlaunch-worker";
 pub(crate) const PROVER: &str = "rlaunch-prover";
 /// Name of the program that `rlaunch bench` runs, which is in the directory of the agent's executable.
 pub(crate) const BENCH: &str = "rlaunch-bench";
+/// Name of the program that reads stacks, which is in the directory of the agent's executable.
+pub(crate) const STACK_READER: &str = "rlaunch-stack";
 /// Programs that are sent to hosts.
-pub(super) const PROGRAMS: [&str; 3] = [AGENT, PROVER, BENCH];
+pub(super) const PROGRAMS: [&str; 4] = [AGENT, PROVER, BENCH, STACK_READER];
 
 /// Reason why there is no executable to send to a host.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +25,8 @@ pub(crate) enum AgentStoreError {
     Missing { arch: String, searched: Vec<PathBuf> },
     #[error("no {PROVER} for {arch} at {}", list(searched))]
     NoProver { arch: String, searched: Vec<PathBuf> },
+    #[error("no {STACK_READER} for {arch} at {}", list(searched))]
+    NoStackReader { arch: String, searched: Vec<PathBuf> },
     #[error("no {BENCH} for {arch} at {}", list(searched))]
     NoBench { arch: String, searched: Vec<PathBuf> },
     #[error("cannot read the agent {}", path.display())]
@@ -55,6 +59,9 @@ impl AgentStoreError {
                 "build it with `cargo prover` and put it beside the agent, or give --mesh off"
                     .to_owned(),
             ),
+            AgentStoreError::NoStackReader { .. } => {
+                Some("build it with `cargo stack` and put it beside the agent".to_owned())
+            }
             AgentStoreError::NoBench { .. } => Some(
                 "build it with `cargo build --release -p rlaunch-bench` and put it beside the agent"
                     .to_owned(),
@@ -146,6 +153,15 @@ pub(super) fn library_directories(agent_option: Option<&Path>, arch: &str) -> Ve
 pub(crate) fn prover(agent_option: Option<&Path>, arch: &str) -> Result<HostFile, AgentStoreError> {
     let found = beside_agent(agent_option, arch, PROVER)?;
     found.map_err(|searched| AgentStoreError::NoProver { arch: arch.to_owned(), searched })
+}
+
+/// Finds the program that reads stacks, for an architecture.
+pub(crate) fn stack_reader(
+    agent_option: Option<&Path>,
+    arch: &str,
+) -> Result<HostFile, AgentStoreError> {
+    let found = beside_agent(agent_option, arch, STACK_READER)?;
+    found.map_err(|searched| AgentStoreError::NoStackReader { arch: arch.to_owned(), searched })
 }
 
 /// Finds the program that `rlaunch bench` runs, for an architecture.

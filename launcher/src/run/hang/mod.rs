@@ -12,5 +12,5 @@ mod progress;
 mod report;
 mod watch;
 
-pub(crate) use report::{describe, describe_state};
+pub(crate) use report::{describe, describe_state, describe_thread};
 pub(crate) use watch::{HangWatch, Hung, Question};

@@ -97,7 +97,7 @@ fn place(processes: &[ProcessStacks]) -> String {
         return "no thread can be read".to_owned();
     };
     let frames = frames(&thread);
-    let doing = doing(&thread);
+    let doing = describe_thread(&thread);
     let program = processes.last().map(|process| printable::first_line(&process.program));
     match frames.is_empty() {
         true => format!("{} {doing}", program.unwrap_or_default()),
@@ -118,7 +118,8 @@ fn frames(thread: &ThreadStack) -> String {
     named.collect::<Vec<_>>().join(" < ")
 }
 
-fn doing(thread: &ThreadStack) -> String {
+/// Describes what a thread does: whether it runs, or what it waits for.
+pub(crate) fn describe_thread(thread: &ThreadStack) -> String {
     let waits = match &thread.waits_for {
         None if thread.state == 'T' => "stopped".to_owned(),
         None if thread.state == 'D' => "waits in the kernel".to_owned(),

@@ -31,6 +31,10 @@ impl Supervisor<'_> {
 
     /// Asks all nodes whose ranks have not ended.
     fn ask(&mut self, now: Instant, asker: Asker, what: &Inspection) {
+        let is_about_stacks = matches!(what, Inspection::Stacks { .. });
+        if is_about_stacks && !std::mem::replace(&mut self.has_offered_reader, true) {
+            self.actions.push_back(Action::OfferStackReader);
+        }
         let running = self.ends.iter().enumerate().filter(|(_, end)| end.is_none());
         let running = running.filter_map(|(node, _)| u32::try_from(node).ok().map(NodeId));
         let messages = self.inspections.ask(now, asker, what, running);
@@ -75,7 +79,8 @@ impl Supervisor<'_> {
 
     /// Reports a job that makes no progress, and ends it if the user wants that.
     fn on_hang(&mut self, now: Instant, hung: &Hung) {
-        let (sentence, lines) = hang::describe(&hung.stacks, |rank| self.host_of(rank));
+        let (sentence, mut lines) = hang::describe(&hung.stacks, |rank| self.host_of(rank));
+        lines.retain(|line| !sentence.contains(line));
         let seconds = hung.quiet_for.as_secs();
         let message = format!("no progress for {seconds} s: {sentence}");
         self.emit(Event::Hang { seconds, text: message.clone(), groups: lines.clone() });

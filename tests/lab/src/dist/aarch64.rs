@@ -4,7 +4,7 @@
 use super::glibc::BinaryKind;
 use super::machine::TargetMachine;
 use super::workspace_build::{self, BuildSet};
-use super::{AGENT, Profile, build_library, build_prover_for};
+use super::{AGENT, Profile, STACK_READER, build_library, build_prover_for};
 use super::{as_caller, cargo_for, place, target_directory, workspace};
 use crate::command::{run, show, spinner};
 use crate::{LabError, setup};
@@ -77,23 +77,33 @@ pub fn build(profile: Profile) -> Result<Vec<String>, LabError> {
 }
 
 fn build_agent(profile: Profile) -> Result<(), LabError> {
-    let mut agent = cargo_for(profile);
+    // In tests nothing asks for stacks on emulated machines, whose threads cannot be stopped.
+    let programs: &[(&str, &str)] = match profile {
+        Profile::Release => &[(AGENT, "agent-aarch64"), (STACK_READER, "stack-aarch64")],
+        Profile::Lab => &[(AGENT, "agent-aarch64")],
+    };
+    programs.iter().try_for_each(|(program, alias)| build_static(profile, program, alias))
+}
+
+/// Builds a static program and lays it out. `alias` is the command of cargo that builds it as it ships.
+fn build_static(profile: Profile, program: &str, alias: &str) -> Result<(), LabError> {
+    let mut cargo = cargo_for(profile);
     let built = match profile {
         Profile::Release => {
-            agent.arg("agent-aarch64");
+            cargo.arg(alias);
             "agent"
         }
         Profile::Lab => {
-            agent.args(["rustc", "-p", AGENT, "--bin", AGENT, "--profile", "lab"]);
-            agent.args(["--target", STATIC, "--", "-C", "relocation-model=static"]);
-            agent.args(["-C", "strip=symbols"]);
+            cargo.args(["rustc", "-p", program, "--bin", program, "--profile", "lab"]);
+            cargo.args(["--target", STATIC, "--", "-C", "relocation-model=static"]);
+            cargo.args(["-C", "strip=symbols"]);
             "lab"
         }
     };
-    show("build the agent for aarch64", &mut agent)?;
+    show(&format!("build {program} for aarch64"), &mut cargo)?;
     let target = target_directory()?;
-    let built = target.join(STATIC).join(built).join(AGENT);
-    place(&built, &machine().place(&target, profile).join(AGENT))
+    let built = target.join(STATIC).join(built).join(program);
+    place(&built, &machine().place(&target, profile).join(program))
 }
 
 fn build_the_rest(profile: Profile) -> Result<(), LabError> {

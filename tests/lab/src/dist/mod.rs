@@ -1,6 +1,6 @@
 //! Building rlaunch, and laying it out as it ships: `dist-PROFILE/rlaunch`, and in
 //! `dist-PROFILE/lib/rlaunch/TRIPLE` the files that travel to hosts: `rlaunch-worker`,
-//! `rlaunch-prover`, `rlaunch-bench`, and for ranks `librlaunch.so` and `python/rlaunch`. Beside a
+//! `rlaunch-prover`, `rlaunch-stack`, `rlaunch-bench`, and for ranks `librlaunch.so` and `python/rlaunch`. Beside a
 //! released `rlaunch` there are also `measure` and `init`, so that later builds can be compared
 //! with it.
 //!
@@ -57,6 +57,8 @@ impl Profile {
 
 /// File name of the agent.
 const AGENT: &str = "rlaunch-worker";
+/// File name of the program that reads stacks.
+const STACK_READER: &str = "rlaunch-stack";
 /// File name of the library that ranks link.
 const SHARED: &str = "librlaunch.so";
 /// File name that cargo gives to the Python module.
@@ -129,8 +131,9 @@ fn build_launcher(target: &Path, machine: &TargetMachine) -> Result<(), LabError
 
 fn build_agent(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
     show("build the agent", release_cargo().arg("agent"))?;
-    let place_of_agent = machine.place(target, Profile::Release).join(AGENT);
-    place(&target.join("agent").join(AGENT), &place_of_agent)
+    show("build the reader of stacks", release_cargo().arg("stack"))?;
+    let (built, laid_out) = (target.join("agent"), machine.place(target, Profile::Release));
+    [AGENT, STACK_READER].iter().try_for_each(|name| place(&built.join(name), &laid_out.join(name)))
 }
 
 /// Builds the libraries that ranks link and import, optimised across crates, and lays them out

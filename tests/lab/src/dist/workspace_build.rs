@@ -16,7 +16,9 @@ use serde::Deserialize;
 
 use super::glibc::BinaryKind;
 use super::machine::TargetMachine;
-use super::{AGENT, MODULE_PATH, PACKAGE, Profile, SHARED, place, place_sources, workspace};
+use super::{
+    AGENT, MODULE_PATH, PACKAGE, Profile, SHARED, STACK_READER, place, place_sources, workspace,
+};
 use crate::command::{display, quote};
 use crate::{LabError, setup};
 
@@ -48,7 +50,7 @@ pub(crate) enum BuildSet {
 /// features for both.
 const JOB_PACKAGES: &[&str] = &["rlaunch", AGENT, "rlaunch-capi", "rlaunch-python"];
 const SHIPPED_PACKAGES: &[&str] =
-    &["rlaunch", AGENT, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
+    &["rlaunch", AGENT, STACK_READER, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
 const SENT_PACKAGES: &[&str] = &["rlaunch-capi", "rlaunch-python"];
 
 impl BuildSet {
@@ -122,6 +124,12 @@ const TEST: &str = "test";
 const DIST_FILES: &[DistFile] = &[
     DistFile { target: "rlaunch", kind: BIN, place: DistPath::Top, linkage: Linkage::Portable },
     DistFile { target: AGENT, kind: BIN, place: DistPath::Sent(AGENT), linkage: Linkage::Static },
+    DistFile {
+        target: STACK_READER,
+        kind: BIN,
+        place: DistPath::Sent(STACK_READER),
+        linkage: Linkage::Static,
+    },
     DistFile {
         target: "rlaunch-bench",
         kind: BIN,

@@ -20,8 +20,8 @@ use snapshot::Snapshot;
 /// Maximum number of frames that are unwound.
 const MAX_FRAMES: usize = 128;
 
-/// Beginnings of the names of functions that interpret Python's code.
-const INTERPRETER: [&str; 4] = ["_PyEval", "PyEval", "_PyFunction_Vectorcall", "_Py_"];
+/// Beginnings of the names of files that interpret Python's code.
+const INTERPRETER: [&str; 2] = ["python", "libpython"];
 
 /// Reads the frames of all threads.
 pub(crate) fn read(pid: u32) -> Result<Vec<ThreadStack>, String> {
@@ -74,8 +74,10 @@ fn unwind(
 /// Drops the native frames of Python's interpreter and of what it was called by, so that what remains are the native
 /// functions that the innermost frame of Python has called.
 pub(crate) fn drop_interpreter(frames: &mut Vec<Frame>) {
-    let is_interpreter =
-        |frame: &Frame| INTERPRETER.iter().any(|start| frame.function.starts_with(start));
+    let is_interpreter = |frame: &Frame| {
+        let file = frame.file.rsplit('/').next().unwrap_or_default();
+        INTERPRETER.iter().any(|start| file.starts_with(start))
+    };
     let first = frames.iter().position(|frame| frame.native && is_interpreter(frame));
     let mut at = 0;
     frames.retain(|frame| {
@@ -91,16 +93,17 @@ mod tests {
 
     #[test]
     fn what_python_has_called_remains() {
-        let frame = |function: &str, native| Frame {
+        let frame = |function: &str, file: &str, native| Frame {
             function: function.to_owned(),
+            file: file.to_owned(),
+            line: 0,
             native,
-            ..Frame::default()
         };
         let mut frames = vec![
-            frame("read", true),
-            frame("_PyEval_EvalFrameDefault", true),
-            frame("main", true),
-            frame("forward", false),
+            frame("read", "/lib/libc.so.6", true),
+            frame("_PyEval_EvalFrameDefault", "/usr/bin/python3.11", true),
+            frame("__libc_start_main", "/lib/libc.so.6", true),
+            frame("forward", "train.py", false),
         ];
         drop_interpreter(&mut frames);
         let names: Vec<&str> = frames.iter().map(|frame| frame.function.as_str()).collect();

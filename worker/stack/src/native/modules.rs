@@ -34,8 +34,8 @@ struct LoadedModule {
 struct Symbols {
     /// Difference between an address in memory and the same address in the file.
     bias: u64,
-    /// Addresses in the file with names, sorted.
-    functions: Vec<(u64, String)>,
+    /// Addresses in the file, sizes and names, sorted.
+    functions: Vec<(u64, u64, String)>,
 }
 
 impl Modules {
@@ -119,12 +119,12 @@ impl LoadedModule {
             symbol.kind() == SymbolKind::Text && symbol.is_definition()
         };
         let symbols = file.symbols().chain(file.dynamic_symbols()).filter(is_function);
-        let named = symbols
-            .take(MAX_SYMBOLS)
-            .filter_map(|symbol| Some((symbol.address(), symbol.name().ok()?.to_owned())));
-        let mut functions: Vec<(u64, String)> = named.collect();
+        let named = symbols.take(MAX_SYMBOLS).filter_map(|symbol| {
+            Some((symbol.address(), symbol.size(), symbol.name().ok()?.to_owned()))
+        });
+        let mut functions: Vec<(u64, u64, String)> = named.collect();
         functions.sort_unstable();
-        functions.dedup_by_key(|(address, _)| *address);
+        functions.dedup_by_key(|(address, ..)| *address);
         Some((Symbols { bias, functions }, tables))
     }
 }
@@ -133,9 +133,11 @@ impl Symbols {
     /// Returns the name of the function at an address in memory.
     fn name(&self, address: u64) -> Option<String> {
         let address = address.wrapping_sub(self.bias);
-        let after = self.functions.partition_point(|(begin, _)| *begin <= address);
-        let (_, name) = self.functions.get(after.checked_sub(1)?)?;
-        Some(readable(name).chars().take(MAX_NAME).collect())
+        let after = self.functions.partition_point(|(begin, ..)| *begin <= address);
+        let (begin, size, name) = self.functions.get(after.checked_sub(1)?)?;
+        // Functions without a symbol lie between others. Functions in assembler may have no size.
+        let is_within = *size == 0 || address - begin < *size;
+        is_within.then(|| readable(name).chars().take(MAX_NAME).collect())
     }
 }
 

@@ -278,6 +278,10 @@ impl Played<'_> {
                 format!("event {}{}", event["event"].as_str().unwrap(), fields.concat())
             }
             Action::Reply(connection, reply) => format!("reply to {}: {reply:?}", connection.0),
+            Action::OfferStackReader => "offer the reader of stacks".to_owned(),
+            Action::SendStackReader(node) => {
+                format!("to {}: the reader of stacks", self.hosts[node.index()])
+            }
             Action::Info(line) => format!("rlaunch: {line}"),
             Action::Warn(line) => format!("warning: {line}"),
             Action::StopProcess => "stop this process".to_owned(),

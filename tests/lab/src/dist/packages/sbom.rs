@@ -13,10 +13,11 @@ use crate::LabError;
 use crate::command::run;
 
 /// Packages that ship.
-const SHIPPED: [&str; 6] = [
+const SHIPPED: [&str; 7] = [
     "rlaunch",
     "rlaunch-worker",
     "rlaunch-prover",
+    "rlaunch-stack",
     "rlaunch-bench",
     "rlaunch-capi",
     "rlaunch-python",
