@@ -87,10 +87,10 @@ pub struct ThreadStack {
     pub state: char,
     /// Whether the thread holds the interpreter's lock; `None` if the process is no interpreter.
     pub holds_gil: Option<bool>,
-    /// What the thread waits for; `None` if it runs.
+    /// Event that the thread waits for; `None` if it runs.
     pub waits_for: Option<Wait>,
     /// Frames, innermost first.
-    pub frames: Vec<Frame>,
+    pub frames: Vec<StackFrame>,
 }
 
 /// Event that a blocked thread waits for.
@@ -130,9 +130,9 @@ pub enum Wait {
     },
 }
 
-/// Frame of a stack.
+/// StackFrame of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Frame {
+pub struct StackFrame {
     /// Name of the function.
     pub function: String,
     /// Source file of an interpreter's frame, or the library of a native frame.

@@ -22,6 +22,7 @@
 mod abort;
 mod queries;
 mod reports;
+mod suspension;
 #[cfg(test)]
 mod tests;
 
@@ -32,7 +33,7 @@ use crate::run::events::Event;
 use crate::run::first_failure::{FirstFailure, RankExit};
 use crate::run::hang::HangWatch;
 use crate::run::live::messages::Reply;
-use crate::run::live::{ConnectionId, Inspections, LiveStatus, Query};
+use crate::run::live::{ConnectionId, Inspections, JobQuery, LiveStatus};
 use crate::run::mesh::{LinkChange, LinkMonitor};
 use crate::run::nodes::{no_library, node_lost};
 use crate::run::outcome::{NodeEnd, Outcome, Reason};
@@ -52,14 +53,13 @@ use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
+use suspension::Suspension;
 
 /// Time, in addition to the grace period, that nodes have to end their ranks and to report their end.
 const END_SLACK: Duration = Duration::from_secs(4);
 /// Delay before a broken edge of the tree is printed. If one of its nodes is lost meanwhile, only that loss
 /// is printed.
 const EDGE_DELAY: Duration = Duration::from_secs(1);
-/// Time that agents have to stop their ranks before this process stops itself.
-const SUSPEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which successful exits are collected into one message, since most ranks exit at about the same
 /// time.
 const EXITS_DELAY: Duration = Duration::from_millis(100);
@@ -77,7 +77,7 @@ pub(crate) enum Input {
     /// The reader of this process's stdout or stderr has closed it.
     ReaderGone,
     /// Another rlaunch asks about the job.
-    Query(Query),
+    Query(JobQuery),
 }
 
 /// Action for the driver.
@@ -171,13 +171,6 @@ struct Exited {
 struct BrokenEdges {
     due: Instant,
     lines: Vec<String>,
-}
-
-/// Pending Ctrl-Z: some nodes have not stopped their ranks yet.
-struct Suspension {
-    /// Number of nodes that have not reported yet that their ranks are stopped.
-    unconfirmed: usize,
-    due: Instant,
 }
 
 impl<'a> Supervisor<'a> {
@@ -541,33 +534,6 @@ impl<'a> Supervisor<'a> {
                 self.send_all(ToAgent::End { now: true });
                 self.set_end_deadline(now, END_SLACK);
             }
-        }
-    }
-
-    fn suspend(&mut self, now: Instant) {
-        self.send_all(ToAgent::Suspend);
-        let unconfirmed = self.ends.iter().filter(|end| end.is_none()).count();
-        self.suspension = Some(Suspension { unconfirmed, due: now + SUSPEND_TIMEOUT });
-        if unconfirmed == 0 {
-            self.stop_process();
-        }
-    }
-
-    /// Counts a node that has stopped its ranks.
-    fn on_suspended(&mut self) {
-        let Some(suspension) = &mut self.suspension else { return };
-        suspension.unconfirmed -= 1;
-        if suspension.unconfirmed == 0 {
-            self.stop_process();
-        }
-    }
-
-    /// Stops this process if a Ctrl-Z is pending, even if some nodes have not stopped their ranks. All ranks
-    /// continue when this process is continued.
-    fn stop_process(&mut self) {
-        if self.suspension.take().is_some() {
-            self.actions.push_back(Action::StopProcess);
-            self.send_all(ToAgent::Resume);
         }
     }
 

@@ -37,7 +37,6 @@ use rlaunch_bootstrap::protocol::control::{
     BEAT, DEFAULT_NODE_TIMEOUT, FromAgent, PROTOCOL_VERSION, ToAgent,
 };
 use rlaunch_bootstrap::protocol::helper::Helper;
-use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_bootstrap::rank_table::TableMessage;
 use rlaunch_bootstrap::rendezvous::payload::Payload;
 use std::io;
@@ -470,13 +469,7 @@ impl Agent {
                     RankChange::Ended(rank, status) => tree.rank_ended(rank, status),
                 }
             }
-            let deadline = ranks.deadline();
-            let timer = async move {
-                match deadline {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let timer = until(ranks.deadline());
             let input = tokio::select! {
                 input = self.next() => Some(input),
                 () = timer => None,
@@ -503,18 +496,8 @@ impl Agent {
                     mesh_message(mesh, message);
                 }
                 Some(Input::Message(ToAgent::JobEvent(event))) => tree.notify_ranks(&event),
-                Some(Input::Message(ToAgent::Inspect { id, what })) => match what {
-                    Inspection::Usage => {
-                        let result = InspectionResult::Usage(ranks.usage());
-                        self.channel.outbox.send(&FromAgent::Inspected { id, result });
-                    }
-                    Inspection::Stacks { ranks: wanted, native } => {
-                        stacks.ask(id, wanted, native, ranks);
-                    }
-                },
-                Some(Input::Message(ToAgent::Helper(Helper::Stack, file))) => stacks.on_file(file),
-                Some(Input::Message(ToAgent::HelperPart(Helper::Stack, part))) => {
-                    stacks.on_part(&part, ranks);
+                Some(Input::Message(inquiry)) if Stacks::handles(&inquiry) => {
+                    stacks.handle(inquiry, ranks);
                 }
                 Some(input) => {
                     if let Some(why) = end_reason(&input) {
@@ -566,6 +549,14 @@ impl Agent {
                 ranks.end(false);
             }
         }
+    }
+}
+
+/// Sleeps until `at`, or for ever if `at` is `None`.
+async fn until(at: Option<std::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Stacks of this node's ranks, read by the program `rlaunch-stack`, which is fetched from the launcher when it is
+//! Questions about this node's ranks: what they use, and their stacks. Stacks are read by the program `rlaunch-stack`, which is fetched from the launcher when it is
 //! needed for the first time.
 //!
 //! The launcher describes the program before its first question. Questions that come while the program is being
@@ -10,9 +10,11 @@ use crate::ranks::Ranks;
 use nix::unistd::Pid;
 use rlaunch_bootstrap::frame::{self, FrameReader, MAX_FRAME};
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::protocol::control::FromAgent;
+use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
 use rlaunch_bootstrap::protocol::helper::{Helper, HelperFile};
-use rlaunch_bootstrap::protocol::inspection::{InspectionResult, RankStacks, StackOrder};
+use rlaunch_bootstrap::protocol::inspection::{
+    Inspection, InspectionResult, RankStacks, StackOrder,
+};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -57,10 +59,13 @@ enum ProgramState {
     Failed(String),
 }
 
+/// Task that reads the program's answer, or the reason why there is none.
+type Reading = JoinHandle<Result<Vec<RankStacks>, String>>;
+
 /// Program that runs.
 struct Running {
     question: u32,
-    reading: JoinHandle<Result<Vec<RankStacks>, String>>,
+    reading: Reading,
 }
 
 impl Stacks {
@@ -73,8 +78,34 @@ impl Stacks {
         }
     }
 
+    /// Tells whether a message is a question about the ranks, or about the program that answers it.
+    pub(crate) fn handles(message: &ToAgent) -> bool {
+        matches!(
+            message,
+            ToAgent::Inspect { .. }
+                | ToAgent::Helper(Helper::Stack, _)
+                | ToAgent::HelperPart(Helper::Stack, _)
+        )
+    }
+
+    /// Handles such a message.
+    pub(crate) fn handle(&mut self, message: ToAgent, ranks: &mut Ranks) {
+        match message {
+            ToAgent::Inspect { id, what: Inspection::Usage } => {
+                let result = InspectionResult::Usage(ranks.usage());
+                self.outbox.send(&FromAgent::Inspected { id, result });
+            }
+            ToAgent::Inspect { id, what: Inspection::Stacks { ranks: wanted, native } } => {
+                self.ask(id, wanted, native, ranks);
+            }
+            ToAgent::Helper(_, file) => self.on_file(file),
+            ToAgent::HelperPart(_, part) => self.on_part(&part, ranks),
+            _ => {}
+        }
+    }
+
     /// Looks for the program in the cache, or requests it from the launcher.
-    pub(crate) fn on_file(&mut self, file: HelperFile) {
+    fn on_file(&mut self, file: HelperFile) {
         self.program = match HelperDownload::locate(Helper::Stack, file) {
             Ok(Located::Cached(path)) => ProgramState::Ready(path),
             Ok(Located::Missing(download)) => {
@@ -86,7 +117,7 @@ impl Stacks {
     }
 
     /// Stores the next part of the program.
-    pub(crate) fn on_part(&mut self, part: &[u8], ranks: &mut Ranks) {
+    fn on_part(&mut self, part: &[u8], ranks: &mut Ranks) {
         let ProgramState::Downloading(download) = &mut self.program else { return };
         match download.receive(part) {
             Ok(None) => return,
@@ -97,7 +128,7 @@ impl Stacks {
     }
 
     /// Takes a question. It is answered at once if the program cannot run.
-    pub(crate) fn ask(&mut self, id: u32, ranks: Vec<Rank>, native: bool, all: &mut Ranks) {
+    fn ask(&mut self, id: u32, ranks: Vec<Rank>, native: bool, all: &mut Ranks) {
         if self.questions.len() >= MAX_QUESTIONS {
             return self.answer(id, Err("too many questions about stacks wait".to_owned()));
         }
@@ -160,7 +191,7 @@ fn start(
     path: &Path,
     processes: Vec<(Rank, Vec<u32>)>,
     native: bool,
-) -> Result<(Pid, JoinHandle<Result<Vec<RankStacks>, String>>), String> {
+) -> Result<(Pid, Reading), String> {
     let limit_ms = u32::try_from(LIMIT.as_millis()).unwrap_or(u32::MAX);
     let order = frame::encode(&StackOrder { processes, native, limit_ms });
     let order = order.map_err(|error| error.to_string())?;

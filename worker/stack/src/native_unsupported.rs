@@ -1,6 +1,6 @@
 //! Native frames on architectures where registers of another thread cannot be read.
 
-use rlaunch_bootstrap::protocol::inspection::{Frame, ThreadStack};
+use rlaunch_bootstrap::protocol::inspection::{StackFrame, ThreadStack};
 
 /// Returns the reason why there are none.
 pub(crate) fn read(_pid: u32) -> Result<Vec<ThreadStack>, String> {
@@ -8,4 +8,4 @@ pub(crate) fn read(_pid: u32) -> Result<Vec<ThreadStack>, String> {
 }
 
 /// Does nothing, since there are no native frames.
-pub(crate) fn drop_interpreter(_frames: &mut [Frame]) {}
+pub(crate) fn drop_interpreter(_frames: &mut [StackFrame]) {}

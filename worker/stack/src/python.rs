@@ -2,7 +2,7 @@
 
 use py_spy::config::{Config, LockingStrategy};
 use py_spy::{PythonSpy, StackTrace};
-use rlaunch_bootstrap::protocol::inspection::{Frame, ThreadStack};
+use rlaunch_bootstrap::protocol::inspection::{StackFrame, ThreadStack};
 use std::fs;
 
 /// Tells whether a process runs Python: by the name of its program, or by a library that it has loaded.
@@ -34,7 +34,7 @@ fn read_with(pid: u32, blocking: LockingStrategy) -> Result<Vec<ThreadStack>, St
 fn thread(pid: u32, trace: StackTrace, is_only: bool) -> Option<ThreadStack> {
     let known = trace.os_thread_id.and_then(|tid| u32::try_from(tid).ok());
     let tid = known.or(is_only.then_some(pid))?;
-    let frames = trace.frames.into_iter().map(|frame| Frame {
+    let frames = trace.frames.into_iter().map(|frame| StackFrame {
         function: frame.name,
         file: frame.filename,
         line: u32::try_from(frame.line).unwrap_or_default(),

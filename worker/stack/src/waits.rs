@@ -1,4 +1,4 @@
-//! What a thread waits for, from the system call in which it sleeps.
+//! Waits of threads, from the system calls in which they sleep.
 //!
 //! `/proc/PID/task/TID/syscall` has the number of the call and its arguments. Where it may not be
 //! read, the wait channel, a function of the kernel, tells less.

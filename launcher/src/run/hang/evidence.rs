@@ -2,7 +2,7 @@
 //! same in a function that waits, spins.
 
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::protocol::inspection::{Frame, RankStacks};
+use rlaunch_bootstrap::protocol::inspection::{RankStacks, StackFrame};
 use std::collections::{BTreeMap, HashSet};
 
 /// Number of times that stacks are taken.
@@ -55,7 +55,7 @@ impl Evidence {
 
     /// Tells whether a rank was at the same place every time.
     fn stays(&self, rank: Rank) -> bool {
-        let places: HashSet<Option<Vec<&Frame>>> =
+        let places: HashSet<Option<Vec<&StackFrame>>> =
             self.0.iter().map(|stacks| place(stacks.get(&rank)?)).collect();
         places.len() == 1 && !places.contains(&None)
     }
@@ -71,17 +71,18 @@ impl Evidence {
 
 /// Returns the place where a rank is: the frames of the main thread of its innermost process that has any. Native
 /// frames are left out if the process has frames of an interpreter, since a spinning function calls others.
-fn place(stacks: &RankStacks) -> Option<Vec<&Frame>> {
+fn place(stacks: &RankStacks) -> Option<Vec<&StackFrame>> {
     let main = stacks.processes.iter().rev().find_map(|process| {
         let thread = process.threads.first()?;
         (!thread.frames.is_empty()).then_some(&thread.frames)
     })?;
-    let interpreted: Vec<&Frame> = main.iter().filter(|frame| !frame.native).collect();
+    let interpreted: Vec<&StackFrame> = main.iter().filter(|frame| !frame.native).collect();
     if !interpreted.is_empty() {
         return Some(interpreted);
     }
     // The function that waits calls others while it spins; its callers stay.
-    let waits = |frame: &&Frame| SPINNING.iter().any(|start| frame.function.starts_with(start));
+    let waits =
+        |frame: &&StackFrame| SPINNING.iter().any(|start| frame.function.starts_with(start));
     let outermost = main.iter().rposition(|frame| waits(&frame));
     Some(main[outermost.unwrap_or_default()..].iter().collect())
 }
@@ -91,12 +92,12 @@ mod tests {
     use super::*;
     use rlaunch_bootstrap::protocol::inspection::{ProcessStacks, ThreadStack};
 
-    fn frame(text: &str) -> Frame {
+    fn frame(text: &str) -> StackFrame {
         let native = !text.contains(':');
         let (file, line) = text.split_once(':').unwrap_or((text, "0"));
         let function = if native { text } else { "forward" };
         let (function, file) = (function.to_owned(), file.to_owned());
-        Frame { function, file, line: line.parse().unwrap(), native }
+        StackFrame { function, file, line: line.parse().unwrap(), native }
     }
 
     fn stacks(rank: u32, frames: &[&str]) -> RankStacks {

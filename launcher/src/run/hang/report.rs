@@ -142,11 +142,11 @@ pub(crate) fn describe_thread(thread: &ThreadStack) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_bootstrap::protocol::inspection::Frame;
+    use rlaunch_bootstrap::protocol::inspection::StackFrame;
 
     fn stacks(rank: u32, function: &str, wait: Option<Wait>) -> RankStacks {
         let file = "/home/u/train.py".to_owned();
-        let frames = vec![Frame { function: function.into(), file, line: 41, native: false }];
+        let frames = vec![StackFrame { function: function.into(), file, line: 41, native: false }];
         let state = if wait.is_some() { 'S' } else { 'R' };
         let thread = ThreadStack { state, frames, waits_for: wait, ..ThreadStack::default() };
         let processes = vec![ProcessStacks { threads: vec![thread], ..ProcessStacks::default() }];

@@ -190,7 +190,7 @@ impl HangWatch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_bootstrap::protocol::inspection::{Frame, ProcessStacks, ThreadStack};
+    use rlaunch_bootstrap::protocol::inspection::{ProcessStacks, StackFrame, ThreadStack};
 
     const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -244,7 +244,7 @@ mod tests {
     }
 
     fn stacks(rank: Rank, line: u32) -> RankStacks {
-        let frames = vec![Frame { line, ..Frame::default() }];
+        let frames = vec![StackFrame { line, ..StackFrame::default() }];
         let threads = vec![ThreadStack { frames, ..ThreadStack::default() }];
         RankStacks { rank, processes: vec![ProcessStacks { threads, ..ProcessStacks::default() }] }
     }

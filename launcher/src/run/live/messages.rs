@@ -4,6 +4,7 @@
 //! answers each with [`Reply`]s, the last of which is [`Reply::Status`], [`Reply::Complete`] or
 //! [`Reply::Refused`].
 
+use crate::run::record::HostRanks;
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use serde::{Deserialize, Serialize};
 
@@ -74,15 +75,6 @@ pub(crate) struct JobStatus {
     pub(crate) ranks_ended: u32,
     /// Last output of a rank; `None` if no rank has printed anything.
     pub(crate) last_output: Option<LastOutput>,
-}
-
-/// Ranks of a host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct HostRanks {
-    /// Host as the user named it.
-    pub(crate) host: String,
-    /// Ranks on the host.
-    pub(crate) ranks: Vec<u32>,
 }
 
 /// Last output of the job.

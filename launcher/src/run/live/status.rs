@@ -1,8 +1,9 @@
 //! State of a running job, collected from its events.
 
-use super::messages::{HostRanks, JobPhase, JobStatus, LastOutput};
+use super::messages::{JobPhase, JobStatus, LastOutput};
 use crate::plan::map::RankMap;
 use crate::run::events::Event;
+use crate::run::record::HostRanks;
 use rlaunch_bootstrap::id::Rank;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -10,10 +11,10 @@ use std::time::{Instant, SystemTime};
 
 /// State of a running job, shared by the tasks that change it and those that report it. Clones share the state.
 #[derive(Clone, Debug)]
-pub(crate) struct LiveStatus(Arc<Shared>);
+pub(crate) struct LiveStatus(Arc<StatusState>);
 
 #[derive(Debug)]
-struct Shared {
+struct StatusState {
     started: SystemTime,
     clock: Instant,
     changing: Mutex<Changing>,
@@ -38,7 +39,7 @@ const RANK_BITS: u32 = 24;
 impl LiveStatus {
     /// Makes the state of a job that starts now.
     pub(crate) fn new() -> LiveStatus {
-        LiveStatus(Arc::new(Shared {
+        LiveStatus(Arc::new(StatusState {
             started: SystemTime::now(),
             clock: Instant::now(),
             changing: Mutex::default(),
@@ -90,7 +91,7 @@ impl LiveStatus {
 
     /// Returns the state now. `job` is the job's id, `program` the words of its programs.
     pub(crate) fn report(&self, job: String, program: Vec<String>) -> JobStatus {
-        let Shared { started, clock, .. } = &*self.0;
+        let StatusState { started, clock, .. } = &*self.0;
         let since_1970 = started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let changing = self.changing();
         let ranks = changing.hosts.iter().map(|host| host.ranks.len()).sum::<usize>();

@@ -4,7 +4,7 @@
 use super::{Action, Supervisor, job_ending};
 use crate::run::events::Event;
 use crate::run::hang::{self, Hung, Question};
-use crate::run::live::{Answer, Asker, Query, QueryKind};
+use crate::run::live::{Asker, InspectionAnswer, JobQuery, QueryKind};
 use crate::run::outcome::Reason;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
@@ -21,7 +21,7 @@ pub(super) struct LastState {
 }
 
 impl Supervisor<'_> {
-    pub(super) fn on_query(&mut self, now: Instant, Query { connection, kind }: Query) {
+    pub(super) fn on_query(&mut self, now: Instant, JobQuery { connection, kind }: JobQuery) {
         let asker = Asker::Connection(connection);
         match kind {
             QueryKind::Closed => self.inspections.on_asker_gone(asker),
@@ -65,11 +65,11 @@ impl Supervisor<'_> {
         }
     }
 
-    fn on_hang_answer(&mut self, now: Instant, answer: Answer) {
+    fn on_hang_answer(&mut self, now: Instant, answer: InspectionAnswer) {
         let Some(watch) = &mut self.hang else { return };
         match answer {
-            Answer::Node(_, result) => watch.on_answer(result),
-            Answer::Complete(_) | Answer::Refused(_) => {
+            InspectionAnswer::Node(_, result) => watch.on_answer(result),
+            InspectionAnswer::Complete(_) | InspectionAnswer::Refused(_) => {
                 if let Some(hung) = watch.on_complete(now).filter(|_| !self.is_ending()) {
                     self.on_hang(now, &hung);
                 }
@@ -120,12 +120,14 @@ impl Supervisor<'_> {
         }
     }
 
-    fn on_last_state(&mut self, now: Instant, answer: Answer) {
+    fn on_last_state(&mut self, now: Instant, answer: InspectionAnswer) {
         match answer {
-            Answer::Node(_, result) => {
+            InspectionAnswer::Node(_, result) => {
                 self.last_state.iter_mut().for_each(|state| state.results.push(result.clone()));
             }
-            Answer::Complete(_) | Answer::Refused(_) => self.ask_last_state(now),
+            InspectionAnswer::Complete(_) | InspectionAnswer::Refused(_) => {
+                self.ask_last_state(now);
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use framehop::FrameAddress;
 use framehop::Unwinder;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use modules::Modules;
-use rlaunch_bootstrap::protocol::inspection::{Frame, ThreadStack};
+use rlaunch_bootstrap::protocol::inspection::{StackFrame, ThreadStack};
 use snapshot::Snapshot;
 
 /// Maximum number of frames that are unwound.
@@ -49,7 +49,7 @@ fn unwind(
     snapshot: &Snapshot,
     modules: &mut Modules,
     unwinder: &mut UnwinderX86_64<Vec<u8>>,
-) -> Vec<Frame> {
+) -> Vec<StackFrame> {
     let Snapshot { instruction, stack_pointer, frame_pointer, .. } = *snapshot;
     let mut registers = UnwindRegsX86_64::new(instruction, stack_pointer, frame_pointer);
     let mut read_stack = |address| snapshot.word(address).ok_or(());
@@ -73,8 +73,8 @@ fn unwind(
 
 /// Drops the native frames of Python's interpreter and of what it was called by, so that what remains are the native
 /// functions that the innermost frame of Python has called.
-pub(crate) fn drop_interpreter(frames: &mut Vec<Frame>) {
-    let is_interpreter = |frame: &Frame| {
+pub(crate) fn drop_interpreter(frames: &mut Vec<StackFrame>) {
+    let is_interpreter = |frame: &StackFrame| {
         let file = frame.file.rsplit('/').next().unwrap_or_default();
         INTERPRETER.iter().any(|start| file.starts_with(start))
     };
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn what_python_has_called_remains() {
-        let frame = |function: &str, file: &str, native| Frame {
+        let frame = |function: &str, file: &str, native| StackFrame {
             function: function.to_owned(),
             file: file.to_owned(),
             line: 0,

@@ -3,7 +3,7 @@
 use framehop::{ExplicitModuleSectionInfo, Module};
 use object::read::ReadCache;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
-use rlaunch_bootstrap::protocol::inspection::Frame;
+use rlaunch_bootstrap::protocol::inspection::StackFrame;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
@@ -71,12 +71,12 @@ impl Modules {
     }
 
     /// Describes the frame at an address; `None` if no file is mapped there.
-    pub(super) fn frame(&self, address: u64) -> Option<Frame> {
+    pub(super) fn frame(&self, address: u64) -> Option<StackFrame> {
         let (_, module) = self.0.range(..=address).next_back()?;
         let module = module.addresses.contains(&address).then_some(module)?;
         let name = module.symbols.as_ref().and_then(|symbols| symbols.name(address));
         let function = name.unwrap_or_else(|| "?".to_owned());
-        Some(Frame { function, file: module.path.clone(), line: 0, native: true })
+        Some(StackFrame { function, file: module.path.clone(), line: 0, native: true })
     }
 
     fn at_mut(&mut self, address: u64) -> Option<&mut LoadedModule> {
