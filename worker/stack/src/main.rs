@@ -13,6 +13,8 @@
 //! | `sockets` | the other ends of a process's TCP connections |
 //! | `python` | frames of Python |
 //! | `native` | frames of native code |
+//! | `permission` | reasons why a process may not be read |
+//! | `size` | answers that are too large for a frame |
 
 #[cfg(target_arch = "x86_64")]
 mod native;
@@ -20,12 +22,14 @@ mod native;
 #[path = "native_unsupported.rs"]
 mod native;
 mod order;
+mod permission;
 mod python;
+mod size;
 mod sockets;
 mod threads;
 mod waits;
 
-use rlaunch_bootstrap::frame::{self, FrameError, FrameReader};
+use rlaunch_bootstrap::frame::{FrameError, FrameReader};
 use rlaunch_bootstrap::protocol::inspection::StackOrder;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
@@ -62,7 +66,7 @@ fn answer() -> Result<(), StackError> {
     let mut frames = FrameReader::default();
     frames.push(&bytes);
     let order: StackOrder = frames.next_frame()?.ok_or(StackError::Incomplete)?;
-    let answer = frame::encode(&order::carry_out(&order))?;
+    let answer = size::encode(order::carry_out(&order))?;
     let mut stdout = io::stdout().lock();
     stdout.write_all(&answer).and_then(|()| stdout.flush()).map_err(StackError::Write)
 }

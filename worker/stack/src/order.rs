@@ -1,6 +1,7 @@
 //! All processes of an order, read at once within a time limit.
 
-use crate::{native, python, threads};
+use crate::threads::{self, UNSTOPPABLE};
+use crate::{native, permission, python};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{
     MAX_STACK_PROCESSES, ProcessStacks, RankStacks, StackOrder, ThreadStack,
@@ -9,60 +10,99 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Number of processes that are read at a time. Most of the time passes while the kernel stops
-/// threads, not on a CPU.
-const WORKERS: usize = 8;
+/// Number of processes whose threads are listed at a time. Reading `/proc` may wait for a process that waits itself.
+const LISTERS: usize = 16;
+/// Number of processes that are stopped and read at a time. Most of the time passes while the kernel stops threads, not
+/// on a CPU.
+const READERS: usize = 8;
 
 /// Maximum number of frames of a thread, and of threads of a process, in an answer.
 const MAX_FRAMES: usize = 128;
 const MAX_THREADS: usize = 128;
 
+/// Process by the places of its rank and of itself in the answer.
+type Place = (usize, usize, u32);
+
 /// Reads the stacks. Processes that could not be read in time have threads without frames.
 pub(crate) fn carry_out(order: &StackOrder) -> Vec<RankStacks> {
-    let deadline = Instant::now() + Duration::from_millis(order.limit_ms.into());
+    let limit = Duration::from_millis(order.limit_ms.into());
+    let start = Instant::now();
     let mut answer: Vec<RankStacks> =
-        order.processes.iter().map(|(rank, pids)| without_frames(*rank, pids)).collect();
-    let places: Vec<(usize, usize, u32)> = answer.iter().enumerate().flat_map(places_of).collect();
-    let (waiting, native) = (places.len(), order.native);
+        order.processes.iter().map(|(rank, pids)| without_threads(*rank, pids)).collect();
+    let mut places: Vec<Place> = answer.iter().enumerate().flat_map(places_of).collect();
+    // Half of the time is left for frames, if some process cannot be looked at.
+    work_at_once(&places, LISTERS, start + limit / 2, threads::list, |place, mut threads| {
+        threads.truncate(MAX_THREADS);
+        if let Some(process) = process_at(&mut answer, place) {
+            process.problem = Some("its stack could not be read in time".to_owned());
+            process.threads = threads;
+        }
+    });
+    // Those that may keep a reader waiting are read last.
+    places.sort_by_key(|place| {
+        process_at(&mut answer, *place).is_none_or(|process| may_delay(process))
+    });
+    let native = order.native;
+    let read = move |pid| read_frames(pid, native);
+    work_at_once(&places, READERS, start + limit, read, |place, frames| {
+        if let Some(process) = process_at(&mut answer, place) {
+            process.problem = frames.add_to(&mut process.threads);
+        }
+    });
+    answer
+}
+
+/// Does some work for each process, several at a time, and passes on what is done before the deadline.
+fn work_at_once<T: Send + 'static>(
+    places: &[Place],
+    workers: usize,
+    deadline: Instant,
+    work: impl Fn(u32) -> T + Send + Sync + 'static,
+    mut take: impl FnMut(Place, T),
+) {
     let (done, results) = mpsc::channel();
-    let queue = Arc::new(Mutex::new(places.into_iter()));
-    for _ in 0..WORKERS.min(waiting) {
-        let (queue, done) = (queue.clone(), done.clone());
+    let (queue, work) = (Arc::new(Mutex::new(places.to_vec().into_iter())), Arc::new(work));
+    for _ in 0..workers.min(places.len()) {
+        let (queue, work, done) = (queue.clone(), work.clone(), done.clone());
         thread::spawn(move || {
             let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
-            while let Some((rank, process, pid)) = next() {
+            while let Some(place) = next() {
                 // An error means that the time is up.
-                let _ = done.send((rank, process, read_frames(pid, native)));
+                if done.send((place, work(place.2))).is_err() {
+                    return;
+                }
             }
         });
     }
     drop(done);
-    for _ in 0..waiting {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let Ok((rank, process, frames)) = results.recv_timeout(left) else { break };
-        let found = answer.get_mut(rank).and_then(|rank| rank.processes.get_mut(process));
-        if let Some(found) = found {
-            found.problem = frames.add_to(&mut found.threads);
-        }
+    let left = || deadline.saturating_duration_since(Instant::now());
+    while let Ok((place, result)) = results.recv_timeout(left()) {
+        take(place, result);
     }
-    answer
 }
 
 /// Lists the processes of a rank by their places in the answer.
-fn places_of((at, rank): (usize, &RankStacks)) -> Vec<(usize, usize, u32)> {
+fn places_of((at, rank): (usize, &RankStacks)) -> Vec<Place> {
     let processes = rank.processes.iter().enumerate();
     processes.map(|(process, stacks)| (at, process, stacks.pid)).collect()
 }
 
-/// Describes the processes of a rank without frames, which takes microseconds.
-fn without_frames(rank: Rank, pids: &[u32]) -> RankStacks {
+fn process_at(answer: &mut [RankStacks], (rank, process, _): Place) -> Option<&mut ProcessStacks> {
+    answer.get_mut(rank)?.processes.get_mut(process)
+}
+
+/// Tells whether reading a process may take long: a thread cannot be stopped, or not even `/proc` could be read.
+fn may_delay(process: &ProcessStacks) -> bool {
+    process.threads.is_empty() || process.threads.iter().any(|thread| thread.state == UNSTOPPABLE)
+}
+
+/// Describes the processes of a rank without threads, which waits for nothing.
+fn without_threads(rank: Rank, pids: &[u32]) -> RankStacks {
     let pids = pids.iter().take(MAX_STACK_PROCESSES);
     let processes = pids.filter_map(|&pid| {
         let program = threads::name_of(pid)?;
-        let mut threads = threads::list(pid);
-        threads.truncate(MAX_THREADS);
-        let problem = Some("its stack could not be read in time".to_owned());
-        Some(ProcessStacks { pid, program, problem, threads })
+        let problem = Some("its threads could not be listed in time".to_owned());
+        Some(ProcessStacks { pid, program, problem, threads: Vec::new() })
     });
     RankStacks { rank, processes: processes.collect() }
 }
@@ -87,7 +127,7 @@ impl ProcessFrames {
         for found in [self.native, self.python].into_iter().flatten() {
             match found {
                 Ok(found) => found.into_iter().for_each(|thread| add(thread, threads)),
-                Err(cause) => problem = Some(cause),
+                Err(cause) => problem = Some(permission::explain(cause)),
             }
         }
         for thread in threads.iter_mut() {
@@ -113,121 +153,4 @@ fn add(found: ThreadStack, threads: &mut [ThreadStack]) {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use rlaunch_bootstrap::protocol::inspection::Wait;
-    use std::process::{Child, Command, Stdio};
-
-    /// Process that is killed at the end of a test.
-    struct Process(Child);
-
-    impl Process {
-        fn start(program: &str, args: &[&str]) -> Process {
-            let mut command = Command::new(program);
-            command.args(args).stdin(Stdio::piped()).stdout(Stdio::null());
-            Process(command.spawn().unwrap())
-        }
-
-        /// Waits until `is_there` holds for the process.
-        fn until(self, is_there: impl Fn(&ProcessStacks) -> bool) -> ProcessStacks {
-            let deadline = Instant::now() + Duration::from_secs(60);
-            loop {
-                let stacks = self.read();
-                if is_there(&stacks) {
-                    return stacks;
-                }
-                assert!(Instant::now() < deadline, "{stacks:?}");
-                thread::yield_now();
-            }
-        }
-
-        fn read(&self) -> ProcessStacks {
-            let processes = vec![(Rank(0), vec![self.0.id()])];
-            let order = StackOrder { processes, native: true, limit_ms: 60_000 };
-            carry_out(&order).remove(0).processes.remove(0)
-        }
-    }
-
-    impl Drop for Process {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
-
-    fn python(script: &str) -> Process {
-        Process::start("python3", &["-c", script])
-    }
-
-    fn functions(stacks: &ProcessStacks) -> Vec<&str> {
-        stacks.threads[0].frames.iter().map(|frame| frame.function.as_str()).collect()
-    }
-
-    fn is_in(stacks: &ProcessStacks, function: &str) -> bool {
-        functions(stacks).contains(&function)
-    }
-
-    #[test]
-    fn a_python_process_that_sleeps_is_seen_to_sleep() {
-        let script = "import time\ndef nap():\n  time.sleep(1000)\nnap()";
-        let stacks = python(script).until(|stacks| {
-            is_in(stacks, "nap") && stacks.threads[0].waits_for == Some(Wait::Sleep)
-        });
-        let nap = stacks.threads[0].frames.iter().find(|frame| frame.function == "nap").unwrap();
-        assert_eq!((nap.line, nap.native), (3, false), "{stacks:?}");
-        assert_eq!(stacks.threads[0].holds_gil, Some(false));
-    }
-
-    #[test]
-    fn a_python_process_that_waits_for_a_lock_is_seen_to_wait() {
-        let script = "import threading\ndef hold(lock):\n  lock.acquire()\n  lock.acquire()\n\
-                      hold(threading.Lock())";
-        let stacks = python(script).until(|stacks| {
-            is_in(stacks, "hold") && stacks.threads[0].waits_for == Some(Wait::Futex)
-        });
-        assert_eq!(stacks.problem, None, "{stacks:?}");
-    }
-
-    #[test]
-    fn a_python_process_that_loops_runs() {
-        let script = "def spin():\n  while True:\n    pass\nspin()";
-        let stacks = python(script).until(|stacks| is_in(stacks, "spin"));
-        assert_eq!(stacks.threads[0].waits_for, None, "{stacks:?}");
-    }
-
-    #[test]
-    fn a_process_that_reads_a_pipe_is_seen_to_wait_for_it() {
-        let stacks = Process::start("cat", &[])
-            .until(|stacks| matches!(stacks.threads[0].waits_for, Some(Wait::Pipe { .. })));
-        let Some(Wait::Pipe { name }) = &stacks.threads[0].waits_for else { panic!("{stacks:?}") };
-        assert!(name.starts_with("pipe:["), "{name}");
-    }
-
-    #[test]
-    #[cfg(target_arch = "x86_64")]
-    fn native_frames_reach_the_program() {
-        let stacks = Process::start("sleep", &["1000"])
-            .until(|stacks| stacks.threads[0].waits_for == Some(Wait::Sleep));
-        let names = functions(&stacks).join(" ");
-        assert!(names.contains("nanosleep") && names.contains("__libc_start"), "{stacks:?}");
-    }
-
-    #[test]
-    fn a_process_that_has_ended_has_no_stacks() {
-        let process = Process::start("true", &[]);
-        let pid = process.0.id();
-        drop(process);
-        let order =
-            StackOrder { processes: vec![(Rank(3), vec![pid])], native: true, limit_ms: 1000 };
-        assert_eq!(carry_out(&order), [RankStacks { rank: Rank(3), processes: Vec::new() }]);
-    }
-
-    #[test]
-    fn without_time_there_are_states_but_no_frames() {
-        let process = Process::start("sleep", &["1000"]);
-        let processes = vec![(Rank(0), vec![process.0.id()])];
-        let order = StackOrder { processes, native: false, limit_ms: 0 };
-        let stacks = carry_out(&order);
-        assert!(!stacks[0].processes[0].threads.is_empty());
-    }
-}
+mod tests;

@@ -1,15 +1,35 @@
 //! Other ends of TCP connections, from the tables of the process's network namespace.
 
+use std::cell::OnceCell;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// Returns the other end of the socket with this inode, such as `10.0.0.2:4711`; `None` if it is not a connected TCP
-/// socket.
-pub(crate) fn peer(pid: u32, inode: &str) -> Option<String> {
-    ["tcp", "tcp6"].iter().find_map(|table| {
-        let table = fs::read_to_string(format!("/proc/{pid}/net/{table}")).ok()?;
-        table.lines().skip(1).find_map(|line| remote_of(line, inode)).map(|end| end.to_string())
-    })
+/// Sockets of a process. The tables have all connections of the network namespace, and are read once.
+pub(crate) struct Sockets {
+    pid: u32,
+    tables: OnceCell<Vec<String>>,
+}
+
+impl Sockets {
+    pub(crate) fn new(pid: u32) -> Sockets {
+        Sockets { pid, tables: OnceCell::new() }
+    }
+
+    /// Returns the id of the process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Returns the other end of the socket with this inode, such as `10.0.0.2:4711`; `None` if it is not a connected
+    /// TCP socket.
+    pub(crate) fn peer(&self, inode: &str) -> Option<String> {
+        let tables = self.tables.get_or_init(|| {
+            let read = |table| fs::read_to_string(format!("/proc/{}/net/{table}", self.pid));
+            ["tcp", "tcp6"].into_iter().filter_map(|table| read(table).ok()).collect()
+        });
+        let mut lines = tables.iter().flat_map(|table| table.lines().skip(1));
+        lines.find_map(|line| remote_of(line, inode)).map(|end| end.to_string())
+    }
 }
 
 /// Returns the remote end in a line of the table if the line is about the inode.
@@ -50,8 +70,9 @@ mod tests {
         let link = link.to_string_lossy().into_owned();
         let inode = link.trim_start_matches("socket:[").trim_end_matches(']');
         let expected = listener.local_addr().unwrap().to_string();
-        assert_eq!(peer(std::process::id(), inode), Some(expected));
-        assert_eq!(peer(std::process::id(), "1"), None);
+        let sockets = Sockets::new(std::process::id());
+        assert_eq!(sockets.peer(inode), Some(expected));
+        assert_eq!(sockets.peer("1"), None);
     }
 
     #[test]

@@ -1,8 +1,17 @@
 //! Threads of a process with their names and states, from `/proc`.
 
+use crate::sockets::Sockets;
 use crate::waits;
 use rlaunch_bootstrap::protocol::inspection::ThreadStack;
 use std::fs;
+use std::thread;
+use std::time::Duration;
+
+/// State of a thread that waits in the kernel and cannot be interrupted.
+pub(crate) const UNSTOPPABLE: char = 'D';
+/// Number of looks at threads in that state, and the time between them.
+const LOOKS: usize = 3;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
 /// Returns the name of a process's program; `None` if the process has ended.
 pub(crate) fn name_of(pid: u32) -> Option<String> {
@@ -13,18 +22,39 @@ pub(crate) fn name_of(pid: u32) -> Option<String> {
 
 /// Lists the threads of a process without frames; the main thread first.
 pub(crate) fn list(pid: u32) -> Vec<ThreadStack> {
+    let sockets = Sockets::new(pid);
+    let thread = |tid| {
+        let (name, state) = state_of(pid, tid)?;
+        let waits_for = waits::of_thread(&sockets, tid, state);
+        Some(ThreadStack { tid, name, state, waits_for, ..ThreadStack::default() })
+    };
+    ids(pid).into_iter().filter_map(thread).collect()
+}
+
+/// Lists the ids of the threads of a process; the main thread's first.
+pub(crate) fn ids(pid: u32) -> Vec<u32> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let mut tids: Vec<u32> =
         tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect();
     tids.sort_by_key(|&tid| (tid != pid, tid));
-    tids.into_iter().filter_map(|tid| thread(pid, tid)).collect()
+    tids
 }
 
-fn thread(pid: u32, tid: u32) -> Option<ThreadStack> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
-    let (name, state) = parse_stat(&stat)?;
-    let waits_for = waits::of_thread(pid, tid, state);
-    Some(ThreadStack { tid, name, state, waits_for, ..ThreadStack::default() })
+/// Tells whether a thread of the process sleeps in the kernel in such a way that it cannot be stopped. Most such waits
+/// take a moment only, so that a single look proves nothing.
+pub(crate) fn has_unstoppable(pid: u32) -> bool {
+    let is_in_d = |tid| state_of(pid, tid).is_some_and(|(_, state)| state == UNSTOPPABLE);
+    (0..LOOKS).all(|look| {
+        if look > 0 {
+            thread::sleep(BETWEEN_LOOKS);
+        }
+        ids(pid).into_iter().any(is_in_d)
+    })
+}
+
+/// Reads name and state of a thread; `None` if it has ended.
+pub(crate) fn state_of(pid: u32, tid: u32) -> Option<(String, char)> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?)
 }
 
 /// Parses `tid (name) state …`. The name may contain anything, including parentheses.

@@ -3,10 +3,17 @@
 //! `/proc/PID/task/TID/syscall` has the number of the call and its arguments. Where it may not be
 //! read, the wait channel, a function of the kernel, tells less.
 
-use crate::sockets;
+use crate::sockets::Sockets;
 use rlaunch_bootstrap::protocol::inspection::Wait;
+use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, FileTypeExt};
+use std::io;
+use std::os::unix::fs::FileExt;
+
+/// Maximum length of a path that is read from a process's memory, in bytes.
+const MAX_PATH: usize = 4 << 10;
+/// Size of a page of memory, in bytes; larger ones consist of such parts.
+const PAGE: usize = 4 << 10;
 
 /// Calls whose first argument is the descriptor that they wait for.
 const ON_DESCRIPTOR: &[libc::c_long] = &[
@@ -33,24 +40,60 @@ const ON_DESCRIPTOR: &[libc::c_long] = &[
     libc::SYS_getdents64,
 ];
 
+/// Calls that look up a path, with the place of the path among their arguments. They wait for the other end of a FIFO
+/// that is opened, or for the server of a network file system.
+const ON_PATH: &[(libc::c_long, usize)] = &[
+    (libc::SYS_openat, 1),
+    (libc::SYS_newfstatat, 1),
+    (libc::SYS_statx, 1),
+    (libc::SYS_faccessat, 1),
+    (libc::SYS_readlinkat, 1),
+    (libc::SYS_unlinkat, 1),
+    (libc::SYS_mkdirat, 1),
+    (libc::SYS_statfs, 0),
+    (libc::SYS_chdir, 0),
+    (libc::SYS_execve, 0),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, 0),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_stat, 0),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_lstat, 0),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_access, 0),
+];
+
 const SLEEPS: &[libc::c_long] = &[libc::SYS_nanosleep, libc::SYS_clock_nanosleep];
 const CHILDREN: &[libc::c_long] = &[libc::SYS_wait4, libc::SYS_waitid];
 
-/// Returns what a thread waits for; `None` if it runs.
-pub(crate) fn of_thread(pid: u32, tid: u32, state: char) -> Option<Wait> {
+/// Maximum number of descriptors of select(2), `FD_SETSIZE`.
+const MAX_SELECTED: u64 = 1024;
+/// Number of sets of descriptors that select(2) takes.
+const SETS: usize = 3;
+
+/// Returns what a thread waits for; `None` if it runs. No file of the process is looked at, since that could wait for
+/// the same server as the process.
+pub(crate) fn of_thread(sockets: &Sockets, tid: u32, state: char) -> Option<Wait> {
+    let pid = sockets.pid();
     let file = |name: &str| fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}"));
     match state {
         'R' => return None,
         'T' | 't' => return Some(Wait::Stopped),
         _ => {}
     }
-    let channel = || file("wchan").map(|name| name.trim_end().to_owned()).unwrap_or_default();
+    let channel = file("wchan").map(|name| name.trim_end().to_owned()).unwrap_or_default();
     let call = file("syscall").ok().and_then(|line| Call::parse(&line));
-    // A thread in state D cannot be woken by a signal: its wait channel says most.
-    match call.and_then(|call| call.wait(pid)) {
-        Some(wait) => Some(wait),
-        None => Some(by_channel(&channel())),
-    }
+    let process = Process { pid, channel: &channel, sockets };
+    let wait = call.and_then(|call| call.wait(&process));
+    Some(wait.unwrap_or_else(|| by_channel(&channel)))
+}
+
+/// Process of a thread that waits.
+struct Process<'a> {
+    pid: u32,
+    /// Wait channel of the thread.
+    channel: &'a str,
+    sockets: &'a Sockets,
 }
 
 /// System call in which a thread sleeps.
@@ -73,30 +116,129 @@ impl Call {
         Some(Call { number, arguments })
     }
 
-    fn wait(&self, pid: u32) -> Option<Wait> {
-        let first = self.arguments[0];
+    fn wait(&self, process: &Process<'_>) -> Option<Wait> {
+        let [first, second, ..] = self.arguments;
+        if let Some((_, at)) = ON_PATH.iter().find(|(number, _)| *number == self.number) {
+            return process.of_path(first, self.arguments[*at]);
+        }
         match self.number {
             libc::SYS_futex => Some(Wait::Futex),
             number if SLEEPS.contains(&number) => Some(Wait::Sleep),
             number if CHILDREN.contains(&number) => Some(Wait::Child),
-            number if ON_DESCRIPTOR.contains(&number) => of_descriptor(pid, first),
-            libc::SYS_ppoll => Some(of_poll(pid, first, self.arguments[1])),
+            number if ON_DESCRIPTOR.contains(&number) => process.of_descriptor(first),
+            libc::SYS_ppoll => Some(process.of_poll(first, second)),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_poll => Some(of_poll(pid, first, self.arguments[1])),
+            libc::SYS_poll => Some(process.of_poll(first, second)),
             #[cfg(target_arch = "x86_64")]
-            libc::SYS_select | libc::SYS_epoll_wait => Some(self.of_many(pid)),
-            libc::SYS_pselect6 | libc::SYS_epoll_pwait => Some(self.of_many(pid)),
+            libc::SYS_select => Some(process.of_select(&self.arguments)),
+            libc::SYS_pselect6 => Some(process.of_select(&self.arguments)),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => Some(process.of_epoll(first)),
+            libc::SYS_epoll_pwait => Some(process.of_epoll(first)),
             _ => None,
         }
     }
+}
 
-    /// Returns the wait for one of many descriptors: the only one of an epoll instance, if it has one.
-    fn of_many(&self, pid: u32) -> Wait {
-        let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{}", self.arguments[0]));
-        let watched = watched_by_epoll(&info.unwrap_or_default());
-        match watched[..] {
-            [only] => of_descriptor(pid, only).unwrap_or(Wait::Descriptors),
+impl Process<'_> {
+    /// Reads memory of the process. Fails if not all of it is there.
+    fn read(&self, address: u64, bytes: &mut [u8]) -> io::Result<()> {
+        File::open(format!("/proc/{}/mem", self.pid))?.read_exact_at(bytes, address)
+    }
+
+    /// Returns the wait for the descriptors of an epoll instance.
+    fn of_epoll(&self, descriptor: u64) -> Wait {
+        let info = fs::read_to_string(format!("/proc/{}/fdinfo/{descriptor}", self.pid));
+        self.of_all(&watched_by_epoll(&info.unwrap_or_default()))
+    }
+
+    /// Returns the wait for the descriptors in an array of `struct pollfd`, at `address` in the process's memory. The
+    /// descriptor is the first field.
+    fn of_poll(&self, address: u64, count: u64) -> Wait {
+        let mut bytes = [0; 4];
+        match count {
+            0 => Wait::Sleep,
+            1 if self.read(address, &mut bytes).is_ok() => {
+                self.of_all(&[u64::from(u32::from_ne_bytes(bytes))])
+            }
             _ => Wait::Descriptors,
+        }
+    }
+
+    /// Returns the wait for the descriptors of select(2): their number and the addresses of the sets.
+    fn of_select(&self, arguments: &[u64; 6]) -> Wait {
+        let [count, sets @ ..] = arguments;
+        let mut selected = BTreeSet::new();
+        for &address in sets[..SETS].iter().filter(|address| **address != 0) {
+            let mut set =
+                vec![0; usize::try_from((*count).min(MAX_SELECTED).div_ceil(8)).unwrap_or(0)];
+            if self.read(address, &mut set).is_err() {
+                return Wait::Descriptors;
+            }
+            selected.extend(bits(&set).filter(|bit| bit < count));
+        }
+        match selected.is_empty() {
+            true => Wait::Sleep,
+            false => self.of_all(&selected.into_iter().collect::<Vec<_>>()),
+        }
+    }
+
+    /// Returns the wait for several descriptors: for the only one, if there is one.
+    fn of_all(&self, descriptors: &[u64]) -> Wait {
+        match descriptors {
+            [only] => self.of_descriptor(*only).unwrap_or(Wait::Descriptors),
+            _ => Wait::Descriptors,
+        }
+    }
+
+    /// Returns the wait in a call that looks up the path at an address in memory, relative to the directory
+    /// `descriptor`, or to the working directory.
+    fn of_path(&self, descriptor: u64, address: u64) -> Option<Wait> {
+        let mut bytes = Vec::new();
+        // A page at a time, since memory may end after the path.
+        while !bytes.contains(&0) && bytes.len() < MAX_PATH {
+            let (at, next) = (bytes.len(), address.checked_add(bytes.len() as u64)?);
+            let part = PAGE - usize::try_from(next).ok()? % PAGE;
+            bytes.resize(at + part, 0);
+            self.read(next, &mut bytes[at..]).ok()?;
+        }
+        let path = bytes.split(|byte| *byte == 0).next().unwrap_or_default();
+        let path = String::from_utf8_lossy(path).into_owned();
+        if path.is_empty() {
+            return self.of_descriptor(descriptor);
+        }
+        let is_relative = !path.starts_with('/') && descriptor as i32 == libc::AT_FDCWD;
+        let directory = is_relative.then(|| fs::read_link(format!("/proc/{}/cwd", self.pid)));
+        let path = match directory {
+            Some(Ok(directory)) => directory.join(&path).to_string_lossy().into_owned(),
+            _ => path,
+        };
+        Some(self.file(path))
+    }
+
+    fn of_descriptor(&self, descriptor: u64) -> Option<Wait> {
+        let target = fs::read_link(format!("/proc/{}/fd/{descriptor}", self.pid)).ok()?;
+        let target = target.to_string_lossy().into_owned();
+        let inode = target.strip_prefix("socket:[").and_then(|end| end.strip_suffix(']'));
+        if let Some(inode) = inode {
+            return Some(Wait::Socket { peer: self.sockets.peer(inode) });
+        }
+        if target.starts_with("/dev/infiniband/") || target == "anon_inode:[infinibandevent]" {
+            return Some(Wait::Rdma);
+        }
+        if target.starts_with("anon_inode:") {
+            return Some(Wait::Descriptors);
+        }
+        Some(self.file(target))
+    }
+
+    /// Returns the wait for a file with a name: a pipe if the thread is in the kernel's code for pipes.
+    fn file(&self, path: String) -> Wait {
+        let is_pipe = ["pipe_", "wait_for_partner", "fifo_"];
+        let is_pipe = is_pipe.iter().any(|part| self.channel.contains(part));
+        match is_pipe || path.starts_with("pipe:[") {
+            true => Wait::Pipe { name: path },
+            false => Wait::File { path },
         }
     }
 }
@@ -107,35 +249,10 @@ fn watched_by_epoll(info: &str) -> Vec<u64> {
     lines.filter_map(|rest| rest.split_ascii_whitespace().next()?.parse().ok()).collect()
 }
 
-/// Returns the wait for the descriptors in an array of `struct pollfd`, at `address` in the process's memory. The
-/// descriptor is the first field.
-fn of_poll(pid: u32, address: u64, count: u64) -> Wait {
-    let mut bytes = [0; 4];
-    let mut read = || File::open(format!("/proc/{pid}/mem"))?.read_exact_at(&mut bytes, address);
-    if count != 1 || read().is_err() {
-        return Wait::Descriptors;
-    }
-    let descriptor = u64::from(u32::from_ne_bytes(bytes));
-    of_descriptor(pid, descriptor).unwrap_or(Wait::Descriptors)
-}
-
-fn of_descriptor(pid: u32, descriptor: u64) -> Option<Wait> {
-    let link = format!("/proc/{pid}/fd/{descriptor}");
-    let target = fs::read_link(&link).ok()?.to_string_lossy().into_owned();
-    if let Some(inode) = target.strip_prefix("socket:[").and_then(|end| end.strip_suffix(']')) {
-        return Some(Wait::Socket { peer: sockets::peer(pid, inode) });
-    }
-    if target.starts_with("/dev/infiniband/") || target == "anon_inode:[infinibandevent]" {
-        return Some(Wait::Rdma);
-    }
-    if target.starts_with("anon_inode:") {
-        return Some(Wait::Descriptors);
-    }
-    let is_fifo = fs::metadata(&link).is_ok_and(|found| found.file_type().is_fifo());
-    match is_fifo {
-        true => Some(Wait::Pipe { name: target }),
-        false => Some(Wait::File { path: target }),
-    }
+/// Lists the bits that are set. Machines of both architectures are little-endian, so the bytes of a set are in order.
+fn bits(set: &[u8]) -> impl Iterator<Item = u64> {
+    let bits = set.iter().flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1 == 1));
+    (0..).zip(bits).filter_map(|(at, is_set)| is_set.then_some(at))
 }
 
 /// Returns the wait that a function of the kernel stands for.
@@ -147,7 +264,7 @@ fn by_channel(channel: &str) -> Wait {
         _ if has("nanosleep") => Wait::Sleep,
         _ if has("do_wait") => Wait::Child,
         _ if has("poll") || has("select") => Wait::Descriptors,
-        _ if has("pipe_") => Wait::Pipe { name: "a pipe".to_owned() },
+        _ if has("pipe_") || has("wait_for_partner") => Wait::Pipe { name: "a pipe".to_owned() },
         _ if has("sk_wait") || has("inet_") || has("unix_stream") => Wait::Socket { peer: None },
         _ => Wait::Kernel { channel: channel.to_owned() },
     }
@@ -171,6 +288,12 @@ mod tests {
         let info = "pos:\t0\nflags:\t02\ntfd:        5 events:       19 data: 5  pos:0\n";
         assert_eq!(watched_by_epoll(info), [5]);
         assert!(watched_by_epoll("pos:\t0\n").is_empty());
+    }
+
+    #[test]
+    fn descriptors_of_a_set_are_listed() {
+        assert_eq!(bits(&[0b101, 0, 0x80]).collect::<Vec<_>>(), [0, 2, 23]);
+        assert_eq!(bits(&[]).count(), 0);
     }
 
     #[test]

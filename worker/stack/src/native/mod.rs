@@ -9,13 +9,13 @@
 mod modules;
 mod snapshot;
 
-use crate::threads;
+use crate::threads::{self, UNSTOPPABLE};
 use framehop::FrameAddress;
 use framehop::Unwinder;
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use modules::Modules;
 use rlaunch_bootstrap::protocol::inspection::{StackFrame, ThreadStack};
-use snapshot::Snapshot;
+use snapshot::{Snapshot, SnapshotError};
 
 /// Maximum number of frames that are unwound.
 const MAX_FRAMES: usize = 128;
@@ -29,11 +29,11 @@ pub(crate) fn read(pid: u32) -> Result<Vec<ThreadStack>, String> {
     let mut unwinder = UnwinderX86_64::new();
     let mut found = Vec::new();
     let mut problem = None;
-    for thread in threads::list(pid) {
-        match Snapshot::take(pid, thread.tid) {
+    for tid in threads::ids(pid) {
+        match snapshot(pid, tid) {
             Ok(snapshot) => {
                 let frames = unwind(&snapshot, &mut modules, &mut unwinder);
-                found.push(ThreadStack { tid: thread.tid, frames, ..ThreadStack::default() });
+                found.push(ThreadStack { tid, frames, ..ThreadStack::default() });
             }
             Err(error) => problem = Some(format!("no native frames: {error}")),
         }
@@ -41,6 +41,14 @@ pub(crate) fn read(pid: u32) -> Result<Vec<ThreadStack>, String> {
     match problem {
         Some(problem) if found.is_empty() => Err(problem),
         _ => Ok(found),
+    }
+}
+
+/// Copies a thread, unless it cannot be stopped.
+fn snapshot(pid: u32, tid: u32) -> Result<Snapshot, SnapshotError> {
+    match threads::state_of(pid, tid) {
+        Some((_, UNSTOPPABLE)) => Err(SnapshotError::Unstoppable { tid }),
+        _ => Snapshot::take(pid, tid),
     }
 }
 

@@ -22,6 +22,8 @@ pub(super) struct Snapshot {
 /// Reason why a thread cannot be copied.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SnapshotError {
+    #[error("thread {tid} waits in the kernel and cannot be stopped")]
+    Unstoppable { tid: u32 },
     #[error("cannot stop thread {tid}: {cause}")]
     Stop { tid: u32, cause: nix::Error },
     #[error("cannot read the memory of process {pid}: {cause}")]
