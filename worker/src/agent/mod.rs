@@ -458,6 +458,9 @@ impl Agent {
                 // has no child is it certain that nothing is left of the ranks.
                 mesh.shutdown();
             }
+            if ranks.are_ending() {
+                stacks.end(ranks);
+            }
             while let Some(event) = tree.poll_event() {
                 if let TreeEvent::Print(rank, text) = event {
                     ranks.print(rank, &text);

@@ -30,6 +30,10 @@ use tokio::time::timeout;
 const LIMIT: Duration = Duration::from_millis(2500);
 /// Time after which the program is given up, although it should have ended.
 const GIVE_UP: Duration = Duration::from_secs(4);
+/// Size of reads from the program's stdout, in bytes.
+const PART: usize = 64 << 10;
+/// Maximum number of bytes of the program's stderr that are read.
+const MAX_WORDS: u64 = 4 << 10;
 /// Maximum number of questions that wait.
 const MAX_QUESTIONS: usize = 16;
 
@@ -55,7 +59,7 @@ enum ProgramState {
     Absent,
     Downloading(HelperDownload),
     Ready(PathBuf),
-    /// It cannot be stored, for this reason.
+    /// It cannot be stored, or may not run, for this reason.
     Failed(String),
 }
 
@@ -65,6 +69,7 @@ type Reading = JoinHandle<Result<Vec<RankStacks>, String>>;
 /// Program that runs.
 struct Running {
     question: u32,
+    pid: Pid,
     reading: Reading,
 }
 
@@ -155,7 +160,7 @@ impl Stacks {
             match started {
                 Ok((pid, reading)) => {
                     ranks.add_helper(pid);
-                    self.running = Some(Running { question: question.id, reading });
+                    self.running = Some(Running { question: question.id, pid, reading });
                 }
                 Err(cause) => self.answer(question.id, Err(cause)),
             }
@@ -169,9 +174,20 @@ impl Stacks {
         StackAnswer(answer.unwrap_or_else(|error| Err(error.to_string())))
     }
 
+    /// Ends the program, which must not run while ranks are being ended: it stops them for a moment.
+    pub(crate) fn end(&mut self, ranks: &mut Ranks) {
+        if let Some(running) = &self.running {
+            ranks.kill_helper(running.pid);
+        }
+        self.program = ProgramState::Failed("the ranks are being ended".to_owned());
+        self.start_next(ranks);
+    }
+
     /// Sends an answer to the launcher, and starts the program for the next question.
     pub(crate) fn on_answer(&mut self, StackAnswer(answer): StackAnswer, ranks: &mut Ranks) {
         if let Some(running) = self.running.take() {
+            // It is not needed any more, and may not end by itself if a process keeps it waiting in the kernel.
+            ranks.kill_helper(running.pid);
             self.answer(running.question, answer);
         }
         self.start_next(ranks);
@@ -228,20 +244,60 @@ async fn converse(
     // A program that has ended is noticed by the end of its stdout.
     let _ = stdin.write_all(&order).await;
     drop(stdin);
-    let limit = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
-    let (mut answer, mut words) = (Vec::new(), Vec::new());
-    let mut stdout = stdout.take(limit(MAX_FRAME + 4));
-    stdout.read_to_end(&mut answer).await.map_err(|error| error.to_string())?;
-    let mut frames = FrameReader::default();
-    frames.push(&answer);
-    match frames.next_frame() {
-        Ok(Some(stacks)) => Ok(stacks),
-        Ok(None) => {
-            // What it has printed explains its end, if it printed anything.
-            let _ = stderr.take(limit(4 << 10)).read_to_end(&mut words).await;
-            let words = String::from_utf8_lossy(&words);
-            Err(format!("{} has ended: {}", Helper::Stack.name(), words.trim()))
+    // The answer's end is not that of the program, which ends late if a process keeps it waiting in the kernel.
+    let (mut frames, mut received) = (FrameReader::default(), 0);
+    let (mut stdout, mut part) = (stdout, vec![0; PART]);
+    while received <= MAX_FRAME {
+        let length = stdout.read(&mut part).await.map_err(|error| error.to_string())?;
+        if length == 0 {
+            break;
         }
-        Err(error) => Err(error.to_string()),
+        received += length;
+        frames.push(&part[..length]);
+        if let Some(stacks) = frames.next_frame().map_err(|error| error.to_string())? {
+            return Ok(stacks);
+        }
+    }
+    // What it has printed explains its end, if it printed anything.
+    let mut words = Vec::new();
+    let _ = stderr.take(MAX_WORDS).read_to_end(&mut words).await;
+    let words = String::from_utf8_lossy(&words);
+    Err(format!("{} has ended: {}", Helper::Stack.name(), words.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// Runs a script as the program, and returns its answer.
+    fn answer_of(script: &str) -> Result<Vec<RankStacks>, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("program");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (pid, reading) = start(&path, Vec::new(), false).unwrap();
+            let answer = reading.await.unwrap();
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            let _ = nix::sys::wait::waitpid(pid, None);
+            answer
+        })
+    }
+
+    #[test]
+    fn an_answer_is_taken_before_the_program_ends() {
+        // A frame with an empty list.
+        assert_eq!(
+            answer_of("printf '\\001\\000\\000\\000\\000'; exec sleep 1000"),
+            Ok(Vec::new())
+        );
+    }
+
+    #[test]
+    fn a_program_without_an_answer_says_why() {
+        let why = answer_of("echo no order >&2; exit 1").unwrap_err();
+        assert_eq!(why, "rlaunch-stack has ended: no order");
     }
 }

@@ -65,6 +65,12 @@ pub(crate) fn descendants_of(root: Pid) -> Vec<Pid> {
     walk_table(root)
 }
 
+/// Returns the living descendants of another process by the kernel's lists of children, if it has them. That is much
+/// faster than [`descendants_of`] where many processes run, but misses some if others end meanwhile.
+pub(crate) fn list_descendants_of(root: Pid) -> Vec<Pid> {
+    if children(root).is_some() { walk_children(root) } else { walk_table(root) }
+}
+
 /// Describes the remaining descendants of this process except `except`, for an error message.
 pub(crate) fn left(except: &[Pid]) -> Vec<String> {
     let left = descendants(except);

@@ -409,13 +409,27 @@ impl Ranks {
         self.context.helpers.push(pid);
     }
 
+    /// Kills a helper, unless it has ended.
+    pub(crate) fn kill_helper(&self, pid: Pid) {
+        // Until it is reaped, no other process gets its id.
+        if self.context.helpers.contains(&pid) {
+            let _ = kill(pid, Signal::SIGKILL);
+        }
+    }
+
+    /// Tells whether the ranks are being ended, or have ended.
+    pub(crate) fn are_ending(&self) -> bool {
+        self.phase != Phase::Running || self.have_ended()
+    }
+
     /// Lists the running ranks that are asked for, or all for an empty list, each with its processes: its own first.
     pub(crate) fn processes_of(&self, wanted: &[Rank]) -> Vec<(Rank, Vec<u32>)> {
         let is_wanted = |rank: &Rank| wanted.is_empty() || wanted.contains(rank);
         let found = self.running.iter().filter(|(rank, _)| is_wanted(rank));
         let number = |pid: Pid| pid.as_raw().cast_unsigned();
         let found = found.map(|&(rank, pid)| {
-            let below = processes::descendants_of(pid).into_iter().filter(|&other| other != pid);
+            let below =
+                processes::list_descendants_of(pid).into_iter().filter(|&other| other != pid);
             let all = std::iter::once(pid).chain(below).take(MAX_STACK_PROCESSES);
             (rank, all.map(number).collect())
         });
