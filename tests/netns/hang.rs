@@ -88,6 +88,29 @@ fn the_time_limit_reports_the_ranks() {
 }
 
 #[test]
+fn the_rank_at_the_other_end_of_a_socket_is_named() {
+    let (field, state) = (Field::new(), launch_directory());
+    let state = state.path().to_str().unwrap();
+    let script = "import os, socket, time\n\
+        def serve():\n    server = socket.create_server(('', 4711)); end = server.accept()\n    \
+        print('up', flush=True); time.sleep(1000)\n\
+        def receive():\n    while True:\n        \
+        try: end = socket.create_connection((os.environ['MASTER_ADDR'], 4711)); break\n        \
+        except ConnectionRefusedError: time.sleep(0.05)\n    end.recv(1)\n\
+        (serve if os.environ['RANK'] == '0' else receive)()\n";
+    let run = field.rlaunch("-H a,b").env("XDG_STATE_HOME", state);
+    let mut running = run.args(["/usr/bin/python3", "-c", script]).spawn();
+    running.wait_for_text("up\n", 1);
+    field.wait_for("rank 1 to wait for rank 0", || {
+        let asked = field.rlaunch("stack").env("XDG_STATE_HOME", state).spawn().finish_first();
+        asked.out().contains("rank 1 on b: receive <string>:")
+            && asked.out().contains(":4711 (rank 0 on a))")
+    });
+    running.signal(Signal::SIGTERM);
+    running.finish().ended_with(143);
+}
+
+#[test]
 fn stacks_of_a_running_job() {
     let (field, state) = (Field::new(), launch_directory());
     let state = state.path().to_str().unwrap();

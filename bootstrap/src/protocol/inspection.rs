@@ -95,6 +95,7 @@ pub struct ThreadStack {
 
 /// Event that a blocked thread waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Wait {
     /// Lock or condition variable of the process, by the futex system call.
     Futex,
@@ -102,6 +103,9 @@ pub enum Wait {
     Socket {
         /// Other end of the connection, such as `10.0.0.2:4711`; `None` if it is not connected.
         peer: Option<String>,
+        /// Rank or host that has this address, such as `rank 3 on b`; added by the launcher, if it
+        /// is an address of the job's nodes.
+        owner: Option<String>,
     },
     /// Data from, or room in, a pipe or FIFO.
     Pipe {

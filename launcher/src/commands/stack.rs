@@ -119,7 +119,7 @@ fn print(args: &StackArgs, rows: &[RankRow]) -> Result<(), Failed> {
             rows.iter().map(|row| (row.stacks.rank, row.host.as_str())).collect();
         let stacks: Vec<RankStacks> = rows.iter().map(|row| row.stacks.clone()).collect();
         let host = |rank| hosts.get(&rank).map_or_else(String::new, |host| (*host).to_owned());
-        let (_, lines) = hang::describe(&stacks, host);
+        let lines = hang::list(&stacks, host);
         stdout::print(&lines.iter().map(|line| format!("{line}\n")).collect::<String>());
     }
     Ok(())

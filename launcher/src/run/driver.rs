@@ -29,6 +29,7 @@ pub(crate) async fn run_to_completion(
     let supervised = nodes.reached.iter().map(|node| SupervisedNode {
         host: node.host.to_string(),
         ranks: node.ranks.clone(),
+        addresses: node.facts.addresses.iter().map(|own| own.address).collect(),
         hello_at: node.hello_at,
     });
     let mut supervisor = Supervisor::new(

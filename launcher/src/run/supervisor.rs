@@ -52,6 +52,7 @@ use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use suspension::Suspension;
 
@@ -112,6 +113,8 @@ pub(crate) struct SupervisedNode {
     /// Host as the user named it.
     pub(crate) host: String,
     pub(crate) ranks: Vec<Rank>,
+    /// Addresses of the node's interfaces.
+    pub(crate) addresses: Vec<IpAddr>,
     /// Time at which the first message of the node's agent was received.
     pub(crate) hello_at: Instant,
 }
@@ -403,10 +406,7 @@ impl<'a> Supervisor<'a> {
             FromAgent::NeedsHelper(Helper::Stack) => {
                 self.actions.push_back(Action::SendStackReader(node));
             }
-            FromAgent::Inspected { id, result } => {
-                self.inspections.on_answer(node, id, result);
-                self.send_answers(now);
-            }
+            FromAgent::Inspected { id, result } => self.on_inspected(now, node, id, result),
             _ => {}
         }
     }

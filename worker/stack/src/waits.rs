@@ -221,7 +221,7 @@ impl Process<'_> {
         let target = target.to_string_lossy().into_owned();
         let inode = target.strip_prefix("socket:[").and_then(|end| end.strip_suffix(']'));
         if let Some(inode) = inode {
-            return Some(Wait::Socket { peer: self.sockets.peer(inode) });
+            return Some(Wait::Socket { peer: self.sockets.peer(inode), owner: None });
         }
         if target.starts_with("/dev/infiniband/") || target == "anon_inode:[infinibandevent]" {
             return Some(Wait::Rdma);
@@ -265,7 +265,9 @@ fn by_channel(channel: &str) -> Wait {
         _ if has("do_wait") => Wait::Child,
         _ if has("poll") || has("select") => Wait::Descriptors,
         _ if has("pipe_") || has("wait_for_partner") => Wait::Pipe { name: "a pipe".to_owned() },
-        _ if has("sk_wait") || has("inet_") || has("unix_stream") => Wait::Socket { peer: None },
+        _ if has("sk_wait") || has("inet_") || has("unix_stream") => {
+            Wait::Socket { peer: None, owner: None }
+        }
         _ => Wait::Kernel { channel: channel.to_owned() },
     }
 }

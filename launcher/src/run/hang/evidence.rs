@@ -1,6 +1,7 @@
 //! Stacks of ranks that use CPU, taken several times: a rank whose stack changes computes; one whose stack stays the
 //! same in a function that waits, spins.
 
+use super::place::working_thread;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{RankStacks, StackFrame};
 use std::collections::{BTreeMap, HashSet};
@@ -69,13 +70,11 @@ impl Evidence {
     }
 }
 
-/// Returns the place where a rank is: the frames of the main thread of its innermost process that has any. Native
+/// Returns the place where a rank is: the frames of the thread that does its work. Native
 /// frames are left out if the process has frames of an interpreter, since a spinning function calls others.
 fn place(stacks: &RankStacks) -> Option<Vec<&StackFrame>> {
-    let main = stacks.processes.iter().rev().find_map(|process| {
-        let thread = process.threads.first()?;
-        (!thread.frames.is_empty()).then_some(&thread.frames)
-    })?;
+    let main =
+        &working_thread(&stacks.processes).filter(|thread| !thread.frames.is_empty())?.frames;
     let interpreted: Vec<&StackFrame> = main.iter().filter(|frame| !frame.native).collect();
     if !interpreted.is_empty() {
         return Some(interpreted);

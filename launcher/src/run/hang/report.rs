@@ -1,11 +1,12 @@
 //! Report about ranks that make no progress: ranks at the same place are one group, and the first line names the
 //! smaller groups, for which the others wait.
 
+use super::place;
+use super::waiting::{self, WaitKind};
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::protocol::inspection::{
-    ProcessStacks, RankStacks, RankUsage, ThreadStack, Wait,
-};
+use rlaunch_bootstrap::protocol::inspection::{ProcessStacks, RankStacks, RankUsage, ThreadStack};
 use rlaunch_console::{printable, text};
+use std::collections::BTreeSet;
 
 /// Number of frames of a group that are named.
 const FRAMES: usize = 3;
@@ -15,10 +16,40 @@ const GROUPS: usize = 8;
 const RANGES: usize = 8;
 
 /// Ranks that are at the same place.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 struct Group {
     ranks: Vec<Rank>,
+    /// Frames, or the name of the program.
     place: String,
+    /// Kind of wait, and the objects that the ranks wait for.
+    waits: (WaitKind, BTreeSet<String>),
+    has_frames: bool,
+}
+
+impl Group {
+    /// Describes where the ranks are and what they do.
+    fn text(&self) -> String {
+        let doing = waiting::describe(&self.waits.0, &self.waits.1);
+        match self.has_frames {
+            true => format!("{} ({doing})", self.place),
+            false => format!("{} {doing}", self.place).trim_end().to_owned(),
+        }
+    }
+
+    /// Describes the group in one line. `host` names the host of a rank.
+    fn line(&self, host: impl Fn(Rank) -> String) -> String {
+        format!("{}: {}", self.name(host), self.text())
+    }
+
+    fn name(&self, host: impl Fn(Rank) -> String) -> String {
+        match self.ranks[..] {
+            [rank] => format!("rank {rank} on {}", host(rank)),
+            _ => {
+                let ranks = text::ranges(self.ranks.iter().map(|rank| rank.0), RANGES);
+                format!("ranks {ranks}")
+            }
+        }
+    }
 }
 
 /// Describes the ranks: first the sentence about those for which the others wait, then a line for each group. `host`
@@ -28,33 +59,44 @@ pub(crate) fn describe(
     host: impl Fn(Rank) -> String,
 ) -> (String, Vec<String>) {
     let groups = groups(stacks);
-    let named = |group: &Group| match group.ranks[..] {
-        [rank] => format!("rank {rank} on {}", host(rank)),
-        _ => {
-            let ranks = text::ranges(group.ranks.iter().map(|rank| rank.0), RANGES);
-            format!("ranks {ranks}")
-        }
-    };
-    let lines =
-        groups.iter().take(GROUPS).map(|group| format!("{}: {}", named(group), group.place));
-    let mut lines: Vec<String> = lines.collect();
-    if groups.len() > GROUPS {
-        lines.push(format!("and {} more groups of ranks", groups.len() - GROUPS));
-    }
     let sentence = match &groups[..] {
         [] => "no rank can be looked at".to_owned(),
-        [all] if all.ranks.len() == 1 => format!("{} is at {}", named(all), all.place),
-        [all] => format!("all ranks are at the same place: {}", all.place),
-        [most, rest @ ..] => {
-            let total: usize = groups.iter().map(|group| group.ranks.len()).sum();
-            let is_majority = most.ranks.len() * 2 > total;
-            let fewer = if is_majority { rest } else { &groups[..] };
-            let fewer =
-                fewer.iter().take(3).map(|group| format!("{}: {}", named(group), group.place));
+        [all] if all.ranks.len() == 1 => format!("{} is at {}", all.name(&host), all.text()),
+        [all] => format!("all ranks are at the same place: {}", all.text()),
+        [_, rest @ ..] => {
+            let fewer = if has_majority(&groups) { rest } else { &groups[..] };
+            let fewer = fewer.iter().take(3).map(|group| group.line(&host));
             fewer.collect::<Vec<_>>().join("; ")
         }
     };
-    (sentence, lines)
+    (sentence, lines(&groups, &host))
+}
+
+/// Lists the groups of ranks, a line each: first those that are not where most ranks are.
+pub(crate) fn list(stacks: &[RankStacks], host: impl Fn(Rank) -> String) -> Vec<String> {
+    let mut groups = groups(stacks);
+    if !has_majority(&groups) {
+        return lines(&groups, host);
+    }
+    let most = groups.remove(0);
+    let mut lines = lines(&groups, &host);
+    lines.push(most.line(&host));
+    lines
+}
+
+/// Tells whether most ranks are in the first group.
+fn has_majority(groups: &[Group]) -> bool {
+    let total: usize = groups.iter().map(|group| group.ranks.len()).sum();
+    groups.first().is_some_and(|most| most.ranks.len() * 2 > total)
+}
+
+fn lines(groups: &[Group], host: impl Fn(Rank) -> String) -> Vec<String> {
+    let mut lines: Vec<String> =
+        groups.iter().take(GROUPS).map(|group| group.line(&host)).collect();
+    if groups.len() > GROUPS {
+        lines.push(format!("and {} more groups of ranks", groups.len() - GROUPS));
+    }
+    lines
 }
 
 /// Describes the state of a rank in one line.
@@ -74,14 +116,23 @@ pub(crate) fn describe_state(usage: &RankUsage, host: &str) -> String {
     format!("rank {rank} on {host} (pid {pid}): {doing}, {processes}, {cpu:.1} s of CPU, {memory}")
 }
 
-/// Groups ranks by their places, largest group first.
+/// Groups ranks by their places, largest group first. Ranks that wait in the same way, each for an object of its own,
+/// are at the same place.
 fn groups(stacks: &[RankStacks]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for RankStacks { rank, processes } in stacks {
-        let place = place(processes);
-        match groups.iter_mut().find(|group| group.place == place) {
-            Some(group) => group.ranks.push(*rank),
-            None => groups.push(Group { ranks: vec![*rank], place }),
+        let found = group(*rank, processes);
+        let is_same = |group: &&mut Group| {
+            group.place == found.place
+                && group.waits.0 == found.waits.0
+                && group.has_frames == found.has_frames
+        };
+        match groups.iter_mut().find(is_same) {
+            Some(group) => {
+                group.ranks.push(*rank);
+                group.waits.1.extend(found.waits.1);
+            }
+            None => groups.push(found),
         }
     }
     groups.iter_mut().for_each(|group| group.ranks.sort_unstable());
@@ -89,20 +140,19 @@ fn groups(stacks: &[RankStacks]) -> Vec<Group> {
     groups
 }
 
-/// Describes the place where a rank is: the main thread of its innermost process with frames, or of its own process.
-fn place(processes: &[ProcessStacks]) -> String {
-    let main = |process: &'_ ProcessStacks| process.threads.first().cloned();
-    let with_frames = processes.iter().rev().filter_map(main).find(|t| !t.frames.is_empty());
-    let Some(thread) = with_frames.or_else(|| processes.last().and_then(main)) else {
-        return "no thread can be read".to_owned();
+/// Makes the group of a rank.
+fn group(rank: Rank, processes: &[ProcessStacks]) -> Group {
+    let thread = place::working_thread(processes);
+    let (kind, object) = thread.map_or_else(waiting::unknown, waiting::split);
+    let frames = thread.map(frames).unwrap_or_default();
+    let has_frames = !frames.is_empty();
+    let program = || {
+        let process = thread.and_then(|thread| place::process_of(thread, processes));
+        let program = process.map(|process| printable::first_line(&process.program));
+        program.unwrap_or_else(|| "a process that cannot be read".to_owned())
     };
-    let frames = frames(&thread);
-    let doing = describe_thread(&thread);
-    let program = processes.last().map(|process| printable::first_line(&process.program));
-    match frames.is_empty() {
-        true => format!("{} {doing}", program.unwrap_or_default()),
-        false => format!("{frames} ({doing})"),
-    }
+    let place = if has_frames { frames } else { program() };
+    Group { ranks: vec![rank], place, waits: (kind, object.into_iter().collect()), has_frames }
 }
 
 /// Lists the innermost frames of a thread. Frames of an interpreter are preferred to native ones, and those of the
@@ -118,31 +168,10 @@ fn frames(thread: &ThreadStack) -> String {
     named.collect::<Vec<_>>().join(" < ")
 }
 
-/// Describes what a thread does: whether it runs, or what it waits for.
-pub(crate) fn describe_thread(thread: &ThreadStack) -> String {
-    let waits = match &thread.waits_for {
-        None if thread.state == 'T' => "stopped".to_owned(),
-        None if thread.state == 'D' => "waits in the kernel".to_owned(),
-        None => "runs".to_owned(),
-        Some(Wait::Futex) => "waits for a lock or another thread".to_owned(),
-        Some(Wait::Socket { peer: Some(peer) }) => format!("waits for {peer}"),
-        Some(Wait::Socket { peer: None }) => "waits at a socket".to_owned(),
-        Some(Wait::Pipe { name }) => format!("waits for the pipe {name}"),
-        Some(Wait::File { path }) => format!("waits for {path}"),
-        Some(Wait::Rdma) => "waits for RDMA".to_owned(),
-        Some(Wait::Descriptors) => "waits for one of several descriptors".to_owned(),
-        Some(Wait::Sleep) => "sleeps".to_owned(),
-        Some(Wait::Child) => "waits for a child process".to_owned(),
-        Some(Wait::Stopped) => "is stopped by a signal".to_owned(),
-        Some(Wait::Kernel { channel }) => format!("waits in {channel}"),
-    };
-    printable::first_line(&waits)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_bootstrap::protocol::inspection::StackFrame;
+    use rlaunch_bootstrap::protocol::inspection::{StackFrame, Wait};
 
     fn stacks(rank: u32, function: &str, wait: Option<Wait>) -> RankStacks {
         let file = "/home/u/train.py".to_owned();
@@ -159,7 +188,7 @@ mod tests {
 
     #[test]
     fn the_minority_is_named_first() {
-        let waits = || Some(Wait::Socket { peer: None });
+        let waits = || Some(Wait::Socket { peer: None, owner: None });
         let all =
             [stacks(0, "reduce", waits()), stacks(1, "read", None), stacks(2, "reduce", waits())];
         let (sentence, lines) = described(&all);
@@ -181,5 +210,36 @@ mod tests {
     fn without_a_majority_all_are_named() {
         let (sentence, _) = described(&[stacks(0, "f", None), stacks(1, "g", Some(Wait::Stopped))]);
         assert!(sentence.starts_with("rank 0 on h0: f") && sentence.contains("; rank 1 on h1: g"));
+    }
+
+    #[test]
+    fn the_minority_is_listed_first() {
+        let all = [stacks(0, "f", None), stacks(1, "g", None), stacks(2, "f", None)];
+        let lines = list(&all, |rank| format!("h{rank}"));
+        assert_eq!(
+            lines,
+            ["rank 1 on h1: g train.py:41 (runs)", "ranks 0,2: f train.py:41 (runs)"]
+        );
+        let lines = list(&all[..2], |rank| format!("h{rank}"));
+        assert!(lines[0].starts_with("rank 0 on h0: f") && lines.len() == 2, "{lines:?}");
+    }
+
+    #[test]
+    fn ranks_that_wait_for_different_peers_are_at_the_same_place() {
+        let waits = |rank: u32| {
+            let peer = Some(format!("10.0.0.{rank}:4711"));
+            stacks(rank, "recv", Some(Wait::Socket { peer, owner: None }))
+        };
+        let all: Vec<RankStacks> = (1..=5).map(waits).collect();
+        let (sentence, lines) = described(&all);
+        assert!(sentence.starts_with("all ranks are at the same place: recv "), "{sentence}");
+        let end = "(waits for 10.0.0.1:4711, 10.0.0.2:4711, 10.0.0.3:4711 and 2 more)";
+        assert!(lines.len() == 1 && lines[0].ends_with(end), "{lines:?}");
+    }
+
+    #[test]
+    fn a_rank_that_cannot_be_read_is_said_so() {
+        let unread = RankStacks { rank: Rank(0), processes: Vec::new() };
+        assert_eq!(described(&[unread]).1, ["rank 0 on h0: a process that cannot be read"]);
     }
 }

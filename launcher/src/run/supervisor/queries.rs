@@ -1,9 +1,9 @@
 //! Questions to the agents about their ranks: those of other rlaunch processes, of the hang watch, and at the end of
 //! `--timeout`.
 
-use super::{Action, Supervisor, job_ending};
+use super::{Action, SupervisedNode, Supervisor, job_ending};
 use crate::run::events::Event;
-use crate::run::hang::{self, Hung, Question};
+use crate::run::hang::{self, Hung, PeerNode, Question};
 use crate::run::live::{Asker, InspectionAnswer, JobQuery, QueryKind};
 use crate::run::outcome::Reason;
 use rlaunch_bootstrap::id::{NodeId, Rank};
@@ -40,6 +40,31 @@ impl Supervisor<'_> {
         let messages = self.inspections.ask(now, asker, what, running);
         let send = |(node, message)| Action::Send(node, message);
         self.actions.extend(messages.into_iter().map(send));
+        self.send_answers(now);
+    }
+
+    /// Takes an answer of an agent.
+    pub(super) fn on_inspected(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        id: u32,
+        mut result: InspectionResult,
+    ) {
+        if let InspectionResult::Stacks(stacks) = &mut result {
+            // Agents answer for their own ranks only.
+            let own = self.nodes.get(node.index()).map(|node| &node.ranks);
+            stacks.retain(|stacks| own.is_some_and(|own| own.contains(&stacks.rank)));
+            let nodes = self.nodes.iter();
+            let peers = nodes.map(|SupervisedNode { host, ranks, addresses, .. }| PeerNode {
+                host,
+                ranks,
+                addresses,
+            });
+            let peers: Vec<PeerNode<'_>> = peers.collect();
+            hang::name_peers(stacks, node, &peers);
+        }
+        self.inspections.on_answer(node, id, result);
         self.send_answers(now);
     }
 

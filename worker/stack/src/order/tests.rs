@@ -164,7 +164,7 @@ fn a_process_that_opens_or_reads_a_fifo_is_seen_to_wait_for_it() {
 fn selecting_is_told_from_sleeping() {
     let script = "import select, socket\nends = socket.socketpair()\n";
     let one = python(&format!("{script}select.select([ends[0]], [], [])"));
-    one.until(|stacks| waits_for(stacks) == Some(&Wait::Socket { peer: None }));
+    one.until(|stacks| waits_for(stacks) == Some(&Wait::Socket { peer: None, owner: None }));
     let several = python(&format!("{script}select.select(ends, [], [])"));
     several.until(|stacks| waits_for(stacks) == Some(&Wait::Descriptors));
     let none = python(&format!("{script}select.select([], [], [], 1000)"));

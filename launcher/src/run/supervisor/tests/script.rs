@@ -74,6 +74,7 @@ fn play(job: &JobSpec, map: &RankMap, links: impl Fn(Instant) -> LinkMonitor, sc
     let nodes = map.nodes.iter().map(|node| SupervisedNode {
         host: node.host.to_string(),
         ranks: node.ranks.clone(),
+        addresses: Vec::new(),
         hello_at: start,
     });
     let nodes: Vec<SupervisedNode> = nodes.collect();
