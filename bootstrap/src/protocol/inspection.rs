@@ -134,7 +134,7 @@ pub enum Wait {
     },
 }
 
-/// StackFrame of a stack.
+/// Frame of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StackFrame {
     /// Name of the function.

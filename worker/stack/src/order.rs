@@ -31,20 +31,26 @@ pub(crate) fn carry_out(order: &StackOrder) -> Vec<RankStacks> {
         order.processes.iter().map(|(rank, pids)| without_threads(*rank, pids)).collect();
     let mut places: Vec<Place> = answer.iter().enumerate().flat_map(places_of).collect();
     // Half of the time is left for frames, if some process cannot be looked at.
-    work_at_once(&places, LISTERS, start + limit / 2, threads::list, |place, mut threads| {
-        threads.truncate(MAX_THREADS);
-        if let Some(process) = process_at(&mut answer, place) {
-            process.problem = Some("its stack could not be read in time".to_owned());
-            process.threads = threads;
-        }
-    });
+    work_at_once(
+        places.clone(),
+        LISTERS,
+        start + limit / 2,
+        threads::list,
+        |place, mut threads| {
+            threads.truncate(MAX_THREADS);
+            if let Some(process) = process_at(&mut answer, place) {
+                process.problem = Some("its stack could not be read in time".to_owned());
+                process.threads = threads;
+            }
+        },
+    );
     // Those that may keep a reader waiting are read last.
     places.sort_by_key(|place| {
         process_at(&mut answer, *place).is_none_or(|process| may_delay(process))
     });
     let native = order.native;
     let read = move |pid| read_frames(pid, native);
-    work_at_once(&places, READERS, start + limit, read, |place, frames| {
+    work_at_once(places, READERS, start + limit, read, |place, frames| {
         if let Some(process) = process_at(&mut answer, place) {
             process.problem = frames.add_to(&mut process.threads);
         }
@@ -54,15 +60,16 @@ pub(crate) fn carry_out(order: &StackOrder) -> Vec<RankStacks> {
 
 /// Does some work for each process, several at a time, and passes on what is done before the deadline.
 fn work_at_once<T: Send + 'static>(
-    places: &[Place],
+    places: Vec<Place>,
     workers: usize,
     deadline: Instant,
     work: impl Fn(u32) -> T + Send + Sync + 'static,
     mut take: impl FnMut(Place, T),
 ) {
     let (done, results) = mpsc::channel();
-    let (queue, work) = (Arc::new(Mutex::new(places.to_vec().into_iter())), Arc::new(work));
-    for _ in 0..workers.min(places.len()) {
+    let workers = workers.min(places.len());
+    let (queue, work) = (Arc::new(Mutex::new(places.into_iter())), Arc::new(work));
+    for _ in 0..workers {
         let (queue, work, done) = (queue.clone(), work.clone(), done.clone());
         thread::spawn(move || {
             let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
