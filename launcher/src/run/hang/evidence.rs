@@ -1,32 +1,13 @@
 //! Stacks of ranks that use CPU, taken several times: a rank whose stack changes computes; one whose stack stays the
 //! same in a function that waits, spins.
 
-use super::place::working_thread;
+use super::place;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{RankStacks, StackFrame};
 use std::collections::{BTreeMap, HashSet};
 
 /// Number of times that stacks are taken.
 pub(super) const SAMPLES: usize = 3;
-
-/// Beginnings of the names of functions in which a process waits while it uses CPU: MPI libraries, NCCL, CUDA, gloo,
-/// and the communicator of rlaunch.
-const SPINNING: [&str; 14] = [
-    "MPI_",
-    "PMPI_",
-    "ompi_",
-    "opal_",
-    "MPIR_",
-    "MPIDI_",
-    "MPID_",
-    "ncclGroup",
-    "cudaStreamSynchronize",
-    "cudaDeviceSynchronize",
-    "cudaEventSynchronize",
-    "cuStreamSynchronize",
-    "gloo::",
-    "rl_",
-];
 
 /// Stacks of all ranks, in the order in which they were taken.
 #[derive(Debug, Default)]
@@ -63,27 +44,18 @@ impl Evidence {
 
     /// Tells whether a rank waits while it uses CPU, as far as its stack shows.
     fn spins(&self, rank: Rank) -> bool {
-        let Some(stacks) = self.0.last().and_then(|stacks| stacks.get(&rank)) else { return false };
-        let threads = stacks.processes.iter().flat_map(|process| &process.threads);
-        let mut names = threads.flat_map(|thread| &thread.frames).map(|frame| &frame.function);
-        names.any(|name| SPINNING.iter().any(|start| name.starts_with(start)))
+        let stacks = self.0.last().and_then(|stacks| stacks.get(&rank));
+        let thread = stacks.and_then(|stacks| place::working_thread(&stacks.processes));
+        thread.is_some_and(place::waits_for_others)
     }
 }
 
-/// Returns the place where a rank is: the frames of the thread that does its work. Native
-/// frames are left out if the process has frames of an interpreter, since a spinning function calls others.
+/// Returns the frames by which two looks at a rank are compared: those of the thread that does its work. Native frames
+/// are left out if the process has frames of an interpreter, since a spinning function calls others.
 fn place(stacks: &RankStacks) -> Option<Vec<&StackFrame>> {
-    let main =
-        &working_thread(&stacks.processes).filter(|thread| !thread.frames.is_empty())?.frames;
-    let interpreted: Vec<&StackFrame> = main.iter().filter(|frame| !frame.native).collect();
-    if !interpreted.is_empty() {
-        return Some(interpreted);
-    }
-    // The function that waits calls others while it spins; its callers stay.
-    let waits =
-        |frame: &&StackFrame| SPINNING.iter().any(|start| frame.function.starts_with(start));
-    let outermost = main.iter().rposition(|frame| waits(&frame));
-    Some(main[outermost.unwrap_or_default()..].iter().collect())
+    let thread = place::working_thread(&stacks.processes)?;
+    let frames = place::steady_frames(thread);
+    (!frames.is_empty()).then_some(frames)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Place where a rank is: the thread of its processes that does the rank's work.
 
-use rlaunch_bootstrap::protocol::inspection::{ProcessStacks, ThreadStack, Wait};
+use rlaunch_bootstrap::protocol::inspection::{ProcessStacks, StackFrame, ThreadStack, Wait};
 
 /// Parts of the paths of files whose code starts and watches other processes, which do the work.
 const STARTERS: [&str; 5] = [
@@ -10,6 +10,46 @@ const STARTERS: [&str; 5] = [
     "/deepspeed/launcher/",
     "/multiprocessing/resource_tracker.py",
 ];
+
+/// Beginnings of the names of functions in which a process waits while it uses CPU: MPI libraries, NCCL, CUDA, gloo,
+/// and the communicator of rlaunch.
+const SPINNING: [&str; 14] = [
+    "MPI_",
+    "PMPI_",
+    "ompi_",
+    "opal_",
+    "MPIR_",
+    "MPIDI_",
+    "MPID_",
+    "ncclGroup",
+    "cudaStreamSynchronize",
+    "cudaDeviceSynchronize",
+    "cudaEventSynchronize",
+    "cuStreamSynchronize",
+    "gloo::",
+    "rl_",
+];
+
+/// Tells whether a thread is in a function that waits for other ranks, even if it uses CPU meanwhile.
+pub(super) fn waits_for_others(thread: &ThreadStack) -> bool {
+    thread.frames.iter().any(is_waiting)
+}
+
+/// Returns the frames of a thread that stay while it waits: those of an interpreter if there are any, else those from the
+/// outermost function that waits for other ranks on, since that function calls others while it spins.
+pub(super) fn steady_frames(thread: &ThreadStack) -> Vec<&StackFrame> {
+    let frames = &thread.frames;
+    let interpreted: Vec<&StackFrame> = frames.iter().filter(|frame| !frame.native).collect();
+    if !interpreted.is_empty() {
+        return interpreted;
+    }
+    let outermost = frames.iter().rposition(is_waiting);
+    frames[outermost.unwrap_or_default()..].iter().collect()
+}
+
+fn is_waiting(frame: &StackFrame) -> bool {
+    SPINNING.iter().any(|start| frame.function.starts_with(start))
+}
 
 /// Returns the thread that does a rank's work: the main thread of its outermost process that does more than to wait for
 /// others. Those that a program starts beside itself, such as the workers of a data loader, are further in. Processes
@@ -42,7 +82,6 @@ fn starts_others(thread: &ThreadStack) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_bootstrap::protocol::inspection::StackFrame;
 
     fn process(pid: u32, file: &str, waits_for: Option<Wait>) -> ProcessStacks {
         let frame = StackFrame { file: file.to_owned(), ..StackFrame::default() };
@@ -70,6 +109,21 @@ mod tests {
         let torchrun = process(2, "/l/torch/distributed/run.py", Some(Wait::Sleep));
         assert_eq!(working(&[shell, torchrun.clone(), train]), Some(3));
         assert_eq!(working(&[torchrun]), Some(2));
+    }
+
+    #[test]
+    fn a_thread_that_spins_in_a_collective_stays_there() {
+        let frame = |function: &str| StackFrame {
+            function: function.to_owned(),
+            native: true,
+            ..StackFrame::default()
+        };
+        let frames = ["poll", "opal_progress", "MPI_Allreduce", "main"].map(frame).to_vec();
+        let thread = ThreadStack { frames, ..ThreadStack::default() };
+        let names: Vec<&str> =
+            steady_frames(&thread).iter().map(|frame| frame.function.as_str()).collect();
+        assert_eq!(names, ["MPI_Allreduce", "main"]);
+        assert!(waits_for_others(&thread));
     }
 
     #[test]

@@ -155,12 +155,9 @@ fn group(rank: Rank, processes: &[ProcessStacks]) -> Group {
     Group { ranks: vec![rank], place, waits: (kind, object.into_iter().collect()), has_frames }
 }
 
-/// Lists the innermost frames of a thread. Frames of an interpreter are preferred to native ones, and those of the
-/// user's program to those of libraries.
+/// Lists the innermost frames of a thread that stay while it waits. Frames of an interpreter are preferred to native ones.
 fn frames(thread: &ThreadStack) -> String {
-    let has_interpreter = thread.frames.iter().any(|frame| !frame.native);
-    let frames = thread.frames.iter().filter(|frame| frame.native != has_interpreter);
-    let named = frames.take(FRAMES).map(|frame| {
+    let named = place::steady_frames(thread).into_iter().take(FRAMES).map(|frame| {
         let file = frame.file.rsplit('/').next().unwrap_or_default();
         let at = if frame.line > 0 { format!(":{}", frame.line) } else { String::new() };
         printable::first_line(&format!("{} {file}{at}", frame.function))

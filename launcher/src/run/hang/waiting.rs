@@ -1,5 +1,6 @@
 //! Words for what threads wait for.
 
+use super::place;
 use rlaunch_bootstrap::protocol::inspection::{ThreadStack, Wait};
 use rlaunch_console::printable;
 use std::collections::BTreeSet;
@@ -14,6 +15,12 @@ pub(super) struct WaitKind(String);
 /// Returns the kind of a thread's wait, and the object that the thread waits for, if it has a name.
 pub(super) fn split(thread: &ThreadStack) -> (WaitKind, Option<String>) {
     let (kind, object) = match &thread.waits_for {
+        // A collective looks at its connections again and again, and may sleep in between.
+        None | Some(Wait::Descriptors | Wait::Futex | Wait::Socket { .. })
+            if place::waits_for_others(thread) && thread.state != 'T' =>
+        {
+            ("waits for other ranks".to_owned(), None)
+        }
         None if thread.state == 'T' => ("stopped".to_owned(), None),
         None if thread.state == 'D' => ("waits in the kernel".to_owned(), None),
         None => ("runs".to_owned(), None),
