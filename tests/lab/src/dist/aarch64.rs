@@ -4,8 +4,8 @@
 use super::glibc::BinaryKind;
 use super::machine::TargetMachine;
 use super::workspace_build::{self, BuildSet};
-use super::{AGENT, Profile, build_library, build_prover_for};
-use super::{as_caller, cargo, place, target_directory, workspace};
+use super::{AGENT, LAUNCHER, Profile, build_bench_for, build_library, build_prover_for};
+use super::{as_caller, cargo, place, release_cargo, target_directory, workspace};
 use crate::command::{run, show, spinner};
 use crate::{LabError, setup};
 use std::path::PathBuf;
@@ -77,17 +77,18 @@ pub fn build(profile: Profile) -> Result<Vec<String>, LabError> {
 }
 
 fn build_agent(profile: Profile) -> Result<(), LabError> {
-    let mut agent = cargo();
-    let built = match profile {
+    let (mut agent, built) = match profile {
         Profile::Release => {
+            let mut agent = release_cargo()?;
             agent.arg("agent-aarch64");
-            "agent"
+            (agent, "agent")
         }
         Profile::Lab => {
+            let mut agent = cargo();
             agent.args(["rustc", "-p", AGENT, "--bin", AGENT, "--profile", "lab"]);
             agent.args(["--target", STATIC, "--", "-C", "relocation-model=static"]);
             agent.args(["-C", "strip=symbols"]);
-            "lab"
+            (agent, "lab")
         }
     };
     show("build the agent for aarch64", &mut agent)?;
@@ -102,6 +103,7 @@ fn build_the_rest(profile: Profile) -> Result<(), LabError> {
         return workspace_build::build(&machine, &target, BuildSet::Sent).map(drop);
     }
     build_library(&target, &machine)?;
+    build_bench_for(&machine)?;
     if setup::builds_verbs() { build_prover_for(&machine) } else { Ok(()) }
 }
 
@@ -114,8 +116,12 @@ pub(super) fn launcher(profile: Profile) -> Result<PathBuf, LabError> {
 pub(super) fn build_launcher(profile: Profile) -> Result<(), LabError> {
     let (machine, target) = (machine(), target_directory()?);
     let name = profile.name();
-    let mut cargo =
-        machine.cargo(&["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--profile", name]);
+    let mut cargo = match profile {
+        Profile::Lab => {
+            machine.cargo(&["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--profile", name])
+        }
+        Profile::Release => machine.release_cargo(LAUNCHER)?,
+    };
     let linking = machine.linking(&target)?.words(BinaryKind::Program);
     show("build the launcher for aarch64", cargo.arg("--").args(linking))?;
     let built = machine.built(&target, name).join("rlaunch");

@@ -38,7 +38,7 @@ pub(crate) enum BuildSet {
     /// Files that [`super::build`] lays out, without RDMA where the bindings of libibverbs cannot
     /// be built.
     Shipped,
-    /// Libraries for hosts of another architecture, without RDMA where it cannot be built.
+    /// Libraries and programs for hosts of another architecture, without RDMA where it cannot be built.
     Sent,
     /// The whole workspace, tests included.
     Everything,
@@ -49,7 +49,7 @@ pub(crate) enum BuildSet {
 const JOB_PACKAGES: &[&str] = &["rlaunch", AGENT, "rlaunch-capi", "rlaunch-python"];
 const SHIPPED_PACKAGES: &[&str] =
     &["rlaunch", AGENT, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
-const SENT_PACKAGES: &[&str] = &["rlaunch-capi", "rlaunch-python"];
+const SENT_PACKAGES: &[&str] = &["rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
 
 impl BuildSet {
     fn words(self) -> Vec<&'static str> {
