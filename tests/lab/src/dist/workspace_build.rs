@@ -126,7 +126,7 @@ const DIST_FILES: &[DistFile] = &[
         target: "rlaunch-bench",
         kind: BIN,
         place: DistPath::Sent("rlaunch-bench"),
-        linkage: Linkage::Portable,
+        linkage: Linkage::PortableStripped,
     },
     DistFile {
         target: "rlaunch-prover",
