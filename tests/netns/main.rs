@@ -25,6 +25,7 @@ mod ending;
 mod environment;
 mod example;
 mod failing;
+mod first_contact;
 mod gpu;
 mod guides;
 mod hang;

@@ -40,7 +40,7 @@ pub(crate) enum BuildSet {
     /// Files that [`super::build`] lays out, without RDMA where the bindings of libibverbs cannot
     /// be built.
     Shipped,
-    /// Libraries for hosts of another architecture, without RDMA where it cannot be built.
+    /// Libraries and programs for hosts of another architecture, without RDMA where it cannot be built.
     Sent,
     /// The whole workspace, tests included.
     Everything,
@@ -51,7 +51,7 @@ pub(crate) enum BuildSet {
 const JOB_PACKAGES: &[&str] = &["rlaunch", AGENT, "rlaunch-capi", "rlaunch-python"];
 const SHIPPED_PACKAGES: &[&str] =
     &["rlaunch", AGENT, STACK_READER, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
-const SENT_PACKAGES: &[&str] = &["rlaunch-capi", "rlaunch-python"];
+const SENT_PACKAGES: &[&str] = &["rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
 
 impl BuildSet {
     fn words(self) -> Vec<&'static str> {
@@ -134,7 +134,7 @@ const DIST_FILES: &[DistFile] = &[
         target: "rlaunch-bench",
         kind: BIN,
         place: DistPath::Sent("rlaunch-bench"),
-        linkage: Linkage::Portable,
+        linkage: Linkage::PortableStripped,
     },
     DistFile {
         target: "rlaunch-prover",
@@ -291,7 +291,7 @@ pub(super) fn build(
     target: &Path,
     selection: BuildSet,
 ) -> Result<Built, LabError> {
-    let mut cargo = machine.cargo(PROFILE, &["build", "--profile", PROFILE.name()]);
+    let mut cargo = machine.cargo(&["build", "--profile", PROFILE.name()]);
     cargo.args(selection.words());
     let compiler = match selection {
         BuildSet::Everything => Compiler::Clippy,
