@@ -27,6 +27,7 @@ use crate::node::login;
 use crate::node::open_files;
 use crate::ranks::awaited_ports::AwaitedPorts;
 use crate::ranks::child;
+use crate::ranks::helpers::Helpers;
 use crate::ranks::library::RankLibrary;
 use crate::ranks::prepare::{self, JobFiles, Prepared};
 use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig};
@@ -85,7 +86,7 @@ async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::
     agent.channel.outbox.grant(job.output_window);
     let ports = AwaitedPorts::start(&setup.ports);
     let mpi = (tree.mpi().identity(), tree.mpi().unfinalized());
-    let helpers = mesh.pid().into_iter().collect();
+    let helpers = Helpers::new(mesh.pid());
     let (outbox, context) = (&agent.channel.outbox, ProcessContext { helpers, cgroup, grace, mpi });
     let mut ranks = Ranks::start(&job, prepared, setup, outbox, agent.hello_at, context);
     agent.run_to_completion(&mut ranks, &mut tree, &mut mesh, ports).await;

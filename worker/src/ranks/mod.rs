@@ -6,12 +6,14 @@
 //! | `prepare.rs`, `library.rs`, `rank_files.rs` | what ranks need before they start |
 //! | `child.rs`, `exec_rank.rs` | spawning a rank through its stub, which sets itself up and executes the program |
 //! | `pump.rs`, `stdin.rs` | output to the launcher, input from it |
+//! | `helpers.rs` | children of the agent that are no ranks |
 //! | `awaited_ports.rs` | ports that an application waits for |
 //! | `mpi_library.rs` | the process management interface that a program needs; MPI programs that would each run alone |
 
 pub(crate) mod awaited_ports;
 pub(crate) mod child;
 pub(crate) mod exec_rank;
+pub(crate) mod helpers;
 pub(crate) mod library;
 pub(crate) mod mpi_library;
 pub(crate) mod prepare;
@@ -28,6 +30,7 @@ use crate::network::outbox::Outbox;
 use crate::node::environment;
 use crate::node::oom;
 use crate::ranks::child::Streams;
+use crate::ranks::helpers::{HelperState, Helpers};
 use crate::ranks::prepare::{Prepared, Program};
 use crate::ranks::pump::{RankStream, pump};
 use crate::ranks::rank_files::RankFiles;
@@ -51,8 +54,6 @@ use tokio::task::JoinSet;
 const KILL_RETRY: Duration = Duration::from_millis(20);
 /// Time that killed processes have to disappear; after that they are reported.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time limit for helpers to exit after they were shut down.
-const HELPER_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Grace period of leftovers, the processes that outlive the ranks.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(200);
 
@@ -85,9 +86,6 @@ pub(crate) struct Ranks {
     files: RankFiles,
     /// Helper processes, cgroup and grace period of the ranks.
     context: ProcessContext,
-    /// Time at which helpers are killed, set once no other process is left.
-    helper_kill_at: Option<Instant>,
-    helpers_killed: bool,
     pumps: JoinSet<()>,
     stdin: Stdin,
     /// Whether output is sent with the time at which it was read.
@@ -136,9 +134,7 @@ pub(crate) struct StartConfig {
 /// for MPI.
 #[derive(Debug)]
 pub(crate) struct ProcessContext {
-    /// Prover and program that reads stacks: children of this process that are not part of the
-    /// user's program, so signals for the ranks are not sent to them.
-    pub(crate) helpers: Vec<Pid>,
+    pub(crate) helpers: Helpers,
     /// Cgroup of the ranks, if one could be created.
     pub(crate) cgroup: Option<Cgroup>,
     /// Memory from which the guardian reads the grace period of the ranks.
@@ -176,8 +172,6 @@ impl Ranks {
             files: RankFiles::default(),
             running: Vec::with_capacity(job.ranks.len()),
             context,
-            helper_kill_at: None,
-            helpers_killed: false,
             pumps: JoinSet::new(),
             stdin: Stdin::new(outbox),
             stamped: job.stamp_output,
@@ -322,7 +316,7 @@ impl Ranks {
 
     fn collect(&mut self) {
         for (pid, status) in child::reap() {
-            self.context.helpers.retain(|&helper| helper != pid);
+            self.context.helpers.on_reaped(pid);
             let Some(at) = self.running.iter().position(|&(_, running)| running == pid) else {
                 continue;
             };
@@ -348,14 +342,14 @@ impl Ranks {
         let left = match (children, cgroup) {
             (Children::None, None) => return self.drain(),
             (Children::None, Some(cgroup)) => cgroup.members(),
-            _ => processes::descendants(&self.context.helpers),
+            _ => processes::descendants(self.context.helpers.pids()),
         };
         if left.is_empty() && children == Children::Ended {
             // SIGCHLD for that child is pending, and leads back here.
             return;
         }
-        if left.is_empty() && !self.context.helpers.is_empty() {
-            self.helper_kill_at.get_or_insert_with(|| Instant::now() + HELPER_EXIT_TIMEOUT);
+        if left.is_empty() && !self.context.helpers.pids().is_empty() {
+            self.context.helpers.await_exit(Instant::now());
             return;
         }
         match self.phase {
@@ -386,35 +380,23 @@ impl Ranks {
         self.abandoned.send_replace(true);
     }
 
-    /// Kills helpers that were shut down and have not exited. The guardian deals with one that cannot be
-    /// killed.
+    /// Ends helpers that were shut down and have not exited.
     fn end_helpers(&mut self) {
-        self.helper_kill_at = None;
-        let is_child = |pid: &Pid| processes::parent(*pid) == Some(Pid::this());
-        self.context.helpers.retain(is_child);
-        if self.context.helpers.is_empty() {
-            self.advance();
-        } else if !std::mem::replace(&mut self.helpers_killed, true) {
-            for &helper in &self.context.helpers {
-                let _ = kill(helper, Signal::SIGKILL);
-            }
-            self.advance();
-        } else if self.phase != Phase::Over {
-            self.drain();
+        match self.context.helpers.end() {
+            HelperState::Gone | HelperState::Killed => self.advance(),
+            HelperState::Stuck if self.phase != Phase::Over => self.drain(),
+            HelperState::Stuck => {}
         }
     }
 
-    /// Adds a helper: a child of this process that is not part of the user's program.
+    /// Adds a helper.
     pub(crate) fn add_helper(&mut self, pid: Pid) {
-        self.context.helpers.push(pid);
+        self.context.helpers.add(pid);
     }
 
     /// Kills a helper, unless it has ended.
     pub(crate) fn kill_helper(&self, pid: Pid) {
-        // Until it is reaped, no other process gets its id.
-        if self.context.helpers.contains(&pid) {
-            let _ = kill(pid, Signal::SIGKILL);
-        }
+        self.context.helpers.kill(pid);
     }
 
     /// Tells whether the ranks are being ended, or have ended.
@@ -456,7 +438,7 @@ impl Ranks {
         self.collect();
         let running = self.running.iter().map(|&(_, pid)| pid);
         self.exiting = running.filter(|&pid| processes::is_exiting(pid)).collect();
-        self.sent_term = processes::signal_all(TERM, &self.context.helpers);
+        self.sent_term = processes::signal_all(TERM, self.context.helpers.pids());
         // A `reap` that finds this agent hanging sees by the name that TERM was already sent.
         let _ = prctl::set_name(ENDING);
         self.end_by(Deadline::after(grace, Instant::now()).checked_every(CHECK_INTERVAL));
@@ -477,7 +459,7 @@ impl Ranks {
         self.phase = Phase::Killing { kill_deadline, again: now + KILL_RETRY };
         let has_cgroup = self.context.cgroup.as_ref().map(Cgroup::kill).is_some();
         if !(has_cgroup && is_first) {
-            let helpers = self.context.helpers.clone();
+            let helpers = self.context.helpers.pids().to_vec();
             processes::kill_all(&helpers, || self.collect());
             self.advance();
         }
@@ -495,7 +477,7 @@ impl Ranks {
 
     /// Sends signals to every process of the job.
     pub(crate) fn signal_all(&self, signals: &[Signal]) {
-        processes::signal_all(signals, &self.context.helpers);
+        processes::signal_all(signals, self.context.helpers.pids());
     }
 
     /// Returns the time at which [`Ranks::on_deadline`] must be called next.
@@ -506,13 +488,13 @@ impl Ranks {
             Phase::Running => self.mpi_checks.last().copied(),
             Phase::Draining | Phase::Over => None,
         };
-        of_phase.into_iter().chain(self.helper_kill_at).min()
+        of_phase.into_iter().chain(self.context.helpers.kill_at()).min()
     }
 
     /// Performs the actions that are due by now.
     pub(crate) fn on_deadline(&mut self) {
         let now = Instant::now();
-        if self.helper_kill_at.is_some_and(|at| now >= at) {
+        if self.context.helpers.kill_at().is_some_and(|at| now >= at) {
             self.end_helpers();
         }
         match self.phase {
@@ -564,7 +546,7 @@ impl Ranks {
     /// Reports processes that do not disappear after SIGKILL, and no longer waits for them.
     fn give_up(&mut self) {
         if matches!(self.phase, Phase::Killing { .. }) {
-            self.receipt.left = processes::left(&self.context.helpers);
+            self.receipt.left = processes::left(self.context.helpers.pids());
             let members = self.context.cgroup.as_ref().map(Cgroup::members).unwrap_or_default();
             if self.receipt.left.is_empty() {
                 self.receipt.left = members.into_iter().map(processes::describe).collect();
