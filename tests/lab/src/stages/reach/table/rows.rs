@@ -341,7 +341,7 @@ pub(super) const ROWS: &[Coverage] = &[
     },
     Coverage {
         sources: &["launcher/ssh/"],
-        netns: &["jump", "keys", "unreachable", "rekey", "shells", "abuse::ssh::"],
+        netns: &["jump", "keys", "unreachable", "first_contact", "rekey", "shells", "abuse::ssh::"],
         vm: &[],
     },
     Coverage {
