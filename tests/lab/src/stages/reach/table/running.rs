@@ -10,6 +10,7 @@ pub(super) const ROWS: &[Coverage] = &[Coverage {
         "launcher/src/commands/stack.rs",
         "launcher/src/run/hang/",
         "launcher/src/run/helper_upload.rs",
+        "worker/src/ranks/helpers.rs",
         "worker/src/agent/stacks.rs",
         "worker/src/node/helper_file.rs",
         "worker/stack/",
