@@ -15,7 +15,7 @@
 //! | [`network`] | channel to the launcher, tree of agents, the socket for ranks, proxy for Horovod |
 //! | [`ranks`] | ranks: preparation, start, streams, shutdown |
 //! | [`agent`] | the steps of a job on this node, and the prover of its RDMA paths |
-//! | [`diagnosis`] | answers to `rlaunch doctor`, and probes of other hosts |
+//! | [`diagnosis`] | answers to `rlaunch doctor`, and probes of other hosts; answers to `rlaunch monitor` |
 
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
@@ -49,6 +49,7 @@ rlaunch-worker is the agent of rlaunch. `rlaunch` starts it on each host; it is 
   rlaunch-worker inventory [DIR]   write the inventory of this host, or of a recorded one
   rlaunch-worker diagnose [DIR]    examine this host and, asked by the launcher on stdin, its ways
                                    to others; or examine a recorded host
+  rlaunch-worker monitor           read counters of this host whenever the launcher asks on stdin
   rlaunch-worker network [change]  find cables of this host, and give them addresses, as the
                                    launcher orders on stdin
   rlaunch-worker capture           record the files that inventory and diagnosis are read from
@@ -80,6 +81,7 @@ fn main() -> ExitCode {
         Some("jobs") => inventory::write(&job_list::list()),
         Some("inventory") => inventory::print(args.next()),
         Some("diagnose") => diagnosis::diagnose(args.next()),
+        Some("monitor") => diagnosis::monitor(),
         Some("network") => cabling::run(args.next()),
         Some("capture") => diagnostics::capture(),
         Some("cache") => cache_report::print(args.next().as_deref()),

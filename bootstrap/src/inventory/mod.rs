@@ -12,6 +12,7 @@
 //! | [`rdma`] | RDMA devices, their ports and GID tables |
 //! | [`net`] | network interfaces and routes |
 //! | [`diagnostics`] | what only `rlaunch doctor` reads: counters, settings, firewall, log |
+//! | [`traffic`] | counters of the whole host that `rlaunch monitor` reads again and again |
 //! | [`recording`] | copies of the files that an inventory was read from |
 
 mod cpu_set;
@@ -20,6 +21,7 @@ pub mod net;
 pub mod pci;
 pub mod rdma;
 pub mod recording;
+pub mod traffic;
 
 pub use cpu_set::{CpuListError, CpuSet};
 

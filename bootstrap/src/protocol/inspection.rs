@@ -6,9 +6,10 @@
 //! not inspected pays nothing.
 
 use crate::id::Rank;
+use crate::inventory::traffic::HostCounters;
 use serde::{Deserialize, Serialize};
 
-/// Question about the ranks of a node.
+/// Question about a node or its ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Inspection {
     /// CPU time and memory of every rank.
@@ -20,6 +21,8 @@ pub enum Inspection {
         /// Whether to read native frames too, not only those of interpreters.
         native: bool,
     },
+    /// Counters of the whole host.
+    Counters,
 }
 
 /// Answer of a node to an [`Inspection`].
@@ -31,6 +34,8 @@ pub enum InspectionResult {
     Stacks(Vec<RankStacks>),
     /// The node cannot answer, for this reason.
     Failed(String),
+    /// Answer to [`Inspection::Counters`].
+    Counters(HostCounters),
 }
 
 /// Resources that the processes of a rank use: those of the rank's own process and of its

@@ -81,7 +81,7 @@ pub(super) async fn run(args: &StackArgs) -> Result<Exit, Failed> {
                 rows.extend(ranks.into_iter().map(row));
             }
             InspectionResult::Failed(cause) => unread.push(format!("{host}: {cause}")),
-            InspectionResult::Usage(_) => {}
+            InspectionResult::Usage(_) | InspectionResult::Counters(_) => {}
         }
     }
     unread.extend(answers.missing.iter().map(|host| format!("{host}: no answer in time")));

@@ -5,7 +5,9 @@
 //! received, or while it runs, are answered after it.
 
 use crate::network::outbox::Outbox;
+use crate::node::diagnostics;
 use crate::node::helper_file::{HelperDownload, Located};
+use crate::node::inventory::Root;
 use crate::ranks::Ranks;
 use nix::unistd::Pid;
 use rlaunch_bootstrap::frame::{self, FrameReader, MAX_FRAME};
@@ -98,6 +100,11 @@ impl Stacks {
         match message {
             ToAgent::Inspect { id, what: Inspection::Usage } => {
                 let result = InspectionResult::Usage(ranks.usage());
+                self.outbox.send(&FromAgent::Inspected { id, result });
+            }
+            ToAgent::Inspect { id, what: Inspection::Counters } => {
+                let counters = diagnostics::read_traffic(&Root::live());
+                let result = InspectionResult::Counters(counters);
                 self.outbox.send(&FromAgent::Inspected { id, result });
             }
             ToAgent::Inspect { id, what: Inspection::Stacks { ranks: wanted, native } } => {

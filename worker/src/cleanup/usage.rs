@@ -1,7 +1,8 @@
 //! CPU time and memory of processes, read from `/proc`.
 
 use crate::cleanup::processes;
-use nix::unistd::{Pid, SysconfVar, sysconf};
+use crate::node::units::Units;
+use nix::unistd::Pid;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::RankUsage;
 use std::fs;
@@ -52,25 +53,6 @@ pub(super) fn age(stat: &ProcessStat) -> u64 {
     let uptime = uptime.split('.').next().and_then(|seconds| seconds.parse::<u64>().ok());
     let started = stat.start / Units::of_system().ticks_per_second;
     uptime.unwrap_or_default().saturating_sub(started)
-}
-
-/// Units of the numbers in `/proc/PID/stat`.
-struct Units {
-    ticks_per_second: u64,
-    page_size: u64,
-}
-
-impl Units {
-    fn of_system() -> Units {
-        let read = |name, default| {
-            let value = sysconf(name).ok().flatten().and_then(|value| u64::try_from(value).ok());
-            value.filter(|value| *value > 0).unwrap_or(default)
-        };
-        Units {
-            ticks_per_second: read(SysconfVar::CLK_TCK, 100),
-            page_size: read(SysconfVar::PAGE_SIZE, 4096),
-        }
-    }
 }
 
 /// Fields of `/proc/PID/stat`. CPU times include those of children that have ended and were waited

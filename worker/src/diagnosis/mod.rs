@@ -6,16 +6,20 @@
 //! |---|---|
 //! | `server.rs` | answers to the probes of other agents |
 //! | `probes.rs` | probes of other agents |
+//! | `monitor.rs` | answers to `rlaunch monitor`, outside of any job |
 //! | `datagram.rs` | datagrams of both |
 //! | `program.rs` | files and libraries of a program |
 
 mod datagram;
+mod monitor;
 mod probes;
 mod program;
 mod server;
 
 #[cfg(test)]
 mod tests;
+
+pub(crate) use monitor::monitor;
 
 use crate::console::errln;
 use crate::network::frames::{self, FrameEvent};

@@ -12,4 +12,5 @@ pub(crate) mod inventory;
 pub(crate) mod login;
 pub(crate) mod oom;
 pub(crate) mod open_files;
+pub(crate) mod units;
 pub(crate) mod verify;

@@ -112,6 +112,7 @@ impl HangWatch {
         match result {
             InspectionResult::Usage(ranks) => self.usage.extend(ranks),
             InspectionResult::Stacks(ranks) => self.stacks.extend(ranks),
+            InspectionResult::Counters(_) => {}
             InspectionResult::Failed(cause) => tracing::debug!("hang watch: {cause}"),
         }
     }
@@ -226,7 +227,9 @@ mod tests {
                 for (at, cpu) in self.cpu_ms.iter().enumerate() {
                     let number = Rank(u32::try_from(at).unwrap());
                     self.watch.on_answer(match what {
-                        Inspection::Usage => InspectionResult::Usage(vec![usage(number, *cpu)]),
+                        Inspection::Usage | Inspection::Counters => {
+                            InspectionResult::Usage(vec![usage(number, *cpu)])
+                        }
                         Inspection::Stacks { .. } => {
                             InspectionResult::Stacks(vec![stacks(number, rank(at, step).1)])
                         }

@@ -187,6 +187,26 @@ impl RunningJob {
         }
     }
 
+    /// Ends the job, as SIGTERM of the user does.
+    pub(crate) async fn end(&mut self) -> Result<(), LiveError> {
+        self.send(&Request::End).await?;
+        match self.receive().await? {
+            Reply::Ending => Ok(()),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Waits until the job has ended. No request may be under way. Cancel-safe.
+    pub(crate) async fn ended(&mut self) -> LiveError {
+        loop {
+            match self.next::<Reply>().await {
+                // An answer to no question.
+                Ok(_) => {}
+                Err(error) => return error,
+            }
+        }
+    }
+
     fn unexpected(&self, reply: Reply) -> LiveError {
         let why = match reply {
             Reply::Refused(why) => why,

@@ -1,7 +1,7 @@
 //! Messages on the socket of a running job, in frames of [`rlaunch_bootstrap::frame`].
 //!
 //! The launcher sends a [`Greeting`]. Then the client sends one [`Request`] after another, and the launcher
-//! answers each with [`Reply`]s, the last of which is [`Reply::Status`], [`Reply::Complete`] or
+//! answers each with [`Reply`]s, the last of which is [`Reply::Status`], [`Reply::Complete`], [`Reply::Ending`] or
 //! [`Reply::Refused`].
 
 use crate::run::record::HostRanks;
@@ -9,7 +9,7 @@ use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages. Every change of a message needs a new number.
-pub(crate) const SOCKET_VERSION: u16 = 1;
+pub(crate) const SOCKET_VERSION: u16 = 2;
 
 /// First message of the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -27,6 +27,8 @@ pub(crate) enum Request {
     Status,
     /// Question to the agents of all nodes. It is answered while ranks run.
     Inspect(Inspection),
+    /// Request to end the job, as SIGTERM of the user does. It is answered while ranks run.
+    End,
 }
 
 /// Answer of the launcher.
@@ -48,6 +50,8 @@ pub(crate) enum Reply {
     },
     /// The request cannot be answered, for this reason.
     Refused(String),
+    /// Answer to [`Request::End`]: the ranks are being ended.
+    Ending,
 }
 
 /// State of a job.

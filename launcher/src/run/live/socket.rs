@@ -41,6 +41,8 @@ pub(crate) struct JobQuery {
 #[derive(Debug)]
 pub(crate) enum QueryKind {
     Inspect(Inspection),
+    /// Request to end the job.
+    End,
     /// The client has closed the connection, so nothing more is sent on it.
     Closed,
 }
@@ -237,6 +239,7 @@ async fn handle(
             return;
         }
         Request::Inspect(what) => QueryKind::Inspect(what),
+        Request::End => QueryKind::End,
     };
     if shared.connections().supervised {
         // An error means that the job has ended, which closes the connection.

@@ -1,11 +1,14 @@
 //! Questions to the agents about their ranks: those of other rlaunch processes, of the hang watch, and at the end of
-//! `--timeout`.
+//! `--timeout`. Requests of other rlaunch processes to end the job.
 
 use super::{Action, SupervisedNode, Supervisor, job_ending};
 use crate::run::events::Event;
 use crate::run::hang::{self, Hung, PeerNode, Question};
+use crate::run::live::messages::Reply;
 use crate::run::live::{Asker, InspectionAnswer, JobQuery, QueryKind};
 use crate::run::outcome::Reason;
+use crate::run::signals::UserSignal;
+use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_console::exit::Exit;
@@ -26,7 +29,20 @@ impl Supervisor<'_> {
         match kind {
             QueryKind::Closed => self.inspections.on_asker_gone(asker),
             QueryKind::Inspect(what) => self.ask(now, asker, &what),
+            QueryKind::End => {
+                let reply = self.end_for_client(now);
+                self.actions.push_back(Action::Reply(connection, reply));
+            }
         }
+    }
+
+    /// Ends the job as SIGTERM of the user does. A second request ends it without the grace period.
+    fn end_for_client(&mut self, now: Instant) -> Reply {
+        if self.is_suspending() {
+            return Reply::Refused("it is being suspended".to_owned());
+        }
+        self.on_signal(now, UserSignal::End(Signal::SIGTERM));
+        Reply::Ending
     }
 
     /// Asks all nodes whose ranks have not ended.
@@ -51,10 +67,14 @@ impl Supervisor<'_> {
         id: u32,
         mut result: InspectionResult,
     ) {
+        // Agents answer for their own ranks only.
+        let own = self.nodes.get(node.index()).map(|node| &node.ranks);
+        let is_own = |rank: &Rank| own.is_some_and(|own| own.contains(rank));
+        if let InspectionResult::Usage(usage) = &mut result {
+            usage.retain(|usage| is_own(&usage.rank));
+        }
         if let InspectionResult::Stacks(stacks) = &mut result {
-            // Agents answer for their own ranks only.
-            let own = self.nodes.get(node.index()).map(|node| &node.ranks);
-            stacks.retain(|stacks| own.is_some_and(|own| own.contains(&stacks.rank)));
+            stacks.retain(|stacks| is_own(&stacks.rank));
             let nodes = self.nodes.iter();
             let peers = nodes.map(|SupervisedNode { host, ranks, addresses, .. }| PeerNode {
                 host,
@@ -163,6 +183,7 @@ impl Supervisor<'_> {
             match result {
                 InspectionResult::Usage(ranks) => usage.extend(ranks.clone()),
                 InspectionResult::Stacks(ranks) => stacks.extend(ranks.clone()),
+                InspectionResult::Counters(_) => {}
                 InspectionResult::Failed(cause) => failed.push(cause.clone()),
             }
         }

@@ -58,8 +58,12 @@ fn setting<'a>(text: &'a str, name: &str) -> Option<&'a str> {
 }
 
 pub(super) fn memory_available(root: &Root) -> Option<u64> {
-    let text = root.text("/proc/meminfo")?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    memory_field(&root.text("/proc/meminfo")?, "MemAvailable")
+}
+
+/// Returns a field of `/proc/meminfo` in bytes.
+pub(super) fn memory_field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 

@@ -1,4 +1,5 @@
-//! State of this host that only `rlaunch doctor` reads. Facts that cannot be read are left out.
+//! State of this host that `rlaunch doctor` reads, and counters that `rlaunch monitor` reads. Facts that
+//! cannot be read are left out.
 //!
 //! Everything is read through a [`Root`], as the inventory is, so that a recorded host gives the same
 //! answer. Three programs are run: the user's login shell, for its environment; `getent`, for the
@@ -10,7 +11,8 @@
 //! | `adapters.rs`, `modules.rs` | network cards without a driver; kernel modules and their parameters |
 //! | `kernel.rs` | settings of the kernel and of the distribution, free memory |
 //! | `interfaces.rs`, `rdma_ports.rs` | network interfaces, RDMA ports |
-//! | `counters.rs` | counters, and how they are read again |
+//! | `counters.rs` | counters of errors and drops, and how they are read again |
+//! | `traffic.rs` | counters of CPUs, memory and traffic, for `rlaunch monitor` |
 //! | `processes.rs`, `kernel_log.rs` | running services, listening sockets; the kernel's log |
 //! | `firewall/` | the packet filter |
 //! | `names.rs`, `python.rs` | this host's own name; Python and its packages |
@@ -29,11 +31,13 @@ mod processes;
 mod program;
 pub(crate) mod python;
 mod rdma_ports;
+mod traffic;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use counters::read_again;
+pub(crate) use traffic::read as read_traffic;
 
 use crate::node::inventory::{self, Root};
 use crate::node::login::{self, Variables};

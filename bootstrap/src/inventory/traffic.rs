@@ -1,0 +1,68 @@
+//! Counters of a whole host: what its CPUs, its memory and its network ports do.
+//!
+//! `rlaunch monitor` reads them again and again and shows how they grow.
+
+use serde::{Deserialize, Serialize};
+
+/// Counters of a host at one time.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostCounters {
+    /// Time at which they were read, in milliseconds since the start of the host; `None` if
+    /// unknown.
+    pub at_ms: Option<u64>,
+    /// CPU time of all CPUs since the start of the host; `None` if unknown.
+    pub cpu: Option<CpuTime>,
+    /// Memory of the host, in bytes; `None` if unknown.
+    pub memory: Option<u64>,
+    /// Memory that programs can still get without swapping, in bytes; `None` if unknown.
+    pub memory_available: Option<u64>,
+    /// Traffic of RDMA ports.
+    pub rdma_ports: Vec<RdmaTraffic>,
+    /// Traffic of network interfaces.
+    pub interfaces: Vec<InterfaceTraffic>,
+}
+
+/// CPU time of all CPUs of a host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CpuTime {
+    /// Number of CPUs.
+    pub cpus: u32,
+    /// Time in which CPUs ran programs or the kernel, in milliseconds.
+    pub busy_ms: u64,
+    /// Time in which CPUs had nothing to run, in milliseconds.
+    pub idle_ms: u64,
+}
+
+/// Traffic of an RDMA port since its counters were reset.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RdmaTraffic {
+    /// Name of the device.
+    pub device: String,
+    /// Number of the port.
+    pub port: u8,
+    /// What it has received.
+    pub received: Traffic,
+    /// What it has sent.
+    pub sent: Traffic,
+}
+
+/// Traffic of a network interface since it was made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InterfaceTraffic {
+    /// Name of the interface.
+    pub name: String,
+    /// What it has received.
+    pub received: Traffic,
+    /// What it has sent.
+    pub sent: Traffic,
+}
+
+/// Bytes and packets in one direction. Drivers do not count all of them: soft RoCE counts packets
+/// alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Number of bytes; `None` if they are not counted.
+    pub bytes: Option<u64>,
+    /// Number of packets; `None` if they are not counted.
+    pub packets: Option<u64>,
+}
