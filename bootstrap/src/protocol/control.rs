@@ -30,6 +30,7 @@
 //!   Exited            ──────▶
 //!                     ◀──────   Inspect           on request: usage, stacks
 //!   Inspected         ──────▶
+//!   Session           ──────▶   ◀── Session       on request: a command beside a rank
 //!                     ◀──────   JobEvent          failures of ranks, nodes and links, for the ranks
 //!                     ◀──────   End               after a failure, or when the user asks for it
 //!   Done              ──────▶                     nothing of the job is left on the node
@@ -51,6 +52,7 @@ use crate::job::library::NodeLibrary;
 use crate::job::{AwaitedPort, ExitStatus, Job, NodeFacts, Notice, Problem, RankSetup};
 use crate::protocol::inspection::{Inspection, InspectionResult};
 use crate::protocol::mesh::{PathEvent, PathOutcome, ProofRound, ProverFile, RoundCost};
+use crate::protocol::session::{FromSession, ToSession};
 use crate::rendezvous::message::MissingRanks;
 use crate::rendezvous::oob::{EdgeReport, ParentPeer};
 use serde::{Deserialize, Serialize};
@@ -59,7 +61,7 @@ use std::time::Duration;
 
 /// Version of these messages. Every change of a message needs a new number. Launcher and agent are
 /// normally of the same build; they differ only if `--agent` names another agent.
-pub const PROTOCOL_VERSION: u16 = 16;
+pub const PROTOCOL_VERSION: u16 = 17;
 
 /// Bytes that separate the output of the login shell from the agent's first frame. No shell prints
 /// them by accident.
@@ -194,6 +196,13 @@ pub enum ToAgent {
         id: u32,
         /// The question.
         what: Inspection,
+    },
+    /// Message for a session beside a rank ([`crate::protocol::session`]).
+    Session {
+        /// Number of the session; the launcher uses each number once.
+        id: u32,
+        /// The message.
+        what: ToSession,
     },
     /// Sign of life, without content.
     Beat,
@@ -378,6 +387,13 @@ pub enum FromAgent {
         id: u32,
         /// The answer.
         result: InspectionResult,
+    },
+    /// Message of a session beside a rank.
+    Session {
+        /// Number of the session.
+        id: u32,
+        /// The message.
+        what: FromSession,
     },
     /// Every rank of this node has ended, all output is sent, and the agent is about to exit.
     Done(CleanupReceipt),

@@ -8,3 +8,4 @@ pub mod diagnosis;
 pub mod inspection;
 pub mod mesh;
 pub mod network;
+pub mod session;

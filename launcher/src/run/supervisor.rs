@@ -31,7 +31,7 @@ use crate::job::apps::{DueProgram, StartOrder};
 use crate::run::events::Event;
 use crate::run::first_failure::{FirstFailure, RankExit};
 use crate::run::live::messages::Reply;
-use crate::run::live::{ConnectionId, Inspections, Query};
+use crate::run::live::{ConnectionId, Inspections, Query, Sessions};
 use crate::run::mesh::{LinkChange, LinkMonitor};
 use crate::run::nodes::{no_library, node_lost};
 use crate::run::outcome::{NodeEnd, Outcome, Reason};
@@ -143,6 +143,7 @@ pub(crate) struct Supervisor<'a> {
     exited: Exited,
     broken_edges: Option<BrokenEdges>,
     inspections: Inspections,
+    sessions: Sessions,
     sessions_closed: bool,
     gave_up: bool,
 }
@@ -195,6 +196,7 @@ impl<'a> Supervisor<'a> {
             exited: Exited::default(),
             broken_edges: None,
             inspections: Inspections::default(),
+            sessions: Sessions::default(),
             sessions_closed: false,
             gave_up: false,
         }
@@ -354,6 +356,8 @@ impl<'a> Supervisor<'a> {
                 self.ends[node.index()] = Some(NodeEnd::Done(receipt));
                 self.inspections.on_node_gone(node);
                 self.send_answers();
+                self.sessions.on_node_done(node);
+                self.send_for_sessions();
             }
             FromAgent::GraceRestarted => self.end_deadline.iter_mut().for_each(|d| d.restart(now)),
             FromAgent::UnservedMpi { pid, what } => self.on_unserved(now, &host, pid, &what),
@@ -391,6 +395,10 @@ impl<'a> Supervisor<'a> {
             FromAgent::Inspected { id, result } => {
                 self.inspections.on_answer(node, id, result);
                 self.send_answers();
+            }
+            FromAgent::Session { id, what } => {
+                self.sessions.on_agent(node, id, what);
+                self.send_for_sessions();
             }
             _ => {}
         }
@@ -454,6 +462,8 @@ impl<'a> Supervisor<'a> {
         let lost = node_lost(&host, how);
         self.inspections.on_node_gone(node);
         self.send_answers();
+        self.sessions.on_node_lost(node, &lost.message);
+        self.send_for_sessions();
         self.emit(Event::NodeLost { host, cause: how.to_owned() });
         if self.is_ending() {
             self.warn(lost.message);
@@ -524,6 +534,8 @@ impl<'a> Supervisor<'a> {
 
     fn suspend(&mut self, now: Instant) {
         self.send_all(ToAgent::Suspend);
+        self.sessions.tell_all(&Reply::Suspended);
+        self.send_for_sessions();
         let unconfirmed = self.ends.iter().filter(|end| end.is_none()).count();
         self.suspension = Some(Suspension { unconfirmed, due: now + SUSPEND_TIMEOUT });
         if unconfirmed == 0 {
@@ -546,6 +558,8 @@ impl<'a> Supervisor<'a> {
         if self.suspension.take().is_some() {
             self.actions.push_back(Action::StopProcess);
             self.send_all(ToAgent::Resume);
+            self.sessions.tell_all(&Reply::Resumed);
+            self.send_for_sessions();
         }
     }
 

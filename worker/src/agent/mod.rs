@@ -37,6 +37,7 @@ use rlaunch_bootstrap::protocol::control::{
 use rlaunch_bootstrap::rank_table::TableMessage;
 use rlaunch_bootstrap::rendezvous::payload::Payload;
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
@@ -82,8 +83,9 @@ async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::
     agent.channel.outbox.grant(job.output_window);
     let ports = AwaitedPorts::start(&setup.ports);
     let mpi = (tree.mpi().identity(), tree.mpi().unfinalized());
-    let (outbox, context) =
-        (&agent.channel.outbox, ProcessContext { prover: mesh.pid(), cgroup, grace, mpi });
+    let (prover, directory) = (mesh.pid(), workspace.path().map(Path::to_owned));
+    let context = ProcessContext { prover, cgroup, grace, workspace: directory, mpi };
+    let outbox = &agent.channel.outbox;
     let mut ranks = Ranks::start(&job, prepared, setup, outbox, agent.hello_at, context);
     agent.run_to_completion(&mut ranks, &mut tree, &mut mesh, ports).await;
     mesh.end().await;
@@ -523,6 +525,7 @@ impl Agent {
             Input::Message(ToAgent::Inspect { id, what }) => {
                 outbox.send(&FromAgent::Inspected { id, result: ranks.inspect(&what) });
             }
+            Input::Message(ToAgent::Session { id, what }) => ranks.on_session(id, what),
             Input::Message(ToAgent::Suspend) => {
                 ranks.signal_all(&[Signal::SIGSTOP]);
                 outbox.send(&FromAgent::Suspended);

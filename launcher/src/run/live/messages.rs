@@ -2,13 +2,15 @@
 //!
 //! The launcher sends a [`Greeting`]. Then the client sends one [`Request`] after another, and the launcher
 //! answers each with [`Reply`]s, the last of which is [`Reply::Status`], [`Reply::Complete`] or
-//! [`Reply::Refused`].
+//! [`Reply::Refused`]. A connection that has begun a session carries the messages of that session, in both
+//! directions, until it is over ([`rlaunch_bootstrap::protocol::session`]).
 
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
+use rlaunch_bootstrap::protocol::session::{FromSession, ToSession};
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages. Every change of a message needs a new number.
-pub(crate) const SOCKET_VERSION: u16 = 1;
+pub(crate) const SOCKET_VERSION: u16 = 2;
 
 /// First message of the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +28,8 @@ pub(crate) enum Request {
     Status,
     /// Question to the agents of all nodes. It is answered while ranks run.
     Inspect(Inspection),
+    /// Message for the session beside a rank that this connection has begun, or begins.
+    Session(ToSession),
 }
 
 /// Answer of the launcher.
@@ -45,7 +49,13 @@ pub(crate) enum Reply {
         /// Hosts that have not answered in time.
         missing: Vec<String>,
     },
-    /// The request cannot be answered, for this reason.
+    /// Message of the connection's session.
+    Session(FromSession),
+    /// The job is suspended, and the connection's session with it.
+    Suspended,
+    /// The job goes on, and the connection's session with it.
+    Resumed,
+    /// The request cannot be answered, or the session is over, for this reason.
     Refused(String),
 }
 

@@ -10,6 +10,7 @@ use crate::job::JobSpec;
 use nix::unistd::Uid;
 use rlaunch_bootstrap::frame::{self, FrameReader};
 use rlaunch_bootstrap::protocol::inspection::Inspection;
+use rlaunch_bootstrap::protocol::session::ToSession;
 use rlaunch_console::redact::without_secrets;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -41,6 +42,7 @@ pub(crate) struct Query {
 #[derive(Debug)]
 pub(crate) enum QueryKind {
     Inspect(Inspection),
+    Session(ToSession),
     /// The client has closed the connection, so nothing more is sent on it.
     Closed,
 }
@@ -237,6 +239,7 @@ async fn handle(
             return;
         }
         Request::Inspect(what) => QueryKind::Inspect(what),
+        Request::Session(what) => QueryKind::Session(what),
     };
     if shared.connections().supervised {
         // An error means that the job has ended, which closes the connection.
