@@ -83,7 +83,9 @@ fn without_the_agent_there_is_no_key() {
     let config = directory.path().join("config");
     fs::write(&config, CONFIG).unwrap();
     let run = field.rlaunch("--ssh-config").args([config.as_os_str()]).args(["-H", "a", "true"]);
-    run.run().refused(201, &["a: root may not log in", "no key to try"]).hints("ssh-copy-id");
+    run.run()
+        .refused(201, &["a: root may not log in", "no key to try"])
+        .hints("ssh-keygen -t ed25519");
 }
 
 #[test]

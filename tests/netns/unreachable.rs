@@ -92,7 +92,7 @@ fn a_key_that_opens_nothing() {
     let ran = field.rlaunch("--ssh-config").args([config.as_os_str()]);
     let ran = ran.args(["-H", "a", "hostname"]).run();
     ran.refused(201, &["a: root may not log in", &key.display().to_string()]);
-    ran.hints(&format!("ssh-copy-id -i {}.pub root@a", key.display()));
+    ran.hints(&format!("add {}.pub to ~root/.ssh/authorized_keys", key.display()));
 }
 
 #[test]

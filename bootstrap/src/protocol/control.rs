@@ -13,8 +13,8 @@
 //!   Hello             ──────▶
 //!                     ◀──────   Job, File…
 //!   Prepared | Refused ─────▶                     the launcher waits for every node
-//!                     ◀──────   Prover            nodes with RDMA
-//!   NeedsProver       ──────▶   ◀── ProverPart…   if the node has no copy of the prover
+//!                     ◀──────   Helper            nodes with RDMA: the prover
+//!   NeedsHelper       ──────▶   ◀── HelperPart…   if the node has no copy of the prover
 //!                     ◀──────   Join              join the tree of agents ([`crate::rendezvous`])
 //!                     ◀──────   LibraryPart…      if the node has no copy ([`crate::job::library`])
 //!   Edge              ──────▶
@@ -50,8 +50,9 @@ use crate::id::{NodeId, Rank};
 use crate::inventory::Inventory;
 use crate::job::library::NodeLibrary;
 use crate::job::{AwaitedPort, ExitStatus, Job, NodeFacts, Notice, Problem, RankSetup};
+use crate::protocol::helper::{Helper, HelperFile};
 use crate::protocol::inspection::{Inspection, InspectionResult};
-use crate::protocol::mesh::{PathEvent, PathOutcome, ProofRound, ProverFile, RoundCost};
+use crate::protocol::mesh::{PathEvent, PathOutcome, ProofRound, RoundCost};
 use crate::protocol::session::{FromSession, ToSession};
 use crate::rendezvous::message::MissingRanks;
 use crate::rendezvous::oob::{EdgeReport, ParentPeer};
@@ -114,11 +115,12 @@ pub enum ToAgent {
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
-    /// Hash and size of the prover's executable. Sent to nodes with RDMA.
-    Prover(ProverFile),
-    /// Next part of the prover's executable, after [`FromAgent::NeedsProver`]; an empty part marks
-    /// the end of the file.
-    ProverPart(#[serde(with = "serde_bytes")] Vec<u8>),
+    /// Hash and size of a helper program's executable: the prover's for nodes with RDMA, that of
+    /// the reader of stacks before the first question about stacks.
+    Helper(Helper, HelperFile),
+    /// Next part of a helper program's executable, after [`FromAgent::NeedsHelper`]; an empty part
+    /// marks the end of the file.
+    HelperPart(Helper, #[serde(with = "serde_bytes")] Vec<u8>),
     /// Next part of the library for ranks, sent if the node has no copy; an empty part marks the
     /// end.
     LibraryPart(#[serde(with = "serde_bytes")] Vec<u8>),
@@ -247,9 +249,9 @@ pub enum FromAgent {
         /// Symptom, such as the error of the socket.
         how: String,
     },
-    /// The node has no copy of the prover that [`ToAgent::Prover`] described, so the launcher must
+    /// The node has no copy of the program that [`ToAgent::Helper`] described, so the launcher must
     /// send it.
-    NeedsProver,
+    NeedsHelper(Helper),
     /// Results of a round of proofs for the paths of this node.
     RoundDone {
         /// Number of the round ([`ProofRound::number`]).

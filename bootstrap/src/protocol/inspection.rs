@@ -87,14 +87,15 @@ pub struct ThreadStack {
     pub state: char,
     /// Whether the thread holds the interpreter's lock; `None` if the process is no interpreter.
     pub holds_gil: Option<bool>,
-    /// What the thread waits for; `None` if it runs.
+    /// Event that the thread waits for; `None` if it runs.
     pub waits_for: Option<Wait>,
     /// Frames, innermost first.
-    pub frames: Vec<Frame>,
+    pub frames: Vec<StackFrame>,
 }
 
 /// Event that a blocked thread waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Wait {
     /// Lock or condition variable of the process, by the futex system call.
     Futex,
@@ -102,6 +103,9 @@ pub enum Wait {
     Socket {
         /// Other end of the connection, such as `10.0.0.2:4711`; `None` if it is not connected.
         peer: Option<String>,
+        /// Rank or host that has this address, such as `rank 3 on b`; added by the launcher, if it
+        /// is an address of the job's nodes.
+        owner: Option<String>,
     },
     /// Data from, or room in, a pipe or FIFO.
     Pipe {
@@ -132,7 +136,7 @@ pub enum Wait {
 
 /// Frame of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Frame {
+pub struct StackFrame {
     /// Name of the function.
     pub function: String,
     /// Source file of an interpreter's frame, or the library of a native frame.
@@ -142,3 +146,18 @@ pub struct Frame {
     /// Whether the frame is native code rather than an interpreter's.
     pub native: bool,
 }
+
+/// Order to the program that reads stacks, `rlaunch-stack`, on its stdin. It answers with a
+/// `Vec<RankStacks>` on its stdout and exits. Both are frames of [`crate::frame`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StackOrder {
+    /// Ranks, each with its processes: the rank's own first.
+    pub processes: Vec<(Rank, Vec<u32>)>,
+    /// Whether to read native frames too.
+    pub native: bool,
+    /// Time after which the program answers with what it has read, in milliseconds.
+    pub limit_ms: u32,
+}
+
+/// Maximum number of processes of a rank whose stacks are read.
+pub const MAX_STACK_PROCESSES: usize = 32;

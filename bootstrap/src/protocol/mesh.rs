@@ -328,15 +328,6 @@ pub struct PathAdvert {
     pub control: u32,
 }
 
-/// Hash and size of the prover's executable, so that a node can look for it in its cache.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ProverFile {
-    /// SHA-256 of the executable.
-    pub sha256: [u8; 32],
-    /// Size of the executable, in bytes.
-    pub size: u64,
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

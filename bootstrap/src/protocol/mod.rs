@@ -5,6 +5,7 @@
 
 pub mod control;
 pub mod diagnosis;
+pub mod helper;
 pub mod inspection;
 pub mod mesh;
 pub mod network;

@@ -6,7 +6,8 @@
 use crate::cli::args::{ConnectArgs, DEFAULT_PORTS, HostListArgs};
 use crate::cli::config::LoadedConfig;
 use crate::cli::lower;
-use crate::connect::agent::deploy::Deployment;
+use crate::connect::agent::deploy::{DeployError, Deployment};
+use crate::connect::agent::host_file;
 use crate::connect::agent::store::AgentStore;
 use crate::connect::callback::Callbacks;
 use crate::connect::channel::Incoming;
@@ -26,6 +27,8 @@ use std::time::Duration;
 
 /// Time limit for the answer of a host, counted from the end of the login.
 const HOST_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time limit for the answer of this machine, whose diagnosis looks at more than a query of hosts does.
+const LOCAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum size of an answer, in bytes.
 const MAX_ANSWER: usize = 16 << 20;
 
@@ -80,11 +83,23 @@ fn deployment(agent: Option<PathBuf>, directory: Option<String>) -> Result<Deplo
 /// Runs this machine's agent with the arguments `words`, and returns its output.
 pub(super) async fn query_this_machine(args: &ConnectArgs, words: &[OsString]) -> Answer {
     let deployment = deployment(args.agent.clone(), args.agent_dir.clone())?;
-    let failed = |error| Failed::from_error(Exit::AGENT, &error);
-    let agent = deployment.native().local_path().map_err(failed)?;
-    let mut command = tokio::process::Command::new(agent);
-    command.args(words).stderr(std::process::Stdio::inherit());
-    Ok(command.output().await.map_err(failed)?.stdout)
+    let failed = |operation: &str, error: &dyn std::error::Error| {
+        Failed::new(Exit::AGENT, format!("cannot {operation}: {}", messages::error_chain(error)))
+    };
+    let no_place = |error: std::io::Error| {
+        failed("keep a copy of the agent", &error).hint(Some(host_file::PLACES))
+    };
+    let agent = deployment.native().local_path().map_err(no_place)?;
+    let mut command = tokio::process::Command::new(&agent);
+    command.args(words).stderr(std::process::Stdio::inherit()).kill_on_drop(true);
+    let late = |_| Failed::new(Exit::AGENT, late_answer(LOCAL_TIMEOUT));
+    let ended = tokio::time::timeout(LOCAL_TIMEOUT, command.output()).await.map_err(late)?;
+    let run = |error: std::io::Error| failed(&format!("run {}", agent.display()), &error);
+    Ok(ended.map_err(run)?.stdout)
+}
+
+fn late_answer(limit: Duration) -> String {
+    format!("no answer of the agent within {} s", limit.as_secs())
 }
 
 /// Query to several hosts, and the state that their connections share.
@@ -99,31 +114,39 @@ impl Query {
     async fn answer_of(&self, host: &Host) -> Answer {
         // The login is outside of `HOST_TIMEOUT`. It has its own time limit, which does not run while the
         // user types a passphrase.
-        let answer = match self.connector.connect(host, &self.progress).await {
-            Ok(connection) => {
-                tokio::time::timeout(HOST_TIMEOUT, self.run_agent(host, connection)).await
-            }
-            Err(error) => Ok(Err(messages::error_chain(&error))),
+        let failed = |cause: &str, hint: Option<String>| {
+            Failed::new(Exit::HOST, format!("{host}: {cause}")).hint(hint)
         };
-        let late = |_| Err(format!("no answer within {} s", HOST_TIMEOUT.as_secs()));
-        let failed = |cause| Failed::new(Exit::HOST, format!("{host}: {cause}"));
-        answer.unwrap_or_else(late).map_err(failed)
+        let connection = self.connector.connect(host, &self.progress).await.map_err(|error| {
+            failed(&messages::error_chain(&error), error.hint(&host.to_string()))
+        })?;
+        let answer = tokio::time::timeout(HOST_TIMEOUT, self.run_agent(host, connection)).await;
+        let answer = answer.unwrap_or_else(|_| Err((late_answer(HOST_TIMEOUT), None)));
+        answer.map_err(|(cause, hint)| failed(&cause, hint))
     }
 
-    async fn run_agent(&self, host: &Host, connection: HostConnection) -> Result<Vec<u8>, String> {
-        let text = |error: &dyn std::error::Error| messages::error_chain(error);
+    /// Runs the agent. An error has a hint, if there is one.
+    async fn run_agent(
+        &self,
+        host: &Host,
+        connection: HostConnection,
+    ) -> Result<Vec<u8>, (String, Option<String>)> {
+        let text =
+            |error: &DeployError| (messages::error_chain(error), error.hint(&host.to_string()));
         self.progress.set_stage(&host.to_string(), connection.stage());
         let placed = self.deployment.ensure_installed(&connection).await;
         let agent = placed.map_err(|error| text(&connection.explain(error)))?;
         let command = RemoteCommand::Exec(&agent, &self.words);
-        let mut channel = connection.exec(&command).await.map_err(|error| text(&error))?;
+        let channel = connection.exec(&command).await;
+        let mut channel = channel.map_err(|error| text(&error.into()))?;
         let mut answer = Vec::new();
         while let Some(incoming) = channel.next().await {
             if let Incoming::Data(bytes) = incoming {
                 answer.extend_from_slice(&bytes);
             }
             if answer.len() > MAX_ANSWER {
-                return Err(format!("the answer is longer than {} MiB", MAX_ANSWER >> 20));
+                let cause = format!("the answer is longer than {} MiB", MAX_ANSWER >> 20);
+                return Err((cause, None));
             }
         }
         connection.close().await;
@@ -135,7 +158,10 @@ impl Query {
 pub(super) fn conclude(failures: Vec<Failed>) -> Result<Exit, Failed> {
     let mut failures = failures.into_iter();
     let Some(mut first) = failures.next() else { return Ok(Exit::SUCCESS) };
-    first.details.extend(failures.map(|failed| failed.message));
+    for failed in failures {
+        first.details.push(failed.message);
+        first = failed.hints.into_iter().fold(first, |first, hint| first.hint(Some(hint)));
+    }
     Err(first)
 }
 

@@ -260,7 +260,8 @@ fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::live::messages::{HostRanks, JobPhase, LastOutput};
+    use crate::run::live::messages::{JobPhase, LastOutput};
+    use crate::run::record::HostRanks;
 
     #[test]
     fn times_have_two_units() {

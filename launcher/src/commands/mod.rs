@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `invocation`, `verb_hint` | which verb the command line means; a hint if a program was meant as a verb |
 //! | `job` | `rlaunch PROGRAM` |
-//! | `jobs` | `rlaunch jobs`: running jobs |
+//! | `jobs`, `stack` | `rlaunch jobs`: running jobs; `rlaunch stack`: where their ranks are |
 //! | `exec` | `rlaunch exec`, `rlaunch attach`: commands and debuggers beside a rank |
 //! | `topo`, `capture`, `reap` | verbs that ask all hosts at once, by `agent_query` |
 //! | `agent_session` | conversations with the agents of all hosts, for `doctor` and `network` |
@@ -50,6 +50,7 @@ mod report;
 mod self_test;
 mod ssh_config;
 mod ssh_setup;
+pub(crate) mod stack;
 pub(crate) mod topo;
 mod trust;
 mod verb_hint;
@@ -67,6 +68,7 @@ use rlaunch_console::messages::Failed;
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
     Jobs(jobs::JobsArgs),
+    Stack(stack::StackArgs),
     Exec(exec::ExecArgs),
     Attach(exec::AttachArgs),
     Reap(reap::ReapArgs),
@@ -97,6 +99,7 @@ impl Verb {
     pub(crate) async fn run(self, line: CommandLine) -> Result<Exit, Failed> {
         match self {
             Verb::Jobs(args) => jobs::run(args, &line).await,
+            Verb::Stack(args) => stack::run(&args).await,
             Verb::Exec(args) => exec::run_exec(args).await,
             Verb::Attach(args) => exec::run_attach(args).await,
             Verb::Reap(args) => reap::run(args, &line).await,

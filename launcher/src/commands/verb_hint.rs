@@ -1,4 +1,5 @@
-//! Hint for a job whose program was meant as a verb: the verb was mistyped, or typed behind options.
+//! Hint for a job whose program was meant as something else: as a verb, which was mistyped or typed behind options, or
+//! as the number of ranks.
 
 use super::invocation::definition;
 use crate::cli::args::JobArgs;
@@ -7,7 +8,7 @@ use rlaunch_bootstrap::client::command;
 use rlaunch_console::shell::quoted;
 use std::ffi::{OsStr, OsString};
 
-/// Returns a hint with the command line of a verb; `None` if the program resembles no verb.
+/// Returns a hint with the command line that was meant; `None` if the program is not a number and resembles no verb.
 pub(super) fn verb_hint(args: &JobArgs) -> Option<String> {
     let (program, arguments) = args.command.argv.split_first()?;
     let at = args.typed.len().checked_sub(arguments.len() + 1)?;
@@ -17,10 +18,19 @@ pub(super) fn verb_hint(args: &JobArgs) -> Option<String> {
         return None;
     }
     let options = before.get(1..)?;
+    let program = program.to_str()?;
+    if program.parse::<u32>().is_ok() && !arguments.is_empty() {
+        let number = ["-np".into(), program.into()];
+        let words = [options, &number, arguments].concat();
+        return Some(format!("for {program} ranks: rlaunch{}", quoted_words(&words)));
+    }
     let typed: Vec<OsString> = [options, arguments].concat();
-    let (verb, words) = nearest_verb(program.to_str()?, typed, options.is_empty())?;
-    let words = words.iter().map(|word| format!(" {}", quoted(word)));
-    Some(format!("for the verb: rlaunch {verb}{}", words.collect::<String>()))
+    let (verb, words) = nearest_verb(program, typed, options.is_empty())?;
+    Some(format!("for the verb: rlaunch {verb}{}", quoted_words(&words)))
+}
+
+fn quoted_words(words: &[OsString]) -> String {
+    words.iter().map(|word| format!(" {}", quoted(word))).collect()
 }
 
 /// Finds the verb that `word` is or resembles, and the words to type after the verb: `typed` if the verb
@@ -56,6 +66,18 @@ mod tests {
         let words = line.split(' ').map(Into::into).collect();
         let (args, _) = parse_job(words).unwrap();
         Some(verb_hint(&args)?.strip_prefix("for the verb: ").unwrap().to_owned())
+    }
+
+    #[test]
+    fn a_number_was_meant_for_np() {
+        let hint = |line: &str| {
+            let words = line.split(' ').map(Into::into).collect();
+            verb_hint(&parse_job(words).unwrap().0)
+        };
+        let expected = "for 4 ranks: rlaunch -H a,b -np 4 python3 train.py";
+        assert_eq!(hint("rlaunch -H a,b 4 python3 train.py").as_deref(), Some(expected));
+        assert_eq!(hint("rlaunch -H a 4"), None);
+        assert_eq!(hint("rlaunch -H a -- 4 x"), None);
     }
 
     #[test]

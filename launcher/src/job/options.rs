@@ -1,4 +1,4 @@
-//! Types of a job's options: dry runs, `--show`, output of ranks, restarts.
+//! Types of a job's options: dry runs, `--show`, output of ranks, hang watch, restarts.
 
 use crate::job::tag_pattern::TagPattern;
 use rlaunch_bootstrap::env as names;
@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, PipeWriter};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Extent of a dry run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -51,6 +52,24 @@ impl FromStr for Show {
                 .to_owned()),
         }
     }
+}
+
+/// `--hang-timeout` and `--hang-report`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HangOptions {
+    /// Time without progress after which the job hangs.
+    pub(crate) timeout: Duration,
+    /// Whether the job is ended then, or only reported.
+    pub(crate) ends_job: bool,
+}
+
+/// Report that is printed when `--timeout` ends a job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct TimeoutReport {
+    /// `--report-state-on-timeout`.
+    pub(crate) state: bool,
+    /// `--get-stack-traces`.
+    pub(crate) stacks: bool,
 }
 
 #[derive(Clone, Debug, Default)]

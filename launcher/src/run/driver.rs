@@ -2,6 +2,7 @@
 //! the [`Supervisor`].
 
 use crate::run::Started;
+use crate::run::helper_upload::HelperUpload;
 use crate::run::job_run::JobRun;
 use crate::run::live::{JobSocket, Queries};
 use crate::run::nodes::Nodes;
@@ -9,6 +10,7 @@ use crate::run::outcome::Outcome;
 use crate::run::output;
 use crate::run::signals::{self, Signals};
 use crate::run::supervisor::{Action, Input, SupervisedNode, Supervisor};
+use rlaunch_bootstrap::protocol::helper::Helper;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use std::time::{Duration, Instant};
@@ -27,9 +29,17 @@ pub(crate) async fn run_to_completion(
     let supervised = nodes.reached.iter().map(|node| SupervisedNode {
         host: node.host.to_string(),
         ranks: node.ranks.clone(),
+        addresses: node.facts.addresses.iter().map(|own| own.address).collect(),
         hello_at: node.hello_at,
     });
-    let mut supervisor = Supervisor::new(job, supervised.collect(), phase_states, Instant::now());
+    let mut supervisor = Supervisor::new(
+        job,
+        supervised.collect(),
+        phase_states,
+        job.events.status(),
+        Instant::now(),
+    );
+    let mut reader = HelperUpload::new(Helper::Stack);
     let mut queries = job.socket.as_ref().map_or_else(Queries::none, JobSocket::take_queries);
     while !supervisor.is_over() {
         let is_listening = !supervisor.is_suspending();
@@ -48,7 +58,7 @@ pub(crate) async fn run_to_completion(
             job.events.status().ending();
         }
         while let Some(action) = supervisor.poll_action() {
-            perform(action, job, &nodes);
+            perform(action, job, &nodes, &mut reader);
         }
     }
     let outcome = supervisor.into_outcome();
@@ -56,12 +66,15 @@ pub(crate) async fn run_to_completion(
     conclude(job, outcome, writer, master_port).await
 }
 
-fn perform(action: Action, job: &JobRun, nodes: &Nodes) {
+/// Performs an action. `reader` is the program that reads stacks.
+fn perform(action: Action, job: &JobRun, nodes: &Nodes, reader: &mut HelperUpload) {
     match action {
         Action::Send(node, message) => nodes.queue_command(node, &message),
         Action::SendAll(message) => nodes.queue_for_all(&message),
         Action::Relay { from, to, data, room } => nodes.relay((from, to), data, room),
         Action::Emit(event) => job.events.emit(&event),
+        Action::OfferStackReader => offer(reader, job, nodes),
+        Action::SendStackReader(node) => reader.send(nodes, node),
         Action::Reply(connection, reply) => {
             if let Some(socket) = &job.socket {
                 socket.reply(connection, reply);
@@ -70,6 +83,16 @@ fn perform(action: Action, job: &JobRun, nodes: &Nodes) {
         Action::Info(line) => messages::info(&line),
         Action::Warn(line) => messages::warn(&line),
         Action::StopProcess => signals::stop_process(),
+    }
+}
+
+/// Offers a program to all nodes. A node for which there is none answers questions with that reason.
+fn offer(program: &mut HelperUpload, job: &JobRun, nodes: &Nodes) {
+    let given = job.connect.agent.as_deref();
+    for node in &nodes.reached {
+        if let Err(failed) = program.offer(node, given) {
+            tracing::info!(host = %node.host, "{}", failed.message);
+        }
     }
 }
 

@@ -69,6 +69,9 @@ pub(crate) enum Event {
     LinkDown { text: String },
     /// An RDMA link that was down is up again.
     LinkUp { text: String },
+    /// The job has made no progress for `seconds`. `text` names the ranks for which the others wait; `groups` has a
+    /// line for the ranks at each place.
+    Hang { seconds: u64, text: String, groups: Vec<String> },
     /// Ranks have waited for `seconds` in the operation `what`, because the ranks in `missing` have not
     /// joined it.
     Waiting { what: String, seconds: f64, missing: String },

@@ -7,12 +7,14 @@
 //! | `nodes`, `session` | all nodes together: connecting, preparing, starting; the session with one agent |
 //! | `rendezvous`, `mesh` | agents join a tree; RDMA paths are proved, and monitored while ranks run |
 //! | `preflight_report`, `container_check` | why nodes cannot run the job; what a container lacks |
+//! | `helper_upload` | programs that nodes need for the proof of paths, and for stacks |
 //! | `quick_check` | faults of RDMA ports that inventories show |
 //! | `path_check` | RDMA paths proved for `rlaunch doctor` |
 //! | `show`, `dry_run` | `--show`; `--dry-run` |
 //! | `supervisor`, `driver` | the running job: a state machine that decides, and the I/O around it |
 //! | `first_failure`, `outcome`, `signals` | the rank that failed first; exit code and message; signals of the user |
 //! | `output`, `stdin` | whole lines from many ranks to one terminal; standard input to ranks |
+//! | `hang` | `--hang-timeout`: a job that makes no progress |
 //! | `live` | the socket at which a running job is asked (`rlaunch jobs`) |
 //! | `events`, `record` | `--events`; files about a job that `rlaunch report` reads |
 
@@ -21,6 +23,8 @@ mod driver;
 pub(crate) mod dry_run;
 pub(crate) mod events;
 mod first_failure;
+pub(crate) mod hang;
+mod helper_upload;
 pub(crate) mod job_run;
 pub(crate) mod live;
 pub(crate) mod mesh;

@@ -23,7 +23,10 @@ pub(crate) enum Reason {
     /// With `--serve`, a rank has exited; contains the line to print, which names the rank.
     Served(String),
     User(Signal),
-    Timeout(Duration),
+    /// `--timeout`, with the state of the ranks if that is wanted.
+    Timeout(Duration, Vec<String>),
+    /// The job made no progress.
+    Hang(Failed),
     ReaderGone,
     /// A rank or an agent aborted the job.
     Aborted(Failed),
@@ -94,15 +97,15 @@ impl Outcome {
             Some(Reason::User(signal)) => {
                 Some(Failed::new(Exit::signal(signal as i32), format!("ended by {signal}")))
             }
-            Some(Reason::Timeout(after)) => {
+            Some(Reason::Timeout(after, details)) => {
                 let message = format!("not done within {} s (--timeout)", after.as_secs_f64());
-                Some(Failed::new(Exit::TIMEOUT, message))
+                Some(Failed { details, ..Failed::new(Exit::TIMEOUT, message) })
             }
             Some(Reason::ReaderGone) => Some(Failed::new(Exit::READER_GONE, "")),
             Some(Reason::Aborted(failed) | Reason::Lost(failed) | Reason::Link(failed)) => {
                 Some(Failed { may_restart: true, ..failed })
             }
-            Some(Reason::Singleton(failed)) => Some(failed),
+            Some(Reason::Singleton(failed) | Reason::Hang(failed)) => Some(failed),
         };
         let Some(mut failed) = failed else { return Ok(Exit::SUCCESS) };
         let hosts = self.nodes.iter().map(|node| node.host.as_str());

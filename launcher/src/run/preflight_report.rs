@@ -8,6 +8,7 @@ use rlaunch_bootstrap::job::{Notice, Problem};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::{self, Failed};
 use rlaunch_console::text;
+use std::ffi::OsStr;
 
 /// Groups hosts with equal findings, in the order in which the findings first occur.
 fn by_finding<'a, T: PartialEq>(found: &[(&'a Host, &'a T)]) -> Vec<(&'a T, Vec<&'a Host>)> {
@@ -64,6 +65,10 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
             let hint = match instead {
                 Some(instead) => format!("{instead} is there: use {instead}"),
                 None if by_path => missing_file_hint(&name.to_string()),
+                None if is_python(program) => format!(
+                    "install it there: sudo apt install python3 || sudo dnf install python3; or, if \
+                     it is elsewhere on {hosts}, give its path, or pass PATH on by -x PATH"
+                ),
                 None => {
                     format!(
                         "rlaunch searched PATH there: give {name} with its path, or pass -x PATH"
@@ -118,6 +123,11 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
             (Exit::AGENT, format!("cannot {operation} on {hosts}: {cause}"), None)
         }
     }
+}
+
+/// Tells whether a program is called as the interpreter of Python is.
+fn is_python(program: &OsStr) -> bool {
+    program == "python" || program == "python3"
 }
 
 fn missing_file_hint(name: &str) -> String {
@@ -178,5 +188,8 @@ mod tests {
         let failed = explain(&[(&b, &missing)]);
         assert_eq!(failed.hints, ["python3 is there: use python3"]);
         assert_eq!(failed.exit, Exit::NOT_FOUND);
+        let missing = Problem::NoProgram { program: "python3".into(), instead: None };
+        let failed = explain(&[(&b, &missing)]);
+        assert!(failed.hints[0].contains("apt install python3"), "{:?}", failed.hints);
     }
 }

@@ -50,7 +50,8 @@ pub(crate) struct JobRecord {
     pub(crate) end: RecordedEnd,
 }
 
-#[derive(Clone, Debug, Deserialize, Serialize)]
+/// Ranks of a host.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
 pub(crate) struct HostRanks {
     pub(crate) host: String,
     pub(crate) ranks: Vec<u32>,

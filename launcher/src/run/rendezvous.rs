@@ -21,7 +21,8 @@ use crate::plan::rdma_check;
 use crate::plan::reserved_ports::ReservedPorts;
 use crate::plan::selection::Plan;
 use crate::plan::table;
-use crate::run::mesh::{ProverUpload, prove};
+use crate::run::helper_upload::HelperUpload;
+use crate::run::mesh::{offer_prover, prove};
 use crate::run::nodes::{Nodes, Prepared, no_library, node_lost};
 use crate::run::quick_check;
 use crate::run::session::{NodeEvent, NodeEventKind};
@@ -117,7 +118,7 @@ impl Nodes {
         let mut state = JoinState::new(self, shape);
         if mesh::is_wanted(&job.options, &plan) {
             let given = job.connect.agent.as_deref();
-            state.prover = ProverUpload::offer(self, given, &plan, &job.options.mesh)?;
+            state.prover = offer_prover(self, given, &plan, &job.options.mesh)?;
         }
         self.send_parents(shape, prepared);
         if job.dry_run.is_none() {
@@ -240,7 +241,7 @@ pub(crate) struct JoinState {
     progress: Progress,
     table_everywhere: bool,
     /// Prover that is sent to nodes on request; `None` if the job has no mesh to prove.
-    prover: Option<ProverUpload>,
+    prover: Option<HelperUpload>,
     /// Number of the current round of proofs, and the results reported for it.
     answers: (u32, ProofAnswers),
 }
@@ -302,7 +303,7 @@ impl JoinState {
         let Some(prover) = &self.prover else {
             return Ok((Mesh::default(), inputs.rank_plan(plan)?));
         };
-        prover.print_sent();
+        prover.print_sent("RDMA prover");
         let rank_plan = |plan: &Plan| inputs.rank_plan(plan);
         prove(nodes, self, &inputs.job.options.mesh, plan, rank_plan).await
     }
@@ -370,7 +371,7 @@ impl JoinState {
                 }
                 return Ok(());
             }
-            FromAgent::NeedsProver => {
+            FromAgent::NeedsHelper(_) => {
                 if let Some(prover) = &mut self.prover {
                     prover.send(nodes, node);
                 }

@@ -22,6 +22,7 @@
 mod abort;
 mod queries;
 mod reports;
+mod suspension;
 #[cfg(test)]
 mod tests;
 
@@ -30,8 +31,9 @@ use crate::job::JobSpec;
 use crate::job::apps::{DueProgram, StartOrder};
 use crate::run::events::Event;
 use crate::run::first_failure::{FirstFailure, RankExit};
+use crate::run::hang::HangWatch;
 use crate::run::live::messages::Reply;
-use crate::run::live::{ConnectionId, Inspections, Query, Sessions};
+use crate::run::live::{ConnectionId, Inspections, JobQuery, LiveStatus, Sessions};
 use crate::run::mesh::{LinkChange, LinkMonitor};
 use crate::run::nodes::{no_library, node_lost};
 use crate::run::outcome::{NodeEnd, Outcome, Reason};
@@ -39,24 +41,26 @@ use crate::run::rendezvous::Relay;
 use crate::run::session::{NodeEvent, NodeEventKind};
 use crate::run::signals::UserSignal;
 use abort::Abort;
+use queries::LastState;
 use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::deadline::{self, Deadline};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
+use rlaunch_bootstrap::protocol::helper::Helper;
 use rlaunch_bootstrap::rendezvous::message::MAX_TEXT;
 use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
+use suspension::Suspension;
 
 /// Time, in addition to the grace period, that nodes have to end their ranks and to report their end.
 const END_SLACK: Duration = Duration::from_secs(4);
 /// Delay before a broken edge of the tree is printed. If one of its nodes is lost meanwhile, only that loss
 /// is printed.
 const EDGE_DELAY: Duration = Duration::from_secs(1);
-/// Time that agents have to stop their ranks before this process stops itself.
-const SUSPEND_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for which successful exits are collected into one message, since most ranks exit at about the same
 /// time.
 const EXITS_DELAY: Duration = Duration::from_millis(100);
@@ -74,7 +78,7 @@ pub(crate) enum Input {
     /// The reader of this process's stdout or stderr has closed it.
     ReaderGone,
     /// Another rlaunch asks about the job.
-    Query(Query),
+    Query(JobQuery),
 }
 
 /// Action for the driver.
@@ -90,6 +94,10 @@ pub(crate) enum Action {
         room: Option<Reserved>,
     },
     Emit(Event),
+    /// Offer the program that reads stacks to all nodes, before they are asked for stacks.
+    OfferStackReader,
+    /// Send the program that reads stacks to a node that has asked for it.
+    SendStackReader(NodeId),
     /// Answer another rlaunch that has asked about the job.
     Reply(ConnectionId, Reply),
     /// Print a line about the job's progress.
@@ -105,6 +113,8 @@ pub(crate) struct SupervisedNode {
     /// Host as the user named it.
     pub(crate) host: String,
     pub(crate) ranks: Vec<Rank>,
+    /// Addresses of the node's interfaces.
+    pub(crate) addresses: Vec<IpAddr>,
     /// Time at which the first message of the node's agent was received.
     pub(crate) hello_at: Instant,
 }
@@ -144,6 +154,11 @@ pub(crate) struct Supervisor<'a> {
     broken_edges: Option<BrokenEdges>,
     inspections: Inspections,
     sessions: Sessions,
+    /// Hang watch, if one is wanted.
+    hang: Option<HangWatch>,
+    last_state: Option<LastState>,
+    /// Whether nodes were offered the program that reads stacks.
+    has_offered_reader: bool,
     sessions_closed: bool,
     gave_up: bool,
 }
@@ -162,19 +177,14 @@ struct BrokenEdges {
     lines: Vec<String>,
 }
 
-/// Pending Ctrl-Z: some nodes have not stopped their ranks yet.
-struct Suspension {
-    /// Number of nodes that have not reported yet that their ranks are stopped.
-    unconfirmed: usize,
-    due: Instant,
-}
-
 impl<'a> Supervisor<'a> {
-    /// Makes the supervisor at `now`, the time at which nodes were ordered to start their ranks.
+    /// Makes the supervisor at `now`, the time at which nodes were ordered to start their ranks. `status` has the time of
+    /// the last output.
     pub(crate) fn new(
         job: &'a JobSpec,
         nodes: Vec<SupervisedNode>,
         PhaseStates { relay, links, order }: PhaseStates,
+        status: &LiveStatus,
         now: Instant,
     ) -> Supervisor<'a> {
         Supervisor {
@@ -197,6 +207,9 @@ impl<'a> Supervisor<'a> {
             broken_edges: None,
             inspections: Inspections::default(),
             sessions: Sessions::default(),
+            hang: job.hang.map(|options| HangWatch::new(options, status.clone(), now)),
+            last_state: None,
+            has_offered_reader: false,
             sessions_closed: false,
             gave_up: false,
         }
@@ -248,7 +261,10 @@ impl<'a> Supervisor<'a> {
         }
         if is_due(self.inspections.deadline()) {
             self.inspections.on_time(now);
-            self.send_answers();
+            self.send_answers(now);
+        }
+        if !self.is_ending() {
+            self.watch_for_hang(now);
         }
         if is_due(self.broken_edges.as_ref().map(|edges| edges.due)) {
             self.print_broken_edges();
@@ -267,9 +283,7 @@ impl<'a> Supervisor<'a> {
             self.send_all(ToAgent::JobEvent(JobEvent::RanksFinished { ranks }));
         }
         if is_due(self.timeout) && !self.is_ending() {
-            let after = self.job.timeout.unwrap_or_default();
-            let why = format!("not done within {} s", after.as_secs_f64());
-            self.end(now, Reason::Timeout(after), job_ending(why));
+            self.on_job_timeout(now);
         }
         if let Some(deadline) = &mut self.end_deadline {
             self.gave_up = now >= deadline.next_check() && deadline.has_expired(now);
@@ -282,8 +296,9 @@ impl<'a> Supervisor<'a> {
             return Some(suspension.due);
         }
         let broken = self.broken_edges.as_ref().map(|edges| edges.due);
+        let hang = self.hang.as_ref().and_then(HangWatch::deadline);
         let only_running =
-            [self.order.deadline(), self.links.deadline(), self.exited.due, self.timeout];
+            [self.order.deadline(), self.links.deadline(), self.exited.due, self.timeout, hang];
         let only_running = only_running.into_iter().flatten().filter(|_| !self.is_ending());
         let end = self.end_deadline.as_ref().map(Deadline::next_check);
         only_running.chain(broken).chain(end).chain(self.inspections.deadline()).min()
@@ -355,7 +370,7 @@ impl<'a> Supervisor<'a> {
                 self.emit(Event::NodeClean { host, helpers_ended, segments_removed });
                 self.ends[node.index()] = Some(NodeEnd::Done(receipt));
                 self.inspections.on_node_gone(node);
-                self.send_answers();
+                self.send_answers(now);
                 self.sessions.on_node_done(node);
                 self.send_for_sessions();
             }
@@ -392,14 +407,14 @@ impl<'a> Supervisor<'a> {
                 self.on_loss(now, node, &format!("cannot {operation}: {cause}"));
             }
             FromAgent::LauncherSilent { for_s } => self.on_launcher_silent(now, node, for_s),
-            FromAgent::Inspected { id, result } => {
-                self.inspections.on_answer(node, id, result);
-                self.send_answers();
+            FromAgent::NeedsHelper(Helper::Stack) => {
+                self.actions.push_back(Action::SendStackReader(node));
             }
             FromAgent::Session { id, what } => {
                 self.sessions.on_agent(node, id, what);
                 self.send_for_sessions();
             }
+            FromAgent::Inspected { id, result } => self.on_inspected(now, node, id, result),
             _ => {}
         }
     }
@@ -461,7 +476,7 @@ impl<'a> Supervisor<'a> {
         let host = self.host(node);
         let lost = node_lost(&host, how);
         self.inspections.on_node_gone(node);
-        self.send_answers();
+        self.send_answers(now);
         self.sessions.on_node_lost(node, &lost.message);
         self.send_for_sessions();
         self.emit(Event::NodeLost { host, cause: how.to_owned() });
@@ -529,37 +544,6 @@ impl<'a> Supervisor<'a> {
                 self.send_all(ToAgent::End { now: true });
                 self.set_end_deadline(now, END_SLACK);
             }
-        }
-    }
-
-    fn suspend(&mut self, now: Instant) {
-        self.send_all(ToAgent::Suspend);
-        self.sessions.tell_all(&Reply::Suspended);
-        self.send_for_sessions();
-        let unconfirmed = self.ends.iter().filter(|end| end.is_none()).count();
-        self.suspension = Some(Suspension { unconfirmed, due: now + SUSPEND_TIMEOUT });
-        if unconfirmed == 0 {
-            self.stop_process();
-        }
-    }
-
-    /// Counts a node that has stopped its ranks.
-    fn on_suspended(&mut self) {
-        let Some(suspension) = &mut self.suspension else { return };
-        suspension.unconfirmed -= 1;
-        if suspension.unconfirmed == 0 {
-            self.stop_process();
-        }
-    }
-
-    /// Stops this process if a Ctrl-Z is pending, even if some nodes have not stopped their ranks. All ranks
-    /// continue when this process is continued.
-    fn stop_process(&mut self) {
-        if self.suspension.take().is_some() {
-            self.actions.push_back(Action::StopProcess);
-            self.send_all(ToAgent::Resume);
-            self.sessions.tell_all(&Reply::Resumed);
-            self.send_for_sessions();
         }
     }
 

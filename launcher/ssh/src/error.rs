@@ -119,6 +119,10 @@ pub struct LoginRefusal {
     pub methods: Vec<&'static str>,
     /// First key file that was offered.
     pub key: Option<PathBuf>,
+    /// First key file that could not be used without its passphrase.
+    pub locked: Option<PathBuf>,
+    /// Whether an SSH agent answered.
+    pub has_agent: bool,
 }
 
 impl LoginRefusal {
@@ -127,16 +131,22 @@ impl LoginRefusal {
         !self.methods.is_empty() && !self.methods.contains(&"publickey")
     }
 
+    /// Tells whether the host may accept a password, as it does if it has not said.
+    fn accepts_passwords(&self) -> bool {
+        let is_password = |method: &&str| ["password", "keyboard-interactive"].contains(method);
+        self.methods.is_empty() || self.methods.iter().any(is_password)
+    }
+
     /// Returns the methods as text: `password and keyboard-interactive`.
     pub fn method_list(&self) -> String {
         self.methods.join(" and ")
     }
 
     fn list(&self) -> String {
-        if self.tried.is_empty() {
-            "there is no key to try".to_owned()
-        } else {
-            format!("tried {}", self.tried.join(", "))
+        match (&self.tried[..], self.has_agent) {
+            ([], true) => "there is no key to try, no file and none in the SSH agent".to_owned(),
+            ([], false) => "there is no key to try, no file and no SSH agent".to_owned(),
+            (tried, _) => format!("tried {}", tried.join(", ")),
         }
     }
 
@@ -161,12 +171,37 @@ impl LoginRefusal {
                  then, here: rlaunch ssh-setup -H {user}@{host}"
             );
         }
-        let key =
-            self.key.as_ref().map_or_else(String::new, |key| format!("-i {}.pub ", key.display()));
+        let other = format!("another account is named by -H NAME@{host}");
+        if let Some(locked) = &self.locked {
+            let start = if self.has_agent { "" } else { "eval $(ssh-agent) && " };
+            return format!("unlock the key here:\n  {start}ssh-add {}\n{other}", locked.display());
+        }
+        let Some(key) = &self.key else {
+            return if self.accepts_passwords() {
+                format!(
+                    "make a key and install it there, by the password of {user}:\n  \
+                     rlaunch ssh-setup -H {user}@{host}\n{other}"
+                )
+            } else {
+                format!(
+                    "the host accepts no passwords: make a key here, and let its administrator add \
+                     the .pub file to ~{user}/.ssh/authorized_keys there:\n  \
+                     ssh-keygen -t ed25519\n{other}"
+                )
+            };
+        };
+        let key = key.display();
+        let install = if self.accepts_passwords() {
+            format!("by the password of {user}:\n  ssh-copy-id -i {key}.pub {user}@{host}\n")
+        } else {
+            format!(
+                "which its administrator does, since the host accepts no passwords: add {key}.pub to \
+                 ~{user}/.ssh/authorized_keys\n"
+            )
+        };
         format!(
-            "install a key there, by its password:\n  ssh-copy-id {key}{user}@{host}\n\
-             if it is there already, sshd refuses it while others may write to it; on {host}:\n  \
-             chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys"
+            "install a key there, {install}if it is there already, sshd refuses it while others may \
+             write to it; on {host}:\n  chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys\n{other}"
         )
     }
 }
@@ -180,7 +215,7 @@ impl SshError {
             SshError::LookUp { .. } | SshError::NoAddress { .. } => Some(
                 "check the spelling, /etc/hosts, or give it a HostName in ~/.ssh/config".into(),
             ),
-            SshError::Connect { address, source } => Some(connect_hint(address, source)),
+            SshError::Connect { address, source } => Some(connect_hint(host, address, source)),
             SshError::JumpHost { jump, source } => source.hint(jump),
             SshError::Repeated { last, .. } => last.hint(host),
             SshError::Dropped { .. } => Some(
@@ -263,16 +298,57 @@ impl SshError {
     }
 }
 
-fn connect_hint(address: &SocketAddr, error: &io::Error) -> String {
+fn connect_hint(host: &str, address: &SocketAddr, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::ConnectionRefused => format!(
-            "no sshd listens on port {}; another port is given by --port or by Port in \
-             ~/.ssh/config",
+            "no sshd listens on port {}, or a firewall rejects connections; on {host}:\n  \
+             sudo systemctl enable --now ssh || sudo systemctl enable --now sshd\n\
+             another port is given by --port or by Port in ~/.ssh/config",
             address.port()
         ),
-        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
-            "the host is down, or there is no route to it from here".to_owned()
-        }
+        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => format!(
+            "the host is down, there is no route to it from here, or a firewall rejects \
+             connections to port {}; `ping {}` shows whether it is up",
+            address.port(),
+            address.ip()
+        ),
         _ => format!("check that port {} can be reached from here", address.port()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(methods: &[&'static str]) -> LoginRefusal {
+        LoginRefusal { user: "me".into(), methods: methods.to_vec(), ..LoginRefusal::default() }
+    }
+
+    #[test]
+    fn a_refused_login_ends_with_what_to_type() {
+        let with_key = LoginRefusal { key: Some("/k".into()), ..refusal(&["publickey"]) };
+        let by_password =
+            LoginRefusal { key: Some("/k".into()), ..refusal(&["publickey", "password"]) };
+        let locked = LoginRefusal { locked: Some("/k".into()), ..refusal(&["publickey"]) };
+        let with_agent = LoginRefusal {
+            locked: Some("/k".into()),
+            has_agent: true,
+            ..refusal(&["publickey", "password"])
+        };
+        for (refusal, advice) in [
+            (refusal(&["publickey", "password"]), "\n  rlaunch ssh-setup -H me@a\n"),
+            (refusal(&[]), "\n  rlaunch ssh-setup -H me@a\n"),
+            (refusal(&["publickey"]), "\n  ssh-keygen -t ed25519\n"),
+            (with_key, "add /k.pub to ~me/.ssh/authorized_keys\n"),
+            (refusal(&["password"]), "rlaunch does not log in by password"),
+            (by_password, "\n  ssh-copy-id -i /k.pub me@a\n"),
+            (locked, "\n  eval $(ssh-agent) && ssh-add /k\n"),
+            (with_agent, "\n  ssh-add /k\n"),
+        ] {
+            let hint = refusal.hint("a");
+            assert!(hint.contains(advice), "{refusal:?}: {hint}");
+            let names_another = hint.contains("-H NAME@a");
+            assert_eq!(names_another, !refusal.accepts_no_keys(), "{hint}");
+        }
     }
 }

@@ -7,8 +7,10 @@
 //! 5. clean up, send Done, and relay for child agents until the launcher closes the channel.
 
 pub(crate) mod mesh;
+mod stacks;
 
 use crate::agent::mesh::Mesh;
+use crate::agent::stacks::Stacks;
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::grace::Grace;
 use crate::cleanup::workspace::Workspace;
@@ -25,6 +27,7 @@ use crate::node::login;
 use crate::node::open_files;
 use crate::ranks::awaited_ports::AwaitedPorts;
 use crate::ranks::child;
+use crate::ranks::helpers::Helpers;
 use crate::ranks::library::RankLibrary;
 use crate::ranks::prepare::{self, JobFiles, Prepared};
 use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig};
@@ -34,6 +37,7 @@ use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::protocol::control::{
     BEAT, DEFAULT_NODE_TIMEOUT, FromAgent, PROTOCOL_VERSION, ToAgent,
 };
+use rlaunch_bootstrap::protocol::helper::Helper;
 use rlaunch_bootstrap::rank_table::TableMessage;
 use rlaunch_bootstrap::rendezvous::payload::Payload;
 use std::io;
@@ -83,8 +87,8 @@ async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::
     agent.channel.outbox.grant(job.output_window);
     let ports = AwaitedPorts::start(&setup.ports);
     let mpi = (tree.mpi().identity(), tree.mpi().unfinalized());
-    let (prover, directory) = (mesh.pid(), workspace.path().map(Path::to_owned));
-    let context = ProcessContext { prover, cgroup, grace, workspace: directory, mpi };
+    let (helpers, directory) = (Helpers::new(mesh.pid()), workspace.path().map(Path::to_owned));
+    let context = ProcessContext { helpers, cgroup, grace, workspace: directory, mpi };
     let outbox = &agent.channel.outbox;
     let mut ranks = Ranks::start(&job, prepared, setup, outbox, agent.hello_at, context);
     agent.run_to_completion(&mut ranks, &mut tree, &mut mesh, ports).await;
@@ -450,11 +454,15 @@ impl Agent {
         mesh: &mut Mesh,
         mut ports: AwaitedPorts,
     ) {
+        let mut stacks = Stacks::new(&self.channel.outbox);
         while !ranks.are_over() {
             if ranks.have_ended() {
                 // The prover's paths are no longer used. It must exit now: only once this process
                 // has no child is it certain that nothing is left of the ranks.
                 mesh.shutdown();
+            }
+            if ranks.are_ending() {
+                stacks.end(ranks);
             }
             while let Some(event) = tree.poll_event() {
                 if let TreeEvent::Print(rank, text) = event {
@@ -467,13 +475,7 @@ impl Agent {
                     RankChange::Ended(rank, status) => tree.rank_ended(rank, status),
                 }
             }
-            let deadline = ranks.deadline();
-            let timer = async move {
-                match deadline {
-                    Some(at) => tokio::time::sleep_until(at.into()).await,
-                    None => std::future::pending().await,
-                }
-            };
+            let timer = until(ranks.deadline());
             let input = tokio::select! {
                 input = self.next() => Some(input),
                 () = timer => None,
@@ -481,6 +483,10 @@ impl Agent {
                 () = tree.run_once() => continue,
                 event = mesh.next() => {
                     mesh.on_prover(event);
+                    continue;
+                }
+                answer = stacks.next() => {
+                    stacks.on_answer(answer, ranks);
                     continue;
                 }
                 id = ports.next_open() => {
@@ -496,6 +502,9 @@ impl Agent {
                     mesh_message(mesh, message);
                 }
                 Some(Input::Message(ToAgent::JobEvent(event))) => tree.notify_ranks(&event),
+                Some(Input::Message(inquiry)) if Stacks::handles(&inquiry) => {
+                    stacks.handle(inquiry, ranks);
+                }
                 Some(input) => {
                     if let Some(why) = end_reason(&input) {
                         tree.notify_ranks(&client::events::JobEvent::JobEnding { why });
@@ -522,9 +531,6 @@ impl Agent {
             Input::Message(ToAgent::Signal(signal)) => ranks.signal(signal),
             Input::Message(ToAgent::StartApplication { index }) => ranks.start_application(index),
             Input::Message(ToAgent::End { now }) => ranks.end(now),
-            Input::Message(ToAgent::Inspect { id, what }) => {
-                outbox.send(&FromAgent::Inspected { id, result: ranks.inspect(&what) });
-            }
             Input::Message(ToAgent::Session { id, what }) => ranks.on_session(id, what),
             Input::Message(ToAgent::Suspend) => {
                 ranks.signal_all(&[Signal::SIGSTOP]);
@@ -553,6 +559,14 @@ impl Agent {
     }
 }
 
+/// Sleeps until `at`, or for ever if `at` is `None`.
+async fn until(at: Option<std::time::Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
 /// Parts of the agent that handle messages which the launcher may send before the ranks start.
 type StartupParts<'a> = (&'a mut Mesh, &'a mut RankLibrary);
 
@@ -572,8 +586,8 @@ fn end_reason(input: &Input) -> Option<String> {
 /// Passes a message about the mesh to [`Mesh`]. Ignores all other messages.
 fn mesh_message(mesh: &mut Mesh, message: ToAgent) {
     match message {
-        ToAgent::Prover(file) => mesh.on_file(file),
-        ToAgent::ProverPart(part) => mesh.on_part(&part),
+        ToAgent::Helper(Helper::Prover, file) => mesh.on_file(file),
+        ToAgent::HelperPart(Helper::Prover, part) => mesh.on_part(&part),
         ToAgent::Prove(round) => mesh.prove(round),
         ToAgent::PeerEndpoints(blobs) => mesh.on_peer_ready(blobs),
         ToAgent::WatchPaths { ids, beat_ms } => mesh.watch(ids, beat_ms),

@@ -99,7 +99,7 @@ fn let_end(agent: Pid, cgroup: Option<&Cgroup>, grace: &Grace, watched: &SigSet)
     let limit = match grace.remaining(Instant::now()) {
         Remaining::Wait(limit) => limit,
         Remaining::Term(limit) => {
-            processes::signal_each(|pid| processes::term(pid, agent), None);
+            processes::signal_each(|pid| processes::term(pid, agent), &[]);
             limit
         }
     };
@@ -158,13 +158,13 @@ fn clear_up(cgroup: Option<&Cgroup>) {
     while !is_over(cgroup) {
         // Processes that cannot be killed, or hang in the kernel, never end.
         if deadline.has_expired(Instant::now()) {
-            let left = processes::left(None).join(", ");
+            let left = processes::left(&[]).join(", ");
             return errln!("rlaunch-worker: could not end {left}");
         }
         if let Some(cgroup) = cgroup {
             cgroup.kill();
         }
-        processes::kill_all(None, collect);
+        processes::kill_all(&[], collect);
         std::thread::sleep(Duration::from_millis(2));
     }
 }

@@ -10,7 +10,7 @@ use std::fs;
 pub(crate) fn of_rank(rank: Rank, pid: Pid) -> RankUsage {
     let own = ProcessStat::read(pid);
     let state = own.as_ref().map_or('Z', |stat| stat.state);
-    let descendants = processes::descendants_of(pid);
+    let descendants = processes::list_descendants_of(pid);
     let below = descendants.into_iter().filter(|&other| other != pid).map(ProcessStat::read);
     let Usage { processes, user_ms, system_ms, resident } =
         Usage::sum(std::iter::once(own).chain(below).flatten());

@@ -1,5 +1,5 @@
 //! This host: its inventory and facts, what is wrong with it, environments for ranks, limits, and the
-//! cache of rlaunch's builds.
+//! cache of rlaunch's builds and helper programs.
 
 pub(crate) mod cache;
 pub(crate) mod cache_report;
@@ -7,6 +7,7 @@ pub(crate) mod diagnostics;
 pub(crate) mod elf;
 pub(crate) mod environment;
 pub(crate) mod facts;
+pub(crate) mod helper_file;
 pub(crate) mod inventory;
 pub(crate) mod login;
 pub(crate) mod oom;

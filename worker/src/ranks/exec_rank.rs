@@ -141,6 +141,9 @@ fn set_up_process(kind: StubKind, parent: Pid) -> io::Result<()> {
         StubKind::Beside => lead_session()?,
     }
     prctl::set_pdeathsig(Signal::SIGTERM)?;
+    // Lets the agent's children read the stacks of this process where Yama would let only its ancestors. Fails on
+    // kernels without Yama, where it is not needed.
+    let _ = rlaunch_sys::let_descendants_read(parent.as_raw().cast_unsigned());
     // The agent may have died before prctl(2) took effect.
     if getppid() != parent {
         return Err(io::Error::other("the agent is gone"));

@@ -7,12 +7,14 @@
 //! | `child.rs`, `exec_rank.rs` | spawning a rank through its stub, which sets itself up and executes the program |
 //! | `pump.rs`, `stdin.rs` | output to the launcher, input from it |
 //! | `session/` | commands beside a rank, and its debugger |
+//! | `helpers.rs` | children of the agent that are no ranks |
 //! | `awaited_ports.rs` | ports that an application waits for |
 //! | `mpi_library.rs` | the process management interface that a program needs; MPI programs that would each run alone |
 
 pub(crate) mod awaited_ports;
 pub(crate) mod child;
 pub(crate) mod exec_rank;
+pub(crate) mod helpers;
 pub(crate) mod library;
 pub(crate) mod mpi_library;
 pub(crate) mod prepare;
@@ -30,6 +32,7 @@ use crate::network::outbox::Outbox;
 use crate::node::environment;
 use crate::node::oom;
 use crate::ranks::child::Streams;
+use crate::ranks::helpers::{HelperState, Helpers};
 use crate::ranks::prepare::{Prepared, Program};
 use crate::ranks::pump::{RankStream, pump};
 use crate::ranks::rank_files::RankFiles;
@@ -44,7 +47,7 @@ use rlaunch_bootstrap::job::{
     AwaitedPort, ExitStatus, Job, MpiInterfaces, RankSetup, RankSpec, SingletonPolicy,
 };
 use rlaunch_bootstrap::protocol::control::{CleanupReceipt, FromAgent, Stream};
-use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
+use rlaunch_bootstrap::protocol::inspection::{MAX_STACK_PROCESSES, RankUsage};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -55,8 +58,6 @@ use tokio::task::JoinSet;
 const KILL_RETRY: Duration = Duration::from_millis(20);
 /// Time that killed processes have to disappear; after that they are reported.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Time limit for the prover to exit after it was shut down.
-const PROVER_EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Grace period of leftovers, the processes that outlive the ranks.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(200);
 
@@ -90,11 +91,8 @@ pub(crate) struct Ranks {
     local_ranks: BTreeMap<Rank, LocalRank>,
     sessions: Sessions,
     files: RankFiles,
-    /// Prover process, cgroup and grace period of the ranks.
+    /// Helper processes, cgroup and grace period of the ranks.
     context: ProcessContext,
-    /// Time at which the prover is killed, set once no other process is left.
-    prover_kill_at: Option<Instant>,
-    prover_killed: bool,
     pumps: JoinSet<()>,
     stdin: Stdin,
     /// Whether output is sent with the time at which it was read.
@@ -139,13 +137,11 @@ pub(crate) struct StartConfig {
     pub(crate) released: Vec<u32>,
 }
 
-/// Processes and resources around the ranks: the prover, the cgroup, the grace period, and the data
+/// Processes and resources around the ranks: the helpers, the cgroup, the grace period, and the data
 /// for MPI.
 #[derive(Debug)]
 pub(crate) struct ProcessContext {
-    /// Prover: a child of this process that is not part of the user's program, so signals for the
-    /// ranks are not sent to it.
-    pub(crate) prover: Option<Pid>,
+    pub(crate) helpers: Helpers,
     /// Cgroup of the ranks, if one could be created.
     pub(crate) cgroup: Option<Cgroup>,
     /// Memory from which the guardian reads the grace period of the ranks.
@@ -187,8 +183,6 @@ impl Ranks {
             files: RankFiles::default(),
             running: Vec::with_capacity(job.ranks.len()),
             context,
-            prover_kill_at: None,
-            prover_killed: false,
             pumps: JoinSet::new(),
             stdin: Stdin::new(outbox),
             stamped: job.stamp_output,
@@ -290,15 +284,9 @@ impl Ranks {
         self.context.mpi.0.environment(spec, program.mpi)
     }
 
-    /// Answers a question about the ranks.
-    pub(crate) fn inspect(&self, what: &Inspection) -> InspectionResult {
-        match what {
-            Inspection::Usage => {
-                let usage = self.running.iter().map(|&(rank, pid)| usage::of_rank(rank, pid));
-                InspectionResult::Usage(usage.collect())
-            }
-            Inspection::Stacks { .. } => InspectionResult::Failed("not implemented".to_owned()),
-        }
+    /// Returns what the running ranks use.
+    pub(crate) fn usage(&self) -> Vec<RankUsage> {
+        self.running.iter().map(|&(rank, pid)| usage::of_rank(rank, pid)).collect()
     }
 
     /// Queues input for the ranks that read stdin; empty data ends the input.
@@ -339,9 +327,7 @@ impl Ranks {
 
     fn collect(&mut self) {
         for (pid, status) in child::reap() {
-            if self.context.prover == Some(pid) {
-                self.context.prover = None;
-            }
+            self.context.helpers.on_reaped(pid);
             self.sessions.on_child_ended(pid, status);
             let Some(at) = self.running.iter().position(|&(_, running)| running == pid) else {
                 continue;
@@ -368,14 +354,14 @@ impl Ranks {
         let left = match (children, cgroup) {
             (Children::None, None) => return self.drain(),
             (Children::None, Some(cgroup)) => cgroup.members(),
-            _ => processes::descendants(self.context.prover),
+            _ => processes::descendants(self.context.helpers.pids()),
         };
         if left.is_empty() && children == Children::Ended {
             // SIGCHLD for that child is pending, and leads back here.
             return;
         }
-        if left.is_empty() && self.context.prover.is_some() {
-            self.prover_kill_at.get_or_insert_with(|| Instant::now() + PROVER_EXIT_TIMEOUT);
+        if left.is_empty() && !self.context.helpers.pids().is_empty() {
+            self.context.helpers.await_exit(Instant::now());
             return;
         }
         match self.phase {
@@ -414,23 +400,42 @@ impl Ranks {
         self.abandoned.send_replace(true);
     }
 
-    /// Kills the prover if it was shut down and has not exited. The guardian deals with a prover
-    /// that cannot be killed.
-    fn end_prover(&mut self) {
-        self.prover_kill_at = None;
-        let is_child = |pid: &Pid| processes::parent(*pid) == Some(Pid::this());
-        match self.context.prover.filter(is_child) {
-            Some(prover) if !std::mem::replace(&mut self.prover_killed, true) => {
-                let _ = kill(prover, Signal::SIGKILL);
-                self.advance();
-            }
-            Some(_) if self.phase != Phase::Over => self.drain(),
-            Some(_) => {}
-            None => {
-                self.context.prover = None;
-                self.advance();
-            }
+    /// Ends helpers that were shut down and have not exited.
+    fn end_helpers(&mut self) {
+        match self.context.helpers.end() {
+            HelperState::Gone | HelperState::Killed => self.advance(),
+            HelperState::Stuck if self.phase != Phase::Over => self.drain(),
+            HelperState::Stuck => {}
         }
+    }
+
+    /// Adds a helper.
+    pub(crate) fn add_helper(&mut self, pid: Pid) {
+        self.context.helpers.add(pid);
+    }
+
+    /// Kills a helper, unless it has ended.
+    pub(crate) fn kill_helper(&self, pid: Pid) {
+        self.context.helpers.kill(pid);
+    }
+
+    /// Tells whether the ranks are being ended, or have ended.
+    pub(crate) fn are_ending(&self) -> bool {
+        self.phase != Phase::Running || self.have_ended()
+    }
+
+    /// Lists the running ranks that are asked for, or all for an empty list, each with its processes: its own first.
+    pub(crate) fn processes_of(&self, wanted: &[Rank]) -> Vec<(Rank, Vec<u32>)> {
+        let is_wanted = |rank: &Rank| wanted.is_empty() || wanted.contains(rank);
+        let found = self.running.iter().filter(|(rank, _)| is_wanted(rank));
+        let number = |pid: Pid| pid.as_raw().cast_unsigned();
+        let found = found.map(|&(rank, pid)| {
+            let below =
+                processes::list_descendants_of(pid).into_iter().filter(|&other| other != pid);
+            let all = std::iter::once(pid).chain(below).take(MAX_STACK_PROCESSES);
+            (rank, all.map(number).collect())
+        });
+        found.collect()
     }
 
     /// Ends every rank and the processes that it started: with SIGTERM, and with SIGKILL after the
@@ -454,7 +459,7 @@ impl Ranks {
         let running = self.running.iter().map(|&(_, pid)| pid);
         self.exiting = running.filter(|&pid| processes::is_exiting(pid)).collect();
         self.sessions.hang_up();
-        self.sent_term = processes::signal_all(TERM, self.context.prover);
+        self.sent_term = processes::signal_all(TERM, self.context.helpers.pids());
         // A `reap` that finds this agent hanging sees by the name that TERM was already sent.
         let _ = prctl::set_name(ENDING);
         self.end_by(Deadline::after(grace, Instant::now()).checked_every(CHECK_INTERVAL));
@@ -475,7 +480,8 @@ impl Ranks {
         self.phase = Phase::Killing { kill_deadline, again: now + KILL_RETRY };
         let has_cgroup = self.context.cgroup.as_ref().map(Cgroup::kill).is_some();
         if !(has_cgroup && is_first) {
-            processes::kill_all(self.context.prover, || self.collect());
+            let helpers = self.context.helpers.pids().to_vec();
+            processes::kill_all(&helpers, || self.collect());
             self.advance();
         }
     }
@@ -492,7 +498,7 @@ impl Ranks {
 
     /// Sends signals to every process of the job.
     pub(crate) fn signal_all(&self, signals: &[Signal]) {
-        processes::signal_all(signals, self.context.prover);
+        processes::signal_all(signals, self.context.helpers.pids());
     }
 
     /// Returns the time at which [`Ranks::on_deadline`] must be called next.
@@ -503,14 +509,15 @@ impl Ranks {
             Phase::Running => self.mpi_checks.last().copied(),
             Phase::Draining | Phase::Over => None,
         };
-        of_phase.into_iter().chain(self.prover_kill_at).chain(self.sessions.deadline()).min()
+        let timers = of_phase.into_iter().chain(self.context.helpers.kill_at());
+        timers.chain(self.sessions.deadline()).min()
     }
 
     /// Performs the actions that are due by now.
     pub(crate) fn on_deadline(&mut self) {
         let now = Instant::now();
-        if self.prover_kill_at.is_some_and(|at| now >= at) {
-            self.end_prover();
+        if self.context.helpers.kill_at().is_some_and(|at| now >= at) {
+            self.end_helpers();
         }
         self.sessions.on_deadline(now);
         match self.phase {
@@ -549,7 +556,7 @@ impl Ranks {
     /// Reports processes that do not disappear after SIGKILL, and no longer waits for them.
     fn give_up(&mut self) {
         if matches!(self.phase, Phase::Killing { .. }) {
-            self.receipt.left = processes::left(self.context.prover);
+            self.receipt.left = processes::left(self.context.helpers.pids());
             let members = self.context.cgroup.as_ref().map(Cgroup::members).unwrap_or_default();
             if self.receipt.left.is_empty() {
                 self.receipt.left = members.into_iter().map(processes::describe).collect();

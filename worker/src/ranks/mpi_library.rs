@@ -66,8 +66,8 @@ pub(crate) fn unserved_interface(library: &str) -> Option<String> {
 
 /// Returns the first process of the job that has loaded an MPI library which needs an interface
 /// that is not served. `is_served` tells whether ranks are offered any interface.
-fn find_unserved(is_served: bool) -> Option<(Pid, UnservedMpi)> {
-    processes::descendants(None).into_iter().find_map(|pid| {
+pub(crate) fn find_unserved(is_served: bool) -> Option<(Pid, UnservedMpi)> {
+    processes::descendants(&[]).into_iter().find_map(|pid| {
         let library = loaded_mpi(pid)?;
         if is_served && interface(&library) != Interface::Other {
             return None;

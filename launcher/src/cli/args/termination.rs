@@ -29,6 +29,28 @@ pub(crate) struct TerminationArgs {
     )]
     pub(crate) timeout: Option<Duration>,
 
+    /// End the job, with exit code 124, if it makes no progress for this time, in seconds
+    ///
+    /// No progress means that no rank prints anything, and that each rank uses no CPU or spins in a wait. The report
+    /// names the ranks that the others wait for and where each is. See `rlaunch help running`.
+    #[arg(
+        long, value_name = "SECONDS", help_heading = "The end",
+        value_parser = values::parse_hang_timeout
+    )]
+    pub(crate) hang_timeout: Option<Duration>,
+
+    /// Only report that the job makes no progress, and let it run on
+    #[arg(long, requires = "hang_timeout", help_heading = "The end")]
+    pub(crate) hang_report: bool,
+
+    /// At --timeout, print the stacks of all ranks before the job is ended
+    #[arg(long, requires = "timeout", help_heading = "The end")]
+    pub(crate) get_stack_traces: bool,
+
+    /// At --timeout, print the state of all ranks before the job is ended
+    #[arg(long, requires = "timeout", help_heading = "The end")]
+    pub(crate) report_state_on_timeout: bool,
+
     /// Restart all ranks, N times at most, when a rank fails or a host is lost
     ///
     /// The next attempt begins once nothing of the last one is left. It has a new MASTER_PORT, and its number

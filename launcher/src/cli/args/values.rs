@@ -22,6 +22,14 @@ pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     duration.ok().filter(|d| d.as_secs() <= 3600).ok_or_else(|| "0 to 3600 seconds".to_owned())
 }
 
+/// Parses the time without progress after which a job hangs, in seconds: 1 to 86400.
+pub(crate) fn parse_hang_timeout(text: &str) -> Result<Duration, String> {
+    const LONGEST: Duration = Duration::from_secs(86_400);
+    let timeout = parse_timeout(text).ok();
+    let timeout = timeout.filter(|time| (Duration::from_secs(1)..=LONGEST).contains(time));
+    timeout.ok_or_else(|| format!("1 to {} seconds", LONGEST.as_secs()))
+}
+
 /// Parses a node timeout in seconds: at least two beats ([`BEAT`]), at most 3600.
 pub(crate) fn parse_node_timeout(text: &str) -> Result<Duration, String> {
     let timeout = parse_seconds(text).ok().filter(|&timeout| timeout >= BEAT * 2);

@@ -98,8 +98,8 @@ pub(super) const OPTIONS: &[ForeignOption] = &[
     option("enable-recovery", Any, SameAs("continue-on-error")),
     option("disable-recovery", Any, Default),
     option("continuous", Any, SameAs("continue-on-error")),
-    option("report-state-on-timeout", Any, Ignored(0)),
-    option("get-stack-traces", Any, Ignored(0)),
+    option("report-state-on-timeout", Any, SameAs("report-state-on-timeout")),
+    option("get-stack-traces", Any, SameAs("get-stack-traces")),
     option("forward-signals", Any, Ignored(1)),
     // mpiexec of MPICH and Intel MPI.
     option("f", One, SameAs("hostfile")),

@@ -13,14 +13,16 @@ mod options;
 
 pub(crate) use options::connect_options;
 
-use crate::cli::args::{CompatArgs, HostArgs, JobArgs, NodeCountError, OutputArgs, RendezvousArgs};
+use crate::cli::args::{
+    CompatArgs, HostArgs, JobArgs, NodeCountError, OutputArgs, RendezvousArgs, TerminationArgs,
+};
 use crate::cli::config::{ConfigError, LoadedConfig};
 use crate::cli::host_selection::{self, HostOptions, HostSelectionError};
 use crate::connect::connector::{ContainerOptionError, RshError};
 use crate::connect::options::ConnectOptions;
 use crate::hosts::{Host, addresses};
 use crate::job::apps::{AppError, AppSpec};
-use crate::job::options::{OutputOptions, RankStdout, Restarts};
+use crate::job::options::{HangOptions, OutputOptions, RankStdout, Restarts, TimeoutReport};
 use crate::job::stdin::{Stdin, StdinError};
 use crate::job::{JobSpec, NoRandom, random};
 use crate::plan::env::forwarded::EnvError;
@@ -97,6 +99,8 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         kill_after: termination.kill_after,
         node_timeout: termination.node_timeout,
         timeout: termination.timeout,
+        timeout_report: timeout_report(&termination),
+        hang: hang_options(&termination),
         continue_on_error: termination.continue_on_error,
         port_range: args.rendezvous.port_range,
         master_port: args.rendezvous.master_port,
@@ -112,6 +116,17 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         is_recorded: !output.no_record && !is_dry,
         rank_stdout: if args.ranks_to_stderr { RankStdout::Stderr } else { RankStdout::Stdout },
     })
+}
+
+fn timeout_report(termination: &TerminationArgs) -> TimeoutReport {
+    let TerminationArgs { report_state_on_timeout: state, get_stack_traces: stacks, .. } =
+        *termination;
+    TimeoutReport { state, stacks }
+}
+
+fn hang_options(termination: &TerminationArgs) -> Option<HangOptions> {
+    let ends_job = !termination.hang_report;
+    termination.hang_timeout.map(|timeout| HangOptions { timeout, ends_job })
 }
 
 fn output_options(output: &OutputArgs) -> OutputOptions {

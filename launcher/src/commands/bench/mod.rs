@@ -25,6 +25,7 @@ use crate::cli::args::{
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
 use crate::commands::plot_file;
+use crate::connect::agent::host_file;
 use crate::connect::agent::store;
 use crate::job::JobSpec;
 use clap::{ArgMatches, Command, FromArgMatches, Parser, ValueEnum};
@@ -419,6 +420,7 @@ pub(super) fn measuring_program(measurement: &MeasurementArgs) -> Result<PathBuf
         .map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
     program.local_path().map_err(|error| {
         Failed::new(Exit::FILES, format!("no place for {program} on this machine: {error}"))
+            .hint(Some(host_file::PLACES))
     })
 }
 

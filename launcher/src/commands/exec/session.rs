@@ -175,11 +175,9 @@ impl Client {
                 self.is_writing = true;
                 self.stdout.write(stream, data);
             }
-            Reply::Session(FromSession::InputTaken) => {
-                if self.input == Input::Sent {
-                    self.input = Input::Reading;
-                    self.stdin.ask();
-                }
+            Reply::Session(FromSession::InputTaken) if self.input == Input::Sent => {
+                self.input = Input::Reading;
+                self.stdin.ask();
             }
             Reply::Session(FromSession::Resized) => self.is_resizing = false,
             Reply::Session(FromSession::Ended(status)) => {

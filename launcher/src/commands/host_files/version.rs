@@ -1,8 +1,9 @@
 //! `rlaunch version`: this build, and the files that it sends to hosts.
 
+use crate::connect::agent::bundle::Bundle;
 use crate::connect::agent::host_file::HostFile;
 use crate::connect::agent::library;
-use crate::connect::agent::store::{self, AgentStore};
+use crate::connect::agent::store::{self, AgentStore, AgentStoreError};
 use clap::Parser;
 use rlaunch_bootstrap::protocol::control::PROTOCOL_VERSION;
 use rlaunch_console::exit::Exit;
@@ -34,6 +35,11 @@ pub(crate) struct VersionArgs {
 pub(in crate::commands) fn run(args: &VersionArgs) -> Result<Exit, Failed> {
     let mut text = format!("rlaunch {}\n", env!("CARGO_PKG_VERSION"));
     if args.verbose {
+        // The searches below report files that cannot be read as missing.
+        Bundle::own().map_err(|error| {
+            let error = AgentStoreError::Bundle(error);
+            Failed::from_error(Exit::FILES, &error).hint(error.hint())
+        })?;
         let arch = std::env::consts::ARCH;
         let _ = writeln!(text, "for {arch}, protocol {PROTOCOL_VERSION}");
         ARCHITECTURES.iter().for_each(|arch| text += &files_for(args, arch));
@@ -48,6 +54,7 @@ fn files_for(args: &VersionArgs, arch: &str) -> String {
     let programs = [
         (store::AGENT, AgentStore::new(args.agent.clone()).for_arch(arch).ok().map(describe)),
         (store::PROVER, store::prover(agent, arch).ok().map(describe)),
+        (store::STACK_READER, store::stack_reader(agent, arch).ok().map(describe)),
         (store::BENCH, store::bench(agent, arch).ok().map(describe)),
         (library::SHARED, library::place_of(agent, arch)),
     ];
@@ -72,6 +79,6 @@ mod tests {
     fn missing_files_are_said_to_be_missing() {
         let args = VersionArgs { verbose: true, agent: Some("/nonexistent".into()) };
         let said = files_for(&args, "x86_64");
-        assert_eq!(said.lines().filter(|line| line.ends_with("none")).count(), 4, "{said}");
+        assert_eq!(said.lines().filter(|line| line.ends_with("none")).count(), 5, "{said}");
     }
 }

@@ -25,12 +25,16 @@ use rlaunch_console::stdout;
 use std::ffi::OsString;
 use std::io;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Script that a rank on each host runs.
 const PROBE: &str = include_str!("probe.sh");
 /// Size of messages between hosts in bytes, and the time for each direction of each pair in milliseconds.
 const SIZE: &str = "1048576";
 const MILLIS: &str = "30";
+/// Time limit of each job, and additional time for each pair of hosts.
+const JOB_TIMEOUT: Duration = Duration::from_secs(60);
+const PAIR_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Try what jobs use: SSH, the tree of agents, shared memory, TCP, RDMA, Python, MPI libraries.
 ///
@@ -88,7 +92,8 @@ impl SelfTest<'_> {
         let usage = |error| Failed::from_error(Exit::USAGE, &error);
         let job = JobArgs::try_parse_from(words).map_err(usage)?;
         let job = self.one_on_each_host(self.args.clone().set(job, None));
-        let ended = records::run_lines(self.lower(job)?, ProbeOutput::default()).await?;
+        let ended =
+            records::run_lines(self.lower(job, JOB_TIMEOUT)?, ProbeOutput::default()).await?;
         match (ended.ended, ended.facts) {
             (Err(failed), _) => Err(failed),
             (Ok(_), facts) => match Arc::into_inner(facts).and_then(OnceLock::into_inner) {
@@ -105,7 +110,7 @@ impl SelfTest<'_> {
         };
         let words = ["lat", "8", "u8", "sum", "20"].map(str::to_owned).to_vec();
         let args = MeasurementArgs { oversubscribe: true, ..self.args.clone() };
-        let records = match self.measure(args, Some(2), words).await {
+        let records = match self.measure(args, Some(2), words, JOB_TIMEOUT).await {
             Ok(records) => records,
             Err(failed) => return PartVerdict::Failed(failed),
         };
@@ -127,7 +132,9 @@ impl SelfTest<'_> {
         let words = ["mesh", SIZE, MILLIS].map(str::to_owned).to_vec();
         let mut args = self.args.clone();
         args.network.transport = transport;
-        let records = match self.measure(args, None, words).await {
+        let hosts = u32::try_from(facts.table.nodes().len()).unwrap_or(u32::MAX);
+        let timeout = JOB_TIMEOUT + PAIR_TIMEOUT.saturating_mul(hosts.saturating_mul(hosts));
+        let records = match self.measure(args, None, words, timeout).await {
             Ok(records) => records,
             Err(failed) => return PartVerdict::Failed(failed),
         };
@@ -155,13 +162,14 @@ impl SelfTest<'_> {
         args: MeasurementArgs,
         ranks: Option<u32>,
         words: Vec<String>,
+        timeout: Duration,
     ) -> Result<Vec<BenchRecord>, Failed> {
         let program = measuring_program(&args)?;
         let job = measuring_job(&program, words);
         let job = job.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
         let job = args.set(job, ranks);
         let job = if ranks.is_none() { self.one_on_each_host(job) } else { job };
-        let ended = records::run(self.lower(job)?, |_, _| Ok(())).await?;
+        let ended = records::run(self.lower(job, timeout)?, |_, _| Ok(())).await?;
         ended.ended.map(|_| ended.reader.records)
     }
 
@@ -170,7 +178,8 @@ impl SelfTest<'_> {
         job
     }
 
-    fn lower(&self, job: JobArgs) -> Result<JobSpec, Failed> {
+    fn lower(&self, mut job: JobArgs, timeout: Duration) -> Result<JobSpec, Failed> {
+        job.termination.timeout = Some(timeout);
         let typed = std::env::args_os().collect();
         lower::job_or_fail(JobArgs { typed, ..job }, &self.line.config)
     }

@@ -161,7 +161,8 @@ fn find(agent_option: Option<&Path>, arch: &str, is_local: bool) -> Option<RankL
     let searched = store::library_directories(agent_option, arch);
     let found = searched.iter().find_map(|directory| {
         let files = files_in(directory, arch);
-        (!files.is_empty()).then_some((directory, files))
+        let is_trusted = |file| agent_option.is_some() || store::is_trusted(&directory.join(file));
+        (!files.is_empty() && files.iter().all(is_trusted)).then_some((directory, files))
     });
     let Some((directory, files)) = found else {
         // The files that rlaunch carries belong to its own agent.

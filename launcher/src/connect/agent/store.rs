@@ -3,9 +3,12 @@
 
 use super::bundle::{Bundle, DIRECTORY};
 use super::host_file::HostFile;
+use nix::unistd::Uid;
+use rlaunch_console::messages;
 use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Name of the agent's executable on this machine and on hosts.
 pub(crate) const AGENT: &str = "rlaunch-worker";
@@ -13,8 +16,10 @@ pub(crate) const AGENT: &str = "rlaunch-worker";
 pub(crate) const PROVER: &str = "rlaunch-prover";
 /// Name of the program that `rlaunch bench` runs, which is in the directory of the agent's executable.
 pub(crate) const BENCH: &str = "rlaunch-bench";
+/// Name of the program that reads stacks, which is in the directory of the agent's executable.
+pub(crate) const STACK_READER: &str = "rlaunch-stack";
 /// Programs that are sent to hosts.
-pub(super) const PROGRAMS: [&str; 3] = [AGENT, PROVER, BENCH];
+pub(super) const PROGRAMS: [&str; 4] = [AGENT, PROVER, BENCH, STACK_READER];
 
 /// Reason why there is no executable to send to a host.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +28,8 @@ pub(crate) enum AgentStoreError {
     Missing { arch: String, searched: Vec<PathBuf> },
     #[error("no {PROVER} for {arch} at {}", list(searched))]
     NoProver { arch: String, searched: Vec<PathBuf> },
+    #[error("no {STACK_READER} for {arch} at {}", list(searched))]
+    NoStackReader { arch: String, searched: Vec<PathBuf> },
     #[error("no {BENCH} for {arch} at {}", list(searched))]
     NoBench { arch: String, searched: Vec<PathBuf> },
     #[error("cannot read the agent {}", path.display())]
@@ -55,6 +62,9 @@ impl AgentStoreError {
                 "build it with `cargo prover` and put it beside the agent, or give --mesh off"
                     .to_owned(),
             ),
+            AgentStoreError::NoStackReader { .. } => {
+                Some("build it with `cargo stack` and put it beside the agent".to_owned())
+            }
             AgentStoreError::NoBench { .. } => Some(
                 "build it with `cargo build --release -p rlaunch-bench` and put it beside the agent"
                     .to_owned(),
@@ -126,7 +136,7 @@ impl AgentStore {
         }
         let searched = candidates(arch);
         for path in searched.iter().filter(|path| path.is_file()) {
-            if architecture_of(path)?.is_ok_and(|found| found == arch) {
+            if is_trusted(path) && architecture_of(path)?.is_ok_and(|found| found == arch) {
                 return on_disk(path);
             }
         }
@@ -148,6 +158,15 @@ pub(crate) fn prover(agent_option: Option<&Path>, arch: &str) -> Result<HostFile
     found.map_err(|searched| AgentStoreError::NoProver { arch: arch.to_owned(), searched })
 }
 
+/// Finds the program that reads stacks, for an architecture.
+pub(crate) fn stack_reader(
+    agent_option: Option<&Path>,
+    arch: &str,
+) -> Result<HostFile, AgentStoreError> {
+    let found = beside_agent(agent_option, arch, STACK_READER)?;
+    found.map_err(|searched| AgentStoreError::NoStackReader { arch: arch.to_owned(), searched })
+}
+
 /// Finds the program that `rlaunch bench` runs, for an architecture.
 pub(crate) fn bench(agent_option: Option<&Path>, arch: &str) -> Result<HostFile, AgentStoreError> {
     let found = beside_agent(agent_option, arch, BENCH)?;
@@ -164,7 +183,8 @@ fn beside_agent(
     let agents = agent_option.map_or_else(|| candidates(arch), |path| vec![path.to_owned()]);
     let searched: Vec<PathBuf> = agents.iter().map(|agent| agent.with_file_name(name)).collect();
     for path in searched.iter().filter(|path| path.is_file()) {
-        if architecture_of(path)?.is_ok_and(|found| found == arch) {
+        let may_use = agent_option.is_some() || is_trusted(path);
+        if may_use && architecture_of(path)?.is_ok_and(|found| found == arch) {
             return on_disk(path).map(Ok);
         }
     }
@@ -188,6 +208,21 @@ fn candidates(arch: &str) -> Vec<PathBuf> {
     let mut paths = vec![beside.join(AGENT), in_lib(beside)];
     paths.extend(beside.parent().map(in_lib));
     paths
+}
+
+/// Tells whether a file that was found near rlaunch may be used: it belongs to this account, to root or to the owner of
+/// rlaunch. Where all accounts may create files, as in `/tmp`, another one may have put it there.
+pub(super) fn is_trusted(path: &Path) -> bool {
+    static OWNER: OnceLock<Option<u32>> = OnceLock::new();
+    let owner = || std::fs::metadata("/proc/self/exe").map(|found| found.uid()).ok();
+    let owner = *OWNER.get_or_init(owner);
+    let Ok(found) = std::fs::metadata(path) else { return false };
+    let is_trusted = [Some(0), Some(Uid::effective().as_raw()), owner].contains(&Some(found.uid()));
+    if !is_trusted {
+        let (path, uid) = (path.display(), found.uid());
+        messages::warn(&format!("{path} is not used, since it belongs to user {uid}"));
+    }
+    is_trusted
 }
 
 fn on_disk(path: &Path) -> Result<HostFile, AgentStoreError> {
@@ -257,5 +292,17 @@ mod tests {
         let expected = format!("`cargo agent{elsewhere}");
         assert!(hint("aarch64").contains(&expected), "{}", hint("aarch64"));
         assert!(hint("aarch64").contains("lib/rlaunch/aarch64-unknown-linux-gnu/rlaunch-worker"));
+    }
+
+    /// Only root can make files of other accounts.
+    #[test]
+    fn a_file_of_another_account_is_not_used() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(is_trusted(file.path()));
+        assert!(!is_trusted(Path::new("/nonexistent")));
+        if Uid::effective().is_root() {
+            std::os::unix::fs::chown(file.path(), Some(12345), None).unwrap();
+            assert!(!is_trusted(file.path()));
+        }
     }
 }

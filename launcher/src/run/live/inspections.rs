@@ -21,6 +21,9 @@ const MAX_PENDING: usize = 32;
 pub(crate) enum Asker {
     /// Client of the job's socket.
     Connection(ConnectionId),
+    HangWatch,
+    /// End of `--timeout`, with a report.
+    Timeout,
 }
 
 /// Questions that wait for answers.
@@ -28,13 +31,13 @@ pub(crate) enum Asker {
 pub(crate) struct Inspections {
     next: u32,
     pending: BTreeMap<u32, Pending>,
-    answers: Vec<(Asker, Answer)>,
+    answers: Vec<(Asker, InspectionAnswer)>,
 }
 
-/// Answer to a question, or the end of the answers.
+/// InspectionAnswer to a question, or the end of the answers.
 #[derive(Debug, PartialEq)]
-pub(crate) enum Answer {
-    /// Answer of one node.
+pub(crate) enum InspectionAnswer {
+    /// InspectionAnswer of one node.
     Node(NodeId, InspectionResult),
     /// No more answers will come; these nodes have not answered.
     Complete(Vec<NodeId>),
@@ -60,7 +63,7 @@ impl Inspections {
     ) -> Vec<(NodeId, ToAgent)> {
         if self.pending.len() >= MAX_PENDING {
             let reason = "too many questions about this job wait for answers";
-            self.answers.push((asker, Answer::Refused(reason)));
+            self.answers.push((asker, InspectionAnswer::Refused(reason)));
             return Vec::new();
         }
         let id = self.next;
@@ -77,7 +80,7 @@ impl Inspections {
     pub(crate) fn on_answer(&mut self, node: NodeId, id: u32, result: InspectionResult) {
         let Some(pending) = self.pending.get_mut(&id) else { return };
         if pending.waiting.remove(&node) {
-            self.answers.push((pending.asker, Answer::Node(node, result)));
+            self.answers.push((pending.asker, InspectionAnswer::Node(node, result)));
             self.conclude(id);
         }
     }
@@ -106,7 +109,7 @@ impl Inspections {
             self.pending.iter().filter(|(_, p)| is_late(p)).map(|(id, _)| *id).collect();
         for pending in late.into_iter().filter_map(|id| self.pending.remove(&id)) {
             let missing = pending.waiting.into_iter().collect();
-            self.answers.push((pending.asker, Answer::Complete(missing)));
+            self.answers.push((pending.asker, InspectionAnswer::Complete(missing)));
         }
     }
 
@@ -116,27 +119,27 @@ impl Inspections {
     }
 
     /// Takes the answers that have come.
-    pub(crate) fn take_answers(&mut self) -> Vec<(Asker, Answer)> {
+    pub(crate) fn take_answers(&mut self) -> Vec<(Asker, InspectionAnswer)> {
         std::mem::take(&mut self.answers)
     }
 
     fn conclude(&mut self, id: u32) {
         let is_complete = self.pending.get(&id).is_some_and(|pending| pending.waiting.is_empty());
         if is_complete && let Some(pending) = self.pending.remove(&id) {
-            self.answers.push((pending.asker, Answer::Complete(Vec::new())));
+            self.answers.push((pending.asker, InspectionAnswer::Complete(Vec::new())));
         }
     }
 }
 
-impl Answer {
+impl InspectionAnswer {
     /// Converts the answer for a client. `host` names the host of a node.
     pub(crate) fn into_reply(self, host: impl Fn(NodeId) -> String) -> Reply {
         match self {
-            Answer::Node(node, result) => Reply::Node { host: host(node), result },
-            Answer::Complete(missing) => {
+            InspectionAnswer::Node(node, result) => Reply::Node { host: host(node), result },
+            InspectionAnswer::Complete(missing) => {
                 Reply::Complete { missing: missing.into_iter().map(host).collect() }
             }
-            Answer::Refused(reason) => Reply::Refused(reason.to_owned()),
+            InspectionAnswer::Refused(reason) => Reply::Refused(reason.to_owned()),
         }
     }
 }
@@ -168,10 +171,10 @@ mod tests {
         inspections.on_answer(NodeId(1), id, usage());
         inspections.on_answer(NodeId(1), id, usage());
         inspections.on_answer(NodeId(0), id + 1, usage());
-        assert_eq!(inspections.take_answers(), [(A, Answer::Node(NodeId(1), usage()))]);
+        assert_eq!(inspections.take_answers(), [(A, InspectionAnswer::Node(NodeId(1), usage()))]);
         inspections.on_answer(NodeId(0), id, usage());
         let answers = inspections.take_answers();
-        assert_eq!(answers[1], (A, Answer::Complete(Vec::new())));
+        assert_eq!(answers[1], (A, InspectionAnswer::Complete(Vec::new())));
         assert_eq!(inspections.deadline(), None);
     }
 
@@ -184,14 +187,14 @@ mod tests {
         inspections.take_answers();
         let due = inspections.deadline().unwrap();
         inspections.on_time(due);
-        assert_eq!(inspections.take_answers(), [(A, Answer::Complete(vec![NodeId(1)]))]);
+        assert_eq!(inspections.take_answers(), [(A, InspectionAnswer::Complete(vec![NodeId(1)]))]);
     }
 
     #[test]
     fn a_job_without_nodes_answers_at_once() {
         let (mut inspections, now) = (Inspections::default(), Instant::now());
         assert!(inspections.ask(now, A, &Inspection::Usage, std::iter::empty()).is_empty());
-        assert_eq!(inspections.take_answers(), [(A, Answer::Complete(Vec::new()))]);
+        assert_eq!(inspections.take_answers(), [(A, InspectionAnswer::Complete(Vec::new()))]);
     }
 
     #[test]
@@ -201,7 +204,7 @@ mod tests {
             ask(&mut inspections, now, A, 1);
         }
         assert!(inspections.ask(now, B, &Inspection::Usage, (0..1).map(NodeId)).is_empty());
-        assert!(matches!(inspections.take_answers()[..], [(B, Answer::Refused(_))]));
+        assert!(matches!(inspections.take_answers()[..], [(B, InspectionAnswer::Refused(_))]));
         inspections.on_asker_gone(A);
         ask(&mut inspections, now, B, 1);
     }

@@ -5,6 +5,7 @@
 //! [`Reply::Refused`]. A connection that has begun a session carries the messages of that session, in both
 //! directions, until it is over ([`rlaunch_bootstrap::protocol::session`]).
 
+use crate::run::record::HostRanks;
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_bootstrap::protocol::session::{FromSession, ToSession};
 use serde::{Deserialize, Serialize};
@@ -84,15 +85,6 @@ pub(crate) struct JobStatus {
     pub(crate) ranks_ended: u32,
     /// Last output of a rank; `None` if no rank has printed anything.
     pub(crate) last_output: Option<LastOutput>,
-}
-
-/// Ranks of a host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct HostRanks {
-    /// Host as the user named it.
-    pub(crate) host: String,
-    /// Ranks on the host.
-    pub(crate) ranks: Vec<u32>,
 }
 
 /// Last output of the job.

@@ -1,4 +1,4 @@
-//! What a running job tells other rlaunch processes of its user, over a private socket.
+//! Private socket at which a running job answers other rlaunch processes of its user.
 //!
 //! ```text
 //! rlaunch jobs, stack, …          the launcher of the job                    agents
@@ -24,7 +24,7 @@ mod sessions;
 mod socket;
 mod status;
 
-pub(crate) use inspections::{Asker, Inspections};
+pub(crate) use inspections::{Asker, InspectionAnswer, Inspections};
 pub(crate) use sessions::{SessionStep, Sessions};
-pub(crate) use socket::{ConnectionId, JobSocket, Queries, Query, QueryKind};
+pub(crate) use socket::{ConnectionId, JobQuery, JobSocket, Queries, QueryKind};
 pub(crate) use status::LiveStatus;

@@ -1,7 +1,7 @@
 //! The launcher's end of a job's socket.
 //!
 //! A task accepts connections and answers what needs no agent; everything else goes to the supervisor as a
-//! [`Query`], whose replies come back by [`JobSocket::reply`].
+//! [`JobQuery`], whose replies come back by [`JobSocket::reply`].
 
 use super::directory::{SocketDirectory, SocketName};
 use super::messages::{Greeting, Reply, Request, SOCKET_VERSION};
@@ -34,7 +34,7 @@ pub(crate) struct ConnectionId(pub(crate) u64);
 
 /// Request that the supervisor answers.
 #[derive(Debug)]
-pub(crate) struct Query {
+pub(crate) struct JobQuery {
     pub(crate) connection: ConnectionId,
     pub(crate) kind: QueryKind,
 }
@@ -48,11 +48,11 @@ pub(crate) enum QueryKind {
 }
 
 /// Receiver of queries.
-pub(crate) struct Queries(Option<mpsc::Receiver<Query>>);
+pub(crate) struct Queries(Option<mpsc::Receiver<JobQuery>>);
 
 impl Queries {
     /// Waits for the next query; for ever if the job has no socket. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Query {
+    pub(crate) async fn next(&mut self) -> JobQuery {
         if let Some(receiver) = &mut self.0
             && let Some(query) = receiver.recv().await
         {
@@ -67,17 +67,17 @@ pub(crate) struct JobSocket {
     directory: Arc<SocketDirectory>,
     name: SocketName,
     listening: JoinHandle<()>,
-    shared: Arc<Shared>,
+    shared: Arc<SocketState>,
     /// `None` once the supervisor has taken it.
-    queries: Mutex<Option<mpsc::Receiver<Query>>>,
+    queries: Mutex<Option<mpsc::Receiver<JobQuery>>>,
 }
 
 /// State that the tasks of all connections share.
-struct Shared {
+struct SocketState {
     job: String,
     program: Vec<String>,
     status: LiveStatus,
-    queries: mpsc::Sender<Query>,
+    queries: mpsc::Sender<JobQuery>,
     connections: Mutex<Connections>,
 }
 
@@ -103,7 +103,7 @@ impl JobSocket {
         let listener = UnixListener::bind(directory.address(&name))?;
         directory.make_private(&name)?;
         let (sender, receiver) = mpsc::channel(MAX_CONNECTIONS);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SocketState {
             job: job.id.to_string(),
             program: without_secrets(&job.program_words()),
             status,
@@ -144,13 +144,13 @@ impl Drop for JobSocket {
     }
 }
 
-impl Shared {
+impl SocketState {
     fn connections(&self) -> MutexGuard<'_, Connections> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-async fn accept(listener: UnixListener, shared: Arc<Shared>) {
+async fn accept(listener: UnixListener, shared: Arc<SocketState>) {
     let mut serving = tokio::task::JoinSet::new();
     loop {
         tokio::select! {
@@ -174,7 +174,7 @@ fn is_own(stream: &UnixStream) -> bool {
     uid.is_ok_and(|uid| uid == Uid::effective() || uid.is_root())
 }
 
-async fn serve(stream: UnixStream, shared: Arc<Shared>) {
+async fn serve(stream: UnixStream, shared: Arc<SocketState>) {
     let (sender, replies) = mpsc::unbounded_channel();
     let connection = {
         let mut connections = shared.connections();
@@ -189,7 +189,7 @@ async fn serve(stream: UnixStream, shared: Arc<Shared>) {
         () = write_replies(writer, replies) => {}
     }
     shared.connections().open.remove(&connection);
-    let _ = shared.queries.send(Query { connection, kind: QueryKind::Closed }).await;
+    let _ = shared.queries.send(JobQuery { connection, kind: QueryKind::Closed }).await;
 }
 
 /// Reads requests until the client closes the connection or breaks the protocol.
@@ -197,7 +197,7 @@ async fn read_requests(
     mut reader: OwnedReadHalf,
     connection: ConnectionId,
     replies: &mpsc::UnboundedSender<Reply>,
-    shared: &Shared,
+    shared: &SocketState,
 ) {
     let mut frames = FrameReader::default();
     let mut buffer = Vec::with_capacity(4 << 10);
@@ -229,7 +229,7 @@ async fn handle(
     request: Request,
     connection: ConnectionId,
     replies: &mpsc::UnboundedSender<Reply>,
-    shared: &Shared,
+    shared: &SocketState,
 ) {
     let status = || shared.status.report(shared.job.clone(), shared.program.clone());
     let kind = match request {
@@ -243,7 +243,7 @@ async fn handle(
     };
     if shared.connections().supervised {
         // An error means that the job has ended, which closes the connection.
-        let _ = shared.queries.send(Query { connection, kind }).await;
+        let _ = shared.queries.send(JobQuery { connection, kind }).await;
     } else {
         let why = format!("its ranks have not started, it is {}", status().phase.word());
         let _ = replies.send(Reply::Refused(why));

@@ -1,27 +1,31 @@
 //! State of a running job, collected from its events.
 
-use super::messages::{HostRanks, JobPhase, JobStatus, LastOutput};
+use super::messages::{JobPhase, JobStatus, LastOutput};
 use crate::plan::map::RankMap;
 use crate::run::events::Event;
+use crate::run::record::HostRanks;
 use rlaunch_bootstrap::id::Rank;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Instant, SystemTime};
 
 /// State of a running job, shared by the tasks that change it and those that report it. Clones share the state.
-#[derive(Clone)]
-pub(crate) struct LiveStatus(Arc<Shared>);
+#[derive(Clone, Debug)]
+pub(crate) struct LiveStatus(Arc<StatusState>);
 
-struct Shared {
+#[derive(Debug)]
+struct StatusState {
     started: SystemTime,
     clock: Instant,
     changing: Mutex<Changing>,
     /// Last output: milliseconds since `clock` in the upper 40 bits, and above 0; the rank in the lower 24.
     /// 0 if nothing was printed. One word, since output must not wait for a lock.
     last_output: AtomicU64,
+    /// Number of outputs, each a chunk of one rank.
+    outputs: AtomicU64,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Changing {
     phase: JobPhase,
     hosts: Vec<HostRanks>,
@@ -35,11 +39,12 @@ const RANK_BITS: u32 = 24;
 impl LiveStatus {
     /// Makes the state of a job that starts now.
     pub(crate) fn new() -> LiveStatus {
-        LiveStatus(Arc::new(Shared {
+        LiveStatus(Arc::new(StatusState {
             started: SystemTime::now(),
             clock: Instant::now(),
             changing: Mutex::default(),
             last_output: AtomicU64::new(0),
+            outputs: AtomicU64::new(0),
         }))
     }
 
@@ -81,11 +86,12 @@ impl LiveStatus {
         let millis = u64::try_from(self.0.clock.elapsed().as_millis()).unwrap_or(u64::MAX);
         let packed = (millis.max(1) << RANK_BITS) | u64::from(rank.0 & ((1 << RANK_BITS) - 1));
         self.0.last_output.store(packed, Ordering::Relaxed);
+        self.0.outputs.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Returns the state now. `job` is the job's id, `program` the words of its programs.
     pub(crate) fn report(&self, job: String, program: Vec<String>) -> JobStatus {
-        let Shared { started, clock, .. } = &*self.0;
+        let StatusState { started, clock, .. } = &*self.0;
         let since_1970 = started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let changing = self.changing();
         let ranks = changing.hosts.iter().map(|host| host.ranks.len()).sum::<usize>();
@@ -102,6 +108,11 @@ impl LiveStatus {
             ranks_ended: changing.ranks_ended,
             last_output: self.last_output(),
         }
+    }
+
+    /// Returns how often ranks have printed something.
+    pub(crate) fn outputs(&self) -> u64 {
+        self.0.outputs.load(Ordering::Relaxed)
     }
 
     /// Returns the last output; `None` if nothing was printed.

@@ -6,23 +6,24 @@
 //! runs.
 
 mod links;
-mod prover_upload;
 
 pub(crate) use links::{LinkChange, LinkMonitor};
-pub(crate) use prover_upload::ProverUpload;
 
 use crate::plan::mesh::outcome::{PathReports, ProofOutcome};
 use crate::plan::mesh::paths::{self, Proof};
-use crate::plan::mesh::{Mesh, MeshOptions, ProofResult, measured, round};
+use crate::plan::mesh::{Mesh, MeshOptions, Mode, ProofResult, measured, round};
 use crate::plan::selection::Plan;
+use crate::run::helper_upload::HelperUpload;
 use crate::run::nodes::Nodes;
 use crate::run::rendezvous::{JoinState, RankPlan};
 use rlaunch_bootstrap::protocol::control::ToAgent;
+use rlaunch_bootstrap::protocol::helper::Helper;
 use rlaunch_bootstrap::protocol::mesh::{PathProof, QpSettings, RoundTimeouts};
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_console::deadline::Deadline;
 use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
+use rlaunch_console::messages::{self, Failed};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Minimum time that must be left for another round.
@@ -32,6 +33,30 @@ const MIN_ROUND: Duration = Duration::from_millis(70);
 const SLACK: Duration = Duration::from_secs(2);
 /// Time for which a path is measured, in milliseconds.
 const MEASURE_MS: u32 = 1000;
+
+/// Sends the digest of the prover to every node that has a usable RDMA port. `given` is the path from `--agent`. If the
+/// prover is missing for some node, returns an error with `--mesh full`, and otherwise prints a warning and returns
+/// `None`.
+pub(crate) fn offer_prover(
+    nodes: &Nodes,
+    given: Option<&Path>,
+    plan: &Plan,
+    options: &MeshOptions,
+) -> Result<Option<HelperUpload>, Failed> {
+    let mut upload = HelperUpload::new(Helper::Prover);
+    let with_ports = nodes.reached.iter().zip(&plan.ports).filter(|(_, ports)| !ports.is_empty());
+    for (node, _) in with_ports {
+        if let Err(failed) = upload.offer(node, given) {
+            if options.mode == Mode::Full {
+                return Err(failed);
+            }
+            messages::warn(&format!("the mesh is not proved: {}", failed.message));
+            failed.hints.iter().for_each(|hint| messages::hint(hint));
+            return Ok(None);
+        }
+    }
+    Ok(Some(upload))
+}
 
 /// Proves the paths between the ports of `plan`, and removes pairs of ports that fail from `plan`.
 /// `rank_plan` computes the configuration of ranks from a plan; the configuration for the final plan is

@@ -7,6 +7,7 @@
 use super::{NodeEvents, Nodes, PendingStdio, ReachedNode};
 use crate::connect::agent::deploy::{DeployError, Deployment};
 use crate::connect::agent::hello;
+use crate::connect::agent::host_file;
 use crate::connect::agent::library::RankLibraries;
 use crate::connect::agent::store::AgentStore;
 use crate::connect::callback::Callbacks;
@@ -104,6 +105,8 @@ enum NodeError {
     Connect(#[from] ConnectError),
     #[error(transparent)]
     Deploy(#[from] DeployError),
+    #[error("cannot keep a copy of the agent on this machine")]
+    NoPlace(#[source] std::io::Error),
     #[error("cannot start the agent on this machine")]
     Local(#[source] std::io::Error),
 }
@@ -113,7 +116,7 @@ impl NodeError {
         match self {
             NodeError::Connect(_) | NodeError::Deploy(DeployError::Connect(_)) => Exit::HOST,
             NodeError::Deploy(DeployError::NoCallback { .. }) => Exit::RENDEZVOUS,
-            NodeError::Deploy(_) | NodeError::Local(_) => Exit::AGENT,
+            NodeError::Deploy(_) | NodeError::NoPlace(_) | NodeError::Local(_) => Exit::AGENT,
         }
     }
 
@@ -121,7 +124,7 @@ impl NodeError {
         match self {
             NodeError::Connect(error) => Some(error.finding()),
             NodeError::Deploy(error) => Some(error.finding()),
-            NodeError::Local(_) => None,
+            NodeError::NoPlace(_) | NodeError::Local(_) => None,
         }
     }
 
@@ -131,6 +134,7 @@ impl NodeError {
         open_files::hint(&messages::error_chain(self)).or_else(|| match self {
             NodeError::Connect(error) => error.hint(host),
             NodeError::Deploy(error) => error.hint(host),
+            NodeError::NoPlace(_) => Some(host_file::PLACES.to_owned()),
             NodeError::Local(_) => None,
         })
     }
@@ -181,7 +185,7 @@ impl AgentStarter {
     async fn start(&self, host: &Host, slot: SessionSlot) -> Result<StartedNode, NodeError> {
         let (started_agent, connection) = match &self.connector {
             None => {
-                let path = self.deployment.native().local_path().map_err(NodeError::Local)?;
+                let path = self.deployment.native().local_path().map_err(NodeError::NoPlace)?;
                 let channel = AgentChannel::local(&path, self.no_env).map_err(NodeError::Local)?;
                 (hello::local_hello(channel, path.display().to_string()).await?, None)
             }

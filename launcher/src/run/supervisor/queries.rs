@@ -1,13 +1,28 @@
-//! Questions of other rlaunch processes about the job, and their sessions beside ranks.
+//! Questions to the agents about their ranks: those of other rlaunch processes, of the hang watch, and at the end of
+//! `--timeout`. Sessions of other rlaunch processes beside ranks.
 
-use super::{Action, Supervisor};
-use crate::run::live::{Asker, Query, QueryKind, SessionStep};
+use super::{Action, SupervisedNode, Supervisor, job_ending};
+use crate::run::events::Event;
+use crate::run::hang::{self, Hung, PeerNode, Question};
+use crate::run::live::{Asker, InspectionAnswer, JobQuery, QueryKind, SessionStep};
+use crate::run::outcome::Reason;
 use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_bootstrap::protocol::session::ToSession;
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::Failed;
 use std::time::Instant;
 
+/// State of the ranks at `--timeout`, while it is collected.
+#[derive(Debug, Default)]
+pub(super) struct LastState {
+    results: Vec<InspectionResult>,
+    /// Questions that are still to be asked.
+    questions: Vec<Inspection>,
+}
+
 impl Supervisor<'_> {
-    pub(super) fn on_query(&mut self, now: Instant, Query { connection, kind }: Query) {
+    pub(super) fn on_query(&mut self, now: Instant, JobQuery { connection, kind }: JobQuery) {
         let asker = Asker::Connection(connection);
         match kind {
             QueryKind::Closed => {
@@ -24,14 +39,7 @@ impl Supervisor<'_> {
                 self.sessions.on_client(connection, what);
                 self.send_for_sessions();
             }
-            QueryKind::Inspect(what) => {
-                let running = self.ends.iter().enumerate().filter(|(_, end)| end.is_none());
-                let running = running.filter_map(|(node, _)| u32::try_from(node).ok().map(NodeId));
-                let messages = self.inspections.ask(now, asker, &what, running);
-                let send = |(node, message)| Action::Send(node, message);
-                self.actions.extend(messages.into_iter().map(send));
-                self.send_answers();
-            }
+            QueryKind::Inspect(what) => self.ask(now, asker, &what),
         }
     }
 
@@ -62,12 +70,156 @@ impl Supervisor<'_> {
         self.actions.extend(self.sessions.take_steps().into_iter().map(action));
     }
 
-    /// Sends the answers of agents to those that have asked.
-    pub(super) fn send_answers(&mut self) {
-        for (asker, answer) in self.inspections.take_answers() {
-            let Asker::Connection(connection) = asker;
-            let reply = answer.into_reply(|node| self.host(node));
-            self.actions.push_back(Action::Reply(connection, reply));
+    /// Asks all nodes whose ranks have not ended.
+    fn ask(&mut self, now: Instant, asker: Asker, what: &Inspection) {
+        let is_about_stacks = matches!(what, Inspection::Stacks { .. });
+        if is_about_stacks && !std::mem::replace(&mut self.has_offered_reader, true) {
+            self.actions.push_back(Action::OfferStackReader);
         }
+        let running = self.ends.iter().enumerate().filter(|(_, end)| end.is_none());
+        let running = running.filter_map(|(node, _)| u32::try_from(node).ok().map(NodeId));
+        let messages = self.inspections.ask(now, asker, what, running);
+        let send = |(node, message)| Action::Send(node, message);
+        self.actions.extend(messages.into_iter().map(send));
+        self.send_answers(now);
+    }
+
+    /// Takes an answer of an agent.
+    pub(super) fn on_inspected(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        id: u32,
+        mut result: InspectionResult,
+    ) {
+        if let InspectionResult::Stacks(stacks) = &mut result {
+            // Agents answer for their own ranks only.
+            let own = self.nodes.get(node.index()).map(|node| &node.ranks);
+            stacks.retain(|stacks| own.is_some_and(|own| own.contains(&stacks.rank)));
+            let nodes = self.nodes.iter();
+            let peers = nodes.map(|SupervisedNode { host, ranks, addresses, .. }| PeerNode {
+                host,
+                ranks,
+                addresses,
+            });
+            let peers: Vec<PeerNode<'_>> = peers.collect();
+            hang::name_peers(stacks, node, &peers);
+        }
+        self.inspections.on_answer(node, id, result);
+        self.send_answers(now);
+    }
+
+    /// Passes the answers of agents on to those that have asked.
+    pub(super) fn send_answers(&mut self, now: Instant) {
+        for (asker, answer) in self.inspections.take_answers() {
+            match asker {
+                Asker::Connection(connection) => {
+                    let reply = answer.into_reply(|node| self.host(node));
+                    self.actions.push_back(Action::Reply(connection, reply));
+                }
+                Asker::HangWatch => self.on_hang_answer(now, answer),
+                Asker::Timeout => self.on_last_state(now, answer),
+            }
+        }
+    }
+
+    /// Lets the hang watch ask its next question, if that is due.
+    pub(super) fn watch_for_hang(&mut self, now: Instant) {
+        let question = self.hang.as_mut().and_then(|watch| watch.on_time(now));
+        if let Some(Question(what)) = question {
+            self.ask(now, Asker::HangWatch, &what);
+        }
+    }
+
+    fn on_hang_answer(&mut self, now: Instant, answer: InspectionAnswer) {
+        let Some(watch) = &mut self.hang else { return };
+        match answer {
+            InspectionAnswer::Node(_, result) => watch.on_answer(result),
+            InspectionAnswer::Complete(_) | InspectionAnswer::Refused(_) => {
+                if let Some(hung) = watch.on_complete(now).filter(|_| !self.is_ending()) {
+                    self.on_hang(now, &hung);
+                }
+            }
+        }
+    }
+
+    /// Reports a job that makes no progress, and ends it if the user wants that.
+    fn on_hang(&mut self, now: Instant, hung: &Hung) {
+        let (sentence, mut lines) = hang::describe(&hung.stacks, |rank| self.host_of(rank));
+        lines.retain(|line| !sentence.contains(line));
+        let seconds = hung.quiet_for.as_secs();
+        let message = format!("no progress for {seconds} s: {sentence}");
+        self.emit(Event::Hang { seconds, text: message.clone(), groups: lines.clone() });
+        if hung.ends_job {
+            let failed = Failed::new(Exit::TIMEOUT, message.clone());
+            let failed = Failed { details: lines, may_restart: true, ..failed };
+            self.end(now, Reason::Hang(failed), job_ending(message));
+        } else {
+            self.warn(std::iter::once(message).chain(lines).collect::<Vec<_>>().join("\n  "));
+        }
+    }
+
+    /// Handles `--timeout`: ends the job, after the state of its ranks was collected if the user wants that.
+    pub(super) fn on_job_timeout(&mut self, now: Instant) {
+        self.timeout = None;
+        let report = self.job.timeout_report;
+        let stacks = Inspection::Stacks { ranks: Vec::new(), native: true };
+        let wanted = [(report.stacks, stacks), (report.state, Inspection::Usage)];
+        let questions = wanted.into_iter().filter(|(is_wanted, _)| *is_wanted);
+        let questions = questions.map(|(_, question)| question).collect();
+        self.last_state = Some(LastState { results: Vec::new(), questions });
+        self.ask_last_state(now);
+    }
+
+    fn ask_last_state(&mut self, now: Instant) {
+        let next = self.last_state.as_mut().and_then(|state| state.questions.pop());
+        match next {
+            Some(what) => self.ask(now, Asker::Timeout, &what),
+            None if self.is_ending() => {}
+            None => {
+                let after = self.job.timeout.unwrap_or_default();
+                let details = self.last_state.take().map(|state| self.describe(&state));
+                let why = format!("not done within {} s", after.as_secs_f64());
+                let reason = Reason::Timeout(after, details.unwrap_or_default());
+                self.end(now, reason, job_ending(why));
+            }
+        }
+    }
+
+    fn on_last_state(&mut self, now: Instant, answer: InspectionAnswer) {
+        match answer {
+            InspectionAnswer::Node(_, result) => {
+                self.last_state.iter_mut().for_each(|state| state.results.push(result.clone()));
+            }
+            InspectionAnswer::Complete(_) | InspectionAnswer::Refused(_) => {
+                self.ask_last_state(now);
+            }
+        }
+    }
+
+    /// Describes the last state of the ranks, one line for each group of ranks or each rank.
+    fn describe(&self, state: &LastState) -> Vec<String> {
+        let (mut usage, mut stacks, mut failed) = (Vec::new(), Vec::new(), Vec::new());
+        for result in &state.results {
+            match result {
+                InspectionResult::Usage(ranks) => usage.extend(ranks.clone()),
+                InspectionResult::Stacks(ranks) => stacks.extend(ranks.clone()),
+                InspectionResult::Failed(cause) => failed.push(cause.clone()),
+            }
+        }
+        usage.sort_by_key(|rank| rank.rank);
+        let states = usage.iter().map(|rank| hang::describe_state(rank, &self.host_of(rank.rank)));
+        let mut lines: Vec<String> = states.collect();
+        if !stacks.is_empty() {
+            lines.extend(hang::describe(&stacks, |rank| self.host_of(rank)).1);
+        }
+        lines.extend(failed);
+        lines
+    }
+
+    /// Returns the name of the host of a rank.
+    fn host_of(&self, rank: Rank) -> String {
+        let node = self.nodes.iter().find(|node| node.ranks.contains(&rank));
+        node.map(|node| node.host.clone()).unwrap_or_default()
     }
 }

@@ -50,7 +50,8 @@ impl KeyRing {
         };
         let candidates = Identities::read(self, config, home).in_order(&held);
         let accepted = Accepted::new(config.pubkey_accepted_algorithms.as_deref());
-        let refused = LoginRefusal { user: user.to_owned(), ..LoginRefusal::default() };
+        let (user, has_agent) = (user.to_owned(), agent.is_some());
+        let refused = LoginRefusal { user, has_agent, ..LoginRefusal::default() };
         let mut attempt = LoginAttempt { ring: self, handle, accepted, refused, rsa_hash: None };
         for candidate in candidates {
             match candidate {
@@ -106,7 +107,10 @@ impl LoginAttempt<'_> {
             (Credential::EncryptedKey, KeySource::File(file)) => {
                 match self.ring.private(file).await {
                     Ok(key) => key.public_key().clone(),
-                    Err(why) => return Ok(self.note_unusable(name, &why)),
+                    Err(why) => {
+                        self.note_locked(file, &why);
+                        return Ok(self.note_unusable(name, &why));
+                    }
                 }
             }
         };
@@ -140,7 +144,19 @@ impl LoginAttempt<'_> {
                 self.failed(credential, name, &remaining_methods, partial_success)
             }
             Err(SignError::Disconnected(_)) => Err(self.disconnected(name)),
-            Err(why) => Ok(self.note_unusable(name, &why)),
+            Err(why) => {
+                if let (SignError::Key(why), KeySource::File(file)) = (&why, source) {
+                    self.note_locked(file, why);
+                }
+                Ok(self.note_unusable(name, &why))
+            }
+        }
+    }
+
+    /// Records the file of a key whose passphrase is not known.
+    fn note_locked(&mut self, file: &Path, why: &KeyError) {
+        if matches!(why, KeyError::Encrypted | KeyError::WrongPassphrase | KeyError::NotUnlocked) {
+            self.refused.locked.get_or_insert_with(|| file.to_owned());
         }
     }
 

@@ -4,8 +4,10 @@
 use super::glibc::BinaryKind;
 use super::machine::TargetMachine;
 use super::workspace_build::{self, BuildSet};
-use super::{AGENT, Profile, build_library, build_prover_for};
-use super::{as_caller, cargo, place, target_directory, workspace};
+use super::{
+    AGENT, LAUNCHER, Profile, STACK_READER, build_bench_for, build_library, build_prover_for,
+};
+use super::{as_caller, cargo, place, release_cargo, target_directory, workspace};
 use crate::command::{run, show, spinner};
 use crate::{LabError, setup};
 use std::path::PathBuf;
@@ -77,23 +79,34 @@ pub fn build(profile: Profile) -> Result<Vec<String>, LabError> {
 }
 
 fn build_agent(profile: Profile) -> Result<(), LabError> {
-    let mut agent = cargo();
-    let built = match profile {
+    // In tests nothing asks for stacks on emulated machines, whose threads cannot be stopped.
+    let programs: &[(&str, &str)] = match profile {
+        Profile::Release => &[(AGENT, "agent-aarch64"), (STACK_READER, "stack-aarch64")],
+        Profile::Lab => &[(AGENT, "agent-aarch64")],
+    };
+    programs.iter().try_for_each(|(program, alias)| build_static(profile, program, alias))
+}
+
+/// Builds a static program and lays it out. `alias` is the command of cargo that builds it as it ships.
+fn build_static(profile: Profile, program: &str, alias: &str) -> Result<(), LabError> {
+    let (mut command, built) = match profile {
         Profile::Release => {
-            agent.arg("agent-aarch64");
-            "agent"
+            let mut command = release_cargo()?;
+            command.arg(alias);
+            (command, "agent")
         }
         Profile::Lab => {
-            agent.args(["rustc", "-p", AGENT, "--bin", AGENT, "--profile", "lab"]);
-            agent.args(["--target", STATIC, "--", "-C", "relocation-model=static"]);
-            agent.args(["-C", "strip=symbols"]);
-            "lab"
+            let mut command = cargo();
+            command.args(["rustc", "-p", program, "--bin", program, "--profile", "lab"]);
+            command.args(["--target", STATIC, "--", "-C", "relocation-model=static"]);
+            command.args(["-C", "strip=symbols"]);
+            (command, "lab")
         }
     };
-    show("build the agent for aarch64", &mut agent)?;
+    show(&format!("build {program} for aarch64"), &mut command)?;
     let target = target_directory()?;
-    let built = target.join(STATIC).join(built).join(AGENT);
-    place(&built, &machine().place(&target, profile).join(AGENT))
+    let built = target.join(STATIC).join(built).join(program);
+    place(&built, &machine().place(&target, profile).join(program))
 }
 
 fn build_the_rest(profile: Profile) -> Result<(), LabError> {
@@ -102,6 +115,7 @@ fn build_the_rest(profile: Profile) -> Result<(), LabError> {
         return workspace_build::build(&machine, &target, BuildSet::Sent).map(drop);
     }
     build_library(&target, &machine)?;
+    build_bench_for(&machine)?;
     if setup::builds_verbs() { build_prover_for(&machine) } else { Ok(()) }
 }
 
@@ -114,8 +128,12 @@ pub(super) fn launcher(profile: Profile) -> Result<PathBuf, LabError> {
 pub(super) fn build_launcher(profile: Profile) -> Result<(), LabError> {
     let (machine, target) = (machine(), target_directory()?);
     let name = profile.name();
-    let mut cargo =
-        machine.cargo(&["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--profile", name]);
+    let mut cargo = match profile {
+        Profile::Lab => {
+            machine.cargo(&["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--profile", name])
+        }
+        Profile::Release => machine.release_cargo(LAUNCHER)?,
+    };
     let linking = machine.linking(&target)?.words(BinaryKind::Program);
     show("build the launcher for aarch64", cargo.arg("--").args(linking))?;
     let built = machine.built(&target, name).join("rlaunch");

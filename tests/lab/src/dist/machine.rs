@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::glibc::{self, StubLibraries};
-use super::{Profile, cargo, dist_in, host_triple, place};
+use super::{Profile, cargo, dist_in, host_triple, place, release_cargo};
 use crate::LabError;
 
 /// Machines of one architecture and C library, with their toolchain.
@@ -39,7 +39,15 @@ impl TargetMachine {
 
     /// Makes a cargo command that builds for these machines; the caller appends what to build.
     pub(super) fn cargo<S: AsRef<str>>(&self, words: &[S]) -> Command {
-        let mut command = cargo();
+        self.complete(cargo(), words)
+    }
+
+    /// Makes a cargo command that builds what ships to these machines; the caller appends what to build.
+    pub(super) fn release_cargo<S: AsRef<str>>(&self, words: &[S]) -> Result<Command, LabError> {
+        Ok(self.complete(release_cargo()?, words))
+    }
+
+    fn complete<S: AsRef<str>>(&self, mut command: Command, words: &[S]) -> Command {
         command.args(words.iter().map(AsRef::as_ref));
         if self.prefix.is_some() {
             let name = self.triple.to_uppercase().replace('-', "_");

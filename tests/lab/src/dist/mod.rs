@@ -1,6 +1,6 @@
 //! Building rlaunch, and laying it out as it ships: `dist-PROFILE/rlaunch`, and in
 //! `dist-PROFILE/lib/rlaunch/TRIPLE` the files that travel to hosts: `rlaunch-worker`,
-//! `rlaunch-prover`, `rlaunch-bench`, and for ranks `librlaunch.so` and `python/rlaunch`. Beside a
+//! `rlaunch-prover`, `rlaunch-stack`, `rlaunch-bench`, and for ranks `librlaunch.so` and `python/rlaunch`. Beside a
 //! released `rlaunch` there are also `measure` and `init`, so that later builds can be compared
 //! with it.
 //!
@@ -9,6 +9,7 @@
 //! | `workspace_build` | builds for tests: the whole workspace by one call of cargo |
 //! | `machine` | target machines of builds |
 //! | `glibc` | linking that older C libraries accept |
+//! | `reproducible` | builds of what ships, without paths of the building machine |
 //! | `aarch64` | files for hosts of aarch64, and the launcher for such machines |
 //! | `packages` | one file, `.tar.gz`, `.deb`, `.rpm` and wheel of what was built |
 
@@ -16,6 +17,7 @@ pub mod aarch64;
 mod glibc;
 mod machine;
 pub mod packages;
+mod reproducible;
 pub(crate) mod workspace_build;
 
 use std::env;
@@ -33,6 +35,7 @@ use crate::command::{run, show};
 use crate::{LabError, setup};
 use glibc::BinaryKind;
 use machine::TargetMachine;
+use reproducible::release_cargo;
 pub(crate) use workspace_build::{Artifact, Built, TEST_FEATURES};
 use workspace_build::{BuildSet, Compiler};
 
@@ -57,6 +60,8 @@ impl Profile {
 
 /// File name of the agent.
 const AGENT: &str = "rlaunch-worker";
+/// File name of the program that reads stacks.
+const STACK_READER: &str = "rlaunch-stack";
 /// File name of the library that ranks link.
 const SHARED: &str = "librlaunch.so";
 /// File name that cargo gives to the Python module.
@@ -65,6 +70,8 @@ const MODULE: &str = "lib_rlaunch.so";
 const MODULE_PATH: &str = "python/rlaunch/_rlaunch.abi3.so";
 /// Sources of the Python package, from the workspace.
 const PACKAGE: &str = "worker/comm/python/python";
+/// Words by which cargo builds the launcher as it ships.
+const LAUNCHER: &[&str] = &["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--release"];
 /// Directory of bytecode that Python leaves beside sources.
 const COMPILED: &str = "__pycache__";
 
@@ -120,17 +127,17 @@ pub(crate) fn launcher(profile: Profile) -> Result<PathBuf, LabError> {
 
 fn build_launcher(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
     let linking = machine.linking(target)?.words(BinaryKind::Program);
-    let mut launcher = cargo();
-    launcher.args(["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--release", "--"]);
-    show("build the launcher", launcher.args(linking))?;
+    let mut launcher = machine.release_cargo(LAUNCHER)?;
+    show("build the launcher", launcher.arg("--").args(linking))?;
     let place = dist_in(target, Profile::Release).join("rlaunch");
-    machine.place_checked(&target.join("release/rlaunch"), &place)
+    machine.place_checked(&machine.built(target, "release").join("rlaunch"), &place)
 }
 
 fn build_agent(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
-    show("build the agent", cargo().arg("agent"))?;
-    let place_of_agent = machine.place(target, Profile::Release).join(AGENT);
-    place(&target.join("agent").join(AGENT), &place_of_agent)
+    show("build the agent", release_cargo()?.arg("agent"))?;
+    show("build the reader of stacks", release_cargo()?.arg("stack"))?;
+    let (built, laid_out) = (target.join("agent"), machine.place(target, Profile::Release));
+    [AGENT, STACK_READER].iter().try_for_each(|name| place(&built.join(name), &laid_out.join(name)))
 }
 
 /// Builds the libraries that ranks link and import, optimised across crates, and lays them out
@@ -140,7 +147,7 @@ fn build_library(target: &Path, machine: &TargetMachine) -> Result<(), LabError>
     let built = machine.built(target, "library");
     let linking = machine.linking(target)?.words(BinaryKind::Library);
     for alias in ["librlaunch", "pymodule"] {
-        let mut library = machine.cargo(&[alias]);
+        let mut library = machine.release_cargo(&[alias])?;
         if !setup::builds_verbs() {
             library.arg("--no-default-features");
         }
@@ -176,7 +183,8 @@ pub fn build_prover(profile: Profile) -> Result<(), LabError> {
 fn build_prover_for(machine: &TargetMachine) -> Result<(), LabError> {
     let (target, program) = (target_directory()?, "rlaunch-prover");
     let linking = machine.linking(&target)?.words(BinaryKind::Program);
-    show("build the prover", machine.cargo(&["prover"]).arg("--").args(linking))?;
+    let mut prover = machine.release_cargo(&["prover"])?;
+    show("build the prover", prover.arg("--").args(linking))?;
     let built = machine.built(&target, "agent").join(program);
     machine.place_checked(&built, &machine.place(&target, Profile::Release).join(program))
 }
@@ -186,16 +194,23 @@ pub fn build_bench(profile: Profile) -> Result<(), LabError> {
     if profile == Profile::Lab {
         return build(profile).map(drop);
     }
-    let program = "rlaunch-bench";
-    let (target, machine) = (target_directory()?, TargetMachine::own()?);
-    let mut bench = cargo();
-    bench.args(["rustc", "-p", program, "--bin", program, "--release", "--"]);
-    let linking = machine.linking(&target)?.words(BinaryKind::Program);
-    show("build the bench", bench.args(linking))?;
-    let place = machine.place(&target, profile).join(program);
-    machine.place_checked(&target.join("release").join(program), &place)?;
+    build_bench_for(&TargetMachine::own()?)?;
     // Later builds compare their communicator with the one in these programs.
     build_measure(profile)
+}
+
+/// Builds the program of `rlaunch bench` as it ships.
+fn build_bench_for(machine: &TargetMachine) -> Result<(), LabError> {
+    let (target, program) = (target_directory()?, "rlaunch-bench");
+    let linking = machine.linking(&target)?.words(BinaryKind::Program);
+    let words = ["rustc", "-p", program, "--bin", program, "--release"];
+    let mut bench = machine.release_cargo(&words)?;
+    if !setup::builds_verbs() {
+        bench.arg("--no-default-features");
+    }
+    show("build the bench", bench.arg("--").args(linking))?;
+    let place = machine.place(&target, Profile::Release).join(program);
+    machine.place_checked(&machine.built(&target, "release").join(program), &place)
 }
 
 /// Examples of rlaunch-comm that measure a communicator, and how long ranks take to create it.
@@ -204,7 +219,10 @@ const MEASURE: [&str; 2] = ["measure", "init"];
 /// Builds the programs that measure a communicator, and lays them out beside the launcher.
 pub(crate) fn build_measure(profile: Profile) -> Result<(), LabError> {
     let name = profile.name();
-    let mut build = cargo();
+    let mut build = match profile {
+        Profile::Lab => cargo(),
+        Profile::Release => release_cargo()?,
+    };
     build.args(["build", "-p", "rlaunch-comm", "--profile", name]);
     build.args(MEASURE.iter().flat_map(|program| ["--example", program]));
     show("build the programs that measure communicators", &mut build)?;

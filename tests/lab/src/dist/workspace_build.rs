@@ -16,7 +16,9 @@ use serde::Deserialize;
 
 use super::glibc::BinaryKind;
 use super::machine::TargetMachine;
-use super::{AGENT, MODULE_PATH, PACKAGE, Profile, SHARED, place, place_sources, workspace};
+use super::{
+    AGENT, MODULE_PATH, PACKAGE, Profile, SHARED, STACK_READER, place, place_sources, workspace,
+};
 use crate::command::{display, quote};
 use crate::{LabError, setup};
 
@@ -38,7 +40,7 @@ pub(crate) enum BuildSet {
     /// Files that [`super::build`] lays out, without RDMA where the bindings of libibverbs cannot
     /// be built.
     Shipped,
-    /// Libraries for hosts of another architecture, without RDMA where it cannot be built.
+    /// Libraries and programs for hosts of another architecture, without RDMA where it cannot be built.
     Sent,
     /// The whole workspace, tests included.
     Everything,
@@ -48,8 +50,8 @@ pub(crate) enum BuildSet {
 /// features for both.
 const JOB_PACKAGES: &[&str] = &["rlaunch", AGENT, "rlaunch-capi", "rlaunch-python"];
 const SHIPPED_PACKAGES: &[&str] =
-    &["rlaunch", AGENT, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
-const SENT_PACKAGES: &[&str] = &["rlaunch-capi", "rlaunch-python"];
+    &["rlaunch", AGENT, STACK_READER, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
+const SENT_PACKAGES: &[&str] = &["rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
 
 impl BuildSet {
     fn words(self) -> Vec<&'static str> {
@@ -123,10 +125,16 @@ const DIST_FILES: &[DistFile] = &[
     DistFile { target: "rlaunch", kind: BIN, place: DistPath::Top, linkage: Linkage::Portable },
     DistFile { target: AGENT, kind: BIN, place: DistPath::Sent(AGENT), linkage: Linkage::Static },
     DistFile {
+        target: STACK_READER,
+        kind: BIN,
+        place: DistPath::Sent(STACK_READER),
+        linkage: Linkage::Static,
+    },
+    DistFile {
         target: "rlaunch-bench",
         kind: BIN,
         place: DistPath::Sent("rlaunch-bench"),
-        linkage: Linkage::Portable,
+        linkage: Linkage::PortableStripped,
     },
     DistFile {
         target: "rlaunch-prover",

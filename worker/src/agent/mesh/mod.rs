@@ -12,21 +12,20 @@
 //! empty data, because the other nodes would otherwise wait forever.
 
 mod prover;
-mod prover_file;
 
 use crate::console::errln;
 use crate::network::frames::FrameEvent;
 use crate::network::outbox::Outbox;
+use crate::node::helper_file::{HelperDownload, Located};
 use nix::unistd::Pid;
 use prover::Prover;
-use prover_file::{Located, ProverDownload};
 use rlaunch_bootstrap::deadline::Deadline;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::Job;
 use rlaunch_bootstrap::protocol::control::FromAgent;
+use rlaunch_bootstrap::protocol::helper::{Helper, HelperFile};
 use rlaunch_bootstrap::protocol::mesh::{
-    FromProver, NodeEndpoints, PathFault, PathOutcome, ProofRound, ProofStep, ProverFile,
-    RoundCost, ToProver,
+    FromProver, NodeEndpoints, PathFault, PathOutcome, ProofRound, ProofStep, RoundCost, ToProver,
 };
 use rlaunch_bootstrap::rendezvous::gathered::Gathered;
 use rlaunch_bootstrap::rendezvous::message::CollectiveKind;
@@ -67,7 +66,7 @@ enum ProverState {
     /// The launcher has not named a prover, since there is nothing to prove.
     Absent,
     /// The prover's file is being received.
-    Downloading(ProverDownload),
+    Downloading(HelperDownload),
     Running(Prover),
     /// The prover cannot run, or has ended, for this reason.
     Failed(String),
@@ -101,12 +100,12 @@ impl Mesh {
     }
 
     /// Starts the prover if its file is in the cache, else requests the file from the launcher.
-    pub(crate) fn on_file(&mut self, file: ProverFile) {
-        match ProverDownload::locate(file) {
+    pub(crate) fn on_file(&mut self, file: HelperFile) {
+        match HelperDownload::locate(Helper::Prover, file) {
             Ok(Located::Cached(path)) => self.start(&path),
             Ok(Located::Missing(download)) => {
                 self.prover = ProverState::Downloading(download);
-                self.outbox.send(&FromAgent::NeedsProver);
+                self.outbox.send(&FromAgent::NeedsHelper(Helper::Prover));
             }
             Err(cause) => self.prover = ProverState::Failed(cause),
         }

@@ -271,7 +271,7 @@ impl Session {
 
 /// Lists the processes that belong to a session of the kernel, by the session's leader.
 fn members(is_wanted: impl Fn(Pid) -> bool) -> Vec<Pid> {
-    let mut found = processes::descendants(None);
+    let mut found = processes::descendants(&[]);
     found.retain(|pid| getsid(Some(*pid)).is_ok_and(&is_wanted));
     found
 }

@@ -25,6 +25,8 @@ const INDEX: &str = "lib/rlaunch/index.json";
 /// PKWARE, 4.3.16).
 const END_SIGNATURE: &[u8; 4] = b"PK\x05\x06";
 const END_SIZE: i64 = 22;
+/// Signature of an entry in a zip archive (4.3.7), with which the archive begins.
+const ENTRY_SIGNATURE: &[u8; 4] = b"PK\x03\x04";
 /// Start of a gzip file (RFC 1952): deflate, no name, no time, unknown system.
 const GZIP_HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 255];
 
@@ -76,7 +78,10 @@ impl Bundle {
     pub(crate) fn open(executable: &Path) -> io::Result<Option<Bundle>> {
         let mut file = File::open(executable)?;
         if !ends_with_archive(&mut file)? {
-            return Ok(None);
+            return match begins_archive(&mut file) {
+                true => Err(io::Error::other("the file is cut off, or something was appended")),
+                false => Ok(None),
+            };
         }
         let config = Config { archive_offset: ArchiveOffset::Known(0) };
         let archive = ZipArchive::with_config(config, BufReader::new(file));
@@ -136,6 +141,28 @@ fn ends_with_archive(file: &mut File) -> io::Result<bool> {
     Ok(end.starts_with(END_SIGNATURE))
 }
 
+/// Tells whether an archive begins where an ELF executable ends, after its table of sections. Then the executable is the
+/// rest of one that carried files: a download that was cut off starts nevertheless.
+fn begins_archive(file: &mut File) -> bool {
+    let mut header = [0; 64];
+    let mut start = [0; ENTRY_SIGNATURE.len()];
+    let mut read = |at, into: &mut [u8]| {
+        file.seek(SeekFrom::Start(at)).and_then(|_| file.read_exact(into)).is_ok()
+    };
+    if !read(0, &mut header) {
+        return false;
+    }
+    sections_end(&header).is_some_and(|end| read(end, &mut start) && start == *ENTRY_SIGNATURE)
+}
+
+/// Returns the end of the table of sections of a 64-bit ELF file (`e_shoff`, `e_shentsize`, `e_shnum` of its header).
+fn sections_end(header: &[u8; 64]) -> Option<u64> {
+    let number = |at| u16::from_le_bytes([header[at], header[at + 1]]);
+    let offset = u64::from_le_bytes(header[40..48].try_into().ok()?);
+    let size = u64::from(number(58)) * u64::from(number(60));
+    if header.starts_with(b"\x7fELF") { offset.checked_add(size) } else { None }
+}
+
 fn read(archive: &mut ZipArchive<BufReader<File>>, path: &str) -> io::Result<Vec<u8>> {
     let at = archive.index_for_name(path).ok_or_else(|| missing(path))?;
     let mut file = archive.by_index(at).map_err(io::Error::other)?;
@@ -166,5 +193,21 @@ mod tests {
         zip::ZipWriter::new(file.as_file_mut()).finish().unwrap();
         let error = Bundle::open(file.path()).map(drop).unwrap_err().to_string();
         assert_eq!(error, "lib/rlaunch/index.json is not in the archive");
+    }
+
+    #[test]
+    fn an_archive_that_is_cut_off_is_an_error() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        let mut header = [0; 64];
+        header[..4].copy_from_slice(b"\x7fELF");
+        header[40] = 64; // The table of sections begins after the header, and has one section of 8 bytes.
+        header[58] = 8;
+        header[60] = 1;
+        let rest = [&header[..], &[0; 8]].concat();
+        std::io::Write::write_all(&mut file, &rest).unwrap();
+        assert!(Bundle::open(file.path()).unwrap().is_none());
+        std::io::Write::write_all(&mut file, b"PK\x03\x04 and some more").unwrap();
+        let error = Bundle::open(file.path()).map(drop).unwrap_err().to_string();
+        assert!(error.contains("cut off"), "{error}");
     }
 }

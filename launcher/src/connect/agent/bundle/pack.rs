@@ -22,6 +22,8 @@ pub(crate) enum PackError {
     Nothing(PathBuf),
     #[error("{} carries files already", .0.display())]
     Packed(PathBuf),
+    #[error("{} is not a file", .0.display())]
+    Special(PathBuf),
     #[error("cannot {operation} {}", path.display())]
     Io { operation: &'static str, path: PathBuf, source: io::Error },
 }
@@ -33,6 +35,7 @@ impl PackError {
                 Some("--files takes the directory that has lib/rlaunch/TRIPLE/rlaunch-worker")
             }
             PackError::Packed(_) => Some("--launcher takes a launcher that carries none"),
+            PackError::Special(_) => Some("-o takes the path of a file, which is replaced"),
             PackError::Io { .. } => None,
         }
     }
@@ -50,6 +53,10 @@ pub(crate) fn pack(launcher: &Path, root: &Path, output: &Path) -> Result<Index,
     let found = PackedFiles::look(root)?;
     if !found.index.programs.keys().any(|path| path.ends_with(AGENT)) {
         return Err(PackError::Nothing(root.join(super::DIRECTORY)));
+    }
+    // The new file replaces what has its name, /dev/null as well.
+    if output.metadata().is_ok_and(|found| !found.is_file()) {
+        return Err(PackError::Special(output.to_owned()));
     }
     let directory = output.parent().filter(|parent| !parent.as_os_str().is_empty());
     let directory = directory.unwrap_or(Path::new("."));
@@ -173,6 +180,8 @@ mod tests {
         assert!(fs::read(&packed).unwrap().starts_with(b"launcher"));
         assert!(matches!(pack(&packed, root.path(), &launcher), Err(PackError::Packed(_))));
         assert_eq!(fs::read(&launcher).unwrap(), b"launcher");
+        let special = pack(&launcher, root.path(), Path::new("/dev/null"));
+        assert!(matches!(special, Err(PackError::Special(_))));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::{HostFile, make_executable};
 use nix::sys::statvfs::{FsFlags, statvfs};
-use nix::unistd::Uid;
+use nix::unistd::{Group, Uid, User};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, Metadata};
 use std::io::{self, Write as _};
@@ -39,6 +39,8 @@ fn caches() -> impl Iterator<Item = PathBuf> {
 
 fn place_in(cache: &Path, file: &HostFile, name: &OsStr) -> io::Result<PathBuf> {
     let build = cache.join(&file.hash);
+    // Before anything is created: with HOME of another account, root would leave directories there.
+    check_way(cache)?;
     DirBuilder::new().recursive(true).mode(0o700).create(&build)?;
     for directory in [cache, &build] {
         check(&fs::symlink_metadata(directory)?)?;
@@ -56,8 +58,42 @@ fn place_in(cache: &Path, file: &HostFile, name: &OsStr) -> io::Result<PathBuf> 
     let mut copy = NamedTempFile::new_in(&build)?;
     copy.write_all(&file.content()?)?;
     make_executable(copy.as_file())?;
+    // A later start looks at the size alone, which a crash of this machine may leave without the content.
+    copy.as_file().sync_data()?;
     copy.persist(&path).map_err(|error| error.error)?;
     Ok(path)
+}
+
+/// Fails if another account may replace a directory above the cache, and so swap the copy between check and start. The
+/// rules are those of the agent's installation on hosts (`place.sh`): directories belong to this account or to root, and
+/// others may write only where the sticky bit keeps them from renaming what is not theirs. The root directory is not
+/// checked.
+fn check_way(cache: &Path) -> io::Result<()> {
+    let existing = cache.ancestors().skip(1).find(|directory| directory.exists());
+    let existing = existing.unwrap_or(Path::new("/")).canonicalize()?;
+    for directory in existing.ancestors().filter(|directory| *directory != Path::new("/")) {
+        let found = fs::metadata(directory)?;
+        let (mode, owner) = (found.mode(), found.uid());
+        let is_own = owner == 0 || owner == Uid::effective().as_raw();
+        let others_write = mode & 0o002 != 0 || mode & 0o020 != 0 && !is_private(found.gid());
+        if !is_own || others_write && mode & 0o1000 == 0 {
+            let directory = directory.display();
+            let why =
+                format!("others may change {directory}: owner {owner}, mode {:o}", mode & 0o7777);
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+    }
+    Ok(())
+}
+
+/// Tells whether a group is the account's own: its primary group, of the account's name.
+fn is_private(group: u32) -> bool {
+    let account = User::from_uid(Uid::effective()).ok().flatten();
+    account.is_some_and(|account| {
+        let is_primary = account.gid.as_raw() == group;
+        let named = Group::from_gid(account.gid).ok().flatten();
+        is_primary && named.is_some_and(|named| named.name == account.name)
+    })
 }
 
 /// Fails if another account may have written a file or directory.
@@ -120,5 +156,28 @@ mod tests {
         fs::set_permissions(&cache, Permissions::from_mode(0o700)).unwrap();
         symlink(&cache, &link).unwrap();
         assert!(refused(&link).starts_with("other users may change it"));
+    }
+
+    #[test]
+    fn a_cache_below_a_directory_that_others_may_change_is_not_used() {
+        let root = tempfile::tempdir().unwrap();
+        let (file, upper) = (file(root.path()), root.path().join("upper"));
+        let cache = upper.join("home/.cache/rlaunch");
+        fs::create_dir(&upper).unwrap();
+        let link = root.path().join("link");
+        symlink(&upper, &link).unwrap();
+        for (mode, is_used) in [(0o777, false), (0o1777, true), (0o755, true)] {
+            fs::set_permissions(&upper, Permissions::from_mode(mode)).unwrap();
+            for cache in [&cache, &link.join("home/.cache/rlaunch")] {
+                let placed = place_in(cache, &file, OsStr::new("agent"));
+                assert_eq!(placed.is_ok(), is_used, "{mode:o} {placed:?}");
+                let refused = placed.err().map(|error| error.to_string()).unwrap_or_default();
+                let why = format!("others may change {}: owner ", upper.display());
+                assert!(is_used || refused.starts_with(&why), "{refused}");
+                // What was refused is left as it was.
+                assert_eq!(upper.join("home").exists(), is_used);
+            }
+            let _ = fs::remove_dir_all(upper.join("home"));
+        }
     }
 }

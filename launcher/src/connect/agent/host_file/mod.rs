@@ -18,6 +18,10 @@ use std::sync::OnceLock;
 /// Number of leading hexadecimal digits of the SHA-256 that name a build in the hosts' caches.
 pub(super) const HASH_DIGITS: usize = 32;
 
+/// Advice for an account that has no place for copies of what rlaunch carries.
+pub(crate) const PLACES: &str = "rlaunch keeps a copy of its programs in ~/.cache/rlaunch, or in /tmp, /var/tmp or \
+                                 /dev/shm: one of them must be writable, without noexec, and closed to other users";
+
 /// Program that is sent to hosts: the agent, the prover, or the program of `rlaunch bench`.
 pub(crate) struct HostFile {
     place: FilePlace,

@@ -18,6 +18,7 @@ use crate::plan::map::RankMap;
 use crate::plan::mesh::outcome::ProofOutcome;
 use crate::plan::mesh::{Mesh, Mode, ProofResult, paths};
 use crate::plan::selection::{Plan, PortOptions};
+use crate::run::live::LiveStatus;
 use crate::run::mesh::LinkMonitor;
 use crate::run::output::Written;
 use crate::run::rendezvous::Relay;
@@ -73,6 +74,7 @@ fn play(job: &JobSpec, map: &RankMap, links: impl Fn(Instant) -> LinkMonitor, sc
     let nodes = map.nodes.iter().map(|node| SupervisedNode {
         host: node.host.to_string(),
         ranks: node.ranks.clone(),
+        addresses: Vec::new(),
         hello_at: start,
     });
     let nodes: Vec<SupervisedNode> = nodes.collect();
@@ -84,7 +86,7 @@ fn play(job: &JobSpec, map: &RankMap, links: impl Fn(Instant) -> LinkMonitor, sc
         order: StartOrder::new(job, map, start),
     };
     let mut played = Played {
-        supervisor: Supervisor::new(job, nodes, machines, start),
+        supervisor: Supervisor::new(job, nodes, machines, &LiveStatus::new(), start),
         hosts,
         start,
         text: String::new(),
@@ -277,6 +279,10 @@ impl Played<'_> {
                 format!("event {}{}", event["event"].as_str().unwrap(), fields.concat())
             }
             Action::Reply(connection, reply) => format!("reply to {}: {reply:?}", connection.0),
+            Action::OfferStackReader => "offer the reader of stacks".to_owned(),
+            Action::SendStackReader(node) => {
+                format!("to {}: the reader of stacks", self.hosts[node.index()])
+            }
             Action::Info(line) => format!("rlaunch: {line}"),
             Action::Warn(line) => format!("warning: {line}"),
             Action::StopProcess => "stop this process".to_owned(),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{PackageSpec, SUMMARY, write};
+use super::{Compression, PackageSpec, SUMMARY, write};
 use crate::LabError;
 use crate::command::run;
 
@@ -22,9 +22,13 @@ const COPY: &str = r#"rm -rf "$2"; mkdir -p "$2"; cp -rT "$1" "$2"
 pub(super) fn tar(package: &PackageSpec) -> Result<(), LabError> {
     let name = format!("rlaunch-{}-{}-linux", package.version, package.arch);
     let staged = stage(package, "tar", &name)?;
+    let gzip = match package.compression {
+        Compression::Fast => "gzip -n1",
+        Compression::Small => "gzip -n9",
+    };
     let mut pack = Command::new("tar");
     pack.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=ustar"]);
-    pack.args(["-I", "gzip -n", "-cf"]).arg(package.output.join(format!("{name}.tar.gz")));
+    pack.args(["-I", gzip, "-cf"]).arg(package.output.join(format!("{name}.tar.gz")));
     pack.arg("-C").arg(staged.parent().unwrap_or(&staged)).arg(&name);
     run("pack a tar archive", &mut pack).map(drop)
 }
@@ -42,9 +46,15 @@ pub(super) fn deb(package: &PackageSpec) -> Result<(), LabError> {
     );
     write(&root.join("DEBIAN/control"), control.as_bytes())?;
     let mut pack = Command::new("dpkg-deb");
-    pack.args(["--root-owner-group", "-Zxz", "-z1", "--build"]).arg(root);
+    let compression = match package.compression {
+        Compression::Fast => ["-Zgzip", "-z1"],
+        Compression::Small => ["-Zxz", "-z6"],
+    };
+    pack.arg("--root-owner-group").args(compression).arg("--build").arg(root);
     pack.arg(package.output.join(format!("rlaunch_{version}_{arch}.deb")));
     pack.env("SOURCE_DATE_EPOCH", package.time.to_string());
+    // With several threads the result depends on their number.
+    pack.env("DPKG_DEB_THREADS_MAX", "1");
     run("pack a deb package", &mut pack).map(drop)
 }
 
@@ -53,15 +63,17 @@ pub(super) fn rpm(package: &PackageSpec) -> Result<(), LabError> {
     let root = stage(package, "rpm", "usr")?;
     let root = root.parent().unwrap_or(&root);
     let (version, arch) = (&package.version, package.arch);
-    // Nothing in it is to be stripped, compressed or made to depend on what this machine has.
+    // Nothing in it is to be stripped, compressed or made to depend on what this machine has. Zsh
+    // looks into another directory than on Debian.
     let spec = format!(
         "Name: rlaunch\nVersion: {version}\nRelease: 1\nSummary: {SUMMARY}\n\
          License: MIT OR Apache-2.0\nAutoReqProv: no\nRequires: glibc >= 2.28\n\
          %global __os_install_post %{{nil}}\n%global debug_package %{{nil}}\n\
          %description\n{DESCRIPTION}\n%install\ncp -aT {root}/usr %{{buildroot}}/usr\n\
+         mv %{{buildroot}}/usr/share/zsh/vendor-completions %{{buildroot}}/usr/share/zsh/site-functions\n\
          %files\n/usr/bin/rlaunch\n/usr/share/man/man*/rlaunch*\n\
          /usr/share/bash-completion/completions/rlaunch\n\
-         /usr/share/zsh/vendor-completions/_rlaunch\n\
+         /usr/share/zsh/site-functions/_rlaunch\n\
          /usr/share/fish/vendor_completions.d/rlaunch.fish\n/usr/share/doc/rlaunch\n",
         root = root.display()
     );
@@ -77,7 +89,11 @@ pub(super) fn rpm(package: &PackageSpec) -> Result<(), LabError> {
     pack.args(define("_buildhost", "localhost"));
     pack.args(define("use_source_date_epoch_as_buildtime", "1"));
     pack.args(define("clamp_mtime_to_source_date_epoch", "1"));
-    pack.args(define("_binary_payload", "w6.gzdio"));
+    let payload = match package.compression {
+        Compression::Fast => "w1.gzdio",
+        Compression::Small => "w9.gzdio",
+    };
+    pack.args(define("_binary_payload", payload));
     pack.env("SOURCE_DATE_EPOCH", package.time.to_string());
     run("pack an rpm package", pack.arg(&path)).map(drop)
 }

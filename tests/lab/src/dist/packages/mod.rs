@@ -15,6 +15,7 @@ mod sbom;
 mod wheel;
 
 use std::fs;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -34,7 +35,7 @@ const UNKNOWN_TIME: u64 = 315_532_800;
 /// Text about the whole, for packages.
 const SUMMARY: &str = "Starts one program on many hosts over SSH, and says why when it cannot";
 
-/// PackageSpec that is made: version, architecture and files.
+/// Package that is made: version, architecture and files.
 struct PackageSpec {
     version: String,
     /// Architecture as in `uname -m`.
@@ -47,13 +48,29 @@ struct PackageSpec {
     time: u64,
     /// Directory of the library for ranks of `arch`, if it was built.
     library: PathBuf,
+    compression: Compression,
+}
+
+/// Effort of compressing packages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Compression {
+    /// For packages that tests install.
+    Fast,
+    /// For packages that ship.
+    Small,
 }
 
 /// Packs what was built by a profile; returns the directory of the packages. Launchers for other architectures are
 /// packed if they were built.
 pub fn pack(profile: Profile) -> Result<PathBuf, LabError> {
     let target = target_directory()?;
-    let (files, output) = (dist_in(&target, profile), target.join("dist"));
+    let files = dist_in(&target, profile);
+    let work = target.join("packages").join(profile.name());
+    // Tests must not replace what is to be shipped.
+    let (output, compression) = match profile {
+        Profile::Lab => (work.join("dist"), Compression::Fast),
+        Profile::Release => (target.join("dist"), Compression::Small),
+    };
     let _ = fs::remove_dir_all(&output);
     let own = launcher(profile)?;
     let other = aarch64::launcher(profile)?;
@@ -61,7 +78,7 @@ pub fn pack(profile: Profile) -> Result<PathBuf, LabError> {
     let version = version()?;
     let time = time();
     for (arch, launcher) in launchers.iter().filter(|(_, launcher)| launcher.is_file()) {
-        let tree = target.join("packages").join(arch);
+        let tree = work.join(arch);
         let _ = fs::remove_dir_all(&tree);
         let packed = tree.join("bin/rlaunch");
         create(&tree.join("bin"))?;
@@ -70,18 +87,37 @@ pub fn pack(profile: Profile) -> Result<PathBuf, LabError> {
         add_texts(&own, &tree)?;
         let library = files.join("lib/rlaunch").join(format!("{arch}-unknown-linux-gnu"));
         let (version, output) = (version.clone(), output.clone());
-        let package = PackageSpec { version, arch, tree, output, time, library };
-        create(&package.output)?;
-        archives::tar(&package)?;
-        archives::deb(&package)?;
-        archives::rpm(&package)?;
-        wheel::make(&package)?;
+        let package = PackageSpec { version, arch, tree, output, time, library, compression };
+        write_packages(&package)?;
         place(&packed, &output_of(&package).join("rlaunch"))?;
     }
     sbom::write_list(&output, &version, time)?;
     sbom::write_checksums(&output)?;
     print_needed_glibc(&files)?;
     Ok(output)
+}
+
+/// Packs a tree of other files as [`pack`] does, for this machine's architecture and without a library for ranks. The tree
+/// needs the paths that packages of rlaunch have.
+pub fn pack_tree(tree: &Path, output: &Path) -> Result<(), LabError> {
+    write_packages(&PackageSpec {
+        version: version()?,
+        arch: std::env::consts::ARCH,
+        tree: tree.to_owned(),
+        output: output.to_owned(),
+        time: time(),
+        library: workspace().join(super::PACKAGE).with_file_name(""),
+        compression: Compression::Fast,
+    })?;
+    sbom::write_checksums(output)
+}
+
+fn write_packages(package: &PackageSpec) -> Result<(), LabError> {
+    create(&package.output)?;
+    archives::tar(package)?;
+    archives::deb(package)?;
+    archives::rpm(package)?;
+    wheel::make(package)
 }
 
 fn output_of(package: &PackageSpec) -> PathBuf {
@@ -179,11 +215,18 @@ fn write(path: &Path, content: &[u8]) -> Result<(), LabError> {
         .map_err(LabError::io(format!("write {}", path.display())))
 }
 
-/// Builds the launcher for aarch64, if that can be done here.
+/// Builds the launcher for aarch64, if that can be done here. If not, removes what an earlier build has left, which would
+/// be packed as if it were of this version.
 pub fn build_other_launchers(profile: Profile) -> Result<(), LabError> {
-    match aarch64::missing()?.is_empty() {
-        true => aarch64::build_launcher(profile),
-        false => Ok(()),
+    if aarch64::missing()?.is_empty() {
+        return aarch64::build_launcher(profile);
+    }
+    let stale = aarch64::launcher(profile)?;
+    match fs::remove_file(&stale) {
+        Err(error) if error.kind() != ErrorKind::NotFound => {
+            Err(LabError::io(format!("remove {}", stale.display()))(error))
+        }
+        _ => Ok(()),
     }
 }
 

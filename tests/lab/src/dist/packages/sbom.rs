@@ -1,7 +1,6 @@
 //! List of the crates that the launcher and the files for hosts are made of, as CycloneDX 1.5, and checksums.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -13,10 +12,11 @@ use crate::LabError;
 use crate::command::run;
 
 /// Packages that ship.
-const SHIPPED: [&str; 6] = [
+const SHIPPED: [&str; 7] = [
     "rlaunch",
     "rlaunch-worker",
     "rlaunch-prover",
+    "rlaunch-stack",
     "rlaunch-bench",
     "rlaunch-capi",
     "rlaunch-python",
@@ -143,15 +143,15 @@ fn timestamp(time: u64) -> String {
     String::from_utf8_lossy(&text).trim().to_owned()
 }
 
-/// Writes `SHA256SUMS` of all packages, as sha256sum checks it.
+/// Writes `SHA256SUMS` of all packages and executables, as sha256sum checks it.
 pub(super) fn write_checksums(output: &Path) -> Result<(), LabError> {
-    let read = LabError::io(format!("read {}", output.display()));
-    let entries: Vec<_> = fs::read_dir(output).and_then(Iterator::collect).map_err(read)?;
-    let mut names: Vec<_> = entries.iter().filter(|entry| entry.path().is_file()).collect();
-    names.sort_by_key(|entry| entry.file_name());
+    let mut find = Command::new("find");
+    find.current_dir(output).args([".", "-type", "f", "!", "-name", "SHA256SUMS", "-printf"]);
+    let found = run("list packages", find.arg("%P\\n"))?.stdout;
+    let mut names: Vec<&str> = str::from_utf8(&found).unwrap_or_default().lines().collect();
+    names.sort_unstable();
     let mut sum = Command::new("sha256sum");
-    sum.current_dir(output).args(names.iter().map(|entry| entry.file_name()));
-    let sums = run("compute checksums", &mut sum)?.stdout;
+    let sums = run("compute checksums", sum.current_dir(output).args(names))?.stdout;
     write(&output.join("SHA256SUMS"), &sums)
 }
 

@@ -1,8 +1,8 @@
 # Makes a wheel: the launcher as a script, and the Python package with the module of this architecture.
 #
-#   wheel.py OUTPUT VERSION ARCH SECONDS SUMMARY README LAUNCHER PYTHON
+#   wheel.py OUTPUT VERSION ARCH SECONDS SUMMARY README LAUNCHER PYTHON LEVEL
 #
-# OUTPUT is a directory. PYTHON has the package as hosts get it, with metadata of its own that names no version.
+# OUTPUT is a directory, LEVEL that of deflate. PYTHON has the package as hosts get it, with metadata of its own that names no version.
 # Files have the time SECONDS (since 1970), so that the same files give the same wheel.
 import base64
 import hashlib
@@ -11,7 +11,7 @@ import sys
 import time
 import zipfile
 
-output, version, arch, seconds, summary, readme, launcher, python = sys.argv[1:]
+output, version, arch, seconds, summary, readme, launcher, python, level = sys.argv[1:]
 info = f"rlaunch-{version}.dist-info"
 tag = f"py3-none-manylinux_2_28_{arch}"
 stamp = time.gmtime(max(int(seconds), 315532800))[:6]
@@ -60,4 +60,4 @@ with zipfile.ZipFile(os.path.join(output, f"rlaunch-{version}-{tag}.whl"), "w") 
         is_program = path.endswith("/rlaunch") or path.endswith(".so")
         entry.external_attr = (0o100755 if is_program else 0o100644) << 16
         entry.create_system = 3
-        wheel.writestr(entry, files.get(path, record.encode()), zipfile.ZIP_DEFLATED, 6)
+        wheel.writestr(entry, files.get(path, record.encode()), zipfile.ZIP_DEFLATED, int(level))

@@ -4,6 +4,7 @@
 //! but the few that would fail first. A run without `--changed` covers the rest.
 
 mod rows;
+mod running;
 
 use std::path::Path;
 
@@ -47,7 +48,7 @@ pub(super) const UNREACHED: &[&str] = &[
 
 /// Lists all rows.
 pub(super) fn rows() -> impl Iterator<Item = &'static Coverage> {
-    ROWS.iter()
+    ROWS.iter().chain(running::ROWS)
 }
 
 /// Finds the row of a file, and the path by which the row names it.

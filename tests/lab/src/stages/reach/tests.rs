@@ -42,7 +42,7 @@ fn a_line_of_the_launchers_output() {
     assert!(reach.notes.is_empty(), "{:?}", reach.notes);
     let described = reach.describe();
     for line in [
-        "lints and unit tests: rlaunch, rlaunch-fuzz (of 22 crates); left out: those that do not \
+        "lints and unit tests: rlaunch, rlaunch-fuzz (of 23 crates); left out: those that do not \
          depend on what changed",
         "fuzz: known inputs of all 33 targets; left out: the search, as no target runs what changed",
         "sim: nothing: its sources have not changed",

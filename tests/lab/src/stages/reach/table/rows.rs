@@ -45,20 +45,6 @@ pub(super) const ROWS: &[Coverage] = &[
         ],
         ..SMOKE
     },
-    // Running jobs, as other rlaunch processes see them.
-    Coverage {
-        sources: &[
-            "launcher/src/run/live/",
-            "launcher/src/run/supervisor/queries.rs",
-            "launcher/src/commands/jobs.rs",
-            "worker/src/cleanup/job_list.rs",
-            "worker/src/cleanup/usage.rs",
-            "bootstrap/src/job/list.rs",
-            "bootstrap/src/protocol/inspection.rs",
-        ],
-        netns: &["live"],
-        vm: &[],
-    },
     // The end of a job: which rank failed first, what is reported, and that nothing is left.
     Coverage {
         sources: &[
@@ -355,7 +341,7 @@ pub(super) const ROWS: &[Coverage] = &[
     },
     Coverage {
         sources: &["launcher/ssh/"],
-        netns: &["jump", "keys", "unreachable", "rekey", "shells", "abuse::ssh::"],
+        netns: &["jump", "keys", "unreachable", "first_contact", "rekey", "shells", "abuse::ssh::"],
         vm: &[],
     },
     Coverage {

@@ -1,9 +1,9 @@
-//! The prover's executable in this node's cache. The file is in the same directory as the agent's
-//! executable, and its name contains a hash of its content.
+//! Executables of helper programs in this node's cache. They are in the same directory as the agent's
+//! executable, and their names contain a hash of their content.
 
 use crate::node::cache;
 use nix::unistd::gethostname;
-use rlaunch_bootstrap::protocol::mesh::ProverFile;
+use rlaunch_bootstrap::protocol::helper::{Helper, HelperFile};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 /// Number of bytes of the hash that are part of the file's name.
 const HASH_BYTES: usize = 16;
 
-/// Prover's file while it is being received.
-pub(crate) struct ProverDownload {
-    wanted: ProverFile,
+/// Helper's file while it is being received.
+pub(crate) struct HelperDownload {
+    helper: Helper,
+    wanted: HelperFile,
     path: PathBuf,
     /// Temporary path until the file is complete.
     new: PathBuf,
@@ -24,20 +25,19 @@ pub(crate) struct ProverDownload {
     hasher: Sha256,
 }
 
-/// Result of looking for the prover in the cache.
+/// Result of looking for a helper in the cache.
 pub(crate) enum Located {
     Cached(PathBuf),
-    Missing(ProverDownload),
+    Missing(HelperDownload),
 }
 
-impl ProverDownload {
-    /// Looks for the prover in the cache. If the prover is missing, creates a temporary file to
-    /// receive it.
-    pub(crate) fn locate(wanted: ProverFile) -> Result<Located, String> {
+impl HelperDownload {
+    /// Looks for a helper in the cache. If it is missing, creates a temporary file to receive it.
+    pub(crate) fn locate(helper: Helper, wanted: HelperFile) -> Result<Located, String> {
         let agent = std::env::current_exe()
             .map_err(|e| format!("cannot determine the path of the agent: {e}"))?;
         let beside = agent.parent().unwrap_or(Path::new("/"));
-        let path = beside.join(name(&wanted));
+        let path = beside.join(name(helper, &wanted));
         // The hash was verified before the file got this name; the size is checked again, because a
         // full disk may have truncated it since.
         let is_whole = fs::metadata(&path).is_ok_and(|found| found.len() == wanted.size);
@@ -52,7 +52,7 @@ impl ProverDownload {
             OpenOptions::new().write(true).create(true).truncate(true).mode(0o700).open(&new);
         let file = open.map_err(|error| cannot_keep(&new, &error))?;
         let hasher = Sha256::new();
-        Ok(Located::Missing(ProverDownload { wanted, path, new, file, hasher }))
+        Ok(Located::Missing(HelperDownload { helper, wanted, path, new, file, hasher }))
     }
 
     /// Writes the next part of the file. An empty part ends the file: the file is verified and
@@ -65,7 +65,7 @@ impl ProverDownload {
         }
         let found: [u8; 32] = self.hasher.clone().finalize().into();
         if found != self.wanted.sha256 {
-            return Err("rlaunch-prover was damaged on the way".to_owned());
+            return Err(format!("{} was damaged on the way", self.helper.name()));
         }
         // Reopened read-only, because a file that is open for writing cannot be executed (ETXTBSY).
         self.file = File::open(&self.new).map_err(|error| cannot_keep(&self.new, &error))?;
@@ -74,7 +74,7 @@ impl ProverDownload {
     }
 }
 
-impl Drop for ProverDownload {
+impl Drop for HelperDownload {
     fn drop(&mut self) {
         // Fails if the file was moved into place.
         let _ = fs::remove_file(&self.new);
@@ -85,9 +85,9 @@ fn cannot_keep(path: &Path, error: &io::Error) -> String {
     format!("cannot keep {}: {error}", path.display())
 }
 
-/// Returns the file's name in the cache, `rlaunch-prover-HASH`.
-fn name(file: &ProverFile) -> String {
-    let mut name = "rlaunch-prover-".to_owned();
+/// Returns the file's name in the cache, such as `rlaunch-prover-HASH`.
+fn name(helper: Helper, file: &HelperFile) -> String {
+    let mut name = format!("{}-", helper.name());
     for byte in &file.sha256[..HASH_BYTES] {
         let _ = write!(name, "{byte:02x}");
     }
@@ -102,9 +102,10 @@ mod tests {
     fn a_file_arrives_once_and_a_damaged_one_never() {
         let content = b"#!/bin/true\n";
         let sha256: [u8; 32] = Sha256::digest(content).into();
-        let wanted = ProverFile { sha256, size: content.len() as u64 };
+        let wanted = HelperFile { sha256, size: content.len() as u64 };
         let receive = |bytes: &[u8]| {
-            let Located::Missing(mut download) = ProverDownload::locate(wanted.clone()).unwrap()
+            let Located::Missing(mut download) =
+                HelperDownload::locate(Helper::Prover, wanted.clone()).unwrap()
             else {
                 panic!("it is in the cache already");
             };
@@ -117,7 +118,7 @@ mod tests {
         let path = receive(content).unwrap().unwrap();
         assert_eq!(fs::read(&path).unwrap(), content);
         assert!(
-            matches!(ProverDownload::locate(wanted.clone()), Ok(Located::Cached(found)) if found == path)
+            matches!(HelperDownload::locate(Helper::Prover, wanted.clone()), Ok(Located::Cached(found)) if found == path)
         );
         fs::remove_file(path).unwrap();
     }

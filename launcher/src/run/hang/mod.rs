@@ -1,0 +1,23 @@
+//! Hang watch (`--hang-timeout`): notices that a job makes no progress, and reports where its ranks are.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `watch` | the state machine: asks agents, and decides whether the job hangs |
+//! | `progress` | how long ranks have used no CPU, and how long none has printed anything |
+//! | `report` | what is printed about ranks at the same place |
+//! | `place` | the thread that does a rank's work |
+//! | `waiting`, `peers` | what threads wait for, and the ranks at the other ends of sockets |
+//! | `evidence` | stacks of ranks that use CPU: whether they compute, or spin in a wait |
+
+mod evidence;
+mod peers;
+mod place;
+mod progress;
+mod report;
+mod waiting;
+mod watch;
+
+pub(crate) use peers::{PeerNode, name as name_peers};
+pub(crate) use report::{describe, describe_state, list};
+pub(crate) use waiting::describe_thread;
+pub(crate) use watch::{HangWatch, Hung, Question};

@@ -1,0 +1,25 @@
+//! Rows about running jobs, as other rlaunch processes see them.
+
+use super::Coverage;
+
+pub(super) const ROWS: &[Coverage] = &[Coverage {
+    sources: &[
+        "launcher/src/run/live/",
+        "launcher/src/run/supervisor/queries.rs",
+        "launcher/src/commands/jobs.rs",
+        "launcher/src/commands/stack.rs",
+        "launcher/src/run/hang/",
+        "launcher/src/run/helper_upload.rs",
+        "worker/src/ranks/helpers.rs",
+        "worker/src/agent/stacks.rs",
+        "worker/src/node/helper_file.rs",
+        "worker/stack/",
+        "bootstrap/src/protocol/helper.rs",
+        "worker/src/cleanup/job_list.rs",
+        "worker/src/cleanup/usage.rs",
+        "bootstrap/src/job/list.rs",
+        "bootstrap/src/protocol/inspection.rs",
+    ],
+    netns: &["live", "hang"],
+    vm: &[],
+}];

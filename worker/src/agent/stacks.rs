@@ -1,0 +1,303 @@
+//! Questions about this node's ranks: what they use, and their stacks. Stacks are read by the program `rlaunch-stack`, which is fetched from the launcher when it is
+//! needed for the first time.
+//!
+//! The launcher describes the program before its first question. Questions that come while the program is being
+//! received, or while it runs, are answered after it.
+
+use crate::network::outbox::Outbox;
+use crate::node::helper_file::{HelperDownload, Located};
+use crate::ranks::Ranks;
+use nix::unistd::Pid;
+use rlaunch_bootstrap::frame::{self, FrameReader, MAX_FRAME};
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
+use rlaunch_bootstrap::protocol::helper::{Helper, HelperFile};
+use rlaunch_bootstrap::protocol::inspection::{
+    Inspection, InspectionResult, RankStacks, StackOrder,
+};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::pipe;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Time limit of the program itself. The launcher gives a node 5 seconds.
+const LIMIT: Duration = Duration::from_millis(2500);
+/// Time after which the program is given up, although it should have ended.
+const GIVE_UP: Duration = Duration::from_secs(4);
+/// Size of reads from the program's stdout, in bytes.
+const PART: usize = 64 << 10;
+/// Maximum number of bytes of the program's stderr that are read.
+const MAX_WORDS: u64 = 4 << 10;
+/// Maximum number of questions that wait.
+const MAX_QUESTIONS: usize = 16;
+
+/// Question about stacks.
+#[derive(Debug)]
+struct Question {
+    id: u32,
+    ranks: Vec<Rank>,
+    native: bool,
+}
+
+/// Reader of stacks on this node.
+pub(crate) struct Stacks {
+    program: ProgramState,
+    questions: VecDeque<Question>,
+    running: Option<Running>,
+    outbox: Outbox,
+}
+
+/// State of the program's file.
+enum ProgramState {
+    /// The launcher has not described it, since it has none for this node.
+    Absent,
+    Downloading(HelperDownload),
+    Ready(PathBuf),
+    /// It cannot be stored, or may not run, for this reason.
+    Failed(String),
+}
+
+/// Task that reads the program's answer, or the reason why there is none.
+type Reading = JoinHandle<Result<Vec<RankStacks>, String>>;
+
+/// Program that runs.
+struct Running {
+    question: u32,
+    pid: Pid,
+    reading: Reading,
+}
+
+impl Stacks {
+    pub(crate) fn new(outbox: &Outbox) -> Stacks {
+        Stacks {
+            program: ProgramState::Absent,
+            questions: VecDeque::new(),
+            running: None,
+            outbox: outbox.clone(),
+        }
+    }
+
+    /// Tells whether a message is a question about the ranks, or about the program that answers it.
+    pub(crate) fn handles(message: &ToAgent) -> bool {
+        matches!(
+            message,
+            ToAgent::Inspect { .. }
+                | ToAgent::Helper(Helper::Stack, _)
+                | ToAgent::HelperPart(Helper::Stack, _)
+        )
+    }
+
+    /// Handles such a message.
+    pub(crate) fn handle(&mut self, message: ToAgent, ranks: &mut Ranks) {
+        match message {
+            ToAgent::Inspect { id, what: Inspection::Usage } => {
+                let result = InspectionResult::Usage(ranks.usage());
+                self.outbox.send(&FromAgent::Inspected { id, result });
+            }
+            ToAgent::Inspect { id, what: Inspection::Stacks { ranks: wanted, native } } => {
+                self.ask(id, wanted, native, ranks);
+            }
+            ToAgent::Helper(_, file) => self.on_file(file),
+            ToAgent::HelperPart(_, part) => self.on_part(&part, ranks),
+            _ => {}
+        }
+    }
+
+    /// Looks for the program in the cache, or requests it from the launcher.
+    fn on_file(&mut self, file: HelperFile) {
+        self.program = match HelperDownload::locate(Helper::Stack, file) {
+            Ok(Located::Cached(path)) => ProgramState::Ready(path),
+            Ok(Located::Missing(download)) => {
+                self.outbox.send(&FromAgent::NeedsHelper(Helper::Stack));
+                ProgramState::Downloading(download)
+            }
+            Err(cause) => ProgramState::Failed(cause),
+        };
+    }
+
+    /// Stores the next part of the program.
+    fn on_part(&mut self, part: &[u8], ranks: &mut Ranks) {
+        let ProgramState::Downloading(download) = &mut self.program else { return };
+        match download.receive(part) {
+            Ok(None) => return,
+            Ok(Some(path)) => self.program = ProgramState::Ready(path),
+            Err(cause) => self.program = ProgramState::Failed(cause),
+        }
+        self.start_next(ranks);
+    }
+
+    /// Takes a question. It is answered at once if the program cannot run.
+    fn ask(&mut self, id: u32, ranks: Vec<Rank>, native: bool, all: &mut Ranks) {
+        if self.questions.len() >= MAX_QUESTIONS {
+            return self.answer(id, Err("too many questions about stacks wait".to_owned()));
+        }
+        self.questions.push_back(Question { id, ranks, native });
+        self.start_next(all);
+    }
+
+    /// Starts the program for the next question, unless it runs or is being received.
+    fn start_next(&mut self, ranks: &mut Ranks) {
+        while self.running.is_none() {
+            let path = match &self.program {
+                ProgramState::Downloading(_) => return,
+                ProgramState::Ready(path) => Ok(path.clone()),
+                ProgramState::Failed(cause) => Err(cause.clone()),
+                ProgramState::Absent => {
+                    Err(format!("this rlaunch has no {} for this host", Helper::Stack.name()))
+                }
+            };
+            let Some(question) = self.questions.pop_front() else { return };
+            let started = path.and_then(|path| {
+                let processes = ranks.processes_of(&question.ranks);
+                start(&path, processes, question.native)
+            });
+            match started {
+                Ok((pid, reading)) => {
+                    ranks.add_helper(pid);
+                    self.running = Some(Running { question: question.id, pid, reading });
+                }
+                Err(cause) => self.answer(question.id, Err(cause)),
+            }
+        }
+    }
+
+    /// Waits until the program has answered; for ever if it does not run. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> StackAnswer {
+        let Some(running) = &mut self.running else { return std::future::pending().await };
+        let answer = (&mut running.reading).await;
+        StackAnswer(answer.unwrap_or_else(|error| Err(error.to_string())))
+    }
+
+    /// Ends the program, which must not run while ranks are being ended: it stops them for a moment.
+    pub(crate) fn end(&mut self, ranks: &mut Ranks) {
+        if let Some(running) = &self.running {
+            ranks.kill_helper(running.pid);
+        }
+        self.program = ProgramState::Failed("the ranks are being ended".to_owned());
+        self.start_next(ranks);
+    }
+
+    /// Sends an answer to the launcher, and starts the program for the next question.
+    pub(crate) fn on_answer(&mut self, StackAnswer(answer): StackAnswer, ranks: &mut Ranks) {
+        if let Some(running) = self.running.take() {
+            // It is not needed any more, and may not end by itself if a process keeps it waiting in the kernel.
+            ranks.kill_helper(running.pid);
+            self.answer(running.question, answer);
+        }
+        self.start_next(ranks);
+    }
+
+    fn answer(&self, id: u32, answer: Result<Vec<RankStacks>, String>) {
+        let result = answer.map_or_else(InspectionResult::Failed, InspectionResult::Stacks);
+        self.outbox.send(&FromAgent::Inspected { id, result });
+    }
+}
+
+/// Answer of the program.
+pub(crate) struct StackAnswer(Result<Vec<RankStacks>, String>);
+
+/// Starts the program. The agent reaps it together with the ranks.
+fn start(
+    path: &Path,
+    processes: Vec<(Rank, Vec<u32>)>,
+    native: bool,
+) -> Result<(Pid, Reading), String> {
+    let limit_ms = u32::try_from(LIMIT.as_millis()).unwrap_or(u32::MAX);
+    let order = frame::encode(&StackOrder { processes, native, limit_ms });
+    let order = order.map_err(|error| error.to_string())?;
+    let failed = |error: io::Error| format!("cannot start {}: {error}", path.display());
+    let mut command = Command::new(path);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(failed)?;
+    let missing = || failed(io::Error::other("it has no pipe"));
+    let stdin = OwnedFd::from(child.stdin.take().ok_or_else(missing)?);
+    let stdout = OwnedFd::from(child.stdout.take().ok_or_else(missing)?);
+    let stderr = OwnedFd::from(child.stderr.take().ok_or_else(missing)?);
+    let pipes = || {
+        let stdin = pipe::Sender::from_owned_fd(stdin)?;
+        let receivers =
+            (pipe::Receiver::from_owned_fd(stdout)?, pipe::Receiver::from_owned_fd(stderr)?);
+        io::Result::Ok((stdin, receivers))
+    };
+    let (stdin, (stdout, stderr)) = pipes().map_err(failed)?;
+    let reading = tokio::spawn(async move {
+        let conversation = converse(order, stdin, stdout, stderr);
+        let answer = timeout(GIVE_UP, conversation).await;
+        answer.unwrap_or_else(|_| Err(format!("no answer within {} s", GIVE_UP.as_secs())))
+    });
+    Ok((Pid::from_raw(child.id().cast_signed()), reading))
+}
+
+/// Sends the order to the program, and reads its answer or the reason why there is none.
+async fn converse(
+    order: Vec<u8>,
+    mut stdin: pipe::Sender,
+    stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
+) -> Result<Vec<RankStacks>, String> {
+    // A program that has ended is noticed by the end of its stdout.
+    let _ = stdin.write_all(&order).await;
+    drop(stdin);
+    // The answer's end is not that of the program, which ends late if a process keeps it waiting in the kernel.
+    let (mut frames, mut received) = (FrameReader::default(), 0);
+    let (mut stdout, mut part) = (stdout, vec![0; PART]);
+    while received <= MAX_FRAME {
+        let length = stdout.read(&mut part).await.map_err(|error| error.to_string())?;
+        if length == 0 {
+            break;
+        }
+        received += length;
+        frames.push(&part[..length]);
+        if let Some(stacks) = frames.next_frame().map_err(|error| error.to_string())? {
+            return Ok(stacks);
+        }
+    }
+    // What it has printed explains its end, if it printed anything.
+    let mut words = Vec::new();
+    let _ = stderr.take(MAX_WORDS).read_to_end(&mut words).await;
+    let words = String::from_utf8_lossy(&words);
+    Err(format!("{} has ended: {}", Helper::Stack.name(), words.trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// Runs a script as the program, and returns its answer.
+    fn answer_of(script: &str) -> Result<Vec<RankStacks>, String> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("program");
+        std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (pid, reading) = start(&path, Vec::new(), false).unwrap();
+            let answer = reading.await.unwrap();
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+            let _ = nix::sys::wait::waitpid(pid, None);
+            answer
+        })
+    }
+
+    #[test]
+    fn an_answer_is_taken_before_the_program_ends() {
+        // A frame with an empty list.
+        assert_eq!(
+            answer_of("printf '\\001\\000\\000\\000\\000'; exec sleep 1000"),
+            Ok(Vec::new())
+        );
+    }
+
+    #[test]
+    fn a_program_without_an_answer_says_why() {
+        let why = answer_of("echo no order >&2; exit 1").unwrap_err();
+        assert_eq!(why, "rlaunch-stack has ended: no order");
+    }
+}

@@ -1,0 +1,72 @@
+//! `rlaunch-stack`: reads the stacks of ranks' processes, and what their threads wait for.
+//!
+//! An agent starts it when a user asks where the ranks of a job are. It gets a
+//! [`StackOrder`](rlaunch_bootstrap::protocol::inspection::StackOrder) on stdin, writes one answer to
+//! stdout and exits. Nothing has to be installed on the host, and the ranks notice nothing but a stop
+//! of a few milliseconds.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `order` | all processes at once, within a time limit |
+//! | `threads` | threads and their states, from `/proc` |
+//! | `waits` | what a thread waits for: the system call in which it sleeps, and the file behind its descriptor |
+//! | `sockets` | the other ends of a process's TCP connections |
+//! | `python` | frames of Python |
+//! | `native` | frames of native code |
+//! | `permission` | reasons why a process may not be read |
+//! | `size` | answers that are too large for a frame |
+
+#[cfg(target_arch = "x86_64")]
+mod native;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "native_unsupported.rs"]
+mod native;
+mod order;
+mod permission;
+mod python;
+mod size;
+mod sockets;
+mod threads;
+mod waits;
+
+use rlaunch_bootstrap::frame::{FrameError, FrameReader};
+use rlaunch_bootstrap::protocol::inspection::StackOrder;
+use std::io::{self, Read, Write};
+use std::process::ExitCode;
+
+/// Reason why there is no answer.
+#[derive(Debug, thiserror::Error)]
+enum StackError {
+    #[error("cannot read the order from stdin")]
+    Read(#[source] io::Error),
+    #[error("the order is incomplete")]
+    Incomplete,
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    #[error("cannot write the answer to stdout")]
+    Write(#[source] io::Error),
+}
+
+fn main() -> ExitCode {
+    match answer() {
+        // Threads that still read processes end with this one.
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map(|cause| format!(": {cause}"));
+            // An error means that the agent has gone, which is why stderr is closed.
+            let _ = writeln!(io::stderr(), "{error}{}", cause.unwrap_or_default());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn answer() -> Result<(), StackError> {
+    let mut bytes = Vec::new();
+    io::stdin().lock().take(1 << 20).read_to_end(&mut bytes).map_err(StackError::Read)?;
+    let mut frames = FrameReader::default();
+    frames.push(&bytes);
+    let order: StackOrder = frames.next_frame()?.ok_or(StackError::Incomplete)?;
+    let answer = size::encode(order::carry_out(&order))?;
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(&answer).and_then(|()| stdout.flush()).map_err(StackError::Write)
+}

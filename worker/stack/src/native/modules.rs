@@ -1,0 +1,183 @@
+//! Programs and libraries in the memory of a process.
+
+use framehop::{ExplicitModuleSectionInfo, Module};
+use object::read::ReadCache;
+use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+use rlaunch_bootstrap::protocol::inspection::StackFrame;
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::path::PathBuf;
+
+/// Maximum number of symbols of a module that are read.
+const MAX_SYMBOLS: usize = 2_000_000;
+/// Maximum length of a function's name, in characters. Names of templates may be much longer.
+const MAX_NAME: usize = 120;
+
+/// Modules of a process by the begin of their addresses.
+pub(super) struct Modules(BTreeMap<u64, LoadedModule>);
+
+/// Program or library, mapped at some addresses.
+struct LoadedModule {
+    /// Path of the file, as the process sees it.
+    path: String,
+    /// Path by which this process can open the file.
+    openable: PathBuf,
+    addresses: Range<u64>,
+    /// Names of functions; `None` until a frame is in the module.
+    symbols: Option<Symbols>,
+}
+
+/// Functions of a module.
+#[derive(Default)]
+struct Symbols {
+    /// Difference between an address in memory and the same address in the file.
+    bias: u64,
+    /// Addresses in the file, sizes and names, sorted.
+    functions: Vec<(u64, u64, String)>,
+}
+
+impl Modules {
+    /// Reads the map of a process's memory.
+    pub(super) fn read(pid: u32) -> io::Result<Modules> {
+        let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+        let mut modules: BTreeMap<u64, LoadedModule> = BTreeMap::new();
+        for (addresses, path) in maps.lines().filter_map(parse_mapping) {
+            // The mappings of a file follow each other.
+            let last = modules.last_entry().filter(|last| last.get().path == path);
+            if let Some(mut last) = last {
+                last.get_mut().addresses.end = addresses.end;
+                continue;
+            }
+            let openable = PathBuf::from(format!("/proc/{pid}/root{path}"));
+            let begin = addresses.start;
+            let module = LoadedModule { path: path.to_owned(), openable, addresses, symbols: None };
+            modules.insert(begin, module);
+        }
+        Ok(Modules(modules))
+    }
+
+    /// Loads the module at an address. Returns its tables if it was not loaded before.
+    pub(super) fn load(&mut self, address: u64) -> Option<Module<Vec<u8>>> {
+        let module = self.at_mut(address)?;
+        if module.symbols.is_some() {
+            return None;
+        }
+        let (symbols, tables) = module.read().unwrap_or_default();
+        let base = module.addresses.start;
+        module.symbols = Some(symbols);
+        Some(Module::new(module.path.clone(), module.addresses.clone(), base, tables))
+    }
+
+    /// Describes the frame at an address; `None` if no file is mapped there.
+    pub(super) fn frame(&self, address: u64) -> Option<StackFrame> {
+        let (_, module) = self.0.range(..=address).next_back()?;
+        let module = module.addresses.contains(&address).then_some(module)?;
+        let name = module.symbols.as_ref().and_then(|symbols| symbols.name(address));
+        let function = name.unwrap_or_else(|| "?".to_owned());
+        Some(StackFrame { function, file: module.path.clone(), line: 0, native: true })
+    }
+
+    fn at_mut(&mut self, address: u64) -> Option<&mut LoadedModule> {
+        let (_, module) = self.0.range_mut(..=address).next_back()?;
+        module.addresses.contains(&address).then_some(module)
+    }
+}
+
+impl LoadedModule {
+    /// Reads the functions and the tables from the file.
+    fn read(&self) -> Option<(Symbols, ExplicitModuleSectionInfo<Vec<u8>>)> {
+        let cache = ReadCache::new(File::open(&self.openable).ok()?);
+        let file = object::File::parse(&cache).ok()?;
+        let base_svma = file.segments().map(|segment| segment.address()).min()?;
+        // Segments begin at pages.
+        let base_svma = base_svma & !0xfff;
+        let section = |name: &str| {
+            let section = file.section_by_name(name)?;
+            let range = section.address()..section.address() + section.size();
+            Some((range, section.uncompressed_data().ok()?.into_owned()))
+        };
+        let (eh_frame_svma, eh_frame) = section(".eh_frame").unzip();
+        let (eh_frame_hdr_svma, eh_frame_hdr) = section(".eh_frame_hdr").unzip();
+        let range_of = |name: &str| {
+            let section = file.section_by_name(name)?;
+            Some(section.address()..section.address() + section.size())
+        };
+        let tables = ExplicitModuleSectionInfo {
+            base_svma,
+            text_svma: range_of(".text"),
+            got_svma: range_of(".got"),
+            eh_frame_svma,
+            eh_frame,
+            eh_frame_hdr_svma,
+            eh_frame_hdr,
+            ..ExplicitModuleSectionInfo::default()
+        };
+        let bias = self.addresses.start.wrapping_sub(base_svma);
+        let is_function = |symbol: &object::Symbol<'_, '_, _>| {
+            symbol.kind() == SymbolKind::Text && symbol.is_definition()
+        };
+        let symbols = file.symbols().chain(file.dynamic_symbols()).filter(is_function);
+        let named = symbols.take(MAX_SYMBOLS).filter_map(|symbol| {
+            Some((symbol.address(), symbol.size(), symbol.name().ok()?.to_owned()))
+        });
+        let mut functions: Vec<(u64, u64, String)> = named.collect();
+        functions.sort_unstable();
+        functions.dedup_by_key(|(address, ..)| *address);
+        Some((Symbols { bias, functions }, tables))
+    }
+}
+
+impl Symbols {
+    /// Returns the name of the function at an address in memory.
+    fn name(&self, address: u64) -> Option<String> {
+        let address = address.wrapping_sub(self.bias);
+        let after = self.functions.partition_point(|(begin, ..)| *begin <= address);
+        let (begin, size, name) = self.functions.get(after.checked_sub(1)?)?;
+        // Functions without a symbol lie between others. Functions in assembler may have no size.
+        let is_within = *size == 0 || address - begin < *size;
+        is_within.then(|| readable(name).chars().take(MAX_NAME).collect())
+    }
+}
+
+/// Returns the name of a function as it is written in C++ or Rust, without its parameters.
+fn readable(name: &str) -> String {
+    if let Ok(rust) = rustc_demangle::try_demangle(name) {
+        return format!("{rust:#}");
+    }
+    // glibc's versions: `pthread_cond_wait@@GLIBC_2.3.2`.
+    let name = name.split('@').next().unwrap_or(name);
+    let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type();
+    let parsed = cpp_demangle::Symbol::new(name).ok();
+    let demangled = parsed.and_then(|symbol| symbol.demangle_with_options(&options).ok());
+    demangled.unwrap_or_else(|| name.to_owned())
+}
+
+/// Parses a line of `/proc/PID/maps`: the addresses and the path of a mapped file.
+fn parse_mapping(line: &str) -> Option<(Range<u64>, &str)> {
+    let path = &line[line.find('/')?..];
+    let (begin, end) = line.split_ascii_whitespace().next()?.split_once('-')?;
+    let number = |text| u64::from_str_radix(text, 16).ok();
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    Some((number(begin)?..number(end)?, path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mappings_of_files_are_read() {
+        let line = "7f00-7f10 r-xp 00000000 fe:00 123   /usr/lib/a b.so";
+        assert_eq!(parse_mapping(line), Some((0x7f00..0x7f10, "/usr/lib/a b.so")));
+        assert_eq!(parse_mapping("7f00-7f10 rw-p 00000000 00:00 0   [heap]"), None);
+    }
+
+    #[test]
+    fn names_are_readable() {
+        assert_eq!(readable("MPI_Allreduce"), "MPI_Allreduce");
+        assert_eq!(readable("pthread_cond_wait@@GLIBC_2.3.2"), "pthread_cond_wait");
+        assert_eq!(readable("_ZN4gloo9allreduceERNS_16AllreduceOptionsE"), "gloo::allreduce");
+    }
+}

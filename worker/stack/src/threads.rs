@@ -1,0 +1,84 @@
+//! Threads of a process with their names and states, from `/proc`.
+
+use crate::sockets::Sockets;
+use crate::waits;
+use rlaunch_bootstrap::protocol::inspection::ThreadStack;
+use std::fs;
+use std::thread;
+use std::time::Duration;
+
+/// State of a thread that waits in the kernel and cannot be interrupted.
+pub(crate) const UNSTOPPABLE: char = 'D';
+/// Number of looks at threads in that state, and the time between them.
+const LOOKS: usize = 3;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
+/// Returns the name of a process's program; `None` if the process has ended.
+pub(crate) fn name_of(pid: u32) -> Option<String> {
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
+    let has_threads = fs::read_dir(format!("/proc/{pid}/task")).is_ok();
+    has_threads.then(|| name.trim_end().to_owned())
+}
+
+/// Lists the threads of a process without frames; the main thread first.
+pub(crate) fn list(pid: u32) -> Vec<ThreadStack> {
+    let sockets = Sockets::new(pid);
+    let thread = |tid| {
+        let (name, state) = state_of(pid, tid)?;
+        let waits_for = waits::of_thread(&sockets, tid, state);
+        Some(ThreadStack { tid, name, state, waits_for, ..ThreadStack::default() })
+    };
+    ids(pid).into_iter().filter_map(thread).collect()
+}
+
+/// Lists the ids of the threads of a process; the main thread's first.
+pub(crate) fn ids(pid: u32) -> Vec<u32> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let mut tids: Vec<u32> =
+        tasks.filter_map(|task| task.file_name().to_str()?.parse().ok()).collect();
+    tids.sort_by_key(|&tid| (tid != pid, tid));
+    tids
+}
+
+/// Tells whether a thread of the process sleeps in the kernel in such a way that it cannot be stopped. Most such waits
+/// take a moment only, so that a single look proves nothing.
+pub(crate) fn has_unstoppable(pid: u32) -> bool {
+    let is_in_d = |tid| state_of(pid, tid).is_some_and(|(_, state)| state == UNSTOPPABLE);
+    (0..LOOKS).all(|look| {
+        if look > 0 {
+            thread::sleep(BETWEEN_LOOKS);
+        }
+        ids(pid).into_iter().any(is_in_d)
+    })
+}
+
+/// Reads name and state of a thread; `None` if it has ended.
+pub(crate) fn state_of(pid: u32, tid: u32) -> Option<(String, char)> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?)
+}
+
+/// Parses `tid (name) state …`. The name may contain anything, including parentheses.
+fn parse_stat(stat: &str) -> Option<(String, char)> {
+    let (begin, rest) = stat.rsplit_once(')')?;
+    let (_, name) = begin.split_once('(')?;
+    Some((name.to_owned(), rest.trim_start().chars().next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_main_thread_comes_first() {
+        let own = std::process::id();
+        let threads = list(own);
+        assert_eq!(threads[0].tid, own);
+        assert!(name_of(own).is_some() && name_of(u32::MAX).is_none());
+    }
+
+    #[test]
+    fn a_name_may_contain_anything() {
+        assert_eq!(parse_stat("7 (a) (b)) R 1 2"), Some(("a) (b)".to_owned(), 'R')));
+        assert_eq!(parse_stat("7 a"), None);
+    }
+}
