@@ -124,6 +124,37 @@ fn tags_have_colours_where_somebody_looks() {
     assert_eq!(sorted(&run().run().out()), plain);
 }
 
+#[test]
+fn equal_lines_of_many_ranks_are_shown_once_at_a_terminal() {
+    let field = Field::new();
+    field.warm("a,b", Account::Root);
+    let directory = launch_directory();
+    let script = "rlaunch barrier; echo same; echo loss 0.$RANK; [ $RANK != 5 ] || echo mine";
+    let run = |options: &str| {
+        let run = field.rlaunch(&format!("-H a:3,b:3 --merge-stderr {options}")).sh(script);
+        run.in_directory(directory.path()).env("NO_COLOR", "1").env("TERM", "xterm")
+    };
+    let lines = |shown: &str| {
+        let mut lines: Vec<String> = shown.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let losses = |tag: &str| (0..6).map(|rank| format!("{tag}loss 0.{rank}")).collect::<Vec<_>>();
+    let shown = lines(&OnTerminal::start(&run("--output-dir D")).finish());
+    assert_eq!(shown[0], "[0-5] same");
+    assert_eq!((&shown[1..7], &shown[7..]), (&losses("")[..], &["mine".to_owned()][..]));
+    let file =
+        |rank: u32| fs::read_to_string(directory.path().join(format!("D/rank.{rank}/stdout")));
+    assert_eq!(file(5).unwrap(), "same\nloss 0.5\nmine\n");
+
+    let shown = lines(&OnTerminal::start(&run("--fold=numbers")).finish());
+    assert_eq!(shown, ["[0-5] loss 0.0..0.5", "[0-5] same", "mine"]);
+    let shown = lines(&OnTerminal::start(&run("--fold=none")).finish());
+    assert_eq!(shown.iter().filter(|line| *line == "same").count(), 6);
+    let piped = run("--fold").run();
+    assert_eq!(piped.succeeded().out().lines().filter(|line| *line == "same").count(), 6);
+}
+
 /// The prompt of one rank is shown immediately, and output of other ranks does not continue its
 /// line.
 #[test]

@@ -5,8 +5,8 @@
 //! client            launcher            agent
 //!   Start      ──────▶   ──────▶               one process, or a connection to the debugger
 //!              ◀──────   ◀──────   Started
-//!   Input      ──────▶   ──────▶
-//!              ◀──────   ◀──────   InputTaken  the next input may be sent
+//!   Stdin      ──────▶   ──────▶
+//!              ◀──────   ◀──────   StdinTaken  the next input may be sent
 //!              ◀──────   ◀──────   Output
 //!   OutputTaken──────▶   ──────▶               the next output may be sent
 //!   Resize     ──────▶   ──────▶
@@ -37,7 +37,7 @@ pub enum ToSession {
     /// Begins the session.
     Start(SessionStart),
     /// Input, at most [`MAX_SESSION_DATA`] bytes. An empty part marks the end of the input.
-    Input(#[serde(with = "serde_bytes")] Vec<u8>),
+    Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
     /// The last output is written, so the next may be sent.
     OutputTaken,
     /// Size of the client's terminal has changed.
@@ -104,7 +104,7 @@ pub enum FromSession {
         data: Vec<u8>,
     },
     /// The last input is on its way to the command, so the next may be sent.
-    InputTaken,
+    StdinTaken,
     /// The last size is set, so the next may be sent.
     Resized,
     /// The command has ended, and all its output was sent; or the debugger has let the rank go on.

@@ -410,10 +410,7 @@ impl<'a> Supervisor<'a> {
             FromAgent::NeedsHelper(Helper::Stack) => {
                 self.actions.push_back(Action::SendStackReader(node));
             }
-            FromAgent::Session { id, what } => {
-                self.sessions.on_agent(node, id, what);
-                self.send_for_sessions();
-            }
+            FromAgent::Session { id, what } => self.on_session(node, id, what),
             FromAgent::Inspected { id, result } => self.on_inspected(now, node, id, result),
             _ => {}
         }

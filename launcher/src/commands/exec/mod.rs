@@ -119,7 +119,13 @@ pub(super) async fn run_attach(args: AttachArgs) -> Result<Exit, Failed> {
     let (job, rank) = args.target.parse()?;
     let start = SessionStart { rank, kind: SessionKind::Debugger };
     let mut job = RunningJob::find(job).await.map_err(|error| live_failure(&error))?;
-    let waits = || messages::info(&format!("rank {rank} goes on waiting for `rlaunch attach`"));
+    let waits = || {
+        if io::stdout().is_terminal() {
+            // The debugger's prompt stands there.
+            rlaunch_console::stdout::write(b"\n");
+        }
+        messages::info(&format!("rank {rank} goes on waiting for `rlaunch attach`"));
+    };
     match session::run(&mut job, start, LocalTerminal::none()).await {
         Ok(SessionOutcome::Ended(_)) => Ok(Exit::SUCCESS),
         Ok(SessionOutcome::Detached) => {

@@ -1,7 +1,7 @@
 //! The client's end of a session: one loop that relays input, output and sizes, one message of each at a time.
 
 use super::local_terminal::LocalTerminal;
-use super::stdio::{StdinReader, StdoutWriter};
+use super::stdio::{PartReader, PartWriter};
 use crate::run::live::client::{LiveError, RunningJob};
 use crate::run::live::messages::{Reply, Request};
 use nix::sys::signal::Signal;
@@ -50,13 +50,14 @@ pub(super) async fn run(
     terminal: LocalTerminal,
 ) -> Result<SessionOutcome, SessionFailure> {
     let has_terminal = matches!(start.kind, SessionKind::Command { terminal: Some(_), .. });
-    let mut signals = Signals::install().map_err(|e| SessionFailure::Io("handle signals", e))?;
+    let mut signals =
+        ClientSignals::install().map_err(|e| SessionFailure::Io("handle signals", e))?;
     let client = Client {
-        stdin: StdinReader::start().map_err(|error| SessionFailure::Io("read stdin", error))?,
-        stdout: StdoutWriter::start().map_err(|error| SessionFailure::Io("write", error))?,
+        stdin: PartReader::start().map_err(|error| SessionFailure::Io("read stdin", error))?,
+        stdout: PartWriter::start().map_err(|error| SessionFailure::Io("write", error))?,
         terminal,
         has_terminal,
-        input: Input::Reading,
+        input: StdinState::Reading,
         is_writing: false,
         is_resizing: false,
         size_changed: false,
@@ -94,7 +95,7 @@ fn after_start(error: LiveError) -> SessionFailure {
 
 /// State of the input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Input {
+enum StdinState {
     /// The reader was asked for the next part.
     Reading,
     /// A part is on its way to the command.
@@ -104,12 +105,12 @@ enum Input {
 }
 
 struct Client {
-    stdin: StdinReader,
-    stdout: StdoutWriter,
+    stdin: PartReader,
+    stdout: PartWriter,
     terminal: LocalTerminal,
     /// Whether the command has a terminal.
     has_terminal: bool,
-    input: Input,
+    input: StdinState,
     is_writing: bool,
     is_resizing: bool,
     /// Whether the size has changed since the last one was sent.
@@ -120,7 +121,7 @@ impl Client {
     async fn relay(
         mut self,
         job: &mut RunningJob,
-        signals: &mut Signals,
+        signals: &mut ClientSignals,
     ) -> Result<SessionOutcome, SessionFailure> {
         self.terminal.make_raw();
         self.stdin.ask();
@@ -132,11 +133,11 @@ impl Client {
                         return Ok(outcome);
                     }
                 }
-                part = self.stdin.next(), if self.input == Input::Reading => {
+                part = self.stdin.next(), if self.input == StdinState::Reading => {
                     // A terminal that is gone reads as an error, which is its end.
                     let part = part.unwrap_or_default();
-                    self.input = if part.is_empty() { Input::Closed } else { Input::Sent };
-                    job.tell(ToSession::Input(part)).await?;
+                    self.input = if part.is_empty() { StdinState::Closed } else { StdinState::Sent };
+                    job.tell(ToSession::Stdin(part)).await?;
                 }
                 written = self.stdout.written(), if self.is_writing => {
                     self.is_writing = false;
@@ -175,8 +176,8 @@ impl Client {
                 self.is_writing = true;
                 self.stdout.write(stream, data);
             }
-            Reply::Session(FromSession::InputTaken) if self.input == Input::Sent => {
-                self.input = Input::Reading;
+            Reply::Session(FromSession::StdinTaken) if self.input == StdinState::Sent => {
+                self.input = StdinState::Reading;
                 self.stdin.ask();
             }
             Reply::Session(FromSession::Resized) => self.is_resizing = false,
@@ -211,8 +212,8 @@ impl Client {
     }
 }
 
-/// Signals that this process handles during a session.
-struct Signals {
+/// ClientSignals that this process handles during a session.
+struct ClientSignals {
     ends: [(Signal, SignalStream); 3],
     resized: SignalStream,
     continued: SignalStream,
@@ -227,9 +228,9 @@ enum SignalEvent {
     Continued,
 }
 
-impl Signals {
-    fn install() -> io::Result<Signals> {
-        Ok(Signals {
+impl ClientSignals {
+    fn install() -> io::Result<ClientSignals> {
+        Ok(ClientSignals {
             ends: [
                 (Signal::SIGINT, signal(SignalKind::interrupt())?),
                 (Signal::SIGTERM, signal(SignalKind::terminate())?),

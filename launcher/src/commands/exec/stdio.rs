@@ -11,19 +11,19 @@ use std::thread;
 use tokio::sync::mpsc;
 
 /// Reader of stdin. It reads a part when asked.
-pub(super) struct StdinReader {
+pub(super) struct PartReader {
     requests: blocking::Sender<()>,
     parts: mpsc::UnboundedReceiver<io::Result<Vec<u8>>>,
 }
 
 /// Writer of stdout and stderr.
-pub(super) struct StdoutWriter {
+pub(super) struct PartWriter {
     parts: blocking::Sender<(Stream, Vec<u8>)>,
     written: mpsc::UnboundedReceiver<io::Result<()>>,
 }
 
-impl StdinReader {
-    pub(super) fn start() -> io::Result<StdinReader> {
+impl PartReader {
+    pub(super) fn start() -> io::Result<PartReader> {
         // The descriptor is duplicated because the standard handle reads ahead.
         let mut stdin = File::from(io::stdin().as_fd().try_clone_to_owned()?);
         let (requests, asked) = blocking::channel();
@@ -43,7 +43,7 @@ impl StdinReader {
             }
         };
         thread::Builder::new().name("stdin".into()).spawn(read)?;
-        Ok(StdinReader { requests, parts })
+        Ok(PartReader { requests, parts })
     }
 
     /// Asks for the next part.
@@ -61,8 +61,8 @@ impl StdinReader {
     }
 }
 
-impl StdoutWriter {
-    pub(super) fn start() -> io::Result<StdoutWriter> {
+impl PartWriter {
+    pub(super) fn start() -> io::Result<PartWriter> {
         // Written without the standard handle, which waits for whole lines.
         let mut stdout = File::from(io::stdout().as_fd().try_clone_to_owned()?);
         let mut stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
@@ -80,7 +80,7 @@ impl StdoutWriter {
             }
         };
         thread::Builder::new().name("stdout".into()).spawn(write)?;
-        Ok(StdoutWriter { parts, written })
+        Ok(PartWriter { parts, written })
     }
 
     /// Queues a part for writing.

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 #[derive(Debug, Default)]
 pub(crate) struct Sessions {
     next: u32,
-    open: BTreeMap<u32, Session>,
+    open: BTreeMap<u32, OpenSession>,
     steps: Vec<SessionStep>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum SessionStep {
 }
 
 #[derive(Debug)]
-struct Session {
+struct OpenSession {
     connection: ConnectionId,
     node: NodeId,
     input: Lane,
@@ -74,7 +74,7 @@ impl Sessions {
         let id = self.next;
         self.next = self.next.wrapping_add(1);
         let (input, output, size) = Default::default();
-        self.open.insert(id, Session { connection, node, input, output, size });
+        self.open.insert(id, OpenSession { connection, node, input, output, size });
         self.send(node, id, ToSession::Start(start));
     }
 
@@ -83,7 +83,7 @@ impl Sessions {
         let Some(id) = self.of_client(connection) else { return };
         let Some(session) = self.open.get_mut(&id) else { return };
         let is_valid = match &what {
-            ToSession::Input(data) => data.len() <= MAX_SESSION_DATA && session.input.send(),
+            ToSession::Stdin(data) => data.len() <= MAX_SESSION_DATA && session.input.send(),
             ToSession::Resize(_) => session.size.send(),
             ToSession::OutputTaken => session.output.take(),
             ToSession::End => return self.end(id),
@@ -102,7 +102,7 @@ impl Sessions {
             FromSession::Output { data, .. } => {
                 data.len() <= MAX_SESSION_DATA && session.output.send()
             }
-            FromSession::InputTaken => session.input.take(),
+            FromSession::StdinTaken => session.input.take(),
             FromSession::Resized => session.size.take(),
             _ => true,
         };
@@ -220,13 +220,13 @@ mod tests {
     fn one_message_of_a_kind_is_on_its_way() {
         let mut sessions = started();
         for _ in 0..2 {
-            sessions.on_client(A, ToSession::Input(vec![1]));
-            sessions.on_agent(NODE, 0, FromSession::InputTaken);
+            sessions.on_client(A, ToSession::Stdin(vec![1]));
+            sessions.on_agent(NODE, 0, FromSession::StdinTaken);
             sessions.on_agent(NODE, 0, output(MAX_SESSION_DATA));
             sessions.on_client(A, ToSession::OutputTaken);
             let steps = [
-                to_agent(ToSession::Input(vec![1])),
-                to_client(FromSession::InputTaken),
+                to_agent(ToSession::Stdin(vec![1])),
+                to_client(FromSession::StdinTaken),
                 to_client(output(MAX_SESSION_DATA)),
                 to_agent(ToSession::OutputTaken),
             ];
@@ -234,7 +234,7 @@ mod tests {
         }
         sessions.on_agent(NODE, 0, FromSession::Ended(ExitStatus::Code(3)));
         assert_eq!(sessions.take_steps(), [to_client(FromSession::Ended(ExitStatus::Code(3)))]);
-        sessions.on_client(A, ToSession::Input(vec![1]));
+        sessions.on_client(A, ToSession::Stdin(vec![1]));
         sessions.on_client_gone(A);
         assert!(sessions.take_steps().is_empty());
     }
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn an_end_that_does_not_wait_is_cut_off() {
         let size = ToSession::Resize(TerminalSize { rows: 1, columns: 1 });
-        for twice in [ToSession::Input(Vec::new()), size] {
+        for twice in [ToSession::Stdin(Vec::new()), size] {
             let mut sessions = started();
             sessions.on_client(A, twice.clone());
             sessions.take_steps();
@@ -254,7 +254,7 @@ mod tests {
         sessions.take_steps();
         sessions.on_agent(NODE, 0, output(1));
         assert_eq!(sessions.take_steps(), cut());
-        for wrong in [output(MAX_SESSION_DATA + 1), FromSession::InputTaken, FromSession::Resized] {
+        for wrong in [output(MAX_SESSION_DATA + 1), FromSession::StdinTaken, FromSession::Resized] {
             let mut sessions = started();
             sessions.on_agent(NODE, 0, wrong);
             assert_eq!(sessions.take_steps(), cut());
@@ -264,7 +264,7 @@ mod tests {
     #[test]
     fn a_session_belongs_to_one_client_and_one_node() {
         let mut sessions = started();
-        sessions.on_client(B, ToSession::Input(vec![1]));
+        sessions.on_client(B, ToSession::Stdin(vec![1]));
         sessions.on_agent(NodeId(1), 0, output(1));
         sessions.on_agent(NODE, 1, output(1));
         sessions.on_client_gone(B);

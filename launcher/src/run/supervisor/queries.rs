@@ -8,7 +8,7 @@ use crate::run::live::{Asker, InspectionAnswer, JobQuery, QueryKind, SessionStep
 use crate::run::outcome::Reason;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
-use rlaunch_bootstrap::protocol::session::ToSession;
+use rlaunch_bootstrap::protocol::session::{FromSession, ToSession};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use std::time::Instant;
@@ -59,6 +59,12 @@ impl Supervisor<'_> {
         } else {
             Ok(node)
         }
+    }
+
+    /// Takes a message of an agent for a session.
+    pub(super) fn on_session(&mut self, node: NodeId, id: u32, what: FromSession) {
+        self.sessions.on_agent(node, id, what);
+        self.send_for_sessions();
     }
 
     /// Sends the messages of sessions to agents and clients.

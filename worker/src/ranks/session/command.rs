@@ -30,7 +30,7 @@ pub(super) struct StartedCommand {
 }
 
 /// Agent's ends of a command's streams, and then the command's.
-struct Streams {
+struct CommandStreams {
     stdin: pipe::Sender,
     outputs: Vec<(Stream, pipe::Receiver)>,
     terminal: Option<OwnedFd>,
@@ -47,9 +47,11 @@ pub(super) fn start(
     let mut env = place.environment()?;
     let argv = if argv.is_empty() { vec![shell(&env)] } else { argv };
     let streams = match &terminal {
-        Some(terminal) => Streams::terminal(terminal)
+        Some(terminal) => CommandStreams::terminal(terminal)
             .map_err(|error| SessionError::cannot("open a terminal", &error))?,
-        None => Streams::pipes().map_err(|error| SessionError::cannot("make pipes", &error))?,
+        None => {
+            CommandStreams::pipes().map_err(|error| SessionError::cannot("make pipes", &error))?
+        }
     };
     if let Some(Terminal { term, .. }) = terminal {
         env.insert("TERM".into(), term.unwrap_or_else(|| "dumb".into()));
@@ -59,7 +61,7 @@ pub(super) fn start(
     // The program, and its name.
     args.push(&argv[0]);
     args.extend(argv.iter().map(OsString::as_os_str));
-    let Streams { stdin, outputs, terminal, of_command } = streams;
+    let CommandStreams { stdin, outputs, terminal, of_command } = streams;
     let stub = Stub { args, env: &env, streams: of_command };
     let pid = stub
         .launch(cgroup)
@@ -72,8 +74,8 @@ fn shell(env: &Environment) -> OsString {
     own.cloned().unwrap_or_else(|| SHELL.into())
 }
 
-impl Streams {
-    fn pipes() -> io::Result<Streams> {
+impl CommandStreams {
+    fn pipes() -> io::Result<CommandStreams> {
         let (read, stdin) = io::pipe()?;
         let (stdout, out) = io::pipe()?;
         let (stderr, err) = io::pipe()?;
@@ -83,16 +85,16 @@ impl Streams {
         ];
         let stdin = pipe::Sender::from_owned_fd(stdin.into())?;
         let of_command = [read.into(), out.into(), err.into()];
-        Ok(Streams { stdin, outputs, terminal: None, of_command })
+        Ok(CommandStreams { stdin, outputs, terminal: None, of_command })
     }
 
-    fn terminal(terminal: &Terminal) -> io::Result<Streams> {
+    fn terminal(terminal: &Terminal) -> io::Result<CommandStreams> {
         let Pseudoterminal { master, slave } = Pseudoterminal::open(terminal.size)?;
         // Unchecked, because these are no pipes.
         let stdout = pipe::Receiver::from_owned_fd_unchecked(master.try_clone()?)?;
         let stdin = pipe::Sender::from_owned_fd_unchecked(master.try_clone()?)?;
         let of_command = [slave.try_clone()?, slave.try_clone()?, slave];
         let outputs = vec![(Stream::Stdout, stdout)];
-        Ok(Streams { stdin, outputs, terminal: Some(master), of_command })
+        Ok(CommandStreams { stdin, outputs, terminal: Some(master), of_command })
     }
 }

@@ -164,7 +164,7 @@ impl Sessions {
     fn on_message(&mut self, id: u32, what: ToSession) {
         let Some(session) = self.open.get(&id) else { return };
         match what {
-            ToSession::Input(data) => {
+            ToSession::Stdin(data) => {
                 // A full queue means that the client has not waited for its turn.
                 let fits = data.len() <= MAX_SESSION_DATA;
                 if !fits

@@ -105,7 +105,7 @@ async fn feed(
         {
             open = Some(writer);
         }
-        sender.send(FromSession::InputTaken);
+        sender.send(FromSession::StdinTaken);
     }
     std::future::pending().await
 }
