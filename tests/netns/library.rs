@@ -163,6 +163,7 @@ fn where_it_is_can_be_shown_with_its_reason() {
             "programs that are linked with librlaunch.so find it",
         ),
         (format!("PYTHONPATH+=:{lib}/python "), "`import rlaunch` finds it"),
+        ("PYTHONBREAKPOINT=rlaunch.breakpoint ".into(), "waits for `rlaunch attach`"),
     ];
     for (variable, why) in rows {
         let row = |line: &&str| line.starts_with("1 ") && line.contains(&variable);

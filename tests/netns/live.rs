@@ -10,14 +10,14 @@ use std::os::unix::fs::PermissionsExt;
 use tempfile::TempDir;
 
 /// Directory in which the launching machine keeps the sockets of jobs.
-struct State(TempDir);
+pub(crate) struct State(TempDir);
 
 impl State {
-    fn new() -> State {
+    pub(crate) fn new() -> State {
         State(launch_directory())
     }
 
-    fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.0.path().to_str().unwrap()
     }
 

@@ -10,6 +10,7 @@
 mod guide;
 mod running;
 mod support;
+mod terminal;
 
 mod aarch64;
 mod abuse;
@@ -54,6 +55,7 @@ mod report;
 mod restarts;
 mod rsh;
 mod services;
+mod sessions;
 mod shells;
 mod shipped;
 mod singleton;

@@ -2,15 +2,13 @@
 
 use crate::output::{check_flood, flood};
 use crate::support::{BOUND, Field, Run, launch_directory};
-use nix::pty::{OpenptyResult, openpty};
+use crate::terminal::Terminal;
 use rlaunch_lab::Account;
 use rlaunch_lab::command::wait_until;
-use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read};
+use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
 #[test]
 fn a_tag_says_who_where_and_when() {
@@ -63,36 +61,20 @@ fn an_unfinished_line_has_one_tag_and_stays_whole() {
 /// Running rlaunch with a terminal as stdout. Its own messages are ignored.
 struct OnTerminal {
     child: Child,
-    shown: Arc<Mutex<Vec<u8>>>,
-    reader: JoinHandle<()>,
+    terminal: Terminal,
 }
 
 impl OnTerminal {
     fn start(run: &Run<'_>) -> OnTerminal {
-        let OpenptyResult { master, slave } = openpty(None, None).unwrap();
+        let (terminal, slave) = Terminal::open();
         let mut command = run.command();
         command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(slave);
-        let child = command.spawn().unwrap();
-        let (shown, mut master) = (Arc::new(Mutex::new(Vec::new())), File::from(master));
-        let sink = shown.clone();
-        let reader = std::thread::spawn(move || {
-            let mut buffer = [0; 4 << 10];
-            // When the other end is closed, reading fails.
-            while let Ok(length @ 1..) = master.read(&mut buffer) {
-                sink.lock().unwrap().extend_from_slice(&buffer[..length]);
-            }
-        });
-        OnTerminal { child, shown, reader }
-    }
-
-    fn text(&self) -> String {
-        String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
+        OnTerminal { child: command.spawn().unwrap(), terminal }
     }
 
     /// Waits until exactly this text is shown.
     fn wait_for(&self, text: &str) {
-        let waited = wait_until(BOUND, text, || Ok(self.text() == text));
-        assert!(waited.is_ok(), "{:?} and not {text:?}", self.text());
+        self.terminal.wait_until(BOUND, text, |shown| shown == text);
     }
 
     /// Waits until rlaunch has ended successfully, and returns everything that was shown.
@@ -103,9 +85,8 @@ impl OnTerminal {
             Ok(status.is_some())
         });
         let _ = self.child.kill();
-        assert!(ended.is_ok(), "{:?}", self.text());
-        self.reader.join().unwrap();
-        let shown = String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned();
+        assert!(ended.is_ok(), "{:?}", self.terminal.text());
+        let shown = self.terminal.finish();
         assert!(status.is_some_and(|status| status.success()), "{status:?}: {shown:?}");
         shown
     }
@@ -141,6 +122,37 @@ fn tags_have_colours_where_somebody_looks() {
     assert_eq!(sorted(&ran.succeeded().out()), coloured, "{ran}");
     assert_eq!(fs::read(directory.path().join("D/rank.1/stdout")).unwrap(), b"1\n");
     assert_eq!(sorted(&run().run().out()), plain);
+}
+
+#[test]
+fn equal_lines_of_many_ranks_are_shown_once_at_a_terminal() {
+    let field = Field::new();
+    field.warm("a,b", Account::Root);
+    let directory = launch_directory();
+    let script = "rlaunch barrier; echo same; echo loss 0.$RANK; [ $RANK != 5 ] || echo mine";
+    let run = |options: &str| {
+        let run = field.rlaunch(&format!("-H a:3,b:3 --merge-stderr {options}")).sh(script);
+        run.in_directory(directory.path()).env("NO_COLOR", "1").env("TERM", "xterm")
+    };
+    let lines = |shown: &str| {
+        let mut lines: Vec<String> = shown.lines().map(str::to_owned).collect();
+        lines.sort();
+        lines
+    };
+    let losses = |tag: &str| (0..6).map(|rank| format!("{tag}loss 0.{rank}")).collect::<Vec<_>>();
+    let shown = lines(&OnTerminal::start(&run("--output-dir D")).finish());
+    assert_eq!(shown[0], "[0-5] same");
+    assert_eq!((&shown[1..7], &shown[7..]), (&losses("")[..], &["mine".to_owned()][..]));
+    let file =
+        |rank: u32| fs::read_to_string(directory.path().join(format!("D/rank.{rank}/stdout")));
+    assert_eq!(file(5).unwrap(), "same\nloss 0.5\nmine\n");
+
+    let shown = lines(&OnTerminal::start(&run("--fold=numbers")).finish());
+    assert_eq!(shown, ["[0-5] loss 0.0..0.5", "[0-5] same", "mine"]);
+    let shown = lines(&OnTerminal::start(&run("--fold=none")).finish());
+    assert_eq!(shown.iter().filter(|line| *line == "same").count(), 6);
+    let piped = run("--fold").run();
+    assert_eq!(piped.succeeded().out().lines().filter(|line| *line == "same").count(), 6);
 }
 
 /// The prompt of one rank is shown immediately, and output of other ranks does not continue its

@@ -3,15 +3,12 @@
 use crate::guide;
 use crate::running::{Outcome, Running};
 use crate::support::{BOUND, Field, Run, Undo};
-use nix::pty::{OpenptyResult, openpty};
+use crate::terminal::Terminal;
 use rlaunch_lab::{Account, Sshd};
-use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
 
 const HOSTS: [&str; 3] = ["a", "b", "c"];
 const PASSWORD: &str = "open sesame";
@@ -108,60 +105,34 @@ fn with_password(field: &Field) -> impl Drop + use<> {
 
 /// User at a terminal, with the rlaunch that is controlled by the terminal.
 pub(crate) struct Typist<'a> {
-    keyboard: File,
-    screen: JoinHandle<()>,
-    shown: Arc<Mutex<String>>,
+    terminal: Terminal,
     running: Running<'a>,
 }
 
 impl<'a> Typist<'a> {
     pub(crate) fn start(field: &'a Field, run: Run<'a>) -> Typist<'a> {
-        let OpenptyResult { master, slave } = openpty(None, None).unwrap();
+        let (terminal, slave) = Terminal::open();
         let mut command = run.at_terminal().command();
         command.stdin(slave).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let running = Running::start(field, &mut command, BOUND);
-        let keyboard = File::from(master);
-        let (mut reader, shown) = (keyboard.try_clone().unwrap(), Arc::<Mutex<String>>::default());
-        let sink = shown.clone();
-        let screen = std::thread::spawn(move || {
-            let mut bytes = [0; 1024];
-            // When the other end is closed, reading fails.
-            while let Ok(count @ 1..) = reader.read(&mut bytes) {
-                sink.lock().unwrap().push_str(&String::from_utf8_lossy(&bytes[..count]));
-            }
-        });
-        Typist { keyboard, screen, shown, running }
+        Typist { terminal, running: Running::start(field, &mut command, BOUND) }
     }
 
     /// Types `line` once `question` has been printed `times` times on stderr.
     fn answer(&mut self, question: &str, times: usize, line: &str) {
         self.running.wait_for_stderr(question, times);
-        self.type_line(line);
+        self.terminal.write(&format!("{line}\n"));
     }
 
     /// Types `line` once `question` has been shown `times` times on the terminal itself.
-    pub(crate) fn answer_hidden(
-        &mut self,
-        field: &Field,
-        question: &str,
-        times: usize,
-        line: &str,
-    ) {
-        let asked = || self.shown.lock().unwrap().matches(question).count() >= times;
-        field.wait_for(question, asked);
-        self.type_line(line);
-    }
-
-    fn type_line(&mut self, line: &str) {
-        self.keyboard.write_all(format!("{line}\n").as_bytes()).unwrap();
+    pub(crate) fn answer_hidden(&mut self, question: &str, times: usize, line: &str) {
+        self.terminal.wait_until(BOUND, question, |shown| shown.matches(question).count() >= times);
+        self.terminal.write(&format!("{line}\n"));
     }
 
     /// Returns the outcome of rlaunch, and the text that the terminal showed.
     pub(crate) fn finish(self) -> (Outcome, String) {
         let outcome = self.running.finish();
-        self.screen.join().unwrap();
-        let shown = self.shown.lock().unwrap().clone();
-        (outcome, shown)
+        (outcome, self.terminal.finish())
     }
 }
 
@@ -222,8 +193,8 @@ fn fresh_hosts_open_to_a_key_and_their_containers_to_another() {
     let mut typist = Typist::start(&field, field.rlaunch(setup));
     typist.answer("go on? [y/N] ", 1, "y");
     let question = "password of root@a (also tried on b, c): ";
-    typist.answer_hidden(&field, question, 1, "open barley");
-    typist.answer_hidden(&field, question, 2, PASSWORD);
+    typist.answer_hidden(question, 1, "open barley");
+    typist.answer_hidden(question, 2, PASSWORD);
     let (ran, shown) = typist.finish();
     ran.succeeded().says(&["a does not accept it", "a, b, c accept your key"]);
     assert!(!shown.contains("open") && shown.contains('y'), "{shown}");

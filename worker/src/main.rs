@@ -31,7 +31,7 @@ use cleanup::{guardian, job_list, reap};
 use console::{errln, outln};
 use network::{cabling, callback};
 use node::{cache, cache_report, diagnostics, inventory, login, verify};
-use ranks::exec_rank;
+use ranks::exec_rank::{self, StubKind};
 use rlaunch_bootstrap::client::command;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -57,6 +57,7 @@ rlaunch-worker is the agent of rlaunch. `rlaunch` starts it on each host; it is 
   rlaunch-worker __verify SHA256   check the hash of this executable
   rlaunch-worker __keep SHA256     check it, and move this executable into place in the cache
   rlaunch-worker __exec-rank …     become a rank (called by the agent)
+  rlaunch-worker __exec-beside …   become a command in the place of a rank (called by the agent)
   rlaunch-worker __environment …   print the environment (called by a login shell)
   rlaunch-worker --version
 
@@ -85,7 +86,8 @@ fn main() -> ExitCode {
         Some("network") => cabling::run(args.next()),
         Some("capture") => diagnostics::capture(),
         Some("cache") => cache_report::print(args.next().as_deref()),
-        Some("__exec-rank") => exec_rank::exec(args),
+        Some("__exec-rank") => exec_rank::exec(StubKind::Rank, args),
+        Some("__exec-beside") => exec_rank::exec(StubKind::Beside, args),
         Some("__environment") => login::print(args.next()),
         Some("__verify") => verify::verify(args.next()),
         Some("__keep") => verify::keep(args.next()),

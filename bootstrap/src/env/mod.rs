@@ -98,6 +98,11 @@ pub const TMPDIR: &str = "TMPDIR";
 /// Variable that rlaunch sets to 1 unless the user has set it, so that Python prints each line
 /// immediately.
 pub const PYTHONUNBUFFERED: &str = "PYTHONUNBUFFERED";
+/// Function that Python's `breakpoint()` calls. It is [`BREAKPOINT`] unless the user or the node has
+/// set it.
+pub const PYTHONBREAKPOINT: &str = "PYTHONBREAKPOINT";
+/// Function of the Python package that waits for `rlaunch attach`.
+pub const BREAKPOINT: &str = "rlaunch.breakpoint";
 /// Search path of the dynamic loader. The directory of `librlaunch.so` is its last entry.
 pub const LD_LIBRARY_PATH: &str = "LD_LIBRARY_PATH";
 /// Search path of Python: the node's own entries, then those of the launching shell, then rlaunch's

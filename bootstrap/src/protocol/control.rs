@@ -30,6 +30,7 @@
 //!   Exited            ──────▶
 //!                     ◀──────   Inspect           on request: usage, stacks
 //!   Inspected         ──────▶
+//!   Session           ──────▶   ◀── Session       on request: a command beside a rank
 //!                     ◀──────   JobEvent          failures of ranks, nodes and links, for the ranks
 //!                     ◀──────   End               after a failure, or when the user asks for it
 //!   Done              ──────▶                     nothing of the job is left on the node
@@ -52,6 +53,7 @@ use crate::job::{AwaitedPort, ExitStatus, Job, NodeFacts, Notice, Problem, RankS
 use crate::protocol::helper::{Helper, HelperFile};
 use crate::protocol::inspection::{Inspection, InspectionResult};
 use crate::protocol::mesh::{PathEvent, PathOutcome, ProofRound, RoundCost};
+use crate::protocol::session::{FromSession, ToSession};
 use crate::rendezvous::message::MissingRanks;
 use crate::rendezvous::oob::{EdgeReport, ParentPeer};
 use serde::{Deserialize, Serialize};
@@ -196,6 +198,13 @@ pub enum ToAgent {
         id: u32,
         /// The question.
         what: Inspection,
+    },
+    /// Message for a session beside a rank ([`crate::protocol::session`]).
+    Session {
+        /// Number of the session; the launcher uses each number once.
+        id: u32,
+        /// The message.
+        what: ToSession,
     },
     /// Sign of life, without content.
     Beat,
@@ -380,6 +389,13 @@ pub enum FromAgent {
         id: u32,
         /// The answer.
         result: InspectionResult,
+    },
+    /// Message of a session beside a rank.
+    Session {
+        /// Number of the session.
+        id: u32,
+        /// The message.
+        what: FromSession,
     },
     /// Every rank of this node has ended, all output is sent, and the agent is about to exit.
     Done(CleanupReceipt),

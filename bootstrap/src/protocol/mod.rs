@@ -9,3 +9,4 @@ pub mod helper;
 pub mod inspection;
 pub mod mesh;
 pub mod network;
+pub mod session;

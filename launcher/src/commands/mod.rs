@@ -15,6 +15,7 @@
 //! | `invocation`, `verb_hint` | which verb the command line means; a hint if a program was meant as a verb |
 //! | `job` | `rlaunch PROGRAM` |
 //! | `jobs`, `stack` | `rlaunch jobs`: running jobs; `rlaunch stack`: where their ranks are |
+//! | `exec` | `rlaunch exec`, `rlaunch attach`: commands and debuggers beside a rank |
 //! | `topo`, `capture`, `reap` | verbs that ask all hosts at once, by `agent_query` |
 //! | `agent_session` | conversations with the agents of all hosts, for `doctor` and `network` |
 //! | `doctor` | `rlaunch doctor` |
@@ -34,6 +35,7 @@ pub(crate) mod bench;
 mod capture;
 mod completions;
 pub(crate) mod doctor;
+pub(crate) mod exec;
 mod help;
 mod host_files;
 mod hostfile;
@@ -67,6 +69,8 @@ use rlaunch_console::messages::Failed;
 pub(crate) enum Verb {
     Jobs(jobs::JobsArgs),
     Stack(stack::StackArgs),
+    Exec(exec::ExecArgs),
+    Attach(exec::AttachArgs),
     Reap(reap::ReapArgs),
     Topo(topo::TopoArgs),
     Doctor(Box<doctor::DoctorArgs>),
@@ -96,6 +100,8 @@ impl Verb {
         match self {
             Verb::Jobs(args) => jobs::run(args, &line).await,
             Verb::Stack(args) => stack::run(&args).await,
+            Verb::Exec(args) => exec::run_exec(args).await,
+            Verb::Attach(args) => exec::run_attach(args).await,
             Verb::Reap(args) => reap::run(args, &line).await,
             Verb::Topo(args) => topo::run(args, &line).await,
             Verb::Doctor(args) => doctor::run(*args, &line).await,

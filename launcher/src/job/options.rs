@@ -72,10 +72,23 @@ pub(crate) struct TimeoutReport {
     pub(crate) stacks: bool,
 }
 
+/// Lines of several ranks that are shown once, at a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Folding {
+    /// Equal lines.
+    Lines,
+    /// Lines that differ in numbers alone.
+    Numbers,
+    /// No lines.
+    None,
+}
+
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OutputOptions {
     /// Tag at the start of each line.
     pub(crate) tag: Option<TagPattern>,
+    /// Lines that are folded; `None` for equal lines of many ranks.
+    pub(crate) fold: Option<Folding>,
     /// Directory for a copy of each rank's output.
     pub(crate) directory: Option<PathBuf>,
     /// Whether ranks' stderr goes to stdout.

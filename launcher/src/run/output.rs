@@ -8,11 +8,14 @@
 //! | file | subject |
 //! |---|---|
 //! | `line_arbiter` | the order of writes, so that lines of different ranks do not mix |
+//! | `fold`, `numbers` | equal lines of several ranks are shown once at a terminal |
 //! | `sink`, `tags` | this process's stdout and stderr; tags in front of lines |
 //! | `rank_files` | `--output-dir` |
 //! | `tail` | last lines of each rank, for the report of a failure |
 
+mod fold;
 mod line_arbiter;
+mod numbers;
 mod rank_files;
 mod sink;
 mod tags;
@@ -22,9 +25,10 @@ pub(crate) use rank_files::RankFiles;
 pub(crate) use tags::Tags;
 
 use crate::connect::outbox::{Outbox, Reserved};
-use crate::job::options::{OutputOptions, RankStdout};
+use crate::job::options::{Folding, OutputOptions, RankStdout};
 use crate::plan::env::nccl::Log;
 use crate::run::live::LiveStatus;
+use crate::run::output::fold::{FoldedStreams, Folder, ShownOutput};
 use crate::run::output::line_arbiter::{Chunk, LineArbiter, ReadyChunk, ShowUnfinished};
 use crate::run::output::sink::Sink;
 use crate::run::output::tail::Tails;
@@ -38,6 +42,7 @@ use std::io::{self, IsTerminal, PipeWriter};
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Instant;
 use tokio::io::Interest;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
@@ -127,6 +132,7 @@ pub(crate) struct OutputWriter {
 /// Settings of the writing thread.
 pub(crate) struct OutputConfig {
     pub(crate) tags: Option<Tags>,
+    pub(crate) fold: Option<Folding>,
     /// Files of `--output-dir`.
     pub(crate) files: Option<RankFiles>,
     /// Whether ranks write stderr to the same stream as stdout.
@@ -210,6 +216,10 @@ async fn closed(pipe: &mut Option<pipe::Sender>) {
 struct WriterThread {
     sink: Sink,
     arbiter: LineArbiter,
+    /// Time at which a silent stream loses its turn; `None` if no other stream waits for it.
+    turn_end: Option<Instant>,
+    /// Folder of equal lines; `None` if no lines are folded.
+    folder: Option<Folder>,
     files: Option<RankFiles>,
     tails: Tails,
     /// Stream on which ranks report errors. Its last lines are kept.
@@ -238,10 +248,13 @@ impl WriterThread {
         // person may wait for a prompt.
         let (alone, stderr) = (config.ranks == 1, std::io::stderr().is_terminal());
         let stdout = config.rank_stdout.is_terminal();
+        let streams = FoldedStreams { stdout, stderr: std::io::stderr().is_terminal() };
         let show_unfinished = ShowUnfinished { stdout: alone || stdout, stderr: alone || stderr };
         WriterThread {
             sink: Sink::new(config.tags, &config.rank_stdout),
             arbiter: LineArbiter::new(show_unfinished),
+            turn_end: None,
+            folder: Folder::new(config.fold, config.ranks, streams),
             files: config.files,
             tails: Tails::default(),
             error_stream: if config.merged { Stream::Stdout } else { Stream::Stderr },
@@ -256,10 +269,7 @@ impl WriterThread {
 
     fn run(mut self, items: &Receiver<OutputItem>) -> Written {
         loop {
-            let item = match self.arbiter.timeout() {
-                None => items.recv().map_err(|_| RecvTimeoutError::Disconnected),
-                Some(timeout) => items.recv_timeout(timeout),
-            };
+            let item = self.receive(items);
             let last = matches!(item, Err(RecvTimeoutError::Disconnected));
             match item {
                 // Output of unknown ranks is dropped: a faulty agent must not make the tables by rank grow.
@@ -274,14 +284,37 @@ impl WriterThread {
                 Ok(OutputItem::Started(rank, pid, _room)) => {
                     self.sink.tags().into_iter().for_each(|tags| tags.started(rank, pid));
                 }
-                Err(RecvTimeoutError::Timeout) => self.arbiter.end_turn(),
+                Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => self.arbiter.finish(),
             }
             self.write_ready();
+            self.write_folded(last);
             if last {
                 return self.written();
             }
         }
+    }
+
+    /// Waits for the next item, or until held lines are due.
+    fn receive(&mut self, items: &Receiver<OutputItem>) -> Result<OutputItem, RecvTimeoutError> {
+        let turn = self.arbiter.timeout();
+        if turn.is_none() && self.folder.is_none() {
+            return items.recv().map_err(|_| RecvTimeoutError::Disconnected);
+        }
+        let now = Instant::now();
+        let turn_end = turn.map(|timeout| *self.turn_end.get_or_insert(now + timeout));
+        let held = self.folder.as_ref().and_then(|folder| folder.timeout(now));
+        let received = match turn_end.map(|end| end - now).into_iter().chain(held).min() {
+            None => items.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(timeout) => items.recv_timeout(timeout),
+        };
+        if received.is_ok() {
+            self.turn_end = None;
+        } else if turn_end.is_some_and(|end| end <= Instant::now()) {
+            self.turn_end = None;
+            self.arbiter.end_turn();
+        }
+        received
     }
 
     /// Adds a chunk to the last lines of its rank and to the files of `--output-dir`. Both get the chunk at
@@ -319,18 +352,19 @@ impl WriterThread {
                 Some(log) => Cow::Owned(log.read_lines(source.0, &data)),
                 None => Cow::Borrowed(&data[..]),
             };
-            let written = self.sink.write((source, stamp), &shown);
+            match &mut self.folder {
+                None => {
+                    let written = self.sink.write((source, stamp), &shown);
+                    self.note(&written);
+                }
+                Some(folder) => {
+                    folder.push(Instant::now(), (source, stamp), &shown);
+                    self.write_folded(false);
+                }
+            }
             drop(shown);
             if let Some(transcript) = &mut self.transcript {
                 transcript.add(source, data);
-            }
-            // Further output is received and dropped, so that the ranks can end. With `--output-dir` the job
-            // goes on, because the files still receive the output.
-            if written.is_err()
-                && self.files.is_none()
-                && let Some(gone) = self.gone.take()
-            {
-                let _ = gone.send(());
             }
             if let Some(account) = self.credit.get_mut(node.index()) {
                 account.owed += u32::try_from(credit).unwrap_or(u32::MAX);
@@ -338,6 +372,36 @@ impl WriterThread {
                     account.node.grant(std::mem::take(&mut account.owed));
                 }
             }
+        }
+    }
+
+    /// Writes the lines that were held and are due; all of them if there is no further output.
+    fn write_folded(&mut self, is_end: bool) {
+        let Some(folder) = &mut self.folder else { return };
+        if is_end {
+            folder.show_all();
+        }
+        for shown in folder.take(Instant::now()) {
+            let written = match shown {
+                ShownOutput::Plain { source, stamp, data } => {
+                    self.sink.write((source, stamp), &data)
+                }
+                ShownOutput::Folded { stream, ranks, line } => {
+                    self.sink.write_folded(stream, &ranks, &line)
+                }
+            };
+            self.note(&written);
+        }
+    }
+
+    /// Ends the job if its reader has gone. Further output is received and dropped, so that the ranks can end. With
+    /// `--output-dir` the job goes on, because the files still receive the output.
+    fn note(&mut self, written: &io::Result<()>) {
+        if written.is_err()
+            && self.files.is_none()
+            && let Some(gone) = self.gone.take()
+        {
+            let _ = gone.send(());
         }
     }
 }

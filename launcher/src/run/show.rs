@@ -189,7 +189,7 @@ pub(crate) fn variables<'a>(
             };
             push(format!("{name}={}", redacted_value(name, &value)), why);
         }
-        let library_rows = library_of(rank).map(|path| library(path, yours(names::RLAUNCH_LIB)));
+        let library_rows = library_of(rank).map(|path| library(path, yours));
         for [variable, why] in library_rows.into_iter().flatten() {
             push(variable, why);
         }
@@ -220,11 +220,11 @@ fn user_reason(var: &EnvVar) -> &'static str {
     }
 }
 
-/// Lists the variables by which a rank finds its library, with the reasons. `given` is the user's own value
-/// of RLAUNCH_LIB.
-fn library(path: &Path, given: Option<&EnvVar>) -> [[String; 2]; 3] {
+/// Lists the variables by which a rank finds its library, with the reasons. `yours` returns the user's own
+/// value of a variable.
+fn library<'a>(path: &Path, yours: impl Fn(&str) -> Option<&'a EnvVar>) -> Vec<[String; 2]> {
     let (path, python) = (path.display(), path.join(PYTHON));
-    let own = match given {
+    let own = match yours(names::RLAUNCH_LIB) {
         Some(var) => [format!("{}={}", names::RLAUNCH_LIB, var.value.display()), "(yours)".into()],
         None => [
             format!("{}={path}", names::RLAUNCH_LIB),
@@ -235,11 +235,16 @@ fn library(path: &Path, given: Option<&EnvVar>) -> [[String; 2]; 3] {
         [format!("{name}+=:{path}"), format!("{why}; what you or the host have there comes first")]
     };
     let finds = format!("programs that are linked with {SHARED} find it");
-    [
+    let mut rows = vec![
         own,
         appended(names::LD_LIBRARY_PATH, &path, &finds),
         appended(names::PYTHONPATH, &python.display(), "`import rlaunch` finds it"),
-    ]
+    ];
+    if yours(names::PYTHONBREAKPOINT).is_none() {
+        let why = "`breakpoint()` waits for `rlaunch attach`, where the host sets none".to_owned();
+        rows.push([format!("{}={}", names::PYTHONBREAKPOINT, names::BREAKPOINT), why]);
+    }
+    rows
 }
 
 /// Tells whether a variable configures a library for which rlaunch sets variables too.

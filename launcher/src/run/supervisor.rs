@@ -33,7 +33,7 @@ use crate::run::events::Event;
 use crate::run::first_failure::{FirstFailure, RankExit};
 use crate::run::hang::HangWatch;
 use crate::run::live::messages::Reply;
-use crate::run::live::{ConnectionId, Inspections, JobQuery, LiveStatus};
+use crate::run::live::{ConnectionId, Inspections, JobQuery, LiveStatus, Sessions};
 use crate::run::mesh::{LinkChange, LinkMonitor};
 use crate::run::nodes::{no_library, node_lost};
 use crate::run::outcome::{NodeEnd, Outcome, Reason};
@@ -153,6 +153,7 @@ pub(crate) struct Supervisor<'a> {
     exited: Exited,
     broken_edges: Option<BrokenEdges>,
     inspections: Inspections,
+    sessions: Sessions,
     /// Hang watch, if one is wanted.
     hang: Option<HangWatch>,
     last_state: Option<LastState>,
@@ -205,6 +206,7 @@ impl<'a> Supervisor<'a> {
             exited: Exited::default(),
             broken_edges: None,
             inspections: Inspections::default(),
+            sessions: Sessions::default(),
             hang: job.hang.map(|options| HangWatch::new(options, status.clone(), now)),
             last_state: None,
             has_offered_reader: false,
@@ -369,6 +371,8 @@ impl<'a> Supervisor<'a> {
                 self.ends[node.index()] = Some(NodeEnd::Done(receipt));
                 self.inspections.on_node_gone(node);
                 self.send_answers(now);
+                self.sessions.on_node_done(node);
+                self.send_for_sessions();
             }
             FromAgent::GraceRestarted => self.end_deadline.iter_mut().for_each(|d| d.restart(now)),
             FromAgent::UnservedMpi { pid, what } => self.on_unserved(now, &host, pid, &what),
@@ -406,6 +410,7 @@ impl<'a> Supervisor<'a> {
             FromAgent::NeedsHelper(Helper::Stack) => {
                 self.actions.push_back(Action::SendStackReader(node));
             }
+            FromAgent::Session { id, what } => self.on_session(node, id, what),
             FromAgent::Inspected { id, result } => self.on_inspected(now, node, id, result),
             _ => {}
         }
@@ -469,6 +474,8 @@ impl<'a> Supervisor<'a> {
         let lost = node_lost(&host, how);
         self.inspections.on_node_gone(node);
         self.send_answers(now);
+        self.sessions.on_node_lost(node, &lost.message);
+        self.send_for_sessions();
         self.emit(Event::NodeLost { host, cause: how.to_owned() });
         if self.is_ending() {
             self.warn(lost.message);

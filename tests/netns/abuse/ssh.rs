@@ -177,13 +177,13 @@ fn hosts_met_for_the_first_time_are_said_once_or_refused_or_asked_about() {
     // At a terminal rlaunch asks as ssh does.
     forget();
     let mut typist = Typist::start(&field, field.rlaunch("-H a --new-hosts ask hostname"));
-    typist.answer_hidden(&field, &format!("ED25519 key fingerprint is {a}."), 1, "what");
-    typist.answer_hidden(&field, "Please type 'yes', 'no', 'all' or the fingerprint", 1, &a);
+    typist.answer_hidden(&format!("ED25519 key fingerprint is {a}."), 1, "what");
+    typist.answer_hidden("Please type 'yes', 'no', 'all' or the fingerprint", 1, &a);
     let (ran, shown) = typist.finish();
     assert_eq!(ran.succeeded().out(), "a\n", "{ran}");
     assert!(shown.contains("authenticity of host 'a' can't be established"), "{shown}");
     let mut typist = Typist::start(&field, field.rlaunch("-H a,b --new-hosts ask hostname"));
-    typist.answer_hidden(&field, "continue connecting (yes/no/all/[fingerprint])? ", 1, "no");
+    typist.answer_hidden("continue connecting (yes/no/all/[fingerprint])? ", 1, "no");
     typist.finish().0.refused(201, &["b: its host key ", "you did not accept it"]);
     assert_eq!(fs::read_to_string(&known).unwrap().lines().count(), 1);
 }

@@ -41,6 +41,7 @@ use rlaunch_bootstrap::protocol::helper::Helper;
 use rlaunch_bootstrap::rank_table::TableMessage;
 use rlaunch_bootstrap::rendezvous::payload::Payload;
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
@@ -86,8 +87,9 @@ async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::
     agent.channel.outbox.grant(job.output_window);
     let ports = AwaitedPorts::start(&setup.ports);
     let mpi = (tree.mpi().identity(), tree.mpi().unfinalized());
-    let helpers = Helpers::new(mesh.pid());
-    let (outbox, context) = (&agent.channel.outbox, ProcessContext { helpers, cgroup, grace, mpi });
+    let (helpers, directory) = (Helpers::new(mesh.pid()), workspace.path().map(Path::to_owned));
+    let context = ProcessContext { helpers, cgroup, grace, workspace: directory, mpi };
+    let outbox = &agent.channel.outbox;
     let mut ranks = Ranks::start(&job, prepared, setup, outbox, agent.hello_at, context);
     agent.run_to_completion(&mut ranks, &mut tree, &mut mesh, ports).await;
     mesh.end().await;
@@ -529,6 +531,7 @@ impl Agent {
             Input::Message(ToAgent::Signal(signal)) => ranks.signal(signal),
             Input::Message(ToAgent::StartApplication { index }) => ranks.start_application(index),
             Input::Message(ToAgent::End { now }) => ranks.end(now),
+            Input::Message(ToAgent::Session { id, what }) => ranks.on_session(id, what),
             Input::Message(ToAgent::Suspend) => {
                 ranks.signal_all(&[Signal::SIGSTOP]);
                 outbox.send(&FromAgent::Suspended);

@@ -14,6 +14,7 @@ use std::fs::OpenOptions;
 use std::io::{self, PipeReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::process::Command;
 use tokio::net::unix::pipe;
 
@@ -46,8 +47,7 @@ const STUB: &str = "/proc/self/exe";
 const MAX_CGROUP_ATTEMPTS: usize = 16;
 
 /// Spawns the stub that becomes a rank: it runs `program` as `setup` says, with exactly the
-/// variables `env`. Starts the stub in the cgroup, if there is one. If that fails, closes the
-/// cgroup and starts the stub outside.
+/// variables `env`.
 pub(crate) fn spawn(
     program: &Program,
     setup: &RankSetup,
@@ -68,35 +68,58 @@ pub(crate) fn spawn(
     };
     let known_now = |at: u32| setup.rendered_args.iter().find(|(index, _)| *index == at);
     let argument = |(at, word)| known_now(at).map_or(word, |(_, word): &(u32, OsString)| word);
-    let (agent, binding) = (std::process::id().to_string(), exec_rank::binding(setup));
-    let files = open_files::original();
-    let mut args: Vec<&OsStr> = ["__exec-rank", &agent, &binding, &files].map(OsStr::new).into();
-    args.extend([program.directory.as_os_str(), program.path.as_os_str()]);
+    let words = StubWords::new("__exec-rank", setup);
+    let mut args = words.before(&program.directory);
+    args.push(program.path.as_os_str());
     args.extend((0..).zip(&program.argv).map(argument).map(OsString::as_os_str));
 
     let stub = Stub { args, env, streams: [read, out.into(), err.into()] };
-    let pid = match cgroup.and_then(|cgroup| stub.start_in(cgroup)) {
-        Some(pid) => pid,
-        None => stub.start()?,
-    };
+    let pid = stub.launch(cgroup)?;
     let receiver = |end: PipeReader| pipe::Receiver::from_owned_fd(end.into());
     Ok(Child {
-        pid: Pid::from_raw(pid),
+        pid,
         stdin: stdin.map(pipe::Sender::from_owned_fd).transpose()?,
         stdout: receiver(stdout)?,
         stderr: stderr.map(receiver).transpose()?,
     })
 }
 
+/// First words of a stub's command line.
+pub(super) struct StubWords([String; 4]);
+
+impl StubWords {
+    /// Makes the words for the stub with this verb. `setup` has the binding to CPUs and memory.
+    pub(super) fn new(verb: &str, setup: &RankSetup) -> StubWords {
+        let agent = std::process::id().to_string();
+        StubWords([verb.into(), agent, exec_rank::binding(setup), open_files::original()])
+    }
+
+    /// Returns the words, up to the working directory.
+    pub(super) fn before<'a>(&'a self, directory: &'a Path) -> Vec<&'a OsStr> {
+        let words = self.0.iter().map(OsStr::new);
+        words.chain([directory.as_os_str()]).collect()
+    }
+}
+
 /// Stub that is to be started.
-struct Stub<'a> {
+pub(super) struct Stub<'a> {
     /// Arguments of the stub, without its name.
-    args: Vec<&'a OsStr>,
-    env: &'a Environment,
-    streams: [OwnedFd; 3],
+    pub(super) args: Vec<&'a OsStr>,
+    pub(super) env: &'a Environment,
+    pub(super) streams: [OwnedFd; 3],
 }
 
 impl Stub<'_> {
+    /// Starts the stub in the cgroup, if there is one. If that fails, closes the cgroup and starts
+    /// the stub outside.
+    pub(super) fn launch(self, cgroup: Option<&mut Cgroup>) -> io::Result<Pid> {
+        let pid = match cgroup.and_then(|cgroup| self.start_in(cgroup)) {
+            Some(pid) => pid,
+            None => self.start()?,
+        };
+        Ok(Pid::from_raw(pid))
+    }
+
     /// Starts the stub in the cgroup and returns its process id. If that fails, returns `None` and
     /// gives up on the cgroup ([`Cgroup::close`]): later ranks start outside it too.
     fn start_in(&self, cgroup: &mut Cgroup) -> Option<i32> {

@@ -10,6 +10,9 @@
 //! CPUS is a list like `0-3,8`, NODE the preferred NUMA node for memory, FILES the soft limit of
 //! open files; each may be empty. The environment, stdin, stdout and stderr are those of the rank
 //! already.
+//!
+//! `__exec-beside` has the same arguments and becomes a command in the place of a running rank: the
+//! leader of a session of its own, whose terminal is stdin if that is one.
 
 use crate::console::errln;
 use crate::node::elf;
@@ -17,18 +20,27 @@ use crate::node::open_files;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
-use nix::unistd::{Pid, getppid, setpgid};
+use nix::unistd::{Pid, getppid, setpgid, setsid};
 use rlaunch_bootstrap::job::RankSetup;
 use std::env::consts::ARCH;
 use std::ffi::{CString, OsStr, OsString};
-use std::io;
+use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// Becomes the rank. Returns only if that fails, with the exit code that a shell would use.
-pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
+/// Program that the stub becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StubKind {
+    Rank,
+    /// Command in the place of a running rank.
+    Beside,
+}
+
+/// Becomes the rank or the command. Returns only if that fails, with the exit code that a shell
+/// would use.
+pub(crate) fn exec(kind: StubKind, mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let parent = args.next().and_then(|pid| pid.to_str()?.parse().ok()).map(Pid::from_raw);
     let binding = args.next().and_then(|text| parse_binding(text.to_str()?));
     let files = args.next().and_then(|files| files.into_string().ok());
@@ -40,9 +52,9 @@ pub(crate) fn exec(mut args: impl Iterator<Item = OsString>) -> ExitCode {
         );
         return ExitCode::from(2);
     };
-    let set_up = set_up_process(parent).and_then(|()| bind(&setup));
+    let set_up = set_up_process(kind, parent).and_then(|()| bind(&setup));
     if let Err(error) = set_up.and_then(|()| open_files::restore(&files)) {
-        errln!("rlaunch: cannot set up the rank: {error}");
+        errln!("rlaunch: cannot set up the process: {error}");
         return ExitCode::from(126);
     }
     if let Err(error) = std::env::set_current_dir(&directory) {
@@ -120,11 +132,14 @@ fn bind(setup: &RankSetup) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the process the leader of a process group, and lets the kernel send it SIGTERM when the
-/// agent dies. The guardian, or `rlaunch reap` if the guardian has died too, then gives the ranks
-/// their grace period; see [`term`](crate::cleanup::processes::term).
-fn set_up_process(parent: Pid) -> io::Result<()> {
-    setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+/// Makes the process the leader of a process group or session, and lets the kernel send it SIGTERM
+/// when the agent dies. The guardian, or `rlaunch reap` if the guardian has died too, then gives the
+/// ranks their grace period; see [`term`](crate::cleanup::processes::term).
+fn set_up_process(kind: StubKind, parent: Pid) -> io::Result<()> {
+    match kind {
+        StubKind::Rank => setpgid(Pid::from_raw(0), Pid::from_raw(0))?,
+        StubKind::Beside => lead_session()?,
+    }
     prctl::set_pdeathsig(Signal::SIGTERM)?;
     // Lets the agent's children read the stacks of this process where Yama would let only its ancestors. Fails on
     // kernels without Yama, where it is not needed.
@@ -132,6 +147,17 @@ fn set_up_process(parent: Pid) -> io::Result<()> {
     // The agent may have died before prctl(2) took effect.
     if getppid() != parent {
         return Err(io::Error::other("the agent is gone"));
+    }
+    Ok(())
+}
+
+/// Makes the process the leader of a session, so that its descendants are found whatever becomes of
+/// their parents. If stdin is a terminal, it becomes the session's.
+fn lead_session() -> io::Result<()> {
+    setsid()?;
+    let stdin = io::stdin();
+    if stdin.is_terminal() {
+        rustix::process::ioctl_tiocsctty(&stdin)?;
     }
     Ok(())
 }

@@ -83,12 +83,11 @@ impl Helpers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::wait::waitpid;
     use std::process::Command;
 
     #[test]
     fn a_helper_that_does_not_exit_is_killed() {
-        let child = Command::new("sleep").arg("1000").spawn().unwrap();
+        let mut child = Command::new("sleep").arg("1000").spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed());
         let mut helpers = Helpers::new([pid]);
         let now = Instant::now();
@@ -96,7 +95,7 @@ mod tests {
         helpers.await_exit(now + EXIT_TIMEOUT);
         assert_eq!(helpers.kill_at(), Some(now + EXIT_TIMEOUT));
         assert_eq!(helpers.end(), HelperState::Killed);
-        waitpid(pid, None).unwrap();
+        child.wait().unwrap();
         helpers.on_reaped(pid);
         assert_eq!((helpers.end(), helpers.kill_at()), (HelperState::Gone, None));
     }

@@ -6,7 +6,9 @@ use crate::node::cache;
 use crate::node::environment::Environment;
 use flate2::write::ZlibDecoder;
 use nix::unistd::gethostname;
-use rlaunch_bootstrap::env::{LD_LIBRARY_PATH, PYTHONPATH, RLAUNCH_LIB};
+use rlaunch_bootstrap::env::{
+    BREAKPOINT, LD_LIBRARY_PATH, PYTHONBREAKPOINT, PYTHONPATH, RLAUNCH_LIB,
+};
 use rlaunch_bootstrap::job::library::{
     ArchivedFile, LIBRARY_PREFIX, LibraryArchive, LibraryName, LibrarySource, MAX_ARCHIVE,
     NodeLibrary, PYTHON,
@@ -87,6 +89,7 @@ impl RankLibrary {
         }
         append(env, LD_LIBRARY_PATH, path);
         append(env, PYTHONPATH, &path.join(PYTHON));
+        env.entry(PYTHONBREAKPOINT.into()).or_insert_with(|| BREAKPOINT.into());
     }
 }
 

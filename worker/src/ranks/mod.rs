@@ -6,6 +6,7 @@
 //! | `prepare.rs`, `library.rs`, `rank_files.rs` | what ranks need before they start |
 //! | `child.rs`, `exec_rank.rs` | spawning a rank through its stub, which sets itself up and executes the program |
 //! | `pump.rs`, `stdin.rs` | output to the launcher, input from it |
+//! | `session/` | commands beside a rank, and its debugger |
 //! | `helpers.rs` | children of the agent that are no ranks |
 //! | `awaited_ports.rs` | ports that an application waits for |
 //! | `mpi_library.rs` | the process management interface that a program needs; MPI programs that would each run alone |
@@ -19,6 +20,7 @@ pub(crate) mod mpi_library;
 pub(crate) mod prepare;
 pub(crate) mod pump;
 pub(crate) mod rank_files;
+mod session;
 pub(crate) mod stdin;
 
 use crate::cleanup::cgroup::Cgroup;
@@ -34,18 +36,20 @@ use crate::ranks::helpers::{HelperState, Helpers};
 use crate::ranks::prepare::{Prepared, Program};
 use crate::ranks::pump::{RankStream, pump};
 use crate::ranks::rank_files::RankFiles;
+use crate::ranks::session::Sessions;
 use crate::ranks::stdin::Stdin;
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::deadline::{CHECK_INTERVAL, Deadline};
-use rlaunch_bootstrap::id::{JobId, Rank};
+use rlaunch_bootstrap::id::{JobId, LocalRank, Rank};
 use rlaunch_bootstrap::job::{
     AwaitedPort, ExitStatus, Job, MpiInterfaces, RankSetup, RankSpec, SingletonPolicy,
 };
 use rlaunch_bootstrap::protocol::control::{CleanupReceipt, FromAgent, Stream};
 use rlaunch_bootstrap::protocol::inspection::{MAX_STACK_PROCESSES, RankUsage};
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -83,6 +87,9 @@ pub(crate) struct Ranks {
     /// Ranks that have not been started, because their application waits for another one. Each has
     /// the index of its own application.
     waiting: Vec<(u32, RankSpec)>,
+    /// Numbers on the node of all ranks, by which `setup` has their settings.
+    local_ranks: BTreeMap<Rank, LocalRank>,
+    sessions: Sessions,
     files: RankFiles,
     /// Helper processes, cgroup and grace period of the ranks.
     context: ProcessContext,
@@ -139,6 +146,8 @@ pub(crate) struct ProcessContext {
     pub(crate) cgroup: Option<Cgroup>,
     /// Memory from which the guardian reads the grace period of the ranks.
     pub(crate) grace: Grace,
+    /// Directory of the job on this node; `None` if it has none.
+    pub(crate) workspace: Option<PathBuf>,
     /// Data for the environment of MPI ranks, and the ranks that have not finalized MPI.
     pub(crate) mpi: (MpiIdentity, UnfinalizedRanks),
 }
@@ -169,6 +178,8 @@ impl Ranks {
             prepared,
             setup,
             waiting: Vec::new(),
+            local_ranks: job.ranks.iter().map(|spec| (spec.rank, spec.local_rank)).collect(),
+            sessions: Sessions::new(outbox, context.workspace.clone()),
             files: RankFiles::default(),
             running: Vec::with_capacity(job.ranks.len()),
             context,
@@ -188,7 +199,7 @@ impl Ranks {
             receipt: CleanupReceipt::default(),
             checks_for_mpi,
             serves_mpi: job.mpi != MpiInterfaces::None,
-            mpi_checks: mpi_checks(checks_for_mpi),
+            mpi_checks: mpi_library::check_times(checks_for_mpi),
             changes: VecDeque::new(),
         };
         ranks.context.grace.grant(ranks.kill_after);
@@ -216,7 +227,7 @@ impl Ranks {
             waiting.into_iter().partition(|(of, _)| *of == index);
         self.waiting = waiting;
         due.iter().for_each(|(_, spec)| self.start_one(spec));
-        self.mpi_checks = mpi_checks(self.checks_for_mpi);
+        self.mpi_checks = mpi_library::check_times(self.checks_for_mpi);
         self.advance();
     }
 
@@ -317,6 +328,7 @@ impl Ranks {
     fn collect(&mut self) {
         for (pid, status) in child::reap() {
             self.context.helpers.on_reaped(pid);
+            self.sessions.on_child_ended(pid, status);
             let Some(at) = self.running.iter().position(|&(_, running)| running == pid) else {
                 continue;
             };
@@ -354,10 +366,18 @@ impl Ranks {
         }
         match self.phase {
             Phase::Running => {
-                self.receipt.leftovers_ended = u32::try_from(left.len()).unwrap_or(u32::MAX);
+                let of_ranks = left.iter().filter(|&&pid| !self.sessions.own(pid)).count();
+                self.receipt.leftovers_ended = u32::try_from(of_ranks).unwrap_or(u32::MAX);
                 self.terminate(LEFTOVER_GRACE.min(self.kill_after));
             }
-            Phase::Ending(_) => self.terminate_orphans(&left),
+            Phase::Ending(term) => {
+                self.terminate_orphans(&left);
+                // Commands beside ranks do not make the end of the job last longer.
+                let soon = Deadline::after(LEFTOVER_GRACE, Instant::now());
+                if soon.due() < term.due() && left.iter().all(|&pid| self.sessions.own(pid)) {
+                    self.end_by(soon.checked_every(CHECK_INTERVAL));
+                }
+            }
             _ => {}
         }
     }
@@ -438,6 +458,7 @@ impl Ranks {
         self.collect();
         let running = self.running.iter().map(|&(_, pid)| pid);
         self.exiting = running.filter(|&pid| processes::is_exiting(pid)).collect();
+        self.sessions.hang_up();
         self.sent_term = processes::signal_all(TERM, self.context.helpers.pids());
         // A `reap` that finds this agent hanging sees by the name that TERM was already sent.
         let _ = prctl::set_name(ENDING);
@@ -488,7 +509,8 @@ impl Ranks {
             Phase::Running => self.mpi_checks.last().copied(),
             Phase::Draining | Phase::Over => None,
         };
-        of_phase.into_iter().chain(self.context.helpers.kill_at()).min()
+        let timers = of_phase.into_iter().chain(self.context.helpers.kill_at());
+        timers.chain(self.sessions.deadline()).min()
     }
 
     /// Performs the actions that are due by now.
@@ -497,6 +519,7 @@ impl Ranks {
         if self.context.helpers.kill_at().is_some_and(|at| now >= at) {
             self.end_helpers();
         }
+        self.sessions.on_deadline(now);
         match self.phase {
             Phase::Running => self.check_for_mpi(now),
             Phase::Ending(term) if now >= term.next_check() => self.check_grace(term, now),
@@ -521,19 +544,6 @@ impl Ranks {
         self.end_by(term);
         if term.restarts() > before {
             self.outbox.send(&FromAgent::GraceRestarted);
-        }
-    }
-
-    /// Reports the first process that has loaded an MPI library but is not offered the interface
-    /// that the library needs. Such a process takes itself for the only rank.
-    fn check_for_mpi(&mut self, now: Instant) {
-        if self.mpi_checks.last().is_none_or(|&due| due > now) {
-            return;
-        }
-        self.mpi_checks.pop();
-        if let Some((pid, what)) = mpi_library::find_unserved(self.serves_mpi) {
-            self.mpi_checks.clear();
-            self.outbox.send(&FromAgent::UnservedMpi { pid: pid.as_raw().cast_unsigned(), what });
         }
     }
 
@@ -578,6 +588,7 @@ impl Ranks {
     pub(crate) async fn finish(mut self, segments: &[String]) -> CleanupReceipt {
         self.pumps.shutdown().await;
         self.stdin.shut_down().await;
+        self.sessions.shut_down().await;
         self.files.remove();
         drop(self.context.cgroup.take());
         let of_job = shm::sweep_job(&self.job.to_string(), segments);
@@ -586,11 +597,4 @@ impl Ranks {
         self.receipt.segments_unclaimed = swept.unclaimed;
         self.receipt
     }
-}
-
-/// Returns the times of the checks for MPI, latest first. Returns no times unless `wanted` is set.
-fn mpi_checks(wanted: bool) -> Vec<Instant> {
-    let now = Instant::now();
-    let mpi_checks = mpi_library::CHECK_AFTER.iter().rev().map(|&after| now + after);
-    mpi_checks.filter(|_| wanted).collect()
 }

@@ -5,16 +5,17 @@
 use crate::cleanup::processes;
 use crate::network::mpi::MpiOffer;
 use crate::node::elf;
+use crate::ranks::Ranks;
 use nix::unistd::Pid;
 use rlaunch_bootstrap::job::MpiInterfaces;
-use rlaunch_bootstrap::protocol::control::UnservedMpi;
+use rlaunch_bootstrap::protocol::control::{FromAgent, UnservedMpi};
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Times after the start of the ranks at which running processes are checked; Python loads
 /// libraries late.
-pub(crate) const CHECK_AFTER: [Duration; 3] =
+const CHECK_AFTER: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(2)];
 
 /// Process management interface that an MPI library needs.
@@ -110,6 +111,28 @@ fn interface(library: &str) -> Interface {
         Some("0" | "1" | "20") => Interface::Other,
         _ => Interface::Unknown,
     }
+}
+
+impl Ranks {
+    /// Reports the first process that has loaded an MPI library but is not offered the interface
+    /// that the library needs. Such a process takes itself for the only rank.
+    pub(super) fn check_for_mpi(&mut self, now: Instant) {
+        if self.mpi_checks.last().is_none_or(|&due| due > now) {
+            return;
+        }
+        self.mpi_checks.pop();
+        if let Some((pid, what)) = find_unserved(self.serves_mpi) {
+            self.mpi_checks.clear();
+            self.outbox.send(&FromAgent::UnservedMpi { pid: pid.as_raw().cast_unsigned(), what });
+        }
+    }
+}
+
+/// Returns the times of the checks for MPI, latest first. Returns no times unless `wanted` is set.
+pub(super) fn check_times(wanted: bool) -> Vec<Instant> {
+    let now = Instant::now();
+    let times = CHECK_AFTER.iter().rev().map(|&after| now + after);
+    times.filter(|_| wanted).collect()
 }
 
 #[cfg(test)]

@@ -64,6 +64,16 @@ const ON_PATH: &[(libc::c_long, usize)] = &[
 ];
 
 const SLEEPS: &[libc::c_long] = &[libc::SYS_nanosleep, libc::SYS_clock_nanosleep];
+/// Operations of futex(2) with a time limit that C libraries use.
+const TIMED_FUTEX: &[i32] = &[
+    libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG,
+    libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG,
+    libc::FUTEX_WAIT_BITSET | libc::FUTEX_PRIVATE_FLAG | libc::FUTEX_CLOCK_REALTIME,
+];
+/// Maximum number of descriptors that a restarted poll(2) is taken to have, and lowest address of memory: the first
+/// argument of a sleep is the small number of a clock.
+const MAX_POLLED: u64 = 64;
+const FIRST_ADDRESS: u64 = 4096;
 const CHILDREN: &[libc::c_long] = &[libc::SYS_wait4, libc::SYS_waitid];
 
 /// Maximum number of descriptors of select(2), `FD_SETSIZE`.
@@ -135,7 +145,21 @@ impl Call {
             #[cfg(target_arch = "x86_64")]
             libc::SYS_epoll_wait => Some(process.of_epoll(first)),
             libc::SYS_epoll_pwait => Some(process.of_epoll(first)),
+            libc::SYS_restart_syscall => Some(self.restarted(process)),
             _ => None,
+        }
+    }
+
+    /// Returns the wait of a call with a time limit that goes on after a stop, such as that in which a debugger, or this
+    /// program, has read the thread. The number of the call is lost then; its arguments are not.
+    fn restarted(&self, process: &Process<'_>) -> Wait {
+        let [first, second, ..] = self.arguments;
+        let is_futex =
+            i32::try_from(second).is_ok_and(|operation| TIMED_FUTEX.contains(&operation));
+        match second {
+            _ if is_futex => Wait::Futex,
+            1..=MAX_POLLED if first >= FIRST_ADDRESS => process.of_poll(first, second),
+            _ => Wait::Sleep,
         }
     }
 }
@@ -275,6 +299,20 @@ fn by_channel(channel: &str) -> Wait {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_call_that_was_stopped_goes_on_as_what_it_was() {
+        let sockets = Sockets::new(std::process::id());
+        let process = Process { pid: std::process::id(), channel: "", sockets: &sockets };
+        let wait = |first, second| {
+            let arguments = [first, second, 0, 0, 0, 0];
+            Call { number: libc::SYS_restart_syscall, arguments }.wait(&process)
+        };
+        assert_eq!(wait(1, 0), Some(Wait::Sleep));
+        assert_eq!(wait(0x7ffd_0000_1000, 0x7ffd_0000_2000), Some(Wait::Sleep));
+        assert_eq!(wait(0x7ffd_0000_1000, 137), Some(Wait::Futex));
+        assert_eq!(wait(0x10, 0x10), Some(Wait::Sleep));
+    }
 
     #[test]
     fn calls_are_read() {

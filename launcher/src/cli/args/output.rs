@@ -1,6 +1,6 @@
 //! Options for standard input and output of ranks, logs, events, records and dry runs.
 
-use crate::job::options::{DryRun, Show};
+use crate::job::options::{DryRun, Folding, Show};
 use crate::job::stdin::StdinArg;
 use crate::job::tag_pattern::TagPattern;
 use clap::ArgAction;
@@ -25,6 +25,17 @@ pub(crate) struct OutputArgs {
         default_missing_value = "[%r,%h] ", help_heading = "Output"
     )]
     pub(crate) tag_output: Option<TagPattern>,
+
+    /// Show equal lines of several ranks once at a terminal, as `[0-7] epoch 3`; with =numbers also those that differ
+    /// in numbers alone, as `[0-7] loss 0.17..0.19`
+    ///
+    /// More than four ranks that print the same within 0.2 s are folded anyway; =none prevents that. Output in pipes
+    /// and files is never folded.
+    #[arg(
+        long, value_name = "lines|numbers|none", num_args = 0..=1, require_equals = true,
+        default_missing_value = "lines", hide_possible_values = true, help_heading = "Output"
+    )]
+    pub(crate) fold: Option<Folding>,
 
     /// Write the output of each rank to DIR/rank.N/stdout and DIR/rank.N/stderr as well, replacing these files;
     /// the job then goes on if the reader of its output goes away

@@ -19,6 +19,7 @@ const HARMLESS: &[&str] = &[
     "connect",
     "cpus-per-rank",
     "env-style",
+    "fold",
     "get-stack-traces",
     "gpu-mask",
     "init-timeout",

@@ -132,6 +132,7 @@ fn hang_options(termination: &TerminationArgs) -> Option<HangOptions> {
 fn output_options(output: &OutputArgs) -> OutputOptions {
     OutputOptions {
         tag: output.tag_output.clone(),
+        fold: output.fold,
         directory: output.output_dir.clone(),
         merge_stderr: output.merge_stderr,
     }

@@ -30,6 +30,15 @@ const SPINNING: [&str; 14] = [
     "rl_",
 ];
 
+/// End of the path of the file whose code waits for `rlaunch attach`.
+const DEBUGGER: &str = "/rlaunch/_debugger.py";
+
+/// Tells whether a thread of these processes stands at a breakpoint, where it waits for the user.
+pub(super) fn is_at_breakpoint(processes: &[ProcessStacks]) -> bool {
+    let mut threads = processes.iter().flat_map(|process| &process.threads);
+    threads.any(|thread| thread.frames.iter().any(|frame| frame.file.ends_with(DEBUGGER)))
+}
+
 /// Tells whether a thread is in a function that waits for other ranks, even if it uses CPU meanwhile.
 pub(super) fn waits_for_others(thread: &ThreadStack) -> bool {
     thread.frames.iter().any(is_waiting)

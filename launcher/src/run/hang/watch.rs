@@ -9,6 +9,7 @@
 //! ```
 
 use super::evidence::{Evidence, SAMPLES};
+use super::place;
 use super::progress::Progress;
 use crate::job::options::HangOptions;
 use crate::run::live::LiveStatus;
@@ -127,7 +128,7 @@ impl HangWatch {
                 self.watch(now);
                 None
             }
-            Phase::Reporting => Some(self.report(stacks)),
+            Phase::Reporting => self.report(stacks),
             Phase::Suspecting { mut evidence, busy, idle } => {
                 evidence.add(stacks);
                 if self.has_printed() {
@@ -139,7 +140,7 @@ impl HangWatch {
                     return None;
                 }
                 if evidence.shows_hang(&busy, &idle) {
-                    return Some(self.report(evidence.into_last()));
+                    return self.report(evidence.into_last());
                 }
                 // They compute. Another timeout passes before they are suspected again.
                 self.progress.restart();
@@ -181,10 +182,16 @@ impl HangWatch {
         self.progress.outputs() != self.status.outputs()
     }
 
-    fn report(&mut self, stacks: Vec<RankStacks>) -> Hung {
+    /// Makes the finding. Returns `None` if a rank stands at a breakpoint, where all may wait as long as the user
+    /// wants.
+    fn report(&mut self, stacks: Vec<RankStacks>) -> Option<Hung> {
+        if stacks.iter().any(|rank| place::is_at_breakpoint(&rank.processes)) {
+            self.progress.restart();
+            return None;
+        }
         self.is_reported = true;
         let (quiet_for, ends_job) = (self.progress.silent_for(), self.options.ends_job);
-        Hung { quiet_for, stacks, ends_job }
+        Some(Hung { quiet_for, stacks, ends_job })
     }
 }
 
@@ -201,6 +208,8 @@ mod tests {
         status: LiveStatus,
         now: Instant,
         cpu_ms: Vec<u64>,
+        /// File that all ranks execute.
+        file: &'static str,
     }
 
     impl Simulation {
@@ -208,7 +217,7 @@ mod tests {
             let (status, now) = (LiveStatus::new(), Instant::now());
             let options = HangOptions { timeout: TIMEOUT, ends_job: false };
             let watch = HangWatch::new(options, status.clone(), now);
-            Simulation { watch, status, now, cpu_ms: vec![0; ranks] }
+            Simulation { watch, status, now, cpu_ms: vec![0; ranks], file: "train.py" }
         }
 
         /// Lets time pass. `rank` returns the share of a CPU that a rank uses, and its line, at a step.
@@ -230,9 +239,11 @@ mod tests {
                         Inspection::Usage | Inspection::Counters => {
                             InspectionResult::Usage(vec![usage(number, *cpu)])
                         }
-                        Inspection::Stacks { .. } => {
-                            InspectionResult::Stacks(vec![stacks(number, rank(at, step).1)])
-                        }
+                        Inspection::Stacks { .. } => InspectionResult::Stacks(vec![stacks(
+                            number,
+                            self.file,
+                            rank(at, step).1,
+                        )]),
                     });
                 }
                 found.extend(self.watch.on_complete(due));
@@ -246,8 +257,9 @@ mod tests {
         RankUsage { rank, pid, processes, user_ms: cpu_ms, system_ms: 0, resident, state }
     }
 
-    fn stacks(rank: Rank, line: u32) -> RankStacks {
-        let frames = vec![StackFrame { line, ..StackFrame::default() }];
+    fn stacks(rank: Rank, file: &str, line: u32) -> RankStacks {
+        let file = file.to_owned();
+        let frames = vec![StackFrame { file, line, ..StackFrame::default() }];
         let threads = vec![ThreadStack { frames, ..ThreadStack::default() }];
         RankStacks { rank, processes: vec![ProcessStacks { threads, ..ProcessStacks::default() }] }
     }
@@ -263,6 +275,12 @@ mod tests {
         // Progress and another standstill are reported again.
         job.status.printed(Rank(0));
         assert_eq!(job.run(3 * TIMEOUT, |_, _| (0.0, 1)).len(), 1);
+    }
+
+    #[test]
+    fn a_breakpoint_is_not_a_hang() {
+        let mut job = Simulation { file: "/x/python/rlaunch/_debugger.py", ..Simulation::new(4) };
+        assert!(job.run(8 * TIMEOUT, |_, _| (0.0, 1)).is_empty());
     }
 
     #[test]

@@ -222,7 +222,8 @@ impl RunningJob {
         sent.map_err(|_| LiveError::Ended(self.id.clone()))
     }
 
-    async fn receive<T: DeserializeOwned>(&mut self) -> Result<T, LiveError> {
+    /// Waits for the next message, as long as a reply may take.
+    pub(crate) async fn receive<T: DeserializeOwned>(&mut self) -> Result<T, LiveError> {
         let received = tokio::time::timeout(REPLY_TIMEOUT, self.next()).await;
         received.unwrap_or_else(|_| Err(LiveError::Silent { job: self.id.clone() }))
     }

@@ -2,10 +2,12 @@
 //!
 //! The launcher sends a [`Greeting`]. Then the client sends one [`Request`] after another, and the launcher
 //! answers each with [`Reply`]s, the last of which is [`Reply::Status`], [`Reply::Complete`], [`Reply::Ending`] or
-//! [`Reply::Refused`].
+//! [`Reply::Refused`]. A connection that has begun a session carries the messages of that session, in both
+//! directions, until it is over ([`rlaunch_bootstrap::protocol::session`]).
 
 use crate::run::record::HostRanks;
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
+use rlaunch_bootstrap::protocol::session::{FromSession, ToSession};
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages. Every change of a message needs a new number.
@@ -29,6 +31,8 @@ pub(crate) enum Request {
     Inspect(Inspection),
     /// Request to end the job, as SIGTERM of the user does. It is answered while ranks run.
     End,
+    /// Message for the session beside a rank that this connection has begun, or begins.
+    Session(ToSession),
 }
 
 /// Answer of the launcher.
@@ -48,7 +52,13 @@ pub(crate) enum Reply {
         /// Hosts that have not answered in time.
         missing: Vec<String>,
     },
-    /// The request cannot be answered, for this reason.
+    /// Message of the connection's session.
+    Session(FromSession),
+    /// The job is suspended, and the connection's session with it.
+    Suspended,
+    /// The job goes on, and the connection's session with it.
+    Resumed,
+    /// The request cannot be answered, or the session is over, for this reason.
     Refused(String),
     /// Answer to [`Request::End`]: the ranks are being ended.
     Ending,

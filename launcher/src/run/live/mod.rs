@@ -14,14 +14,17 @@
 //! | `client` | the other end: finds running jobs and asks them |
 //! | `status` | state of the job, which is answered in every phase |
 //! | `inspections` | questions to the agents that wait for answers; a state machine |
+//! | `sessions` | commands and debuggers beside ranks, from their clients to the agents; a state machine |
 
 pub(crate) mod client;
 mod directory;
 mod inspections;
 pub(crate) mod messages;
+mod sessions;
 mod socket;
 mod status;
 
 pub(crate) use inspections::{Asker, InspectionAnswer, Inspections};
+pub(crate) use sessions::{SessionStep, Sessions};
 pub(crate) use socket::{ConnectionId, JobQuery, JobSocket, Queries, QueryKind};
 pub(crate) use status::LiveStatus;

@@ -10,6 +10,7 @@ use crate::job::JobSpec;
 use nix::unistd::Uid;
 use rlaunch_bootstrap::frame::{self, FrameReader};
 use rlaunch_bootstrap::protocol::inspection::Inspection;
+use rlaunch_bootstrap::protocol::session::ToSession;
 use rlaunch_console::redact::without_secrets;
 use serde::Serialize;
 use std::collections::HashMap;
@@ -43,6 +44,7 @@ pub(crate) enum QueryKind {
     Inspect(Inspection),
     /// Request to end the job.
     End,
+    Session(ToSession),
     /// The client has closed the connection, so nothing more is sent on it.
     Closed,
 }
@@ -240,6 +242,7 @@ async fn handle(
         }
         Request::Inspect(what) => QueryKind::Inspect(what),
         Request::End => QueryKind::End,
+        Request::Session(what) => QueryKind::Session(what),
     };
     if shared.connections().supervised {
         // An error means that the job has ended, which closes the connection.

@@ -36,6 +36,7 @@ impl Nodes {
         let nccl = job.options.nccl_verify.then(|| Log::new(job.sets_variable("NCCL_DEBUG")));
         let config = output::OutputConfig {
             tags: job.output.tag.clone().map(|pattern| output::Tags::new(pattern, map)),
+            fold: job.output.fold,
             files,
             merged: job.output.merge_stderr,
             credit: commands,

@@ -4,11 +4,17 @@ use super::StreamId;
 use super::tags::Tags;
 use crate::job::options::RankStdout;
 use anstream::{AutoStream, ColorChoice};
+use anstyle::Style;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::control::Stream;
+use rlaunch_console::text;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
+
+/// Maximum number of ranges of ranks that are named in front of a folded line.
+const MAX_RANGES: usize = 8;
 
 /// Unbuffered writer to stdout and stderr.
 pub(crate) struct Sink {
@@ -49,6 +55,18 @@ impl OutputStream {
     }
 }
 
+impl OutputStream {
+    /// Writes all of `data`. After an error nothing more is written.
+    fn write(&mut self, data: &[u8]) -> io::Result<()> {
+        let Some(file) = &mut self.file else { return Ok(()) };
+        let written = write_all(file, data);
+        if written.is_err() {
+            self.file = None;
+        }
+        written
+    }
+}
+
 impl Sink {
     /// Makes the writer, which writes stdout of ranks to `rank_stdout`.
     pub(crate) fn new(tags: Option<Tags>, rank_stdout: &RankStdout) -> Sink {
@@ -71,32 +89,62 @@ impl Sink {
         data: &[u8],
     ) -> io::Result<()> {
         let stream = match source.1 {
-            Stream::Stdout => &mut self.stdout,
-            Stream::Stderr => &mut self.stderr,
+            Stream::Stdout => &self.stdout,
+            Stream::Stderr => &self.stderr,
         };
-        let Some(file) = stream.file.as_mut().filter(|_| !data.is_empty()) else { return Ok(()) };
+        if stream.file.is_none() || data.is_empty() {
+            return Ok(());
+        }
+        let (is_terminal, coloured) = (stream.is_terminal, stream.coloured);
         self.line.clear();
         // A terminal shows unfinished lines, such as prompts. Output of another rank then begins on the next
         // line.
-        if stream.is_terminal {
-            let begun = self.line_of.filter(|begun| begun.0 != source.0);
-            if let Some(begun) = begun {
-                self.line.push(b'\n');
-                self.tags.iter_mut().for_each(|tags| tags.newline_inserted(begun));
+        if is_terminal {
+            if self.line_of.is_some_and(|begun| begun.0 != source.0) {
+                self.end_unfinished();
             }
             self.line_of = (data.last() != Some(&b'\n')).then_some(source);
         }
         match &mut self.tags {
-            Some(tags) => tags.apply((source, stamp), stream.coloured, data, &mut self.line),
+            Some(tags) => tags.apply((source, stamp), coloured, data, &mut self.line),
             None if !self.line.is_empty() => self.line.extend_from_slice(data),
             None => {}
         }
         let whole = if self.line.is_empty() { data } else { &self.line };
-        let written = write_all(file, whole);
-        if written.is_err() {
-            stream.file = None;
+        match source.1 {
+            Stream::Stdout => self.stdout.write(whole),
+            Stream::Stderr => self.stderr.write(whole),
         }
-        written
+    }
+
+    /// Writes a whole line that several ranks have printed, behind these ranks.
+    pub(crate) fn write_folded(
+        &mut self,
+        stream: Stream,
+        ranks: &[Rank],
+        line: &[u8],
+    ) -> io::Result<()> {
+        self.line.clear();
+        if self.line_of.is_some() {
+            self.end_unfinished();
+        }
+        let stream = match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        };
+        let tag = format!("[{}] ", text::ranges(ranks.iter().map(|rank| rank.0), MAX_RANGES));
+        let bold = if stream.coloured { Style::new().bold() } else { Style::new() };
+        self.line.extend_from_slice(format!("{bold}{tag}{bold:#}").as_bytes());
+        self.line.extend_from_slice(line);
+        stream.write(&self.line)
+    }
+
+    /// Ends the line at the cursor of the terminal, which its rank has not finished.
+    fn end_unfinished(&mut self) {
+        if let Some(begun) = self.line_of.take() {
+            self.line.push(b'\n');
+            self.tags.iter_mut().for_each(|tags| tags.newline_inserted(begun));
+        }
     }
 }
 
@@ -120,7 +168,6 @@ fn write_all(file: &mut File, mut data: &[u8]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_bootstrap::id::Rank;
     use std::io::{PipeReader, Read};
     use std::os::fd::OwnedFd;
 
@@ -147,10 +194,11 @@ mod tests {
         write(0, Stream::Stderr, "(hurry) ");
         write(1, Stream::Stderr, "other\n");
         write(0, Stream::Stdout, "rest\n");
-        write(1, Stream::Stdout, "end\n");
+        write(1, Stream::Stdout, "end ");
+        sink.write_folded(Stream::Stdout, &[Rank(0), Rank(1), Rank(3)], b"same\n").unwrap();
         drop(sink);
         let mut all = String::new();
         reader.read_to_string(&mut all).unwrap();
-        assert_eq!(all, "name? (hurry) \nother\nrest\nend\n");
+        assert_eq!(all, "name? (hurry) \nother\nrest\nend \n[0-1,3] same\n");
     }
 }

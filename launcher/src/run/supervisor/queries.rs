@@ -1,16 +1,17 @@
 //! Questions to the agents about their ranks: those of other rlaunch processes, of the hang watch, and at the end of
-//! `--timeout`. Requests of other rlaunch processes to end the job.
+//! `--timeout`. Requests of other rlaunch processes to end the job, and their sessions beside ranks.
 
 use super::{Action, SupervisedNode, Supervisor, job_ending};
 use crate::run::events::Event;
 use crate::run::hang::{self, Hung, PeerNode, Question};
 use crate::run::live::messages::Reply;
-use crate::run::live::{Asker, InspectionAnswer, JobQuery, QueryKind};
+use crate::run::live::{Asker, InspectionAnswer, JobQuery, QueryKind, SessionStep};
 use crate::run::outcome::Reason;
 use crate::run::signals::UserSignal;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
+use rlaunch_bootstrap::protocol::session::{FromSession, ToSession};
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
 use std::time::Instant;
@@ -27,7 +28,20 @@ impl Supervisor<'_> {
     pub(super) fn on_query(&mut self, now: Instant, JobQuery { connection, kind }: JobQuery) {
         let asker = Asker::Connection(connection);
         match kind {
-            QueryKind::Closed => self.inspections.on_asker_gone(asker),
+            QueryKind::Closed => {
+                self.inspections.on_asker_gone(asker);
+                self.sessions.on_client_gone(connection);
+                self.send_for_sessions();
+            }
+            QueryKind::Session(ToSession::Start(start)) => {
+                let node = self.node_of(start.rank);
+                self.sessions.start(connection, start, node);
+                self.send_for_sessions();
+            }
+            QueryKind::Session(what) => {
+                self.sessions.on_client(connection, what);
+                self.send_for_sessions();
+            }
             QueryKind::Inspect(what) => self.ask(now, asker, &what),
             QueryKind::End => {
                 let reply = self.end_for_client(now);
@@ -43,6 +57,39 @@ impl Supervisor<'_> {
         }
         self.on_signal(now, UserSignal::End(Signal::SIGTERM));
         Reply::Ending
+    }
+
+    /// Returns the node beside whose rank a session may begin, or the reason why it may not.
+    fn node_of(&self, rank: Rank) -> Result<NodeId, String> {
+        let Some(at) = self.nodes.iter().position(|node| node.ranks.contains(&rank)) else {
+            let ranks: usize = self.nodes.iter().map(|node| node.ranks.len()).sum();
+            return Err(format!("its last rank is {}", ranks.saturating_sub(1)));
+        };
+        let node = NodeId(u32::try_from(at).unwrap_or(u32::MAX));
+        if self.is_ending() {
+            Err("it is ending".to_owned())
+        } else if self.is_suspending() {
+            Err("it is suspended".to_owned())
+        } else if self.ends[at].is_some() {
+            Err(format!("all its ranks on {} have ended", self.host(node)))
+        } else {
+            Ok(node)
+        }
+    }
+
+    /// Takes a message of an agent for a session.
+    pub(super) fn on_session(&mut self, node: NodeId, id: u32, what: FromSession) {
+        self.sessions.on_agent(node, id, what);
+        self.send_for_sessions();
+    }
+
+    /// Sends the messages of sessions to agents and clients.
+    pub(super) fn send_for_sessions(&mut self) {
+        let action = |step| match step {
+            SessionStep::Send(node, message) => Action::Send(node, message),
+            SessionStep::Reply(connection, reply) => Action::Reply(connection, reply),
+        };
+        self.actions.extend(self.sessions.take_steps().into_iter().map(action));
     }
 
     /// Asks all nodes whose ranks have not ended.

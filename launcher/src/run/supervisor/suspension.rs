@@ -1,6 +1,7 @@
 //! Ctrl-Z: ranks are stopped on all nodes, then this process stops itself.
 
 use super::{Action, Supervisor};
+use crate::run::live::messages::Reply;
 use rlaunch_bootstrap::protocol::control::ToAgent;
 use std::time::{Duration, Instant};
 
@@ -17,6 +18,8 @@ pub(super) struct Suspension {
 impl Supervisor<'_> {
     pub(super) fn suspend(&mut self, now: Instant) {
         self.send_all(ToAgent::Suspend);
+        self.sessions.tell_all(&Reply::Suspended);
+        self.send_for_sessions();
         let unconfirmed = self.ends.iter().filter(|end| end.is_none()).count();
         self.suspension = Some(Suspension { unconfirmed, due: now + SUSPEND_TIMEOUT });
         if unconfirmed == 0 {
@@ -39,6 +42,8 @@ impl Supervisor<'_> {
         if self.suspension.take().is_some() {
             self.actions.push_back(Action::StopProcess);
             self.send_all(ToAgent::Resume);
+            self.sessions.tell_all(&Reply::Resumed);
+            self.send_for_sessions();
         }
     }
 }

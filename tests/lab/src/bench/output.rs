@@ -14,6 +14,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::Series;
@@ -26,8 +27,10 @@ use crate::setup::{self, PackageSet};
 
 mod against;
 mod check;
+mod terminal;
 pub use against::run_against;
 use check::{Damage, LINE, lines_of};
+use terminal::Folded;
 
 /// Path of the lines on every host.
 const ON_HOST: &str = "/tmp/bench-lines";
@@ -36,6 +39,8 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Minimum ratio of rlaunch's speed to Hydra's, with tags and without.
 const TAGGED_BAR: f64 = 2.0;
 const PLAIN_BAR: f64 = 0.7;
+/// Minimum ratio of the speed at a terminal with `--fold` to that without.
+const FOLD_BAR: f64 = 0.8;
 /// Maximum memory of rlaunch in MiB.
 const MEMORY_BAR: f64 = 16.0;
 /// Speed of the slow reader in bytes per second, and number of lines that each host prints for it.
@@ -141,6 +146,15 @@ struct OutputTask<'a> {
     lines: usize,
     /// Maximum bytes per second that are read.
     pace: Option<f64>,
+    reader: Reader,
+}
+
+/// Reader of the output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reader {
+    Pipe,
+    /// Terminal, at which rlaunch has this option.
+    Terminal(&'static str),
 }
 
 /// Measures and prints; returns whether every bar is met.
@@ -148,19 +162,21 @@ pub fn run(options: &OutputOptions) -> Result<bool, LabError> {
     setup::install(PackageSet::Peers)?;
     let rlaunch = dist::build(Profile::Release)?;
     let lab = bench_lab(options.hosts);
-    let (rows, slow) = Testbed::with_fresh(&lab, rlaunch, |testbed| with_lines(testbed, options))?;
+    let (rows, slow, folded) =
+        Testbed::with_fresh(&lab, rlaunch, |testbed| with_lines(testbed, options))?;
     println!(
         "\n{} MiB of lines of {LINE} bytes from each of {} hosts, {} rounds",
         options.mebibytes, options.hosts, options.rounds
     );
     print_table(&rows);
-    Ok(print_bars(&rows, &slow))
+    let is_met = print_bars(&rows, &slow);
+    Ok(folded.print() && is_met)
 }
 
 fn with_lines(
     testbed: &Testbed,
     options: &OutputOptions,
-) -> Result<(Vec<OutputRow>, OutputRow), LabError> {
+) -> Result<(Vec<OutputRow>, OutputRow, Folded), LabError> {
     let lines = place_lines(testbed, options)?;
     let mut arrived = output_buffer(options, lines);
     let mut rows = Vec::new();
@@ -182,7 +198,8 @@ fn with_lines(
     let program = ["head", "-c", &length, ON_HOST];
     println!("a reader of {:.0} MB/s", SLOW / 1e6);
     measure(testbed, &mut slow, few, (&program, Some(SLOW)), &mut arrived)?;
-    Ok((rows, slow))
+    let folded = Folded::measure(testbed, options.rounds, lines, &mut arrived)?;
+    Ok((rows, slow, folded))
 }
 
 /// Writes the lines of every host; returns their number.
@@ -208,7 +225,8 @@ fn measure(
     (program, pace): (&[&str], Option<f64>),
     arrived: &mut Vec<u8>,
 ) -> Result<(), LabError> {
-    let task = OutputTask { launcher: row.launcher, tagging: row.tagging, program, lines, pace };
+    let (launcher, tagging, reader) = (row.launcher, row.tagging, Reader::Pipe);
+    let task = OutputTask { launcher, tagging, program, lines, pace, reader };
     let MeasuredJob { ran, damage, .. } = attempt(testbed, &task, arrived)?;
     let bytes = (lines * LINE * testbed.hosts.len()) as f64;
     let speed = bytes / 1e6 / ran.seconds;
@@ -249,12 +267,18 @@ fn complete(
     let launcher = task.launcher;
     let failed = || format!("run {}", launcher.name());
     let stderr = fs::File::create(errors).map_err(LabError::io(failed()))?;
-    let mut command =
-        launcher.command_with(task.tagging.options(launcher), testbed, 1, task.program);
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+    let (options, ends) = match task.reader {
+        Reader::Pipe => (task.tagging.options(launcher).to_vec(), terminal::pipe()),
+        Reader::Terminal(option) => (vec![option], terminal::open()),
+    };
+    let (reading, writing) = ends.map_err(LabError::io(failed()))?;
+    let mut command = launcher.command_with(&options, testbed, 1, task.program);
+    command.stdin(Stdio::null()).stdout(writing).stderr(stderr);
     let started = Instant::now();
     let mut child = command.spawn().map_err(LabError::io(failed()))?;
-    let memory = read_all(&mut child, task.pace, arrived).map_err(LabError::io(failed()));
+    // The command holds the writing end.
+    drop(command);
+    let memory = read_all(&child, reading, task.pace, arrived).map_err(LabError::io(failed()));
     let seconds = started.elapsed().as_secs_f64();
     if memory.is_err() {
         let _ = child.kill();
@@ -272,9 +296,13 @@ fn complete(
 
 /// Reads stdout to its end, no faster than `pace` bytes per second; returns the peak memory of the
 /// process in MiB.
-fn read_all(child: &mut Child, pace: Option<f64>, arrived: &mut Vec<u8>) -> std::io::Result<f64> {
+fn read_all(
+    child: &Child,
+    mut stdout: fs::File,
+    pace: Option<f64>,
+    arrived: &mut Vec<u8>,
+) -> std::io::Result<f64> {
     arrived.clear();
-    let Some(mut stdout) = child.stdout.take() else { return Ok(0.0) };
     let (mut chunk, mut memory, started) = (vec![0; CHUNK], 0.0_f64, Instant::now());
     let mut sampled_at = 0;
     loop {
@@ -292,9 +320,12 @@ fn read_all(child: &mut Child, pace: Option<f64>, arrived: &mut Vec<u8>) -> std:
         if is_idle {
             continue;
         }
-        let length = match stdout.read(&mut chunk)? {
-            0 => return Ok(memory),
-            length => length,
+        let length = match stdout.read(&mut chunk) {
+            Ok(0) => return Ok(memory),
+            Ok(length) => length,
+            // End of a terminal.
+            Err(error) if error.raw_os_error() == Some(Errno::EIO as i32) => return Ok(memory),
+            Err(error) => return Err(error),
         };
         arrived.extend_from_slice(&chunk[..length]);
         if let Some(pace) = pace {

@@ -1,7 +1,7 @@
 //! Output beside that of an earlier build.
 
 use super::{
-    LINE, MeasuredJob, ON_HOST, OutputOptions, OutputTask, Tagging, attempt, output_buffer,
+    LINE, MeasuredJob, ON_HOST, OutputOptions, OutputTask, Reader, Tagging, attempt, output_buffer,
     place_lines,
 };
 use crate::LabError;
@@ -45,7 +45,8 @@ fn compare(testbeds: &Testbeds, options: &OutputOptions) -> Result<Vec<Compariso
         for (tagging, rows) in &mut taggings {
             let program = ["cat", ON_HOST];
             let (launcher, tagging) = (Launcher::Rlaunch, *tagging);
-            let task = OutputTask { launcher, tagging, program: &program, lines, pace: None };
+            let (program, reader) = (&program[..], Reader::Pipe);
+            let task = OutputTask { launcher, tagging, program, lines, pace: None, reader };
             let MeasuredJob { ran, cpu, damage } = attempt(turn.testbed, &task, &mut arrived)?;
             let (cpu, tagging) = (against::required(cpu)?, tagging.name());
             println!("{turn} {tagging:<9} {:.2} s, {cpu:.2} s of CPU, {damage}", ran.seconds);

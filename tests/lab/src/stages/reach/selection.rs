@@ -15,8 +15,11 @@ pub(super) struct HostStage {
     support: &'static [&'static str],
 }
 
-pub(super) const NETNS: HostStage =
-    HostStage { name: "netns", folder: "tests/netns", support: &["guide", "running", "support"] };
+pub(super) const NETNS: HostStage = HostStage {
+    name: "netns",
+    folder: "tests/netns",
+    support: &["guide", "running", "support", "terminal"],
+};
 pub(super) const VM: HostStage = HostStage {
     name: "vm",
     folder: "tests/vm",

@@ -30,6 +30,9 @@ they must not access its buffers. A forked child cannot use its parent's communi
 Errors: calls raise Error, PeerLost (a rank has died or left) or TimedOut; both are subclasses of
 Error, which is a RuntimeError. Unsuitable arguments raise TypeError, ValueError or OverflowError.
 
+Debugging: ``breakpoint()`` in a rank, here and in the built-in function, waits for
+``rlaunch attach RANK``, which connects pdb with a terminal.
+
 Registration: memory that is used for long messages repeatedly should be registered once, by
 ``with comm.register(x):`` or until ``release()``. Otherwise RDMA devices register it for each
 message.
@@ -65,6 +68,8 @@ def _load():
 
 
 _impl = _load()
+
+from ._debugger import breakpoint  # noqa: E402, A004
 Communicator, Received, Request = _impl.Communicator, _impl.Received, _impl.Request
 Registration = _impl.Registration
 Error, PeerLost, TimedOut = _impl.Error, _impl.PeerLost, _impl.TimedOut
@@ -77,6 +82,7 @@ __all__ = [
     "Registration",
     "Request",
     "TimedOut",
+    "breakpoint",
     "init",
 ]
 

@@ -2,24 +2,36 @@
 
 use super::Coverage;
 
-pub(super) const ROWS: &[Coverage] = &[Coverage {
-    sources: &[
-        "launcher/src/run/live/",
-        "launcher/src/run/supervisor/queries.rs",
-        "launcher/src/commands/jobs.rs",
-        "launcher/src/commands/stack.rs",
-        "launcher/src/run/hang/",
-        "launcher/src/run/helper_upload.rs",
-        "worker/src/ranks/helpers.rs",
-        "worker/src/agent/stacks.rs",
-        "worker/src/node/helper_file.rs",
-        "worker/stack/",
-        "bootstrap/src/protocol/helper.rs",
-        "worker/src/cleanup/job_list.rs",
-        "worker/src/cleanup/usage.rs",
-        "bootstrap/src/job/list.rs",
-        "bootstrap/src/protocol/inspection.rs",
-    ],
-    netns: &["live", "hang"],
-    vm: &[],
-}];
+pub(super) const ROWS: &[Coverage] = &[
+    Coverage {
+        sources: &[
+            "launcher/src/run/live/",
+            "launcher/src/run/supervisor/queries.rs",
+            "launcher/src/commands/jobs.rs",
+            "launcher/src/commands/stack.rs",
+            "launcher/src/run/hang/",
+            "launcher/src/run/helper_upload.rs",
+            "worker/src/ranks/helpers.rs",
+            "worker/src/agent/stacks.rs",
+            "worker/src/node/helper_file.rs",
+            "worker/stack/",
+            "bootstrap/src/protocol/helper.rs",
+            "worker/src/cleanup/job_list.rs",
+            "worker/src/cleanup/usage.rs",
+            "bootstrap/src/job/list.rs",
+            "bootstrap/src/protocol/inspection.rs",
+        ],
+        netns: &["live", "hang", "sessions"],
+        vm: &[],
+    },
+    Coverage {
+        sources: &[
+            "launcher/src/commands/exec/",
+            "worker/src/ranks/session/",
+            "bootstrap/src/protocol/session.rs",
+            "worker/comm/python/python/rlaunch/_debugger.py",
+        ],
+        netns: &["sessions", "library"],
+        vm: &[],
+    },
+];

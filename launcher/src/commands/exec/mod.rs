@@ -1,0 +1,198 @@
+//! `rlaunch exec` and `rlaunch attach`: sessions beside a rank of a running job.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `mod.rs` | options of both verbs, and what they say at the end |
+//! | `session` | the client's end of a session: relays input, output and sizes |
+//! | `stdio` | threads that read and write the client's own streams |
+//! | `local_terminal` | the client's terminal: raw mode, size, and its restoration |
+
+mod local_terminal;
+mod session;
+mod stdio;
+
+use super::jobs::live_failure;
+use crate::run::live::client::RunningJob;
+use clap::Parser;
+use local_terminal::LocalTerminal;
+use nix::sys::signal::Signal;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::protocol::session::{SessionError, SessionKind, SessionStart, Terminal};
+use rlaunch_console::exit::Exit;
+use rlaunch_console::messages::{self, Failed};
+use session::{SessionFailure, SessionOutcome};
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+
+/// Exit code of a session that ended with its job, as of a process whose terminal was closed.
+const JOB_ENDED: Exit = Exit(129);
+
+/// Run a command, or a shell, in the place of a rank of a running job.
+///
+/// The command runs on the rank's host and in its container, with its environment, working directory and CPUs.
+/// It ends with the job, or when this rlaunch ends. Its exit code is passed on.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  rlaunch exec 3                     the shell of rank 3
+  rlaunch exec 3 -- nvidia-smi       one command
+  rlaunch exec 019a 3 -- py-spy top  the job whose id begins with 019a
+  rlaunch exec 0 -- tar c out | tar x")]
+pub(crate) struct ExecArgs {
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+
+    /// Command with its arguments; without it the rank's $SHELL
+    #[arg(value_name = "COMMAND", last = true, value_hint = clap::ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+
+    /// Give the command a terminal, which it has by default if stdin and stdout are terminals
+    #[arg(short = 't', long, overrides_with = "no_terminal")]
+    pub(crate) terminal: bool,
+
+    /// Give the command no terminal: stdout and stderr are separate
+    #[arg(short = 'T', long, overrides_with = "terminal")]
+    pub(crate) no_terminal: bool,
+}
+
+/// Attach to a rank that waits in Python's breakpoint().
+///
+/// `breakpoint()` in the code of a rank prints its place and waits. This verb connects the debugger (pdb) there with
+/// this terminal: `c` lets the rank go on, `q` ends it. Leaving with Ctrl-C or Ctrl-D keeps the rank waiting.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  rlaunch attach 3
+  echo 'p loss
+  c' | rlaunch attach 3")]
+pub(crate) struct AttachArgs {
+    #[command(flatten)]
+    pub(crate) target: TargetArgs,
+}
+
+/// Rank of a running job on the command line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct TargetArgs {
+    /// Rank; before it the beginning of the job's id, if several jobs run
+    #[arg(value_name = "[JOB] RANK", num_args = 1..=2, required = true)]
+    words: Vec<String>,
+}
+
+impl TargetArgs {
+    fn parse(&self) -> Result<(Option<&str>, Rank), Failed> {
+        let (job, rank) = match self.words.as_slice() {
+            [job, rank] => (Some(job.as_str()), rank),
+            [rank] => (None, rank),
+            _ => return Err(Failed::new(Exit::USAGE, "name a rank")),
+        };
+        match rank.parse() {
+            Ok(rank) => Ok((job, Rank(rank))),
+            Err(_) => Err(Failed::new(Exit::USAGE, format!("`{rank}` is not a rank"))
+                .hint(Some("a rank is a number; a command stands behind `--`"))),
+        }
+    }
+}
+
+/// Runs a command in a rank's place.
+pub(super) async fn run_exec(args: ExecArgs) -> Result<Exit, Failed> {
+    let (job, rank) = args.target.parse()?;
+    let both = io::stdin().is_terminal() && io::stdout().is_terminal();
+    let has_terminal = args.terminal || (both && !args.no_terminal);
+    let local = if has_terminal { LocalTerminal::open() } else { LocalTerminal::none() };
+    let terminal = has_terminal
+        .then(|| Terminal { term: std::env::var_os("TERM"), size: local.size_or_default() });
+    let kind = SessionKind::Command { argv: args.command, terminal };
+    let mut job = RunningJob::find(job).await.map_err(|error| live_failure(&error))?;
+    let ended = session::run(&mut job, SessionStart { rank, kind }, local).await;
+    match ended {
+        Ok(SessionOutcome::Ended(status)) => Ok(Exit::from_rank(status)),
+        Ok(SessionOutcome::Interrupted(signal)) => Ok(Exit::signal(signal as i32)),
+        Ok(SessionOutcome::ReaderGone) => Ok(Exit::READER_GONE),
+        // Only a debugger lets go.
+        Ok(SessionOutcome::Detached) => Ok(Exit::SUCCESS),
+        Err(failure) => Err(failed(&format!("cannot run a command beside rank {rank}"), failure)),
+    }
+}
+
+/// Connects to the debugger of a rank.
+pub(super) async fn run_attach(args: AttachArgs) -> Result<Exit, Failed> {
+    let (job, rank) = args.target.parse()?;
+    let start = SessionStart { rank, kind: SessionKind::Debugger };
+    let mut job = RunningJob::find(job).await.map_err(|error| live_failure(&error))?;
+    let waits = || {
+        if io::stdout().is_terminal() {
+            // The debugger's prompt stands there.
+            rlaunch_console::stdout::write(b"\n");
+        }
+        messages::info(&format!("rank {rank} goes on waiting for `rlaunch attach`"));
+    };
+    match session::run(&mut job, start, LocalTerminal::none()).await {
+        Ok(SessionOutcome::Ended(_)) => Ok(Exit::SUCCESS),
+        Ok(SessionOutcome::Detached) => {
+            waits();
+            Ok(Exit::SUCCESS)
+        }
+        Ok(SessionOutcome::Interrupted(signal)) => {
+            waits();
+            // Leaving by Ctrl-C is no failure.
+            let code = Exit::signal(signal as i32);
+            Ok(if signal == Signal::SIGINT { Exit::SUCCESS } else { code })
+        }
+        Ok(SessionOutcome::ReaderGone) => Ok(Exit::READER_GONE),
+        Err(failure) => Err(failed(&format!("cannot attach to rank {rank}"), failure)),
+    }
+}
+
+/// Makes the failure of a session. `operation` is printed if the session did not begin.
+fn failed(operation: &str, failure: SessionFailure) -> Failed {
+    match failure {
+        SessionFailure::Live(error) => live_failure(&error),
+        SessionFailure::Refused(why) => Failed::new(Exit::USAGE, format!("{operation}: {why}")),
+        SessionFailure::NotBegun(error) => {
+            Failed::new(Exit::USAGE, format!("{operation}: {error}")).hint(error.hint())
+        }
+        SessionFailure::JobEnded | SessionFailure::Broken(SessionError::JobEnding) => {
+            Failed::new(JOB_ENDED, "the job has ended, and this session with it")
+        }
+        SessionFailure::Broken(SessionError::RankEnded) => {
+            Failed::new(JOB_ENDED, "the rank's process has ended, and this session with it")
+        }
+        SessionFailure::Broken(error) => {
+            Failed::new(Exit::USAGE, format!("the session has ended: {error}")).hint(error.hint())
+        }
+        SessionFailure::NodeLost(why) => Failed::new(Exit::NODE_LOST, why),
+        SessionFailure::Io(operation, error) => {
+            Failed::new(Exit::FILES, format!("cannot {operation}: {error}"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(words: &[&str]) -> Result<(Option<String>, u32), String> {
+        let args = TargetArgs { words: words.iter().map(|word| (*word).to_owned()).collect() };
+        let parsed = args.parse().map_err(|failed| failed.message);
+        parsed.map(|(job, rank)| (job.map(str::to_owned), rank.0))
+    }
+
+    #[test]
+    fn the_job_comes_before_the_rank() {
+        assert_eq!(target(&["3"]), Ok((None, 3)));
+        assert_eq!(target(&["019a", "3"]), Ok((Some("019a".into()), 3)));
+        assert_eq!(target(&["3", "hostname"]), Err("`hostname` is not a rank".into()));
+        assert!(target(&["-1"]).is_err());
+    }
+
+    #[test]
+    fn the_command_stands_behind_two_dashes() {
+        let parse = |line: &str| ExecArgs::try_parse_from(line.split(' '));
+        let args = parse("exec -T 019a 3 -- sh -c x -t").unwrap();
+        assert_eq!(args.command, ["sh", "-c", "x", "-t"]);
+        assert!(args.no_terminal && !args.terminal);
+        assert_eq!(args.target.words, ["019a", "3"]);
+        assert!(parse("exec -T -t 3").unwrap().terminal);
+        assert!(parse("exec").is_err());
+    }
+}

@@ -1,0 +1,66 @@
+//! A terminal at which a program runs, with a keyboard that types and a screen that remembers.
+
+use nix::pty::{OpenptyResult, openpty};
+use rlaunch_lab::command::wait_until;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Pseudoterminal, with everything that was shown on it.
+pub(crate) struct Terminal {
+    keyboard: File,
+    shown: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Terminal {
+    /// Opens a terminal, and returns the program's end of it too.
+    pub(crate) fn open() -> (Terminal, OwnedFd) {
+        let OpenptyResult { master, slave } = openpty(None, None).unwrap();
+        let keyboard = File::from(master);
+        let mut screen = keyboard.try_clone().unwrap();
+        let shown: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let sink = shown.clone();
+        let reader = std::thread::spawn(move || {
+            let mut buffer = [0; 4 << 10];
+            // When the other end is closed, reading fails.
+            while let Ok(length @ 1..) = screen.read(&mut buffer) {
+                sink.lock().unwrap().extend_from_slice(&buffer[..length]);
+            }
+        });
+        (Terminal { keyboard, shown, reader }, slave)
+    }
+
+    pub(crate) fn write(&mut self, text: &str) {
+        self.keyboard.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// Sets the number of rows and columns. The kernel tells the programs at the terminal.
+    pub(crate) fn resize(&self, rows: u16, columns: u16) {
+        let mut stty = Command::new("stty");
+        stty.args(["rows", &rows.to_string(), "cols", &columns.to_string()]);
+        let set = stty.stdin(self.keyboard.try_clone().unwrap()).status();
+        assert!(set.unwrap().success());
+    }
+
+    /// Returns everything that was shown so far.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
+    }
+
+    /// Waits until `condition` holds for everything that was shown.
+    pub(crate) fn wait_until(&self, bound: Duration, what: &str, condition: impl Fn(&str) -> bool) {
+        let waited = wait_until(bound, what, || Ok(condition(&self.text())));
+        assert!(waited.is_ok(), "{:?} and not {what:?}", self.text());
+    }
+
+    /// Returns everything that was shown, once all programs have closed the terminal.
+    pub(crate) fn finish(self) -> String {
+        self.reader.join().unwrap();
+        String::from_utf8_lossy(&self.shown.lock().unwrap()).into_owned()
+    }
+}
