@@ -40,6 +40,7 @@ mod live;
 mod local;
 mod lost;
 mod missing;
+mod monitor;
 mod mpi;
 mod network;
 mod network_plan;

@@ -64,6 +64,11 @@ impl<'a> Running<'a> {
         self.stdout.text()
     }
 
+    /// Returns the stderr so far.
+    pub(crate) fn err(&self) -> String {
+        self.stderr.text()
+    }
+
     /// Waits until stdout has at least `count` complete lines.
     pub(crate) fn wait_for_lines(&mut self, count: usize) {
         self.wait_for(&format!("{count} lines"), |running| running.stdout.lines() >= count);

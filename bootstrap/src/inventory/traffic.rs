@@ -40,9 +40,9 @@ pub struct RdmaTraffic {
     pub device: String,
     /// Number of the port.
     pub port: u8,
-    /// What it has received.
+    /// Traffic that it has received.
     pub received: Traffic,
-    /// What it has sent.
+    /// Traffic that it has sent.
     pub sent: Traffic,
 }
 
@@ -51,9 +51,9 @@ pub struct RdmaTraffic {
 pub struct InterfaceTraffic {
     /// Name of the interface.
     pub name: String,
-    /// What it has received.
+    /// Traffic that it has received.
     pub received: Traffic,
-    /// What it has sent.
+    /// Traffic that it has sent.
     pub sent: Traffic,
 }
 

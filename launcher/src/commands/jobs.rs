@@ -230,24 +230,24 @@ pub(super) fn live_failure(error: &LiveError) -> Failed {
     Failed::from_error(Exit::USAGE, error).hint(error.hint())
 }
 
-fn short_id(job: &str) -> String {
+pub(super) fn short_id(job: &str) -> String {
     job.chars().take(SHORT_ID).collect()
 }
 
 /// Formats the words of a program in one line.
-fn program(words: &[String]) -> String {
+pub(super) fn program(words: &[String]) -> String {
     let line = printable::first_line(&words.join(" "));
     let end = line.char_indices().nth(MAX_PROGRAM).map(|(end, _)| end);
     end.map_or(line.clone(), |end| format!("{}…", &line[..end]))
 }
 
 /// Formats CPU time as a share of one CPU over `seconds`.
-fn percent(cpu: f64, seconds: f64) -> String {
+pub(super) fn percent(cpu: f64, seconds: f64) -> String {
     format!("{:.0} %", 100.0 * cpu / seconds.max(0.01))
 }
 
 /// Formats a time by its two largest units.
-fn duration(seconds: f64) -> String {
+pub(super) fn duration(seconds: f64) -> String {
     let seconds = seconds.max(0.0) as u64;
     match seconds {
         0..60 => format!("{seconds} s"),

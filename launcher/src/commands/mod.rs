@@ -15,6 +15,7 @@
 //! | `invocation`, `verb_hint` | which verb the command line means; a hint if a program was meant as a verb |
 //! | `job` | `rlaunch PROGRAM` |
 //! | `jobs`, `stack` | `rlaunch jobs`: running jobs; `rlaunch stack`: where their ranks are |
+//! | `monitor` | `rlaunch monitor`: what jobs and hosts do; metrics for Prometheus |
 //! | `exec` | `rlaunch exec`, `rlaunch attach`: commands and debuggers beside a rank |
 //! | `topo`, `capture`, `reap` | verbs that ask all hosts at once, by `agent_query` |
 //! | `agent_session` | conversations with the agents of all hosts, for `doctor` and `network` |
@@ -43,6 +44,7 @@ mod invocation;
 mod job;
 pub(crate) mod jobs;
 mod man;
+mod monitor;
 pub(crate) mod network;
 mod plot_file;
 pub(crate) mod reap;
@@ -69,6 +71,7 @@ use rlaunch_console::messages::Failed;
 pub(crate) enum Verb {
     Jobs(jobs::JobsArgs),
     Stack(stack::StackArgs),
+    Monitor(Box<monitor::MonitorArgs>),
     Exec(exec::ExecArgs),
     Attach(exec::AttachArgs),
     Reap(reap::ReapArgs),
@@ -100,6 +103,7 @@ impl Verb {
         match self {
             Verb::Jobs(args) => jobs::run(args, &line).await,
             Verb::Stack(args) => stack::run(&args).await,
+            Verb::Monitor(args) => monitor::run(*args, &line).await,
             Verb::Exec(args) => exec::run_exec(args).await,
             Verb::Attach(args) => exec::run_attach(args).await,
             Verb::Reap(args) => reap::run(args, &line).await,

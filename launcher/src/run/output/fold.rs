@@ -48,7 +48,7 @@ pub(crate) struct Folder {
     has_ranges: bool,
     /// Number of ranks from which on a group is shown as one line.
     min_ranks: usize,
-    groups: VecDeque<Group>,
+    groups: VecDeque<LineGroup>,
     /// Number of the oldest group. Groups are numbered from 1 on in the order in which they began.
     oldest: u64,
     by_hash: HashMap<u64, EqualGroups>,
@@ -62,7 +62,7 @@ pub(crate) struct Folder {
 }
 
 /// Equal lines that are held.
-struct Group {
+struct LineGroup {
     stream: Stream,
     hash: u64,
     /// Line by which group and lines are compared; empty if that is the first line itself.
@@ -82,7 +82,7 @@ struct EqualGroups {
     last: u64,
 }
 
-impl Group {
+impl LineGroup {
     fn is_like(&self, stream: Stream, pattern: &[u8]) -> bool {
         let own = if self.pattern.is_empty() { &self.lines[0] } else { &self.pattern };
         self.stream == stream && own == pattern
@@ -181,7 +181,7 @@ impl Folder {
         let own = self.first_equal(hash, self.latest[rank.index()]);
         let own = own.filter(|own| self.group(*own).is_like(stream, compared));
         let number = own.unwrap_or_else(|| {
-            let group = Group {
+            let group = LineGroup {
                 stream,
                 hash,
                 pattern,
@@ -207,7 +207,7 @@ impl Folder {
     }
 
     /// Adds a group behind all others. Returns its number.
-    fn begin(&mut self, group: Group) -> u64 {
+    fn begin(&mut self, group: LineGroup) -> u64 {
         let number = self.oldest + self.groups.len() as u64;
         match self.by_hash.get_mut(&group.hash) {
             None => {
@@ -241,11 +241,11 @@ impl Folder {
         usize::try_from(number - self.oldest).unwrap_or(usize::MAX)
     }
 
-    fn group(&self, number: u64) -> &Group {
+    fn group(&self, number: u64) -> &LineGroup {
         &self.groups[self.position(number)]
     }
 
-    fn group_mut(&mut self, number: u64) -> &mut Group {
+    fn group_mut(&mut self, number: u64) -> &mut LineGroup {
         let position = self.position(number);
         &mut self.groups[position]
     }
@@ -260,7 +260,7 @@ impl Folder {
                 self.by_hash.entry(group.hash).and_modify(|equal| equal.first = next);
             }
         }
-        let Group { stream, lines, mut members, .. } = group;
+        let LineGroup { stream, lines, mut members, .. } = group;
         if members.len() >= self.min_ranks {
             members.sort_unstable_by_key(|(rank, _)| *rank);
             let ranks = members.into_iter().map(|(rank, _)| rank).collect();

@@ -146,12 +146,12 @@ struct OutputTask<'a> {
     lines: usize,
     /// Maximum bytes per second that are read.
     pace: Option<f64>,
-    reader: Reader,
+    reader: OutputReader,
 }
 
 /// Reader of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reader {
+enum OutputReader {
     Pipe,
     /// Terminal, at which rlaunch has this option.
     Terminal(&'static str),
@@ -225,7 +225,7 @@ fn measure(
     (program, pace): (&[&str], Option<f64>),
     arrived: &mut Vec<u8>,
 ) -> Result<(), LabError> {
-    let (launcher, tagging, reader) = (row.launcher, row.tagging, Reader::Pipe);
+    let (launcher, tagging, reader) = (row.launcher, row.tagging, OutputReader::Pipe);
     let task = OutputTask { launcher, tagging, program, lines, pace, reader };
     let MeasuredJob { ran, damage, .. } = attempt(testbed, &task, arrived)?;
     let bytes = (lines * LINE * testbed.hosts.len()) as f64;
@@ -268,8 +268,8 @@ fn complete(
     let failed = || format!("run {}", launcher.name());
     let stderr = fs::File::create(errors).map_err(LabError::io(failed()))?;
     let (options, ends) = match task.reader {
-        Reader::Pipe => (task.tagging.options(launcher).to_vec(), terminal::pipe()),
-        Reader::Terminal(option) => (vec![option], terminal::open()),
+        OutputReader::Pipe => (task.tagging.options(launcher).to_vec(), terminal::pipe()),
+        OutputReader::Terminal(option) => (vec![option], terminal::open()),
     };
     let (reading, writing) = ends.map_err(LabError::io(failed()))?;
     let mut command = launcher.command_with(&options, testbed, 1, task.program);

@@ -1,6 +1,7 @@
 //! Requirements of the lab on this machine: packages, virtual environments for hosts, and root.
 
 pub mod mpi;
+pub mod prometheus;
 pub mod python;
 pub(crate) mod venv;
 

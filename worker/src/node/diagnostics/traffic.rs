@@ -141,7 +141,8 @@ fn rdma_ports(root: &Root) -> Vec<RdmaTraffic> {
 /// Reads what a port has received and sent, from the first source that it has.
 fn of_port(root: &Root, directory: &str) -> Option<(Traffic, Traffic)> {
     SOURCES.iter().find_map(|source| {
-        let Source { received_bytes, received_packets, sent_bytes, sent_packets, unit, .. } = source;
+        let Source { received_bytes, received_packets, sent_bytes, sent_packets, unit, .. } =
+            source;
         let names = [*received_bytes, *received_packets, *sent_bytes, *sent_packets];
         let directory = format!("{directory}/{}", source.directory);
         // One file tells whether the port has this source.

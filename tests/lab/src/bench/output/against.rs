@@ -1,8 +1,8 @@
 //! Output beside that of an earlier build.
 
 use super::{
-    LINE, MeasuredJob, ON_HOST, OutputOptions, OutputTask, Reader, Tagging, attempt, output_buffer,
-    place_lines,
+    LINE, MeasuredJob, ON_HOST, OutputOptions, OutputReader, OutputTask, Tagging, attempt,
+    output_buffer, place_lines,
 };
 use crate::LabError;
 use crate::bench::against::{self, Build, Builds, ComparisonRow, EarlierBuild, Testbeds};
@@ -45,7 +45,7 @@ fn compare(testbeds: &Testbeds, options: &OutputOptions) -> Result<Vec<Compariso
         for (tagging, rows) in &mut taggings {
             let program = ["cat", ON_HOST];
             let (launcher, tagging) = (Launcher::Rlaunch, *tagging);
-            let (program, reader) = (&program[..], Reader::Pipe);
+            let (program, reader) = (&program[..], OutputReader::Pipe);
             let task = OutputTask { launcher, tagging, program, lines, pace: None, reader };
             let MeasuredJob { ran, cpu, damage } = attempt(turn.testbed, &task, &mut arrived)?;
             let (cpu, tagging) = (against::required(cpu)?, tagging.name());

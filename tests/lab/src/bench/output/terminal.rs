@@ -1,7 +1,7 @@
 //! Output at a terminal, with and without folding. No line occurs twice, so that folding has all of its cost and no
 //! effect.
 
-use super::{FOLD_BAR, LINE, MeasuredJob, ON_HOST, OutputTask, Reader, Tagging, attempt};
+use super::{FOLD_BAR, LINE, MeasuredJob, ON_HOST, OutputReader, OutputTask, Tagging, attempt};
 use crate::LabError;
 use crate::bench::Series;
 use crate::bench::launchers::Launcher;
@@ -29,7 +29,7 @@ impl Folded {
         for round in 0..=rounds {
             for (option, speed) in OPTIONS.into_iter().zip(&mut speeds) {
                 let (launcher, tagging) = (Launcher::Rlaunch, Tagging::Plain);
-                let (program, reader) = (&["cat", ON_HOST][..], Reader::Terminal(option));
+                let (program, reader) = (&["cat", ON_HOST][..], OutputReader::Terminal(option));
                 let task = OutputTask { launcher, tagging, program, lines, pace: None, reader };
                 let MeasuredJob { ran, damage, .. } = attempt(testbed, &task, arrived)?;
                 let bytes = (lines * LINE * testbed.hosts.len()) as f64;

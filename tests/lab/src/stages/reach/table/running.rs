@@ -34,4 +34,15 @@ pub(super) const ROWS: &[Coverage] = &[
         netns: &["sessions", "library"],
         vm: &[],
     },
+    Coverage {
+        sources: &[
+            "launcher/src/commands/monitor/",
+            "worker/src/diagnosis/monitor.rs",
+            "worker/src/node/diagnostics/traffic.rs",
+            "worker/src/node/units.rs",
+            "bootstrap/src/inventory/traffic.rs",
+        ],
+        netns: &["monitor"],
+        vm: &[],
+    },
 ];

@@ -1,0 +1,196 @@
+//! Samples in the text format of Prometheus
+//! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
+
+use super::sample::{HostSample, Sample, cpu_ms};
+use crate::run::live::messages::JobStatus;
+use rlaunch_bootstrap::inventory::traffic::{HostCounters, Traffic};
+use std::fmt::Write;
+
+/// Kind of a metric.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Counter,
+    Gauge,
+}
+
+/// Labels of a value: names and values.
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+/// Metric with its values.
+struct Metric {
+    name: String,
+    kind: Kind,
+    help: &'static str,
+    lines: String,
+}
+
+/// Metrics by name, in the order in which their first values were added.
+#[derive(Default)]
+struct Metrics(Vec<Metric>);
+
+/// Formats a sample. Returns the body of the answer.
+pub(super) fn format(sample: &Sample) -> String {
+    let mut metrics = Metrics::default();
+    let job = sample.job.as_ref();
+    if let Some(job) = job {
+        metrics.add_job(job);
+    }
+    let job = job.map(|job| job.job.as_str());
+    sample.hosts.iter().for_each(|host| metrics.add_host(job, host));
+    let mut text = String::new();
+    for Metric { name, kind, help, lines } in metrics.0 {
+        let kind = match kind {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+        };
+        // Writing to a string does not fail.
+        let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{lines}");
+    }
+    text
+}
+
+impl Metrics {
+    fn add(&mut self, name: &str, kind: Kind, help: &'static str, labels: Labels<'_>, value: f64) {
+        let at = self.0.iter().position(|metric| metric.name == name);
+        let at = at.unwrap_or_else(|| {
+            self.0.push(Metric { name: name.to_owned(), kind, help, lines: String::new() });
+            self.0.len() - 1
+        });
+        let labels: Vec<String> =
+            labels.iter().map(|(label, value)| format!("{label}=\"{}\"", escaped(value))).collect();
+        let _ = writeln!(self.0[at].lines, "{name}{{{}}} {value}", labels.join(","));
+    }
+
+    fn gauge(&mut self, name: &str, help: &'static str, labels: Labels<'_>, value: f64) {
+        self.add(name, Kind::Gauge, help, labels, value);
+    }
+
+    fn counter(&mut self, name: &str, help: &'static str, labels: Labels<'_>, value: f64) {
+        self.add(name, Kind::Counter, help, labels, value);
+    }
+
+    fn add_job(&mut self, job: &JobStatus) {
+        let id = ("job", job.job.as_str());
+        let program = job.program.join(" ");
+        self.gauge(
+            "rlaunch_job_info",
+            "Job with its program and phase; always 1.",
+            &[id, ("program", &program), ("phase", job.phase.word())],
+            1.0,
+        );
+        self.gauge("rlaunch_job_start_time_seconds", "Start, since 1970.", &[id], job.started);
+        self.gauge("rlaunch_job_ranks", "Number of ranks.", &[id], f64::from(job.ranks));
+        let running = job.ranks_started.saturating_sub(job.ranks_ended);
+        self.gauge("rlaunch_job_ranks_running", "Ranks that run.", &[id], f64::from(running));
+        if let Some(output) = job.last_output {
+            let help = "Time since a rank has printed something.";
+            self.gauge("rlaunch_job_output_age_seconds", help, &[id], output.seconds_ago);
+        }
+    }
+
+    fn add_host(&mut self, job: Option<&str>, host: &HostSample) {
+        let name = ("host", host.host.as_str());
+        let of_job: Vec<(&str, &str)> =
+            job.map(|job| ("job", job)).into_iter().chain([name]).collect();
+        let answers = f64::from(u8::from(host.counters.is_some()));
+        self.gauge("rlaunch_host_up", "Whether the host has answered.", &of_job, answers);
+        for usage in &host.ranks {
+            let rank = usage.rank.to_string();
+            let labels: Vec<_> = of_job.iter().copied().chain([("rank", rank.as_str())]).collect();
+            let (cpu, resident) = (cpu_ms(usage) as f64 / 1e3, usage.resident as f64);
+            let help = "CPU time of the rank's processes.";
+            self.counter("rlaunch_rank_cpu_seconds_total", help, &labels, cpu);
+            let help = "Resident memory of the rank's processes.";
+            self.gauge("rlaunch_rank_resident_bytes", help, &labels, resident);
+            let help = "Number of the rank's processes.";
+            self.gauge("rlaunch_rank_processes", help, &labels, f64::from(usage.processes));
+        }
+        if let Some(counters) = &host.counters {
+            self.add_counters(&of_job, host, counters);
+        }
+    }
+
+    fn add_counters(&mut self, labels: Labels<'_>, host: &HostSample, counters: &HostCounters) {
+        if let Some(cpu) = counters.cpu {
+            let busy = cpu.busy_ms as f64 / 1e3;
+            self.gauge("rlaunch_host_cpus", "Number of CPUs.", labels, f64::from(cpu.cpus));
+            let help = "Time in which CPUs were busy, all together.";
+            self.counter("rlaunch_host_cpu_busy_seconds_total", help, labels, busy);
+        }
+        let memory = [
+            ("rlaunch_host_memory_bytes", "Memory of the host.", counters.memory),
+            (
+                "rlaunch_host_memory_available_bytes",
+                "Memory that programs can still get.",
+                counters.memory_available,
+            ),
+        ];
+        for (name, help, value) in memory {
+            value.into_iter().for_each(|value| self.gauge(name, help, labels, value as f64));
+        }
+        for port in &counters.rdma_ports {
+            let number = port.port.to_string();
+            let own = [("device", port.device.as_str()), ("port", number.as_str())];
+            let labels: Vec<_> = labels.iter().copied().chain(own).collect();
+            self.traffic("rlaunch_port_rcv", &labels, port.received);
+            self.traffic("rlaunch_port_xmit", &labels, port.sent);
+            // The names and labels of erdma-exporter, so that dashboards for it work unchanged.
+            if port.device.starts_with("erdma") {
+                let labels = [("device", port.device.as_str()), ("node", host.host.as_str())];
+                self.traffic("erdma_hw_rx", &labels, port.received);
+                self.traffic("erdma_hw_tx", &labels, port.sent);
+            }
+        }
+        for interface in &counters.interfaces {
+            let own = [("interface", interface.name.as_str())];
+            let labels: Vec<_> = labels.iter().copied().chain(own).collect();
+            self.traffic("rlaunch_interface_receive", &labels, interface.received);
+            self.traffic("rlaunch_interface_transmit", &labels, interface.sent);
+        }
+    }
+
+    fn traffic(&mut self, prefix: &str, labels: Labels<'_>, traffic: Traffic) {
+        let values = [("bytes", "Bytes.", traffic.bytes), ("packets", "Packets.", traffic.packets)];
+        for (what, help, value) in values {
+            if let Some(value) = value {
+                self.counter(&format!("{prefix}_{what}_total"), help, labels, value as f64);
+            }
+        }
+    }
+}
+
+/// Escapes the value of a label.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::tests::{job, samples};
+    use super::*;
+
+    #[test]
+    fn every_value_is_below_its_type() {
+        let [_, mut sample] = samples();
+        sample.job = Some(job());
+        let text = format(&sample);
+        for line in [
+            r#"rlaunch_job_info{job="019a",program="sh -c echo \"a\\\nb\"",phase="running"} 1"#,
+            r#"rlaunch_job_ranks_running{job="019a"} 1"#,
+            r#"rlaunch_rank_cpu_seconds_total{job="019a",host="a",rank="0"} 3"#,
+            r#"rlaunch_host_up{job="019a",host="b"} 0"#,
+            r#"rlaunch_port_rcv_bytes_total{job="019a",host="a",device="erdma_0",port="1"} 2826000"#,
+            r#"erdma_hw_rx_packets_total{device="erdma_0",node="a"} 2000"#,
+            "# TYPE erdma_hw_tx_bytes_total counter",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} in {text}");
+        }
+        // A metric's values stand together, and it has one type.
+        let types: Vec<&str> = text.lines().filter(|line| line.starts_with("# TYPE")).collect();
+        let mut once = types.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(types.len(), once.len());
+        assert!(!text.contains("rxe0\",port=\"1\"} 0"));
+    }
+}

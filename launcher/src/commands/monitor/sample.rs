@@ -1,0 +1,283 @@
+//! Reports of a job or of hosts at one time, and what has happened between two of them.
+
+use crate::run::live::messages::JobStatus;
+use rlaunch_bootstrap::inventory::traffic::{HostCounters, RdmaTraffic, Traffic};
+use rlaunch_bootstrap::protocol::inspection::RankUsage;
+use std::time::Instant;
+
+/// Report of all hosts at one time.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    pub(super) at: Instant,
+    /// State of the job; `None` for hosts without one.
+    pub(super) job: Option<JobStatus>,
+    /// Hosts in the order of nodes.
+    pub(super) hosts: Vec<HostSample>,
+}
+
+/// Report of a host.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HostSample {
+    pub(super) host: String,
+    /// Counters of the host; `None` if it has not answered.
+    pub(super) counters: Option<HostCounters>,
+    /// Usage of the job's ranks on the host.
+    pub(super) ranks: Vec<RankUsage>,
+}
+
+/// Activity of all hosts over the time between two samples.
+#[derive(Debug)]
+pub(super) struct Activity<'a> {
+    pub(super) job: Option<&'a JobStatus>,
+    pub(super) hosts: Vec<HostActivity<'a>>,
+    /// Ranks in ascending order.
+    pub(super) ranks: Vec<RankActivity<'a>>,
+}
+
+/// Activity of a host.
+#[derive(Debug, PartialEq)]
+pub(super) struct HostActivity<'a> {
+    pub(super) host: &'a str,
+    pub(super) answers: bool,
+    /// Number of CPUs that were busy on average.
+    pub(super) busy_cpus: Option<f64>,
+    pub(super) cpus: Option<u32>,
+    /// Memory in use, in bytes.
+    pub(super) memory_used: Option<u64>,
+    pub(super) memory: Option<u64>,
+    /// RDMA ports, then network interfaces.
+    pub(super) ports: Vec<PortActivity>,
+}
+
+/// Traffic of an RDMA port or a network interface.
+#[derive(Debug, PartialEq)]
+pub(super) struct PortActivity {
+    pub(super) name: String,
+    pub(super) is_rdma: bool,
+    pub(super) received: Rate,
+    pub(super) sent: Rate,
+}
+
+/// Traffic in one direction, per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Rate {
+    pub(super) bytes: Option<f64>,
+    pub(super) packets: Option<f64>,
+}
+
+/// Activity of a rank.
+#[derive(Debug, PartialEq)]
+pub(super) struct RankActivity<'a> {
+    pub(super) host: &'a str,
+    pub(super) usage: &'a RankUsage,
+    /// Number of CPUs that its processes used on average.
+    pub(super) cpus: Option<f64>,
+}
+
+impl Rate {
+    /// Returns the mean size of a packet, in bytes.
+    pub(super) fn bytes_per_packet(self) -> Option<f64> {
+        Some(self.bytes? / self.packets.filter(|packets| *packets > 0.0)?)
+    }
+
+    pub(super) fn is_idle(self) -> bool {
+        self.bytes.unwrap_or(0.0) == 0.0 && self.packets.unwrap_or(0.0) == 0.0
+    }
+
+    /// Computes the rate between two readings. A counter that was reset has no rate.
+    fn between(before: Traffic, now: Traffic, seconds: f64) -> Rate {
+        let rate = |before: Option<u64>, now: Option<u64>| {
+            Some(now?.checked_sub(before?)? as f64 / seconds)
+        };
+        Rate { bytes: rate(before.bytes, now.bytes), packets: rate(before.packets, now.packets) }
+    }
+}
+
+impl Sample {
+    /// Computes what has happened since the sample `before`.
+    pub(super) fn since<'a>(&'a self, before: &Sample) -> Activity<'a> {
+        let seconds = (self.at - before.at).as_secs_f64().max(1e-3);
+        let earlier = |host: &str| before.hosts.iter().find(|earlier| earlier.host == host);
+        let activity = |host: &'a HostSample| {
+            host.since(earlier(&host.host).and_then(|earlier| earlier.counters.as_ref()))
+        };
+        let hosts = self.hosts.iter().map(activity).collect();
+        let mut ranks: Vec<RankActivity<'a>> = Vec::new();
+        for host in &self.hosts {
+            let earlier = earlier(&host.host).map(|host| &host.ranks[..]).unwrap_or_default();
+            ranks.extend(host.ranks.iter().map(|usage| {
+                let before =
+                    earlier.iter().find(|old| (old.rank, old.pid) == (usage.rank, usage.pid));
+                let spent = before.and_then(|before| cpu_ms(usage).checked_sub(cpu_ms(before)));
+                let cpus = spent.map(|ms| ms as f64 / 1e3 / seconds);
+                RankActivity { host: &host.host, usage, cpus }
+            }));
+        }
+        ranks.sort_by_key(|rank| rank.usage.rank);
+        Activity { job: self.job.as_ref(), hosts, ranks }
+    }
+}
+
+impl HostSample {
+    /// Computes what has happened since `before`; `None` if the host did not answer then.
+    fn since(&self, before: Option<&HostCounters>) -> HostActivity<'_> {
+        let now = self.counters.as_ref();
+        let cpu = now.and_then(|now| now.cpu);
+        let busy = |before: &HostCounters| {
+            let (now, before) = (cpu?, before.cpu?);
+            let busy = now.busy_ms.checked_sub(before.busy_ms)? as f64;
+            let idle = now.idle_ms.checked_sub(before.idle_ms)? as f64;
+            (busy + idle > 0.0).then(|| f64::from(now.cpus) * busy / (busy + idle))
+        };
+        HostActivity {
+            host: &self.host,
+            answers: now.is_some(),
+            busy_cpus: before.and_then(busy),
+            cpus: cpu.map(|cpu| cpu.cpus),
+            memory_used: now.and_then(|now| now.memory?.checked_sub(now.memory_available?)),
+            memory: now.and_then(|now| now.memory),
+            ports: now.zip(before).map(|(now, before)| ports(now, before)).unwrap_or_default(),
+        }
+    }
+}
+
+/// Computes the traffic between two readings of a host, by the host's own clock.
+fn ports(now: &HostCounters, before: &HostCounters) -> Vec<PortActivity> {
+    let passed = now.at_ms.zip(before.at_ms).and_then(|(now, before)| now.checked_sub(before));
+    let Some(seconds) = passed.filter(|ms| *ms > 0).map(|ms| ms as f64 / 1e3) else {
+        return Vec::new();
+    };
+    let rate = |before, now| Rate::between(before, now, seconds);
+    let rdma = now.rdma_ports.iter().filter_map(|port| {
+        let is_same = |old: &&RdmaTraffic| (&old.device, old.port) == (&port.device, port.port);
+        let old = before.rdma_ports.iter().find(is_same)?;
+        Some(PortActivity {
+            name: format!("{}/{}", port.device, port.port),
+            is_rdma: true,
+            received: rate(old.received, port.received),
+            sent: rate(old.sent, port.sent),
+        })
+    });
+    let interfaces = now.interfaces.iter().filter_map(|interface| {
+        let old = before.interfaces.iter().find(|old| old.name == interface.name)?;
+        Some(PortActivity {
+            name: interface.name.clone(),
+            is_rdma: false,
+            received: rate(old.received, interface.received),
+            sent: rate(old.sent, interface.sent),
+        })
+    });
+    rdma.chain(interfaces).collect()
+}
+
+/// Returns the CPU time of a rank's processes, in milliseconds.
+pub(super) fn cpu_ms(usage: &RankUsage) -> u64 {
+    usage.user_ms.saturating_add(usage.system_ms)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::run::live::messages::{JobPhase, LastOutput};
+    use rlaunch_bootstrap::id::Rank;
+    use rlaunch_bootstrap::inventory::traffic::{CpuTime, InterfaceTraffic};
+    use std::time::Duration;
+
+    fn traffic(bytes: u64, packets: u64) -> Traffic {
+        Traffic { bytes: Some(bytes), packets: Some(packets) }
+    }
+
+    pub(in super::super) fn usage(rank: u32, user_ms: u64) -> RankUsage {
+        let (pid, processes, system_ms) = (100 + rank, 2, 0);
+        RankUsage {
+            rank: Rank(rank),
+            pid,
+            processes,
+            user_ms,
+            system_ms,
+            resident: 1 << 30,
+            state: 'R',
+        }
+    }
+
+    pub(in super::super) fn job() -> JobStatus {
+        JobStatus {
+            job: "019a".into(),
+            pid: 1,
+            program: vec!["sh".into(), "-c".into(), "echo \"a\\\nb\"".into()],
+            started: 1.5,
+            seconds: 3.0,
+            phase: JobPhase::Running,
+            hosts: Vec::new(),
+            ranks: 2,
+            ranks_started: 2,
+            ranks_ended: 1,
+            last_output: Some(LastOutput { rank: 0, seconds_ago: 0.5 }),
+        }
+    }
+
+    /// Makes two samples of two hosts, two seconds apart. The second host answers the first time only.
+    pub(in super::super) fn samples() -> [Sample; 2] {
+        let at = Instant::now();
+        let counters = |at_ms, cpu, received, sent| HostCounters {
+            at_ms: Some(at_ms),
+            cpu: Some(cpu),
+            memory: Some(8 << 30),
+            memory_available: Some(6 << 30),
+            rdma_ports: vec![
+                RdmaTraffic { device: "erdma_0".into(), port: 1, received, sent },
+                RdmaTraffic {
+                    device: "rxe0".into(),
+                    port: 1,
+                    received: Traffic { bytes: None, packets: received.packets },
+                    sent: Traffic::default(),
+                },
+            ],
+            interfaces: vec![InterfaceTraffic { name: "eth0".into(), ..Default::default() }],
+        };
+        let cpu = |busy_ms, idle_ms| CpuTime { cpus: 4, busy_ms, idle_ms };
+        let host = |name: &str, counters, ranks| HostSample { host: name.into(), counters, ranks };
+        let first = counters(1000, cpu(0, 0), traffic(0, 0), traffic(5, 5));
+        let second = counters(3000, cpu(6000, 2000), traffic(2_826_000, 2000), traffic(5, 5));
+        let before = vec![
+            host("a", Some(first.clone()), vec![usage(1, 500), usage(0, 0)]),
+            host("b", Some(first), Vec::new()),
+        ];
+        let now = vec![
+            host("a", Some(second), vec![usage(1, 2500), usage(0, 3000)]),
+            host("b", None, Vec::new()),
+        ];
+        [
+            Sample { at, job: None, hosts: before },
+            Sample { at: at + Duration::from_secs(2), job: None, hosts: now },
+        ]
+    }
+
+    #[test]
+    fn rates_are_differences_over_time() {
+        let [before, now] = samples();
+        let activity = now.since(&before);
+        let cpus: Vec<_> =
+            activity.ranks.iter().map(|rank| (rank.usage.rank.0, rank.cpus)).collect();
+        assert_eq!(cpus, [(0, Some(1.5)), (1, Some(1.0))]);
+        let [a, b] = &activity.hosts[..] else { panic!() };
+        assert_eq!((a.busy_cpus, a.cpus, a.memory_used), (Some(3.0), Some(4), Some(2 << 30)));
+        let [erdma, rxe, eth0] = &a.ports[..] else { panic!("{a:?}") };
+        assert_eq!(erdma.received, Rate { bytes: Some(1_413_000.0), packets: Some(1000.0) });
+        assert_eq!(erdma.received.bytes_per_packet(), Some(1413.0));
+        assert!(erdma.sent.is_idle() && eth0.received.is_idle() && !erdma.received.is_idle());
+        assert_eq!(rxe.received, Rate { bytes: None, packets: Some(1000.0) });
+        assert_eq!((rxe.received.bytes_per_packet(), erdma.sent.bytes_per_packet()), (None, None));
+        assert!(!b.answers && b.ports.is_empty() && b.busy_cpus.is_none());
+    }
+
+    #[test]
+    fn a_counter_that_was_reset_has_no_rate() {
+        let rate = Rate::between(traffic(100, 100), traffic(50, 200), 1.0);
+        assert_eq!(rate, Rate { bytes: None, packets: Some(100.0) });
+        let [before, mut now] = samples();
+        // Another process of the same rank: the job was restarted.
+        now.hosts[0].ranks[0].pid = 7;
+        assert_eq!(now.since(&before).ranks[1].cpus, None);
+    }
+}

@@ -1,0 +1,151 @@
+//! Activity as text: a line about the job, a table of hosts with their ports, a table of ranks.
+
+use super::sample::{Activity, HostActivity, PortActivity, RankActivity, Rate};
+use crate::commands::jobs::{duration, percent, program, short_id};
+use crate::run::live::messages::JobStatus;
+use rlaunch_console::columns::{lay_out, row};
+
+/// Describes the job in two lines; empty for hosts without one.
+pub(super) fn describe_job(job: &JobStatus) -> String {
+    let running = job.ranks_started.saturating_sub(job.ranks_ended);
+    let output = job.last_output.map_or("no output yet".to_owned(), |output| {
+        let ago = duration(output.seconds_ago);
+        format!("last output {ago} ago by rank {}", output.rank)
+    });
+    let (id, age, phase) = (short_id(&job.job), duration(job.seconds), job.phase.word());
+    format!(
+        "job {id}  {phase} for {age}  {running} of {} ranks run  {output}\n{}\n",
+        job.ranks,
+        program(&job.program)
+    )
+}
+
+/// Lists hosts, each with its ports below it. Interfaces without traffic are left out.
+pub(super) fn hosts(activity: &Activity<'_>) -> String {
+    let header = row(["HOST", "CPUS", "MEMORY", "PORT", "RECEIVED", "", "", "SENT", "", ""]);
+    let mut rows = vec![header];
+    for host in &activity.hosts {
+        let shown = |port: &&PortActivity| {
+            port.is_rdma || !(port.received.is_idle() && port.sent.is_idle())
+        };
+        let mut ports = host.ports.iter().filter(shown).map(port_cells);
+        let first = ports.next().unwrap_or_default();
+        rows.push(host_cells(host).into_iter().chain(first).collect());
+        // The host's own columns are empty below its first port.
+        rows.extend(ports.map(|port| vec![String::new(); 3].into_iter().chain(port).collect()));
+    }
+    lay_out(&rows)
+}
+
+/// Lists ranks. The line after the header is the first rank's.
+pub(super) fn ranks(ranks: &[RankActivity<'_>]) -> String {
+    let header = row(["RANK", "HOST", "CPU", "MEMORY", "PROCESSES", "STATE"]);
+    let rows = ranks.iter().map(|RankActivity { host, usage, cpus }| {
+        vec![
+            usage.rank.to_string(),
+            (*host).to_owned(),
+            cpus.map(|cpus| percent(cpus, 1.0)).unwrap_or_default(),
+            bytes(usage.resident as f64),
+            usage.processes.to_string(),
+            state(usage.state).to_owned(),
+        ]
+    });
+    lay_out(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
+}
+
+fn host_cells(host: &HostActivity<'_>) -> Vec<String> {
+    let cpus = match (host.answers, host.busy_cpus, host.cpus) {
+        (false, ..) => "no answer".to_owned(),
+        (true, Some(busy), Some(cpus)) => format!("{busy:.1} of {cpus}"),
+        (true, None, Some(cpus)) => format!("of {cpus}"),
+        (true, _, None) => String::new(),
+    };
+    let memory = host.memory_used.zip(host.memory);
+    let memory =
+        memory.map(|(used, all)| format!("{} of {}", bytes(used as f64), bytes(all as f64)));
+    vec![host.host.to_owned(), cpus, memory.unwrap_or_default()]
+}
+
+fn port_cells(port: &PortActivity) -> Vec<String> {
+    let mut cells = vec![port.name.clone()];
+    cells.extend(rate_cells(port.received));
+    cells.extend(rate_cells(port.sent));
+    cells
+}
+
+/// Returns bytes per second, packets per second and bytes per packet.
+fn rate_cells(rate: Rate) -> [String; 3] {
+    [
+        rate.bytes.map(|rate| format!("{}/s", bytes(rate))).unwrap_or_default(),
+        rate.packets.map(|rate| format!("{rate:.0} packets/s")).unwrap_or_default(),
+        rate.bytes_per_packet().map(|size| format!("{size:.0} B/packet")).unwrap_or_default(),
+    ]
+}
+
+/// Formats a number of bytes with three or four digits.
+fn bytes(bytes: f64) -> String {
+    let units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let (mut value, mut unit) = (bytes, 0);
+    while value >= 1000.0 && unit + 1 < units.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = if unit == 0 || value >= 100.0 { 0 } else { 1 };
+    format!("{value:.digits$} {}", units[unit])
+}
+
+/// Returns the word for a state letter of a process, as in proc_pid_stat(5).
+fn state(letter: char) -> &'static str {
+    match letter {
+        'R' => "runs",
+        'S' | 'I' => "sleeps",
+        'D' => "waits for a device",
+        'T' | 't' => "stopped",
+        'Z' | 'X' => "has ended",
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample::tests::samples;
+    use super::*;
+
+    #[test]
+    fn a_port_shows_bytes_packets_and_bytes_per_packet() {
+        let [before, now] = samples();
+        let text = hosts(&now.since(&before));
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 4, "{text}");
+        for word in [
+            "a ",
+            "3.0 of 4",
+            "2.0 GiB of 8.0 GiB",
+            "erdma_0/1",
+            "1.3 MiB/s",
+            "1000 packets/s",
+            "1413 B/packet",
+        ] {
+            assert!(lines[1].contains(word), "{word} in {text}");
+        }
+        assert!(lines[2].trim_start().starts_with("rxe0/1"), "{text}");
+        assert_eq!(lines[3].trim_end(), "b     no answer");
+    }
+
+    #[test]
+    fn a_rank_is_a_line() {
+        let [before, now] = samples();
+        let text = ranks(&now.since(&before).ranks);
+        let line = text.lines().nth(1).unwrap();
+        assert_eq!(
+            line.split_whitespace().collect::<Vec<_>>().join(" "),
+            "0 a 150 % 1.0 GiB 2 runs"
+        );
+    }
+
+    #[test]
+    fn bytes_have_few_digits() {
+        let texts = [0.0, 999.0, 1000.0, 1023.0 * 1024.0, 5e12].map(bytes);
+        assert_eq!(texts, ["0 B", "999 B", "1.0 KiB", "1.0 MiB", "4.5 TiB"]);
+    }
+}

@@ -1,0 +1,112 @@
+//! What a running job and hosts do: `rlaunch monitor`.
+
+use crate::live::State;
+use crate::running::{Outcome, Running};
+use crate::support::{BOUND, Field};
+use crate::terminal::Terminal;
+use nix::sys::signal::Signal;
+use rlaunch_lab::Account;
+use rlaunch_lab::setup::prometheus::promtool;
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+fn job<'a>(field: &'a Field, state: &State) -> Running<'a> {
+    let run = field.rlaunch("-H a:2,b").env("XDG_STATE_HOME", state.path());
+    let mut running = run.sh("echo up; while :; do :; done").spawn();
+    running.wait_for_text("up\n", 3);
+    running
+}
+
+fn end(running: Running<'_>) -> Outcome {
+    running.signal(Signal::SIGTERM);
+    running.finish()
+}
+
+#[test]
+fn a_job_is_a_table_of_hosts_and_one_of_ranks() {
+    let (field, state) = (Field::new(), State::new());
+    let running = job(&field, &state);
+    let run = field.rlaunch("monitor --once --interval 0.5").env("XDG_STATE_HOME", state.path());
+    let shown = run.spawn().finish_first();
+    let out = shown.succeeded().out();
+    assert!(out.contains("3 of 3 ranks run") && out.contains("sh -c echo up"), "{shown}");
+    let ranks = out.lines().skip_while(|line| !line.starts_with("RANK")).skip(1);
+    let ranks: Vec<Vec<&str>> = ranks.map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(ranks.len(), 3, "{shown}");
+    // Endless loops on two hosts of one machine, which has other work too.
+    let cpu = |rank: &Vec<&str>| rank[2].parse::<f64>().unwrap();
+    assert!(ranks.iter().map(cpu).sum::<f64>() > 20.0, "{shown}");
+    assert_eq!((ranks[2][0], ranks[2][1]), ("2", "b"), "{shown}");
+    end(running).ended_with(143);
+}
+
+#[test]
+fn hosts_without_a_job_have_figures_too() {
+    let field = Field::new();
+    let shown = field.rlaunch("monitor -H a,b --once --interval 0.5").run();
+    let out = shown.succeeded().out();
+    let hosts: Vec<&str> = out.lines().filter_map(|line| line.split("  ").next()).collect();
+    assert!(hosts.contains(&"a") && hosts.contains(&"b"), "{shown}");
+    assert!(out.contains(" of ") && !out.contains("RANK"), "{shown}");
+    let shown = field.rlaunch("monitor -H a").run();
+    shown.refused(200, &["needs a terminal"]).hints("--once prints one table");
+}
+
+#[test]
+fn prometheus_reads_the_same() {
+    let (field, state) = (Field::new(), State::new());
+    let running = job(&field, &state);
+    let run = field.rlaunch("monitor --listen 0").env("XDG_STATE_HOME", state.path());
+    let mut monitor = run.spawn();
+    monitor.wait_for_stderr("/metrics\n", 1);
+    let said = monitor.err();
+    let url = said.split_whitespace().find(|word| word.starts_with("http://")).unwrap();
+    let get = |path: &str| {
+        let script = "import sys, urllib.request\n\
+            sys.stdout.write(urllib.request.urlopen(sys.argv[1]).read().decode())\n";
+        let url = url.replace("/metrics", path);
+        let mut python = field.lab.exec_in(Account::Root, "/tmp".as_ref());
+        python.args(["/usr/bin/python3", "-c", script, &url]).output().unwrap()
+    };
+    let scraped = String::from_utf8(get("/metrics").stdout).unwrap();
+    for text in
+        ["rlaunch_rank_cpu_seconds_total{job=", "host=\"b\",rank=\"2\"}", "rlaunch_host_up{"]
+    {
+        assert!(scraped.contains(text), "{text} in {scraped}");
+    }
+    assert!(String::from_utf8_lossy(&get("/x").stderr).contains("404"));
+    let mut check = Command::new(promtool().unwrap());
+    check.args(["check", "metrics"]).stdin(Stdio::piped());
+    check.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut check = check.spawn().unwrap();
+    check.stdin.take().unwrap().write_all(scraped.as_bytes()).unwrap();
+    let checked = check.wait_with_output().unwrap();
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+
+    end(running).ended_with(143);
+    monitor.finish_first().succeeded().says(&["has ended"]);
+}
+
+#[test]
+fn the_page_ends_a_job_by_two_keys() {
+    let (field, state) = (Field::new(), State::new());
+    let running = job(&field, &state);
+    let (mut terminal, slave) = Terminal::open();
+    terminal.resize(30, 120);
+    let run = field.rlaunch("monitor --interval 0.2").env("XDG_STATE_HOME", state.path());
+    let mut command = run.env("TERM", "xterm").at_terminal().command();
+    let before = nix::sys::termios::tcgetattr(&slave).unwrap();
+    let shared = || slave.try_clone().unwrap();
+    command.stdin(shared()).stdout(shared()).stderr(shared());
+    let mut monitor = command.spawn().unwrap();
+    terminal.wait_until(BOUND, "the page", |shown| shown.contains("end the job"));
+    terminal.write("e");
+    terminal.wait_until(BOUND, "a question", |shown| shown.contains("any other key"));
+    terminal.write("y");
+    assert!(monitor.wait().unwrap().success(), "{}", terminal.text());
+    assert!(nix::sys::termios::tcgetattr(&slave).unwrap() == before);
+    drop((command, slave));
+    let shown = terminal.finish();
+    assert!(shown.contains("has ended"), "{shown}");
+    running.finish().ended_with(143);
+}
