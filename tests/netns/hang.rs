@@ -5,7 +5,9 @@ use crate::running::Outcome;
 use crate::support::{Field, launch_directory};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rlaunch_lab::python;
 use serde_json::Value;
+use std::time::Duration;
 
 /// Program of four ranks, of which rank 2 is lost in `lost` while the others wait for it.
 const PROGRAM: &str = "import os, re, signal, socket, threading, time\n\
@@ -57,6 +59,49 @@ fn a_rank_in_an_endless_loop_is_named() {
     names_rank_2(&hung(&field, "while True: pass"), "lost <string>:6 < <module> <string>:7 (runs)");
     // A regular expression that backtracks for years, in C.
     names_rank_2(&hung(&field, "re.match('(a+)+b', 'a' * 64)"), "(runs)");
+}
+
+/// Training with gloo in which rank 2 skips a backward pass, so that the others wait for its gradients.
+const SKIPPED: &str = "\
+import os, time, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+def skip():
+    while True: time.sleep(1)
+
+torch.set_num_threads(1)
+dist.init_process_group('gloo')
+model = DistributedDataParallel(torch.nn.Linear(8, 8))
+for step in range(3):
+    loss = model(torch.randn(4, 8)).sum()
+    if step == 2 and dist.get_rank() == 2: skip()
+    loss.backward()
+print('done')
+";
+
+#[test]
+fn a_rank_that_skips_a_backward_pass_is_named() {
+    let field = Field::new();
+    let run = field.rlaunch("-H a:2,b:2 --hang-timeout 4").within(Duration::from_secs(240));
+    let outcome = run.args([python::PROGRAM, "-c", SKIPPED]).run();
+    outcome.refused(124, &["no progress for ", " s: rank 2 on b: skip <string>:5 < "]);
+    let said = outcome.err();
+    let mut lines = said.lines().map(str::trim_start);
+    let others = lines.find(|line| line.starts_with("ranks 0-1,3: "));
+    assert!(others.is_some_and(|line| line.contains("backward")), "{outcome}");
+}
+
+#[test]
+fn a_hang_is_in_the_record() {
+    let (field, state) = (Field::new(), launch_directory());
+    let state = state.path().to_str().unwrap();
+    let run = field.rlaunch("-H a,b --hang-timeout 1").env("XDG_STATE_HOME", state);
+    run.sh("exec sleep 1000").run().ended_with(124);
+    let report = field.rlaunch("report last").env("XDG_STATE_HOME", state).run();
+    let out = report.succeeded().out();
+    for text in ["has failed with exit code 124: no progress for ", "ranks 0-1: "] {
+        assert!(out.contains(text), "{text}: {report}");
+    }
 }
 
 #[test]

@@ -88,16 +88,26 @@ pub(crate) struct RecordedEnd {
     /// Origin of the exit code: `rank` or `launcher`.
     pub(crate) spoke: String,
     pub(crate) message: String,
+    /// Further lines of the message, such as the places of ranks in a job that hangs.
+    #[serde(default)]
+    pub(crate) details: Vec<String>,
 }
 
 impl RecordedEnd {
     fn new(ended: &Result<Exit, Failed>) -> RecordedEnd {
-        let (exit, by_rank, message) = match ended {
-            Ok(exit) => (exit, true, ""),
-            Err(failed) => (&failed.exit, failed.by_rank, failed.message.as_str()),
+        let (exit, by_rank, message, details) = match ended {
+            Ok(exit) => (exit, true, "", &[][..]),
+            Err(Failed { exit, by_rank, message, details, .. }) => {
+                (exit, *by_rank, message.as_str(), &details[..])
+            }
         };
         let spoke = if by_rank { "rank" } else { "launcher" };
-        RecordedEnd { exit_code: exit.0, spoke: spoke.to_owned(), message: redacted(message) }
+        RecordedEnd {
+            exit_code: exit.0,
+            spoke: spoke.to_owned(),
+            message: redacted(message),
+            details: details.iter().map(|line| redacted(line)).collect(),
+        }
     }
 }
 
@@ -236,7 +246,10 @@ mod tests {
     #[test]
     fn an_end_says_whose_code_it_is() {
         assert_eq!(RecordedEnd::new(&Ok(Exit::SUCCESS)).spoke, "rank");
-        let end = RecordedEnd::new(&Err(Failed::new(Exit::HOST, "b: no route")));
+        let details = vec!["rank 1: TOKEN=secret".to_owned()];
+        let failed = Failed { details, ..Failed::new(Exit::HOST, "b: no route") };
+        let end = RecordedEnd::new(&Err(failed));
+        assert!(end.details[0].starts_with("rank 1: ") && !end.details[0].contains("secret"));
         assert_eq!((end.exit_code, end.spoke.as_str()), (201, "launcher"));
         assert_eq!(end.message, "b: no route");
     }

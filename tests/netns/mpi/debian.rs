@@ -25,6 +25,15 @@ fn a_rank_that_is_killed_in_a_collective_is_named() {
     super::a_rank_that_is_killed_in_a_collective_is_named(&DEBIAN);
 }
 
+/// The ranks that wait spin in the library.
+#[test]
+fn a_rank_that_never_enters_a_barrier_is_named() {
+    for_each(&DEBIAN, |program| {
+        let ran = program.run("--hang-timeout 3", "wait").run();
+        ran.refused(124, &["no progress for ", " s: rank 0 on a: "]);
+    });
+}
+
 #[test]
 fn several_programs_are_one_world_that_does_not_grow() {
     super::several_programs_are_one_world_that_does_not_grow(&DEBIAN);

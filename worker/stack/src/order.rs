@@ -20,6 +20,9 @@ const READERS: usize = 8;
 const MAX_FRAMES: usize = 128;
 const MAX_THREADS: usize = 128;
 
+/// Problem of a process that is not read in time.
+const LATE: &str = "its stack could not be read in time";
+
 /// Process by the places of its rank and of itself in the answer.
 type Place = (usize, usize, u32);
 
@@ -39,7 +42,7 @@ pub(crate) fn carry_out(order: &StackOrder) -> Vec<RankStacks> {
         |place, mut threads| {
             threads.truncate(MAX_THREADS);
             if let Some(process) = process_at(&mut answer, place) {
-                process.problem = Some("its stack could not be read in time".to_owned());
+                process.problem = Some(LATE.to_owned());
                 process.threads = threads;
             }
         },
@@ -48,13 +51,24 @@ pub(crate) fn carry_out(order: &StackOrder) -> Vec<RankStacks> {
     places.sort_by_key(|place| {
         process_at(&mut answer, *place).is_none_or(|process| may_delay(process))
     });
-    let native = order.native;
-    let read = move |pid| read_frames(pid, native);
-    work_at_once(places, READERS, start + limit, read, |place, frames| {
-        if let Some(process) = process_at(&mut answer, place) {
-            process.problem = frames.add_to(&mut process.threads);
+    // Frames of Python first, which take milliseconds. Native ones may take seconds where libraries are large.
+    let (wants_native, deadline) = (order.native, start + limit);
+    let python = |pid| python::is_python(pid).then(|| python::read(pid));
+    work_at_once(places.clone(), READERS, deadline, python, |place, found| {
+        if let Some(process) = process_at(&mut answer, place)
+            && (found.is_some() || !wants_native)
+        {
+            process.problem = found.and_then(|found| add_frames(found, &mut process.threads));
         }
     });
+    if wants_native {
+        work_at_once(places, READERS, deadline, native::read, |place, found| {
+            if let Some(process) = process_at(&mut answer, place) {
+                let earlier = process.problem.take().filter(|problem| problem != LATE);
+                process.problem = add_frames(found, &mut process.threads).or(earlier);
+            }
+        });
+    }
     answer
 }
 
@@ -114,44 +128,36 @@ fn without_threads(rank: Rank, pids: &[u32]) -> RankStacks {
     RankStacks { rank, processes: processes.collect() }
 }
 
-/// Frames of the threads of a process.
-struct ProcessFrames {
-    python: Option<Result<Vec<ThreadStack>, String>>,
-    native: Option<Result<Vec<ThreadStack>, String>>,
-}
-
-fn read_frames(pid: u32, wants_native: bool) -> ProcessFrames {
-    let python = python::is_python(pid).then(|| python::read(pid));
-    let native = wants_native.then(|| native::read(pid));
-    ProcessFrames { python, native }
-}
-
-impl ProcessFrames {
-    /// Adds the frames to the threads: the native ones that Python has called, then Python's. Returns the reason why
-    /// frames are missing.
-    fn add_to(self, threads: &mut [ThreadStack]) -> Option<String> {
-        let mut problem = None;
-        for found in [self.native, self.python].into_iter().flatten() {
-            match found {
-                Ok(found) => found.into_iter().for_each(|thread| add(thread, threads)),
-                Err(cause) => problem = Some(permission::explain(cause)),
-            }
+/// Adds frames to the threads of a process. Returns the reason why there are none.
+fn add_frames(
+    found: Result<Vec<ThreadStack>, String>,
+    threads: &mut [ThreadStack],
+) -> Option<String> {
+    let problem = match found {
+        Ok(found) => {
+            found.into_iter().for_each(|thread| add(thread, threads));
+            None
         }
-        for thread in threads.iter_mut() {
-            let is_python = thread.frames.iter().any(|frame| !frame.native);
-            if is_python {
-                native::drop_interpreter(&mut thread.frames);
-            }
-            thread.frames.truncate(MAX_FRAMES);
+        Err(cause) => Some(permission::explain(cause)),
+    };
+    for thread in threads.iter_mut() {
+        if has_python(thread) {
+            native::drop_interpreter(&mut thread.frames);
         }
-        problem
+        thread.frames.truncate(MAX_FRAMES);
     }
+    problem
+}
+
+fn has_python(thread: &ThreadStack) -> bool {
+    thread.frames.iter().any(|frame| !frame.native)
 }
 
 /// Adds the frames and the name of a thread to the same thread in the list.
 fn add(found: ThreadStack, threads: &mut [ThreadStack]) {
     if let Some(thread) = threads.iter_mut().find(|thread| thread.tid == found.tid) {
-        thread.frames.extend(found.frames);
+        // Those of Python were added first, and have called the native ones.
+        thread.frames.splice(..0, found.frames);
         thread.holds_gil = thread.holds_gil.or(found.holds_gil);
         if !found.name.is_empty() {
             thread.name = found.name;

@@ -34,6 +34,11 @@ pub(crate) struct JobFacts {
     pub(crate) nodes: usize,
     pub(crate) seconds: f64,
     pub(crate) exit_code: u8,
+    /// Reason for the end of a job that has failed; empty if there is none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub(crate) message: String,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) details: Vec<String>,
     pub(crate) left_out_bytes: u64,
 }
 
@@ -136,6 +141,8 @@ impl JobFacts {
             nodes: record.hosts.len(),
             seconds: record.seconds,
             exit_code: record.end.exit_code,
+            message: record.end.message.clone(),
+            details: record.end.details.clone(),
             left_out_bytes: record.output.left_out_bytes,
         }
     }
@@ -147,8 +154,13 @@ impl JobFacts {
     pub(crate) fn findings(&self) -> Vec<ReportFinding> {
         let mut findings = Vec::new();
         if self.exit_code != 0 {
-            let text = format!("the job has failed with exit code {}", self.exit_code);
-            findings.push(ReportFinding::new(FindingKind::Failed, text));
+            let mut text = format!("the job has failed with exit code {}", self.exit_code);
+            if !self.message.is_empty() {
+                text = format!("{text}: {}", self.message);
+            }
+            let details = self.details.clone();
+            findings
+                .push(ReportFinding { details, ..ReportFinding::new(FindingKind::Failed, text) });
         }
         if self.left_out_bytes > 0 {
             let text = format!("{} bytes of its output were not kept", self.left_out_bytes);

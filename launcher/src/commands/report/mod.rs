@@ -103,6 +103,9 @@ pub(crate) struct SourceReport {
 pub(crate) struct ReportFinding {
     pub(crate) kind: FindingKind,
     pub(crate) text: String,
+    /// Further lines.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) details: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) hint: Option<String>,
 }
@@ -139,7 +142,7 @@ pub(crate) enum FindingKind {
 
 impl ReportFinding {
     fn new(kind: FindingKind, text: impl Into<String>) -> ReportFinding {
-        ReportFinding { kind, text: text.into(), hint: None }
+        ReportFinding { kind, text: text.into(), details: Vec::new(), hint: None }
     }
 
     fn hint(self, hint: impl Into<String>) -> ReportFinding {
@@ -199,7 +202,11 @@ pub(super) fn run(args: &ReportArgs) -> Result<Exit, Failed> {
     let inputs: Result<Vec<ReportInput>, InputError> =
         args.sources.iter().map(|source| ReportInput::read(source)).collect();
     let inputs = inputs.map_err(failed)?;
-    if let Some(empty) = inputs.iter().find(|input| input.metrics.is_empty()) {
+    // A failed job has its reason to show.
+    let is_empty = |input: &&ReportInput| {
+        input.metrics.is_empty() && input.job.as_ref().is_none_or(|job| job.message.is_empty())
+    };
+    if let Some(empty) = inputs.iter().find(is_empty) {
         return Err(failed(InputError::NoFigures(empty.name.clone())));
     }
     let curves = args.plot.as_ref().map(|_| curves::pictures(&inputs)).unwrap_or_default();

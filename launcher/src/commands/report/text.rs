@@ -150,6 +150,9 @@ fn network_table(networks: &[RankNetwork]) -> String {
 
 fn write_finding(out: &mut impl Write, finding: &ReportFinding) -> fmt::Result {
     writeln!(out, "  {WARNING}warning:{WARNING:#} {}", printable::message(&finding.text))?;
+    for line in &finding.details {
+        writeln!(out, "    {}", printable::message(line))?;
+    }
     match &finding.hint {
         Some(hint) => writeln!(out, "  {HINT}hint:{HINT:#} {}", printable::text(hint)),
         None => Ok(()),

@@ -184,7 +184,12 @@ mod tests {
             placement: vec![],
             environment: vec![],
             output: RecordedOutput::default(),
-            end: RecordedEnd { exit_code: 0, spoke: "rank".into(), message: String::new() },
+            end: RecordedEnd {
+                exit_code: 0,
+                spoke: "rank".into(),
+                message: String::new(),
+                details: Vec::new(),
+            },
         }
     }
 

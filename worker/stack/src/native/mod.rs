@@ -32,16 +32,21 @@ pub(crate) fn read(pid: u32) -> Result<Vec<ThreadStack>, String> {
     for tid in threads::ids(pid) {
         match snapshot(pid, tid) {
             Ok(snapshot) => {
-                let frames = unwind(&snapshot, &mut modules, &mut unwinder);
-                found.push(ThreadStack { tid, frames, ..ThreadStack::default() });
+                found.push((tid, unwind(&snapshot, &mut modules, &mut unwinder)));
             }
             Err(error) => problem = Some(format!("no native frames: {error}")),
         }
     }
-    match problem {
-        Some(problem) if found.is_empty() => Err(problem),
-        _ => Ok(found),
+    if let Some(problem) = problem.filter(|_| found.is_empty()) {
+        return Err(problem);
     }
+    let addresses = found.iter().flat_map(|(_, addresses)| addresses).copied().collect();
+    let frames = modules.frames(&addresses);
+    let thread = |(tid, addresses): (u32, Vec<u64>)| {
+        let frames = addresses.iter().filter_map(|address| frames.get(address).cloned()).collect();
+        ThreadStack { tid, frames, ..ThreadStack::default() }
+    };
+    Ok(found.into_iter().map(thread).collect())
 }
 
 /// Copies a thread, unless it cannot be stopped.
@@ -52,12 +57,13 @@ fn snapshot(pid: u32, tid: u32) -> Result<Snapshot, SnapshotError> {
     }
 }
 
-/// Unwinds a stack, innermost frame first. Modules are loaded when a frame is in one.
+/// Unwinds a stack. Returns addresses of instructions, that of the innermost frame first. Modules are loaded when a frame
+/// is in one.
 fn unwind(
     snapshot: &Snapshot,
     modules: &mut Modules,
     unwinder: &mut UnwinderX86_64<Vec<u8>>,
-) -> Vec<StackFrame> {
+) -> Vec<u64> {
     let Snapshot { instruction, stack_pointer, frame_pointer, .. } = *snapshot;
     let mut registers = UnwindRegsX86_64::new(instruction, stack_pointer, frame_pointer);
     let mut read_stack = |address| snapshot.word(address).ok_or(());
@@ -69,7 +75,7 @@ fn unwind(
         if let Some(module) = modules.load(lookup) {
             unwinder.add_module(module);
         }
-        frames.extend(modules.frame(lookup));
+        frames.push(lookup);
         let mut cache = CacheX86_64::<_>::new();
         let next = unwinder.unwind_frame(address, &mut registers, &mut cache, &mut read_stack);
         let next = next.ok().flatten().and_then(FrameAddress::from_return_address);

@@ -2,9 +2,11 @@
 
 use framehop::{ExplicitModuleSectionInfo, Module};
 use object::read::ReadCache;
-use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind};
+use object::{
+    Object, ObjectSection, ObjectSegment, ObjectSymbol, ObjectSymbolTable, SymbolIndex, SymbolKind,
+};
 use rlaunch_bootstrap::protocol::inspection::StackFrame;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
@@ -25,17 +27,29 @@ struct LoadedModule {
     /// Path by which this process can open the file.
     openable: PathBuf,
     addresses: Range<u64>,
-    /// Names of functions; `None` until a frame is in the module.
-    symbols: Option<Symbols>,
+    /// Functions; `None` until a frame is in the module.
+    functions: Option<Functions>,
 }
 
-/// Functions of a module.
+/// Functions of a module, without their names: large libraries have hundreds of thousands.
 #[derive(Default)]
-struct Symbols {
+struct Functions {
     /// Difference between an address in memory and the same address in the file.
     bias: u64,
-    /// Addresses in the file, sizes and names, sorted.
-    functions: Vec<(u64, u64, String)>,
+    /// Functions by their addresses.
+    sorted: Vec<Function>,
+}
+
+/// Function in a file.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Function {
+    address: u64,
+    /// Size in bytes; 0 if unknown, as of functions in assembler.
+    size: u64,
+    /// Whether its symbol is in the table for dynamic linking.
+    is_dynamic: bool,
+    /// Place of its symbol in the table.
+    index: usize,
 }
 
 impl Modules {
@@ -52,7 +66,8 @@ impl Modules {
             }
             let openable = PathBuf::from(format!("/proc/{pid}/root{path}"));
             let begin = addresses.start;
-            let module = LoadedModule { path: path.to_owned(), openable, addresses, symbols: None };
+            let module =
+                LoadedModule { path: path.to_owned(), openable, addresses, functions: None };
             modules.insert(begin, module);
         }
         Ok(Modules(modules))
@@ -61,22 +76,31 @@ impl Modules {
     /// Loads the module at an address. Returns its tables if it was not loaded before.
     pub(super) fn load(&mut self, address: u64) -> Option<Module<Vec<u8>>> {
         let module = self.at_mut(address)?;
-        if module.symbols.is_some() {
+        if module.functions.is_some() {
             return None;
         }
-        let (symbols, tables) = module.read().unwrap_or_default();
+        let (functions, tables) = module.read().unwrap_or_default();
         let base = module.addresses.start;
-        module.symbols = Some(symbols);
+        module.functions = Some(functions);
         Some(Module::new(module.path.clone(), module.addresses.clone(), base, tables))
     }
 
-    /// Describes the frame at an address; `None` if no file is mapped there.
-    pub(super) fn frame(&self, address: u64) -> Option<StackFrame> {
-        let (_, module) = self.0.range(..=address).next_back()?;
-        let module = module.addresses.contains(&address).then_some(module)?;
-        let name = module.symbols.as_ref().and_then(|symbols| symbols.name(address));
-        let function = name.unwrap_or_else(|| "?".to_owned());
-        Some(StackFrame { function, file: module.path.clone(), line: 0, native: true })
+    /// Describes the frames at these addresses, but those at which no file is mapped. Opens each file once.
+    pub(super) fn frames(&self, addresses: &BTreeSet<u64>) -> HashMap<u64, StackFrame> {
+        let mut frames = HashMap::new();
+        for module in self.0.values() {
+            let own: Vec<u64> = addresses.range(module.addresses.clone()).copied().collect();
+            if own.is_empty() {
+                continue;
+            }
+            let mut names = module.names(&own).unwrap_or_default();
+            for address in own {
+                let function = names.remove(&address).unwrap_or_else(|| "?".to_owned());
+                let file = module.path.clone();
+                frames.insert(address, StackFrame { function, file, line: 0, native: true });
+            }
+        }
+        frames
     }
 
     fn at_mut(&mut self, address: u64) -> Option<&mut LoadedModule> {
@@ -87,7 +111,7 @@ impl Modules {
 
 impl LoadedModule {
     /// Reads the functions and the tables from the file.
-    fn read(&self) -> Option<(Symbols, ExplicitModuleSectionInfo<Vec<u8>>)> {
+    fn read(&self) -> Option<(Functions, ExplicitModuleSectionInfo<Vec<u8>>)> {
         let cache = ReadCache::new(File::open(&self.openable).ok()?);
         let file = object::File::parse(&cache).ok()?;
         let base_svma = file.segments().map(|segment| segment.address()).min()?;
@@ -115,29 +139,49 @@ impl LoadedModule {
             ..ExplicitModuleSectionInfo::default()
         };
         let bias = self.addresses.start.wrapping_sub(base_svma);
-        let is_function = |symbol: &object::Symbol<'_, '_, _>| {
-            symbol.kind() == SymbolKind::Text && symbol.is_definition()
-        };
-        let symbols = file.symbols().chain(file.dynamic_symbols()).filter(is_function);
-        let named = symbols.take(MAX_SYMBOLS).filter_map(|symbol| {
-            Some((symbol.address(), symbol.size(), symbol.name().ok()?.to_owned()))
+        let functions = [(false, file.symbols()), (true, file.dynamic_symbols())];
+        let functions = functions.into_iter().flat_map(|(is_dynamic, symbols)| {
+            let is_function = |symbol: &object::Symbol<'_, '_, _>| {
+                symbol.kind() == SymbolKind::Text && symbol.is_definition()
+            };
+            symbols.filter(is_function).map(move |symbol| Function {
+                address: symbol.address(),
+                size: symbol.size(),
+                is_dynamic,
+                index: symbol.index().0,
+            })
         });
-        let mut functions: Vec<(u64, u64, String)> = named.collect();
-        functions.sort_unstable();
-        functions.dedup_by_key(|(address, ..)| *address);
-        Some((Symbols { bias, functions }, tables))
+        let mut sorted: Vec<Function> = functions.take(MAX_SYMBOLS).collect();
+        sorted.sort_unstable();
+        sorted.dedup_by_key(|function| function.address);
+        Some((Functions { bias, sorted }, tables))
+    }
+
+    /// Reads the names of the functions at these addresses in memory.
+    fn names(&self, addresses: &[u64]) -> Option<HashMap<u64, String>> {
+        let functions = self.functions.as_ref()?;
+        let cache = ReadCache::new(File::open(&self.openable).ok()?);
+        let file = object::File::parse(&cache).ok()?;
+        let (all, dynamic) = (file.symbol_table(), file.dynamic_symbol_table());
+        let name = |address: u64| {
+            let Function { is_dynamic, index, .. } = functions.at(address)?;
+            let table = if is_dynamic { dynamic.as_ref() } else { all.as_ref() };
+            let symbol = table?.symbol_by_index(SymbolIndex(index)).ok()?;
+            Some(readable(symbol.name().ok()?).chars().take(MAX_NAME).collect())
+        };
+        Some(addresses.iter().filter_map(|&address| Some((address, name(address)?))).collect())
     }
 }
 
-impl Symbols {
-    /// Returns the name of the function at an address in memory.
-    fn name(&self, address: u64) -> Option<String> {
+impl Functions {
+    /// Returns the function at an address in memory.
+    fn at(&self, address: u64) -> Option<Function> {
         let address = address.wrapping_sub(self.bias);
-        let after = self.functions.partition_point(|(begin, ..)| *begin <= address);
-        let (begin, size, name) = self.functions.get(after.checked_sub(1)?)?;
-        // Functions without a symbol lie between others. Functions in assembler may have no size.
-        let is_within = *size == 0 || address - begin < *size;
-        is_within.then(|| readable(name).chars().take(MAX_NAME).collect())
+        let after = self.sorted.partition_point(|function| function.address <= address);
+        let function = *self.sorted.get(after.checked_sub(1)?)?;
+        // Functions without a symbol lie between others.
+        let is_within = function.size == 0 || address - function.address < function.size;
+        is_within.then_some(function)
     }
 }
 

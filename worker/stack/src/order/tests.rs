@@ -35,7 +35,8 @@ impl Process {
 
     fn read(&self) -> ProcessStacks {
         let processes = vec![(Rank(0), vec![self.0.id()])];
-        let order = StackOrder { processes, native: true, limit_ms: 60_000 };
+        // A process that begins to wait while it is being stopped keeps its reader until the limit.
+        let order = StackOrder { processes, native: true, limit_ms: 3000 };
         carry_out(&order).remove(0).processes.remove(0)
     }
 }
