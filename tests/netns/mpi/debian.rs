@@ -30,7 +30,7 @@ fn a_rank_that_is_killed_in_a_collective_is_named() {
 fn a_rank_that_never_enters_a_barrier_is_named() {
     for_each(&DEBIAN, |program| {
         let ran = program.run("--hang-timeout 3", "wait").run();
-        ran.refused(124, &["no progress for ", " s: rank 0 on a: "]);
+        ran.ended_with(124).says(&["no progress for ", " s: rank 0 on a: pause "]);
     });
 }
 
