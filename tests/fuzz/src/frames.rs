@@ -8,6 +8,9 @@ use rlaunch_bootstrap::job::{AwaitedPort, RankFile, RankSetup};
 use rlaunch_bootstrap::protocol::control::{
     FrameReader, FromAgent, HELLO_MAGIC, HelloScanner, MAX_NOISE, Stream, ToAgent, encode,
 };
+use rlaunch_bootstrap::protocol::inspection::{
+    ProcessStacks, RankStacks, StackFrame, StackOrder, ThreadStack, Wait,
+};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -17,6 +20,27 @@ pub(crate) fn to_agent(data: &[u8]) {
 
 pub(crate) fn from_agent(data: &[u8]) {
     read::<FromAgent>(data);
+}
+
+/// Decodes the order and the answer of the program that reads stacks.
+pub(crate) fn stack_order(data: &[u8]) {
+    read::<StackOrder>(data);
+    read::<Vec<RankStacks>>(data);
+}
+
+pub(crate) fn stack_order_seeds() -> Vec<Vec<u8>> {
+    let processes = vec![(Rank(3), vec![7, 8])];
+    let thread = ThreadStack {
+        tid: 7,
+        name: "main".into(),
+        state: 'S',
+        waits_for: Some(Wait::Child),
+        frames: vec![StackFrame { function: "f".into(), line: 3, ..StackFrame::default() }],
+        ..ThreadStack::default()
+    };
+    let process = ProcessStacks { pid: 7, threads: vec![thread], ..ProcessStacks::default() };
+    let answer = vec![RankStacks { rank: Rank(3), processes: vec![process] }];
+    vec![stream(&[StackOrder { processes, native: true, limit_ms: 9 }]), stream(&[answer])]
 }
 
 /// Decodes frames. Each message survives being encoded and decoded again.

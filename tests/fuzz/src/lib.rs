@@ -43,6 +43,12 @@ pub const TARGETS: &[Target] = &[
     Target { name: "certificate", run: ssh::certificate, seeds: ssh::certificate_seeds },
     Target { name: "hostfile", run: launcher::hostfile, seeds: launcher::hostfile_seeds },
     Target { name: "host-list", run: launcher::host_list, seeds: launcher::host_list_seeds },
+    Target {
+        name: "live-messages",
+        run: launcher::live_messages,
+        seeds: launcher::live_messages_seeds,
+    },
+    Target { name: "stack-order", run: frames::stack_order, seeds: frames::stack_order_seeds },
     Target { name: "hello", run: frames::hello, seeds: frames::hello_seeds },
     Target { name: "edge", run: tree::edge, seeds: tree::edge_seeds },
     Target { name: "node", run: tree::node, seeds: tree::node_seeds },
