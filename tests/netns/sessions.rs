@@ -128,7 +128,7 @@ fn a_command_ends_with_its_client_and_with_the_job() {
     };
     let mut client = job.verb("exec 3 --").sh(stubborn).spawn();
     client.wait_for_text("up\n", 1);
-    assert_eq!(sleepers("3000"), 1);
+    field.wait_for("the command to sleep", || sleepers("3000") == 1);
     client.signal(Signal::SIGKILL);
     client.finish_first();
     field.wait_for("the command to end", || sleepers("3000") == 0);

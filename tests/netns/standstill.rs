@@ -2,6 +2,7 @@
 //! afterwards.
 
 use crate::support::Field;
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_lab::Stopwatch;
@@ -14,10 +15,17 @@ const PATIENT: &str = "-H a,b --node-timeout 60";
 
 /// Stops processes for this long, and continues them.
 fn stop_for(field: &Field, pids: &[Pid], pause: Duration) {
-    pids.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).unwrap());
+    let send = |signal| {
+        for pid in pids {
+            // A short sleep of a rank may be over.
+            let sent = kill(*pid, signal);
+            assert!(matches!(sent, Ok(()) | Err(Errno::ESRCH)), "{pid}: {sent:?}");
+        }
+    };
+    send(Signal::SIGSTOP);
     let stopped = Stopwatch::start();
     field.wait_for("a long pause", || stopped.total_elapsed() > pause);
-    pids.iter().for_each(|pid| kill(*pid, Signal::SIGCONT).unwrap());
+    send(Signal::SIGCONT);
 }
 
 /// After the pause, ranks need less than the grace period, but finish later than rlaunch would wait
