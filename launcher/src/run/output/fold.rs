@@ -19,6 +19,8 @@ const WINDOW: Duration = Duration::from_millis(200);
 /// Maximum cost of all groups. Beyond it the oldest group is shown early, so that memory stays bounded and a flood of
 /// output is not slowed down.
 const MAX_HELD: usize = 256 << 10;
+/// Size from which on output that a rank has sent at once is a flood, which is not worth the time to look for equal lines.
+const FLOOD: usize = 16 << 10;
 /// Cost of a group, and of one of its ranks, in addition to the bytes of its lines.
 const GROUP_COST: usize = 128;
 const MEMBER_COST: usize = 32;
@@ -131,21 +133,29 @@ impl Folder {
         if !folds {
             return self.show_plain(source, stamp, data);
         }
+        if data.len() >= FLOOD {
+            return self.pass(source, stamp, data);
+        }
         for piece in data.split_inclusive(|&byte| byte == b'\n') {
-            let is_whole = piece.ends_with(b"\n");
-            if is_whole && !self.unfinished.remove(&source) {
+            if piece.ends_with(b"\n") && !self.unfinished.contains(&source) {
                 self.hold(now, (source, stamp), piece);
-                continue;
-            }
-            // What the rank printed before this comes first.
-            self.show_all();
-            self.show_plain(source, stamp, piece);
-            if !is_whole {
-                self.unfinished.insert(source);
+            } else {
+                self.pass(source, stamp, piece);
             }
         }
         while self.cost > MAX_HELD {
             self.show_oldest();
+        }
+    }
+
+    /// Shows output at once, behind all that was printed before.
+    fn pass(&mut self, source: StreamId, stamp: Option<u64>, data: &[u8]) {
+        self.show_all();
+        self.show_plain(source, stamp, data);
+        match data.last() {
+            Some(b'\n') => drop(self.unfinished.remove(&source)),
+            Some(_) => drop(self.unfinished.insert(source)),
+            None => {}
         }
     }
 
@@ -414,9 +424,13 @@ mod tests {
             assert!(screen.folder.cost <= MAX_HELD);
         }
         (0..20_000).for_each(|_| screen.print(1, "\n"));
+        screen.print(2, "held\n");
+        screen.print(3, &"flood\n".repeat(FLOOD / 6 + 1));
+        assert_eq!(screen.folder.groups.len(), 0);
+        let flood = FLOOD / 6 + 1;
         assert!(screen.folder.groups.len() <= MAX_HELD / GROUP_COST);
         screen.wait(WINDOW);
-        assert_eq!((screen.lines.len(), screen.folder.cost), (40_000, 0));
+        assert_eq!((screen.lines.len(), screen.folder.cost), (40_001 + flood, 0));
         assert!(screen.folder.by_hash.is_empty());
     }
 
