@@ -32,7 +32,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tokio::net::TcpListener;
 
-/// Watch a running job, or hosts: CPUs, memory, and the traffic of every RDMA port and network interface.
+/// Watch CPUs, memory, and the traffic of RDMA ports and interfaces, of a job or of hosts.
 ///
 /// At a terminal this is a page that is drawn once a second, with keys that show the stack of a rank, open a shell in
 /// its place, or end the job. Traffic comes from the counters of the hardware: bytes and packets per second, and bytes

@@ -36,7 +36,7 @@ const MILLIS: &str = "30";
 const JOB_TIMEOUT: Duration = Duration::from_secs(60);
 const PAIR_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Try what jobs use: SSH, the tree of agents, shared memory, TCP, RDMA, Python, MPI libraries.
+/// Try what jobs use: SSH, the tree of agents, shared memory, TCP, RDMA, Python, MPI.
 ///
 /// Small jobs run on the hosts, with rlaunch's own programs. `rlaunch doctor` looks for the causes of what does not
 /// work, and `rlaunch bench` measures more carefully.

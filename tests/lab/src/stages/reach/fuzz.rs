@@ -42,6 +42,21 @@ const GROUPS: &[TargetGroup] = &[
         ],
     },
     TargetGroup {
+        targets: &["live-messages"],
+        sources: &[
+            "tests/fuzz/src/launcher.rs",
+            "launcher/src/fuzz.rs",
+            "launcher/src/run/live/messages.rs",
+            "bootstrap/src/protocol/session.rs",
+            "bootstrap/src/protocol/inspection.rs",
+            "bootstrap/src/inventory/traffic.rs",
+        ],
+    },
+    TargetGroup {
+        targets: &["stack-order"],
+        sources: &["tests/fuzz/src/frames.rs", "bootstrap/src/protocol/inspection.rs"],
+    },
+    TargetGroup {
         targets: &["to-prover", "endpoints"],
         // Frames are read by the same code as the agent's.
         sources: &[

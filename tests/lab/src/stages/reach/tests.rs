@@ -44,7 +44,7 @@ fn a_line_of_the_launchers_output() {
     for line in [
         "lints and unit tests: rlaunch, rlaunch-fuzz (of 23 crates); left out: those that do not \
          depend on what changed",
-        "fuzz: known inputs of all 33 targets; left out: the search, as no target runs what changed",
+        "fuzz: known inputs of all 35 targets; left out: the search, as no target runs what changed",
         "sim: nothing: its sources have not changed",
         "vm: nothing: no row of the table leads there from launcher/src/run/output/",
     ] {
