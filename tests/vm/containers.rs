@@ -25,6 +25,11 @@ fn start(field: &Field, guest: &str, name: &str, flags: &str) {
     field.on(guest, &format!("NAME={name}; FLAGS='{flags}'; {START}"));
 }
 
+/// Starts a container that has what jobs with RDMA need.
+pub(crate) fn start_whole(field: &Field, guest: &str, name: &str) {
+    start(field, guest, name, &format!("{NETWORK} {MEMORY} {SHARED} {DEVICE}"));
+}
+
 /// Builds an image with the guest's shell and the programs that install an agent in a container.
 /// When the guard is dropped, the image is removed. Until then podman works without control groups,
 /// which are not available on these guests.
@@ -51,7 +56,7 @@ fn image<'a>(field: &'a Field, guest: &'a str) -> impl Drop + 'a {
 }
 
 /// Removes all containers on `guests` when the guard is dropped.
-fn clear<'a>(field: &'a Field, guests: &'a [&'a str]) -> impl Drop + 'a {
+pub(crate) fn clear<'a>(field: &'a Field, guests: &'a [&'a str]) -> impl Drop + 'a {
     Undo(move || {
         guests.iter().try_for_each(|guest| {
             let line = "podman rm -f -t 0 -a >/dev/null; umount -R -l /inside /var/lib/containers";
@@ -95,7 +100,7 @@ fn a_job_in_podmans_containers_is_told_what_they_lack() {
     let guests = ["n1", "n2"];
     let _gone = clear(&field, &guests);
     for guest in guests {
-        start(&field, guest, "whole", &format!("{NETWORK} {MEMORY} {SHARED} {DEVICE}"));
+        start_whole(&field, guest, "whole");
     }
     start(&field, "n1", "bare", &format!("{NETWORK} {MEMORY} {SHARED}"));
     let inside = "test -e /run/.containerenv && hostname";

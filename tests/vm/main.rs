@@ -28,6 +28,7 @@ mod mesh_watch;
 mod network_plan;
 mod prover;
 mod selection;
+mod stacks;
 mod star;
 mod topo;
 mod verbs;

@@ -7,9 +7,11 @@
 //! 5. clean up, send Done, and relay for child agents until the launcher closes the channel.
 
 pub(crate) mod mesh;
+mod messages;
 mod stacks;
 
 use crate::agent::mesh::Mesh;
+use crate::agent::messages::{end_reason, is_mesh_message, is_startup_message, mesh_message};
 use crate::agent::stacks::Stacks;
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::grace::Grace;
@@ -37,9 +39,9 @@ use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::protocol::control::{
     BEAT, DEFAULT_NODE_TIMEOUT, FromAgent, PROTOCOL_VERSION, ToAgent,
 };
-use rlaunch_bootstrap::protocol::helper::Helper;
 use rlaunch_bootstrap::rank_table::TableMessage;
 use rlaunch_bootstrap::rendezvous::payload::Payload;
+use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
 use std::process::ExitCode;
@@ -130,6 +132,8 @@ struct Agent {
     /// Time without a message after which the launcher is presumed dead.
     node_timeout: Duration,
     suspended: bool,
+    /// Messages that came after the order to start the ranks, before these could start.
+    early: VecDeque<ToAgent>,
     /// Set when the job is being ended on all nodes. From then on, no other agent needs this agent
     /// to pass messages on.
     job_is_ending: bool,
@@ -156,6 +160,7 @@ impl Agent {
             missed_beats: 0,
             node_timeout: DEFAULT_NODE_TIMEOUT,
             suspended: false,
+            early: VecDeque::new(),
             job_is_ending: false,
         })
     }
@@ -386,6 +391,10 @@ impl Agent {
                     ToAgent::StartApplication { index } => released.push(index),
                     ToAgent::Table(table) => tree.table(table),
                     ToAgent::Relay { from, data } => tree.relayed(from, &data),
+                    // The launcher believes that the ranks run.
+                    other if start.is_some() && !is_startup_message(&other) => {
+                        self.early.push_back(other);
+                    }
                     other => self.on_startup_message(&mut parts, other),
                 },
                 () = tree.run_once() => {}
@@ -464,34 +473,29 @@ impl Agent {
             if ranks.are_ending() {
                 stacks.end(ranks);
             }
-            while let Some(event) = tree.poll_event() {
-                if let TreeEvent::Print(rank, text) = event {
-                    ranks.print(rank, &text);
-                }
-            }
-            while let Some(change) = ranks.poll_change() {
-                match change {
-                    RankChange::Started(rank, pid) => tree.rank_started(rank, pid),
-                    RankChange::Ended(rank, status) => tree.rank_ended(rank, status),
-                }
-            }
+            pass_on(tree, ranks);
             let timer = until(ranks.deadline());
-            let input = tokio::select! {
-                input = self.next() => Some(input),
-                () = timer => None,
-                () = ranks.drained() => None,
-                () = tree.run_once() => continue,
-                event = mesh.next() => {
-                    mesh.on_prover(event);
-                    continue;
-                }
-                answer = stacks.next() => {
-                    stacks.on_answer(answer, ranks);
-                    continue;
-                }
-                id = ports.next_open() => {
-                    self.channel.outbox.send(&FromAgent::PortOpen { id });
-                    continue;
+            let early = self.early.pop_front().map(Input::Message);
+            let input = if early.is_some() {
+                early
+            } else {
+                tokio::select! {
+                    input = self.next() => Some(input),
+                    () = timer => None,
+                    () = ranks.drained() => None,
+                    () = tree.run_once() => continue,
+                    event = mesh.next() => {
+                        mesh.on_prover(event);
+                        continue;
+                    }
+                    answer = stacks.next() => {
+                        stacks.on_answer(answer, ranks);
+                        continue;
+                    }
+                    id = ports.next_open() => {
+                        self.channel.outbox.send(&FromAgent::PortOpen { id });
+                        continue;
+                    }
                 }
             };
             match input {
@@ -559,6 +563,21 @@ impl Agent {
     }
 }
 
+/// Passes on what the tree has for ranks, and changes of ranks to the tree.
+fn pass_on(tree: &mut Tree, ranks: &mut Ranks) {
+    while let Some(event) = tree.poll_event() {
+        if let TreeEvent::Print(rank, text) = event {
+            ranks.print(rank, &text);
+        }
+    }
+    while let Some(change) = ranks.poll_change() {
+        match change {
+            RankChange::Started(rank, pid) => tree.rank_started(rank, pid),
+            RankChange::Ended(rank, status) => tree.rank_ended(rank, status),
+        }
+    }
+}
+
 /// Sleeps until `at`, or for ever if `at` is `None`.
 async fn until(at: Option<std::time::Instant>) {
     match at {
@@ -569,32 +588,3 @@ async fn until(at: Option<std::time::Instant>) {
 
 /// Parts of the agent that handle messages which the launcher may send before the ranks start.
 type StartupParts<'a> = (&'a mut Mesh, &'a mut RankLibrary);
-
-/// Returns the reason why this node's ranks are being ended, to be told to the ranks. Returns
-/// `None` if the launcher has ordered the end, because the launcher then sends the reason itself.
-fn end_reason(input: &Input) -> Option<String> {
-    match input {
-        Input::Interrupted => Some("the agent was told to end".to_owned()),
-        Input::LauncherGone(reason) => Some(format!("the launcher is gone: {reason}")),
-        Input::LauncherSilent(node_timeout) => {
-            Some(format!("nothing from the launcher for {} s", node_timeout.as_secs()))
-        }
-        Input::Message(_) | Input::Children => None,
-    }
-}
-
-/// Passes a message about the mesh to [`Mesh`]. Ignores all other messages.
-fn mesh_message(mesh: &mut Mesh, message: ToAgent) {
-    match message {
-        ToAgent::Helper(Helper::Prover, file) => mesh.on_file(file),
-        ToAgent::HelperPart(Helper::Prover, part) => mesh.on_part(&part),
-        ToAgent::Prove(round) => mesh.prove(round),
-        ToAgent::PeerEndpoints(blobs) => mesh.on_peer_ready(blobs),
-        ToAgent::WatchPaths { ids, beat_ms } => mesh.watch(ids, beat_ms),
-        _ => {}
-    }
-}
-
-fn is_mesh_message(message: &ToAgent) -> bool {
-    matches!(message, ToAgent::Prove(_) | ToAgent::PeerEndpoints(_) | ToAgent::WatchPaths { .. })
-}

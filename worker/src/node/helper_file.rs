@@ -1,5 +1,6 @@
 //! Executables of helper programs in this node's cache. They are in the same directory as the agent's
-//! executable, and their names contain a hash of their content.
+//! executable, and their names contain a hash of their content. Where rlaunch itself is installed, the
+//! programs are beside the agent under their own names, and the directory may be read-only.
 
 use crate::node::cache;
 use nix::unistd::gethostname;
@@ -44,6 +45,10 @@ impl HelperDownload {
         if is_whole && cache::check(&path).is_ok() {
             return Ok(Located::Cached(path));
         }
+        let installed = beside.join(helper.name());
+        if is_installed(&installed, &wanted) {
+            return Ok(Located::Cached(installed));
+        }
         // Hosts may share the home directory, so the name includes the host.
         let host = gethostname().unwrap_or_default();
         let new = format!("new.{}.{}", host.to_string_lossy(), std::process::id());
@@ -79,6 +84,14 @@ impl Drop for HelperDownload {
         // Fails if the file was moved into place.
         let _ = fs::remove_file(&self.new);
     }
+}
+
+/// Tells whether a file is the wanted program.
+fn is_installed(path: &Path, wanted: &HelperFile) -> bool {
+    // The size tells most others apart, without reading them.
+    let is_safe = cache::check(path).is_ok_and(|found| found.len() == wanted.size);
+    let content = || fs::read(path).is_ok_and(|bytes| Sha256::digest(&bytes)[..] == wanted.sha256);
+    is_safe && content()
 }
 
 fn cannot_keep(path: &Path, error: &io::Error) -> String {
@@ -121,5 +134,18 @@ mod tests {
             matches!(HelperDownload::locate(Helper::Prover, wanted.clone()), Ok(Located::Cached(found)) if found == path)
         );
         fs::remove_file(path).unwrap();
+    }
+
+    #[test]
+    fn an_installed_file_is_used_if_it_is_the_wanted_one() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("rlaunch-stack");
+        let content = b"#!/bin/true\n";
+        fs::write(&path, content).unwrap();
+        let size = content.len() as u64;
+        assert!(is_installed(&path, &HelperFile { sha256: Sha256::digest(content).into(), size }));
+        assert!(!is_installed(&path, &HelperFile { sha256: [7; 32], size }));
+        let missing = directory.path().join("missing");
+        assert!(!is_installed(&missing, &HelperFile { sha256: [7; 32], size }));
     }
 }

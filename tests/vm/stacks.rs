@@ -1,0 +1,76 @@
+//! Stacks of ranks where the kernel lets a process look at its descendants alone: Yama, a security module, with
+//! `kernel.yama.ptrace_scope` at 1, which is the default of Ubuntu.
+
+use crate::background::{Background, until};
+use crate::containers;
+use crate::support::{Field, Undo};
+
+/// Program of ranks: a function that sleeps, called by another one.
+const PROGRAM: &str =
+    "import time\ndef waits_here():\n    time.sleep(1000)\ndef main():\n    waits_here()\nmain()\n";
+/// Path of [`PROGRAM`] on the guests.
+const PATH: &str = "/run/sleeps.py";
+
+/// Sets Yama's mode on guests, and restores it when the guard is dropped.
+fn restrict<'a>(field: &'a Field, guests: &'a [&'a str]) -> impl Drop + 'a {
+    let set = |guest: &str, scope: u32| {
+        let line = format!("echo {scope} > /proc/sys/kernel/yama/ptrace_scope");
+        field.restore(guest, &line)
+    };
+    for guest in guests {
+        set(guest, 1).unwrap();
+        field.on(
+            guest,
+            &format!("printf '{}' > {PATH} && chmod 644 {PATH}", PROGRAM.replace('\n', "\\n")),
+        );
+    }
+    Undo(move || guests.iter().try_for_each(|guest| set(guest, 0)))
+}
+
+/// Asserts that `rlaunch stack`, run on n1 by a shell line that begins with `prefix`, shows where the ranks are.
+fn shows_the_functions(field: &Field, prefix: &str, options: &str) {
+    let line = format!("{prefix} {} stack {options}", field.rlaunch);
+    let stacks = || field.tries("n1", &line);
+    // Ranks may not have come to the function yet.
+    until(|| stacks().out.contains("waits_here"), || stacks().to_string());
+    let shown = stacks();
+    for text in ["waits_here", "main", "sleeps.py:3"] {
+        assert!(shown.out.contains(text), "{text}: {shown}");
+    }
+    assert!(!shown.to_string().contains("ptrace_scope"), "{shown}");
+}
+
+#[test]
+fn an_ordinary_user_sees_stacks_although_yama_is_strict() {
+    let field = Field::new();
+    let _strict = restrict(&field, &["n1"]);
+    field.on("n1", "id ordinary >/dev/null 2>&1 || useradd --create-home ordinary");
+    let _account = Undo(|| {
+        field.restore("n1", "pkill -u ordinary; userdel --remove ordinary 2>/dev/null || true")
+    });
+    let user = "cd /home/ordinary && runuser -u ordinary -- env HOME=/home/ordinary";
+    // Another process of the same user may not look: the mode is in force.
+    field.on("n1", &format!("{user} setsid sleep 4141 >/dev/null 2>&1 </dev/null &"));
+    let denied =
+        field.tries("n1", &format!("{user} cat /proc/$(pgrep -x -f 'sleep 4141')/syscall"));
+    assert_ne!(denied.code, Some(0), "{denied}");
+    let job = format!("{} -H localhost:2 --transport tcp python3 {PATH}", field.rlaunch);
+    field.on("n1", &format!("{user} setsid {job} >/run/job.out 2>&1 </dev/null &"));
+    shows_the_functions(&field, user, "");
+    shows_the_functions(&field, user, "--native");
+}
+
+#[test]
+fn ranks_in_a_podman_container_show_their_stacks() {
+    let field = Field::new();
+    let guests = ["n1", "n2"];
+    let _strict = restrict(&field, &guests);
+    let _gone = containers::clear(&field, &guests);
+    for guest in guests {
+        containers::start_whole(&field, guest, "stacks");
+        field.on(guest, &format!("podman cp {PATH} stacks:{PATH} || podman exec stacks ls /run"));
+    }
+    let job = format!("-H n1,n2 --container podman:stacks --transport tcp -np 2 python3 {PATH}");
+    let _job = Background::start(&field, &job);
+    shows_the_functions(&field, "", "");
+}
