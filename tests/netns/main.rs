@@ -63,6 +63,7 @@ mod singleton;
 mod ssh_setup;
 mod standstill;
 mod stdin;
+mod stragglers;
 mod teardown;
 mod topo;
 mod training;

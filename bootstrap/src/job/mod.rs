@@ -5,6 +5,7 @@
 pub mod cache;
 pub mod library;
 pub mod list;
+pub mod waited_time;
 
 pub use crate::exit_status::ExitStatus;
 pub use crate::rendezvous::oob::PortRange;

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// Question about a node or its ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Inspection {
-    /// CPU time and memory of every rank.
+    /// CPU time, memory and waits of every rank.
     Usage,
     /// Stacks of every thread of these ranks; an empty list means all ranks of the node.
     Stacks {
@@ -56,6 +56,9 @@ pub struct RankUsage {
     pub resident: u64,
     /// State of the rank's own process, as in `/proc/PID/stat`: `R`, `S`, `D`, `T`, `Z`, …
     pub state: char,
+    /// Time for which the rank has waited for others in calls of rlaunch's communicator, in milliseconds; `None` if it
+    /// has not used the communicator.
+    pub waited_ms: Option<u64>,
 }
 
 /// Stacks of the processes of a rank.

@@ -284,6 +284,7 @@ mod tests {
             ranks_started: 3,
             ranks_ended: 1,
             last_output: Some(LastOutput { rank: 2, seconds_ago: 61.0 }),
+            speeds: Vec::new(),
         };
         let row = JobRow {
             status,

@@ -17,7 +17,7 @@ use crate::hosts::{Host, SlotsBy};
 use crate::plan::map::{MapBy, MapError, RankBy, RankMap};
 use crate::plan::options::{Options, UserChoices};
 use apps::AppSpec;
-use options::{DryRun, HangOptions, OutputOptions, RankStdout, Restarts, Show, TimeoutReport};
+use options::{DryRun, OutputOptions, RankStdout, Restarts, Show, TimeoutReport, WatchOptions};
 use ring::rand::SecureRandom;
 use rlaunch_bootstrap::client::messages::Token;
 use rlaunch_bootstrap::id::JobId;
@@ -66,8 +66,7 @@ pub(crate) struct JobSpec {
     pub(crate) node_timeout: Duration,
     pub(crate) timeout: Option<Duration>,
     pub(crate) timeout_report: TimeoutReport,
-    /// `--hang-timeout`; `None` if the job is not watched.
-    pub(crate) hang: Option<HangOptions>,
+    pub(crate) watches: WatchOptions,
     pub(crate) continue_on_error: bool,
     pub(crate) port_range: PortRange,
     /// `--master-port`: the value of MASTER_PORT; `None` if rlaunch chooses a port.

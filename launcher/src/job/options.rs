@@ -54,6 +54,15 @@ impl FromStr for Show {
     }
 }
 
+/// Watches of a running job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct WatchOptions {
+    /// `--hang-timeout`; `None` if hangs are not looked for.
+    pub(crate) hang: Option<HangOptions>,
+    /// `--straggler-report`: time over which ranks are compared; `None` if they are not.
+    pub(crate) straggler_window: Option<Duration>,
+}
+
 /// `--hang-timeout` and `--hang-report`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HangOptions {

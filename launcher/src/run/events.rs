@@ -72,6 +72,9 @@ pub(crate) enum Event {
     /// The job has made no progress for `seconds`. `text` names the ranks for which the others wait; `groups` has a
     /// line for the ranks at each place.
     Hang { seconds: u64, text: String, groups: Vec<String> },
+    /// These ranks have been slower than the others over the time of `--straggler-report`. `text` names their hosts, and
+    /// compares them with the others.
+    Stragglers { ranks: Vec<u32>, text: String },
     /// Ranks have waited for `seconds` in the operation `what`, because the ranks in `missing` have not
     /// joined it.
     Waiting { what: String, seconds: f64, missing: String },

@@ -14,7 +14,7 @@
 //! | `supervisor`, `driver` | the running job: a state machine that decides, and the I/O around it |
 //! | `first_failure`, `outcome`, `signals` | the rank that failed first; exit code and message; signals of the user |
 //! | `output`, `stdin` | whole lines from many ranks to one terminal; standard input to ranks |
-//! | `hang` | `--hang-timeout`: a job that makes no progress |
+//! | `hang`, `stragglers` | `--hang-timeout`: a job that makes no progress; `--straggler-report`: ranks that are slow |
 //! | `live` | the socket at which a running job is asked (`rlaunch jobs`) |
 //! | `events`, `record` | `--events`; files about a job that `rlaunch report` reads |
 
@@ -41,6 +41,7 @@ mod session;
 pub(crate) mod show;
 pub(crate) mod signals;
 mod stdin;
+mod stragglers;
 mod supervisor;
 
 use crate::job::JobSpec;

@@ -321,7 +321,7 @@ impl WriterThread {
     /// once, even if stdout and stderr must wait for the end of a line.
     fn store(&mut self, Chunk { source, data, .. }: &Chunk) {
         if !data.is_empty() {
-            self.status.printed(source.0);
+            self.status.printed(source.0, data);
         }
         if source.1 == self.error_stream {
             self.tails.add(source.0, data);

@@ -25,13 +25,13 @@ mod reports;
 mod suspension;
 #[cfg(test)]
 mod tests;
+mod watches;
 
 use crate::connect::outbox::Reserved;
 use crate::job::JobSpec;
 use crate::job::apps::{DueProgram, StartOrder};
 use crate::run::events::Event;
 use crate::run::first_failure::{FirstFailure, RankExit};
-use crate::run::hang::HangWatch;
 use crate::run::live::messages::Reply;
 use crate::run::live::{ConnectionId, Inspections, JobQuery, LiveStatus, Sessions};
 use crate::run::mesh::{LinkChange, LinkMonitor};
@@ -55,6 +55,7 @@ use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use suspension::Suspension;
+use watches::Watches;
 
 /// Time, in addition to the grace period, that nodes have to end their ranks and to report their end.
 const END_SLACK: Duration = Duration::from_secs(4);
@@ -154,8 +155,7 @@ pub(crate) struct Supervisor<'a> {
     broken_edges: Option<BrokenEdges>,
     inspections: Inspections,
     sessions: Sessions,
-    /// Hang watch, if one is wanted.
-    hang: Option<HangWatch>,
+    watches: Watches,
     last_state: Option<LastState>,
     /// Whether nodes were offered the program that reads stacks.
     has_offered_reader: bool,
@@ -207,7 +207,7 @@ impl<'a> Supervisor<'a> {
             broken_edges: None,
             inspections: Inspections::default(),
             sessions: Sessions::default(),
-            hang: job.hang.map(|options| HangWatch::new(options, status.clone(), now)),
+            watches: Watches::new(job, status, now),
             last_state: None,
             has_offered_reader: false,
             sessions_closed: false,
@@ -264,7 +264,7 @@ impl<'a> Supervisor<'a> {
             self.send_answers(now);
         }
         if !self.is_ending() {
-            self.watch_for_hang(now);
+            self.watch(now);
         }
         if is_due(self.broken_edges.as_ref().map(|edges| edges.due)) {
             self.print_broken_edges();
@@ -296,9 +296,9 @@ impl<'a> Supervisor<'a> {
             return Some(suspension.due);
         }
         let broken = self.broken_edges.as_ref().map(|edges| edges.due);
-        let hang = self.hang.as_ref().and_then(HangWatch::deadline);
+        let watches = self.watches.deadline();
         let only_running =
-            [self.order.deadline(), self.links.deadline(), self.exited.due, self.timeout, hang];
+            [self.order.deadline(), self.links.deadline(), self.exited.due, self.timeout, watches];
         let only_running = only_running.into_iter().flatten().filter(|_| !self.is_ending());
         let end = self.end_deadline.as_ref().map(Deadline::next_check);
         only_running.chain(broken).chain(end).chain(self.inspections.deadline()).min()

@@ -2,13 +2,23 @@
 
 use crate::cleanup::processes;
 use crate::node::units::Units;
+use nix::fcntl::OFlag;
 use nix::unistd::Pid;
 use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::job::waited_time;
 use rlaunch_bootstrap::protocol::inspection::RankUsage;
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::Path;
 
-/// Returns the resources that a rank and its descendants use. `pid` is the rank's own process.
-pub(crate) fn of_rank(rank: Rank, pid: Pid) -> RankUsage {
+/// Returns the resources that ranks use, each with the process id of its own process.
+pub(crate) fn of_ranks(ranks: &[(Rank, Pid)], directory: Option<&Path>) -> Vec<RankUsage> {
+    ranks.iter().map(|&(rank, pid)| of_rank(rank, pid, directory)).collect()
+}
+
+/// Returns the resources that a rank and its descendants use. `pid` is the rank's own process, and `directory` the job's
+/// directory, if it has one.
+fn of_rank(rank: Rank, pid: Pid, directory: Option<&Path>) -> RankUsage {
     let own = ProcessStat::read(pid);
     let state = own.as_ref().map_or('Z', |stat| stat.state);
     let descendants = processes::list_descendants_of(pid);
@@ -16,7 +26,19 @@ pub(crate) fn of_rank(rank: Rank, pid: Pid) -> RankUsage {
     let Usage { processes, user_ms, system_ms, resident } =
         Usage::sum(std::iter::once(own).chain(below).flatten());
     let pid = pid.as_raw().cast_unsigned();
-    RankUsage { rank, pid, processes, user_ms, system_ms, resident, state }
+    let waited_ms = directory.and_then(|directory| waited_ms(rank, directory));
+    RankUsage { rank, pid, processes, user_ms, system_ms, resident, state, waited_ms }
+}
+
+/// Reads the time for which a rank has waited in calls of the communicator; `None` if it has not used it.
+fn waited_ms(rank: Rank, directory: &Path) -> Option<u64> {
+    // A rank may have put anything there; a pipe would never answer.
+    let flags = (OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits();
+    let path = directory.join(waited_time::file_name(rank));
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    let mut content = [0; waited_time::SIZE];
+    file.read_exact_at(&mut content, 0).ok()?;
+    u64::try_from(waited_time::decode(&content)?.as_millis()).ok()
 }
 
 /// Resources that several processes use together.
@@ -91,6 +113,7 @@ impl ProcessStat {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn fields_are_found_behind_any_name() {
@@ -103,16 +126,30 @@ mod tests {
 
     #[test]
     fn this_process_uses_memory() {
-        let usage = of_rank(Rank(3), Pid::this());
+        let usage = of_rank(Rank(3), Pid::this(), None);
         assert!(usage.processes >= 1 && usage.resident > 1 << 20, "{usage:?}");
         assert!(matches!(usage.state, 'R' | 'S'), "{usage:?}");
+    }
+
+    #[test]
+    fn a_rank_that_uses_the_communicator_has_waited() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(waited_time::file_name(Rank(0)));
+        let waited = || of_rank(Rank(0), Pid::this(), Some(directory.path())).waited_ms;
+        assert_eq!(waited(), None);
+        fs::write(&path, waited_time::encode(Duration::from_millis(1500))).unwrap();
+        assert_eq!(waited(), Some(1500));
+        // Not the communicator's own file.
+        fs::remove_file(&path).unwrap();
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(waited(), None);
     }
 
     #[test]
     fn a_process_that_has_ended_uses_nothing() {
         let mut child = std::process::Command::new("true").spawn().unwrap();
         child.wait().unwrap();
-        let usage = of_rank(Rank(0), Pid::from_raw(child.id().cast_signed()));
+        let usage = of_rank(Rank(0), Pid::from_raw(child.id().cast_signed()), None);
         assert_eq!((usage.processes, usage.state, usage.resident), (0, 'Z', 0));
     }
 }

@@ -286,7 +286,7 @@ impl Ranks {
 
     /// Returns what the running ranks use.
     pub(crate) fn usage(&self) -> Vec<RankUsage> {
-        self.running.iter().map(|&(rank, pid)| usage::of_rank(rank, pid)).collect()
+        usage::of_ranks(&self.running, self.context.workspace.as_deref())
     }
 
     /// Queues input for the ranks that read stdin; empty data ends the input.

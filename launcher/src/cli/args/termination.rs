@@ -43,6 +43,16 @@ pub(crate) struct TerminationArgs {
     #[arg(long, requires = "hang_timeout", help_heading = "The end")]
     pub(crate) hang_report: bool,
 
+    /// Name ranks that were slower than the others over this time, in seconds
+    ///
+    /// They are compared by the time that they wait in rlaunch's communicator, or by the speed that each prints, such as
+    /// `812 images/s`. See `rlaunch help running`.
+    #[arg(
+        long, value_name = "SECONDS", help_heading = "The end",
+        value_parser = values::parse_hang_timeout
+    )]
+    pub(crate) straggler_report: Option<Duration>,
+
     /// At --timeout, print the stacks of all ranks before the job is ended
     #[arg(long, requires = "timeout", help_heading = "The end")]
     pub(crate) get_stack_traces: bool,

@@ -45,6 +45,7 @@ const HARMLESS: &[&str] = &[
     "service-level",
     "show",
     "ssh-fanout",
+    "straggler-report",
     "traffic-class",
     "transport",
     "verbose",

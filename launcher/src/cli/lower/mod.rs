@@ -22,7 +22,9 @@ use crate::connect::connector::{ContainerOptionError, RshError};
 use crate::connect::options::ConnectOptions;
 use crate::hosts::{Host, addresses};
 use crate::job::apps::{AppError, AppSpec};
-use crate::job::options::{HangOptions, OutputOptions, RankStdout, Restarts, TimeoutReport};
+use crate::job::options::{
+    HangOptions, OutputOptions, RankStdout, Restarts, TimeoutReport, WatchOptions,
+};
 use crate::job::stdin::{Stdin, StdinError};
 use crate::job::{JobSpec, NoRandom, random};
 use crate::plan::env::forwarded::EnvError;
@@ -100,7 +102,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         node_timeout: termination.node_timeout,
         timeout: termination.timeout,
         timeout_report: timeout_report(&termination),
-        hang: hang_options(&termination),
+        watches: watch_options(&termination),
         continue_on_error: termination.continue_on_error,
         port_range: args.rendezvous.port_range,
         master_port: args.rendezvous.master_port,
@@ -124,9 +126,10 @@ fn timeout_report(termination: &TerminationArgs) -> TimeoutReport {
     TimeoutReport { state, stacks }
 }
 
-fn hang_options(termination: &TerminationArgs) -> Option<HangOptions> {
+fn watch_options(termination: &TerminationArgs) -> WatchOptions {
     let ends_job = !termination.hang_report;
-    termination.hang_timeout.map(|timeout| HangOptions { timeout, ends_job })
+    let hang = termination.hang_timeout.map(|timeout| HangOptions { timeout, ends_job });
+    WatchOptions { hang, straggler_window: termination.straggler_report }
 }
 
 fn output_options(output: &OutputArgs) -> OutputOptions {

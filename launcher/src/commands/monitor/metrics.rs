@@ -2,7 +2,7 @@
 //! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 
 use super::sample::{HostSample, Sample, cpu_ms};
-use crate::run::live::messages::JobStatus;
+use crate::run::live::messages::{JobStatus, RankSpeed};
 use rlaunch_bootstrap::inventory::traffic::{HostCounters, Traffic};
 use std::fmt::Write;
 
@@ -86,6 +86,11 @@ impl Metrics {
             let help = "Time since a rank has printed something.";
             self.gauge("rlaunch_job_output_age_seconds", help, &[id], output.seconds_ago);
         }
+        for RankSpeed { rank, speed, .. } in &job.speeds {
+            let labels = [id, ("rank", &rank.to_string()), ("unit", &speed.unit)];
+            let help = "Speed that the rank has printed last, in the unit that it printed.";
+            self.gauge("rlaunch_rank_speed", help, &labels, speed.value);
+        }
     }
 
     fn add_host(&mut self, job: Option<&str>, host: &HostSample) {
@@ -102,6 +107,11 @@ impl Metrics {
             self.counter("rlaunch_rank_cpu_seconds_total", help, &labels, cpu);
             let help = "Resident memory of the rank's processes.";
             self.gauge("rlaunch_rank_resident_bytes", help, &labels, resident);
+            if let Some(waited) = usage.waited_ms {
+                let help = "Time that the rank has waited for others in rlaunch's communicator.";
+                let seconds = waited as f64 / 1e3;
+                self.counter("rlaunch_rank_wait_seconds_total", help, &labels, seconds);
+            }
             let help = "Number of the rank's processes.";
             self.gauge("rlaunch_rank_processes", help, &labels, f64::from(usage.processes));
         }
@@ -178,6 +188,8 @@ mod tests {
             r#"rlaunch_job_info{job="019a",program="sh -c echo \"a\\\nb\"",phase="running"} 1"#,
             r#"rlaunch_job_ranks_running{job="019a"} 1"#,
             r#"rlaunch_rank_cpu_seconds_total{job="019a",host="a",rank="0"} 3"#,
+            r#"rlaunch_rank_wait_seconds_total{job="019a",host="a",rank="0"} 1.5"#,
+            r#"rlaunch_rank_speed{job="019a",rank="1",unit="images/s"} 812.5"#,
             r#"rlaunch_host_up{job="019a",host="b"} 0"#,
             r#"rlaunch_port_rcv_bytes_total{job="019a",host="a",device="erdma_0",port="1"} 2826000"#,
             r#"erdma_hw_rx_packets_total{device="erdma_0",node="a"} 2000"#,

@@ -1,6 +1,8 @@
 //! Reports of a job or of hosts at one time, and what has happened between two of them.
 
+use crate::run::live::PrintedSpeed;
 use crate::run::live::messages::JobStatus;
+use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::traffic::{HostCounters, RdmaTraffic, Traffic};
 use rlaunch_bootstrap::protocol::inspection::RankUsage;
 use std::time::Instant;
@@ -72,6 +74,10 @@ pub(super) struct RankActivity<'a> {
     pub(super) usage: &'a RankUsage,
     /// Number of CPUs that its processes used on average.
     pub(super) cpus: Option<f64>,
+    /// Share of the time that it waited for other ranks; `None` if it does not use rlaunch's communicator.
+    pub(super) waiting: Option<f64>,
+    /// Last speed that it has printed.
+    pub(super) speed: Option<&'a PrintedSpeed>,
 }
 
 impl Rate {
@@ -109,12 +115,28 @@ impl Sample {
                 let before =
                     earlier.iter().find(|old| (old.rank, old.pid) == (usage.rank, usage.pid));
                 let spent = before.and_then(|before| cpu_ms(usage).checked_sub(cpu_ms(before)));
-                let cpus = spent.map(|ms| ms as f64 / 1e3 / seconds);
-                RankActivity { host: &host.host, usage, cpus }
+                let share = |ms: u64| ms as f64 / 1e3 / seconds;
+                let waited =
+                    before.and_then(|before| usage.waited_ms?.checked_sub(before.waited_ms?));
+                RankActivity {
+                    host: &host.host,
+                    usage,
+                    cpus: spent.map(share),
+                    waiting: waited.map(|ms| share(ms).min(1.0)),
+                    speed: self.speed(usage.rank),
+                }
             }));
         }
         ranks.sort_by_key(|rank| rank.usage.rank);
         Activity { job: self.job.as_ref(), hosts, ranks }
+    }
+}
+
+impl Sample {
+    /// Returns the last speed that a rank has printed.
+    pub(super) fn speed(&self, rank: Rank) -> Option<&PrintedSpeed> {
+        let mut speeds = self.job.as_ref()?.speeds.iter();
+        speeds.find(|of| of.rank == rank.0).map(|of| &of.speed)
     }
 }
 
@@ -178,8 +200,7 @@ pub(super) fn cpu_ms(usage: &RankUsage) -> u64 {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::run::live::messages::{JobPhase, LastOutput};
-    use rlaunch_bootstrap::id::Rank;
+    use crate::run::live::messages::{JobPhase, LastOutput, RankSpeed};
     use rlaunch_bootstrap::inventory::traffic::{CpuTime, InterfaceTraffic};
     use std::time::Duration;
 
@@ -197,6 +218,7 @@ pub(super) mod tests {
             system_ms,
             resident: 1 << 30,
             state: 'R',
+            waited_ms: Some(user_ms / 2),
         }
     }
 
@@ -213,6 +235,11 @@ pub(super) mod tests {
             ranks_started: 2,
             ranks_ended: 1,
             last_output: Some(LastOutput { rank: 0, seconds_ago: 0.5 }),
+            speeds: vec![RankSpeed {
+                rank: 1,
+                speed: PrintedSpeed { value: 812.5, unit: "images/s".into() },
+                seconds_ago: 0.5,
+            }],
         }
     }
 
@@ -260,6 +287,8 @@ pub(super) mod tests {
         let cpus: Vec<_> =
             activity.ranks.iter().map(|rank| (rank.usage.rank.0, rank.cpus)).collect();
         assert_eq!(cpus, [(0, Some(1.5)), (1, Some(1.0))]);
+        let waiting: Vec<_> = activity.ranks.iter().map(|rank| rank.waiting).collect();
+        assert_eq!(waiting, [Some(0.75), Some(0.5)]);
         let [a, b] = &activity.hosts[..] else { panic!() };
         assert_eq!((a.busy_cpus, a.cpus, a.memory_used), (Some(3.0), Some(4), Some(2 << 30)));
         let [erdma, rxe, eth0] = &a.ports[..] else { panic!("{a:?}") };

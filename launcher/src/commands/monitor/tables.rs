@@ -39,12 +39,14 @@ pub(super) fn hosts(activity: &Activity<'_>) -> String {
 
 /// Lists ranks. The line after the header is the first rank's.
 pub(super) fn ranks(ranks: &[RankActivity<'_>]) -> String {
-    let header = row(["RANK", "HOST", "CPU", "MEMORY", "PROCESSES", "STATE"]);
-    let rows = ranks.iter().map(|RankActivity { host, usage, cpus }| {
+    let header = row(["RANK", "HOST", "CPU", "WAITING", "SPEED", "MEMORY", "PROCESSES", "STATE"]);
+    let rows = ranks.iter().map(|RankActivity { host, usage, cpus, waiting, speed }| {
         vec![
             usage.rank.to_string(),
             (*host).to_owned(),
             cpus.map(|cpus| percent(cpus, 1.0)).unwrap_or_default(),
+            waiting.map(|share| percent(share, 1.0)).unwrap_or_default(),
+            speed.map(|speed| format!("{} {}", speed.value, speed.unit)).unwrap_or_default(),
             bytes(usage.resident as f64),
             usage.processes.to_string(),
             state(usage.state).to_owned(),
@@ -108,7 +110,7 @@ fn state(letter: char) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::tests::samples;
+    use super::super::sample::tests::{job, samples};
     use super::*;
 
     #[test]
@@ -134,12 +136,15 @@ mod tests {
 
     #[test]
     fn a_rank_is_a_line() {
-        let [before, now] = samples();
+        let [before, mut now] = samples();
+        now.job = Some(job());
         let text = ranks(&now.since(&before).ranks);
-        let line = text.lines().nth(1).unwrap();
+        let lines = text.lines().skip(1);
+        let lines: Vec<String> =
+            lines.map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
         assert_eq!(
-            line.split_whitespace().collect::<Vec<_>>().join(" "),
-            "0 a 150 % 1.0 GiB 2 runs"
+            lines,
+            ["0 a 150 % 75 % 1.0 GiB 2 runs", "1 a 100 % 50 % 812.5 images/s 1.0 GiB 2 runs"]
         );
     }
 

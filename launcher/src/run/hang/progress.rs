@@ -102,7 +102,8 @@ mod tests {
 
     fn usage(rank: u32, cpu_ms: u64) -> RankUsage {
         let (rank, pid, processes, resident, state) = (Rank(rank), 1, 1, 1, 'S');
-        RankUsage { rank, pid, processes, user_ms: cpu_ms, system_ms: 0, resident, state }
+        let (user_ms, system_ms, waited_ms) = (cpu_ms, 0, None);
+        RankUsage { rank, pid, processes, user_ms, system_ms, resident, state, waited_ms }
     }
 
     #[test]
@@ -115,7 +116,7 @@ mod tests {
         }
         assert_eq!(progress.split(5 * SECOND), (vec![Rank(0)], vec![Rank(1)]));
         assert_eq!(progress.silent_for(), 5 * SECOND);
-        status.printed(Rank(1));
+        status.printed(Rank(1), b"a line\n");
         progress.sample(now + 6 * SECOND, &[usage(0, 5000)], &status);
         assert_eq!(progress.silent_for(), Duration::ZERO);
         assert_eq!(progress.split(SECOND), (vec![], vec![Rank(0)]), "rank 1 has ended");

@@ -101,7 +101,7 @@ fn lines(groups: &[Group], host: impl Fn(Rank) -> String) -> Vec<String> {
 
 /// Describes the state of a rank in one line.
 pub(crate) fn describe_state(usage: &RankUsage, host: &str) -> String {
-    let RankUsage { rank, pid, processes, user_ms, system_ms, resident, state } = usage;
+    let RankUsage { rank, pid, processes, user_ms, system_ms, resident, state, .. } = usage;
     let doing = match state {
         'R' => "running",
         'S' => "waiting",

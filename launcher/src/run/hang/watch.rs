@@ -254,7 +254,8 @@ mod tests {
 
     fn usage(rank: Rank, cpu_ms: u64) -> RankUsage {
         let (pid, processes, resident, state) = (1, 1, 1, 'S');
-        RankUsage { rank, pid, processes, user_ms: cpu_ms, system_ms: 0, resident, state }
+        let (user_ms, system_ms, waited_ms) = (cpu_ms, 0, None);
+        RankUsage { rank, pid, processes, user_ms, system_ms, resident, state, waited_ms }
     }
 
     fn stacks(rank: Rank, file: &str, line: u32) -> RankStacks {
@@ -273,7 +274,7 @@ mod tests {
         assert!(found[0].quiet_for >= TIMEOUT && found[0].quiet_for < 2 * TIMEOUT);
         assert_eq!(found[0].stacks.len(), 4);
         // Progress and another standstill are reported again.
-        job.status.printed(Rank(0));
+        job.status.printed(Rank(0), b"a line\n");
         assert_eq!(job.run(3 * TIMEOUT, |_, _| (0.0, 1)).len(), 1);
     }
 
@@ -304,7 +305,7 @@ mod tests {
         let mut job = Simulation::new(2);
         for _ in 0..20 {
             assert!(job.run(TIMEOUT / 2, |_, _| (0.0, 1)).is_empty());
-            job.status.printed(Rank(1));
+            job.status.printed(Rank(1), b"a line\n");
         }
     }
 }

@@ -22,6 +22,7 @@ pub(crate) enum Asker {
     /// Client of the job's socket.
     Connection(ConnectionId),
     HangWatch,
+    StragglerWatch,
     /// End of `--timeout`, with a report.
     Timeout,
 }

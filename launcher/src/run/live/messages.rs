@@ -5,13 +5,14 @@
 //! [`Reply::Refused`]. A connection that has begun a session carries the messages of that session, in both
 //! directions, until it is over ([`rlaunch_bootstrap::protocol::session`]).
 
+use super::speed::PrintedSpeed;
 use crate::run::record::HostRanks;
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_bootstrap::protocol::session::{FromSession, ToSession};
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages. Every change of a message needs a new number.
-pub(crate) const SOCKET_VERSION: u16 = 2;
+pub(crate) const SOCKET_VERSION: u16 = 3;
 
 /// First message of the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,6 +90,19 @@ pub(crate) struct JobStatus {
     pub(crate) ranks_ended: u32,
     /// Last output of a rank; `None` if no rank has printed anything.
     pub(crate) last_output: Option<LastOutput>,
+    /// Last speeds that ranks have printed, by rank.
+    pub(crate) speeds: Vec<RankSpeed>,
+}
+
+/// Last speed that a rank has printed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RankSpeed {
+    /// Rank that printed it.
+    pub(crate) rank: u32,
+    /// PrintedSpeed, with its unit.
+    pub(crate) speed: PrintedSpeed,
+    /// Time since it was printed, in seconds.
+    pub(crate) seconds_ago: f64,
 }
 
 /// Last output of the job.

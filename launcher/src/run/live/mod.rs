@@ -13,6 +13,7 @@
 //! | `socket` | the launcher's end: listens, and checks that the other end belongs to the same user |
 //! | `client` | the other end: finds running jobs and asks them |
 //! | `status` | state of the job, which is answered in every phase |
+//! | `speed` | images per second and the like, as a rank has printed them |
 //! | `inspections` | questions to the agents that wait for answers; a state machine |
 //! | `sessions` | commands and debuggers beside ranks, from their clients to the agents; a state machine |
 
@@ -22,9 +23,11 @@ mod inspections;
 pub(crate) mod messages;
 mod sessions;
 mod socket;
+mod speed;
 mod status;
 
 pub(crate) use inspections::{Asker, InspectionAnswer, Inspections};
 pub(crate) use sessions::{SessionStep, Sessions};
 pub(crate) use socket::{ConnectionId, JobQuery, JobSocket, Queries, QueryKind};
+pub(crate) use speed::PrintedSpeed;
 pub(crate) use status::LiveStatus;

@@ -1,13 +1,15 @@
 //! State of a running job, collected from its events.
 
-use super::messages::{JobPhase, JobStatus, LastOutput};
+use super::messages::{JobPhase, JobStatus, LastOutput, RankSpeed};
+use super::speed::PrintedSpeed;
 use crate::plan::map::RankMap;
 use crate::run::events::Event;
 use crate::run::record::HostRanks;
 use rlaunch_bootstrap::id::Rank;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 /// State of a running job, shared by the tasks that change it and those that report it. Clones share the state.
 #[derive(Clone, Debug)]
@@ -23,6 +25,8 @@ struct StatusState {
     last_output: AtomicU64,
     /// Number of outputs, each a chunk of one rank.
     outputs: AtomicU64,
+    /// Last speed that each rank has printed, and when. Most programs print none, or one every few seconds.
+    speeds: Mutex<BTreeMap<Rank, (PrintedSpeed, Instant)>>,
 }
 
 #[derive(Debug, Default)]
@@ -45,6 +49,7 @@ impl LiveStatus {
             changing: Mutex::default(),
             last_output: AtomicU64::new(0),
             outputs: AtomicU64::new(0),
+            speeds: Mutex::default(),
         }))
     }
 
@@ -81,8 +86,11 @@ impl LiveStatus {
         self.changing().phase = JobPhase::Ending;
     }
 
-    /// Takes note that a rank has printed something.
-    pub(crate) fn printed(&self, rank: Rank) {
+    /// Takes note of a rank's output.
+    pub(crate) fn printed(&self, rank: Rank, output: &[u8]) {
+        if let Some(speed) = PrintedSpeed::last_in(output) {
+            self.speeds().insert(rank, (speed, Instant::now()));
+        }
         let millis = u64::try_from(self.0.clock.elapsed().as_millis()).unwrap_or(u64::MAX);
         let packed = (millis.max(1) << RANK_BITS) | u64::from(rank.0 & ((1 << RANK_BITS) - 1));
         self.0.last_output.store(packed, Ordering::Relaxed);
@@ -107,6 +115,7 @@ impl LiveStatus {
             ranks_started: changing.ranks_started,
             ranks_ended: changing.ranks_ended,
             last_output: self.last_output(),
+            speeds: self.rank_speeds(),
         }
     }
 
@@ -118,10 +127,31 @@ impl LiveStatus {
     /// Returns the last output; `None` if nothing was printed.
     pub(crate) fn last_output(&self) -> Option<LastOutput> {
         let packed = self.0.last_output.load(Ordering::Relaxed);
-        let seconds = std::time::Duration::from_millis(packed >> RANK_BITS);
+        let seconds = Duration::from_millis(packed >> RANK_BITS);
         let ago = self.0.clock.elapsed().saturating_sub(seconds);
         let rank = u32::try_from(packed & ((1 << RANK_BITS) - 1)).unwrap_or_default();
         (packed > 0).then_some(LastOutput { rank, seconds_ago: ago.as_secs_f64() })
+    }
+
+    /// Returns the last speed of each rank that has printed one within the last `time`, by rank.
+    pub(crate) fn speeds_since(&self, time: Duration) -> Vec<(Rank, PrintedSpeed)> {
+        let speeds = self.speeds();
+        let recent = speeds.iter().filter(|(_, (_, at))| at.elapsed() <= time);
+        recent.map(|(rank, (speed, _))| (*rank, speed.clone())).collect()
+    }
+
+    fn rank_speeds(&self) -> Vec<RankSpeed> {
+        let speeds = self.speeds();
+        let speeds = speeds.iter().map(|(rank, (speed, at))| RankSpeed {
+            rank: rank.0,
+            speed: speed.clone(),
+            seconds_ago: at.elapsed().as_secs_f64(),
+        });
+        speeds.collect()
+    }
+
+    fn speeds(&self) -> MutexGuard<'_, BTreeMap<Rank, (PrintedSpeed, Instant)>> {
+        self.0.speeds.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn changing(&self) -> MutexGuard<'_, Changing> {
@@ -160,10 +190,12 @@ mod tests {
     fn the_last_output_has_its_rank() {
         let status = LiveStatus::new();
         assert_eq!(status.last_output(), None);
-        status.printed(Rank(3));
-        status.printed(Rank((1 << 20) - 1));
+        status.printed(Rank(3), b"7 images/s\n");
+        status.printed(Rank((1 << 20) - 1), b"/\n");
         let last = status.last_output().unwrap();
         assert_eq!(last.rank, (1 << 20) - 1);
         assert!(last.seconds_ago < 60.0);
+        let speeds = status.speeds_since(Duration::from_secs(600));
+        assert_eq!(speeds, [(Rank(3), PrintedSpeed { value: 7.0, unit: "images/s".into() })]);
     }
 }

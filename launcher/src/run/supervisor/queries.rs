@@ -1,9 +1,8 @@
-//! Questions to the agents about their ranks: those of other rlaunch processes, of the hang watch, and at the end of
+//! Questions to the agents about their ranks: those of other rlaunch processes, of watches, and at the end of
 //! `--timeout`. Requests of other rlaunch processes to end the job, and their sessions beside ranks.
 
 use super::{Action, SupervisedNode, Supervisor, job_ending};
-use crate::run::events::Event;
-use crate::run::hang::{self, Hung, PeerNode, Question};
+use crate::run::hang::{self, PeerNode};
 use crate::run::live::messages::Reply;
 use crate::run::live::{Asker, InspectionAnswer, JobQuery, QueryKind, SessionStep};
 use crate::run::outcome::Reason;
@@ -12,8 +11,6 @@ use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_bootstrap::protocol::session::{FromSession, ToSession};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
 use std::time::Instant;
 
 /// State of the ranks at `--timeout`, while it is collected.
@@ -93,7 +90,7 @@ impl Supervisor<'_> {
     }
 
     /// Asks all nodes whose ranks have not ended.
-    fn ask(&mut self, now: Instant, asker: Asker, what: &Inspection) {
+    pub(super) fn ask(&mut self, now: Instant, asker: Asker, what: &Inspection) {
         let is_about_stacks = matches!(what, Inspection::Stacks { .. });
         if is_about_stacks && !std::mem::replace(&mut self.has_offered_reader, true) {
             self.actions.push_back(Action::OfferStackReader);
@@ -144,44 +141,9 @@ impl Supervisor<'_> {
                     self.actions.push_back(Action::Reply(connection, reply));
                 }
                 Asker::HangWatch => self.on_hang_answer(now, answer),
+                Asker::StragglerWatch => self.on_straggler_answer(now, answer),
                 Asker::Timeout => self.on_last_state(now, answer),
             }
-        }
-    }
-
-    /// Lets the hang watch ask its next question, if that is due.
-    pub(super) fn watch_for_hang(&mut self, now: Instant) {
-        let question = self.hang.as_mut().and_then(|watch| watch.on_time(now));
-        if let Some(Question(what)) = question {
-            self.ask(now, Asker::HangWatch, &what);
-        }
-    }
-
-    fn on_hang_answer(&mut self, now: Instant, answer: InspectionAnswer) {
-        let Some(watch) = &mut self.hang else { return };
-        match answer {
-            InspectionAnswer::Node(_, result) => watch.on_answer(result),
-            InspectionAnswer::Complete(_) | InspectionAnswer::Refused(_) => {
-                if let Some(hung) = watch.on_complete(now).filter(|_| !self.is_ending()) {
-                    self.on_hang(now, &hung);
-                }
-            }
-        }
-    }
-
-    /// Reports a job that makes no progress, and ends it if the user wants that.
-    fn on_hang(&mut self, now: Instant, hung: &Hung) {
-        let (sentence, mut lines) = hang::describe(&hung.stacks, |rank| self.host_of(rank));
-        lines.retain(|line| !sentence.contains(line));
-        let seconds = hung.quiet_for.as_secs();
-        let message = format!("no progress for {seconds} s: {sentence}");
-        self.emit(Event::Hang { seconds, text: message.clone(), groups: lines.clone() });
-        if hung.ends_job {
-            let failed = Failed::new(Exit::TIMEOUT, message.clone());
-            let failed = Failed { details: lines, may_restart: true, ..failed };
-            self.end(now, Reason::Hang(failed), job_ending(message));
-        } else {
-            self.warn(std::iter::once(message).chain(lines).collect::<Vec<_>>().join("\n  "));
         }
     }
 
@@ -245,7 +207,7 @@ impl Supervisor<'_> {
     }
 
     /// Returns the name of the host of a rank.
-    fn host_of(&self, rank: Rank) -> String {
+    pub(super) fn host_of(&self, rank: Rank) -> String {
         let node = self.nodes.iter().find(|node| node.ranks.contains(&rank));
         node.map(|node| node.host.clone()).unwrap_or_default()
     }

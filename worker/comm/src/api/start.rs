@@ -20,6 +20,7 @@ use rlaunch_bootstrap::client::{Client, ClientError, Credentials};
 use rlaunch_bootstrap::env;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::inventory::CpuSet;
+use rlaunch_bootstrap::job::waited_time;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_sys::let_descendants_read;
 use std::collections::BTreeSet;
@@ -186,6 +187,10 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     let progress = Progress::new(engine, Arc::new(EpollIdle::new()?), spin_policy, timeout);
     let group = Group::world(me.index(), nodes.iter().map(|node| node.0).collect());
     progress.set_agent(Agent::new(client, nodes))?;
+    if let Some(directory) = table_path()?.parent() {
+        // Nothing but a view of this rank depends on it.
+        let _ = progress.waited.publish(&directory.join(waited_time::file_name(me)));
+    }
     Ok(Communicator::new(Arc::new(progress), group))
 }
 
@@ -220,9 +225,14 @@ fn cpus(table: &RankTable, locals: &[Rank]) -> usize {
     bound.map_or_else(here, together)
 }
 
-fn read_table() -> Result<RankTable, StartError> {
+/// Returns the path of the rank table, which is in the job's directory on this node.
+fn table_path() -> Result<PathBuf, StartError> {
     let missing = ClientError::NotARank(env::RLAUNCH_RANK_TABLE);
-    let path = PathBuf::from(std::env::var_os(env::RLAUNCH_RANK_TABLE).ok_or(missing)?);
+    Ok(PathBuf::from(std::env::var_os(env::RLAUNCH_RANK_TABLE).ok_or(missing)?))
+}
+
+fn read_table() -> Result<RankTable, StartError> {
+    let path = table_path()?;
     let read = fs::read(&path).and_then(|bytes| Ok(serde_json::from_slice(&bytes)?));
     read.map_err(|source| StartError::Table { path, source })
 }

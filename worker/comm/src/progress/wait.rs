@@ -12,6 +12,7 @@
 use crate::progress::agent::{Agent, AgentEvent};
 use crate::progress::engine::{Engine, SlabKey, Status};
 use crate::progress::idle::{Idle, LONGEST_SLEEP};
+use crate::progress::waited::WaitedTime;
 use crate::types::error::{Cause, CommError, LinkError, Operation, PeerName};
 use rlaunch_bootstrap::client::Client;
 use rlaunch_lock::{EngineGuard, EngineLock};
@@ -70,6 +71,8 @@ pub(crate) struct Progress {
     /// [`SHORT`], or less if a link sends only shorter messages eagerly, as one packet.
     pub(crate) short: usize,
     spin_policy: SpinPolicy,
+    /// Time spent in waits, apart from their first polls.
+    pub(crate) waited: WaitedTime,
     /// Time limit of each wait; `None` for no limit.
     timeout: Option<Duration>,
     /// Callback that runs after each sleep, without the engine lock. If it returns `true`, the wait
@@ -88,9 +91,10 @@ impl Progress {
     ) -> Progress {
         let short = SHORT.min(engine.least_eager());
         let (interrupted, agent) = (OnceLock::new(), OnceLock::new());
+        let waited = WaitedTime::default();
         engine.threads.set_waker(idle.clone());
         let engine = EngineLock::new(engine, |engine| engine.threads.on_unlock());
-        Progress { engine, idle, short, spin_policy, timeout, interrupted, agent }
+        Progress { engine, idle, short, spin_policy, waited, timeout, interrupted, agent }
     }
 
     /// Runs `f` on the agent's client; returns `None` if there is no agent.
@@ -229,6 +233,9 @@ impl Progress {
         let now = self.idle.now();
         let clock = state.clock.get_or_insert_with(|| WaitClock::start(now, self.timeout));
         let since = *state.since.get_or_insert(now);
+        if let Some(last) = state.last_reading.replace(now) {
+            self.waited.add(last, now);
+        }
         // A thread that polls keeps other threads from the engine lock, so a thread polls only
         // while no other thread waits.
         let is_alone = !guard.is_contended() && guard.parts().0.threads.waiting_threads == 0;
@@ -241,6 +248,9 @@ impl Progress {
             }
             Tick::Wait(longest) => {
                 self.sleep(guard, longest);
+                let woken = self.idle.now();
+                self.waited.add(now, woken);
+                state.last_reading = Some(woken);
                 if let Some(interrupted) = self.interrupted.get()
                     && guard.unlocked(interrupted)
                 {
@@ -321,6 +331,8 @@ pub(crate) struct WaitState {
     /// Time of the first reading of the clock after the last progress; `None` if the clock has not
     /// been read since then.
     since: Option<Duration>,
+    /// Last reading of the clock since the last progress. The time until then is counted as waited.
+    last_reading: Option<Duration>,
     clock: Option<WaitClock>,
 }
 
@@ -330,6 +342,7 @@ impl WaitState {
     pub(crate) fn reset(&mut self) {
         self.empty_polls = 0;
         self.since = None;
+        self.last_reading = None;
     }
 }
 
