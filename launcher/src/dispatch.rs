@@ -5,7 +5,7 @@ use crate::commands::{Invocation, Verb};
 use rlaunch_bootstrap::client::command;
 use rlaunch_console::exit::Exit;
 use rlaunch_console::messages::Failed;
-use rlaunch_console::{log, messages, open_files};
+use rlaunch_console::{log, messages, open_files, panics};
 use std::process::ExitCode;
 use tokio::runtime::Runtime;
 
@@ -20,6 +20,7 @@ rlaunch starts one program on many hosts over SSH:
 
 /// Reads the command line, runs the verb and returns the exit code of the process.
 pub fn main() -> ExitCode {
+    panics::end_at_panics();
     if std::env::args_os().len() < 2 {
         FIRST_STEPS.lines().for_each(messages::line);
         return Exit::USAGE.into();

@@ -7,6 +7,7 @@
 //! | `shell`, `glob` | quoting for shells; patterns |
 //! | `deadline`, `prompt` | time limits that restart after a suspension; whether a question to the user is open |
 //! | `open_files`, `process_env` | limit of open files; environment variables and directories of this process |
+//! | `panics` | what happens at a bug |
 
 pub mod columns;
 pub mod deadline;
@@ -15,6 +16,7 @@ pub mod glob;
 pub mod log;
 pub mod messages;
 pub mod open_files;
+pub mod panics;
 pub mod printable;
 pub mod process_env;
 pub mod progress;

@@ -3,6 +3,7 @@
 
 use super::glibc::BinaryKind;
 use super::machine::TargetMachine;
+use super::unwinding::{LinkerCall, without_tables};
 use super::workspace_build::{self, BuildSet};
 use super::{
     AGENT, LAUNCHER, Profile, STACK_READER, build_bench_for, build_library, build_prover_for,
@@ -92,7 +93,7 @@ fn build_static(profile: Profile, program: &str, alias: &str) -> Result<(), LabE
     let (mut command, built) = match profile {
         Profile::Release => {
             let mut command = release_cargo()?;
-            command.arg(alias);
+            command.arg(alias).args(without_tables(&target_directory()?, LinkerCall::Linker)?);
             (command, "agent")
         }
         Profile::Lab => {
@@ -135,7 +136,11 @@ pub(super) fn build_launcher(profile: Profile) -> Result<(), LabError> {
         Profile::Release => machine.release_cargo(LAUNCHER)?,
     };
     let linking = machine.linking(&target)?.words(BinaryKind::Program);
-    show("build the launcher for aarch64", cargo.arg("--").args(linking))?;
+    cargo.arg("--").args(linking);
+    if profile == Profile::Release {
+        cargo.args(without_tables(&target, LinkerCall::Compiler)?);
+    }
+    show("build the launcher for aarch64", &mut cargo)?;
     let built = machine.built(&target, name).join("rlaunch");
     machine.place_checked(&built, &launcher(profile)?)
 }

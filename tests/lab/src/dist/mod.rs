@@ -10,6 +10,7 @@
 //! | `machine` | target machines of builds |
 //! | `glibc` | linking that older C libraries accept |
 //! | `reproducible` | builds of what ships, without paths of the building machine |
+//! | `unwinding` | programs without tables for unwinding |
 //! | `aarch64` | files for hosts of aarch64, and the launcher for such machines |
 //! | `packages` | one file, `.tar.gz`, `.deb`, `.rpm` and wheel of what was built |
 
@@ -18,6 +19,7 @@ mod glibc;
 mod machine;
 pub mod packages;
 mod reproducible;
+mod unwinding;
 pub(crate) mod workspace_build;
 
 use std::env;
@@ -36,6 +38,7 @@ use crate::{LabError, setup};
 use glibc::BinaryKind;
 use machine::TargetMachine;
 use reproducible::release_cargo;
+use unwinding::{LinkerCall, without_tables};
 pub(crate) use workspace_build::{Artifact, Built, TEST_FEATURES};
 use workspace_build::{BuildSet, Compiler};
 
@@ -128,14 +131,16 @@ pub(crate) fn launcher(profile: Profile) -> Result<PathBuf, LabError> {
 fn build_launcher(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
     let linking = machine.linking(target)?.words(BinaryKind::Program);
     let mut launcher = machine.release_cargo(LAUNCHER)?;
-    show("build the launcher", launcher.arg("--").args(linking))?;
+    launcher.arg("--").args(linking).args(without_tables(target, LinkerCall::Compiler)?);
+    show("build the launcher", &mut launcher)?;
     let place = dist_in(target, Profile::Release).join("rlaunch");
     machine.place_checked(&machine.built(target, "release").join("rlaunch"), &place)
 }
 
 fn build_agent(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
-    show("build the agent", release_cargo()?.arg("agent"))?;
-    show("build the reader of stacks", release_cargo()?.arg("stack"))?;
+    let linking = without_tables(target, LinkerCall::Compiler)?;
+    show("build the agent", release_cargo()?.arg("agent").args(&linking))?;
+    show("build the reader of stacks", release_cargo()?.arg("stack").args(&linking))?;
     let (built, laid_out) = (target.join("agent"), machine.place(target, Profile::Release));
     [AGENT, STACK_READER].iter().try_for_each(|name| place(&built.join(name), &laid_out.join(name)))
 }
@@ -184,7 +189,8 @@ fn build_prover_for(machine: &TargetMachine) -> Result<(), LabError> {
     let (target, program) = (target_directory()?, "rlaunch-prover");
     let linking = machine.linking(&target)?.words(BinaryKind::Program);
     let mut prover = machine.release_cargo(&["prover"])?;
-    show("build the prover", prover.arg("--").args(linking))?;
+    prover.arg("--").args(linking).args(without_tables(&target, LinkerCall::Compiler)?);
+    show("build the prover", &mut prover)?;
     let built = machine.built(&target, "agent").join(program);
     machine.place_checked(&built, &machine.place(&target, Profile::Release).join(program))
 }
@@ -208,7 +214,8 @@ fn build_bench_for(machine: &TargetMachine) -> Result<(), LabError> {
     if !setup::builds_verbs() {
         bench.arg("--no-default-features");
     }
-    show("build the bench", bench.arg("--").args(linking))?;
+    bench.arg("--").args(linking).args(without_tables(&target, LinkerCall::Compiler)?);
+    show("build the bench", &mut bench)?;
     let place = machine.place(&target, Profile::Release).join(program);
     machine.place_checked(&machine.built(&target, "release").join(program), &place)
 }

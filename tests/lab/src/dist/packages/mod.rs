@@ -32,6 +32,9 @@ use crate::command::{run, show};
 /// Seconds since 1970 of files whose commit is not known: 1 January 1980, the first day of zip archives.
 const UNKNOWN_TIME: u64 = 315_532_800;
 
+/// Maximum size of a launcher with all that it carries, in bytes.
+const MAX_SIZE: u64 = 20_000_000;
+
 /// Text about the whole, for packages.
 const SUMMARY: &str = "Starts one program on many hosts over SSH, and says why when it cannot";
 
@@ -83,6 +86,9 @@ pub fn pack(profile: Profile) -> Result<PathBuf, LabError> {
         let packed = tree.join("bin/rlaunch");
         create(&tree.join("bin"))?;
         pack_launcher(&own, (arch, launcher), &files, &packed)?;
+        if profile == Profile::Release {
+            check_size(&packed)?;
+        }
         // The launcher of this machine prints the texts, which are the same for all.
         add_texts(&own, &tree)?;
         let library = files.join("lib/rlaunch").join(format!("{arch}-unknown-linux-gnu"));
@@ -140,6 +146,20 @@ fn pack_launcher(
     pack.arg("pack").arg("--launcher").arg(&stripped).arg("--files").arg(files);
     show("pack the launcher", pack.arg("--output").arg(packed))?;
     fs::remove_file(&stripped).map_err(LabError::io("remove a copy"))
+}
+
+/// Fails if a launcher that carries files is larger than [`MAX_SIZE`].
+fn check_size(packed: &Path) -> Result<(), LabError> {
+    let failed = LabError::io(format!("look at {}", packed.display()));
+    let size = fs::metadata(packed).map_err(failed)?.len();
+    println!("{}: {:.1} MB", packed.display(), size as f64 / 1e6);
+    match size <= MAX_SIZE {
+        true => Ok(()),
+        false => Err(LabError::Unexpected(format!(
+            "{} has {size} bytes, of {MAX_SIZE} at most",
+            packed.display()
+        ))),
+    }
 }
 
 /// Adds manual pages, completions, licence and README to the tree.
