@@ -1,9 +1,10 @@
 //! What a user meets on the first day: each obstacle ends the job with one sentence and with what to type next.
 
 use crate::support::{Field, Undo, launch_directory};
-use rlaunch_lab::LabError;
+use rlaunch_lab::{Account, LabError};
 use std::any::Any;
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
 use std::process::Command;
 
@@ -167,6 +168,33 @@ fn firewall(field: &'static Field, action: &str) -> Box<dyn Any> {
         field.on("b", "nft delete table inet first");
         Ok::<(), LabError>(())
     }))
+}
+
+/// Without these capabilities root may do what an NFS server with root_squash lets root do: nothing of others.
+const SQUASHED: [&str; 3] = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"];
+
+#[test]
+fn a_home_on_nfs_that_root_may_not_read() {
+    let field = Field::new();
+    let directory = launch_directory();
+    let home = directory.path().join("home");
+    fs::create_dir(&home).unwrap();
+    fs::set_permissions(&home, fs::Permissions::from_mode(0o700)).unwrap();
+    chown(&home, Some(1000), Some(1000)).unwrap();
+    let run = |words: &[&str]| {
+        let mut command = field.lab.exec_in(Account::Root, Path::new("/"));
+        command.args(SQUASHED).arg(&field.rlaunch).args(words).env("HOME", &home);
+        command.output().unwrap()
+    };
+    let refused = run(&["-np", "2", "echo", "up"]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(200), "{said}");
+    assert!(said.contains("rlaunch.toml: Permission denied"), "{said}");
+    assert!(said.contains("as on NFS with root_squash: run rlaunch as the owner"), "{said}");
+    let works = run(&["--cluster", "none", "-np", "2", "echo", "up"]);
+    let said = String::from_utf8_lossy(&works.stderr);
+    assert_eq!(works.stdout, b"up\nup\n", "{said}");
+    assert!(said.contains("cannot write the job's record"), "{said}");
 }
 
 #[test]

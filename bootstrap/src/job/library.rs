@@ -8,6 +8,7 @@
 use crate::frame::FrameError;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest as _, Sha256};
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
 /// Name of the subdirectory that contains the Python package.
@@ -79,6 +80,19 @@ impl LibraryArchive {
         postcard::to_stdvec(self).map_err(FrameError::Encode)
     }
 
+    /// Encodes an archive of `files` as [`LibraryArchive::encode`] does, but keeps only one file in memory.
+    pub fn write(
+        files: impl ExactSizeIterator<Item = io::Result<ArchivedFile>>,
+        to: &mut impl io::Write,
+    ) -> io::Result<()> {
+        // A list begins with its length.
+        postcard::to_io(&files.len(), &mut *to).map_err(io::Error::other)?;
+        for file in files {
+            postcard::to_io(&file?, &mut *to).map_err(io::Error::other)?;
+        }
+        Ok(())
+    }
+
     /// Decodes an archive. Fails if the bytes are not an encoded archive.
     pub fn decode(bytes: &[u8]) -> Result<LibraryArchive, FrameError> {
         let unreadable = |source| FrameError::Unreadable { length: bytes.len(), source };
@@ -141,6 +155,14 @@ mod tests {
         for other in others {
             assert_ne!(LibraryArchive(other.clone()).name(), one.name(), "{other:?}");
         }
+    }
+
+    #[test]
+    fn files_that_are_written_one_by_one_are_the_same_archive() {
+        let many: Vec<ArchivedFile> = (0..200).map(|n| file(&n.to_string(), &[7; 300])).collect();
+        let mut written = Vec::new();
+        LibraryArchive::write(many.iter().cloned().map(Ok), &mut written).unwrap();
+        assert_eq!(written, LibraryArchive(many).encode().unwrap());
     }
 
     #[test]

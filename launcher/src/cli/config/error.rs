@@ -1,5 +1,6 @@
 //! Errors in `rlaunch.toml` and in variables `RLAUNCH_NAME`, with the file and line or the variable's name.
 
+use nix::unistd::Uid;
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -80,6 +81,11 @@ fn profile_names(has: &[String]) -> String {
     if has.is_empty() { String::new() } else { format!(": it has {}", has.join(", ")) }
 }
 
+/// Tells whether root was refused, as by an NFS server that gives root the rights of a stranger.
+fn is_refused_to_root(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied && Uid::effective().is_root()
+}
+
 impl ConfigError {
     /// Returns an error in a line of a file; lines are counted from 1.
     pub(crate) fn at_line(path: &Path, line: usize, reason: impl Into<String>) -> ConfigError {
@@ -89,6 +95,11 @@ impl ConfigError {
 
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
+            ConfigError::Read { source, .. } if is_refused_to_root(source) => Some(
+                "root may not read it, as on NFS with root_squash: run rlaunch as the owner of that \
+                 directory; --cluster none reads no file"
+                    .into(),
+            ),
             ConfigError::Read { .. } => Some("--cluster none reads no file".into()),
             ConfigError::Distrusted { path, .. } => Some(format!(
                 "chmod go-w {0}, if it is yours; --cluster {0} reads it nevertheless, --cluster \

@@ -19,7 +19,7 @@ use rlaunch_bootstrap::protocol::control::{self, ToAgent};
 use rlaunch_console::{messages, text};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 use tokio::task::JoinHandle;
 
@@ -140,10 +140,8 @@ impl RankLibrary {
             };
             Ok(ArchivedFile { path: path.clone(), content })
         };
-        let archive = LibraryArchive(self.files.iter().map(file).collect::<io::Result<_>>()?);
-        let bytes = archive.encode().map_err(io::Error::other)?;
         let mut encoder = ZlibEncoder::new(Vec::new(), Compression::default());
-        encoder.write_all(&bytes)?;
+        LibraryArchive::write(self.files.iter().map(file), &mut encoder)?;
         encoder.finish()
     }
 }

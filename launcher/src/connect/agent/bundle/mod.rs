@@ -11,7 +11,7 @@ use rlaunch_bootstrap::job::library::LibraryName;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use zip::read::{ArchiveOffset, Config};
@@ -101,6 +101,14 @@ impl Bundle {
     /// Reads a file.
     pub(crate) fn read(&self, path: &str) -> io::Result<Vec<u8>> {
         read(&mut self.archive(), path)
+    }
+
+    /// Writes a file to `to`, a part at a time.
+    pub(crate) fn copy(&self, path: &str, to: &mut impl Write) -> io::Result<()> {
+        let mut archive = self.archive();
+        let at = archive.index_for_name(path).ok_or_else(|| missing(path))?;
+        let mut file = archive.by_index(at).map_err(io::Error::other)?;
+        io::copy(&mut file, to).map(drop)
     }
 
     /// Reads an agent as a gzip file. The archive has it compressed already, in the same way. Fails if it was packed

@@ -6,7 +6,7 @@ use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{Group, Uid, User};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, Metadata};
-use std::io::{self, Write as _};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
@@ -56,7 +56,7 @@ fn place_in(cache: &Path, file: &HostFile, name: &OsStr) -> io::Result<PathBuf> 
         return Err(io::Error::other("programs may not be executed from there"));
     }
     let mut copy = NamedTempFile::new_in(&build)?;
-    copy.write_all(&file.content()?)?;
+    file.copy(copy.as_file_mut())?;
     make_executable(copy.as_file())?;
     // A later start looks at the size alone, which a crash of this machine may leave without the content.
     copy.as_file().sync_data()?;

@@ -82,6 +82,14 @@ impl HostFile {
         }
     }
 
+    /// Writes the content to `to`, a part at a time, since programs are large.
+    fn copy(&self, to: &mut impl io::Write) -> io::Result<()> {
+        match &self.place {
+            FilePlace::Disk(path) => io::copy(&mut File::open(path)?, to).map(drop),
+            FilePlace::Bundle(bundle, path) => bundle.copy(path, to),
+        }
+    }
+
     /// Returns the content as a gzip file, which is kept.
     fn gzip(&self) -> io::Result<Bytes> {
         if let Some(compressed) = self.compressed.get() {
