@@ -120,6 +120,9 @@ int main(int argc, char **argv) {
     PRINT("# %-20s : %g \n", "Avg bus bandwidth", busbw_sum / timings);
     PRINT("#\n# Collective test concluded: %s\n", program_invocation_short_name);
     MPI_Comm_free(&group);
+    // The first rank that ends with an error ends the others too.
+    fflush(stdout);
+    MPI_Barrier(MPI_COMM_WORLD);
     MPI_Finalize();
     free(hashes), free(in), free(out);
     return errors != 0;

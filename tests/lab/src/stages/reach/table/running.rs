@@ -10,6 +10,10 @@ pub(super) const ROWS: &[Coverage] = &[
             "launcher/src/commands/jobs.rs",
             "launcher/src/commands/stack.rs",
             "launcher/src/run/hang/",
+            "launcher/src/run/stragglers/",
+            "launcher/src/run/supervisor/watches.rs",
+            "bootstrap/src/job/waited_time.rs",
+            "worker/comm/src/progress/waited.rs",
             "launcher/src/run/helper_upload.rs",
             "worker/src/ranks/helpers.rs",
             "worker/src/agent/stacks.rs",
@@ -21,8 +25,8 @@ pub(super) const ROWS: &[Coverage] = &[
             "bootstrap/src/job/list.rs",
             "bootstrap/src/protocol/inspection.rs",
         ],
-        netns: &["live", "hang", "sessions"],
-        vm: &[],
+        netns: &["live", "hang", "sessions", "stragglers"],
+        vm: &["stacks"],
     },
     Coverage {
         sources: &[
