@@ -42,6 +42,15 @@ fn equal_ranks_are_no_stragglers() {
 }
 
 #[test]
+fn programs_that_tell_nothing_cannot_be_compared() {
+    let field = Field::new();
+    let mut running = field.rlaunch("-H a,b --straggler-report 1").args(["sleep", "100"]).spawn();
+    running.wait_for_stderr("--straggler-report has nothing to compare yet", 1);
+    running.signal(Signal::SIGTERM);
+    running.finish().ended_with(143);
+}
+
+#[test]
 fn ranks_that_print_a_lower_speed_are_named_with_their_host() {
     let field = Field::new();
     let speed = "speed=800; [ $RANK -lt 2 ] || speed=40$RANK

@@ -15,6 +15,9 @@ use rlaunch_console::text;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
+/// Warning about a program whose ranks cannot be compared.
+const NO_DATA: &str = "--straggler-report has nothing to compare yet: ranks neither print speeds, such as \
+                       `812 images/s`, nor use rlaunch's communicator";
 /// Number of ranges of ranks that are named on a host.
 const RANGES: usize = 8;
 
@@ -86,8 +89,12 @@ impl Supervisor<'_> {
         match answer {
             InspectionAnswer::Node(_, result) => watch.on_answer(result),
             InspectionAnswer::Complete(_) | InspectionAnswer::Refused(_) => {
-                if let Some(found) = watch.on_complete(now).filter(|_| !self.is_ending()) {
+                let (found, lacks_data) = (watch.on_complete(now), watch.lacks_data());
+                if let Some(found) = found.filter(|_| !self.is_ending()) {
                     self.on_stragglers(&found);
+                }
+                if lacks_data && !self.is_ending() {
+                    self.warn(NO_DATA.to_owned());
                 }
             }
         }
