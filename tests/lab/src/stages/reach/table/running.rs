@@ -17,6 +17,8 @@ pub(super) const ROWS: &[Coverage] = &[
             "launcher/src/run/helper_upload.rs",
             "worker/src/ranks/helpers.rs",
             "worker/src/agent/stacks.rs",
+            "worker/src/agent/messages.rs",
+            "launcher/console/src/panics.rs",
             "worker/src/node/helper_file.rs",
             "worker/stack/",
             "bootstrap/src/protocol/helper.rs",
