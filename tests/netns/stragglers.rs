@@ -57,7 +57,7 @@ fn ranks_that_print_a_lower_speed_are_named_with_their_host() {
         while :; do echo \"step 3/9 $speed images/s loss 0.5\"; sleep 0.2; done";
     let mut running =
         field.rlaunch("-H a:2,b:2,c --straggler-report 1").within(PATIENCE).sh(speed).spawn();
-    // Ranks 0 and 1 are not the majority, so ranks 2 to 4 are not slow, but they fast.
+    // Ranks 2 to 4 are the majority: ranks 0 and 1 are fast, and none is slow.
     running.wait_for_lines(60);
     assert!(!running.err().contains("slower"), "{}", running.err());
     running.signal(Signal::SIGTERM);

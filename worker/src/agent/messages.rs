@@ -19,13 +19,12 @@ pub(super) fn mesh_message(mesh: &mut Mesh, message: ToAgent) {
 
 /// Tells whether a message is about the library for ranks, or about the mesh.
 pub(super) fn is_startup_message(message: &ToAgent) -> bool {
-    let is_prover = |message: &ToAgent| {
-        matches!(
-            message,
-            ToAgent::Helper(Helper::Prover, _) | ToAgent::HelperPart(Helper::Prover, _)
-        )
-    };
-    matches!(message, ToAgent::LibraryPart(_)) || is_prover(message) || is_mesh_message(message)
+    matches!(
+        message,
+        ToAgent::LibraryPart(_)
+            | ToAgent::Helper(Helper::Prover, _)
+            | ToAgent::HelperPart(Helper::Prover, _)
+    ) || is_mesh_message(message)
 }
 
 pub(super) fn is_mesh_message(message: &ToAgent) -> bool {

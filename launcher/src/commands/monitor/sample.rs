@@ -135,8 +135,9 @@ impl Sample {
 impl Sample {
     /// Returns the last speed that a rank has printed.
     pub(super) fn speed(&self, rank: Rank) -> Option<&PrintedSpeed> {
-        let mut speeds = self.job.as_ref()?.speeds.iter();
-        speeds.find(|of| of.rank == rank.0).map(|of| &of.speed)
+        let speeds = &self.job.as_ref()?.speeds;
+        let at = speeds.binary_search_by_key(&rank.0, |of| of.rank).ok()?;
+        Some(&speeds[at].speed)
     }
 }
 

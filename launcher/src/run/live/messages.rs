@@ -99,7 +99,7 @@ pub(crate) struct JobStatus {
 pub(crate) struct RankSpeed {
     /// Rank that printed it.
     pub(crate) rank: u32,
-    /// PrintedSpeed, with its unit.
+    /// Number and unit.
     pub(crate) speed: PrintedSpeed,
     /// Time since it was printed, in seconds.
     pub(crate) seconds_ago: f64,

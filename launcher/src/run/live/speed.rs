@@ -1,9 +1,11 @@
-//! PrintedSpeed of a program as its output tells it, such as `images/sec: 812.1`, `12.3it/s`, or `3.2 s/it`.
+//! Speed of a program as its output tells it, such as `images/sec: 812.1`, `12.3it/s`, or `3.2 s/it`.
 
 use serde::{Deserialize, Serialize};
 
 /// Number of bytes at the end of an output in which speeds are looked for.
 const TAIL: usize = 4 << 10;
+/// Maximum length of a unit in bytes.
+const MAX_UNIT: usize = 32;
 /// Units of time after the slash of a rate.
 const PER: [&str; 5] = ["s", "sec", "secs", "second", "seconds"];
 /// Units of time before the slash of a duration, such as `s/it`.
@@ -11,7 +13,7 @@ const TIMES: [&str; 5] = ["us", "ms", "s", "sec", "seconds"];
 /// Parts of a program's work, after the slash of a duration.
 const STEPS: [&str; 6] = ["it", "iter", "iteration", "step", "batch", "sample"];
 
-/// PrintedSpeed that a rank has printed.
+/// Speed that a rank has printed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PrintedSpeed {
     /// Above 0.
@@ -50,7 +52,7 @@ impl PrintedSpeed {
         // `/tmp/s 7` is no rate.
         let bare = || if is_rate { None } else { after(rest, false) };
         let value = after(rest, true).or_else(|| before(head)).or_else(bare)?;
-        let is_speed = value.is_finite() && value > 0.0;
+        let is_speed = value.is_finite() && value > 0.0 && counted.len() + per.len() < MAX_UNIT;
         is_speed.then(|| PrintedSpeed { value, unit: format!("{counted}/{per}") })
     }
 }
@@ -123,6 +125,7 @@ mod tests {
             "0 images/s",
             "images/s: none",
             "and/or 7",
+            "7 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa/s",
             "/",
             "",
         ] {
