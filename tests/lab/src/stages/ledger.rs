@@ -5,6 +5,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::times::{StageTime, TestTime, slowest};
+
 /// Budget of a whole run on two processors. Beyond it a warning is printed.
 const BUDGET: Duration = Duration::from_secs(30 * 60);
 /// Limit of a whole run. Beyond it the run has failed; between the two the machine may have
@@ -24,6 +26,8 @@ pub struct Tally {
     pub skipped: Vec<(usize, String)>,
     /// Tests that passed at the second attempt, with the output file of the first.
     pub flaky: Vec<(String, PathBuf)>,
+    /// Times of tests that ran one at a time.
+    pub times: Vec<TestTime>,
 }
 
 impl Tally {
@@ -43,6 +47,7 @@ impl Tally {
         self.failed += other.failed;
         self.skipped.extend(other.skipped);
         self.flaky.extend(other.flaky);
+        self.times.extend(other.times);
     }
 
     /// Counts a failed test as passed, and keeps the output file of its first attempt.
@@ -72,7 +77,7 @@ impl Tally {
 #[derive(Debug)]
 struct Entry {
     stage: &'static str,
-    took: Duration,
+    time: StageTime,
     budget: Duration,
     tally: Tally,
 }
@@ -85,8 +90,8 @@ pub struct Ledger {
 
 impl Ledger {
     /// Adds the result of a stage.
-    pub fn record(&mut self, stage: &'static str, took: Duration, budget: Duration, tally: Tally) {
-        self.entries.push(Entry { stage, took, budget, tally });
+    pub fn record(&mut self, stage: &'static str, time: StageTime, budget: Duration, tally: Tally) {
+        self.entries.push(Entry { stage, time, budget, tally });
     }
 
     /// Returns whether `stage` ran and something in it failed.
@@ -113,7 +118,7 @@ impl Ledger {
 
     /// Returns the time of all stages together.
     pub fn took(&self) -> Duration {
-        self.entries.iter().map(|entry| entry.took).sum()
+        self.entries.iter().map(|entry| entry.time.took).sum()
     }
 }
 
@@ -123,13 +128,14 @@ impl fmt::Display for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<8} {:>9} {:>9} {:>7} {:>7}",
-            "stage", "time", "budget", "passed", "failed"
+            "{:<8} {:>9} {:>9} {:>5} {:>7} {:>7}",
+            "stage", "time", "budget", "idle", "passed", "failed"
         )?;
-        for Entry { stage, took, budget, tally } in &self.entries {
-            let (took, budget) = (minutes(*took), minutes(*budget));
+        for Entry { stage, time, budget, tally } in &self.entries {
+            let (took, budget) = (minutes(time.took), minutes(*budget));
+            let idle = time.idle.map_or("-".into(), |idle| format!("{:.0} %", idle * 100.0));
             let (passed, failed) = (tally.passed, tally.failed);
-            writeln!(f, "{stage:<8} {took:>9} {budget:>9} {passed:>7} {failed:>7}")?;
+            writeln!(f, "{stage:<8} {took:>9} {budget:>9} {idle:>5} {passed:>7} {failed:>7}")?;
         }
         writeln!(f, "{:<8} {:>9} {:>9}", "in all", minutes(self.took()), minutes(BUDGET))?;
         for entry in &self.entries {
@@ -139,6 +145,7 @@ impl fmt::Display for Ledger {
         }
         self.write_slow(f)?;
         let total = self.total();
+        write_slowest(f, &total)?;
         write_flaky(f, &total)?;
         write!(f, "{} passed, {} failed", total.passed, total.failed)?;
         let skipped: usize = total.skipped.iter().map(|(count, _)| count).sum();
@@ -148,7 +155,7 @@ impl fmt::Display for Ledger {
 
 impl Ledger {
     fn write_slow(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for entry in self.entries.iter().filter(|entry| entry.took > entry.budget) {
+        for entry in self.entries.iter().filter(|entry| entry.time.took > entry.budget) {
             writeln!(f, "slow: {} took over its budget", entry.stage)?;
         }
         match self.took() {
@@ -159,6 +166,14 @@ impl Ledger {
             _ => Ok(()),
         }
     }
+}
+
+fn write_slowest(f: &mut fmt::Formatter<'_>, total: &Tally) -> fmt::Result {
+    let lines = slowest(&total.times);
+    if !lines.is_empty() {
+        writeln!(f, "slowest tests:")?;
+    }
+    lines.iter().try_for_each(|line| writeln!(f, "{line}"))
 }
 
 fn write_flaky(f: &mut fmt::Formatter<'_>, total: &Tally) -> fmt::Result {
@@ -186,6 +201,10 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
+    fn time(took: Duration) -> StageTime {
+        StageTime { took, idle: None }
+    }
+
     #[test]
     fn libtest_lines_are_counted() {
         let mut tally = Tally::default();
@@ -203,9 +222,9 @@ mod tests {
     #[test]
     fn the_last_line_is_the_sum() {
         let mut ledger = Ledger::default();
-        ledger.record("unit", MINUTE, MINUTE, Tally { passed: 3, ..Tally::default() });
+        ledger.record("unit", time(MINUTE), MINUTE, Tally { passed: 3, ..Tally::default() });
         assert_eq!(ledger.to_string().lines().last(), Some("3 passed, 0 failed"));
-        ledger.record("netns", MINUTE, MINUTE, Tally::skip("no root"));
+        ledger.record("netns", time(MINUTE), MINUTE, Tally::skip("no root"));
         assert_eq!(ledger.to_string().lines().last(), Some("3 passed, 0 failed, 1 skipped"));
         assert!(ledger.to_string().contains("skipped in netns: 1: no root"));
     }
@@ -213,12 +232,12 @@ mod tests {
     #[test]
     fn slowness_is_named_and_then_fails() {
         let mut ledger = Ledger::default();
-        ledger.record("unit", MINUTE * 3 / 2, MINUTE, Tally::check(true));
+        ledger.record("unit", time(MINUTE * 3 / 2), MINUTE, Tally::check(true));
         assert!(ledger.to_string().contains("slow: unit took over its budget"));
-        ledger.record("netns", MINUTE * 30, MINUTE, Tally::check(true));
+        ledger.record("netns", time(MINUTE * 30), MINUTE, Tally::check(true));
         assert!(ledger.to_string().contains("slow: the run took over its budget"));
         assert_eq!(ledger.to_string().lines().last(), Some("2 passed, 0 failed"));
-        ledger.record("vm", MINUTE * 30, MINUTE, Tally::check(true));
+        ledger.record("vm", time(MINUTE * 30), MINUTE, Tally::check(true));
         assert_eq!(ledger.to_string().lines().last(), Some("3 passed, 1 failed"));
     }
 
@@ -230,14 +249,14 @@ mod tests {
             tests.iter().for_each(|test| tally.passed_on_retry((*test).into(), "/one.log".into()));
             tally
         };
-        ledger.record("netns", MINUTE, MINUTE, unlucky(&["a::b", "c::d"]));
+        ledger.record("netns", time(MINUTE), MINUTE, unlucky(&["a::b", "c::d"]));
         let text = ledger.to_string();
         assert!(
             text.contains("passed at the second attempt:\n  a::b (first: /one.log)\n"),
             "{text}"
         );
         assert_eq!(text.lines().last(), Some("7 passed, 0 failed"));
-        ledger.record("vm", MINUTE, MINUTE, unlucky(&["e::f"]));
+        ledger.record("vm", time(MINUTE), MINUTE, unlucky(&["e::f"]));
         let text = ledger.to_string();
         assert!(text.contains("failed: 3 tests needed a second attempt"), "{text}");
         assert_eq!(text.lines().last(), Some("13 passed, 1 failed"));

@@ -9,7 +9,7 @@
 //! | `reach/` | `--changed`: the tests that a change can affect |
 //! | `deny`, `advisories` | checks of dependencies |
 //! | `fuzz`, `sim` | the fuzzer and the simulation, which are also verbs of their own |
-//! | `ledger` | counts and times of stages |
+//! | `ledger`, `times` | counts and times of stages; times of tests |
 
 mod advisories;
 mod build;
@@ -22,12 +22,13 @@ mod repeat;
 mod retry;
 mod run;
 pub mod sim;
+pub mod times;
 mod vm;
 
 use std::collections::BTreeSet;
 use std::env;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::command::background::Background;
 use crate::setup::{self, PackageSet, mpi, python};
@@ -35,6 +36,7 @@ use crate::vm::VmLab;
 use crate::{Lab, LabError, dist};
 use ledger::{Ledger, Tally};
 use reach::{Reach, changed_files, fuzz_targets_changed, note_passed};
+use times::StageClock;
 
 pub use build::check_dependencies;
 pub use repeat::repeat;
@@ -269,12 +271,12 @@ pub fn test(plan: &TestPlan) -> bool {
         }
         let budget = Duration::from_secs(stage.seconds);
         println!("\n== {} (budget {} s)", stage.name, stage.seconds);
-        let start = Instant::now();
+        let clock = StageClock::start();
         let tally = (stage.run)(plan, &ledger).unwrap_or_else(|error| {
             run::report(stage.name, &error);
             Tally::check(false)
         });
-        ledger.record(stage.name, start.elapsed(), budget, tally);
+        ledger.record(stage.name, clock.stop(), budget, tally);
     }
     println!("\n{ledger}");
     let passed = ledger.total().failed == 0;

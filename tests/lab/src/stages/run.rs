@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::ledger::Tally;
+use super::times::TestClock;
 use crate::command::display;
 use crate::{LabError, dist};
 
@@ -100,12 +101,21 @@ impl TestProgram {
 
     /// Runs its tests one at a time, prints their output and keeps it in a file called `log`.
     pub(super) fn run(&self, log: &str) -> Result<Outcome, LabError> {
-        tests(self.command().args(ONE_AT_A_TIME), log, Echo::Yes)
+        self.run_timed(log, Echo::Yes)
     }
 
     /// Runs its tests one at a time and keeps their output, without printing it.
     pub(super) fn run_quietly(&self, log: &str) -> Result<Outcome, LabError> {
-        tests(self.command().args(ONE_AT_A_TIME), log, Echo::No)
+        self.run_timed(log, Echo::No)
+    }
+
+    fn run_timed(&self, log: &str, shown: Echo) -> Result<Outcome, LabError> {
+        let mut clock = TestClock::start();
+        let mut command = self.command();
+        let read = |line: &str| clock.read(line);
+        let mut outcome = tests_read_by(command.args(ONE_AT_A_TIME), log, shown, read)?;
+        outcome.tally.times = clock.into_times();
+        Ok(outcome)
     }
 
     /// Runs its tests in parallel, prints their output and keeps it.
@@ -136,6 +146,16 @@ pub(super) struct Outcome {
 /// command that fails without a failed test (the build failed, or a test crashed) counts as one
 /// failed test.
 pub(super) fn tests(command: &mut Command, log: &str, shown: Echo) -> Result<Outcome, LabError> {
+    tests_read_by(command, log, shown, |_| ())
+}
+
+/// Runs such a command and passes each line of its output on as it arrives.
+fn tests_read_by(
+    command: &mut Command,
+    log: &str,
+    shown: Echo,
+    mut pass: impl FnMut(&str),
+) -> Result<Outcome, LabError> {
     let log = log_file(log)?;
     let mut kept = File::create(&log).map_err(LabError::io(format!("make {}", log.display())))?;
     let operation = || LabError::io(format!("run {}", display(command)));
@@ -152,7 +172,9 @@ pub(super) fn tests(command: &mut Command, log: &str, shown: Echo) -> Result<Out
             }
             // A full disk will make tests fail soon enough.
             let _ = kept.write_all(&line);
-            reader.read(&String::from_utf8_lossy(&line));
+            let text = String::from_utf8_lossy(&line);
+            reader.read(&text);
+            pass(text.trim_end());
             line.clear();
         }
     }
