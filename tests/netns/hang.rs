@@ -63,14 +63,22 @@ fn a_rank_in_an_endless_loop_is_named() {
 
 /// Training with gloo in which rank 2 skips a backward pass, so that the others wait for its gradients.
 const SKIPPED: &str = "\
-import os, time, torch, torch.distributed as dist
+import os, threading, time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 def skip():
     while True: time.sleep(1)
 
+def record():
+    # Where its backend is NCCL, torch does this by itself.
+    pipe = os.environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE'] + os.environ['RANK'] + '.pipe'
+    os.mkfifo(pipe)
+    while open(pipe).read():
+        torch._C._distributed_c10d._dump_fr_trace_file(dist.get_rank(), True, True)
+
 torch.set_num_threads(1)
 dist.init_process_group('gloo')
+threading.Thread(target=record, daemon=True).start()
 model = DistributedDataParallel(torch.nn.Linear(8, 8))
 for step in range(3):
     loss = model(torch.randn(4, 8)).sum()
@@ -82,13 +90,19 @@ print('done')
 #[test]
 fn a_rank_that_skips_a_backward_pass_is_named() {
     let field = Field::new();
-    let run = field.rlaunch("-H a:2,b:2 --hang-timeout 4").within(Duration::from_secs(240));
+    let run = field.rlaunch("-H a:2,b:2 --hang-timeout 4 -x TORCH_FR_BUFFER_SIZE=100");
+    let run = run.within(Duration::from_secs(240));
     let outcome = run.args([python::PROGRAM, "-c", SKIPPED]).run();
     outcome.refused(124, &["no progress for ", " s: rank 2 on b: skip <string>:5 < "]);
     let said = outcome.err();
     let mut lines = said.lines().map(str::trim_start);
     let others = lines.find(|line| line.starts_with("ranks 0-1,3: "));
     assert!(others.is_some_and(|line| line.contains("backward")), "{outcome}");
+    // From the flight recorders of torch.
+    let mut lines = said.lines().map(str::trim_start);
+    let behind = "process group default_pg of 4 ranks: rank 2 on b has not entered all_reduce ";
+    let line = lines.find(|line| line.starts_with(behind));
+    assert!(line.is_some_and(|line| line.contains("which ranks 0-1,3 entered")), "{outcome}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Counters of a whole host: what its CPUs, its memory and its network ports do.
+//! Counters of a whole host: what its CPUs, its memory, its GPUs and its network ports do.
 //!
 //! `rlaunch monitor` reads them again and again and shows how they grow.
 
@@ -20,6 +20,25 @@ pub struct HostCounters {
     pub rdma_ports: Vec<RdmaTraffic>,
     /// Traffic of network interfaces.
     pub interfaces: Vec<InterfaceTraffic>,
+    /// Use of NVIDIA GPUs, where the host has their driver.
+    pub gpus: Vec<GpuUsage>,
+}
+
+/// Use of a GPU. Values that a GPU does not report are `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GpuUsage {
+    /// Number of the GPU, as in `nvidia-smi`.
+    pub index: u32,
+    /// Share of the last second in which kernels ran, in per cent.
+    pub busy_percent: Option<u32>,
+    /// Memory in use, in bytes.
+    pub memory_used: Option<u64>,
+    /// Memory of the GPU, in bytes.
+    pub memory: Option<u64>,
+    /// Power that it draws, in milliwatts.
+    pub power_mw: Option<u64>,
+    /// Temperature, in degrees Celsius.
+    pub temperature: Option<u32>,
 }
 
 /// CPU time of all CPUs of a host.

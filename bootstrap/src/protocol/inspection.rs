@@ -23,6 +23,8 @@ pub enum Inspection {
     },
     /// Counters of the whole host.
     Counters,
+    /// Positions of all ranks of the node in the collective operations of their libraries.
+    Collectives,
 }
 
 /// Answer of a node to an [`Inspection`].
@@ -36,6 +38,8 @@ pub enum InspectionResult {
     Failed(String),
     /// Answer to [`Inspection::Counters`].
     Counters(HostCounters),
+    /// Answer to [`Inspection::Collectives`], a position for each rank and group.
+    Collectives(Vec<GroupPosition>),
 }
 
 /// Resources that the processes of a rank use: those of the rank's own process and of its
@@ -155,16 +159,70 @@ pub struct StackFrame {
     pub native: bool,
 }
 
-/// Order to the program that reads stacks, `rlaunch-stack`, on its stdin. It answers with a
-/// `Vec<RankStacks>` on its stdout and exits. Both are frames of [`crate::frame`].
+/// Position of a rank in the collective operations of a group of ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GroupPosition {
+    /// Rank of the job.
+    pub rank: Rank,
+    /// Name of the group: the hash of an NCCL communicator, or the name of a process group of torch.
+    pub group: String,
+    /// Number of ranks in the group.
+    pub size: u32,
+    /// How far the rank is.
+    pub progress: GroupProgress,
+}
+
+/// Progress of a rank in a group, as far as a library tells.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum GroupProgress {
+    /// Numbers of operations that the rank has launched, by kind, such as `AllReduce`; kinds that it
+    /// has not used are left out. NCCL's RAS service counts them.
+    Launched(Vec<(String, u64)>),
+    /// Operation that the rank entered last, from torch's flight recorder.
+    Entered(EnteredOperation),
+    /// NCCL's RAS service has had no answer from the rank's process.
+    Missing {
+        /// Whether NCCL takes the process for dead.
+        is_dead: bool,
+    },
+}
+
+/// Collective operation that a rank has entered.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EnteredOperation {
+    /// Number of the operation in its group, from 1.
+    pub number: u64,
+    /// Name, such as `all_reduce`.
+    pub name: String,
+    /// Whether it is complete.
+    pub is_complete: bool,
+    /// Function, file and line that called it, such as `backward train.py:88`; empty if unknown.
+    pub caller: String,
+}
+
+/// Order to the program that looks into processes, `rlaunch-stack`, on its stdin. It answers on its
+/// stdout and exits. Both are frames of [`crate::frame`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StackOrder {
     /// Ranks, each with its processes: the rank's own first.
     pub processes: Vec<(Rank, Vec<u32>)>,
-    /// Whether to read native frames too.
-    pub native: bool,
+    /// What to look for.
+    pub subject: StackSubject,
     /// Time after which the program answers with what it has read, in milliseconds.
     pub limit_ms: u32,
+}
+
+/// Subject of a [`StackOrder`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum StackSubject {
+    /// Stacks; the answer is a `Vec<RankStacks>`.
+    Stacks {
+        /// Whether to read native frames too.
+        native: bool,
+    },
+    /// Positions in collective operations; the answer is a `Vec<GroupPosition>`.
+    Collectives,
 }
 
 /// Maximum number of processes of a rank whose stacks are read.

@@ -81,7 +81,9 @@ pub(super) async fn run(args: &StackArgs) -> Result<Exit, Failed> {
                 rows.extend(ranks.into_iter().map(row));
             }
             InspectionResult::Failed(cause) => unread.push(format!("{host}: {cause}")),
-            InspectionResult::Usage(_) | InspectionResult::Counters(_) => {}
+            InspectionResult::Usage(_)
+            | InspectionResult::Counters(_)
+            | InspectionResult::Collectives(_) => {}
         }
     }
     unread.extend(answers.missing.iter().map(|host| format!("{host}: no answer in time")));

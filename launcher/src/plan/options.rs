@@ -40,6 +40,8 @@ pub(crate) struct Options {
     pub(crate) service_level: Option<u8>,
     /// Time limit for ranks to create a communicator together.
     pub(crate) init_timeout: Option<Duration>,
+    /// Make libraries keep what the hang watch asks them for.
+    pub(crate) watches_hangs: bool,
 }
 
 /// `--preflight`: checks of hosts before a job's program starts.

@@ -9,7 +9,8 @@ use rlaunch_bootstrap::protocol::control::{
     FrameReader, FromAgent, HELLO_MAGIC, HelloScanner, MAX_NOISE, Stream, ToAgent, encode,
 };
 use rlaunch_bootstrap::protocol::inspection::{
-    ProcessStacks, RankStacks, StackFrame, StackOrder, ThreadStack, Wait,
+    EnteredOperation, GroupPosition, GroupProgress, ProcessStacks, RankStacks, StackFrame,
+    StackOrder, StackSubject, ThreadStack, Wait,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -22,10 +23,11 @@ pub(crate) fn from_agent(data: &[u8]) {
     read::<FromAgent>(data);
 }
 
-/// Decodes the order and the answer of the program that reads stacks.
+/// Decodes the order and the answers of the program that looks into processes.
 pub(crate) fn stack_order(data: &[u8]) {
     read::<StackOrder>(data);
     read::<Vec<RankStacks>>(data);
+    read::<Vec<GroupPosition>>(data);
 }
 
 pub(crate) fn stack_order_seeds() -> Vec<Vec<u8>> {
@@ -40,7 +42,17 @@ pub(crate) fn stack_order_seeds() -> Vec<Vec<u8>> {
     };
     let process = ProcessStacks { pid: 7, threads: vec![thread], ..ProcessStacks::default() };
     let answer = vec![RankStacks { rank: Rank(3), processes: vec![process] }];
-    vec![stream(&[StackOrder { processes, native: true, limit_ms: 9 }]), stream(&[answer])]
+    let subject = StackSubject::Stacks { native: true };
+    let order = StackOrder { processes, subject, limit_ms: 9 };
+    let (name, caller) = ("all_reduce".into(), "step train.py:88".into());
+    let operation = EnteredOperation { number: 42, name, is_complete: false, caller };
+    let position = GroupPosition {
+        rank: Rank(3),
+        group: "default_pg".into(),
+        size: 8,
+        progress: GroupProgress::Entered(operation),
+    };
+    vec![stream(&[order]), stream(&[answer]), stream(&[vec![position]])]
 }
 
 /// Decodes frames. Each message survives being encoded and decoded again.

@@ -1,22 +1,26 @@
-//! Questions about this node's ranks: what they use, and their stacks. Stacks are read by the program `rlaunch-stack`, which is fetched from the launcher when it is
-//! needed for the first time.
+//! Questions about this node's ranks: what they use, their stacks, and how far they are in collective operations. The
+//! last two are answered by the program `rlaunch-stack`, which is fetched from the launcher when it is needed for the
+//! first time.
 //!
 //! The launcher describes the program before its first question. Questions that come while the program is being
 //! received, or while it runs, are answered after it.
 
 use crate::network::outbox::Outbox;
 use crate::node::diagnostics;
+use crate::node::gpu_usage::GpuMonitor;
 use crate::node::helper_file::{HelperDownload, Located};
 use crate::node::inventory::Root;
 use crate::ranks::Ranks;
 use nix::unistd::Pid;
 use rlaunch_bootstrap::frame::{self, FrameReader, MAX_FRAME};
 use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::inventory::traffic::HostCounters;
 use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
 use rlaunch_bootstrap::protocol::helper::{Helper, HelperFile};
 use rlaunch_bootstrap::protocol::inspection::{
-    Inspection, InspectionResult, RankStacks, StackOrder,
+    Inspection, InspectionResult, StackOrder, StackSubject,
 };
+use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -28,8 +32,9 @@ use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Time limit of the program itself. The launcher gives a node 5 seconds.
-const LIMIT: Duration = Duration::from_millis(2500);
+/// Time limits of the program itself for stacks, and for libraries that it asks. The launcher gives a node 5 seconds.
+const STACK_LIMIT: Duration = Duration::from_millis(2500);
+const COLLECTIVE_LIMIT: Duration = Duration::from_millis(3500);
 /// Time after which the program is given up, although it should have ended.
 const GIVE_UP: Duration = Duration::from_secs(4);
 /// Size of reads from the program's stdout, in bytes.
@@ -39,12 +44,12 @@ const MAX_WORDS: u64 = 4 << 10;
 /// Maximum number of questions that wait.
 const MAX_QUESTIONS: usize = 16;
 
-/// Question about stacks.
+/// Question that the program answers.
 #[derive(Debug)]
 struct Question {
     id: u32,
     ranks: Vec<Rank>,
-    native: bool,
+    subject: StackSubject,
 }
 
 /// Reader of stacks on this node.
@@ -52,6 +57,9 @@ pub(crate) struct Stacks {
     program: ProgramState,
     questions: VecDeque<Question>,
     running: Option<Running>,
+    gpus: GpuMonitor,
+    /// Program that reads the use of GPUs, while it may run.
+    gpu_program: Option<Pid>,
     outbox: Outbox,
 }
 
@@ -66,7 +74,7 @@ enum ProgramState {
 }
 
 /// Task that reads the program's answer, or the reason why there is none.
-type Reading = JoinHandle<Result<Vec<RankStacks>, String>>;
+type Reading = JoinHandle<Result<InspectionResult, String>>;
 
 /// Program that runs.
 struct Running {
@@ -81,6 +89,8 @@ impl Stacks {
             program: ProgramState::Absent,
             questions: VecDeque::new(),
             running: None,
+            gpus: GpuMonitor::new(),
+            gpu_program: None,
             outbox: outbox.clone(),
         }
     }
@@ -103,12 +113,21 @@ impl Stacks {
                 self.outbox.send(&FromAgent::Inspected { id, result });
             }
             ToAgent::Inspect { id, what: Inspection::Counters } => {
-                let counters = diagnostics::read_traffic(&Root::live());
+                let (gpus, started) = self.gpus.usage();
+                if let Some(program) = started {
+                    let pid = Pid::from_raw(program.id().cast_signed());
+                    ranks.add_helper(pid);
+                    self.gpu_program = Some(pid);
+                }
+                let counters = HostCounters { gpus, ..diagnostics::read_traffic(&Root::live()) };
                 let result = InspectionResult::Counters(counters);
                 self.outbox.send(&FromAgent::Inspected { id, result });
             }
             ToAgent::Inspect { id, what: Inspection::Stacks { ranks: wanted, native } } => {
-                self.ask(id, wanted, native, ranks);
+                self.ask(id, wanted, StackSubject::Stacks { native }, ranks);
+            }
+            ToAgent::Inspect { id, what: Inspection::Collectives } => {
+                self.ask(id, Vec::new(), StackSubject::Collectives, ranks);
             }
             ToAgent::Helper(_, file) => self.on_file(file),
             ToAgent::HelperPart(_, part) => self.on_part(&part, ranks),
@@ -140,11 +159,11 @@ impl Stacks {
     }
 
     /// Takes a question. It is answered at once if the program cannot run.
-    fn ask(&mut self, id: u32, ranks: Vec<Rank>, native: bool, all: &mut Ranks) {
+    fn ask(&mut self, id: u32, ranks: Vec<Rank>, subject: StackSubject, all: &mut Ranks) {
         if self.questions.len() >= MAX_QUESTIONS {
-            return self.answer(id, Err("too many questions about stacks wait".to_owned()));
+            return self.answer(id, Err("too many questions about ranks wait".to_owned()));
         }
-        self.questions.push_back(Question { id, ranks, native });
+        self.questions.push_back(Question { id, ranks, subject });
         self.start_next(all);
     }
 
@@ -162,7 +181,7 @@ impl Stacks {
             let Some(question) = self.questions.pop_front() else { return };
             let started = path.and_then(|path| {
                 let processes = ranks.processes_of(&question.ranks);
-                start(&path, processes, question.native)
+                start(&path, processes, question.subject)
             });
             match started {
                 Ok((pid, reading)) => {
@@ -186,6 +205,9 @@ impl Stacks {
         if let Some(running) = &self.running {
             ranks.kill_helper(running.pid);
         }
+        if let Some(pid) = self.gpu_program {
+            ranks.kill_helper(pid);
+        }
         self.program = ProgramState::Failed("the ranks are being ended".to_owned());
         self.start_next(ranks);
     }
@@ -200,23 +222,27 @@ impl Stacks {
         self.start_next(ranks);
     }
 
-    fn answer(&self, id: u32, answer: Result<Vec<RankStacks>, String>) {
-        let result = answer.map_or_else(InspectionResult::Failed, InspectionResult::Stacks);
+    fn answer(&self, id: u32, answer: Result<InspectionResult, String>) {
+        let result = answer.unwrap_or_else(InspectionResult::Failed);
         self.outbox.send(&FromAgent::Inspected { id, result });
     }
 }
 
 /// Answer of the program.
-pub(crate) struct StackAnswer(Result<Vec<RankStacks>, String>);
+pub(crate) struct StackAnswer(Result<InspectionResult, String>);
 
 /// Starts the program. The agent reaps it together with the ranks.
 fn start(
     path: &Path,
     processes: Vec<(Rank, Vec<u32>)>,
-    native: bool,
+    subject: StackSubject,
 ) -> Result<(Pid, Reading), String> {
-    let limit_ms = u32::try_from(LIMIT.as_millis()).unwrap_or(u32::MAX);
-    let order = frame::encode(&StackOrder { processes, native, limit_ms });
+    let limit = match subject {
+        StackSubject::Stacks { .. } => STACK_LIMIT,
+        StackSubject::Collectives => COLLECTIVE_LIMIT,
+    };
+    let limit_ms = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+    let order = frame::encode(&StackOrder { processes, subject, limit_ms });
     let order = order.map_err(|error| error.to_string())?;
     let failed = |error: io::Error| format!("cannot start {}: {error}", path.display());
     let mut command = Command::new(path);
@@ -234,7 +260,17 @@ fn start(
     };
     let (stdin, (stdout, stderr)) = pipes().map_err(failed)?;
     let reading = tokio::spawn(async move {
-        let conversation = converse(order, stdin, stdout, stderr);
+        let pipes = (stdin, stdout, stderr);
+        let conversation = async {
+            Ok(match subject {
+                StackSubject::Stacks { .. } => {
+                    InspectionResult::Stacks(converse(order, pipes).await?)
+                }
+                StackSubject::Collectives => {
+                    InspectionResult::Collectives(converse(order, pipes).await?)
+                }
+            })
+        };
         let answer = timeout(GIVE_UP, conversation).await;
         answer.unwrap_or_else(|_| Err(format!("no answer within {} s", GIVE_UP.as_secs())))
     });
@@ -242,12 +278,10 @@ fn start(
 }
 
 /// Sends the order to the program, and reads its answer or the reason why there is none.
-async fn converse(
+async fn converse<T: DeserializeOwned>(
     order: Vec<u8>,
-    mut stdin: pipe::Sender,
-    stdout: pipe::Receiver,
-    stderr: pipe::Receiver,
-) -> Result<Vec<RankStacks>, String> {
+    (mut stdin, stdout, stderr): (pipe::Sender, pipe::Receiver, pipe::Receiver),
+) -> Result<T, String> {
     // A program that has ended is noticed by the end of its stdout.
     let _ = stdin.write_all(&order).await;
     drop(stdin);
@@ -261,8 +295,8 @@ async fn converse(
         }
         received += length;
         frames.push(&part[..length]);
-        if let Some(stacks) = frames.next_frame().map_err(|error| error.to_string())? {
-            return Ok(stacks);
+        if let Some(answer) = frames.next_frame().map_err(|error| error.to_string())? {
+            return Ok(answer);
         }
     }
     // What it has printed explains its end, if it printed anything.
@@ -278,14 +312,15 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     /// Runs a script as the program, and returns its answer.
-    fn answer_of(script: &str) -> Result<Vec<RankStacks>, String> {
+    fn answer_of(script: &str) -> Result<InspectionResult, String> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("program");
         std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o700)).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
-            let (pid, reading) = start(&path, Vec::new(), false).unwrap();
+            let (pid, reading) =
+                start(&path, Vec::new(), StackSubject::Stacks { native: false }).unwrap();
             let answer = reading.await.unwrap();
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
             let _ = nix::sys::wait::waitpid(pid, None);
@@ -298,7 +333,7 @@ mod tests {
         // A frame with an empty list.
         assert_eq!(
             answer_of("printf '\\001\\000\\000\\000\\000'; exec sleep 1000"),
-            Ok(Vec::new())
+            Ok(InspectionResult::Stacks(Vec::new()))
         );
     }
 

@@ -7,7 +7,9 @@ use super::{WRITE_TIMEOUT, pipes};
 use crate::console::errln;
 use crate::network::frames::{self, FrameEvent};
 use crate::node::diagnostics;
+use crate::node::gpu_usage::GpuMonitor;
 use crate::node::inventory::{self, Root};
+use rlaunch_bootstrap::inventory::traffic::HostCounters;
 use rlaunch_bootstrap::protocol::control::encode;
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use std::io;
@@ -35,13 +37,14 @@ pub(crate) fn monitor() -> ExitCode {
 }
 
 async fn serve() -> io::Result<()> {
-    let root = Root::live();
-    inventory::write(&answer(&root, &Inspection::Counters));
+    let host = Host { root: Root::live(), gpus: GpuMonitor::new() };
+    inventory::write(&host.answer(&Inspection::Counters));
+    host.gpus.await_first();
     let (input, mut output) = pipes()?;
     let (sender, mut events) = mpsc::channel::<FrameEvent<Inspection>>(1);
     tokio::spawn(frames::read_all(input, Vec::new(), sender));
     while let Ok(Some(FrameEvent::Message(question))) = timeout(IDLE_TIMEOUT, events.recv()).await {
-        send(&mut output, &answer(&root, &question)).await?;
+        send(&mut output, &host.answer(&question)).await?;
     }
     Ok(())
 }
@@ -51,11 +54,24 @@ async fn send(output: &mut pipe::Sender, answer: &InspectionResult) -> io::Resul
     timeout(WRITE_TIMEOUT, output.write_all(&frame)).await?
 }
 
-fn answer(root: &Root, question: &Inspection) -> InspectionResult {
-    match question {
-        Inspection::Counters => InspectionResult::Counters(diagnostics::read_traffic(root)),
-        Inspection::Usage | Inspection::Stacks { .. } => {
-            InspectionResult::Failed("this agent runs no ranks".to_owned())
+/// Host that questions are about.
+struct Host {
+    root: Root,
+    gpus: GpuMonitor,
+}
+
+impl Host {
+    fn answer(&self, question: &Inspection) -> InspectionResult {
+        match question {
+            Inspection::Counters => {
+                // The program that reads the use of GPUs ends with this agent, or before.
+                let (gpus, _) = self.gpus.usage();
+                let traffic = diagnostics::read_traffic(&self.root);
+                InspectionResult::Counters(HostCounters { gpus, ..traffic })
+            }
+            Inspection::Usage | Inspection::Stacks { .. } | Inspection::Collectives => {
+                InspectionResult::Failed("this agent runs no ranks".to_owned())
+            }
         }
     }
 }
@@ -66,9 +82,9 @@ mod tests {
 
     #[test]
     fn only_counters_are_answered_without_ranks() {
-        let root = Root::live();
-        let counters = answer(&root, &Inspection::Counters);
+        let host = Host { root: Root::live(), gpus: GpuMonitor::new() };
+        let counters = host.answer(&Inspection::Counters);
         assert!(matches!(counters, InspectionResult::Counters(_)), "{counters:?}");
-        assert!(matches!(answer(&root, &Inspection::Usage), InspectionResult::Failed(_)));
+        assert!(matches!(host.answer(&Inspection::Usage), InspectionResult::Failed(_)));
     }
 }

@@ -7,6 +7,7 @@ pub(crate) mod diagnostics;
 pub(crate) mod elf;
 pub(crate) mod environment;
 pub(crate) mod facts;
+pub(crate) mod gpu_usage;
 pub(crate) mod helper_file;
 pub(crate) mod inventory;
 pub(crate) mod login;

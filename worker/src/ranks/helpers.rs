@@ -1,5 +1,5 @@
 //! Helpers: children of the agent that are not part of the user's program, so signals for the ranks are not sent to
-//! them. They are the prover, and the program that reads stacks.
+//! them. They are the prover, the program that reads stacks, and the one that reads the use of GPUs.
 
 use crate::cleanup::processes;
 use nix::sys::signal::{Signal, kill};

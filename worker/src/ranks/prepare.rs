@@ -8,7 +8,10 @@ use crate::node::environment::{self, Environment};
 use crate::node::inventory::{self, Root, horovod, nccl};
 use crate::ranks::mpi_library;
 use nix::unistd::{AccessFlags, access};
-use rlaunch_bootstrap::env::{LD_LIBRARY_PATH, PATH, PYTHONPATH, RLAUNCH_PRELOAD_DIR, TMPDIR};
+use rlaunch_bootstrap::env::{
+    LD_LIBRARY_PATH, PATH, PYTHONPATH, RLAUNCH_PRELOAD_DIR, TMPDIR, TORCH_FR_BUFFER_SIZE,
+    TORCH_NCCL_DEBUG_INFO_PIPE_FILE,
+};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{
     Application, Job, Notice, PreloadFile, Problem, ScriptCheck, SingletonPolicy, WorkingDir,
@@ -143,6 +146,10 @@ fn prepare_program(
     let asked_for = application.env.iter().any(|var| var.name == TMPDIR);
     if let Some(workspace) = files.workspace.as_ref().filter(|_| !asked_for) {
         env.insert(TMPDIR.into(), workspace.clone().into());
+        if env.contains_key(OsStr::new(TORCH_FR_BUFFER_SIZE)) {
+            let pipes = workspace.join("torch-").into_os_string();
+            env.entry(TORCH_NCCL_DEBUG_INFO_PIPE_FILE.into()).or_insert(pipes);
+        }
     }
     let mut notices = Vec::new();
     let directory =

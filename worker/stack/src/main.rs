@@ -1,6 +1,7 @@
-//! `rlaunch-stack`: reads the stacks of ranks' processes, and what their threads wait for.
+//! `rlaunch-stack`: reads the stacks of ranks' processes, what their threads wait for, and how far they are in
+//! collective operations.
 //!
-//! An agent starts it when a user asks where the ranks of a job are. It gets a
+//! An agent starts it when a user asks where the ranks of a job are, or when the job hangs. It gets a
 //! [`StackOrder`](rlaunch_bootstrap::protocol::inspection::StackOrder) on stdin, writes one answer to
 //! stdout and exits. Nothing has to be installed on the host, and the ranks notice nothing but a stop
 //! of a few milliseconds.
@@ -13,9 +14,11 @@
 //! | `sockets` | the other ends of a process's TCP connections |
 //! | `python` | frames of Python |
 //! | `native` | frames of native code |
+//! | `collectives/` | positions in collective operations |
 //! | `permission` | reasons why a process may not be read |
 //! | `size` | answers that are too large for a frame |
 
+mod collectives;
 #[cfg(target_arch = "x86_64")]
 mod native;
 #[cfg(not(target_arch = "x86_64"))]
@@ -29,10 +32,11 @@ mod sockets;
 mod threads;
 mod waits;
 
-use rlaunch_bootstrap::frame::{FrameError, FrameReader};
-use rlaunch_bootstrap::protocol::inspection::StackOrder;
+use rlaunch_bootstrap::frame::{self, FrameError, FrameReader};
+use rlaunch_bootstrap::protocol::inspection::{StackOrder, StackSubject};
 use std::io::{self, Read, Write};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -66,7 +70,15 @@ fn answer() -> Result<(), StackError> {
     let mut frames = FrameReader::default();
     frames.push(&bytes);
     let order: StackOrder = frames.next_frame()?.ok_or(StackError::Incomplete)?;
-    let answer = size::encode(order::carry_out(&order))?;
+    let limit = Duration::from_millis(order.limit_ms.into());
+    let answer = match order.subject {
+        StackSubject::Stacks { native } => {
+            size::encode(order::carry_out(&order.processes, native, limit))?
+        }
+        StackSubject::Collectives => {
+            frame::encode(&collectives::carry_out(&order.processes, limit))?
+        }
+    };
     let mut stdout = io::stdout().lock();
     stdout.write_all(&answer).and_then(|()| stdout.flush()).map_err(StackError::Write)
 }

@@ -4,7 +4,7 @@ use crate::threads::{self, UNSTOPPABLE};
 use crate::{native, permission, python};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{
-    MAX_STACK_PROCESSES, ProcessStacks, RankStacks, StackOrder, ThreadStack,
+    MAX_STACK_PROCESSES, ProcessStacks, RankStacks, ThreadStack,
 };
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
@@ -27,11 +27,14 @@ const LATE: &str = "its stack could not be read in time";
 type Place = (usize, usize, u32);
 
 /// Reads the stacks. Processes that could not be read in time have threads without frames.
-pub(crate) fn carry_out(order: &StackOrder) -> Vec<RankStacks> {
-    let limit = Duration::from_millis(order.limit_ms.into());
+pub(crate) fn carry_out(
+    ranks: &[(Rank, Vec<u32>)],
+    wants_native: bool,
+    limit: Duration,
+) -> Vec<RankStacks> {
     let start = Instant::now();
     let mut answer: Vec<RankStacks> =
-        order.processes.iter().map(|(rank, pids)| without_threads(*rank, pids)).collect();
+        ranks.iter().map(|(rank, pids)| without_threads(*rank, pids)).collect();
     let mut places: Vec<Place> = answer.iter().enumerate().flat_map(places_of).collect();
     // Half of the time is left for frames, if some process cannot be looked at.
     work_at_once(
@@ -52,7 +55,7 @@ pub(crate) fn carry_out(order: &StackOrder) -> Vec<RankStacks> {
         process_at(&mut answer, *place).is_none_or(|process| may_delay(process))
     });
     // Frames of Python first, which take milliseconds. Native ones may take seconds where libraries are large.
-    let (wants_native, deadline) = (order.native, start + limit);
+    let deadline = start + limit;
     let python = |pid| python::is_python(pid).then(|| python::read(pid));
     work_at_once(places.clone(), READERS, deadline, python, |place, found| {
         if let Some(process) = process_at(&mut answer, place)

@@ -58,7 +58,8 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
     args.compat.check_nodes(&hosts)?;
     let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
     let (env, user_set_vars) = options::variables(&args.environment, &args.network)?;
-    let rank_options = options::rank_options(args.placement, args.network, &env)?;
+    let watches_hangs = args.termination.hang_timeout.is_some();
+    let rank_options = options::rank_options(args.placement, args.network, &env, watches_hangs)?;
     let script = |argv: &[OsString]| files::script_check(argv, &here);
     let wdir = args.environment.wdir;
     let first = AppSpec {

@@ -3,7 +3,7 @@
 
 use super::sample::{HostSample, Sample, cpu_ms};
 use crate::run::live::messages::{JobStatus, RankSpeed};
-use rlaunch_bootstrap::inventory::traffic::{HostCounters, Traffic};
+use rlaunch_bootstrap::inventory::traffic::{GpuUsage, HostCounters, Traffic};
 use std::fmt::Write;
 
 /// Kind of a metric.
@@ -151,11 +151,37 @@ impl Metrics {
                 self.traffic("erdma_hw_tx", &labels, port.sent);
             }
         }
+        for gpu in &counters.gpus {
+            self.add_gpu(labels, gpu);
+        }
         for interface in &counters.interfaces {
             let own = [("interface", interface.name.as_str())];
             let labels: Vec<_> = labels.iter().copied().chain(own).collect();
             self.traffic("rlaunch_interface_receive", &labels, interface.received);
             self.traffic("rlaunch_interface_transmit", &labels, interface.sent);
+        }
+    }
+
+    fn add_gpu(&mut self, labels: Labels<'_>, gpu: &GpuUsage) {
+        let index = gpu.index.to_string();
+        let labels: Vec<_> = labels.iter().copied().chain([("gpu", index.as_str())]).collect();
+        let busy = gpu.busy_percent.map(|share| f64::from(share) / 100.0);
+        let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
+        let values = [
+            ("busy_ratio", "Share of the last second in which kernels ran.", busy),
+            ("memory_used_bytes", "Memory in use.", bytes(gpu.memory_used)),
+            ("memory_bytes", "Memory of the GPU.", bytes(gpu.memory)),
+            (
+                "power_watts",
+                "Power that the GPU draws.",
+                gpu.power_mw.map(|power| power as f64 / 1e3),
+            ),
+            ("temperature_celsius", "Temperature of the GPU.", gpu.temperature.map(f64::from)),
+        ];
+        for (name, help, value) in values {
+            value.into_iter().for_each(|value| {
+                self.gauge(&format!("rlaunch_gpu_{name}"), help, &labels, value);
+            });
         }
     }
 
@@ -193,6 +219,8 @@ mod tests {
             r#"rlaunch_host_up{job="019a",host="b"} 0"#,
             r#"rlaunch_port_rcv_bytes_total{job="019a",host="a",device="erdma_0",port="1"} 2826000"#,
             r#"erdma_hw_rx_packets_total{device="erdma_0",node="a"} 2000"#,
+            r#"rlaunch_gpu_busy_ratio{job="019a",host="a",gpu="1"} 0.97"#,
+            r#"rlaunch_gpu_power_watts{job="019a",host="a",gpu="1"} 612.34"#,
             "# TYPE erdma_hw_tx_bytes_total counter",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} in {text}");

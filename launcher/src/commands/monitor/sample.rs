@@ -3,7 +3,7 @@
 use crate::run::live::PrintedSpeed;
 use crate::run::live::messages::JobStatus;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::inventory::traffic::{HostCounters, RdmaTraffic, Traffic};
+use rlaunch_bootstrap::inventory::traffic::{GpuUsage, HostCounters, RdmaTraffic, Traffic};
 use rlaunch_bootstrap::protocol::inspection::RankUsage;
 use std::time::Instant;
 
@@ -49,6 +49,7 @@ pub(super) struct HostActivity<'a> {
     pub(super) memory: Option<u64>,
     /// RDMA ports, then network interfaces.
     pub(super) ports: Vec<PortActivity>,
+    pub(super) gpus: &'a [GpuUsage],
 }
 
 /// Traffic of an RDMA port or a network interface.
@@ -160,6 +161,7 @@ impl HostSample {
             memory_used: now.and_then(|now| now.memory?.checked_sub(now.memory_available?)),
             memory: now.and_then(|now| now.memory),
             ports: now.zip(before).map(|(now, before)| ports(now, before)).unwrap_or_default(),
+            gpus: now.map(|now| &now.gpus[..]).unwrap_or_default(),
         }
     }
 }
@@ -262,6 +264,14 @@ pub(super) mod tests {
                 },
             ],
             interfaces: vec![InterfaceTraffic { name: "eth0".into(), ..Default::default() }],
+            gpus: vec![GpuUsage {
+                index: 1,
+                busy_percent: Some(97),
+                memory_used: Some(70 << 30),
+                memory: Some(80 << 30),
+                power_mw: Some(612_340),
+                temperature: None,
+            }],
         };
         let cpu = |busy_ms, idle_ms| CpuTime { cpus: 4, busy_ms, idle_ms };
         let host = |name: &str, counters, ranks| HostSample { host: name.into(), counters, ranks };

@@ -111,7 +111,9 @@ async fn sample_job(job: &mut RunningJob) -> Result<Sample, LiveError> {
             match answer {
                 InspectionResult::Usage(ranks) => sample.ranks.extend(ranks),
                 InspectionResult::Counters(counters) => sample.counters = Some(counters),
-                InspectionResult::Stacks(_) | InspectionResult::Failed(_) => {}
+                InspectionResult::Stacks(_)
+                | InspectionResult::Collectives(_)
+                | InspectionResult::Failed(_) => {}
             }
         }
     }

@@ -1,8 +1,9 @@
-//! Activity as text: a line about the job, a table of hosts with their ports, a table of ranks.
+//! Activity as text: a line about the job, tables of hosts with their ports, of GPUs and of ranks.
 
 use super::sample::{Activity, HostActivity, PortActivity, RankActivity, Rate};
 use crate::commands::jobs::{duration, percent, program, short_id};
 use crate::run::live::messages::JobStatus;
+use rlaunch_bootstrap::inventory::traffic::GpuUsage;
 use rlaunch_console::columns::{lay_out, row};
 
 /// Describes the job in two lines; empty for hosts without one.
@@ -34,7 +35,30 @@ pub(super) fn hosts(activity: &Activity<'_>) -> String {
         // The host's own columns are empty below its first port.
         rows.extend(ports.map(|port| vec![String::new(); 3].into_iter().chain(port).collect()));
     }
-    lay_out(&rows)
+    lay_out(&rows) + &gpus(activity)
+}
+
+/// Lists GPUs below an empty line; empty if no host has one.
+fn gpus(activity: &Activity<'_>) -> String {
+    let header = row(["HOST", "GPU", "USE", "MEMORY", "POWER", "TEMPERATURE"]);
+    let cells = |host: &str, gpu: &GpuUsage| {
+        let memory = gpu.memory_used.zip(gpu.memory);
+        vec![
+            host.to_owned(),
+            gpu.index.to_string(),
+            gpu.busy_percent.map(|share| format!("{share} %")).unwrap_or_default(),
+            memory.map(|(used, all)| part_of(used, all)).unwrap_or_default(),
+            gpu.power_mw.map(|power| format!("{:.0} W", power as f64 / 1e3)).unwrap_or_default(),
+            gpu.temperature.map(|degrees| format!("{degrees} °C")).unwrap_or_default(),
+        ]
+    };
+    let hosts = activity.hosts.iter();
+    let rows = hosts.flat_map(|host| host.gpus.iter().map(|gpu| cells(host.host, gpu)));
+    let rows: Vec<Vec<String>> = rows.collect();
+    if rows.is_empty() {
+        return String::new();
+    }
+    format!("\n{}", lay_out(&std::iter::once(header).chain(rows).collect::<Vec<_>>()))
 }
 
 /// Lists ranks. The line after the header is the first rank's.
@@ -63,8 +87,7 @@ fn host_cells(host: &HostActivity<'_>) -> Vec<String> {
         (true, _, None) => String::new(),
     };
     let memory = host.memory_used.zip(host.memory);
-    let memory =
-        memory.map(|(used, all)| format!("{} of {}", bytes(used as f64), bytes(all as f64)));
+    let memory = memory.map(|(used, all)| part_of(used, all));
     vec![host.host.to_owned(), cpus, memory.unwrap_or_default()]
 }
 
@@ -82,6 +105,11 @@ fn rate_cells(rate: Rate) -> [String; 3] {
         rate.packets.map(|rate| format!("{rate:.0} packets/s")).unwrap_or_default(),
         rate.bytes_per_packet().map(|size| format!("{size:.0} B/packet")).unwrap_or_default(),
     ]
+}
+
+/// Formats how many bytes of all bytes are in use.
+fn part_of(used: u64, all: u64) -> String {
+    format!("{} of {}", bytes(used as f64), bytes(all as f64))
 }
 
 /// Formats a number of bytes with three or four digits.
@@ -118,7 +146,7 @@ mod tests {
         let [before, now] = samples();
         let text = hosts(&now.since(&before));
         let lines: Vec<&str> = text.lines().collect();
-        assert_eq!(lines.len(), 4, "{text}");
+        assert_eq!(lines.len(), 7, "{text}");
         for word in [
             "a ",
             "3.0 of 4",
@@ -132,6 +160,8 @@ mod tests {
         }
         assert!(lines[2].trim_start().starts_with("rxe0/1"), "{text}");
         assert_eq!(lines[3].trim_end(), "b     no answer");
+        let gpu: Vec<&str> = lines[6].split_whitespace().collect();
+        assert_eq!(gpu.join(" "), "a 1 97 % 70.0 GiB of 80.0 GiB 612 W");
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! | `mpi` | `OMPI_MCA_btl_tcp_if_include`, `FI_TCP_IFACE`: the network interface for MPI libraries |
 //! | `process_manager` | `PMIX_*`, `PMI_*`: how MPI libraries find the agent |
 //! | `nccl` | `NCCL_*`, `UCX_NET_DEVICES`: the RDMA ports; NCCL's version and log |
+//! | `torch` | `TORCH_FR_BUFFER_SIZE`: the record of operations that the hang watch reads |
 //! | `hardware` | `OMP_NUM_THREADS`, `CUDA_VISIBLE_DEVICES` |
 //! | `horovod` | `HOROVOD_*`: the store through which Horovod's ranks connect |
 //! | `styles` | `--env-style`: `TF_CONFIG`, `SLURM_*` |
@@ -23,6 +24,7 @@ pub(crate) mod mpi;
 pub(crate) mod nccl;
 pub(crate) mod process_manager;
 pub(crate) mod styles;
+pub(crate) mod torch;
 
 use crate::plan::options::{JobView, UserChoices};
 use nccl::{Fabric, NcclNetwork};
@@ -76,6 +78,9 @@ pub(crate) fn node_variables(
     defaults.extend(mpi::oversubscribed(inventory, job.map.nodes[node].ranks.len()));
     if job.inventories.iter().any(|inventory| !inventory.gpus.is_empty()) {
         defaults.extend(nccl::job_variables(job.short_id(), ras));
+        if options.watches_hangs {
+            defaults.extend(torch::recorder_variables());
+        }
     }
     if options.nccl_verify {
         defaults.extend(nccl::log_variables());

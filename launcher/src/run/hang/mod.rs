@@ -7,8 +7,10 @@
 //! | `report` | what is printed about ranks at the same place |
 //! | `place` | the thread that does a rank's work |
 //! | `waiting`, `peers` | what threads wait for, and the ranks at the other ends of sockets |
+//! | `collectives` | positions of ranks in collective operations, from NCCL and torch |
 //! | `evidence` | stacks of ranks that use CPU: whether they compute, or spin in a wait |
 
+mod collectives;
 mod evidence;
 mod peers;
 mod place;
@@ -17,6 +19,7 @@ mod report;
 mod waiting;
 mod watch;
 
+pub(crate) use collectives::compare;
 pub(crate) use peers::{PeerNode, name as name_peers};
 pub(crate) use report::{describe, describe_state, list};
 pub(crate) use waiting::describe_thread;

@@ -1,11 +1,11 @@
 //! The hang watch's state machine, without I/O and without a clock.
 //!
 //! ```text
-//! Watching ── silence and no CPU for the timeout ─────────────▶ Reporting ── stacks ──▶ hung
-//!    │  ▲                                                           ▲
-//!    │  └── a rank printed, or stacks change                       │
-//!    ▼                                                             │
-//! Suspecting ── stacks of ranks that use CPU stay the same ─────────┘
+//! Watching ── silence and no CPU for the timeout ───────▶ Reporting ── stacks ──┐
+//!    │  ▲                                                                         ▼
+//!    │  └── a rank printed, or stacks change                                  Comparing ── positions ──▶ hung
+//!    ▼                                                                            ▲
+//! Suspecting ── stacks of ranks that use CPU stay the same ───────────────────────┘
 //! ```
 
 use super::evidence::{Evidence, SAMPLES};
@@ -15,7 +15,7 @@ use crate::job::options::HangOptions;
 use crate::run::live::LiveStatus;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{
-    Inspection, InspectionResult, RankStacks, RankUsage,
+    GroupPosition, Inspection, InspectionResult, RankStacks, RankUsage,
 };
 use std::time::{Duration, Instant};
 
@@ -37,6 +37,8 @@ pub(crate) struct Hung {
     pub(crate) quiet_for: Duration,
     /// Stacks of all ranks.
     pub(crate) stacks: Vec<RankStacks>,
+    /// Positions of ranks in collective operations, where a library tells them.
+    pub(crate) positions: Vec<GroupPosition>,
     /// Whether the job is to be ended.
     pub(crate) ends_job: bool,
 }
@@ -53,6 +55,7 @@ pub(crate) struct HangWatch {
     due: Option<Instant>,
     usage: Vec<RankUsage>,
     stacks: Vec<RankStacks>,
+    positions: Vec<GroupPosition>,
     /// Whether the present standstill was reported.
     is_reported: bool,
 }
@@ -68,6 +71,11 @@ enum Phase {
     },
     /// No rank uses CPU; stacks are taken for the report.
     Reporting,
+    /// The job hangs; libraries are asked how far ranks are. Their dumps may wait for the lock of an interpreter, so
+    /// stacks come first.
+    Comparing {
+        stacks: Vec<RankStacks>,
+    },
 }
 
 impl HangWatch {
@@ -84,6 +92,7 @@ impl HangWatch {
             due: Some(now + interval),
             usage: Vec::new(),
             stacks: Vec::new(),
+            positions: Vec::new(),
             is_reported: false,
         }
     }
@@ -104,6 +113,7 @@ impl HangWatch {
             Phase::Suspecting { .. } | Phase::Reporting => {
                 Inspection::Stacks { ranks: Vec::new(), native: true }
             }
+            Phase::Comparing { .. } => Inspection::Collectives,
         };
         Some(Question(what))
     }
@@ -113,6 +123,7 @@ impl HangWatch {
         match result {
             InspectionResult::Usage(ranks) => self.usage.extend(ranks),
             InspectionResult::Stacks(ranks) => self.stacks.extend(ranks),
+            InspectionResult::Collectives(positions) => self.positions.extend(positions),
             InspectionResult::Counters(_) => {}
             InspectionResult::Failed(cause) => tracing::debug!("hang watch: {cause}"),
         }
@@ -128,7 +139,11 @@ impl HangWatch {
                 self.watch(now);
                 None
             }
-            Phase::Reporting => self.report(stacks),
+            Phase::Reporting => {
+                self.compare(now, stacks);
+                None
+            }
+            Phase::Comparing { stacks } => Some(self.report(stacks)),
             Phase::Suspecting { mut evidence, busy, idle } => {
                 evidence.add(stacks);
                 if self.has_printed() {
@@ -140,7 +155,8 @@ impl HangWatch {
                     return None;
                 }
                 if evidence.shows_hang(&busy, &idle) {
-                    return self.report(evidence.into_last());
+                    self.compare(now, evidence.into_last());
+                    return None;
                 }
                 // They compute. Another timeout passes before they are suspected again.
                 self.progress.restart();
@@ -182,16 +198,22 @@ impl HangWatch {
         self.progress.outputs() != self.status.outputs()
     }
 
-    /// Makes the finding. Returns `None` if a rank stands at a breakpoint, where all may wait as long as the user
+    /// Asks libraries how far ranks are, unless a rank stands at a breakpoint, where all may wait as long as the user
     /// wants.
-    fn report(&mut self, stacks: Vec<RankStacks>) -> Option<Hung> {
+    fn compare(&mut self, now: Instant, stacks: Vec<RankStacks>) {
         if stacks.iter().any(|rank| place::is_at_breakpoint(&rank.processes)) {
             self.progress.restart();
-            return None;
+            return;
         }
+        self.due = Some(now);
+        self.phase = Phase::Comparing { stacks };
+    }
+
+    /// Makes the finding.
+    fn report(&mut self, stacks: Vec<RankStacks>) -> Hung {
         self.is_reported = true;
         let (quiet_for, ends_job) = (self.progress.silent_for(), self.options.ends_job);
-        Some(Hung { quiet_for, stacks, ends_job })
+        Hung { quiet_for, stacks, positions: std::mem::take(&mut self.positions), ends_job }
     }
 }
 
@@ -244,6 +266,7 @@ mod tests {
                             self.file,
                             rank(at, step).1,
                         )]),
+                        Inspection::Collectives => InspectionResult::Collectives(Vec::new()),
                     });
                 }
                 found.extend(self.watch.on_complete(due));

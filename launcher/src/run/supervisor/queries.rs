@@ -91,8 +91,8 @@ impl Supervisor<'_> {
 
     /// Asks all nodes whose ranks have not ended.
     pub(super) fn ask(&mut self, now: Instant, asker: Asker, what: &Inspection) {
-        let is_about_stacks = matches!(what, Inspection::Stacks { .. });
-        if is_about_stacks && !std::mem::replace(&mut self.has_offered_reader, true) {
+        let needs_program = matches!(what, Inspection::Stacks { .. } | Inspection::Collectives);
+        if needs_program && !std::mem::replace(&mut self.has_offered_reader, true) {
             self.actions.push_back(Action::OfferStackReader);
         }
         let running = self.ends.iter().enumerate().filter(|(_, end)| end.is_none());
@@ -127,6 +127,9 @@ impl Supervisor<'_> {
             });
             let peers: Vec<PeerNode<'_>> = peers.collect();
             hang::name_peers(stacks, node, &peers);
+        }
+        if let InspectionResult::Collectives(positions) = &mut result {
+            positions.retain(|position| is_own(&position.rank));
         }
         self.inspections.on_answer(node, id, result);
         self.send_answers(now);
@@ -192,7 +195,7 @@ impl Supervisor<'_> {
             match result {
                 InspectionResult::Usage(ranks) => usage.extend(ranks.clone()),
                 InspectionResult::Stacks(ranks) => stacks.extend(ranks.clone()),
-                InspectionResult::Counters(_) => {}
+                InspectionResult::Counters(_) | InspectionResult::Collectives(_) => {}
                 InspectionResult::Failed(cause) => failed.push(cause.clone()),
             }
         }

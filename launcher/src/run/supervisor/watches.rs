@@ -70,7 +70,14 @@ impl Supervisor<'_> {
 
     /// Reports a job that makes no progress, and ends it if the user wants that.
     fn on_hang(&mut self, now: Instant, hung: &Hung) {
-        let (sentence, mut lines) = hang::describe(&hung.stacks, |rank| self.host_of(rank));
+        let (mut sentence, mut lines) = hang::describe(&hung.stacks, |rank| self.host_of(rank));
+        let comparison = hang::compare(&hung.positions, |rank| self.host_of(rank));
+        // Ranks that wait for a GPU are all at the same place; a library knows which one is behind.
+        if let Some(difference) = comparison.differences.first().filter(|_| lines.len() == 1) {
+            sentence.clone_from(difference);
+        }
+        lines.splice(..0, comparison.differences);
+        lines.extend(comparison.agreements);
         lines.retain(|line| !sentence.contains(line));
         let seconds = hung.quiet_for.as_secs();
         let message = format!("no progress for {seconds} s: {sentence}");

@@ -97,6 +97,8 @@ pub(crate) fn read(root: &Root) -> HostCounters {
         memory_available: kernel::memory_field(&memory, "MemAvailable"),
         rdma_ports: rdma_ports(root),
         interfaces: interfaces(root),
+        // A program has to be asked for these.
+        gpus: Vec::new(),
     }
 }
 

@@ -36,8 +36,7 @@ impl Process {
     fn read(&self) -> ProcessStacks {
         let processes = vec![(Rank(0), vec![self.0.id()])];
         // A process that begins to wait while it is being stopped keeps its reader until the limit.
-        let order = StackOrder { processes, native: true, limit_ms: 3000 };
-        carry_out(&order).remove(0).processes.remove(0)
+        carry_out(&processes, true, Duration::from_secs(3)).remove(0).processes.remove(0)
     }
 }
 
@@ -108,16 +107,15 @@ fn a_process_that_has_ended_has_no_stacks() {
     let process = Process::start("true", &[]);
     let pid = process.0.id();
     drop(process);
-    let order = StackOrder { processes: vec![(Rank(3), vec![pid])], native: true, limit_ms: 1000 };
-    assert_eq!(carry_out(&order), [RankStacks { rank: Rank(3), processes: Vec::new() }]);
+    let stacks = carry_out(&[(Rank(3), vec![pid])], true, Duration::from_secs(1));
+    assert_eq!(stacks, [RankStacks { rank: Rank(3), processes: Vec::new() }]);
 }
 
 #[test]
 fn without_time_there_are_processes_but_no_stacks() {
     let process = Process::start("sleep", &["1000"]);
     let processes = vec![(Rank(0), vec![process.0.id()])];
-    let order = StackOrder { processes, native: false, limit_ms: 0 };
-    let stacks = carry_out(&order);
+    let stacks = carry_out(&processes, false, Duration::ZERO);
     assert_eq!(stacks[0].processes[0].pid, process.0.id());
     assert!(stacks[0].processes[0].problem.is_some());
 }
@@ -217,8 +215,8 @@ fn threads_of_python_have_frames() {
 fn many_processes_are_read_at_once() {
     let processes: Vec<Process> = (0..64).map(|_| Process::start("sleep", &["1000"])).collect();
     let ranks = (0..).map(Rank).zip(&processes);
-    let ranks = ranks.map(|(rank, process)| (rank, vec![process.0.id()])).collect();
-    let stacks = carry_out(&StackOrder { processes: ranks, native: true, limit_ms: 60_000 });
+    let ranks: Vec<_> = ranks.map(|(rank, process)| (rank, vec![process.0.id()])).collect();
+    let stacks = carry_out(&ranks, true, Duration::from_secs(60));
     assert_eq!(stacks.len(), 64);
     let is_read =
         |rank: &RankStacks| rank.processes.iter().all(|process| process.problem.is_none());

@@ -1,0 +1,185 @@
+//! torch's flight recorder: a process of torch keeps the last operations of each of its process groups, and writes
+//! them to a file when something is written to a pipe.
+//!
+//! The file is a pickle of dictionaries, lists, strings and numbers
+//! (`torch/csrc/distributed/c10d/FlightRecorder.hpp` in the source of torch). It is read by a parser that runs none
+//! of a pickle's code and knows no classes.
+
+use super::process::RankProcess;
+use nix::fcntl::OFlag;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::protocol::inspection::{EnteredOperation, GroupPosition, GroupProgress};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+/// Maximum length of a dump in bytes. 2000 operations with stacks take 4 MB.
+const MAX_DUMP: u64 = 64 << 20;
+/// Part of the paths of files in torch itself, which are not what a user looks for.
+const TORCH: &str = "/torch/";
+/// Time between two looks at a file that is being written.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Flight recorder of a process.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Recorder {
+    rank: Rank,
+    pipe: PathBuf,
+    /// Paths at one of which the dump is written.
+    dumps: Vec<PathBuf>,
+}
+
+/// Lists the recorders of these processes. Processes that a rank starts inherit its variables, but share its recorder.
+pub(super) fn recorders(processes: &[RankProcess]) -> Vec<Recorder> {
+    let mut seen = BTreeSet::new();
+    let recorder = |process: &RankProcess| {
+        let (pipe, dumps) = process.recorder.clone()?;
+        let is_pipe = fs::symlink_metadata(&pipe).is_ok_and(|file| file.file_type().is_fifo());
+        (is_pipe && seen.insert(pipe.clone())).then_some(Recorder {
+            rank: process.rank,
+            pipe,
+            dumps,
+        })
+    };
+    processes.iter().filter_map(recorder).collect()
+}
+
+impl Recorder {
+    /// Requests a dump and returns the rank's positions from it.
+    pub(super) fn positions(&self, deadline: Instant) -> io::Result<Vec<GroupPosition>> {
+        let written = |path: &PathBuf| fs::metadata(path).and_then(|file| file.modified()).ok();
+        let before: Vec<Option<SystemTime>> = self.dumps.iter().map(written).collect();
+        // Without a reader this fails, rather than to wait for one.
+        let mut pipe = OpenOptions::new()
+            .write(true)
+            .custom_flags(OFlag::O_NONBLOCK.bits())
+            .open(&self.pipe)?;
+        pipe.write_all(b"1\n")?;
+        while Instant::now() < deadline {
+            let mut dumps = self.dumps.iter().zip(&before);
+            let dump = dumps.find(|(path, before)| written(path) > **before);
+            // A dump that is being written is not complete, and cannot be read yet.
+            if let Some(Ok(positions)) = dump.map(|(path, _)| self.read(path)) {
+                return Ok(positions);
+            }
+            thread::sleep(PAUSE);
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    fn read(&self, dump: &Path) -> io::Result<Vec<GroupPosition>> {
+        let mut bytes = Vec::new();
+        // A path that another user could have made, such as one below /tmp, is not followed or waited for.
+        let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(dump)?;
+        file.take(MAX_DUMP).read_to_end(&mut bytes)?;
+        positions(self.rank, &bytes)
+    }
+}
+
+/// Dump, without what is not read.
+#[derive(Debug, Deserialize)]
+struct Dump {
+    /// Process groups by their names in `entries`.
+    #[serde(default)]
+    pg_config: BTreeMap<String, GroupConfig>,
+    #[serde(default)]
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug, Deserialize)]
+struct GroupConfig {
+    /// Ranks, as in `[0, 1]`.
+    ranks: String,
+}
+
+/// Operation.
+#[derive(Debug, Deserialize)]
+struct Entry {
+    /// Name of the group, and what it is for.
+    process_group: (String, String),
+    /// Number of the collective operation in its group, from 1.
+    collective_seq_id: u64,
+    /// Library and operation, as in `nccl:all_reduce`.
+    profiling_name: String,
+    state: String,
+    /// Whether the work is done, which some libraries do not note in the state.
+    #[serde(default)]
+    retired: bool,
+    #[serde(default)]
+    is_p2p: bool,
+    /// Callers, innermost first.
+    #[serde(default)]
+    frames: Vec<Frame>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Frame {
+    name: String,
+    filename: String,
+    line: i64,
+}
+
+/// Returns the last collective operation of each group in a dump.
+fn positions(rank: Rank, dump: &[u8]) -> io::Result<Vec<GroupPosition>> {
+    let options = serde_pickle::DeOptions::new();
+    let Dump { pg_config, entries } =
+        serde_pickle::from_slice(dump, options).map_err(io::Error::other)?;
+    let mut last: BTreeMap<&str, &Entry> = BTreeMap::new();
+    for entry in entries.iter().filter(|entry| !entry.is_p2p) {
+        let found = last.entry(&entry.process_group.0).or_insert(entry);
+        if entry.collective_seq_id >= found.collective_seq_id {
+            *found = entry;
+        }
+    }
+    // gloo lists one group, without a name.
+    let only = pg_config.values().next().filter(|_| pg_config.len() == 1);
+    let size = |name: &str| {
+        let config = pg_config.get(name).or(only);
+        let ranks = config.map_or("", |config| config.ranks.trim_matches(['[', ']']));
+        let ranks = ranks.split(',').filter(|rank| !rank.trim().is_empty()).count();
+        u32::try_from(ranks).unwrap_or(u32::MAX)
+    };
+    let position = |(name, entry): (&str, &Entry)| GroupPosition {
+        rank,
+        group: group_name(&entry.process_group),
+        size: size(name),
+        progress: GroupProgress::Entered(entry.operation()),
+    };
+    Ok(last.into_iter().map(position).collect())
+}
+
+/// Names a group by its purpose where it has one.
+fn group_name((name, purpose): &(String, String)) -> String {
+    match purpose.as_str() {
+        "" | "undefined" => name.clone(),
+        _ if name == "0" => purpose.clone(),
+        _ => format!("{purpose} {name}"),
+    }
+}
+
+impl Entry {
+    fn operation(&self) -> EnteredOperation {
+        let name = self.profiling_name.rsplit(':').next().unwrap_or_default().to_owned();
+        let caller = self.frames.iter().find(|frame| !frame.filename.contains(TORCH));
+        let caller = caller.map(|Frame { name, filename, line }| {
+            let file = filename.rsplit('/').next().unwrap_or_default();
+            format!("{name} {file}:{line}")
+        });
+        EnteredOperation {
+            number: self.collective_seq_id,
+            name,
+            is_complete: self.state == "completed" || self.retired,
+            caller: caller.unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "flight_recorder_tests.rs"]
+mod tests;
