@@ -1,5 +1,5 @@
 //! Stage netns: tests on hosts made of network namespaces. The lab's own tests run first, then
-//! those of rlaunch in two labs at once, then a short soak.
+//! those of rlaunch in three labs at once, then a short soak.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,12 +19,12 @@ pub(super) const NAME: &str = "netns";
 
 /// Labs in which tests of rlaunch run. Their names and addresses are unlikely for labs made by
 /// hand.
-const LABS: [(&str, [u8; 2]); 2] = [("test", [10, 95]), ("test2", [10, 98])];
+const LABS: [(&str, [u8; 2]); 3] = [("test", [10, 95]), ("test2", [10, 98]), ("test3", [10, 99])];
 const HOSTS: usize = 8;
 
-/// Files of tests that mostly wait, for a time limit or for silence to be noticed, and a few more,
-/// so that both labs finish at about the same time. The second lab runs them while the first runs
-/// the others.
+/// Files of tests that mostly wait, for a time limit or for silence to be noticed. The second lab
+/// runs them while the two others run those that mostly compute: three of the latter at once would
+/// only take longer.
 const WAITING: &[&str] = &[
     "callback",
     "delivery",
@@ -111,7 +111,7 @@ fn soak(launcher: &Path) -> Tally {
 /// the first lab, alone.
 fn in_labs(program: &TestProgram, names: &[String]) -> Result<Tally, LabError> {
     let queue = Queue::new(names);
-    let count = if queue.has_both() { LABS.len() } else { 1 };
+    let count = queue.len().min(LABS.len());
     let run = |lab: usize| run_lane(program, lab, &queue);
     let lanes: Vec<_> = thread::scope(|scope| {
         let threads: Vec<_> = (0..count).map(|lab| scope.spawn(move || run(lab))).collect();
@@ -186,18 +186,20 @@ impl Queue {
         Queue(Mutex::new(files))
     }
 
-    fn has_both(&self) -> bool {
-        let files = self.lock();
-        let waiting = files.iter().filter(|(file, _)| is_waiting(file)).count();
-        (1..files.len()).contains(&waiting)
+    fn len(&self) -> usize {
+        self.lock().len()
     }
 
-    /// Takes the next file for a lab. The second lab gets files that wait; the first gets the
-    /// others, and then what is left.
+    /// Takes the next file for a lab. The second lab gets files that wait, the first and the third
+    /// get the others from both ends of the list, and each of them then gets what is left.
     fn next(&self, lab: usize) -> Option<(String, Vec<String>)> {
         let mut files = self.lock();
-        let own = files.iter().position(|(file, _)| is_waiting(file) == (lab > 0));
-        let at = own.or_else(|| (lab == 0 && !files.is_empty()).then_some(0))?;
+        let is_own = |(file, _): &(String, Vec<String>)| is_waiting(file) == (lab == 1);
+        let own = match lab {
+            0 | 1 => files.iter().position(is_own),
+            _ => files.iter().rposition(is_own),
+        };
+        let at = own.or_else(|| (!files.is_empty()).then_some(0))?;
         Some(files.remove(at))
     }
 
@@ -284,19 +286,20 @@ mod tests {
 
     #[test]
     fn files_that_wait_have_the_second_lab() {
-        let queue = Queue::new(&names(&["lost::a", "output::b", "output::c", "teardown::lost::d"]));
-        assert!(queue.has_both());
+        let queue = Queue::new(&names(&[
+            "lost::a",
+            "output::b",
+            "output::c",
+            "teardown::lost::d",
+            "words::e",
+        ]));
+        assert_eq!(queue.len(), 4);
         let file = |lab| queue.next(lab).map(|(file, tests)| (file, tests.len()));
         assert_eq!(file(1), Some(("lost".into(), 1)));
+        assert_eq!(file(2), Some(("words".into(), 1)));
         assert_eq!(file(0), Some(("output".into(), 2)));
-        // The first lab takes files that wait when it has nothing else to do.
+        // Each lab takes other files when it has nothing else to do.
         assert_eq!(file(0), Some(("teardown::lost".into(), 1)));
-        assert_eq!((file(0), file(1)), (None, None));
-    }
-
-    #[test]
-    fn one_kind_of_file_needs_one_lab() {
-        assert!(!Queue::new(&names(&["output::b", "apps::c"])).has_both());
-        assert!(!Queue::new(&names(&["lost::a"])).has_both());
+        assert_eq!((file(0), file(1), file(2)), (None, None, None));
     }
 }

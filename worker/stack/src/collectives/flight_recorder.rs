@@ -2,9 +2,9 @@
 //! them to a file when something is written to a pipe.
 //!
 //! The file is a pickle of dictionaries, lists, strings and numbers
-//! (`torch/csrc/distributed/c10d/FlightRecorder.hpp` in the source of torch). It is read by a parser that runs none
-//! of a pickle's code and knows no classes.
+//! (`torch/csrc/distributed/c10d/FlightRecorder.hpp` in the source of torch).
 
+use super::pickle;
 use super::process::RankProcess;
 use nix::fcntl::OFlag;
 use rlaunch_bootstrap::id::Rank;
@@ -60,6 +60,7 @@ impl Recorder {
             .custom_flags(OFlag::O_NONBLOCK.bits())
             .open(&self.pipe)?;
         pipe.write_all(b"1\n")?;
+        drop(pipe);
         while Instant::now() < deadline {
             let mut dumps = self.dumps.iter().zip(&before);
             let dump = dumps.find(|(path, before)| written(path) > **before);
@@ -127,9 +128,8 @@ struct Frame {
 
 /// Returns the last collective operation of each group in a dump.
 fn positions(rank: Rank, dump: &[u8]) -> io::Result<Vec<GroupPosition>> {
-    let options = serde_pickle::DeOptions::new();
-    let Dump { pg_config, entries } =
-        serde_pickle::from_slice(dump, options).map_err(io::Error::other)?;
+    let value = pickle::read(dump).map_err(io::Error::other)?;
+    let Dump { pg_config, entries } = serde_json::from_value(value)?;
     let mut last: BTreeMap<&str, &Entry> = BTreeMap::new();
     for entry in entries.iter().filter(|entry| !entry.is_p2p) {
         let found = last.entry(&entry.process_group.0).or_insert(entry);

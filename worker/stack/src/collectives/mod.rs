@@ -4,10 +4,12 @@
 //! |---|---|
 //! | `nccl_ras` | NCCL's RAS service, a socket of the rank's process |
 //! | `flight_recorder` | torch's flight recorder, a file that the process writes on request |
+//! | `pickle` | reader of its files |
 //! | `process` | environment and process ids of ranks |
 
 mod flight_recorder;
 mod nccl_ras;
+mod pickle;
 mod process;
 
 use process::RankProcess;
@@ -31,13 +33,14 @@ pub(crate) fn carry_out(ranks: &[(Rank, Vec<u32>)], limit: Duration) -> Vec<Grou
         pids.iter().filter_map(|&pid| RankProcess::read(*rank, pid)).collect()
     };
     let processes: Vec<RankProcess> = ranks.iter().flat_map(of_rank).collect();
+    let processes = &processes;
     let services: BTreeSet<&str> =
         processes.iter().filter_map(|process| process.ras_address.as_deref()).collect();
     let mut positions: Vec<GroupPosition> = thread::scope(|scope| {
-        let ask = |address| move || nccl_ras::positions(address, &processes, deadline);
+        let ask = |address| move || nccl_ras::positions(address, processes, deadline);
         // The threads end at the deadline at the latest.
         let asked: Vec<_> = services.into_iter().map(|address| scope.spawn(ask(address))).collect();
-        let dumped: Vec<_> = flight_recorder::recorders(&processes)
+        let dumped: Vec<_> = flight_recorder::recorders(processes)
             .into_iter()
             .map(|recorder| scope.spawn(move || recorder.positions(deadline)))
             .collect();

@@ -73,7 +73,7 @@ impl RankProcess {
 /// Lists the ids of a process: that of this namespace, and that of the innermost one, which `NSpid` lists last.
 fn pids(pid: u32, status: &str) -> Vec<u32> {
     let own = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
-    let own = own.and_then(|pids| pids.split_whitespace().last()?.parse().ok());
+    let own: Option<u32> = own.and_then(|pids| pids.split_whitespace().last()?.parse().ok());
     let mut pids = vec![pid];
     pids.extend(own.filter(|own| *own != pid));
     pids
