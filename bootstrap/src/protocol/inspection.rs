@@ -207,7 +207,7 @@ pub struct EnteredOperation {
 pub struct StackOrder {
     /// Ranks, each with its processes: the rank's own first.
     pub processes: Vec<(Rank, Vec<u32>)>,
-    /// What to look for.
+    /// Subject of the order.
     pub subject: StackSubject,
     /// Time after which the program answers with what it has read, in milliseconds.
     pub limit_ms: u32,

@@ -1,7 +1,7 @@
 //! Use of NVIDIA GPUs, for `rlaunch monitor`.
 //!
 //! NVML is a library that a static program cannot load, so the driver's own program is asked: `nvidia-smi` prints
-//! what NVML tells, once a second. It runs only while somebody asks.
+//! what NVML tells, once a second. It runs only while there are questions.
 
 use rlaunch_bootstrap::inventory::traffic::GpuUsage;
 use std::io::{BufRead, BufReader};

@@ -58,8 +58,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
     args.compat.check_nodes(&hosts)?;
     let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
     let (env, user_set_vars) = options::variables(&args.environment, &args.network)?;
-    let watches_hangs = args.termination.hang_timeout.is_some();
-    let rank_options = options::rank_options(args.placement, args.network, &env, watches_hangs)?;
+    let rank_options = options::rank_options(args.placement, args.network, &env)?;
     let script = |argv: &[OsString]| files::script_check(argv, &here);
     let wdir = args.environment.wdir;
     let first = AppSpec {
@@ -80,7 +79,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         apps::lower(first, &args.application, args.environment.preload, programs, script)?;
     apps::check_slots(&apps, &hosts)?;
     let (output, termination) = (args.output, args.termination);
-    let is_dry = output.dry_run.is_some();
+    let (is_dry, watches_hangs) = (output.dry_run.is_some(), termination.hang_timeout.is_some());
     Ok(JobSpec {
         id: JobId(uuid::Uuid::now_v7().as_u128()),
         hosts,
@@ -93,7 +92,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         command_line: args.typed,
         no_env: args.environment.no_env,
         login: args.environment.login,
-        options: Options { map_by, ..rank_options },
+        options: Options { map_by, watches_hangs, ..rank_options },
         preload: files::preloads(&preloaded)?,
         mpi: args.environment.mpi.into(),
         singleton: args.environment.singleton.into(),

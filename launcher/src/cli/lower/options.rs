@@ -82,7 +82,6 @@ pub(super) fn rank_options(
     placement: PlacementArgs,
     network: NetworkArgs,
     env: &[EnvVar],
-    watches_hangs: bool,
 ) -> Result<Options, JobError> {
     let bind = match (placement.bind, placement.cpus_per_rank) {
         (bind, None) => bind.unwrap_or_default(),
@@ -115,7 +114,7 @@ pub(super) fn rank_options(
         traffic_class: network.mesh.traffic_class,
         service_level: network.mesh.service_level,
         init_timeout: network.init_timeout,
-        watches_hangs,
+        watches_hangs: false,
         mesh: network.mesh.options(),
     })
 }

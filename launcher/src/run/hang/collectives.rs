@@ -1,4 +1,4 @@
-//! Comparison of ranks by their positions in collective operations: those that are behind, for which the others wait.
+//! PositionReport of ranks by their positions in collective operations: those that are behind, for which the others wait.
 
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{EnteredOperation, GroupPosition, GroupProgress};
@@ -12,7 +12,7 @@ const GROUPS: usize = 8;
 
 /// Sentences about the positions of ranks.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Comparison {
+pub(crate) struct PositionReport {
     /// Ranks that are behind, missing or in another operation, a sentence each.
     pub(crate) differences: Vec<String>,
     /// Groups whose ranks are all at the same position.
@@ -20,34 +20,37 @@ pub(crate) struct Comparison {
 }
 
 /// Compares the ranks of each group. `host` names the host of a rank.
-pub(crate) fn compare(positions: &[GroupPosition], host: impl Fn(Rank) -> String) -> Comparison {
+pub(crate) fn compare(
+    positions: &[GroupPosition],
+    host: impl Fn(Rank) -> String,
+) -> PositionReport {
     let mut groups: BTreeMap<(&str, u32), Vec<&GroupPosition>> = BTreeMap::new();
     for position in positions {
         groups.entry((&position.group, position.size)).or_default().push(position);
     }
-    let mut comparison = Comparison::default();
+    let mut report = PositionReport::default();
     for ((name, size), positions) in groups {
-        let group = Group { name, size, positions, host: &host };
-        group.compare_launched(&mut comparison);
-        group.compare_entered(&mut comparison);
-        comparison.differences.extend(group.missing());
+        let group = PositionGroup { name, size, positions, host: &host };
+        group.compare_launched(&mut report);
+        group.compare_entered(&mut report);
+        report.differences.extend(group.missing());
     }
-    comparison.differences.truncate(GROUPS);
-    comparison.agreements.truncate(GROUPS);
-    comparison
+    report.differences.truncate(GROUPS);
+    report.agreements.truncate(GROUPS);
+    report
 }
 
 /// Group of ranks with their positions.
-struct Group<'a, H> {
+struct PositionGroup<'a, H> {
     name: &'a str,
     size: u32,
     positions: Vec<&'a GroupPosition>,
     host: &'a H,
 }
 
-impl<H: Fn(Rank) -> String> Group<'_, H> {
+impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
     /// Compares the numbers of operations that NCCL has launched, kind by kind.
-    fn compare_launched(&self, comparison: &mut Comparison) {
+    fn compare_launched(&self, report: &mut PositionReport) {
         let launched = self.positions.iter().filter_map(|position| match &position.progress {
             GroupProgress::Launched(counts) => Some((position.rank, counts)),
             _ => None,
@@ -75,18 +78,18 @@ impl<H: Fn(Rank) -> String> Group<'_, H> {
                 behind.map(|(count, ranks)| format!("{} {count} {kind}", self.have(ranks)));
             let behind = behind.collect::<Vec<_>>().join(", ");
             let ahead = self.ranks(&ahead);
-            comparison
+            report
                 .differences
                 .push(format!("{}: {behind}; {ahead} {most}", self.title("NCCL communicator")));
         }
         if !same.is_empty() && launched.len() > 1 {
             let (title, same) = (self.title("NCCL communicator"), same.join(", "));
-            comparison.agreements.push(format!("{title}: all ranks have launched {same}"));
+            report.agreements.push(format!("{title}: all ranks have launched {same}"));
         }
     }
 
     /// Compares the operations that ranks entered last, from torch's flight recorder.
-    fn compare_entered(&self, comparison: &mut Comparison) {
+    fn compare_entered(&self, report: &mut PositionReport) {
         let entered = self.positions.iter().filter_map(|position| match &position.progress {
             GroupProgress::Entered(operation) => Some((position.rank, operation)),
             _ => None,
@@ -103,7 +106,7 @@ impl<H: Fn(Rank) -> String> Group<'_, H> {
         if let Some((_, theirs)) = behind.last() {
             let (late, early) = (ranks(&behind), self.ranks(&ranks(&ahead)));
             let not_entered = if late.len() == 1 { "has not entered" } else { "have not entered" };
-            comparison.differences.push(format!(
+            report.differences.push(format!(
                 "{title}: {} {not_entered} {}, which {early} entered; last {}",
                 self.ranks(&late),
                 describe(last),
@@ -114,7 +117,7 @@ impl<H: Fn(Rank) -> String> Group<'_, H> {
         let others: Vec<_> =
             ahead.iter().copied().filter(|(_, one)| one.name != last.name).collect();
         if let Some((_, theirs)) = others.last() {
-            comparison.differences.push(format!(
+            report.differences.push(format!(
                 "{title}: operation {} is {} in {} but {} elsewhere",
                 last.number,
                 describe(theirs),
@@ -123,7 +126,7 @@ impl<H: Fn(Rank) -> String> Group<'_, H> {
             ));
         } else if ahead.len() > 1 {
             let doing = if last.is_complete { "have completed" } else { "wait in" };
-            comparison.agreements.push(format!("{title}: all ranks {doing} {}", describe(last)));
+            report.agreements.push(format!("{title}: all ranks {doing} {}", describe(last)));
         }
     }
 
@@ -189,7 +192,7 @@ mod tests {
         GroupPosition { rank: Rank(rank), group: group.into(), size: 4, progress }
     }
 
-    fn compared(positions: &[GroupPosition]) -> Comparison {
+    fn compared(positions: &[GroupPosition]) -> PositionReport {
         compare(positions, |rank| format!("h{rank}"))
     }
 
@@ -247,7 +250,7 @@ mod tests {
             ]
         );
         assert!(found.differences.is_empty());
-        assert_eq!(compared(&[]), Comparison::default());
+        assert_eq!(compared(&[]), PositionReport::default());
     }
 
     #[test]
