@@ -97,8 +97,6 @@ pub const TMPDIR: &str = "TMPDIR";
 
 /// Number of operations that torch's flight recorder keeps.
 pub const TORCH_FR_BUFFER_SIZE: &str = "TORCH_FR_BUFFER_SIZE";
-/// Earlier name of [`TORCH_FR_BUFFER_SIZE`], which torch still reads.
-pub const TORCH_NCCL_TRACE_BUFFER_SIZE: &str = "TORCH_NCCL_TRACE_BUFFER_SIZE";
 /// Beginning of the paths of the pipes through which processes of torch are asked for what their
 /// flight recorders keep. The agent sets it to a path in the job's directory.
 pub const TORCH_NCCL_DEBUG_INFO_PIPE_FILE: &str = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE";

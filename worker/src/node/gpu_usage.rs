@@ -56,7 +56,7 @@ enum ReaderState {
     #[default]
     Idle,
     Running,
-    /// The host has no such program, or it ends by itself.
+    /// The host has no such program, or it ends without a reading.
     Failed,
 }
 
@@ -94,8 +94,11 @@ impl GpuMonitor {
             None => ReaderState::Failed,
             Some(stdout) => {
                 let shared = self.shared.clone();
-                thread::spawn(move || read(stdout, &shared));
-                ReaderState::Running
+                // Without a thread the pipe is closed, and the program ends when it prints.
+                match thread::Builder::new().spawn(move || read(stdout, &shared)) {
+                    Ok(_) => ReaderState::Running,
+                    Err(_) => ReaderState::Failed,
+                }
             }
         };
         child
@@ -105,7 +108,9 @@ impl GpuMonitor {
 /// Keeps what the program prints until it ends or is no longer needed. It ends when it prints to the closed pipe.
 fn read(stdout: ChildStdout, shared: &Shared) {
     for line in BufReader::new(stdout).lines() {
-        let Some(gpu) = line.ok().as_deref().and_then(parse) else { break };
+        let Ok(line) = line else { break };
+        // A GPU that has failed has a sentence in place of a line; the others go on.
+        let Some(gpu) = parse(&line) else { continue };
         let mut readings = shared.lock();
         readings.gpus.retain(|(_, known)| known.index != gpu.index);
         if readings.gpus.len() < MAX_GPUS {
@@ -119,7 +124,12 @@ fn read(stdout: ChildStdout, shared: &Shared) {
         drop(readings);
         shared.has_changed.notify_all();
     }
-    shared.lock().state = ReaderState::Failed;
+    let mut readings = shared.lock();
+    // A program that has worked is started again by the next question.
+    let has_worked = !readings.gpus.is_empty();
+    readings.gpus.clear();
+    readings.state = if has_worked { ReaderState::Idle } else { ReaderState::Failed };
+    drop(readings);
     shared.has_changed.notify_all();
 }
 

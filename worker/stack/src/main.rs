@@ -76,7 +76,7 @@ fn answer() -> Result<(), StackError> {
             size::encode(order::carry_out(&order.processes, native, limit))?
         }
         StackSubject::Collectives => {
-            frame::encode(&collectives::carry_out(&order.processes, limit))?
+            frame::encode(&collectives::carry_out(order.processes, limit))?
         }
     };
     let mut stdout = io::stdout().lock();

@@ -79,7 +79,7 @@ pub(crate) fn node_variables(
     if job.inventories.iter().any(|inventory| !inventory.gpus.is_empty()) {
         defaults.extend(nccl::job_variables(job.short_id(), ras));
         if options.watches_hangs {
-            defaults.extend(torch::recorder_variables());
+            defaults.extend(torch::recorder_variable(env));
         }
     }
     if options.nccl_verify {

@@ -30,6 +30,11 @@ pub(crate) fn compare(
     }
     let mut report = PositionReport::default();
     for ((name, size), positions) in groups {
+        let ranks: BTreeSet<Rank> = positions.iter().map(|position| position.rank).collect();
+        // A rank with several processes in a group: they cannot be told apart.
+        if ranks.len() < positions.len() {
+            continue;
+        }
         let group = PositionGroup { name, size, positions, host: &host };
         group.compare_launched(&mut report);
         group.compare_entered(&mut report);
@@ -84,7 +89,9 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
         }
         if !same.is_empty() && launched.len() > 1 {
             let (title, same) = (self.title("NCCL communicator"), same.join(", "));
-            report.agreements.push(format!("{title}: all ranks have launched {same}"));
+            let answered: Vec<Rank> = launched.iter().map(|(rank, _)| *rank).collect();
+            let ranks = self.all(&answered);
+            report.agreements.push(format!("{title}: {ranks} have launched {same}"));
         }
     }
 
@@ -125,8 +132,10 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
                 describe(last),
             ));
         } else if ahead.len() > 1 {
-            let doing = if last.is_complete { "have completed" } else { "wait in" };
-            report.agreements.push(format!("{title}: all ranks {doing} {}", describe(last)));
+            let is_complete = ahead.iter().all(|(_, operation)| operation.is_complete);
+            let doing = if is_complete { "have completed" } else { "wait in" };
+            let ranks = self.all(&ranks(&ahead));
+            report.agreements.push(format!("{title}: {ranks} {doing} {}", describe(last)));
         }
     }
 
@@ -155,6 +164,15 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
         match ranks {
             [rank] => format!("rank {rank} on {}", (self.host)(*rank)),
             _ => format!("ranks {}", text::ranges(ranks.iter().map(|rank| rank.0), RANGES)),
+        }
+    }
+
+    /// Names the ranks that have answered, which agree.
+    fn all(&self, answered: &[Rank]) -> String {
+        let silent = (self.size as usize).saturating_sub(answered.len());
+        match silent {
+            0 => "all ranks".to_owned(),
+            _ => format!("{} ({silent} without an answer)", self.ranks(answered)),
         }
     }
 
@@ -206,7 +224,10 @@ mod tests {
         let title = "NCCL communicator 0x5b1c of 4 ranks";
         let behind = format!("{title}: rank 2 on h2 has launched 41 AllReduce; ranks 0-1 42");
         assert_eq!(found.differences, [behind]);
-        assert_eq!(found.agreements, [format!("{title}: all ranks have launched 1 Broadcast")]);
+        assert_eq!(
+            found.agreements,
+            [format!("{title}: ranks 0-2 (1 without an answer) have launched 1 Broadcast")]
+        );
     }
 
     #[test]
@@ -242,7 +263,12 @@ mod tests {
 
     #[test]
     fn ranks_at_the_same_position_agree() {
-        let found = compared(&[entered(0, 42, "all_reduce"), entered(1, 42, "all_reduce")]);
+        let two = [entered(0, 42, "all_reduce"), entered(1, 42, "all_reduce")];
+        let title = "process group default_pg of 4 ranks: ranks 0-1 (2 without an answer)";
+        let line = format!("{title} wait in all_reduce 42 (step train.py:88)");
+        assert_eq!(compared(&two).agreements, [line]);
+        let all: Vec<_> = (0..4).map(|rank| entered(rank, 42, "all_reduce")).collect();
+        let found = compared(&all);
         assert_eq!(
             found.agreements,
             [
@@ -251,6 +277,9 @@ mod tests {
         );
         assert!(found.differences.is_empty());
         assert_eq!(compared(&[]), PositionReport::default());
+        // Processes that a rank has started itself are not told apart.
+        let twice = [entered(0, 41, "all_reduce"), entered(0, 42, "all_reduce")];
+        assert_eq!(compared(&twice), PositionReport::default());
     }
 
     #[test]

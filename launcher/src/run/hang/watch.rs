@@ -139,6 +139,11 @@ impl HangWatch {
                 self.watch(now);
                 None
             }
+            // It made progress while it was looked at.
+            Phase::Reporting | Phase::Comparing { .. } if self.has_printed() => {
+                self.positions.clear();
+                None
+            }
             Phase::Reporting => {
                 self.compare(now, stacks);
                 None
@@ -232,6 +237,8 @@ mod tests {
         cpu_ms: Vec<u64>,
         /// File that all ranks execute.
         file: &'static str,
+        /// Whether a rank prints a line whenever positions are asked for.
+        prints_when_compared: bool,
     }
 
     impl Simulation {
@@ -239,7 +246,14 @@ mod tests {
             let (status, now) = (LiveStatus::new(), Instant::now());
             let options = HangOptions { timeout: TIMEOUT, ends_job: false };
             let watch = HangWatch::new(options, status.clone(), now);
-            Simulation { watch, status, now, cpu_ms: vec![0; ranks], file: "train.py" }
+            Simulation {
+                watch,
+                status,
+                now,
+                cpu_ms: vec![0; ranks],
+                file: "train.py",
+                prints_when_compared: false,
+            }
         }
 
         /// Lets time pass. `rank` returns the share of a CPU that a rank uses, and its line, at a step.
@@ -255,6 +269,9 @@ mod tests {
                     *cpu += (passed.as_secs_f64() * 1e3 * rank(at, step).0) as u64;
                 }
                 let Some(Question(what)) = self.watch.on_time(due) else { panic!("no question") };
+                if what == Inspection::Collectives && self.prints_when_compared {
+                    self.status.printed(Rank(0), b"a line\n");
+                }
                 for (at, cpu) in self.cpu_ms.iter().enumerate() {
                     let number = Rank(u32::try_from(at).unwrap());
                     self.watch.on_answer(match what {
@@ -299,6 +316,12 @@ mod tests {
         // Progress and another standstill are reported again.
         job.status.printed(Rank(0), b"a line\n");
         assert_eq!(job.run(3 * TIMEOUT, |_, _| (0.0, 1)).len(), 1);
+    }
+
+    #[test]
+    fn a_rank_that_prints_while_positions_are_asked_for_makes_progress() {
+        let mut job = Simulation { prints_when_compared: true, ..Simulation::new(4) };
+        assert!(job.run(3 * TIMEOUT, |_, _| (0.0, 1)).is_empty());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use rlaunch_bootstrap::protocol::session::{FromSession, ToSession};
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages. Every change of a message needs a new number.
-pub(crate) const SOCKET_VERSION: u16 = 3;
+pub(crate) const SOCKET_VERSION: u16 = 4;
 
 /// First message of the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -68,7 +68,7 @@ impl Accelerator {
     pub(super) fn arguments(self) -> &'static str {
         match self {
             Accelerator::Kvm => "-accel kvm -cpu host",
-            Accelerator::Tcg => "-accel tcg,thread=multi -cpu Westmere",
+            Accelerator::Tcg => "-accel tcg,thread=multi -cpu max,-avx,-avx2",
         }
     }
 }

@@ -7,19 +7,20 @@
 use super::pickle;
 use super::process::RankProcess;
 use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{EnteredOperation, GroupPosition, GroupProgress};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 /// Maximum length of a dump in bytes. 2000 operations with stacks take 4 MB.
-const MAX_DUMP: u64 = 64 << 20;
+const MAX_DUMP: u64 = 16 << 20;
 /// Part of the paths of files in torch itself, which are not what a user looks for.
 const TORCH: &str = "/torch/";
 /// Time between two looks at a file that is being written.
@@ -52,8 +53,7 @@ pub(super) fn recorders(processes: &[RankProcess]) -> Vec<Recorder> {
 impl Recorder {
     /// Requests a dump and returns the rank's positions from it.
     pub(super) fn positions(&self, deadline: Instant) -> io::Result<Vec<GroupPosition>> {
-        let written = |path: &PathBuf| fs::metadata(path).and_then(|file| file.modified()).ok();
-        let before: Vec<Option<SystemTime>> = self.dumps.iter().map(written).collect();
+        let mut seen: Vec<Option<Version>> = self.dumps.iter().map(|path| version(path)).collect();
         // Without a reader this fails, rather than to wait for one.
         let mut pipe = OpenOptions::new()
             .write(true)
@@ -62,11 +62,16 @@ impl Recorder {
         pipe.write_all(b"1\n")?;
         drop(pipe);
         while Instant::now() < deadline {
-            let mut dumps = self.dumps.iter().zip(&before);
-            let dump = dumps.find(|(path, before)| written(path) > **before);
-            // A dump that is being written is not complete, and cannot be read yet.
-            if let Some(Ok(positions)) = dump.map(|(path, _)| self.read(path)) {
-                return Ok(positions);
+            for (path, seen) in self.dumps.iter().zip(&mut seen) {
+                let now = version(path);
+                if now == *seen {
+                    continue;
+                }
+                *seen = now;
+                // A dump that is being written is not complete, and cannot be read yet.
+                if let Ok(positions) = self.read(path) {
+                    return Ok(positions);
+                }
             }
             thread::sleep(PAUSE);
         }
@@ -75,12 +80,25 @@ impl Recorder {
 
     fn read(&self, dump: &Path) -> io::Result<Vec<GroupPosition>> {
         let mut bytes = Vec::new();
-        // A path that another user could have made, such as one below /tmp, is not followed or waited for.
+        // A path below /tmp may be that of another user, or not a file: it is not followed, waited for or believed.
         let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
         let file = OpenOptions::new().read(true).custom_flags(flags).open(dump)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() || metadata.uid() != geteuid().as_raw() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
         file.take(MAX_DUMP).read_to_end(&mut bytes)?;
         positions(self.rank, &bytes)
     }
+}
+
+/// Time of the last write to a file, and the file's length in bytes.
+type Version = (SystemTime, u64);
+
+/// Returns the version of a file; `None` if there is no file.
+fn version(path: &Path) -> Option<Version> {
+    let metadata = fs::metadata(path).ok()?;
+    Some((metadata.modified().ok()?, metadata.len()))
 }
 
 /// Dump, without what is not read.
@@ -147,19 +165,21 @@ fn positions(rank: Rank, dump: &[u8]) -> io::Result<Vec<GroupPosition>> {
     };
     let position = |(name, entry): (&str, &Entry)| GroupPosition {
         rank,
-        group: group_name(&entry.process_group),
+        group: group_name(&entry.process_group, pg_config.get(name)),
         size: size(name),
         progress: GroupProgress::Entered(entry.operation()),
     };
     Ok(last.into_iter().map(position).collect())
 }
 
-/// Names a group by its purpose where it has one.
-fn group_name((name, purpose): &(String, String)) -> String {
+/// Names a group by its purpose where it has one, and by its ranks unless it is that of all ranks: several groups may
+/// have the same number.
+fn group_name((name, purpose): &(String, String), config: Option<&GroupConfig>) -> String {
+    let ranks = config.map(|config| format!(" {}", config.ranks)).unwrap_or_default();
     match purpose.as_str() {
-        "" | "undefined" => name.clone(),
+        "" | "undefined" => format!("{name}{ranks}"),
         _ if name == "0" => purpose.clone(),
-        _ => format!("{purpose} {name}"),
+        _ => format!("{purpose} {name}{ranks}"),
     }
 }
 

@@ -22,10 +22,13 @@ fn the_last_operation_of_a_group_is_the_position() {
 
 #[test]
 fn groups_are_named_by_their_purpose() {
-    let name = |name: &str, purpose: &str| group_name(&(name.to_owned(), purpose.to_owned()));
+    let config = GroupConfig { ranks: "[0, 2]".into() };
+    let name = |name: &str, purpose: &str| {
+        group_name(&(name.to_owned(), purpose.to_owned()), Some(&config))
+    };
     assert_eq!(name("0", "default_pg"), "default_pg");
-    assert_eq!(name("3", "mesh_dp"), "mesh_dp 3");
-    assert_eq!((name("3", "undefined"), name("3", "")), ("3".to_owned(), "3".to_owned()));
+    assert_eq!(name("3", "mesh_dp"), "mesh_dp 3 [0, 2]");
+    assert_eq!([name("3", "undefined"), name("3", "")], ["3 [0, 2]"; 2]);
 }
 
 #[test]

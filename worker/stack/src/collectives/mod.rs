@@ -16,6 +16,9 @@ use process::RankProcess;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{EnteredOperation, GroupPosition, GroupProgress};
 use std::collections::BTreeSet;
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -27,30 +30,48 @@ const MAX_NAME: usize = 128;
 const MAX_KINDS: usize = 32;
 
 /// Asks the libraries of these ranks' processes. What does not answer in time is left out.
-pub(crate) fn carry_out(ranks: &[(Rank, Vec<u32>)], limit: Duration) -> Vec<GroupPosition> {
+pub(crate) fn carry_out(ranks: Vec<(Rank, Vec<u32>)>, limit: Duration) -> Vec<GroupPosition> {
     let deadline = Instant::now() + limit;
-    let of_rank = |(rank, pids): &(Rank, Vec<u32>)| -> Vec<RankProcess> {
-        pids.iter().filter_map(|&pid| RankProcess::read(*rank, pid)).collect()
-    };
-    let processes: Vec<RankProcess> = ranks.iter().flat_map(of_rank).collect();
-    let processes = &processes;
-    let services: BTreeSet<&str> =
-        processes.iter().filter_map(|process| process.ras_address.as_deref()).collect();
-    let mut positions: Vec<GroupPosition> = thread::scope(|scope| {
-        let ask = |address| move || nccl_ras::positions(address, processes, deadline);
-        // The threads end at the deadline at the latest.
-        let asked: Vec<_> = services.into_iter().map(|address| scope.spawn(ask(address))).collect();
-        let dumped: Vec<_> = flight_recorder::recorders(processes)
-            .into_iter()
-            .map(|recorder| scope.spawn(move || recorder.positions(deadline)))
-            .collect();
-        // A source that cannot be read has no positions; the reason is of no use to the reader of a report.
-        let answers = asked.into_iter().chain(dumped).filter_map(|thread| thread.join().ok());
-        answers.filter_map(Result::ok).flatten().collect()
-    });
+    let (done, answers) = mpsc::channel();
+    // Even reading /proc may wait for a process that waits itself, so nothing is done in this thread.
+    start(move || ask(&ranks, deadline, &done));
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let mut positions = Vec::new();
+    while let Ok(found) = answers.recv_timeout(left()) {
+        positions.extend::<Vec<GroupPosition>>(found);
+    }
     positions.truncate(MAX_POSITIONS);
     positions.iter_mut().for_each(shorten);
     positions
+}
+
+/// Asks all sources at once. Their threads end with this program at the latest.
+fn ask(ranks: &[(Rank, Vec<u32>)], deadline: Instant, done: &Sender<Vec<GroupPosition>>) {
+    let of_rank = |(rank, pids): &(Rank, Vec<u32>)| -> Vec<RankProcess> {
+        pids.iter().filter_map(|&pid| RankProcess::read(*rank, pid)).collect()
+    };
+    let processes: Arc<[RankProcess]> = ranks.iter().flat_map(of_rank).collect();
+    let services: BTreeSet<String> =
+        processes.iter().filter_map(|process| process.ras_address.clone()).collect();
+    for address in services {
+        let (processes, done) = (processes.clone(), done.clone());
+        start(move || send(nccl_ras::positions(&address, &processes, deadline), &done));
+    }
+    for recorder in flight_recorder::recorders(&processes) {
+        let done = done.clone();
+        start(move || send(recorder.positions(deadline), &done));
+    }
+}
+
+/// Passes positions on. The reason why a source has none is of no use to the reader of a report.
+fn send(found: io::Result<Vec<GroupPosition>>, done: &Sender<Vec<GroupPosition>>) {
+    // An error means that the time is up.
+    let _ = found.map(|found| done.send(found));
+}
+
+fn start(work: impl FnOnce() + Send + 'static) {
+    // Without a thread, its source has no answer.
+    let _ = thread::Builder::new().spawn(work);
 }
 
 /// Shortens the names in a position.

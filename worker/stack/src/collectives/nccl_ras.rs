@@ -9,8 +9,8 @@ use nix::ifaddrs::getifaddrs;
 use rlaunch_bootstrap::protocol::inspection::{GroupPosition, GroupProgress};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{IpAddr, TcpStream, ToSocketAddrs};
+use std::io::{self, BufReader, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 /// Share of the time that remains in which the service waits for other processes.
@@ -18,7 +18,10 @@ const SERVICE_SHARE: f64 = 0.6;
 /// Maximum length of an answer in bytes. A rank takes 0.5 KiB in each communicator.
 const MAX_ANSWER: u64 = 64 << 20;
 /// Maximum length of a line of the handshake in bytes.
-const MAX_LINE: u64 = 1024;
+const MAX_LINE: usize = 1024;
+/// Time that a process has to answer the handshake, and number of connections that are tried.
+const HANDSHAKE: Duration = Duration::from_millis(500);
+const ATTEMPTS: usize = 4;
 
 /// Answer to `status`, without what is not read.
 #[derive(Debug, Deserialize)]
@@ -100,38 +103,67 @@ fn select(status: &Status, processes: &[RankProcess], local: &[IpAddr]) -> Vec<G
     positions
 }
 
-/// Returns the service's answer to `status`, a JSON document.
+/// Returns the service's answer to `status`, a JSON document. The processes of a node share the address, and a connection
+/// reaches one of them: if that one is silent, another connection is tried.
 fn ask(address: &str, deadline: Instant) -> io::Result<Vec<u8>> {
-    let mut addresses = address.to_socket_addrs()?;
-    let socket = addresses
-        .find_map(|address| TcpStream::connect_timeout(&address, left(deadline).ok()?).ok());
-    let socket = socket.ok_or(io::ErrorKind::ConnectionRefused)?;
-    let service_limit = left(deadline)?.as_secs_f64() * SERVICE_SHARE;
-    let mut reader = BufReader::new(&socket);
-    let commands = [
-        "client protocol 2".to_owned(),
-        format!("timeout {service_limit:.1}"),
-        "set format json".to_owned(),
-    ];
-    // The service has little room for commands that wait, so each one waits for the answer to the last.
-    for command in commands {
-        send(&socket, &command, deadline)?;
-        let mut line = String::new();
-        reader.by_ref().take(MAX_LINE).read_line(&mut line)?;
-        if line.starts_with("ERROR") || line.is_empty() {
-            return Err(io::Error::other(format!("`{command}`: {}", line.trim())));
-        }
-    }
-    send(&socket, "status", deadline)?;
+    let address =
+        address.to_socket_addrs()?.next().ok_or_else(|| io::Error::other("no address"))?;
+    let greeted = (0..ATTEMPTS).find_map(|_| {
+        let soon = deadline.min(Instant::now() + HANDSHAKE);
+        Conversation::begin(&address, soon, deadline).ok()
+    });
+    let mut conversation = greeted.ok_or(io::ErrorKind::TimedOut)?;
+    conversation.deadline = deadline;
+    conversation.send("status")?;
     let mut answer = Vec::new();
-    reader.take(MAX_ANSWER).read_to_end(&mut answer)?;
+    BufReader::new(conversation).take(MAX_ANSWER).read_to_end(&mut answer)?;
     Ok(answer)
 }
 
-fn send(mut socket: &TcpStream, command: &str, deadline: Instant) -> io::Result<()> {
-    socket.set_write_timeout(Some(left(deadline)?))?;
-    socket.set_read_timeout(Some(left(deadline)?))?;
-    socket.write_all(format!("{command}\n").as_bytes())
+/// Connection to the service, with one deadline for all that is read and written.
+struct Conversation {
+    socket: TcpStream,
+    deadline: Instant,
+}
+
+impl Conversation {
+    /// Connects and chooses the format, until `soon`. The service is to answer before `deadline`.
+    fn begin(address: &SocketAddr, soon: Instant, deadline: Instant) -> io::Result<Conversation> {
+        let socket = TcpStream::connect_timeout(address, left(soon)?)?;
+        let mut conversation = Conversation { socket, deadline: soon };
+        let limit = left(deadline)?.as_secs_f64() * SERVICE_SHARE;
+        let timeout = format!("timeout {limit:.1}");
+        // The service has little room for commands that wait, so each one waits for the answer to the last.
+        for command in ["client protocol 2", &timeout, "set format json"] {
+            conversation.send(command)?;
+            let line = conversation.line()?;
+            if line.starts_with("ERROR") || line.is_empty() {
+                return Err(io::Error::other(format!("`{command}`: {}", line.trim())));
+            }
+        }
+        Ok(conversation)
+    }
+
+    fn send(&mut self, command: &str) -> io::Result<()> {
+        self.socket.set_write_timeout(Some(left(self.deadline)?))?;
+        self.socket.write_all(format!("{command}\n").as_bytes())
+    }
+
+    /// Reads a line byte by byte, since what follows it is for another reader.
+    fn line(&mut self) -> io::Result<String> {
+        let (mut line, mut byte) = (Vec::new(), [0]);
+        while line.len() < MAX_LINE && byte != [b'\n'] && self.read(&mut byte)? > 0 {
+            line.extend(byte);
+        }
+        Ok(String::from_utf8_lossy(&line).into_owned())
+    }
+}
+
+impl Read for Conversation {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.socket.set_read_timeout(Some(left(self.deadline)?))?;
+        self.socket.read(buffer)
+    }
 }
 
 /// Returns the time until the deadline.
@@ -149,6 +181,7 @@ fn ip(address: nix::sys::socket::SockaddrStorage) -> Option<IpAddr> {
 mod tests {
     use super::*;
     use rlaunch_bootstrap::id::Rank;
+    use std::io::BufRead;
     use std::net::TcpListener;
     use std::thread;
 

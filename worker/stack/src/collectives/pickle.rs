@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Maximum depth of a value. That of a dump is 6.
 const MAX_DEPTH: usize = 32;
-/// Maximum number of values that are remembered and repeated. A dump of 2000 operations has 300,000.
+/// Maximum number of values that are made, remembered and repeated. A dump of 2000 operations has 300,000.
 const MAX_COUNT: usize = 4 << 20;
 
 /// Reason why a pickle cannot be read.
@@ -51,7 +51,7 @@ struct Reader<'a> {
     rest: &'a [u8],
     stack: Vec<Item>,
     memo: BTreeMap<u32, SizedValue>,
-    /// Number of values that were remembered or repeated.
+    /// Number of values that were made, remembered or repeated.
     copied: usize,
 }
 
@@ -124,6 +124,7 @@ impl<'a> Reader<'a> {
 
     /// Pushes a value that contains no others.
     fn push(&mut self, value: Value) -> Result<(), PickleError> {
+        self.copied = within(self.copied.saturating_add(1))?;
         self.stack.push(Item::Value(value, SINGLE));
         Ok(())
     }
@@ -171,7 +172,11 @@ impl<'a> Reader<'a> {
 
     fn string(&mut self, length: u32) -> Result<(), PickleError> {
         let bytes = self.take_slice(length.try_into().map_err(|_| PickleError::Short)?)?;
-        self.push(String::from_utf8_lossy(bytes).into_owned().into())
+        let text = String::from_utf8_lossy(bytes).into_owned();
+        // A long string takes the memory of many values.
+        let size = Size { count: 1 + bytes.len() / 16, ..SINGLE };
+        self.stack.push(Item::Value(text.into(), size));
+        Ok(())
     }
 
     /// Remembers the last value. torch does so when a collection is complete.

@@ -51,7 +51,9 @@ impl RankProcess {
             path.push(suffix);
             Some(path.into())
         };
-        let pipe = first(PIPES).and_then(|prefix| path(prefix, ".pipe"));
+        // They are a job of their own, which is not compared with those of other ranks.
+        let is_own = variable("TORCHELASTIC_RUN_ID").is_none();
+        let pipe = first(PIPES).filter(|_| is_own).and_then(|prefix| path(prefix, ".pipe"));
         let cache = variable("XDG_CACHE_HOME").map(PathBuf::from);
         let cache = cache.or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache")));
         let default = cache.map(|cache| cache.join(DEFAULT_DUMP).into_os_string());
@@ -100,6 +102,12 @@ mod tests {
         let (_, dumps) = RankProcess::from_text(Rank(0), 7, environ, "").recorder.unwrap();
         let paths = ["/h/.cache/torch/comm_lib_trace_rank_0", "/tmp/nccl_trace_rank_0"];
         assert_eq!(dumps, paths.map(PathBuf::from));
+    }
+
+    #[test]
+    fn ranks_of_torchrun_have_no_recorder() {
+        let environ = b"TORCHELASTIC_RUN_ID=none\0RANK=0\0TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/t/p_";
+        assert_eq!(RankProcess::from_text(Rank(0), 7, environ, "").recorder, None);
     }
 
     #[test]
