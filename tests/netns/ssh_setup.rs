@@ -43,18 +43,20 @@ fn reconfigure<'a>(field: &'a Field, lines: [Vec<&'static str>; 3]) -> impl Drop
     Undo(move || sshds.iter().try_for_each(|sshd| sshd.restart(&[])))
 }
 
-/// Removes root's `.ssh` on the hosts and restores the mode of root's home when the guard is
-/// dropped.
+/// Removes root's `.ssh` on the hosts and restores the mode of root's home, now and when the guard is
+/// dropped: other tests put files there too.
 fn homes(field: &Field) -> impl Drop + use<> {
     let homes: Vec<PathBuf> =
         HOSTS.iter().map(|host| field.lab.home(host, Account::Root).unwrap()).collect();
-    Undo(move || {
+    let restore = move || {
         homes.iter().try_for_each(|home| {
             fs::set_permissions(home, fs::Permissions::from_mode(0o700))?;
             let ssh = home.join(".ssh");
             if ssh.exists() { fs::remove_dir_all(ssh) } else { Ok(()) }
         })
-    })
+    };
+    restore().unwrap();
+    Undo(restore)
 }
 
 /// Moves the files in the launching account's `~/.ssh` elsewhere until the guard is dropped.
