@@ -29,7 +29,7 @@ pub struct HostCounters {
 pub struct GpuUsage {
     /// Number of the GPU, as in `nvidia-smi`.
     pub index: u32,
-    /// Share of the last second in which kernels ran, in per cent.
+    /// Share of the last sample period in which a kernel ran, in per cent, 0 to 100.
     pub busy_percent: Option<u32>,
     /// Memory in use, in bytes.
     pub memory_used: Option<u64>,

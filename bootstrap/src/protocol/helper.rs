@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 pub enum Helper {
     /// `rlaunch-prover`, which proves RDMA paths and watches them.
     Prover,
-    /// `rlaunch-stack`, which reads the stacks of ranks.
+    /// `rlaunch-stack`, which reads the stacks of ranks and asks their libraries how far they are.
     Stack,
 }
 

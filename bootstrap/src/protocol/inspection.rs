@@ -207,7 +207,7 @@ pub struct EnteredOperation {
 pub struct StackOrder {
     /// Ranks, each with its processes: the rank's own first.
     pub processes: Vec<(Rank, Vec<u32>)>,
-    /// Subject of the order.
+    /// Subject, which decides the type of the answer.
     pub subject: StackSubject,
     /// Time after which the program answers with what it has read, in milliseconds.
     pub limit_ms: u32,

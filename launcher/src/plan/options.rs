@@ -40,7 +40,7 @@ pub(crate) struct Options {
     pub(crate) service_level: Option<u8>,
     /// Time limit for ranks to create a communicator together.
     pub(crate) init_timeout: Option<Duration>,
-    /// Make libraries keep what the hang watch asks them for.
+    /// Whether libraries record what the hang watch asks them for: `--hang-timeout` is set.
     pub(crate) watches_hangs: bool,
 }
 

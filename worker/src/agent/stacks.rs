@@ -52,13 +52,13 @@ struct Question {
     subject: StackSubject,
 }
 
-/// Reader of stacks on this node.
+/// Answers to the launcher's questions about this node and its ranks.
 pub(crate) struct Stacks {
     program: ProgramState,
     questions: VecDeque<Question>,
     running: Option<Running>,
     gpus: GpuMonitor,
-    /// Program that reads the use of GPUs, while it may run.
+    /// Process of the program that reads the use of GPUs, which was started last; it may have ended.
     gpu_program: Option<Pid>,
     outbox: Outbox,
 }

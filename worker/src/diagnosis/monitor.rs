@@ -64,7 +64,7 @@ impl Host {
     fn answer(&self, question: &Inspection) -> InspectionResult {
         match question {
             Inspection::Counters => {
-                // The program that reads the use of GPUs ends with this agent, or before.
+                // The program that reads them ends by itself when it prints to a closed pipe.
                 let (gpus, _) = self.gpus.usage();
                 let traffic = diagnostics::read_traffic(&self.root);
                 InspectionResult::Counters(HostCounters { gpus, ..traffic })

@@ -23,7 +23,7 @@ const IDLE: Duration = Duration::from_secs(90);
 const MAX_AGE: Duration = Duration::from_secs(5);
 /// Time that the first reading may take. Without the driver's persistence mode it takes seconds.
 const FIRST: Duration = Duration::from_secs(3);
-/// Maximum number of GPUs.
+/// Maximum number of GPUs in an answer, against a program that prints ever new numbers.
 const MAX_GPUS: usize = 64;
 const MIB: u64 = 1 << 20;
 
@@ -45,6 +45,7 @@ struct Shared {
 #[derive(Debug, Default)]
 struct Readings {
     state: ReaderState,
+    /// Time of the last question.
     asked: Option<Instant>,
     /// Readings by GPU, each with its time.
     gpus: Vec<(Instant, GpuUsage)>,
@@ -56,7 +57,7 @@ enum ReaderState {
     #[default]
     Idle,
     Running,
-    /// The host has no such program, or it ends without a reading.
+    /// The program is absent, ended without a reading, or could not be read. It is not started again.
     Failed,
 }
 
@@ -66,8 +67,8 @@ impl GpuMonitor {
         GpuMonitor { program: PROGRAM, shared: Arc::default() }
     }
 
-    /// Returns the last readings; none at first. If this starts the program, also returns its process, which ends by
-    /// itself some seconds after the last question.
+    /// Returns the readings of the last seconds; none at first. If this starts the program, also returns its process, which
+    /// ends by itself when it prints more than 90 s after the last question.
     pub(crate) fn usage(&self) -> (Vec<GpuUsage>, Option<Child>) {
         let mut readings = self.shared.lock();
         readings.asked = Some(Instant::now());

@@ -168,7 +168,7 @@ impl Metrics {
         let busy = gpu.busy_percent.map(|share| f64::from(share) / 100.0);
         let bytes = |bytes: Option<u64>| bytes.map(|bytes| bytes as f64);
         let values = [
-            ("busy_ratio", "Share of the last second in which kernels ran.", busy),
+            ("busy_ratio", "Share of the last sample period in which a kernel ran, 0 to 1.", busy),
             ("memory_used_bytes", "Memory in use.", bytes(gpu.memory_used)),
             ("memory_bytes", "Memory of the GPU.", bytes(gpu.memory)),
             (

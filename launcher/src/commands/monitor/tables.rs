@@ -21,7 +21,8 @@ pub(super) fn describe_job(job: &JobStatus) -> String {
     )
 }
 
-/// Lists hosts, each with its ports below it. Interfaces without traffic are left out.
+/// Lists hosts, each with its ports below it. Interfaces without traffic are left out. GPUs follow in
+/// a table of their own.
 pub(super) fn hosts(activity: &Activity<'_>) -> String {
     let header = row(["HOST", "CPUS", "MEMORY", "PORT", "RECEIVED", "", "", "SENT", "", ""]);
     let mut rows = vec![header];

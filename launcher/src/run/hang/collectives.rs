@@ -1,4 +1,5 @@
-//! PositionReport of ranks by their positions in collective operations: those that are behind, for which the others wait.
+//! Comparison of ranks by their positions in collective operations. It names those that are behind, for which the others
+//! wait.
 
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{EnteredOperation, GroupPosition, GroupProgress};
@@ -7,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of ranges of ranks that are named in a line.
 const RANGES: usize = 8;
-/// Number of groups of ranks that are described.
-const GROUPS: usize = 8;
+/// Maximum number of differences, and of agreements, in a report.
+const SENTENCES: usize = 8;
 
 /// Sentences about the positions of ranks.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -40,8 +41,8 @@ pub(crate) fn compare(
         group.compare_entered(&mut report);
         report.differences.extend(group.missing());
     }
-    report.differences.truncate(GROUPS);
-    report.agreements.truncate(GROUPS);
+    report.differences.truncate(SENTENCES);
+    report.agreements.truncate(SENTENCES);
     report
 }
 
@@ -112,9 +113,10 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
         };
         if let Some((_, theirs)) = behind.last() {
             let (late, early) = (ranks(&behind), self.ranks(&ranks(&ahead)));
+            let last_one = if late.len() == 1 { "last" } else { "the last of theirs" };
             let not_entered = if late.len() == 1 { "has not entered" } else { "have not entered" };
             report.differences.push(format!(
-                "{title}: {} {not_entered} {}, which {early} entered; last {}",
+                "{title}: {} {not_entered} {}, which {early} entered; {last_one} {}",
                 self.ranks(&late),
                 describe(last),
                 describe(theirs),
@@ -159,9 +161,11 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
         format!("{kind} {name} of {}", text::count(self.size as usize, "rank"))
     }
 
-    /// Names ranks, a single one with its host.
+    /// Names ranks in ascending order, a single one with its host.
     fn ranks(&self, ranks: &[Rank]) -> String {
-        match ranks {
+        let mut ranks = ranks.to_vec();
+        ranks.sort_unstable();
+        match &ranks[..] {
             [rank] => format!("rank {rank} on {}", (self.host)(*rank)),
             _ => format!("ranks {}", text::ranges(ranks.iter().map(|rank| rank.0), RANGES)),
         }

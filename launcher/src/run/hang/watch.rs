@@ -7,6 +7,8 @@
 //!    ▼                                                                            ▲
 //! Suspecting ── stacks of ranks that use CPU stay the same ───────────────────────┘
 //! ```
+//!
+//! A rank that prints leads back to Watching from every state.
 
 use super::evidence::{Evidence, SAMPLES};
 use super::place;
@@ -71,7 +73,7 @@ enum Phase {
     },
     /// No rank uses CPU; stacks are taken for the report.
     Reporting,
-    /// The job hangs; libraries are asked how far ranks are. Their dumps may wait for the lock of an interpreter, so
+    /// The job hangs; libraries are asked how far ranks are. This may take seconds where an interpreter is locked, so
     /// stacks come first.
     Comparing {
         stacks: Vec<RankStacks>,
@@ -139,7 +141,7 @@ impl HangWatch {
                 self.watch(now);
                 None
             }
-            // It made progress while it was looked at.
+            // A rank has printed since the stacks were asked for, so the job does not hang.
             Phase::Reporting | Phase::Comparing { .. } if self.has_printed() => {
                 self.positions.clear();
                 None

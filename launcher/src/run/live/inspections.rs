@@ -35,7 +35,7 @@ pub(crate) struct Inspections {
     answers: Vec<(Asker, InspectionAnswer)>,
 }
 
-/// InspectionAnswer to a question, or the end of the answers.
+/// Answer to a question, or the end of the answers.
 #[derive(Debug, PartialEq)]
 pub(crate) enum InspectionAnswer {
     /// InspectionAnswer of one node.

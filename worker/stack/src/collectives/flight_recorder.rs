@@ -35,7 +35,7 @@ pub(super) struct Recorder {
     dumps: Vec<PathBuf>,
 }
 
-/// Lists the recorders of these processes. Processes that a rank starts inherit its variables, but share its recorder.
+/// Lists the recorders of these processes, each pipe once: what a rank starts inherits the variables that name its pipe.
 pub(super) fn recorders(processes: &[RankProcess]) -> Vec<Recorder> {
     let mut seen = BTreeSet::new();
     let recorder = |process: &RankProcess| {

@@ -2,7 +2,7 @@
 //!
 //! Every process of a job with NCCL has a thread for the service, and the processes of a node share its port, so the
 //! answer of one tells about all ranks. The protocol is text (`src/ras/client_support.cc` in the source of NCCL); the
-//! format JSON exists since 2.28.7. Older services have no position here.
+//! format JSON exists since 2.28.7. An older service refuses it, and its ranks have no positions.
 
 use super::process::RankProcess;
 use nix::ifaddrs::getifaddrs;
@@ -19,8 +19,9 @@ const SERVICE_SHARE: f64 = 0.6;
 const MAX_ANSWER: u64 = 64 << 20;
 /// Maximum length of a line of the handshake in bytes.
 const MAX_LINE: usize = 1024;
-/// Time that a process has to answer the handshake, and number of connections that are tried.
+/// Time in which a process must connect and answer the handshake.
 const HANDSHAKE: Duration = Duration::from_millis(500);
+/// Number of connections that are tried. Each reaches one of the processes that share the address.
 const ATTEMPTS: usize = 4;
 
 /// Answer to `status`, without what is not read.
@@ -166,7 +167,7 @@ impl Read for Conversation {
     }
 }
 
-/// Returns the time until the deadline.
+/// Returns the time until the deadline; an error if it has passed.
 fn left(deadline: Instant) -> io::Result<Duration> {
     let left = deadline.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }

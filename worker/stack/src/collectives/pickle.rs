@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 /// Maximum depth of a value. That of a dump is 6.
 const MAX_DEPTH: usize = 32;
-/// Maximum number of values that are made, remembered and repeated. A dump of 2000 operations has 300,000.
+/// Maximum number of single values and of copies. A dump of 2000 operations has 300,000.
 const MAX_COUNT: usize = 4 << 20;
 
 /// Reason why a pickle cannot be read.
@@ -51,7 +51,8 @@ struct Reader<'a> {
     rest: &'a [u8],
     stack: Vec<Item>,
     memo: BTreeMap<u32, SizedValue>,
-    /// Number of values that were made, remembered or repeated.
+    /// Number of single values that were pushed, and of values that were copied to or from the memo. Strings and tuples
+    /// are bounded by the length of the pickle.
     copied: usize,
 }
 
@@ -179,7 +180,8 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Remembers the last value. torch does so when a collection is complete.
+    /// Copies the last value to the memo. What a collection gets later is missing from the copy; torch remembers a
+    /// collection only when it is complete.
     fn remember(&mut self, number: u32) -> Result<(), PickleError> {
         let Some(Item::Value(value, size)) = self.stack.last() else {
             return Err(PickleError::Operands);
@@ -263,7 +265,7 @@ mod tests {
 
     #[test]
     fn code_is_an_error() {
-        // What Python would run as os.system("true").
+        // Python would run this as os.system("true").
         assert_eq!(read(b"cos\nsystem\n(S'true'\ntR."), Err(PickleError::Operation(b'c')));
     }
 
@@ -290,7 +292,7 @@ mod tests {
 
     #[test]
     fn a_value_that_repeats_itself_is_bounded() {
-        // Each list contains the last one twice.
+        // Each tuple contains the one before it twice, so sizes double.
         let mut pickle = b"]q\x00".to_vec();
         for number in 0..30 {
             pickle.extend([b'h', number, b'h', number, 0x86, b'q', number + 1]);

@@ -6,13 +6,14 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// Prefix of the paths of the pipes that trigger a dump of torch's flight recorder. Other backends than NCCL use the
-/// second name.
+/// Variables that hold the prefix of the pipes by which a dump of torch's flight recorder is requested. Backends other
+/// than NCCL read the second.
 const PIPES: [&str; 2] = ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE"];
-/// Prefix of the paths of the dumps. torch before 2.8 uses the second name.
+/// Variables that hold the prefix of the dumps. torch before 2.8 reads only the second.
 const DUMPS: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
-/// Prefix of the paths of the dumps in the user's cache, which is torch's default, and earlier default.
+/// Prefix of the dumps below the user's cache directory, where torch writes them if no variable is set.
 const DEFAULT_DUMP: &str = "torch/comm_lib_trace_rank_";
+/// Prefix of the dumps where earlier versions of torch write them if no variable is set.
 const EARLIER_DUMP: &str = "/tmp/nccl_trace_rank_";
 
 /// Process of a rank.
@@ -43,7 +44,7 @@ impl RankProcess {
             Some(OsString::from_vec(value.to_vec())).filter(|value| !value.is_empty())
         };
         let first = |names: [&str; 2]| names.into_iter().find_map(variable);
-        // Ranks that a rank starts by itself, as torchrun does, have numbers of their own.
+        // The number in the names of the files is torch's, which is not that of the job under torchrun.
         let number = variable("RANK").and_then(|number| number.into_string().ok());
         let path = |prefix: OsString, suffix: &str| -> Option<PathBuf> {
             let mut path = prefix;
@@ -51,9 +52,9 @@ impl RankProcess {
             path.push(suffix);
             Some(path.into())
         };
-        // They are a job of their own, which is not compared with those of other ranks.
-        let is_own = variable("TORCHELASTIC_RUN_ID").is_none();
-        let pipe = first(PIPES).filter(|_| is_own).and_then(|prefix| path(prefix, ".pipe"));
+        // torchrun numbers the ranks that it starts from 0, so they cannot be compared with those of this job.
+        let is_torchrun = variable("TORCHELASTIC_RUN_ID").is_some();
+        let pipe = first(PIPES).filter(|_| !is_torchrun).and_then(|prefix| path(prefix, ".pipe"));
         let cache = variable("XDG_CACHE_HOME").map(PathBuf::from);
         let cache = cache.or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache")));
         let default = cache.map(|cache| cache.join(DEFAULT_DUMP).into_os_string());
