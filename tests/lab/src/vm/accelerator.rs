@@ -63,12 +63,11 @@ impl Accelerator {
         }
     }
 
-    /// Returns arguments of QEMU. The emulated processor has no wide vectors: programs that find them
-    /// use them, and the emulation of one is slower than that of several narrow ones.
+    /// Returns arguments of QEMU.
     pub(super) fn arguments(self) -> &'static str {
         match self {
             Accelerator::Kvm => "-accel kvm -cpu host",
-            Accelerator::Tcg => "-accel tcg,thread=multi -cpu max,-avx,-avx2",
+            Accelerator::Tcg => "-accel tcg,thread=multi -cpu max",
         }
     }
 }
