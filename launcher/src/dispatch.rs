@@ -3,9 +3,9 @@
 use crate::cli::args::OutputArgs;
 use crate::commands::{Invocation, Verb};
 use rlaunch_bootstrap::client::command;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
 use rlaunch_console::{log, messages, open_files, panics};
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::process::ExitCode;
 use tokio::runtime::Runtime;
 
@@ -40,13 +40,13 @@ pub fn main() -> ExitCode {
     let runtime = match start() {
         Ok(runtime) => runtime,
         Err(failed) => {
-            failed.print();
+            messages::error(&failed);
             return failed.exit.into();
         }
     };
     let exit = runtime.block_on(verb.run(*line)).unwrap_or_else(|failed| {
         let failed = if failed.by_rank { failed } else { failed.hint(trust_hint) };
-        failed.print();
+        messages::error(&failed);
         failed.exit
     });
     rlaunch_ssh::prompt::restore_terminal();

@@ -1,11 +1,11 @@
 //! Messages of rlaunch on stderr: errors with details and hints, warnings, progress. Since messages may
 //! quote other programs, [`printable`] makes each of them safe for a terminal.
 
-use crate::exit::Exit;
 use crate::open_files;
-use crate::printable;
 use anstyle::{AnsiColor, Style};
 pub use rlaunch_bootstrap::error_chain;
+use rlaunch_text::message::{Failed, Message};
+use rlaunch_text::printable;
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -15,75 +15,35 @@ pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 /// Style of the prefix `hint:`.
 pub const HINT: Style = AnsiColor::Cyan.on_default().bold();
 
-/// Error that ends the process: exit code, message, details and hints.
-#[derive(Debug)]
-pub struct Failed {
-    /// Exit code of the `rlaunch` process.
-    pub exit: Exit,
-    /// Id of the finding that the message states, such as `mtu.path`; `rlaunch help ID` explains it.
-    pub finding: Option<&'static str>,
-    /// One-line message; if it is empty, nothing is printed.
-    pub message: String,
-    /// Further lines, printed indented below the message.
-    pub details: Vec<String>,
-    /// Advice for the user, printed last, each line with the prefix `hint:`.
-    pub hints: Vec<String>,
-    /// Whether `exit` is the exit code of a rank and not one of rlaunch's own.
-    pub by_rank: bool,
-    /// Whether `--max-restarts` restarts the job after this error, as after a failed rank or a lost node.
-    pub may_restart: bool,
+/// Prints an error with its details and hints, unless its message is empty. Adds a hint if the limit of open
+/// files caused the error.
+pub fn error(failed: &Failed) {
+    if failed.message.is_empty() {
+        return;
+    }
+    let mut err = anstream::stderr().lock();
+    let label = label("error", failed.finding);
+    let _ = writeln!(err, "{ERROR}{label}:{ERROR:#} {}", printable::message(&failed.message));
+    for detail in &failed.details {
+        let _ = writeln!(err, "  {}", printable::message(detail));
+    }
+    let about_files = open_files::hint(&failed.message).filter(|hint| !failed.hints.contains(hint));
+    for hint in failed.hints.iter().chain(&about_files) {
+        let _ = writeln!(err, "{HINT}hint:{HINT:#} {}", printable::text(hint));
+    }
+    if let Some(id) = failed.finding {
+        let _ = writeln!(err, "{HINT}hint:{HINT:#} `rlaunch help {id}` explains this");
+    }
 }
 
-impl Failed {
-    /// Makes an error without details and hints.
-    pub fn new(exit: Exit, message: impl Into<String>) -> Failed {
-        Failed {
-            exit,
-            finding: None,
-            message: message.into(),
-            details: vec![],
-            hints: vec![],
-            by_rank: false,
-            may_restart: false,
-        }
-    }
-
-    /// Makes an error whose message joins `error` and its causes in one line. Adds a hint if the limit of
-    /// open files caused the error.
-    pub fn from_error(exit: Exit, error: &dyn std::error::Error) -> Failed {
-        let message = error_chain(error);
-        let hint = open_files::hint(&message);
-        Failed::new(exit, message).hint(hint)
-    }
-
-    /// Adds a hint, unless it is `None` or already present.
-    pub fn hint(mut self, hint: Option<impl Into<String>>) -> Failed {
-        let hint = hint.map(Into::into).filter(|hint| !self.hints.contains(hint));
-        self.hints.extend(hint);
-        self
-    }
-
-    /// Names the finding that the message states.
-    pub fn finding(self, id: Option<&'static str>) -> Failed {
-        Failed { finding: id, ..self }
-    }
-
-    /// Prints the error, unless its message is empty.
-    pub fn print(&self) {
-        if self.message.is_empty() {
-            return;
-        }
-        let mut err = anstream::stderr().lock();
-        let label = label("error", self.finding);
-        let _ = writeln!(err, "{ERROR}{label}:{ERROR:#} {}", printable::message(&self.message));
-        for detail in &self.details {
-            let _ = writeln!(err, "  {}", printable::message(detail));
-        }
-        for hint in &self.hints {
-            let _ = writeln!(err, "{HINT}hint:{HINT:#} {}", printable::text(hint));
-        }
-        if let Some(id) = self.finding {
-            let _ = writeln!(err, "{HINT}hint:{HINT:#} `rlaunch help {id}` explains this");
+/// Prints messages in their order.
+pub fn print(messages: &[Message]) {
+    for message in messages {
+        match message {
+            Message::Info(text) => info(text),
+            Message::Line(text) => line(text),
+            Message::Warning { finding, text } => warn_of(*finding, text),
+            Message::Hint(text) => hint(text),
         }
     }
 }

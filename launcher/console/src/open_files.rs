@@ -4,9 +4,9 @@
 //! the soft limit, at most to the hard limit. Programs that the launcher starts get the original limit
 //! back, because programs that call select(2) fail with file descriptors above 1023.
 
-use crate::text;
 use nix::errno::Errno;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use rlaunch_text::text;
 use std::fs::File;
 use std::io;
 use std::process::Command;

@@ -2,10 +2,10 @@
 //! thread with the bug ended, the rest of a job could wait for it for ever. Agents notice that rlaunch is gone, and end
 //! their ranks.
 
-use crate::exit::Exit;
 use nix::libc::termios;
 use nix::sys::termios::{SetArg, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
+use rlaunch_text::exit::Exit;
 use std::io;
 use std::panic::{self, PanicHookInfo};
 use std::process;

@@ -1,7 +1,7 @@
 //! Results of subcommands, on stdout. Failed writes are ignored: a program that has closed the pipe has
 //! read all it wanted, so the subcommand has not failed.
 
-use crate::printable;
+use rlaunch_text::printable;
 use std::io::Write;
 
 /// Prints text that may quote other programs, with invisible characters escaped.

@@ -5,7 +5,7 @@ use super::{Check, Cluster, ClusterHost, Needs, quoted};
 use crate::findings::{Finding, Severity, Step, id};
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_bootstrap::inventory::rdma::{NodeType, PortState, RdmaDevice};
-use rlaunch_console::text;
+use rlaunch_text::text;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

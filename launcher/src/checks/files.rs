@@ -4,7 +4,7 @@ use super::mpi::program_name;
 use super::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, Severity, id};
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
-use rlaunch_console::text;
+use rlaunch_text::text;
 use std::path::Path;
 
 pub(super) const CHECKS: &[Check] = &[

@@ -9,7 +9,7 @@ use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
 use rlaunch_bootstrap::inventory::rdma::RdmaDevice;
 use rlaunch_bootstrap::inventory::{Gpu, GpuVendor, Inventory};
-use rlaunch_console::text;
+use rlaunch_text::text;
 use std::collections::BTreeSet;
 
 pub(super) const CHECKS: &[Check] = &[

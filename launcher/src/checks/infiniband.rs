@@ -6,7 +6,7 @@ use crate::findings::{Finding, Severity, Step, id};
 use crate::plan::selection::{self, Rejection};
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, Port, PortState, RdmaDevice};
-use rlaunch_console::text;
+use rlaunch_text::text;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

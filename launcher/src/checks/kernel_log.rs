@@ -3,7 +3,7 @@
 use super::{Check, Cluster, ClusterHost, Needs, quoted};
 use crate::findings::{CheckId, Finding, Severity, id};
 use rlaunch_bootstrap::inventory::diagnostics::LogLine;
-use rlaunch_console::text;
+use rlaunch_text::text;
 use std::collections::BTreeMap;
 
 pub(super) const CHECKS: &[Check] = &[

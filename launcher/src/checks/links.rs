@@ -7,7 +7,7 @@ use crate::plan::selection::{self, Rejection};
 use rlaunch_bootstrap::inventory::diagnostics::{Counter, Diagnostics, InterfaceState};
 use rlaunch_bootstrap::inventory::pci::Distance;
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, Port, PortState, RdmaDevice};
-use rlaunch_console::text;
+use rlaunch_text::text;
 
 #[cfg(test)]
 mod tests;

@@ -144,7 +144,7 @@ pub(crate) fn can_run(check: &Check, cluster: &Cluster<'_>) -> bool {
 
 /// Quotes a name that comes from a host, so that a shell takes it for one word.
 fn quoted(name: &str) -> String {
-    rlaunch_console::shell::quoted(name.as_ref())
+    rlaunch_text::shell::quoted(name.as_ref())
 }
 
 /// Returns the first two numbers of a version, as of a kernel or driver.

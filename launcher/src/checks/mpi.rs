@@ -2,7 +2,7 @@
 
 use super::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, id};
-use rlaunch_console::text;
+use rlaunch_text::text;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

@@ -6,7 +6,7 @@ use super::{Check, Cluster, ClusterHost, Needs, quoted};
 use crate::findings::{Finding, id};
 use crate::plan::selection::UsablePort;
 use rlaunch_bootstrap::rank_table::Transport;
-use rlaunch_console::text;
+use rlaunch_text::text;
 use std::collections::BTreeSet;
 
 pub(super) const CHECKS: &[Check] = &[

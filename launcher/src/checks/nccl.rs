@@ -8,7 +8,7 @@ use crate::plan::env::nccl::network::{NcclPorts, Obstacle};
 use crate::plan::env::nccl::{Shape, Version, reason_for_tcp};
 use crate::plan::options::Transport;
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_console::text;
+use rlaunch_text::text;
 
 pub(super) const CHECKS: &[Check] = &[
     Check {

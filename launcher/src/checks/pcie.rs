@@ -8,7 +8,7 @@ use rlaunch_bootstrap::inventory::Gpu;
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_bootstrap::inventory::pci::{Distance, LinkRate, PciDevice, PciLink, gigabits};
 use rlaunch_bootstrap::inventory::rdma::RdmaDevice;
-use rlaunch_console::text;
+use rlaunch_text::text;
 use std::collections::BTreeSet;
 
 pub(super) const CHECKS: &[Check] = &[

@@ -12,7 +12,7 @@ use majority::Comparison;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::pci::PciDevice;
 use rlaunch_bootstrap::inventory::rdma::RdmaDevice;
-use rlaunch_console::text;
+use rlaunch_text::text;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const CHECKS: &[Check] = &[

@@ -3,7 +3,7 @@
 use super::cluster::{ReachStage, Unreached};
 use super::{Check, Cluster, ClusterHost, Needs, quoted};
 use crate::findings::{CheckId, Finding, Severity, Step, id};
-use rlaunch_console::shell;
+use rlaunch_text::shell;
 use std::path::Path;
 
 pub(super) const CHECKS: &[Check] = &[

@@ -9,9 +9,10 @@ use crate::cli::compat::{self, Notices};
 use crate::cli::config::{self, ConfigError, LoadedConfig};
 use clap::error::ErrorKind;
 use clap::{Command, CommandFactory, Parser};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
+use rlaunch_console::messages;
 use rlaunch_console::process_env::ProcessEnv;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::ffi::OsString;
 
 /// Command line that clap can parse, with the configuration and the notices that were found while it was
@@ -68,7 +69,7 @@ impl UsageError {
                 if error.use_stderr() { Exit::USAGE } else { Exit::SUCCESS }
             }
             UsageError::Config(error) => {
-                Failed::from_error(Exit::USAGE, &error).hint(error.hint()).print();
+                messages::error(&Failed::from_error(Exit::USAGE, &error).hint(error.hint()));
                 Exit::USAGE
             }
         }

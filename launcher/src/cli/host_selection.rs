@@ -7,7 +7,8 @@ use crate::connect::options::ConnectOptions;
 use crate::hosts::host_table::HostTable;
 use crate::hosts::hostfile::{self, HostfileError};
 use crate::hosts::{self, Host, HostSet, HostsError, SlotsBy};
-use rlaunch_console::{messages, text};
+use rlaunch_console::messages;
+use rlaunch_text::text;
 use std::path::PathBuf;
 
 pub(crate) struct HostOptions<'a> {

@@ -2,9 +2,9 @@
 
 use super::invocation::definition;
 use clap::{Parser, ValueEnum};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 
 /// Print a script that completes rlaunch's options and verbs in a shell.
 #[derive(Debug, Parser)]

@@ -5,9 +5,9 @@ use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::{HostOptions, HostSelection};
 use crate::hosts::{Host, SlotsBy, hostfile};
 use clap::{ArgAction, Parser};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::path::PathBuf;
 
 /// Print the hosts that a job would have, as a hostfile.

@@ -8,8 +8,8 @@ use crate::cli::lower;
 use crate::job::options::DryRun;
 use crate::plan::options::Preflight;
 use crate::run::{self, dry_run};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 
 /// Runs a job or its dry run. If the program is not found and resembles a verb, the failure has a hint with
 /// the verb.

@@ -8,11 +8,13 @@ use crate::run::live::messages::JobStatus;
 use clap::Parser;
 use rlaunch_bootstrap::job::list::{HostJob, HostJobs};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
-use rlaunch_console::columns::{lay_out, row};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
-use rlaunch_console::redact::without_secrets;
-use rlaunch_console::{printable, stdout, text};
+use rlaunch_console::messages;
+use rlaunch_console::stdout;
+use rlaunch_text::columns::{lay_out, row};
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::redact::without_secrets;
+use rlaunch_text::{printable, text};
 use serde::Serialize;
 use std::ffi::OsString;
 

@@ -3,9 +3,9 @@
 use super::help;
 use super::invocation::definition;
 use clap::Parser;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -62,8 +62,8 @@ pub(crate) use invocation::Invocation;
 use crate::cli::args::JobArgs;
 use crate::cli::command_line::CommandLine;
 use host_files::{cache, pack, version};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 
 /// Verb of rlaunch with its options. Commands for ranks, as `rlaunch kv`, are in
 /// [`rlaunch_bootstrap::client::command`].

@@ -1,9 +1,9 @@
 //! Files with pictures, which `--plot` names.
 
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
 use rlaunch_plot::Picture;
 use rlaunch_plot::file::{PlotFile, WriteError};
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 
 /// Makes sure that the file for a picture can be written, before hosts are made busy.
 pub(super) fn prepare(file: Option<&PlotFile>) -> Result<(), Failed> {

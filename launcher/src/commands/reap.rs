@@ -7,9 +7,9 @@ use crate::connect::agent::store::AGENT;
 use crate::connect::connector::Container;
 use clap::Parser;
 use rlaunch_bootstrap::cleanup_report::CleanupReport;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 
 /// End processes that a job left behind on its hosts, if its agents could not.
 ///

@@ -3,11 +3,11 @@
 use crate::cli::args::SshArgs;
 use crate::hosts::{self, Host};
 use clap::Parser;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
 use rlaunch_ssh::AlgorithmNames;
 use rlaunch_ssh::config::{HostConfig, SshConfig, StrictHostKeyChecking};
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::path::PathBuf;
 
 /// Show what SSH's configuration says about hosts, as rlaunch understands it.

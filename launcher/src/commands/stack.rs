@@ -8,9 +8,11 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{
     Inspection, InspectionResult, ProcessStacks, RankStacks, ThreadStack,
 };
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
-use rlaunch_console::{printable, stdout};
+use rlaunch_console::messages;
+use rlaunch_console::stdout;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::printable;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

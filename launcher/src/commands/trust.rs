@@ -3,11 +3,11 @@
 use crate::cli::args::JobArgs;
 use crate::cli::config::{ConfigError, FILE, Review, TrustState, TrustStore, TrustedFile};
 use clap::{CommandFactory, Parser};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
 use rlaunch_console::process_env::ProcessEnv;
-use rlaunch_console::shell::quoted;
 use rlaunch_console::stdout;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::shell::quoted;
 use std::path::{Path, PathBuf};
 
 /// Let the rlaunch.toml in a working directory take full effect.

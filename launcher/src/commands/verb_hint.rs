@@ -5,7 +5,7 @@ use super::invocation::definition;
 use crate::cli::args::JobArgs;
 use clap::Command;
 use rlaunch_bootstrap::client::command;
-use rlaunch_console::shell::quoted;
+use rlaunch_text::shell::quoted;
 use std::ffi::{OsStr, OsString};
 
 /// Returns a hint with the command line that was meant; `None` if the program is not a number and resembles no verb.

@@ -13,7 +13,7 @@ mod text;
 
 pub(crate) use id::CheckId;
 
-use rlaunch_console::messages::Failed;
+use rlaunch_text::message::Failed;
 use serde::Serialize;
 
 /// Effect of a finding on jobs.

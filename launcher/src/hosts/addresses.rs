@@ -7,9 +7,9 @@ mod preference;
 pub(crate) use preference::Preference;
 
 use rlaunch_bootstrap::job::{InterfaceAddress, NodeFacts};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
-use rlaunch_console::text;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 use std::net::{IpAddr, SocketAddr};
 
 /// Maximum number of addresses on which a node listens.

@@ -1,8 +1,8 @@
 //! `--stdin`: which ranks read standard input, and the source of that input.
 
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::convert::Infallible;
 use std::fs::File;
 use std::io;

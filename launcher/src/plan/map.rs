@@ -2,7 +2,7 @@
 
 use crate::hosts::{Host, SlotsBy};
 use rlaunch_bootstrap::id::{LocalRank, NodeId, Rank};
-use rlaunch_console::text;
+use rlaunch_text::text;
 use std::fmt;
 use std::str::FromStr;
 

@@ -3,7 +3,8 @@
 
 use crate::hosts::{Host, SlotsBy};
 use crate::plan::map::{MapBy, RankMap};
-use rlaunch_console::{messages, text};
+use rlaunch_console::messages;
+use rlaunch_text::text;
 use std::io::IsTerminal;
 
 /// Maximum number of hosts named in the line, counted separately for hosts with and without ranks.

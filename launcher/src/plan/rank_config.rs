@@ -14,8 +14,8 @@ use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
 use rlaunch_bootstrap::job::RankSetup;
 use rlaunch_bootstrap::rank_table::RankNic;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::cmp::Reverse;
 use std::net::SocketAddr;
 

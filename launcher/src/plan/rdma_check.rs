@@ -8,9 +8,10 @@ use crate::plan::options::{Transport, UserChoices};
 use crate::plan::rank_config;
 use crate::plan::selection::{Plan, UsablePort};
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
-use rlaunch_console::text;
+use rlaunch_console::messages;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 
 /// Maximum number of lines about hosts without RDMA; the rest are only counted.
 const MAX_LINES: usize = 8;

@@ -8,7 +8,7 @@ use rlaunch_bootstrap::protocol::mesh::QpSettings;
 use rlaunch_bootstrap::rank_table::{
     Connectivity, NodeRow, PacketPriority, PairRule, RankRow, RankTable, TableError,
 };
-use rlaunch_console::columns;
+use rlaunch_text::columns;
 
 /// Builds the rank table. `facts` and `configs` are indexed by node, `configs[node]` by local rank. Returns
 /// an error if an entry is missing.

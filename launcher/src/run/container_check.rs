@@ -7,9 +7,10 @@ use crate::findings::{self, CheckId, Finding, id};
 use crate::hosts::Host;
 use rlaunch_bootstrap::inventory::rdma::{RdmaDevice, Uverbs};
 use rlaunch_bootstrap::inventory::{ContainerKind, Inventory};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
-use rlaunch_console::text;
+use rlaunch_console::messages;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 
 /// Checks of the catalogue that every job makes.
 const CHECKED: &[CheckId] = &[id::CT_NET, id::CT_SHM, id::LIM_MEMLOCK];

@@ -11,8 +11,9 @@ use crate::run::output;
 use crate::run::signals::{self, Signals};
 use crate::run::supervisor::{Action, Input, SupervisedNode, Supervisor};
 use rlaunch_bootstrap::protocol::helper::Helper;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::messages;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::time::{Duration, Instant};
 
 /// Time limit for writing the last output if the user ended the job, or if the reader of the output has gone.

@@ -24,11 +24,12 @@ use crate::run::show::ShownPlan;
 use rlaunch_bootstrap::env::redacted_value;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::WorkingDir;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
-use rlaunch_console::redact::without_secrets;
-use rlaunch_console::shell::quoted;
-use rlaunch_console::{stdout, text};
+use rlaunch_console::stdout;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::redact::without_secrets;
+use rlaunch_text::shell::quoted;
+use rlaunch_text::text;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 

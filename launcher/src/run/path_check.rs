@@ -10,7 +10,7 @@ use crate::plan::mesh::outcome::{Failure, ProofOutcome};
 use crate::plan::mesh::{Mesh, ProofResult, finding_of, hint_of};
 use rlaunch_bootstrap::protocol::mesh::ProofStep;
 use rlaunch_bootstrap::rank_table::{NicId, RankTable};
-use rlaunch_console::messages::Failed;
+use rlaunch_text::message::Failed;
 use std::net::IpAddr;
 
 /// RDMA path between two hosts that was tried. Paths are between ports, so there may be several for two hosts.

@@ -5,9 +5,10 @@ use crate::checks;
 use crate::findings::{self, CheckId, id};
 use crate::hosts::Host;
 use rlaunch_bootstrap::job::{Notice, Problem};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
-use rlaunch_console::text;
+use rlaunch_console::messages;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 use std::ffi::OsStr;
 
 /// Groups hosts with equal findings, in the order in which the findings first occur.

@@ -7,7 +7,7 @@ use crate::plan::options::Preflight;
 use crate::plan::selection::Plan;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_console::messages;
-use rlaunch_console::text;
+use rlaunch_text::text;
 use std::time::Instant;
 
 /// Maximum number of findings that are printed; the rest are only counted.

@@ -39,10 +39,11 @@ use rlaunch_bootstrap::rendezvous::coordinator::{
 use rlaunch_bootstrap::rendezvous::oob::{EdgeAttempt, EdgeFailure, EdgeReport, ParentPeer};
 use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use rlaunch_console::deadline::Deadline;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::messages;
 use rlaunch_console::progress::Progress;
-use rlaunch_console::text;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

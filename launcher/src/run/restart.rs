@@ -12,8 +12,9 @@ use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::security::handshake::Secret;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::messages;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 
 /// Maximum number of new job ids that are tried to find one whose search for ports begins far from that of
 /// the former job. About half of all ids do.

@@ -18,7 +18,7 @@ use rlaunch_bootstrap::protocol::control::{
     self, BEAT, FrameError, FrameReader, FromAgent, MAX_FRAME, ToAgent,
 };
 use rlaunch_console::deadline::Deadline;
-use rlaunch_console::printable;
+use rlaunch_text::printable;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};

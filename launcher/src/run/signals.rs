@@ -1,8 +1,8 @@
 //! Signals that rlaunch receives, as requests of the user.
 
 use nix::sys::signal::Signal;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::io;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 

@@ -13,7 +13,7 @@ use russh::keys::{Algorithm, HashAlg, PublicKey};
 use thiserror::Error;
 
 use crate::config::DEFAULT_PORT;
-use rlaunch_console::glob::matches;
+use rlaunch_text::glob::matches;
 
 /// Maximum length of a line that is parsed, in bytes. The limit bounds the depth to which the decoder
 /// recurses.

@@ -8,7 +8,7 @@ use crate::plan::selection::ConnectBy;
 use rlaunch_bootstrap::inventory::ContainerKind;
 use rlaunch_bootstrap::inventory::diagnostics::DeviceFile;
 use rlaunch_bootstrap::inventory::rdma::{NodeType, PortState, RdmaDevice, Uverbs};
-use rlaunch_console::text;
+use rlaunch_text::text;
 
 /// Beginnings of drivers' names, and the providers in libibverbs for their devices.
 const PROVIDERS: &[(&str, &str)] = &[

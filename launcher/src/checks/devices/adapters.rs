@@ -4,7 +4,7 @@ use super::{expectation, in_container, indexed, others_have_rdma};
 use crate::checks::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, Severity, id};
 use rlaunch_bootstrap::inventory::diagnostics::{Diagnostics, PciAdapter};
-use rlaunch_console::text;
+use rlaunch_text::text;
 
 /// PCI class of InfiniBand controllers, without the interface byte.
 const INFINIBAND_CLASS: u32 = 0x0207;

@@ -7,7 +7,7 @@ use crate::findings::{Finding, id};
 use crate::plan::selection;
 use rlaunch_bootstrap::inventory::net::Netdev;
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, Port, PortState, RdmaDevice};
-use rlaunch_console::text;
+use rlaunch_text::text;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 

@@ -6,7 +6,7 @@ use crate::checks::links::interface;
 use crate::findings::{Finding, Severity, id};
 use crate::plan::options::Transport;
 use crate::plan::selection::{Plan, UsablePort};
-use rlaunch_console::text;
+use rlaunch_text::text;
 
 /// Maximum number of ports that a line lists for a host.
 const MAX_PORTS: usize = 4;

@@ -3,7 +3,7 @@
 use super::{Cluster, Finding, id};
 use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome};
 use crate::findings::Step;
-use rlaunch_console::text;
+use rlaunch_text::text;
 use std::net::IpAddr;
 
 /// Way in which a connection failed.

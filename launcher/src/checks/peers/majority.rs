@@ -1,7 +1,7 @@
 //! Hosts whose value differs from that of most hosts.
 
 use crate::findings::{CheckId, Finding, Severity, merge};
-use rlaunch_console::text;
+use rlaunch_text::text;
 
 /// Maximum number of groups that one finding lists.
 const MAX_GROUPS: usize = 4;

@@ -9,7 +9,7 @@ use rlaunch_bootstrap::inventory::rdma::{
     Gid, GidKind, LinkLayer, NodeType, Port, PortState, RdmaDevice,
 };
 use rlaunch_bootstrap::rank_table::Transport;
-use rlaunch_console::text;
+use rlaunch_text::text;
 use std::net::IpAddr;
 
 /// Maximum number of GID entries that a line lists.

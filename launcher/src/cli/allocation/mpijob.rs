@@ -4,7 +4,7 @@
 use crate::connect::connector::{Rsh, RshError};
 use crate::hosts::Host;
 use crate::hosts::hostfile::{self, HostfileError};
-use rlaunch_console::text;
+use rlaunch_text::text;
 use std::ffi::OsString;
 use std::path::PathBuf;
 

@@ -4,7 +4,7 @@
 use crate::hosts::Host;
 use crate::hosts::addresses::Preference;
 use clap::ArgAction;
-use rlaunch_console::text;
+use rlaunch_text::text;
 
 /// Options that [`crate::cli::compat`] sets.
 #[derive(Clone, Debug, Default, clap::Args)]

@@ -12,7 +12,7 @@ use crate::cli::args::JobArgs;
 use clap::error::ErrorKind;
 use clap::{ArgAction, CommandFactory};
 use rlaunch_bootstrap::env::redacted;
-use rlaunch_console::text;
+use rlaunch_text::text;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 

@@ -4,7 +4,7 @@
 use super::error::{ConfigError, SettingOrigin};
 use crate::hosts::host_table::HostEntry;
 use rlaunch_bootstrap::shell_safe;
-use rlaunch_console::text::nearest;
+use rlaunch_text::text::nearest;
 use std::net::IpAddr;
 use std::path::Path;
 use toml::Spanned;

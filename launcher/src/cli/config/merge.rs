@@ -6,7 +6,7 @@ use super::file::{Setting, SettingValue};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, Id};
-use rlaunch_console::text::nearest;
+use rlaunch_text::text::nearest;
 use std::ffi::OsString;
 
 /// Options that are not settings: help, version, and those that choose the configuration to read.

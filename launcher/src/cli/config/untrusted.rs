@@ -7,7 +7,7 @@
 use super::error::SettingOrigin;
 use super::merge::OptionSetting;
 use crate::hosts::host_table::HostEntry;
-use rlaunch_console::shell::quoted;
+use rlaunch_text::shell::quoted;
 use std::path::{Path, PathBuf};
 
 /// Keys that take effect without trust. None of them chooses a program, a host or a network, runs a command, reads

@@ -7,8 +7,9 @@ use crate::run::job_run::{FactsCell, JobRun, StartFacts};
 use crate::run::run_attempt;
 use crate::run::signals::Signals;
 use rlaunch_bootstrap::bench::BenchRecord;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::messages;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::io::{self, BufRead, BufReader, PipeReader, Read};
 use std::sync::Arc;
 

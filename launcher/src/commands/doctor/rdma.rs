@@ -11,8 +11,9 @@ use crate::plan::selection::{Plan, PortOptions};
 use crate::run::path_check::{self, MeasuredPath, PathEnd, PathFailure, TriedPath, TriedPaths};
 use clap::Parser;
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::messages;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::ffi::OsString;
 
 /// Tries all RDMA paths between the hosts and adds the outcomes to the probes. Does nothing if hosts are not probed,

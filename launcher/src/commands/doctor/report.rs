@@ -2,9 +2,10 @@
 
 use crate::checks::{Check, FoldedFinding, Needs, Unread};
 use crate::findings::{self, CheckId, Finding, Severity};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
-use rlaunch_console::{columns, text};
+use rlaunch_console::messages;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::{columns, text};
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -85,7 +86,7 @@ impl DoctorReport {
             finding.hints().into_iter().fold(failed, |failed, hint| failed.hint(Some(hint)))
         };
         let Some((first, others)) = errors.split_first() else { return Ok(()) };
-        others.iter().for_each(|finding| failed(finding).print());
+        others.iter().for_each(|finding| messages::error(&failed(finding)));
         Err(failed(first).hint(Some("--preflight quick starts all the same")))
     }
 

@@ -9,9 +9,9 @@ use super::invocation::definition;
 use crate::checks::{self, Check};
 use clap::Parser;
 use rlaunch_bootstrap::client::command;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::fmt::Write as _;
 
 /// Name of a page, its subject, and its text.

@@ -5,9 +5,10 @@ use crate::cli::command_line::CommandLine;
 use crate::commands::agent_query;
 use clap::Parser;
 use rlaunch_bootstrap::job::cache::{CacheReport, CachedDirectory, CachedKind, CachedState};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
-use rlaunch_console::{stdout, text};
+use rlaunch_console::stdout;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 use std::fmt::Write as _;
 
 /// List what hosts keep of rlaunch between jobs, or remove it.

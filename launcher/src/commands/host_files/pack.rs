@@ -2,9 +2,10 @@
 
 use crate::connect::agent::bundle;
 use clap::Parser;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
-use rlaunch_console::text;
+use rlaunch_console::messages;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 use std::path::PathBuf;
 
 /// Write a copy of rlaunch that carries the files for hosts

@@ -6,9 +6,10 @@ use crate::connect::agent::library;
 use crate::connect::agent::store::{self, AgentStore, AgentStoreError};
 use clap::Parser;
 use rlaunch_bootstrap::protocol::control::PROTOCOL_VERSION;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
-use rlaunch_console::{stdout, text};
+use rlaunch_console::stdout;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 

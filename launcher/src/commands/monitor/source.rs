@@ -7,8 +7,9 @@ use crate::hosts::Host;
 use crate::run::live::client::{LiveError, NodeAnswers, RunningJob};
 use rlaunch_bootstrap::inventory::traffic::HostCounters;
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::messages;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::time::{Duration, Instant};
 
 /// Time limit for the first message of an agent, counted from the end of the login.

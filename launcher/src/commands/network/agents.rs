@@ -9,10 +9,11 @@ use crate::hosts::Host;
 use rlaunch_bootstrap::protocol::network::{
     HostNetwork, NetworkChange, NetworkOrder, NetworkReply, Privilege,
 };
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::messages;
 use rlaunch_console::progress::Progress;
-use rlaunch_console::text;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 use std::time::Duration;
 use tokio::task::JoinSet;
 use uuid::Uuid;

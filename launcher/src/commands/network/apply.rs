@@ -6,9 +6,10 @@ use super::plan::{MeshPlan, PlannedEnd};
 use rlaunch_bootstrap::protocol::network::{
     LinkAnswer, LinkProbe, NetworkChange, NetworkOrder, NetworkReply,
 };
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
-use rlaunch_console::text;
+use rlaunch_console::messages;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 use std::time::Duration;
 
 /// Time limit for the probes of all links, in milliseconds.

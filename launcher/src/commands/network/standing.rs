@@ -2,7 +2,7 @@
 
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::protocol::network::{HostInterface, HostNetwork, LinkLocal, NetworkChange};
-use rlaunch_console::{glob, shell};
+use rlaunch_text::{glob, shell};
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 

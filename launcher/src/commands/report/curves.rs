@@ -3,8 +3,8 @@
 use super::input::ReportInput;
 use super::log_metrics::collective::CollectiveTable;
 use super::log_metrics::throughput::{RankOutput, RateSample, Style, Throughput};
-use rlaunch_console::text;
 use rlaunch_plot::curves::{Axis, Curves};
+use rlaunch_text::text;
 use std::collections::BTreeMap;
 
 /// Maximum number of ranks of a single run that have curves of their own.

@@ -33,12 +33,12 @@ use input::{InputError, JobFacts, ReportInput};
 use log_metrics::LogMetrics;
 use log_metrics::collective::CollectiveTable;
 use networks::RankNetwork;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
 use rlaunch_plot::Picture;
 use rlaunch_plot::curves::Curves;
 use rlaunch_plot::file::PlotFile;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use serde::Serialize;
 use speed::Speed;
 use std::ffi::OsString;
@@ -227,7 +227,7 @@ pub(super) fn run(args: &ReportArgs) -> Result<Exit, Failed> {
 
 fn draw(file: &PlotFile, curves: &[Curves], report: &Report) -> Result<Exit, Failed> {
     let sources: Vec<&str> = report.reports.iter().map(|one| one.source.as_str()).collect();
-    let sources = rlaunch_console::text::list(&sources);
+    let sources = rlaunch_text::text::list(&sources);
     if curves.is_empty() {
         let message =
             format!("cannot draw {}: no rates over steps in {sources}", file.path().display());

@@ -3,7 +3,7 @@
 use super::log_metrics::nccl_network::{NcclNetworks, ProcessNetwork};
 use super::{FindingKind, ReportFinding};
 use crate::plan::env::nccl::{LoggedNetwork, Version};
-use rlaunch_console::text;
+use rlaunch_text::text;
 use serde::Serialize;
 
 /// Network of one process, which usually is one rank.

@@ -6,10 +6,10 @@ use super::log_metrics::throughput::Style;
 use super::networks::RankNetwork;
 use super::speed::{RankRate, range};
 use super::{Report, ReportFinding, Scaling, SourceReport, Speed};
-use rlaunch_console::columns::{self, row};
 use rlaunch_console::messages::{HINT, WARNING};
-use rlaunch_console::printable;
-use rlaunch_console::text::count;
+use rlaunch_text::columns::{self, row};
+use rlaunch_text::printable;
+use rlaunch_text::text::count;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 

@@ -2,8 +2,8 @@
 
 use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::BenchMatrix;
-use rlaunch_console::messages::Failed;
-use rlaunch_console::text;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 use std::collections::BTreeMap;
 
 /// Result for one part.
@@ -101,7 +101,7 @@ pub(super) fn software(
     let python = match (found.describe(facts, "python-failed"), found.describe(facts, "python")) {
         (Some(failed), _) => {
             let message = format!("`import rlaunch` does not work: {failed}");
-            PartVerdict::Failed(Failed::new(rlaunch_console::exit::Exit::FILES, message))
+            PartVerdict::Failed(Failed::new(rlaunch_text::exit::Exit::FILES, message))
         }
         (None, Some(works)) => PartVerdict::Works(format!("`import rlaunch` with {works}")),
         (None, None) => PartVerdict::None("no python3".to_owned()),
@@ -116,7 +116,7 @@ pub(super) fn software(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_console::exit::Exit;
+    use rlaunch_text::exit::Exit;
 
     #[test]
     fn a_line_has_the_state_of_a_part() {

@@ -2,8 +2,8 @@
 //! container for every login by that key.
 
 use crate::connect::connector::{ContainerEngine, is_container_name};
-use rlaunch_console::shell::quoted_posix;
 use rlaunch_ssh::config::{HostConfig, Proxy, StrictHostKeyChecking};
+use rlaunch_text::shell::quoted_posix;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;

@@ -2,10 +2,11 @@
 
 use super::container::{NamedContainer, append_command};
 use super::remote::RUN_TIMEOUT;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::messages;
 use rlaunch_ssh::error::SshError;
 use rlaunch_ssh::known_hosts::KnownHostsError;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::io;
 use std::path::PathBuf;
 

@@ -2,10 +2,11 @@
 
 use super::error::SetupError;
 use super::{TargetHost, on_hosts, prompt};
-use rlaunch_console::{messages, text};
+use rlaunch_console::messages;
 use rlaunch_ssh::prompt::Prompter;
 use rlaunch_ssh::{Connection, Ssh};
 use rlaunch_ssh::{KeyLogin, Password, PasswordLogin};
+use rlaunch_text::text;
 use std::sync::Arc;
 
 /// Number of passwords that may be typed for one host.

@@ -2,9 +2,9 @@
 
 use super::error::SetupError;
 use crate::connect::connector::last_lines;
-use rlaunch_console::printable;
-use rlaunch_console::shell::quoted_posix;
 use rlaunch_ssh::Connection;
+use rlaunch_text::printable;
+use rlaunch_text::shell::quoted_posix;
 use russh::ChannelMsg;
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 use super::indent;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::rdma::NodeType;
-use rlaunch_console::columns::{self, row};
+use rlaunch_text::columns::{self, row};
 
 struct Capabilities {
     /// Beginning of the driver's name.

@@ -3,7 +3,7 @@
 use super::indent;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::rdma::{GidKind, LinkLayer};
-use rlaunch_console::columns::{self, row};
+use rlaunch_text::columns::{self, row};
 
 /// Formats the GID tables of a host as MLNX_OFED's `show_gids` does.
 pub(super) fn format(host: &str, inventory: &Inventory) -> String {

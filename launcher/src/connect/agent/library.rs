@@ -16,7 +16,8 @@ use rlaunch_bootstrap::job::library::{
     ArchivedFile, LibraryArchive, LibraryDigest, LibraryName, LibrarySource, PYTHON,
 };
 use rlaunch_bootstrap::protocol::control::{self, ToAgent};
-use rlaunch_console::{messages, text};
+use rlaunch_console::messages;
+use rlaunch_text::text;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read as _};

@@ -1,7 +1,7 @@
 //! `--after`: conditions that have to be met before the ranks of a program start.
 
 use super::{AppError, AppTitle};
-use rlaunch_console::text::nearest;
+use rlaunch_text::text::nearest;
 use std::fmt;
 
 /// Condition that a program waits for.

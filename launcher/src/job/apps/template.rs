@@ -5,7 +5,7 @@ use super::{AppError, AppSpec, AppTitle};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior};
 use rlaunch_bootstrap::env::redacted_value;
-use rlaunch_console::redact::without_secrets;
+use rlaunch_text::redact::without_secrets;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Read};

@@ -4,7 +4,7 @@
 use super::env_file::{self, EnvFileError};
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
-use rlaunch_console::glob;
+use rlaunch_text::glob;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;

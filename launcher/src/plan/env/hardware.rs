@@ -2,7 +2,7 @@
 
 use super::Variable;
 use rlaunch_bootstrap::inventory::{CpuSet, Gpu, GpuVendor, Inventory};
-use rlaunch_console::text;
+use rlaunch_text::text;
 
 /// Returns the variable that limits OpenMP's threads to a rank's share of the CPUs. By default every rank
 /// would start a thread for each CPU of the node.

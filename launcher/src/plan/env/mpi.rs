@@ -3,7 +3,7 @@
 
 use super::Variable;
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_console::text;
+use rlaunch_text::text;
 use std::net::IpAddr;
 
 /// Variables that name the interface for TCP, with the library that reads each.

@@ -9,9 +9,10 @@ use crate::findings::{self, CheckId};
 use crate::plan::options::Transport;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::{NicId, RankTable};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
-use rlaunch_console::text;
+use rlaunch_console::messages;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 use std::collections::BTreeSet;
 
 /// Maximum number of lines about failed paths; the rest are only counted.

@@ -5,7 +5,7 @@ use super::{Mesh, ProofResult, is_rdma};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::mesh::{PathProof, ProofStep};
 use rlaunch_bootstrap::rank_table::{Nic, NicId, Pair, PairTransport, RankTable, Transport};
-use rlaunch_console::columns;
+use rlaunch_text::columns;
 use serde::Serialize;
 
 /// Lists every pair of ranks on different nodes. The lower rank is first.

@@ -4,8 +4,8 @@ use super::ports::HostPort;
 use super::uses::{HostUses, RankUse};
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
 use rlaunch_bootstrap::inventory::{CpuSet, Gpu, GpuVendor, Inventory, NumaNode};
-use rlaunch_console::text;
 use rlaunch_plot::topology::{DeviceGroup, GpuBox, HostBox, PortRow, Section};
+use rlaunch_text::text;
 use std::collections::BTreeMap;
 
 /// Maximum number of ports that are drawn of a host.

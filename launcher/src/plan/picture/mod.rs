@@ -28,8 +28,8 @@ use ports::HostPort;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::rank_table::RankTable;
-use rlaunch_console::text;
 use rlaunch_plot::topology::{HostBox, Topology};
+use rlaunch_text::text;
 use std::collections::BTreeSet;
 use uses::HostUses;
 

@@ -5,8 +5,8 @@ use crate::plan::limit;
 use crate::plan::mesh::show::transport_name;
 use crate::plan::selection::Plan;
 use rlaunch_bootstrap::rank_table::{NicId, Transport};
-use rlaunch_console::text;
 use rlaunch_plot::topology::{LineStyle, Network};
+use rlaunch_text::text;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 

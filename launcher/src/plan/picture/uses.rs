@@ -5,7 +5,7 @@ use crate::plan::rank_config::RankConfig;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::{CpuSet, Inventory};
 use rlaunch_bootstrap::rank_table::{Nic, NicId, PairTransport, RankNic, RankRow, RankTable};
-use rlaunch_console::text;
+use rlaunch_text::text;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of ranges of ranks that are written for a device.

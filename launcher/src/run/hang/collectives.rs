@@ -3,7 +3,7 @@
 
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{EnteredOperation, GroupPosition, GroupProgress};
-use rlaunch_console::{printable, text};
+use rlaunch_text::{printable, text};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of ranges of ranks that are named in a line.

@@ -5,7 +5,7 @@ use super::place;
 use super::waiting::{self, WaitKind};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{ProcessStacks, RankStacks, RankUsage, ThreadStack};
-use rlaunch_console::{printable, text};
+use rlaunch_text::{printable, text};
 use std::collections::BTreeSet;
 
 /// Number of frames of a group that are named.

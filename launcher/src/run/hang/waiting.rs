@@ -2,7 +2,7 @@
 
 use super::place;
 use rlaunch_bootstrap::protocol::inspection::{ThreadStack, Wait};
-use rlaunch_console::printable;
+use rlaunch_text::printable;
 use std::collections::BTreeSet;
 
 /// Number of objects of one kind that are named.

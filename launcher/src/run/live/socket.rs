@@ -11,7 +11,7 @@ use nix::unistd::Uid;
 use rlaunch_bootstrap::frame::{self, FrameReader};
 use rlaunch_bootstrap::protocol::inspection::Inspection;
 use rlaunch_bootstrap::protocol::session::ToSession;
-use rlaunch_console::redact::without_secrets;
+use rlaunch_text::redact::without_secrets;
 use serde::Serialize;
 use std::collections::HashMap;
 use std::io;

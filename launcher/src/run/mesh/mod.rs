@@ -21,8 +21,9 @@ use rlaunch_bootstrap::protocol::helper::Helper;
 use rlaunch_bootstrap::protocol::mesh::{PathProof, QpSettings, RoundTimeouts};
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_console::deadline::Deadline;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::messages;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::path::Path;
 use std::time::{Duration, Instant};
 

@@ -5,8 +5,8 @@ use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::plan::map::{MapBy, RankMap};
 use rlaunch_bootstrap::protocol::control::ToAgent;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::collections::HashMap;
 
 /// Maximum number of hosts without enough GPUs that an error names in addition to the first.

@@ -20,9 +20,10 @@ use rlaunch_bootstrap::job::{InterfaceAddress, Job, NodeFacts, Notice, Problem};
 use rlaunch_bootstrap::protocol::control::{self, FromAgent, ToAgent};
 use rlaunch_bootstrap::rendezvous::oob::OobConfig;
 use rlaunch_console::deadline;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::{self, Failed};
+use rlaunch_console::messages;
 use rlaunch_console::progress::Progress;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 

@@ -10,8 +10,8 @@ use crate::run::rendezvous::Joined;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::RankSetup;
 use rlaunch_bootstrap::protocol::control::{self, ToAgent};
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 
 impl Nodes {
     /// Sends every node the order to start its ranks.

@@ -9,8 +9,8 @@ use crate::run::job_run::JobRun;
 use crate::run::output;
 use crate::run::record::Transcript;
 use crate::run::stdin::StdinFeed;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 
 /// Launcher's ends of two channels from the sessions: ranks' output, and reports of nodes' buffer space for
 /// standard input. Both are used only after this process's own streams are opened.

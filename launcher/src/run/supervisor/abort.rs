@@ -4,8 +4,8 @@ use super::{Supervisor, job_ending};
 use crate::run::first_failure::RankExit;
 use crate::run::outcome::Reason;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::time::Instant;
 
 /// Beginning of the text with which MPICH reports an `MPI_Abort` of the program.

@@ -9,8 +9,8 @@ use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::SingletonPolicy;
 use rlaunch_bootstrap::protocol::control::UnservedMpi;
 use rlaunch_bootstrap::rendezvous::message::MissingRanks;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::time::Instant;
 
 impl Supervisor<'_> {

@@ -9,9 +9,9 @@ use crate::run::outcome::Reason;
 use crate::run::stragglers::{StragglerWatch, Stragglers};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::Inspection;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
-use rlaunch_console::text;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 use std::collections::BTreeMap;
 use std::time::Instant;
 

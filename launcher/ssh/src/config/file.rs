@@ -9,7 +9,7 @@ use super::ConfigError;
 use super::line::Line;
 use super::permissions::{self, Fault};
 use super::scope::tilde;
-use rlaunch_console::glob::matches_file_name;
+use rlaunch_text::glob::matches_file_name;
 
 /// Maximum depth of nested includes, as in OpenSSH.
 const MAX_DEPTH: usize = 16;

@@ -35,7 +35,7 @@ use values::{
     parse_time,
 };
 
-use rlaunch_console::glob::{matches, matches_list};
+use rlaunch_text::glob::{matches, matches_list};
 
 /// TCP port of SSH servers if none is configured. Entries of known-hosts files leave this port out.
 pub(crate) const DEFAULT_PORT: u16 = 22;

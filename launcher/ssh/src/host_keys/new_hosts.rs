@@ -6,7 +6,8 @@
 use crate::error::SshError;
 use crate::known_hosts::{KnownHostsError, NewHostKey};
 use crate::prompt::Prompter;
-use rlaunch_console::{messages, text};
+use rlaunch_console::messages;
+use rlaunch_text::text;
 use russh::keys::ssh_key::public::KeyData;
 use std::collections::HashMap;
 use std::path::Path;

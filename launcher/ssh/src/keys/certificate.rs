@@ -1,6 +1,6 @@
 //! OpenSSH certificates of hosts and of the user.
 
-use rlaunch_console::glob::matches;
+use rlaunch_text::glob::matches;
 use russh::keys::ssh_key::certificate::CertType;
 use russh::keys::{Algorithm, Certificate, HashAlg};
 use std::fs::File;

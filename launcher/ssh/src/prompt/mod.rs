@@ -6,7 +6,8 @@ mod terminal;
 pub use terminal::restore as restore_terminal;
 
 use self::terminal::{Echo, MAX_ANSWER, Terminal};
-use rlaunch_console::{messages, open_files, printable};
+use rlaunch_console::{messages, open_files};
+use rlaunch_text::printable;
 use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};

@@ -11,7 +11,7 @@
 
 use crate::config::{HostConfig, RekeyLimit};
 use crate::error::SshError;
-use rlaunch_console::glob::matches_list;
+use rlaunch_text::glob::matches_list;
 use russh::keys::{Algorithm, EcdsaCurve, HashAlg};
 use russh::{Limits, Preferred, cipher, kex};
 use std::borrow::Cow;

@@ -1,6 +1,6 @@
 //! Byte stream that carries SSH, and the text that a server sends before its SSH version.
 
-use rlaunch_console::printable;
+use rlaunch_text::printable;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};

@@ -23,7 +23,8 @@ case \"$*\" in
     *'--crate-name rlaunch_bootstrap '* | *'--crate-name rlaunch_comm '* | \
     *'--crate-name rlaunch_console '* | *'--crate-name rlaunch_horovod '* | \
     *'--crate-name rlaunch_launcher '* | *'--crate-name rlaunch_pmi '* | \
-    *'--crate-name rlaunch_ssh '* | *'--crate-name rlaunch_fuzz '* | \
+    *'--crate-name rlaunch_ssh '* | *'--crate-name rlaunch_text '* | \
+    *'--crate-name rlaunch_fuzz '* | \
     *'--crate-name fuzzer '*)
         exec \"$@\" -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
             -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \

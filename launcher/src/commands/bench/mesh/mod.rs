@@ -19,10 +19,10 @@ use crate::plan::map::MapBy;
 use clap::Parser;
 use report::MeshReport;
 use rlaunch_bootstrap::bench::BenchRecord;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
 use rlaunch_plot::file::PlotFile;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::path::PathBuf;
 use std::time::Duration;
 

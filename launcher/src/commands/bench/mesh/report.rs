@@ -6,7 +6,7 @@ use crate::plan::limit::Limit;
 use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::BenchMatrix;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_console::text;
+use rlaunch_text::text;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -8,9 +8,9 @@ use crate::commands::bench::table::Summary;
 use crate::commands::bench::{ResultArgs, Unit};
 use crate::commands::report::nccl_tests::ONE_JOB;
 use crate::run::job_run::StartFacts;
-use rlaunch_console::exit::Exit;
-use rlaunch_console::messages::Failed;
 use rlaunch_console::stdout;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::io::{self, Write};
 use std::path::Path;
 

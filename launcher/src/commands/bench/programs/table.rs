@@ -70,7 +70,7 @@ impl Measurement {
         format!(
             "# {}; {} on {}\n# bytes: {size}{part}{time}; busbw = {}\n{}\n",
             self.title(),
-            rlaunch_console::text::count(self.header.ranks, "rank"),
+            rlaunch_text::text::count(self.header.ranks, "rank"),
             places(facts),
             formula(&self.header),
             names.join(" ")

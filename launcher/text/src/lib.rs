@@ -1,0 +1,17 @@
+//! Text of the launcher, without a terminal: what its crates say, as values and pure functions.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `message`, `exit` | errors, warnings and hints before they are printed; exit codes |
+//! | `text`, `columns` | counts, lists, ranges, similar names; tables |
+//! | `shell`, `glob` | quoting for shells; patterns |
+//! | `printable`, `redact` | text of other programs made safe to print; command lines without secrets |
+
+pub mod columns;
+pub mod exit;
+pub mod glob;
+pub mod message;
+pub mod printable;
+pub mod redact;
+pub mod shell;
+pub mod text;

@@ -1,0 +1,72 @@
+//! What rlaunch tells its user, as values; `rlaunch_console::messages` prints them.
+
+use crate::exit::Exit;
+use rlaunch_bootstrap::error_chain;
+
+/// Message that does not end the job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// What rlaunch does, or does instead.
+    Info(String),
+    /// A line that explains itself.
+    Line(String),
+    Warning {
+        /// Id of the finding that the message states.
+        finding: Option<&'static str>,
+        text: String,
+    },
+    /// What the user can do about the message before it.
+    Hint(String),
+}
+
+/// Error that ends the process: exit code, message, details and hints.
+#[derive(Debug)]
+pub struct Failed {
+    /// Exit code of the `rlaunch` process.
+    pub exit: Exit,
+    /// Id of the finding that the message states, such as `mtu.path`; `rlaunch help ID` explains it.
+    pub finding: Option<&'static str>,
+    /// One-line message; if it is empty, nothing is printed.
+    pub message: String,
+    /// Further lines, printed indented below the message.
+    pub details: Vec<String>,
+    /// Advice for the user, printed last, each line with the prefix `hint:`.
+    pub hints: Vec<String>,
+    /// Whether `exit` is the exit code of a rank and not one of rlaunch's own.
+    pub by_rank: bool,
+    /// Whether `--max-restarts` restarts the job after this error, as after a failed rank or a lost node.
+    pub may_restart: bool,
+}
+
+impl Failed {
+    pub fn new(exit: Exit, message: impl Into<String>) -> Failed {
+        Failed {
+            exit,
+            finding: None,
+            message: message.into(),
+            details: vec![],
+            hints: vec![],
+            by_rank: false,
+            may_restart: false,
+        }
+    }
+
+    /// Makes an error whose message joins `error` and its causes in one line.
+    pub fn from_error(exit: Exit, error: &dyn std::error::Error) -> Failed {
+        Failed::new(exit, error_chain(error))
+    }
+
+    /// Adds a hint, unless it is `None` or already present.
+    #[must_use]
+    pub fn hint(mut self, hint: Option<impl Into<String>>) -> Failed {
+        let hint = hint.map(Into::into).filter(|hint| !self.hints.contains(hint));
+        self.hints.extend(hint);
+        self
+    }
+
+    /// Names the finding that the message states.
+    #[must_use]
+    pub fn finding(self, id: Option<&'static str>) -> Failed {
+        Failed { finding: id, ..self }
+    }
+}
