@@ -9,7 +9,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Extent of a dry run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
 pub(crate) enum DryRun {
     /// Agents on the hosts check what the job needs
     Agents,
@@ -82,7 +85,10 @@ pub(crate) struct TimeoutReport {
 }
 
 /// Lines of several ranks that are shown once, at a terminal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
 pub(crate) enum Folding {
     /// Equal lines.
     Lines,

@@ -56,7 +56,10 @@ impl fmt::Display for MapBy {
 }
 
 /// `--rank-by`: the order in which placed ranks are numbered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
 pub(crate) enum RankBy {
     /// Host by host.
     Slot,

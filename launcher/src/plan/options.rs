@@ -45,7 +45,18 @@ pub(crate) struct Options {
 }
 
 /// `--preflight`: checks of hosts before a job's program starts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
 pub(crate) enum Preflight {
     /// Checks of inventories, which every job reads
     #[default]
@@ -57,7 +68,18 @@ pub(crate) enum Preflight {
 }
 
 /// `--transport`: transport between ranks of different nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
 pub(crate) enum Transport {
     /// RDMA where it connects two hosts, TCP otherwise
     #[default]
@@ -103,7 +125,10 @@ pub(crate) struct RankPosition {
 }
 
 /// `--env-style`: launcher or framework whose variables are set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
 pub(crate) enum EnvStyle {
     /// TF_CONFIG, with a port for each rank's server
     Tensorflow,

@@ -3,21 +3,18 @@
 
 use crate::hosts::{Host, SlotsBy};
 use crate::plan::map::{MapBy, RankMap};
-use rlaunch_console::messages;
+use rlaunch_text::message::Message;
 use rlaunch_text::text;
-use std::io::IsTerminal;
 
 /// Maximum number of hosts named in the line, counted separately for hosts with and without ranks.
 const HOSTS: usize = 8;
 /// Maximum number of rank ranges shown for a host.
 const RUNS: usize = 4;
 
-/// Prints the line if stderr is a terminal or if something is unusual.
-pub(crate) fn print(map: &RankMap, order: MapBy) {
+/// Returns the line, for a terminal (`at_terminal`) or if something is unusual.
+pub(crate) fn message(map: &RankMap, order: MapBy, at_terminal: bool) -> Option<Message> {
     let remarks = remarks(map, order);
-    if !remarks.is_empty() || std::io::stderr().is_terminal() {
-        messages::line(&line(map, &remarks));
-    }
+    (at_terminal || !remarks.is_empty()).then(|| Message::Line(line(map, &remarks)))
 }
 
 fn line(map: &RankMap, remarks: &[String]) -> String {

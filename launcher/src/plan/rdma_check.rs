@@ -8,15 +8,14 @@ use crate::plan::options::{Transport, UserChoices};
 use crate::plan::rank_config;
 use crate::plan::selection::{Plan, UsablePort};
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_console::messages;
 use rlaunch_text::exit::Exit;
-use rlaunch_text::message::Failed;
+use rlaunch_text::message::{Failed, Message};
 use rlaunch_text::text;
 
 /// Maximum number of lines about hosts without RDMA; the rest are only counted.
 const MAX_LINES: usize = 8;
 
-/// Prints which hosts RDMA does not connect, and warnings about the network that NCCL will use.
+/// Tells which hosts RDMA does not connect, and warns about the network that NCCL will use.
 ///
 /// # Errors
 ///
@@ -28,12 +27,14 @@ pub(crate) fn check(
     inventories: &[Inventory],
     plan: &Plan,
     network: &NcclNetwork,
-) -> Result<(), Failed> {
+) -> Result<Vec<Message>, Failed> {
+    let mut told = Vec::new();
+    let mut info = |text: String| told.push(Message::Info(text));
     if choices.options.nccl_share_gpu {
-        messages::info("ranks share GPUs: their data goes by the network, and times mean nothing");
+        info("ranks share GPUs: their data goes by the network, and times mean nothing".into());
     }
     if map.nodes.len() < 2 || choices.options.transport == Transport::Tcp {
-        return Ok(());
+        return Ok(told);
     }
     let missing = missing(choices, map, inventories, plan);
     if choices.options.transport == Transport::Rdma && !missing.is_empty() {
@@ -48,16 +49,16 @@ pub(crate) fn check(
     // If no host has RDMA, its absence is not worth a message.
     let expected = plan.ports.iter().any(|ports| !ports.is_empty());
     for line in missing.iter().take(MAX_LINES).filter(|_| expected) {
-        messages::info(&format!("{line}: TCP is used"));
+        info(format!("{line}: TCP is used"));
     }
     if missing.len() > MAX_LINES && expected {
-        messages::info(&format!("and {} more without RDMA", missing.len() - MAX_LINES));
+        info(format!("and {} more without RDMA", missing.len() - MAX_LINES));
     }
     if let Some((line, hint)) = rank_config::slow_network(choices, map, inventories, network) {
-        messages::info(&line);
-        hint.iter().for_each(|hint| messages::hint(hint));
+        info(line);
+        told.extend(hint.map(Message::Hint));
     }
-    Ok(())
+    Ok(told)
 }
 
 /// Returns the id of the finding that the first line about missing RDMA states.

@@ -149,7 +149,18 @@ pub(crate) struct PortOptions {
 }
 
 /// `--connect`: method of connecting queue pairs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
 pub(crate) enum ConnectBy {
     /// The method that each device supports
     #[default]
@@ -157,7 +168,7 @@ pub(crate) enum ConnectBy {
     /// Out of band: endpoints are exchanged over TCP
     Oob,
     /// Through the RDMA connection manager
-    #[value(name = "rdma_cm")]
+    #[strum(serialize = "rdma_cm")]
     RdmaCm,
 }
 

@@ -24,7 +24,7 @@ use crate::run::show::ShownPlan;
 use rlaunch_bootstrap::env::redacted_value;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::WorkingDir;
-use rlaunch_console::stdout;
+use rlaunch_console::{messages, stdout};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::redact::without_secrets;
@@ -32,6 +32,7 @@ use rlaunch_text::shell::quoted;
 use rlaunch_text::text;
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
+use std::io::{self, IsTerminal};
 
 /// Prints the job without connecting to any host. The output depends only on the command line and on the
 /// files and environment of this machine.
@@ -45,7 +46,9 @@ pub(crate) fn offline(job: &JobSpec) -> Result<Exit, Failed> {
     let map = known.then(|| job.map_ranks()).transpose();
     let map = map.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     if let Some(map) = &map {
-        placement_line::print(map, job.map_by);
+        messages::print(
+            placement_line::message(map, job.map_by, io::stderr().is_terminal()).as_slice(),
+        );
     }
     stdout::print(&program_lines(job, map.as_ref()));
     Ok(Exit::SUCCESS)

@@ -59,6 +59,7 @@ use rlaunch_console::open_files;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use signals::Signals;
+use std::io::{self, IsTerminal};
 use std::time::Instant;
 use supervisor::PhaseStates;
 use tracing::Instrument;
@@ -126,7 +127,9 @@ fn hosts_to_reach(job: &JobRun) -> Result<RankMap, Failed> {
 /// not exist.
 fn announce(job: &JobRun, map: &RankMap) -> Result<(), Failed> {
     job.stdin.check(map.world_size)?;
-    placement_line::print(map, job.map_by);
+    messages::print(
+        placement_line::message(map, job.map_by, io::stderr().is_terminal()).as_slice(),
+    );
     job.events.status().mapped(map);
     job.events.emit(&Event::job_started(job, map));
     if let Some(recorder) = &job.recorder {

@@ -10,6 +10,7 @@ use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::protocol::control::CleanupReceipt;
+use rlaunch_console::messages;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
@@ -88,7 +89,11 @@ impl Outcome {
             first_failure_error(exit, others, host, &written).hint(hint)
         });
         let ranks = self.ranks();
-        let unverified = written.nccl.and_then(|log| nccl::verify(&log, &ranks, options));
+        let unverified = written.nccl.and_then(|log| {
+            let (told, failed) = nccl::verify(&log, &ranks, options);
+            messages::print(&told);
+            failed
+        });
         let failed = match self.reason {
             None | Some(Reason::Served(_)) => blamed.or(unverified).or(written.incomplete),
             Some(Reason::Rank) => Some(blamed.unwrap_or_else(|| {

@@ -140,11 +140,13 @@ impl Nodes {
         let facts: Vec<NodeFacts> = self.reached.iter().map(|node| node.facts.clone()).collect();
         let inputs = PlanInputs { job, map, prepared, addresses: &addresses, facts: &facts };
         let network = inputs.fabric(&plan).network;
-        rdma_check::check(&job.user_choices(), map, &prepared.inventories, &plan, &network)?;
+        let choices = job.user_choices();
+        let told = rdma_check::check(&choices, map, &prepared.inventories, &plan, &network)?;
+        messages::print(&told);
         rank_config::log_crowded(map, &prepared.inventories);
         let (mesh, planned) = state.prove(self, &inputs, &mut plan).await?;
         let RankPlan { table, rank_configs, horovod } = planned;
-        mesh.conclude(&table, job.options.transport, job.options.mesh.mode)?;
+        messages::print(&mesh.conclude(&table, job.options.transport, job.options.mesh.mode)?);
         state.distribute(self, &table, map.first_ranks().to_vec()).await?;
         let hosts = self.reached.iter().zip(&addresses);
         let used: Vec<String> = hosts.map(|(node, a)| format!("{} {a}", node.host)).collect();

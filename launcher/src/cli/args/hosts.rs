@@ -70,7 +70,7 @@ pub(crate) struct HostArgs {
     /// Number ranks host by host (slot), or one of each host in turn (node); by default in the order in which
     /// --map-by deals them out
     #[arg(
-        long,
+        long, value_parser = values::named::<RankBy>(),
         value_name = "slot|node",
         hide_possible_values = true,
         help_heading = "Hosts and ranks"

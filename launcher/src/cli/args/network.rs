@@ -17,7 +17,7 @@ pub(crate) struct NetworkArgs {
     /// auto: RDMA between hosts that it connects, otherwise TCP, which is reported; rdma: no TCP, a job that
     /// needs it fails; tcp: no RDMA.
     #[arg(
-        long,
+        long, value_parser = values::named::<Transport>(),
         value_name = "auto|rdma|tcp",
         default_value = "auto",
         hide_possible_values = true,
@@ -39,10 +39,9 @@ pub(crate) struct NetworkArgs {
     /// oob: over the agents' TCP connections, without devices that need the RDMA connection manager; rdma_cm: by
     /// the connection manager; auto: by the connection manager for devices that need it, otherwise oob.
     #[arg(
-        long,
+        long, value_parser = values::named::<ConnectBy>(),
         value_name = "auto|oob|rdma_cm",
         default_value = "auto",
-        rename_all = "snake_case",
         hide_possible_values = true,
         help_heading = "Network of ranks"
     )]
@@ -67,7 +66,7 @@ pub(crate) struct NetworkArgs {
 
     /// Set another launcher's variables as well, for programs that read no others
     #[arg(
-        long, value_name = "tensorflow|slurm|openmpi", action = ArgAction::Append,
+        long, value_parser = values::named::<EnvStyle>(), value_name = "tensorflow|slurm|openmpi", action = ArgAction::Append,
         hide_possible_values = true, help_heading = "The program"
     )]
     pub(crate) env_style: Vec<EnvStyle>,
@@ -90,7 +89,7 @@ pub(crate) struct NetworkArgs {
     /// quick: what can be told without a further message to a host; full: everything that rlaunch doctor checks,
     /// which takes some seconds, and an error of it ends the job; off: nothing beyond what the job needs.
     #[arg(
-        long,
+        long, value_parser = values::named::<Preflight>(),
         value_name = "quick|full|off",
         default_value = "quick",
         hide_possible_values = true,
@@ -110,7 +109,7 @@ pub(crate) struct MeshArgs {
     /// auto: for each pair of ranks in jobs of up to 64 ranks, for each pair of ports in larger ones; full: for
     /// each pair of ranks; off: not at all.
     #[arg(
-        long = "mesh",
+        long = "mesh", value_parser = values::named::<Mode>(),
         value_name = "auto|full|off",
         default_value = "auto",
         hide_possible_values = true,

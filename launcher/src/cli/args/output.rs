@@ -1,5 +1,6 @@
 //! Options for standard input and output of ranks, logs, events, records and dry runs.
 
+use crate::cli::args::values;
 use crate::job::options::{DryRun, Folding, Show};
 use crate::job::stdin::StdinArg;
 use crate::job::tag_pattern::TagPattern;
@@ -32,7 +33,7 @@ pub(crate) struct OutputArgs {
     /// More than four ranks that print the same within 0.2 s are folded anyway; =none prevents that. Output in pipes
     /// and files is never folded.
     #[arg(
-        long, value_name = "lines|numbers|none", num_args = 0..=1, require_equals = true,
+        long, value_parser = values::named::<Folding>(), value_name = "lines|numbers|none", num_args = 0..=1, require_equals = true,
         default_missing_value = "lines", hide_possible_values = true, help_heading = "Output"
     )]
     pub(crate) fold: Option<Folding>,
@@ -76,7 +77,7 @@ pub(crate) struct OutputArgs {
     /// Agents on the hosts check everything that the job needs, so placement and variables are known as well.
     /// With =offline rlaunch connects to no host.
     #[arg(
-        long, value_name = "agents|offline", num_args = 0..=1, require_equals = true,
+        long, value_parser = values::named::<DryRun>(), value_name = "agents|offline", num_args = 0..=1, require_equals = true,
         default_missing_value = "agents", hide_possible_values = true, help_heading = "Output"
     )]
     pub(crate) dry_run: Option<DryRun>,

@@ -1,8 +1,11 @@
 //! Parsers of options' values. The error of each says which values are accepted.
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::BEAT;
+use std::str::FromStr;
 use std::time::Duration;
+use strum::VariantArray;
 
 /// Parses the id of a job: 32 hexadecimal digits.
 pub(crate) fn parse_job_id(text: &str) -> Result<String, String> {
@@ -67,4 +70,15 @@ pub(crate) fn parse_port_range(text: &str) -> Result<PortRange, String> {
         return Err("ports other than 30608-30623, which eRDMA's compat mode takes".to_owned());
     }
     Ok(PortRange { first, last })
+}
+
+/// Returns the parser of an option whose values are the variants of `T`, by their names.
+pub(crate) fn named<T>() -> impl TypedValueParser<Value = T>
+where
+    T: VariantArray + FromStr + Clone + Send + Sync + 'static,
+    &'static str: for<'a> From<&'a T>,
+    T::Err: std::error::Error + Send + Sync + 'static,
+{
+    let names = T::VARIANTS.iter().map(<&'static str>::from);
+    PossibleValuesParser::new(names).try_map(|name| name.parse())
 }

@@ -23,9 +23,8 @@ use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::inventory::rdma::NodeType;
 use rlaunch_bootstrap::rank_table;
-use rlaunch_console::messages;
 use rlaunch_text::exit::Exit;
-use rlaunch_text::message::Failed;
+use rlaunch_text::message::{Failed, Message};
 
 /// Hint for eRDMA, whose default mode needs RDMA_CM. Changing the mode drops all of a host's connections.
 const ERDMA_COMPAT: &str = "eRDMA works with NCCL in compat mode, to be set on each host: \
@@ -162,17 +161,21 @@ pub(crate) fn log_variables() -> Vec<Variable> {
     vec![set("NCCL_DEBUG", "INFO"), set("NCCL_DEBUG_SUBSYS", "INIT,NET")]
 }
 
-/// Prints the network that NCCL used in each rank. Returns an error if `--require-rdma` was given and a rank
+/// Tells the network that NCCL used in each rank. Also returns an error if `--require-rdma` was given and a rank
 /// did not use RDMA.
-pub(crate) fn verify(log: &Log, ranks: &[(Rank, String)], options: &Options) -> Option<Failed> {
+pub(crate) fn verify(
+    log: &Log,
+    ranks: &[(Rank, String)],
+    options: &Options,
+) -> (Vec<Message>, Option<Failed>) {
     let uses: Vec<_> =
         ranks.iter().map(|(rank, host)| (rank, host, log.network_of(*rank))).collect();
-    for (rank, host, used) in &uses {
-        messages::info(&format!("rank {rank} on {host}: {used}"));
-    }
-    let (rank, host, used) = uses.iter().find(|(.., used)| !used.is_rdma())?;
-    let line = format!("--require-rdma: rank {rank} on {host}: {used}");
-    options.require_rdma.then(|| Failed::new(Exit::MESH, line))
+    let line = |(rank, host, used): &(_, _, _)| format!("rank {rank} on {host}: {used}");
+    let told = uses.iter().map(|used| Message::Info(line(used))).collect();
+    let by_tcp = uses.iter().find(|(.., used)| options.require_rdma && !used.is_rdma());
+    let failed =
+        by_tcp.map(|used| Failed::new(Exit::MESH, format!("--require-rdma: {}", line(used))));
+    (told, failed)
 }
 
 /// Writes ports as `mlx5_0:1,mlx5_1:1`.

@@ -9,9 +9,8 @@ use crate::findings::{self, CheckId};
 use crate::plan::options::Transport;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::{NicId, RankTable};
-use rlaunch_console::messages;
 use rlaunch_text::exit::Exit;
-use rlaunch_text::message::Failed;
+use rlaunch_text::message::{Failed, Message};
 use rlaunch_text::text;
 use std::collections::BTreeSet;
 
@@ -36,9 +35,9 @@ impl Mesh {
         table: &RankTable,
         transport: Transport,
         mode: Mode,
-    ) -> Result<(), Failed> {
+    ) -> Result<Vec<Message>, Failed> {
         if self.rounds == 0 {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let failures = self.failures();
         let line = |(result, failure): &(&ProofResult, &Failure)| {
@@ -50,10 +49,10 @@ impl Mesh {
         if transport == Transport::Rdma && lost {
             return Err(refuse(self.summary(table, mode), &lines));
         }
-        print_warnings(&lines);
-        messages::info(&self.summary(table, mode));
+        let mut told = warnings(&lines);
+        told.push(Message::Info(self.summary(table, mode)));
         self.log_costs(table);
-        Ok(())
+        Ok(told)
     }
 
     fn log_costs(&self, table: &RankTable) {
@@ -182,18 +181,21 @@ fn subnets(table: &RankTable, up: &[&Proof]) -> Option<String> {
     }
 }
 
-/// Prints a warning for each failure; equal hints are printed once.
-fn print_warnings(lines: &[FailureLine]) {
+/// Makes a warning of each failure; equal hints are given once.
+fn warnings(lines: &[FailureLine]) -> Vec<Message> {
     let mut hints = BTreeSet::new();
+    let mut told = Vec::new();
     for line in lines.iter().take(MAX_LINES) {
-        messages::warn_of(Some(line.finding.as_str()), &line.text);
-        if let Some(hint) = line.hint.as_ref().filter(|hint| hints.insert((*hint).clone())) {
-            messages::hint(hint);
-        }
+        let finding = Some(line.finding.as_str());
+        told.push(Message::Warning { finding, text: line.text.clone() });
+        let hint = line.hint.iter().filter(|hint| hints.insert(hint.as_str()));
+        told.extend(hint.cloned().map(Message::Hint));
     }
     if lines.len() > MAX_LINES {
-        messages::warn(&format!("and {} more that do not work", lines.len() - MAX_LINES));
+        let text = format!("and {} more that do not work", lines.len() - MAX_LINES);
+        told.push(Message::Warning { finding: None, text });
     }
+    told
 }
 
 fn refuse(summary: String, lines: &[FailureLine]) -> Failed {

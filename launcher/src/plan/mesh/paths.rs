@@ -8,7 +8,18 @@ use std::collections::BTreeSet;
 const MAX_FULL_RANKS: u32 = 64;
 
 /// `--mesh`: paths to prove before ranks start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
 pub(crate) enum Mode {
     /// Every pair of ranks in jobs of up to 64, every pair of ports in larger ones
     #[default]

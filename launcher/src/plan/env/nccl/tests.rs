@@ -185,13 +185,13 @@ fn a_socket_where_rdma_is_required_is_an_error() {
     log.read_lines(Rank(0), b"a:1:2 [0] NCCL INFO Using network IB\n");
     log.read_lines(Rank(1), b"b:1:2 [0] NCCL INFO Using network Socket\n");
     let ranks = [(Rank(0), "a".to_owned()), (Rank(1), "b".to_owned())];
-    assert!(verify(&log, &ranks, &Options::default()).is_none());
+    assert!(verify(&log, &ranks, &Options::default()).1.is_none());
     let options = Options { require_rdma: true, ..Options::default() };
-    let failed = verify(&log, &ranks, &options).unwrap();
+    let failed = verify(&log, &ranks, &options).1.unwrap();
     assert_eq!(failed.exit, Exit::MESH);
     let wanted = "--require-rdma: rank 1 on b: TCP (Socket): RDMA is not used";
     assert_eq!(failed.message, wanted);
-    assert!(verify(&log, &ranks[..1], &options).is_none());
+    assert!(verify(&log, &ranks[..1], &options).1.is_none());
 }
 
 #[test]
