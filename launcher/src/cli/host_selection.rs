@@ -3,7 +3,7 @@
 
 use crate::cli::allocation::{self, AllocatedHosts, AllocationError, MpiJob, MpiJobError};
 use crate::connect::connector::RshError;
-use crate::connect::options::ConnectOptions;
+use crate::connect::options::Reach;
 use crate::hosts::host_table::HostTable;
 use crate::hosts::hostfile::{self, HostfileError};
 use crate::hosts::{self, Host, HostSet, HostsError, SlotsBy};
@@ -80,7 +80,7 @@ impl HostSelectionError {
 /// configuration, unless the user set `--rsh`.
 pub(crate) fn select(
     options: &HostOptions<'_>,
-    connect: &mut ConnectOptions,
+    connect: &mut Reach,
 ) -> Result<Vec<Host>, HostSelectionError> {
     let selection = HostSelection::new(options)?;
     if selection.is_allocated {

@@ -12,7 +12,7 @@ use crate::connect::agent::store::AgentStore;
 use crate::connect::callback::Callbacks;
 use crate::connect::channel::{AgentChannel, Incoming};
 use crate::connect::connector::{ConnectError, Connector, HostConnection, RemoteCommand};
-use crate::connect::options::ConnectOptions;
+use crate::connect::options::Reach;
 use crate::hosts::Host;
 use crate::hosts::addresses::AddressConstraints;
 use rlaunch_bootstrap::protocol::control::{FrameReader, HelloScanner, MAX_NOISE, encode};
@@ -34,7 +34,7 @@ pub(super) fn select_hosts(
     options: &HostOptions<'_>,
     connect: &ConnectArgs,
     line: &CommandLine,
-) -> Result<(Vec<Host>, ConnectOptions), Failed> {
+) -> Result<(Vec<Host>, Reach), Failed> {
     let usage =
         |error: &dyn std::error::Error, hint| Failed::from_error(Exit::USAGE, error).hint(hint);
     let reach = lower::connect_options(connect.clone(), &line.config);
@@ -106,7 +106,7 @@ impl AgentSessions {
     /// of the hosts.
     pub(super) async fn open<T: DeserializeOwned + Send + 'static>(
         hosts: &[Host],
-        options: &ConnectOptions,
+        options: &Reach,
         words: &'static str,
         limit: Duration,
     ) -> Result<Vec<Result<AgentSession<T>, SessionError>>, Failed> {
@@ -182,7 +182,7 @@ fn append(printed: &mut Vec<u8>, bytes: &[u8]) {
     printed.extend_from_slice(bytes.get(..left).unwrap_or(bytes));
 }
 
-fn deployment(options: &ConnectOptions) -> Result<Deployment, Failed> {
+fn deployment(options: &Reach) -> Result<Deployment, Failed> {
     let callbacks = Callbacks::new(AddressConstraints::default(), DEFAULT_PORTS);
     let store = AgentStore::new(options.agent.clone());
     Deployment::new(store, options.agent_dir.clone(), callbacks)

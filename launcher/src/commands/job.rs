@@ -18,10 +18,10 @@ pub(super) async fn run(args: JobArgs, line: &CommandLine) -> Result<Exit, Faile
     if args.network.preflight == Preflight::Full {
         doctor::check_before_job(&args, line).await?;
     }
-    let job = lower::job_or_fail(args, &line.config)?;
-    let ended = match job.dry_run {
-        Some(DryRun::Offline) => dry_run::offline(&job),
-        Some(DryRun::Agents) | None => run::run_job(job).await,
+    let launch = lower::job_or_fail(args, &line.config)?;
+    let ended = match launch.job.dry_run {
+        Some(DryRun::Offline) => dry_run::offline(&launch.job),
+        Some(DryRun::Agents) | None => run::run_job(launch).await,
     };
     ended.map_err(|failed| match failed.exit {
         Exit::NOT_FOUND if !failed.by_rank => failed.hint(verb),

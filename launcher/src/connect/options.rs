@@ -27,7 +27,7 @@ impl From<NewHostsRule> for StrictHostKeyChecking {
 
 /// Options for connecting to hosts and for installing the agent on them.
 #[derive(Debug, Default)]
-pub(crate) struct ConnectOptions {
+pub(crate) struct Reach {
     /// Tables `[hosts.NAME]` of the configuration file.
     pub(crate) host_table: HostTable,
     pub(crate) port: Option<u16>,
@@ -51,7 +51,7 @@ pub(crate) struct ConnectOptions {
     pub(crate) retry_until_up: bool,
 }
 
-impl ConnectOptions {
+impl Reach {
     /// Sets `here`. Returns whether the job runs on this machine alone and not in a container.
     pub(crate) fn settle(&mut self, hosts: &[Host]) -> bool {
         let is_local = hosts::are_local(hosts);

@@ -11,13 +11,12 @@ pub(crate) mod options;
 pub(crate) mod stdin;
 pub(crate) mod tag_pattern;
 
-use crate::connect::options::ConnectOptions;
 use crate::hosts::addresses;
 use crate::hosts::{Host, SlotsBy};
 use crate::plan::map::{MapBy, MapError, RankBy, RankMap};
 use crate::plan::options::{Options, UserChoices};
 use apps::AppSpec;
-use options::{DryRun, OutputOptions, RankStdout, Restarts, Show, TimeoutReport, WatchOptions};
+use options::{DryRun, OutputOptions, Restarts, Show, TimeoutReport, WatchOptions};
 use ring::rand::SecureRandom;
 use rlaunch_bootstrap::client::messages::Token;
 use rlaunch_bootstrap::id::JobId;
@@ -85,12 +84,10 @@ pub(crate) struct JobSpec {
     pub(crate) dry_run: Option<DryRun>,
     /// Limit and number of restarts; `None` if the job is never restarted.
     pub(crate) restarts: Option<Restarts>,
-    pub(crate) connect: ConnectOptions,
     /// `--events`: the path of a file, or `fd:N` for an open file descriptor.
     pub(crate) events: Option<String>,
     /// Whether a record of the job is kept.
     pub(crate) is_recorded: bool,
-    pub(crate) rank_stdout: RankStdout,
 }
 
 /// `--preload`: a file to copy to the hosts.

@@ -2,10 +2,8 @@
 
 use crate::job::tag_pattern::TagPattern;
 use rlaunch_bootstrap::env as names;
-use std::io::{self, IsTerminal, PipeWriter};
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Extent of a dry run.
@@ -145,27 +143,5 @@ impl Restarts {
         ];
         let variables = all.map(|(name, count)| (name.to_owned(), count.to_string()));
         variables.into_iter().filter(|(name, _)| !user_set_vars.contains(name)).collect()
-    }
-}
-
-/// Destination of the ranks' stdout.
-#[derive(Clone, Debug, Default)]
-pub(crate) enum RankStdout {
-    /// This process's stdout.
-    #[default]
-    Stdout,
-    /// This process's stderr, because it prints its own result to stdout.
-    Stderr,
-    /// A pipe whose other end this process reads. The reader sees the end once the job is dropped.
-    Pipe(Arc<PipeWriter>),
-}
-
-impl RankStdout {
-    pub(crate) fn is_terminal(&self) -> bool {
-        match self {
-            RankStdout::Stdout => io::stdout().is_terminal(),
-            RankStdout::Stderr => io::stderr().is_terminal(),
-            RankStdout::Pipe(_) => false,
-        }
     }
 }

@@ -89,7 +89,7 @@ fn perform(action: Action, job: &JobRun, nodes: &Nodes, reader: &mut HelperUploa
 
 /// Offers a program to all nodes. A node for which there is none answers questions with that reason.
 fn offer(program: &mut HelperUpload, job: &JobRun, nodes: &Nodes) {
-    let given = job.connect.agent.as_deref();
+    let given = job.reach.agent.as_deref();
     for node in &nodes.reached {
         if let Err(failed) = program.offer(node, given) {
             tracing::info!(host = %node.host, "{}", failed.message);

@@ -1,5 +1,6 @@
 //! One attempt at a job, with its event log and its record.
 
+use crate::connect::options::Reach;
 use crate::job::JobSpec;
 use crate::run::events::{Event, EventLog};
 use crate::run::live::JobSocket;
@@ -8,13 +9,45 @@ use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use std::io::{self, IsTerminal, PipeWriter};
 use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+/// A job, the way to its hosts, and where its output goes.
+pub(crate) struct Launch {
+    pub(crate) job: JobSpec,
+    pub(crate) reach: Reach,
+    pub(crate) stdio: Stdio,
+}
+
+/// Destination of the ranks' stdout.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Stdio {
+    /// This process's stdout.
+    #[default]
+    Stdout,
+    /// This process's stderr, because it prints its own result to stdout.
+    Stderr,
+    /// A pipe whose other end this process reads. The reader sees the end once the job is dropped.
+    Pipe(Arc<PipeWriter>),
+}
+
+impl Stdio {
+    pub(crate) fn is_terminal(&self) -> bool {
+        match self {
+            Stdio::Stdout => io::stdout().is_terminal(),
+            Stdio::Stderr => io::stderr().is_terminal(),
+            Stdio::Pipe(_) => false,
+        }
+    }
+}
+
 /// Attempt at a job.
 pub(crate) struct JobRun {
     job: JobSpec,
+    pub(crate) reach: Reach,
+    pub(crate) stdio: Stdio,
     pub(crate) events: EventLog,
     /// Collector of the job's record; `None` if no record is wanted.
     pub(crate) recorder: Option<Recorder>,
@@ -45,13 +78,13 @@ impl Deref for JobRun {
 
 impl JobRun {
     /// Begins the first attempt. Returns an error if the file of `--events` cannot be opened.
-    pub(crate) fn first(job: JobSpec) -> Result<JobRun, Failed> {
-        let target = job.events.as_deref();
-        let events = EventLog::open(target, job.id).map_err(|error| {
+    pub(crate) fn first(launch: Launch) -> Result<JobRun, Failed> {
+        let target = launch.job.events.as_deref();
+        let events = EventLog::open(target, launch.job.id).map_err(|error| {
             let target = target.unwrap_or_default();
             Failed::new(Exit::FILES, format!("cannot write events to {target}: {error}"))
         })?;
-        Ok(JobRun::new(job, events))
+        Ok(JobRun::new(launch, events))
     }
 
     /// Makes the attempt put facts about the job into `facts`.
@@ -60,22 +93,24 @@ impl JobRun {
     }
 
     /// Begins a restart. Its events are written to the log of the attempts before it.
-    pub(crate) fn next(job: JobSpec, events: EventLog) -> JobRun {
-        let events = events.for_job(job.id);
-        JobRun::new(job, events)
+    pub(crate) fn next(launch: Launch, events: EventLog) -> JobRun {
+        let events = events.for_job(launch.job.id);
+        JobRun::new(launch, events)
     }
 
-    fn new(job: JobSpec, events: EventLog) -> JobRun {
+    fn new(launch: Launch, events: EventLog) -> JobRun {
+        let Launch { job, reach, stdio } = launch;
         let recorder = job.is_recorded.then(Recorder::new);
         // A dry run is over at once.
         let is_run = job.dry_run.is_none();
         let socket = is_run.then(|| JobSocket::open(&job, events.status().clone())).flatten();
-        JobRun { job, events, recorder, facts: None, socket }
+        JobRun { job, reach, stdio, events, recorder, facts: None, socket }
     }
 
     /// Returns the parts that the next attempt is made from.
-    pub(crate) fn into_parts(self) -> (JobSpec, EventLog) {
-        (self.job, self.events)
+    pub(crate) fn into_parts(self) -> (Launch, EventLog) {
+        let JobRun { job, reach, stdio, events, .. } = self;
+        (Launch { job, reach, stdio }, events)
     }
 
     /// Runs a phase of the job, logs its duration and emits it as an event.

@@ -44,12 +44,11 @@ mod stdin;
 mod stragglers;
 mod supervisor;
 
-use crate::job::JobSpec;
 use crate::job::apps::StartOrder;
 use crate::plan::map::RankMap;
 use crate::plan::placement_line;
 use events::Event;
-use job_run::{JobRun, StartFacts};
+use job_run::{JobRun, Launch, StartFacts};
 use mesh::LinkMonitor;
 use nodes::{Nodes, PendingStdio};
 use record::JobRecord;
@@ -65,8 +64,8 @@ use supervisor::PhaseStates;
 use tracing::Instrument;
 
 /// Runs a job, and restarts it after failures as often as `--max-restarts` allows.
-pub(crate) async fn run_job(job: JobSpec) -> Result<Exit, Failed> {
-    restart::run_with_restarts(job, &mut Signals::install()?).await
+pub(crate) async fn run_job(launch: Launch) -> Result<Exit, Failed> {
+    restart::run_with_restarts(launch, &mut Signals::install()?).await
 }
 
 /// Runs one attempt at a job. Stores the record of the attempt and returns it, unless the user wants no

@@ -25,8 +25,9 @@ pub(crate) use rank_files::RankFiles;
 pub(crate) use tags::Tags;
 
 use crate::connect::outbox::{Outbox, Reserved};
-use crate::job::options::{Folding, OutputOptions, RankStdout};
+use crate::job::options::{Folding, OutputOptions};
 use crate::plan::env::nccl::Log;
+use crate::run::job_run::Stdio;
 use crate::run::live::LiveStatus;
 use crate::run::output::fold::{FoldedStreams, Folder, ShownOutput};
 use crate::run::output::line_arbiter::{Chunk, LineArbiter, ReadyChunk, ShowUnfinished};
@@ -144,7 +145,7 @@ pub(crate) struct OutputConfig {
     /// Parser of NCCL's log; `None` without `--nccl-verify`.
     pub(crate) nccl: Option<Log>,
     pub(crate) transcript: Option<Transcript>,
-    pub(crate) rank_stdout: RankStdout,
+    pub(crate) stdio: Stdio,
     /// State of the job, which has the time of the last output.
     pub(crate) status: LiveStatus,
 }
@@ -161,9 +162,9 @@ pub(crate) fn output_channel() -> (OutputSender, OutputReceiver) {
 /// Starts the thread that writes the output in the queue.
 pub(crate) fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver) -> OutputWriter {
     let (gone, failed) = oneshot::channel();
-    let pipe = match &config.rank_stdout {
-        RankStdout::Pipe(writer) => watched(writer).ok(),
-        RankStdout::Stdout | RankStdout::Stderr => None,
+    let pipe = match &config.stdio {
+        Stdio::Pipe(writer) => watched(writer).ok(),
+        Stdio::Stdout | Stdio::Stderr => None,
     };
     let thread = std::thread::spawn(move || WriterThread::new(config, gone).run(&items));
     OutputWriter { thread, failed: Some(failed), pipe }
@@ -248,11 +249,11 @@ impl WriterThread {
         // Unfinished lines are shown at once if there is only one rank, or on a terminal, where a
         // person may wait for a prompt.
         let (alone, stderr) = (config.ranks == 1, std::io::stderr().is_terminal());
-        let stdout = config.rank_stdout.is_terminal();
+        let stdout = config.stdio.is_terminal();
         let streams = FoldedStreams { stdout, stderr: std::io::stderr().is_terminal() };
         let show_unfinished = ShowUnfinished { stdout: alone || stdout, stderr: alone || stderr };
         WriterThread {
-            sink: Sink::new(config.tags, &config.rank_stdout),
+            sink: Sink::new(config.tags, &config.stdio),
             arbiter: LineArbiter::new(show_unfinished),
             turn_end: None,
             folder: Folder::new(config.fold, config.ranks, streams),

@@ -1,10 +1,9 @@
 //! Proof of the RDMA paths between hosts, without starting a rank: `rlaunch doctor` reports the results.
 
-use super::job_run::JobRun;
+use super::job_run::{JobRun, Launch};
 use super::signals::Signals;
 use super::{hosts_to_reach, nodes, unless_ended};
 use crate::findings::CheckId;
-use crate::job::JobSpec;
 use crate::plan::map::RankMap;
 use crate::plan::mesh::outcome::{Failure, ProofOutcome};
 use crate::plan::mesh::{Mesh, ProofResult, finding_of, hint_of};
@@ -65,9 +64,9 @@ pub(crate) struct PathFailure {
 
 /// Connects to the hosts of a job, proves the paths between them, and disconnects. With the option `measure` of
 /// the mesh, also measures the bandwidth of each cable.
-pub(crate) async fn try_paths(job: JobSpec) -> Result<TriedPaths, Failed> {
+pub(crate) async fn try_paths(launch: Launch) -> Result<TriedPaths, Failed> {
     let mut signals = Signals::install()?;
-    let job = JobRun::first(job)?;
+    let job = JobRun::first(launch)?;
     let map = hosts_to_reach(&job)?;
     let (connecting, _stdio, sessions_closed) = nodes::prepare_sessions(&job, &map);
     let mut nodes = match unless_ended(connecting.reach(&job, &map), &mut signals).await {

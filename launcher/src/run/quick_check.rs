@@ -2,9 +2,9 @@
 
 use crate::checks::{self, Cluster, ClusterHost};
 use crate::hosts::Host;
-use crate::job::JobSpec;
 use crate::plan::options::Preflight;
 use crate::plan::selection::Plan;
+use crate::run::job_run::JobRun;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_console::messages;
 use rlaunch_text::text;
@@ -17,7 +17,7 @@ const MAX_HOSTS: usize = 8;
 
 /// Prints findings that the job does not state elsewhere, in the first attempt of the job. `nodes` has the inventory and
 /// the user id of each node's agent, and `plan` has the ports before any of them was proved.
-pub(crate) fn print(job: &JobSpec, nodes: &[(&Host, &Inventory, u32)], plan: &Plan) {
+pub(crate) fn print(job: &JobRun, nodes: &[(&Host, &Inventory, u32)], plan: &Plan) {
     let is_restart = job.restarts.is_some_and(|restarts| restarts.done > 0);
     if job.options.preflight != Preflight::Quick || is_restart {
         return;
@@ -33,7 +33,7 @@ pub(crate) fn print(job: &JobSpec, nodes: &[(&Host, &Inventory, u32)], plan: &Pl
 /// Warning: id of its finding, sentence, and advice.
 type Warning = (Option<&'static str>, String, Option<String>);
 
-fn warnings(job: &JobSpec, nodes: &[(&Host, &Inventory, u32)], plan: &Plan) -> Vec<Warning> {
+fn warnings(job: &JobRun, nodes: &[(&Host, &Inventory, u32)], plan: &Plan) -> Vec<Warning> {
     let names: Vec<String> = nodes.iter().map(|(host, ..)| host.to_string()).collect();
     let hosts = nodes.iter().zip(&names).map(|((_, inventory, uid), name)| ClusterHost {
         uid: *uid,
@@ -44,7 +44,7 @@ fn warnings(job: &JobSpec, nodes: &[(&Host, &Inventory, u32)], plan: &Plan) -> V
         plan: Some(plan),
         ports: job.options.ports.clone(),
         transport: job.options.transport,
-        in_container: job.connect.container.is_some(),
+        in_container: job.reach.container.is_some(),
         ..Cluster::default()
     };
     let found = checks::examine_job(&cluster);

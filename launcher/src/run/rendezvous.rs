@@ -22,6 +22,7 @@ use crate::plan::reserved_ports::ReservedPorts;
 use crate::plan::selection::Plan;
 use crate::plan::table;
 use crate::run::helper_upload::HelperUpload;
+use crate::run::job_run::JobRun;
 use crate::run::mesh::{offer_prover, prove};
 use crate::run::nodes::{Nodes, Prepared, no_library, node_lost};
 use crate::run::quick_check;
@@ -110,7 +111,7 @@ impl Nodes {
     /// Waits until every node has joined the tree, proves the mesh, and distributes the rank table.
     pub(crate) async fn join(
         &mut self,
-        job: &JobSpec,
+        job: &JobRun,
         map: &RankMap,
         prepared: &Prepared,
     ) -> Result<Joined, Failed> {
@@ -118,7 +119,7 @@ impl Nodes {
         let mut plan = Plan::new(&prepared.inventories, &job.options.ports);
         let mut state = JoinState::new(self, shape);
         if mesh::is_wanted(&job.options, &plan) {
-            let given = job.connect.agent.as_deref();
+            let given = job.reach.agent.as_deref();
             state.prover = offer_prover(self, given, &plan, &job.options.mesh)?;
         }
         self.send_parents(shape, prepared);

@@ -4,7 +4,7 @@
 use crate::job::options::Restarts;
 use crate::job::{JobSpec, NoRandom, random};
 use crate::run::events::Event;
-use crate::run::job_run::JobRun;
+use crate::run::job_run::{JobRun, Launch};
 use crate::run::run_attempt;
 use crate::run::signals::Signals;
 use rlaunch_bootstrap::client::messages::Token;
@@ -22,8 +22,11 @@ const MAX_IDS: usize = 64;
 
 /// Runs a job, and restarts it after failures that may not recur. A restart begins once the attempt before it
 /// was shut down. Returns the outcome of the last attempt.
-pub(crate) async fn run_with_restarts(job: JobSpec, signals: &mut Signals) -> Result<Exit, Failed> {
-    let mut job = JobRun::first(job)?;
+pub(crate) async fn run_with_restarts(
+    launch: Launch,
+    signals: &mut Signals,
+) -> Result<Exit, Failed> {
+    let mut job = JobRun::first(launch)?;
     loop {
         let (ended, _record) = run_attempt(&job, signals).await;
         // If the user has asked to end a job that is already failing, the job is not restarted.
@@ -39,10 +42,10 @@ pub(crate) async fn run_with_restarts(job: JobSpec, signals: &mut Signals) -> Re
         };
         print_restart(next, &failed);
         let former = job.id;
-        let (spec, events) = job.into_parts();
-        let spec =
-            restarted(spec, next).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
-        job = JobRun::next(spec, events);
+        let (launch, events) = job.into_parts();
+        let again =
+            restarted(launch.job, next).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+        job = JobRun::next(Launch { job: again, ..launch }, events);
         job.events.emit(&Event::JobRestarted {
             number: next.done,
             most: next.max,

@@ -19,17 +19,16 @@ use crate::cli::args::{
 use crate::cli::config::{ConfigError, LoadedConfig};
 use crate::cli::host_selection::{self, HostOptions, HostSelectionError};
 use crate::connect::connector::{ContainerOptionError, RshError};
-use crate::connect::options::ConnectOptions;
+use crate::connect::options::Reach;
 use crate::hosts::{Host, addresses};
 use crate::job::apps::{AppError, AppSpec};
-use crate::job::options::{
-    HangOptions, OutputOptions, RankStdout, Restarts, TimeoutReport, WatchOptions,
-};
+use crate::job::options::{HangOptions, OutputOptions, Restarts, TimeoutReport, WatchOptions};
 use crate::job::stdin::{Stdin, StdinError};
 use crate::job::{JobSpec, NoRandom, random};
 use crate::plan::env::forwarded::EnvError;
 use crate::plan::map::{self, TwoNumbers};
 use crate::plan::options::Options;
+use crate::run::job_run::{Launch, Stdio};
 use rlaunch_bootstrap::client::messages::Token;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::WorkingDir;
@@ -42,19 +41,19 @@ use std::path::PathBuf;
 
 /// Converts parsed options to a job, like [`job`]. Failures have hints, including one on settings from files
 /// and variables.
-pub(crate) fn job_or_fail(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, Failed> {
+pub(crate) fn job_or_fail(args: JobArgs, config: &LoadedConfig) -> Result<Launch, Failed> {
     job(args, config).map_err(|error| {
         Failed::from_error(error.exit(), &error).hint(error.hint()).hint(config.hint())
     })
 }
 
 /// Converts parsed options to a job. Reads files and the environment of this machine.
-pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobError> {
+pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobError> {
     let HostArgs { map_by, per_node, rank_by, ranks, oversubscribe, .. } = args.hosts;
     let (map_by, rank_by) = map::order(map_by, per_node, rank_by)?;
     let programs = apps::with_hosts(args.other_programs, &config.hosts)?;
-    let mut connect = connect_options(args.connect, config)?;
-    let (hosts, is_local) = select_hosts(&args.hosts, &programs, config, &mut connect)?;
+    let mut reach = connect_options(args.connect, config)?;
+    let (hosts, is_local) = select_hosts(&args.hosts, &programs, config, &mut reach)?;
     args.compat.check_nodes(&hosts)?;
     let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
     let (env, user_set_vars) = options::variables(&args.environment, &args.network)?;
@@ -80,7 +79,8 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
     apps::check_slots(&apps, &hosts)?;
     let (output, termination) = (args.output, args.termination);
     let (is_dry, watches_hangs) = (output.dry_run.is_some(), termination.hang_timeout.is_some());
-    Ok(JobSpec {
+    let stdio = if args.ranks_to_stderr { Stdio::Stderr } else { Stdio::Stdout };
+    let job = JobSpec {
         id: JobId(uuid::Uuid::now_v7().as_u128()),
         hosts,
         is_local,
@@ -113,11 +113,10 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<JobSpec, JobEr
         show: output.show,
         dry_run: output.dry_run,
         restarts: termination.max_restarts.map(Restarts::up_to).filter(|_| !is_dry),
-        connect,
         events: output.events,
         is_recorded: !output.no_record && !is_dry,
-        rank_stdout: if args.ranks_to_stderr { RankStdout::Stderr } else { RankStdout::Stdout },
-    })
+    };
+    Ok(Launch { job, reach, stdio })
 }
 
 fn timeout_report(termination: &TerminationArgs) -> TimeoutReport {
@@ -161,7 +160,7 @@ fn select_hosts(
     args: &HostArgs,
     programs: &[apps::Program],
     config: &LoadedConfig,
-    connect: &mut ConnectOptions,
+    connect: &mut Reach,
 ) -> Result<(Vec<Host>, bool), JobError> {
     let options = HostOptions {
         lists: &args.hosts,

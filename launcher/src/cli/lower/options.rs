@@ -4,7 +4,7 @@ use super::JobError;
 use crate::cli::args::{ConnectArgs, EnvironmentArgs, NetworkArgs, PlacementArgs};
 use crate::cli::config::LoadedConfig;
 use crate::connect::connector::{Container, Rsh};
-use crate::connect::options::ConnectOptions;
+use crate::connect::options::Reach;
 use crate::plan::env::forwarded;
 use crate::plan::env::horovod;
 use crate::plan::map::MapBy;
@@ -15,15 +15,12 @@ use rlaunch_bootstrap::job::EnvVar;
 use std::ffi::OsString;
 
 /// Converts the options that say how to reach hosts.
-pub(crate) fn connect_options(
-    args: ConnectArgs,
-    config: &LoadedConfig,
-) -> Result<ConnectOptions, JobError> {
+pub(crate) fn connect_options(args: ConnectArgs, config: &LoadedConfig) -> Result<Reach, JobError> {
     let ConnectArgs { port, ssh_config, rsh, new_hosts, container, container_exec, .. } = args;
     if let Some(directory) = &args.agent_dir {
         crate::connect::agent::deploy::check_directory(directory).map_err(JobError::AgentDir)?;
     }
-    Ok(ConnectOptions {
+    Ok(Reach {
         host_table: config.hosts.clone(),
         port,
         ssh_config,

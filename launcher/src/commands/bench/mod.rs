@@ -369,11 +369,11 @@ pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exi
     let earlier = results.check(&name)?;
     let args = args.into_job(&program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let typed = std::env::args_os().collect();
-    let job = lower::job_or_fail(JobArgs { typed, ..args }, &line.config)?;
-    check_ranks(&job, benchmark)?;
+    let launch = lower::job_or_fail(JobArgs { typed, ..args }, &line.config)?;
+    check_ranks(&launch.job, benchmark)?;
     plot_file::prepare(results.plot.as_ref())?;
     let (mut table, json) = (Table::new(results.report), results.json);
-    let measured = records::run(job, move |record, facts| {
+    let measured = records::run(launch, move |record, facts| {
         let lines = table.lines(record, facts).filter(|_| !json);
         lines.map_or(Ok(()), |lines| stdout::try_print(&lines))
     })

@@ -1,9 +1,7 @@
 //! Run of the measuring job: lines of its ranks' stdout are taken as they come. Those of rlaunch's own program are
 //! records.
 
-use crate::job::JobSpec;
-use crate::job::options::RankStdout;
-use crate::run::job_run::{FactsCell, JobRun, StartFacts};
+use crate::run::job_run::{FactsCell, JobRun, Launch, StartFacts, Stdio};
 use crate::run::run_attempt;
 use crate::run::signals::Signals;
 use rlaunch_bootstrap::bench::BenchRecord;
@@ -40,19 +38,19 @@ const MAX_LINE: u64 = 1 << 28;
 
 /// Runs the job, whose ranks' stdout `reader` takes.
 pub(crate) async fn run_lines<R: LineReader>(
-    mut job: JobSpec,
+    mut launch: Launch,
     mut reader: R,
 ) -> Result<Ended<R>, Failed> {
     let no_pipe = |error: io::Error| {
         Failed::new(Exit::FILES, format!("cannot make a pipe for the results: {error}"))
     };
     let (pipe, writer) = io::pipe().map_err(no_pipe)?;
-    job.rank_stdout = RankStdout::Pipe(Arc::new(writer));
+    launch.stdio = Stdio::Pipe(Arc::new(writer));
     // Results would not be readable behind tags, or between lines of stderr.
-    job.output.tag = None;
-    job.output.merge_stderr = false;
+    launch.job.output.tag = None;
+    launch.job.output.merge_stderr = false;
     let facts = FactsCell::default();
-    let job = JobRun::first(job)?.with_facts(Arc::clone(&facts));
+    let job = JobRun::first(launch)?.with_facts(Arc::clone(&facts));
     let known = Arc::clone(&facts);
     let reading = tokio::task::spawn_blocking(move || {
         read(pipe, &known, &mut reader);
@@ -111,11 +109,11 @@ where
 /// Runs a job of rlaunch's own program, whose rank 0 writes records. Calls `show` with each record as soon as it comes;
 /// the job ends if that fails, because the reader of the results has left. Lines that are not records are printed as
 /// messages.
-pub(crate) async fn run<F>(job: JobSpec, show: F) -> Result<Ended<RecordReader<F>>, Failed>
+pub(crate) async fn run<F>(launch: Launch, show: F) -> Result<Ended<RecordReader<F>>, Failed>
 where
     F: FnMut(&BenchRecord, &StartFacts) -> io::Result<()> + Send + 'static,
 {
-    let mut measured = run_lines(job, RecordReader { records: Vec::new(), show }).await?;
+    let mut measured = run_lines(launch, RecordReader { records: Vec::new(), show }).await?;
     if measured.ended.as_ref().is_ok_and(|exit| *exit == Exit::SUCCESS)
         && measured.reader.records.is_empty()
     {

@@ -313,7 +313,7 @@ async fn recorded(archive: &Path, connect: &ConnectArgs) -> Result<Examination, 
 fn select_hosts(
     args: &DoctorArgs,
     line: &CommandLine,
-) -> Result<(Vec<Host>, crate::connect::options::ConnectOptions), Failed> {
+) -> Result<(Vec<Host>, crate::connect::options::Reach), Failed> {
     let options = HostOptions {
         lists: &args.hosts,
         files: &args.hostfiles,

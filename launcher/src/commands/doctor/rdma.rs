@@ -64,10 +64,10 @@ async fn tried(args: &DoctorArgs, line: &CommandLine, hosts: usize) -> Result<Tr
     job.connect = args.connect.clone();
     // The report says what the job would say.
     let _quiet = messages::quiet();
-    let mut job = lower::job_or_fail(job, &line.config)?;
+    let mut launch = lower::job_or_fail(job, &line.config)?;
     // Measuring takes the whole bandwidth from other jobs, so the user has to ask for it.
-    job.options.mesh.measure = args.probe == ProbeWhen::Always;
-    path_check::try_paths(job).await
+    launch.job.options.mesh.measure = args.probe == ProbeWhen::Always;
+    path_check::try_paths(launch).await
 }
 
 /// Returns the rate of data that the port `DEVICE/PORT` of a host can carry, in megabits per second.

@@ -7,7 +7,7 @@ use crate::commands::agent_session::{AgentSession, AgentSessions, AgentStream, S
 use crate::connect::agent::deploy::DeployError;
 use crate::connect::agent::store::AgentStoreError;
 use crate::connect::connector::ConnectError;
-use crate::connect::options::ConnectOptions;
+use crate::connect::options::Reach;
 use crate::hosts::Host;
 use crate::plan::options::Transport;
 use crate::plan::selection::PortOptions;
@@ -83,7 +83,7 @@ impl Diagnosed {
 /// Asks all hosts.
 pub(super) async fn examine(
     args: &DoctorArgs,
-    (hosts, options): (Vec<Host>, ConnectOptions),
+    (hosts, options): (Vec<Host>, Reach),
 ) -> Result<Examination, Failed> {
     let in_container = options.container.is_some();
     let opened = AgentSessions::open(&hosts, &options, "diagnose", DIAGNOSIS_TIMEOUT).await?;

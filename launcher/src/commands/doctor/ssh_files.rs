@@ -2,7 +2,7 @@
 
 use super::sessions::Examination;
 use crate::checks::cluster::{ReachStage, Unreached};
-use crate::connect::options::ConnectOptions;
+use crate::connect::options::Reach;
 use crate::hosts::Host;
 use rlaunch_ssh::config::{ConfigError, HostConfig, SshConfig};
 use rlaunch_ssh::keys::{KeyError, KeyFile};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 const EXPOSED: &str = "others may read it";
 
 /// Lists the configuration and the key files for these hosts that ssh refuses, with the reason.
-pub(super) fn refused(options: &ConnectOptions, hosts: &[Host]) -> Vec<(PathBuf, String)> {
+pub(super) fn refused(options: &Reach, hosts: &[Host]) -> Vec<(PathBuf, String)> {
     let home = std::env::home_dir().filter(|_| !options.here && options.rsh.is_none());
     home.map_or_else(Vec::new, |home| refused_in(&home, options, hosts))
 }
@@ -38,7 +38,7 @@ fn is_about_key(reason: &str) -> bool {
     reason.starts_with(EXPOSED)
 }
 
-fn refused_in(home: &Path, options: &ConnectOptions, hosts: &[Host]) -> Vec<(PathBuf, String)> {
+fn refused_in(home: &Path, options: &Reach, hosts: &[Host]) -> Vec<(PathBuf, String)> {
     let config = match &options.ssh_config {
         Some(path) if options.check_ssh_config_permissions => SshConfig::load_checked(path),
         named => SshConfig::load_for_user(named.as_deref(), home),
@@ -105,7 +105,7 @@ mod tests {
     fn found(home: &Path, hosts: &[&str]) -> Vec<String> {
         let host = |name: &&str| Host { name: (*name).into(), ..Host::this_machine() };
         let hosts: Vec<Host> = hosts.iter().map(host).collect();
-        let refused = refused_in(home, &ConnectOptions::default(), &hosts);
+        let refused = refused_in(home, &Reach::default(), &hosts);
         let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
         refused.iter().map(|(path, reason)| format!("{}: {reason}", name(path))).collect()
     }
@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn a_configuration_that_others_may_change_hides_all_hosts() {
         let open = home(0o664, 0o600);
-        let refused = refused_in(open.path(), &ConnectOptions::default(), &[]);
+        let refused = refused_in(open.path(), &Reach::default(), &[]);
         assert_eq!(found(open.path(), &["b"]), ["config: others may write to it (mode 664)"]);
         let hosts = [Host { name: "b".into(), ..Host::this_machine() }];
         let examination = examination(&refused, &hosts).unwrap();

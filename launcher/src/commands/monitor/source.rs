@@ -2,7 +2,7 @@
 
 use super::sample::{HostSample, Sample};
 use crate::commands::agent_session::{AgentSession, AgentSessions, AgentStream};
-use crate::connect::options::ConnectOptions;
+use crate::connect::options::Reach;
 use crate::hosts::Host;
 use crate::run::live::client::{LiveError, NodeAnswers, RunningJob};
 use rlaunch_bootstrap::inventory::traffic::HostCounters;
@@ -36,7 +36,7 @@ pub(super) struct WatchedHost {
 
 impl Source {
     /// Starts agents on hosts. Hosts without an agent are reported, and left out.
-    pub(super) async fn hosts(hosts: &[Host], options: &ConnectOptions) -> Result<Source, Failed> {
+    pub(super) async fn hosts(hosts: &[Host], options: &Reach) -> Result<Source, Failed> {
         let opened: Vec<Result<AgentSession<InspectionResult>, _>> =
             AgentSessions::open(hosts, options, "monitor", START_TIMEOUT).await?;
         let (mut watched, mut failed) = (Vec::new(), Vec::new());

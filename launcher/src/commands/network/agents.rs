@@ -4,7 +4,7 @@ use super::Surveyed;
 use super::links::{CableEnd, Observation};
 use super::standing::{self, Wanted};
 use crate::commands::agent_session::{AgentSession, AgentSessions, AgentStream};
-use crate::connect::options::ConnectOptions;
+use crate::connect::options::Reach;
 use crate::hosts::Host;
 use rlaunch_bootstrap::protocol::network::{
     HostNetwork, NetworkChange, NetworkOrder, NetworkReply, Privilege,
@@ -47,7 +47,7 @@ impl HostAgents {
     /// Connects to hosts and starts their agents. Returns those that answered, and why others did not.
     pub(super) async fn open(
         hosts: &[Host],
-        options: &ConnectOptions,
+        options: &Reach,
         will_change: bool,
     ) -> Result<(HostAgents, Vec<Failed>), Failed> {
         let words = if will_change { "network change" } else { "network" };

@@ -12,9 +12,9 @@ use super::bench::{MeasurementArgs, measuring_job, measuring_program};
 use crate::cli::args::JobArgs;
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
-use crate::job::JobSpec;
 use crate::plan::map::MapBy;
 use crate::plan::options::Transport;
+use crate::run::job_run::Launch;
 use crate::run::job_run::StartFacts;
 use clap::Parser;
 use report::{PartVerdict, ProbeOutput};
@@ -179,7 +179,7 @@ impl SelfTest<'_> {
         job
     }
 
-    fn lower(&self, mut job: JobArgs, timeout: Duration) -> Result<JobSpec, Failed> {
+    fn lower(&self, mut job: JobArgs, timeout: Duration) -> Result<Launch, Failed> {
         job.termination.timeout = Some(timeout);
         let typed = std::env::args_os().collect();
         lower::job_or_fail(JobArgs { typed, ..job }, &self.line.config)

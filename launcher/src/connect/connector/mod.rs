@@ -18,7 +18,7 @@ pub(crate) use rsh::{Rsh, RshError, last_lines};
 
 use crate::connect::agent::deploy::{DeployError, HELLO_TIMEOUT};
 use crate::connect::channel::{AgentChannel, CommandStatus};
-use crate::connect::options::{ConnectOptions, destination};
+use crate::connect::options::{Reach, destination};
 use crate::findings::{CheckId, id};
 use crate::hosts::Host;
 use crate::hosts::host_table::HostTable;
@@ -118,7 +118,7 @@ fn ssh_finding(error: &SshError) -> CheckId {
 impl Connector {
     /// Creates a connector with the user's options. Returns an error if the SSH configuration cannot be
     /// used.
-    pub(crate) fn new(reach: &ConnectOptions) -> Result<Connector, Failed> {
+    pub(crate) fn new(reach: &Reach) -> Result<Connector, Failed> {
         let by = match &reach.rsh {
             _ if reach.here => RemoteShell::Rsh(Rsh::here()),
             Some(rsh) => RemoteShell::Rsh(rsh.clone()),

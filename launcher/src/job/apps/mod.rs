@@ -152,5 +152,5 @@ pub(crate) fn parse(line: &str) -> Result<JobSpec, String> {
 
     let words = std::iter::once("rlaunch").chain(line.split(' ')).map(OsString::from);
     let (args, line) = parse_job(words.collect()).map_err(|error| format!("{error:?}"))?;
-    lower::job(args, &line.config).map_err(|error| error.to_string())
+    lower::job(args, &line.config).map(|launch| launch.job).map_err(|error| error.to_string())
 }

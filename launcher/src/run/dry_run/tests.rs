@@ -148,7 +148,7 @@ fn job_line() -> impl Strategy<Value = JobLine> {
 /// Makes a job from a command line.
 fn lowered(words: Vec<OsString>) -> JobSpec {
     let (args, line) = parse_job(words).unwrap();
-    lower::job(args, &line.config).unwrap()
+    lower::job(args, &line.config).unwrap().job
 }
 
 fn printed(words: Vec<OsString>) -> String {

@@ -145,14 +145,14 @@ impl Connecting {
     /// Connects to all hosts in parallel and starts their agents. Waits for all hosts even if one fails, so
     /// that all failures are reported together.
     pub(crate) async fn reach(self, job: &JobRun, map: &RankMap) -> Result<Nodes, Failed> {
-        let libraries = RankLibraries::start_search(job.connect.agent.clone(), job.is_local);
-        let store = AgentStore::new(job.connect.agent.clone());
+        let libraries = RankLibraries::start_search(job.reach.agent.clone(), job.is_local);
+        let store = AgentStore::new(job.reach.agent.clone());
         let callbacks = Callbacks::new(job.oob.clone(), job.port_range);
-        let deployment = Deployment::new(store, job.connect.agent_dir.clone(), callbacks)
+        let deployment = Deployment::new(store, job.reach.agent_dir.clone(), callbacks)
             .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?;
         let connector = match job.is_local {
             true => None,
-            false => Some(Connector::new(&job.connect)?.for_job(job.id)),
+            false => Some(Connector::new(&job.reach)?.for_job(job.id)),
         };
         let names = map.nodes.iter().map(|node| node.host.to_string());
         let progress = Progress::new(names, "connecting");

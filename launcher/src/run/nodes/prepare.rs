@@ -9,6 +9,7 @@ use crate::plan::map::RankMap;
 use crate::plan::placement::Bind;
 use crate::plan::reserved_ports::ReservedPorts;
 use crate::run::container_check;
+use crate::run::job_run::JobRun;
 use crate::run::output;
 use crate::run::preflight_report;
 use crate::run::session::{NodeEvent, NodeEventKind};
@@ -50,14 +51,14 @@ impl Nodes {
     /// need: program, directories, ports, preloaded files.
     pub(crate) async fn prepare(
         &mut self,
-        job: &JobSpec,
+        job: &JobRun,
         map: &RankMap,
     ) -> Result<Prepared, Failed> {
         let files = preload_frames(job)?;
         let named: Vec<(&str, &NodeFacts)> =
             self.reached.iter().map(|node| (node.host.name.as_str(), &node.facts)).collect();
         for (name, facts) in &named {
-            let absent = job.connect.host_table.missing_address_warnings(name, &facts.addresses);
+            let absent = job.reach.host_table.missing_address_warnings(name, &facts.addresses);
             absent.iter().for_each(|line| messages::warn(line));
         }
         let candidates = addresses::candidates(&named, &job.oob)?;
@@ -90,7 +91,7 @@ impl Nodes {
         let prepared = self.evaluate(&answers, candidates)?;
         let hosts = self.reached.iter().map(|node| &node.host);
         let inventories: Vec<(&Host, &Inventory)> = hosts.zip(&prepared.inventories).collect();
-        let container = job.connect.container.as_ref();
+        let container = job.reach.container.as_ref();
         container_check::check(container, &inventories)?;
         container_check::print_deficits(
             container,

@@ -43,7 +43,7 @@ impl Nodes {
             ranks: map.world_size,
             nccl,
             transcript: job.recorder.is_some().then(Transcript::default),
-            rank_stdout: job.rank_stdout.clone(),
+            stdio: job.stdio.clone(),
             status: job.events.status().clone(),
         };
         Ok(output::start(config, streams.output))

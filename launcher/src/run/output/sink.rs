@@ -2,7 +2,7 @@
 
 use super::StreamId;
 use super::tags::Tags;
-use crate::job::options::RankStdout;
+use crate::run::job_run::Stdio;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -68,12 +68,12 @@ impl OutputStream {
 }
 
 impl Sink {
-    /// Makes the writer, which writes stdout of ranks to `rank_stdout`.
-    pub(crate) fn new(tags: Option<Tags>, rank_stdout: &RankStdout) -> Sink {
-        let stdout = match rank_stdout {
-            RankStdout::Stdout => OutputStream::stdout(),
-            RankStdout::Stderr => OutputStream::stderr(),
-            RankStdout::Pipe(writer) => OutputStream::new(&writer.as_fd(), ColorChoice::Never),
+    /// Makes the writer, which writes stdout of ranks to `stdio`.
+    pub(crate) fn new(tags: Option<Tags>, stdio: &Stdio) -> Sink {
+        let stdout = match stdio {
+            Stdio::Stdout => OutputStream::stdout(),
+            Stdio::Stderr => OutputStream::stderr(),
+            Stdio::Pipe(writer) => OutputStream::new(&writer.as_fd(), ColorChoice::Never),
         };
         Sink { stdout, stderr: OutputStream::stderr(), tags, line_of: None, line: Vec::new() }
     }

@@ -93,13 +93,13 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
     let program = measuring_program(&args.measurement)?;
     let job = args.job(&program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let typed = std::env::args_os().collect();
-    let job = lower::job_or_fail(JobArgs { typed, ..job }, &line.config)?;
-    if job.hosts.len() < 2 {
+    let launch = lower::job_or_fail(JobArgs { typed, ..job }, &line.config)?;
+    if launch.job.hosts.len() < 2 {
         let message = "rlaunch bench mesh is between hosts, but there is 1";
         return Err(Failed::new(Exit::USAGE, message).hint(Some("-H a,b,c for three hosts")));
     }
     plot_file::prepare(plot.as_ref())?;
-    let measured = records::run(job, |_, _| Ok(())).await?;
+    let measured = records::run(launch, |_, _| Ok(())).await?;
     let matrix = measured.reader.records.iter().find_map(|record| match record {
         BenchRecord::Matrix(matrix) => Some(matrix),
         _ => None,

@@ -205,12 +205,12 @@ async fn run(
     let job = options.into_job(suite, test, &program);
     let job = job.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let typed = std::env::args_os().collect();
-    let mut job = lower::job_or_fail(JobArgs { typed, ..job }, &line.config)?;
-    let is_searched = search(&mut job, suite, &program);
-    check_ranks(&job, test)?;
+    let mut launch = lower::job_or_fail(JobArgs { typed, ..job }, &line.config)?;
+    let is_searched = search(&mut launch.job, suite, &program);
+    check_ranks(&launch.job, test)?;
     plot_file::prepare(results.plot.as_ref())?;
     let reader = ProgramReader::new((suite, test), &program, &results);
-    let measured = records::run_lines(job, reader).await?;
+    let measured = records::run_lines(launch, reader).await?;
     let summary = measured.facts().and_then(|facts| measured.reader.summary(facts));
     let complete = measured.ended.is_ok() && measured.reader.fault().is_none();
     results.show(summary.as_ref(), &earlier, complete)?;

@@ -221,9 +221,9 @@ pub(super) async fn run(
     let program = measuring_program(&args.measurement)?;
     let job = args.job(&request, &program).map_err(|error| usage(&error))?;
     let typed = std::env::args_os().collect();
-    let job = lower::job_or_fail(JobArgs { typed, ..job }, &line.config)?;
-    if job.hosts.len() != 2 {
-        let there_are = verb_and_count(job.hosts.len());
+    let launch = lower::job_or_fail(JobArgs { typed, ..job }, &line.config)?;
+    if launch.job.hosts.len() != 2 {
+        let there_are = verb_and_count(launch.job.hosts.len());
         let message =
             format!("rlaunch bench {} is between 2 hosts, but there {there_are}", operation.name());
         let hint = "-H a,b for two hosts; rlaunch bench mesh measures all pairs of more";
@@ -232,7 +232,7 @@ pub(super) async fn run(
     plot_file::prepare(args.plot.as_ref())?;
     let is_shown = !args.json && !args.perftest;
     let table = VerbsTable::new(args.report, args.distribution);
-    let measured = records::run(job, move |record, facts| {
+    let measured = records::run(launch, move |record, facts| {
         let lines = table.lines(record, facts).filter(|_| is_shown);
         lines.map_or(Ok(()), |lines| stdout::try_print(&lines))
     })
