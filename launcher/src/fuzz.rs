@@ -1,116 +1,9 @@
-//! Fuzzing targets for `tests/fuzz`: parsers of host lists, configuration, patterns and programs' tables. Each target accepts
-//! any bytes and panics only if the parser has a bug.
+//! Fuzzing targets for `tests/fuzz`. Each accepts any bytes and panics only if the parser has a bug.
 
 use crate::cli::config::file;
 use crate::commands::bench::programs::parser::ProgramLine;
 use crate::commands::bench::programs::suite::Suite;
-use crate::hosts::ranges::MAX_HOSTS;
-use crate::hosts::{self, Host, hostfile};
-use crate::job::tag_pattern::{LineOrigin, TagPattern};
-use crate::plan::env::env_file;
-use crate::run::live::messages::{Reply, Request};
-use rlaunch_bootstrap::frame::{self, FrameReader};
-use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
-use rlaunch_bootstrap::protocol::session::{
-    FromSession, SessionError, SessionKind, SessionStart, Terminal, TerminalSize, ToSession,
-};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use std::path::Path;
-
-/// Asserts that each host has a slot, and a name that is not empty and cannot be taken for an option of a
-/// command.
-fn check_hosts(hosts: &[Host]) {
-    assert!(hosts.len() <= MAX_HOSTS);
-    for host in hosts {
-        assert!(host.slots > 0 && !host.name.is_empty() && !host.name.starts_with('-'));
-        assert!(!host.name.contains(char::is_whitespace) && host.user.as_deref() != Some(""));
-    }
-}
-
-/// Parses a hostfile. Asserts that an error names an existing line, and that parsed hosts are the same after
-/// they are written and parsed again.
-pub fn hostfile(data: &[u8]) {
-    let text = String::from_utf8_lossy(data);
-    match hostfile::parse(&text) {
-        Err((line, _)) => assert!((1..=text.lines().count()).contains(&line)),
-        Ok(hosts) => {
-            check_hosts(&hosts);
-            assert_eq!(hostfile::parse(&hostfile::write(&hosts)), Ok(hosts));
-        }
-    }
-}
-
-/// Parses the value of a `-H` option. Asserts that the entries of the list, each in a `-H` of its own, give
-/// the same hosts.
-pub fn host_list(data: &[u8]) {
-    let list = String::from_utf8_lossy(data).into_owned();
-    let Ok(hosts) = hosts::parse(std::slice::from_ref(&list)) else { return };
-    check_hosts(&hosts);
-    let parts: Vec<String> = hosts::ranges::entries(&list).map(str::to_owned).collect();
-    assert_eq!(hosts::parse(&parts), Ok(hosts));
-}
-
-/// Reads requests to a running job, and its replies. Asserts that each message is the same after it is written and read
-/// again.
-pub fn live_messages(data: &[u8]) {
-    read_frames::<Request>(data);
-    read_frames::<Reply>(data);
-}
-
-fn read_frames<T: Serialize + DeserializeOwned>(data: &[u8]) {
-    let mut reader = FrameReader::default();
-    reader.push(data);
-    while let Ok(Some(message)) = reader.next_frame::<T>() {
-        let Ok(written) = frame::encode(&message) else { continue };
-        let mut again = FrameReader::default();
-        again.push(&written);
-        let read = again.next_frame::<T>().ok().flatten();
-        // Compared as bytes, since numbers may be NaN.
-        assert_eq!(read.and_then(|read| frame::encode(&read).ok()), Some(written));
-    }
-}
-
-/// Returns the inputs of [`live_messages`] with which the fuzzer starts.
-pub fn live_messages_seeds() -> Vec<Vec<u8>> {
-    let size = TerminalSize { rows: 24, columns: 80 };
-    let terminal = Some(Terminal { term: Some("xterm".into()), size });
-    let kind = SessionKind::Command { argv: vec!["sh".into(), "-c".into()], terminal };
-    let requests = [
-        Request::Status,
-        Request::Inspect(Inspection::Stacks { ranks: vec![Rank(3)], native: true }),
-        Request::End,
-        Request::Session(ToSession::Start(SessionStart { rank: Rank(1), kind })),
-        Request::Session(ToSession::Stdin(b"ls".to_vec())),
-    ];
-    let replies = [
-        Reply::Node { host: "a".into(), result: InspectionResult::Failed("late".into()) },
-        Reply::Complete { missing: vec!["b".into()] },
-        Reply::Session(FromSession::Failed(SessionError::TooMany)),
-        Reply::Refused("it is ending".into()),
-    ];
-    vec![frames(&requests), frames(&replies)]
-}
-
-fn frames<T: Serialize>(messages: &[T]) -> Vec<u8> {
-    messages.iter().flat_map(|message| frame::encode(message).unwrap_or_default()).collect()
-}
-
-/// Returns the inputs of [`hostfile`] with which the fuzzer starts.
-pub fn hostfile_seeds() -> Vec<Vec<u8>> {
-    let texts = [
-        "# two\r\na slots = 4 max_slots=8\n\tme@b\na\n[fd00::2]:3\nc user=you count=2\n",
-        "n[01-03,7]:2\nr[1-2]n[08-11] slots=8 # racks\nfe80::1 slots=2\n[fe80::1%eth0]\n",
-    ];
-    texts.map(|text| text.as_bytes().to_vec()).to_vec()
-}
-
-/// Returns the inputs of [`host_list`] with which the fuzzer starts.
-pub fn host_list_seeds() -> Vec<Vec<u8>> {
-    let texts = ["a,b:2, me@c,a:3", "n[01-16,20]:8,r[1-2]n[1-3],[fd00::2]:4,10.0.0.1"];
-    texts.map(|text| text.as_bytes().to_vec()).to_vec()
-}
 
 /// Parses an `rlaunch.toml`. Asserts that errors, hosts and settings name existing lines.
 pub fn cluster(data: &[u8]) {
@@ -138,23 +31,6 @@ pub fn cluster(data: &[u8]) {
     }
 }
 
-/// Parses the file of `--env-file`. Asserts that an error names an existing line, and that names and values
-/// of variables are valid in an environment.
-pub fn variables(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    let lines = text.lines().count();
-    match env_file::parse(text) {
-        Err((line, reason)) => assert!((1..=lines).contains(&line), "{line}: {reason}"),
-        Ok(variables) => {
-            for variable in variables {
-                assert!((1..=lines).contains(&variable.number));
-                assert!(!variable.name.is_empty() && !variable.name.contains(['=', '\0']));
-                assert!(!variable.value.unwrap_or_default().contains('\0'));
-            }
-        }
-    }
-}
-
 /// Returns the inputs of [`cluster`] with which the fuzzer starts.
 pub fn cluster_seeds() -> Vec<Vec<u8>> {
     let texts = [
@@ -165,35 +41,6 @@ pub fn cluster_seeds() -> Vec<Vec<u8>> {
         "hosts = [\"a\", \"b:2\"] # two\nprofile = { y = { np = +4 } }\n",
     ];
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
-}
-
-/// Returns the inputs of [`variables`] with which the fuzzer starts.
-pub fn variables_seeds() -> Vec<Vec<u8>> {
-    let text = "\u{feff}# c\nA=1 # x\r\nexport B = 'two\nlines' # y\nC=\"\\n\\\"\\$d\"\nHERE\nD=\n";
-    vec![text.as_bytes().to_vec()]
-}
-
-/// Parses a tag pattern. Asserts that a valid pattern is printed as it was typed, and that a tag made from it
-/// is not empty and has no line break.
-pub fn tag_pattern(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    let Ok(pattern) = text.parse::<TagPattern>() else { return };
-    assert_eq!(pattern.to_string(), text);
-    assert_eq!(pattern.to_string().parse(), Ok(pattern.clone()));
-    let origin = LineOrigin { rank: u32::MAX, host: "b".into(), local_rank: 0, pid: Some(7) };
-    let tag = pattern.format(&origin, "12:00");
-    assert!(!tag.is_empty() && !tag.contains('\n'));
-    // Only `%t` makes a tag depend on the time.
-    assert!(pattern.has_time() || tag == pattern.format(&origin, "13:00"));
-}
-
-/// Returns the inputs of [`tag_pattern`] with which the fuzzer starts.
-pub fn tag_pattern_seeds() -> Vec<Vec<u8>> {
-    let all = ["[%r,%h] ", "%t %h.%l (%p): ", "100%% of rank %r|", "%"];
-    all.iter()
-        .chain(&[TagPattern::default().to_string().as_str()])
-        .map(|s| s.as_bytes().to_vec())
-        .collect()
 }
 
 /// Reads the output of a test program by the parser of each suite. Asserts that numbers in rows are possible.

@@ -2,12 +2,12 @@
 //! those of `--exclude`.
 
 use crate::cli::allocation::{self, AllocatedHosts, AllocationError, MpiJob, MpiJobError};
-use crate::connect::connector::RshError;
-use crate::connect::options::Reach;
-use crate::hosts::host_table::HostTable;
-use crate::hosts::hostfile::{self, HostfileError};
-use crate::hosts::{self, Host, HostSet, HostsError, SlotsBy};
 use rlaunch_console::messages;
+use rlaunch_engine::connect::connector::RshError;
+use rlaunch_engine::connect::options::Reach;
+use rlaunch_plan::hosts::host_table::HostTable;
+use rlaunch_plan::hosts::hostfile::{self, HostfileError};
+use rlaunch_plan::hosts::{self, Host, HostSet, HostsError, SlotsBy};
 use rlaunch_text::text;
 use std::path::PathBuf;
 

@@ -3,9 +3,9 @@
 use crate::cli::args::ConfigArgs;
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::{HostOptions, HostSelection};
-use crate::hosts::{Host, SlotsBy, hostfile};
 use clap::{ArgAction, Parser};
 use rlaunch_console::stdout;
+use rlaunch_plan::hosts::{Host, SlotsBy, hostfile};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::path::PathBuf;
@@ -78,8 +78,8 @@ fn as_hostfile(selection: &HostSelection) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosts::host_table::HostTable;
     use rlaunch_console::messages;
+    use rlaunch_plan::hosts::host_table::HostTable;
 
     fn listed(lists: &[&str], file: Option<&str>, exclude: &[&str]) -> Result<String, String> {
         let owned =

@@ -5,9 +5,9 @@ use super::verb_hint::verb_hint;
 use crate::cli::args::JobArgs;
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
-use crate::job::options::DryRun;
-use crate::plan::options::Preflight;
-use crate::run::{self, dry_run};
+use rlaunch_engine::run::{self, dry_run};
+use rlaunch_plan::job::options::DryRun;
+use rlaunch_plan::options::Preflight;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 

@@ -3,13 +3,13 @@
 use super::agent_query;
 use crate::cli::args::{ConnectArgs, HostListArgs};
 use crate::cli::command_line::CommandLine;
-use crate::run::live::client::{LiveError, NodeAnswers, RunningJob};
-use crate::run::live::messages::JobStatus;
 use clap::Parser;
 use rlaunch_bootstrap::job::list::{HostJob, HostJobs};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_console::messages;
 use rlaunch_console::stdout;
+use rlaunch_engine::run::live::client::{LiveError, NodeAnswers, RunningJob};
+use rlaunch_engine::run::live::messages::JobStatus;
 use rlaunch_text::columns::{lay_out, row};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -262,8 +262,8 @@ pub(super) fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::live::messages::{JobPhase, LastOutput};
-    use crate::run::record::HostRanks;
+    use rlaunch_engine::run::live::messages::{JobPhase, LastOutput};
+    use rlaunch_engine::run::record::HostRanks;
 
     #[test]
     fn times_have_two_units() {

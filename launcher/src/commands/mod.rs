@@ -36,6 +36,8 @@ pub(crate) mod bench;
 mod capture;
 mod completions;
 pub(crate) mod doctor;
+#[cfg(test)]
+mod dry_run_tests;
 pub(crate) mod exec;
 mod help;
 mod host_files;

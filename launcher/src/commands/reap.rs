@@ -3,11 +3,11 @@
 use super::agent_query;
 use crate::cli::args::{ConnectArgs, HostListArgs, values};
 use crate::cli::command_line::CommandLine;
-use crate::connect::agent::store::AGENT;
-use crate::connect::connector::Container;
 use clap::Parser;
 use rlaunch_bootstrap::cleanup_report::CleanupReport;
 use rlaunch_console::stdout;
+use rlaunch_engine::connect::agent::store::AGENT;
+use rlaunch_engine::connect::connector::Container;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 

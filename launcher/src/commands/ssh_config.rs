@@ -1,9 +1,9 @@
 //! `rlaunch ssh-config`: shows SSH's configuration of hosts as rlaunch understands it.
 
 use crate::cli::args::SshArgs;
-use crate::hosts::{self, Host};
 use clap::Parser;
 use rlaunch_console::stdout;
+use rlaunch_plan::hosts::{self, Host};
 use rlaunch_ssh::AlgorithmNames;
 use rlaunch_ssh::config::{HostConfig, SshConfig, StrictHostKeyChecking};
 use rlaunch_text::exit::Exit;

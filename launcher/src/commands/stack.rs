@@ -1,8 +1,6 @@
 //! `rlaunch stack`: where the ranks of a running job are.
 
 use super::jobs::live_failure;
-use crate::run::hang;
-use crate::run::live::client::RunningJob;
 use clap::Parser;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{
@@ -10,6 +8,8 @@ use rlaunch_bootstrap::protocol::inspection::{
 };
 use rlaunch_console::messages;
 use rlaunch_console::stdout;
+use rlaunch_engine::run::hang;
+use rlaunch_engine::run::live::client::RunningJob;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::printable;

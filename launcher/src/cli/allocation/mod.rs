@@ -14,7 +14,7 @@ pub(crate) use mpijob::{MpiJob, MpiJobError};
 pub(crate) use pbs::PbsError;
 pub(crate) use slurm::SlurmError;
 
-use crate::hosts::Host;
+use rlaunch_plan::hosts::Host;
 use std::ffi::OsString;
 
 /// Hosts that a scheduler has allocated.

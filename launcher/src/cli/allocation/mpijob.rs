@@ -1,9 +1,9 @@
 //! Variables by which Kubernetes' mpi-operator and others configure mpirun and mpiexec. rlaunch reads them, so that
 //! it can replace mpirun in such a job without other changes.
 
-use crate::connect::connector::{Rsh, RshError};
-use crate::hosts::Host;
-use crate::hosts::hostfile::{self, HostfileError};
+use rlaunch_engine::connect::connector::{Rsh, RshError};
+use rlaunch_plan::hosts::Host;
+use rlaunch_plan::hosts::hostfile::{self, HostfileError};
 use rlaunch_text::text;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -149,7 +149,7 @@ mod tests {
         let job = MpiJob::from_environment(|name| {
             [OPEN_MPI, kubexec].iter().find(|(n, _)| *n == name).map(|(_, v)| OsString::from(v))
         });
-        let hosts = crate::hosts::parse(&["rl-worker-0,rl-worker-1".into()]).unwrap();
+        let hosts = rlaunch_plan::hosts::parse(&["rl-worker-0,rl-worker-1".into()]).unwrap();
         assert_eq!(
             job.unwrap().origin(&hosts),
             "hosts of /etc/mpi/hostfile (OMPI_MCA_orte_default_hostfile): rl-worker-0, \

@@ -1,8 +1,8 @@
 //! Hosts that PBS or Torque has allocated, in a file with a line for each rank or for each node.
 
 use super::{Allocation, text};
-use crate::hosts::hostfile::{self, HostfileError};
-use crate::hosts::{Host, SlotsBy};
+use rlaunch_plan::hosts::hostfile::{self, HostfileError};
+use rlaunch_plan::hosts::{Host, SlotsBy};
 use std::ffi::OsString;
 use std::path::Path;
 

@@ -1,8 +1,8 @@
 //! Hosts that Slurm has allocated, from the variables that `salloc` and `sbatch` set.
 
 use super::{Allocation, text};
-use crate::hosts::ranges::MAX_HOSTS;
-use crate::hosts::{self, Host, HostsError, SlotsBy};
+use rlaunch_plan::hosts::ranges::MAX_HOSTS;
+use rlaunch_plan::hosts::{self, Host, HostsError, SlotsBy};
 use std::ffi::OsString;
 
 /// Variable that lists the nodes: `n[01-03],login`.

@@ -1,9 +1,9 @@
 //! Hidden options. Another launcher's option is translated to one of them if no documented option has its
 //! meaning.
 
-use crate::hosts::Host;
-use crate::hosts::addresses::Preference;
 use clap::ArgAction;
+use rlaunch_plan::hosts::Host;
+use rlaunch_plan::hosts::addresses::Preference;
 use rlaunch_text::text;
 
 /// Options that [`crate::cli::compat`] sets.
@@ -60,7 +60,7 @@ mod tests {
 
     #[test]
     fn nodes_are_as_many_as_hosts() {
-        let hosts = crate::hosts::parse(&["a:2,b,c".into()]).unwrap();
+        let hosts = rlaunch_plan::hosts::parse(&["a:2,b,c".into()]).unwrap();
         let check = |nnodes| CompatArgs { nnodes, ..CompatArgs::default() }.check_nodes(&hosts);
         assert_eq!((check(None), check(Some(3))), (Ok(()), Ok(())));
         let error = check(Some(2)).unwrap_err().to_string();

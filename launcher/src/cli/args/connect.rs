@@ -1,8 +1,8 @@
 //! Options that say how to reach hosts.
 
-use super::ConfigArgs;
-use crate::connect::connector::Container;
-use crate::connect::options::NewHostsRule;
+use super::{ConfigArgs, values};
+use rlaunch_engine::connect::connector::Container;
+use rlaunch_engine::connect::options::NewHostsRule;
 use std::path::PathBuf;
 
 /// Connections to hosts: SSH or another command, containers, the agent.
@@ -54,7 +54,7 @@ pub(crate) struct ConnectArgs {
     #[arg(
         long,
         value_name = "RULE",
-        value_enum,
+        value_parser = values::named::<NewHostsRule>(),
         conflicts_with = "rsh",
         help_heading = "Reaching hosts"
     )]

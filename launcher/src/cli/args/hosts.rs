@@ -1,8 +1,8 @@
 //! Options for the hosts of a job, and for the number and order of its ranks.
 
 use super::values;
-use crate::plan::map::{MapBy, RankBy};
 use clap::ArgAction;
+use rlaunch_plan::map::{MapBy, RankBy};
 use std::path::PathBuf;
 
 /// Hosts of a job, and how ranks are dealt to them.

@@ -1,11 +1,11 @@
 //! Options for the network between ranks: RDMA, TCP, NCCL.
 
 use super::values;
-use crate::plan::mesh::{MeshOptions, Mode};
-use crate::plan::options::{EnvStyle, Preflight, Transport};
-use crate::plan::selection::{ConnectBy, HcaFilter};
 use clap::ArgAction;
 use rlaunch_bootstrap::protocol::mesh::QpSettings;
+use rlaunch_plan::mesh::{MeshOptions, Mode};
+use rlaunch_plan::options::{EnvStyle, Preflight, Transport};
+use rlaunch_plan::selection::{ConnectBy, HcaFilter};
 use std::path::PathBuf;
 use std::time::Duration;
 

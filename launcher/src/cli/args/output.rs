@@ -1,10 +1,10 @@
 //! Options for standard input and output of ranks, logs, events, records and dry runs.
 
 use crate::cli::args::values;
-use crate::job::options::{DryRun, Folding, Show};
-use crate::job::stdin::StdinArg;
-use crate::job::tag_pattern::TagPattern;
 use clap::ArgAction;
+use rlaunch_plan::job::options::{DryRun, Folding, Show};
+use rlaunch_plan::job::stdin::StdinArg;
+use rlaunch_plan::job::tag_pattern::TagPattern;
 use std::path::PathBuf;
 
 /// Input of ranks, output of ranks and of rlaunch.

@@ -1,6 +1,6 @@
 //! Options for the CPUs and GPUs of ranks.
 
-use crate::plan::placement::Bind;
+use rlaunch_plan::placement::Bind;
 
 /// CPUs and GPUs of each rank on its host.
 #[derive(Clone, Debug, clap::Args)]

@@ -1,8 +1,8 @@
 //! Options for the connections between agents.
 
 use super::values;
-use crate::hosts::addresses::Network;
 use rlaunch_bootstrap::job::PortRange;
+use rlaunch_plan::hosts::addresses::Network;
 
 /// Ports that rlaunch uses without `--port-range`.
 pub(crate) const DEFAULT_PORTS: PortRange = PortRange::DEFAULT;

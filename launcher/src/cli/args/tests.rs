@@ -1,11 +1,11 @@
 use super::values::{parse_master_port, parse_port_range, parse_ranks, parse_seconds};
 use super::*;
 use crate::cli::compat::translate_job;
-use crate::job::options::DryRun;
-use crate::job::stdin::StdinArg;
-use crate::job::tag_pattern::TagPattern;
-use crate::plan::map::{MapBy, RankBy};
 use clap::CommandFactory;
+use rlaunch_plan::job::options::DryRun;
+use rlaunch_plan::job::stdin::StdinArg;
+use rlaunch_plan::job::tag_pattern::TagPattern;
+use rlaunch_plan::map::{MapBy, RankBy};
 
 fn parse(line: &str) -> JobArgs {
     let words = std::iter::once("rlaunch").chain(line.split(' ')).map(OsString::from).collect();

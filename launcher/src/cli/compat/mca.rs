@@ -5,7 +5,7 @@
 
 use super::{Effect, values};
 use crate::cli::allocation::mpijob;
-use crate::hosts::addresses::Preference;
+use rlaunch_plan::hosts::addresses::Preference;
 use std::ffi::OsString;
 
 /// Parameter of Open MPI on the command line.

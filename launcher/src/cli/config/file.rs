@@ -2,8 +2,8 @@
 //! options are not checked here.
 
 use super::error::{ConfigError, SettingOrigin};
-use crate::hosts::host_table::HostEntry;
 use rlaunch_bootstrap::shell_safe;
+use rlaunch_plan::hosts::host_table::HostEntry;
 use rlaunch_text::text::nearest;
 use std::net::IpAddr;
 use std::path::Path;

@@ -30,7 +30,6 @@ pub(crate) use error::{ConfigError, FILE};
 pub(crate) use review::Review;
 pub(crate) use trusted::{TrustState, TrustStore, TrustedFile};
 
-use crate::hosts::host_table::{HostEntry, HostTable};
 use clap::{ArgMatches, Command};
 use error::SettingOrigin;
 use file::{ConfigFile, Setting, SettingValue};
@@ -38,6 +37,7 @@ use find::ReadFile;
 use merge::OptionSetting;
 use rlaunch_bootstrap::env::{RLAUNCH_PREFIX, is_rank_variable};
 use rlaunch_console::process_env::ProcessEnv;
+use rlaunch_plan::hosts::host_table::{HostEntry, HostTable};
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 use untrusted::IgnoredKeys;
@@ -273,5 +273,7 @@ fn from_variables(
     Ok((settings, notes))
 }
 
+#[cfg(test)]
+mod host_table_tests;
 #[cfg(test)]
 mod tests;

@@ -4,9 +4,9 @@ use super::error::{ConfigError, FILE, SettingOrigin};
 use super::file::{self, Setting, SettingValue};
 use super::named::{self, NamedFile};
 use super::{TrustStore, find, merge, untrusted};
-use crate::hosts::host_table::HostEntry;
 use clap::Command;
 use rlaunch_console::process_env::ProcessEnv;
+use rlaunch_plan::hosts::host_table::HostEntry;
 use std::path::{Path, PathBuf};
 
 /// Configuration file, the effects that it would have if trusted, and its content, which [`Review::trust`]

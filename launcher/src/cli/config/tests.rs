@@ -212,7 +212,7 @@ fn of_an_untrusted_file_harmless_keys_count_and_others_are_named() {
     let (args, config) = with_untrusted("p", file, None).unwrap();
     assert_eq!(
         (args.hosts.ranks, args.network.transport),
-        (Some(2), crate::plan::options::Transport::Tcp)
+        (Some(2), rlaunch_plan::options::Transport::Tcp)
     );
     assert!(
         args.connect.rsh.is_none()

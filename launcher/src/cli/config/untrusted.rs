@@ -6,7 +6,7 @@
 
 use super::error::SettingOrigin;
 use super::merge::OptionSetting;
-use crate::hosts::host_table::HostEntry;
+use rlaunch_plan::hosts::host_table::HostEntry;
 use rlaunch_text::shell::quoted;
 use std::path::{Path, PathBuf};
 

@@ -3,12 +3,12 @@
 use super::JobError;
 use crate::cli::args::{ApplicationArgs, ProgramArgs};
 use crate::cli::host_selection::HostSelectionError;
-use crate::hosts::host_table::HostTable;
-use crate::hosts::{Host, HostSet, HostsError, SlotsBy};
-use crate::job::apps::template::{self, TemplateFile};
-use crate::job::apps::{AppError, AppSpec, AppTitle, after};
-use crate::plan::env::forwarded;
 use rlaunch_bootstrap::job::{ScriptCheck, WorkingDir};
+use rlaunch_plan::env::forwarded;
+use rlaunch_plan::hosts::host_table::HostTable;
+use rlaunch_plan::hosts::{Host, HostSet, HostsError, SlotsBy};
+use rlaunch_plan::job::apps::template::{self, TemplateFile};
+use rlaunch_plan::job::apps::{AppError, AppSpec, AppTitle, after};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -150,7 +150,7 @@ fn relate(apps: &mut [AppSpec], args: &[ApplicationArgs]) -> Result<(), AppError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::apps::parse as job;
+    use rlaunch_plan::job::apps::parse as job;
 
     #[test]
     fn what_stands_before_the_first_program_is_for_all() {

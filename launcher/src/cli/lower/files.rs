@@ -1,8 +1,8 @@
 //! Files of this machine that are copied to hosts, or that hosts must have.
 
 use super::JobError;
-use crate::job::Preload;
 use rlaunch_bootstrap::job::{PreloadFile, ScriptCheck};
+use rlaunch_plan::job::Preload;
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::fs;

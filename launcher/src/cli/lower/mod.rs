@@ -10,6 +10,8 @@
 mod apps;
 mod files;
 mod options;
+#[cfg(test)]
+mod start_order_tests;
 
 pub(crate) use options::connect_options;
 
@@ -18,21 +20,24 @@ use crate::cli::args::{
 };
 use crate::cli::config::{ConfigError, LoadedConfig};
 use crate::cli::host_selection::{self, HostOptions, HostSelectionError};
-use crate::connect::connector::{ContainerOptionError, RshError};
-use crate::connect::options::Reach;
-use crate::hosts::{Host, addresses};
-use crate::job::apps::{AppError, AppSpec};
-use crate::job::options::{HangOptions, OutputOptions, Restarts, TimeoutReport, WatchOptions};
-use crate::job::stdin::{Stdin, StdinError};
-use crate::job::{JobSpec, NoRandom, random};
-use crate::plan::env::forwarded::EnvError;
-use crate::plan::map::{self, TwoNumbers};
-use crate::plan::options::Options;
-use crate::run::job_run::{Launch, Stdio};
 use rlaunch_bootstrap::client::messages::Token;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::WorkingDir;
 use rlaunch_bootstrap::security::handshake::Secret;
+use rlaunch_engine::connect::connector::{ContainerOptionError, RshError};
+use rlaunch_engine::connect::options::Reach;
+use rlaunch_engine::run::job_run::{Launch, Stdio};
+use rlaunch_engine::run::job_run::{NoRandom, random};
+use rlaunch_plan::env::forwarded::EnvError;
+use rlaunch_plan::hosts::{Host, addresses};
+use rlaunch_plan::job::JobSpec;
+use rlaunch_plan::job::apps::{AppError, AppSpec};
+use rlaunch_plan::job::options::{
+    HangOptions, OutputOptions, Restarts, TimeoutReport, WatchOptions,
+};
+use rlaunch_plan::job::stdin::{Stdin, StdinError};
+use rlaunch_plan::map::{self, TwoNumbers};
+use rlaunch_plan::options::Options;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;

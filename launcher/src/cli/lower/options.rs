@@ -3,22 +3,23 @@
 use super::JobError;
 use crate::cli::args::{ConnectArgs, EnvironmentArgs, NetworkArgs, PlacementArgs};
 use crate::cli::config::LoadedConfig;
-use crate::connect::connector::{Container, Rsh};
-use crate::connect::options::Reach;
-use crate::plan::env::forwarded;
-use crate::plan::env::horovod;
-use crate::plan::map::MapBy;
-use crate::plan::options::{Options, Transport};
-use crate::plan::placement::Bind;
-use crate::plan::selection::PortOptions;
 use rlaunch_bootstrap::job::EnvVar;
+use rlaunch_engine::connect::connector::{Container, Rsh};
+use rlaunch_engine::connect::options::Reach;
+use rlaunch_plan::env::forwarded;
+use rlaunch_plan::env::horovod;
+use rlaunch_plan::map::MapBy;
+use rlaunch_plan::options::{Options, Transport};
+use rlaunch_plan::placement::Bind;
+use rlaunch_plan::selection::PortOptions;
 use std::ffi::OsString;
 
 /// Converts the options that say how to reach hosts.
 pub(crate) fn connect_options(args: ConnectArgs, config: &LoadedConfig) -> Result<Reach, JobError> {
     let ConnectArgs { port, ssh_config, rsh, new_hosts, container, container_exec, .. } = args;
     if let Some(directory) = &args.agent_dir {
-        crate::connect::agent::deploy::check_directory(directory).map_err(JobError::AgentDir)?;
+        rlaunch_engine::connect::agent::deploy::check_directory(directory)
+            .map_err(JobError::AgentDir)?;
     }
     Ok(Reach {
         host_table: config.hosts.clone(),

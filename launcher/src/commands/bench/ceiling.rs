@@ -2,11 +2,11 @@
 //! where no limit is known.
 
 use super::Unit;
-use crate::findings::{CheckId, id};
-use crate::plan::limit::{HEALTHY, Limit};
-use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::{Nic, NodeRow, Pair, PairTransport};
+use rlaunch_engine::run::job_run::StartFacts;
+use rlaunch_plan::findings::{CheckId, id};
+use rlaunch_plan::limit::{HEALTHY, Limit};
 use serde_json::{Value, json};
 
 /// Findings of `rlaunch doctor` that explain a bandwidth far below its limit, the likeliest first.
@@ -185,8 +185,8 @@ impl Ceiling {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::selection::{PortOptions, usable};
-    use crate::recorded::inventory;
+    use rlaunch_plan::selection::{PortOptions, usable};
+    use rlaunch_plan::testing::inventory;
 
     fn connectx3() -> Ceiling {
         let machine = inventory("connectx3");

@@ -25,14 +25,14 @@ use crate::cli::args::{
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
 use crate::commands::plot_file;
-use crate::connect::agent::host_file;
-use crate::connect::agent::store;
-use crate::job::JobSpec;
 use clap::{ArgMatches, Command, FromArgMatches, Parser, ValueEnum};
 use mesh::BenchMeshArgs;
 use programs::{MpiArgs, NcclArgs};
 use rlaunch_bootstrap::bench::VerbsOperation;
 use rlaunch_console::stdout;
+use rlaunch_engine::connect::agent::host_file;
+use rlaunch_engine::connect::agent::store;
+use rlaunch_plan::job::JobSpec;
 use rlaunch_plot::file::PlotFile;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;

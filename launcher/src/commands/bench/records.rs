@@ -1,11 +1,11 @@
 //! Run of the measuring job: lines of its ranks' stdout are taken as they come. Those of rlaunch's own program are
 //! records.
 
-use crate::run::job_run::{FactsCell, JobRun, Launch, StartFacts, Stdio};
-use crate::run::run_attempt;
-use crate::run::signals::Signals;
 use rlaunch_bootstrap::bench::BenchRecord;
 use rlaunch_console::messages;
+use rlaunch_engine::run::job_run::{FactsCell, JobRun, Launch, StartFacts, Stdio};
+use rlaunch_engine::run::run_attempt;
+use rlaunch_engine::run::signals::Signals;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::io::{self, BufRead, BufReader, PipeReader, Read};

@@ -3,9 +3,9 @@
 
 use super::Unit;
 use super::ceiling::{ABOVE_OF_OTHERS, ABOVE_OF_OURS, Ceiling};
-use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::{BenchHeader, BenchRecord, BenchRow};
 use rlaunch_bootstrap::id::Rank;
+use rlaunch_engine::run::job_run::StartFacts;
 use rlaunch_plot::curves::Curves;
 use rlaunch_text::text;
 use serde::{Deserialize, Serialize};

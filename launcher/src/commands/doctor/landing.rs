@@ -1,8 +1,8 @@
 //! Hosts whose agents run on the host itself although the user named a container.
 
 use super::sessions::Diagnosed;
-use crate::checks::cluster::{ReachStage, Unreached};
-use crate::connect::connector::Container;
+use rlaunch_engine::connect::connector::Container;
+use rlaunch_plan::checks::cluster::{ReachStage, Unreached};
 
 /// Lists the hosts whose agents are outside of the container.
 pub(super) fn outside(wanted: Option<&Container>, hosts: &[Diagnosed]) -> Vec<Unreached> {
@@ -24,9 +24,9 @@ pub(super) fn outside(wanted: Option<&Container>, hosts: &[Diagnosed]) -> Vec<Un
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hosts::Host;
     use rlaunch_bootstrap::inventory::ContainerKind;
     use rlaunch_bootstrap::protocol::diagnosis::Diagnosis;
+    use rlaunch_plan::hosts::Host;
 
     #[test]
     fn a_login_that_ends_on_the_host() {

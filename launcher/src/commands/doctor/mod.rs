@@ -1,6 +1,6 @@
 //! `rlaunch doctor`: what is wrong with hosts and the networks between them, with the lines that fix it.
 //!
-//! The checks are in [`crate::checks`]; this folder collects what they need and prints what they find.
+//! The checks are in [`rlaunch_plan::checks`]; this folder collects what they need and prints what they find.
 //!
 //! | file | subject |
 //! |---|---|
@@ -16,21 +16,21 @@ mod report;
 mod sessions;
 mod ssh_files;
 
-use crate::checks::{self, Check, Cluster, ClusterHost, FoldedFinding, Needs};
 use crate::cli::args::{ConnectArgs, JobArgs};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
 use crate::commands::{agent_query, agent_session, capture};
-use crate::findings::{self, id};
-use crate::hosts::Host;
-use crate::plan::options::Transport;
-use crate::plan::selection::{Plan, PortOptions};
 use clap::{ArgAction, Parser};
 use report::DoctorReport;
 use rlaunch_bootstrap::env::PATH;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::rendezvous::oob::PortRange;
 use rlaunch_console::stdout;
+use rlaunch_plan::checks::{self, Check, Cluster, ClusterHost, FoldedFinding, Needs};
+use rlaunch_plan::findings::{self, id};
+use rlaunch_plan::hosts::Host;
+use rlaunch_plan::options::Transport;
+use rlaunch_plan::selection::{Plan, PortOptions};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
@@ -313,7 +313,7 @@ async fn recorded(archive: &Path, connect: &ConnectArgs) -> Result<Examination, 
 fn select_hosts(
     args: &DoctorArgs,
     line: &CommandLine,
-) -> Result<(Vec<Host>, crate::connect::options::Reach), Failed> {
+) -> Result<(Vec<Host>, rlaunch_engine::connect::options::Reach), Failed> {
     let options = HostOptions {
         lists: &args.hosts,
         files: &args.hostfiles,
@@ -353,7 +353,7 @@ fn cluster_of<'a>(examination: &'a Examination, plan: &'a Plan) -> Cluster<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::selection::ConnectBy;
+    use rlaunch_plan::selection::ConnectBy;
 
     #[test]
     fn a_job_is_not_asked_for_files_that_it_copies() {

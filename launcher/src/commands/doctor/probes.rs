@@ -1,14 +1,14 @@
 //! Probes between hosts: which are made, and what came of them.
 
 use super::sessions::Diagnosed;
-use crate::checks::cluster::{JudgedProgram, Probe, ProbeKind, ProbeOutcome, ProgramOnHost};
-use crate::plan::selection::{Plan, PortOptions};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::{Counter, Diagnostics};
 use rlaunch_bootstrap::protocol::diagnosis::{
     InquiryAnswer, ProbeRequest, ProbeResult, ProgramInquiry, ProgramReport,
 };
 use rlaunch_bootstrap::rank_table::Transport;
+use rlaunch_plan::checks::cluster::{JudgedProgram, Probe, ProbeKind, ProbeOutcome, ProgramOnHost};
+use rlaunch_plan::selection::{Plan, PortOptions};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 

@@ -2,16 +2,18 @@
 
 use super::sessions::Examination;
 use super::{DoctorArgs, ProbeWhen};
-use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome, ProofFailure};
 use crate::cli::args::JobArgs;
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
-use crate::plan::limit::Limit;
-use crate::plan::selection::{Plan, PortOptions};
-use crate::run::path_check::{self, MeasuredPath, PathEnd, PathFailure, TriedPath, TriedPaths};
 use clap::Parser;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_console::messages;
+use rlaunch_engine::run::path_check::{
+    self, MeasuredPath, PathEnd, PathFailure, TriedPath, TriedPaths,
+};
+use rlaunch_plan::checks::cluster::{Probe, ProbeKind, ProbeOutcome, ProofFailure};
+use rlaunch_plan::limit::Limit;
+use rlaunch_plan::selection::{Plan, PortOptions};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
@@ -133,7 +135,7 @@ fn unproved(failure: &PathFailure) -> ProofFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::findings::id;
+    use rlaunch_plan::findings::id;
 
     fn path(outcome: Result<u64, PathFailure>) -> TriedPath {
         let end = |host: &str, netdev: &str, address: &str| PathEnd {

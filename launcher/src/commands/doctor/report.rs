@@ -1,8 +1,8 @@
 //! Report of `rlaunch doctor`.
 
-use crate::checks::{Check, FoldedFinding, Needs, Unread};
-use crate::findings::{self, CheckId, Finding, Severity};
 use rlaunch_console::messages;
+use rlaunch_plan::checks::{Check, FoldedFinding, Needs, Unread};
+use rlaunch_plan::findings::{self, CheckId, Finding, Severity};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::{columns, text};
@@ -203,7 +203,7 @@ pub(super) fn list(checks: &[&'static Check]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks;
+    use rlaunch_plan::checks;
 
     #[test]
     fn what_could_not_be_read_is_not_ok() {

@@ -2,19 +2,19 @@
 //! of the others. No agent is let go before the last of them has answered, because others may still probe it.
 
 use super::{DoctorArgs, ProbeWhen, probes};
-use crate::checks::cluster::{JudgedProgram, Probe, ProgramOnHost, ReachStage, Unreached};
 use crate::commands::agent_session::{AgentSession, AgentSessions, AgentStream, SessionError};
-use crate::connect::agent::deploy::DeployError;
-use crate::connect::agent::store::AgentStoreError;
-use crate::connect::connector::ConnectError;
-use crate::connect::options::Reach;
-use crate::hosts::Host;
-use crate::plan::options::Transport;
-use crate::plan::selection::PortOptions;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::protocol::diagnosis::{Diagnosis, Inquiry, InquiryAnswer, ProgramInquiry};
 use rlaunch_console::messages;
 use rlaunch_console::progress::Progress;
+use rlaunch_engine::connect::agent::deploy::DeployError;
+use rlaunch_engine::connect::agent::store::AgentStoreError;
+use rlaunch_engine::connect::connector::ConnectError;
+use rlaunch_engine::connect::options::Reach;
+use rlaunch_plan::checks::cluster::{JudgedProgram, Probe, ProgramOnHost, ReachStage, Unreached};
+use rlaunch_plan::hosts::Host;
+use rlaunch_plan::options::Transport;
+use rlaunch_plan::selection::PortOptions;
 use rlaunch_ssh::error::SshError;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;

@@ -1,9 +1,9 @@
 //! Files of the SSH client that ssh refuses because of their owner or mode.
 
 use super::sessions::Examination;
-use crate::checks::cluster::{ReachStage, Unreached};
-use crate::connect::options::Reach;
-use crate::hosts::Host;
+use rlaunch_engine::connect::options::Reach;
+use rlaunch_plan::checks::cluster::{ReachStage, Unreached};
+use rlaunch_plan::hosts::Host;
 use rlaunch_ssh::config::{ConfigError, HostConfig, SshConfig};
 use rlaunch_ssh::keys::{KeyError, KeyFile};
 use std::collections::BTreeSet;

@@ -12,13 +12,13 @@ mod session;
 mod stdio;
 
 use super::jobs::live_failure;
-use crate::run::live::client::RunningJob;
 use clap::Parser;
 use local_terminal::LocalTerminal;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::session::{SessionError, SessionKind, SessionStart, Terminal};
 use rlaunch_console::messages;
+use rlaunch_engine::run::live::client::RunningJob;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use session::{SessionFailure, SessionOutcome};

@@ -2,14 +2,14 @@
 
 use super::local_terminal::LocalTerminal;
 use super::stdio::{PartReader, PartWriter};
-use crate::run::live::client::{LiveError, RunningJob};
-use crate::run::live::messages::{Reply, Request};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::protocol::session::{
     FromSession, SessionError, SessionKind, SessionStart, ToSession,
 };
 use rlaunch_console::messages;
+use rlaunch_engine::run::live::client::{LiveError, RunningJob};
+use rlaunch_engine::run::live::messages::{Reply, Request};
 use std::io;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 

@@ -1,15 +1,15 @@
 //! `rlaunch help`: pages on topics, the help of verbs, and findings explained.
 //!
-//! The text of a topic is `launcher/help/TOPIC.md`; that of a finding stands with its check, in [`crate::checks`].
+//! The text of a topic is `launcher/help/TOPIC.md`; that of a finding stands with its check, in [`rlaunch_plan::checks`].
 
 mod man_page;
 mod pager;
 
 use super::invocation::definition;
-use crate::checks::{self, Check};
 use clap::Parser;
 use rlaunch_bootstrap::client::command;
 use rlaunch_console::stdout;
+use rlaunch_plan::checks::{self, Check};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::fmt::Write as _;

@@ -1,8 +1,8 @@
 //! `rlaunch pack`: writes a launcher that carries the files for hosts.
 
-use crate::connect::agent::bundle;
 use clap::Parser;
 use rlaunch_console::messages;
+use rlaunch_engine::connect::agent::bundle;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;

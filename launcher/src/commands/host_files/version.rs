@@ -1,12 +1,12 @@
 //! `rlaunch version`: this build, and the files that it sends to hosts.
 
-use crate::connect::agent::bundle::Bundle;
-use crate::connect::agent::host_file::HostFile;
-use crate::connect::agent::library;
-use crate::connect::agent::store::{self, AgentStore, AgentStoreError};
 use clap::Parser;
 use rlaunch_bootstrap::protocol::control::PROTOCOL_VERSION;
 use rlaunch_console::stdout;
+use rlaunch_engine::connect::agent::bundle::Bundle;
+use rlaunch_engine::connect::agent::host_file::HostFile;
+use rlaunch_engine::connect::agent::library;
+use rlaunch_engine::connect::agent::store::{self, AgentStore, AgentStoreError};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;

@@ -2,7 +2,7 @@
 
 use super::metrics;
 use super::source::Source;
-use crate::run::live::client::LiveError;
+use rlaunch_engine::run::live::client::LiveError;
 use std::io;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -2,8 +2,8 @@
 //! (<https://prometheus.io/docs/instrumenting/exposition_formats/>).
 
 use super::sample::{HostSample, Sample, cpu_ms};
-use crate::run::live::messages::{JobStatus, RankSpeed};
 use rlaunch_bootstrap::inventory::traffic::{GpuUsage, HostCounters, Traffic};
+use rlaunch_engine::run::live::messages::{JobStatus, RankSpeed};
 use std::fmt::Write;
 
 /// Kind of a metric.

@@ -3,7 +3,6 @@
 use super::sample::Activity;
 use super::source::Source;
 use super::tables;
-use crate::run::live::client::LiveError;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -12,6 +11,7 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::Paragraph;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_console::messages;
+use rlaunch_engine::run::live::client::LiveError;
 use std::io::{self, BufRead};
 use std::process::Command;
 use std::time::{Duration, Instant};

@@ -1,10 +1,10 @@
 //! Reports of a job or of hosts at one time, and what has happened between two of them.
 
-use crate::run::live::PrintedSpeed;
-use crate::run::live::messages::JobStatus;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::traffic::{GpuUsage, HostCounters, RdmaTraffic, Traffic};
 use rlaunch_bootstrap::protocol::inspection::RankUsage;
+use rlaunch_engine::run::live::PrintedSpeed;
+use rlaunch_engine::run::live::messages::JobStatus;
 use std::time::Instant;
 
 /// Report of all hosts at one time.
@@ -203,8 +203,8 @@ pub(super) fn cpu_ms(usage: &RankUsage) -> u64 {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::run::live::messages::{JobPhase, LastOutput, RankSpeed};
     use rlaunch_bootstrap::inventory::traffic::{CpuTime, InterfaceTraffic};
+    use rlaunch_engine::run::live::messages::{JobPhase, LastOutput, RankSpeed};
     use std::time::Duration;
 
     fn traffic(bytes: u64, packets: u64) -> Traffic {

@@ -2,12 +2,12 @@
 
 use super::sample::{HostSample, Sample};
 use crate::commands::agent_session::{AgentSession, AgentSessions, AgentStream};
-use crate::connect::options::Reach;
-use crate::hosts::Host;
-use crate::run::live::client::{LiveError, NodeAnswers, RunningJob};
 use rlaunch_bootstrap::inventory::traffic::HostCounters;
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_console::messages;
+use rlaunch_engine::connect::options::Reach;
+use rlaunch_engine::run::live::client::{LiveError, NodeAnswers, RunningJob};
+use rlaunch_plan::hosts::Host;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::time::{Duration, Instant};

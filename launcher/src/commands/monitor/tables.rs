@@ -2,8 +2,8 @@
 
 use super::sample::{Activity, HostActivity, PortActivity, RankActivity, Rate};
 use crate::commands::jobs::{duration, percent, program, short_id};
-use crate::run::live::messages::JobStatus;
 use rlaunch_bootstrap::inventory::traffic::GpuUsage;
+use rlaunch_engine::run::live::messages::JobStatus;
 use rlaunch_text::columns::{lay_out, row};
 
 /// Describes the job in two lines; empty for hosts without one.

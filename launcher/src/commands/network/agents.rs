@@ -4,13 +4,13 @@ use super::Surveyed;
 use super::links::{CableEnd, Observation};
 use super::standing::{self, Wanted};
 use crate::commands::agent_session::{AgentSession, AgentSessions, AgentStream};
-use crate::connect::options::Reach;
-use crate::hosts::Host;
 use rlaunch_bootstrap::protocol::network::{
     HostNetwork, NetworkChange, NetworkOrder, NetworkReply, Privilege,
 };
 use rlaunch_console::messages;
 use rlaunch_console::progress::Progress;
+use rlaunch_engine::connect::options::Reach;
+use rlaunch_plan::hosts::Host;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;

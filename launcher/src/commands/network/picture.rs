@@ -290,7 +290,7 @@ mod tests {
     use super::super::links::Observation;
     use super::super::testing::{cable, end, interface, three_hosts, triangle};
     use super::*;
-    use crate::goldens::is_golden;
+    use rlaunch_plan::testing::is_golden;
 
     fn text(hosts: &[Surveyed], links: &[FoundLink]) -> String {
         Picture { hosts, links, wanted: &Wanted::default() }.to_text()

@@ -2,9 +2,9 @@
 
 use super::Surveyed;
 use super::links::{CableEnd, FoundLink, LinkKind};
-use crate::plan::selection::Subnet;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::protocol::network::{HostInterface, NetworkChange};
+use rlaunch_plan::selection::Subnet;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;

@@ -2,8 +2,8 @@
 
 use super::log_metrics::{KNOWN_FORMATS, LogMetrics};
 use super::{FindingKind, ReportFinding};
-use crate::run::record::JobRecord;
-use crate::run::record::store::{self, RecordStore, RecordStoreError};
+use rlaunch_engine::run::record::JobRecord;
+use rlaunch_engine::run::record::store::{self, RecordStore, RecordStoreError};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;

@@ -26,14 +26,14 @@ pub(crate) use scaling::{Run, Scaling};
 pub(crate) use text::scaling_table;
 
 use super::plot_file;
-use crate::run::record::JobRecord;
-use crate::run::record::store::RecordStore;
 use clap::Parser;
 use input::{InputError, JobFacts, ReportInput};
 use log_metrics::LogMetrics;
 use log_metrics::collective::CollectiveTable;
 use networks::RankNetwork;
 use rlaunch_console::stdout;
+use rlaunch_engine::run::record::JobRecord;
+use rlaunch_engine::run::record::store::RecordStore;
 use rlaunch_plot::Picture;
 use rlaunch_plot::curves::Curves;
 use rlaunch_plot::file::PlotFile;

@@ -2,7 +2,7 @@
 
 use super::log_metrics::nccl_network::{NcclNetworks, ProcessNetwork};
 use super::{FindingKind, ReportFinding};
-use crate::plan::env::nccl::{LoggedNetwork, Version};
+use rlaunch_plan::env::nccl::{LoggedNetwork, Version};
 use rlaunch_text::text;
 use serde::Serialize;
 

@@ -5,8 +5,8 @@ use super::input::ReportInput;
 use super::{
     FindingKind, Report, ReportArgs, Run, Scaling, SourceReport, VERSION, curves, run, text,
 };
-use crate::goldens::is_golden;
 use clap::Parser;
+use rlaunch_plan::testing::is_golden;
 use rlaunch_plot::curves::Axis;
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! Lines of `rlaunch self-test`.
 
-use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::BenchMatrix;
+use rlaunch_engine::run::job_run::StartFacts;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
 use std::collections::BTreeMap;

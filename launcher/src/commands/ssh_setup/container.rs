@@ -1,7 +1,7 @@
 //! Login to a container by SSH: the container has a key of its own, and sshd runs a script that enters the
 //! container for every login by that key.
 
-use crate::connect::connector::{ContainerEngine, is_container_name};
+use rlaunch_engine::connect::connector::{ContainerEngine, is_container_name};
 use rlaunch_ssh::config::{HostConfig, Proxy, StrictHostKeyChecking};
 use rlaunch_text::shell::quoted_posix;
 use std::fmt::Write;

@@ -1,7 +1,7 @@
 //! Commands on a host: the script `setup.sh` that installs keys, and a test whether a login is in a container.
 
 use super::error::SetupError;
-use crate::connect::connector::last_lines;
+use rlaunch_engine::connect::connector::last_lines;
 use rlaunch_ssh::Connection;
 use rlaunch_text::printable;
 use rlaunch_text::shell::quoted_posix;

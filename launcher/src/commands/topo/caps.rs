@@ -68,7 +68,7 @@ pub(super) fn format(host: &str, inventory: &Inventory) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::recorded::inventory;
+    use rlaunch_plan::testing::inventory;
 
     #[test]
     fn capabilities_are_those_of_drivers() {

@@ -40,8 +40,8 @@ pub(super) fn format(host: &str, inventory: &Inventory) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::goldens::is_golden;
-    use crate::recorded::inventory;
+    use rlaunch_plan::testing::inventory;
+    use rlaunch_plan::testing::is_golden;
 
     #[test]
     fn gid_tables_are_those_of_show_gids() {

@@ -11,16 +11,16 @@ mod tree;
 use super::{agent_query, capture, plot_file};
 use crate::cli::args::{ConnectArgs, HostListArgs};
 use crate::cli::command_line::CommandLine;
-use crate::hosts::Host;
-use crate::plan::picture;
-use crate::plan::selection::{self, Addressing};
-use crate::run::container_check;
 use clap::Parser;
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
 use rlaunch_bootstrap::inventory::pci::{PciDevice, gigabits};
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, Port, RdmaDevice};
 use rlaunch_bootstrap::inventory::{GpuVendor, Inventory};
 use rlaunch_console::stdout;
+use rlaunch_engine::run::container_check;
+use rlaunch_plan::hosts::Host;
+use rlaunch_plan::picture;
+use rlaunch_plan::selection::{self, Addressing};
 use rlaunch_plot::file::PlotFile;
 use rlaunch_text::columns::{self, row};
 use rlaunch_text::exit::Exit;
@@ -383,8 +383,8 @@ fn addresses(netdev: &Netdev) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::goldens::is_golden;
-    use crate::recorded::inventory;
+    use rlaunch_plan::testing::inventory;
+    use rlaunch_plan::testing::is_golden;
 
     /// Compares overviews with `launcher/goldens`.
     #[test]

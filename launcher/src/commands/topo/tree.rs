@@ -113,8 +113,8 @@ fn link(link: Option<&PciLink>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::goldens::is_golden;
-    use crate::recorded::inventory;
+    use rlaunch_plan::testing::inventory;
+    use rlaunch_plan::testing::is_golden;
 
     #[test]
     fn machines_are_drawn() {

@@ -2,10 +2,10 @@
 
 use super::super::ceiling::{self, Ceiling, RankPort};
 use super::verdict::{self, Fault};
-use crate::plan::limit::Limit;
-use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::BenchMatrix;
 use rlaunch_bootstrap::id::Rank;
+use rlaunch_engine::run::job_run::StartFacts;
+use rlaunch_plan::limit::Limit;
 use rlaunch_text::text;
 use serde::{Deserialize, Serialize};
 use std::fs;

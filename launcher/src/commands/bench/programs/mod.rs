@@ -22,12 +22,12 @@ use crate::cli::args::{EnvironmentArgs, JobArgs, ProcessArgs, TerminationArgs, v
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
 use crate::commands::plot_file;
-use crate::job::JobSpec;
 use clap::Parser;
 use reading::ProgramReader;
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
 use rlaunch_console::messages;
+use rlaunch_plan::job::JobSpec;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn a_program_with_a_path_is_not_looked_for() {
         let lowered = |program: &str| {
-            let mut job = crate::job::apps::parse("-H a,b prog").unwrap();
+            let mut job = rlaunch_plan::job::apps::parse("-H a,b prog").unwrap();
             let searched = search(&mut job, Suite::Osu, Path::new(program));
             let is_path = |var: &&EnvVar| var.name == names::PATH && var.rule == EnvRule::PathAfter;
             let paths = job.first().env.iter().filter(is_path).count();

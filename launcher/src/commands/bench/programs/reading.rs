@@ -7,8 +7,8 @@ use crate::commands::bench::records::LineReader;
 use crate::commands::bench::table::Summary;
 use crate::commands::bench::{ResultArgs, Unit};
 use crate::commands::report::nccl_tests::ONE_JOB;
-use crate::run::job_run::StartFacts;
 use rlaunch_console::stdout;
+use rlaunch_engine::run::job_run::StartFacts;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::io::{self, Write};
@@ -151,8 +151,8 @@ impl LineReader for ProgramReader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::goldens;
-    use crate::plan::selection::{Plan, PortOptions};
+    use rlaunch_plan::selection::{Plan, PortOptions};
+    use rlaunch_plan::testing;
 
     const NCCL_LOG: &str = include_str!("../../../../fixtures/nccl-tests-mpi.log");
     const REDUCTION: &str = "# OSU MPI Allreduce Latency Test v7.4\n# Datatype: MPI_INT.\n\

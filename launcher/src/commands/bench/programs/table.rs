@@ -4,8 +4,8 @@ use super::parser::{ProgramRow, TableFacts};
 use super::suite::{Size, Suite, Test};
 use crate::commands::bench::Unit;
 use crate::commands::bench::table::{MeasuringProgram, SummaryRow, TOTAL, VECTOR, formula, places};
-use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::BenchHeader;
+use rlaunch_engine::run::job_run::StartFacts;
 use serde_json::json;
 
 /// Test with the facts that its program has printed before the first row.

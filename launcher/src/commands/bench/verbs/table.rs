@@ -3,12 +3,12 @@
 use super::super::Unit;
 use super::super::ceiling::{ABOVE_OF_OURS, Ceiling};
 use super::super::table::{points, tcp_rate};
-use crate::run::job_run::StartFacts;
 use rlaunch_bootstrap::bench::{
     BenchRecord, MessageTimes, StreamRate, VerbsHeader, VerbsOperation, VerbsPart, VerbsRequest,
     VerbsRow,
 };
 use rlaunch_bootstrap::id::Rank;
+use rlaunch_engine::run::job_run::StartFacts;
 use rlaunch_plot::curves::Curves;
 use serde_json::{Value, json};
 use std::fmt::Write;

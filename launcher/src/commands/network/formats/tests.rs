@@ -1,7 +1,7 @@
 use super::super::plan::{PlanOptions, plan};
 use super::super::testing::{three_hosts, triangle, with_address};
 use super::*;
-use crate::goldens::is_golden;
+use rlaunch_plan::testing::is_golden;
 use std::path::Path;
 use std::process::Command;
 

@@ -1,6 +1,6 @@
 //! Finds in NCCL's log which network each process uses.
 
-use crate::plan::env::nccl::LoggedNetwork;
+use rlaunch_plan::env::nccl::LoggedNetwork;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Texts that mark a line of NCCL's log.

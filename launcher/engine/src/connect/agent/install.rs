@@ -1,0 +1,397 @@
+//! Installing the agent on a host. The agent is sent through the stdin of the host's shell; if nothing
+//! arrives there, the host downloads the agent from the launcher.
+//!
+//! `install.sh` prints lines that begin with `rlaunch-install`: first `host SYSTEM MACHINE`; then, once it
+//! has read the agent's hash and size, `present`, `want gzip`, `want raw` or `failed CAUSE`; after the
+//! transfer `installed` or `failed CAUSE`. `fetch.sh` prints only `present`, `installed` or `failed CAUSE`.
+
+use super::deploy::{DeployError, MAX_ANSWER, check_directory};
+use super::host_file::HostFile;
+use super::store::AgentStore;
+use crate::connect::callback::Callbacks;
+use crate::connect::channel::{AgentChannel, AgentReader, AgentWriter, Incoming};
+use crate::connect::connector::{AgentLocation, HostConnection, RemoteCommand};
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::timeout;
+
+/// Beginning of both scripts, `install.sh` and `fetch.sh`.
+const PLACE: &str = include_str!("place.sh");
+const INSTALL: &str = include_str!("install.sh");
+const FETCH: &str = include_str!("fetch.sh");
+/// Time limit for installing the agent on a host.
+const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
+/// Time limit for the installer's reply to the agent's hash. If the shell passes on no stdin, the installer
+/// never receives the hash.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(8);
+/// Time limit for a shell to exit after its stdin was closed.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Agent installed on a host.
+pub(super) struct InstalledAgent {
+    pub(super) program: AgentLocation,
+    /// Number of bytes transferred; `None` if the host had the agent already.
+    pub(super) sent: Option<usize>,
+}
+
+/// Parameters for installing the agent on hosts.
+pub(super) struct Installer<'a> {
+    pub(super) store: &'a AgentStore,
+    /// Cache directory on the hosts, in shell syntax: may begin with `~/`.
+    pub(super) directory: &'a str,
+    /// Whether another directory may be used if the agent cannot be written to `directory` or executed
+    /// there.
+    pub(super) allow_other: bool,
+    pub(super) callbacks: &'a Callbacks,
+}
+
+/// Result of an installation through stdin.
+enum StdinInstall {
+    Installed(InstalledAgent),
+    /// Nothing arrives on the stdin of the host's shell; contains the file to install.
+    Silent(Arc<HostFile>),
+}
+
+impl Installer<'_> {
+    /// Installs the agent for the host's architecture, unless the host has it.
+    pub(super) async fn install(
+        &self,
+        connection: &HostConnection,
+    ) -> Result<InstalledAgent, DeployError> {
+        let installing = async {
+            match self.by_stdin(connection).await? {
+                StdinInstall::Installed(placed) => Ok(placed),
+                StdinInstall::Silent(file) => self.by_fetching(connection, &file).await,
+            }
+        };
+        let late = |_| DeployError::Install {
+            cause: format!("not done within {} s", INSTALL_TIMEOUT.as_secs()),
+        };
+        timeout(INSTALL_TIMEOUT, installing).await.map_err(late)?
+    }
+
+    async fn by_stdin(&self, connection: &HostConnection) -> Result<StdinInstall, DeployError> {
+        let (script, words) = (script(INSTALL), [self.directory, self.scope()]);
+        let channel = connection.exec(&RemoteCommand::Script(&script, &words)).await?;
+        let AgentChannel { reader, mut writer } = channel;
+        let mut answers = InstallerReplies::new(reader);
+        let file = match self.file_for(answers.next().await?) {
+            Ok(file) => file,
+            Err(error) => {
+                wait_for_exit(&mut writer, &mut answers).await;
+                return Err(error);
+            }
+        };
+        let size = file.size;
+        let asked = writer.send(format!("{} {size}\n", file.hash).into()).await;
+        let answer = match asked {
+            Ok(()) => timeout(REPLY_TIMEOUT, answers.next()).await.ok(),
+            Err(_) => None,
+        };
+        let mut answer = match answer {
+            Some(Ok(answer)) => answer,
+            // The installer has printed its first line, so it runs, but it reads nothing.
+            Some(Err(DeployError::Shell(_))) | None => {
+                let _ = writer.end().await;
+                return Ok(StdinInstall::Silent(file));
+            }
+            Some(Err(error)) => return Err(error),
+        };
+        let mut sent = None;
+        loop {
+            match answer.split_once(' ').unwrap_or((&answer, "")) {
+                ("present" | "installed", place) => {
+                    let program = self.program(&file, place);
+                    return Ok(StdinInstall::Installed(InstalledAgent { program, sent }));
+                }
+                ("want", how) => {
+                    let payload = file.payload(how == "gzip")?;
+                    sent = Some(payload.len());
+                    let sending = async {
+                        writer.send(payload).await?;
+                        writer.end().await
+                    };
+                    // A host with a full disk stops reading and reports the failure.
+                    answer = tokio::select! {
+                        early = answers.next() => early?,
+                        _ = sending => answers.next().await?,
+                    };
+                }
+                ("failed", cause) => {
+                    let cause = cause.to_owned();
+                    wait_for_exit(&mut writer, &mut answers).await;
+                    return Err(DeployError::Install { cause });
+                }
+                _ => return Err(DeployError::Shell(answer)),
+            }
+        }
+    }
+
+    /// Makes the host download the agent, unless the host has it already in the cache, on PATH or at the
+    /// path from `--agent`.
+    async fn by_fetching(
+        &self,
+        connection: &HostConnection,
+        file: &Arc<HostFile>,
+    ) -> Result<InstalledAgent, DeployError> {
+        let addresses = connection.addresses();
+        let at = self.callbacks.serve(file, addresses.map(|(local, _)| local)).join(" ");
+        let script = script(FETCH);
+        let (size, given) = (file.size.to_string(), self.on_host());
+        let words = [self.directory, self.scope(), &file.hash, &file.sha256, &size, given, &at];
+        let channel = connection.exec(&RemoteCommand::Script(&script, &words)).await?;
+        let mut answers = InstallerReplies::new(channel.reader);
+        let answer = answers.next().await?;
+        let at = |place| self.program(file, place);
+        match answer.split_once(' ').unwrap_or((&answer, "")) {
+            ("present", place) => Ok(InstalledAgent { program: at(place), sent: None }),
+            ("installed", place) => {
+                Ok(InstalledAgent { program: at(place), sent: usize::try_from(file.size).ok() })
+            }
+            ("failed", cause) => Err(self.no_fetch(cause, addresses.map(|(_, host)| host))),
+            _ => Err(DeployError::Shell(answer)),
+        }
+    }
+
+    fn no_fetch(&self, cause: &str, from: Option<IpAddr>) -> DeployError {
+        DeployError::NoFetch { cause: cause.to_owned(), from, ports: self.callbacks.ports() }
+    }
+
+    /// Returns the agent for a host. `answer` is the installer's first line, `host SYSTEM MACHINE`.
+    fn file_for(&self, answer: String) -> Result<Arc<HostFile>, DeployError> {
+        match answer.split_ascii_whitespace().collect::<Vec<_>>()[..] {
+            ["host", "Linux", arch] => Ok(self.store.for_arch(arch)?),
+            ["host", system, ..] => Err(DeployError::System { system: system.to_owned() }),
+            _ => Err(DeployError::Shell(answer)),
+        }
+    }
+
+    /// Returns the scripts' argument that says whether another directory may be used: `any` or `only`.
+    fn scope(&self) -> &'static str {
+        if self.allow_other { "any" } else { "only" }
+    }
+
+    /// Returns the path from `--agent`, where the host may have the agent as well; `-` if there is no such
+    /// path or if shells would interpret it.
+    fn on_host(&self) -> &str {
+        let given = self.store.agent_option().and_then(Path::to_str);
+        given.filter(|path| check_directory(path).is_ok()).unwrap_or("-")
+    }
+
+    /// Parses the location that the host printed: `in DIRECTORY`, `in .rlaunch-UID` for the account's cache
+    /// in the configured directory, `at PATH`, or nothing for the expected location. The owner of a cached
+    /// agent is checked again when the agent starts, since the owner may have changed by then.
+    fn program(&self, file: &HostFile, place: &str) -> AgentLocation {
+        let is_plain = |path: &&str| check_directory(path).is_ok();
+        let is_own = |name: &&str| {
+            let number = name.strip_prefix(".rlaunch-");
+            number.is_some_and(|uid| uid.parse::<u32>().is_ok_and(|n| n.to_string() == uid))
+        };
+        match place.split_once(' ') {
+            Some(("in", own)) if is_own(&own) => AgentLocation::InShared {
+                directory: self.directory.to_owned(),
+                build: file.hash.clone(),
+            },
+            Some(("in", directory)) if is_plain(&directory) => cached(directory, file),
+            Some(("at", path)) if is_plain(&path) => AgentLocation::At(path.to_owned()),
+            _ => cached(self.directory, file),
+        }
+    }
+}
+
+/// Closes the installer's stdin and waits for its exit, so that no shell is left when rlaunch returns.
+async fn wait_for_exit(writer: &mut AgentWriter, replies: &mut InstallerReplies) {
+    let exits = async {
+        let _ = writer.end().await;
+        while replies.next().await.is_ok() {}
+    };
+    let _ = timeout(EXIT_TIMEOUT, exits).await;
+}
+
+fn cached(cache: &str, file: &HostFile) -> AgentLocation {
+    AgentLocation::InCache { cache: cache.to_owned(), build: file.hash.clone() }
+}
+
+/// Reader of the installer's lines, which skips other output of the shell.
+struct InstallerReplies {
+    reader: AgentReader,
+    text: String,
+    /// Other output of the shell, kept for the error if the installer does not answer.
+    noise: String,
+}
+
+impl InstallerReplies {
+    fn new(reader: AgentReader) -> InstallerReplies {
+        InstallerReplies { reader, text: String::new(), noise: String::new() }
+    }
+
+    /// Returns the next line of the installer, without its prefix. If the shell's output ends first,
+    /// returns that output as [`DeployError::Shell`]. Cancel-safe.
+    async fn next(&mut self) -> Result<String, DeployError> {
+        const MARK: &str = "rlaunch-install ";
+        loop {
+            while let Some((line, rest)) = self.text.split_once('\n') {
+                let answer = line.trim_end().split_once(MARK).map(|(_, answer)| answer.to_owned());
+                let line_was_noise = answer.is_none();
+                let rest = rest.to_owned();
+                if line_was_noise {
+                    tracing::debug!("before the installer: {line}");
+                    self.noise.push_str(line);
+                    self.noise.push('\n');
+                    if self.noise.len() > 2 * MAX_ANSWER {
+                        self.noise.drain(..self.noise.ceil_char_boundary(MAX_ANSWER));
+                    }
+                }
+                self.text = rest;
+                if let Some(answer) = answer {
+                    return Ok(answer);
+                }
+            }
+            match self.reader.next().await {
+                Some(Incoming::Data(bytes) | Incoming::Diagnostics(bytes))
+                    if self.text.len() < MAX_ANSWER =>
+                {
+                    self.text.push_str(&String::from_utf8_lossy(&bytes));
+                }
+                _ => {
+                    let words = std::mem::take(&mut self.noise) + &std::mem::take(&mut self.text);
+                    return Err(DeployError::Shell(words));
+                }
+            }
+        }
+    }
+}
+
+/// Joins [`PLACE`] and a script into one line without comments.
+fn script(script: &str) -> String {
+    let lines = PLACE.lines().chain(script.lines());
+    let commands = lines.filter(|line| !line.starts_with('#'));
+    commands.collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::Write as _;
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::process::{Command, Stdio};
+
+    /// Maximum length of a command, in bytes, that all container engines and shells pass on.
+    const LONGEST_COMMAND: usize = 4 << 10;
+
+    #[test]
+    fn the_scripts_pass_through_any_shell() {
+        for text in [INSTALL, FETCH] {
+            let script = script(text);
+            assert!(!script.contains(['\'', '\\', '!', '\n']), "{script}");
+            for line in PLACE.lines().chain(text.lines()).filter(|line| !line.starts_with('#')) {
+                assert!(line.ends_with(';'), "{line}");
+            }
+            let digits = "0".repeat(64);
+            let addresses = ["2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff:21003"; 4].join(" ");
+            let long = "/a/directory/of/a/length/that/people/have/below/their/homes";
+            let words = [long, "only", &digits[..32], &digits, "12345678", long, &addresses];
+            let line = RemoteCommand::Script(&script, &words).line();
+            assert!(line.len() <= LONGEST_COMMAND, "{}", line.len());
+        }
+    }
+
+    /// Runs the installer on this machine as account `user` with the primary group `group`.
+    fn answers(tools: &Path, directory: &Path, group: &str) -> String {
+        let id = format!(
+            "#!/bin/sh\ncase $1 in -un) echo user;; -gn) echo {group};; *) exec /usr/bin/id $1;; esac\n"
+        );
+        fs::write(tools.join("id"), id).unwrap();
+        set_mode(&tools.join("id"), 0o755);
+        let (script, directory) = (script(INSTALL), directory.to_str().unwrap());
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script, "sh", directory, "only"]);
+        shell.env("PATH", format!("{}:/usr/bin:/bin", tools.display()));
+        shell.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = shell.spawn().unwrap();
+        let asked = format!("{} 5\n", "0".repeat(32));
+        shell.stdin.take().unwrap().write_all(asked.as_bytes()).unwrap();
+        String::from_utf8(shell.wait_with_output().unwrap().stdout).unwrap()
+    }
+
+    fn set_mode(path: &Path, mode: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    #[test]
+    fn a_directory_below_one_that_others_may_change_takes_no_agent() {
+        let scratch = tempfile::tempdir().unwrap();
+        let scratch = scratch.path();
+        let (upper, project) = (scratch.join("upper"), scratch.join("upper/project"));
+        let (agents, link) = (project.join("agents"), scratch.join("link"));
+        fs::create_dir_all(&agents).unwrap();
+        std::os::unix::fs::symlink(&project, &link).unwrap();
+        for changed in [&upper, &project] {
+            for directory in [&agents, &project.join("new/agents"), &link.join("agents")] {
+                for (mode, group, is_taken) in [
+                    (0o755, "staff", true),
+                    (0o1777, "staff", true),
+                    (0o775, "user", true),
+                    (0o2775, "staff", false),
+                    (0o777, "user", false),
+                ] {
+                    set_mode(changed, mode);
+                    let said = answers(scratch, directory, group);
+                    let refused = format!("failed others may change {}: owner", changed.display());
+                    let case = format!("{directory:?} below {changed:?} {mode:o} {group}: {said}");
+                    assert_eq!(said.contains("rlaunch-install want"), is_taken, "{case}");
+                    assert_eq!(said.contains(&refused), !is_taken, "{case}");
+                }
+                set_mode(changed, 0o755);
+            }
+        }
+    }
+
+    /// Many sites give all users the same primary group, so a directory that this group may write to is not
+    /// safe.
+    #[test]
+    fn a_group_of_several_accounts_is_not_the_accounts_own() {
+        let scratch = tempfile::tempdir().unwrap();
+        let agents = scratch.path().join("agents");
+        fs::create_dir(&agents).unwrap();
+        set_mode(&agents, 0o2775);
+        let refused = format!("failed others may change {}: owner", agents.display());
+        let said = answers(scratch.path(), &agents, "staff");
+        assert!(said.contains(&refused) && !said.contains("want"), "{said}");
+        let said = answers(scratch.path(), &agents, "user");
+        assert!(said.contains("rlaunch-install want"), "{said}");
+    }
+
+    #[test]
+    fn a_host_says_where_its_agent_is() {
+        let exe = std::env::current_exe().unwrap();
+        let store = AgentStore::new(Some(exe));
+        let file = store.native().unwrap();
+        let callbacks = Callbacks::new(
+            rlaunch_plan::hosts::addresses::AddressConstraints::default(),
+            rlaunch_bootstrap::job::PortRange { first: 21000, last: 21511 },
+        );
+        let installer =
+            Installer { store: &store, directory: "~/x", allow_other: true, callbacks: &callbacks };
+        let build = || file.hash.clone();
+        let in_cache =
+            |cache: &str| AgentLocation::InCache { cache: cache.to_owned(), build: build() };
+        let usual = in_cache("~/x");
+        for (place, expected) in [
+            ("", usual.clone()),
+            ("in .rlaunch-7", AgentLocation::InShared { directory: "~/x".into(), build: build() }),
+            ("in .rlaunch-7;reboot", usual.clone()),
+            ("in .rlaunch-+7", usual.clone()),
+            ("in /tmp/.rlaunch-0", in_cache("/tmp/.rlaunch-0")),
+            ("at /usr/bin/rlaunch-worker", AgentLocation::At("/usr/bin/rlaunch-worker".into())),
+            // A host cannot inject text into a command.
+            ("at /bin/x;reboot", usual.clone()),
+            ("in $(reboot)", usual),
+        ] {
+            assert_eq!(installer.program(&file, place), expected);
+        }
+    }
+}

@@ -1,0 +1,356 @@
+//! Byte stream to an agent: an SSH channel, the pipes of a process on this machine, or a TCP connection
+//! that the agent opened because nothing arrives on its stdin.
+
+use crate::connect::callback::AgentCallback;
+use bytes::{Bytes, BytesMut};
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::socket::{Shutdown, shutdown};
+use nix::unistd::Pid;
+use rlaunch_bootstrap::env::is_host_variable;
+use rlaunch_bootstrap::job::ExitStatus;
+use rlaunch_bootstrap::security::callback::SharedStream;
+use rlaunch_console::open_files;
+use russh::client::Msg;
+use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+
+/// Time limit for the rest of a process's stderr, and separately for the process's exit, after the process
+/// has closed its stdout.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Bytes from the remote command.
+#[derive(Debug)]
+pub enum Incoming {
+    Data(Bytes),
+    /// Standard error: messages of a shell, or of an agent that fails.
+    Diagnostics(Bytes),
+}
+
+/// Both directions of the byte stream to an agent.
+pub struct AgentChannel {
+    pub reader: AgentReader,
+    pub writer: AgentWriter,
+}
+
+/// Receiving half of an [`AgentChannel`].
+pub enum AgentReader {
+    Ssh(ChannelReadHalf, CommandStatus),
+    Local(Box<LocalAgent>),
+    Callback(Box<CallbackReader>),
+}
+
+/// Reader of a callback connection. It also reads from the command that started the agent, for the
+/// command's stderr and its end.
+pub struct CallbackReader {
+    /// Receiving half of the TCP connection; `None` once the connection has ended.
+    tcp: Option<OwnedReadHalf>,
+    secure_stream: SharedStream,
+    /// Received bytes that are not decrypted yet.
+    received: BytesMut,
+    /// Decrypted bytes that were not returned yet.
+    decrypted: Vec<u8>,
+    command: AgentReader,
+    command_ended: bool,
+}
+
+/// Process on this machine: an agent, or an `--rsh` command that starts an agent on a host.
+pub struct LocalAgent {
+    child: Child,
+    stdout: Option<ChildStdout>,
+    stderr: Option<ChildStderr>,
+    /// Receives the exit status of an `--rsh` command; `None` for an agent, because its exit status is not
+    /// needed.
+    exit_status: Option<CommandStatus>,
+}
+
+/// Sending half of an [`AgentChannel`].
+pub enum AgentWriter {
+    Ssh(ChannelWriteHalf<Msg>),
+    Local(Option<ChildStdin>),
+    Callback(Box<CallbackWriter>),
+}
+
+/// Writer of a callback connection.
+pub struct CallbackWriter {
+    tcp: OwnedWriteHalf,
+    secure_stream: SharedStream,
+    /// Stdin of the command that started the agent. It stays open although nothing is read from it, because
+    /// closing it would end the agent.
+    command: AgentWriter,
+}
+
+/// Exit status of the remote command, once it is known; clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct CommandStatus(Arc<Mutex<Option<ExitStatus>>>);
+
+impl CommandStatus {
+    pub fn get(&self) -> Option<ExitStatus> {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set(&self, status: ExitStatus) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
+    }
+}
+
+impl AgentChannel {
+    /// Wraps an SSH channel on which the server has accepted a command. `exit_status` receives the
+    /// command's exit status.
+    pub(crate) fn over_ssh(channel: Channel<Msg>, exit_status: CommandStatus) -> AgentChannel {
+        let (reader, writer) = channel.split();
+        AgentChannel {
+            reader: AgentReader::Ssh(reader, exit_status),
+            writer: AgentWriter::Ssh(writer),
+        }
+    }
+
+    /// Starts the agent at `path` on this machine. If `bare` is true, the agent inherits only environment
+    /// variables that every host sets by itself, such as PATH.
+    pub fn local(path: &Path, bare: bool) -> io::Result<AgentChannel> {
+        let mut command = Command::new(path);
+        command.arg("agent");
+        if bare {
+            command
+                .env_clear()
+                .envs(std::env::vars_os().filter(|(name, _)| is_host_variable(name)));
+        }
+        AgentChannel::start(command, None)
+    }
+
+    /// Starts an `--rsh` command; `exit_status` receives its exit status. Dropping the reader sends SIGTERM
+    /// to the command's process group.
+    pub(crate) fn over_child(
+        command: Command,
+        exit_status: CommandStatus,
+    ) -> io::Result<AgentChannel> {
+        AgentChannel::start(command, Some(exit_status))
+    }
+
+    fn start(mut command: Command, exit_status: Option<CommandStatus>) -> io::Result<AgentChannel> {
+        open_files::restore(command.as_std_mut());
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A separate process group, so that Ctrl-C on the terminal reaches only the launcher.
+            .process_group(0)
+            .spawn()?;
+        let missing = || io::Error::other("no pipe to the agent");
+        let stdin = child.stdin.take().ok_or_else(missing)?;
+        let stdout = Some(child.stdout.take().ok_or_else(missing)?);
+        let stderr = child.stderr.take();
+        Ok(AgentChannel {
+            reader: AgentReader::Local(Box::new(LocalAgent { child, stdout, stderr, exit_status })),
+            writer: AgentWriter::Local(Some(stdin)),
+        })
+    }
+
+    /// Switches to the TCP connection that the agent opened. The stream to the command that started the
+    /// agent stays open.
+    pub(crate) fn over_callback(self, called: AgentCallback) -> AgentChannel {
+        let AgentCallback { tcp, secure_stream, decrypted } = called;
+        let (reading, writing) = tcp.into_split();
+        let reader = CallbackReader {
+            tcp: Some(reading),
+            secure_stream: secure_stream.clone(),
+            received: BytesMut::new(),
+            decrypted,
+            command: self.reader,
+            command_ended: false,
+        };
+        let writer = CallbackWriter { tcp: writing, secure_stream, command: self.writer };
+        AgentChannel {
+            reader: AgentReader::Callback(Box::new(reader)),
+            writer: AgentWriter::Callback(Box::new(writer)),
+        }
+    }
+
+    pub async fn next(&mut self) -> Option<Incoming> {
+        self.reader.next().await
+    }
+}
+
+impl AgentReader {
+    /// Returns the next bytes; `None` at the end of the channel. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Incoming> {
+        match self {
+            AgentReader::Ssh(channel, exit_status) => next_from_ssh(channel, exit_status).await,
+            AgentReader::Local(agent) => agent.next().await,
+            // Boxed, because a callback reader contains another reader, which makes the future recursive.
+            AgentReader::Callback(call) => Box::pin(call.next()).await,
+        }
+    }
+
+    /// Waits until a process on this machine has exited. Over SSH there is nothing to wait for, since the
+    /// command has ended with its channel.
+    pub async fn reap(self) {
+        match self {
+            AgentReader::Ssh(..) => {}
+            AgentReader::Local(mut agent) => match agent.exit_status {
+                None => drop(agent.child.wait().await),
+                // If the command does not exit in time, it receives SIGTERM when `agent` is dropped.
+                Some(_) => drop(tokio::time::timeout(EXIT_TIMEOUT, agent.child.wait()).await),
+            },
+            AgentReader::Callback(call) => Box::pin(call.command.reap()).await,
+        }
+    }
+}
+
+impl CallbackReader {
+    /// Returns the next bytes; `None` once both the connection and the command that started the agent
+    /// have ended. Cancel-safe.
+    async fn next(&mut self) -> Option<Incoming> {
+        loop {
+            if !self.decrypted.is_empty() {
+                return Some(Incoming::Data(std::mem::take(&mut self.decrypted).into()));
+            }
+            tokio::select! {
+                read = read_packets(self.tcp.as_mut(), &mut self.received), if self.tcp.is_some() => {
+                    let received = self.received.split();
+                    let opened = self.secure_stream.open(&received, &mut self.decrypted);
+                    if read == 0 || opened.is_err() {
+                        self.hang_up();
+                    }
+                }
+                from_command = self.command.next(), if !self.command_ended => match from_command {
+                    Some(Incoming::Diagnostics(stderr)) => {
+                        return Some(Incoming::Diagnostics(stderr));
+                    }
+                    // The agent sends everything by TCP, so stdout has only messages of the shell.
+                    Some(Incoming::Data(_)) => {}
+                    None => self.command_ended = true,
+                },
+                else => return None,
+            }
+        }
+    }
+
+    /// Shuts the TCP connection down. The agent waits for the shutdown before it exits, because the
+    /// shutdown proves that the launcher has read all frames.
+    fn hang_up(&mut self) {
+        if let Some(tcp) = self.tcp.take() {
+            let _ = shutdown(tcp.as_ref().as_raw_fd(), Shutdown::Both);
+        }
+    }
+}
+
+/// Reads encrypted bytes into `buffer`. Returns their number; 0 at the end of the stream or after an error.
+/// Cancel-safe.
+async fn read_packets(tcp: Option<&mut OwnedReadHalf>, buffer: &mut BytesMut) -> usize {
+    buffer.reserve(64 << 10);
+    match tcp {
+        Some(tcp) => tcp.read_buf(buffer).await.unwrap_or(0),
+        None => 0,
+    }
+}
+
+async fn next_from_ssh(
+    channel: &mut ChannelReadHalf,
+    command_status: &CommandStatus,
+) -> Option<Incoming> {
+    loop {
+        match channel.wait().await? {
+            ChannelMsg::Data { data } => return Some(Incoming::Data(data)),
+            ChannelMsg::ExtendedData { data, .. } => return Some(Incoming::Diagnostics(data)),
+            ChannelMsg::ExitStatus { exit_status } => {
+                command_status.set(ExitStatus::Code(exit_status.cast_signed()));
+            }
+            ChannelMsg::Close => return None,
+            _ => {}
+        }
+    }
+}
+
+impl LocalAgent {
+    async fn next(&mut self) -> Option<Incoming> {
+        while let Some(stdout) = &mut self.stdout {
+            let mut data = BytesMut::with_capacity(64 << 10);
+            let mut stderr = BytesMut::with_capacity(4 << 10);
+            tokio::select! {
+                read = stdout.read_buf(&mut data) => {
+                    if read.unwrap_or(0) > 0 {
+                        return Some(Incoming::Data(data.freeze()));
+                    }
+                    self.stdout = None;
+                }
+                read = read_some(&mut self.stderr, &mut stderr) => {
+                    if read > 0 {
+                        return Some(Incoming::Diagnostics(stderr.freeze()));
+                    }
+                    self.stderr = None;
+                }
+            }
+        }
+        let command_status = self.exit_status.clone()?;
+        // Diagnostics may arrive a moment after the end of stdout.
+        while self.stderr.is_some() {
+            let mut stderr = BytesMut::with_capacity(4 << 10);
+            let read = read_some(&mut self.stderr, &mut stderr);
+            if tokio::time::timeout(EXIT_TIMEOUT, read).await.unwrap_or(0) > 0 {
+                return Some(Incoming::Diagnostics(stderr.freeze()));
+            }
+            self.stderr = None;
+        }
+        if let Ok(Ok(status)) = tokio::time::timeout(EXIT_TIMEOUT, self.child.wait()).await {
+            let by_signal = status.signal().map(ExitStatus::Signal);
+            command_status.set(by_signal.unwrap_or(ExitStatus::Code(status.code().unwrap_or(-1))));
+        }
+        None
+    }
+}
+
+impl Drop for LocalAgent {
+    fn drop(&mut self) {
+        // `id` returns `None` once the process was reaped, so the number cannot belong to another process.
+        let group = self.child.id().filter(|_| self.exit_status.is_some());
+        if let Some(group) = group.and_then(|id| i32::try_from(id).ok()) {
+            let _ = killpg(Pid::from_raw(group), Signal::SIGTERM);
+        }
+    }
+}
+
+/// Reads from stderr; returns 0 at its end or after an error. Never completes if `stderr` is `None`.
+async fn read_some(stderr: &mut Option<ChildStderr>, buffer: &mut BytesMut) -> usize {
+    match stderr {
+        Some(stderr) => stderr.read_buf(buffer).await.unwrap_or(0),
+        None => std::future::pending().await,
+    }
+}
+
+impl AgentWriter {
+    pub async fn send(&mut self, bytes: Bytes) -> io::Result<()> {
+        match self {
+            AgentWriter::Ssh(channel) => channel.data_bytes(bytes).await.map_err(io::Error::other),
+            AgentWriter::Local(Some(stdin)) => stdin.write_all(&bytes).await,
+            AgentWriter::Local(None) => Err(io::ErrorKind::BrokenPipe.into()),
+            AgentWriter::Callback(call) => {
+                let sealed = call.secure_stream.seal(&bytes).map_err(io::Error::other)?;
+                call.tcp.write_all(&sealed).await
+            }
+        }
+    }
+
+    pub async fn end(&mut self) -> io::Result<()> {
+        match self {
+            AgentWriter::Ssh(channel) => channel.eof().await.map_err(io::Error::other),
+            AgentWriter::Local(stdin) => {
+                *stdin = None;
+                Ok(())
+            }
+            AgentWriter::Callback(call) => {
+                let ended = call.tcp.shutdown().await;
+                let _ = Box::pin(call.command.end()).await;
+                ended
+            }
+        }
+    }
+}

@@ -1,0 +1,280 @@
+//! Connections to hosts, over which commands run on a host or in a container on it.
+//!
+//! A connection uses rlaunch's own SSH client ([`rlaunch_ssh`]) or the user's `--rsh` command ([`rsh`]).
+//! With either, commands may run in a running [`container`], or in a new container started from an
+//! [`image`].
+
+mod command;
+mod container;
+mod image;
+mod rsh;
+
+pub use command::{AgentLocation, RemoteCommand};
+pub(crate) use container::ContainerError;
+pub use container::{Container, ContainerEngine, ContainerOptionError, is_container_name};
+pub(crate) use image::GONE as CONTAINER_GONE;
+pub use rsh::{Rsh, RshError, last_lines};
+
+use crate::connect::agent::deploy::{DeployError, HELLO_TIMEOUT};
+use crate::connect::channel::{AgentChannel, CommandStatus};
+use crate::connect::options::{Reach, destination};
+use container::ContainerEntry;
+use image::container_name;
+use rlaunch_bootstrap::id::JobId;
+use rlaunch_console::progress::Progress;
+use rlaunch_plan::findings::{CheckId, id};
+use rlaunch_plan::hosts::Host;
+use rlaunch_plan::hosts::host_table::HostTable;
+use rlaunch_ssh::error::SshError;
+use rlaunch_ssh::{Connection, Ssh};
+use rlaunch_text::message::Failed;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+/// Time limit for an agent's hello if a container has to be started for the agent.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Client by which the launcher connects to the hosts of a job.
+pub struct Connector {
+    by: RemoteShell,
+    host_table: HostTable,
+    container: Option<Container>,
+    /// Prefix of the names of containers that this job starts.
+    label: String,
+}
+
+enum RemoteShell {
+    Ssh(Box<Ssh>),
+    Rsh(Rsh),
+}
+
+/// Connection to a host. With `--rsh`, the launcher knows whether the host can be reached only after the
+/// first command.
+pub struct HostConnection {
+    login: Login,
+    container: Option<Container>,
+    /// Names of the containers that were started on the host; each begins with `label`.
+    started: Mutex<Vec<String>>,
+    label: String,
+    /// Exit status of the last command.
+    command_status: Mutex<CommandStatus>,
+}
+
+enum Login {
+    Ssh(Connection),
+    Rsh(Rsh, Host),
+}
+
+/// Reason why a host was not reached, or did not run a command.
+#[derive(Debug, thiserror::Error)]
+pub enum ConnectError {
+    #[error(transparent)]
+    Ssh(#[from] SshError),
+    #[error(transparent)]
+    Rsh(#[from] RshError),
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+}
+
+impl ConnectError {
+    /// Returns the id of the finding that the error states.
+    pub fn finding(&self) -> CheckId {
+        match self {
+            ConnectError::Ssh(error) => ssh_finding(error),
+            ConnectError::Rsh(_) => id::SSH_REACH,
+            ConnectError::Container(_) => id::SSH_LANDING,
+        }
+    }
+
+    pub fn hint(&self, host: &str) -> Option<String> {
+        match self {
+            ConnectError::Ssh(error) => error.hint(host),
+            ConnectError::Rsh(error) => error.hint(),
+            ConnectError::Container(error) => error.hint(host),
+        }
+    }
+}
+
+fn ssh_finding(error: &SshError) -> CheckId {
+    match error {
+        SshError::JumpHost { source, .. } => ssh_finding(source),
+        SshError::Repeated { last, .. } => ssh_finding(last),
+        SshError::HostKeyChanged(_)
+        | SshError::HostKeyRevoked { .. }
+        | SshError::HostKeyUnknown { .. }
+        | SshError::HostKeyToAsk(_)
+        | SshError::HostCertificate { .. }
+        | SshError::KnownHosts(_) => id::SSH_HOSTKEY,
+        SshError::Refused(_)
+        | SshError::Disconnected(_)
+        | SshError::Login { .. }
+        | SshError::NoPassword(_) => id::SSH_AUTH,
+        _ => id::SSH_REACH,
+    }
+}
+
+impl Connector {
+    /// Creates a connector with the user's options. Returns an error if the SSH configuration cannot be
+    /// used.
+    pub fn new(reach: &Reach) -> Result<Connector, Failed> {
+        let by = match &reach.rsh {
+            _ if reach.here => RemoteShell::Rsh(Rsh::here()),
+            Some(rsh) => RemoteShell::Rsh(rsh.clone()),
+            None => RemoteShell::Ssh(Box::new(Ssh::new(&reach.ssh())?)),
+        };
+        let label = format!("rlaunch-{}", uuid::Uuid::new_v4().simple());
+        let (host_table, container) = (reach.host_table.clone(), reach.container.clone());
+        Ok(Connector { by, host_table, container, label })
+    }
+
+    /// Puts the job's id in the names of started containers.
+    pub fn for_job(self, job: JobId) -> Connector {
+        Connector { label: format!("rlaunch-{job}"), ..self }
+    }
+
+    /// Prints the hosts with newly recorded host keys, each only once.
+    pub fn print_new_hosts(&self) {
+        match &self.by {
+            RemoteShell::Ssh(ssh) => ssh.announce_new_hosts(),
+            RemoteShell::Rsh(_) => {}
+        }
+    }
+
+    /// Connects to a host, and reports each stage to `progress`. With `--rsh` this starts nothing: the
+    /// `--rsh` command starts when a command is run on the host.
+    pub async fn connect(
+        &self,
+        host: &Host,
+        progress: &Progress,
+    ) -> Result<HostConnection, ConnectError> {
+        let tell = |stage| progress.set_stage(&host.to_string(), stage);
+        let (dialled, port) = self.host_table.target_of(host);
+        let login = match &self.by {
+            RemoteShell::Ssh(ssh) => {
+                Login::Ssh(ssh.connect(destination(&dialled, port), &tell).await?)
+            }
+            RemoteShell::Rsh(rsh) => Login::Rsh(rsh.clone(), dialled),
+        };
+        let label = container_name(&format!("{}-{host}", self.label));
+        let (container, command_status) = (self.container.clone(), Mutex::default());
+        Ok(HostConnection { login, container, started: Mutex::default(), label, command_status })
+    }
+}
+
+impl HostConnection {
+    /// Runs a command in the host's container, or on the host if there is no container. With an image,
+    /// scripts run on the host, and each program runs in a new container.
+    pub async fn exec(&self, command: &RemoteCommand<'_>) -> Result<AgentChannel, ConnectError> {
+        let line = match (self.entry(), command) {
+            (ContainerEntry::Exec(enter), _) => command.line_inside(&enter),
+            (ContainerEntry::Run(image), RemoteCommand::Exec(agent, words)) => {
+                image.line(&self.next_name(), agent, words)
+            }
+            (ContainerEntry::Login | ContainerEntry::Run(_), _) => command.line(),
+        };
+        self.run(line).await
+    }
+
+    /// Cleans up after a lost agent. With an image, removes the containers that were started; otherwise
+    /// runs the command `reap`.
+    pub(crate) async fn clean_up(
+        &self,
+        reap: &RemoteCommand<'_>,
+    ) -> Result<AgentChannel, ConnectError> {
+        let ContainerEntry::Run(image) = self.entry() else { return self.exec(reap).await };
+        let names = self.started.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        self.run(RemoteCommand::Script(&image.removal(), &names).line()).await
+    }
+
+    fn entry(&self) -> ContainerEntry<'_> {
+        self.container.as_ref().map_or(ContainerEntry::Login, Container::entry)
+    }
+
+    /// Returns a name for the next container. Names are not reused, since the engine may still be removing
+    /// the previous container.
+    fn next_name(&self) -> String {
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = match started.len() {
+            0 => self.label.clone(),
+            others => format!("{}-{}", self.label, others + 1),
+        };
+        started.push(name.clone());
+        name
+    }
+
+    async fn run(&self, line: String) -> Result<AgentChannel, ConnectError> {
+        let command_status = CommandStatus::default();
+        *self.command_status.lock().unwrap_or_else(PoisonError::into_inner) =
+            command_status.clone();
+        match &self.login {
+            Login::Ssh(connection) => {
+                Ok(AgentChannel::over_ssh(connection.exec(&line).await?, command_status))
+            }
+            Login::Rsh(rsh, host) => Ok(rsh.exec(host, &line, command_status)?),
+        }
+    }
+
+    /// Returns the IP addresses of this machine and of the host; `None` unless SSH connects the two
+    /// directly.
+    pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
+        match &self.login {
+            Login::Ssh(connection) => connection.addresses(),
+            Login::Rsh(..) => None,
+        }
+    }
+
+    /// Returns the stage of the connection, as text for progress lines.
+    pub fn stage(&self) -> &'static str {
+        match self.login {
+            Login::Ssh(_) => "ssh authenticated, agent not started",
+            Login::Rsh(..) => "its command started, no agent yet",
+        }
+    }
+
+    pub(crate) fn hello_timeout(&self) -> Duration {
+        match self.entry() {
+            ContainerEntry::Run(_) => START_TIMEOUT,
+            ContainerEntry::Login | ContainerEntry::Exec(_) => HELLO_TIMEOUT,
+        }
+    }
+
+    /// Replaces an error by a more precise one, if the host's output shows a known error of the container
+    /// engine or of the `--rsh` command.
+    pub fn explain(&self, error: DeployError) -> DeployError {
+        let Some(output) = error.host_output() else { return error };
+        let ended = self.command_status.lock().unwrap_or_else(PoisonError::into_inner).get();
+        let by_container = self.container.as_ref().and_then(|c| c.explain(ended, output));
+        if let Some(known) = by_container {
+            return DeployError::Connect(known.into());
+        }
+        match (&self.login, &error) {
+            (Login::Rsh(rsh, host), DeployError::Shell(output)) => {
+                DeployError::Connect(rsh.no_agent(host, ended, output).into())
+            }
+            _ => error,
+        }
+    }
+
+    /// Tells whether each agent runs in a new container of its own.
+    pub(crate) fn starts_containers(&self) -> bool {
+        matches!(self.entry(), ContainerEntry::Run(_))
+    }
+
+    /// Tells whether the connection is open, as far as the launcher knows.
+    pub(crate) fn is_open(&self) -> bool {
+        match &self.login {
+            Login::Ssh(connection) => connection.is_open(),
+            Login::Rsh(..) => true,
+        }
+    }
+
+    pub async fn close(self) {
+        match self.login {
+            Login::Ssh(connection) => connection.close().await,
+            // Each `--rsh` command ends on its own.
+            Login::Rsh(..) => {}
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! `--events`: a log of what happens to a job, for programs. It has one JSON object per line, written when
+//! the event happens.
+//!
+//! Every line has `v` (the version of this schema, 1), `t` (seconds since rlaunch started), `job` (the job's
+//! id) and `event`; [`Event`] documents the other fields. New events and new fields may appear without a new
+//! version, but existing ones do not change their meaning.
+
+use crate::run::live::LiveStatus;
+use rlaunch_bootstrap::env::redacted;
+use rlaunch_bootstrap::id::{JobId, Rank};
+use rlaunch_bootstrap::job::ExitStatus;
+use rlaunch_plan::job::JobSpec;
+use rlaunch_plan::map::RankMap;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use serde::Serialize;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// Version of the schema.
+const VERSION: u32 = 1;
+
+/// File to which events are written, if `--events` names one, and the state of the job that follows from them.
+/// Clones write to the same file.
+#[derive(Clone)]
+pub struct EventLog {
+    file: Option<Arc<Mutex<File>>>,
+    job: JobId,
+    started: Instant,
+    status: LiveStatus,
+}
+
+/// Event of a job.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// This job is a restart of the job with the id `former`: restart `number` of at most `most`. `after` is
+    /// the error message of the former job.
+    JobRestarted { number: u32, most: u32, former: String, after: String },
+    /// Ranks are mapped to hosts. Connecting to these hosts begins now, or is already done if their GPUs had
+    /// to be counted first.
+    JobStarted { program: String, ranks: u32, nodes: usize },
+    /// rlaunch has logged in to a host.
+    HostReached { host: String },
+    /// The agent on a host has started. `sent_bytes` is the size of the agent's file, or 0 if the host had
+    /// the file already.
+    AgentStarted { host: String, hostname: String, pid: u32, sent_bytes: usize },
+    /// A phase (`reach`, `prepare`, `join`, `run`) ended after `seconds`.
+    Phase { name: &'static str, seconds: f64 },
+    /// The process of a rank has started.
+    RankStarted { rank: u32, host: String, pid: u32 },
+    /// A rank exited with `code`, or was killed by `signal`.
+    RankExited {
+        rank: u32,
+        host: String,
+        pid: u32,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        code: Option<i32>,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        signal: Option<i32>,
+    },
+    /// The connection between two neighbours in the tree of agents broke. The launcher relays their messages
+    /// from now on.
+    EdgeRelayed { parent: String, child: String },
+    /// An RDMA link that ranks use went down. `text` names the hosts, the time and the symptom.
+    LinkDown { text: String },
+    /// An RDMA link that was down is up again.
+    LinkUp { text: String },
+    /// The job has made no progress for `seconds`. `text` names the ranks for which the others wait; `groups` has a
+    /// line for the ranks at each place.
+    Hang { seconds: u64, text: String, groups: Vec<String> },
+    /// These ranks have been slower than the others over the time of `--straggler-report`. `text` names their hosts, and
+    /// compares them with the others.
+    Stragglers { ranks: Vec<u32>, text: String },
+    /// Ranks have waited for `seconds` in the operation `what`, because the ranks in `missing` have not
+    /// joined it.
+    Waiting { what: String, seconds: f64, missing: String },
+    /// A rank added a text to this log.
+    #[serde(rename = "rank_event")]
+    Custom { rank: u32, text: String },
+    /// A node was lost, for the reason in `cause`.
+    NodeLost { host: String, cause: String },
+    /// A node has ended its ranks and cleaned up. `helpers_ended` counts leftovers, which are processes that
+    /// outlived their rank; `segments_removed` counts files in /dev/shm.
+    NodeClean { host: String, helpers_ended: u32, segments_removed: u32 },
+    /// The job is over; this is its last event. `spoke` is `rank` if `exit_code` comes from a rank, otherwise
+    /// `launcher`.
+    JobEnded { exit_code: u8, spoke: &'static str, message: String },
+}
+
+impl Event {
+    pub(crate) fn job_started(job: &JobSpec, map: &RankMap) -> Event {
+        let program = job.first().argv.first().and_then(|program| program.to_str());
+        let program = program.unwrap_or_default().to_owned();
+        Event::JobStarted { program, ranks: map.world_size, nodes: map.nodes.len() }
+    }
+
+    pub(crate) fn job_ended(ended: &Result<Exit, Failed>) -> Event {
+        match ended {
+            Ok(exit) => {
+                Event::JobEnded { exit_code: exit.0, spoke: "rank", message: String::new() }
+            }
+            Err(failed) => Event::JobEnded {
+                exit_code: failed.exit.0,
+                spoke: if failed.by_rank { "rank" } else { "launcher" },
+                message: redacted(&failed.message),
+            },
+        }
+    }
+
+    pub(crate) fn rank_exited(rank: Rank, host: String, pid: u32, status: ExitStatus) -> Event {
+        let (code, signal) = match status {
+            ExitStatus::Code(code) => (Some(code), None),
+            ExitStatus::Signal(signal) => (None, Some(signal)),
+        };
+        Event::RankExited { rank: rank.0, host, pid, code, signal }
+    }
+}
+
+#[derive(Serialize)]
+struct EventLine<'a> {
+    v: u32,
+    t: f64,
+    job: String,
+    #[serde(flatten)]
+    event: &'a Event,
+}
+
+impl EventLog {
+    /// Opens `target`: the path of a file, which is replaced, or `fd:N` for a descriptor that this process
+    /// inherited. Without a target, events are dropped.
+    pub fn open(target: Option<&str>, job: JobId) -> io::Result<EventLog> {
+        let open = |target: &str| match target.strip_prefix("fd:") {
+            Some(number) => {
+                let number: u32 = number.parse().map_err(io::Error::other)?;
+                OpenOptions::new().append(true).open(format!("/dev/fd/{number}"))
+            }
+            None => {
+                OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(target)
+            }
+        };
+        let file = target.map(open).transpose()?.map(|file| Arc::new(Mutex::new(file)));
+        Ok(EventLog { file, job, started: Instant::now(), status: LiveStatus::new() })
+    }
+
+    /// Returns a log that writes the events of another job, which starts now, to the same file.
+    pub fn for_job(self, job: JobId) -> EventLog {
+        EventLog { job, status: LiveStatus::new(), ..self }
+    }
+
+    /// Returns the state of the job.
+    pub fn status(&self) -> &LiveStatus {
+        &self.status
+    }
+
+    /// Writes an event. Errors are ignored, so that a job goes on if the reader of its events has gone.
+    pub(crate) fn emit(&self, event: &Event) {
+        self.status.observe(event);
+        let Some(file) = &self.file else { return };
+        let t = self.started.elapsed().as_secs_f64();
+        let line = EventLine { v: VERSION, t, job: self.job.to_string(), event };
+        if let Ok(mut text) = serde_json::to_vec(&line) {
+            text.push(b'\n');
+            let _ = file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&text);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_one_object_a_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events");
+        let events = EventLog::open(path.to_str(), JobId(5)).unwrap();
+        events.emit(&Event::HostReached { host: "a".into() });
+        events.emit(&Event::rank_exited(Rank(1), "b".into(), 7, ExitStatus::Signal(11)));
+        let events = events.for_job(JobId(6));
+        let (former, after) = ("5".into(), "c".into());
+        events.emit(&Event::JobRestarted { number: 1, most: 2, former, after });
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines: Vec<serde_json::Value> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(lines[0]["event"], "host_reached");
+        assert_eq!(lines[1]["signal"], 11);
+        assert_eq!(lines[1]["code"], serde_json::Value::Null);
+        assert_eq!(lines[1]["v"], VERSION);
+        assert_eq!(lines[1]["job"], JobId(5).to_string());
+        assert_eq!(lines[2]["event"], "job_restarted");
+        assert_eq!(lines[2]["job"], JobId(6).to_string());
+    }
+}

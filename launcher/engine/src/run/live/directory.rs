@@ -1,0 +1,161 @@
+//! Place and names of the sockets of running jobs: `$XDG_STATE_HOME/rlaunch/jobs/JOB@HOST.sock`, beside the
+//! records of jobs that are over.
+//!
+//! The directory may lie on a file system that several machines share, so the name has the machine's name: a
+//! socket is reachable only on the machine whose process listens.
+
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use nix::unistd::Uid;
+use rlaunch_console::process_env::ProcessEnv;
+use std::fs::{self, DirBuilder, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Directory with the sockets of a user's running jobs, held open.
+#[derive(Debug)]
+pub(crate) struct SocketDirectory {
+    path: PathBuf,
+    open: File,
+}
+
+/// Name of a socket.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SocketName {
+    /// Id of the job, 32 hexadecimal digits.
+    pub job: String,
+    /// Name of the machine on which the launcher runs.
+    pub machine: String,
+}
+
+impl SocketDirectory {
+    /// Opens the directory of this process's user, and creates it if it is missing.
+    pub(crate) fn create() -> io::Result<SocketDirectory> {
+        let path = Self::path_for_user()?;
+        DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
+        Self::open_at(path)
+    }
+
+    /// Opens the directory of this process's user. Returns `None` if it does not exist, because the user has never run
+    /// a job.
+    pub(crate) fn open() -> io::Result<Option<SocketDirectory>> {
+        match Self::open_at(Self::path_for_user()?) {
+            Ok(directory) => Ok(Some(directory)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn path_for_user() -> io::Result<PathBuf> {
+        let state = ProcessEnv::current().state();
+        let none = || io::Error::other("neither XDG_STATE_HOME nor HOME names a directory");
+        Ok(state.ok_or_else(none)?.join("rlaunch/jobs"))
+    }
+
+    /// Opens a directory, and checks that no other user can create files in it.
+    fn open_at(path: PathBuf) -> io::Result<SocketDirectory> {
+        let open =
+            File::options().read(true).custom_flags(OFlag::O_DIRECTORY.bits()).open(&path)?;
+        let meta = open.metadata()?;
+        if meta.uid() != Uid::effective().as_raw() || meta.mode() & 0o022 != 0 {
+            let message = format!("{} can be written to by other users", path.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+        }
+        Ok(SocketDirectory { path, open })
+    }
+
+    /// Returns a short path by which a socket can be bound or connected: an address of a Unix socket has at most 107
+    /// bytes, and the path of a home directory may be longer.
+    pub(crate) fn address(&self, name: &SocketName) -> PathBuf {
+        let directory = format!("/proc/self/fd/{}", self.open.as_raw_fd());
+        Path::new(&directory).join(name.file_name())
+    }
+
+    /// Returns the path of a socket, for messages.
+    pub(crate) fn path(&self, name: &SocketName) -> PathBuf {
+        self.path.join(name.file_name())
+    }
+
+    /// Lists the sockets, oldest job first. Ids of jobs sort by time, since they begin with it.
+    pub(crate) fn sockets(&self) -> io::Result<Vec<SocketName>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.path)? {
+            found.extend(entry?.file_name().to_str().and_then(SocketName::parse));
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// Makes a socket readable and writable for its user alone.
+    pub(crate) fn make_private(&self, name: &SocketName) -> io::Result<()> {
+        let mode = Mode::S_IRUSR | Mode::S_IWUSR;
+        fs::set_permissions(self.address(name), fs::Permissions::from_mode(mode.bits()))
+    }
+
+    /// Removes a socket. Errors are ignored: another rlaunch may have removed it.
+    pub(crate) fn remove(&self, name: &SocketName) {
+        let _ = fs::remove_file(self.address(name));
+    }
+}
+
+impl SocketName {
+    /// Makes the name of a job's socket on this machine.
+    pub(crate) fn here(job: String) -> SocketName {
+        SocketName { job, machine: machine() }
+    }
+
+    /// Tells whether the launcher runs on this machine.
+    pub(crate) fn is_here(&self) -> bool {
+        self.machine == machine()
+    }
+
+    fn file_name(&self) -> String {
+        format!("{}@{}.sock", self.job, self.machine)
+    }
+
+    fn parse(file_name: &str) -> Option<SocketName> {
+        let (job, machine) = file_name.strip_suffix(".sock")?.split_once('@')?;
+        let is_id = job.len() == 32 && job.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'));
+        let name = || SocketName { job: job.to_owned(), machine: machine.to_owned() };
+        (is_id && !machine.is_empty()).then(name)
+    }
+}
+
+/// Maximum length of a machine's name in the name of a socket, in characters. The address of a socket has room for no
+/// more.
+const MAX_MACHINE: usize = 40;
+
+/// Returns the name of this machine, shortened, and without characters that a file name cannot have.
+fn machine() -> String {
+    let name = nix::unistd::gethostname().unwrap_or_default();
+    let name = name.to_string_lossy();
+    let plain = |c: char| if c.is_ascii_graphic() && c != '/' { c } else { '_' };
+    let name: String = name.chars().map(plain).take(MAX_MACHINE).collect();
+    if name.is_empty() { "localhost".to_owned() } else { name }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_sockets_are_read_back() {
+        let name = SocketName::here("0123456789abcdef0123456789abcdef".to_owned());
+        assert_eq!(SocketName::parse(&name.file_name()), Some(name.clone()));
+        assert!(name.is_here());
+        for other in ["x.json", "5@a.sock", "0123456789abcdef0123456789abcdef@.sock"] {
+            assert_eq!(SocketName::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_to_is_refused() {
+        let directory = tempfile::tempdir().unwrap();
+        assert!(SocketDirectory::open_at(directory.path().to_owned()).is_ok());
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let error = SocketDirectory::open_at(directory.path().to_owned()).unwrap_err();
+        assert!(error.to_string().contains("other users"), "{error}");
+    }
+}

@@ -1,0 +1,271 @@
+//! The launcher's end of a job's socket.
+//!
+//! A task accepts connections and answers what needs no agent; everything else goes to the supervisor as a
+//! [`JobQuery`], whose replies come back by [`JobSocket::reply`].
+
+use super::directory::{SocketDirectory, SocketName};
+use super::messages::{Greeting, Reply, Request, SOCKET_VERSION};
+use super::status::LiveStatus;
+use nix::unistd::Uid;
+use rlaunch_bootstrap::frame::{self, FrameReader};
+use rlaunch_bootstrap::protocol::inspection::Inspection;
+use rlaunch_bootstrap::protocol::session::ToSession;
+use rlaunch_plan::job::JobSpec;
+use rlaunch_text::redact::without_secrets;
+use serde::Serialize;
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+/// Maximum number of connections at a time. Further ones are closed at once.
+const MAX_CONNECTIONS: usize = 16;
+
+/// Maximum length of a request, in bytes: far more than any has.
+const MAX_REQUEST: usize = 1 << 20;
+
+/// Number of a connection in the job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// Request that the supervisor answers.
+#[derive(Debug)]
+pub(crate) struct JobQuery {
+    pub connection: ConnectionId,
+    pub kind: QueryKind,
+}
+
+#[derive(Debug)]
+pub(crate) enum QueryKind {
+    Inspect(Inspection),
+    /// Request to end the job.
+    End,
+    Session(ToSession),
+    /// The client has closed the connection, so nothing more is sent on it.
+    Closed,
+}
+
+/// Receiver of queries.
+pub(crate) struct Queries(Option<mpsc::Receiver<JobQuery>>);
+
+impl Queries {
+    /// Waits for the next query; for ever if the job has no socket. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> JobQuery {
+        if let Some(receiver) = &mut self.0
+            && let Some(query) = receiver.recv().await
+        {
+            return query;
+        }
+        std::future::pending().await
+    }
+}
+
+/// Socket of a running job. Dropping it closes all connections and removes the socket.
+pub struct JobSocket {
+    directory: Arc<SocketDirectory>,
+    name: SocketName,
+    listening: JoinHandle<()>,
+    shared: Arc<SocketState>,
+    /// `None` once the supervisor has taken it.
+    queries: Mutex<Option<mpsc::Receiver<JobQuery>>>,
+}
+
+/// State that the tasks of all connections share.
+struct SocketState {
+    job: String,
+    program: Vec<String>,
+    status: LiveStatus,
+    queries: mpsc::Sender<JobQuery>,
+    connections: Mutex<Connections>,
+}
+
+#[derive(Default)]
+struct Connections {
+    next: u64,
+    open: HashMap<ConnectionId, mpsc::UnboundedSender<Reply>>,
+    /// Whether ranks run, so that queries are answered.
+    supervised: bool,
+}
+
+impl JobSocket {
+    /// Opens the socket of a job and listens. Returns `None` if that is not possible, such as without a home
+    /// directory: the job runs all the same, and cannot be asked.
+    pub fn open(job: &JobSpec, status: LiveStatus) -> Option<JobSocket> {
+        let opened = JobSocket::listen(job, status);
+        opened.inspect_err(|error| tracing::info!("this job cannot be asked: {error}")).ok()
+    }
+
+    fn listen(job: &JobSpec, status: LiveStatus) -> io::Result<JobSocket> {
+        let directory = Arc::new(SocketDirectory::create()?);
+        let name = SocketName::here(job.id.to_string());
+        let listener = UnixListener::bind(directory.address(&name))?;
+        directory.make_private(&name)?;
+        let (sender, receiver) = mpsc::channel(MAX_CONNECTIONS);
+        let shared = Arc::new(SocketState {
+            job: job.id.to_string(),
+            program: without_secrets(&job.program_words()),
+            status,
+            queries: sender,
+            connections: Mutex::default(),
+        });
+        let listening = tokio::spawn(accept(listener, shared.clone()));
+        let queries = Mutex::new(Some(receiver));
+        Ok(JobSocket { directory, name, listening, shared, queries })
+    }
+
+    /// Takes the receiver of queries, which are refused until then.
+    pub(crate) fn take_queries(&self) -> Queries {
+        self.shared.connections().supervised = true;
+        Queries(self.queries.lock().unwrap_or_else(PoisonError::into_inner).take())
+    }
+
+    /// Sends a reply on a connection, unless it is closed.
+    pub fn reply(&self, connection: ConnectionId, reply: Reply) {
+        if let Some(sender) = self.shared.connections().open.get(&connection) {
+            // An error means that the client has gone.
+            let _ = sender.send(reply);
+        }
+    }
+}
+
+impl Queries {
+    /// Makes the receiver of a job without a socket.
+    pub(crate) fn none() -> Queries {
+        Queries(None)
+    }
+}
+
+impl Drop for JobSocket {
+    fn drop(&mut self) {
+        self.listening.abort();
+        self.directory.remove(&self.name);
+    }
+}
+
+impl SocketState {
+    fn connections(&self) -> MutexGuard<'_, Connections> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn accept(listener: UnixListener, shared: Arc<SocketState>) {
+    let mut serving = tokio::task::JoinSet::new();
+    loop {
+        tokio::select! {
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) if is_own(&stream) && serving.len() < MAX_CONNECTIONS => {
+                    serving.spawn(serve(stream, shared.clone()));
+                }
+                // Closed at once.
+                Ok(_) => {}
+                Err(error) => return tracing::info!("this job cannot be asked any more: {error}"),
+            },
+            Some(_) = serving.join_next() => {}
+        }
+    }
+}
+
+/// Tells whether the process at the other end has this process's user. The superuser, whom nothing keeps from looking,
+/// is admitted too.
+fn is_own(stream: &UnixStream) -> bool {
+    let uid = stream.peer_cred().map(|credentials| Uid::from_raw(credentials.uid()));
+    uid.is_ok_and(|uid| uid == Uid::effective() || uid.is_root())
+}
+
+async fn serve(stream: UnixStream, shared: Arc<SocketState>) {
+    let (sender, replies) = mpsc::unbounded_channel();
+    let connection = {
+        let mut connections = shared.connections();
+        connections.next += 1;
+        let connection = ConnectionId(connections.next);
+        connections.open.insert(connection, sender.clone());
+        connection
+    };
+    let (reader, writer) = stream.into_split();
+    tokio::select! {
+        () = read_requests(reader, connection, &sender, &shared) => {}
+        () = write_replies(writer, replies) => {}
+    }
+    shared.connections().open.remove(&connection);
+    let _ = shared.queries.send(JobQuery { connection, kind: QueryKind::Closed }).await;
+}
+
+/// Reads requests until the client closes the connection or breaks the protocol.
+async fn read_requests(
+    mut reader: OwnedReadHalf,
+    connection: ConnectionId,
+    replies: &mpsc::UnboundedSender<Reply>,
+    shared: &SocketState,
+) {
+    let mut frames = FrameReader::default();
+    let mut buffer = Vec::with_capacity(4 << 10);
+    let mut unread = 0;
+    loop {
+        loop {
+            match frames.next_sized::<Request>() {
+                Ok(Some((request, length))) => {
+                    unread = usize::saturating_sub(unread, length);
+                    handle(request, connection, replies, shared).await;
+                }
+                Ok(None) => break,
+                Err(error) => return tracing::debug!("request on the job's socket: {error}"),
+            }
+        }
+        buffer.clear();
+        match reader.read_buf(&mut buffer).await {
+            Ok(length @ 1..) => unread += length,
+            Ok(0) | Err(_) => return,
+        }
+        if unread > MAX_REQUEST {
+            return;
+        }
+        frames.push(&buffer);
+    }
+}
+
+async fn handle(
+    request: Request,
+    connection: ConnectionId,
+    replies: &mpsc::UnboundedSender<Reply>,
+    shared: &SocketState,
+) {
+    let status = || shared.status.report(shared.job.clone(), shared.program.clone());
+    let kind = match request {
+        Request::Status => {
+            // An error means that the client has gone.
+            let _ = replies.send(Reply::Status(Box::new(status())));
+            return;
+        }
+        Request::Inspect(what) => QueryKind::Inspect(what),
+        Request::End => QueryKind::End,
+        Request::Session(what) => QueryKind::Session(what),
+    };
+    if shared.connections().supervised {
+        // An error means that the job has ended, which closes the connection.
+        let _ = shared.queries.send(JobQuery { connection, kind }).await;
+    } else {
+        let why = format!("its ranks have not started, it is {}", status().phase.word());
+        let _ = replies.send(Reply::Refused(why));
+    }
+}
+
+async fn write_replies(mut writer: OwnedWriteHalf, mut replies: mpsc::UnboundedReceiver<Reply>) {
+    let greeting =
+        Greeting { socket_version: SOCKET_VERSION, rlaunch: env!("CARGO_PKG_VERSION").to_owned() };
+    if write(&mut writer, &greeting).await.is_err() {
+        return;
+    }
+    while let Some(reply) = replies.recv().await {
+        if write(&mut writer, &reply).await.is_err() {
+            return;
+        }
+    }
+}
+
+async fn write<T: Serialize>(writer: &mut OwnedWriteHalf, message: &T) -> io::Result<()> {
+    writer.write_all(&frame::encode(message).map_err(io::Error::other)?).await
+}

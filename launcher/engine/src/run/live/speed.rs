@@ -1,0 +1,141 @@
+//! Speed of a program as its output tells it, such as `images/sec: 812.1`, `12.3it/s`, or `3.2 s/it`.
+
+use serde::{Deserialize, Serialize};
+
+/// Number of bytes at the end of an output in which speeds are looked for.
+const TAIL: usize = 4 << 10;
+/// Maximum length of a unit in bytes.
+const MAX_UNIT: usize = 32;
+/// Units of time after the slash of a rate.
+const PER: [&str; 5] = ["s", "sec", "secs", "second", "seconds"];
+/// Units of time before the slash of a duration, such as `s/it`.
+const TIMES: [&str; 5] = ["us", "ms", "s", "sec", "seconds"];
+/// Parts of a program's work, after the slash of a duration.
+const STEPS: [&str; 6] = ["it", "iter", "iteration", "step", "batch", "sample"];
+
+/// Speed that a rank has printed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PrintedSpeed {
+    /// Above 0.
+    pub value: f64,
+    /// Unit with its slash, as the program prints it.
+    pub unit: String,
+}
+
+impl PrintedSpeed {
+    /// Finds the last speed in an output. Amounts of data per second are left out, since they are those of downloads.
+    pub(crate) fn last_in(output: &[u8]) -> Option<PrintedSpeed> {
+        let tail = &output[output.len().saturating_sub(TAIL)..];
+        memchr::memrchr_iter(b'/', tail).find_map(|slash| PrintedSpeed::at(tail, slash))
+    }
+
+    /// Returns the number of steps per second, or of whatever the program counts. Speeds of one unit can be compared by
+    /// it: more is faster.
+    pub fn rate(&self) -> f64 {
+        let is_duration = self.unit.split_once('/').is_some_and(|(_, step)| STEPS.contains(&step));
+        if is_duration { 1.0 / self.value } else { self.value }
+    }
+
+    /// Parses the speed whose unit has its slash at an index of `text`.
+    fn at(text: &[u8], slash: usize) -> Option<PrintedSpeed> {
+        let is_letter = |byte: &u8| byte.is_ascii_alphabetic() || *byte == b'_';
+        let (head, rest) = (&text[..slash], &text[slash + 1..]);
+        let counted = head.iter().rev().take_while(|byte| is_letter(byte)).count();
+        let (head, counted) = head.split_at(head.len() - counted);
+        let (per, rest) = rest.split_at(rest.iter().take_while(|byte| is_letter(byte)).count());
+        let (counted, per) = (std::str::from_utf8(counted).ok()?, std::str::from_utf8(per).ok()?);
+        let is_rate = PER.contains(&per) && !counted.is_empty() && !is_data(counted);
+        let is_duration = TIMES.contains(&counted) && STEPS.contains(&per);
+        if !is_rate && !is_duration {
+            return None;
+        }
+        // `/tmp/s 7` is no rate.
+        let bare = || if is_rate { None } else { after(rest, false) };
+        let value = after(rest, true).or_else(|| before(head)).or_else(bare)?;
+        let is_speed = value.is_finite() && value > 0.0 && counted.len() + per.len() < MAX_UNIT;
+        is_speed.then(|| PrintedSpeed { value, unit: format!("{counted}/{per}") })
+    }
+}
+
+/// Tells whether a unit is an amount of data, such as `MiB`, `Gbit` or `bytes`.
+fn is_data(unit: &str) -> bool {
+    let unit = unit.trim_start_matches(['k', 'K', 'M', 'G', 'T']);
+    matches!(unit.trim_start_matches('i'), "B" | "b" | "bit" | "bits" | "bytes" | "byte")
+}
+
+/// Parses the number after a unit. With `separated` a colon or an equals sign must stand between them.
+fn after(rest: &[u8], separated: bool) -> Option<f64> {
+    let rest = rest.trim_ascii_start();
+    let rest = match rest.split_first() {
+        Some((b':' | b'=', rest)) => rest.trim_ascii_start(),
+        _ if separated => return None,
+        _ => rest,
+    };
+    let length = rest.iter().take_while(|byte| is_of_number(byte)).count();
+    number(&rest[..length])
+}
+
+/// Parses the number before a unit.
+fn before(head: &[u8]) -> Option<f64> {
+    let head = head.trim_ascii_end();
+    let length = head.iter().rev().take_while(|byte| is_of_number(byte)).count();
+    number(&head[head.len() - length..])
+}
+
+fn is_of_number(byte: &u8) -> bool {
+    byte.is_ascii_digit() || matches!(byte, b'.' | b',')
+}
+
+fn number(text: &[u8]) -> Option<f64> {
+    let text = std::str::from_utf8(text).ok()?.trim_matches(['.', ',']);
+    text.replace(',', "").parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn last(output: &str) -> Option<(f64, String)> {
+        PrintedSpeed::last_in(output.as_bytes()).map(|speed| (speed.value, speed.unit))
+    }
+
+    #[test]
+    fn speeds_of_common_programs_are_found() {
+        for (line, value, unit) in [
+            ("10\timages/sec: 813.1 +/- 0.0 (jitter = 0.0)\t7.9\n", 813.1, "images/sec"),
+            ("Iter #3: 1,205.5 img/sec per GPU\n", 1205.5, "img/sec"),
+            (" 12%|#  | 10/80 [00:10<01:20,  12.31it/s, loss=0.3]\r", 12.31, "it/s"),
+            (" 12%|#  | 10/80 [00:10<01:20, 1.52s/it]\r", 1.52, "s/it"),
+            ("| epoch 1 | lr 20.00 | ms/batch 11.50 | loss 5.1", 11.5, "ms/batch"),
+            ("tokens/s=90210.\n", 90210.0, "tokens/s"),
+            ("5 images/s\n6 images/s\nsaved /tmp/s 7\n", 6.0, "images/s"),
+        ] {
+            assert_eq!(last(line), Some((value, unit.to_owned())), "{line}");
+        }
+    }
+
+    #[test]
+    fn other_slashes_are_no_speeds() {
+        for line in [
+            "epoch 3/10 loss 0.5",
+            "/usr/s 5",
+            "12/s",
+            "downloaded at 120.5 MB/s",
+            "3 GiB/s",
+            "0 images/s",
+            "images/s: none",
+            "and/or 7",
+            "7 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa/s",
+            "/",
+            "",
+        ] {
+            assert_eq!(last(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_shorter_step_is_faster() {
+        let rate = |value, unit: &str| PrintedSpeed { value, unit: unit.into() }.rate();
+        assert_eq!((rate(2.0, "s/it"), rate(2.0, "it/s")), (0.5, 2.0));
+    }
+}

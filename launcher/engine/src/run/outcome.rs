@@ -1,0 +1,279 @@
+//! Outcome of a job: the reason why it ended, as a sentence and an exit code.
+
+use crate::connect::lost_agent::CleanupOutcome;
+use crate::run::first_failure::{FirstFailure, RankExit};
+use crate::run::output::Written;
+use crate::run::supervisor::SupervisedNode;
+use nix::sys::signal::Signal;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::job::ExitStatus;
+use rlaunch_bootstrap::protocol::control::CleanupReceipt;
+use rlaunch_console::messages;
+use rlaunch_plan::env::nccl;
+use rlaunch_plan::options::Options;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
+use std::time::Duration;
+
+/// Reason why the launcher ended a job before all its ranks had exited.
+#[derive(Debug)]
+pub(crate) enum Reason {
+    /// A rank failed. [`FirstFailure`] has its exit.
+    Rank,
+    /// With `--serve`, a rank has exited; contains the line to print, which names the rank.
+    Served(String),
+    User(Signal),
+    /// `--timeout`, with the state of the ranks if that is wanted.
+    Timeout(Duration, Vec<String>),
+    /// The job made no progress.
+    Hang(Failed),
+    ReaderGone,
+    /// A rank or an agent aborted the job.
+    Aborted(Failed),
+    /// A node was lost.
+    Lost(Failed),
+    /// A rank runs an MPI library that rlaunch does not serve.
+    Singleton(Failed),
+    /// An RDMA link went down, with `--abort-on-link-down`.
+    Link(Failed),
+}
+
+/// Final report of a node, or the result of cleaning it up after its loss.
+#[derive(Debug)]
+pub(crate) enum NodeEnd {
+    /// Report of the agent: what it ended, and what it could not end.
+    Done(CleanupReceipt),
+    /// Result of the clean-up over a second channel, after the agent was lost.
+    Lost(CleanupOutcome),
+}
+
+/// Facts from which the exit code and the message of a job follow.
+pub(crate) struct Outcome {
+    pub nodes: Vec<SupervisedNode>,
+    pub(crate) first_failure: FirstFailure,
+    /// Reason why the launcher ended the job; `None` if every rank exited by itself.
+    pub reason: Option<Reason>,
+    /// Final reports, by node; `None` if nothing was reported in time.
+    pub ends: Vec<Option<NodeEnd>>,
+}
+
+impl Outcome {
+    /// Tells whether the last output gets only a short time to be written, because the user ended the job or
+    /// the reader of the output has gone.
+    pub(crate) fn limits_output_time(&self) -> bool {
+        matches!(self.reason, Some(Reason::User(_) | Reason::ReaderGone))
+    }
+
+    /// Returns the line to print before the outcome of a job that was ended because, with `--serve`, a rank
+    /// exited.
+    pub(crate) fn closing_line(&self) -> Option<&str> {
+        match &self.reason {
+            Some(Reason::Served(line)) => Some(line),
+            _ => None,
+        }
+    }
+
+    /// Decides the exit code and the message. `written` is the result of writing the ranks' output.
+    pub(crate) fn decide(
+        self,
+        options: &Options,
+        written: Written,
+        master_port: u16,
+    ) -> Result<Exit, Failed> {
+        let blamed = self.first_failure.first().map(|(exit, others)| {
+            let is_host = |node: &&SupervisedNode| node.ranks.contains(&exit.rank);
+            let host = self.nodes.iter().find(is_host).map(|node| node.host.as_str());
+            let host = host.unwrap_or_default();
+            let hint = taken_port(exit.rank, &written, master_port, host);
+            first_failure_error(exit, others, host, &written).hint(hint)
+        });
+        let ranks = self.ranks();
+        let unverified = written.nccl.and_then(|log| {
+            let (told, failed) = nccl::verify(&log, &ranks, options);
+            messages::print(&told);
+            failed
+        });
+        let failed = match self.reason {
+            None | Some(Reason::Served(_)) => blamed.or(unverified).or(written.incomplete),
+            Some(Reason::Rank) => Some(blamed.unwrap_or_else(|| {
+                Failed::new(Exit::BUG, "the job was ended and no rank has failed")
+            })),
+            Some(Reason::User(signal)) => {
+                Some(Failed::new(Exit::signal(signal as i32), format!("ended by {signal}")))
+            }
+            Some(Reason::Timeout(after, details)) => {
+                let message = format!("not done within {} s (--timeout)", after.as_secs_f64());
+                Some(Failed { details, ..Failed::new(Exit::TIMEOUT, message) })
+            }
+            Some(Reason::ReaderGone) => Some(Failed::new(Exit::READER_GONE, "")),
+            Some(Reason::Aborted(failed) | Reason::Lost(failed) | Reason::Link(failed)) => {
+                Some(Failed { may_restart: true, ..failed })
+            }
+            Some(Reason::Singleton(failed) | Reason::Hang(failed)) => Some(failed),
+        };
+        let Some(mut failed) = failed else { return Ok(Exit::SUCCESS) };
+        let hosts = self.nodes.iter().map(|node| node.host.as_str());
+        failed.details.extend(receipts(hosts.zip(&self.ends)));
+        Err(failed)
+    }
+
+    /// Lists the ranks with their hosts, by rank.
+    fn ranks(&self) -> Vec<(Rank, String)> {
+        let node_ranks = |node: &SupervisedNode| {
+            let ranks = node.ranks.iter().map(|rank| (*rank, node.host.clone()));
+            ranks.collect::<Vec<_>>()
+        };
+        let mut ranks: Vec<(Rank, String)> = self.nodes.iter().flat_map(node_ranks).collect();
+        ranks.sort_unstable();
+        ranks
+    }
+}
+
+/// Makes the error for the first failure, with the last lines that the rank wrote.
+fn first_failure_error(exit: RankExit, others: u32, host: &str, written: &Written) -> Failed {
+    let RankExit { rank, pid, status, out_of_memory, unfinalized, .. } = exit;
+    let left_mpi = unfinalized && status.success();
+    let how = match status {
+        ExitStatus::Code(_) if left_mpi => "exited without MPI_Finalize".to_owned(),
+        ExitStatus::Code(code) => format!("exited with code {code}"),
+        ExitStatus::Signal(number) => {
+            let name = Signal::try_from(number).map_or("unknown", Signal::as_str);
+            format!("was killed by signal {number} ({name})")
+        }
+    };
+    let message = format!("rank {rank} on {host} (pid {pid}) {how}");
+    let exit = if left_mpi { Exit::ABORTED } else { Exit::from_rank(status) };
+    let mut failed = Failed::new(exit, message);
+    (failed.by_rank, failed.may_restart) = (true, true);
+    if out_of_memory {
+        let active = format!("the kernel's out-of-memory killer was active on {host} at that time");
+        failed.details.push(active);
+        failed = failed.hint(Some("fewer ranks per host, or less memory for each"));
+    }
+    let tail = written.tails.lines(rank);
+    if !tail.is_empty() {
+        let stream = if written.merged { "" } else { " on stderr" };
+        failed.details.push(format!("its last lines{stream}:"));
+        failed.details.extend(tail.into_iter().map(|line| format!("  {line}")));
+    }
+    if others > 0 {
+        failed
+            .details
+            .push(format!("{others} more {} failed", text::plural(others as usize, "rank")));
+    }
+    failed
+}
+
+/// Returns a hint if rank 0 failed because MASTER_PORT was taken. The agent reserves the port only until the
+/// ranks start, so another process can bind it just before rank 0 does.
+fn taken_port(rank: Rank, written: &Written, port: u16, host: &str) -> Option<String> {
+    let is_taken = |line: &String| line.contains("ddress already in use");
+    let has_failed = rank == Rank(0) && written.tails.lines(rank).iter().any(is_taken);
+    has_failed.then(|| {
+        format!(
+            "MASTER_PORT {port} was free on {host} until rank 0 started; another process may have \
+             taken it then: run the job again, or choose a port with --master-port"
+        )
+    })
+}
+
+/// Writes the final reports of nodes, one line for all nodes with equal reports: `a, b: nothing left`.
+fn receipts<'a>(ends: impl Iterator<Item = (&'a str, &'a Option<NodeEnd>)>) -> Vec<String> {
+    let mut findings: Vec<(String, Vec<&str>)> = Vec::new();
+    for (host, end) in ends {
+        let finding = describe(end.as_ref());
+        match findings.iter_mut().find(|(known, _)| *known == finding) {
+            Some((_, hosts)) => hosts.push(host),
+            None => findings.push((finding, vec![host])),
+        }
+    }
+    findings
+        .into_iter()
+        .map(|(finding, hosts)| format!("{}: {finding}", text::list(&hosts)))
+        .collect()
+}
+
+fn describe(end: Option<&NodeEnd>) -> String {
+    match end {
+        None => "its end was not reported; `rlaunch reap` ends what may be left".to_owned(),
+        Some(NodeEnd::Lost(CleanupOutcome::Clean(words))) => {
+            format!("agent lost, nothing more found ({words})")
+        }
+        Some(NodeEnd::Lost(CleanupOutcome::Left(processes))) => {
+            format!("agent lost, could not end {processes}")
+        }
+        Some(NodeEnd::Lost(CleanupOutcome::Unclear(words))) => format!(
+            "agent lost, and its host did not say what is left ({words:?}); `rlaunch reap` ends it"
+        ),
+        Some(NodeEnd::Lost(CleanupOutcome::Unreachable)) => {
+            "lost; its ranks end there by themselves, which was not verified".to_owned()
+        }
+        Some(NodeEnd::Done(receipt)) => describe_receipt(receipt),
+    }
+}
+
+fn describe_receipt(receipt: &CleanupReceipt) -> String {
+    let mut text = if receipt.left.is_empty() {
+        "nothing left".to_owned()
+    } else {
+        format!("could not end {}", receipt.left.join(", "))
+    };
+    let mut also = Vec::new();
+    if receipt.leftovers_ended > 0 {
+        let ended = text::count(receipt.leftovers_ended as usize, "helper process");
+        also.push(format!("{ended} ended"));
+    }
+    if receipt.segments_removed > 0 {
+        let removed = text::count(receipt.segments_removed as usize, "shared-memory file");
+        also.push(format!("{removed} removed"));
+    }
+    if !receipt.segments_unclaimed.is_empty() {
+        let names = receipt.segments_unclaimed.join(", ");
+        also.push(format!("in /dev/shm, perhaps of this job: {names}"));
+    }
+    if !also.is_empty() {
+        text = format!("{text} ({})", also.join("; "));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_node_is_clean_only_if_it_says_so() {
+        let text = |reaped| describe(Some(&NodeEnd::Lost(reaped)));
+        let clean = text(CleanupOutcome::Clean("2 ended, 0 segments removed".to_owned()));
+        assert_eq!(clean, "agent lost, nothing more found (2 ended, 0 segments removed)");
+        let left = text(CleanupOutcome::Left("7 python3 (state D)".to_owned()));
+        assert_eq!(left, "agent lost, could not end 7 python3 (state D)");
+        for unsure in
+            [CleanupOutcome::Unclear("Bye\x1b[2J".to_owned()), CleanupOutcome::Unreachable]
+        {
+            let text = text(unsure);
+            assert!(!text.contains("nothing") && !text.contains('\x1b'), "{text}");
+        }
+    }
+
+    #[test]
+    fn equal_receipts_are_folded() {
+        let hosts = ["a", "b", "c", "d"];
+        let helper = CleanupReceipt { leftovers_ended: 1, ..CleanupReceipt::default() };
+        let ends = [
+            Some(NodeEnd::Done(CleanupReceipt::default())),
+            Some(NodeEnd::Done(CleanupReceipt::default())),
+            Some(NodeEnd::Done(helper)),
+            None,
+        ];
+        assert_eq!(
+            receipts(hosts.into_iter().zip(&ends)),
+            [
+                "a, b: nothing left",
+                "c: nothing left (1 helper process ended)",
+                "d: its end was not reported; `rlaunch reap` ends what may be left",
+            ]
+        );
+    }
+}

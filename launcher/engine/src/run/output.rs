@@ -1,0 +1,424 @@
+//! Output of ranks, written to this process's stdout and stderr: every byte, in whole lines, however
+//! many ranks write at once.
+//!
+//! A separate thread writes, so that a slow terminal delays nothing else. Agents send only as many bytes as
+//! they have credit for, and get credit back once their output is written: a slow reader slows the ranks down
+//! and does not fill memory.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `line_arbiter` | the order of writes, so that lines of different ranks do not mix |
+//! | `fold`, `numbers` | equal lines of several ranks are shown once at a terminal |
+//! | `sink`, `tags` | this process's stdout and stderr; tags in front of lines |
+//! | `rank_files` | `--output-dir` |
+//! | `tail` | last lines of each rank, for the report of a failure |
+
+mod fold;
+mod line_arbiter;
+mod numbers;
+mod rank_files;
+mod sink;
+mod tags;
+mod tail;
+
+pub use rank_files::RankFiles;
+pub use tags::Tags;
+
+use crate::connect::outbox::{Outbox, Reserved};
+use crate::run::job_run::Stdio;
+use crate::run::live::LiveStatus;
+use crate::run::output::fold::{FoldedStreams, Folder, ShownOutput};
+use crate::run::output::line_arbiter::{Chunk, LineArbiter, ReadyChunk, ShowUnfinished};
+use crate::run::output::sink::Sink;
+use crate::run::output::tail::Tails;
+use crate::run::record::Transcript;
+use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
+use rlaunch_console::messages;
+use rlaunch_plan::env::nccl::Log;
+use rlaunch_plan::job::options::{Folding, OutputOptions};
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use std::borrow::Cow;
+use std::io::{self, IsTerminal, PipeWriter};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Instant;
+use tokio::io::Interest;
+use tokio::net::unix::pipe;
+use tokio::sync::oneshot;
+
+/// Maximum size, in bytes, of the output that all nodes together have sent and that is not written yet.
+/// [`MIN_WINDOW`] for each node takes precedence.
+const TOTAL_WINDOW: usize = 2 << 20;
+/// Maximum window of one node, in bytes. At usual round-trip times this does not limit the throughput.
+const MAX_WINDOW: usize = 256 << 10;
+/// Minimum window of one node, in bytes. Credit for up to a quarter of the window is withheld until that
+/// quarter can be granted in one message. A frame of maximum size must fit into the other three quarters.
+const MIN_WINDOW: usize = 2 * MAX_OUTPUT;
+
+/// Returns the window of each of `nodes` nodes: the number of bytes of output that a node may have sent and
+/// that are not written yet.
+pub fn window(nodes: usize) -> u32 {
+    let window = (TOTAL_WINDOW / nodes.max(1)).clamp(MIN_WINDOW, MAX_WINDOW);
+    u32::try_from(window).unwrap_or(u32::MAX)
+}
+
+/// Stdout or stderr of a rank.
+pub(crate) type StreamId = (Rank, Stream);
+
+/// Creates the files of `--output-dir` for `ranks` ranks. Returns `None` without the option.
+pub(crate) fn rank_files(options: &OutputOptions, ranks: u32) -> Result<Option<RankFiles>, Failed> {
+    let create = |directory: &PathBuf| RankFiles::create(directory, ranks, options.merge_stderr);
+    let files = options.directory.as_ref().map(create).transpose();
+    files.map_err(|error| Failed::from_error(Exit::FILES, &error))
+}
+
+/// Item in the queue of the writing thread. An item that costs no credit (the end of a stream, or a process
+/// id) holds a [`Reserved`] permit instead, which bounds the number of such items.
+enum OutputItem {
+    Chunk(Chunk, Option<Reserved>),
+    /// Process id of a rank, which precedes the rank's output.
+    Started(Rank, u32, Option<Reserved>),
+}
+
+/// Sender of output to the writing thread.
+#[derive(Clone)]
+pub struct OutputSender(Sender<OutputItem>);
+
+impl OutputSender {
+    /// Queues output of a rank. `stamp` is the time at which the agent read the data, in microseconds since
+    /// 1970. Empty data ends the stream.
+    pub fn push(
+        &self,
+        (node, source): (NodeId, StreamId),
+        stamp: Option<u64>,
+        data: Vec<u8>,
+        room: Option<Reserved>,
+    ) {
+        // The receiver outlives every sender.
+        let _ = self.0.send(OutputItem::Chunk(Chunk { node, source, stamp, data }, room));
+    }
+
+    /// Queues the process id of a rank. Must be called before any output of the rank is queued.
+    pub fn started(&self, rank: Rank, pid: u32, room: Option<Reserved>) {
+        let _ = self.0.send(OutputItem::Started(rank, pid, room));
+    }
+}
+
+/// Result of writing all output.
+#[derive(Debug, Default)]
+pub struct Written {
+    /// Last lines that each rank wrote to stderr or, if `merged`, to the only stream.
+    pub tails: Tails,
+    /// Whether ranks wrote stdout and stderr to one stream.
+    pub merged: bool,
+    /// Networks that NCCL logged; `None` without `--nccl-verify`.
+    pub nccl: Option<Log>,
+    /// Output for the job's record, if one is wanted.
+    pub(crate) transcript: Option<Transcript>,
+    /// Error that left the files of `--output-dir` incomplete.
+    pub incomplete: Option<Failed>,
+}
+
+/// Handle of the writing thread.
+pub struct OutputWriter {
+    thread: JoinHandle<Written>,
+    /// Message of the thread that a write failed; `None` once it has been received.
+    failed: Option<oneshot::Receiver<()>>,
+    /// Pipe to a reader in this process, which may leave while ranks print nothing; `None` once it has left.
+    pipe: Option<pipe::Sender>,
+}
+
+/// Settings of the writing thread.
+pub struct OutputConfig {
+    pub tags: Option<Tags>,
+    pub fold: Option<Folding>,
+    /// Files of `--output-dir`.
+    pub files: Option<RankFiles>,
+    /// Whether ranks write stderr to the same stream as stdout.
+    pub merged: bool,
+    /// Outboxes through which nodes are granted credit, by node.
+    pub(crate) credit: Vec<Outbox>,
+    pub ranks: u32,
+    /// Parser of NCCL's log; `None` without `--nccl-verify`.
+    pub nccl: Option<Log>,
+    pub(crate) transcript: Option<Transcript>,
+    pub stdio: Stdio,
+    /// State of the job, which has the time of the last output.
+    pub status: LiveStatus,
+}
+
+/// Receiving end of the queue of output, before the writing thread is started.
+pub struct OutputReceiver(Receiver<OutputItem>);
+
+/// Makes the queue from sessions to the writing thread, which is started later.
+pub(crate) fn output_channel() -> (OutputSender, OutputReceiver) {
+    let (sender, items) = channel();
+    (OutputSender(sender), OutputReceiver(items))
+}
+
+/// Starts the thread that writes the output in the queue.
+pub fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver) -> OutputWriter {
+    let (gone, failed) = oneshot::channel();
+    let pipe = match &config.stdio {
+        Stdio::Pipe(writer) => watched(writer).ok(),
+        Stdio::Stdout | Stdio::Stderr => None,
+    };
+    let thread = std::thread::spawn(move || WriterThread::new(config, gone).run(&items));
+    OutputWriter { thread, failed: Some(failed), pipe }
+}
+
+impl OutputWriter {
+    /// Waits until the reader of stdout or stderr has closed it. Returns once; later calls wait for ever.
+    /// Cancel-safe.
+    pub(crate) async fn reader_gone(&mut self) {
+        tokio::select! {
+            () = received(&mut self.failed) => self.pipe = None,
+            () = closed(&mut self.pipe) => self.failed = None,
+        }
+    }
+
+    /// Waits until all output is written, which cannot be before every [`OutputSender`] is dropped.
+    pub async fn finish(self) -> Written {
+        let joined = tokio::task::spawn_blocking(|| self.thread.join()).await;
+        joined.ok().and_then(Result::ok).unwrap_or_default()
+    }
+}
+
+/// Makes a handle of a pipe that is only waited on. It does not change the pipe's mode, which the writer shares.
+fn watched(writer: &PipeWriter) -> io::Result<pipe::Sender> {
+    pipe::Sender::from_owned_fd_unchecked(writer.try_clone()?.into())
+}
+
+/// Waits for a message, once. Waits for ever if its sender is dropped.
+async fn received(message: &mut Option<oneshot::Receiver<()>>) {
+    if let Some(receiver) = message {
+        let received = receiver.await;
+        *message = None;
+        if received.is_ok() {
+            return;
+        }
+    }
+    std::future::pending::<()>().await;
+}
+
+/// Waits until the reading end of a pipe is closed, once.
+async fn closed(pipe: &mut Option<pipe::Sender>) {
+    if let Some(writer) = pipe
+        && writer.ready(Interest::ERROR).await.is_ok()
+    {
+        *pipe = None;
+        return;
+    }
+    std::future::pending::<()>().await;
+}
+
+struct WriterThread {
+    sink: Sink,
+    arbiter: LineArbiter,
+    /// Time at which a silent stream loses its turn; `None` if no other stream waits for it.
+    turn_end: Option<Instant>,
+    /// Folder of equal lines; `None` if no lines are folded.
+    folder: Option<Folder>,
+    files: Option<RankFiles>,
+    tails: Tails,
+    /// Stream on which ranks report errors. Its last lines are kept.
+    error_stream: Stream,
+    nccl: Option<Log>,
+    transcript: Option<Transcript>,
+    credit: Vec<CreditAccount>,
+    ranks: u32,
+    status: LiveStatus,
+    gone: Option<oneshot::Sender<()>>,
+}
+
+/// Credit that a node is owed for output that was written, in bytes. It is granted once `lump` bytes are
+/// owed, so that not every frame of output needs a grant of its own.
+struct CreditAccount {
+    node: Outbox,
+    owed: u32,
+    lump: u32,
+}
+
+impl WriterThread {
+    fn new(config: OutputConfig, gone: oneshot::Sender<()>) -> WriterThread {
+        let lump = window(config.credit.len()) / 4;
+        let account = |node| CreditAccount { node, owed: 0, lump };
+        // Unfinished lines are shown at once if there is only one rank, or on a terminal, where a
+        // person may wait for a prompt.
+        let (alone, stderr) = (config.ranks == 1, std::io::stderr().is_terminal());
+        let stdout = config.stdio.is_terminal();
+        let streams = FoldedStreams { stdout, stderr: std::io::stderr().is_terminal() };
+        let show_unfinished = ShowUnfinished { stdout: alone || stdout, stderr: alone || stderr };
+        WriterThread {
+            sink: Sink::new(config.tags, &config.stdio),
+            arbiter: LineArbiter::new(show_unfinished),
+            turn_end: None,
+            folder: Folder::new(config.fold, config.ranks, streams),
+            files: config.files,
+            tails: Tails::default(),
+            error_stream: if config.merged { Stream::Stdout } else { Stream::Stderr },
+            nccl: config.nccl,
+            transcript: config.transcript,
+            credit: config.credit.into_iter().map(account).collect(),
+            ranks: config.ranks,
+            status: config.status,
+            gone: Some(gone),
+        }
+    }
+
+    fn run(mut self, items: &Receiver<OutputItem>) -> Written {
+        loop {
+            let item = self.receive(items);
+            let last = matches!(item, Err(RecvTimeoutError::Disconnected));
+            match item {
+                // Output of unknown ranks is dropped: a faulty agent must not make the tables by rank grow.
+                Ok(
+                    OutputItem::Chunk(Chunk { source: (rank, _), .. }, _)
+                    | OutputItem::Started(rank, ..),
+                ) if rank.0 >= self.ranks => {}
+                Ok(OutputItem::Chunk(chunk, _room)) => {
+                    self.store(&chunk);
+                    self.arbiter.push(chunk);
+                }
+                Ok(OutputItem::Started(rank, pid, _room)) => {
+                    self.sink.tags().into_iter().for_each(|tags| tags.started(rank, pid));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => self.arbiter.finish(),
+            }
+            self.write_ready();
+            self.write_folded(last);
+            if last {
+                return self.written();
+            }
+        }
+    }
+
+    /// Waits for the next item, or until held lines are due.
+    fn receive(&mut self, items: &Receiver<OutputItem>) -> Result<OutputItem, RecvTimeoutError> {
+        let turn = self.arbiter.timeout();
+        if turn.is_none() && self.folder.is_none() {
+            return items.recv().map_err(|_| RecvTimeoutError::Disconnected);
+        }
+        let now = Instant::now();
+        let turn_end = turn.map(|timeout| *self.turn_end.get_or_insert(now + timeout));
+        let held = self.folder.as_ref().and_then(|folder| folder.timeout(now));
+        let received = match turn_end.map(|end| end - now).into_iter().chain(held).min() {
+            None => items.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(timeout) => items.recv_timeout(timeout),
+        };
+        if received.is_ok() {
+            self.turn_end = None;
+        } else if turn_end.is_some_and(|end| end <= Instant::now()) {
+            self.turn_end = None;
+            self.arbiter.end_turn();
+        }
+        received
+    }
+
+    /// Adds a chunk to the last lines of its rank and to the files of `--output-dir`. Both get the chunk at
+    /// once, even if stdout and stderr must wait for the end of a line.
+    fn store(&mut self, Chunk { source, data, .. }: &Chunk) {
+        if !data.is_empty() {
+            self.status.printed(source.0, data);
+        }
+        if source.1 == self.error_stream {
+            self.tails.add(source.0, data);
+        }
+        let unwritten = self.files.as_mut().and_then(|files| files.add(*source, data));
+        if let Some(unwritten) = unwritten {
+            messages::warn(&messages::error_chain(unwritten));
+        }
+    }
+
+    fn written(self) -> Written {
+        let error = self.files.and_then(RankFiles::into_error);
+        let incomplete = error.map(|error| Failed::from_error(Exit::FILES, &error));
+        let merged = self.error_stream == Stream::Stdout;
+        Written {
+            tails: self.tails,
+            merged,
+            nccl: self.nccl,
+            transcript: self.transcript,
+            incomplete,
+        }
+    }
+
+    fn write_ready(&mut self) {
+        while let Some(ReadyChunk { chunk, credit }) = self.arbiter.next() {
+            let Chunk { node, source, stamp, data } = chunk;
+            let shown = match &mut self.nccl {
+                Some(log) => Cow::Owned(log.read_lines(source.0, &data)),
+                None => Cow::Borrowed(&data[..]),
+            };
+            match &mut self.folder {
+                None => {
+                    let written = self.sink.write((source, stamp), &shown);
+                    self.note(&written);
+                }
+                Some(folder) => {
+                    folder.push(Instant::now(), (source, stamp), &shown);
+                    self.write_folded(false);
+                }
+            }
+            drop(shown);
+            if let Some(transcript) = &mut self.transcript {
+                transcript.add(source, data);
+            }
+            if let Some(account) = self.credit.get_mut(node.index()) {
+                account.owed += u32::try_from(credit).unwrap_or(u32::MAX);
+                if account.owed >= account.lump {
+                    account.node.grant(std::mem::take(&mut account.owed));
+                }
+            }
+        }
+    }
+
+    /// Writes the lines that were held and are due; all of them if there is no further output.
+    fn write_folded(&mut self, is_end: bool) {
+        let Some(folder) = &mut self.folder else { return };
+        if is_end {
+            folder.show_all();
+        }
+        for shown in folder.take(Instant::now()) {
+            let written = match shown {
+                ShownOutput::Plain { source, stamp, data } => {
+                    self.sink.write((source, stamp), &data)
+                }
+                ShownOutput::Folded { stream, ranks, line } => {
+                    self.sink.write_folded(stream, &ranks, &line)
+                }
+            };
+            self.note(&written);
+        }
+    }
+
+    /// Ends the job if its reader has gone. Further output is received and dropped, so that the ranks can end. With
+    /// `--output-dir` the job goes on, because the files still receive the output.
+    fn note(&mut self, written: &io::Result<()>) {
+        if written.is_err()
+            && self.files.is_none()
+            && let Some(gone) = self.gone.take()
+        {
+            let _ = gone.send(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_goes_whatever_is_still_to_be_paid_back() {
+        for nodes in [0, 1, 4, 8, 64, 385, 1000, 65_536] {
+            let window = window(nodes) as usize;
+            // Credit for up to a quarter of the window is withheld until more is written.
+            assert!(window - window / 4 >= MAX_OUTPUT, "{nodes} nodes: {window}");
+            assert!(window <= MAX_WINDOW);
+        }
+    }
+}

@@ -1,0 +1,456 @@
+//! `--fold`: a line that several ranks print within a moment is shown once, with the ranks. A state machine without
+//! I/O and without a clock.
+//!
+//! Lines are held for [`WINDOW`] at most. Lines that are equal form a *group*, and groups are shown in the order in
+//! which they began. A line joins a group only if that group began after the group of its rank's previous line, so
+//! lines of one rank are shown in the order in which it printed them, each in exactly one group.
+
+use super::StreamId;
+use super::numbers;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::protocol::control::Stream;
+use rlaunch_plan::job::options::Folding;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{BuildHasher, RandomState};
+use std::time::{Duration, Instant};
+
+/// Maximum time for which a line is held.
+const WINDOW: Duration = Duration::from_millis(200);
+/// Maximum cost of all groups. Beyond it the oldest group is shown early, so that memory stays bounded and a flood of
+/// output is not slowed down.
+const MAX_HELD: usize = 256 << 10;
+/// Size from which on output that a rank has sent at once is a flood, which is not worth the time to look for equal lines.
+const FLOOD: usize = 16 << 10;
+/// Cost of a group, and of one of its ranks, in addition to the bytes of its lines.
+const GROUP_COST: usize = 128;
+const MEMBER_COST: usize = 32;
+/// Number of ranks from which on their lines are folded if the user has not asked for folding.
+const DEFAULT_RANKS: u32 = 5;
+
+/// Output to show now.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum ShownOutput {
+    /// Output of one rank, as it is without folding.
+    Plain { source: StreamId, stamp: Option<u64>, data: Vec<u8> },
+    /// Whole line of several ranks.
+    Folded { stream: Stream, ranks: Vec<Rank>, line: Vec<u8> },
+}
+
+/// Streams whose lines are folded: those that are shown on a terminal.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FoldedStreams {
+    pub stdout: bool,
+    pub stderr: bool,
+}
+
+/// Folder of the lines of all ranks.
+pub(crate) struct Folder {
+    streams: FoldedStreams,
+    /// Whether lines that differ in numbers alone form a group.
+    has_ranges: bool,
+    /// Number of ranks from which on a group is shown as one line.
+    min_ranks: usize,
+    groups: VecDeque<LineGroup>,
+    /// Number of the oldest group. Groups are numbered from 1 on in the order in which they began.
+    oldest: u64,
+    by_hash: HashMap<u64, EqualGroups>,
+    hasher: RandomState,
+    /// Number of the group that each rank's last line has joined; 0 before its first line.
+    latest: Vec<u64>,
+    cost: usize,
+    /// Streams that are in the middle of a line, of which a part was shown.
+    unfinished: HashSet<StreamId>,
+    shown: Vec<ShownOutput>,
+}
+
+/// Equal lines that are held.
+struct LineGroup {
+    stream: Stream,
+    hash: u64,
+    /// Line by which group and lines are compared; empty if that is the first line itself.
+    pattern: Vec<u8>,
+    /// First line, and those of later members if they may differ.
+    lines: Vec<Vec<u8>>,
+    members: Vec<(Rank, Option<u64>)>,
+    began: Instant,
+    /// Number of the next group of the same hash.
+    next_equal: Option<u64>,
+    cost: usize,
+}
+
+/// Numbers of the first and the last group of one hash.
+struct EqualGroups {
+    first: u64,
+    last: u64,
+}
+
+impl LineGroup {
+    fn is_like(&self, stream: Stream, pattern: &[u8]) -> bool {
+        let own = if self.pattern.is_empty() { &self.lines[0] } else { &self.pattern };
+        self.stream == stream && own == pattern
+    }
+}
+
+impl Folder {
+    /// Makes the folder for `ranks` ranks. Returns `None` if nothing is to be folded.
+    pub(crate) fn new(wanted: Option<Folding>, ranks: u32, streams: FoldedStreams) -> Option<Folder> {
+        let min_ranks = match wanted {
+            Some(Folding::None) => return None,
+            Some(Folding::Lines | Folding::Numbers) => 2,
+            None => DEFAULT_RANKS,
+        };
+        let folds = (streams.stdout || streams.stderr) && ranks >= min_ranks;
+        folds.then(|| Folder {
+            streams,
+            has_ranges: wanted == Some(Folding::Numbers),
+            min_ranks: min_ranks as usize,
+            groups: VecDeque::new(),
+            oldest: 1,
+            by_hash: HashMap::new(),
+            hasher: RandomState::new(),
+            latest: vec![0; ranks as usize],
+            cost: 0,
+            unfinished: HashSet::new(),
+            shown: Vec::new(),
+        })
+    }
+
+    /// Takes output of a rank, in whole lines except for the first and the last.
+    pub(crate) fn push(&mut self, now: Instant, (source, stamp): (StreamId, Option<u64>), data: &[u8]) {
+        let folds = match source.1 {
+            Stream::Stdout => self.streams.stdout,
+            Stream::Stderr => self.streams.stderr,
+        };
+        if !folds {
+            return self.show_plain(source, stamp, data);
+        }
+        if data.len() >= FLOOD {
+            return self.pass(source, stamp, data);
+        }
+        for piece in data.split_inclusive(|&byte| byte == b'\n') {
+            if piece.ends_with(b"\n") && !self.unfinished.contains(&source) {
+                self.hold(now, (source, stamp), piece);
+            } else {
+                self.pass(source, stamp, piece);
+            }
+        }
+        while self.cost > MAX_HELD {
+            self.show_oldest();
+        }
+    }
+
+    /// Shows output at once, behind all that was printed before.
+    fn pass(&mut self, source: StreamId, stamp: Option<u64>, data: &[u8]) {
+        self.show_all();
+        self.show_plain(source, stamp, data);
+        match data.last() {
+            Some(b'\n') => drop(self.unfinished.remove(&source)),
+            Some(_) => drop(self.unfinished.insert(source)),
+            None => {}
+        }
+    }
+
+    /// Takes what is to be shown at `now`.
+    pub(crate) fn take(&mut self, now: Instant) -> Vec<ShownOutput> {
+        while self.groups.front().is_some_and(|group| {
+            group.members.len() == self.latest.len() || group.began + WINDOW <= now
+        }) {
+            self.show_oldest();
+        }
+        std::mem::take(&mut self.shown)
+    }
+
+    /// Returns the time until the next line is due; `None` if none is held.
+    pub(crate) fn timeout(&self, now: Instant) -> Option<Duration> {
+        let oldest = self.groups.front()?;
+        Some((oldest.began + WINDOW).saturating_duration_since(now))
+    }
+
+    /// Makes everything due, because there will be no further output.
+    pub(crate) fn show_all(&mut self) {
+        while !self.groups.is_empty() {
+            self.show_oldest();
+        }
+    }
+
+    /// Holds a line: it joins a group, or begins one.
+    fn hold(&mut self, now: Instant, (source, stamp): (StreamId, Option<u64>), line: &[u8]) {
+        let (rank, stream) = source;
+        let pattern = if self.has_ranges { numbers::mask(line) } else { Vec::new() };
+        let compared = if pattern.is_empty() { line } else { &pattern };
+        let hash = self.hasher.hash_one((stream == Stream::Stdout, compared));
+        let own = self.first_equal(hash, self.latest[rank.index()]);
+        let own = own.filter(|own| self.group(*own).is_like(stream, compared));
+        let number = own.unwrap_or_else(|| {
+            let group = LineGroup {
+                stream,
+                hash,
+                pattern,
+                lines: Vec::new(),
+                members: Vec::new(),
+                began: now,
+                next_equal: None,
+                cost: GROUP_COST,
+            };
+            self.begin(group)
+        });
+        self.latest[rank.index()] = number;
+        let has_ranges = self.has_ranges;
+        let group = self.group_mut(number);
+        group.members.push((rank, stamp));
+        let mut added = MEMBER_COST;
+        if has_ranges || group.lines.is_empty() {
+            group.lines.push(line.to_vec());
+            added += line.len();
+        }
+        group.cost += added;
+        self.cost += added;
+    }
+
+    /// Adds a group behind all others. Returns its number.
+    fn begin(&mut self, group: LineGroup) -> u64 {
+        let number = self.oldest + self.groups.len() as u64;
+        match self.by_hash.get_mut(&group.hash) {
+            None => {
+                self.by_hash.insert(group.hash, EqualGroups { first: number, last: number });
+            }
+            Some(equal) => {
+                let last = std::mem::replace(&mut equal.last, number);
+                self.group_mut(last).next_equal = Some(number);
+            }
+        }
+        self.cost += group.cost;
+        self.groups.push_back(group);
+        number
+    }
+
+    /// Returns the number of the oldest group with this hash that began after the group `after`.
+    fn first_equal(&self, hash: u64, after: u64) -> Option<u64> {
+        // Ranks that print the same line again and again are where the last one left them.
+        let last = (after >= self.oldest).then(|| self.group(after));
+        if let Some(last) = last.filter(|last| last.hash == hash) {
+            return last.next_equal;
+        }
+        let mut number = self.by_hash.get(&hash)?.first;
+        while number <= after {
+            number = self.group(number).next_equal?;
+        }
+        Some(number)
+    }
+
+    fn position(&self, number: u64) -> usize {
+        usize::try_from(number - self.oldest).unwrap_or(usize::MAX)
+    }
+
+    fn group(&self, number: u64) -> &LineGroup {
+        &self.groups[self.position(number)]
+    }
+
+    fn group_mut(&mut self, number: u64) -> &mut LineGroup {
+        let position = self.position(number);
+        &mut self.groups[position]
+    }
+
+    fn show_oldest(&mut self) {
+        let Some(group) = self.groups.pop_front() else { return };
+        self.oldest += 1;
+        self.cost -= group.cost;
+        match group.next_equal {
+            None => drop(self.by_hash.remove(&group.hash)),
+            Some(next) => {
+                self.by_hash.entry(group.hash).and_modify(|equal| equal.first = next);
+            }
+        }
+        let LineGroup { stream, lines, mut members, .. } = group;
+        if members.len() >= self.min_ranks {
+            members.sort_unstable_by_key(|(rank, _)| *rank);
+            let ranks = members.into_iter().map(|(rank, _)| rank).collect();
+            self.shown.push(ShownOutput::Folded { stream, ranks, line: numbers::merge(lines) });
+            return;
+        }
+        for (at, (rank, stamp)) in members.into_iter().enumerate() {
+            let line = lines.get(at).unwrap_or(&lines[0]);
+            self.show_plain((rank, stream), stamp, line);
+        }
+    }
+
+    /// Shows output of one rank, together with what precedes it if that is the rank's too.
+    fn show_plain(&mut self, source: StreamId, stamp: Option<u64>, data: &[u8]) {
+        if let Some(ShownOutput::Plain { source: before, stamp: then, data: whole }) =
+            self.shown.last_mut()
+            && (*before, *then) == (source, stamp)
+        {
+            whole.extend_from_slice(data);
+        } else if !data.is_empty() {
+            self.shown.push(ShownOutput::Plain { source, stamp, data: data.to_vec() });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const BOTH: FoldedStreams = FoldedStreams { stdout: true, stderr: true };
+
+    struct Screen {
+        folder: Folder,
+        now: Instant,
+        lines: Vec<String>,
+    }
+
+    impl Screen {
+        fn new(wanted: Option<Folding>, ranks: u32) -> Screen {
+            let folder = Folder::new(wanted, ranks, BOTH).unwrap();
+            Screen { folder, now: Instant::now(), lines: Vec::new() }
+        }
+
+        fn print(&mut self, rank: u32, text: &str) {
+            self.print_to((Rank(rank), Stream::Stdout), text);
+        }
+
+        fn print_to(&mut self, source: StreamId, text: &str) {
+            self.folder.push(self.now, (source, None), text.as_bytes());
+            self.look();
+        }
+
+        fn wait(&mut self, time: Duration) {
+            self.now += time;
+            self.look();
+        }
+
+        fn look(&mut self) {
+            for shown in self.folder.take(self.now) {
+                let (ranks, data) = match shown {
+                    ShownOutput::Plain { source, data, .. } => (source.0.to_string(), data),
+                    ShownOutput::Folded { ranks, line, .. } => {
+                        let ranks: Vec<String> = ranks.iter().map(Rank::to_string).collect();
+                        (format!("={}", ranks.join(",")), line)
+                    }
+                };
+                let text = String::from_utf8(data).unwrap();
+                self.lines.extend(text.split_inclusive('\n').map(|line| format!("{ranks} {line}")));
+            }
+        }
+
+        fn finish(mut self) -> Vec<String> {
+            self.folder.show_all();
+            self.look();
+            self.lines
+        }
+    }
+
+    #[test]
+    fn ranks_that_print_the_same_share_a_line() {
+        let mut screen = Screen::new(None, 5);
+        (0..5).for_each(|rank| screen.print(rank, "epoch 1\nepoch 2\n"));
+        // All ranks have printed it, so that no time has to pass.
+        assert_eq!(screen.lines, ["=0,1,2,3,4 epoch 1\n", "=0,1,2,3,4 epoch 2\n"]);
+        (0..4).for_each(|rank| screen.print(rank, "few\n"));
+        screen.wait(WINDOW / 2);
+        assert_eq!(screen.lines.len(), 2);
+        screen.wait(WINDOW / 2);
+        assert_eq!(screen.lines[2..], ["0 few\n", "1 few\n", "2 few\n", "3 few\n"]);
+    }
+
+    #[test]
+    fn lines_of_a_rank_keep_their_order() {
+        let mut screen = Screen::new(Some(Folding::Lines), 2);
+        screen.print(0, "a\nb\na\n");
+        screen.print(1, "b\na\nc\na\n");
+        assert_eq!(screen.finish(), ["0 a\n", "=0,1 b\n", "=0,1 a\n", "1 c\n", "1 a\n"]);
+    }
+
+    #[test]
+    fn the_rank_that_differs_stands_beside_the_others() {
+        let mut screen = Screen::new(None, 6);
+        for rank in 0..5 {
+            screen.print_to((Rank(rank), Stream::Stderr), "Traceback:\n  lost rank 5\n");
+        }
+        screen.print_to((Rank(5), Stream::Stderr), "Traceback:\n  no memory\n");
+        let shown = ["=0,1,2,3,4,5 Traceback:\n", "=0,1,2,3,4   lost rank 5\n", "5   no memory\n"];
+        assert_eq!(screen.finish(), shown);
+    }
+
+    #[test]
+    fn a_prompt_is_shown_at_once_behind_its_lines() {
+        let mut screen = Screen::new(Some(Folding::Lines), 2);
+        screen.print(1, "x\n");
+        screen.print(0, "x\nname? ");
+        assert_eq!(screen.lines, ["=0,1 x\n", "0 name? "]);
+        screen.print(0, "me\nx\n");
+        assert_eq!(screen.lines[2..], ["0 me\n"]);
+        assert_eq!(screen.finish()[3..], ["0 x\n"]);
+    }
+
+    #[test]
+    fn numbers_are_shown_as_ranges() {
+        let mut screen = Screen::new(Some(Folding::Numbers), 3);
+        for (rank, loss) in [(0, "0.18"), (1, "0.19"), (2, "-0.170")] {
+            screen.print(rank, &format!("step 7 loss {loss} of 0x1f\n"));
+        }
+        assert_eq!(screen.finish(), ["=0,1,2 step 7 loss -0.170..0.19 of 0x1f\n"]);
+    }
+
+    #[test]
+    fn what_is_not_shown_on_a_terminal_is_not_held() {
+        let streams = FoldedStreams { stdout: false, stderr: true };
+        let mut screen = Screen::new(Some(Folding::Lines), 2);
+        screen.folder = Folder::new(Some(Folding::Lines), 2, streams).unwrap();
+        screen.print(0, "x\n");
+        assert_eq!(screen.lines, ["0 x\n"]);
+        for (wanted, ranks) in [(None, 4), (Some(Folding::None), 9), (Some(Folding::Lines), 1)] {
+            assert!(Folder::new(wanted, ranks, BOTH).is_none());
+        }
+        let neither = FoldedStreams { stdout: false, stderr: false };
+        assert!(Folder::new(Some(Folding::Lines), 9, neither).is_none());
+    }
+
+    #[test]
+    fn a_flood_is_not_held() {
+        let mut screen = Screen::new(None, 5);
+        for line in 0..20_000 {
+            screen.print(0, &format!("{line}\n"));
+            assert!(screen.folder.cost <= MAX_HELD);
+        }
+        (0..20_000).for_each(|_| screen.print(1, "\n"));
+        screen.print(2, "held\n");
+        screen.print(3, &"flood\n".repeat(FLOOD / 6 + 1));
+        assert_eq!(screen.folder.groups.len(), 0);
+        let flood = FLOOD / 6 + 1;
+        assert!(screen.folder.groups.len() <= MAX_HELD / GROUP_COST);
+        screen.wait(WINDOW);
+        assert_eq!((screen.lines.len(), screen.folder.cost), (40_001 + flood, 0));
+        assert!(screen.folder.by_hash.is_empty());
+    }
+
+    proptest! {
+        /// Every rank's output is on the screen once and in its order, whatever was folded.
+        #[test]
+        fn no_line_is_lost_or_reordered(
+            steps in prop::collection::vec((0..3_u32, 0..5_usize, any::<bool>(), 0..3_u32), 0..60),
+            wanted in prop::sample::select(&[Folding::Lines, Folding::Numbers]),
+        ) {
+            let pieces = ["a\n", "b\n", "a\nb\n", "n 1\n", "half "];
+            let mut screen = Screen::new(Some(wanted), 3);
+            let mut printed = vec![String::new(); 3];
+            for (rank, piece, is_error, wait) in steps {
+                let stream = if is_error { Stream::Stderr } else { Stream::Stdout };
+                // Half a line of one stream is not continued by the other.
+                let piece = if is_error { pieces[piece % 4] } else { pieces[piece] };
+                screen.print_to((Rank(rank), stream), piece);
+                printed[rank as usize].push_str(piece);
+                screen.wait(WINDOW * wait / 3);
+            }
+            let mut shown = vec![String::new(); 3];
+            for line in screen.finish() {
+                let (ranks, text) = line.split_once(' ').unwrap();
+                for rank in ranks.trim_start_matches('=').split(',') {
+                    shown[rank.parse::<usize>().unwrap()].push_str(text);
+                }
+            }
+            prop_assert_eq!(shown, printed);
+        }
+    }
+}

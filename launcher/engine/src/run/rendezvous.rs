@@ -1,0 +1,568 @@
+//! The rendezvous: agents join a tree, the mesh is proved, and every node receives the rank table.
+//!
+//! ```text
+//! every node is sent its parent ─▶ each reports its edge ─▶ RDMA paths are proved
+//!     ─▶ the root is sent the rank table ─▶ the root reports that every node has it
+//! ```
+//!
+//! If two neighbours in the tree cannot connect to each other, the launcher relays their messages, from
+//! here on to the end of the job.
+
+use crate::run::helper_upload::HelperUpload;
+use crate::run::job_run::JobRun;
+use crate::run::mesh::{offer_prover, prove};
+use crate::run::nodes::{Nodes, Prepared, no_library, node_lost};
+use crate::run::quick_check;
+use crate::run::session::{NodeEvent, NodeEventKind};
+use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::job::NodeFacts;
+use rlaunch_bootstrap::job::library::NodeLibrary;
+use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
+use rlaunch_bootstrap::protocol::mesh::{PathOutcome, RoundCost};
+use rlaunch_bootstrap::rank_table::{RankLayout, RankTable};
+use rlaunch_bootstrap::rendezvous::Time;
+use rlaunch_bootstrap::rendezvous::coordinator::{
+    Coordinator, CoordinatorInput, CoordinatorOutput,
+};
+use rlaunch_bootstrap::rendezvous::oob::{EdgeAttempt, EdgeFailure, EdgeReport, ParentPeer};
+use rlaunch_bootstrap::rendezvous::shape::TreeShape;
+use rlaunch_console::deadline::Deadline;
+use rlaunch_console::messages;
+use rlaunch_console::progress::Progress;
+use rlaunch_plan::env::horovod::GlooStore;
+use rlaunch_plan::env::nccl::Fabric;
+use rlaunch_plan::findings::{self, id};
+use rlaunch_plan::hosts::addresses;
+use rlaunch_plan::job::JobSpec;
+use rlaunch_plan::map::RankMap;
+use rlaunch_plan::mesh::{self, Mesh};
+use rlaunch_plan::options::JobView;
+use rlaunch_plan::rank_config::{self, RankConfig};
+use rlaunch_plan::rdma_check;
+use rlaunch_plan::reserved_ports::ReservedPorts;
+use rlaunch_plan::selection::Plan;
+use rlaunch_plan::table;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// Maximum number of edges of the tree that are described one by one; the rest are only counted.
+const MAX_LINES: usize = 8;
+
+/// Result of the rendezvous.
+pub struct Joined {
+    pub relay: Relay,
+    /// MASTER_ADDR and MASTER_PORT, at which rank 0 will listen.
+    pub master: (IpAddr, u16),
+    /// Port at which each node's agent serves Horovod's store, by node; empty if there is no store.
+    pub horovod: Vec<u16>,
+    pub table: RankTable,
+    pub mesh: Mesh,
+    /// Configuration of ranks, by node and local rank.
+    pub(crate) rank_configs: Vec<Vec<RankConfig>>,
+    /// Directory of the library for ranks, by node.
+    pub libraries: Vec<Option<PathBuf>>,
+}
+
+/// State of the tree by which the launcher decides which messages it relays between neighbours.
+pub struct Relay {
+    coordinator: Coordinator,
+    since: Instant,
+}
+
+impl Relay {
+    pub fn new(shape: TreeShape) -> Relay {
+        Relay { coordinator: Coordinator::new(shape, Time(0)), since: Instant::now() }
+    }
+
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Tells whether bytes from node `from` may be relayed to node `to`: only if the two are neighbours in
+    /// the tree.
+    pub(crate) fn may_relay(&mut self, from: NodeId, to: NodeId) -> bool {
+        let handled = self.coordinator.handle(CoordinatorInput::Relay { from, to });
+        while self.coordinator.poll_output().is_some() {}
+        handled.inspect_err(|violation| tracing::error!("{violation}")).is_ok()
+    }
+
+    /// Records that the edge between `node` and `peer` broke while the job runs. Returns its ends, parent
+    /// first, or `None` if the edge was relayed already.
+    pub fn broke(&mut self, node: NodeId, peer: NodeId) -> Option<(NodeId, NodeId)> {
+        if let Err(violation) = self.coordinator.handle(CoordinatorInput::Broke { node, peer }) {
+            tracing::error!("{violation}");
+        }
+        let mut ends = None;
+        while let Some(output) = self.coordinator.poll_output() {
+            if let CoordinatorOutput::Relayed { parent, child, .. } = output {
+                ends = Some((parent, child));
+            }
+        }
+        ends
+    }
+}
+
+impl Nodes {
+    /// Waits until every node has joined the tree, proves the mesh, and distributes the rank table.
+    pub(crate) async fn join(
+        &mut self,
+        job: &JobRun,
+        map: &RankMap,
+        prepared: &Prepared,
+    ) -> Result<Joined, Failed> {
+        let shape = job.shape(self.reached.len());
+        let mut plan = Plan::new(&prepared.inventories, &job.options.ports);
+        let mut state = JoinState::new(self, shape);
+        if mesh::is_wanted(&job.options, &plan) {
+            let given = job.reach.agent.as_deref();
+            state.prover = offer_prover(self, given, &plan, &job.options.mesh)?;
+        }
+        self.send_parents(shape, prepared);
+        if job.dry_run.is_none() {
+            self.send_libraries(prepared);
+        }
+        // The nodes are connecting to each other meanwhile.
+        let hosts = self.reached.iter().zip(&prepared.inventories);
+        let checked: Vec<_> = hosts.map(|(node, i)| (&node.host, i, node.facts.uid)).collect();
+        quick_check::print(job, &checked, &plan);
+        state.progress.done(&self.host(NodeId(0)));
+        let progress = state.progress.clone();
+        progress
+            .report_while(state.until(self, |s| s.edges.len() + 1 == shape.nodes() as usize))
+            .await?;
+        self.print_odd_edges(shape, &state.edges);
+
+        let addresses = addresses(shape, &state.edges, prepared);
+        let facts: Vec<NodeFacts> = self.reached.iter().map(|node| node.facts.clone()).collect();
+        let inputs = PlanInputs { job, map, prepared, addresses: &addresses, facts: &facts };
+        let network = inputs.fabric(&plan).network;
+        let choices = job.user_choices();
+        let told = rdma_check::check(&choices, map, &prepared.inventories, &plan, &network)?;
+        messages::print(&told);
+        rank_config::log_crowded(map, &prepared.inventories);
+        let (mesh, planned) = state.prove(self, &inputs, &mut plan).await?;
+        let RankPlan { table, rank_configs, horovod } = planned;
+        messages::print(&mesh.conclude(&table, job.options.transport, job.options.mesh.mode)?);
+        state.distribute(self, &table, map.first_ranks().to_vec()).await?;
+        let hosts = self.reached.iter().zip(&addresses);
+        let used: Vec<String> = hosts.map(|(node, a)| format!("{} {a}", node.host)).collect();
+        tracing::info!("out-of-band addresses: {}", text::list(&used));
+        let master = (addresses[0], ReservedPorts::master(&prepared.ports));
+        let path = |place: &Option<NodeLibrary>| place.as_ref().map(|place| place.path.clone());
+        let libraries = prepared.libraries.iter().map(path).collect();
+        Ok(Joined { relay: state.relay, master, horovod, table, mesh, rank_configs, libraries })
+    }
+
+    /// Sends every node the addresses of its parent in the tree.
+    fn send_parents(&self, shape: TreeShape, prepared: &Prepared) {
+        for node in &self.reached {
+            let peer = |parent: NodeId| ParentPeer {
+                node: parent,
+                pairs: addresses::pairs(
+                    &prepared.candidates[node.id.index()],
+                    &prepared.candidates[parent.index()],
+                    &prepared.listeners[parent.index()],
+                ),
+            };
+            let parent = shape.parent(node.id).map(peer);
+            node.commands.queue_command(&ToAgent::Join { parent });
+        }
+    }
+
+    /// Prints a line for each edge of the tree that is relayed or does not use the preferred addresses.
+    fn print_odd_edges(&self, shape: TreeShape, edges: &BTreeMap<NodeId, EdgeReport>) {
+        let mut lines = Vec::new();
+        for (&child, edge) in edges {
+            let Some(parent) = shape.parent(child) else { continue };
+            let (child, parent) = (self.host(child), self.host(parent));
+            lines.extend(describe(&child, &parent, edge));
+        }
+        for (line, hint) in lines.iter().take(MAX_LINES) {
+            messages::info(line);
+            if let Some(hint) = hint {
+                messages::hint(hint);
+            }
+        }
+        if lines.len() > MAX_LINES {
+            messages::info(&format!("and {} more pairs of hosts", lines.len() - MAX_LINES));
+        }
+    }
+}
+
+/// Facts about job and nodes from which the configuration of ranks is computed. They are complete once every
+/// node has joined the tree.
+struct PlanInputs<'a> {
+    job: &'a JobSpec,
+    map: &'a RankMap,
+    prepared: &'a Prepared,
+    addresses: &'a [IpAddr],
+    facts: &'a [NodeFacts],
+}
+
+impl<'a> PlanInputs<'a> {
+    fn fabric(&'a self, plan: &'a Plan) -> Fabric<'a> {
+        Fabric::new(self.map, &self.prepared.inventories, plan, &self.job.options)
+    }
+
+    /// Computes the rank table and the configuration of each rank from a choice of NICs.
+    fn rank_plan(&self, plan: &Plan) -> Result<RankPlan, Failed> {
+        let PlanInputs { job, map, prepared, addresses, facts } = *self;
+        let inventories = &prepared.inventories;
+        let seen = JobView { id: job.id, map, inventories, plan, addresses };
+        let rank_configs =
+            rank_config::decide(&job.user_choices(), &seen, &self.fabric(plan), &prepared.ports)?;
+        let facts: Vec<&NodeFacts> = facts.iter().collect();
+        let table = table::build(&job.options, &seen, &facts, &rank_configs)
+            .map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+        let horovod = GlooStore::new(&job.options, &seen, &prepared.ports);
+        let horovod = horovod.map(|store| store.ports).unwrap_or_default();
+        Ok(RankPlan { table, rank_configs, horovod })
+    }
+}
+
+/// Rank table and configuration of ranks, which depend on the choice of NICs.
+pub(crate) struct RankPlan {
+    pub table: RankTable,
+    /// Configuration of ranks, by node and local rank.
+    pub(crate) rank_configs: Vec<Vec<RankConfig>>,
+    /// Port at which each node's agent serves Horovod's store, by node; empty if there is no store.
+    pub horovod: Vec<u16>,
+}
+
+/// Results that nodes have reported for one round of proofs.
+type ProofAnswers = BTreeMap<NodeId, (Vec<PathOutcome>, RoundCost)>;
+
+/// State of the rendezvous, which changes with the reports of nodes.
+pub(crate) struct JoinState {
+    relay: Relay,
+    /// Report of each child about the edge to its parent, by child.
+    edges: BTreeMap<NodeId, EdgeReport>,
+    progress: Progress,
+    table_everywhere: bool,
+    /// Prover that is sent to nodes on request; `None` if the job has no mesh to prove.
+    prover: Option<HelperUpload>,
+    /// Number of the current round of proofs, and the results reported for it.
+    answers: (u32, ProofAnswers),
+}
+
+impl JoinState {
+    fn new(nodes: &Nodes, shape: TreeShape) -> JoinState {
+        JoinState {
+            relay: Relay::new(shape),
+            edges: BTreeMap::new(),
+            progress: Progress::new(nodes.reached.iter().map(|n| n.host.to_string()), "joining"),
+            table_everywhere: false,
+            prover: None,
+            answers: (0, BTreeMap::new()),
+        }
+    }
+
+    /// Handles events until `done` returns true. Returns an error if a node is lost or if the time limit of
+    /// the current phase expires.
+    async fn until(
+        &mut self,
+        nodes: &mut Nodes,
+        done: impl Fn(&JoinState) -> bool,
+    ) -> Result<(), Failed> {
+        let left = self.relay.coordinator.poll_timeout().map(|at| at.since(self.relay.now()));
+        let mut deadline = Deadline::after(left.unwrap_or(Duration::ZERO));
+        if self.until_at(nodes, &mut deadline, done).await? {
+            Ok(())
+        } else {
+            Err(self.too_late(nodes))
+        }
+    }
+
+    /// Handles events until `done` returns true or the deadline expires. Returns false if the deadline
+    /// expired.
+    async fn until_at(
+        &mut self,
+        nodes: &mut Nodes,
+        deadline: &mut Deadline,
+        done: impl Fn(&JoinState) -> bool,
+    ) -> Result<bool, Failed> {
+        while !done(self) {
+            match deadline.run(nodes.events.recv()).await {
+                Some(Some(event)) => self.on_event(nodes, event)?,
+                Some(None) => return Err(Failed::new(Exit::BUG, "every session has ended")),
+                None => return Ok(false),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Proves the paths between the ports of `plan`, if the job has a mesh to prove. Returns the results, and
+    /// the configuration of ranks that follows from them.
+    async fn prove(
+        &mut self,
+        nodes: &mut Nodes,
+        inputs: &PlanInputs<'_>,
+        plan: &mut Plan,
+    ) -> Result<(Mesh, RankPlan), Failed> {
+        let Some(prover) = &self.prover else {
+            return Ok((Mesh::default(), inputs.rank_plan(plan)?));
+        };
+        prover.print_sent("RDMA prover");
+        let rank_plan = |plan: &Plan| inputs.rank_plan(plan);
+        prove(nodes, self, &inputs.job.options.mesh, plan, rank_plan).await
+    }
+
+    /// Collects the results of all nodes for a round of proofs. Nodes that do not report before the deadline
+    /// are missing from the result.
+    pub(crate) async fn proved(
+        &mut self,
+        nodes: &mut Nodes,
+        round: u32,
+        deadline: &mut Deadline,
+    ) -> Result<ProofAnswers, Failed> {
+        self.answers = (round, BTreeMap::new());
+        let count = nodes.reached.len();
+        self.until_at(nodes, deadline, |state| state.answers.1.len() == count).await?;
+        Ok(std::mem::take(&mut self.answers.1))
+    }
+
+    /// Sends the rank table to the root of the tree, and waits until every node has it.
+    async fn distribute(
+        &mut self,
+        nodes: &mut Nodes,
+        table: &RankTable,
+        first_ranks: Vec<Rank>,
+    ) -> Result<(), Failed> {
+        let bug = |error: &dyn std::fmt::Display| {
+            Failed::new(Exit::BUG, format!("cannot write the table: {error}"))
+        };
+        let json = serde_json::to_vec(table).map_err(|error| bug(&error))?;
+        let layout = RankLayout::new(table, first_ranks);
+        let message = layout.encode_message(&json).map_err(|error| bug(&error))?;
+        let now = self.relay.now();
+        self.relay.coordinator.begin_table(now);
+        nodes.reached[0].commands.try_queue_message(&ToAgent::Table(message)).map_err(|error| {
+            Failed::new(Exit::RENDEZVOUS, format!("the rank table does not fit a frame: {error}"))
+        })?;
+        self.until(nodes, |state| state.table_everywhere).await
+    }
+
+    fn on_event(&mut self, nodes: &Nodes, event: NodeEvent) -> Result<(), Failed> {
+        let NodeEvent { node, kind, room } = event;
+        let message = match kind {
+            NodeEventKind::Message(message) => message,
+            NodeEventKind::Lost(how) => return Err(node_lost(&nodes.host(node), &how)),
+            NodeEventKind::CleanedUp(_) => return Ok(()),
+        };
+        let input = match message {
+            FromAgent::Failed { operation, cause } => {
+                let how = format!("cannot {operation}: {cause}");
+                return Err(node_lost(&nodes.host(node), &how));
+            }
+            FromAgent::Edge(edge) => {
+                self.progress.done(&nodes.host(node));
+                let relayed = edge.edge.is_none();
+                self.edges.insert(node, edge);
+                CoordinatorInput::Joined { node, relayed }
+            }
+            FromAgent::TableEverywhere => {
+                self.table_everywhere = true;
+                CoordinatorInput::TableEverywhere { node }
+            }
+            FromAgent::Relay { to, data } => {
+                if self.relay.may_relay(node, to) {
+                    nodes.relay((node, to), data, room);
+                }
+                return Ok(());
+            }
+            FromAgent::NeedsHelper(_) => {
+                if let Some(prover) = &mut self.prover {
+                    prover.send(nodes, node);
+                }
+                return Ok(());
+            }
+            FromAgent::NoLibrary { cause } => {
+                messages::warn(&no_library(&nodes.host(node), &cause));
+                return Ok(());
+            }
+            FromAgent::RoundDone { round, outcomes, cost } => {
+                // A result of an earlier round, which came after the deadline of that round, is dropped.
+                if round == self.answers.0 {
+                    self.answers.1.insert(node, (outcomes, cost));
+                }
+                return Ok(());
+            }
+            FromAgent::EdgeBroke { peer, how } => {
+                tracing::info!(%node, %peer, how, "edge broke");
+                CoordinatorInput::Broke { node, peer }
+            }
+            _ => return Ok(()),
+        };
+        let handled = self.relay.coordinator.handle(input);
+        while self.relay.coordinator.poll_output().is_some() {}
+        handled.map_err(|violation| Failed::from_error(Exit::BUG, &violation))
+    }
+
+    fn too_late(&mut self, nodes: &Nodes) -> Failed {
+        let now = self.relay.now();
+        self.relay.coordinator.handle_timeout(now);
+        let seconds = rlaunch_bootstrap::rendezvous::coordinator::JOIN_TIMEOUT.as_secs();
+        let absent: Vec<String> =
+            self.relay.coordinator.absent().map(|node| nodes.host(node)).collect();
+        let message = match absent.is_empty() {
+            true => format!("rendezvous: the rank table did not reach every host in {seconds} s"),
+            false => format!(
+                "rendezvous: {} did not join within {seconds} s (agent started, prepared, \
+                 silent since)",
+                text::list(&absent)
+            ),
+        };
+        findings::mark(Failed::new(Exit::RENDEZVOUS, message), Some(id::NET_PAIR))
+    }
+}
+
+/// Returns the addresses by which nodes reach each other, by node.
+fn addresses(
+    shape: TreeShape,
+    edges: &BTreeMap<NodeId, EdgeReport>,
+    prepared: &Prepared,
+) -> Vec<IpAddr> {
+    let known = |node: NodeId| {
+        let own = edges.get(&node).and_then(|report| report.edge).map(|(local, _)| local.ip());
+        // The root has no parent, so its address is the one to which most of its children connected.
+        let dialled = || {
+            let mut counts: Vec<(IpAddr, u32)> = Vec::new();
+            for child in shape.children(node) {
+                let Some((_, remote)) = edges.get(&child).and_then(|r| r.edge) else { continue };
+                match counts.iter_mut().find(|(address, _)| *address == remote.ip()) {
+                    Some((_, count)) => *count += 1,
+                    None => counts.push((remote.ip(), 1)),
+                }
+            }
+            // `max_by_key` returns the last of equal elements; `rev` makes that the first.
+            counts.into_iter().rev().max_by_key(|(_, count)| *count).map(|(address, _)| address)
+        };
+        let candidate = prepared.candidates[node.index()].first().map(|c| c.address);
+        let alone = IpAddr::from([127, 0, 0, 1]);
+        match shape.nodes() {
+            1 => alone,
+            _ => own.or_else(dialled).or(candidate).unwrap_or(alone),
+        }
+    };
+    (0..shape.nodes()).map(NodeId).map(known).collect()
+}
+
+/// Describes an edge that is relayed or does not use the preferred addresses, as a line and a hint. Returns
+/// `None` for any other edge.
+fn describe(child: &str, parent: &str, report: &EdgeReport) -> Option<(String, Option<String>)> {
+    if let Some((local, remote)) = report.edge {
+        let EdgeAttempt { outcome, remote: dialled, .. } = report.failed.first()?;
+        let (by, not) = (remote.ip(), failed_attempt(child, parent, *dialled, outcome));
+        let line = format!("{child} and {parent} connect over {by} and {}: {not}", local.ip());
+        return Some((line, None));
+    }
+    let Some(EdgeAttempt { local, remote, outcome }) = report.failed.first() else {
+        let line = format!("{child} and {parent} have no addresses of the same family: ");
+        return Some((format!("{line}their messages go through this machine"), None));
+    };
+    let failure = failed_attempt(child, parent, *remote, outcome);
+    let hint = match outcome {
+        EdgeFailure::NoReturnPath(listener) => {
+            firewall_rule_hint(child, *listener, parent, remote.ip())
+        }
+        EdgeFailure::Refused | EdgeFailure::NoAnswer => {
+            firewall_rule_hint(parent, *remote, child, *local)
+        }
+        _ => format!("on {child}: ip route get {} from {local}", remote.ip()),
+    };
+    Some((format!("{failure}: their messages go through this machine"), Some(hint)))
+}
+
+/// Describes a failed attempt to connect, as in `b cannot reach a at 10.1.0.1:21007 (no answer)`.
+fn failed_attempt(child: &str, parent: &str, remote: SocketAddr, outcome: &EdgeFailure) -> String {
+    match outcome {
+        EdgeFailure::NoReturnPath(listener) => {
+            format!("{parent} cannot reach {child} at {listener} (no answer)")
+        }
+        outcome => format!("{child} cannot reach {parent} at {remote} ({outcome})"),
+    }
+}
+
+/// Returns a hint with a firewall rule that lets host `peer`, at address `from`, connect to address `at` of
+/// host `on`.
+fn firewall_rule_hint(on: &str, at: SocketAddr, peer: &str, from: IpAddr) -> String {
+    let family = if from.is_ipv4() { "ip" } else { "ip6" };
+    let port = at.port();
+    format!(
+        "on {on}, let {peer} in: nft insert rule inet filter input {family} saddr {from} \
+         tcp dport {port} accept (or all of --port-range)"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(edge: Option<(&str, &str)>, failed: &[EdgeFailure]) -> EdgeReport {
+        let attempt = |outcome: &EdgeFailure| EdgeAttempt {
+            local: "10.1.0.2".parse().unwrap(),
+            remote: "10.1.0.1:21007".parse().unwrap(),
+            outcome: outcome.clone(),
+        };
+        EdgeReport {
+            edge: edge.map(|(local, remote)| (local.parse().unwrap(), remote.parse().unwrap())),
+            failed: failed.iter().map(attempt).collect(),
+        }
+    }
+
+    fn described(report: &EdgeReport) -> (String, Option<String>) {
+        describe("b", "a", report).unwrap()
+    }
+
+    #[test]
+    fn an_edge_as_it_should_be_is_not_mentioned() {
+        let edge = report(Some(("10.1.0.2:4711", "10.1.0.1:21007")), &[]);
+        assert_eq!(describe("b", "a", &edge), None);
+    }
+
+    #[test]
+    fn another_way_is_said() {
+        let edge = report(Some(("10.2.0.2:4711", "10.2.0.1:21008")), &[EdgeFailure::NoAnswer]);
+        let (line, hint) = described(&edge);
+        let expected = "b and a connect over 10.2.0.1 and 10.2.0.2: \
+                        b cannot reach a at 10.1.0.1:21007 (no answer)";
+        assert_eq!((line.as_str(), hint), (expected, None));
+    }
+
+    #[test]
+    fn a_relay_is_said_with_what_would_end_it() {
+        let (line, hint) = described(&report(None, &[EdgeFailure::Refused]));
+        let way = "b cannot reach a at 10.1.0.1:21007 (refused)";
+        assert_eq!(line, format!("{way}: their messages go through this machine"));
+        assert!(hint.unwrap().starts_with("on a, let b in: nft insert rule inet filter input ip saddr 10.1.0.2 tcp dport 21007 accept"));
+        let back = EdgeFailure::NoReturnPath("10.1.0.2:21009".parse().unwrap());
+        let (line, hint) = described(&report(None, &[back]));
+        assert!(line.starts_with("a cannot reach b at 10.1.0.2:21009 (no answer)"), "{line}");
+        assert!(hint.unwrap().starts_with("on b, let a in"));
+    }
+
+    #[test]
+    fn the_root_is_known_by_what_its_children_dialled() {
+        let edge = |local: &str, remote: &str| report(Some((local, remote)), &[]);
+        let edges = BTreeMap::from([
+            (NodeId(1), edge("10.1.0.2:1", "10.1.0.1:1")),
+            (NodeId(2), edge("10.2.0.3:1", "10.2.0.1:1")),
+            (NodeId(3), edge("10.2.0.4:1", "10.2.0.1:1")),
+        ]);
+        let prepared = Prepared {
+            ports: vec![],
+            listeners: vec![],
+            candidates: vec![vec![]; 4],
+            inventories: vec![],
+            libraries: vec![],
+        };
+        let found = addresses(TreeShape::new(4, 3), &edges, &prepared);
+        let expected = ["10.2.0.1", "10.1.0.2", "10.2.0.3", "10.2.0.4"];
+        assert_eq!(found, expected.map(|a| a.parse::<IpAddr>().unwrap()));
+    }
+}

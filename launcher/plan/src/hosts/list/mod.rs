@@ -1,0 +1,332 @@
+//! Hosts in the syntax of `-H` and host files: name, user and slots.
+
+pub mod hostfile;
+pub mod ranges;
+
+use ranges::{MAX_HOSTS, RangeError};
+use rlaunch_bootstrap::shell_safe;
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+
+/// Maximum length of a host name, in bytes. A name with ranges is copied for each host that it stands for,
+/// so a long one could take much memory.
+const MAX_NAME_BYTES: usize = 1024;
+/// Maximum number of mentions of hosts in the `-H` options or in a host file. It exceeds the maximum number
+/// of hosts, because some host files mention each host once per rank.
+const MAX_MENTIONS: usize = 1 << 18;
+
+/// Host as the user named it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// DNS name, alias in `~/.ssh/config`, or IP address.
+    pub name: String,
+    /// Login name: the text before the `@`, if there is one.
+    pub user: Option<String>,
+    /// Number of ranks that the host has room for; 1 as a placeholder while `slots_by` is
+    /// [`SlotsBy::Open`].
+    pub slots: u32,
+    /// Source of the number in `slots`.
+    pub slots_by: SlotsBy,
+}
+
+/// Source of a host's number of slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotsBy {
+    /// Number given by the user or the batch system.
+    Given,
+    /// Default of one slot, for a host in `-H` without a number of slots.
+    One,
+    /// Not known yet: a host in a host file without a number of slots gets one slot per GPU, once its agent
+    /// has reported the number of GPUs.
+    Open,
+    /// Number of GPUs that the agent reported.
+    Gpus,
+    /// One slot, because the agent reported no GPU.
+    NoGpu,
+}
+
+impl Host {
+    /// Returns a host with one slot that stands for the machine on which rlaunch runs.
+    pub fn this_machine() -> Host {
+        Host { name: "localhost".into(), user: None, slots: 1, slots_by: SlotsBy::One }
+    }
+
+    /// Returns a copy of the host. If its slots are [`SlotsBy::Open`], the copy has one slot per GPU, but
+    /// at least one slot.
+    pub fn settled(&self, gpus: u32) -> Host {
+        let (slots, slots_by) = match (self.slots_by, gpus) {
+            (SlotsBy::Open, 0) => (1, SlotsBy::NoGpu),
+            (SlotsBy::Open, gpus) => (gpus, SlotsBy::Gpus),
+            (slots_by, _) => (self.slots, slots_by),
+        };
+        Host { slots, slots_by, ..self.clone() }
+    }
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.user {
+            Some(user) => write!(f, "{user}@{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+/// Error in a list of hosts.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HostsError {
+    #[error("an empty host in `{0}`")]
+    Empty(String),
+    #[error("`{entry}`: `{slots}` is not a number of slots")]
+    Slots { entry: String, slots: String },
+    #[error("`{entry}`: `{name}` is not a host name")]
+    Name { entry: String, name: String },
+    #[error("`{entry}`: `{name}` has a character that means something to a shell")]
+    Shell { entry: String, name: String },
+    #[error("`{entry}`: {what}")]
+    Range { entry: String, what: RangeError },
+    #[error("more than {MAX_HOSTS} hosts")]
+    TooMany,
+    #[error("hosts are named more than {MAX_MENTIONS} times")]
+    TooOften,
+    /// Error in one entry of a list with several entries.
+    #[error("in -H {list}: {what}")]
+    Listed { list: String, what: Box<HostsError> },
+}
+
+/// Parses the values of `-H` into hosts, in the order of their first mention. `a:2` is host `a` with two
+/// slots, `a` is the same host with one slot; slots of repeated hosts add up.
+pub fn parse(lists: &[String]) -> Result<Vec<Host>, HostsError> {
+    parse_with_slots(lists, |_| None)
+}
+
+/// Parses lists like [`parse`]. Each mention of a host without a number of slots counts as the number that
+/// `default_slots` returns, or as one slot if that is `None`.
+pub(crate) fn parse_with_slots(
+    lists: &[String],
+    default_slots: impl Fn(&Host) -> Option<u32>,
+) -> Result<Vec<Host>, HostsError> {
+    let with_default = |host: Host| match default_slots(&host) {
+        Some(slots) if host.slots_by == SlotsBy::One => {
+            Host { slots, slots_by: SlotsBy::Given, ..host }
+        }
+        _ => host,
+    };
+    let mut hosts = HostSet::default();
+    for list in lists {
+        parse_list(list, &mut hosts, &with_default).map_err(|error| match error {
+            HostsError::Empty(_) => HostsError::Empty(format!("-H {list}")),
+            other if ranges::entries(list).nth(1).is_none() => other,
+            other => HostsError::Listed { list: list.clone(), what: Box::new(other) },
+        })?;
+    }
+    Ok(hosts.into_hosts())
+}
+
+fn parse_list(
+    list: &str,
+    hosts: &mut HostSet,
+    with_default: &impl Fn(Host) -> Host,
+) -> Result<(), HostsError> {
+    for entry in ranges::entries(list) {
+        for host in parse_entry(entry, SlotsBy::One)? {
+            hosts.add(with_default(host))?;
+        }
+    }
+    Ok(())
+}
+
+/// Distinct hosts in the order of their first mention.
+#[derive(Default)]
+pub struct HostSet {
+    hosts: Vec<Host>,
+    at: HashMap<(String, Option<String>), usize>,
+    mentions: usize,
+}
+
+impl HostSet {
+    /// Adds a mention of a host; slots of repeated hosts add up. Returns an error if there are too many
+    /// hosts or mentions.
+    pub fn add(&mut self, host: Host) -> Result<(), HostsError> {
+        self.mentions += 1;
+        if self.mentions > MAX_MENTIONS {
+            return Err(HostsError::TooOften);
+        }
+        let key = (host.name.clone(), host.user.clone());
+        let known = self.at.get(&key).and_then(|&at| self.hosts.get_mut(at));
+        if let Some(known) = known {
+            known.slots = known.slots.saturating_add(host.slots);
+            known.slots_by = SlotsBy::Given;
+            return Ok(());
+        }
+        if self.hosts.len() == MAX_HOSTS {
+            return Err(HostsError::TooMany);
+        }
+        self.at.insert(key, self.hosts.len());
+        self.hosts.push(host);
+        Ok(())
+    }
+
+    pub fn into_hosts(self) -> Vec<Host> {
+        self.hosts
+    }
+}
+
+/// Parses `name`, `name:2`, `user@name`, `[fd00::2]:2` or `n[01-16]:8`. If the entry has no number of
+/// slots, each of its hosts gets one slot, with `default_slots` as the source.
+pub(crate) fn parse_entry(entry: &str, default_slots: SlotsBy) -> Result<Vec<Host>, HostsError> {
+    let (user, rest) = match entry.rsplit_once('@') {
+        Some((user, rest)) => (Some(user.to_owned()), rest),
+        None => (None, entry),
+    };
+    let NameAndSlots { name, slots, is_address } = NameAndSlots::parse(rest);
+    let (slots, slots_by) = match slots {
+        None => (1, default_slots),
+        Some(slots) => (parse_slots(entry, slots)?, SlotsBy::Given),
+    };
+    if name.is_empty() || user.as_deref() == Some("") {
+        return Err(HostsError::Empty(entry.to_owned()));
+    }
+    // User and name may become arguments of a command or words of a host file, so they must not look like
+    // an option or contain a separator.
+    if user.as_deref().is_some_and(is_unsafe_word) || is_unsafe_word(name) {
+        return Err(HostsError::Name { entry: entry.to_owned(), name: name.to_owned() });
+    }
+    let bad_user = user.as_deref().filter(|user| !shell_safe::is_user_name(user));
+    if let Some(bad) = bad_user.or((!shell_safe::is_host_name(name)).then_some(name)) {
+        return Err(HostsError::Shell { entry: entry.to_owned(), name: bad.to_owned() });
+    }
+    let names = match is_address {
+        true => vec![name.to_owned()],
+        false => ranges::expand(name)
+            .map_err(|what| HostsError::Range { entry: entry.to_owned(), what })?,
+    };
+    let host = |name| Host { name, user: user.clone(), slots, slots_by };
+    Ok(names.into_iter().map(host).collect())
+}
+
+fn is_unsafe_word(name: &str) -> bool {
+    let is_odd = |letter: char| letter.is_whitespace() || shell_safe::is_invisible(letter);
+    name.len() > MAX_NAME_BYTES
+        || name.starts_with('-')
+        || name.contains(is_odd)
+        || name.contains(['/', '#', '='])
+}
+
+/// Parses a number of slots, which must be at least 1. `entry` is quoted in the error.
+pub(crate) fn parse_slots(entry: &str, slots: &str) -> Result<u32, HostsError> {
+    let number = slots.parse().ok().filter(|&n| n > 0);
+    let none = || HostsError::Slots { entry: entry.to_owned(), slots: slots.to_owned() };
+    number.ok_or_else(none)
+}
+
+/// Host name and number of slots of an entry, as text.
+struct NameAndSlots<'a> {
+    name: &'a str,
+    slots: Option<&'a str>,
+    /// Whether `name` is an IP address that was in brackets. If not, brackets in `name` enclose ranges.
+    is_address: bool,
+}
+
+impl<'a> NameAndSlots<'a> {
+    /// Splits `a:2` or `[fd00::2]:2`. Text with more than one colon and without brackets is taken for an
+    /// IPv6 address without slots.
+    fn parse(text: &'a str) -> NameAndSlots<'a> {
+        if let Some((address, rest)) = text.strip_prefix('[').and_then(|t| t.split_once(']'))
+            && is_address(address)
+        {
+            // Text between the bracket and a colon is passed on as slots, whose parsing fails.
+            let slots = rest.strip_prefix(':').or((!rest.is_empty()).then_some(text));
+            return NameAndSlots { name: address, slots, is_address: true };
+        }
+        match text.split_once(':') {
+            Some((name, slots)) if !slots.contains(':') => {
+                NameAndSlots { name, slots: Some(slots), is_address: false }
+            }
+            _ => NameAndSlots { name: text, slots: None, is_address: false },
+        }
+    }
+}
+
+/// Tells whether a text is an IP address, possibly with a zone: `fd00::2`, `fe80::1%eth0`, `10.0.0.1`.
+fn is_address(text: &str) -> bool {
+    let (address, zone) = text.split_once('%').unwrap_or((text, ""));
+    let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "._-".contains(letter);
+    address.parse::<IpAddr>().is_ok() && zone.chars().all(is_plain)
+}
+
+/// Tells whether the job runs on this machine alone and without SSH: no host was given, or only
+/// `localhost`, `127.0.0.1` or `::1`.
+pub fn are_local(hosts: &[Host]) -> bool {
+    match hosts {
+        [] => true,
+        [host] => {
+            host.user.is_none() && matches!(host.name.as_str(), "localhost" | "127.0.0.1" | "::1")
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(list: &str) -> Result<Vec<(String, u32)>, HostsError> {
+        let hosts = parse(&[list.to_owned()])?;
+        Ok(hosts.into_iter().map(|h| (h.to_string(), h.slots)).collect())
+    }
+
+    #[test]
+    fn slots_users_and_addresses() {
+        let expect = |list: &str, want: &[(&str, u32)]| {
+            let want: Vec<_> = want.iter().map(|(n, s)| ((*n).to_owned(), *s)).collect();
+            assert_eq!(parsed(list), Ok(want), "{list}");
+        };
+        expect("a,b,c", &[("a", 1), ("b", 1), ("c", 1)]);
+        expect("a:2, b", &[("a", 2), ("b", 1)]);
+        expect("a,b,a:3", &[("a", 4), ("b", 1)]);
+        expect("root@a:2,a", &[("root@a", 2), ("a", 1)]);
+        expect("[fd00::2]:4,fd00::3", &[("fd00::2", 4), ("fd00::3", 1)]);
+        expect("me@[fe80::1%eth0]:2,[10.0.0.1]", &[("me@fe80::1%eth0", 2), ("10.0.0.1", 1)]);
+        expect("n[09-10,12]:8,me@n[1]", &[("n09", 8), ("n10", 8), ("n12", 8), ("me@n1", 1)]);
+        expect("n[1-2],n2:3", &[("n1", 1), ("n2", 4)]);
+    }
+
+    #[test]
+    fn who_gave_the_slots_is_known() {
+        let by = |list: &str| parse(&[list.to_owned()]).unwrap().remove(0).slots_by;
+        assert_eq!([by("a"), by("a:1"), by("a,a")], [SlotsBy::One, SlotsBy::Given, SlotsBy::Given]);
+        let open = parse_entry("a", SlotsBy::Open).unwrap().remove(0);
+        let settled = |gpus| (open.settled(gpus).slots, open.settled(gpus).slots_by);
+        assert_eq!([settled(0), settled(4)], [(1, SlotsBy::NoGpu), (4, SlotsBy::Gpus)]);
+        let given = parse_entry("a:3", SlotsBy::Open).unwrap().remove(0);
+        assert_eq!(given.settled(8), given);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        assert_eq!(parsed("a,,b"), Err(HostsError::Empty("-H a,,b".into())));
+        assert_eq!(parsed(""), Err(HostsError::Empty("-H ".into())));
+        assert!(matches!(parsed("a:0"), Err(HostsError::Slots { .. })));
+        assert!(matches!(parsed("a:two"), Err(HostsError::Slots { .. })));
+        assert!(matches!(parsed("-oProxyCommand=x"), Err(HostsError::Name { .. })));
+        assert!(matches!(parsed("-oProxyCommand=x@a"), Err(HostsError::Name { .. })));
+        assert!(matches!(parsed("[fd00::2]4"), Err(HostsError::Slots { .. })));
+        assert!(matches!(parsed("a#b"), Err(HostsError::Name { .. })));
+        assert!(matches!(parsed("a\u{202e}b"), Err(HostsError::Name { .. })));
+        for name in ["`id`", "$(id)", "a;id", "a|b", "a&b", "me`id`@a", "me;id@a", "a>b", "x{1}"] {
+            assert!(matches!(parsed(name), Err(HostsError::Shell { .. })), "{name}");
+        }
+        assert_eq!(parsed(r"DOMAIN\me@a"), Ok(vec![(r"DOMAIN\me@a".to_owned(), 1)]));
+        assert!(matches!(parsed("n[1-2"), Err(HostsError::Range { .. })));
+        let parse_error = |list: &str| parsed(list).unwrap_err().to_string();
+        assert_eq!(
+            parse_error("a,b:two"),
+            "in -H a,b:two: `b:two`: `two` is not a number of slots"
+        );
+        assert_eq!(parse_error("n[3-1]"), "`n[3-1]`: `3-1` runs backwards");
+        assert_eq!(parse_error("n[1-65536],m"), "in -H n[1-65536],m: more than 65536 hosts");
+        assert!(parse_error(&"n".repeat(2000)).ends_with("is not a host name"));
+    }
+}

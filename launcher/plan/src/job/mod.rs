@@ -1,0 +1,153 @@
+//! The job that the user asked for: its hosts, its programs and all options, checked and complete.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `apps` | programs, their order of start, templates |
+//! | `options` | dry runs, `--show`, output, restarts |
+//! | `stdin`, `tag_pattern` | `--stdin`; `--tag-output` |
+
+pub mod apps;
+pub mod options;
+pub mod stdin;
+pub mod tag_pattern;
+
+use crate::hosts::addresses;
+use crate::hosts::{Host, SlotsBy};
+use crate::map::{MapBy, MapError, RankBy, RankMap};
+use crate::options::{Options, UserChoices};
+use apps::AppSpec;
+use options::{DryRun, OutputOptions, Restarts, Show, TimeoutReport, WatchOptions};
+use rlaunch_bootstrap::client::messages::Token;
+use rlaunch_bootstrap::id::JobId;
+use rlaunch_bootstrap::job::{MpiInterfaces, PortRange, PreloadFile, SingletonPolicy};
+use rlaunch_bootstrap::rendezvous::shape::TreeShape;
+use rlaunch_bootstrap::security::handshake::Secret;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+use stdin::Stdin;
+
+/// Job as the user asked for it, with all options checked.
+pub struct JobSpec {
+    pub id: JobId,
+    /// Hosts in the user's order; this machine if none were named or allocated. A program may have other
+    /// hosts ([`AppSpec::hosts`]).
+    pub hosts: Vec<Host>,
+    /// Whether all ranks run on this machine, without SSH and outside of a container.
+    pub is_local: bool,
+    pub map_by: MapBy,
+    /// `--rank-by`: the numbering of ranks. `None` numbers them in the order in which `map_by` assigns them
+    /// to slots.
+    pub rank_by: Option<RankBy>,
+    pub oversubscribe: bool,
+    /// Programs, at least one.
+    pub apps: Vec<AppSpec>,
+    /// Whether the programs are services, so that the job ends as soon as any rank exits.
+    pub serve: bool,
+    /// Whole command line of rlaunch, as the user typed it.
+    pub command_line: Vec<OsString>,
+    /// Whether ranks get none of this shell's variables except those of `-x` and `--env-file`. This includes
+    /// ranks on this machine.
+    pub no_env: bool,
+    /// Whether variables that a login shell sets on a host override those passed on from this shell.
+    pub login: bool,
+    pub options: Options,
+    pub preload: Vec<Preload>,
+    /// Process management interfaces that agents serve to MPI programs.
+    pub mpi: MpiInterfaces,
+    pub singleton: SingletonPolicy,
+    pub stdin: Stdin,
+    pub output: OutputOptions,
+    /// Time between SIGTERM and SIGKILL when ranks are ended.
+    pub kill_after: Duration,
+    /// Node timeout: a node from which nothing is received for this time is lost, and a node that receives
+    /// nothing from the launcher for this time ends its ranks.
+    pub node_timeout: Duration,
+    pub timeout: Option<Duration>,
+    pub timeout_report: TimeoutReport,
+    pub watches: WatchOptions,
+    pub continue_on_error: bool,
+    pub port_range: PortRange,
+    /// `--master-port`: the value of MASTER_PORT; `None` if rlaunch chooses a port.
+    pub master_port: Option<u16>,
+    /// Constraints on the addresses by which agents reach each other.
+    pub oob: addresses::AddressConstraints,
+    /// `--radix`: the maximum number of an agent's children in the tree of agents; `None` if it depends on
+    /// the number of nodes.
+    pub radix: Option<u32>,
+    /// Secret that the agents of this job share.
+    pub secret: Secret,
+    /// Token by which ranks of this job authenticate.
+    pub token: Token,
+    pub show: Vec<Show>,
+    /// Kind of dry run; `None` if ranks are started.
+    pub dry_run: Option<DryRun>,
+    /// Limit and number of restarts; `None` if the job is never restarted.
+    pub restarts: Option<Restarts>,
+    /// `--events`: the path of a file, or `fd:N` for an open file descriptor.
+    pub events: Option<String>,
+    /// Whether a record of the job is kept.
+    pub is_recorded: bool,
+}
+
+/// `--preload`: a file to copy to the hosts.
+#[derive(Clone, Debug)]
+pub struct Preload {
+    pub file: PreloadFile,
+    /// Path of the file on this machine.
+    pub source: PathBuf,
+}
+
+impl JobSpec {
+    /// Returns the first program, or the only one.
+    pub fn first(&self) -> &AppSpec {
+        &self.apps[0]
+    }
+
+    /// Returns the words of all programs, with `:` between programs.
+    pub fn program_words(&self) -> Vec<OsString> {
+        let programs: Vec<&[OsString]> = self.apps.iter().map(|app| &app.argv[..]).collect();
+        programs.join(&OsString::from(":"))
+    }
+
+    /// Tells whether any program gets the variable `name` from this shell, from `-x` or from `--env-file`.
+    pub fn sets_variable(&self, name: &str) -> bool {
+        self.apps.iter().any(|app| app.env.iter().any(|var| var.name == name))
+    }
+
+    /// Tells whether any host has as many slots as GPUs, a number that only the host's agent knows.
+    pub fn has_slots_from_gpus(&self) -> bool {
+        let is_open = |host: &Host| host.slots_by == SlotsBy::Open;
+        !matches!(self.map_by, MapBy::Ppr(_)) && self.hosts.iter().any(is_open)
+    }
+
+    /// Maps the job's ranks to its hosts. The number of slots of every host must be known.
+    pub fn map_ranks(&self) -> Result<RankMap, MapError> {
+        self.map_ranks_to(&self.hosts)
+    }
+
+    /// Maps the job's ranks to `hosts` in place of [`JobSpec::hosts`], once agents have reported the number
+    /// of slots.
+    pub fn map_ranks_to(&self, hosts: &[Host]) -> Result<RankMap, MapError> {
+        let by = |hosts: &[Host], ranks| {
+            let map = RankMap::by(self.map_by, hosts, ranks, self.oversubscribe)?;
+            Ok(map.renumbered(self.map_by, self.rank_by))
+        };
+        match &self.apps[..] {
+            [only] => by(hosts, only.ranks),
+            several => apps::map_ranks(several, hosts, by),
+        }
+    }
+
+    /// Returns the shape of the tree for this number of nodes, with the value of `--radix` if given.
+    pub fn shape(&self, nodes: usize) -> TreeShape {
+        let nodes = u32::try_from(nodes).unwrap_or(u32::MAX);
+        self.radix.map_or_else(|| TreeShape::for_nodes(nodes), |radix| TreeShape::new(nodes, radix))
+    }
+
+    /// Returns the user's choices for the configuration of ranks. Variables of the first program that choose
+    /// a network apply to the ranks of all programs.
+    pub fn user_choices(&self) -> UserChoices<'_> {
+        UserChoices { options: &self.options, env: &self.first().env }
+    }
+}

@@ -1,0 +1,139 @@
+//! Inputs of planning: the user's options, and a view of the job and its nodes.
+
+use crate::map::{MapBy, RankMap};
+use crate::mesh::MeshOptions;
+use crate::placement::Bind;
+use crate::selection::{Plan, PortOptions};
+use rlaunch_bootstrap::id::{JobId, Rank};
+use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::job::EnvVar;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Options of the user for placement and networks.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// `--map-by`, from which planning learns whether ranks take the NUMA nodes of their host in turn.
+    pub map_by: MapBy,
+    pub bind: Bind,
+    /// Hide all GPUs but its own from each rank.
+    pub gpu_mask: bool,
+    pub transport: Transport,
+    pub preflight: Preflight,
+    /// `--require-rdma`: fail if NCCL cannot use RDMA.
+    pub require_rdma: bool,
+    pub ports: PortOptions,
+    /// Path of NCCL's network plugin on every host.
+    pub nccl_net_plugin: Option<PathBuf>,
+    /// Report, for each rank, the network that NCCL used.
+    pub nccl_verify: bool,
+    /// Let ranks share a GPU, by making NCCL believe that each rank runs on a separate host.
+    pub nccl_share_gpu: bool,
+    pub env_styles: Vec<EnvStyle>,
+    /// Set Horovod's variables.
+    pub horovod: bool,
+    pub mesh: MeshOptions,
+    /// Traffic class of RoCE packets, which is the TOS byte of their IP header; `None` if not given.
+    pub traffic_class: Option<u8>,
+    /// Service level of InfiniBand packets, 0 to 15; `None` if not given.
+    pub service_level: Option<u8>,
+    /// Time limit for ranks to create a communicator together.
+    pub init_timeout: Option<Duration>,
+    /// Whether libraries record what the hang watch asks them for: `--hang-timeout` is set.
+    pub watches_hangs: bool,
+}
+
+/// `--preflight`: checks of hosts before a job's program starts.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Preflight {
+    /// Checks of inventories, which every job reads
+    #[default]
+    Quick,
+    /// All checks of `rlaunch doctor`
+    Full,
+    /// None
+    Off,
+}
+
+/// `--transport`: transport between ranks of different nodes.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Transport {
+    /// RDMA where it connects two hosts, TCP otherwise
+    #[default]
+    Auto,
+    /// RDMA; an error where it does not connect two hosts
+    Rdma,
+    /// TCP
+    Tcp,
+}
+
+/// User's options and variables that affect the configuration of ranks.
+#[derive(Clone, Copy)]
+pub struct UserChoices<'a> {
+    pub options: &'a Options,
+    /// Variables that every rank gets from the shell in which rlaunch was started.
+    pub env: &'a [EnvVar],
+}
+
+/// Read-only view of a job and its nodes. Slices are indexed by node.
+#[derive(Clone, Copy)]
+pub struct JobView<'a> {
+    pub id: JobId,
+    pub map: &'a RankMap,
+    pub inventories: &'a [Inventory],
+    pub plan: &'a Plan,
+    /// Address by which other nodes reach a node, by node.
+    pub addresses: &'a [IpAddr],
+}
+
+impl JobView<'_> {
+    /// Returns the low 63 bits of the job's id, which are unlikely to equal those of another job.
+    pub fn short_id(&self) -> u64 {
+        (self.id.0 & u128::from(u64::MAX >> 1)) as u64
+    }
+}
+
+/// Position of a rank in the job and on its node.
+#[derive(Clone, Copy)]
+pub struct RankPosition {
+    pub rank: Rank,
+    pub node: usize,
+    pub local_rank: usize,
+}
+
+/// `--env-style`: launcher or framework whose variables are set.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
+pub enum EnvStyle {
+    /// TF_CONFIG, with a port for each rank's server
+    Tensorflow,
+    /// SLURM_*, from which JAX and others read ranks
+    Slurm,
+    /// OMPI_MCA_orte_hnp_uri, by which JAX finds rank 0
+    Openmpi,
+}
