@@ -153,7 +153,7 @@ fn each_of(each: u32, hosts: usize) -> u64 {
 }
 
 impl RankMap {
-    #[cfg(test)]
+    #[cfg(any(test, feature = "testing"))]
     pub fn by_slot(
         hosts: &[Host],
         ranks: Option<u32>,

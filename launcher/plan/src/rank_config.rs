@@ -159,7 +159,7 @@ fn nearest_first(
 
 /// Returns a warning and a hint for a job with GPUs on several nodes, if NCCL will not use RDMA or may hang
 /// when it does. `None` if all is well, or if the user chose a network.
-pub(crate) fn slow_network(
+pub fn slow_network(
     choices: &UserChoices<'_>,
     map: &RankMap,
     inventories: &[Inventory],

@@ -1,21 +1,28 @@
 //! For tests: recorded machines, decisions for jobs on them, and comparison with golden files.
 
-use crate::env::Variable;
 use crate::env::nccl::Fabric;
+use crate::job::apps::{AppSpec, AppTitle};
+use crate::job::{Identity, JobSpec};
 use crate::map::RankMap;
-use crate::mesh;
+use crate::mesh::outcome::{Failure, ProofOutcome};
+use crate::mesh::paths::{self, Proof};
+use crate::mesh::{Mesh, Mode, ProofResult};
 use crate::options::{JobView, Options, UserChoices};
 use crate::rank_config::{self, RankConfig};
 use crate::selection::{Plan, PortOptions};
 use crate::table;
+use rlaunch_bootstrap::client::messages::Token;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::job::NodeFacts;
+use rlaunch_bootstrap::job::{SingletonPolicy, WorkingDir};
+use rlaunch_bootstrap::protocol::mesh::{PathFault, PathProof, ProofStep};
 use rlaunch_bootstrap::rank_table::RankTable;
-use std::fmt::Write as _;
+use rlaunch_bootstrap::security::handshake::Secret;
 use std::net::IpAddr;
 use std::path::Path;
+use std::time::Duration;
 
 pub const NAMES: [&str; 3] = ["a", "b", "c"];
 
@@ -192,4 +199,55 @@ fn outcome_of(proof: &Proof, step: Option<ProofStep>) -> ProofOutcome {
     let cause = "transport retry counter exceeded (status 12)".to_owned();
     let fault = PathFault { step, cause, hint: None, awaited_peer: false };
     ProofOutcome::Failed(Failure { node: proof.to.node, fault, other: None })
+}
+
+/// Makes a job of a line of words, with the few options that tests of running jobs need.
+pub fn job(line: &str) -> JobSpec {
+    let identity =
+        Identity { id: JobId(7), secret: Secret::from_bytes([7; 32]), token: Token([7; 16]) };
+    let programs: Vec<Vec<&str>> =
+        line.split(" : ").map(|program| program.split(' ').collect()).collect();
+    let app = || AppSpec::new(Vec::new(), WorkingDir::SameAsLauncher("/".into()));
+    let mut job = JobSpec::new(identity, Vec::new(), app());
+    job.apps = programs.iter().map(|_| app()).collect();
+    let mut after: Vec<Vec<String>> = vec![Vec::new(); programs.len()];
+    for (index, words) in programs.iter().enumerate() {
+        let mut words = words.iter().copied();
+        let app = &mut job.apps[index];
+        while let Some(word) = words.next() {
+            let seconds =
+                |word: Option<&str>| Duration::from_secs_f64(word.unwrap().parse().unwrap());
+            match word {
+                "-H" => {
+                    let hosts = crate::hosts::parse(&[words.next().unwrap().to_owned()]).unwrap();
+                    match index {
+                        0 => job.hosts = hosts,
+                        _ => app.hosts = Some(hosts),
+                    }
+                }
+                "-np" => app.ranks = Some(words.next().unwrap().parse().unwrap()),
+                "--name" => app.name = words.next().map(str::to_owned),
+                "--after" => {
+                    after[index].extend(words.next().unwrap().split(',').map(str::to_owned))
+                }
+                "--timeout" => job.timeout = Some(seconds(words.next())),
+                "--kill-after" => job.kill_after = seconds(words.next()),
+                "--serve" => job.serve = true,
+                "--continue-on-error" => job.continue_on_error = true,
+                "--abort-on-link-down" => job.options.mesh.abort_on_link_down = true,
+                "--singleton" => {
+                    assert_eq!(words.next(), Some("warn"));
+                    job.singleton = SingletonPolicy::Warn;
+                }
+                program => app.argv = vec![program.into()],
+            }
+        }
+        assert!(app.argv.iter().all(|word| !word.to_string_lossy().starts_with('-')), "{line}");
+    }
+    let names: Vec<Option<String>> = job.apps.iter().map(|app| app.name.clone()).collect();
+    for (index, (app, after)) in job.apps.iter_mut().zip(after).enumerate() {
+        let title = AppTitle::new(index, app.name.as_deref(), &app.argv);
+        app.after = crate::job::apps::after::parse(&after, &names, &title).unwrap();
+    }
+    job
 }

@@ -3,7 +3,6 @@
 use crate::cli::command_line::parse_job;
 use crate::cli::lower;
 use proptest::prelude::*;
-use rlaunch_bootstrap::id::Rank;
 use rlaunch_engine::run::dry_run::{offline, program_lines};
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::hosts::{HostSet, SlotsBy};

@@ -91,7 +91,12 @@ impl Nodes {
 
     /// Forwards bytes from one node to another. `room` is the space that the bytes occupy in the buffer for
     /// the sending node; it is released when the bytes are written.
-    pub(crate) fn relay(&self, (from, to): (NodeId, NodeId), data: Vec<u8>, room: Option<Reserved>) {
+    pub(crate) fn relay(
+        &self,
+        (from, to): (NodeId, NodeId),
+        data: Vec<u8>,
+        room: Option<Reserved>,
+    ) {
         if let Some(node) = self.reached.get(to.index()) {
             node.commands.forward(&ToAgent::Relay { from, data }, room);
         }

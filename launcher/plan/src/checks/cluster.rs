@@ -7,6 +7,7 @@ use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_bootstrap::inventory::net::Netdev;
 use rlaunch_bootstrap::inventory::rdma::{Port, RdmaDevice};
+use rlaunch_bootstrap::protocol::diagnosis::ProbeResult;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -168,6 +169,17 @@ pub enum ProbeOutcome {
     Failed(String),
     /// The proof of an RDMA path failed, and not because of long packets. The probe is from the end that says why.
     Unproved(ProofFailure),
+}
+
+impl From<ProbeResult> for ProbeOutcome {
+    fn from(result: ProbeResult) -> ProbeOutcome {
+        match result {
+            ProbeResult::Worked { micros } => ProbeOutcome::Worked(micros),
+            ProbeResult::OnlyShort { .. } => ProbeOutcome::OnlyShort,
+            ProbeResult::Silent => ProbeOutcome::Silent,
+            ProbeResult::Failed(cause) => ProbeOutcome::Failed(cause),
+        }
+    }
 }
 
 /// Failure of the proof of an RDMA path.

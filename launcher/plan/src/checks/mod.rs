@@ -96,6 +96,20 @@ pub enum Needs {
     Program,
 }
 
+impl Needs {
+    /// Names what is needed, for checks that could not run.
+    pub fn words(self) -> &'static str {
+        match self {
+            Needs::Nothing => "nothing",
+            Needs::Connections => "connections",
+            Needs::Inventories => "an inventory",
+            Needs::Diagnostics => "diagnostics",
+            Needs::Probes => "probes (--probe)",
+            Needs::Program => "a program (-- PROGRAM)",
+        }
+    }
+}
+
 /// All checks, by subject.
 const CATALOGUE: &[&[Check]] = &[
     ssh::CHECKS,

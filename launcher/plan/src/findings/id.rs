@@ -30,7 +30,7 @@ macro_rules! ids {
         $(pub const $name: CheckId = CheckId($text);)*
 
         /// All ids, in the order of the catalogue.
-        #[cfg(test)]
+        #[cfg(any(test, feature = "testing"))]
         pub const ALL: &[CheckId] = &[$($name),*];
     };
 }

@@ -25,7 +25,14 @@ use rlaunch_bootstrap::security::handshake::Secret;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
-use stdin::Stdin;
+use stdin::{Readers, Stdin};
+
+/// Default of `--kill-after`.
+pub const KILL_AFTER: Duration = Duration::from_secs(5);
+/// Default of `--node-timeout`.
+pub const NODE_TIMEOUT: Duration = Duration::from_secs(6);
+/// Default of `--port-range`.
+pub const PORT_RANGE: PortRange = PortRange { first: 21_000, last: 21_511 };
 
 /// Job as the user asked for it, with all options checked.
 pub struct JobSpec {
@@ -90,6 +97,13 @@ pub struct JobSpec {
     pub is_recorded: bool,
 }
 
+/// What only one attempt at a job has, so that nothing of another one is taken for its own.
+pub struct Identity {
+    pub id: JobId,
+    pub secret: Secret,
+    pub token: Token,
+}
+
 /// `--preload`: a file to copy to the hosts.
 #[derive(Clone, Debug)]
 pub struct Preload {
@@ -99,6 +113,48 @@ pub struct Preload {
 }
 
 impl JobSpec {
+    /// Makes a job whose options all have their defaults. Its ranks read no standard input, and it leaves no
+    /// record.
+    pub fn new(identity: Identity, hosts: Vec<Host>, app: AppSpec) -> JobSpec {
+        let Identity { id, secret, token } = identity;
+        JobSpec {
+            id,
+            is_local: false,
+            hosts,
+            map_by: MapBy::default(),
+            rank_by: None,
+            oversubscribe: false,
+            command_line: app.argv.clone(),
+            apps: vec![app],
+            serve: false,
+            no_env: false,
+            login: false,
+            options: Options::default(),
+            preload: Vec::new(),
+            mpi: MpiInterfaces::default(),
+            singleton: SingletonPolicy::default(),
+            stdin: Stdin { readers: Readers::None, file: None },
+            output: OutputOptions::default(),
+            kill_after: KILL_AFTER,
+            node_timeout: NODE_TIMEOUT,
+            timeout: None,
+            timeout_report: TimeoutReport::default(),
+            watches: WatchOptions::default(),
+            continue_on_error: false,
+            port_range: PORT_RANGE,
+            master_port: None,
+            radix: None,
+            oob: addresses::AddressConstraints::default(),
+            secret,
+            token,
+            show: Vec::new(),
+            dry_run: None,
+            restarts: None,
+            events: None,
+            is_recorded: false,
+        }
+    }
+
     /// Returns the first program, or the only one.
     pub fn first(&self) -> &AppSpec {
         &self.apps[0]

@@ -150,7 +150,7 @@ fn relate(apps: &mut [AppSpec], args: &[ApplicationArgs]) -> Result<(), AppError
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_plan::job::apps::parse as job;
+    use crate::cli::lower::parse as job;
 
     #[test]
     fn what_stands_before_the_first_program_is_for_all() {

@@ -245,3 +245,13 @@ impl JobError {
         }
     }
 }
+
+/// Parses the command line of a job; its words are separated by spaces.
+#[cfg(test)]
+pub(crate) fn parse(line: &str) -> Result<JobSpec, String> {
+    use crate::cli::command_line::parse_job;
+
+    let words = std::iter::once("rlaunch").chain(line.split(' ')).map(OsString::from);
+    let (args, line) = parse_job(words.collect()).map_err(|error| format!("{error:?}"))?;
+    job(args, &line.config).map(|launch| launch.job).map_err(|error| error.to_string())
+}

@@ -1,19 +1,9 @@
 //! Tests that programs start in the order that `--after` gives.
 
-use crate::cli::command_line::parse_job;
-use crate::cli::lower;
+use super::parse;
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::apps::{DueProgram, StartOrder};
-use std::ffi::OsString;
 use std::time::{Duration, Instant};
-
-/// Parses the command line of a job; its words are separated by spaces.
-fn parse(line: &str) -> Result<JobSpec, String> {
-    let words = std::iter::once("rlaunch").chain(line.split(' ')).map(OsString::from);
-    let (args, line) = parse_job(words.collect()).map_err(|error| format!("{error:?}"))?;
-    lower::job(args, &line.config).map(|launch| launch.job).map_err(|error| error.to_string())
-}
 
 fn order(line: &str, now: Instant) -> StartOrder {
     let job = parse(line).unwrap();

@@ -4,7 +4,7 @@ use super::sessions::Diagnosed;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::{Counter, Diagnostics};
 use rlaunch_bootstrap::protocol::diagnosis::{
-    InquiryAnswer, ProbeRequest, ProbeResult, ProgramInquiry, ProgramReport,
+    InquiryAnswer, ProbeRequest, ProgramInquiry, ProgramReport,
 };
 use rlaunch_bootstrap::rank_table::Transport;
 use rlaunch_plan::checks::cluster::{JudgedProgram, Probe, ProbeKind, ProbeOutcome, ProgramOnHost};
@@ -72,17 +72,6 @@ fn probe(
     address: Option<IpAddr>,
 ) -> Probe {
     Probe { from, to, kind, netdev, address, outcome: ProbeOutcome::Silent }
-}
-
-impl From<ProbeResult> for ProbeOutcome {
-    fn from(result: ProbeResult) -> ProbeOutcome {
-        match result {
-            ProbeResult::Worked { micros } => ProbeOutcome::Worked(micros),
-            ProbeResult::OnlyShort { .. } => ProbeOutcome::OnlyShort,
-            ProbeResult::Silent => ProbeOutcome::Silent,
-            ProbeResult::Failed(cause) => ProbeOutcome::Failed(cause),
-        }
-    }
 }
 
 /// Joins planned probes with the answers of the hosts that made them. A probe is left out if its host gave no
@@ -165,6 +154,7 @@ pub(super) fn program(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rlaunch_bootstrap::protocol::diagnosis::ProbeResult;
     use std::net::Ipv4Addr;
 
     #[test]

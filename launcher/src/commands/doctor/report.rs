@@ -1,7 +1,7 @@
 //! Report of `rlaunch doctor`.
 
 use rlaunch_console::messages;
-use rlaunch_plan::checks::{Check, FoldedFinding, Needs, Unread};
+use rlaunch_plan::checks::{Check, FoldedFinding, Unread};
 use rlaunch_plan::findings::{self, CheckId, Finding, Severity};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -176,20 +176,6 @@ fn exit_for(id: CheckId) -> Exit {
         "net" | "fw" => Exit::RENDEZVOUS,
         "mpi" => Exit::SINGLETON,
         _ => Exit::MESH,
-    }
-}
-
-impl Needs {
-    /// Names what is needed, for checks that could not run.
-    pub(super) fn words(self) -> &'static str {
-        match self {
-            Needs::Nothing => "nothing",
-            Needs::Connections => "connections",
-            Needs::Inventories => "an inventory",
-            Needs::Diagnostics => "diagnostics",
-            Needs::Probes => "probes (--probe)",
-            Needs::Program => "a program (-- PROGRAM)",
-        }
     }
 }
 

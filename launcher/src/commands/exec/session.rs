@@ -62,27 +62,25 @@ pub(super) async fn run(
         is_resizing: false,
         size_changed: false,
     };
-    job.start_session(start).await?;
+    start_session(job, start).await?;
     client.relay(job, &mut signals).await
 }
 
-impl RunningJob {
-    /// Begins a session, and waits until the agent has begun it too.
-    async fn start_session(&mut self, start: SessionStart) -> Result<(), SessionFailure> {
-        let start = Request::Session(ToSession::Start(start));
-        self.send(&start).await.map_err(SessionFailure::Live)?;
-        match self.receive().await.map_err(SessionFailure::Live)? {
-            Reply::Session(FromSession::Started { .. }) => Ok(()),
-            Reply::Session(FromSession::Failed(error)) => Err(SessionFailure::NotBegun(error)),
-            Reply::Refused(why) => Err(SessionFailure::Refused(why)),
-            _ => Err(SessionFailure::NotBegun(SessionError::Protocol)),
-        }
+/// Begins a session, and waits until the agent has begun it too.
+async fn start_session(job: &mut RunningJob, start: SessionStart) -> Result<(), SessionFailure> {
+    let start = Request::Session(ToSession::Start(start));
+    job.send(&start).await.map_err(SessionFailure::Live)?;
+    match job.receive().await.map_err(SessionFailure::Live)? {
+        Reply::Session(FromSession::Started { .. }) => Ok(()),
+        Reply::Session(FromSession::Failed(error)) => Err(SessionFailure::NotBegun(error)),
+        Reply::Refused(why) => Err(SessionFailure::Refused(why)),
+        _ => Err(SessionFailure::NotBegun(SessionError::Protocol)),
     }
+}
 
-    async fn tell(&mut self, what: ToSession) -> Result<(), SessionFailure> {
-        let sent = self.send(&Request::Session(what)).await;
-        sent.map_err(after_start)
-    }
+async fn tell(job: &mut RunningJob, what: ToSession) -> Result<(), SessionFailure> {
+    let sent = job.send(&Request::Session(what)).await;
+    sent.map_err(after_start)
 }
 
 /// Tells a job that has ended from other errors, once the session has begun.
@@ -137,12 +135,12 @@ impl Client {
                     // A terminal that is gone reads as an error, which is its end.
                     let part = part.unwrap_or_default();
                     self.input = if part.is_empty() { StdinState::Closed } else { StdinState::Sent };
-                    job.tell(ToSession::Stdin(part)).await?;
+                    tell(job, ToSession::Stdin(part)).await?;
                 }
                 written = self.stdout.written(), if self.is_writing => {
                     self.is_writing = false;
                     match written {
-                        Ok(()) => job.tell(ToSession::OutputTaken).await?,
+                        Ok(()) => tell(job, ToSession::OutputTaken).await?,
                         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                             return Ok(SessionOutcome::ReaderGone);
                         }
@@ -163,7 +161,7 @@ impl Client {
                 self.size_changed = false;
                 if let Some(size) = LocalTerminal::size() {
                     self.is_resizing = true;
-                    job.tell(ToSession::Resize(size)).await?;
+                    tell(job, ToSession::Resize(size)).await?;
                 }
             }
         }

@@ -82,7 +82,12 @@ pub(crate) struct LinkMonitor {
 
 impl LinkMonitor {
     /// Makes a monitor for one path of each pair of nodes, or for no path if `options.watch` is false.
-    pub(crate) fn new(mesh: &Mesh, table: &RankTable, options: &MeshOptions, now: Instant) -> LinkMonitor {
+    pub(crate) fn new(
+        mesh: &Mesh,
+        table: &RankTable,
+        options: &MeshOptions,
+        now: Instant,
+    ) -> LinkMonitor {
         let watched = if options.watch { mesh.watched(table) } else { Vec::new() };
         LinkMonitor {
             table: table.clone(),

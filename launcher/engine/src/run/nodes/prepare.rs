@@ -49,7 +49,11 @@ pub(crate) struct Prepared {
 impl Nodes {
     /// Sends every node its part of the job and waits until each node has checked and prepared what its ranks
     /// need: program, directories, ports, preloaded files.
-    pub(crate) async fn prepare(&mut self, job: &JobRun, map: &RankMap) -> Result<Prepared, Failed> {
+    pub(crate) async fn prepare(
+        &mut self,
+        job: &JobRun,
+        map: &RankMap,
+    ) -> Result<Prepared, Failed> {
         let files = preload_frames(job)?;
         let named: Vec<(&str, &NodeFacts)> =
             self.reached.iter().map(|node| (node.host.name.as_str(), &node.facts)).collect();

@@ -15,7 +15,12 @@ use rlaunch_text::message::Failed;
 
 impl Nodes {
     /// Sends every node the order to start its ranks.
-    pub(crate) fn start(&self, job: &JobSpec, map: &RankMap, joined: &Joined) -> Result<(), Failed> {
+    pub(crate) fn start(
+        &self,
+        job: &JobSpec,
+        map: &RankMap,
+        joined: &Joined,
+    ) -> Result<(), Failed> {
         let (address, port) = joined.master;
         tracing::info!("MASTER_ADDR {address} MASTER_PORT {port}");
         let user_set_vars = apps::vars_set_for_all_apps(&job.apps);

@@ -93,7 +93,11 @@ impl LineGroup {
 
 impl Folder {
     /// Makes the folder for `ranks` ranks. Returns `None` if nothing is to be folded.
-    pub(crate) fn new(wanted: Option<Folding>, ranks: u32, streams: FoldedStreams) -> Option<Folder> {
+    pub(crate) fn new(
+        wanted: Option<Folding>,
+        ranks: u32,
+        streams: FoldedStreams,
+    ) -> Option<Folder> {
         let min_ranks = match wanted {
             Some(Folding::None) => return None,
             Some(Folding::Lines | Folding::Numbers) => 2,
@@ -116,7 +120,12 @@ impl Folder {
     }
 
     /// Takes output of a rank, in whole lines except for the first and the last.
-    pub(crate) fn push(&mut self, now: Instant, (source, stamp): (StreamId, Option<u64>), data: &[u8]) {
+    pub(crate) fn push(
+        &mut self,
+        now: Instant,
+        (source, stamp): (StreamId, Option<u64>),
+        data: &[u8],
+    ) {
         let folds = match source.1 {
             Stream::Stdout => self.streams.stdout,
             Stream::Stderr => self.streams.stderr,

@@ -59,6 +59,26 @@ pub struct AppSpec {
     pub templates: Vec<TemplateFile>,
 }
 
+impl AppSpec {
+    /// Makes the only program of a job, without variables of this shell. Its ranks start in `wdir`.
+    pub fn new(argv: Vec<OsString>, wdir: WorkingDir) -> AppSpec {
+        AppSpec {
+            name: None,
+            hosts: None,
+            ranks: None,
+            argv,
+            other_names: Vec::new(),
+            wdir,
+            env: Vec::new(),
+            user_set_vars: Vec::new(),
+            script: None,
+            preload: Vec::new(),
+            after: Vec::new(),
+            templates: Vec::new(),
+        }
+    }
+}
+
 /// Name of a program in messages: `application 2 (decode)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AppTitle(String);

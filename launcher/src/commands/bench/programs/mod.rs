@@ -328,7 +328,7 @@ mod tests {
     #[test]
     fn a_program_with_a_path_is_not_looked_for() {
         let lowered = |program: &str| {
-            let mut job = rlaunch_plan::job::apps::parse("-H a,b prog").unwrap();
+            let mut job = crate::cli::lower::parse("-H a,b prog").unwrap();
             let searched = search(&mut job, Suite::Osu, Path::new(program));
             let is_path = |var: &&EnvVar| var.name == names::PATH && var.rule == EnvRule::PathAfter;
             let paths = job.first().env.iter().filter(is_path).count();

@@ -173,9 +173,9 @@ mod tests {
 
     /// Returns the facts of a job with a rank on each of three hosts, between which there are cables.
     fn triangle() -> StartFacts {
-        let inventories = goldens::triangle();
+        let inventories = testing::triangle();
         let plan = Plan::new(&inventories, &PortOptions::default());
-        let table = goldens::table_of(&inventories, 1, &plan);
+        let table = testing::table_of(&inventories, 1, &plan);
         StartFacts { table, inventories: inventories.into() }
     }
 
@@ -189,7 +189,7 @@ mod tests {
         let lines = reader.rows.iter().map(|row| measurement.line(row, Unit::Gigabytes));
         let summary = reader.summary(&facts).unwrap();
         let text = begin + &lines.collect::<String>() + &summary.end();
-        goldens::is_golden("bench-mpi", &text);
+        testing::is_golden("bench-mpi", &text);
         let json = summary.json();
         assert_eq!((&json["ranks"], &json["op"]), (&3.into(), &"sum".into()));
         assert!(json["limit"]["percent_of_usable"].as_f64().is_some_and(|share| share > 0.0));

@@ -29,18 +29,18 @@ use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_bootstrap::rendezvous::message::{MissingRanks, RankState};
 use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use rlaunch_plan::job::JobSpec;
-use rlaunch_plan::job::apps::{StartOrder, parse};
+use rlaunch_plan::job::apps::StartOrder;
 use rlaunch_plan::map::RankMap;
 use rlaunch_plan::mesh::outcome::ProofOutcome;
 use rlaunch_plan::mesh::{Mesh, Mode, ProofResult, paths};
 use rlaunch_plan::selection::{Plan, PortOptions};
-use rlaunch_plan::testing::{table_of, triangle};
+use rlaunch_plan::testing::{self, table_of, triangle};
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 /// Plays a script for the job of a command line without quotes. Rank R has the process id 100 + R.
 pub(super) fn check(command: &str, script: &str) {
-    let job = parse(command).unwrap();
+    let job = testing::job(command);
     let map = job.map_ranks().unwrap();
     let table = triangle_table();
     let links = |now| LinkMonitor::new(&Mesh::default(), &table, &job.options.mesh, now);
@@ -50,7 +50,7 @@ pub(super) fn check(command: &str, script: &str) {
 /// Plays a script for a job of one rank on each of three hosts, with RDMA links between any two: link
 /// 0 is between a and b, 1 between a and c, 2 between b and c.
 pub(super) fn check_links(options: &str, script: &str) {
-    let job = parse(&format!("-H a,b,c {options}x")).unwrap();
+    let job = testing::job(&format!("-H a,b,c {options}x"));
     let map = job.map_ranks().unwrap();
     let table = triangle_table();
     let mut mesh = Mesh { rounds: 1, ..Mesh::default() };

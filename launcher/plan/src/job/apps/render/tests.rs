@@ -34,8 +34,8 @@ fn file(text: &str, dest: &str) -> TemplateFile {
 /// Renders the templates of two programs: the first has rank 0 on host `a`, the second has ranks 1 and 2 on
 /// `b` and `c`.
 fn rendered(apps: &[AppSpec]) -> Result<BTreeMap<Rank, RenderedTexts>, AppError> {
-    let machines = goldens::triangle();
-    let table = goldens::table_of(&machines, 1, &Plan::new(&machines, &PortOptions::default()));
+    let machines = testing::triangle();
+    let table = testing::table_of(&machines, 1, &Plan::new(&machines, &PortOptions::default()));
     let host = |name: &str| Host { name: name.to_owned(), ..Host::this_machine() };
     let hosts = ["a", "b", "c"].map(host).into_iter().zip((0..).map(|rank| vec![Rank(rank)]));
     render(apps, &RankMap::from_assignment(hosts.collect(), vec![Rank(1)]), &table)
@@ -57,8 +57,8 @@ fn each_rank_has_what_it_named() {
     let hcas = "rocep1s0f0,rocep1s0f1 rocep1s0f0";
     let env = [("HCAS", hcas), ("OTHERS", "a b c")];
     assert_eq!(rank_texts.env, env.map(|(name, value)| (name.into(), value.into())));
-    let machines = goldens::triangle();
-    let table = goldens::table_of(&machines, 1, &Plan::new(&machines, &PortOptions::default()));
+    let machines = testing::triangle();
+    let table = testing::table_of(&machines, 1, &Plan::new(&machines, &PortOptions::default()));
     let content = format!("{}\n", table.nodes()[0].address).into_bytes();
     assert_eq!(rank_texts.files, [RankFile { path: "2.yaml".into(), content }]);
 }
@@ -92,8 +92,8 @@ fn a_file_says_which_line_is_wrong() {
 #[test]
 fn two_files_at_one_place_are_refused() {
     let table = |apps: &[AppSpec]| {
-        let machines = goldens::triangle();
-        let table = goldens::table_of(&machines, 1, &Plan::new(&machines, &PortOptions::default()));
+        let machines = testing::triangle();
+        let table = testing::table_of(&machines, 1, &Plan::new(&machines, &PortOptions::default()));
         let host = Host { slots: 3, ..Host::this_machine() };
         let map =
             RankMap::from_assignment(vec![(host, vec![Rank(0), Rank(1), Rank(2)])], vec![Rank(1)]);
