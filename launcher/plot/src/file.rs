@@ -1,24 +1,18 @@
-//! Files with pictures: SVG, PNG, or HTML that needs nothing else.
+//! Files with pictures: SVG, or HTML that needs nothing else.
 
 use crate::{DrawError, Picture};
-use resvg::tiny_skia::{Color, Pixmap, Transform};
-use resvg::usvg::{Options, Tree};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::{fs, io};
 
-/// Pixels of a PNG for each pixel of the drawing, so that it is sharp in print.
-const SCALE: f32 = 2.0;
-/// Family of the font that the `ttf-noto-sans` crate carries.
-const FAMILY: &str = "Noto Sans";
+/// Said of any other ending. To draw pixels, every launcher would have to carry a font and a renderer for the few who
+/// ask for them; whatever shows the SVG has both.
+const BAD_ENDING: &str = "the name has to end in .svg or .html (for a PNG, convert the .svg: \
+                          `rsvg-convert x.svg -o x.png`, or any browser)";
 
-/// Format of a file with pictures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Scalable vector graphics.
+enum Format {
     Svg,
-    /// Pixels.
-    Png,
     /// Page with the pictures as SVG.
     Html,
 }
@@ -44,9 +38,6 @@ pub enum WriteError {
         /// Error of the system.
         error: io::Error,
     },
-    /// The pictures cannot be converted to pixels.
-    #[error("cannot make pixels of the picture: {0}")]
-    Pixels(String),
 }
 
 impl FromStr for PlotFile {
@@ -57,9 +48,8 @@ impl FromStr for PlotFile {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         let format = match ending.to_ascii_lowercase().as_str() {
             "svg" => Format::Svg,
-            "png" => Format::Png,
             "html" | "htm" => Format::Html,
-            _ => return Err("the name has to end in .svg, .png or .html".to_owned()),
+            _ => return Err(BAD_ENDING.to_owned()),
         };
         Ok(PlotFile { path, format })
     }
@@ -90,32 +80,13 @@ impl PlotFile {
     /// Fails if there is nothing to draw, or if the file cannot be written.
     pub fn write(&self, title: &str, pictures: &[&dyn Picture]) -> Result<(), WriteError> {
         let svg = crate::svg(pictures)?;
-        let bytes = match self.format {
-            Format::Svg => svg.into_bytes(),
-            Format::Png => png(&svg)?,
-            Format::Html => page(title, &svg).into_bytes(),
+        let text = match self.format {
+            Format::Svg => svg,
+            Format::Html => page(title, &svg),
         };
         let wrong = |error| WriteError::Write { path: self.path.clone(), error };
-        fs::write(&self.path, bytes).map_err(wrong)
+        fs::write(&self.path, text).map_err(wrong)
     }
-}
-
-/// Converts SVG to a PNG with the carried font.
-fn png(svg: &str) -> Result<Vec<u8>, WriteError> {
-    let wrong = |error: &dyn std::fmt::Display| WriteError::Pixels(error.to_string());
-    let mut options = Options { font_family: FAMILY.to_owned(), ..Options::default() };
-    let fonts = options.fontdb_mut();
-    fonts.load_font_data(ttf_noto_sans::REGULAR.to_vec());
-    fonts.set_sans_serif_family(FAMILY);
-    let tree = Tree::from_str(svg, &options).map_err(|error| wrong(&error))?;
-    let size = tree.size().to_int_size();
-    let pixels = |length: u32| (length as f32 * SCALE) as u32;
-    let too_large = || wrong(&"it is too large");
-    let mut pixmap =
-        Pixmap::new(pixels(size.width()), pixels(size.height())).ok_or_else(too_large)?;
-    pixmap.fill(Color::WHITE);
-    resvg::render(&tree, Transform::from_scale(SCALE, SCALE), &mut pixmap.as_mut());
-    pixmap.encode_png().map_err(|error| wrong(&error))
 }
 
 /// Returns a page that contains the SVG and loads nothing.
@@ -137,9 +108,12 @@ mod tests {
     fn the_ending_gives_the_format() {
         let format = |text: &str| text.parse::<PlotFile>().map(|file| file.format);
         assert_eq!(format("a.svg"), Ok(Format::Svg));
-        assert_eq!(format("dir/a.PNG"), Ok(Format::Png));
+        assert_eq!(format("dir/a.SVG"), Ok(Format::Svg));
         assert_eq!(format("a.html"), Ok(Format::Html));
-        assert!(format("a.pdf").unwrap_err().contains(".svg, .png or .html"));
+        for other in ["a.png", "a.pdf", "svg", "a"] {
+            let error = format(other).unwrap_err();
+            assert!(error.contains(".svg or .html") && error.contains("rsvg-convert"), "{error}");
+        }
     }
 
     #[test]
@@ -159,8 +133,6 @@ mod tests {
         let curves = Curves { title: "a < b".into(), series, ..Curves::default() };
         let svg = crate::svg(&[&curves]).unwrap();
         roxmltree::Document::parse(&svg).unwrap();
-        let pixels = png(&svg).unwrap();
-        assert!(pixels.starts_with(b"\x89PNG\r\n") && pixels.len() > 10_000, "{}", pixels.len());
         let page = page("a < b", &svg);
         assert!(page.contains("<title>a &lt; b</title>") && page.contains("<svg "), "{page}");
         assert!(

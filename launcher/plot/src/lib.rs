@@ -1,5 +1,5 @@
 //! Pictures of measurements and of hardware: curves over sizes of messages or over steps, heat maps of
-//! pairs of hosts, and hosts with their devices and networks, as SVG, PNG or HTML.
+//! pairs of hosts, and hosts with their devices and networks, as SVG or HTML.
 //!
 //! Colours differ in lightness, curves in their markers and dashes too, and networks in their numbers, so
 //! that pictures are readable in print and by colour-blind people.

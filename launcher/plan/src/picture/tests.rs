@@ -241,16 +241,15 @@ fn pictures_are_written_in_each_format() {
             let path = directory.path().join(format!("{name}.{ending}"));
             let file: PlotFile = path.to_str().unwrap().parse().unwrap();
             file.write(&topology.title, &[topology]).unwrap();
-            std::fs::read(path).unwrap()
+            std::fs::read_to_string(path).unwrap()
         };
-        let svg = String::from_utf8(write("svg")).unwrap();
+        let svg = write("svg");
         let words = ["n01", "n02", "mlx4_0/1 (ibp195s0)", "0000:c4:00.0 AMD", "DOWN"];
         for word in words {
             assert!(svg.contains(&format!("\n{word}\n")), "{word} is not in {name}");
         }
         assert_eq!(svg.contains("\nrank 3 · CPUs 0-31\n"), *name == "placement");
-        assert!(write("png").starts_with(b"\x89PNG\r\n"));
-        let html = String::from_utf8(write("html")).unwrap();
+        let html = write("html");
         assert!(
             html.contains(&format!("<title>{}</title>", topology.title)) && html.contains(&svg)
         );

@@ -214,20 +214,15 @@ fn each_format_is_written_and_read() {
         let path = std::env::temp_dir().join(name);
         let file: crate::file::PlotFile = path.to_str().unwrap().parse().unwrap();
         file.write(&topology.title, &[&topology]).unwrap();
-        let bytes = std::fs::read(&path).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
-        bytes
+        text
     };
-    let svg = String::from_utf8(write("svg")).unwrap();
+    let svg = write("svg");
     let document = roxmltree::Document::parse(&svg).unwrap();
     assert_eq!(document.root_element().attribute("width"), Some(&*layout.width.to_string()));
-    let png = resvg::tiny_skia::Pixmap::decode_png(&write("png")).unwrap();
-    let size = [png.width(), png.height()].map(|pixels| i32::try_from(pixels).unwrap());
-    assert_eq!(size, [2 * layout.width, 2 * layout.height]);
-    // The title is there as pixels too: its font was found.
-    let is_dark = |x: u32, y: u32| png.pixel(x, y).unwrap().red() < 100;
-    assert!((32..150).any(|x| (24..64).any(|y| is_dark(x, y))));
-    let html = String::from_utf8(write("html")).unwrap();
+    assert_eq!(document.root_element().attribute("height"), Some(&*layout.height.to_string()));
+    let html = write("html");
     assert!(html.contains("<h1>1 hosts</h1>") && html.contains(&svg), "{html}");
 }
 

@@ -69,7 +69,7 @@ pub(crate) struct ReportArgs {
     #[arg(value_name = "FILE|JOB|last|-", required = true)]
     pub(crate) sources: Vec<OsString>,
 
-    /// Draw images/s over steps, a curve for each run; .svg, .png or .html
+    /// Draw images/s over steps, a curve for each run; .svg or .html
     ///
     /// Below a single run, the rates of its ranks are drawn. Bus bandwidths of nccl-tests are drawn over sizes.
     #[arg(long, value_name = "FILE")]

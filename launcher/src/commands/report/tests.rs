@@ -240,25 +240,18 @@ fn bandwidths_of_nccl_tests_are_drawn_over_sizes() {
 fn reports_are_drawn_in_each_format() {
     let directory = tempfile::tempdir().unwrap();
     let log = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
-    for (ending, begins) in [("svg", "<svg "), ("png", "\u{fffd}PNG"), ("html", "<!DOCTYPE html>")]
-    {
+    for (ending, begins) in [("svg", "<svg "), ("html", "<!DOCTYPE html>")] {
         let path = directory.path().join(format!("runs.{ending}"));
         let words = [log("tf-cnn-1.log"), log("tf-cnn-4.log"), "--plot".into(), path.clone()];
         let words = words.map(std::path::PathBuf::into_os_string);
         let args = ReportArgs::try_parse_from(std::iter::once("report".into()).chain(words));
         run(&args.unwrap()).unwrap();
-        let bytes = std::fs::read(&path).unwrap();
-        let text = String::from_utf8_lossy(&bytes);
+        let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with(begins), "{ending}");
-        if ending != "png" {
-            assert!(
-                text.contains("tf-cnn-4.log: 4 ranks") && text.contains("images/s"),
-                "{ending}"
-            );
-        }
+        assert!(text.contains("tf-cnn-4.log: 4 ranks") && text.contains("images/s"), "{ending}");
     }
-    let bad = ReportArgs::try_parse_from(["report", "x.log", "--plot", "runs.pdf"]).unwrap_err();
-    assert!(bad.to_string().contains(".svg, .png or .html"), "{bad}");
+    let bad = ReportArgs::try_parse_from(["report", "x.log", "--plot", "runs.png"]).unwrap_err();
+    assert!(bad.to_string().contains(".svg or .html"), "{bad}");
 }
 
 #[test]

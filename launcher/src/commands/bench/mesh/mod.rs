@@ -67,7 +67,7 @@ pub(crate) struct BenchMeshArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) against: Option<PathBuf>,
 
-    /// Draw both matrices as heat maps; .svg, .png or .html
+    /// Draw both matrices as heat maps; .svg or .html
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PlotFile>,
 
