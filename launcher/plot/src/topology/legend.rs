@@ -1,7 +1,7 @@
 //! Legend below the hosts: networks with their numbers, the meaning of frames, notes.
 
+use super::layout::Tracks;
 use super::shapes::{Area, Look, Shape, TextSize, letters_in, text_width};
-use super::tracks::Tracks;
 use super::{HostBox, PortRow, Topology};
 
 /// Distance between two lines of text.

@@ -6,9 +6,8 @@
 //! | file | subject |
 //! |---|---|
 //! | `shapes` | rectangles, texts and lines with their places |
-//! | `layout` | columns of hosts, and the picture as a whole |
+//! | `layout` | columns of hosts, the networks' lines beside them, and the picture as a whole |
 //! | `host_box` | rows of one host |
-//! | `tracks` | places of the networks' lines |
 //! | `legend` | names of networks, meaning of frames, notes |
 //! | `draw` | shapes as SVG |
 
@@ -17,7 +16,6 @@ mod host_box;
 mod layout;
 mod legend;
 mod shapes;
-mod tracks;
 
 use crate::{Canvas, DrawError, Picture};
 
