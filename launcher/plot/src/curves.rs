@@ -106,6 +106,26 @@ impl Curves {
         free_place(self.axis, names.map(String::as_str), &curves)
     }
 
+    /// Draws over an axis that has these ends, with values between `low` and `high`.
+    fn draw_over<X>(
+        &self,
+        canvas: &Canvas<'_>,
+        across: X,
+        edges: [f64; 2],
+        [low, high]: [f64; 2],
+    ) -> Result<(), DrawError>
+    where
+        X: AsRangedCoord<Value = f64>,
+        X::CoordDescType: ValueFormatter<f64>,
+    {
+        let across = (across, edges);
+        if self.is_logarithmic {
+            self.draw_with(canvas, across, ((low..high).log_scale(), [low, high]))
+        } else {
+            self.draw_with(canvas, across, (low..high, [low, high]))
+        }
+    }
+
     /// Draws with these axes, which have these ends.
     fn draw_with<X, Y>(
         &self,
@@ -119,7 +139,6 @@ impl Curves {
         Y: AsRangedCoord<Value = f64>,
         Y::CoordDescType: ValueFormatter<f64>,
     {
-        let wrong = |error| DrawError::new(&error);
         let (quantity, name): (&str, fn(f64) -> String) = match self.axis {
             Axis::Sizes => ("size of messages", size_name),
             Axis::Steps => ("step", value_name),
@@ -129,8 +148,7 @@ impl Curves {
             .margin(12)
             .x_label_area_size(48)
             .y_label_area_size(72)
-            .build_cartesian_2d(across, values)
-            .map_err(wrong)?;
+            .build_cartesian_2d(across, values)?;
         chart
             .configure_mesh()
             .light_line_style(WHITE)
@@ -141,8 +159,7 @@ impl Curves {
             .y_label_formatter(&|value| value_name(*value))
             .label_style((FONT, 14))
             .axis_desc_style((FONT, 15))
-            .draw()
-            .map_err(wrong)?;
+            .draw()?;
         self.draw_series(&mut chart)?;
         self.draw_limits(&mut chart, edges)?;
         chart
@@ -151,8 +168,8 @@ impl Curves {
             .background_style(WHITE.mix(0.85))
             .border_style(RGBColor(180, 180, 180))
             .label_font((FONT, 14))
-            .draw()
-            .map_err(wrong)
+            .draw()?;
+        Ok(())
     }
 
     fn draw_series<'a, 'b: 'a, X, Y>(
@@ -163,7 +180,6 @@ impl Curves {
         X: Ranged<ValueType = f64>,
         Y: Ranged<ValueType = f64>,
     {
-        let wrong = |error| DrawError::new(&error);
         for (index, (name, points)) in self.series.iter().enumerate() {
             let style = COLOURS[index % COLOURS.len()].stroke_width(2);
             let (length, gap) = DASHES[index % DASHES.len()];
@@ -176,17 +192,14 @@ impl Curves {
                     + Cross::new((0, 0), size(2, 4), style)
             };
             if gap == 0 {
-                chart.draw_series(LineSeries::new(points.iter().copied(), style)).map_err(wrong)?
+                chart.draw_series(LineSeries::new(points.iter().copied(), style))?
             } else {
                 let line = DashedLineSeries::new(points.iter().copied(), length, gap, style);
-                chart.draw_series(line).map_err(wrong)?
+                chart.draw_series(line)?
             };
             let marked = points.iter().step_by((points.len() / MARKED).max(1));
-            chart
-                .draw_series(marked.map(|point| marker(*point)))
-                .map_err(wrong)?
-                .label(name)
-                .legend(move |(x, y)| {
+            chart.draw_series(marked.map(|point| marker(*point)))?.label(name).legend(
+                move |(x, y)| {
                     // A dash as long as the sample is a line without gaps.
                     let length = if gap == 0 { 22 } else { length };
                     EmptyElement::at((x, y))
@@ -194,7 +207,8 @@ impl Curves {
                         + Circle::new((11, 0), size(0, 4), style.filled())
                         + TriangleMarker::new((11, 0), size(1, 6), style.filled())
                         + Cross::new((11, 0), size(2, 4), style)
-                });
+                },
+            );
         }
         Ok(())
     }
@@ -208,19 +222,16 @@ impl Curves {
         X: Ranged<ValueType = f64>,
         Y: Ranged<ValueType = f64>,
     {
-        let wrong = |error| DrawError::new(&error);
         for (name, limit) in &self.limits {
             let line = [(first, *limit), (last, *limit)];
             let style = LIMIT.stroke_width(2);
-            chart
-                .draw_series(DashedLineSeries::new(line, 6, 6, style))
-                .map_err(wrong)?
-                .label(name)
-                .legend(move |(x, y)| {
+            chart.draw_series(DashedLineSeries::new(line, 6, 6, style))?.label(name).legend(
+                move |(x, y)| {
                     EmptyElement::at((x, y))
                         + PathElement::new(vec![(0, 0), (8, 0)], style)
                         + PathElement::new(vec![(14, 0), (22, 0)], style)
-                });
+                },
+            );
         }
         Ok(())
     }
@@ -251,26 +262,15 @@ impl Picture for Curves {
             }
             (false, false) => [0.0, most.max(f64::MIN_POSITIVE) * 1.1],
         };
-        let [low, high] = up;
         match self.axis {
             Axis::Sizes => {
-                let across = [first / 1.2, last * 1.2];
-                let [first, last] = across;
-                let across = ((first..last).log_scale().base(2.0), across);
-                match self.is_logarithmic {
-                    true => self.draw_with(canvas, across, ((low..high).log_scale(), up)),
-                    false => self.draw_with(canvas, across, (low..high, up)),
-                }
+                let edges = [first / 1.2, last * 1.2];
+                self.draw_over(canvas, (edges[0]..edges[1]).log_scale().base(2.0), edges, up)
             }
             Axis::Steps => {
                 let margin = ((last - first) / 50.0).max(0.5);
-                let across = [first - margin, last + margin];
-                let [first, last] = across;
-                let across = (first..last, across);
-                match self.is_logarithmic {
-                    true => self.draw_with(canvas, across, ((low..high).log_scale(), up)),
-                    false => self.draw_with(canvas, across, (low..high, up)),
-                }
+                let edges = [first - margin, last + margin];
+                self.draw_over(canvas, edges[0]..edges[1], edges, up)
             }
         }
     }

@@ -1,10 +1,10 @@
 //! Tables of pairs of hosts whose cells are coloured by their values.
 
-use crate::{Canvas, DrawError, Picture, WIDTH};
+use crate::{Canvas, DrawError, Picture, WIDTH, font};
 use plotters::element::Rectangle;
-use plotters::prelude::{BLACK, Color, IntoFont, RGBColor, WHITE};
+use plotters::prelude::{BLACK, Color, RGBColor, WHITE};
+use plotters::style::TextStyle;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{FontDesc, FontFamily, FontStyle, TextStyle};
 
 /// Height of the title, in pixels.
 const TITLE: u32 = 44;
@@ -83,10 +83,6 @@ impl HeatMap {
     }
 }
 
-fn font(size: f64) -> FontDesc<'static> {
-    FontDesc::new(FontFamily::SansSerif, size, FontStyle::Normal)
-}
-
 /// Shortens a name to its last letters, by which hosts of a cluster differ.
 fn short(name: &str, letters: usize) -> String {
     let length = name.chars().count();
@@ -104,7 +100,6 @@ impl Picture for HeatMap {
     }
 
     fn draw(&self, canvas: &Canvas<'_>) -> Result<(), DrawError> {
-        let wrong = |error| DrawError::new(&error);
         let nothing = || DrawError("there are no pairs of hosts".to_owned());
         let range = self.range().ok_or_else(nothing)?;
         let hosts = self.names.len();
@@ -122,30 +117,28 @@ impl Picture for HeatMap {
             (i32::try_from(place.0).unwrap_or(i32::MAX), i32::try_from(place.1).unwrap_or(i32::MAX))
         };
         let centred = |colour: &'static RGBColor| {
-            TextStyle::from(font(13.0).into_font())
-                .color(colour)
-                .pos(Pos::new(HPos::Center, VPos::Center))
+            TextStyle::from(font(13.0)).color(colour).pos(Pos::new(HPos::Center, VPos::Center))
         };
         let half = (i32::try_from(width / 2).unwrap_or(0), i32::try_from(height / 2).unwrap_or(0));
-        let title = TextStyle::from(font(20.0).into_font())
-            .color(&BLACK)
-            .pos(Pos::new(HPos::Center, VPos::Top));
+        let title =
+            TextStyle::from(font(20.0)).color(&BLACK).pos(Pos::new(HPos::Center, VPos::Top));
         let middle = i32::try_from(WIDTH / 2).unwrap_or(0);
-        canvas.draw_text(&self.title, &title, (middle, 12)).map_err(wrong)?;
+        canvas.draw_text(&self.title, &title, (middle, 12))?;
         let letters_above = usize::try_from(width / LETTER).unwrap_or(LETTERS).min(LETTERS);
         let letters = f64::from(height.saturating_sub(1).min(13));
-        let right = TextStyle::from(font(letters).into_font())
-            .color(&BLACK)
-            .pos(Pos::new(HPos::Right, VPos::Center));
+        let right =
+            TextStyle::from(font(letters)).color(&BLACK).pos(Pos::new(HPos::Right, VPos::Center));
         for (index, name) in self.names.iter().enumerate().filter(|_| height >= NAMED) {
             let (x, y) = at(0, index);
-            canvas.draw_text(&short(name, LETTERS), &right, (x - 8, y + half.1)).map_err(wrong)?;
+            canvas.draw_text(&short(name, LETTERS), &right, (x - 8, y + half.1))?;
         }
         for (index, name) in self.names.iter().enumerate().filter(|_| width >= WRITTEN.0) {
             let (x, y) = at(index, 0);
-            canvas
-                .draw_text(&short(name, letters_above), &centred(&BLACK), (x + half.0, y - 14))
-                .map_err(wrong)?;
+            canvas.draw_text(
+                &short(name, letters_above),
+                &centred(&BLACK),
+                (x + half.0, y - 14),
+            )?;
         }
         let pairs = (0..hosts).flat_map(|a| (0..hosts).map(move |b| (a, b)));
         for (row, column) in pairs.filter(|(a, b)| a != b) {
@@ -154,17 +147,17 @@ impl Picture for HeatMap {
             let (colour, is_dark) = self.colour(value, range);
             let (start, end) = (at(column, row), at(column + 1, row + 1));
             let inside = (end.0 - 1, end.1 - 1);
-            canvas.draw(&Rectangle::new([start, inside], colour.filled())).map_err(wrong)?;
+            canvas.draw(&Rectangle::new([start, inside], colour.filled()))?;
             if width >= WRITTEN.0 && height >= WRITTEN.1 {
                 let style = centred(if is_dark { &WHITE } else { &BLACK });
                 let place = (start.0 + half.0, start.1 + half.1);
-                canvas.draw_text(&number(value), &style, place).map_err(wrong)?;
+                canvas.draw_text(&number(value), &style, place)?;
             }
         }
         for &(row, column) in &self.marked {
             let (start, end) = (at(column, row), at(column + 1, row + 1));
             let frame = RGBColor(220, 0, 0).stroke_width(3);
-            canvas.draw(&Rectangle::new([start, (end.0 - 1, end.1 - 1)], frame)).map_err(wrong)?;
+            canvas.draw(&Rectangle::new([start, (end.0 - 1, end.1 - 1)], frame))?;
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ pub mod topology;
 use plotters::coord::Shift;
 use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::{DrawingArea, IntoDrawingArea, SVGBackend, WHITE};
-use plotters::style::RGBColor;
+use plotters::style::{FontDesc, FontFamily, FontStyle, RGBColor};
 
 /// Width of a picture of measurements in pixels.
 const WIDTH: u32 = 960;
@@ -41,8 +41,8 @@ type Canvas<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 #[error("cannot draw the picture: {0}")]
 pub struct DrawError(String);
 
-impl DrawError {
-    fn new(error: &DrawingAreaErrorKind<impl std::error::Error + Send + Sync>) -> DrawError {
+impl From<DrawingAreaErrorKind<std::io::Error>> for DrawError {
+    fn from(error: DrawingAreaErrorKind<std::io::Error>) -> DrawError {
         DrawError(error.to_string())
     }
 }
@@ -77,15 +77,20 @@ pub fn svg(pictures: &[&dyn Picture]) -> Result<String, DrawError> {
     {
         let backend = SVGBackend::with_string(&mut text, (width, heights.iter().sum()));
         let mut rest = backend.into_drawing_area();
-        rest.fill(&WHITE).map_err(|error| DrawError::new(&error))?;
+        rest.fill(&WHITE)?;
         for (picture, height) in pictures.iter().zip(&heights) {
             let (canvas, below) = rest.split_vertically(*height);
             picture.draw(&canvas)?;
             rest = below;
         }
-        rest.present().map_err(|error| DrawError::new(&error))?;
+        rest.present()?;
     }
     Ok(printable(&text))
+}
+
+/// Returns the font of heat maps and topologies, with a size in the terms of plotters.
+fn font(size: f64) -> FontDesc<'static> {
+    FontDesc::new(FontFamily::SansSerif, size, FontStyle::Normal)
 }
 
 /// Replaces characters that XML does not allow. Names of hosts, devices and files may contain them.

@@ -3,11 +3,11 @@
 use super::layout::Layout;
 use super::shapes::{Area, Look, Shape, TextSize};
 use super::{LineStyle, Topology};
-use crate::{Canvas, DrawError};
+use crate::{Canvas, DrawError, font};
 use plotters::element::{Circle, PathElement, Rectangle};
 use plotters::prelude::{BLACK, Color, RGBColor, WHITE};
+use plotters::style::TextStyle;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
-use plotters::style::{FontDesc, FontFamily, FontStyle, TextStyle};
 
 /// Height of a font in plotters' terms, relative to the font's size in pixels.
 const FONT_SCALE: f64 = 1.24;
@@ -25,14 +25,14 @@ pub(super) fn draw(
 ) -> Result<(), DrawError> {
     let pen = Pen { canvas, topology };
     // Lines are below the numbers and dots at their ends.
-    let is_line = |shape: &&Shape| matches!(shape, Shape::Line { .. });
-    let frames = layout.shapes.iter().filter(|shape| matches!(shape, Shape::Frame { .. }));
-    let lines = layout.shapes.iter().filter(is_line);
-    let others = layout
-        .shapes
-        .iter()
-        .filter(|shape| !matches!(shape, Shape::Frame { .. } | Shape::Line { .. }));
-    frames.chain(lines).chain(others).try_for_each(|shape| pen.shape(shape))
+    let level = |shape: &&Shape| match shape {
+        Shape::Frame { .. } => 0,
+        Shape::Line { .. } => 1,
+        _ => 2,
+    };
+    let mut shapes: Vec<&Shape> = layout.shapes.iter().collect();
+    shapes.sort_by_key(level);
+    shapes.into_iter().try_for_each(|shape| pen.shape(shape))
 }
 
 /// Canvas with the networks' styles.
@@ -59,8 +59,7 @@ impl Pen<'_, '_> {
             Shape::Line { from, to, network } => self.line(*from, *to, *network),
             Shape::Dot { at, network } => {
                 let style = self.colour(*network).filled();
-                let dot = Circle::new(*at, 4, style);
-                self.canvas.draw(&dot).map_err(|error| DrawError::new(&error))
+                Ok(self.canvas.draw(&Circle::new(*at, 4, style))?)
             }
         }
     }
@@ -98,8 +97,7 @@ impl Pen<'_, '_> {
 
     fn filled(&self, area: Area, colour: RGBColor) -> Result<(), DrawError> {
         let corners = [(area.left, area.top), (area.right, area.bottom)];
-        let drawn = self.canvas.draw(&Rectangle::new(corners, colour.filled()));
-        drawn.map_err(|error| DrawError::new(&error))
+        Ok(self.canvas.draw(&Rectangle::new(corners, colour.filled()))?)
     }
 
     fn outline(
@@ -151,7 +149,7 @@ impl Pen<'_, '_> {
 
     fn path(&self, points: Vec<(i32, i32)>, colour: RGBColor, width: u32) -> Result<(), DrawError> {
         let path = PathElement::new(points, colour.stroke_width(width));
-        self.canvas.draw(&path).map_err(|error| DrawError::new(&error))
+        Ok(self.canvas.draw(&path)?)
     }
 
     fn text(
@@ -163,16 +161,15 @@ impl Pen<'_, '_> {
         align: HPos,
     ) -> Result<(), DrawError> {
         let (middle, y) = area.middle();
-        // The renderer puts the middle of small letters there, above which capitals and digits reach.
+        // Viewers put the middle of small letters there, above which capitals and digits reach.
         let y = y + 1;
         let x = match align {
             HPos::Left => area.left,
             HPos::Center => middle,
             HPos::Right => area.right,
         };
-        let font =
-            FontDesc::new(FontFamily::SansSerif, size.pixels() * FONT_SCALE, FontStyle::Normal);
+        let font = font(size.pixels() * FONT_SCALE);
         let style = TextStyle::from(font).color(&colour).pos(Pos::new(align, VPos::Center));
-        self.canvas.draw_text(text, &style, (x, y)).map_err(|error| DrawError::new(&error))
+        Ok(self.canvas.draw_text(text, &style, (x, y))?)
     }
 }
