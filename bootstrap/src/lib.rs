@@ -62,7 +62,11 @@
 
 pub mod bench;
 pub mod cleanup_report;
-pub mod client;
+pub mod client {
+    //! Messages between a rank and its agent, and the job events that reach ranks.
+    pub mod events;
+    pub mod messages;
+}
 pub mod deadline;
 pub mod env;
 mod error_chain;

@@ -1,7 +1,7 @@
 //! What it costs ranks to meet: barriers and all-gathers among all ranks, and how long each took
 //! rank 0. `services [ROUNDS]`; see the README beside this file.
 
-use rlaunch_bootstrap::client::{Client, Credentials};
+use rlaunch_client::{Client, Credentials};
 use std::error::Error;
 use std::time::Instant;
 

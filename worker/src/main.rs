@@ -32,7 +32,7 @@ use console::{errln, outln};
 use network::{cabling, callback};
 use node::{cache, cache_report, diagnostics, inventory, login, verify};
 use ranks::exec_rank::{self, StubKind};
-use rlaunch_bootstrap::client::command;
+use rlaunch_client::command;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -4,7 +4,7 @@ use super::Verb;
 use crate::cli::args::JobArgs;
 use crate::cli::command_line::{CommandLine, UsageError, parse_job};
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand, ValueHint};
-use rlaunch_bootstrap::client::command;
+use rlaunch_client::command;
 use std::ffi::OsString;
 
 #[derive(Debug)]

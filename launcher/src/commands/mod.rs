@@ -68,7 +68,7 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 
 /// Verb of rlaunch with its options. Commands for ranks, as `rlaunch kv`, are in
-/// [`rlaunch_bootstrap::client::command`].
+/// [`rlaunch_client::command`].
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
     Jobs(jobs::JobsArgs),

@@ -3,7 +3,6 @@
 use crate::stream::{parts, whole};
 use bytes::Bytes;
 use rlaunch_bootstrap::client::events::JobEvent;
-use rlaunch_bootstrap::client::machine::{ClientMachine, ClientPhase};
 use rlaunch_bootstrap::client::messages::{
     CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token,
 };
@@ -14,6 +13,7 @@ use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
 use rlaunch_bootstrap::rendezvous::message::{CollectiveKind, Key};
 use rlaunch_bootstrap::rendezvous::node::{Call, CallId, ClientId, Node, NodeInput, NodeOutput};
 use rlaunch_bootstrap::rendezvous::shape::TreeShape;
+use rlaunch_client::machine::{ClientMachine, ClientPhase};
 use serde::Serialize;
 use std::time::Duration;
 

@@ -34,7 +34,7 @@ use crate::ranks::library::RankLibrary;
 use crate::ranks::prepare::{self, JobFiles, Prepared};
 use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig};
 use nix::sys::signal::Signal;
-use rlaunch_bootstrap::client;
+use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::protocol::control::{
     BEAT, DEFAULT_NODE_TIMEOUT, FromAgent, PROTOCOL_VERSION, ToAgent,
@@ -511,7 +511,7 @@ impl Agent {
                 }
                 Some(input) => {
                     if let Some(why) = end_reason(&input) {
-                        tree.notify_ranks(&client::events::JobEvent::JobEnding { why });
+                        tree.notify_ranks(&JobEvent::JobEnding { why });
                     }
                     self.handle_input(input, ranks);
                 }

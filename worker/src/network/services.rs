@@ -394,11 +394,11 @@ async fn write(writing: &mut OwnedWriteHalf, message: &ToRank) -> io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_bootstrap::client::{Client, ClientError, Credentials};
     use rlaunch_bootstrap::id::NodeId;
     use rlaunch_bootstrap::rendezvous::Time;
     use rlaunch_bootstrap::rendezvous::node::{Node, NodeOutput};
     use rlaunch_bootstrap::rendezvous::shape::TreeShape;
+    use rlaunch_client::{Client, ClientError, Credentials};
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream as Blocking;
     use std::thread;

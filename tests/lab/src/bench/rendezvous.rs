@@ -90,7 +90,7 @@ fn compile(scratch: &Path) -> Result<Vec<PathBuf>, LabError> {
         programs.push(scratch.join(program));
     }
     let mut services = dist::cargo();
-    services.args(["build", "--release", "-p", "rlaunch-bootstrap", "--example", "services"]);
+    services.args(["build", "--release", "-p", "rlaunch-client", "--example", "services"]);
     show("build the example services", &mut services)?;
     programs.push(dist::target_directory()?.join("release/examples/services"));
     Ok(programs)

@@ -5,8 +5,8 @@ use super::ConnectError;
 use super::hello::RankKey;
 use crate::types::error::PeerName;
 use bytes::Bytes;
-use rlaunch_bootstrap::client::ClientError;
 use rlaunch_bootstrap::id::Rank;
+use rlaunch_client::ClientError;
 use serde::{Deserialize, Serialize};
 
 /// Version of the encoding, increased whenever the number or meaning of the fields changes.

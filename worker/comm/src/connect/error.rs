@@ -1,8 +1,8 @@
 //! Errors of connecting the ranks of a job.
 
 use crate::types::error::PeerName;
-use rlaunch_bootstrap::client::ClientError;
 use rlaunch_bootstrap::id::Rank;
+use rlaunch_client::ClientError;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;

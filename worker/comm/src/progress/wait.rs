@@ -14,7 +14,7 @@ use crate::progress::engine::{Engine, SlabKey, Status};
 use crate::progress::idle::{Idle, LONGEST_SLEEP};
 use crate::progress::waited::WaitedTime;
 use crate::types::error::{Cause, CommError, LinkError, Operation, PeerName};
-use rlaunch_bootstrap::client::Client;
+use rlaunch_client::Client;
 use rlaunch_lock::{EngineGuard, EngineLock};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

@@ -117,7 +117,7 @@ const GROUPS: &[TargetGroup] = &[
         targets: &["from-rank", "to-rank"],
         sources: &[
             "tests/fuzz/src/client.rs",
-            "bootstrap/src/client/machine.rs",
+            "bootstrap/client/src/machine.rs",
             "bootstrap/src/client/messages.rs",
             "bootstrap/src/client/events.rs",
             "bootstrap/src/rendezvous/",

@@ -14,7 +14,7 @@ const READERS: &[(&str, &[&str])] = &[
     ("examples/hello/", &["rlaunch-comm", "rlaunch-capi", "rlaunch-python"]),
     ("examples/all_reduce/", &["rlaunch-comm", "rlaunch-capi", "rlaunch-python"]),
     ("examples/ring/", &["rlaunch-comm"]),
-    ("examples/services/", &["rlaunch-bootstrap"]),
+    ("examples/services/", &["rlaunch-client"]),
     ("examples/guides/connectx3/", &["rlaunch"]),
     ("README.md", &["rlaunch"]),
     ("tests/netns/mpi/program.c", &["rlaunch-lab"]),

@@ -211,7 +211,7 @@ pub(super) const ROWS: &[Coverage] = &[
         vm: &["launching"],
     },
     Coverage {
-        sources: &["worker/src/network/services.rs", "bootstrap/src/client/"],
+        sources: &["worker/src/network/services.rs", "bootstrap/src/client/", "bootstrap/client/"],
         netns: &["services", "communicator::an_"],
         vm: &[],
     },

@@ -1,7 +1,7 @@
 //! Commands for shell scripts inside a rank, such as `rlaunch barrier` and `rlaunch kv get`.
 
-use super::{Client, ClientError, parse_seconds};
-use crate::error_chain;
+use crate::{Client, ClientError, parse_seconds};
+use rlaunch_bootstrap::error_chain;
 use std::ffi::OsString;
 use std::io::{self, Read, Write};
 use std::process::ExitCode;

@@ -1,10 +1,12 @@
 //! State machine of a rank's connection to its agent, without the socket.
 
-use super::events::JobEvent;
-use super::messages::{CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token};
-use crate::id::{JobId, Rank};
-use crate::rendezvous::node::Call;
 use bytes::Bytes;
+use rlaunch_bootstrap::client::events::JobEvent;
+use rlaunch_bootstrap::client::messages::{
+    CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token,
+};
+use rlaunch_bootstrap::id::{JobId, Rank};
+use rlaunch_bootstrap::rendezvous::node::Call;
 use std::collections::BTreeSet;
 
 /// State of a client's connection.
@@ -30,7 +32,7 @@ pub enum ClientPhaseEvent {
     End,
 }
 
-crate::transitions! {
+rlaunch_bootstrap::transitions! {
     ClientPhase on ClientPhaseEvent {
         AwaitWelcome + Welcome => Ready,
         AwaitWelcome + Refusal => Closed,

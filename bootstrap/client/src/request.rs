@@ -1,11 +1,11 @@
 //! Requests that a rank sends to its agent, and the decoding of the replies. Used by both clients.
 
-use super::ClientError;
-use super::messages::Reply;
-use crate::rendezvous::gathered::Gathered;
-use crate::rendezvous::message::{CollectiveKind, Key};
-use crate::rendezvous::node::Call;
+use crate::ClientError;
 use bytes::Bytes;
+use rlaunch_bootstrap::client::messages::Reply;
+use rlaunch_bootstrap::rendezvous::gathered::Gathered;
+use rlaunch_bootstrap::rendezvous::message::{CollectiveKind, Key};
+use rlaunch_bootstrap::rendezvous::node::Call;
 use std::time::Duration;
 
 /// Offset to add to this host's `CLOCK_MONOTONIC` to get the `CLOCK_MONOTONIC` of rank 0's host.
@@ -18,14 +18,14 @@ pub struct ClockOffset {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Request {
-    pub(super) call: Call,
+pub(crate) struct Request {
+    pub(crate) call: Call,
     /// Description of the operation for error messages.
-    pub(super) description: String,
-    pub(super) timeout: Option<Duration>,
+    pub(crate) description: String,
+    pub(crate) timeout: Option<Duration>,
 }
 
-pub(super) type Answered = (Reply, Bytes);
+pub(crate) type Answered = (Reply, Bytes);
 
 impl Request {
     fn new(call: Call, description: impl Into<String>) -> Request {
@@ -46,52 +46,52 @@ impl Request {
         Request { call, description, timeout }
     }
 
-    pub(super) fn barrier(name: &str, timeout: Option<Duration>) -> Request {
+    pub(crate) fn barrier(name: &str, timeout: Option<Duration>) -> Request {
         Request::collective(CollectiveKind::Barrier, name, &[], timeout)
     }
 
-    pub(super) fn all_gather(name: &str, blob: &[u8], timeout: Option<Duration>) -> Request {
+    pub(crate) fn all_gather(name: &str, blob: &[u8], timeout: Option<Duration>) -> Request {
         Request::collective(CollectiveKind::Gather, name, blob, timeout)
     }
 
-    pub(super) fn put(namespace: &str, key: &str, value: &[u8]) -> Request {
+    pub(crate) fn put(namespace: &str, key: &str, value: &[u8]) -> Request {
         Request::new(Call::Put { key: self::key(namespace, key), value: value.to_vec() }, "put")
     }
 
-    pub(super) fn get(namespace: &str, key: &str) -> Request {
+    pub(crate) fn get(namespace: &str, key: &str) -> Request {
         Request::new(Call::Get(self::key(namespace, key)), "get")
     }
 
-    pub(super) fn wait(namespace: &str, key: &str, timeout: Option<Duration>) -> Request {
+    pub(crate) fn wait(namespace: &str, key: &str, timeout: Option<Duration>) -> Request {
         let key = self::key(namespace, key);
         let description = format!("key {key}");
         Request { call: Call::Await { key, timeout }, description, timeout }
     }
 
-    pub(super) fn abort(text: &str) -> Request {
+    pub(crate) fn abort(text: &str) -> Request {
         Request::new(Call::Abort(text.to_owned()), "abort")
     }
 
-    pub(super) fn clock() -> Request {
+    pub(crate) fn clock() -> Request {
         Request::new(Call::Clock, "clock")
     }
 
-    pub(super) fn event(text: &str) -> Request {
+    pub(crate) fn event(text: &str) -> Request {
         Request::new(Call::Event(text.to_owned()), "event")
     }
 }
 
 /// Decodes the reply to a gather into the blobs of `world_size` ranks, indexed by rank.
-pub(super) fn gathered(answered: Answered, world_size: u32) -> Result<Vec<Bytes>, ClientError> {
+pub(crate) fn gathered(answered: Answered, world_size: u32) -> Result<Vec<Bytes>, ClientError> {
     Ok(Gathered(answered.1.into()).by_rank(world_size)?)
 }
 
 /// Decodes the reply to a read. Returns `None` if the key has no value.
-pub(super) fn value((reply, bytes): Answered) -> Option<Bytes> {
+pub(crate) fn value((reply, bytes): Answered) -> Option<Bytes> {
     (reply == Reply::Value(())).then_some(bytes)
 }
 
-pub(super) fn offset(answered: &Answered) -> Result<ClockOffset, ClientError> {
+pub(crate) fn offset(answered: &Answered) -> Result<ClockOffset, ClientError> {
     match answered.0 {
         Reply::Clock { offset, error } => Ok(ClockOffset { nanoseconds: offset, error }),
         _ => Err(ClientError::AgentGone),

@@ -3,7 +3,6 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`messages`], [`events`] | messages on the agent's Unix socket |
 //! | [`machine`] | state machine of a rank's connection |
 //! | `session`, `request` | encoding of calls and decoding of replies, shared by both clients |
 //! | `blocking` | [`Client`], whose calls block |
@@ -14,9 +13,7 @@
 mod asynchronous;
 mod blocking;
 pub mod command;
-pub mod events;
 pub mod machine;
-pub mod messages;
 mod request;
 mod session;
 
@@ -25,13 +22,13 @@ pub use asynchronous::AsyncClient;
 pub use blocking::Client;
 pub use request::ClockOffset;
 
-use crate::env;
-use crate::id::{JobId, Rank};
-use crate::rendezvous::codec::CodecError;
-use crate::rendezvous::gathered::GatherError;
-use crate::rendezvous::message::{CollectiveFailure, MissingRanks};
-use crate::rendezvous::node::Refusal;
-use messages::{HelloRefusal, Token};
+use rlaunch_bootstrap::client::messages::{HelloRefusal, Token};
+use rlaunch_bootstrap::env;
+use rlaunch_bootstrap::id::{JobId, Rank};
+use rlaunch_bootstrap::rendezvous::codec::CodecError;
+use rlaunch_bootstrap::rendezvous::gathered::GatherError;
+use rlaunch_bootstrap::rendezvous::message::{CollectiveFailure, MissingRanks};
+use rlaunch_bootstrap::rendezvous::node::Refusal;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,28 +1,28 @@
 //! State of a rank's connection without the socket: encodes calls, decodes replies and queues job
 //! events.
 
-use super::events::{JobEvent, MAX_EVENTS};
-use super::machine::{ClientEvent, ClientMachine, ClientViolation};
-use super::messages::{Reply, ToRank, payload_limit};
-use super::request::{Answered, Request};
-use super::{ClientError, Credentials};
-use crate::rendezvous::codec::{Decoder, encode_head};
-use crate::rendezvous::rank_set::RankSet;
+use crate::machine::{ClientEvent, ClientMachine, ClientViolation};
+use crate::request::{Answered, Request};
+use crate::{ClientError, Credentials};
+use rlaunch_bootstrap::client::events::{JobEvent, MAX_EVENTS};
+use rlaunch_bootstrap::client::messages::{Reply, ToRank, payload_limit};
+use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
+use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
 use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
 /// Time within which the agent must accept or reject a new connection.
-pub(super) const WELCOME_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const WELCOME_TIMEOUT: Duration = Duration::from_secs(5);
 /// Size of the buffer for one read from the socket, in bytes.
-pub(super) const READ: usize = 16 << 10;
+pub(crate) const READ: usize = 16 << 10;
 
 #[derive(Debug)]
-pub(super) struct Session {
+pub(crate) struct Session {
     machine: ClientMachine,
     decoder: Decoder<ToRank>,
     world_size: u32,
-    pub(super) timeout: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
     /// Job events that the caller has not taken yet, except [`JobEvent::RanksFinished`].
     events: VecDeque<JobEvent>,
     finished: RankSet,
@@ -30,7 +30,7 @@ pub(super) struct Session {
 
 /// Call that was sent and whose reply is awaited.
 #[derive(Debug)]
-pub(super) struct Sent {
+pub(crate) struct Sent {
     request: u64,
     description: String,
     timeout: Option<Duration>,
@@ -38,7 +38,7 @@ pub(super) struct Sent {
 
 impl Session {
     /// Starts a session. Returns the encoded hello to send.
-    pub(super) fn start(credentials: &Credentials) -> Result<(Session, Vec<u8>), ClientError> {
+    pub(crate) fn start(credentials: &Credentials) -> Result<(Session, Vec<u8>), ClientError> {
         let &Credentials { job, rank, token, timeout, .. } = credentials;
         let (machine, hello) = ClientMachine::hello(job, rank, token);
         let decoder = Decoder::new(0);
@@ -48,7 +48,7 @@ impl Session {
     }
 
     /// Tells whether the agent has accepted the rank. Fails if the agent has rejected the rank.
-    pub(super) fn is_welcomed(&mut self) -> Result<bool, ClientError> {
+    pub(crate) fn is_welcomed(&mut self) -> Result<bool, ClientError> {
         match self.next_event()? {
             None => Ok(false),
             Some(ClientEvent::Ready(world_size)) => {
@@ -66,24 +66,24 @@ impl Session {
         }
     }
 
-    pub(super) fn world_size(&self) -> u32 {
+    pub(crate) fn world_size(&self) -> u32 {
         self.world_size
     }
 
     /// Registers and encodes a call. Returns the pending call and the bytes to send.
-    pub(super) fn encode_call(&mut self, request: Request) -> Result<(Sent, Vec<u8>), ClientError> {
+    pub(crate) fn encode_call(&mut self, request: Request) -> Result<(Sent, Vec<u8>), ClientError> {
         let Request { call, description, timeout } = request;
         let (request, frame) = self.machine.call(call);
         Ok((Sent { request, description, timeout }, encode_head(&frame, 0)?))
     }
 
-    pub(super) fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.decoder.push(bytes);
     }
 
     /// Returns the reply to `sent` if it has arrived, or an error if the reply reports a failure.
     /// Replies to other calls are dropped: the futures of those calls were dropped before.
-    pub(super) fn reply_to(&mut self, sent: &Sent) -> Result<Option<Answered>, ClientError> {
+    pub(crate) fn reply_to(&mut self, sent: &Sent) -> Result<Option<Answered>, ClientError> {
         while let Some(event) = self.next_event()? {
             match event {
                 ClientEvent::Answered(request, reply, payload) if request == sent.request => {
@@ -97,7 +97,7 @@ impl Session {
     }
 
     /// Returns the oldest job event that the caller has not taken, or `None` if there is none.
-    pub(super) fn next_job_event(&mut self) -> Result<Option<JobEvent>, ClientError> {
+    pub(crate) fn next_job_event(&mut self) -> Result<Option<JobEvent>, ClientError> {
         while let Some(event) = self.next_event()? {
             if let ClientEvent::JobEvent(event) = event {
                 self.enqueue(event);
@@ -126,7 +126,7 @@ impl Session {
 
     /// Ends the session after the socket was closed, or failed with `error`. Returns the error for
     /// the caller.
-    pub(super) fn closed(&mut self, error: Option<io::Error>) -> ClientError {
+    pub(crate) fn closed(&mut self, error: Option<io::Error>) -> ClientError {
         use io::ErrorKind::{BrokenPipe, ConnectionReset};
         self.machine.end();
         match error {

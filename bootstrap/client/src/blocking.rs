@@ -1,10 +1,10 @@
 //! Client of the agent whose calls block until the agent replies.
 
-use super::events::JobEvent;
-use super::request::{self, Answered, ClockOffset, Request};
-use super::session::{READ, Session, WELCOME_TIMEOUT};
-use super::{ClientError, Credentials};
+use crate::request::{self, Answered, ClockOffset, Request};
+use crate::session::{READ, Session, WELCOME_TIMEOUT};
+use crate::{ClientError, Credentials};
 use bytes::Bytes;
+use rlaunch_bootstrap::client::events::JobEvent;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;

@@ -3,9 +3,9 @@
 //! Dropping a future does not cancel its call: a rank that drops the future of a barrier still
 //! counts as arrived.
 
-use super::request::{self, Answered, ClockOffset, Request};
-use super::session::{READ, Session, WELCOME_TIMEOUT};
-use super::{ClientError, Credentials};
+use crate::request::{self, Answered, ClockOffset, Request};
+use crate::session::{READ, Session, WELCOME_TIMEOUT};
+use crate::{ClientError, Credentials};
 use bytes::Bytes;
 use std::io;
 use std::time::Duration;
