@@ -1,21 +1,21 @@
 //! Types and protocols shared by rlaunch's launcher, agents and ranks.
 //!
 //! The crate opens no sockets, reads no files and keeps no clock. Protocols are state machines that
-//! take inputs and the current time and return actions, so all of them run in unit tests.
+//! take inputs and the current time and return actions, so all of them run in unit tests. The
+//! connection of a rank to its agent, with its socket, is the crate `rlaunch-client`.
 //!
 //! # Reading order
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`id`], [`exit_status`], [`frame`], [`deadline`] | small types that the others use |
-//! | [`env`](mod@env), [`shell_safe`], [`cleanup_report`] | names of environment variables, valid host names, the output of `reap` |
+//! | [`id`], [`frame`], [`deadline`] | small types that the others use |
+//! | [`env`](mod@env), [`shell_safe`] | names of environment variables, valid host names |
 //! | [`inventory`] | hardware and system software of a node |
 //! | [`security`] | authentication and encryption of TCP connections |
 //! | [`rendezvous`] | the tree of agents, and its services for ranks |
 //! | [`job`] | description of a job for one node |
 //! | [`rank_table`] | where each rank runs, and how two ranks reach each other |
-//! | [`client`] | a rank's connection to its agent |
-//! | [`protocol`] | messages between launcher, agent and prover |
+//! | [`protocol`] | messages between launcher, agent, prover and ranks |
 //! | [`bench`] | results of `rlaunch bench` |
 //!
 //! # Glossary
@@ -61,16 +61,8 @@
 //! | record | files about a job that the launcher keeps |
 
 pub mod bench;
-pub mod cleanup_report;
-pub mod client {
-    //! Messages between a rank and its agent, and the job events that reach ranks.
-    pub mod events;
-    pub mod messages;
-}
 pub mod deadline;
 pub mod env;
-mod error_chain;
-pub mod exit_status;
 pub mod frame;
 pub mod id;
 pub mod inventory;
@@ -81,6 +73,62 @@ pub mod rendezvous;
 pub mod security;
 mod serde_path;
 pub mod shell_safe;
-mod transitions;
 
-pub use error_chain::error_chain;
+use std::error::Error;
+
+/// Formats an error and its sources as `error: cause: cause`. A cause whose text is already
+/// contained in the line is left out.
+pub fn error_chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
+/// Implements two functions for a state enum: `after` returns the next state, `graph` formats the
+/// table as text.
+///
+/// ```
+/// #[derive(Clone, Copy, Debug, PartialEq)]
+/// enum Door { Open, Closed }
+/// #[derive(Clone, Copy, Debug, PartialEq)]
+/// enum Push { Shut, Pull }
+///
+/// rlaunch_bootstrap::transitions! {
+///     Door on Push {
+///         Open   + Shut => Closed,
+///         Closed + Pull => Open,
+///     }
+/// }
+/// assert_eq!(Door::Open.after(Push::Shut), Some(Door::Closed));
+/// assert_eq!(Door::Open.after(Push::Pull), None);
+/// ```
+#[macro_export]
+macro_rules! transitions {
+    ($state:ident on $event:ident { $($from:ident + $on:ident => $to:ident,)* }) => {
+        impl $state {
+            const TRANSITIONS: &[($state, $event, $state)] =
+                &[$(($state::$from, $event::$on, $state::$to),)*];
+
+            /// Returns the next state, or `None` if `event` is not allowed in this state.
+            pub fn after(self, event: $event) -> Option<$state> {
+                let found = Self::TRANSITIONS.iter().find(|(from, on, _)| (*from, *on) == (self, event));
+                found.map(|&(_, _, to)| to)
+            }
+
+            /// Formats the transitions, one on each line.
+            pub fn graph() -> String {
+                let line = |(from, on, to): &($state, $event, $state)| {
+                    format!("{from:?} -- {on:?} -> {to:?}\n")
+                };
+                Self::TRANSITIONS.iter().map(line).collect()
+            }
+        }
+    };
+}

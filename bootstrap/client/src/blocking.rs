@@ -4,7 +4,7 @@ use crate::request::{self, Answered, ClockOffset, Request};
 use crate::session::{READ, Session, WELCOME_TIMEOUT};
 use crate::{ClientError, Credentials};
 use bytes::Bytes;
-use rlaunch_bootstrap::client::events::JobEvent;
+use rlaunch_bootstrap::protocol::rank::JobEvent;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;

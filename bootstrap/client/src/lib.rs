@@ -22,13 +22,14 @@ pub use asynchronous::AsyncClient;
 pub use blocking::Client;
 pub use request::ClockOffset;
 
-use rlaunch_bootstrap::client::messages::{HelloRefusal, Token};
 use rlaunch_bootstrap::env;
 use rlaunch_bootstrap::id::{JobId, Rank};
+use rlaunch_bootstrap::protocol::rank::HelloRefusal;
 use rlaunch_bootstrap::rendezvous::codec::CodecError;
 use rlaunch_bootstrap::rendezvous::gathered::GatherError;
 use rlaunch_bootstrap::rendezvous::message::{CollectiveFailure, MissingRanks};
 use rlaunch_bootstrap::rendezvous::node::Refusal;
+use rlaunch_bootstrap::security::Token;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,12 +1,12 @@
 //! State machine of a rank's connection to its agent, without the socket.
 
 use bytes::Bytes;
-use rlaunch_bootstrap::client::events::JobEvent;
-use rlaunch_bootstrap::client::messages::{
-    CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token,
-};
 use rlaunch_bootstrap::id::{JobId, Rank};
+use rlaunch_bootstrap::protocol::rank::{
+    CLIENT_VERSION, FromRank, HelloRefusal, JobEvent, Reply, ToRank,
+};
 use rlaunch_bootstrap::rendezvous::node::Call;
+use rlaunch_bootstrap::security::Token;
 use std::collections::BTreeSet;
 
 /// State of a client's connection.

@@ -2,7 +2,7 @@
 
 use crate::ClientError;
 use bytes::Bytes;
-use rlaunch_bootstrap::client::messages::Reply;
+use rlaunch_bootstrap::protocol::rank::Reply;
 use rlaunch_bootstrap::rendezvous::gathered::Gathered;
 use rlaunch_bootstrap::rendezvous::message::{CollectiveKind, Key};
 use rlaunch_bootstrap::rendezvous::node::Call;

@@ -4,8 +4,7 @@
 use crate::machine::{ClientEvent, ClientMachine, ClientViolation};
 use crate::request::{Answered, Request};
 use crate::{ClientError, Credentials};
-use rlaunch_bootstrap::client::events::{JobEvent, MAX_EVENTS};
-use rlaunch_bootstrap::client::messages::{Reply, ToRank, payload_limit};
+use rlaunch_bootstrap::protocol::rank::{JobEvent, MAX_JOB_EVENTS, Reply, ToRank, payload_limit};
 use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
 use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
 use std::collections::VecDeque;
@@ -114,7 +113,7 @@ impl Session {
         if let JobEvent::RanksFinished { ranks } = &event {
             return self.finished.extend(ranks);
         }
-        if self.events.len() < MAX_EVENTS {
+        if self.events.len() < MAX_JOB_EVENTS {
             self.events.push_back(event);
         }
     }

@@ -1,14 +1,15 @@
 //! Tests of both clients. They talk over a real socket to the state machine of a node.
 #![expect(clippy::unwrap_used, reason = "what does not hold is to end the test")]
 
-use rlaunch_bootstrap::client::messages::{FromRank, HelloRefusal, Reply, ToRank, Token};
 use rlaunch_bootstrap::id::{JobId, NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
+use rlaunch_bootstrap::protocol::rank::{FromRank, HelloRefusal, Reply, ToRank};
 use rlaunch_bootstrap::rendezvous::Time;
 use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
 use rlaunch_bootstrap::rendezvous::message::{CollectiveFailure, MAX_BLOB};
 use rlaunch_bootstrap::rendezvous::node::{CallId, ClientId, Node, NodeInput, NodeOutput, Refusal};
 use rlaunch_bootstrap::rendezvous::shape::TreeShape;
+use rlaunch_bootstrap::security::Token;
 use rlaunch_client::{AsyncClient, Client, ClientError, Credentials};
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};

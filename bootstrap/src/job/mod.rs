@@ -2,19 +2,16 @@
 //! any rank starts. Also the types of the node's answers: [`NodeFacts`], [`Problem`] and
 //! [`Notice`].
 
-pub mod cache;
 pub mod library;
-pub mod list;
-pub mod waited_time;
 
-pub use crate::exit_status::ExitStatus;
+pub use crate::id::ExitStatus;
 pub use crate::rendezvous::oob::PortRange;
 
 use crate::id::{JobId, LocalRank, NodeId, Rank};
 use crate::inventory::CpuSet;
 use crate::job::library::LibrarySource;
 use crate::rendezvous::oob::OobConfig;
-use crate::security::handshake::Token;
+use crate::security::Token;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::net::IpAddr;

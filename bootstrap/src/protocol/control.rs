@@ -45,14 +45,13 @@
 
 pub use crate::frame::{FrameError, FrameReader, MAX_FRAME, MAX_NOISE, encode};
 
-use crate::client::events::JobEvent;
 use crate::id::{NodeId, Rank};
 use crate::inventory::Inventory;
 use crate::job::library::NodeLibrary;
 use crate::job::{AwaitedPort, ExitStatus, Job, NodeFacts, Notice, Problem, RankSetup};
-use crate::protocol::helper::{Helper, HelperFile};
 use crate::protocol::inspection::{Inspection, InspectionResult};
 use crate::protocol::mesh::{PathEvent, PathOutcome, ProofRound, RoundCost};
+use crate::protocol::rank::JobEvent;
 use crate::protocol::session::{FromSession, ToSession};
 use crate::rendezvous::message::MissingRanks;
 use crate::rendezvous::oob::{EdgeReport, ParentPeer};
@@ -440,6 +439,35 @@ pub struct CleanupReceipt {
     /// Names of shared-memory files that look like those of a known library and were created during
     /// the job, but may belong to a living process. They were not removed.
     pub segments_unclaimed: Vec<String>,
+}
+
+/// Program that an agent runs beside the ranks, and that the launcher sends to nodes that have no
+/// copy. Each is needed by few jobs, or loads libraries that the agent must not need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Helper {
+    /// `rlaunch-prover`, which proves RDMA paths and watches them.
+    Prover,
+    /// `rlaunch-stack`, which reads the stacks of ranks and asks their libraries how far they are.
+    Stack,
+}
+
+impl Helper {
+    /// Returns the name of the program's file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Helper::Prover => "rlaunch-prover",
+            Helper::Stack => "rlaunch-stack",
+        }
+    }
+}
+
+/// Hash and size of a helper's executable, by which a node finds its copy.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HelperFile {
+    /// SHA-256 of the file.
+    pub sha256: [u8; 32],
+    /// Size of the file in bytes.
+    pub size: u64,
 }
 
 /// Output stream of a rank.

@@ -1,12 +1,11 @@
-//! Messages between launcher, agents and provers.
-//!
-//! Ranks and their agent exchange the messages of [`crate::client`]; neighbouring agents in the
-//! tree exchange those of [`crate::rendezvous`].
+//! Messages between launcher, agents, provers and ranks. Neighbouring agents in the tree exchange
+//! those of [`crate::rendezvous`].
 
 pub mod control;
 pub mod diagnosis;
-pub mod helper;
+pub mod housekeeping;
 pub mod inspection;
 pub mod mesh;
 pub mod network;
+pub mod rank;
 pub mod session;

@@ -2,7 +2,7 @@
 
 use super::payload::Payload;
 use super::rank_set::RankSet;
-use crate::exit_status::ExitStatus;
+use crate::id::ExitStatus;
 use crate::id::Rank;
 use serde::{Deserialize, Serialize};
 use std::fmt;

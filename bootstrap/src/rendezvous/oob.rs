@@ -2,7 +2,7 @@
 //! agent's report about the edge to its parent in the tree.
 
 use crate::id::{JobId, NodeId};
-use crate::security::handshake::Secret;
+use crate::security::Secret;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

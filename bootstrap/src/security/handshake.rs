@@ -15,35 +15,9 @@
 //! After the handshake both directions carry packets: a length as little-endian `u16`, then
 //! encrypted bytes, at most 65,535. Anything else ends the connection with a [`SecureError`].
 
+use super::Secret;
 use crate::id::{JobId, NodeId};
-use serde::{Deserialize, Serialize};
 use snow::{Builder, HandshakeState, TransportState};
-use std::fmt;
-
-/// Secret that every rank of a job has in its environment, and shows to its agent to prove that it
-/// belongs to the job.
-#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Token(pub [u8; 16]);
-
-impl Token {
-    /// Parses 32 hexadecimal digits, as formatted by [`Token::reveal`].
-    pub fn parse(text: &str) -> Option<Token> {
-        let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let number = digits.then(|| u128::from_str_radix(text, 16).ok()).flatten()?;
-        Some(Token(number.to_be_bytes()))
-    }
-
-    /// Formats the token as 32 hexadecimal digits, for the environment of ranks.
-    pub fn reveal(&self) -> String {
-        format!("{:032x}", u128::from_be_bytes(self.0))
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(..)")
-    }
-}
 
 /// Noise handshake pattern with the algorithms it uses.
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
@@ -58,23 +32,6 @@ const TAG: usize = 16;
 const LENGTH: usize = 2;
 /// Maximum number of content bytes in one packet.
 pub const MAX_PLAIN: usize = u16::MAX as usize - TAG;
-
-/// Secret that all agents of a job have in common. It is never printed.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Secret([u8; 32]);
-
-impl Secret {
-    /// Makes a secret from random bytes.
-    pub fn from_bytes(bytes: [u8; 32]) -> Secret {
-        Secret(bytes)
-    }
-}
-
-impl fmt::Debug for Secret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
-    }
-}
 
 /// Reason why a connection between agents is rejected.
 #[derive(Debug, PartialEq, thiserror::Error)]

@@ -4,7 +4,7 @@ use super::agent_query;
 use crate::cli::args::{ConnectArgs, HostListArgs};
 use crate::cli::command_line::CommandLine;
 use clap::Parser;
-use rlaunch_bootstrap::job::list::{HostJob, HostJobs};
+use rlaunch_bootstrap::protocol::housekeeping::{HostJob, HostJobs};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_console::messages;
 use rlaunch_console::stdout;

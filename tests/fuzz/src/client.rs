@@ -2,17 +2,17 @@
 
 use crate::stream::{parts, whole};
 use bytes::Bytes;
-use rlaunch_bootstrap::client::events::JobEvent;
-use rlaunch_bootstrap::client::messages::{
-    CLIENT_VERSION, FromRank, HelloRefusal, Reply, ToRank, Token,
-};
 use rlaunch_bootstrap::id::{JobId, NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
+use rlaunch_bootstrap::protocol::rank::{
+    CLIENT_VERSION, FromRank, HelloRefusal, JobEvent, Reply, ToRank,
+};
 use rlaunch_bootstrap::rendezvous::Time;
 use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
 use rlaunch_bootstrap::rendezvous::message::{CollectiveKind, Key};
 use rlaunch_bootstrap::rendezvous::node::{Call, CallId, ClientId, Node, NodeInput, NodeOutput};
 use rlaunch_bootstrap::rendezvous::shape::TreeShape;
+use rlaunch_bootstrap::security::Token;
 use rlaunch_client::machine::{ClientMachine, ClientPhase};
 use serde::Serialize;
 use std::time::Duration;

@@ -1,7 +1,6 @@
 //! Messages between launcher and agent.
 
 use crate::stream::{parts, whole};
-use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::library::NodeLibrary;
 use rlaunch_bootstrap::job::{AwaitedPort, RankFile, RankSetup};
@@ -12,6 +11,7 @@ use rlaunch_bootstrap::protocol::inspection::{
     EnteredOperation, GroupPosition, GroupProgress, ProcessStacks, RankStacks, StackFrame,
     StackOrder, StackSubject, ThreadStack, Wait,
 };
+use rlaunch_bootstrap::protocol::rank::JobEvent;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 

@@ -2,8 +2,9 @@
 
 use crate::stream::{parts, whole};
 use rlaunch_bootstrap::id::{JobId, NodeId};
+use rlaunch_bootstrap::security::Secret;
 use rlaunch_bootstrap::security::handshake::{
-    Dialer, Established, HandshakeStep, Listener, Parties, Secret,
+    Dialer, Established, HandshakeStep, Listener, Parties,
 };
 
 const PARTIES: Parties = Parties { job: JobId(7), from: NodeId(2), to: NodeId(1) };

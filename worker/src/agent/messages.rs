@@ -2,8 +2,7 @@
 
 use super::Input;
 use super::mesh::Mesh;
-use rlaunch_bootstrap::protocol::control::ToAgent;
-use rlaunch_bootstrap::protocol::helper::Helper;
+use rlaunch_bootstrap::protocol::control::{Helper, ToAgent};
 
 /// Passes a message about the mesh to [`Mesh`]. Ignores all other messages.
 pub(super) fn mesh_message(mesh: &mut Mesh, message: ToAgent) {

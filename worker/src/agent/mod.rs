@@ -34,11 +34,11 @@ use crate::ranks::library::RankLibrary;
 use crate::ranks::prepare::{self, JobFiles, Prepared};
 use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig};
 use nix::sys::signal::Signal;
-use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::protocol::control::{
     BEAT, DEFAULT_NODE_TIMEOUT, FromAgent, PROTOCOL_VERSION, ToAgent,
 };
+use rlaunch_bootstrap::protocol::rank::JobEvent;
 use rlaunch_bootstrap::rank_table::TableMessage;
 use rlaunch_bootstrap::rendezvous::payload::Payload;
 use std::collections::VecDeque;

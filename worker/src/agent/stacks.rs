@@ -15,8 +15,7 @@ use nix::unistd::Pid;
 use rlaunch_bootstrap::frame::{self, FrameReader, MAX_FRAME};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::traffic::HostCounters;
-use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
-use rlaunch_bootstrap::protocol::helper::{Helper, HelperFile};
+use rlaunch_bootstrap::protocol::control::{FromAgent, Helper, HelperFile, ToAgent};
 use rlaunch_bootstrap::protocol::inspection::{
     Inspection, InspectionResult, StackOrder, StackSubject,
 };

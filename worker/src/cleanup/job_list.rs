@@ -5,7 +5,7 @@ use crate::cleanup::usage::{self, ProcessStat, Usage};
 use crate::cleanup::{processes, reap};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::env::{RLAUNCH_JOB_ID, RLAUNCH_RANK};
-use rlaunch_bootstrap::job::list::{HostJob, HostJobs};
+use rlaunch_bootstrap::protocol::housekeeping::{HostJob, HostJobs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::ffi::OsStrExt;

@@ -5,8 +5,8 @@ use crate::node::units::Units;
 use nix::fcntl::OFlag;
 use nix::unistd::Pid;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::job::waited_time;
 use rlaunch_bootstrap::protocol::inspection::RankUsage;
+use rlaunch_bootstrap::protocol::rank::WaitRecord;
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
@@ -34,11 +34,11 @@ fn of_rank(rank: Rank, pid: Pid, directory: Option<&Path>) -> RankUsage {
 fn waited_ms(rank: Rank, directory: &Path) -> Option<u64> {
     // A rank may have put anything there; a pipe would never answer.
     let flags = (OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits();
-    let path = directory.join(waited_time::file_name(rank));
+    let path = directory.join(WaitRecord::file_name(rank));
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
-    let mut content = [0; waited_time::SIZE];
+    let mut content = [0; WaitRecord::SIZE];
     file.read_exact_at(&mut content, 0).ok()?;
-    u64::try_from(waited_time::decode(&content)?.as_millis()).ok()
+    u64::try_from(WaitRecord::decode(&content)?.0.as_millis()).ok()
 }
 
 /// Resources that several processes use together.
@@ -134,10 +134,10 @@ mod tests {
     #[test]
     fn a_rank_that_uses_the_communicator_has_waited() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join(waited_time::file_name(Rank(0)));
+        let path = directory.path().join(WaitRecord::file_name(Rank(0)));
         let waited = || of_rank(Rank(0), Pid::this(), Some(directory.path())).waited_ms;
         assert_eq!(waited(), None);
-        fs::write(&path, waited_time::encode(Duration::from_millis(1500))).unwrap();
+        fs::write(&path, WaitRecord(Duration::from_millis(1500)).encode()).unwrap();
         assert_eq!(waited(), Some(1500));
         // Not the communicator's own file.
         fs::remove_file(&path).unwrap();

@@ -9,19 +9,19 @@ use crate::cleanup::workspace::Workspace;
 use crate::console::errln;
 use crate::node::environment::Environment;
 use bytes::Bytes;
-use rlaunch_bootstrap::client::events::{JobEvent, MAX_EVENTS};
-use rlaunch_bootstrap::client::messages::{
-    CLIENT_VERSION, FromRank, HelloRefusal, MAX_CALL, Reply, ToRank, Token,
-};
 use rlaunch_bootstrap::env::{
     PATH, RLAUNCH_RANK_TABLE, RLAUNCH_SOCKET, RLAUNCH_TOKEN, join_search_path,
 };
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::{Job, Problem};
+use rlaunch_bootstrap::protocol::rank::{
+    CLIENT_VERSION, FromRank, HelloRefusal, JobEvent, MAX_CALL, MAX_JOB_EVENTS, Reply, ToRank,
+};
 use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
 use rlaunch_bootstrap::rendezvous::node::{Answer, CallId, ClientId, NodeInput};
 use rlaunch_bootstrap::rendezvous::payload::Payload;
 use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
+use rlaunch_bootstrap::security::Token;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -216,7 +216,7 @@ impl Services {
             self.clients.retain(|_, client| client.send_finished(&self.finished));
             return;
         }
-        if self.job_events.len() == MAX_EVENTS || self.job_events.contains(event) {
+        if self.job_events.len() == MAX_JOB_EVENTS || self.job_events.contains(event) {
             return;
         }
         self.job_events.push(event.clone());

@@ -9,7 +9,7 @@
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statfs::statfs;
 use nix::unistd::Uid;
-use rlaunch_bootstrap::job::cache::CachedState;
+use rlaunch_bootstrap::protocol::housekeeping::CachedState;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};

@@ -4,8 +4,8 @@ use super::cache;
 use super::inventory;
 use crate::console::errln;
 use nix::unistd::Uid;
-use rlaunch_bootstrap::job::cache::{CacheReport, CachedDirectory, CachedKind};
 use rlaunch_bootstrap::job::library::LIBRARY_PREFIX;
+use rlaunch_bootstrap::protocol::housekeeping::{CacheReport, CachedDirectory, CachedKind};
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -84,7 +84,7 @@ fn visit(directory: &Path, clean: bool) -> Vec<CachedDirectory> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_bootstrap::job::cache::CachedState;
+    use rlaunch_bootstrap::protocol::housekeeping::CachedState;
     use std::os::unix::fs::symlink;
 
     #[test]

@@ -4,7 +4,7 @@
 
 use crate::node::cache;
 use nix::unistd::gethostname;
-use rlaunch_bootstrap::protocol::helper::{Helper, HelperFile};
+use rlaunch_bootstrap::protocol::control::{Helper, HelperFile};
 use sha2::{Digest, Sha256};
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};

@@ -5,8 +5,7 @@
 //! from outside the child's subtree, because the child has kept the records of its own subtree.
 
 use super::{Answer, CallId, ClientId, MAX_NAMES, MAX_WAITING, Node, NodeViolation, Refusal};
-use crate::exit_status::ExitStatus;
-use crate::id::{NodeId, Rank};
+use crate::id::{ExitStatus, NodeId, Rank};
 use crate::rendezvous::Time;
 use crate::rendezvous::gathered::gather_record;
 use crate::rendezvous::message::{

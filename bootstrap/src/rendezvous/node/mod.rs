@@ -8,26 +8,24 @@
 //! Ranks may call as soon as they run. Before that, the agents themselves use collectives in the
 //! name of their ranks. All inputs go through [`Node::handle`]. The services are in the modules
 //! `collective` (barriers and gathers), `stragglers` (search for missing ranks), `store` (key-value
-//! store), `root_requests` (requests to the root's agent) and `clock` (clock offsets).
+//! store and other requests to the root) and `clock` (clock offsets).
 
-mod call;
 mod clock;
 mod collective;
 mod interface;
-mod root_requests;
 mod store;
 mod stragglers;
 
-pub use call::{Answer, Call, CallId, ClientId, Refusal};
-pub use interface::{NodeInput, NodeOutput, NodeReport, NodeViolation};
+pub use interface::{
+    Answer, Call, CallId, ClientId, NodeInput, NodeOutput, NodeReport, NodeViolation, Refusal,
+};
 
 use super::Time;
 use super::message::{CallCounts, CollectiveKind, Message, Packet, RankState};
 use super::payload::Payload;
 use super::rank_set::RankSet;
 use super::shape::TreeShape;
-use crate::exit_status::ExitStatus;
-use crate::id::{NodeId, Rank};
+use crate::id::{ExitStatus, NodeId, Rank};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Key-value store. The root keeps all values; requests are sent up the tree and replies down.
+//! Requests to the root: the key-value store, whose values the root keeps, and requests of agents
+//! to the root's agent. Requests are sent up the tree and replies down.
 //!
 //! A read sees every write that the reading rank can know of through rlaunch: its own writes, and
 //! writes of other ranks before a common barrier. Edges of the tree preserve order, so a reply with
@@ -139,7 +140,7 @@ impl Node {
 
     /// Records the sender of a request. Returns a new request number, or `None` after refusing the
     /// request because too many are pending.
-    pub(super) fn register_request(&mut self, origin: RequestOrigin) -> Option<u64> {
+    fn register_request(&mut self, origin: RequestOrigin) -> Option<u64> {
         if self.waiting() >= MAX_WAITING {
             match origin {
                 RequestOrigin::Call(id) => self.answer(id, Answer::Refused(Refusal::TooMany)),
@@ -223,11 +224,6 @@ impl Node {
         Ok(())
     }
 
-    /// Removes a pending request and returns its sender; `None` if there is no such request.
-    pub(super) fn take_origin(&mut self, request: u64) -> Option<RequestOrigin> {
-        self.store.pending.remove(&request)
-    }
-
     fn confirm_put(&mut self, origin: RequestOrigin, stored: bool) {
         let answer = if stored { Answer::Done } else { Answer::Refused(Refusal::Full) };
         match origin {
@@ -290,6 +286,61 @@ impl Node {
         }
         for id in expired {
             self.answer(id, Answer::TimedOut(MissingRanks::default()));
+        }
+    }
+}
+
+/// Requests of agents to the root's agent. Their content is not interpreted.
+impl Node {
+    pub(super) fn on_agent_request(&mut self, id: CallId, question: Payload) {
+        match self.aborted.clone() {
+            Some((by, text)) => self.answer(id, Answer::Aborted { by, text }),
+            None => self.request_root(RequestOrigin::Call(id), question),
+        }
+    }
+
+    pub(super) fn request_root(&mut self, origin: RequestOrigin, question: Payload) {
+        if self.aborted.is_some() {
+            return;
+        }
+        // If too many requests are pending, a child gets the reply that says the store is full.
+        let Some(request) = self.register_request(origin) else { return };
+        match self.parent {
+            Some(parent) => self.send_with(parent, Message::RootRequest { request }, question),
+            None => self.outputs.push_back(NodeOutput::RootRequest(request, question)),
+        }
+    }
+
+    /// Handles this agent's own reply to a request, at the root. Ignores the reply if an abort has
+    /// dropped the request.
+    pub(super) fn on_agent_reply(&mut self, request: u64, answer: Payload) {
+        if let Some(origin) = self.store.pending.remove(&request) {
+            self.deliver_root_reply(origin, answer);
+        }
+    }
+
+    pub(super) fn on_root_reply(
+        &mut self,
+        from: NodeId,
+        request: u64,
+        answer: Payload,
+    ) -> Result<(), NodeViolation> {
+        if self.aborted.is_none() {
+            let origin = self.store.pending.remove(&request);
+            self.deliver_root_reply(
+                origin.ok_or(NodeViolation::Unknown { from, message: "root reply" })?,
+                answer,
+            );
+        }
+        Ok(())
+    }
+
+    fn deliver_root_reply(&mut self, origin: RequestOrigin, answer: Payload) {
+        match origin {
+            RequestOrigin::Call(id) => self.answer(id, Answer::Value(answer)),
+            RequestOrigin::Child(child, request) => {
+                self.send_with(child, Message::RootReply { request }, answer);
+            }
         }
     }
 }

@@ -4,8 +4,8 @@
 
 use crate::connect::channel::{AgentChannel, CommandStatus, Incoming};
 use crate::connect::connector::{AgentLocation, CONTAINER_GONE, HostConnection, RemoteCommand};
-use rlaunch_bootstrap::cleanup_report;
 use rlaunch_bootstrap::id::JobId;
+use rlaunch_bootstrap::protocol::housekeeping;
 use rlaunch_console::deadline;
 use std::time::Duration;
 use tokio::process::Command;
@@ -117,10 +117,10 @@ async fn next_output(channel: &mut AgentChannel) -> Option<String> {
 fn parse_outcome(output: &str) -> CleanupOutcome {
     let Some(last) = output.lines().last() else { return CleanupOutcome::Unreachable };
     match last.parse() {
-        Ok(clean @ cleanup_report::CleanupReport::Clean { .. }) => {
+        Ok(clean @ housekeeping::CleanupReport::Clean { .. }) => {
             CleanupOutcome::Clean(clean.to_string())
         }
-        Ok(cleanup_report::CleanupReport::Remaining(processes)) => CleanupOutcome::Left(processes),
+        Ok(housekeeping::CleanupReport::Remaining(processes)) => CleanupOutcome::Left(processes),
         Err(_) if last == CONTAINER_GONE => CleanupOutcome::Clean(last.to_owned()),
         Err(_) => CleanupOutcome::Unclear(last.to_owned()),
     }

@@ -6,7 +6,6 @@ use crate::run::job_run::{JobRun, Launch};
 use crate::run::job_run::{NoRandom, random};
 use crate::run::run_attempt;
 use crate::run::signals::Signals;
-use rlaunch_bootstrap::client::messages::Token;
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::PortRange;

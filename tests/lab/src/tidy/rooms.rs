@@ -12,13 +12,9 @@ pub(super) const ORDERS: &[Order] = &[
         layers: &[
             &[
                 &["id"],
-                &["exit_status"],
                 &["frame"],
-                &["error_chain"],
                 &["serde_path"],
-                &["transitions"],
                 &["shell_safe"],
-                &["cleanup_report"],
                 &["deadline"],
                 &["env"],
                 &["bench"],
@@ -26,7 +22,7 @@ pub(super) const ORDERS: &[Order] = &[
             &[&["inventory"], &["security"]],
             &[&["rendezvous"]],
             &[&["job"]],
-            &[&["rank_table"], &["client"]],
+            &[&["rank_table"]],
             &[&["protocol"]],
         ],
         pending: None,

@@ -19,7 +19,7 @@ use nix::sys::socket::sockopt::PeerCredentials;
 use rlaunch_bootstrap::env;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::inventory::CpuSet;
-use rlaunch_bootstrap::job::waited_time;
+use rlaunch_bootstrap::protocol::rank::WaitRecord;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_client::{Client, ClientError, Credentials};
 use rlaunch_sys::let_descendants_read;
@@ -189,7 +189,7 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     progress.set_agent(Agent::new(client, nodes))?;
     if let Some(directory) = table_path()?.parent() {
         // Nothing but a view of this rank depends on it.
-        let _ = progress.waited.publish(&directory.join(waited_time::file_name(me)));
+        let _ = progress.waited.publish(&directory.join(WaitRecord::file_name(me)));
     }
     Ok(Communicator::new(Arc::new(progress), group))
 }

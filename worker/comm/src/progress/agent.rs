@@ -4,8 +4,8 @@
 //! which rank failed first and how. Each agent reports this to its ranks as a [`JobEvent`], without
 //! being asked.
 
-use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::protocol::rank::JobEvent;
 use rlaunch_client::Client;
 use std::os::fd::AsFd;
 use std::sync::{Mutex, OnceLock, PoisonError, TryLockError};

@@ -1,7 +1,7 @@
 //! Time for which this process has waited for other ranks. Its agent reads it from a file
 //! ([`waited_time`]), for `rlaunch monitor` and for the search for stragglers.
 
-use rlaunch_bootstrap::job::waited_time;
+use rlaunch_bootstrap::protocol::rank::WaitRecord;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -27,7 +27,7 @@ impl WaitedTime {
     pub(crate) fn publish(&self, path: &Path) -> io::Result<()> {
         let mut options = OpenOptions::new();
         let file = options.write(true).create(true).truncate(true).mode(0o600).open(path)?;
-        file.write_all_at(&waited_time::encode(Duration::ZERO), 0)?;
+        file.write_all_at(&WaitRecord(Duration::ZERO).encode(), 0)?;
         let _ = self.file.set(file);
         Ok(())
     }
@@ -43,7 +43,7 @@ impl WaitedTime {
         }
         self.written_at.store(now, Ordering::Relaxed);
         // Another thread may write an older sum after this one. The next write corrects it.
-        let _ = file.write_all_at(&waited_time::encode(Duration::from_micros(sum)), 0);
+        let _ = file.write_all_at(&WaitRecord(Duration::from_micros(sum)).encode(), 0);
     }
 }
 
@@ -63,7 +63,7 @@ mod tests {
         let waited = WaitedTime::default();
         waited.add(at(0), at(50));
         waited.publish(&path).unwrap();
-        let published = || waited_time::decode(&std::fs::read(&path).unwrap()).unwrap();
+        let published = || WaitRecord::decode(&std::fs::read(&path).unwrap()).unwrap().0;
         assert_eq!(published(), Duration::ZERO);
         waited.add(at(1000), at(1200));
         assert_eq!(published(), at(250));

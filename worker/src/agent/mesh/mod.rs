@@ -22,8 +22,7 @@ use prover::Prover;
 use rlaunch_bootstrap::deadline::Deadline;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::Job;
-use rlaunch_bootstrap::protocol::control::FromAgent;
-use rlaunch_bootstrap::protocol::helper::{Helper, HelperFile};
+use rlaunch_bootstrap::protocol::control::{FromAgent, Helper, HelperFile};
 use rlaunch_bootstrap::protocol::mesh::{
     FromProver, NodeEndpoints, PathFault, PathOutcome, ProofRound, ProofStep, RoundCost, ToProver,
 };

@@ -12,10 +12,10 @@ use crate::network::outbox::Outbox;
 use crate::network::services::Services;
 use bytes::Bytes;
 use nix::time::{ClockId, clock_gettime};
-use rlaunch_bootstrap::client::events;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::{ExitStatus, Job};
 use rlaunch_bootstrap::protocol::control::{BEAT, FromAgent, MAX_FILE_CHUNK, MAX_FRAME};
+use rlaunch_bootstrap::protocol::rank::JobEvent;
 use rlaunch_bootstrap::rendezvous::Time;
 use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
 use rlaunch_bootstrap::rendezvous::gathered::{Gathered, RECORD_HEADER};
@@ -236,7 +236,7 @@ impl Tree {
         self.flush_outputs();
     }
 
-    pub(crate) fn notify_ranks(&mut self, event: &events::JobEvent) {
+    pub(crate) fn notify_ranks(&mut self, event: &JobEvent) {
         self.services.send_job_event(event);
     }
 

@@ -12,6 +12,7 @@ pub(crate) use links::{LinkChange, LinkMonitor};
 use crate::run::helper_upload::HelperUpload;
 use crate::run::nodes::Nodes;
 use crate::run::rendezvous::{JoinState, RankPlan};
+use rlaunch_bootstrap::protocol::control::Helper;
 use rlaunch_bootstrap::protocol::control::ToAgent;
 use rlaunch_bootstrap::protocol::helper::Helper;
 use rlaunch_bootstrap::protocol::mesh::{PathProof, RoundTimeouts};

@@ -34,7 +34,7 @@ const SIM: &[&str] = &[
     "tests/sim/",
     "bootstrap/Cargo.toml",
     "bootstrap/src/rendezvous/",
-    "bootstrap/src/transitions.rs",
+    "bootstrap/src/lib.rs",
     "bootstrap/src/id.rs",
     "bootstrap/src/job/",
 ];

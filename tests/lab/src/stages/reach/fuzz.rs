@@ -35,7 +35,7 @@ const GROUPS: &[TargetGroup] = &[
             "bootstrap/src/inventory/",
             "bootstrap/src/protocol/mesh.rs",
             "bootstrap/src/rendezvous/oob.rs",
-            "bootstrap/src/client/events.rs",
+            "bootstrap/src/protocol/rank.rs",
             // Frames carry those of the tree's edges.
             "bootstrap/src/rendezvous/message.rs",
             "bootstrap/src/rendezvous/payload.rs",
@@ -108,7 +108,7 @@ const GROUPS: &[TargetGroup] = &[
         sources: &[
             "tests/fuzz/src/tree.rs",
             "bootstrap/src/rendezvous/",
-            "bootstrap/src/transitions.rs",
+            "bootstrap/src/lib.rs",
             "bootstrap/src/id.rs",
             "bootstrap/src/job/",
         ],
@@ -118,10 +118,10 @@ const GROUPS: &[TargetGroup] = &[
         sources: &[
             "tests/fuzz/src/client.rs",
             "bootstrap/client/src/machine.rs",
-            "bootstrap/src/client/messages.rs",
-            "bootstrap/src/client/events.rs",
+            "bootstrap/src/protocol/rank.rs",
+            "bootstrap/src/security/mod.rs",
             "bootstrap/src/rendezvous/",
-            "bootstrap/src/transitions.rs",
+            "bootstrap/src/lib.rs",
             "bootstrap/src/id.rs",
             "bootstrap/src/job/",
         ],
@@ -134,6 +134,7 @@ const GROUPS: &[TargetGroup] = &[
         targets: &["handshake", "sealed"],
         sources: &[
             "tests/fuzz/src/secure.rs",
+            "bootstrap/src/security/mod.rs",
             "bootstrap/src/security/handshake.rs",
             "bootstrap/src/id.rs",
         ],
@@ -143,6 +144,7 @@ const GROUPS: &[TargetGroup] = &[
         sources: &[
             "tests/fuzz/src/callback.rs",
             "bootstrap/src/security/callback.rs",
+            "bootstrap/src/security/mod.rs",
             "bootstrap/src/security/handshake.rs",
             "bootstrap/src/id.rs",
         ],

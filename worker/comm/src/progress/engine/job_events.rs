@@ -3,8 +3,8 @@
 use super::Engine;
 use crate::progress::agent::AgentEvent;
 use crate::types::error::{Cause, LinkError};
-use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::protocol::rank::JobEvent;
 
 impl Engine {
     /// Returns the cause with which all calls fail, if the agent has reported one.

@@ -18,13 +18,13 @@ use crate::run::rendezvous::Relay;
 use crate::run::session::{NodeEvent, NodeEventKind};
 use crate::run::signals::UserSignal;
 use nix::sys::signal::Signal;
-use rlaunch_bootstrap::client::events::JobEvent;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::protocol::control::{CleanupReceipt, FromAgent, ToAgent, UnservedMpi};
 use rlaunch_bootstrap::protocol::mesh::{
     PathEvent, PathFault, PathOutcome, PathProof, ProofStep, RoundCost,
 };
+use rlaunch_bootstrap::protocol::rank::JobEvent;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_bootstrap::rendezvous::message::{MissingRanks, RankState};
 use rlaunch_bootstrap::rendezvous::shape::TreeShape;

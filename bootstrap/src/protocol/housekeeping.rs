@@ -1,13 +1,83 @@
-//! The last line that `rlaunch-worker reap` prints: what was cleaned up after a job on one host.
+//! What `rlaunch-worker` reports about a host outside of a job: for `rlaunch cache`, `rlaunch jobs -H`
+//! and `rlaunch reap`.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::PathBuf;
 use std::str::FromStr;
+
+/// Directories that an account keeps on a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheReport(pub Vec<CachedDirectory>);
+
+/// Directory in a cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CachedDirectory {
+    /// Path of the directory.
+    #[serde(with = "crate::serde_path")]
+    pub path: PathBuf,
+    /// Content of the directory.
+    pub kind: CachedKind,
+    /// Size of all files in bytes.
+    pub size: u64,
+    /// Seconds since its last use; updated once an hour at most.
+    pub idle: u64,
+    /// State of the directory, after a removal if that was asked for.
+    pub state: CachedState,
+}
+
+/// Content of a directory in a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CachedKind {
+    /// An agent, and the prover beside it.
+    Agent,
+    /// The library for ranks.
+    Library,
+}
+
+/// State of a directory in a cache.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum CachedState {
+    /// It is not used.
+    Idle,
+    /// A job uses it, so it is not removed.
+    InUse,
+    /// It has been removed.
+    Removed,
+    /// It could not be removed, for this reason.
+    Failed(String),
+}
+
+/// Jobs of an account that have processes on a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostJobs(pub Vec<HostJob>);
+
+/// Processes of a job on a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostJob {
+    /// Id of the job, 32 hexadecimal digits.
+    pub job: String,
+    /// Number of ranks with processes.
+    pub ranks: u32,
+    /// Number of processes.
+    pub processes: u32,
+    /// Time since the oldest process started, in seconds.
+    pub seconds: u64,
+    /// CPU time since the start, in milliseconds.
+    pub cpu_ms: u64,
+    /// Resident memory, in bytes. Pages that several processes share are counted in each.
+    pub resident: u64,
+    /// Command line of the oldest process.
+    pub program: Vec<String>,
+    /// Whether an agent looks after the processes. If not, they are left over.
+    pub has_agent: bool,
+}
 
 /// Separates the numbers in the report's line from the list of processes that could not be
 /// inspected.
 const HIDDEN: &str = "; could not look into ";
 
-/// Outcome of the clean-up after a job on one host.
+/// Outcome of the clean-up after a job on one host: the last line that `rlaunch-worker reap` prints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CleanupReport {
     /// Everything that was found of the job has been removed.
