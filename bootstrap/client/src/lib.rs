@@ -9,6 +9,8 @@
 //! | `asynchronous` | `AsyncClient`, whose calls are futures (feature `tokio`) |
 //! | [`command`] | commands for shell scripts, such as `rlaunch barrier` |
 
+#![warn(missing_docs)]
+
 #[cfg(feature = "tokio")]
 mod asynchronous;
 mod blocking;

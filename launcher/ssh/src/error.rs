@@ -10,7 +10,6 @@ use std::time::Duration;
 
 /// Failure to connect to a host, to check its key, or to log in. The messages do not name the host, which
 /// the caller adds.
-#[expect(missing_docs, reason = "each message says it")]
 #[derive(Debug, thiserror::Error)]
 pub enum SshError {
     #[error(transparent)]

@@ -20,7 +20,6 @@ use rlaunch_text::glob::matches;
 const LONGEST_LINE: usize = 32 << 10;
 
 /// Error in reading or extending a known-hosts file.
-#[expect(missing_docs, reason = "each message says it")]
 #[derive(Debug, Error)]
 pub enum KnownHostsError {
     #[error("read known hosts {}", file.display())]

@@ -6,7 +6,6 @@ use std::fmt;
 
 /// Collective to test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "they are the communicator's")]
 pub enum Collective {
     Barrier,
     Broadcast,

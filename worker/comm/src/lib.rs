@@ -13,6 +13,8 @@
 //! | `api` | the public calls |
 //! | `testing` | simulated jobs with a seeded schedule, and entry points for fuzzers |
 
+#![warn(missing_docs)]
+
 mod api;
 mod collectives;
 mod connect;

@@ -41,7 +41,6 @@ use rlaunch_text::glob::{matches, matches_list};
 pub(crate) const DEFAULT_PORT: u16 = 22;
 
 /// Error in a configuration file.
-#[expect(missing_docs, reason = "each message says it")]
 #[derive(Debug, Error)]
 pub enum ConfigError {
     #[error("read ssh configuration {}", path.display())]

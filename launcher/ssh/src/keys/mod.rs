@@ -33,7 +33,6 @@ use zeroize::Zeroizing;
 const LONGEST: u64 = 64 << 10;
 
 /// Reason why a key file cannot be used.
-#[expect(missing_docs, reason = "each message says it")]
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
     #[error("no such file")]

@@ -30,6 +30,8 @@
 //! freed; buffers of a request stay valid until it is complete. Everything else is checked. A panic
 //! fails the call with RL_INTERNAL; it does not unwind into C.
 
+#![warn(missing_docs)]
+
 mod arguments;
 mod collectives;
 mod errors;

@@ -8,6 +8,8 @@
 //! Layers, each of which uses layers before it: `dtype`, `interrupt` ← `error`, `buffer` ←
 //! `received` ← `memory` ← `shared` ← `request`, `registration`, `collective` ← `communicator`.
 
+#![warn(missing_docs)]
+
 mod buffer;
 mod collective;
 mod communicator;
