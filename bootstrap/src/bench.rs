@@ -28,12 +28,10 @@ pub enum BenchRecord {
 pub struct BenchHeader {
     /// `lat`, `bw`, or the name of the collective.
     pub bench: String,
-    /// Type of elements.
     #[serde(rename = "type")]
     pub element: String,
     /// Operation of a reduction; `None` for other patterns.
     pub op: Option<String>,
-    /// Number of ranks.
     pub ranks: usize,
     /// Whether a size is that of all ranks' parts together.
     pub size_is_total: bool,
@@ -48,17 +46,13 @@ pub struct BenchHeader {
 pub struct BenchRow {
     /// Size in bytes of a message, of a vector, or of all ranks' parts together.
     pub bytes: usize,
-    /// Number of elements.
     pub elements: usize,
-    /// Median.
     pub median_us: f64,
-    /// Minimum.
     pub min_us: f64,
     /// 99th percentile.
     pub p99_us: f64,
     /// Bytes per median time, in 10^9 bytes per second.
     pub algbw_gb_s: f64,
-    /// Number of batches.
     pub batches: usize,
     /// Number of repetitions in each batch.
     pub repetitions: u64,
@@ -82,9 +76,7 @@ pub struct BenchMatrix {
 /// program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VerbsRequest {
-    /// Operation.
     pub operation: VerbsOperation,
-    /// Part that is measured.
     pub part: VerbsPart,
     /// Sizes of messages in bytes, at least 1.
     pub sizes: Vec<usize>,
@@ -158,7 +150,6 @@ pub enum VerbsPart {
 pub enum VerbsAmount {
     /// Number of messages of each queue pair.
     Messages(u64),
-    /// Time in seconds.
     Seconds(f64),
     /// Stream without end, with a [`BenchRecord::VerbsSecond`] each second.
     Endless,
@@ -199,19 +190,14 @@ pub struct VerbsRow {
 pub struct MessageTimes {
     /// Number of times.
     pub messages: u64,
-    /// Minimum.
     pub min_us: f64,
-    /// Median.
     pub typical_us: f64,
-    /// Mean.
     pub average_us: f64,
-    /// Standard deviation.
     pub deviation_us: f64,
     /// 99th percentile.
     pub p99_us: f64,
     /// 99.9th percentile.
     pub p999_us: f64,
-    /// Maximum.
     pub max_us: f64,
     /// Distribution: upper bound of a class of times, and the number of times in it. Classes
     /// without times are left out.
@@ -221,14 +207,12 @@ pub struct MessageTimes {
 /// Rate of a stream of messages, of all queue pairs and directions together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StreamRate {
-    /// Number of messages.
     pub messages: u64,
     /// Highest rate of any part of the stream in one direction, in 10^9 bytes per second; the sum
     /// of both directions if there are two. `None` for a second of an endless stream.
     pub peak_gb_s: Option<f64>,
     /// Rate from the first post to the last completion, in 10^9 bytes per second.
     pub average_gb_s: f64,
-    /// Rate in messages per second.
     pub messages_per_s: f64,
     /// Processor time of each rank's process per time passed; 1 is one processor. `None` if it is
     /// not known, as that of the peer during an endless stream.

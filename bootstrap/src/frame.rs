@@ -21,7 +21,6 @@ pub enum FrameError {
     Unreadable {
         /// Length of the message, in bytes.
         length: usize,
-        /// Error of the decoder.
         source: postcard::Error,
     },
     /// The message cannot be serialised.
@@ -53,6 +52,7 @@ pub struct FrameReader {
 impl FrameReader {
     /// Appends bytes that were received.
     pub fn push(&mut self, bytes: &[u8]) {
+        // Here rather than after each message, so that a read with many messages moves the rest once.
         if self.taken > 0 {
             self.buffer.drain(..self.taken);
             self.taken = 0;
@@ -83,9 +83,7 @@ impl FrameReader {
         self.taken += 4 + length;
         Ok(Some((message, length)))
     }
-}
 
-impl FrameReader {
     /// Returns the received bytes that are not decoded yet, so that another decoder can continue.
     pub fn into_unread(mut self) -> Vec<u8> {
         self.buffer.split_off(self.taken)

@@ -43,7 +43,7 @@ impl AsyncClient {
 
     async fn await_welcome(&mut self) -> Result<(), ClientError> {
         self.send().await?;
-        while !self.session.is_welcomed()? {
+        while !self.session.poll_welcome()? {
             self.receive().await?;
         }
         Ok(())

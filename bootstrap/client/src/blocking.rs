@@ -39,7 +39,7 @@ impl Client {
         let mut client = Client { socket, session };
         client.send(&hello)?;
         client.socket.set_read_timeout(Some(WELCOME_TIMEOUT)).map_err(ClientError::Socket)?;
-        while !client.session.is_welcomed()? {
+        while !client.session.poll_welcome()? {
             client.receive()?;
         }
         client.socket.set_read_timeout(None).map_err(ClientError::Socket)?;

@@ -1,5 +1,6 @@
 //! Client of an agent's services for ranks: barriers, gathers, a key-value store, aborts, clock
-//! offsets, events.
+//! offsets, events. The messages on the agent's Unix socket are those of
+//! [`rlaunch_bootstrap::protocol::rank`].
 //!
 //! | module | contents |
 //! |---|---|

@@ -46,8 +46,9 @@ impl Session {
         Ok((session, encode_head(&hello, 0)?))
     }
 
-    /// Tells whether the agent has accepted the rank. Fails if the agent has rejected the rank.
-    pub(crate) fn is_welcomed(&mut self) -> Result<bool, ClientError> {
+    /// Handles the reply to the hello if it has arrived. Returns whether the agent has accepted the
+    /// rank; fails if it has rejected the rank.
+    pub(crate) fn poll_welcome(&mut self) -> Result<bool, ClientError> {
         match self.next_event()? {
             None => Ok(false),
             Some(ClientEvent::Ready(world_size)) => {

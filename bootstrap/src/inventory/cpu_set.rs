@@ -93,9 +93,9 @@ impl fmt::Display for CpuSet {
             while let Some(next) = cpus.next_if_eq(&(last + 1)) {
                 last = next;
             }
-            match last == first {
-                true => write!(f, "{separator}{first}")?,
-                false => write!(f, "{separator}{first}-{last}")?,
+            write!(f, "{separator}{first}")?;
+            if last > first {
+                write!(f, "-{last}")?;
             }
             separator = ",";
         }

@@ -22,7 +22,6 @@ pub struct Diagnostics {
     pub module_parameters: Vec<(String, String)>,
     /// Device file `/dev/infiniband/rdma_cm` of the RDMA connection manager.
     pub connection_manager: DeviceFile,
-    /// Settings of the kernel.
     pub kernel: KernelSettings,
     /// State of network interfaces, in the order of `Inventory::netdevs`.
     pub interfaces: Vec<InterfaceState>,
@@ -108,7 +107,6 @@ pub struct KernelSettings {
     pub command_line: Vec<String>,
     /// `net.ipv4.ip_local_port_range`: first and last port.
     pub ephemeral_ports: Option<(u16, u16)>,
-    /// `vm.max_map_count`.
     pub max_map_count: Option<u64>,
     /// `kernel.yama.ptrace_scope`; `None` without Yama.
     pub ptrace_scope: Option<u8>,
@@ -125,7 +123,6 @@ pub struct KernelSettings {
 /// State of a network interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceState {
-    /// Name of the interface.
     pub name: String,
     /// Whether the interface is administratively up.
     pub is_up: bool,
@@ -142,7 +139,6 @@ pub struct InterfaceState {
     pub arp_announce: Option<u8>,
     /// The larger of the two values of `rp_filter`.
     pub rp_filter: Option<u8>,
-    /// Whether IPv6 is disabled on the interface.
     pub ipv6_disabled: bool,
     /// Priorities for which RoCE congestion control is enabled at the notification point and at the
     /// reaction point; `None` if the driver does not have these files, which come with MLNX_OFED.
@@ -154,9 +150,7 @@ pub struct InterfaceState {
 /// State of an RDMA port.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaPortState {
-    /// Name of the device.
     pub device: String,
-    /// Number of the port.
     pub port: u8,
     /// RoCE version that the connection manager uses by default, such as `RoCE v2`; `None` if
     /// configfs has no directory for the device.
@@ -170,7 +164,6 @@ pub struct RdmaPortState {
 pub struct Counter {
     /// Name that the kernel uses.
     pub name: String,
-    /// First value.
     pub first: u64,
     /// Last value; equal to the first if the counter was read once.
     pub last: u64,
@@ -244,13 +237,9 @@ pub struct FirewallRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FilterProtocol {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
-    /// ICMP and ICMPv6.
     Icmp,
-    /// Another protocol.
     Other,
 }
 

@@ -35,7 +35,6 @@ use std::net::IpAddr;
 /// Hardware and system software of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
-    /// CPUs of the node.
     pub cpus: Cpus,
     /// NUMA nodes in order of their numbers, with their memory.
     pub numa_nodes: Vec<NumaNode>,
@@ -90,9 +89,7 @@ impl Cpus {
 /// NUMA node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NumaNode {
-    /// Number of the NUMA node.
     pub number: u32,
-    /// CPUs of the NUMA node.
     pub cpus: CpuSet,
     /// Memory of the NUMA node, in bytes; `None` if it was not read.
     pub memory: Option<u64>,
@@ -118,11 +115,9 @@ pub struct ResourceLimits {
 /// GPU, used for graphics or computing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// Manufacturer of the GPU.
     pub vendor: GpuVendor,
     /// Model, such as `NVIDIA A100-SXM4-40GB`; `None` if the driver does not report it.
     pub model: Option<String>,
-    /// PCI device of the GPU.
     pub pci: PciDevice,
 }
 

@@ -46,7 +46,6 @@ pub enum NetdevKind {
     Bond,
     /// Software bridge, such as those of container engines and hypervisors.
     Bridge,
-    /// Loopback interface.
     Loopback,
     /// VLAN, or another interface on top of an existing one.
     Upper,
@@ -58,7 +57,6 @@ pub enum NetdevKind {
 /// Route to a network through an interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Route {
-    /// Name of the interface.
     pub netdev: String,
     /// Address of the destination network; all zeros for the default route.
     pub destination: IpAddr,

@@ -70,7 +70,6 @@ pub struct Port {
     pub state: PortState,
     /// State of the physical link as the kernel reports it, such as `LinkUp`.
     pub physical_state: Option<String>,
-    /// Link layer of the port.
     pub link_layer: LinkLayer,
     /// InfiniBand address (LID) of the port; `None` or 0 without a subnet manager.
     pub lid: Option<u16>,

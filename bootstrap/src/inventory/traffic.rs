@@ -16,9 +16,7 @@ pub struct HostCounters {
     pub memory: Option<u64>,
     /// Memory that programs can still get without swapping, in bytes; `None` if unknown.
     pub memory_available: Option<u64>,
-    /// Traffic of RDMA ports.
     pub rdma_ports: Vec<RdmaTraffic>,
-    /// Traffic of network interfaces.
     pub interfaces: Vec<InterfaceTraffic>,
     /// Use of NVIDIA GPUs, where the host has their driver.
     pub gpus: Vec<GpuUsage>,
@@ -44,7 +42,6 @@ pub struct GpuUsage {
 /// CPU time of all CPUs of a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CpuTime {
-    /// Number of CPUs.
     pub cpus: u32,
     /// Time in which CPUs ran programs or the kernel, in milliseconds.
     pub busy_ms: u64,
@@ -55,24 +52,17 @@ pub struct CpuTime {
 /// Traffic of an RDMA port since its counters were reset.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RdmaTraffic {
-    /// Name of the device.
     pub device: String,
-    /// Number of the port.
     pub port: u8,
-    /// Traffic that it has received.
     pub received: Traffic,
-    /// Traffic that it has sent.
     pub sent: Traffic,
 }
 
 /// Traffic of a network interface since it was made.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InterfaceTraffic {
-    /// Name of the interface.
     pub name: String,
-    /// Traffic that it has received.
     pub received: Traffic,
-    /// Traffic that it has sent.
     pub sent: Traffic,
 }
 

@@ -60,7 +60,6 @@ pub struct LibraryArchive(pub Vec<ArchivedFile>);
 pub struct ArchivedFile {
     /// Path of the file, relative to the library's directory.
     pub path: String,
-    /// Content of the file.
     #[serde(with = "serde_bytes")]
     pub content: Vec<u8>,
 }

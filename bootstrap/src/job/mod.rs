@@ -22,7 +22,6 @@ use std::time::Duration;
 /// channel, never on a command line, where other users could read it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
-    /// Identifier of the job.
     pub id: JobId,
     /// Number of the node that receives this description.
     pub node: NodeId,
@@ -115,7 +114,6 @@ pub enum MpiInterfaces {
     Pmix,
     /// PMI-1, for MPICH, Intel MPI and MVAPICH.
     Pmi1,
-    /// Neither interface.
     None,
 }
 
@@ -145,9 +143,7 @@ pub enum WorkingDir {
 /// Environment variable that is set for ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EnvVar {
-    /// Name of the variable.
     pub name: OsString,
-    /// Value of the variable.
     pub value: OsString,
     /// Rule for combining the value with the value that the node's own environment has.
     pub rule: EnvRule,
@@ -169,7 +165,6 @@ pub enum EnvRule {
 /// Rank of this node, with the settings that differ from rank to rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankSpec {
-    /// Number of the rank.
     pub rank: Rank,
     /// Number of the rank on this node.
     pub local_rank: LocalRank,
@@ -206,7 +201,6 @@ pub struct RankFile {
     /// Path of the file, relative to the rank's working directory unless it is absolute.
     #[serde(with = "crate::serde_path")]
     pub path: PathBuf,
-    /// Content of the file.
     #[serde(with = "serde_bytes")]
     pub content: Vec<u8>,
 }
@@ -218,7 +212,6 @@ pub struct AwaitedPort {
     pub id: u32,
     /// Names or addresses of one host. It is enough that one of them accepts a connection.
     pub hosts: Vec<String>,
-    /// Port number.
     pub port: u16,
 }
 
@@ -293,7 +286,6 @@ impl NodeFacts {
 pub struct InterfaceAddress {
     /// Name of the interface, such as `eth0`.
     pub interface: String,
-    /// IP address of the interface.
     pub address: IpAddr,
     /// Length of the network prefix in bits, at most 32 for IPv4 and 128 for IPv6.
     pub prefix: u8,
@@ -303,6 +295,7 @@ impl InterfaceAddress {
     /// Tells whether `other` belongs to the network of this interface.
     pub fn same_network(&self, other: IpAddr) -> bool {
         let prefix = u32::from(self.prefix);
+        // A prefix of 0 would shift by the whole width, which is no shift: its mask is 0.
         match (self.address, other) {
             (IpAddr::V4(a), IpAddr::V4(b)) => {
                 let mask = u32::MAX.checked_shl(32_u32.saturating_sub(prefix)).unwrap_or(0);
@@ -330,7 +323,6 @@ pub enum Problem {
     },
     /// The program exists but is not executable.
     NotExecutable {
-        /// Path of the program.
         #[serde(with = "crate::serde_path")]
         program: PathBuf,
     },
@@ -367,14 +359,10 @@ pub enum Problem {
         range: PortRange,
     },
     /// The port that the user chose for MASTER_PORT is in use.
-    PortTaken {
-        /// Port number.
-        port: u16,
-    },
+    PortTaken { port: u16 },
     /// The program is linked with MPI, but no process manager is there to tell each rank its
     /// number.
     Singleton {
-        /// Path of the program.
         #[serde(with = "crate::serde_path")]
         program: PathBuf,
         /// File name of the MPI library, such as `libmpi.so.40`.
@@ -384,7 +372,6 @@ pub enum Problem {
     },
     /// The operating system refused another operation that the job needs.
     System {
-        /// Operation that failed.
         operation: String,
         /// Error of the operating system.
         cause: String,

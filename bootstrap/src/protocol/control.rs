@@ -195,14 +195,12 @@ pub enum ToAgent {
     Inspect {
         /// Number of the question, repeated in the answer.
         id: u32,
-        /// The question.
         what: Inspection,
     },
     /// Message for a session beside a rank ([`crate::protocol::session`]).
     Session {
         /// Number of the session; the launcher uses each number once.
         id: u32,
-        /// The message.
         what: ToSession,
     },
     /// Sign of life, without content.
@@ -216,7 +214,6 @@ pub enum FromAgent {
     Hello {
         /// Version of the messages that the agent uses ([`PROTOCOL_VERSION`]).
         version: u16,
-        /// Description of the node.
         facts: NodeFacts,
     },
     /// Preparation is complete, and every condition of the job holds on this node.
@@ -310,7 +307,6 @@ pub enum FromAgent {
     RankEvent {
         /// Rank that sent the text.
         rank: Rank,
-        /// Text for the event log.
         text: String,
     },
     /// The job cannot run on this node. The agent has not started any rank.
@@ -320,7 +316,6 @@ pub enum FromAgent {
     },
     /// The process of a rank was started.
     Started {
-        /// Rank that was started.
         rank: Rank,
         /// Process id of the rank on its node.
         pid: u32,
@@ -335,7 +330,6 @@ pub enum FromAgent {
     /// unless the line is longer than a frame, the rank ended in the middle of it, or no more of it
     /// has come for a while.
     Output {
-        /// Rank that wrote the output.
         rank: Rank,
         /// Stream that the rank wrote to.
         stream: Stream,
@@ -359,11 +353,9 @@ pub enum FromAgent {
     GraceRestarted,
     /// The process of a rank ended.
     Exited {
-        /// Rank that ended.
         rank: Rank,
         /// Process id of the rank on its node.
         pid: u32,
-        /// Exit status of the rank.
         status: ExitStatus,
         /// Whether the rank died by SIGKILL, and the kernel's out-of-memory killer has killed a
         /// process on the node.
@@ -386,23 +378,16 @@ pub enum FromAgent {
     Inspected {
         /// Number of the question.
         id: u32,
-        /// The answer.
         result: InspectionResult,
     },
     /// Message of a session beside a rank.
-    Session {
-        /// Number of the session.
-        id: u32,
-        /// The message.
-        what: FromSession,
-    },
+    Session { id: u32, what: FromSession },
     /// Every rank of this node has ended, all output is sent, and the agent is about to exit.
     Done(CleanupReceipt),
     /// Sign of life, without content.
     Beat,
     /// The agent cannot continue the job.
     Failed {
-        /// Operation that failed.
         operation: String,
         /// Error of the operating system.
         cause: String,

@@ -27,7 +27,7 @@ pub const PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Ports of which an agent takes one for probes: the default ports of jobs, which users open in their
 /// packet filters.
-pub const PROBE_PORTS: PortRange = PortRange { first: 21000, last: 21511 };
+pub const PROBE_PORTS: PortRange = PortRange::DEFAULT;
 
 /// First message of the agent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +51,6 @@ pub struct Inquiry {
     pub token: [u8; 16],
     /// Probes of this host to others.
     pub probes: Vec<ProbeRequest>,
-    /// Program to look for.
     pub program: Option<ProgramInquiry>,
     /// Time after the diagnosis at which counters are to be read again, in milliseconds.
     pub interval_ms: u32,

@@ -13,10 +13,8 @@ pub struct CacheReport(pub Vec<CachedDirectory>);
 /// Directory in a cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CachedDirectory {
-    /// Path of the directory.
     #[serde(with = "crate::serde_path")]
     pub path: PathBuf,
-    /// Content of the directory.
     pub kind: CachedKind,
     /// Size of all files in bytes.
     pub size: u64,
@@ -31,7 +29,6 @@ pub struct CachedDirectory {
 pub enum CachedKind {
     /// An agent, and the prover beside it.
     Agent,
-    /// The library for ranks.
     Library,
 }
 
@@ -42,7 +39,6 @@ pub enum CachedState {
     Idle,
     /// A job uses it, so it is not removed.
     InUse,
-    /// It has been removed.
     Removed,
     /// It could not be removed, for this reason.
     Failed(String),
@@ -59,7 +55,6 @@ pub struct HostJob {
     pub job: String,
     /// Number of ranks with processes.
     pub ranks: u32,
-    /// Number of processes.
     pub processes: u32,
     /// Time since the oldest process started, in seconds.
     pub seconds: u64,

@@ -50,7 +50,6 @@ pub struct RankUsage {
     pub rank: Rank,
     /// Process id of the rank on its node.
     pub pid: u32,
-    /// Number of processes.
     pub processes: u32,
     /// CPU time in user code since the start, in milliseconds.
     pub user_ms: u64,
@@ -125,10 +124,7 @@ pub enum Wait {
         name: String,
     },
     /// File on a disk or of a network file system.
-    File {
-        /// Path of the file.
-        path: String,
-    },
+    File { path: String },
     /// Completion of an RDMA operation.
     Rdma,
     /// One of several descriptors, by poll, select or epoll.
@@ -149,7 +145,6 @@ pub enum Wait {
 /// Frame of a stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StackFrame {
-    /// Name of the function.
     pub function: String,
     /// Source file of an interpreter's frame, or the library of a native frame.
     pub file: String,
@@ -162,7 +157,6 @@ pub struct StackFrame {
 /// Position of a rank in the collective operations of a group of ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupPosition {
-    /// Rank of the job.
     pub rank: Rank,
     /// Name of the group: the hash of an NCCL communicator, or the name of a process group of torch.
     pub group: String,
@@ -195,7 +189,6 @@ pub struct EnteredOperation {
     pub number: u64,
     /// Name, such as `all_reduce`.
     pub name: String,
-    /// Whether it is complete.
     pub is_complete: bool,
     /// Function, file and line that called it, such as `backward train.py:88`; empty if unknown.
     pub caller: String,

@@ -159,7 +159,6 @@ pub struct PathProof {
 /// Fault of a path that does not carry data.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PathFault {
-    /// Step of the proof that failed.
     pub step: ProofStep,
     /// Cause, such as `ibv_modify_qp to RTR: no route …` or `transport retry counter exceeded
     /// (status 12)`.
@@ -259,7 +258,6 @@ pub enum FromProver {
     Connected,
     /// The tests of the round are complete.
     RoundDone {
-        /// Outcome of each path of the round.
         outcomes: Vec<PathOutcome>,
         /// Resources that the round used on this node.
         cost: RoundCost,
@@ -271,7 +269,6 @@ pub enum FromProver {
 /// Endpoints of one node, for its peers to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeEndpoints {
-    /// Number of the node.
     pub node: NodeId,
     /// Ports of the node that could be opened.
     pub ports: Vec<PortAdvert>,

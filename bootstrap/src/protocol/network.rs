@@ -82,7 +82,6 @@ pub enum Privilege {
     /// It was not examined.
     #[default]
     Unknown,
-    /// The account is root.
     Root,
     /// The account may run `ip` by `sudo -n`.
     Sudo,
@@ -97,7 +96,6 @@ pub enum Privilege {
 pub enum NetworkOrder {
     /// Make these changes in order, each of which can be undone.
     Apply {
-        /// Changes.
         changes: Vec<NetworkChange>,
         /// Time until all changes are undone unless they are confirmed, in milliseconds.
         revert_ms: u32,
@@ -152,39 +150,30 @@ pub enum NetworkReply {
 pub enum NetworkChange {
     /// Set an interface up or down.
     SetUp {
-        /// Name of the interface.
         interface: String,
         /// False for down.
         up: bool,
     },
     /// Set the maximum size of packets.
     SetMtu {
-        /// Name of the interface.
         interface: String,
         /// Size in bytes.
         mtu: u32,
     },
     /// Set the mode of an IPoIB interface.
     SetIpoibMode {
-        /// Name of the interface.
         interface: String,
         /// `datagram` or `connected`.
         mode: String,
     },
-    /// Add an address.
     AddAddress {
-        /// Name of the interface.
         interface: String,
-        /// Address.
         address: IpAddr,
         /// Length of the network prefix, in bits.
         prefix: u8,
     },
-    /// Remove an address.
     RemoveAddress {
-        /// Name of the interface.
         interface: String,
-        /// Address.
         address: IpAddr,
         /// Length of the network prefix, in bits.
         prefix: u8,
@@ -240,7 +229,7 @@ impl fmt::Display for NetworkChange {
 /// Change that was not made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangeFailure {
-    /// Line of the change.
+    /// The change as a line for a shell.
     pub line: String,
     /// Message of `ip`, or the reason why it did not start.
     pub cause: String,
@@ -260,9 +249,7 @@ pub struct RollBackReport {
 pub struct Beacon {
     /// Random bytes of the run.
     pub token: [u8; 16],
-    /// Number of the sending host.
     pub host: u32,
-    /// Interface from which it was sent.
     pub interface: String,
 }
 

@@ -41,9 +41,7 @@ pub enum FromRank {
     Hello {
         /// Version of the messages that the rank's library uses ([`CLIENT_VERSION`]).
         version: u16,
-        /// Job that the rank belongs to.
         job: JobId,
-        /// Number of the rank.
         rank: Rank,
         /// Secret that the rank received in its environment.
         token: Token,
@@ -61,10 +59,7 @@ pub enum FromRank {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToRank {
     /// The agent accepts the rank.
-    Welcome {
-        /// Number of ranks in the job.
-        world_size: u32,
-    },
+    Welcome { world_size: u32 },
     /// The agent rejects the rank and closes the connection.
     Refused(HelloRefusal),
     /// Reply to a call.
@@ -106,11 +101,8 @@ pub const MAX_JOB_EVENTS: usize = 16;
 /// Event of the job that agents report to their ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum JobEvent {
-    /// A rank failed.
     RankFailed {
-        /// Rank that failed.
         rank: Rank,
-        /// Exit status of the rank.
         status: ExitStatus,
         /// Whether this failure ends the job.
         ends: bool,
@@ -137,10 +129,7 @@ pub enum JobEvent {
         why: String,
     },
     /// Ranks exited with code 0. May include ranks that an earlier event has reported.
-    RanksFinished {
-        /// Ranks that exited.
-        ranks: RankSet,
-    },
+    RanksFinished { ranks: RankSet },
 }
 
 /// Time that a rank has waited for other ranks in calls of its communicator. The rank writes it to

@@ -34,7 +34,6 @@ pub const MAX_SESSIONS: usize = 8;
 /// Message from the client of a session to the agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToSession {
-    /// Begins the session.
     Start(SessionStart),
     /// Input, at most [`MAX_SESSION_DATA`] bytes. An empty part marks the end of the input.
     Stdin(#[serde(with = "serde_bytes")] Vec<u8>),
@@ -51,7 +50,6 @@ pub enum ToSession {
 pub struct SessionStart {
     /// Rank beside which the session runs.
     pub rank: Rank,
-    /// Kind of the session.
     pub kind: SessionKind,
 }
 
@@ -74,23 +72,19 @@ pub enum SessionKind {
 pub struct Terminal {
     /// Type of the client's terminal, as in its variable TERM; `None` if it has no such variable.
     pub term: Option<OsString>,
-    /// Size at the start.
     pub size: TerminalSize,
 }
 
 /// Size of a terminal, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminalSize {
-    /// Number of rows.
     pub rows: u16,
-    /// Number of columns.
     pub columns: u16,
 }
 
 /// Message from the agent to the client of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromSession {
-    /// The session has begun.
     Started {
         /// Process id of the command; that of the rank, for the debugger.
         pid: u32,
@@ -141,7 +135,6 @@ pub enum SessionError {
     Protocol,
     /// An operation failed on the node.
     Cannot {
-        /// Operation that failed.
         operation: String,
         /// Error of the operating system.
         cause: String,

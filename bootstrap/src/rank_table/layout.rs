@@ -36,7 +36,6 @@ pub enum TableMessageError {
     /// The message ends before the table does.
     #[error("the message with the rank table is incomplete")]
     CutOff,
-    /// The layout is invalid.
     #[error("the layout of the ranks is invalid: {0}")]
     Layout(#[from] postcard::Error),
 }

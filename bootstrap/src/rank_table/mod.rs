@@ -54,7 +54,6 @@ pub struct UncheckedTable {
 /// Row of the table that describes a node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRow {
-    /// Number of the node.
     pub node: NodeId,
     /// Name of the host as the user typed it.
     pub host: String,
@@ -81,7 +80,6 @@ pub struct Nic {
     /// Number of the port among the ports of its node, in the order of PCI addresses. In usual
     /// clusters, ports with the same number are connected to the same switch.
     pub rail: u32,
-    /// Transport protocol.
     pub transport: Transport,
     /// Whether the device is emulated by software on the CPU.
     pub software: bool,
@@ -119,9 +117,7 @@ pub enum Transport {
 /// Row of the table that describes a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankRow {
-    /// Number of the rank.
     pub rank: Rank,
-    /// Node on which the rank runs.
     pub node: NodeId,
     /// Number of the rank on its node, from 0.
     pub local_rank: LocalRank,
@@ -204,7 +200,6 @@ pub struct PairException {
 /// Reference to a NIC in the rank table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct NicId {
-    /// Node of the NIC.
     pub node: NodeId,
     /// Index of the NIC in [`NodeRow::nics`].
     pub nic: u32,

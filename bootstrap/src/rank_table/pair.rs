@@ -80,10 +80,8 @@ impl RankTable {
         };
         let (one, other) = (self.nic(low, nic_low)?, self.nic(high, nic_high)?);
         let (nic_a, nic_b) = if a < b { (nic_low, nic_high) } else { (nic_high, nic_low) };
-        let connect = match one.by_manager || other.by_manager {
-            true => PairTransport::RdmaCm,
-            false => PairTransport::Rdma,
-        };
+        let by_manager = one.by_manager || other.by_manager;
+        let connect = if by_manager { PairTransport::RdmaCm } else { PairTransport::Rdma };
         let (low, high) =
             (NicId { node: low.node, nic: nic_low }, NicId { node: high.node, nic: nic_high });
         let between = self.exception(low, high).and_then(|exception| exception.mtu);

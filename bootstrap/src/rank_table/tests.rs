@@ -295,9 +295,10 @@ fn some_rows(
         world_size: places.len() as u32,
         ranks: ranks.collect(),
         nodes: rows.clone(),
-        rule: match rdma {
-            true => PairRule::SharedMemoryThenRdmaThenTcp,
-            false => PairRule::SharedMemoryThenTcp,
+        rule: if rdma {
+            PairRule::SharedMemoryThenRdmaThenTcp
+        } else {
+            PairRule::SharedMemoryThenTcp
         },
         packet_priority: PacketPriority::default(),
         exceptions,

@@ -43,7 +43,6 @@ pub enum CodecError {
     Unreadable {
         /// Length of the head, in bytes.
         length: usize,
-        /// Error of the decoder.
         source: postcard::Error,
     },
     /// The head cannot be serialised.

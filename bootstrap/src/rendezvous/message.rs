@@ -2,8 +2,7 @@
 
 use super::payload::Payload;
 use super::rank_set::RankSet;
-use crate::id::ExitStatus;
-use crate::id::Rank;
+use crate::id::{ExitStatus, Rank};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +29,6 @@ pub enum CollectiveKind {
 /// all ranks with the same count belong together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct CollectiveId {
-    /// Kind of the collective.
     pub kind: CollectiveKind,
     /// Name of the collective, at most [`MAX_NAME`] bytes.
     pub name: Arc<str>,
@@ -114,7 +112,6 @@ pub enum RankState {
         /// Process id of the rank on its node.
         pid: u32,
     },
-    /// The process of the rank has ended.
     Ended(ExitStatus),
     /// The rank has not been started yet.
     NotStarted,
@@ -138,7 +135,9 @@ impl fmt::Display for RankState {
 impl fmt::Display for MissingRanks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut others = self.ranks.clone();
-        self.states.iter().for_each(|(rank, _)| others.remove(*rank));
+        for (rank, _) in &self.states {
+            others.remove(*rank);
+        }
         for (index, (rank, state)) in self.states.iter().enumerate() {
             let separator = if index == 0 { "" } else { ", " };
             write!(f, "{separator}rank {rank} ({state})")?;
@@ -158,12 +157,7 @@ impl fmt::Display for MissingRanks {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CollectiveFailure {
     /// A rank ended without arriving at the collective.
-    RankEnded {
-        /// Rank that ended.
-        rank: Rank,
-        /// Exit status of the rank.
-        status: ExitStatus,
-    },
+    RankEnded { rank: Rank, status: ExitStatus },
 }
 
 impl fmt::Display for CollectiveFailure {
@@ -227,7 +221,6 @@ pub enum Message {
     },
     /// To a child: reply to [`Message::Put`].
     Stored {
-        /// Number of the request.
         request: u64,
         /// Whether the value was stored; `false` if there is no room for it.
         stored: bool,
@@ -241,7 +234,6 @@ pub enum Message {
     },
     /// To a child: reply to [`Message::Get`], with the value as payload.
     Got {
-        /// Number of the request.
         request: u64,
         /// Whether the key has a value; otherwise the payload is empty.
         found: bool,
@@ -257,10 +249,7 @@ pub enum Message {
         request: u64,
     },
     /// To a child: reply to [`Message::RootRequest`]. The content of the reply is the payload.
-    RootReply {
-        /// Number of the request.
-        request: u64,
-    },
+    RootReply { request: u64 },
     /// To the parent or a child: the job is aborted, and pending calls of all ranks fail.
     Abort {
         /// Rank that called for the abort; `None` if rlaunch itself did.
@@ -317,7 +306,7 @@ impl Message {
             Message::MissingCounted(..) => "missing counted",
             Message::Missing(..) => "missing",
             Message::Put { .. } => "put",
-            Message::Stored { .. } => "kept",
+            Message::Stored { .. } => "stored",
             Message::Get { .. } => "get",
             Message::Got { .. } => "got",
             Message::Await(_) => "await",

@@ -10,9 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 /// Inclusive range of TCP ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PortRange {
-    /// First port of the range.
     pub first: u16,
-    /// Last port of the range.
     pub last: u16,
 }
 
@@ -54,7 +52,6 @@ pub struct OobConfig {
 /// Parent of a node in the tree, and addresses for the connection to it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ParentPeer {
-    /// Number of the parent node.
     pub node: NodeId,
     /// Pairs of a local address and an address at which the parent listens, best first.
     pub pairs: Vec<(IpAddr, SocketAddr)>,
@@ -108,6 +105,5 @@ pub struct EdgeReport {
     /// Local and remote address of the connection; `None` if the edge must be relayed through the
     /// launcher.
     pub edge: Option<(SocketAddr, SocketAddr)>,
-    /// Attempts to connect that failed.
     pub failed: Vec<EdgeAttempt>,
 }

@@ -307,7 +307,6 @@ pub enum Announcement {
     Dialing {
         /// Version of the agent's messages ([`crate::protocol::control::PROTOCOL_VERSION`]).
         version: u16,
-        /// Public key of the agent.
         key: PublicKey,
     },
     /// The agent could not connect to the launcher. The text lists the addresses that it tried, and

@@ -108,7 +108,6 @@ impl Parties {
 pub enum HandshakeStep<T> {
     /// The handshake needs more bytes from the peer.
     More(T),
-    /// The handshake is complete.
     Done(Established),
 }
 
@@ -174,6 +173,7 @@ impl Listener {
     /// Continues the handshake with bytes that were received.
     pub fn receive(mut self, bytes: &[u8]) -> Result<HandshakeStep<Listener>, SecureError> {
         self.received.extend_from_slice(bytes);
+        // At the first wrong byte, as another protocol may never send as many as a preamble has.
         let begins = self.received.len().min(MAGIC.len());
         if self.received[..begins] != MAGIC[..begins] {
             return Err(SecureError::NotRlaunch);

@@ -262,22 +262,20 @@ impl Node {
         let gathers = operation.kind == CollectiveKind::Gather;
         let ours = Payload::join(&open.blobs);
         for child in self.shape.children(self.id) {
-            let payload = match gathers {
-                false => Payload::empty(),
-                true => {
-                    let others = open.children.iter().filter(|(id, _)| **id != child);
-                    let others = others.map(|(_, blobs)| blobs);
-                    Payload::join([above, &ours].into_iter().chain(others)).shared()
-                }
+            let payload = if gathers {
+                let others = open.children.iter().filter(|(id, _)| **id != child);
+                let others = others.map(|(_, blobs)| blobs);
+                Payload::join([above, &ours].into_iter().chain(others)).shared()
+            } else {
+                Payload::empty()
             };
             self.send_with(child, Message::Released(operation.clone()), payload);
         }
-        let answer = match gathers {
-            false => Answer::Done,
-            true => {
-                let all = [above, &ours].into_iter().chain(open.children.values());
-                Answer::Gathered(Payload::join(all).shared())
-            }
+        let answer = if gathers {
+            let all = [above, &ours].into_iter().chain(open.children.values());
+            Answer::Gathered(Payload::join(all).shared())
+        } else {
+            Answer::Done
         };
         for waiter in open.waiters {
             self.answer(waiter.id, answer.clone());

@@ -30,7 +30,6 @@ pub struct CallId {
 pub enum Call {
     /// Arrive at a barrier or gather, and wait for the other ranks.
     Collective {
-        /// Kind of the collective.
         kind: CollectiveKind,
         /// Name of the collective, at most [`MAX_NAME`] bytes.
         name: Arc<str>,
@@ -89,7 +88,6 @@ pub enum Answer<Bytes = Payload> {
     TimedOut(MissingRanks),
     /// The operation can never complete, for this reason.
     Failed(CollectiveFailure),
-    /// The job was aborted.
     Aborted {
         /// Rank that called for the abort; `None` if rlaunch itself did.
         by: Option<Rank>,
@@ -216,7 +214,6 @@ pub enum NodeReport {
     Event {
         /// Rank that sent the text.
         rank: Rank,
-        /// Text for the event log.
         text: String,
     },
 }

@@ -29,6 +29,7 @@ use crate::id::{ExitStatus, NodeId, Rank};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
+use store::RequestOrigin;
 
 /// Maximum number of names of collectives that one rank may use.
 const MAX_NAMES: usize = 4096;
@@ -235,13 +236,17 @@ impl Node {
                 self.on_counted(from, &operation, missing);
             }
             Message::Missing(operation, missing) => self.on_missing(&operation, &missing),
-            Message::Put { request, key } => self.put(now, (from, request).into(), key, payload),
-            Message::Get { request, key } => self.get((from, request).into(), key),
+            Message::Put { request, key } => {
+                self.put(RequestOrigin::Child(from, request), key, payload);
+            }
+            Message::Get { request, key } => self.get(RequestOrigin::Child(from, request), key),
             Message::Await(key) => self.await_key(now, store::KeyWaiter::Child(from), key),
             Message::Stored { request, stored } => self.on_stored(from, request, stored)?,
             Message::Got { request, found } => self.on_got(from, request, found, &payload)?,
             Message::Appeared(key) => self.on_appeared(from, &key, &payload)?,
-            Message::RootRequest { request } => self.request_root((from, request).into(), payload),
+            Message::RootRequest { request } => {
+                self.request_root(RequestOrigin::Child(from, request), payload);
+            }
             Message::RootReply { request } => self.on_root_reply(from, request, payload)?,
             Message::Abort { by, text } => self.abort(by, &text, Some(from)),
             Message::Ping { sent } => self.on_ping(now, from, sent),
@@ -356,10 +361,8 @@ impl Node {
                     collective::CollectiveWaiter::new(id, now, timeout),
                 );
             }
-            Call::Put { key, value } => {
-                self.put(now, store::RequestOrigin::Call(id), key, value.into());
-            }
-            Call::Get(key) => self.get(store::RequestOrigin::Call(id), key),
+            Call::Put { key, value } => self.put(RequestOrigin::Call(id), key, value.into()),
+            Call::Get(key) => self.get(RequestOrigin::Call(id), key),
             Call::Await { key, timeout } => {
                 let until = timeout.map(|timeout| now + timeout);
                 self.await_key(now, store::KeyWaiter::Call(id, until), key);
@@ -439,6 +442,7 @@ impl Node {
         self.report_ended();
         self.parent = None;
         self.children.clear();
+        // As if this node had sent it: the launcher, which knows already, gets no report.
         self.abort(None, text, Some(self.id));
     }
 

@@ -31,12 +31,6 @@ pub(super) enum RequestOrigin {
     Child(NodeId, u64),
 }
 
-impl From<(NodeId, u64)> for RequestOrigin {
-    fn from((child, request): (NodeId, u64)) -> RequestOrigin {
-        RequestOrigin::Child(child, request)
-    }
-}
-
 /// Rank's call or child node that waits until a key has a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyWaiter {
@@ -117,7 +111,7 @@ impl Store {
 }
 
 impl Node {
-    pub(super) fn put(&mut self, _now: Time, origin: RequestOrigin, key: Key, value: Payload) {
+    pub(super) fn put(&mut self, origin: RequestOrigin, key: Key, value: Payload) {
         if let Some(parent) = self.parent {
             let Some(request) = self.register_request(origin) else { return };
             return self.send_with(parent, Message::Put { request, key }, value);
@@ -145,6 +139,8 @@ impl Node {
             match origin {
                 RequestOrigin::Call(id) => self.answer(id, Answer::Refused(Refusal::TooMany)),
                 RequestOrigin::Child(child, request) => {
+                    // Refuses requests of every kind: the child looks up who asked by the number
+                    // alone, and passes the refusal on.
                     self.send(child, Message::Stored { request, stored: false });
                 }
             }
@@ -188,7 +184,7 @@ impl Node {
     ) -> Result<(), NodeViolation> {
         if self.aborted.is_none() {
             let origin = self.store.pending.remove(&request);
-            let origin = origin.ok_or(NodeViolation::Unknown { from, message: "kept" })?;
+            let origin = origin.ok_or(NodeViolation::Unknown { from, message: "stored" })?;
             self.confirm_put(origin, stored);
         }
         Ok(())
@@ -303,7 +299,6 @@ impl Node {
         if self.aborted.is_some() {
             return;
         }
-        // If too many requests are pending, a child gets the reply that says the store is full.
         let Some(request) = self.register_request(origin) else { return };
         match self.parent {
             Some(parent) => self.send_with(parent, Message::RootRequest { request }, question),
