@@ -154,13 +154,15 @@ impl PciDevice {
         let same_bridge = self.host_bridge.is_some() && self.host_bridge == other.host_bridge;
         let shared = own.iter().zip(&others).take_while(|(a, b)| a == b).count();
         let same_node = self.numa_node.is_some() && self.numa_node == other.numa_node;
-        match (same_bridge, shared) {
-            (true, 0) | (false, _) if same_bridge || same_node => Distance::HostBridge,
-            (false, _) => Distance::System,
-            // Both devices are directly below the last switch that they share.
-            (true, _) if own.len() - shared <= 1 && others.len() - shared <= 1 => Distance::Switch,
-            (true, _) => Distance::Switches,
+        if !same_bridge {
+            return if same_node { Distance::HostBridge } else { Distance::System };
         }
+        if shared == 0 {
+            return Distance::HostBridge;
+        }
+        // Whether both devices are directly below the last switch that they share.
+        let below_one = own.len() - shared <= 1 && others.len() - shared <= 1;
+        if below_one { Distance::Switch } else { Distance::Switches }
     }
 }
 
