@@ -5,7 +5,7 @@
 //! launcher over TCP instead. Ranks find this executable as `rlaunch` on their PATH. The other
 //! verbs serve the launcher (`reap`, `inventory`, `diagnose`) or the agent itself (`__exec-rank`).
 //!
-//! The modules, each of which uses only those above it (`cargo lab tidy` checks this):
+//! The modules, each of which uses only those above it:
 //!
 //! | module | contents |
 //! |---|---|

@@ -24,7 +24,6 @@
 //! | `setup/` | packages that this machine needs, root, Python with torch and with MPI libraries |
 //! | `dist/` | building rlaunch and laying it out as it ships |
 //! | `netns/`, `vm/` | hosts made of namespaces; hosts made of emulated computers |
-//! | `tidy/` | checks of the sources: folders, sizes, names, English |
 //! | `demo.rs`, `bench/`, `soak/` | the demo; measurements; one thing many times |
 //! | `stages/` | `cargo lab test` |
 
@@ -37,7 +36,6 @@ mod netns;
 pub mod setup;
 pub mod soak;
 pub mod stages;
-pub mod tidy;
 pub mod vm;
 
 pub use error::LabError;

@@ -61,7 +61,6 @@ Measure:
   cargo lab bench verbs               RDMA writes and messages, beside perftest
   cargo lab bench mesh                what proving the RDMA mesh adds to a job's start
   cargo lab deps                      dependencies: licences, and versions with known vulnerabilities
-  cargo lab tidy                      order of folders, sizes, names and comments in the sources
   cargo lab fuzz                      fuzz the decoders
   cargo lab soak launch --load        300 jobs in a row on a busy machine
   cargo lab soak comm                 an hour of messages between 8 ranks
@@ -129,19 +128,6 @@ pub(crate) enum Verb {
         #[arg(long)]
         online: bool,
     },
-    /// Check the sources: folders use only those below them, files and functions are short, each type
-    /// name is used once per crate, names and comments use the agreed words.
-    Tidy {
-        /// Check only this crate, given by its name or folder.
-        #[arg(long = "crate", value_name = "CRATE")]
-        only: Option<String>,
-        /// List each place at which a folder uses another.
-        #[arg(long)]
-        edges: bool,
-        /// List known exceptions as well.
-        #[arg(long)]
-        known: bool,
-    },
     /// Fuzz the decoders of network and file input.
     Fuzz {
         /// Fuzz only this decoder.
@@ -192,7 +178,6 @@ impl Verb {
             | Verb::Test(_)
             | Verb::Deps { .. }
             | Verb::Sim { .. }
-            | Verb::Tidy { .. }
             | Verb::Fuzz { .. } => false,
         }
     }

@@ -20,7 +20,7 @@ use std::process::{Command, ExitCode};
 use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::setup::{self, PackageSet};
 use rlaunch_lab::stages::{fuzz, sim};
-use rlaunch_lab::{LabError, demo, stages, tidy};
+use rlaunch_lab::{LabError, demo, stages};
 
 pub(crate) use args::Args;
 use args::{TestArgs, Verb};
@@ -43,10 +43,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Test(args) => test(args)?,
         Verb::Sim { words } => sim::run(words)?,
         Verb::Deps { online } => stages::check_dependencies(*online).failed == 0,
-        Verb::Tidy { only, edges, known } => {
-            let only = only.as_deref();
-            tidy::run(&tidy::TidyOptions { only, edges: *edges, known: *known })?
-        }
         Verb::Fuzz { target, seconds } => {
             let targets = target.clone().map(|target| vec![target]);
             let plan = fuzz::FuzzOptions { targets, seconds: *seconds, searched: None };

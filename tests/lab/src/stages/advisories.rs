@@ -29,6 +29,8 @@ struct Watched {
     why: String,
     #[serde(rename = "mended")]
     _mended: Vec<String>,
+    /// Vulnerability that no version fixes, and why it does not matter here.
+    open: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -48,28 +50,38 @@ pub(super) fn check() -> Result<Tally, LabError> {
         let path = dist::workspace().join(name);
         fs::read_to_string(&path).map_err(LabError::io(format!("read {}", path.display())))
     };
-    let faults = faults(&read(TABLE)?, &read(LOCK)?);
-    for fault in &faults {
-        println!("{TABLE}: {fault}");
+    let Findings { faults, open } = inspect(&read(TABLE)?, &read(LOCK)?);
+    for line in faults.iter().chain(&open) {
+        println!("{TABLE}: {line}");
     }
     if faults.is_empty() {
-        println!("{TABLE}: none of its crates has a known vulnerability");
+        println!("{TABLE}: every crate has its last fix; {} known to be open", open.len());
     }
     Ok(Tally::check(faults.is_empty()))
 }
 
-/// Lists what is wrong with the versions in `lock`, one sentence each.
-fn faults(table: &str, lock: &str) -> Vec<String> {
+/// What is to be said about the versions in a lock file, one sentence each.
+#[derive(Debug, Default)]
+struct Findings {
+    /// Reasons to fail.
+    faults: Vec<String>,
+    /// Vulnerabilities that were looked at, and that no version fixes.
+    open: Vec<String>,
+}
+
+fn inspect(table: &str, lock: &str) -> Findings {
+    let unread = |fault: String| Findings { faults: vec![fault], ..Findings::default() };
     let table: Table = match toml::from_str(table) {
         Ok(table) => table,
-        Err(error) => return vec![error.to_string()],
+        Err(error) => return unread(error.to_string()),
     };
     let lock: Lock = match toml::from_str(lock) {
         Ok(lock) => lock,
-        Err(error) => return vec![format!("{LOCK}: {error}")],
+        Err(error) => return unread(format!("{LOCK}: {error}")),
     };
-    let mut faults = Vec::new();
-    for Watched { name, since, why, .. } in &table.crates {
+    let Findings { mut faults, mut open } = Findings::default();
+    for Watched { name, since, why, open: known, .. } in &table.crates {
+        open.extend(known.iter().map(|known| format!("{name}: open: {known}")));
         let versions = lock.package.iter().filter(|locked| locked.name == *name);
         let versions: Vec<&Version> = versions.map(|locked| &locked.version).collect();
         if versions.is_empty() {
@@ -80,7 +92,7 @@ fn faults(table: &str, lock: &str) -> Vec<String> {
             format!("{name} {old} ({why}) has a known vulnerability, fixed in {since}")
         }));
     }
-    faults
+    Findings { faults, open }
 }
 
 #[cfg(test)]
@@ -97,13 +109,21 @@ mod tests {
 
     #[test]
     fn an_old_version_and_a_crate_that_is_gone_are_said() {
+        let faults = |table: &str| inspect(table, LOCK).faults;
         let sound = row("a", "1.2.3") + &row("b", "0.9.12");
-        assert_eq!(faults(&sound, LOCK), [""; 0]);
+        assert_eq!(faults(&sound), [""; 0]);
         let old = "b 0.9.12+spec-1.1.0 (x) has a known vulnerability, fixed in 1.0.0-rc.1";
-        assert_eq!(faults(&row("b", "1.0.0-rc.1"), LOCK), [old]);
+        assert_eq!(faults(&row("b", "1.0.0-rc.1")), [old]);
         let gone = "c (x) is not in Cargo.lock: watch its replacement, or remove it from the table";
-        assert_eq!(faults(&row("c", "1.0.0"), LOCK), [gone]);
-        assert_eq!(faults("[[crate]]\nnom = \"a\"\n", LOCK).len(), 1, "an unknown word");
+        assert_eq!(faults(&row("c", "1.0.0")), [gone]);
+        assert_eq!(faults("[[crate]]\nnom = \"a\"\n").len(), 1, "an unknown word");
+    }
+
+    #[test]
+    fn what_no_version_fixes_is_said_and_fails_nothing() {
+        let open = row("a", "1.0.0") + "open = \"X-1: not used\"\n";
+        let Findings { faults, open } = inspect(&open, LOCK);
+        assert_eq!((faults.len(), open), (0, vec!["a: open: X-1: not used".to_owned()]));
     }
 
     #[test]

@@ -4,9 +4,9 @@ use super::ledger::{Ledger, Tally};
 use super::run::{self, Echo, TestProgram};
 use super::{TestPlan, advisories, deny};
 use super::{fuzz, sim};
+use crate::LabError;
 use crate::dist::{self, Built, Profile, TEST_FEATURES, aarch64};
 use crate::setup::{self, PackageSet};
-use crate::{LabError, tidy};
 
 pub(super) const UNIT: &str = "unit";
 pub(super) const SIM: &str = "sim";
@@ -33,17 +33,13 @@ pub(super) fn set_up(_: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
     Ok(Tally::check(true))
 }
 
-/// Checks formatting, dependencies and the order of folders, then lints and builds everything that
-/// the other stages run, in one pass. All checks run even if one fails, so that one run finds all
+/// Checks formatting and dependencies, then lints and builds everything that the other stages run,
+/// in one pass. All checks run even if one fails, so that one run finds all
 /// there is to fix.
 pub(super) fn build(plan: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
     let mut tally = Tally::default();
     tally.add(run::check(dist::cargo().args(["fmt", "--all", "--check"])));
     tally.add(check_dependencies(false));
-    tally.add(match tidy::check() {
-        Ok(is_tidy) => Tally::check(is_tidy),
-        Err(error) => run::failed("the check of folders, sizes and names", &error),
-    });
     if plan.wants_build() {
         match dist::build_everything() {
             Ok(built) => {
