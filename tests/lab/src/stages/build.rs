@@ -1,9 +1,10 @@
 //! Stages without hosts: set-up, lints and build, unit tests, simulation, fuzzing.
 
 use super::ledger::{Ledger, Tally};
+use super::nextest::TestPrograms;
 use super::run::{self, Echo, TestProgram};
-use super::{TestPlan, advisories, deny};
-use super::{fuzz, sim};
+use super::tool::DENY;
+use super::{TestPlan, advisories, fuzz, sim};
 use crate::LabError;
 use crate::dist::{self, Built, Profile, TEST_FEATURES, aarch64};
 use crate::setup::{self, PackageSet};
@@ -18,9 +19,6 @@ const OF_OTHER_STAGES: [&str; 3] = ["lab", "netns", "vm"];
 /// Numbers of seeds that are simulated: fixed ones, and others that depend on the commit.
 const FIXED_SEEDS: &str = "200";
 const FRESH_SEEDS: &str = "50";
-
-/// Seconds of fuzzing for each decoder whose sources have changed.
-const FUZZ_SECONDS: u64 = 10;
 
 pub(super) fn set_up(_: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
     setup::install(PackageSet::Headers)?;
@@ -64,8 +62,12 @@ pub(super) fn build(plan: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
 /// in which its last known vulnerability was fixed. With `online`, also checks against RustSec's
 /// current database.
 pub fn check_dependencies(online: bool) -> Tally {
-    let mut tally = match deny::command(online) {
-        Ok(mut deny) => run::check(&mut deny),
+    let mut tally = match DENY.cargo() {
+        Ok(mut deny) => {
+            deny.args(["deny", "--config", ".deny.toml", "--all-features"]);
+            deny.args(["check", "--hide-inclusion-graph", "bans", "licenses", "sources"]);
+            run::check(deny.args(online.then_some("advisories")))
+        }
         Err(error) => run::failed("cargo deny", &error),
     };
     tally.add(match advisories::check() {
@@ -75,17 +77,17 @@ pub fn check_dependencies(online: bool) -> Tally {
     tally
 }
 
-/// Runs tests that need neither root nor hosts, one program after the other, then the examples in
-/// doc comments.
+/// Runs tests that need neither root nor hosts by nextest, then the examples in doc comments, which
+/// nextest does not run.
 pub(super) fn unit(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> {
     if ledger.has_failed(super::BUILD) && dist::build_everything().is_err() {
         return Ok(Tally::skip("the build failed"));
     }
-    let mut tally = Tally::default();
-    for (name, program) in programs(&dist::build_everything()?, plan) {
-        println!("\n{name}");
-        tally.add(program.run_at_once(&format!("unit-{name}"))?.tally);
-    }
+    dist::build_everything()?;
+    let filter = plan.filter.as_deref();
+    let mut tests = TestPrograms::build()?.select("default", plan.unit_tests(), filter);
+    tests.is_of_caller = true;
+    let mut tally = tests.run(1)?.tally();
     let mut doc = dist::cargo();
     doc.args(["test", "--doc", "--profile", "lab", "--no-fail-fast", "--workspace"]);
     doc.args(["--features", TEST_FEATURES]);
@@ -96,9 +98,7 @@ pub(super) fn unit(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> 
 
 /// Lists test programs of crates, with their names.
 pub(super) fn programs(built: &Built, plan: &TestPlan) -> Vec<(String, TestProgram)> {
-    let is_wanted = |package: &str| plan.packages().is_none_or(|names| names.contains(package));
     let tests = built.tests().filter(|test| !OF_OTHER_STAGES.contains(&test.name()));
-    let tests = tests.filter(|test| is_wanted(test.package()));
     let program = |test: &dist::Artifact| {
         let mut program = TestProgram::new(test.program()?, plan.filter.as_ref());
         program.directory = test.directory();
@@ -124,13 +124,13 @@ pub(super) fn simulate(_: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError>
     Ok(tally)
 }
 
-/// Replays known inputs in all targets, and searches in those whose sources have changed.
+/// Replays known inputs, and searches for new ones in targets whose sources have changed.
 pub(super) fn fuzz(plan: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
-    let searched = plan.searched_targets()?;
-    match searched.as_deref() {
+    let options = plan.fuzzing()?;
+    match options.searched.as_ref().or(options.targets.as_ref()) {
         None => println!("all targets search for new inputs"),
-        Some([]) => println!("no target's sources have changed"),
+        Some(names) if names.is_empty() => println!("no target's sources have changed"),
         Some(names) => println!("targets whose sources have changed: {}", names.join(" ")),
     }
-    fuzz::run(&fuzz::FuzzOptions { targets: None, seconds: FUZZ_SECONDS, searched })
+    fuzz::run(&options)
 }

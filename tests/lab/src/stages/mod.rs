@@ -6,23 +6,27 @@
 //! | `build` | stages without hosts: set-up, lints and build, unit tests, simulation, fuzzing |
 //! | `netns`, `vm` | stages with hosts and with guests |
 //! | `run`, `retry`, `repeat` | running test programs; running failed tests again; `--repeat` |
-//! | `reach/` | `--changed`: the tests that a change can affect |
-//! | `deny`, `advisories` | checks of dependencies |
+//! | `nextest` | runs of nextest, which runs the unit tests |
+//! | `changed`, `reach` | `--changed`: files that differ, and the tests that they can affect |
+//! | `advisories` | check of dependencies |
+//! | `tool` | subcommands of cargo, which are installed where they are missing |
 //! | `fuzz`, `sim` | the fuzzer and the simulation, which are also verbs of their own |
 //! | `ledger`, `times` | counts and times of stages; times of tests |
 
 mod advisories;
 mod build;
-mod deny;
+mod changed;
 pub mod fuzz;
 pub mod ledger;
 mod netns;
+mod nextest;
 mod reach;
 mod repeat;
 mod retry;
 mod run;
 pub mod sim;
 pub mod times;
+mod tool;
 mod vm;
 
 use std::collections::BTreeSet;
@@ -34,8 +38,9 @@ use crate::command::background::Background;
 use crate::setup::{self, PackageSet, mpi, python};
 use crate::vm::VmLab;
 use crate::{Lab, LabError, dist};
+use changed::Checkout;
 use ledger::{Ledger, Tally};
-use reach::{Reach, changed_files, fuzz_targets_changed, note_passed};
+use reach::{HostTests, Reach};
 use times::StageClock;
 
 pub use build::check_dependencies;
@@ -52,6 +57,9 @@ struct Stage {
     seconds: u64,
     run: fn(&TestPlan, &Ledger) -> Result<Tally, LabError>,
 }
+
+/// Seconds of search for each fuzz target whose sources have changed.
+const FUZZ_SECONDS: u64 = 10;
 
 const SETUP: &str = "setup";
 const BUILD: &str = "build";
@@ -84,30 +92,27 @@ impl TestPlan {
         TestPlan { stage, filter, reach: None }
     }
 
-    /// Leaves out what the changes since `revision` cannot affect, and prints what that is. Without
-    /// a revision the changes are those since the branch point from origin/main, or since the last
+    /// Leaves out what the changes since `revision` cannot affect, and prints what is run. Without a
+    /// revision the changes are those since the branch point from origin/main, or since the last
     /// commit that passed here.
     pub fn changed_since(mut self, revision: Option<&str>) -> Result<TestPlan, LabError> {
-        let (base, files) = changed_files(revision, &last_passed()?)?;
-        println!("changed since {base}: {} files", files.len());
+        let (base, files) = checkout()?.changed(revision)?;
+        println!("changed since {base}: {} files; all that is run:", files.len());
         let reach = Reach::from_files(&files)?;
         println!("{}", reach.describe());
         self.reach = Some(reach);
         Ok(self)
     }
 
-    /// Returns the packages whose tests run; `None` for all.
-    fn packages(&self) -> Option<&BTreeSet<String>> {
-        self.reach.as_ref().map(|reach| &reach.packages)
+    /// Returns nextest's filterset of unit tests.
+    fn unit_tests(&self) -> String {
+        let all = || reach::ALL.to_owned();
+        self.reach.as_ref().map_or_else(all, |reach| Vec::from_iter(reach.unit.clone()).join(" | "))
     }
 
     /// Returns whether anything has to be compiled.
     fn wants_build(&self) -> bool {
-        !self.reach.as_ref().is_some_and(|reach| reach.doc_only)
-    }
-
-    fn wants_sim(&self) -> bool {
-        self.reach.as_ref().is_none_or(|reach| reach.sim)
+        !self.reach.as_ref().is_some_and(Reach::is_nothing)
     }
 
     /// Returns whether the tests of the lab itself and the short soak run in stage netns.
@@ -115,28 +120,35 @@ impl TestPlan {
         self.reach.as_ref().is_none_or(|reach| reach.everything)
     }
 
-    /// Returns whether a test of stage netns runs if the filter matches it.
-    fn wants_netns(&self, name: &str) -> bool {
-        self.reach.as_ref().is_none_or(|reach| reach.netns.includes(name))
+    /// Returns the tests of stage netns that run if the filter matches them.
+    fn netns(&self) -> HostTests {
+        self.reach.as_ref().map_or(HostTests::All, |reach| reach.netns.clone())
     }
 
-    /// Returns whether a test of stage vm runs if the filter matches it.
-    fn wants_vm(&self, name: &str) -> bool {
-        self.reach.as_ref().is_none_or(|reach| reach.vm.includes(name))
+    /// Returns the tests of stage vm that run if the filter matches them.
+    fn vm(&self) -> HostTests {
+        self.reach.as_ref().map_or(HostTests::All, |reach| reach.vm.clone())
     }
 
-    /// Returns the fuzz targets that search for new inputs; `None` for all. A run of all tests
-    /// searches only in targets whose sources have changed.
-    fn searched_targets(&self) -> Result<Option<Vec<String>>, LabError> {
+    /// Returns what is fuzzed. A run of all tests replays known inputs of all targets, and searches
+    /// only in those whose sources have changed.
+    fn fuzzing(&self) -> Result<fuzz::FuzzOptions, LabError> {
+        let owned = |targets: BTreeSet<&str>| targets.into_iter().map(str::to_owned).collect();
         if let Some(reach) = &self.reach {
-            return Ok(Some(reach.fuzz.clone().unwrap_or_default()));
+            let targets = Some(owned(reach.fuzz.clone()));
+            return Ok(fuzz::FuzzOptions { targets, seconds: FUZZ_SECONDS, searched: None });
         }
-        let Ok((base, files)) = changed_files(None, &last_passed()?) else {
-            println!("git cannot tell what has changed");
-            return Ok(None);
+        let searched = match checkout()?.changed(None) {
+            Ok((base, files)) => {
+                println!("compared with {base}");
+                Some(owned(reach::fuzz_targets(&files)))
+            }
+            Err(_) => {
+                println!("git cannot tell what has changed");
+                None
+            }
         };
-        println!("compared with {base}");
-        Ok(Some(fuzz_targets_changed(&files).into_iter().map(str::to_owned).collect()))
+        Ok(fuzz::FuzzOptions { targets: None, seconds: FUZZ_SECONDS, searched })
     }
 
     fn is_whole(&self) -> bool {
@@ -149,9 +161,9 @@ impl TestPlan {
         match stage {
             netns::NAME => !reach.netns.is_nothing() || reach.everything,
             vm::NAME => !reach.vm.is_nothing(),
-            build::SIM => self.wants_sim(),
-            build::FUZZ => reach.fuzz.is_some(),
-            build::UNIT => !reach.packages.is_empty(),
+            build::SIM => reach.sim,
+            build::FUZZ => !reach.fuzz.is_empty(),
+            build::UNIT => !reach.unit.is_empty(),
             _ => true,
         }
     }
@@ -163,10 +175,10 @@ impl TestPlan {
             filter.is_none_or(|filter| names.iter().any(|name| filter.contains(name)))
         };
         let mut builds = Vec::new();
-        if self.takes_netns("mpi") && is_about(&["mpi"]) {
+        if self.netns().includes("mpi") && is_about(&["mpi"]) {
             builds.extend(mpi::build_beside());
         }
-        if self.takes_netns("training") && is_about(&["torch", "training"]) {
+        if self.netns().includes("training") && is_about(&["torch", "training"]) {
             builds.extend(python::TORCH.build_beside());
         }
         builds
@@ -175,17 +187,14 @@ impl TestPlan {
     /// Returns whether to build the files for hosts of aarch64.
     fn wants_aarch64(&self) -> bool {
         let is_about = |filter: &String| filter.contains("aarch64");
-        self.takes_netns("aarch64") && self.filter.as_ref().is_none_or(is_about)
-    }
-
-    fn takes_netns(&self, module: &str) -> bool {
-        self.reach.as_ref().is_none_or(|reach| reach.netns.includes_module(module))
+        self.netns().includes("aarch64") && self.filter.as_ref().is_none_or(is_about)
     }
 }
 
-/// Returns the file that names the last commit to pass all tests here.
-fn last_passed() -> Result<PathBuf, LabError> {
-    Ok(dist::target_directory()?.join("lab-passed"))
+/// Returns this checkout.
+fn checkout() -> Result<Checkout, LabError> {
+    let passed = dist::target_directory()?.join("lab-passed");
+    Ok(Checkout { folder: dist::workspace(), passed })
 }
 
 /// Environment of a test in stage netns.
@@ -244,7 +253,9 @@ pub fn names() -> Vec<&'static str> {
 
 /// Runs the stages and prints the ledger; returns whether nothing failed.
 pub fn test(plan: &TestPlan) -> bool {
-    let (mut ledger, begun) = (Ledger::default(), reach::head());
+    let (mut ledger, checkout) = (Ledger::default(), checkout().ok());
+    let head = || checkout.as_ref().and_then(Checkout::head);
+    let begun = head();
     let wanted = |stage: &&Stage| {
         plan.stage.as_ref().is_none_or(|name| name == stage.name) && plan.wants(stage.name)
     };
@@ -281,9 +292,14 @@ pub fn test(plan: &TestPlan) -> bool {
     println!("\n{ledger}");
     let passed = ledger.total().failed == 0;
     // Not if the commit has changed meanwhile, or if a stage was skipped.
-    if passed && plan.is_whole() && ledger.ran_all() && reach::head() == begun {
+    if passed
+        && plan.is_whole()
+        && ledger.ran_all()
+        && head() == begun
+        && let (Some(checkout), Some(head)) = (&checkout, &begun)
+    {
         // If this fails a change is compared with an older commit, which runs more tests.
-        let _ = last_passed().and_then(|file| note_passed(&file));
+        let _ = checkout.note_passed(head);
     }
     passed
 }

@@ -63,7 +63,7 @@ pub(super) fn test(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> 
     }
     let (program, skipped) = runnable(plan, &built.test(NAME)?)?;
     let mut names = program.names()?;
-    names.retain(|name| plan.wants_netns(name));
+    names.retain(|name| plan.netns().includes_test(name));
     if !names.is_empty() {
         tally.add(in_labs(&program, &names)?);
     }
@@ -217,8 +217,9 @@ pub(super) type SkippedTests = Vec<(&'static str, String)>;
 
 /// Finds which of the tests called `names` this machine cannot run.
 fn skipped(plan: &TestPlan, names: &[String]) -> SkippedTests {
-    let is_wanted =
-        |part: &str| names.iter().any(|name| name.contains(part) && plan.wants_netns(name));
+    let is_wanted = |part: &str| {
+        names.iter().any(|name| name.contains(part) && plan.netns().includes_test(name))
+    };
     let mut skipped = Vec::new();
     if is_wanted(AARCH64) {
         let missing = aarch64::build(Profile::Lab).unwrap_or_else(|error| vec![error.to_string()]);

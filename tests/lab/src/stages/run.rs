@@ -118,11 +118,6 @@ impl TestProgram {
         Ok(outcome)
     }
 
-    /// Runs its tests in parallel, prints their output and keeps it.
-    pub(super) fn run_at_once(&self, log: &str) -> Result<Outcome, LabError> {
-        tests(&mut self.command(), log, Echo::Yes)
-    }
-
     /// Lists the names of the selected tests.
     pub(super) fn names(&self) -> Result<Vec<String>, LabError> {
         let mut list = self.command();

@@ -11,8 +11,8 @@ const LISTED: usize = 12;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TestTime {
     /// Name as the test program prints it.
-    name: String,
-    took: Duration,
+    pub(super) name: String,
+    pub(super) took: Duration,
 }
 
 /// Stopwatch for the tests of a program that runs one at a time: a test took as long as it has been

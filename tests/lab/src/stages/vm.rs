@@ -61,7 +61,7 @@ pub(super) fn test(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> 
     }
     let program = TestProgram::new(&dist::build_everything()?.test(NAME)?, plan.filter.as_ref());
     let mut names = program.names()?;
-    names.retain(|name| plan.wants_vm(name));
+    names.retain(|name| plan.vm().includes_test(name));
     let (stars, others): (Vec<String>, Vec<String>) =
         names.into_iter().partition(|name| name.starts_with(STAR));
     // Built once, before two labs need it.
