@@ -1,205 +1,274 @@
 //! `--against DIR` of benches: this build of rlaunch beside an earlier one, in turn on the same
 //! hosts in one run, so that disturbances of the machine affect both.
 
-mod earlier;
-mod row;
-
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
-use super::interval;
-use super::testbed::{Testbed, bench_lab};
+use clap::Args;
+
+use super::contender::{Contender, Launcher, Testbed};
+use super::series::FEWEST;
+use super::table::Bar;
+use crate::LabError;
+use crate::command::last_lines;
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
-use crate::{Lab, LabError};
-pub use earlier::EarlierBuild;
-pub(super) use row::{ComparisonRow, print};
 
-/// Recommended number of rounds. With fewer, a 90 % interval spans nearly all measured values.
-const USUAL_ROUNDS: usize = 15;
+/// Name by which clap knows `--against`.
+pub(super) const AGAINST: &str = "against";
+/// Default number of rounds with `--against`: with fewer, a 90 % interval spans nearly all measured
+/// values.
+pub(super) const USUAL_ROUNDS: &str = "15";
+/// Name of the launcher in its distribution.
+const LAUNCHER: &str = "rlaunch";
 
-/// Builds that are compared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Build {
-    This,
-    Earlier,
+/// Long help of `--against`. Each paragraph is one line, which clap wraps to the terminal's width.
+const HELP: &str = "\
+Measure beside an earlier build of rlaunch instead of other launchers.
+
+DIR is the directory target/dist-release that `cargo lab build --profile release` made of the earlier \
+build, or a copy of it; the path of the `rlaunch` in it will do as well. `bench comm` also needs the \
+programs `measure` and `init` in it. Copy the earlier build before you build this one: this build's own \
+directory is refused.
+
+In each round this build and the earlier one run in turn on the same hosts, and which one begins \
+alternates. Other launchers and their bars, a slow reader (output) and settings with more ranks than \
+processors (comm) are measured only without --against.
+
+Each row prints the median over all rounds of the ratio this build/earlier, for wall time and for CPU \
+time (all hosts and the launch node together), the 90 % interval of that median by order statistics, \
+and a verdict:
+
+  faster     the whole interval is below 1.00
+  no slower  the interval begins at 1.00 or below, and the median is at most 1.05
+  SLOWER     neither
+
+A change that must cost nothing has to be \"no slower\" in CPU time. Memory is printed without a \
+verdict. The exit code is 1 if any row is SLOWER, or if there are too few rounds for an interval: it \
+takes at least 5, and 15 are usual.";
+
+/// Earlier build to compare with.
+#[derive(Debug, Clone, Args)]
+pub(super) struct Against {
+    /// Measure beside an earlier build of rlaunch instead of other launchers.
+    #[arg(id = AGAINST, long = "against", value_name = "DIR", long_help = HELP)]
+    directory: Option<PathBuf>,
 }
 
-impl Build {
-    pub(super) const ALL: [Build; 2] = [Build::This, Build::Earlier];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Build::This => "this build",
-            Build::Earlier => "earlier",
-        }
+impl Against {
+    /// Finds the earlier build, if one was given. Fails if it cannot run here.
+    pub(super) fn find(&self) -> Result<Option<EarlierBuild>, LabError> {
+        let own = dist::directory(Profile::Release)?;
+        self.directory.as_deref().map(|path| EarlierBuild::find_beside(&own, path)).transpose()
     }
 }
 
-/// Launchers of both builds, each in its distribution.
-pub(super) struct Builds {
-    pub(super) this: PathBuf,
-    pub(super) earlier: PathBuf,
+/// Returns the bars of a row beside an earlier build, or `usual` beside other launchers.
+pub(super) fn bars<'a>(earlier: Option<&EarlierBuild>, usual: &'a [Bar]) -> &'a [Bar] {
+    if earlier.is_some() { &[Bar::NoSlower] } else { usual }
 }
 
-impl Builds {
-    /// Builds this checkout. First warns if there are too few rounds to compare it with the earlier
-    /// build.
-    pub(super) fn make(earlier: &EarlierBuild, rounds: usize) -> Result<Builds, LabError> {
+/// Earlier build that can run here, as `cargo lab build --profile release` laid it out.
+#[derive(Debug, Clone)]
+pub(super) struct EarlierBuild {
+    rlaunch: PathBuf,
+}
+
+impl EarlierBuild {
+    /// Finds the build at `path`, which is the directory of its `rlaunch` or that program itself,
+    /// unless it is in `own`, the directory of this build.
+    fn find_beside(own: &Path, path: &Path) -> Result<EarlierBuild, LabError> {
+        let refused =
+            |why: String| Err(LabError::Usage(format!("--against {}: {why}", path.display())));
+        // The path is resolved, since launchers run in `/`, and a link may change.
+        let rlaunch = match find_launcher(path) {
+            Ok(rlaunch) => rlaunch,
+            Err(error) => return refused(format!("no {LAUNCHER} there: {error}")),
+        };
+        let place = rlaunch.parent().unwrap_or(&rlaunch);
+        if own.canonicalize().is_ok_and(|own| own == place) {
+            return refused(
+                "this build would overwrite the earlier one; copy the earlier one first".into(),
+            );
+        }
+        if let Err(why) = try_running(&rlaunch) {
+            return refused(format!("{} {why}", rlaunch.display()));
+        }
+        let agent = dist::agent_beside()?;
+        if !place.join(&agent).is_file() {
+            let agent = agent.display();
+            return refused(format!(
+                "no {agent} beside {LAUNCHER}; copy all that `cargo lab build --profile release` made"
+            ));
+        }
+        Ok(EarlierBuild { rlaunch })
+    }
+
+    /// Builds this checkout; returns this build and the earlier one. First warns if there are too
+    /// few rounds to compare them.
+    pub(super) fn contenders(&self, rounds: usize) -> Result<Vec<Contender>, LabError> {
         if let Some(warning) = warning(rounds) {
             eprintln!("warning: {warning}");
         }
         // Peers are not needed. The packages for verbs are, or this build would lack what the
         // earlier one has.
         setup::install(PackageSet::Verbs)?;
-        let builds =
-            Builds { this: dist::build(Profile::Release)?, earlier: earlier.rlaunch().into() };
-        println!("this build beside {}", builds.earlier.display());
-        if builds.are_the_same()? {
+        let this = dist::build(Profile::Release)?;
+        println!("this build beside {}", self.rlaunch.display());
+        if self.is_same_as(&this)? {
             println!(
                 "both builds are identical: the ratios show how much this machine deviates from 1.00"
             );
         }
-        Ok(builds)
+        let contender =
+            |name, rlaunch: &Path| Contender { name, ..Contender::new(Launcher::Rlaunch, rlaunch) };
+        Ok(vec![contender("this build", &this), contender("earlier", &self.rlaunch)])
     }
 
-    /// Returns whether launcher and agent of both builds have the same content.
-    fn are_the_same(&self) -> Result<bool, LabError> {
+    /// Returns whether launcher and agent have the same content as those of another build.
+    fn is_same_as(&self, other: &Path) -> Result<bool, LabError> {
         let content = |path: PathBuf| {
             fs::read(&path).map_err(LabError::io(format!("read {}", path.display())))
         };
         let agent = dist::agent_beside()?;
-        for name in [Path::new("rlaunch"), &agent] {
-            let of = |launcher: &Path| content(launcher.with_file_name(name));
-            if of(&self.this)? != of(&self.earlier)? {
+        for name in [Path::new(LAUNCHER), &agent] {
+            if content(self.rlaunch.with_file_name(name))? != content(other.with_file_name(name))? {
                 return Ok(false);
             }
         }
         Ok(true)
     }
+
+    /// Checks that the build has one of the programs that measure a communicator.
+    pub(super) fn has_program(&self, name: &str) -> Result<(), LabError> {
+        if self.rlaunch.with_file_name(name).is_file() {
+            return Ok(());
+        }
+        let place = self.rlaunch.parent().unwrap_or(&self.rlaunch).display();
+        Err(LabError::Usage(format!(
+            "--against {place}: no `{name}` beside {LAUNCHER}, which measures that build's communicator. \
+             `cargo lab build --profile release` in its checkout puts it there; if that checkout is older, \
+             `cargo build --release -p rlaunch-comm --example measure --example init`, and copy both \
+             from target/release/examples"
+        )))
+    }
+
+    /// Fails on a machine that does not measure CPU time.
+    pub(super) fn needs_cpu(&self, testbed: &Testbed) -> Result<(), LabError> {
+        testbed.lab.cpu_usage().map(drop).ok_or_else(|| {
+            LabError::Unexpected(
+                "this machine has no cgroup v2, which is needed to measure the CPU time of a build"
+                    .into(),
+            )
+        })
+    }
 }
 
 /// Returns a warning if there are too few rounds for a verdict.
 fn warning(rounds: usize) -> Option<String> {
-    if rounds < interval::FEWEST {
-        let fewest = interval::FEWEST;
+    if rounds < FEWEST {
         return Some(format!(
-            "no 90 % interval exists below {fewest} rounds, so {rounds} rounds cannot show whether a \
+            "no 90 % interval exists below {FEWEST} rounds, so {rounds} rounds cannot show whether a \
              row is slower; {USUAL_ROUNDS} are usual"
         ));
     }
-    (rounds < USUAL_ROUNDS).then(|| {
+    USUAL_ROUNDS.parse().is_ok_and(|usual: usize| rounds < usual).then(|| {
         format!(
             "the 90 % interval of {rounds} rounds spans nearly all of them; {USUAL_ROUNDS} are usual"
         )
     })
 }
 
-/// Hosts of one lab, once with the launcher of this build and once with the earlier one.
-pub(super) struct Testbeds {
-    this: Testbed,
-    earlier: Testbed,
-}
-
-/// Run of one build in one round.
-pub(super) struct Turn<'a> {
-    pub(super) round: usize,
-    pub(super) build: Build,
-    pub(super) testbed: &'a Testbed,
-}
-
-impl Turn<'_> {
-    /// Tells whether the turn is measured. Round 0 is the warm-up, in which hosts receive the files
-    /// of the build.
-    pub(super) fn counts(&self) -> bool {
-        self.round > 0
+fn find_launcher(path: &Path) -> std::io::Result<PathBuf> {
+    let rlaunch = if path.is_dir() { path.join(LAUNCHER) } else { path.to_path_buf() };
+    let rlaunch = rlaunch.canonicalize()?;
+    match fs::metadata(&rlaunch)?.is_file() {
+        true => Ok(rlaunch),
+        false => Err(std::io::Error::other("it is not a file")),
     }
 }
 
-/// Formats the beginning of a line: `round 3: earlier`.
-impl std::fmt::Display for Turn<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "round {}: {:<10}", self.round, self.build.name())
+/// Runs `rlaunch --version`; on failure returns why it does not run.
+fn try_running(rlaunch: &Path) -> Result<(), String> {
+    let mut command = Command::new(rlaunch);
+    let output = command.arg("--version").stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("does not start: {error}"))?;
+    let stderr = last_lines(&String::from_utf8_lossy(&output.stderr), 5);
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(format!("--version ended with {}\n{stderr}", output.status)),
     }
-}
-
-impl Testbeds {
-    pub(super) fn testbed(&self, build: Build) -> &Testbed {
-        match build {
-            Build::This => &self.this,
-            Build::Earlier => &self.earlier,
-        }
-    }
-
-    /// Calls `act` for each build in each round, after a warm-up round.
-    pub(super) fn for_each_turn(
-        &self,
-        rounds: usize,
-        mut act: impl FnMut(&Turn<'_>) -> Result<(), LabError>,
-    ) -> Result<(), LabError> {
-        for round in 0..=rounds {
-            for build in order(round) {
-                act(&Turn { round, build, testbed: self.testbed(build) })?;
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Returns the order of the builds in a round. The order alternates, so that after-effects of the
-/// first run disturb both builds equally often.
-fn order(round: usize) -> [Build; 2] {
-    let mut order = Build::ALL;
-    order.rotate_left(round % 2);
-    order
-}
-
-/// Starts hosts and calls `measure` with them.
-pub(super) fn on_hosts<T>(
-    hosts: usize,
-    builds: Builds,
-    measure: impl FnOnce(&Testbeds) -> Result<T, LabError>,
-) -> Result<T, LabError> {
-    println!("starting {hosts} hosts");
-    Lab::with_fresh(&bench_lab(hosts), |lab| measure(&testbeds(lab, builds)?))
-}
-
-fn testbeds(lab: Lab, builds: Builds) -> Result<Testbeds, LabError> {
-    if lab.cpu_usage().is_none() {
-        return Err(LabError::Unexpected(
-            "this machine has no cgroup v2, which is needed to measure the CPU time of a build"
-                .into(),
-        ));
-    }
-    let again = Lab::attach(lab.name())?;
-    Ok(Testbeds {
-        this: Testbed::new(lab, builds.this),
-        earlier: Testbed::new(again, builds.earlier),
-    })
-}
-
-/// Returns the CPU time of a run, or an error if the lab's cgroup has not reported it.
-pub(super) fn required(cpu: Option<f64>) -> Result<f64, LabError> {
-    cpu.ok_or_else(|| {
-        LabError::Unexpected("the lab's cgroup no longer reports its CPU time".into())
-    })
 }
 
 #[cfg(test)]
 mod tests {
+    use tempfile::TempDir;
+
     use super::*;
 
+    /// Directory with a fake earlier build.
+    struct Scratch(TempDir);
+
+    impl Scratch {
+        fn new() -> Scratch {
+            Scratch(TempDir::new().unwrap())
+        }
+
+        fn path(&self) -> PathBuf {
+            self.0.path().canonicalize().unwrap()
+        }
+
+        /// Writes an executable file through another process. If this process wrote it, children of
+        /// other tests might have the file open for writing for a moment, and it could not be
+        /// executed.
+        fn program(&self, name: &str, text: &str) {
+            let script = r#"mkdir -p "$(dirname "$1")" && printf %s "$2" >"$1" && chmod +x "$1""#;
+            let mut shell = Command::new("sh");
+            let shell = shell.args(["-c", script, "sh"]).arg(self.path().join(name)).arg(text);
+            assert!(shell.status().unwrap().success());
+        }
+
+        fn refusal(&self, path: &Path) -> String {
+            EarlierBuild::find_beside(Path::new("/nonexistent"), path).unwrap_err().to_string()
+        }
+    }
+
     #[test]
-    fn each_build_begins_every_other_round() {
-        assert_eq!(order(0), [Build::This, Build::Earlier]);
-        assert_eq!(order(1), [Build::Earlier, Build::This]);
-        assert_eq!(order(2), order(0));
+    fn a_build_is_found_by_its_directory_and_by_its_launcher() {
+        let scratch = Scratch::new();
+        scratch.program("rlaunch", "#!/bin/sh\n");
+        scratch.program(dist::agent_beside().unwrap().to_str().unwrap(), "");
+        let rlaunch = scratch.path().join("rlaunch");
+        for path in [&scratch.path(), &rlaunch] {
+            let earlier = EarlierBuild::find_beside(Path::new("/nonexistent"), path).unwrap();
+            assert_eq!(earlier.rlaunch, rlaunch);
+            let error = earlier.has_program("measure").unwrap_err().to_string();
+            assert!(error.contains("cargo lab build --profile release"), "{error}");
+        }
+        scratch.program("measure", "");
+        let earlier = EarlierBuild::find_beside(Path::new("/nonexistent"), &rlaunch).unwrap();
+        earlier.has_program("measure").unwrap();
+        let error = EarlierBuild::find_beside(&scratch.path(), &rlaunch).unwrap_err().to_string();
+        assert!(error.contains("would overwrite"), "{error}");
+    }
+
+    #[test]
+    fn what_is_not_a_build_that_runs_is_refused() {
+        let scratch = Scratch::new();
+        assert!(scratch.refusal(&scratch.path()).contains("no rlaunch there"));
+        assert!(scratch.refusal(&scratch.path().join("absent")).contains("no rlaunch there"));
+        scratch.program("rlaunch", "#!/bin/sh\nexit 3\n");
+        assert!(scratch.refusal(&scratch.path()).contains("ended with exit status: 3"));
+        scratch.program("rlaunch", "#!/bin/sh\n");
+        let error = scratch.refusal(&scratch.path());
+        assert!(error.contains("rlaunch-worker beside rlaunch"), "{error}");
     }
 
     #[test]
     fn too_few_rounds_are_warned_of() {
-        assert_eq!(warning(USUAL_ROUNDS), None);
-        assert!(warning(USUAL_ROUNDS - 1).unwrap().contains("spans"));
+        assert_eq!(warning(15), None);
+        assert!(warning(14).unwrap().contains("spans"));
         assert!(warning(5).unwrap().contains("spans"));
         assert!(warning(4).unwrap().contains("no 90 % interval"));
     }

@@ -1,258 +1,491 @@
 //! `cargo lab bench comm`: messages and collectives of rlaunch's communicator beside those of MPICH
-//! and Open MPI, on the same hosts in the same run.
+//! and Open MPI, on the same hosts in the same run, or beside an earlier build.
 //!
-//! In each round each of the three libraries is started once and measures every row; the order
-//! rotates. A row meets its bar if rlaunch's time, divided by that of the better peer in the same
-//! round, has a median of at most 1.10, and the 90 % interval of that median, by order statistics,
-//! begins at 1.0 or below. The time until ranks can communicate is measured beside `MPI_Init`, with
-//! a bar in milliseconds.
+//! In each round each library is started once and measures every row. The time until ranks can
+//! communicate is measured beside `MPI_Init`, with a bar in milliseconds: all ranks begin at the
+//! same moment, when all of them run, since the time until then depends on the launcher and is
+//! measured by `cargo lab bench launch`.
+//!
+//! The communicator is linked into the programs of ranks, so each build has its own programs,
+//! started by its own launcher.
 
-mod against;
-mod init;
-mod row;
-mod setting;
+use std::fmt;
+use std::iter::zip;
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use clap::{Args, ValueEnum};
 
-use super::launchers::Launcher;
-use super::rounds::Rounds;
-use super::testbed::{Scratch, Testbed, bench_lab};
+use super::against::{AGAINST, Against, EarlierBuild, bars};
+use super::contender::{Contender, Launcher, ON_HOST, Place, Ran, Scratch, Testbed, compile};
+use super::rendezvous::{self, INIT};
+use super::table::{Bar, Rounds, Row, Table, Turn};
 use crate::LabError;
-use crate::command::run as run_command;
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
-pub use against::run_against;
-use row::{CommRow, RowTime};
-pub use setting::Transport;
-use setting::{Contender, Setting};
 
-/// Directory of the programs on hosts.
-const ON_HOST: &str = "/tmp/bench";
 const PEER: (&str, &str) = ("peer.c", include_str!("comm/peer.c"));
 /// Minimum duration of a batch of operations in seconds.
 const SECONDS: &str = "0.02";
+/// Minimum duration of a batch with a given number of operations; so short that only the number
+/// counts.
+const NO_SECONDS: &str = "0.000001";
 /// Number of batches of a row that a program times at each start; it reports their median.
 const BATCHES: &str = "3";
-
 /// Command that starts a rank with high priority. The kernel compares sessions first, then
 /// processes.
 const HIGH_PRIORITY: [&str; 4] =
     ["sh", "-c", r#"echo -20 2>/dev/null >/proc/self/autogroup; exec nice -n -20 "$@""#, "sh"];
 
+/// Programs of ranks.
+const MEASURE_PROGRAM: &str = "measure";
+const INIT_PROGRAM: &str = "init";
+/// Maximum of the median over all rounds of the slowest rank's time, in milliseconds.
+const INIT_BAR: Bar = Bar::Median(10.0);
+/// Time from the start of a launcher until ranks begin. Every launcher has started all ranks by
+/// then.
+const LEAD: Duration = Duration::from_secs(3);
+
 /// Options of the bench.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Args)]
 pub struct CommOptions {
-    /// Number of timed rounds, after a warm-up round.
-    pub rounds: usize,
-    /// Measure only rows whose names contain this.
-    pub row: Option<String>,
-    /// Measure only over this transport.
-    pub only: Option<Transport>,
-    /// Whether peers are measured in less usual configurations as well.
-    pub variants: bool,
+    /// Number of timed rounds, after one warm-up round.
+    #[arg(long, default_value_t = 15)]
+    rounds: usize,
+    /// Measure only rows whose names contain this: latency/8, bandwidth/1048576, barrier/0,
+    /// allreduce/8, allreduce/65536, allreduce/16777216, init.
+    #[arg(long)]
+    row: Option<String>,
+    /// Measure only over shared memory, or only over TCP.
+    #[arg(long, value_enum)]
+    only: Option<Transport>,
+    /// Measure peers in less usual configurations as well: Open MPI over UCX, and with copies
+    /// through shared memory instead of the kernel.
+    #[arg(long, conflicts_with = AGAINST)]
+    variants: bool,
+    #[command(flatten)]
+    against: Against,
 }
 
 impl CommOptions {
     /// Returns whether the time until ranks are ready is measured.
     fn wants_init(&self) -> bool {
-        self.row.as_ref().map_or(self.only.is_none(), |row| init::NAME.contains(row.as_str()))
+        self.row.as_ref().map_or(self.only.is_none(), |row| INIT_PROGRAM.contains(row.as_str()))
     }
 }
 
-/// Selects the rows and settings that the options ask for.
-fn selected(options: &CommOptions) -> Result<(Vec<CommRow>, Vec<Setting>), LabError> {
-    let rows = CommRow::with_name(options.row.as_deref().unwrap_or(""));
-    if rows.is_empty() && !options.wants_init() {
-        let all = CommRow::ALL.map(|row| row.to_string()).join(" ");
-        return Err(LabError::Usage(format!("no such row; there are {all} {}", init::NAME)));
+/// Transport between ranks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Transport {
+    /// Shared memory of one host.
+    Shm,
+    /// TCP between hosts.
+    Tcp,
+}
+
+/// Placement of ranks.
+#[derive(Debug, Clone, Copy)]
+struct Setting {
+    transport: Transport,
+    hosts: usize,
+    per_host: usize,
+    /// Whether rows of this setting have a bar. With more ranks than processors they have none,
+    /// since the results depend mostly on the kernel's scheduling.
+    has_bar: bool,
+    peers: &'static [Peer],
+}
+
+/// Name, launcher and the options that make it fastest in a setting; false for a peer in a less
+/// usual configuration.
+type Peer = (&'static str, Launcher, &'static str, bool);
+
+const fn setting(
+    transport: Transport,
+    (hosts, per_host): (usize, usize),
+    has_bar: bool,
+    peers: &'static [Peer],
+) -> Setting {
+    Setting { transport, hosts, per_host, has_bar, peers }
+}
+
+const SETTINGS: [Setting; 4] = [
+    setting(
+        Transport::Shm,
+        (1, 2),
+        true,
+        &[
+            ("MPICH", Launcher::Hydra, "-bind-to core", true),
+            ("Open MPI", Launcher::OpenMpi, OB1_SHM, true),
+            ("ompi nocma", Launcher::OpenMpi, COPY_SHM, false),
+            ("ompi ucx", Launcher::OpenMpi, UCX_SHM, false),
+        ],
+    ),
+    setting(
+        Transport::Tcp,
+        (2, 1),
+        true,
+        &[
+            ("MPICH", Launcher::Hydra, UCX_TCP_HYDRA, true),
+            ("Open MPI", Launcher::OpenMpi, OB1_TCP, true),
+            ("ompi ucx", Launcher::OpenMpi, UCX_TCP, false),
+        ],
+    ),
+    setting(
+        Transport::Shm,
+        (1, 4),
+        false,
+        &[
+            ("MPICH", Launcher::Hydra, "", true),
+            ("Open MPI", Launcher::OpenMpi, OB1_SHM_CROWDED, true),
+        ],
+    ),
+    setting(Transport::Tcp, (4, 1), false, TCP_CROWDED),
+];
+/// Setting in which the time until ranks can communicate is measured.
+const INIT_SETTING: Setting = setting(Transport::Tcp, (2, 4), false, TCP_CROWDED);
+
+const TCP_CROWDED: &[Peer] = &[
+    ("MPICH", Launcher::Hydra, UCX_TCP_HYDRA, true),
+    ("Open MPI", Launcher::OpenMpi, OB1_TCP_CROWDED, true),
+];
+
+const OB1_SHM: &str = "--mca pml ob1 --mca btl self,vader --bind-to core";
+/// Options for copies through shared memory; by default the kernel copies.
+const COPY_SHM: &str = "--mca pml ob1 --mca btl self,vader --bind-to core --mca btl_vader_single_copy_mechanism \
+     none";
+const UCX_SHM: &str =
+    "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any --bind-to core";
+/// Options for more ranks than processors, where waiting ranks have to yield.
+const OB1_SHM_CROWDED: &str =
+    "--mca pml ob1 --mca btl self,vader --bind-to none --mca mpi_yield_when_idle 1";
+/// Options for TCP. Without `--bind-to none` each host would bind its rank to the first core, and
+/// that is the same core for all hosts.
+const OB1_TCP: &str =
+    "--mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include eth0 --bind-to none";
+const UCX_TCP: &str = "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any --bind-to none -x \
+     UCX_TLS=tcp,self -x UCX_NET_DEVICES=eth0";
+const OB1_TCP_CROWDED: &str = "--mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include eth0 --bind-to none --mca \
+     mpi_yield_when_idle 1";
+const UCX_TCP_HYDRA: &str = "-genv UCX_TLS tcp,self -genv UCX_NET_DEVICES eth0";
+
+impl Setting {
+    fn place<'a>(&self, testbed: &'a Testbed) -> Place<'a> {
+        // Without a bar, spinning ranks may keep the processor from the rank that they wait for, and
+        // take minutes.
+        let limit = if self.has_bar { 120 } else { 30 };
+        Place { limit, ..testbed.first(self.hosts, self.per_host) }
     }
-    let settings = Setting::ALL.into_iter().filter(|_| !rows.is_empty());
-    let settings = settings
-        .filter(|one| options.only.is_none_or(|transport| transport == one.transport))
-        .collect();
-    Ok((rows, settings))
+}
+
+impl fmt::Display for Setting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ranks = self.hosts * self.per_host;
+        match self.transport {
+            Transport::Shm => write!(f, "shared memory, {ranks} ranks on one host"),
+            Transport::Tcp => write!(f, "TCP, {ranks} ranks on {} hosts", self.hosts),
+        }
+    }
+}
+
+/// Operation with its length in bytes, as programs know it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Operation {
+    kind: &'static str,
+    bytes: usize,
+}
+
+const OPERATIONS: [Operation; 6] = [
+    Operation { kind: "latency", bytes: 8 },
+    Operation { kind: BANDWIDTH, bytes: 1 << 20 },
+    Operation { kind: "barrier", bytes: 0 },
+    Operation { kind: "allreduce", bytes: 8 },
+    Operation { kind: "allreduce", bytes: 64 << 10 },
+    Operation { kind: "allreduce", bytes: 16 << 20 },
+];
+const BANDWIDTH: &str = "bandwidth";
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind, self.bytes)
+    }
+}
+
+impl Operation {
+    /// Lists the operations whose names contain `part`.
+    fn with_name(part: &str) -> Vec<Operation> {
+        OPERATIONS.into_iter().filter(|one| one.to_string().contains(part)).collect()
+    }
+
+    fn row(self, bars: &[Bar]) -> Row {
+        match self.kind {
+            // Exact: no message has 2^53 bytes.
+            BANDWIDTH => Row::new(self.to_string(), "GB/s", bars).rate_of(self.bytes as f64 / 1e9),
+            _ => Row::new(self.to_string(), "µs", bars),
+        }
+    }
+
+    /// Converts seconds to what its row is given.
+    fn value(self, seconds: f64) -> f64 {
+        if self.kind == BANDWIDTH { seconds } else { seconds * 1e6 }
+    }
+
+    /// Reads seconds of one operation and number of operations in a batch from the line that begins
+    /// with the name.
+    fn read(self, printed: &str) -> Result<(f64, u64), LabError> {
+        let parse = |line: &str| {
+            let mut words = line.split_whitespace();
+            words.next().filter(|name| *name == self.to_string())?;
+            let (seconds, count): (f64, u64) =
+                (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+            // Anything else would make ratios meaningless.
+            (seconds.is_finite() && seconds > 0.0 && count > 0).then_some((seconds, count))
+        };
+        let missing = || LabError::Unexpected(format!("no result of {self} in:\n{printed}"));
+        printed.lines().find_map(parse).ok_or_else(missing)
+    }
 }
 
 /// Measures and prints; returns whether every row with a bar meets it.
-pub fn run(options: &CommOptions) -> Result<bool, LabError> {
-    let (rows, settings) = selected(options)?;
-    setup::install(PackageSet::Headers)?;
-    let rlaunch = dist::build(Profile::Release)?;
-    let scratch = Scratch::make()?;
-    let programs = compile(scratch.path())?;
-    let met = with_lab(options, &settings, &rows, rlaunch, &programs)?;
-    let count = met.iter().filter(|met| **met).count();
-    println!("\nrows that meet their bar: {count} of {}", met.len());
-    Ok(count == met.len())
-}
-
-/// Builds the programs of ranks for each launcher.
-fn compile(scratch: &Path) -> Result<Vec<PathBuf>, LabError> {
-    dist::build_measure(Profile::Release)?;
-    let examples = dist::directory(Profile::Release)?;
-    let mut programs = Vec::new();
-    let named: [(&str, (&str, &str), Name); 2] =
-        [("measure", PEER, program), (init::NAME, init::PEER, init::program)];
-    for (example, (source, text), name) in named {
-        fs::write(scratch.join(source), text).map_err(LabError::io(format!("write {source}")))?;
-        let (built, own) = (examples.join(example), scratch.join(name(Launcher::Rlaunch)));
-        fs::copy(&built, &own).map_err(LabError::io(format!("copy {}", built.display())))?;
-        programs.push(own);
-        for (launcher, compiler) in
-            [(Launcher::Hydra, "mpicc.mpich"), (Launcher::OpenMpi, "mpicc.openmpi")]
-        {
-            let mut compile = Command::new(compiler);
-            compile.current_dir(scratch).args(["-O2", "-o", &name(launcher), source]);
-            run_command(&format!("compile {source} by {compiler}"), &mut compile)?;
-            programs.push(scratch.join(name(launcher)));
-        }
+pub(super) fn run(options: &CommOptions) -> Result<bool, LabError> {
+    let operations = Operation::with_name(options.row.as_deref().unwrap_or(""));
+    let wants_init = options.wants_init();
+    if operations.is_empty() && !wants_init {
+        let all = OPERATIONS.map(|one| one.to_string()).join(" ");
+        return Err(LabError::Usage(format!("no such row; there are {all} {INIT_PROGRAM}")));
     }
-    Ok(programs)
-}
-
-/// Function that returns the name of a launcher's program.
-type Name = fn(Launcher) -> String;
-
-/// Returns the name of the program that measures under a launcher.
-fn program(launcher: Launcher) -> String {
-    format!("measure-{}", launcher.name())
-}
-
-/// Starts hosts and measures; returns for each row that has a bar whether the row meets it.
-fn with_lab(
-    options: &CommOptions,
-    settings: &[Setting],
-    rows: &[CommRow],
-    rlaunch: PathBuf,
-    programs: &[PathBuf],
-) -> Result<Vec<bool>, LabError> {
-    let hosts = settings.iter().map(|setting| setting.hosts).max().unwrap_or(1).max(init::HOSTS);
-    Testbed::with_fresh(&bench_lab(hosts), rlaunch, |testbed| {
-        for program in programs {
-            testbed.copy_into(program, ON_HOST, 0o755)?;
+    let earlier = options.against.find()?;
+    // With more ranks than processors the kernel's scheduling varies more from run to run than
+    // builds differ.
+    let is_wanted = |setting: &Setting| {
+        !operations.is_empty()
+            && options.only.is_none_or(|transport| transport == setting.transport)
+            && (earlier.is_none() || setting.has_bar)
+    };
+    let settings: Vec<Setting> = SETTINGS.into_iter().filter(is_wanted).collect();
+    let scratch = Scratch::make(std::env::temp_dir())?;
+    let programs =
+        [(!settings.is_empty(), MEASURE_PROGRAM, PEER), (wants_init, INIT_PROGRAM, INIT)];
+    let builds = prepare(&scratch, earlier.as_ref(), options.rounds, &programs)?;
+    let hosts = settings.iter().chain(wants_init.then_some(&INIT_SETTING));
+    let hosts = hosts.map(|setting| setting.hosts).max().unwrap_or(1);
+    Testbed::with_fresh(hosts, |testbed| {
+        earlier.as_ref().map_or(Ok(()), |earlier| earlier.needs_cpu(testbed))?;
+        let bench = Bench { testbed, scratch: &scratch, earlier: earlier.as_ref(), builds };
+        let mut met = true;
+        for setting in &settings {
+            println!("\n{setting}");
+            let (contenders, rounds) =
+                (bench.contenders(setting, options.variants), options.rounds);
+            met &= bench.measure(setting, &contenders, &operations, rounds)?;
         }
-        let mut met = Vec::new();
-        for setting in settings {
-            println!("\n{}", setting.describe());
-            let contenders = setting.contenders(options.variants);
-            let rounds = setting.rounds(options.rounds);
-            let rounds = measure(testbed, setting, &contenders, rows, rounds)?;
-            met.extend(print(setting, &contenders, rows, &rounds));
-        }
-        if options.wants_init() {
-            met.push(init::run(testbed, options.rounds)?);
+        if wants_init {
+            met &= bench.measure_init(options.rounds)?;
         }
         Ok(met)
     })
 }
 
-/// Returns the path of a program on hosts.
-fn on_host(name: &str) -> String {
-    format!("{ON_HOST}/{name}")
+/// Builds rlaunch and the programs of ranks that are wanted; returns the builds of rlaunch.
+fn prepare(
+    scratch: &Scratch,
+    earlier: Option<&EarlierBuild>,
+    rounds: usize,
+    programs: &[(bool, &str, (&str, &str))],
+) -> Result<Vec<Contender>, LabError> {
+    let mut programs = programs.iter().filter(|(is_wanted, ..)| *is_wanted);
+    let builds = if let Some(earlier) = earlier {
+        programs.try_for_each(|(_, name, _)| earlier.has_program(name))?;
+        earlier.contenders(rounds)?
+    } else {
+        setup::install(PackageSet::Headers)?;
+        for (_, name, source) in programs {
+            for (launcher, compiler) in
+                [(Launcher::Hydra, "mpicc.mpich"), (Launcher::OpenMpi, "mpicc.openmpi")]
+            {
+                compile(compiler, scratch, *source, &format!("{name}-{}", launcher.name()), &[])?;
+            }
+        }
+        vec![Contender::new(Launcher::Rlaunch, &dist::build(Profile::Release)?)]
+    };
+    dist::build_measure(Profile::Release)?;
+    Ok(builds)
 }
 
-/// Runs a warm-up round, in which programs find how many operations a batch needs, then the timed
-/// rounds.
-fn measure(
-    testbed: &Testbed,
-    setting: &Setting,
-    contenders: &[Contender],
-    rows: &[CommRow],
-    rounds: usize,
-) -> Result<Vec<Rounds>, LabError> {
-    let mut results = vec![Rounds::new(contenders.len()); rows.len()];
-    let mut counts = vec![vec![0; rows.len()]; contenders.len()];
-    for round in 0..=rounds {
-        for turn in 0..contenders.len() {
-            let index = (round + turn) % contenders.len();
-            let contender = &contenders[index];
-            let program = on_host(&program(contender.launcher));
-            let asked = MeasureRequest {
-                program: &program,
-                rows,
-                counts: &counts[index],
-                seconds: SECONDS,
+/// What is the same in all settings.
+struct Bench<'a> {
+    testbed: &'a Testbed,
+    /// Directory with the peers' programs.
+    scratch: &'a Scratch,
+    earlier: Option<&'a EarlierBuild>,
+    /// This build of rlaunch, and the earlier one.
+    builds: Vec<Contender>,
+}
+
+impl Bench<'_> {
+    /// Lists the builds of rlaunch and, unless there is an earlier one, the peers of a setting.
+    fn contenders(&self, setting: &Setting, variants: bool) -> Vec<Contender> {
+        let peers = setting.peers.iter().filter(|_| self.earlier.is_none());
+        let peers = peers.filter(|(.., is_usual)| variants || *is_usual);
+        let peers = peers.map(|&(name, launcher, options, _)| {
+            let rlaunch = PathBuf::new();
+            Contender { name, launcher, rlaunch, options }
+        });
+        self.builds.iter().cloned().chain(peers).collect()
+    }
+
+    /// Copies a program of the contender to the hosts and returns its path there. The path is the
+    /// same for all, and the file is written again each time: the place of its pages in memory
+    /// changes the speed by some percent, and must not favour one contender in all rounds.
+    fn place(
+        &self,
+        contender: &Contender,
+        name: &str,
+        place: Place<'_>,
+    ) -> Result<String, LabError> {
+        let program = match contender.launcher {
+            Launcher::Rlaunch => contender.rlaunch.with_file_name(name),
+            launcher => self.scratch.0.join(format!("{name}-{}", launcher.name())),
+        };
+        let path = format!("{ON_HOST}/{name}");
+        self.testbed.copy(&program, &path, place.hosts)?;
+        Ok(path)
+    }
+
+    /// Measures operations in a setting. In the warm-up round programs find how many operations a
+    /// batch of their own needs. Two builds use the larger number from then on, so that their runs
+    /// do the same work and their CPU times can be compared.
+    fn measure(
+        &self,
+        setting: &Setting,
+        contenders: &[Contender],
+        operations: &[Operation],
+        rounds: usize,
+    ) -> Result<bool, LabError> {
+        let usual: &[Bar] = if setting.has_bar { &[Bar::AsFast] } else { &[] };
+        let rows = operations.iter().map(|operation| operation.row(bars(self.earlier, usual)));
+        let cpu = Row::new("CPU of a run", "s", bars(self.earlier, &[]));
+        let names = contenders.iter().map(|contender| contender.name);
+        let mut table = Table::new(names, rows.chain([cpu]));
+        // Few rounds are enough for rows that have no bar.
+        let rounds = if setting.has_bar { rounds } else { rounds.min(5) };
+        let mut counts = vec![vec![0; operations.len()]; contenders.len()];
+        table.measure(Rounds::new(rounds), |turn| {
+            let is_given = self.earlier.is_some() && !turn.is_warm_up();
+            let seconds = if is_given { NO_SECONDS } else { SECONDS };
+            let asked = zip(operations, &counts[turn.contender]);
+            let asked: Vec<String> = asked.map(|(one, count)| format!("{one}/{count}")).collect();
+            let ran = self.measure_once(setting, &contenders[turn.contender], seconds, &asked);
+            let read = |ran: Ran| {
+                let all = operations.iter().map(|operation| operation.read(&ran.stdout));
+                Ok((all.collect::<Result<Vec<_>, LabError>>()?, ran.cpu))
             };
-            let measured = match measure_one(testbed, setting, contender, &asked) {
+            let (measured, cpu) = match ran.and_then(read) {
                 Ok(measured) => measured,
                 Err(error) if setting.has_bar => return Err(error),
                 Err(error) => {
-                    println!("round {round}: {:<11} {error}", contender.name);
-                    testbed.lab.clear()?;
-                    continue;
+                    println!("round {}: {}: {error}", turn.round, contenders[turn.contender].name);
+                    self.testbed.lab.clear()?;
+                    return Ok(vec![None; operations.len()]);
                 }
             };
-            println!("round {round}: {:<11} {}", contender.name, in_words(rows, &measured));
-            if setting.has_bar {
-                counts[index] = measured.iter().map(|of_row| of_row.count).collect();
+            self.count(turn, setting, &measured, &mut counts);
+            let values = zip(operations, &measured).map(|(one, (seconds, _))| one.value(*seconds));
+            Ok(values.chain(cpu).map(Some).collect())
+        })?;
+        Ok(table.print(&format!("{setting}, {rounds} rounds")))
+    }
+
+    /// Notes how many operations batches need.
+    fn count(
+        &self,
+        turn: Turn,
+        setting: &Setting,
+        measured: &[(f64, u64)],
+        counts: &mut [Vec<u64>],
+    ) {
+        if self.earlier.is_some() && turn.is_warm_up() {
+            for of_build in counts {
+                zip(of_build, measured).for_each(|(most, (_, count))| *most = *count.max(most));
             }
-            if round > 0 {
-                let results = results.iter_mut().zip(&measured);
-                results.for_each(|(of_row, one)| of_row.0[index].push(one.seconds));
-            }
+        } else if self.earlier.is_none() && setting.has_bar {
+            counts[turn.contender] = measured.iter().map(|(_, count)| *count).collect();
         }
     }
-    Ok(results)
-}
 
-/// Measurements that a program is asked for.
-struct MeasureRequest<'a> {
-    /// Path of the program on hosts.
-    program: &'a str,
-    rows: &'a [CommRow],
-    /// Minimum number of operations in a batch of each row.
-    counts: &'a [u64],
-    /// Minimum duration of a batch in seconds.
-    seconds: &'a str,
-}
-
-/// Starts a program once and reads what it measured.
-fn measure_one(
-    testbed: &Testbed,
-    setting: &Setting,
-    contender: &Contender,
-    asked: &MeasureRequest<'_>,
-) -> Result<Vec<RowTime>, LabError> {
-    let launcher = contender.launcher;
-    let rows = asked.rows.iter().zip(asked.counts);
-    let rows: Vec<String> = rows.map(|(row, count)| format!("{row}/{count}")).collect();
-    let mut words = [HIGH_PRIORITY.as_slice(), &[asked.program, asked.seconds, BATCHES]].concat();
-    words.extend(rows.iter().map(String::as_str));
-    let hosts = &testbed.hosts[..setting.hosts];
-    let limit = ["--timeout", setting.limit()];
-    let limit = if launcher == Launcher::Hydra { [].as_slice() } else { &limit };
-    let options: Vec<&str> = limit.iter().copied().chain(contender.options()).collect();
-    let mut command = launcher.command_on(hosts, &options, testbed, setting.per_host, &words);
-    command.env("MPIEXEC_TIMEOUT", setting.limit());
-    let operation = format!("measure the communicator of {}", contender.name);
-    let output = run_command(&operation, &mut command)?;
-    testbed.wait_until_idle()?;
-    row::read(&String::from_utf8_lossy(&output.stdout), asked.rows)
-}
-
-fn in_words(rows: &[CommRow], measured: &[RowTime]) -> String {
-    let word = |(row, of): (&CommRow, &RowTime)| format!("{row} {:.3}", row.shown(of.seconds));
-    rows.iter().zip(measured).map(word).collect::<Vec<_>>().join("  ")
-}
-
-/// Prints the table of a setting; returns for each row that has a bar whether the row meets it.
-fn print(
-    setting: &Setting,
-    contenders: &[Contender],
-    rows: &[CommRow],
-    rounds: &[Rounds],
-) -> Vec<bool> {
-    let names: Vec<&str> = contenders.iter().map(|one| one.name).collect();
-    println!("\n{}: median (min–max)", setting.describe());
-    print!("{:<25}", "");
-    names.iter().for_each(|name| print!("{name:>28}"));
-    println!("  ratio of times, its 90 % interval");
-    for (row, of_row) in rows.iter().zip(rounds) {
-        let name = (&*row.to_string(), row.unit());
-        of_row.print(name, |seconds| row.shown(seconds), &names, setting.has_bar);
+    /// Starts the program that measures once.
+    fn measure_once(
+        &self,
+        setting: &Setting,
+        contender: &Contender,
+        seconds: &str,
+        asked: &[String],
+    ) -> Result<Ran, LabError> {
+        let place = setting.place(self.testbed);
+        let program = self.place(contender, MEASURE_PROGRAM, place)?;
+        let mut words = [&HIGH_PRIORITY[..], &[&program, seconds, BATCHES]].concat();
+        words.extend(asked.iter().map(String::as_str));
+        let operation = format!("measure the communicator of {}", contender.name);
+        self.testbed.run(&operation, contender.command(place, &[], &words))
     }
-    let held = rounds.iter().map(|of_row| of_row.comparison().is_some_and(|of| of.meets_bar()));
-    if setting.has_bar { held.collect() } else { Vec::new() }
+
+    /// Measures the time until ranks can communicate.
+    fn measure_init(&self, rounds: usize) -> Result<bool, LabError> {
+        let contenders = self.contenders(&INIT_SETTING, false);
+        let (wall, cpu) = (bars(self.earlier, &[INIT_BAR]), bars(self.earlier, &[]));
+        let rows = [Row::new(INIT_PROGRAM, "ms", wall), Row::new("CPU of a run", "s", cpu)];
+        let mut table = Table::new(contenders.iter().map(|contender| contender.name), rows);
+        let place = INIT_SETTING.place(self.testbed);
+        table.measure(Rounds::new(rounds), |turn| {
+            let contender = &contenders[turn.contender];
+            let program = self.place(contender, INIT_PROGRAM, place)?;
+            let moment = (SystemTime::now() + LEAD).duration_since(UNIX_EPOCH).unwrap_or_default();
+            let words = [program, moment.as_secs_f64().to_string()];
+            let command = contender.command(place, &[], &words);
+            let ran =
+                self.testbed.run(&format!("start ranks under {}", contender.name), command)?;
+            let found = ran.stdout.lines().filter(|line| line.starts_with("ready ")).count();
+            if found != place.ranks() {
+                let text = ran.stdout;
+                return Err(LabError::Unexpected(format!("{found} ranks are ready:\n{text}")));
+            }
+            let slowest = rendezvous::times(&ran.stdout, &["ready"])?[0] * 1e3;
+            Ok([slowest].into_iter().chain(ran.cpu).map(Some).collect())
+        })?;
+        let what = "from one moment until the slowest is ready";
+        Ok(table.print(&format!("{} ranks on 2 hosts, {what}, {rounds} rounds", place.ranks())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn results_are_read_by_name() {
+        let printed = "welcome\nbarrier/0 1.5e-06 20000\nlatency/8 2.5000e-07 90000\n";
+        assert_eq!(OPERATIONS[0].read(printed).unwrap(), (2.5e-7, 90_000));
+        assert_eq!(OPERATIONS[2].read(printed).unwrap(), (1.5e-6, 20_000));
+    }
+
+    #[test]
+    fn a_row_is_not_taken_for_a_longer_name() {
+        let read = |bytes| Operation { kind: "allreduce", bytes }.read("allreduce/65536 1e-5 10\n");
+        assert!(read(6).is_err());
+        assert!(read(65536).is_ok());
+    }
+
+    #[test]
+    fn what_is_no_measurement_is_an_error() {
+        for end in ["", " fast 3", " 0 3", " nan 3", " -1 3", " inf 3", " 1e-6", " 1e-6 0"] {
+            assert!(OPERATIONS[2].read(&format!("barrier/0{end}")).is_err(), "{end}");
+        }
+        assert!(OPERATIONS[2].read("").is_err());
+    }
+
+    #[test]
+    fn rows_are_found_by_part_of_their_names() {
+        assert_eq!(Operation::with_name("allreduce").len(), 3);
+        assert_eq!(Operation::with_name("latency/8"), [OPERATIONS[0]]);
+        assert!(Operation::with_name("broadcast").is_empty());
+    }
 }

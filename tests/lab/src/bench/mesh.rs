@@ -2,12 +2,15 @@
 //! and the cost of a queue pair in a mesh of 24 ranks. `cargo lab soak mesh` proves the mesh
 //! repeatedly.
 
-use super::Series;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+
+use super::table::{Rounds, Row, Table};
 use crate::LabError;
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
 use crate::vm::{self, Topology, VmLab, VmOptions};
-use std::time::{Duration, Instant};
 
 const LAB: &str = "mesh";
 const GUESTS: usize = 3;
@@ -22,10 +25,11 @@ const TRANSPORTS: [&str; 2] = ["--transport rdma", "--transport tcp"];
 const MANY: &str = "-H n1:8,n2:8,n3:8 -np 24 --transport rdma --mesh-timeout 20 -v hostname";
 
 /// Options of the bench.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Args)]
 pub struct MeshOptions {
-    /// Number of timed rounds with and without the mesh, after a warm-up round.
-    pub rounds: usize,
+    /// Number of timed rounds, after one warm-up round.
+    #[arg(long, default_value_t = 15)]
+    rounds: usize,
 }
 
 /// Builds rlaunch by this profile, and calls `act` with three fresh guests cabled to each other.
@@ -57,9 +61,8 @@ fn prove(lab: &VmLab, launch: usize) -> Result<(), LabError> {
     let summary = stderr.lines().find(|line| line.contains("6/6 paths up"));
     let summary =
         summary.ok_or_else(|| LabError::Unexpected(format!("not all paths are up:\n{stderr}")))?;
-    for guest in ["n1", "n2", "n3"] {
-        let left = lab.run(guest, &["rdma", "resource", "show", "qp"])?;
-        let left = String::from_utf8_lossy(&left.stdout).into_owned();
+    for guest in lab.guests() {
+        let left = lab.checked(&guest, &["rdma", "resource", "show", "qp"])?;
         if left.contains("rlaunch") {
             return Err(LabError::Unexpected(format!("left on {guest}:\n{left}")));
         }
@@ -70,41 +73,22 @@ fn prove(lab: &VmLab, launch: usize) -> Result<(), LabError> {
 
 /// Measures and prints. The only bar is the mesh's own time budget, beyond which the job fails.
 pub fn run(options: &MeshOptions) -> Result<bool, LabError> {
-    let ([with, without], many) =
-        with_guests(Profile::Release, |lab| Ok((measure(lab, options.rounds)?, many(lab)?)))?;
-    let added = with.minus(&without);
-    println!("\n{} rounds of `hostname` on 3 guests, seconds, median (min–max)", options.rounds);
-    println!("    with the mesh    {}", with.summary());
-    println!("    --transport tcp  {}", without.summary());
-    println!("    added            {}", added.summary());
-    println!("24 ranks:");
-    many.iter().for_each(|line| println!("    {line}"));
-    Ok(true)
-}
-
-fn measure(lab: &VmLab, rounds: usize) -> Result<[Series; 2], LabError> {
-    let mut series = [Series::default(), Series::default()];
-    for round in 0..=rounds {
-        let mut words = Vec::new();
-        for (transport, series) in TRANSPORTS.iter().zip(&mut series) {
+    let mut table = Table::new(["with the mesh", TRANSPORTS[1]], [Row::new("start", "s", &[])]);
+    let many = with_guests(Profile::Release, |lab| {
+        table.measure(Rounds::new(options.rounds), |turn| {
             let started = Instant::now();
+            let transport = TRANSPORTS[turn.contender];
             job(lab, &format!("-H n1,n2,n3 --mesh-timeout 20 {transport} hostname"))?;
-            let seconds = started.elapsed().as_secs_f64();
-            words.push(format!("{seconds:.2}"));
-            if round > 0 {
-                series.push(seconds);
-            }
-        }
-        println!("round {round}: {} s", words.join(" "));
-    }
-    Ok(series)
-}
-
-/// Returns the lines that rlaunch prints about the mesh of 24 ranks.
-fn many(lab: &VmLab) -> Result<Vec<String>, LabError> {
-    let stderr = job(lab, MANY)?;
-    let of_mesh = stderr.lines().filter_map(|line| Some(line[line.find("mesh: ")?..].to_owned()));
-    Ok(of_mesh.collect())
+            Ok(vec![Some(started.elapsed().as_secs_f64())])
+        })?;
+        job(lab, MANY)
+    })?;
+    table.print(&format!("{} rounds of `hostname` on 3 guests", options.rounds));
+    let [with, without] = [0, 1].map(|at| &table.rows[0].values[at]);
+    println!("the mesh adds {} s\n24 ranks:", with.minus(without).summary());
+    let of_mesh = many.lines().filter_map(|line| Some(&line[line.find("mesh: ")?..]));
+    of_mesh.for_each(|line| println!("    {line}"));
+    Ok(true)
 }
 
 /// Runs a job from the first guest; returns its stderr.

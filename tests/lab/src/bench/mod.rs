@@ -8,126 +8,72 @@
 //! | `comm`, `train` | the communicator beside MPI libraries; training beside gloo |
 //! | `verbs`, `mesh` | RDMA on guests: beside perftest; cost of proving the mesh |
 //! | `inventory` | an agent reading a server's hardware |
-//! | `against` | `--against`: this build beside an earlier one |
-//! | `launchers`, `testbed` | how each launcher is started, and on which hosts |
-//! | `rounds`, `interval` | rounds of a row and its bar; intervals of medians |
+//! | `table`, `series` | the harness: rows, rounds in turn, bars; values and their interval |
+//! | `contender`, `against` | what takes turns, and on which hosts; an earlier build |
 
-pub mod against;
-pub mod comm;
-pub mod failure;
-mod interval;
-pub mod inventory;
-pub mod launch;
-mod launchers;
+use clap::Subcommand;
+
+use crate::LabError;
+
+mod against;
+mod comm;
+pub(crate) mod contender;
+mod failure;
+mod inventory;
+mod launch;
 pub mod mesh;
-pub mod mpi;
-pub mod output;
-pub mod rendezvous;
-mod rounds;
-pub(crate) mod testbed;
-pub mod train;
-pub mod verbs;
+mod mpi;
+mod output;
+mod rendezvous;
+mod series;
+mod table;
+mod train;
+mod verbs;
 
-/// Measured values of one kind, one per round.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Series(Vec<f64>);
+pub(crate) use series::Series;
 
-impl Series {
-    pub(crate) fn push(&mut self, value: f64) {
-        self.0.push(value);
-    }
-
-    /// Multiplies all values, to convert their unit.
-    pub(crate) fn scaled(&self, factor: f64) -> Series {
-        Series(self.0.iter().map(|value| value * factor).collect())
-    }
-
-    /// Returns the number of values.
-    pub(crate) fn count(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Returns the median: the middle value, or the mean of the middle two; `None` without values.
-    pub(crate) fn median(&self) -> Option<f64> {
-        self.quantile(0.5)
-    }
-
-    /// Returns the quantile `part` between 0 (minimum) and 1 (maximum), interpolated between two
-    /// values; `None` without values.
-    pub(crate) fn quantile(&self, part: f64) -> Option<f64> {
-        let mut sorted = self.0.clone();
-        sorted.sort_by(f64::total_cmp);
-        let place = part.clamp(0.0, 1.0) * sorted.len().saturating_sub(1) as f64;
-        // Exact: no series has 2^53 values.
-        let (lower, upper) = (place.floor() as usize, place.ceil() as usize);
-        let (lower, upper) = (*sorted.get(lower)?, *sorted.get(upper)?);
-        Some(lower + (upper - lower) * place.fract())
-    }
-
-    /// Formats `median (min–max)` with two decimal places.
-    pub(crate) fn summary(&self) -> String {
-        self.summary_to(2)
-    }
-
-    /// Formats `median (min–max)` with `digits` decimal places.
-    pub(crate) fn summary_to(&self, digits: usize) -> String {
-        let least = self.0.iter().copied().reduce(f64::min);
-        let most = self.0.iter().copied().reduce(f64::max);
-        match (self.median(), least, most) {
-            (Some(median), Some(least), Some(most)) => {
-                format!("{median:.digits$} ({least:.digits$}–{most:.digits$})")
-            }
-            _ => "–".into(),
-        }
-    }
-
-    /// Formats `median (min–max)` with three decimal places for small values, and one for large
-    /// ones.
-    fn summary_by_size(&self) -> String {
-        self.summary_to(if self.median().is_some_and(|value| value < 20.0) { 3 } else { 1 })
-    }
-
-    /// Returns the median of the ratios to `other` of each round. A disturbance in a round affects
-    /// both values of its ratio.
-    fn ratio_to(&self, other: &Series) -> Option<f64> {
-        self.ratios_to(other).median()
-    }
-
-    /// Returns the difference to `other` of each round.
-    fn minus(&self, other: &Series) -> Series {
-        Series(self.0.iter().zip(&other.0).map(|(own, other)| own - other).collect())
-    }
-
-    fn ratios_to(&self, other: &Series) -> Series {
-        Series(self.0.iter().zip(&other.0).map(|(own, other)| own / other).collect())
-    }
+/// Things that are measured.
+#[derive(Debug, Subcommand)]
+pub enum Bench {
+    /// Start `hostname` on every host by rlaunch, Hydra, Open MPI and plain ssh in turn.
+    Launch(launch::LaunchOptions),
+    /// Time rank table, barrier and all-gather of two ranks on every host, under rlaunch, Hydra and
+    /// Open MPI in turn.
+    Rendezvous(rendezvous::RendezvousOptions),
+    /// Start an MPI program by rlaunch and by the launcher of its MPI library in turn, for MPICH and
+    /// Open MPI.
+    Mpi(mpi::MpiOptions),
+    /// Time messages, barrier and all-reduce over shared memory and TCP, and how long ranks take until
+    /// they can communicate, with rlaunch, MPICH and Open MPI in turn.
+    Comm(comm::CommOptions),
+    /// Train a network with torch on three hosts, over rlaunch's backend and over gloo in turn.
+    Train(train::TrainOptions),
+    /// Time an agent's reading of a large server's hardware inventory.
+    Inventory(inventory::InventoryOptions),
+    /// Time RDMA writes and messages between two guests, by perftest, rlaunch and perftest in turn.
+    Verbs(verbs::VerbsOptions),
+    /// Start `hostname` on three guests with and without the RDMA mesh, in turn.
+    Mesh(mesh::MeshOptions),
+    /// Print lines on every host by rlaunch, Hydra and Open MPI in turn, with and without tags, and by
+    /// rlaunch to a slow reader.
+    Output(output::OutputOptions),
+    /// Make a rank, a launcher, an agent and a host fail under rlaunch, Hydra and Open MPI in turn, and
+    /// time how their jobs end; then make MPI programs of six libraries fail.
+    Failure(failure::FailureOptions),
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn medians_are_in_the_middle() {
-        assert_eq!(Series(vec![3.0, 1.0, 2.0]).median(), Some(2.0));
-        assert_eq!(Series(vec![4.0, 1.0, 2.0, 3.0]).median(), Some(2.5));
-        assert_eq!(Series::default().median(), None);
-        assert_eq!(Series(vec![3.0, 1.0]).summary(), "2.00 (1.00–3.00)");
-        assert_eq!(Series::default().summary(), "–");
-    }
-
-    #[test]
-    fn quantiles_lie_between_values() {
-        let ten = Series((0..=10).map(f64::from).collect());
-        assert_eq!((ten.quantile(0.1), ten.quantile(0.9)), (Some(1.0), Some(9.0)));
-        assert_eq!((ten.quantile(0.0), ten.quantile(1.0)), (Some(0.0), Some(10.0)));
-        assert_eq!(Series(vec![1.0, 3.0]).quantile(0.25), Some(1.5));
-    }
-
-    #[test]
-    fn ratios_are_taken_round_by_round() {
-        let own = Series(vec![1.0, 10.0, 1.0]);
-        let other = Series(vec![2.0, 20.0, 4.0]);
-        assert_eq!(own.ratio_to(&other), Some(0.5));
+/// Runs a bench; returns whether every bar was met.
+pub fn run(bench: &Bench) -> Result<bool, LabError> {
+    match bench {
+        Bench::Launch(options) => launch::run(options),
+        Bench::Rendezvous(options) => rendezvous::run(options),
+        Bench::Mpi(options) => mpi::run(options),
+        Bench::Comm(options) => comm::run(options),
+        Bench::Train(options) => train::run(options),
+        Bench::Inventory(options) => inventory::run(options),
+        Bench::Verbs(options) => verbs::run(options),
+        Bench::Mesh(options) => mesh::run(options),
+        Bench::Output(options) => output::run(options),
+        Bench::Failure(options) => failure::run(options),
     }
 }

@@ -11,255 +11,247 @@
 //! printed as well, without a bar: there only the time of the singletons themselves is subtracted,
 //! which is the floor less a job of `true`.
 
-mod library;
-mod memory;
-mod report;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
-use std::fmt;
-use std::process::Command;
-use std::time::Instant;
+use clap::Args;
+use clap::builder::PossibleValuesParser;
 
-use super::Series;
-use super::launchers::Launcher;
-use super::testbed::{Scratch, Testbed, bench_lab};
-use crate::LabError;
-use crate::command::run as run_command;
+use super::contender::{
+    Contender, Launcher, ON_HOST, Place, Scratch, Testbed, compile, peak_memory,
+};
+use super::series::Series;
+use super::table::{Bar, Rounds, Row, Table};
+use crate::command::last_lines;
 use crate::dist::{self, Profile};
+use crate::setup::mpi::{DEBIAN, LIBRARIES as VENVS, MpiLibrary, WHEELS};
 use crate::setup::{self, PackageSet};
-use library::{CompiledProgram, Library};
+use crate::{Account, LabError};
 
-/// Program of the shortest job.
-const SHORTEST: &str = "true";
-/// Time limit of a job in seconds, as an option of launchers.
-const LIMIT: &str = "120";
 /// Options of rlaunch by which each rank is a singleton.
 const SINGLETONS: [&str; 4] = ["--mpi", "none", "--singleton", "ignore"];
+/// Maximum ratio of the time in `MPI_Init` to that under the library's own launcher.
+const INIT_BAR: f64 = 1.0;
+/// Maximum memory in MiB that MPI may add to an agent.
+const MEMORY_BAR: Bar = Bar::Most(2.0);
+/// Time limit of a job in seconds.
+const LIMIT: u32 = 120;
+/// Seconds for which ranks sleep, so that agents can be looked at.
+const HELD: &str = "2";
+/// Time between two looks at the agents.
+const PAUSE: Duration = Duration::from_millis(20);
+/// File name of the agent.
+const AGENT: &str = "rlaunch-worker";
+const SOURCE: (&str, &str) = ("program.c", include_str!("mpi/program.c"));
+
+/// MPI library.
+struct Library {
+    name: &'static str,
+    /// Name of the library's own launcher.
+    launcher: &'static str,
+    /// Maximum ratio of rlaunch's wall time to that of the library's own launcher, each less the
+    /// floor.
+    wall_bar: f64,
+    start: &'static MpiLibrary,
+    /// Compiler of the distribution; none for the library of the Python package index, which hosts
+    /// have in a virtual environment.
+    compiler: Option<&'static str>,
+}
+
+static LIBRARIES: [Library; 3] = [
+    Library {
+        name: "mpich",
+        launcher: "hydra",
+        wall_bar: 0.35,
+        start: &DEBIAN[0],
+        compiler: Some("mpicc.mpich"),
+    },
+    Library {
+        name: "open-mpi",
+        launcher: "mpirun",
+        wall_bar: 0.30,
+        start: &DEBIAN[1],
+        compiler: Some("mpicc.openmpi"),
+    },
+    Library {
+        name: "open-mpi-5",
+        launcher: "mpirun 5",
+        wall_bar: 0.30,
+        start: &WHEELS[0],
+        compiler: None,
+    },
+];
 
 /// Options of the bench.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Args)]
 pub struct MpiOptions {
-    /// Numbers of hosts; all of them are measured.
-    pub hosts: Vec<usize>,
+    /// Numbers of hosts, each of which is measured.
+    #[arg(long, value_delimiter = ',', default_values_t = [16, 64])]
+    hosts: Vec<usize>,
     /// Number of ranks on each host.
-    pub ranks: usize,
-    /// Number of timed rounds.
-    pub rounds: usize,
-    /// Names of libraries to leave out.
-    pub skip: Vec<String>,
-}
-
-/// Returns the names that `--skip` takes.
-pub fn library_names() -> Vec<&'static str> {
-    Library::ALL.map(Library::name).to_vec()
-}
-
-/// Measured values of one kind of job.
-#[derive(Debug, Clone, Default)]
-struct JobTimes {
-    /// Seconds.
-    wall: Series,
-    /// Seconds of all nodes together.
-    cpu: Series,
-    /// Seconds of the slowest rank in `MPI_Init`.
-    init: Series,
-}
-
-/// Results of one library.
-#[derive(Debug, Clone)]
-struct LibraryResults {
-    library: Library,
-    floor: JobTimes,
-    own: JobTimes,
-    peer: JobTimes,
-    /// Peak memory of the largest agent in MiB, less that of a job without MPI.
-    agent_growth: f64,
-}
-
-/// Results on one number of hosts.
-#[derive(Debug, Clone)]
-struct Results {
-    hosts: usize,
+    #[arg(long, default_value_t = 2)]
     ranks: usize,
-    shortest: JobTimes,
-    libraries: Vec<LibraryResults>,
-}
-
-/// Kind of job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Kind {
-    /// Singletons, started by rlaunch.
-    Floor,
-    /// MPI program under rlaunch.
-    Own,
-    /// MPI program under the launcher of its library.
-    Peer,
-}
-
-impl Kind {
-    const ALL: [Kind; 3] = [Kind::Floor, Kind::Own, Kind::Peer];
+    /// Number of timed rounds, after one warm-up round.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Leave out a library.
+    #[arg(long, value_parser = PossibleValuesParser::new(LIBRARIES.each_ref().map(|of| of.name)))]
+    skip: Vec<String>,
 }
 
 /// Measures and prints; returns whether every bar is met.
-pub fn run(options: &MpiOptions) -> Result<bool, LabError> {
+pub(super) fn run(options: &MpiOptions) -> Result<bool, LabError> {
     if options.ranks == 0 || options.hosts.contains(&0) {
         return Err(LabError::Usage("a job has at least one host and one rank on each".into()));
     }
     setup::install(PackageSet::Headers)?;
-    let rlaunch = dist::build(Profile::Release)?;
-    let scratch = Scratch::make()?;
-    let wanted = |library: &Library| !options.skip.iter().any(|name| name == library.name());
-    let libraries = Library::ALL.into_iter().filter(wanted);
-    let programs: Vec<CompiledProgram> =
-        libraries.map(|library| library.compile(scratch.path())).collect::<Result<_, _>>()?;
+    let rlaunch = Contender::new(Launcher::Rlaunch, &dist::build(Profile::Release)?);
+    let scratch = Scratch::make(std::env::temp_dir())?;
+    let wanted = |library: &&Library| !options.skip.iter().any(|name| name == library.name);
+    let libraries: Vec<&Library> = LIBRARIES.iter().filter(wanted).collect();
+    let programs: Vec<PathBuf> =
+        libraries.iter().map(|library| library.compile(&scratch)).collect::<Result<_, _>>()?;
     let most = options.hosts.iter().copied().max().unwrap_or(1);
-    let results = Testbed::with_fresh(&bench_lab(most), rlaunch, |testbed| {
-        programs.iter().try_for_each(|program| program.copy_to(testbed))?;
-        let measure =
-            |&hosts: &usize| MpiSetting::new(testbed, &programs, hosts, options).measure();
-        options.hosts.iter().map(measure).collect::<Result<Vec<Results>, _>>()
-    })?;
-    let met: Vec<bool> =
-        results.iter().map(|results| report::print(results, options.rounds)).collect();
-    Ok(met.into_iter().all(|met| met))
+    Testbed::with_fresh(most, |testbed| {
+        programs.iter().try_for_each(|program| testbed.place(program))?;
+        let mut met = true;
+        for hosts in &options.hosts {
+            let place = Place { limit: LIMIT, ..testbed.first(*hosts, options.ranks) };
+            let bench = Bench { testbed, place, rlaunch: &rlaunch };
+            let without = bench.agent_memory(&["sleep", HELD])?;
+            for library in &libraries {
+                met &= bench.measure(library, options.rounds, without)?;
+            }
+        }
+        Ok(met)
+    })
 }
 
-/// Hosts, ranks and programs of a measurement.
-struct MpiSetting<'a> {
+impl Library {
+    /// Compiles the program; returns its path.
+    fn compile(&self, scratch: &Scratch) -> Result<PathBuf, LabError> {
+        let program = format!("mpi-{}", self.name);
+        if let Some(compiler) = self.compiler {
+            return compile(compiler, scratch, SOURCE, &program, &[]);
+        }
+        // The first environment, see [`setup::mpi::NAMES`].
+        let (built, path) = (VENVS[0].build()?, format!("-Wl,-rpath,{}/lib", VENVS[0].on_hosts));
+        compile(built.join("bin/mpicc"), scratch, SOURCE, &program, &[&path])
+    }
+
+    /// Returns the path of the program on hosts.
+    fn program(&self) -> String {
+        format!("{ON_HOST}/mpi-{}", self.name)
+    }
+
+    /// Makes the command by which the library's own launcher starts the program.
+    fn command(&self, place: Place<'_>) -> Command {
+        let mut command = place.lab.exec_in(Account::Root, Path::new("/"));
+        let hosts: Vec<&str> = place.hosts.iter().map(String::as_str).collect();
+        command.args(self.start.own_launcher(&hosts, place.per_host));
+        let limit = place.limit.to_string();
+        if self.launcher == Launcher::Hydra.name() {
+            command.env("MPIEXEC_TIMEOUT", limit);
+        } else {
+            command.args(["--timeout", &limit]);
+        }
+        command.arg(self.program());
+        command
+    }
+}
+
+/// What is the same for all libraries.
+struct Bench<'a> {
     testbed: &'a Testbed,
-    programs: &'a [CompiledProgram],
-    hosts: &'a [String],
-    per_host: usize,
-    rounds: usize,
+    place: Place<'a>,
+    rlaunch: &'a Contender,
 }
 
-impl<'a> MpiSetting<'a> {
-    fn new(
-        testbed: &'a Testbed,
-        programs: &'a [CompiledProgram],
-        hosts: usize,
-        options: &MpiOptions,
-    ) -> MpiSetting<'a> {
-        let hosts = &testbed.hosts[..hosts];
-        MpiSetting { testbed, programs, hosts, per_host: options.ranks, rounds: options.rounds }
+impl Bench<'_> {
+    /// Measures a library and prints; `without` is the memory of an agent without MPI. Returns
+    /// whether every bar is met.
+    fn measure(&self, library: &Library, rounds: usize, without: f64) -> Result<bool, LabError> {
+        let (program, ranks) = ([library.program()], self.place.ranks());
+        let rows = [("wall", "s"), ("MPI_Init", "ms"), ("CPU", "s")];
+        let names = ["rlaunch", library.launcher, "floor", "true"];
+        let mut table = Table::new(names, rows.map(|(name, unit)| Row::new(name, unit, &[])));
+        table.measure(Rounds::new(rounds), |turn| {
+            let rlaunch =
+                |options, program: &[String]| self.rlaunch.command(self.place, options, program);
+            let (command, world) = match turn.contender {
+                0 => (rlaunch(&[], &program), ranks),
+                1 => (library.command(self.place), ranks),
+                2 => (rlaunch(&SINGLETONS, &program), 1),
+                _ => (rlaunch(&[], &["true".to_owned()]), 0),
+            };
+            let operation = format!("run {} of {}", names[turn.contender], library.name);
+            let ran = self.testbed.run(&operation, command)?;
+            let init = if world == 0 { 0.0 } else { slowest(&ran.stdout, ranks, world)? };
+            Ok([ran.seconds, init * 1e3].into_iter().chain(ran.cpu).map(Some).collect())
+        })?;
+        let growth = self.agent_memory(&[&program[0], HELD])? - without;
+        let hosts = self.place.hosts.len();
+        let title = format!("{}, {ranks} ranks on {hosts} hosts, {rounds} rounds", library.name);
+        table.print_medians(&title);
+        let compared = Table::new(["rlaunch", library.launcher], compare(library, &table, growth));
+        Ok(compared.print("in comparison"))
     }
 
-    fn ranks(&self) -> usize {
-        self.hosts.len() * self.per_host
-    }
-
-    /// Runs a warm-up round and the timed rounds, then measures memory. In each round every kind of
-    /// job runs once for each library; the order of the kinds rotates.
-    fn measure(&self) -> Result<Results, LabError> {
-        println!("\n{} ranks on {} hosts", self.ranks(), self.hosts.len());
-        let mut shortest = JobTimes::default();
-        let mut libraries: Vec<LibraryResults> =
-            self.programs.iter().map(|program| LibraryResults::new(program.library)).collect();
-        for round in 0..=self.rounds {
-            let measured = self.time(SHORTEST, &mut self.rlaunch(&[], &[SHORTEST]), None)?;
-            println!("round {round}: {SHORTEST:<19} {measured}");
-            shortest.note(round, &measured);
-            for (program, results) in self.programs.iter().zip(&mut libraries) {
-                for turn in 0..Kind::ALL.len() {
-                    let kind = Kind::ALL[(round + turn) % Kind::ALL.len()];
-                    let (name, measured) = self.time_kind(program, kind)?;
-                    println!("round {round}: {:<10} {name:<8} {measured}", program.library.name());
-                    results.times(kind).note(round, &measured);
+    /// Runs a job under rlaunch; returns the peak resident memory of its largest agent in MiB. The
+    /// agents are looked at until they end, which costs time, so this run is not timed.
+    fn agent_memory(&self, program: &[&str]) -> Result<f64, LabError> {
+        let operation = || LabError::io(format!("run {}", program.join(" ")));
+        let mut command = self.rlaunch.command(self.place, &[], program);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = command.spawn().map_err(operation())?;
+        let mut peak = 0.0_f64;
+        while child.try_wait().map_err(operation())?.is_none() {
+            for process in self.testbed.lab.all_processes() {
+                if process.args.first().is_some_and(|name| name.ends_with(AGENT)) {
+                    let of = peak_memory(process.pid.unsigned_abs(), Some(AGENT));
+                    peak = peak.max(of.unwrap_or_default());
                 }
             }
+            thread::sleep(PAUSE);
         }
-        let without = self.agent_memory(&["sleep", memory::HELD])?;
-        for results in &mut libraries {
-            let with = self.agent_memory(&[&results.library.program(), memory::HELD])?;
-            results.agent_growth = with - without;
+        let output = child.wait_with_output().map_err(operation())?;
+        self.testbed.with_cpu(|| Ok(()))?;
+        if output.status.success() && peak > 0.0 {
+            return Ok(peak);
         }
-        let (hosts, ranks) = (self.hosts.len(), self.ranks());
-        Ok(Results { hosts, ranks, shortest, libraries })
-    }
-
-    fn rlaunch(&self, options: &[&str], program: &[&str]) -> Command {
-        let options = [&["--timeout", LIMIT], options].concat();
-        Launcher::Rlaunch.command_on(self.hosts, &options, self.testbed, self.per_host, program)
-    }
-
-    /// Runs a job of one kind; returns its name and its times.
-    fn time_kind(
-        &self,
-        program: &CompiledProgram,
-        kind: Kind,
-    ) -> Result<(&'static str, Measured), LabError> {
-        let path = program.library.program();
-        let (name, mut command, world) = match kind {
-            Kind::Floor => ("floor", self.rlaunch(&SINGLETONS, &[&path]), 1),
-            Kind::Own => (Launcher::Rlaunch.name(), self.rlaunch(&[], &[&path]), self.ranks()),
-            Kind::Peer => {
-                let command = program.command(self.testbed, self.hosts, self.per_host, LIMIT);
-                (program.library.launcher(), command, self.ranks())
-            }
-        };
-        let operation = format!("run {name} of {}", program.library.name());
-        Ok((name, self.time(&operation, &mut command, Some(world))?))
-    }
-
-    /// Runs a job and returns its times. `world` is the number of ranks of which MPI must tell each
-    /// rank; none if the program does not use MPI.
-    fn time(
-        &self,
-        operation: &str,
-        command: &mut Command,
-        world: Option<usize>,
-    ) -> Result<Measured, LabError> {
-        let ((wall, output), cpu) = self.testbed.with_cpu(|| {
-            let start = Instant::now();
-            let output = run_command(operation, command)?;
-            Ok((start.elapsed().as_secs_f64(), output))
-        })?;
-        let printed = String::from_utf8_lossy(&output.stdout);
-        let init = world.map(|world| slowest(&printed, self.ranks(), world)).transpose()?;
-        Ok(Measured { wall, cpu, init })
+        let stderr = last_lines(&String::from_utf8_lossy(&output.stderr), 10);
+        Err(LabError::Unexpected(format!(
+            "{} ended with {} and its agents had at most {peak} MiB\n{stderr}",
+            program.join(" "),
+            output.status
+        )))
     }
 }
 
-/// Times of one job in seconds.
-struct Measured {
-    wall: f64,
-    /// None on a machine without cgroup v2.
-    cpu: Option<f64>,
-    /// None for a program without MPI.
-    init: Option<f64>,
-}
-
-impl fmt::Display for Measured {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:.2} s", self.wall)?;
-        self.cpu.map_or(Ok(()), |cpu| write!(f, ", {cpu:.2} s of CPU"))?;
-        self.init.map_or(Ok(()), |init| write!(f, ", MPI_Init {:.0} ms", init * 1e3))
-    }
-}
-
-impl JobTimes {
-    /// Adds the times of a job, unless it belongs to the warm-up round 0.
-    fn note(&mut self, round: usize, measured: &Measured) {
-        if round > 0 {
-            self.wall.push(measured.wall);
-            measured.cpu.into_iter().for_each(|cpu| self.cpu.push(cpu));
-            measured.init.into_iter().for_each(|init| self.init.push(init));
-        }
-    }
-}
-
-impl LibraryResults {
-    fn new(library: Library) -> LibraryResults {
-        let [floor, own, peer] = [(); 3].map(|()| JobTimes::default());
-        LibraryResults { library, floor, own, peer, agent_growth: 0.0 }
-    }
-
-    fn times(&mut self, kind: Kind) -> &mut JobTimes {
-        match kind {
-            Kind::Floor => &mut self.floor,
-            Kind::Own => &mut self.own,
-            Kind::Peer => &mut self.peer,
-        }
-    }
+/// Returns the rows in which rlaunch is compared with the library's own launcher.
+fn compare(library: &Library, table: &Table, growth: f64) -> Vec<Row> {
+    let values = |row: usize| &table.rows[row].values[..];
+    let [wall, init, cpu] = [0, 1, 2].map(values);
+    let less = |of: &[Series], part: &Series| [of[0].minus(part), of[1].minus(part)];
+    let peer = library.launcher;
+    let row = |name, unit, bars: &[Bar], values: [Series; 2]| {
+        Row::new(name, unit, bars).with_values(values)
+    };
+    let both = |of: &[Series]| [of[0].clone(), of[1].clone()];
+    let wall_bar = [Bar::RatioAtMost(peer, library.wall_bar)];
+    let programs = wall[2].minus(&wall[3]);
+    let growth = [[growth].into_iter().collect(), Series::default()];
+    vec![
+        row("wall less floor", "s", &wall_bar, less(wall, &wall[2])),
+        row("MPI_Init", "ms", &[Bar::RatioAtMost(peer, INIT_BAR)], both(init)),
+        row("wall less programs", "s", &[], less(wall, &programs)),
+        row("wall", "s", &[], both(wall)),
+        row("CPU less floor", "s", &[], less(cpu, &cpu[2])),
+        row("CPU", "s", &[], both(cpu)),
+        row("memory that MPI adds to an agent", "MiB", &[MEMORY_BAR], growth),
+    ]
 }
 
 /// Returns the seconds of the slowest rank from the lines `init MICROSECONDS WORLD` of `ranks` ranks.

@@ -5,44 +5,47 @@
 //! received bytes are stored and checked afterwards, so that checking takes no time: for lines that
 //! no rank printed, missing lines, and whether the lines of each host are its file.
 
-use std::env;
-use std::fs;
-use std::io::Read;
-use std::os::fd::AsFd;
-use std::path::Path;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Args;
+use clap::builder::ArgPredicate;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::pty::openpty;
+use nix::sys::termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr};
 
-use super::Series;
-use super::launchers::Launcher;
-use super::testbed::{Testbed, bench_lab};
+use super::against::{AGAINST, Against, USUAL_ROUNDS, bars};
+use super::contender::{Contender, Launcher, Scratch, Testbed, peak_memory};
+use super::table::{Bar, Rounds, Row, Table};
 use crate::LabError;
 use crate::command::{last_lines, wait_until};
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
 
-mod against;
 mod check;
-mod terminal;
-pub use against::run_against;
 use check::{Damage, LINE, lines_of};
-use terminal::Folded;
 
 /// Path of the lines on every host.
 const ON_HOST: &str = "/tmp/bench-lines";
 /// Time limit of a job.
-const LIMIT: Duration = Duration::from_secs(300);
-/// Minimum ratio of rlaunch's speed to Hydra's, with tags and without.
-const TAGGED_BAR: f64 = 2.0;
-const PLAIN_BAR: f64 = 0.7;
-/// Minimum ratio of the speed at a terminal with `--fold` to that without.
-const FOLD_BAR: f64 = 0.8;
-/// Maximum memory of rlaunch in MiB.
-const MEMORY_BAR: f64 = 16.0;
+const LIMIT: Duration = Duration::from_secs(310);
+/// Minimum ratios of rlaunch's speed to Hydra's.
+const PLAIN_BAR: Bar = Bar::RatioAtLeast("hydra", 0.7);
+const TAGGED_BAR: Bar = Bar::RatioAtLeast("hydra", 2.0);
+/// Minimum ratio of the speed at a terminal with folding to that without.
+const FOLD_BAR: Bar = Bar::RatioAtLeast(FOLD[1], 0.8);
+/// Options of rlaunch at a terminal. No line occurs twice, so that folding has all of its cost and
+/// no effect.
+const FOLD: [&str; 2] = ["--fold=lines", "--fold=none"];
+/// Maximum memory of rlaunch's own process in MiB.
+const MEMORY_BAR: Bar = Bar::Most(16.0);
+/// Output arrives whole.
+const WHOLE_BAR: Bar = Bar::Most(0.0);
 /// Speed of the slow reader in bytes per second, and number of lines that each host prints for it.
 const SLOW: f64 = 5e6;
 const SLOW_LINES: usize = 160_000;
@@ -52,245 +55,232 @@ const CHUNK: usize = 256 << 10;
 const SAMPLE_INTERVAL: u8 = 2;
 
 /// Options of the bench.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Args)]
 pub struct OutputOptions {
-    /// Number of hosts, with one rank each.
-    pub hosts: usize,
-    /// MiB of lines of each host.
-    pub mebibytes: usize,
-    /// Number of timed rounds, after a warm-up round.
-    pub rounds: usize,
+    /// Number of hosts.
+    #[arg(long, default_value_t = 4)]
+    hosts: usize,
+    /// MiB of lines on each host.
+    #[arg(long, default_value_t = 64)]
+    mebibytes: usize,
+    /// Number of timed rounds, after one warm-up round; 15 with --against.
+    #[arg(
+        long,
+        default_value_t = 3,
+        default_value_if(AGAINST, ArgPredicate::IsPresent, USUAL_ROUNDS)
+    )]
+    rounds: usize,
+    #[command(flatten)]
+    against: Against,
 }
 
-/// Whether lines are tagged with their rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Tagging {
-    Plain,
-    Tagged,
+/// Output that a launcher has to forward.
+#[derive(Clone, Copy)]
+struct Task<'a> {
+    contender: &'a Contender,
+    /// Whether lines are tagged with their rank.
+    is_tagged: bool,
+    /// Number of lines of each host.
+    lines: usize,
+    /// Maximum bytes per second that are read.
+    pace: Option<f64>,
+    /// Option of rlaunch at a terminal; none if the reader is a pipe.
+    terminal: Option<&'a str>,
 }
 
-impl Tagging {
-    const ALL: [Tagging; 2] = [Tagging::Plain, Tagging::Tagged];
-
-    fn name(self) -> &'static str {
-        match self {
-            Tagging::Plain => "untagged",
-            Tagging::Tagged => "tagged",
-        }
+impl<'a> Task<'a> {
+    fn new(contender: &'a Contender, is_tagged: bool, lines: usize) -> Task<'a> {
+        Task { contender, is_tagged, lines, pace: None, terminal: None }
     }
 
-    fn options(self, launcher: Launcher) -> &'static [&'static str] {
-        match (self, launcher) {
-            (Tagging::Plain, _) | (_, Launcher::PlainSsh) => &[],
-            (Tagging::Tagged, Launcher::Hydra) => &["-prepend-rank"],
-            (Tagging::Tagged, Launcher::Rlaunch | Launcher::OpenMpi) => &["--tag-output"],
-        }
-    }
-
-    /// Returns the tag of lines of rank `rank` on `host`.
-    fn tag(self, launcher: Launcher, rank: usize, host: &str) -> String {
-        match (self, launcher) {
-            (Tagging::Plain, _) | (_, Launcher::PlainSsh) => String::new(),
-            (Tagging::Tagged, Launcher::Rlaunch) => format!("[{rank},{host}] "),
-            (Tagging::Tagged, Launcher::Hydra) => format!("[{rank}] "),
-            (Tagging::Tagged, Launcher::OpenMpi) => format!("[1,{rank}]<stdout>:"),
-        }
-    }
-}
-
-/// Results of one launcher, with or without tags.
-struct OutputRow {
-    launcher: Launcher,
-    tagging: Tagging,
-    /// MB of lines per second, without tags.
-    speed: Series,
-    damage: Damage,
-    /// Peak memory of the launcher's own process in MiB.
-    memory: f64,
-}
-
-impl OutputRow {
-    fn new(launcher: Launcher, tagging: Tagging) -> OutputRow {
-        OutputRow {
-            launcher,
-            tagging,
-            speed: Series::default(),
-            damage: Damage::default(),
-            memory: 0.0,
+    /// Returns the launcher's options, and the tag of lines of `rank` on `host`.
+    fn tagging(&self, rank: usize, host: &str) -> (&'static [&'static str], String) {
+        match self.contender.launcher {
+            _ if !self.is_tagged => (&[], String::new()),
+            Launcher::PlainSsh => (&[], String::new()),
+            Launcher::Rlaunch => (&["--tag-output"], format!("[{rank},{host}] ")),
+            Launcher::Hydra => (&["-prepend-rank"], format!("[{rank}] ")),
+            Launcher::OpenMpi => (&["--tag-output"], format!("[1,{rank}]<stdout>:")),
         }
     }
 }
 
 /// Completed run.
-struct JobRun {
+struct Measured {
     seconds: f64,
-    /// Peak memory of the launcher's own process in MiB.
-    memory: f64,
-}
-
-/// Completed run, with CPU time and damage of the output.
-struct MeasuredJob {
-    ran: JobRun,
     /// CPU seconds on all nodes together; none on a machine without cgroup v2.
     cpu: Option<f64>,
+    /// Peak memory of the launcher's own process in MiB; none if it was not seen.
+    memory: Option<f64>,
     damage: Damage,
 }
 
-/// Output that a launcher has to forward.
-struct OutputTask<'a> {
-    launcher: Launcher,
-    tagging: Tagging,
-    /// Program of every rank.
-    program: &'a [&'a str],
-    /// Number of lines that the program prints.
-    lines: usize,
-    /// Maximum bytes per second that are read.
-    pace: Option<f64>,
-    reader: OutputReader,
-}
-
-/// Reader of the output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum OutputReader {
-    Pipe,
-    /// Terminal, at which rlaunch has this option.
-    Terminal(&'static str),
-}
-
 /// Measures and prints; returns whether every bar is met.
-pub fn run(options: &OutputOptions) -> Result<bool, LabError> {
-    setup::install(PackageSet::Peers)?;
-    let rlaunch = dist::build(Profile::Release)?;
-    let lab = bench_lab(options.hosts);
-    let (rows, slow, folded) =
-        Testbed::with_fresh(&lab, rlaunch, |testbed| with_lines(testbed, options))?;
-    println!(
-        "\n{} MiB of lines of {LINE} bytes from each of {} hosts, {} rounds",
-        options.mebibytes, options.hosts, options.rounds
-    );
-    print_table(&rows);
-    let is_met = print_bars(&rows, &slow);
-    Ok(folded.print() && is_met)
+pub(super) fn run(options: &OutputOptions) -> Result<bool, LabError> {
+    let earlier = options.against.find()?;
+    let contenders = if let Some(earlier) = &earlier {
+        earlier.contenders(options.rounds)?
+    } else {
+        setup::install(PackageSet::Peers)?;
+        Contender::with_services(&dist::build(Profile::Release)?)
+    };
+    let mut rows = Vec::new();
+    for (name, bar) in [("untagged", PLAIN_BAR), ("tagged", TAGGED_BAR)] {
+        let (what, unit) = if earlier.is_some() { ("wall", "s") } else { ("speed", "MB/s") };
+        rows.push(Row::new(format!("{name} {what}"), unit, bars(earlier.as_ref(), &[bar])));
+        let memory: &[Bar] = if earlier.is_some() { &[] } else { &[MEMORY_BAR] };
+        rows.push(Row::new(format!("{name} memory"), "MiB", memory));
+        rows.push(Row::new(format!("{name} damage"), "lines", &[WHOLE_BAR]));
+    }
+    for name in ["untagged CPU", "tagged CPU"] {
+        rows.push(Row::new(name, "s", bars(earlier.as_ref(), &[])));
+    }
+    let mut table = Table::new(contenders.iter().map(|one| one.name), rows);
+    let mut others = Vec::new();
+    let lines = (options.mebibytes << 20) / LINE;
+    Testbed::with_fresh(options.hosts, |testbed| {
+        earlier.as_ref().map_or(Ok(()), |earlier| earlier.needs_cpu(testbed))?;
+        let mut reader = Reader::new(testbed, lines)?;
+        table.measure(Rounds::new(options.rounds), |turn| {
+            let (mut values, mut cpus) = (Vec::new(), Vec::new());
+            for is_tagged in [false, true] {
+                let task = Task::new(&contenders[turn.contender], is_tagged, lines);
+                let of = reader.measure(&task)?;
+                if earlier.is_some() {
+                    // Lost output takes no time, so its run is not a measurement.
+                    reader.must_be_whole(&task, &of)?;
+                }
+                let speed = reader.bytes(&task) / 1e6 / of.seconds;
+                values.push(Some(if earlier.is_some() { of.seconds } else { speed }));
+                values.extend([of.memory, Some(of.damage.count() as f64)]);
+                cpus.extend(of.cpu.map(Some));
+            }
+            Ok([values, cpus].concat())
+        })?;
+        if earlier.is_none() {
+            others.push(reader.measure_slowly(&contenders[0])?);
+            others.push(reader.measure_folding(&contenders[0], options.rounds)?);
+        }
+        Ok(())
+    })?;
+    let OutputOptions { hosts, mebibytes, rounds, .. } = options;
+    let title = format!("{mebibytes} MiB of lines of {LINE} bytes from each of {hosts} hosts");
+    let is_met = table.print(&format!("{title}, {rounds} rounds"));
+    let titles = [format!("a reader of {:.0} MB/s", SLOW / 1e6), "at a terminal".into()];
+    let met: Vec<bool> =
+        others.iter().zip(titles).map(|(table, title)| table.print(&title)).collect();
+    Ok(is_met && met.into_iter().all(|met| met))
 }
 
-fn with_lines(
-    testbed: &Testbed,
-    options: &OutputOptions,
-) -> Result<(Vec<OutputRow>, OutputRow, Folded), LabError> {
-    let lines = place_lines(testbed, options)?;
-    let mut arrived = output_buffer(options, lines);
-    let mut rows = Vec::new();
-    for tagging in Tagging::ALL {
-        rows.extend(Launcher::WITH_SERVICES.map(|launcher| OutputRow::new(launcher, tagging)));
+/// Reader of what hosts print.
+struct Reader<'a> {
+    testbed: &'a Testbed,
+    /// Number of lines of each host.
+    lines: usize,
+    /// What arrived in the last run. All runs share the buffer, so that its pages are mapped before
+    /// a launcher is timed.
+    arrived: Vec<u8>,
+    scratch: Scratch,
+}
+
+impl<'a> Reader<'a> {
+    /// Writes the lines of every host.
+    fn new(testbed: &'a Testbed, lines: usize) -> Result<Reader<'a>, LabError> {
+        for (rank, host) in testbed.hosts.iter().enumerate() {
+            let text = lines_of(rank, lines);
+            testbed.lab.write_file(host, ON_HOST.as_ref(), &text, 0o644)?;
+        }
+        let arrived = Vec::with_capacity(lines * testbed.hosts.len() * (LINE + 32));
+        Ok(Reader { testbed, lines, arrived, scratch: Scratch::make(std::env::temp_dir())? })
     }
-    for round in 0..=options.rounds {
-        for row in &mut rows {
-            measure(testbed, row, lines, (&["cat", ON_HOST], None), &mut arrived)?;
-            if round == 0 {
-                // The warm-up round, in which hosts receive their agents, does not count.
-                (row.speed, row.memory) = (Series::default(), 0.0);
-            }
+
+    /// Returns the number of bytes that hosts print.
+    fn bytes(&self, task: &Task<'_>) -> f64 {
+        (task.lines * LINE * self.testbed.hosts.len()) as f64
+    }
+
+    fn must_be_whole(&self, task: &Task<'_>, measured: &Measured) -> Result<(), LabError> {
+        let (name, damage) = (task.contender.name, measured.damage);
+        match damage.is_none() {
+            true => Ok(()),
+            false => Err(LabError::Unexpected(format!("output of {name}: {damage}"))),
         }
     }
-    let mut slow = OutputRow::new(Launcher::Rlaunch, Tagging::Plain);
-    let few = SLOW_LINES.min(lines);
-    let length = (few * LINE).to_string();
-    let program = ["head", "-c", &length, ON_HOST];
-    println!("a reader of {:.0} MB/s", SLOW / 1e6);
-    measure(testbed, &mut slow, few, (&program, Some(SLOW)), &mut arrived)?;
-    let folded = Folded::measure(testbed, options.rounds, lines, &mut arrived)?;
-    Ok((rows, slow, folded))
-}
 
-/// Writes the lines of every host; returns their number.
-fn place_lines(testbed: &Testbed, options: &OutputOptions) -> Result<usize, LabError> {
-    let lines = (options.mebibytes << 20) / LINE;
-    for (rank, host) in testbed.hosts.iter().enumerate() {
-        testbed.lab.write_file(host, Path::new(ON_HOST), &lines_of(rank, lines), 0o644)?;
+    /// Measures memory while the output is read slowly.
+    fn measure_slowly(&mut self, rlaunch: &Contender) -> Result<Table, LabError> {
+        let rows =
+            [Row::new("memory", "MiB", &[MEMORY_BAR]), Row::new("damage", "lines", &[WHOLE_BAR])];
+        let mut table = Table::new([rlaunch.name], rows);
+        let lines = SLOW_LINES.min(self.lines);
+        let task = Task { pace: Some(SLOW), ..Task::new(rlaunch, false, lines) };
+        table.measure(Rounds::without_warm_up(1), |_| {
+            let of = self.measure(&task)?;
+            Ok(vec![of.memory, Some(of.damage.count() as f64)])
+        })?;
+        Ok(table)
     }
-    Ok(lines)
-}
 
-/// Allocates a buffer for the output. All runs share it, so that its pages are mapped before a
-/// launcher is timed.
-fn output_buffer(options: &OutputOptions, lines: usize) -> Vec<u8> {
-    Vec::with_capacity((lines * options.hosts) * (LINE + 32))
-}
-
-/// Runs one job and adds its results to `row`.
-fn measure(
-    testbed: &Testbed,
-    row: &mut OutputRow,
-    lines: usize,
-    (program, pace): (&[&str], Option<f64>),
-    arrived: &mut Vec<u8>,
-) -> Result<(), LabError> {
-    let (launcher, tagging, reader) = (row.launcher, row.tagging, OutputReader::Pipe);
-    let task = OutputTask { launcher, tagging, program, lines, pace, reader };
-    let MeasuredJob { ran, damage, .. } = attempt(testbed, &task, arrived)?;
-    let bytes = (lines * LINE * testbed.hosts.len()) as f64;
-    let speed = bytes / 1e6 / ran.seconds;
-    let (name, what) = (row.launcher.name(), row.tagging.name());
-    println!("{name:<8} {what:<9} {speed:>7.1} MB/s, {:.1} MiB, {damage}", ran.memory);
-    row.speed.push(speed);
-    row.memory = row.memory.max(ran.memory);
-    row.damage.add(damage);
-    Ok(())
-}
-
-/// Runs one job and checks its output.
-fn attempt(
-    testbed: &Testbed,
-    task: &OutputTask<'_>,
-    arrived: &mut Vec<u8>,
-) -> Result<MeasuredJob, LabError> {
-    let errors = env::temp_dir().join(format!("rlaunch-bench-{}-stderr", std::process::id()));
-    let with_stderr = |error| {
-        let stderr_text = fs::read_to_string(&errors).unwrap_or_default();
-        LabError::Unexpected(format!("{error}\n{}", last_lines(&stderr_text, 10)))
-    };
-    let ran = testbed.with_cpu(|| complete(testbed, task, &errors, arrived).map_err(with_stderr));
-    let _ = fs::remove_file(&errors);
-    let (ran, cpu) = ran?;
-    let hosts = testbed.hosts.iter().enumerate();
-    let tag = |(rank, host): (usize, &String)| task.tagging.tag(task.launcher, rank, host);
-    let tags: Vec<String> = hosts.map(tag).collect();
-    Ok(MeasuredJob { ran, cpu, damage: check::check(arrived, &tags, task.lines) })
-}
-
-fn complete(
-    testbed: &Testbed,
-    task: &OutputTask<'_>,
-    errors: &Path,
-    arrived: &mut Vec<u8>,
-) -> Result<JobRun, LabError> {
-    let launcher = task.launcher;
-    let failed = || format!("run {}", launcher.name());
-    let stderr = fs::File::create(errors).map_err(LabError::io(failed()))?;
-    let (options, ends) = match task.reader {
-        OutputReader::Pipe => (task.tagging.options(launcher).to_vec(), terminal::pipe()),
-        OutputReader::Terminal(option) => (vec![option], terminal::open()),
-    };
-    let (reading, writing) = ends.map_err(LabError::io(failed()))?;
-    let mut command = launcher.command_with(&options, testbed, 1, task.program);
-    command.stdin(Stdio::null()).stdout(writing).stderr(stderr);
-    let started = Instant::now();
-    let mut child = command.spawn().map_err(LabError::io(failed()))?;
-    // The command holds the writing end.
-    drop(command);
-    let memory = read_all(&child, reading, task.pace, arrived).map_err(LabError::io(failed()));
-    let seconds = started.elapsed().as_secs_f64();
-    if memory.is_err() {
-        let _ = child.kill();
+    /// Measures the speed at a terminal, with and without folding.
+    fn measure_folding(&mut self, rlaunch: &Contender, rounds: usize) -> Result<Table, LabError> {
+        let mut table = Table::new(FOLD, [Row::new("speed", "MB/s", &[FOLD_BAR])]);
+        table.measure(Rounds::new(rounds), |turn| {
+            let terminal = Some(FOLD[turn.contender]);
+            let task = Task { terminal, ..Task::new(rlaunch, false, self.lines) };
+            let of = self.measure(&task)?;
+            self.must_be_whole(&task, &of)?;
+            Ok(vec![Some(self.bytes(&task) / 1e6 / of.seconds)])
+        })?;
+        Ok(table)
     }
-    let mut status = None;
-    wait_until(LIMIT, "a launcher to end", || {
-        status = child.try_wait().map_err(LabError::io(failed()))?;
-        Ok(status.is_some())
-    })?;
-    match status.filter(std::process::ExitStatus::success) {
-        Some(_) => Ok(JobRun { seconds, memory: memory? }),
-        None => Err(LabError::Unexpected(format!("{} failed", launcher.name()))),
+
+    /// Runs one job and checks its output.
+    fn measure(&mut self, task: &Task<'_>) -> Result<Measured, LabError> {
+        let testbed = self.testbed;
+        let ((seconds, memory), cpu) = testbed.with_cpu(|| self.complete(task))?;
+        let hosts = testbed.hosts.iter().enumerate();
+        let tags: Vec<String> = hosts.map(|(rank, host)| task.tagging(rank, host).1).collect();
+        let damage = check::check(&self.arrived, &tags, task.lines);
+        if !damage.is_none() {
+            println!("{}: {damage}", task.contender.name);
+        }
+        Ok(Measured { seconds, cpu, memory, damage })
+    }
+
+    /// Runs one job; returns its duration in seconds and the launcher's memory in MiB.
+    fn complete(&mut self, task: &Task<'_>) -> Result<(f64, Option<f64>), LabError> {
+        let name = task.contender.name;
+        let failed = || LabError::io(format!("run {name}"));
+        let errors = self.scratch.0.join("stderr");
+        let stderr = File::create(&errors).map_err(failed())?;
+        let ends = if task.terminal.is_some() { terminal() } else { pipe() };
+        let (reading, writing) = ends.map_err(failed())?;
+        let mut options = task.tagging(0, "").0.to_vec();
+        options.extend(task.terminal);
+        let length = (task.lines * LINE).to_string();
+        let program = ["head", "-c", &length, ON_HOST];
+        let program = if task.lines == self.lines { &["cat", ON_HOST] } else { &program[..] };
+        let mut command = task.contender.command(self.testbed.all(1), &options, program);
+        command.stdin(Stdio::null()).stdout(writing).stderr(stderr);
+        let started = Instant::now();
+        let mut child = command.spawn().map_err(failed())?;
+        // The command holds the writing end.
+        drop(command);
+        let memory = read_all(&child, reading, task.pace, &mut self.arrived);
+        let seconds = started.elapsed().as_secs_f64();
+        if memory.is_err() {
+            let _ = child.kill();
+        }
+        let mut status = None;
+        let ended = wait_until(LIMIT, "a launcher to end", || {
+            status = child.try_wait().map_err(failed())?;
+            Ok(status.is_some())
+        });
+        if ended.is_ok() && status.is_some_and(|status| status.success()) {
+            return Ok((seconds, memory.map_err(failed())?));
+        }
+        let text = std::fs::read_to_string(&errors).unwrap_or_default();
+        Err(LabError::Unexpected(format!("{name} failed\n{}", last_lines(&text, 10))))
     }
 }
 
@@ -298,12 +288,12 @@ fn complete(
 /// process in MiB.
 fn read_all(
     child: &Child,
-    mut stdout: fs::File,
+    mut stdout: File,
     pace: Option<f64>,
     arrived: &mut Vec<u8>,
-) -> std::io::Result<f64> {
+) -> io::Result<Option<f64>> {
     arrived.clear();
-    let (mut chunk, mut memory, started) = (vec![0; CHUNK], 0.0_f64, Instant::now());
+    let (mut chunk, mut memory, started) = (vec![0; CHUNK], None, Instant::now());
     let mut sampled_at = 0;
     loop {
         // The kernel's peak value only grows, so few samples are enough while there is output. At
@@ -315,7 +305,7 @@ fn read_all(
         )? == 0;
         if is_idle || arrived.len() >= sampled_at {
             sampled_at = arrived.len() + (2 << 20);
-            memory = memory.max(peak_memory(child.id()).unwrap_or(0.0));
+            memory = peak_memory(child.id(), None).or(memory);
         }
         if is_idle {
             continue;
@@ -335,55 +325,17 @@ fn read_all(
     }
 }
 
-/// Returns the peak memory of a process in MiB, or nothing if it has ended.
-fn peak_memory(pid: u32) -> Option<f64> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-    let value = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
-    let kib: f64 = value.trim().trim_end_matches(" kB").parse().ok()?;
-    Some(kib / 1024.0)
+/// Makes a terminal that passes bytes on as they are. Returns its reading end first.
+fn terminal() -> io::Result<(File, OwnedFd)> {
+    let ends = openpty(None, None)?;
+    let mut modes = tcgetattr(&ends.slave)?;
+    cfmakeraw(&mut modes);
+    tcsetattr(&ends.slave, SetArg::TCSANOW, &modes)?;
+    Ok((ends.master.into(), ends.slave))
 }
 
-fn print_table(rows: &[OutputRow]) {
-    println!("{:<20}{:>26}{:>12}  torn, lost, order", "", "MB/s", "memory MiB");
-    for row in rows {
-        let (speed, memory) = (row.speed.summary_to(1), row.memory);
-        let name = format!("{} {}", row.launcher.name(), row.tagging.name());
-        println!("{name:<20}{speed:>26}{memory:>12.1}  {}", row.damage);
-    }
-}
-
-/// Prints the bars; returns whether rlaunch meets all of them.
-fn print_bars(rows: &[OutputRow], slow: &OutputRow) -> bool {
-    let row = |launcher, tagging| {
-        rows.iter().find(|row| (row.launcher, row.tagging) == (launcher, tagging))
-    };
-    let mut all_met = true;
-    let mut bar = |what: &str, value: String, wanted: String, met: bool| {
-        let verdict = if met { "met" } else { "MISSED" };
-        println!("{what:<32} {value:>10}  (bar {wanted}: {verdict})");
-        all_met &= met;
-    };
-    for (tagging, least) in [(Tagging::Plain, PLAIN_BAR), (Tagging::Tagged, TAGGED_BAR)] {
-        let Some(own) = row(Launcher::Rlaunch, tagging) else { continue };
-        let peer = row(Launcher::Hydra, tagging).and_then(|peer| own.speed.ratio_to(&peer.speed));
-        let ratio = peer.unwrap_or(0.0);
-        let what = format!("rlaunch/hydra {}", tagging.name());
-        bar(&what, format!("{ratio:.2}"), format!("{least:.2} or more"), ratio >= least);
-        let what = format!("rlaunch {} is whole", tagging.name());
-        bar(&what, own.damage.to_string(), "nothing".to_owned(), own.damage.is_none());
-    }
-    let fast = rows.iter().filter(|row| row.launcher == Launcher::Rlaunch);
-    let fast = fast.map(|row| row.memory).fold(0.0, f64::max);
-    for (reader, memory) in [("a fast reader", fast), ("a slow reader", slow.memory)] {
-        let met = memory > 0.0 && memory <= MEMORY_BAR;
-        let what = format!("rlaunch MiB, {reader}");
-        bar(&what, format!("{memory:.1}"), format!("{MEMORY_BAR:.0} or less"), met);
-    }
-    bar(
-        "a slow reader gets everything",
-        slow.damage.to_string(),
-        "nothing".into(),
-        slow.damage.is_none(),
-    );
-    all_met
+/// Makes a pipe. Returns its reading end first.
+fn pipe() -> io::Result<(File, OwnedFd)> {
+    let (reading, writing) = io::pipe()?;
+    Ok((OwnedFd::from(reading).into(), writing.into()))
 }

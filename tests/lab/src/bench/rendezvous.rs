@@ -6,16 +6,14 @@
 //! exchange and more. The other rows are the same operation for all: the time that a rank spends in
 //! a barrier, and in an all-gather of N bytes from each rank.
 
-use std::collections::BTreeMap;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::path::PathBuf;
+use std::process::Command;
 
+use clap::Args;
 use serde::Deserialize;
 
-use super::Series;
-use super::launchers::Launcher;
-use super::testbed::{Scratch, Testbed, bench_lab};
+use super::contender::{Contender, Launcher, ON_HOST, Ran, Scratch, Testbed, compile};
+use super::table::{Bar, Rounds, Row, Table};
 use crate::LabError;
 use crate::command::{run as run_command, show};
 use crate::dist::{self, Profile};
@@ -24,135 +22,92 @@ use crate::setup::{self, PackageSet};
 const PER_HOST: usize = 2;
 /// Number of repetitions of each operation in a job.
 const REPEATED: &str = "10";
-/// Directory of the programs on hosts.
-const ON_HOST: &str = "/tmp/bench";
-/// Maximum seconds until every agent has the rank table.
-const READY_BAR: f64 = 0.25;
-const ROWS: [&str; 4] = ["ready", "barrier", "gather-64", "gather-4096"];
+/// Maximum milliseconds until every agent has the rank table.
+const READY_BAR: f64 = 250.0;
+/// Rows of which ranks print the times; before them comes `ready`.
+const MEETINGS: [&str; 3] = ["barrier", "gather-64", "gather-4096"];
 const PMI1: (&str, &str) = ("pmi1.c", include_str!("rendezvous/pmi1.c"));
 const PMIX: (&str, &str) = ("pmix.c", include_str!("rendezvous/pmix.c"));
-const INIT: (&str, &str) = ("init.c", include_str!("rendezvous/init.c"));
 const MEET: (&str, &str) = ("meet.h", include_str!("rendezvous/meet.h"));
+/// Source of a program that prints its time in MPI_Init.
+pub(super) const INIT: (&str, &str) = ("init.c", include_str!("rendezvous/init.c"));
 
 /// Options of the bench.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Args)]
 pub struct RendezvousOptions {
-    /// Number of hosts, with two ranks each.
-    pub hosts: usize,
-    /// Number of timed jobs of each launcher.
-    pub rounds: usize,
+    /// Number of hosts.
+    #[arg(long, default_value_t = 64)]
+    hosts: usize,
+    /// Number of timed jobs of each launcher, after one warm-up job.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
 }
 
-/// Measured seconds by row, then by launcher.
-type RowTimes = BTreeMap<&'static str, [Series; 3]>;
-
 /// Measures and prints; returns whether the bar is met.
-pub fn run(options: &RendezvousOptions) -> Result<bool, LabError> {
+pub(super) fn run(options: &RendezvousOptions) -> Result<bool, LabError> {
     setup::install(PackageSet::Headers)?;
     let rlaunch = dist::build(Profile::Release)?;
-    let scratch = Scratch::make()?;
-    let programs = compile(scratch.path())?;
-    let results = Testbed::with_fresh(&bench_lab(options.hosts), rlaunch, |testbed| {
-        for program in &programs {
-            testbed.copy_into(program, ON_HOST, 0o755)?;
-        }
-        measure(testbed, options.rounds)
+    let scratch = Scratch::make(std::env::temp_dir())?;
+    let programs = programs(&scratch)?;
+    let contenders = Contender::with_services(&rlaunch);
+    let rows = MEETINGS.map(|name| Row::new(name, "ms", &[]));
+    let rows = [Row::new("ready", "ms", &[Bar::Median(READY_BAR)])].into_iter().chain(rows);
+    let mut table = Table::new(contenders.iter().map(|one| one.name), rows);
+    Testbed::with_fresh(options.hosts, |testbed| {
+        programs.iter().try_for_each(|program| testbed.place(program))?;
+        table.measure(Rounds::new(options.rounds), |turn| {
+            let times = measure(testbed, &contenders[turn.contender])?;
+            Ok(times.into_iter().map(|seconds| Some(seconds * 1e3)).collect())
+        })
     })?;
-    println!(
-        "\nmilliseconds, median (min–max) of {} jobs with {} ranks on {} hosts",
-        options.rounds,
-        options.hosts * PER_HOST,
-        options.hosts
-    );
-    Ok(print(&results))
+    let ranks = options.hosts * PER_HOST;
+    let title = format!("{} jobs of {ranks} ranks on {} hosts", options.rounds, options.hosts);
+    Ok(table.print(&title))
 }
 
 /// Builds every program that ranks run.
-fn compile(scratch: &Path) -> Result<Vec<PathBuf>, LabError> {
-    for (name, text) in [PMI1, PMIX, INIT, MEET] {
-        fs::write(scratch.join(name), text).map_err(LabError::io(format!("write {name}")))?;
-    }
+fn programs(scratch: &Scratch) -> Result<Vec<PathBuf>, LabError> {
     let pkg_config = ["--cflags", "--libs", "pmix"];
     let flags = run_command("ask for PMIx", Command::new("pkg-config").args(pkg_config))?;
     let flags = String::from_utf8_lossy(&flags.stdout).into_owned();
     let pmix: Vec<&str> = flags.split_whitespace().collect();
-    let all: [(&str, &str, &str, &[&str]); 4] = [
-        ("cc", PMI1.0, "pmi1", &[]),
-        ("cc", PMIX.0, "pmix", &pmix),
-        ("mpicc.mpich", INIT.0, "init-hydra", &[]),
-        ("mpicc.openmpi", INIT.0, "init-mpirun", &[]),
-    ];
-    let mut programs = Vec::new();
-    for (compiler, source, program, flags) in all {
-        let mut compile = Command::new(compiler);
-        compile.current_dir(scratch).args(["-O2", "-o", program, source]).args(flags);
-        run_command(&format!("compile {source}"), &mut compile)?;
-        programs.push(scratch.join(program));
-    }
+    scratch.write(MEET)?;
     let mut services = dist::cargo();
     services.args(["build", "--release", "-p", "rlaunch-client", "--example", "services"]);
     show("build the example services", &mut services)?;
-    programs.push(dist::target_directory()?.join("release/examples/services"));
-    Ok(programs)
+    Ok(vec![
+        compile("cc", scratch, PMI1, "pmi1", &[])?,
+        compile("cc", scratch, PMIX, "pmix", &pmix)?,
+        compile("mpicc.mpich", scratch, INIT, "init-hydra", &[])?,
+        compile("mpicc.openmpi", scratch, INIT, "init-mpirun", &[])?,
+        dist::target_directory()?.join("release/examples/services"),
+    ])
 }
 
-/// Runs a warm-up round, then the timed rounds; launchers take turns.
-fn measure(testbed: &Testbed, rounds: usize) -> Result<RowTimes, LabError> {
-    let mut results = RowTimes::new();
-    for round in 0..=rounds {
-        for (index, launcher) in Launcher::WITH_SERVICES.into_iter().enumerate() {
-            let measured = measure_one(testbed, launcher)?;
-            let words: Vec<_> = ROWS.iter().zip(&measured).collect();
-            let words: Vec<_> =
-                words.iter().map(|(row, time)| format!("{row} {:.2}", *time * 1e3)).collect();
-            println!("round {round}: {:<8} {} ms", launcher.name(), words.join(", "));
-            if round > 0 {
-                for (row, time) in ROWS.into_iter().zip(measured) {
-                    results.entry(row).or_default()[index].push(time);
-                }
-            }
-        }
-    }
-    Ok(results)
-}
-
-/// Measures one launcher once; returns seconds in the order of [`ROWS`].
-fn measure_one(testbed: &Testbed, launcher: Launcher) -> Result<Vec<f64>, LabError> {
-    let program = |name: &str| format!("{ON_HOST}/{name}");
-    let (mut measured, meet, options) = match launcher {
-        Launcher::Rlaunch => (Vec::new(), "services", ["--events", "/dev/stderr"].as_slice()),
-        _ => {
-            let init = program(&format!("init-{}", launcher.name()));
-            let output = complete(testbed, launcher, &[], &[&init])?;
-            let meet = if launcher == Launcher::Hydra { "pmi1" } else { "pmix" };
-            (times(&output.stdout, &ROWS[..1])?, meet, [].as_slice())
-        }
+/// Measures one launcher once; returns the seconds of each row.
+fn measure(testbed: &Testbed, contender: &Contender) -> Result<Vec<f64>, LabError> {
+    let run = |options: &[&str], name: &str, words: &[&str]| -> Result<Ran, LabError> {
+        let program = format!("{ON_HOST}/{name}");
+        let program = [&[&*program], words].concat();
+        let command = contender.command(testbed.all(PER_HOST), options, &program);
+        testbed.run(&format!("run {name} under {}", contender.name), command)
     };
-    let output = complete(testbed, launcher, options, &[&program(meet), REPEATED])?;
-    if launcher == Launcher::Rlaunch {
-        measured.push(phases(&output.stderr));
+    if contender.launcher == Launcher::Rlaunch {
+        let ran = run(&["--events", "/dev/stderr"], "services", &[REPEATED])?;
+        let ready = phases(&ran.stderr).ok_or_else(|| {
+            LabError::Unexpected(format!("no phases in the events of the job:\n{}", ran.stderr))
+        })?;
+        return Ok([vec![ready], times(&ran.stdout, &MEETINGS)?].concat());
     }
-    measured.extend(times(&output.stdout, &ROWS[1..])?);
-    Ok(measured)
-}
-
-fn complete(
-    testbed: &Testbed,
-    launcher: Launcher,
-    options: &[&str],
-    program: &[&str],
-) -> Result<Output, LabError> {
-    let mut command = launcher.command_with(options, testbed, PER_HOST, program);
-    let operation = format!("run {} under {}", program.join(" "), launcher.name());
-    let output = run_command(&operation, &mut command)?;
-    testbed.wait_until_idle()?;
-    Ok(output)
+    let init = run(&[], &format!("init-{}", contender.name), &[])?;
+    let meet = if contender.launcher == Launcher::Hydra { "pmi1" } else { "pmix" };
+    let met = run(&[], meet, &[REPEATED])?;
+    Ok([times(&init.stdout, &["ready"])?, times(&met.stdout, &MEETINGS)?].concat())
 }
 
 /// Reads the times of `rows` from lines `NAME MICROSECONDS …`, in seconds. If a row has several
 /// lines the maximum counts.
-fn times(stdout: &[u8], rows: &[&str]) -> Result<Vec<f64>, LabError> {
-    let stdout = String::from_utf8_lossy(stdout);
+pub(super) fn times(stdout: &str, rows: &[&str]) -> Result<Vec<f64>, LabError> {
     let value = |line: &str, row: &str| {
         let mut words = line.split_whitespace();
         let time: f64 = words.next().filter(|word| *word == row).and(words.next())?.parse().ok()?;
@@ -169,36 +124,13 @@ fn times(stdout: &[u8], rows: &[&str]) -> Result<Vec<f64>, LabError> {
 
 /// Returns the seconds from the last agent's hello until every agent had the rank table, from the
 /// events of a job.
-fn phases(events: &[u8]) -> f64 {
+fn phases(events: &str) -> Option<f64> {
     #[derive(Deserialize)]
     struct Phase {
         name: String,
         seconds: f64,
     }
-    let events = String::from_utf8_lossy(events);
     let phases = events.lines().filter_map(|line| serde_json::from_str::<Phase>(line).ok());
-    phases.filter(|phase| ["prepare", "join"].contains(&&*phase.name)).map(|p| p.seconds).sum()
-}
-
-/// Prints the table; returns whether rlaunch meets its bar.
-fn print(results: &RowTimes) -> bool {
-    let names = Launcher::WITH_SERVICES.map(Launcher::name);
-    println!("{:<12}{:>26}{:>26}{:>26}", "", names[0], names[1], names[2]);
-    for row in ROWS {
-        let Some(of_row) = results.get(row) else { continue };
-        let [own, hydra, mpirun] = of_row.each_ref().map(|times| times.scaled(1e3).summary());
-        println!("{row:<12}{own:>26}{hydra:>26}{mpirun:>26}");
-    }
-    for row in ROWS {
-        let Some([own, peers @ ..]) = results.get(row) else { continue };
-        for (name, peer) in names[1..].iter().zip(peers) {
-            let Some(ratio) = own.ratio_to(peer) else { continue };
-            println!("rlaunch/{name:<7} {row:<12} {ratio:.3}");
-        }
-    }
-    let ready = results.get("ready").and_then(|[own, ..]| own.median());
-    let met = ready.is_some_and(|ready| ready > 0.0 && ready <= READY_BAR);
-    let verdict = if met { "met" } else { "MISSED" };
-    println!("rank table on every agent (bar {:.0} ms: {verdict})", READY_BAR * 1e3);
-    met
+    let wanted = phases.filter(|phase| ["prepare", "join"].contains(&&*phase.name));
+    wanted.map(|phase| phase.seconds).reduce(|sum, seconds| sum + seconds)
 }

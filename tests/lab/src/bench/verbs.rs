@@ -7,7 +7,9 @@
 
 use std::fmt;
 
-use super::Series;
+use clap::Args;
+
+use super::table::{Bar, Rounds, Row, Table};
 use crate::LabError;
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
@@ -16,19 +18,21 @@ use crate::vm::{self, Topology, VmLab, VmOptions};
 
 const LAB: &str = "verbs";
 const GUESTS: usize = 2;
-/// Quantiles of the ratio of perftest to itself, between which the median ratio of rlaunch has to
-/// be.
-const BAND: (f64, f64) = (0.1, 0.9);
+/// Contenders; which of them runs when.
+const NAMES: [&str; 3] = ["rlaunch", "perftest", "perftest again"];
+const ORDER: &[usize] = &[1, 0, 2];
 /// Part of the rows that have to be inside their band.
 const ROWS: f64 = 0.9;
 
 /// Options of the bench.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Args)]
 pub struct VerbsOptions {
-    /// Number of rounds of perftest, rlaunch, perftest.
-    pub rounds: usize,
-    /// Measure only groups of rows whose names contain this.
-    pub row: Option<String>,
+    /// Number of rounds; each takes 3 minutes if the guests are emulated.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Measure only rows whose names contain this, such as "message" or "write latency".
+    #[arg(long)]
+    row: Option<String>,
 }
 
 /// Sizes that are measured by one job of rlaunch.
@@ -74,12 +78,6 @@ const GROUPS: [Group; 10] = [
     },
 ];
 
-impl Group {
-    fn order(&self) -> [Program; 3] {
-        [Program::Perftest, self.program, Program::Perftest]
-    }
-}
-
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let operation = match (self.program, self.benchmark.operation) {
@@ -96,25 +94,8 @@ impl fmt::Display for Group {
     }
 }
 
-/// Results of a size, by position in a round: mean bandwidth or median latency.
-#[derive(Debug, Default)]
-struct RowResults {
-    typical: [Series; 3],
-    /// Minimum latencies.
-    least: [Series; 3],
-}
-
-/// Result of one run.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct VerbsMeasurement {
-    /// Mean bandwidth in MiB/s or median latency in microseconds.
-    typical: f64,
-    /// Minimum latency; `None` for bandwidths.
-    least: Option<f64>,
-}
-
 /// Measures and prints; returns whether all bars are met.
-pub fn run(options: &VerbsOptions) -> Result<bool, LabError> {
+pub(super) fn run(options: &VerbsOptions) -> Result<bool, LabError> {
     let wanted =
         |group: &&Group| options.row.as_ref().is_none_or(|row| group.to_string().contains(row));
     let groups: Vec<Group> = GROUPS.iter().filter(wanted).copied().collect();
@@ -130,46 +111,59 @@ pub fn run(options: &VerbsOptions) -> Result<bool, LabError> {
     println!("starting {GUESTS} guests");
     let share = Some(dist::directory(Profile::Release)?);
     let lab = VmOptions { share, ..VmOptions::new(LAB, GUESTS, Topology::Star) };
-    let results = VmLab::with_fresh(&lab, |lab| measure(lab, &groups, options.rounds))?;
-    println!("\n{} rounds of perftest, rlaunch, perftest, median (min–max)", options.rounds);
+    let tables = VmLab::with_fresh(&lab, |lab| measure(lab, &groups, options.rounds))?;
     let mut met = Vec::new();
-    for (group, rows) in groups.iter().zip(&results) {
-        for (size, row) in group.sizes.iter().zip(rows) {
-            met.push(print(group, *size, row));
-        }
+    for (group, table) in groups.iter().zip(&tables) {
+        met.extend(table.print_bars(&format!("{group}, {} rounds", options.rounds)));
     }
     let inside = met.iter().filter(|met| **met).count();
     let part = inside as f64 / met.len() as f64;
     let verdict = if part >= ROWS { "met" } else { "MISSED" };
-    println!("{inside} of {} rows inside (bar {:.0} %: {verdict})", met.len(), ROWS * 100.0);
+    println!("\n{inside} of {} rows inside (bar {:.0} %: {verdict})", met.len(), ROWS * 100.0);
     Ok(part >= ROWS)
 }
 
-/// Returns the results of each size of each group.
-fn measure(lab: &VmLab, groups: &[Group], rounds: usize) -> Result<Vec<Vec<RowResults>>, LabError> {
-    let mut pair = Pair::new(lab)?;
-    let rows = |group: &Group| group.sizes.iter().map(|_| RowResults::default()).collect();
-    let mut results: Vec<Vec<RowResults>> = groups.iter().map(rows).collect();
-    for round in 1..=rounds {
-        for (group, rows) in groups.iter().zip(&mut results) {
-            for (place, program) in group.order().into_iter().enumerate() {
-                let amount = (group.sizes, group.iterations);
-                let printed = pair.run(program, group.benchmark, amount, &[])?;
-                let mut words = Vec::new();
-                for (size, row) in group.sizes.iter().zip(&mut *rows) {
-                    let measured = read(program, group, *size, &printed)?;
-                    words.push(format!("{:.2}", measured.typical));
-                    row.typical[place].push(measured.typical);
-                    measured.least.into_iter().for_each(|least| row.least[place].push(least));
-                }
-                println!("round {round}: {group}, {program:?}: {}", words.join(" "));
-            }
-        }
+impl Group {
+    /// Makes a row for each size, then one for each minimum latency.
+    fn table(&self) -> Table {
+        let is_bandwidth = self.benchmark.quantity == Quantity::Bandwidth;
+        let (unit, bar) = match is_bandwidth {
+            true => ("MiB/s", Bar::Band { more_is_better: true }),
+            false => ("us", Bar::Band { more_is_better: false }),
+        };
+        let typical = self.sizes.iter().map(|size| Row::new(format!("{size} bytes"), unit, &[bar]));
+        let least = self.sizes.iter().filter(|_| !is_bandwidth);
+        let least = least.map(|size| Row::new(format!("{size} bytes, minimum"), unit, &[]));
+        Table::new(NAMES, typical.chain(least))
     }
-    Ok(results)
 }
 
-/// Reads the line of the output that begins with the size. perftest's columns, which rlaunch prints
+/// Returns a table for each group. All groups are measured in each round.
+fn measure(lab: &VmLab, groups: &[Group], rounds: usize) -> Result<Vec<Table>, LabError> {
+    let mut pair = Pair::new(lab)?;
+    let mut tables: Vec<Table> = groups.iter().map(Group::table).collect();
+    let one_round = Rounds { order: Some(ORDER), ..Rounds::without_warm_up(1) };
+    for round in 1..=rounds {
+        println!("round {round} of {rounds}");
+        for (group, table) in groups.iter().zip(&mut tables) {
+            println!("{group}");
+            table.measure(one_round, |turn| {
+                let program = if turn.contender == 0 { group.program } else { Program::Perftest };
+                let amount = (group.sizes, group.iterations);
+                let printed = pair.run(program, group.benchmark, amount, &[])?;
+                let read = |size: &usize| read(program, group, *size, &printed);
+                let measured =
+                    group.sizes.iter().map(read).collect::<Result<Vec<_>, LabError>>()?;
+                let least = measured.iter().filter_map(|(_, least)| *least);
+                Ok(measured.iter().map(|(typical, _)| *typical).chain(least).map(Some).collect())
+            })?;
+        }
+    }
+    Ok(tables)
+}
+
+/// Reads the line of the output that begins with the size: mean bandwidth in MiB/s, or median and
+/// minimum latency in microseconds. perftest's columns, which rlaunch prints
 /// too, are size, iterations, and either peak and mean bandwidth or minimum, maximum and median
 /// latency. Ranks print name, seconds, repetitions and minimum seconds.
 fn read(
@@ -177,7 +171,7 @@ fn read(
     group: &Group,
     size: usize,
     printed: &str,
-) -> Result<VerbsMeasurement, LabError> {
+) -> Result<(f64, Option<f64>), LabError> {
     let quantity = group.benchmark.quantity;
     let name = match (program, quantity) {
         (Program::Ranks, Quantity::Bandwidth) => format!("bandwidth/{size}"),
@@ -201,48 +195,7 @@ fn read(
         (Quantity::Latency, _) => number(4).zip(Some(number(2))),
     };
     let wrong = || LabError::Unexpected(format!("{group} printed no result:\n{printed}"));
-    let (typical, least) = measured.ok_or_else(wrong)?;
-    Ok(VerbsMeasurement { typical, least })
-}
-
-/// Prints a row; returns whether it is inside its band, or better.
-fn print(group: &Group, size: usize, row: &RowResults) -> bool {
-    let [first, own, second] = &row.typical;
-    let unit = match group.benchmark.quantity {
-        Quantity::Bandwidth => "MiB/s",
-        Quantity::Latency => "us",
-    };
-    println!("{group}, {size} bytes, {unit}");
-    println!("    perftest {}", first.summary());
-    println!("    rlaunch  {}", own.summary());
-    println!("    perftest {}", second.summary());
-    print_least(row);
-    let (ours, theirs) = (own.ratios_to(first), second.ratios_to(first));
-    let band = theirs.quantile(BAND.0).zip(theirs.quantile(BAND.1));
-    let (Some(median), Some((low, high))) = (ours.median(), band) else { return false };
-    let is_inside = (low..=high).contains(&median);
-    // Less time, or more bandwidth, is not a failure.
-    let is_better = match group.benchmark.quantity {
-        Quantity::Bandwidth => median > high,
-        Quantity::Latency => median < low,
-    };
-    let verdict = match (is_inside, is_better) {
-        (true, _) => "met",
-        (false, true) => "met: better",
-        (false, false) => "MISSED",
-    };
-    println!(
-        "    rlaunch/perftest {median:.3}, perftest/perftest {low:.3} to {high:.3}: {verdict}"
-    );
-    is_inside || is_better
-}
-
-/// Prints the minimum latencies of all rounds.
-fn print_least(row: &RowResults) {
-    let [first, own, _] = &row.least;
-    if let (Some(own), Some(first)) = (own.quantile(0.0), first.quantile(0.0)) {
-        println!("    minimum {own:.2} beside {first:.2}: {:.3}", own / first);
-    }
+    measured.ok_or_else(wrong)
 }
 
 #[cfg(test)]
@@ -256,17 +209,17 @@ mod tests {
  65536      1000             101.50             99.25              0.001588
 ---------------------------------------------------------------------------------------\n";
         let read = |program, group: &Group, size, text| read(program, group, size, text).unwrap();
-        let measured = VerbsMeasurement { typical: 99.25, least: None };
+        let measured = (99.25, None);
         for program in [Program::Perftest, Program::Rlaunch] {
             assert_eq!(read(program, &GROUPS[1], 64 << 10, table), measured);
         }
         let table = " 2       1000          60.10          900.50      71.20    80.00   9.1  1 2\n";
-        let measured = VerbsMeasurement { typical: 71.2, least: Some(60.1) };
+        let measured = (71.2, Some(60.1));
         assert_eq!(read(Program::Perftest, &GROUPS[2], 2, table), measured);
-        let measured = VerbsMeasurement { typical: 512.0, least: None };
+        let measured = (512.0, None);
         let ranks = "bandwidth/1048576 1.953125e-3 6";
         assert_eq!(read(Program::Ranks, &GROUPS[8], 1 << 20, ranks), measured);
-        let measured = VerbsMeasurement { typical: 250.0, least: Some(125.0) };
+        let measured = (250.0, Some(125.0));
         assert_eq!(read(Program::Ranks, &GROUPS[9], 8, "latency/8 2.5e-4 1 1.25e-4"), measured);
         assert!(super::read(Program::Perftest, &GROUPS[1], 8, "Unable to connect").is_err());
     }

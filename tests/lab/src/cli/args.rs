@@ -3,11 +3,11 @@
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 
-use super::bench::Bench;
 use super::hosts::HostVerb;
-use super::soak::Soak;
 use super::vm::Vm;
+use rlaunch_lab::bench::Bench;
 use rlaunch_lab::dist::Profile;
+use rlaunch_lab::soak::Soak;
 use rlaunch_lab::{names, stages};
 
 const EXAMPLES: &str = "\

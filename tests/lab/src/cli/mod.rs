@@ -5,13 +5,9 @@
 //! | `args` | options and verbs; the verbs that check, test and build |
 //! | `hosts` | verbs for hosts made of namespaces |
 //! | `vm` | verbs for hosts made of emulated computers |
-//! | `bench` | verbs that measure |
-//! | `soak` | verbs that repeat one thing many times |
 
 mod args;
-mod bench;
 mod hosts;
-mod soak;
 mod vm;
 
 use std::os::unix::process::CommandExt;

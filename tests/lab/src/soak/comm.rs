@@ -30,7 +30,7 @@ const LOW_PRIORITY: &str = r#"exec setsid --wait sh -c 'echo 19 2>/dev/null >/pr
 const SEED: u64 = 1;
 
 /// Sends messages for `seconds`; returns true, as everything else is an error.
-pub fn run(seconds: u64) -> Result<bool, LabError> {
+pub(super) fn run(seconds: u64) -> Result<bool, LabError> {
     setup::install(PackageSet::Verbs)?;
     setup::install(PackageSet::Fuzzer)?;
     dist::build_everything()?;

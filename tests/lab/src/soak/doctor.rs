@@ -32,7 +32,7 @@ struct Placed {
 }
 
 /// Makes `count` faults, which `seed` chooses, and prints a line for each; returns whether each was found.
-pub fn run(count: usize, seed: u64) -> Result<bool, LabError> {
+pub(super) fn run(count: usize, seed: u64) -> Result<bool, LabError> {
     let mut missed = 0;
     with_guests(Profile::Lab, |lab| {
         await_health(lab)?;

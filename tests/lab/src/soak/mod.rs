@@ -4,176 +4,230 @@
 mod comm;
 mod doctor;
 mod hostile;
+mod launch;
 mod mpi;
 mod stacks;
 mod teardown;
 
-use std::hint;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::bench::Series;
-use crate::bench::testbed::{clear, temporary_files};
+use clap::Subcommand;
+use clap::builder::PossibleValuesParser;
+
+use crate::bench::contender::clear;
+use crate::bench::{Series, mesh};
 use crate::command::background::Background;
 use crate::command::last_lines;
-use crate::setup::{self, PackageSet};
-use crate::{Account, Lab, LabError, Options};
+use crate::dist::{self, Profile};
+use crate::setup::mpi::NAMES;
+use crate::stages::sim;
+use crate::{Lab, LabError};
 
-pub use comm::run as comm;
-pub use doctor::run as doctor;
 pub use hostile::{build as hostile, is_running as hostile_runs};
-pub use mpi::run as mpi;
-pub use mpi::suite::run as mpi_suite;
-pub use teardown::run as teardown;
+pub use launch::{SoakOptions, run as launch};
 
-const NAME: &str = "soak";
-const NET: [u8; 2] = [10, 94];
-/// Number of ranks on every host.
-const PER_HOST: usize = 2;
-/// Time limit of a launch, on a busy machine as well. A launch that exceeds it hangs.
-const BOUND: Duration = Duration::from_secs(30);
 /// Time limit for an sshd to end after its client has.
 const IDLE: Duration = Duration::from_secs(10);
-/// Program of every rank, which prints its rank and host.
-const PROGRAM: &str = "echo $RANK $(hostname)";
-/// Number of failures after which the soak stops.
+/// Number of failures after which a soak stops.
 const MAX_FAILURES: usize = 5;
 
-/// Options of `cargo lab soak launch`.
-#[derive(Debug, Clone, Copy)]
-pub struct SoakOptions {
-    /// Number of jobs, one after the other.
-    pub launches: usize,
-    /// Number of hosts of each job.
-    pub hosts: usize,
-    /// Whether the machine's processors are kept busy meanwhile.
-    pub load: bool,
+/// Things that are repeated.
+#[derive(Debug, Subcommand)]
+pub enum Soak {
+    /// Launch jobs of two ranks on every host; fails if one hangs, fails or leaves anything behind.
+    Launch(SoakOptions),
+    /// Prove the RDMA mesh of three guests repeatedly; fails if a job hangs, fails or leaves a queue
+    /// pair.
+    Mesh {
+        /// Number of jobs, one after the other.
+        #[arg(long, default_value_t = 100)]
+        launches: usize,
+    },
+    /// Put random faults into three guests, one at a time; fails if rlaunch doctor does not show a
+    /// fault first, or finds something as severe beside it.
+    Doctor {
+        /// Number of faults.
+        #[arg(long, default_value_t = 30)]
+        faults: usize,
+        /// Seed that chooses faults and places.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
+    /// Send random messages between 8 ranks on two hosts; fails if one is lost, late, out of order or
+    /// wrong, or if a rank's memory grows. Prints a line of progress every minute.
+    Comm {
+        /// Duration in seconds.
+        #[arg(long, default_value_t = 3600, value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: u64,
+    },
+    /// Launch programs of six MPI libraries that check their results, on 1, 2, 4 and 16 hosts; fails
+    /// if one hangs, fails or leaves anything behind. With --suite, compare rlaunch with the libraries'
+    /// own launchers instead.
+    Mpi {
+        /// Maximum duration in seconds; if it is too short, some shapes get fewer launches.
+        #[arg(long, default_value_t = 1200, value_parser = clap::value_parser!(u64).range(1..))]
+        seconds: u64,
+        /// Run mpi4py's own tests on four ranks of two hosts, under rlaunch and under the launcher of each
+        /// library; fails if a test ends in another way under rlaunch, apart from known differences.
+        #[arg(long, conflicts_with = "seconds")]
+        suite: bool,
+        /// Run the suite with this library only; can be repeated.
+        #[arg(long, requires = "suite", value_parser = PossibleValuesParser::new(NAMES))]
+        library: Vec<String>,
+    },
+    /// Run jobs whose helpers try to outlive them, four at once, and end them in every possible way;
+    /// fails if a process is left. Prints a line of progress every hundred jobs.
+    Teardown {
+        /// Number of jobs.
+        #[arg(long, default_value_t = 1000)]
+        jobs: usize,
+        /// Directory of another build of rlaunch to test instead of this checkout's.
+        #[arg(long)]
+        of: Option<PathBuf>,
+    },
+    /// Simulate jobs with faults, then check that bugs planted on purpose are detected.
+    Sim {
+        /// Number of seeds.
+        #[arg(long, default_value_t = 10_000)]
+        seeds: u64,
+    },
 }
 
-/// Launches jobs by `rlaunch` on hosts of their own and prints a summary; returns whether none
-/// hung, failed or left anything behind.
-pub fn launch(options: &SoakOptions, rlaunch: &Path) -> Result<bool, LabError> {
-    setup::install(PackageSet::Lab)?;
-    let lab = Options { net: NET, ..Options::new(NAME, options.hosts) };
-    let SoakResult { times, failed } = Lab::with_fresh(&lab, |lab| soak(options, &lab, rlaunch))?;
-    let load = if options.load { "busy" } else { "quiet" };
-    let (hosts, launches) = (options.hosts, times.count() + failed);
-    println!(
-        "{launches} launches of {hosts} hosts × {PER_HOST} ranks on a {load} machine: \
-         {failed} failed; seconds, median (min–max): {}",
-        times.summary()
-    );
-    Ok(failed == 0)
+impl Soak {
+    /// Returns whether the verb needs hosts or guests, and thus root.
+    pub fn needs_root(&self) -> bool {
+        !matches!(self, Soak::Sim { .. })
+    }
 }
 
-struct SoakResult {
+/// Runs a soak; returns whether it found nothing wrong.
+pub fn run(soak: &Soak) -> Result<bool, LabError> {
+    match soak {
+        Soak::Launch(options) => launch(options, &dist::build(Profile::Lab)?),
+        Soak::Mesh { launches } => mesh::soak(*launches),
+        Soak::Doctor { faults, seed } => doctor::run(*faults, *seed),
+        Soak::Comm { seconds } => comm::run(*seconds),
+        Soak::Mpi { suite: true, library, .. } => {
+            mpi::suite::run(library, &dist::build(Profile::Lab)?)
+        }
+        Soak::Mpi { seconds, .. } => mpi::run(*seconds, &dist::build(Profile::Lab)?),
+        Soak::Teardown { jobs, of: Some(directory) } => {
+            teardown::run(*jobs, &directory.join("rlaunch"))
+        }
+        Soak::Teardown { jobs, of: None } => teardown::run(*jobs, &dist::build(Profile::Lab)?),
+        Soak::Sim { seeds } => {
+            let seeds = sim::run(&["--seeds", &seeds.to_string()])?;
+            Ok(sim::run(&["--mutations"])? && seeds)
+        }
+    }
+}
+
+/// Copies the distribution of `rlaunch` into the lab; returns the copy's path. A build meanwhile
+/// changes nothing in it.
+fn install(lab: &Lab, rlaunch: &Path) -> Result<PathBuf, LabError> {
+    Ok(lab.install(rlaunch.parent().unwrap_or(rlaunch))?.join("rlaunch"))
+}
+
+/// Launches of one kind.
+#[derive(Debug, Default)]
+struct Launches {
     /// Seconds of launches that succeeded.
     times: Series,
     failed: usize,
 }
 
-fn soak(options: &SoakOptions, lab: &Lab, rlaunch: &Path) -> Result<SoakResult, LabError> {
-    let rlaunch = lab.install(rlaunch.parent().unwrap_or(rlaunch))?.join("rlaunch");
-    let _load = options.load.then(Load::start);
-    let mut soaked = SoakResult { times: Series::default(), failed: 0 };
-    // The first launch is not counted: it sends the agent.
-    for number in 0..=options.launches {
-        match once(lab, &rlaunch) {
-            Ok(time) if number > 0 => soaked.times.push(time.as_secs_f64()),
-            Ok(_) => {}
-            Err(error) => {
-                println!("launch {number}: {error}");
-                soaked.failed += 1;
-                clear(lab)?;
+impl Launches {
+    /// Runs `job` several times, fewer after too many failures, or once it `is_over`.
+    fn repeat(
+        lab: &Lab,
+        (what, count): (&str, usize),
+        is_over: impl Fn() -> bool,
+        job: impl Fn() -> Result<Duration, LabError>,
+    ) -> Result<Launches, LabError> {
+        let mut launches = Launches::default();
+        // The first launch is not counted: it sends the agent.
+        for number in 0..=count {
+            match job() {
+                Ok(time) if number > 0 => launches.times.push(time.as_secs_f64()),
+                Ok(_) => {}
+                Err(error) => {
+                    println!("{what}, launch {number}: {error}");
+                    launches.failed += 1;
+                    clear(lab)?;
+                }
+            }
+            if launches.failed == MAX_FAILURES {
+                println!("giving up after {MAX_FAILURES} failures");
+                break;
+            }
+            if number > 0 && is_over() {
+                break;
             }
         }
-        if soaked.failed == MAX_FAILURES {
-            println!("giving up after {MAX_FAILURES} failures");
-            break;
-        }
+        Ok(launches)
     }
-    Ok(soaked)
+
+    /// Formats `100: 0.450 (0.410–0.600)`: the number of launches, and their seconds.
+    fn summary(&self) -> String {
+        let launches = self.times.count() + self.failed;
+        let failed =
+            if self.failed > 0 { format!(", {} failed", self.failed) } else { String::new() };
+        format!("{launches}: {}{failed}", self.times.summary())
+    }
 }
 
-/// Runs one job. Fails if a rank ran on the wrong host or not at all, or if anything is left.
-fn once(lab: &Lab, rlaunch: &Path) -> Result<Duration, LabError> {
-    let hosts = lab.hosts();
-    let slots: Vec<String> = hosts.iter().map(|host| format!("{host}:{PER_HOST}")).collect();
-    let mut command = lab.exec_in(Account::Root, Path::new("/"));
-    command.arg(rlaunch).args(["-H", &slots.join(","), "sh", "-c", PROGRAM]);
+/// Runs one job; returns its duration. Fails if it is not over after `bound`, or fails, or prints
+/// what is not right, or leaves anything on a host.
+fn job(
+    lab: &Lab,
+    command: Command,
+    bound: Duration,
+    is_right: impl Fn(&str) -> bool,
+) -> Result<Duration, LabError> {
     let start = Instant::now();
     let mut job = Background::start(command)?;
-    let status = job.wait(BOUND)?;
+    let status = job.wait(bound)?;
     let time = start.elapsed();
-    let stderr = last_lines(&job.stderr(), 10);
+    let (stdout, stderr) = (job.stdout(), last_lines(&job.stderr(), 10));
     let Some(status) = status else {
-        let left: Vec<String> = lab.all_processes().iter().map(|p| p.host.clone()).collect();
-        return Err(LabError::Unexpected(format!("hung, with processes on {left:?}\n{stderr}")));
+        let waits = stacks::of(lab);
+        return Err(LabError::Unexpected(format!("hung\n{waits}\n{stdout}\n{stderr}")));
     };
-    let left = left_by_a_job(lab);
-    if !left.is_empty() {
-        return Err(LabError::Unexpected(format!(
-            "ended with {status} and left {left:#?}\n{stderr}"
-        )));
+    let mut left = Vec::new();
+    for host in lab.hosts() {
+        left.extend(left_on(lab, &host)?);
     }
-    let stdout = job.stdout();
-    let mut lines: Vec<&str> = stdout.lines().collect();
-    lines.sort_unstable();
-    let host_of = |rank: usize| &hosts[rank / PER_HOST];
-    let ranks = 0..hosts.len() * PER_HOST;
-    let mut wanted: Vec<String> = ranks.map(|rank| format!("{rank} {}", host_of(rank))).collect();
-    wanted.sort_unstable();
-    if !status.success() || lines != wanted {
-        return Err(LabError::Unexpected(format!("ended with {status}\n{stdout}\n{stderr}")));
+    if !left.is_empty() || !status.success() || !is_right(&stdout) {
+        return Err(LabError::Unexpected(format!(
+            "ended with {status} and left {left:#?}\n{stdout}\n{stderr}"
+        )));
     }
     lab.wait_until_idle(IDLE)?;
     Ok(time)
 }
 
-/// Lists processes and temporary files that a job left on any host. An sshd may still run for a
-/// moment after its client.
-fn left_by_a_job(lab: &Lab) -> Vec<String> {
-    let processes = lab.all_processes().into_iter().filter(|process| {
+/// Lists what jobs have left on a host: processes, files and directories, shared memory and cgroups.
+/// An sshd may still run for a moment after its client.
+fn left_on(lab: &Lab, host: &str) -> Result<Vec<String>, LabError> {
+    let mut left = Vec::new();
+    for process in lab.processes(host)? {
         let program = process.args.first().map_or("", String::as_str);
-        process.state != 'Z' && !program.starts_with("sshd") && !program.starts_with('[')
-    });
-    let mut left: Vec<String> = processes.map(|p| format!("{} {p:?}", p.host)).collect();
-    let name = |(host, path, _): &(String, PathBuf, PathBuf)| format!("{host} {}", path.display());
-    left.extend(temporary_files(lab).iter().map(name));
-    left
-}
-
-/// Two busy loops for every processor, until dropped.
-struct Load {
-    over: Arc<AtomicBool>,
-    loops: Vec<JoinHandle<()>>,
-}
-
-impl Load {
-    fn start() -> Load {
-        let over = Arc::new(AtomicBool::new(false));
-        let processors = thread::available_parallelism().map_or(1, usize::from);
-        let busy = || {
-            let over = over.clone();
-            thread::spawn(move || {
-                while !over.load(Ordering::Relaxed) {
-                    hint::spin_loop();
-                }
-            })
-        };
-        let loops = (0..2 * processors).map(|_| busy()).collect();
-        Load { over, loops }
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        for busy in self.loops.drain(..) {
-            let _ = busy.join();
+        if process.state != 'Z' && !program.starts_with("sshd") && !program.starts_with('[') {
+            left.push(format!("{host} {process:?}"));
         }
     }
+    for directory in ["/tmp", "/dev/shm", "/sys/fs/cgroup"] {
+        let entries = std::fs::read_dir(lab.path(host, Path::new(directory))?);
+        let names = entries.into_iter().flatten().flatten();
+        let names = names.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        // The kernel's own files are in the directory of cgroups, too, and our program in /tmp.
+        let is_left = |name: &String| match directory {
+            "/sys/fs/cgroup" => name.starts_with("rlaunch-"),
+            _ => !name.starts_with("hostile"),
+        };
+        left.extend(names.filter(is_left).map(|name| format!("{host} {directory}/{name}")));
+    }
+    Ok(left)
 }

@@ -7,11 +7,7 @@ use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{IDLE, MAX_FAILURES, left_by_a_job, stacks};
-use crate::bench::Series;
-use crate::bench::testbed::clear;
-use crate::command::background::Background;
-use crate::command::last_lines;
+use super::{Launches, install, job};
 use crate::setup::mpi::{self, DEBIAN, MpiLibrary, WHEELS};
 use crate::setup::{self, PackageSet};
 use crate::{Account, Lab, LabError, Options};
@@ -40,27 +36,9 @@ struct Shape {
     launches: usize,
 }
 
-/// Launches of one library with one shape.
-#[derive(Debug, Default)]
-struct Launches {
-    /// Seconds of launches that succeeded.
-    times: Series,
-    failed: usize,
-}
-
-impl Launches {
-    /// Formats `100: 0.45 (0.41–0.60)`: the number of launches, and their seconds.
-    fn summary(&self) -> String {
-        let launches = self.times.count() + self.failed;
-        let failed =
-            if self.failed > 0 { format!(", {} failed", self.failed) } else { String::new() };
-        format!("{launches}: {}{failed}", self.times.summary())
-    }
-}
-
 /// Launches programs of each library by `rlaunch` for at most `seconds`, and prints a table; returns
 /// whether no job hung, failed or left anything behind.
-pub fn run(seconds: u64, rlaunch: &Path) -> Result<bool, LabError> {
+pub(super) fn run(seconds: u64, rlaunch: &Path) -> Result<bool, LabError> {
     setup::install(PackageSet::Headers)?;
     mpi::build()?;
     let hosts = SHAPES.iter().map(|shape| shape.hosts).max().unwrap_or_default();
@@ -77,7 +55,7 @@ fn soak(
     rlaunch: &Path,
     end: Instant,
 ) -> Result<Vec<(&'static str, Vec<Launches>)>, LabError> {
-    let rlaunch = lab.install(rlaunch.parent().unwrap_or(rlaunch))?.join("rlaunch");
+    let rlaunch = install(lab, rlaunch)?;
     let libraries: Vec<&MpiLibrary> = DEBIAN.iter().chain(&WHEELS).collect();
     let mut rows: Vec<_> = libraries.iter().map(|library| (library.name, Vec::new())).collect();
     let mut left = SHAPES.len() * libraries.len();
@@ -109,59 +87,21 @@ fn launch(
     for host in &hosts {
         lab.write_file(host, Path::new(PROGRAM), &program, 0o755)?;
     }
-    let mut cell = Launches::default();
-    // The first launch is not counted: it sends the agent.
-    for number in 0..=shape.launches {
-        match once(lab, rlaunch, library, &hosts, shape.per_host) {
-            Ok(time) if number > 0 => cell.times.push(time.as_secs_f64()),
-            Ok(_) => {}
-            Err(error) => {
-                println!("{}, launch {number} on {} hosts: {error}", library.name, shape.hosts);
-                cell.failed += 1;
-                clear(lab)?;
-            }
-        }
-        if cell.failed == MAX_FAILURES || (number > 0 && Instant::now() >= end) {
-            break;
-        }
-    }
-    Ok(cell)
-}
-
-/// Runs one job. Fails if a result is wrong, or if anything is left.
-fn once(
-    lab: &Lab,
-    rlaunch: &Path,
-    library: &MpiLibrary,
-    hosts: &[String],
-    per_host: usize,
-) -> Result<Duration, LabError> {
+    let per_host = shape.per_host;
     let slots: Vec<String> = hosts.iter().map(|host| format!("{host}:{per_host}")).collect();
-    let mut command = lab.exec_in(Account::Root, Path::new("/"));
-    command.arg(rlaunch).args(["-H", &slots.join(",")]).args(library.words(PROGRAM)).args(PART);
-    let start = Instant::now();
-    let mut job = Background::start(command)?;
-    let status = job.wait(BOUND)?;
-    let time = start.elapsed();
-    let (stdout, stderr) = (job.stdout(), last_lines(&job.stderr(), 10));
-    let Some(status) = status else {
-        let waits = stacks::of(lab);
-        return Err(LabError::Unexpected(format!("hung\n{waits}\n{stdout}\n{stderr}")));
-    };
-    let left = left_by_a_job(lab);
-    let is_right = stdout.starts_with(&format!("right on {} ranks", hosts.len() * per_host));
-    if !left.is_empty() || !status.success() || !is_right {
-        return Err(LabError::Unexpected(format!(
-            "ended with {status} and left {left:#?}\n{stdout}\n{stderr}"
-        )));
-    }
-    lab.wait_until_idle(IDLE)?;
-    Ok(time)
+    let right = format!("right on {} ranks", hosts.len() * per_host);
+    let what = format!("{} on {} hosts", library.name, hosts.len());
+    let is_over = || Instant::now() >= end;
+    Launches::repeat(lab, (&what, shape.launches), is_over, || {
+        let mut command = lab.exec_in(Account::Root, Path::new("/"));
+        command.arg(rlaunch).args(["-H", &slots.join(",")]).args(library.words(PROGRAM)).args(PART);
+        job(lab, command, BOUND, |stdout| stdout.starts_with(&right))
+    })
 }
 
 /// Formats a line for each library and a column for each shape.
 fn table(rows: &[(&str, Vec<Launches>)]) -> String {
-    const WIDTH: usize = 32;
+    const WIDTH: usize = 36;
     let mut text = format!("\nlaunches: seconds of each, median (min–max)\n{:<16}", "");
     for Shape { hosts, per_host, .. } in SHAPES {
         let _ = write!(text, "{:<WIDTH$}", format!("{hosts} × {per_host}"));
@@ -186,6 +126,6 @@ mod tests {
         let lines: Vec<&str> = text.lines().skip(2).collect();
         assert_eq!(lines.len(), 2, "{text}");
         assert!(lines[0].trim_start().starts_with("1 × 2  "), "{text}");
-        assert_eq!(lines[1], "mpich           2: 0.50 (0.50–0.50), 1 failed   0: –");
+        assert_eq!(lines[1], "mpich           2: 0.500 (0.500–0.500), 1 failed    0: –");
     }
 }

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{hostile, hostile_runs};
+use super::{IDLE, MAX_FAILURES, hostile, hostile_runs, install};
 use crate::bench::Series;
 use crate::command::background::Background;
 use crate::command::{last_lines, wait_until};
@@ -28,10 +28,6 @@ const GRACE: &str = "0.3";
 const BOUND: Duration = Duration::from_secs(30);
 /// Time limit for a host to end a job after its launcher has gone, in addition to the grace period.
 const UNATTENDED: Duration = Duration::from_secs(5);
-/// Time limit for an sshd to end after its client has.
-const IDLE: Duration = Duration::from_secs(10);
-/// Number of failures after which the soak stops.
-const MAX_FAILURES: usize = 5;
 /// Number of jobs between two lines of progress.
 const PROGRESS_EVERY: usize = 100;
 
@@ -102,16 +98,15 @@ impl JobEnd {
 
 /// Runs `jobs` jobs by `rlaunch` on hosts of their own and prints a summary; returns whether none
 /// hung or left anything behind.
-pub fn run(jobs: usize, rlaunch: &Path) -> Result<bool, LabError> {
+pub(super) fn run(jobs: usize, rlaunch: &Path) -> Result<bool, LabError> {
     setup::install(PackageSet::Lab)?;
     let options = Options { net: NET, ..Options::new(NAME, CONCURRENT) };
     Lab::with_fresh(&options, |lab| soak(&lab, rlaunch, jobs))
 }
 
 fn soak(lab: &Lab, rlaunch: &Path, jobs: usize) -> Result<bool, LabError> {
-    let dist = lab.install(rlaunch.parent().unwrap_or(rlaunch))?;
-    let rlaunch = dist.join("rlaunch");
-    let program = hostile(&dist)?;
+    let rlaunch = install(lab, rlaunch)?;
+    let program = hostile(rlaunch.parent().unwrap_or(&rlaunch))?;
     let program = std::fs::read(&program).map_err(LabError::io("read the hostile rank"))?;
     let (next, failed, began) = (AtomicUsize::new(0), AtomicUsize::new(0), Instant::now());
     let on_host = |host: &str| -> Result<Vec<(JobEnd, f64)>, LabError> {
@@ -254,27 +249,11 @@ impl Job<'_> {
     }
 }
 
-/// Lists what jobs have left on a host: processes, directories, shared memory and cgroups.
+/// Lists what jobs have left on a host, and whether a helper holds the lock.
 fn left_on(lab: &Lab, host: &str) -> Result<Vec<String>, LabError> {
-    let mut left: Vec<String> = Vec::new();
+    let mut left = super::left_on(lab, host)?;
     if hostile_runs(lab, host)? {
         left.push("a process that holds the helpers' lock".to_owned());
-    }
-    for process in lab.processes(host)? {
-        let program = process.args.first().map_or("", String::as_str);
-        if process.state != 'Z' && !program.starts_with("sshd") && !program.starts_with('[') {
-            left.push(format!("{process:?}"));
-        }
-    }
-    for (directory, prefix) in
-        [("/tmp", "rlaunch-"), ("/dev/shm", ""), ("/sys/fs/cgroup", "rlaunch-")]
-    {
-        let outside: PathBuf = lab.path(host, Path::new(directory))?;
-        let entries = std::fs::read_dir(outside).into_iter().flatten().flatten();
-        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        left.extend(
-            names.filter(|name| name.starts_with(prefix)).map(|n| format!("{directory}/{n}")),
-        );
     }
     Ok(left)
 }

@@ -32,14 +32,13 @@ pub(super) struct Damage {
 }
 
 impl Damage {
-    pub(super) fn add(&mut self, other: Damage) {
-        self.torn += other.torn;
-        self.lost += other.lost;
-        self.disordered += other.disordered;
-    }
-
     pub(super) fn is_none(self) -> bool {
         self == Damage::default()
+    }
+
+    /// Returns the number of lines that are torn or lost, or of ranks whose lines differ otherwise.
+    pub(super) fn count(self) -> usize {
+        (self.torn + self.lost).max(self.disordered)
     }
 }
 

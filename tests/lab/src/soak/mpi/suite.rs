@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 
 use super::NET;
-use crate::bench::testbed::clear;
+use crate::bench::contender::clear;
 use crate::command::background::Background;
 use crate::command::last_lines;
 use crate::setup::mpi::{self, MpiLibrary, WHEELS};
 use crate::setup::{self, PackageSet};
-use crate::soak::stacks;
+use crate::soak::{install, stacks};
 use crate::{Account, Lab, LabError, Options};
 use record::{Record, TestEnd};
 
@@ -53,7 +53,7 @@ type TestEnds = BTreeMap<String, TestEnd>;
 
 /// Runs the tests with the libraries of these names, or with all, and prints what is different under
 /// rlaunch; returns whether nothing is but what is known.
-pub fn run(names: &[String], rlaunch: &Path) -> Result<bool, LabError> {
+pub(in crate::soak) fn run(names: &[String], rlaunch: &Path) -> Result<bool, LabError> {
     setup::install(PackageSet::Peers)?;
     mpi::build()?;
     let tests = mpi::mpi4py_tests()?;
@@ -61,7 +61,7 @@ pub fn run(names: &[String], rlaunch: &Path) -> Result<bool, LabError> {
     let wanted =
         |library: &&MpiLibrary| names.is_empty() || names.iter().any(|n| n == library.name);
     Lab::with_fresh(&options, |lab| {
-        let rlaunch = lab.install(rlaunch.parent().unwrap_or(rlaunch))?.join("rlaunch");
+        let rlaunch = install(&lab, rlaunch)?;
         let suite = Suite { lab, rlaunch };
         suite.copy(&tests)?;
         let mut same = true;
