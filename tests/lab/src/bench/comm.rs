@@ -435,6 +435,10 @@ impl Bench<'_> {
         let rows = [Row::new(INIT_PROGRAM, "ms", wall), Row::new("CPU of a run", "s", cpu)];
         let mut table = Table::new(contenders.iter().map(|contender| contender.name), rows);
         let place = INIT_SETTING.place(self.testbed);
+        // Hosts receive the agents now, or ranks would start too late in the warm-up round.
+        for build in &self.builds {
+            self.testbed.run("run true", build.command(place, &[], &["true"]))?;
+        }
         table.measure(Rounds::new(rounds), |turn| {
             let contender = &contenders[turn.contender];
             let program = self.place(contender, INIT_PROGRAM, place)?;

@@ -344,7 +344,7 @@ impl<'a> Job<'a> {
     }
 
     /// Makes a part of the job fail; returns the seconds until each awaited event, and the number
-    /// of ranks that are left if one is late.
+    /// of affected ranks that are left if one is late.
     fn fail(&mut self, launcher: Launcher) -> Result<Vec<Option<f64>>, LabError> {
         let cause = self.failure.cause;
         let victim = match cause {
@@ -374,7 +374,8 @@ impl<'a> Job<'a> {
             self.check()?;
         }
         let is_late = times.iter().any(Option::is_none);
-        let left = if is_late { self.left(|_| true) } else { 0 };
+        let on_host = self.failure.awaited.iter().any(|(_, event, _)| *event == Event::HostGone);
+        let left = self.left(|rank| is_late && (!on_host || rank.host == HOST));
         Ok(times.into_iter().chain([Some(left as f64)]).collect())
     }
 

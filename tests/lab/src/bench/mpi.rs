@@ -120,9 +120,8 @@ pub(super) fn run(options: &MpiOptions) -> Result<bool, LabError> {
         for hosts in &options.hosts {
             let place = Place { limit: LIMIT, ..testbed.first(*hosts, options.ranks) };
             let bench = Bench { testbed, place, rlaunch: &rlaunch };
-            let without = bench.agent_memory(&["sleep", HELD])?;
             for library in &libraries {
-                met &= bench.measure(library, options.rounds, without)?;
+                met &= bench.measure(library, options.rounds)?;
             }
         }
         Ok(met)
@@ -170,9 +169,8 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
-    /// Measures a library and prints; `without` is the memory of an agent without MPI. Returns
-    /// whether every bar is met.
-    fn measure(&self, library: &Library, rounds: usize, without: f64) -> Result<bool, LabError> {
+    /// Measures a library and prints; returns whether every bar is met.
+    fn measure(&self, library: &Library, rounds: usize) -> Result<bool, LabError> {
         let (program, ranks) = ([library.program()], self.place.ranks());
         let rows = [("wall", "s"), ("MPI_Init", "ms"), ("CPU", "s")];
         let names = ["rlaunch", library.launcher, "floor", "true"];
@@ -191,7 +189,8 @@ impl Bench<'_> {
             let init = if world == 0 { 0.0 } else { slowest(&ran.stdout, ranks, world)? };
             Ok([ran.seconds, init * 1e3].into_iter().chain(ran.cpu).map(Some).collect())
         })?;
-        let growth = self.agent_memory(&[&program[0], HELD])? - without;
+        let [with, without] = [&*program[0], "sleep"].map(|one| self.agent_memory(&[one, HELD]));
+        let growth = with? - without?;
         let hosts = self.place.hosts.len();
         let title = format!("{}, {ranks} ranks on {hosts} hosts, {rounds} rounds", library.name);
         table.print_medians(&title);

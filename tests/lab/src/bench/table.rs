@@ -64,10 +64,11 @@ impl Row {
         self.rate_of.map_or(value, |amount| amount / value)
     }
 
-    /// Compares the first contender with another one. A ratio to what is not positive means nothing.
+    /// Compares the first contender with another one. A ratio to what is not positive means nothing,
+    /// and that of zeros is not told.
     fn ratio(&self, peer: usize) -> Option<Ratio> {
         let (own, peer) = (self.values.first()?, self.values.get(peer)?);
-        if peer.values().any(|value| value <= 0.0) {
+        if peer.values().any(|value| value <= 0.0) || own.values().all(|value| value == 0.0) {
             return None;
         }
         let ratios = own.ratios_to(peer);
