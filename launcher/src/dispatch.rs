@@ -2,7 +2,7 @@
 
 use crate::cli::args::OutputArgs;
 use crate::commands::{Invocation, Verb};
-use rlaunch_bootstrap::client::command;
+use rlaunch_client::command;
 use rlaunch_console::{log, messages, open_files, panics};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;

@@ -6,9 +6,8 @@ use nix::libc::termios;
 use nix::sys::termios::{SetArg, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
 use rlaunch_text::exit::Exit;
-use std::io;
 use std::panic::{self, PanicHookInfo};
-use std::process;
+use std::{io, process};
 
 /// Makes this process end at the next panic of any thread. The terminal at stdin gets back its present modes then.
 pub fn end_at_panics() {

@@ -2,8 +2,7 @@
 
 use crate::env::horovod;
 use crate::map::{MappedNode, RankMap};
-use crate::options::EnvStyle;
-use crate::options::Options;
+use crate::options::{EnvStyle, Options};
 use rlaunch_bootstrap::id::NodeId;
 
 /// Count of ports that a node reserves for each use. A node's list of reserved ports is in the order of these

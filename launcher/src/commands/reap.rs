@@ -4,7 +4,7 @@ use super::agent_query;
 use crate::cli::args::{ConnectArgs, HostListArgs, values};
 use crate::cli::command_line::CommandLine;
 use clap::Parser;
-use rlaunch_bootstrap::cleanup_report::CleanupReport;
+use rlaunch_bootstrap::protocol::housekeeping::CleanupReport;
 use rlaunch_console::stdout;
 use rlaunch_engine::connect::agent::store::AGENT;
 use rlaunch_engine::connect::connector::Container;

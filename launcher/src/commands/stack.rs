@@ -6,8 +6,7 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{
     Inspection, InspectionResult, ProcessStacks, RankStacks, ThreadStack,
 };
-use rlaunch_console::messages;
-use rlaunch_console::stdout;
+use rlaunch_console::{messages, stdout};
 use rlaunch_engine::run::hang;
 use rlaunch_engine::run::live::client::RunningJob;
 use rlaunch_text::exit::Exit;

@@ -4,7 +4,7 @@
 use super::invocation::definition;
 use crate::cli::args::JobArgs;
 use clap::Command;
-use rlaunch_bootstrap::client::command;
+use rlaunch_client::command;
 use rlaunch_text::shell::quoted;
 use std::ffi::{OsStr, OsString};
 

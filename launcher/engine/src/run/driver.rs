@@ -1,16 +1,15 @@
 //! Driver of a running job. It owns the channels, the terminal and the clock, and leaves every decision to
 //! the [`Supervisor`].
 
-use crate::run::Started;
 use crate::run::helper_upload::HelperUpload;
 use crate::run::job_run::JobRun;
 use crate::run::live::{JobSocket, Queries};
 use crate::run::nodes::Nodes;
 use crate::run::outcome::Outcome;
-use crate::run::output;
 use crate::run::signals::{self, Signals};
 use crate::run::supervisor::{Action, Input, SupervisedNode, Supervisor};
-use rlaunch_bootstrap::protocol::helper::Helper;
+use crate::run::{Started, output};
+use rlaunch_bootstrap::protocol::control::Helper;
 use rlaunch_console::messages;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;

@@ -2,14 +2,13 @@
 //! its own, with a new id and the same command line.
 
 use crate::run::events::Event;
-use crate::run::job_run::{JobRun, Launch};
-use crate::run::job_run::{NoRandom, random};
+use crate::run::job_run::{JobRun, Launch, NoRandom, random};
 use crate::run::run_attempt;
 use crate::run::signals::Signals;
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::PortRange;
-use rlaunch_bootstrap::security::handshake::Secret;
+use rlaunch_bootstrap::security::{Secret, Token};
 use rlaunch_console::messages;
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::options::Restarts;

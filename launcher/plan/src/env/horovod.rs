@@ -3,8 +3,7 @@
 
 use crate::env::Variable;
 use crate::map::RankMap;
-use crate::options::RankPosition;
-use crate::options::{JobView, Options};
+use crate::options::{JobView, Options, RankPosition};
 use crate::reserved_ports::ReservedPorts;
 use rlaunch_bootstrap::env::horovod as names;
 use rlaunch_bootstrap::job::EnvVar;

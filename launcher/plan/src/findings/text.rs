@@ -2,8 +2,7 @@
 
 use super::{Finding, Severity, Step};
 use anstyle::AnsiColor;
-use rlaunch_text::printable;
-use rlaunch_text::text;
+use rlaunch_text::{printable, text};
 use std::fmt::Write as _;
 
 /// Colours of severities; a stream that is not a terminal gets none.

@@ -1,10 +1,9 @@
 //! Messages about the mesh: one line for the whole, and one for each pair of NICs between which RDMA fails.
 
-use super::advice;
 use super::outcome::Failure;
 use super::paths::{Mode, Proof};
 use super::show::{ConnectionEnd, transport_name};
-use super::{Mesh, ProofResult, is_rdma};
+use super::{Mesh, ProofResult, advice, is_rdma};
 use crate::findings::{self, CheckId};
 use crate::options::Transport;
 use rlaunch_bootstrap::id::Rank;

@@ -1,8 +1,7 @@
 //! Proofs of jobs on recorded machines, with faults on chosen paths.
 
 use super::*;
-use crate::testing::inventory;
-use crate::testing::{MeshJob, triangle};
+use crate::testing::{MeshJob, inventory, triangle};
 use rlaunch_bootstrap::protocol::mesh::ProofStep;
 
 /// Tells whether a path is between ranks 0 and 1.

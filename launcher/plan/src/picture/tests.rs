@@ -1,8 +1,7 @@
 //! Pictures of recorded machines.
 
 use super::*;
-use crate::testing::inventory;
-use crate::testing::{decided, map_of_named, pair, triangle};
+use crate::testing::{decided, inventory, map_of_named, pair, triangle};
 use rlaunch_plot::file::PlotFile;
 use rlaunch_plot::topology::{LineStyle, PortRow};
 use std::net::{IpAddr, Ipv4Addr};

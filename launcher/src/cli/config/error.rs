@@ -1,9 +1,8 @@
 //! Errors in `rlaunch.toml` and in variables `RLAUNCH_NAME`, with the file and line or the variable's name.
 
 use nix::unistd::Uid;
-use std::fmt;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fmt, io};
 
 /// Name of a configuration file in the working directory and in ~/.config/rlaunch.
 pub(crate) const FILE: &str = "rlaunch.toml";

@@ -5,10 +5,9 @@ use rlaunch_bootstrap::job::{PreloadFile, ScriptCheck};
 use rlaunch_plan::job::Preload;
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// Maximum size of a script that is compared with the hosts' copies, in bytes.
 const MAX_COMPARED: u64 = 1 << 20;

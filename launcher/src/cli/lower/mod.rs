@@ -20,14 +20,12 @@ use crate::cli::args::{
 };
 use crate::cli::config::{ConfigError, LoadedConfig};
 use crate::cli::host_selection::{self, HostOptions, HostSelectionError};
-use rlaunch_bootstrap::client::messages::Token;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::WorkingDir;
-use rlaunch_bootstrap::security::handshake::Secret;
+use rlaunch_bootstrap::security::{Secret, Token};
 use rlaunch_engine::connect::connector::{ContainerOptionError, RshError};
 use rlaunch_engine::connect::options::Reach;
-use rlaunch_engine::run::job_run::{Launch, Stdio};
-use rlaunch_engine::run::job_run::{NoRandom, random};
+use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, random};
 use rlaunch_plan::env::forwarded::EnvError;
 use rlaunch_plan::hosts::{Host, addresses};
 use rlaunch_plan::job::JobSpec;

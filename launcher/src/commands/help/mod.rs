@@ -7,7 +7,7 @@ mod pager;
 
 use super::invocation::definition;
 use clap::Parser;
-use rlaunch_bootstrap::client::command;
+use rlaunch_client::command;
 use rlaunch_console::stdout;
 use rlaunch_plan::checks::{self, Check};
 use rlaunch_text::exit::Exit;

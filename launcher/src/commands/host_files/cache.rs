@@ -4,7 +4,9 @@ use crate::cli::args::{ConnectArgs, HostListArgs};
 use crate::cli::command_line::CommandLine;
 use crate::commands::agent_query;
 use clap::Parser;
-use rlaunch_bootstrap::job::cache::{CacheReport, CachedDirectory, CachedKind, CachedState};
+use rlaunch_bootstrap::protocol::housekeeping::{
+    CacheReport, CachedDirectory, CachedKind, CachedState,
+};
 use rlaunch_console::stdout;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;

@@ -5,8 +5,7 @@ use super::plan::{IPOIB_MODE, MeshPlan, PlannedEnd, PlannedLink};
 use clap::ValueEnum;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::protocol::network::NetworkChange;
-use rlaunch_text::columns;
-use rlaunch_text::shell;
+use rlaunch_text::{columns, shell};
 use std::fmt::Write as _;
 
 /// Words that YAML does not take for text.

@@ -1,12 +1,10 @@
 //! Links between hosts as text and as JSON.
 
-use super::Surveyed;
 use super::links::{CableEnd, FoundLink, LinkKind};
-use super::shape;
 use super::standing::{Standing, Wanted};
+use super::{Surveyed, shape};
 use rlaunch_bootstrap::protocol::network::{HostInterface, NETWORK_PORT};
-use rlaunch_text::columns;
-use rlaunch_text::text;
+use rlaunch_text::{columns, text};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::net::IpAddr;

@@ -3,9 +3,8 @@
 use super::error::SetupError;
 use super::remote::{self, DesiredState};
 use super::{TargetHost, on_hosts};
-use rlaunch_ssh::KeyLogin;
-use rlaunch_ssh::Ssh;
 use rlaunch_ssh::known_hosts::NewHostKey;
+use rlaunch_ssh::{KeyLogin, Ssh};
 use rlaunch_text::text;
 use std::fmt::Write;
 use std::sync::Arc;

@@ -4,8 +4,7 @@ use super::error::SetupError;
 use super::{TargetHost, on_hosts, prompt};
 use rlaunch_console::messages;
 use rlaunch_ssh::prompt::Prompter;
-use rlaunch_ssh::{Connection, Ssh};
-use rlaunch_ssh::{KeyLogin, Password, PasswordLogin};
+use rlaunch_ssh::{Connection, KeyLogin, Password, PasswordLogin, Ssh};
 use rlaunch_text::text;
 use std::sync::Arc;
 

@@ -3,10 +3,9 @@
 use crate::config::{HostConfig, IdentityAgent};
 use crate::error::{LoginRefusal, SshError};
 use crate::host_keys::HostKeyChecker;
-use crate::keys::KeyError;
-use crate::keys::certificate;
 use crate::keys::identities::{Candidate, Credential, Identities, KeySource};
 use crate::keys::ring::KeyRing;
+use crate::keys::{KeyError, certificate};
 use crate::transport::algorithms::Accepted;
 use russh::client::{AuthResult, Handle};
 use russh::keys::agent::AgentIdentity;

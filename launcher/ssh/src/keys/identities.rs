@@ -2,9 +2,8 @@
 //! are also configured, other keys of the agent, then key files whose keys are not in the agent.
 
 use crate::config::HostConfig;
-use crate::keys::certificate;
 use crate::keys::ring::{KeyRing, Loaded};
-use crate::keys::{KeyError, KeyFile};
+use crate::keys::{KeyError, KeyFile, certificate};
 use russh::keys::agent::AgentIdentity;
 use russh::keys::ssh_key::public::KeyData;
 use russh::keys::{Certificate, PublicKey, load_public_key};

@@ -20,7 +20,7 @@ use crate::{LabError, dist};
 const WRAPPER: &str = "\
 #!/usr/bin/env bash
 case \"$*\" in
-    *'--crate-name rlaunch_bootstrap '* | *'--crate-name rlaunch_comm '* | \
+    *'--crate-name rlaunch_bootstrap '* | *'--crate-name rlaunch_client '* | *'--crate-name rlaunch_comm '* | \
     *'--crate-name rlaunch_console '* | *'--crate-name rlaunch_engine '* | \
     *'--crate-name rlaunch_plan '* | *'--crate-name rlaunch_horovod '* | \
     *'--crate-name rlaunch_launcher '* | *'--crate-name rlaunch_pmi '* | \

@@ -6,10 +6,9 @@
 
 use super::{NodeEvents, Nodes, PendingStdio, ReachedNode};
 use crate::connect::agent::deploy::{DeployError, Deployment};
-use crate::connect::agent::hello;
-use crate::connect::agent::host_file;
 use crate::connect::agent::library::RankLibraries;
 use crate::connect::agent::store::AgentStore;
+use crate::connect::agent::{hello, host_file};
 use crate::connect::callback::Callbacks;
 use crate::connect::channel::AgentChannel;
 use crate::connect::connector::{ConnectError, Connector};
@@ -22,10 +21,8 @@ use crate::run::stdin::StdinFeed;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::protocol::control::ToAgent;
-use rlaunch_console::deadline;
-use rlaunch_console::messages;
-use rlaunch_console::open_files;
 use rlaunch_console::progress::Progress;
+use rlaunch_console::{deadline, messages, open_files};
 use rlaunch_plan::findings::{self, CheckId};
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::job::JobSpec;

@@ -1,11 +1,9 @@
 //! Preparation of all nodes: each gets its part of the job, checks whether it can run that part, and answers.
 
 use super::{Nodes, ReachedNode, node_lost};
-use crate::run::container_check;
 use crate::run::job_run::JobRun;
-use crate::run::output;
-use crate::run::preflight_report;
 use crate::run::session::{NodeEvent, NodeEventKind};
+use crate::run::{container_check, output, preflight_report};
 use bytes::Bytes;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Inventory;
@@ -13,13 +11,10 @@ use rlaunch_bootstrap::job::library::{LibrarySource, NodeLibrary};
 use rlaunch_bootstrap::job::{InterfaceAddress, Job, NodeFacts, Notice, Problem};
 use rlaunch_bootstrap::protocol::control::{self, FromAgent, ToAgent};
 use rlaunch_bootstrap::rendezvous::oob::OobConfig;
-use rlaunch_console::deadline;
-use rlaunch_console::messages;
 use rlaunch_console::progress::Progress;
-use rlaunch_plan::hosts::Host;
-use rlaunch_plan::hosts::addresses;
-use rlaunch_plan::job::JobSpec;
-use rlaunch_plan::job::apps;
+use rlaunch_console::{deadline, messages};
+use rlaunch_plan::hosts::{Host, addresses};
+use rlaunch_plan::job::{JobSpec, apps};
 use rlaunch_plan::map::RankMap;
 use rlaunch_plan::placement::Bind;
 use rlaunch_plan::reserved_ports::ReservedPorts;

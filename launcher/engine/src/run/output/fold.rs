@@ -5,8 +5,7 @@
 //! which they began. A line joins a group only if that group began after the group of its rank's previous line, so
 //! lines of one rank are shown in the order in which it printed them, each in exactly one group.
 
-use super::StreamId;
-use super::numbers;
+use super::{StreamId, numbers};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::control::Stream;
 use rlaunch_plan::job::options::Folding;

@@ -1,8 +1,7 @@
 //! Device files of RDMA devices, and the libraries through which programs open them.
 
 use super::{container_cure, in_container, indexed, is_used, loss};
-use crate::checks::quoted;
-use crate::checks::{Check, Cluster, ClusterHost, Needs, POD_RESOURCE};
+use crate::checks::{Check, Cluster, ClusterHost, Needs, POD_RESOURCE, quoted};
 use crate::findings::{Finding, Severity, id};
 use crate::selection::ConnectBy;
 use rlaunch_bootstrap::inventory::ContainerKind;

@@ -1,8 +1,7 @@
 //! Paths on which probes found something.
 
-use crate::checks::Cluster;
 use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome, ProofFailure};
-use crate::checks::{self, Needs, quoted};
+use crate::checks::{self, Cluster, Needs, quoted};
 use crate::findings::{CheckId, Finding, Severity, id};
 use rlaunch_bootstrap::rank_table::Transport;
 

@@ -1,8 +1,7 @@
 //! Entries of GID tables.
 
 use crate::checks::devices::{has_rdma, in_container, indexed, loss, others_have_rdma, port_name};
-use crate::checks::quoted;
-use crate::checks::{Cluster, ClusterHost};
+use crate::checks::{Cluster, ClusterHost, quoted};
 use crate::findings::{Finding, Severity, id};
 use crate::selection::{self, Addressing, Rejection, UsablePort};
 use rlaunch_bootstrap::inventory::rdma::{

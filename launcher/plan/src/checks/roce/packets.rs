@@ -2,8 +2,7 @@
 
 use crate::checks::devices::{indexed, port_name};
 use crate::checks::links::{grew, interface, port_counters};
-use crate::checks::quoted;
-use crate::checks::{Cluster, ClusterHost};
+use crate::checks::{Cluster, ClusterHost, quoted};
 use crate::findings::{Finding, Severity, id};
 use crate::selection::{self, Addressing, ConnectBy};
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;

@@ -1,12 +1,10 @@
 use super::*;
-use crate::testing::inventory;
-use crate::testing::triangle;
+use crate::testing::{inventory, triangle};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::InstalledLibrary;
 use rlaunch_bootstrap::inventory::rdma::Gid;
 use rlaunch_bootstrap::rank_table::NicId;
-use std::net::IpAddr;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 fn job_of(hosts: &str) -> RankMap {
     let hosts = crate::hosts::parse(&[hosts.into()]).unwrap();
