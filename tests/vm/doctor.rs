@@ -27,7 +27,12 @@ fn healthy_guests_have_no_fault() {
     let field = Field::new();
     let (code, json) = report(&field);
     assert_eq!((&json["errors"], &json["warnings"]), (&0.into(), &0.into()), "{json:#}");
-    assert_eq!((code, &json["paths"]), (Some(0), &6.into()), "{json:#}");
+    assert_eq!((code, &json["paths_tested"]), (Some(0), &6.into()), "{json:#}");
+    let checks = json["checks"].as_array().unwrap();
+    for id in ["mesh.proof", "mesh.silent", "mtu.path", "net.pair"] {
+        let check = checks.iter().find(|check| check["id"] == id).unwrap();
+        assert_eq!(check["state"], "ran", "{check}");
+    }
 }
 
 #[test]

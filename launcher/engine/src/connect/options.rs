@@ -29,7 +29,7 @@ impl From<NewHostsRule> for StrictHostKeyChecking {
 }
 
 /// Options for connecting to hosts and for installing the agent on them.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Reach {
     /// Tables `[hosts.NAME]` of the configuration file.
     pub host_table: HostTable,

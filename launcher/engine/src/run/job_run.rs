@@ -5,9 +5,11 @@ use crate::run::events::{Event, EventLog};
 use crate::run::live::JobSocket;
 use crate::run::record::Recorder;
 use ring::rand::SecureRandom;
+use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::rank_table::RankTable;
-use rlaunch_plan::job::JobSpec;
+use rlaunch_bootstrap::security::{Secret, Token};
+use rlaunch_plan::job::{Identity, JobSpec};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::io::{self, IsTerminal, PipeWriter};
@@ -123,6 +125,15 @@ impl JobRun {
         self.events.emit(&Event::Phase { name, seconds });
         done
     }
+}
+
+/// Makes the identity of a new attempt at a job.
+pub fn new_identity() -> Result<Identity, NoRandom> {
+    Ok(Identity {
+        id: JobId(uuid::Uuid::now_v7().as_u128()),
+        secret: Secret::from_bytes(random()?),
+        token: Token(random()?),
+    })
 }
 
 /// Returns random bytes for a secret.

@@ -32,6 +32,8 @@ pub struct Cluster<'a> {
     pub in_container: bool,
     /// Results of probes between hosts; `None` if there were none.
     pub probes: Option<&'a [Probe]>,
+    /// What came of the proof of RDMA paths.
+    pub proof: Proof,
     /// Program of the job; `None` if none was given.
     pub program: Option<&'a JudgedProgram>,
     /// Files below `~/.ssh` that ssh would refuse, with the reason.
@@ -154,6 +156,23 @@ pub enum ProbeKind {
     Rdma,
     /// Write bandwidth over a path, with the limit of the slower port, in megabits per second.
     Bandwidth { limit: Option<u32> },
+}
+
+/// What came of the proof of RDMA paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Proof {
+    /// Paths were tried. `paths` counts each direction of each pair of ports.
+    Tried { paths: usize },
+    /// There is no path to try.
+    NotApplicable(&'static str),
+    /// Paths were not tried; what that needs, or why it failed.
+    NotRun(String),
+}
+
+impl Default for Proof {
+    fn default() -> Proof {
+        Proof::NotRun("probes (--probe)".to_owned())
+    }
 }
 
 /// Outcome of a probe.

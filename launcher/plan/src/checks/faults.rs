@@ -2,7 +2,7 @@
 //! it below.
 
 use super::testing::{Machine, line, with_cluster};
-use super::{can_run, catalogue, fold};
+use super::{CheckState, catalogue, fold, state};
 use crate::findings::{self, Severity};
 use crate::testing::triangle;
 use rlaunch_bootstrap::inventory::diagnostics::{
@@ -14,7 +14,7 @@ use rlaunch_bootstrap::inventory::{InstalledLibrary, Inventory};
 /// Runs all checks and folds what they find; each line has its consequences after `<`.
 fn examined(machines: &[Machine]) -> Vec<(Severity, String)> {
     with_cluster(machines, |cluster| {
-        let checks = catalogue().filter(|check| can_run(check, &cluster));
+        let checks = catalogue().filter(|check| state(check, &cluster) == CheckState::Ran);
         let found = checks.flat_map(|check| (check.examine)(&cluster));
         let folded = fold(&findings::merge(found), &cluster);
         let line = |folded: super::FoldedFinding| {

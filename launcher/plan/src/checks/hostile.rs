@@ -3,7 +3,7 @@
 
 use super::faults::{dgx, healthy};
 use super::testing::{Machine, with_cluster};
-use super::{can_run, catalogue, fold};
+use super::{CheckState, catalogue, fold, state};
 use crate::findings::{self, Step};
 use crate::testing::triangle;
 use rlaunch_bootstrap::inventory::diagnostics::Counter;
@@ -73,7 +73,7 @@ fn from_json(value: Value) -> Option<Machine> {
 /// Runs all checks, and returns the lines that users paste.
 fn lines_to_paste(machines: &[Machine]) -> Vec<String> {
     with_cluster(machines, |cluster| {
-        let checks = catalogue().filter(|check| can_run(check, &cluster));
+        let checks = catalogue().filter(|check| state(check, &cluster) == CheckState::Ran);
         let found = checks.flat_map(|check| (check.examine)(&cluster));
         let folded = fold(&findings::merge(found), &cluster);
         let steps = folded.into_iter().flat_map(|folded| folded.finding.fix);

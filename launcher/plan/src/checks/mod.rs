@@ -49,6 +49,7 @@ mod pcie;
 mod peers;
 mod roce;
 mod ssh;
+mod state;
 #[cfg(test)]
 mod testing;
 mod unread;
@@ -58,6 +59,7 @@ pub use containers::{POD_RESOURCE, Scope};
 pub use fold::{FoldedFinding, fold};
 pub use jobs::examine_job;
 pub use mpi::unserved_mpi;
+pub use state::{CheckState, state};
 pub use unread::{Unread, unread};
 
 use crate::findings::{CheckId, Finding};
@@ -143,17 +145,6 @@ pub fn catalogue() -> impl Iterator<Item = &'static Check> {
 /// Returns the check with this id.
 pub fn find(id: &str) -> Option<&'static Check> {
     catalogue().find(|check| check.id.as_str() == id)
-}
-
-/// Tells whether the information that a check needs is there.
-pub fn can_run(check: &Check, cluster: &Cluster<'_>) -> bool {
-    match check.needs {
-        Needs::Nothing | Needs::Connections => true,
-        Needs::Inventories => !cluster.hosts.is_empty(),
-        Needs::Diagnostics => cluster.hosts.iter().any(|host| host.diagnostics.is_some()),
-        Needs::Probes => cluster.probes.is_some(),
-        Needs::Program => cluster.program.is_some(),
-    }
 }
 
 /// Quotes a name that comes from a host, so that a shell takes it for one word.

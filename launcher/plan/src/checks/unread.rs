@@ -49,6 +49,29 @@ pub fn unread(check: CheckId, cluster: &Cluster<'_>) -> Option<Unread> {
     })
 }
 
+/// What a check could read on all hosts together.
+pub(super) enum Inputs {
+    /// Something on some host, or the check reads what is always there.
+    Some,
+    /// No host has such a thing.
+    Absent,
+    /// Nothing on those hosts that have it; the missing right or input.
+    Unread(&'static str),
+}
+
+/// Tells whether a check had anything to judge on any host.
+pub(super) fn inputs(check: CheckId, cluster: &Cluster<'_>) -> Inputs {
+    let mut states = indexed(cluster).map(|(index, host)| input(check, cluster, index, host));
+    match unread(check, cluster) {
+        Some(unread) if unread.is_everywhere => Inputs::Unread(unread.needs),
+        Some(_) => Inputs::Some,
+        None if cluster.hosts.is_empty() || states.any(|state| state == InputState::Read) => {
+            Inputs::Some
+        }
+        None => Inputs::Absent,
+    }
+}
+
 fn input(
     check: CheckId,
     cluster: &Cluster<'_>,

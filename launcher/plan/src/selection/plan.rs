@@ -25,6 +25,12 @@ impl Plan {
         Plan { ports, exceptions }
     }
 
+    /// Tells whether any two nodes have ports that reach each other.
+    pub fn connects_any(&self) -> bool {
+        let nodes = 0..self.ports.len();
+        nodes.clone().any(|a| nodes.clone().any(|b| a != b && self.nodes_connect(a, b)))
+    }
+
     /// Tells whether a port of one node reaches a port of another.
     pub fn nodes_connect(&self, one: usize, other: usize) -> bool {
         let reach = |a: &UsablePort| self.ports[other].iter().any(|b| a.reach(b));

@@ -26,7 +26,8 @@ use rlaunch_bootstrap::env::PATH;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::rendezvous::oob::PortRange;
 use rlaunch_console::stdout;
-use rlaunch_plan::checks::{self, Check, Cluster, ClusterHost, FoldedFinding, Needs};
+use rlaunch_plan::checks::cluster::Proof;
+use rlaunch_plan::checks::{self, Check, CheckState, Cluster, ClusterHost, FoldedFinding, Needs};
 use rlaunch_plan::findings::{self, id};
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::options::Transport;
@@ -141,9 +142,9 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
             match ssh_files::examination(&files, &hosts) {
                 Some(refused) => refused,
                 None => {
-                    let mut examination = sessions::examine(&args, (hosts, options)).await?;
+                    let mut examination = sessions::examine(&args, &hosts, &options).await?;
                     examination.ssh_files = files;
-                    rdma::try_paths(&args, line, &mut examination).await;
+                    rdma::try_paths(args.probe, &hosts, options, &mut examination).await;
                     examination
                 }
             }
@@ -169,8 +170,8 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
 pub(super) async fn check_before_job(args: &JobArgs, line: &CommandLine) -> Result<(), Failed> {
     let network = NetworkOptions::for_job(args);
     let args = DoctorArgs::for_job(args)?;
-    let hosts = select_hosts(&args, line)?;
-    let mut examination = sessions::examine(&args, hosts).await?;
+    let (hosts, options) = select_hosts(&args, line)?;
+    let mut examination = sessions::examine(&args, &hosts, &options).await?;
     examination.network = network;
     // The job itself tries the RDMA paths.
     let report = judge(&examination, &selected_checks(&[], &[])?);
@@ -242,25 +243,22 @@ fn judge(examination: &Examination, selected: &[&'static Check]) -> DoctorReport
 
 /// Runs checks on a cluster.
 fn examine(cluster: &Cluster<'_>, selected: &[&'static Check]) -> DoctorReport {
-    let (mut runs, mut left_out, mut partly) = (Vec::new(), Vec::new(), Vec::new());
-    for check in selected.iter().copied() {
-        match checks::unread(check.id, cluster) {
-            _ if !checks::can_run(check, cluster) => left_out.push((check, check.needs.words())),
-            Some(unread) if unread.is_everywhere => left_out.push((check, unread.needs)),
-            unread => {
-                runs.push(check);
-                partly.extend(unread.map(|unread| (check.id, unread)));
-            }
-        }
-    }
-    let found = runs.iter().flat_map(|check| (check.examine)(cluster));
+    let states: Vec<(&'static Check, CheckState)> =
+        selected.iter().map(|&check| (check, checks::state(check, cluster))).collect();
+    let ran = || states.iter().filter(|(_, state)| *state == CheckState::Ran);
+    let partly =
+        ran().filter_map(|(check, _)| Some((check.id, checks::unread(check.id, cluster)?)));
+    let partly = partly.collect();
+    let found = ran().flat_map(|(check, _)| (check.examine)(cluster));
     let folded: Vec<FoldedFinding> = checks::fold(&findings::merge(found), cluster);
-    let paths = cluster.plan.map_or(0, probes::path_count);
+    let paths_tested = match cluster.proof {
+        Proof::Tried { paths } => paths,
+        Proof::NotApplicable(_) | Proof::NotRun(_) => 0,
+    };
     DoctorReport {
         hosts: cluster.hosts.len() + cluster.unreached.len(),
-        paths,
-        runs,
-        left_out,
+        paths_tested,
+        states,
         partly,
         folded,
     }
@@ -342,6 +340,7 @@ fn cluster_of<'a>(examination: &'a Examination, plan: &'a Plan) -> Cluster<'a> {
         plan: Some(plan),
         in_container: examination.in_container,
         probes: examination.probes.as_deref(),
+        proof: examination.proof.clone(),
         program: examination.program.as_ref(),
         ssh_files: examination.ssh_files.clone(),
         ports: examination.network.ports.clone(),

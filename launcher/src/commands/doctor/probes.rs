@@ -16,12 +16,6 @@ use std::net::{IpAddr, SocketAddr};
 /// base transport header, RDMA extended header, and checksum.
 const ROCE_OVERHEAD: u32 = 8 + 12 + 16 + 4;
 
-/// Counts the RDMA paths between hosts, each direction by itself.
-pub(super) fn path_count(plan: &Plan) -> usize {
-    let pairs = (0..plan.ports.len()).flat_map(|a| (0..plan.ports.len()).map(move |b| (a, b)));
-    pairs.filter(|&(a, b)| a != b && plan.nodes_connect(a, b)).count()
-}
-
 /// Plans a TCP probe for each pair of hosts in both directions, and a UDP probe for each pair of RDMA ports that
 /// reach each other by IP.
 pub(super) fn plan(hosts: &[&Diagnosed], inventories: &[Inventory]) -> Vec<(Probe, ProbeRequest)> {

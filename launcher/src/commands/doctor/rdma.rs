@@ -1,75 +1,89 @@
 //! RDMA paths between hosts, tried by the same proof that each job makes.
 
+use super::ProbeWhen;
 use super::sessions::Examination;
-use super::{DoctorArgs, ProbeWhen};
-use crate::cli::args::JobArgs;
-use crate::cli::command_line::CommandLine;
-use crate::cli::lower;
-use clap::Parser;
 use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::job::WorkingDir;
 use rlaunch_console::messages;
-use rlaunch_engine::run::path_check::{
-    self, MeasuredPath, PathEnd, PathFailure, TriedPath, TriedPaths,
-};
-use rlaunch_plan::checks::cluster::{Probe, ProbeKind, ProbeOutcome, ProofFailure};
+use rlaunch_engine::connect::options::Reach;
+use rlaunch_engine::run::job_run::{Launch, Stdio, new_identity};
+use rlaunch_engine::run::path_check::{self, MeasuredPath, PathEnd, PathFailure, TriedPath};
+use rlaunch_plan::checks::cluster::{Probe, ProbeKind, ProbeOutcome, Proof, ProofFailure};
+use rlaunch_plan::hosts::Host;
+use rlaunch_plan::job::JobSpec;
+use rlaunch_plan::job::apps::AppSpec;
 use rlaunch_plan::limit::Limit;
+use rlaunch_plan::map::MapBy;
+use rlaunch_plan::mesh::Mode;
+use rlaunch_plan::options::Preflight;
 use rlaunch_plan::selection::{Plan, PortOptions};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use std::ffi::OsString;
 
-/// Tries all RDMA paths between the hosts and adds the outcomes to the probes. Does nothing if hosts are not probed,
-/// if one was not reached, or if no RDMA ports reach each other.
+/// Tries all RDMA paths between the hosts, and adds the outcomes to the probes and what came of the proof to the
+/// examination.
 pub(super) async fn try_paths(
-    args: &DoctorArgs,
-    line: &CommandLine,
+    probe: ProbeWhen,
+    hosts: &[Host],
+    reach: Reach,
     examination: &mut Examination,
 ) {
-    if examination.probes.is_none() || !examination.unreached.is_empty() {
-        return;
-    }
     let inventories: Vec<Inventory> =
         examination.hosts.iter().map(|host| host.diagnosis.inventory.clone()).collect();
     let plan = Plan::new(&inventories, &PortOptions::default());
-    if super::probes::path_count(&plan) == 0 {
-        return;
-    }
-    match tried(args, line, examination.hosts.len()).await {
-        Ok(tried) => {
-            let names: Vec<String> =
-                examination.hosts.iter().map(|host| host.name.clone()).collect();
-            let limit = |host: usize, port: &str| limit(&inventories, &plan, host, port);
-            let measured = tried.measured.iter();
-            let measured = measured.filter_map(|path| measured_probe(path, &names, limit));
-            let tried = tried.paths.iter().flat_map(|path| probes(path, &names));
-            examination.probes.get_or_insert_default().extend(tried.chain(measured));
+    examination.proof = if examination.probes.is_none() {
+        Proof::NotRun("probes (--probe)".to_owned())
+    } else if !examination.unreached.is_empty() {
+        Proof::NotRun("every host to be reached".to_owned())
+    } else if !plan.connects_any() {
+        Proof::NotApplicable("no two hosts have RDMA ports that reach each other")
+    } else {
+        match job(hosts, reach, probe == ProbeWhen::Always) {
+            Ok(launch) => prove(launch, &inventories, &plan, examination).await,
+            Err(failed) => Proof::NotRun(failed.message),
         }
-        Err(failed) => {
-            messages::warn(&format!("RDMA paths were not tried: {}", failed.message));
-        }
-    }
+    };
 }
 
-async fn tried(args: &DoctorArgs, line: &CommandLine, hosts: usize) -> Result<TriedPaths, Failed> {
-    let ranks = hosts.to_string();
-    let options = ["rlaunch", "--map-by", "node", "--mesh", "full", "--preflight", "off"];
-    let words = options
-        .into_iter()
-        .chain(["--stdin", "none", "-np"])
-        .chain([ranks.as_str(), "true"])
-        .map(OsString::from);
-    let job = JobArgs::try_parse_from(words);
-    let mut job = job.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
-    job.hosts.hosts.clone_from(&args.hosts);
-    job.hosts.hostfiles.clone_from(&args.hostfiles);
-    job.hosts.exclude.clone_from(&args.exclude);
-    job.connect = args.connect.clone();
-    // The report says what the job would say.
-    let _quiet = messages::quiet();
-    let mut launch = lower::job_or_fail(job, &line.config)?;
+/// Makes the job whose start proves the paths: one rank on each host. Its program is never started.
+fn job(hosts: &[Host], reach: Reach, measure: bool) -> Result<Launch, Failed> {
+    let identity = new_identity().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    let app = AppSpec::new(vec!["true".into()], WorkingDir::SameAsLauncher("/".into()));
+    let mut job = JobSpec::new(identity, hosts.to_vec(), app);
+    job.map_by = MapBy::Ppr(1);
+    job.options.map_by = job.map_by;
+    job.options.preflight = Preflight::Off;
+    job.options.mesh.mode = Mode::Full;
     // Measuring takes the whole bandwidth from other jobs, so the user has to ask for it.
-    launch.job.options.mesh.measure = args.probe == ProbeWhen::Always;
-    path_check::try_paths(launch).await
+    job.options.mesh.measure = measure;
+    Ok(Launch { job, reach, stdio: Stdio::Stderr })
+}
+
+async fn prove(
+    launch: Launch,
+    inventories: &[Inventory],
+    plan: &Plan,
+    examination: &mut Examination,
+) -> Proof {
+    let tried = {
+        // The report says what the job would say.
+        let _quiet = messages::quiet();
+        path_check::try_paths(launch).await
+    };
+    let tried = match tried {
+        Ok(tried) => tried,
+        Err(failed) => {
+            messages::warn(&format!("RDMA paths were not tried: {}", failed.message));
+            return Proof::NotRun(failed.message);
+        }
+    };
+    let names: Vec<String> = examination.hosts.iter().map(|host| host.name.clone()).collect();
+    let limit = |host: usize, port: &str| limit(inventories, plan, host, port);
+    let measured = tried.measured.iter().filter_map(|path| measured_probe(path, &names, limit));
+    let proved = tried.paths.iter().flat_map(|path| probes(path, &names));
+    examination.probes.get_or_insert_default().extend(proved.chain(measured));
+    // Data goes both ways on each.
+    Proof::Tried { paths: tried.paths.len() * 2 }
 }
 
 /// Returns the rate of data that the port `DEVICE/PORT` of a host can carry, in megabits per second.

@@ -1,7 +1,7 @@
 //! Report of `rlaunch doctor`.
 
 use rlaunch_console::messages;
-use rlaunch_plan::checks::{Check, FoldedFinding, Unread};
+use rlaunch_plan::checks::{Check, CheckState, FoldedFinding, Unread};
 use rlaunch_plan::findings::{self, CheckId, Finding, Severity};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -18,13 +18,11 @@ const ERRORS: Exit = Exit(2);
 pub(super) struct DoctorReport {
     /// Number of hosts, with those that were not reached.
     pub(super) hosts: usize,
-    /// Number of RDMA paths between hosts, each direction counted.
-    pub(super) paths: usize,
-    /// Checks that ran.
-    pub(super) runs: Vec<&'static Check>,
-    /// Checks that could not run for lack of information, with what they need.
-    pub(super) left_out: Vec<(&'static Check, &'static str)>,
-    /// Those of `runs` that had nothing to judge on some hosts.
+    /// Number of RDMA paths that were tried, each direction counted.
+    pub(super) paths_tested: usize,
+    /// All checks that were asked for.
+    pub(super) states: Vec<(&'static Check, CheckState)>,
+    /// Checks that ran and had nothing to judge on some hosts.
     pub(super) partly: Vec<(CheckId, Unread)>,
     pub(super) folded: Vec<FoldedFinding>,
 }
@@ -33,9 +31,8 @@ pub(super) struct DoctorReport {
 #[derive(Serialize)]
 struct JsonReport<'a> {
     hosts: usize,
-    paths: usize,
-    checks: Vec<&'static str>,
-    not_run: Vec<&'static str>,
+    paths_tested: usize,
+    checks: Vec<JsonCheck<'a>>,
     findings: Vec<JsonFinding<'a>>,
     errors: usize,
     warnings: usize,
@@ -43,10 +40,30 @@ struct JsonReport<'a> {
 }
 
 #[derive(Serialize)]
+struct JsonCheck<'a> {
+    id: &'static str,
+    /// `ran`, `not_applicable` or `not_run`.
+    state: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'a str>,
+}
+
+#[derive(Serialize)]
 struct JsonFinding<'a> {
     #[serde(flatten)]
     finding: &'a Finding,
     consequences: &'a [Finding],
+}
+
+impl<'a> JsonCheck<'a> {
+    fn from_state((check, state): &'a (&'static Check, CheckState)) -> JsonCheck<'a> {
+        let (state, why) = match state {
+            CheckState::Ran => ("ran", None),
+            CheckState::NotApplicable(why) => ("not_applicable", Some(*why)),
+            CheckState::NotRun(needs) => ("not_run", Some(needs.as_str())),
+        };
+        JsonCheck { id: check.id.as_str(), state, why }
+    }
 }
 
 impl JsonFinding<'_> {
@@ -112,27 +129,40 @@ impl DoctorReport {
 
     /// Lists checks that found nothing, and those that did not run.
     fn passed(&self) -> String {
-        let has_found = |check: &&&Check| {
+        let has_found = |check: &&Check| {
             let id = check.id;
             let mut found =
                 self.folded.iter().flat_map(|f| f.consequences.iter().chain([&f.finding]));
             found.any(|finding| finding.id == id)
         };
         let mut out = String::new();
-        for check in self.runs.iter().filter(|check| !has_found(check)) {
+        for check in self.ran().filter(|check| !has_found(check)) {
             let mut partly = self.partly.iter().filter(|(id, _)| *id == check.id);
             let except = partly.next().map_or(String::new(), |(_, unread)| {
                 format!(" (not checked on {}: needs {})", text::list(&unread.hosts), unread.needs)
             });
             let _ = writeln!(out, "ok     {}  {}{except}", check.id, check.about);
         }
-        for (check, needs) in &self.left_out {
-            let _ = writeln!(out, "-      {}  not checked: needs {needs}", check.id);
+        for (check, state) in &self.states {
+            let _ = match state {
+                CheckState::Ran => Ok(()),
+                CheckState::NotApplicable(why) => {
+                    writeln!(out, "-      {}  not applicable: {why}", check.id)
+                }
+                CheckState::NotRun(needs) => {
+                    writeln!(out, "-      {}  not run: needs {needs}", check.id)
+                }
+            };
         }
         out
     }
 
-    /// Writes a line such as `3 hosts, 6 paths, 41 checks: 1 error, 2 warnings`.
+    /// Lists the checks that ran.
+    fn ran(&self) -> impl Iterator<Item = &'static Check> {
+        self.states.iter().filter(|(_, state)| *state == CheckState::Ran).map(|(check, _)| *check)
+    }
+
+    /// Writes a line such as `3 hosts, 6 paths tested, 41 checks ran, 5 not applicable, 2 not run: 1 error`.
     fn summary(&self) -> String {
         let counted =
             [(Severity::Error, "error"), (Severity::Warning, "warning"), (Severity::Note, "note")]
@@ -141,22 +171,27 @@ impl DoctorReport {
         let found: Vec<String> = found.map(|(count, noun)| text::count(*count, noun)).collect();
         let found = if found.is_empty() { "0 findings".to_owned() } else { found.join(", ") };
         let ok = if self.folded.is_empty() { "ok: " } else { "" };
+        let absent = |(_, state): &&(_, CheckState)| matches!(state, CheckState::NotApplicable(_));
+        let not_run = |(_, state): &&(_, CheckState)| matches!(state, CheckState::NotRun(_));
+        let left_out = [
+            (self.states.iter().filter(absent).count(), "not applicable"),
+            (self.states.iter().filter(not_run).count(), "not run"),
+        ];
+        let left_out = left_out.iter().filter(|(count, _)| *count > 0);
+        let left_out: String = left_out.map(|(count, word)| format!(", {count} {word}")).collect();
         format!(
-            "{ok}{}, {}, {}: {found}\n",
+            "{ok}{}, {} tested, {} ran{left_out}: {found}\n",
             text::count(self.hosts, "host"),
-            text::count(self.paths, "path"),
-            text::count(self.runs.len(), "check")
+            text::count(self.paths_tested, "path"),
+            text::count(self.ran().count(), "check")
         )
     }
 
     pub(super) fn to_json(&self) -> Result<String, Failed> {
-        let ids =
-            |checks: &[&'static Check]| checks.iter().map(|check| check.id.as_str()).collect();
         let report = JsonReport {
             hosts: self.hosts,
-            paths: self.paths,
-            checks: ids(&self.runs),
-            not_run: self.left_out.iter().map(|(check, _)| check.id.as_str()).collect(),
+            paths_tested: self.paths_tested,
+            checks: self.states.iter().map(JsonCheck::from_state).collect(),
             findings: self.folded.iter().map(JsonFinding::from_folded).collect(),
             errors: self.count(Severity::Error),
             warnings: self.count(Severity::Warning),
@@ -198,21 +233,28 @@ mod tests {
         let unread = Unread { hosts, is_everywhere: false, needs: "root" };
         let report = DoctorReport {
             hosts: 3,
-            paths: 0,
-            runs: vec![check("fw.ports"), check("lim.shm")],
-            left_out: vec![(check("gpu.acs"), "root")],
+            paths_tested: 0,
+            states: vec![
+                (check("fw.ports"), CheckState::Ran),
+                (check("lim.shm"), CheckState::Ran),
+                (check("gpu.acs"), CheckState::NotRun("root".to_owned())),
+                (check("dev.cq"), CheckState::NotApplicable("rlaunch prevents it")),
+            ],
             partly: vec![(check("fw.ports").id, unread)],
             folded: Vec::new(),
         };
         let text = report.to_text(true);
         let has = |line: &str| assert!(text.lines().any(|own| own == line), "{text}");
-        has("-      gpu.acs  not checked: needs root");
+        has("-      gpu.acs  not run: needs root");
+        has("-      dev.cq  not applicable: rlaunch prevents it");
+        has("ok: 3 hosts, 0 paths tested, 2 checks ran, 1 not applicable, 1 not run: 0 findings");
         has(
             "ok     fw.ports  packet filters let rlaunch's TCP ports through (not checked on b, c: needs root)",
         );
         has("ok     lim.shm  /dev/shm has room for the ranks of a host");
         let json = report.to_json().unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-        assert_eq!(json["not_run"], serde_json::json!(["gpu.acs"]));
+        let not_run = serde_json::json!({ "id": "gpu.acs", "state": "not_run", "why": "root" });
+        assert_eq!(json["checks"][2], not_run);
     }
 }

@@ -11,7 +11,9 @@ use rlaunch_engine::connect::agent::deploy::DeployError;
 use rlaunch_engine::connect::agent::store::AgentStoreError;
 use rlaunch_engine::connect::connector::ConnectError;
 use rlaunch_engine::connect::options::Reach;
-use rlaunch_plan::checks::cluster::{JudgedProgram, Probe, ProgramOnHost, ReachStage, Unreached};
+use rlaunch_plan::checks::cluster::{
+    JudgedProgram, Probe, ProgramOnHost, Proof, ReachStage, Unreached,
+};
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::options::Transport;
 use rlaunch_plan::selection::PortOptions;
@@ -38,6 +40,8 @@ pub(super) struct Examination {
     pub(super) hosts: Vec<Diagnosed>,
     pub(super) unreached: Vec<Unreached>,
     pub(super) probes: Option<Vec<Probe>>,
+    /// What came of the proof of RDMA paths.
+    pub(super) proof: Proof,
     pub(super) program: Option<JudgedProgram>,
     pub(super) in_container: bool,
     /// Hosts among `hosts` whose agents are outside of the container that the user named.
@@ -83,10 +87,11 @@ impl Diagnosed {
 /// Asks all hosts.
 pub(super) async fn examine(
     args: &DoctorArgs,
-    (hosts, options): (Vec<Host>, Reach),
+    hosts: &[Host],
+    options: &Reach,
 ) -> Result<Examination, Failed> {
     let in_container = options.container.is_some();
-    let opened = AgentSessions::open(&hosts, &options, "diagnose", DIAGNOSIS_TIMEOUT).await?;
+    let opened = AgentSessions::open(hosts, options, "diagnose", DIAGNOSIS_TIMEOUT).await?;
     let (mut sessions, mut unreached) = (Vec::new(), Vec::new());
     for (host, result) in hosts.iter().zip(opened) {
         match result {

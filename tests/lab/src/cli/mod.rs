@@ -16,7 +16,7 @@ use std::process::{Command, ExitCode};
 use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::setup::{self, PackageSet};
 use rlaunch_lab::stages::{fuzz, sim};
-use rlaunch_lab::{LabError, demo, stages};
+use rlaunch_lab::{LabError, bench, demo, soak, stages};
 
 pub(crate) use args::Args;
 use args::{TestArgs, Verb};
