@@ -8,7 +8,7 @@
 //! | `compat` | translation of other launchers' options |
 //! | `config` | settings from `rlaunch.toml` and from variables; trust in files |
 //! | `host_selection`, `allocation` | the hosts of a job: from options, or allocated by Slurm, PBS or an MPIJob |
-//! | `lower` | from parsed options to [`rlaunch_plan::job::Job`] |
+//! | `lower` | from parsed options to [`rlaunch_engine::run::job_run::Launch`], the job and the way to its hosts |
 
 pub(crate) mod allocation;
 pub(crate) mod args;

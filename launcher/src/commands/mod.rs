@@ -6,7 +6,7 @@
 //!    line of the struct's comment is the verb's line in `rlaunch -h`. Flatten [`crate::cli::args::ConnectArgs`] if
 //!    the verb connects to hosts; with it the verb reads `rlaunch.toml`.
 //! 2. Add a variant to [`Verb`], and an arm to [`Verb::run`].
-//! 3. Add the file to `tests/lab/src/stages/reach/table.rs`, which leads changes to their tests.
+//! 3. If tests on hosts cover the verb, name them in the table `HOSTS` of `tests/lab/src/stages/reach.rs`.
 //!
 //! Help, completions, manual pages and hints on mistyped verbs are made from [`Verb`].
 //!
