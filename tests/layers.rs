@@ -11,8 +11,12 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("rlaunch-horovod", &["libc", "rlaunch-bootstrap", "tokio"]),
     ("rlaunch-pmi", &["libc", "rlaunch-bootstrap", "tokio"]),
     ("rlaunch-plot", &["clap", "libc", "rlaunch-bootstrap", "tokio"]),
+    ("rlaunch-text", &["clap", "nix", "rlaunch-console", "tokio"]),
     ("rlaunch-console", &["clap", "russh"]),
     ("rlaunch-ssh", &["clap"]),
+    // Neither connects nor prints.
+    ("rlaunch-plan", &["clap", "nix", "rlaunch-console", "russh", "tokio"]),
+    ("rlaunch-engine", &["clap", "rlaunch-comm", "rlaunch-worker"]),
     // Travels to hosts, so it is small, and starts where no libibverbs is.
     ("rlaunch-worker", &["clap", "rdma-mummy-sys", "rlaunch-console", "russh", "serde_json"]),
     ("rlaunch", &["rdma-mummy-sys", "rlaunch-comm", "rlaunch-worker"]),
