@@ -14,6 +14,9 @@ const EVERYTHING: &[&str] =
 /// Files that only formatting and `cargo deny` read, if anything does.
 const PLAIN: &[&str] = &[
     "LICENSE",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    ".github",
     ".gitignore",
     ".rustfmt.toml",
     ".deny.toml",
