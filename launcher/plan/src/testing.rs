@@ -1,5 +1,7 @@
 //! For tests: recorded machines, decisions for jobs on them, and comparison with golden files.
 
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
 use crate::env::nccl::Fabric;
 use crate::job::apps::{AppSpec, AppTitle};
 use crate::job::{Identity, JobSpec};
@@ -226,7 +228,7 @@ pub fn job(line: &str) -> JobSpec {
                 "-np" => app.ranks = Some(words.next().unwrap().parse().unwrap()),
                 "--name" => app.name = words.next().map(str::to_owned),
                 "--after" => {
-                    after[index].extend(words.next().unwrap().split(',').map(str::to_owned))
+                    after[index].extend(words.next().unwrap().split(',').map(str::to_owned));
                 }
                 "--timeout" => job.timeout = Some(seconds(words.next())),
                 "--kill-after" => job.kill_after = seconds(words.next()),

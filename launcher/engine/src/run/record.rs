@@ -128,7 +128,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    pub fn new() -> Recorder {
+    pub(crate) fn new() -> Recorder {
         Recorder {
             started: SystemTime::now(),
             clock: Instant::now(),

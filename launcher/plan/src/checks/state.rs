@@ -20,8 +20,7 @@ pub fn state(check: &Check, cluster: &Cluster<'_>) -> CheckState {
     match check.needs {
         Needs::Nothing => return CheckState::NotApplicable("rlaunch prevents it"),
         Needs::Probes if !has_probes(check, cluster) => return without_probes(check, cluster),
-        Needs::Probes => {}
-        Needs::Connections => {}
+        Needs::Probes | Needs::Connections => {}
         Needs::Inventories if !cluster.hosts.is_empty() => {}
         Needs::Diagnostics if cluster.diagnosed().next().is_some() => {}
         Needs::Program if cluster.program.is_some() => {}

@@ -42,7 +42,7 @@ const RANK_BITS: u32 = 24;
 
 impl LiveStatus {
     /// Makes the state of a job that starts now.
-    pub fn new() -> LiveStatus {
+    pub(crate) fn new() -> LiveStatus {
         LiveStatus(Arc::new(StatusState {
             started: SystemTime::now(),
             clock: Instant::now(),
