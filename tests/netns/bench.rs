@@ -175,7 +175,9 @@ fn a_reader_that_leaves_ends_the_measurement() {
     wait_until(BOUND, "rlaunch to end", || Ok(child.try_wait().unwrap().is_some())).unwrap();
     let mut stderr = String::new();
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-    assert_eq!((child.wait().unwrap().code(), stderr.as_str()), (Some(141), ""));
+    // A slow machine is told what is waited for.
+    let said = stderr.lines().filter(|line| !line.starts_with("rlaunch: waiting "));
+    assert_eq!((child.wait().unwrap().code(), said.collect::<Vec<_>>()), (Some(141), vec![]));
 }
 
 #[test]
