@@ -24,7 +24,7 @@ const PLAIN: &[&str] = &[
     "tests/README.md",
 ];
 /// Sources of the simulation.
-const SIM: &str = "tests/sim bootstrap/rendezvous bootstrap/transitions.rs bootstrap/id.rs \
+const SIM: &str = "tests/sim bootstrap/rendezvous bootstrap/id.rs \
                    bootstrap/job bootstrap/Cargo.toml";
 /// Crate of tests on hosts.
 const ON_HOSTS: &str = "rlaunch-tests";
@@ -42,11 +42,11 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("launcher/cli/allocation launcher/hosts/list", "hosts rsh abuse", ""),
     ("launcher/hosts/addresses bootstrap/rendezvous worker/network/rendezvous", "oob services lost hello mpi horovod abuse", "launching"),
     // Ranks, their environment, their devices.
-    ("launcher/plan/map", "placement hosts hello network", "launching"),
-    ("launcher/plan/env launcher/plan/rank_config", "environment placement network gpu mpi singleton missing horovod report config shells", "launching selection"),
-    ("launcher/plan/selection", "network guides", "selection guides star"),
-    ("launcher/plan/mesh launcher/run/mesh worker/agent/mesh worker/prover bootstrap/protocol/mesh.rs", "", "mesh mesh_faults mesh_killed mesh_watch prover selection guides launching"),
-    ("launcher/plan/picture launcher/commands/topo", "topo placement guides", "topo launching guides"),
+    ("launcher/map", "placement hosts hello network", "launching"),
+    ("launcher/env launcher/rank_config", "environment placement network gpu mpi singleton missing horovod report config shells", "launching selection"),
+    ("launcher/selection", "network guides", "selection guides star"),
+    ("launcher/mesh launcher/run/mesh worker/agent/mesh worker/prover bootstrap/protocol/mesh.rs", "", "mesh mesh_faults mesh_killed mesh_watch prover selection guides launching"),
+    ("launcher/picture launcher/commands/topo", "topo placement guides", "topo launching guides"),
     ("worker/node/inventory bootstrap/inventory", "topo placement guides doctor environment monitor", "topo launching guides doctor selection"),
     ("bootstrap/rank_table", "rank_table placement network topo communicator mpi", "launching selection"),
     // Connections, and what they carry.
@@ -79,8 +79,8 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("examples/hello examples/all_reduce examples/notebook worker/comm/README.md", "library", ""),
     ("examples/guides tests/guide.rs worker/fixtures", "guides ssh_setup rsh", "guides"),
     ("examples/ring examples/services README.md tests/layers.rs tests/fuzz tests/sim", "", ""),
-    ("launcher/goldens launcher/goldens.rs launcher/fixtures launcher/recorded.rs launcher/fuzz.rs", "", ""),
-    ("bootstrap/tests worker/comm/tests worker/comm/examples .clippy.toml", "", ""),
+    ("launcher/goldens launcher/testing.rs launcher/fixtures launcher/fuzz.rs", "", ""),
+    ("bootstrap/client/tests worker/comm/tests worker/comm/examples .clippy.toml", "", ""),
 ];
 
 /// Sources, and the fuzz targets that search for new inputs when one of them changes.
@@ -88,7 +88,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
 const FUZZED: &[(&str, &str)] = &[
     ("bootstrap/id.rs bootstrap/job", "to-agent from-agent hello to-prover endpoints edge node server gathered from-rank to-rank library handshake sealed callback announcement table table-message"),
     ("bootstrap/protocol bootstrap/inventory", "to-agent from-agent hello live-messages stack-order to-prover endpoints"),
-    ("bootstrap/rendezvous bootstrap/transitions.rs", "edge node server gathered from-rank to-rank to-agent from-agent table-message"),
+    ("bootstrap/rendezvous", "edge node server gathered from-rank to-rank to-agent from-agent table-message"),
     ("bootstrap/client", "from-rank to-rank to-agent from-agent"),
     ("bootstrap/security", "handshake sealed callback announcement"),
     ("bootstrap/rank_table bootstrap/rank-table.example.json", "table table-message"),
@@ -98,7 +98,7 @@ const FUZZED: &[(&str, &str)] = &[
     ("launcher/keys", "key-file certificate"),
     ("launcher/hosts/list", "hostfile host-list"),
     ("launcher/cli/config launcher/hosts/host_table.rs", "cluster"),
-    ("launcher/plan/env", "variables"),
+    ("launcher/env", "variables"),
     ("launcher/job/tag_pattern.rs", "tag-pattern"),
     ("launcher/commands/bench/programs launcher/commands/report", "test-program"),
     ("launcher/run/live", "live-messages"),
@@ -431,8 +431,8 @@ mod tests {
         let own = reach(&["tests/netns/teardown/lost.rs", "tests/vm/tools.rs"]);
         assert_eq!((own.netns.describe().as_str(), &own.vm), ("teardown", &HostTests::All));
         assert!(own.unit.is_empty());
-        let crates = reach(&["tests/sim/src/world.rs", "bootstrap/tests/client.rs"]);
-        let expected = ["package(=rlaunch-bootstrap)", "rdeps(=rlaunch-sim)"];
+        let crates = reach(&["tests/sim/src/world.rs", "bootstrap/client/tests/client.rs"]);
+        let expected = ["package(=rlaunch-client)", "rdeps(=rlaunch-sim)"];
         assert_eq!(crates.unit, expected.map(str::to_owned).into());
         assert!(crates.netns.is_nothing() && crates.vm.is_nothing());
     }
