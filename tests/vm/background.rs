@@ -5,7 +5,7 @@ use rlaunch_lab::Stopwatch;
 use std::time::Duration;
 
 /// Time limit for every wait, on a computer that is emulated.
-const BOUND: Duration = Duration::from_secs(60);
+const BOUND: Duration = Duration::from_secs(240);
 
 /// Job that was started on n1 and runs in the background. Its output is kept in files there.
 pub(crate) struct Background<'a> {

@@ -124,7 +124,7 @@ fn a_job_in_podmans_containers_is_told_what_they_lack() {
         let found = field.tries("n1", &format!("pgrep -c -f '^{pattern}'"));
         found.out.trim() != "0"
     };
-    let patience = Duration::from_secs(60);
+    let patience = Duration::from_secs(240);
     wait_until(patience, "the rank to run", || Ok(count("sleep 4242"))).unwrap();
     field.on("n1", &format!("kill -9 {rlaunch}"));
     let gone = || Ok(!count("sleep 4242") && !count("[^ ]*rlaunch-worker"));
@@ -140,7 +140,7 @@ fn a_job_runs_in_a_container_that_is_started_for_it() {
     let ran = field.rlaunch(&format!("{job} sh -c"), &[inside]);
     assert_eq!(ran.succeeded().out, "n1\n", "{ran}");
     ran.does_not_say("podman run needs");
-    let patience = Duration::from_secs(60);
+    let patience = Duration::from_secs(240);
     let removed = || field.on("n1", "podman ps -aq").is_empty();
     wait_until(patience, "the container to be removed", || Ok(removed())).unwrap();
     let none = field.rlaunch("-H n1 --container podman:localhost/lab/none:1 true", &[]);

@@ -51,7 +51,7 @@ fn verbs_carry_data() {
     thread::scope(|scope| {
         let server = scope.spawn(|| field.on("n2", words));
         let listens = || Ok(field.on("n2", "ss -ltn").contains(":18515"));
-        wait_until(Duration::from_secs(20), "the other end of the ping-pong", listens).unwrap();
+        wait_until(Duration::from_secs(60), "the other end of the ping-pong", listens).unwrap();
         let client = field.on("n1", &format!("{words} n2"));
         assert!(client.contains("200 iters in"), "{client}");
         assert!(server.join().unwrap().contains("200 iters in"));

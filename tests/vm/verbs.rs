@@ -9,7 +9,7 @@ const VALGRIND: &str = "valgrind -q --error-exitcode=9 --leak-check=full \
                         --show-leak-kinds=definite --errors-for-leak-kinds=definite";
 /// Time limit with [`VALGRIND`], which makes an emulated computer even slower: loading libraries
 /// takes half a minute.
-const SUPERVISED: Duration = Duration::from_secs(170);
+const SUPERVISED: Duration = Duration::from_secs(400);
 
 #[test]
 fn two_queue_pairs_of_soft_roce_talk() {

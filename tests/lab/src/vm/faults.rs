@@ -8,7 +8,7 @@ use crate::command::wait_until;
 use crate::{Cut, LabError};
 
 /// Time limit for a guest to notice that its cable was pulled or plugged.
-const NOTICED: Duration = Duration::from_secs(15);
+const NOTICED: Duration = Duration::from_secs(60);
 
 impl VmLab {
     /// Cuts the cable of an interface, at both ends if the other end is a guest as well. Guests

@@ -50,7 +50,7 @@ pub use topology::{MAX_GUESTS, Topology};
 const MAX_CPUS: usize = 16;
 
 /// Default time limit of a command in a guest.
-const COMMAND: Duration = Duration::from_secs(60);
+const COMMAND: Duration = Duration::from_secs(240);
 
 /// Options of a lab of guests.
 #[derive(Debug, Clone)]
@@ -332,7 +332,7 @@ fn remove(paths: &VmPaths) -> Result<bool, LabError> {
         // A guest has no disk that could be damaged.
         let _ = kill(Pid::from_raw(guest.pid), Signal::SIGKILL);
     }
-    wait_until(Duration::from_secs(10), "the guests to end", || {
+    wait_until(Duration::from_secs(60), "the guests to end", || {
         Ok(!guests.iter().any(|guest| guest.is_alive()))
     })?;
     if paths.netns_file().exists() {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::LabError;
 
 /// Time limit of an answer.
-const ANSWER: Duration = Duration::from_secs(10);
+const ANSWER: Duration = Duration::from_secs(60);
 
 /// Plugs or unplugs the cable of a network card, as its guest sees it.
 pub(super) fn set_link(monitor: &Path, interface: usize, up: bool) -> Result<(), LabError> {
