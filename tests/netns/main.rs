@@ -1,5 +1,5 @@
 //! Tests of the real rlaunch on hosts made of network namespaces, each with a real sshd. `cargo lab
-//! test --stage netns` runs them, one at a time.
+//! test --stage netns` runs them, each alone on its hosts.
 
 #![expect(
     clippy::unwrap_used,

@@ -1,6 +1,6 @@
 //! Tests of the real rlaunch on hosts with real verbs: guests of QEMU with RDMA devices made of
-//! software. `cargo lab test --stage vm` runs them, one at a time, on three guests that are cabled
-//! to each other.
+//! software. `cargo lab test --stage vm` runs them, each alone on three guests that are cabled to
+//! each other.
 
 #![expect(
     clippy::unwrap_used,

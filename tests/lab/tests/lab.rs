@@ -1,5 +1,5 @@
 //! Tests of the lab itself. Each makes a lab of its own, which needs root; `cargo lab test` runs
-//! them before the tests of rlaunch.
+//! them beside the tests of rlaunch.
 
 #![expect(
     clippy::unwrap_used,

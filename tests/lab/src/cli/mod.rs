@@ -87,7 +87,7 @@ fn test(args: &TestArgs) -> Result<bool, LabError> {
         plan = plan.changed_since(revision.as_deref())?;
     }
     match args.repeat {
-        Some(times) => stages::repeat(&plan, times as usize),
+        Some(times) => stages::repeat(&plan, times),
         None => Ok(stages::test(&plan)),
     }
 }

@@ -39,8 +39,8 @@ use glibc::BinaryKind;
 use machine::TargetMachine;
 use reproducible::release_cargo;
 use unwinding::{LinkerCall, without_tables};
-pub(crate) use workspace_build::{Artifact, Built, TEST_FEATURES};
 use workspace_build::{BuildSet, Compiler};
+pub(crate) use workspace_build::{Built, TEST_FEATURES};
 
 /// Profile of cargo, with the layout that belongs to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -175,27 +175,12 @@ impl Built {
         self.warnings
     }
 
-    /// Finds the test program called `name`.
-    pub(crate) fn test(&self, name: &str) -> Result<PathBuf, LabError> {
-        let mut tests = self.tests();
-        let found = tests.find(|artifact| artifact.target.name == name && artifact.is(TEST));
-        let found = found.and_then(|artifact| artifact.executable.clone());
-        found.ok_or_else(|| {
-            LabError::Unexpected(format!("cargo built no test program called {name}"))
-        })
-    }
-
     /// Finds the program called `name` that is not a test.
     pub(crate) fn program(&self, name: &str) -> Result<PathBuf, LabError> {
         let mut programs = self.artifacts.iter().filter(|artifact| !artifact.profile.test);
         let found = programs.find(|artifact| artifact.target.name == name && artifact.is(BIN));
         let found = found.and_then(|artifact| artifact.executable.clone());
         found.ok_or_else(|| LabError::Unexpected(format!("cargo built no program called {name}")))
-    }
-
-    /// Lists all test programs, including unit tests of crates.
-    pub(crate) fn tests(&self) -> impl Iterator<Item = &Artifact> {
-        self.artifacts.iter().filter(|artifact| artifact.profile.test)
     }
 
     /// Finds the file of a target: the target itself rather than its unit tests.
@@ -233,9 +218,7 @@ struct Diagnostic {
 
 /// Artifact that cargo built or found built.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Artifact {
-    package_id: String,
-    manifest_path: PathBuf,
+struct Artifact {
     target: Target,
     profile: ArtifactProfile,
     executable: Option<PathBuf>,
@@ -245,32 +228,6 @@ pub(crate) struct Artifact {
 impl Artifact {
     fn is(&self, kind: &str) -> bool {
         self.target.kind.iter().any(|own| own == kind)
-    }
-
-    /// Returns the name of the target.
-    pub(crate) fn name(&self) -> &str {
-        &self.target.name
-    }
-
-    /// Returns the name of the package. Cargo's id ends with `#NAME@VERSION`, or with a directory
-    /// of that name and `#VERSION`.
-    pub(crate) fn package(&self) -> &str {
-        let end = self.package_id.rsplit(['/', '#']).next().unwrap_or_default();
-        let named = end.split('@').next().unwrap_or_default();
-        match named.starts_with(|c: char| c.is_ascii_digit()) {
-            true => self.package_id.rsplit(['/', '#']).nth(1).unwrap_or_default(),
-            false => named,
-        }
-    }
-
-    /// Returns the path, if the artifact is a program.
-    pub(crate) fn program(&self) -> Option<&Path> {
-        self.executable.as_deref()
-    }
-
-    /// Returns the directory of the package, in which cargo starts tests.
-    pub(crate) fn directory(&self) -> PathBuf {
-        self.manifest_path.parent().unwrap_or(Path::new("/")).to_path_buf()
     }
 }
 

@@ -90,7 +90,7 @@ impl Lab {
     /// Copies a built distribution to where both accounts of the launch node can read it, since
     /// only its owner may be able to read the build directory. Returns the directory of the copy.
     pub fn install(&self, dist: &Path) -> Result<PathBuf, LabError> {
-        let to = self.paths.dir.join("dist");
+        let to = self.installed();
         let operation = || LabError::io(format!("copy {} into the lab", dist.display()));
         let replace_error = operation();
         if to.exists() {
@@ -98,6 +98,11 @@ impl Lab {
         }
         copy_tree(dist, &to).map_err(replace_error)?;
         Ok(to)
+    }
+
+    /// Returns the directory to which [`Lab::install`] copies.
+    pub fn installed(&self) -> PathBuf {
+        self.paths.dir.join("dist")
     }
 
     fn enter(&self, node: &str, pid: i32, namespaces: &[&str]) -> Command {

@@ -1,20 +1,19 @@
 //! Stages without hosts: set-up, lints and build, unit tests, simulation, fuzzing.
 
+use std::io::{BufRead, BufReader};
+use std::process::Stdio;
+
 use super::ledger::{Ledger, Tally};
-use super::nextest::TestPrograms;
-use super::run::{self, Echo, TestProgram};
+use super::nextest::{TestPrograms, Tests};
 use super::tool::DENY;
-use super::{TestPlan, advisories, fuzz, sim};
+use super::{TestPlan, advisories, check, failed, fuzz, report, sim};
 use crate::LabError;
-use crate::dist::{self, Built, Profile, TEST_FEATURES, aarch64};
+use crate::dist::{self, Profile, TEST_FEATURES, aarch64};
 use crate::setup::{self, PackageSet};
 
 pub(super) const UNIT: &str = "unit";
 pub(super) const SIM: &str = "sim";
 pub(super) const FUZZ: &str = "fuzz";
-
-/// Test programs that need hosts or guests: other stages run them.
-const OF_OTHER_STAGES: [&str; 3] = ["lab", "netns", "vm"];
 
 /// Numbers of seeds that are simulated: fixed ones, and others that depend on the commit.
 const FIXED_SEEDS: &str = "200";
@@ -25,7 +24,7 @@ pub(super) fn set_up(_: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
     setup::install(PackageSet::Fuzzer)?;
     if let Err(error) = aarch64::prepare() {
         // Tests that need them are listed as skipped.
-        run::report("adding Rust's targets for aarch64", &error);
+        report("adding Rust's targets for aarch64", &error);
     }
     println!("everything the lab needs is installed");
     Ok(Tally::check(true))
@@ -36,7 +35,7 @@ pub(super) fn set_up(_: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
 /// there is to fix.
 pub(super) fn build(plan: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
     let mut tally = Tally::default();
-    tally.add(run::check(dist::cargo().args(["fmt", "--all", "--check"])));
+    tally.add(check(dist::cargo().args(["fmt", "--all", "--check"])));
     tally.add(check_dependencies(false));
     if plan.wants_build() {
         match dist::build_everything() {
@@ -45,14 +44,14 @@ pub(super) fn build(plan: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
                 tally.add(Tally::check(built.warnings() == 0));
                 tally.add(Tally::check(true));
             }
-            Err(error) => tally.add(run::failed("the build", &error)),
+            Err(error) => tally.add(failed("the build", &error)),
         }
     }
     if plan.wants_aarch64() {
         tally.add(match aarch64::build(Profile::Lab) {
             Ok(missing) if missing.is_empty() => Tally::check(true),
             Ok(missing) => Tally::skip(missing.join("; ")),
-            Err(error) => run::failed("the build for aarch64", &error),
+            Err(error) => failed("the build for aarch64", &error),
         });
     }
     Ok(tally)
@@ -66,13 +65,13 @@ pub fn check_dependencies(online: bool) -> Tally {
         Ok(mut deny) => {
             deny.args(["deny", "--config", ".deny.toml", "--all-features"]);
             deny.args(["check", "--hide-inclusion-graph", "bans", "licenses", "sources"]);
-            run::check(deny.args(online.then_some("advisories")))
+            check(deny.args(online.then_some("advisories")))
         }
-        Err(error) => run::failed("cargo deny", &error),
+        Err(error) => failed("cargo deny", &error),
     };
     tally.add(match advisories::check() {
         Ok(tally) => tally,
-        Err(error) => run::failed("the check of versions", &error),
+        Err(error) => failed("the check of versions", &error),
     });
     tally
 }
@@ -84,29 +83,36 @@ pub(super) fn unit(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> 
         return Ok(Tally::skip("the build failed"));
     }
     dist::build_everything()?;
-    let filter = plan.filter.as_deref();
-    let mut tests = TestPrograms::build()?.select("default", plan.unit_tests(), filter);
-    tests.is_of_caller = true;
-    let mut tally = tests.run(1)?.tally();
-    let mut doc = dist::cargo();
-    doc.args(["test", "--doc", "--profile", "lab", "--no-fail-fast", "--workspace"]);
-    doc.args(["--features", TEST_FEATURES]);
-    dist::link_as_tests_are(&mut doc)?;
-    tally.add(run::tests(doc.args(&plan.filter), "unit-doc", Echo::Yes)?.tally);
+    let mut tally = selected(plan, &TestPrograms::build()?).run(1)?.tally();
+    tally.add(doc_tests(plan)?);
     Ok(tally)
 }
 
-/// Lists test programs of crates, with their names.
-pub(super) fn programs(built: &Built, plan: &TestPlan) -> Vec<(String, TestProgram)> {
-    let tests = built.tests().filter(|test| !OF_OTHER_STAGES.contains(&test.name()));
-    let program = |test: &dist::Artifact| {
-        let mut program = TestProgram::new(test.program()?, plan.filter.as_ref());
-        program.directory = test.directory();
-        program.is_of_caller = true;
-        program.environment.push(("CARGO_MANIFEST_DIR", test.directory()));
-        Some((format!("{}-{}", test.package(), test.name()), program))
-    };
-    tests.filter_map(program).collect()
+/// Selects the tests of this stage.
+pub(super) fn selected(plan: &TestPlan, programs: &TestPrograms) -> Tests {
+    let mut tests = programs.select("default", plan.unit_tests(), plan.filter.as_deref());
+    tests.is_of_caller = true;
+    tests
+}
+
+/// Runs the examples in doc comments, and prints what cargo prints.
+fn doc_tests(plan: &TestPlan) -> Result<Tally, LabError> {
+    let mut doc = dist::cargo();
+    doc.args(["test", "--doc", "--profile", "lab", "--no-fail-fast", "--workspace"]);
+    doc.args(["--features", TEST_FEATURES]).args(&plan.filter);
+    dist::link_as_tests_are(&mut doc)?;
+    let operation = || LabError::io("run the examples in doc comments");
+    let mut child = doc.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(operation())?;
+    let mut tally = Tally::default();
+    let lines = child.stdout.take().map(|stdout| BufReader::new(stdout).lines());
+    for line in lines.into_iter().flatten().map_while(Result::ok) {
+        println!("{line}");
+        tally.add_libtest_line(&line);
+    }
+    if !child.wait().map_err(operation())?.success() && tally.failed == 0 {
+        tally.failed = 1;
+    }
+    Ok(tally)
 }
 
 /// Simulates with fixed seeds, and with some that depend on the commit.

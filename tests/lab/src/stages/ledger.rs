@@ -26,7 +26,7 @@ pub struct Tally {
     pub skipped: Vec<(usize, String)>,
     /// Tests that passed at the second attempt, with the output file of the first.
     pub flaky: Vec<(String, PathBuf)>,
-    /// Times of tests that ran one at a time.
+    /// Times of tests.
     pub times: Vec<TestTime>,
 }
 
@@ -128,14 +128,14 @@ impl fmt::Display for Ledger {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
-            "{:<8} {:>9} {:>9} {:>5} {:>7} {:>7}",
+            "{:<8} {:>9} {:>9} {:>7} {:>7} {:>7}",
             "stage", "time", "budget", "idle", "passed", "failed"
         )?;
         for Entry { stage, time, budget, tally } in &self.entries {
             let (took, budget) = (minutes(time.took), minutes(*budget));
-            let idle = time.idle.map_or("-".into(), |idle| format!("{:.0} %", idle * 100.0));
+            let idle = time.idle.map_or("-".into(), |idle| format!("{} s", idle.as_secs()));
             let (passed, failed) = (tally.passed, tally.failed);
-            writeln!(f, "{stage:<8} {took:>9} {budget:>9} {idle:>5} {passed:>7} {failed:>7}")?;
+            writeln!(f, "{stage:<8} {took:>9} {budget:>9} {idle:>7} {passed:>7} {failed:>7}")?;
         }
         writeln!(f, "{:<8} {:>9} {:>9}", "in all", minutes(self.took()), minutes(BUDGET))?;
         for entry in &self.entries {

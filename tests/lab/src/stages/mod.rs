@@ -5,8 +5,8 @@
 //! |---|---|
 //! | `build` | stages without hosts: set-up, lints and build, unit tests, simulation, fuzzing |
 //! | `netns`, `vm` | stages with hosts and with guests |
-//! | `run`, `retry`, `repeat` | running test programs; running failed tests again; `--repeat` |
-//! | `nextest` | runs of nextest, which runs the unit tests |
+//! | `hosts` | labs for the tests of these stages; second attempts |
+//! | `nextest`, `repeat` | runs of nextest, which runs all tests; `--repeat` |
 //! | `changed`, `reach` | `--changed`: files that differ, and the tests that they can affect |
 //! | `advisories` | check of dependencies |
 //! | `tool` | subcommands of cargo, which are installed where they are missing |
@@ -17,39 +17,33 @@ mod advisories;
 mod build;
 mod changed;
 pub mod fuzz;
+mod hosts;
 pub mod ledger;
 mod netns;
 mod nextest;
 mod reach;
 mod repeat;
-mod retry;
-mod run;
 pub mod sim;
 pub mod times;
 mod tool;
 mod vm;
 
 use std::collections::BTreeSet;
-use std::env;
-use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 
 use crate::command::background::Background;
+use crate::command::display;
 use crate::setup::{self, PackageSet, mpi, python};
-use crate::vm::VmLab;
-use crate::{Lab, LabError, dist};
+use crate::{LabError, dist};
 use changed::Checkout;
 use ledger::{Ledger, Tally};
 use reach::{HostTests, Reach};
 use times::StageClock;
 
 pub use build::check_dependencies;
+pub use hosts::{UnderTest, VmUnderTest};
 pub use repeat::repeat;
-
-/// Environment variable that gives tests the name of their lab.
-const LAB_VARIABLE: &str = "RLAUNCH_LAB";
-/// Environment variable that gives tests the path of the launcher.
-const LAUNCHER_VARIABLE: &str = "RLAUNCH_LAB_LAUNCHER";
 
 /// Part of the test run.
 struct Stage {
@@ -197,58 +191,36 @@ fn checkout() -> Result<Checkout, LabError> {
     Ok(Checkout { folder: dist::workspace(), passed })
 }
 
-/// Environment of a test in stage netns.
-#[derive(Debug)]
-pub struct UnderTest {
-    /// Lab with hosts a to h.
-    pub lab: Lab,
-    /// Path of the launcher, which both accounts of the launch node can execute.
-    pub rlaunch: PathBuf,
-}
-
-impl UnderTest {
-    /// Returns the environment that `cargo lab test` prepared for this test program. Fails if the
-    /// program was started in another way.
-    pub fn from_env() -> Result<UnderTest, LabError> {
-        match (env::var(LAB_VARIABLE), env::var_os(LAUNCHER_VARIABLE)) {
-            (Ok(name), Some(rlaunch)) => {
-                Ok(UnderTest { lab: Lab::attach(&name)?, rlaunch: rlaunch.into() })
-            }
-            _ => Err(not_set(netns::NAME)),
-        }
-    }
-}
-
-/// Environment of a test in stage vm.
-#[derive(Debug)]
-pub struct VmUnderTest {
-    /// Lab with guests n1 to n3.
-    pub lab: VmLab,
-    /// Path of the launcher on n1.
-    pub rlaunch: String,
-}
-
-impl VmUnderTest {
-    /// Returns the environment that `cargo lab test` prepared for this test program. Fails if the
-    /// program was started in another way.
-    pub fn from_env() -> Result<VmUnderTest, LabError> {
-        match (env::var(LAB_VARIABLE), env::var(LAUNCHER_VARIABLE)) {
-            (Ok(name), Ok(rlaunch)) => Ok(VmUnderTest { lab: VmLab::find(&name)?, rlaunch }),
-            _ => Err(not_set(vm::NAME)),
-        }
-    }
-}
-
-fn not_set(stage: &str) -> LabError {
-    LabError::Usage(format!(
-        "{LAB_VARIABLE} and {LAUNCHER_VARIABLE} are not set: these tests are run by \
-         `cargo lab test --stage {stage}`"
-    ))
-}
-
 /// Returns the names of all stages.
 pub fn names() -> Vec<&'static str> {
     STAGES.iter().map(|stage| stage.name).collect()
+}
+
+/// Runs a command as one check.
+fn check(command: &mut Command) -> Tally {
+    println!("$ {}", display(command));
+    match command.status() {
+        Ok(status) => Tally::check(status.success()),
+        Err(source) => {
+            failed(&display(command), &LabError::Io { operation: "start".into(), source })
+        }
+    }
+}
+
+/// Counts a check that could not be run as failed, and prints why.
+fn failed(what: &str, error: &LabError) -> Tally {
+    report(what, error);
+    Tally::check(false)
+}
+
+/// Prints an error with its causes.
+fn report(what: &str, error: &LabError) {
+    println!("{what} failed: {error}");
+    let mut cause = std::error::Error::source(error);
+    while let Some(source) = cause {
+        println!("  caused by: {source}");
+        cause = source.source();
+    }
 }
 
 /// Runs the stages and prints the ledger; returns whether nothing failed.
@@ -267,7 +239,7 @@ pub fn test(plan: &TestPlan) -> bool {
     if !has(SETUP)
         && let Err(error) = setup::install(PackageSet::Headers)
     {
-        run::report(SETUP, &error);
+        report(SETUP, &error);
     }
     // Builds in the background, which end with this function at the latest.
     let (mut image, mut venvs) = (None, None);
@@ -284,7 +256,7 @@ pub fn test(plan: &TestPlan) -> bool {
         println!("\n== {} (budget {} s)", stage.name, stage.seconds);
         let clock = StageClock::start();
         let tally = (stage.run)(plan, &ledger).unwrap_or_else(|error| {
-            run::report(stage.name, &error);
+            report(stage.name, &error);
             Tally::check(false)
         });
         ledger.record(stage.name, clock.stop(), budget, tally);

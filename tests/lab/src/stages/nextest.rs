@@ -80,6 +80,11 @@ pub(super) struct Tests {
 }
 
 impl Tests {
+    /// Selects those that match another filterset too.
+    pub(super) fn and(&self, set: &str) -> Tests {
+        Tests { set: format!("({}) & ({set})", self.set), ..self.clone() }
+    }
+
     fn command(&self, verb: &str) -> Command {
         let TestPrograms { nextest, programs, workspace } = &self.programs;
         let mut command = match self.is_of_caller {
@@ -93,11 +98,10 @@ impl Tests {
         command
     }
 
-    /// Lists the names of those that are marked #[ignore].
-    fn ignored(&self) -> Result<Vec<String>, LabError> {
+    /// Lists their names.
+    pub(super) fn names(&self) -> Result<Vec<String>, LabError> {
         let mut list = self.command("list");
-        list.args(["--message-format", "json", "--run-ignored", "only"]);
-        let output = crate::command::run("list tests", &mut list)?;
+        let output = crate::command::run("list tests", list.args(["--message-format", "json"]))?;
         let format = |source| LabError::Format { what: "nextest's list".into(), source };
         let list: List = serde_json::from_slice(&output.stdout).map_err(format)?;
         let cases = list.suites.into_values().flat_map(|suite| suite.testcases);
@@ -174,13 +178,20 @@ pub(super) struct TestResult {
     pub(super) log: Option<PathBuf>,
 }
 
+#[cfg(test)]
+impl TestResult {
+    pub(super) fn new(name: &str, log: Option<PathBuf>) -> TestResult {
+        TestResult { name: name.to_owned(), took: Duration::ZERO, log }
+    }
+}
+
 /// Results of a run of nextest.
 #[derive(Debug, Default)]
 pub(super) struct Outcome {
     pub(super) tests: Vec<TestResult>,
-    ignored: usize,
+    pub(super) ignored: usize,
     /// Whether the run failed without a failed test.
-    is_broken: bool,
+    pub(super) is_broken: bool,
 }
 
 impl Outcome {

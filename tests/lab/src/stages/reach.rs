@@ -151,8 +151,16 @@ impl HostTests {
         }
     }
 
-    pub(super) fn includes_test(&self, test: &str) -> bool {
-        self.includes(test.split("::").next().unwrap_or(test))
+    /// Returns nextest's filterset of these tests.
+    pub(super) fn filterset(&self) -> String {
+        match self {
+            HostTests::All => "all()".into(),
+            _ if self.is_nothing() => "none()".into(),
+            HostTests::Files(files) => {
+                let files = Vec::from_iter(files.iter().map(String::as_str)).join("|");
+                format!("test(/^({files})::/)")
+            }
+        }
     }
 
     fn describe(&self) -> String {
