@@ -10,8 +10,8 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-/// Directory with all packages, made of the launcher under test.
-static PACKAGES: LazyLock<PathBuf> = LazyLock::new(|| packages::pack(Profile::Lab).unwrap());
+/// Directory with all packages, which `cargo lab test` makes of the launcher under test.
+static PACKAGES: LazyLock<PathBuf> = LazyLock::new(|| packages::directory(Profile::Lab).unwrap());
 /// Time limit of a self-test, which runs four jobs.
 const PATIENCE: Duration = Duration::from_secs(60);
 const HOSTS: [&str; 2] = ["a", "b"];

@@ -37,9 +37,10 @@ enum Machines {
     Guests(Topology),
 }
 
-const GROUPS: [Group; 4] = [
+const GROUPS: [Group; 5] = [
     Group { name: "computing", machines: Machines::Hosts(100) },
     Group { name: "waiting", machines: Machines::Hosts(110) },
+    Group { name: "shared", machines: Machines::Hosts(120) },
     Group { name: "star", machines: Machines::Guests(Topology::Star) },
     Group { name: "triangles", machines: Machines::Guests(Topology::Triangle) },
 ];

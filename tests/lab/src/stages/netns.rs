@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use super::ledger::{Ledger, Tally};
 use super::nextest::{TestPrograms, Tests};
 use super::{BUILD, TestPlan, failed, hosts};
-use crate::dist::{self, Profile, aarch64};
+use crate::dist::{self, Profile, aarch64, packages};
 use crate::setup::venv::BASE;
 use crate::setup::{self, PackageSet, mpi, python};
 use crate::{LabError, soak};
@@ -39,7 +39,8 @@ pub(super) fn test(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> 
     Ok(tally)
 }
 
-/// Returns the tests that this machine can run, and those that it cannot run.
+/// Returns the tests that this machine can run, and those that it cannot run; makes what several of
+/// them need.
 pub(super) fn selected(
     plan: &TestPlan,
     programs: &TestPrograms,
@@ -52,6 +53,9 @@ pub(super) fn selected(
     let tests = programs.select(NAME, set, plan.filter.as_deref());
     let skipped = skipped(&tests.names()?);
     let left_out = skipped.iter().map(|(part, _)| format!(" - test({part})"));
+    if !tests.and(&format!("test({PACKAGES})")).names()?.is_empty() {
+        packages::pack(Profile::Lab)?;
+    }
     let tests = tests.and(&format!("all(){}", left_out.collect::<String>()));
     Ok((tests, skipped))
 }
@@ -121,6 +125,8 @@ const AARCH64: &str = "aarch64::";
 const AARCH64_PYTHON: &str = "aarch64::python_";
 const SHELLS: &str = "shells::";
 const LOGIN_SHELLS: [&str; 3] = ["fish", "zsh", "csh"];
+/// Beginning of the names of tests that install packages.
+const PACKAGES: &str = "packages::";
 
 fn has_gpu() -> bool {
     let look = Command::new("nvidia-smi").arg("-L").stdout(Stdio::null()).status();

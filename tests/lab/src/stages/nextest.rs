@@ -98,10 +98,16 @@ impl Tests {
         command
     }
 
-    /// Lists their names.
+    /// Lists their names, without tests marked #[ignore].
     pub(super) fn names(&self) -> Result<Vec<String>, LabError> {
+        self.list("default")
+    }
+
+    /// Lists the names of those that are marked #[ignore], or not.
+    fn list(&self, ignored: &str) -> Result<Vec<String>, LabError> {
         let mut list = self.command("list");
-        let output = crate::command::run("list tests", list.args(["--message-format", "json"]))?;
+        list.args(["--message-format", "json", "--run-ignored", ignored]);
+        let output = crate::command::run("list tests", &mut list)?;
         let format = |source| LabError::Format { what: "nextest's list".into(), source };
         let list: List = serde_json::from_slice(&output.stdout).map_err(format)?;
         let cases = list.suites.into_values().flat_map(|suite| suite.testcases);
@@ -112,7 +118,7 @@ impl Tests {
     /// Runs them `times` times.
     pub(super) fn run(&self, times: u32) -> Result<Outcome, LabError> {
         // Nextest tells nothing of programs in which every test is ignored.
-        let ignored = self.ignored()?.len();
+        let ignored = self.list("only")?.len();
         let mut outcome = Outcome { ignored, ..Outcome::default() };
         let mut command = self.command("run");
         command.args(["--no-fail-fast", "--no-tests", "pass", "--message-format", "libtest-json"]);

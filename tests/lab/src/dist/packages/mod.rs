@@ -69,10 +69,10 @@ pub fn pack(profile: Profile) -> Result<PathBuf, LabError> {
     let target = target_directory()?;
     let files = dist_in(&target, profile);
     let work = target.join("packages").join(profile.name());
-    // Tests must not replace what is to be shipped.
-    let (output, compression) = match profile {
-        Profile::Lab => (work.join("dist"), Compression::Fast),
-        Profile::Release => (target.join("dist"), Compression::Small),
+    let output = directory(profile)?;
+    let compression = match profile {
+        Profile::Lab => Compression::Fast,
+        Profile::Release => Compression::Small,
     };
     let _ = fs::remove_dir_all(&output);
     let own = launcher(profile)?;
@@ -101,6 +101,16 @@ pub fn pack(profile: Profile) -> Result<PathBuf, LabError> {
     sbom::write_checksums(&output)?;
     print_needed_glibc(&files)?;
     Ok(output)
+}
+
+/// Returns the directory in which [`pack`] leaves the packages of a profile.
+pub fn directory(profile: Profile) -> Result<PathBuf, LabError> {
+    let target = target_directory()?;
+    Ok(match profile {
+        // Tests must not replace what is to be shipped.
+        Profile::Lab => target.join("packages").join(profile.name()).join("dist"),
+        Profile::Release => target.join("dist"),
+    })
 }
 
 /// Packs a tree of other files as [`pack`] does, for this machine's architecture and without a library for ranks. The tree
