@@ -137,7 +137,7 @@ pub fn new_identity() -> Result<Identity, NoRandom> {
 }
 
 /// Returns random bytes for a secret.
-pub fn random<const N: usize>() -> Result<[u8; N], NoRandom> {
+fn random<const N: usize>() -> Result<[u8; N], NoRandom> {
     let mut bytes = [0; N];
     let filled = ring::rand::SystemRandom::new().fill(&mut bytes);
     filled.map(|()| bytes).map_err(|_| NoRandom)

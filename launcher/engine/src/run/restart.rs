@@ -2,16 +2,15 @@
 //! its own, with a new id and the same command line.
 
 use crate::run::events::Event;
-use crate::run::job_run::{JobRun, Launch, NoRandom, random};
+use crate::run::job_run::{JobRun, Launch, NoRandom, new_identity};
 use crate::run::run_attempt;
 use crate::run::signals::Signals;
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::PortRange;
-use rlaunch_bootstrap::security::{Secret, Token};
 use rlaunch_console::messages;
-use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::options::Restarts;
+use rlaunch_plan::job::{Identity, JobSpec};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 
@@ -64,10 +63,11 @@ fn print_restart(Restarts { max, done }: Restarts, failed: &Failed) {
 
 /// Returns the same job with another id and new secrets.
 fn restarted(job: JobSpec, restarts: Restarts) -> Result<JobSpec, NoRandom> {
+    let Identity { secret, token, .. } = new_identity()?;
     Ok(JobSpec {
         id: another_id(job.id, job.port_range),
-        secret: Secret::from_bytes(random()?),
-        token: Token(random()?),
+        secret,
+        token,
         restarts: Some(restarts),
         stdin: job.stdin.for_restart(),
         ..job

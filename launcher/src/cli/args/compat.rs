@@ -29,6 +29,12 @@ pub(crate) struct NodeCountError {
     hosts: String,
 }
 
+impl NodeCountError {
+    pub(crate) fn hint(&self) -> &'static str {
+        "without --nnodes the job uses all hosts"
+    }
+}
+
 fn verb_and_count(hosts: usize) -> String {
     format!("{} {}", if hosts == 1 { "is" } else { "are" }, text::count(hosts, "host"))
 }

@@ -12,6 +12,7 @@
 //! | `termination` | timeouts, restarts, exit |
 //! | `connect` | SSH, containers, the agent |
 //! | `config` | configuration file and profile |
+//! | `measurement` | hosts and network of the verbs that measure |
 //! | `compat` | hidden options that only other launchers' options are translated to |
 //! | `values` | parsers of values |
 //!
@@ -22,6 +23,7 @@ mod config;
 mod connect;
 mod environment;
 mod hosts;
+mod measurement;
 mod network;
 mod output;
 mod placement;
@@ -35,6 +37,7 @@ pub(crate) use config::ConfigArgs;
 pub(crate) use connect::{ConnectArgs, SshArgs};
 pub(crate) use environment::{EnvironmentArgs, ProcessArgs};
 pub(crate) use hosts::{HostArgs, HostListArgs};
+pub(crate) use measurement::MeasurementArgs;
 pub(crate) use network::NetworkArgs;
 pub(crate) use output::OutputArgs;
 pub(crate) use placement::PlacementArgs;
@@ -153,10 +156,6 @@ pub(crate) struct JobArgs {
     /// Whole command line as the user typed it.
     #[arg(skip)]
     pub(crate) typed: Vec<OsString>,
-
-    /// Whether ranks' stdout goes to stderr, because a verb prints its own result on stdout.
-    #[arg(skip)]
-    pub(crate) ranks_to_stderr: bool,
 }
 
 #[cfg(test)]

@@ -68,19 +68,15 @@ pub(super) fn lower(
             forwarded::extended(inherited, std::env::vars_os(), &process.env)?;
         let mut preload = first.preload.clone();
         preload.extend(process.preload.iter().map(|path| index_of(path, &mut files)));
+        let wdir = process.wdir.map_or_else(|| first.wdir.clone(), WorkingDir::Required);
         apps.push(AppSpec {
-            name: None,
             hosts: Some(hosts).filter(|hosts| !hosts.is_empty()),
             ranks: args.ranks,
             script: script_check(&args.command.argv),
-            wdir: process.wdir.map_or_else(|| first.wdir.clone(), WorkingDir::Required),
-            argv: args.command.argv,
-            other_names: Vec::new(),
             env,
             user_set_vars,
             preload,
-            after: Vec::new(),
-            templates: Vec::new(),
+            ..AppSpec::new(args.command.argv, wdir)
         });
         application_args.push(args.application);
     }

@@ -5,14 +5,17 @@
 //! |---|---|
 //! | `options` | options of ranks, of the network and of connections |
 //! | `apps` | one program or several |
+//! | `measurement` | the program of a verb that measures
 //! | `files` | files that are copied to hosts, scripts, and files that hosts may lack |
 
 mod apps;
 mod files;
+mod measurement;
 mod options;
 #[cfg(test)]
 mod start_order_tests;
 
+pub(crate) use measurement::MeasurementJob;
 pub(crate) use options::connect_options;
 
 use crate::cli::args::{
@@ -20,20 +23,18 @@ use crate::cli::args::{
 };
 use crate::cli::config::{ConfigError, LoadedConfig};
 use crate::cli::host_selection::{self, HostOptions, HostSelectionError};
-use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::WorkingDir;
-use rlaunch_bootstrap::security::{Secret, Token};
 use rlaunch_engine::connect::connector::{ContainerOptionError, RshError};
 use rlaunch_engine::connect::options::Reach;
-use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, random};
-use rlaunch_plan::env::forwarded::EnvError;
+use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
+use rlaunch_plan::env::forwarded::{EnvError, EnvOptions};
 use rlaunch_plan::hosts::{Host, addresses};
-use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::apps::{AppError, AppSpec};
 use rlaunch_plan::job::options::{
     HangOptions, OutputOptions, Restarts, TimeoutReport, WatchOptions,
 };
 use rlaunch_plan::job::stdin::{Stdin, StdinError};
+use rlaunch_plan::job::{Identity, JobSpec};
 use rlaunch_plan::map::{self, TwoNumbers};
 use rlaunch_plan::options::Options;
 use rlaunch_text::exit::Exit;
@@ -45,9 +46,7 @@ use std::path::PathBuf;
 /// Converts parsed options to a job, like [`job`]. Failures have hints, including one on settings from files
 /// and variables.
 pub(crate) fn job_or_fail(args: JobArgs, config: &LoadedConfig) -> Result<Launch, Failed> {
-    job(args, config).map_err(|error| {
-        Failed::from_error(error.exit(), &error).hint(error.hint()).hint(config.hint())
-    })
+    job(args, config).map_err(|error| error.into_failed(config))
 }
 
 /// Converts parsed options to a job. Reads files and the environment of this machine.
@@ -56,35 +55,37 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     let (map_by, rank_by) = map::order(map_by, per_node, rank_by)?;
     let programs = apps::with_hosts(args.other_programs, &config.hosts)?;
     let mut reach = connect_options(args.connect, config)?;
-    let (hosts, is_local) = select_hosts(&args.hosts, &programs, config, &mut reach)?;
+    let named = named_hosts(&args.hosts, config);
+    let (hosts, is_local) = select_hosts(&named, ranks, &programs, config, &mut reach)?;
     args.compat.check_nodes(&hosts)?;
     let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
-    let (env, user_set_vars) = options::variables(&args.environment, &args.network)?;
+    let variables = EnvOptions {
+        named: args.environment.env,
+        files: args.environment.env_file,
+        nothing_else: args.environment.no_env,
+        login: args.environment.login,
+    };
+    let (env, user_set_vars) = options::variables(variables, &args.network)?;
     let rank_options = options::rank_options(args.placement, args.network, &env)?;
     let script = |argv: &[OsString]| files::script_check(argv, &here);
-    let wdir = args.environment.wdir;
+    let wdir = args.environment.wdir.map(WorkingDir::Required);
+    let wdir = wdir.unwrap_or_else(|| WorkingDir::SameAsLauncher(here.clone()));
     let first = AppSpec {
-        name: None,
-        hosts: None,
         ranks,
         script: script(&args.command.argv),
-        wdir: wdir.map_or(WorkingDir::SameAsLauncher(here.clone()), WorkingDir::Required),
-        argv: args.command.argv,
-        other_names: Vec::new(),
         env,
         user_set_vars,
         preload: (0..).zip(&args.environment.preload).map(|(index, _)| index).collect(),
-        after: Vec::new(),
-        templates: Vec::new(),
+        ..AppSpec::new(args.command.argv, wdir)
     };
     let (apps, preloaded) =
         apps::lower(first, &args.application, args.environment.preload, programs, script)?;
     apps::check_slots(&apps, &hosts)?;
     let (output, termination) = (args.output, args.termination);
     let (is_dry, watches_hangs) = (output.dry_run.is_some(), termination.hang_timeout.is_some());
-    let stdio = if args.ranks_to_stderr { Stdio::Stderr } else { Stdio::Stdout };
+    let Identity { id, secret, token } = new_identity()?;
     let job = JobSpec {
-        id: JobId(uuid::Uuid::now_v7().as_u128()),
+        id,
         hosts,
         is_local,
         map_by,
@@ -111,15 +112,15 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         master_port: args.rendezvous.master_port,
         radix: args.rendezvous.radix,
         oob: oob_constraints(args.rendezvous, args.compat, config),
-        secret: Secret::from_bytes(random()?),
-        token: Token(random()?),
+        secret,
+        token,
         show: output.show,
         dry_run: output.dry_run,
         restarts: termination.max_restarts.map(Restarts::up_to).filter(|_| !is_dry),
         events: output.events,
         is_recorded: !output.no_record && !is_dry,
     };
-    Ok(Launch { job, reach, stdio })
+    Ok(Launch { job, reach, stdio: Stdio::Stdout })
 }
 
 fn timeout_report(termination: &TerminationArgs) -> TimeoutReport {
@@ -157,26 +158,30 @@ fn oob_constraints(
     }
 }
 
-/// Selects the job's own hosts, or this machine if there are none. Also tells whether the whole job runs on this
-/// machine without SSH or a container.
-fn select_hosts(
-    args: &HostArgs,
-    programs: &[apps::Program],
-    config: &LoadedConfig,
-    connect: &mut Reach,
-) -> Result<(Vec<Host>, bool), JobError> {
-    let options = HostOptions {
+fn named_hosts<'a>(args: &'a HostArgs, config: &'a LoadedConfig) -> HostOptions<'a> {
+    HostOptions {
         lists: &args.hosts,
         files: &args.hostfiles,
         exclude: &args.exclude,
         table: &config.hosts,
-    };
-    let mut hosts = host_selection::select(&options, connect)?;
+    }
+}
+
+/// Selects the job's own hosts, or this machine if there are none. Also tells whether the whole job runs on this
+/// machine without SSH or a container.
+fn select_hosts(
+    options: &HostOptions<'_>,
+    ranks: Option<u32>,
+    programs: &[apps::Program],
+    config: &LoadedConfig,
+    connect: &mut Reach,
+) -> Result<(Vec<Host>, bool), JobError> {
+    let mut hosts = host_selection::select(options, connect)?;
     let all = apps::all_hosts(&hosts, programs).map_err(HostSelectionError::from)?;
     let is_local = connect.settle(&all);
     if hosts.is_empty() {
         config.check_no_hosts()?;
-        let slots = apps::ranks_on_job_hosts(args.ranks, programs);
+        let slots = apps::ranks_on_job_hosts(ranks, programs);
         hosts.push(Host { slots, ..Host::this_machine() });
     }
     Ok((hosts, is_local))
@@ -220,6 +225,11 @@ pub(crate) enum JobError {
 }
 
 impl JobError {
+    /// Adds the hints, including one on settings from files and variables.
+    fn into_failed(self, config: &LoadedConfig) -> Failed {
+        Failed::from_error(self.exit(), &self).hint(self.hint()).hint(config.hint())
+    }
+
     pub(crate) fn exit(&self) -> Exit {
         match self {
             JobError::Preload { .. }
@@ -235,7 +245,7 @@ impl JobError {
             JobError::Config(error) => error.hint(),
             JobError::HostSelection(error) => error.hint(),
             JobError::Env(error) => error.hint(),
-            JobError::NodeCount(_) => Some("without --nnodes the job uses all hosts".into()),
+            JobError::NodeCount(error) => Some(error.hint().into()),
             JobError::App(error) => error.hint(),
             JobError::Rsh(error) => error.hint(),
             JobError::Stdin(error) => error.hint(),

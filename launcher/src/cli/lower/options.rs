@@ -1,12 +1,13 @@
 //! Conversion of the options of ranks, of the network between them, and of connections to hosts.
 
 use super::JobError;
-use crate::cli::args::{ConnectArgs, EnvironmentArgs, NetworkArgs, PlacementArgs};
+use crate::cli::args::{ConnectArgs, NetworkArgs, PlacementArgs};
 use crate::cli::config::LoadedConfig;
 use rlaunch_bootstrap::job::EnvVar;
 use rlaunch_engine::connect::connector::{Container, Rsh};
 use rlaunch_engine::connect::options::Reach;
-use rlaunch_plan::env::{forwarded, horovod};
+use rlaunch_plan::env::forwarded::{self, EnvOptions};
+use rlaunch_plan::env::horovod;
 use rlaunch_plan::map::MapBy;
 use rlaunch_plan::options::{Options, Transport};
 use rlaunch_plan::placement::Bind;
@@ -39,15 +40,10 @@ pub(crate) fn connect_options(args: ConnectArgs, config: &LoadedConfig) -> Resul
 /// Returns the variables that ranks get from this shell and from the user's options, and the names of those
 /// that the options set.
 pub(super) fn variables(
-    args: &EnvironmentArgs,
+    options: EnvOptions,
     network: &NetworkArgs,
 ) -> Result<(Vec<EnvVar>, Vec<String>), JobError> {
-    let options = forwarded::EnvOptions {
-        named: named_variables(network, &args.env),
-        files: args.env_file.clone(),
-        nothing_else: args.no_env,
-        login: args.login,
-    };
+    let options = EnvOptions { named: named_variables(network, &options.named), ..options };
     let (mut env, user_set_vars) = forwarded::forwarded(std::env::vars_os(), &options)?;
     let name = rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
     if network.init_timeout.is_some() && !user_set_vars.iter().any(|asked| asked == name) {

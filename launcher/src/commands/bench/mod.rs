@@ -19,11 +19,9 @@ mod table;
 pub(crate) mod train;
 pub(crate) mod verbs;
 
-use crate::cli::args::{
-    ConnectArgs, HostArgs, JobArgs, NetworkArgs, PlacementArgs, TerminationArgs, values,
-};
+use crate::cli::args::{MeasurementArgs, values};
 use crate::cli::command_line::CommandLine;
-use crate::cli::lower;
+use crate::cli::lower::MeasurementJob;
 use crate::commands::plot_file;
 use clap::{ArgMatches, Command, FromArgMatches, Parser, ValueEnum};
 use mesh::BenchMeshArgs;
@@ -37,9 +35,8 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 use table::{EarlierRun, Summary, Table};
 use train::TrainArgs;
 use verbs::BenchVerbsArgs;
@@ -93,31 +90,6 @@ impl FromArgMatches for BenchCommand {
         *self = BenchCommand::from_arg_matches(matches)?;
         Ok(())
     }
-}
-
-/// Hosts and network of a measurement.
-#[derive(Clone, Debug, clap::Args)]
-pub(crate) struct MeasurementArgs {
-    /// Hosts, as for a job: `:N` gives a host N slots for ranks
-    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...")]
-    pub(crate) hosts: Vec<String>,
-
-    /// Allow more ranks than slots
-    #[arg(long)]
-    pub(crate) oversubscribe: bool,
-
-    /// A node from which nothing is received for this time in seconds is lost; by default as in a job
-    #[arg(long, value_name = "SECONDS", value_parser = values::parse_node_timeout)]
-    pub(crate) node_timeout: Option<Duration>,
-
-    #[command(flatten)]
-    pub(crate) placement: PlacementArgs,
-
-    #[command(flatten)]
-    pub(crate) network: NetworkArgs,
-
-    #[command(flatten)]
-    pub(crate) connect: ConnectArgs,
 }
 
 /// Measure messages and collectives of rlaunch's communicator between hosts.
@@ -344,8 +316,6 @@ pub(crate) enum BenchError {
     Collective(Benchmark, String),
     #[error("rlaunch bench {benchmark} is between 2 ranks, but there {are}", are = verb_and_count(*.ranks as usize))]
     Ranks { benchmark: Benchmark, ranks: u32 },
-    #[error(transparent)]
-    Program(#[from] clap::Error),
 }
 
 fn verb_and_count(number: usize) -> String {
@@ -366,9 +336,8 @@ pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exi
     let (benchmark, results) = (args.benchmark, args.results.clone());
     let name = args.collective.clone().unwrap_or_else(|| benchmark.to_string());
     let earlier = results.check(&name)?;
-    let args = args.into_job(&program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
-    let typed = std::env::args_os().collect();
-    let launch = lower::job_or_fail(JobArgs { typed, ..args }, &line.config)?;
+    let job = args.into_job(program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    let launch = job.launch(&line.config)?;
     check_ranks(&launch.job, benchmark)?;
     plot_file::prepare(results.plot.as_ref())?;
     let (mut table, json) = (Table::new(results.report), results.json);
@@ -423,14 +392,17 @@ pub(super) fn measuring_program(measurement: &MeasurementArgs) -> Result<PathBuf
     })
 }
 
-/// Returns the options of a job that runs the measuring program with `words`, on this machine.
-pub(super) fn measuring_job(program: &Path, words: Vec<String>) -> Result<JobArgs, clap::Error> {
-    let name = program.file_name().unwrap_or(program.as_os_str());
-    let options = ["rlaunch", "--stdin", "none", "--preload"].map(OsString::from);
-    let words = words.into_iter().map(OsString::from);
-    JobArgs::try_parse_from(
-        options.into_iter().chain([program.into(), name.to_owned()]).chain(words),
-    )
+/// Returns the job that copies the measuring program to the hosts and runs it with `words`.
+pub(super) fn measuring_job(
+    args: MeasurementArgs,
+    program: PathBuf,
+    words: Vec<String>,
+) -> MeasurementJob {
+    let name = program.file_name().unwrap_or(program.as_os_str()).to_owned();
+    let argv = [name].into_iter().chain(words.into_iter().map(OsString::from)).collect();
+    let mut job = MeasurementJob::new(args, argv);
+    job.process.preload.push(program);
+    job
 }
 
 /// Checks that the number of ranks suits the benchmark, if that number is known. Otherwise the measuring program checks
@@ -467,7 +439,7 @@ impl Benchmark {
 
 impl BenchArgs {
     /// Returns the job that runs the measuring program.
-    fn into_job(self, program: &Path) -> Result<JobArgs, BenchError> {
+    fn into_job(self, program: PathBuf) -> Result<MeasurementJob, BenchError> {
         let test = match (self.benchmark, self.collective) {
             (Benchmark::Coll, Some(collective)) => collective,
             (Benchmark::Coll, None) => return Err(BenchError::NoCollective),
@@ -487,19 +459,8 @@ impl BenchArgs {
         let element = if is_collective { self.element } else { "u8".to_owned() };
         let batches = self.iterations.unwrap_or(0).to_string();
         let words = vec![test, sizes.join(","), element, self.op, batches];
-        Ok(self.measurement.set(measuring_job(program, words)?, self.ranks))
-    }
-}
-
-impl MeasurementArgs {
-    /// Replaces the hosts, ranks, placement, network and connections of `job` by those of the measurement.
-    pub(crate) fn set(self, job: JobArgs, ranks: Option<u32>) -> JobArgs {
-        let MeasurementArgs { hosts, oversubscribe, node_timeout, placement, network, connect } =
-            self;
-        let hosts = HostArgs { hosts, ranks, oversubscribe, ..job.hosts };
-        let node_timeout = node_timeout.unwrap_or(job.termination.node_timeout);
-        let termination = TerminationArgs { node_timeout, ..job.termination };
-        JobArgs { hosts, placement, network, connect, termination, ..job }
+        let job = measuring_job(self.measurement, program, words);
+        Ok(MeasurementJob { ranks: self.ranks, ..job })
     }
 }
 
@@ -507,10 +468,10 @@ impl MeasurementArgs {
 mod tests {
     use super::*;
 
-    fn words(line: &str) -> Result<String, BenchError> {
+    fn words(line: &str) -> Result<String, Box<dyn std::error::Error>> {
         let words = ["rlaunch bench"].into_iter().chain(line.split(' '));
-        let args = BenchArgs::try_parse_from(words)?.into_job(Path::new("/x/rlaunch-bench"))?;
-        let words = args.command.argv.iter().map(|word| word.to_string_lossy().into_owned());
+        let args = BenchArgs::try_parse_from(words)?.into_job("/x/rlaunch-bench".into())?;
+        let words = args.argv.iter().map(|word| word.to_string_lossy().into_owned());
         Ok(words.collect::<Vec<_>>().join(" "))
     }
 

@@ -1,18 +1,14 @@
 //! `rlaunch bench train`: runs a training program with several numbers of ranks, and reports how it scales.
 
-use super::MeasurementArgs;
-use crate::cli::args::{
-    CommandArgs, CompatArgs, EnvironmentArgs, JobArgs, OutputArgs, ProcessArgs, TerminationArgs,
-    values,
-};
+use crate::cli::args::{CommandArgs, CompatArgs, MeasurementArgs, ProcessArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::config::LoadedConfig;
-use crate::cli::lower;
+use crate::cli::lower::MeasurementJob;
 use crate::commands::report::log_metrics::KNOWN_FORMATS;
 use crate::commands::report::{ReportFinding, Run, Scaling, SourceReport, scaling_table};
 use clap::Parser;
 use rlaunch_console::{messages, stdout};
-use rlaunch_engine::run::job_run::JobRun;
+use rlaunch_engine::run::job_run::{JobRun, Launch, Stdio};
 use rlaunch_engine::run::record::JobRecord;
 use rlaunch_engine::run::run_attempt;
 use rlaunch_engine::run::signals::Signals;
@@ -104,9 +100,9 @@ pub(super) async fn run(args: TrainArgs, line: &CommandLine) -> Result<Exit, Fai
     let mut runs = Vec::new();
     let mut ended = Ok(Exit::SUCCESS);
     for ranks in args.sizes() {
-        let job = args.job(ranks, &options);
-        let job = job.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
-        match run_job(job, &line.config, &mut signals).await {
+        let launch = args.launch(ranks, &line.config)?;
+        let command_line = args.command_line(ranks, &options);
+        match run_job(launch, command_line, &mut signals).await {
             Ok(run) => runs.push(run),
             Err(failed) => {
                 ended = Err(failed);
@@ -119,13 +115,14 @@ pub(super) async fn run(args: TrainArgs, line: &CommandLine) -> Result<Exit, Fai
 }
 
 async fn run_job(
-    job: JobArgs,
-    config: &LoadedConfig,
+    mut launch: Launch,
+    command_line: Vec<OsString>,
     signals: &mut Signals,
 ) -> Result<MeasuredRun, Failed> {
-    let command = quoted(&job.typed);
+    let command = quoted(&command_line);
     messages::info(&command);
-    let job = JobRun::first(lower::job_or_fail(job, config)?)?;
+    launch.job.command_line = command_line;
+    let job = JobRun::first(launch)?;
     let (ended, record) = run_attempt(&job, signals).await;
     ended?;
     let record = record.ok_or_else(|| Failed::new(Exit::BUG, "the job has left no record"))?;
@@ -204,9 +201,8 @@ impl TrainArgs {
         kept
     }
 
-    /// Returns the job with this number of ranks. Ranks do not read standard input, since the first job would
-    /// leave nothing for the others.
-    fn job(&self, ranks: u32, options: &[OsString]) -> Result<JobArgs, clap::Error> {
+    /// Returns the command line that runs a job with this number of ranks.
+    fn command_line(&self, ranks: u32, options: &[OsString]) -> Vec<OsString> {
         let mut typed: Vec<OsString> = vec!["rlaunch".into()];
         typed.extend_from_slice(options);
         typed.extend(["--np".into(), ranks.to_string().into()]);
@@ -214,29 +210,33 @@ impl TrainArgs {
             typed.push("--".into());
         }
         typed.extend_from_slice(&self.command.argv);
-        let words = ["rlaunch", "--stdin", "none", "--"].map(OsString::from);
-        let job = JobArgs::try_parse_from(words.iter().chain(&self.command.argv))?;
-        let ProcessArgs { env, wdir, preload } = self.process.clone();
-        let job = JobArgs {
-            environment: EnvironmentArgs { env, wdir, preload, ..job.environment },
-            output: OutputArgs {
-                tag_output: self.tag_output.then(TagPattern::default),
-                ..job.output
-            },
-            termination: TerminationArgs { timeout: self.timeout, ..job.termination },
-            compat: self.compat.clone(),
-            typed,
-            ranks_to_stderr: self.json,
-            ..job
+        typed
+    }
+
+    /// Returns the job with this number of ranks. Ranks do not read standard input, since the first job would
+    /// leave nothing for the others.
+    fn launch(&self, ranks: u32, config: &LoadedConfig) -> Result<Launch, Failed> {
+        let job = MeasurementJob {
+            process: self.process.clone(),
+            ranks: Some(ranks),
+            timeout: self.timeout,
+            ..MeasurementJob::new(self.measurement.clone(), self.command.argv.clone())
         };
-        Ok(self.measurement.clone().set(job, Some(ranks)))
+        let mut launch = job.launch(config)?;
+        let nodes = self.compat.check_nodes(&launch.job.hosts);
+        nodes.map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(Some(error.hint())))?;
+        launch.job.oob.preferences.clone_from(&self.compat.preferences);
+        launch.job.output.tag = self.tag_output.then(TagPattern::default);
+        if self.json {
+            launch.stdio = Stdio::Stderr;
+        }
+        Ok(launch)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args::HostArgs;
     use crate::cli::compat;
     use clap::CommandFactory;
 
@@ -251,7 +251,7 @@ mod tests {
     }
 
     fn command((args, options): &(TrainArgs, Vec<OsString>), ranks: u32) -> String {
-        let typed = args.job(ranks, options).unwrap().typed;
+        let typed = args.command_line(ranks, options);
         typed.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
     }
 
@@ -267,10 +267,12 @@ mod tests {
         assert_eq!(parsed.0.sizes(), [1, 2]);
         let expected = "rlaunch -H a,b:2 -x A=1 --env=OMPI_MCA_x=y --np 2 train.py --np 7 --json";
         assert_eq!(command(&parsed, 2), expected);
-        let job = parsed.0.job(2, &[]).unwrap();
-        let HostArgs { hosts, ranks, .. } = job.hosts;
-        assert_eq!((ranks, job.ranks_to_stderr, hosts), (Some(2), true, vec!["a,b:2".to_owned()]));
-        assert_eq!(job.command.argv, ["train.py", "--np", "7", "--json"]);
+        let Launch { job, stdio, .. } = parsed.0.launch(2, &LoadedConfig::default()).unwrap();
+        assert_eq!((job.first().ranks, job.hosts.len()), (Some(2), 2));
+        assert!(matches!(stdio, Stdio::Stderr));
+        assert_eq!(job.first().argv, ["train.py", "--np", "7", "--json"]);
+        let set = job.first().env.iter().find(|var| var.name == "A");
+        assert_eq!(set.unwrap().value, "1");
     }
 
     #[test]
@@ -278,7 +280,8 @@ mod tests {
         for np in ["--np=1,2", "-n1,2", "-n 1,2", "--np 1,2"] {
             let parsed = parse(&format!("{np} --transport tcp -- -odd")).unwrap();
             assert_eq!(command(&parsed, 1), "rlaunch --transport tcp --np 1 -- -odd", "{np}");
-            assert!(!parsed.0.job(1, &[]).unwrap().ranks_to_stderr);
+            let launch = parsed.0.launch(1, &LoadedConfig::default()).unwrap();
+            assert!(matches!(launch.stdio, Stdio::Stdout));
         }
     }
 

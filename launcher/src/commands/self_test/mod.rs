@@ -8,16 +8,15 @@
 mod report;
 
 use super::bench::records::{self, LineReader};
-use super::bench::{MeasurementArgs, measuring_job, measuring_program};
-use crate::cli::args::JobArgs;
+use super::bench::{measuring_job, measuring_program};
+use crate::cli::args::MeasurementArgs;
 use crate::cli::command_line::CommandLine;
-use crate::cli::lower;
+use crate::cli::lower::MeasurementJob;
 use clap::Parser;
 use report::{PartVerdict, ProbeOutput};
 use rlaunch_bootstrap::bench::BenchRecord;
 use rlaunch_console::{messages, stdout};
-use rlaunch_engine::run::job_run::{Launch, StartFacts};
-use rlaunch_plan::map::MapBy;
+use rlaunch_engine::run::job_run::StartFacts;
 use rlaunch_plan::options::Transport;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -87,12 +86,13 @@ struct SelfTest<'a> {
 impl SelfTest<'_> {
     /// Runs the script on each host. If that fails, nothing else can work.
     async fn probe(&self) -> Result<(StartFacts, ProbeOutput), Failed> {
-        let words = ["rlaunch", "--stdin", "none", "sh", "-c", PROBE].map(OsString::from);
-        let usage = |error| Failed::from_error(Exit::USAGE, &error);
-        let job = JobArgs::try_parse_from(words).map_err(usage)?;
-        let job = self.one_on_each_host(self.args.clone().set(job, None));
-        let ended =
-            records::run_lines(self.lower(job, JOB_TIMEOUT)?, ProbeOutput::default()).await?;
+        let argv = ["sh", "-c", PROBE].map(OsString::from).to_vec();
+        let job = MeasurementJob {
+            timeout: Some(JOB_TIMEOUT),
+            ..MeasurementJob::new(self.args.clone(), argv).with_one_rank_on_each_host()
+        };
+        let launch = job.launch(&self.line.config)?;
+        let ended = records::run_lines(launch, ProbeOutput::default()).await?;
         match (ended.ended, ended.facts) {
             (Err(failed), _) => Err(failed),
             (Ok(_), facts) => match Arc::into_inner(facts).and_then(OnceLock::into_inner) {
@@ -164,23 +164,13 @@ impl SelfTest<'_> {
         timeout: Duration,
     ) -> Result<Vec<BenchRecord>, Failed> {
         let program = measuring_program(&args)?;
-        let job = measuring_job(&program, words);
-        let job = job.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
-        let job = args.set(job, ranks);
-        let job = if ranks.is_none() { self.one_on_each_host(job) } else { job };
-        let ended = records::run(self.lower(job, timeout)?, |_, _| Ok(())).await?;
+        let mut job = measuring_job(args, program, words);
+        if ranks.is_none() {
+            job = job.with_one_rank_on_each_host();
+        }
+        let job = MeasurementJob { ranks, timeout: Some(timeout), ..job };
+        let ended = records::run(job.launch(&self.line.config)?, |_, _| Ok(())).await?;
         ended.ended.map(|_| ended.reader.records)
-    }
-
-    fn one_on_each_host(&self, mut job: JobArgs) -> JobArgs {
-        job.hosts.map_by = MapBy::Ppr(1);
-        job
-    }
-
-    fn lower(&self, mut job: JobArgs, timeout: Duration) -> Result<Launch, Failed> {
-        job.termination.timeout = Some(timeout);
-        let typed = std::env::args_os().collect();
-        lower::job_or_fail(JobArgs { typed, ..job }, &self.line.config)
     }
 }
 

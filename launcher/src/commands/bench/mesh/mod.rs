@@ -10,16 +10,15 @@ mod report;
 mod text;
 mod verdict;
 
-use super::{MeasurementArgs, Unit, measuring_job, measuring_program, records};
-use crate::cli::args::{JobArgs, values};
+use super::{Unit, measuring_job, measuring_program, records};
+use crate::cli::args::{MeasurementArgs, values};
 use crate::cli::command_line::CommandLine;
-use crate::cli::lower;
+use crate::cli::lower::MeasurementJob;
 use crate::commands::plot_file;
 use clap::Parser;
 use report::MeshReport;
 use rlaunch_bootstrap::bench::BenchRecord;
 use rlaunch_console::stdout;
-use rlaunch_plan::map::MapBy;
 use rlaunch_plot::file::PlotFile;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -91,9 +90,7 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
     let earlier = earlier.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
     let earlier = args.against.clone().zip(earlier);
     let program = measuring_program(&args.measurement)?;
-    let job = args.job(&program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
-    let typed = std::env::args_os().collect();
-    let launch = lower::job_or_fail(JobArgs { typed, ..job }, &line.config)?;
+    let launch = args.job(program).launch(&line.config)?;
     if launch.job.hosts.len() < 2 {
         let message = "rlaunch bench mesh is between hosts, but there is 1";
         return Err(Failed::new(Exit::USAGE, message).hint(Some("-H a,b,c for three hosts")));
@@ -123,30 +120,27 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
 
 impl BenchMeshArgs {
     /// Returns the job that runs the measuring program once on each host.
-    fn job(self, program: &std::path::Path) -> Result<JobArgs, clap::Error> {
+    fn job(self, program: PathBuf) -> MeasurementJob {
         let size = self.size;
         // Without a time the program chooses one, which depends on the number of ranks.
         let millis = self.duration.map_or(0, |time| time.as_millis().max(1));
         let words = vec!["mesh".to_owned(), size.to_string(), millis.to_string()];
-        let mut job = self.measurement.set(measuring_job(program, words)?, None);
-        job.hosts.map_by = MapBy::Ppr(1);
-        Ok(job)
+        measuring_job(self.measurement, program, words).with_one_rank_on_each_host()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rlaunch_plan::map::MapBy;
     use std::ffi::OsString;
-    use std::path::Path;
 
     #[test]
     fn a_job_has_one_rank_on_each_host() {
         let words = ["rlaunch bench mesh", "-H", "a:8,b:8", "--size", "64K", "--duration", "0.5"];
-        let job = BenchMeshArgs::try_parse_from(words).unwrap().job(Path::new("/x/rlaunch-bench"));
-        let job = job.unwrap();
+        let job = BenchMeshArgs::try_parse_from(words).unwrap().job("/x/rlaunch-bench".into());
         let words = ["rlaunch-bench", "mesh", "65536", "500"].map(OsString::from);
-        assert_eq!((job.hosts.map_by, job.hosts.ranks), (MapBy::Ppr(1), None));
-        assert_eq!(job.command.argv, words);
+        assert_eq!((job.map_by, job.ranks), (MapBy::Ppr(1), None));
+        assert_eq!(job.argv, words);
     }
 }

@@ -17,10 +17,10 @@ pub(crate) mod suite;
 mod table;
 
 use super::table::EarlierRun;
-use super::{MeasurementArgs, ResultArgs, known_ranks, parse_size, records};
-use crate::cli::args::{EnvironmentArgs, JobArgs, ProcessArgs, TerminationArgs, values};
+use super::{ResultArgs, known_ranks, parse_size, records};
+use crate::cli::args::{MeasurementArgs, ProcessArgs, values};
 use crate::cli::command_line::CommandLine;
-use crate::cli::lower;
+use crate::cli::lower::MeasurementJob;
 use crate::commands::plot_file;
 use clap::Parser;
 use reading::ProgramReader;
@@ -202,10 +202,7 @@ async fn run(
     let results = options.results.clone();
     let earlier: Vec<EarlierRun> = results.check(test.name)?;
     let program = options.program.clone().unwrap_or_else(|| test.program.into());
-    let job = options.into_job(suite, test, &program);
-    let job = job.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
-    let typed = std::env::args_os().collect();
-    let mut launch = lower::job_or_fail(JobArgs { typed, ..job }, &line.config)?;
+    let mut launch = options.into_job(suite, test, &program).launch(&line.config)?;
     let is_searched = search(&mut launch.job, suite, &program);
     check_ranks(&launch.job, test)?;
     plot_file::prepare(results.plot.as_ref())?;
@@ -265,25 +262,22 @@ fn explain_missing(mut failed: Failed, suite: Suite, program: &Path) -> Failed {
 
 impl ProgramOptions {
     /// Returns the job that runs the program.
-    fn into_job(self, suite: Suite, test: &Test, program: &Path) -> Result<JobArgs, clap::Error> {
+    fn into_job(self, suite: Suite, test: &Test, program: &Path) -> MeasurementJob {
         let sizes = self.sizes.map(|SizeRange(first, last)| (first, last));
         let arguments = suite.arguments(test, sizes, self.iterations);
         let arguments = arguments.into_iter().map(OsString::from).chain(self.arguments);
-        let words = ["rlaunch", "--stdin", "none", "--"].map(OsString::from);
-        let job = JobArgs::try_parse_from(
-            words.into_iter().chain([program.as_os_str().to_owned()]).chain(arguments),
-        )?;
-        let ProcessArgs { mut env, wdir, preload } = self.process;
+        let argv = [program.as_os_str().to_owned()].into_iter().chain(arguments).collect();
+        let mut process = self.process;
         if suite == Suite::NcclTests && self.measurement.placement.gpu_mask {
             // Each rank sees one GPU, whatever its local rank is. What the user sets comes later and wins.
-            env.insert(0, format!("{NCCL_TESTS_DEVICE}=0").into());
+            process.env.insert(0, format!("{NCCL_TESTS_DEVICE}=0").into());
         }
-        let job = JobArgs {
-            environment: EnvironmentArgs { env, wdir, preload, ..job.environment },
-            termination: TerminationArgs { timeout: self.timeout, ..job.termination },
-            ..job
-        };
-        Ok(self.measurement.set(job, self.ranks))
+        MeasurementJob {
+            process,
+            ranks: self.ranks,
+            timeout: self.timeout,
+            ..MeasurementJob::new(self.measurement, argv)
+        }
     }
 }
 
@@ -296,15 +290,15 @@ mod tests {
         ["x"].into_iter().chain(line.split(' ')).map(str::to_owned).collect()
     }
 
-    fn nccl(line: &str) -> JobArgs {
+    fn nccl(line: &str) -> MeasurementJob {
         let NcclArgs { test, options } = NcclArgs::try_parse_from(words(line)).unwrap();
         let program = options.program.clone().unwrap_or_else(|| "all_reduce_perf".into());
         let test = Suite::NcclTests.choose(test, None).unwrap();
-        options.into_job(Suite::NcclTests, test, &program).unwrap()
+        options.into_job(Suite::NcclTests, test, &program)
     }
 
-    fn argv(job: &JobArgs) -> String {
-        let words = job.command.argv.iter().map(|word| word.to_string_lossy().into_owned());
+    fn argv(job: &MeasurementJob) -> String {
+        let words = job.argv.iter().map(|word| word.to_string_lossy().into_owned());
         words.collect::<Vec<_>>().join(" ")
     }
 
@@ -318,11 +312,11 @@ mod tests {
     fn what_was_typed_becomes_a_job() {
         let job = nccl("-H a:2,b:2 -n 3 --sizes 8..1K --iters 7 -x A=1 --timeout 9 -- -d half");
         assert_eq!(argv(&job), "all_reduce_perf -b 8 -e 1024 -f 2 -g 1 -n 7 -d half");
-        assert_eq!((job.hosts.ranks, job.hosts.hosts), (Some(3), vec!["a:2,b:2".to_owned()]));
-        assert_eq!(job.environment.env, ["A=1"]);
-        assert_eq!(job.termination.timeout, Some(Duration::from_secs(9)));
+        assert_eq!((job.ranks, job.args.hosts), (Some(3), vec!["a:2,b:2".to_owned()]));
+        assert_eq!(job.process.env, ["A=1"]);
+        assert_eq!(job.timeout, Some(Duration::from_secs(9)));
         let job = nccl("alltoall_perf -H a --gpu-mask -x NCCL_TESTS_DEVICE=1");
-        assert_eq!(job.environment.env, ["NCCL_TESTS_DEVICE=0", "NCCL_TESTS_DEVICE=1"]);
+        assert_eq!(job.process.env, ["NCCL_TESTS_DEVICE=0", "NCCL_TESTS_DEVICE=1"]);
     }
 
     #[test]

@@ -8,23 +8,20 @@
 mod perftest;
 mod table;
 
-use super::{
-    MeasurementArgs, Sizes, Unit, measuring_job, measuring_program, records, verb_and_count,
-};
-use crate::cli::args::{JobArgs, values};
+use super::{Sizes, Unit, measuring_job, measuring_program, records, verb_and_count};
+use crate::cli::args::{MeasurementArgs, values};
 use crate::cli::command_line::CommandLine;
-use crate::cli::lower;
+use crate::cli::lower::MeasurementJob;
 use crate::commands::plot_file;
 use clap::{Args, Command, FromArgMatches, Parser, ValueEnum};
 use rlaunch_bootstrap::bench::{VerbsAmount, VerbsOperation, VerbsPart, VerbsRequest};
 use rlaunch_console::stdout;
-use rlaunch_plan::map::MapBy;
 use rlaunch_plan::options::Transport;
 use rlaunch_plot::file::PlotFile;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
-use std::path::Path;
+use std::path::PathBuf;
 use table::{VerbsSummary, VerbsTable};
 
 /// Sizes that are measured unless the user gives others: from 2 bytes to 1 MiB.
@@ -219,9 +216,7 @@ pub(super) async fn run(
     let usage = |error: &VerbsArgsError| Failed::from_error(Exit::USAGE, error);
     let request = args.request(operation).map_err(|error| usage(&error))?;
     let program = measuring_program(&args.measurement)?;
-    let job = args.job(&request, &program).map_err(|error| usage(&error))?;
-    let typed = std::env::args_os().collect();
-    let launch = lower::job_or_fail(JobArgs { typed, ..job }, &line.config)?;
+    let launch = args.job(&request, program).launch(&line.config)?;
     if launch.job.hosts.len() != 2 {
         let there_are = verb_and_count(launch.job.hosts.len());
         let message =
@@ -301,20 +296,21 @@ impl BenchVerbsArgs {
     }
 
     /// Returns the job that runs the measuring program once on each host, with RDMA between them.
-    fn job(&self, request: &VerbsRequest, program: &Path) -> Result<JobArgs, VerbsArgsError> {
+    fn job(&self, request: &VerbsRequest, program: PathBuf) -> MeasurementJob {
         let request = serde_json::to_string(request).unwrap_or_default();
-        let job = measuring_job(program, vec!["verbs".to_owned(), request])?;
-        let mut job = self.measurement.clone().set(job, None);
-        job.hosts.map_by = MapBy::Ppr(1);
-        job.network.transport = Transport::Rdma;
-        job.environment.env.clone_from(&self.env);
-        Ok(job)
+        let mut args = self.measurement.clone();
+        args.network.transport = Transport::Rdma;
+        let job = measuring_job(args, program, vec!["verbs".to_owned(), request]);
+        let mut job = job.with_one_rank_on_each_host();
+        job.process.env.clone_from(&self.env);
+        job
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rlaunch_plan::map::MapBy;
 
     fn request(line: &str) -> Result<VerbsRequest, VerbsArgsError> {
         let words = ["rlaunch bench write"].into_iter().chain(line.split(' '));
@@ -349,9 +345,9 @@ mod tests {
         let words = ["rlaunch bench write", "-H", "a:8,b:8"];
         let args = BenchVerbsArgs::try_parse_from(words).unwrap();
         let request = args.request(VerbsOperation::Read).unwrap();
-        let job = args.job(&request, Path::new("/x/rlaunch-bench")).unwrap();
-        assert_eq!((job.hosts.map_by, job.network.transport), (MapBy::Ppr(1), Transport::Rdma));
-        let words: Vec<_> = job.command.argv.iter().map(|word| word.to_string_lossy()).collect();
+        let job = args.job(&request, "/x/rlaunch-bench".into());
+        assert_eq!((job.map_by, job.args.network.transport), (MapBy::Ppr(1), Transport::Rdma));
+        let words: Vec<_> = job.argv.iter().map(|word| word.to_string_lossy()).collect();
         assert_eq!(words[..2], ["rlaunch-bench", "verbs"]);
         assert_eq!(serde_json::from_str::<VerbsRequest>(&words[2]).unwrap(), request);
     }
