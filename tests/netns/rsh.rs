@@ -92,8 +92,10 @@ fn a_command_that_leads_nowhere_is_said_with_its_last_words() {
     ran.refused(200, &["--rsh has a quote that does not end"]).hints("kubectl exec -i {host}");
 }
 
-/// Runs a job whose environment names a hostfile and a remote shell, as mpi-operator sets it.
+/// Runs the first job on its hosts, whose environment names a hostfile and a remote shell, as
+/// mpi-operator sets it.
 fn mpi_job(field: &Field, directory: &Path, kubexec: &str) -> crate::running::Outcome {
+    field.forget_agents(&["a", "b"], Account::Root);
     let hostfile = directory.join("hostfile");
     fs::write(&hostfile, "# by the operator\na slots=2\nb slots=2 max_slots=4\n").unwrap();
     let kubexec = script(directory, "kubexec.sh", kubexec);

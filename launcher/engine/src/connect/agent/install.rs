@@ -234,32 +234,34 @@ impl InstallerReplies {
         loop {
             while let Some((line, rest)) = self.text.split_once('\n') {
                 let answer = line.trim_end().split_once(MARK).map(|(_, answer)| answer.to_owned());
-                let line_was_noise = answer.is_none();
-                let rest = rest.to_owned();
-                if line_was_noise {
-                    tracing::debug!("before the installer: {line}");
-                    self.noise.push_str(line);
-                    self.noise.push('\n');
-                    if self.noise.len() > 2 * MAX_ANSWER {
-                        self.noise.drain(..self.noise.ceil_char_boundary(MAX_ANSWER));
-                    }
-                }
-                self.text = rest;
-                if let Some(answer) = answer {
-                    return Ok(answer);
+                let line = line.to_owned();
+                self.text = rest.to_owned();
+                match answer {
+                    Some(answer) => return Ok(answer),
+                    None => self.hear(&format!("{line}\n")),
                 }
             }
             match self.reader.next().await {
-                Some(Incoming::Data(bytes) | Incoming::Diagnostics(bytes))
-                    if self.text.len() < MAX_ANSWER =>
-                {
+                Some(Incoming::Data(bytes)) if self.text.len() < MAX_ANSWER => {
                     self.text.push_str(&String::from_utf8_lossy(&bytes));
                 }
+                // Never an answer: a command of --rsh that traces what it runs (`set -x`, as that of the MPI operator)
+                // prints the script there, which contains the prefix of answers.
+                Some(Incoming::Diagnostics(bytes)) => self.hear(&String::from_utf8_lossy(&bytes)),
                 _ => {
                     let words = std::mem::take(&mut self.noise) + &std::mem::take(&mut self.text);
                     return Err(DeployError::Shell(words));
                 }
             }
+        }
+    }
+
+    /// Keeps the end of other output.
+    fn hear(&mut self, words: &str) {
+        tracing::debug!("before the installer: {}", words.trim_end());
+        self.noise.push_str(words);
+        if self.noise.len() > 2 * MAX_ANSWER {
+            self.noise.drain(..self.noise.ceil_char_boundary(MAX_ANSWER));
         }
     }
 }
