@@ -6,11 +6,15 @@
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use super::names::{LAUNCH, host_address, launch_address};
 use super::state::LabPaths;
 use crate::LabError;
-use crate::command::{feed, run};
+use crate::command::{feed, run, wait_until};
+
+/// Time limit for the kernel to notice that a cable is plugged in.
+const CARRIER: Duration = Duration::from_secs(10);
 
 /// Kind of failure of a host's link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,7 +84,10 @@ pub(super) fn cut(paths: &LabPaths, host: &str, kind: Cut) -> Result<(), LabErro
 /// Undoes either kind of cut.
 pub(super) fn heal(paths: &LabPaths, host: &str) -> Result<(), LabError> {
     set_link(paths, host, "up")?;
-    set_port(paths, host, "forwarding")
+    // The kernel notices the carrier some time later, and until then the port takes no state.
+    let forwards = || Ok(set_port(paths, host, "forwarding").is_ok());
+    let what = format!("the bridge port of host {host} to forward");
+    wait_until(CARRIER, &what, forwards)
 }
 
 /// Plugs a cable between two hosts, with both ends set up and without addresses.
