@@ -27,11 +27,11 @@ mod network;
 mod node;
 mod ranks;
 
-use cleanup::{guardian, job_list, reap};
+use cleanup::{guardian, reap};
 use console::{errln, outln};
-use network::{cabling, callback};
-use node::{cache, cache_report, diagnostics, inventory, login, verify};
-use ranks::exec_rank::{self, StubKind};
+use network::{cabling, channel};
+use node::{cache, delivery, diagnostics, environment, inventory};
+use ranks::child::{self, StubKind};
 use rlaunch_client::command;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ fn main() -> ExitCode {
         return command::run(args);
     }
     match args.next().as_ref().and_then(|verb| verb.to_str()) {
-        Some("agent") => match callback::CallbackTarget::parse(args) {
+        Some("agent") => match channel::CallbackTarget::parse(args) {
             Ok(target) => {
                 leave_cache();
                 guardian::guard(|workspace, grace| agent::run(workspace, grace, target))
@@ -79,18 +79,18 @@ fn main() -> ExitCode {
             Err(()) => usage(),
         },
         Some("reap") => reap::reap(args),
-        Some("jobs") => inventory::write(&job_list::list()),
+        Some("jobs") => inventory::write(&reap::list_jobs()),
         Some("inventory") => inventory::print(args.next()),
         Some("diagnose") => diagnosis::diagnose(args.next()),
         Some("monitor") => diagnosis::monitor(),
         Some("network") => cabling::run(args.next()),
         Some("capture") => diagnostics::capture(),
-        Some("cache") => cache_report::print(args.next().as_deref()),
-        Some("__exec-rank") => exec_rank::exec(StubKind::Rank, args),
-        Some("__exec-beside") => exec_rank::exec(StubKind::Beside, args),
-        Some("__environment") => login::print(args.next()),
-        Some("__verify") => verify::verify(args.next()),
-        Some("__keep") => verify::keep(args.next()),
+        Some("cache") => cache::print_report(args.next().as_deref()),
+        Some("__exec-rank") => child::exec(StubKind::Rank, args),
+        Some("__exec-beside") => child::exec(StubKind::Beside, args),
+        Some("__environment") => environment::print_login(args.next()),
+        Some("__verify") => delivery::verify(args.next()),
+        Some("__keep") => delivery::keep(args.next()),
         Some("--version") => {
             outln!("rlaunch-worker {}", env!("CARGO_PKG_VERSION"));
             ExitCode::SUCCESS

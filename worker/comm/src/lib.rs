@@ -27,7 +27,7 @@ pub use api::communicator::{Communicator, Received};
 pub use api::measure;
 #[doc(hidden)]
 pub use api::raw;
-pub use api::registered::Registered;
+pub use api::scope::Registered;
 pub use api::scope::{Request, Scope};
 pub use api::start::StartError;
 pub use collectives::{choice, reduce, schedule};

@@ -21,7 +21,6 @@ pub enum Method {
 /// Complete request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// Method.
     pub method: Method,
     /// Scope, such as `global`, `local_a` or `cross_0`.
     pub scope: String,

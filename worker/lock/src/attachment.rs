@@ -1,7 +1,9 @@
 //! Attachments: registrations of lent buffers with RDMA devices. A thread makes an attachment only
 //! after it has released the lock, because registering may take as long as a hundred messages.
+//!
+//! Memory is described here as callers lend it, as the buffer table keeps it, and as a device reads
+//! and writes it without the processor.
 
-use crate::pinned::PinnedBuffer;
 use std::any::Any;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -135,5 +137,99 @@ impl Drop for Outcome<'_> {
     fn drop(&mut self) {
         *self.cell.state() = State::Made(self.made.take(), std::mem::take(&mut self.alive));
         self.cell.changed.notify_all();
+    }
+}
+
+/// Memory that a caller lends.
+#[derive(Debug)]
+pub enum Memory<'a> {
+    /// Bytes that the engine only reads.
+    Shared(&'a [u8]),
+    /// Bytes that the engine reads and writes.
+    Exclusive(&'a mut [u8]),
+}
+
+impl Memory<'_> {
+    pub(crate) fn raw(&mut self) -> RawBuffer {
+        match self {
+            Memory::Shared(bytes) => {
+                RawBuffer { first: bytes.as_ptr().cast_mut(), length: bytes.len(), writable: false }
+            }
+            Memory::Exclusive(bytes) => {
+                RawBuffer { first: bytes.as_mut_ptr(), length: bytes.len(), writable: true }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RawBuffer {
+    pub(crate) first: *mut u8,
+    pub(crate) length: usize,
+    pub(crate) writable: bool,
+}
+
+impl RawBuffer {
+    const EMPTY: RawBuffer = RawBuffer { first: std::ptr::null_mut(), length: 0, writable: false };
+
+    pub(crate) fn new(first: *mut u8, length: usize, writable: bool) -> RawBuffer {
+        match length {
+            0 => RawBuffer { writable, ..RawBuffer::EMPTY },
+            _ => RawBuffer { first, length, writable },
+        }
+    }
+
+    /// Tells whether all of `other` is inside this buffer, and this buffer is writable if `other`
+    /// is writable. Returns `false` if `other` is empty.
+    pub(crate) fn contains(self, other: RawBuffer) -> bool {
+        let offset = other.first.addr().checked_sub(self.first.addr());
+        let fits = offset
+            .is_some_and(|offset| offset <= self.length && other.length <= self.length - offset);
+        fits && other.length > 0 && (self.writable || !other.writable)
+    }
+}
+
+/// Memory of a buffer, passed to the closure that registers the memory with a device (see
+/// [`BufferTable::with_attachment`](crate::BufferTable::with_attachment)). The memory stays in
+/// place until this value is dropped.
+///
+/// The registration that the closure returns must own this value, and drop it only after the device
+/// has given up the memory. If this value still exists after the registration was dropped, the
+/// process aborts, because the device could write to memory that the program uses again.
+#[derive(Debug)]
+pub struct PinnedBuffer {
+    first: *mut u8,
+    length: usize,
+    writable: bool,
+    _alive: Arc<()>,
+}
+
+// SAFETY: an address of bytes that any thread may use while this exists; `PinnedBuffer` itself
+// never follows it.
+unsafe impl Send for PinnedBuffer {}
+
+impl PinnedBuffer {
+    pub(crate) fn new(
+        first: *mut u8,
+        length: usize,
+        writable: bool,
+        alive: Arc<()>,
+    ) -> PinnedBuffer {
+        PinnedBuffer { first, length, writable, _alive: alive }
+    }
+
+    /// Returns the address of the first byte. If the buffer is empty, the address is not valid.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.first
+    }
+
+    /// Returns the length in bytes.
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Tells whether the memory may be written to.
+    pub fn is_writable(&self) -> bool {
+        self.writable
     }
 }

@@ -5,9 +5,7 @@
 //! that is registered once; buffers that are lent inside the region use the region's attachments. A
 //! range is *exposed* while a peer's device may write to it.
 
-use crate::attachment::{Attached, Attachment, Job};
-use crate::memory::RawBuffer;
-use crate::pinned::PinnedBuffer;
+use crate::attachment::{Attached, Attachment, Job, PinnedBuffer, RawBuffer};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -117,7 +115,6 @@ const WRITTEN: u32 = u32::MAX;
 pub struct BufferTable {
     slots: RefCell<Vec<Slot>>,
     free: RefCell<Vec<u32>>,
-    /// Slots of regions.
     regions: RefCell<Vec<u32>>,
     /// Slots of the spare buffers (see [`MAX_SPARE`]), in the order in which they were freed.
     spare: RefCell<Vec<u32>>,

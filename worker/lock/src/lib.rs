@@ -22,20 +22,17 @@
 //! |---|---|
 //! | `lock.rs` | [`EngineLock`], its guard, scopes and regions |
 //! | `buffers.rs` | [`BufferTable`]: lent buffers, the engine's own, and the rules for accessing them |
-//! | `attachment.rs` | device registrations made outside the lock |
-//! | `memory.rs`, `pinned.rs` | memory as callers lend it, and as a device receives it |
+//! | `attachment.rs` | device registrations made outside the lock; memory as callers lend it, and as a device receives it |
 
 mod attachment;
 mod buffers;
 mod lock;
-mod memory;
-mod pinned;
 
 pub use attachment::Attached;
+pub use attachment::Memory;
+pub use attachment::PinnedBuffer;
 pub use buffers::{BufferId, BufferTable};
 pub use lock::{EngineGuard, EngineLock, LendingScope, RegionId, RegionPages};
-pub use memory::Memory;
-pub use pinned::PinnedBuffer;
 
 #[cfg(test)]
 mod tests;

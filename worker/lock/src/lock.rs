@@ -4,8 +4,8 @@
 //! use the region's registrations, its *attachments*.
 
 use crate::attachment;
+use crate::attachment::{Memory, RawBuffer};
 use crate::buffers::{BufferId, BufferTable};
-use crate::memory::{Memory, RawBuffer};
 use rlaunch_sys::{ForkGeneration, Pages};
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -164,7 +164,7 @@ impl<T> EngineLock<T> {
         attach: impl FnOnce(&mut T, &BufferTable, BufferId),
     ) -> RegionId {
         let mut guard = self.lock();
-        let (engine, buffers) = guard.parts();
+        let (engine, buffers) = guard.attach_and_split();
         let buffer = buffers.insert_region(RawBuffer::new(first, length, writable));
         attach(engine, buffers, buffer);
         RegionId { lock: self.id, buffer }
@@ -297,7 +297,7 @@ impl<'l, T> EngineGuard<'l, T> {
     /// [attachments](BufferTable::with_attachment) were requested, releases the lock first, and
     /// acquires it again after making them.
     #[inline]
-    pub fn parts(&mut self) -> (&mut T, &BufferTable) {
+    pub fn attach_and_split(&mut self) -> (&mut T, &BufferTable) {
         if let Some(jobs) = self.inner().buffers.take_jobs() {
             self.unlocked(|| jobs.into_iter().for_each(attachment::Job::run));
         }

@@ -15,13 +15,13 @@ fn what_is_lent_can_be_reached_and_what_was_lent_cannot() {
     let lock = EngineLock::new(None, |_| ());
     let mut memory = [1, 2, 3];
     lock.lend([Memory::Exclusive(&mut memory)], |guard, [buffer]| {
-        let (state, buffers) = guard.parts();
+        let (state, buffers) = guard.attach_and_split();
         *state = Some(buffer);
         assert_eq!(buffers.write(buffer, 1..3, |bytes| bytes.fill(7)), Some(()));
         assert_eq!(buffers.read(buffer, 0..3, <[u8]>::to_vec), Some(vec![1, 7, 7]));
     });
     let mut guard = lock.lock();
-    let (state, buffers) = guard.parts();
+    let (state, buffers) = guard.attach_and_split();
     assert_eq!(buffers.read(state.unwrap(), 0..1, <[u8]>::to_vec), None);
     assert_eq!(memory, [1, 7, 7]);
 }
@@ -31,7 +31,7 @@ fn a_slot_that_is_used_again_is_another_loan() {
     let lock = EngineLock::new((), |_| ());
     let old = lock.lend([Memory::Shared(b"old")], |_, [buffer]| buffer);
     lock.lend([Memory::Shared(b"new")], |guard, [buffer]| {
-        let (_, buffers) = guard.parts();
+        let (_, buffers) = guard.attach_and_split();
         assert_eq!(buffers.read(old, 0..3, <[u8]>::to_vec), None);
         assert_eq!(buffers.read(buffer, 0..3, <[u8]>::to_vec), Some(b"new".to_vec()));
     });
@@ -41,7 +41,7 @@ fn a_slot_that_is_used_again_is_another_loan() {
 fn nothing_outside_and_nothing_read_only_is_written() {
     let lock = EngineLock::new((), |_| ());
     lock.lend([Memory::Shared(b"abc")], |guard, [buffer]| {
-        let (_, buffers) = guard.parts();
+        let (_, buffers) = guard.attach_and_split();
         assert_eq!(buffers.write(buffer, 0..1, |_| ()), None);
         assert_eq!(buffers.read(buffer, 2..4, |_| ()), None);
         #[expect(clippy::reversed_empty_ranges, reason = "that is the case")]
@@ -56,7 +56,7 @@ fn nobody_writes_what_somebody_else_has_a_reference_to() {
     let lock = EngineLock::new((), |_| ());
     let mut memory = [1, 2, 3, 4];
     lock.lend([Memory::Exclusive(&mut memory)], |guard, [buffer]| {
-        let (_, buffers) = guard.parts();
+        let (_, buffers) = guard.attach_and_split();
         let nested = buffers.write(buffer, 0..2, |_| buffers.read(buffer, 2..4, |_| ()));
         assert_eq!(nested, Some(None));
         let nested = buffers.read(buffer, 0..2, |_| buffers.write(buffer, 2..4, |_| ()));
@@ -78,10 +78,10 @@ fn what_a_scope_lends_is_taken_back_at_its_end() {
     let buffer = lock.scope(|scope| {
         let buffer = scope.lend(Memory::Exclusive(&mut memory));
         let mut guard = lock.lock();
-        guard.parts().1.write(buffer, 0..4, |bytes| bytes.fill(5));
+        guard.attach_and_split().1.write(buffer, 0..4, |bytes| bytes.fill(5));
         buffer
     });
-    assert_eq!(lock.lock().parts().1.length(buffer), None);
+    assert_eq!(lock.lock().attach_and_split().1.length(buffer), None);
     assert_eq!(memory, [5; 4]);
 }
 
@@ -92,13 +92,13 @@ fn what_is_lent_is_taken_back_when_somebody_panics() {
     let mut memory = [0; 4];
     let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         lock.lend([Memory::Exclusive(&mut memory)], |guard, [buffer]| {
-            *guard.parts().0 = Some(buffer);
+            *guard.attach_and_split().0 = Some(buffer);
             panic!("on purpose");
         });
     }));
     assert!(panicked.is_err());
     let mut guard = lock.lock();
-    let (state, buffers) = guard.parts();
+    let (state, buffers) = guard.attach_and_split();
     assert_eq!(buffers.length(state.unwrap()), None);
 }
 
@@ -152,11 +152,11 @@ fn what_is_attached_is_made_once_and_dropped_before_the_memory_goes_back() {
     let (lock, devices) = (EngineLock::new((), |_| ()), Devices::default());
     let mut memory = [1, 2, 3];
     lock.lend([Memory::Exclusive(&mut memory)], |guard, [buffer]| {
-        let (_, buffers) = guard.parts();
+        let (_, buffers) = guard.attach_and_split();
         for key in [1, 1, 2, 9] {
             assert_eq!(devices.request(buffers, buffer, key), Attached::Pending);
         }
-        let (_, buffers) = guard.parts();
+        let (_, buffers) = guard.attach_and_split();
         assert_eq!(devices.request(buffers, buffer, 1), Attached::Used(0));
         assert_eq!(
             devices.request(buffers, buffer, 2),
@@ -181,13 +181,13 @@ fn devices_are_told_while_others_may_sit_at_the_desk() {
     lock.lend([Memory::Exclusive(&mut memory)], |guard, [buffer]| {
         let (other, seen) = (lock.clone(), sat.clone());
         let makes = move |_: PinnedBuffer| {
-            let sits = move || other.lock().parts().1.length(buffer).unwrap_or_default();
+            let sits = move || other.lock().attach_and_split().1.length(buffer).unwrap_or_default();
             seen.store(std::thread::spawn(sits).join().unwrap(), Ordering::Relaxed);
             Some(())
         };
-        let first = guard.parts().1.with_attachment(buffer, 1, makes, |(), _| ());
+        let first = guard.attach_and_split().1.with_attachment(buffer, 1, makes, |(), _| ());
         assert_eq!(first, Attached::Pending);
-        let again = guard.parts().1.with_attachment(buffer, 1, |_| Some(()), |(), _| ());
+        let again = guard.attach_and_split().1.with_attachment(buffer, 1, |_| Some(()), |(), _| ());
         assert_eq!(again, Attached::Used(()));
     });
     assert_eq!(sat.load(Ordering::Relaxed), 8);
@@ -209,8 +209,12 @@ fn memory_that_is_taken_back_waits_for_who_tells_of_it() {
                 Some(Registration { pinned, ended })
             };
             let mut guard = lock.lock();
-            let result =
-                guard.parts().1.with_attachment(buffer, 1, makes, |_: &Registration, _| ());
+            let result = guard.attach_and_split().1.with_attachment(
+                buffer,
+                1,
+                makes,
+                |_: &Registration, _| (),
+            );
             assert_eq!(result, Attached::Pending);
         });
         begun.recv().unwrap();
@@ -224,7 +228,7 @@ fn memory_that_is_gone_is_told_of_to_nobody() {
     let (lock, devices) = (EngineLock::new((), |_| ()), Devices::default());
     let mut memory = [0; 8];
     lock.lend([Memory::Exclusive(&mut memory)], |guard, [buffer]| {
-        assert_eq!(devices.request(guard.parts().1, buffer, 1), Attached::Pending);
+        assert_eq!(devices.request(guard.attach_and_split().1, buffer, 1), Attached::Pending);
     });
     assert_eq!(devices.made(), 0);
 }
@@ -237,12 +241,13 @@ fn a_maker_that_panics_has_made_nothing() {
     lock.lend([Memory::Exclusive(&mut memory)], |guard, [buffer]| {
         let makes = |_: PinnedBuffer| -> Option<()> { panic!("on purpose") };
         assert_eq!(
-            guard.parts().1.with_attachment(buffer, 1, makes, |(), _| ()),
+            guard.attach_and_split().1.with_attachment(buffer, 1, makes, |(), _| ()),
             Attached::Pending
         );
-        let runs_jobs = std::panic::AssertUnwindSafe(|| guard.parts().1.length(buffer));
+        let runs_jobs = std::panic::AssertUnwindSafe(|| guard.attach_and_split().1.length(buffer));
         assert!(std::panic::catch_unwind(runs_jobs).is_err());
-        let result = guard.parts().1.with_attachment(buffer, 1, |_| Some(()), |(), _| ());
+        let result =
+            guard.attach_and_split().1.with_attachment(buffer, 1, |_| Some(()), |(), _| ());
         assert_eq!(result, Attached::Unavailable);
     });
 }
@@ -252,7 +257,7 @@ fn exposed_bytes_are_neither_read_nor_written() {
     let lock = EngineLock::new((), |_| ());
     let mut memory = [1, 2, 3, 4];
     lock.lend([Memory::Exclusive(&mut memory)], |guard, [buffer]| {
-        let (_, buffers) = guard.parts();
+        let (_, buffers) = guard.attach_and_split();
         assert_eq!(buffers.read(buffer, 0..1, |_| buffers.expose(buffer, 2..4)), Some(false));
         assert!(buffers.expose(buffer, 2..4));
         assert!(!buffers.expose(buffer, 3..5), "the range ends outside the buffer");
@@ -265,7 +270,7 @@ fn exposed_bytes_are_neither_read_nor_written() {
         assert_eq!(buffers.read(buffer, 0..4, <[u8]>::to_vec), Some(vec![9, 9, 3, 4]));
     });
     lock.lend([Memory::Shared(&[1])], |guard, [buffer]| {
-        assert!(!guard.parts().1.expose(buffer, 0..1));
+        assert!(!guard.attach_and_split().1.expose(buffer, 0..1));
     });
 }
 
@@ -278,8 +283,8 @@ fn use_part(
     key: usize,
 ) -> Attached<usize> {
     lock.lend([Memory::Exclusive(part)], |guard, [buffer]| {
-        match devices.request(guard.parts().1, buffer, key) {
-            Attached::Pending => devices.request(guard.parts().1, buffer, key),
+        match devices.request(guard.attach_and_split().1, buffer, key) {
+            Attached::Pending => devices.request(guard.attach_and_split().1, buffer, key),
             result => result,
         }
     })
@@ -336,8 +341,8 @@ fn a_lease_in_use_is_not_ended_and_another_desks_never() {
     let region = unsafe { lock.register_raw((first, length, true), |(), _, _| ()) };
     // SAFETY: the memory outlives the loan, and nothing else uses it.
     let buffer = unsafe { lock.lend_raw(first, length, true) };
-    assert_eq!(devices.request(lock.lock().parts().1, buffer, 1), Attached::Pending);
-    assert_eq!(devices.request(lock.lock().parts().1, buffer, 1), Attached::Used(0));
+    assert_eq!(devices.request(lock.lock().attach_and_split().1, buffer, 1), Attached::Pending);
+    assert_eq!(devices.request(lock.lock().attach_and_split().1, buffer, 1), Attached::Used(0));
     let region = lock.unregister(region).unwrap_err();
     lock.take_back(buffer);
     let region = other.unregister(region).unwrap_err();
@@ -353,8 +358,8 @@ fn a_loan_that_goes_while_it_is_exposed_takes_the_registration_along() {
     let (lock, devices) = (EngineLock::new((), |_| ()), Devices::default());
     let mut pages = lock.register_pages(Pages::zeroed(8).unwrap(), |(), _, _| ());
     lock.lend([Memory::Exclusive(&mut pages.bytes_mut()[2..6])], |guard, [buffer]| {
-        assert_eq!(devices.request(guard.parts().1, buffer, 1), Attached::Pending);
-        let (_, buffers) = guard.parts();
+        assert_eq!(devices.request(guard.attach_and_split().1, buffer, 1), Attached::Pending);
+        let (_, buffers) = guard.attach_and_split();
         assert_eq!(devices.request(buffers, buffer, 1), Attached::Used(2));
         assert!(buffers.expose(buffer, 0..4));
         assert_eq!(devices.ended(), [] as [usize; 0]);
@@ -402,10 +407,10 @@ fn own_memory_that_devices_know_is_used_again() {
     let mut first = None;
     for _ in 0..3 {
         let mut guard = lock.lock();
-        let own = guard.parts().1.allocate(16);
-        assert_eq!(guard.parts().1.read(own, 0..16, <[u8]>::to_vec), Some(vec![0; 16]));
-        devices.request(guard.parts().1, own, 1);
-        let (_, buffers) = guard.parts();
+        let own = guard.attach_and_split().1.allocate(16);
+        assert_eq!(guard.attach_and_split().1.read(own, 0..16, <[u8]>::to_vec), Some(vec![0; 16]));
+        devices.request(guard.attach_and_split().1, own, 1);
+        let (_, buffers) = guard.attach_and_split();
         assert_eq!(devices.request(buffers, own, 1), Attached::Used(0));
         buffers.write(own, 0..16, |bytes| bytes.fill(7)).unwrap();
         let old = first.replace(own).filter(|old| *old != own);
@@ -416,7 +421,7 @@ fn own_memory_that_devices_know_is_used_again() {
     assert_eq!((devices.made(), devices.ended()), (1, vec![]));
     // A buffer that a peer may still write to is not reused.
     let mut guard = lock.lock();
-    let (_, buffers) = guard.parts();
+    let (_, buffers) = guard.attach_and_split();
     let own = buffers.allocate(16);
     assert_eq!(devices.request(buffers, own, 1), Attached::Used(0));
     assert!(buffers.expose(own, 0..16));
@@ -439,7 +444,7 @@ fn a_desk_that_goes_ends_what_is_attached_first() {
     let seen = Arc::new(AtomicUsize::new(0));
     let lock = EngineLock::new((), |_| ());
     let mut guard = lock.lock();
-    let (_, buffers) = guard.parts();
+    let (_, buffers) = guard.attach_and_split();
     let own = buffers.allocate(LENGTH);
     buffers.write(own, 0..LENGTH, |bytes| bytes.fill(5)).unwrap();
     let sees = seen.clone();
@@ -502,7 +507,7 @@ fn a_forked_process_neither_uses_nor_drops_what_it_has_inherited() {
 fn the_desks_own_memory_lasts_until_it_is_given_up() {
     let lock = EngineLock::new((), |_| ());
     let mut guard = lock.lock();
-    let (_, buffers) = guard.parts();
+    let (_, buffers) = guard.attach_and_split();
     let own = buffers.allocate(16);
     assert_eq!(buffers.write(own, 0..16, |bytes| bytes.fill(1)), Some(()));
     buffers.free(own);

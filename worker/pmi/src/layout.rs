@@ -27,11 +27,8 @@ pub struct JobLayout {
 pub struct RankPlace {
     /// Name of the job for MPI libraries ([`JobLayout::namespace`]).
     pub namespace: String,
-    /// Number of the node.
     pub node: usize,
-    /// Name of the host.
     pub host: String,
-    /// Rank.
     pub rank: u32,
     /// Number of ranks in the job.
     pub world_size: u32,

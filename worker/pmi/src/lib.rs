@@ -8,10 +8,8 @@
 //! |---|---|
 //! | `layout` | which ranks run on which nodes |
 //! | `output` | actions that a server asks of its agent |
-//! | `node` | what both families share: ranks, open connections, queued actions |
-//! | `segments` | files that MPI libraries leave in shared memory |
+//! | `node` | what both families share: ranks, open connections, queued actions, files in shared memory; how a family plugs into the server |
 //! | `fence` | ranks of this node that have arrived at a fence, and the data they bring |
-//! | `protocol` | how a family plugs into the server |
 //! | `pmi1/` | PMI-1: lines of text, one request at a time |
 //! | `pmix/` | PMIx: binary messages in the encoding of version 3 |
 //! | `sorted_map` | a map that needs little code |
@@ -23,8 +21,6 @@ mod node;
 mod output;
 pub mod pmi1;
 pub mod pmix;
-mod protocol;
-mod segments;
 mod server;
 mod sorted_map;
 #[cfg(test)]

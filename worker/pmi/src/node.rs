@@ -1,10 +1,22 @@
 //! State of a node that both families use: ranks, open connections, queued actions.
+//!
+//! How a family plugs into the server of a node.
+//!
+//! Each family has one state per node, which implements [`Protocol`]. The server finds out the family of
+//! a connection from its first byte and from then on hands every event of that connection to the family's
+//! state, together with the [`Node`]: what both families share. A family returns nothing; it queues its
+//! actions by the functions of `Node` (`send`, `close`, `gather`, `put`, `get`, `begin`, `finalized`,
+//! `abort`). Answers to `gather` and `get` come back to the family that asked, by the request's number.
+//!
+//! A family counts the ranks that arrive at a fence over all ranks by a [`Fence`](crate::fence::Fence).
+//!
+//! Files in the directory for shared memory that MPI libraries make, and leave there if a rank is killed.
 
 use crate::layout::JobLayout;
 use crate::output::{ConnectionId, Family, Output};
-use crate::segments::{self, Segments};
-use crate::sorted_map::SortedMap;
+use crate::sorted_map::{SortedMap, SortedSet};
 use std::collections::VecDeque;
+use std::time::Instant;
 
 /// Maximum number of open connections that have not yet said which rank they are, in addition to one
 /// for each rank of the node. Any process of the host can connect to the agent's port; when strangers
@@ -153,7 +165,7 @@ impl Node {
         }
     }
 
-    /// Closes a connection. The server calls [`Protocol::closed`](crate::protocol::Protocol::closed) of
+    /// Closes a connection. The server calls [`Protocol::closed`](Protocol::closed) of
     /// its family once the present call has returned.
     pub(crate) fn close(&mut self, connection: ConnectionId) {
         if let Some(family) = self.forget(connection) {
@@ -185,12 +197,12 @@ impl Node {
     /// Tells the agent that a file in shared memory belongs to the job, once for each file. Returns false
     /// if the path is not that of one, or if there are too many.
     pub(crate) fn claim_path(&mut self, path: &[u8]) -> bool {
-        segments::name_of(path).is_some_and(|name| self.claim(name))
+        name_of(path).is_some_and(|name| self.claim(name))
     }
 
     /// Tells the agent which files in shared memory MPICH makes on this node.
     pub(crate) fn claim_mpich(&mut self, store: &str) {
-        for name in segments::of_mpich(store, self.layout.here) {
+        for name in of_mpich(store, self.layout.here) {
             self.claim(&name);
         }
     }
@@ -263,5 +275,132 @@ impl Node {
     /// Returns the next action for the agent.
     pub(crate) fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
+    }
+}
+
+/// State of a family on a node. All functions get the state that the families share.
+pub(crate) trait Protocol {
+    /// Takes bytes of a connection, in any split. The first call for a connection is also the notice that
+    /// it exists. Once [`Node::is_open`] returns false, the rest of the bytes is to be dropped.
+    fn received(&mut self, node: &mut Node, connection: ConnectionId, bytes: &[u8], now: Instant);
+
+    /// Forgets a connection, which no longer exists in the node.
+    fn closed(&mut self, node: &mut Node, connection: ConnectionId);
+
+    /// Takes the answer to [`Node::gather`]: data by rank, `None` if the gather can never complete.
+    fn gathered(&mut self, node: &mut Node, request: u64, data: Option<Vec<Vec<u8>>>);
+
+    /// Takes the answer to [`Node::get`]: `None` if the key has no value.
+    fn value(&mut self, node: &mut Node, request: u64, value: Option<Vec<u8>>);
+
+    /// Takes notice that the process of a local rank has ended; [`Node::is_alive`] already says so.
+    fn rank_ended(&mut self, node: &mut Node, local: usize);
+
+    /// Does what is due at this time.
+    fn handle_timeout(&mut self, node: &mut Node, now: Instant);
+
+    /// Returns the time at which [`Protocol::handle_timeout`] has something to do.
+    fn poll_timeout(&self) -> Option<Instant>;
+}
+
+/// Directory for shared memory.
+const DIRECTORY: &str = "/dev/shm/";
+
+/// Maximum number of names for each rank of a node.
+const PER_RANK: usize = 64;
+
+/// Maximum length in bytes of a name.
+const NAME_MAX: usize = 255;
+
+/// Names of files that belong to the job.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    names: SortedSet<String>,
+    max: usize,
+}
+
+impl Segments {
+    /// Creates an empty set for a number of ranks.
+    pub(crate) fn new(ranks: usize) -> Segments {
+        Segments { names: SortedSet::default(), max: ranks.saturating_mul(PER_RANK) }
+    }
+
+    /// Adds a name. Returns whether it is new, or `None` if it is not one of a file, or if there are too
+    /// many.
+    pub(crate) fn add(&mut self, name: &str) -> Option<bool> {
+        let is_name = !name.is_empty() && name.len() <= NAME_MAX && !name.starts_with('.');
+        if !is_name || name.contains(['/', '\0', '\n']) {
+            return None;
+        } else if self.names.contains_key(name) {
+            return Some(false);
+        }
+        if self.names.len() >= self.max {
+            return None;
+        }
+        self.names.insert(name.to_owned(), ());
+        Some(true)
+    }
+}
+
+/// Returns the name of a file that a rank has named by its path, or `None` if the file is not in the
+/// directory for shared memory.
+pub(crate) fn name_of(path: &[u8]) -> Option<&str> {
+    std::str::from_utf8(path).ok()?.strip_prefix(DIRECTORY)
+}
+
+/// Returns the names of the files that MPICH may make on a node, which follow from the name of the key-value
+/// store. Later versions append a number to it, which grows when a program begins with MPI again.
+pub(crate) fn of_mpich(store: &str, node: usize) -> Vec<String> {
+    let mut names = Vec::new();
+    for number in ["", "-1", "-2", "-3"] {
+        let hash = fnv1a(format!("{store}{number}").as_bytes());
+        for kind in ["shm", "vci"] {
+            names.push(format!("mpich_{kind}_{hash:x}_{node}"));
+        }
+    }
+    names
+}
+
+fn fnv1a(bytes: &[u8]) -> u32 {
+    let step = |hash: u32, byte: &u8| (hash ^ u32::from(*byte)).wrapping_mul(16_777_619);
+    bytes.iter().fold(2_166_136_261, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_files_of_shared_memory_are_taken() {
+        let add = |path: &str| name_of(path.as_bytes()).and_then(|name| Segments::new(1).add(name));
+        assert_eq!(add("/dev/shm/sm_segment.a.0.97830000.0"), Some(true));
+        for path in [
+            "/tmp/x",
+            "/dev/shm/",
+            "/dev/shm/..",
+            "/dev/shm/a/b",
+            "/dev/shm/../etc/passwd",
+            "/dev/shm/\0",
+            "/dev/shm/a\nb",
+            "x",
+        ] {
+            assert_eq!(add(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn names_are_limited() {
+        let mut segments = Segments::new(1);
+        for number in 0..100 {
+            assert_eq!(segments.add(&number.to_string()), (number < 64).then_some(true));
+        }
+        assert_eq!(segments.add("63"), Some(false));
+    }
+
+    /// The name is one that MPICH 5.0.2 has made.
+    #[test]
+    fn names_of_mpich_follow_from_its_store() {
+        let names = of_mpich("rlaunch-1cd549a92fa56ef4bfaa385f47d84780-1", 1);
+        assert!(names.contains(&"mpich_shm_c605d8f2_1".to_owned()));
     }
 }

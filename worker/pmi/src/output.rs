@@ -58,7 +58,6 @@ pub enum Output {
     Gather {
         /// Number for the answer, equal for all ranks of this node: one answer is enough.
         request: u64,
-        /// Local rank.
         local_rank: usize,
         /// Name of the gather, equal for all ranks and at most 255 bytes.
         name: String,

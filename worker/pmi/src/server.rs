@@ -1,11 +1,10 @@
 //! The server of a node: events that the agent reports go to the family they are for.
 
 use crate::layout::JobLayout;
-use crate::node::Node;
+use crate::node::{Node, Protocol};
 use crate::output::{ConnectionId, Family, Output};
 use crate::pmi1::Pmi1;
 use crate::pmix::Pmix;
-use crate::protocol::Protocol;
 use std::time::Instant;
 
 /// Server of a node.

@@ -3,10 +3,9 @@
 use rlaunch_bootstrap::protocol::control::{FrameError, FrameReader, encode};
 use rlaunch_bootstrap::protocol::mesh::{FromProver, ToProver};
 use std::io::{self, Read, Write};
-use std::process;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread;
 use std::time::Duration;
+use std::{process, thread};
 
 /// Size of reads from stdin, in bytes.
 const CHUNK: usize = 64 << 10;

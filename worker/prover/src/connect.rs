@@ -8,11 +8,12 @@
 //! Both methods may block in the kernel if a peer is gone. Therefore paths to different peers are
 //! connected in parallel, and after one path has failed slowly, the others to the same peer fail at
 //! once.
+//!
+//! The threads here ([`map`]) also do other work that blocks in the kernel or in a card's
+//! firmware.
 
-use crate::end::End;
+use crate::end::{End, Link, RemoteMemory};
 use crate::fault;
-use crate::link::{Link, RemoteMemory};
-use crate::parallel;
 use rlaunch_bootstrap::deadline::Deadline;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::mesh::{
@@ -24,8 +25,8 @@ use rlaunch_verbs::{
 };
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, Scope};
 use std::time::{Duration, Instant};
 
@@ -85,8 +86,7 @@ pub(crate) fn all(
             let sender = sender.clone();
             scope.spawn(move || listen(scope, listener, expected, params, &sender));
         }
-        let done =
-            parallel::map(by_peer(dialling), CONCURRENT_PEERS, |jobs| dial_peer(jobs, params));
+        let done = map(by_peer(dialling), CONCURRENT_PEERS, |jobs| dial_peer(jobs, params));
         for one in done.into_iter().flatten() {
             // Cannot fail: the receiver lives until the end of this function.
             let _ = sender.send(one);
@@ -111,7 +111,7 @@ fn by_peer(jobs: Vec<Job>) -> Vec<Vec<Job>> {
     for job in jobs {
         peers.entry((job.path.port_index, job.path.peer)).or_default().push(job);
     }
-    let parts = parallel::cpu_threads().div_ceil(peers.len().max(1));
+    let parts = cpu_threads().div_ceil(peers.len().max(1));
     let mut divided = Vec::new();
     for mut jobs in peers.into_values() {
         let part = jobs.len().div_ceil(parts).max(1);
@@ -291,7 +291,7 @@ fn take_expected(bytes: &[u8], expected: &mut HashMap<u32, Job>) -> Option<Job> 
 impl Job {
     fn into_link(self, pair: QueuePair<Connected>, mtu: Option<u32>) -> Link {
         let remote = RemoteMemory::new(&self.port_advert, &self.path_advert);
-        Link::new(pair, (self.path, self.slot), self.end, remote, mtu)
+        Link::new(pair, self.path, self.slot, self.end, remote, mtu)
     }
 }
 
@@ -306,6 +306,39 @@ impl ConnectParams {
     fn within(self) -> String {
         format!("{:.1} s", self.deadline.limit().as_secs_f64())
     }
+}
+
+/// Runs all jobs on up to `threads` threads, and returns the results in the order of the jobs.
+pub(crate) fn map<J: Send, R: Send>(
+    jobs: Vec<J>,
+    threads: usize,
+    work: impl Fn(J) -> R + Sync,
+) -> Vec<R> {
+    if threads < 2 || jobs.len() < 2 {
+        return jobs.into_iter().map(work).collect();
+    }
+    let threads = threads.min(jobs.len());
+    let (queue, done) = (Mutex::new(jobs.into_iter().enumerate()), Mutex::new(Vec::new()));
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let one_worker = || {
+        while let Some((index, job)) = next() {
+            let result = work(job);
+            done.lock().unwrap_or_else(PoisonError::into_inner).push((index, result));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(one_worker);
+        }
+    });
+    let mut done = done.into_inner().unwrap_or_else(PoisonError::into_inner);
+    done.sort_unstable_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+/// Returns the number of threads for work that also computes: one per processor, up to 4.
+pub(crate) fn cpu_threads() -> usize {
+    thread::available_parallelism().map_or(1, usize::from).min(4)
 }
 
 #[cfg(test)]
@@ -332,5 +365,13 @@ mod tests {
     #[test]
     fn a_process_that_stood_still_tries_again() {
         assert!(tries(2 * SUSPENSION_THRESHOLD) > 1);
+    }
+
+    #[test]
+    fn results_are_in_the_order_of_the_jobs() {
+        for threads in [0, 1, 3, 64] {
+            let squares = map((0..50).collect(), threads, |number: u32| number * number);
+            assert_eq!(squares, (0..50).map(|number| number * number).collect::<Vec<_>>());
+        }
     }
 }

@@ -70,9 +70,10 @@ impl Machine {
     /// must not be 0.
     pub(crate) fn new(dials: bool, token: u64, deadlines: Deadlines) -> (Machine, Option<Tokens>) {
         let since = deadlines.begin;
-        let (state, first, writes) = match dials {
-            true => (State::AwaitsEcho { since }, Some(Tokens { token, echo: 0 }), 1),
-            false => (State::AwaitsToken, None, 0),
+        let (state, first, writes) = if dials {
+            (State::AwaitsEcho { since }, Some(Tokens { token, echo: 0 }), 1)
+        } else {
+            (State::AwaitsToken, None, 0)
         };
         (Machine { dials, token, state, writes, round_trip: Duration::ZERO, deadlines }, first)
     }
@@ -119,9 +120,10 @@ impl Machine {
         if !matches!(self.state, State::AwaitsBlock { .. }) {
             return;
         }
-        match intact {
-            true => self.state = State::Done(Ok(self.round_trip)),
-            false => self.fail("the block arrived with wrong contents".to_owned(), None),
+        if intact {
+            self.state = State::Done(Ok(self.round_trip));
+        } else {
+            self.fail("the block arrived with wrong contents".to_owned(), None);
         }
     }
 

@@ -23,17 +23,14 @@ mod agent_pipe;
 mod connect;
 mod end;
 mod fault;
-mod link;
 mod machine;
 mod measure;
-mod parallel;
 mod prove;
-mod read_schedule;
 mod round;
 mod watch;
 
 use agent_pipe::{AgentInput, Input, PipeError, send};
-use link::Link;
+use end::Link;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::control::FrameError;
 use rlaunch_bootstrap::protocol::mesh::{FromProver, NodeEndpoints, ToProver};

@@ -1,11 +1,10 @@
 //! Proves the paths of a round, all at once, by polling: carries out what [`crate::machine`]
 //! decides.
 
-use crate::end::End;
+use crate::end::{End, Link, Request};
 use crate::fault;
-use crate::link::{Link, Request};
 use crate::machine::{Deadlines, Machine, Tokens};
-use crate::read_schedule::ReadSchedule;
+use crate::measure::ReadSchedule;
 use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
 use rlaunch_bootstrap::protocol::mesh::{
     PathFault, PathOutcome, PathProof, ProofStep, RoundTimeouts,

@@ -1,12 +1,8 @@
 //! The stages of a round: prepared (queue pairs exist), connected, proved.
 
 use crate::connect::{self, Job};
-use crate::end::End;
-use crate::fault;
-use crate::link::Link;
-use crate::measure;
-use crate::parallel;
-use crate::prove;
+use crate::end::{End, Link};
+use crate::{fault, measure, prove};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::mesh::{
     LocalPort, MeshPath, NodeEndpoints, PathAdvert, PathFault, PathOutcome, PortAdvert, ProofRound,
@@ -77,7 +73,7 @@ impl PreparedRound {
         let random = RandomState::new();
         let jobs = round.paths.iter().zip(slots).collect();
         let paths =
-            parallel::map(jobs, parallel::cpu_threads(), |(path, slot): (&MeshPath, usize)| {
+            connect::map(jobs, connect::cpu_threads(), |(path, slot): (&MeshPath, usize)| {
                 // Random: a process outside the job cannot guess it.
                 let secret = random.hash_one(path.id) as u32;
                 let opened = ends.get(path.port_index as usize).ok_or_else(|| no_end(path))?;

@@ -3,9 +3,8 @@
 //! intervals, or the device reports that the port or the device failed. The process sleeps between
 //! polls.
 
-use crate::end::End;
+use crate::end::{End, Link, Request};
 use crate::fault;
-use crate::link::{Link, Request};
 use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
 use rlaunch_bootstrap::protocol::mesh::{PathEvent, ProofStep};
 use rlaunch_verbs::{Completion, DeviceEvent, VerbsError};

@@ -21,12 +21,11 @@ use rlaunch_bootstrap::protocol::mesh::{
     FromProver, LocalPort, MeshPath, NodeEndpoints, PathEvent, PathOutcome, ProofRound, ProofStep,
     QpSettings, RoundCost, RoundTimeouts, ToProver,
 };
-use std::env;
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{env, thread};
 
 const TIMEOUT: Duration = Duration::from_secs(30);
 

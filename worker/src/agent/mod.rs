@@ -5,38 +5,33 @@
 //! 3. join the tree of agents and prove this node's RDMA paths with the others;
 //! 4. on Start, run the ranks until all have ended and their output is sent;
 //! 5. clean up, send Done, and relay for child agents until the launcher closes the channel.
+//!
+//! The launcher's messages are sorted here by the part of the agent that handles them.
 
 pub(crate) mod mesh;
-mod messages;
 mod stacks;
 
 use crate::agent::mesh::Mesh;
-use crate::agent::messages::{end_reason, is_mesh_message, is_startup_message, mesh_message};
 use crate::agent::stacks::Stacks;
 use crate::cleanup::cgroup::Cgroup;
-use crate::cleanup::grace::Grace;
+use crate::cleanup::guardian::Grace;
 use crate::cleanup::workspace::Workspace;
 use crate::console::errln;
-use crate::network::callback::CallbackTarget;
-use crate::network::channel::{Channel, ChannelKind};
+use crate::network::channel::{CallbackTarget, Channel, ChannelKind};
 use crate::network::frames::FrameEvent;
 use crate::network::horovod::{HorovodProxy, LOOPBACK};
-use crate::network::rendezvous::tree::{Tree, TreeEvent};
+use crate::network::rendezvous::{Tree, TreeEvent};
 use crate::network::services::Services;
-use crate::node::cache;
-use crate::node::facts;
-use crate::node::login;
-use crate::node::open_files;
+use crate::node::{cache, environment, facts};
 use crate::ranks::awaited_ports::AwaitedPorts;
-use crate::ranks::child;
 use crate::ranks::helpers::Helpers;
 use crate::ranks::library::RankLibrary;
-use crate::ranks::prepare::{self, JobFiles, Prepared};
-use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig};
+use crate::ranks::prepare::{self, JobFiles, PreparedRanks};
+use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig, child};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::protocol::control::{
-    BEAT, DEFAULT_NODE_TIMEOUT, FromAgent, PROTOCOL_VERSION, ToAgent,
+    BEAT, DEFAULT_NODE_TIMEOUT, FromAgent, Helper, PROTOCOL_VERSION, ToAgent,
 };
 use rlaunch_bootstrap::protocol::rank::JobEvent;
 use rlaunch_bootstrap::rank_table::TableMessage;
@@ -52,7 +47,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 /// Runs the agent on its channel to the launcher. Returns success if the job ended in order on this
 /// node, whatever the exit codes of its ranks.
 pub(crate) fn run(workspace: &Workspace, grace: Grace, target: Option<CallbackTarget>) -> ExitCode {
-    open_files::raise();
+    child::raise_open_files();
     let kind = ChannelKind::detect(target);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ended = runtime.and_then(|runtime| runtime.block_on(run_job(workspace, grace, kind)));
@@ -76,7 +71,7 @@ async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::
     };
     // Overlaps with waiting for the other agents.
     let cgroup = Cgroup::create(&job.id.to_string(), &workspace.tag());
-    let mut mesh = Mesh::new(&job, &agent.channel.outbox);
+    let mut mesh = Mesh::new(&job, &agent.channel.to_launcher);
     let joined = agent.join(&job, &mut prepared, services, (&mut mesh, &mut library)).await;
     let Some(mut tree) = joined else { return Ok(()) };
     let start = agent.await_start(&mut tree, (&mut mesh, &mut library), workspace).await;
@@ -86,18 +81,18 @@ async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::
     for (application, program) in job.applications.iter().zip(&mut prepared.programs) {
         library.announce(application, &mut program.env);
     }
-    agent.channel.outbox.grant(job.output_window);
+    agent.channel.to_launcher.grant(job.output_window);
     let ports = AwaitedPorts::start(&setup.ports);
     let mpi = (tree.mpi().identity(), tree.mpi().unfinalized());
     let (helpers, directory) = (Helpers::new(mesh.pid()), workspace.path().map(Path::to_owned));
     let context = ProcessContext { helpers, cgroup, grace, workspace: directory, mpi };
-    let outbox = &agent.channel.outbox;
-    let mut ranks = Ranks::start(&job, prepared, setup, outbox, agent.hello_at, context);
+    let to_launcher = &agent.channel.to_launcher;
+    let mut ranks = Ranks::start(&job, prepared, setup, to_launcher, agent.hello_at, context);
     agent.run_to_completion(&mut ranks, &mut tree, &mut mesh, ports).await;
     mesh.end().await;
     let receipt = ranks.finish(tree.mpi().segments()).await;
     workspace.remove();
-    agent.channel.outbox.send_last(&FromAgent::Done(receipt));
+    agent.channel.to_launcher.send_last(&FromAgent::Done(receipt));
     if tree.has_children() && !agent.job_is_ending {
         agent.relay_until_end(&mut tree).await;
     }
@@ -168,7 +163,7 @@ impl Agent {
     fn hello(&mut self) {
         let hello = FromAgent::Hello { version: PROTOCOL_VERSION, facts: facts::read() };
         self.hello_at = std::time::Instant::now();
-        self.channel.outbox.send(&hello);
+        self.channel.to_launcher.send(&hello);
     }
 
     /// Waits for the next event, sending beats meanwhile.
@@ -199,7 +194,7 @@ impl Agent {
                 _ = interrupt.recv() => return Input::Interrupted,
                 _ = hangup.recv() => return Input::Interrupted,
                 _ = self.beat.tick() => {
-                    self.channel.outbox.send(&FromAgent::Beat);
+                    self.channel.to_launcher.send(&FromAgent::Beat);
                     self.missed_beats = if self.suspended { 0 } else { self.missed_beats + 1 };
                     // The first beat may have been sent right after the launcher's message.
                     if BEAT * self.missed_beats.saturating_sub(1) >= self.node_timeout {
@@ -243,7 +238,7 @@ impl Agent {
         job: &Job,
         workspace: &Workspace,
         library: &RankLibrary,
-    ) -> Option<(Prepared, Services)> {
+    ) -> Option<(PreparedRanks, Services)> {
         let files = match self.receive_files(job, workspace).await? {
             Ok(files) => files,
             Err(problem) => return self.refuse(vec![problem]).await,
@@ -264,7 +259,7 @@ impl Agent {
         for program in &mut prepared.programs {
             services.announce(job, workspace, &mut program.env);
         }
-        self.channel.outbox.send(&FromAgent::Prepared {
+        self.channel.to_launcher.send(&FromAgent::Prepared {
             notices: prepared.notices.clone(),
             ports: prepared.reserved_ports.iter().map(|reserved| reserved.port).collect(),
             listeners: prepared.listening_at(),
@@ -276,11 +271,14 @@ impl Agent {
 
     /// Returns this node's environment: that of a login shell if the job wants it, else the agent's
     /// own. Sends beats meanwhile.
-    async fn node_environment(&mut self, job: &Job) -> Option<Result<login::Variables, Problem>> {
+    async fn node_environment(
+        &mut self,
+        job: &Job,
+    ) -> Option<Result<environment::Variables, Problem>> {
         if !job.login {
             return Some(Ok(std::env::vars_os().collect()));
         }
-        let asking = login::environment();
+        let asking = environment::of_login();
         tokio::pin!(asking);
         loop {
             tokio::select! {
@@ -313,7 +311,7 @@ impl Agent {
     /// Reports the problems, then waits until the launcher has read them and closes the channel.
     /// Always returns `None`.
     async fn refuse<T>(&mut self, problems: Vec<Problem>) -> Option<T> {
-        self.channel.outbox.send(&FromAgent::Refused { problems });
+        self.channel.to_launcher.send(&FromAgent::Refused { problems });
         while self.message().await.is_some() {}
         None
     }
@@ -323,7 +321,7 @@ impl Agent {
     async fn join(
         &mut self,
         job: &Job,
-        prepared: &mut Prepared,
+        prepared: &mut PreparedRanks,
         services: Services,
         mut parts: StartupParts<'_>,
     ) -> Option<Tree> {
@@ -336,7 +334,7 @@ impl Agent {
                         listeners,
                         parent,
                         services,
-                        &self.channel.outbox,
+                        &self.channel.to_launcher,
                     ));
                 }
                 other => self.on_startup_message(&mut parts, other),
@@ -349,7 +347,7 @@ impl Agent {
     fn on_startup_message(&self, (mesh, library): &mut StartupParts<'_>, message: ToAgent) {
         let ToAgent::LibraryPart(part) = message else { return mesh_message(mesh, message) };
         if let Err(cause) = library.receive(&part) {
-            self.channel.outbox.send(&FromAgent::NoLibrary { cause });
+            self.channel.to_launcher.send(&FromAgent::NoLibrary { cause });
         }
     }
 
@@ -408,7 +406,7 @@ impl Agent {
     async fn open_horovod(
         &mut self,
         setup: &StartConfig,
-        prepared: &mut Prepared,
+        prepared: &mut PreparedRanks,
     ) -> Option<HorovodProxy> {
         let Some(port) = setup.horovod else { return Some(HorovodProxy::absent()) };
         let opened = HorovodProxy::open(port, &mut prepared.reserved_ports);
@@ -419,7 +417,9 @@ impl Agent {
                 return Some(HorovodProxy::absent());
             }
             let operation = format!("serve Horovod at {LOOPBACK}:{port}");
-            self.channel.outbox.send(&FromAgent::Failed { operation, cause: error.to_string() });
+            self.channel
+                .to_launcher
+                .send(&FromAgent::Failed { operation, cause: error.to_string() });
             // Waits until the launcher has read the error and closes the channel.
             while self.message().await.is_some() {}
         }
@@ -436,7 +436,9 @@ impl Agent {
         });
         if let Err(error) = taken {
             let operation = "write the rank table".to_owned();
-            self.channel.outbox.send(&FromAgent::Failed { operation, cause: error.to_string() });
+            self.channel
+                .to_launcher
+                .send(&FromAgent::Failed { operation, cause: error.to_string() });
         }
     }
 
@@ -463,7 +465,7 @@ impl Agent {
         mesh: &mut Mesh,
         mut ports: AwaitedPorts,
     ) {
-        let mut stacks = Stacks::new(&self.channel.outbox);
+        let mut stacks = Stacks::new(&self.channel.to_launcher);
         while !ranks.are_over() {
             if ranks.have_ended() {
                 // The prover's paths are no longer used. It must exit now: only once this process
@@ -493,7 +495,7 @@ impl Agent {
                         continue;
                     }
                     id = ports.next_open() => {
-                        self.channel.outbox.send(&FromAgent::PortOpen { id });
+                        self.channel.to_launcher.send(&FromAgent::PortOpen { id });
                         continue;
                     }
                 }
@@ -528,9 +530,9 @@ impl Agent {
                 | Input::LauncherGone(_)
                 | Input::LauncherSilent(_)
         );
-        let outbox = &self.channel.outbox;
+        let to_launcher = &self.channel.to_launcher;
         match input {
-            Input::Message(ToAgent::Credit(bytes)) => outbox.grant(bytes),
+            Input::Message(ToAgent::Credit(bytes)) => to_launcher.grant(bytes),
             Input::Message(ToAgent::Stdin(data)) => ranks.feed(data),
             Input::Message(ToAgent::Signal(signal)) => ranks.signal(signal),
             Input::Message(ToAgent::StartApplication { index }) => ranks.start_application(index),
@@ -538,7 +540,7 @@ impl Agent {
             Input::Message(ToAgent::Session { id, what }) => ranks.on_session(id, what),
             Input::Message(ToAgent::Suspend) => {
                 ranks.signal_all(&[Signal::SIGSTOP]);
-                outbox.send(&FromAgent::Suspended);
+                to_launcher.send(&FromAgent::Suspended);
             }
             Input::Message(ToAgent::Resume) => ranks.signal_all(&[Signal::SIGCONT]),
             Input::Message(_) => {}
@@ -546,17 +548,17 @@ impl Agent {
             Input::Interrupted => ranks.end(false),
             Input::LauncherGone(reason) => {
                 errln!("rlaunch-worker: the launcher is gone: {reason}");
-                outbox.discard_output();
+                to_launcher.discard_output();
                 ranks.end(false);
             }
             Input::LauncherSilent(node_timeout) => {
                 let silent = node_timeout.as_secs();
                 errln!("rlaunch-worker: nothing from the launcher for {silent} s");
                 // The launcher may only have been suspended, and become reachable again.
-                outbox.send(&FromAgent::LauncherSilent {
+                to_launcher.send(&FromAgent::LauncherSilent {
                     for_s: u32::try_from(silent).unwrap_or(u32::MAX),
                 });
-                outbox.discard_output();
+                to_launcher.discard_output();
                 ranks.end(false);
             }
         }
@@ -588,3 +590,42 @@ async fn until(at: Option<std::time::Instant>) {
 
 /// Parts of the agent that handle messages which the launcher may send before the ranks start.
 type StartupParts<'a> = (&'a mut Mesh, &'a mut RankLibrary);
+
+/// Passes a message about the mesh to [`Mesh`]. Ignores all other messages.
+fn mesh_message(mesh: &mut Mesh, message: ToAgent) {
+    match message {
+        ToAgent::Helper(Helper::Prover, file) => mesh.on_file(file),
+        ToAgent::HelperPart(Helper::Prover, part) => mesh.on_part(&part),
+        ToAgent::Prove(round) => mesh.prove(round),
+        ToAgent::PeerEndpoints(blobs) => mesh.on_peer_ready(blobs),
+        ToAgent::WatchPaths { ids, beat_ms } => mesh.watch(ids, beat_ms),
+        _ => {}
+    }
+}
+
+/// Tells whether a message is about the library for ranks, or about the mesh.
+fn is_startup_message(message: &ToAgent) -> bool {
+    matches!(
+        message,
+        ToAgent::LibraryPart(_)
+            | ToAgent::Helper(Helper::Prover, _)
+            | ToAgent::HelperPart(Helper::Prover, _)
+    ) || is_mesh_message(message)
+}
+
+fn is_mesh_message(message: &ToAgent) -> bool {
+    matches!(message, ToAgent::Prove(_) | ToAgent::PeerEndpoints(_) | ToAgent::WatchPaths { .. })
+}
+
+/// Returns the reason why this node's ranks are being ended, to be told to the ranks. Returns
+/// `None` if the launcher has ordered the end, because the launcher then sends the reason itself.
+fn end_reason(input: &Input) -> Option<String> {
+    match input {
+        Input::Interrupted => Some("the agent was told to end".to_owned()),
+        Input::LauncherGone(reason) => Some(format!("the launcher is gone: {reason}")),
+        Input::LauncherSilent(node_timeout) => {
+            Some(format!("nothing from the launcher for {} s", node_timeout.as_secs()))
+        }
+        Input::Message(_) | Input::Children => None,
+    }
+}

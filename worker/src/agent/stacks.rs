@@ -5,10 +5,9 @@
 //! The launcher describes the program before its first question. Questions that come while the program is being
 //! received, or while it runs, are answered after it.
 
-use crate::network::outbox::Outbox;
-use crate::node::diagnostics;
-use crate::node::gpu_usage::GpuMonitor;
-use crate::node::helper_file::{HelperDownload, Located};
+use crate::network::frames::FrameSender;
+use crate::node::delivery::{HelperDownload, Located};
+use crate::node::diagnostics::{self, GpuMonitor};
 use crate::node::inventory::Root;
 use crate::ranks::Ranks;
 use nix::unistd::Pid;
@@ -59,7 +58,7 @@ pub(crate) struct Stacks {
     gpus: GpuMonitor,
     /// Process of the program that reads the use of GPUs, which was started last; it may have ended.
     gpu_program: Option<Pid>,
-    outbox: Outbox,
+    to_launcher: FrameSender,
 }
 
 /// State of the program's file.
@@ -83,14 +82,14 @@ struct Running {
 }
 
 impl Stacks {
-    pub(crate) fn new(outbox: &Outbox) -> Stacks {
+    pub(crate) fn new(to_launcher: &FrameSender) -> Stacks {
         Stacks {
             program: ProgramState::Absent,
             questions: VecDeque::new(),
             running: None,
             gpus: GpuMonitor::new(),
             gpu_program: None,
-            outbox: outbox.clone(),
+            to_launcher: to_launcher.clone(),
         }
     }
 
@@ -109,10 +108,10 @@ impl Stacks {
         match message {
             ToAgent::Inspect { id, what: Inspection::Usage } => {
                 let result = InspectionResult::Usage(ranks.usage());
-                self.outbox.send(&FromAgent::Inspected { id, result });
+                self.to_launcher.send(&FromAgent::Inspected { id, result });
             }
             ToAgent::Inspect { id, what: Inspection::Counters } => {
-                let (gpus, started) = self.gpus.usage();
+                let (gpus, started) = self.gpus.read_or_start();
                 if let Some(program) = started {
                     let pid = Pid::from_raw(program.id().cast_signed());
                     ranks.add_helper(pid);
@@ -120,7 +119,7 @@ impl Stacks {
                 }
                 let counters = HostCounters { gpus, ..diagnostics::read_traffic(&Root::live()) };
                 let result = InspectionResult::Counters(counters);
-                self.outbox.send(&FromAgent::Inspected { id, result });
+                self.to_launcher.send(&FromAgent::Inspected { id, result });
             }
             ToAgent::Inspect { id, what: Inspection::Stacks { ranks: wanted, native } } => {
                 self.ask(id, wanted, StackSubject::Stacks { native }, ranks);
@@ -139,7 +138,7 @@ impl Stacks {
         self.program = match HelperDownload::locate(Helper::Stack, file) {
             Ok(Located::Cached(path)) => ProgramState::Ready(path),
             Ok(Located::Missing(download)) => {
-                self.outbox.send(&FromAgent::NeedsHelper(Helper::Stack));
+                self.to_launcher.send(&FromAgent::NeedsHelper(Helper::Stack));
                 ProgramState::Downloading(download)
             }
             Err(cause) => ProgramState::Failed(cause),
@@ -223,7 +222,7 @@ impl Stacks {
 
     fn answer(&self, id: u32, answer: Result<InspectionResult, String>) {
         let result = answer.unwrap_or_else(InspectionResult::Failed);
-        self.outbox.send(&FromAgent::Inspected { id, result });
+        self.to_launcher.send(&FromAgent::Inspected { id, result });
     }
 }
 

@@ -4,6 +4,8 @@
 //! The cgroup is created below the cgroup of this process, so that the limits of an administrator
 //! or scheduler apply, and has no controllers of its own. Agent and guardian stay outside. A cgroup
 //! is optional: without one, ranks are found as descendants of the agent.
+//!
+//! Kills by the kernel's out-of-memory killer are counted for the whole host ([`OomKillCount`]).
 
 use nix::unistd::{Pid, Uid};
 use std::fs::{self, File};
@@ -186,6 +188,26 @@ fn remove_below(path: &Path, levels: usize) {
     }
 }
 
+/// Number of processes that the kernel's OOM killer has killed on this host since boot: `oom_kill`
+/// of `/proc/vmstat` (since Linux 4.13). `None` if unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OomKillCount(Option<u64>);
+
+impl OomKillCount {
+    pub(crate) fn now() -> OomKillCount {
+        OomKillCount(fs::read_to_string("/proc/vmstat").ok().and_then(|text| parse(&text)))
+    }
+
+    /// Tells whether the kernel's OOM killer has killed a process since this count was read.
+    pub(crate) fn has_grown(self) -> bool {
+        matches!((self.0, OomKillCount::now().0), (Some(before), Some(now)) if now > before)
+    }
+}
+
+fn parse(vmstat: &str) -> Option<u64> {
+    vmstat.lines().find_map(|line| line.strip_prefix("oom_kill "))?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -231,5 +253,13 @@ mod tests {
         assert_eq!(Cgroup::find_by_job(job).len(), 1);
         found.remove();
         assert!(Cgroup::find_by_tag(&tag).is_none());
+    }
+
+    #[test]
+    fn the_count_is_found() {
+        assert_eq!(parse("nr_free_pages 12\noom_kill 3\noom_kill_x 4\n"), Some(3));
+        assert_eq!(parse("nr_free_pages 12\n"), None);
+        assert!(!OomKillCount(None).has_grown());
+        assert!(!OomKillCount::now().has_grown());
     }
 }

@@ -6,24 +6,26 @@
 //! are gone. If the caller names the agent, the agent and its guardian are first told to end the
 //! ranks, because they know all descendants of the ranks and the grace period. Running `reap` twice
 //! is harmless.
+//!
+//! `rlaunch-worker jobs`: lists the jobs of this user that have processes on this host, whichever
+//! machine started them.
 
 use crate::cleanup::cgroup::Cgroup;
-use crate::cleanup::grace::ENDING;
-use crate::cleanup::processes::TERM;
-use crate::cleanup::{processes, shm, workspace};
+use crate::cleanup::guardian::ENDING;
+use crate::cleanup::processes::{self, ProcessStat, TERM, Usage};
+use crate::cleanup::{shm, workspace};
 use crate::console::{errln, outln};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, Uid, getpgid, getpgrp};
-use rlaunch_bootstrap::env::RLAUNCH_JOB_ID;
-use rlaunch_bootstrap::protocol::housekeeping::CleanupReport;
-use std::collections::{BTreeSet, HashSet};
+use rlaunch_bootstrap::env::{RLAUNCH_JOB_ID, RLAUNCH_RANK};
+use rlaunch_bootstrap::protocol::housekeeping::{CleanupReport, HostJob, HostJobs};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsString;
-use std::fs;
-use std::io;
-use std::iter;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
+use std::{fs, io, iter};
 
 /// Time that killed processes have to disappear; short, because a user waits for the answer.
 const KILL_TIMEOUT: Duration = Duration::from_millis(1500);
@@ -202,9 +204,10 @@ fn end_processes(job: &str) -> Result<usize, String> {
             let members = in_cgroups().flat_map(Cgroup::members);
             let left: HashSet<Pid> = left.into_iter().chain(members).collect();
             let named: Vec<_> = left.into_iter().map(processes::describe).collect();
-            return Err(match named.is_empty() {
-                true => "a process that is not visible".to_owned(),
-                false => named.join(", "),
+            return Err(if named.is_empty() {
+                "a process that is not visible".to_owned()
+            } else {
+                named.join(", ")
             });
         }
     }
@@ -323,6 +326,77 @@ fn started_by(job: &str, environment: io::Result<Vec<u8>>) -> Option<bool> {
     }))
 }
 
+/// Lists the jobs, in the order of their ids, and so of their starts.
+pub(crate) fn list_jobs() -> HostJobs {
+    let mut jobs: BTreeMap<String, JobProcesses> = BTreeMap::new();
+    for pid in processes_of("all") {
+        let environment = environment(pid).unwrap_or_default();
+        let (Some(job), Some(stat)) =
+            (variable(&environment, RLAUNCH_JOB_ID), ProcessStat::read(pid))
+        else {
+            continue;
+        };
+        let job = jobs.entry(job).or_default();
+        job.ranks.extend(variable(&environment, RLAUNCH_RANK));
+        job.processes.push((pid, stat));
+    }
+    HostJobs(jobs.into_iter().filter_map(|(id, job)| job.describe(id)).collect())
+}
+
+/// Processes of a job.
+#[derive(Default)]
+struct JobProcesses {
+    /// Ranks, as in their variable.
+    ranks: BTreeSet<String>,
+    processes: Vec<(Pid, ProcessStat)>,
+}
+
+impl JobProcesses {
+    /// Describes the job. Returns `None` if it has no process.
+    fn describe(self, job: String) -> Option<HostJob> {
+        let (oldest, stat) = self.processes.iter().min_by_key(|(pid, stat)| (stat.start, *pid))?;
+        let (oldest, seconds) = (*oldest, processes::age(stat));
+        let has_agent = self.processes.iter().any(|(pid, _)| has_agent(*pid));
+        let Usage { processes, user_ms, system_ms, resident } =
+            Usage::sum(self.processes.into_iter().map(|(_, stat)| stat));
+        Some(HostJob {
+            job,
+            ranks: u32::try_from(self.ranks.len()).unwrap_or(u32::MAX),
+            processes,
+            seconds,
+            cpu_ms: user_ms + system_ms,
+            resident,
+            program: command_line(oldest),
+            has_agent,
+        })
+    }
+}
+
+/// Returns the value of a variable in the environment of a process.
+fn variable(environment: &[u8], name: &str) -> Option<String> {
+    let mut entries = environment.split(|&byte| byte == 0);
+    let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
+    value.map(|value| String::from_utf8_lossy(value).into_owned())
+}
+
+/// Tells whether a process is a descendant of an agent, of this build or another.
+fn has_agent(pid: Pid) -> bool {
+    let is_agent = |pid: &Pid| {
+        let words = command_line(*pid);
+        let name = words.first().and_then(|path| path.rsplit('/').next());
+        name == Some("rlaunch-worker") && words.get(1).is_some_and(|verb| verb == "agent")
+    };
+    let above = std::iter::successors(Some(pid), |&pid| processes::parent(pid));
+    above.take_while(|pid| pid.as_raw() > 1).any(|pid| is_agent(&pid))
+}
+
+fn command_line(pid: Pid) -> Vec<String> {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let line = line.strip_suffix(b"\0").unwrap_or(&line);
+    let word = |word: &[u8]| std::ffi::OsStr::from_bytes(word).to_string_lossy().into_owned();
+    line.split(|&byte| byte == 0).map(word).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -331,6 +405,7 @@ mod tests {
     /// Time limit for a process to appear. It is long, because a test machine may be suspended for
     /// seconds.
     const APPEARS: Duration = Duration::from_secs(60);
+
     /// Number of jobs in the test. A reaper that scanned only once would miss processes of some of
     /// them, but perhaps not of the first.
     const CHAINS: usize = 8;
@@ -414,5 +489,30 @@ mod tests {
     fn only_ids_are_taken() {
         assert!(is_job("all"));
         assert!(!is_job("") && !is_job("xyz") && !is_job("*"));
+    }
+
+    #[test]
+    fn a_job_is_listed_with_its_ranks() {
+        let id = "0123456789abcdef0123456789abcdef";
+        let start = |rank: &str| {
+            let mut sleep = Command::new("sleep");
+            sleep.arg("60").env(RLAUNCH_JOB_ID, id).env(RLAUNCH_RANK, rank).spawn().unwrap()
+        };
+        let mut children = [start("4"), start("5")];
+        let found = list_jobs().0.into_iter().find(|job| job.job == id).unwrap();
+        children.iter_mut().for_each(|child| {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        });
+        assert_eq!((found.ranks, found.processes, found.has_agent), (2, 2, false));
+        assert_eq!(found.program, ["sleep", "60"]);
+        assert!(found.seconds < 600 && found.resident > 0, "{found:?}");
+    }
+
+    #[test]
+    fn a_variable_is_found_by_its_whole_name() {
+        let environment = b"XRLAUNCH_RANK=1\0RLAUNCH_RANKS=2\0RLAUNCH_RANK=3\0";
+        assert_eq!(variable(environment, RLAUNCH_RANK), Some("3".to_owned()));
+        assert_eq!(variable(b"", RLAUNCH_RANK), None);
     }
 }

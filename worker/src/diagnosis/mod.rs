@@ -4,34 +4,33 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `server.rs` | answers to the probes of other agents |
+//! | `server.rs` | answers to the probes of other agents; datagrams of both |
 //! | `probes.rs` | probes of other agents |
-//! | `monitor.rs` | answers to `rlaunch monitor`, outside of any job |
-//! | `datagram.rs` | datagrams of both |
 //! | `program.rs` | files and libraries of a program |
+//!
+//! `rlaunch-worker monitor`: answers questions about this host until the launcher leaves.
+//!
+//! The agent sends its counters first, which tells the launcher that it has started. Then each
+//! [`Inspection`] on stdin is answered by an [`InspectionResult`] on stdout.
 
-mod datagram;
-mod monitor;
 mod probes;
 mod program;
 mod server;
 
-#[cfg(test)]
-mod tests;
-
-pub(crate) use monitor::monitor;
-
 use crate::console::errln;
 use crate::network::frames::{self, FrameEvent};
-use crate::node::diagnostics::{self, HostState, clock};
+use crate::node::diagnostics::{self, GpuMonitor, HostState, clock};
+use crate::node::facts;
 use crate::node::inventory::{self, Root};
-use crate::node::{facts, open_files};
+use crate::ranks::child;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::Counter;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
+use rlaunch_bootstrap::inventory::traffic::HostCounters;
 use rlaunch_bootstrap::job::{InterfaceAddress, NodeFacts};
 use rlaunch_bootstrap::protocol::control::encode;
 use rlaunch_bootstrap::protocol::diagnosis::{Diagnosis, INQUIRY_TIMEOUT, Inquiry, InquiryAnswer};
+use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -60,7 +59,7 @@ pub(crate) fn diagnose(recorded: Option<OsString>) -> ExitCode {
     if let Some(prefix) = recorded {
         return inventory::write(&of_recorded(&Root::recorded(Path::new(&prefix))));
     }
-    open_files::raise();
+    child::raise_open_files();
     let state = diagnostics::read(&Root::live());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     match runtime.map(|runtime| runtime.block_on(answer(state))) {
@@ -191,3 +190,62 @@ async fn count_again(
     let passed = Instant::now().duration_since(state.counted_at);
     (counters, u32::try_from(passed.as_millis()).unwrap_or(u32::MAX))
 }
+
+/// Time without a question after which the agent ends. A launcher whose host is gone does not close
+/// stdin; one that is suspended may come back.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Implements `rlaunch-worker monitor`.
+pub(crate) fn monitor() -> ExitCode {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    match runtime.and_then(|runtime| runtime.block_on(serve_readings())) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            errln!("rlaunch-worker: cannot answer: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn serve_readings() -> io::Result<()> {
+    let host = Host { root: Root::live(), gpus: GpuMonitor::new() };
+    inventory::write(&host.answer(&Inspection::Counters));
+    host.gpus.await_first();
+    let (input, mut output) = pipes()?;
+    let (sender, mut events) = mpsc::channel::<FrameEvent<Inspection>>(1);
+    tokio::spawn(frames::read_all(input, Vec::new(), sender));
+    while let Ok(Some(FrameEvent::Message(question))) = timeout(IDLE_TIMEOUT, events.recv()).await {
+        send_reading(&mut output, &host.answer(&question)).await?;
+    }
+    Ok(())
+}
+
+async fn send_reading(output: &mut pipe::Sender, answer: &InspectionResult) -> io::Result<()> {
+    let frame = encode(answer).map_err(io::Error::other)?;
+    timeout(WRITE_TIMEOUT, output.write_all(&frame)).await?
+}
+
+/// Host that questions are about.
+struct Host {
+    root: Root,
+    gpus: GpuMonitor,
+}
+
+impl Host {
+    fn answer(&self, question: &Inspection) -> InspectionResult {
+        match question {
+            Inspection::Counters => {
+                // The program that reads them ends by itself when it prints to a closed pipe.
+                let (gpus, _) = self.gpus.read_or_start();
+                let traffic = diagnostics::read_traffic(&self.root);
+                InspectionResult::Counters(HostCounters { gpus, ..traffic })
+            }
+            Inspection::Usage | Inspection::Stacks { .. } | Inspection::Collectives => {
+                InspectionResult::Failed("this agent runs no ranks".to_owned())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

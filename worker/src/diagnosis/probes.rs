@@ -1,7 +1,6 @@
 //! Probes of other hosts, all at once.
 
-use super::datagram::{self, ECHO, SHORT};
-use super::server::Token;
+use super::server::{self, ECHO, SHORT, Token};
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::getsockopt;
@@ -133,7 +132,7 @@ impl Datagrams {
                 refused = self.send(kind, attempt).err().or(refused);
             }
             while !self.is_done() {
-                match timeout_at(until, datagram::receive(&self.socket)).await {
+                match timeout_at(until, server::receive_datagram(&self.socket)).await {
                     Ok(received) => self.take(&received?),
                     Err(_) => break,
                 }
@@ -167,7 +166,7 @@ impl Datagrams {
         bytes[token.len()] = kind as u8;
         bytes[token.len() + 1] = attempt;
         datagram.sent.get_or_insert_with(Instant::now);
-        match datagram::send(socket, &bytes, Some(*from), *interface, *to) {
+        match server::send_datagram(socket, &bytes, Some(*from), *interface, *to) {
             Err(error) if error.raw_os_error() == Some(Errno::EMSGSIZE as i32) => {
                 datagram.is_too_long = true;
                 Ok(())
@@ -177,7 +176,7 @@ impl Datagrams {
     }
 
     /// Takes note of an echo.
-    fn take(&mut self, received: &datagram::Received) {
+    fn take(&mut self, received: &server::Received) {
         let is_echo = received.length == ECHO
             && received.from.ip() == self.to.ip()
             && received.head.starts_with(&self.token);

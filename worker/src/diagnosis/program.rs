@@ -1,9 +1,9 @@
 //! Files and libraries of a program on this host.
 
 use crate::node::diagnostics::python::Interpreter;
-use crate::node::inventory::{horovod, nccl};
-use crate::node::login::Variables;
-use crate::node::{environment, verify};
+use crate::node::environment::Variables;
+use crate::node::inventory::libraries;
+use crate::node::{delivery, environment};
 use crate::ranks::{mpi_library, prepare};
 use rlaunch_bootstrap::env::PATH;
 use rlaunch_bootstrap::job::WorkingDir;
@@ -37,7 +37,7 @@ pub(super) fn report(
     let search_path = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
     let words: Vec<OsString> = inquiry.words.iter().map(OsString::from).collect();
     let program = prepare::find_program(&words, &search_path, &directory).ok();
-    let is_python = |path: &&PathBuf| nccl::is_python(path);
+    let is_python = |path: &&PathBuf| libraries::is_python(path);
     let python = program.as_ref().filter(is_python).cloned();
     let python = python.map(|path| Interpreter::at(path, login));
     let linked = program.as_deref().and_then(mpi_library::linked);
@@ -47,7 +47,7 @@ pub(super) fn report(
         mpi_library,
         horovod_mpi_only: python
             .as_ref()
-            .and_then(|python| horovod::is_built_with_mpi_alone(&python.directories)),
+            .and_then(|python| libraries::is_built_with_mpi_alone(&python.directories)),
         files: files(&inquiry.words, &directory),
         locked_memory,
         program,
@@ -91,13 +91,13 @@ fn digest(path: &Path) -> io::Result<Option<String>> {
         return Ok(None);
     }
     if metadata.len() > MAX_HASHED {
-        return Ok(Some(verify::hex(&Sha256::digest(metadata.len().to_string()))));
+        return Ok(Some(delivery::hex(&Sha256::digest(metadata.len().to_string()))));
     }
     let mut file = File::open(path)?.take(MAX_HASHED);
     let (mut hasher, mut chunk) = (Sha256::new(), vec![0; CHUNK]);
     loop {
         match file.read(&mut chunk)? {
-            0 => return Ok(Some(verify::hex(&hasher.finalize()))),
+            0 => return Ok(Some(delivery::hex(&hasher.finalize()))),
             length => hasher.update(&chunk[..length]),
         }
     }
@@ -108,7 +108,7 @@ fn digest(path: &Path) -> io::Result<Option<String>> {
 fn of_mpi4py(python: &Interpreter) -> Option<String> {
     let directories = python.directories.iter().map(|directory| directory.join("mpi4py"));
     let directory = directories.into_iter().find(|directory| directory.is_dir())?;
-    let names = nccl::names(&directory).into_iter();
+    let names = libraries::names(&directory).into_iter();
     let modules = names.filter(|name| name.starts_with("MPI.") && name.ends_with(".so"));
     let mut libraries: Vec<String> =
         modules.filter_map(|name| mpi_library::linked(&directory.join(name))).collect();
@@ -120,8 +120,7 @@ fn of_mpi4py(python: &Interpreter) -> Option<String> {
 mod tests {
     use super::*;
     use std::fs;
-    use std::os::unix::fs::PermissionsExt;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     fn words(text: &str) -> Vec<String> {
         text.split(' ').map(str::to_owned).collect()
@@ -148,7 +147,7 @@ mod tests {
         let here = tempfile::tempdir().unwrap();
         let path = here.path().join("large");
         File::create(&path).unwrap().set_len(MAX_HASHED + 1).unwrap();
-        let of_size = verify::hex(&Sha256::digest("67108865"));
+        let of_size = delivery::hex(&Sha256::digest("67108865"));
         assert_eq!(digest(&path).unwrap(), Some(of_size));
     }
 

@@ -1,7 +1,6 @@
 //! Agents' probes of each other, on loopback.
 
-use super::datagram::SHORT;
-use super::server::Token;
+use super::server::{SHORT, Token};
 use super::*;
 use rlaunch_bootstrap::protocol::diagnosis::{PROBE_TIMEOUT, ProbeRequest, ProbeResult};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -140,4 +139,12 @@ async fn a_path_that_drops_long_packets_is_told_from_a_silent_one() {
     let is_short = |result: &ProbeResult| matches!(result, ProbeResult::OnlyShort { .. });
     assert!(is_short(&results[0]) && is_short(&results[2]), "{results:?}");
     assert_eq!(results[1], ProbeResult::Silent);
+}
+
+#[test]
+fn only_counters_are_answered_without_ranks() {
+    let host = Host { root: Root::live(), gpus: GpuMonitor::new() };
+    let counters = host.answer(&Inspection::Counters);
+    assert!(matches!(counters, InspectionResult::Counters(_)), "{counters:?}");
+    assert!(matches!(host.answer(&Inspection::Usage), InspectionResult::Failed(_)));
 }

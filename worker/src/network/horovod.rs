@@ -6,16 +6,29 @@
 //! also the ranks' user, and of root are accepted. The size of a request and the time it may take
 //! are limited. When too many connections send nothing, the oldest of them is closed to make room
 //! for ranks.
+//!
+//! Finds out which user a local TCP connection comes from. TCP sockets carry no credentials, unlike
+//! Unix sockets, but the kernel knows the owner of the connecting socket.
+//!
+//! The kernel is queried over netlink (`linux/inet_diag.h`) for that single socket, so the query
+//! takes no longer on a host with many sockets. If the kernel does not support the query, the
+//! kernel's table of all sockets is read.
 
 use crate::console::errln;
-use crate::network::rendezvous::ports::ReservedPort;
-use crate::network::socket_owner::owner;
+use crate::network::ports::ReservedPort;
+use nix::sys::socket::sockopt::ReceiveTimeout;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
+};
+use nix::sys::time::{TimeVal, TimeValLike};
 use rlaunch_bootstrap::rendezvous::node::Answer;
 use rlaunch_bootstrap::rendezvous::payload::Payload;
-use rlaunch_horovod::{self as horovod, Refusal, Request, RequestReader, Store};
+use rlaunch_horovod as horovod;
+use rlaunch_horovod::{Refusal, Request, RequestReader, Store};
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -255,6 +268,102 @@ async fn read(socket: &mut TcpStream) -> io::Result<Result<Request, Refusal>> {
             Err(refusal) => return Ok(Err(refusal)),
         }
     }
+}
+
+/// Time limit for the kernel's answer, in milliseconds, for kernels that ignore the query.
+const ANSWER_TIMEOUT_MS: i64 = 200;
+const TABLE: &str = "/proc/net/tcp";
+
+/// Size of `struct nlmsghdr`, in bytes.
+const HEADER: usize = 16;
+/// `SOCK_DIAG_BY_FAMILY`, the message type of request and answer.
+const BY_FAMILY: u16 = 20;
+const REQUEST: u16 = 1;
+const ANY_STATE: u32 = u32::MAX;
+const ANY_COOKIE: [u8; 8] = [0xff; 8];
+/// Size of `struct inet_diag_msg`, and the offsets of its last two fields, in bytes.
+const ANSWER: usize = 72;
+const ANSWER_UID: usize = 64;
+const ANSWER_INODE: usize = 68;
+
+/// Set once the kernel has answered a query. From then on, an error of a query means that the
+/// socket does not exist. The kernel's table of all sockets, which may be long, need not be read
+/// any more.
+static ANSWERS: AtomicBool = AtomicBool::new(false);
+
+/// Returns the user that owns the socket bound to `own` and connected to `other`. Returns `None` if
+/// the kernel knows no owner, for example because the process has closed the socket.
+pub(crate) fn owner(own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
+    match ask(own, other) {
+        Ok(owner) => {
+            ANSWERS.store(true, Ordering::Relaxed);
+            owner
+        }
+        Err(_) if ANSWERS.load(Ordering::Relaxed) => None,
+        Err(_) => look_up(&std::fs::read_to_string(TABLE).ok()?, own, other),
+    }
+}
+
+/// Queries the kernel over netlink. The kernel returns ENOENT both for a socket that does not exist
+/// and if it does not support the query.
+fn ask(own: SocketAddrV4, other: SocketAddrV4) -> nix::Result<Option<u32>> {
+    let netlink = SockProtocol::NetlinkSockDiag;
+    let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, netlink)?;
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::milliseconds(ANSWER_TIMEOUT_MS))?;
+    send(socket.as_raw_fd(), &question(own, other), MsgFlags::empty())?;
+    let mut buffer = [0; 1 << 10];
+    let length = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
+    answer(buffer.get(..length).unwrap_or_default())
+}
+
+/// Encodes the query: `struct inet_diag_req_v2` behind a header. Addresses and ports are in network
+/// byte order, all else in the machine's.
+fn question(own: SocketAddrV4, other: SocketAddrV4) -> Vec<u8> {
+    let (family, protocol) = (AddressFamily::Inet as u8, libc::IPPROTO_TCP as u8);
+    let address = |address: SocketAddrV4| [&address.ip().octets()[..], &[0; 12]].concat();
+    let body = [
+        &[family, protocol, 0, 0][..],
+        &ANY_STATE.to_ne_bytes(),
+        &own.port().to_be_bytes(),
+        &other.port().to_be_bytes(),
+        &address(own),
+        &address(other),
+        &0_u32.to_ne_bytes(),
+        &ANY_COOKIE,
+    ]
+    .concat();
+    let length = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
+    let header =
+        [&length.to_ne_bytes()[..], &BY_FAMILY.to_ne_bytes(), &REQUEST.to_ne_bytes(), &[0; 8]];
+    [&header.concat()[..], &body].concat()
+}
+
+fn answer(message: &[u8]) -> nix::Result<Option<u32>> {
+    use nix::errno::Errno;
+    let kind = message.get(4..6).map(|kind| u16::from_ne_bytes([kind[0], kind[1]]));
+    let number = |at: usize| {
+        let bytes = message.get(at..at + 4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
+        bytes.map(u32::from_ne_bytes).ok_or(Errno::EBADMSG)
+    };
+    if kind == Some(BY_FAMILY) && message.len() >= HEADER + ANSWER {
+        let uid = number(HEADER + ANSWER_UID)?;
+        return Ok((number(HEADER + ANSWER_INODE)? != 0).then_some(uid));
+    }
+    // An error message, see `ask`.
+    Err(Errno::from_raw(number(HEADER)?.cast_signed().saturating_neg()))
+}
+
+/// Finds the user of the socket in the kernel's table, which has lines like
+/// `0: 0100007F:5208 0100007F:D2F0 01 00000000:00000000 00:00000000 00000000 1000 0 4711 …`
+fn look_up(table: &str, own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
+    let ends = [own, other]
+        .map(|end| format!("{:08X}:{:04X}", u32::from_ne_bytes(end.ip().octets()), end.port()));
+    table.lines().find_map(|line| {
+        let words: Vec<&str> = line.split_ascii_whitespace().collect();
+        let &[_, local, remote, _, _, _, _, uid, _, inode, ..] = &words[..] else { return None };
+        let is_it = [local, remote] == ends && inode != "0";
+        is_it.then(|| uid.parse().ok()).flatten()
+    })
 }
 
 #[cfg(test)]

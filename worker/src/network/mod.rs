@@ -2,21 +2,19 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `channel.rs`, `callback.rs` | control channel to the launcher, over stdin and stdout or TCP |
-//! | `frames.rs`, `outbox.rs` | reading and writing of the channel's frames; credit for output |
+//! | `channel.rs`, `frames.rs` | control channel to the launcher, over stdin and stdout or TCP; its frames, credit for output |
+//! | `ports.rs` | ports that the agent listens on |
 //! | `rendezvous/` | connections of this node in the tree of agents |
 //! | `cabling/` | `rlaunch-worker network`: which interface is cabled to which, and their addresses |
 //! | `services.rs` | Unix socket through which ranks call the agent |
 //! | `mpi.rs` | port at which MPI ranks find their process manager, which is the agent |
-//! | `horovod.rs`, `socket_owner.rs` | proxy to Horovod's store; which user a TCP connection belongs to |
+//! | `horovod.rs` | proxy to Horovod's store; which user a TCP connection belongs to |
 
 pub(crate) mod cabling;
-pub(crate) mod callback;
 pub(crate) mod channel;
 pub(crate) mod frames;
 pub(crate) mod horovod;
 pub(crate) mod mpi;
-pub(crate) mod outbox;
+pub(crate) mod ports;
 pub(crate) mod rendezvous;
 pub(crate) mod services;
-pub(crate) mod socket_owner;

@@ -2,7 +2,7 @@
 //!
 //! The *server* is the state machine of `rlaunch_pmi`, which knows the protocols of MPI libraries.
 //! This module owns the sockets. Requests of the server that concern other nodes are carried out by
-//! [`super::rendezvous::tree`]. Before the first connection there is only the listening port, so a
+//! [`super::rendezvous`]. Before the first connection there is only the listening port, so a
 //! job without MPI pays for nothing else.
 //!
 //! MPI libraries cannot authenticate themselves to a launcher beyond what is in their environment.
@@ -25,12 +25,11 @@ use rlaunch_pmi::{
 };
 use sha2::{Digest, Sha256};
 use std::cell::RefCell;
-use std::fs;
-use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
+use std::{fs, io};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;

@@ -114,7 +114,7 @@ impl Services {
     pub(crate) fn for_job(job: &Job, directory: Option<&Path>) -> Result<Services, Problem> {
         let Some(directory) = directory else { return Ok(Services::absent()) };
         let ranks = job.ranks.iter().map(|spec| spec.rank).collect();
-        let opened = Services::open(directory, (job.id, job.token), job.world_size, ranks);
+        let opened = Services::open(directory, job.id, job.token, job.world_size, ranks);
         opened.map_err(|error| Problem::System {
             operation: format!("open a socket in {}", directory.display()),
             cause: error.to_string(),
@@ -157,7 +157,8 @@ impl Services {
     /// Opens the socket in `directory`, which only this user can enter.
     pub(crate) fn open(
         directory: &Path,
-        (job, token): (JobId, Token),
+        job: JobId,
+        token: Token,
         world_size: u32,
         ranks: Vec<Rank>,
     ) -> io::Result<Services> {
@@ -420,7 +421,7 @@ mod tests {
                 runtime.unwrap().block_on(async {
                     let ranks: Vec<Rank> = (0..3).map(Rank).collect();
                     let mut node = Node::new(NodeId(0), TreeShape::new(1, 1), ranks.clone());
-                    let mut services = Services::open(&path, (JobId(1), TOKEN), 3, ranks).unwrap();
+                    let mut services = Services::open(&path, JobId(1), TOKEN, 3, ranks).unwrap();
                     node.handle(Time(0), NodeInput::Table(Payload::empty())).unwrap();
                     ready.send(()).unwrap();
                     loop {
@@ -492,7 +493,7 @@ mod tests {
         runtime.unwrap().block_on(async {
             let ranks = (0..3).map(Rank).collect();
             let path = agent.directory.path();
-            let mut services = Services::open(path, (JobId(1), TOKEN), 3, ranks).unwrap();
+            let mut services = Services::open(path, JobId(1), TOKEN, 3, ranks).unwrap();
             let client = thread::spawn(move || {
                 let mut client = Client::connect(credentials).unwrap();
                 is_sent.recv().unwrap();

@@ -1,9 +1,8 @@
 //! Facts about this node that the agent sends in its first frame.
 
-use crate::node::inventory::{self, Root};
+use crate::node::inventory::{self, Root, ip, prefix};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
-use nix::sys::socket::SockaddrStorage;
 use nix::unistd::{Uid, gethostname};
 use rlaunch_bootstrap::job::{InterfaceAddress, NodeFacts};
 use std::net::IpAddr;
@@ -56,16 +55,6 @@ fn addresses() -> Vec<InterfaceAddress> {
     found
 }
 
-/// Returns the prefix length of a network mask, 0 without a mask.
-pub(crate) fn prefix(mask: Option<IpAddr>) -> u8 {
-    let bits = match mask {
-        Some(IpAddr::V4(mask)) => mask.to_bits().leading_ones(),
-        Some(IpAddr::V6(mask)) => mask.to_bits().leading_ones(),
-        None => 0,
-    };
-    u8::try_from(bits).unwrap_or(0)
-}
-
 /// Tells whether other nodes can use the address, that is, it is not loopback, link-local or
 /// unspecified.
 pub(crate) fn is_usable(address: IpAddr) -> bool {
@@ -73,11 +62,6 @@ pub(crate) fn is_usable(address: IpAddr) -> bool {
         IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local() && !v4.is_unspecified(),
         IpAddr::V6(v6) => !v6.is_loopback() && !v6.is_unicast_link_local() && !v6.is_unspecified(),
     }
-}
-
-pub(crate) fn ip(storage: &SockaddrStorage) -> Option<IpAddr> {
-    let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-    v4.or_else(|| storage.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
 }
 
 #[cfg(test)]

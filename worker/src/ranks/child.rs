@@ -1,22 +1,59 @@
-//! A rank's process: spawning it through its stub (`exec_rank.rs`), its pipes, and its exit status.
+//! A rank's process: spawning it through its stub, its pipes, and its exit status.
+//!
+//! Forwarding of a rank's output to the launcher: in order, without loss, in whole lines if
+//! possible.
+//!
+//! `__exec-rank`: the stub, a single-threaded process that sets itself up and becomes a rank.
+//!
+//! Setup that would otherwise run between fork and exec happens here, as ordinary code with
+//! ordinary errors, and can be tried by hand:
+//!
+//! ```text
+//! rlaunch-worker __exec-rank PARENT-PID CPUS/NODE FILES DIRECTORY PROGRAM ARGV0 [ARG…]
+//! ```
+//!
+//! CPUS is a list like `0-3,8`, NODE the preferred NUMA node for memory, FILES the soft limit of
+//! open files; each may be empty. The environment, stdin, stdout and stderr are those of the rank
+//! already.
+//!
+//! `__exec-beside` has the same arguments and becomes a command in the place of a running rank: the
+//! leader of a session of its own, whose terminal is stdin if that is one.
+//!
+//! Limit of open files. The agent raises its own limit, since a rank takes three pipes and at least
+//! one connection, and the usual soft limit of 1024 is too low for a node of many ranks. Ranks get
+//! the original limit back, because programs that use select(2) fail with descriptors above 1023.
 
 use crate::cleanup::cgroup::Cgroup;
+use crate::console::errln;
+use crate::network::frames::{FrameSender, WriterTurn};
+use crate::node::elf;
 use crate::node::environment::Environment;
-use crate::node::open_files;
-use crate::ranks::exec_rank;
 use crate::ranks::prepare::Program;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::sys::prctl;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getppid, setpgid, setsid};
+use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::{ExitStatus, RankSetup};
+use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
 use rlaunch_sys::SpawnArgs;
+use std::env::consts::ARCH;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::OpenOptions;
-use std::io::{self, PipeReader};
+use std::io::{self, IsTerminal, PipeReader};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitCode};
+use std::sync::OnceLock;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 
 /// Spawned rank, with the agent's ends of its streams.
 pub(crate) struct Child {
@@ -56,9 +93,10 @@ pub(crate) fn spawn(
     cgroup: Option<&mut Cgroup>,
 ) -> io::Result<Child> {
     let (stdout, out) = io::pipe()?;
-    let (stderr, err) = match streams.merged {
-        true => (None, out.try_clone()?),
-        false => io::pipe().map(|(stderr, err)| (Some(stderr), err))?,
+    let (stderr, err) = if streams.merged {
+        (None, out.try_clone()?)
+    } else {
+        io::pipe().map(|(stderr, err)| (Some(stderr), err))?
     };
     let (stdin, read) = if streams.stdin {
         let (read, stdin) = io::pipe()?;
@@ -91,7 +129,7 @@ impl StubWords {
     /// Makes the words for the stub with this verb. `setup` has the binding to CPUs and memory.
     pub(super) fn new(verb: &str, setup: &RankSetup) -> StubWords {
         let agent = std::process::id().to_string();
-        StubWords([verb.into(), agent, exec_rank::binding(setup), open_files::original()])
+        StubWords([verb.into(), agent, binding(setup), original_open_files()])
     }
 
     /// Returns the words, up to the working directory.
@@ -182,4 +220,340 @@ pub(crate) fn reap() -> Vec<(Pid, ExitStatus)> {
     }
     ended.sort_by_key(|(_, status)| matches!(status, ExitStatus::Code(_)));
     ended
+}
+
+/// Time after which an unfinished line is sent, so that prompts and progress bars become visible.
+const FLUSH_AFTER: Duration = Duration::from_millis(200);
+
+/// Time without output after which a stream in the middle of a long line gives up its
+/// [`WriterTurn`]. The launcher uses the same limit.
+const TURN_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Time without output after which a stream counts as ended, once no process of the job is left.
+const ABANDONED_AFTER: Duration = Duration::from_millis(50);
+
+/// Output stream of a rank.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RankStream {
+    pub(crate) rank: Rank,
+    pub(crate) stream: Stream,
+    /// Whether frames of this stream carry the time at which they were read.
+    pub(crate) stamped: bool,
+}
+
+/// Forwards one stream of a rank until its end.
+///
+/// `abandoned` becomes true when no process of the job is left. The pipe then contains all
+/// remaining output, even if a process outside the job keeps the pipe open.
+pub(crate) async fn pump(
+    RankStream { rank, stream, stamped }: RankStream,
+    mut pipe: pipe::Receiver,
+    to_launcher: FrameSender,
+    mut abandoned: watch::Receiver<bool>,
+) {
+    // A frame takes everything but the beginning of the last line, so little is copied twice.
+    let mut buffer = Vec::with_capacity(MAX_OUTPUT);
+    let mut stamp = None;
+    let mut open = true;
+    // Held from the first frame of a long line to its last.
+    let mut turn: Option<WriterTurn> = None;
+    // Time until which the buffer may wait for the end of its line.
+    let mut due = None;
+    while open {
+        let until = due.or_else(|| turn.is_some().then(|| Instant::now() + TURN_TIMEOUT));
+        let more = read_more(&mut pipe, &mut buffer, &mut abandoned);
+        let read = match until {
+            Some(until) => timeout_at(until, more).await.unwrap_or(Read::Paused),
+            None => more.await,
+        };
+        open = read != Read::End;
+        if stamped && read == Read::More {
+            stamp = now();
+        }
+        if read == Read::Paused && buffer.is_empty() {
+            turn = None;
+        }
+        while let Some(length) = ready(&buffer, read) {
+            let data = take(&mut buffer, length);
+            let goes_on = data.last() != Some(&b'\n');
+            let is_long = length == MAX_OUTPUT || turn.is_some();
+            let held = match turn.take() {
+                Some(turn) => turn,
+                None => to_launcher.writer_turn().await,
+            };
+            if !to_launcher.output(rank, stream, stamp, data).await {
+                return discard(pipe).await;
+            }
+            turn = (is_long && goes_on).then_some(held);
+            due = None;
+        }
+        if !buffer.is_empty() {
+            due = due.or_else(|| Some(Instant::now() + FLUSH_AFTER));
+        }
+        buffer.reserve_exact(MAX_OUTPUT - buffer.len());
+    }
+    // Empty data marks the end of the stream.
+    to_launcher.output(rank, stream, None, Vec::new()).await;
+}
+
+/// Returns the time of this node's clock in microseconds since 1970.
+fn now() -> Option<u64> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_micros()).ok()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Read {
+    More,
+    Paused,
+    End,
+}
+
+async fn read_more(
+    pipe: &mut pipe::Receiver,
+    buffer: &mut Vec<u8>,
+    abandoned: &mut watch::Receiver<bool>,
+) -> Read {
+    let silence = async {
+        // The sender exists as long as the ranks do.
+        let _ = abandoned.wait_for(|&abandoned| abandoned).await;
+        tokio::time::sleep(ABANDONED_AFTER).await;
+    };
+    tokio::select! {
+        biased;
+        // After an error on a pipe nothing more can come.
+        read = pipe.read_buf(buffer) => match read {
+            Ok(1..) => Read::More,
+            _ => Read::End,
+        },
+        () = silence => Read::End,
+    }
+}
+
+/// Returns how many bytes of `buffer` go into the next frame. Whole lines are sent together if they
+/// fit. A full frame is sent of a line that is longer than a frame, and an incomplete line if the
+/// writer has paused or ended. Returns `None` if the beginning of a line has to wait for its end.
+fn ready(buffer: &[u8], read: Read) -> Option<usize> {
+    let window = &buffer[..buffer.len().min(MAX_OUTPUT)];
+    if let Some(end) = window.iter().rposition(|&byte| byte == b'\n') {
+        return Some(end + 1);
+    }
+    let whole_frame = window.len() == MAX_OUTPUT;
+    (whole_frame || (read != Read::More && !window.is_empty())).then_some(window.len())
+}
+
+fn take(buffer: &mut Vec<u8>, length: usize) -> Vec<u8> {
+    let mut rest = Vec::with_capacity(MAX_OUTPUT.max(buffer.len() - length));
+    rest.extend_from_slice(&buffer[length..]);
+    buffer.truncate(length);
+    std::mem::replace(buffer, rest)
+}
+
+/// Reads and discards the rest of the stream, so that a rank which is ending does not block on a
+/// full pipe.
+async fn discard(mut pipe: pipe::Receiver) {
+    let mut scratch = vec![0; MAX_OUTPUT];
+    while !matches!(pipe.read(&mut scratch).await, Ok(0) | Err(_)) {}
+}
+
+/// Program that the stub becomes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StubKind {
+    Rank,
+    /// Command in the place of a running rank.
+    Beside,
+}
+
+/// Becomes the rank or the command. Returns only if that fails, with the exit code that a shell
+/// would use.
+pub(crate) fn exec(kind: StubKind, mut args: impl Iterator<Item = OsString>) -> ExitCode {
+    let parent = args.next().and_then(|pid| pid.to_str()?.parse().ok()).map(Pid::from_raw);
+    let binding = args.next().and_then(|text| parse_binding(text.to_str()?));
+    let files = args.next().and_then(|files| files.into_string().ok());
+    let (Some(parent), Some(setup), Some(files), Some(directory), Some(program), Some(argv0)) =
+        (parent, binding, files, args.next(), args.next(), args.next())
+    else {
+        errln!(
+            "rlaunch-worker: __exec-rank PARENT-PID CPUS/NODE FILES DIRECTORY PROGRAM ARGV0 [ARG…]"
+        );
+        return ExitCode::from(2);
+    };
+    let set_up = set_up_process(kind, parent).and_then(|()| bind(&setup));
+    if let Err(error) = set_up.and_then(|()| restore_open_files(&files)) {
+        errln!("rlaunch: cannot set up the process: {error}");
+        return ExitCode::from(126);
+    }
+    if let Err(error) = std::env::set_current_dir(&directory) {
+        errln!("rlaunch: cannot enter {}: {error}", directory.display());
+        return ExitCode::from(126);
+    }
+    let machine = elf::machine(Path::new(&program)).filter(|machine| *machine != ARCH);
+    let error = match machine {
+        // An emulator may be registered for the other machine (binfmt_misc). Without one, execvp(3)
+        // would run the binary as a shell script and report a syntax error.
+        Some(_) => exec_binary(&program, argv0, args),
+        None => Command::new(&program).arg0(argv0).args(args).exec(),
+    };
+    let program = program.display();
+    match machine.filter(|_| error.raw_os_error() == Some(libc::ENOEXEC)) {
+        Some(machine) => errln!(
+            "rlaunch: cannot execute {program}: it is built for {machine}, and this host is {ARCH}\n\
+             hint: give hosts of each kind their own program: \
+             rlaunch -H HOSTS PROGRAM : -H OTHERS PROGRAM"
+        ),
+        None => errln!("rlaunch: cannot execute {program}: {error}"),
+    }
+    ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+}
+
+fn exec_binary(
+    program: &OsStr,
+    argv0: OsString,
+    args: impl Iterator<Item = OsString>,
+) -> io::Error {
+    let c_string = |word: &OsStr| CString::new(word.as_bytes());
+    let words: Result<Vec<CString>, _> =
+        std::iter::once(argv0).chain(args).map(|word| c_string(&word)).collect();
+    match c_string(program).and_then(|path| Ok((path, words?))) {
+        Ok((path, words)) => rlaunch_sys::exec(&path, &words),
+        Err(error) => error.into(),
+    }
+}
+
+/// Encodes CPUs and memory node for the stub's command line.
+pub(crate) fn binding(setup: &RankSetup) -> String {
+    let cpus = setup.cpus.as_ref().map(ToString::to_string).unwrap_or_default();
+    let node = setup.memory_node.map(|node| node.to_string()).unwrap_or_default();
+    format!("{cpus}/{node}")
+}
+
+fn parse_binding(text: &str) -> Option<RankSetup> {
+    let (cpus, node) = text.split_once('/')?;
+    let cpus = Some(cpus).filter(|cpus| !cpus.is_empty()).map(str::parse).transpose().ok()?;
+    let memory_node =
+        Some(node).filter(|node| !node.is_empty()).map(str::parse).transpose().ok()?;
+    Some(RankSetup { cpus, memory_node, ..RankSetup::default() })
+}
+
+fn cpu_numbers(cpus: &rlaunch_bootstrap::inventory::CpuSet) -> impl Iterator<Item = usize> {
+    cpus.iter().filter_map(|cpu| usize::try_from(cpu).ok())
+}
+
+/// Binds the process to its CPUs, and prefers its NUMA node for memory. Errors of the second step
+/// are ignored: many containers forbid it, and memory of another node is only slower.
+fn bind(setup: &RankSetup) -> io::Result<()> {
+    // A set of the C library has 1024 CPUs; on a larger machine the rank is not bound.
+    let fits = |cpus: &&_| cpu_numbers(cpus).all(|cpu| cpu < CpuSet::count());
+    if let Some(cpus) = setup.cpus.as_ref().filter(fits) {
+        let mut set = CpuSet::new();
+        for cpu in cpu_numbers(cpus) {
+            set.set(cpu)?;
+        }
+        sched_setaffinity(Pid::from_raw(0), &set)
+            .map_err(|errno| io::Error::other(format!("cannot bind to CPUs {cpus}: {errno}")))?;
+    }
+    if let Some(node) = setup.memory_node {
+        let _ = rlaunch_sys::prefer_numa_node(node);
+    }
+    Ok(())
+}
+
+/// Makes the process the leader of a process group or session, and lets the kernel send it SIGTERM
+/// when the agent dies. The guardian, or `rlaunch reap` if the guardian has died too, then gives the
+/// ranks their grace period; see [`term`](crate::cleanup::processes::term).
+fn set_up_process(kind: StubKind, parent: Pid) -> io::Result<()> {
+    match kind {
+        StubKind::Rank => setpgid(Pid::from_raw(0), Pid::from_raw(0))?,
+        StubKind::Beside => lead_session()?,
+    }
+    prctl::set_pdeathsig(Signal::SIGTERM)?;
+    // Lets the agent's children read the stacks of this process where Yama would let only its ancestors. Fails on
+    // kernels without Yama, where it is not needed.
+    let _ = rlaunch_sys::let_descendants_read(parent.as_raw().cast_unsigned());
+    // The agent may have died before prctl(2) took effect.
+    if getppid() != parent {
+        return Err(io::Error::other("the agent is gone"));
+    }
+    Ok(())
+}
+
+/// Makes the process the leader of a session, so that its descendants are found whatever becomes of
+/// their parents. If stdin is a terminal, it becomes the session's.
+fn lead_session() -> io::Result<()> {
+    setsid()?;
+    let stdin = io::stdin();
+    if stdin.is_terminal() {
+        rustix::process::ioctl_tiocsctty(&stdin)?;
+    }
+    Ok(())
+}
+
+/// Maximum to which the agent raises its limit: no agent needs more, and some programs try to close
+/// every descriptor up to the limit.
+const MAX_LIMIT: u64 = 1 << 16;
+
+/// Soft limit that this process was started with. Unset if the limit was not raised.
+static ORIGINAL: OnceLock<u64> = OnceLock::new();
+
+/// Raises the soft limit as far as the hard limit and [`MAX_LIMIT`] allow. If that fails, opening
+/// files may fail later.
+pub(crate) fn raise_open_files() {
+    let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
+    let most = hard.min(MAX_LIMIT);
+    if soft < most && setrlimit(Resource::RLIMIT_NOFILE, most, hard).is_ok() {
+        let _ = ORIGINAL.set(soft);
+    }
+}
+
+/// Returns the soft limit that `__exec-rank` has to restore; empty if the limit was not raised.
+pub(crate) fn original_open_files() -> String {
+    ORIGINAL.get().map(u64::to_string).unwrap_or_default()
+}
+
+/// Restores a limit that [`original_open_files`] has returned.
+pub(crate) fn restore_open_files(original: &str) -> io::Result<()> {
+    if original.is_empty() {
+        return Ok(());
+    }
+    let soft = original.parse().map_err(io::Error::other)?;
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    Ok(setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_end_at_line_ends() {
+        assert_eq!(ready(b"one\ntwo\nthr", Read::More), Some(8));
+        assert_eq!(ready(b"thr", Read::More), None);
+        assert_eq!(ready(b"thr", Read::Paused), Some(3));
+        assert_eq!(ready(b"thr", Read::End), Some(3));
+        assert_eq!(ready(b"", Read::End), None);
+    }
+
+    #[test]
+    fn a_line_longer_than_a_frame_goes_in_pieces() {
+        let mut line = vec![b'x'; MAX_OUTPUT + 10];
+        line.push(b'\n');
+        assert_eq!(ready(&line, Read::More), Some(MAX_OUTPUT));
+        take(&mut line, MAX_OUTPUT);
+        assert_eq!(ready(&line, Read::More), Some(11));
+    }
+
+    #[test]
+    fn the_stub_is_told_what_was_meant() {
+        let cpus = Some("0-3,8".parse().unwrap());
+        for setup in [
+            RankSetup { cpus, memory_node: Some(1), ..RankSetup::default() },
+            RankSetup { memory_node: Some(0), ..RankSetup::default() },
+            RankSetup::default(),
+        ] {
+            assert_eq!(parse_binding(&binding(&setup)), Some(setup));
+        }
+        for wrong in ["", "0-3", "x/", "/y"] {
+            assert_eq!(parse_binding(wrong), None);
+        }
+    }
 }

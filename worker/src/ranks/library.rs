@@ -36,13 +36,12 @@ impl RankLibrary {
             Some(LibrarySource::Cached(name)) => {
                 let Some(agent) = cache::agent() else { return RankLibrary::Absent };
                 let path = agent.with_file_name(name.directory());
-                match cache::check(&path).is_ok_and(|found| found.is_dir()) {
+                if cache::check(&path).is_ok_and(|found| found.is_dir()) {
                     // The library was verified before its directory got this name.
-                    true => {
-                        cache::hold(path.clone());
-                        RankLibrary::Ready(path)
-                    }
-                    false => RankLibrary::Downloading(LibraryDownload::new(*name, path)),
+                    cache::hold(path.clone());
+                    RankLibrary::Ready(path)
+                } else {
+                    RankLibrary::Downloading(LibraryDownload::new(*name, path))
                 }
             }
         }

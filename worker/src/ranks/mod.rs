@@ -3,9 +3,9 @@
 //! | file | contents |
 //! |---|---|
 //! | `mod.rs` | [`Ranks`]: the state machine of all ranks of the node |
-//! | `prepare.rs`, `library.rs`, `rank_files.rs` | what ranks need before they start |
-//! | `child.rs`, `exec_rank.rs` | spawning a rank through its stub, which sets itself up and executes the program |
-//! | `pump.rs`, `stdin.rs` | output to the launcher, input from it |
+//! | `prepare.rs`, `library.rs` | what ranks need before they start |
+//! | `child.rs` | a rank's process: spawned through its stub, which sets itself up and executes the program; its output, on the way to the launcher |
+//! | `stdin.rs` | input from the launcher |
 //! | `session/` | commands beside a rank, and its debugger |
 //! | `helpers.rs` | children of the agent that are no ranks |
 //! | `awaited_ports.rs` | ports that an application waits for |
@@ -13,34 +13,30 @@
 
 pub(crate) mod awaited_ports;
 pub(crate) mod child;
-pub(crate) mod exec_rank;
 pub(crate) mod helpers;
 pub(crate) mod library;
 pub(crate) mod mpi_library;
 pub(crate) mod prepare;
-pub(crate) mod pump;
-pub(crate) mod rank_files;
 mod session;
 pub(crate) mod stdin;
 
-use crate::cleanup::cgroup::Cgroup;
-use crate::cleanup::grace::{ENDING, Grace};
+use crate::cleanup::cgroup::{self, Cgroup};
+use crate::cleanup::guardian::{ENDING, Grace};
 use crate::cleanup::processes::{self, Children, TERM};
-use crate::cleanup::{shm, usage};
+use crate::cleanup::shm;
+use crate::network::frames::FrameSender;
 use crate::network::mpi::{MpiIdentity, UnfinalizedRanks};
-use crate::network::outbox::Outbox;
 use crate::node::environment;
-use crate::node::oom;
 use crate::ranks::child::Streams;
 use crate::ranks::helpers::{HelperState, Helpers};
-use crate::ranks::prepare::{Prepared, Program};
-use crate::ranks::pump::{RankStream, pump};
-use crate::ranks::rank_files::RankFiles;
+use crate::ranks::prepare::{PreparedRanks, Program};
 use crate::ranks::session::Sessions;
 use crate::ranks::stdin::Stdin;
+use child::{RankStream, pump};
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use prepare::RankFiles;
 use rlaunch_bootstrap::deadline::{CHECK_INTERVAL, Deadline};
 use rlaunch_bootstrap::id::{JobId, LocalRank, Rank};
 use rlaunch_bootstrap::job::{
@@ -81,7 +77,7 @@ enum Phase {
 /// Ranks of this node, in all phases from their start to their clean-up.
 pub(crate) struct Ranks {
     job: JobId,
-    prepared: Prepared,
+    prepared: PreparedRanks,
     setup: StartConfig,
     running: Vec<(Rank, Pid)>,
     /// Ranks that have not been started, because their application waits for another one. Each has
@@ -101,11 +97,11 @@ pub(crate) struct Ranks {
     merged: bool,
     /// Becomes true when no process of the job is left.
     abandoned: watch::Sender<bool>,
-    outbox: Outbox,
+    to_launcher: FrameSender,
     hello_at: Instant,
     /// Time at which the ranks started.
     started_at: SystemTime,
-    oom_kills: oom::OomKillCount,
+    oom_kills: cgroup::OomKillCount,
     kill_after: Duration,
     phase: Phase,
     /// Processes that have been sent SIGTERM.
@@ -164,9 +160,9 @@ impl Ranks {
     /// rank that cannot be spawned is reported with exit code 126.
     pub(crate) fn start(
         job: &Job,
-        mut prepared: Prepared,
+        mut prepared: PreparedRanks,
         setup: StartConfig,
-        outbox: &Outbox,
+        to_launcher: &FrameSender,
         hello_at: Instant,
         context: ProcessContext,
     ) -> Ranks {
@@ -179,19 +175,19 @@ impl Ranks {
             setup,
             waiting: Vec::new(),
             local_ranks: job.ranks.iter().map(|spec| (spec.rank, spec.local_rank)).collect(),
-            sessions: Sessions::new(outbox, context.workspace.clone()),
+            sessions: Sessions::new(to_launcher, context.workspace.clone()),
             files: RankFiles::default(),
             running: Vec::with_capacity(job.ranks.len()),
             context,
             pumps: JoinSet::new(),
-            stdin: Stdin::new(outbox),
+            stdin: Stdin::new(to_launcher),
             stamped: job.stamp_output,
             merged: job.merge_stderr,
             abandoned: watch::Sender::new(false),
-            outbox: outbox.clone(),
+            to_launcher: to_launcher.clone(),
             hello_at,
             started_at: SystemTime::now(),
-            oom_kills: oom::OomKillCount::now(),
+            oom_kills: cgroup::OomKillCount::now(),
             kill_after: Duration::from_millis(job.kill_after_ms.into()),
             phase: Phase::Running,
             sent_term: HashSet::new(),
@@ -247,7 +243,7 @@ impl Ranks {
         match written.and_then(|()| child::spawn(program, &own, &env, streams, cgroup)) {
             Ok(mut child) => {
                 let pid = child.pid.as_raw().cast_unsigned();
-                self.outbox.send(&FromAgent::Started { rank, pid });
+                self.to_launcher.send(&FromAgent::Started { rank, pid });
                 self.changes.push_back(RankChange::Started(rank, pid));
                 self.running.push((rank, child.pid));
                 if spec.stdin {
@@ -257,7 +253,7 @@ impl Ranks {
                 for (stream, pipe) in [(Stream::Stdout, child.stdout)].into_iter().chain(stderr) {
                     let source = RankStream { rank, stream, stamped: self.stamped };
                     let abandoned = self.abandoned.subscribe();
-                    self.pumps.spawn(pump(source, pipe, self.outbox.clone(), abandoned));
+                    self.pumps.spawn(pump(source, pipe, self.to_launcher.clone(), abandoned));
                 }
             }
             Err(error) => {
@@ -273,9 +269,9 @@ impl Ranks {
 
     /// Prints a text on the standard error of a rank, as if the rank had printed it.
     pub(crate) fn print(&mut self, rank: Rank, text: &str) {
-        let (outbox, text) = (self.outbox.clone(), format!("{text}\n").into_bytes());
+        let (to_launcher, text) = (self.to_launcher.clone(), format!("{text}\n").into_bytes());
         self.pumps.spawn(async move {
-            outbox.output((rank, Stream::Stderr), None, text).await;
+            to_launcher.output(rank, Stream::Stderr, None, text).await;
         });
     }
 
@@ -286,7 +282,7 @@ impl Ranks {
 
     /// Returns what the running ranks use.
     pub(crate) fn usage(&self) -> Vec<RankUsage> {
-        usage::of_ranks(&self.running, self.context.workspace.as_deref())
+        processes::usage_of_ranks(&self.running, self.context.workspace.as_deref())
     }
 
     /// Queues input for the ranks that read stdin; empty data ends the input.
@@ -307,7 +303,7 @@ impl Ranks {
         let unfinalized = self.context.mpi.1.borrow().contains(rank);
         self.context.mpi.1.borrow_mut().remove(rank);
         let by_itself = self.phase == Phase::Running || self.exiting.contains(&pid);
-        self.outbox.send(&FromAgent::Exited {
+        self.to_launcher.send(&FromAgent::Exited {
             rank,
             pid: pid.as_raw().cast_unsigned(),
             status,
@@ -543,7 +539,7 @@ impl Ranks {
         }
         self.end_by(term);
         if term.restarts() > before {
-            self.outbox.send(&FromAgent::GraceRestarted);
+            self.to_launcher.send(&FromAgent::GraceRestarted);
         }
     }
 

@@ -123,7 +123,8 @@ impl Ranks {
         self.mpi_checks.pop();
         if let Some((pid, what)) = find_unserved(self.serves_mpi) {
             self.mpi_checks.clear();
-            self.outbox.send(&FromAgent::UnservedMpi { pid: pid.as_raw().cast_unsigned(), what });
+            self.to_launcher
+                .send(&FromAgent::UnservedMpi { pid: pid.as_raw().cast_unsigned(), what });
         }
     }
 }

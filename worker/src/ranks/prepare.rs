@@ -1,11 +1,14 @@
 //! Checks before any rank starts: whether this node has everything that the job needs.
+//!
+//! Files that are created for ranks at their start and removed at the end of the job.
 
 use crate::cleanup::workspace::Workspace;
+use crate::console::errln;
 use crate::network::horovod::LOOPBACK;
 use crate::network::mpi::MpiOffer;
-use crate::network::rendezvous::ports::{self, ReservedPort};
+use crate::network::ports::{self, ReservedPort};
 use crate::node::environment::{self, Environment};
-use crate::node::inventory::{self, Root, horovod, nccl};
+use crate::node::inventory::{self, Root, libraries};
 use crate::ranks::mpi_library;
 use nix::unistd::{AccessFlags, access};
 use rlaunch_bootstrap::env::{
@@ -14,13 +17,15 @@ use rlaunch_bootstrap::env::{
 };
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{
-    Application, Job, Notice, PreloadFile, Problem, ScriptCheck, SingletonPolicy, WorkingDir,
+    Application, Job, Notice, PreloadFile, Problem, RankFile, ScriptCheck, SingletonPolicy,
+    WorkingDir,
 };
 use rlaunch_bootstrap::protocol::control::UnservedMpi;
 use sha2::{Digest, Sha256};
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -43,7 +48,7 @@ pub(crate) struct Program {
 
 /// Everything that was prepared for the ranks.
 #[derive(Debug)]
-pub(crate) struct Prepared {
+pub(crate) struct PreparedRanks {
     /// Programs, by index of the application; at least one.
     pub(crate) programs: Vec<Program>,
     pub(crate) notices: Vec<Notice>,
@@ -53,7 +58,7 @@ pub(crate) struct Prepared {
     pub(crate) listeners: Vec<TcpListener>,
 }
 
-impl Prepared {
+impl PreparedRanks {
     /// Returns the addresses of the listeners.
     pub(crate) fn listening_at(&self) -> Vec<SocketAddr> {
         self.listeners.iter().filter_map(|listener| listener.local_addr().ok()).collect()
@@ -68,10 +73,10 @@ impl Prepared {
         let home = std::env::home_dir().unwrap_or_default();
         let mut loading = self.programs.iter().map(|program| program.loading(&home));
         if let Some(first) = loading.clone().next().filter(|_| has_gpus) {
-            inventory.system.nccl = nccl::find(&first);
+            inventory.system.nccl = libraries::find(&first);
         }
         inventory.system.horovod_needs_mpi =
-            job.world_size > 1 && loading.any(|program| horovod::needs_mpi(&program));
+            job.world_size > 1 && loading.any(|program| libraries::needs_mpi(&program));
         inventory
     }
 }
@@ -79,9 +84,9 @@ impl Prepared {
 impl Program {
     /// Returns what decides where the program's libraries are found. `home` is the user's home
     /// directory.
-    fn loading<'a>(&'a self, home: &'a Path) -> nccl::Loading<'a> {
+    fn loading<'a>(&'a self, home: &'a Path) -> libraries::Loading<'a> {
         let of = |name| self.env.get(OsStr::new(name)).map_or(OsStr::new(""), |value| value);
-        nccl::Loading {
+        libraries::Loading {
             program: &self.path,
             library_path: of(LD_LIBRARY_PATH),
             python_path: of(PYTHONPATH),
@@ -96,7 +101,7 @@ pub(crate) fn prepare(
     job: &Job,
     files: &JobFiles,
     node: &[(OsString, OsString)],
-) -> Result<Prepared, Vec<Problem>> {
+) -> Result<PreparedRanks, Vec<Problem>> {
     let mut problems: Vec<Problem> = check_plugin(job).err().into_iter().collect();
     let workspace_error = files.workspace_error.iter().cloned();
     let mut notices: Vec<_> = workspace_error.map(|cause| Notice::NoWorkspace { cause }).collect();
@@ -112,7 +117,7 @@ pub(crate) fn prepare(
     }
     match reserve_ports(job) {
         Ok((reserved_ports, listeners)) if problems.is_empty() => {
-            Ok(Prepared { programs, notices, reserved_ports, listeners })
+            Ok(PreparedRanks { programs, notices, reserved_ports, listeners })
         }
         ports => {
             problems.extend(ports.err());
@@ -185,10 +190,11 @@ fn reserve_ports(job: &Job) -> Result<(Vec<ReservedPort>, Vec<TcpListener>), Pro
     for number in 0..others {
         held.push(hold(number)?);
     }
-    let listeners = match alone {
-        true => Vec::new(),
+    let listeners = if alone {
+        Vec::new()
+    } else {
         // The salt keeps clear of the ports that rank 0's node tries first.
-        false => ports::listen(addresses, plan.ports, job.id, job.node.0 + 1)?,
+        ports::listen(addresses, plan.ports, job.id, job.node.0 + 1)?
     };
     if inventory::has_gpus(&Root::live()) {
         held.extend(hold(0));
@@ -430,9 +436,55 @@ fn preload_problem(operation: &str, path: &Path, error: &io::Error) -> Problem {
     }
 }
 
+/// Files that were created for the ranks of this node.
+#[derive(Debug, Default)]
+pub(crate) struct RankFiles {
+    written: BTreeSet<PathBuf>,
+}
+
+impl RankFiles {
+    /// Creates files, readable by this user only; relative paths are below `directory`. A file that
+    /// was created for another rank is not created again. Fails if any other file exists at the
+    /// path; that file is left unchanged.
+    pub(crate) fn write(&mut self, files: &[RankFile], directory: &Path) -> io::Result<()> {
+        for file in files {
+            let path = directory.join(&file.path);
+            if self.written.contains(&path) {
+                continue;
+            }
+            let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+            let mut made = made.map_err(|error| named(&path, &error))?;
+            self.written.insert(path.clone());
+            made.write_all(&file.content).map_err(|error| named(&path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Removes all files. A file that is gone already is not an error.
+    pub(crate) fn remove(&mut self) {
+        for path in std::mem::take(&mut self.written) {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    errln!("rlaunch-worker: cannot remove {}: {error}", path.display());
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn named(path: &Path, error: &io::Error) -> io::Error {
+    let cause = match error.kind() {
+        ErrorKind::AlreadyExists => "it exists already".to_owned(),
+        _ => error.to_string(),
+    };
+    io::Error::new(error.kind(), format!("cannot create {}: {cause}", path.display()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
     fn argv(words: &[&str]) -> Vec<OsString> {
@@ -496,5 +548,36 @@ mod tests {
         assert_eq!(check_script(&check("old"), dir.path()), Ok(None));
         assert!(check_script(&check("new"), dir.path()).unwrap().is_some());
         assert!(check_script(&check("old"), Path::new("/nonexistent")).is_err());
+    }
+
+    fn file(path: &str, content: &str) -> RankFile {
+        RankFile { path: path.into(), content: content.into() }
+    }
+
+    #[test]
+    fn they_are_private_shared_by_ranks_and_gone_at_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.yaml");
+        let mut files = RankFiles::default();
+        for _ in 0..2 {
+            files.write(&[file("x.yaml", "a: 1\n")], directory.path()).unwrap();
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a: 1\n");
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        files.remove();
+        assert!(!path.exists());
+        files.remove();
+    }
+
+    #[test]
+    fn what_was_there_before_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("theirs");
+        fs::write(&path, "theirs").unwrap();
+        let mut files = RankFiles::default();
+        let error = files.write(&[file("theirs", "ours")], directory.path()).unwrap_err();
+        assert!(error.to_string().ends_with("theirs: it exists already"), "{error}");
+        files.remove();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
     }
 }

@@ -4,7 +4,7 @@
 //! has the data in its pipe. A rank that does not read therefore stops the launcher from sending
 //! input, but fills no memory and blocks no other messages on the channel.
 
-use crate::network::outbox::Outbox;
+use crate::network::frames::FrameSender;
 use rlaunch_bootstrap::protocol::control::{FromAgent, STDIN_WINDOW, stdin_cost};
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 /// Ranks of this node that read standard input.
 pub(crate) struct Stdin {
-    outbox: Outbox,
+    to_launcher: FrameSender,
     /// Queue of each reader. No queue is left after the end of the input.
     queues: Vec<mpsc::UnboundedSender<Arc<Chunk>>>,
     /// Shared by all readers. Dropping the last clone tells the launcher to send no more input.
@@ -23,13 +23,18 @@ pub(crate) struct Stdin {
 }
 
 impl Stdin {
-    pub(crate) fn new(outbox: &Outbox) -> Stdin {
-        Stdin { outbox: outbox.clone(), queues: Vec::new(), open: None, readers: JoinSet::new() }
+    pub(crate) fn new(to_launcher: &FrameSender) -> Stdin {
+        Stdin {
+            to_launcher: to_launcher.clone(),
+            queues: Vec::new(),
+            open: None,
+            readers: JoinSet::new(),
+        }
     }
 
     /// Adds a rank that reads from this pipe, or `None` if the rank could not be started.
     pub(crate) fn add(&mut self, pipe: Option<pipe::Sender>) {
-        let open = self.open.get_or_insert_with(|| Arc::new(OpenReaders(self.outbox.clone())));
+        let open = self.open.get_or_insert_with(|| Arc::new(OpenReaders(self.to_launcher.clone())));
         if let Some(pipe) = pipe {
             let (queue, chunks) = mpsc::unbounded_channel();
             self.queues.push(queue);
@@ -40,7 +45,7 @@ impl Stdin {
     /// Grants the launcher its first credit. Must be called after every reader was added.
     pub(crate) fn begin(&mut self) {
         if self.open.is_some() && !self.queues.is_empty() {
-            self.outbox.send(&FromAgent::StdinCredit(STDIN_WINDOW));
+            self.to_launcher.send(&FromAgent::StdinCredit(STDIN_WINDOW));
         }
         self.open = None;
     }
@@ -51,7 +56,7 @@ impl Stdin {
             self.queues.clear();
             return;
         }
-        let chunk = Arc::new(Chunk { data, outbox: self.outbox.clone() });
+        let chunk = Arc::new(Chunk { data, to_launcher: self.to_launcher.clone() });
         // Sending fails for a rank that has stopped reading.
         self.queues.retain(|queue| queue.send(chunk.clone()).is_ok());
     }
@@ -66,18 +71,18 @@ impl Stdin {
 /// Input for all readers. Dropping the last clone returns its credit to the launcher.
 struct Chunk {
     data: Vec<u8>,
-    outbox: Outbox,
+    to_launcher: FrameSender,
 }
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        self.outbox.send(&FromAgent::StdinCredit(stdin_cost(self.data.len())));
+        self.to_launcher.send(&FromAgent::StdinCredit(stdin_cost(self.data.len())));
     }
 }
 
 /// Existence of at least one reader. Dropping this value tells the launcher that no rank reads any
 /// more.
-struct OpenReaders(Outbox);
+struct OpenReaders(FrameSender);
 
 impl Drop for OpenReaders {
     fn drop(&mut self) {
@@ -101,7 +106,7 @@ async fn write_chunks(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::network::outbox::Queue;
+    use crate::network::frames::Queue;
     use rlaunch_bootstrap::protocol::control::{FrameReader, MAX_STDIN};
     use std::io::{PipeReader, Read};
     use std::os::fd::OwnedFd;
@@ -126,8 +131,8 @@ mod tests {
 
     #[tokio::test]
     async fn credit_comes_back_when_the_slowest_has_taken_it() {
-        let (outbox, mut queue) = Outbox::new();
-        let mut stdin = Stdin::new(&outbox);
+        let (to_launcher, mut queue) = FrameSender::new();
+        let mut stdin = Stdin::new(&to_launcher);
         let ((mut quick, quick_end), (mut slow, slow_end)) = (pipe(), pipe());
         stdin.add(Some(quick_end));
         stdin.add(Some(slow_end));
@@ -159,8 +164,8 @@ mod tests {
 
     #[tokio::test]
     async fn who_reads_no_more_holds_up_nobody() {
-        let (outbox, mut queue) = Outbox::new();
-        let mut stdin = Stdin::new(&outbox);
+        let (to_launcher, mut queue) = FrameSender::new();
+        let mut stdin = Stdin::new(&to_launcher);
         let (reader, end) = pipe();
         stdin.add(Some(end));
         stdin.begin();
@@ -179,8 +184,8 @@ mod tests {
 
     #[tokio::test]
     async fn small_parts_count_for_more_than_they_are() {
-        let (outbox, mut queue) = Outbox::new();
-        let mut stdin = Stdin::new(&outbox);
+        let (to_launcher, mut queue) = FrameSender::new();
+        let mut stdin = Stdin::new(&to_launcher);
         let (_reader, end) = pipe();
         stdin.add(Some(end));
         stdin.begin();
@@ -191,8 +196,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_rank_that_did_not_start_reads_nothing() {
-        let (outbox, mut queue) = Outbox::new();
-        let mut stdin = Stdin::new(&outbox);
+        let (to_launcher, mut queue) = FrameSender::new();
+        let mut stdin = Stdin::new(&to_launcher);
         stdin.add(None);
         stdin.begin();
         assert_eq!(next_frame(&mut queue).await, FromAgent::StdinClosed);

@@ -8,15 +8,12 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `order` | all processes at once, within a time limit |
-//! | `threads` | threads and their states, from `/proc` |
-//! | `waits` | what a thread waits for: the system call in which it sleeps, and the file behind its descriptor |
-//! | `sockets` | the other ends of a process's TCP connections |
+//! | `order` | all processes at once, within a time limit; answers that are too large for a frame |
+//! | `threads` | threads and their states, from `/proc`; reasons why a process may not be read |
+//! | `waits` | what a thread waits for: the system call in which it sleeps, the file behind its descriptor, the other end of a TCP connection |
 //! | `python` | frames of Python |
 //! | `native` | frames of native code |
 //! | `collectives/` | positions in collective operations |
-//! | `permission` | reasons why a process may not be read |
-//! | `size` | answers that are too large for a frame |
 
 mod collectives;
 #[cfg(target_arch = "x86_64")]
@@ -25,10 +22,7 @@ mod native;
 #[path = "native_unsupported.rs"]
 mod native;
 mod order;
-mod permission;
 mod python;
-mod size;
-mod sockets;
 mod threads;
 mod waits;
 
@@ -73,7 +67,7 @@ fn answer() -> Result<(), StackError> {
     let limit = Duration::from_millis(order.limit_ms.into());
     let answer = match order.subject {
         StackSubject::Stacks { native } => {
-            size::encode(order::carry_out(&order.processes, native, limit))?
+            order::encode(order::carry_out(&order.processes, native, limit))?
         }
         StackSubject::Collectives => {
             frame::encode(&collectives::carry_out(order.processes, limit))?

@@ -1,7 +1,10 @@
 //! All processes of an order, read at once within a time limit.
+//!
+//! Answers that are too large for a frame: the outermost frames and the last threads are left out.
 
 use crate::threads::{self, UNSTOPPABLE};
-use crate::{native, permission, python};
+use crate::{native, python};
+use rlaunch_bootstrap::frame::{self, FrameError, MAX_FRAME};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{
     MAX_STACK_PROCESSES, ProcessStacks, RankStacks, ThreadStack,
@@ -141,7 +144,7 @@ fn add_frames(
             found.into_iter().for_each(|thread| add(thread, threads));
             None
         }
-        Err(cause) => Some(permission::explain(cause)),
+        Err(cause) => Some(threads::explain(cause)),
     };
     for thread in threads.iter_mut() {
         if has_python(thread) {
@@ -165,6 +168,39 @@ fn add(found: ThreadStack, threads: &mut [ThreadStack]) {
         if !found.name.is_empty() {
             thread.name = found.name;
         }
+    }
+}
+
+/// Maximum size of an answer in bytes, which leaves room for what agent and launcher add.
+const MAX_ANSWER: usize = MAX_FRAME / 2;
+
+/// Numbers of frames of a thread and of threads of a process that are kept, tried one after another.
+const KEPT: [(usize, usize); 5] = [(48, 64), (24, 32), (12, 16), (6, 4), (2, 1)];
+
+/// Encodes an answer as a frame.
+pub(crate) fn encode(mut answer: Vec<RankStacks>) -> Result<Vec<u8>, FrameError> {
+    let mut kept = KEPT.iter();
+    loop {
+        match (frame::encode(&answer), kept.next()) {
+            (Ok(encoded), _) if encoded.len() <= MAX_ANSWER => return Ok(encoded),
+            (Ok(_) | Err(FrameError::TooLong(_)), Some(&(frames, threads))) => {
+                shorten(&mut answer, frames, threads);
+            }
+            (encoded, _) => return encoded,
+        }
+    }
+}
+
+/// Leaves out what exceeds these numbers, and says so at each process that has lost something.
+fn shorten(answer: &mut [RankStacks], frames: usize, threads: usize) {
+    for process in answer.iter_mut().flat_map(|rank| &mut rank.processes) {
+        let is_long = process.threads.iter().any(|thread| thread.frames.len() > frames);
+        if is_long || process.threads.len() > threads {
+            let what = "frames and threads are left out, since there is too much to send";
+            process.problem.get_or_insert_with(|| what.to_owned());
+        }
+        process.threads.truncate(threads);
+        process.threads.iter_mut().for_each(|thread| thread.frames.truncate(frames));
     }
 }
 

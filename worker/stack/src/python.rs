@@ -49,9 +49,10 @@ fn read_with(pid: u32, blocking: LockingStrategy) -> Result<Vec<ThreadStack>, St
     let mut ids = ThreadIds::of(pid, count);
     let threads = traces.into_iter().filter_map(|trace| Some(thread(ids.of_trace(&trace)?, trace)));
     let threads: Vec<ThreadStack> = threads.collect();
-    match threads.is_empty() && count > 0 {
-        true => Err("no frames of Python: the ids of its threads cannot be read".to_owned()),
-        false => Ok(threads),
+    if threads.is_empty() && count > 0 {
+        Err("no frames of Python: the ids of its threads cannot be read".to_owned())
+    } else {
+        Ok(threads)
     }
 }
 

@@ -3,27 +3,23 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `process.rs`, `spawn.rs` | fork, exec, limits, copying between processes; starting a program in a cgroup |
-//! | `fork_generation.rs` | detection of forks |
+//! | `process.rs`, `spawn.rs` | fork and its detection, exec, limits, copying between processes; starting a program in a cgroup |
 //! | `shared.rs` | memory shared by processes |
-//! | `pages.rs`, `numa.rs` | page-aligned memory; NUMA policy |
+//! | `pages.rs` | page-aligned memory; NUMA policy |
 //! | `socket.rs`, `lease.rs` | state of TCP connections, options of sockets; files in use |
 //! | `ticks.rs` | a clock that is cheap to read |
 
-mod fork_generation;
 mod lease;
-mod numa;
 mod pages;
 mod process;
 mod shared;
 mod socket;
 mod spawn;
 mod ticks;
-
-pub use fork_generation::ForkGeneration;
 pub use lease::while_unused;
-pub use numa::prefer_numa_node;
 pub use pages::Pages;
+pub use pages::prefer_numa_node;
+pub use process::ForkGeneration;
 pub use process::{Fork, exec, fork, let_descendants_read, limit_open_files, write_to_process};
 pub use shared::{OwnedBytes, SharedMemory};
 pub use socket::{PeerSilence, never_fragment, unacknowledged_bytes};

@@ -21,9 +21,10 @@ pub fn unacknowledged_bytes(socket: BorrowedFd<'_>) -> io::Result<usize> {
 /// known of the path (`IP_PMTUDISC_PROBE`). A datagram that is larger than the interface's MTU fails
 /// with `EMSGSIZE`.
 pub fn never_fragment(socket: BorrowedFd<'_>, is_ipv6: bool) -> io::Result<()> {
-    let (level, option, value) = match is_ipv6 {
-        true => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE),
-        false => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE),
+    let (level, option, value) = if is_ipv6 {
+        (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)
+    } else {
+        (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_PROBE)
     };
     let length = size_of::<libc::c_int>() as libc::socklen_t;
     let (fd, from) = (socket.as_raw_fd(), (&raw const value).cast());

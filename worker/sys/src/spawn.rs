@@ -2,11 +2,10 @@
 
 use std::arch::asm;
 use std::ffi::{CStr, CString, c_char, c_int, c_long};
-use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
-use std::ptr;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::{io, ptr};
 
 /// Number of the system call clone3(2), the same on every architecture.
 const SYS_CLONE3: c_long = 435;
@@ -37,7 +36,6 @@ struct CloneArgs {
 /// Program that [`spawn_in_cgroup`] is to start.
 #[derive(Debug)]
 pub struct SpawnArgs<'a> {
-    /// Path of the program.
     pub program: &'a CStr,
     /// Arguments, the first of which is the program's name.
     pub args: &'a [CString],

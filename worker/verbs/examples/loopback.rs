@@ -171,7 +171,9 @@ fn events(device: &str, seconds: &str) -> Result<String, Failure> {
     println!("watching {device}");
     while Instant::now() < deadline {
         let left = deadline.saturating_duration_since(Instant::now());
-        context.next_event(left)?.into_iter().for_each(|event| println!("{event:?}"));
+        if let Some(event) = context.next_event(left)? {
+            println!("{event:?}");
+        }
     }
     Ok(format!("{device}: watched"))
 }
@@ -269,9 +271,10 @@ fn wait(end: &End, what: &str) -> Result<(), Failure> {
     while Instant::now() < deadline {
         completions.arm()?;
         if let Some(done) = completions.poll_one()? {
-            return match done.status.is_success() {
-                true => Ok(()),
-                false => Err(format!("the {what} ended: {}", done.status).into()),
+            return if done.status.is_success() {
+                Ok(())
+            } else {
+                Err(format!("the {what} ended: {}", done.status).into())
             };
         }
         end.channel.wait(deadline.saturating_duration_since(Instant::now()))?;

@@ -273,7 +273,7 @@ fn connected(
     peer_data: Vec<u8>,
 ) -> Result<QueuePair<Connected>, VerbsError> {
     match id.queue_pair() {
-        Some(pair) => Ok(QueuePair::from_manager((pair, max_inline), id, resources, peer_data)),
+        Some(pair) => Ok(QueuePair::from_manager(pair, max_inline, id, resources, peer_data)),
         None => Err(VerbsError::from_errno(Verb::CreateQp, id.addresses(), libc::EINVAL)),
     }
 }

@@ -2,8 +2,7 @@
 //! address, what the error number means for that call, and how to remedy it, if there is a usual
 //! remedy.
 
-use std::fmt;
-use std::io;
+use std::{fmt, io};
 
 /// Function of libibverbs (`ibv_…`) or librdmacm (`rdma_…`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,7 +149,6 @@ pub enum VerbsError {
     TimedOut {
         /// Call whose event was awaited.
         verb: Verb,
-        /// Addresses of the connection.
         addresses: String,
     },
     /// The private data of a connection is longer than the connection manager carries.
@@ -158,7 +156,6 @@ pub enum VerbsError {
     PrivateDataTooLong {
         /// Call that would have sent the private data.
         verb: Verb,
-        /// Addresses of the connection.
         addresses: String,
         /// Length of the private data, in bytes.
         length: usize,
@@ -177,7 +174,6 @@ pub enum VerbsError {
         "{addresses}: the connection manager chose {found} instead of {wanted}: both have that address"
     )]
     WrongDevice {
-        /// Addresses of the connection.
         addresses: String,
         /// Name of the device that the caller asked for.
         wanted: String,

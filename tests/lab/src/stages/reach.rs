@@ -54,7 +54,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("launcher/commands/ssh_setup", "ssh_setup abuse", ""),
     ("launcher/connect/connector", "rsh callback delivery abuse", "containers"),
     ("launcher/connect/agent launcher/commands/host_files launcher/commands/self_test", "packages library local delivery shells aarch64 shipped callback rsh abuse", "containers launching"),
-    ("launcher/connect/callback worker/network/callback.rs bootstrap/security", "callback oob services abuse", ""),
+    ("launcher/connect/callback worker/network/channel.rs bootstrap/security", "callback oob services abuse", ""),
     ("bootstrap/client", "services communicator library horovod", ""),
     // A job that runs, and its end.
     ("launcher/run/supervisor worker/cleanup", "failing ending lost teardown abuse mpi restarts delivery environment live", "launching"),
@@ -62,9 +62,9 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("launcher/run/record launcher/commands/report", "report network", ""),
     ("launcher/run/live launcher/run/hang launcher/run/stragglers worker/stack", "live hang sessions stragglers", "stacks"),
     ("launcher/commands/exec worker/ranks/session bootstrap/protocol/session.rs", "sessions library", ""),
-    ("launcher/commands/monitor worker/diagnosis/monitor.rs", "monitor", ""),
+    ("launcher/commands/monitor", "monitor", ""),
     // What is wrong with hosts.
-    ("launcher/checks launcher/findings launcher/commands/doctor worker/diagnosis worker/node/diagnostics bootstrap/protocol/diagnosis.rs", "doctor hello", "doctor"),
+    ("launcher/checks launcher/findings launcher/commands/doctor worker/diagnosis worker/node/diagnostics bootstrap/protocol/diagnosis.rs", "doctor hello monitor", "doctor"),
     ("launcher/commands/network worker/network/cabling bootstrap/protocol/network.rs", "network_plan doctor", "network_plan"),
     // Measurements and libraries.
     ("launcher/commands/bench launcher/plot launcher/schemas worker/comm/bench bootstrap/bench.rs", "bench doctor report topo", "bench"),

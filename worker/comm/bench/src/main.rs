@@ -5,16 +5,13 @@
 //! `BATCHES` 0 means about one second of batches for each size. The launcher has validated the
 //! arguments. Rank 0 writes [`rlaunch_bootstrap::bench::BenchRecord`]s.
 //!
-//! For each size, [`workload`] fills buffers, and repeats the [`pattern`] of communication. The
+//! For each size, [`workload`] fills buffers, and repeats a pattern of communication. The
 //! repetitions are grouped into batches that take at least [`report::BATCH`] each, so that neither
 //! the clock's resolution nor the barrier before a batch matters. [`report`] makes a record of the
 //! batches' times. [`tcp`] measures a plain connection beside them, [`matrix`] all pairs of hosts,
-//! each by [`pair`], and `verbs` RDMA operations.
+//! and `verbs` RDMA operations.
 
 mod matrix;
-mod pair;
-mod pattern;
-mod quiet;
 mod report;
 mod tcp;
 #[cfg(feature = "rdma")]
@@ -22,7 +19,6 @@ mod verbs;
 mod workload;
 
 use matrix::MatrixOptions;
-use pattern::Pattern;
 use report::BATCH;
 use rlaunch_bootstrap::bench::{BenchRecord, BenchRow, VerbsRequest};
 use rlaunch_bootstrap::env;
@@ -31,7 +27,7 @@ use rlaunch_comm::raw::CollectiveKind;
 use rlaunch_comm::{CommError, Communicator, ElementType, Op, StartError, error_chain};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use workload::Workload;
+use workload::{Pattern, Workload};
 
 /// Minimum and maximum number of batches for each size, if the command line gives 0. Within these
 /// bounds, all batches together take [`BUDGET`].
@@ -150,7 +146,7 @@ fn run(comm: &Communicator, measurement: Measurement) -> Result<(), BenchError> 
         }
         Measurement::Verbs(request) => measure_verbs(comm, &request)?,
     }
-    Ok(quiet::barrier(comm)?)
+    Ok(matrix::barrier(comm)?)
 }
 
 fn measure_pattern(comm: &Communicator, options: &Options) -> Result<(), BenchError> {
@@ -225,7 +221,7 @@ fn measure(
     elements: usize,
 ) -> Result<BenchRow, BenchError> {
     let Options { pattern, element, op, .. } = *options;
-    let mut workload = Workload::new(comm, pattern, (element, op), elements);
+    let mut workload = Workload::new(comm, pattern, element, op, elements);
     let (repetitions, batches) = calibrate(comm, &mut workload, options.batches)?;
     let mut times = Vec::new();
     for _ in 0..batches {

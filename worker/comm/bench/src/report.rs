@@ -1,6 +1,6 @@
 //! Results as records for the launcher.
 
-use crate::pattern::Pattern;
+use crate::workload::Pattern;
 use rlaunch_bootstrap::bench::{BenchHeader, BenchRecord, BenchRow};
 use rlaunch_comm::{ElementType, Op};
 use std::io::{self, Write};

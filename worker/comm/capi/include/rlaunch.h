@@ -187,6 +187,23 @@ rl_result rl_local_rank(const rl_comm *comm, size_t *rank);
 // Stores the number of the communicator's ranks on the node of this process.
 rl_result rl_local_size(const rl_comm *comm, size_t *size);
 
+// Registers `bytes` bytes at `data` with all RDMA devices of `comm`. This speeds up long messages
+// from and to any part of the memory, which otherwise register it for each message. It has no
+// effect without RDMA. The memory must be readable and writable, and must not be freed or remapped
+// before rl_unregister. On failure *registration is NULL.
+//
+// On Linux before 5.12, the whole pages that contain the memory are missing in forked children, so
+// the memory should begin and end at page boundaries.
+rl_result rl_register(const rl_comm *comm,
+                      void *data,
+                      size_t bytes,
+                      rl_registration **registration);
+
+// Deregisters the memory, which may be freed afterwards, frees the registration, and sets
+// *registration to NULL. Fails with RL_INVALID, without any effect, while a request in progress
+// uses the memory.
+rl_result rl_unregister(rl_registration **registration);
+
 // Sends `count` elements to rank `to`, like MPI_Send; returns when `data` may be reused. The tag
 // may be any number. Messages with the same tag from one rank to another are received in the order
 // in which they were sent. Short messages are buffered; a long one blocks until the receiver has
@@ -258,6 +275,22 @@ rl_result rl_irecv_any(const rl_comm *comm,
                        rl_type datatype,
                        uint32_t tag,
                        rl_request **request);
+
+// Waits until the request completes, like MPI_Wait. Frees the request and sets *request to NULL,
+// whether or not it succeeds. `received` may be NULL; it is meaningful only for receives.
+rl_result rl_wait(rl_request **request, rl_received *received);
+
+// Tests whether the request has completed, without waiting, like MPI_Test. If it has, *done is 1,
+// the request is freed and *request is NULL, whether or not it succeeded; else *done is 0. The
+// call also makes progress on all other operations of this process. `received` may be NULL; it is
+// meaningful only for receives that have completed.
+rl_result rl_test(rl_request **request, int *done, rl_received *received);
+
+// Cancels the request, frees it and sets *request to NULL; its buffers are not accessed any more.
+// A message that was being sent arrives whole or not at all. A message that was being received
+// goes to the next matching receive. After a collective is cancelled, no rank can use its
+// communicator for collectives any more.
+rl_result rl_cancel(rl_request **request);
 
 // Returns once every rank has called it.
 rl_result rl_barrier(const rl_comm *comm);
@@ -404,39 +437,6 @@ rl_result rl_iall_to_all(const rl_comm *comm,
                          size_t count,
                          rl_type datatype,
                          rl_request **request);
-
-// Waits until the request completes, like MPI_Wait. Frees the request and sets *request to NULL,
-// whether or not it succeeds. `received` may be NULL; it is meaningful only for receives.
-rl_result rl_wait(rl_request **request, rl_received *received);
-
-// Tests whether the request has completed, without waiting, like MPI_Test. If it has, *done is 1,
-// the request is freed and *request is NULL, whether or not it succeeded; else *done is 0. The
-// call also makes progress on all other operations of this process. `received` may be NULL; it is
-// meaningful only for receives that have completed.
-rl_result rl_test(rl_request **request, int *done, rl_received *received);
-
-// Cancels the request, frees it and sets *request to NULL; its buffers are not accessed any more.
-// A message that was being sent arrives whole or not at all. A message that was being received
-// goes to the next matching receive. After a collective is cancelled, no rank can use its
-// communicator for collectives any more.
-rl_result rl_cancel(rl_request **request);
-
-// Registers `bytes` bytes at `data` with all RDMA devices of `comm`. This speeds up long messages
-// from and to any part of the memory, which otherwise register it for each message. It has no
-// effect without RDMA. The memory must be readable and writable, and must not be freed or remapped
-// before rl_unregister. On failure *registration is NULL.
-//
-// On Linux before 5.12, the whole pages that contain the memory are missing in forked children, so
-// the memory should begin and end at page boundaries.
-rl_result rl_register(const rl_comm *comm,
-                      void *data,
-                      size_t bytes,
-                      rl_registration **registration);
-
-// Deregisters the memory, which may be freed afterwards, frees the registration, and sets
-// *registration to NULL. Fails with RL_INVALID, without any effect, while a request in progress
-// uses the memory.
-rl_result rl_unregister(rl_registration **registration);
 
 #ifdef __cplusplus
 }  // extern "C"

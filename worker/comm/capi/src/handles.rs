@@ -1,13 +1,16 @@
-//! Handles of communicators and requests, and the functions of communicators.
+//! Handles of communicators, requests and registered memory; the functions of communicators and of
+//! registrations. The crate's documentation has the safety requirements.
+
 #![expect(non_camel_case_types, reason = "they are C's")]
 
-use crate::arguments::non_null;
 use crate::errors::{Failure, call};
+use crate::memory::{non_null, output};
 use crate::types::rl_result;
 use rlaunch_comm::Communicator;
-use rlaunch_comm::raw::Pending;
-use std::ffi::{CStr, c_char};
+use rlaunch_comm::raw::{self, Pending, Registration};
+use std::ffi::{CStr, c_char, c_void};
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// A communicator: a group of ranks that exchange messages. Messages of different communicators
@@ -48,7 +51,7 @@ impl rl_comm {
         (self.comm.rank(), self.comm.size())
     }
 
-    /// Makes a handle for an operation that was started. The functions of [`crate::requests`] free
+    /// Makes a handle for an operation that was started. The functions of [`crate::messages`] free
     /// the handle.
     pub(crate) fn new_request(&self, pending: Pending) -> *mut rl_request {
         let request = Arc::new(rl_request { pending: Mutex::new(Some(pending)) });
@@ -183,4 +186,63 @@ pub extern "C" fn rl_local_size(
     size: Option<&mut MaybeUninit<usize>>,
 ) -> rl_result {
     number(comm, (size, "size"), Communicator::local_size)
+}
+
+/// Memory that is registered with the RDMA devices of a communicator.
+#[derive(Debug)]
+pub struct rl_registration {
+    registration: Registration,
+}
+
+/// Registers `bytes` bytes at `data` with all RDMA devices of `comm`. This speeds up long messages
+/// from and to any part of the memory, which otherwise register it for each message. It has no
+/// effect without RDMA. The memory must be readable and writable, and must not be freed or remapped
+/// before rl_unregister. On failure *registration is NULL.
+///
+/// On Linux before 5.12, the whole pages that contain the memory are missing in forked children, so
+/// the memory should begin and end at page boundaries.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rl_register(
+    comm: Option<&rl_comm>,
+    data: *mut c_void,
+    bytes: usize,
+    registration: Option<&mut MaybeUninit<*mut rl_registration>>,
+) -> rl_result {
+    call(|| {
+        let registration = non_null(registration, "registration")?;
+        registration.write(ptr::null_mut());
+        let comm = non_null(comm, "comm")?;
+        // SAFETY: C guarantees it. The slice is dropped at once.
+        let first = unsafe { output(data, bytes, "data") }?.as_mut_ptr();
+        // SAFETY: the memory stays valid until rl_unregister, which drops the registration.
+        let made = unsafe { raw::register(&comm.comm, (first, bytes, true)) }?;
+        registration.write(Box::into_raw(Box::new(rl_registration { registration: made })));
+        Ok(())
+    })
+}
+
+/// Deregisters the memory, which may be freed afterwards, frees the registration, and sets
+/// *registration to NULL. Fails with RL_INVALID, without any effect, while a request in progress
+/// uses the memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rl_unregister(
+    registration: Option<&mut *mut rl_registration>,
+) -> rl_result {
+    call(|| {
+        let handle = non_null(registration, "registration")?;
+        if handle.is_null() {
+            return Err(Failure::argument("the memory was unregistered already"));
+        }
+        // SAFETY: the handle comes from `rl_register`, and was not freed yet.
+        let made = unsafe { &mut **handle };
+        if !made.registration.end() {
+            return Err(Failure::argument(
+                "the memory is in use: a request on it has not completed",
+            ));
+        }
+        let handle = std::mem::replace(handle, ptr::null_mut());
+        // SAFETY: as above, and C's variable is NULL now.
+        drop(unsafe { Box::from_raw(handle) });
+        Ok(())
+    })
 }

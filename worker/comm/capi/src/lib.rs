@@ -19,9 +19,8 @@
 //!
 //! # Layers
 //!
-//! Each layer uses the layers before it: `types` (constants and structures) ← `errors` ←
-//! `arguments` (checks and conversions) ← `handles`, `memory` ← `messages`, `collectives`,
-//! `nonblocking_collectives`, `requests`, `registrations` (the functions).
+//! `types` (constants and structures) ← `errors` ← `memory` (checks and conversions) ← `handles` ←
+//! `messages`, `collectives` (the functions).
 //!
 //! # Safety
 //!
@@ -32,17 +31,13 @@
 
 #![warn(missing_docs)]
 
-mod arguments;
 mod collectives;
 mod errors;
 mod handles;
 mod memory;
 mod messages;
-mod nonblocking_collectives;
-mod registrations;
-mod requests;
 mod types;
 
+pub use handles::rl_registration;
 pub use handles::{rl_comm, rl_request};
-pub use registrations::rl_registration;
 pub use types::*;

@@ -1,11 +1,10 @@
-//! Conversion of C's buffers to Rust slices. All properties of a buffer that can be checked are
-//! checked.
+//! Conversion of the arguments that C passes, above all of its buffers to Rust slices. All
+//! properties of a buffer that can be checked are checked.
 
-use crate::arguments::element;
 use crate::errors::Failure;
-use crate::types::{is_in_place, rl_type};
-use rlaunch_comm::ElementType;
+use crate::types::*;
 use rlaunch_comm::raw::{CollectiveBuffers, CollectiveKind};
+use rlaunch_comm::{ElementType, Op};
 use std::ffi::c_void;
 use std::slice;
 
@@ -76,11 +75,10 @@ pub(crate) fn are_apart(
     let overlap = first < second.saturating_add(other_length)
         && second < first.saturating_add(length)
         && length.min(other_length) > 0;
-    match overlap {
-        true => {
-            Err(Failure::argument("input and output overlap\nhint: pass RL_IN_PLACE as the input"))
-        }
-        false => Ok(()),
+    if overlap {
+        Err(Failure::argument("input and output overlap\nhint: pass RL_IN_PLACE as the input"))
+    } else {
+        Ok(())
     }
 }
 
@@ -155,6 +153,22 @@ fn lengths(
     }
 }
 
+pub(crate) fn element(number: rl_type) -> Result<ElementType, Failure> {
+    let known = usize::try_from(number).ok().and_then(|at| ElementType::ALL.get(at));
+    known.copied().ok_or_else(|| Failure::argument(format!("there is no rl_type {number}")))
+}
+
+pub(crate) fn op(number: rl_op) -> Result<Op, Failure> {
+    let known = usize::try_from(number).ok().and_then(|at| Op::ALL.get(at));
+    known.copied().ok_or_else(|| Failure::argument(format!("there is no rl_op {number}")))
+}
+
+/// Unwraps a pointer that C has passed. Fails with RL_INVALID if it is NULL. `name` is the name of
+/// the parameter, for the error.
+pub(crate) fn non_null<T>(pointer: Option<T>, name: &str) -> Result<T, Failure> {
+    pointer.ok_or_else(|| Failure::argument(format!("{name} is NULL")))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,5 +200,15 @@ mod tests {
         assert_eq!(bytes(ElementType::F64, 3).unwrap(), 24);
         assert!(bytes(ElementType::F64, usize::MAX / 2).is_err());
         assert!(bytes(ElementType::U8, usize::MAX).is_err());
+    }
+
+    #[test]
+    fn types_and_operations_have_the_numbers_of_the_library() {
+        let types = [RL_F16, RL_BF16, RL_F32, RL_F64, RL_I32, RL_I64, RL_U8, RL_U64];
+        let named: Vec<_> = types.map(|number| element(number).unwrap().name()).into();
+        assert_eq!(named, ["f16", "bf16", "f32", "f64", "i32", "i64", "u8", "u64"]);
+        let ops = [RL_SUM, RL_PROD, RL_MIN, RL_MAX].map(|number| op(number).unwrap());
+        assert_eq!(ops, Op::ALL);
+        assert!(element(8).is_err() && element(-1).is_err() && op(4).is_err());
     }
 }

@@ -12,16 +12,7 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Source files, in the order in which the header has their items.
-const SOURCES: [&str; 8] = [
-    "types",
-    "errors",
-    "handles",
-    "messages",
-    "collectives",
-    "nonblocking_collectives",
-    "requests",
-    "registrations",
-];
+const SOURCES: [&str; 5] = ["types", "errors", "handles", "messages", "collectives"];
 
 fn here() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -2,19 +2,15 @@
 //! the interpreter, and calls the function of the same name in `rlaunch-comm`.
 
 use crate::buffer::{Access, Buffer};
-use crate::collective::CollectiveCall;
-use crate::error::{start_exception, to_exception};
-use crate::interrupt;
-use crate::memory::{Argument, Memory};
-use crate::received::Received;
-use crate::registration::Registration;
-use crate::request::Request;
-use crate::shared::{self, InFlight, SharedComm};
+use crate::collective::{Argument, CollectiveCall, Memory, Received};
+use crate::error::{self, start_exception, to_exception};
+use crate::request::{self, InFlight, Registration, Request, SharedComm};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use rlaunch_comm as comm;
 use rlaunch_comm::raw::{self, CollectiveKind, Pending};
-use rlaunch_comm::{self as comm, CommError, ElementType, Op};
+use rlaunch_comm::{CommError, ElementType, Op};
 use std::sync::Arc;
 
 /// A group of ranks that exchange messages. Messages of different communicators never match.
@@ -27,14 +23,14 @@ pub(crate) struct Communicator {
 #[pyfunction]
 pub(crate) fn start(py: Python<'_>) -> PyResult<Communicator> {
     let inner = py.detach(comm::Communicator::from_env).map_err(|error| start_exception(&error))?;
-    inner.set_interrupt_check(interrupt::is_pending);
+    inner.set_interrupt_check(error::is_pending);
     Ok(Communicator::new(inner))
 }
 
 /// Marks all communicators as the parent's. Must be called in each forked child.
 #[pyfunction]
 pub(crate) fn forked() {
-    shared::count_fork();
+    request::count_fork();
 }
 
 /// Reduction operation that Python passes by its name.

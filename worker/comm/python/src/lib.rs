@@ -5,8 +5,8 @@
 //! load this extension, `_fallback.py` makes the same calls by ctypes; `torch.py` is a backend of
 //! `torch.distributed`.
 //!
-//! Layers, each of which uses layers before it: `dtype`, `interrupt` ← `error`, `buffer` ←
-//! `received` ← `memory` ← `shared` ← `request`, `registration`, `collective` ← `communicator`.
+//! Layers, each of which uses layers before it: `dtype`, `error` ← `buffer` ← `collective` ←
+//! `request` ← `communicator`.
 
 #![warn(missing_docs)]
 
@@ -15,12 +15,7 @@ mod collective;
 mod communicator;
 mod dtype;
 mod error;
-mod interrupt;
-mod memory;
-mod received;
-mod registration;
 mod request;
-mod shared;
 
 use pyo3::prelude::*;
 
@@ -32,9 +27,9 @@ fn _rlaunch(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("PeerLost", py.get_type::<error::PeerLost>())?;
     module.add("TimedOut", py.get_type::<error::TimedOut>())?;
     module.add_class::<communicator::Communicator>()?;
-    module.add_class::<received::Received>()?;
+    module.add_class::<collective::Received>()?;
     module.add_class::<request::Request>()?;
-    module.add_class::<registration::Registration>()?;
+    module.add_class::<request::Registration>()?;
     module.add_function(wrap_pyfunction!(communicator::start, module)?)?;
     module.add_function(wrap_pyfunction!(communicator::forked, module)?)?;
     Ok(())

@@ -1,98 +1,19 @@
-//! Calls of collectives: checks of the buffers, the cache of schedules, and execution by the engine
-//! or, for short buffers, on the caller's stack. A [`Schedule`] lists the steps of one rank's part
-//! of a collective.
+//! Calls of collectives: checks of the buffers, and execution by the engine or, for short buffers,
+//! on the caller's stack. A [`Schedule`] lists the steps of one rank's part of a collective.
 
 use crate::api::communicator::Communicator;
 use crate::api::scope::{Request, Scope};
-use crate::collectives::choice::{
-    AllGather, AllToAll, Barrier, Choice, Gather, ReduceScatter, Scatter as ScatterBy, Topology,
-};
-use crate::collectives::kind::CollectiveKind;
+use crate::collectives::CollectiveKind;
+use crate::collectives::cache::ScheduleKey;
 use crate::collectives::schedule::Schedule;
-use crate::progress::engine::collective::CollectiveArgs;
+use crate::progress::engine::matching::CollectiveArgs;
+use crate::progress::engine::out_of_step::CancelledCollective;
 use crate::progress::engine::{Engine, Owner, SlabKey};
 use crate::transport::LocalSlice;
 use crate::types::element::{Element, ElementType, Op};
 use crate::types::error::{Cause, CommError, Operation};
 use rlaunch_lock::{BufferTable, Memory};
-use std::sync::{Arc, Mutex, PoisonError};
-
-/// Parameters of a collective that determine its schedule in a communicator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ScheduleKey {
-    kind: CollectiveKind,
-    /// Number of elements: in the whole message or vector, or in one rank's block if the collective
-    /// divides its data into blocks.
-    count: usize,
-    element: ElementType,
-    in_place: bool,
-}
-
-impl ScheduleKey {
-    fn schedule(self, topology: &Topology) -> Schedule {
-        let ScheduleKey { kind, count, element, in_place } = self;
-        let bytes = count * element.size();
-        let all = bytes * topology.me().size;
-        let me = topology.me();
-        match kind {
-            CollectiveKind::Barrier => Barrier::choose(topology).schedule(topology),
-            CollectiveKind::Broadcast { root } => {
-                Choice::broadcast(topology, bytes).schedule(topology, count, root)
-            }
-            CollectiveKind::Reduce { root } => {
-                Choice::reduce(topology, bytes).schedule(topology, count, root, in_place)
-            }
-            CollectiveKind::AllReduce => {
-                Choice::all_reduce(topology, bytes).schedule(topology, count, in_place)
-            }
-            CollectiveKind::Gather { root } => {
-                Gather::choose(topology, bytes).schedule(me, count, root, in_place)
-            }
-            CollectiveKind::Scatter { root } => {
-                ScatterBy::choose(topology, bytes).schedule(me, count, root, in_place)
-            }
-            CollectiveKind::AllGather => {
-                AllGather::choose(topology, all).schedule(me, count, in_place)
-            }
-            CollectiveKind::ReduceScatter => {
-                ReduceScatter::choose(topology, all).schedule(me, count, in_place)
-            }
-            CollectiveKind::AllToAll => {
-                AllToAll::choose(topology, bytes).schedule(me, count, in_place)
-            }
-        }
-    }
-}
-
-/// Cache of the most recently built schedules, with the newest at the end. Programs repeat the same
-/// few collectives, so most calls find their schedule in the cache.
-#[derive(Debug)]
-pub(crate) struct ScheduleCache {
-    topology: Topology,
-    entries: Mutex<Vec<(ScheduleKey, Arc<Schedule>)>>,
-}
-
-impl ScheduleCache {
-    /// Maximum number of cached schedules.
-    const CAPACITY: usize = 32;
-
-    pub(crate) fn new(topology: Topology) -> ScheduleCache {
-        ScheduleCache { topology, entries: Mutex::default() }
-    }
-
-    fn get(&self, key: ScheduleKey) -> Arc<Schedule> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, schedule)) = entries.iter().rev().find(|(known, _)| *known == key) {
-            return schedule.clone();
-        }
-        if entries.len() == ScheduleCache::CAPACITY {
-            entries.remove(0);
-        }
-        let schedule = Arc::new(key.schedule(&self.topology));
-        entries.push((key, schedule.clone()));
-        schedule
-    }
-}
+use std::sync::Arc;
 
 /// Collective call that has been checked and is about to run.
 #[derive(Debug)]
@@ -159,13 +80,17 @@ impl Communicator {
         }
         let (input, output, in_place) = buffers.lengths(element);
         let is_root = kind.root() == Some(self.rank());
-        let fits = |what, length, expected| match length == expected {
-            true => Ok(()),
-            false => Err(Cause::BufferLength { what, length, expected }),
+        let fits = |what, length, expected| {
+            if length == expected {
+                Ok(())
+            } else {
+                Err(Cause::BufferLength { what, length, expected })
+            }
         };
-        let blocks = |what, length: usize| match length.is_multiple_of(size) {
-            true => Ok(length / size),
-            false => {
+        let blocks = |what, length: usize| {
+            if length.is_multiple_of(size) {
+                Ok(length / size)
+            } else {
                 Err(Cause::BufferLength { what, length, expected: length.next_multiple_of(size) })
             }
         };
@@ -239,14 +164,15 @@ impl Communicator {
         op: Op,
         buffers: CollectiveBuffers<'_, T>,
     ) -> Result<(), CommError> {
-        self.collective_bytes(kind, (T::TYPE, op), buffers.bytes())
+        self.collective_bytes(kind, T::TYPE, op, buffers.bytes())
     }
 
     /// Runs a collective on buffers of bytes, which contain elements of type `element`.
     pub(crate) fn collective_bytes(
         &self,
         kind: CollectiveKind,
-        (element, op): (ElementType, Op),
+        element: ElementType,
+        op: Op,
         buffers: CollectiveBuffers<'_, u8>,
     ) -> Result<(), CommError> {
         let operation = Operation::Collective(kind.name());
@@ -265,7 +191,7 @@ impl Communicator {
         let lengths = (input.len(), output.len());
         if lengths.0.max(lengths.1).max(scratch) <= self.progress.short {
             let input = (!is_in_place).then_some(input);
-            let result = self.run_short(&collective, (input, output));
+            let result = self.run_short(&collective, input, output);
             return result.map_err(|cause| {
                 self.cancel_collective(&collective, &cause);
                 self.progress.explain(operation, cause)
@@ -276,11 +202,24 @@ impl Communicator {
             let output = LocalSlice::all(output, lengths.1);
             let input = if is_in_place { output } else { LocalSlice::all(input, lengths.0) };
             let args = self.collective_args(collective, input, output);
-            let (engine, buffers) = guard.parts();
+            let (engine, buffers) = guard.attach_and_split();
             let key = engine.start(operation, args, buffers);
             self.progress.wait(guard, key)
         });
         result.map(drop).map_err(|cause| self.progress.explain(operation, cause))
+    }
+
+    /// Cancels a collective that runs on the caller's stack, and notifies the other ranks.
+    #[cold]
+    fn cancel_collective(&self, collective: &PreparedCollective, cause: &Cause) {
+        let PreparedCollective { number: (context, number), operation, .. } = *collective;
+        let ranks = &self.group.ranks;
+        let mut guard = self.progress.engine.lock();
+        let (engine, buffers) = guard.attach_and_split();
+        engine.cancel_collective(
+            CancelledCollective { context, number, operation, ranks, cause },
+            buffers,
+        );
     }
 }
 

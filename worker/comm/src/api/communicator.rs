@@ -1,15 +1,13 @@
 //! [`Communicator`]: blocking messages, splitting into smaller communicators, and functions that
-//! all other calls use.
+//! all other calls use. A [`Group`] has its members and the nodes on which they run.
 
-use crate::api::collectives::{PreparedCollective, ScheduleCache};
-use crate::api::group::Group;
+use crate::collectives::cache::ScheduleCache;
+use crate::collectives::choice::Topology;
 use crate::progress::engine::direct::{ReceiveOutcome, SendOutcome};
-use crate::progress::engine::out_of_step::CancelledCollective;
-use crate::progress::engine::target::Target;
+use crate::progress::engine::matching::Target;
 use crate::progress::engine::{Engine, Envelope, Owner, Status};
 use crate::progress::wait::{Progress, WaitState};
-use crate::transport::LocalSlice;
-use crate::transport::packet::CONTEXT;
+use crate::transport::{CONTEXT, LocalSlice};
 use crate::types::element::Element;
 use crate::types::error::{Cause, CommError, Operation};
 use rlaunch_lock::{BufferTable, EngineGuard, Memory};
@@ -154,10 +152,10 @@ impl Communicator {
     #[inline]
     fn send_bytes(&self, to: Envelope, bytes: &[u8], operation: Operation) -> Result<(), Cause> {
         let mut guard = self.progress.engine.lock();
-        match guard.parts().0.send_short(&to, bytes) {
+        match guard.attach_and_split().0.send_short(&to, bytes) {
             SendOutcome::Sent => return Ok(()),
             SendOutcome::Queued => return self.flush(&mut guard, to.peer, operation),
-            SendOutcome::Failed => return Err(guard.parts().0.failure(to.peer)),
+            SendOutcome::Failed => return Err(guard.attach_and_split().0.failure(to.peer)),
             SendOutcome::TooLong => {}
         }
         drop(guard);
@@ -179,7 +177,7 @@ impl Communicator {
     ) -> Result<(), Cause> {
         let mut wait_state = WaitState::default();
         loop {
-            let (engine, buffers) = guard.parts();
+            let (engine, buffers) = guard.attach_and_split();
             let progress = engine.progress(buffers);
             if engine.has_sent(peer) {
                 return Ok(());
@@ -222,7 +220,7 @@ impl Communicator {
         let source = self.source(from, tag);
         let status = source.and_then(|source| match source {
             Some(message) => self.receive_bytes(message, bytes, operation),
-            None => self.receive_lent((None, tag), bytes, operation),
+            None => self.receive_lent(None, tag, bytes, operation),
         });
         self.received(status, operation, T::TYPE.size())
     }
@@ -243,10 +241,10 @@ impl Communicator {
         })?;
         if !is_short {
             drop(guard);
-            return self.receive_lent((Some(from), from.tag), bytes, operation);
+            return self.receive_lent(Some(from), from.tag, bytes, operation);
         }
         if length > bytes.len() {
-            let (engine, _) = guard.parts();
+            let (engine, _) = guard.attach_and_split();
             return Err(engine.matching.truncated(from.peer, length as u64, bytes.len()));
         }
         Ok(Status { from: from.peer, length })
@@ -264,7 +262,7 @@ impl Communicator {
     ) -> Result<bool, Cause> {
         let mut wait_state = WaitState::default();
         loop {
-            let (engine, buffers) = guard.parts();
+            let (engine, buffers) = guard.attach_and_split();
             match engine.receive_short_message(from, buffers, &mut take) {
                 ReceiveOutcome::Message => return Ok(true),
                 ReceiveOutcome::NeedsPosting => return Ok(false),
@@ -291,7 +289,8 @@ impl Communicator {
 
     fn receive_lent(
         &self,
-        (source, tag): (Option<Envelope>, u32),
+        source: Option<Envelope>,
+        tag: u32,
         bytes: &mut [u8],
         operation: Operation,
     ) -> Result<Status, Cause> {
@@ -299,7 +298,7 @@ impl Communicator {
         self.progress.engine.lend([Memory::Exclusive(bytes)], |guard, [buffer]| {
             let target = Target { into: LocalSlice::all(buffer, length), reduction: None };
             self.run_request(guard, operation, |engine, owner, buffers| {
-                self.post_receive(engine, (source, tag), (target, owner), buffers);
+                self.post_receive(engine, source, tag, target, owner, buffers);
             })
         })
     }
@@ -307,15 +306,17 @@ impl Communicator {
     pub(crate) fn post_receive(
         &self,
         engine: &mut Engine,
-        (source, tag): (Option<Envelope>, u32),
-        (target, owner): (Target, Owner),
+        source: Option<Envelope>,
+        tag: u32,
+        target: Target,
+        owner: Owner,
         buffers: &BufferTable,
     ) {
         match source {
             Some(message) => engine.receive(message, target, owner, buffers),
             None => {
-                let from = (self.context << 1, tag);
-                engine.receive_any(&self.group.ranks, from, (target, owner), buffers);
+                let context = self.context << 1;
+                engine.receive_any(&self.group.ranks, context, tag, target, owner, buffers);
             }
         }
     }
@@ -414,19 +415,6 @@ impl Communicator {
         (self.context << 1 | 1, self.collectives.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Cancels a collective that runs on the caller's stack, and notifies the other ranks.
-    #[cold]
-    pub(crate) fn cancel_collective(&self, collective: &PreparedCollective, cause: &Cause) {
-        let PreparedCollective { number: (context, number), operation, .. } = *collective;
-        let ranks = &self.group.ranks;
-        let mut guard = self.progress.engine.lock();
-        let (engine, buffers) = guard.parts();
-        engine.cancel_collective(
-            CancelledCollective { context, number, operation, ranks, cause },
-            buffers,
-        );
-    }
-
     /// Creates a request, starts its operation with `begin`, and waits for the result.
     #[inline]
     pub(crate) fn run_request(
@@ -435,10 +423,69 @@ impl Communicator {
         operation: Operation,
         begin: impl FnOnce(&mut Engine, Owner, &BufferTable),
     ) -> Result<Status, Cause> {
-        let (engine, buffers) = guard.parts();
+        let (engine, buffers) = guard.attach_and_split();
         let key = engine.request(operation);
         begin(engine, Owner::Request(key), buffers);
         self.progress.wait(guard, key)
+    }
+}
+
+/// Members of a communicator, in the order of their ranks in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// Rank in the job of each member, indexed by the member's rank in the communicator.
+    pub(crate) ranks: Arc<[usize]>,
+    /// Number of each member's node, indexed by the member's rank in the communicator.
+    pub(crate) nodes: Arc<[u32]>,
+    /// This process's rank in the communicator.
+    pub(crate) me: usize,
+}
+
+impl Group {
+    /// Creates the group of all ranks of a job; `nodes[rank]` is the node of a rank.
+    pub(crate) fn world(me: usize, nodes: Arc<[u32]>) -> Group {
+        Group { ranks: (0..nodes.len()).collect(), nodes, me }
+    }
+
+    pub(crate) fn size(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Returns this process's position among the members on its node, from 0, and the number of
+    /// members on this node.
+    pub(crate) fn local(&self) -> (usize, usize) {
+        let own = self.nodes[self.me];
+        let before = self.nodes[..self.me].iter().filter(|node| **node == own).count();
+        (before, self.nodes.iter().filter(|node| **node == own).count())
+    }
+
+    pub(crate) fn topology(&self) -> Topology {
+        let nodes: Vec<usize> = self.nodes.iter().map(|node| *node as usize).collect();
+        Topology::new(self.me, &nodes)
+    }
+
+    /// Converts a rank of the job to a rank of the communicator; `None` if the rank is not a
+    /// member.
+    pub(crate) fn rank_of(&self, rank: usize) -> Option<usize> {
+        // Most communicators have all ranks of the job as members, and then both numbers are equal.
+        if self.ranks.get(rank) == Some(&rank) {
+            return Some(rank);
+        }
+        self.ranks.iter().position(|of_job| *of_job == rank)
+    }
+
+    /// Returns the group of the members with this process's colour, ordered by key and then by
+    /// rank. `colours[rank]` is the colour and the key of a member.
+    pub(crate) fn split(&self, colours: &[(u32, i64)]) -> Group {
+        let own = colours[self.me].0;
+        let mut members: Vec<usize> =
+            (0..self.size()).filter(|&member| colours[member].0 == own).collect();
+        members.sort_by_key(|&member| (colours[member].1, member));
+        Group {
+            ranks: members.iter().map(|&member| self.ranks[member]).collect(),
+            nodes: members.iter().map(|&member| self.nodes[member]).collect(),
+            me: members.iter().position(|&member| member == self.me).unwrap_or(0),
+        }
     }
 }
 
@@ -459,5 +506,16 @@ mod tests {
         let mut data = [0u8];
         comm.recv(&mut data, 0, 0).unwrap();
         assert_eq!(data, [7]);
+    }
+
+    #[test]
+    fn a_group_splits_by_colour_and_orders_by_key() {
+        let world = Group::world(2, [0, 0, 1, 1].into());
+        assert_eq!(world.local(), (0, 2));
+        let odd = Group { me: 3, ..world.clone() }.split(&[(0, 0), (1, 5), (0, 0), (1, 4)]);
+        assert_eq!((&*odd.ranks, odd.me, odd.local()), (&[3, 1][..], 0, (0, 1)));
+        assert_eq!((odd.rank_of(1), odd.rank_of(0)), (Some(1), None));
+        let even = world.split(&[(0, 7), (1, 0), (0, 7), (1, 0)]);
+        assert_eq!((&*even.ranks, even.me), (&[0, 2][..], 1));
     }
 }

@@ -3,7 +3,7 @@
 //! [`Pending`] request, which needs no [scope](crate::Scope).
 
 use crate::api::communicator::{Communicator, Received};
-use crate::progress::engine::target::Target;
+use crate::progress::engine::matching::Target;
 use crate::progress::engine::{Engine, Owner, SlabKey};
 use crate::transport::LocalSlice;
 use crate::types::element::{ElementType, Op};
@@ -12,7 +12,7 @@ use rlaunch_lock::{BufferId, BufferTable, RegionId};
 use std::sync::Arc;
 
 pub use crate::api::collectives::CollectiveBuffers;
-pub use crate::collectives::kind::CollectiveKind;
+pub use crate::collectives::CollectiveKind;
 
 /// Runs [`Communicator::recv`], or [`Communicator::recv_any`] if `from` is `None`.
 pub fn receive(
@@ -48,7 +48,8 @@ pub fn collective(
     what: (ElementType, Op),
     buffers: CollectiveBuffers<'_, u8>,
 ) -> Result<(), CommError> {
-    comm.collective_bytes(kind, what, buffers)
+    let (element, op) = what;
+    comm.collective_bytes(kind, element, op, buffers)
 }
 
 /// Converts the received length from bytes to elements. Fails if the length is not a whole number
@@ -96,7 +97,7 @@ pub unsafe fn isend(
     // request takes the buffer back.
     let buffer = unsafe { lend(comm, data.as_ptr().cast_mut(), data.len(), false) };
     let from = LocalSlice::all(buffer, data.len());
-    Ok(Pending::begin(comm, (operation, 1), [Some(buffer), None], |engine, buffers| {
+    Ok(Pending::begin(comm, operation, 1, [Some(buffer), None], |engine, buffers| {
         let key = engine.request(operation);
         engine.send(message, from, Owner::Request(key), buffers);
         key
@@ -121,16 +122,11 @@ pub unsafe fn ireceive(
     // takes the buffer back.
     let buffer = unsafe { lend(comm, bytes.as_mut_ptr(), bytes.len(), true) };
     let target = Target { into: LocalSlice::all(buffer, bytes.len()), reduction: None };
-    Ok(Pending::begin(
-        comm,
-        (operation, element.size()),
-        [Some(buffer), None],
-        |engine, buffers| {
-            let key = engine.request(operation);
-            comm.post_receive(engine, (source, tag), (target, Owner::Request(key)), buffers);
-            key
-        },
-    ))
+    Ok(Pending::begin(comm, operation, element.size(), [Some(buffer), None], |engine, buffers| {
+        let key = engine.request(operation);
+        comm.post_receive(engine, source, tag, target, Owner::Request(key), buffers);
+        key
+    }))
 }
 
 /// Begins a nonblocking [`collective`].
@@ -166,7 +162,7 @@ pub unsafe fn icollective(
     let input = read.map_or(output, |(_, input)| input);
     let args = comm.collective_args(comm.prepare(key, op), input, output);
     let buffers = [Some(buffer), read.map(|(buffer, _)| buffer)];
-    Ok(Pending::begin(comm, (operation, 1), buffers, |engine, buffers| {
+    Ok(Pending::begin(comm, operation, 1, buffers, |engine, buffers| {
         engine.start(operation, args, buffers)
     }))
 }
@@ -206,9 +202,8 @@ impl Registration {
     /// `false`, without any effect, while a message is sent from or received into the memory.
     pub fn end(&mut self) -> bool {
         let lock = &self.comm.progress.engine;
-        self.region = self.region.take().and_then(|region| match lock.is_inherited() {
-            true => None,
-            false => lock.unregister(region).err(),
+        self.region = self.region.take().and_then(|region| {
+            if lock.is_inherited() { None } else { lock.unregister(region).err() }
         });
         self.region.is_none()
     }
@@ -237,12 +232,13 @@ unsafe fn lend(comm: &Communicator, first: *mut u8, length: usize, writable: boo
 impl Pending {
     fn begin(
         comm: &Arc<Communicator>,
-        (operation, size): (Operation, usize),
+        operation: Operation,
+        size: usize,
         buffers: [Option<BufferId>; 2],
         begin: impl FnOnce(&mut Engine, &BufferTable) -> SlabKey,
     ) -> Pending {
         let mut guard = comm.progress.engine.lock();
-        let (engine, lent) = guard.parts();
+        let (engine, lent) = guard.attach_and_split();
         let key = begin(engine, lent);
         Pending { comm: comm.clone(), key, operation, size, is_over: false, buffers }
     }
@@ -270,7 +266,7 @@ impl Pending {
         }
         let progress = &self.comm.progress;
         let mut guard = progress.engine.lock();
-        let (engine, buffers) = guard.parts();
+        let (engine, buffers) = guard.attach_and_split();
         engine.progress(buffers);
         let status = engine.take(self.key)?;
         drop(guard);
@@ -325,9 +321,9 @@ mod tests {
         // SAFETY: the buffer lives longer than the request.
         let cancelled = unsafe { ireceive(&comm, (&mut into, ElementType::U8), (Some(0), 1)) };
         let buffer = cancelled.as_ref().unwrap().buffers[0].unwrap();
-        assert_eq!(comm.progress.engine.lock().parts().1.length(buffer), Some(8));
+        assert_eq!(comm.progress.engine.lock().attach_and_split().1.length(buffer), Some(8));
         drop(cancelled);
-        assert_eq!(comm.progress.engine.lock().parts().1.length(buffer), None);
+        assert_eq!(comm.progress.engine.lock().attach_and_split().1.length(buffer), None);
         comm.send(&[9u8; 8], 0, 1).unwrap();
         assert_eq!(into, [0; 8]);
         comm.recv(&mut into, 0, 1).unwrap();

@@ -100,7 +100,8 @@ impl Communicator {
     pub(crate) fn run_short(
         &self,
         collective: &PreparedCollective,
-        (input, output): (Option<&[u8]>, &mut [u8]),
+        input: Option<&[u8]>,
+        output: &mut [u8],
     ) -> Result<(), Cause> {
         let PreparedCollective { element, op, .. } = *collective;
         // Few schedules need scratch memory, and zeroing it takes time.
@@ -124,7 +125,7 @@ impl Communicator {
         let element = collective.element;
         let mut guard = self.progress.engine.lock();
         let (context, number) = collective.number;
-        if let Some(cause) = guard.parts().0.matching.out_of_step(context, number) {
+        if let Some(cause) = guard.attach_and_split().0.matching.out_of_step(context, number) {
             return Err(cause);
         }
         for step in &schedule.steps {
@@ -140,8 +141,8 @@ impl Communicator {
                     _ => continue,
                 };
                 let message = self.collective_envelope(collective, to);
-                if guard.parts().0.send_short(&message, bytes) == SendOutcome::Failed {
-                    return Err(guard.parts().0.failure(message.peer));
+                if guard.attach_and_split().0.send_short(&message, bytes) == SendOutcome::Failed {
+                    return Err(guard.attach_and_split().0.failure(message.peer));
                 }
             }
             for exchange in &step.exchange {
@@ -156,7 +157,8 @@ impl Communicator {
                 self.receive_short(
                     &mut guard,
                     &message,
-                    (collective.operation, expected),
+                    collective.operation,
+                    expected,
                     |bytes| span.map_or(Some(()), |span| buffers.put(span, with, bytes)),
                 )?;
             }
@@ -164,7 +166,7 @@ impl Communicator {
         for exchange in schedule.steps.last().map_or(&[][..], |step| &step.exchange) {
             if let Exchange::Send { to, .. } | Exchange::Signal { to } = *exchange {
                 let peer = self.collective_envelope(collective, to).peer;
-                if !guard.parts().0.has_sent(peer) {
+                if !guard.attach_and_split().0.has_sent(peer) {
                     self.flush(&mut guard, peer, collective.operation)?;
                 }
             }
@@ -183,7 +185,8 @@ impl Communicator {
         &self,
         guard: &mut EngineGuard<'_, Engine>,
         message: &Envelope,
-        (operation, expected): (Operation, usize),
+        operation: Operation,
+        expected: usize,
         mut put: impl FnMut(&[u8]) -> Option<()>,
     ) -> Result<(), Cause> {
         let (mut received, mut stored) = (0, Some(()));
@@ -195,7 +198,7 @@ impl Communicator {
         if is_short && received == expected {
             return stored.ok_or(Cause::Cancelled);
         }
-        let engine = guard.parts().0;
+        let engine = guard.attach_and_split().0;
         let offered = if is_short { None } else { engine.rts_length(message) };
         let length = offered.unwrap_or(received as u64);
         Err(engine.matching.count_mismatch(message.peer, length, expected))

@@ -3,10 +3,8 @@
 //! The launcher has decided everything beforehand (ranks, hosts, the transport of each pair of
 //! ranks) and written it to the rank table. This module reads the table and connects the ranks.
 
-use crate::api::communicator::Communicator;
-use crate::api::group::Group;
-use crate::connect::ConnectError;
-use crate::connect::links;
+use crate::api::communicator::{Communicator, Group};
+use crate::connect::{self, ConnectError};
 use crate::progress::agent::Agent;
 use crate::progress::engine::Engine;
 use crate::progress::idle::EpollIdle;
@@ -155,7 +153,7 @@ fn start(credentials: Credentials) -> Result<Communicator, StartError> {
     let table = Arc::new(table);
     let names = names(&table);
     let is_large = table.world_size() > eager_ranks()?;
-    let mut by_rank = links::connect(&mut client, &table, (me, job), &names, is_large)?;
+    let mut by_rank = connect::connect_all(&mut client, &table, me, job, &names, is_large)?;
     let mut links: Vec<Box<dyn Link>> = Vec::with_capacity(names.len());
     for rank in (0..table.world_size()).map(Rank) {
         let failed = |source| StartError::Link { peer: names[rank.index()].clone(), source };

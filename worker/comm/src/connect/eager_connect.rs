@@ -6,10 +6,8 @@
 //! them: it keeps the connection that was complete first, whether it accepted or dialled that
 //! connection.
 
-use super::accept::{self, AcceptOutcome, InboundConnection};
-use super::dial::{Dial, DialOutcome};
 use super::error::{PeerAddress, UnconnectedPair};
-use super::hello::{Ends, RankKey};
+use super::handshake::{self, AcceptOutcome, Dial, DialOutcome, Ends, InboundConnection, RankKey};
 use super::{ConnectError, Contact, DialError, RankListener};
 use crate::transport::tcp::TcpLink;
 use nix::errno::Errno;
@@ -39,10 +37,11 @@ pub(crate) fn connect_all(
     listener: RankListener,
     contacts: &[Contact],
     table: &RankTable,
-    (me, peers): (Rank, &[Rank]),
+    me: Rank,
+    peers: &[Rank],
     timeout: Duration,
 ) -> Result<BTreeMap<Rank, TcpLink>, ConnectError> {
-    connect_all_within(listener, contacts, table, (me, peers), timeout, REVERSE_AFTER)
+    connect_all_within(listener, contacts, table, me, peers, timeout, REVERSE_AFTER)
 }
 
 /// Does the work of [`connect_all`]. Dials a peer that should dial this rank but has not connected
@@ -51,13 +50,14 @@ pub(super) fn connect_all_within(
     listener: RankListener,
     contacts: &[Contact],
     table: &RankTable,
-    (me, peers): (Rank, &[Rank]),
+    me: Rank,
+    peers: &[Rank],
     timeout: Duration,
     reverse_after: Duration,
 ) -> Result<BTreeMap<Rank, TcpLink>, ConnectError> {
     let begin = Instant::now();
     let first = |peer: Rank| Some(if dials(me, peer) { begin } else { begin + reverse_after });
-    let mut connector = TcpConnector::new(listener, contacts, table, (me, peers), first)?;
+    let mut connector = TcpConnector::new(listener, contacts, table, me, peers, first)?;
     while connector.missing > 0 {
         if begin.elapsed() >= timeout {
             return Err(connector.unconnected(table, timeout));
@@ -138,7 +138,8 @@ impl TcpConnector {
         listener: RankListener,
         contacts: &[Contact],
         table: &RankTable,
-        (me, peers): (Rank, &[Rank]),
+        me: Rank,
+        peers: &[Rank],
         first: impl Fn(Rank) -> Option<Instant>,
     ) -> Result<TcpConnector, ConnectError> {
         let mut by_rank = BTreeMap::new();
@@ -218,7 +219,7 @@ impl TcpConnector {
         self.advance_inbound(of_inbound);
         if *listener {
             let most = self.missing + MAX_UNAUTHENTICATED;
-            let admitted = accept::admit(&self.listener.listener, &mut self.inbound, most);
+            let admitted = handshake::admit(&self.listener.listener, &mut self.inbound, most);
             admitted
                 .map_err(|source| ConnectError::System { operation: "accept peers", source })?;
         }
@@ -332,7 +333,7 @@ impl TcpConnector {
             match connection.advance(&self.listener.key, |ends| self.is_wanted(ends)) {
                 AcceptOutcome::Pending(connection) => self.inbound.push_back(connection),
                 AcceptOutcome::Authenticated(ends, handshake) => {
-                    if let Ok(socket) = accept::confirm(handshake) {
+                    if let Ok(socket) = handshake::confirm(handshake) {
                         self.mark_connected(ends.from, socket);
                     }
                 }

@@ -9,8 +9,7 @@
 
 use super::eager_connect::{self, TcpConnector};
 use super::{ConnectError, Contact, LazyRdma, RankListener, wake_fd};
-use crate::transport::wake_fd::WakeFd;
-use crate::transport::{Link, LinkHint};
+use crate::transport::{Link, LinkHint, WakeFd};
 use crate::types::error::LinkError;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use rlaunch_bootstrap::id::Rank;
@@ -94,7 +93,8 @@ impl LazyConnector {
         rdma: Option<LazyRdma>,
         contacts: &[Contact],
         table: Arc<RankTable>,
-        (me, peers): (Rank, &[Rank]),
+        me: Rank,
+        peers: &[Rank],
         timeout: Duration,
     ) -> Result<LazyConnector, ConnectError> {
         let shared = Arc::new(Shared {
@@ -105,7 +105,7 @@ impl LazyConnector {
             wake: wake_fd()?,
             arrivals: wake_fd()?,
         });
-        let connector = TcpConnector::new(listener, contacts, &table, (me, peers), |_| None)?;
+        let connector = TcpConnector::new(listener, contacts, &table, me, peers, |_| None)?;
         let link_hint = rdma.as_ref().map(LazyRdma::link_hint).unwrap_or_default();
         let connect_thread =
             ConnectThread { shared: shared.clone(), connector, rdma, table, timeout };
@@ -356,9 +356,10 @@ mod tests {
 
     impl Announcer<'_> {
         fn step(&mut self) {
-            match self.is_counted {
-                false => self.shared.count(),
-                true => self.shared.arrivals.wake(),
+            if self.is_counted {
+                self.shared.arrivals.wake();
+            } else {
+                self.shared.count();
             }
             self.is_counted = !self.is_counted;
         }

@@ -1,9 +1,9 @@
 //! Link that connects to its peer when there is something to send.
 
 use super::{Arrival, ArrivalFd, LazyConnector};
-use crate::transport::packet::{Header, PacketKind};
 use crate::transport::{
-    Armed, Exposure, Limits, Link, LinkHint, LocalSlice, RemoteBuf, Sink, WatchedFd, WriteOutcome,
+    Armed, Exposure, Header, Limits, Link, LinkHint, LocalSlice, PacketKind, RemoteBuf, Sink,
+    WatchedFd, WriteOutcome,
 };
 use crate::types::error::LinkError;
 use rlaunch_bootstrap::id::Rank;

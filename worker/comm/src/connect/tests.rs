@@ -3,13 +3,12 @@
 mod lazy;
 
 use super::eager_connect::connect_all_within;
-use super::hello::{Ends, Hello};
+use super::handshake::{Ends, Hello};
 use super::lazy_link::LazyLink;
 use super::*;
 use crate::progress::idle::{EpollIdle, Idle};
-use crate::transport::packet::{Header, PacketKind};
 use crate::transport::tcp::TcpLink;
-use crate::transport::{Armed, Fill, Link, Sink};
+use crate::transport::{Armed, Fill, Header, Link, PacketKind, Sink};
 use crate::types::error::LinkError;
 use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -67,7 +66,7 @@ fn listeners(ranks: usize) -> (Vec<RankListener>, Vec<Contact>) {
     let own: Vec<Contact> =
         listeners.iter().map(|listener| Contact::new(Some(listener.contact()))).collect();
     let bytes: Vec<Bytes> = own.iter().map(|own| encoded(own).into()).collect();
-    let contacts = exchange(&own[0], |_| Ok(bytes)).unwrap();
+    let contacts = exchange_contacts(&own[0], |_| Ok(bytes)).unwrap();
     assert_eq!(contacts, own);
     (listeners, contacts)
 }
@@ -95,7 +94,8 @@ fn rank(
             listener,
             &contacts,
             &table(ranks),
-            (Rank(me), &peers),
+            Rank(me),
+            &peers,
             TIMEOUT,
             REVERSE_AFTER,
         )
@@ -207,7 +207,8 @@ fn connections_that_cross_come_to_one() {
                     listener,
                     &contacts,
                     &table(6),
-                    (Rank(me), &peers),
+                    Rank(me),
+                    &peers,
                     TIMEOUT,
                     at_once,
                 )
@@ -265,7 +266,7 @@ fn connect_for(
     let table = table(contacts.len() as u32);
     let peers = others(contacts.len() as u32, me);
     let timeout = Duration::from_millis(milliseconds);
-    connect_all_within(listener, contacts, &table, (Rank(me), &peers), timeout, REVERSE_AFTER)
+    connect_all_within(listener, contacts, &table, Rank(me), &peers, timeout, REVERSE_AFTER)
         .err()
         .unwrap()
 }
@@ -340,7 +341,7 @@ fn strangers_harm_nobody() {
         stranger.set_read_timeout(Some(TIMEOUT)).unwrap();
         let mut received = Vec::new();
         if stranger.read_to_end(&mut received).is_ok() {
-            assert!(matches!(received.len(), 0 | hello::REPLY), "{} bytes", received.len());
+            assert!(matches!(received.len(), 0 | handshake::REPLY), "{} bytes", received.len());
         }
     }
 }
@@ -359,24 +360,24 @@ fn what_was_overheard_opens_no_door() {
     let zero = contacts.clone();
     let zero = thread::spawn(move || {
         let peers = [Rank(2), Rank(3)];
-        connect_all_within(first, &zero, &table(4), (Rank(0), &peers), TIMEOUT, slow)
+        connect_all_within(first, &zero, &table(4), Rank(0), &peers, TIMEOUT, slow)
     });
     let three = through.clone();
     let three = thread::spawn(move || {
-        connect_all_within(fourth, &three, &table(4), (Rank(3), &[Rank(0)]), TIMEOUT, slow)
+        connect_all_within(fourth, &three, &table(4), Rank(3), &[Rank(0)], TIMEOUT, slow)
     });
     let (mut dialled, _) = listens_in.accept().unwrap();
     let mut listener = TcpStream::connect(at).unwrap();
-    let mut overheard = vec![0; hello::HELLO + hello::PROOF];
-    let mut reply = [0; hello::REPLY];
-    let (first_message, proof) = overheard.split_at_mut(hello::HELLO);
+    let mut overheard = vec![0; handshake::HELLO + handshake::PROOF];
+    let mut reply = [0; handshake::REPLY];
+    let (first_message, proof) = overheard.split_at_mut(handshake::HELLO);
     dialled.read_exact(first_message).unwrap();
     listener.write_all(first_message).unwrap();
     listener.read_exact(&mut reply).unwrap();
     // Replay the hello before the dialling rank has its reply, and later the proof.
     let mut early = TcpStream::connect(at).unwrap();
     early.write_all(first_message).unwrap();
-    let mut other_reply = [0; hello::REPLY];
+    let mut other_reply = [0; handshake::REPLY];
     early.read_exact(&mut other_reply).unwrap();
     assert_ne!(reply, other_reply);
     dialled.write_all(&reply).unwrap();
@@ -392,7 +393,7 @@ fn what_was_overheard_opens_no_door() {
     late.write_all(&overheard).unwrap();
     assert_eq!(late.read(&mut [0; 9]).unwrap_or(0), 0, "the connection is in use already");
     let two = thread::spawn(move || {
-        connect_all_within(third, &contacts, &table(4), (Rank(2), &[Rank(0)]), TIMEOUT, slow)
+        connect_all_within(third, &contacts, &table(4), Rank(2), &[Rank(0)], TIMEOUT, slow)
     });
     assert_eq!(zero.join().unwrap().unwrap().len(), 2);
     assert_eq!(two.join().unwrap().unwrap().len(), 1);
@@ -405,7 +406,7 @@ fn contacts_of_other_builds_and_damaged_ones_are_refused() {
     let good = encoded(&contacts[0]);
     let gather = |second: &[u8]| {
         let all = vec![Bytes::from(good.clone()), Bytes::copy_from_slice(second)];
-        exchange(&contacts[0], |_| Ok(all)).unwrap_err().to_string()
+        exchange_contacts(&contacts[0], |_| Ok(all)).unwrap_err().to_string()
     };
     assert!(gather(&[]).ends_with("of rank 1 is invalid: it is empty"));
     assert!(gather(&good[..good.len() - 1]).ends_with("it is damaged"));

@@ -1,7 +1,6 @@
 //! Clock of a rank, and its sleep until a link or the agent has something to receive.
 
-use crate::transport::WatchedFd;
-use crate::transport::wake_fd::WakeFd;
+use crate::transport::{WakeFd, WatchedFd};
 use crate::types::error::LinkError;
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use std::collections::BTreeMap;

@@ -9,10 +9,9 @@
 //! others wait for the sleeping thread ([`Threads`](super::engine)), which wakes them when its
 //! sleep ends.
 
-use crate::progress::agent::{Agent, AgentEvent};
+use crate::progress::agent::{Agent, AgentEvent, WaitedTime};
 use crate::progress::engine::{Engine, SlabKey, Status};
 use crate::progress::idle::{Idle, LONGEST_SLEEP};
-use crate::progress::waited::WaitedTime;
 use crate::types::error::{Cause, CommError, LinkError, Operation, PeerName};
 use rlaunch_client::Client;
 use rlaunch_lock::{EngineGuard, EngineLock};
@@ -119,7 +118,7 @@ impl Progress {
         let Some(agent) = self.agent.get() else { return };
         while let Some(event) = agent.poll_event() {
             let is_last = matches!(event, AgentEvent::Gone);
-            let (engine, _) = guard.parts();
+            let (engine, _) = guard.attach_and_split();
             engine.apply_event(event, &agent.nodes);
             if is_last {
                 return;
@@ -137,7 +136,7 @@ impl Progress {
         if let Some(agent) = self.agent.get().filter(|_| lost) {
             loop {
                 let mut guard = self.engine.lock();
-                let (engine, _) = guard.parts();
+                let (engine, _) = guard.attach_and_split();
                 if let Some(original) = engine.launcher_cause() {
                     return CommError { operation, cause: original.clone() };
                 }
@@ -146,7 +145,7 @@ impl Progress {
                     break;
                 }
                 if let Some(event) = agent.wait_for_event() {
-                    self.engine.lock().parts().0.apply_event(event, &agent.nodes);
+                    self.engine.lock().attach_and_split().0.apply_event(event, &agent.nodes);
                 }
             }
         }
@@ -162,7 +161,7 @@ impl Progress {
     ) -> Result<Status, Cause> {
         let mut state = WaitState::default();
         loop {
-            let (engine, buffers) = guard.parts();
+            let (engine, buffers) = guard.attach_and_split();
             let progress = engine.progress(buffers);
             if let Some(ended) = engine.take(key) {
                 return ended;
@@ -183,11 +182,11 @@ impl Progress {
     /// has begun to copy finishes by itself, or when the peer next polls. If that takes longer than
     /// [`DEVICE_TIMEOUT`], the peer counts as lost.
     pub(crate) fn cancel(&self, guard: &mut EngineGuard<'_, Engine>, key: SlabKey, cause: &Cause) {
-        let (engine, buffers) = guard.parts();
+        let (engine, buffers) = guard.attach_and_split();
         let Some(owner) = engine.cancel(key, cause, buffers) else { return };
         let begin = self.idle.now();
         loop {
-            let (engine, buffers) = guard.parts();
+            let (engine, buffers) = guard.attach_and_split();
             let progress = engine.progress(buffers);
             let lasted = self.idle.now().saturating_sub(begin);
             if !engine.is_with_device(owner) {
@@ -238,7 +237,8 @@ impl Progress {
         }
         // A thread that polls keeps other threads from the engine lock, so a thread polls only
         // while no other thread waits.
-        let is_alone = !guard.is_contended() && guard.parts().0.threads.waiting_threads == 0;
+        let is_alone =
+            !guard.is_contended() && guard.attach_and_split().0.threads.waiting_threads == 0;
         match clock.read(now) {
             Tick::Wait(_) if is_alone && now.saturating_sub(since) < self.spin_policy.spin => {
                 state.empty_polls = 0;
@@ -258,13 +258,13 @@ impl Progress {
                 }
             }
             Tick::Notice(after) => {
-                let (operation, missing) = missing(guard.parts().0);
+                let (operation, missing) = missing(guard.attach_and_split().0);
                 if let Some(operation) = operation {
                     eprintln!("rlaunch: {}", waiting(operation, after, &missing));
                 }
             }
             Tick::Over(after) => {
-                let (_, waiting_for) = missing(guard.parts().0);
+                let (_, waiting_for) = missing(guard.attach_and_split().0);
                 return Err(Cause::TimedOut { after, waiting_for });
             }
         }
@@ -274,11 +274,11 @@ impl Progress {
     /// Sleeps until a link, the agent or another thread ends the sleep, for at most `longest`. If
     /// another thread sleeps already, waits for that thread instead.
     fn sleep(&self, guard: &mut EngineGuard<'_, Engine>, longest: Duration) {
-        let (engine, _) = guard.parts();
+        let (engine, _) = guard.attach_and_split();
         if engine.threads.has_sleeper() {
             engine.threads.waiting_threads += 1;
             guard.wait(longest.min(LONGEST_SLEEP));
-            guard.parts().0.threads.waiting_threads -= 1;
+            guard.attach_and_split().0.threads.waiting_threads -= 1;
             return;
         }
         if !engine.arm(&*self.idle) {
@@ -287,7 +287,7 @@ impl Progress {
         engine.threads.begin_sleep();
         let mut has_agent_event = false;
         guard.unlocked(|| has_agent_event = self.idle.sleep(longest));
-        let (engine, _) = guard.parts();
+        let (engine, _) = guard.attach_and_split();
         engine.threads.end_sleep();
         engine.disarm();
         if engine.threads.waiting_threads > 0 {
@@ -310,7 +310,7 @@ impl Drop for Progress {
         let mut guard = self.engine.lock();
         let mut is_first = true;
         loop {
-            let (engine, buffers) = guard.parts();
+            let (engine, buffers) = guard.attach_and_split();
             let all = engine.bye(is_first, buffers);
             is_first = false;
             if all || self.idle.now().saturating_sub(begin) > GOODBYE_TIMEOUT {

@@ -2,10 +2,9 @@
 //! the job, send. No input may cause a panic or allocate much more memory than its own length.
 
 use crate::connect;
-use crate::progress::engine::target::Target;
+use crate::progress::engine::matching::Target;
 use crate::progress::engine::{Engine, Envelope, Owner};
-use crate::transport::packet::{Header, PacketKind};
-use crate::transport::{Armed, Limits, Link, LocalSlice, SelfLink, Sink};
+use crate::transport::{Armed, Header, Limits, Link, LocalSlice, PacketKind, SelfLink, Sink};
 use crate::types::error::{Cause, LinkError, Operation, PeerName};
 use bytes::Bytes;
 use rlaunch_lock::{EngineLock, Memory};
@@ -22,7 +21,7 @@ const FRAME: usize = 2;
 /// Decodes the input as a rank's contact, and as the first message of a connection.
 pub fn contact_and_hello(data: &[u8]) {
     let own = connect::Contact::new(None);
-    let _ = connect::exchange(&own, |_| Ok(vec![Bytes::copy_from_slice(data)]));
+    let _ = connect::exchange_contacts(&own, |_| Ok(vec![Bytes::copy_from_slice(data)]));
     let _ = connect::is_hello(data);
 }
 
@@ -104,7 +103,7 @@ pub fn packets(data: &[u8]) {
     let lock = EngineLock::new(Engine::new(0, links, [name(0), name(1)].into()), |_| ());
     let (mut into, from) = ([0; 4 * ROOM], [1; 4 * ROOM]);
     lock.lend([Memory::Exclusive(&mut into), Memory::Shared(&from)], |guard, [into, from]| {
-        let (engine, buffers) = guard.parts();
+        let (engine, buffers) = guard.attach_and_split();
         let mut keys = Vec::new();
         for tag in 0..3 {
             let key = engine.request(Operation::Receive { from: Some(1), tag });
@@ -117,7 +116,7 @@ pub fn packets(data: &[u8]) {
         let key = engine.request(Operation::Receive { from: None, tag: 3 });
         let room = LocalSlice::all(into, 4 * ROOM).part(3 * ROOM, ROOM);
         let target = Target { into: room, reduction: None };
-        engine.receive_any(&[0, 1], (0, 3), (target, Owner::Request(key)), buffers);
+        engine.receive_any(&[0, 1], 0, 3, target, Owner::Request(key), buffers);
         keys.push(key);
         let key = engine.request(Operation::Send { to: 1, tag: 0 });
         let message = Envelope { peer: 1, context: 0, tag: 0 };
@@ -171,6 +170,8 @@ mod tests {
         let [hello, contact] = &contact_and_hello_seeds()[..] else { panic!("two seeds") };
         assert!(connect::is_hello(hello));
         let own = connect::Contact::new(None);
-        assert!(connect::exchange(&own, |_| Ok(vec![Bytes::copy_from_slice(contact)])).is_ok());
+        assert!(
+            connect::exchange_contacts(&own, |_| Ok(vec![Bytes::copy_from_slice(contact)])).is_ok()
+        );
     }
 }

@@ -12,7 +12,7 @@
 //! | [`sim`] | a simulated network, for tests |
 //! | [`SelfLink`] | a queue, for messages of a rank to itself |
 //!
-//! [`packet`] defines the packet header. [`wake_fd`] is an eventfd that wakes a sleeping thread.
+//! [`Header`] is the packet header. [`WakeFd`] is an eventfd that wakes a sleeping thread.
 //!
 //! A message of up to [`Limits::eager`] bytes is sent as one packet. A longer message is announced
 //! by a request to send (RTS). Once the receiver has a buffer for the message, it is transferred by
@@ -20,25 +20,42 @@
 //! sender writes it into the receiver's memory ([`Link::write`]), or the sender sends it as data
 //! packets. The sending of one long message is a *transfer*; its id is in each of its packets.
 //! Memory is *exposed* while the peer may read or write it.
+//!
+//! Byte ranges of lent buffers. A lent buffer is memory of the program that the communicator may
+//! access until an operation on it ends.
+//!
+//! Link for messages of a rank to itself.
+//!
+//! Packets: a header of 16 bytes, then a payload.
+//!
+//! A short message is one [`Eager`](PacketKind::Eager) packet. A long message is sent in
+//! these steps, in which all packets have the same transfer id:
+//!
+//! 1. The sender sends [`Rts`](PacketKind::Rts) with the length and, if the receiver can fetch, the
+//!    address of the message.
+//! 2. Once the receiver's program has called a matching receive, the receiver either fetches the
+//!    bytes and sends [`Fin`](PacketKind::Fin), or sends [`Cts`](PacketKind::Cts), with an address
+//!    of its own if the sender can write.
+//! 3. After a CTS the sender writes the bytes and sends [`Written`](PacketKind::Written), or sends
+//!    them as [`Data`](PacketKind::Data) packets.
+//!
+//! [`Withdrawn`](PacketKind::Withdrawn) cancels a message after its RTS.
+//!
+//! Eventfd that wakes a thread from its sleep on file descriptors.
 
-mod local_slice;
-pub(crate) mod packet;
-mod self_link;
 pub(crate) mod shm;
 pub(crate) mod sim;
 pub(crate) mod tcp;
 #[cfg(feature = "rdma")]
 pub(crate) mod verbs;
-pub(crate) mod wake_fd;
 
-pub(crate) use local_slice::LocalSlice;
-pub(crate) use self_link::SelfLink;
-
-use crate::transport::packet::Header;
 use crate::types::error::LinkError;
-use rlaunch_lock::BufferTable;
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use rlaunch_lock::{BufferId, BufferTable};
+use std::collections::VecDeque;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 /// Default result of [`Link::wake_latency`]: time in which one system call wakes a sleeping rank,
@@ -67,7 +84,7 @@ pub(crate) trait Link: Send {
 
     /// Passes packets that have arrived to `sink`, a limited number per call so that other links
     /// get their turn. Returns whether any data has arrived. If the peer has ended without
-    /// [`PacketKind::Bye`](packet::PacketKind::Bye), fails with [`LinkError::Gone`] after all
+    /// [`PacketKind::Bye`], fails with [`LinkError::Gone`] after all
     /// packets of the peer were passed on.
     fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError>;
 
@@ -95,7 +112,7 @@ pub(crate) trait Link: Send {
 
     /// Records that the memory [exposed](Link::expose_read) at this address is about to change, so
     /// that the peer can detect that it fetched the memory too late ([`Link::has_revoked`]). Called
-    /// once before each [`PacketKind::Withdrawn`](packet::PacketKind::Withdrawn) is sent.
+    /// once before each [`PacketKind::Withdrawn`] is sent.
     fn revoke(&mut self, address: u64) {
         let _ = address;
     }
@@ -283,5 +300,204 @@ pub(crate) trait Sink {
     /// device would.
     fn buffers(&self) -> Option<&BufferTable> {
         None
+    }
+}
+
+/// Byte range of a lent buffer, to send from or to receive into.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LocalSlice {
+    pub(crate) buffer: BufferId,
+    pub(crate) start: usize,
+    pub(crate) length: usize,
+}
+
+impl LocalSlice {
+    pub(crate) fn all(buffer: BufferId, length: usize) -> LocalSlice {
+        LocalSlice { buffer, start: 0, length }
+    }
+
+    /// Returns the part of this slice that begins `offset` bytes after its start and is `length`
+    /// bytes long. The slice must contain the whole part.
+    pub(crate) fn part(self, offset: usize, length: usize) -> LocalSlice {
+        LocalSlice { start: self.start + offset, length, ..self }
+    }
+
+    pub(crate) fn range(self) -> Range<usize> {
+        self.start..self.start + self.length
+    }
+
+    pub(crate) fn read<R>(self, buffers: &BufferTable, f: impl FnOnce(&[u8]) -> R) -> Option<R> {
+        buffers.read(self.buffer, self.range(), f)
+    }
+
+    pub(crate) fn write<R>(
+        self,
+        buffers: &BufferTable,
+        f: impl FnOnce(&mut [u8]) -> R,
+    ) -> Option<R> {
+        buffers.write(self.buffer, self.range(), f)
+    }
+}
+
+/// Link of a rank to itself: an unbounded queue of packets.
+#[derive(Debug, Default)]
+pub(crate) struct SelfLink {
+    packets: VecDeque<(Header, Vec<u8>)>,
+}
+
+impl Link for SelfLink {
+    fn limits(&self) -> Limits {
+        // All messages are eager, because a rank that is sending cannot answer its own RTS.
+        let all = u32::MAX as usize & !63;
+        Limits { eager: all, packet: all, fetch: all, write: all, poll_is_syscall: false }
+    }
+
+    fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
+        self.packets.push_back((header, payload.to_vec()));
+        Ok(true)
+    }
+
+    fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
+        let Some((header, payload)) = self.packets.pop_front() else { return Ok(false) };
+        sink.packet(header, &payload)?;
+        Ok(true)
+    }
+
+    fn arm(&mut self, _: bool) -> Result<Armed<'_>, LinkError> {
+        Ok(Armed::NoFd)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum PacketKind {
+    /// Complete short message.
+    Eager = 1,
+    /// Request to send, which announces a long message. The payload is an encoded `Rts` of the
+    /// [engine](crate::progress): length and address of the message.
+    Rts = 2,
+    /// Clear to send: the receiver has a buffer for the message of this transfer. The payload has
+    /// the address of the buffer, if the link supports writes.
+    Cts = 3,
+    /// Next bytes of the message of this transfer.
+    Data = 4,
+    /// Report that the receiver has fetched the message of this transfer; the sender may reuse its
+    /// memory.
+    Fin = 5,
+    /// Goodbye: the sender sends nothing more on this link.
+    Bye = 6,
+    /// Report that the message of this transfer was written to the address in the CTS.
+    Written = 7,
+    /// Report that the sender cancelled the message of this transfer. The receiver answers with
+    /// [`PacketKind::Fin`] unless it has sent one for this transfer already.
+    Withdrawn = 8,
+    /// Report that a rank has cancelled all collectives of the communicator from the number in
+    /// [`Header::tag`] on. The payload tells which rank, in which collective, and why.
+    OutOfStep = 9,
+}
+
+/// Length of [`Header::context`] in bits.
+pub(crate) const CONTEXT: u32 = 28;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Header {
+    pub(crate) kind: PacketKind,
+    /// Context id, [`CONTEXT`] bits long. It identifies the communicator, and tells whether the
+    /// packet belongs to a collective.
+    pub(crate) context: u32,
+    /// Tag of the message. In a collective, the number of the collective.
+    pub(crate) tag: u32,
+    /// Transfer id that the message's sender chose; 0 for eager messages.
+    pub(crate) transfer: u32,
+    /// Length of the payload in bytes.
+    pub(crate) length: u32,
+}
+
+impl Header {
+    /// Size of a header in bytes.
+    pub(crate) const SIZE: usize = 16;
+
+    /// Encodes the header as two words; the first is never 0.
+    #[inline]
+    pub(crate) fn to_words(self) -> [u64; 2] {
+        let first = u64::from(self.length)
+            | u64::from(self.kind as u8) << 32
+            | u64::from(self.context) << (u64::BITS - CONTEXT);
+        [first, u64::from(self.tag) | u64::from(self.transfer) << 32]
+    }
+
+    /// Decodes a header. Fails if the packet kind is unknown.
+    #[inline]
+    pub(crate) fn from_words(words: [u64; 2]) -> Result<Header, LinkError> {
+        let kind = match (words[0] >> 32) as u8 & 0xf {
+            1 => PacketKind::Eager,
+            2 => PacketKind::Rts,
+            3 => PacketKind::Cts,
+            4 => PacketKind::Data,
+            5 => PacketKind::Fin,
+            6 => PacketKind::Bye,
+            7 => PacketKind::Written,
+            8 => PacketKind::Withdrawn,
+            9 => PacketKind::OutOfStep,
+            other => return Err(LinkError::UnknownPacket(other)),
+        };
+        Ok(Header {
+            kind,
+            context: (words[0] >> (u64::BITS - CONTEXT)) as u32,
+            tag: words[1] as u32,
+            transfer: (words[1] >> 32) as u32,
+            length: words[0] as u32,
+        })
+    }
+}
+
+/// Descriptor that is readable from the first [`wake`](WakeFd::wake) until
+/// [`clear`](WakeFd::clear).
+#[derive(Debug)]
+pub(crate) struct WakeFd(EventFd);
+
+impl WakeFd {
+    pub(crate) fn new() -> io::Result<WakeFd> {
+        let flags = EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK;
+        Ok(WakeFd(EventFd::from_flags(flags)?))
+    }
+
+    pub(crate) fn wake(&self) {
+        // Fails only if the 64-bit counter would overflow; even then the descriptor is readable.
+        let _ = self.0.write(1);
+    }
+
+    /// Makes the descriptor unreadable, and returns the number of wake-ups since the last call.
+    pub(crate) fn clear(&self) -> u64 {
+        // Fails if there was no wake-up, or if another thread has cleared it.
+        self.0.read().unwrap_or(0)
+    }
+}
+
+impl AsFd for WakeFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+    #[test]
+    fn it_is_readable_until_it_is_heard() {
+        let wake = WakeFd::new().unwrap();
+        let is_readable = || {
+            let mut fds = [PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
+            poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
+        };
+        assert_eq!(wake.clear(), 0);
+        assert!(!is_readable());
+        wake.wake();
+        wake.wake();
+        assert!(is_readable());
+        assert_eq!(wake.clear(), 2);
+        assert!(!is_readable(), "however often it was woken");
     }
 }

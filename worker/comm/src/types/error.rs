@@ -2,10 +2,9 @@
 //! peer, which a [`CommError`] adds, as in "rank 3 on n2 is lost: it closed the connection …".
 
 use rlaunch_bootstrap::job::ExitStatus;
-use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 /// Failure of the link to one other rank.
 #[derive(Debug, thiserror::Error)]

@@ -3,11 +3,8 @@
 //! | file | contents |
 //! |---|---|
 //! | `line` | lines that clients send |
-//! | `client` | state of a connection |
-//! | `kvs` | values that ranks have put |
-//! | `mapping` | value of `PMI_process_mapping` |
-//! | `names` | services that ranks publish |
-//! | `environment` | environment of ranks |
+//! | `kvs` | values that ranks have put, and services that they publish |
+//! | `environment` | environment of ranks; value of `PMI_process_mapping` |
 //!
 //! Clients know two ways to their process manager: a socket that they have inherited (`PMI_FD`), or a port
 //! (`PMI_PORT`). Only the port is offered. All clients can use it: MPICH's is built with it unless
@@ -18,27 +15,21 @@
 //! when they start a program.
 //!
 //! Answers end at the first space of a value in old clients, which also read at most 1023 bytes of a line.
+//!
+//! This file has the state of a connection, and the answers to the lines that come on it.
 
-mod client;
 mod environment;
 mod kvs;
 mod line;
-mod mapping;
-mod names;
-#[cfg(test)]
-mod tests;
 
 pub use environment::{REMOVED, environment, environment_beside_pmix};
 
 use crate::fence::{Fence, FenceArrival};
-use crate::node::Node;
+use crate::node::{Node, Protocol};
 use crate::output::{ConnectionId, Family};
-use crate::protocol::Protocol;
 use crate::sorted_map::SortedMap;
-use client::{Busy, Pmi1Client, Stage};
-use kvs::{KEY_MAX, Stores, VALUE_MAX};
-use line::Pmi1Request;
-use names::ServiceReads;
+use kvs::{KEY_MAX, ServiceReads, Stores, VALUE_MAX};
+use line::{LINE_MAX, Pmi1Request, block_number};
 use std::time::Instant;
 
 /// Maximum length in bytes of the name of a key-value store, as announced to clients.
@@ -67,7 +58,7 @@ impl Pmi1 {
             fence: Fence::new(Family::Pmi1, node),
             stores: Stores::new(node.layout().world_size(), node.local_size()),
             names: ServiceReads::default(),
-            mapping: mapping::process_mapping(node.layout()),
+            mapping: environment::process_mapping(node.layout()),
         }
     }
 
@@ -164,7 +155,7 @@ impl Pmi1 {
                 Some("cmd=finalize_ack rc=0\n".to_owned())
             }
             Pmi1Request::Spawn => {
-                let busy = Busy::Spawn(client::SpawnBlock::default());
+                let busy = Busy::Spawn(SpawnBlock::default());
                 self.set(connection, Stage::Running { local: caller.local, run: caller.run, busy });
                 None
             }
@@ -326,7 +317,7 @@ impl Protocol for Pmi1 {
             let done = match client.next_line(&mut bytes) {
                 Ok(Some(line)) => self.line(node, connection, &line),
                 Ok(None) => Some(()),
-                Err(client::LineTooLong) => None,
+                Err(LineTooLong) => None,
             };
             if done.is_none() {
                 node.close(connection);
@@ -364,3 +355,95 @@ impl Protocol for Pmi1 {
         None
     }
 }
+
+/// State of a PMI-1 connection.
+#[derive(Debug)]
+struct Pmi1Client {
+    stage: Stage,
+    /// Line whose end has not come yet.
+    begun: Vec<u8>,
+}
+
+/// Progress of a client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// The client has not yet said which rank it is.
+    Stranger,
+    /// The client has not begun with MPI, or has ended it.
+    Idle {
+        /// Local rank.
+        local: usize,
+    },
+    /// An MPI program runs.
+    Running {
+        /// Local rank.
+        local: usize,
+        /// Number of the program in the rank's life.
+        run: u32,
+        /// Pmi1Request that the client is in the middle of.
+        busy: Busy,
+    },
+    /// The client has asked for the end of the job; further lines belong to its message.
+    Aborted,
+}
+
+/// Pmi1Request that a client is in the middle of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Busy {
+    /// Nothing: the next request may come.
+    No,
+    /// The client waits for an answer that is not known yet.
+    Waiting,
+    /// The lines of a spawn block are coming.
+    Spawn(SpawnBlock),
+}
+
+/// Spawn block: the lines from `mcmd=spawn` to `endcmd`. A client sends one for each program that it
+/// wants to start, and waits for an answer only after the last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct SpawnBlock {
+    /// Number of blocks of this request.
+    total: u32,
+    /// Number of this block, from 1.
+    number: u32,
+}
+
+impl SpawnBlock {
+    /// Takes a line of the block. Returns whether an answer is due when the block ends here, otherwise
+    /// `None`.
+    fn line(&mut self, line: &[u8]) -> Option<bool> {
+        if line == b"endcmd" {
+            return Some(self.number >= self.total);
+        }
+        self.total = block_number(line, "totspawns").unwrap_or(self.total);
+        self.number = block_number(line, "spawnssofar").unwrap_or(self.number);
+        None
+    }
+}
+
+impl Pmi1Client {
+    /// Creates a client.
+    fn new(stage: Stage) -> Pmi1Client {
+        Pmi1Client { stage, begun: Vec::new() }
+    }
+
+    /// Takes the next line out of `bytes`, without its end. Returns `Ok(None)` and keeps the bytes if
+    /// its end has not come yet. Returns an error if the line is too long.
+    fn next_line(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, LineTooLong> {
+        let end = bytes.iter().position(|&byte| byte == b'\n');
+        let part = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
+        if self.begun.len() + part.len() > LINE_MAX {
+            return Err(LineTooLong);
+        }
+        self.begun.extend_from_slice(part);
+        *bytes = end.and_then(|end| bytes.get(end + 1..)).unwrap_or_default();
+        Ok(end.map(|_| std::mem::take(&mut self.begun)))
+    }
+}
+
+/// Line is longer than [`LINE_MAX`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LineTooLong;
+
+#[cfg(test)]
+mod tests;

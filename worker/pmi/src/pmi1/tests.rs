@@ -1,5 +1,6 @@
 //! Dialogues of PMI-1 clients with the servers of a job.
 
+use super::*;
 use crate::output::{ConnectionId, Family, Output};
 use crate::testing::Job;
 use proptest::prelude::*;
@@ -388,4 +389,37 @@ proptest! {
         // Further requests that come with one whose answer takes time close the connection.
         dialogue(bytes.chunks(length));
     }
+}
+
+#[test]
+fn lines_come_in_any_split() {
+    let mut client = Pmi1Client::new(Stage::Stranger);
+    let mut bytes = &b"one\n\ntw"[..];
+    assert_eq!(client.next_line(&mut bytes), Ok(Some(b"one".to_vec())));
+    assert_eq!(client.next_line(&mut bytes), Ok(Some(Vec::new())));
+    assert_eq!(client.next_line(&mut bytes), Ok(None));
+    assert_eq!(bytes, b"");
+    let mut bytes = &b"o\n"[..];
+    assert_eq!(client.next_line(&mut bytes), Ok(Some(b"two".to_vec())));
+}
+
+#[test]
+fn a_line_has_a_limit() {
+    let mut client = Pmi1Client::new(Stage::Stranger);
+    assert_eq!(client.next_line(&mut &[b'x'; LINE_MAX][..]), Ok(None));
+    assert_eq!(client.next_line(&mut &b"x"[..]), Err(LineTooLong));
+}
+
+#[test]
+fn only_the_last_of_several_spawn_blocks_is_answered() {
+    let mut first = SpawnBlock::default();
+    for line in [&b"nprocs=2"[..], b"totspawns=2", b"spawnssofar=1", b"arg1=endcmd"] {
+        assert_eq!(first.line(line), None);
+    }
+    assert_eq!(first.line(b"endcmd"), Some(false));
+    let mut second = SpawnBlock::default();
+    assert_eq!(second.line(b"totspawns=2"), None);
+    assert_eq!(second.line(b"spawnssofar=2"), None);
+    assert_eq!(second.line(b"endcmd"), Some(true));
+    assert_eq!(SpawnBlock::default().line(b"endcmd"), Some(true));
 }

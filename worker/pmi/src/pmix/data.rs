@@ -8,9 +8,8 @@
 //! A rank may run several MPI programs, one after the other. Each is a run, with a number from 1; the
 //! data of a run is not visible in another.
 
-use super::bfrops::{DecodeError, Reader};
+use super::bfrops::{DecodeError, Reader, Status};
 use super::request::{Scope, Section};
-use super::status::Status;
 use crate::fence::DATA_MAX;
 use crate::sorted_map::SortedMap;
 use std::time::{Duration, Instant};

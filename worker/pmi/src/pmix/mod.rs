@@ -7,50 +7,35 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `frame` | messages on a connection |
-//! | `bfrops/` | encoding of values |
-//! | `handshake` | first message of a connection |
+//! | `bfrops/` | encoding of values, status codes |
 //! | `request` | the other messages of clients, decoded |
-//! | `client` | connections and their ranks |
-//! | `job_info` | the job's ranks and nodes, as clients read them |
+//! | `client` | connections and their ranks: messages, the first of which is a handshake |
+//! | `job_info` | the job's ranks and nodes, as clients read them; environment of ranks |
 //! | `data` | what ranks have committed |
 //! | `waiting` | clients that wait for what a rank has not committed yet |
 //! | `names` | values that ranks publish |
-//! | `collective` | fences and groups of some ranks |
-//! | `group` | information that the members of a group share |
-//! | `status` | status codes |
-//! | `environment` | environment of ranks |
+//! | `collective` | fences and groups of some ranks, and what the members of a group share |
 
 mod bfrops;
 mod client;
 mod collective;
 mod data;
-mod environment;
-mod frame;
-mod group;
-mod handshake;
 mod job_info;
 mod names;
 mod request;
-mod status;
 mod waiting;
-
-pub use environment::{REMOVED, environment};
+pub use job_info::{REMOVED, environment};
 
 use crate::fence::{Fence, FenceArrival};
-use crate::node::Node;
+use crate::node::{Node, Protocol};
 use crate::output::{ConnectionId, Family};
-use crate::protocol::Protocol;
 use crate::sorted_map::SortedSet;
-use bfrops::{Proc, Writer};
-use client::{Caller, Clients, Event};
-use collective::{Arrival, Call, Collectives, FinishedCall, Kind};
+use bfrops::{Proc, Status, Writer};
+use client::{Caller, Clients, Event, Version};
+use collective::{Arrival, Call, Collectives, FinishedCall, Group, Groups, Kind};
 use data::{Data, DataError, RankData, Stored, storage_key};
-use group::{Group, Groups};
-use handshake::Version;
 use names::Names;
 use request::{Get, Request};
-use status::Status;
 use std::time::Instant;
 use waiting::{Gets, Target, Waiting};
 
@@ -130,11 +115,11 @@ impl Pmix {
             Request::Fence(procs) => self.enter_fence(node, caller, &procs, deadline),
             Request::Connect(procs) => {
                 let arrival = Arrival { caller, deadline, shared: Vec::new() };
-                self.enter_group(node, arrival, (Kind::Connect, b"", &procs))
+                self.enter_group(node, arrival, Kind::Connect, b"", &procs)
             }
             Request::Disconnect(procs) => {
                 let arrival = Arrival { caller, deadline, shared: Vec::new() };
-                self.enter_group(node, arrival, (Kind::Disconnect, b"", &procs))
+                self.enter_group(node, arrival, Kind::Disconnect, b"", &procs)
             }
             Request::Finalize => {
                 node.finalized(caller.local);
@@ -150,11 +135,11 @@ impl Pmix {
             Request::GroupConstruct { id, procs, infos } => {
                 let shared = infos.iter().flat_map(|info| info.encoded).copied().collect();
                 let arrival = Arrival { caller, deadline, shared };
-                self.enter_group(node, arrival, (Kind::Construct, id, &procs))
+                self.enter_group(node, arrival, Kind::Construct, id, &procs)
             }
             Request::GroupDestruct { id, procs } => {
                 let arrival = Arrival { caller, deadline, shared: Vec::new() };
-                self.enter_group(node, arrival, (Kind::Destruct, id, &procs))
+                self.enter_group(node, arrival, Kind::Destruct, id, &procs)
             }
             Request::Help(text) => {
                 node.print(caller.local, shortened(text));
@@ -260,7 +245,7 @@ impl Pmix {
             _ => true,
         };
         for waiting in self.gets.take(target, &is_done) {
-            node.send(waiting.connection, frame::framed(waiting.tag, &body));
+            node.send(waiting.connection, client::framed(waiting.tag, &body));
         }
     }
 
@@ -305,7 +290,9 @@ impl Pmix {
         &mut self,
         node: &mut Node,
         arrival: Arrival,
-        (kind, id, procs): (Kind, &[u8], &[Proc<'_>]),
+        kind: Kind,
+        id: &[u8],
+        procs: &[Proc<'_>],
     ) -> Result<(), Status> {
         let members = members(node, procs)?;
         self.enter(node, arrival, kind, id, members)
@@ -337,7 +324,7 @@ impl Pmix {
                     (Ok(_), _) => status_body(Status::SUCCESS),
                     (&Err(status), _) => status_body(status),
                 };
-                node.send(connection, frame::framed(tag, &body));
+                node.send(connection, client::framed(tag, &body));
             }
             if let (Ok(group), Kind::Construct) = (result, call.kind) {
                 self.groups.insert(group);
@@ -370,7 +357,7 @@ impl Protocol for Pmix {
                         Err(_) => Some(status_body(Status::UNPACK_FAILURE)),
                     };
                     if let Some(body) = answer {
-                        node.send(connection, frame::framed(caller.tag, &body));
+                        node.send(connection, client::framed(caller.tag, &body));
                     }
                 }
                 Event::Refused => node.close(connection),
@@ -397,7 +384,7 @@ impl Protocol for Pmix {
         let status = merged.map_or(Status::PROC_ABORTED, |()| Status::SUCCESS);
         let body = status_body(status);
         for FenceArrival { connection, tag, .. } in finished.arrivals {
-            node.send(connection, frame::framed(tag, &body));
+            node.send(connection, client::framed(tag, &body));
         }
         for target in self.gets.targets() {
             self.wake(node, target);
@@ -415,7 +402,7 @@ impl Protocol for Pmix {
         }
         for answer in self.names.value(node, request, value.as_deref()) {
             let Caller { connection, tag, .. } = answer.caller;
-            node.send(connection, frame::framed(tag, &answer.body));
+            node.send(connection, client::framed(tag, &answer.body));
         }
         let finished = self.collectives.value(node, request, value.as_deref());
         self.finish(node, finished);
@@ -434,15 +421,15 @@ impl Protocol for Pmix {
         }
         let body = status_body(Status::TIMEOUT);
         for waiting in self.gets.expire(now) {
-            node.send(waiting.connection, frame::framed(waiting.tag, &body));
+            node.send(waiting.connection, client::framed(waiting.tag, &body));
         }
         let mut expired = self.names.expire(now);
         expired.append(&mut self.collectives.expire(now));
         for caller in expired {
-            node.send(caller.connection, frame::framed(caller.tag, &body));
+            node.send(caller.connection, client::framed(caller.tag, &body));
         }
         for FenceArrival { connection, tag, .. } in self.fence.expire(now) {
-            node.send(connection, frame::framed(tag, &body));
+            node.send(connection, client::framed(tag, &body));
         }
     }
 

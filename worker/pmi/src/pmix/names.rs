@@ -4,10 +4,9 @@
 //! only after this node has read the key again: from then on each other rank finds the new state, also on
 //! other nodes.
 
-use super::bfrops::{Reader, Writer};
+use super::bfrops::{Reader, Status, Writer};
 use super::client::Caller;
 use super::request::Published;
-use super::status::Status;
 use crate::node::Node;
 use crate::output::{ConnectionId, Family};
 use crate::sorted_map::{SortedMap, SortedSet};
@@ -90,7 +89,6 @@ enum Step {
 /// Values that a lookup has found.
 #[derive(Debug, Default)]
 struct Listed {
-    /// Number of values.
     number: usize,
     /// Their entries in the answer, one after the other.
     entries: Vec<u8>,
@@ -187,12 +185,11 @@ impl Names {
         let of_connection =
             self.requests.values().filter(|request| request.caller.connection == connection);
         let pending: usize = of_connection.map(|request| request.missing).sum();
-        let reads = match wait {
-            true => {
-                let new = keys.keys().iter().filter(|&key| !self.awaited.contains_key(key));
-                self.awaited.len() + new.count()
-            }
-            false => self.reads.len() + keys.len(),
+        let reads = if wait {
+            let new = keys.keys().iter().filter(|&key| !self.awaited.contains_key(key));
+            self.awaited.len() + new.count()
+        } else {
+            self.reads.len() + keys.len()
         };
         if keys.is_empty() {
             Err(Status::BAD_PARAM)

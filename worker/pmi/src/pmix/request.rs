@@ -10,7 +10,6 @@ pub(super) enum Request<'a> {
     JobInfo,
     /// The client wants the job to end.
     Abort {
-        /// Exit code.
         code: i32,
         /// Text for the user, maybe empty.
         message: &'a [u8],
@@ -27,7 +26,6 @@ pub(super) enum Request<'a> {
     Publish(Vec<Published<'a>>),
     /// The client looks up published values.
     Lookup {
-        /// Keys of the values.
         keys: Vec<&'a [u8]>,
         /// Whether to wait until all of them are published.
         wait: bool,

@@ -3,19 +3,15 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `host_network.rs` | interfaces of this host, and whether they can send beacons |
-//! | `beacons.rs` | beacons that find the other end of a cable |
-//! | `changes.rs` | changes by `ip`, each of which can be undone |
-//! | `echo.rs` | probes between new addresses |
+//! | `host_network.rs` | interfaces of this host, whether they can send beacons, and changes by `ip`, each of which can be undone |
+//! | `probes.rs` | beacons that find the other end of a cable; probes between new addresses |
 
-mod beacons;
-mod changes;
-mod echo;
 mod host_network;
+mod probes;
 
 use crate::console::errln;
 use crate::network::frames::{self, FrameEvent};
-use changes::Changes;
+use host_network::Changes;
 use nix::sys::socket::sockopt::{Ipv6V6Only, ReuseAddr};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket,
@@ -155,14 +151,14 @@ impl CablingAgent {
                 }
             }
             NetworkOrder::Discover { token, host, interfaces, window_ms } => {
-                let heard = beacons::exchange(token, host, interfaces, step_time(window_ms));
+                let heard = probes::exchange(token, host, interfaces, step_time(window_ms));
                 self.step = Some(Box::pin(async { NetworkReply::Heard(heard.await) }));
             }
             NetworkOrder::Probe { token, probes, limit_ms } => {
                 self.echo.take().inspect(AbortHandle::abort);
-                let echo = tokio::spawn(async move { drop(echo::serve(token).await) });
+                let echo = tokio::spawn(async move { drop(probes::serve_echo(token).await) });
                 self.echo = Some(echo.abort_handle());
-                let probed = echo::probe_all(token, probes, step_time(limit_ms));
+                let probed = probes::probe_all(token, probes, step_time(limit_ms));
                 self.step = Some(Box::pin(async { NetworkReply::Probed(probed.await) }));
             }
             NetworkOrder::Confirm => {

@@ -1,10 +1,8 @@
 //! Nodes that join over loopback, while unauthenticated peers connect as well.
 
-use super::accept::{self, AUTH_TIMEOUT, ReturnConnections};
-use super::dial::{DialOutcome, EdgeContext, STAGGER};
-use super::edge::{EdgeEvent, ProvedConnection};
-use super::negotiation::{Negotiation, Nonce, RETURN_MAGIC, SetupMessage};
-use super::ports;
+use super::super::ports;
+use super::dial::{self, AUTH_TIMEOUT, DialOutcome, EdgeContext, ReturnConnections, STAGGER};
+use super::edge::{EdgeEvent, Negotiation, Nonce, ProvedConnection, RETURN_MAGIC, SetupMessage};
 use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::job::PortRange;
@@ -71,12 +69,7 @@ impl Member {
         let mut accepting = JoinSet::new();
         for listener in listeners {
             let children = children.to_vec();
-            accepting.spawn(accept::accept_all(
-                listener,
-                children,
-                context.clone(),
-                sender.clone(),
-            ));
+            accepting.spawn(dial::accept_all(listener, children, context.clone(), sender.clone()));
         }
         Member { context, proved, accepting }
     }

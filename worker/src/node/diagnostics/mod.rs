@@ -8,40 +8,33 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `adapters.rs`, `modules.rs` | network cards without a driver; kernel modules and their parameters |
-//! | `kernel.rs` | settings of the kernel and of the distribution, free memory |
-//! | `interfaces.rs`, `rdma_ports.rs` | network interfaces, RDMA ports |
+//! | `kernel.rs` | settings of the kernel and of the distribution, free memory, modules and their parameters, the kernel's log |
+//! | `interfaces.rs` | network interfaces, RDMA ports, network cards without a driver, this host's own name |
 //! | `counters.rs` | counters of errors and drops, and how they are read again |
-//! | `traffic.rs` | counters of CPUs, memory and traffic, for `rlaunch monitor` |
-//! | `processes.rs`, `kernel_log.rs` | running services, listening sockets; the kernel's log |
+//! | `traffic.rs` | counters of CPUs, memory, traffic and GPUs, for `rlaunch monitor` |
+//! | `processes.rs` | running services, listening sockets |
 //! | `firewall/` | the packet filter |
-//! | `names.rs`, `python.rs` | this host's own name; Python and its packages |
-//! | `background.rs`, `program.rs` | time limits for what may take long, and for programs |
+//! | `python.rs` | Python and its packages |
+//! | `program.rs` | time limits for programs, and for whatever else may take long |
 
-mod adapters;
-mod background;
 mod counters;
 mod firewall;
 mod interfaces;
 mod kernel;
-mod kernel_log;
-mod modules;
-mod names;
 mod processes;
 mod program;
 pub(crate) mod python;
-mod rdma_ports;
 mod traffic;
 
 #[cfg(test)]
 mod tests;
 
 pub(crate) use counters::read_again;
-pub(crate) use traffic::read as read_traffic;
+pub(crate) use traffic::{GpuMonitor, read as read_traffic};
 
+use crate::node::environment::{self, Variables};
 use crate::node::inventory::{self, Root};
-use crate::node::login::{self, Variables};
-use background::Background;
+use program::Background;
 use python::Interpreter;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
@@ -67,24 +60,24 @@ pub(crate) struct HostState {
 /// Reads inventory and state of a host. Takes up to [`LOGIN_TIMEOUT`] longer than the inventory.
 pub(crate) fn read(root: &Root) -> HostState {
     let login = root.is_live().then(|| Background::start(login_environment));
-    let own_addresses = names::look_up(root);
+    let own_addresses = interfaces::look_up(root);
     let mut inventory = inventory::read(root);
     let counted_at = Instant::now();
     let diagnostics = Diagnostics {
         uid: uid(root),
-        adapters: adapters::read(root, &inventory),
-        modules: modules::loaded(root),
-        module_parameters: modules::parameters(root),
-        connection_manager: modules::connection_manager(root),
+        adapters: interfaces::read_adapters(root, &inventory),
+        modules: kernel::loaded_modules(root),
+        module_parameters: kernel::module_parameters(root),
+        connection_manager: kernel::connection_manager(root),
         kernel: kernel::settings(root),
-        nvidia_open: modules::nvidia_open(root),
+        nvidia_open: kernel::nvidia_open(root),
         interfaces: interfaces::read(root, &inventory),
-        rdma_ports: rdma_ports::read(root, &inventory),
+        rdma_ports: interfaces::read_rdma_ports(root, &inventory),
         counters: counters::of_host(root),
         services: processes::services(root),
         listeners: processes::listeners(root),
         firewall: firewall::read(root),
-        kernel_log: kernel_log::read(root),
+        kernel_log: kernel::read_log(root),
         memory_available: kernel::memory_available(root),
         tmp_available: kernel::space(root, "/tmp-available", "/tmp"),
         shared_memory_available: kernel::space(root, "/shared-memory-available", "/dev/shm"),
@@ -94,7 +87,7 @@ pub(crate) fn read(root: &Root) -> HostState {
         login.and_then(|login| login.wait(LOGIN_TIMEOUT + KILL_TIME)).flatten().unwrap_or_default();
     let interpreter = Interpreter::find(&login);
     inventory.system.nccl = python::nccl(root, &inventory, interpreter.as_ref(), &login);
-    let (own_name, other_name_sources) = names::own_name(root, own_addresses);
+    let (own_name, other_name_sources) = interfaces::own_name(root, own_addresses);
     let diagnostics = Diagnostics {
         own_name,
         other_name_sources,
@@ -122,7 +115,7 @@ pub(crate) fn capture() -> ExitCode {
 fn login_environment() -> Option<Variables> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().ok()?;
     // A shell that takes longer is killed, because this process may end before the limit of a login.
-    let asking = async { tokio::time::timeout(LOGIN_TIMEOUT, login::environment()).await };
+    let asking = async { tokio::time::timeout(LOGIN_TIMEOUT, environment::of_login()).await };
     runtime.block_on(asking).ok()?.ok()
 }
 

@@ -1,8 +1,8 @@
 //! Python and its packages, by file names: Python itself is not started.
 
 use super::variable;
-use crate::node::inventory::{self, Root, nccl};
-use crate::node::login::Variables;
+use crate::node::environment::Variables;
+use crate::node::inventory::{self, Root, libraries};
 use nix::unistd::{AccessFlags, access};
 use rlaunch_bootstrap::env::{LD_LIBRARY_PATH, PATH, PYTHONPATH};
 use rlaunch_bootstrap::inventory::{InstalledLibrary, Inventory};
@@ -48,7 +48,7 @@ impl Interpreter {
     pub(crate) fn at(path: PathBuf, login: &Variables) -> Interpreter {
         let version = version(&path);
         let loading = loading(&path, login);
-        let mut directories = nccl::python_directories(&loading);
+        let mut directories = libraries::python_directories(&loading);
         // Other versions of Python are beside it.
         let is_of_other = |directory: &Path, version: &str| {
             let parent = directory.parent().and_then(Path::file_name).and_then(OsStr::to_str);
@@ -68,7 +68,7 @@ impl Interpreter {
         let own = version(&self.path).map(|version| ("python".to_owned(), version));
         let mut found: Vec<(String, String)> = own.into_iter().collect();
         for directory in &self.directories {
-            for name in nccl::names(directory) {
+            for name in libraries::names(directory) {
                 let Some((name, version)) = package(&name) else { continue };
                 if !found.iter().any(|(other, _)| *other == name) {
                     found.push((name, version));
@@ -79,8 +79,8 @@ impl Interpreter {
     }
 }
 
-fn loading<'a>(program: &'a Path, login: &'a Variables) -> nccl::Loading<'a> {
-    nccl::Loading {
+fn loading<'a>(program: &'a Path, login: &'a Variables) -> libraries::Loading<'a> {
+    libraries::Loading {
         program,
         library_path: variable(login, LD_LIBRARY_PATH),
         python_path: variable(login, PYTHONPATH),
@@ -131,7 +131,7 @@ pub(super) fn nccl(
         return None;
     }
     let program = interpreter.map_or(Path::new("/bin/sh"), |interpreter| &interpreter.path);
-    let found = || inventory::nccl::find(&loading(program, login));
+    let found = || inventory::libraries::find(&loading(program, login));
     let line = root.asked_text(RECORDED_NCCL, || {
         found().map(|library| format!("{} {}", library.version, library.path))
     })?;

@@ -1,7 +1,8 @@
 //! Network interfaces, their addresses, and routes.
 
-use super::{Root, netlink, pci};
+use super::{Root, devices, netlink};
 use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::SockaddrStorage;
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind, Route};
 use std::net::IpAddr;
 
@@ -89,7 +90,7 @@ fn kind(root: &Root, name: &str) -> NetdevKind {
 
 fn pci_address(root: &Root, name: &str) -> Option<String> {
     let real = root.real(&format!("{DIRECTORY}/{name}/device"))?;
-    real.split('/').rev().find(|part| pci::is_address(part)).map(str::to_owned)
+    real.split('/').rev().find(|part| devices::is_address(part)).map(str::to_owned)
 }
 
 /// Reads the unicast routes that lead out of this machine.
@@ -112,9 +113,8 @@ fn addresses(root: &Root) -> Vec<(String, IpAddr, u8)> {
     let lines = root.socket_lines(ADDRESSES, || {
         let entries = getifaddrs().into_iter().flatten();
         let line = |entry: nix::ifaddrs::InterfaceAddress| {
-            let address = entry.address.as_ref().and_then(crate::node::facts::ip)?;
-            let prefix =
-                crate::node::facts::prefix(entry.netmask.as_ref().and_then(crate::node::facts::ip));
+            let address = entry.address.as_ref().and_then(ip)?;
+            let prefix = prefix(entry.netmask.as_ref().and_then(ip));
             // `eth0:1` is a label of an address of eth0.
             let name = entry.interface_name.split(':').next()?;
             Some(format!("{name} {address}/{prefix}"))
@@ -127,4 +127,19 @@ fn addresses(root: &Root) -> Vec<(String, IpAddr, u8)> {
         Some((name.to_owned(), address.parse().ok()?, prefix.parse().ok()?))
     };
     lines.iter().filter_map(parse).collect()
+}
+
+/// Returns the prefix length of a network mask, 0 without a mask.
+pub(crate) fn prefix(mask: Option<IpAddr>) -> u8 {
+    let bits = match mask {
+        Some(IpAddr::V4(mask)) => mask.to_bits().leading_ones(),
+        Some(IpAddr::V6(mask)) => mask.to_bits().leading_ones(),
+        None => 0,
+    };
+    u8::try_from(bits).unwrap_or(0)
+}
+
+pub(crate) fn ip(storage: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+    v4.or_else(|| storage.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
 }

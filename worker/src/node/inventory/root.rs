@@ -168,12 +168,13 @@ impl Root {
     /// Tells whether this user may read and write a device. Returns `None` if the device does not
     /// exist. A recording has a file with the answer in place of the device.
     pub(crate) fn may_open(&self, path: &str) -> Option<bool> {
-        let may = match self.is_live {
-            true => match access(&self.path(path), AccessFlags::R_OK | AccessFlags::W_OK) {
+        let may = if self.is_live {
+            match access(&self.path(path), AccessFlags::R_OK | AccessFlags::W_OK) {
                 Err(Errno::ENOENT) => return None,
                 result => result.is_ok(),
-            },
-            false => fs::read(self.path(path)).ok()? != DENIED,
+            }
+        } else {
+            fs::read(self.path(path)).ok()? != DENIED
         };
         let words = if may { b"may be opened" as &[u8] } else { DENIED };
         self.record(path, || RecordedEntry::File(words.to_vec()));

@@ -1,17 +1,25 @@
 //! Start of a command in a rank's place.
+//!
+//! The place of a running rank, in which a command of the user can run too.
+//!
+//! Terminal of a command: a pseudoterminal whose master the agent keeps.
 
-use super::place::RankPlace;
-use super::terminal::Pseudoterminal;
 use crate::cleanup::cgroup::Cgroup;
 use crate::node::environment::Environment;
 use crate::ranks::child::{Stub, StubWords};
+use nix::fcntl::OFlag;
 use nix::unistd::Pid;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::job::RankSetup;
 use rlaunch_bootstrap::protocol::control::Stream;
-use rlaunch_bootstrap::protocol::session::{SessionError, Terminal};
+use rlaunch_bootstrap::protocol::session::{SessionError, Terminal, TerminalSize};
+use rustix::pty::{OpenptFlags, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{InputModes, OptionalActions, Winsize, tcgetattr, tcsetattr, tcsetwinsize};
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 use tokio::net::unix::pipe;
 
 /// Words of a command and its terminal.
@@ -96,5 +104,108 @@ impl CommandStreams {
         let of_command = [slave.try_clone()?, slave.try_clone()?, slave];
         let outputs = vec![(Stream::Stdout, stdout)];
         Ok(CommandStreams { stdin, outputs, terminal: Some(master), of_command })
+    }
+}
+
+/// Running rank, with what its process was given.
+pub(super) struct RankPlace<'a> {
+    pub(super) rank: Rank,
+    pub(super) pid: Pid,
+    /// Binding of the rank to CPUs and memory.
+    pub(super) setup: &'a RankSetup,
+}
+
+impl RankPlace<'_> {
+    /// Reads the environment with which the rank's process was started.
+    pub(super) fn environment(&self) -> Result<Environment, SessionError> {
+        let path = format!("/proc/{}/environ", self.pid);
+        let bytes = fs::read(&path)
+            .map_err(|error| SessionError::cannot(format!("read {path}"), &error))?;
+        // The memory of a process that has ended is gone.
+        if bytes.is_empty() { Err(SessionError::RankEnded) } else { Ok(parse(&bytes)) }
+    }
+
+    /// Returns a path that leads to the working directory of the rank's process.
+    pub(super) fn directory(&self) -> PathBuf {
+        format!("/proc/{}/cwd", self.pid).into()
+    }
+}
+
+/// Parses `/proc/PID/environ`.
+fn parse(bytes: &[u8]) -> Environment {
+    let own = |bytes: &[u8]| -> OsString { OsStr::from_bytes(bytes).to_owned() };
+    let mut env = Environment::new();
+    for entry in bytes.split(|&byte| byte == 0) {
+        if let Some(at) = entry.iter().position(|&byte| byte == b'=') {
+            env.insert(own(&entry[..at]), own(&entry[at + 1..]));
+        }
+    }
+    env
+}
+
+/// Both ends of a pseudoterminal. They are closed when another program is executed.
+pub(super) struct Pseudoterminal {
+    /// Agent's end; reading and writing do not block.
+    pub(super) master: OwnedFd,
+    /// Command's end.
+    pub(super) slave: OwnedFd,
+}
+
+impl Pseudoterminal {
+    pub(super) fn open(size: TerminalSize) -> io::Result<Pseudoterminal> {
+        let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+        let master = openpt(flags)?;
+        unlockpt(&master)?;
+        // Works also where no path leads to the terminal, as in containers without /dev/pts.
+        let slave = ioctl_tiocgptpeer(&master, flags)?;
+        tcsetwinsize(&master, window(size))?;
+        let mut modes = tcgetattr(&slave)?;
+        // The kernel then erases whole characters, not bytes.
+        modes.input_modes |= InputModes::IUTF8;
+        tcsetattr(&slave, OptionalActions::Now, &modes)?;
+        nix::fcntl::fcntl(&master, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+        Ok(Pseudoterminal { master, slave })
+    }
+}
+
+/// Converts the size of a terminal for the kernel.
+pub(super) fn window(size: TerminalSize) -> Winsize {
+    Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{IsTerminal, Write};
+
+    #[test]
+    fn entries_without_a_value_are_left_out() {
+        let env = parse(b"A=1\0B=x=y\0C\0\0D=\0");
+        let pairs: Vec<_> = env.iter().map(|(n, v)| (n.to_str(), v.to_str())).collect();
+        let expected = [("A", "1"), ("B", "x=y"), ("D", "")];
+        assert_eq!(pairs, expected.map(|(name, value)| (Some(name), Some(value))));
+    }
+
+    #[test]
+    fn the_place_of_this_process_is_read() {
+        let setup = RankSetup::default();
+        let place = RankPlace { rank: Rank(0), pid: Pid::this(), setup: &setup };
+        assert!(place.environment().unwrap().contains_key(OsStr::new("PATH")));
+        let here = fs::read_link(place.directory()).unwrap();
+        assert_eq!(here, std::env::current_dir().unwrap());
+    }
+
+    #[test]
+    fn a_terminal_has_the_size_of_the_clients() {
+        let size = TerminalSize { rows: 7, columns: 81 };
+        let Pseudoterminal { master, slave } = Pseudoterminal::open(size).unwrap();
+        assert!(slave.is_terminal());
+        let now = rustix::termios::tcgetwinsize(&slave).unwrap();
+        assert_eq!((now.ws_row, now.ws_col), (7, 81));
+        let mut master = std::fs::File::from(master);
+        // More than the terminal takes while no process reads it.
+        let full = std::iter::repeat_with(|| master.write(&[b'x'; 4096]));
+        let error = full.take(100).find_map(Result::err).map(|error| error.kind());
+        assert!(matches!(error, None | Some(io::ErrorKind::WouldBlock)), "{error:?}");
     }
 }

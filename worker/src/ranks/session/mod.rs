@@ -3,30 +3,24 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `mod.rs` | [`Sessions`]: all sessions of the node, from their start to their end |
-//! | `place.rs` | a rank's place: its process, environment and working directory |
-//! | `command.rs`, `terminal.rs` | start of a command in a rank's place; its terminal |
+//! | `mod.rs` | [`Sessions`]: all sessions of the node, from their start to their end; input and output, one message of each at a time |
+//! | `command.rs` | a rank's place (its process, environment and working directory), start of a command there, its terminal |
 //! | `debugger.rs` | connection to a rank's debugger |
-//! | `relay.rs` | input and output, one message of each at a time |
 
 mod command;
 mod debugger;
-mod place;
-mod relay;
-mod terminal;
 
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::processes;
-use crate::network::outbox::Outbox;
+use crate::network::frames::FrameSender;
 use crate::ranks::{Phase, Ranks};
+use command::RankPlace;
 use debugger::Debugger;
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getsid};
-use place::RankPlace;
-use relay::Relay;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::{ExitStatus, RankSetup};
-use rlaunch_bootstrap::protocol::control::FromAgent;
+use rlaunch_bootstrap::protocol::control::{FromAgent, Stream};
 use rlaunch_bootstrap::protocol::session::{
     FromSession, MAX_SESSION_DATA, MAX_SESSIONS, SessionError, SessionKind, SessionStart,
     TerminalSize, ToSession,
@@ -36,6 +30,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::unix::pipe;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -49,7 +45,7 @@ const HANG_UP: &[Signal] = &[Signal::SIGHUP, Signal::SIGTERM, Signal::SIGCONT];
 
 /// Sessions of this node.
 pub(super) struct Sessions {
-    outbox: Outbox,
+    to_launcher: FrameSender,
     /// Directory in which ranks that wait in the debugger have their sockets; `None` if the job has
     /// no directory.
     workspace: Option<PathBuf>,
@@ -85,9 +81,9 @@ struct SessionHandle {
 }
 
 impl Sessions {
-    pub(super) fn new(outbox: &Outbox, workspace: Option<PathBuf>) -> Sessions {
+    pub(super) fn new(to_launcher: &FrameSender, workspace: Option<PathBuf>) -> Sessions {
         Sessions {
-            outbox: outbox.clone(),
+            to_launcher: to_launcher.clone(),
             workspace,
             open: BTreeMap::new(),
             tasks: JoinSet::new(),
@@ -98,7 +94,7 @@ impl Sessions {
     }
 
     fn report(&self, id: u32, what: FromSession) {
-        self.outbox.send(&FromAgent::Session { id, what });
+        self.to_launcher.send(&FromAgent::Session { id, what });
     }
 
     /// Begins a session and reports that, or why it cannot begin.
@@ -136,7 +132,7 @@ impl Sessions {
         let started = command::start(place, argv, terminal, cgroup)?;
         self.leaders.insert(started.pid);
         self.report(id, FromSession::Started { pid: started.pid.as_raw().cast_unsigned() });
-        let (relay, handle) = Relay::new(id, &self.outbox);
+        let (relay, handle) = Relay::new(id, &self.to_launcher);
         let task = self.tasks.spawn(relay.of_command(started.stdin, started.outputs));
         let (leader, terminal) = (Some(started.pid), started.terminal);
         self.open.insert(id, Session { handle, leader, terminal, debugger: None, task });
@@ -151,7 +147,7 @@ impl Sessions {
         };
         let debugger = Debugger::connect(directory, place.rank, is_taken)?;
         self.report(id, FromSession::Started { pid: debugger.pid.as_raw().cast_unsigned() });
-        let (relay, handle) = Relay::new(id, &self.outbox);
+        let (relay, handle) = Relay::new(id, &self.to_launcher);
         let path = Some(debugger.path.clone());
         let task = self.tasks.spawn(relay.of_debugger(debugger));
         self.open
@@ -209,9 +205,10 @@ impl Sessions {
         if let Some(session) = sessions.find(|session| session.leader == Some(pid)) {
             session.leader = None;
             session.terminal = None;
-            let last = match self.job_ends {
-                true => FromSession::Failed(SessionError::JobEnding),
-                false => FromSession::Ended(status),
+            let last = if self.job_ends {
+                FromSession::Failed(SessionError::JobEnding)
+            } else {
+                FromSession::Ended(status)
             };
             session.handle.last.send_replace(Some(last));
         }
@@ -264,7 +261,7 @@ impl Session {
     fn resize(&self, size: TerminalSize) {
         if let Some(terminal) = &self.terminal {
             // Fails if the terminal is gone.
-            let _ = rustix::termios::tcsetwinsize(terminal, terminal::window(size));
+            let _ = rustix::termios::tcsetwinsize(terminal, command::window(size));
         }
     }
 }
@@ -289,9 +286,10 @@ impl Ranks {
                     (Phase::Running, Some(&(rank, pid))) => {
                         Ok(RankPlace { rank, pid, setup: own.unwrap_or(&unbound) })
                     }
-                    (Phase::Running, None) => Err(match self.is_waiting(rank) {
-                        true => SessionError::NotStarted,
-                        false => SessionError::RankEnded,
+                    (Phase::Running, None) => Err(if self.is_waiting(rank) {
+                        SessionError::NotStarted
+                    } else {
+                        SessionError::RankEnded
                     }),
                     _ => Err(SessionError::JobEnding),
                 };
@@ -303,5 +301,129 @@ impl Ranks {
 
     fn is_waiting(&self, rank: Rank) -> bool {
         self.waiting.iter().any(|(_, spec)| spec.rank == rank)
+    }
+}
+
+/// Time without output after which a stream of a command that has ended counts as ended too: a
+/// process in the background may keep it open.
+const ABANDONED_AFTER: Duration = Duration::from_millis(50);
+
+/// Task's ends of the channels of a session.
+struct Relay {
+    sender: SessionSender,
+    input: mpsc::Receiver<Vec<u8>>,
+    turn: Arc<Semaphore>,
+    last: watch::Receiver<Option<FromSession>>,
+}
+
+/// Handle for sending messages of one session.
+#[derive(Clone)]
+struct SessionSender {
+    id: u32,
+    to_launcher: FrameSender,
+}
+
+impl SessionSender {
+    fn send(&self, what: FromSession) {
+        self.to_launcher.send(&FromAgent::Session { id: self.id, what });
+    }
+}
+
+impl Relay {
+    fn new(id: u32, to_launcher: &FrameSender) -> (Relay, SessionHandle) {
+        let (sender, input) = mpsc::channel(1);
+        let turn = Arc::new(Semaphore::new(1));
+        let (end, last) = watch::channel(None);
+        let handle = SessionHandle { input: sender, turn: turn.clone(), last: end };
+        let sender = SessionSender { id, to_launcher: to_launcher.clone() };
+        (Relay { sender, input, turn, last }, handle)
+    }
+
+    /// Relays for a command until it has ended and its output is sent.
+    async fn of_command(self, stdin: pipe::Sender, outputs: Vec<(Stream, pipe::Receiver)>) {
+        let Relay { sender, input, turn, mut last } = self;
+        let mut pumps = JoinSet::new();
+        for (stream, pipe) in outputs {
+            pumps.spawn(pump(stream, pipe, (sender.clone(), turn.clone()), last.clone()));
+        }
+        let feeding = feed(stdin, input, &sender);
+        let finished = async {
+            while pumps.join_next().await.is_some() {}
+            // An error means that the agent is at its end.
+            last.wait_for(Option::is_some).await.ok().and_then(|last| last.clone())
+        };
+        let last = tokio::select! {
+            last = finished => last,
+            never = feeding => match never {},
+        };
+        if let Some(last) = last {
+            sender.send(last);
+        }
+    }
+
+    /// Relays for a debugger until it closes the connection.
+    async fn of_debugger(self, debugger: Debugger) {
+        let Relay { sender, input, turn, last } = self;
+        let Debugger { stream, path, pid } = debugger;
+        let (reader, writer) = stream.into_split();
+        let pump = pump(Stream::Stdout, reader, (sender.clone(), turn), last);
+        tokio::select! {
+            () = pump => {}
+            never = feed(writer, input, &sender) => match never {},
+        }
+        sender.send(Debugger::outcome(&path, pid));
+    }
+}
+
+/// Type without values: of a task that goes on until it is dropped.
+enum Never {}
+
+/// Writes input until the session ends. Input that cannot be written is dropped, as by a command
+/// that does not read it.
+async fn feed(
+    writer: impl AsyncWrite + Unpin,
+    mut input: mpsc::Receiver<Vec<u8>>,
+    sender: &SessionSender,
+) -> Never {
+    let mut open = Some(writer);
+    while let Some(data) = input.recv().await {
+        if let Some(mut writer) = open.take()
+            && !data.is_empty()
+            && writer.write_all(&data).await.is_ok()
+        {
+            open = Some(writer);
+        }
+        sender.send(FromSession::StdinTaken);
+    }
+    std::future::pending().await
+}
+
+/// Sends what can be read until the end of the stream.
+async fn pump(
+    stream: Stream,
+    mut reader: impl AsyncRead + Unpin,
+    (sender, turn): (SessionSender, Arc<Semaphore>),
+    mut last: watch::Receiver<Option<FromSession>>,
+) {
+    let mut buffer = Vec::with_capacity(MAX_SESSION_DATA);
+    loop {
+        let abandoned = async {
+            // The sender exists as long as the session does.
+            let _ = last.wait_for(Option::is_some).await;
+            tokio::time::sleep(ABANDONED_AFTER).await;
+        };
+        let read = tokio::select! {
+            biased;
+            read = reader.read_buf(&mut buffer) => read,
+            () = abandoned => return,
+        };
+        // Reading a terminal fails once no process has it open.
+        if !matches!(read, Ok(1..)) {
+            return;
+        }
+        let Ok(permit) = turn.acquire().await else { return };
+        permit.forget();
+        let data = std::mem::replace(&mut buffer, Vec::with_capacity(MAX_SESSION_DATA));
+        sender.send(FromSession::Output { stream, data });
     }
 }

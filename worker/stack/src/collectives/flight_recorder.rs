@@ -4,8 +4,7 @@
 //! The file is a pickle of dictionaries, lists, strings and numbers
 //! (`torch/csrc/distributed/c10d/FlightRecorder.hpp` in the source of torch).
 
-use super::pickle;
-use super::process::RankProcess;
+use super::{RankProcess, pickle};
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 use rlaunch_bootstrap::id::Rank;

@@ -5,22 +5,22 @@
 //! | `nccl_ras` | NCCL's RAS service, a socket of the rank's process |
 //! | `flight_recorder` | torch's flight recorder, a file that the process writes on request |
 //! | `pickle` | reader of its files |
-//! | `process` | environment and process ids of ranks |
+//! | `mod` | environment and process ids of ranks |
 
 mod flight_recorder;
 mod nccl_ras;
 mod pickle;
-mod process;
 
-use process::RankProcess;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{EnteredOperation, GroupPosition, GroupProgress};
 use std::collections::BTreeSet;
-use std::io;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, io, thread};
 
 /// Maximum number of positions in an answer: 64 ranks in 64 groups each.
 const MAX_POSITIONS: usize = 4096;
@@ -92,5 +92,118 @@ fn shorten(position: &mut GroupPosition) {
             counts.iter_mut().for_each(|(name, _)| shorten(name));
         }
         GroupProgress::Missing { .. } => {}
+    }
+}
+
+/// Variables that hold the prefix of the pipes by which a dump of torch's flight recorder is requested. Backends other
+/// than NCCL read the second.
+const PIPES: [&str; 2] = ["TORCH_NCCL_DEBUG_INFO_PIPE_FILE", "TORCH_FR_DEBUG_INFO_PIPE_FILE"];
+/// Variables that hold the prefix of the dumps. torch before 2.8 reads only the second.
+const DUMPS: [&str; 2] = ["TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"];
+/// Prefix of the dumps below the user's cache directory, where torch writes them if no variable is set.
+const DEFAULT_DUMP: &str = "torch/comm_lib_trace_rank_";
+/// Prefix of the dumps where earlier versions of torch write them if no variable is set.
+const EARLIER_DUMP: &str = "/tmp/nccl_trace_rank_";
+
+/// Process of a rank.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct RankProcess {
+    rank: Rank,
+    /// Process ids, here and in the process's own namespace.
+    pids: Vec<u32>,
+    /// Address of NCCL's RAS service, `NCCL_RAS_ADDR`.
+    ras_address: Option<String>,
+    /// Pipe of torch's flight recorder, and the paths at one of which it writes its dump.
+    recorder: Option<(PathBuf, Vec<PathBuf>)>,
+}
+
+impl RankProcess {
+    /// Reads what is needed from `/proc`; `None` if the process has ended or may not be read.
+    fn read(rank: Rank, pid: u32) -> Option<RankProcess> {
+        let environ = fs::read(format!("/proc/{pid}/environ")).ok()?;
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        Some(RankProcess::from_text(rank, pid, &environ, &status))
+    }
+
+    fn from_text(rank: Rank, pid: u32, environ: &[u8], status: &str) -> RankProcess {
+        let variable = |name: &str| {
+            let mut all = environ.split(|&byte| byte == 0);
+            let value =
+                all.find_map(|one| one.strip_prefix(name.as_bytes())?.strip_prefix(b"="))?;
+            Some(OsString::from_vec(value.to_vec())).filter(|value| !value.is_empty())
+        };
+        let first = |names: [&str; 2]| names.into_iter().find_map(variable);
+        // The number in the names of the files is torch's, which is not that of the job under torchrun.
+        let number = variable("RANK").and_then(|number| number.into_string().ok());
+        let path = |prefix: OsString, suffix: &str| -> Option<PathBuf> {
+            let mut path = prefix;
+            path.push(number.as_deref()?);
+            path.push(suffix);
+            Some(path.into())
+        };
+        // torchrun numbers the ranks that it starts from 0, so they cannot be compared with those of this job.
+        let is_torchrun = variable("TORCHELASTIC_RUN_ID").is_some();
+        let pipe = first(PIPES).filter(|_| !is_torchrun).and_then(|prefix| path(prefix, ".pipe"));
+        let cache = variable("XDG_CACHE_HOME").map(PathBuf::from);
+        let cache = cache.or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache")));
+        let default = cache.map(|cache| cache.join(DEFAULT_DUMP).into_os_string());
+        let dumps = match first(DUMPS) {
+            Some(prefix) => vec![prefix],
+            None => default.into_iter().chain([EARLIER_DUMP.into()]).collect(),
+        };
+        let dumps = dumps.into_iter().filter_map(|prefix| path(prefix, "")).collect();
+        let ras_address = variable("NCCL_RAS_ADDR").and_then(|address| address.into_string().ok());
+        RankProcess {
+            rank,
+            pids: pids(pid, status),
+            ras_address,
+            recorder: pipe.map(|pipe| (pipe, dumps)),
+        }
+    }
+}
+
+/// Lists the ids of a process: that of this namespace, and that of the innermost one, which `NSpid` lists last.
+fn pids(pid: u32, status: &str) -> Vec<u32> {
+    let own = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let own: Option<u32> = own.and_then(|pids| pids.split_whitespace().last()?.parse().ok());
+    let mut pids = vec![pid];
+    pids.extend(own.filter(|own| *own != pid));
+    pids
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_places_where_libraries_answer_are_known_from_the_environment() {
+        let environ =
+            b"RANK=12\0NCCL_RAS_ADDR=localhost:21000\0TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/t/p_\0\
+            TORCH_FR_DUMP_TEMP_FILE=/t/d_\0";
+        let process = RankProcess::from_text(Rank(3), 70, environ, "Name:\tx\nNSpid:\t70\t7\n");
+        assert_eq!(process.pids, [70, 7]);
+        assert_eq!(process.ras_address.as_deref(), Some("localhost:21000"));
+        assert_eq!(process.recorder, Some(("/t/p_12.pipe".into(), vec!["/t/d_12".into()])));
+    }
+
+    #[test]
+    fn without_a_variable_dumps_are_where_torch_writes_them() {
+        let environ = b"HOME=/h\0RANK=0\0TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/t/p_";
+        let (_, dumps) = RankProcess::from_text(Rank(0), 7, environ, "").recorder.unwrap();
+        let paths = ["/h/.cache/torch/comm_lib_trace_rank_0", "/tmp/nccl_trace_rank_0"];
+        assert_eq!(dumps, paths.map(PathBuf::from));
+    }
+
+    #[test]
+    fn ranks_of_torchrun_have_no_recorder() {
+        let environ = b"TORCHELASTIC_RUN_ID=none\0RANK=0\0TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/t/p_";
+        assert_eq!(RankProcess::from_text(Rank(0), 7, environ, "").recorder, None);
+    }
+
+    #[test]
+    fn a_process_without_variables_has_no_recorder() {
+        let process = RankProcess::from_text(Rank(3), 70, b"TORCH_FR_DUMP_TEMP_FILE=/t/d_\0", "");
+        assert_eq!((process.recorder, process.ras_address), (None, None));
+        assert_eq!(process.pids, [70]);
     }
 }

@@ -4,7 +4,7 @@
 //! answer of one tells about all ranks. The protocol is text (`src/ras/client_support.cc` in the source of NCCL); the
 //! format JSON exists since 2.28.7. An older service refuses it, and its ranks have no positions.
 
-use super::process::RankProcess;
+use super::RankProcess;
 use nix::ifaddrs::getifaddrs;
 use rlaunch_bootstrap::protocol::inspection::{GroupPosition, GroupProgress};
 use serde::Deserialize;

@@ -1,5 +1,7 @@
 use super::*;
-use rlaunch_bootstrap::protocol::inspection::Wait;
+use rlaunch_bootstrap::frame::FrameReader;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::protocol::inspection::{ProcessStacks, ThreadStack, Wait};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -221,4 +223,39 @@ fn many_processes_are_read_at_once() {
     let is_read =
         |rank: &RankStacks| rank.processes.iter().all(|process| process.problem.is_none());
     assert!(stacks.iter().all(is_read), "{stacks:?}");
+}
+
+fn answer(ranks: u32, frames: usize) -> Vec<RankStacks> {
+    let mut thread = ThreadStack { state: 'S', ..ThreadStack::default() };
+    thread.frames.resize_with(frames, Default::default);
+    thread.frames.iter_mut().for_each(|frame| frame.function = "f".repeat(60));
+    let threads = vec![thread; 100];
+    let process = ProcessStacks { threads, ..ProcessStacks::default() };
+    let rank = |rank| RankStacks { rank: Rank(rank), processes: vec![process.clone(); 4] };
+    (0..ranks).map(rank).collect()
+}
+
+fn decoded(encoded: &[u8]) -> Vec<RankStacks> {
+    let mut frames = FrameReader::default();
+    frames.push(encoded);
+    frames.next_frame().unwrap().unwrap()
+}
+
+#[test]
+fn a_small_answer_is_whole() {
+    let small = answer(1, 10);
+    assert_eq!(decoded(&encode(small.clone()).unwrap()), small);
+}
+
+#[test]
+fn a_large_answer_loses_its_outermost_frames() {
+    let large = answer(64, 100);
+    assert!(matches!(frame::encode(&large), Err(FrameError::TooLong(_))));
+    let encoded = encode(large).unwrap();
+    assert!(encoded.len() <= MAX_ANSWER);
+    let shortened = decoded(&encoded);
+    assert_eq!(shortened.len(), 64);
+    let process = &shortened[63].processes[3];
+    assert!(!process.threads[0].frames.is_empty());
+    assert!(process.problem.as_ref().unwrap().contains("left out"), "{process:?}");
 }

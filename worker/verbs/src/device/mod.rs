@@ -2,17 +2,11 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `mod` | [`Device`], and [`Context`], an opened device |
-//! | `port` | [`PortAttributes`], [`GidEntry`], [`Mtu`] |
-//! | `event` | [`DeviceEvent`] and [`Context::next_event`] |
-//! | `opened_by_manager` | contexts that librdmacm has opened |
+//! | `mod` | [`Device`], and [`Context`], a device that this crate or librdmacm has opened |
+//! | `port` | [`PortAttributes`], [`GidEntry`], [`Mtu`], [`DeviceEvent`] and [`Context::next_event`] |
 
-mod event;
-mod opened_by_manager;
 mod port;
-
-pub use event::DeviceEvent;
-pub(crate) use opened_by_manager::ManagerDevices;
+pub use port::DeviceEvent;
 pub use port::{GidEntry, LinkLayer, Mtu, PortAttributes};
 
 use crate::error::{Verb, VerbsError};
@@ -35,6 +29,7 @@ struct DeviceList(NonNull<*mut ibv_device>);
 
 // SAFETY: the list is never written after libibverbs made it, and is freed once, by the last owner.
 unsafe impl Send for DeviceList {}
+
 // SAFETY: as above; reading it from several threads changes nothing.
 unsafe impl Sync for DeviceList {}
 
@@ -55,6 +50,7 @@ pub struct Device {
 
 // SAFETY: the pointer leads into the list, which `_list` keeps alive and which is never written.
 unsafe impl Send for Device {}
+
 // SAFETY: as above.
 unsafe impl Sync for Device {}
 
@@ -101,9 +97,10 @@ impl Device {
         let found = devices()?.into_iter().find(|device| device.name() == name);
         found.ok_or_else(|| {
             let device = name.to_owned();
-            match Path::new(KERNEL_DEVICES).join(name).exists() {
-                true => VerbsError::NoProvider { device },
-                false => VerbsError::NoDevice { device },
+            if Path::new(KERNEL_DEVICES).join(name).exists() {
+                VerbsError::NoProvider { device }
+            } else {
+                VerbsError::NoDevice { device }
             }
         })
     }
@@ -181,6 +178,7 @@ enum OpenedBy {
 // SAFETY: libibverbs locks what it shares between threads: ibv_open_device(3) and the library's
 // documentation call all of its functions thread safe.
 unsafe impl Send for Context {}
+
 // SAFETY: as above.
 unsafe impl Sync for Context {}
 
@@ -230,9 +228,10 @@ impl Context {
     /// Fails with [`VerbsError::Inherited`] if [`Context::is_inherited`].
     #[inline]
     pub(crate) fn check_not_inherited(&self) -> Result<(), VerbsError> {
-        match self.is_inherited() {
-            false => Ok(()),
-            true => Err(VerbsError::Inherited { device: self.name.clone() }),
+        if self.is_inherited() {
+            Err(VerbsError::Inherited { device: self.name.clone() })
+        } else {
+            Ok(())
         }
     }
 
@@ -311,6 +310,73 @@ impl Drop for Context {
         // hold an `Arc` of it, so they are gone.
         if unsafe { rdma_sys::ibv_close_device(self.as_ptr()) } != 0 {
             tracing::warn!(device = self.name, "ibv_close_device failed");
+        }
+    }
+}
+
+/// Reference to all devices that librdmacm has opened so far. While such a reference exists,
+/// librdmacm closes none of these devices, not even a device that was unplugged
+/// (rdma_get_devices(3)). The id of a connection (`rdma_cm_id`) keeps its own device open only
+/// until the id is destroyed. That is too early, because completion queues and memory outlive ids.
+#[derive(Debug)]
+pub(crate) struct ManagerDevices {
+    list: NonNull<*mut ibv_context>,
+    count: usize,
+    created_in: ForkGeneration,
+}
+
+// SAFETY: the list is never written after librdmacm made it, and is freed once, by its owner.
+unsafe impl Send for ManagerDevices {}
+
+// SAFETY: as above; reading it from several threads changes nothing.
+unsafe impl Sync for ManagerDevices {}
+
+impl ManagerDevices {
+    /// Makes a reference to the devices that are open now. `addresses` names the connection in
+    /// errors.
+    fn open(addresses: &str) -> Result<ManagerDevices, VerbsError> {
+        fork::initialize();
+        let mut count = 0;
+        // SAFETY: `count` is an int that lives until the call returns.
+        let list = unsafe { rdma_sys::rdma_get_devices(&raw mut count) };
+        let list = NonNull::new(list)
+            .ok_or_else(|| VerbsError::last_os_error(Verb::GetDevices, addresses))?;
+        let count = usize::try_from(count).unwrap_or(0);
+        Ok(ManagerDevices { list, count, created_in: ForkGeneration::current() })
+    }
+
+    fn contexts(&self) -> impl Iterator<Item = NonNull<ibv_context>> {
+        (0..self.count).filter_map(|index| {
+            // SAFETY: the list has `count` entries, and `index` is below that.
+            let entry = unsafe { self.list.add(index) };
+            // SAFETY: the entry is initialised: rdma_get_devices filled all of them.
+            NonNull::new(unsafe { *entry.as_ptr() })
+        })
+    }
+
+    /// Wraps the context of an id. The id must exist during the call, so that the device stays
+    /// open. `addresses` names the connection in errors.
+    pub(crate) fn context_of(
+        context: NonNull<ibv_context>,
+        addresses: &str,
+    ) -> Result<Arc<Context>, VerbsError> {
+        let opened = ManagerDevices::open(addresses)?;
+        if !opened.contexts().any(|found| found == context) {
+            return Err(VerbsError::from_errno(Verb::BindAddr, addresses, libc::ENODEV));
+        }
+        // SAFETY: `opened` holds the device, so it is open.
+        let device = unsafe { context.as_ref() }.device;
+        // SAFETY: the device is alive, as above.
+        let name = unsafe { Device::name_of(device) };
+        Ok(Arc::new(Context::from_manager(context, name, opened)))
+    }
+}
+
+impl Drop for ManagerDevices {
+    fn drop(&mut self) {
+        if !self.created_in.is_inherited() {
+            // SAFETY: the list came from rdma_get_devices and is freed here alone.
+            unsafe { rdma_sys::rdma_free_devices(self.list.as_ptr()) };
         }
     }
 }

@@ -1,19 +1,69 @@
 //! Address vectors. An address vector is the path of a queue pair's packets to its peer, computed
-//! from the addresses of both ports.
+//! from the addresses of both ports, which queue pairs tell each other by their endpoints.
 
-use super::queue_pair::Endpoint;
-use crate::device::{LinkLayer, PortAttributes};
+use crate::device::{LinkLayer, Mtu, PortAttributes};
+use crate::memory::MemoryRegion;
 use rdma_sys::{ibv_ah_attr, ibv_gid, ibv_global_route};
 use std::net::Ipv6Addr;
 
+/// Address of a queue pair, which its peer needs to connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Queue pair number, 24 bits.
+    pub qpn: u32,
+    /// Packet sequence number of the first packet, 24 bits. It is random, so that a late packet of
+    /// an earlier queue pair with the same number is not taken for a packet of this connection.
+    pub psn: u32,
+    /// Local identifier of the port; 0 on Ethernet.
+    pub lid: u16,
+    pub gid: Option<Ipv6Addr>,
+    /// Active MTU of the port.
+    pub mtu: Mtu,
+    /// Address and rkey of memory that the peer may read and write, if there is any.
+    pub memory: Option<(u64, u32)>,
+}
+
+impl Default for Endpoint {
+    fn default() -> Endpoint {
+        Endpoint { qpn: 0, psn: 0, lid: 0, gid: None, mtu: Mtu::B256, memory: None }
+    }
+}
+
+impl Endpoint {
+    /// Returns the address `offset` bytes behind the start of [`Endpoint::memory`]; without memory,
+    /// address `offset` with rkey 0.
+    pub fn remote_addr(&self, offset: u64) -> RemoteAddr {
+        let (address, rkey) = self.memory.unwrap_or_default();
+        RemoteAddr { address: address.wrapping_add(offset), rkey }
+    }
+
+    /// Returns a copy of the endpoint with `region` as the memory that the peer may read and write.
+    pub fn with_memory(&self, region: &MemoryRegion) -> Endpoint {
+        Endpoint { memory: Some((region.address(), region.rkey())), ..self.clone() }
+    }
+}
+
 const HOP_LIMIT: u8 = 255;
+
+/// Address in a peer's memory, with the rkey that RDMA reads and writes need there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAddr {
+    pub(super) address: u64,
+    pub(super) rkey: u32,
+}
+
+impl RemoteAddr {
+    /// Makes a remote address from an address and an rkey that the peer has sent.
+    pub fn new(address: u64, rkey: u32) -> RemoteAddr {
+        RemoteAddr { address, rkey }
+    }
+}
 
 /// Address of the local port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalPort {
     /// Port number, from 1.
     pub number: u8,
-    /// Link layer of the port.
     pub link_layer: LinkLayer,
     /// Whether every packet needs a global route header.
     pub grh_required: bool,

@@ -9,12 +9,11 @@
 //! The connection manager ([`crate::Listener`], [`crate::Route`]) performs all these steps itself,
 //! and returns connected queue pairs.
 
-use super::address_vector::{AddressVector, LocalPort};
-use super::resources::Resources;
+use super::Resources;
+use super::address_vector::{AddressVector, Endpoint, LocalPort, RemoteAddr};
 use crate::cm_id::CmId;
 use crate::device::{LinkLayer, Mtu, PortAttributes};
 use crate::error::{Verb, VerbsError};
-use crate::memory::MemoryRegion;
 use crate::memory::MrSlice;
 use rdma_sys::{
     ibv_access_flags, ibv_qp, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state, ibv_recv_wr,
@@ -76,58 +75,6 @@ enum CreatedBy {
 unsafe impl Send for Handle {}
 // SAFETY: as above; the provider locks the queue pair to post.
 unsafe impl Sync for Handle {}
-
-/// Address of a queue pair, which its peer needs to connect.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
-    /// Queue pair number, 24 bits.
-    pub qpn: u32,
-    /// Packet sequence number of the first packet, 24 bits. It is random, so that a late packet of
-    /// an earlier queue pair with the same number is not taken for a packet of this connection.
-    pub psn: u32,
-    /// Local identifier of the port; 0 on Ethernet.
-    pub lid: u16,
-    /// GID of the port.
-    pub gid: Option<Ipv6Addr>,
-    /// Active MTU of the port.
-    pub mtu: Mtu,
-    /// Address and rkey of memory that the peer may read and write, if there is any.
-    pub memory: Option<(u64, u32)>,
-}
-
-impl Default for Endpoint {
-    fn default() -> Endpoint {
-        Endpoint { qpn: 0, psn: 0, lid: 0, gid: None, mtu: Mtu::B256, memory: None }
-    }
-}
-
-/// Address in a peer's memory, with the rkey that RDMA reads and writes need there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteAddr {
-    address: u64,
-    rkey: u32,
-}
-
-impl RemoteAddr {
-    /// Makes a remote address from an address and an rkey that the peer has sent.
-    pub fn new(address: u64, rkey: u32) -> RemoteAddr {
-        RemoteAddr { address, rkey }
-    }
-}
-
-impl Endpoint {
-    /// Returns the address `offset` bytes behind the start of [`Endpoint::memory`]; without memory,
-    /// address `offset` with rkey 0.
-    pub fn remote_addr(&self, offset: u64) -> RemoteAddr {
-        let (address, rkey) = self.memory.unwrap_or_default();
-        RemoteAddr { address: address.wrapping_add(offset), rkey }
-    }
-
-    /// Returns a copy of the endpoint with `region` as the memory that the peer may read and write.
-    pub fn with_memory(&self, region: &MemoryRegion) -> Endpoint {
-        Endpoint { memory: Some((region.address(), region.rkey())), ..self.clone() }
-    }
-}
 
 /// Attributes of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +166,8 @@ impl QueuePair<Prepared> {
 impl QueuePair<Connected> {
     /// Wraps a queue pair that the connection manager has created and connected.
     pub(crate) fn from_manager(
-        (pair, max_inline): (NonNull<ibv_qp>, u32),
+        pair: NonNull<ibv_qp>,
+        max_inline: u32,
         id: CmId,
         resources: &Resources,
         peer_data: Vec<u8>,

@@ -1,6 +1,5 @@
 //! Connections with the peer, over the ports that the rank table proves for both ranks.
 
-use super::ends::{DEADLINE, EndOptions, Inline};
 use super::{TAG, VerbsBenchError};
 use rlaunch_bootstrap::bench::VerbsOperation;
 use rlaunch_bootstrap::id::Rank;
@@ -15,6 +14,44 @@ use std::io::Read;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Time in which the connection manager has to connect all queue pairs, and in which a first message
+/// has to arrive.
+pub(super) const DEADLINE: Duration = Duration::from_secs(20);
+
+/// Needs of a measurement.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EndOptions {
+    /// Maximum size of a message in bytes.
+    pub(super) bytes: usize,
+    pub(super) qps: usize,
+    /// Maximum number of outstanding requests of a queue pair.
+    pub(super) depth: u32,
+    pub(super) inline: Inline,
+    /// Upper limit of the path MTU in bytes.
+    pub(super) mtu: Option<u32>,
+    pub(super) operation: VerbsOperation,
+    /// Whether this rank waits for the last byte of a message to change, so that the device must write
+    /// in order.
+    pub(super) is_watched: bool,
+}
+
+/// Maximum size of messages that are copied into the request, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inline {
+    /// Up to this size, as far as the device supports it.
+    UpTo(u32),
+    /// This size, or the measurement fails.
+    Exactly(u32),
+}
+
+impl Default for EndOptions {
+    fn default() -> EndOptions {
+        let (qps, depth, inline) = (1, 1, Inline::UpTo(0));
+        let (operation, is_watched) = (VerbsOperation::Write, false);
+        EndOptions { bytes: 1, qps, depth, inline, mtu: None, operation, is_watched }
+    }
+}
 
 /// Timeout (exponent 14, which is 67 ms) and retry count of connections, as in perftest.
 const TIMEOUT: u8 = 14;

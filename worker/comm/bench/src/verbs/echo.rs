@@ -6,10 +6,8 @@
 
 use super::ends::Ends;
 use super::send_queue::Event;
-use super::stall::StallTimer;
-use super::times::Times;
-use super::{Subject, VerbsBenchError};
-use crate::quiet;
+use super::{StallTimer, Subject, Times, VerbsBenchError};
+use crate::matrix;
 use rlaunch_bootstrap::bench::{MessageTimes, VerbsAmount, VerbsOperation};
 use rlaunch_comm::Communicator;
 use rlaunch_sys::Ticks;
@@ -34,14 +32,14 @@ pub(super) fn measure(
 ) -> Result<Option<MessageTimes>, VerbsBenchError> {
     let mut echo = Echo::new(ends, subject);
     let amount = Amount::new(subject.amount, ticks);
-    quiet::barrier(comm)?;
+    matrix::barrier(comm)?;
     let times = match (subject.operation, comm.rank()) {
         (VerbsOperation::Read, 0) => Some((echo.read(ticks, amount)?, 1.0)),
         (VerbsOperation::Read, _) => None,
         (_, 0) => Some((echo.lead(ticks, amount)?, 0.5)),
         _ => echo.follow().map(|()| None)?,
     };
-    quiet::barrier(comm)?;
+    matrix::barrier(comm)?;
     let microseconds = ticks.seconds_per_tick() * 1e6;
     Ok(times.map(|(times, part)| times.summary(microseconds * part)))
 }
@@ -186,18 +184,16 @@ impl<'a> Echo<'a> {
         let is_send = self.subject.operation == VerbsOperation::Send;
         if let Some(message) = &mut self.inline {
             message[bytes - 1] = mark;
-            let posted = match is_send {
-                true => pair.send_inline(0, message, true),
-                false => pair.write_inline(0, message, to, true),
+            let posted = if is_send {
+                pair.send_inline(0, message, true)
+            } else {
+                pair.write_inline(0, message, to, true)
             };
             return Ok(posted?);
         }
         ends.region.write(layout.output(0) + bytes - 1, &[mark]);
         let from = ends.slice(layout.output(0), bytes)?;
-        let posted = match is_send {
-            true => pair.send(0, from, true),
-            false => pair.write(0, from, to),
-        };
+        let posted = if is_send { pair.send(0, from, true) } else { pair.write(0, from, to) };
         Ok(posted?)
     }
 

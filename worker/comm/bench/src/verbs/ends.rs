@@ -1,9 +1,9 @@
 //! Queue pairs and memory of this rank, connected with those of the peer.
 
 use super::VerbsBenchError;
-use super::connect::{Advert, Connecting, ProvedPath};
+use super::connect::{Advert, Connecting, DEADLINE, EndOptions, ProvedPath};
 use super::send_queue::receive_id;
-use crate::quiet;
+use crate::matrix;
 use rlaunch_bootstrap::bench::VerbsOperation;
 use rlaunch_bootstrap::rank_table::{RankTable, Transport};
 use rlaunch_comm::Communicator;
@@ -13,7 +13,7 @@ use rlaunch_verbs::{
 };
 use std::fs;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Alignment of buffers in bytes.
 const PAGE: usize = 4096;
@@ -21,42 +21,6 @@ const PAGE: usize = 4096;
 const COUNTER: usize = 8;
 /// Number of receives that are posted at once, as in perftest.
 const RECEIVES: u32 = 512;
-/// Time in which the connection manager has to connect all queue pairs, and in which a first message
-/// has to arrive.
-pub(super) const DEADLINE: Duration = Duration::from_secs(20);
-/// Needs of a measurement.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct EndOptions {
-    /// Maximum size of a message in bytes.
-    pub(super) bytes: usize,
-    pub(super) qps: usize,
-    /// Maximum number of outstanding requests of a queue pair.
-    pub(super) depth: u32,
-    pub(super) inline: Inline,
-    /// Upper limit of the path MTU in bytes.
-    pub(super) mtu: Option<u32>,
-    pub(super) operation: VerbsOperation,
-    /// Whether this rank waits for the last byte of a message to change, so that the device must write
-    /// in order.
-    pub(super) is_watched: bool,
-}
-
-/// Maximum size of messages that are copied into the request, in bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Inline {
-    /// Up to this size, as far as the device supports it.
-    UpTo(u32),
-    /// This size, or the measurement fails.
-    Exactly(u32),
-}
-
-impl Default for EndOptions {
-    fn default() -> EndOptions {
-        let (qps, depth, inline) = (1, 1, Inline::UpTo(0));
-        let (operation, is_watched) = (VerbsOperation::Write, false);
-        EndOptions { bytes: 1, qps, depth, inline, mtu: None, operation, is_watched }
-    }
-}
 
 /// Positions in the memory of an end, in bytes. They are the same at both ends.
 ///
@@ -180,9 +144,10 @@ impl Ends {
         let layout = Layout::new(options.bytes, options.qps, is_send);
         layout.check_memory()?;
         // The peer's counts of messages are watched, too.
-        let region = match options.is_watched || has_credits {
-            true => MemoryRegion::register(&domain, layout.size())?,
-            false => MemoryRegion::register_relaxed(&domain, layout.size())?,
+        let region = if options.is_watched || has_credits {
+            MemoryRegion::register(&domain, layout.size())?
+        } else {
+            MemoryRegion::register_relaxed(&domain, layout.size())?
         };
         let resources = Resources { depth, ..Resources::new(&domain, &completions) };
         let inline = path.inline(&resources, options.inline, by_manager)?;
@@ -215,7 +180,7 @@ impl Ends {
             (0..receives).try_for_each(|_| ends.post_receive(qp))?;
         }
         ends.send_first(comm)?;
-        quiet::barrier(comm)?;
+        matrix::barrier(comm)?;
         Ok(ends)
     }
 

@@ -5,30 +5,28 @@
 //! |---|---|
 //! | `ends` | queue pairs and memory of this rank; `connect` connects them with the peer's |
 //! | `echo` | times of single messages |
-//! | `stream` | rate of many messages; `send_queue` counts those of each queue pair |
-//! | `peak` | highest rate of any part of a stream |
-//! | `times` | quantiles and distribution of times |
-//! | `stall` | end of a measurement that makes no progress |
+//! | `stream` | rate of many messages; `send_queue` counts those of each queue pair, and finds the highest rate of any part |
+//! | `mod` | quantiles and distribution of times; end of a measurement that makes no progress |
 
 mod connect;
 mod echo;
 mod ends;
-mod peak;
 mod send_queue;
-mod stall;
 mod stream;
-mod times;
 
-use ends::{EndOptions, Ends, Inline};
+use connect::{EndOptions, Inline};
+use ends::Ends;
+use hdrhistogram::Histogram;
 use rlaunch_bootstrap::bench::{
-    BenchRecord, StreamRate, VerbsAmount, VerbsHeader, VerbsOperation, VerbsPart, VerbsRequest,
-    VerbsRow,
+    BenchRecord, MessageTimes, StreamRate, VerbsAmount, VerbsHeader, VerbsOperation, VerbsPart,
+    VerbsRequest, VerbsRow,
 };
 use rlaunch_bootstrap::rank_table::{PairTransport, RankTable};
 use rlaunch_comm::{CommError, Communicator};
 use rlaunch_sys::Ticks;
 use rlaunch_verbs::{Completion, VerbsError};
 use std::io;
+use std::time::{Duration, Instant};
 
 /// Tag of messages by which the ranks prepare measurements.
 const TAG: u32 = 5;
@@ -174,6 +172,97 @@ fn header(request: &VerbsRequest, ends: &Ends, inline: (u32, u32)) -> VerbsHeade
     }
 }
 
+/// Time without progress after which a measurement fails, and the rate in bytes per second of the
+/// slowest device, whose messages may take longer.
+const TIMEOUT: Duration = Duration::from_secs(30);
+const SLOWEST: u64 = 1 << 20;
+/// Number of polls without progress between two readings of the clock.
+const POLLS: u32 = 1 << 20;
+
+/// Detector of a peer that makes no progress. It reads the clock only once in [`POLLS`] polls,
+/// because reading the clock takes microseconds on emulated hosts.
+#[derive(Debug)]
+struct StallTimer {
+    subject: Subject,
+    polls_left: u32,
+    since: Option<Instant>,
+}
+
+impl StallTimer {
+    fn new(subject: Subject) -> StallTimer {
+        StallTimer { subject, polls_left: POLLS, since: None }
+    }
+
+    /// Counts a poll. `found` tells whether the poll made progress. Fails if no poll has made
+    /// progress for a time that depends on the size.
+    #[inline]
+    fn polled(&mut self, found: bool) -> Result<(), VerbsBenchError> {
+        if found {
+            (self.polls_left, self.since) = (POLLS, None);
+            return Ok(());
+        }
+        self.polls_left -= 1;
+        if self.polls_left > 0 {
+            return Ok(());
+        }
+        self.polls_left = POLLS;
+        let (name, bytes) = (self.subject.name(), self.subject.bytes);
+        let timeout = TIMEOUT + Duration::from_secs(bytes as u64 / SLOWEST);
+        if self.since.get_or_insert_with(Instant::now).elapsed() < timeout {
+            return Ok(());
+        }
+        Err(VerbsBenchError::Stalled { name, bytes, seconds: timeout.as_secs() })
+    }
+}
+
+/// Number of decimal digits of a time that are kept, from 0 to 5.
+const DIGITS: u8 = 3;
+/// Maximum time in ticks, some minutes. Longer times count as this one.
+const MOST: u64 = 1 << 40;
+/// Ratio of the bounds of two classes of the distribution.
+const CLASS: f64 = 1.25;
+
+/// Times in ticks.
+#[derive(Debug)]
+struct Times(Histogram<u64>);
+
+impl Times {
+    fn new() -> Times {
+        let histogram = Histogram::new_with_max(MOST, DIGITS);
+        Times(histogram.unwrap_or_else(|_| unreachable!("{MOST} and {DIGITS} are allowed")))
+    }
+
+    #[inline]
+    fn push(&mut self, ticks: u64) {
+        self.0.saturating_record(ticks);
+    }
+
+    /// Returns the number of times.
+    #[cfg(test)]
+    fn count(&self) -> u64 {
+        self.0.len()
+    }
+
+    /// Converts to microseconds. `microseconds` is the time of a tick, for each message.
+    fn summary(&self, microseconds: f64) -> MessageTimes {
+        let at = |quantile: f64| self.0.value_at_quantile(quantile) as f64 * microseconds;
+        let classes = self.0.iter_log(1, CLASS).map(|class| {
+            (class.value_iterated_to() as f64 * microseconds, class.count_since_last_iteration())
+        });
+        MessageTimes {
+            messages: self.0.len(),
+            min_us: self.0.min() as f64 * microseconds,
+            typical_us: at(0.5),
+            average_us: self.0.mean() * microseconds,
+            deviation_us: self.0.stdev() * microseconds,
+            p99_us: at(0.99),
+            p999_us: at(0.999),
+            max_us: self.0.max() as f64 * microseconds,
+            distribution: classes.filter(|(_, count)| *count > 0).collect(),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,5 +304,22 @@ mod tests {
         let request = request(VerbsOperation::Write, VerbsPart::Both);
         let error = measure(&comm, None, &request, |_| Ok(())).unwrap_err().to_string();
         assert_eq!(error, "RDMA operations are measured between 2 ranks, but there are 1");
+    }
+
+    #[test]
+    fn quantiles_are_those_of_the_times() {
+        let mut times = Times::new();
+        (1..=1000).for_each(|time| times.push(time * 1000));
+        let summary = times.summary(1e-3);
+        let is_near = |value: f64, expected: f64| (value / expected - 1.0).abs() < 2e-3;
+        assert_eq!(summary.messages, 1000);
+        assert!(is_near(summary.min_us, 1.0) && is_near(summary.max_us, 1000.0), "{summary:?}");
+        assert!(is_near(summary.typical_us, 500.0) && is_near(summary.average_us, 500.5));
+        assert!(is_near(summary.p99_us, 990.0) && is_near(summary.p999_us, 999.0), "{summary:?}");
+        assert!(is_near(summary.deviation_us, 288.675), "{summary:?}");
+        let counts: Vec<u64> = summary.distribution.iter().map(|(_, count)| *count).collect();
+        assert_eq!(counts.iter().sum::<u64>(), 1000);
+        assert!(counts.iter().all(|count| *count > 0));
+        assert!(summary.distribution.is_sorted_by(|one, other| one.0 < other.0));
     }
 }

@@ -1,11 +1,9 @@
 //! Rate of many messages, as many at once as the queue pairs hold.
 
 use super::ends::{Carried, Ends};
-use super::peak::PeakRate;
-use super::send_queue::{Event, NextSend, SendQueues, credit_id};
-use super::stall::StallTimer;
-use super::{Subject, TAG, VerbsBenchError};
-use crate::quiet;
+use super::send_queue::{Event, NextSend, PeakRate, SendQueues, credit_id};
+use super::{StallTimer, Subject, TAG, VerbsBenchError};
+use crate::matrix;
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use rlaunch_bootstrap::bench::{StreamRate, VerbsAmount, VerbsOperation};
@@ -36,14 +34,14 @@ pub(super) fn measure(
 ) -> Result<StreamRate, VerbsBenchError> {
     let sends = comm.rank() == 0 || is_bidirectional;
     let receives = ends.receives > 0 && (comm.rank() == 1 || is_bidirectional);
-    let mut stream = Stream::new(ends, subject, (sends, receives), ticks);
-    quiet::barrier(comm)?;
+    let mut stream = Stream::new(ends, subject, sends, receives, ticks);
+    matrix::barrier(comm)?;
     let (used, begin) = (processor_seconds(), Instant::now());
     stream.run(each_second)?;
     let usage = || (processor_seconds() - used) / begin.elapsed().as_secs_f64();
     // A rank that takes no part waits as long as the other one measures.
     let cpu = if sends || receives { usage() } else { f64::NAN };
-    quiet::barrier(comm)?;
+    matrix::barrier(comm)?;
     let cpu = if cpu.is_nan() { usage() } else { cpu };
     let peer = 1 - comm.rank();
     if ends.receives > 0 {
@@ -116,7 +114,8 @@ impl<'a> Stream<'a> {
     fn new(
         ends: &'a Ends,
         subject: Subject,
-        (sends, receives): (bool, bool),
+        sends: bool,
+        receives: bool,
         ticks: &'a Ticks,
     ) -> Stream<'a> {
         let (qps, Subject { bytes, amount, .. }) = (ends.pairs.len(), subject);

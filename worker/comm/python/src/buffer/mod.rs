@@ -4,18 +4,17 @@
 //! |---|---|---|
 //! | `view` | buffer protocol (PEP 3118) | `array`, `bytearray`, numpy |
 //! | `dlpack` | `__dlpack__`, on the CPU | torch |
-//! | `interface` | `__array_interface__` | other array libraries |
+//! | `mod` | `__array_interface__` | other array libraries |
 
 mod dlpack;
-mod interface;
 mod view;
 
 use crate::dtype::{Dtype, NonNativeOrder};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyTuple};
 use rlaunch_comm::ElementType;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, with_exposed_provenance_mut};
 use std::slice;
 
 /// Access that a call needs to an object's memory.
@@ -231,7 +230,7 @@ fn describe(object: &Bound<'_, PyAny>, call: &str) -> PyResult<ArrayDescription>
     {
         return Ok(found);
     }
-    if let Some(found) = interface::describe(object)? {
+    if let Some(found) = describe_interface(object)? {
         return Ok(found);
     }
     Err(refused.unwrap_or_else(|| no_memory(object, call)))
@@ -256,4 +255,37 @@ fn no_memory(object: &Bound<'_, PyAny>, call: &str) -> PyErr {
         format!("{kind} has no buffer, no __dlpack__ and no __array_interface__")
     };
     PyTypeError::new_err(format!("{call}: {reason}"))
+}
+
+/// Describes an object's memory by `__array_interface__`; `None` if the object does not have that
+/// attribute, or if the attribute does not contain an address.
+fn describe_interface(object: &Bound<'_, PyAny>) -> PyResult<Option<ArrayDescription>> {
+    let Some(interface) = object.getattr_opt("__array_interface__")? else { return Ok(None) };
+    let Ok(interface) = interface.cast::<PyDict>() else { return Ok(None) };
+    let Some(data) = interface.get_item("data")?.filter(|data| !data.is_none()) else {
+        return Ok(None);
+    };
+    let Ok((address, is_read_only)) = data.extract::<(usize, bool)>() else { return Ok(None) };
+    let missing = |key: &str| PyTypeError::new_err(format!("__array_interface__ has no {key}"));
+    let typestr = interface.get_item("typestr")?.ok_or_else(|| missing("typestr"))?;
+    let typestr: String = typestr.extract()?;
+    let dtype = match Dtype::from_typestr(&typestr).ok_or_else(|| missing("typestr"))? {
+        // The typestr has no letter for bfloat16, so it is recognised by the name of the dtype.
+        Ok(Dtype::Other(_, 2)) if is_bfloat16(object) => Ok(Dtype::bfloat16()),
+        dtype => dtype,
+    };
+    let shape = interface.get_item("shape")?.ok_or_else(|| missing("shape"))?;
+    let shape: Vec<usize> = shape.extract()?;
+    let strides = match interface.get_item("strides")?.filter(|strides| !strides.is_none()) {
+        Some(strides) => Some(strides.extract::<Vec<isize>>()?),
+        None => None,
+    };
+    let (first, is_writable) = (with_exposed_provenance_mut(address), !is_read_only);
+    let exporter = Exporter::Object(object.clone().unbind());
+    Ok(Some(ArrayDescription { first, dtype, shape, strides, is_writable, exporter }))
+}
+
+fn is_bfloat16(object: &Bound<'_, PyAny>) -> bool {
+    let name = object.getattr("dtype").and_then(|dtype| dtype.str());
+    name.is_ok_and(|name| name == "bfloat16")
 }

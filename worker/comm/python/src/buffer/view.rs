@@ -82,11 +82,12 @@ pub(super) fn describe(object: &Bound<'_, PyAny>) -> PyResult<Option<ArrayDescri
     let view = View { raw };
     let raw = &*view.raw;
     let size = usize::try_from(raw.itemsize).unwrap_or_default().max(1);
-    let format = match raw.format.is_null() {
-        true => "B".into(),
+    let format = if raw.format.is_null() {
+        "B".into()
+    } else {
         // SAFETY: the format is a string that ends with a zero and is valid until the view is
         // released.
-        false => unsafe { CStr::from_ptr(raw.format) }.to_string_lossy(),
+        unsafe { CStr::from_ptr(raw.format) }.to_string_lossy()
     };
     let dtype = Dtype::from_format(&format, size);
     let dimensions = usize::try_from(raw.ndim).unwrap_or_default();

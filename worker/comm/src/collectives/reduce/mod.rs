@@ -3,12 +3,16 @@
 //! Every operation is bitwise commutative: swapping the operands does not change a bit of the
 //! result. Otherwise an all-reduce could give ranks different results. Therefore all NaN results
 //! have the same bits, and -0 counts as less than +0.
+//!
+//! AVX2 or portable code is chosen at run time. Vectors wider than AVX2's 32 bytes are not used: memory bandwidth limits reductions, and vectors
+//! of 32 bytes already saturate it.
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "only the caller can know that the processor has the vectors")
+)]
 
-mod dispatch;
 mod kernels;
 mod number;
-#[cfg(test)]
-mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
@@ -39,7 +43,7 @@ pub fn reduce_in_place(
     from: &[u8],
 ) -> Result<(), Mismatch> {
     check(element_type, into.len(), from.len(), into.len())?;
-    dispatch::reduce_in_place(op, element_type, into, from);
+    dispatch_in_place(op, element_type, into, from);
     Ok(())
 }
 
@@ -57,7 +61,7 @@ pub fn reduce_into(
     b: &[u8],
 ) -> Result<(), Mismatch> {
     check(element_type, a.len(), b.len(), out.len())?;
-    dispatch::reduce_into(op, element_type, out, a, b);
+    dispatch_into(op, element_type, out, a, b);
     Ok(())
 }
 
@@ -75,3 +79,33 @@ fn check(
     }
     Err(Mismatch { element_type, left, right, result })
 }
+
+/// Tells whether the processor has AVX2 and F16C. The standard library caches the answer.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+fn has_avx2() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("f16c")
+}
+
+#[inline]
+fn dispatch_in_place(op: Op, element_type: ElementType, into: &mut [u8], from: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if has_avx2() {
+        // SAFETY: the processor has AVX2 and F16C, as just checked.
+        return unsafe { x86::reduce_in_place(op, element_type, into, from) };
+    }
+    kernels::reduce_in_place(op, element_type, into, from);
+}
+
+#[inline]
+fn dispatch_into(op: Op, element_type: ElementType, out: &mut [u8], a: &[u8], b: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if has_avx2() {
+        // SAFETY: the processor has AVX2 and F16C, as just checked.
+        return unsafe { x86::reduce_into(op, element_type, out, a, b) };
+    }
+    kernels::reduce_into(op, element_type, out, a, b);
+}
+
+#[cfg(test)]
+mod tests;

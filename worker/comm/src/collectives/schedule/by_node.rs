@@ -6,7 +6,7 @@
 //! [`in_order`], which only renumbers the ranks of one flat schedule.
 
 use super::builder::ScheduleBuilder;
-use super::{Buffer, Member, Schedule, Span, tree};
+use super::{Buffer, Member, Schedule, Span, builder};
 use std::collections::HashMap;
 
 /// Grouping of ranks into nodes.
@@ -102,8 +102,8 @@ pub fn in_order(rank: usize, nodes: &Nodes, flat: impl FnOnce(Member) -> Schedul
 pub fn barrier(rank: usize, nodes: &Nodes, among: impl FnOnce(Member) -> Schedule) -> Schedule {
     let mut builder = ScheduleBuilder::default();
     let (position, ranks) = (nodes.within(rank), nodes.ranks_on_node(rank));
-    let parent = tree::parent(position.rank).map(|parent| ranks[parent]);
-    for child in tree::children(position.rank, position.size) {
+    let parent = builder::tree_parent(position.rank).map(|parent| ranks[parent]);
+    for child in builder::tree_children(position.rank, position.size) {
         builder.await_signal(ranks[child]);
     }
     builder.begin_step();
@@ -119,7 +119,7 @@ pub fn barrier(rank: usize, nodes: &Nodes, among: impl FnOnce(Member) -> Schedul
             builder.append(leaders, |node| nodes.leader(node, None), |span| span);
         }
     }
-    for child in tree::children(position.rank, position.size) {
+    for child in builder::tree_children(position.rank, position.size) {
         builder.signal(ranks[child]);
     }
     builder.finish()

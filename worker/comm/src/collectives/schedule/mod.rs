@@ -25,26 +25,16 @@
 //! * All ranks that obtain an element of the result compute it by the same tree of operations, so
 //!   their results are bitwise equal if the operation is bitwise commutative.
 
-pub mod all_gather;
 pub mod all_reduce;
-pub mod all_to_all;
-pub mod barrier;
-mod blocks;
-pub mod broadcast;
 mod builder;
 pub mod by_node;
-pub mod gather;
-mod member;
+pub mod exchange;
 #[cfg(test)]
 mod model;
-pub mod reduce;
-pub mod reduce_scatter;
-pub mod scatter;
+pub mod rooted;
 #[cfg(test)]
 mod tests;
-mod tree;
-
-pub use member::Member;
+pub use builder::Member;
 
 /// Schedule of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

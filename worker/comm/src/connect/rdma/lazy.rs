@@ -12,26 +12,23 @@
 //!
 //! Only calls of the connection manager block; these calls run in threads of their own.
 
-use super::super::handshake_socket::HandshakeSocket;
+use super::super::handshake::HandshakeSocket;
 use super::super::wake_fd;
-use super::advert::QpAdvert;
-use super::cm::{self, CmContext, CmResult};
+use super::cm::{self, CmContext, CmResult, QpAdvert};
 use super::{ConnectError, ConnectedQp, Contact, Fabric, FirstSender, PeerAdvert, name};
-use crate::transport::LinkHint;
 use crate::transport::verbs::VerbsLink;
-use crate::transport::wake_fd::WakeFd;
+use crate::transport::{LinkHint, WakeFd};
 use crate::types::error::PeerName;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_verbs::{ConnectRequest, Prepared, QueuePair, VerbsError};
 use std::collections::BTreeMap;
-use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread;
 use std::time::Instant;
+use std::{io, thread};
 
 /// Length in bytes of the message about a queue pair: its number and first PSN.
 const PAIR_LENGTH: usize = 8;

@@ -2,7 +2,7 @@
 //! the rank table.
 //!
 //! 1. Before the all-gather of contacts, a rank creates its queue pairs and puts their numbers,
-//!    first packet sequence numbers (PSNs) and ports into its contact ([`advert`]).
+//!    first packet sequence numbers (PSNs) and ports into its contact ([`cm`]).
 //! 2. After the all-gather, the rank connects its queue pairs. If a pair uses the connection
 //!    manager ([`cm`]), the lower rank sends a connection request to the higher rank, and both
 //!    authenticate each other.
@@ -12,24 +12,23 @@
 //! In large jobs two ranks exchange the data of step 1 over a TCP connection, when one of them
 //! sends the other the first message ([`lazy`]).
 
-mod advert;
 mod cm;
 mod lazy;
 
 pub(crate) use lazy::LazyRdma;
 
 use super::error::NoRdma;
-use super::hello::RankKey;
+use super::handshake::RankKey;
 use super::{ConnectError, Contact};
 use crate::transport::verbs::{CqPoller, FirstSender, LinkConfig, VerbsLink};
 use crate::types::error::PeerName;
-use advert::{Advert, PortAdvert, QpAdvert};
+use cm::{Advert, PortAdvert, QpAdvert};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::{Nic, PacketPriority, Pair, PairTransport, RankTable};
 use rlaunch_verbs::{
-    BounceBuffers, ConnectRequest, Context, Depth, Device, Endpoint, Listener, Mtu, Prepared,
-    QueuePair, Settings, VerbsError,
+    BounceBuffers, ConnectRequest, Depth, Device, Endpoint, Listener, Mtu, Prepared, QueuePair,
+    Settings, VerbsError,
 };
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -351,12 +350,19 @@ fn open_ports(
         let all = on_device.get(&device).copied().unwrap_or(paths);
         let known = pollers.get(&device).cloned();
         let open = || -> Result<Port, VerbsError> {
-            let (context, listener) = open_device(nic, paths, by_manager, known.as_ref())?;
+            let (context, listener) = if by_manager {
+                let listener = listen(nic, paths)?;
+                (listener.context().clone(), Some(listener))
+            } else if let Some(poller) = &known {
+                (poller.resources.domain.context().clone(), None)
+            } else {
+                (Device::by_name(&nic.device)?.open()?, None)
+            };
             let poller = match known {
                 Some(poller) => poller,
                 None => CqPoller::open(&context, all, DEPTH)?,
             };
-            let advert = advert::port(index, nic, &context, listener.as_ref())?;
+            let advert = cm::port(index, nic, &context, listener.as_ref())?;
             Ok(Port { poller, listener, advert })
         };
         let port = open().map_err(no_rdma(table, Some(nic), None, payload))?;
@@ -366,26 +372,13 @@ fn open_ports(
     Ok(ports)
 }
 
-/// Opens the device of `nic`, unless the poller `known` has it open. If `by_manager`, the
-/// connection manager opens the device instead, and listens at the address of `nic` for up to
-/// `paths` connection requests.
-fn open_device(
-    nic: &Nic,
-    paths: usize,
-    by_manager: bool,
-    known: Option<&Arc<CqPoller>>,
-) -> Result<(Arc<Context>, Option<Listener>), VerbsError> {
-    if by_manager {
-        let address = nic.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        // iWARP resets connections beyond the backlog.
-        let backlog = u32::try_from(paths).unwrap_or(u32::MAX);
-        let listener = Listener::bind(SocketAddr::new(address, 0), backlog)?;
-        return Ok((listener.context().clone(), Some(listener)));
-    }
-    match known {
-        Some(poller) => Ok((poller.resources.domain.context().clone(), None)),
-        None => Ok((Device::by_name(&nic.device)?.open()?, None)),
-    }
+/// Has the connection manager open the device, and listen at the address of `nic` for up to `paths`
+/// connection requests.
+fn listen(nic: &Nic, paths: usize) -> Result<Listener, VerbsError> {
+    let address = nic.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
+    // iWARP resets connections beyond the backlog.
+    let backlog = u32::try_from(paths).unwrap_or(u32::MAX);
+    Listener::bind(SocketAddr::new(address, 0), backlog)
 }
 
 /// Returns the memory that slots may take, in bytes: half of the memory that this process may lock,

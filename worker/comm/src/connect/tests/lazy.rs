@@ -15,7 +15,8 @@ fn peers_meet_when_there_is_something_to_say() {
             None,
             &contacts,
             table.clone(),
-            (Rank(me), &peers),
+            Rank(me),
+            &peers,
             TIMEOUT,
         )
         .unwrap();
@@ -66,7 +67,7 @@ fn a_peer_that_does_not_come_is_named() {
     let timeout = Duration::from_millis(200);
     let listener = listeners.remove(0);
     let connector =
-        LazyConnector::open(listener, None, &contacts, table, (Rank(0), &[Rank(1)]), timeout);
+        LazyConnector::open(listener, None, &contacts, table, Rank(0), &[Rank(1)], timeout);
     let mut link = LazyLink::new(Rank(1), &Arc::new(connector.unwrap()));
     let header = Header { kind: PacketKind::Eager, context: 0, tag: 0, transfer: 0, length: 0 };
     let end = Instant::now() + TIMEOUT;
@@ -90,7 +91,7 @@ fn a_rank_that_sleeps_hears_of_its_peer() {
             let peer = Rank(1 - me);
             let table = table.clone();
             let connector =
-                LazyConnector::open(listener, None, &contacts, table, (Rank(me), &[peer]), TIMEOUT);
+                LazyConnector::open(listener, None, &contacts, table, Rank(me), &[peer], TIMEOUT);
             LazyLink::new(peer, &Arc::new(connector.unwrap()))
         })
         .collect();
@@ -116,7 +117,7 @@ fn two_ahead() -> [LazyLink; 2] {
     let open = |(me, listener): (u32, RankListener)| {
         let (peer, table) = (Rank(1 - me), table.clone());
         let connector =
-            LazyConnector::open(listener, None, &contacts, table, (Rank(me), &[peer]), TIMEOUT);
+            LazyConnector::open(listener, None, &contacts, table, Rank(me), &[peer], TIMEOUT);
         LazyLink::new(peer, &Arc::new(connector.unwrap()))
     };
     let links: Vec<LazyLink> = (0..).zip(listeners).map(open).collect();

@@ -1,46 +1,12 @@
 //! Execution of a collective's schedule, step by step.
 
-use super::matching::Owner;
+use super::matching::{CollectiveArgs, Owner, RunningCollective, SlabKey, Target, TargetReduction};
 use super::out_of_step::CancelledCollective;
-use super::slab::SlabKey;
-use super::target::{Target, TargetReduction};
 use super::{Engine, Envelope};
-use crate::collectives::schedule::{Buffer, Exchange, Local, Schedule, Span};
+use crate::collectives::schedule::{Buffer, Exchange, Local, Span};
 use crate::transport::LocalSlice;
-use crate::types::element::{ElementType, Op};
 use crate::types::error::{Cause, Operation};
-use rlaunch_lock::{BufferId, BufferTable};
-use std::sync::Arc;
-
-#[derive(Clone, Debug)]
-pub(crate) struct CollectiveArgs {
-    pub(crate) schedule: Arc<Schedule>,
-    /// Rank in the job of each member of the communicator, indexed by its rank in the communicator.
-    pub(crate) ranks: Arc<[usize]>,
-    pub(crate) context: u32,
-    pub(crate) tag: u32,
-    pub(crate) element: ElementType,
-    /// Reduction operation; ignored by schedules without reductions.
-    pub(crate) op: Op,
-    pub(crate) input: LocalSlice,
-    pub(crate) output: LocalSlice,
-}
-
-#[derive(Debug)]
-pub(crate) struct RunningCollective {
-    args: CollectiveArgs,
-    scratch: Option<BufferId>,
-    step: usize,
-    /// Number of unfinished messages of the current step; after cancellation, number of messages
-    /// that an RDMA device still copies.
-    pub(crate) pending: usize,
-    pub(crate) failed: Option<Cause>,
-    operation: Operation,
-    pub(super) request: SlabKey,
-    /// Whether the collective has failed and its messages were cancelled. The collective then only
-    /// waits until no RDMA device uses its buffers any more.
-    is_cancelled: bool,
-}
+use rlaunch_lock::BufferTable;
 
 impl RunningCollective {
     fn slice(&self, span: Span) -> Option<LocalSlice> {

@@ -3,10 +3,9 @@
 //! A message is *unexpected* while no posted receive matches it. A *transfer id* is the number that
 //! the sender has given to a long message.
 
-use super::matching::Owner;
-use super::outbox::Rts;
-use super::target::Target;
-use crate::transport::packet::Header;
+use super::matching::{Owner, Target};
+use super::payload::Rts;
+use crate::transport::Header;
 use rlaunch_lock::BufferId;
 use std::collections::{BTreeMap, VecDeque};
 

@@ -2,17 +2,15 @@
 //!
 //! A message is *unexpected* while no posted receive matches it. Memory is *exposed* while the
 //! peer's device may write to it. RTS, CTS and FIN are the packets described in
-//! [`crate::transport::packet`].
+//! [`crate::transport`].
 
 use super::inbox::{
     ArrivingMessage, Fetch, Inbox, Origin, PartialPacket, Unexpected, UnexpectedBody,
 };
-use super::matching::{Matching, Owner, PostedReceive, Status};
-use super::out_of_step::OutOfStep;
-use super::outbox::{Outbox, Rts};
-use super::target::Target;
-use crate::transport::packet::{Header, PacketKind};
-use crate::transport::{Fill, Limits, LocalSlice, RemoteBuf, Sink};
+use super::matching::{Matching, Owner, PostedReceive, Status, Target};
+use super::outbox::Outbox;
+use super::payload::{OutOfStep, Rts};
+use crate::transport::{Fill, Header, Limits, LocalSlice, PacketKind, RemoteBuf, Sink};
 use crate::types::error::{Cause, LinkError};
 use rlaunch_lock::BufferTable;
 use std::io;

@@ -83,8 +83,7 @@ impl Engine {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::packet::Header;
-    use crate::transport::{Armed, Limits, Link, SelfLink, Sink};
+    use crate::transport::{Armed, Header, Limits, Link, SelfLink, Sink};
     use crate::types::error::{Operation, PeerName};
     use rlaunch_bootstrap::job::ExitStatus;
 

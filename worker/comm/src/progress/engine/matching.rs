@@ -1,10 +1,14 @@
-//! Posted receives, requests and collectives, and their completion.
+//! Posted receives, requests and collectives: their state, their completion, and the destinations to
+//! which received bytes are copied or reduced. All are stored in slabs, whose keys are never reused,
+//! because the program may still hold the key of a request that was cancelled.
 
-use super::collective::RunningCollective;
-use super::out_of_step::OutOfStep;
-use super::slab::{Slab, SlabKey};
-use super::target::Target;
+use super::payload::OutOfStep;
+use crate::collectives::reduce;
+use crate::collectives::schedule::Schedule;
+use crate::transport::LocalSlice;
+use crate::types::element::{ElementType, Op};
 use crate::types::error::{Cause, Operation, PeerName};
+use rlaunch_lock::{BufferId, BufferTable};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -46,6 +50,37 @@ pub(crate) struct RequestState {
     pub(crate) ended: Option<Result<Status, Cause>>,
     /// Collective that the request runs; `None` if the request is for a message.
     pub(crate) collective: Option<SlabKey>,
+}
+
+/// Collective as it is begun: one rank's schedule, and what the schedule is applied to.
+#[derive(Clone, Debug)]
+pub(crate) struct CollectiveArgs {
+    pub(crate) schedule: Arc<Schedule>,
+    /// Rank in the job of each member of the communicator, indexed by its rank in the communicator.
+    pub(crate) ranks: Arc<[usize]>,
+    pub(crate) context: u32,
+    pub(crate) tag: u32,
+    pub(crate) element: ElementType,
+    /// Reduction operation; ignored by schedules without reductions.
+    pub(crate) op: Op,
+    pub(crate) input: LocalSlice,
+    pub(crate) output: LocalSlice,
+}
+
+#[derive(Debug)]
+pub(crate) struct RunningCollective {
+    pub(super) args: CollectiveArgs,
+    pub(super) scratch: Option<BufferId>,
+    pub(super) step: usize,
+    /// Number of unfinished messages of the current step; after cancellation, number of messages
+    /// that an RDMA device still copies.
+    pub(crate) pending: usize,
+    pub(crate) failed: Option<Cause>,
+    pub(super) operation: Operation,
+    pub(super) request: SlabKey,
+    /// Whether the collective has failed and its messages were cancelled. The collective then only
+    /// waits until no RDMA device uses its buffers any more.
+    pub(super) is_cancelled: bool,
 }
 
 /// Operations that wait for messages, and the errors that make them fail.
@@ -182,5 +217,141 @@ impl Matching {
                 request.ended.get_or_insert_with(|| Err(cause.clone()));
             }
         }
+    }
+}
+
+/// Key of an entry in a [`Slab`]. No other entry of this slab ever has the same key, even after the
+/// entry is removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct SlabKey {
+    slot: u32,
+    generation: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Slab<T> {
+    entries: Vec<(u32, Option<T>)>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Slab<T> {
+        Slab { entries: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<T> Slab<T> {
+    pub(crate) fn insert(&mut self, value: T) -> SlabKey {
+        if let Some(slot) = self.free.pop() {
+            let (generation, entry) = &mut self.entries[slot as usize];
+            *entry = Some(value);
+            return SlabKey { slot, generation: *generation };
+        }
+        self.entries.push((0, Some(value)));
+        // 2^32 entries do not fit into memory.
+        SlabKey { slot: self.entries.len() as u32 - 1, generation: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn get_mut(&mut self, key: SlabKey) -> Option<&mut T> {
+        match self.entries.get_mut(key.slot as usize) {
+            Some((generation, entry)) if *generation == key.generation => entry.as_mut(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn remove(&mut self, key: SlabKey) -> Option<T> {
+        let (generation, entry) = self.entries.get_mut(key.slot as usize)?;
+        if *generation != key.generation {
+            return None;
+        }
+        let value = entry.take()?;
+        *generation = generation.wrapping_add(1);
+        self.free.push(key.slot);
+        Some(value)
+    }
+
+    pub(crate) fn keys(&self) -> Vec<SlabKey> {
+        let slots = (0..).zip(&self.entries);
+        slots
+            .filter(|(_, (_, entry))| entry.is_some())
+            .map(|(slot, (generation, _))| SlabKey { slot, generation: *generation })
+            .collect()
+    }
+}
+
+/// Reduction of received bytes with local bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TargetReduction {
+    pub(crate) op: Op,
+    pub(crate) element: ElementType,
+    /// Local bytes with which the received bytes are reduced, as long as the target. If `None`, the
+    /// received bytes are reduced with the target's present contents.
+    pub(crate) with: Option<LocalSlice>,
+}
+
+/// Destination of a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Target {
+    pub(crate) into: LocalSlice,
+    /// Reduction to apply. If `None`, the bytes are copied.
+    pub(crate) reduction: Option<TargetReduction>,
+}
+
+impl Target {
+    /// Works like [`Target::put`], but skips the bytes of the message before offset `wanted`, which
+    /// were already reduced.
+    #[inline]
+    pub(crate) fn put_from(
+        &self,
+        wanted: usize,
+        buffers: &BufferTable,
+        offset: usize,
+        bytes: &[u8],
+    ) -> Option<()> {
+        match bytes.get(wanted.saturating_sub(offset)..) {
+            Some(rest) => self.put(buffers, offset.max(wanted), rest),
+            None => Some(()),
+        }
+    }
+
+    /// Copies or reduces `bytes` into the target, beginning at byte `offset`. Bytes to reduce must
+    /// be whole elements. Returns `None` if the program has taken the target's buffer back.
+    #[inline]
+    pub(crate) fn put(&self, buffers: &BufferTable, offset: usize, bytes: &[u8]) -> Option<()> {
+        let into = self.into.part(offset, bytes.len());
+        let Some(reduction) = self.reduction else {
+            return into.write(buffers, |memory| memory.copy_from_slice(bytes));
+        };
+        let (op, element) = (reduction.op, reduction.element);
+        let Some(with) = reduction.with.map(|with| with.part(offset, bytes.len())) else {
+            return into
+                .write(buffers, |memory| reduce::reduce_in_place(op, element, memory, bytes))?
+                .ok();
+        };
+        let three = |memory: &mut [u8], own: &[u8]| {
+            reduce::reduce_into(op, element, memory, own, bytes).ok()
+        };
+        if with.buffer == into.buffer {
+            return buffers.read_write(into.buffer, (into.range(), with.range()), three)?;
+        }
+        into.write(buffers, |memory| with.read(buffers, |own| three(memory, own)))??
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_names_one_entry_for_ever() {
+        let mut slab = Slab::default();
+        let first = slab.insert("first");
+        assert_eq!(slab.remove(first), Some("first"));
+        let second = slab.insert("second");
+        assert_eq!(slab.get_mut(first), None);
+        assert_eq!(slab.remove(first), None);
+        assert_eq!(slab.get_mut(second), Some(&mut "second"));
+        assert_eq!(slab.keys(), [second]);
     }
 }

@@ -24,44 +24,41 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `matching` | posted receives, requests, collectives, and the error that fails them all |
-//! | `incoming`, `inbox` | handling of received packets; messages of one peer that are not complete or not matched |
+//! | `matching` | posted receives, requests, collectives, and the error that fails them all; keyed storage |
+//! | `incoming`, `inbox` | handling of received packets; messages of one peer that are not complete or not matched, and destinations of their bytes |
+//! | `payload` | payloads of control packets |
 //! | `outbox` | packets waiting to be sent to one peer |
-//! | `fetch` | zero-copy transfer of long messages |
-//! | `direct` | short messages sent from and received into the caller's memory without queueing |
-//! | `collective`, `target` | running collectives; destinations of received bytes |
+//! | `direct` | short messages sent from and received into the caller's memory without queueing; zero-copy transfer of long messages |
+//! | `collective` | execution of the steps of collectives |
 //! | `out_of_step` | cancellation, and notices of cancelled collectives |
 //! | `job_events` | reports of the agent about other ranks |
-//! | `threads`, `slab` | coordination of waiting threads; keyed storage |
+//! | `threads` | coordination of waiting threads |
 
 pub(crate) mod collective;
 pub(crate) mod direct;
-mod fetch;
-mod inbox;
+pub(crate) mod inbox;
 mod incoming;
 mod job_events;
 pub(crate) mod matching;
 pub(crate) mod out_of_step;
 mod outbox;
-mod slab;
-pub(crate) mod target;
+mod payload;
 mod threads;
 
 pub(crate) use self::matching::{Owner, RequestState, Status};
-pub(crate) use slab::SlabKey;
+pub(crate) use matching::SlabKey;
 
 use self::matching::{Matching, PostedReceive};
 use crate::progress::idle::Idle;
-use crate::transport::packet::{Header, PacketKind};
-use crate::transport::{Armed, Limits, Link, LocalSlice};
+use crate::transport::{Armed, Header, Limits, Link, LocalSlice, PacketKind};
 use crate::types::error::{Cause, LinkError, Operation, PeerName};
 use inbox::Inbox;
 use incoming::Incoming;
+use matching::Target;
 use outbox::Outbox;
 use rlaunch_lock::{BufferId, BufferTable};
 use std::sync::Arc;
 use std::time::Duration;
-use target::Target;
 use threads::Threads;
 
 /// Number of calls of [`Engine::progress`] between two polls of an idle link, if each poll of the
@@ -250,8 +247,10 @@ impl Engine {
     pub(crate) fn receive_any(
         &mut self,
         ranks: &[usize],
-        (context, tag): (u32, u32),
-        (target, owner): (Target, Owner),
+        context: u32,
+        tag: u32,
+        target: Target,
+        owner: Owner,
         buffers: &BufferTable,
     ) {
         let posted = PostedReceive { from: None, context, tag, target, owner };

@@ -8,52 +8,12 @@
 //! each other forever. Every rank of the communicator receives a notice, and fails this collective
 //! and all later ones: the communicator is *out of step*.
 
-use super::collective::CollectiveArgs;
-use super::matching::{Matching, Owner};
-use super::outbox::{pair, words};
-use super::slab::SlabKey;
+use super::matching::{CollectiveArgs, Matching, Owner, SlabKey};
+use super::payload::OutOfStep;
 use super::{Engine, Peer};
-use crate::collectives::kind::CollectiveKind;
-use crate::transport::packet::{Header, PacketKind};
+use crate::collectives::CollectiveKind;
 use crate::types::error::{Cause, LinkError, Operation};
 use rlaunch_lock::BufferTable;
-
-/// Notice that a collective was cancelled, as sent to all ranks of its communicator.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OutOfStep {
-    /// Context of the communicator's collectives.
-    pub(crate) context: u32,
-    /// Sequence number of the first collective that cannot complete.
-    pub(crate) number: u32,
-    /// Rank in the job of the process that cancelled the collective.
-    pub(crate) by: usize,
-    /// Index of the collective's name in [`CollectiveKind::NAMES`].
-    pub(crate) collective: u8,
-    /// Rank in the job that caused the cancellation by leaving; `None` if there was another cause.
-    pub(crate) left: Option<usize>,
-}
-
-/// Number of low bits of the second payload word that hold the collective's index. The other bits
-/// hold `left` plus 1, or 0 for `None`.
-const COLLECTIVE: u32 = 8;
-
-impl OutOfStep {
-    /// Decodes a notice from a packet's header and payload.
-    pub(super) fn decode(header: Header, payload: &[u8]) -> Result<OutOfStep, LinkError> {
-        let [by, why] = words(payload, "malformed notice of a cancelled collective")?;
-        let Header { context, tag: number, .. } = header;
-        let left = ((why >> COLLECTIVE) as usize).checked_sub(1);
-        Ok(OutOfStep { context, number, by: by as usize, collective: why as u8, left })
-    }
-
-    /// Encodes the notice as header and payload of a packet.
-    pub(super) fn encode(self) -> (Header, [u8; 16]) {
-        let left = self.left.map_or(0, |rank| rank as u64 + 1);
-        let payload = pair(self.by as u64, left << COLLECTIVE | u64::from(self.collective));
-        let (kind, context, tag) = (PacketKind::OutOfStep, self.context, self.number);
-        (Header { kind, context, tag, transfer: 0, length: payload.len() as u32 }, payload)
-    }
-}
 
 /// Tells whether the collective with sequence number `number` is the collective with sequence
 /// number `first` or a later one. Sequence numbers wrap around.
@@ -241,8 +201,10 @@ impl Engine {
         for at in 0..self.peers.len() {
             let (has_requeued, exposed) = self.incoming(at, buffers).0.cancel(owner);
             let Peer { link, outbox, .. } = &mut self.peers[at];
-            if outbox.is_with_device(owner) {
-                notice.into_iter().for_each(|notice| outbox.push_out_of_step(notice));
+            if outbox.is_with_device(owner)
+                && let Some(notice) = notice
+            {
+                outbox.push_out_of_step(notice);
             }
             match outbox.cancel(owner, &mut **link, buffers) {
                 Ok(read) => with_device += read + exposed,

@@ -5,69 +5,14 @@
 //! until a whole long message has been sent.
 //!
 //! A *transfer id* is the number that this rank gives to a long message. RTS, CTS and FIN are the
-//! packets described in [`crate::transport::packet`].
+//! packets described in [`crate::transport`].
 
 use super::matching::Owner;
-use super::out_of_step::OutOfStep;
-use crate::transport::LocalSlice;
-use crate::transport::packet::{Header, PacketKind};
-use crate::transport::{Link, RemoteBuf, WriteOutcome};
+use super::payload::{OutOfStep, Rts};
+use crate::transport::{Header, Link, LocalSlice, PacketKind, RemoteBuf, WriteOutcome};
 use crate::types::error::LinkError;
 use rlaunch_lock::BufferTable;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-
-/// Payload of [`PacketKind::Rts`]: the length of the message in bytes, and the address to fetch it
-/// from, or 0 if the peer cannot fetch it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rts {
-    pub(crate) length: u64,
-    pub(crate) address: u64,
-}
-
-impl Rts {
-    const SIZE: usize = 16;
-
-    fn encode(self) -> [u8; Rts::SIZE] {
-        pair(self.length, self.address)
-    }
-
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Rts, LinkError> {
-        let [length, address] = words(bytes, "malformed RTS")?;
-        Ok(Rts { length, address })
-    }
-}
-
-impl RemoteBuf {
-    const SIZE: usize = 16;
-
-    fn encode(self) -> [u8; RemoteBuf::SIZE] {
-        pair(self.address, self.key)
-    }
-
-    /// Decodes the payload of [`PacketKind::Cts`]: memory to write the message to. An empty payload
-    /// gives `None`: the message shall be sent as packets.
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<RemoteBuf>, LinkError> {
-        if bytes.is_empty() {
-            return Ok(None);
-        }
-        let [address, key] = words(bytes, "malformed CTS")?;
-        Ok(Some(RemoteBuf { address, key }))
-    }
-}
-
-pub(super) fn pair(first: u64, second: u64) -> [u8; 16] {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&first.to_le_bytes());
-    bytes[8..].copy_from_slice(&second.to_le_bytes());
-    bytes
-}
-
-pub(super) fn words(bytes: &[u8], what: &'static str) -> Result<[u64; 2], LinkError> {
-    let ([first, second], []) = bytes.as_chunks::<8>() else {
-        return Err(LinkError::Protocol(what));
-    };
-    Ok([u64::from_le_bytes(*first), u64::from_le_bytes(*second)])
-}
 
 #[derive(Debug)]
 enum QueuedPacket {

@@ -62,7 +62,9 @@ impl Threads {
     pub(crate) fn on_unlock(&mut self) {
         if std::mem::take(&mut self.has_changed) && self.sleeper == Sleeper::Asleep {
             self.sleeper = Sleeper::Woken;
-            self.waker.iter().for_each(|waker| waker.wake());
+            if let Some(waker) = &self.waker {
+                waker.wake();
+            }
         }
     }
 }

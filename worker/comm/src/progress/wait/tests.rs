@@ -2,13 +2,10 @@
 //! [`LONGEST_SLEEP`], so tests find missed wake-ups by the time that they take.
 
 use super::*;
-use crate::api::communicator::Communicator;
-use crate::api::group::Group;
+use crate::api::communicator::{Communicator, Group};
 use crate::progress::idle::EpollIdle;
-use crate::transport::WatchedFd;
-use crate::transport::packet::{Header, PacketKind};
 use crate::transport::tcp::TcpLink;
-use crate::transport::{Link, SelfLink};
+use crate::transport::{Header, Link, PacketKind, SelfLink, WatchedFd};
 use rlaunch_stopwatch::Stopwatch;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

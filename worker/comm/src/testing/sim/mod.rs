@@ -5,8 +5,7 @@
 
 pub use crate::transport::sim::{Dice, Faults};
 
-use crate::api::communicator::Communicator;
-use crate::api::group::Group;
+use crate::api::communicator::{Communicator, Group};
 use crate::progress::engine::Engine;
 use crate::progress::idle::Idle;
 use crate::progress::wait::{Progress, SpinPolicy};
@@ -100,9 +99,10 @@ impl Drop for EndGuard<'_> {
 
 fn communicator(world: &Arc<SimWorld>, settings: &Settings, me: usize) -> Communicator {
     let link = |peer| -> Box<dyn Link> {
-        match peer == me {
-            true => Box::new(SelfLink::default()),
-            false => Box::new(SimLink::new(world, me, peer)),
+        if peer == me {
+            Box::new(SelfLink::default())
+        } else {
+            Box::new(SimLink::new(world, me, peer))
         }
     };
     let name = |rank: usize| PeerName {

@@ -6,8 +6,8 @@
 //! sender helps and copies a part of the message ([`split_copy`]). If the system forbids these
 //! copies, long messages go through the ring as data packets.
 //!
-//! A sleeping rank is woken through its [`doorbell`]. [`stall_guard`] handles a sender that is
-//! suspended while it helps. [`model`] checks the memory orderings with loom.
+//! A sleeping rank is woken through its [`doorbell`]. [`StallGuard`] handles a sender that is
+//! suspended while it helps. `model` checks the memory orderings with loom.
 
 mod doorbell;
 mod memory;
@@ -18,14 +18,13 @@ mod ring;
 mod ring_tests;
 mod segment;
 mod split_copy;
-mod stall_guard;
 #[cfg(test)]
 mod tests;
 
 use super::{Armed, Limits, Link, Sink, WatchedFd};
-use crate::transport::packet::{Header, PacketKind};
+use crate::transport::{Header, PacketKind};
 use crate::types::error::LinkError;
-use doorbell::Doorbell;
+use doorbell::{Doorbell, StallGuard};
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
@@ -34,7 +33,6 @@ use rlaunch_sys::OwnedBytes;
 pub use segment::AttachError;
 use segment::{Identity, Segment};
 use split_copy::CopyRequest;
-use stall_guard::StallGuard;
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, IoSliceMut};
 use std::os::fd::BorrowedFd;

@@ -9,7 +9,7 @@ use super::ring::{LINE, Receiver, RingLayout, Sender};
 use super::split_copy::{
     CopyRequest, claim_front, close, help, request, requested, revoke, revoked, written,
 };
-use crate::transport::packet::{Header, PacketKind};
+use crate::transport::{Header, PacketKind};
 use loom::model::Builder;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering, fence};

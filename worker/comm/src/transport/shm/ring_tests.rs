@@ -1,7 +1,7 @@
 //! Tests of the ring over real memory.
 
 use super::ring::{LINE, Receiver, RingLayout, Sender};
-use crate::transport::packet::{Header, PacketKind};
+use crate::transport::{Header, PacketKind};
 use crate::types::error::LinkError;
 use rlaunch_sys::{OwnedBytes, SharedMemory};
 use std::sync::atomic::Ordering;

@@ -5,7 +5,7 @@
 //! rank, chosen at random, has the next turn.
 
 use super::Dice;
-use crate::transport::packet::Header;
+use crate::transport::Header;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;

@@ -4,27 +4,22 @@
 //! the sender's memory into the kernel, and from there straight into the receiver's memory. Small
 //! packets are read ahead into a buffer, so that one system call receives many of them.
 //!
-//! [`outbound`] sends and [`inbound`] receives. [`watch`] has the descriptor on which a link
-//! sleeps.
+//! [`directions`] sends and receives. A link sleeps on a descriptor ([`SocketWatch`]): its socket or, once the peer has ended the stream, an
+//! epoll(7) descriptor. The socket itself would stay readable from then on.
 
-mod inbound;
-mod outbound;
-#[cfg(test)]
-mod tests;
-mod watch;
+mod directions;
 
 use super::{Armed, Limits, Link, Sink};
-use crate::transport::packet::{Header, PacketKind};
+use crate::transport::{Header, PacketKind, WatchedFd};
 use crate::types::error::LinkError;
-use inbound::Inbound;
+use directions::{Inbound, Outbound};
+use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::socket::{setsockopt, sockopt};
-use outbound::Outbound;
 use rlaunch_sys::PeerSilence;
 use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
-use watch::SocketWatch;
 
 /// Longest eager message, which is sent as one packet, in bytes. Up to this length a copy costs
 /// less than the round trip of RTS and CTS, which precedes longer messages.
@@ -142,7 +137,9 @@ impl Link for TcpLink {
 
     fn visit_fds(&self, visit: &mut dyn FnMut(BorrowedFd<'_>)) {
         visit(self.socket.as_fd());
-        self.watch.epoll_fd().into_iter().for_each(visit);
+        if let Some(fd) = self.watch.epoll_fd() {
+            visit(fd);
+        }
     }
 }
 
@@ -191,3 +188,49 @@ impl IoOutcome {
         }
     }
 }
+
+/// Epoll descriptor for a socket at the end of its stream. It is made when it is first needed.
+#[derive(Debug, Default)]
+struct SocketWatch {
+    epoll: Option<Epoll>,
+    /// Whether the socket was added to the epoll descriptor, to wait for room to write.
+    is_member: bool,
+}
+
+impl SocketWatch {
+    /// Returns the epoll descriptor; `None` if it was never needed.
+    fn epoll_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.epoll.as_ref().map(|epoll| epoll.0.as_fd())
+    }
+
+    /// Returns the descriptor to sleep on. It becomes ready when the socket can be read, if
+    /// `readable`, or written, if `writable`.
+    fn watched_fd<'l>(
+        &'l mut self,
+        socket: &'l TcpStream,
+        readable: bool,
+        writable: bool,
+    ) -> io::Result<WatchedFd<'l>> {
+        if readable {
+            return Ok(WatchedFd { fd: socket.as_fd(), writable, instead_of: self.epoll_fd() });
+        }
+        if self.epoll.is_none() {
+            self.epoll = Some(Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?);
+        }
+        let Some(epoll) = &self.epoll else { return Err(io::ErrorKind::OutOfMemory.into()) };
+        if self.is_member != writable {
+            if writable {
+                epoll.add(socket, EpollEvent::new(EpollFlags::EPOLLOUT, 0))?;
+            } else {
+                // The kernel reports the end of the stream of an added socket even if no event is
+                // requested.
+                epoll.delete(socket)?;
+            }
+            self.is_member = writable;
+        }
+        Ok(WatchedFd { fd: epoll.0.as_fd(), writable: false, instead_of: Some(socket.as_fd()) })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,7 @@ pub(crate) use cq_poller::CqPoller;
 use super::{
     Armed, Exposure, Limits, Link, LinkHint, LocalSlice, RemoteBuf, Sink, WatchedFd, WriteOutcome,
 };
-use crate::transport::packet::{Header, PacketKind};
+use crate::transport::{Header, PacketKind};
 use crate::types::error::LinkError;
 use credits::Credits;
 use rlaunch_lock::{Attached, BufferTable};
@@ -480,9 +480,10 @@ fn decode_message<'m>(
     let (head, payload) = rest.split_first_chunk::<{ Header::SIZE }>().ok_or_else(short)?;
     let both = u128::from_le_bytes(*head);
     let header = Header::from_words([both as u64, (both >> 64) as u64])?;
-    match header.length as usize == payload.len() {
-        true => Ok(Some((header, payload))),
-        false => Err(LinkError::Protocol("the payload has another length than its header says")),
+    if header.length as usize == payload.len() {
+        Ok(Some((header, payload)))
+    } else {
+        Err(LinkError::Protocol("the payload has another length than its header says"))
     }
 }
 

@@ -10,7 +10,7 @@
 //! }
 //! ```
 
-use super::rules::{Action, Conditions, Filter, Hook, Rule, port_range, protocol};
+use super::{Action, Conditions, Filter, Hook, Rule, port_range, protocol};
 use rlaunch_bootstrap::inventory::diagnostics::FilterProtocol;
 use std::fmt::Write;
 use std::iter::Peekable;
@@ -49,7 +49,11 @@ fn chains(text: &str) -> Vec<PrintedChain<'_>> {
                     is_inside = true;
                 }
             }
-            _ if is_inside => chains.last_mut().into_iter().for_each(|c| c.lines.push(content)),
+            _ if is_inside => {
+                if let Some(chain) = chains.last_mut() {
+                    chain.lines.push(content);
+                }
+            }
             _ => {}
         }
     }

@@ -1,7 +1,6 @@
 //! Inventories of recorded machines, and of this one.
 
-mod servers;
-mod small;
+mod machines;
 pub(crate) mod tree;
 
 use super::*;

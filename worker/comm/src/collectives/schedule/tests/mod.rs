@@ -1,14 +1,9 @@
 //! Tests that run the schedules of all ranks against each other, for many numbers of ranks and
-//! elements.
-
-mod cost;
-mod grouped;
+//! elements: results, what the algorithms cost (messages, copies and rounds), and hierarchical
+//! schedules, for ranks that share nodes.
 
 use super::model::{Memory, run};
-use super::{
-    Exchange, Member, Schedule, all_gather, all_reduce, all_to_all, barrier, broadcast, gather,
-    reduce, reduce_scatter, scatter,
-};
+use super::{Exchange, Member, Schedule, all_reduce, by_node, exchange, rooted, *};
 use std::ops::Range;
 
 /// Element that records from which ranks' elements it was computed, and in which tree of
@@ -178,7 +173,7 @@ fn check_barrier(name: &str, schedules: &[Schedule]) {
 #[test]
 fn nobody_leaves_a_barrier_before_all_have_come() {
     for size in sizes() {
-        let schedules: Vec<Schedule> = members(size).map(barrier::dissemination).collect();
+        let schedules: Vec<Schedule> = members(size).map(exchange::dissemination).collect();
         check_barrier("dissemination", &schedules);
         let mut memories = vec![Memory::apart(Vec::new(), 0); size];
         play("dissemination", &schedules, &mut memories);
@@ -187,9 +182,12 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
 
 fn check_broadcast(name: &str, schedules: &[Schedule], count: usize, root: usize) {
     let size = schedules.len();
-    let mut memories = memories(size, |rank| match rank == root {
-        true => Memory::in_place(own(root, 0..count)),
-        false => Memory::in_place(vec![Made::default(); count]),
+    let mut memories = memories(size, |rank| {
+        if rank == root {
+            Memory::in_place(own(root, 0..count))
+        } else {
+            Memory::in_place(vec![Made::default(); count])
+        }
     });
     play(name, schedules, &mut memories);
     for (rank, memory) in memories.iter().enumerate() {
@@ -258,9 +256,9 @@ fn each(_: usize) -> Vec<usize> {
 #[test]
 fn a_broadcast_brings_everyone_what_the_root_has() {
     let algorithms: [(&str, Rooted); 3] = [
-        ("linear", |me, count, root, _| broadcast::linear(me, count, root)),
-        ("binomial", |me, count, root, _| broadcast::binomial(me, count, root)),
-        ("scatter, ring", |me, count, root, _| broadcast::scatter_ring(me, count, root)),
+        ("linear", |me, count, root, _| rooted::broadcast_linear(me, count, root)),
+        ("binomial", |me, count, root, _| rooted::broadcast_binomial(me, count, root)),
+        ("scatter, ring", |me, count, root, _| rooted::broadcast_scatter_ring(me, count, root)),
     ];
     rooted(&algorithms, counts, |name, schedules, (count, root), _| {
         check_broadcast(name, schedules, count, root);
@@ -281,14 +279,17 @@ fn check_reduce(name: &str, schedules: &[Schedule], (count, root): (usize, usize
 #[test]
 fn a_reduction_counts_every_contribution_once() {
     let algorithms: [(&str, Rooted); 2] =
-        [("binomial", reduce::binomial), ("scatter, gather", reduce::scatter_gather)];
+        [("binomial", rooted::reduce_binomial), ("scatter, gather", rooted::reduce_scatter_gather)];
     rooted(&algorithms, counts, check_reduce);
 }
 
 fn check_all_reduce(name: &str, schedules: &[Schedule], count: usize, in_place: fn(usize) -> bool) {
-    let memory = |rank| match in_place(rank) {
-        true => Memory::in_place(own(rank, 0..count)),
-        false => Memory::apart(own(rank, 0..count), count),
+    let memory = |rank| {
+        if in_place(rank) {
+            Memory::in_place(own(rank, 0..count))
+        } else {
+            Memory::apart(own(rank, 0..count), count)
+        }
     };
     let mut memories = memories(schedules.len(), memory);
     play(name, schedules, &mut memories);
@@ -313,7 +314,7 @@ fn an_all_reduce_gives_everyone_the_same_bits() {
 #[test]
 fn a_gather_brings_all_blocks_to_the_root() {
     let algorithms: [(&str, Rooted); 2] =
-        [("linear", gather::linear), ("binomial", gather::binomial)];
+        [("linear", rooted::gather_linear), ("binomial", rooted::gather_binomial)];
     rooted(&algorithms, each, |name, schedules, (count, root), in_place| {
         let size = schedules.len();
         let memory = |rank| match (rank == root, in_place) {
@@ -341,7 +342,7 @@ fn all_blocks(size: usize, count: usize) -> Vec<Made> {
 #[test]
 fn a_scatter_brings_everyone_its_block() {
     let algorithms: [(&str, Rooted); 2] =
-        [("linear", scatter::linear), ("binomial", scatter::binomial)];
+        [("linear", rooted::scatter_linear), ("binomial", rooted::scatter_binomial)];
     rooted(&algorithms, each, |name, schedules, (count, root), in_place| {
         let size = schedules.len();
         let memory = |rank| match (rank == root, in_place) {
@@ -363,15 +364,18 @@ fn a_scatter_brings_everyone_its_block() {
 #[test]
 fn an_all_gather_brings_all_blocks_to_everyone() {
     let algorithms: [(&str, Alike); 3] = [
-        ("doubling", all_gather::doubling),
-        ("Bruck", all_gather::bruck),
-        ("ring", all_gather::ring),
+        ("doubling", exchange::all_gather_doubling),
+        ("Bruck", exchange::all_gather_bruck),
+        ("ring", exchange::all_gather_ring),
     ];
     alike(&algorithms, each, |name, schedules, count, in_place| {
         let size = schedules.len();
-        let memory = |rank| match in_place(rank) {
-            true => Memory::in_place(with_own_block(rank, size, count)),
-            false => Memory::apart(own(rank, 0..count), size * count),
+        let memory = |rank| {
+            if in_place(rank) {
+                Memory::in_place(with_own_block(rank, size, count))
+            } else {
+                Memory::apart(own(rank, 0..count), size * count)
+            }
         };
         let mut memories = memories(size, memory);
         play(name, schedules, &mut memories);
@@ -388,16 +392,21 @@ fn blocks_for_all(
     room: usize,
     in_place: fn(usize) -> bool,
 ) -> Vec<Memory<Made>> {
-    memories(size, |rank| match in_place(rank) {
-        true => Memory::in_place(own(rank, 0..size * count)),
-        false => Memory::apart(own(rank, 0..size * count), room),
+    memories(size, |rank| {
+        if in_place(rank) {
+            Memory::in_place(own(rank, 0..size * count))
+        } else {
+            Memory::apart(own(rank, 0..size * count), room)
+        }
     })
 }
 
 #[test]
 fn a_reduce_scatter_reduces_a_block_for_each() {
-    let algorithms: [(&str, Alike); 2] =
-        [("halving", reduce_scatter::halving), ("pairwise", reduce_scatter::pairwise)];
+    let algorithms: [(&str, Alike); 2] = [
+        ("halving", all_reduce::reduce_scatter_halving),
+        ("pairwise", all_reduce::reduce_scatter_pairwise),
+    ];
     alike(&algorithms, each, |name, schedules, count, in_place| {
         let size = schedules.len();
         let mut memories = blocks_for_all((size, count), count, in_place);
@@ -412,9 +421,9 @@ fn a_reduce_scatter_reduces_a_block_for_each() {
 #[test]
 fn an_all_to_all_brings_each_block_to_whom_it_is_for() {
     let algorithms: [(&str, Alike); 3] = [
-        ("pairwise", all_to_all::pairwise),
-        ("scattered", all_to_all::scattered),
-        ("Bruck", all_to_all::bruck),
+        ("pairwise", exchange::all_to_all_pairwise),
+        ("scattered", exchange::all_to_all_scattered),
+        ("Bruck", exchange::all_to_all_bruck),
     ];
     alike(&algorithms, each, |name, schedules, count, in_place| {
         let size = schedules.len();
@@ -426,4 +435,192 @@ fn an_all_to_all_brings_each_block_to_whom_it_is_for() {
             expect(name, size, rank, &memory.output, &wanted);
         }
     });
+}
+
+#[test]
+fn an_all_reduce_of_two_copies_nothing_it_need_not() {
+    for me in members(2) {
+        for (name, algorithm) in ALL_REDUCE {
+            let schedule = algorithm(me, 4096, false);
+            let copies = schedule.steps.iter().flat_map(|step| &step.local);
+            assert!(!copies.clone().any(|local| matches!(local, Local::Copy { .. })), "{name}");
+            let keeps = ["direct", "scattered"].contains(&name);
+            assert!(keeps || schedule.scratch == 0, "{name}: {schedule:?}");
+        }
+        let halves = all_reduce::rabenseifner(me, 4096, true);
+        assert_eq!(halves.scratch, 0);
+        assert!(halves.steps.iter().all(|step| step.local.is_empty()));
+    }
+}
+
+/// Counts the elements that the rank with this schedule receives.
+fn received(schedule: &Schedule) -> usize {
+    let exchanges = schedule.steps.iter().flat_map(|step| &step.exchange);
+    exchanges
+        .map(|exchange| match exchange {
+            Exchange::Receive { span, .. } | Exchange::ReceiveReduce { span, .. } => span.length,
+            _ => 0,
+        })
+        .sum()
+}
+
+#[test]
+fn many_elements_are_received_as_rarely_as_can_be() {
+    for size in sizes() {
+        let (each, count) = (3, 3 * size);
+        for me in members(size) {
+            let is = received(&rooted::broadcast_scatter_ring(me, count, 1 % size));
+            assert_eq!(is, if me.rank == 1 % size { 0 } else { count }, "{me:?}");
+            let others = each * (size - 1);
+            for schedule in [
+                exchange::all_gather_doubling(me, each, false),
+                exchange::all_gather_bruck(me, each, false),
+                exchange::all_gather_ring(me, each, false),
+                all_reduce::reduce_scatter_halving(me, each, false),
+                all_reduce::reduce_scatter_pairwise(me, each, false),
+                exchange::all_to_all_pairwise(me, each, false),
+                exchange::all_to_all_scattered(me, each, false),
+            ] {
+                assert_eq!(received(&schedule), others, "{me:?}: {schedule:?}");
+            }
+            let rabenseifner = all_reduce::rabenseifner(me, count, false);
+            let ring = all_reduce::ring(me, count, false);
+            let scattered = all_reduce::scattered(me, count, false);
+            assert_eq!(received(&scattered), 2 * others, "{me:?}");
+            assert_eq!(received(&rabenseifner), 2 * others, "{me:?}");
+            assert_eq!(received(&ring), 2 * others, "{me:?}");
+        }
+    }
+}
+
+#[test]
+fn few_elements_take_as_few_rounds_as_can_be() {
+    for size in sizes() {
+        for me in members(size) {
+            let least = size.next_power_of_two().ilog2() as usize;
+            let rounds = |schedule: Schedule| {
+                let exchanges = schedule.steps.iter().filter(|step| !step.exchange.is_empty());
+                exchanges.count()
+            };
+            assert_eq!(rounds(exchange::dissemination(me)), least, "{me:?}");
+            assert_eq!(rounds(exchange::all_gather_bruck(me, 3, false)), least, "{me:?}");
+            assert_eq!(rounds(exchange::all_gather_doubling(me, 3, false)), least, "{me:?}");
+            assert_eq!(rounds(all_reduce::reduce_scatter_halving(me, 3, false)), least, "{me:?}");
+            assert_eq!(rounds(exchange::all_to_all_bruck(me, 3, false)), least, "{me:?}");
+            let rabenseifner = all_reduce::rabenseifner(me, size, false);
+            assert_eq!(rounds(rabenseifner), 2 * least, "{me:?}");
+            let direct = all_reduce::direct(me, 3, false);
+            assert_eq!(rounds(direct), usize::from(size > 1), "{me:?}");
+            let scattered = all_reduce::scattered(me, size, false);
+            assert_eq!(rounds(scattered), if size > 1 { 2 } else { 0 }, "{me:?}");
+        }
+    }
+}
+
+#[test]
+fn recursive_doubling_copies_in_place_only_where_rounds_are_odd() {
+    for size in sizes() {
+        for me in members(size) {
+            let copies = |in_place| {
+                let schedule = all_reduce::recursive_doubling(me, 1, in_place);
+                schedule.steps.iter().map(|step| step.local.len()).sum::<usize>()
+            };
+            assert!(copies(true) <= 1, "{me:?}");
+            assert!(size == 1 || copies(false) == 0, "{me:?}");
+        }
+    }
+}
+
+/// Returns assignments of ranks to nodes: node by node, round robin, and irregular.
+fn groupings() -> Vec<Vec<usize>> {
+    let mut groupings = Vec::new();
+    for (size, nodes) in [(1, 1), (2, 1), (2, 2), (3, 2), (4, 2), (5, 5), (8, 3), (12, 4), (64, 8)]
+    {
+        groupings.push((0..size).map(|rank| rank * nodes / size).collect());
+        groupings.push((0..size).map(|rank| rank % nodes).collect());
+    }
+    for seed in 0..60 {
+        let mut state = mix(seed);
+        let mut below = |limit: usize| {
+            state = mix(state);
+            (state >> 33) as usize % limit
+        };
+        let (size, nodes) = (1 + below(40), 1 + below(9));
+        groupings.push((0..size).map(|_| 100 + below(nodes)).collect());
+    }
+    groupings
+}
+
+#[test]
+fn by_node_nobody_leaves_a_barrier_before_all_have_come() {
+    for grouping in groupings() {
+        let nodes = by_node::Nodes::new(&grouping);
+        let schedules: Vec<Schedule> = (0..nodes.size())
+            .map(|rank| by_node::barrier(rank, &nodes, exchange::dissemination))
+            .collect();
+        check_barrier("by node", &schedules);
+        let mut memories = vec![Memory::apart(Vec::new(), 0); nodes.size()];
+        play(&format!("by node {grouping:?}"), &schedules, &mut memories);
+    }
+}
+
+#[test]
+fn by_node_all_get_what_they_get_without() {
+    for (index, grouping) in groupings().iter().enumerate() {
+        let nodes = by_node::Nodes::new(grouping);
+        let size = nodes.size();
+        let name = format!("by node {grouping:?}");
+        for (count, root) in [0, 1, 7, 33]
+            .into_iter()
+            .flat_map(|count| [0, size / 2, size - 1].map(|root| (count, root)))
+        {
+            let schedules: Vec<Schedule> = (0..size)
+                .map(|rank| {
+                    let (among, within) =
+                        (rooted::broadcast_scatter_ring, rooted::broadcast_binomial);
+                    by_node::broadcast(rank, &nodes, count, root, among, within)
+                })
+                .collect();
+            check_nothing(&name, &schedules, count);
+            check_broadcast(&name, &schedules, count, root);
+            for in_place in [false, true] {
+                let (one, other) = match index % 2 {
+                    0 => (
+                        rooted::reduce_binomial as fn(_, _, _, _) -> _,
+                        rooted::reduce_scatter_gather as _,
+                    ),
+                    _ => (
+                        rooted::reduce_scatter_gather as _,
+                        rooted::reduce_binomial as fn(_, _, _, _) -> _,
+                    ),
+                };
+                let schedules: Vec<Schedule> = (0..size)
+                    .map(|rank| by_node::reduce(rank, &nodes, count, root, in_place, one, other))
+                    .collect();
+                check_nothing(&name, &schedules, count);
+                check_reduce(&name, &schedules, (count, root), in_place);
+            }
+        }
+        for count in [0, 1, 7, 33] {
+            for (in_place, (_, among)) in
+                IN_PLACE.into_iter().flat_map(|in_place| ALL_REDUCE.map(|among| (in_place, among)))
+            {
+                let schedules: Vec<Schedule> = (0..size)
+                    .map(|rank| {
+                        let (up, down) = (rooted::reduce_binomial, rooted::broadcast_binomial);
+                        by_node::all_reduce(rank, &nodes, count, in_place(rank), up, among, down)
+                    })
+                    .collect();
+                check_nothing(&name, &schedules, count);
+                check_all_reduce(&name, &schedules, count, in_place);
+                let schedules: Vec<Schedule> = (0..size)
+                    .map(|rank| {
+                        by_node::in_order(rank, &nodes, |me| among(me, count, in_place(rank)))
+                    })
+                    .collect();
+                check_nothing(&name, &schedules, count);
+                check_all_reduce(&name, &schedules, count, in_place);
+            }
+        }
+    }
 }
