@@ -4,6 +4,8 @@ use crate::support::{Field, Undo, launch_directory, state};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_lab::{Account, Cut, Process, Stopwatch};
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 /// Options of the jobs. Helpers that ignore SIGTERM run on all hosts, so ending them takes the
@@ -14,10 +16,14 @@ const WITH_HELPER: &str =
     "setsid sh -c 'trap \"\" TERM HUP; while :; do sleep 1; done' >/dev/null 2>&1 &
     echo up; exec sleep 1000";
 
+fn is_agent(process: &Process) -> bool {
+    process.args[0].ends_with("rlaunch-worker")
+}
+
 /// Returns the guardian on `host`, and its child, the agent.
 fn agents(field: &Field, host: &str) -> (Pid, Pid) {
     let mut found = field.lab.processes(host).unwrap();
-    found.retain(|process| process.args[0].ends_with("rlaunch-worker"));
+    found.retain(is_agent);
     let is_child = |process: &&Process| found.iter().any(|other| other.pid == process.parent);
     let agent = found.iter().find(is_child).unwrap();
     (Pid::from_raw(agent.parent), Pid::from_raw(agent.pid))
@@ -44,9 +50,43 @@ fn a_guardian_that_is_killed() {
     running.wait_for_lines(3);
     let (guardian, _) = agents(&field, "b");
     kill(guardian, Signal::SIGKILL).unwrap();
-    let ran = running.finish();
-    assert_ne!(ran.code, 0, "{ran}");
-    ran.says(&[" b"]);
+    running.finish().ended_with(206).says(&["error: node b is lost"]);
+}
+
+/// Ranks that end in order when they are told to, as a host's shutdown tells them, have not done
+/// their work: the job has lost the node.
+#[test]
+fn an_agent_that_is_told_to_end() {
+    let field = Field::new();
+    let meek = "trap 'exit 0' TERM; echo up; while :; do sleep 0.1; done";
+    for (signal, name) in [(Signal::SIGTERM, "15 (SIGTERM)"), (Signal::SIGINT, "2 (SIGINT)")] {
+        for is_guardian in [false, true] {
+            let mut running = field.rlaunch(JOB).sh(meek).spawn();
+            running.wait_for_lines(3);
+            let (guardian, agent) = agents(&field, "b");
+            kill(if is_guardian { guardian } else { agent }, signal).unwrap();
+            let how = format!("error: node b is lost: its agent got signal {name}");
+            running.finish().ended_with(206).says(&[&how, "a, b, c: nothing left"]);
+        }
+    }
+}
+
+#[test]
+fn an_agent_that_is_told_to_end_before_its_ranks_start() {
+    let field = Field::new();
+    let directory = launch_directory();
+    let slow = directory.path().join("slow.sh");
+    fs::write(&slow, "#!/bin/sh\n[ $1 = b ] && sleep 3\nexec ssh \"$@\"\n").unwrap();
+    fs::set_permissions(&slow, fs::Permissions::from_mode(0o755)).unwrap();
+    field.rlaunch("-H a,b true").run().succeeded();
+    let run = field.rlaunch("-H a,b --rsh").args([slow.to_str().unwrap(), "hostname"]);
+    let running = run.spawn();
+    let is_up = || field.lab.processes("a").unwrap().iter().filter(|p| is_agent(p)).count() == 2;
+    field.wait_for("the agent on a", is_up);
+    let (_, agent) = agents(&field, "a");
+    kill(agent, Signal::SIGTERM).unwrap();
+    let how = "error: node a is lost: its agent got signal 15 (SIGTERM)";
+    running.finish().ended_with(206).says(&[how]);
 }
 
 /// Kills agent and guardian at the same moment, so that neither can clean up after the other.

@@ -207,6 +207,18 @@ pub enum ToAgent {
     Beat,
 }
 
+/// Reason for which an agent ends the ranks of its node by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum EndCause {
+    /// Nothing was received from the launcher for longer than the node timeout.
+    LauncherSilent {
+        /// Time for which nothing was received, in seconds.
+        for_s: u32,
+    },
+    /// The agent or its guardian got this signal, or the guardian died.
+    Signal(i32),
+}
+
 /// Message from an agent to the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromAgent {
@@ -392,12 +404,8 @@ pub enum FromAgent {
         /// Error of the operating system.
         cause: String,
     },
-    /// Nothing was received from the launcher for longer than the node timeout, so the agent is
-    /// ending the ranks.
-    LauncherSilent {
-        /// Time for which nothing was received, in seconds.
-        for_s: u32,
-    },
+    /// The agent is ending the ranks of its node, without an order of the launcher.
+    EndsRanks(EndCause),
 }
 
 /// MPI library that runs without the process manager it needs.

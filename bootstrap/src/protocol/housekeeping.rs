@@ -1,5 +1,5 @@
-//! What `rlaunch-worker` reports about a host outside of a job: for `rlaunch cache`, `rlaunch jobs -H`
-//! and `rlaunch reap`.
+//! Reports of `rlaunch-worker` about a host outside of a job, for `rlaunch cache`, `rlaunch jobs -H` and
+//! `rlaunch reap`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;

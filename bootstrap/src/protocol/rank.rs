@@ -1,5 +1,5 @@
-//! What a rank and its agent tell each other: messages on the agent's Unix socket, and a file with
-//! the time that the rank has waited.
+//! Protocol between a rank and its agent: messages on the agent's Unix socket, and a file with the time
+//! that the rank has waited.
 //!
 //! ```text
 //! rank                            agent

@@ -1,4 +1,4 @@
-//! What rlaunch tells its user, as values; `rlaunch_console::messages` prints them.
+//! Messages for the user, as values; `rlaunch_console::messages` prints them.
 
 use crate::exit::Exit;
 use rlaunch_bootstrap::error_chain;
@@ -6,7 +6,7 @@ use rlaunch_bootstrap::error_chain;
 /// Message that does not end the job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// What rlaunch does, or does instead.
+    /// A step of rlaunch, or its choice where the user's could not be followed.
     Info(String),
     /// A line that explains itself.
     Line(String),
@@ -15,7 +15,7 @@ pub enum Message {
         finding: Option<&'static str>,
         text: String,
     },
-    /// What the user can do about the message before it.
+    /// Remedy for the message before it.
     Hint(String),
 }
 

@@ -31,7 +31,7 @@ use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig, child};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::protocol::control::{
-    BEAT, DEFAULT_NODE_TIMEOUT, FromAgent, Helper, PROTOCOL_VERSION, ToAgent,
+    BEAT, DEFAULT_NODE_TIMEOUT, EndCause, FromAgent, Helper, PROTOCOL_VERSION, ToAgent,
 };
 use rlaunch_bootstrap::protocol::rank::JobEvent;
 use rlaunch_bootstrap::rank_table::TableMessage;
@@ -64,39 +64,8 @@ async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::
     let mut agent = Agent::start(kind).await?;
     agent.hello();
     cache::hold_build();
-    let Some(job) = agent.receive_job().await else { return Ok(()) };
-    let mut library = RankLibrary::locate(&job);
-    let Some((mut prepared, services)) = agent.prepare(&job, workspace, &library).await else {
-        return Ok(());
-    };
-    // Overlaps with waiting for the other agents.
-    let cgroup = Cgroup::create(&job.id.to_string(), &workspace.tag());
-    let mut mesh = Mesh::new(&job, &agent.channel.to_launcher);
-    let joined = agent.join(&job, &mut prepared, services, (&mut mesh, &mut library)).await;
-    let Some(mut tree) = joined else { return Ok(()) };
-    let start = agent.await_start(&mut tree, (&mut mesh, &mut library), workspace).await;
-    let Some(setup) = start else { return Ok(()) };
-    let Some(proxy) = agent.open_horovod(&setup, &mut prepared).await else { return Ok(()) };
-    tree.serve_horovod(proxy);
-    for (application, program) in job.applications.iter().zip(&mut prepared.programs) {
-        library.announce(application, &mut program.env);
-    }
-    agent.channel.to_launcher.grant(job.output_window);
-    let ports = AwaitedPorts::start(&setup.ports);
-    let mpi = (tree.mpi().identity(), tree.mpi().unfinalized());
-    let (helpers, directory) = (Helpers::new(mesh.pid()), workspace.path().map(Path::to_owned));
-    let context = ProcessContext { helpers, cgroup, grace, workspace: directory, mpi };
-    let to_launcher = &agent.channel.to_launcher;
-    let mut ranks = Ranks::start(&job, prepared, setup, to_launcher, agent.hello_at, context);
-    agent.run_to_completion(&mut ranks, &mut tree, &mut mesh, ports).await;
-    mesh.end().await;
-    let receipt = ranks.finish(tree.mpi().segments()).await;
-    workspace.remove();
-    agent.channel.to_launcher.send_last(&FromAgent::Done(receipt));
-    if tree.has_children() && !agent.job_is_ending {
-        agent.relay_until_end(&mut tree).await;
-    }
-    tree.leave().await;
+    // Nothing is left to do if it ended early: the launcher knows why, or is gone.
+    let _ = agent.run(workspace, grace).await;
     agent.channel.close().await;
     Ok(())
 }
@@ -166,11 +135,61 @@ impl Agent {
         self.channel.to_launcher.send(&hello);
     }
 
+    /// Runs the job's ranks on this node, from the job's description to the last of their output. Returns `None`
+    /// if the job ends before they start.
+    async fn run(&mut self, workspace: &Workspace, grace: Grace) -> Option<()> {
+        let job = self.receive_job().await?;
+        let mut library = RankLibrary::locate(&job);
+        let (mut prepared, services) = self.prepare(&job, workspace, &library).await?;
+        // Overlaps with waiting for the other agents.
+        let cgroup = Cgroup::create(&job.id.to_string(), &workspace.tag());
+        let mut mesh = Mesh::new(&job, &self.channel.to_launcher);
+        let mut tree = self.join(&job, &mut prepared, services, (&mut mesh, &mut library)).await?;
+        let setup = self.await_start(&mut tree, (&mut mesh, &mut library), workspace).await?;
+        tree.serve_horovod(self.open_horovod(&setup, &mut prepared).await?);
+        for (application, program) in job.applications.iter().zip(&mut prepared.programs) {
+            library.announce(application, &mut program.env);
+        }
+        self.channel.to_launcher.grant(job.output_window);
+        let ports = AwaitedPorts::start(&setup.ports);
+        let mpi = (tree.mpi().identity(), tree.mpi().unfinalized());
+        let (helpers, directory) = (Helpers::new(mesh.pid()), workspace.path().map(Path::to_owned));
+        let context = ProcessContext { helpers, cgroup, grace, workspace: directory, mpi };
+        let to_launcher = &self.channel.to_launcher;
+        let mut ranks = Ranks::start(&job, prepared, setup, to_launcher, self.hello_at, context);
+        self.run_to_completion(&mut ranks, &mut tree, &mut mesh, ports).await;
+        mesh.end().await;
+        let receipt = ranks.finish(tree.mpi().segments()).await;
+        workspace.remove();
+        self.channel.to_launcher.send_last(&FromAgent::Done(receipt));
+        if tree.has_children() && !self.job_is_ending {
+            self.relay_until_end(&mut tree).await;
+        }
+        tree.leave().await;
+        Some(())
+    }
+
     /// Waits for the next event, sending beats meanwhile.
     async fn next(&mut self) -> Input {
         loop {
             let [terminate, interrupt, hangup] = &mut self.interrupts;
             tokio::select! {
+                // In this order: a signal that ends the agent and its ranks at once, as at a shutdown, has to be
+                // reported before the deaths of the ranks, which would seem to be of their own.
+                biased;
+                _ = terminate.recv() => return self.interrupted(Signal::SIGTERM),
+                _ = interrupt.recv() => return self.interrupted(Signal::SIGINT),
+                _ = hangup.recv() => return self.interrupted(Signal::SIGHUP),
+                _ = self.children.recv() => return Input::Children,
+                _ = self.beat.tick() => {
+                    self.channel.to_launcher.send(&FromAgent::Beat);
+                    self.missed_beats = if self.suspended { 0 } else { self.missed_beats + 1 };
+                    // The first beat may have been sent right after the launcher's message.
+                    if BEAT * self.missed_beats.saturating_sub(1) >= self.node_timeout {
+                        self.missed_beats = 0;
+                        return Input::LauncherSilent(self.node_timeout);
+                    }
+                }
                 // The reader sends nothing after `Closed`, so this branch is disabled then.
                 Some(event) = self.channel.events.recv() => match event {
                     FrameEvent::Message(message) => {
@@ -189,21 +208,15 @@ impl Agent {
                     }
                     FrameEvent::Closed(reason) => return Input::LauncherGone(reason),
                 },
-                _ = self.children.recv() => return Input::Children,
-                _ = terminate.recv() => return Input::Interrupted,
-                _ = interrupt.recv() => return Input::Interrupted,
-                _ = hangup.recv() => return Input::Interrupted,
-                _ = self.beat.tick() => {
-                    self.channel.to_launcher.send(&FromAgent::Beat);
-                    self.missed_beats = if self.suspended { 0 } else { self.missed_beats + 1 };
-                    // The first beat may have been sent right after the launcher's message.
-                    if BEAT * self.missed_beats.saturating_sub(1) >= self.node_timeout {
-                        self.missed_beats = 0;
-                        return Input::LauncherSilent(self.node_timeout);
-                    }
-                }
             }
         }
+    }
+
+    /// Tells the launcher, to which the end of the ranks would otherwise be one like any other.
+    fn interrupted(&self, signal: Signal) -> Input {
+        let cause = EndCause::Signal(signal as i32);
+        self.channel.to_launcher.send(&FromAgent::EndsRanks(cause));
+        Input::Interrupted
     }
 
     /// Waits for the launcher's next message. Returns `None` if the job ends before its ranks have
@@ -555,9 +568,8 @@ impl Agent {
                 let silent = node_timeout.as_secs();
                 errln!("rlaunch-worker: nothing from the launcher for {silent} s");
                 // The launcher may only have been suspended, and become reachable again.
-                to_launcher.send(&FromAgent::LauncherSilent {
-                    for_s: u32::try_from(silent).unwrap_or(u32::MAX),
-                });
+                let for_s = u32::try_from(silent).unwrap_or(u32::MAX);
+                to_launcher.send(&FromAgent::EndsRanks(EndCause::LauncherSilent { for_s }));
                 to_launcher.discard_output();
                 ranks.end(false);
             }

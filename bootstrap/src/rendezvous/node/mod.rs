@@ -442,7 +442,7 @@ impl Node {
         self.report_ended();
         self.parent = None;
         self.children.clear();
-        // As if this node had sent it: the launcher, which knows already, gets no report.
+        // Marked as already reported: the launcher ended the job and needs no report of it.
         self.abort(None, text, Some(self.id));
     }
 

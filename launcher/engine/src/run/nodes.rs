@@ -22,9 +22,10 @@ pub(crate) use stdio::PendingStdio;
 use crate::connect::agent::library::RankLibraries;
 use crate::connect::outbox::{Outbox, Reserved};
 use crate::run::session::NodeEvent;
+use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::NodeFacts;
-use rlaunch_bootstrap::protocol::control::ToAgent;
+use rlaunch_bootstrap::protocol::control::{EndCause, FromAgent, ToAgent};
 use rlaunch_console::deadline;
 use rlaunch_plan::hosts::Host;
 use rlaunch_text::exit::Exit;
@@ -132,6 +133,39 @@ impl Nodes {
 pub(crate) fn node_lost(host: &str, how: &str) -> Failed {
     let failed = Failed::new(Exit::NODE_LOST, format!("node {host} is lost: {how}"));
     Failed { may_restart: true, ..failed }
+}
+
+/// Says how a node was lost whose agent ends its ranks without an order, and returns a hint with it.
+pub(crate) fn own_end(cause: EndCause) -> (String, &'static str) {
+    match cause {
+        EndCause::LauncherSilent { for_s } => (
+            format!("it received nothing from this rlaunch for {for_s} s and ended its ranks"),
+            "hosts cannot tell an rlaunch that is suspended or cut off from one that has died; \
+             --node-timeout sets how long they wait",
+        ),
+        EndCause::Signal(number) => {
+            let name = Signal::try_from(number).map_or("unknown", Signal::as_str);
+            (
+                format!("its agent got signal {number} ({name}) and ended its ranks"),
+                "a host that shuts down, its batch system or a person there sends it to \
+                 rlaunch-worker",
+            )
+        }
+    }
+}
+
+/// Returns the error that an agent reports about itself, in whatever phase of the job.
+pub(crate) fn agent_failure(host: &str, message: &FromAgent) -> Option<Failed> {
+    match message {
+        FromAgent::Failed { operation, cause } => {
+            Some(node_lost(host, &format!("cannot {operation}: {cause}")))
+        }
+        FromAgent::EndsRanks(cause) => {
+            let (how, hint) = own_end(*cause);
+            Some(node_lost(host, &how).hint(Some(hint)))
+        }
+        _ => None,
+    }
 }
 
 /// Makes the warning about a node that could not store the library for its ranks.

@@ -11,7 +11,7 @@
 use crate::run::helper_upload::HelperUpload;
 use crate::run::job_run::JobRun;
 use crate::run::mesh::{offer_prover, prove};
-use crate::run::nodes::{Nodes, Prepared, no_library, node_lost};
+use crate::run::nodes::{Nodes, Prepared, agent_failure, no_library, node_lost};
 use crate::run::quick_check;
 use crate::run::session::{NodeEvent, NodeEventKind};
 use rlaunch_bootstrap::id::{NodeId, Rank};
@@ -353,11 +353,10 @@ impl JoinState {
             NodeEventKind::Lost(how) => return Err(node_lost(&nodes.host(node), &how)),
             NodeEventKind::CleanedUp(_) => return Ok(()),
         };
+        if let Some(failure) = agent_failure(&nodes.host(node), &message) {
+            return Err(failure);
+        }
         let input = match message {
-            FromAgent::Failed { operation, cause } => {
-                let how = format!("cannot {operation}: {cause}");
-                return Err(node_lost(&nodes.host(node), &how));
-            }
             FromAgent::Edge(edge) => {
                 self.progress.done(&nodes.host(node));
                 let relayed = edge.edge.is_none();

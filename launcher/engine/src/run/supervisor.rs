@@ -33,7 +33,7 @@ use crate::run::first_failure::{FirstFailure, RankExit};
 use crate::run::live::messages::Reply;
 use crate::run::live::{ConnectionId, Inspections, JobQuery, LiveStatus, Sessions};
 use crate::run::mesh::{LinkChange, LinkMonitor};
-use crate::run::nodes::{no_library, node_lost};
+use crate::run::nodes::{no_library, node_lost, own_end};
 use crate::run::outcome::{NodeEnd, Outcome, Reason};
 use crate::run::rendezvous::Relay;
 use crate::run::session::{NodeEvent, NodeEventKind};
@@ -42,7 +42,7 @@ use abort::Abort;
 use queries::LastState;
 use rlaunch_bootstrap::deadline::{self, Deadline};
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::protocol::control::{FromAgent, Helper, ToAgent};
+use rlaunch_bootstrap::protocol::control::{EndCause, FromAgent, Helper, ToAgent};
 use rlaunch_bootstrap::protocol::rank::JobEvent;
 use rlaunch_bootstrap::rendezvous::message::MAX_TEXT;
 use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
@@ -405,7 +405,7 @@ impl<'a> Supervisor<'a> {
             FromAgent::Failed { operation, cause } => {
                 self.on_loss(now, node, &format!("cannot {operation}: {cause}"));
             }
-            FromAgent::LauncherSilent { for_s } => self.on_launcher_silent(now, node, for_s),
+            FromAgent::EndsRanks(cause) => self.on_own_end(now, node, cause),
             FromAgent::NeedsHelper(Helper::Stack) => {
                 self.actions.push_back(Action::SendStackReader(node));
             }
@@ -484,17 +484,14 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Handles a node that has ended its ranks because it received nothing from this process for the node
-    /// timeout.
-    fn on_launcher_silent(&mut self, now: Instant, node: NodeId, for_s: u32) {
-        if self.is_ending() {
+    /// Handles a node whose agent ends its ranks without an order.
+    fn on_own_end(&mut self, now: Instant, node: NodeId, cause: EndCause) {
+        // A node that is done has no ranks that could be lost.
+        if self.is_ending() || self.ends[node.index()].is_some() {
             return;
         }
         let host = self.host(node);
-        let how =
-            format!("it received nothing from this rlaunch for {for_s} s and ended its ranks");
-        let hint = "hosts cannot tell an rlaunch that is suspended or cut off from one that has died; \
-                    --node-timeout sets how long they wait";
+        let (how, hint) = own_end(cause);
         let lost = node_lost(&host, &how).hint(Some(hint));
         self.emit(Event::NodeLost { host, cause: how.clone() });
         self.end(now, Reason::Lost(lost), JobEvent::NodeLost { node, how });

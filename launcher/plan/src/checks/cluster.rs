@@ -32,7 +32,7 @@ pub struct Cluster<'a> {
     pub in_container: bool,
     /// Results of probes between hosts; `None` if there were none.
     pub probes: Option<&'a [Probe]>,
-    /// What came of the proof of RDMA paths.
+    /// Result of the proof of RDMA paths.
     pub proof: Proof,
     /// Program of the job; `None` if none was given.
     pub program: Option<&'a JudgedProgram>,
@@ -158,7 +158,7 @@ pub enum ProbeKind {
     Bandwidth { limit: Option<u32> },
 }
 
-/// What came of the proof of RDMA paths.
+/// Result of the proof of RDMA paths.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Proof {
     /// Paths were tried. `paths` counts each direction of each pair of ports.

@@ -49,7 +49,7 @@ pub fn unread(check: CheckId, cluster: &Cluster<'_>) -> Option<Unread> {
     })
 }
 
-/// What a check could read on all hosts together.
+/// Summary of what a check could read on the hosts.
 pub(super) enum Inputs {
     /// Something on some host, or the check reads what is always there.
     Some,

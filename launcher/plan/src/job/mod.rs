@@ -95,7 +95,7 @@ pub struct JobSpec {
     pub is_recorded: bool,
 }
 
-/// What only one attempt at a job has, so that nothing of another one is taken for its own.
+/// Id and secrets of one attempt at a job, by which it recognizes its own agents and ranks.
 pub struct Identity {
     pub id: JobId,
     pub secret: Secret,

@@ -40,7 +40,7 @@ pub(super) struct Examination {
     pub(super) hosts: Vec<Diagnosed>,
     pub(super) unreached: Vec<Unreached>,
     pub(super) probes: Option<Vec<Probe>>,
-    /// What came of the proof of RDMA paths.
+    /// Result of the proof of RDMA paths.
     pub(super) proof: Proof,
     pub(super) program: Option<JudgedProgram>,
     pub(super) in_container: bool,

@@ -1,4 +1,4 @@
-//! Where samples come from: the launcher of a running job, or agents that are started on hosts.
+//! Sources of samples: the launcher of a running job, or agents that are started on hosts.
 
 use super::sample::{HostSample, Sample};
 use crate::commands::agent_session::{AgentSession, AgentSessions, AgentStream};

@@ -18,7 +18,7 @@ pub(super) struct Wanted {
     pub(super) patterns: Vec<String>,
 }
 
-/// Whether an interface is asked, or why not.
+/// Standing of an interface: it is asked, or there is a reason not to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
     /// It is asked.

@@ -1,6 +1,6 @@
 //! Preparation of all nodes: each gets its part of the job, checks whether it can run that part, and answers.
 
-use super::{Nodes, ReachedNode, node_lost};
+use super::{Nodes, ReachedNode, agent_failure, node_lost};
 use crate::run::job_run::JobRun;
 use crate::run::session::{NodeEvent, NodeEventKind};
 use crate::run::{container_check, output, preflight_report};
@@ -108,7 +108,10 @@ impl Nodes {
                     progress.done(&self.host(node));
                     answers.push((node, answer));
                 }
-                NodeEventKind::Message(_) | NodeEventKind::CleanedUp(_) => {}
+                NodeEventKind::Message(other) => {
+                    agent_failure(&self.host(node), &other).map_or(Ok(()), Err)?;
+                }
+                NodeEventKind::CleanedUp(_) => {}
                 NodeEventKind::Lost(how) => return Err(node_lost(&self.host(node), &how)),
             }
         }

@@ -82,6 +82,28 @@ fn a_node_that_gave_up_this_launcher_is_lost() {
 }
 
 #[test]
+fn a_node_whose_agent_was_told_to_end_is_lost_whatever_its_ranks_do() {
+    check(
+        "-H a,b x",
+        r#"
+        0.10 b got-signal 15
+          event node_lost cause="its agent got signal 15 (SIGTERM) and ended its ranks" host="b"
+          to all: event: node 1 lost: its agent got signal 15 (SIGTERM) and ended its ranks
+          to all: end
+        0.20 b exited 1 signal 15
+          event rank_exited host="b" pid=101 rank=1 signal=15
+        0.30 b done
+          event node_clean helpers_ended=0 host="b" segments_removed=0
+        0.30 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        exit 206, may restart: node b is lost: its agent got signal 15 (SIGTERM) and ended its ranks
+          a, b: nothing left
+        hint: a host that shuts down, its batch system or a person there sends it to rlaunch-worker
+        "#,
+    );
+}
+
+#[test]
 fn a_lost_node_explains_its_broken_edge() {
     check(
         "-H a,b x",

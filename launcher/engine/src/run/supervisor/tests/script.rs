@@ -20,7 +20,9 @@ use crate::run::signals::UserSignal;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
-use rlaunch_bootstrap::protocol::control::{CleanupReceipt, FromAgent, ToAgent, UnservedMpi};
+use rlaunch_bootstrap::protocol::control::{
+    CleanupReceipt, EndCause, FromAgent, ToAgent, UnservedMpi,
+};
 use rlaunch_bootstrap::protocol::mesh::{
     PathEvent, PathFault, PathOutcome, PathProof, ProofStep, RoundCost,
 };
@@ -228,7 +230,8 @@ impl Played<'_> {
                 let (operation, cause) = rest.split_once(": ")?;
                 FromAgent::Failed { operation: operation.to_owned(), cause: cause.to_owned() }
             }
-            "unheard" => FromAgent::LauncherSilent { for_s: number? },
+            "unheard" => FromAgent::EndsRanks(EndCause::LauncherSilent { for_s: number? }),
+            "got-signal" => FromAgent::EndsRanks(EndCause::Signal(first.parse().ok()?)),
             "relays" => {
                 FromAgent::Relay { to: self.node(first)?, data: vec![0; more.parse().ok()?] }
             }
