@@ -58,6 +58,7 @@ fn counts_of_messages(
 }
 
 #[test]
+#[ignore = "takes minutes, and changes with worker/verbs and worker/bench alone: run before a release"]
 fn messages_cost_what_they_cost_perftest() {
     use {Quantity::*, RdmaOperation::*};
     let field = Field::new();

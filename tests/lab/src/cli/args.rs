@@ -158,6 +158,10 @@ pub(crate) struct TestArgs {
     #[arg(long, value_name = "REV", num_args = 0..=1, conflicts_with = "repeat")]
     #[expect(clippy::option_option, reason = "the option may be given without a value")]
     pub(super) changed: Option<Option<String>>,
+    /// Run only tests that are marked #[ignore]: those that take minutes and change with one part of
+    /// the code, or need programs that few machines have.
+    #[arg(long, requires = "filter")]
+    pub(super) ignored: bool,
     /// Run the selected tests N times, and print how often each failed.
     #[arg(long, value_name = "N", requires = "filter", value_parser = clap::value_parser!(u32).range(1..))]
     pub(super) repeat: Option<u32>,

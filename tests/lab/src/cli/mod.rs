@@ -83,6 +83,7 @@ fn test(args: &TestArgs) -> Result<bool, LabError> {
     // Without root, stages that need it are reported as skipped.
     let _ = setup::become_root();
     let mut plan = stages::TestPlan::new(args.stage.clone(), args.filter.clone());
+    plan.ignored = args.ignored;
     if let Some(revision) = &args.changed {
         plan = plan.changed_since(revision.as_deref())?;
     }

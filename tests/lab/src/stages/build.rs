@@ -90,7 +90,7 @@ pub(super) fn unit(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> 
 
 /// Selects the tests of this stage.
 pub(super) fn selected(plan: &TestPlan, programs: &TestPrograms) -> Tests {
-    let mut tests = programs.select("default", plan.unit_tests(), plan.filter.as_deref());
+    let mut tests = programs.select("default", plan.unit_tests(), plan);
     tests.is_of_caller = true;
     tests
 }

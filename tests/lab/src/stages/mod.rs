@@ -76,6 +76,8 @@ pub struct TestPlan {
     pub stage: Option<String>,
     /// Run only tests whose names contain this.
     pub filter: Option<String>,
+    /// Run the tests that are marked #[ignore], and no others.
+    pub ignored: bool,
     /// Run only what a change can affect.
     reach: Option<Reach>,
 }
@@ -83,7 +85,7 @@ pub struct TestPlan {
 impl TestPlan {
     /// Selects all tests of a stage, or of all stages, whose names match the filter.
     pub fn new(stage: Option<String>, filter: Option<String>) -> TestPlan {
-        TestPlan { stage, filter, reach: None }
+        TestPlan { stage, filter, ignored: false, reach: None }
     }
 
     /// Leaves out what the changes since `revision` cannot affect, and prints what is run. Without a

@@ -50,7 +50,7 @@ pub(super) fn selected(
         "(binary_id(rlaunch-lab::lab) & {own}) | (binary_id(rlaunch-tests::netns) & {})",
         plan.netns().filterset()
     );
-    let tests = programs.select(NAME, set, plan.filter.as_deref());
+    let tests = programs.select(NAME, set, plan);
     let skipped = skipped(&tests.names()?);
     let left_out = skipped.iter().map(|(part, _)| format!(" - test({part})"));
     if !tests.and(&format!("test({PACKAGES})")).names()?.is_empty() {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use super::TestPlan;
 use super::ledger::Tally;
 use super::times::TestTime;
 use super::tool::NEXTEST;
@@ -42,10 +43,17 @@ impl TestPrograms {
         })
     }
 
-    /// Selects tests by a filterset, and by a part of their names.
-    pub(super) fn select(&self, profile: &'static str, set: String, filter: Option<&str>) -> Tests {
-        let (filter, programs) = (filter.map(str::to_owned), self.clone());
-        Tests { programs, profile, set, filter, environment: Vec::new(), is_of_caller: false }
+    /// Selects tests of a plan by a filterset.
+    pub(super) fn select(&self, profile: &'static str, set: String, plan: &TestPlan) -> Tests {
+        Tests {
+            programs: self.clone(),
+            profile,
+            set,
+            filter: plan.filter.clone(),
+            are_ignored: plan.ignored,
+            environment: Vec::new(),
+            is_of_caller: false,
+        }
     }
 }
 
@@ -74,6 +82,8 @@ pub(super) struct Tests {
     profile: &'static str,
     set: String,
     filter: Option<String>,
+    /// Whether they are those that are marked #[ignore].
+    are_ignored: bool,
     pub(super) environment: Vec<(&'static str, OsString)>,
     /// Whether they run as the account that called sudo rather than as root.
     pub(super) is_of_caller: bool,
@@ -98,9 +108,14 @@ impl Tests {
         command
     }
 
-    /// Lists their names, without tests marked #[ignore].
+    /// Lists the names of those that run.
     pub(super) fn names(&self) -> Result<Vec<String>, LabError> {
-        self.list("default")
+        self.list(self.run_ignored())
+    }
+
+    /// Returns the value of `--run-ignored`.
+    fn run_ignored(&self) -> &'static str {
+        if self.are_ignored { "only" } else { "default" }
     }
 
     /// Lists the names of those that are marked #[ignore], or not.
@@ -118,10 +133,11 @@ impl Tests {
     /// Runs them `times` times.
     pub(super) fn run(&self, times: u32) -> Result<Outcome, LabError> {
         // Nextest tells nothing of programs in which every test is ignored.
-        let ignored = self.list("only")?.len();
+        let ignored = if self.are_ignored { 0 } else { self.list("only")?.len() };
         let mut outcome = Outcome { ignored, ..Outcome::default() };
         let mut command = self.command("run");
         command.args(["--no-fail-fast", "--no-tests", "pass", "--message-format", "libtest-json"]);
+        command.args(["--run-ignored", self.run_ignored()]);
         command.env("NEXTEST_EXPERIMENTAL_LIBTEST_JSON", "1");
         if times > 1 {
             command.arg("--stress-count").arg(times.to_string());

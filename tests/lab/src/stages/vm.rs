@@ -35,5 +35,5 @@ pub(super) fn test(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> 
 
 /// Selects the tests of this stage.
 pub(super) fn selected(plan: &TestPlan, programs: &TestPrograms) -> Tests {
-    programs.select(NAME, plan.vm().filterset(), plan.filter.as_deref())
+    programs.select(NAME, plan.vm().filterset(), plan)
 }
