@@ -77,6 +77,39 @@ fn whoever_waits_for_a_silent_host_can_interrupt() {
     assert!(asked.elapsed() < Duration::from_secs(3), "{:?}", asked.elapsed());
 }
 
+/// A link that drops packets after the login holds the job only as long as rlaunch waits for the step that stalls.
+#[test]
+fn a_connection_that_stalls_after_the_login_ends_the_start_and_is_named() {
+    let field = Field::new();
+    field.warm("b", Account::Root);
+    let directory = launch_directory();
+    let stalls = |bytes: u32| {
+        let config = directory.path().join(format!("config-{bytes}"));
+        let text = format!(
+            "ProxyCommand sh -c '{{ head -c {bytes}; exec sleep 60; }} | exec nc %h %p'\n\
+             IdentityFile ~/.ssh/id_ed25519\n"
+        );
+        std::fs::write(&config, text).unwrap();
+        let run = field.rlaunch("--ssh-config").args([config.as_os_str()]);
+        run.args(["-H", "b", "hostname"]).within(Duration::from_secs(45)).spawn()
+    };
+    // The login ends and the agent starts among these bytes.
+    let running: Vec<_> = (1300..=2500).step_by(100).map(stalls).collect();
+    let mut stages = [0; 3];
+    for running in running {
+        let ran = running.finish_first();
+        let said = ran.err();
+        let sentences = [
+            "the login does not complete within 10 s",
+            "stalls: no answer to a command within 30 s",
+            "b: no hello from the agent within 8 s",
+        ];
+        let stage = sentences.iter().position(|sentence| said.contains(sentence));
+        stages[stage.unwrap_or_else(|| panic!("{ran}"))] += 1;
+    }
+    assert!(stages[1] > 0 || stages[2] > 0, "all before the login: {stages:?}");
+}
+
 #[test]
 fn a_key_that_opens_nothing() {
     let field = Field::new();

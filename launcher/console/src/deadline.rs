@@ -12,6 +12,15 @@ use tokio::time::{Instant, timeout_at};
 #[derive(Debug)]
 pub struct Deadline(deadline::Deadline);
 
+/// What did not come in time, for the error that names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no {awaited} within {} s", limit.as_secs())]
+pub struct Late {
+    /// What was waited for, such as `hello from the agent`.
+    pub awaited: &'static str,
+    pub limit: Duration,
+}
+
 fn now() -> std::time::Instant {
     Instant::now().into_std()
 }
@@ -58,6 +67,16 @@ impl Deadline {
     pub async fn expired(&mut self) {
         // `pending` never completes, so `run` returns only when the limit expires.
         let _: Option<()> = self.run(std::future::pending()).await;
+    }
+
+    /// Runs `future`, which waits for `awaited`. Returns its output, or an error that names `awaited` if the
+    /// limit expires first.
+    pub async fn wait<F: Future>(
+        &mut self,
+        awaited: &'static str,
+        future: F,
+    ) -> Result<F::Output, Late> {
+        self.run(future).await.ok_or(Late { awaited, limit: self.limit() })
     }
 
     /// Runs `future`; returns its output, or `None` if the limit expires first.
@@ -118,6 +137,14 @@ mod tests {
         let started = Instant::now();
         assert_eq!(deadline.run(pending::<()>()).await, None);
         assert!(started.elapsed() >= LIMIT, "{:?}", started.elapsed());
+    }
+
+    #[tokio::test]
+    async fn what_is_late_is_named() {
+        let late = Deadline::after(LIMIT).wait("answer", pending::<()>()).await.unwrap_err();
+        assert_eq!((late.awaited, late.limit), ("answer", LIMIT));
+        let late = Late { limit: Duration::from_secs(8), ..late };
+        assert_eq!(late.to_string(), "no answer within 8 s");
     }
 
     #[test]

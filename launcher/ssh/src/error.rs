@@ -2,6 +2,7 @@
 
 use crate::config::ConfigError;
 use crate::known_hosts::{KnownHostsError, NewHostKey};
+use rlaunch_console::deadline::Late;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -73,6 +74,10 @@ pub enum SshError {
     Login { user: String, source: Box<russh::Error> },
     #[error("{address} refused to run a command")]
     Channel { address: String, source: Box<russh::Error> },
+    #[error("the connection to {address} was lost: {how}")]
+    Lost { address: String, how: String },
+    #[error("the connection to {address} stalls: {late}")]
+    Stalled { address: String, late: Late },
 }
 
 /// Host key that differs from the recorded one.
@@ -231,6 +236,10 @@ impl SshError {
             SshError::Timeout { .. } => Some(format!(
                 "a firewall may drop the packets, or the host may be down; `ssh -v {host}` shows where \
                  it stops; ConnectTimeout in ~/.ssh/config changes the limit"
+            )),
+            SshError::Lost { .. } | SshError::Stalled { .. } => Some(format!(
+                "the login worked, so something between here and the host breaks or holds connections, \
+                 or the host hangs; `ssh {host} date` shows whether it does so each time"
             )),
             SshError::Handshake { .. } | SshError::Socket(_) => {
                 Some(format!("`ssh -v {host}` shows what the server says"))

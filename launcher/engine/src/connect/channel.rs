@@ -46,6 +46,8 @@ pub enum AgentReader {
     Ssh(ChannelReadHalf, CommandStatus),
     Local(Box<LocalAgent>),
     Callback(Box<CallbackReader>),
+    #[cfg(test)]
+    Stream(tokio::io::ReadHalf<tokio::io::DuplexStream>),
 }
 
 /// Reader of a callback connection. It also reads from the command that started the agent, for the
@@ -77,6 +79,8 @@ pub enum AgentWriter {
     Ssh(ChannelWriteHalf<Msg>),
     Local(Option<ChildStdin>),
     Callback(Box<CallbackWriter>),
+    #[cfg(test)]
+    Stream(tokio::io::WriteHalf<tokio::io::DuplexStream>),
 }
 
 /// Writer of a callback connection.
@@ -174,6 +178,13 @@ impl AgentChannel {
         }
     }
 
+    /// Wraps one end of a stream in memory.
+    #[cfg(test)]
+    pub(crate) fn over_stream(stream: tokio::io::DuplexStream) -> AgentChannel {
+        let (reader, writer) = tokio::io::split(stream);
+        AgentChannel { reader: AgentReader::Stream(reader), writer: AgentWriter::Stream(writer) }
+    }
+
     pub async fn next(&mut self) -> Option<Incoming> {
         self.reader.next().await
     }
@@ -187,6 +198,12 @@ impl AgentReader {
             AgentReader::Local(agent) => agent.next().await,
             // Boxed, because a callback reader contains another reader, which makes the future recursive.
             AgentReader::Callback(call) => Box::pin(call.next()).await,
+            #[cfg(test)]
+            AgentReader::Stream(stream) => {
+                let mut data = BytesMut::with_capacity(64 << 10);
+                let read = stream.read_buf(&mut data).await.unwrap_or(0);
+                (read > 0).then(|| Incoming::Data(data.freeze()))
+            }
         }
     }
 
@@ -201,6 +218,8 @@ impl AgentReader {
                 Some(_) => drop(tokio::time::timeout(EXIT_TIMEOUT, agent.child.wait()).await),
             },
             AgentReader::Callback(call) => Box::pin(call.command.reap()).await,
+            #[cfg(test)]
+            AgentReader::Stream(_) => {}
         }
     }
 }
@@ -336,6 +355,8 @@ impl AgentWriter {
                 let sealed = call.secure_stream.seal(&bytes).map_err(io::Error::other)?;
                 call.tcp.write_all(&sealed).await
             }
+            #[cfg(test)]
+            AgentWriter::Stream(stream) => stream.write_all(&bytes).await,
         }
     }
 
@@ -351,6 +372,8 @@ impl AgentWriter {
                 let _ = Box::pin(call.command.end()).await;
                 ended
             }
+            #[cfg(test)]
+            AgentWriter::Stream(stream) => stream.shutdown().await,
         }
     }
 }

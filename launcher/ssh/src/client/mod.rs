@@ -320,7 +320,8 @@ impl Ssh {
             Ok(handle) => {
                 let changed = outcome.change();
                 let via = None;
-                return Ok(Connection { handle, address, ip_addresses, changed, via, proxy });
+                let end = outcome;
+                return Ok(Connection { handle, address, ip_addresses, end, changed, via, proxy });
             }
             Err(source) => source,
         };

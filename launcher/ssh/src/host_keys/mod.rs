@@ -10,7 +10,7 @@ use crate::keys::certificate;
 use crate::known_hosts::{KnownHosts, KnownHostsError, NewHostKey, Verdict, fingerprint};
 use crate::transport::algorithms;
 use rlaunch_console::messages;
-use russh::client;
+use russh::client::{self, DisconnectReason};
 use russh::keys::{Algorithm, Certificate, PublicKey, PublicKeyOrCertificate};
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -36,9 +36,16 @@ struct Findings {
     refusal: Option<SshError>,
     /// Set if another key was recorded and the configuration accepts the change.
     changed: Option<Box<HostKeyChange>>,
+    /// Reason why the connection ended.
+    end: Option<String>,
 }
 
 impl CheckOutcome {
+    /// Returns the reason why the connection ended; `None` while it is open, and if it was closed here.
+    pub(crate) fn how(&self) -> Option<String> {
+        self.with(|found| found.end.clone())
+    }
+
     /// Takes the reason why the key was refused.
     pub(crate) fn refusal(&self) -> Option<SshError> {
         self.with(|found| found.refusal.take())
@@ -220,5 +227,26 @@ impl client::Handler for HostKeyChecker {
         };
         let refused = |error| self.outcome.with(|found| found.refusal = Some(error));
         Ok(verdict.map_err(refused).is_ok())
+    }
+
+    async fn disconnected(
+        &mut self,
+        reason: DisconnectReason<russh::Error>,
+    ) -> Result<(), russh::Error> {
+        let (how, ended) = match reason {
+            DisconnectReason::ReceivedDisconnect(said) => {
+                (format!("the server says {:?}", said.message), Ok(()))
+            }
+            DisconnectReason::Error(russh::Error::KeepaliveTimeout) => {
+                let how = "it did not answer keepalives (ServerAliveInterval)".to_owned();
+                (how, Err(russh::Error::KeepaliveTimeout))
+            }
+            DisconnectReason::Error(russh::Error::Disconnect) => {
+                ("the other end closed it".to_owned(), Err(russh::Error::Disconnect))
+            }
+            DisconnectReason::Error(error) => (messages::error_chain(&error), Err(error)),
+        };
+        self.outcome.with(|found| found.end = Some(how));
+        ended
     }
 }

@@ -13,14 +13,18 @@ use crate::connect::connector::{self, AgentLocation, ConnectError, HostConnectio
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::{FrameError, PROTOCOL_VERSION};
+use rlaunch_console::deadline::{self, Late};
 use rlaunch_plan::findings::{CheckId, id};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::OnceCell;
+use tokio::sync::{Semaphore, TryAcquireError};
 
 /// Time limit for an agent's hello, its first message, from the moment its command was accepted.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
+/// Time for which other hosts wait for the first installation, which takes about a second. A connection that
+/// stalls must not hold them longer.
+const FIRST_INSTALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum number of bytes of output to keep while waiting for an agent or the installer.
 pub(super) const MAX_ANSWER: usize = 64 << 10;
 
@@ -39,8 +43,12 @@ pub enum DeployError {
     NoFetch { cause: String, from: Option<IpAddr>, ports: PortRange },
     #[error("cannot reach the launcher at {tried}, and its shell has no stdin")]
     NoCallback { tried: String, from: Option<IpAddr>, ports: PortRange },
-    #[error("no hello from the agent within {} s{}", waited.as_secs(), quoted_output(words))]
-    Silent { words: String, waited: Duration },
+    #[error("{late}{}", quoted_output(words))]
+    Silent { words: String, late: Late },
+    #[error("cannot install the agent: {0}; the connection stalls, or the host does")]
+    Stalled(#[from] Late),
+    #[error("the agent's installer ended early{}", quoted_output(.0))]
+    Cut(String),
     #[error("the agent is installed but does not start{}", quoted_output(.0))]
     NoStart(String),
     #[error("its shell does not run commands{}", quoted_output(.0))]
@@ -73,6 +81,7 @@ impl DeployError {
         match self {
             DeployError::Silent { words, .. }
             | DeployError::NoStart(words)
+            | DeployError::Cut(words)
             | DeployError::Shell(words) => Some(words),
             _ => None,
         }
@@ -117,7 +126,10 @@ impl DeployError {
                 "`ssh {host} echo hello` should print just that, and end; a start-up file there, as \
                  ~/.bashrc, that starts another shell or waits for something keeps it from that"
             )),
-            DeployError::NoStart(_) | DeployError::Shell(_) => {
+            DeployError::Stalled(_) => Some(format!(
+                "`head -c 4M /dev/zero | ssh {host} wc -c` shows whether data passes"
+            )),
+            DeployError::NoStart(_) | DeployError::Shell(_) | DeployError::Cut(_) => {
                 Some(format!("`ssh {host} echo hello` should print just that"))
             }
             DeployError::Version { .. } => Some("--agent names an agent of another build".into()),
@@ -154,9 +166,7 @@ pub struct Deployment {
     is_named: bool,
     /// Listener for agents without stdin.
     callbacks: Callbacks,
-    /// Set once the first installation has ended. All other hosts without the agent wait for this
-    /// installation, because hosts with the same home directory then have the agent too.
-    first: OnceCell<()>,
+    first: FirstInstall,
 }
 
 impl Deployment {
@@ -170,7 +180,14 @@ impl Deployment {
         let native = store.native()?;
         let is_named = directory.is_some();
         let directory = directory.unwrap_or_else(|| "~/.cache/rlaunch".to_owned());
-        Ok(Deployment { store, native, directory, is_named, callbacks, first: OnceCell::new() })
+        Ok(Deployment {
+            store,
+            native,
+            directory,
+            is_named,
+            callbacks,
+            first: FirstInstall::default(),
+        })
     }
 
     /// Returns the agent's executable for this machine.
@@ -189,12 +206,7 @@ impl Deployment {
             Err(DeployError::NoStart(_)) => {}
             started => return started,
         }
-        let mut mine = None;
-        self.first.get_or_init(async || mine = Some(self.install(connection).await)).await;
-        let placed = match mine {
-            Some(installed) => installed?,
-            None => self.install(connection).await?,
-        };
+        let placed = self.first.before_others(self.install(connection)).await?;
         self.execute(connection, node, placed).await
     }
 
@@ -245,6 +257,35 @@ impl Deployment {
     }
 }
 
+/// The first installation of a job. Other hosts without the agent wait for it, because hosts with the same home
+/// directory then have the agent too.
+struct FirstInstall {
+    /// Its only permit is held during the first installation; closed once that has ended.
+    turn: Semaphore,
+}
+
+impl Default for FirstInstall {
+    fn default() -> FirstInstall {
+        FirstInstall { turn: Semaphore::new(1) }
+    }
+}
+
+impl FirstInstall {
+    /// Runs `install`: at once if no other host has begun, else after the first installation has ended or has
+    /// taken [`FIRST_INSTALL_TIMEOUT`].
+    async fn before_others<T>(&self, install: impl Future<Output = T>) -> T {
+        let turn = self.turn.try_acquire();
+        if matches!(turn, Err(TryAcquireError::NoPermits)) {
+            let _ = deadline::within(FIRST_INSTALL_TIMEOUT, self.turn.acquire()).await;
+        }
+        let installed = install.await;
+        if turn.is_ok() {
+            self.turn.close();
+        }
+        installed
+    }
+}
+
 /// Checks `--agent-dir`. Since the directory becomes part of commands for all kinds of shells, it may have
 /// only characters that no shell interprets.
 pub fn check_directory(directory: &str) -> Result<(), String> {
@@ -286,6 +327,23 @@ mod tests {
         // Without a host, the hint is the same for all hosts, and is printed only once.
         let other = DeployError::NoCallback { tried: String::new(), from: None, ports };
         assert_eq!(error.hint(""), other.hint(""));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn hosts_wait_for_the_first_installation_but_not_for_one_that_stalls() {
+        let install_after = async |first: &FirstInstall, takes: u64| {
+            let began = tokio::time::Instant::now();
+            let installing = async { tokio::time::sleep(Duration::from_secs(takes)).await };
+            first.before_others(installing).await;
+            began.elapsed().as_secs()
+        };
+        for (first_takes, others_take) in [(2, 3), (60, 11), (10_000, 11)] {
+            let first = FirstInstall::default();
+            let run = |takes| install_after(&first, takes);
+            let took = tokio::join!(run(first_takes), run(1), run(1));
+            assert_eq!(took, (first_takes, others_take, others_take));
+            assert_eq!(run(1).await, 1);
+        }
     }
 
     #[test]

@@ -11,12 +11,14 @@ use rlaunch_bootstrap::protocol::control::{
     self, FrameReader, FromAgent, HelloScanner, PROTOCOL_VERSION, ToAgent,
 };
 use rlaunch_bootstrap::security::callback::{Announcement, AnnouncementScanner};
-use rlaunch_console::deadline;
+use rlaunch_console::deadline::{Deadline, Late};
 use std::net::IpAddr;
 use std::time::Duration;
 
 /// Time limit for an agent that has announced a TCP connection: it must connect or report a failure.
 const CALL_TIMEOUT: Duration = Duration::from_secs(8);
+/// What is waited for, as errors name it.
+const HELLO: &str = "hello from the agent";
 
 /// Running agent that has sent its hello.
 pub struct StartedAgent {
@@ -53,34 +55,33 @@ pub(super) async fn await_hello(
     callback: Option<CallbackContext<'_>>,
     timeout: Duration,
 ) -> Result<StartedAgent, DeployError> {
-    if callback.is_some() {
-        // This frame shows the agent that its stdin works. A send error is ignored: either the channel
-        // ends, or the shell passes on no stdin and the agent connects by TCP.
-        let beat = control::encode(&ToAgent::Beat)?;
-        let _ = channel.writer.send(beat.into()).await;
-    }
     let mut output = HelloReader::default();
-    let silent =
-        |output: &HelloReader, waited| DeployError::Silent { words: output.text(), waited };
-    let first = deadline::within(timeout, output.first_output(&mut channel)).await;
-    let (channel, hello) = match first {
-        None => return Err(silent(&output, timeout)),
-        Some(first) => match (first?, callback) {
-            (FirstOutput::Hello(hello), _) => (channel, hello),
-            (FirstOutput::Announced(announcement), Some(callback)) => {
-                let called =
-                    callback.accept_callback(&mut channel, announcement, &mut output).await?;
-                let mut channel = channel.over_callback(called);
-                let hello = deadline::within(HELLO_TIMEOUT, callback_hello(&mut channel)).await;
-                match hello.ok_or_else(|| silent(&output, HELLO_TIMEOUT))?? {
-                    Some(hello) => (channel, hello),
-                    None => return Err(DeployError::NoStart(output.text())),
-                }
+    let first = async {
+        if callback.is_some() {
+            // This frame shows the agent that its stdin works. A send error is ignored: either the channel
+            // ends, or the shell passes on no stdin and the agent connects by TCP. A server takes nothing
+            // until it has started the command, so even these few bytes may wait for ever.
+            let beat = control::encode(&ToAgent::Beat)?;
+            let _ = channel.writer.send(beat.into()).await;
+        }
+        output.first_output(&mut channel).await
+    };
+    let first = Deadline::after(timeout).wait(HELLO, first).await;
+    let (channel, hello) = match (first.map_err(|late| output.silent(late))??, callback) {
+        (FirstOutput::Hello(hello), _) => (channel, hello),
+        (FirstOutput::Announced(announcement), Some(callback)) => {
+            let called = callback.accept_callback(&mut channel, announcement, &mut output).await?;
+            let mut channel = channel.over_callback(called);
+            let hello = callback_hello(&mut channel);
+            let hello = Deadline::after(HELLO_TIMEOUT).wait(HELLO, hello).await;
+            match hello.map_err(|late| output.silent(late))?? {
+                Some(hello) => (channel, hello),
+                None => return Err(DeployError::NoStart(output.text())),
             }
-            (FirstOutput::Announced(_) | FirstOutput::None, _) => {
-                return Err(DeployError::NoStart(output.text()));
-            }
-        },
+        }
+        (FirstOutput::Announced(_) | FirstOutput::None, _) => {
+            return Err(DeployError::NoStart(output.text()));
+        }
     };
     let Hello { frames, version, facts } = hello;
     if version != PROTOCOL_VERSION {
@@ -159,6 +160,10 @@ impl HelloReader {
         self.diagnostics.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
+    fn silent(&self, late: Late) -> DeployError {
+        DeployError::Silent { words: self.text(), late }
+    }
+
     fn text(&self) -> String {
         format!("{} {}", self.scanner.noise(), String::from_utf8_lossy(&self.diagnostics))
     }
@@ -188,12 +193,12 @@ impl CallbackContext<'_> {
                 why = output.failure(channel) => Err(why),
             }
         };
-        match deadline::within(CALL_TIMEOUT, called).await {
-            Some(Ok(called)) => Ok(called),
-            Some(Err(Some(tried))) => Err(self.no_callback(tried)),
+        match Deadline::after(CALL_TIMEOUT).wait(HELLO, called).await {
+            Ok(Ok(called)) => Ok(called),
+            Ok(Err(Some(tried))) => Err(self.no_callback(tried)),
             // The agent ended before it connected.
-            Some(Err(None)) => Err(DeployError::NoStart(output.text())),
-            None => Err(DeployError::Silent { words: output.text(), waited: CALL_TIMEOUT }),
+            Ok(Err(None)) => Err(DeployError::NoStart(output.text())),
+            Err(late) => Err(output.silent(late)),
         }
     }
 
@@ -214,4 +219,69 @@ async fn callback_hello(channel: &mut AgentChannel) -> Result<Option<Hello>, Dep
         }
     }
     Ok(None)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::connect::fault_peer::{Fault, Step, channel_to_peer, length};
+    use rlaunch_bootstrap::job::PortRange;
+    use rlaunch_bootstrap::protocol::control::HELLO_MAGIC;
+    use rlaunch_plan::hosts::addresses::AddressConstraints;
+    use rlaunch_plan::testing;
+    use tokio::time::Instant;
+
+    /// Time in which any wait of rlaunch must have ended.
+    const FOREVER: Duration = Duration::from_secs(3600);
+
+    /// Exchange from the start of the agent up to its hello.
+    fn exchange() -> Vec<Step> {
+        let beat = control::encode(&ToAgent::Beat).unwrap();
+        let facts = testing::facts();
+        let hello = FromAgent::Hello { version: PROTOCOL_VERSION, facts };
+        let mut said = b"Welcome!\n".to_vec();
+        said.extend_from_slice(HELLO_MAGIC);
+        said.extend(control::encode(&hello).unwrap());
+        vec![Step::Hears(beat.len()), Step::Says(said)]
+    }
+
+    /// Waits for the hello of a peer that has a fault after some bytes. Returns the result and the time that it took.
+    async fn hello_after(
+        bytes: usize,
+        fault: Fault,
+    ) -> (Result<StartedAgent, DeployError>, Duration) {
+        let callbacks =
+            Callbacks::new(AddressConstraints::default(), PortRange { first: 21000, last: 21511 });
+        let callback = CallbackContext { callbacks: &callbacks, node: NodeId(0), from: None };
+        let channel = channel_to_peer(&exchange(), bytes, fault);
+        let place = (AgentLocation::At("/agent".to_owned()), None);
+        let started = Instant::now();
+        let hello = await_hello(channel, place, Some(callback), HELLO_TIMEOUT);
+        let hello = tokio::time::timeout(FOREVER, hello).await;
+        (
+            hello.unwrap_or_else(|_| panic!("{fault:?} after {bytes} bytes: no end")),
+            started.elapsed(),
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_exchange_that_stalls_at_any_byte_ends_in_time_and_says_so() {
+        let all = length(&exchange());
+        for bytes in 0..all {
+            let (hello, took) = hello_after(bytes, Fault::Stalls).await;
+            let error = hello.err().unwrap().to_string();
+            assert!(error.starts_with("no hello from the agent within 8 s"), "{bytes}: {error}");
+            assert!(took <= HELLO_TIMEOUT + Duration::from_millis(10), "{bytes}: {took:?}");
+        }
+        assert!(hello_after(all, Fault::Stalls).await.0.is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_exchange_that_is_cut_at_any_byte_ends_at_once() {
+        for bytes in 0..length(&exchange()) {
+            let (hello, took) = hello_after(bytes, Fault::Closes).await;
+            assert!(matches!(hello, Err(DeployError::NoStart(_))), "{bytes}");
+            assert_eq!(took, Duration::ZERO, "{bytes}");
+        }
+    }
 }

@@ -11,11 +11,11 @@ use super::store::AgentStore;
 use crate::connect::callback::Callbacks;
 use crate::connect::channel::{AgentChannel, AgentReader, AgentWriter, Incoming};
 use crate::connect::connector::{AgentLocation, HostConnection, RemoteCommand};
+use rlaunch_console::deadline::{self, Deadline};
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::timeout;
 
 /// Beginning of both scripts, `install.sh` and `fetch.sh`.
 const PLACE: &str = include_str!("place.sh");
@@ -26,6 +26,9 @@ const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time limit for the installer's reply to the agent's hash. If the shell passes on no stdin, the installer
 /// never receives the hash.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(8);
+/// What an installation waits for, as errors name it.
+const FIRST_LINE: &str = "answer from the host's shell";
+const TRANSFER: &str = "word that the agent has arrived";
 /// Time limit for a shell to exit after its stdin was closed.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -60,24 +63,23 @@ impl Installer<'_> {
         &self,
         connection: &HostConnection,
     ) -> Result<InstalledAgent, DeployError> {
-        let installing = async {
-            match self.by_stdin(connection).await? {
-                StdinInstall::Installed(placed) => Ok(placed),
-                StdinInstall::Silent(file) => self.by_fetching(connection, &file).await,
-            }
-        };
-        let late = |_| DeployError::Install {
-            cause: format!("not done within {} s", INSTALL_TIMEOUT.as_secs()),
-        };
-        timeout(INSTALL_TIMEOUT, installing).await.map_err(late)?
-    }
-
-    async fn by_stdin(&self, connection: &HostConnection) -> Result<StdinInstall, DeployError> {
+        let mut deadline = Deadline::after(INSTALL_TIMEOUT);
         let (script, words) = (script(INSTALL), [self.directory, self.scope()]);
         let channel = connection.exec(&RemoteCommand::Script(&script, &words)).await?;
+        match self.by_stdin(channel, &mut deadline).await? {
+            StdinInstall::Installed(placed) => Ok(placed),
+            StdinInstall::Silent(file) => self.by_fetching(connection, &file, &mut deadline).await,
+        }
+    }
+
+    async fn by_stdin(
+        &self,
+        channel: AgentChannel,
+        deadline: &mut Deadline,
+    ) -> Result<StdinInstall, DeployError> {
         let AgentChannel { reader, mut writer } = channel;
         let mut answers = InstallerReplies::new(reader);
-        let file = match self.file_for(answers.next().await?) {
+        let file = match self.file_for(answers.next_within(deadline, FIRST_LINE).await?) {
             Ok(file) => file,
             Err(error) => {
                 wait_for_exit(&mut writer, &mut answers).await;
@@ -85,15 +87,15 @@ impl Installer<'_> {
             }
         };
         let size = file.size;
-        let asked = writer.send(format!("{} {size}\n", file.hash).into()).await;
-        let answer = match asked {
-            Ok(()) => timeout(REPLY_TIMEOUT, answers.next()).await.ok(),
-            Err(_) => None,
+        let asking = async {
+            let asked = writer.send(format!("{} {size}\n", file.hash).into()).await;
+            asked.ok()?;
+            Some(answers.next().await)
         };
-        let mut answer = match answer {
+        let mut answer = match deadline::within(REPLY_TIMEOUT, asking).await.flatten() {
             Some(Ok(answer)) => answer,
             // The installer has printed its first line, so it runs, but it reads nothing.
-            Some(Err(DeployError::Shell(_))) | None => {
+            Some(Err(DeployError::Cut(_))) | None => {
                 let _ = writer.end().await;
                 return Ok(StdinInstall::Silent(file));
             }
@@ -114,10 +116,13 @@ impl Installer<'_> {
                         writer.end().await
                     };
                     // A host with a full disk stops reading and reports the failure.
-                    answer = tokio::select! {
-                        early = answers.next() => early?,
-                        _ = sending => answers.next().await?,
+                    let sent_or_refused = async {
+                        tokio::select! {
+                            early = answers.next() => early,
+                            _ = sending => answers.next().await,
+                        }
                     };
+                    answer = deadline.wait(TRANSFER, sent_or_refused).await??;
                 }
                 ("failed", cause) => {
                     let cause = cause.to_owned();
@@ -135,6 +140,7 @@ impl Installer<'_> {
         &self,
         connection: &HostConnection,
         file: &Arc<HostFile>,
+        deadline: &mut Deadline,
     ) -> Result<InstalledAgent, DeployError> {
         let addresses = connection.addresses();
         let at = self.callbacks.serve(file, addresses.map(|(local, _)| local)).join(" ");
@@ -143,7 +149,7 @@ impl Installer<'_> {
         let words = [self.directory, self.scope(), &file.hash, &file.sha256, &size, given, &at];
         let channel = connection.exec(&RemoteCommand::Script(&script, &words)).await?;
         let mut answers = InstallerReplies::new(channel.reader);
-        let answer = answers.next().await?;
+        let answer = answers.next_within(deadline, TRANSFER).await?;
         let at = |place| self.program(file, place);
         match answer.split_once(' ').unwrap_or((&answer, "")) {
             ("present", place) => Ok(InstalledAgent { program: at(place), sent: None }),
@@ -207,7 +213,7 @@ async fn wait_for_exit(writer: &mut AgentWriter, replies: &mut InstallerReplies)
         let _ = writer.end().await;
         while replies.next().await.is_ok() {}
     };
-    let _ = timeout(EXIT_TIMEOUT, exits).await;
+    let _ = deadline::within(EXIT_TIMEOUT, exits).await;
 }
 
 fn cached(cache: &str, file: &HostFile) -> AgentLocation {
@@ -220,15 +226,28 @@ struct InstallerReplies {
     text: String,
     /// Other output of the shell, kept for the error if the installer does not answer.
     noise: String,
+    /// Whether the installer has said anything.
+    has_begun: bool,
 }
 
 impl InstallerReplies {
     fn new(reader: AgentReader) -> InstallerReplies {
-        InstallerReplies { reader, text: String::new(), noise: String::new() }
+        InstallerReplies { reader, text: String::new(), noise: String::new(), has_begun: false }
+    }
+
+    /// Returns the next line as [`InstallerReplies::next`] does, which `awaited` names if it does not come before
+    /// the deadline.
+    async fn next_within(
+        &mut self,
+        deadline: &mut Deadline,
+        awaited: &'static str,
+    ) -> Result<String, DeployError> {
+        deadline.wait(awaited, self.next()).await?
     }
 
     /// Returns the next line of the installer, without its prefix. If the shell's output ends first,
-    /// returns that output as [`DeployError::Shell`]. Cancel-safe.
+    /// returns that output as [`DeployError::Shell`], or as [`DeployError::Cut`] if the installer had begun.
+    /// Cancel-safe.
     async fn next(&mut self) -> Result<String, DeployError> {
         const MARK: &str = "rlaunch-install ";
         loop {
@@ -237,7 +256,10 @@ impl InstallerReplies {
                 let line = line.to_owned();
                 self.text = rest.to_owned();
                 match answer {
-                    Some(answer) => return Ok(answer),
+                    Some(answer) => {
+                        self.has_begun = true;
+                        return Ok(answer);
+                    }
                     None => self.hear(&format!("{line}\n")),
                 }
             }
@@ -250,7 +272,11 @@ impl InstallerReplies {
                 Some(Incoming::Diagnostics(bytes)) => self.hear(&String::from_utf8_lossy(&bytes)),
                 _ => {
                     let words = std::mem::take(&mut self.noise) + &std::mem::take(&mut self.text);
-                    return Err(DeployError::Shell(words));
+                    return Err(if self.has_begun {
+                        DeployError::Cut(words)
+                    } else {
+                        DeployError::Shell(words)
+                    });
                 }
             }
         }
@@ -276,6 +302,7 @@ fn script(script: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connect::fault_peer::{Fault, Step, channel_to_peer, length};
     use std::fs;
     use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;
@@ -367,15 +394,95 @@ mod tests {
         assert!(said.contains("rlaunch-install want"), "{said}");
     }
 
+    /// Runs an installation over a channel whose peer has a fault after some bytes of the exchange. Returns the
+    /// result, and the seconds that it took.
+    async fn install_by(
+        store: &AgentStore,
+        bytes: usize,
+        fault: Fault,
+    ) -> (Result<StdinInstall, DeployError>, u64) {
+        let callbacks = callbacks();
+        let installer =
+            Installer { store, directory: "~/x", allow_other: true, callbacks: &callbacks };
+        let channel = channel_to_peer(&exchange(store), bytes, fault);
+        let began = tokio::time::Instant::now();
+        let mut deadline = Deadline::after(INSTALL_TIMEOUT);
+        let installing = installer.by_stdin(channel, &mut deadline);
+        let done = tokio::time::timeout(Duration::from_secs(3600), installing).await;
+        let done = done.unwrap_or_else(|_| panic!("{fault:?} after {bytes} bytes: no end"));
+        (done, began.elapsed().as_secs())
+    }
+
+    fn exchange(store: &AgentStore) -> [Step; 5] {
+        let file = store.native().unwrap();
+        let says = |line: &str| Step::Says(format!("rlaunch-install {line}\n").into_bytes());
+        [
+            says(&format!("host Linux {}", std::env::consts::ARCH)),
+            Step::Hears(format!("{} {}\n", file.hash, file.size).len()),
+            says("want raw"),
+            Step::Hears(usize::try_from(file.size).unwrap()),
+            says("installed"),
+        ]
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_installation_with_a_fault_at_any_byte_ends_in_time_and_says_what_happened() {
+        let agent = tempfile::NamedTempFile::new().unwrap();
+        // The store reads no more of the file than the head of its format.
+        let own = fs::read(std::env::current_exe().unwrap()).unwrap();
+        fs::write(agent.path(), &own[..300]).unwrap();
+        let store = AgentStore::new(Some(agent.path().to_owned()));
+        let steps = exchange(&store);
+        let end = |steps: &[Step]| length(steps);
+        let (begun, asked, wanted) = (end(&steps[..1]), end(&steps[..3]), end(&steps));
+        for fault in [Fault::Stalls, Fault::Closes] {
+            for bytes in 0..wanted {
+                let (done, took) = install_by(&store, bytes, fault).await;
+                let case = format!("{fault:?} after {bytes} bytes: {:?}", done.as_ref().err());
+                let stalls = fault == Fault::Stalls;
+                let late = |what: &str, error: &DeployError| {
+                    error.to_string().contains(&format!("no {what} within 120 s"))
+                };
+                match done {
+                    Err(error) if stalls && bytes < begun => {
+                        assert!(late(FIRST_LINE, &error), "{case}");
+                    }
+                    Err(error) if stalls && bytes >= asked => {
+                        assert!(late(TRANSFER, &error), "{case}");
+                    }
+                    Err(DeployError::Shell(_)) => assert!(bytes < begun, "{case}"),
+                    Err(DeployError::Cut(_)) => assert!(bytes >= asked, "{case}"),
+                    // What the host has read of the hash is not known, so its stdin counts as silent.
+                    Ok(StdinInstall::Silent(_)) => {
+                        assert!((begun..asked).contains(&bytes), "{case}");
+                    }
+                    Ok(StdinInstall::Installed(_)) | Err(_) => panic!("{case}"),
+                }
+                let limit = match bytes {
+                    _ if !stalls => 0,
+                    _ if (begun..asked).contains(&bytes) => REPLY_TIMEOUT.as_secs(),
+                    _ => INSTALL_TIMEOUT.as_secs(),
+                };
+                assert_eq!(took, limit, "{case}");
+            }
+        }
+        let (done, _) = install_by(&store, wanted, Fault::Stalls).await;
+        assert!(matches!(done, Ok(StdinInstall::Installed(_))));
+    }
+
+    fn callbacks() -> Callbacks {
+        Callbacks::new(
+            rlaunch_plan::hosts::addresses::AddressConstraints::default(),
+            rlaunch_bootstrap::job::PortRange { first: 21000, last: 21511 },
+        )
+    }
+
     #[test]
     fn a_host_says_where_its_agent_is() {
         let exe = std::env::current_exe().unwrap();
         let store = AgentStore::new(Some(exe));
         let file = store.native().unwrap();
-        let callbacks = Callbacks::new(
-            rlaunch_plan::hosts::addresses::AddressConstraints::default(),
-            rlaunch_bootstrap::job::PortRange { first: 21000, last: 21511 },
-        );
+        let callbacks = callbacks();
         let installer =
             Installer { store: &store, directory: "~/x", allow_other: true, callbacks: &callbacks };
         let build = || file.hash.clone();
