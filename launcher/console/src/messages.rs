@@ -1,7 +1,8 @@
 //! Messages of rlaunch on stderr: errors with details and hints, warnings, progress. Since messages may
 //! quote other programs, [`printable`] makes each of them safe for a terminal.
 
-use crate::open_files;
+pub use crate::stderr::flush;
+use crate::{open_files, stderr};
 use anstyle::{AnsiColor, Style};
 pub use rlaunch_bootstrap::error_chain;
 use rlaunch_text::message::{Failed, Message};
@@ -21,7 +22,7 @@ pub fn error(failed: &Failed) {
     if failed.message.is_empty() {
         return;
     }
-    let mut err = anstream::stderr().lock();
+    let mut err = Vec::new();
     let label = label("error", failed.finding);
     let _ = writeln!(err, "{ERROR}{label}:{ERROR:#} {}", printable::message(&failed.message));
     for detail in &failed.details {
@@ -33,6 +34,14 @@ pub fn error(failed: &Failed) {
     }
     if let Some(id) = failed.finding {
         let _ = writeln!(err, "{HINT}hint:{HINT:#} `rlaunch help {id}` explains this");
+    }
+    stderr::write(err);
+}
+
+/// Prints a line, unless messages are suppressed.
+fn print_line(line: &str) {
+    if !is_quiet() {
+        stderr::write(format!("{line}\n").into_bytes());
     }
 }
 
@@ -90,46 +99,26 @@ pub fn warn(message: &str) {
 
 /// Prints `message` with the prefix `warning[ID]:`, where the id is that of the finding which it states.
 pub fn warn_of(finding: Option<&str>, message: &str) {
-    if is_quiet() {
-        return;
-    }
-    let label = label("warning", finding);
-    let _ = writeln!(
-        anstream::stderr().lock(),
-        "{WARNING}{label}:{WARNING:#} {}",
-        printable::message(message)
-    );
+    let (label, message) = (label("warning", finding), printable::message(message));
+    print_line(&format!("{WARNING}{label}:{WARNING:#} {message}"));
 }
 
 /// Prints `message` with the prefix `rlaunch:`.
 pub fn info(message: &str) {
-    if is_quiet() {
-        return;
-    }
-    let _ = writeln!(anstream::stderr().lock(), "rlaunch: {}", printable::message(message));
+    print_line(&format!("rlaunch: {}", printable::message(message)));
 }
 
 /// Prints `line` without a prefix.
 pub fn line(line: &str) {
-    if is_quiet() {
-        return;
-    }
-    let _ = writeln!(anstream::stderr().lock(), "{}", printable::message(line));
+    print_line(&printable::message(line));
 }
 
 /// Prints options that rlaunch accepts for compatibility with other launchers but ignores.
 pub fn ignored(words: &str) {
-    if is_quiet() {
-        return;
-    }
-    let _ =
-        writeln!(anstream::stderr().lock(), "{HINT}ignored:{HINT:#} {}", printable::message(words));
+    print_line(&format!("{HINT}ignored:{HINT:#} {}", printable::message(words)));
 }
 
 /// Prints `message` with the prefix `hint:`.
 pub fn hint(message: &str) {
-    if is_quiet() {
-        return;
-    }
-    let _ = writeln!(anstream::stderr().lock(), "{HINT}hint:{HINT:#} {}", printable::text(message));
+    print_line(&format!("{HINT}hint:{HINT:#} {}", printable::text(message)));
 }
