@@ -86,8 +86,7 @@ fn a_connection_that_stalls_after_the_login_ends_the_start_and_is_named() {
     let stalls = |bytes: u32| {
         let config = directory.path().join(format!("config-{bytes}"));
         let text = format!(
-            "ProxyCommand bash -c 'exec 3<>/dev/tcp/%h/%p; cat <&3 & \
-             dd bs=1 count={bytes} status=none >&3; exec sleep 60'\n\
+            "ProxyCommand sh -c '{{ head -c {bytes}; exec sleep 60; }} | exec nc %h %p'\n\
              IdentityFile ~/.ssh/id_ed25519\n"
         );
         std::fs::write(&config, text).unwrap();
@@ -95,26 +94,20 @@ fn a_connection_that_stalls_after_the_login_ends_the_start_and_is_named() {
         run.args(["-H", "b", "hostname"]).within(Duration::from_secs(45)).spawn()
     };
     // The login ends and the agent starts among these bytes.
-    let running: Vec<_> = (1500..=3000).step_by(100).map(stalls).collect();
-    let mut stages = [0; 4];
+    let running: Vec<_> = (1300..=2500).step_by(100).map(stalls).collect();
+    let mut stages = [0; 3];
     for running in running {
         let ran = running.finish_first();
         let said = ran.err();
         let sentences = [
-            "the SSH handshake does not complete within 10 s",
             "the login does not complete within 10 s",
             "stalls: no answer to a command within 30 s",
             "b: no hello from the agent within 8 s",
         ];
-        // A job that is not held by the fault ends as usual.
-        if ran.code == 0 {
-            continue;
-        }
         let stage = sentences.iter().position(|sentence| said.contains(sentence));
         stages[stage.unwrap_or_else(|| panic!("{ran}"))] += 1;
     }
-    assert!(stages[2] + stages[3] > 0, "none after the login: {stages:?}");
-    println!("stages: {stages:?}");
+    assert!(stages[1] > 0 || stages[2] > 0, "all before the login: {stages:?}");
 }
 
 #[test]

@@ -39,14 +39,6 @@ pub(crate) enum Reason {
     Link(Failed),
 }
 
-impl Reason {
-    /// Tells whether a reader that does not read may not hold back the end of the job: the user has asked for the end,
-    /// or a node cannot answer for itself.
-    pub(crate) fn limits_output(&self) -> bool {
-        matches!(self, Reason::User(_) | Reason::Timeout(..) | Reason::Lost(_))
-    }
-}
-
 /// Final report of a node, or the result of cleaning it up after its loss.
 #[derive(Debug)]
 pub(crate) enum NodeEnd {
@@ -64,13 +56,13 @@ pub(crate) struct Outcome {
     pub reason: Option<Reason>,
     /// Final reports, by node; `None` if nothing was reported in time.
     pub ends: Vec<Option<NodeEnd>>,
-    /// Whether a reader of the output that does not read may not hold back the end.
+    /// Whether the user has asked to end the job, which something else may have ended before.
     pub(crate) is_hurried: bool,
 }
 
 impl Outcome {
-    /// Tells whether the last output gets only a short time to be written, because the job is to end
-    /// whether or not its output is read, or the reader has gone.
+    /// Tells whether the last output gets only a short time to be written, because the user ended the job or
+    /// the reader of the output has gone.
     pub(crate) fn limits_output_time(&self) -> bool {
         self.is_hurried || matches!(self.reason, Some(Reason::ReaderGone))
     }

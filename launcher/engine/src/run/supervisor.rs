@@ -565,9 +565,6 @@ impl<'a> Supervisor<'a> {
         self.send_all(ToAgent::JobEvent(event));
         self.send_all(ToAgent::End { now: false });
         self.set_end_deadline(now, self.job.kill_after + END_SLACK);
-        if reason.limits_output() {
-            self.limit_output(now);
-        }
         self.reason = Some(reason);
     }
 

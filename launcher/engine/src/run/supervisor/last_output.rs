@@ -1,13 +1,13 @@
 //! The ranks' last output. A node reports its end behind all output of its ranks, so a reader that does not read holds
-//! the report back. What such a reader has not read is dropped when the job is to end by the user's will (a signal,
-//! `--timeout`) or after a loss, or when nodes had their time to report; then their reports come.
+//! the report back. What such a reader has not read is dropped when the user wants the job to end, or when nodes
+//! had their time to report; then their reports come.
 
 use super::{Action, Supervisor};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
 use std::time::{Duration, Instant};
 
-/// Time that the last output has after the last rank has exited, if the job is to end whether or not it is read.
+/// Time that the last output has after the last rank has exited, if the user has asked to end the job.
 const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time that nodes have to report their end after their output was dropped.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -16,7 +16,7 @@ const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 #[derive(Default)]
 pub(super) struct LastOutput {
     exited: RankSet,
-    /// Whether the job is to end whether or not its output is read.
+    /// Whether the user has asked to end the job.
     is_hurried: bool,
     /// Time at which the output is dropped.
     pub(super) due: Option<Instant>,
@@ -24,7 +24,7 @@ pub(super) struct LastOutput {
 }
 
 impl LastOutput {
-    /// Tells whether the job is to end whether or not its output is read.
+    /// Tells whether the user waits for the end of the job, so that a reader gets no more time.
     pub(super) fn is_hurried(&self) -> bool {
         self.is_hurried
     }
@@ -33,22 +33,18 @@ impl LastOutput {
 impl Supervisor<'_> {
     /// Handles the user's request to end the job. If only output is waited for, that is given up at once.
     pub(super) fn hurry_output(&mut self, now: Instant) {
-        self.limit_output(now);
+        self.last_output.is_hurried = true;
         if self.awaits_only_output() {
             self.drop_output();
+        } else {
+            self.limit_output(now);
         }
-    }
-
-    /// Ends the job whether or not its output is read.
-    pub(super) fn limit_output(&mut self, now: Instant) {
-        self.last_output.is_hurried = true;
-        self.start_limit(now);
     }
 
     /// Counts a rank that has exited.
     pub(super) fn count_exited(&mut self, now: Instant, rank: Rank) {
         self.last_output.exited.insert(rank);
-        self.start_limit(now);
+        self.limit_output(now);
     }
 
     /// Handles the end of the time that nodes had to report their end. Returns whether they have a little more, because
@@ -69,7 +65,7 @@ impl Supervisor<'_> {
         }
     }
 
-    fn start_limit(&mut self, now: Instant) {
+    fn limit_output(&mut self, now: Instant) {
         let is_due = self.last_output.is_hurried && !self.last_output.is_dropped;
         if is_due && self.awaits_only_output() {
             self.last_output.due.get_or_insert(now + LAST_OUTPUT_TIMEOUT);
