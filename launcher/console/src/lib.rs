@@ -3,7 +3,6 @@
 //! | files | subject |
 //! |---|---|
 //! | `messages`, `progress`, `stdout`, `log` | errors, warnings and progress on stderr; results on stdout; `-v` |
-//! | `stderr` | the thread that writes to stderr |
 //! | `deadline`, `prompt` | time limits that restart after a suspension; whether a question to the user is open |
 //! | `open_files`, `process_env` | limit of open files; environment variables and directories of this process |
 //! | `panics` | what happens at a bug |
@@ -16,5 +15,4 @@ pub mod panics;
 pub mod process_env;
 pub mod progress;
 pub mod prompt;
-mod stderr;
 pub mod stdout;

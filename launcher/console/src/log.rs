@@ -1,6 +1,5 @@
 //! Log lines of rlaunch on stderr: `-v`, `--log-level` and `--log-json`.
 
-use crate::stderr::LogLines;
 use std::io;
 use tracing::Level;
 use tracing_subscriber::EnvFilter;
@@ -19,7 +18,7 @@ pub fn to_stderr(verbose: u8, level: Option<Level>, json: bool) {
     let plain = anstream::AutoStream::choice(&io::stderr()) == anstream::ColorChoice::Never;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(|| LogLines)
+        .with_writer(io::stderr)
         .with_ansi(!plain)
         // A failed write to stderr would be reported on stderr, where it would fail as well.
         .log_internal_errors(false)

@@ -1,8 +1,7 @@
 //! Messages of rlaunch on stderr: errors with details and hints, warnings, progress. Since messages may
 //! quote other programs, [`printable`] makes each of them safe for a terminal.
 
-pub use crate::stderr::flush;
-use crate::{open_files, stderr};
+use crate::open_files;
 use anstyle::{AnsiColor, Style};
 pub use rlaunch_bootstrap::error_chain;
 use rlaunch_text::message::{Failed, Message};
@@ -22,7 +21,7 @@ pub fn error(failed: &Failed) {
     if failed.message.is_empty() {
         return;
     }
-    let mut err = Vec::new();
+    let mut err = anstream::stderr().lock();
     let label = label("error", failed.finding);
     let _ = writeln!(err, "{ERROR}{label}:{ERROR:#} {}", printable::message(&failed.message));
     for detail in &failed.details {
@@ -34,14 +33,6 @@ pub fn error(failed: &Failed) {
     }
     if let Some(id) = failed.finding {
         let _ = writeln!(err, "{HINT}hint:{HINT:#} `rlaunch help {id}` explains this");
-    }
-    stderr::write(err);
-}
-
-/// Prints a line, unless messages are suppressed.
-fn print_line(line: &str) {
-    if !is_quiet() {
-        stderr::write(format!("{line}\n").into_bytes());
     }
 }
 
@@ -99,26 +90,46 @@ pub fn warn(message: &str) {
 
 /// Prints `message` with the prefix `warning[ID]:`, where the id is that of the finding which it states.
 pub fn warn_of(finding: Option<&str>, message: &str) {
-    let (label, message) = (label("warning", finding), printable::message(message));
-    print_line(&format!("{WARNING}{label}:{WARNING:#} {message}"));
+    if is_quiet() {
+        return;
+    }
+    let label = label("warning", finding);
+    let _ = writeln!(
+        anstream::stderr().lock(),
+        "{WARNING}{label}:{WARNING:#} {}",
+        printable::message(message)
+    );
 }
 
 /// Prints `message` with the prefix `rlaunch:`.
 pub fn info(message: &str) {
-    print_line(&format!("rlaunch: {}", printable::message(message)));
+    if is_quiet() {
+        return;
+    }
+    let _ = writeln!(anstream::stderr().lock(), "rlaunch: {}", printable::message(message));
 }
 
 /// Prints `line` without a prefix.
 pub fn line(line: &str) {
-    print_line(&printable::message(line));
+    if is_quiet() {
+        return;
+    }
+    let _ = writeln!(anstream::stderr().lock(), "{}", printable::message(line));
 }
 
 /// Prints options that rlaunch accepts for compatibility with other launchers but ignores.
 pub fn ignored(words: &str) {
-    print_line(&format!("{HINT}ignored:{HINT:#} {}", printable::message(words)));
+    if is_quiet() {
+        return;
+    }
+    let _ =
+        writeln!(anstream::stderr().lock(), "{HINT}ignored:{HINT:#} {}", printable::message(words));
 }
 
 /// Prints `message` with the prefix `hint:`.
 pub fn hint(message: &str) {
-    print_line(&format!("{HINT}hint:{HINT:#} {}", printable::text(message)));
+    if is_quiet() {
+        return;
+    }
+    let _ = writeln!(anstream::stderr().lock(), "{HINT}hint:{HINT:#} {}", printable::text(message));
 }

@@ -2,7 +2,6 @@
 //! thread with the bug ended, the rest of a job could wait for it for ever. Agents notice that rlaunch is gone, and end
 //! their ranks.
 
-use crate::stderr;
 use nix::libc::termios;
 use nix::sys::termios::{SetArg, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
@@ -17,10 +16,8 @@ pub fn end_at_panics() {
         if let Some(modes) = modes {
             restore(modes);
         }
-        let hint = "this is a bug of rlaunch; please report it, with the line above";
-        let said = format!("rlaunch: error: {}\n  hint: {hint}\n", describe(panic));
-        stderr::write(said.into_bytes());
-        stderr::flush();
+        eprintln!("rlaunch: error: {}", describe(panic));
+        eprintln!("  hint: this is a bug of rlaunch; please report it, with the line above");
         process::exit(Exit::BUG.0.into());
     }));
 }

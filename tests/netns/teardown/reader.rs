@@ -65,32 +65,6 @@ fn a_reader_that_never_reads_holds_nobody_who_interrupts() {
     });
 }
 
-/// Messages that nobody reads delay nothing: neither a signal nor a time limit.
-#[test]
-fn a_reader_of_messages_that_never_reads_delays_no_end() {
-    as_each(|field, account| {
-        // The ranks' own lines fill the pipe.
-        let script = "yes >&2 & sleep 1000";
-        for (options, code) in [("-vv", 143), ("-vv --timeout 2", 124)] {
-            let run = field.rlaunch(options).args(["-H", "a,b"]).account(account);
-            let mut command = run.sh(script).command();
-            let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-            let began = Stopwatch::start();
-            field.wait_for("the ranks to start", || field.ranks().len() >= 4);
-            if code == 143 {
-                kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM).unwrap();
-            }
-            let ended = wait_until(BOUND, "rlaunch to end", || Ok(child.try_wait()?.is_some()));
-            let took = began.elapsed();
-            let _ = child.kill();
-            let ran = outcome(child, Vec::new(), began);
-            assert!(ended.is_ok() && took < Duration::from_secs(10), "{took:?} {ran}");
-            ran.ended_with(code);
-            nothing_left(field, Duration::ZERO, &ran);
-        }
-    });
-}
-
 /// Returns all of stdout, and the peak memory of the process in KiB, as last read.
 fn read_all(child: &mut Child) -> (Vec<u8>, u64) {
     let mut stdout = child.stdout.take().unwrap();
