@@ -4,8 +4,6 @@ use super::{PROMPT, as_each, nothing_left};
 use crate::output::{check_flood, flood};
 use crate::running::Outcome;
 use crate::support::BOUND;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use rlaunch_lab::Stopwatch;
 use rlaunch_lab::command::wait_until;
 use std::fs;
@@ -41,27 +39,6 @@ fn a_reader_pauses() {
         ran.says_nothing();
         nothing_left(field, Duration::ZERO, &ran);
         assert!(peak <= MEMORY, "rlaunch took {peak} KiB");
-    });
-}
-
-/// The output that is left when a rank has failed waits for its reader, but not against the user's will.
-#[test]
-fn a_reader_that_never_reads_holds_nobody_who_interrupts() {
-    as_each(|field, account| {
-        let script = "[ $RANK = 0 ] && exec yes; sleep 0.5; exit 3";
-        let mut command = field.rlaunch("-H a,b").account(account).sh(script).command();
-        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        field.wait_for("the ranks to start", || !field.ranks().is_empty());
-        field.wait_for("the ranks to end", || field.ranks().is_empty());
-        let began = Stopwatch::start();
-        kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
-        let ended = wait_until(BOUND, "rlaunch to end", || Ok(child.try_wait()?.is_some()));
-        let took = began.elapsed();
-        let _ = child.kill();
-        let ran = outcome(child, Vec::new(), began);
-        assert!(ended.is_ok() && took < Duration::from_secs(4), "{took:?} {ran}");
-        ran.ended_with(3).says(&["was not read in time and is dropped", "a, b: nothing left"]);
-        nothing_left(field, Duration::ZERO, &ran);
     });
 }
 

@@ -13,7 +13,6 @@ use rlaunch_bootstrap::protocol::control::Helper;
 use rlaunch_console::messages;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use rlaunch_text::text;
 use std::time::{Duration, Instant};
 
 /// Time limit for writing the last output if the user ended the job, or if the reader of the output has gone.
@@ -59,27 +58,17 @@ pub(crate) async fn run_to_completion(
             job.events.status().ending();
         }
         while let Some(action) = supervisor.poll_action() {
-            perform(action, job, &nodes, (&writer, &mut reader));
+            perform(action, job, &nodes, &mut reader);
         }
     }
     let outcome = supervisor.into_outcome();
     nodes.shutdown().await;
-    conclude(job, outcome, writer, master_port, signals).await
+    conclude(job, outcome, writer, master_port).await
 }
 
 /// Performs an action. `reader` is the program that reads stacks.
-fn perform(
-    action: Action,
-    job: &JobRun,
-    nodes: &Nodes,
-    (writer, reader): (&output::OutputWriter, &mut HelperUpload),
-) {
+fn perform(action: Action, job: &JobRun, nodes: &Nodes, reader: &mut HelperUpload) {
     match action {
-        Action::DropOutput => {
-            writer.drop_further();
-            // What the writer cannot write costs no credit any more, however much it is.
-            nodes.reached.iter().for_each(|node| node.commands.grant(u32::MAX));
-        }
         Action::Send(node, message) => nodes.queue_command(node, &message),
         Action::SendAll(message) => nodes.queue_for_all(&message),
         Action::Relay { from, to, data, room } => nodes.relay((from, to), data, room),
@@ -107,27 +96,20 @@ fn offer(program: &mut HelperUpload, job: &JobRun, nodes: &Nodes) {
     }
 }
 
-/// Writes the rest of the ranks' output, then decides the job's exit code and message. The output's reader has no time
-/// limit, but a signal of the user ends the wait for it.
+/// Writes the rest of the ranks' output, then decides the job's exit code and message.
 async fn conclude(
     job: &JobRun,
     outcome: Outcome,
     writer: output::OutputWriter,
     master_port: u16,
-    signals: &mut Signals,
 ) -> Result<Exit, Failed> {
-    let limit = outcome.limits_output_time().then(|| Instant::now() + LAST_WRITE_TIMEOUT);
-    let given_up = async {
-        tokio::select! {
-            () = until(limit) => {}
-            _ = signals.end() => {}
+    let mut written = match outcome.limits_output_time() {
+        true => {
+            let finished = tokio::time::timeout(LAST_WRITE_TIMEOUT, writer.finish()).await;
+            finished.unwrap_or_default()
         }
+        false => writer.finish().await,
     };
-    let mut written = writer.finish(given_up).await;
-    if written.unwritten > 0 && !outcome.is_unread() {
-        let size = text::mib(written.unwritten);
-        messages::warn(&format!("{size} of the ranks' output was not read in time and is dropped"));
-    }
     if let (Some(recorder), Some(transcript)) = (&job.recorder, written.transcript.take()) {
         recorder.printed(transcript);
     }

@@ -56,20 +56,13 @@ pub(crate) struct Outcome {
     pub reason: Option<Reason>,
     /// Final reports, by node; `None` if nothing was reported in time.
     pub ends: Vec<Option<NodeEnd>>,
-    /// Whether the user has asked to end the job, which something else may have ended before.
-    pub(crate) is_hurried: bool,
 }
 
 impl Outcome {
     /// Tells whether the last output gets only a short time to be written, because the user ended the job or
     /// the reader of the output has gone.
     pub(crate) fn limits_output_time(&self) -> bool {
-        self.is_hurried || matches!(self.reason, Some(Reason::ReaderGone))
-    }
-
-    /// Tells whether the reader of the output has gone, so that nothing was to be read.
-    pub(crate) fn is_unread(&self) -> bool {
-        matches!(self.reason, Some(Reason::ReaderGone))
+        matches!(self.reason, Some(Reason::User(_) | Reason::ReaderGone))
     }
 
     /// Returns the line to print before the outcome of a job that was ended because, with `--serve`, a rank

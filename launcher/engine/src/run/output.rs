@@ -42,8 +42,6 @@ use rlaunch_text::message::Failed;
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, PipeWriter};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -87,24 +85,7 @@ enum OutputItem {
 
 /// Sender of output to the writing thread.
 #[derive(Clone)]
-pub struct OutputSender(Sender<OutputItem>, Arc<Flow>);
-
-/// Bytes of output on their way to the reader.
-#[derive(Debug, Default)]
-struct Flow {
-    received: AtomicU64,
-    written: AtomicU64,
-    /// Whether output that is received from now on is dropped.
-    is_dropped: AtomicBool,
-}
-
-impl Flow {
-    fn unwritten(&self) -> u64 {
-        let [received, written] =
-            [&self.received, &self.written].map(|count| count.load(Ordering::Relaxed));
-        received.saturating_sub(written)
-    }
-}
+pub struct OutputSender(Sender<OutputItem>);
 
 impl OutputSender {
     /// Queues output of a rank. `stamp` is the time at which the agent read the data, in microseconds since
@@ -116,10 +97,6 @@ impl OutputSender {
         data: Vec<u8>,
         room: Option<Reserved>,
     ) {
-        self.1.received.fetch_add(data.len() as u64, Ordering::Relaxed);
-        if self.1.is_dropped.load(Ordering::Relaxed) {
-            return;
-        }
         // The receiver outlives every sender.
         let _ = self.0.send(OutputItem::Chunk(Chunk { node, source, stamp, data }, room));
     }
@@ -143,14 +120,11 @@ pub struct Written {
     pub(crate) transcript: Option<Transcript>,
     /// Error that left the files of `--output-dir` incomplete.
     pub incomplete: Option<Failed>,
-    /// Number of bytes of output that were received and not written.
-    pub(crate) unwritten: u64,
 }
 
 /// Handle of the writing thread.
 pub struct OutputWriter {
     thread: JoinHandle<Written>,
-    flow: Arc<Flow>,
     /// Message of the thread that a write failed; `None` once it has been received.
     failed: Option<oneshot::Receiver<()>>,
     /// Pipe to a reader in this process, which may leave while ranks print nothing; `None` once it has left.
@@ -177,25 +151,23 @@ pub struct OutputConfig {
 }
 
 /// Receiving end of the queue of output, before the writing thread is started.
-pub struct OutputReceiver(Receiver<OutputItem>, Arc<Flow>);
+pub struct OutputReceiver(Receiver<OutputItem>);
 
 /// Makes the queue from sessions to the writing thread, which is started later.
 pub(crate) fn output_channel() -> (OutputSender, OutputReceiver) {
     let (sender, items) = channel();
-    let flow = Arc::new(Flow::default());
-    (OutputSender(sender, flow.clone()), OutputReceiver(items, flow))
+    (OutputSender(sender), OutputReceiver(items))
 }
 
 /// Starts the thread that writes the output in the queue.
-pub fn start(config: OutputConfig, OutputReceiver(items, flow): OutputReceiver) -> OutputWriter {
+pub fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver) -> OutputWriter {
     let (gone, failed) = oneshot::channel();
     let pipe = match &config.stdio {
         Stdio::Pipe(writer) => watched(writer).ok(),
         Stdio::Stdout | Stdio::Stderr => None,
     };
-    let writer = WriterThread::new(config, gone, flow.clone());
-    let thread = std::thread::spawn(move || writer.run(&items));
-    OutputWriter { thread, flow, failed: Some(failed), pipe }
+    let thread = std::thread::spawn(move || WriterThread::new(config, gone).run(&items));
+    OutputWriter { thread, failed: Some(failed), pipe }
 }
 
 impl OutputWriter {
@@ -208,20 +180,10 @@ impl OutputWriter {
         }
     }
 
-    /// Drops all output that is received from now on. What was received before is still written.
-    pub(crate) fn drop_further(&self) {
-        self.flow.is_dropped.store(true, Ordering::Relaxed);
-    }
-
-    /// Waits until all output is written, which cannot be before every [`OutputSender`] is dropped, or until
-    /// `given_up` resolves. A writer that was given up may wait for its reader until this process ends.
-    pub async fn finish(self, given_up: impl Future<Output = ()>) -> Written {
-        let OutputWriter { thread, flow, .. } = self;
-        let joined = tokio::select! {
-            joined = tokio::task::spawn_blocking(|| thread.join()) => joined.ok().and_then(Result::ok),
-            () = given_up => None,
-        };
-        Written { unwritten: flow.unwritten(), ..joined.unwrap_or_default() }
+    /// Waits until all output is written, which cannot be before every [`OutputSender`] is dropped.
+    pub async fn finish(self) -> Written {
+        let joined = tokio::task::spawn_blocking(|| self.thread.join()).await;
+        joined.ok().and_then(Result::ok).unwrap_or_default()
     }
 }
 
@@ -270,7 +232,6 @@ struct WriterThread {
     ranks: u32,
     status: LiveStatus,
     gone: Option<oneshot::Sender<()>>,
-    flow: Arc<Flow>,
 }
 
 /// Credit that a node is owed for output that was written, in bytes. It is granted once `lump` bytes are
@@ -282,7 +243,7 @@ struct CreditAccount {
 }
 
 impl WriterThread {
-    fn new(config: OutputConfig, gone: oneshot::Sender<()>, flow: Arc<Flow>) -> WriterThread {
+    fn new(config: OutputConfig, gone: oneshot::Sender<()>) -> WriterThread {
         let lump = window(config.credit.len()) / 4;
         let account = |node| CreditAccount { node, owed: 0, lump };
         // Unfinished lines are shown at once if there is only one rank, or on a terminal, where a
@@ -305,7 +266,6 @@ impl WriterThread {
             ranks: config.ranks,
             status: config.status,
             gone: Some(gone),
-            flow,
         }
     }
 
@@ -384,7 +344,6 @@ impl WriterThread {
             nccl: self.nccl,
             transcript: self.transcript,
             incomplete,
-            unwritten: 0,
         }
     }
 
@@ -409,7 +368,6 @@ impl WriterThread {
             if let Some(transcript) = &mut self.transcript {
                 transcript.add(source, data);
             }
-            self.flow.written.fetch_add(credit as u64, Ordering::Relaxed);
             if let Some(account) = self.credit.get_mut(node.index()) {
                 account.owed += u32::try_from(credit).unwrap_or(u32::MAX);
                 if account.owed >= account.lump {
@@ -453,44 +411,6 @@ impl WriterThread {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::live::LiveStatus;
-    use std::time::Duration;
-
-    /// A pipe that nobody reads holds 64 KiB.
-    #[tokio::test]
-    async fn output_that_is_not_read_holds_nobody_who_gives_it_up() {
-        let (mut reader, pipe) = io::pipe().unwrap();
-        let (sender, receiver) = output_channel();
-        let config = OutputConfig {
-            tags: None,
-            fold: None,
-            files: None,
-            merged: false,
-            credit: Vec::new(),
-            ranks: 1,
-            nccl: None,
-            transcript: None,
-            stdio: Stdio::Pipe(Arc::new(pipe)),
-            status: LiveStatus::new(),
-        };
-        let writer = start(config, receiver);
-        let push = || {
-            let source = (NodeId(0), (Rank(0), Stream::Stdout));
-            sender.push(source, None, vec![b'\n'; 1024], None);
-        };
-        (0..128).for_each(|_| push());
-        writer.drop_further();
-        (0..16).for_each(|_| push());
-        drop(sender);
-        let given_up = tokio::time::sleep(Duration::from_millis(50));
-        let written = tokio::time::timeout(Duration::from_secs(5), writer.finish(given_up)).await;
-        let unwritten = written.unwrap().unwritten;
-        assert!(((16 << 10)..=(144 << 10)).contains(&unwritten), "{unwritten}");
-        // The thread ends with the rest of the output that it has.
-        let mut all = Vec::new();
-        io::Read::read_to_end(&mut reader, &mut all).unwrap();
-        assert_eq!(all.len(), 128 << 10);
-    }
 
     #[test]
     fn a_frame_goes_whatever_is_still_to_be_paid_back() {

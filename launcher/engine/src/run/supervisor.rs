@@ -12,7 +12,6 @@
 //!    ▼
 //! ending ─── ranks get the reason, then TERM; KILL follows after --kill-after
 //!    │       a second signal of the user: KILL at once
-//!    │       output that is not read is dropped if it holds the end back
 //!    ▼
 //! over ───── every node has reported its end, or the deadline for that has passed
 //! ```
@@ -21,7 +20,6 @@
 //! until the nodes have stopped their ranks, only events of nodes and the clock are handled.
 
 mod abort;
-mod last_output;
 mod queries;
 mod reports;
 mod suspension;
@@ -41,7 +39,6 @@ use crate::run::rendezvous::Relay;
 use crate::run::session::{NodeEvent, NodeEventKind};
 use crate::run::signals::UserSignal;
 use abort::Abort;
-use last_output::LastOutput;
 use queries::LastState;
 use rlaunch_bootstrap::deadline::{self, Deadline};
 use rlaunch_bootstrap::id::{NodeId, Rank};
@@ -103,8 +100,6 @@ pub(crate) enum Action {
     SendStackReader(NodeId),
     /// Answer another rlaunch that has asked about the job.
     Reply(ConnectionId, Reply),
-    /// Drop the ranks' output from now on, and let nodes send what they hold.
-    DropOutput,
     /// Print a line about the job's progress.
     Info(String),
     Warn(String),
@@ -148,7 +143,6 @@ pub(crate) struct Supervisor<'a> {
     timeout: Option<Instant>,
     /// Time limit for nodes to report their end; `None` until the job is being ended.
     end_deadline: Option<Deadline>,
-    last_output: LastOutput,
     suspension: Option<Suspension>,
     warned_of_mpi: bool,
     /// Ranks that have called `MPI_Abort`.
@@ -204,7 +198,6 @@ impl<'a> Supervisor<'a> {
             reason: None,
             timeout: job.timeout.map(|timeout| now + timeout),
             end_deadline: None,
-            last_output: LastOutput::default(),
             suspension: None,
             warned_of_mpi: false,
             aborting_ranks: Vec::new(),
@@ -291,14 +284,8 @@ impl<'a> Supervisor<'a> {
         if is_due(self.timeout) && !self.is_ending() {
             self.on_job_timeout(now);
         }
-        if is_due(self.last_output.due) {
-            self.drop_output();
-        }
-        if let Some(deadline) = &mut self.end_deadline
-            && now >= deadline.next_check()
-            && deadline.has_expired(now)
-        {
-            self.gave_up = !self.drop_late_output(now);
+        if let Some(deadline) = &mut self.end_deadline {
+            self.gave_up = now >= deadline.next_check() && deadline.has_expired(now);
         }
     }
 
@@ -313,7 +300,6 @@ impl<'a> Supervisor<'a> {
             [self.order.deadline(), self.links.deadline(), self.exited.due, self.timeout, watches];
         let only_running = only_running.into_iter().flatten().filter(|_| !self.is_ending());
         let end = self.end_deadline.as_ref().map(Deadline::next_check);
-        let end = end.into_iter().chain(self.last_output.due);
         only_running.chain(broken).chain(end).chain(self.inspections.deadline()).min()
     }
 
@@ -323,9 +309,8 @@ impl<'a> Supervisor<'a> {
     }
 
     pub(crate) fn into_outcome(self) -> Outcome {
-        let is_hurried = self.last_output.is_hurried();
         let Supervisor { nodes, first_failure, reason, ends, .. } = self;
-        Outcome { nodes, first_failure, reason, ends, is_hurried }
+        Outcome { nodes, first_failure, reason, ends }
     }
 
     /// Tells whether the ranks are being ended.
@@ -451,7 +436,6 @@ impl<'a> Supervisor<'a> {
         let (rank, status) = (exit.rank, exit.status);
         self.first_failure.observe(exit);
         self.explain_abort(exit);
-        self.count_exited(now, rank);
         if exit.has_failed() && !self.is_ending() {
             let ends = !self.job.continue_on_error;
             let event = JobEvent::RankFailed { rank, status, ends };
@@ -546,14 +530,12 @@ impl<'a> Supervisor<'a> {
         match signal {
             UserSignal::Forward(signal) => self.send_all(ToAgent::Signal(signal as i32)),
             UserSignal::Suspend => self.suspend(now),
-            UserSignal::End(signal) => {
-                if self.is_ending() {
-                    self.send_all(ToAgent::End { now: true });
-                    self.set_end_deadline(now, END_SLACK);
-                } else {
-                    self.end(now, Reason::User(signal), job_ending(format!("ended by {signal}")));
-                }
-                self.hurry_output(now);
+            UserSignal::End(signal) if !self.is_ending() => {
+                self.end(now, Reason::User(signal), job_ending(format!("ended by {signal}")));
+            }
+            UserSignal::End(_) => {
+                self.send_all(ToAgent::End { now: true });
+                self.set_end_deadline(now, END_SLACK);
             }
         }
     }

@@ -62,8 +62,6 @@ fn nodes_that_do_not_report_their_end_are_given_up() {
           event node_clean helpers_ended=0 host="a" segments_removed=0
         6.00 wait
         6.10 wait
-          drop the output
-        7.10 wait
         exit 1 of the rank, may restart: rank 0 on a (pid 100) exited with code 1
           a: nothing left
           b: its end was not reported; `rlaunch reap` ends what may be left
@@ -83,8 +81,6 @@ fn a_launcher_that_was_suspended_waits_for_nodes_again() {
         30.00 late timeout
         35.90 wait
         36.00 wait
-          drop the output
-        37.00 wait
         exit 1 of the rank, may restart: rank 0 on a (pid 100) exited with code 1
           a: its end was not reported; `rlaunch reap` ends what may be left
         "#,
@@ -143,8 +139,6 @@ fn the_second_signal_of_the_user_does_not() {
           event node_clean helpers_ended=0 host="a" segments_removed=0
         4.10 wait
         4.20 wait
-          drop the output
-        5.20 wait
         exit 130: ended by SIGINT
           a: nothing left
           b: its end was not reported; `rlaunch reap` ends what may be left
@@ -169,52 +163,6 @@ fn a_signal_while_the_job_ends_hurries_it() {
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 1 of the rank, may restart: rank 1 on b (pid 101) exited with code 1
           a, b: nothing left
-        "#,
-    );
-}
-
-#[test]
-fn a_signal_ends_the_wait_for_a_reader_that_does_not_read() {
-    // The nodes report their end behind the output, which cannot be sent.
-    check(
-        "-H a,b x",
-        r#"
-        0.10 a exited 0 code 3
-          event rank_exited code=3 host="a" pid=100 rank=0
-          to all: event: rank 0 exited with code 3, which ends the job
-          to all: end
-        0.20 b exited 1 signal 15
-          event rank_exited host="b" pid=101 rank=1 signal=15
-        3.00 signal SIGINT
-          to all: end now
-          drop the output
-        3.10 a done
-          event node_clean helpers_ended=0 host="a" segments_removed=0
-        3.10 b done
-          event node_clean helpers_ended=0 host="b" segments_removed=0
-        exit 3 of the rank, may restart: rank 0 on a (pid 100) exited with code 3
-          a, b: nothing left
-        "#,
-    );
-}
-
-#[test]
-fn ranks_that_the_user_ends_have_their_grace_and_then_a_second_for_their_output() {
-    check(
-        "-H a --kill-after 60 x",
-        r#"
-        0.10 signal SIGTERM
-          to all: event: ending: ended by SIGTERM
-          to all: end
-        8.00 a exited 0 code 0
-          event rank_exited code=0 host="a" pid=100 rank=0
-        8.90 wait
-        9.00 timeout
-          drop the output
-        9.10 a done
-          event node_clean helpers_ended=0 host="a" segments_removed=0
-        exit 143: ended by SIGTERM
-          a: nothing left
         "#,
     );
 }

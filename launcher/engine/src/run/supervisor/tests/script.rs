@@ -286,7 +286,6 @@ impl Played<'_> {
             Action::SendStackReader(node) => {
                 format!("to {}: the reader of stacks", self.hosts[node.index()])
             }
-            Action::DropOutput => "drop the output".to_owned(),
             Action::Info(line) => format!("rlaunch: {line}"),
             Action::Warn(line) => format!("warning: {line}"),
             Action::StopProcess => "stop this process".to_owned(),
