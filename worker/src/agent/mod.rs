@@ -44,6 +44,9 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+/// Time limit for the last messages of an agent whose ranks have not started.
+const EARLY_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Runs the agent on its channel to the launcher. Returns success if the job ended in order on this
 /// node, whatever the exit codes of its ranks.
 pub(crate) fn run(workspace: &Workspace, grace: Grace, target: Option<CallbackTarget>) -> ExitCode {
@@ -64,9 +67,12 @@ async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::
     let mut agent = Agent::start(kind).await?;
     agent.hello();
     cache::hold_build();
-    // Nothing is left to do if it ended early: the launcher knows why, or is gone.
-    let _ = agent.run(workspace, grace).await;
-    agent.channel.close().await;
+    if agent.run(workspace, grace).await.is_some() {
+        agent.channel.close().await;
+    } else {
+        // The launcher may read nothing any more, and there is no output of ranks that it has to get.
+        let _ = tokio::time::timeout(EARLY_CLOSE_TIMEOUT, agent.channel.close()).await;
+    }
     Ok(())
 }
 

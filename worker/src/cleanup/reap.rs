@@ -493,13 +493,14 @@ mod tests {
 
     #[test]
     fn a_job_is_listed_with_its_ranks() {
-        let id = "0123456789abcdef0123456789abcdef";
+        // Another run of the tests on this machine may have jobs of its own.
+        let id = &format!("{:032x}", std::process::id());
         let start = |rank: &str| {
             let mut sleep = Command::new("sleep");
             sleep.arg("60").env(RLAUNCH_JOB_ID, id).env(RLAUNCH_RANK, rank).spawn().unwrap()
         };
         let mut children = [start("4"), start("5")];
-        let found = list_jobs().0.into_iter().find(|job| job.job == id).unwrap();
+        let found = list_jobs().0.into_iter().find(|job| job.job == *id).unwrap();
         children.iter_mut().for_each(|child| {
             child.kill().unwrap();
             child.wait().unwrap();

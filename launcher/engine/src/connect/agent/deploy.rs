@@ -22,9 +22,9 @@ use tokio::sync::{Semaphore, TryAcquireError};
 
 /// Time limit for an agent's hello, its first message, from the moment its command was accepted.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
-/// Time for which other hosts wait for the first installation, which takes about a second. A connection that
-/// stalls must not hold them longer.
-const FIRST_INSTALL_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for which other hosts wait for the first installation, which takes about a second, and half a minute over a slow
+/// uplink, which they would only share. A connection that stalls must not hold them longer.
+const FIRST_INSTALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum number of bytes of output to keep while waiting for an agent or the installer.
 pub(super) const MAX_ANSWER: usize = 64 << 10;
 
@@ -337,7 +337,7 @@ mod tests {
             first.before_others(installing).await;
             began.elapsed().as_secs()
         };
-        for (first_takes, others_take) in [(2, 3), (60, 11), (10_000, 11)] {
+        for (first_takes, others_take) in [(2, 3), (60, 31), (10_000, 31)] {
             let first = FirstInstall::default();
             let run = |takes| install_after(&first, takes);
             let took = tokio::join!(run(first_takes), run(1), run(1));

@@ -244,13 +244,14 @@ impl HostConnection {
     /// engine or of the `--rsh` command.
     pub fn explain(&self, error: DeployError) -> DeployError {
         let Some(output) = error.host_output() else { return error };
-        // The end of a lost connection looks like the end of the command.
+        let ended = self.command_status.lock().unwrap_or_else(PoisonError::into_inner).get();
+        // The end of a lost connection looks like the end of the command, but comes without its exit status.
         if let Login::Ssh(connection) = &self.login
+            && ended.is_none()
             && let Some(lost) = connection.loss()
         {
             return DeployError::Connect(lost.into());
         }
-        let ended = self.command_status.lock().unwrap_or_else(PoisonError::into_inner).get();
         let by_container = self.container.as_ref().and_then(|c| c.explain(ended, output));
         if let Some(known) = by_container {
             return DeployError::Connect(known.into());
