@@ -19,6 +19,20 @@ fn slow(field: &Field) -> Vec<String> {
     list(&said["slow"]).iter().map(text).collect()
 }
 
+/// Asserts that what begins with `name` is slow, and nothing else. Where this machine has other work, a pair
+/// that is measured for a third of a second may have had no processor, so there are three measurements.
+fn only_is_slow(field: &Field, name: &str) {
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        let slow = slow(field);
+        if matches!(&slow[..], [only] if only.starts_with(name)) {
+            return;
+        }
+        seen.push(slow);
+    }
+    panic!("not only {name}: {seen:?}");
+}
+
 /// Slows down what this interface of a guest sends, until the guard is dropped.
 fn slowed<'a>(field: &'a Field, guest: &'a str, interface: &'a str) -> impl Drop + use<'a> {
     field.lab.netem(guest, interface, &SLOW).unwrap();
@@ -45,17 +59,13 @@ fn a_slow_cable_is_told_from_a_slow_host() {
     println!("slow cable: {one:?} {other:?}");
     {
         let _ends = [one, other].map(|(guest, _, interface)| slowed(&field, guest, interface));
-        let slow = slow(&field);
         let end = |(guest, device, interface)| format!("{guest} {device}/1 ({interface})");
-        let cable = format!("link {} – {}: ", end(one), end(other));
-        assert!(matches!(&slow[..], [only] if only.starts_with(&cable)), "{slow:?}");
+        only_is_slow(&field, &format!("link {} – {}: ", end(one), end(other)));
     }
     let host = ["n1", "n2", "n3"][chosen()];
     println!("slow host: {host}");
     let _interfaces = ["eth1", "eth2"].map(|interface| slowed(&field, host, interface));
-    let slow = slow(&field);
-    let named = format!("host {host}: ");
-    assert!(matches!(&slow[..], [only] if only.starts_with(&named)), "{slow:?}");
+    only_is_slow(&field, &format!("host {host}: "));
 }
 
 /// Measures an operation between n1 and n2 with `words`, and returns the rows of the result.
