@@ -76,7 +76,7 @@ pub struct TestPlan {
     pub stage: Option<String>,
     /// Run only tests whose names contain this.
     pub filter: Option<String>,
-    /// Run the tests that are marked #[ignore], and no others.
+    /// Run the tests that are marked `#[ignore]`, and no others.
     pub ignored: bool,
     /// Run only what a change can affect.
     reach: Option<Reach>,

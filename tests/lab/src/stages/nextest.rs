@@ -82,7 +82,7 @@ pub(super) struct Tests {
     profile: &'static str,
     set: String,
     filter: Option<String>,
-    /// Whether they are those that are marked #[ignore].
+    /// Whether they are those that are marked `#[ignore]`.
     are_ignored: bool,
     pub(super) environment: Vec<(&'static str, OsString)>,
     /// Whether they run as the account that called sudo rather than as root.
@@ -118,7 +118,7 @@ impl Tests {
         if self.are_ignored { "only" } else { "default" }
     }
 
-    /// Lists the names of those that are marked #[ignore], or not.
+    /// Lists the names of those that are marked `#[ignore]`, or not.
     fn list(&self, ignored: &str) -> Result<Vec<String>, LabError> {
         let mut list = self.command("list");
         list.args(["--message-format", "json", "--run-ignored", ignored]);
