@@ -12,11 +12,11 @@ use tokio::time::{Instant, timeout_at};
 #[derive(Debug)]
 pub struct Deadline(deadline::Deadline);
 
-/// What did not come in time, for the error that names it.
+/// Error of a wait that took too long, which names what it waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no {awaited} within {} s", limit.as_secs())]
 pub struct Late {
-    /// What was waited for, such as `hello from the agent`.
+    /// Thing that did not come, such as `hello from the agent`.
     pub awaited: &'static str,
     pub limit: Duration,
 }

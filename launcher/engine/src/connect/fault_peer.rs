@@ -3,7 +3,7 @@
 use super::channel::AgentChannel;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 
-/// What the peer does after the last byte that it plays.
+/// Behaviour of the peer after the last byte that it plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Neither reads nor writes any more, as behind a link that drops packets.

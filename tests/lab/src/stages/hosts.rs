@@ -279,9 +279,9 @@ mod tests {
 
     #[test]
     fn many_failures_are_no_bad_luck() {
-        let (tally, asked) = looked_at(&["u1", "u2", "u3", "u4", "u5", "u6"]);
+        let (tally, asked) = looked_at(&["u1", "u2", "u3"]);
         assert!(asked.is_empty());
-        assert_eq!((tally.passed, tally.failed), (1, 6));
+        assert_eq!((tally.passed, tally.failed), (1, 3));
     }
 
     #[test]

@@ -11,10 +11,9 @@ use super::times::{StageTime, TestTime, slowest};
 const BUDGET: Duration = Duration::from_secs(30 * 60);
 /// Limit of a whole run. Beyond it the run has failed; between the two the machine may have
 /// stalled.
-const LIMIT: Duration = Duration::from_secs(80 * 60);
-/// Number of tests passing only at the second attempt that fails the run: fewer, of 550 on hosts and
-/// guests, may be bad luck. A machine that was half as fast for an hour had four.
-pub(crate) const FLAKY_LIMIT: usize = 6;
+const LIMIT: Duration = Duration::from_secs(60 * 60);
+/// Number of tests passing only at the second attempt that fails the run: fewer may be bad luck.
+pub(crate) const FLAKY_LIMIT: usize = 3;
 
 /// Counts of one stage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -238,7 +237,7 @@ mod tests {
         ledger.record("netns", time(MINUTE * 30), MINUTE, Tally::check(true));
         assert!(ledger.to_string().contains("slow: the run took over its budget"));
         assert_eq!(ledger.to_string().lines().last(), Some("2 passed, 0 failed"));
-        ledger.record("vm", time(MINUTE * 50), MINUTE, Tally::check(true));
+        ledger.record("vm", time(MINUTE * 30), MINUTE, Tally::check(true));
         assert_eq!(ledger.to_string().lines().last(), Some("3 passed, 1 failed"));
     }
 
@@ -257,9 +256,9 @@ mod tests {
             "{text}"
         );
         assert_eq!(text.lines().last(), Some("7 passed, 0 failed"));
-        ledger.record("vm", time(MINUTE), MINUTE, unlucky(&["e::f", "g", "h", "i"]));
+        ledger.record("vm", time(MINUTE), MINUTE, unlucky(&["e::f"]));
         let text = ledger.to_string();
-        assert!(text.contains("failed: 6 tests needed a second attempt"), "{text}");
-        assert!(text.lines().last().is_some_and(|line| line.ends_with(" passed, 1 failed")));
+        assert!(text.contains("failed: 3 tests needed a second attempt"), "{text}");
+        assert_eq!(text.lines().last(), Some("13 passed, 1 failed"));
     }
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// Time limit for an agent that has announced a TCP connection: it must connect or report a failure.
 const CALL_TIMEOUT: Duration = Duration::from_secs(8);
-/// What is waited for, as errors name it.
+/// Name in errors of the thing that is waited for.
 const HELLO: &str = "hello from the agent";
 
 /// Running agent that has sent its hello.

@@ -26,7 +26,7 @@ const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time limit for the installer's reply to the agent's hash. If the shell passes on no stdin, the installer
 /// never receives the hash.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(8);
-/// What an installation waits for, as errors name it.
+/// Name in errors of the thing that an installation waits for.
 const FIRST_LINE: &str = "answer from the host's shell";
 const TRANSFER: &str = "word that the agent has arrived";
 /// Time limit for a shell to exit after its stdin was closed.
@@ -452,7 +452,7 @@ mod tests {
                     }
                     Err(DeployError::Shell(_)) => assert!(bytes < begun, "{case}"),
                     Err(DeployError::Cut(_)) => assert!(bytes >= asked, "{case}"),
-                    // What the host has read of the hash is not known, so its stdin counts as silent.
+                    // It is not known how much of the hash the host has read, so its stdin counts as silent.
                     Ok(StdinInstall::Silent(_)) => {
                         assert!((begun..asked).contains(&bytes), "{case}");
                     }
