@@ -14,10 +14,11 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Time limit for rlaunch; every refusal comes sooner.
-pub(crate) const BOUND: Duration = Duration::from_secs(15);
+/// Time limit for rlaunch, on a machine that is shared and slow; only a hang lasts longer. Tests in which promptness
+/// matters measure it.
+pub(crate) const BOUND: Duration = Duration::from_secs(60);
 /// Time limit for an sshd to end after its client has.
-const IDLE: Duration = Duration::from_secs(4);
+const IDLE: Duration = Duration::from_secs(10);
 /// PATH of rlaunch, instead of the variable of the machine that runs the tests.
 pub(crate) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 

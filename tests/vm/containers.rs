@@ -1,6 +1,6 @@
 //! Jobs in containers, with a real podman on the guests.
 
-use crate::support::{Field, Undo};
+use crate::support::{Field, SILENCE, Undo};
 use rlaunch_lab::command::wait_until;
 use std::time::Duration;
 
@@ -117,7 +117,7 @@ fn a_job_in_podmans_containers_is_told_what_they_lack() {
     stopped.says("there is no container nobody").says("podman ps -a");
     // If rlaunch is killed, nothing is left inside the container, although the rank is a child of
     // podman's monitor and not of the login.
-    let job = "--node-timeout 20 -H n1 --container podman:whole sleep 4242";
+    let job = format!("{SILENCE} -H n1 --container podman:whole sleep 4242");
     let line = format!("{} {job} </dev/null >/dev/null 2>&1 & echo $!", field.rlaunch);
     let rlaunch = field.on("n1", &line);
     let count = |pattern: &str| {

@@ -18,7 +18,7 @@ fn every_pair_meets_in_one_subnet() {
 #[test]
 fn every_pair_of_24_ranks_is_proved() {
     let field = Field::new();
-    let patient = PATIENT.replace("20", "60");
+    let patient = PATIENT.replace("40", "80");
     let words = format!("-v -H n1:8,n2:8,n3:8 -np 24 {patient} --hca rxe --mesh full");
     let ran = field.rlaunch(&format!("{words} --transport rdma true"), &[]);
     ran.succeeded().says("mesh: 384/384 paths up, RoCE v2, 1 subnet, proved in ");

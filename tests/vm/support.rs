@@ -19,10 +19,10 @@ pub(crate) const ALL: &str = "n1,n2,n3";
 
 /// Options for a mesh of emulated computers. Soft RoCE answers by a guest's single processor, which
 /// may be busy for a second. The time limits of all steps grow with `--mesh-timeout`.
-pub(crate) const PATIENT: &str = "--mesh-timeout 20 --rdma-retries 4";
+pub(crate) const PATIENT: &str = "--mesh-timeout 40 --rdma-retries 4";
 
 /// Option for agents, which need that processor too.
-pub(crate) const SILENCE: &str = "--node-timeout 20";
+pub(crate) const SILENCE: &str = "--node-timeout 60";
 
 /// Option that makes agents connect over the ordinary network. Otherwise they also try the cables
 /// if there is no answer for 200 ms.

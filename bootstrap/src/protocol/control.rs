@@ -98,9 +98,6 @@ pub fn file_parts(content: &[u8]) -> impl Iterator<Item = &[u8]> {
 /// to send sends a beat.
 pub const BEAT: Duration = Duration::from_secs(2);
 
-/// Default of the node timeout, after which the other end is considered lost: three times [`BEAT`].
-pub const DEFAULT_NODE_TIMEOUT: Duration = Duration::from_secs(6);
-
 /// Message from the launcher to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ToAgent {

@@ -13,7 +13,7 @@ const HOSTILE: &str = "/tmp/abuse/hostile";
 /// Path of a copy of it with the set-user-ID bit, which runs as root.
 const OTHER: &str = "/tmp/abuse/other";
 /// Maximum time until nothing is left of a job whose end rlaunch could not wait for.
-const SOON: Duration = Duration::from_secs(2);
+const SOON: Duration = Duration::from_secs(6);
 
 /// Copies the hostile program to these hosts, until the guard is dropped.
 fn hostile(field: &Field, hosts: &[&str], path: &str, mode: u32) -> impl Sized + use<> {

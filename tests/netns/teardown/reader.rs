@@ -3,7 +3,10 @@
 use super::{PROMPT, as_each, nothing_left};
 use crate::output::{check_flood, flood};
 use crate::running::Outcome;
-use crate::support::BOUND;
+use crate::support::{BOUND, Field};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use rlaunch_lab::Account;
 use rlaunch_lab::Stopwatch;
 use rlaunch_lab::command::wait_until;
 use std::fs;
@@ -15,12 +18,13 @@ use std::time::Duration;
 /// addresses: 1.7 MiB in the lab's build, and more with each verb.
 const MEMORY: u64 = 10 << 10;
 
+/// Pause of a reader, longer than the default node timeout.
+const PAUSE: Duration = Duration::from_millis(8500);
+
 /// While the reader pauses, ranks wait, memory does not grow, and no node counts as lost.
 #[test]
 fn a_reader_pauses() {
     const LINES: usize = 200_000;
-    /// Longer than the default node timeout.
-    const PAUSE: Duration = Duration::from_millis(8500);
     as_each(|field, account| {
         field.warm("a,b,c,d", account);
         let mut command = field.rlaunch("-H a,b,c,d").account(account).sh(&flood(LINES)).command();
@@ -40,6 +44,67 @@ fn a_reader_pauses() {
         nothing_left(field, Duration::ZERO, &ran);
         assert!(peak <= MEMORY, "rlaunch took {peak} KiB");
     });
+}
+
+/// The output that is left when a rank has failed waits for its reader, but not against the user's will.
+#[test]
+fn a_reader_that_never_reads_holds_nobody_who_interrupts() {
+    as_each(|field, account| {
+        field.warm("a,b", account);
+        let script = "[ $RANK = 0 ] && exec yes; sleep 0.5; exit 3";
+        let mut command = field.rlaunch("-H a,b").account(account).sh(script).command();
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let writes = || field.lab.processes("a").unwrap().iter().any(|p| p.args[0] == "yes");
+        field.wait_for("rank 0 to write", writes);
+        field.wait_for("rank 0 to be ended", || !writes());
+        // Longer than nodes have to report their end.
+        let pause = Stopwatch::start();
+        wait_until(PAUSE + BOUND, "the pause to end", || Ok(pause.total_elapsed() >= PAUSE))
+            .unwrap();
+        assert!(child.try_wait().unwrap().is_none(), "it did not wait for its reader");
+        interrupt(&child);
+        let ran = ends_unread(child);
+        ran.ended_with(3).says(&["MiB of the ranks' output is dropped", "a, b: nothing left"]);
+        nothing_left(field, Duration::ZERO, &ran);
+    });
+}
+
+/// What a signal ends is not a success, although every rank was one.
+#[test]
+fn a_reader_that_never_reads_holds_nobody_when_all_ranks_have_ended() {
+    let field = Field::new();
+    let mut command = field.rlaunch("-H a").sh("seq 100000; exec >&- 2>&-").command();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    field.wait_for("the rank to start", || !field.ranks().is_empty());
+    field.wait_for("the rank to end", || field.ranks().is_empty());
+    interrupt(&child);
+    let ran = ends_unread(child);
+    ran.ended_with(130).says(&["MiB of the ranks' output is dropped", "error: ended by SIGINT"]);
+}
+
+/// A time limit ends a job whose output nobody reads, and says so.
+#[test]
+fn a_reader_that_never_reads_holds_no_time_limit() {
+    let field = Field::new();
+    field.warm("a,b", Account::Root);
+    let mut command = field.rlaunch("-H a,b --timeout 4 yes").command();
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let ran = ends_unread(child);
+    ran.ended_with(124).says(&["MiB of the ranks' output is dropped", "a, b: nothing left"]);
+}
+
+fn interrupt(child: &Child) {
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
+}
+
+/// Waits for the end of a launcher whose stdout is not read.
+fn ends_unread(mut child: Child) -> Outcome {
+    let began = Stopwatch::start();
+    let ended = wait_until(BOUND, "rlaunch to end", || Ok(child.try_wait().unwrap().is_some()));
+    let _ = child.kill();
+    let ran = outcome(child, Vec::new(), began);
+    ended.unwrap_or_else(|error| panic!("{error}: {ran}"));
+    ran
 }
 
 /// Returns all of stdout, and the peak memory of the process in KiB, as last read.

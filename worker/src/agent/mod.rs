@@ -31,7 +31,7 @@ use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig, child};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::protocol::control::{
-    BEAT, DEFAULT_NODE_TIMEOUT, EndCause, FromAgent, Helper, PROTOCOL_VERSION, ToAgent,
+    BEAT, EndCause, FromAgent, Helper, PROTOCOL_VERSION, ToAgent,
 };
 use rlaunch_bootstrap::protocol::rank::JobEvent;
 use rlaunch_bootstrap::rank_table::TableMessage;
@@ -39,11 +39,19 @@ use rlaunch_bootstrap::rendezvous::payload::Payload;
 use std::collections::VecDeque;
 use std::io;
 use std::path::Path;
+use std::pin::pin;
 use std::process::ExitCode;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
+/// Time without a message from the launcher after which it is presumed dead, until the job says what it is. The
+/// launcher may be busy with other hosts, to which it sends agents, and no rank waits yet.
+const JOB_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for the last messages of an agent whose ranks have not started.
 const EARLY_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -128,7 +136,7 @@ impl Agent {
             hello_at: std::time::Instant::now(),
             beat,
             missed_beats: 0,
-            node_timeout: DEFAULT_NODE_TIMEOUT,
+            node_timeout: JOB_TIMEOUT,
             suspended: false,
             early: VecDeque::new(),
             job_is_ending: false,
@@ -144,7 +152,7 @@ impl Agent {
     /// Runs the job's ranks on this node, from the job's description to the last of their output. Returns `None`
     /// if the job ends before they start.
     async fn run(&mut self, workspace: &Workspace, grace: Grace) -> Option<()> {
-        let job = self.receive_job().await?;
+        let job = Arc::new(self.receive_job().await?);
         let mut library = RankLibrary::locate(&job);
         let (mut prepared, services) = self.prepare(&job, workspace, &library).await?;
         // Overlaps with waiting for the other agents.
@@ -193,7 +201,7 @@ impl Agent {
                     // The first beat may have been sent right after the launcher's message.
                     if BEAT * self.missed_beats.saturating_sub(1) >= self.node_timeout {
                         self.missed_beats = 0;
-                        return Input::LauncherSilent(self.node_timeout);
+                        return self.launcher_silent();
                     }
                 }
                 // The reader sends nothing after `Closed`, so this branch is disabled then.
@@ -225,6 +233,14 @@ impl Agent {
         Input::Interrupted
     }
 
+    /// Tells the launcher, which may only have been suspended or starved and become reachable again.
+    fn launcher_silent(&self) -> Input {
+        let for_s = u32::try_from(self.node_timeout.as_secs()).unwrap_or(u32::MAX);
+        errln!("rlaunch-worker: nothing from the launcher for {for_s} s");
+        self.channel.to_launcher.send(&FromAgent::EndsRanks(EndCause::LauncherSilent { for_s }));
+        Input::LauncherSilent(self.node_timeout)
+    }
+
     /// Waits for the launcher's next message. Returns `None` if the job ends before its ranks have
     /// started.
     async fn message(&mut self) -> Option<ToAgent> {
@@ -254,7 +270,7 @@ impl Agent {
     /// the result to the launcher. Returns `None` if the ranks cannot be started.
     async fn prepare(
         &mut self,
-        job: &Job,
+        job: &Arc<Job>,
         workspace: &Workspace,
         library: &RankLibrary,
     ) -> Option<(PreparedRanks, Services)> {
@@ -266,7 +282,13 @@ impl Agent {
             Ok(node) => node,
             Err(problem) => return self.refuse(vec![problem]).await,
         };
-        let mut prepared = match prepare::prepare(job, &files, &node) {
+        let of_thread = job.clone();
+        let preparing = move || {
+            let prepared = prepare::prepare(&of_thread, &files, &node)?;
+            let inventory = prepared.inventory(&of_thread);
+            Ok::<_, Vec<Problem>>((prepared, Box::new(inventory), files))
+        };
+        let (mut prepared, inventory, files) = match self.in_thread(preparing).await? {
             Ok(prepared) => prepared,
             Err(problems) => return self.refuse(problems).await,
         };
@@ -282,7 +304,7 @@ impl Agent {
             notices: prepared.notices.clone(),
             ports: prepared.reserved_ports.iter().map(|reserved| reserved.port).collect(),
             listeners: prepared.listening_at(),
-            inventory: Box::new(prepared.inventory(job)),
+            inventory,
             library: library.location(),
         });
         Some((prepared, services))
@@ -297,11 +319,38 @@ impl Agent {
         if !job.login {
             return Some(Ok(std::env::vars_os().collect()));
         }
-        let asking = environment::of_login();
-        tokio::pin!(asking);
+        self.meanwhile(environment::of_login()).await
+    }
+
+    /// Runs `work`, which may block for long, as at a file system that does not answer. Sends beats meanwhile.
+    async fn in_thread<T: Send + 'static>(
+        &mut self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
+        let (sender, result) = oneshot::channel();
+        let runtime = Handle::current();
+        let work = move || {
+            let _context = runtime.enter();
+            // An agent whose job has ended does not wait for the result.
+            let _ = sender.send(work());
+        };
+        let (to_thread, given) = mpsc::channel();
+        let thread =
+            move || given.recv().into_iter().for_each(|work: Box<dyn FnOnce() + Send>| work());
+        match thread::Builder::new().spawn(thread) {
+            Ok(_) => drop(to_thread.send(Box::new(work))),
+            // Where no thread can be started, beats wait.
+            Err(_) => work(),
+        }
+        self.meanwhile(result).await?.ok()
+    }
+
+    /// Waits for `work` and sends beats meanwhile. Returns `None` if the job ends.
+    async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
         loop {
             tokio::select! {
-                answer = &mut asking => return Some(answer),
+                done = &mut work => return Some(done),
                 // Until this node has answered, the launcher sends nothing but an end of the job.
                 message = self.message() => drop(message?),
             }
@@ -570,12 +619,7 @@ impl Agent {
                 to_launcher.discard_output();
                 ranks.end(false);
             }
-            Input::LauncherSilent(node_timeout) => {
-                let silent = node_timeout.as_secs();
-                errln!("rlaunch-worker: nothing from the launcher for {silent} s");
-                // The launcher may only have been suspended, and become reachable again.
-                let for_s = u32::try_from(silent).unwrap_or(u32::MAX);
-                to_launcher.send(&FromAgent::EndsRanks(EndCause::LauncherSilent { for_s }));
+            Input::LauncherSilent(_) => {
                 to_launcher.discard_output();
                 ranks.end(false);
             }

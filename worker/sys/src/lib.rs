@@ -6,9 +6,11 @@
 //! | `process.rs`, `spawn.rs` | fork and its detection, exec, limits, copying between processes; starting a program in a cgroup |
 //! | `shared.rs` | memory shared by processes |
 //! | `pages.rs` | page-aligned memory; NUMA policy |
-//! | `socket.rs`, `lease.rs` | state of TCP connections, options of sockets; files in use |
+//! | `descriptor.rs`, `lease.rs` | descriptors that change their file; files in use |
+//! | `socket.rs` | state of TCP connections, options of sockets |
 //! | `ticks.rs` | a clock that is cheap to read |
 
+mod descriptor;
 mod lease;
 mod pages;
 mod process;
@@ -16,6 +18,7 @@ mod shared;
 mod socket;
 mod spawn;
 mod ticks;
+pub use descriptor::redirect;
 pub use lease::while_unused;
 pub use pages::Pages;
 pub use pages::prefer_numa_node;

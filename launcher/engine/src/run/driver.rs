@@ -1,22 +1,21 @@
 //! Driver of a running job. It owns the channels, the terminal and the clock, and leaves every decision to
 //! the [`Supervisor`].
 
+use crate::run::Started;
 use crate::run::helper_upload::HelperUpload;
 use crate::run::job_run::JobRun;
 use crate::run::live::{JobSocket, Queries};
 use crate::run::nodes::Nodes;
-use crate::run::outcome::Outcome;
+use crate::run::outcome::{Outcome, Reason};
+use crate::run::output::{OutputWriter, Written};
 use crate::run::signals::{self, Signals};
-use crate::run::supervisor::{Action, Input, SupervisedNode, Supervisor};
-use crate::run::{Started, output};
+use crate::run::supervisor::{Action, Input, READER_PATIENCE, SupervisedNode, Supervisor};
 use rlaunch_bootstrap::protocol::control::Helper;
 use rlaunch_console::messages;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 use std::time::{Duration, Instant};
-
-/// Time limit for writing the last output if the user ended the job, or if the reader of the output has gone.
-const LAST_WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Supervises a job from the start of its ranks until all nodes have ended their ranks. Then closes every
 /// channel, writes the remaining output and returns the job's outcome.
@@ -52,23 +51,31 @@ pub(crate) async fn run_to_completion(
         };
         match input {
             Some(input) => supervisor.handle(Instant::now(), input),
-            None => supervisor.handle_timeout(Instant::now()),
+            None => supervisor.handle_timeout(Instant::now(), writer.waits_for_reader()),
         }
         if supervisor.is_ending() {
             job.events.status().ending();
         }
         while let Some(action) = supervisor.poll_action() {
-            perform(action, job, &nodes, &mut reader);
+            perform(action, job, &nodes, &mut writer, &mut reader);
         }
     }
-    let outcome = supervisor.into_outcome();
+    let mut outcome = supervisor.into_outcome();
     nodes.shutdown().await;
-    conclude(job, outcome, writer, master_port).await
+    let written = write_rest(&mut writer, &mut outcome, signals).await;
+    conclude(job, outcome, written, master_port)
 }
 
 /// Performs an action. `reader` is the program that reads stacks.
-fn perform(action: Action, job: &JobRun, nodes: &Nodes, reader: &mut HelperUpload) {
+fn perform(
+    action: Action,
+    job: &JobRun,
+    nodes: &Nodes,
+    writer: &mut OutputWriter,
+    reader: &mut HelperUpload,
+) {
     match action {
+        Action::LimitReaders(patience) => writer.limit_readers(patience),
         Action::Send(node, message) => nodes.queue_command(node, &message),
         Action::SendAll(message) => nodes.queue_for_all(&message),
         Action::Relay { from, to, data, room } => nodes.relay((from, to), data, room),
@@ -96,20 +103,41 @@ fn offer(program: &mut HelperUpload, job: &JobRun, nodes: &Nodes) {
     }
 }
 
-/// Writes the rest of the ranks' output, then decides the job's exit code and message.
-async fn conclude(
+/// Waits until the ranks' output is written. A reader has all the time that it wants, unless the user asks for the end:
+/// the first signal limits its pauses, the second gives it up, and the third gives up everything else that is
+/// being written.
+async fn write_rest(
+    writer: &mut OutputWriter,
+    outcome: &mut Outcome,
+    signals: &mut Signals,
+) -> Written {
+    let mut asked = u32::from(signals.end_was_requested());
+    loop {
+        let signal = tokio::select! {
+            written = writer.finish() => return written,
+            signal = signals.end() => signal,
+        };
+        match asked {
+            0 => writer.limit_readers(READER_PATIENCE),
+            1 => writer.limit_readers(Duration::ZERO),
+            _ => return Written::default(),
+        }
+        outcome.reason.get_or_insert(Reason::User(signal));
+        asked += 1;
+    }
+}
+
+/// Decides the job's exit code and message.
+fn conclude(
     job: &JobRun,
     outcome: Outcome,
-    writer: output::OutputWriter,
+    mut written: Written,
     master_port: u16,
 ) -> Result<Exit, Failed> {
-    let mut written = match outcome.limits_output_time() {
-        true => {
-            let finished = tokio::time::timeout(LAST_WRITE_TIMEOUT, writer.finish()).await;
-            finished.unwrap_or_default()
-        }
-        false => writer.finish().await,
-    };
+    if written.unread > 0 {
+        let size = text::mib(written.unread);
+        messages::warn(&format!("{size} of the ranks' output is dropped, since it was not read"));
+    }
     if let (Some(recorder), Some(transcript)) = (&job.recorder, written.transcript.take()) {
         recorder.printed(transcript);
     }

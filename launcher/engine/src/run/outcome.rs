@@ -39,6 +39,24 @@ pub(crate) enum Reason {
     Link(Failed),
 }
 
+impl Reason {
+    /// Tells whether a reader of the output that does not read may not delay the end of the job.
+    pub(crate) fn limits_readers(&self) -> bool {
+        match self {
+            Reason::User(_)
+            | Reason::Timeout(..)
+            | Reason::Hang(_)
+            | Reason::ReaderGone
+            | Reason::Lost(_) => true,
+            Reason::Rank
+            | Reason::Served(_)
+            | Reason::Aborted(_)
+            | Reason::Singleton(_)
+            | Reason::Link(_) => false,
+        }
+    }
+}
+
 /// Final report of a node, or the result of cleaning it up after its loss.
 #[derive(Debug)]
 pub(crate) enum NodeEnd {
@@ -59,12 +77,6 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Tells whether the last output gets only a short time to be written, because the user ended the job or
-    /// the reader of the output has gone.
-    pub(crate) fn limits_output_time(&self) -> bool {
-        matches!(self.reason, Some(Reason::User(_) | Reason::ReaderGone))
-    }
-
     /// Returns the line to print before the outcome of a job that was ended because, with `--serve`, a rank
     /// exited.
     pub(crate) fn closing_line(&self) -> Option<&str> {

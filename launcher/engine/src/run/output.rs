@@ -10,12 +10,14 @@
 //! | `line_arbiter` | the order of writes, so that lines of different ranks do not mix |
 //! | `fold`, `numbers` | equal lines of several ranks are shown once at a terminal |
 //! | `sink`, `tags` | this process's stdout and stderr; tags in front of lines |
+//! | `outlet` | readers that do not read |
 //! | `rank_files` | `--output-dir` |
 //! | `tail` | last lines of each rank, for the report of a failure |
 
 mod fold;
 mod line_arbiter;
 mod numbers;
+mod outlet;
 mod rank_files;
 mod sink;
 mod tags;
@@ -29,6 +31,7 @@ use crate::run::job_run::Stdio;
 use crate::run::live::LiveStatus;
 use crate::run::output::fold::{FoldedStreams, Folder, ShownOutput};
 use crate::run::output::line_arbiter::{Chunk, LineArbiter, ReadyChunk, ShowUnfinished};
+use crate::run::output::outlet::Outlet;
 use crate::run::output::sink::Sink;
 use crate::run::output::tail::Tails;
 use crate::run::record::Transcript;
@@ -42,12 +45,14 @@ use rlaunch_text::message::Failed;
 use std::borrow::Cow;
 use std::io::{self, IsTerminal, PipeWriter};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
+use tokio::task::AbortHandle;
 
 /// Maximum size, in bytes, of the output that all nodes together have sent and that is not written yet.
 /// [`MIN_WINDOW`] for each node takes precedence.
@@ -120,11 +125,18 @@ pub struct Written {
     pub(crate) transcript: Option<Transcript>,
     /// Error that left the files of `--output-dir` incomplete.
     pub incomplete: Option<Failed>,
+    /// Number of bytes of output that readers did not get, because they did not read.
+    pub(crate) unread: u64,
 }
 
 /// Handle of the writing thread.
 pub struct OutputWriter {
-    thread: JoinHandle<Written>,
+    thread: Arc<JoinHandle<()>>,
+    outlets: Vec<Arc<Outlet>>,
+    /// Result of the thread.
+    written: oneshot::Receiver<Written>,
+    /// Task that gives up readers who do not read; `None` as long as they may pause.
+    limit: Option<AbortHandle>,
     /// Message of the thread that a write failed; `None` once it has been received.
     failed: Option<oneshot::Receiver<()>>,
     /// Pipe to a reader in this process, which may leave while ranks print nothing; `None` once it has left.
@@ -166,8 +178,21 @@ pub fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver) -> Out
         Stdio::Pipe(writer) => watched(writer).ok(),
         Stdio::Stdout | Stdio::Stderr => None,
     };
-    let thread = std::thread::spawn(move || WriterThread::new(config, gone).run(&items));
-    OutputWriter { thread, failed: Some(failed), pipe }
+    let writer = WriterThread::new(config, gone);
+    let outlets = writer.sink.outlets();
+    let (result, written) = oneshot::channel();
+    let thread = std::thread::spawn(move || {
+        // Nobody waits for the result of a job that could not be started.
+        let _ = result.send(writer.run(&items));
+    });
+    OutputWriter {
+        thread: Arc::new(thread),
+        outlets,
+        written,
+        limit: None,
+        failed: Some(failed),
+        pipe,
+    }
 }
 
 impl OutputWriter {
@@ -180,10 +205,23 @@ impl OutputWriter {
         }
     }
 
-    /// Waits until all output is written, which cannot be before every [`OutputSender`] is dropped.
-    pub async fn finish(self) -> Written {
-        let joined = tokio::task::spawn_blocking(|| self.thread.join()).await;
-        joined.ok().and_then(Result::ok).unwrap_or_default()
+    /// Gives up from now on, and until all output is written, each reader that takes nothing for `patience`.
+    pub(crate) fn limit_readers(&mut self, patience: Duration) {
+        let (thread, outlets) = (self.thread.clone(), self.outlets.clone());
+        let task = tokio::spawn(outlet::give_up_idle_readers(thread, outlets, patience));
+        if let Some(former) = self.limit.replace(task.abort_handle()) {
+            former.abort();
+        }
+    }
+
+    /// Tells whether output waits for its reader.
+    pub(crate) fn waits_for_reader(&self) -> bool {
+        self.outlets.iter().any(|outlet| outlet.is_writing())
+    }
+
+    /// Waits until all output is written, which cannot be before every [`OutputSender`] is dropped. Cancel-safe.
+    pub(crate) async fn finish(&mut self) -> Written {
+        (&mut self.written).await.unwrap_or_default()
     }
 }
 
@@ -338,12 +376,14 @@ impl WriterThread {
         let error = self.files.and_then(RankFiles::into_error);
         let incomplete = error.map(|error| Failed::from_error(Exit::FILES, &error));
         let merged = self.error_stream == Stream::Stdout;
+        let unread = self.sink.outlets().iter().map(|outlet| outlet.unread()).sum();
         Written {
             tails: self.tails,
             merged,
             nccl: self.nccl,
             transcript: self.transcript,
             incomplete,
+            unread,
         }
     }
 

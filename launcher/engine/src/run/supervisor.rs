@@ -58,6 +58,8 @@ use watches::Watches;
 
 /// Time, in addition to the grace period, that nodes have to end their ranks and to report their end.
 const END_SLACK: Duration = Duration::from_secs(4);
+/// Time for which a reader of the output may take nothing when the job is to end whether or not it reads.
+pub(crate) const READER_PATIENCE: Duration = Duration::from_secs(1);
 /// Delay before a broken edge of the tree is printed. If one of its nodes is lost meanwhile, only that loss
 /// is printed.
 const EDGE_DELAY: Duration = Duration::from_secs(1);
@@ -103,6 +105,8 @@ pub(crate) enum Action {
     /// Print a line about the job's progress.
     Info(String),
     Warn(String),
+    /// Give up from now on each reader of the output that takes nothing for this time.
+    LimitReaders(Duration),
     /// Stop this process, as Ctrl-Z does by default. The action is done when the process is continued.
     StopProcess,
 }
@@ -250,7 +254,10 @@ impl<'a> Supervisor<'a> {
     }
 
     /// Handles the timers that are due at `now`.
-    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+    ///
+    /// `reader_pauses` tells whether output waits for its reader. A node reports its end behind its output, so its time for
+    /// that does not run meanwhile.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, reader_pauses: bool) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if let Some(suspension) = &self.suspension {
             if is_due(Some(suspension.due)) {
@@ -284,8 +291,12 @@ impl<'a> Supervisor<'a> {
         if is_due(self.timeout) && !self.is_ending() {
             self.on_job_timeout(now);
         }
-        if let Some(deadline) = &mut self.end_deadline {
-            self.gave_up = now >= deadline.next_check() && deadline.has_expired(now);
+        if let Some(deadline) = &mut self.end_deadline
+            && now >= deadline.next_check()
+            && deadline.has_expired(now)
+        {
+            self.gave_up = !reader_pauses;
+            self.set_end_deadline(now, END_SLACK);
         }
     }
 
@@ -477,6 +488,7 @@ impl<'a> Supervisor<'a> {
         self.send_for_sessions();
         self.emit(Event::NodeLost { host, cause: how.to_owned() });
         if self.is_ending() {
+            self.actions.push_back(Action::LimitReaders(READER_PATIENCE));
             self.warn(lost.message);
         } else {
             let how = how.chars().take(MAX_REASON).collect();
@@ -536,6 +548,9 @@ impl<'a> Supervisor<'a> {
             UserSignal::End(_) => {
                 self.send_all(ToAgent::End { now: true });
                 self.set_end_deadline(now, END_SLACK);
+                let was_user = matches!(self.reason, Some(Reason::User(_)));
+                let patience = if was_user { Duration::ZERO } else { READER_PATIENCE };
+                self.actions.push_back(Action::LimitReaders(patience));
             }
         }
     }
@@ -547,6 +562,9 @@ impl<'a> Supervisor<'a> {
         self.send_all(ToAgent::JobEvent(event));
         self.send_all(ToAgent::End { now: false });
         self.set_end_deadline(now, self.job.kill_after + END_SLACK);
+        if reason.limits_readers() {
+            self.actions.push_back(Action::LimitReaders(READER_PATIENCE));
+        }
         self.reason = Some(reason);
     }
 

@@ -23,7 +23,8 @@ use rlaunch_text::message::Failed;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Time limit for nodes to prepare, without the time that preloaded files take.
+/// Time limit for nodes to prepare, without the time that preloaded files take. A longer node timeout, which says how
+/// slow nodes may be, takes precedence.
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Lowest rate at which preloaded files are expected to be sent, in bytes per second.
 const PRELOAD_RATE: u64 = 256 << 10;
@@ -75,7 +76,8 @@ impl Nodes {
             }
         }
         let bytes: u64 = job.preload.iter().map(|preload| preload.file.size).sum();
-        let timeout = PREPARE_TIMEOUT + Duration::from_secs(bytes / PRELOAD_RATE);
+        let timeout =
+            PREPARE_TIMEOUT.max(job.node_timeout) + Duration::from_secs(bytes / PRELOAD_RATE);
         let names = self.reached.iter().map(|node| node.host.to_string());
         let progress = Progress::new(names, "preparing");
         let answers = deadline::within(timeout, self.answers(&progress));

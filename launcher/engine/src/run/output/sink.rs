@@ -1,17 +1,17 @@
 //! Writer to this process's own stdout and stderr.
 
 use super::StreamId;
+use super::outlet::Outlet;
 use super::tags::Tags;
 use crate::run::job_run::Stdio;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::control::Stream;
 use rlaunch_text::text;
-use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 
 /// Maximum number of ranges of ranks that are named in front of a folded line.
 const MAX_RANGES: usize = 8;
@@ -29,8 +29,8 @@ pub(crate) struct Sink {
 
 /// Stdout or stderr of this process.
 struct OutputStream {
-    /// Duplicate of the descriptor; `None` once a write has failed.
-    file: Option<File>,
+    /// `None` once a write has failed.
+    outlet: Option<Arc<Outlet>>,
     is_terminal: bool,
     /// Whether tags have colours.
     coloured: bool,
@@ -48,7 +48,7 @@ impl OutputStream {
     /// Makes a stream from a duplicate of the descriptor, because the standard handles buffer by line.
     fn new(stream: &(impl AsFd + IsTerminal), colours: ColorChoice) -> OutputStream {
         OutputStream {
-            file: stream.as_fd().try_clone_to_owned().ok().map(File::from),
+            outlet: stream.as_fd().try_clone_to_owned().ok().map(Outlet::new),
             is_terminal: stream.is_terminal(),
             coloured: colours != ColorChoice::Never,
         }
@@ -58,10 +58,10 @@ impl OutputStream {
 impl OutputStream {
     /// Writes all of `data`. After an error nothing more is written.
     fn write(&mut self, data: &[u8]) -> io::Result<()> {
-        let Some(file) = &mut self.file else { return Ok(()) };
-        let written = write_all(file, data);
+        let Some(outlet) = &self.outlet else { return Ok(()) };
+        let written = outlet.write_all(data);
         if written.is_err() {
-            self.file = None;
+            self.outlet = None;
         }
         written
     }
@@ -78,6 +78,14 @@ impl Sink {
         Sink { stdout, stderr: OutputStream::stderr(), tags, line_of: None, line: Vec::new() }
     }
 
+    /// Returns the files to which it writes.
+    pub(super) fn outlets(&self) -> Vec<Arc<Outlet>> {
+        [&self.stdout, &self.stderr]
+            .into_iter()
+            .filter_map(|stream| stream.outlet.clone())
+            .collect()
+    }
+
     pub(crate) fn tags(&mut self) -> Option<&mut Tags> {
         self.tags.as_mut()
     }
@@ -92,7 +100,7 @@ impl Sink {
             Stream::Stdout => &self.stdout,
             Stream::Stderr => &self.stderr,
         };
-        if stream.file.is_none() || data.is_empty() {
+        if stream.outlet.is_none() || data.is_empty() {
             return Ok(());
         }
         let (is_terminal, coloured) = (stream.is_terminal, stream.coloured);
@@ -148,23 +156,6 @@ impl Sink {
     }
 }
 
-/// Writes all of `data`, even if another process that shares the stream has made it non-blocking.
-fn write_all(file: &mut File, mut data: &[u8]) -> io::Result<()> {
-    while !data.is_empty() {
-        match file.write(data) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(written) => data = &data[written..],
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let mut fds = [PollFd::new(file.as_fd(), PollFlags::POLLOUT)];
-                poll(&mut fds, PollTimeout::NONE)?;
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -175,7 +166,7 @@ mod tests {
     fn terminal() -> (PipeReader, Sink) {
         let (reader, writer) = io::pipe().unwrap();
         let stream = |writer: OwnedFd| OutputStream {
-            file: Some(File::from(writer)),
+            outlet: Some(Outlet::new(writer)),
             is_terminal: true,
             coloured: false,
         };

@@ -70,6 +70,29 @@ fn nodes_that_do_not_report_their_end_are_given_up() {
 }
 
 #[test]
+fn a_reader_that_pauses_holds_back_the_reports_of_nodes() {
+    check(
+        "-H a --kill-after 2 x",
+        r#"
+        0.10 a exited 0 code 1
+          event rank_exited code=1 host="a" pid=100 rank=0
+          to all: event: rank 0 exited with code 1, which ends the job
+          to all: end
+        1.00 reader pauses
+        60.00 wait
+        60.10 signal SIGINT
+          to all: end now
+          readers may pause for 1 s
+        61.10 reader reads
+        61.20 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        exit 1 of the rank, may restart: rank 0 on a (pid 100) exited with code 1
+          a: nothing left
+        "#,
+    );
+}
+
+#[test]
 fn a_launcher_that_was_suspended_waits_for_nodes_again() {
     check(
         "-H a --kill-after 2 x",
@@ -95,6 +118,7 @@ fn a_node_that_was_suspended_has_its_grace_again() {
         0.10 signal SIGTERM
           to all: event: ending: ended by SIGTERM
           to all: end
+          readers may pause for 1 s
         4.00 a stood-still
         7.90 wait
         8.00 a done
@@ -113,6 +137,7 @@ fn the_first_signal_of_the_user_leaves_ranks_their_grace() {
         0.10 signal SIGTERM
           to all: event: ending: ended by SIGTERM
           to all: end
+          readers may pause for 1 s
         0.20 a exited 0 code 143
           event rank_exited code=143 host="a" pid=100 rank=0
         0.30 a done
@@ -133,8 +158,10 @@ fn the_second_signal_of_the_user_does_not() {
         0.10 signal SIGINT
           to all: event: ending: ended by SIGINT
           to all: end
+          readers may pause for 1 s
         0.20 signal SIGINT
           to all: end now
+          readers may pause for 0 s
         0.30 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
         4.10 wait
@@ -157,6 +184,7 @@ fn a_signal_while_the_job_ends_hurries_it() {
           to all: end
         0.20 signal SIGHUP
           to all: end now
+          readers may pause for 1 s
         0.30 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
         0.30 b done
@@ -175,6 +203,7 @@ fn ctrl_z_suspends_a_job_that_ends() {
         0.10 signal SIGINT
           to all: event: ending: ended by SIGINT
           to all: end
+          readers may pause for 1 s
         0.20 ctrl-z
           to all: suspend
           (suspending)
@@ -205,6 +234,7 @@ fn a_job_has_a_time_limit() {
         1.50 timeout
           to all: event: ending: not done within 1.5 s
           to all: end
+          readers may pause for 1 s
         1.60 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
         1.60 b done
@@ -223,6 +253,7 @@ fn a_job_whose_output_is_not_read_ends() {
         0.10 reader gone
           to all: event: ending: its output is not read any more
           to all: end
+          readers may pause for 1 s
         0.20 reader gone
         0.30 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
@@ -327,6 +358,7 @@ fn sessions_that_close_end_the_wait() {
         0.10 signal SIGINT
           to all: event: ending: ended by SIGINT
           to all: end
+          readers may pause for 1 s
         0.20 sessions closed
         exit 130: ended by SIGINT
           a, b: its end was not reported; `rlaunch reap` ends what may be left

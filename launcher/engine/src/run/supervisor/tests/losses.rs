@@ -11,6 +11,7 @@ fn a_lost_node_ends_the_job() {
           event node_lost cause="the connection ended" host="b"
           to all: event: node 1 lost: the connection ended
           to all: end
+          readers may pause for 1 s
         0.20 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
         0.30 b cleaned-up: 1 ended, 0 segments removed
@@ -30,8 +31,10 @@ fn a_second_lost_node_is_a_warning() {
           event node_lost cause="nothing received for 10 s" host="b"
           to all: event: node 1 lost: nothing received for 10 s
           to all: end
+          readers may pause for 1 s
         0.20 a lost: nothing received for 10 s
           event node_lost cause="nothing received for 10 s" host="a"
+          readers may pause for 1 s
           warning: node a is lost: nothing received for 10 s
         0.30 b cleaned-up: unreachable
         0.30 a cleaned-up: unreachable
@@ -50,6 +53,7 @@ fn an_agent_that_cannot_go_on_is_lost() {
           event node_lost cause="cannot open /dev/null: No such file or directory" host="b"
           to all: event: node 1 lost: cannot open /dev/null: No such file or directory
           to all: end
+          readers may pause for 1 s
         0.20 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
         0.30 b done
@@ -69,6 +73,7 @@ fn a_node_that_gave_up_this_launcher_is_lost() {
           event node_lost cause="it received nothing from this rlaunch for 20 s and ended its ranks" host="b"
           to all: event: node 1 lost: it received nothing from this rlaunch for 20 s and ended its ranks
           to all: end
+          readers may pause for 1 s
         0.20 a unheard 20
         0.30 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
@@ -90,6 +95,7 @@ fn a_node_whose_agent_was_told_to_end_is_lost_whatever_its_ranks_do() {
           event node_lost cause="its agent got signal 15 (SIGTERM) and ended its ranks" host="b"
           to all: event: node 1 lost: its agent got signal 15 (SIGTERM) and ended its ranks
           to all: end
+          readers may pause for 1 s
         0.20 b exited 1 signal 15
           event rank_exited host="b" pid=101 rank=1 signal=15
         0.30 b done
@@ -114,6 +120,7 @@ fn a_lost_node_explains_its_broken_edge() {
           event node_lost cause="the connection ended" host="b"
           to all: event: node 1 lost: the connection ended
           to all: end
+          readers may pause for 1 s
         1.20 wait
         1.30 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0

@@ -111,6 +111,7 @@ fn ctrl_z_waits_for_the_ranks_to_stop() {
           to all: event: ranks 0 finished
           to all: event: ending: not done within 3 s
           to all: end
+          readers may pause for 1 s
         (goes on)
         "#,
     );

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `timeout` | the next timeout is handled when it is due; the script must have its time |
 //! | `wait` | all timeouts until the line's time are handled when they are due |
+//! | `reader pauses`, `reader reads` | output waits for its reader from now on, or no longer does |
 //! | `late timeout` | one timeout is handled at the line's time, as after this process was suspended |
 
 use super::super::{Action, Input, PhaseStates, SupervisedNode, Supervisor};
@@ -91,6 +92,7 @@ fn play(job: &JobSpec, map: &RankMap, links: impl Fn(Instant) -> LinkMonitor, sc
         supervisor: Supervisor::new(job, nodes, machines, &LiveStatus::new(), start),
         hosts,
         start,
+        reader_pauses: false,
         text: String::new(),
     };
     let inputs = script.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit()));
@@ -110,6 +112,8 @@ struct Played<'a> {
     supervisor: Supervisor<'a>,
     hosts: Vec<String>,
     start: Instant,
+    /// Whether output waits for its reader.
+    reader_pauses: bool,
     text: String,
 }
 
@@ -124,7 +128,9 @@ impl Played<'_> {
         let passed = now.duration_since(self.start).as_secs_f64();
         let _ = writeln!(self.text, "{passed:.2} {words}");
         match words {
-            "timeout" | "late timeout" => self.supervisor.handle_timeout(now),
+            "timeout" | "late timeout" => self.supervisor.handle_timeout(now, self.reader_pauses),
+            "reader pauses" => self.reader_pauses = true,
+            "reader reads" => self.reader_pauses = false,
             "wait" => self.wait(now),
             _ => {
                 let input = self.parse(words).unwrap_or_else(|| panic!("unknown: {line:?}"));
@@ -143,7 +149,7 @@ impl Played<'_> {
             if self.supervisor.is_over() {
                 return;
             }
-            self.supervisor.handle_timeout(due);
+            self.supervisor.handle_timeout(due, self.reader_pauses);
             self.perform();
         }
     }
@@ -285,6 +291,9 @@ impl Played<'_> {
             Action::OfferStackReader => "offer the reader of stacks".to_owned(),
             Action::SendStackReader(node) => {
                 format!("to {}: the reader of stacks", self.hosts[node.index()])
+            }
+            Action::LimitReaders(patience) => {
+                format!("readers may pause for {} s", patience.as_secs_f64())
             }
             Action::Info(line) => format!("rlaunch: {line}"),
             Action::Warn(line) => format!("warning: {line}"),

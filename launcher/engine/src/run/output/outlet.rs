@@ -1,0 +1,192 @@
+//! Where output goes, and what becomes of a reader that does not read.
+//!
+//! A reader may pause as long as it likes while the job runs. Once the job is to end whether or not its output is
+//! read, a reader that takes nothing for a while is given up: its descriptor then refers to /dev/null. The
+//! writing thread goes on, so that everything behind the reader is complete: last lines, files, the
+//! record, and the credit without which nodes cannot report their end.
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::pthread::pthread_kill;
+use nix::sys::signal::Signal;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::thread::JoinHandleExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Time between two looks at a reader.
+const TICK: Duration = Duration::from_millis(250);
+/// Signal that interrupts a write, which then returns what the reader has taken. Its default is to be ignored, and
+/// nobody sends it to a process without urgent data.
+const NUDGE: Signal = Signal::SIGURG;
+
+/// Open file to which output is written: stdout or stderr of this process, or a pipe.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    file: File,
+    /// Number of bytes that were written.
+    written: AtomicU64,
+    /// Number of bytes that no reader got, because it was given up.
+    unread: AtomicU64,
+    is_writing: AtomicBool,
+    is_given_up: AtomicBool,
+}
+
+impl Outlet {
+    pub(super) fn new(descriptor: OwnedFd) -> Arc<Outlet> {
+        Arc::new(Outlet {
+            file: File::from(descriptor),
+            written: AtomicU64::new(0),
+            unread: AtomicU64::new(0),
+            is_writing: AtomicBool::new(false),
+            is_given_up: AtomicBool::new(false),
+        })
+    }
+
+    /// Writes all of `data`, even if another process that shares the stream has made it non-blocking.
+    pub(super) fn write_all(&self, data: &[u8]) -> io::Result<()> {
+        self.is_writing.store(true, Ordering::Relaxed);
+        let written = self.write_parts(data);
+        self.is_writing.store(false, Ordering::Relaxed);
+        written
+    }
+
+    fn write_parts(&self, mut data: &[u8]) -> io::Result<()> {
+        while !data.is_empty() {
+            match (&self.file).write(data) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(written) => {
+                    data = &data[written..];
+                    self.count(written);
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let mut fds = [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)];
+                    // The next write has the error, if there is one. Poll does not notice that the descriptor gets
+                    // another file.
+                    let _ = poll(&mut fds, PollTimeout::from(250_u8));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&self, written: usize) {
+        self.written.fetch_add(written as u64, Ordering::Relaxed);
+        if self.is_given_up.load(Ordering::Acquire) {
+            self.unread.fetch_add(written as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// Tells whether a write has begun and the reader has not taken all of it.
+    pub(super) fn is_writing(&self) -> bool {
+        self.is_writing.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn unread(&self) -> u64 {
+        self.unread.load(Ordering::Relaxed)
+    }
+
+    fn give_up(&self) -> io::Result<()> {
+        let nowhere = File::options().write(true).open("/dev/null")?;
+        self.is_given_up.store(true, Ordering::Release);
+        rlaunch_sys::redirect(self.file.as_fd(), nowhere.as_fd())
+    }
+}
+
+/// Gives up every reader that takes nothing for `patience`, until `thread`, which writes to the outlets, has ended.
+pub(super) async fn give_up_idle_readers(
+    thread: Arc<JoinHandle<()>>,
+    outlets: Vec<Arc<Outlet>>,
+    patience: Duration,
+) -> io::Result<()> {
+    // The handler lets the kernel start an interrupted write again, which then goes to the descriptor's new file.
+    let _handler = signal(SignalKind::from_raw(NUDGE as i32))?;
+    let mut watched: Vec<Watched> =
+        outlets.into_iter().map(|outlet| Watched { outlet, taken: 0, idle: 0 }).collect();
+    let allowed = (patience.as_millis() / TICK.as_millis()).max(1);
+    while !thread.is_finished() {
+        tokio::time::sleep(TICK).await;
+        for reader in &mut watched {
+            if reader.is_idle_for(allowed) {
+                reader.outlet.give_up()?;
+            }
+        }
+        // The handle keeps the thread's id valid. A thread that has ended needs no nudge.
+        let _ = pthread_kill(thread.as_pthread_t(), NUDGE);
+    }
+    Ok(())
+}
+
+struct Watched {
+    outlet: Arc<Outlet>,
+    /// Number of bytes that the reader had taken at the last look.
+    taken: u64,
+    /// Number of looks since it has taken any.
+    idle: u128,
+}
+
+impl Watched {
+    /// Looks at the reader, and tells whether it has taken nothing at `looks` successive looks although it was given
+    /// something.
+    fn is_idle_for(&mut self, looks: u128) -> bool {
+        let taken = self.outlet.written.load(Ordering::Relaxed);
+        let is_idle = self.outlet.is_writing() && taken == self.taken;
+        self.idle = if is_idle { self.idle + 1 } else { 0 };
+        self.taken = taken;
+        self.idle >= looks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::time::Instant;
+
+    /// More than a pipe holds.
+    const DATA: usize = 256 << 10;
+
+    /// Returns the reading end of a pipe, and a thread that writes [`DATA`] bytes to it.
+    fn writing() -> (io::PipeReader, Arc<Outlet>, Arc<JoinHandle<()>>) {
+        let (reader, writer) = io::pipe().unwrap();
+        let outlet = Outlet::new(writer.into());
+        let of_thread = outlet.clone();
+        let write = move || of_thread.write_all(&vec![b'x'; DATA]).unwrap();
+        (reader, outlet, Arc::new(std::thread::spawn(write)))
+    }
+
+    #[tokio::test]
+    async fn a_reader_that_takes_nothing_is_given_up() {
+        let (mut reader, outlet, thread) = writing();
+        give_up_idle_readers(thread, vec![outlet.clone()], 2 * TICK).await.unwrap();
+        let unread = usize::try_from(outlet.unread()).unwrap();
+        drop(outlet);
+        let mut read = Vec::new();
+        reader.read_to_end(&mut read).unwrap();
+        assert_eq!(read.len() + unread, DATA);
+        assert!(unread > DATA / 2, "{unread}");
+    }
+
+    #[tokio::test]
+    async fn a_slow_reader_gets_everything() {
+        let (mut reader, outlet, thread) = writing();
+        let began = Instant::now();
+        let reads = std::thread::spawn(move || {
+            let (mut read, mut part) = (0, vec![0; 32 << 10]);
+            while read < DATA {
+                std::thread::sleep(2 * TICK);
+                read += reader.read(&mut part).unwrap();
+            }
+            read
+        });
+        give_up_idle_readers(thread, vec![outlet.clone()], 12 * TICK).await.unwrap();
+        assert!(began.elapsed() > 4 * TICK, "it waited for no reader: {:?}", began.elapsed());
+        assert_eq!((reads.join().unwrap(), outlet.unread()), (DATA, 0));
+    }
+}
