@@ -21,6 +21,12 @@ rlaunch starts one program on many hosts over SSH:
 /// Reads the command line, runs the verb and returns the exit code of the process.
 pub fn main() -> ExitCode {
     panics::end_at_panics();
+    let exit = run();
+    messages::flush();
+    exit
+}
+
+fn run() -> ExitCode {
     if std::env::args_os().len() < 2 {
         FIRST_STEPS.lines().for_each(messages::line);
         return Exit::USAGE.into();

@@ -1,5 +1,6 @@
 //! Log lines of rlaunch on stderr: `-v`, `--log-level` and `--log-json`.
 
+use crate::messages::LogLine;
 use std::io;
 use tracing::Level;
 use tracing_subscriber::EnvFilter;
@@ -18,7 +19,7 @@ pub fn to_stderr(verbose: u8, level: Option<Level>, json: bool) {
     let plain = anstream::AutoStream::choice(&io::stderr()) == anstream::ColorChoice::Never;
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(|| LogLine)
         .with_ansi(!plain)
         // A failed write to stderr would be reported on stderr, where it would fail as well.
         .log_internal_errors(false)

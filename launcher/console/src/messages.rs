@@ -1,13 +1,17 @@
 //! Messages of rlaunch on stderr: errors with details and hints, warnings, progress. Since messages may
 //! quote other programs, [`printable`] makes each of them safe for a terminal.
 
+use crate::line_writer::LineWriter;
 use crate::open_files;
 use anstyle::{AnsiColor, Style};
 pub use rlaunch_bootstrap::error_chain;
 use rlaunch_text::message::{Failed, Message};
 use rlaunch_text::printable;
-use std::io::Write;
+use std::io::{self, Write};
+use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 /// Style of the prefix `warning:`.
@@ -21,7 +25,7 @@ pub fn error(failed: &Failed) {
     if failed.message.is_empty() {
         return;
     }
-    let mut err = anstream::stderr().lock();
+    let mut err = Vec::new();
     let label = label("error", failed.finding);
     let _ = writeln!(err, "{ERROR}{label}:{ERROR:#} {}", printable::message(&failed.message));
     for detail in &failed.details {
@@ -33,6 +37,77 @@ pub fn error(failed: &Failed) {
     }
     if let Some(id) = failed.finding {
         let _ = writeln!(err, "{HINT}hint:{HINT:#} `rlaunch help {id}` explains this");
+    }
+    STDERR.write_always(err);
+}
+
+/// Writer to stderr. Escape sequences are removed if stderr does not support them.
+static STDERR: LazyLock<LineWriter> = LazyLock::new(|| {
+    let print = |line: &[u8]| anstream::stderr().lock().write_all(line);
+    LineWriter::start(print, |count| {
+        format!("rlaunch: {count} messages dropped, since stderr was not read\n").into_bytes()
+    })
+});
+
+/// Whether the last messages have only [`LAST_TIMEOUT`].
+static HURRIED: AtomicBool = AtomicBool::new(false);
+
+/// Time that the last messages have after the user has asked for the end.
+const LAST_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time between two looks whether the last messages are written.
+const LAST_CHECK: Duration = Duration::from_millis(20);
+
+/// Makes the last messages wait for their reader for a second only, since the user has asked for the end.
+pub fn hurry() {
+    HURRIED.store(true, Ordering::Relaxed);
+}
+
+/// Waits until the reader has taken all messages, or the user asks for the end. To be called before the process exits,
+/// outside of a runtime.
+pub fn flush() {
+    if !STDERR.is_behind() {
+        return;
+    }
+    // A runtime of this process may have handlers of signals, so that these would not end it.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    // Without a runtime the messages that are not read yet are lost.
+    let _ = runtime.and_then(|runtime| runtime.block_on(are_read()));
+}
+
+async fn are_read() -> io::Result<()> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut waited = Duration::ZERO;
+    while STDERR.is_behind() && (waited < LAST_TIMEOUT || !HURRIED.load(Ordering::Relaxed)) {
+        tokio::select! {
+            () = tokio::time::sleep(LAST_CHECK) => waited += LAST_CHECK,
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
+            _ = hangup.recv() => break,
+        }
+    }
+    Ok(())
+}
+
+/// Writes a line of a log.
+pub(crate) struct LogLine;
+
+impl Write for LogLine {
+    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        STDERR.write(line.to_vec());
+        Ok(line.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// Prints a line, unless messages are suppressed.
+fn print_line(line: &str) {
+    if !is_quiet() {
+        STDERR.write(format!("{line}\n").into_bytes());
     }
 }
 
@@ -90,46 +165,26 @@ pub fn warn(message: &str) {
 
 /// Prints `message` with the prefix `warning[ID]:`, where the id is that of the finding which it states.
 pub fn warn_of(finding: Option<&str>, message: &str) {
-    if is_quiet() {
-        return;
-    }
-    let label = label("warning", finding);
-    let _ = writeln!(
-        anstream::stderr().lock(),
-        "{WARNING}{label}:{WARNING:#} {}",
-        printable::message(message)
-    );
+    let (label, message) = (label("warning", finding), printable::message(message));
+    print_line(&format!("{WARNING}{label}:{WARNING:#} {message}"));
 }
 
 /// Prints `message` with the prefix `rlaunch:`.
 pub fn info(message: &str) {
-    if is_quiet() {
-        return;
-    }
-    let _ = writeln!(anstream::stderr().lock(), "rlaunch: {}", printable::message(message));
+    print_line(&format!("rlaunch: {}", printable::message(message)));
 }
 
 /// Prints `line` without a prefix.
 pub fn line(line: &str) {
-    if is_quiet() {
-        return;
-    }
-    let _ = writeln!(anstream::stderr().lock(), "{}", printable::message(line));
+    print_line(&printable::message(line));
 }
 
 /// Prints options that rlaunch accepts for compatibility with other launchers but ignores.
 pub fn ignored(words: &str) {
-    if is_quiet() {
-        return;
-    }
-    let _ =
-        writeln!(anstream::stderr().lock(), "{HINT}ignored:{HINT:#} {}", printable::message(words));
+    print_line(&format!("{HINT}ignored:{HINT:#} {}", printable::message(words)));
 }
 
 /// Prints `message` with the prefix `hint:`.
 pub fn hint(message: &str) {
-    if is_quiet() {
-        return;
-    }
-    let _ = writeln!(anstream::stderr().lock(), "{HINT}hint:{HINT:#} {}", printable::text(message));
+    print_line(&format!("{HINT}hint:{HINT:#} {}", printable::text(message)));
 }

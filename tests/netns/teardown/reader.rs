@@ -93,6 +93,45 @@ fn a_reader_that_never_reads_holds_no_time_limit() {
     ran.ended_with(124).says(&["MiB of the ranks' output is dropped", "a, b: nothing left"]);
 }
 
+/// Messages that nobody reads delay nothing: neither a signal nor a time limit.
+#[test]
+fn a_reader_of_messages_that_never_reads_delays_no_end() {
+    as_each(|field, account| {
+        field.warm("a,b", account);
+        // The ranks' own lines fill the pipe.
+        for (options, code) in [("-vv", 130), ("-vv --timeout 4", 124)] {
+            let run = field.rlaunch(options).args(["-H", "a,b"]).account(account);
+            let mut command = run.sh("yes >&2 & sleep 1000").command();
+            let mut child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+            let stderr = child.stderr.take().unwrap();
+            field.wait_for("the ranks to start", || field.ranks().len() >= 4);
+            if code == 130 {
+                interrupt(&child);
+            }
+            field.wait_for("the ranks to end", || field.ranks().is_empty());
+            // The last message of a job that nobody interrupts waits for its reader.
+            let reader = (code == 124).then(|| std::thread::spawn(move || read_text(stderr)));
+            let ended =
+                wait_until(BOUND, "rlaunch to end", || Ok(child.try_wait().unwrap().is_some()));
+            let _ = child.kill();
+            assert!(ended.is_ok(), "{options}");
+            assert_eq!(child.wait().unwrap().code(), Some(code), "{options}");
+            if let Some(reader) = reader {
+                let said = reader.join().unwrap();
+                let last = said.lines().rev().take(9).collect::<Vec<_>>().join("\n");
+                assert!(last.contains("error: not done within 4 s (--timeout)"), "{last}");
+            }
+            assert!(field.started().is_empty(), "{options}: {:#?}", field.started());
+        }
+    });
+}
+
+fn read_text(mut from: impl Read) -> String {
+    let mut bytes = Vec::new();
+    from.read_to_end(&mut bytes).unwrap();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
 fn interrupt(child: &Child) {
     kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGINT).unwrap();
 }

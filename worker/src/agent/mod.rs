@@ -110,6 +110,8 @@ struct Agent {
     /// Time without a message after which the launcher is presumed dead.
     node_timeout: Duration,
     suspended: bool,
+    /// Whether this node is cut off from all its neighbours, so that a suspended launcher may be dead.
+    is_isolated: bool,
     /// Messages that came after the order to start the ranks, before these could start.
     early: VecDeque<ToAgent>,
     /// Set when the job is being ended on all nodes. From then on, no other agent needs this agent
@@ -138,6 +140,7 @@ impl Agent {
             missed_beats: 0,
             node_timeout: JOB_TIMEOUT,
             suspended: false,
+            is_isolated: false,
             early: VecDeque::new(),
             job_is_ending: false,
         })
@@ -197,7 +200,8 @@ impl Agent {
                 _ = self.children.recv() => return Input::Children,
                 _ = self.beat.tick() => {
                     self.channel.to_launcher.send(&FromAgent::Beat);
-                    self.missed_beats = if self.suspended { 0 } else { self.missed_beats + 1 };
+                    let is_excused = self.suspended && !self.is_isolated;
+                    self.missed_beats = if is_excused { 0 } else { self.missed_beats + 1 };
                     // The first beat may have been sent right after the launcher's message.
                     if BEAT * self.missed_beats.saturating_sub(1) >= self.node_timeout {
                         self.missed_beats = 0;
@@ -544,6 +548,7 @@ impl Agent {
                 stacks.end(ranks);
             }
             pass_on(tree, ranks);
+            self.is_isolated = tree.is_isolated();
             let timer = until(ranks.deadline());
             let early = self.early.pop_front().map(Input::Message);
             let input = if early.is_some() {
@@ -576,6 +581,11 @@ impl Agent {
                     mesh_message(mesh, message);
                 }
                 Some(Input::Message(ToAgent::JobEvent(event))) => tree.notify_ranks(&event),
+                Some(Input::Message(ToAgent::Suspend)) => {
+                    tree.watch_for_isolation();
+                    ranks.signal_all(&[Signal::SIGSTOP]);
+                    self.channel.to_launcher.send(&FromAgent::Suspended);
+                }
                 Some(Input::Message(inquiry)) if Stacks::handles(&inquiry) => {
                     stacks.handle(inquiry, ranks);
                 }
@@ -606,10 +616,6 @@ impl Agent {
             Input::Message(ToAgent::StartApplication { index }) => ranks.start_application(index),
             Input::Message(ToAgent::End { now }) => ranks.end(now),
             Input::Message(ToAgent::Session { id, what }) => ranks.on_session(id, what),
-            Input::Message(ToAgent::Suspend) => {
-                ranks.signal_all(&[Signal::SIGSTOP]);
-                to_launcher.send(&FromAgent::Suspended);
-            }
             Input::Message(ToAgent::Resume) => ranks.signal_all(&[Signal::SIGCONT]),
             Input::Message(_) => {}
             Input::Children => ranks.reap(),

@@ -3,12 +3,14 @@
 //!
 //! Every line has `v` (the version of this schema, 1), `t` (seconds since rlaunch started), `job` (the job's
 //! id) and `event`; [`Event`] documents the other fields. New events and new fields may appear without a new
-//! version, but existing ones do not change their meaning.
+//! version, but existing ones do not change their meaning. A reader of a pipe that falls far behind misses events:
+//! `events_dropped` has their `count`.
 
 use crate::run::live::LiveStatus;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
+use rlaunch_console::line_writer::LineWriter;
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::map::RankMap;
 use rlaunch_text::exit::Exit;
@@ -27,10 +29,33 @@ const VERSION: u32 = 1;
 /// Clones write to the same file.
 #[derive(Clone)]
 pub struct EventLog {
-    file: Option<Arc<Mutex<File>>>,
+    target: Option<Target>,
     job: JobId,
     started: Instant,
     status: LiveStatus,
+}
+
+/// Where events are written.
+#[derive(Clone)]
+enum Target {
+    File(Arc<Mutex<File>>),
+    /// Pipe or another file with a reader, which may not read.
+    Reader(Arc<LineWriter>),
+}
+
+impl Target {
+    fn new(file: File) -> io::Result<Target> {
+        if file.metadata()?.is_file() {
+            return Ok(Target::File(Arc::new(Mutex::new(file))));
+        }
+        let print = move |line: &[u8]| (&file).write_all(line);
+        Ok(Target::Reader(Arc::new(LineWriter::start(print, dropped_line))))
+    }
+}
+
+/// Makes the line for events that a reader was too slow for.
+fn dropped_line(count: usize) -> Vec<u8> {
+    format!("{{\"v\":{VERSION},\"event\":\"events_dropped\",\"count\":{count}}}\n").into_bytes()
 }
 
 /// Event of a job.
@@ -142,8 +167,8 @@ impl EventLog {
                 OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(target)
             }
         };
-        let file = target.map(open).transpose()?.map(|file| Arc::new(Mutex::new(file)));
-        Ok(EventLog { file, job, started: Instant::now(), status: LiveStatus::new() })
+        let target = target.map(open).transpose()?.map(Target::new).transpose()?;
+        Ok(EventLog { target, job, started: Instant::now(), status: LiveStatus::new() })
     }
 
     /// Returns a log that writes the events of another job, which starts now, to the same file.
@@ -159,13 +184,24 @@ impl EventLog {
     /// Writes an event. Errors are ignored, so that a job goes on if the reader of its events has gone.
     pub(crate) fn emit(&self, event: &Event) {
         self.status.observe(event);
-        let Some(file) = &self.file else { return };
+        let Some(target) = &self.target else { return };
         let t = self.started.elapsed().as_secs_f64();
         let line = EventLine { v: VERSION, t, job: self.job.to_string(), event };
         if let Ok(mut text) = serde_json::to_vec(&line) {
             text.push(b'\n');
-            let _ = file.lock().unwrap_or_else(PoisonError::into_inner).write_all(&text);
+            match target {
+                Target::File(file) => {
+                    let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                    let _ = file.write_all(&text);
+                }
+                Target::Reader(writer) => writer.write(text),
+            }
         }
+    }
+
+    /// Tells whether events wait for their reader.
+    pub(crate) fn is_behind(&self) -> bool {
+        matches!(&self.target, Some(Target::Reader(writer)) if writer.is_behind())
     }
 }
 

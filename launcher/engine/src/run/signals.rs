@@ -1,6 +1,7 @@
 //! Signals that rlaunch receives, as requests of the user.
 
 use nix::sys::signal::Signal;
+use rlaunch_console::messages;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::io;
@@ -64,7 +65,10 @@ impl Signals {
             _ = self.go_on.recv() => UserSignal::Forward(Signal::SIGCONT),
             _ = self.stop.recv() => UserSignal::Suspend,
         };
-        self.end_requested |= matches!(signal, UserSignal::End(_));
+        if matches!(signal, UserSignal::End(_)) {
+            self.end_requested = true;
+            messages::hurry();
+        }
         signal
     }
 

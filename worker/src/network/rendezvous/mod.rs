@@ -58,6 +58,8 @@ enum Carrier {
 struct Neighbour {
     link: ReliableLink,
     carrier: Carrier,
+    /// Whether its edge broke after the last call of [`Tree::watch_for_isolation`].
+    has_broken: bool,
 }
 
 /// This node in the tree of agents, with its neighbours (parent and children) and the calls of its
@@ -142,7 +144,11 @@ impl Tree {
             accepting.spawn(dial::accept_all(listener, expected, context.clone(), proved));
         }
         let neighbours = shape.parent(job.node).into_iter().chain(expected);
-        let fresh = || Neighbour { link: ReliableLink::default(), carrier: Carrier::Awaited };
+        let fresh = || Neighbour {
+            link: ReliableLink::default(),
+            carrier: Carrier::Awaited,
+            has_broken: false,
+        };
         let mut tree = Tree {
             node,
             me: job.node,
@@ -386,9 +392,21 @@ impl Tree {
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
         if matches!(neighbour.carrier, Carrier::Tcp(_)) {
             neighbour.link.carrier_down();
+            neighbour.has_broken = true;
             self.to_launcher.send(&FromAgent::EdgeBroke { peer, how: how.to_owned() });
             self.relay(peer);
         }
+    }
+
+    /// Forgets which edges broke until now.
+    pub(crate) fn watch_for_isolation(&mut self) {
+        self.neighbours.values_mut().for_each(|neighbour| neighbour.has_broken = false);
+    }
+
+    /// Tells whether this node has neighbours, and the edges to all of them broke since
+    /// [`Tree::watch_for_isolation`] was called: it is probably cut off.
+    pub(crate) fn is_isolated(&self) -> bool {
+        !self.neighbours.is_empty() && self.neighbours.values().all(|neighbour| neighbour.has_broken)
     }
 
     /// Makes the launcher relay all further frames between this node and `peer`.
