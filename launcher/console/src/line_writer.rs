@@ -13,10 +13,15 @@ use std::time::Duration;
 
 /// Time for which a writer waits until its line is written.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(20);
-/// Maximum number of bytes that wait to be written, without lines that may not be dropped.
+/// Number of waiting bytes beyond which lines are dropped.
 const CAPACITY: usize = 256 << 10;
 
-/// Handle of the thread that writes.
+/// Writes lines to the reader.
+type Print = Box<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
+/// Makes the line that says how many lines were dropped.
+type DroppedLine = Box<dyn Fn(usize) -> Vec<u8> + Send + Sync>;
+
+/// Handle of the thread that writes, which ends with the last line after this is dropped.
 pub struct LineWriter {
     shared: Arc<Shared>,
     /// Whether there is a thread. Without one, whoever has a line writes it.
@@ -26,9 +31,8 @@ pub struct LineWriter {
 struct Shared {
     queue: Mutex<Queue>,
     changed: Condvar,
-    print: Box<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>,
-    /// Makes the line that says how many lines were dropped.
-    dropped_line: fn(usize) -> Vec<u8>,
+    print: Print,
+    dropped_line: DroppedLine,
 }
 
 #[derive(Default)]
@@ -40,6 +44,8 @@ struct Queue {
     dropped: usize,
     /// Whether the thread is writing.
     is_writing: bool,
+    /// Whether no line will follow.
+    is_closed: bool,
 }
 
 impl Queue {
@@ -53,13 +59,21 @@ impl Queue {
     }
 
     /// Takes the next line: after all others, the one that counts those that were dropped.
-    fn take(&mut self, dropped_line: fn(usize) -> Vec<u8>) -> Option<Vec<u8>> {
-        if let Some(line) = self.lines.pop_front() {
-            self.bytes -= line.len();
-            return Some(line);
+    fn take(&mut self, dropped_line: &DroppedLine) -> Option<Vec<u8>> {
+        if self.lines.is_empty() {
+            self.count_dropped(dropped_line);
         }
+        let line = self.lines.pop_front()?;
+        self.bytes -= line.len();
+        Some(line)
+    }
+
+    /// Puts the line that counts dropped lines behind all others, if any were dropped.
+    fn count_dropped(&mut self, dropped_line: &DroppedLine) {
         let dropped = std::mem::take(&mut self.dropped);
-        (dropped > 0).then(|| dropped_line(dropped))
+        if dropped > 0 {
+            self.push(dropped_line(dropped));
+        }
     }
 }
 
@@ -67,13 +81,13 @@ impl LineWriter {
     /// Starts a thread that writes lines by `print`, and lines that count dropped ones, made by `dropped_line`.
     pub fn start(
         print: impl Fn(&[u8]) -> io::Result<()> + Send + Sync + 'static,
-        dropped_line: fn(usize) -> Vec<u8>,
+        dropped_line: impl Fn(usize) -> Vec<u8> + Send + Sync + 'static,
     ) -> LineWriter {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             changed: Condvar::new(),
             print: Box::new(print),
-            dropped_line,
+            dropped_line: Box::new(dropped_line),
         });
         let of_thread = shared.clone();
         let thread = thread::Builder::new().spawn(move || of_thread.write_all());
@@ -92,7 +106,14 @@ impl LineWriter {
 
     /// Writes lines that are never dropped.
     pub fn write_always(&self, lines: Vec<u8>) {
-        self.push(self.shared.lock(), lines);
+        let mut queue = self.shared.lock();
+        queue.count_dropped(&self.shared.dropped_line);
+        self.push(queue, lines);
+    }
+
+    /// Waits until the reader has taken all lines, or for the time `limit`.
+    pub fn wait(&self, limit: Duration) {
+        self.wait_for_reader(self.shared.lock(), limit);
     }
 
     /// Tells whether lines wait for the reader.
@@ -110,9 +131,20 @@ impl LineWriter {
         queue.push(line);
         self.shared.changed.notify_all();
         if !was_behind {
-            let changed = &self.shared.changed;
-            drop(changed.wait_timeout_while(queue, WRITE_TIMEOUT, |queue| queue.is_behind()));
+            self.wait_for_reader(queue, WRITE_TIMEOUT);
         }
+    }
+
+    fn wait_for_reader(&self, queue: MutexGuard<'_, Queue>, limit: Duration) {
+        let changed = &self.shared.changed;
+        drop(changed.wait_timeout_while(queue, limit, |queue| queue.is_behind()));
+    }
+}
+
+impl Drop for LineWriter {
+    fn drop(&mut self) {
+        self.shared.lock().is_closed = true;
+        self.shared.changed.notify_all();
     }
 }
 
@@ -124,7 +156,7 @@ impl Shared {
     fn write_all(&self) {
         let mut queue = self.lock();
         loop {
-            if let Some(line) = queue.take(self.dropped_line) {
+            if let Some(line) = queue.take(&self.dropped_line) {
                 queue.is_writing = true;
                 drop(queue);
                 // A reader that has left wants no lines.
@@ -132,6 +164,8 @@ impl Shared {
                 queue = self.lock();
                 queue.is_writing = false;
                 self.changed.notify_all();
+            } else if queue.is_closed {
+                return;
             } else {
                 queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
@@ -163,17 +197,14 @@ mod tests {
         assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
         assert!(writer.is_behind());
         let mut all = String::new();
-        while !all.contains("dropped") {
-            let mut part = [0; 64 << 10];
-            let read = reader.read(&mut part).unwrap();
-            all.push_str(std::str::from_utf8(&part[..read]).unwrap());
-        }
+        drop(writer);
+        reader.read_to_string(&mut all).unwrap();
         let lines: Vec<&str> = all.lines().collect();
-        let [written @ .., "error", last] = &lines[..] else { panic!("{lines:?}") };
+        let [written @ .., count, "error"] = &lines[..] else { panic!("{lines:?}") };
         assert!(written.iter().enumerate().all(|(at, line)| line.parse() == Ok(at)));
         let dropped = 1000 - written.len();
         assert!(dropped > 0);
-        assert_eq!(*last, format!("{dropped} dropped"));
+        assert_eq!(*count, format!("{dropped} dropped"));
     }
 
     #[test]

@@ -3,11 +3,15 @@
 
 use crate::line_writer::LineWriter;
 use crate::open_files;
+use anstream::AutoStream;
 use anstyle::{AnsiColor, Style};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{Signal, raise};
 pub use rlaunch_bootstrap::error_chain;
 use rlaunch_text::message::{Failed, Message};
 use rlaunch_text::printable;
 use std::io::{self, Write};
+use std::os::fd::AsFd;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -43,11 +47,35 @@ pub fn error(failed: &Failed) {
 
 /// Writer to stderr. Escape sequences are removed if stderr does not support them.
 static STDERR: LazyLock<LineWriter> = LazyLock::new(|| {
-    let print = |line: &[u8]| anstream::stderr().lock().write_all(line);
-    LineWriter::start(print, |count| {
+    LineWriter::start(write_to_stderr, |count| {
         format!("rlaunch: {count} messages dropped, since stderr was not read\n").into_bytes()
     })
 });
+
+/// Writes lines to stderr, even if another process that shares it has made it non-blocking.
+fn write_to_stderr(lines: &[u8]) -> io::Result<()> {
+    let mut coloured = AutoStream::new(Vec::new(), AutoStream::choice(&io::stderr()));
+    coloured.write_all(lines)?;
+    let bytes = coloured.into_inner();
+    let (mut stderr, mut left) = (io::stderr().lock(), &bytes[..]);
+    while !left.is_empty() {
+        match stderr.write(left) {
+            Ok(written) => left = &left[written..],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                poll(&mut [PollFd::new(stderr.as_fd(), PollFlags::POLLOUT)], PollTimeout::NONE)?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// Writes the last words of this process, whose reader has a second for them.
+pub(crate) fn last_words(lines: Vec<u8>) {
+    STDERR.write_always(lines);
+    STDERR.wait(LAST_TIMEOUT);
+}
 
 /// Whether the last messages have only [`LAST_TIMEOUT`].
 static HURRIED: AtomicBool = AtomicBool::new(false);
@@ -78,6 +106,7 @@ async fn are_read() -> io::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
+    let mut suspend = signal(SignalKind::from_raw(Signal::SIGTSTP as i32))?;
     let mut waited = Duration::ZERO;
     while STDERR.is_behind() && (waited < LAST_TIMEOUT || !HURRIED.load(Ordering::Relaxed)) {
         tokio::select! {
@@ -85,6 +114,8 @@ async fn are_read() -> io::Result<()> {
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
             _ = hangup.recv() => break,
+            // Its handler has replaced what the kernel does by itself.
+            _ = suspend.recv() => raise(Signal::SIGSTOP)?,
         }
     }
     Ok(())

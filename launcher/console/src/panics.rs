@@ -2,6 +2,7 @@
 //! thread with the bug ended, the rest of a job could wait for it for ever. Agents notice that rlaunch is gone, and end
 //! their ranks.
 
+use crate::messages;
 use nix::libc::termios;
 use nix::sys::termios::{SetArg, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
@@ -16,8 +17,9 @@ pub fn end_at_panics() {
         if let Some(modes) = modes {
             restore(modes);
         }
-        eprintln!("rlaunch: error: {}", describe(panic));
-        eprintln!("  hint: this is a bug of rlaunch; please report it, with the line above");
+        let hint = "this is a bug of rlaunch; please report it, with the line above";
+        let said = format!("rlaunch: error: {}\n  hint: {hint}\n", describe(panic));
+        messages::last_words(said.into_bytes());
         process::exit(Exit::BUG.0.into());
     }));
 }

@@ -6,10 +6,11 @@ use crate::run::helper_upload::HelperUpload;
 use crate::run::job_run::JobRun;
 use crate::run::live::{JobSocket, Queries};
 use crate::run::nodes::Nodes;
-use crate::run::outcome::{Outcome, Reason};
+use crate::run::outcome::{Outcome, ended_by};
 use crate::run::output::{OutputWriter, Written};
 use crate::run::signals::{self, Signals};
 use crate::run::supervisor::{Action, Input, READER_PATIENCE, SupervisedNode, Supervisor};
+use nix::sys::signal::Signal;
 use rlaunch_bootstrap::protocol::control::Helper;
 use rlaunch_console::messages;
 use rlaunch_text::exit::Exit;
@@ -60,9 +61,13 @@ pub(crate) async fn run_to_completion(
             perform(action, job, &nodes, &mut writer, &mut reader);
         }
     }
-    let mut outcome = supervisor.into_outcome();
+    let outcome = supervisor.into_outcome();
     nodes.shutdown().await;
-    let written = write_rest(&mut writer, &mut outcome, signals).await;
+    let written = write_rest(&mut writer, signals).await;
+    if writer.unread() > 0 {
+        let size = text::mib(writer.unread());
+        messages::warn(&format!("{size} of the ranks' output is dropped, since it was not read"));
+    }
     conclude(job, outcome, written, master_port)
 }
 
@@ -104,45 +109,43 @@ fn offer(program: &mut HelperUpload, job: &JobRun, nodes: &Nodes) {
 }
 
 /// Waits until the ranks' output is written. A reader has all the time that it wants, unless the user asks for the end:
-/// the first signal limits its pauses, the second gives it up, and the third gives up everything else that is
-/// being written.
-async fn write_rest(
-    writer: &mut OutputWriter,
-    outcome: &mut Outcome,
-    signals: &mut Signals,
-) -> Written {
-    let mut asked = u32::from(signals.end_was_requested());
+/// the first signal limits its pauses, the second gives it up, and the third gives up everything that is still
+/// being written. Returns the first signal that came meanwhile.
+async fn write_rest(writer: &mut OutputWriter, signals: &mut Signals) -> (Written, Option<Signal>) {
+    let mut asked = None;
     loop {
+        let requests = signals.end_requests();
         let signal = tokio::select! {
-            written = writer.finish() => return written,
+            written = writer.finish() => return (written, asked),
             signal = signals.end() => signal,
         };
-        match asked {
+        asked.get_or_insert(signal);
+        match requests {
             0 => writer.limit_readers(READER_PATIENCE),
             1 => writer.limit_readers(Duration::ZERO),
-            _ => return Written::default(),
+            _ => {
+                messages::warn("the ranks' last output is not completely written");
+                return (Written::default(), asked);
+            }
         }
-        outcome.reason.get_or_insert(Reason::User(signal));
-        asked += 1;
     }
 }
 
-/// Decides the job's exit code and message.
+/// Decides the job's exit code and message. `asked` is the signal by which the user ended the wait for the last output.
 fn conclude(
     job: &JobRun,
     outcome: Outcome,
-    mut written: Written,
+    (mut written, asked): (Written, Option<Signal>),
     master_port: u16,
 ) -> Result<Exit, Failed> {
-    if written.unread > 0 {
-        let size = text::mib(written.unread);
-        messages::warn(&format!("{size} of the ranks' output is dropped, since it was not read"));
-    }
     if let (Some(recorder), Some(transcript)) = (&job.recorder, written.transcript.take()) {
         recorder.printed(transcript);
     }
     let closing_line = outcome.closing_line().map(str::to_owned);
-    let decided = outcome.decide(&job.options, written, master_port);
+    let decided = match (outcome.decide(&job.options, written, master_port), asked) {
+        (Ok(_), Some(signal)) => Err(ended_by(signal)),
+        (decided, _) => decided,
+    };
     closing_line.iter().for_each(|line| messages::info(line));
     if let Err(failed) = &decided {
         tracing::debug!(job = %job.id, exit = failed.exit.0, "concluded");

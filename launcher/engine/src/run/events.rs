@@ -3,8 +3,7 @@
 //!
 //! Every line has `v` (the version of this schema, 1), `t` (seconds since rlaunch started), `job` (the job's
 //! id) and `event`; [`Event`] documents the other fields. New events and new fields may appear without a new
-//! version, but existing ones do not change their meaning. A reader of a pipe that falls far behind misses events:
-//! `events_dropped` has their `count`.
+//! version, but existing ones do not change their meaning.
 
 use crate::run::live::LiveStatus;
 use rlaunch_bootstrap::env::redacted;
@@ -44,18 +43,36 @@ enum Target {
 }
 
 impl Target {
-    fn new(file: File) -> io::Result<Target> {
+    fn new(file: File, job: JobId, started: Instant) -> io::Result<Target> {
         if file.metadata()?.is_file() {
             return Ok(Target::File(Arc::new(Mutex::new(file))));
         }
+        let dropped = move |count| line_of(&Event::EventsDropped { count }, job, started);
         let print = move |line: &[u8]| (&file).write_all(line);
-        Ok(Target::Reader(Arc::new(LineWriter::start(print, dropped_line))))
+        Ok(Target::Reader(Arc::new(LineWriter::start(print, dropped))))
+    }
+
+    fn write(&self, line: Vec<u8>, is_droppable: bool) {
+        match self {
+            Target::File(file) => {
+                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                let _ = file.write_all(&line);
+            }
+            Target::Reader(writer) if is_droppable => writer.write(line),
+            Target::Reader(writer) => writer.write_always(line),
+        }
     }
 }
 
-/// Makes the line for events that a reader was too slow for.
-fn dropped_line(count: usize) -> Vec<u8> {
-    format!("{{\"v\":{VERSION},\"event\":\"events_dropped\",\"count\":{count}}}\n").into_bytes()
+/// Makes the line for an event; an empty one if it cannot be written as JSON.
+fn line_of(event: &Event, job: JobId, started: Instant) -> Vec<u8> {
+    let t = started.elapsed().as_secs_f64();
+    let line = EventLine { v: VERSION, t, job: job.to_string(), event };
+    let mut text = serde_json::to_vec(&line).unwrap_or_default();
+    if !text.is_empty() {
+        text.push(b'\n');
+    }
+    text
 }
 
 /// Event of a job.
@@ -111,6 +128,8 @@ pub enum Event {
     /// A node has ended its ranks and cleaned up. `helpers_ended` counts leftovers, which are processes that
     /// outlived their rank; `segments_removed` counts files in /dev/shm.
     NodeClean { host: String, helpers_ended: u32, segments_removed: u32 },
+    /// The reader of this log was so far behind that `count` events were dropped.
+    EventsDropped { count: usize },
     /// The job is over; this is its last event. `spoke` is `rank` if `exit_code` comes from a rank, otherwise
     /// `launcher`.
     JobEnded { exit_code: u8, spoke: &'static str, message: String },
@@ -167,8 +186,10 @@ impl EventLog {
                 OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(target)
             }
         };
-        let target = target.map(open).transpose()?.map(Target::new).transpose()?;
-        Ok(EventLog { target, job, started: Instant::now(), status: LiveStatus::new() })
+        let started = Instant::now();
+        let file = target.map(open).transpose()?;
+        let target = file.map(|file| Target::new(file, job, started)).transpose()?;
+        Ok(EventLog { target, job, started, status: LiveStatus::new() })
     }
 
     /// Returns a log that writes the events of another job, which starts now, to the same file.
@@ -185,18 +206,8 @@ impl EventLog {
     pub(crate) fn emit(&self, event: &Event) {
         self.status.observe(event);
         let Some(target) = &self.target else { return };
-        let t = self.started.elapsed().as_secs_f64();
-        let line = EventLine { v: VERSION, t, job: self.job.to_string(), event };
-        if let Ok(mut text) = serde_json::to_vec(&line) {
-            text.push(b'\n');
-            match target {
-                Target::File(file) => {
-                    let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-                    let _ = file.write_all(&text);
-                }
-                Target::Reader(writer) => writer.write(text),
-            }
-        }
+        let is_droppable = !matches!(event, Event::JobEnded { .. } | Event::JobRestarted { .. });
+        target.write(line_of(event, self.job, self.started), is_droppable);
     }
 
     /// Tells whether events wait for their reader.

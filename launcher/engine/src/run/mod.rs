@@ -60,13 +60,17 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use signals::Signals;
 use std::io::{self, IsTerminal};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use supervisor::PhaseStates;
 use tracing::Instrument;
 
 /// Runs a job, and restarts it after failures as often as `--max-restarts` allows.
 pub async fn run_job(launch: Launch) -> Result<Exit, Failed> {
-    restart::run_with_restarts(launch, &mut Signals::install()?).await
+    let mut signals = Signals::install()?;
+    let ended = restart::run_with_restarts(launch, &mut signals).await;
+    // Their number decides how long the last messages wait for their reader.
+    signals.take_pending().await;
+    ended
 }
 
 /// Runs one attempt at a job. Stores the record of the attempt and returns it, unless the user wants no
@@ -77,26 +81,11 @@ pub async fn run_attempt(
 ) -> (Result<Exit, Failed>, Option<JobRecord>) {
     let ended = run(job, signals).instrument(tracing::info_span!("job", id = %job.id)).await;
     job.events.emit(&Event::job_ended(&ended));
-    events_are_read(job, signals).await;
     let record = job.recorder.as_ref().and_then(|recorder| recorder.finish(job, &ended));
     if let Some(record) = &record {
         record::store::save_or_warn(record);
     }
     (ended, record)
-}
-
-/// Waits until the reader of the events has taken them all, unless the user has asked for the end.
-async fn events_are_read(job: &JobRun, signals: &mut Signals) {
-    const CHECK: Duration = Duration::from_millis(20);
-    /// Time that is left to the reader when the user has asked for the end.
-    const LAST: Duration = Duration::from_secs(1);
-    let began = Instant::now();
-    while job.events.is_behind() && (began.elapsed() < LAST || !signals.end_was_requested()) {
-        tokio::select! {
-            () = tokio::time::sleep(CHECK) => {}
-            _ = signals.end() => return,
-        }
-    }
 }
 
 async fn run(job: &JobRun, signals: &mut Signals) -> Result<Exit, Failed> {

@@ -139,14 +139,14 @@ pub(crate) fn node_lost(host: &str, how: &str) -> Failed {
 pub(crate) fn own_end(cause: EndCause) -> (String, &'static str) {
     match cause {
         EndCause::LauncherSilent { for_s } => (
-            format!("it received nothing from this rlaunch for {for_s} s and ended its ranks"),
+            format!("it received nothing from this rlaunch for {for_s} s and gave up"),
             "hosts cannot tell an rlaunch that is suspended or cut off from one that has died; \
-             --node-timeout sets how long they wait",
+             --node-timeout sets how long they wait once they have the job",
         ),
         EndCause::Signal(number) => {
             let name = Signal::try_from(number).map_or("unknown", Signal::as_str);
             (
-                format!("its agent got signal {number} ({name}) and ended its ranks"),
+                format!("its agent got signal {number} ({name}) and ended"),
                 "a host that shuts down, its batch system or a person there sends it to \
                  rlaunch-worker",
             )

@@ -111,9 +111,7 @@ impl Outcome {
             Some(Reason::Rank) => Some(blamed.unwrap_or_else(|| {
                 Failed::new(Exit::BUG, "the job was ended and no rank has failed")
             })),
-            Some(Reason::User(signal)) => {
-                Some(Failed::new(Exit::signal(signal as i32), format!("ended by {signal}")))
-            }
+            Some(Reason::User(signal)) => Some(ended_by(signal)),
             Some(Reason::Timeout(after, details)) => {
                 let message = format!("not done within {} s (--timeout)", after.as_secs_f64());
                 Some(Failed { details, ..Failed::new(Exit::TIMEOUT, message) })
@@ -140,6 +138,11 @@ impl Outcome {
         ranks.sort_unstable();
         ranks
     }
+}
+
+/// Makes the error of a job that the user has ended.
+pub(crate) fn ended_by(signal: Signal) -> Failed {
+    Failed::new(Exit::signal(signal as i32), format!("ended by {signal}"))
 }
 
 /// Makes the error for the first failure, with the last lines that the rank wrote.

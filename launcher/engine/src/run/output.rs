@@ -31,7 +31,7 @@ use crate::run::job_run::Stdio;
 use crate::run::live::LiveStatus;
 use crate::run::output::fold::{FoldedStreams, Folder, ShownOutput};
 use crate::run::output::line_arbiter::{Chunk, LineArbiter, ReadyChunk, ShowUnfinished};
-use crate::run::output::outlet::Outlet;
+use crate::run::output::outlet::{Outlet, Patience};
 use crate::run::output::sink::Sink;
 use crate::run::output::tail::Tails;
 use crate::run::record::Transcript;
@@ -52,7 +52,6 @@ use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::unix::pipe;
 use tokio::sync::oneshot;
-use tokio::task::AbortHandle;
 
 /// Maximum size, in bytes, of the output that all nodes together have sent and that is not written yet.
 /// [`MIN_WINDOW`] for each node takes precedence.
@@ -125,8 +124,6 @@ pub struct Written {
     pub(crate) transcript: Option<Transcript>,
     /// Error that left the files of `--output-dir` incomplete.
     pub incomplete: Option<Failed>,
-    /// Number of bytes of output that readers did not get, because they did not read.
-    pub(crate) unread: u64,
 }
 
 /// Handle of the writing thread.
@@ -135,8 +132,8 @@ pub struct OutputWriter {
     outlets: Vec<Arc<Outlet>>,
     /// Result of the thread.
     written: oneshot::Receiver<Written>,
-    /// Task that gives up readers who do not read; `None` as long as they may pause.
-    limit: Option<AbortHandle>,
+    /// Time for which readers may take nothing; `None` as long as there is no limit.
+    patience: Option<Arc<Patience>>,
     /// Message of the thread that a write failed; `None` once it has been received.
     failed: Option<oneshot::Receiver<()>>,
     /// Pipe to a reader in this process, which may leave while ranks print nothing; `None` once it has left.
@@ -189,7 +186,7 @@ pub fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver) -> Out
         thread: Arc::new(thread),
         outlets,
         written,
-        limit: None,
+        patience: None,
         failed: Some(failed),
         pipe,
     }
@@ -205,18 +202,32 @@ impl OutputWriter {
         }
     }
 
-    /// Gives up from now on, and until all output is written, each reader that takes nothing for `patience`.
-    pub(crate) fn limit_readers(&mut self, patience: Duration) {
-        let (thread, outlets) = (self.thread.clone(), self.outlets.clone());
-        let task = tokio::spawn(outlet::give_up_idle_readers(thread, outlets, patience));
-        if let Some(former) = self.limit.replace(task.abort_handle()) {
-            former.abort();
-        }
+    /// Gives up from now on, and until all output is written, each reader that takes nothing for `time`. A limit that was
+    /// set before may be shorter.
+    pub(crate) fn limit_readers(&mut self, time: Duration) {
+        let (thread, outlets) = (&self.thread, &self.outlets);
+        let patience = self.patience.get_or_insert_with(|| {
+            let patience = Patience::new();
+            let task =
+                outlet::give_up_idle_readers(thread.clone(), outlets.clone(), patience.clone());
+            tokio::spawn(async move {
+                if let Err(error) = task.await {
+                    tracing::warn!("cannot give up readers: {error}");
+                }
+            });
+            patience
+        });
+        patience.shorten(time);
     }
 
     /// Tells whether output waits for its reader.
     pub(crate) fn waits_for_reader(&self) -> bool {
-        self.outlets.iter().any(|outlet| outlet.is_writing())
+        self.outlets.iter().any(|outlet| outlet.waits_for_reader())
+    }
+
+    /// Returns the number of bytes of output that readers have not got so far, because they were given up.
+    pub(crate) fn unread(&self) -> u64 {
+        self.outlets.iter().map(|outlet| outlet.unread()).sum()
     }
 
     /// Waits until all output is written, which cannot be before every [`OutputSender`] is dropped. Cancel-safe.
@@ -376,14 +387,12 @@ impl WriterThread {
         let error = self.files.and_then(RankFiles::into_error);
         let incomplete = error.map(|error| Failed::from_error(Exit::FILES, &error));
         let merged = self.error_stream == Stream::Stdout;
-        let unread = self.sink.outlets().iter().map(|outlet| outlet.unread()).sum();
         Written {
             tails: self.tails,
             merged,
             nccl: self.nccl,
             transcript: self.transcript,
             incomplete,
-            unread,
         }
     }
 

@@ -1,7 +1,7 @@
 //! `--max-restarts`: after a failed rank or a lost node, the whole job starts again. Each restart is a job of
 //! its own, with a new id and the same command line.
 
-use crate::run::events::Event;
+use crate::run::events::{Event, EventLog};
 use crate::run::job_run::{JobRun, Launch, NoRandom, new_identity};
 use crate::run::run_attempt;
 use crate::run::signals::Signals;
@@ -13,6 +13,7 @@ use rlaunch_plan::job::options::Restarts;
 use rlaunch_plan::job::{Identity, JobSpec};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use std::time::{Duration, Instant};
 
 /// Maximum number of new job ids that are tried to find one whose search for ports begins far from that of
 /// the former job. About half of all ids do.
@@ -24,7 +25,14 @@ pub(crate) async fn run_with_restarts(
     launch: Launch,
     signals: &mut Signals,
 ) -> Result<Exit, Failed> {
-    let mut job = JobRun::first(launch)?;
+    let job = JobRun::first(launch)?;
+    let events = job.events.clone();
+    let ended = run_attempts(job, signals).await;
+    await_reader(&events, signals).await;
+    ended
+}
+
+async fn run_attempts(mut job: JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
     loop {
         let (ended, _record) = run_attempt(&job, signals).await;
         // If the user has asked to end a job that is already failing, the job is not restarted.
@@ -50,6 +58,20 @@ pub(crate) async fn run_with_restarts(
             former: former.to_string(),
             after: names::redacted(&failed.message),
         });
+    }
+}
+
+/// Waits until the reader of the events has taken them all, unless the user has asked for the end.
+async fn await_reader(events: &EventLog, signals: &mut Signals) {
+    const CHECK: Duration = Duration::from_millis(20);
+    /// Time that is left to the reader when the user has asked for the end.
+    const LAST: Duration = Duration::from_secs(1);
+    let began = Instant::now();
+    while events.is_behind() && (began.elapsed() < LAST || !signals.end_was_requested()) {
+        tokio::select! {
+            () = tokio::time::sleep(CHECK) => {}
+            _ = signals.end() => return,
+        }
     }
 }
 

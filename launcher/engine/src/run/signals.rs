@@ -29,8 +29,8 @@ pub struct Signals {
     window: Stream,
     go_on: Stream,
     stop: Stream,
-    /// Whether [`Signals::next`] has returned a [`UserSignal::End`].
-    end_requested: bool,
+    /// Number of times that [`Signals::next`] has returned a [`UserSignal::End`].
+    end_requests: u32,
 }
 
 impl Signals {
@@ -49,7 +49,7 @@ impl Signals {
             window: signal(SignalKind::window_change())?,
             go_on: signal(SignalKind::from_raw(Signal::SIGCONT as i32))?,
             stop: signal(SignalKind::from_raw(Signal::SIGTSTP as i32))?,
-            end_requested: false,
+            end_requests: 0,
         })
     }
 
@@ -66,7 +66,7 @@ impl Signals {
             _ = self.stop.recv() => UserSignal::Suspend,
         };
         if matches!(signal, UserSignal::End(_)) {
-            self.end_requested = true;
+            self.end_requests += 1;
             messages::hurry();
         }
         signal
@@ -74,7 +74,23 @@ impl Signals {
 
     /// Tells whether the user has asked to end the job.
     pub(crate) fn end_was_requested(&self) -> bool {
-        self.end_requested
+        self.end_requests > 0
+    }
+
+    /// Returns how many times the user has asked to end the job.
+    pub(crate) fn end_requests(&self) -> u32 {
+        self.end_requests
+    }
+
+    /// Takes the signals that have come and that nobody has waited for.
+    pub(crate) async fn take_pending(&mut self) {
+        loop {
+            tokio::select! {
+                biased;
+                _ = self.next() => {}
+                () = std::future::ready(()) => return,
+            }
+        }
     }
 
     /// Waits until the user asks to end the job, and returns the signal. Meanwhile, Ctrl-Z stops this process

@@ -147,6 +147,8 @@ pub(crate) struct Supervisor<'a> {
     timeout: Option<Instant>,
     /// Time limit for nodes to report their end; `None` until the job is being ended.
     end_deadline: Option<Deadline>,
+    /// Whether the user has asked for the end.
+    asked_to_end: bool,
     suspension: Option<Suspension>,
     warned_of_mpi: bool,
     /// Ranks that have called `MPI_Abort`.
@@ -202,6 +204,7 @@ impl<'a> Supervisor<'a> {
             reason: None,
             timeout: job.timeout.map(|timeout| now + timeout),
             end_deadline: None,
+            asked_to_end: false,
             suspension: None,
             warned_of_mpi: false,
             aborting_ranks: Vec::new(),
@@ -291,12 +294,14 @@ impl<'a> Supervisor<'a> {
         if is_due(self.timeout) && !self.is_ending() {
             self.on_job_timeout(now);
         }
+        if let Some(deadline) = self.end_deadline.as_mut().filter(|_| reader_pauses) {
+            deadline.restart(now);
+        }
         if let Some(deadline) = &mut self.end_deadline
             && now >= deadline.next_check()
             && deadline.has_expired(now)
         {
-            self.gave_up = !reader_pauses;
-            self.set_end_deadline(now, END_SLACK);
+            self.gave_up = true;
         }
     }
 
@@ -543,13 +548,14 @@ impl<'a> Supervisor<'a> {
             UserSignal::Forward(signal) => self.send_all(ToAgent::Signal(signal as i32)),
             UserSignal::Suspend => self.suspend(now),
             UserSignal::End(signal) if !self.is_ending() => {
+                self.asked_to_end = true;
                 self.end(now, Reason::User(signal), job_ending(format!("ended by {signal}")));
             }
             UserSignal::End(_) => {
                 self.send_all(ToAgent::End { now: true });
                 self.set_end_deadline(now, END_SLACK);
-                let was_user = matches!(self.reason, Some(Reason::User(_)));
-                let patience = if was_user { Duration::ZERO } else { READER_PATIENCE };
+                let is_first = !std::mem::replace(&mut self.asked_to_end, true);
+                let patience = if is_first { READER_PATIENCE } else { Duration::ZERO };
                 self.actions.push_back(Action::LimitReaders(patience));
             }
         }

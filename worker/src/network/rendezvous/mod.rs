@@ -403,10 +403,13 @@ impl Tree {
         self.neighbours.values_mut().for_each(|neighbour| neighbour.has_broken = false);
     }
 
-    /// Tells whether this node has neighbours, and the edges to all of them broke since
-    /// [`Tree::watch_for_isolation`] was called: it is probably cut off.
+    /// Tells whether this node has lost its last edge since [`Tree::watch_for_isolation`] was called: it is probably cut
+    /// off.
     pub(crate) fn is_isolated(&self) -> bool {
-        !self.neighbours.is_empty() && self.neighbours.values().all(|neighbour| neighbour.has_broken)
+        let has_edge =
+            |neighbour: &Neighbour| matches!(neighbour.carrier, Carrier::Tcp(_) | Carrier::Awaited);
+        self.neighbours.values().any(|neighbour| neighbour.has_broken)
+            && !self.neighbours.values().any(has_edge)
     }
 
     /// Makes the launcher relay all further frames between this node and `peer`.

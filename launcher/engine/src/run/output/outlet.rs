@@ -1,9 +1,9 @@
 //! Where output goes, and what becomes of a reader that does not read.
 //!
 //! A reader may pause as long as it likes while the job runs. Once the job is to end whether or not its output is
-//! read, a reader that takes nothing for a while is given up: its descriptor then refers to /dev/null. The
-//! writing thread goes on, so that everything behind the reader is complete: last lines, files, the
-//! record, and the credit without which nodes cannot report their end.
+//! read, a reader that takes nothing for a while, less than a page of a pipe, is given up: its descriptor then refers to
+//! /dev/null. The writing thread goes on, so that everything behind the reader is complete: last lines, files,
+//! the record, and the credit without which nodes cannot report their end. A regular file has no reader.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::pthread::pthread_kill;
@@ -28,6 +28,7 @@ const NUDGE: Signal = Signal::SIGURG;
 #[derive(Debug)]
 pub(super) struct Outlet {
     file: File,
+    has_reader: bool,
     /// Number of bytes that were written.
     written: AtomicU64,
     /// Number of bytes that no reader got, because it was given up.
@@ -38,8 +39,10 @@ pub(super) struct Outlet {
 
 impl Outlet {
     pub(super) fn new(descriptor: OwnedFd) -> Arc<Outlet> {
+        let file = File::from(descriptor);
         Arc::new(Outlet {
-            file: File::from(descriptor),
+            has_reader: file.metadata().is_ok_and(|about| !about.is_file()),
+            file,
             written: AtomicU64::new(0),
             unread: AtomicU64::new(0),
             is_writing: AtomicBool::new(false),
@@ -83,38 +86,57 @@ impl Outlet {
         }
     }
 
-    /// Tells whether a write has begun and the reader has not taken all of it.
-    pub(super) fn is_writing(&self) -> bool {
-        self.is_writing.load(Ordering::Relaxed)
+    /// Tells whether a write has begun and its reader has not taken all of it.
+    pub(super) fn waits_for_reader(&self) -> bool {
+        self.has_reader
+            && self.is_writing.load(Ordering::Relaxed)
+            && !self.is_given_up.load(Ordering::Relaxed)
     }
 
     pub(super) fn unread(&self) -> u64 {
         self.unread.load(Ordering::Relaxed)
     }
 
-    fn give_up(&self) -> io::Result<()> {
-        let nowhere = File::options().write(true).open("/dev/null")?;
-        self.is_given_up.store(true, Ordering::Release);
-        rlaunch_sys::redirect(self.file.as_fd(), nowhere.as_fd())
+    fn give_up(&self, nowhere: &File) {
+        match rlaunch_sys::redirect(self.file.as_fd(), nowhere.as_fd()) {
+            Ok(()) => self.is_given_up.store(true, Ordering::Release),
+            Err(error) => tracing::warn!("cannot give up a reader: {error}"),
+        }
     }
 }
 
-/// Gives up every reader that takes nothing for `patience`, until `thread`, which writes to the outlets, has ended.
+/// Time for which readers may take nothing, in looks at them. It only gets shorter.
+#[derive(Debug)]
+pub(super) struct Patience(AtomicU64);
+
+impl Patience {
+    pub(super) fn new() -> Arc<Patience> {
+        Arc::new(Patience(AtomicU64::new(u64::MAX)))
+    }
+
+    /// Shortens it, to nothing if `time` is zero: then a reader that has not taken everything is given up.
+    pub(super) fn shorten(&self, time: Duration) {
+        let looks = u64::try_from(time.as_millis() / TICK.as_millis()).unwrap_or(u64::MAX);
+        self.0.fetch_min(looks, Ordering::Relaxed);
+    }
+}
+
+/// Gives up every reader that takes nothing for `patience`, until `thread`, which writes to the outlets, has ended. Errors
+/// if it can give up none.
 pub(super) async fn give_up_idle_readers(
     thread: Arc<JoinHandle<()>>,
     outlets: Vec<Arc<Outlet>>,
-    patience: Duration,
+    patience: Arc<Patience>,
 ) -> io::Result<()> {
+    let nowhere = File::options().write(true).open("/dev/null")?;
     // The handler lets the kernel start an interrupted write again, which then goes to the descriptor's new file.
     let _handler = signal(SignalKind::from_raw(NUDGE as i32))?;
-    let mut watched: Vec<Watched> =
-        outlets.into_iter().map(|outlet| Watched { outlet, taken: 0, idle: 0 }).collect();
-    let allowed = (patience.as_millis() / TICK.as_millis()).max(1);
+    let mut watched: Vec<Watched> = outlets.into_iter().map(Watched::new).collect();
     while !thread.is_finished() {
         tokio::time::sleep(TICK).await;
         for reader in &mut watched {
-            if reader.is_idle_for(allowed) {
-                reader.outlet.give_up()?;
+            if reader.is_idle_for(patience.0.load(Ordering::Relaxed)) {
+                reader.outlet.give_up(&nowhere);
             }
         }
         // The handle keeps the thread's id valid. A thread that has ended needs no nudge.
@@ -128,18 +150,22 @@ struct Watched {
     /// Number of bytes that the reader had taken at the last look.
     taken: u64,
     /// Number of looks since it has taken any.
-    idle: u128,
+    idle: u64,
 }
 
 impl Watched {
+    fn new(outlet: Arc<Outlet>) -> Watched {
+        Watched { taken: outlet.written.load(Ordering::Relaxed), idle: 0, outlet }
+    }
+
     /// Looks at the reader, and tells whether it has taken nothing at `looks` successive looks although it was given
     /// something.
-    fn is_idle_for(&mut self, looks: u128) -> bool {
+    fn is_idle_for(&mut self, looks: u64) -> bool {
         let taken = self.outlet.written.load(Ordering::Relaxed);
-        let is_idle = self.outlet.is_writing() && taken == self.taken;
-        self.idle = if is_idle { self.idle + 1 } else { 0 };
+        let is_waited_for = self.outlet.waits_for_reader();
+        self.idle = if is_waited_for && taken == self.taken { self.idle + 1 } else { 0 };
         self.taken = taken;
-        self.idle >= looks
+        is_waited_for && self.idle >= looks
     }
 }
 
@@ -161,10 +187,18 @@ mod tests {
         (reader, outlet, Arc::new(std::thread::spawn(write)))
     }
 
+    fn patience(time: Duration) -> Arc<Patience> {
+        let patience = Patience::new();
+        patience.shorten(time);
+        // Another request does not make it longer.
+        patience.shorten(2 * time);
+        patience
+    }
+
     #[tokio::test]
     async fn a_reader_that_takes_nothing_is_given_up() {
         let (mut reader, outlet, thread) = writing();
-        give_up_idle_readers(thread, vec![outlet.clone()], 2 * TICK).await.unwrap();
+        give_up_idle_readers(thread, vec![outlet.clone()], patience(2 * TICK)).await.unwrap();
         let unread = usize::try_from(outlet.unread()).unwrap();
         drop(outlet);
         let mut read = Vec::new();
@@ -185,7 +219,7 @@ mod tests {
             }
             read
         });
-        give_up_idle_readers(thread, vec![outlet.clone()], 12 * TICK).await.unwrap();
+        give_up_idle_readers(thread, vec![outlet.clone()], patience(12 * TICK)).await.unwrap();
         assert!(began.elapsed() > 4 * TICK, "it waited for no reader: {:?}", began.elapsed());
         assert_eq!((reads.join().unwrap(), outlet.unread()), (DATA, 0));
     }

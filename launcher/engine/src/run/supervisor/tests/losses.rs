@@ -70,8 +70,8 @@ fn a_node_that_gave_up_this_launcher_is_lost() {
         "-H a,b x",
         r#"
         0.10 b unheard 20
-          event node_lost cause="it received nothing from this rlaunch for 20 s and ended its ranks" host="b"
-          to all: event: node 1 lost: it received nothing from this rlaunch for 20 s and ended its ranks
+          event node_lost cause="it received nothing from this rlaunch for 20 s and gave up" host="b"
+          to all: event: node 1 lost: it received nothing from this rlaunch for 20 s and gave up
           to all: end
           readers may pause for 1 s
         0.20 a unheard 20
@@ -79,9 +79,9 @@ fn a_node_that_gave_up_this_launcher_is_lost() {
           event node_clean helpers_ended=0 host="a" segments_removed=0
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
-        exit 206, may restart: node b is lost: it received nothing from this rlaunch for 20 s and ended its ranks
+        exit 206, may restart: node b is lost: it received nothing from this rlaunch for 20 s and gave up
           a, b: nothing left
-        hint: hosts cannot tell an rlaunch that is suspended or cut off from one that has died; --node-timeout sets how long they wait
+        hint: hosts cannot tell an rlaunch that is suspended or cut off from one that has died; --node-timeout sets how long they wait once they have the job
         "#,
     );
 }
@@ -92,8 +92,8 @@ fn a_node_whose_agent_was_told_to_end_is_lost_whatever_its_ranks_do() {
         "-H a,b x",
         r#"
         0.10 b got-signal 15
-          event node_lost cause="its agent got signal 15 (SIGTERM) and ended its ranks" host="b"
-          to all: event: node 1 lost: its agent got signal 15 (SIGTERM) and ended its ranks
+          event node_lost cause="its agent got signal 15 (SIGTERM) and ended" host="b"
+          to all: event: node 1 lost: its agent got signal 15 (SIGTERM) and ended
           to all: end
           readers may pause for 1 s
         0.20 b exited 1 signal 15
@@ -102,7 +102,7 @@ fn a_node_whose_agent_was_told_to_end_is_lost_whatever_its_ranks_do() {
           event node_clean helpers_ended=0 host="b" segments_removed=0
         0.30 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
-        exit 206, may restart: node b is lost: its agent got signal 15 (SIGTERM) and ended its ranks
+        exit 206, may restart: node b is lost: its agent got signal 15 (SIGTERM) and ended
           a, b: nothing left
         hint: a host that shuts down, its batch system or a person there sends it to rlaunch-worker
         "#,
