@@ -175,8 +175,10 @@ fn a_reader_that_leaves_ends_the_measurement() {
     wait_until(BOUND, "rlaunch to end", || Ok(child.try_wait().unwrap().is_some())).unwrap();
     let mut stderr = String::new();
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
-    // A slow machine is told what is waited for.
-    let said = stderr.lines().filter(|line| !line.starts_with("rlaunch: waiting "));
+    // A slow machine is told what is waited for, and a rank may say why it ends before it is ended.
+    let said = stderr.lines().filter(|line| {
+        !line.starts_with("rlaunch: waiting ") && !line.contains("its output is not read any more")
+    });
     assert_eq!((child.wait().unwrap().code(), said.collect::<Vec<_>>()), (Some(141), vec![]));
 }
 

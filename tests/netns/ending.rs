@@ -153,7 +153,7 @@ fn a_suspended_job_goes_on_where_it_was() {
 fn a_suspended_host_that_is_cut_off_from_all_others_ends_its_ranks() {
     let field = Field::new();
     let running =
-        up(field.rlaunch("-H a,b,c --node-timeout 3"), "trap '' TSTP; echo up; sleep 1000");
+        up(field.rlaunch("-H a,b,c --node-timeout 4"), "trap '' TSTP; echo up; sleep 1000");
     running.signal(Signal::SIGTSTP);
     field.wait_for("the job to stop", || state(running.pid()) == 'T');
     let heal = Undo(|| field.lab.heal("c"));

@@ -53,6 +53,11 @@ pub fn ranges(numbers: impl IntoIterator<Item = u32>, most: usize) -> String {
     text
 }
 
+/// Formats a number of bytes in KiB, rounded up, or from 1 MiB on in MiB: `44 KiB`, `7.8 MiB`.
+pub fn size(bytes: u64) -> String {
+    if bytes < 1 << 20 { format!("{} KiB", bytes.div_ceil(1 << 10)) } else { mib(bytes) }
+}
+
 /// Formats a number of bytes in MiB, with one decimal place: `7.8 MiB`.
 pub fn mib(bytes: u64) -> String {
     format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20))

@@ -51,7 +51,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 
 /// Time without a message from the launcher after which it is presumed dead, until the job says what it is. The
 /// launcher may be busy with other hosts, to which it sends agents, and no rank waits yet.
-const JOB_TIMEOUT: Duration = Duration::from_secs(30);
+const JOB_TIMEOUT: Duration = Duration::from_secs(20);
 /// Time limit for the last messages of an agent whose ranks have not started.
 const EARLY_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 

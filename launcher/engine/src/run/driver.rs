@@ -65,7 +65,7 @@ pub(crate) async fn run_to_completion(
     nodes.shutdown().await;
     let written = write_rest(&mut writer, signals).await;
     if writer.unread() > 0 {
-        let size = text::mib(writer.unread());
+        let size = text::size(writer.unread());
         messages::warn(&format!("{size} of the ranks' output is dropped, since it was not read"));
     }
     conclude(job, outcome, written, master_port)

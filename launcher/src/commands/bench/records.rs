@@ -56,10 +56,18 @@ pub(crate) async fn run_lines<R: LineReader>(
         read(pipe, &known, &mut reader);
         reader
     });
-    let (ended, _record) = run_attempt(&job, &mut Signals::install()?).await;
+    let mut signals = Signals::install()?;
+    let (ended, _record) = run_attempt(&job, &mut signals).await;
     // Closes the writing end of the pipe.
     drop(job);
-    let reader = reading.await.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+    let reader = tokio::select! {
+        reader = reading => reader.map_err(|error| Failed::from_error(Exit::BUG, &error))?,
+        // Results are shown to a reader, such as a pager, that may not read.
+        signal = signals.end() => {
+            let message = format!("ended by {signal} before all results were read");
+            return Err(Failed::new(Exit::signal(signal as i32), message));
+        }
+    };
     Ok(Ended { ended, reader, facts })
 }
 
