@@ -180,6 +180,7 @@ fn a_progress_bar_is_seen_as_it_grows() {
 #[test]
 fn a_reader_that_has_enough_ends_the_job_quietly() {
     let field = Field::new();
+    field.warm("a,b,c", Account::Root);
     let mut command = field.rlaunch("-H a,b,c yes some words").command();
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();

@@ -74,9 +74,11 @@ fn a_reader_that_never_reads_holds_nobody_who_interrupts() {
 fn a_reader_that_never_reads_holds_nobody_when_all_ranks_have_ended() {
     let field = Field::new();
     // More than a pipe holds, and less than a rank may print before its output is read.
-    let mut command = field.rlaunch("-H a").sh("seq 20000").command();
+    let done = "/tmp/unread";
+    let _done = field.scratch(&["a"], done);
+    let mut command = field.rlaunch("-H a").sh(&format!("seq 20000; mkdir {done}")).command();
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    field.wait_for("the rank to start", || !field.ranks().is_empty());
+    field.wait_for("the rank to print", || field.on("a", &format!("ls -d {done} || :")) != "");
     field.wait_for("the rank to end", || field.ranks().is_empty());
     interrupt(&child);
     let ran = ends_unread(child);
