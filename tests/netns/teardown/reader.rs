@@ -78,7 +78,8 @@ fn a_reader_that_never_reads_holds_nobody_when_all_ranks_have_ended() {
     let _done = field.scratch(&["a"], done);
     let mut command = field.rlaunch("-H a").sh(&format!("seq 20000; mkdir {done}")).command();
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    field.wait_for("the rank to print", || field.on("a", &format!("ls -d {done} || :")) != "");
+    let list = format!("ls -d {done} || :");
+    field.wait_for("the rank to print", || !field.on("a", &list).is_empty());
     field.wait_for("the rank to end", || field.ranks().is_empty());
     interrupt(&child);
     let ran = ends_unread(child);
