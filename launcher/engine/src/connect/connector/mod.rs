@@ -32,7 +32,8 @@ use std::net::IpAddr;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Time limit for an agent's hello if a container has to be started for the agent.
+/// Time limit for an agent's hello if a container engine has to start a container or a process for the agent, which takes
+/// ten seconds on a slow host.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Client by which the launcher connects to the hosts of a job.
@@ -235,8 +236,8 @@ impl HostConnection {
 
     pub(crate) fn hello_timeout(&self) -> Duration {
         match self.entry() {
-            ContainerEntry::Run(_) => START_TIMEOUT,
-            ContainerEntry::Login | ContainerEntry::Exec(_) => HELLO_TIMEOUT,
+            ContainerEntry::Run(_) | ContainerEntry::Exec(_) => START_TIMEOUT,
+            ContainerEntry::Login => HELLO_TIMEOUT,
         }
     }
 
