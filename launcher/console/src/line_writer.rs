@@ -24,7 +24,7 @@ type DroppedLine = Box<dyn Fn(usize) -> Vec<u8> + Send + Sync>;
 /// Handle of the thread that writes, which ends with the last line after this is dropped.
 pub struct LineWriter {
     shared: Arc<Shared>,
-    /// Whether there is a thread. Without one, whoever has a line writes it.
+    /// Whether there is a thread. Without one, `write` itself waits for the reader.
     has_thread: bool,
 }
 

@@ -69,7 +69,7 @@ fn a_reader_that_never_reads_holds_nobody_who_interrupts() {
     });
 }
 
-/// What a signal ends is not a success, although every rank was one.
+/// A job that a signal ends is not a success, although every rank exited with 0.
 #[test]
 fn a_reader_that_never_reads_holds_nobody_when_all_ranks_have_ended() {
     let field = Field::new();
@@ -86,7 +86,7 @@ fn a_reader_that_never_reads_holds_nobody_when_all_ranks_have_ended() {
     ran.ended_with(130).says(&["of the ranks' output is dropped", "error: ended by SIGINT"]);
 }
 
-/// A time limit ends a job whose output nobody reads, and says so.
+/// The time limit of a job holds although its output is not read.
 #[test]
 fn a_reader_that_never_reads_holds_no_time_limit() {
     let field = Field::new();
@@ -97,7 +97,7 @@ fn a_reader_that_never_reads_holds_no_time_limit() {
     ran.ended_with(124).says(&["of the ranks' output is dropped", "a, b: nothing left"]);
 }
 
-/// Messages that nobody reads delay nothing: neither a signal nor a time limit.
+/// Messages that are not read delay neither a signal nor a time limit.
 #[test]
 fn a_reader_of_messages_that_never_reads_delays_no_end() {
     as_each(|field, account| {

@@ -343,7 +343,7 @@ impl Agent {
             move || given.recv().into_iter().for_each(|work: Box<dyn FnOnce() + Send>| work());
         match thread::Builder::new().spawn(thread) {
             Ok(_) => drop(to_thread.send(Box::new(work))),
-            // Where no thread can be started, beats wait.
+            // Without a thread, no beats are sent meanwhile.
             Err(_) => work(),
         }
         self.meanwhile(result).await?.ok()

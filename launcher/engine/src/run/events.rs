@@ -34,7 +34,7 @@ pub struct EventLog {
     status: LiveStatus,
 }
 
-/// Where events are written.
+/// Target of events.
 #[derive(Clone)]
 enum Target {
     File(Arc<Mutex<File>>),

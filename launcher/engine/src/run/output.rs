@@ -179,7 +179,7 @@ pub fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver) -> Out
     let outlets = writer.sink.outlets();
     let (result, written) = oneshot::channel();
     let thread = std::thread::spawn(move || {
-        // Nobody waits for the result of a job that could not be started.
+        // The receiver is gone if the job could not be started.
         let _ = result.send(writer.run(&items));
     });
     OutputWriter {

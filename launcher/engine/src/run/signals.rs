@@ -82,7 +82,7 @@ impl Signals {
         self.end_requests
     }
 
-    /// Takes the signals that have come and that nobody has waited for.
+    /// Counts the signals that have come and were not handled yet.
     pub(crate) async fn take_pending(&mut self) {
         loop {
             tokio::select! {

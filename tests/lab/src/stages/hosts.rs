@@ -131,7 +131,7 @@ impl Labs {
             let count = tests.and(&format!("group(={})", group.name)).names()?.len();
             Ok(count.min(size))
         })?);
-        // What an interrupted run left behind would be taken for labs of this one.
+        // Labs that an interrupted run left behind would be taken for labs of this one.
         labs.0.iter().try_for_each(|slot| slot.down())?;
         let is_first = |slot: &&Slot| match slot.group.machines {
             Machines::Hosts(_) => true,

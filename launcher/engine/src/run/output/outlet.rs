@@ -1,4 +1,4 @@
-//! Where output goes, and what becomes of a reader that does not read.
+//! Files that output is written to, and their readers, which may not read.
 //!
 //! A reader may pause as long as it likes while the job runs. Once the job is to end whether or not its output is
 //! read, a reader that takes nothing for a while, less than a page of a pipe, is given up: its descriptor then refers to
