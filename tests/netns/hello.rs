@@ -2,8 +2,6 @@
 
 use crate::support::Field;
 use rlaunch_lab::Account;
-use std::io::Write;
-use std::time::Duration;
 
 #[test]
 fn every_host_answers_once() {
@@ -53,21 +51,14 @@ fn eight_hosts_take_no_longer_than_one_needs() {
     ran.took_less_than(3);
 }
 
-/// A launch that fails once in a hundred times would fail every day.
+/// Each meets what the one before has left. `cargo lab soak launch` starts hundreds.
 #[test]
-fn a_hundred_launches_in_a_row_all_work() {
+fn launches_in_a_row_all_work() {
     let field = Field::new();
     field.warm("a,b,c", Account::Root);
-    let mut times: Vec<Duration> = Vec::new();
-    for round in 0..100 {
+    for round in 0..20 {
         let ran = field.rlaunch("-H a,b,c -np 3 hostname").spawn().finish_first();
         assert_eq!(ran.succeeded().sorted(), ["a", "b", "c"], "launch {round}: {ran}");
         ran.says_nothing();
-        times.push(ran.took);
     }
-    times.sort_unstable();
-    let (median, slowest) = (times[50], times[99]);
-    // Written directly, since libtest hides the output of tests that pass.
-    let text = format!("100 launches of 3 ranks: median {median:.1?}, slowest {slowest:.1?}\n");
-    std::io::stderr().write_all(text.as_bytes()).unwrap();
 }

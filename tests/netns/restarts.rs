@@ -168,10 +168,10 @@ fn a_rank_killed_in_the_middle_costs_nothing_but_time() {
 #[test]
 fn torch_killed_in_the_middle_ends_at_the_loss_of_an_undisturbed_run() {
     let field = Field::new();
-    let steps = "--steps 40 --loss-every 2 --save-every 2 --batch-size 4 --dtype float64";
+    let steps = "--steps 12 --loss-every 2 --save-every 2 --batch-size 4 --dtype float64";
     let script = format!("{} train.py --backend rlaunch {steps}", python::PROGRAM);
     let [whole, killed] = killed_in_the_middle(&field, &TRAIN, &script, "step 2 loss", PATIENCE);
     let (whole_out, killed_out) = (whole.succeeded().out(), killed.out());
-    let end = last(&whole_out, "step 40 loss ");
-    assert!(end.is_some() && end == last(&killed_out, "step 40 loss "), "{whole}\n{killed}");
+    let end = last(&whole_out, "step 12 loss ");
+    assert!(end.is_some() && end == last(&killed_out, "step 12 loss "), "{whole}\n{killed}");
 }

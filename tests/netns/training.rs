@@ -61,7 +61,7 @@ fn numpy_ranks_train_as_one_process_with_all_images_does() {
     let field = Field::new();
     let (directory, preload) = project(&RESNET);
     let mut alone = None;
-    for (hosts, ranks) in [("a", 1), ("a,b", 2), ("a:2,b,c", 4)] {
+    for (hosts, ranks) in [("a", 1), ("a:2,b,c", 4)] {
         let options = "--backend numpy --norm group --dtype float64 --steps 10 --warmup 2";
         let batch = 16 / ranks;
         let script = format!("python3 resnet.py {options} --batch-size {batch}");
@@ -89,44 +89,22 @@ fn train(field: &Field, (directory, preload): &(TempDir, String), words: &str) -
 fn torch_trains_by_rlaunch_as_by_gloo() {
     let field = Field::new();
     let project = project(&TRAIN);
-    // In a deep network rounding errors grow from step to step, so this network uses float64.
-    let deep = "--model resnet18 --norm group --dtype float64 --batch-size 2";
-    // Wrong gradients show in the second step already, and the steps of the deep network take
-    // seconds each.
-    for (model, steps) in [("--model tiny --norm group", 20), (deep, 5)] {
-        let by = |backend| {
-            let words = format!("{model} --backend {backend} --rate 0.01 --steps {steps}");
-            let mut ran = train(&field, &project, &words);
-            if backend == "gloo" && ran.err().contains(GLOO_ABORTED) {
-                tell("gloo aborted while it ended; once more");
-                ran = train(&field, &project, &words);
-            }
-            let loss = number(&ran, &format!("step {steps} loss"));
-            (loss, number(&ran, "total images/sec:"))
-        };
-        let ((gloo, gloo_rate), (own, own_rate)) = (by("gloo"), by("rlaunch"));
-        assert!(relative(own, gloo) < 1e-4, "{model}: {own} and not {gloo}");
-        let ratio = own_rate / gloo_rate;
-        tell(&format!(
-            "torch {model}: images/sec {own_rate:.1}, {ratio:.2} of gloo's {gloo_rate:.1}"
-        ));
-    }
-}
-
-#[test]
-fn torch_training_goes_on_from_a_checkpoint() {
-    let field = Field::new();
-    let project = project(&TRAIN);
-    let _file = field.scratch(&["a"], "/tmp/kept");
-    field.on("a", "mkdir /tmp/kept");
-    let whole = train(&field, &project, "--backend rlaunch --steps 8");
-    let words = "--backend rlaunch --checkpoint /tmp/kept/state.pt --save-every 4 --steps";
-    let first = train(&field, &project, &format!("{words} 4"));
-    assert!(first.succeeded().out().contains("step 4 loss"), "{first}");
-    let second = train(&field, &project, &format!("{words} 8"));
-    assert!(second.succeeded().out().contains("going on after step 4"), "{second}");
-    let (whole, parts) = (number(&whole, "step 8 loss"), number(&second, "step 8 loss"));
-    assert!(relative(parts, whole) < 1e-6, "{parts} and not {whole}");
+    // In a deep network rounding errors grow from step to step, so this network uses float64. Wrong
+    // gradients show in the second step already.
+    let deep = "--model resnet18 --norm group --dtype float64 --batch-size 2 --rate 0.01 --steps 5";
+    let by = |backend| {
+        let words = format!("{deep} --backend {backend}");
+        let mut ran = train(&field, &project, &words);
+        if backend == "gloo" && ran.err().contains(GLOO_ABORTED) {
+            tell("gloo aborted while it ended; once more");
+            ran = train(&field, &project, &words);
+        }
+        (number(&ran, "step 5 loss"), number(&ran, "total images/sec:"))
+    };
+    let ((gloo, gloo_rate), (own, own_rate)) = (by("gloo"), by("rlaunch"));
+    assert!(relative(own, gloo) < 1e-4, "{own} and not {gloo}");
+    let ratio = own_rate / gloo_rate;
+    tell(&format!("torch: images/sec {own_rate:.1}, {ratio:.2} of gloo's {gloo_rate:.1}"));
 }
 
 #[test]

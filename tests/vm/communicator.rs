@@ -6,9 +6,6 @@ use crate::background::{Background, until};
 use crate::support::{Field, ORDINARY, PATIENT, Ran, Undo};
 use rlaunch_lab::Cut;
 
-/// Path of the suite on n1, from which jobs are started.
-const SUITE: &str = "/share/comm-suite";
-
 // Options for each way to make queue pairs.
 const ROCE: &str = "--hca rxe";
 const ROCE_BY_MANAGER: &str = "--hca rxe --connect rdma_cm";
@@ -18,7 +15,8 @@ const IWARP: &str = "--hca siw";
 /// `ranks` for `-np`.
 fn job(field: &Field, (hosts, ranks): (&str, usize), options: &str, line: &str) -> Ran {
     let words = format!(
-        "-H {hosts} -np {ranks} {PATIENT} {ORDINARY} --transport rdma {options} --preload {SUITE} sh -c"
+        "-H {hosts} -np {ranks} {PATIENT} {ORDINARY} --transport rdma {options} --preload {} sh -c",
+        field.shared("comm-suite")
     );
     let line = format!("suite=\"$RLAUNCH_PRELOAD_DIR\"/comm-suite; {line}");
     field.rlaunch(&words, &[&line])
@@ -146,7 +144,8 @@ fn both_ends_of_a_dead_link_name_each_other() {
     let _heal = Undo(|| field.lab.heal("n1", "eth1"));
     let program = r#"sh -c "trap \"\" TERM; exec \$RLAUNCH_PRELOAD_DIR/comm-suite traffic 60""#;
     let options = format!("{PATIENT} --kill-after 20 --no-watch --transport rdma {ROCE}");
-    let words = format!("-H n1,n2 {options} --preload {SUITE} {program}");
+    let suite = field.shared("comm-suite");
+    let words = format!("-H n1,n2 {options} --preload {suite} {program}");
     let job = Background::start(&field, &words);
     let talks = || field.tries("n1", "rdma resource show qp | grep -c comm-suite").code == Some(0);
     until(talks, || format!("they do not talk:\n{}", job.said()));

@@ -1,6 +1,7 @@
 //! Jobs in containers, with a real podman on the guests.
 
-use crate::support::{Field, SILENCE, Undo};
+use crate::background::Background;
+use crate::support::{Field, Undo};
 use rlaunch_lab::command::wait_until;
 use std::time::Duration;
 
@@ -117,16 +118,14 @@ fn a_job_in_podmans_containers_is_told_what_they_lack() {
     stopped.says("there is no container nobody").says("podman ps -a");
     // If rlaunch is killed, nothing is left inside the container, although the rank is a child of
     // podman's monitor and not of the login.
-    let job = format!("{SILENCE} -H n1 --container podman:whole sleep 4242");
-    let line = format!("{} {job} </dev/null >/dev/null 2>&1 & echo $!", field.rlaunch);
-    let rlaunch = field.on("n1", &line);
+    let job = Background::start(&field, "-H n1 --container podman:whole sleep 4242");
     let count = |pattern: &str| {
         let found = field.tries("n1", &format!("pgrep -c -f '^{pattern}'"));
         found.out.trim() != "0"
     };
     let patience = Duration::from_secs(240);
     wait_until(patience, "the rank to run", || Ok(count("sleep 4242"))).unwrap();
-    field.on("n1", &format!("kill -9 {rlaunch}"));
+    job.kill();
     let gone = || Ok(!count("sleep 4242") && !count("[^ ]*rlaunch-worker"));
     wait_until(patience, "the rank and its agent to be gone", gone).unwrap();
 }
@@ -147,11 +146,10 @@ fn a_job_runs_in_a_container_that_is_started_for_it() {
     assert_eq!(none.code, Some(201), "{none}");
     none.says("there is no image localhost/lab/none:1").says("podman pull localhost/lab/none:1");
     // If the launcher is killed, the rank ends, and the container with it.
-    let line = format!("{} {job} sleep 4343 </dev/null >/dev/null 2>&1 & echo $!", field.rlaunch);
-    let rlaunch = field.on("n1", &line);
+    let job = Background::start(&field, &format!("{job} sleep 4343"));
     let runs = || field.tries("n1", "pgrep -c -f '^sleep 4343'").out.trim() != "0";
     wait_until(patience, "the rank to run", || Ok(runs())).unwrap();
-    field.on("n1", &format!("kill -9 {rlaunch}"));
+    job.kill();
     let gone = || Ok(!runs() && removed());
     wait_until(patience, "the container to be gone", gone).unwrap();
 }

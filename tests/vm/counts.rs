@@ -12,8 +12,6 @@ const SOURCE: &str = include_str!("counts.c");
 // Paths in the guests: the library that counts, and the file to which it writes its counts.
 const COUNTER: &str = "/run/counts.so";
 const COUNTED: &str = "/run/counted";
-/// Path of the suite on n1, from which jobs are started.
-const SUITE: &str = "/share/comm-suite";
 
 /// Numbers of messages of two runs. Their difference does not contain what both cost alike: the
 /// messages of rlaunch's communicator, by which the ranks meet.
@@ -94,8 +92,9 @@ fn streamed(field: &Field, messages: &str, rank: usize) -> [usize; 4] {
         "COUNTS={COUNTED} LD_PRELOAD={COUNTER} \"$RLAUNCH_PRELOAD_DIR\"/comm-suite stream {messages} && \
          test $RANK != {rank} || cat {COUNTED}"
     );
+    let suite = field.shared("comm-suite");
     let words =
-        format!("-H n1,n2 -np 2 {PATIENT} --transport rdma --hca rxe --preload {SUITE} sh -c");
+        format!("-H n1,n2 -np 2 {PATIENT} --transport rdma --hca rxe --preload {suite} sh -c");
     let ran = field.rlaunch(&words, &[&line]);
     let lines = ran.succeeded().out.lines();
     let counts =

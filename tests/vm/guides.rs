@@ -18,9 +18,9 @@ fn erdma() {
 /// options with the time limits that emulated computers need.
 fn follow(name: &str) {
     let field = Field::new();
-    let rlaunch = format!("{} \"$@\"", field.rlaunch);
     let jobs = format!("set -- {SILENCE} {PATIENT} {ORDINARY} \"$@\"");
-    let patiently = format!("patiently() {{ case $1 in -*) {jobs} ;; esac; {rlaunch}; }}");
+    let patiently =
+        format!("patiently() {{ case $1 in -*) {jobs} ;; esac; command rlaunch \"$@\"; }}");
     guide::follow(name, "patiently", |line| {
         let printed = field.shell(&format!("{patiently}\n{line}"));
         let lines = printed.lines().filter(|line| !is_progress(line));

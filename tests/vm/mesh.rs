@@ -186,7 +186,8 @@ fn packets_are_marked_as_asked() {
     let of_mesh = counted();
     assert!(of_mesh >= 16, "{of_mesh}");
     // Messages between ranks are marked as well.
-    let words = format!("{words} --mesh off --preload /share/comm-suite sh -c");
+    let suite = field.shared("comm-suite");
+    let words = format!("{words} --mesh off --preload {suite} sh -c");
     field.rlaunch(&words, &["exec $RLAUNCH_PRELOAD_DIR/comm-suite stream 1"]).succeeded();
     assert!(counted() >= of_mesh + 256, "{of_mesh} and {}", counted());
 }

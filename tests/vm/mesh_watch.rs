@@ -1,8 +1,12 @@
 //! Links that fail while a job runs are reported, and so is their return.
 
 use crate::background::{Background, until};
-use crate::support::{ALL, Field, PATIENT, Undo};
+use crate::support::{ALL, Field, Undo};
 use rlaunch_lab::Cut;
+
+/// Options like [`crate::support::PATIENT`], for links that are watched: a guest's processor may be
+/// busy for seconds, and a link that is said to be down cannot be taken back.
+const PATIENT: &str = "--mesh-timeout 40 --rdma-timeout 18 --rdma-retries 6";
 
 /// Returns the options of a job with devices `hca`, whose program runs until [`enough`] is called.
 fn job(hca: &str, options: &str) -> String {

@@ -3,7 +3,7 @@
 
 use crate::background::{Background, until};
 use crate::containers;
-use crate::support::{Field, Undo};
+use crate::support::{Field, Ran, Undo};
 
 /// Program of ranks: a function that sleeps, called by another one.
 const PROGRAM: &str =
@@ -27,10 +27,8 @@ fn restrict<'a>(field: &'a Field, guests: &'a [&'a str]) -> impl Drop + 'a {
     Undo(move || guests.iter().try_for_each(|guest| set(guest, 0)))
 }
 
-/// Asserts that `rlaunch stack`, run on n1 by a shell line that begins with `prefix`, shows where the ranks are.
-fn shows_the_functions(field: &Field, prefix: &str, options: &str) {
-    let line = format!("{prefix} {} stack {options}", field.rlaunch);
-    let stacks = || field.tries("n1", &line);
+/// Asserts that what `rlaunch stack` prints shows where the ranks are.
+fn shows_the_functions(stacks: impl Fn() -> Ran) {
     // Ranks may not have come to the function yet.
     until(|| stacks().out.contains("waits_here"), || stacks().to_string());
     let shown = stacks();
@@ -54,10 +52,14 @@ fn an_ordinary_user_sees_stacks_although_yama_is_strict() {
     let denied =
         field.tries("n1", &format!("{user} cat /proc/$(pgrep -x -f 'sleep 4141')/syscall"));
     assert_ne!(denied.code, Some(0), "{denied}");
-    let job = format!("{} -H localhost:2 --transport tcp python3 {PATH}", field.rlaunch);
+    // A user's own job on her own machine.
+    let rlaunch = "/share/rlaunch";
+    let job = format!("{rlaunch} -H localhost:2 --transport tcp python3 {PATH}");
     field.on("n1", &format!("{user} setsid {job} >/run/job.out 2>&1 </dev/null &"));
-    shows_the_functions(&field, user, "");
-    shows_the_functions(&field, user, "--native");
+    for options in ["", "--native"] {
+        let line = format!("{user} {rlaunch} stack {options}");
+        shows_the_functions(|| field.tries("n1", &line));
+    }
 }
 
 #[test]
@@ -71,6 +73,9 @@ fn ranks_in_a_podman_container_show_their_stacks() {
         field.on(guest, &format!("podman cp {PATH} stacks:{PATH} || podman exec stacks ls /run"));
     }
     let job = format!("-H n1,n2 --container podman:stacks --transport tcp -np 2 python3 {PATH}");
-    let _job = Background::start(&field, &job);
-    shows_the_functions(&field, "", "");
+    let job = Background::start(&field, &job);
+    shows_the_functions(|| {
+        assert!(job.runs(), "{}", job.said());
+        field.verb("stack", &[])
+    });
 }

@@ -1,4 +1,5 @@
-//! Common code of the tests: the guests, and starting rlaunch on the first of them.
+//! Common code of the tests: the guests, and rlaunch, which runs on this machine beside them: on an
+//! emulated processor it alone would take as long as the rest of a job.
 
 use rlaunch_lab::command::wait_until;
 use rlaunch_lab::vm::VmLab;
@@ -6,12 +7,12 @@ use rlaunch_lab::{LabError, VmUnderTest};
 use serde_json::Value;
 use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
-use std::process::Output;
+use std::path::PathBuf;
+use std::process::{Command, Output};
 use std::time::Duration;
 
-/// Time limit for rlaunch. An emulated computer takes ten seconds for three key exchanges and
-/// unpacking the agent, and many times that where its processor is shared. Only a failure waits
-/// this long.
+/// Time limit for rlaunch. An emulated computer takes seconds for a key exchange, and many times that
+/// where its processor is shared. Only a failure waits this long.
 const BOUND: Duration = Duration::from_secs(300);
 
 /// All guests, in the format of `-H`.
@@ -31,35 +32,53 @@ pub(crate) const ORDINARY: &str = "--oob-if eth0";
 /// Time limit for a guest's kernel to put an address into a GID table.
 const NOTICED: Duration = Duration::from_secs(60);
 
-/// Guests, and the path of rlaunch on the first one.
+/// Guests, and the directory with rlaunch and what jobs send.
 pub(crate) struct Field {
     pub(crate) lab: VmLab,
-    pub(crate) rlaunch: String,
+    share: PathBuf,
 }
 
 impl Field {
     pub(crate) fn new() -> Field {
-        let VmUnderTest { lab, rlaunch } = VmUnderTest::from_env().unwrap();
-        Field { lab, rlaunch }
+        let VmUnderTest { lab, share } = VmUnderTest::from_env().unwrap();
+        Field { lab, share }
     }
 
-    /// Runs a job from n1 with `words`, which are split at blanks, and the arguments `more`.
+    /// Returns the path of a file that rlaunch is installed with.
+    pub(crate) fn shared(&self, name: &str) -> String {
+        self.share.join(name).into_os_string().into_string().unwrap()
+    }
+
+    /// Runs a job with `words`, which are split at blanks, and the arguments `more`.
     pub(crate) fn rlaunch(&self, words: &str, more: &[&str]) -> Ran {
         self.verb(&format!("{SILENCE} {words}"), more)
     }
 
-    /// Runs rlaunch on n1 with `words`, which are split at blanks, without quotes, and the
-    /// arguments `more`.
+    /// Runs rlaunch with `words`, which are split at blanks, without quotes, and the arguments
+    /// `more`.
     pub(crate) fn verb(&self, words: &str, more: &[&str]) -> Ran {
-        let mut line = vec![self.rlaunch.as_str()];
+        let rlaunch = self.shared("rlaunch");
+        let mut line = vec![rlaunch.as_str()];
         line.extend(words.split_whitespace());
         line.extend(more);
-        Ran::of(self.lab.run_within("n1", &line, BOUND).unwrap())
+        Ran::of(self.lab.run_on_head(&line, BOUND).unwrap())
     }
 
-    /// Runs a shell line on n1 and returns its stdout, whatever its exit code.
+    /// Runs a shell line, in which `rlaunch` is the one under test, and returns its stdout, whatever
+    /// its exit code.
     pub(crate) fn shell(&self, line: &str) -> String {
-        Ran::of(self.lab.run_within("n1", &["sh", "-c", line], BOUND).unwrap()).out
+        Ran::of(self.lab.run_on_head(&["sh", "-c", &self.with_rlaunch(line)], BOUND).unwrap()).out
+    }
+
+    /// Makes a command of a shell line as [`Field::shell`] runs it.
+    pub(crate) fn command(&self, line: &str) -> Command {
+        let mut command = self.lab.head();
+        command.args(["sh", "-c", &self.with_rlaunch(line)]);
+        command
+    }
+
+    fn with_rlaunch(&self, line: &str) -> String {
+        format!("PATH={}:$PATH; {line}", self.share.display())
     }
 
     /// Runs a shell line on a guest and returns its stdout. Panics if it fails.
@@ -98,7 +117,7 @@ impl Field {
         })
     }
 
-    /// Returns the names of `hosts` with their inventories, which rlaunch reads from n1.
+    /// Returns the names of `hosts` with their inventories.
     pub(crate) fn inventories(&self, hosts: &str) -> Vec<(String, Value)> {
         let ran = self.verb(&format!("topo -H {hosts} --json"), &[]);
         let nodes: Value = serde_json::from_str(&ran.succeeded().out).unwrap();

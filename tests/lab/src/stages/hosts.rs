@@ -221,8 +221,8 @@ impl UnderTest {
 pub struct VmUnderTest {
     /// Lab with guests n1 to n3.
     pub lab: VmLab,
-    /// Path of the launcher on n1.
-    pub rlaunch: String,
+    /// Directory of this machine that n1 sees as `/share`, with the launcher and what jobs send.
+    pub share: PathBuf,
 }
 
 impl VmUnderTest {
@@ -236,7 +236,10 @@ impl VmUnderTest {
             slots(|_, size| Ok(size))?.into_iter().filter(stars).try_for_each(Slot::down)?;
             slot.up()?;
         }
-        Ok(VmUnderTest { lab: VmLab::find(&slot.lab())?, rlaunch: "/share/rlaunch".into() })
+        let lab = VmLab::find(&slot.lab())?;
+        let share =
+            lab.share().ok_or_else(|| LabError::Unexpected("a lab without a share".into()))?;
+        Ok(VmUnderTest { share: share.into(), lab })
     }
 }
 

@@ -67,7 +67,7 @@ impl Accelerator {
     pub(super) fn arguments(self) -> &'static str {
         match self {
             Accelerator::Kvm => "-accel kvm -cpu host",
-            Accelerator::Tcg => "-accel tcg,thread=multi -cpu max",
+            Accelerator::Tcg => "-accel tcg,thread=multi -cpu max,-erms,-fsrm",
         }
     }
 }

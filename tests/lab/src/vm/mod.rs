@@ -52,6 +52,9 @@ const MAX_CPUS: usize = 16;
 /// Default time limit of a command in a guest.
 const COMMAND: Duration = Duration::from_secs(240);
 
+/// Where the head finds programs.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
 /// Options of a lab of guests.
 #[derive(Debug, Clone)]
 pub struct VmOptions {
@@ -230,18 +233,14 @@ impl VmLab {
     ) -> Result<Output, LabError> {
         let mut ssh = self.ssh(guest)?;
         guest::remote(&mut ssh, words);
-        let mut program = Background::start(ssh)?;
-        match program.wait(limit)? {
-            Some(status) => {
-                let (stdout, stderr) = (program.stdout().into(), program.stderr().into());
-                Ok(Output { status, stdout, stderr })
-            }
-            None => Err(LabError::Deadline {
-                what: format!("`{}` on {guest}", words.join(" ")),
-                seconds: limit.as_secs(),
-                detail: program.stderr(),
-            }),
-        }
+        finish(ssh, limit, || format!("`{}` on {guest}", words.join(" ")))
+    }
+
+    /// Runs a program as [`VmLab::run_within`] does, on the head.
+    pub fn run_on_head(&self, words: &[&str], limit: Duration) -> Result<Output, LabError> {
+        let mut command = self.head();
+        command.args(words);
+        finish(command, limit, || format!("`{}` on the head", words.join(" ")))
     }
 
     /// Runs a program on a guest and returns its stdout. Fails if the program fails.
@@ -275,6 +274,19 @@ impl VmLab {
         network::enter(&self.paths)
     }
 
+    /// Makes a command for the head as [`VmLab::exec`] does, with an environment and a home of its own,
+    /// by which ssh and rlaunch reach all guests.
+    pub fn head(&self) -> Command {
+        let mut command = self.exec();
+        command.env_clear().env("PATH", PATH).env("HOME", &self.paths.dir).current_dir("/root");
+        command
+    }
+
+    /// Returns the directory of this machine that the first guest sees as `/share`.
+    pub fn share(&self) -> Option<&Path> {
+        self.record.share.as_deref()
+    }
+
     /// Returns what a guest's kernel and sshd have printed.
     pub fn console(&self, guest: &str) -> Result<String, LabError> {
         self.check(guest)?;
@@ -300,14 +312,37 @@ impl VmLab {
             let (name, address) = (guest_name(number), management_address(number));
             text += &format!("Host {name}\n  HostName {address}\n");
         }
-        text += "Host *\n  User root\n  BatchMode yes\n  ConnectTimeout 5\n  LogLevel ERROR\n";
+        text += "Host *\n  User root\n  BatchMode yes\n  ConnectTimeout 60\n  LogLevel ERROR\n";
         // The shared connection must not outlive its guest.
         text += "  ServerAliveInterval 10\n  ServerAliveCountMax 3\n";
         text += &format!("  ControlPath \"{}/%n.ssh\"\n", self.paths.dir.display());
         text += "  StrictHostKeyChecking yes\n  GlobalKnownHostsFile /dev/null\n";
         text += &format!("  UserKnownHostsFile \"{}\"\n", image.known_hosts().display());
         text += &format!("  IdentitiesOnly yes\n  IdentityFile \"{}\"\n", image.key().display());
-        write(&self.paths.ssh_config(), &text)
+        let file = self.paths.ssh_config();
+        let dir = file.parent().unwrap_or(&self.paths.dir);
+        fs::create_dir_all(dir).map_err(LabError::io(format!("make {}", dir.display())))?;
+        write(&file, &text)
+    }
+}
+
+/// Waits until a program ends, and returns its output.
+fn finish(
+    command: Command,
+    limit: Duration,
+    what: impl Fn() -> String,
+) -> Result<Output, LabError> {
+    let mut program = Background::start(command)?;
+    match program.wait(limit)? {
+        Some(status) => {
+            let (stdout, stderr) = (program.stdout().into(), program.stderr().into());
+            Ok(Output { status, stdout, stderr })
+        }
+        None => Err(LabError::Deadline {
+            what: what(),
+            seconds: limit.as_secs(),
+            detail: program.stderr(),
+        }),
     }
 }
 

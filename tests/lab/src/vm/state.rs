@@ -29,9 +29,9 @@ impl VmPaths {
         self.dir.join("lab.json")
     }
 
-    /// Returns the ssh configuration of the head.
+    /// Returns the ssh configuration of the head, whose home is the lab's directory.
     pub(super) fn ssh_config(&self) -> PathBuf {
-        self.dir.join("ssh_config")
+        self.dir.join(".ssh/config")
     }
 
     /// Returns the directory of one guest's files.
