@@ -3,7 +3,7 @@
 use crate::cli::args::OutputArgs;
 use crate::commands::{Invocation, Verb};
 use rlaunch_client::command;
-use rlaunch_console::{log, messages, open_files, panics};
+use rlaunch_console::{messages, open_files, panics};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::process::ExitCode;
@@ -67,7 +67,7 @@ fn set_up_messages(output: &OutputArgs) {
         messages::set_quiet();
     }
     let errors = output.quiet.then_some(tracing::Level::ERROR);
-    log::to_stderr(output.verbose, output.log_level.or(errors), output.log_json);
+    messages::log_to_stderr(output.verbose, output.log_level.or(errors), output.log_json);
 }
 
 /// Raises the limit of open files and starts the async runtime. Four threads are enough for the cryptography

@@ -3,8 +3,7 @@
 //! Dropping a future does not cancel its call: a rank that drops the future of a barrier still
 //! counts as arrived.
 
-use crate::request::{self, Answered, ClockOffset, Request};
-use crate::session::{READ, Session, WELCOME_TIMEOUT};
+use crate::session::{self, Answered, ClockOffset, READ, Request, Session, WELCOME_TIMEOUT};
 use crate::{ClientError, Credentials};
 use bytes::Bytes;
 use std::io;
@@ -70,7 +69,7 @@ impl AsyncClient {
     pub async fn all_gather(&mut self, name: &str, blob: &[u8]) -> Result<Vec<Bytes>, ClientError> {
         let request = Request::all_gather(name, blob, self.session.timeout);
         let answered = self.call(request).await?;
-        request::gathered(answered, self.world_size())
+        session::gathered(answered, self.world_size())
     }
 
     /// Stores `value`, at most 64 KiB, under a key that all ranks can read.
@@ -85,7 +84,7 @@ impl AsyncClient {
 
     /// Returns the value of a key, or `None` if the key has no value yet.
     pub async fn get(&mut self, namespace: &str, key: &str) -> Result<Option<Bytes>, ClientError> {
-        self.call(Request::get(namespace, key)).await.map(request::value)
+        self.call(Request::get(namespace, key)).await.map(session::value)
     }
 
     /// Waits until a key has a value, and returns the value.
@@ -101,7 +100,7 @@ impl AsyncClient {
 
     /// Measures the offset between this host's clock and the clock of rank 0's host.
     pub async fn clock(&mut self) -> Result<ClockOffset, ClientError> {
-        request::offset(&self.call(Request::clock()).await?)
+        session::offset(&self.call(Request::clock()).await?)
     }
 
     /// Adds `text` to the event log that `--events` writes.

@@ -1,7 +1,6 @@
 //! Client of the agent whose calls block until the agent replies.
 
-use crate::request::{self, Answered, ClockOffset, Request};
-use crate::session::{READ, Session, WELCOME_TIMEOUT};
+use crate::session::{self, Answered, ClockOffset, READ, Request, Session, WELCOME_TIMEOUT};
 use crate::{ClientError, Credentials};
 use bytes::Bytes;
 use rlaunch_bootstrap::protocol::rank::JobEvent;
@@ -66,7 +65,7 @@ impl Client {
     /// every rank has called the gather `name` as often as this rank.
     pub fn all_gather(&mut self, name: &str, blob: &[u8]) -> Result<Vec<Bytes>, ClientError> {
         let answered = self.call(Request::all_gather(name, blob, self.session.timeout))?;
-        request::gathered(answered, self.world_size())
+        session::gathered(answered, self.world_size())
     }
 
     /// Stores `value`, at most 64 KiB, under a key that all ranks can read.
@@ -76,7 +75,7 @@ impl Client {
 
     /// Returns the value of a key, or `None` if the key has no value yet.
     pub fn get(&mut self, namespace: &str, key: &str) -> Result<Option<Bytes>, ClientError> {
-        self.call(Request::get(namespace, key)).map(request::value)
+        self.call(Request::get(namespace, key)).map(session::value)
     }
 
     /// Waits until a key has a value, and returns the value.
@@ -92,7 +91,7 @@ impl Client {
 
     /// Measures the offset between this host's clock and the clock of rank 0's host.
     pub fn clock(&mut self) -> Result<ClockOffset, ClientError> {
-        request::offset(&self.call(Request::clock())?)
+        session::offset(&self.call(Request::clock())?)
     }
 
     /// Adds `text` to the event log that `--events` writes.

@@ -5,7 +5,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`machine`] | state machine of a rank's connection |
-//! | `session`, `request` | encoding of calls and decoding of replies, shared by both clients |
+//! | `session` | encoding of calls and decoding of replies, shared by both clients |
 //! | `blocking` | [`Client`], whose calls block |
 //! | `asynchronous` | `AsyncClient`, whose calls are futures (feature `tokio`) |
 //! | [`command`] | commands for shell scripts, such as `rlaunch barrier` |
@@ -17,21 +17,20 @@ mod asynchronous;
 mod blocking;
 pub mod command;
 pub mod machine;
-mod request;
 mod session;
 
 #[cfg(feature = "tokio")]
 pub use asynchronous::AsyncClient;
 pub use blocking::Client;
-pub use request::ClockOffset;
+pub use session::ClockOffset;
 
 use rlaunch_bootstrap::env;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::protocol::rank::HelloRefusal;
 use rlaunch_bootstrap::rendezvous::codec::CodecError;
-use rlaunch_bootstrap::rendezvous::gathered::GatherError;
 use rlaunch_bootstrap::rendezvous::message::{CollectiveFailure, MissingRanks};
 use rlaunch_bootstrap::rendezvous::node::Refusal;
+use rlaunch_bootstrap::rendezvous::payload::GatherError;
 use rlaunch_bootstrap::security::Token;
 use std::io;
 use std::path::PathBuf;
@@ -106,7 +105,7 @@ pub enum ClientError {
         text: String,
     },
     /// The agent refused to execute the call.
-    #[error("the agent refused the call: {}", refused(*.0))]
+    #[error("the agent refused the call: {0}")]
     Refused(Refusal),
 }
 
@@ -116,15 +115,6 @@ fn timed_out(what: &str, after: &Duration, missing: &MissingRanks) -> String {
         format!("{what}: not within {seconds} s")
     } else {
         format!("{what}: not within {seconds} s: missing {missing}")
-    }
-}
-
-fn refused(refusal: Refusal) -> &'static str {
-    match refusal {
-        Refusal::TooLong => "a name, a value or a text is too long",
-        Refusal::TooMany => "too many names or too many calls at once",
-        Refusal::Full => "the job's store is full",
-        Refusal::NotARank => "the rank has ended",
     }
 }
 

@@ -183,7 +183,6 @@ pub fn is_foreign_launch(name: &str) -> bool {
         "ROLE_RANK",
         "ROLE_NAME",
         "ROLE_WORLD_SIZE",
-        "GROUP_WORLD_SIZE",
         "MPI_LOCALRANKID",
         "MPI_LOCALNRANKS",
         "HYDI_CONTROL_FD",

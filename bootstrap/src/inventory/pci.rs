@@ -107,6 +107,11 @@ pub struct Bottleneck<'a> {
 }
 
 impl PciDevice {
+    /// Returns the address without the number of the function: all functions of a card share it.
+    pub fn slot(&self) -> Option<&str> {
+        Some(self.address.rsplit_once('.')?.0)
+    }
+
     /// Returns the slowest link between the device and its host bridge, or `None` if no rate is
     /// known. Among equally slow links, returns the one nearest to the host bridge, as the kernel's
     /// `pcie_bandwidth_available` does.

@@ -44,6 +44,7 @@
 //! messages need no credit and overtake output and input that wait for credit.
 
 pub use crate::frame::{FrameError, FrameReader, MAX_FRAME, MAX_NOISE, encode};
+pub use crate::protocol::session::Stream;
 
 use crate::id::{NodeId, Rank};
 use crate::inventory::Inventory;
@@ -458,15 +459,6 @@ pub struct HelperFile {
     pub sha256: [u8; 32],
     /// Size of the file in bytes.
     pub size: u64,
-}
-
-/// Output stream of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum Stream {
-    /// Standard output.
-    Stdout,
-    /// Standard error.
-    Stderr,
 }
 
 /// Scanner that finds the agent's hello behind the output of a login shell.

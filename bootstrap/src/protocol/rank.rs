@@ -18,9 +18,9 @@
 //! that is connected to the rank by RDMA may see no other sign of the death than the event.
 
 use crate::id::{ExitStatus, JobId, NodeId, Rank};
-use crate::rendezvous::gathered::RECORD_HEADER;
 use crate::rendezvous::message::MAX_BLOB;
 use crate::rendezvous::node::{Answer, Call};
+use crate::rendezvous::payload::RECORD_HEADER;
 use crate::rendezvous::rank_set::RankSet;
 use crate::security::Token;
 use serde::{Deserialize, Serialize};

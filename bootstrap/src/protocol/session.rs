@@ -18,12 +18,10 @@
 //! Each of input, output and size has at most one message on its way, so a session takes a bounded
 //! amount of memory at every hop, and an end that sends more breaks the protocol.
 
-use super::control::Stream;
 use crate::id::Rank;
 use crate::job::ExitStatus;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
-use std::fmt;
 
 /// Maximum amount of input or output in one message, in bytes.
 pub const MAX_SESSION_DATA: usize = 32 << 10;
@@ -82,6 +80,15 @@ pub struct TerminalSize {
     pub columns: u16,
 }
 
+/// Output stream of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Stream {
+    /// Standard output.
+    Stdout,
+    /// Standard error.
+    Stderr,
+}
+
 /// Message from the agent to the client of a session.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromSession {
@@ -117,23 +124,31 @@ impl FromSession {
 }
 
 /// Reason why a session cannot begin or go on.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum SessionError {
     /// The rank waits for an application that starts before it.
+    #[error("it has not started: its program waits for another one")]
     NotStarted,
     /// The rank's process has ended.
+    #[error("its process has ended")]
     RankEnded,
     /// The job ends, or has ended.
+    #[error("the job is ending")]
     JobEnding,
     /// No process of the rank waits in `breakpoint()`.
+    #[error("it does not wait in breakpoint()")]
     NotAtBreakpoint,
     /// Every process of the rank that waits in `breakpoint()` has a client already.
+    #[error("another `rlaunch attach` is connected to it")]
     Attached,
     /// The node has as many sessions as it may have.
+    #[error("its node has {MAX_SESSIONS} sessions already")]
     TooMany,
     /// The other end of the session has broken the protocol.
+    #[error("the other end has broken the protocol")]
     Protocol,
     /// An operation failed on the node.
+    #[error("cannot {operation}: {cause}")]
     Cannot {
         operation: String,
         /// Error of the operating system.
@@ -157,25 +172,6 @@ impl SessionError {
             SessionError::TooMany => Some("end another `rlaunch exec` or `rlaunch attach` first"),
             SessionError::Protocol => Some("use the rlaunch that started the job"),
             _ => None,
-        }
-    }
-}
-
-impl std::error::Error for SessionError {}
-
-impl fmt::Display for SessionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SessionError::NotStarted => {
-                f.write_str("it has not started: its program waits for another one")
-            }
-            SessionError::RankEnded => f.write_str("its process has ended"),
-            SessionError::JobEnding => f.write_str("the job is ending"),
-            SessionError::NotAtBreakpoint => f.write_str("it does not wait in breakpoint()"),
-            SessionError::Attached => f.write_str("another `rlaunch attach` is connected to it"),
-            SessionError::TooMany => write!(f, "its node has {MAX_SESSIONS} sessions already"),
-            SessionError::Protocol => f.write_str("the other end has broken the protocol"),
-            SessionError::Cannot { operation, cause } => write!(f, "cannot {operation}: {cause}"),
         }
     }
 }

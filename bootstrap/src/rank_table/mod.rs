@@ -6,15 +6,14 @@
 //! of a pair from the table alone, so both ends get the same result. The files
 //! `rank-table.schema.json` and `rank-table.example.json` describe the table as JSON.
 
-mod layout;
 mod pair;
 
-pub use layout::{NodeRanks, RankLayout, TableMessage, TableMessageError};
 pub use pair::{Pair, PairTransport};
 
 use crate::id::{JobId, LocalRank, NodeId, Rank};
 use crate::inventory::pci::Distance;
 use crate::job::InterfaceAddress;
+use crate::rendezvous::payload::Payload;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
@@ -403,9 +402,113 @@ impl RankTable {
         &self.rows.ranks
     }
 
+    /// Returns a NIC, or `None` if the table does not have it.
+    pub fn nic(&self, end: NicId) -> Option<&Nic> {
+        self.rows.nic(end)
+    }
+
     /// Returns the priority of RDMA packets.
     pub fn packet_priority(&self) -> PacketPriority {
         self.rows.packet_priority
+    }
+}
+
+/// Nodes and programs of a job's ranks.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RankLayout {
+    /// Nodes, in order of their numbers.
+    pub nodes: Vec<NodeRanks>,
+    /// First rank of each program except the first, in ascending order.
+    pub first_ranks: Vec<Rank>,
+}
+
+/// Ranks of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeRanks {
+    /// Name of the host as the user typed it.
+    pub host: String,
+    /// Ranks, indexed by local rank.
+    pub ranks: Vec<Rank>,
+}
+
+/// Error of reading a distributed table.
+#[derive(Debug, thiserror::Error)]
+pub enum TableMessageError {
+    /// The message ends before the table does.
+    #[error("the message with the rank table is incomplete")]
+    CutOff,
+    #[error("the layout of the ranks is invalid: {0}")]
+    Layout(#[from] postcard::Error),
+}
+
+impl RankLayout {
+    /// Makes the layout of a table. `first_ranks` has the first rank of each program except the
+    /// first program.
+    pub fn new(table: &RankTable, first_ranks: Vec<Rank>) -> RankLayout {
+        let empty = |host: &str| NodeRanks { host: host.to_owned(), ranks: Vec::new() };
+        let mut nodes: Vec<_> = table.nodes().iter().map(|row| empty(&row.host)).collect();
+        let mut rows: Vec<_> = table.ranks().iter().collect();
+        rows.sort_by_key(|row| row.local_rank);
+        for row in rows {
+            if let Some(node) = nodes.get_mut(row.node.index()) {
+                node.ranks.push(row.rank);
+            }
+        }
+        RankLayout { nodes, first_ranks }
+    }
+
+    /// Returns the index of the program that a rank runs.
+    pub fn application_of(&self, rank: Rank) -> usize {
+        self.first_ranks.partition_point(|first| *first <= rank)
+    }
+
+    /// Encodes the message that distributes a table: its JSON text, and this layout.
+    pub fn encode_message(&self, json: &[u8]) -> Result<Vec<u8>, postcard::Error> {
+        let mut message = u32::try_from(json.len()).unwrap_or(u32::MAX).to_le_bytes().to_vec();
+        message.extend_from_slice(json);
+        postcard::to_extend(self, message)
+    }
+}
+
+/// Message that distributes the rank table, as an agent receives it: the table as JSON, for ranks, and a compact layout
+/// of the ranks, for agents.
+///
+/// ```text
+/// length of the table: u32, little endian    table: JSON    layout: postcard
+/// ```
+///
+/// Agents read the layout only if MPI programs connect to them, and need no JSON parser for it.
+#[derive(Clone, Debug)]
+pub struct TableMessage {
+    bytes: Vec<u8>,
+    /// Offset of the layout in the message, in bytes.
+    layout: usize,
+}
+
+impl TableMessage {
+    /// Length of the field that contains the length of the table, in bytes.
+    const HEADER: usize = 4;
+
+    /// Splits a message into table and layout. Fails if the table is incomplete. The layout is not
+    /// decoded before [`TableMessage::layout()`].
+    pub fn parse(message: &Payload) -> Result<TableMessage, TableMessageError> {
+        let bytes = message.to_vec();
+        let (header, rest) = bytes.split_first_chunk().ok_or(TableMessageError::CutOff)?;
+        let length = u32::from_le_bytes(*header) as usize;
+        if rest.len() < length {
+            return Err(TableMessageError::CutOff);
+        }
+        Ok(TableMessage { layout: Self::HEADER + length, bytes })
+    }
+
+    /// Returns the table's JSON text.
+    pub fn json(&self) -> &[u8] {
+        &self.bytes[Self::HEADER..self.layout]
+    }
+
+    /// Reads the layout of the ranks.
+    pub fn layout(&self) -> Result<RankLayout, TableMessageError> {
+        Ok(postcard::from_bytes(&self.bytes[self.layout..])?)
     }
 }
 

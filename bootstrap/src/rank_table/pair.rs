@@ -75,15 +75,13 @@ impl RankTable {
         }
         // Both ends start from the lower rank, so that they get the same result.
         let (low, high) = if a < b { (row_a, row_b) } else { (row_b, row_a) };
-        let Some((nic_low, nic_high)) = self.best_nics(low, high) else {
+        let Some((low, high)) = self.best_nics(low, high) else {
             return Some(by(PairTransport::Tcp));
         };
-        let (one, other) = (self.nic(low, nic_low)?, self.nic(high, nic_high)?);
-        let (nic_a, nic_b) = if a < b { (nic_low, nic_high) } else { (nic_high, nic_low) };
+        let (one, other) = (self.nic(low)?, self.nic(high)?);
+        let (nic_a, nic_b) = if a < b { (low.nic, high.nic) } else { (high.nic, low.nic) };
         let by_manager = one.by_manager || other.by_manager;
         let connect = if by_manager { PairTransport::RdmaCm } else { PairTransport::Rdma };
-        let (low, high) =
-            (NicId { node: low.node, nic: nic_low }, NicId { node: high.node, nic: nic_high });
         let between = self.exception(low, high).and_then(|exception| exception.mtu);
         let mtu = one.mtu.into_iter().chain(other.mtu).chain(between).min();
         Some(Pair { nic_a: Some(nic_a), nic_b: Some(nic_b), mtu, ..by(connect) })
@@ -95,7 +93,7 @@ impl RankTable {
         let (low, high) = if one.node < other.node { (one, other) } else { (other, one) };
         match self.exception(low, high) {
             Some(exception) => exception.reach,
-            None => match (self.rows.nic(low), self.rows.nic(high)) {
+            None => match (self.nic(low), self.nic(high)) {
                 (Some(one), Some(other)) => one.can_reach(other),
                 _ => false,
             },
@@ -113,11 +111,11 @@ impl RankTable {
     /// importance are a short distance, a high rate and a common rail, in this order. Among equal
     /// pairs, the pair with the earliest NIC in the list of the lower rank wins, so that the ranks
     /// of a node each use their own NIC.
-    fn best_nics(&self, low: &RankRow, high: &RankRow) -> Option<(u32, u32)> {
+    fn best_nics(&self, low: &RankRow, high: &RankRow) -> Option<(NicId, NicId)> {
         if self.rows.rule == PairRule::SharedMemoryThenTcp {
             return None;
         }
-        let mut best: Option<(PairCost, (u32, u32))> = None;
+        let mut best: Option<(PairCost, (NicId, NicId))> = None;
         for (at_low, own) in low.nics.iter().enumerate() {
             for (at_high, theirs) in high.nics.iter().enumerate() {
                 let ends = [(low.node, own.nic), (high.node, theirs.nic)];
@@ -125,9 +123,9 @@ impl RankTable {
                 if !self.can_reach(one, other) {
                     continue;
                 }
-                let cost = self.cost((low, own, at_low), (high, theirs, at_high))?;
+                let cost = self.cost((one, own, at_low), (other, theirs, at_high))?;
                 if best.as_ref().is_none_or(|(least, _)| cost < *least) {
-                    best = Some((cost, (own.nic, theirs.nic)));
+                    best = Some((cost, (one, other)));
                 }
             }
         }
@@ -136,10 +134,10 @@ impl RankTable {
 
     fn cost(
         &self,
-        (low, own, at_low): (&RankRow, &RankNic, usize),
-        (high, theirs, at_high): (&RankRow, &RankNic, usize),
+        (low, own, at_low): (NicId, &RankNic, usize),
+        (high, theirs, at_high): (NicId, &RankNic, usize),
     ) -> Option<PairCost> {
-        let (one, other) = (self.nic(low, own.nic)?, self.nic(high, theirs.nic)?);
+        let (one, other) = (self.nic(low)?, self.nic(high)?);
         let rate = one.rate_mbps.unwrap_or(0).min(other.rate_mbps.unwrap_or(0));
         Some((
             one.software || other.software,
@@ -150,9 +148,5 @@ impl RankTable {
             at_low,
             at_high,
         ))
-    }
-
-    fn nic(&self, rank: &RankRow, nic: u32) -> Option<&Nic> {
-        self.rows.nic(NicId { node: rank.node, nic })
     }
 }

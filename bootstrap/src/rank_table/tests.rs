@@ -491,3 +491,34 @@ proptest! {
         prop_assert!(errors.is_empty(), "{:?}", errors);
     }
 }
+
+fn layout() -> RankLayout {
+    let node = |host: &str, ranks: &[u32]| NodeRanks {
+        host: host.to_owned(),
+        ranks: ranks.iter().copied().map(Rank).collect(),
+    };
+    RankLayout { nodes: vec![node("a", &[0, 2]), node("b", &[1])], first_ranks: vec![Rank(2)] }
+}
+
+#[test]
+fn a_message_has_the_table_and_the_layout() {
+    let message = layout().encode_message(b"{}").unwrap();
+    let message = TableMessage::parse(&message.into()).unwrap();
+    assert_eq!(message.json(), b"{}");
+    assert_eq!(message.layout().unwrap(), layout());
+}
+
+#[test]
+fn programs_follow_each_other() {
+    let programs: Vec<usize> = (0..3).map(|rank| layout().application_of(Rank(rank))).collect();
+    assert_eq!(programs, [0, 0, 1]);
+}
+
+#[test]
+fn messages_that_are_cut_off_are_refused() {
+    let message = layout().encode_message(b"{\"version\":4}").unwrap();
+    for length in 0..message.len() {
+        let cut = TableMessage::parse(&message[..length].to_vec().into());
+        assert!(cut.is_err() || cut.unwrap().layout().is_err(), "{length}");
+    }
+}

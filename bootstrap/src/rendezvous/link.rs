@@ -191,11 +191,6 @@ impl ReliableLink {
         self.outgoing.clear();
     }
 
-    /// Tells whether the edge has a carrier, which may still wait for a Resume.
-    pub fn is_carried(&self) -> bool {
-        !matches!(self.carrier, Carrier::AwaitFirst | Carrier::AwaitNext)
-    }
-
     /// Handles a frame from the current carrier. Returns the packet in the frame; `None` if the
     /// frame has no packet, or one that was received before.
     pub fn receive(&mut self, frame: Frame) -> Result<Option<Packet>, LinkViolation> {

@@ -154,20 +154,11 @@ impl fmt::Display for MissingRanks {
 }
 
 /// Reason why a barrier or gather can never complete.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum CollectiveFailure {
     /// A rank ended without arriving at the collective.
+    #[error("rank {rank} {status} without arriving")]
     RankEnded { rank: Rank, status: ExitStatus },
-}
-
-impl fmt::Display for CollectiveFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            CollectiveFailure::RankEnded { rank, status } => {
-                write!(f, "rank {rank} {status} without arriving")
-            }
-        }
-    }
 }
 
 /// Number of calls that a rank had made when it ended, for each kind and name of collective.

@@ -9,17 +9,16 @@
 //! | [`shape`] | parents and children, computed from node numbers |
 //! | [`oob`] | an agent's configuration in the tree, and its report about the edge to its parent |
 //! | [`link`] | reliable link between neighbours over changing connections |
-//! | [`message`], [`payload`], [`codec`] | messages between neighbours, their payloads, framing |
+//! | [`message`], [`payload`], [`codec`] | messages between neighbours, their payloads with the data of gathers, framing |
 //! | [`node`] | an agent's part: collectives, key-value store, clock offsets, aborts |
 //! | [`coordinator`] | the launcher's part: which edges exist, and whether every node has the rank table |
-//! | [`gathered`], [`rank_set`] | data of a gather; sets of ranks |
+//! | [`rank_set`] | sets of ranks |
 //!
 //! All state machines are used in the same way: call `handle` with each input, `handle_timeout` at
 //! the time that `poll_timeout` returns, and `poll_output` until it returns `None`.
 
 pub mod codec;
 pub mod coordinator;
-pub mod gathered;
 pub mod link;
 pub mod message;
 pub mod node;

@@ -4,7 +4,6 @@
 use crate::id::{JobId, NodeId};
 use crate::security::Secret;
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
 /// Inclusive range of TCP ports.
@@ -69,34 +68,27 @@ pub struct EdgeAttempt {
 }
 
 /// Reason why an attempt to connect to the parent failed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum EdgeFailure {
     /// The connection was refused: no process listens there, or a firewall rejects it.
+    #[error("refused")]
     Refused,
     /// The parent did not answer in time.
+    #[error("no answer")]
     NoAnswer,
     /// The host has no route to the parent's address.
+    #[error("no route")]
     NoRoute,
     /// The parent answered, but could not connect back to this address of the node's own listener.
+    #[error("cannot connect back to {0}")]
     NoReturnPath(SocketAddr),
     /// The peer that answered is not the parent. Contains the error by which the peer was
     /// recognised.
+    #[error("unexpected answer: {0}")]
     WrongPeer(String),
     /// The operating system reported another error.
+    #[error("{0}")]
     System(String),
-}
-
-impl fmt::Display for EdgeFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            EdgeFailure::Refused => write!(f, "refused"),
-            EdgeFailure::NoAnswer => write!(f, "no answer"),
-            EdgeFailure::NoRoute => write!(f, "no route"),
-            EdgeFailure::NoReturnPath(listener) => write!(f, "cannot connect back to {listener}"),
-            EdgeFailure::WrongPeer(what) => write!(f, "unexpected answer: {what}"),
-            EdgeFailure::System(cause) => write!(f, "{cause}"),
-        }
-    }
 }
 
 /// Report of a node about the edge to its parent in the tree.

@@ -57,7 +57,7 @@ pub enum CallbackError {
     WrongKey,
     /// The Noise library failed.
     #[error("cannot encrypt")]
-    Noise(#[source] snow::Error),
+    Noise(#[from] snow::Error),
     /// The peer violated the protocol after the handshake.
     #[error(transparent)]
     Secure(#[from] SecureError),
@@ -106,8 +106,7 @@ impl fmt::Debug for KeyPair {
 impl KeyPair {
     /// Makes a new key pair.
     pub fn generate() -> Result<KeyPair, CallbackError> {
-        let Keypair { private, public } =
-            Builder::new(pattern()?).generate_keypair().map_err(CallbackError::Noise)?;
+        let Keypair { private, public } = Builder::new(PATTERN.parse()?).generate_keypair()?;
         let public = public.try_into().map_err(|_| CallbackError::WrongKey)?;
         Ok(KeyPair { private, public: PublicKey(public) })
     }
@@ -118,20 +117,13 @@ impl KeyPair {
     }
 }
 
-fn pattern() -> Result<snow::params::NoiseParams, CallbackError> {
-    PATTERN.parse().map_err(CallbackError::Noise)
-}
-
 fn builder<'a>(
     prologue: &'a [u8],
     own: &'a KeyPair,
     other: &'a PublicKey,
 ) -> Result<Builder<'a>, CallbackError> {
-    let build = || -> Result<Builder<'a>, snow::Error> {
-        let builder = Builder::new(PATTERN.parse()?).prologue(prologue)?;
-        builder.local_private_key(&own.private)?.remote_public_key(&other.0)
-    };
-    build().map_err(CallbackError::Noise)
+    let builder = Builder::new(PATTERN.parse()?).prologue(prologue)?;
+    Ok(builder.local_private_key(&own.private)?.remote_public_key(&other.0)?)
 }
 
 fn preamble(node: NodeId) -> Vec<u8> {
@@ -155,9 +147,9 @@ impl CallbackDialer {
     ) -> Result<(CallbackDialer, Vec<u8>), CallbackError> {
         let mut send = preamble(node);
         let builder = builder(&send, own, launcher)?;
-        let mut noise = Box::new(builder.build_initiator().map_err(CallbackError::Noise)?);
+        let mut noise = Box::new(builder.build_initiator()?);
         let mut first = [0; HANDSHAKE];
-        let length = noise.write_message(&[], &mut first).map_err(CallbackError::Noise)?;
+        let length = noise.write_message(&[], &mut first)?;
         send.extend_from_slice(&first[..length]);
         Ok((CallbackDialer(noise), send))
     }
@@ -246,10 +238,10 @@ impl CallbackHello {
         agent: &PublicKey,
     ) -> Result<(Vec<u8>, SecureStream), CallbackError> {
         let builder = builder(&self.preamble, own, agent)?;
-        let mut noise = builder.build_responder().map_err(CallbackError::Noise)?;
+        let mut noise = builder.build_responder()?;
         noise.read_message(&self.first, &mut []).map_err(|_| CallbackError::WrongKey)?;
         let mut send = vec![0; HANDSHAKE];
-        let length = noise.write_message(&[], &mut send).map_err(CallbackError::Noise)?;
+        let length = noise.write_message(&[], &mut send)?;
         send.truncate(length);
         Ok((send, SecureStream::new(noise, &[])?))
     }

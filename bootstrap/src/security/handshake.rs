@@ -53,7 +53,7 @@ pub enum SecureError {
     WrongSecret,
     /// The Noise library failed.
     #[error("cannot encrypt")]
-    Noise(#[source] snow::Error),
+    Noise(#[from] snow::Error),
 }
 
 /// Job and nodes that a connection between agents belongs to.
@@ -97,9 +97,7 @@ impl Parties {
     }
 
     fn builder<'a>(prologue: &'a [u8], secret: &'a Secret) -> Result<Builder<'a>, SecureError> {
-        let pattern = PATTERN.parse().map_err(SecureError::Noise)?;
-        let builder = Builder::new(pattern).prologue(prologue).map_err(SecureError::Noise)?;
-        builder.psk(0, &secret.0).map_err(SecureError::Noise)
+        Ok(Builder::new(PATTERN.parse()?).prologue(prologue)?.psk(0, &secret.0)?)
     }
 }
 
@@ -136,9 +134,9 @@ impl Dialer {
     pub fn start(secret: &Secret, parties: Parties) -> Result<(Dialer, Vec<u8>), SecureError> {
         let mut send = parties.preamble();
         let builder = Parties::builder(&send, secret)?;
-        let mut noise = Box::new(builder.build_initiator().map_err(SecureError::Noise)?);
+        let mut noise = Box::new(builder.build_initiator()?);
         let mut first = [0; HANDSHAKE];
-        let length = noise.write_message(&[], &mut first).map_err(SecureError::Noise)?;
+        let length = noise.write_message(&[], &mut first)?;
         send.extend_from_slice(&first[..length]);
         Ok((Dialer { noise, parties, received: Vec::new() }, send))
     }
@@ -192,10 +190,10 @@ impl Listener {
             return Ok(HandshakeStep::More(self));
         };
         let builder = Parties::builder(preamble, &self.secret)?;
-        let mut noise = builder.build_responder().map_err(SecureError::Noise)?;
+        let mut noise = builder.build_responder()?;
         noise.read_message(first, &mut []).map_err(|_| SecureError::WrongSecret)?;
         let mut send = vec![0; HANDSHAKE];
-        let length = noise.write_message(&[], &mut send).map_err(SecureError::Noise)?;
+        let length = noise.write_message(&[], &mut send)?;
         send.truncate(length);
         let stream = SecureStream::new(noise, rest)?;
         Ok(HandshakeStep::Done(Established { parties, send, stream }))
@@ -213,7 +211,7 @@ impl SecureStream {
     /// Makes a stream from a completed handshake. `rest` contains bytes that were received after
     /// the handshake.
     pub(crate) fn new(noise: HandshakeState, rest: &[u8]) -> Result<SecureStream, SecureError> {
-        let noise = noise.into_transport_mode().map_err(SecureError::Noise)?;
+        let noise = noise.into_transport_mode()?;
         Ok(SecureStream { noise: Box::new(noise), received: rest.to_vec() })
     }
 
@@ -225,7 +223,7 @@ impl SecureStream {
             out.extend_from_slice(&length.to_le_bytes());
             let from = out.len();
             out.resize(from + sealed, 0);
-            self.noise.write_message(part, &mut out[from..]).map_err(SecureError::Noise)?;
+            self.noise.write_message(part, &mut out[from..])?;
         }
         Ok(())
     }

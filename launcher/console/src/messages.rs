@@ -1,9 +1,9 @@
-//! Messages of rlaunch on stderr: errors with details and hints, warnings, progress. Since messages may
+//! Messages of rlaunch on stderr: errors with details and hints, warnings, progress, log lines. Since messages may
 //! quote other programs, [`printable`] makes each of them safe for a terminal.
 
 use crate::line_writer::LineWriter;
 use crate::open_files;
-use anstream::AutoStream;
+use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, raise};
@@ -16,6 +16,8 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
+use tracing::Level;
+use tracing_subscriber::EnvFilter;
 
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 /// Style of the prefix `warning:`.
@@ -122,7 +124,7 @@ async fn are_read() -> io::Result<()> {
 }
 
 /// Writes a line of a log.
-pub(crate) struct LogLine;
+struct LogLine;
 
 impl Write for LogLine {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
@@ -218,4 +220,32 @@ pub fn ignored(words: &str) {
 /// Prints `message` with the prefix `hint:`.
 pub fn hint(message: &str) {
     print_line(&format!("{HINT}hint:{HINT:#} {}", printable::text(message)));
+}
+
+/// Starts logging to stderr by `-v`, `--log-level` and `--log-json`; may be called once per process. `verbose` is the number of `-v` options: 0
+/// logs warnings, 1 also info, 2 also debug. `level` overrides `verbose`. The environment variable
+/// RLAUNCH_LOG, in the filter syntax of `tracing`, overrides both.
+pub fn log_to_stderr(verbose: u8, level: Option<Level>, json: bool) {
+    let level = match (level, verbose) {
+        (Some(level), _) => format!("rlaunch={level}"),
+        (None, 0) => "rlaunch=warn".to_owned(),
+        (None, 1) => "rlaunch=info".to_owned(),
+        (None, _) => "rlaunch=debug".to_owned(),
+    };
+    let filter = EnvFilter::try_from_env("RLAUNCH_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+    let plain = AutoStream::choice(&io::stderr()) == ColorChoice::Never;
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(|| LogLine)
+        .with_ansi(!plain)
+        // A failed write to stderr would be reported on stderr, where it would fail as well.
+        .log_internal_errors(false)
+        .with_target(false);
+    // `init` is not used, because it also installs a bridge for the `log` crate if any crate of the build
+    // enables that feature.
+    let set = match json {
+        true => tracing::subscriber::set_global_default(log.json().finish()),
+        false => tracing::subscriber::set_global_default(log.finish()),
+    };
+    debug_assert!(set.is_ok(), "logging is started once");
 }

@@ -1,6 +1,6 @@
-//! Progress lines on stderr during waits of more than a second.
+//! Progress lines on stderr during waits of more than a second. None is printed while a question to the user is open.
 
-use super::prompt;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
@@ -81,7 +81,7 @@ impl Progress {
             let left = Duration::from_secs(second).saturating_sub(started.elapsed());
             match tokio::time::timeout(left, &mut work).await {
                 Ok(done) => return done,
-                Err(_) if prompt::is_open() => {}
+                Err(_) if OPEN_QUESTIONS.load(Ordering::Relaxed) > 0 => {}
                 Err(_) => crate::messages::info(&format!(
                     "waiting {} s for: {}",
                     started.elapsed().as_secs(),
@@ -90,6 +90,27 @@ impl Progress {
             }
         }
         work.await
+    }
+}
+
+/// Number of open questions to the user.
+static OPEN_QUESTIONS: AtomicUsize = AtomicUsize::new(0);
+
+/// Open question to the user. Dropping the value ends the question.
+#[derive(Debug)]
+pub struct Question(());
+
+impl Question {
+    /// Marks a question as open until the returned value is dropped.
+    pub fn begin() -> Question {
+        OPEN_QUESTIONS.fetch_add(1, Ordering::Relaxed);
+        Question(())
+    }
+}
+
+impl Drop for Question {
+    fn drop(&mut self) {
+        OPEN_QUESTIONS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -1,8 +1,7 @@
 //! Fuzzing targets for `tests/fuzz`. Each accepts any bytes and panics only if the parser has a bug.
 
-use crate::env::env_file;
-use crate::hosts::ranges::MAX_HOSTS;
-use crate::hosts::{self, Host, hostfile};
+use crate::env::forwarded;
+use crate::hosts::{self, Host, MAX_HOSTS, hostfile};
 use crate::job::tag_pattern::{LineOrigin, TagPattern};
 
 /// Asserts that each host has a slot, and a name that is not empty and cannot be taken for an option of a
@@ -43,7 +42,7 @@ pub fn host_list(data: &[u8]) {
     let list = String::from_utf8_lossy(data).into_owned();
     let Ok(hosts) = hosts::parse(std::slice::from_ref(&list)) else { return };
     check_hosts(&hosts);
-    let parts: Vec<String> = hosts::ranges::entries(&list).map(str::to_owned).collect();
+    let parts: Vec<String> = hosts::entries(&list).map(str::to_owned).collect();
     assert_eq!(hosts::parse(&parts), Ok(hosts));
 }
 
@@ -58,7 +57,7 @@ pub fn host_list_seeds() -> Vec<Vec<u8>> {
 pub fn variables(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let lines = text.lines().count();
-    match env_file::parse(text) {
+    match forwarded::parse(text) {
         Err((line, reason)) => assert!((1..=lines).contains(&line), "{line}: {reason}"),
         Ok(variables) => {
             for variable in variables {

@@ -9,14 +9,13 @@
 //! | `job/` | the job that the user asked for: its programs and options |
 //! | `findings/`, `checks/` | what can be wrong with hosts, with ids and fixes; the checks that find it |
 //! | `options` | inputs: the user's options, and a read-only view of the job and its nodes |
-//! | `map`, `placement_line` | mapping of ranks to nodes; the line `placement: a 0-1 · b 2` |
+//! | `map` | mapping of ranks to nodes; the line `placement: a 0-1 · b 2` |
 //! | `selection/`, `rdma_check` | choice of RDMA ports and GIDs, and which ports reach each other; messages about hosts that RDMA does not connect |
 //! | `limit` | rate that a port can carry, and the link that binds |
 //! | `mesh/` | RDMA paths to prove, conclusions from the results, `--show mesh` |
 //! | `picture/` | pictures of hosts, and of what ranks use of them |
 //! | `rank_config`, `placement` | complete configuration of a rank: CPUs, GPU, NICs and variables; its part for CPUs and GPU |
 //! | `env/` | environment variables of ranks, a file for each library or purpose |
-//! | `reserved_ports` | TCP ports that each node reserves until its ranks start, such as MASTER_PORT |
 //! | `table` | the rank table, which every node receives; `bootstrap/src/rank_table/pair.rs` reads from it which NICs two ranks use |
 
 pub mod checks;
@@ -32,10 +31,8 @@ pub mod mesh;
 pub mod options;
 pub mod picture;
 pub mod placement;
-pub mod placement_line;
 pub mod rank_config;
 pub mod rdma_check;
-pub mod reserved_ports;
 pub mod selection;
 pub mod table;
 #[cfg(any(test, feature = "testing"))]

@@ -1,10 +1,13 @@
-//! Mapping of ranks to nodes: host by host, round-robin over the hosts, or a fixed number per host.
+//! Mapping of ranks to nodes: host by host, round-robin over the hosts, or a fixed number per host; and the line
+//! `placement: a 0-1 · b 2` at the start of a job, which shows it.
 
 use crate::hosts::{Host, SlotsBy};
 use rlaunch_bootstrap::id::{LocalRank, NodeId, Rank};
+use rlaunch_text::message::Message;
 use rlaunch_text::text;
 use std::fmt;
 use std::str::FromStr;
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 /// Maximum number of ranks in a job.
 const MAX_RANKS: u32 = 1 << 20;
@@ -56,9 +59,7 @@ impl fmt::Display for MapBy {
 }
 
 /// `--rank-by`: the order in which placed ranks are numbered.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum RankBy {
     /// Host by host.
@@ -351,6 +352,63 @@ fn assign_round_robin(hosts: &[Host], world_size: u32) -> Vec<Vec<Rank>> {
         round += 1;
     }
     ranks
+}
+
+/// Maximum number of hosts named in the line `placement: …`, counted separately for hosts with and without ranks.
+const LINE_HOSTS: usize = 8;
+/// Maximum number of rank ranges shown for a host.
+const LINE_RUNS: usize = 4;
+
+/// Returns the line `placement: a 0-1 · b 2`, which shows the ranks of each host: for a terminal (`at_terminal`) or if
+/// something is unusual.
+pub fn placement_line(map: &RankMap, order: MapBy, at_terminal: bool) -> Option<Message> {
+    let remarks = remarks(map, order);
+    (at_terminal || !remarks.is_empty()).then(|| Message::Line(line(map, &remarks)))
+}
+
+fn line(map: &RankMap, remarks: &[String]) -> String {
+    let used = map.nodes.iter().map(|node| {
+        format!("{} {}", node.host, text::ranges(node.ranks.iter().map(|rank| rank.0), LINE_RUNS))
+    });
+    let idle = map.unused.iter().map(|host| format!("{host} none"));
+    let mut parts = Vec::new();
+    parts.extend(used.take(LINE_HOSTS));
+    parts.extend(rest(map.nodes.len(), ""));
+    parts.extend(idle.take(LINE_HOSTS));
+    parts.extend(rest(map.unused.len(), " none"));
+    let remarks = match remarks {
+        [] => String::new(),
+        remarks => format!(" — {}", remarks.join("; ")),
+    };
+    format!("placement: {}{remarks}", parts.join(" · "))
+}
+
+fn rest(hosts: usize, what: &str) -> Option<String> {
+    (hosts > LINE_HOSTS).then(|| format!("and {} more{what}", hosts - LINE_HOSTS))
+}
+
+/// Lists what is unusual about a placement: idle hosts, and slots counted from GPUs.
+fn remarks(map: &RankMap, order: MapBy) -> Vec<String> {
+    let mut remarks = Vec::new();
+    let (idle, used) = (map.unused.len(), map.nodes.len());
+    if idle > 0 {
+        remarks.push(format!("{idle} of {} hosts idle", idle + used));
+        let is_crowded = map.nodes.iter().any(|node| node.ranks.len() > 1);
+        if is_crowded && order != MapBy::Node {
+            remarks.push("--map-by node spreads".to_owned());
+        }
+    }
+    let hosts = || map.nodes.iter().map(|node| &node.host).chain(&map.unused);
+    let by_gpus = hosts().filter(|host| host.slots_by == SlotsBy::Gpus);
+    let by_gpus: Vec<String> = by_gpus.map(|host| format!("{host} {}", host.slots)).collect();
+    if !by_gpus.is_empty() {
+        remarks.push(format!("slots are GPUs: {}", text::list(&by_gpus)));
+    }
+    let without: Vec<&Host> = hosts().filter(|host| host.slots_by == SlotsBy::NoGpu).collect();
+    if !without.is_empty() {
+        remarks.push(format!("1 slot where there is no GPU: {}", text::list(&without)));
+    }
+    remarks
 }
 
 #[cfg(test)]

@@ -1,15 +1,16 @@
 //! Inputs of planning: the user's options, and a view of the job and its nodes.
 
 use crate::map::{MapBy, RankMap};
-use crate::mesh::MeshOptions;
 use crate::placement::Bind;
 use crate::selection::{Plan, PortOptions};
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::EnvVar;
+use rlaunch_bootstrap::protocol::mesh::QpSettings;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 /// Options of the user for placement and networks.
 #[derive(Clone, Debug, Default)]
@@ -45,17 +46,7 @@ pub struct Options {
 }
 
 /// `--preflight`: checks of hosts before a job's program starts.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    strum::EnumString,
-    strum::IntoStaticStr,
-    strum::VariantArray,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Preflight {
     /// Checks of inventories, which every job reads
@@ -68,17 +59,7 @@ pub enum Preflight {
 }
 
 /// `--transport`: transport between ranks of different nodes.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    strum::EnumString,
-    strum::IntoStaticStr,
-    strum::VariantArray,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Transport {
     /// RDMA where it connects two hosts, TCP otherwise
@@ -125,9 +106,7 @@ pub struct RankPosition {
 }
 
 /// `--env-style`: launcher or framework whose variables are set.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum EnvStyle {
     /// TF_CONFIG, with a port for each rank's server
@@ -136,4 +115,59 @@ pub enum EnvStyle {
     Slurm,
     /// OMPI_MCA_orte_hnp_uri, by which JAX finds rank 0
     Openmpi,
+}
+
+/// Number of ranks up to which `--mesh auto` proves every pair of ranks.
+const MAX_FULL_RANKS: u32 = 64;
+
+/// `--mesh`: paths to prove before ranks start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "kebab-case")]
+pub enum MeshMode {
+    /// Every pair of ranks in jobs of up to 64, every pair of ports in larger ones
+    #[default]
+    Auto,
+    /// Every pair of ranks
+    Full,
+    /// No proof
+    Off,
+}
+
+impl MeshMode {
+    /// Tells whether every pair of ranks is proved, rather than every pair of ports once.
+    pub fn is_full(self, world_size: u32) -> bool {
+        match self {
+            MeshMode::Auto => world_size <= MAX_FULL_RANKS,
+            MeshMode::Full => true,
+            MeshMode::Off => false,
+        }
+    }
+}
+
+/// Options of the user for the mesh.
+#[derive(Clone, Debug)]
+pub struct MeshOptions {
+    pub mode: MeshMode,
+    /// Time limit for all rounds together.
+    pub timeout: Duration,
+    pub settings: QpSettings,
+    /// Watch the paths while the job runs.
+    pub watch: bool,
+    /// End the job when a watched path goes down.
+    pub abort_on_link_down: bool,
+    /// Measure the bandwidth of each cable after the proofs. Jobs do not.
+    pub measure: bool,
+}
+
+impl Default for MeshOptions {
+    fn default() -> MeshOptions {
+        MeshOptions {
+            mode: MeshMode::default(),
+            timeout: Duration::from_secs(5),
+            settings: QpSettings::default(),
+            watch: true,
+            abort_on_link_down: false,
+            measure: false,
+        }
+    }
 }

@@ -3,11 +3,10 @@
 
 use crate::env::horovod::GlooStore;
 use crate::env::nccl::{self, Fabric, NcclNetwork};
-use crate::env::{self, Variable, hardware, styles};
+use crate::env::{self, ReservedPorts, Variable, hardware, styles};
 use crate::map::RankMap;
 use crate::options::{JobView, RankPosition, UserChoices};
 use crate::placement::{self, Placement};
-use crate::reserved_ports::ReservedPorts;
 use crate::selection::{self, UsablePort};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::Inventory;

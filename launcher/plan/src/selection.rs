@@ -1,21 +1,16 @@
 //! Selection of the RDMA ports that a job can use, their addresses, and which of them reach each other: a
 //! pure function of the nodes' inventories. In reading order: [`examine`] decides whether a port can be used,
-//! [`network`] finds the networks that a port reaches, and [`Plan`] finds which ports of a job reach each
-//! other.
+//! [`plan`] finds the networks that a port reaches, and which ports of a job reach each other.
 
 mod gid;
-mod hca;
-mod network;
 mod plan;
 #[cfg(test)]
 mod tests;
 
-pub use hca::HcaFilter;
-pub use network::{Subnet, UsablePort, is_link_local};
-pub use plan::Plan;
+pub use plan::{Plan, Subnet, UsablePort, is_link_local};
 
 use crate::findings::{CheckId, id};
-use network::Reachability;
+use plan::Reachability;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::Netdev;
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
@@ -23,8 +18,9 @@ use rlaunch_bootstrap::inventory::rdma::{
     Gid, LinkLayer, NodeType, Port, PortState, RdmaDevice, Uverbs,
 };
 use rlaunch_bootstrap::rank_table::{Nic, Transport};
-use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 /// Addressing of a port's queue pairs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,67 +34,54 @@ pub enum Addressing {
 }
 
 /// Reason why a port is not used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
     /// The device was not passed to the container in which the node's agent runs.
+    #[error("its file in /dev/infiniband is missing: not passed to this container")]
     NotPassed,
     /// The user has no permission to open the device file at this path.
+    #[error("{0}: permission denied")]
     Denied(String),
     /// The link has no carrier.
+    #[error("DOWN: no carrier")]
     Down,
     /// The link is up, but no subnet manager configured it.
+    #[error("INIT: no subnet manager; start opensm on one host of this fabric")]
     NoSubnetManager,
     /// The port belongs to a virtual function that the subnet manager ignores.
+    #[error(
+        "INIT: no subnet manager has configured this virtual function; it needs a GUID, and \
+         the subnet manager virt_enabled"
+    )]
     NoVirtualPort,
     /// The port is in this state, for example while a subnet manager configures it.
+    #[error("{0}")]
     NotActive(PortState),
     /// The link layer is neither InfiniBand nor Ethernet.
+    #[error("neither InfiniBand nor Ethernet")]
     UnknownLayer,
     /// The port's interface has no IP address that RDMA could use.
+    #[error("its interface has no address")]
     NoGid,
     /// The port is active, but its interface, which has this name, has no carrier. Soft-iWARP reports such
     /// ports as active.
+    #[error("its interface {0} has no carrier")]
     NoCarrier(String),
     /// The port's interface is in another network namespace.
+    #[error("its interface is in another network namespace")]
     InterfaceElsewhere,
     /// `--hca` excludes the port.
+    #[error("left out by --hca")]
     LeftOut,
     /// `--connect oob` was given, but the device supports only RDMA_CM.
+    #[error("takes RDMA_CM only (node type RNIC)")]
     ManagerOnly,
     /// `--gid-index` names this entry of the port's GID table, which is empty.
+    #[error("entry {0} of its GID table is empty")]
     EmptyGid(u16),
     /// The port has only GIDs for RoCE v1. Packets of RoCE v1 are not routed, and many switches drop them.
+    #[error("only RoCE v1")]
     OnlyRoceV1,
-}
-
-impl fmt::Display for Rejection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Rejection::NotPassed => {
-                f.write_str("its file in /dev/infiniband is missing: not passed to this container")
-            }
-            Rejection::Denied(path) => write!(f, "{path}: permission denied"),
-            Rejection::Down => f.write_str("DOWN: no carrier"),
-            Rejection::NoSubnetManager => {
-                f.write_str("INIT: no subnet manager; start opensm on one host of this fabric")
-            }
-            Rejection::NoVirtualPort => f.write_str(
-                "INIT: no subnet manager has configured this virtual function; it needs a GUID, and \
-                 the subnet manager virt_enabled",
-            ),
-            Rejection::NotActive(state) => write!(f, "{state}"),
-            Rejection::UnknownLayer => f.write_str("neither InfiniBand nor Ethernet"),
-            Rejection::NoGid => f.write_str("its interface has no address"),
-            Rejection::NoCarrier(netdev) => write!(f, "its interface {netdev} has no carrier"),
-            Rejection::InterfaceElsewhere => {
-                f.write_str("its interface is in another network namespace")
-            }
-            Rejection::LeftOut => f.write_str("left out by --hca"),
-            Rejection::ManagerOnly => f.write_str("takes RDMA_CM only (node type RNIC)"),
-            Rejection::EmptyGid(index) => write!(f, "entry {index} of its GID table is empty"),
-            Rejection::OnlyRoceV1 => f.write_str("only RoCE v1"),
-        }
-    }
 }
 
 impl Rejection {
@@ -149,17 +132,7 @@ pub struct PortOptions {
 }
 
 /// `--connect`: method of connecting queue pairs.
-#[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    strum::EnumString,
-    strum::IntoStaticStr,
-    strum::VariantArray,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum ConnectBy {
     /// The method that each device supports
@@ -325,9 +298,11 @@ pub fn examine(
         PortState::Active => {}
         PortState::Down => return Err(Rejection::Down),
         PortState::Init if port.link_layer == LinkLayer::InfiniBand => {
-            return Err(match device.pci.as_ref().is_some_and(is_virtual_function) {
-                true => Rejection::NoVirtualPort,
-                false => Rejection::NoSubnetManager,
+            let is_virtual = device.pci.as_ref().is_some_and(is_virtual_function);
+            return Err(if is_virtual {
+                Rejection::NoVirtualPort
+            } else {
+                Rejection::NoSubnetManager
             });
         }
         state => return Err(Rejection::NotActive(state)),
@@ -344,7 +319,7 @@ pub fn examine(
         return Err(Rejection::NoCarrier(netdev.name.clone()));
     }
     match (device.node_type, port.link_layer) {
-        (NodeType::Rnic, _) => addresses_of(port, netdevs).map(Addressing::ConnectionManager),
+        (NodeType::Rnic, _) => addresses_of(netdev).map(Addressing::ConnectionManager),
         (_, LinkLayer::InfiniBand) => {
             let gid = port.gids.iter().find(|gid| gid.index == 0).cloned();
             Ok(Addressing::Lid { gid })
@@ -359,10 +334,64 @@ pub fn examine(
 
 /// Lists the addresses by which the RDMA connection manager finds a port: those of its interface except
 /// link-local ones.
-fn addresses_of(port: &Port, netdevs: &[Netdev]) -> Result<Vec<IpAddr>, Rejection> {
-    let netdev = netdevs.iter().find(|netdev| Some(&netdev.name) == port.netdev.as_ref());
+fn addresses_of(netdev: Option<&Netdev>) -> Result<Vec<IpAddr>, Rejection> {
     let addresses = &netdev.ok_or(Rejection::InterfaceElsewhere)?.addresses;
     let global = addresses.iter().map(|(address, _)| *address);
-    let global: Vec<IpAddr> = global.filter(|address| !network::is_link_local(*address)).collect();
+    let global: Vec<IpAddr> = global.filter(|address| !is_link_local(*address)).collect();
     if global.is_empty() { Err(Rejection::NoGid) } else { Ok(global) }
+}
+
+/// Filter of RDMA ports, parsed from `--hca`, in the syntax of NCCL_IB_HCA (NCCL, src/misc/utils.cc):
+/// `[^][=]DEVICE[:PORT],…`.
+///
+/// `^` excludes the listed ports. `=` compares whole device names; without it, a listed name is a prefix, so
+/// that `mlx5_1` matches `mlx5_10`. The third and fourth field of NCCL's syntax, rail and plane, are accepted
+/// but ignored.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HcaFilter {
+    excludes: bool,
+    exact: bool,
+    /// Names of devices, or prefixes of names unless `exact`, each with a port number or `None` for all
+    /// ports.
+    entries: Vec<(String, Option<u8>)>,
+}
+
+/// Maximum number of entries, the same as in NCCL.
+const MAX_ENTRIES: usize = 32;
+
+impl FromStr for HcaFilter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<HcaFilter, String> {
+        let (excludes, rest) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
+        let (exact, rest) = rest.strip_prefix('=').map_or((false, rest), |rest| (true, rest));
+        let entries: Vec<_> = rest.split(',').map(entry).collect::<Result<_, _>>()?;
+        if entries.len() > MAX_ENTRIES {
+            return Err(format!("at most {MAX_ENTRIES} devices, as NCCL has it"));
+        }
+        Ok(HcaFilter { excludes, exact, entries })
+    }
+}
+
+fn entry(text: &str) -> Result<(String, Option<u8>), String> {
+    let mut parts = text.split(':');
+    let device = parts.next().unwrap_or_default();
+    if device.is_empty() {
+        return Err("devices like mlx5_0 or mlx5_0:1, with commas between".to_owned());
+    }
+    let port = parts.next().map(str::parse).transpose();
+    let port = port.ok().filter(|port| *port != Some(0));
+    Ok((device.to_owned(), port.ok_or_else(|| format!("`{text}`: ports are numbers from 1"))?))
+}
+
+impl HcaFilter {
+    /// Tells whether a port may be used.
+    pub fn allows(&self, device: &RdmaDevice, port: &Port) -> bool {
+        let names = |(name, number): &(String, Option<u8>)| {
+            let is_device =
+                device.name == *name || !self.exact && device.name.starts_with(name.as_str());
+            is_device && number.is_none_or(|number| number == port.number)
+        };
+        self.entries.iter().any(names) != self.excludes
+    }
 }

@@ -8,8 +8,8 @@ use crate::job::{Identity, JobSpec};
 use crate::map::RankMap;
 use crate::mesh::outcome::{Failure, ProofOutcome};
 use crate::mesh::paths::{self, Proof};
-use crate::mesh::{Mesh, Mode, ProofResult};
-use crate::options::{JobView, Options, UserChoices};
+use crate::mesh::{Mesh, ProofResult};
+use crate::options::{JobView, MeshMode, Options, UserChoices};
 use crate::rank_config::{self, RankConfig};
 use crate::selection::{Plan, PortOptions};
 use crate::table;
@@ -170,7 +170,11 @@ impl MeshJob {
 
     /// Runs rounds until no path is left to prove; returns the resulting table. A path fails in the step that
     /// `fault` returns for it.
-    pub fn prove(&mut self, mode: Mode, fault: impl Fn(&Proof) -> Option<ProofStep>) -> RankTable {
+    pub fn prove(
+        &mut self,
+        mode: MeshMode,
+        fault: impl Fn(&Proof) -> Option<ProofStep>,
+    ) -> RankTable {
         loop {
             let table = self.table();
             let todo = self.mesh.unproved(paths::wanted(&table, mode));

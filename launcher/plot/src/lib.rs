@@ -9,10 +9,10 @@
 //! | [`curves`] | curves with limits as lines |
 //! | [`heat_map`] | a table whose cells are coloured by their values |
 //! | [`topology`] | hosts with NUMA nodes, GPUs and ports, and the networks between them |
-//! | [`file`](mod@file) | formats of files |
+//!
+//! [`PlotFile`] is a file with pictures: SVG, or HTML that needs nothing else.
 
 pub mod curves;
-pub mod file;
 pub mod heat_map;
 pub mod topology;
 
@@ -20,6 +20,9 @@ use plotters::coord::Shift;
 use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::{DrawingArea, IntoDrawingArea, SVGBackend, WHITE};
 use plotters::style::{FontDesc, FontFamily, FontStyle, RGBColor};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::{fs, io};
 
 /// Width of a picture of measurements in pixels.
 const WIDTH: u32 = 960;
@@ -101,9 +104,104 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if is_allowed(&c) { c } else { '?' }).collect()
 }
 
+/// Said of any other ending. To draw pixels, every launcher would have to carry a font and a renderer for the few who
+/// ask for them; whatever shows the SVG has both.
+const BAD_ENDING: &str = "the name has to end in .svg or .html (for a PNG, convert the .svg: \
+                          `rsvg-convert x.svg -o x.png`, or any browser)";
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Format {
+    Svg,
+    /// Page with the pictures as SVG.
+    Html,
+}
+
+/// Path of a file whose ending gives the format.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlotFile {
+    path: PathBuf,
+    format: Format,
+}
+
+/// Failure to write a file with pictures.
+#[derive(Debug, thiserror::Error)]
+pub enum WriteError {
+    /// There is nothing to draw.
+    #[error(transparent)]
+    Draw(#[from] DrawError),
+    /// The file cannot be written.
+    #[error("cannot write {}: {error}", path.display())]
+    Write {
+        /// Path of the file.
+        path: PathBuf,
+        /// Error of the system.
+        error: io::Error,
+    },
+}
+
+impl FromStr for PlotFile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<PlotFile, String> {
+        let path = PathBuf::from(text);
+        let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
+        let format = match ending.to_ascii_lowercase().as_str() {
+            "svg" => Format::Svg,
+            "html" | "htm" => Format::Html,
+            _ => return Err(BAD_ENDING.to_owned()),
+        };
+        Ok(PlotFile { path, format })
+    }
+}
+
+impl PlotFile {
+    /// Returns the path of the file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes sure that the file can be written, before anything is measured. Changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be opened for writing.
+    pub fn prepare(&self) -> Result<(), WriteError> {
+        let is_new = !self.path.exists();
+        let opened = fs::OpenOptions::new().append(true).create(true).open(&self.path);
+        let tried = opened.and_then(|_| if is_new { fs::remove_file(&self.path) } else { Ok(()) });
+        tried.map_err(|error| WriteError::Write { path: self.path.clone(), error })
+    }
+
+    /// Draws pictures below each other and writes the file. `title` is that of an HTML page.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is nothing to draw, or if the file cannot be written.
+    pub fn write(&self, title: &str, pictures: &[&dyn Picture]) -> Result<(), WriteError> {
+        let svg = svg(pictures)?;
+        let text = match self.format {
+            Format::Svg => svg,
+            Format::Html => page(title, &svg),
+        };
+        let wrong = |error| WriteError::Write { path: self.path.clone(), error };
+        fs::write(&self.path, text).map_err(wrong)
+    }
+}
+
+/// Returns a page that contains the SVG and loads nothing.
+fn page(title: &str, svg: &str) -> String {
+    let title = title.replace('&', "&amp;").replace('<', "&lt;");
+    format!(
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{title}</title>\n\
+         <style>body {{ margin: 2em; font-family: sans-serif; }}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{svg}\n</body>\n\
+         </html>\n"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::curves::Curves;
 
     #[test]
     fn names_with_control_characters_make_no_bad_document() {
@@ -114,5 +212,42 @@ mod tests {
         let document = roxmltree::Document::parse(&text).unwrap();
         let mut texts = document.descendants().filter_map(|node| node.text());
         assert!(texts.any(|text| text.trim() == "b??<&"), "{text}");
+    }
+
+    #[test]
+    fn the_ending_gives_the_format() {
+        let format = |text: &str| text.parse::<PlotFile>().map(|file| file.format);
+        assert_eq!(format("a.svg"), Ok(Format::Svg));
+        assert_eq!(format("dir/a.SVG"), Ok(Format::Svg));
+        assert_eq!(format("a.html"), Ok(Format::Html));
+        for other in ["a.png", "a.pdf", "svg", "a"] {
+            let error = format(other).unwrap_err();
+            assert!(error.contains(".svg or .html") && error.contains("rsvg-convert"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_is_known_before() {
+        let file: PlotFile = "/nonexistent/a.svg".parse().unwrap();
+        let error = file.prepare().unwrap_err().to_string();
+        assert!(error.starts_with("cannot write /nonexistent/a.svg: "), "{error}");
+        let path = std::env::temp_dir().join(format!("rlaunch-plot-{}.svg", std::process::id()));
+        let file: PlotFile = path.to_str().unwrap().parse().unwrap();
+        file.prepare().unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn each_format_is_what_its_name_says() {
+        let series = vec![("bw".to_owned(), vec![(8.0, 1.0), (1024.0, 9.0)])];
+        let curves = Curves { title: "a < b".into(), series, ..Curves::default() };
+        let svg = svg(&[&curves]).unwrap();
+        roxmltree::Document::parse(&svg).unwrap();
+        let page = page("a < b", &svg);
+        assert!(page.contains("<title>a &lt; b</title>") && page.contains("<svg "), "{page}");
+        assert!(
+            !page.contains("http://") || page.matches("http://").count() == 1,
+            "only a namespace"
+        );
     }
 }

@@ -27,22 +27,12 @@ pub(crate) struct CommandLine {
 
 /// Error in a command line, or in a file or variable with settings. A request for help is also returned as an
 /// error.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum UsageError {
-    Clap(clap::Error),
-    Config(ConfigError),
-}
-
-impl From<clap::Error> for UsageError {
-    fn from(error: clap::Error) -> UsageError {
-        UsageError::Clap(error)
-    }
-}
-
-impl From<ConfigError> for UsageError {
-    fn from(error: ConfigError) -> UsageError {
-        UsageError::Config(error)
-    }
+    #[error(transparent)]
+    Clap(#[from] clap::Error),
+    #[error(transparent)]
+    Config(#[from] ConfigError),
 }
 
 impl UsageError {
@@ -53,7 +43,7 @@ impl UsageError {
         match self {
             UsageError::Clap(error) if error.kind() == ErrorKind::DisplayHelp => {
                 let first = split_programs(&typed).into_iter().next().unwrap_or_default();
-                let words = compat::translate_job(first).map_or(typed, |(words, _)| words);
+                let words = translate_job(first).map_or(typed, |(words, _)| words);
                 let parsed = definition.try_get_matches_from(words);
                 UsageError::Clap(parsed.err().unwrap_or(error))
             }
@@ -99,17 +89,55 @@ impl CommandLine {
 /// Parses the command line of a job: one program, or several with `:` between them.
 pub(crate) fn parse_job(typed: Vec<OsString>) -> Result<(JobArgs, CommandLine), UsageError> {
     let mut programs = split_programs(&typed).into_iter();
-    let (words, mut notices) = compat::translate_job(programs.next().unwrap_or_default())?;
+    let (words, mut notices) = translate_job(programs.next().unwrap_or_default())?;
     let (words, config) = insert_settings(JobArgs::command(), words)?;
     let args = JobArgs::try_parse_from(&words)?;
     let mut other_programs = Vec::new();
     for words in programs {
-        let (program, of_program) = ProgramArgs::parse(&words)?;
+        let (program, of_program) = parse_program(&words)?;
         other_programs.push(program);
         notices.extend(of_program);
     }
     let args = JobArgs { other_programs, typed, ..args };
     Ok((args, CommandLine { words, config, notices }))
+}
+
+/// Translates the command line of a job, the first word of which is the command's name. The word `run` behind
+/// it is dropped.
+pub(crate) fn translate_job(
+    mut words: Vec<OsString>,
+) -> Result<(Vec<OsString>, Notices), clap::Error> {
+    if words.get(1).is_some_and(|verb| verb == "run") {
+        words.remove(1);
+    }
+    compat::translate(JobArgs::command(), &words)
+}
+
+/// Parses the options and the program between two `:`. Options of other launchers are translated.
+fn parse_program(words: &[OsString]) -> Result<(ProgramArgs, Notices), clap::Error> {
+    let command = ProgramArgs::command();
+    let mut typed: Vec<OsString> = vec![command.get_name().into()];
+    typed.extend_from_slice(words);
+    let translated = compat::translate(command, &typed);
+    let (words, notices) = translated.map_err(hint_at_job_option)?;
+    Ok((ProgramArgs::try_parse_from(words)?, notices))
+}
+
+/// Replaces the error for an unknown option behind a `:`, if the job has that option. The new error says that
+/// the option goes before the first program.
+fn hint_at_job_option(error: clap::Error) -> clap::Error {
+    let text = error.to_string();
+    let word = text.split('\'').nth(1).filter(|_| error.kind() == ErrorKind::UnknownArgument);
+    let long = word.map(|word| word.trim_start_matches('-').split('=').next().unwrap_or_default());
+    let command = JobArgs::command();
+    let is_of_job = |long: &str| command.get_arguments().any(|arg| arg.get_long() == Some(long));
+    match (word, long) {
+        (Some(word), Some(long)) if is_of_job(long) => command.clone().error(
+            ErrorKind::UnknownArgument,
+            format!("'{word}' is for all programs: it goes before the first of them"),
+        ),
+        _ => error,
+    }
 }
 
 /// Replaces the word `-np` by `--np`, if the command has the option `--np`.
@@ -124,4 +152,34 @@ fn insert_settings(
     words: Vec<OsString>,
 ) -> Result<(Vec<OsString>, LoadedConfig), ConfigError> {
     config::with_defaults(JobArgs::command(), command, words, &ProcessEnv::current())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    #[test]
+    fn each_program_has_options_of_its_own() {
+        let line =
+            "-H a,b -np 2 -x A=1 --name srv --after x,ready:tcp:a:80 --template f:/g p -np 3";
+        let (args, _) = parse_program(&words(line)).unwrap();
+        assert_eq!((args.hosts, args.ranks), (vec!["a,b".to_owned()], Some(2)));
+        assert_eq!(args.application.name.as_deref(), Some("srv"));
+        assert_eq!(args.application.after, ["x", "ready:tcp:a:80"]);
+        assert_eq!(args.application.template, ["f:/g"]);
+        assert_eq!(args.command.argv, ["p", "-np", "3"]);
+    }
+
+    #[test]
+    fn options_of_the_job_are_not_a_programs() {
+        let error = parse_program(&words("--tag-output p")).unwrap_err().to_string();
+        assert!(error.contains("'--tag-output' is for all programs"), "{error}");
+        let error = parse_program(&words("--tag-outptu p")).unwrap_err().to_string();
+        assert!(error.contains("unexpected argument '--tag-outptu'"), "{error}");
+        assert!(parse_program(&[]).is_err());
+    }
 }

@@ -3,8 +3,7 @@
 
 use crate::cli::allocation::{self, AllocatedHosts, AllocationError, MpiJob, MpiJobError};
 use rlaunch_console::messages;
-use rlaunch_engine::connect::connector::RshError;
-use rlaunch_engine::connect::options::Reach;
+use rlaunch_engine::connect::connector::{Reach, RshError};
 use rlaunch_plan::hosts::host_table::HostTable;
 use rlaunch_plan::hosts::hostfile::{self, HostfileError};
 use rlaunch_plan::hosts::{self, Host, HostSet, HostsError, SlotsBy};

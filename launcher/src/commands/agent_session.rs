@@ -1,27 +1,34 @@
-//! Conversation with the agents of many hosts, outside of any job.
+//! The agents of many hosts, outside of any job.
 //!
 //! The launcher connects to each host, and installs this build of the agent if the host does not have it. The agent's
-//! command line is a verb; then both sides exchange frames, the first of which the agent sends.
+//! command line is a verb. In a session both sides then exchange frames, the first of which the agent sends; to a query
+//! the agent's output is the answer.
 
-use crate::cli::args::{ConnectArgs, DEFAULT_PORTS};
+use crate::cli::args::{ConnectArgs, HostListArgs};
 use crate::cli::command_line::CommandLine;
+use crate::cli::config::LoadedConfig;
 use crate::cli::host_selection::{self, HostOptions};
 use crate::cli::lower;
+use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::{FrameReader, HelloScanner, MAX_NOISE, encode};
 use rlaunch_console::progress::Progress;
 use rlaunch_console::{messages, open_files};
-use rlaunch_engine::connect::agent::deploy::{DeployError, Deployment};
+use rlaunch_engine::connect::agent::callback::Callbacks;
+use rlaunch_engine::connect::agent::deploy::Deployment;
 use rlaunch_engine::connect::agent::store::AgentStore;
-use rlaunch_engine::connect::callback::Callbacks;
+use rlaunch_engine::connect::agent::{DeployError, host_file};
 use rlaunch_engine::connect::channel::{AgentChannel, Incoming};
-use rlaunch_engine::connect::connector::{ConnectError, Connector, HostConnection, RemoteCommand};
-use rlaunch_engine::connect::options::Reach;
-use rlaunch_plan::hosts::Host;
+use rlaunch_engine::connect::connector::{
+    ConnectError, Connector, HostConnection, Reach, RemoteCommand,
+};
 use rlaunch_plan::hosts::addresses::AddressConstraints;
+use rlaunch_plan::hosts::{self, Host};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use std::ffi::OsString;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -49,14 +56,14 @@ pub(super) fn select_hosts(
     Ok((hosts, reach))
 }
 
-/// State that the connections to all hosts share.
+/// State that the connections to all hosts share, whether sessions are opened or a query is asked.
 pub(super) struct AgentSessions {
     connector: Connector,
     deployment: Deployment,
     progress: Progress,
     /// Command line of the agents.
-    words: &'static str,
-    /// Time limit for the first message of an agent, counted from the end of the login.
+    words: String,
+    /// Time limit for the first message of an agent or its whole answer, counted from the end of the login.
     limit: Duration,
 }
 
@@ -106,24 +113,46 @@ impl AgentSessions {
     pub(super) async fn open<T: DeserializeOwned + Send + 'static>(
         hosts: &[Host],
         options: &Reach,
-        words: &'static str,
+        words: &str,
         limit: Duration,
     ) -> Result<Vec<Result<AgentSession<T>, SessionError>>, Failed> {
+        let sessions = AgentSessions::new(hosts, options, words, limit)?;
+        let open =
+            |sessions: Arc<AgentSessions>, host| async move { sessions.open_one(host).await };
+        Ok(sessions.visit(hosts, open).await)
+    }
+
+    fn new(
+        hosts: &[Host],
+        options: &Reach,
+        words: &str,
+        limit: Duration,
+    ) -> Result<Arc<AgentSessions>, Failed> {
         open_files::raise_for(hosts.len()).iter().for_each(|warning| messages::warn(warning));
-        let sessions = Arc::new(AgentSessions {
+        Ok(Arc::new(AgentSessions {
             connector: Connector::new(options)?,
-            deployment: deployment(options)?,
+            deployment: deployment(options.agent.clone(), options.agent_dir.clone())?,
             progress: Progress::new(hosts.iter().map(Host::to_string), "connecting"),
-            words,
+            words: words.to_owned(),
             limit,
-        });
-        let tasks = hosts.iter().cloned().map(|host| {
-            let sessions = sessions.clone();
-            (host.to_string(), async move { sessions.open_one(host).await })
-        });
-        let opened = sessions.progress.run_all(tasks).await;
-        sessions.connector.print_new_hosts();
-        Ok(opened)
+        }))
+    }
+
+    /// Visits all hosts at once. The results are in the order of the hosts.
+    async fn visit<T, F>(
+        self: Arc<Self>,
+        hosts: &[Host],
+        visit_one: impl Fn(Arc<AgentSessions>, Host) -> F,
+    ) -> Vec<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + Send + 'static,
+    {
+        let visits = hosts.iter().cloned();
+        let visits = visits.map(|host| (host.to_string(), visit_one(self.clone(), host)));
+        let results = self.progress.run_all(visits).await;
+        self.connector.print_new_hosts();
+        results
     }
 
     async fn open_one<T: DeserializeOwned>(
@@ -144,10 +173,9 @@ impl AgentSessions {
         name: String,
         connection: HostConnection,
     ) -> Result<AgentSession<T>, DeployError> {
-        let placed = self.deployment.ensure_installed(&connection).await;
-        let agent = placed.map_err(|error| connection.explain(error))?;
+        let agent = self.deployment.ensure_installed(&connection).await?;
         let started = Instant::now();
-        let mut channel = connection.exec(&RemoteCommand::Exec(&agent, self.words)).await?;
+        let mut channel = connection.exec(&RemoteCommand::Exec(&agent, &self.words)).await?;
         let (mut scanner, mut frames, mut stderr) =
             (HelloScanner::default(), FrameReader::default(), Vec::new());
         let mut is_found = false;
@@ -168,7 +196,7 @@ impl AgentSessions {
                 Some(Incoming::Diagnostics(bytes)) => append(&mut stderr, &bytes),
                 None => {
                     let words = format!("{}{}", scanner.noise(), String::from_utf8_lossy(&stderr));
-                    return Err(connection.explain(DeployError::NoStart(words)));
+                    return Err(DeployError::NoStart(words).explained(&connection));
                 }
             }
         }
@@ -179,13 +207,6 @@ impl AgentSessions {
 fn append(printed: &mut Vec<u8>, bytes: &[u8]) {
     let left = MAX_NOISE.saturating_sub(printed.len());
     printed.extend_from_slice(bytes.get(..left).unwrap_or(bytes));
-}
-
-fn deployment(options: &Reach) -> Result<Deployment, Failed> {
-    let callbacks = Callbacks::new(AddressConstraints::default(), DEFAULT_PORTS);
-    let store = AgentStore::new(options.agent.clone());
-    Deployment::new(store, options.agent_dir.clone(), callbacks)
-        .map_err(|error| Failed::from_error(Exit::AGENT, &error).hint(error.hint()))
 }
 
 impl AgentStream {
@@ -218,6 +239,145 @@ impl AgentStream {
     }
 }
 
+/// Time limit for the answer of a host, counted from the end of the login.
+const HOST_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time limit for the answer of this machine, whose diagnosis looks at more than a query of hosts does.
+const LOCAL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum size of an answer, in bytes.
+const MAX_ANSWER: usize = 16 << 20;
+
+/// Output of an agent, or the reason why there is none.
+pub(super) type Answer = Result<Vec<u8>, Failed>;
+
+/// Queries all hosts at once. `words` is the command line for the agents. Answers are in the order of the
+/// hosts.
+pub(super) async fn query_hosts(
+    hosts: &HostListArgs,
+    args: ConnectArgs,
+    config: &LoadedConfig,
+    words: &str,
+) -> Result<Vec<(Host, Answer)>, Failed> {
+    let usage = |error: &dyn std::error::Error| Failed::from_error(Exit::USAGE, error);
+    let mut hosts = hosts::parse(&hosts.hosts).map_err(|error| usage(&error))?;
+    let options = lower::connect_options(args.clone(), config);
+    let mut options = options.map_err(|error| usage(&error).hint(error.hint()))?;
+    let is_local = options.settle(&hosts);
+    if hosts.is_empty() {
+        let checked = config.check_no_hosts();
+        checked.map_err(|error| usage(&error).hint(error.hint()))?;
+        hosts.push(Host::this_machine());
+    }
+    if is_local {
+        let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+        let host = hosts.swap_remove(0);
+        return Ok(vec![(host, query_this_machine(&args, &words).await)]);
+    }
+    let query = AgentSessions::new(&hosts, &options, words, HOST_TIMEOUT)?;
+    let ask = |query: Arc<AgentSessions>, host| async move { query.answer_of(&host).await };
+    let answers = query.visit(&hosts, ask).await;
+    Ok(hosts.into_iter().zip(answers).collect())
+}
+
+fn deployment(agent: Option<PathBuf>, directory: Option<String>) -> Result<Deployment, Failed> {
+    let callbacks = Callbacks::new(AddressConstraints::default(), PortRange::DEFAULT);
+    Deployment::new(AgentStore::new(agent), directory, callbacks)
+        .map_err(|error| Failed::from_error(Exit::AGENT, &error).hint(error.hint()))
+}
+
+/// Runs this machine's agent with the arguments `words`, and returns its output.
+pub(super) async fn query_this_machine(args: &ConnectArgs, words: &[OsString]) -> Answer {
+    let deployment = deployment(args.agent.clone(), args.agent_dir.clone())?;
+    let failed = |operation: &str, error: &dyn std::error::Error| {
+        Failed::new(Exit::AGENT, format!("cannot {operation}: {}", messages::error_chain(error)))
+    };
+    let no_place = |error: std::io::Error| {
+        failed("keep a copy of the agent", &error).hint(Some(host_file::PLACES))
+    };
+    let agent = deployment.native().local_path().map_err(no_place)?;
+    let mut command = tokio::process::Command::new(&agent);
+    command.args(words).stderr(std::process::Stdio::inherit()).kill_on_drop(true);
+    let late = |_| Failed::new(Exit::AGENT, late_answer(LOCAL_TIMEOUT));
+    let ended = tokio::time::timeout(LOCAL_TIMEOUT, command.output()).await.map_err(late)?;
+    let run = |error: std::io::Error| failed(&format!("run {}", agent.display()), &error);
+    Ok(ended.map_err(run)?.stdout)
+}
+
+fn late_answer(limit: Duration) -> String {
+    format!("no answer of the agent within {} s", limit.as_secs())
+}
+
+impl AgentSessions {
+    /// Runs the agent of a host, and returns its output.
+    async fn answer_of(&self, host: &Host) -> Answer {
+        // The login is outside of the time limit, as in `open_one`.
+        let failed = |cause: &str, hint: Option<String>| {
+            Failed::new(Exit::HOST, format!("{host}: {cause}")).hint(hint)
+        };
+        let connection = self.connector.connect(host, &self.progress).await.map_err(|error| {
+            failed(&messages::error_chain(&error), error.hint(&host.to_string()))
+        })?;
+        let answer = tokio::time::timeout(self.limit, self.run_agent(host, connection)).await;
+        let answer = answer.unwrap_or_else(|_| Err((late_answer(self.limit), None)));
+        answer.map_err(|(cause, hint)| failed(&cause, hint))
+    }
+
+    /// Runs the agent. An error has a hint, if there is one.
+    async fn run_agent(
+        &self,
+        host: &Host,
+        connection: HostConnection,
+    ) -> Result<Vec<u8>, (String, Option<String>)> {
+        let text =
+            |error: &DeployError| (messages::error_chain(error), error.hint(&host.to_string()));
+        self.progress.set_stage(&host.to_string(), connection.stage());
+        let placed = self.deployment.ensure_installed(&connection).await;
+        let agent = placed.map_err(|error| text(&error))?;
+        let command = RemoteCommand::Exec(&agent, &self.words);
+        let channel = connection.exec(&command).await;
+        let mut channel = channel.map_err(|error| text(&error.into()))?;
+        let mut answer = Vec::new();
+        while let Some(incoming) = channel.next().await {
+            if let Incoming::Data(bytes) = incoming {
+                answer.extend_from_slice(&bytes);
+            }
+            if answer.len() > MAX_ANSWER {
+                let cause = format!("the answer is longer than {} MiB", MAX_ANSWER >> 20);
+                return Err((cause, None));
+            }
+        }
+        connection.close().await;
+        Ok(answer)
+    }
+}
+
+/// Combines the failures of all hosts into one; returns success if there are none.
+pub(super) fn conclude(failures: Vec<Failed>) -> Result<Exit, Failed> {
+    let mut failures = failures.into_iter();
+    let Some(mut first) = failures.next() else { return Ok(Exit::SUCCESS) };
+    for failed in failures {
+        first.details.push(failed.message);
+        first = failed.hints.into_iter().fold(first, |first, hint| first.hint(Some(hint)));
+    }
+    Err(first)
+}
+
+/// Decodes an answer: the agent's `HELLO_MAGIC` and one frame. A login shell may have printed text before
+/// them.
+pub(super) fn decode<T: DeserializeOwned>(answer: &[u8], host: &str) -> Result<T, Failed> {
+    let mut scanner = HelloScanner::default();
+    let found = scanner.push(answer).ok().flatten();
+    let decoded = found.and_then(|frame| {
+        let mut frames = FrameReader::default();
+        frames.push(&frame);
+        frames.next_frame().ok().flatten()
+    });
+    decoded.ok_or_else(|| {
+        let noise = scanner.noise();
+        let words = noise.lines().last().unwrap_or("nothing");
+        Failed::new(Exit::AGENT, format!("{host}: no answer of the agent, only {words:?}"))
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -229,5 +389,11 @@ mod tests {
             append(&mut printed, &vec![b'x'; MAX_NOISE / 2]);
         }
         assert!(printed.len() <= MAX_NOISE && printed.len() > MAX_NOISE / 2 - 1);
+    }
+
+    #[test]
+    fn what_is_no_answer_is_quoted() {
+        let error = decode::<u32>(b"Welcome!\nlogin is closed\n", "a").unwrap_err();
+        assert_eq!(error.message, "a: no answer of the agent, only \"login is closed\"");
     }
 }

@@ -3,7 +3,7 @@
 //! The archive has a directory for each host, with the recorded files under their paths, and files for what is not
 //! read from files, such as the rules of the packet filter.
 
-use super::agent_query;
+use super::agent_session;
 use crate::cli::args::{ConnectArgs, HostListArgs};
 use crate::cli::command_line::CommandLine;
 use clap::Parser;
@@ -49,11 +49,11 @@ pub(crate) struct CaptureArgs {
 /// fails.
 pub(super) async fn run(args: CaptureArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let answers =
-        agent_query::query_hosts(&args.hosts, args.connect, &line.config, "capture").await?;
+        agent_session::query_hosts(&args.hosts, args.connect, &line.config, "capture").await?;
     let (mut recordings, mut failures) = (Vec::new(), Vec::new());
     for (host, answer) in answers {
         let host = host.to_string();
-        match answer.and_then(|answer| agent_query::decode(&answer, &host)) {
+        match answer.and_then(|answer| agent_session::decode(&answer, &host)) {
             Ok(recording) => recordings.push((host, recording)),
             Err(failed) => failures.push(failed),
         }
@@ -65,7 +65,7 @@ pub(super) async fn run(args: CaptureArgs, line: &CommandLine) -> Result<Exit, F
         let hosts: Vec<&String> = recordings.iter().map(|(host, _)| host).collect();
         messages::info(&format!("recorded {} in {name}", text::list(&hosts)));
     }
-    agent_query::conclude(failures)
+    agent_session::conclude(failures)
 }
 
 /// Writes an archive to a temporary file, which is renamed to `path` when it is complete.

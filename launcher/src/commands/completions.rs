@@ -1,7 +1,9 @@
 //! `rlaunch completions`: a script that completes options and verbs in a shell.
 
 use super::invocation::definition;
-use clap::{Parser, ValueEnum};
+use crate::cli::args::values;
+use clap::Parser;
+use clap_complete::Shell;
 use rlaunch_console::stdout;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -15,17 +17,17 @@ Examples:
   rlaunch completions fish > ~/.config/fish/completions/rlaunch.fish")]
 pub(crate) struct CompletionsArgs {
     /// The shell
-    #[arg(value_name = "bash|zsh|fish", hide_possible_values = true)]
+    #[arg(
+        value_name = "bash|zsh|fish",
+        value_parser = values::one_of(SHELLS),
+        hide_possible_values = true
+    )]
     pub(crate) shell: Shell,
 }
 
-/// Shell for which completions can be made.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Shell {
-    Bash,
-    Zsh,
-    Fish,
-}
+/// Shells for which completions can be made.
+const SHELLS: &[(&str, Shell)] =
+    &[("bash", Shell::Bash), ("zsh", Shell::Zsh), ("fish", Shell::Fish)];
 
 pub(super) fn run(args: &CompletionsArgs) -> Result<Exit, Failed> {
     stdout::write(&script(args.shell));
@@ -33,11 +35,6 @@ pub(super) fn run(args: &CompletionsArgs) -> Result<Exit, Failed> {
 }
 
 fn script(shell: Shell) -> Vec<u8> {
-    let shell = match shell {
-        Shell::Bash => clap_complete::Shell::Bash,
-        Shell::Zsh => clap_complete::Shell::Zsh,
-        Shell::Fish => clap_complete::Shell::Fish,
-    };
     let mut script = Vec::new();
     let mut definition = without_hidden(&definition());
     clap_complete::generate(shell, &mut definition, "rlaunch", &mut script);

@@ -3,7 +3,7 @@
 use crate::cli::command_line::parse_job;
 use crate::cli::lower;
 use proptest::prelude::*;
-use rlaunch_engine::run::dry_run::{offline, program_lines};
+use rlaunch_engine::run::show::{offline, program_lines};
 use rlaunch_plan::hosts::{Host, HostSet, SlotsBy};
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::options::DryRun;

@@ -1,6 +1,6 @@
 //! `rlaunch jobs`: the running jobs of this user.
 
-use super::agent_query;
+use super::{agent_session, output};
 use crate::cli::args::{ConnectArgs, HostListArgs};
 use crate::cli::command_line::CommandLine;
 use clap::Parser;
@@ -94,7 +94,7 @@ async fn list_here(json: bool) -> Result<Exit, Failed> {
         }
     }
     if json {
-        print_json(&rows)?;
+        stdout::print(&output::json(&rows)?);
     } else if rows.is_empty() {
         stdout::print("no job of yours runs from this machine\n");
     } else {
@@ -158,18 +158,19 @@ fn table(jobs: &[JobRow]) -> String {
 }
 
 async fn list_on_hosts(args: JobsArgs, line: &CommandLine) -> Result<Exit, Failed> {
-    let answers = agent_query::query_hosts(&args.hosts, args.connect, &line.config, "jobs").await?;
+    let answers =
+        agent_session::query_hosts(&args.hosts, args.connect, &line.config, "jobs").await?;
     let (mut rows, mut failures) = (Vec::new(), Vec::new());
     for (host, answer) in answers {
         let host = host.to_string();
-        match answer.and_then(|answer| agent_query::decode::<HostJobs>(&answer, &host)) {
+        match answer.and_then(|answer| agent_session::decode::<HostJobs>(&answer, &host)) {
             Ok(jobs) => rows.extend(jobs.0.into_iter().map(|job| HostJobRow::new(&host, job))),
             Err(failed) => failures.push(failed),
         }
     }
     rows.sort_by(|a, b| a.job.cmp(&b.job));
     if args.json {
-        print_json(&rows)?;
+        stdout::print(&output::json(&rows)?);
     } else if rows.is_empty() && failures.is_empty() {
         stdout::print("no job of yours has processes there\n");
     } else if !rows.is_empty() {
@@ -179,7 +180,7 @@ async fn list_on_hosts(args: JobsArgs, line: &CommandLine) -> Result<Exit, Faile
         let hint = format!("rlaunch reap {} -H {} ends what is left over", left.job, left.host);
         messages::hint(&hint);
     }
-    agent_query::conclude(failures)
+    agent_session::conclude(failures)
 }
 
 impl HostJobRow {
@@ -218,14 +219,6 @@ fn host_table(rows: &[HostJobRow]) -> String {
     lay_out(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
 }
 
-/// Prints rows as one JSON array.
-fn print_json<T: Serialize>(rows: &[T]) -> Result<(), Failed> {
-    let json = serde_json::to_string_pretty(rows)
-        .map_err(|error| Failed::new(Exit::BUG, format!("cannot write JSON: {error}")))?;
-    stdout::print(&format!("{json}\n"));
-    Ok(())
-}
-
 /// Makes the failure of a verb that talks to a running job.
 pub(super) fn live_failure(error: &LiveError) -> Failed {
     Failed::from_error(Exit::USAGE, error).hint(error.hint())
@@ -261,8 +254,7 @@ pub(super) fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_engine::run::live::messages::{JobPhase, LastOutput};
-    use rlaunch_engine::run::record::HostRanks;
+    use rlaunch_engine::run::live::messages::{HostRanks, JobPhase, LastOutput};
 
     #[test]
     fn times_have_two_units() {

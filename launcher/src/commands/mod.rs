@@ -12,13 +12,12 @@
 //!
 //! | files | subject |
 //! |---|---|
-//! | `invocation`, `verb_hint` | which verb the command line means; a hint if a program was meant as a verb |
-//! | `job` | `rlaunch PROGRAM` |
+//! | `invocation` | which verb the command line means; a hint if a program was meant as a verb |
 //! | `jobs`, `stack` | `rlaunch jobs`: running jobs; `rlaunch stack`: where their ranks are |
 //! | `monitor` | `rlaunch monitor`: what jobs and hosts do; metrics for Prometheus |
 //! | `exec` | `rlaunch exec`, `rlaunch attach`: commands and debuggers beside a rank |
-//! | `topo`, `capture`, `reap` | verbs that ask all hosts at once, by `agent_query` |
-//! | `agent_session` | conversations with the agents of all hosts, for `doctor` and `network` |
+//! | `agent_session` | the agents of all hosts, asked at once or in a conversation |
+//! | `topo`, `capture`, `reap` | verbs that ask all hosts at once |
 //! | `doctor` | `rlaunch doctor` |
 //! | `self_test` | `rlaunch self-test` |
 //! | `network` | `rlaunch network discover`, `rlaunch network mesh` |
@@ -27,10 +26,9 @@
 //! | `hostfile`, `trust` | `rlaunch hostfile`; `rlaunch trust` |
 //! | `ssh_config`, `ssh_setup` | `rlaunch ssh-config`; `rlaunch ssh-setup` |
 //! | `host_files` | `rlaunch version`, `pack` and `cache`: what is sent to hosts, and kept there |
-//! | `plot_file` | files with pictures, for `--plot` |
+//! | `output` | JSON, and files with pictures (`--plot`) |
 //! | `help`, `man`, `completions` | topics and verbs explained; manual pages; completions for shells |
 
-mod agent_query;
 mod agent_session;
 pub(crate) mod bench;
 mod capture;
@@ -43,12 +41,11 @@ mod help;
 mod host_files;
 mod hostfile;
 mod invocation;
-mod job;
 pub(crate) mod jobs;
 mod man;
 mod monitor;
 pub(crate) mod network;
-mod plot_file;
+mod output;
 pub(crate) mod reap;
 mod report;
 mod self_test;
@@ -57,13 +54,15 @@ mod ssh_setup;
 pub(crate) mod stack;
 pub(crate) mod topo;
 mod trust;
-mod verb_hint;
 
 pub(crate) use invocation::Invocation;
 
 use crate::cli::args::JobArgs;
 use crate::cli::command_line::CommandLine;
-use host_files::{cache, pack, version};
+use crate::cli::lower;
+use rlaunch_engine::run::{self, show};
+use rlaunch_plan::job::options::DryRun;
+use rlaunch_plan::options::Preflight;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 
@@ -82,15 +81,15 @@ pub(crate) enum Verb {
     SelfTest(Box<self_test::SelfTestArgs>),
     Network(Box<network::NetworkCommand>),
     Capture(capture::CaptureArgs),
-    Cache(cache::CacheArgs),
+    Cache(host_files::CacheArgs),
     Bench(Box<bench::BenchCommand>),
     Report(report::ReportArgs),
     Hostfile(hostfile::HostfileArgs),
     SshConfig(ssh_config::SshConfigArgs),
     SshSetup(ssh_setup::SshSetupArgs),
     Trust(trust::TrustArgs),
-    Version(version::VersionArgs),
-    Pack(pack::PackArgs),
+    Version(host_files::VersionArgs),
+    Pack(host_files::PackArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
     Help(help::HelpArgs),
@@ -114,19 +113,37 @@ impl Verb {
             Verb::SelfTest(args) => self_test::run(*args, &line).await,
             Verb::Network(command) => network::run(*command, &line).await,
             Verb::Capture(args) => capture::run(args, &line).await,
-            Verb::Cache(args) => cache::run(args, &line).await,
+            Verb::Cache(args) => host_files::run_cache(args, &line).await,
             Verb::Bench(command) => bench::run(*command, &line).await,
             Verb::Report(args) => report::run(&args),
             Verb::Hostfile(args) => hostfile::run(&args, &line),
             Verb::SshConfig(args) => ssh_config::run(&args),
             Verb::SshSetup(args) => ssh_setup::run(args).await,
             Verb::Trust(args) => trust::run(&args),
-            Verb::Version(args) => version::run(&args),
-            Verb::Pack(args) => pack::run(args),
+            Verb::Version(args) => host_files::run_version(&args),
+            Verb::Pack(args) => host_files::run_pack(args),
             Verb::Completions(args) => completions::run(&args),
             Verb::Man(args) => man::run(&args),
             Verb::Help(args) => help::run(&args),
-            Verb::Job(args) => job::run(*args, &line).await,
+            Verb::Job(args) => run_job(*args, &line).await,
         }
     }
+}
+
+/// Runs a job or its dry run (`rlaunch PROGRAM`). If the program is not found and resembles a verb, the failure
+/// has a hint with the verb.
+async fn run_job(args: JobArgs, line: &CommandLine) -> Result<Exit, Failed> {
+    let verb = invocation::verb_hint(&args);
+    if args.network.preflight == Preflight::Full {
+        doctor::check_before_job(&args, line).await?;
+    }
+    let launch = lower::job_or_fail(args, &line.config)?;
+    let ended = match launch.job.dry_run {
+        Some(DryRun::Offline) => show::offline(&launch.job),
+        Some(DryRun::Agents) | None => run::run_job(launch).await,
+    };
+    ended.map_err(|failed| match failed.exit {
+        Exit::NOT_FOUND if !failed.by_rank => failed.hint(verb),
+        _ => failed,
+    })
 }

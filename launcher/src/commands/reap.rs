@@ -1,6 +1,6 @@
 //! `rlaunch reap`: ends processes that a job left behind on its hosts.
 
-use super::agent_query;
+use super::agent_session;
 use crate::cli::args::{ConnectArgs, HostListArgs, values};
 use crate::cli::command_line::CommandLine;
 use clap::Parser;
@@ -41,7 +41,8 @@ pub(super) async fn run(args: ReapArgs, line: &CommandLine) -> Result<Exit, Fail
         return Err(Failed::new(Exit::USAGE, message).hint(Some(hint)));
     }
     let words = format!("reap {}", args.job.as_deref().unwrap_or("all"));
-    let answers = agent_query::query_hosts(&args.hosts, args.connect, &line.config, &words).await?;
+    let answers =
+        agent_session::query_hosts(&args.hosts, args.connect, &line.config, &words).await?;
     let mut failures = Vec::new();
     for (host, answer) in answers {
         match answer.and_then(|answer| parse_report(&answer, &host.to_string())) {
@@ -49,7 +50,7 @@ pub(super) async fn run(args: ReapArgs, line: &CommandLine) -> Result<Exit, Fail
             Err(failed) => failures.push(failed),
         }
     }
-    agent_query::conclude(failures)
+    agent_session::conclude(failures)
 }
 
 /// Returns the agent's report, which is the last line of its output. Fails if there is none, or if processes

@@ -1,6 +1,7 @@
 //! `rlaunch stack`: where the ranks of a running job are.
 
 use super::jobs::live_failure;
+use super::output;
 use clap::Parser;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{
@@ -111,10 +112,7 @@ fn select(wanted: &[RangeInclusive<u32>], count: u32) -> Result<Vec<Rank>, Faile
 
 fn print(args: &StackArgs, rows: &[RankRow]) -> Result<(), Failed> {
     if args.json {
-        let json = serde_json::to_string_pretty(rows);
-        let json =
-            json.map_err(|error| Failed::new(Exit::BUG, format!("cannot write JSON: {error}")))?;
-        stdout::print(&format!("{json}\n"));
+        stdout::print(&output::json(rows)?);
     } else if args.full {
         stdout::print(&rows.iter().map(full).collect::<String>());
     } else if !rows.is_empty() {

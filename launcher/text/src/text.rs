@@ -31,6 +31,18 @@ pub fn list<T: ToString>(items: &[T]) -> String {
     shown.join(", ")
 }
 
+/// Groups items by equal keys, in the order in which the keys first occur.
+pub fn grouped<K: PartialEq, T>(items: impl IntoIterator<Item = (K, T)>) -> Vec<(K, Vec<T>)> {
+    let mut groups: Vec<(K, Vec<T>)> = Vec::new();
+    for (key, item) in items {
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, members)) => members.push(item),
+            None => groups.push((key, vec![item])),
+        }
+    }
+    groups
+}
+
 /// Writes ascending numbers as ranges: `0-2,5`. Writes at most `most` ranges, then `and 60 more`, the
 /// number of numbers left out.
 pub fn ranges(numbers: impl IntoIterator<Item = u32>, most: usize) -> String {

@@ -4,11 +4,11 @@ use crate::scenario::{Fault, Scenario};
 use crate::script::{self, Step};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
-use rlaunch_bootstrap::rendezvous::gathered::{Gathered, RECORD_HEADER};
 use rlaunch_bootstrap::rendezvous::message::{
     CollectiveFailure, CollectiveId, CollectiveKind, Message, Packet,
 };
 use rlaunch_bootstrap::rendezvous::node::{Answer, CallId, NodeReport};
+use rlaunch_bootstrap::rendezvous::payload::{Gathered, RECORD_HEADER};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of ranks above which gathered blobs are compared only for a sample of the ranks.

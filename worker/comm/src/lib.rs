@@ -19,7 +19,10 @@ mod api;
 mod collectives;
 mod connect;
 mod progress;
-mod testing;
+mod testing {
+    pub mod fuzz;
+    pub mod sim;
+}
 mod transport;
 mod types;
 
@@ -27,8 +30,7 @@ pub use api::communicator::{Communicator, Received};
 pub use api::measure;
 #[doc(hidden)]
 pub use api::raw;
-pub use api::scope::Registered;
-pub use api::scope::{Request, Scope};
+pub use api::scope::{Registered, Request, Scope};
 pub use api::start::StartError;
 pub use collectives::{choice, reduce, schedule};
 pub use connect::{ConnectError, DialError, NoRdma, PeerAddress, UnconnectedPair};
@@ -37,5 +39,4 @@ pub use rlaunch_bootstrap::error_chain;
 pub use testing::fuzz;
 pub use testing::sim;
 pub use transport::shm::AttachError;
-pub use types::element::{Element, ElementType, Op};
-pub use types::error::{Cause, CommError, LinkError, Operation, PeerName};
+pub use types::{Cause, CommError, Element, ElementType, LinkError, Op, Operation, PeerName};

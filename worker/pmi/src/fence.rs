@@ -5,8 +5,7 @@
 //! that goes on to the next program, its arrival meets later ones of other ranks; they are told apart by
 //! the number of the program that each brings.
 
-use crate::node::Node;
-use crate::output::{ConnectionId, Family};
+use crate::node::{ConnectionId, Family, Node};
 use crate::sorted_map::SortedMap;
 use std::time::Instant;
 use thiserror::Error;
@@ -238,7 +237,7 @@ impl Arrived {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Output;
+    use crate::node::Output;
     use crate::testing::layout;
 
     /// Node 0 of a job with ranks 0 and 1 here and rank 2 elsewhere, and its fences.

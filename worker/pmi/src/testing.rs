@@ -1,8 +1,8 @@
 //! A job of several nodes in memory, for tests: one server for each node, and an agent that joins them.
 
+use crate::Server;
 use crate::layout::{JobLayout, NodeLayout};
-use crate::output::{ConnectionId, Output};
-use crate::server::Server;
+use crate::node::{ConnectionId, Output};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 

@@ -12,31 +12,30 @@
 //!    `Prepared`, with what peers need to connect.
 //! 2. `Connect`: connects the queue pairs with those of the peers, out of band or by the RDMA
 //!    connection manager ([`connect`]). Answers `Connected`.
-//! 3. `Go`: moves a token and then a block in each direction of each path ([`prove`] carries out
-//!    what [`machine`] decides). If the round says so, measures the bandwidth of the paths that
-//!    carry data ([`measure`]). Answers `RoundDone`, with an outcome for each path.
+//! 3. `Go`: moves a token and then a block in each direction of each path ([`prove`]). If
+//!    the round says so, measures the bandwidth of the paths that carry data ([`measure`]). Answers `RoundDone`, with an outcome for each path.
 //!
 //! After a round, `Watch` names the paths to keep: each end then writes heartbeats to the other,
 //! and reports paths that fail ([`watch`]). All other paths are closed.
 
-mod agent_pipe;
 mod connect;
 mod end;
 mod fault;
-mod machine;
 mod measure;
 mod prove;
 mod round;
 mod watch;
 
-use agent_pipe::{AgentInput, Input, PipeError, send};
 use end::Link;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::protocol::control::FrameError;
+use rlaunch_bootstrap::protocol::control::{FrameError, FrameReader, encode};
 use rlaunch_bootstrap::protocol::mesh::{FromProver, NodeEndpoints, ToProver};
 use round::{ConnectedRound, PreparedRound};
+use std::io::{self, Read, Write};
 use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
+use std::{process, thread};
 use watch::Watch;
 
 /// Shortest interval between heartbeats: a shorter one would keep a processor busy.
@@ -133,4 +132,96 @@ fn name(frame: &ToProver) -> &'static str {
         ToProver::Go => "Go",
         ToProver::Watch { .. } => "Watch",
     }
+}
+
+/// Size of reads from stdin, in bytes.
+const CHUNK: usize = 64 << 10;
+
+/// Failure of the communication with the agent, after which the prover exits.
+#[derive(Debug, thiserror::Error)]
+enum PipeError {
+    /// A frame cannot be encoded or decoded.
+    #[error(transparent)]
+    Frame(#[from] FrameError),
+    /// stdin cannot be read, or stdout cannot be written.
+    #[error("cannot use the pipe to the agent: {0}")]
+    Pipe(#[from] io::Error),
+    /// A frame that the protocol does not allow in the current stage.
+    #[error("unexpected frame {0}")]
+    Order(&'static str),
+}
+
+/// Time that the main thread has to exit by itself after stdin has closed.
+const GRACE: Duration = Duration::from_millis(200);
+
+/// Receiver of the agent's frames, which a thread reads from stdin.
+#[derive(Debug)]
+struct AgentInput(Receiver<Result<Input, PipeError>>);
+
+/// Result of waiting for a frame.
+#[derive(Debug)]
+enum Input {
+    Frame(ToProver),
+    /// No frame arrived before the timeout.
+    Timeout,
+    /// stdin has closed: the agent is gone.
+    Closed,
+}
+
+impl AgentInput {
+    /// Starts the reading thread. When stdin closes, that thread ends the process after [`GRACE`],
+    /// even if the main thread is blocked in an RDMA verb; the kernel then destroys the queue
+    /// pairs.
+    fn open() -> AgentInput {
+        let (sender, receiver) = channel();
+        thread::spawn(move || {
+            let result = read_frames(|frame| sender.send(Ok(Input::Frame(frame))).is_ok());
+            // Fails only if the main thread has dropped the receiver because the process is
+            // exiting.
+            let _ = sender.send(result.map(|()| Input::Closed));
+            thread::sleep(GRACE);
+            process::exit(0);
+        });
+        AgentInput(receiver)
+    }
+
+    /// Waits for the next frame, without limit if `timeout` is `None`.
+    fn next(&self, timeout: Option<Duration>) -> Result<Input, PipeError> {
+        let received = match timeout {
+            Some(timeout) => self.0.recv_timeout(timeout),
+            None => self.0.recv().map_err(RecvTimeoutError::from),
+        };
+        match received {
+            Ok(input) => input,
+            Err(RecvTimeoutError::Timeout) => Ok(Input::Timeout),
+            Err(RecvTimeoutError::Disconnected) => Ok(Input::Closed),
+        }
+    }
+}
+
+/// Reads frames until stdin closes or `take` returns false.
+fn read_frames(mut take: impl FnMut(ToProver) -> bool) -> Result<(), PipeError> {
+    let (mut input, mut frames) = (io::stdin().lock(), FrameReader::default());
+    let mut chunk = vec![0; CHUNK];
+    loop {
+        match input.read(&mut chunk) {
+            Ok(0) => return Ok(()),
+            Ok(length) => frames.push(&chunk[..length]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error.into()),
+        }
+        while let Some(frame) = frames.next_frame()? {
+            if !take(frame) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Sends a frame to the agent.
+fn send(frame: &FromProver) -> Result<(), PipeError> {
+    let mut output = io::stdout().lock();
+    output.write_all(&encode(frame)?)?;
+    output.flush()?;
+    Ok(())
 }

@@ -15,7 +15,7 @@
 
 use crate::console::errln;
 use crate::network::frames::{self, FrameEvent, FrameSender};
-use crate::node::delivery::{HelperDownload, Located};
+use crate::node::delivery::{HelperDownload, Located, spawn};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::deadline::Deadline;
@@ -25,14 +25,13 @@ use rlaunch_bootstrap::protocol::control::{self, FromAgent, Helper, HelperFile};
 use rlaunch_bootstrap::protocol::mesh::{
     FromProver, NodeEndpoints, PathFault, PathOutcome, ProofRound, ProofStep, RoundCost, ToProver,
 };
-use rlaunch_bootstrap::rendezvous::gathered::Gathered;
 use rlaunch_bootstrap::rendezvous::message::CollectiveKind;
 use rlaunch_bootstrap::rendezvous::node::Answer;
+use rlaunch_bootstrap::rendezvous::payload::Gathered;
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -400,23 +399,13 @@ impl Prover {
     /// Starts the prover of this node from its executable. The agent reaps the prover together with
     /// the ranks.
     pub(crate) fn start(path: &Path, node: NodeId) -> io::Result<Prover> {
-        let mut child = Command::new(path)
-            .arg(node.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
-        let missing = || io::Error::other("it has no pipe");
-        let stdin = OwnedFd::from(child.stdin.take().ok_or_else(missing)?);
-        let stdout = OwnedFd::from(child.stdout.take().ok_or_else(missing)?);
-        let stderr = OwnedFd::from(child.stderr.take().ok_or_else(missing)?);
+        let (pid, stdin, [stdout, stderr]) = spawn(Command::new(path).arg(node.to_string()))?;
         let (commands, queue) = mpsc::unbounded_channel();
         let (tail, stderr_tail) = oneshot::channel();
         let (answer, answers) = mpsc::channel(16);
-        tokio::spawn(write_all(queue, pipe::Sender::from_owned_fd(stdin)?));
-        tokio::spawn(frames::read_all(pipe::Receiver::from_owned_fd(stdout)?, Vec::new(), answer));
-        tokio::spawn(read_last_line(pipe::Receiver::from_owned_fd(stderr)?, tail));
-        let pid = Pid::from_raw(child.id().cast_signed());
+        tokio::spawn(write_all(queue, stdin));
+        tokio::spawn(frames::read_all(stdout, Vec::new(), answer));
+        tokio::spawn(read_last_line(stderr, tail));
         Ok(Prover { pid, commands: Some(commands), answers, stderr_tail, gone: None })
     }
 

@@ -15,16 +15,17 @@ use crate::agent::mesh::Mesh;
 use crate::agent::stacks::Stacks;
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::guardian::Grace;
+use crate::cleanup::processes::Helpers;
 use crate::cleanup::workspace::Workspace;
 use crate::console::errln;
 use crate::network::channel::{CallbackTarget, Channel, ChannelKind};
 use crate::network::frames::FrameEvent;
 use crate::network::horovod::{HorovodProxy, LOOPBACK};
+use crate::network::ports::AwaitedPorts;
 use crate::network::rendezvous::{Tree, TreeEvent};
 use crate::network::services::Services;
-use crate::node::{cache, environment, facts};
-use crate::ranks::awaited_ports::AwaitedPorts;
-use crate::ranks::helpers::Helpers;
+use crate::network::until;
+use crate::node::{self, cache, environment};
 use crate::ranks::library::RankLibrary;
 use crate::ranks::prepare::{self, JobFiles, PreparedRanks};
 use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig, child};
@@ -147,7 +148,7 @@ impl Agent {
     }
 
     fn hello(&mut self) {
-        let hello = FromAgent::Hello { version: PROTOCOL_VERSION, facts: facts::read() };
+        let hello = FromAgent::Hello { version: PROTOCOL_VERSION, facts: node::facts() };
         self.hello_at = std::time::Instant::now();
         self.channel.to_launcher.send(&hello);
     }
@@ -645,14 +646,6 @@ fn pass_on(tree: &mut Tree, ranks: &mut Ranks) {
             RankChange::Started(rank, pid) => tree.rank_started(rank, pid),
             RankChange::Ended(rank, status) => tree.rank_ended(rank, status),
         }
-    }
-}
-
-/// Sleeps until `at`, or for ever if `at` is `None`.
-async fn until(at: Option<std::time::Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
     }
 }
 

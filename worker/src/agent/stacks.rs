@@ -6,7 +6,7 @@
 //! received, or while it runs, are answered after it.
 
 use crate::network::frames::FrameSender;
-use crate::node::delivery::{HelperDownload, Located};
+use crate::node::delivery::{HelperDownload, Located, spawn};
 use crate::node::diagnostics::{self, GpuMonitor};
 use crate::node::inventory::Root;
 use crate::ranks::Ranks;
@@ -21,9 +21,8 @@ use rlaunch_bootstrap::protocol::inspection::{
 use serde::de::DeserializeOwned;
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::pipe;
@@ -243,20 +242,7 @@ fn start(
     let order = frame::encode(&StackOrder { processes, subject, limit_ms });
     let order = order.map_err(|error| error.to_string())?;
     let failed = |error: io::Error| format!("cannot start {}: {error}", path.display());
-    let mut command = Command::new(path);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(failed)?;
-    let missing = || failed(io::Error::other("it has no pipe"));
-    let stdin = OwnedFd::from(child.stdin.take().ok_or_else(missing)?);
-    let stdout = OwnedFd::from(child.stdout.take().ok_or_else(missing)?);
-    let stderr = OwnedFd::from(child.stderr.take().ok_or_else(missing)?);
-    let pipes = || {
-        let stdin = pipe::Sender::from_owned_fd(stdin)?;
-        let receivers =
-            (pipe::Receiver::from_owned_fd(stdout)?, pipe::Receiver::from_owned_fd(stderr)?);
-        io::Result::Ok((stdin, receivers))
-    };
-    let (stdin, (stdout, stderr)) = pipes().map_err(failed)?;
+    let (pid, stdin, [stdout, stderr]) = spawn(&mut Command::new(path)).map_err(failed)?;
     let reading = tokio::spawn(async move {
         let pipes = (stdin, stdout, stderr);
         let conversation = async {
@@ -272,7 +258,7 @@ fn start(
         let answer = timeout(GIVE_UP, conversation).await;
         answer.unwrap_or_else(|_| Err(format!("no answer within {} s", GIVE_UP.as_secs())))
     });
-    Ok((Pid::from_raw(child.id().cast_signed()), reading))
+    Ok((pid, reading))
 }
 
 /// Sends the order to the program, and reads its answer or the reason why there is none.

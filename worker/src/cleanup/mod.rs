@@ -4,7 +4,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `guardian.rs` | parent of the agent, which ends the ranks if the agent dies; the ranks' grace period |
-//! | `processes.rs`, `cgroup.rs` | finding and ending all processes of a job; their CPU time and memory |
+//! | `processes.rs`, `cgroup.rs` | finding and ending all processes of a job; their CPU time and memory; the agent's helpers |
 //! | `reap.rs` | `rlaunch-worker reap`: ending a job without its agent; `jobs`: the jobs on this host |
 //! | `shm.rs`, `workspace.rs` | files in `/dev/shm`; the job's directory |
 

@@ -18,9 +18,10 @@ mod program;
 mod server;
 
 use crate::console::errln;
+use crate::network::channel::stdio;
 use crate::network::frames::{self, FrameEvent};
+use crate::node;
 use crate::node::diagnostics::{self, GpuMonitor, HostState, clock};
-use crate::node::facts;
 use crate::node::inventory::{self, Root};
 use crate::ranks::child;
 use rlaunch_bootstrap::inventory::Inventory;
@@ -32,9 +33,7 @@ use rlaunch_bootstrap::protocol::control::encode;
 use rlaunch_bootstrap::protocol::diagnosis::{Diagnosis, INQUIRY_TIMEOUT, Inquiry, InquiryAnswer};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use std::ffi::OsString;
-use std::fs::File;
 use std::io;
-use std::os::fd::AsFd;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -95,7 +94,7 @@ fn addresses(inventory: &Inventory) -> Vec<InterfaceAddress> {
             prefix,
         })
     });
-    addresses.filter(|own| facts::is_usable(own.address)).collect()
+    addresses.filter(|own| node::is_usable(own.address)).collect()
 }
 
 /// Sends the diagnosis of this host, and answers an inquiry if one comes.
@@ -105,14 +104,14 @@ async fn answer(mut state: HostState) -> ExitCode {
     // Last, since the launcher compares it with its own clock when it gets the diagnosis.
     state.diagnostics.clock = clock();
     let diagnosis = Diagnosis {
-        facts: facts::read(),
+        facts: node::facts(),
         inventory: state.inventory.clone(),
         diagnostics: state.diagnostics.clone(),
         probe_port,
     };
     let code = inventory::write(&diagnosis);
     // Without a pipe for stdin there is no inquiry.
-    let Ok((input, mut output)) = pipes() else { return code };
+    let Ok((input, mut output)) = stdio(&[]) else { return code };
     let (sender, mut events) = mpsc::channel::<FrameEvent<Inquiry>>(1);
     tokio::spawn(frames::read_all(input, Vec::new(), sender));
     let Ok(Some(FrameEvent::Message(inquiry))) = timeout(INQUIRY_TIMEOUT, events.recv()).await
@@ -137,14 +136,6 @@ async fn answer(mut state: HostState) -> ExitCode {
     // Others may still send probes.
     let _ = timeout(LINGER, closed(&mut events)).await;
     code
-}
-
-/// Takes stdin and stdout as pipes. They may be one socket, so that neither may block any more.
-fn pipes() -> io::Result<(pipe::Receiver, pipe::Sender)> {
-    let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    // Unchecked, because sshd may use sockets instead of pipes.
-    Ok((pipe::Receiver::from_file_unchecked(input)?, pipe::Sender::from_file_unchecked(output)?))
 }
 
 /// Waits until stdin has ended.
@@ -211,7 +202,7 @@ async fn serve_readings() -> io::Result<()> {
     let host = Host { root: Root::live(), gpus: GpuMonitor::new() };
     inventory::write(&host.answer(&Inspection::Counters));
     host.gpus.await_first();
-    let (input, mut output) = pipes()?;
+    let (input, mut output) = stdio(&[])?;
     let (sender, mut events) = mpsc::channel::<FrameEvent<Inspection>>(1);
     tokio::spawn(frames::read_all(input, Vec::new(), sender));
     while let Ok(Some(FrameEvent::Message(question))) = timeout(IDLE_TIMEOUT, events.recv()).await {

@@ -82,6 +82,15 @@ fn first_bytes(limit: Duration) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// Takes over stdin and stdout, after it has written `marker`. Must be called within a Tokio runtime.
+pub(crate) fn stdio(marker: &[u8]) -> io::Result<(pipe::Receiver, pipe::Sender)> {
+    let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
+    let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
+    output.write_all(marker)?;
+    // Unchecked, because sshd may use sockets instead of pipes.
+    Ok((pipe::Receiver::from_file_unchecked(input)?, pipe::Sender::from_file_unchecked(output)?))
+}
+
 /// Open channel that carries frames in both directions.
 pub(crate) struct Channel {
     pub(crate) events: mpsc::Receiver<FrameEvent<ToAgent>>,
@@ -98,12 +107,7 @@ impl Channel {
     pub(crate) async fn open(kind: ChannelKind) -> io::Result<Channel> {
         match kind {
             ChannelKind::Stdin(first) => {
-                let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-                let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-                output.write_all(HELLO_MAGIC)?;
-                // Unchecked, because sshd may use sockets instead of pipes.
-                let input = pipe::Receiver::from_file_unchecked(input)?;
-                let output = pipe::Sender::from_file_unchecked(output)?;
+                let (input, output) = stdio(HELLO_MAGIC)?;
                 Ok(Channel::start(input, first, output, false))
             }
             ChannelKind::Callback(target) => {

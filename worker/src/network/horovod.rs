@@ -16,11 +16,8 @@
 
 use crate::console::errln;
 use crate::network::ports::ReservedPort;
-use nix::sys::socket::sockopt::ReceiveTimeout;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, setsockopt, socket,
-};
-use nix::sys::time::{TimeVal, TimeValLike};
+use crate::node::inventory::netlink::{self, HEADER, REQUEST};
+use nix::sys::socket::{AddressFamily, MsgFlags, SockProtocol, recv};
 use rlaunch_bootstrap::rendezvous::node::Answer;
 use rlaunch_bootstrap::rendezvous::payload::Payload;
 use rlaunch_horovod as horovod;
@@ -270,15 +267,10 @@ async fn read(socket: &mut TcpStream) -> io::Result<Result<Request, Refusal>> {
     }
 }
 
-/// Time limit for the kernel's answer, in milliseconds, for kernels that ignore the query.
-const ANSWER_TIMEOUT_MS: i64 = 200;
 const TABLE: &str = "/proc/net/tcp";
 
-/// Size of `struct nlmsghdr`, in bytes.
-const HEADER: usize = 16;
 /// `SOCK_DIAG_BY_FAMILY`, the message type of request and answer.
 const BY_FAMILY: u16 = 20;
-const REQUEST: u16 = 1;
 const ANY_STATE: u32 = u32::MAX;
 const ANY_COOKIE: [u8; 8] = [0xff; 8];
 /// Size of `struct inet_diag_msg`, and the offsets of its last two fields, in bytes.
@@ -307,10 +299,7 @@ pub(crate) fn owner(own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
 /// Queries the kernel over netlink. The kernel returns ENOENT both for a socket that does not exist
 /// and if it does not support the query.
 fn ask(own: SocketAddrV4, other: SocketAddrV4) -> nix::Result<Option<u32>> {
-    let netlink = SockProtocol::NetlinkSockDiag;
-    let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, netlink)?;
-    setsockopt(&socket, ReceiveTimeout, &TimeVal::milliseconds(ANSWER_TIMEOUT_MS))?;
-    send(socket.as_raw_fd(), &question(own, other), MsgFlags::empty())?;
+    let socket = netlink::query(SockProtocol::NetlinkSockDiag, &question(own, other))?;
     let mut buffer = [0; 1 << 10];
     let length = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
     answer(buffer.get(..length).unwrap_or_default())
@@ -332,10 +321,7 @@ fn question(own: SocketAddrV4, other: SocketAddrV4) -> Vec<u8> {
         &ANY_COOKIE,
     ]
     .concat();
-    let length = u32::try_from(HEADER + body.len()).unwrap_or(u32::MAX);
-    let header =
-        [&length.to_ne_bytes()[..], &BY_FAMILY.to_ne_bytes(), &REQUEST.to_ne_bytes(), &[0; 8]];
-    [&header.concat()[..], &body].concat()
+    netlink::request(BY_FAMILY, REQUEST, &body)
 }
 
 fn answer(message: &[u8]) -> nix::Result<Option<u32>> {

@@ -3,7 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `channel.rs`, `frames.rs` | control channel to the launcher, over stdin and stdout or TCP; its frames, credit for output |
-//! | `ports.rs` | ports that the agent listens on |
+//! | `ports.rs` | ports that the agent listens on; those that an application waits for |
 //! | `rendezvous/` | connections of this node in the tree of agents |
 //! | `cabling/` | `rlaunch-worker network`: which interface is cabled to which, and their addresses |
 //! | `services.rs` | Unix socket through which ranks call the agent |
@@ -18,3 +18,11 @@ pub(crate) mod mpi;
 pub(crate) mod ports;
 pub(crate) mod rendezvous;
 pub(crate) mod services;
+
+/// Sleeps until `at`, or for ever if `at` is `None`.
+pub(crate) async fn until(at: Option<impl Into<tokio::time::Instant>>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}

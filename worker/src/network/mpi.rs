@@ -13,6 +13,7 @@
 use crate::cleanup::shm;
 use crate::console::errln;
 use crate::network::horovod::{LOOPBACK, user_of};
+use crate::network::until;
 use rlaunch_bootstrap::env::RLAUNCH_HOST;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::{Job, MpiInterfaces, RankSpec};
@@ -175,12 +176,6 @@ impl MpiService {
     pub(crate) async fn run_once(&mut self) {
         let Some(listener) = &self.listener else { return std::future::pending().await };
         let due = self.server.as_ref().and_then(Server::poll_timeout);
-        let timer = async {
-            match due {
-                Some(due) => tokio::time::sleep_until(due.into()).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok((socket, from)) => self.admit(socket, from),
@@ -189,7 +184,7 @@ impl MpiService {
             },
             Some((connection, event)) = self.events.recv() => self.handle(connection, event),
             Some(_) = self.tasks.join_next() => {}
-            () = timer => {
+            () = until(due) => {
                 if let Some(server) = &mut self.server {
                     server.handle_timeout(Instant::now());
                 }

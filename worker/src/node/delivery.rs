@@ -10,19 +10,21 @@
 
 use crate::console::outln;
 use crate::node::cache;
-use nix::unistd::gethostname;
+use nix::unistd::{Pid, gethostname};
 use rlaunch_bootstrap::protocol::control::{Helper, HelperFile};
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
 use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
+use tokio::net::unix::pipe;
 
 /// File name of the agent in its build directory.
 const AGENT: &str = "rlaunch-worker";
@@ -212,6 +214,20 @@ fn helper_name(helper: Helper, file: &HelperFile) -> String {
         let _ = write!(name, "{byte:02x}");
     }
     name
+}
+
+/// Starts a helper program. Returns its process id, its stdin, and its stdout and stderr. The agent
+/// reaps the process together with the ranks.
+pub(crate) fn spawn(command: &mut Command) -> io::Result<(Pid, pipe::Sender, [pipe::Receiver; 2])> {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn()?;
+    let missing = || io::Error::other("it has no pipe");
+    let stdin = OwnedFd::from(child.stdin.take().ok_or_else(missing)?);
+    let stdout = OwnedFd::from(child.stdout.take().ok_or_else(missing)?);
+    let stderr = OwnedFd::from(child.stderr.take().ok_or_else(missing)?);
+    let stdin = pipe::Sender::from_owned_fd(stdin)?;
+    let outputs = [pipe::Receiver::from_owned_fd(stdout)?, pipe::Receiver::from_owned_fd(stderr)?];
+    Ok((Pid::from_raw(child.id().cast_signed()), stdin, outputs))
 }
 
 #[cfg(test)]

@@ -7,13 +7,9 @@
 //! | `child.rs` | a rank's process: spawned through its stub, which sets itself up and executes the program; its output, on the way to the launcher |
 //! | `stdin.rs` | input from the launcher |
 //! | `session/` | commands beside a rank, and its debugger |
-//! | `helpers.rs` | children of the agent that are no ranks |
-//! | `awaited_ports.rs` | ports that an application waits for |
 //! | `mpi_library.rs` | the process management interface that a program needs; MPI programs that would each run alone |
 
-pub(crate) mod awaited_ports;
 pub(crate) mod child;
-pub(crate) mod helpers;
 pub(crate) mod library;
 pub(crate) mod mpi_library;
 pub(crate) mod prepare;
@@ -22,13 +18,12 @@ pub(crate) mod stdin;
 
 use crate::cleanup::cgroup::{self, Cgroup};
 use crate::cleanup::guardian::{ENDING, Grace};
-use crate::cleanup::processes::{self, Children, TERM};
+use crate::cleanup::processes::{self, Children, HelperState, Helpers, TERM};
 use crate::cleanup::shm;
 use crate::network::frames::FrameSender;
 use crate::network::mpi::{MpiIdentity, UnfinalizedRanks};
 use crate::node::environment;
 use crate::ranks::child::Streams;
-use crate::ranks::helpers::{HelperState, Helpers};
 use crate::ranks::prepare::{PreparedRanks, Program};
 use crate::ranks::session::Sessions;
 use crate::ranks::stdin::Stdin;

@@ -9,8 +9,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `order` | all processes at once, within a time limit; answers that are too large for a frame |
-//! | `threads` | threads and their states, from `/proc`; reasons why a process may not be read |
-//! | `waits` | what a thread waits for: the system call in which it sleeps, the file behind its descriptor, the other end of a TCP connection |
+//! | `threads` | threads and their states, from `/proc`; reasons why a process may not be read; what a thread waits for: the system call in which it sleeps, the file behind its descriptor, the other end of a TCP connection |
 //! | `python` | frames of Python |
 //! | `native` | frames of native code |
 //! | `collectives/` | positions in collective operations |
@@ -18,13 +17,22 @@
 mod collectives;
 #[cfg(target_arch = "x86_64")]
 mod native;
+/// Native frames on architectures where registers of another thread cannot be read.
 #[cfg(not(target_arch = "x86_64"))]
-#[path = "native_unsupported.rs"]
-mod native;
+mod native {
+    use rlaunch_bootstrap::protocol::inspection::{StackFrame, ThreadStack};
+
+    /// Returns the reason why there are none.
+    pub(crate) fn read(_pid: u32) -> Result<Vec<ThreadStack>, String> {
+        Err(format!("native frames are not read on {}", std::env::consts::ARCH))
+    }
+
+    /// Does nothing, since there are no native frames.
+    pub(crate) fn drop_interpreter(_frames: &mut [StackFrame]) {}
+}
 mod order;
 mod python;
 mod threads;
-mod waits;
 
 use rlaunch_bootstrap::frame::{self, FrameError, FrameReader};
 use rlaunch_bootstrap::protocol::inspection::{StackOrder, StackSubject};

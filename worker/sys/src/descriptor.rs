@@ -1,5 +1,7 @@
-//! File descriptors of this process.
+//! File descriptors of this process, and leases, which tell whether another process has a file open.
 
+use std::ffi::c_int;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -13,6 +15,31 @@ pub fn redirect(descriptor: BorrowedFd<'_>, target: BorrowedFd<'_>) -> io::Resul
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
+}
+
+/// Command `F_SETSIG` of fcntl(2).
+const F_SETSIG: c_int = 10;
+
+/// Runs `works` while no process in any namespace has the file open or mapped except through
+/// `file`; processes that open it meanwhile wait (this is a write lease, fcntl(2)). Returns `None`,
+/// without running `works`, if the file is in use or belongs to another user, or if the kernel
+/// cannot tell: before Linux 5.3, every file on tmpfs counts as in use.
+pub fn while_unused<T>(file: &File, works: impl FnOnce() -> T) -> Option<T> {
+    let set = |command: c_int, value: c_int| {
+        // SAFETY: fcntl(2) with these commands takes a number and touches no memory.
+        match unsafe { libc::fcntl(file.as_raw_fd(), command, value) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    // The kernel signals that another process waits. The default signal would end this process;
+    // SIGURG is ignored.
+    set(F_SETSIG, libc::SIGURG).ok()?;
+    set(libc::F_SETLEASE, c_int::from(libc::F_WRLCK)).ok()?;
+    let result = works();
+    // If this fails, the lease ends when the file is closed.
+    let _ = set(libc::F_SETLEASE, c_int::from(libc::F_UNLCK));
+    Some(result)
 }
 
 #[cfg(test)]
@@ -34,5 +61,20 @@ mod tests {
         assert_eq!(read, "");
         new.read_to_string(&mut read).unwrap();
         assert_eq!(read, "x");
+    }
+
+    #[test]
+    fn a_file_that_is_open_elsewhere_is_in_use() {
+        let directory = std::env::temp_dir().join(format!("rlaunch-lease-{}", std::process::id()));
+        std::fs::create_dir(&directory).unwrap();
+        let path = directory.join("file");
+        std::fs::write(&path, "x").unwrap();
+        let file = File::open(&path).unwrap();
+        let unused = while_unused(&file, || 7);
+        let other = File::options().write(true).open(&path).unwrap();
+        assert_eq!(while_unused(&file, || 7), None);
+        drop(other);
+        assert_eq!(while_unused(&file, || 7), unused, "a lease was not released");
+        std::fs::remove_dir_all(&directory).unwrap();
     }
 }

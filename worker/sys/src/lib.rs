@@ -6,24 +6,22 @@
 //! | `process.rs`, `spawn.rs` | fork and its detection, exec, limits, copying between processes; starting a program in a cgroup |
 //! | `shared.rs` | memory shared by processes |
 //! | `pages.rs` | page-aligned memory; NUMA policy |
-//! | `descriptor.rs`, `lease.rs` | descriptors that change their file; files in use |
+//! | `descriptor.rs` | descriptors that change their file; files in use |
 //! | `socket.rs` | state of TCP connections, options of sockets |
 //! | `ticks.rs` | a clock that is cheap to read |
 
 mod descriptor;
-mod lease;
 mod pages;
 mod process;
 mod shared;
 mod socket;
 mod spawn;
 mod ticks;
-pub use descriptor::redirect;
-pub use lease::while_unused;
-pub use pages::Pages;
-pub use pages::prefer_numa_node;
-pub use process::ForkGeneration;
-pub use process::{Fork, exec, fork, let_descendants_read, limit_open_files, write_to_process};
+pub use descriptor::{redirect, while_unused};
+pub use pages::{Pages, prefer_numa_node};
+pub use process::{
+    Fork, ForkGeneration, exec, fork, let_descendants_read, limit_open_files, write_to_process,
+};
 pub use shared::{OwnedBytes, SharedMemory};
 pub use socket::{PeerSilence, never_fragment, unacknowledged_bytes};
 pub use spawn::{SpawnArgs, spawn_in_cgroup};

@@ -4,10 +4,9 @@
 //!
 //! Conversion of socket addresses to `sockaddr`.
 
-use crate::device::{Context, ManagerDevices};
+use crate::device::{Context, ManagerDevices, is_readable, set_nonblocking};
 use crate::error::{Verb, VerbsError};
 use crate::fork;
-use crate::poll::{is_readable, set_nonblocking};
 use rdma_sys::{
     ibv_context, ibv_qp, rdma_cm_event, rdma_cm_event_type as event_type, rdma_cm_id,
     rdma_event_channel, rdma_port_space,

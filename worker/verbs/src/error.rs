@@ -4,101 +4,54 @@
 
 use std::{fmt, io};
 
-/// Function of libibverbs (`ibv_…`) or librdmacm (`rdma_…`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// `ibv_get_device_list`
-    GetDeviceList,
-    /// `ibv_open_device`
-    OpenDevice,
-    /// `ibv_query_device`
-    QueryDevice,
-    /// `ibv_query_port`
-    QueryPort,
-    /// `ibv_query_gid_ex`
-    QueryGid,
-    /// `ibv_alloc_pd`
-    AllocPd,
-    /// `ibv_reg_mr`
-    RegMr,
-    /// `ibv_create_cq`
-    CreateCq,
-    /// `ibv_poll_cq`
-    PollCq,
-    /// `ibv_req_notify_cq`
-    ReqNotifyCq,
-    /// `ibv_create_comp_channel`
-    CreateCompChannel,
-    /// `ibv_get_cq_event`
-    GetCqEvent,
-    /// `ibv_get_async_event`
-    GetAsyncEvent,
-    /// `ibv_create_qp`
-    CreateQp,
-    /// `ibv_modify_qp` to INIT
-    ModifyToInit,
-    /// `ibv_modify_qp` to RTR, ready to receive
-    ModifyToRtr,
-    /// `ibv_modify_qp` to RTS, ready to send
-    ModifyToRts,
-    /// `ibv_post_send`
-    PostSend,
-    /// `ibv_post_recv`
-    PostRecv,
-    /// `rdma_get_devices`
-    GetDevices,
-    /// `rdma_create_id`
-    CreateId,
-    /// `rdma_set_option`
-    SetOption,
-    /// `rdma_bind_addr`
-    BindAddr,
-    /// `rdma_listen`
-    Listen,
-    /// `rdma_resolve_addr`
-    ResolveAddr,
-    /// `rdma_resolve_route`
-    ResolveRoute,
-    /// `rdma_connect`
-    Connect,
-    /// `rdma_accept`
-    Accept,
+/// Defines [`Verb`] from the names of the C functions, which users can search for.
+macro_rules! verbs {
+    ($($verb:ident => $name:literal,)*) => {
+        /// Function of libibverbs (`ibv_…`) or librdmacm (`rdma_…`).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum Verb {
+            $(#[doc = concat!("`", $name, "`")] $verb,)*
+        }
+
+        impl fmt::Display for Verb {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(match self {
+                    $(Verb::$verb => $name,)*
+                })
+            }
+        }
+    };
 }
 
-/// Writes the name of the C function, which users can search for.
-impl fmt::Display for Verb {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Verb::GetDeviceList => "ibv_get_device_list",
-            Verb::OpenDevice => "ibv_open_device",
-            Verb::QueryDevice => "ibv_query_device",
-            Verb::QueryPort => "ibv_query_port",
-            Verb::QueryGid => "ibv_query_gid_ex",
-            Verb::AllocPd => "ibv_alloc_pd",
-            Verb::RegMr => "ibv_reg_mr",
-            Verb::CreateCq => "ibv_create_cq",
-            Verb::PollCq => "ibv_poll_cq",
-            Verb::ReqNotifyCq => "ibv_req_notify_cq",
-            Verb::CreateCompChannel => "ibv_create_comp_channel",
-            Verb::GetCqEvent => "ibv_get_cq_event",
-            Verb::GetAsyncEvent => "ibv_get_async_event",
-            Verb::CreateQp => "ibv_create_qp",
-            Verb::ModifyToInit => "ibv_modify_qp to INIT",
-            Verb::ModifyToRtr => "ibv_modify_qp to RTR",
-            Verb::ModifyToRts => "ibv_modify_qp to RTS",
-            Verb::PostSend => "ibv_post_send",
-            Verb::PostRecv => "ibv_post_recv",
-            Verb::GetDevices => "rdma_get_devices",
-            Verb::CreateId => "rdma_create_id",
-            Verb::SetOption => "rdma_set_option",
-            Verb::BindAddr => "rdma_bind_addr",
-            Verb::Listen => "rdma_listen",
-            Verb::ResolveAddr => "rdma_resolve_addr",
-            Verb::ResolveRoute => "rdma_resolve_route",
-            Verb::Connect => "rdma_connect",
-            Verb::Accept => "rdma_accept",
-        })
-    }
+verbs! {
+    GetDeviceList => "ibv_get_device_list",
+    OpenDevice => "ibv_open_device",
+    QueryDevice => "ibv_query_device",
+    QueryPort => "ibv_query_port",
+    QueryGid => "ibv_query_gid_ex",
+    AllocPd => "ibv_alloc_pd",
+    RegMr => "ibv_reg_mr",
+    CreateCq => "ibv_create_cq",
+    PollCq => "ibv_poll_cq",
+    ReqNotifyCq => "ibv_req_notify_cq",
+    CreateCompChannel => "ibv_create_comp_channel",
+    GetCqEvent => "ibv_get_cq_event",
+    GetAsyncEvent => "ibv_get_async_event",
+    CreateQp => "ibv_create_qp",
+    ModifyToInit => "ibv_modify_qp to INIT",
+    ModifyToRtr => "ibv_modify_qp to RTR",
+    ModifyToRts => "ibv_modify_qp to RTS",
+    PostSend => "ibv_post_send",
+    PostRecv => "ibv_post_recv",
+    GetDevices => "rdma_get_devices",
+    CreateId => "rdma_create_id",
+    SetOption => "rdma_set_option",
+    BindAddr => "rdma_bind_addr",
+    Listen => "rdma_listen",
+    ResolveAddr => "rdma_resolve_addr",
+    ResolveRoute => "rdma_resolve_route",
+    Connect => "rdma_connect",
+    Accept => "rdma_accept",
 }
 
 /// Failure of an RDMA operation.

@@ -3,8 +3,8 @@
 //! | module | contents | uses |
 //! |---|---|---|
 //! | `error` | [`VerbsError`] | |
-//! | `fork`, `poll` | protection of registered memory against fork(2); waiting for file descriptors | `error` |
-//! | `device` | [`Device`], [`Context`], ports, asynchronous events | `fork`, `poll` |
+//! | `fork` | protection of registered memory against fork(2) | |
+//! | `device` | [`Device`], [`Context`], ports, asynchronous events; waiting for file descriptors | `error`, `fork` |
 //! | `memory` | [`ProtectionDomain`], [`MemoryRegion`], [`UserMr`] | `device` |
 //! | `cm_id` | ids and event channels of librdmacm | `device` |
 //! | `queue` | [`CompletionQueue`], [`QueuePair`] | `memory`, `cm_id` |
@@ -53,7 +53,6 @@ mod device;
 mod error;
 mod fork;
 mod memory;
-mod poll;
 mod queue;
 
 #[cfg(test)]

@@ -7,11 +7,11 @@
 use super::{Answer, CallId, ClientId, MAX_NAMES, MAX_WAITING, Node, NodeViolation, Refusal};
 use crate::id::{ExitStatus, NodeId, Rank};
 use crate::rendezvous::Time;
-use crate::rendezvous::gathered::gather_record;
 use crate::rendezvous::message::{
     CallCounts, CollectiveFailure, CollectiveId, CollectiveKind, Message, MissingRanks,
 };
 use crate::rendezvous::payload::Payload;
+use crate::rendezvous::payload::gather_record;
 use crate::rendezvous::rank_set::RankSet;
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -70,7 +70,7 @@ pub enum Call {
 pub enum Answer<Bytes = Payload> {
     /// The operation is complete and returns no data.
     Done,
-    /// Records of all ranks, which [`crate::rendezvous::gathered::Gathered`] decodes.
+    /// Records of all ranks, which [`crate::rendezvous::payload::Gathered`] decodes.
     Gathered(Bytes),
     /// Value of a key, or reply to a request to the root's agent.
     Value(Bytes),
@@ -117,15 +117,19 @@ impl Answer {
 }
 
 /// Reason why an agent refuses a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
     /// A name, value or text is longer than allowed.
+    #[error("a name, a value or a text is too long")]
     TooLong,
     /// The rank uses too many names of collectives, or too many calls are pending.
+    #[error("too many names or too many calls at once")]
     TooMany,
     /// The key-value store has no room for the value.
+    #[error("the job's store is full")]
     Full,
     /// The rank does not run on this node, or has ended.
+    #[error("the rank has ended")]
     NotARank,
 }
 

@@ -1,6 +1,6 @@
 use super::*;
-use crate::rendezvous::gathered::{Gathered, gather_record};
 use crate::rendezvous::message::{CollectiveId, Key};
+use crate::rendezvous::payload::{Gathered, gather_record};
 
 const PARENT: NodeId = NodeId(0);
 const ME: NodeId = NodeId(1);

@@ -1,7 +1,6 @@
 //! Byte stream to an agent: an SSH channel, the pipes of a process on this machine, or a TCP connection
 //! that the agent opened because nothing arrives on its stdin.
 
-use crate::connect::callback::AgentCallback;
 use bytes::{Bytes, BytesMut};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::socket::{Shutdown, shutdown};
@@ -19,7 +18,8 @@ use std::path::Path;
 use std::process::Stdio;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
@@ -62,6 +62,15 @@ pub struct CallbackReader {
     decrypted: Vec<u8>,
     command: AgentReader,
     command_ended: bool,
+}
+
+/// Authenticated TCP connection from an agent.
+#[derive(Debug)]
+pub struct AgentCallback {
+    pub tcp: TcpStream,
+    pub(crate) secure_stream: SharedStream,
+    /// Decrypted bytes that arrived during authentication.
+    pub decrypted: Vec<u8>,
 }
 
 /// Process on this machine: an agent, or an `--rsh` command that starts an agent on a host.
@@ -127,19 +136,15 @@ impl AgentChannel {
                 .env_clear()
                 .envs(std::env::vars_os().filter(|(name, _)| is_host_variable(name)));
         }
-        AgentChannel::start(command, None)
+        AgentChannel::over_child(command, None)
     }
 
-    /// Starts an `--rsh` command; `exit_status` receives its exit status. Dropping the reader sends SIGTERM
-    /// to the command's process group.
+    /// Starts a command: an agent, or with `exit_status`, which receives its exit status, an `--rsh` command. Dropping the
+    /// reader of the latter sends SIGTERM to its process group.
     pub(crate) fn over_child(
-        command: Command,
-        exit_status: CommandStatus,
+        mut command: Command,
+        exit_status: Option<CommandStatus>,
     ) -> io::Result<AgentChannel> {
-        AgentChannel::start(command, Some(exit_status))
-    }
-
-    fn start(mut command: Command, exit_status: Option<CommandStatus>) -> io::Result<AgentChannel> {
         open_files::restore(command.as_std_mut());
         let mut child = command
             .stdin(Stdio::piped())
@@ -232,8 +237,9 @@ impl CallbackReader {
             if !self.decrypted.is_empty() {
                 return Some(Incoming::Data(std::mem::take(&mut self.decrypted).into()));
             }
+            self.received.reserve(64 << 10);
             tokio::select! {
-                read = read_packets(self.tcp.as_mut(), &mut self.received), if self.tcp.is_some() => {
+                read = read_some(&mut self.tcp, &mut self.received), if self.tcp.is_some() => {
                     let received = self.received.split();
                     let opened = self.secure_stream.open(&received, &mut self.decrypted);
                     if read == 0 || opened.is_err() {
@@ -259,16 +265,6 @@ impl CallbackReader {
         if let Some(tcp) = self.tcp.take() {
             let _ = shutdown(tcp.as_ref().as_raw_fd(), Shutdown::Both);
         }
-    }
-}
-
-/// Reads encrypted bytes into `buffer`. Returns their number; 0 at the end of the stream or after an error.
-/// Cancel-safe.
-async fn read_packets(tcp: Option<&mut OwnedReadHalf>, buffer: &mut BytesMut) -> usize {
-    buffer.reserve(64 << 10);
-    match tcp {
-        Some(tcp) => tcp.read_buf(buffer).await.unwrap_or(0),
-        None => 0,
     }
 }
 
@@ -337,10 +333,11 @@ impl Drop for LocalAgent {
     }
 }
 
-/// Reads from stderr; returns 0 at its end or after an error. Never completes if `stderr` is `None`.
-async fn read_some(stderr: &mut Option<ChildStderr>, buffer: &mut BytesMut) -> usize {
-    match stderr {
-        Some(stderr) => stderr.read_buf(buffer).await.unwrap_or(0),
+/// Reads bytes; returns their number, 0 at the end of the stream or after an error. Never completes if `from` is `None`.
+/// Cancel-safe.
+async fn read_some(from: &mut Option<impl AsyncRead + Unpin>, buffer: &mut BytesMut) -> usize {
+    match from {
+        Some(from) => from.read_buf(buffer).await.unwrap_or(0),
         None => std::future::pending().await,
     }
 }

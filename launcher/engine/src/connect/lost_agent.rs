@@ -99,7 +99,7 @@ impl LostAgent<'_> {
                 let AgentLocation::At(agent) = self.agent else { return None };
                 let mut command = Command::new(agent);
                 command.args(reap.split(' '));
-                AgentChannel::over_child(command, CommandStatus::default()).ok()
+                AgentChannel::over_child(command, Some(CommandStatus::default())).ok()
             }
         }
     }

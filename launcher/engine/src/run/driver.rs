@@ -4,12 +4,12 @@
 use crate::run::Started;
 use crate::run::helper_upload::HelperUpload;
 use crate::run::job_run::JobRun;
-use crate::run::live::{JobSocket, Queries};
+use crate::run::live::JobSocket;
 use crate::run::nodes::Nodes;
-use crate::run::outcome::{Outcome, ended_by};
+use crate::run::outcome::{Outcome, SupervisedNode, ended_by};
 use crate::run::output::{OutputWriter, Written};
 use crate::run::signals::{self, Signals};
-use crate::run::supervisor::{Action, Input, READER_PATIENCE, SupervisedNode, Supervisor};
+use crate::run::supervisor::{Action, Input, READER_PATIENCE, Supervisor};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::protocol::control::Helper;
 use rlaunch_console::messages;
@@ -33,14 +33,14 @@ pub(crate) async fn run_to_completion(
         hello_at: node.hello_at,
     });
     let mut supervisor = Supervisor::new(
-        job,
+        &job.spec,
         supervised.collect(),
         phase_states,
         job.events.status(),
         Instant::now(),
     );
     let mut reader = HelperUpload::new(Helper::Stack);
-    let mut queries = job.socket.as_ref().map_or_else(Queries::none, JobSocket::take_queries);
+    let mut queries = job.socket.as_ref().map(JobSocket::take_queries).unwrap_or_default();
     while !supervisor.is_over() {
         let is_listening = !supervisor.is_suspending();
         let input = tokio::select! {
@@ -114,7 +114,7 @@ fn offer(program: &mut HelperUpload, job: &JobRun, nodes: &Nodes) {
 async fn write_rest(writer: &mut OutputWriter, signals: &mut Signals) -> (Written, Option<Signal>) {
     let mut asked = None;
     loop {
-        let requests = signals.end_requests();
+        let requests = signals.end_requests;
         let signal = tokio::select! {
             written = writer.finish() => return (written, asked),
             signal = signals.end() => signal,
@@ -142,13 +142,13 @@ fn conclude(
         recorder.printed(transcript);
     }
     let closing_line = outcome.closing_line().map(str::to_owned);
-    let decided = match (outcome.decide(&job.options, written, master_port), asked) {
+    let decided = match (outcome.decide(&job.spec.options, written, master_port), asked) {
         (Ok(_), Some(signal)) => Err(ended_by(signal)),
         (decided, _) => decided,
     };
     closing_line.iter().for_each(|line| messages::info(line));
     if let Err(failed) = &decided {
-        tracing::debug!(job = %job.id, exit = failed.exit.0, "concluded");
+        tracing::debug!(job = %job.spec.id, exit = failed.exit.0, "concluded");
     }
     decided
 }

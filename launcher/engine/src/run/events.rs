@@ -204,7 +204,12 @@ impl EventLog {
 
     /// Writes an event. Errors are ignored, so that a job goes on if the reader of its events has gone.
     pub(crate) fn emit(&self, event: &Event) {
-        self.status.observe(event);
+        match event {
+            Event::Phase { name, .. } => self.status.phase_ended(name),
+            Event::RankStarted { .. } => self.status.rank_started(),
+            Event::RankExited { .. } => self.status.rank_exited(),
+            _ => {}
+        }
         let Some(target) = &self.target else { return };
         let is_droppable = !matches!(event, Event::JobEnded { .. } | Event::JobRestarted { .. });
         target.write(line_of(event, self.job, self.started), is_droppable);

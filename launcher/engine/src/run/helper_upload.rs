@@ -45,12 +45,12 @@ impl HelperUpload {
             node.commands.send_frame(offered.digest.clone());
             return Ok(());
         }
-        let found = match self.helper {
-            Helper::Prover => store::prover(given, &arch),
-            Helper::Stack => store::stack_reader(given, &arch),
+        let program = match self.helper {
+            Helper::Prover => store::PROVER,
+            Helper::Stack => store::STACK_READER,
         };
-        let file =
-            found.map_err(|error| Failed::from_error(Exit::AGENT, &error).hint(error.hint()))?;
+        let file = store::beside_agent(program, given, &arch)
+            .map_err(|error| Failed::from_error(Exit::AGENT, &error).hint(error.hint()))?;
         let named = HelperFile { sha256: file.digest(), size: file.size };
         let name = self.helper.name();
         let digest = control::encode(&ToAgent::Helper(self.helper, named))

@@ -1,21 +1,30 @@
-//! One attempt at a job, with its event log and its record.
+//! Attempts at a job, each with its event log and its record.
+//!
+//! `--max-restarts`: after a failed rank or a lost node, the whole job starts again. Each restart is a job of its own, with a
+//! new id and the same command line.
 
-use crate::connect::options::Reach;
+pub use crate::run::output::Stdio;
+
+use crate::connect::connector::Reach;
 use crate::run::events::{Event, EventLog};
 use crate::run::live::JobSocket;
 use crate::run::record::Recorder;
+use crate::run::run_attempt;
+use crate::run::signals::Signals;
 use ring::rand::SecureRandom;
+use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_bootstrap::security::{Secret, Token};
+use rlaunch_console::messages;
+use rlaunch_plan::job::options::Restarts;
 use rlaunch_plan::job::{Identity, JobSpec};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use std::io::{self, IsTerminal, PipeWriter};
-use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A job, the way to its hosts, and where its output goes.
 pub struct Launch {
@@ -24,31 +33,9 @@ pub struct Launch {
     pub stdio: Stdio,
 }
 
-/// Destination of the ranks' stdout.
-#[derive(Clone, Debug, Default)]
-pub enum Stdio {
-    /// This process's stdout.
-    #[default]
-    Stdout,
-    /// This process's stderr, because it prints its own result to stdout.
-    Stderr,
-    /// A pipe whose other end this process reads. The reader sees the end once the job is dropped.
-    Pipe(Arc<PipeWriter>),
-}
-
-impl Stdio {
-    pub fn is_terminal(&self) -> bool {
-        match self {
-            Stdio::Stdout => io::stdout().is_terminal(),
-            Stdio::Stderr => io::stderr().is_terminal(),
-            Stdio::Pipe(_) => false,
-        }
-    }
-}
-
 /// Attempt at a job.
 pub struct JobRun {
-    job: JobSpec,
+    pub spec: JobSpec,
     pub reach: Reach,
     pub stdio: Stdio,
     pub events: EventLog,
@@ -70,14 +57,6 @@ pub struct StartFacts {
 
 /// Place for the facts about a job, which is filled before any rank starts.
 pub type FactsCell = Arc<OnceLock<StartFacts>>;
-
-impl Deref for JobRun {
-    type Target = JobSpec;
-
-    fn deref(&self) -> &JobSpec {
-        &self.job
-    }
-}
 
 impl JobRun {
     /// Begins the first attempt. Returns an error if the file of `--events` cannot be opened.
@@ -107,12 +86,12 @@ impl JobRun {
         // A dry run is over at once.
         let is_run = job.dry_run.is_none();
         let socket = is_run.then(|| JobSocket::open(&job, events.status().clone())).flatten();
-        JobRun { job, reach, stdio, events, recorder, facts: None, socket }
+        JobRun { spec: job, reach, stdio, events, recorder, facts: None, socket }
     }
 
     /// Returns the parts that the next attempt is made from.
     pub(crate) fn into_parts(self) -> (Launch, EventLog) {
-        let JobRun { job, reach, stdio, events, .. } = self;
+        let JobRun { spec: job, reach, stdio, events, .. } = self;
         (Launch { job, reach, stdio }, events)
     }
 
@@ -146,3 +125,131 @@ fn random<const N: usize>() -> Result<[u8; N], NoRandom> {
 #[derive(Debug, thiserror::Error)]
 #[error("the system has no source of random numbers")]
 pub struct NoRandom;
+
+/// Maximum number of new job ids that are tried to find one whose search for ports begins far from that of
+/// the former job. About half of all ids do.
+const MAX_IDS: usize = 64;
+
+/// Runs a job, and restarts it after failures that may not recur. A restart begins once the attempt before it
+/// was shut down. Returns the outcome of the last attempt.
+pub(crate) async fn run_with_restarts(
+    launch: Launch,
+    signals: &mut Signals,
+) -> Result<Exit, Failed> {
+    let job = JobRun::first(launch)?;
+    let events = job.events.clone();
+    let ended = run_attempts(job, signals).await;
+    await_reader(&events, signals).await;
+    ended
+}
+
+async fn run_attempts(mut job: JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
+    loop {
+        let (ended, _record) = run_attempt(&job, signals).await;
+        // If the user has asked to end a job that is already failing, the job is not restarted.
+        let mut failed = match ended {
+            Err(failed) if failed.may_restart && signals.end_requests == 0 => failed,
+            ended => return ended,
+        };
+        let Some(restarts) = job.spec.restarts else { return Err(failed) };
+        let Some(next) = restarts.next() else {
+            let Restarts { max, done } = restarts;
+            failed.details.push(format!("restarts: {done} of {max}"));
+            return Err(failed);
+        };
+        print_restart(next, &failed);
+        let former = job.spec.id;
+        let (launch, events) = job.into_parts();
+        let again =
+            restarted(launch.job, next).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+        job = JobRun::next(Launch { job: again, ..launch }, events);
+        job.events.emit(&Event::JobRestarted {
+            number: next.done,
+            most: next.max,
+            former: former.to_string(),
+            after: names::redacted(&failed.message),
+        });
+    }
+}
+
+/// Waits until the reader of the events has taken them all, unless the user has asked for the end.
+async fn await_reader(events: &EventLog, signals: &mut Signals) {
+    const CHECK: Duration = Duration::from_millis(20);
+    /// Time that is left to the reader when the user has asked for the end.
+    const LAST: Duration = Duration::from_secs(1);
+    let began = Instant::now();
+    while events.is_behind() && (began.elapsed() < LAST || signals.end_requests == 0) {
+        tokio::select! {
+            () = tokio::time::sleep(CHECK) => {}
+            _ = signals.end() => return,
+        }
+    }
+}
+
+/// Prints `restart 1 of 3 after: rank 1 on b (pid 4711) exited with code 7`, with details and hints.
+fn print_restart(Restarts { max, done }: Restarts, failed: &Failed) {
+    let below = failed.details.iter().map(|detail| format!("\n  {detail}"));
+    let below: String = below.collect();
+    messages::info(&format!("restart {done} of {max} after: {}{below}", failed.message));
+    failed.hints.iter().for_each(|hint| messages::hint(hint));
+}
+
+/// Returns the same job with another id and new secrets.
+fn restarted(job: JobSpec, restarts: Restarts) -> Result<JobSpec, NoRandom> {
+    let Identity { secret, token, .. } = new_identity()?;
+    Ok(JobSpec {
+        id: another_id(job.id, job.port_range),
+        secret,
+        token,
+        restarts: Some(restarts),
+        stdin: job.stdin.for_restart(),
+        ..job
+    })
+}
+
+/// Makes the id of a restart. Agents begin their search for free ports at an offset in the range that depends
+/// on the id. The new id is chosen, if the range allows it, so that its offset is far from the offset of the
+/// former id. A leftover of the former job that still connects to the former MASTER_PORT then does not reach
+/// the new job.
+fn another_id(former: JobId, range: PortRange) -> JobId {
+    let count = range.count();
+    let steps = |id: JobId| (range.start_offset(id) + count - range.start_offset(former)) % count;
+    let is_far = |id: &JobId| (count / 4..=count - count / 4).contains(&steps(*id));
+    let new = || JobId(uuid::Uuid::now_v7().as_u128());
+    let mut ids = std::iter::repeat_with(new).take(MAX_IDS);
+    ids.find(|id| steps(*id) > 0 && is_far(id)).unwrap_or_else(new)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_told_which_attempt_it_is() {
+        let second = Restarts::up_to(3).next().unwrap();
+        let env = second.env(&["TORCHELASTIC_MAX_RESTARTS".to_owned()]);
+        let env: Vec<String> = env.iter().map(|(name, count)| format!("{name}={count}")).collect();
+        assert_eq!(env, ["TORCHELASTIC_RESTART_COUNT=1", "RLAUNCH_RESTART_COUNT=1"]);
+    }
+
+    #[test]
+    fn there_are_as_many_restarts_as_were_asked_for() {
+        assert_eq!(Restarts::up_to(0).next(), None);
+        let last = Restarts::up_to(2).next().and_then(Restarts::next);
+        assert_eq!(last, Some(Restarts { max: 2, done: 2 }));
+        assert_eq!(last.and_then(Restarts::next), None);
+    }
+
+    #[test]
+    fn another_attempt_looks_for_ports_elsewhere() {
+        for (first, last) in [(21000, 21511), (21000, 21002), (21000, 21001)] {
+            let range = PortRange { first, last };
+            let former = JobId(uuid::Uuid::now_v7().as_u128());
+            let id = another_id(former, range);
+            assert_ne!(range.start_offset(id), range.start_offset(former), "{first}-{last}");
+        }
+        // A range of one port leaves no choice.
+        let one = PortRange { first: 21000, last: 21000 };
+        assert_ne!(another_id(JobId(1), one), JobId(1));
+    }
+}

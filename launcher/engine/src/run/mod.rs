@@ -3,42 +3,37 @@
 //!
 //! | files | subject |
 //! |---|---|
-//! | `job_run`, `restart` | one attempt at a job, with its event log and its record; `--max-restarts` |
+//! | `job_run` | attempts at a job, with event log and record; `--max-restarts` |
 //! | `nodes`, `session` | all nodes together: connecting, preparing, starting; the session with one agent |
-//! | `rendezvous`, `mesh` | agents join a tree; RDMA paths are proved, and monitored while ranks run |
-//! | `preflight_report`, `container_check` | why nodes cannot run the job; what a container lacks |
+//! | `rendezvous`, `links` | agents join a tree and RDMA paths are proved; the paths are monitored while ranks run |
+//! | `preflight_report`, `inventory_check` | why nodes cannot run the job; what inventories show, such as what a container lacks |
 //! | `helper_upload` | programs that nodes need for the proof of paths, and for stacks |
-//! | `quick_check` | faults of RDMA ports that inventories show |
 //! | `path_check` | RDMA paths proved for `rlaunch doctor` |
-//! | `show`, `dry_run` | `--show`; `--dry-run` |
+//! | `show` | `--show`; `--dry-run` |
 //! | `supervisor`, `driver` | the running job: a state machine that decides, and the I/O around it |
-//! | `first_failure`, `outcome`, `signals` | the rank that failed first; exit code and message; signals of the user |
+//! | `outcome`, `signals` | the rank that failed first, exit code and message; signals of the user |
 //! | `output`, `stdin` | whole lines from many ranks to one terminal; standard input to ranks |
 //! | `hang`, `stragglers` | `--hang-timeout`: a job that makes no progress; `--straggler-report`: ranks that are slow |
 //! | `live` | the socket at which a running job is asked (`rlaunch jobs`) |
 //! | `events`, `record` | `--events`; files about a job that `rlaunch report` reads |
 
-pub mod container_check;
 mod driver;
-pub mod dry_run;
 pub mod events;
-mod first_failure;
 #[cfg(test)]
 mod golden_tests;
 pub mod hang;
 mod helper_upload;
+pub mod inventory_check;
 pub mod job_run;
+mod links;
 pub mod live;
-pub mod mesh;
 mod nodes;
 mod outcome;
 pub mod output;
 pub mod path_check;
 mod preflight_report;
-mod quick_check;
 pub mod record;
 mod rendezvous;
-mod restart;
 mod session;
 pub mod show;
 pub mod signals;
@@ -48,16 +43,22 @@ mod supervisor;
 
 use events::Event;
 use job_run::{JobRun, Launch, StartFacts};
-use mesh::LinkMonitor;
+use links::LinkMonitor;
 use nodes::{Nodes, PendingStdio};
 use record::JobRecord;
 use rendezvous::Joined;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::job::RankSetup;
+use rlaunch_bootstrap::protocol::control::{self, ToAgent};
 use rlaunch_console::{messages, open_files};
-use rlaunch_plan::job::apps::StartOrder;
-use rlaunch_plan::map::RankMap;
-use rlaunch_plan::placement_line;
+use rlaunch_plan::env::identity;
+use rlaunch_plan::job::JobSpec;
+use rlaunch_plan::job::apps::{self, RenderedTexts, StartOrder};
+use rlaunch_plan::map::{self, RankMap};
+use rlaunch_plan::rank_config::RankConfig;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use show::ShownPlan;
 use signals::Signals;
 use std::io::{self, IsTerminal};
 use std::time::Instant;
@@ -67,7 +68,7 @@ use tracing::Instrument;
 /// Runs a job, and restarts it after failures as often as `--max-restarts` allows.
 pub async fn run_job(launch: Launch) -> Result<Exit, Failed> {
     let mut signals = Signals::install()?;
-    let ended = restart::run_with_restarts(launch, &mut signals).await;
+    let ended = job_run::run_with_restarts(launch, &mut signals).await;
     // Their number decides how long the last messages wait for their reader.
     signals.take_pending().await;
     ended
@@ -79,11 +80,11 @@ pub async fn run_attempt(
     job: &JobRun,
     signals: &mut Signals,
 ) -> (Result<Exit, Failed>, Option<JobRecord>) {
-    let ended = run(job, signals).instrument(tracing::info_span!("job", id = %job.id)).await;
+    let ended = run(job, signals).instrument(tracing::info_span!("job", id = %job.spec.id)).await;
     job.events.emit(&Event::job_ended(&ended));
-    let record = job.recorder.as_ref().and_then(|recorder| recorder.finish(job, &ended));
+    let record = job.recorder.as_ref().and_then(|recorder| recorder.finish(&job.spec, &ended));
     if let Some(record) = &record {
-        record::store::save_or_warn(record);
+        record::save_or_warn(record);
     }
     (ended, record)
 }
@@ -91,7 +92,7 @@ pub async fn run_attempt(
 async fn run(job: &JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
     let map = hosts_to_reach(job)?;
     open_files::raise_for(map.nodes.len()).iter().for_each(|warning| messages::warn(warning));
-    let (connecting, stdio, sessions_closed) = nodes::prepare_sessions(job, &map);
+    let (connecting, stdio, sessions_closed) = nodes::prepare_sessions(&job.spec, &map);
 
     let reaching = job.phase("reach", connecting.reach(job, &map));
     let mut nodes = match unless_ended(reaching, signals).await {
@@ -119,10 +120,10 @@ async fn run(job: &JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
 /// Returns the nodes to connect to: hosts with their ranks, or all hosts without ranks if their GPUs must be
 /// counted before ranks can be mapped.
 fn hosts_to_reach(job: &JobRun) -> Result<RankMap, Failed> {
-    if job.has_slots_from_gpus() {
-        return Ok(RankMap::all_hosts(&job.hosts));
+    if job.spec.has_slots_from_gpus() {
+        return Ok(RankMap::all_hosts(&job.spec.hosts));
     }
-    let map = job.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    let map = job.spec.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     announce(job, &map)?;
     Ok(map)
 }
@@ -130,12 +131,11 @@ fn hosts_to_reach(job: &JobRun) -> Result<RankMap, Failed> {
 /// Prints, logs and records the placement of the ranks. Returns an error if `--stdin` names a rank that does
 /// not exist.
 fn announce(job: &JobRun, map: &RankMap) -> Result<(), Failed> {
-    job.stdin.check(map.world_size)?;
-    messages::print(
-        placement_line::message(map, job.map_by, io::stderr().is_terminal()).as_slice(),
-    );
+    job.spec.stdin.check(map.world_size)?;
+    let line = map::placement_line(map, job.spec.map_by, io::stderr().is_terminal());
+    messages::print(line.as_slice());
     job.events.status().mapped(map);
-    job.events.emit(&Event::job_started(job, map));
+    job.events.emit(&Event::job_started(&job.spec, map));
     if let Some(recorder) = &job.recorder {
         recorder.mapped(map);
     }
@@ -157,14 +157,24 @@ async fn start_ranks(
     nodes: &mut Nodes,
     stdio: PendingStdio,
 ) -> Result<Option<Started>, Failed> {
-    let map = nodes.assign_ranks(job, reached)?;
-    if job.has_slots_from_gpus() {
+    let map = nodes.assign_ranks(&job.spec, reached)?;
+    if job.spec.has_slots_from_gpus() {
         announce(job, &map)?;
     }
     let prepared = job.phase("prepare", nodes.prepare(job, &map)).await?;
     let joined = job.phase("join", nodes.join(job, &map, &prepared)).await?;
-    show::print(job, &map, &prepared.inventories, &joined).await;
-    if job.dry_run.is_some() {
+    let Joined { table, mesh, rank_configs, libraries, .. } = &joined;
+    let shown = ShownPlan {
+        job: &job.spec,
+        map: &map,
+        inventories: &prepared.inventories,
+        table,
+        mesh,
+        rank_configs,
+        libraries,
+    };
+    show::print(&shown).await;
+    if job.spec.dry_run.is_some() {
         return Ok(None);
     }
     if let Some(facts) = &job.facts {
@@ -173,16 +183,46 @@ async fn start_ranks(
         let _ = facts.set(StartFacts { table, inventories });
     }
     let writer = nodes.open_stdio(job, &map, stdio)?;
-    let order = StartOrder::new(job, &map, Instant::now());
-    nodes.start(job, &map, &joined)?;
+    let order = StartOrder::new(&job.spec, &map, Instant::now());
+    order_start(nodes, &job.spec, &map, &joined)?;
     let Joined { relay, master: (_, master_port), table, mesh, rank_configs, libraries, .. } =
         joined;
-    let links = LinkMonitor::new(&mesh, &table, &job.options.mesh, Instant::now());
+    let links = LinkMonitor::new(&mesh, &table, &job.spec.options.mesh, Instant::now());
     if let Some(recorder) = &job.recorder {
         recorder.starting(table, rank_configs, libraries);
     }
     let phase_states = PhaseStates { relay, links, order };
     Ok(Some(Started { writer, phase_states, master_port }))
+}
+
+/// Sends every node the order to start its ranks.
+fn order_start(nodes: &Nodes, job: &JobSpec, map: &RankMap, joined: &Joined) -> Result<(), Failed> {
+    let (address, port) = joined.master;
+    tracing::info!("MASTER_ADDR {address} MASTER_PORT {port}");
+    let user_set_vars = apps::vars_set_for_all_apps(&job.apps);
+    let mut env = identity::master_variables(address, port, &user_set_vars);
+    env.extend(job.restarts.into_iter().flat_map(|restarts| restarts.env(&user_set_vars)));
+    let mut filled = RenderedTexts::render_all(job, map, &joined.table)?;
+    let awaited = apps::awaited_ports(job, map, &joined.table);
+    let mut messages = Vec::with_capacity(nodes.reached.len());
+    for (node, rank_configs) in nodes.reached.iter().zip(&joined.rank_configs) {
+        let rank_setup = |(rank, setup): (&Rank, &RankConfig)| {
+            let RenderedTexts { arguments, env, files } = filled.remove(rank).unwrap_or_default();
+            RankSetup { rendered_args: arguments, rendered_env: env, files, ..setup.to_setup() }
+        };
+        let ranks = node.ranks.iter().zip(rank_configs).map(rank_setup).collect();
+        let own = awaited.iter().filter(|(looks, _)| *looks == node.id);
+        let ports = own.map(|(_, port)| port.clone()).collect();
+        let horovod = joined.horovod.get(node.id.index()).copied();
+        let message = ToAgent::Start { env: env.clone(), ranks, horovod, ports };
+        messages.push(control::encode(&message).map_err(|error| {
+            Failed::new(Exit::USAGE, format!("templates do not fit a frame: {error}"))
+        })?);
+    }
+    for (node, message) in nodes.reached.iter().zip(messages) {
+        node.commands.send_frame(message.into());
+    }
+    Ok(())
 }
 
 /// Runs a stage of the job before ranks are started. Returns an error if the user ends the job meanwhile.

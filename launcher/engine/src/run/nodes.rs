@@ -4,32 +4,32 @@
 //! | file | subject |
 //! |---|---|
 //! | `connect` | hosts are connected and their agents started |
-//! | `assign_ranks` | ranks go to hosts whose GPUs had to be counted first |
 //! | `prepare` | every node gets its part of the job and checks that it can run that part |
-//! | `stdio` | the launcher's own stdin, stdout and stderr are opened |
-//! | `start` | ranks are started |
 
-mod assign_ranks;
 mod connect;
 mod prepare;
-mod start;
-mod stdio;
 
 pub(crate) use connect::prepare_sessions;
 pub(crate) use prepare::Prepared;
-pub(crate) use stdio::PendingStdio;
 
 use crate::connect::agent::library::RankLibraries;
 use crate::connect::outbox::{Outbox, Reserved};
+use crate::run::job_run::JobRun;
+use crate::run::output::{self, Transcript};
 use crate::run::session::NodeEvent;
+use crate::run::stdin::StdinFeed;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::protocol::control::{EndCause, FromAgent, ToAgent};
 use rlaunch_console::deadline;
+use rlaunch_plan::env::nccl::Log;
 use rlaunch_plan::hosts::Host;
+use rlaunch_plan::job::JobSpec;
+use rlaunch_plan::map::{MapBy, RankMap};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -171,4 +171,120 @@ pub(crate) fn agent_failure(host: &str, message: &FromAgent) -> Option<Failed> {
 /// Makes the warning about a node that could not store the library for its ranks.
 pub(crate) fn no_library(host: &str, cause: &str) -> String {
     format!("{host}: ranks have no library to link or import: {cause}")
+}
+
+/// Maximum number of hosts without enough GPUs that an error names in addition to the first.
+const MAX_LINES: usize = 8;
+
+impl Nodes {
+    /// Maps ranks to hosts if the number of slots was unknown until GPUs were counted, and ends the agents of
+    /// hosts without ranks. Otherwise returns the map `reached` unchanged. Returns an error if two hosts are
+    /// one machine, or if with `--map-by gpu` a host has fewer GPUs than ranks.
+    pub(crate) fn assign_ranks(
+        &mut self,
+        job: &JobSpec,
+        reached: RankMap,
+    ) -> Result<RankMap, Failed> {
+        let map = match job.has_slots_from_gpus() {
+            false => reached,
+            true => {
+                let nodes = self.reached.iter();
+                let hosts: Vec<Host> =
+                    nodes.map(|node| node.host.settled(node.facts.gpus)).collect();
+                job.map_ranks_to(&hosts).map_err(|error| Failed::from_error(Exit::USAGE, &error))?
+            }
+        };
+        // Hosts without ranks are the last ones, so the other hosts keep their ids.
+        for idle in self.reached.split_off(map.nodes.len().min(self.reached.len())) {
+            idle.commands.queue_command(&ToAgent::End { now: true });
+        }
+        self.events.nodes = self.reached.len();
+        for (node, mapped) in self.reached.iter_mut().zip(&map.nodes) {
+            (node.host, node.ranks) = (mapped.host.clone(), mapped.ranks.clone());
+        }
+        self.check_names(job)?;
+        self.check_gpus(job)?;
+        Ok(map)
+    }
+
+    /// Returns an error if two names mean one machine, because its CPUs and GPUs would be assigned twice and
+    /// its ranks would have no network between them. With `--oversubscribe` that is no error.
+    fn check_names(&self, job: &JobSpec) -> Result<(), Failed> {
+        if job.oversubscribe {
+            return Ok(());
+        }
+        let mut seen: HashMap<&str, Vec<&ReachedNode>> = HashMap::new();
+        let twins = self.reached.iter().find_map(|node| {
+            let earlier = seen.entry(&node.facts.machine).or_default();
+            let twin = earlier.iter().find(|twin| twin.facts.is_same_host(&node.facts)).copied();
+            earlier.push(node);
+            Some((twin?, node))
+        });
+        let Some((node, other)) = twins else { return Ok(()) };
+        let (first, second) = (&node.host.name, &other.host.name);
+        let ranks = node.ranks.len() + other.ranks.len();
+        let message =
+            format!("{first} and {second} are one machine ({}), named twice", node.facts.hostname);
+        let hint = format!(
+            "name it once, as {first}:{ranks} with -H or `{first} slots={ranks}` in a hostfile; \
+             --oversubscribe runs the ranks as those of two hosts"
+        );
+        Err(Failed::new(Exit::USAGE, message).hint(Some(hint)))
+    }
+
+    /// Returns an error if, with `--map-by gpu`, a host has fewer GPUs than ranks.
+    fn check_gpus(&self, job: &JobSpec) -> Result<(), Failed> {
+        if job.map_by != MapBy::Gpu || job.oversubscribe {
+            return Ok(());
+        }
+        let too_few = |node: &&ReachedNode| node.ranks.len() > node.facts.gpus as usize;
+        let line = |node: &ReachedNode| {
+            format!("{}: {} ranks, {} GPUs", node.host, node.ranks.len(), node.facts.gpus)
+        };
+        let mut lines = self.reached.iter().filter(too_few).map(line);
+        let Some(first) = lines.next() else { return Ok(()) };
+        let message = format!("--map-by gpu gives each rank a GPU of its own: {first}");
+        let mut failed = Failed::new(Exit::USAGE, message);
+        failed.details = lines.take(MAX_LINES).collect();
+        Err(failed.hint(Some("--oversubscribe lets ranks share them")))
+    }
+}
+
+/// Launcher's ends of two channels from the sessions: ranks' output, and reports of nodes' buffer space for
+/// standard input. Both are used only after this process's own streams are opened.
+pub(crate) struct PendingStdio {
+    output: output::OutputReceiver,
+    stdin: StdinFeed,
+}
+
+impl Nodes {
+    /// Creates the files of `--output-dir`, begins to read standard input if any rank reads it, and starts
+    /// the thread that writes the ranks' output.
+    pub(crate) fn open_stdio(
+        &self,
+        job: &JobRun,
+        map: &RankMap,
+        streams: PendingStdio,
+    ) -> Result<output::OutputWriter, Failed> {
+        let files = output::rank_files(&job.spec.output, map.world_size)?;
+        let commands: Vec<Outbox> = self.reached.iter().map(|node| node.commands.clone()).collect();
+        streams.stdin.open(&job.spec.stdin, map, &commands).map_err(|error| {
+            Failed::new(Exit::FILES, format!("cannot read standard input: {error}"))
+        })?;
+        let nccl =
+            job.spec.options.nccl_verify.then(|| Log::new(job.spec.sets_variable("NCCL_DEBUG")));
+        let config = output::OutputConfig {
+            tags: job.spec.output.tag.clone().map(|pattern| output::Tags::new(pattern, map)),
+            fold: job.spec.output.fold,
+            files,
+            merged: job.spec.output.merge_stderr,
+            credit: commands,
+            ranks: map.world_size,
+            nccl,
+            transcript: job.recorder.is_some().then(Transcript::default),
+            stdio: job.stdio.clone(),
+            status: job.events.status().clone(),
+        };
+        Ok(output::start(config, streams.output))
+    }
 }

@@ -1,9 +1,8 @@
-//! Outcome of a job: the reason why it ended, as a sentence and an exit code.
+//! Outcome of a job: the rank that failed first or another reason why the job ended, as a sentence and an exit code. Ranks
+//! that fail after the first are only counted.
 
 use crate::connect::lost_agent::CleanupOutcome;
-use crate::run::first_failure::{FirstFailure, RankExit};
 use crate::run::output::Written;
-use crate::run::supervisor::SupervisedNode;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
@@ -14,7 +13,8 @@ use rlaunch_plan::options::Options;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
-use std::time::Duration;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
 
 /// Reason why the launcher ended a job before all its ranks had exited.
 #[derive(Debug)]
@@ -55,6 +55,18 @@ impl Reason {
             | Reason::Link(_) => false,
         }
     }
+}
+
+/// Facts about a node that its supervision needs.
+#[derive(Debug)]
+pub(crate) struct SupervisedNode {
+    /// Host as the user named it.
+    pub host: String,
+    pub ranks: Vec<Rank>,
+    /// Addresses of the node's interfaces.
+    pub addresses: Vec<IpAddr>,
+    /// Time at which the first message of the node's agent was received.
+    pub(crate) hello_at: Instant,
 }
 
 /// Final report of a node, or the result of cleaning it up after its loss.
@@ -195,18 +207,9 @@ fn taken_port(rank: Rank, written: &Written, port: u16, host: &str) -> Option<St
 
 /// Writes the final reports of nodes, one line for all nodes with equal reports: `a, b: nothing left`.
 fn receipts<'a>(ends: impl Iterator<Item = (&'a str, &'a Option<NodeEnd>)>) -> Vec<String> {
-    let mut findings: Vec<(String, Vec<&str>)> = Vec::new();
-    for (host, end) in ends {
-        let finding = describe(end.as_ref());
-        match findings.iter_mut().find(|(known, _)| *known == finding) {
-            Some((_, hosts)) => hosts.push(host),
-            None => findings.push((finding, vec![host])),
-        }
-    }
-    findings
-        .into_iter()
-        .map(|(finding, hosts)| format!("{}: {finding}", text::list(&hosts)))
-        .collect()
+    let findings = text::grouped(ends.map(|(host, end)| (describe(end.as_ref()), host)));
+    let line = |(finding, hosts): (String, Vec<&str>)| format!("{}: {finding}", text::list(&hosts));
+    findings.into_iter().map(line).collect()
 }
 
 fn describe(end: Option<&NodeEnd>) -> String {
@@ -253,6 +256,89 @@ fn describe_receipt(receipt: &CleanupReceipt) -> String {
     text
 }
 
+/// Exit of a rank's process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RankExit {
+    pub rank: Rank,
+    pub pid: u32,
+    pub status: ExitStatus,
+    /// Whether the rank died by SIGKILL, and the kernel's out-of-memory killer has killed a process on its
+    /// host.
+    pub(crate) out_of_memory: bool,
+    /// Whether the rank exited after `MPI_Init` but without `MPI_Finalize`.
+    pub(crate) unfinalized: bool,
+    /// Whether the rank had begun to exit before its agent began to end the ranks of the node.
+    pub(crate) by_itself: bool,
+    /// Time of the exit by the launcher's clock.
+    pub at: Instant,
+}
+
+impl RankExit {
+    /// Tells whether the exit is a failure. A rank that ends with code 0 in place of `MPI_Finalize` leaves the
+    /// others waiting for it.
+    pub(crate) fn has_failed(self) -> bool {
+        !self.status.success() || self.unfinalized
+    }
+
+    /// Tells whether the exit may be the cause of an `MPI_Abort` of another rank that was received at
+    /// `aborted_at`. A rank that fails because of an abort exits later than that, with an error or by
+    /// `abort(3)`.
+    pub(crate) fn may_cause_abort(self, aborted_at: Instant) -> bool {
+        let is_own = match self.status {
+            ExitStatus::Code(code) => code == 0,
+            ExitStatus::Signal(number) => {
+                ![Signal::SIGABRT, Signal::SIGPIPE].iter().any(|signal| *signal as i32 == number)
+            }
+        };
+        self.has_failed() && self.by_itself && (is_own || self.at < aborted_at)
+    }
+}
+
+/// Earliest failure of a rank, whatever the order in which exits are reported.
+#[derive(Debug, Default)]
+pub(crate) struct FirstFailure {
+    first: Option<RankExit>,
+    others: u32,
+    /// Time at which the launcher began to end the job. Later failures are ignored, because ending the ranks
+    /// may have caused them.
+    ended_at: Option<Instant>,
+}
+
+impl FirstFailure {
+    /// Adds an exit. The exit counts only if it is a failure and happened before the launcher began to end
+    /// the job.
+    pub(crate) fn observe(&mut self, exit: RankExit) {
+        let is_consequence = self.ended_at.is_some_and(|ended_at| exit.at >= ended_at);
+        if !exit.has_failed() || is_consequence {
+            return;
+        }
+        match &mut self.first {
+            None => self.first = Some(exit),
+            Some(first) => {
+                self.others += 1;
+                if exit.at < first.at {
+                    *first = exit;
+                }
+            }
+        }
+    }
+
+    /// Records that the launcher begins to end the job at `now`. Only the first call counts.
+    pub(crate) fn begin_ending(&mut self, now: Instant) {
+        self.ended_at.get_or_insert(now);
+    }
+
+    /// Makes an exit the first failure, although it was reported after the launcher began to end the job.
+    pub(crate) fn blame(&mut self, exit: RankExit) {
+        self.first = Some(exit);
+    }
+
+    /// Returns the first failure and the number of other failures.
+    pub(crate) fn first(&self) -> Option<(RankExit, u32)> {
+        self.first.map(|first| (first, self.others))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -290,5 +376,31 @@ mod tests {
                 "d: its end was not reported; `rlaunch reap` ends what may be left",
             ]
         );
+    }
+
+    fn exit(rank: u32, code: i32, at: Instant) -> RankExit {
+        let status = ExitStatus::Code(code);
+        RankExit {
+            rank: Rank(rank),
+            pid: 1,
+            status,
+            out_of_memory: false,
+            unfinalized: false,
+            by_itself: true,
+            at,
+        }
+    }
+
+    #[test]
+    fn the_earliest_counts_and_not_the_first_to_be_heard_of() {
+        let t0 = Instant::now();
+        let mut failures = FirstFailure::default();
+        failures.observe(exit(0, 0, t0));
+        failures.observe(exit(1, 3, t0 + Duration::from_millis(20)));
+        failures.begin_ending(t0 + Duration::from_millis(30));
+        failures.observe(exit(2, 4, t0 + Duration::from_millis(10)));
+        failures.observe(exit(3, 5, t0 + Duration::from_millis(40)));
+        let (first, others) = failures.first().unwrap();
+        assert_eq!((first.rank, others), (Rank(2), 1));
     }
 }

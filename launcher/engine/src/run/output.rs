@@ -8,33 +8,31 @@
 //! | file | subject |
 //! |---|---|
 //! | `line_arbiter` | the order of writes, so that lines of different ranks do not mix |
-//! | `fold`, `numbers` | equal lines of several ranks are shown once at a terminal |
+//! | `fold` | equal lines of several ranks are shown once at a terminal |
 //! | `sink`, `tags` | this process's stdout and stderr; tags in front of lines |
 //! | `outlet` | readers that do not read |
 //! | `rank_files` | `--output-dir` |
-//! | `tail` | last lines of each rank, for the report of a failure |
+//! | `transcript` | what is kept for the record of the job, and for the report of a failure |
 
 mod fold;
 mod line_arbiter;
-mod numbers;
 mod outlet;
 mod rank_files;
 mod sink;
 mod tags;
-mod tail;
+mod transcript;
 
 pub use rank_files::RankFiles;
 pub use tags::Tags;
+pub use transcript::{RecordedOutput, Transcript};
 
 use crate::connect::outbox::{Outbox, Reserved};
-use crate::run::job_run::Stdio;
 use crate::run::live::LiveStatus;
-use crate::run::output::fold::{FoldedStreams, Folder, ShownOutput};
-use crate::run::output::line_arbiter::{Chunk, LineArbiter, ReadyChunk, ShowUnfinished};
+use crate::run::output::fold::{Folder, ShownOutput};
+use crate::run::output::line_arbiter::{Chunk, LineArbiter, ReadyChunk};
 use crate::run::output::outlet::{Outlet, Patience};
 use crate::run::output::sink::Sink;
-use crate::run::output::tail::Tails;
-use crate::run::record::Transcript;
+use crate::run::output::transcript::Tails;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
 use rlaunch_console::messages;
@@ -69,8 +67,61 @@ pub fn window(nodes: usize) -> u32 {
     u32::try_from(window).unwrap_or(u32::MAX)
 }
 
+/// Destination of the ranks' stdout.
+#[derive(Clone, Debug, Default)]
+pub enum Stdio {
+    /// This process's stdout.
+    #[default]
+    Stdout,
+    /// This process's stderr, because it prints its own result to stdout.
+    Stderr,
+    /// A pipe whose other end this process reads. The reader sees the end once the job is dropped.
+    Pipe(Arc<PipeWriter>),
+}
+
+impl Stdio {
+    pub fn is_terminal(&self) -> bool {
+        match self {
+            Stdio::Stdout => io::stdout().is_terminal(),
+            Stdio::Stderr => io::stderr().is_terminal(),
+            Stdio::Pipe(_) => false,
+        }
+    }
+}
+
 /// Stdout or stderr of a rank.
 pub(crate) type StreamId = (Rank, Stream);
+
+/// Something for stdout, and for stderr.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PerStream<T> {
+    pub stdout: T,
+    pub stderr: T,
+}
+
+impl<T> PerStream<T> {
+    fn of(&self, stream: Stream) -> &T {
+        match stream {
+            Stream::Stdout => &self.stdout,
+            Stream::Stderr => &self.stderr,
+        }
+    }
+
+    fn of_mut(&mut self, stream: Stream) -> &mut T {
+        match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        }
+    }
+}
+
+/// Returns the name of a stream, for files and for records.
+fn stream_name(stream: Stream) -> &'static str {
+    match stream {
+        Stream::Stdout => "stdout",
+        Stream::Stderr => "stderr",
+    }
+}
 
 /// Creates the files of `--output-dir` for `ranks` ranks. Returns `None` without the option.
 pub(crate) fn rank_files(options: &OutputOptions, ranks: u32) -> Result<Option<RankFiles>, Failed> {
@@ -172,7 +223,11 @@ pub(crate) fn output_channel() -> (OutputSender, OutputReceiver) {
 pub fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver) -> OutputWriter {
     let (gone, failed) = oneshot::channel();
     let pipe = match &config.stdio {
-        Stdio::Pipe(writer) => watched(writer).ok(),
+        // Only waited on. It does not change the pipe's mode, which the writer shares.
+        Stdio::Pipe(writer) => writer
+            .try_clone()
+            .and_then(|writer| pipe::Sender::from_owned_fd_unchecked(writer.into()))
+            .ok(),
         Stdio::Stdout | Stdio::Stderr => None,
     };
     let writer = WriterThread::new(config, gone);
@@ -236,11 +291,6 @@ impl OutputWriter {
     }
 }
 
-/// Makes a handle of a pipe that is only waited on. It does not change the pipe's mode, which the writer shares.
-fn watched(writer: &PipeWriter) -> io::Result<pipe::Sender> {
-    pipe::Sender::from_owned_fd_unchecked(writer.try_clone()?.into())
-}
-
 /// Waits for a message, once. Waits for ever if its sender is dropped.
 async fn received(message: &mut Option<oneshot::Receiver<()>>) {
     if let Some(receiver) = message {
@@ -299,8 +349,8 @@ impl WriterThread {
         // person may wait for a prompt.
         let (alone, stderr) = (config.ranks == 1, std::io::stderr().is_terminal());
         let stdout = config.stdio.is_terminal();
-        let streams = FoldedStreams { stdout, stderr: std::io::stderr().is_terminal() };
-        let show_unfinished = ShowUnfinished { stdout: alone || stdout, stderr: alone || stderr };
+        let streams = PerStream { stdout, stderr: std::io::stderr().is_terminal() };
+        let show_unfinished = PerStream { stdout: alone || stdout, stderr: alone || stderr };
         WriterThread {
             sink: Sink::new(config.tags, &config.stdio),
             arbiter: LineArbiter::new(show_unfinished),

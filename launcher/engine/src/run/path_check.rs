@@ -68,7 +68,7 @@ pub async fn try_paths(launch: Launch) -> Result<TriedPaths, Failed> {
     let mut signals = Signals::install()?;
     let job = JobRun::first(launch)?;
     let map = hosts_to_reach(&job)?;
-    let (connecting, _stdio, sessions_closed) = nodes::prepare_sessions(&job, &map);
+    let (connecting, _stdio, sessions_closed) = nodes::prepare_sessions(&job.spec, &map);
     let mut nodes = match unless_ended(connecting.reach(&job, &map), &mut signals).await {
         Ok(nodes) => nodes,
         Err(failed) => {
@@ -86,7 +86,7 @@ async fn tried(
     reached: RankMap,
     nodes: &mut nodes::Nodes,
 ) -> Result<TriedPaths, Failed> {
-    let map = nodes.assign_ranks(job, reached)?;
+    let map = nodes.assign_ranks(&job.spec, reached)?;
     let prepared = nodes.prepare(job, &map).await?;
     let joined = nodes.join(job, &map, &prepared).await?;
     let measured = joined.mesh.measured.iter().filter_map(|&(from, to, megabits)| {

@@ -11,21 +11,9 @@ use rlaunch_text::message::Failed;
 use rlaunch_text::text;
 use std::ffi::OsStr;
 
-/// Groups hosts with equal findings, in the order in which the findings first occur.
-fn by_finding<'a, T: PartialEq>(found: &[(&'a Host, &'a T)]) -> Vec<(&'a T, Vec<&'a Host>)> {
-    let mut groups: Vec<(&T, Vec<&Host>)> = Vec::new();
-    for &(host, finding) in found {
-        match groups.iter_mut().find(|(known, _)| *known == finding) {
-            Some((_, hosts)) => hosts.push(host),
-            None => groups.push((finding, vec![host])),
-        }
-    }
-    groups
-}
-
 /// Combines the problems of all hosts into one error. There must be at least one problem.
 pub(crate) fn explain(problems: &[(&Host, &Problem)]) -> Failed {
-    let groups = by_finding(problems);
+    let groups = text::grouped(problems.iter().map(|&(host, problem)| (problem, host)));
     let mut failed = Failed::new(Exit::FILES, "");
     for (problem, hosts) in groups {
         let (exit, sentence, hint) = describe(problem, &text::list(&hosts));
@@ -136,7 +124,7 @@ fn missing_file_hint(name: &str) -> String {
 }
 
 pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
-    for (notice, hosts) in by_finding(notices) {
+    for (notice, hosts) in text::grouped(notices.iter().map(|&(host, notice)| (notice, host))) {
         let hosts = text::list(&hosts);
         match notice {
             Notice::RunsInHome { home } => {

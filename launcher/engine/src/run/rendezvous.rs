@@ -8,12 +8,14 @@
 //! If two neighbours in the tree cannot connect to each other, the launcher relays their messages, from
 //! here on to the end of the job.
 
+mod mesh_proof;
+
 use crate::run::helper_upload::HelperUpload;
+use crate::run::inventory_check;
 use crate::run::job_run::JobRun;
-use crate::run::mesh::{offer_prover, prove};
 use crate::run::nodes::{Nodes, Prepared, agent_failure, no_library, node_lost};
-use crate::run::quick_check;
 use crate::run::session::{NodeEvent, NodeEventKind};
+use mesh_proof::{offer_prover, prove};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::job::library::NodeLibrary;
@@ -29,6 +31,7 @@ use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use rlaunch_console::deadline::Deadline;
 use rlaunch_console::messages;
 use rlaunch_console::progress::Progress;
+use rlaunch_plan::env::ReservedPorts;
 use rlaunch_plan::env::horovod::GlooStore;
 use rlaunch_plan::env::nccl::Fabric;
 use rlaunch_plan::findings::{self, id};
@@ -38,7 +41,6 @@ use rlaunch_plan::map::RankMap;
 use rlaunch_plan::mesh::{self, Mesh};
 use rlaunch_plan::options::JobView;
 use rlaunch_plan::rank_config::{self, RankConfig};
-use rlaunch_plan::reserved_ports::ReservedPorts;
 use rlaunch_plan::selection::Plan;
 use rlaunch_plan::{rdma_check, table};
 use rlaunch_text::exit::Exit;
@@ -53,7 +55,7 @@ use std::time::{Duration, Instant};
 const MAX_LINES: usize = 8;
 
 /// Result of the rendezvous.
-pub struct Joined {
+pub(super) struct Joined {
     pub relay: Relay,
     /// MASTER_ADDR and MASTER_PORT, at which rank 0 will listen.
     pub master: (IpAddr, u16),
@@ -68,13 +70,13 @@ pub struct Joined {
 }
 
 /// State of the tree by which the launcher decides which messages it relays between neighbours.
-pub struct Relay {
+pub(super) struct Relay {
     coordinator: Coordinator,
     since: Instant,
 }
 
 impl Relay {
-    pub fn new(shape: TreeShape) -> Relay {
+    pub(super) fn new(shape: TreeShape) -> Relay {
         Relay { coordinator: Coordinator::new(shape, Time(0)), since: Instant::now() }
     }
 
@@ -92,7 +94,7 @@ impl Relay {
 
     /// Records that the edge between `node` and `peer` broke while the job runs. Returns its ends, parent
     /// first, or `None` if the edge was relayed already.
-    pub fn broke(&mut self, node: NodeId, peer: NodeId) -> Option<(NodeId, NodeId)> {
+    pub(super) fn broke(&mut self, node: NodeId, peer: NodeId) -> Option<(NodeId, NodeId)> {
         if let Err(violation) = self.coordinator.handle(CoordinatorInput::Broke { node, peer }) {
             tracing::error!("{violation}");
         }
@@ -114,21 +116,22 @@ impl Nodes {
         map: &RankMap,
         prepared: &Prepared,
     ) -> Result<Joined, Failed> {
-        let shape = job.shape(self.reached.len());
-        let mut plan = Plan::new(&prepared.inventories, &job.options.ports);
+        let options = &job.spec.options;
+        let shape = job.spec.shape(self.reached.len());
+        let mut plan = Plan::new(&prepared.inventories, &options.ports);
         let mut state = JoinState::new(self, shape);
-        if mesh::is_wanted(&job.options, &plan) {
+        if mesh::is_wanted(options, &plan) {
             let given = job.reach.agent.as_deref();
-            state.prover = offer_prover(self, given, &plan, &job.options.mesh)?;
+            state.prover = offer_prover(self, given, &plan, &options.mesh)?;
         }
         self.send_parents(shape, prepared);
-        if job.dry_run.is_none() {
+        if job.spec.dry_run.is_none() {
             self.send_libraries(prepared);
         }
         // The nodes are connecting to each other meanwhile.
         let hosts = self.reached.iter().zip(&prepared.inventories);
         let checked: Vec<_> = hosts.map(|(node, i)| (&node.host, i, node.facts.uid)).collect();
-        quick_check::print(job, &checked, &plan);
+        inventory_check::print_quick(job, &checked, &plan);
         state.progress.done(&self.host(NodeId(0)));
         let progress = state.progress.clone();
         progress
@@ -138,15 +141,16 @@ impl Nodes {
 
         let addresses = addresses(shape, &state.edges, prepared);
         let facts: Vec<NodeFacts> = self.reached.iter().map(|node| node.facts.clone()).collect();
-        let inputs = PlanInputs { job, map, prepared, addresses: &addresses, facts: &facts };
+        let inputs =
+            PlanInputs { job: &job.spec, map, prepared, addresses: &addresses, facts: &facts };
         let network = inputs.fabric(&plan).network;
-        let choices = job.user_choices();
+        let choices = job.spec.user_choices();
         let told = rdma_check::check(&choices, map, &prepared.inventories, &plan, &network)?;
         messages::print(&told);
         rank_config::log_crowded(map, &prepared.inventories);
         let (mesh, planned) = state.prove(self, &inputs, &mut plan).await?;
         let RankPlan { table, rank_configs, horovod } = planned;
-        messages::print(&mesh.conclude(&table, job.options.transport, job.options.mesh.mode)?);
+        messages::print(&mesh.conclude(&table, options.transport, options.mesh.mode)?);
         state.distribute(self, &table, map.first_ranks().to_vec()).await?;
         let hosts = self.reached.iter().zip(&addresses);
         let used: Vec<String> = hosts.map(|(node, a)| format!("{} {a}", node.host)).collect();
@@ -225,7 +229,7 @@ impl<'a> PlanInputs<'a> {
 }
 
 /// Rank table and configuration of ranks, which depend on the choice of NICs.
-pub(crate) struct RankPlan {
+struct RankPlan {
     pub table: RankTable,
     /// Configuration of ranks, by node and local rank.
     pub(crate) rank_configs: Vec<Vec<RankConfig>>,
@@ -237,7 +241,7 @@ pub(crate) struct RankPlan {
 type ProofAnswers = BTreeMap<NodeId, (Vec<PathOutcome>, RoundCost)>;
 
 /// State of the rendezvous, which changes with the reports of nodes.
-pub(crate) struct JoinState {
+struct JoinState {
     relay: Relay,
     /// Report of each child about the edge to its parent, by child.
     edges: BTreeMap<NodeId, EdgeReport>,
@@ -313,7 +317,7 @@ impl JoinState {
 
     /// Collects the results of all nodes for a round of proofs. Nodes that do not report before the deadline
     /// are missing from the result.
-    pub(crate) async fn proved(
+    async fn proved(
         &mut self,
         nodes: &mut Nodes,
         round: u32,
@@ -429,16 +433,11 @@ fn addresses(
         let own = edges.get(&node).and_then(|report| report.edge).map(|(local, _)| local.ip());
         // The root has no parent, so its address is the one to which most of its children connected.
         let dialled = || {
-            let mut counts: Vec<(IpAddr, u32)> = Vec::new();
-            for child in shape.children(node) {
-                let Some((_, remote)) = edges.get(&child).and_then(|r| r.edge) else { continue };
-                match counts.iter_mut().find(|(address, _)| *address == remote.ip()) {
-                    Some((_, count)) => *count += 1,
-                    None => counts.push((remote.ip(), 1)),
-                }
-            }
+            let dialling = shape.children(node).filter_map(|child| edges.get(&child)?.edge);
+            let by_address = text::grouped(dialling.map(|(own, remote)| (remote.ip(), own)));
             // `max_by_key` returns the last of equal elements; `rev` makes that the first.
-            counts.into_iter().rev().max_by_key(|(_, count)| *count).map(|(address, _)| address)
+            let most = by_address.into_iter().rev().max_by_key(|(_, children)| children.len());
+            most.map(|(address, _)| address)
         };
         let candidate = prepared.candidates[node.index()].first().map(|c| c.address);
         let alone = IpAddr::from([127, 0, 0, 1]);

@@ -1,38 +1,59 @@
+//! `--show` and `--dry-run`.
+//!
 //! `--show`: the decisions of the launcher, as text for people or as JSON for programs. The job goes on
 //! afterwards.
+//!
+//! `--dry-run`: prints a job without starting any rank.
+//!
+//! The output begins with lines that programs can parse: a keyword, then words quoted as for a shell.
+//!
+//! ```text
+//! host a slots=2 ranks=0-1
+//! host user@b slots=1 ranks=none
+//! wdir preferred /home/user
+//! env NCCL_DEBUG=INFO
+//! program python3 train.py 'a b'
+//! ```
+//!
+//! A host's ranks are in the order of their local ranks. If a `preferred` directory is missing on a host,
+//! ranks there run in their home directory; a `required` directory must exist on every host. Values with a
+//! name that suggests a secret are replaced. New keywords may be added.
 
 use crate::connect::agent::library::SHARED;
-use crate::run::dry_run;
-use crate::run::record::RankPlace;
-use crate::run::rendezvous::Joined;
 use rlaunch_bootstrap::env::{self as names, redacted_value};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::library::PYTHON;
-use rlaunch_bootstrap::job::{EnvRule, EnvVar};
+use rlaunch_bootstrap::job::{EnvRule, EnvVar, WorkingDir};
 use rlaunch_bootstrap::rank_table::{RankNic, RankTable};
-use rlaunch_console::stdout;
-use rlaunch_plan::env::{Variable, process_manager};
-use rlaunch_plan::hosts::Host;
+use rlaunch_console::{messages, stdout};
+use rlaunch_plan::env::{Variable, identity};
+use rlaunch_plan::hosts::{Host, SlotsBy};
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::apps::AppSpec;
 use rlaunch_plan::job::options::{Show, ShowFormat};
-use rlaunch_plan::map::{MappedNode, RankMap};
+use rlaunch_plan::map::{self, MappedNode, RankMap};
+use rlaunch_plan::mesh::{self, Mesh};
 use rlaunch_plan::rank_config::RankConfig;
-use rlaunch_plan::{mesh, picture, table};
-use rlaunch_text::columns;
-use serde::Serialize;
-use std::ffi::OsStr;
+use rlaunch_plan::{picture, table};
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::redact::without_secrets;
+use rlaunch_text::shell::quoted;
+use rlaunch_text::{columns, text};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 /// Prints to stdout what `--show` or `--dry-run` asks for, before ranks write to stdout. Waits until a slow
 /// reader has taken all of it. Cancel-safe.
-pub async fn print(job: &JobSpec, map: &RankMap, inventories: &[Inventory], joined: &Joined) {
-    let plan = ShownPlan { job, map, inventories, joined };
-    let text = match job.dry_run {
-        Some(_) => dry_run::text(&plan),
-        None => job.show.iter().map(|show| plan.text(*show)).collect(),
+pub async fn print(plan: &ShownPlan<'_>) {
+    let text = match plan.job.dry_run {
+        Some(_) => dry_run_text(plan),
+        None => plan.job.show.iter().map(|show| plan.text(*show)).collect(),
     };
     if text.is_empty() {
         return;
@@ -47,33 +68,37 @@ pub struct ShownPlan<'a> {
     pub map: &'a RankMap,
     /// Inventories by node.
     pub inventories: &'a [Inventory],
-    pub joined: &'a Joined,
+    pub table: &'a RankTable,
+    pub mesh: &'a Mesh,
+    /// Configuration of ranks, by node and local rank.
+    pub rank_configs: &'a [Vec<RankConfig>],
+    /// Directory of the library for ranks, by node.
+    pub libraries: &'a [Option<PathBuf>],
 }
 
 impl ShownPlan<'_> {
     /// Explains a subject of `--show`.
     pub(crate) fn text(&self, show: Show) -> String {
-        let ShownPlan { job, map, inventories, joined } = *self;
+        let ShownPlan { job, map, inventories, table, mesh, rank_configs, libraries } = *self;
         match show {
-            Show::Placement => placement(map, &joined.rank_configs, &joined.table),
+            Show::Placement => placement(map, rank_configs, table),
             Show::PlacementPicture => {
-                let (configs, table) = (&joined.rank_configs, &joined.table);
-                let picture = picture::placement(map, inventories, configs, table);
+                let picture = picture::placement(map, inventories, rank_configs, table);
                 let drawn = rlaunch_plot::svg(&[&picture]);
                 drawn.unwrap_or_else(|error| format!("{error}\n"))
             }
             Show::Env => {
                 let mut rows = vec![columns::row(["rank", "host", "variable", "why"])];
-                let variables = variables(job, map, &joined.rank_configs, &joined.libraries);
+                let variables = variables(job, map, rank_configs, libraries);
                 rows.extend(variables.into_iter().map(|(rank, host, variable, why)| {
                     vec![rank.to_string(), host.to_string(), variable, why]
                 }));
                 columns::lay_out(&rows)
             }
-            Show::RankTable(ShowFormat::Text) => table::format_table(&joined.table),
-            Show::RankTable(ShowFormat::Json) => json(&joined.table),
-            Show::Mesh(ShowFormat::Text) => mesh::format_table(&joined.table, &joined.mesh),
-            Show::Mesh(ShowFormat::Json) => json(&mesh::json_rows(&joined.table, &joined.mesh)),
+            Show::RankTable(ShowFormat::Text) => table::format_table(table),
+            Show::RankTable(ShowFormat::Json) => json(table),
+            Show::Mesh(ShowFormat::Text) => mesh::format_table(table, mesh),
+            Show::Mesh(ShowFormat::Json) => json(&mesh::json_rows(table, mesh)),
         }
     }
 }
@@ -96,6 +121,21 @@ fn ranks<'a>(
     let mut ranks: Vec<_> = map.nodes.iter().zip(rank_configs).flat_map(node_ranks).collect();
     ranks.sort_by_key(|(rank, ..)| *rank);
     ranks.into_iter()
+}
+
+/// Placement of a rank.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct RankPlace {
+    pub rank: u32,
+    pub host: String,
+    /// List of CPUs to which the rank was bound, as in `0-3,8`; `None` if it was not bound.
+    pub cpus: Option<String>,
+    pub numa_node: Option<u32>,
+    /// PCI address of the rank's GPU.
+    pub gpu: Option<String>,
+    /// Nearest NICs and their distance in the terms of `nvidia-smi topo -m`, as in `mlx5_0,mlx5_1 PIX`.
+    pub nics: String,
+    pub why: String,
 }
 
 /// Writes the placement as a table: hosts, CPUs and the nearest devices, as far as they are known.
@@ -184,7 +224,7 @@ pub fn variables<'a>(
         for [variable, why] in library_rows.into_iter().flatten() {
             push(variable, why);
         }
-        let served = (world_size > 1).then(|| process_manager::rows(job.mpi));
+        let served = (world_size > 1).then(|| identity::process_manager_rows(job.mpi));
         for [variable, why] in served.into_iter().flatten() {
             push(variable.to_owned(), why.to_owned());
         }
@@ -244,6 +284,118 @@ fn configures_library(name: &OsStr) -> bool {
     PREFIXES.iter().any(|prefix| name.as_encoded_bytes().starts_with(prefix.as_bytes()))
 }
 
+/// Prints the job without connecting to any host. The output depends only on the command line and on the
+/// files and environment of this machine.
+pub fn offline(job: &JobSpec) -> Result<Exit, Failed> {
+    if job.show.contains(&Show::PlacementPicture) {
+        let message = "--show placement=svg draws the hosts' devices, but --dry-run=offline asks no host for them";
+        let hint = "--dry-run without a value connects to the hosts, and starts no rank";
+        return Err(Failed::new(Exit::USAGE, message).hint(Some(hint)));
+    }
+    let known = !job.has_slots_from_gpus();
+    let map = known.then(|| job.map_ranks()).transpose();
+    let map = map.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    if let Some(map) = &map {
+        messages::print(
+            map::placement_line(map, job.map_by, io::stderr().is_terminal()).as_slice(),
+        );
+    }
+    stdout::print(&program_lines(job, map.as_ref()));
+    Ok(Exit::SUCCESS)
+}
+
+/// Describes a job after its hosts were connected: the lines that programs can parse, the placement, the
+/// variables of ranks, and what `--show` asks for. If that is a picture, there is nothing else.
+fn dry_run_text(plan: &ShownPlan<'_>) -> String {
+    const ALWAYS: [Show; 2] = [Show::Placement, Show::Env];
+    let ShownPlan { job, map, .. } = *plan;
+    if job.show.contains(&Show::PlacementPicture) {
+        return job.show.iter().map(|show| plan.text(*show)).collect();
+    }
+    let more = job.show.iter().filter(|show| !ALWAYS.contains(show));
+    let parts = ALWAYS.iter().chain(more).map(|show| plan.text(*show));
+    std::iter::once(program_lines(job, Some(map))).chain(parts).collect::<Vec<_>>().join("\n")
+}
+
+/// Makes the lines that programs can parse. `map` is `None` if slots depend on GPUs that were not counted;
+/// then slots and ranks of some hosts are unknown.
+pub fn program_lines(job: &JobSpec, map: Option<&RankMap>) -> String {
+    let mut lines = host_lines(&job.hosts, map);
+    for (index, app) in job.apps.iter().enumerate() {
+        if job.apps.len() > 1 {
+            let ranks = map.map_or("?".to_owned(), |map| ranges(&ranks_of(map, index)));
+            let name = app.name.as_deref().unwrap_or("-");
+            lines.push(format!("application {} name={name} ranks={ranks}", index + 1));
+        }
+        lines.push(match &app.wdir {
+            WorkingDir::SameAsLauncher(path) => {
+                format!("wdir preferred {}", quoted(path.as_os_str()))
+            }
+            WorkingDir::Required(path) => format!("wdir required {}", quoted(path.as_os_str())),
+        });
+        lines.extend(env_lines(app));
+        lines.push(format!("program {}", program(&app.argv)));
+    }
+    lines.into_iter().map(|line| line + "\n").collect()
+}
+
+/// Lists the ranks of one of several programs.
+fn ranks_of(map: &RankMap, application: usize) -> Vec<Rank> {
+    let all = (0..map.world_size).map(Rank);
+    all.filter(|rank| map.application_of(*rank) == application).collect()
+}
+
+/// Makes a line for each host, in the order in which hosts were given.
+fn host_lines(hosts: &[Host], map: Option<&RankMap>) -> Vec<String> {
+    let key = |host: &Host| (host.user.clone(), host.name.clone());
+    let nodes = map.iter().flat_map(|map| &map.nodes);
+    let nodes: HashMap<_, _> = nodes.map(|node| (key(&node.host), node)).collect();
+    let idle = map.iter().flat_map(|map| &map.unused);
+    let idle: HashMap<_, _> = idle.map(|host| (key(host), host)).collect();
+    let line = |host: &Host| {
+        let name = quoted(host.to_string().as_ref());
+        let (slots, ranks) = match (nodes.get(&key(host)), idle.get(&key(host))) {
+            (Some(node), _) => (node.host.slots.to_string(), ranges(&node.ranks)),
+            (None, Some(idle)) => (idle.slots.to_string(), "none".to_owned()),
+            (None, None) if host.slots_by == SlotsBy::Open => ("gpus".to_owned(), "?".to_owned()),
+            (None, None) => (host.slots.to_string(), "?".to_owned()),
+        };
+        format!("host {name} slots={slots} ranks={ranks}")
+    };
+    hosts.iter().map(line).collect()
+}
+
+fn ranges(ranks: &[Rank]) -> String {
+    text::ranges(ranks.iter().map(|rank| rank.0), usize::MAX)
+}
+
+/// Makes a line for each variable that `-x` or a similar option sets.
+fn env_lines(app: &AppSpec) -> impl Iterator<Item = String> {
+    let is_asked =
+        |name: &OsStr| app.user_set_vars.iter().any(|asked| *asked == name.to_string_lossy());
+    app.env.iter().filter(move |var| is_asked(&var.name)).map(|var| {
+        let (name, value) = (var.name.to_string_lossy(), var.value.to_string_lossy());
+        let mut word = var.name.clone();
+        word.push("=");
+        match redacted_value(&name, &value) {
+            same if same == value => word.push(&var.value),
+            hidden => word.push(hidden),
+        }
+        format!("env {}", quoted(&word))
+    })
+}
+
+/// Quotes the words of a program, with secrets replaced.
+fn program(argv: &[OsString]) -> String {
+    let words = argv.iter().zip(without_secrets(argv)).map(|(word, safe)| {
+        match word.to_string_lossy() == safe {
+            true => quoted(word),
+            false => quoted(safe.as_ref()),
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -258,5 +410,14 @@ mod tests {
         assert!("placement=json".parse::<Show>().is_err());
         assert!("rank-table=xml".parse::<Show>().is_err());
         assert!("".parse::<Show>().is_err());
+    }
+
+    #[test]
+    fn ranks_that_follow_each_other_are_taken_together() {
+        let shown = |ranks: &[u32]| ranges(&ranks.iter().copied().map(Rank).collect::<Vec<_>>());
+        assert_eq!(shown(&[0, 1, 2, 5]), "0-2,5");
+        assert_eq!(shown(&[0, 2, 4]), "0,2,4");
+        assert_eq!(shown(&[3, 2]), "3,2");
+        assert_eq!(shown(&[7]), "7");
     }
 }

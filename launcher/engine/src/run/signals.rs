@@ -29,8 +29,8 @@ pub struct Signals {
     window: Stream,
     go_on: Stream,
     stop: Stream,
-    /// Number of times that [`Signals::next`] has returned a [`UserSignal::End`].
-    end_requests: u32,
+    /// Number of times that the user has asked to end the job, by a [`UserSignal::End`] of [`Signals::next`].
+    pub(crate) end_requests: u32,
 }
 
 impl Signals {
@@ -70,16 +70,6 @@ impl Signals {
             messages::hurry();
         }
         signal
-    }
-
-    /// Tells whether the user has asked to end the job.
-    pub(crate) fn end_was_requested(&self) -> bool {
-        self.end_requests > 0
-    }
-
-    /// Returns how many times the user has asked to end the job.
-    pub(crate) fn end_requests(&self) -> u32 {
-        self.end_requests
     }
 
     /// Counts the signals that have come and were not handled yet.

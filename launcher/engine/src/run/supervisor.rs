@@ -19,27 +19,24 @@
 //! A job whose ranks all exit goes from running to over. Ctrl-Z suspends a job that is running or ending:
 //! until the nodes have stopped their ranks, only events of nodes and the clock are handled.
 
-mod abort;
 mod queries;
 mod reports;
 mod suspension;
 #[cfg(test)]
 mod tests;
-mod watches;
 
 use crate::connect::outbox::Reserved;
 use crate::run::events::Event;
-use crate::run::first_failure::{FirstFailure, RankExit};
+use crate::run::links::LinkMonitor;
 use crate::run::live::messages::Reply;
 use crate::run::live::{ConnectionId, Inspections, JobQuery, LiveStatus, Sessions};
-use crate::run::mesh::{LinkChange, LinkMonitor};
 use crate::run::nodes::{no_library, node_lost, own_end};
-use crate::run::outcome::{NodeEnd, Outcome, Reason};
+use crate::run::outcome::{FirstFailure, NodeEnd, Outcome, Reason, SupervisedNode};
 use crate::run::rendezvous::Relay;
 use crate::run::session::{NodeEvent, NodeEventKind};
 use crate::run::signals::UserSignal;
-use abort::Abort;
-use queries::LastState;
+use queries::{LastState, Watches};
+use reports::Abort;
 use rlaunch_bootstrap::deadline::{self, Deadline};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{EndCause, FromAgent, Helper, ToAgent};
@@ -48,24 +45,14 @@ use rlaunch_bootstrap::rendezvous::message::MAX_TEXT;
 use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::apps::{DueProgram, StartOrder};
-use rlaunch_text::exit::Exit;
-use rlaunch_text::message::Failed;
 use std::collections::VecDeque;
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 use suspension::Suspension;
-use watches::Watches;
 
 /// Time, in addition to the grace period, that nodes have to end their ranks and to report their end.
 const END_SLACK: Duration = Duration::from_secs(4);
 /// Time for which a reader of the output may take nothing when the job is to end whether or not it reads.
 pub(crate) const READER_PATIENCE: Duration = Duration::from_secs(1);
-/// Delay before a broken edge of the tree is printed. If one of its nodes is lost meanwhile, only that loss
-/// is printed.
-const EDGE_DELAY: Duration = Duration::from_secs(1);
-/// Time for which successful exits are collected into one message, since most ranks exit at about the same
-/// time.
-const EXITS_DELAY: Duration = Duration::from_millis(100);
 /// Maximum length of a reason that is sent to ranks, in characters, which take up to 4 bytes each.
 const MAX_REASON: usize = MAX_TEXT / 4;
 
@@ -109,18 +96,6 @@ pub(crate) enum Action {
     LimitReaders(Duration),
     /// Stop this process, as Ctrl-Z does by default. The action is done when the process is continued.
     StopProcess,
-}
-
-/// Facts about a node that its supervision needs.
-#[derive(Debug)]
-pub(crate) struct SupervisedNode {
-    /// Host as the user named it.
-    pub host: String,
-    pub ranks: Vec<Rank>,
-    /// Addresses of the node's interfaces.
-    pub addresses: Vec<IpAddr>,
-    /// Time at which the first message of the node's agent was received.
-    pub(crate) hello_at: Instant,
 }
 
 /// State machines that were made in earlier phases and are used while ranks run.
@@ -431,47 +406,6 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Handles the report of a rank's exit, a [`FromAgent::Exited`].
-    fn on_exit_report(&mut self, now: Instant, node: NodeId, host: &str, report: &FromAgent) {
-        let &FromAgent::Exited { rank, pid, status, out_of_memory, unfinalized, by_itself, at_us } =
-            report
-        else {
-            return;
-        };
-        tracing::info!(%rank, %host, pid, ?status, "exited");
-        self.emit(Event::rank_exited(rank, host.to_owned(), pid, status));
-        let at = self.nodes[node.index()].hello_at + Duration::from_micros(at_us);
-        // The agent counts from the sending of its hello, which was before `hello_at`, so the sum is somewhat
-        // late. An exit cannot be later than its report.
-        let at = at.min(now);
-        let exit = RankExit { rank, pid, status, out_of_memory, unfinalized, by_itself, at };
-        self.on_exit(now, host, exit);
-    }
-
-    fn on_exit(&mut self, now: Instant, host: &str, exit: RankExit) {
-        let (rank, status) = (exit.rank, exit.status);
-        self.first_failure.observe(exit);
-        self.explain_abort(exit);
-        if exit.has_failed() && !self.is_ending() {
-            let ends = !self.job.continue_on_error;
-            let event = JobEvent::RankFailed { rank, status, ends };
-            match ends {
-                true => self.end(now, Reason::Rank, event),
-                false => self.send_all(ToAgent::JobEvent(event)),
-            }
-        }
-        if status.success() {
-            self.exited.ranks.insert(rank);
-            self.exited.due.get_or_insert(now + EXITS_DELAY);
-        }
-        if self.job.serve && !self.is_ending() {
-            let line = format!("rank {rank} on {host} has ended, so the others are ended too");
-            self.end(now, Reason::Served(line.clone()), job_ending(line));
-        }
-        let due = self.order.on_rank_started(rank);
-        self.start(due);
-    }
-
     /// Starts applications whose conditions are met, unless the job is being ended.
     fn start(&mut self, due: Vec<DueProgram>) {
         if self.is_ending() {
@@ -512,35 +446,6 @@ impl<'a> Supervisor<'a> {
         let lost = node_lost(&host, &how).hint(Some(hint));
         self.emit(Event::NodeLost { host, cause: how.clone() });
         self.end(now, Reason::Lost(lost), JobEvent::NodeLost { node, how });
-    }
-
-    fn on_link(&mut self, now: Instant, change: Option<LinkChange>) {
-        // Ranks that are being ended no longer use links.
-        if self.is_ending() {
-            return;
-        }
-        match change {
-            Some(LinkChange::Down(line)) => {
-                self.emit(Event::LinkDown { text: line.clone() });
-                if self.job.options.mesh.abort_on_link_down {
-                    let why = job_ending(line.clone());
-                    self.end(now, Reason::Link(Failed::new(Exit::MESH, line)), why);
-                } else {
-                    self.warn(line);
-                }
-            }
-            Some(LinkChange::Dead(what, nodes)) => {
-                // Ranks of these nodes would wait for ever for data that was sent over the link.
-                let event = JobEvent::LinkDown { nodes, what };
-                let send = |node| Action::Send(node, ToAgent::JobEvent(event.clone()));
-                self.actions.extend(nodes.into_iter().map(send));
-            }
-            Some(LinkChange::Up(line)) => {
-                self.emit(Event::LinkUp { text: line.clone() });
-                self.info(line);
-            }
-            None => {}
-        }
     }
 
     fn on_signal(&mut self, now: Instant, signal: UserSignal) {

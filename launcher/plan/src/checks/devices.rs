@@ -118,6 +118,16 @@ pub(super) fn is_used(cluster: &Cluster<'_>, host: usize, device: &RdmaDevice) -
     ports.is_some_and(|ports| ports.iter().any(|port| port.nic.device == device.name))
 }
 
+/// Lists the hardware devices of a host that jobs use.
+pub(super) fn used_hardware<'c, 'a>(
+    cluster: &'c Cluster<'a>,
+    index: usize,
+    host: &ClusterHost<'a>,
+) -> impl Iterator<Item = &'a RdmaDevice> + use<'c, 'a> {
+    let devices = host.inventory.rdma.iter();
+    devices.filter(move |device| is_used(cluster, index, device) && !selection::is_software(device))
+}
+
 /// Returns the severity of a device that cannot be used: an error if the host has no other, otherwise a note.
 pub(super) fn loss(cluster: &Cluster<'_>, host: usize) -> Severity {
     if has_rdma(cluster, host) { Severity::Note } else { Severity::Error }
@@ -161,10 +171,7 @@ pub(super) fn uses_nccl(cluster: &Cluster<'_>) -> bool {
 
 fn capabilities(cluster: &Cluster<'_>) -> Vec<Finding> {
     let note = |(index, host): (usize, &ClusterHost<'_>)| {
-        let mut devices =
-            host.inventory.rdma.iter().filter(|device| {
-                is_used(cluster, index, device) && !selection::is_software(device)
-            });
+        let mut devices = used_hardware(cluster, index, host);
         let (device, seen, matters) = devices.find_map(|device| {
             let is_erdma = device.driver.as_deref() == Some("erdma");
             match (is_erdma, device.node_type) {

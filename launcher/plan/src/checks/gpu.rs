@@ -1,10 +1,9 @@
 //! Transfers between GPUs and NICs.
 
-use super::devices::{has_nvidia, indexed, is_used};
+use super::devices::{has_nvidia, indexed, used_hardware};
 use super::pcie::is_passed_through;
 use super::{Check, Cluster, ClusterHost, Needs, quoted, version};
 use crate::findings::{Finding, Severity, id};
-use crate::selection;
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
 use rlaunch_bootstrap::inventory::rdma::RdmaDevice;
@@ -109,16 +108,6 @@ const MELLANOX: u16 = 0x15b3;
 fn nvidia_version(inventory: &Inventory) -> Option<&str> {
     let mut drivers = inventory.system.drivers.iter();
     drivers.find(|(name, _)| name == "nvidia").map(|(_, version)| version.as_str())
-}
-
-/// Lists the hardware devices of a host that jobs use.
-fn used_hardware<'c, 'a>(
-    cluster: &'c Cluster<'a>,
-    index: usize,
-    host: &ClusterHost<'a>,
-) -> impl Iterator<Item = &'a RdmaDevice> + use<'c, 'a> {
-    let devices = host.inventory.rdma.iter();
-    devices.filter(move |device| is_used(cluster, index, device) && !selection::is_software(device))
 }
 
 fn driver(cluster: &Cluster<'_>) -> Vec<Finding> {

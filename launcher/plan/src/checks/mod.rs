@@ -1,26 +1,23 @@
 //! Catalogue of what can be wrong with a cluster: pure functions of what is known of its hosts.
 //!
-//! `rlaunch doctor` runs all checks; each job runs some of those that need nothing but inventories. To add a check: its
+//! `rlaunch doctor` runs all checks; each job runs some of those that need nothing but inventories ([`examine_job`]). To add a check: its
 //! id in [`crate::findings::id`], a [`Check`] in the file of its subject, and a test there that makes the fault.
 //!
 //! | file | subject |
 //! |---|---|
 //! | `cluster` | input of checks: hosts, what was read and probed, the program |
 //! | `fold` | findings that are consequences of others |
-//! | `jobs` | the checks that each job runs |
-//! | `unread` | hosts on which a check had nothing to judge |
-//! | `ssh`, `agent` | how hosts are reached, and whether the agent runs there |
+//! | `state` | whether a check ran, and hosts on which it had nothing to judge |
+//! | `ssh` | how hosts are reached, and whether the agent runs there |
 //! | `network`, `firewall` | addresses, names and proxies; packet filters and ports |
-//! | `packet_filter` | whether a packet filter lets packets pass |
 //! | `devices`, `links` | RDMA devices, drivers and device files; cables and carriers |
 //! | `infiniband`, `roce`, `mtu`, `mesh` | what each fabric needs; which ports reach each other |
-//! | `iwarp`, `erdma` | devices that need the RDMA connection manager; eRDMA's modes |
+//! | `erdma` | devices that need the RDMA connection manager; eRDMA's modes |
 //! | `pcie`, `gpu` | PCIe links and NUMA nodes; transfers between GPUs and NICs |
 //! | `limits`, `containers` | limits of processes; what a container lacks |
-//! | `nccl`, `mpi`, `files` | what the program needs |
+//! | `nccl`, `files` | what the program needs |
 //! | `peers`, `kernel_log` | hosts that differ from the others; the kernel's own complaints |
 
-mod agent;
 pub mod cluster;
 mod containers;
 mod devices;
@@ -34,17 +31,13 @@ mod gpu;
 #[cfg(test)]
 mod hostile;
 mod infiniband;
-mod iwarp;
-mod jobs;
 mod kernel_log;
 mod limits;
 mod links;
 mod mesh;
-mod mpi;
 mod mtu;
 mod nccl;
 mod network;
-mod packet_filter;
 mod pcie;
 mod peers;
 mod roce;
@@ -52,17 +45,17 @@ mod ssh;
 mod state;
 #[cfg(test)]
 mod testing;
-mod unread;
 
 pub use cluster::{Cluster, ClusterHost};
 pub use containers::{POD_RESOURCE, Scope};
+pub use files::unserved_mpi;
 pub use fold::{FoldedFinding, fold};
-pub use jobs::examine_job;
-pub use mpi::unserved_mpi;
-pub use state::{CheckState, state};
-pub use unread::{Unread, unread};
+pub use state::{CheckState, Unread, state, unread};
 
-use crate::findings::{CheckId, Finding};
+use crate::findings::{self, CheckId, Finding, Severity, id};
+use crate::options::Transport;
+use crate::selection::{self, Rejection};
+use std::collections::BTreeSet;
 
 /// Check of a cluster.
 #[derive(Debug)]
@@ -115,7 +108,6 @@ impl Needs {
 /// All checks, by subject.
 const CATALOGUE: &[&[Check]] = &[
     ssh::CHECKS,
-    agent::CHECKS,
     network::CHECKS,
     firewall::CHECKS,
     devices::CHECKS,
@@ -124,14 +116,12 @@ const CATALOGUE: &[&[Check]] = &[
     roce::CHECKS,
     mtu::CHECKS,
     mesh::CHECKS,
-    iwarp::CHECKS,
     erdma::CHECKS,
     pcie::CHECKS,
     gpu::CHECKS,
     limits::CHECKS,
     containers::CHECKS,
     nccl::CHECKS,
-    mpi::CHECKS,
     files::CHECKS,
     peers::CHECKS,
     kernel_log::CHECKS,
@@ -167,10 +157,80 @@ fn size(bytes: u64) -> String {
     }
 }
 
+/// Checks about ports that could be used and are not. A job itself says which hosts have no usable port, and which
+/// two RDMA does not connect.
+const OF_UNUSED_PORTS: &[CheckId] = &[
+    id::IB_NO_SM,
+    id::IB_VF,
+    id::ROCE_GID_EMPTY,
+    id::ROCE_NO_V2,
+    id::ROCE_VERSIONS,
+    id::ROCE_NETDEV,
+];
+/// Checks about ports that are used.
+const OF_USED_PORTS: &[CheckId] = &[id::MTU_MISMATCH, id::PCIE_DEGRADED];
+/// Maximum number of usable ports. With more, comparing each with each would delay the job.
+const MAX_PORTS: usize = 256;
+
+/// Returns errors and warnings that a job does not state in other words, worst first. Empty if the job uses no RDMA.
+pub fn examine_job(cluster: &Cluster<'_>) -> Vec<FoldedFinding> {
+    let ports = cluster.plan.map_or(&[][..], |plan| &plan.ports);
+    let with_rdma = ports.iter().filter(|ports| !ports.is_empty()).count();
+    let count: usize = ports.iter().map(Vec::len).sum();
+    if with_rdma < 2 || cluster.transport == Transport::Tcp || count > MAX_PORTS {
+        return Vec::new();
+    }
+    let stated = hosts_without_rdma(cluster);
+    let is_new = |finding: &Finding| {
+        let is_stated = finding.hosts.iter().any(|host| stated.contains(host.as_str()));
+        !(is_stated && OF_UNUSED_PORTS.contains(&finding.id))
+    };
+    let checks = OF_UNUSED_PORTS.iter().chain(OF_USED_PORTS);
+    let checks = checks.filter_map(|id| find(id.as_str()));
+    let found = checks.flat_map(|check| (check.examine)(cluster));
+    let found = found.filter(|finding| {
+        finding.severity <= Severity::Warning && is_new(finding) && is_wanted(cluster, finding)
+    });
+    fold(&findings::merge(found), cluster)
+}
+
+/// Returns the hosts without a usable port, and those that RDMA does not connect with all others.
+fn hosts_without_rdma<'a>(cluster: &Cluster<'a>) -> BTreeSet<&'a str> {
+    let Some(plan) = cluster.plan else { return BTreeSet::new() };
+    let pairs = plan.unconnected_pairs().into_iter().flat_map(|(one, other)| [one, other]);
+    let nodes = plan.nodes_without_ports().chain(pairs);
+    nodes.filter_map(|node| Some(cluster.hosts.get(node)?.name)).collect()
+}
+
+/// Tells whether a finding is about a whole host, or about an RDMA port that the user has not left
+/// out.
+fn is_wanted(cluster: &Cluster<'_>, finding: &Finding) -> bool {
+    let Some(name) = &finding.device else { return true };
+    let hosts =
+        cluster.hosts.iter().filter(|host| finding.hosts.iter().any(|own| own == host.name));
+    let mut ports = hosts
+        .flat_map(|host| host.rdma_ports().map(move |port| (host, port)))
+        .filter(|(_, (device, port))| {
+            *name == device.name
+                || *name == format!("{}/{}", device.name, port.number)
+                || port.netdev.as_ref() == Some(name)
+                || device.pci.as_ref().is_some_and(|pci| pci.address == *name)
+        })
+        .map(|(host, (device, port))| {
+            let netdevs = &host.inventory.netdevs;
+            let examined = selection::examine_wanted(device, port, netdevs, &cluster.ports);
+            examined.err() != Some(Rejection::LeftOut)
+        });
+    ports.any(|is_wanted| is_wanted)
+}
+
 #[cfg(test)]
 mod tests {
+    use super::testing::{Machine, line, with_cluster};
     use super::*;
-    use crate::findings::id;
+    use crate::selection::{Plan, PortOptions};
+    use crate::testing::triangle;
+    use rlaunch_bootstrap::inventory::Inventory;
 
     /// Makes sure that checks of faults that rlaunch prevents only explain them; the code that prevents them has the tests.
     #[test]
@@ -196,5 +256,103 @@ mod tests {
             assert!(check.about.len() <= 90 && !check.about.ends_with('.'), "{}", check.id);
             assert!(check.explanation.len() > 100, "{}", check.id);
         }
+    }
+
+    /// Runs the checks of a job with these options.
+    fn found(machines: &[Machine], ports: &PortOptions, transport: Transport) -> Vec<String> {
+        let inventories: Vec<Inventory> = machines.iter().map(|m| m.inventory.clone()).collect();
+        let plan = Plan::new(&inventories, ports);
+        with_cluster(machines, |mut cluster| {
+            cluster.hosts.iter_mut().for_each(|host| host.diagnostics = None);
+            let (ports, plan) = (ports.clone(), Some(&plan));
+            let cluster = Cluster { ports, transport, plan, ..cluster };
+            examine_job(&cluster).iter().map(|folded| line(&folded.finding)).collect()
+        })
+    }
+
+    fn in_job(machines: &[Machine]) -> Vec<String> {
+        found(machines, &PortOptions::default(), Transport::Auto)
+    }
+
+    fn cabled() -> Vec<Machine> {
+        triangle().map(|inventory| Machine { inventory, ..Machine::default() }).into()
+    }
+
+    #[test]
+    fn jobs_on_recorded_machines_print_nothing() {
+        let names = [
+            "ack-node",
+            "amd-apu",
+            "bond",
+            "connectx3",
+            "container",
+            "dgx",
+            "dual-port",
+            "erdma-compat",
+            "erdma-standard",
+            "esxi-vm",
+            "macvlan-pod",
+            "no-rdma",
+            "rxe",
+            "siw",
+            "spark",
+            "sriov",
+        ];
+        let machines: Vec<Machine> = names.iter().map(|name| Machine::recorded(name)).collect();
+        for (name, machine) in names.iter().zip(&machines) {
+            assert_eq!(in_job(&vec![machine.clone(); 3]), [""; 0], "{name}");
+        }
+        assert_eq!(in_job(&cabled()), [""; 0]);
+        // For hosts that have little in common, the job itself says that RDMA does not connect
+        // them.
+        for machines in machines.windows(2) {
+            assert_eq!(in_job(machines), [""; 0], "{machines:?}");
+        }
+    }
+
+    fn smaller() -> Vec<Machine> {
+        let small = Machine::recorded("esxi-vm").change(|inventory| {
+            inventory.rdma[0].ports[0].mtu = Some(1024);
+            let netdevs = inventory.netdevs.iter_mut();
+            netdevs.filter(|netdev| netdev.name == "ens224").for_each(|netdev| netdev.mtu = 1500);
+        });
+        vec![Machine::recorded("esxi-vm"), small, Machine::recorded("esxi-vm")]
+    }
+
+    #[test]
+    fn a_fault_of_a_path_in_use_is_one_line() {
+        let lines = in_job(&smaller());
+        assert_eq!(lines.len(), 1, "{lines:?}");
+        assert!(lines[0].starts_with("warn mtu.mismatch b mlx5_0/1: "), "{lines:?}");
+        let tcp = found(&smaller(), &PortOptions::default(), Transport::Tcp);
+        assert_eq!(tcp, [""; 0]);
+        assert_eq!(in_job(&smaller()[..1]), [""; 0]);
+    }
+
+    #[test]
+    fn a_narrow_pcie_link_is_said_unless_its_port_is_left_out() {
+        let narrow = Machine::recorded("dgx").change(|inventory| {
+            let links = &mut inventory.rdma[3].pci.as_mut().unwrap().links;
+            links.iter_mut().take(2).for_each(|link| link.current.as_mut().unwrap().width = 4);
+        });
+        let name = narrow.inventory.rdma[3].name.clone();
+        let machines = [Machine::recorded("dgx"), narrow];
+        let lines = in_job(&machines);
+        assert!(lines.len() == 1 && lines[0].starts_with("warn pcie.degraded b"), "{lines:?}");
+        let hca = Some(format!("^={name}").parse().unwrap());
+        let ports = PortOptions { hca, ..PortOptions::default() };
+        assert_eq!(found(&machines, &ports, Transport::Auto), [""; 0]);
+    }
+
+    #[test]
+    fn what_a_job_states_itself_is_not_repeated() {
+        let old = Machine::recorded("esxi-vm").change(|inventory| {
+            inventory.rdma[0].ports[0].gids.retain(|gid| gid.index % 2 == 0);
+        });
+        let machines = [Machine::recorded("esxi-vm"), Machine::recorded("esxi-vm"), old];
+        let check = find(id::ROCE_NO_V2.as_str()).unwrap();
+        let all = with_cluster(&machines, |cluster| (check.examine)(&cluster));
+        assert!(all.len() == 1 && all[0].severity <= Severity::Warning, "{all:?}");
+        assert_eq!(in_job(&machines), [""; 0]);
     }
 }

@@ -2,8 +2,7 @@
 
 use super::devices::{prevented, uses_nccl};
 use super::{Check, Cluster, Needs};
-use crate::env::nccl::cabling::{self, MissingEdge};
-use crate::env::nccl::network::{NcclPorts, Obstacle};
+use crate::env::nccl::network::{self, MissingEdge, NcclPorts, Obstacle};
 use crate::env::nccl::{Shape, Version, reason_for_tcp};
 use crate::findings::{Finding, id};
 use crate::options::Transport;
@@ -105,7 +104,7 @@ fn old(cluster: &Cluster<'_>) -> Vec<Finding> {
     }
     let mut found = Vec::new();
     for host in &cluster.hosts {
-        let Some(library) = cabling::too_old(host.inventory) else { continue };
+        let Some(library) = network::too_old(host.inventory) else { continue };
         let seen =
             format!("NCCL {} ({}) does not choose ports by subnet", library.version, library.path);
         let matters =
@@ -152,7 +151,7 @@ fn edges(cluster: &Cluster<'_>) -> Vec<Finding> {
     if !uses_nccl(cluster) || cluster.transport == Transport::Tcp {
         return Vec::new();
     }
-    let missing = cabling::missing_edges(&inventories(cluster), plan);
+    let missing = network::missing_edges(&inventories(cluster), plan);
     let unfound = missing.iter().map(|edge| unfound_cable(cluster, edge));
     unfound.chain(diagonals(cluster)).collect()
 }

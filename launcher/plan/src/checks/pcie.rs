@@ -1,6 +1,6 @@
 //! PCIe links above NICs and GPUs, and NICs that are far from the GPUs that use them.
 
-use super::devices::{indexed, port_name};
+use super::devices::{indexed, port_name, used_hardware};
 use super::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, id};
 use crate::{limit, selection};
@@ -111,23 +111,21 @@ struct Slower {
     limit: Option<String>,
 }
 
-/// Returns the hardware devices of a host, one of each slot.
-fn cards<'a>(host: &ClusterHost<'a>) -> Vec<(&'a RdmaDevice, &'a PciDevice)> {
+/// Returns the PCI functions of a host's RDMA devices, one of each slot.
+fn cards<'a>(host: &ClusterHost<'a>) -> Vec<&'a PciDevice> {
     let mut slots = BTreeSet::new();
-    let devices =
-        host.inventory.rdma.iter().filter_map(|device| Some((device, device.pci.as_ref()?)));
-    let is_first = |pci: &PciDevice| {
-        let slot = pci.address.rsplit_once('.').map_or(pci.address.as_str(), |(slot, _)| slot);
-        slots.insert(slot.to_owned())
-    };
-    let mut is_first = is_first;
-    devices.filter(|(_, pci)| pci.physical_function.is_none() && is_first(pci)).collect()
+    let mut cards: Vec<&PciDevice> =
+        host.inventory.rdma.iter().filter_map(|device| device.pci.as_ref()).collect();
+    cards.retain(|pci| {
+        pci.physical_function.is_none() && slots.insert(pci.slot().unwrap_or(&pci.address))
+    });
+    cards
 }
 
 fn degraded(cluster: &Cluster<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for host in &cluster.hosts {
-        for (_, pci) in cards(host) {
+        for pci in cards(host) {
             let links = pci.real_links();
             // Without a real slot above it, a device of a virtual machine has no known limit.
             let is_known = links.len() > 1;
@@ -189,11 +187,10 @@ fn bottleneck(cluster: &Cluster<'_>) -> Vec<Finding> {
             let (Some(limit), Some(rate)) = (real.bottleneck(), port.nic.rate_mbps) else {
                 continue;
             };
-            let slot = pci.address.rsplit_once('.').map(|(slot, _)| slot.to_owned());
-            if limit.rate.megabits() >= rate || !slots.insert(slot) {
+            let megabits = limit.rate.megabits();
+            if megabits >= rate || !slots.insert(pci.slot()) {
                 continue;
             }
-            let megabits = limit.rate.megabits();
             let seen = format!(
                 "port {} Gb/s, PCIe {} Gb/s ({} at {})",
                 rate / 1000,
@@ -234,11 +231,7 @@ pub(super) fn is_far_from_all(cluster: &Cluster<'_>, index: usize, gpu: &Gpu) ->
     if gpu.pci.numa_node.is_none() {
         return false;
     }
-    let inventory = cluster.hosts[index].inventory;
-    let used = inventory.rdma.iter().filter(|device| {
-        super::devices::is_used(cluster, index, device) && !selection::is_software(device)
-    });
-    let mut used = used.peekable();
+    let mut used = used_hardware(cluster, index, &cluster.hosts[index]).peekable();
     used.peek().is_some() && used.all(|device| is_across(gpu, device))
 }
 

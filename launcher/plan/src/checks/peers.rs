@@ -1,6 +1,5 @@
 //! Hosts that differ from the others of the cluster, and clocks.
 
-mod clock;
 mod majority;
 #[cfg(test)]
 mod tests;
@@ -160,7 +159,7 @@ out). Clusters of different machines are fine, so this is a note.
         id: id::CLOCK_OFFSET,
         about: "the clocks of all hosts agree within a second",
         needs: Needs::Connections,
-        examine: clock::examine,
+        examine: clock,
         causes: &[],
         explanation: "\
 Symptoms: logs that cannot be put in order, `certificate is not yet valid`, `make: Clock skew detected`, checkpoints \
@@ -189,11 +188,13 @@ fn kernel(cluster: &Cluster<'_>) -> Vec<Finding> {
 }
 
 /// Compares values that hosts have by name, such as versions of drivers.
-fn by_name<'a>(
-    hosts: impl Iterator<Item = (&'a str, Vec<(String, String)>)>,
+fn by_name(
+    cluster: &Cluster<'_>,
+    of_host: impl Fn(&ClusterHost<'_>) -> Vec<(String, String)>,
     comparison: impl Fn(&str) -> Comparison,
 ) -> Vec<Finding> {
-    let hosts: Vec<(&str, Vec<(String, String)>)> = hosts.collect();
+    let hosts: Vec<(&str, Vec<(String, String)>)> =
+        cluster.hosts.iter().map(|host| (host.name, of_host(host))).collect();
     let names: BTreeSet<&String> =
         hosts.iter().flat_map(|(_, values)| values.iter().map(|(name, _)| name)).collect();
     let of_name = |name: &String| {
@@ -207,8 +208,8 @@ fn by_name<'a>(
 }
 
 fn driver(cluster: &Cluster<'_>) -> Vec<Finding> {
-    let hosts = cluster.hosts.iter().map(|host| (host.name, host.inventory.system.drivers.clone()));
-    by_name(hosts, |name| Comparison::new(id::ODD_DRIVER, &format!("driver {name}")))
+    let of_host = |host: &ClusterHost<'_>| host.inventory.system.drivers.clone();
+    by_name(cluster, of_host, |name| Comparison::new(id::ODD_DRIVER, &format!("driver {name}")))
 }
 
 fn library(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -222,8 +223,7 @@ fn library(cluster: &Cluster<'_>) -> Vec<Finding> {
         }
         libraries
     };
-    let hosts = cluster.hosts.iter().map(|host| (host.name, of_host(host)));
-    by_name(hosts, |name| match name {
+    by_name(cluster, of_host, |name| match name {
         "libnccl" => Comparison::new(id::ODD_LIBRARY, "NCCL")
             .breaks_jobs("ranks with different versions of NCCL cannot connect"),
         _ => Comparison::new(id::ODD_LIBRARY, name),
@@ -231,9 +231,11 @@ fn library(cluster: &Cluster<'_>) -> Vec<Finding> {
 }
 
 fn python(cluster: &Cluster<'_>) -> Vec<Finding> {
-    let hosts = cluster.diagnosed().map(|(host, state)| (host.name, state.python.clone()));
+    let of_host = |host: &ClusterHost<'_>| {
+        host.diagnostics.map(|state| state.python.clone()).unwrap_or_default()
+    };
     let is_shared = |name: &str| SAME_PACKAGES.contains(&name) || name.starts_with("nvidia-nccl");
-    by_name(hosts, |name| match is_shared(name) {
+    by_name(cluster, of_host, |name| match is_shared(name) {
         true => Comparison::new(id::ODD_PYTHON, name)
             .breaks_jobs("ranks with different versions may hang or compute different results"),
         false => Comparison::new(id::ODD_PYTHON, name),
@@ -272,8 +274,7 @@ fn firmware(cluster: &Cluster<'_>) -> Vec<Finding> {
         let known = adapters(host.inventory);
         joined(known.filter_map(|(model, device, _)| Some((model, device.firmware.clone()?))))
     };
-    let hosts = cluster.hosts.iter().map(|host| (host.name, of_host(host)));
-    by_name(hosts, |model| {
+    by_name(cluster, of_host, |model| {
         Comparison::new(id::ODD_FIRMWARE, &format!("firmware of {model}"))
             .breaks_jobs("adapters of one model behave differently under load")
     })
@@ -287,8 +288,7 @@ fn rate(cluster: &Cluster<'_>) -> Vec<Finding> {
         });
         joined(rates.filter(|(_, rate)| !rate.is_empty() && rate != "unknown"))
     };
-    let hosts = cluster.hosts.iter().map(|host| (host.name, of_host(host)));
-    by_name(hosts, |model| {
+    by_name(cluster, of_host, |model| {
         Comparison::new(id::ODD_RATE, &format!("rate of {model}"))
             .breaks_jobs("collectives run at the speed of the slowest port")
             .cured_by("compare cable, transceiver and switch port with those of the other hosts")
@@ -305,8 +305,7 @@ fn pcie(cluster: &Cluster<'_>) -> Vec<Finding> {
             Some((model, format!("x{width}")))
         }))
     };
-    let hosts = cluster.hosts.iter().map(|host| (host.name, of_host(host)));
-    by_name(hosts, |model| {
+    by_name(cluster, of_host, |model| {
         Comparison::new(id::ODD_PCIE, &format!("PCIe width of {model}"))
             .cured_by("reseat the card, or move it to a slot like that of the other hosts")
     })
@@ -329,8 +328,7 @@ fn hardware(cluster: &Cluster<'_>) -> Vec<Finding> {
             ("RDMA devices in software".to_owned(), in_software(inventory).to_string()),
         ]
     };
-    let hosts = cluster.hosts.iter().map(|host| (host.name, of_host(host)));
-    by_name(hosts, |what| {
+    by_name(cluster, of_host, |what| {
         Comparison::new(id::ODD_HARDWARE, what).cured_by(
             "lspci, lscpu and `rdma link` show what is there; dmesg says why a device is missing",
         )
@@ -366,16 +364,59 @@ fn less(
         cluster.hosts.iter().filter_map(|host| Some((value(host)?, host.name))).collect();
     known.sort_unstable();
     let Some(&(usual, _)) = known.get(known.len() / 2) else { return Vec::new() };
-    let few = known.iter().filter(|(bytes, _)| (*bytes as f64) < usual as f64 * part);
-    let others: Vec<&str> = known
-        .iter()
-        .filter(|(bytes, _)| (*bytes as f64) >= usual as f64 * part)
-        .map(|(_, host)| *host)
-        .collect();
-    let finding = |(bytes, host): &(u64, &str)| {
-        let (few, usual) = (super::size(*bytes), super::size(usual));
+    let is_little = |(bytes, _): &(u64, &str)| (*bytes as f64) < usual as f64 * part;
+    let (few, others): (Vec<_>, Vec<_>) = known.into_iter().partition(is_little);
+    let others: Vec<&str> = others.iter().map(|(_, host)| *host).collect();
+    let finding = |(bytes, host): (u64, &str)| {
+        let (few, usual) = (super::size(bytes), super::size(usual));
         let seen = format!("{few} {what} where {} have {usual}", text::list(&others));
-        Finding::new(id::ODD_MEMORY, Severity::Note, *host, seen, "equal ranks need equal memory")
+        Finding::new(id::ODD_MEMORY, Severity::Note, host, seen, "equal ranks need equal memory")
     };
-    few.map(finding).collect()
+    few.into_iter().map(finding).collect()
+}
+
+/// Offset that matters, in microseconds.
+const CLOCK_LIMIT: u64 = 1_000_000;
+
+/// Compares the clock of each host with the median of all. With one or two hosts, the launcher's clock takes
+/// part as well.
+fn clock(cluster: &Cluster<'_>) -> Vec<Finding> {
+    let known = |host: &ClusterHost<'_>| host.clock_offset.map(|(offset, _)| offset);
+    let mut offsets: Vec<i64> = cluster.hosts.iter().filter_map(known).collect();
+    if offsets.len() < 3 {
+        offsets.push(0);
+    }
+    offsets.sort_unstable();
+    let middle = offsets[offsets.len() / 2];
+    // With two clocks, either may be wrong. A single host has only the clock here to agree with.
+    let is_alone = cluster.hosts.len() < 2;
+    let finding = |host: &ClusterHost<'_>| {
+        let (offset, uncertainty) = host.clock_offset?;
+        let (offset, reference) = if is_alone {
+            (offset, "the clock here")
+        } else {
+            (offset - middle, "the other clocks")
+        };
+        let sure = offset.unsigned_abs().saturating_sub(uncertainty);
+        let direction = if offset < 0 { "behind" } else { "ahead of" };
+        let seen = format!("its clock is {} {direction} {reference}", duration(sure));
+        let matters = "logs, checkpoints and certificates depend on the time";
+        let found = match is_alone {
+            true => Finding::note(id::CLOCK_OFFSET, host.name, seen, matters),
+            false => Finding::warning(id::CLOCK_OFFSET, host.name, seen, matters),
+        };
+        (sure > CLOCK_LIMIT).then(|| found.run("sudo timedatectl set-ntp true"))
+    };
+    cluster.hosts.iter().filter_map(finding).collect()
+}
+
+/// Writes a time, as in `4.2 s` or `3 h`.
+fn duration(micros: u64) -> String {
+    let seconds = micros / 1_000_000;
+    match seconds {
+        0..60 => format!("{:.1} s", micros as f64 / 1e6),
+        60..3600 => format!("{} min", seconds / 60),
+        3600..172_800 => format!("{} h", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
 }

@@ -1,10 +1,9 @@
 //! Variables by which Horovod's ranks connect over Gloo: all or none. With some of them missing, some
 //! releases of Horovod run as rank 0 of 1, others look for MPI.
 
-use crate::env::Variable;
+use crate::env::{ReservedPorts, Variable};
 use crate::map::RankMap;
 use crate::options::{JobView, Options, RankPosition};
-use crate::reserved_ports::ReservedPorts;
 use rlaunch_bootstrap::env::horovod as names;
 use rlaunch_bootstrap::job::EnvVar;
 use std::net::Ipv4Addr;

@@ -3,32 +3,27 @@
 //!
 //! | file | variables |
 //! |---|---|
-//! | `forwarded`, `env_file` | forwarded from the shell in which rlaunch was started, `-x`, `--env-file` |
-//! | `identity` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, …, `MASTER_ADDR`, `MASTER_PORT` |
-//! | `interfaces` | `NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`: the network interface for TCP |
-//! | `mpi` | `OMPI_MCA_btl_tcp_if_include`, `FI_TCP_IFACE`: the network interface for MPI libraries |
-//! | `process_manager` | `PMIX_*`, `PMI_*`: how MPI libraries find the agent |
+//! | `forwarded` | forwarded from the shell in which rlaunch was started, `-x`, `--env-file` |
+//! | `identity` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, …, `MASTER_ADDR`, `MASTER_PORT`; `PMIX_*`, `PMI_*`: how MPI libraries find the agent |
 //! | `nccl` | `NCCL_*`, `UCX_NET_DEVICES`: the RDMA ports; NCCL's version and log |
-//! | `torch` | `TORCH_FR_BUFFER_SIZE`: the record of operations that the hang watch reads |
-//! | `hardware` | `OMP_NUM_THREADS`, `CUDA_VISIBLE_DEVICES` |
+//! | `hardware` | `OMP_NUM_THREADS`, `CUDA_VISIBLE_DEVICES`; `NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`, …: the network interface for TCP |
 //! | `horovod` | `HOROVOD_*`: the store through which Horovod's ranks connect |
 //! | `styles` | `--env-style`: `TF_CONFIG`, `SLURM_*` |
+//!
+//! [`ReservedPorts`] are the TCP ports that variables such as MASTER_PORT name.
 
-pub mod env_file;
 pub mod forwarded;
 pub mod hardware;
 pub mod horovod;
 pub mod identity;
-pub mod interfaces;
-pub mod mpi;
 pub mod nccl;
-pub mod process_manager;
 pub(crate) mod styles;
-pub mod torch;
 
-use crate::options::{JobView, UserChoices};
+use crate::map::{MappedNode, RankMap};
+use crate::options::{EnvStyle, JobView, Options, UserChoices};
 use nccl::{Fabric, NcclNetwork};
-use rlaunch_bootstrap::env::RLAUNCH_INIT_TIMEOUT;
+use rlaunch_bootstrap::env::{RLAUNCH_INIT_TIMEOUT, TORCH_FR_BUFFER_SIZE};
+use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::EnvVar;
 use std::ffi::OsStr;
 
@@ -63,10 +58,9 @@ pub(crate) fn node_variables(
     let inventory = &job.inventories[node];
     let mut defaults = Vec::new();
     if job.map.nodes.len() > 1 {
-        defaults.extend(interfaces::variables(inventory, job.addresses[node]));
         let has_rdma = matches!(fabric.network, NcclNetwork::Verbs(_));
         let chosen = user_chose_network(env);
-        defaults.extend(mpi::interface(inventory, job.addresses[node], has_rdma || chosen));
+        defaults.extend(hardware::interface(inventory, job.addresses[node], has_rdma || chosen));
         if options.nccl_net_plugin.is_some() {
             defaults.extend(fabric.plugin_variable(node));
         } else if !chosen {
@@ -75,11 +69,11 @@ pub(crate) fn node_variables(
         defaults
             .extend(nccl::packet_priority_variables(options.traffic_class, options.service_level));
     }
-    defaults.extend(mpi::oversubscribed(inventory, job.map.nodes[node].ranks.len()));
+    defaults.extend(hardware::oversubscribed(inventory, job.map.nodes[node].ranks.len()));
     if job.inventories.iter().any(|inventory| !inventory.gpus.is_empty()) {
         defaults.extend(nccl::job_variables(job.short_id(), ras));
         if options.watches_hangs {
-            defaults.extend(torch::recorder_variable(env));
+            defaults.extend(recorder_variable(env));
         }
     }
     if options.nccl_verify {
@@ -97,4 +91,69 @@ pub(crate) fn user_chose_network(env: &[EnvVar]) -> bool {
     let starts_with =
         |name: &OsStr, prefix: &str| name.as_encoded_bytes().starts_with(prefix.as_bytes());
     env.iter().any(|var| NETWORK.iter().any(|prefix| starts_with(&var.name, prefix)))
+}
+
+/// Number of operations that a process keeps, which is torch's default.
+const TORCH_OPERATIONS: &str = "2000";
+/// Earlier name of the variable. Later versions of torch read it too, but prefer the new one.
+const TORCH_EARLIER_NAME: &str = "TORCH_NCCL_TRACE_BUFFER_SIZE";
+
+/// Returns the variable with which processes of torch record their last collective operations, unless the user has set
+/// it by its earlier name. The agent adds where they can be asked for them. Versions of torch that know the earlier name
+/// alone are left as they are, since the record costs them more.
+fn recorder_variable(env: &[EnvVar]) -> Option<Variable> {
+    let is_set = env.iter().any(|variable| variable.name == TORCH_EARLIER_NAME);
+    (!is_set).then(|| Variable::new(TORCH_FR_BUFFER_SIZE, TORCH_OPERATIONS, "--hang-timeout"))
+}
+
+/// Count of ports that a node reserves for each use. A node's list of reserved ports is in the order of these
+/// fields.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReservedPorts {
+    /// 1 on rank 0's node, for MASTER_PORT; 0 on other nodes.
+    master: u32,
+    /// 1 if the agent serves the store through which Horovod's ranks connect, otherwise 0.
+    store: u32,
+    /// Number of TensorFlow servers: one for each rank, or 0 if none are asked for.
+    servers: u32,
+}
+
+impl ReservedPorts {
+    /// Counts the ports that a node reserves.
+    pub fn for_node(options: &Options, map: &RankMap, node: &MappedNode) -> ReservedPorts {
+        let serves = options.env_styles.contains(&EnvStyle::Tensorflow);
+        let ranks = u32::try_from(node.ranks.len()).unwrap_or(u32::MAX);
+        let is_first = node.id == NodeId(0);
+        ReservedPorts {
+            master: u32::from(is_first),
+            store: u32::from(horovod::is_served(options, map)),
+            servers: if serves { ranks } else { 0 },
+        }
+    }
+
+    pub fn count(self) -> u32 {
+        (self.master + self.store).saturating_add(self.servers)
+    }
+
+    /// Returns MASTER_PORT, the first reserved port of the first node, or 0 if that node has none. `ports` is
+    /// indexed by node.
+    pub fn master(ports: &[Vec<u16>]) -> u16 {
+        ports.first().and_then(|ports| ports.first()).copied().unwrap_or_default()
+    }
+
+    /// Returns the port for Horovod's store from a node's reserved ports; `None` if there is no store.
+    pub fn store(self, ports: &[u16]) -> Option<u16> {
+        ports.get(self.master as usize).copied().filter(|_| self.store > 0)
+    }
+
+    /// Returns the port for NCCL's RAS service (`ncclras`) from a node's reserved ports. Only nodes with GPUs
+    /// reserve this port, after those counted here.
+    pub fn ras(self, ports: &[u16]) -> Option<u16> {
+        ports.get(self.count() as usize).copied()
+    }
+
+    /// Returns the port for a rank's TensorFlow server from the reserved ports of the rank's node.
+    pub fn server(self, ports: &[u16], local_rank: usize) -> Option<u16> {
+        ports.get((self.master + self.store) as usize + local_rank).copied()
+    }
 }

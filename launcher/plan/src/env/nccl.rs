@@ -3,14 +3,12 @@
 //! NCCL uses either verbs or TCP for all ranks, and cannot use the RDMA connection manager. Its variables are
 //! documented in docs/userguide/source/env.rst in the source of NCCL.
 
-pub(crate) mod cabling;
 mod log;
 pub mod network;
-mod version;
 
 pub use log::{Log, LoggedNetwork};
+pub use network::Version;
 pub(crate) use network::{NcclNetwork, Shape};
-pub use version::Version;
 
 use crate::env::Variable;
 use crate::findings::{CheckId, id};
@@ -87,7 +85,7 @@ impl<'a> Fabric<'a> {
             Variable::new("UCX_NET_DEVICES", names, chosen),
         ];
         set.extend(gid_index("NCCL_IB_GID_INDEX", ports));
-        let is_merged = cabling::merges_ports(self.inventories, &self.network);
+        let is_merged = network::merges_ports(self.inventories, &self.network);
         if !is_merged && shares_card(&self.inventories[node], ports) {
             let reason = "ports of one card are in different networks";
             set.push(Variable::new("NCCL_IB_MERGE_NICS", "0", reason));
@@ -240,7 +238,7 @@ fn routing(shape: Shape, all: &[Vec<&UsablePort>]) -> Vec<Variable> {
 /// Tells whether two ports of one card are in different subnets. NCCL would merge ports of one card into one
 /// device.
 fn shares_card(inventory: &Inventory, ports: &[&UsablePort]) -> bool {
-    let card = |port: &UsablePort| cabling::card(inventory, port);
+    let card = |port: &UsablePort| network::card(inventory, port);
     let pairs = ports.iter().flat_map(|one| ports.iter().map(move |other| (one, other)));
     let mut different_rails = pairs.filter(|(one, other)| one.nic.rail != other.nic.rail);
     different_rails.any(|(one, other)| {
@@ -321,7 +319,7 @@ pub(crate) fn old_version_warning(
     }
     let nodes = map.nodes.iter().zip(inventories);
     let mut found =
-        nodes.filter_map(|(node, inventory)| Some((node, cabling::too_old(inventory)?)));
+        nodes.filter_map(|(node, inventory)| Some((node, network::too_old(inventory)?)));
     let (node, library) = found.next()?;
     let (host, old, path) = (&node.host, &library.version, &library.path);
     let known = Version::SUBNET_AWARE;

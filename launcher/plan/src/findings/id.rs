@@ -1,4 +1,4 @@
-//! Ids of findings. The part before the point is the subject; each subject is a file of [`crate::checks`].
+//! Ids of findings. The part before the point is the subject; each subject is in one file of [`crate::checks`].
 
 use serde::Serialize;
 use std::fmt;

@@ -5,11 +5,10 @@ use rlaunch_bootstrap::env as names;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
+use strum::{EnumString, IntoStaticStr, VariantArray};
 
 /// Extent of a dry run.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum DryRun {
     /// Agents on the hosts check what the job needs
@@ -83,9 +82,7 @@ pub struct TimeoutReport {
 }
 
 /// Lines of several ranks that are shown once, at a terminal.
-#[derive(
-    Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
-)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Folding {
     /// Equal lines.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::hosts::{self, hostfile};
 use proptest::prelude::*;
 
 fn map(list: &str, ranks: Option<u32>, over: bool) -> Result<Vec<(String, u32)>, String> {
@@ -132,4 +133,47 @@ proptest! {
         prop_assert_eq!(found, (0..map.world_size).collect::<Vec<_>>());
         prop_assert_eq!(map.node_of(Rank(0)).map(|node| node.id), Some(NodeId(0)));
     }
+}
+
+fn shown_line(list: &str, order: MapBy, ranks: Option<u32>) -> String {
+    let hosts = hosts::parse(&[list.to_owned()]).unwrap();
+    let map = RankMap::by(order, &hosts, ranks, false).unwrap();
+    line(&map, &remarks(&map, order))
+}
+
+#[test]
+fn hosts_without_ranks_are_said_with_what_helps() {
+    assert_eq!(shown_line("a:2,b", MapBy::Slot, None), "placement: a 0-1 · b 2");
+    assert_eq!(
+        shown_line("a:8,b:8", MapBy::Slot, Some(2)),
+        "placement: a 0-1 · b none — 1 of 2 hosts idle; --map-by node spreads"
+    );
+    assert_eq!(shown_line("a:8,b:8", MapBy::Node, Some(2)), "placement: a 0 · b 1");
+    let idle = "placement: a 0 · b none · c none — 2 of 3 hosts idle";
+    assert_eq!(shown_line("a,b,c", MapBy::Slot, Some(1)), idle);
+    let idle = "placement: a 0 · b none — 1 of 2 hosts idle";
+    assert_eq!(shown_line("a:2,b", MapBy::Node, Some(1)), idle);
+}
+
+#[test]
+fn long_lists_are_cut() {
+    assert_eq!(shown_line("a:3,b:1,c:2", MapBy::Node, None), "placement: a 0,3,5 · b 1 · c 2,4");
+    let expected = "placement: a 0,2,4,6 and 4 more · b 1,3,5,7 and 4 more";
+    assert_eq!(shown_line("a:8,b:8", MapBy::Node, None), expected);
+    let many = shown_line("n[1-12]:2", MapBy::Slot, Some(18));
+    assert!(many.contains("· n8 14-15 · and 1 more · n10 none ·"), "{many}");
+    let many = shown_line("n[1-20]", MapBy::Slot, Some(2));
+    assert!(many.contains("· n10 none · and 10 more none — 18 of 20 hosts idle"), "{many}");
+}
+
+#[test]
+fn slots_that_nobody_gave_are_said() {
+    let hosts = hostfile::parse("a\nb\nc slots=1\n").unwrap();
+    let settled: Vec<Host> =
+        hosts.iter().zip([2, 0, 8]).map(|(host, gpus)| host.settled(gpus)).collect();
+    let map = RankMap::by(MapBy::Slot, &settled, None, false).unwrap();
+    assert_eq!(
+        line(&map, &remarks(&map, MapBy::Slot)),
+        "placement: a 0-1 · b 2 · c 3 — slots are GPUs: a 2; 1 slot where there is no GPU: b"
+    );
 }

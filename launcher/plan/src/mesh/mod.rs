@@ -1,63 +1,28 @@
 //! The mesh: the RDMA paths between ranks, which are proved before any rank starts.
 //!
-//! The proofs take one or more rounds: [`paths`] chooses the paths to prove, [`round`] makes each node's part
-//! of a round, [`outcome`] evaluates the nodes' reports and chooses remedies for the next round. [`measured`]
-//! chooses the paths whose bandwidth `rlaunch doctor --probe` measures. [`messages`]
-//! and [`show`] write what the user reads.
+//! The proofs take one or more rounds: [`paths`] chooses the paths to prove and makes each node's part of a round,
+//! [`outcome`] evaluates the nodes' reports and chooses remedies for the next round. [`paths`] also chooses those whose
+//! bandwidth `rlaunch doctor --probe` measures. [`messages`] and [`show`] write what the user reads.
 
-mod advice;
-pub mod measured;
 mod messages;
 pub mod outcome;
 pub mod paths;
-pub mod round;
 pub mod show;
 #[cfg(test)]
 mod tests;
 
-pub use advice::{finding as finding_of, hint as hint_of};
-pub use paths::Mode;
+pub use messages::{finding_of, hint_of};
 pub use show::{format_table, json_rows};
 
-use crate::options::{Options, Transport};
+use crate::options::{MeshMode, Options, Transport};
 use crate::selection::Plan;
 use outcome::{Failure, ProofOutcome, Remedy};
 use paths::Proof;
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::protocol::mesh::{QpSettings, RoundCost};
+use rlaunch_bootstrap::protocol::mesh::RoundCost;
 use rlaunch_bootstrap::rank_table::{NicId, PairTransport, RankTable};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
-
-/// Options of the user for the mesh.
-#[derive(Clone, Debug)]
-pub struct MeshOptions {
-    pub mode: Mode,
-    /// Time limit for all rounds together.
-    pub timeout: Duration,
-    pub settings: QpSettings,
-    /// Watch the paths while the job runs.
-    pub watch: bool,
-    /// End the job when a watched path goes down.
-    pub abort_on_link_down: bool,
-    /// Measure the bandwidth of each cable after the proofs. Jobs do not.
-    pub measure: bool,
-}
-
-impl Default for MeshOptions {
-    fn default() -> MeshOptions {
-        let (mode, settings) = (Mode::default(), QpSettings::default());
-        let timeout = Duration::from_secs(5);
-        MeshOptions {
-            mode,
-            timeout,
-            settings,
-            watch: true,
-            abort_on_link_down: false,
-            measure: false,
-        }
-    }
-}
 
 /// Proof with its outcome.
 #[derive(Clone, Debug)]
@@ -90,7 +55,7 @@ pub struct Mesh {
 /// Tells whether paths are proved: the options allow it, and at least two nodes have usable ports.
 pub fn is_wanted(options: &Options, plan: &Plan) -> bool {
     let with_ports = plan.ports.iter().filter(|ports| !ports.is_empty()).count();
-    options.transport != Transport::Tcp && options.mesh.mode != Mode::Off && with_ports > 1
+    options.transport != Transport::Tcp && options.mesh.mode != MeshMode::Off && with_ports > 1
 }
 
 impl Mesh {
@@ -143,7 +108,7 @@ impl Mesh {
             ProofOutcome::Up(_) => None,
         });
         let lower_mtu = |(one, other): (NicId, NicId)| {
-            let port_mtu = |end: NicId| table.nodes()[end.node.index()].nics[end.nic as usize].mtu;
+            let port_mtu = |end: NicId| table.nic(end)?.mtu;
             port_mtu(one).into_iter().chain(port_mtu(other)).min()
         };
         let applied = outcome::AppliedRemedies { lowered: &self.lowered, repeated: &self.repeated };

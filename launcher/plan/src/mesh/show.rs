@@ -1,20 +1,13 @@
 //! `--show mesh`: the connection between every two ranks of different hosts, and the result of its proof.
 
 use super::outcome::{Failure, ProofOutcome};
+use super::paths::pairs;
 use super::{Mesh, ProofResult, is_rdma};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::mesh::{PathProof, ProofStep};
 use rlaunch_bootstrap::rank_table::{Nic, NicId, Pair, PairTransport, RankTable, Transport};
 use rlaunch_text::columns;
 use serde::Serialize;
-
-/// Lists every pair of ranks on different nodes. The lower rank is first.
-pub fn pairs(table: &RankTable) -> impl Iterator<Item = Pair> {
-    let ranks = table.world_size();
-    let all = (0..ranks).flat_map(move |a| (a + 1..ranks).map(move |b| (Rank(a), Rank(b))));
-    let pairs = all.filter_map(|(a, b)| table.pair(a, b));
-    pairs.filter(|pair| pair.connect != PairTransport::SharedMemory)
-}
 
 /// Writes a line for each pair of ranks on different nodes.
 pub fn format_table(table: &RankTable, mesh: &Mesh) -> String {
@@ -118,7 +111,7 @@ impl<'a> ConnectionEnd<'a> {
     /// Returns the end at a NIC; `None` if the rank table has no such NIC.
     pub fn at_nic(table: &'a RankTable, end: NicId) -> Option<ConnectionEnd<'a>> {
         let row = table.nodes().get(end.node.index())?;
-        let nic = Some(row.nics.get(end.nic as usize)?);
+        let nic = Some(table.nic(end)?);
         Some(ConnectionEnd { host: &row.host, nic, end: Some(end), address: row.address })
     }
 

@@ -12,8 +12,8 @@ fn is_first_cable(proof: &Proof) -> bool {
 #[test]
 fn a_mesh_that_works_is_one_line() {
     let mut job = MeshJob::on(triangle().to_vec(), 1);
-    let table = job.prove(Mode::Auto, |_| None);
-    let summary = job.mesh.summary(&table, Mode::Auto);
+    let table = job.prove(MeshMode::Auto, |_| None);
+    let summary = job.mesh.summary(&table, MeshMode::Auto);
     assert_eq!(summary, "mesh: 6/6 paths up, RoCE v2, 3 subnets, proved in 1 ms");
     assert_eq!((job.mesh.rounds, job.mesh.failures().len()), (1, 0));
     let shown = format_table(&table, &job.mesh);
@@ -23,11 +23,12 @@ fn a_mesh_that_works_is_one_line() {
 #[test]
 fn a_pair_that_nothing_connects_goes_by_tcp() {
     let mut job = MeshJob::on(triangle().to_vec(), 1);
-    let table = job.prove(Mode::Auto, |proof| is_first_cable(proof).then_some(ProofStep::Token));
+    let table =
+        job.prove(MeshMode::Auto, |proof| is_first_cable(proof).then_some(ProofStep::Token));
     assert_eq!(table.pair(Rank(0), Rank(1)).unwrap().connect, PairTransport::Tcp);
     assert!(is_rdma(table.pair(Rank(0), Rank(2)).unwrap().connect));
     assert_eq!(job.mesh.rounds, 2, "once more, then never again");
-    let summary = job.mesh.summary(&table, Mode::Auto);
+    let summary = job.mesh.summary(&table, MeshMode::Auto);
     assert!(summary.starts_with("mesh: 4/6 paths up, RoCE v2, 2 subnets"), "{summary}");
     let [(result, failure)] = job.mesh.failures()[..] else { panic!("one line") };
     let (line, hint) = job.mesh.line(&table, result, failure);
@@ -37,7 +38,7 @@ fn a_pair_that_nothing_connects_goes_by_tcp() {
          (ranks 0 and 1): token: b: transport retry counter exceeded (status 12): TCP is used"
     );
     assert!(hint.is_some_and(|hint| hint.contains("UDP port 4791")));
-    let refused = job.mesh.conclude(&table, Transport::Rdma, Mode::Auto).unwrap_err();
+    let refused = job.mesh.conclude(&table, Transport::Rdma, MeshMode::Auto).unwrap_err();
     assert!(refused.message.starts_with("mesh: 4/6 paths up"), "{refused:?}");
 }
 
@@ -45,10 +46,10 @@ fn a_pair_that_nothing_connects_goes_by_tcp() {
 #[test]
 fn what_worked_between_nics_that_are_left_is_not_counted() {
     let mut job = MeshJob::on(triangle().to_vec(), 2);
-    let table = job.prove(Mode::Auto, |proof| {
+    let table = job.prove(MeshMode::Auto, |proof| {
         ((proof.a, proof.b) == (Rank(0), Rank(2))).then_some(ProofStep::Connect)
     });
-    let summary = job.mesh.summary(&table, Mode::Auto);
+    let summary = job.mesh.summary(&table, MeshMode::Auto);
     assert!(summary.starts_with("mesh: 16/24 paths up"), "{summary}");
     assert_eq!(job.mesh.watched(&table).len(), 2);
 }
@@ -57,18 +58,18 @@ fn what_worked_between_nics_that_are_left_is_not_counted() {
 fn a_moment_of_silence_is_forgiven() {
     let mut job = MeshJob::on(triangle().to_vec(), 1);
     let once = std::cell::Cell::new(true);
-    let table = job.prove(Mode::Auto, |proof| {
+    let table = job.prove(MeshMode::Auto, |proof| {
         (is_first_cable(proof) && once.replace(false)).then_some(ProofStep::Token)
     });
     assert!(is_rdma(table.pair(Rank(0), Rank(1)).unwrap().connect));
     assert_eq!(job.mesh.failures().len(), 0);
-    assert!(job.mesh.conclude(&table, Transport::Rdma, Mode::Auto).is_ok());
+    assert!(job.mesh.conclude(&table, Transport::Rdma, MeshMode::Auto).is_ok());
 }
 
 #[test]
 fn packets_are_made_smaller_where_only_large_ones_get_lost() {
     let mut job = MeshJob::on(triangle().to_vec(), 1);
-    let table = job.prove(Mode::Auto, |proof| {
+    let table = job.prove(MeshMode::Auto, |proof| {
         (is_first_cable(proof) && proof.mtu.is_none()).then_some(ProofStep::Block)
     });
     assert_eq!(table.pair(Rank(0), Rank(1)).unwrap().mtu, Some(1024));
@@ -78,7 +79,7 @@ fn packets_are_made_smaller_where_only_large_ones_get_lost() {
     assert!(line.starts_with("only small packets pass between a "), "{line}");
     assert!(line.ends_with("MTU 1024 works and is used"), "{line}");
     assert!(hint.is_some_and(|hint| hint.starts_with("something between ")));
-    assert!(job.mesh.conclude(&table, Transport::Rdma, Mode::Auto).is_ok());
+    assert!(job.mesh.conclude(&table, Transport::Rdma, MeshMode::Auto).is_ok());
 }
 
 #[test]
@@ -87,7 +88,7 @@ fn other_ports_are_tried_before_tcp() {
     let first = job.table().pair(Rank(0), Rank(1)).unwrap();
     let nic = first.nic_a.unwrap();
     let table =
-        job.prove(Mode::Auto, |proof| (proof.from.nic == nic).then_some(ProofStep::Connect));
+        job.prove(MeshMode::Auto, |proof| (proof.from.nic == nic).then_some(ProofStep::Connect));
     let pair = table.pair(Rank(0), Rank(1)).unwrap();
     assert!(is_rdma(pair.connect) && pair.nic_a != Some(nic), "{pair:?}");
     let (result, failure) = job.mesh.failures()[0];
@@ -99,9 +100,9 @@ fn other_ports_are_tried_before_tcp() {
 fn large_jobs_prove_each_pair_of_ports_once() {
     let job = MeshJob::on(vec![inventory("dgx"), inventory("dgx")], 40);
     let table = job.table();
-    let full = paths::wanted(&table, Mode::Full);
+    let full = paths::wanted(&table, MeshMode::Full);
     let each: BTreeSet<(NicId, NicId)> = full.iter().map(Proof::nics).collect();
-    let auto = paths::wanted(&table, Mode::Auto);
+    let auto = paths::wanted(&table, MeshMode::Auto);
     assert_eq!((full.len(), auto.len()), (40 * 40, each.len()));
-    assert_eq!(paths::wanted(&table, Mode::Off), []);
+    assert_eq!(paths::wanted(&table, MeshMode::Off), []);
 }

@@ -5,33 +5,26 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `ports` | network ports of a host |
-//! | `networks` | which ports are in one network |
-//! | `uses` | CPUs, GPUs and ports of ranks |
-//! | `host` | the box of a host |
-//! | `alike` | hosts that are drawn as one |
+//! | `networks` | network ports of a host, and which ports are in one network |
+//! | `host` | the box of a host; CPUs, GPUs and ports of ranks |
 
-mod alike;
 mod host;
 mod networks;
-mod ports;
 #[cfg(test)]
 mod tests;
-mod uses;
 
 use crate::hosts::Host;
 use crate::map::RankMap;
 use crate::rank_config::RankConfig;
 use crate::selection::{Plan, PortOptions};
-use networks::HostNetworks;
-use ports::HostPort;
+use host::HostUses;
+use networks::{HostNetworks, HostPort};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_plot::topology::{HostBox, Topology};
 use rlaunch_text::text;
 use std::collections::BTreeSet;
-use uses::HostUses;
 
 /// Maximum number of hosts that are drawn, one by one or as several that are alike.
 const MAX_HOSTS: usize = 16;
@@ -94,7 +87,7 @@ pub fn placement(
 
 /// Writes the names of hosts, or their number if the names are long.
 fn named_or_counted(names: &[&str]) -> String {
-    let folded = alike::folded(names);
+    let folded = folded(names);
     match folded.chars().count() {
         1..=MAX_TITLE => folded,
         _ => text::count(names.len(), "host"),
@@ -114,7 +107,7 @@ impl<'a> PicturedHosts<'a> {
         let plan = Plan::new(inventories, &PortOptions::default());
         let usable = inventories.iter().zip(&plan.ports);
         let ports: Vec<Vec<HostPort<'a>>> =
-            usable.map(|(inventory, usable)| ports::list(inventory, usable)).collect();
+            usable.map(|(inventory, usable)| networks::list_ports(inventory, usable)).collect();
         let networks = HostNetworks::find(names, &ports, &plan);
         PicturedHosts { names, inventories, ports, networks }
     }
@@ -137,7 +130,7 @@ impl<'a> PicturedHosts<'a> {
         // Which ports ranks use depends on all others, so it is not known before hosts are grouped.
         let boxes: Vec<HostBox> =
             all.iter().map(|host| without_addresses(drawn(*host, true, &[]))).collect();
-        let groups = alike::groups(&boxes);
+        let groups = groups_alike(&boxes);
         let (shown, left_out) = groups.split_at(groups.len().min(MAX_HOSTS));
         // Two of the hosts that are alike stand for how all reach each other.
         let peers: Vec<usize> =
@@ -146,7 +139,7 @@ impl<'a> PicturedHosts<'a> {
             let names: Vec<&str> = group.iter().map(|host| self.names[*host]).collect();
             let mut one = without_addresses(drawn(group[0], true, &peers));
             if group.len() > 1 {
-                one.name = alike::folded(&names);
+                one.name = folded(&names);
                 one.summary =
                     format!("{} alike, each {}", text::count(group.len(), "host"), one.summary);
             }
@@ -157,7 +150,7 @@ impl<'a> PicturedHosts<'a> {
             let names: Vec<&str> =
                 left_out.iter().flatten().map(|host| self.names[*host]).collect();
             let count = text::count(names.len(), "host");
-            notes.push(format!("{count} not drawn: {}", alike::folded(&names)));
+            notes.push(format!("{count} not drawn: {}", folded(&names)));
         }
         self.topology(hosts.collect(), notes)
     }
@@ -185,4 +178,79 @@ fn without_addresses(mut host: HostBox) -> HostBox {
     let groups = host.sections.iter_mut().flat_map(|section| &mut section.groups);
     groups.flat_map(|group| &mut group.ports).for_each(|port| port.address.clear());
     host
+}
+
+/// Host boxes with the indices of the hosts that each of them stands for.
+fn groups_alike(boxes: &[HostBox]) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let are_alike = |one: usize, other: usize| {
+        let nameless = |host: usize| (&boxes[host].summary, &boxes[host].sections);
+        nameless(one) == nameless(other)
+    };
+    for host in 0..boxes.len() {
+        match groups.iter_mut().find(|group| are_alike(group[0], host)) {
+            Some(group) => group.push(host),
+            None => groups.push(vec![host]),
+        }
+    }
+    groups
+}
+
+/// Minimum number of names that are written as a range.
+const RANGE: usize = 3;
+
+/// Writes names, those that differ in a number as lists of hosts have them: `n[001-064], login`.
+fn folded(names: &[&str]) -> String {
+    let mut runs: Vec<NameRun<'_>> = Vec::new();
+    for name in names {
+        let next = NameRun::new(name);
+        match runs.last_mut() {
+            Some(run) if run.is_before(&next) => {
+                run.last = next.last;
+                run.names.push(name);
+            }
+            _ => runs.push(next),
+        }
+    }
+    runs.iter().map(NameRun::text).collect::<Vec<_>>().join(", ")
+}
+
+/// Names that differ in a number, which counts up by one.
+struct NameRun<'a> {
+    before: &'a str,
+    /// Digits of the first and the last number; empty if the name has none.
+    first: &'a str,
+    last: &'a str,
+    after: &'a str,
+    names: Vec<&'a str>,
+}
+
+impl<'a> NameRun<'a> {
+    /// Splits a name at its last number.
+    fn new(name: &'a str) -> NameRun<'a> {
+        let is_digit = |c: char| c.is_ascii_digit();
+        let end = name.rfind(is_digit).map_or(0, |at| at + 1);
+        let (head, after) = name.split_at(end);
+        let digits = head.trim_end_matches(is_digit).len();
+        let (before, number) = head.split_at(digits);
+        NameRun { before, first: number, last: number, after, names: vec![name] }
+    }
+
+    fn is_before(&self, next: &NameRun<'_>) -> bool {
+        let number = |digits: &str| digits.parse::<u64>().ok();
+        let is_next = number(self.last).and_then(|last| last.checked_add(1)) == number(next.first);
+        (self.before, self.after) == (next.before, next.after)
+            && is_next
+            && number(next.first).is_some()
+            // Numbers with leading zeros all have the same length.
+            && (self.last.len() == next.first.len() || !self.first.starts_with('0'))
+    }
+
+    fn text(&self) -> String {
+        let NameRun { before, first, last, after, names } = self;
+        match names.len() {
+            ..RANGE => names.join(", "),
+            _ => format!("{before}[{first}-{last}]{after}"),
+        }
+    }
 }

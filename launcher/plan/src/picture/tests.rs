@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::testing::{decided, inventory, map_of_named, pair, triangle};
-use rlaunch_plot::file::PlotFile;
+use rlaunch_plot::PlotFile;
 use rlaunch_plot::topology::{LineStyle, PortRow};
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -253,4 +253,25 @@ fn pictures_are_written_in_each_format() {
             html.contains(&format!("<title>{}</title>", topology.title)) && html.contains(&svg)
         );
     }
+}
+
+#[test]
+fn names_are_folded_as_users_write_them() {
+    assert_eq!(folded(&["n08", "n09", "n10", "login"]), "n[08-10], login");
+    assert_eq!(folded(&["n8.x.org", "n9.x.org", "n10.x.org"]), "n[8-10].x.org");
+    assert_eq!(folded(&["n08", "n9", "n10"]), "n08, n9, n10");
+    assert_eq!(folded(&["n1", "n2", "n4", "a", "b"]), "n1, n2, n4, a, b");
+    assert_eq!(folded(&["10.0.0.9", "10.0.0.10", "10.0.0.11"]), "10.0.0.[9-11]");
+    assert_eq!(folded(&[]), "");
+}
+
+#[test]
+fn hosts_are_alike_but_for_their_names() {
+    let host = |name: &str, summary: &str| HostBox {
+        name: name.into(),
+        summary: summary.into(),
+        ..HostBox::default()
+    };
+    let hosts = [host("a", "8 CPUs"), host("b", "4 CPUs"), host("c", "8 CPUs")];
+    assert_eq!(groups_alike(&hosts), [vec![0, 2], vec![1]]);
 }

@@ -353,3 +353,41 @@ proptest! {
         prop_assert_eq!(ways(&table_of(&machines, ranks)), ways(&table_of(&reversed, ranks)));
     }
 }
+
+/// Lists the ports, as `device:port`, that pass a filter. Each device has ports 1 and 2.
+fn allowed_ports(filter: &str, devices: &[&str]) -> Vec<String> {
+    let filter: HcaFilter = filter.parse().unwrap();
+    let template = inventory("connectx3").rdma.remove(0);
+    let mut passed = Vec::new();
+    for name in devices {
+        let device = RdmaDevice { name: (*name).into(), ..template.clone() };
+        let ports = device.ports.iter().filter(|port| filter.allows(&device, port));
+        passed.extend(ports.map(|port| format!("{name}:{}", port.number)));
+    }
+    passed
+}
+
+#[test]
+fn nccls_grammar_is_understood() {
+    let devices = ["mlx5_1", "mlx5_10", "irdma0"];
+    assert_eq!(
+        allowed_ports("mlx5_1", &devices),
+        ["mlx5_1:1", "mlx5_1:2", "mlx5_10:1", "mlx5_10:2"]
+    );
+    assert_eq!(allowed_ports("=mlx5_1", &devices), ["mlx5_1:1", "mlx5_1:2"]);
+    assert_eq!(allowed_ports("=mlx5_1:2,irdma0:1", &devices), ["mlx5_1:2", "irdma0:1"]);
+    assert_eq!(allowed_ports("^mlx5", &devices), ["irdma0:1", "irdma0:2"]);
+    assert_eq!(
+        allowed_ports("^=mlx5_1,irdma0:2", &devices),
+        ["mlx5_10:1", "mlx5_10:2", "irdma0:1"]
+    );
+    assert_eq!(allowed_ports("mlx5_10:1:3:0", &devices), ["mlx5_10:1"]);
+}
+
+#[test]
+fn what_names_no_device_is_refused() {
+    for text in ["", "^", "=", "mlx5_0,", "mlx5_0:x", "mlx5_0:0", ":1"] {
+        assert!(text.parse::<HcaFilter>().is_err(), "{text:?}");
+    }
+    assert!(vec!["a"; 33].join(",").parse::<HcaFilter>().is_err());
+}

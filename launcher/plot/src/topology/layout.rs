@@ -1,10 +1,9 @@
 //! Layout of the whole picture: one or two columns of hosts, the networks' lines beside them, the legend
 //! below.
 
-use super::Topology;
 use super::host_box::{Columns, HostLayout, Side, Tap};
-use super::legend;
-use super::shapes::{Shape, TextSize, text_width};
+use super::shapes::{Area, Look, Shape, TextSize, letters_in, text_width};
+use super::{HostBox, PortRow, Topology};
 use std::collections::BTreeMap;
 
 /// Space around the picture.
@@ -63,7 +62,7 @@ impl Layout {
         let width = (end + MARGIN).max(MIN_WIDTH).max(title);
         let room = width - 2 * MARGIN;
         shapes.push(Shape::text(MARGIN, 22, &topology.title, TextSize::Title, room));
-        let legend = legend::add(topology, &tracks, (MARGIN, bottom + 12), room, &mut shapes);
+        let legend = add_legend(topology, &tracks, (MARGIN, bottom + 12), room, &mut shapes);
         Layout { width, height: legend + MARGIN, shapes }
     }
 }
@@ -195,6 +194,118 @@ fn draw_lines(taps: &[Tap], tracks: &Tracks, left: i32, shapes: &mut Vec<Shape>)
     }
 }
 
+/// Distance between two lines of text.
+const LEGEND_LINE: i32 = 20;
+/// Space for a sample of what a text explains.
+const SAMPLE: i32 = 66;
+/// Distance between two columns of networks.
+const COLUMN_GAP: i32 = 24;
+
+/// Adds the legend with its upper left corner at `start`, and returns its lower edge.
+fn add_legend(
+    topology: &Topology,
+    tracks: &Tracks,
+    start: (i32, i32),
+    width: i32,
+    shapes: &mut Vec<Shape>,
+) -> i32 {
+    let (left, top) = start;
+    let top = add_networks(topology, tracks, (left, top), width, shapes);
+    let top = add_frames(topology, (left, top), width, shapes);
+    let mut notes = topology.notes.clone();
+    if tracks.left_out > 0 {
+        let without = tracks.left_out;
+        notes.push(format!(
+            "{without} of the networks have numbers only, since there is no room for lines"
+        ));
+    }
+    let letters = letters_in(width, TextSize::Plain);
+    let mut y = top;
+    for line in notes.iter().flat_map(|note| wrapped(note, letters)) {
+        shapes.push(Shape::text(left, y + LEGEND_LINE / 2, &line, TextSize::Plain, width));
+        y += LEGEND_LINE;
+    }
+    y
+}
+
+/// Adds a line for each network, in as many columns as there is room for.
+fn add_networks(
+    topology: &Topology,
+    tracks: &Tracks,
+    (left, top): (i32, i32),
+    width: i32,
+    shapes: &mut Vec<Shape>,
+) -> i32 {
+    let texts = topology.networks.iter().map(|network| text_width(&network.text, TextSize::Plain));
+    let Some(widest) = texts.max() else { return top };
+    let column = (SAMPLE + widest + COLUMN_GAP).min(width);
+    let columns = usize::try_from(width / column).unwrap_or(1).max(1);
+    let rows = topology.networks.len().div_ceil(columns);
+    for (index, network) in topology.networks.iter().enumerate() {
+        let place = |number: usize| i32::try_from(number).unwrap_or(0);
+        let x = left + place(index / rows) * column;
+        let y = top + place(index % rows) * LEGEND_LINE + LEGEND_LINE / 2;
+        let pin = Area::at(x, y, 20, 15);
+        if tracks.track_of(index).is_some() {
+            let (from, to) = ((pin.right, y), (x + SAMPLE - 8, y));
+            shapes.push(Shape::Line { from, to, network: index });
+        }
+        shapes.push(Shape::Pin { area: pin, network: index });
+        let room = column - SAMPLE;
+        shapes.push(Shape::text(x + SAMPLE, y, &network.text, TextSize::Plain, room));
+    }
+    top + i32::try_from(rows).unwrap_or(0) * LEGEND_LINE + 4
+}
+
+/// Adds a line for each kind of frame whose meaning is not written in it.
+fn add_frames(
+    topology: &Topology,
+    (left, top): (i32, i32),
+    width: i32,
+    shapes: &mut Vec<Shape>,
+) -> i32 {
+    let groups = || topology.hosts.iter().flat_map(HostBox::groups);
+    let is_down = |port: &PortRow| port.is_down;
+    let samples = [
+        (groups().any(|group| group.is_switch), Look::Switch, "devices below one PCIe switch"),
+        (
+            topology.hosts.iter().flat_map(HostBox::ports).any(is_down),
+            Look::Down,
+            "port without a link",
+        ),
+        (
+            topology.has_ranks(),
+            Look::Used,
+            "device that ranks use: their numbers are white on black",
+        ),
+        (topology.has_ranks(), Look::Device, "device that no rank uses"),
+    ];
+    let mut y = top;
+    for (_, look, text) in samples.into_iter().filter(|(is_shown, ..)| *is_shown) {
+        let area = Area::at(left, y + LEGEND_LINE / 2, SAMPLE - 8, 14);
+        shapes.push(Shape::Frame { area, look });
+        let room = width - SAMPLE;
+        shapes.push(Shape::text(left + SAMPLE, y + LEGEND_LINE / 2, text, TextSize::Plain, room));
+        y += LEGEND_LINE;
+    }
+    y
+}
+
+/// Splits a text into lines of at most `letters` letters, between words.
+fn wrapped(text: &str, letters: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= letters => {
+                line.push(' ');
+                line.push_str(word);
+            }
+            _ => lines.push(word.to_owned()),
+        }
+    }
+    lines
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -215,5 +326,12 @@ mod tests {
         let many = tracks(&[(0, 500); 30]);
         assert_eq!((many.count, many.left_out), (24, 6));
         assert_eq!((many.track_of(23), many.track_of(24)), (Some(23), None));
+    }
+
+    #[test]
+    fn long_notes_have_several_lines() {
+        assert_eq!(wrapped("one two three", 7), ["one two", "three"]);
+        assert_eq!(wrapped("unbreakable", 4), ["unbreakable"]);
+        assert_eq!(wrapped("", 4), [""; 0]);
     }
 }

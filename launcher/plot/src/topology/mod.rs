@@ -5,16 +5,12 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `shapes` | rectangles, texts and lines with their places |
-//! | `layout` | columns of hosts, the networks' lines beside them, and the picture as a whole |
+//! | `shapes` | rectangles, texts and lines with their places, and their drawing |
+//! | `layout` | columns of hosts, the networks' lines beside them, the legend below, and the picture as a whole |
 //! | `host_box` | rows of one host |
-//! | `legend` | names of networks, meaning of frames, notes |
-//! | `draw` | shapes as SVG |
 
-mod draw;
 mod host_box;
 mod layout;
-mod legend;
 mod shapes;
 
 use crate::{Canvas, DrawError, Picture};
@@ -148,7 +144,7 @@ impl Picture for Topology {
         if self.hosts.is_empty() {
             return Err(DrawError("there are no hosts".to_owned()));
         }
-        draw::draw(self, &layout::Layout::new(self), canvas)
+        shapes::draw(self, &layout::Layout::new(self).shapes, canvas)
     }
 }
 

@@ -212,7 +212,7 @@ fn each_format_is_written_and_read() {
     let write = |ending: &str| {
         let name = format!("rlaunch-topology-{}.{ending}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        let file: crate::file::PlotFile = path.to_str().unwrap().parse().unwrap();
+        let file: crate::PlotFile = path.to_str().unwrap().parse().unwrap();
         file.write(&topology.title, &[&topology]).unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();

@@ -1,8 +1,7 @@
-//! Options that say how to reach hosts.
+//! Options that say how to reach hosts, and from which file settings are read.
 
-use super::{ConfigArgs, values};
-use rlaunch_engine::connect::connector::Container;
-use rlaunch_engine::connect::options::NewHostsRule;
+use super::values;
+use rlaunch_engine::connect::connector::{Container, NewHostsRule};
 use std::path::PathBuf;
 
 /// Connections to hosts: SSH or another command, containers, the agent.
@@ -88,4 +87,20 @@ pub(crate) struct SshArgs {
     /// Read this file in place of ~/.ssh/config and /etc/ssh/ssh_config
     #[arg(long, value_name = "FILE")]
     pub(crate) ssh_config: Option<PathBuf>,
+}
+
+/// Sources of settings that are not on the command line.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct ConfigArgs {
+    /// Read defaults and hosts from this file, or from no file
+    ///
+    /// Without this option rlaunch reads ./rlaunch.toml (only its harmless keys before `rlaunch trust`), or
+    /// else ~/.config/rlaunch/rlaunch.toml ($XDG_CONFIG_HOME/rlaunch). Keys are the long names of options. An
+    /// option on the command line overrides its variable RLAUNCH_NAME, which overrides the file.
+    #[arg(long, value_name = "FILE|none", help_heading = "Configuration")]
+    pub(crate) cluster: Option<PathBuf>,
+
+    /// Take [profile.NAME] of that file as well; it overrides [defaults]
+    #[arg(long, value_name = "NAME", help_heading = "Configuration")]
+    pub(crate) profile: Option<String>,
 }

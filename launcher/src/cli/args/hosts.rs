@@ -1,8 +1,9 @@
-//! Options for the hosts of a job, and for the number and order of its ranks.
+//! Options for the hosts of a job, and for the number, the order, the CPUs and the GPUs of its ranks.
 
 use super::values;
 use clap::ArgAction;
 use rlaunch_plan::map::{MapBy, RankBy};
+use rlaunch_plan::placement::Bind;
 use std::path::PathBuf;
 
 /// Hosts of a job, and how ranks are dealt to them.
@@ -88,4 +89,26 @@ pub(crate) struct HostListArgs {
     /// Hosts, as for a job; by default this machine
     #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
     pub(crate) hosts: Vec<String>,
+}
+
+/// CPUs and GPUs of each rank on its host.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct PlacementArgs {
+    /// Bind ranks to CPUs: numa (the default), gpu, core, cpulist:0-3,8 or none
+    ///
+    /// numa: the CPUs near the rank's GPU or NIC, which ranks share; gpu: those near its GPU; core: CPUs of its
+    /// own; cpulist: these CPUs. Ranks are never bound to CPUs that the host does not let them use.
+    #[arg(long, value_name = "HOW", help_heading = "Hosts and ranks")]
+    pub(crate) bind: Option<Bind>,
+
+    /// Give each rank N CPUs of its own, whole cores if possible
+    #[arg(
+        long, value_name = "N", help_heading = "Hosts and ranks",
+        value_parser = clap::value_parser!(u32).range(1..=65536)
+    )]
+    pub(crate) cpus_per_rank: Option<u32>,
+
+    /// Let each rank see only its own GPU, by CUDA_VISIBLE_DEVICES and HIP_VISIBLE_DEVICES
+    #[arg(long, help_heading = "Hosts and ranks")]
+    pub(crate) gpu_mask: bool,
 }

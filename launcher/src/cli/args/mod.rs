@@ -2,51 +2,39 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `hosts` | `-H`, hostfiles, number and order of ranks |
-//! | `placement` | CPUs and GPUs of ranks |
-//! | `program` | the program; options of each of several programs (`:`) |
-//! | `environment` | variables, working directory and files of ranks |
-//! | `network` | RDMA, TCP and NCCL between ranks |
+//! | `hosts` | `-H`, hostfiles, number and order of ranks, their CPUs and GPUs |
+//! | `program` | the programs (`:`), their variables, working directory and files |
+//! | `network` | RDMA, TCP and NCCL between ranks; ports and networks by which agents reach each other |
 //! | `output` | standard input and output, logs, records, dry runs |
-//! | `rendezvous` | ports and networks by which agents reach each other |
 //! | `termination` | timeouts, restarts, exit |
-//! | `connect` | SSH, containers, the agent |
-//! | `config` | configuration file and profile |
-//! | `measurement` | hosts and network of the verbs that measure |
+//! | `connect` | SSH, containers, the agent; configuration file and profile |
 //! | `compat` | hidden options that only other launchers' options are translated to |
 //! | `values` | parsers of values |
 //!
 //! Options of a single verb are defined with that verb, in [`crate::commands`].
 
 mod compat;
-mod config;
 mod connect;
-mod environment;
 mod hosts;
-mod measurement;
 mod network;
 mod output;
-mod placement;
 mod program;
-mod rendezvous;
 mod termination;
 pub(crate) mod values;
 
 pub(crate) use compat::{CompatArgs, NodeCountError};
-pub(crate) use config::ConfigArgs;
-pub(crate) use connect::{ConnectArgs, SshArgs};
-pub(crate) use environment::{EnvironmentArgs, ProcessArgs};
-pub(crate) use hosts::{HostArgs, HostListArgs};
-pub(crate) use measurement::MeasurementArgs;
-pub(crate) use network::NetworkArgs;
+pub(crate) use connect::{ConfigArgs, ConnectArgs, SshArgs};
+pub(crate) use hosts::{HostArgs, HostListArgs, PlacementArgs};
+pub(crate) use network::{NetworkArgs, RendezvousArgs};
 pub(crate) use output::OutputArgs;
-pub(crate) use placement::PlacementArgs;
-pub(crate) use program::{ApplicationArgs, CommandArgs, ProgramArgs, split_programs};
-pub(crate) use rendezvous::{DEFAULT_PORTS, RendezvousArgs};
+pub(crate) use program::{
+    ApplicationArgs, CommandArgs, EnvironmentArgs, ProcessArgs, ProgramArgs, split_programs,
+};
 pub(crate) use termination::TerminationArgs;
 
 use clap::Parser;
 use std::ffi::OsString;
+use std::time::Duration;
 
 /// Long names of the options that `rlaunch -h` shows. `rlaunch --help` shows all options.
 pub(crate) const COMMON: [&str; 10] = [
@@ -156,6 +144,31 @@ pub(crate) struct JobArgs {
     /// Whole command line as the user typed it.
     #[arg(skip)]
     pub(crate) typed: Vec<OsString>,
+}
+
+/// Hosts and network of a measurement.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct MeasurementArgs {
+    /// Hosts, as for a job: `:N` gives a host N slots for ranks
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...")]
+    pub(crate) hosts: Vec<String>,
+
+    /// Allow more ranks than slots
+    #[arg(long)]
+    pub(crate) oversubscribe: bool,
+
+    /// A node from which nothing is received for this time in seconds is lost; by default as in a job
+    #[arg(long, value_name = "SECONDS", value_parser = values::parse_node_timeout)]
+    pub(crate) node_timeout: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) placement: PlacementArgs,
+
+    #[command(flatten)]
+    pub(crate) network: NetworkArgs,
+
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
 }
 
 #[cfg(test)]

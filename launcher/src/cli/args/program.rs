@@ -1,11 +1,11 @@
-//! The program of a job, and several programs with `:` between them.
+//! The programs of a job: their words, variables, working directory and files, and several programs with `:` between them.
 
-use super::{CompatArgs, JobArgs, ProcessArgs, values};
-use crate::cli::compat::{self, Notices};
-use clap::error::ErrorKind;
-use clap::{ArgAction, CommandFactory, Parser};
+use super::{CompatArgs, values};
+use clap::{ArgAction, Parser};
+use rlaunch_bootstrap::job::{MpiInterfaces, SingletonPolicy};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 
 /// Program and its arguments: the last words of a command line.
 #[derive(Clone, Debug, clap::Args)]
@@ -78,35 +78,6 @@ pub(crate) struct ProgramArgs {
     pub(crate) command: CommandArgs,
 }
 
-impl ProgramArgs {
-    /// Parses the options and the program between two `:`. Options of other launchers are translated.
-    pub(crate) fn parse(words: &[OsString]) -> Result<(ProgramArgs, Notices), clap::Error> {
-        let command = ProgramArgs::command();
-        let mut typed: Vec<OsString> = vec![command.get_name().into()];
-        typed.extend_from_slice(words);
-        let translated = compat::translate(command, &typed);
-        let (words, notices) = translated.map_err(hint_at_job_option)?;
-        Ok((ProgramArgs::try_parse_from(words)?, notices))
-    }
-}
-
-/// Replaces the error for an unknown option behind a `:`, if the job has that option. The new error says that
-/// the option goes before the first program.
-fn hint_at_job_option(error: clap::Error) -> clap::Error {
-    let text = error.to_string();
-    let word = text.split('\'').nth(1).filter(|_| error.kind() == ErrorKind::UnknownArgument);
-    let long = word.map(|word| word.trim_start_matches('-').split('=').next().unwrap_or_default());
-    let command = JobArgs::command();
-    let is_of_job = |long: &str| command.get_arguments().any(|arg| arg.get_long() == Some(long));
-    match (word, long) {
-        (Some(word), Some(long)) if is_of_job(long) => command.clone().error(
-            ErrorKind::UnknownArgument,
-            format!("'{word}' is for all programs: it goes before the first of them"),
-        ),
-        _ => error,
-    }
-}
-
 /// Splits a command line at every `:` into the words of each program. The command's name is the first word of
 /// the first program. The word `\:` becomes `:`.
 pub(crate) fn split_programs(typed: &[OsString]) -> Vec<Vec<OsString>> {
@@ -126,9 +97,106 @@ fn unescape(word: &OsString) -> OsString {
     }
 }
 
+/// Variables, working directory and files of a job's ranks.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct EnvironmentArgs {
+    /// Set this variable for every rank
+    ///
+    /// NAME=VALUE; NAME to pass on its value here; or 'NAME*' for all variables whose names begin so. The rest
+    /// of this shell's environment is passed on as well, except variables of one host or of another launch.
+    #[arg(
+        short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append,
+        help_heading = "The program"
+    )]
+    pub(crate) env: Vec<OsString>,
+
+    /// Set the variables of this file, with a line NAME=VALUE for each, as docker and dotenv have them; -x
+    /// overrides it
+    #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "The program")]
+    pub(crate) env_file: Vec<PathBuf>,
+
+    /// Pass on nothing of this shell's environment but what -x and --env-file name
+    #[arg(long, help_heading = "The program")]
+    pub(crate) no_env: bool,
+
+    /// Take PATH and other variables from a login shell on each host; only variables that it does not set are
+    /// passed on from this shell
+    #[arg(long, help_heading = "The program")]
+    pub(crate) login: bool,
+
+    /// Run in this directory, which every host must have
+    ///
+    /// Without it ranks run in this shell's directory, or in the home directory on hosts that lack it.
+    #[arg(long, value_name = "DIR", help_heading = "The program")]
+    pub(crate) wdir: Option<PathBuf>,
+
+    /// Copy this file to every host for the job
+    ///
+    /// Arguments that name it are replaced by the copy's path.
+    #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "The program")]
+    pub(crate) preload: Vec<PathBuf>,
+
+    /// How MPI programs find their ranks: `pmix` (Open MPI), `pmi1` (MPICH, Intel MPI) or `none`
+    ///
+    /// `auto` goes by the MPI library that a program is linked with, and offers both to other
+    /// programs, such as scripts.
+    #[arg(
+        long,
+        value_parser = values::one_of(MPI),
+        value_name = "auto|pmix|pmi1|none",
+        default_value = "auto",
+        hide_possible_values = true,
+        help_heading = "The program"
+    )]
+    pub(crate) mpi: MpiInterfaces,
+
+    /// Reaction to several ranks that each run MPI as rank 0 of 1, of a library that is not served
+    #[arg(
+        long,
+        value_parser = values::one_of(SINGLETON),
+        value_name = "error|warn|ignore",
+        default_value = "error",
+        hide_possible_values = true,
+        help_heading = "The program"
+    )]
+    pub(crate) singleton: SingletonPolicy,
+}
+
+/// Variables, working directory and files of one program of several, or of each job of a measurement.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct ProcessArgs {
+    /// Set this variable for its ranks: NAME=VALUE, or NAME to pass on its value here
+    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append)]
+    pub(crate) env: Vec<OsString>,
+
+    /// Run in this directory, which its hosts must have
+    #[arg(long, value_name = "DIR")]
+    pub(crate) wdir: Option<PathBuf>,
+
+    /// Copy this file to its hosts; arguments that name it are replaced by the copy's path
+    #[arg(long, value_name = "FILE", action = ArgAction::Append)]
+    pub(crate) preload: Vec<PathBuf>,
+}
+
+/// Values of `--mpi`.
+const MPI: &[(&str, MpiInterfaces)] = &[
+    ("auto", MpiInterfaces::Auto),
+    ("pmix", MpiInterfaces::Pmix),
+    ("pmi1", MpiInterfaces::Pmi1),
+    ("none", MpiInterfaces::None),
+];
+
+/// Values of `--singleton`.
+const SINGLETON: &[(&str, SingletonPolicy)] = &[
+    ("error", SingletonPolicy::Error),
+    ("warn", SingletonPolicy::Warn),
+    ("ignore", SingletonPolicy::Ignore),
+];
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
     use proptest::prelude::*;
 
     fn words(line: &str) -> Vec<OsString> {
@@ -145,27 +213,6 @@ mod tests {
         let parts = split_programs(&words("rlaunch -H a -np 1 x a:b : -np 2 y \\: : z"));
         assert_eq!(parts, [words("rlaunch -H a -np 1 x a:b"), words("-np 2 y :"), words("z")]);
         assert_eq!(split_programs(&words("x \\\\: \\ a\\: \\a:")), [words("x \\: \\ a\\: \\a:")]);
-    }
-
-    #[test]
-    fn each_program_has_options_of_its_own() {
-        let line =
-            "-H a,b -np 2 -x A=1 --name srv --after x,ready:tcp:a:80 --template f:/g p -np 3";
-        let (args, _) = ProgramArgs::parse(&words(line)).unwrap();
-        assert_eq!((args.hosts, args.ranks), (vec!["a,b".to_owned()], Some(2)));
-        assert_eq!(args.application.name.as_deref(), Some("srv"));
-        assert_eq!(args.application.after, ["x", "ready:tcp:a:80"]);
-        assert_eq!(args.application.template, ["f:/g"]);
-        assert_eq!(args.command.argv, ["p", "-np", "3"]);
-    }
-
-    #[test]
-    fn options_of_the_job_are_not_a_programs() {
-        let error = ProgramArgs::parse(&words("--tag-output p")).unwrap_err().to_string();
-        assert!(error.contains("'--tag-output' is for all programs"), "{error}");
-        let error = ProgramArgs::parse(&words("--tag-outptu p")).unwrap_err().to_string();
-        assert!(error.contains("unexpected argument '--tag-outptu'"), "{error}");
-        assert!(ProgramArgs::parse(&[]).is_err());
     }
 
     proptest! {

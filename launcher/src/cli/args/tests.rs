@@ -1,6 +1,6 @@
 use super::values::{parse_master_port, parse_port_range, parse_ranks, parse_seconds};
 use super::*;
-use crate::cli::compat::translate_job;
+use crate::cli::command_line::translate_job;
 use clap::CommandFactory;
 use rlaunch_plan::job::options::DryRun;
 use rlaunch_plan::job::stdin::StdinArg;

@@ -82,3 +82,14 @@ where
     let names = T::VARIANTS.iter().map(<&'static str>::from);
     PossibleValuesParser::new(names).try_map(|name| name.parse())
 }
+
+/// Returns the parser of an option whose values have these names.
+pub(crate) fn one_of<T: Clone + Send + Sync + 'static>(
+    values: &'static [(&'static str, T)],
+) -> impl TypedValueParser<Value = T> {
+    let names = values.iter().map(|(name, _)| *name);
+    PossibleValuesParser::new(names).try_map(move |name| {
+        let named = values.iter().find(|(known, _)| *known == name);
+        named.map(|(_, value)| value.clone()).ok_or("this value has no meaning")
+    })
+}

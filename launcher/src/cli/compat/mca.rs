@@ -3,8 +3,8 @@
 //! Parameters that have a meaning in rlaunch are recognized by their names in Open MPI 1.8 to 5. Parameters of
 //! the MPI library reach the ranks as variables (`OMPI_MCA_pml`); the launcher's own are reported as ignored.
 
-use super::{Effect, values};
-use crate::cli::allocation::mpijob;
+use super::{Effect, options};
+use crate::cli::allocation::shell_command;
 use rlaunch_plan::hosts::addresses::Preference;
 use std::ffi::OsString;
 
@@ -46,12 +46,12 @@ const PARAMETERS: &[ParameterRule] = &[
     (
         &["hwloc_base_binding_policy", "hwloc_default_binding_policy"],
         &["bind", "cpus-per-rank"],
-        Computed(values::bind_to),
+        Computed(options::bind_to),
     ),
     (
         &["rmaps_base_mapping_policy", "rmaps_default_mapping_policy"],
         &["map-by"],
-        Computed(values::map_by),
+        Computed(options::map_by),
     ),
     (
         &["rmaps_base_ranking_policy", "rmaps_default_ranking_policy"],
@@ -228,7 +228,7 @@ impl Parameters<'_> {
         if let Some(port) = options.as_deref().filter(|_| is_ssh(command)).and_then(port) {
             return Some(vec![Effect::value("port", port.to_string())]);
         }
-        let words = mpijob::shell_command(command, options);
+        let words = shell_command(command, options);
         Some(words.map(|words| Effect::value("rsh", words)).into_iter().collect())
     }
 }

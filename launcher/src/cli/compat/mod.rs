@@ -4,22 +4,18 @@
 //! | file | subject |
 //! |---|---|
 //! | `translate` | translation of a command line, option by option, up to the program |
-//! | `options` | table of the other launchers' options |
-//! | `values` | options whose value decides what they mean in rlaunch, as `--bind-to` and `--map-by` |
+//! | `options` | the other launchers' options, and what their values mean, as of `--bind-to` and `--map-by` |
 //! | `mca` | `--mca NAME VALUE` of Open MPI and PRRTE |
-//! | `notices` | messages on options that have no effect in rlaunch, or a different one |
 
 mod mca;
-mod notices;
 mod options;
 #[cfg(test)]
 mod tests;
 mod translate;
-mod values;
 
-pub(crate) use notices::Notices;
-pub(crate) use translate::{translate, translate_job};
+pub(crate) use translate::translate;
 
+use rlaunch_console::messages;
 use std::ffi::OsString;
 
 /// Effect of another launcher's option.
@@ -40,5 +36,52 @@ impl Effect {
 
     fn value(option: &'static str, value: impl Into<OsString>) -> Effect {
         Effect::Set(option, Some(value.into()))
+    }
+}
+
+/// Notices on the options of one command line, in the order of the options and without repeats.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Notices {
+    /// Options that have no effect in rlaunch.
+    ignored: Vec<String>,
+    /// Sentences on options that have a different meaning in rlaunch.
+    notes: Vec<String>,
+}
+
+impl Notices {
+    fn add_ignored(&mut self, option: String) {
+        add(&mut self.ignored, option);
+    }
+
+    fn add_note(&mut self, sentence: String) {
+        add(&mut self.notes, sentence);
+    }
+
+    /// Adds the notices of another program on the same command line.
+    pub(crate) fn extend(&mut self, other: Notices) {
+        other.ignored.into_iter().for_each(|option| self.add_ignored(option));
+        other.notes.into_iter().for_each(|sentence| self.add_note(sentence));
+    }
+
+    /// Prints one line for all ignored options, and one for each note.
+    pub(crate) fn print(&self) {
+        if !self.ignored.is_empty() {
+            messages::ignored(&self.ignored.join(", "));
+        }
+        self.notes.iter().for_each(|sentence| messages::info(sentence));
+    }
+}
+
+fn add(texts: &mut Vec<String>, text: String) {
+    if !texts.contains(&text) {
+        texts.push(text);
+    }
+}
+
+#[cfg(test)]
+impl std::fmt::Display for Notices {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.ignored.iter().try_for_each(|option| write!(f, " ignored({option})"))?;
+        self.notes.iter().try_for_each(|sentence| write!(f, " note({sentence})"))
     }
 }

@@ -8,24 +8,12 @@
 use super::mca::{self, Parameter};
 use super::options::{self, Dashes, ForeignOption, Meaning, OPTIONS};
 use super::{Effect, Notices};
-use crate::cli::args::JobArgs;
+use clap::ArgAction;
 use clap::error::ErrorKind;
-use clap::{ArgAction, CommandFactory};
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_text::text;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
-
-/// Translates the command line of a job, the first word of which is the command's name. The word `run` behind
-/// it is dropped.
-pub(crate) fn translate_job(
-    mut words: Vec<OsString>,
-) -> Result<(Vec<OsString>, Notices), clap::Error> {
-    if words.get(1).is_some_and(|verb| verb == "run") {
-        words.remove(1);
-    }
-    translate(JobArgs::command(), &words)
-}
 
 /// Translates the command line of any command that ends in a program. The first word is the command's name.
 pub(crate) fn translate(

@@ -2,18 +2,14 @@
 //! trusted; or else the user's own file, together with the harmless keys of an untrusted ./rlaunch.toml.
 
 use super::error::{ConfigError, FILE};
-use super::trusted::{self, TrustState, TrustStore};
-use nix::fcntl::OFlag;
+use super::trusted::{self, TrustState, TrustStore, open, read_text};
 use nix::unistd::{Gid, Group, Uid, User};
 use rlaunch_console::process_env::ProcessEnv;
 use std::fs;
-use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Maximum size of a configuration file, in bytes.
-const MAX_BYTES: u64 = 1 << 20;
-const NONBLOCK: i32 = OFlag::O_NONBLOCK.bits();
 /// Value of `--cluster` that stands for no configuration file.
 const NONE: &str = "none";
 
@@ -51,7 +47,7 @@ pub(super) fn find_files(
         if path.as_os_str() == NONE {
             return Ok(Vec::new());
         }
-        let text = fs::File::open(path).and_then(read);
+        let text = fs::File::open(path).and_then(read_text);
         let text = text.map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
         return Ok(vec![trusted((path.to_owned(), text))]);
     }
@@ -94,17 +90,7 @@ pub(super) fn read_if_safe(path: &Path) -> Result<Option<String>, ConfigError> {
     if let Some(reason) = distrust(&file.metadata().map_err(failed)?) {
         return Err(ConfigError::Distrusted { path: path.to_owned(), reason });
     }
-    read(file).map(Some).map_err(failed)
-}
-
-/// Opens a file for reading. The call does not block if the file is a named pipe without a writer.
-pub(super) fn open(path: &Path) -> io::Result<fs::File> {
-    fs::OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path)
-}
-
-/// Reads a file without a check of its permissions.
-pub(super) fn content(path: &Path) -> io::Result<String> {
-    open(path).and_then(read)
+    read_text(file).map(Some).map_err(failed)
 }
 
 fn is_absent(error: &io::Error) -> bool {
@@ -144,15 +130,6 @@ fn is_alone(user: &User, group: &Group) -> bool {
     user.gid == group.gid
         && user.name == group.name
         && group.mem.iter().all(|member| *member == user.name)
-}
-
-fn read(file: fs::File) -> io::Result<String> {
-    let mut text = String::new();
-    let length = file.take(MAX_BYTES + 1).read_to_string(&mut text)?;
-    if length as u64 > MAX_BYTES {
-        return Err(io::Error::other(format!("longer than {} MiB", MAX_BYTES >> 20)));
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

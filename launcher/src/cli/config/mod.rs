@@ -12,8 +12,7 @@
 //! | `file` | `rlaunch.toml` as data, with line numbers |
 //! | `merge` | settings as options; which of several values takes effect |
 //! | `untrusted` | keys of untrusted files: harmless ones, and those that are ignored |
-//! | `trusted` | the store of trusted files |
-//! | `named` | other files that a configuration file names, and that trust in it covers |
+//! | `trusted` | the store of trusted files, and of other files that they name and that trust in them covers |
 //! | `review` | the effects of a file, for `rlaunch trust` |
 //! | `error` | errors, with the file and line or the variable |
 
@@ -21,7 +20,6 @@ mod error;
 pub(crate) mod file;
 mod find;
 mod merge;
-mod named;
 mod review;
 mod trusted;
 mod untrusted;

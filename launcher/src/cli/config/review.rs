@@ -2,8 +2,8 @@
 
 use super::error::{ConfigError, FILE, SettingOrigin};
 use super::file::{self, Setting, SettingValue};
-use super::named::{self, NamedFile};
-use super::{TrustStore, find, merge, untrusted};
+use super::trusted::{NamedFile, TrustStore, named_files};
+use super::{find, merge, untrusted};
 use clap::Command;
 use rlaunch_console::process_env::ProcessEnv;
 use rlaunch_plan::hosts::host_table::HostEntry;
@@ -42,7 +42,7 @@ impl Review {
             }
         }
         found.extend(file.hosts.iter().filter_map(|host| Some((host.line, host_effect(host)?))));
-        let named = named::named_files(&all, &file, path);
+        let named = named_files(&all, &file, path);
         found.extend(named.iter().filter_map(|named| Some((named.line, file_effect(named)?))));
         found.sort_by_key(|(line, _)| *line);
         let shown = |(line, text): (usize, String)| format!("{}:{line}: {text}", path.display());

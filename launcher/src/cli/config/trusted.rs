@@ -4,21 +4,32 @@
 //! SHA-256 of each file that it names. If the content of any of these files changes, the file is not trusted
 //! any more. A record is valid only if it belongs to this user and no other user may write to it, wherever
 //! the state directory is.
+//!
+//! Trust in an rlaunch.toml covers the files that it names, such as a hostfile or an agent, because their content affects
+//! jobs as much as its keys do, and a user with permission to write one of the files can often write the others. Only
+//! relative names and names below the directory of rlaunch.toml are covered. A file elsewhere did not come from the same
+//! repository or archive.
 
-use super::error::ConfigError;
-use super::find;
-use super::named::{self, NamedFile};
+use super::error::{ConfigError, SettingOrigin};
+use super::file::{ConfigFile, Setting, SettingValue};
+use super::merge;
+use clap::Command;
+use nix::fcntl::OFlag;
 use nix::unistd::Uid;
 use rlaunch_console::process_env::ProcessEnv;
+use sha2::{Digest, Sha256};
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Maximum size of a record, in bytes.
-const MAX_BYTES: usize = 256 << 10;
+const MAX_RECORD: usize = 256 << 10;
+/// Maximum size of a configuration file, in bytes.
+const MAX_FILE: u64 = 1 << 20;
+const NONBLOCK: i32 = OFlag::O_NONBLOCK.bits();
 /// Number of hexadecimal digits in a SHA-256.
 const DIGITS: usize = 64;
 /// Placeholder for the digest of a missing file.
@@ -77,11 +88,11 @@ impl TrustStore {
     ) -> Result<(), ConfigError> {
         let write = || {
             let path = identity(path)?;
-            let mut record = entry(Some(&named::hex(content.as_bytes())), &path);
+            let mut record = entry(Some(&hex(content.as_bytes())), &path);
             for named in named {
                 record.extend(entry(named.digest.as_deref(), &named.name));
             }
-            if record.len() > MAX_BYTES {
+            if record.len() > MAX_RECORD {
                 return Err(io::Error::other("the file names too many others"));
             }
             DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
@@ -114,7 +125,7 @@ impl TrustStore {
         let records = entries.flatten().filter_map(|entry| read(&entry.path()).ok());
         let mut all: Vec<TrustedFile> = records
             .map(|record| {
-                let state = match find::content(&record.path) {
+                let state = match content(&record.path) {
                     Ok(content) => record.state(&content),
                     Err(_) => TrustState::Gone,
                 };
@@ -126,7 +137,7 @@ impl TrustStore {
     }
 
     fn record_of(&self, path: &Path) -> PathBuf {
-        self.directory.join(named::hex(path.as_os_str().as_bytes()))
+        self.directory.join(hex(path.as_os_str().as_bytes()))
     }
 }
 
@@ -151,12 +162,12 @@ struct TrustRecord {
 
 impl TrustRecord {
     fn state(&self, content: &str) -> TrustState {
-        if named::hex(content.as_bytes()) != self.digest {
+        if hex(content.as_bytes()) != self.digest {
             return TrustState::Changed(self.path.clone());
         }
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         let is_other = |(digest, name): &&(Option<String>, PathBuf)| {
-            named::digest(&directory.join(name)) != *digest
+            file_digest(&directory.join(name)) != *digest
         };
         let other = self.named.iter().find(is_other);
         other.map_or(TrustState::Same, |(_, name)| TrustState::Changed(name.clone()))
@@ -177,12 +188,12 @@ fn read(record: &Path) -> io::Result<TrustRecord> {
         return Err(io::Error::other("another user may have written it"));
     }
     let mut bytes = Vec::new();
-    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    file.take(MAX_RECORD as u64 + 1).read_to_end(&mut bytes)?;
     parse(&bytes).ok_or_else(|| io::Error::other("it is not a record"))
 }
 
 fn parse(bytes: &[u8]) -> Option<TrustRecord> {
-    let bytes = bytes.strip_suffix(b"\0").filter(|_| bytes.len() <= MAX_BYTES)?;
+    let bytes = bytes.strip_suffix(b"\0").filter(|_| bytes.len() <= MAX_RECORD)?;
     let entry = |entry: &[u8]| {
         let (digest, path) = entry.split_at_checked(DIGITS)?;
         let written = (digest != ABSENT).then(|| String::from_utf8_lossy(digest).into_owned());
@@ -193,9 +204,174 @@ fn parse(bytes: &[u8]) -> Option<TrustRecord> {
     Some(TrustRecord { digest: digest?, path, named: entries.collect::<Option<_>>()? })
 }
 
+/// Number of bytes that are read and hashed at a time.
+const BLOCK: usize = 256 << 10;
+
+/// Form in which a key's value names files of this machine.
+#[derive(Clone, Copy)]
+enum NameForm {
+    /// Name of a file.
+    Name,
+    /// `FILE:DEST`, which names FILE.
+    Template,
+    /// Command line, each word of which may be the name of a file.
+    Command,
+}
+
+/// Keys that name files of this machine.
+const KEYS: &[(&str, NameForm)] = &[
+    ("agent", NameForm::Name),
+    ("container-exec", NameForm::Command),
+    ("env-file", NameForm::Name),
+    ("hostfile", NameForm::Name),
+    ("preload", NameForm::Name),
+    ("rsh", NameForm::Command),
+    ("ssh-config", NameForm::Name),
+    ("stdin", NameForm::Name),
+    ("template", NameForm::Template),
+];
+
+/// File that a key names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamedFile {
+    /// Line of the first key that names the file, from 1.
+    pub(super) line: usize,
+    /// Name of the file as written in rlaunch.toml.
+    pub(super) name: PathBuf,
+    /// SHA-256 of the content; `None` if there is no such file.
+    pub(super) digest: Option<String>,
+    /// Whether the name was only found as a word of command lines. Such a word need not be the name of a
+    /// file.
+    pub(super) is_word: bool,
+}
+
+/// Lists the files that are trusted together with the configuration file `path`, whose content is `file`.
+/// Missing files are listed as well, since trust ends if one appears later.
+pub(super) fn named_files(all: &Command, file: &ConfigFile, path: &Path) -> Vec<NamedFile> {
+    let Ok(own) = identity(path) else { return Vec::new() };
+    let directory = own.parent().unwrap_or(Path::new("/"));
+    let is_covered = |name: &Path| {
+        name.is_relative() || identity(name).is_ok_and(|name| name.starts_with(directory))
+    };
+    let of_profiles = file.profiles.iter().flat_map(|(_, settings)| settings);
+    let mut found: Vec<NamedFile> = Vec::new();
+    for setting in file.host_list.iter().chain(&file.defaults).chain(of_profiles) {
+        let SettingOrigin::Line(_, line) = setting.origin else { continue };
+        for (name, is_word) in names(all, setting) {
+            let name = PathBuf::from(name);
+            match found.iter_mut().find(|known| known.name == name) {
+                Some(known) => known.is_word &= is_word,
+                None if is_covered(&name) => {
+                    let digest = file_digest(&directory.join(&name));
+                    found.push(NamedFile { line, name, digest, is_word });
+                }
+                None => {}
+            }
+        }
+    }
+    found
+}
+
+/// Lists the texts in a setting's value that may name files, and whether each is a word of a command line.
+fn names(all: &Command, setting: &Setting) -> Vec<(String, bool)> {
+    let key = merge::option(all, &setting.key).and_then(|option| option.get_long());
+    let Some((_, form)) = KEYS.iter().find(|(known, _)| key == Some(known)) else {
+        return Vec::new();
+    };
+    let texts = match &setting.value {
+        SettingValue::Flag(_) => &[],
+        SettingValue::Text(text) => std::slice::from_ref(text),
+        SettingValue::List(texts) => &texts[..],
+    };
+    let names_in = |text: &String| -> Vec<(String, bool)> {
+        match form {
+            NameForm::Name => vec![(text.clone(), false)],
+            NameForm::Template => {
+                text.split(':').take(1).map(|name| (name.to_owned(), false)).collect()
+            }
+            NameForm::Command => words(text).into_iter().map(|word| (word, true)).collect(),
+        }
+    };
+    // The name of a file cannot have a null character.
+    let can_be = |(name, _): &(String, bool)| !name.is_empty() && !name.contains('\0');
+    texts.iter().flat_map(names_in).filter(can_be).collect()
+}
+
+/// Splits a command line into words, and splits words again where a shell that the command starts would split
+/// them. Leaves out a program that is looked up in PATH, and files that the command writes by `>`, since
+/// these change.
+fn words(text: &str) -> Vec<String> {
+    let is_between = |c: char| c.is_whitespace() || "'\"`;|&()<>$=".contains(c);
+    let split = shlex::split(text).unwrap_or_default();
+    let program = split.first().filter(|word| !word.contains('/')).cloned();
+    let is_odd = |word: &String| word.contains(is_between) || !text.contains(word.as_str());
+    let mut words: Vec<String> = split.into_iter().filter(is_odd).collect();
+    // `<>` opens a file for reading, too.
+    let mut is_written = false;
+    for part in text.split('>') {
+        let read = match is_written {
+            true => part.trim_start().split_once(is_between).map_or("", |(_, rest)| rest),
+            false => part,
+        };
+        words.extend(read.split(is_between).map(str::to_owned));
+        is_written = !part.ends_with('<');
+    }
+    words.retain(|word| Some(word) != program.as_ref());
+    words
+}
+
+/// Computes the SHA-256 of a file's content, in hexadecimal; `None` if the path is not a readable regular
+/// file.
+fn file_digest(path: &Path) -> Option<String> {
+    let mut file = open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let (mut hash, mut block) = (Sha256::new(), vec![0; BLOCK]);
+    loop {
+        match file.read(&mut block).ok()? {
+            0 => return Some(shown(&hash.finalize())),
+            read => hash.update(&block[..read]),
+        }
+    }
+}
+
+/// Computes the SHA-256 of bytes, in hexadecimal.
+fn hex(bytes: &[u8]) -> String {
+    shown(&Sha256::digest(bytes))
+}
+
+fn shown(digest: &[u8]) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Opens a file for reading. The call does not block if the file is a named pipe without a writer.
+pub(super) fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path)
+}
+
+/// Reads a file without a check of its permissions.
+fn content(path: &Path) -> io::Result<String> {
+    open(path).and_then(read_text)
+}
+
+/// Reads the text of a configuration file.
+pub(super) fn read_text(file: File) -> io::Result<String> {
+    let mut text = String::new();
+    let length = file.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    if length as u64 > MAX_FILE {
+        return Err(io::Error::other(format!("longer than {} MiB", MAX_FILE >> 20)));
+    }
+    Ok(text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::args::JobArgs;
+    use crate::cli::config::file;
+    use clap::CommandFactory;
+    use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
     use tempfile::TempDir;
 
@@ -273,7 +449,7 @@ mod tests {
         let other = file.with_file_name("ssh.cfg");
         fs::write(&other, "Host a").unwrap();
         let named = |name: &str| {
-            let digest = named::digest(&file.with_file_name(name));
+            let digest = file_digest(&file.with_file_name(name));
             NamedFile { line: 1, name: name.into(), digest, is_word: false }
         };
         let named = [named("ssh.cfg"), named("env"), named("../e")];
@@ -296,5 +472,47 @@ mod tests {
         }
         fs::remove_file(&other).unwrap();
         assert_eq!(state(), TrustState::Changed("ssh.cfg".into()));
+    }
+
+    /// Lists the files that are trusted together with an rlaunch.toml with this text, in a directory that
+    /// also has a file `here`.
+    fn covered(text: &str) -> Vec<String> {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("rlaunch.toml");
+        fs::write(scratch.path().join("here"), "x").unwrap();
+        let text = text.replace("DIR", scratch.path().to_str().unwrap());
+        let mut all = JobArgs::command();
+        all.build();
+        let named = named_files(&all, &file::parse(&text, &path).unwrap(), &path);
+        let shown = |named: NamedFile| {
+            let mark = if named.digest.is_some() { "+" } else { "-" };
+            let name = named.name.display().to_string();
+            format!("{}{mark}{}", named.line, name.replace(scratch.path().to_str().unwrap(), "DIR"))
+        };
+        named.into_iter().map(shown).collect()
+    }
+
+    #[test]
+    fn names_are_found_in_every_section_and_form() {
+        let text = "[defaults]\nssh-config = \"here\"\nmachinefile = [\"h\", \"DIR/here\"]\n\
+                    agent = \"/elsewhere/agent\"\nwdir = \"w\"\n\
+                    [profile.x]\ntemplate = \"t:/dest\"\npreload = \"here\"\nenv-file = \"../e\"\n";
+        assert_eq!(covered(text), ["2+here", "3-h", "3+DIR/here", "7-t", "9-../e"]);
+    }
+
+    #[test]
+    fn words_of_commands_are_files_where_they_lead_to_some() {
+        let of = |command: &str| covered(&format!("[defaults]\nrsh = {command:?}\n")).join(" ");
+        assert_eq!(of("./here -x"), "2+./here 2--x");
+        assert!(of("ssh -F here").ends_with("2+here"), "{}", of("ssh -F here"));
+        assert!(!of("here -x").contains("here"), "a program of PATH");
+        assert!(of("sh -c 'exec ./here; y' --").contains("2+./here"));
+        assert!(of("env A=./here x").contains("2+./here"));
+        assert!(of(r"sh ./h\ere").contains("2+./here"));
+        assert!(of("sh <>./here").contains("2+./here"));
+        // A file that a command writes is not covered.
+        for written in ["sh -c 'x >here'", "sh -c 'x >>here 2>&1'", "sh -c 'x 2> here; y'"] {
+            assert!(!of(written).contains("+here"), "{}", of(written));
+        }
     }
 }

@@ -4,44 +4,41 @@
 //! | file | subject |
 //! |---|---|
 //! | `options` | options of ranks, of the network and of connections |
-//! | `apps` | one program or several |
-//! | `measurement` | the program of a verb that measures
-//! | `files` | files that are copied to hosts, scripts, and files that hosts may lack |
+//! | `apps` | one program or several; files that are copied to hosts, scripts, and files that hosts may lack |
 
 mod apps;
-mod files;
-mod measurement;
 mod options;
 #[cfg(test)]
 mod start_order_tests;
 
-pub(crate) use measurement::MeasurementJob;
 pub(crate) use options::connect_options;
 
 use crate::cli::args::{
-    CompatArgs, HostArgs, JobArgs, NodeCountError, OutputArgs, RendezvousArgs, TerminationArgs,
+    CompatArgs, HostArgs, JobArgs, MeasurementArgs, NodeCountError, OutputArgs, ProcessArgs,
+    RendezvousArgs, TerminationArgs,
 };
 use crate::cli::config::{ConfigError, LoadedConfig};
 use crate::cli::host_selection::{self, HostOptions, HostSelectionError};
 use rlaunch_bootstrap::job::WorkingDir;
-use rlaunch_engine::connect::connector::{ContainerOptionError, RshError};
-use rlaunch_engine::connect::options::Reach;
+use rlaunch_engine::connect::connector::{ContainerOptionError, Reach, RshError};
 use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
 use rlaunch_plan::env::forwarded::{EnvError, EnvOptions};
-use rlaunch_plan::hosts::{Host, addresses};
+use rlaunch_plan::hosts::Host;
+use rlaunch_plan::hosts::addresses::AddressConstraints;
 use rlaunch_plan::job::apps::{AppError, AppSpec};
 use rlaunch_plan::job::options::{
     HangOptions, OutputOptions, Restarts, TimeoutReport, WatchOptions,
 };
 use rlaunch_plan::job::stdin::{Stdin, StdinError};
 use rlaunch_plan::job::{Identity, JobSpec};
-use rlaunch_plan::map::{self, TwoNumbers};
+use rlaunch_plan::map::{self, MapBy, TwoNumbers};
 use rlaunch_plan::options::Options;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Converts parsed options to a job, like [`job`]. Failures have hints, including one on settings from files
 /// and variables.
@@ -67,7 +64,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     };
     let (env, user_set_vars) = options::variables(variables, &args.network)?;
     let rank_options = options::rank_options(args.placement, args.network, &env)?;
-    let script = |argv: &[OsString]| files::script_check(argv, &here);
+    let script = |argv: &[OsString]| apps::script_check(argv, &here);
     let wdir = args.environment.wdir.map(WorkingDir::Required);
     let wdir = wdir.unwrap_or_else(|| WorkingDir::SameAsLauncher(here.clone()));
     let first = AppSpec {
@@ -97,9 +94,9 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         no_env: args.environment.no_env,
         login: args.environment.login,
         options: Options { map_by, watches_hangs, ..rank_options },
-        preload: files::preloads(&preloaded)?,
-        mpi: args.environment.mpi.into(),
-        singleton: args.environment.singleton.into(),
+        preload: apps::preloads(&preloaded)?,
+        mpi: args.environment.mpi,
+        singleton: args.environment.singleton,
         stdin: Stdin::from_option(output.stdin.as_ref())?,
         output: output_options(&output),
         kill_after: termination.kill_after,
@@ -149,8 +146,8 @@ fn oob_constraints(
     rendezvous: RendezvousArgs,
     compat: CompatArgs,
     config: &LoadedConfig,
-) -> addresses::AddressConstraints {
-    addresses::AddressConstraints {
+) -> AddressConstraints {
+    AddressConstraints {
         interfaces: rendezvous.oob_if,
         networks: rendezvous.oob_net,
         preferred: config.hosts.fabric_addresses(),
@@ -254,6 +251,75 @@ impl JobError {
     }
 }
 
+/// Job of a verb: a program that measures, on the hosts that the user chose.
+#[derive(Debug)]
+pub(crate) struct MeasurementJob {
+    pub(crate) args: MeasurementArgs,
+    /// Program and its arguments.
+    pub(crate) argv: Vec<OsString>,
+    pub(crate) process: ProcessArgs,
+    /// Number of ranks; `None` for one on each slot.
+    pub(crate) ranks: Option<u32>,
+    pub(crate) map_by: MapBy,
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl MeasurementJob {
+    /// Makes a job with a rank on each slot of its hosts.
+    pub(crate) fn new(args: MeasurementArgs, argv: Vec<OsString>) -> MeasurementJob {
+        let process = ProcessArgs { env: Vec::new(), wdir: None, preload: Vec::new() };
+        MeasurementJob { args, argv, process, ranks: None, map_by: MapBy::default(), timeout: None }
+    }
+
+    pub(crate) fn with_one_rank_on_each_host(self) -> MeasurementJob {
+        MeasurementJob { map_by: MapBy::Ppr(1), ..self }
+    }
+
+    /// Reads what the job needs of this machine's files and environment.
+    pub(crate) fn launch(self, config: &LoadedConfig) -> Result<Launch, Failed> {
+        self.lower(config).map_err(|error| error.into_failed(config))
+    }
+
+    fn lower(self, config: &LoadedConfig) -> Result<Launch, JobError> {
+        let MeasurementJob { args, argv, process, ranks, map_by, timeout } = self;
+        let mut reach = options::connect_options(args.connect, config)?;
+        let lists =
+            HostOptions { lists: &args.hosts, files: &[], exclude: &[], table: &config.hosts };
+        let (hosts, is_local) = select_hosts(&lists, ranks, &[], config, &mut reach)?;
+        let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
+        let named = EnvOptions { named: process.env, ..EnvOptions::default() };
+        let (env, user_set_vars) = options::variables(named, &args.network)?;
+        let options = options::rank_options(args.placement, args.network, &env)?;
+        let app = AppSpec {
+            ranks,
+            script: apps::script_check(&argv, &here),
+            env,
+            user_set_vars,
+            preload: (0..).zip(&process.preload).map(|(index, _)| index).collect(),
+            ..AppSpec::new(
+                argv,
+                process.wdir.map_or(WorkingDir::SameAsLauncher(here), WorkingDir::Required),
+            )
+        };
+        let mut job = JobSpec::new(new_identity()?, hosts, app);
+        job.is_local = is_local;
+        job.map_by = map_by;
+        job.oversubscribe = args.oversubscribe;
+        job.options = Options { map_by, ..options };
+        job.preload = apps::preloads(&process.preload)?;
+        job.node_timeout = args.node_timeout.unwrap_or(job.node_timeout);
+        job.timeout = timeout;
+        job.oob = AddressConstraints {
+            preferred: config.hosts.fabric_addresses(),
+            ..AddressConstraints::default()
+        };
+        // The record says what the user typed, not the program that came of it.
+        job.command_line = std::env::args_os().collect();
+        job.is_recorded = true;
+        Ok(Launch { job, reach, stdio: Stdio::Stdout })
+    }
+}
+
 /// Parses the command line of a job; its words are separated by spaces.
 #[cfg(test)]
 pub(crate) fn parse(line: &str) -> Result<JobSpec, String> {
@@ -262,4 +328,37 @@ pub(crate) fn parse(line: &str) -> Result<JobSpec, String> {
     let words = std::iter::once("rlaunch").chain(line.split(' ')).map(OsString::from);
     let (args, line) = parse_job(words.collect()).map_err(|error| format!("{error:?}"))?;
     job(args, &line.config).map(|launch| launch.job).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Verb {
+        #[command(flatten)]
+        args: MeasurementArgs,
+    }
+
+    #[test]
+    fn options_mean_what_they_mean_for_a_job() {
+        let typed = "-H a:2,b --oversubscribe --transport tcp --gpu-mask --node-timeout 9";
+        let typed_job = format!("{typed} --stdin none -np 3 -x A=1 --timeout 7 ./program word");
+        let expected = parse(&typed_job).unwrap();
+        let words = ["verb"].into_iter().chain(typed.split(' '));
+        let args = Verb::try_parse_from(words).unwrap().args;
+        let argv = ["./program", "word"].map(OsString::from).to_vec();
+        let mut job = MeasurementJob { ranks: Some(3), ..MeasurementJob::new(args, argv) };
+        job.process.env.push("A=1".into());
+        job.timeout = Some(Duration::from_secs(7));
+        let job = job.launch(&LoadedConfig::default()).unwrap().job;
+        let seen = |job: &JobSpec| {
+            let ranks = (&job.hosts, job.is_local, &job.apps, job.map_by, job.oversubscribe);
+            let times = (job.kill_after, job.node_timeout, job.timeout);
+            let network = (&job.options, &job.oob, job.port_range);
+            format!("{:#?}", (ranks, times, network, job.mpi, job.singleton, job.is_recorded))
+        };
+        assert_eq!(seen(&job), seen(&expected));
+    }
 }

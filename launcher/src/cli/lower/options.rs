@@ -4,8 +4,7 @@ use super::JobError;
 use crate::cli::args::{ConnectArgs, NetworkArgs, PlacementArgs};
 use crate::cli::config::LoadedConfig;
 use rlaunch_bootstrap::job::EnvVar;
-use rlaunch_engine::connect::connector::{Container, Rsh};
-use rlaunch_engine::connect::options::Reach;
+use rlaunch_engine::connect::connector::{Container, Reach, Rsh};
 use rlaunch_plan::env::forwarded::{self, EnvOptions};
 use rlaunch_plan::env::horovod;
 use rlaunch_plan::map::MapBy;
@@ -18,8 +17,7 @@ use std::ffi::OsString;
 pub(crate) fn connect_options(args: ConnectArgs, config: &LoadedConfig) -> Result<Reach, JobError> {
     let ConnectArgs { port, ssh_config, rsh, new_hosts, container, container_exec, .. } = args;
     if let Some(directory) = &args.agent_dir {
-        rlaunch_engine::connect::agent::deploy::check_directory(directory)
-            .map_err(JobError::AgentDir)?;
+        rlaunch_engine::connect::agent::check_directory(directory).map_err(JobError::AgentDir)?;
     }
     Ok(Reach {
         host_table: config.hosts.clone(),

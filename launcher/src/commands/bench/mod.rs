@@ -22,7 +22,7 @@ pub(crate) mod verbs;
 use crate::cli::args::{MeasurementArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower::MeasurementJob;
-use crate::commands::plot_file;
+use crate::commands::output;
 use clap::{ArgMatches, Command, FromArgMatches, Parser, ValueEnum};
 use mesh::BenchMeshArgs;
 use programs::{MpiArgs, NcclArgs};
@@ -30,11 +30,10 @@ use rlaunch_bootstrap::bench::VerbsOperation;
 use rlaunch_console::stdout;
 use rlaunch_engine::connect::agent::{host_file, store};
 use rlaunch_plan::job::JobSpec;
-use rlaunch_plot::file::PlotFile;
+use rlaunch_plot::PlotFile;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
-use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 use table::{EarlierRun, Summary, Table};
@@ -208,13 +207,16 @@ pub(crate) struct ResultArgs {
 }
 
 /// Unit of bandwidths.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, strum::Display)]
 pub(crate) enum Unit {
     #[value(name = "GB", alias = "gb")]
+    #[strum(to_string = "GB/s")]
     Gigabytes,
     #[value(name = "Gb")]
+    #[strum(to_string = "Gb/s")]
     Gigabits,
     #[value(name = "MiB")]
+    #[strum(to_string = "MiB/s")]
     Mebibytes,
 }
 
@@ -226,16 +228,6 @@ impl Unit {
             Unit::Gigabits => gigabytes * 8.0,
             Unit::Mebibytes => gigabytes * 1e9 / f64::from(1 << 20),
         }
-    }
-}
-
-impl fmt::Display for Unit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Unit::Gigabytes => "GB/s",
-            Unit::Gigabits => "Gb/s",
-            Unit::Mebibytes => "MiB/s",
-        })
     }
 }
 
@@ -252,21 +244,12 @@ const COLLECTIVES: [&str; 9] = [
 ];
 
 /// Kind of measurement: latency, bandwidth, or a collective.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub(crate) enum Benchmark {
     Lat,
     Bw,
     Coll,
-}
-
-impl fmt::Display for Benchmark {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Benchmark::Lat => "lat",
-            Benchmark::Bw => "bw",
-            Benchmark::Coll => "coll",
-        })
-    }
 }
 
 /// Sizes of messages in bytes, in the order in which they are measured.
@@ -339,7 +322,7 @@ pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exi
     let job = args.into_job(program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let launch = job.launch(&line.config)?;
     check_ranks(&launch.job, benchmark)?;
-    plot_file::prepare(results.plot.as_ref())?;
+    output::prepare_plot(results.plot.as_ref())?;
     let (mut table, json) = (Table::new(results.report), results.json);
     let measured = records::run(launch, move |record, facts| {
         let lines = table.lines(record, facts).filter(|_| !json);
@@ -375,7 +358,7 @@ impl ResultArgs {
         stdout::print(&text);
         if let Some(file) = self.plot.as_ref().filter(|_| complete) {
             let curves = summary.curves(self.report, earlier);
-            plot_file::write(file, &curves.title, &[&curves])?;
+            output::write_plot(file, &curves.title, &[&curves])?;
         }
         Ok(())
     }
@@ -384,7 +367,7 @@ impl ResultArgs {
 /// Finds the program that measures, which comes with rlaunch.
 pub(super) fn measuring_program(measurement: &MeasurementArgs) -> Result<PathBuf, Failed> {
     let agent = measurement.connect.agent.as_deref();
-    let program = store::bench(agent, std::env::consts::ARCH)
+    let program = store::beside_agent(store::BENCH, agent, std::env::consts::ARCH)
         .map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
     program.local_path().map_err(|error| {
         Failed::new(Exit::FILES, format!("no place for {program} on this machine: {error}"))

@@ -4,6 +4,7 @@ use crate::cli::args::{CommandArgs, CompatArgs, MeasurementArgs, ProcessArgs, va
 use crate::cli::command_line::CommandLine;
 use crate::cli::config::LoadedConfig;
 use crate::cli::lower::MeasurementJob;
+use crate::commands::output;
 use crate::commands::report::log_metrics::KNOWN_FORMATS;
 use crate::commands::report::{ReportFinding, Run, Scaling, SourceReport, scaling_table};
 use clap::Parser;
@@ -158,9 +159,7 @@ fn print(measured: &[MeasuredRun], json: bool) -> Result<(), Failed> {
     let text = match json {
         true => {
             let scaling = Scaling::between_sizes(runs);
-            let report = TrainReport { v: VERSION, runs: measured, scaling: scaling.as_ref() };
-            let text = serde_json::to_string_pretty(&report);
-            text.map_err(|error| Failed::from_error(Exit::BUG, &error))? + "\n"
+            output::json(&TrainReport { v: VERSION, runs: measured, scaling: scaling.as_ref() })?
         }
         false => scaling_table(&Scaling::new(runs)),
     };

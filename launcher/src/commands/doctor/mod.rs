@@ -4,12 +4,11 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `sessions` | the agents of all hosts, each asked twice |
+//! | `sessions` | the agents of all hosts, each asked twice; those outside of the container that was named |
 //! | `probes`, `rdma` | which probes hosts are to make, and what came of them; RDMA paths |
-//! | `ssh_files`, `landing` | files that ssh refuses; agents outside of the container that was named |
+//! | `ssh_files` | files that ssh refuses |
 //! | `report` | findings as text and as JSON |
 
-mod landing;
 mod probes;
 mod rdma;
 mod report;
@@ -19,14 +18,15 @@ mod ssh_files;
 use crate::cli::args::{ConnectArgs, JobArgs};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
-use crate::commands::{agent_query, agent_session, capture};
+use crate::commands::{agent_session, capture};
 use clap::{ArgAction, Parser};
 use report::DoctorReport;
 use rlaunch_bootstrap::env::PATH;
 use rlaunch_bootstrap::inventory::Inventory;
+use rlaunch_bootstrap::protocol::diagnosis::Diagnosis;
 use rlaunch_bootstrap::rendezvous::oob::PortRange;
 use rlaunch_console::stdout;
-use rlaunch_plan::checks::cluster::Proof;
+use rlaunch_plan::checks::cluster::{JudgedProgram, Probe, ProgramOnHost, Proof, Unreached};
 use rlaunch_plan::checks::{self, Check, CheckState, Cluster, ClusterHost, FoldedFinding, Needs};
 use rlaunch_plan::findings::{self, id};
 use rlaunch_plan::hosts::Host;
@@ -35,8 +35,8 @@ use rlaunch_plan::selection::{Plan, PortOptions};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
-use sessions::{Diagnosed, Examination, NetworkOptions};
 use std::ffi::OsString;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// Find out what is wrong with hosts and the networks between them.
@@ -125,6 +125,56 @@ pub(crate) enum ProbeWhen {
     Always,
     /// Never
     Never,
+}
+
+/// Everything that was learned of the hosts.
+#[derive(Debug, Default)]
+struct Examination {
+    hosts: Vec<Diagnosed>,
+    unreached: Vec<Unreached>,
+    probes: Option<Vec<Probe>>,
+    /// Result of the proof of RDMA paths.
+    proof: Proof,
+    program: Option<JudgedProgram>,
+    in_container: bool,
+    /// Hosts among `hosts` whose agents are outside of the container that the user named.
+    outside: Vec<Unreached>,
+    ssh_files: Vec<(PathBuf, String)>,
+    network: NetworkOptions,
+}
+
+/// Options of the job that is to run; defaults without a job.
+#[derive(Debug, Default)]
+struct NetworkOptions {
+    ports: PortOptions,
+    transport: Transport,
+    /// First and last TCP port that rlaunch may use; `None` for its usual ones.
+    port_range: Option<(u16, u16)>,
+}
+
+/// Host that sent its diagnosis.
+#[derive(Debug)]
+struct Diagnosed {
+    name: String,
+    diagnosis: Diagnosis,
+    noise: Option<String>,
+    clock_offset: Option<(i64, u64)>,
+    program: Option<ProgramOnHost>,
+}
+
+impl Diagnosed {
+    /// Makes a host of a recording.
+    fn recorded(host: &Host, diagnosis: Diagnosis) -> Diagnosed {
+        let name = host.to_string();
+        Diagnosed { name, diagnosis, noise: None, clock_offset: None, program: None }
+    }
+
+    /// Returns the address at which other hosts reach this one.
+    fn address(&self) -> Option<IpAddr> {
+        let facts = &self.diagnosis.facts;
+        let first = facts.addresses.iter().map(|interface| interface.address).next();
+        facts.ssh_address.or(first)
+    }
 }
 
 /// Examines the hosts and prints the report.
@@ -301,8 +351,8 @@ async fn recorded(archive: &Path, connect: &ConnectArgs) -> Result<Examination, 
     let mut hosts = Vec::new();
     for name in names {
         let words = [OsString::from("diagnose"), directory.path().join(&name).into()];
-        let answer = agent_query::query_this_machine(connect, &words).await?;
-        let diagnosis = agent_query::decode(&answer, &name)?;
+        let answer = agent_session::query_this_machine(connect, &words).await?;
+        let diagnosis = agent_session::decode(&answer, &name)?;
         hosts.push(Diagnosed::recorded(&Host { name, ..Host::this_machine() }, diagnosis));
     }
     Ok(Examination { hosts, ..Examination::default() })
@@ -311,7 +361,7 @@ async fn recorded(archive: &Path, connect: &ConnectArgs) -> Result<Examination, 
 fn select_hosts(
     args: &DoctorArgs,
     line: &CommandLine,
-) -> Result<(Vec<Host>, rlaunch_engine::connect::options::Reach), Failed> {
+) -> Result<(Vec<Host>, rlaunch_engine::connect::connector::Reach), Failed> {
     let options = HostOptions {
         lists: &args.hosts,
         files: &args.hostfiles,

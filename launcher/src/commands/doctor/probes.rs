@@ -1,6 +1,6 @@
 //! Probes between hosts: which are made, and what came of them.
 
-use super::sessions::Diagnosed;
+use super::Diagnosed;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::{Counter, Diagnostics};
 use rlaunch_bootstrap::protocol::diagnosis::{

@@ -1,11 +1,10 @@
 //! RDMA paths between hosts, tried by the same proof that each job makes.
 
-use super::ProbeWhen;
-use super::sessions::Examination;
+use super::{Examination, ProbeWhen};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::WorkingDir;
 use rlaunch_console::messages;
-use rlaunch_engine::connect::options::Reach;
+use rlaunch_engine::connect::connector::Reach;
 use rlaunch_engine::run::job_run::{Launch, Stdio, new_identity};
 use rlaunch_engine::run::path_check::{self, MeasuredPath, PathEnd, PathFailure, TriedPath};
 use rlaunch_plan::checks::cluster::{Probe, ProbeKind, ProbeOutcome, Proof, ProofFailure};
@@ -14,8 +13,7 @@ use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::apps::AppSpec;
 use rlaunch_plan::limit::Limit;
 use rlaunch_plan::map::MapBy;
-use rlaunch_plan::mesh::Mode;
-use rlaunch_plan::options::Preflight;
+use rlaunch_plan::options::{MeshMode, Preflight};
 use rlaunch_plan::selection::{Plan, PortOptions};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -53,7 +51,7 @@ fn job(hosts: &[Host], reach: Reach, measure: bool) -> Result<Launch, Failed> {
     job.map_by = MapBy::Ppr(1);
     job.options.map_by = job.map_by;
     job.options.preflight = Preflight::Off;
-    job.options.mesh.mode = Mode::Full;
+    job.options.mesh.mode = MeshMode::Full;
     // Measuring takes the whole bandwidth from other jobs, so the user has to ask for it.
     job.options.mesh.measure = measure;
     Ok(Launch { job, reach, stdio: Stdio::Stderr })

@@ -1,5 +1,6 @@
 //! Report of `rlaunch doctor`.
 
+use crate::commands::output;
 use rlaunch_console::messages;
 use rlaunch_plan::checks::{Check, CheckState, FoldedFinding, Unread};
 use rlaunch_plan::findings::{self, CheckId, Finding, Severity};
@@ -197,8 +198,7 @@ impl DoctorReport {
             warnings: self.count(Severity::Warning),
             notes: self.count(Severity::Note),
         };
-        let text = serde_json::to_string_pretty(&report);
-        text.map(|text| text + "\n").map_err(|error| Failed::from_error(Exit::BUG, &error))
+        output::json(&report)
     }
 }
 

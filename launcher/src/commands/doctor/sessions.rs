@@ -1,27 +1,20 @@
 //! Agents of all hosts, each asked twice: for its diagnosis, and, once all hosts have answered, for what it sees
 //! of the others. No agent is let go before the last of them has answered, because others may still probe it.
 
-use super::{DoctorArgs, ProbeWhen, probes};
+use super::{Diagnosed, DoctorArgs, Examination, ProbeWhen, probes};
 use crate::commands::agent_session::{AgentSession, AgentSessions, AgentStream, SessionError};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::protocol::diagnosis::{Diagnosis, Inquiry, InquiryAnswer, ProgramInquiry};
 use rlaunch_console::messages;
 use rlaunch_console::progress::Progress;
-use rlaunch_engine::connect::agent::deploy::DeployError;
+use rlaunch_engine::connect::agent::DeployError;
 use rlaunch_engine::connect::agent::store::AgentStoreError;
-use rlaunch_engine::connect::connector::ConnectError;
-use rlaunch_engine::connect::options::Reach;
-use rlaunch_plan::checks::cluster::{
-    JudgedProgram, Probe, ProgramOnHost, Proof, ReachStage, Unreached,
-};
+use rlaunch_engine::connect::connector::{ConnectError, Container, Reach};
+use rlaunch_plan::checks::cluster::{ReachStage, Unreached};
 use rlaunch_plan::hosts::Host;
-use rlaunch_plan::options::Transport;
-use rlaunch_plan::selection::PortOptions;
 use rlaunch_ssh::error::SshError;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use std::net::IpAddr;
-use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
 
@@ -33,56 +26,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const MAX_PROBED: usize = 16;
 /// Time between two readings of counters, in milliseconds.
 const INTERVAL_MS: u32 = 1000;
-
-/// Everything that was learned of the hosts.
-#[derive(Debug, Default)]
-pub(super) struct Examination {
-    pub(super) hosts: Vec<Diagnosed>,
-    pub(super) unreached: Vec<Unreached>,
-    pub(super) probes: Option<Vec<Probe>>,
-    /// Result of the proof of RDMA paths.
-    pub(super) proof: Proof,
-    pub(super) program: Option<JudgedProgram>,
-    pub(super) in_container: bool,
-    /// Hosts among `hosts` whose agents are outside of the container that the user named.
-    pub(super) outside: Vec<Unreached>,
-    pub(super) ssh_files: Vec<(PathBuf, String)>,
-    pub(super) network: NetworkOptions,
-}
-
-/// Options of the job that is to run; defaults without a job.
-#[derive(Debug, Default)]
-pub(super) struct NetworkOptions {
-    pub(super) ports: PortOptions,
-    pub(super) transport: Transport,
-    /// First and last TCP port that rlaunch may use; `None` for its usual ones.
-    pub(super) port_range: Option<(u16, u16)>,
-}
-
-/// Host that sent its diagnosis.
-#[derive(Debug)]
-pub(super) struct Diagnosed {
-    pub(super) name: String,
-    pub(super) diagnosis: Diagnosis,
-    pub(super) noise: Option<String>,
-    pub(super) clock_offset: Option<(i64, u64)>,
-    pub(super) program: Option<ProgramOnHost>,
-}
-
-impl Diagnosed {
-    /// Makes a host of a recording.
-    pub(super) fn recorded(host: &Host, diagnosis: Diagnosis) -> Diagnosed {
-        let name = host.to_string();
-        Diagnosed { name, diagnosis, noise: None, clock_offset: None, program: None }
-    }
-
-    /// Returns the address at which other hosts reach this one.
-    pub(super) fn address(&self) -> Option<IpAddr> {
-        let facts = &self.diagnosis.facts;
-        let first = facts.addresses.iter().map(|interface| interface.address).next();
-        facts.ssh_address.or(first)
-    }
-}
 
 /// Asks all hosts.
 pub(super) async fn examine(
@@ -101,7 +44,7 @@ pub(super) async fn examine(
     }
     let mut examination = Examination { unreached, in_container, ..Examination::default() };
     inquire(args, sessions, &mut examination).await?;
-    examination.outside = super::landing::outside(options.container.as_ref(), &examination.hosts);
+    examination.outside = outside(options.container.as_ref(), &examination.hosts);
     Ok(examination)
 }
 
@@ -268,9 +211,27 @@ impl HostSession {
     }
 }
 
+/// Lists the hosts whose agents are outside of the container.
+fn outside(wanted: Option<&Container>, hosts: &[Diagnosed]) -> Vec<Unreached> {
+    let Some(container) = wanted else { return Vec::new() };
+    let judge = |host: &Diagnosed| {
+        let is_inside = host.diagnosis.inventory.system.container.is_some();
+        let error = container.check_inside(is_inside).err()?;
+        let name = host.name.rsplit_once('@').map_or(&*host.name, |(_, name)| name);
+        Some(Unreached {
+            host: host.name.clone(),
+            stage: ReachStage::Landing,
+            cause: error.to_string(),
+            hints: error.hint(name).into_iter().collect(),
+        })
+    };
+    hosts.iter().filter_map(judge).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rlaunch_bootstrap::inventory::ContainerKind;
     use rlaunch_bootstrap::rendezvous::oob::PortRange;
     use rlaunch_ssh::error::HostKeyChange;
     use std::io;
@@ -333,5 +294,21 @@ mod tests {
         ] {
             assert_eq!(deploy_stage(&error), stage, "{error:?}");
         }
+    }
+
+    #[test]
+    fn a_login_that_ends_on_the_host() {
+        let host = |name: &str, container| {
+            let mut diagnosis = Diagnosis::default();
+            diagnosis.inventory.system.container = container;
+            Diagnosed::recorded(&Host { name: name.into(), ..Host::this_machine() }, diagnosis)
+        };
+        let hosts = [host("b", Some(ContainerKind::Docker)), host("c", None)];
+        assert!(outside(None, &hosts).is_empty());
+        let wanted: Container = "forced:mpi".parse().unwrap();
+        let found = outside(Some(&wanted), &hosts);
+        assert_eq!((found.len(), &*found[0].host), (1, "c"));
+        assert!(found[0].cause.starts_with("the login ends on the host"), "{found:?}");
+        assert!(found[0].hints[0].contains("authorized_keys of c"), "{found:?}");
     }
 }

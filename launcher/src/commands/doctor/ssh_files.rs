@@ -1,7 +1,7 @@
 //! Files of the SSH client that ssh refuses because of their owner or mode.
 
-use super::sessions::Examination;
-use rlaunch_engine::connect::options::Reach;
+use super::Examination;
+use rlaunch_engine::connect::connector::Reach;
 use rlaunch_plan::checks::cluster::{ReachStage, Unreached};
 use rlaunch_plan::hosts::Host;
 use rlaunch_ssh::config::{ConfigError, HostConfig, SshConfig};

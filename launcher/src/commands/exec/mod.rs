@@ -4,16 +4,13 @@
 //! |---|---|
 //! | `mod.rs` | options of both verbs, and what they say at the end |
 //! | `session` | the client's end of a session: relays input, output and sizes |
-//! | `stdio` | threads that read and write the client's own streams |
-//! | `local_terminal` | the client's terminal: raw mode, size, and its restoration |
+//! | `stdio` | the client's own streams, and its terminal: raw mode, size, and its restoration |
 
-mod local_terminal;
 mod session;
 mod stdio;
 
 use super::jobs::live_failure;
 use clap::Parser;
-use local_terminal::LocalTerminal;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::session::{SessionError, SessionKind, SessionStart, Terminal};
@@ -24,6 +21,7 @@ use rlaunch_text::message::Failed;
 use session::{SessionFailure, SessionOutcome};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
+use stdio::LocalTerminal;
 
 /// Exit code of a session that ended with its job, as of a process whose terminal was closed.
 const JOB_ENDED: Exit = Exit(129);

@@ -1,7 +1,6 @@
 //! The client's end of a session: one loop that relays input, output and sizes, one message of each at a time.
 
-use super::local_terminal::LocalTerminal;
-use super::stdio::{PartReader, PartWriter};
+use super::stdio::{LocalTerminal, PartReader, PartWriter};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::protocol::session::{

@@ -3,16 +3,13 @@
 //! | file | subject |
 //! |---|---|
 //! | `mod.rs` | options; which of the three forms is wanted |
-//! | `source` | where samples come from: a job's launcher, or agents on hosts |
-//! | `sample` | a sample, and the figures between two of them |
+//! | `sample` | where samples come from: a job's launcher, or agents on hosts; the figures between two of them |
 //! | `tables`, `page` | figures as text; the page at a terminal, and its keys |
-//! | `metrics`, `http` | a sample in Prometheus's format; the answers to its scrapes |
+//! | `prometheus` | a sample in Prometheus's format; the answers to its scrapes |
 
-mod http;
-mod metrics;
 mod page;
+mod prometheus;
 mod sample;
-mod source;
 mod tables;
 
 use super::agent_session;
@@ -26,7 +23,7 @@ use rlaunch_console::{messages, stdout};
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use source::Source;
+use sample::Source;
 use std::io::{self, IsTerminal};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -111,7 +108,7 @@ async fn watch(
     source: &mut Source,
 ) -> Result<Exit, Failed> {
     if let Some(listener) = listener {
-        return conclude(http::serve(&listener, source).await);
+        return conclude(prometheus::serve(&listener, source).await);
     }
     if args.once {
         return match print_once(source, args.interval).await {

@@ -1,7 +1,6 @@
 //! The page at a terminal: figures once an interval, and keys that look into ranks.
 
-use super::sample::Activity;
-use super::source::Source;
+use super::sample::{Activity, Source};
 use super::tables;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};

@@ -9,7 +9,7 @@ use rlaunch_bootstrap::protocol::network::{
 };
 use rlaunch_console::messages;
 use rlaunch_console::progress::Progress;
-use rlaunch_engine::connect::options::Reach;
+use rlaunch_engine::connect::connector::Reach;
 use rlaunch_plan::hosts::Host;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;

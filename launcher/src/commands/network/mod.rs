@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `agents` | agents of all hosts, which obey orders together |
 //! | `standing` | which interfaces are asked, and why others are not |
-//! | `links`, `shape` | links from what was heard; full meshes and rings |
+//! | `links` | links from what was heard; full meshes and rings |
 //! | `picture` | links as text and as JSON |
 //! | `plan`, `formats` | a subnet for each link; configuration of each host |
 //! | `apply` | addresses on trial |
@@ -15,7 +15,6 @@ mod formats;
 mod links;
 mod picture;
 mod plan;
-mod shape;
 mod standing;
 #[cfg(test)]
 mod testing;
@@ -23,7 +22,7 @@ mod testing;
 use crate::cli::args::ConnectArgs;
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
-use crate::commands::{agent_query, agent_session};
+use crate::commands::agent_session;
 use agents::HostAgents;
 use clap::{ArgAction, Args, Parser, Subcommand};
 use formats::{ConfigFormat, SetupFile};
@@ -230,21 +229,18 @@ async fn discover(args: &DiscoverArgs, line: &CommandLine) -> Result<Exit, Faile
     agents.close().await;
     let hosts = surveyed?;
     if hosts.is_empty() {
-        return agent_query::conclude(failures);
+        return agent_session::conclude(failures);
     }
     let links = find_links(&hosts, &wanted);
     let picture = Picture { hosts: &hosts, links: &links, wanted: &wanted };
     match args.json {
-        true => {
-            let text = picture.to_json();
-            stdout::print(&text.map_err(|error| Failed::from_error(Exit::BUG, &error))?);
-        }
+        true => stdout::print(&picture.to_json()?),
         false => {
             stdout::print(&picture.to_text());
             picture.hints().iter().for_each(|hint| messages::hint(hint));
         }
     }
-    agent_query::conclude(failures)
+    agent_session::conclude(failures)
 }
 
 async fn mesh(args: &MeshSetupArgs, line: &CommandLine) -> Result<Exit, Failed> {
@@ -252,7 +248,7 @@ async fn mesh(args: &MeshSetupArgs, line: &CommandLine) -> Result<Exit, Failed> 
     let (mut agents, failures) = args.cable.open(line, args.cable.up || args.apply).await?;
     if !failures.is_empty() {
         agents.close().await;
-        return agent_query::conclude(failures);
+        return agent_session::conclude(failures);
     }
     let done = set_up(args, &mut agents, &wanted).await;
     agents.close().await;
@@ -423,9 +419,9 @@ impl MeshSetupArgs {
         links: Vec<FoundLink>,
         wanted: &Wanted,
     ) -> Result<Vec<FoundLink>, Failed> {
-        let missing = shape::missing_pairs(hosts.len(), &links);
+        let missing = links::missing_pairs(hosts.len(), &links);
         let name = |host: usize| hosts.get(host).map_or("?", |host| &host.name);
-        let ring = shape::find_ring(hosts.len(), &links);
+        let ring = links::find_ring(hosts.len(), &links);
         let in_order =
             |ring: &[usize]| ring.iter().map(|host| name(*host)).collect::<Vec<_>>().join(" ");
         if missing.is_empty() && !self.ring {
@@ -440,7 +436,7 @@ impl MeshSetupArgs {
             }
             _ => {
                 let ring = (0..hosts.len()).collect::<Vec<_>>();
-                let lacking = shape::neighbours(&ring).into_iter();
+                let lacking = links::neighbours(&ring).into_iter();
                 let lacking = lacking.filter(|pair| missing.contains(pair));
                 let cables: Vec<String> =
                     lacking.map(|(a, b)| format!("{} to {}", name(a), name(b))).collect();
@@ -450,7 +446,7 @@ impl MeshSetupArgs {
         };
         match ring {
             Some(ring) if self.ring => {
-                let neighbours = shape::neighbours(&ring);
+                let neighbours = links::neighbours(&ring);
                 let is_in_ring =
                     |link: &FoundLink| link.pairs().iter().any(|pair| neighbours.contains(pair));
                 Ok(links.into_iter().filter(is_in_ring).collect())

@@ -1,9 +1,11 @@
 //! Links between hosts as text and as JSON.
 
-use super::links::{CableEnd, FoundLink, LinkKind};
+use super::Surveyed;
+use super::links::{self, CableEnd, FoundLink, LinkKind};
 use super::standing::{Standing, Wanted};
-use super::{Surveyed, shape};
+use crate::commands::output;
 use rlaunch_bootstrap::protocol::network::{HostInterface, NETWORK_PORT};
+use rlaunch_text::message::Failed;
 use rlaunch_text::{columns, text};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -136,12 +138,12 @@ impl Picture<'_> {
     }
 
     fn shape(&self) -> String {
-        let missing = shape::missing_pairs(self.hosts.len(), self.links);
+        let missing = links::missing_pairs(self.hosts.len(), self.links);
         if missing.is_empty() {
             return "a full mesh".to_owned();
         }
         let name = |host: usize| self.hosts.get(host).map_or("?", |host| &host.name);
-        if let Some(ring) = shape::find_ring(self.hosts.len(), self.links) {
+        if let Some(ring) = links::find_ring(self.hosts.len(), self.links) {
             let names: Vec<&str> = ring.iter().map(|host| name(*host)).collect();
             return format!("a ring, {}", names.join(" "));
         }
@@ -168,7 +170,7 @@ impl Picture<'_> {
         hints
     }
 
-    pub(super) fn to_json(&self) -> serde_json::Result<String> {
+    pub(super) fn to_json(&self) -> Result<String, Failed> {
         let link = |link: &FoundLink| LinkRecord {
             kind: match link.kind {
                 LinkKind::Cable => "cable",
@@ -183,7 +185,7 @@ impl Picture<'_> {
             interface: other.interface.clone(),
             why: other.standing.to_string(),
         };
-        let missing = shape::missing_pairs(self.hosts.len(), self.links);
+        let missing = links::missing_pairs(self.hosts.len(), self.links);
         let name = |host: usize| self.hosts.get(host).map(|host| host.name.clone());
         let record = PictureRecord {
             hosts: self.hosts.iter().map(|host| host.name.clone()).collect(),
@@ -192,7 +194,7 @@ impl Picture<'_> {
             is_full_mesh: missing.is_empty(),
             missing: missing.iter().filter_map(|(a, b)| Some([name(*a)?, name(*b)?])).collect(),
         };
-        serde_json::to_string_pretty(&record).map(|text| text + "\n")
+        output::json(&record)
     }
 
     fn place(&self, end: &CableEnd) -> [String; 2] {

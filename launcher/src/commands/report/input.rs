@@ -2,8 +2,7 @@
 
 use super::log_metrics::{KNOWN_FORMATS, LogMetrics};
 use super::{FindingKind, ReportFinding};
-use rlaunch_engine::run::record::JobRecord;
-use rlaunch_engine::run::record::store::{self, RecordStore, RecordStoreError};
+use rlaunch_engine::run::record::{self, JobRecord, RecordStore, RecordStoreError};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -85,7 +84,7 @@ impl ReportInput {
         if text == "last" && !is_file {
             return Ok(ReportInput::from_record(&RecordStore::for_user()?.last()?));
         }
-        if store::begins_id(&text) && !is_file {
+        if record::begins_id(&text) && !is_file {
             return Ok(ReportInput::from_record(&RecordStore::for_user()?.find(&text)?));
         }
         let opened = File::open(path).map_err(|source| {

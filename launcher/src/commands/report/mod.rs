@@ -7,36 +7,32 @@
 //! |---|---|
 //! | `log_metrics` | metrics in output, line by line |
 //! | `input` | source of the output: a file, standard input, or a job's record |
-//! | `speed`, `scaling` | images per second of a run; runs of different sizes compared |
-//! | `nccl_tests` | checks of nccl-tests' tables |
-//! | `networks` | networks that NCCL used |
+//! | `speed` | images per second of a run; runs of different sizes compared |
+//! | `nccl` | networks that NCCL used; checks of nccl-tests' tables |
 //! | `curves` | rates over steps as a picture |
 //! | `text` | the report for people |
 
 mod curves;
 mod input;
 pub(crate) mod log_metrics;
-pub(crate) mod nccl_tests;
-mod networks;
-mod scaling;
+pub(crate) mod nccl;
 mod speed;
 mod text;
 
-pub(crate) use scaling::{Run, Scaling};
+pub(crate) use speed::{Run, Scaling};
 pub(crate) use text::scaling_table;
 
-use super::plot_file;
+use super::output;
 use clap::Parser;
 use input::{InputError, JobFacts, ReportInput};
 use log_metrics::LogMetrics;
 use log_metrics::collective::CollectiveTable;
-use networks::RankNetwork;
+use nccl::RankNetwork;
 use rlaunch_console::stdout;
-use rlaunch_engine::run::record::JobRecord;
-use rlaunch_engine::run::record::store::RecordStore;
+use rlaunch_engine::run::record::{JobRecord, RecordStore};
 use rlaunch_plot::Picture;
+use rlaunch_plot::PlotFile;
 use rlaunch_plot::curves::Curves;
-use rlaunch_plot::file::PlotFile;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use serde::Serialize;
@@ -169,9 +165,9 @@ impl SourceReport {
             speed
         });
         let collective = (!collective.rows.is_empty()).then(|| collective.clone());
-        findings.extend(collective.iter().flat_map(nccl_tests::findings));
-        let networks = networks::by_rank(nccl, host_of);
-        findings.extend(networks::findings(&networks, nccl));
+        findings.extend(collective.iter().flat_map(nccl::table_findings));
+        let networks = nccl::by_rank(nccl, host_of);
+        findings.extend(nccl::network_findings(&networks, nccl));
         SourceReport { source: name, job, speed, collective, networks, findings }
     }
 
@@ -198,7 +194,7 @@ struct Report {
 /// Reads all inputs and prints the report.
 pub(super) fn run(args: &ReportArgs) -> Result<Exit, Failed> {
     let failed = |error: InputError| Failed::from_error(Exit::FILES, &error).hint(error.hint());
-    plot_file::prepare(args.plot.as_ref())?;
+    output::prepare_plot(args.plot.as_ref())?;
     let inputs: Result<Vec<ReportInput>, InputError> =
         args.sources.iter().map(|source| ReportInput::read(source)).collect();
     let inputs = inputs.map_err(failed)?;
@@ -235,7 +231,7 @@ fn draw(file: &PlotFile, curves: &[Curves], report: &Report) -> Result<Exit, Fai
         return Err(Failed::new(Exit::FILES, message).hint(Some(hint)));
     }
     let pictures: Vec<&dyn Picture> = curves.iter().map(|one| one as &dyn Picture).collect();
-    plot_file::write(file, &format!("report on {sources}"), &pictures)?;
+    output::write_plot(file, &format!("report on {sources}"), &pictures)?;
     Ok(Exit::SUCCESS)
 }
 
@@ -253,9 +249,7 @@ fn smaller_run(than: &Run, program: &[String]) -> Option<Run> {
 
 fn print(report: &Report, json: bool) -> Result<(), Failed> {
     if json {
-        let text = serde_json::to_string_pretty(report);
-        let text = text.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
-        stdout::print(&(text + "\n"));
+        stdout::print(&output::json(report)?);
     } else {
         stdout::print_styled(&text::format(report));
     }

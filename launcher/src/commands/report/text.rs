@@ -3,7 +3,7 @@
 use super::input::JobFacts;
 use super::log_metrics::collective::{CollectiveTable, Timing};
 use super::log_metrics::throughput::Style;
-use super::networks::RankNetwork;
+use super::nccl::RankNetwork;
 use super::speed::{RankRate, range};
 use super::{Report, ReportFinding, Scaling, SourceReport, Speed};
 use rlaunch_console::messages::{HINT, WARNING};

@@ -23,7 +23,7 @@ impl FromStr for NamedContainer {
     /// allow in names are accepted.
     fn from_str(text: &str) -> Result<NamedContainer, String> {
         let (kind, name) = text.split_once(':').unwrap_or(("docker", text));
-        let engine = ContainerEngine::from_kind(kind).filter(|engine| engine.is_like_docker());
+        let engine = kind.parse().ok().filter(|engine: &ContainerEngine| engine.is_like_docker());
         let engine = engine.ok_or_else(|| format!("`{kind}` is not docker, podman or nerdctl"))?;
         if !is_container_name(name) {
             return Err("a container's name has letters, digits and _.- only".to_owned());

@@ -1,7 +1,6 @@
 //! Errors in setting up a host or this machine.
 
 use super::container::{NamedContainer, append_command};
-use super::remote::RUN_TIMEOUT;
 use rlaunch_console::messages;
 use rlaunch_ssh::error::SshError;
 use rlaunch_ssh::known_hosts::KnownHostsError;
@@ -9,6 +8,7 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Error on a host, or on this machine. The message lacks the host's name, which [`SetupError::on_host`]
 /// adds.
@@ -30,8 +30,8 @@ pub(super) enum SetupError {
     Refused { cause: String },
     #[error("its shell runs no commands{}", suffix(.0))]
     NoCommands(String),
-    #[error("its shell does not exit within {} s", RUN_TIMEOUT.as_secs())]
-    Late,
+    #[error("its shell does not exit within {} s", .0.as_secs())]
+    Late(Duration),
     #[error("it has the key and does not accept it")]
     KeyRefused(#[source] SshError),
     #[error("it does not accept the key of container {name}")]
@@ -80,7 +80,7 @@ impl SetupError {
                  SSH_ASKPASS_REQUIRE=force"
                     .to_owned(),
             ),
-            SetupError::NoCommands(_) | SetupError::Late => {
+            SetupError::NoCommands(_) | SetupError::Late(_) => {
                 Some(format!("`ssh {host} echo hello` should print just that"))
             }
             SetupError::KeyRefused(_) | SetupError::ContainerKeyRefused { .. } => Some(format!(

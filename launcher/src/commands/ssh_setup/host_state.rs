@@ -1,4 +1,4 @@
-//! State of hosts, and the changes that they need.
+//! State of hosts, the changes that they need, and the question whether to make them.
 
 use super::error::SetupError;
 use super::remote::{self, DesiredState};
@@ -6,7 +6,8 @@ use super::{TargetHost, on_hosts};
 use rlaunch_ssh::known_hosts::NewHostKey;
 use rlaunch_ssh::{KeyLogin, Ssh};
 use rlaunch_text::text;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::{self, BufRead, IsTerminal, Write as _};
 use std::sync::Arc;
 
 /// State of a host before any change.
@@ -117,4 +118,35 @@ pub(super) fn format_plan<'a>(
         block(&format!("on {}", text::list(names)), lines);
     }
     text
+}
+
+/// Tells whether standard input is a terminal, so that the user can answer yes or no.
+pub(super) fn can_confirm() -> bool {
+    io::stdin().is_terminal()
+}
+
+/// Asks whether to make the changes. Any answer but yes means no.
+pub(super) async fn confirm() -> Result<bool, SetupError> {
+    ask("go on? [y/N] ")?;
+    let answer = read_line().await?;
+    Ok(matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes"))
+}
+
+fn ask(question: &str) -> Result<(), SetupError> {
+    let mut err = io::stderr().lock();
+    err.write_all(question.as_bytes()).and_then(|()| err.flush()).map_err(SetupError::NoAnswer)
+}
+
+/// Reads a line from standard input. The end of the input is an error.
+async fn read_line() -> Result<String, SetupError> {
+    let read = || {
+        let mut text = String::new();
+        match io::stdin().lock().read_line(&mut text)? {
+            0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            _ => Ok(text),
+        }
+    };
+    let read = tokio::task::spawn_blocking(read).await;
+    read.map_err(|_| SetupError::NoAnswer(io::ErrorKind::Interrupted.into()))?
+        .map_err(SetupError::NoAnswer)
 }

@@ -1,11 +1,12 @@
 //! Logins to all hosts: by key if possible, otherwise by a password that the user types.
 
 use super::error::SetupError;
-use super::{TargetHost, on_hosts, prompt};
+use super::{TargetHost, on_hosts};
 use rlaunch_console::messages;
 use rlaunch_ssh::prompt::Prompter;
 use rlaunch_ssh::{Connection, KeyLogin, Password, PasswordLogin, Ssh};
 use rlaunch_text::text;
+use std::io;
 use std::sync::Arc;
 
 /// Number of passwords that may be typed for one host.
@@ -66,7 +67,7 @@ async fn log_in_by_password(
     let question = format!("password of {user}@{}{also}: ", host.host.name);
     results[at] = Some(Err(SetupError::WrongPassword { user }));
     for _ in 0..TRIES {
-        let password = match prompt::password(&prompter, &question).await {
+        let password = match password(&prompter, &question).await {
             Ok(password) => Arc::new(password),
             Err(error) => {
                 results[at] = Some(Err(error));
@@ -110,4 +111,10 @@ async fn try_password(
             Err(error) => Some(Err(error.into())),
         };
     }
+}
+
+/// Asks for a password, which is not shown.
+async fn password(prompter: &Prompter, question: &str) -> Result<Password, SetupError> {
+    let no_answer = || SetupError::NoAnswer(io::ErrorKind::UnexpectedEof.into());
+    prompter.ask(question).await.map(Password::new).ok_or_else(no_answer)
 }

@@ -1,7 +1,7 @@
 //! `rlaunch ssh-setup`: lets the user's key log in to hosts, and a second key log in to containers there.
 //!
 //! 1. Log in to all hosts, and find what has to be changed (`host_state`).
-//! 2. Print the changes, and ask whether to make them (`prompt`).
+//! 2. Print the changes, and ask whether to make them.
 //! 3. Change files here (`keys`, `container`), log in by keys or passwords (`login`), and run a script on the hosts
 //!    (`remote`, `setup.sh`).
 //! 4. Test a new login to every host and container.
@@ -13,7 +13,6 @@ mod error;
 mod host_state;
 mod keys;
 mod login;
-mod prompt;
 mod remote;
 
 use crate::cli::args::SshArgs;
@@ -25,7 +24,7 @@ use keys::KeyPair;
 use remote::{DesiredState, ForcedCommand};
 use rlaunch_console::progress::Progress;
 use rlaunch_console::{messages, stdout};
-use rlaunch_engine::connect::options::destination;
+use rlaunch_engine::connect::connector::destination;
 use rlaunch_engine::run::signals::Signals;
 use rlaunch_plan::hosts::{self, Host};
 use rlaunch_ssh::config::{HostConfig, SshConfig};
@@ -267,13 +266,13 @@ impl SshSetup {
             return Ok(());
         }
         let refused = |message: &str| Failed::new(Exit::USAGE, message);
-        if !prompt::can_confirm() {
+        if !host_state::can_confirm() {
             let hint = "--yes makes the changes without asking; --dry-run only prints them";
             return Err(
                 refused("nothing was changed: standard input is not a terminal").hint(Some(hint))
             );
         }
-        match prompt::confirm().await.map_err(|error| error.here())? {
+        match host_state::confirm().await.map_err(|error| error.here())? {
             true => Ok(()),
             false => Err(refused("nothing was changed")),
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const SCRIPT: &str = include_str!("setup.sh");
 /// Time limit for a command on a host.
-pub(super) const RUN_TIMEOUT: Duration = Duration::from_secs(20);
+const RUN_TIMEOUT: Duration = Duration::from_secs(20);
 /// Number of bytes after which further output of a command is discarded.
 const MAX_OUTPUT: usize = 64 << 10;
 
@@ -148,7 +148,7 @@ async fn run(
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         Ok(CommandOutput { out: text(&out), err: text(&err) })
     };
-    tokio::time::timeout(RUN_TIMEOUT, running).await.map_err(|_| SetupError::Late)?
+    tokio::time::timeout(RUN_TIMEOUT, running).await.map_err(|_| SetupError::Late(RUN_TIMEOUT))?
 }
 
 #[cfg(test)]

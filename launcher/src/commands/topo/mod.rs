@@ -2,26 +2,25 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `gids`, `caps`, `tree` | `--gids`, `--caps`, `--tree` |
+//! | `rdma`, `tree` | `--gids` and `--caps`, `--tree` |
 
-mod caps;
-mod gids;
+mod rdma;
 mod tree;
 
-use super::{agent_query, capture, plot_file};
+use super::{agent_session, capture, output};
 use crate::cli::args::{ConnectArgs, HostListArgs};
 use crate::cli::command_line::CommandLine;
 use clap::Parser;
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
 use rlaunch_bootstrap::inventory::pci::{PciDevice, gigabits};
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, Port, RdmaDevice};
-use rlaunch_bootstrap::inventory::{GpuVendor, Inventory};
+use rlaunch_bootstrap::inventory::{Gpu, GpuVendor, Inventory};
 use rlaunch_console::stdout;
-use rlaunch_engine::run::container_check;
+use rlaunch_engine::run::inventory_check;
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::picture;
 use rlaunch_plan::selection::{self, Addressing};
-use rlaunch_plot::file::PlotFile;
+use rlaunch_plot::PlotFile;
 use rlaunch_text::columns::{self, row};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -91,24 +90,24 @@ struct HostInventory<'a> {
 /// Queries all hosts at once, and prints the hardware of each.
 pub(super) async fn run(args: TopoArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let format_host: fn(&str, &Inventory) -> String = match &args {
-        TopoArgs { gids: true, .. } => gids::format,
+        TopoArgs { gids: true, .. } => rdma::gids,
         TopoArgs { tree: true, .. } => tree::format,
-        TopoArgs { caps: true, .. } => caps::format,
+        TopoArgs { caps: true, .. } => rdma::capabilities,
         _ => overview,
     };
     let plot = args.plot.clone();
-    plot_file::prepare(plot.as_ref())?;
+    output::prepare_plot(plot.as_ref())?;
     let answers = match &args.from {
         Some(archive) => query_recording(archive, &args.connect).await?,
         None => {
             let words = "inventory";
-            agent_query::query_hosts(&args.hosts, args.connect, &line.config, words).await?
+            agent_session::query_hosts(&args.hosts, args.connect, &line.config, words).await?
         }
     };
     let (mut hosts, mut failures, mut missing) = (Vec::new(), Vec::new(), Vec::new());
     for (host, answer) in answers {
         let host = host.to_string();
-        match answer.and_then(|answer| agent_query::decode(&answer, &host)) {
+        match answer.and_then(|answer| agent_session::decode(&answer, &host)) {
             Ok(inventory) => hosts.push((host, inventory)),
             Err(failed) => {
                 failures.push(failed);
@@ -125,9 +124,9 @@ pub(super) async fn run(args: TopoArgs, line: &CommandLine) -> Result<Exit, Fail
         let (names, inventories): (Vec<String>, Vec<Inventory>) = hosts.into_iter().unzip();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let topology = picture::hardware(&names, &inventories, &missing);
-        plot_file::write(&file, &topology.title, &[&topology])?;
+        output::write_plot(&file, &topology.title, &[&topology])?;
     }
-    agent_query::conclude(failures)
+    agent_session::conclude(failures)
 }
 
 /// Runs this machine's agent on the files that `rlaunch capture` has recorded, and returns an answer for each
@@ -135,12 +134,12 @@ pub(super) async fn run(args: TopoArgs, line: &CommandLine) -> Result<Exit, Fail
 async fn query_recording(
     archive: &Path,
     connect: &ConnectArgs,
-) -> Result<Vec<(Host, agent_query::Answer)>, Failed> {
+) -> Result<Vec<(Host, agent_session::Answer)>, Failed> {
     let (directory, names) = capture::unpack(archive)?;
     let mut answers = Vec::new();
     for name in names {
         let words = [OsString::from("inventory"), directory.path().join(&name).into()];
-        let answer = agent_query::query_this_machine(connect, &words).await;
+        let answer = agent_session::query_this_machine(connect, &words).await;
         answers.push((Host { name, ..Host::this_machine() }, answer));
     }
     Ok(answers)
@@ -149,8 +148,7 @@ async fn query_recording(
 fn as_json(hosts: &[(String, Inventory)]) -> Result<String, Failed> {
     let hosts: Vec<HostInventory<'_>> =
         hosts.iter().map(|(host, inventory)| HostInventory { host, inventory }).collect();
-    let text = serde_json::to_string_pretty(&hosts);
-    text.map(|text| text + "\n").map_err(|error| Failed::from_error(Exit::BUG, &error))
+    output::json(&hosts)
 }
 
 /// Formats the output without `--gids`, `--caps`, `--tree` and `--json`: summary, RDMA ports, GPUs, and
@@ -183,18 +181,21 @@ fn overview(host: &str, inventory: &Inventory) -> String {
         let _ = writeln!(text, "  {}: one physical port, {name}", devices.join(", "));
     }
     for gpu in &inventory.gpus {
-        let vendor = match gpu.vendor {
-            GpuVendor::Nvidia => "NVIDIA",
-            GpuVendor::Amd => "AMD",
-        };
-        let model = gpu.model.as_deref().unwrap_or(vendor);
-        let _ = writeln!(text, "  gpu {}: {model}{}", gpu.pci.address, link(&gpu.pci));
+        let _ = writeln!(text, "  gpu {}: {}{}", gpu.pci.address, model(gpu), link(&gpu.pci));
     }
     for line in system(inventory) {
         let _ = writeln!(text, "  {line}");
     }
     indent(&mut text, &interfaces(inventory));
     text
+}
+
+/// Returns the model of a GPU, or its vendor if the driver does not report the model.
+fn model(gpu: &Gpu) -> &str {
+    gpu.model.as_deref().unwrap_or(match gpu.vendor {
+        GpuVendor::Nvidia => "NVIDIA",
+        GpuVendor::Amd => "AMD",
+    })
 }
 
 /// Describes the container, versions, limits, and transfers between NICs and GPUs, as far as they are known.
@@ -228,7 +229,7 @@ fn system(inventory: &Inventory) -> Vec<String> {
     }
     // The inventory does not have the user's id. With 0, which is root, the limit of locked memory is a
     // deficit only in a container.
-    lines.extend(container_check::describe_deficits(inventory));
+    lines.extend(inventory_check::describe_deficits(inventory));
     lines
 }
 

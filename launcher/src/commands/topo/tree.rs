@@ -1,7 +1,8 @@
 //! `rlaunch topo --tree`: a tree of NUMA nodes, bridges, GPUs and NICs.
 
+use super::model;
 use rlaunch_bootstrap::inventory::pci::{PciDevice, PciLink, gigabits};
-use rlaunch_bootstrap::inventory::{GpuVendor, Inventory, NumaNode};
+use rlaunch_bootstrap::inventory::{Inventory, NumaNode};
 use std::collections::BTreeMap;
 
 /// Node of the printed tree, with the nodes below it.
@@ -34,11 +35,7 @@ pub(super) fn format(host: &str, inventory: &Inventory) -> String {
         root.child(&key(Some(node.number)), || numa_label(node));
     }
     for gpu in &inventory.gpus {
-        let vendor = match gpu.vendor {
-            GpuVendor::Nvidia => "NVIDIA",
-            GpuVendor::Amd => "AMD",
-        };
-        let model = gpu.model.as_deref().unwrap_or(vendor);
+        let model = model(gpu);
         let place = node_of(&mut root, &gpu.pci, &inventory.numa_nodes);
         place.label = format!("{} GPU {model}{}", gpu.pci.address, link(gpu.pci.links.first()));
     }

@@ -3,14 +3,12 @@
 //! | file | subject |
 //! |---|---|
 //! | `mod` | [`Ssh`], which serves all hosts of a job |
-//! | `connection` | a connection before and after the login |
-//! | `jump` | `ProxyJump`: jump hosts, which connections share |
+//! | `connection` | a connection before and after the login; `ProxyJump`: jump hosts, which connections share |
 //! | `auth` | the login with keys and certificates |
 //! | `password` | the first login on a host, for `rlaunch ssh-setup` |
 
 mod auth;
 mod connection;
-mod jump;
 pub(crate) mod password;
 
 pub use connection::Connection;
@@ -20,12 +18,11 @@ use crate::config::{
 };
 use crate::error::SshError;
 use crate::host_keys::HostKeys;
-use crate::keys::ring::KeyRing;
+use crate::keys::KeyRing;
+use crate::transport::algorithms;
 use crate::transport::retry::{Attempts, RetryPolicy};
-use crate::transport::stream::{BannerReader, Stream};
-use crate::transport::{algorithms, dial, proxy};
-use connection::Transport;
-use jump::{Hop, Jump, Jumps};
+use crate::transport::stream::{self, BannerReader, Stream};
+use connection::{Hop, Jump, Jumps, Transport, jumps_before};
 use rlaunch_console::deadline::Deadline;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -147,7 +144,7 @@ impl Ssh {
 
     /// Prints the hosts with new keys that were accepted since the last call.
     pub fn announce_new_hosts(&self) {
-        self.host_keys.new_hosts().announce();
+        self.host_keys.new.announce();
     }
 
     /// Returns the configuration of a host, and of the jump hosts that lead to it.
@@ -156,7 +153,7 @@ impl Ssh {
             let config = self.config.resolve_as(to.name, to.user, to.port)?;
             let port = config.port.or(self.port).unwrap_or(DEFAULT_PORT);
             let target = Hop { name: to.name.to_owned(), config, port };
-            let jumps = jump::jumps_before(&self.config, &target)?;
+            let jumps = jumps_before(&self.config, &target)?;
             Ok((target, jumps))
         };
         match &self.resolving {
@@ -241,7 +238,7 @@ impl Ssh {
     ) -> Result<Connection, SshError> {
         match self.attempt_once(hop, via.clone(), deadline).await {
             Err(SshError::HostKeyToAsk(new)) => {
-                self.host_keys.new_hosts().ask(&new).await?;
+                self.host_keys.new.ask(&new).await?;
                 deadline.restart();
                 self.attempt_once(hop, via, deadline).await
             }
@@ -285,11 +282,11 @@ impl Ssh {
         let (stream, proxy): (Box<dyn Stream>, _) = match (via, &hop.config.proxy) {
             (Some(jump), _) => (jump.stream_to(hop).await?, None),
             (None, Proxy::Command(command)) => {
-                let (pipes, proxy) = proxy::start(command)?;
+                let (pipes, proxy) = stream::start_proxy(command)?;
                 (Box::new(pipes), Some(proxy))
             }
             (None, Proxy::Direct | Proxy::Jump(_)) => {
-                let (stream, remote) = dial::dial(&hop.config, hop.port).await?;
+                let (stream, remote) = stream::dial(&hop.config, hop.port).await?;
                 let local = stream.local_addr().ok().map(|local| local.ip());
                 let ip_addresses = local.map(|local| (local, remote.ip()));
                 let (stream, address) = (Box::new(stream), remote.to_string());
@@ -302,12 +299,9 @@ impl Ssh {
     async fn handshake(&self, hop: &Hop, transport: Transport) -> Result<Connection, SshError> {
         let Transport { stream, address, ip_addresses, proxy } = transport;
         let (checker, outcome) = self.host_keys.checker(&hop.config, hop.port)?;
-        let mut preferred = algorithms::preferred(&hop.config)?;
-        preferred.key = checker.preferred_algorithms(&preferred.key).into();
-        preferred.host_key_certificates = checker.certificate_algorithms(&hop.config).into();
         let (keepalive_interval, keepalive_max) = keepalive(&hop.config);
         let client_config = client::Config {
-            preferred,
+            preferred: checker.preferred(&hop.config)?,
             limits: algorithms::rekey_limits(&hop.config.rekey_limit),
             keepalive_interval,
             keepalive_max,

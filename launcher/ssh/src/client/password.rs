@@ -1,14 +1,12 @@
 //! The first login on a host, for `rlaunch ssh-setup`. The launcher reads the host key before it sends any
 //! data of the user, tries the user's keys, and logs in by password if the host refuses the keys.
 
-use super::connection::{Connection, Transport};
-use super::jump::{self, Hop, Jump};
+use super::connection::{Connection, Hop, Jump, Transport, jumps_before};
 use super::{Destination, Ssh, login_timeout};
 use crate::config::{DEFAULT_PORT, HostConfig, StrictHostKeyChecking};
 use crate::error::{HostKeyChange, SshError};
 use crate::host_keys::HostKeyChecker;
 use crate::known_hosts::{KnownHosts, NewHostKey, Verdict, fingerprint};
-use crate::transport::algorithms;
 use rlaunch_console::deadline::{self, Deadline};
 use russh::MethodKind;
 use russh::client::{self, AuthResult, Handle, KeyboardInteractiveAuthResponse as Answer};
@@ -83,9 +81,7 @@ impl Ssh {
             let Transport { stream, address, proxy: _proxy, .. } =
                 self.open_transport(&hop, via.as_deref()).await?;
             let (checker, _) = self.host_keys.checker(config, hop.port)?;
-            let mut preferred = algorithms::preferred(config)?;
-            preferred.key = checker.preferred_algorithms(&preferred.key).into();
-            preferred.host_key_certificates = checker.certificate_algorithms(config).into();
+            let preferred = checker.preferred(config)?;
             let client_config = client::Config { preferred, ..client::Config::default() };
             let probe = KeyProbe::default();
             let ended =
@@ -164,7 +160,7 @@ impl Ssh {
     async fn route_to(&self, config: &HostConfig) -> Result<(Hop, Option<Arc<Jump>>), SshError> {
         let port = config.port.or(self.port).unwrap_or(DEFAULT_PORT);
         let hop = Hop { name: config.hostname.clone(), config: config.clone(), port };
-        let jumps = jump::jumps_before(&self.config, &hop)?;
+        let jumps = jumps_before(&self.config, &hop)?;
         let via = self.connect_jumps(&jumps).await?;
         Ok((hop, via))
     }

@@ -1,15 +1,15 @@
-//! Parsing of configuration files, and of the files that they include, into blocks and lines.
-
-use std::fs::{self, File};
-use std::io::{self, ErrorKind, Read};
-use std::path::{Component, Path, PathBuf};
-use std::sync::Arc;
+//! Parsing of configuration files, and of the files that they include, into blocks and lines; check of their owner and
+//! permissions.
 
 use super::ConfigError;
-use super::line::Line;
-use super::permissions::{self, Fault};
 use super::scope::tilde;
+use nix::unistd::Uid;
 use rlaunch_text::glob::matches_file_name;
+use std::fs::{self, File, Metadata};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 /// Maximum depth of nested includes, as in OpenSSH.
 const MAX_DEPTH: usize = 16;
@@ -54,17 +54,8 @@ pub(super) enum Subject {
     Unsupported,
 }
 
-/// Tells whether any block has `Match final`, which needs a second pass over the files.
-pub(super) fn has_match_final(items: &[Item]) -> bool {
-    mentions(items, Subject::Final)
-}
-
-/// Tells whether any block has `Match exec`, which runs a command.
-pub(super) fn runs_commands(items: &[Item]) -> bool {
-    mentions(items, Subject::Exec)
-}
-
-fn mentions(items: &[Item], subject: Subject) -> bool {
+/// Tells whether any block has a criterion of this kind.
+pub(super) fn mentions(items: &[Item], subject: Subject) -> bool {
     items.iter().any(|item| match item {
         Item::Match(_, criteria) => criteria.iter().any(|c| c.subject == subject),
         Item::Include(items) => mentions(items, subject),
@@ -147,12 +138,12 @@ pub(super) enum PermissionCheck {
 
 /// Reads the file `path`; `None` if it does not exist.
 pub(super) fn read(path: &Path, check: PermissionCheck) -> Result<Option<String>, ConfigError> {
-    let mut fault = None;
+    let mut found = None;
     let mut read = || {
         let mut bytes = Vec::new();
         let file = File::open(path)?;
         if check == PermissionCheck::Strict {
-            fault = permissions::fault(path, &file.metadata()?);
+            found = fault(path, &file.metadata()?);
         }
         let count = file.take(LONGEST + 1).read_to_end(&mut bytes)?;
         if count as u64 > LONGEST {
@@ -161,7 +152,7 @@ pub(super) fn read(path: &Path, check: PermissionCheck) -> Result<Option<String>
         Ok(bytes)
     };
     let content = read();
-    if let Some(Fault { reason, cure }) = fault {
+    if let Some(Fault { reason, cure }) = found {
         return Err(ConfigError::Unsafe { path: path.to_owned(), reason, cure });
     }
     match content {
@@ -271,4 +262,126 @@ fn entries(dir: &Path, pattern: &str) -> Vec<PathBuf> {
     let mut paths: Vec<_> = fitting.map(|entry| entry.path()).collect();
     paths.sort();
     paths
+}
+
+/// Line of a configuration file: its keyword in lower case (`key`), and its value as written (`rest`).
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) key: String,
+    pub(super) rest: String,
+    path: Arc<Path>,
+    pub(super) number: usize,
+}
+
+impl Line {
+    fn parse(text: &str, path: &Arc<Path>, number: usize) -> Option<Self> {
+        let text = text.trim();
+        if text.is_empty() || text.starts_with('#') {
+            return None;
+        }
+        let end = text.find(|c: char| c.is_ascii_whitespace() || c == '=').unwrap_or(text.len());
+        let (key, rest) = text.split_at(end);
+        let rest = rest.trim_start();
+        let rest = rest.strip_prefix('=').unwrap_or(rest).trim_start().to_owned();
+        let key = key.trim_matches('"').to_ascii_lowercase();
+        Some(Self { key, rest, path: Arc::clone(path), number })
+    }
+
+    pub(super) fn error(&self, reason: String) -> ConfigError {
+        let (path, keyword) = (self.path.to_path_buf(), self.key.clone());
+        ConfigError::Value { path, line: self.number, keyword, reason }
+    }
+
+    /// Splits the value into words. Quotes group words, a backslash escapes a quote, backslash or space,
+    /// and a word that begins with `#` starts a comment. Returns an error if a quote is not closed.
+    pub(super) fn words(&self) -> Result<Vec<String>, String> {
+        let (mut words, mut word, mut quote) = (Vec::new(), None::<String>, None);
+        let mut chars = self.rest.chars().peekable();
+        while let Some(c) = chars.next() {
+            match (c, quote) {
+                ('#', None) if word.is_none() => break,
+                (' ' | '\t', None) => words.extend(word.take()),
+                (_, Some(open)) if c == open => quote = None,
+                ('"' | '\'', None) => {
+                    quote = Some(c);
+                    word.get_or_insert_default();
+                }
+                ('\\', _) => {
+                    let escapable = |&next: &char| {
+                        matches!(next, '"' | '\'' | '\\') || (quote.is_none() && next == ' ')
+                    };
+                    let literal = chars.next_if(escapable).unwrap_or('\\');
+                    word.get_or_insert_default().push(literal);
+                }
+                _ => word.get_or_insert_default().push(c),
+            }
+        }
+        words.extend(word);
+        if quote.is_some() { Err("a quote is not closed".into()) } else { Ok(words) }
+    }
+
+    pub(super) fn args(&self) -> Result<Vec<String>, String> {
+        let words = self.words()?;
+        if words.is_empty() || words.iter().any(String::is_empty) {
+            return Err("the value is missing".into());
+        }
+        Ok(words)
+    }
+
+    pub(super) fn one(&self) -> Result<String, String> {
+        let mut args = self.args()?;
+        if args.len() > 1 {
+            return Err(format!("`{}` is an extra value; one is expected", args[1]));
+        }
+        Ok(args.remove(0))
+    }
+}
+
+/// Reason why a file is refused, and the shell command that corrects it.
+#[derive(Debug, PartialEq, Eq)]
+struct Fault {
+    reason: String,
+    cure: String,
+}
+
+/// Finds a reason to refuse a file of the user's configuration; `None` if there is none. As in ssh(1), only
+/// the user and root may be able to write to the file, because commands in it run as the user.
+fn fault(file: &Path, metadata: &Metadata) -> Option<Fault> {
+    let (owner, us) = (metadata.uid(), Uid::current().as_raw());
+    if owner != 0 && owner != us {
+        let reason = format!("it belongs to uid {owner}, and this is uid {us}");
+        return Some(Fault { reason, cure: format!("sudo chown {us} {}", file.display()) });
+    }
+    let mode = metadata.permissions().mode() & 0o777;
+    (mode & 0o022 != 0).then(|| Fault {
+        reason: format!("others may write to it (mode {mode:o})"),
+        cure: format!("chmod go-w {}", file.display()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_others_may_write_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config");
+        fs::write(&file, "").unwrap();
+        let fault_with = |mode| {
+            fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
+            fault(&file, &fs::metadata(&file).unwrap())
+        };
+        assert_eq!(fault_with(0o644), None);
+        for mode in [0o664, 0o646] {
+            let Fault { reason, cure } = fault_with(mode).unwrap();
+            assert!(reason.contains(&format!("(mode {mode:o})")), "{reason}");
+            assert!(cure.starts_with("chmod go-w /"), "{cure}");
+        }
+        if Uid::current().is_root() {
+            std::os::unix::fs::chown(&file, Some(1000), None).unwrap();
+            let Fault { reason, cure } = fault_with(0o600).unwrap();
+            assert!(reason.contains("uid 1000") && cure.contains("chown 0 /"), "{reason} {cure}");
+        }
+    }
 }

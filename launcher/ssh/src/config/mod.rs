@@ -4,15 +4,13 @@
 //! | file | subject |
 //! |---|---|
 //! | `mod` | resolution: the configuration of one host |
-//! | `file`, `line`, `permissions` | files as blocks and lines, with `Include`; check of owner and permissions |
+//! | `file` | files as blocks and lines, with `Include`; check of owner and permissions |
 //! | `values`, `scope` | parsing of values; expansion of tokens (`%h`), variables and `~` |
 //! | `exec` | commands of `Match exec` |
 //! | `show` | a host's configuration in the form of `ssh -G` |
 
 mod exec;
 mod file;
-mod line;
-mod permissions;
 mod scope;
 mod show;
 #[cfg(test)]
@@ -27,8 +25,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use exec::ExecCache;
-use file::{Criterion, Item, PermissionCheck, Sources, Subject};
-use line::Line;
+use file::{Criterion, Item, Line, PermissionCheck, Sources, Subject};
 use scope::{Local, Scope, lower};
 use values::{
     parse_count, parse_family, parse_flag, parse_jumps, parse_port, parse_rekey, parse_strict,
@@ -350,14 +347,14 @@ impl SshConfig {
     pub fn add(&mut self, text: &str, path: &Path) -> Result<(), ConfigError> {
         let items = file::parse(text, path, &self.local.home, &mut self.sources)?;
         self.check(&items)?;
-        self.wants_final |= file::has_match_final(&items);
+        self.wants_final |= file::mentions(&items, Subject::Final);
         self.files.push(items);
         Ok(())
     }
 
     /// Tells whether [`Self::resolve_as`] may run commands of `Match exec`, which may block for seconds.
     pub fn runs_commands(&self) -> bool {
-        self.files.iter().any(|items| file::runs_commands(items))
+        self.files.iter().any(|items| file::mentions(items, Subject::Exec))
     }
 
     /// Returns the paths of all files that were read, including those of `Include`.

@@ -5,7 +5,7 @@ use russh::keys::ssh_key::certificate::CertType;
 use russh::keys::{Algorithm, Certificate, HashAlg};
 use std::fs::File;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Maximum size of a certificate file, in bytes. The limit bounds the depth to which the decoder recurses.
@@ -14,13 +14,6 @@ const LONGEST: u64 = 32 << 10;
 /// Returns the current time in seconds since 1970.
 pub(crate) fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs()
-}
-
-/// Returns the path where `ssh` looks for the certificate of a key: `KEY-cert.pub`.
-pub(crate) fn path_for_key(key: &Path) -> PathBuf {
-    let mut path = key.as_os_str().to_owned();
-    path.push("-cert.pub");
-    path.into()
 }
 
 /// Reads a user certificate; `None` if the file cannot be opened. The inner error is a phrase such as

@@ -2,8 +2,7 @@
 //! are also configured, other keys of the agent, then key files whose keys are not in the agent.
 
 use crate::config::HostConfig;
-use crate::keys::ring::{KeyRing, Loaded};
-use crate::keys::{KeyError, KeyFile, certificate};
+use crate::keys::{KeyError, KeyFile, KeyRing, Loaded, certificate};
 use russh::keys::agent::AgentIdentity;
 use russh::keys::ssh_key::public::KeyData;
 use russh::keys::{Certificate, PublicKey, load_public_key};
@@ -77,7 +76,7 @@ impl Identities {
         let mut certificates: Vec<CertificateEntry> = configured.collect();
         if certificates.is_empty() {
             certificates.extend(files.iter().filter_map(|file| {
-                let path = certificate::path_for_key(file);
+                let path = with_suffix(file, "-cert.pub");
                 let read = certificate::read(&path)?;
                 Some(CertificateEntry { path, key_file: Some(file.clone()), read })
             }));

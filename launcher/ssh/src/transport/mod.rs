@@ -2,14 +2,10 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `dial` | TCP connections to a host's addresses |
-//! | `proxy` | `ProxyCommand` |
-//! | `stream` | byte streams of any kind; the text that a server sends before its SSH version, kept for errors |
+//! | `stream` | TCP connections, `ProxyCommand`; the text that a server sends before its SSH version, kept for errors |
 //! | `algorithms` | algorithms to offer; limits after which session keys are renewed |
 //! | `retry` | which failures are retried, and after which pause |
 
 pub(crate) mod algorithms;
-pub(crate) mod dial;
-pub(crate) mod proxy;
 pub(crate) mod retry;
 pub(crate) mod stream;

@@ -37,15 +37,15 @@ const ON_HOSTS: &str = "rlaunch-tests";
 #[rustfmt::skip]
 const HOSTS: &[(&str, &str, &str)] = &[
     // Command line, configuration, hosts.
-    ("launcher/cli/args launcher/cli/compat launcher/commands/help launcher/help launcher/run/dry_run", "words dry_run missing example", ""),
+    ("launcher/cli/args launcher/cli/compat launcher/commands/help.rs launcher/help", "words dry_run missing example", ""),
     ("launcher/cli/config", "config environment shells abuse hosts", ""),
-    ("launcher/cli/allocation launcher/hosts/list", "hosts rsh abuse", ""),
+    ("launcher/cli/allocation.rs launcher/hosts/mod.rs launcher/hosts/hostfile.rs", "hosts rsh abuse", ""),
     ("launcher/hosts/addresses bootstrap/rendezvous worker/network/rendezvous", "oob services lost hello mpi horovod abuse", "launching"),
     // Ranks, their environment, their devices.
     ("launcher/map", "placement hosts hello network", "launching"),
     ("launcher/env launcher/rank_config", "environment placement network gpu mpi singleton missing horovod report config shells", "launching selection"),
     ("launcher/selection", "network guides", "selection guides star"),
-    ("launcher/mesh launcher/run/mesh worker/agent/mesh worker/prover bootstrap/protocol/mesh.rs", "", "mesh mesh_faults mesh_killed mesh_watch prover selection guides launching"),
+    ("launcher/mesh launcher/run/rendezvous/mesh_proof.rs launcher/run/links.rs worker/agent/mesh worker/prover bootstrap/protocol/mesh.rs", "", "mesh mesh_faults mesh_killed mesh_watch prover selection guides launching"),
     ("launcher/picture launcher/commands/topo", "topo placement guides", "topo launching guides"),
     ("worker/node/inventory bootstrap/inventory", "topo placement guides doctor environment monitor", "topo launching guides doctor selection"),
     ("bootstrap/rank_table", "rank_table placement network topo communicator mpi", "launching selection"),
@@ -53,8 +53,8 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("launcher/ssh", "jump keys unreachable first_contact rekey shells abuse ssh_setup", ""),
     ("launcher/commands/ssh_setup", "ssh_setup abuse", ""),
     ("launcher/connect/connector", "rsh callback delivery abuse", "containers"),
-    ("launcher/connect/agent launcher/commands/host_files launcher/commands/self_test", "packages library local delivery shells aarch64 shipped callback rsh abuse", "containers launching"),
-    ("launcher/connect/callback worker/network/channel.rs bootstrap/security", "callback oob services abuse", ""),
+    ("launcher/connect/agent launcher/commands/host_files.rs launcher/commands/self_test launcher/commands/self_test.rs", "packages library local delivery shells aarch64 shipped callback rsh abuse", "containers launching"),
+    ("launcher/connect/agent/callback worker/network/channel.rs bootstrap/security", "callback oob services abuse", ""),
     ("bootstrap/client", "services communicator library horovod", ""),
     // A job that runs, and its end.
     ("launcher/run/supervisor worker/cleanup", "failing ending lost teardown abuse mpi restarts delivery environment live", "launching"),
@@ -96,7 +96,7 @@ const FUZZED: &[(&str, &str)] = &[
     ("launcher/glob.rs", "ssh-config known-hosts certificate"),
     ("launcher/known_hosts.rs", "known-hosts"),
     ("launcher/keys", "key-file certificate"),
-    ("launcher/hosts/list", "hostfile host-list"),
+    ("launcher/hosts/mod.rs launcher/hosts/hostfile.rs", "hostfile host-list"),
     ("launcher/cli/config launcher/hosts/host_table.rs", "cluster"),
     ("launcher/env", "variables"),
     ("launcher/job/tag_pattern.rs", "tag-pattern"),

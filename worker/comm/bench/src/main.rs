@@ -6,25 +6,23 @@
 //! arguments. Rank 0 writes [`rlaunch_bootstrap::bench::BenchRecord`]s.
 //!
 //! For each size, [`workload`] fills buffers, and repeats a pattern of communication. The
-//! repetitions are grouped into batches that take at least [`report::BATCH`] each, so that neither
-//! the clock's resolution nor the barrier before a batch matters. [`report`] makes a record of the
-//! batches' times. [`tcp`] measures a plain connection beside them, [`matrix`] all pairs of hosts,
+//! repetitions are grouped into batches that take at least [`BATCH`] each, so that neither the
+//! clock's resolution nor the barrier before a batch matters. A record has the batches' times. [`tcp`] measures a plain connection beside them, [`matrix`] all pairs of hosts,
 //! and `verbs` RDMA operations.
 
 mod matrix;
-mod report;
 mod tcp;
 #[cfg(feature = "rdma")]
 mod verbs;
 mod workload;
 
 use matrix::MatrixOptions;
-use report::BATCH;
-use rlaunch_bootstrap::bench::{BenchRecord, BenchRow, VerbsRequest};
+use rlaunch_bootstrap::bench::{BenchHeader, BenchRecord, BenchRow, VerbsRequest};
 use rlaunch_bootstrap::env;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_comm::raw::CollectiveKind;
 use rlaunch_comm::{CommError, Communicator, ElementType, Op, StartError, error_chain};
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use workload::{Pattern, Workload};
@@ -151,7 +149,7 @@ fn run(comm: &Communicator, measurement: Measurement) -> Result<(), BenchError> 
 
 fn measure_pattern(comm: &Communicator, options: &Options) -> Result<(), BenchError> {
     let Options { pattern, element, op, .. } = *options;
-    write(comm, &BenchRecord::Begin(report::header(pattern, (element, op), comm.size())))?;
+    write(comm, &BenchRecord::Begin(header(pattern, (element, op), comm.size())))?;
     let mut measured = None;
     for &bytes in &options.sizes {
         let elements = elements(options, bytes, comm.size());
@@ -180,7 +178,7 @@ fn measure_tcp(comm: &Communicator) -> Result<(), BenchError> {
 
 #[cfg(feature = "rdma")]
 fn measure_verbs(comm: &Communicator, request: &VerbsRequest) -> Result<(), BenchError> {
-    verbs::measure(comm, rank_table().as_ref(), request, report::write)?;
+    verbs::measure(comm, rank_table().as_ref(), request, print)?;
     if request.has_comparable_bandwidth() {
         measure_tcp(comm)?;
     }
@@ -195,7 +193,7 @@ fn measure_verbs(_: &Communicator, _: &VerbsRequest) -> Result<(), BenchError> {
 /// Writes a record if this is rank 0.
 fn write(comm: &Communicator, record: &BenchRecord) -> Result<(), BenchError> {
     if comm.rank() == 0 {
-        report::write(record)?;
+        print(record)?;
     }
     Ok(())
 }
@@ -238,7 +236,7 @@ fn measure(
     if !workload.is_correct() {
         return Err(BenchError::WrongData { what: pattern.name(), bytes, rank: comm.rank() });
     }
-    Ok(report::row((bytes, elements * parts), times, repetitions))
+    Ok(row((bytes, elements * parts), times, repetitions))
 }
 
 /// Returns the time of `count` repetitions in seconds. All ranks start them together after a
@@ -280,6 +278,65 @@ fn calibrate(
     }
 }
 
+/// Minimum duration of a batch.
+const BATCH: Duration = Duration::from_micros(200);
+
+/// Writes a record to stdout at once, because the launcher prints rows as they come.
+fn print(record: &BenchRecord) -> io::Result<()> {
+    let mut line = serde_json::to_vec(record)?;
+    line.push(b'\n');
+    let mut stdout = io::stdout().lock();
+    stdout.write_all(&line)?;
+    stdout.flush()
+}
+
+/// Describes the measurement of a pattern by `ranks` ranks.
+fn header(pattern: Pattern, (element, op): (ElementType, Op), ranks: usize) -> BenchHeader {
+    BenchHeader {
+        bench: pattern.name().to_owned(),
+        element: element.name().to_owned(),
+        op: pattern.reduces().then(|| op.name().to_owned()),
+        ranks,
+        size_is_total: pattern.size_is_total(),
+        formula: pattern.formula().to_owned(),
+        bus_factor: pattern.bus_factor(ranks),
+    }
+}
+
+/// Summarises batches of `repetitions` each. `times` are the batches' mean times of an operation in
+/// seconds, in any order.
+fn row((bytes, elements): (usize, usize), times: Vec<f64>, repetitions: u64) -> BenchRow {
+    let times = Sorted::new(times);
+    let us = |part| times.quantile(part) * 1e6;
+    BenchRow {
+        bytes,
+        elements,
+        median_us: us(0.5),
+        min_us: us(0.0),
+        p99_us: us(0.99),
+        algbw_gb_s: bytes as f64 / times.quantile(0.5) / 1e9,
+        batches: times.0.len(),
+        repetitions,
+    }
+}
+
+/// Numbers in ascending order.
+struct Sorted(Vec<f64>);
+
+impl Sorted {
+    fn new(mut numbers: Vec<f64>) -> Sorted {
+        numbers.sort_by(f64::total_cmp);
+        Sorted(numbers)
+    }
+
+    /// Returns a quantile by the nearest-rank method; NaN if there are no numbers. `part` ranges
+    /// from 0 for the minimum to 1 for the maximum.
+    fn quantile(&self, part: f64) -> f64 {
+        let ordinal = (part * self.0.len() as f64).ceil() as usize;
+        self.0.get(ordinal.saturating_sub(1)).copied().unwrap_or(f64::NAN)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -317,5 +374,20 @@ mod tests {
                 assert!(row.median_us > 0.0, "{what}");
             }
         }
+    }
+
+    #[test]
+    fn quantiles_are_times_that_were_measured() {
+        let times = Sorted::new((1..=100).rev().map(f64::from).collect());
+        let quantiles = [0.5, 0.0, 0.99].map(|part| times.quantile(part));
+        assert_eq!(quantiles, [50.0, 1.0, 99.0]);
+        assert_eq!(Sorted::new(vec![3.0]).quantile(0.99), 3.0);
+    }
+
+    #[test]
+    fn a_row_has_the_bandwidth_at_the_median() {
+        let row = row((1 << 20, 1 << 18), vec![1e-3, 1e-3, 5e-3], 1);
+        assert_eq!((row.median_us, row.p99_us, row.batches), (1000.0, 5000.0, 3));
+        assert!((row.algbw_gb_s - 1.048_576).abs() < 1e-9, "{row:?}");
     }
 }

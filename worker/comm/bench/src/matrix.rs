@@ -5,10 +5,10 @@
 //! messages are in progress at once. In the [`barrier`] between rounds a rank may wait for as long as
 //! the measurement of others lasts.
 
-use crate::report::Sorted;
+use crate::Sorted;
 use rlaunch_bootstrap::bench::BenchMatrix;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::rank_table::RankTable;
+use rlaunch_bootstrap::rank_table::{Nic, RankTable};
 use rlaunch_comm::{CommError, Communicator};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -98,6 +98,12 @@ pub(crate) fn measure(
     Ok(matrix(options.bytes, ranks, &all))
 }
 
+/// Returns a NIC of a rank's node.
+pub(crate) fn nic(table: &RankTable, rank: Rank, index: Option<u32>) -> Option<&Nic> {
+    let node = table.ranks().get(rank.index())?.node;
+    table.nodes().get(node.index())?.nics.get(index? as usize)
+}
+
 /// Rates of ports, by which pairs with different ports can be compared.
 struct PortRates<'a> {
     table: Option<&'a RankTable>,
@@ -117,10 +123,7 @@ impl PortRates<'_> {
     fn rate(&self, a: usize, b: usize) -> Option<u32> {
         let table = self.table?;
         let pair = table.pair(Rank(a as u32), Rank(b as u32))?;
-        let rate = |rank: Rank, nic: Option<u32>| {
-            let node = table.ranks().get(rank.index())?.node;
-            table.nodes().get(node.index())?.nics.get(nic? as usize)?.rate_mbps
-        };
+        let rate = |rank, index| nic(table, rank, index)?.rate_mbps;
         Some(rate(pair.a, pair.nic_a)?.min(rate(pair.b, pair.nic_b)?))
     }
 }
@@ -386,27 +389,44 @@ impl PairOfRanks<'_> {
 
     /// Sends a window of messages, and waits until the partner has received them.
     fn send_window(&mut self, window: usize) -> Result<(), CommError> {
-        let (input, other) = (&self.buffers.input, self.other);
-        self.comm.send(&[window as u64], other, CONTROL)?;
-        self.comm.scope(|scope| {
-            let sends = (0..window).map(|_| scope.isend(input, other, TAG));
-            let sends: Result<Vec<_>, _> = sends.collect();
-            sends?.into_iter().try_for_each(|send| scope.wait(send).map(drop))
-        })?;
-        self.comm.recv(&mut [0_u8; 0], other, TAG).map(drop)
+        self.comm.send(&[window as u64], self.other, CONTROL)?;
+        send_window(self.comm, &self.buffers.input, window, (self.other, TAG))
     }
 
     fn receive_window(&mut self, window: usize) -> Result<(), CommError> {
-        let (other, bytes) = (self.other, self.buffers.bytes.max(1));
-        let output = &mut self.buffers.output;
-        self.comm.scope(|scope| {
-            let parts = output.chunks_mut(bytes).take(window);
-            let receives = parts.map(|part| scope.irecv(part, other, TAG));
-            let receives: Result<Vec<_>, _> = receives.collect();
-            receives?.into_iter().try_for_each(|receive| scope.wait(receive).map(drop))
-        })?;
-        self.comm.send(&[0_u8; 0], other, TAG)
+        let parts = self.buffers.output.chunks_mut(self.buffers.bytes.max(1));
+        receive_window(self.comm, parts.take(window), (self.other, TAG))
     }
+}
+
+/// Sends a message `count` times at once to a rank, and waits until it has confirmed them all with one
+/// empty message.
+pub(crate) fn send_window(
+    comm: &Communicator,
+    message: &[u8],
+    count: usize,
+    (to, tag): (usize, u32),
+) -> Result<(), CommError> {
+    comm.scope(|scope| {
+        let sends = (0..count).map(|_| scope.isend(message, to, tag));
+        let sends: Result<Vec<_>, _> = sends.collect();
+        sends?.into_iter().try_for_each(|send| scope.wait(send).map(drop))
+    })?;
+    comm.recv(&mut [0_u8; 0], to, tag).map(drop)
+}
+
+/// Receives messages at once into these buffers, and confirms them.
+pub(crate) fn receive_window<'a>(
+    comm: &Communicator,
+    buffers: impl Iterator<Item = &'a mut [u8]>,
+    (from, tag): (usize, u32),
+) -> Result<(), CommError> {
+    comm.scope(|scope| {
+        let receives = buffers.map(|buffer| scope.irecv(buffer, from, tag));
+        let receives: Result<Vec<_>, _> = receives.collect();
+        receives?.into_iter().try_for_each(|receive| scope.wait(receive).map(drop))
+    })?;
+    comm.send(&[0_u8; 0], from, tag)
 }
 
 /// Shortest and longest time between two looks at a barrier. The first ones are close together, since

@@ -1,6 +1,7 @@
 //! Communication patterns, their buffers and execution, and the conversion of their times to
 //! bandwidth. Inputs are filled with values for which wrong results are detected.
 
+use crate::matrix::{receive_window, send_window};
 use half::{bf16, f16};
 use rlaunch_comm::raw::{self, CollectiveBuffers, CollectiveKind};
 use rlaunch_comm::{CommError, Communicator, ElementType, Op};
@@ -94,19 +95,9 @@ impl<'a> Workload<'a> {
     fn stream(&mut self) -> Result<(), CommError> {
         let (comm, count, bytes) = (self.comm, window(self.bytes), self.bytes.max(1));
         if comm.rank() == 0 {
-            comm.scope(|scope| {
-                let sends = (0..count).map(|_| scope.isend(&self.input, 1, TAG));
-                let sends: Result<Vec<_>, _> = sends.collect();
-                sends?.into_iter().try_for_each(|send| scope.wait(send).map(drop))
-            })?;
-            return comm.recv(&mut [0_u8; 0], 1, TAG).map(drop);
+            return send_window(comm, &self.input, count, (1, TAG));
         }
-        comm.scope(|scope| {
-            let receives = self.output.chunks_mut(bytes).map(|part| scope.irecv(part, 0, TAG));
-            let receives: Result<Vec<_>, _> = receives.collect();
-            receives?.into_iter().try_for_each(|receive| scope.wait(receive).map(drop))
-        })?;
-        comm.send(&[0_u8; 0], 0, TAG)
+        receive_window(comm, self.output.chunks_mut(bytes), (0, TAG))
     }
 
     fn collective(&mut self, kind: CollectiveKind) -> Result<(), CommError> {

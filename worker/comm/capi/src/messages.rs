@@ -5,7 +5,7 @@ use crate::errors::{Failure, call};
 use crate::handles::{rl_comm, rl_request};
 use crate::memory::{are_apart, bytes, element, input, non_null, output};
 use crate::types::*;
-use rlaunch_comm::raw;
+use rlaunch_comm::{Received, raw};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
@@ -81,10 +81,15 @@ unsafe fn receive(
     // SAFETY: the caller guarantees it.
     let data = unsafe { output(data, bytes(element, count)?, "data") }?;
     let got = raw::receive(&comm.comm, (data, element), source)?;
+    report(received, got);
+    Ok(())
+}
+
+/// Tells the caller about a received message, if it wants to know.
+fn report(received: Option<&mut MaybeUninit<rl_received>>, got: Received) {
     if let Some(received) = received {
         received.write(got.into());
     }
-    Ok(())
 }
 
 /// Sends one message and receives another at the same time, like MPI_Sendrecv, so that ranks can
@@ -116,9 +121,7 @@ pub unsafe extern "C" fn rl_sendrecv(
         let into = unsafe { output(into, writes, "into") }?;
         let source = (from, from_tag);
         let got = raw::exchange(&comm.comm, data, (to, tag), (into, element), source)?;
-        if let Some(received) = received {
-            received.write(got.into());
-        }
+        report(received, got);
         Ok(())
     })
 }
@@ -228,9 +231,7 @@ pub unsafe extern "C" fn rl_wait(
         let handle = unsafe { take(request) }?;
         let pending = handle.pending().take().ok_or(Failure::GivenUp)?;
         let got = pending.wait()?;
-        if let Some(received) = received {
-            received.write(got.into());
-        }
+        report(received, got);
         Ok(())
     })
 }
@@ -261,9 +262,7 @@ pub unsafe extern "C" fn rl_test(
         // Release the buffers before the call returns.
         *slot = None;
         let got = got?;
-        if let Some(received) = received {
-            received.write(got.into());
-        }
+        report(received, got);
         Ok(())
     })
 }

@@ -4,14 +4,13 @@
 use crate::api::communicator::Communicator;
 use crate::api::scope::{Request, Scope};
 use crate::collectives::CollectiveKind;
-use crate::collectives::cache::ScheduleKey;
+use crate::collectives::ScheduleKey;
 use crate::collectives::schedule::Schedule;
 use crate::progress::engine::matching::CollectiveArgs;
 use crate::progress::engine::out_of_step::CancelledCollective;
 use crate::progress::engine::{Engine, Owner, SlabKey};
 use crate::transport::LocalSlice;
-use crate::types::element::{Element, ElementType, Op};
-use crate::types::error::{Cause, CommError, Operation};
+use crate::types::{Cause, CommError, Element, ElementType, Op, Operation};
 use rlaunch_lock::{BufferTable, Memory};
 use std::sync::Arc;
 

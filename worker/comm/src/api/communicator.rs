@@ -1,15 +1,14 @@
 //! [`Communicator`]: blocking messages, splitting into smaller communicators, and functions that
 //! all other calls use. A [`Group`] has its members and the nodes on which they run.
 
-use crate::collectives::cache::ScheduleCache;
+use crate::collectives::ScheduleCache;
 use crate::collectives::choice::Topology;
 use crate::progress::engine::direct::{ReceiveOutcome, SendOutcome};
 use crate::progress::engine::matching::Target;
 use crate::progress::engine::{Engine, Envelope, Owner, Status};
 use crate::progress::wait::{Progress, WaitState};
 use crate::transport::{CONTEXT, LocalSlice};
-use crate::types::element::Element;
-use crate::types::error::{Cause, CommError, Operation};
+use crate::types::{Cause, CommError, Element, Operation};
 use rlaunch_lock::{BufferTable, EngineGuard, Memory};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

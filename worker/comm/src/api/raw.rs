@@ -6,8 +6,7 @@ use crate::api::communicator::{Communicator, Received};
 use crate::progress::engine::matching::Target;
 use crate::progress::engine::{Engine, Owner, SlabKey};
 use crate::transport::LocalSlice;
-use crate::types::element::{ElementType, Op};
-use crate::types::error::{Cause, CommError, Operation};
+use crate::types::{Cause, CommError, ElementType, Op, Operation};
 use rlaunch_lock::{BufferId, BufferTable, RegionId};
 use std::sync::Arc;
 

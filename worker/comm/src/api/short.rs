@@ -9,8 +9,7 @@ use crate::collectives::schedule::{Buffer, Exchange, Local, Schedule, Span};
 use crate::progress::engine::direct::SendOutcome;
 use crate::progress::engine::{Engine, Envelope};
 use crate::progress::wait::SHORT;
-use crate::types::element::{ElementType, Op};
-use crate::types::error::{Cause, Operation};
+use crate::types::{Cause, ElementType, Op, Operation};
 use rlaunch_lock::EngineGuard;
 use std::ops::Range;
 

@@ -11,7 +11,7 @@ use crate::progress::idle::EpollIdle;
 use crate::progress::wait::{Progress, SpinPolicy};
 use crate::transport::shm::{AttachError, ShmNode};
 use crate::transport::{Link, SelfLink};
-use crate::types::error::{LinkError, PeerName};
+use crate::types::{LinkError, PeerName};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
 use rlaunch_bootstrap::env;

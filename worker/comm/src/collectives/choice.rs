@@ -58,6 +58,13 @@ impl Topology {
         table.find(TopologyClass::OneNode, size, bytes)
     }
 
+    fn choose<A: Copy>(&self, table: &Table<A>, bytes: usize) -> Choice<A> {
+        if !self.goes_by_node(table, bytes) {
+            return Choice::Flat(self.flat(table, bytes));
+        }
+        Choice::ByNode { within: self.within(table, bytes), among: self.among(table, bytes) }
+    }
+
     fn goes_by_node<A>(&self, table: &Table<A>, bytes: usize) -> bool {
         self.class == TopologyClass::Grouped && bytes <= table.by_node
     }
@@ -130,13 +137,7 @@ impl fmt::Display for Barrier {
 impl Choice<Broadcast> {
     /// Chooses the algorithm to broadcast a message of `bytes` bytes.
     pub fn broadcast(topology: &Topology, bytes: usize) -> Self {
-        if !topology.goes_by_node(&BROADCAST, bytes) {
-            return Choice::Flat(topology.flat(&BROADCAST, bytes));
-        }
-        Choice::ByNode {
-            within: topology.within(&BROADCAST, bytes),
-            among: topology.among(&BROADCAST, bytes),
-        }
+        topology.choose(&BROADCAST, bytes)
     }
 
     /// Builds the schedule for this rank, [`Topology::me`], for a message of `count` elements.
@@ -159,13 +160,7 @@ impl Choice<Reduce> {
     /// Chooses the algorithm to reduce all ranks' vectors of `bytes` bytes, with the result at one
     /// rank.
     pub fn reduce(topology: &Topology, bytes: usize) -> Self {
-        if !topology.goes_by_node(&REDUCE, bytes) {
-            return Choice::Flat(topology.flat(&REDUCE, bytes));
-        }
-        Choice::ByNode {
-            within: topology.within(&REDUCE, bytes),
-            among: topology.among(&REDUCE, bytes),
-        }
+        topology.choose(&REDUCE, bytes)
     }
 
     /// Builds the schedule for this rank, [`Topology::me`], for vectors of `count` elements.

@@ -6,9 +6,8 @@
 //! them: it keeps the connection that was complete first, whether it accepted or dialled that
 //! connection.
 
-use super::error::{PeerAddress, UnconnectedPair};
 use super::handshake::{self, AcceptOutcome, Dial, DialOutcome, Ends, InboundConnection, RankKey};
-use super::{ConnectError, Contact, DialError, RankListener};
+use super::{ConnectError, Contact, DialError, PeerAddress, RankListener, UnconnectedPair};
 use crate::transport::tcp::TcpLink;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -220,8 +219,7 @@ impl TcpConnector {
         if *listener {
             let most = self.missing + MAX_UNAUTHENTICATED;
             let admitted = handshake::admit(&self.listener.listener, &mut self.inbound, most);
-            admitted
-                .map_err(|source| ConnectError::System { operation: "accept peers", source })?;
+            admitted.map_err(ConnectError::system("accept peers"))?;
         }
         Ok(())
     }

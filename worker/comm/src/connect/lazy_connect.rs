@@ -10,7 +10,7 @@
 use super::eager_connect::{self, TcpConnector};
 use super::{ConnectError, Contact, LazyRdma, RankListener, wake_fd};
 use crate::transport::{Link, LinkHint, WakeFd};
-use crate::types::error::LinkError;
+use crate::types::LinkError;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::RankTable;
@@ -111,10 +111,7 @@ impl LazyConnector {
             ConnectThread { shared: shared.clone(), connector, rdma, table, timeout };
         let thread = thread::Builder::new().name("rlaunch peers".to_owned());
         let thread = without_signals(|| thread.spawn(|| connect_thread.run()));
-        let thread = thread.map_err(|source| ConnectError::System {
-            operation: "start the thread that accepts peers",
-            source,
-        })?;
+        let thread = thread.map_err(ConnectError::system("start the thread that accepts peers"))?;
         Ok(LazyConnector { shared, link_hint, thread: Some(thread) })
     }
 

@@ -5,7 +5,7 @@ use crate::transport::{
     Armed, Exposure, Header, Limits, Link, LinkHint, LocalSlice, PacketKind, RemoteBuf, Sink,
     WatchedFd, WriteOutcome,
 };
-use crate::types::error::LinkError;
+use crate::types::LinkError;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_lock::BufferTable;
 use std::fmt;

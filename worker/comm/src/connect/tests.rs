@@ -9,7 +9,7 @@ use super::*;
 use crate::progress::idle::{EpollIdle, Idle};
 use crate::transport::tcp::TcpLink;
 use crate::transport::{Armed, Fill, Header, Link, PacketKind, Sink};
-use crate::types::error::LinkError;
+use crate::types::LinkError;
 use bytes::Bytes;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rlaunch_bootstrap::id::{JobId, LocalRank, NodeId, Rank};

@@ -6,13 +6,13 @@
 //! awaited peer from using the processor.
 //!
 //! Several threads may wait at once. One of them sleeps until a link has something to receive. The
-//! others wait for the sleeping thread ([`Threads`](super::engine)), which wakes them when its
+//! others wait for the sleeping thread ([`Threads`](super::idle::Threads)), which wakes them when its
 //! sleep ends.
 
 use crate::progress::agent::{Agent, AgentEvent, WaitedTime};
 use crate::progress::engine::{Engine, SlabKey, Status};
 use crate::progress::idle::{Idle, LONGEST_SLEEP};
-use crate::types::error::{Cause, CommError, LinkError, Operation, PeerName};
+use crate::types::{Cause, CommError, LinkError, Operation, PeerName};
 use rlaunch_client::Client;
 use rlaunch_lock::{EngineGuard, EngineLock};
 use std::sync::{Arc, OnceLock};

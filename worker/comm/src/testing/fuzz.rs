@@ -5,7 +5,7 @@ use crate::connect;
 use crate::progress::engine::matching::Target;
 use crate::progress::engine::{Engine, Envelope, Owner};
 use crate::transport::{Armed, Header, Limits, Link, LocalSlice, PacketKind, SelfLink, Sink};
-use crate::types::error::{Cause, LinkError, Operation, PeerName};
+use crate::types::{Cause, LinkError, Operation, PeerName};
 use bytes::Bytes;
 use rlaunch_lock::{EngineLock, Memory};
 use std::collections::VecDeque;

@@ -6,8 +6,7 @@
 //! state, also on other nodes.
 
 use crate::fence::DATA_MAX;
-use crate::node::Node;
-use crate::output::{ConnectionId, Family};
+use crate::node::{ConnectionId, Family, Node};
 use crate::sorted_map::SortedMap;
 use thiserror::Error;
 

@@ -25,8 +25,7 @@ mod line;
 pub use environment::{REMOVED, environment, environment_beside_pmix};
 
 use crate::fence::{Fence, FenceArrival};
-use crate::node::{Node, Protocol};
-use crate::output::{ConnectionId, Family};
+use crate::node::{ConnectionId, Family, Node, Protocol};
 use crate::sorted_map::SortedMap;
 use kvs::{KEY_MAX, ServiceReads, Stores, VALUE_MAX};
 use line::{LINE_MAX, Pmi1Request, block_number};

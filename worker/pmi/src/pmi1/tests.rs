@@ -1,7 +1,7 @@
 //! Dialogues of PMI-1 clients with the servers of a job.
 
 use super::*;
-use crate::output::{ConnectionId, Family, Output};
+use crate::node::{ConnectionId, Family, Output};
 use crate::testing::Job;
 use proptest::prelude::*;
 

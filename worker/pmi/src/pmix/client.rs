@@ -6,8 +6,7 @@
 //! a client's first header, which has the order of the host.
 
 use super::bfrops::{DecodeError, Reader, Status, Writer};
-use crate::node::Node;
-use crate::output::ConnectionId;
+use crate::node::{ConnectionId, Node};
 use crate::sorted_map::SortedMap;
 use thiserror::Error;
 

@@ -9,8 +9,7 @@
 use super::bfrops::{DecodeError, Item, Reader, Status, Writer};
 use super::client::Caller;
 use crate::fence::ENTERED_MAX;
-use crate::node::Node;
-use crate::output::{ConnectionId, Family};
+use crate::node::{ConnectionId, Family, Node};
 use crate::sorted_map::{SortedMap, SortedSet};
 use std::time::Instant;
 

@@ -11,8 +11,7 @@
 //! | `request` | the other messages of clients, decoded |
 //! | `client` | connections and their ranks: messages, the first of which is a handshake |
 //! | `job_info` | the job's ranks and nodes, as clients read them; environment of ranks |
-//! | `data` | what ranks have committed |
-//! | `waiting` | clients that wait for what a rank has not committed yet |
+//! | `data` | what ranks have committed; clients that wait for what a rank has not committed yet |
 //! | `names` | values that ranks publish |
 //! | `collective` | fences and groups of some ranks, and what the members of a group share |
 
@@ -23,21 +22,18 @@ mod data;
 mod job_info;
 mod names;
 mod request;
-mod waiting;
 pub use job_info::{REMOVED, environment};
 
 use crate::fence::{Fence, FenceArrival};
-use crate::node::{Node, Protocol};
-use crate::output::{ConnectionId, Family};
+use crate::node::{ConnectionId, Family, Node, Protocol};
 use crate::sorted_map::SortedSet;
 use bfrops::{Proc, Status, Writer};
 use client::{Caller, Clients, Event, Version};
 use collective::{Arrival, Call, Collectives, FinishedCall, Group, Groups, Kind};
-use data::{Data, DataError, RankData, Stored, storage_key};
+use data::{Data, DataError, Gets, RankData, Stored, Target, Waiting, storage_key};
 use names::Names;
 use request::{Get, Request};
 use std::time::Instant;
-use waiting::{Gets, Target, Waiting};
 
 /// Number that stands for all ranks of a job.
 const ALL_RANKS: u32 = u32::MAX - 1;
@@ -97,6 +93,7 @@ impl Pmix {
         deadline: Option<Instant>,
         now: Instant,
     ) -> Option<Vec<u8>> {
+        let arrival = |shared| Arrival { caller, deadline, shared };
         let started = match request {
             Request::JobInfo => return self.job_info(node, caller),
             Request::Get(get) => return self.get(node, caller, &get, deadline),
@@ -114,12 +111,10 @@ impl Pmix {
             }
             Request::Fence(procs) => self.enter_fence(node, caller, &procs, deadline),
             Request::Connect(procs) => {
-                let arrival = Arrival { caller, deadline, shared: Vec::new() };
-                self.enter_group(node, arrival, Kind::Connect, b"", &procs)
+                self.enter_group(node, arrival(Vec::new()), Kind::Connect, b"", &procs)
             }
             Request::Disconnect(procs) => {
-                let arrival = Arrival { caller, deadline, shared: Vec::new() };
-                self.enter_group(node, arrival, Kind::Disconnect, b"", &procs)
+                self.enter_group(node, arrival(Vec::new()), Kind::Disconnect, b"", &procs)
             }
             Request::Finalize => {
                 node.finalized(caller.local);
@@ -134,12 +129,10 @@ impl Pmix {
             Request::RegisterEvents => Err(Status::SUCCESS),
             Request::GroupConstruct { id, procs, infos } => {
                 let shared = infos.iter().flat_map(|info| info.encoded).copied().collect();
-                let arrival = Arrival { caller, deadline, shared };
-                self.enter_group(node, arrival, Kind::Construct, id, &procs)
+                self.enter_group(node, arrival(shared), Kind::Construct, id, &procs)
             }
             Request::GroupDestruct { id, procs } => {
-                let arrival = Arrival { caller, deadline, shared: Vec::new() };
-                self.enter_group(node, arrival, Kind::Destruct, id, &procs)
+                self.enter_group(node, arrival(Vec::new()), Kind::Destruct, id, &procs)
             }
             Request::Help(text) => {
                 node.print(caller.local, shortened(text));
@@ -434,16 +427,14 @@ impl Protocol for Pmix {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        let mut next = self.data.next_due();
-        for deadline in [
+        let deadlines = [
+            self.data.next_due(),
             self.gets.next_deadline(),
             self.names.next_deadline(),
             self.collectives.next_deadline(),
             self.fence.next_deadline(),
-        ] {
-            next = next.map_or(deadline, |next| Some(next.min(deadline.unwrap_or(next))));
-        }
-        next
+        ];
+        deadlines.into_iter().flatten().min()
     }
 }
 

@@ -7,8 +7,7 @@
 use super::bfrops::{Reader, Status, Writer};
 use super::client::Caller;
 use super::request::Published;
-use crate::node::Node;
-use crate::output::{ConnectionId, Family};
+use crate::node::{ConnectionId, Family, Node};
 use crate::sorted_map::{SortedMap, SortedSet};
 use std::time::Instant;
 

@@ -2,7 +2,7 @@
 //!
 //! Changes to the network by `ip`, each of which can be undone.
 
-use crate::node::facts;
+use crate::node;
 use crate::node::inventory::{self, Root};
 use nix::ifaddrs::getifaddrs;
 use nix::unistd::Uid;
@@ -38,7 +38,7 @@ pub(super) fn read(will_change: bool) -> HostNetwork {
     let interfaces = netdevs.map(|netdev| interface(&inventory, netdev, addresses.as_deref().ok()));
     HostNetwork {
         interfaces: interfaces.collect(),
-        ssh_address: facts::read().ssh_address,
+        ssh_address: node::facts().ssh_address,
         ssh_client: std::env::var("SSH_CONNECTION").ok().and_then(|value| {
             // client-address client-port server-address server-port
             value.split(' ').next()?.parse().ok()

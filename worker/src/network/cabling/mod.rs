@@ -10,7 +10,9 @@ mod host_network;
 mod probes;
 
 use crate::console::errln;
+use crate::network::channel::stdio;
 use crate::network::frames::{self, FrameEvent};
+use crate::network::until;
 use host_network::Changes;
 use nix::sys::socket::sockopt::{Ipv6V6Only, ReuseAddr};
 use nix::sys::socket::{
@@ -21,11 +23,10 @@ use rlaunch_bootstrap::protocol::network::{
     NETWORK_PORT, NetworkOrder, NetworkReply, RollBackReport,
 };
 use std::ffi::OsString;
-use std::fs::File;
 use std::future::Future;
-use std::io::{self, Write};
+use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -35,7 +36,7 @@ use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 /// Maximum duration of a step, whatever the launcher orders.
 const MAX_STEP: Duration = Duration::from_secs(60);
@@ -63,12 +64,7 @@ pub(crate) fn run(word: Option<OsString>) -> ExitCode {
 }
 
 async fn serve(will_change: bool) -> io::Result<RollBackReport> {
-    let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
-    let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
-    output.write_all(HELLO_MAGIC)?;
-    // Unchecked, because sshd may use sockets instead of pipes.
-    let input = pipe::Receiver::from_file_unchecked(input)?;
-    let output = pipe::Sender::from_file_unchecked(output)?;
+    let (input, output) = stdio(HELLO_MAGIC)?;
     let (sender, mut orders) = mpsc::channel(16);
     tokio::spawn(frames::read_all(input, Vec::new(), sender));
     let mut interrupts = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate()]
@@ -86,7 +82,7 @@ async fn serve(will_change: bool) -> io::Result<RollBackReport> {
             _ = hangup.recv() => break,
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
-            () = time_of(agent.revert_at) => break,
+            () = until(agent.revert_at) => break,
             order = orders.recv() => match order {
                 Some(FrameEvent::Message(order)) => agent.obey(order).await,
                 Some(FrameEvent::Closed(_)) | None => break,
@@ -102,14 +98,6 @@ async fn serve(will_change: bool) -> io::Result<RollBackReport> {
         agent.reply(&NetworkReply::RolledBack(report.clone())).await;
     }
     Ok(report)
-}
-
-/// Waits for a point in time, for ever without one.
-async fn time_of(at: Option<Instant>) {
-    match at {
-        Some(at) => sleep_until(at).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Waits for the end of a step, for ever without one.
@@ -182,7 +170,7 @@ impl CablingAgent {
             Ok(frame) => tokio::select! {
                 biased;
                 _ = self.output.write_all(&frame) => {}
-                () = time_of(self.revert_at) => {}
+                () = until(self.revert_at) => {}
             },
             Err(error) => errln!("rlaunch-worker: {error}"),
         }

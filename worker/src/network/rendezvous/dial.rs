@@ -18,11 +18,10 @@ use super::edge::{
 use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
 use rlaunch_bootstrap::id::{JobId, NodeId};
 use rlaunch_bootstrap::rendezvous::oob::{EDGE_TIMEOUT, EdgeAttempt, EdgeFailure, ParentPeer};
-use rlaunch_bootstrap::security::Secret;
-use rlaunch_bootstrap::security::admission::AdmissionQueue;
 use rlaunch_bootstrap::security::handshake::{
     Dialer, HandshakeStep, Listener, Parties, SecureError,
 };
+use rlaunch_bootstrap::security::{AdmissionQueue, Secret};
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};

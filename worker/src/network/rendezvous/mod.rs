@@ -24,14 +24,13 @@ use rlaunch_bootstrap::protocol::control::{BEAT, FromAgent, MAX_FILE_CHUNK, MAX_
 use rlaunch_bootstrap::protocol::rank::JobEvent;
 use rlaunch_bootstrap::rendezvous::Time;
 use rlaunch_bootstrap::rendezvous::codec::{Decoder, encode_head};
-use rlaunch_bootstrap::rendezvous::gathered::{Gathered, RECORD_HEADER};
 use rlaunch_bootstrap::rendezvous::link::{Frame, Head, ReliableLink};
 use rlaunch_bootstrap::rendezvous::message::{CollectiveKind, Key, MAX_BLOB};
 use rlaunch_bootstrap::rendezvous::node::{
     Answer, Call, CallId, ClientId, Node, NodeInput, NodeOutput, NodeReport,
 };
 use rlaunch_bootstrap::rendezvous::oob::{EdgeReport, ParentPeer};
-use rlaunch_bootstrap::rendezvous::payload::Payload;
+use rlaunch_bootstrap::rendezvous::payload::{Gathered, Payload, RECORD_HEADER};
 use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

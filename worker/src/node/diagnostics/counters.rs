@@ -150,7 +150,7 @@ pub(super) fn of_port(root: &Root, device: &str, port: u8) -> Vec<Counter> {
 }
 
 /// Reads those of the counters `names` that a directory has.
-pub(super) fn read(root: &Root, directory: &str, names: &[&str]) -> Vec<Counter> {
+fn read(root: &Root, directory: &str, names: &[&str]) -> Vec<Counter> {
     if !root.exists(directory) {
         return Vec::new();
     }

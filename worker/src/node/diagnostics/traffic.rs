@@ -7,10 +7,9 @@
 //! NVML is a library that a static program cannot load, so the driver's own program is asked: `nvidia-smi` prints
 //! what NVML tells, once a second. It runs only while there are questions.
 
-use super::{counters, kernel};
+use super::kernel;
+use crate::node::Units;
 use crate::node::inventory::Root;
-use crate::node::units::Units;
-use rlaunch_bootstrap::inventory::diagnostics::Counter;
 use rlaunch_bootstrap::inventory::traffic::{
     CpuTime, GpuUsage, HostCounters, InterfaceTraffic, RdmaTraffic, Traffic,
 };
@@ -25,14 +24,14 @@ const DEVICES: &str = "/sys/class/infiniband";
 /// Maximum number of interfaces that are read. Hosts of containers have hundreds.
 const MAX_INTERFACES: usize = 64;
 
+/// Names of counters: received bytes and packets, sent bytes and packets.
+type TrafficNames = [&'static str; 4];
+
 /// Counters of traffic that drivers have. A port has those of one of these sources.
 struct Source {
     /// Directory below that of the port.
     directory: &'static str,
-    received_bytes: &'static str,
-    received_packets: &'static str,
-    sent_bytes: &'static str,
-    sent_packets: &'static str,
+    names: TrafficNames,
     /// Number of bytes that the counters of bytes count as one.
     unit: u64,
 }
@@ -42,60 +41,38 @@ const SOURCES: &[Source] = &[
     // Defined by InfiniBand, which counts words of 4 bytes: mlx4, mlx5, hfi1, qib.
     Source {
         directory: "counters",
-        received_bytes: "port_rcv_data",
-        received_packets: "port_rcv_packets",
-        sent_bytes: "port_xmit_data",
-        sent_packets: "port_xmit_packets",
+        names: ["port_rcv_data", "port_rcv_packets", "port_xmit_data", "port_xmit_packets"],
         unit: 4,
     },
     // erdma of Alibaba's package, and in the kernel.
     Source {
         directory: "hw_counters",
-        received_bytes: "hw_rx_bytes_cnt",
-        received_packets: "hw_rx_packets_cnt",
-        sent_bytes: "hw_tx_bytes_cnt",
-        sent_packets: "hw_tx_packets_cnt",
+        names: ["hw_rx_bytes_cnt", "hw_rx_packets_cnt", "hw_tx_bytes_cnt", "hw_tx_packets_cnt"],
         unit: 1,
     },
     Source {
         directory: "hw_counters",
-        received_bytes: "rx_bytes_cnt",
-        received_packets: "rx_packets_cnt",
-        sent_bytes: "tx_bytes_cnt",
-        sent_packets: "tx_packets_cnt",
+        names: ["rx_bytes_cnt", "rx_packets_cnt", "tx_bytes_cnt", "tx_packets_cnt"],
         unit: 1,
     },
     // efa and bnxt_re.
     Source {
         directory: "hw_counters",
-        received_bytes: "rx_bytes",
-        received_packets: "rx_pkts",
-        sent_bytes: "tx_bytes",
-        sent_packets: "tx_pkts",
+        names: ["rx_bytes", "rx_pkts", "tx_bytes", "tx_pkts"],
         unit: 1,
     },
     // irdma
     Source {
         directory: "hw_counters",
-        received_bytes: "ip4InOctets",
-        received_packets: "ip4InPkts",
-        sent_bytes: "ip4OutOctets",
-        sent_packets: "ip4OutPkts",
+        names: ["ip4InOctets", "ip4InPkts", "ip4OutOctets", "ip4OutPkts"],
         unit: 1,
     },
     // Soft RoCE, which counts packets alone.
-    Source {
-        directory: "hw_counters",
-        received_bytes: "",
-        received_packets: "rcvd_pkts",
-        sent_bytes: "",
-        sent_packets: "sent_pkts",
-        unit: 1,
-    },
+    Source { directory: "hw_counters", names: ["", "rcvd_pkts", "", "sent_pkts"], unit: 1 },
 ];
 
 /// Counters of a network interface (Documentation/ABI/testing/sysfs-class-net-statistics).
-const OF_INTERFACE: &[&str] = &["rx_bytes", "rx_packets", "tx_bytes", "tx_packets"];
+const OF_INTERFACE: TrafficNames = ["rx_bytes", "rx_packets", "tx_bytes", "tx_packets"];
 
 /// Reads the counters of a host.
 pub(crate) fn read(root: &Root) -> HostCounters {
@@ -152,23 +129,23 @@ fn rdma_ports(root: &Root) -> Vec<RdmaTraffic> {
 
 /// Reads what a port has received and sent, from the first source that it has.
 fn of_port(root: &Root, directory: &str) -> Option<(Traffic, Traffic)> {
-    SOURCES.iter().find_map(|source| {
-        let Source { received_bytes, received_packets, sent_bytes, sent_packets, unit, .. } =
-            source;
-        let names = [*received_bytes, *received_packets, *sent_bytes, *sent_packets];
-        let directory = format!("{directory}/{}", source.directory);
+    SOURCES.iter().find_map(|Source { directory: below, names, unit }| {
+        let directory = format!("{directory}/{below}");
         // One file tells whether the port has this source.
-        if !root.exists(&format!("{directory}/{received_packets}")) {
-            return None;
-        }
-        let counters = counters::read(root, &directory, &names.map(|name| name));
-        let bytes = |name| value(&counters, name).map(|value| value.saturating_mul(*unit));
-        let traffic = |bytes, packets| Traffic { bytes, packets };
-        Some((
-            traffic(bytes(received_bytes), value(&counters, received_packets)),
-            traffic(bytes(sent_bytes), value(&counters, sent_packets)),
-        ))
+        let is_there = root.exists(&format!("{directory}/{}", names[1]));
+        is_there.then(|| traffic(root, &directory, *names, *unit))
     })
+}
+
+/// Reads the counters in a directory, those of bytes in units of `unit` bytes.
+fn traffic(root: &Root, directory: &str, names: TrafficNames, unit: u64) -> (Traffic, Traffic) {
+    let read = |name| root.value::<u64>(&format!("{directory}/{name}"));
+    let [received, received_packets, sent, sent_packets] = names.map(read);
+    let traffic = |bytes: Option<u64>, packets| Traffic {
+        bytes: bytes.map(|value| value.saturating_mul(unit)),
+        packets,
+    };
+    (traffic(received, received_packets), traffic(sent, sent_packets))
 }
 
 fn interfaces(root: &Root) -> Vec<InterfaceTraffic> {
@@ -180,20 +157,10 @@ fn interfaces(root: &Root) -> Vec<InterfaceTraffic> {
     }
     let interface = |name: String| {
         let directory = format!("{INTERFACES}/{name}/statistics");
-        let counters = counters::read(root, &directory, OF_INTERFACE);
-        let traffic = |bytes, packets| Traffic {
-            bytes: value(&counters, bytes),
-            packets: value(&counters, packets),
-        };
-        let (received, sent) =
-            (traffic("rx_bytes", "rx_packets"), traffic("tx_bytes", "tx_packets"));
+        let (received, sent) = traffic(root, &directory, OF_INTERFACE, 1);
         InterfaceTraffic { name, received, sent }
     };
     names.into_iter().map(interface).collect()
-}
-
-fn value(counters: &[Counter], name: &str) -> Option<u64> {
-    counters.iter().find(|counter| counter.name == name).map(|counter| counter.last)
 }
 
 /// Program of the driver.

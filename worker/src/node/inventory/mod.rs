@@ -12,7 +12,7 @@
 mod devices;
 pub(crate) mod libraries;
 mod net;
-mod netlink;
+pub(crate) mod netlink;
 mod root;
 pub(crate) use net::{ip, prefix};
 pub(crate) use netlink::flow_control;

@@ -11,7 +11,7 @@ use nix::sys::socket::{
 use nix::sys::time::{TimeVal, TimeValLike};
 use rlaunch_bootstrap::inventory::net::Route;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 /// Time limit for the kernel's answer, in milliseconds, for kernels that ignore the query.
 const ANSWER_TIMEOUT_MS: i64 = 200;
@@ -21,8 +21,9 @@ const MAX_DATAGRAM: usize = 64 << 10;
 /// does not need them.
 const MAX_MESSAGES: usize = 16 << 10;
 
-const HEADER: usize = 16;
-const REQUEST: u16 = 0x1;
+/// Size of `struct nlmsghdr`, in bytes.
+pub(crate) const HEADER: usize = 16;
+pub(crate) const REQUEST: u16 = 0x1;
 const REQUEST_DUMP: u16 = REQUEST | 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
@@ -112,10 +113,7 @@ pub(super) fn rdma_netdevs() -> Vec<(String, u8, String)> {
 /// Returns the messages of a dump with their types; empty if the kernel does not support the query.
 fn dump(protocol: SockProtocol, kind: u16, payload: &[u8]) -> Vec<(u16, Vec<u8>)> {
     let ask = || -> nix::Result<Vec<(u16, Vec<u8>)>> {
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
-        setsockopt(&socket, ReceiveTimeout, &TimeVal::milliseconds(ANSWER_TIMEOUT_MS))?;
-        send(socket.as_raw_fd(), &request(kind, REQUEST_DUMP, payload), MsgFlags::empty())?;
+        let socket = query(protocol, &request(kind, REQUEST_DUMP, payload))?;
         let mut messages = Vec::new();
         let mut buffer = vec![0; MAX_DATAGRAM];
         while messages.len() < MAX_MESSAGES {
@@ -141,11 +139,7 @@ pub(crate) fn flow_control(netdev: &str) -> Option<u8> {
     payload.resize(aligned(payload.len()), 0);
     let mut buffer = vec![0; MAX_DATAGRAM];
     let mut ask = || -> nix::Result<usize> {
-        let protocol = SockProtocol::NetlinkRoute;
-        let flags = SockFlag::SOCK_CLOEXEC;
-        let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
-        setsockopt(&socket, ReceiveTimeout, &TimeVal::milliseconds(ANSWER_TIMEOUT_MS))?;
-        send(socket.as_raw_fd(), &request(GET_DCB, REQUEST, &payload), MsgFlags::empty())?;
+        let socket = query(SockProtocol::NetlinkRoute, &request(GET_DCB, REQUEST, &payload))?;
         recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())
     };
     let length = ask().ok()?;
@@ -161,7 +155,16 @@ fn enabled_priorities(message: &[u8]) -> Option<u8> {
     find(ieee, DCB_IEEE_PFC)?.1.get(1).copied()
 }
 
-fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
+/// Sends a request, and returns the socket on which the kernel answers.
+pub(crate) fn query(protocol: SockProtocol, request: &[u8]) -> nix::Result<OwnedFd> {
+    let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
+    setsockopt(&socket, ReceiveTimeout, &TimeVal::milliseconds(ANSWER_TIMEOUT_MS))?;
+    send(socket.as_raw_fd(), request, MsgFlags::empty())?;
+    Ok(socket)
+}
+
+/// Encodes a request, whose payload comes behind a header.
+pub(crate) fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(HEADER + payload.len()).unwrap_or(u32::MAX);
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(kind.to_ne_bytes());

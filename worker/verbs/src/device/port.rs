@@ -2,9 +2,8 @@
 //!
 //! Asynchronous events of a device, for example that a port goes down or the device fails.
 
-use super::Context;
+use super::{Context, is_readable, set_nonblocking};
 use crate::error::{Verb, VerbsError};
-use crate::poll::{is_readable, set_nonblocking};
 use rdma_sys::{ibv_async_event, ibv_event_type, ibv_gid_entry, ibv_port_attr, ibv_port_state};
 use std::ffi::CStr;
 use std::io;

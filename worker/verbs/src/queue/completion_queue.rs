@@ -6,9 +6,8 @@
 //! channel. A completion that arrived before its queue was armed raises no event. One event stands
 //! for any number of completions.
 
-use crate::device::Context;
+use crate::device::{Context, is_readable, set_nonblocking};
 use crate::error::{Verb, VerbsError};
-use crate::poll::{is_readable, set_nonblocking};
 use rdma_sys::{ibv_comp_channel, ibv_cq, ibv_wc, ibv_wc_status};
 use std::ffi::CStr;
 use std::mem::MaybeUninit;

@@ -9,8 +9,7 @@
 //! The connection manager ([`crate::Listener`], [`crate::Route`]) performs all these steps itself,
 //! and returns connected queue pairs.
 
-use super::Resources;
-use super::address_vector::{AddressVector, Endpoint, LocalPort, RemoteAddr};
+use super::{AddressVector, Endpoint, LocalPort, RemoteAddr, Resources};
 use crate::cm_id::CmId;
 use crate::device::{LinkLayer, Mtu, PortAttributes};
 use crate::error::{Verb, VerbsError};

@@ -4,157 +4,22 @@
 //! directory there is named by the agent's hash. The command requires that the user's account owns the agent.
 //! If no agent answers, the launcher installs the agent ([`super::install`]) and starts it again.
 
+use super::DeployError;
+use super::callback::Callbacks;
 use super::hello::{CallbackContext, StartedAgent, await_hello};
 use super::host_file::HostFile;
 use super::install::{InstalledAgent, Installer};
 use super::store::{AgentStore, AgentStoreError};
-use crate::connect::callback::Callbacks;
-use crate::connect::connector::{self, AgentLocation, ConnectError, HostConnection, RemoteCommand};
+use crate::connect::connector::{AgentLocation, HostConnection, RemoteCommand};
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::job::PortRange;
-use rlaunch_bootstrap::protocol::control::{FrameError, PROTOCOL_VERSION};
-use rlaunch_console::deadline::{self, Late};
-use rlaunch_plan::findings::{CheckId, id};
-use std::net::IpAddr;
+use rlaunch_console::deadline;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, TryAcquireError};
 
-/// Time limit for an agent's hello, its first message, from the moment its command was accepted.
-pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time for which other hosts wait for the first installation, which takes about a second, and half a minute over a slow
 /// uplink, which they would only share. A connection that stalls must not hold them longer.
 const FIRST_INSTALL_TIMEOUT: Duration = Duration::from_secs(30);
-/// Maximum number of bytes of output to keep while waiting for an agent or the installer.
-pub(super) const MAX_ANSWER: usize = 64 << 10;
-
-/// Reason why no agent could be started on a host.
-#[derive(Debug, thiserror::Error)]
-pub enum DeployError {
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
-    #[error(transparent)]
-    Store(#[from] AgentStoreError),
-    #[error("the host runs {system}, and the agent needs Linux")]
-    System { system: String },
-    #[error("cannot install the agent: {cause}")]
-    Install { cause: String },
-    #[error("its shell has no stdin, and it cannot fetch the agent: {cause}")]
-    NoFetch { cause: String, from: Option<IpAddr>, ports: PortRange },
-    #[error("cannot reach the launcher at {tried}, and its shell has no stdin")]
-    NoCallback { tried: String, from: Option<IpAddr>, ports: PortRange },
-    #[error("{late}{}", quoted_output(words))]
-    Silent { words: String, late: Late },
-    #[error("cannot install the agent: {0}; the connection stalls, or the host does")]
-    Stalled(#[from] Late),
-    #[error("the agent's installer ended early{}", quoted_output(.0))]
-    Cut(String),
-    #[error("the agent is installed but does not start{}", quoted_output(.0))]
-    NoStart(String),
-    #[error("its shell does not run commands{}", quoted_output(.0))]
-    Shell(String),
-    #[error("the agent has protocol version {theirs}, this rlaunch has {PROTOCOL_VERSION}")]
-    Version { theirs: u16 },
-    #[error("cannot parse the agent's hello")]
-    Wire(#[from] FrameError),
-}
-
-fn quoted_output(words: &str) -> String {
-    let words = connector::last_lines(words);
-    if words.is_empty() { String::new() } else { format!("; what came back: {words}") }
-}
-
-impl DeployError {
-    /// Returns the id of the finding that the error states.
-    pub fn finding(&self) -> CheckId {
-        match self {
-            DeployError::Connect(error) => error.finding(),
-            DeployError::Store(AgentStoreError::Missing { .. } | AgentStoreError::Wrong { .. })
-            | DeployError::System { .. } => id::AGENT_ARCH,
-            DeployError::NoCallback { .. } | DeployError::NoFetch { .. } => id::NET_CALLBACK,
-            _ => id::AGENT_RUN,
-        }
-    }
-
-    /// Returns what the host printed in place of the agent's hello, for errors that have such output.
-    pub(crate) fn host_output(&self) -> Option<&str> {
-        match self {
-            DeployError::Silent { words, .. }
-            | DeployError::NoStart(words)
-            | DeployError::Cut(words)
-            | DeployError::Shell(words) => Some(words),
-            _ => None,
-        }
-    }
-
-    /// Returns advice for the user; `host` is the host's name in it.
-    pub fn hint(&self, host: &str) -> Option<String> {
-        match self {
-            DeployError::Connect(error) => error.hint(host),
-            DeployError::Store(error) => error.hint(),
-            DeployError::Install { cause } if cause.starts_with("others may change") => Some(
-                "an account that can rename the directory can replace the agent: chmod go-w takes that \
-                 right away; or --agent-dir DIR names another directory on the hosts"
-                    .into(),
-            ),
-            DeployError::Install { .. } => Some(
-                "--agent-dir DIR names another directory on the hosts, one that can be written \
-                 and executed from"
-                    .into(),
-            ),
-            DeployError::NoFetch { from, ports, .. } => Some(format!(
-                "put rlaunch-worker of this build into its image, on PATH, or name it there by \
-                 --agent; or {}",
-                firewall_hint(host, *from, *ports)
-            )),
-            DeployError::NoCallback { from, ports, .. } => Some(format!(
-                "{}; or give its shell stdin (docker exec -i)",
-                firewall_hint(host, *from, *ports)
-            )),
-            DeployError::NoStart(words) if words.contains("GLIBC") => {
-                Some("build the agent with `cargo agent`: it needs no libc on the host".into())
-            }
-            DeployError::Shell(words) | DeployError::NoStart(words)
-                if words.contains("account is currently not available") =>
-            {
-                Some(format!(
-                    "the account has no login shell; on {host}:\n  sudo chsh -s /bin/bash ACCOUNT\n\
-                     or take another account: -H ACCOUNT@{host}"
-                ))
-            }
-            DeployError::Silent { .. } => Some(format!(
-                "`ssh {host} echo hello` should print just that, and end; a start-up file there, as \
-                 ~/.bashrc, that starts another shell or waits for something keeps it from that"
-            )),
-            DeployError::Stalled(_) => Some(format!(
-                "`head -c 4M /dev/zero | ssh {host} wc -c` shows whether data passes"
-            )),
-            DeployError::NoStart(_) | DeployError::Shell(_) | DeployError::Cut(_) => {
-                Some(format!("`ssh {host} echo hello` should print just that"))
-            }
-            DeployError::Version { .. } => Some("--agent names an agent of another build".into()),
-            DeployError::System { .. } | DeployError::Wire(_) => None,
-        }
-    }
-}
-
-/// Returns advice with firewall rules that admit the agent's connection, and with the options for other
-/// ports and interfaces. The rules admit any address if `host` is empty, so that the advice is the same for
-/// all hosts.
-fn firewall_hint(host: &str, from: Option<IpAddr>, ports: PortRange) -> String {
-    let PortRange { first, last } = ports;
-    let from = from.filter(|_| !host.is_empty());
-    let (source, any) = match from {
-        Some(IpAddr::V4(address)) => (format!("ip saddr {address} "), address.to_string()),
-        Some(IpAddr::V6(address)) => (format!("ip6 saddr {address} "), address.to_string()),
-        None => (String::new(), "any".to_owned()),
-    };
-    format!(
-        "let it in here: `nft insert rule inet filter input {source}tcp dport {first}-{last} \
-         accept`, or `ufw allow from {any} to any port {first}:{last} proto tcp`; --port-range \
-         and --oob-if choose other ports and interfaces"
-    )
-}
 
 /// State for starting agents, shared by all hosts of a job.
 pub struct Deployment {
@@ -171,7 +36,7 @@ pub struct Deployment {
 
 impl Deployment {
     /// Finds the agent for this machine. `directory` is the value of `--agent-dir`, which must have passed
-    /// [`check_directory`].
+    /// [`super::check_directory`].
     pub fn new(
         store: AgentStore,
         directory: Option<String>,
@@ -201,13 +66,16 @@ impl Deployment {
         connection: &HostConnection,
         node: NodeId,
     ) -> Result<StartedAgent, DeployError> {
-        let program = self.expected_location();
-        match self.execute(connection, node, InstalledAgent { program, sent: None }).await {
-            Err(DeployError::NoStart(_)) => {}
-            started => return started,
-        }
-        let placed = self.first.before_others(self.install(connection)).await?;
-        self.execute(connection, node, placed).await
+        let starting = async {
+            let program = self.expected_location();
+            match self.execute(connection, node, InstalledAgent { program, sent: None }).await {
+                Err(DeployError::NoStart(_)) => {}
+                started => return started,
+            }
+            let placed = self.first.before_others(self.install(connection)).await?;
+            self.execute(connection, node, placed).await
+        };
+        starting.await.map_err(|error| error.explained(connection))
     }
 
     /// Installs the agent on a host, unless the host has it, and returns its location.
@@ -215,7 +83,8 @@ impl Deployment {
         &self,
         connection: &HostConnection,
     ) -> Result<AgentLocation, DeployError> {
-        Ok(self.install(connection).await?.program)
+        let placed = self.install(connection).await;
+        Ok(placed.map_err(|error| error.explained(connection))?.program)
     }
 
     /// Returns the location where an earlier job would have installed the agent. In a directory of
@@ -286,48 +155,9 @@ impl FirstInstall {
     }
 }
 
-/// Checks `--agent-dir`. Since the directory becomes part of commands for all kinds of shells, it may have
-/// only characters that no shell interprets.
-pub fn check_directory(directory: &str) -> Result<(), String> {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@=,".contains(c);
-    let path = directory.strip_prefix('~').unwrap_or(directory);
-    if path.starts_with('/') && path.chars().all(plain) {
-        return Ok(());
-    }
-    Err(format!(
-        "--agent-dir {directory}: an absolute path, or one that starts with ~/, of letters, digits \
-         and /._-+@=,"
-    ))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_firewall_is_opened_for_this_host_alone() {
-        let from = "10.1.0.2".parse().ok();
-        let ports = PortRange { first: 21000, last: 21511 };
-        let error =
-            DeployError::NoCallback { tried: "10.1.0.1:21003 (no answer)".into(), from, ports };
-        assert!(
-            error
-                .to_string()
-                .starts_with("cannot reach the launcher at 10.1.0.1:21003 (no answer)")
-        );
-        let hint = error.hint("b").unwrap();
-        let rule =
-            "nft insert rule inet filter input ip saddr 10.1.0.2 tcp dport 21000-21511 accept";
-        assert!(hint.contains(rule), "{hint}");
-        assert!(
-            hint.contains("ufw allow from 10.1.0.2 to any port 21000:21511 proto tcp"),
-            "{hint}"
-        );
-        assert!(hint.contains("--port-range") && hint.contains("--oob-if"), "{hint}");
-        // Without a host, the hint is the same for all hosts, and is printed only once.
-        let other = DeployError::NoCallback { tried: String::new(), from: None, ports };
-        assert_eq!(error.hint(""), other.hint(""));
-    }
 
     #[tokio::test(start_paused = true)]
     async fn hosts_wait_for_the_first_installation_but_not_for_one_that_stalls() {
@@ -343,15 +173,6 @@ mod tests {
             let took = tokio::join!(run(first_takes), run(1), run(1));
             assert_eq!(took, (first_takes, others_take, others_take));
             assert_eq!(run(1).await, 1);
-        }
-    }
-
-    #[test]
-    fn agent_directories_cannot_carry_commands() {
-        assert!(check_directory("/tmp/agents").is_ok());
-        assert!(check_directory("~/agents").is_ok());
-        for bad in ["", "agents", "/tmp/a b", "/tmp/$(id)", "/tmp/a;b", "~root/x", "/tmp/a'b"] {
-            assert!(check_directory(bad).is_err(), "{bad}");
         }
     }
 }

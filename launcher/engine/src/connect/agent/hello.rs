@@ -1,10 +1,10 @@
 //! Waiting until an agent sends its first message (the hello), or announces that it connects to the
 //! launcher by TCP because nothing arrives on its stdin.
 
-use super::deploy::{DeployError, HELLO_TIMEOUT, MAX_ANSWER};
-use crate::connect::callback::{AgentCallback, Callbacks};
-use crate::connect::channel::{AgentChannel, Incoming};
-use crate::connect::connector::AgentLocation;
+use super::callback::Callbacks;
+use super::{DeployError, MAX_ANSWER};
+use crate::connect::channel::{AgentCallback, AgentChannel, Incoming};
+use crate::connect::connector::{AgentLocation, HELLO_TIMEOUT};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::protocol::control::{

@@ -5,10 +5,10 @@
 //! has read the agent's hash and size, `present`, `want gzip`, `want raw` or `failed CAUSE`; after the
 //! transfer `installed` or `failed CAUSE`. `fetch.sh` prints only `present`, `installed` or `failed CAUSE`.
 
-use super::deploy::{DeployError, MAX_ANSWER, check_directory};
+use super::callback::Callbacks;
 use super::host_file::HostFile;
 use super::store::AgentStore;
-use crate::connect::callback::Callbacks;
+use super::{DeployError, MAX_ANSWER, check_directory};
 use crate::connect::channel::{AgentChannel, AgentReader, AgentWriter, Incoming};
 use crate::connect::connector::{AgentLocation, HostConnection, RemoteCommand};
 use rlaunch_console::deadline::{self, Deadline};

@@ -4,15 +4,212 @@
 //! |---|---|
 //! | `deploy`, `hello` | starting the agent on a host, and its first message |
 //! | `install` | installing it, if the host does not have it |
-//! | `store` | search for the programs that are sent to hosts |
-//! | `bundle` | files that `rlaunch` carries in its executable |
-//! | `host_file` | a program from disk or from the bundle; its copy for this machine |
+//! | `callback` | the TCP listener for agents that get no stdin from their shell, and for hosts that download the agent |
+//! | `store`, `host_file` | search for the programs that are sent to hosts; a program from disk or from the bundle |
+//! | `bundle`, `pack` | files that `rlaunch` carries in its executable, and how they get there |
 //! | `library` | the library for ranks |
 
 pub mod bundle;
+pub mod callback;
 pub mod deploy;
 pub mod hello;
 pub mod host_file;
 mod install;
 pub mod library;
+pub mod pack;
 pub mod store;
+
+use crate::connect::connector::{ConnectError, HostConnection, last_lines};
+use rlaunch_bootstrap::job::PortRange;
+use rlaunch_bootstrap::protocol::control::{FrameError, PROTOCOL_VERSION};
+use rlaunch_console::deadline::Late;
+use rlaunch_plan::findings::{CheckId, id};
+use std::net::IpAddr;
+use store::AgentStoreError;
+
+/// Maximum number of bytes of output to keep while waiting for an agent or the installer.
+const MAX_ANSWER: usize = 64 << 10;
+
+/// Reason why no agent could be started on a host.
+#[derive(Debug, thiserror::Error)]
+pub enum DeployError {
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    #[error(transparent)]
+    Store(#[from] AgentStoreError),
+    #[error("the host runs {system}, and the agent needs Linux")]
+    System { system: String },
+    #[error("cannot install the agent: {cause}")]
+    Install { cause: String },
+    #[error("its shell has no stdin, and it cannot fetch the agent: {cause}")]
+    NoFetch { cause: String, from: Option<IpAddr>, ports: PortRange },
+    #[error("cannot reach the launcher at {tried}, and its shell has no stdin")]
+    NoCallback { tried: String, from: Option<IpAddr>, ports: PortRange },
+    #[error("{late}{}", quoted_output(words))]
+    Silent { words: String, late: Late },
+    #[error("cannot install the agent: {0}; the connection stalls, or the host does")]
+    Stalled(#[from] Late),
+    #[error("the agent's installer ended early{}", quoted_output(.0))]
+    Cut(String),
+    #[error("the agent is installed but does not start{}", quoted_output(.0))]
+    NoStart(String),
+    #[error("its shell does not run commands{}", quoted_output(.0))]
+    Shell(String),
+    #[error("the agent has protocol version {theirs}, this rlaunch has {PROTOCOL_VERSION}")]
+    Version { theirs: u16 },
+    #[error("cannot parse the agent's hello")]
+    Wire(#[from] FrameError),
+}
+
+fn quoted_output(words: &str) -> String {
+    let words = last_lines(words);
+    if words.is_empty() { String::new() } else { format!("; what came back: {words}") }
+}
+
+impl DeployError {
+    /// Returns the id of the finding that the error states.
+    pub fn finding(&self) -> CheckId {
+        match self {
+            DeployError::Connect(error) => error.finding(),
+            DeployError::Store(AgentStoreError::Missing { .. } | AgentStoreError::Wrong { .. })
+            | DeployError::System { .. } => id::AGENT_ARCH,
+            DeployError::NoCallback { .. } | DeployError::NoFetch { .. } => id::NET_CALLBACK,
+            _ => id::AGENT_RUN,
+        }
+    }
+
+    /// Replaces the error by a more precise one, if the connection was lost, or if what the host printed in place of the
+    /// agent's hello shows a known error of the container engine or of the `--rsh` command.
+    #[must_use]
+    pub fn explained(self, connection: &HostConnection) -> DeployError {
+        let known = match &self {
+            DeployError::Silent { words, .. }
+            | DeployError::NoStart(words)
+            | DeployError::Cut(words) => connection.explain(words, false),
+            DeployError::Shell(words) => connection.explain(words, true),
+            _ => None,
+        };
+        known.map_or(self, DeployError::Connect)
+    }
+
+    /// Returns advice for the user; `host` is the host's name in it.
+    pub fn hint(&self, host: &str) -> Option<String> {
+        match self {
+            DeployError::Connect(error) => error.hint(host),
+            DeployError::Store(error) => error.hint(),
+            DeployError::Install { cause } if cause.starts_with("others may change") => Some(
+                "an account that can rename the directory can replace the agent: chmod go-w takes that \
+                 right away; or --agent-dir DIR names another directory on the hosts"
+                    .into(),
+            ),
+            DeployError::Install { .. } => Some(
+                "--agent-dir DIR names another directory on the hosts, one that can be written \
+                 and executed from"
+                    .into(),
+            ),
+            DeployError::NoFetch { from, ports, .. } => Some(format!(
+                "put rlaunch-worker of this build into its image, on PATH, or name it there by \
+                 --agent; or {}",
+                firewall_hint(host, *from, *ports)
+            )),
+            DeployError::NoCallback { from, ports, .. } => Some(format!(
+                "{}; or give its shell stdin (docker exec -i)",
+                firewall_hint(host, *from, *ports)
+            )),
+            DeployError::NoStart(words) if words.contains("GLIBC") => {
+                Some("build the agent with `cargo agent`: it needs no libc on the host".into())
+            }
+            DeployError::Shell(words) | DeployError::NoStart(words)
+                if words.contains("account is currently not available") =>
+            {
+                Some(format!(
+                    "the account has no login shell; on {host}:\n  sudo chsh -s /bin/bash ACCOUNT\n\
+                     or take another account: -H ACCOUNT@{host}"
+                ))
+            }
+            DeployError::Silent { .. } => Some(format!(
+                "`ssh {host} echo hello` should print just that, and end; a start-up file there, as \
+                 ~/.bashrc, that starts another shell or waits for something keeps it from that"
+            )),
+            DeployError::Stalled(_) => Some(format!(
+                "`head -c 4M /dev/zero | ssh {host} wc -c` shows whether data passes"
+            )),
+            DeployError::NoStart(_) | DeployError::Shell(_) | DeployError::Cut(_) => {
+                Some(format!("`ssh {host} echo hello` should print just that"))
+            }
+            DeployError::Version { .. } => Some("--agent names an agent of another build".into()),
+            DeployError::System { .. } | DeployError::Wire(_) => None,
+        }
+    }
+}
+
+/// Returns advice with firewall rules that admit the agent's connection, and with the options for other
+/// ports and interfaces. The rules admit any address if `host` is empty, so that the advice is the same for
+/// all hosts.
+fn firewall_hint(host: &str, from: Option<IpAddr>, ports: PortRange) -> String {
+    let PortRange { first, last } = ports;
+    let from = from.filter(|_| !host.is_empty());
+    let (source, any) = match from {
+        Some(IpAddr::V4(address)) => (format!("ip saddr {address} "), address.to_string()),
+        Some(IpAddr::V6(address)) => (format!("ip6 saddr {address} "), address.to_string()),
+        None => (String::new(), "any".to_owned()),
+    };
+    format!(
+        "let it in here: `nft insert rule inet filter input {source}tcp dport {first}-{last} \
+         accept`, or `ufw allow from {any} to any port {first}:{last} proto tcp`; --port-range \
+         and --oob-if choose other ports and interfaces"
+    )
+}
+
+/// Checks `--agent-dir`. Since the directory becomes part of commands for all kinds of shells, it may have
+/// only characters that no shell interprets.
+pub fn check_directory(directory: &str) -> Result<(), String> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@=,".contains(c);
+    let path = directory.strip_prefix('~').unwrap_or(directory);
+    if path.starts_with('/') && path.chars().all(plain) {
+        return Ok(());
+    }
+    Err(format!(
+        "--agent-dir {directory}: an absolute path, or one that starts with ~/, of letters, digits \
+         and /._-+@=,"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_firewall_is_opened_for_this_host_alone() {
+        let from = "10.1.0.2".parse().ok();
+        let ports = PortRange { first: 21000, last: 21511 };
+        let error =
+            DeployError::NoCallback { tried: "10.1.0.1:21003 (no answer)".into(), from, ports };
+        assert!(
+            error
+                .to_string()
+                .starts_with("cannot reach the launcher at 10.1.0.1:21003 (no answer)")
+        );
+        let hint = error.hint("b").unwrap();
+        let rule =
+            "nft insert rule inet filter input ip saddr 10.1.0.2 tcp dport 21000-21511 accept";
+        assert!(hint.contains(rule), "{hint}");
+        assert!(
+            hint.contains("ufw allow from 10.1.0.2 to any port 21000:21511 proto tcp"),
+            "{hint}"
+        );
+        assert!(hint.contains("--port-range") && hint.contains("--oob-if"), "{hint}");
+        // Without a host, the hint is the same for all hosts, and is printed only once.
+        let other = DeployError::NoCallback { tried: String::new(), from: None, ports };
+        assert_eq!(error.hint(""), other.hint(""));
+    }
+
+    #[test]
+    fn agent_directories_cannot_carry_commands() {
+        assert!(check_directory("/tmp/agents").is_ok());
+        assert!(check_directory("~/agents").is_ok());
+        for bad in ["", "agents", "/tmp/a b", "/tmp/$(id)", "/tmp/a;b", "~root/x", "/tmp/a'b"] {
+            assert!(check_directory(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -26,12 +26,9 @@ pub(super) const PROGRAMS: [&str; 4] = [AGENT, PROVER, BENCH, STACK_READER];
 pub enum AgentStoreError {
     #[error("no agent for {arch} at {}", list(searched))]
     Missing { arch: String, searched: Vec<PathBuf> },
-    #[error("no {PROVER} for {arch} at {}", list(searched))]
-    NoProver { arch: String, searched: Vec<PathBuf> },
-    #[error("no {STACK_READER} for {arch} at {}", list(searched))]
-    NoStackReader { arch: String, searched: Vec<PathBuf> },
-    #[error("no {BENCH} for {arch} at {}", list(searched))]
-    NoBench { arch: String, searched: Vec<PathBuf> },
+    /// A program beside the agent, by its name.
+    #[error("no {name} for {arch} at {}", list(searched))]
+    NoProgram { name: &'static str, arch: String, searched: Vec<PathBuf> },
     #[error("cannot read the agent {}", path.display())]
     Read { path: PathBuf, source: io::Error },
     #[error("cannot read the files that rlaunch carries")]
@@ -58,17 +55,14 @@ impl AgentStoreError {
                      lib/rlaunch/{arch}-unknown-linux-gnu/{AGENT} beside rlaunch"
                 ))
             }
-            AgentStoreError::NoProver { .. } => Some(
-                "build it with `cargo prover` and put it beside the agent, or give --mesh off"
-                    .to_owned(),
-            ),
-            AgentStoreError::NoStackReader { .. } => {
-                Some("build it with `cargo stack` and put it beside the agent".to_owned())
+            AgentStoreError::NoProgram { name, .. } => {
+                let (build, or) = match *name {
+                    PROVER => ("prover", ", or give --mesh off"),
+                    STACK_READER => ("stack", ""),
+                    _ => ("build --release -p rlaunch-bench", ""),
+                };
+                Some(format!("build it with `cargo {build}` and put it beside the agent{or}"))
             }
-            AgentStoreError::NoBench { .. } => Some(
-                "build it with `cargo build --release -p rlaunch-bench` and put it beside the agent"
-                    .to_owned(),
-            ),
             AgentStoreError::Read { .. } => None,
             AgentStoreError::Bundle(_) => {
                 Some("the executable rlaunch is damaged: install it again".to_owned())
@@ -104,10 +98,7 @@ impl AgentStore {
             // reports that.
             Some(path) => match architecture_of(path)? {
                 Ok(arch) => self.for_arch(arch),
-                Err(found) => {
-                    let (path, arch) = (path.clone(), std::env::consts::ARCH.to_owned());
-                    Err(AgentStoreError::Wrong { path, arch, found })
-                }
+                Err(found) => Err(wrong_architecture(path, std::env::consts::ARCH, &found)),
             },
             None => self.for_arch(std::env::consts::ARCH),
         }
@@ -151,43 +142,24 @@ pub(super) fn library_directories(agent_option: Option<&Path>, arch: &str) -> Ve
     agents.iter().filter_map(|agent| agent.parent()).map(Path::to_owned).collect()
 }
 
-/// Finds the prover for an architecture: in the directory of `agent_option`, the path from `--agent`, or
-/// without that option where the agent may be.
-pub fn prover(agent_option: Option<&Path>, arch: &str) -> Result<HostFile, AgentStoreError> {
-    let found = beside_agent(agent_option, arch, PROVER)?;
-    found.map_err(|searched| AgentStoreError::NoProver { arch: arch.to_owned(), searched })
-}
-
-/// Finds the program that reads stacks, for an architecture.
-pub fn stack_reader(agent_option: Option<&Path>, arch: &str) -> Result<HostFile, AgentStoreError> {
-    let found = beside_agent(agent_option, arch, STACK_READER)?;
-    found.map_err(|searched| AgentStoreError::NoStackReader { arch: arch.to_owned(), searched })
-}
-
-/// Finds the program that `rlaunch bench` runs, for an architecture.
-pub fn bench(agent_option: Option<&Path>, arch: &str) -> Result<HostFile, AgentStoreError> {
-    let found = beside_agent(agent_option, arch, BENCH)?;
-    found.map_err(|searched| AgentStoreError::NoBench { arch: arch.to_owned(), searched })
-}
-
-/// Finds the program `name` for an architecture in the directories where the agent may be, or among the files that
-/// rlaunch carries. The inner error has the paths that were searched.
-fn beside_agent(
+/// Finds the program `name`, such as [`PROVER`], for an architecture: in the directory of `agent_option`, the path from
+/// `--agent`, or without that option where the agent may be, or among the files that rlaunch carries.
+pub fn beside_agent(
+    name: &'static str,
     agent_option: Option<&Path>,
     arch: &str,
-    name: &str,
-) -> Result<Result<HostFile, Vec<PathBuf>>, AgentStoreError> {
+) -> Result<HostFile, AgentStoreError> {
     let agents = agent_option.map_or_else(|| candidates(arch), |path| vec![path.to_owned()]);
     let searched: Vec<PathBuf> = agents.iter().map(|agent| agent.with_file_name(name)).collect();
     for path in searched.iter().filter(|path| path.is_file()) {
         let may_use = agent_option.is_some() || is_trusted(path);
         if may_use && architecture_of(path)?.is_ok_and(|found| found == arch) {
-            return on_disk(path).map(Ok);
+            return on_disk(path);
         }
     }
     // The files that rlaunch carries belong to its own agent.
     let carried = if agent_option.is_none() { in_bundle(arch, name)? } else { None };
-    Ok(carried.ok_or(searched))
+    carried.ok_or_else(|| AgentStoreError::NoProgram { name, arch: arch.to_owned(), searched })
 }
 
 fn wrong_architecture(path: &Path, arch: &str, found: &str) -> AgentStoreError {

@@ -1,37 +1,36 @@
 //! Connections to hosts, over which commands run on a host or in a container on it.
 //!
 //! A connection uses rlaunch's own SSH client ([`rlaunch_ssh`]) or the user's `--rsh` command ([`rsh`]).
-//! With either, commands may run in a running [`container`], or in a new container started from an
-//! [`image`].
+//! With either, commands may run in a running [`container`], or in a new one started from an image. [`Reach`] has the
+//! user's choices.
 
 mod command;
 mod container;
-mod image;
 mod rsh;
 
 pub use command::{AgentLocation, RemoteCommand};
-pub(crate) use container::ContainerError;
+pub(crate) use container::{CONTAINER_GONE, ContainerError};
 pub use container::{Container, ContainerEngine, ContainerOptionError, is_container_name};
-pub(crate) use image::GONE as CONTAINER_GONE;
 pub use rsh::{Rsh, RshError, last_lines};
 
-use crate::connect::agent::deploy::{DeployError, HELLO_TIMEOUT};
 use crate::connect::channel::{AgentChannel, CommandStatus};
-use crate::connect::options::{Reach, destination};
-use container::ContainerEntry;
-use image::container_name;
+use container::{ContainerEntry, container_name};
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_console::progress::Progress;
 use rlaunch_plan::findings::{CheckId, id};
-use rlaunch_plan::hosts::Host;
 use rlaunch_plan::hosts::host_table::HostTable;
+use rlaunch_plan::hosts::{self, Host};
+use rlaunch_ssh::config::StrictHostKeyChecking;
 use rlaunch_ssh::error::SshError;
-use rlaunch_ssh::{Connection, Ssh};
+use rlaunch_ssh::{Connection, Destination, Ssh, SshOptions};
 use rlaunch_text::message::Failed;
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+/// Time limit for an agent's hello, its first message, from the moment its command was accepted.
+pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time limit for an agent's hello if a container engine has to start a container or a process for the agent, which takes
 /// ten seconds on a slow host.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
@@ -241,27 +240,22 @@ impl HostConnection {
         }
     }
 
-    /// Replaces an error by a more precise one, if the host's output shows a known error of the container
-    /// engine or of the `--rsh` command.
-    pub fn explain(&self, error: DeployError) -> DeployError {
-        let Some(output) = error.host_output() else { return error };
+    /// Recognises a lost connection, or an error of the container engine, in the output of a command that started no agent;
+    /// `None` if there is none. If `is_of_shell`, the output is all that came back, so that the `--rsh` command is to blame.
+    pub(crate) fn explain(&self, output: &str, is_of_shell: bool) -> Option<ConnectError> {
         let ended = self.command_status.lock().unwrap_or_else(PoisonError::into_inner).get();
         // The end of a lost connection looks like the end of the command, but comes without its exit status.
         if let Login::Ssh(connection) = &self.login
             && ended.is_none()
             && let Some(lost) = connection.loss()
         {
-            return DeployError::Connect(lost.into());
+            return Some(lost.into());
         }
         let by_container = self.container.as_ref().and_then(|c| c.explain(ended, output));
-        if let Some(known) = by_container {
-            return DeployError::Connect(known.into());
-        }
-        match (&self.login, &error) {
-            (Login::Rsh(rsh, host), DeployError::Shell(output)) => {
-                DeployError::Connect(rsh.no_agent(host, ended, output).into())
-            }
-            _ => error,
+        match &self.login {
+            _ if by_container.is_some() => by_container.map(ConnectError::from),
+            Login::Rsh(rsh, host) if is_of_shell => Some(rsh.no_agent(host, ended, output).into()),
+            _ => None,
         }
     }
 
@@ -285,4 +279,76 @@ impl HostConnection {
             Login::Rsh(..) => {}
         }
     }
+}
+
+/// Value of `--new-hosts`: what to do with hosts that have no recorded host key.
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
+pub enum NewHostsRule {
+    Accept,
+    Ask,
+    Refuse,
+}
+
+impl From<NewHostsRule> for StrictHostKeyChecking {
+    fn from(rule: NewHostsRule) -> StrictHostKeyChecking {
+        match rule {
+            NewHostsRule::Accept => StrictHostKeyChecking::AcceptNew,
+            NewHostsRule::Ask => StrictHostKeyChecking::Ask,
+            NewHostsRule::Refuse => StrictHostKeyChecking::Yes,
+        }
+    }
+}
+
+/// Options for connecting to hosts and for installing the agent on them.
+#[derive(Clone, Debug, Default)]
+pub struct Reach {
+    /// Tables `[hosts.NAME]` of the configuration file.
+    pub host_table: HostTable,
+    pub port: Option<u16>,
+    pub ssh_config: Option<PathBuf>,
+    /// Whether `ssh_config` was named by an rlaunch.toml and not by the user. Such a file is refused if
+    /// other users may write to it.
+    pub check_ssh_config_permissions: bool,
+    /// Command of `--rsh`, used in place of SSH.
+    pub rsh: Option<Rsh>,
+    pub container: Option<Container>,
+    /// Whether the job runs in a container on this machine, without other hosts.
+    pub here: bool,
+    pub agent: Option<PathBuf>,
+    pub agent_dir: Option<String>,
+    /// Value of `--new-hosts`, if given.
+    pub new_hosts: Option<NewHostsRule>,
+    /// Maximum number of simultaneous SSH handshakes, from `--ssh-fanout`, if given.
+    pub fanout: Option<u16>,
+    /// Whether to retry unknown host names and refused connections for a while, for hosts that are still
+    /// booting.
+    pub retry_until_up: bool,
+}
+
+impl Reach {
+    /// Sets `here`. Returns whether the job runs on this machine alone and not in a container.
+    pub fn settle(&mut self, hosts: &[Host]) -> bool {
+        let is_local = hosts::are_local(hosts);
+        self.here = is_local && self.container.is_some();
+        is_local && !self.here
+    }
+
+    pub fn ssh(&self) -> SshOptions {
+        SshOptions {
+            config: self.ssh_config.clone(),
+            check_config_permissions: self.check_ssh_config_permissions,
+            port: self.port,
+            new_hosts: self.new_hosts.map(StrictHostKeyChecking::from),
+            fanout: self.fanout,
+            retry_until_up: self.retry_until_up,
+        }
+    }
+}
+
+/// Returns the destination for the SSH client; `port` takes precedence over the port in `ssh_config`.
+pub fn destination(host: &Host, port: Option<u16>) -> Destination<'_> {
+    Destination { name: &host.name, user: host.user.as_deref(), port }
 }

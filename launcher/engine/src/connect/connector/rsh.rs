@@ -107,7 +107,7 @@ impl Rsh {
         let program = words.first().cloned().unwrap_or_default();
         let mut command = Command::new(&program);
         command.args(&words[1..]).arg(line);
-        AgentChannel::over_child(command, exit_status).map_err(|source| RshError::Start {
+        AgentChannel::over_child(command, Some(exit_status)).map_err(|source| RshError::Start {
             origin: self.source.clone(),
             program,
             source,

@@ -6,8 +6,6 @@ use rlaunch_bootstrap::protocol::inspection::{EnteredOperation, GroupPosition, G
 use rlaunch_text::{printable, text};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of ranges of ranks that are named in a line.
-const RANGES: usize = 8;
 /// Maximum number of differences, and of agreements, in a report.
 const SENTENCES: usize = 8;
 
@@ -162,10 +160,7 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
     fn ranks(&self, ranks: &[Rank]) -> String {
         let mut ranks = ranks.to_vec();
         ranks.sort_unstable();
-        match &ranks[..] {
-            [rank] => format!("rank {rank} on {}", (self.host)(*rank)),
-            _ => format!("ranks {}", text::ranges(ranks.iter().map(|rank| rank.0), RANGES)),
-        }
+        super::name_ranks(&ranks, self.host)
     }
 
     /// Names the ranks that have answered, which agree.

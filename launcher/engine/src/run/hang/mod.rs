@@ -3,25 +3,31 @@
 //! | file | subject |
 //! |---|---|
 //! | `watch` | the state machine: asks agents, and decides whether the job hangs |
-//! | `progress` | how long ranks have used no CPU, and how long none has printed anything |
 //! | `report` | what is printed about ranks at the same place |
-//! | `place` | the thread that does a rank's work |
-//! | `waiting`, `peers` | what threads wait for, and the ranks at the other ends of sockets |
+//! | `place` | the thread that does a rank's work, what it waits for, and the ranks at the other ends of sockets |
 //! | `collectives` | positions of ranks in collective operations, from NCCL and torch |
-//! | `evidence` | stacks of ranks that use CPU: whether they compute, or spin in a wait |
 
 mod collectives;
-mod evidence;
-mod peers;
 mod place;
-mod progress;
 mod report;
-mod waiting;
 mod watch;
 
 pub use collectives::compare;
-pub use peers::{PeerNode, name as name_peers};
+pub use place::{PeerNode, describe_thread, name_peers};
 pub(crate) use report::describe_state;
 pub use report::{describe, list};
-pub use waiting::describe_thread;
-pub use watch::{HangWatch, Hung, Question};
+pub use watch::{HangWatch, Hung};
+
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_text::text;
+
+/// Number of ranges of ranks that are named.
+const RANGES: usize = 8;
+
+/// Names ranks, which must be in ascending order; a single one with its host.
+fn name_ranks(ranks: &[Rank], host: impl Fn(Rank) -> String) -> String {
+    match ranks {
+        [rank] => format!("rank {rank} on {}", host(*rank)),
+        _ => format!("ranks {}", text::ranges(ranks.iter().map(|rank| rank.0), RANGES)),
+    }
+}

@@ -1,6 +1,13 @@
-//! Place where a rank is: the thread of its processes that does the rank's work.
+//! Place where a rank is: the thread of its processes that does the rank's work, what that waits for, and the other ends of
+//! its sockets, named by the addresses of the job's nodes.
 
-use rlaunch_bootstrap::protocol::inspection::{ProcessStacks, StackFrame, ThreadStack, Wait};
+use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::protocol::inspection::{
+    ProcessStacks, RankStacks, StackFrame, ThreadStack, Wait,
+};
+use rlaunch_text::printable;
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 
 /// Parts of the paths of files whose code starts and watches other processes, which do the work.
 const STARTERS: [&str; 5] = [
@@ -88,6 +95,101 @@ fn starts_others(thread: &ThreadStack) -> bool {
         || thread.frames.iter().any(|frame| is_starter(&frame.file))
 }
 
+/// Number of objects of one kind that are named.
+const NAMED: usize = 3;
+
+/// Kinds of waits. Threads that wait in the same way, each for an object of its own, do the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct WaitKind(String);
+
+/// Returns the kind of a thread's wait, and the object that the thread waits for, if it has a name.
+pub(super) fn wait_of(thread: &ThreadStack) -> (WaitKind, Option<String>) {
+    let (kind, object) = match &thread.waits_for {
+        // A collective looks at its connections again and again, and may sleep in between.
+        None | Some(Wait::Descriptors | Wait::Futex | Wait::Socket { .. })
+            if waits_for_others(thread) && thread.state != 'T' =>
+        {
+            ("waits for other ranks".to_owned(), None)
+        }
+        None if thread.state == 'T' => ("stopped".to_owned(), None),
+        None if thread.state == 'D' => ("waits in the kernel".to_owned(), None),
+        None => ("runs".to_owned(), None),
+        Some(Wait::Futex) => ("waits for a lock or another thread".to_owned(), None),
+        Some(Wait::Socket { peer, owner }) => {
+            let owner = owner.iter().map(|owner| format!(" ({owner})")).collect::<String>();
+            let peer = peer.as_ref().map(|peer| format!("{peer}{owner}"));
+            ("waits at a socket".to_owned(), peer)
+        }
+        Some(Wait::Pipe { name }) => {
+            let name = name.strip_prefix("pipe:").map_or(Some(name), |_| None);
+            ("waits for a pipe".to_owned(), name.map(|name| format!("the pipe {name}")))
+        }
+        Some(Wait::File { path }) => ("waits for a file".to_owned(), Some(path.clone())),
+        Some(Wait::Rdma) => ("waits for RDMA".to_owned(), None),
+        Some(Wait::Descriptors) => ("waits for one of several descriptors".to_owned(), None),
+        Some(Wait::Sleep) => ("sleeps".to_owned(), None),
+        Some(Wait::Child) => ("waits for a child process".to_owned(), None),
+        Some(Wait::Stopped) => ("is stopped by a signal".to_owned(), None),
+        Some(Wait::Kernel { channel }) => (format!("waits in {channel}"), None),
+    };
+    (WaitKind(printable::first_line(&kind)), object.map(|object| printable::first_line(&object)))
+}
+
+/// Returns the kind of a wait of which nothing is known.
+pub(super) fn unknown_wait() -> (WaitKind, Option<String>) {
+    (WaitKind(String::new()), None)
+}
+
+/// Describes a wait for these objects.
+pub(super) fn describe_wait(kind: &WaitKind, objects: &BTreeSet<String>) -> String {
+    let named: Vec<&str> = objects.iter().take(NAMED).map(String::as_str).collect();
+    match (named.is_empty(), objects.len().saturating_sub(NAMED)) {
+        (true, _) => kind.0.clone(),
+        (false, 0) => format!("waits for {}", named.join(", ")),
+        (false, more) => format!("waits for {} and {more} more", named.join(", ")),
+    }
+}
+
+/// Describes what a thread does: whether it runs, or what it waits for.
+pub fn describe_thread(thread: &ThreadStack) -> String {
+    let (kind, object) = wait_of(thread);
+    describe_wait(&kind, &object.into_iter().collect())
+}
+
+/// Addresses of a node.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerNode<'a> {
+    /// Host as the user named it.
+    pub host: &'a str,
+    pub ranks: &'a [Rank],
+    pub addresses: &'a [IpAddr],
+}
+
+/// Names the other ends of sockets in stacks of the node `from`. Replaces what the node's agent says about that.
+pub fn name_peers(stacks: &mut [RankStacks], from: NodeId, nodes: &[PeerNode<'_>]) {
+    let processes = stacks.iter_mut().flat_map(|rank| &mut rank.processes);
+    for thread in processes.flat_map(|process| &mut process.threads) {
+        if let Some(Wait::Socket { peer, owner }) = &mut thread.waits_for {
+            let address = peer.as_ref().and_then(|peer| peer.parse::<SocketAddr>().ok());
+            *owner = address.and_then(|address| owner_of(address.ip(), from, nodes));
+        }
+    }
+}
+
+/// Returns the rank of the node that has an address, or the node's host if it has several ranks. An address that several
+/// nodes have, such as that of a bridge for containers, says nothing.
+fn owner_of(address: IpAddr, from: NodeId, nodes: &[PeerNode<'_>]) -> Option<String> {
+    let has = |node: &&PeerNode<'_>| node.addresses.contains(&address);
+    let own = nodes.get(from.index());
+    let own = own.filter(|own| address.is_loopback() || own.addresses.contains(&address));
+    let mut others = nodes.iter().filter(has);
+    let node = own.or_else(|| others.next().filter(|_| others.next().is_none()))?;
+    Some(match node.ranks[..] {
+        [rank] => format!("rank {rank} on {}", node.host),
+        _ => node.host.to_owned(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -140,5 +242,50 @@ mod tests {
         let sleeps = |pid| process(pid, "", Some(Wait::Sleep));
         assert_eq!(working(&[process(1, "", Some(Wait::Child)), sleeps(2), sleeps(3)]), Some(2));
         assert_eq!(working(&[]), None);
+    }
+
+    fn waits(wait: Wait) -> String {
+        describe_thread(&ThreadStack { waits_for: Some(wait), ..ThreadStack::default() })
+    }
+
+    #[test]
+    fn an_object_with_a_name_is_named() {
+        let peer = Some("10.0.0.2:4711".to_owned());
+        let owner = Some("rank 1 on b".to_owned());
+        let unknown = Wait::Socket { peer: peer.clone(), owner: None };
+        assert_eq!(waits(unknown), "waits for 10.0.0.2:4711");
+        assert_eq!(waits(Wait::Socket { peer, owner }), "waits for 10.0.0.2:4711 (rank 1 on b)");
+        assert_eq!(waits(Wait::Pipe { name: "/tmp/x".into() }), "waits for the pipe /tmp/x");
+        assert_eq!(waits(Wait::Pipe { name: "pipe:[7]".into() }), "waits for a pipe");
+        assert_eq!(waits(Wait::File { path: "/a\x1b[1m".into() }), "waits for /a\\x1b[1m");
+    }
+
+    #[test]
+    fn many_objects_are_counted() {
+        let (kind, _) = wait_of(&ThreadStack {
+            waits_for: Some(Wait::File { path: "/a".into() }),
+            ..ThreadStack::default()
+        });
+        let objects = ["/a", "/b", "/c", "/d", "/e"].map(str::to_owned);
+        assert_eq!(describe_wait(&kind, &objects.into()), "waits for /a, /b, /c and 2 more");
+    }
+
+    #[test]
+    fn an_address_is_that_of_a_rank_or_of_a_host() {
+        let bridge = [172, 17, 0, 1];
+        let ranks = [0, 1, 2, 3, 4].map(Rank);
+        let ends = [1, 2, 3].map(|end| [[10, 0, 0, end], bridge].map(IpAddr::from));
+        let nodes = [
+            PeerNode { host: "a", ranks: &ranks[..2], addresses: &ends[0] },
+            PeerNode { host: "b", ranks: &ranks[2..3], addresses: &ends[1] },
+            PeerNode { host: "c", ranks: &ranks[3..], addresses: &ends[2] },
+        ];
+        let owner = |address: [u8; 4], from| owner_of(address.into(), NodeId(from), &nodes);
+        assert_eq!(owner([10, 0, 0, 2], 0).as_deref(), Some("rank 2 on b"));
+        assert_eq!(owner([10, 0, 0, 3], 0).as_deref(), Some("c"));
+        assert_eq!(owner([127, 0, 0, 1], 0).as_deref(), Some("a"));
+        assert_eq!(owner(bridge, 1).as_deref(), Some("rank 2 on b"));
+        assert_eq!(owner(bridge, 7), None);
+        assert_eq!(owner([10, 0, 0, 9], 0), None);
     }
 }

@@ -1,8 +1,7 @@
 //! Report about ranks that make no progress: ranks at the same place are one group, and the first line names the
 //! smaller groups, for which the others wait.
 
-use super::place;
-use super::waiting::{self, WaitKind};
+use super::place::{self, WaitKind};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{ProcessStacks, RankStacks, RankUsage, ThreadStack};
 use rlaunch_text::{printable, text};
@@ -12,8 +11,6 @@ use std::collections::BTreeSet;
 const FRAMES: usize = 3;
 /// Number of groups that are listed.
 const GROUPS: usize = 8;
-/// Number of ranges of ranks that are named in a group.
-const RANGES: usize = 8;
 
 /// Ranks that are at the same place.
 #[derive(Debug)]
@@ -29,7 +26,7 @@ struct Group {
 impl Group {
     /// Describes where the ranks are and what they do.
     fn text(&self) -> String {
-        let doing = waiting::describe(&self.waits.0, &self.waits.1);
+        let doing = place::describe_wait(&self.waits.0, &self.waits.1);
         match self.has_frames {
             true => format!("{} ({doing})", self.place),
             false => format!("{} {doing}", self.place).trim_end().to_owned(),
@@ -38,17 +35,7 @@ impl Group {
 
     /// Describes the group in one line. `host` names the host of a rank.
     fn line(&self, host: impl Fn(Rank) -> String) -> String {
-        format!("{}: {}", self.name(host), self.text())
-    }
-
-    fn name(&self, host: impl Fn(Rank) -> String) -> String {
-        match self.ranks[..] {
-            [rank] => format!("rank {rank} on {}", host(rank)),
-            _ => {
-                let ranks = text::ranges(self.ranks.iter().map(|rank| rank.0), RANGES);
-                format!("ranks {ranks}")
-            }
-        }
+        format!("{}: {}", super::name_ranks(&self.ranks, host), self.text())
     }
 }
 
@@ -58,7 +45,9 @@ pub fn describe(stacks: &[RankStacks], host: impl Fn(Rank) -> String) -> (String
     let groups = groups(stacks);
     let sentence = match &groups[..] {
         [] => "no rank can be looked at".to_owned(),
-        [all] if all.ranks.len() == 1 => format!("{} is at {}", all.name(&host), all.text()),
+        [all] if all.ranks.len() == 1 => {
+            format!("{} is at {}", super::name_ranks(&all.ranks, &host), all.text())
+        }
         [all] => format!("all ranks are at the same place: {}", all.text()),
         [_, rest @ ..] => {
             let fewer = if has_majority(&groups) { rest } else { &groups[..] };
@@ -140,7 +129,7 @@ fn groups(stacks: &[RankStacks]) -> Vec<Group> {
 /// Makes the group of a rank.
 fn group(rank: Rank, processes: &[ProcessStacks]) -> Group {
     let thread = place::working_thread(processes);
-    let (kind, object) = thread.map_or_else(waiting::unknown, waiting::split);
+    let (kind, object) = thread.map_or_else(place::unknown_wait, place::wait_of);
     let frames = thread.map(frames).unwrap_or_default();
     let has_frames = !frames.is_empty();
     let program = || {

@@ -28,6 +28,6 @@ mod status;
 
 pub(crate) use inspections::{Asker, InspectionAnswer, Inspections};
 pub(crate) use sessions::{SessionStep, Sessions};
-pub(crate) use socket::{ConnectionId, JobQuery, JobSocket, Queries, QueryKind};
+pub(crate) use socket::{ConnectionId, JobQuery, JobSocket, QueryKind};
 pub use speed::PrintedSpeed;
 pub use status::LiveStatus;

@@ -49,7 +49,8 @@ pub(crate) enum QueryKind {
     Closed,
 }
 
-/// Receiver of queries.
+/// Receiver of queries; by default that of a job without a socket.
+#[derive(Default)]
 pub(crate) struct Queries(Option<mpsc::Receiver<JobQuery>>);
 
 impl Queries {
@@ -129,13 +130,6 @@ impl JobSocket {
             // An error means that the client has gone.
             let _ = sender.send(reply);
         }
-    }
-}
-
-impl Queries {
-    /// Makes the receiver of a job without a socket.
-    pub(crate) fn none() -> Queries {
-        Queries(None)
     }
 }
 

@@ -1,9 +1,7 @@
-//! State of a running job, collected from its events.
+//! State of a running job, to which its events add.
 
-use super::messages::{JobPhase, JobStatus, LastOutput, RankSpeed};
+use super::messages::{HostRanks, JobPhase, JobStatus, LastOutput, RankSpeed};
 use super::speed::PrintedSpeed;
-use crate::run::events::Event;
-use crate::run::record::HostRanks;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_plan::map::RankMap;
 use std::collections::BTreeMap;
@@ -55,30 +53,29 @@ impl LiveStatus {
 
     /// Takes note of the placement of ranks.
     pub(crate) fn mapped(&self, map: &RankMap) {
-        let hosts = map.nodes.iter().map(|node| HostRanks {
-            host: node.host.to_string(),
-            ranks: node.ranks.iter().map(|rank| rank.0).collect(),
-        });
-        self.changing().hosts = hosts.collect();
+        self.changing().hosts = HostRanks::of_map(map);
     }
 
-    /// Takes note of an event.
-    pub(crate) fn observe(&self, event: &Event) {
+    /// Takes note that a phase of the launcher, such as `reach`, has ended.
+    pub(crate) fn phase_ended(&self, name: &str) {
+        let next = match name {
+            "reach" => JobPhase::Preparing,
+            "prepare" => JobPhase::Joining,
+            "join" => JobPhase::Running,
+            _ => return,
+        };
         let mut changing = self.changing();
-        match event {
-            Event::Phase { name, .. } => {
-                let next = match *name {
-                    "reach" => JobPhase::Preparing,
-                    "prepare" => JobPhase::Joining,
-                    "join" => JobPhase::Running,
-                    _ => return,
-                };
-                changing.phase = changing.phase.max(next);
-            }
-            Event::RankStarted { .. } => changing.ranks_started += 1,
-            Event::RankExited { .. } => changing.ranks_ended += 1,
-            _ => {}
-        }
+        changing.phase = changing.phase.max(next);
+    }
+
+    /// Takes note that the process of a rank has started.
+    pub(crate) fn rank_started(&self) {
+        self.changing().ranks_started += 1;
+    }
+
+    /// Takes note that the process of a rank has ended.
+    pub(crate) fn rank_exited(&self) {
+        self.changing().ranks_ended += 1;
     }
 
     /// Takes note that the ranks are being ended.
@@ -176,10 +173,10 @@ mod tests {
             ("prepare", JobPhase::Joining),
             ("join", JobPhase::Running),
         ] {
-            status.observe(&Event::Phase { name, seconds: 0.1 });
+            status.phase_ended(name);
             assert_eq!(report().phase, phase);
         }
-        status.observe(&Event::RankStarted { rank: 0, host: "a".into(), pid: 7 });
+        status.rank_started();
         let now = report();
         assert_eq!((now.ranks, now.ranks_started, now.ranks_ended), (1, 1, 0));
         status.ending();

@@ -5,13 +5,14 @@
 //! their agents, and starts the session of each agent after the agent's first message.
 
 use super::{NodeEvents, Nodes, PendingStdio, ReachedNode};
-use crate::connect::agent::deploy::{DeployError, Deployment};
+use crate::connect::agent::DeployError;
+use crate::connect::agent::callback::Callbacks;
+use crate::connect::agent::deploy::Deployment;
 use crate::connect::agent::library::RankLibraries;
 use crate::connect::agent::store::AgentStore;
 use crate::connect::agent::{hello, host_file};
-use crate::connect::callback::Callbacks;
 use crate::connect::channel::AgentChannel;
-use crate::connect::connector::{ConnectError, Connector};
+use crate::connect::connector::Connector;
 use crate::connect::outbox::Outbox;
 use crate::run::events::{Event, EventLog};
 use crate::run::job_run::JobRun;
@@ -100,8 +101,6 @@ struct StartedNode {
 #[derive(Debug, thiserror::Error)]
 enum NodeError {
     #[error(transparent)]
-    Connect(#[from] ConnectError),
-    #[error(transparent)]
     Deploy(#[from] DeployError),
     #[error("cannot keep a copy of the agent on this machine")]
     NoPlace(#[source] std::io::Error),
@@ -112,7 +111,7 @@ enum NodeError {
 impl NodeError {
     fn exit(&self) -> Exit {
         match self {
-            NodeError::Connect(_) | NodeError::Deploy(DeployError::Connect(_)) => Exit::HOST,
+            NodeError::Deploy(DeployError::Connect(_)) => Exit::HOST,
             NodeError::Deploy(DeployError::NoCallback { .. }) => Exit::RENDEZVOUS,
             NodeError::Deploy(_) | NodeError::NoPlace(_) | NodeError::Local(_) => Exit::AGENT,
         }
@@ -120,7 +119,6 @@ impl NodeError {
 
     fn finding(&self) -> Option<CheckId> {
         match self {
-            NodeError::Connect(error) => Some(error.finding()),
             NodeError::Deploy(error) => Some(error.finding()),
             NodeError::NoPlace(_) | NodeError::Local(_) => None,
         }
@@ -130,7 +128,6 @@ impl NodeError {
         // A limit on open files may have caused any of these errors; then only the hint about that limit
         // helps.
         open_files::hint(&messages::error_chain(self)).or_else(|| match self {
-            NodeError::Connect(error) => error.hint(host),
             NodeError::Deploy(error) => error.hint(host),
             NodeError::NoPlace(_) => Some(host_file::PLACES.to_owned()),
             NodeError::Local(_) => None,
@@ -142,19 +139,20 @@ impl Connecting {
     /// Connects to all hosts in parallel and starts their agents. Waits for all hosts even if one fails, so
     /// that all failures are reported together.
     pub(crate) async fn reach(self, job: &JobRun, map: &RankMap) -> Result<Nodes, Failed> {
-        let libraries = RankLibraries::start_search(job.reach.agent.clone(), job.is_local);
+        let libraries = RankLibraries::start_search(job.reach.agent.clone(), job.spec.is_local);
         let store = AgentStore::new(job.reach.agent.clone());
-        let callbacks = Callbacks::new(job.oob.clone(), job.port_range);
+        let callbacks = Callbacks::new(job.spec.oob.clone(), job.spec.port_range);
         let deployment = Deployment::new(store, job.reach.agent_dir.clone(), callbacks)
             .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?;
-        let connector = match job.is_local {
+        let connector = match job.spec.is_local {
             true => None,
-            false => Some(Connector::new(&job.reach)?.for_job(job.id)),
+            false => Some(Connector::new(&job.reach)?.for_job(job.spec.id)),
         };
         let names = map.nodes.iter().map(|node| node.host.to_string());
         let progress = Progress::new(names, "connecting");
-        let (no_env, events) = (job.no_env, job.events.clone());
-        let starter = AgentStarter { connector, deployment, progress, job: job.id, no_env, events };
+        let (no_env, events) = (job.spec.no_env, job.events.clone());
+        let starter =
+            AgentStarter { connector, deployment, progress, job: job.spec.id, no_env, events };
         let starter = Arc::new(starter);
 
         let tasks = self.slots.into_iter().zip(&map.nodes).map(|(slot, mapped)| {
@@ -188,11 +186,11 @@ impl AgentStarter {
                 (hello::local_hello(channel, path.display().to_string()).await?, None)
             }
             Some(connector) => {
-                let connection = connector.connect(host, &self.progress).await?;
+                let connection = connector.connect(host, &self.progress).await;
+                let connection = connection.map_err(DeployError::from)?;
                 self.progress.set_stage(&host.to_string(), connection.stage());
                 self.events.emit(&Event::HostReached { host: host.to_string() });
-                let started_agent = self.deployment.start(&connection, slot.node).await;
-                (started_agent.map_err(|error| connection.explain(error))?, Some(connection))
+                (self.deployment.start(&connection, slot.node).await?, Some(connection))
             }
         };
         let (facts, sent) = (started_agent.facts.clone(), started_agent.sent);

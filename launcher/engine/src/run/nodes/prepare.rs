@@ -3,7 +3,7 @@
 use super::{Nodes, ReachedNode, agent_failure, node_lost};
 use crate::run::job_run::JobRun;
 use crate::run::session::{NodeEvent, NodeEventKind};
-use crate::run::{container_check, output, preflight_report};
+use crate::run::{inventory_check, output, preflight_report};
 use bytes::Bytes;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Inventory;
@@ -13,11 +13,11 @@ use rlaunch_bootstrap::protocol::control::{self, FromAgent, ToAgent};
 use rlaunch_bootstrap::rendezvous::oob::OobConfig;
 use rlaunch_console::progress::Progress;
 use rlaunch_console::{deadline, messages};
+use rlaunch_plan::env::ReservedPorts;
 use rlaunch_plan::hosts::{Host, addresses};
 use rlaunch_plan::job::{JobSpec, apps};
 use rlaunch_plan::map::RankMap;
 use rlaunch_plan::placement::Bind;
-use rlaunch_plan::reserved_ports::ReservedPorts;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::net::{IpAddr, SocketAddr};
@@ -30,6 +30,7 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 const PRELOAD_RATE: u64 = 256 << 10;
 
 /// Results of preparing all nodes.
+#[derive(Default)]
 pub(crate) struct Prepared {
     /// TCP ports that each node has reserved, by node, in the order of [`ReservedPorts`].
     pub ports: Vec<Vec<u16>>,
@@ -50,21 +51,21 @@ impl Nodes {
         job: &JobRun,
         map: &RankMap,
     ) -> Result<Prepared, Failed> {
-        let files = preload_frames(job)?;
+        let files = preload_frames(&job.spec)?;
         let named: Vec<(&str, &NodeFacts)> =
             self.reached.iter().map(|node| (node.host.name.as_str(), &node.facts)).collect();
         for (name, facts) in &named {
             let absent = job.reach.host_table.missing_address_warnings(name, &facts.addresses);
             absent.iter().for_each(|line| messages::warn(line));
         }
-        let candidates = addresses::candidates(&named, &job.oob)?;
-        addresses::unmet_preferences(&named, &job.oob)
+        let candidates = addresses::candidates(&named, &job.spec.oob)?;
+        addresses::unmet_preferences(&named, &job.spec.oob)
             .iter()
             .for_each(|sentence| messages::warn(sentence));
         for node in &self.reached {
             let addresses = candidates[node.id.index()].iter().map(|c| c.address).collect();
             let library = self.libraries.source_for(&node.facts.arch).await;
-            let part = node_job(job, map, node, (addresses, library));
+            let part = node_job(&job.spec, map, node, (addresses, library));
             node.commands.open_window(part.output_window);
             let message = ToAgent::Job(Box::new(part));
             node.commands.try_queue_message(&message).map_err(|error| {
@@ -75,9 +76,9 @@ impl Nodes {
                 node.commands.send_frame(frame.clone());
             }
         }
-        let bytes: u64 = job.preload.iter().map(|preload| preload.file.size).sum();
+        let bytes: u64 = job.spec.preload.iter().map(|preload| preload.file.size).sum();
         let timeout =
-            PREPARE_TIMEOUT.max(job.node_timeout) + Duration::from_secs(bytes / PRELOAD_RATE);
+            PREPARE_TIMEOUT.max(job.spec.node_timeout) + Duration::from_secs(bytes / PRELOAD_RATE);
         let names = self.reached.iter().map(|node| node.host.to_string());
         let progress = Progress::new(names, "preparing");
         let answers = deadline::within(timeout, self.answers(&progress));
@@ -89,8 +90,8 @@ impl Nodes {
         let hosts = self.reached.iter().map(|node| &node.host);
         let inventories: Vec<(&Host, &Inventory)> = hosts.zip(&prepared.inventories).collect();
         let container = job.reach.container.as_ref();
-        container_check::check(container, &inventories)?;
-        container_check::print_deficits(
+        inventory_check::check_container(container, &inventories)?;
+        inventory_check::print_deficits(
             container,
             &inventories,
             self.reached.iter().map(|node| node.facts.uid),
@@ -130,10 +131,7 @@ impl Nodes {
     ) -> Result<Prepared, Failed> {
         let mut problems: Vec<(&Host, &Problem)> = Vec::new();
         let mut notices: Vec<(&Host, &Notice)> = Vec::new();
-        let (listeners, inventories) = (Vec::new(), Vec::new());
-        let ports = Vec::new();
-        let libraries = Vec::new();
-        let mut prepared = Prepared { ports, listeners, candidates, inventories, libraries };
+        let mut prepared = Prepared { candidates, ..Prepared::default() };
         for (node, answer) in answers {
             let host = &self.reached[node.index()].host;
             match answer {

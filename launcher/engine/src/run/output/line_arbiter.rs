@@ -7,9 +7,9 @@
 //! - A line that is left unfinished for a while, such as a prompt or a progress bar, is held back until it is
 //!   finished. It is shown at once on a terminal, or if the job has only one rank.
 
-use super::StreamId;
+use super::{PerStream, StreamId};
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
+use rlaunch_bootstrap::protocol::control::MAX_OUTPUT;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
@@ -33,25 +33,10 @@ pub(crate) struct ReadyChunk {
     pub(crate) credit: usize,
 }
 
-/// Whether unfinished lines on stdout, and on stderr, are shown at once.
-#[derive(Clone, Copy)]
-pub(crate) struct ShowUnfinished {
-    pub stdout: bool,
-    pub stderr: bool,
-}
-
-impl ShowUnfinished {
-    fn has(self, stream: Stream) -> bool {
-        match stream {
-            Stream::Stdout => self.stdout,
-            Stream::Stderr => self.stderr,
-        }
-    }
-}
-
 /// Queue that puts chunks of all streams in the order in which they are written.
 pub(crate) struct LineArbiter {
-    show_unfinished: ShowUnfinished,
+    /// Whether unfinished lines of a stream are shown at once.
+    show_unfinished: PerStream<bool>,
     /// Stream that is in the middle of a long line, which it may finish before other streams are written.
     turn: Option<StreamId>,
     ready: VecDeque<ReadyChunk>,
@@ -62,7 +47,7 @@ pub(crate) struct LineArbiter {
 }
 
 impl LineArbiter {
-    pub(crate) fn new(show_unfinished: ShowUnfinished) -> LineArbiter {
+    pub(crate) fn new(show_unfinished: PerStream<bool>) -> LineArbiter {
         LineArbiter {
             show_unfinished,
             turn: None,
@@ -87,7 +72,7 @@ impl LineArbiter {
                 held
             }
         };
-        let shown = self.show_unfinished.has(source.1);
+        let shown = *self.show_unfinished.of(source.1);
         let finished = line.data.last() == Some(&b'\n');
         let long = line.data.len() >= MAX_OUTPUT;
         if finished || ends || long || shown || self.turn == Some(source) {
@@ -145,9 +130,10 @@ impl LineArbiter {
 mod tests {
     use super::*;
     use rlaunch_bootstrap::id::Rank;
+    use rlaunch_bootstrap::protocol::control::Stream;
 
-    const NEVER: ShowUnfinished = ShowUnfinished { stdout: false, stderr: false };
-    const ONLY_STDOUT: ShowUnfinished = ShowUnfinished { stdout: true, stderr: false };
+    const NEVER: PerStream<bool> = PerStream { stdout: false, stderr: false };
+    const ONLY_STDOUT: PerStream<bool> = PerStream { stdout: true, stderr: false };
 
     fn push(arbiter: &mut LineArbiter, rank: u32, data: &[u8]) -> Vec<u8> {
         push_to(arbiter, (Rank(rank), Stream::Stdout), data)

@@ -1,6 +1,6 @@
 //! `--output-dir`: the output of each rank in files of its own, byte for byte.
 
-use super::StreamId;
+use super::{StreamId, stream_name};
 use rlaunch_bootstrap::protocol::control::Stream;
 use std::collections::{HashSet, VecDeque};
 use std::fs::{self, File, OpenOptions};
@@ -46,9 +46,9 @@ impl RankFiles {
                 path: rank_directory.clone(),
                 source,
             })?;
-            let _ = fs::remove_file(rank_directory.join(name(Stream::Stderr)));
+            let _ = fs::remove_file(rank_directory.join(stream_name(Stream::Stderr)));
             for stream in streams {
-                let path = rank_directory.join(name(*stream));
+                let path = rank_directory.join(stream_name(*stream));
                 File::create(&path).map_err(|source| FileError {
                     operation: "make",
                     path,
@@ -86,7 +86,7 @@ impl RankFiles {
     }
 
     fn path(&self, (rank, stream): StreamId) -> PathBuf {
-        self.directory.join(format!("rank.{rank}")).join(name(stream))
+        self.directory.join(format!("rank.{rank}")).join(stream_name(stream))
     }
 
     fn file(&mut self, source: StreamId) -> io::Result<&mut File> {
@@ -103,13 +103,6 @@ impl RankFiles {
         };
         let gone = || io::Error::from(io::ErrorKind::NotFound);
         self.open.get_mut(at).map(|(_, file)| file).ok_or_else(gone)
-    }
-}
-
-fn name(stream: Stream) -> &'static str {
-    match stream {
-        Stream::Stdout => "stdout",
-        Stream::Stderr => "stderr",
     }
 }
 

@@ -1,9 +1,8 @@
 //! Writer to this process's own stdout and stderr.
 
-use super::StreamId;
 use super::outlet::Outlet;
 use super::tags::Tags;
-use crate::run::job_run::Stdio;
+use super::{PerStream, Stdio, StreamId};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
 use rlaunch_bootstrap::id::Rank;
@@ -18,8 +17,7 @@ const MAX_RANGES: usize = 8;
 
 /// Unbuffered writer to stdout and stderr.
 pub(crate) struct Sink {
-    stdout: OutputStream,
-    stderr: OutputStream,
+    streams: PerStream<OutputStream>,
     tags: Option<Tags>,
     /// Rank's stream that wrote the unfinished line at the cursor of the terminal.
     line_of: Option<StreamId>,
@@ -53,9 +51,7 @@ impl OutputStream {
             coloured: colours != ColorChoice::Never,
         }
     }
-}
 
-impl OutputStream {
     /// Writes all of `data`. After an error nothing more is written.
     fn write(&mut self, data: &[u8]) -> io::Result<()> {
         let Some(outlet) = &self.outlet else { return Ok(()) };
@@ -75,12 +71,13 @@ impl Sink {
             Stdio::Stderr => OutputStream::stderr(),
             Stdio::Pipe(writer) => OutputStream::new(&writer.as_fd(), ColorChoice::Never),
         };
-        Sink { stdout, stderr: OutputStream::stderr(), tags, line_of: None, line: Vec::new() }
+        let streams = PerStream { stdout, stderr: OutputStream::stderr() };
+        Sink { streams, tags, line_of: None, line: Vec::new() }
     }
 
     /// Returns the files to which it writes.
     pub(super) fn outlets(&self) -> Vec<Arc<Outlet>> {
-        [&self.stdout, &self.stderr]
+        [&self.streams.stdout, &self.streams.stderr]
             .into_iter()
             .filter_map(|stream| stream.outlet.clone())
             .collect()
@@ -96,10 +93,7 @@ impl Sink {
         (source, stamp): (StreamId, Option<u64>),
         data: &[u8],
     ) -> io::Result<()> {
-        let stream = match source.1 {
-            Stream::Stdout => &self.stdout,
-            Stream::Stderr => &self.stderr,
-        };
+        let stream = self.streams.of(source.1);
         if stream.outlet.is_none() || data.is_empty() {
             return Ok(());
         }
@@ -119,10 +113,7 @@ impl Sink {
             None => {}
         }
         let whole = if self.line.is_empty() { data } else { &self.line };
-        match source.1 {
-            Stream::Stdout => self.stdout.write(whole),
-            Stream::Stderr => self.stderr.write(whole),
-        }
+        self.streams.of_mut(source.1).write(whole)
     }
 
     /// Writes a whole line that several ranks have printed, behind these ranks.
@@ -136,10 +127,7 @@ impl Sink {
         if self.line_of.is_some() {
             self.end_unfinished();
         }
-        let stream = match stream {
-            Stream::Stdout => &mut self.stdout,
-            Stream::Stderr => &mut self.stderr,
-        };
+        let stream = self.streams.of_mut(stream);
         let tag = format!("[{}] ", text::ranges(ranks.iter().map(|rank| rank.0), MAX_RANGES));
         let bold = if stream.coloured { Style::new().bold() } else { Style::new() };
         self.line.extend_from_slice(format!("{bold}{tag}{bold:#}").as_bytes());
@@ -172,7 +160,8 @@ mod tests {
         };
         let stderr = stream(writer.try_clone().unwrap().into());
         let stdout = stream(writer.into());
-        (reader, Sink { stdout, stderr, tags: None, line_of: None, line: Vec::new() })
+        let streams = PerStream { stdout, stderr };
+        (reader, Sink { streams, tags: None, line_of: None, line: Vec::new() })
     }
 
     #[test]

@@ -1,19 +1,105 @@
-//! Reports of agents about which a line is printed: waiting ranks, broken edges of the tree, unserved MPI.
+//! Reports of agents about which a line is printed, or by which the job ends: exits of ranks, links, waiting ranks, broken edges
+//! of the tree, unserved MPI, and aborts, which are requests by ranks or agents to end the job.
 
-use super::{Action, BrokenEdges, EDGE_DELAY, Supervisor, job_ending};
+use super::{Action, BrokenEdges, Supervisor, job_ending};
 use crate::run::events::Event;
-use crate::run::outcome::Reason;
+use crate::run::links::LinkChange;
+use crate::run::outcome::{RankExit, Reason};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::SingletonPolicy;
-use rlaunch_bootstrap::protocol::control::UnservedMpi;
+use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent, UnservedMpi};
+use rlaunch_bootstrap::protocol::rank::JobEvent;
 use rlaunch_bootstrap::rendezvous::message::MissingRanks;
 use rlaunch_plan::checks;
 use rlaunch_plan::findings::{self, id};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// Delay before a broken edge of the tree is printed. If one of its nodes is lost meanwhile, only that loss
+/// is printed.
+const EDGE_DELAY: Duration = Duration::from_secs(1);
+/// Time for which successful exits are collected into one message, since most ranks exit at about the same
+/// time.
+const EXITS_DELAY: Duration = Duration::from_millis(100);
 
 impl Supervisor<'_> {
+    /// Handles the report of a rank's exit, a [`FromAgent::Exited`].
+    pub(super) fn on_exit_report(
+        &mut self,
+        now: Instant,
+        node: NodeId,
+        host: &str,
+        report: &FromAgent,
+    ) {
+        let &FromAgent::Exited { rank, pid, status, out_of_memory, unfinalized, by_itself, at_us } =
+            report
+        else {
+            return;
+        };
+        tracing::info!(%rank, %host, pid, ?status, "exited");
+        self.emit(Event::rank_exited(rank, host.to_owned(), pid, status));
+        let at = self.nodes[node.index()].hello_at + Duration::from_micros(at_us);
+        // The agent counts from the sending of its hello, which was before `hello_at`, so the sum is somewhat
+        // late. An exit cannot be later than its report.
+        let at = at.min(now);
+        let exit = RankExit { rank, pid, status, out_of_memory, unfinalized, by_itself, at };
+        self.on_exit(now, host, exit);
+    }
+
+    fn on_exit(&mut self, now: Instant, host: &str, exit: RankExit) {
+        let (rank, status) = (exit.rank, exit.status);
+        self.first_failure.observe(exit);
+        self.explain_abort(exit);
+        if exit.has_failed() && !self.is_ending() {
+            let ends = !self.job.continue_on_error;
+            let event = JobEvent::RankFailed { rank, status, ends };
+            match ends {
+                true => self.end(now, Reason::Rank, event),
+                false => self.send_all(ToAgent::JobEvent(event)),
+            }
+        }
+        if status.success() {
+            self.exited.ranks.insert(rank);
+            self.exited.due.get_or_insert(now + EXITS_DELAY);
+        }
+        if self.job.serve && !self.is_ending() {
+            let line = format!("rank {rank} on {host} has ended, so the others are ended too");
+            self.end(now, Reason::Served(line.clone()), job_ending(line));
+        }
+        let due = self.order.on_rank_started(rank);
+        self.start(due);
+    }
+
+    pub(super) fn on_link(&mut self, now: Instant, change: Option<LinkChange>) {
+        // Ranks that are being ended no longer use links.
+        if self.is_ending() {
+            return;
+        }
+        match change {
+            Some(LinkChange::Down(line)) => {
+                self.emit(Event::LinkDown { text: line.clone() });
+                if self.job.options.mesh.abort_on_link_down {
+                    let why = job_ending(line.clone());
+                    self.end(now, Reason::Link(Failed::new(Exit::MESH, line)), why);
+                } else {
+                    self.warn(line);
+                }
+            }
+            Some(LinkChange::Dead(what, nodes)) => {
+                // Ranks of these nodes would wait for ever for data that was sent over the link.
+                let event = JobEvent::LinkDown { nodes, what };
+                let send = |node| Action::Send(node, ToAgent::JobEvent(event.clone()));
+                self.actions.extend(nodes.into_iter().map(send));
+            }
+            Some(LinkChange::Up(line)) => {
+                self.emit(Event::LinkUp { text: line.clone() });
+                self.info(line);
+            }
+            None => {}
+        }
+    }
+
     /// Handles an edge of the tree that broke and is relayed from now on. The line about the edge is printed
     /// after [`EDGE_DELAY`], unless the job is being ended by then: the edge may have broken because one of
     /// its nodes was lost.
@@ -41,13 +127,9 @@ impl Supervisor<'_> {
     /// Reports ranks that others wait for: `barrier "x": waiting 10 s for rank 2 on c (pid 4711, running, has
     /// not arrived)`.
     pub(super) fn on_waiting(&mut self, what: String, waited_ms: u64, missing: &MissingRanks) {
-        let host = |rank: Rank| {
-            let node = self.nodes.iter().find(|node| node.ranks.contains(&rank));
-            node.map(|node| node.host.as_str()).unwrap_or_default()
-        };
         let described = missing.states.iter();
         let mut named: Vec<String> = described
-            .map(|(rank, seen)| format!("rank {rank} on {} ({seen})", host(*rank)))
+            .map(|(rank, seen)| format!("rank {rank} on {} ({seen})", self.host_of(*rank)))
             .collect();
         let more = (missing.ranks.len() as usize).saturating_sub(named.len());
         if more > 0 {
@@ -79,4 +161,98 @@ impl Supervisor<'_> {
 
 pub(super) fn waiting_for_key(key: &str, waited_ms: u64) -> String {
     format!("ranks have waited {} s for key {key}: no rank has put it", waited_ms / 1000)
+}
+
+/// Beginning of the text with which MPICH reports an `MPI_Abort` of the program.
+const BY_PROGRAM: &str = "application called MPI_Abort";
+
+/// Request to end the job.
+pub(super) struct Abort {
+    /// Rank that made the request; `None` if an agent did.
+    pub(super) by: Option<Rank>,
+    /// Reason that was given; may be empty if `code` is set.
+    pub(super) text: String,
+    /// Argument of `MPI_Abort`; `None` if the request did not come from that function.
+    pub(super) code: Option<i32>,
+}
+
+impl Abort {
+    /// Makes the error of the aborted job. `host` is the host of the rank or agent that made the request.
+    pub(super) fn failed(&self, host: &str) -> Failed {
+        match (self.by, self.code) {
+            (Some(rank), Some(code)) => {
+                let message = format!("rank {rank} on {host} called MPI_Abort({code})");
+                let mut failed = Failed::new(mpi_exit(code), message);
+                failed.details.extend(self.reason().map(|line| format!("  {line}")));
+                failed
+            }
+            (Some(rank), None) => {
+                let message = format!("rank {rank} on {host} aborted the job: {}", self.text);
+                Failed::new(Exit::ABORTED, message)
+            }
+            (None, _) => {
+                Failed::new(Exit::ABORTED, format!("{host} aborted the job: {}", self.text))
+            }
+        }
+    }
+
+    /// Tells whether the program called `MPI_Abort`, as MPICH says, and not the library after an error. Open MPI does
+    /// not tell.
+    fn is_by_program(&self) -> bool {
+        self.text.trim_start().starts_with(BY_PROGRAM)
+    }
+
+    /// Returns the lines of the reason, without those that only repeat that `MPI_Abort` was called: Open MPI
+    /// gives `N/A` as the reason, and MPICH a sentence.
+    fn reason(&self) -> impl Iterator<Item = &str> {
+        let says_more =
+            |line: &&str| !line.is_empty() && *line != "N/A" && !line.starts_with(BY_PROGRAM);
+        self.text.lines().map(str::trim_end).filter(says_more)
+    }
+}
+
+impl Supervisor<'_> {
+    /// Handles an abort. If the job is being ended because the aborting rank has exited, the abort replaces
+    /// that exit as the reason.
+    pub(super) fn on_abort(&mut self, now: Instant, host: &str, abort: &Abort) {
+        let failed = abort.failed(host);
+        // A rank that aborts because another one has is not the cause, whenever its exit is reported.
+        self.aborting_ranks.extend(abort.code.and(abort.by));
+        if self.is_ending() {
+            let first = self.first_failure.first().map(|(exit, _)| exit.rank);
+            if matches!(self.reason, Some(Reason::Rank)) && abort.by.is_some() && first == abort.by
+            {
+                self.reason = Some(Reason::Aborted(failed));
+            }
+            return;
+        }
+        let by_library = abort.code.and(abort.by).filter(|_| !abort.is_by_program());
+        self.mpi_aborted = by_library.map(|rank| (rank, now));
+        let why = job_ending(failed.message.clone());
+        self.end(now, Reason::Aborted(failed), why);
+    }
+
+    /// Replaces an `MPI_Abort` as the reason for the end of the job by the exit of another rank that was the
+    /// cause. MPI libraries call it when the connection to a rank has broken, which often happens before the
+    /// exit of that rank is reported.
+    pub(super) fn explain_abort(&mut self, exit: RankExit) {
+        let Some((rank, at)) = self.mpi_aborted else { return };
+        if matches!(self.reason, Some(Reason::Aborted(_)))
+            && exit.rank != rank
+            && !self.aborting_ranks.contains(&exit.rank)
+            && exit.may_cause_abort(at)
+        {
+            self.first_failure.blame(exit);
+            self.reason = Some(Reason::Rank);
+        }
+    }
+}
+
+/// Returns the exit code for `MPI_Abort(code)`: the lowest 8 bits of `code`, as for any process, or 1 if they
+/// are 0.
+fn mpi_exit(code: i32) -> Exit {
+    match code.to_le_bytes()[0] {
+        0 => Exit::ABORTED,
+        code => Exit(code),
+    }
 }

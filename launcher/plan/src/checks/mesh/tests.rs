@@ -33,9 +33,9 @@ fn readdress(inventory: &mut Inventory, from: &str, to: &str) {
 #[test]
 fn a_pair_without_a_common_subnet_is_named_with_its_ports() {
     let mut machines = cabled();
-    assert!(lines(networks::unconnected, &machines).is_empty());
+    assert!(lines(unconnected, &machines).is_empty());
     readdress(&mut machines[1].inventory, "192.168.102.2", "192.168.109.2");
-    let found = lines(networks::unconnected, &machines);
+    let found = lines(unconnected, &machines);
     let expected = "warn mesh.subnet b → c: shares no RDMA network with c: it has rocep1s0f0/1 192.168.100.3/24 \
                     (enp1s0f0np0), rocep1s0f1/1 192.168.109.2/24 (enp1s0f1np1); c has rocep1s0f0/1 192.168.102.3/24 \
                     (enp1s0f0np0), rocep1s0f1/1 192.168.101.3/24 (enp1s0f1np1) — TCP is used between them, and by NCCL \
@@ -43,7 +43,7 @@ fn a_pair_without_a_common_subnet_is_named_with_its_ports() {
     assert_eq!(found, [expected]);
     let required = with_cluster(&machines, |mut cluster| {
         cluster.transport = Transport::Rdma;
-        line(&networks::unconnected(&cluster)[0])
+        line(&unconnected(&cluster)[0])
     });
     assert!(required.starts_with("error mesh.subnet"), "{required}");
 }
@@ -52,7 +52,7 @@ fn a_pair_without_a_common_subnet_is_named_with_its_ports() {
 fn a_host_in_another_network_is_one_finding() {
     let roce = || Machine::recorded("esxi-vm");
     let odd = roce().change(|i| readdress(i, "192.168.111.11", "10.9.0.1"));
-    let found = lines(networks::unconnected, &[roce(), odd, roce(), roce()]);
+    let found = lines(unconnected, &[roce(), odd, roce(), roce()]);
     assert!(found.len() == 1, "{found:?}");
     assert!(
         found[0].starts_with("warn mesh.subnet b: shares no RDMA network with a, c, d: it has"),
@@ -66,7 +66,7 @@ fn a_cable_that_is_pulled_explains_what_follows() {
     let device = machines[0].inventory.rdma.iter_mut().find(|d| d.name == "rocep1s0f1").unwrap();
     device.ports[0].state = PortState::Down;
     let machines = machines;
-    let subnets = lines(networks::unconnected, &machines);
+    let subnets = lines(unconnected, &machines);
     assert!(subnets.len() == 1 && subnets[0].starts_with("warn mesh.subnet a → c"), "{subnets:?}");
     let found = with_cluster(&machines, |cluster| {
         let checks = super::super::links::CHECKS.iter().chain(CHECKS);
@@ -102,14 +102,14 @@ fn two_ports_on_one_subnet_must_answer_for_themselves() {
     };
     let expected = "warn mesh.duplicate a: ens3f0np0 and ens3f1np1 are both on 192.168.10.0/24 — each answers ARP for the \
                     other, so RoCE packets reach the wrong port";
-    assert_eq!(lines(networks::duplicate, &[with(0, 0)]), [expected]);
-    let fix = with_cluster(&[with(0, 0)], |cluster| networks::duplicate(&cluster)[0].fix.clone());
+    assert_eq!(lines(duplicate, &[with(0, 0)]), [expected]);
+    let fix = with_cluster(&[with(0, 0)], |cluster| duplicate(&cluster)[0].fix.clone());
     let Step::Run(line) = &fix[0] else { panic!("{fix:?}") };
     assert!(line.starts_with("sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 "), "{line}");
-    assert!(lines(networks::duplicate, &[with(1, 2)]).is_empty());
+    assert!(lines(duplicate, &[with(1, 2)]).is_empty());
     let apart = with(0, 0).change(|i| readdress(i, "192.168.10.22", "192.168.20.21"));
-    assert!(lines(networks::duplicate, &[apart]).is_empty());
-    assert!(lines(networks::duplicate, &cabled()).is_empty());
+    assert!(lines(duplicate, &[apart]).is_empty());
+    assert!(lines(duplicate, &cabled()).is_empty());
 }
 
 #[test]

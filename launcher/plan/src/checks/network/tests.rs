@@ -183,12 +183,12 @@ fn counters_that_grow_now() {
         })
     };
     assert_eq!(
-        lines(counters::interface_errors, &[machine("eno1", "rx_crc_errors", 12)]),
+        lines(interface_errors, &[machine("eno1", "rx_crc_errors", 12)]),
         [
             "warn net.errors a eno1: rx_crc_errors grew by 7 in 1 s — packets are lost and sent again"
         ]
     );
-    let missed = lines(counters::interface_errors, &[machine("eno1", "rx_missed_errors", 9)]);
+    let missed = lines(interface_errors, &[machine("eno1", "rx_missed_errors", 9)]);
     assert!(missed[0].contains("rx_missed_errors grew by 4"), "{missed:?}");
     let old = machine("eno1", "rx_crc_errors", 5);
     let virtual_one = machine("docker0", "rx_crc_errors", 12);
@@ -197,7 +197,7 @@ fn counters_that_grow_now() {
         let name = "eno1".to_owned();
         state.interfaces = vec![InterfaceState { name, counters, ..Default::default() }];
     });
-    assert!(lines(counters::interface_errors, &[old, virtual_one, harmless]).is_empty());
+    assert!(lines(interface_errors, &[old, virtual_one, harmless]).is_empty());
 }
 
 #[test]
@@ -210,14 +210,14 @@ fn packets_that_find_no_queue_matter_to_soft_roce() {
         })
     };
     assert_eq!(
-        lines(counters::udp_drops, &[machine("rxe", 3)]),
+        lines(udp_drops, &[machine("rxe", 3)]),
         [
             "warn net.udp-drops a: the kernel dropped 2 packets in 0.5 s for lack of space in a CPU's queue — soft RoCE \
           sends every lost packet again"
         ]
     );
     // The buffers of sockets do not concern rxe.
-    assert!(lines(counters::udp_drops, &[machine("rxe", 1), machine("siw", 3)]).is_empty());
+    assert!(lines(udp_drops, &[machine("rxe", 1), machine("siw", 3)]).is_empty());
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn clocks(offsets: &[(i64, u64)]) -> Vec<String> {
         for (host, offset) in cluster.hosts.iter_mut().zip(offsets) {
             host.clock_offset = Some(*offset);
         }
-        clock::examine(&cluster).iter().map(line).collect()
+        clock(&cluster).iter().map(line).collect()
     })
 }
 

@@ -163,14 +163,14 @@ fn the_connection_managers_mode_is_changed_in_configfs() {
     let machines = [with("IB/RoCE v1")];
     let expected = "note roce.cm-mode a mlx5_0/1: the RDMA connection manager uses IB/RoCE v1 — routers and many \
                     switches drop packets of RoCE v1";
-    assert_eq!(lines(packets::manager_mode, &machines), [expected]);
-    let fix = with_cluster(&machines, |cluster| packets::manager_mode(&cluster)[0].fix.clone());
+    assert_eq!(lines(manager_mode, &machines), [expected]);
+    let fix = with_cluster(&machines, |cluster| manager_mode(&cluster)[0].fix.clone());
     let line =
         "echo 'RoCE v2' | sudo tee /sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_mode";
     assert_eq!(fix[1], Step::Run(line.into()));
     let options = PortOptions { connect: ConnectBy::RdmaCm, ..PortOptions::default() };
-    assert!(with_options(&machines, &options, packets::manager_mode)[0].starts_with("warn "));
-    assert!(lines(packets::manager_mode, &[with("RoCE v2")]).is_empty());
+    assert!(with_options(&machines, &options, manager_mode)[0].starts_with("warn "));
+    assert!(lines(manager_mode, &[with("RoCE v2")]).is_empty());
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn congestion_control_matters_behind_a_switch() {
     let with = |reacts: &[u8]| {
         with_state(|_| (), |netdev| netdev.roce_ecn = Some((vec![3], reacts.to_vec())))
     };
-    let ecn = packets::congestion_control;
+    let ecn = congestion_control;
     let found = lines(ecn, &[with(&[]), with(&[3]), with(&[3])]);
     let expected = "note roce.ecn a mlx5_0/1: RoCE congestion control (ECN) is off on ens224 — throughput collapses \
                     when several hosts send to one";
@@ -195,9 +195,9 @@ fn lost_packets_are_counted_while_they_are_lost() {
     };
     let expected = "warn roce.loss a mlx5_0/1: out_of_sequence grew by 2, and no priority has flow control (PFC) — \
                     packets of a running job are lost and sent again";
-    assert_eq!(lines(packets::losses, &[with(9, Some(vec![]))]), [expected]);
-    assert!(!lines(packets::losses, &[with(9, None)])[0].contains("PFC"));
-    assert!(lines(packets::losses, &[with(7, Some(vec![]))]).is_empty());
+    assert_eq!(lines(losses, &[with(9, Some(vec![]))]), [expected]);
+    assert!(!lines(losses, &[with(9, None)])[0].contains("PFC"));
+    assert!(lines(losses, &[with(7, Some(vec![]))]).is_empty());
 }
 
 /// Returns a recorded machine with a counter of its first port that grew.
@@ -215,28 +215,28 @@ fn counting(name: &str, counter: &str) -> Machine {
 fn soft_roce_has_counters_of_its_own() {
     for counter in ["retry_exceeded_err", "out_of_seq_request", "rcvd_seq_err"] {
         let machines = [counting("rxe", counter)];
-        let found = lines(packets::losses, &machines);
+        let found = lines(losses, &machines);
         assert!(
             found.len() == 1 && found[0].contains(&format!("{counter} grew by 3")),
             "{found:?}"
         );
-        let fix = with_cluster(&machines, |cluster| packets::losses(&cluster)[0].fix.clone());
+        let fix = with_cluster(&machines, |cluster| losses(&cluster)[0].fix.clone());
         assert_eq!(fix, [Step::Do("give soft RoCE a processor of its own, or fewer ranks".into())]);
     }
-    assert!(lines(packets::losses, &[counting("rxe", "rcvd_rnr_err")]).is_empty());
+    assert!(lines(losses, &[counting("rxe", "rcvd_rnr_err")]).is_empty());
 }
 
 #[test]
 fn other_fabrics_lose_no_packets_of_roce() {
     let infiniband = counting("connectx3", "out_of_sequence");
     let iwarp = counting("siw", "out_of_sequence");
-    assert!(lines(packets::losses, &[infiniband, iwarp]).is_empty());
+    assert!(lines(losses, &[infiniband, iwarp]).is_empty());
 }
 
 #[test]
 fn a_bond_is_noted() {
     let expected = "note roce.bond a mlx5_bond_0/1: its interface bond0 is a bond — one queue pair uses one port of it; \
                     rlaunch has NCCL use four for each connection";
-    assert_eq!(lines(packets::bond, &[Machine::recorded("bond")]), [expected]);
-    assert!(lines(packets::bond, &[roce()]).is_empty());
+    assert_eq!(lines(bond, &[Machine::recorded("bond")]), [expected]);
+    assert!(lines(bond, &[roce()]).is_empty());
 }

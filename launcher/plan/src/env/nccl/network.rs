@@ -1,7 +1,17 @@
-//! Network that NCCL can use: verbs if its ports connect all nodes, and which ports reach each other.
+//! Network that NCCL can use: verbs if its ports connect all nodes, and which ports reach each other; connections
+//! that NCCL cannot make although a cable is there, and the merging of a card's ports.
+//!
+//! A rank of NCCL listens on one network device, which its topology search chooses, and offers the addresses of
+//! that device alone, at most two (`ncclIbListen`, src/transport/net_ib/connect.cc). The connecting rank looks for
+//! a device of its own in the same subnet, from [`Version::SUBNET_AWARE`] on. NCCL merges the ports of one card
+//! into one device, which then offers both ports' addresses, so that every cable is found. Ports of different
+//! cards stay apart.
 
 use crate::selection::{Plan, UsablePort};
+use rlaunch_bootstrap::inventory::{InstalledLibrary, Inventory};
 use rlaunch_bootstrap::rank_table;
+use std::fmt;
+use std::str::FromStr;
 
 /// Network that NCCL uses for all ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -138,4 +148,214 @@ pub(super) fn first_of_each<'a>(ports: &[&'a UsablePort]) -> impl Iterator<Item 
         before(*at).is_none_or(|before| before.nic.rail != port.nic.rail)
     };
     ports.iter().enumerate().filter(is_first).map(|(_, port)| *port)
+}
+
+/// Version such as `2.30.7`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(u32, u32, u32);
+
+impl Version {
+    /// First version that can choose a port for each peer by subnet (NCCL_IB_SUBNET_AWARE_ROUTING).
+    pub const SUBNET_AWARE: Version = Version(2, 30, 7);
+}
+
+/// Error for a text that is not a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a version like 2.30.7")]
+pub struct BadVersion;
+
+impl FromStr for Version {
+    type Err = BadVersion;
+
+    /// Parses a version and ignores what follows the third number, as in `2.27.3+cuda12.9`.
+    fn from_str(text: &str) -> Result<Version, BadVersion> {
+        let mut numbers = text.splitn(3, '.').map(|part| {
+            let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+            part[..end].parse::<u32>().map_err(|_| BadVersion)
+        });
+        let mut next = || numbers.next().unwrap_or(Err(BadVersion));
+        Ok(Version(next()?, next()?, next()?))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
+
+/// Maximum number of addresses that a listening device offers.
+const MAX_OFFERED: usize = 2;
+
+/// Pair of nodes between which a cable runs that NCCL may not find. Nodes are indexes of the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct MissingEdge {
+    pub one: usize,
+    pub other: usize,
+    /// Ports at the ends of a cable between the nodes, numbered in NCCL's order, from 0.
+    pub ports: (usize, usize),
+    /// Node of the two that listens on a port which may face elsewhere.
+    pub listener: usize,
+    /// Names of that node's ports, such as `mlx5_0`, which are not merged.
+    pub(crate) unmerged: Vec<String>,
+}
+
+/// Tells whether NCCL may merge the ports of one card that are in different subnets. Versions that choose ports by
+/// subnet must do so, to find every cable; older ones pair the ports of merged devices by their order and must not.
+/// An unknown version may merge in a mesh, where older versions fail in any case.
+pub(super) fn merges_ports(inventories: &[Inventory], network: &NcclNetwork) -> bool {
+    match lowest_version(inventories) {
+        Some(version) => version >= Version::SUBNET_AWARE,
+        None => *network == NcclNetwork::Verbs(Shape::Mesh),
+    }
+}
+
+/// Returns the lowest version of NCCL on these nodes, or `None` if none is known.
+fn lowest_version<'a>(inventories: impl IntoIterator<Item = &'a Inventory>) -> Option<Version> {
+    inventories.into_iter().filter_map(version).min()
+}
+
+fn version(inventory: &Inventory) -> Option<Version> {
+    inventory.system.nccl.as_ref()?.version.parse().ok()
+}
+
+/// Returns the node's NCCL library if it cannot choose ports by subnet.
+pub(crate) fn too_old(inventory: &Inventory) -> Option<&InstalledLibrary> {
+    let is_old = version(inventory).is_some_and(|version| version < Version::SUBNET_AWARE);
+    inventory.system.nccl.as_ref().filter(|_| is_old)
+}
+
+/// Returns the PCI address of a port's card, without the function; `None` for a software device.
+pub(super) fn card<'a>(inventory: &'a Inventory, port: &UsablePort) -> Option<&'a str> {
+    let device = inventory.rdma.iter().find(|device| device.name == port.nic.device)?;
+    device.pci.as_ref()?.slot()
+}
+
+/// Lists the pairs of nodes with a cable that NCCL may not find, for versions that choose ports by subnet. Empty
+/// unless which ports meet depends on the nodes.
+pub(crate) fn missing_edges(inventories: &[&Inventory], plan: &Plan) -> Vec<MissingEdge> {
+    let NcclPorts { ports, shape } = NcclPorts::from_plan(plan);
+    let is_new = lowest_version(inventories.iter().copied())
+        .is_some_and(|version| version >= Version::SUBNET_AWARE);
+    if shape != Ok(Shape::Mesh) || !is_new {
+        return Vec::new();
+    }
+    let ports: Vec<Vec<&UsablePort>> =
+        ports.iter().map(|ports| first_of_each(ports).collect()).collect();
+    let nodes = 0..ports.len();
+    let pairs = nodes.clone().flat_map(|one| nodes.clone().skip(one + 1).map(move |o| (one, o)));
+    let edge = |(one, other): (usize, usize)| {
+        let ends = [(one, other), (other, one)];
+        let (listener, _) = ends.into_iter().find(|&(listener, peer)| {
+            let devices = devices(inventories[listener], &ports[listener]);
+            !devices.iter().all(|device| faces(device, &ports[peer]))
+        })?;
+        let cable = cable(&ports[one], &ports[other])?;
+        let names = ports[listener].iter().map(|port| port.nic.device.clone());
+        Some(MissingEdge { one, other, ports: cable, listener, unmerged: names.collect() })
+    };
+    pairs.filter_map(edge).collect()
+}
+
+/// Groups a node's ports by NCCL's network devices: the ports of one card are one device.
+fn devices<'a>(inventory: &Inventory, ports: &[&'a UsablePort]) -> Vec<Vec<&'a UsablePort>> {
+    let mut devices: Vec<(Option<&str>, Vec<&UsablePort>)> = Vec::new();
+    for port in ports {
+        let card = card(inventory, port);
+        match devices.iter_mut().find(|(known, _)| card.is_some() && *known == card) {
+            Some((_, device)) => device.push(port),
+            None => devices.push((card, vec![port])),
+        }
+    }
+    devices.into_iter().map(|(_, ports)| ports).collect()
+}
+
+/// Tells whether a listening device offers an address that a port of the peer reaches.
+fn faces(device: &[&UsablePort], peers: &[&UsablePort]) -> bool {
+    device.iter().take(MAX_OFFERED).any(|port| peers.iter().any(|peer| port.reach(peer)))
+}
+
+/// Returns the numbers of two ports that reach each other, different ones if there are any.
+fn cable(own: &[&UsablePort], theirs: &[&UsablePort]) -> Option<(usize, usize)> {
+    let pairs = (0..own.len()).flat_map(|own| (0..theirs.len()).map(move |theirs| (own, theirs)));
+    let joined = pairs.filter(|&(a, b)| own[a].reach(theirs[b]));
+    joined.min_by_key(|(a, b)| a == b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::selection::PortOptions;
+    use crate::testing::{inventory, triangle};
+
+    #[test]
+    fn versions_are_compared_by_their_numbers() {
+        let version = |text: &str| text.parse::<Version>().unwrap();
+        assert!(version("2.9.7") < version("2.27.3+cuda12.9"));
+        assert!(version("2.30.7") >= Version::SUBNET_AWARE);
+        assert!(version("2.30.6-1") < Version::SUBNET_AWARE);
+        for text in ["", "2", "2.30", "2.x.1", "v2.30.7", "99999999999.1.1"] {
+            assert_eq!(text.parse::<Version>(), Err(BadVersion), "{text:?}");
+        }
+    }
+
+    fn with_nccl(nodes: &[Inventory], version: &str) -> Vec<Inventory> {
+        let library = InstalledLibrary { version: version.into(), path: "/nccl".into() };
+        let with = |node: &Inventory| {
+            let mut node = node.clone();
+            node.system.nccl = Some(library.clone());
+            node
+        };
+        nodes.iter().map(with).collect()
+    }
+
+    /// Moves each second port to a card of its own.
+    fn on_single_port_cards(mut nodes: [Inventory; 3]) -> [Inventory; 3] {
+        for device in nodes.iter_mut().flat_map(|node| &mut node.rdma) {
+            let pci = device.pci.as_mut().unwrap();
+            pci.address = match pci.address.as_str() {
+                "0000:01:00.1" => "0000:02:00.0".into(),
+                other => other.into(),
+            };
+        }
+        nodes
+    }
+
+    fn found(nodes: &[Inventory]) -> Vec<(usize, usize, (usize, usize))> {
+        let plan = Plan::new(nodes, &PortOptions::default());
+        let nodes: Vec<&Inventory> = nodes.iter().collect();
+        missing_edges(&nodes, &plan).into_iter().map(|e| (e.one, e.other, e.ports)).collect()
+    }
+
+    #[test]
+    fn merged_ports_offer_every_cable() {
+        assert!(found(&with_nccl(&triangle(), "2.30.7")).is_empty());
+    }
+
+    #[test]
+    fn cards_with_one_port_offer_one_cable() {
+        let nodes = on_single_port_cards(triangle());
+        let expected = [(0, 1, (0, 0)), (0, 2, (1, 1)), (1, 2, (1, 0))];
+        assert_eq!(found(&with_nccl(&nodes, "2.30.7")), expected);
+        assert!(found(&with_nccl(&nodes, "2.28.9")).is_empty(), "it fails whatever the cabling");
+        assert!(found(&nodes).is_empty(), "nobody knows");
+    }
+
+    #[test]
+    fn rails_need_no_choice() {
+        let nodes = vec![inventory("dgx"); 3];
+        assert!(found(&with_nccl(&nodes, "2.30.7")).is_empty());
+    }
+
+    #[test]
+    fn the_oldest_version_decides_about_merging() {
+        let (mesh, rails) = (NcclNetwork::Verbs(Shape::Mesh), NcclNetwork::Verbs(Shape::Rails));
+        let unknown = triangle();
+        assert!(merges_ports(&unknown, &mesh) && !merges_ports(&unknown, &rails));
+        let new = with_nccl(&unknown, "2.32.3");
+        assert!(merges_ports(&new, &mesh) && merges_ports(&new, &rails));
+        let mut mixed = new;
+        mixed[1] = with_nccl(&unknown[..1], "2.28.9").remove(0);
+        assert!(!merges_ports(&mixed, &mesh) && !merges_ports(&mixed, &rails));
+    }
 }

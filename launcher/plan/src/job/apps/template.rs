@@ -1,12 +1,23 @@
 //! Templates: arguments, values of `-x` and files of `--template`, in which placeholders like `{{host.oob_ip}}` are
-//! replaced. An argument or a value without `{{` is not a template.
+//! replaced for each rank, once the rank table is known. An argument or a value without `{{` is not a template.
 
-use super::{AppError, AppSpec, AppTitle};
+use super::{AppError, AppSpec, AppTitle, nodes_of};
+use crate::job::JobSpec;
+use crate::map::RankMap;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::{Environment, UndefinedBehavior};
+use minijinja::value::{Serde, Value};
+use minijinja::{Environment, Template, UndefinedBehavior};
+use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::env::redacted_value;
+use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::job::{RankFile, WorkingDir};
+use rlaunch_bootstrap::rank_table::RankTable;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use rlaunch_text::redact::without_secrets;
-use std::ffi::OsStr;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -139,3 +150,232 @@ pub fn cause(error: &minijinja::Error, text: TemplateText<'_>) -> String {
         _ => cause,
     }
 }
+
+/// Placeholders that a template may contain, as the text of a hint.
+pub(super) const PLACEHOLDERS: &str = "host.name, host.hostname, host.oob_ip, rank.index, rank.local, \
+    rank.hca, rank.hcas, world_size, app[\"NAME\"].oob_ip, app[\"NAME\"].hosts, \
+    app[\"NAME\"].size; rank.hca where the host has RDMA, and NAME as --name has it";
+
+/// Rendered templates of one rank: arguments, variables and files with their placeholders replaced.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RenderedTexts {
+    /// Arguments that were templates, with their positions in argv; position 0 is the program.
+    pub arguments: Vec<(u32, OsString)>,
+    pub env: Vec<(OsString, OsString)>,
+    pub files: Vec<RankFile>,
+}
+
+#[derive(Serialize)]
+struct HostContext<'a> {
+    name: &'a str,
+    hostname: &'a str,
+    oob_ip: String,
+}
+
+#[derive(Serialize)]
+struct RankContext<'a> {
+    index: u32,
+    local: u32,
+    /// RDMA devices, the nearest to the rank first.
+    hcas: Vec<&'a str>,
+    /// First of `hcas`. `None` leaves the placeholder undefined, so that a template with it is an error.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hca: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct AppContext<'a> {
+    oob_ip: String,
+    hosts: Vec<&'a str>,
+    size: usize,
+}
+
+/// Values of the placeholders for one rank.
+#[derive(Serialize)]
+struct TemplateContext<'a> {
+    host: HostContext<'a>,
+    rank: RankContext<'a>,
+    world_size: u32,
+    app: &'a BTreeMap<&'a str, AppContext<'a>>,
+}
+
+impl RenderedTexts {
+    /// Renders the templates of all ranks. Ranks for which nothing was rendered have no entry in the result.
+    pub fn render_all(
+        job: &JobSpec,
+        map: &RankMap,
+        table: &RankTable,
+    ) -> Result<BTreeMap<Rank, RenderedTexts>, Failed> {
+        render(&job.apps, map, table)
+            .map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))
+    }
+}
+
+/// Parsed templates of one program.
+type Compiled<'e, 'a> = Vec<(TemplateText<'a>, Template<'e, 'a>)>;
+
+fn render(
+    apps: &[AppSpec],
+    map: &RankMap,
+    table: &RankTable,
+) -> Result<BTreeMap<Rank, RenderedTexts>, AppError> {
+    let mut rendered: BTreeMap<Rank, RenderedTexts> = BTreeMap::new();
+    let environment = environment();
+    let named = named_apps(apps, map, table);
+    for (index, app) in apps.iter().enumerate() {
+        let master_vars = user_master_vars(apps, app);
+        let compiled = compile(&environment, app, index)?;
+        if master_vars.is_empty() && compiled.is_empty() {
+            continue;
+        }
+        let ranks = (0..map.world_size).map(Rank).filter(|r| map.application_of(*r) == index);
+        for rank in ranks {
+            let Some(context) = context(table, rank, &named) else { continue };
+            let context = Value::from(Serde(context));
+            let mut rank_texts = render_rank(app, index, (rank, &context), &compiled)?;
+            rank_texts.env.splice(..0, master_vars.iter().cloned());
+            rendered.insert(rank, rank_texts);
+        }
+    }
+    check_files(apps, map, &rendered)?;
+    Ok(rendered)
+}
+
+fn compile<'e, 'a>(
+    environment: &'e Environment<'a>,
+    app: &'a AppSpec,
+    index: usize,
+) -> Result<Compiled<'e, 'a>, AppError> {
+    let compile = |text: TemplateText<'a>| {
+        let template = environment.template_from_str(text.text);
+        let template = template.map_err(|error| AppError::Syntax {
+            title: app.title(index),
+            what: text.describe(app),
+            cause: cause(&error, text),
+        });
+        Ok((text, template?))
+    };
+    texts(app).into_iter().map(compile).collect()
+}
+
+fn render_rank(
+    app: &AppSpec,
+    index: usize,
+    (rank, context): (Rank, &Value),
+    compiled: &Compiled<'_, '_>,
+) -> Result<RenderedTexts, AppError> {
+    let mut rendered = RenderedTexts::default();
+    for (text, template) in compiled {
+        let done = template.render(context.clone()).map_err(|error| AppError::Fill {
+            title: app.title(index),
+            what: text.describe(app),
+            rank: rank.0,
+            cause: cause(&error, *text),
+        })?;
+        match text.usage {
+            TemplateUse::Argument(at) => rendered.arguments.push((at, done.into())),
+            TemplateUse::Variable(name) => rendered.env.push((name.to_owned(), done.into())),
+            TemplateUse::Dest(_) => {
+                rendered.files.push(RankFile { path: done.into(), content: vec![] });
+            }
+            // A file's content follows its path among the templates, so the last file is the one with this
+            // content.
+            TemplateUse::Content(_) => {
+                if let Some(file) = rendered.files.last_mut() {
+                    file.content = done.into_bytes();
+                }
+            }
+        }
+    }
+    Ok(rendered)
+}
+
+/// Returns the variables with rank 0's address, such as MASTER_ADDR, that the user set for this program but
+/// not for every program. rlaunch sets these variables for all ranks of the job. The caller adds the returned
+/// ones to the rendered variables, which take precedence, so that this program gets the user's values.
+fn user_master_vars(apps: &[AppSpec], app: &AppSpec) -> Vec<(OsString, OsString)> {
+    const MASTER: [&str; 3] =
+        [names::MASTER_ADDR, names::MASTER_PORT, names::JAX_COORDINATOR_ADDRESS];
+    let sets = |app: &AppSpec, name: &str| app.user_set_vars.iter().any(|asked| asked == name);
+    let is_own = |name: &&str| sets(app, name) && !apps.iter().all(|other| sets(other, name));
+    let value = |name| app.env.iter().find(|var| var.name == name).map(|var| var.value.clone());
+    let own = MASTER.into_iter().filter(is_own);
+    own.filter_map(|name| Some((name.into(), value(name)?))).collect()
+}
+
+/// Returns the values of the placeholders `app["NAME"]`, by name, for the programs that have a name.
+fn named_apps<'a>(
+    apps: &'a [AppSpec],
+    map: &'a RankMap,
+    table: &'a RankTable,
+) -> BTreeMap<&'a str, AppContext<'a>> {
+    let app_context = |(index, app): (usize, &'a AppSpec)| {
+        let nodes: Vec<_> = nodes_of(map, index).collect();
+        let first = table.nodes().get(nodes.first()?.id.index())?;
+        let is_own = |rank: &u32| map.application_of(Rank(*rank)) == index;
+        let hosts = nodes.iter().map(|node| node.host.name.as_str()).collect();
+        let size = (0..map.world_size).filter(is_own).count();
+        Some((app.name.as_deref()?, AppContext { oob_ip: first.address.to_string(), hosts, size }))
+    };
+    apps.iter().enumerate().filter_map(app_context).collect()
+}
+
+fn context<'a>(
+    table: &'a RankTable,
+    rank: Rank,
+    app: &'a BTreeMap<&'a str, AppContext<'a>>,
+) -> Option<TemplateContext<'a>> {
+    let row = table.ranks().get(rank.index())?;
+    let node = table.nodes().get(row.node.index())?;
+    let mut hcas: Vec<&str> = Vec::new();
+    for own in &row.nics {
+        let device = node.nics.get(own.nic as usize)?.device.as_str();
+        if !hcas.contains(&device) {
+            hcas.push(device);
+        }
+    }
+    let (name, hostname) = (node.host.as_str(), node.hostname.as_str());
+    Some(TemplateContext {
+        host: HostContext { name, hostname, oob_ip: node.address.to_string() },
+        rank: RankContext {
+            index: rank.0,
+            local: row.local_rank.0,
+            hca: hcas.first().copied(),
+            hcas,
+        },
+        world_size: table.ranks().len().try_into().unwrap_or(u32::MAX),
+        app,
+    })
+}
+
+/// Returns an error if two ranks would write different content to the same path on a host.
+fn check_files(
+    apps: &[AppSpec],
+    map: &RankMap,
+    rendered: &BTreeMap<Rank, RenderedTexts>,
+) -> Result<(), AppError> {
+    let mut seen: BTreeMap<(NodeId, PathBuf), (Rank, &[u8])> = BTreeMap::new();
+    for (&rank, texts) in rendered {
+        let Some(node) = map.node_of(rank) else { continue };
+        let index = map.application_of(rank);
+        let (WorkingDir::SameAsLauncher(directory) | WorkingDir::Required(directory)) =
+            &apps[index].wdir;
+        for file in &texts.files {
+            let path = directory.join(&file.path);
+            let (other, content) = seen.entry((node.id, path)).or_insert((rank, &file.content));
+            if *content != file.content {
+                return Err(AppError::TwoFiles {
+                    title: apps[index].title(index),
+                    dest: Path::new(&file.path).display().to_string(),
+                    rank: rank.0,
+                    other: other.0,
+                    host: node.host.to_string(),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

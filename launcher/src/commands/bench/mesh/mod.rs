@@ -2,24 +2,22 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `report` | results, as JSON and as read by `--against` |
+//! | `report` | results, as JSON and as read by `--against`; which hosts and which pairs are slow |
 //! | `text` | matrices and conclusions as text, matrices as heat maps |
-//! | `verdict` | which hosts and which pairs are slow |
 
 mod report;
 mod text;
-mod verdict;
 
 use super::{Unit, measuring_job, measuring_program, records};
 use crate::cli::args::{MeasurementArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower::MeasurementJob;
-use crate::commands::plot_file;
+use crate::commands::output;
 use clap::Parser;
 use report::MeshReport;
 use rlaunch_bootstrap::bench::BenchRecord;
 use rlaunch_console::stdout;
-use rlaunch_plot::file::PlotFile;
+use rlaunch_plot::PlotFile;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::path::PathBuf;
@@ -95,7 +93,7 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
         let message = "rlaunch bench mesh is between hosts, but there is 1";
         return Err(Failed::new(Exit::USAGE, message).hint(Some("-H a,b,c for three hosts")));
     }
-    plot_file::prepare(plot.as_ref())?;
+    output::prepare_plot(plot.as_ref())?;
     let measured = records::run(launch, |_, _| Ok(())).await?;
     let matrix = measured.reader.records.iter().find_map(|record| match record {
         BenchRecord::Matrix(matrix) => Some(matrix),
@@ -112,7 +110,7 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
         if let Some(file) = plot {
             let maps = text::heat_maps(&report, unit);
             let title = format!("mesh: {}", text::title(&report));
-            plot_file::write(&file, &title, &[&maps[0], &maps[1]])?;
+            output::write_plot(&file, &title, &[&maps[0], &maps[1]])?;
         }
     }
     measured.ended

@@ -1,8 +1,7 @@
 //! Matrices and conclusions as text.
 
 use super::super::Unit;
-use super::report::{MeshReport, pairs};
-use super::verdict::quantile;
+use super::report::{MeshReport, pairs, quantile};
 use rlaunch_plot::heat_map::HeatMap;
 use std::fmt::Write;
 

@@ -4,15 +4,10 @@
 //! | file | subject |
 //! |---|---|
 //! | `suite` | nccl-tests and OSU's micro-benchmarks: tests, programs, and places where hosts have them |
-//! | `parser` | rows of tables, and what parsers have in common |
-//! | `nccl`, `osu` | parsers of the output of the two suites |
-//! | `table` | tables in the form of rlaunch's own |
-//! | `reading` | output of a program while it runs, and what it comes to |
+//! | `parser` | parsers of the output of the two suites |
+//! | `table` | output of a program while it runs: tables in the form of rlaunch's own, and what it comes to |
 
-mod nccl;
-mod osu;
 pub(crate) mod parser;
-mod reading;
 pub(crate) mod suite;
 mod table;
 
@@ -21,9 +16,8 @@ use super::{ResultArgs, known_ranks, parse_size, records};
 use crate::cli::args::{MeasurementArgs, ProcessArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower::MeasurementJob;
-use crate::commands::plot_file;
+use crate::commands::output;
 use clap::Parser;
-use reading::ProgramReader;
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
 use rlaunch_console::messages;
@@ -35,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::Duration;
 use suite::{Suite, Test};
+use table::ProgramReader;
 
 /// Variable by which nccl-tests take the GPU with this number, and not that of their local rank.
 const NCCL_TESTS_DEVICE: &str = "NCCL_TESTS_DEVICE";
@@ -205,7 +200,7 @@ async fn run(
     let mut launch = options.into_job(suite, test, &program).launch(&line.config)?;
     let is_searched = search(&mut launch.job, suite, &program);
     check_ranks(&launch.job, test)?;
-    plot_file::prepare(results.plot.as_ref())?;
+    output::prepare_plot(results.plot.as_ref())?;
     let reader = ProgramReader::new((suite, test), &program, &results);
     let measured = records::run_lines(launch, reader).await?;
     let summary = measured.facts().and_then(|facts| measured.reader.summary(facts));

@@ -1,9 +1,7 @@
 //! Suites of test programs: nccl-tests, and OSU's micro-benchmarks of MPI. Names of their tests and programs, and
 //! places where hosts have them.
 
-use super::nccl::NcclParser;
-use super::osu::OsuParser;
-use super::parser::TableParser;
+use super::parser::{NcclParser, OsuParser, TableParser};
 use std::ffi::OsString;
 use std::path::Path;
 

@@ -1,23 +1,18 @@
-//! `rlaunch bench write|read|send`: RDMA operations between two hosts, as perftest measures them.
-//!
-//! | file | subject |
-//! |---|---|
-//! | `table` | results as text and as JSON, and curves |
-//! | `perftest` | results in the columns of perftest |
+//! `rlaunch bench write|read|send`: RDMA operations between two hosts, as perftest measures them. `table` has the results as
+//! text, as JSON and as curves.
 
-mod perftest;
 mod table;
 
 use super::{Sizes, Unit, measuring_job, measuring_program, records, verb_and_count};
 use crate::cli::args::{MeasurementArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower::MeasurementJob;
-use crate::commands::plot_file;
-use clap::{Args, Command, FromArgMatches, Parser, ValueEnum};
+use crate::commands::output;
+use clap::{Args, Command, FromArgMatches, Parser};
 use rlaunch_bootstrap::bench::{VerbsAmount, VerbsOperation, VerbsPart, VerbsRequest};
 use rlaunch_console::stdout;
 use rlaunch_plan::options::Transport;
-use rlaunch_plot::file::PlotFile;
+use rlaunch_plot::PlotFile;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
@@ -66,8 +61,12 @@ launcher/schemas/bench-verbs.schema.json describes the output of --json.";
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct BenchVerbsArgs {
     /// lat: times of single messages; bw: streams of messages; both unless given
-    #[arg(value_name = "lat|bw", hide_possible_values = true)]
-    pub(crate) part: Option<LatOrBw>,
+    #[arg(
+        value_name = "lat|bw",
+        value_parser = values::one_of(PARTS),
+        hide_possible_values = true
+    )]
+    pub(crate) part: Option<VerbsPart>,
 
     #[command(flatten)]
     pub(crate) measurement: MeasurementArgs,
@@ -145,12 +144,8 @@ pub(crate) struct BenchVerbsArgs {
     pub(crate) json: bool,
 }
 
-/// Part of the measurement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LatOrBw {
-    Lat,
-    Bw,
-}
+/// Parts of the measurement.
+const PARTS: &[(&str, VerbsPart)] = &[("lat", VerbsPart::Latency), ("bw", VerbsPart::Bandwidth)];
 
 /// Reason why a measurement cannot be meant.
 #[derive(Debug, thiserror::Error)]
@@ -224,7 +219,7 @@ pub(super) async fn run(
         let hint = "-H a,b for two hosts; rlaunch bench mesh measures all pairs of more";
         return Err(Failed::new(Exit::USAGE, message).hint(Some(hint)));
     }
-    plot_file::prepare(args.plot.as_ref())?;
+    output::prepare_plot(args.plot.as_ref())?;
     let is_shown = !args.json && !args.perftest;
     let table = VerbsTable::new(args.report, args.distribution);
     let measured = records::run(launch, move |record, facts| {
@@ -237,12 +232,12 @@ pub(super) async fn run(
     {
         stdout::print(&match (args.json, args.perftest) {
             (true, _) => format!("{}\n", summary.json()),
-            (_, true) => perftest::tables(&summary.rows, args.report),
+            (_, true) => table::perftest_tables(&summary.rows, args.report),
             _ => summary.end(),
         });
         if let Some(file) = args.plot.filter(|_| measured.ended.is_ok()) {
             let curves = summary.curves(args.report);
-            plot_file::write(&file, &curves.title, &[&curves])?;
+            output::write_plot(&file, &curves.title, &[&curves])?;
         }
     }
     measured.ended
@@ -251,11 +246,7 @@ pub(super) async fn run(
 impl BenchVerbsArgs {
     /// Returns the request for the measuring program.
     fn request(&self, operation: VerbsOperation) -> Result<VerbsRequest, VerbsArgsError> {
-        let part = match self.part {
-            Some(LatOrBw::Lat) => VerbsPart::Latency,
-            Some(LatOrBw::Bw) => VerbsPart::Bandwidth,
-            None => VerbsPart::Both,
-        };
+        let part = self.part.unwrap_or(VerbsPart::Both);
         let sizes = self.sizes.clone().map_or(SIZES.to_vec(), |sizes| sizes.0);
         let amount = match (self.iterations, self.duration) {
             (Some(messages), _) => VerbsAmount::Messages(messages),

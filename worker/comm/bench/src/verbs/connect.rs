@@ -1,6 +1,7 @@
 //! Connections with the peer, over the ports that the rank table proves for both ranks.
 
 use super::{TAG, VerbsBenchError};
+use crate::matrix::nic;
 use rlaunch_bootstrap::bench::VerbsOperation;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::{Nic, PacketPriority, Pair, PairTransport, RankTable};
@@ -85,11 +86,9 @@ impl<'a> ProvedPath<'a> {
         if !matches!(pair.connect, PairTransport::Rdma | PairTransport::RdmaCm) {
             return Err(VerbsBenchError::NoRdma(pair.connect));
         }
-        let nic = |rank: Rank, nic: Option<u32>| {
-            let node = table.ranks().get(rank.index())?.node;
-            table.nodes().get(node.index())?.nics.get(nic? as usize)
+        let nic = |rank: Rank, index| {
+            nic(table, rank, index).ok_or(VerbsBenchError::NoDevice(rank.index()))
         };
-        let nic = |rank, index| nic(rank, index).ok_or(VerbsBenchError::NoDevice(rank.index()));
         Ok(ProvedPath {
             me,
             pair,
@@ -101,13 +100,8 @@ impl<'a> ProvedPath<'a> {
     /// Returns the device and port of rank 0 and of rank 1.
     pub(super) fn names(&self, me: usize) -> [String; 2] {
         let name = |nic: &Nic| format!("{}/{}", nic.device, nic.port);
-        let names = [name(self.own), name(self.peer)];
-        if me == 0 {
-            names
-        } else {
-            let [own, peer] = names;
-            [peer, own]
-        }
+        let (first, second) = if me == 0 { (self.own, self.peer) } else { (self.peer, self.own) };
+        [name(first), name(second)]
     }
 
     /// Opens this rank's device. If the connection manager connects, it opens the device, and
@@ -141,37 +135,21 @@ impl<'a> ProvedPath<'a> {
             let (port, gid_index) = (self.own.port, self.own.gid_index);
             Ok(QueuePair::prepare(&resources, port, gid_index)?.max_inline() >= inline)
         };
-        let most = match wanted {
-            Inline::UpTo(most) | Inline::Exactly(most) => most,
-        };
-        if supported(most)? {
-            return Ok(most);
-        }
-        if let Inline::Exactly(asked) = wanted {
-            let (device, what) = (self.own.device.clone(), "bytes of inline data at most");
-            let most = self.largest_inline(&supported, asked)?;
-            return Err(VerbsBenchError::Limit {
-                device,
-                what,
-                asked: asked.into(),
-                most: most.into(),
-            });
-        }
-        Ok(self.largest_inline(&supported, most)?)
-    }
-
-    /// Returns the largest usual inline capacity below `most` that is supported.
-    fn largest_inline(
-        &self,
-        supported: &impl Fn(u32) -> Result<bool, VerbsError>,
-        most: u32,
-    ) -> Result<u32, VerbsError> {
-        for inline in INLINE_SIZES.into_iter().filter(|size| *size < most) {
+        let (Inline::UpTo(asked) | Inline::Exactly(asked)) = wanted;
+        let usual = INLINE_SIZES.into_iter().filter(|size| *size < asked);
+        let mut most = 0;
+        for inline in [asked].into_iter().chain(usual) {
             if supported(inline)? {
-                return Ok(inline);
+                most = inline;
+                break;
             }
         }
-        Ok(0)
+        if most < asked && matches!(wanted, Inline::Exactly(_)) {
+            let (device, what) = (self.own.device.clone(), "bytes of inline data at most");
+            let (asked, most) = (asked.into(), most.into());
+            return Err(VerbsBenchError::Limit { device, what, asked, most });
+        }
+        Ok(most)
     }
 
     pub(super) fn settings(

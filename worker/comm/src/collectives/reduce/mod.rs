@@ -12,11 +12,10 @@
 )]
 
 mod kernels;
-mod number;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use crate::types::element::{ElementType, Op};
+use crate::types::{ElementType, Op};
 
 /// Error of a reduction if the lengths in bytes of operands and result differ, or are not a whole
 /// number of elements.

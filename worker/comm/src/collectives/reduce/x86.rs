@@ -5,7 +5,7 @@
 //! shift or a mask is enough to convert it.
 
 use super::kernels;
-use crate::types::element::{ElementType, Op};
+use crate::types::{ElementType, Op};
 use std::arch::x86_64::{
     __m256, __m256i, _CMP_UNORD_Q, _MM_FROUND_TO_NEAREST_INT, _mm256_add_epi32, _mm256_add_ps,
     _mm256_and_ps, _mm256_and_si256, _mm256_blend_epi16, _mm256_blendv_ps, _mm256_castps_si256,
@@ -140,7 +140,7 @@ fn rounded(value: __m256) -> __m256i {
     _mm256_add_epi32(bits, _mm256_add_epi32(even, _mm256_set1_epi32(0x7fff)))
 }
 
-/// Reduces eight f32 exactly as [`Number`](super::number::Number) does.
+/// Reduces eight f32 exactly as [`Number`](super::kernels::Number) does.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn eight<const OP: u8>(a: __m256, b: __m256) -> __m256 {

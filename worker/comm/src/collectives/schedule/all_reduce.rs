@@ -267,24 +267,11 @@ pub(super) fn halve(
     sums: Buffer,
     result: Span,
 ) {
-    if me.size.is_power_of_two() {
-        halve_pairs(builder, me, blocks, input, sums, result);
-    } else {
-        halve_circle(builder, me, blocks, input, sums, result);
+    if !me.size.is_power_of_two() {
+        return halve_circle(builder, me, blocks, input, sums, result);
     }
-}
-
-/// Implements [`halve`] by recursive halving, for numbers of ranks that are powers of two. In each
-/// round, a rank sends its peer the half of its remaining blocks that contains the peer's block,
-/// and reduces the other half.
-fn halve_pairs(
-    builder: &mut ScheduleBuilder,
-    me: Member,
-    blocks: &Blocks,
-    input: Buffer,
-    sums: Buffer,
-    result: Span,
-) {
+    // Recursive halving: in each round, a rank sends its peer the half of its remaining blocks that
+    // contains the peer's block, and reduces the other half.
     let mut from = input;
     let mut half = me.size / 2;
     while half > 0 {

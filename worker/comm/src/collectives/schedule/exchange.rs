@@ -62,7 +62,7 @@ pub fn all_gather_ring(me: Member, count: usize, in_place: bool) -> Schedule {
     builder.finish()
 }
 
-fn copy_own(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks, in_place: bool) {
+pub(super) fn copy_own(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks, in_place: bool) {
     if !in_place {
         let own = blocks.one(Buffer::Output, me.rank);
         builder.copy(Span::first(Buffer::Input, own.length), own);

@@ -14,6 +14,7 @@
 //! contains its input at first, and the root has no Input.
 
 use super::builder::{self, Blocks, ScheduleBuilder};
+use super::exchange::copy_own;
 use super::{Buffer, Member, Schedule, Span, all_reduce};
 
 /// Sends the message from the root to each rank directly. Suits ranks that can all read from the
@@ -90,7 +91,7 @@ pub fn gather_linear(me: Member, count: usize, root: usize, in_place: bool) -> S
     let mut builder = ScheduleBuilder::default();
     if me.rank == root {
         let blocks = Blocks::equal(count, me.size);
-        copy_own_to_root(&mut builder, me, &blocks, in_place);
+        copy_own(&mut builder, me, &blocks, in_place);
         for from in (1..me.size).map(|steps| me.ahead(steps)) {
             builder.receive(from, blocks.one(Buffer::Output, from));
         }
@@ -108,7 +109,7 @@ pub fn gather_binomial(me: Member, count: usize, root: usize, in_place: bool) ->
     let rank = |relative| (relative + root) % me.size;
     let subtree_size = |relative| builder::subtree_size(relative, me.size);
     let Some(parent) = builder::tree_parent(relative) else {
-        copy_own_to_root(&mut builder, me, &blocks, in_place);
+        copy_own(&mut builder, me, &blocks, in_place);
         for child in builder::tree_children(relative, me.size).rev() {
             for span in blocks.arc(Buffer::Output, rank(child), subtree_size(child)) {
                 builder.receive(rank(child), span);
@@ -151,13 +152,6 @@ pub(super) fn gather_pieces(
         whole.length
     };
     [Span::first(buffer, ahead), Span::new(buffer, ahead, whole.length - ahead)]
-}
-
-fn copy_own_to_root(builder: &mut ScheduleBuilder, me: Member, blocks: &Blocks, in_place: bool) {
-    if !in_place {
-        let own = blocks.one(Buffer::Output, me.rank);
-        builder.copy(Span::first(Buffer::Input, own.length), own);
-    }
 }
 
 /// Sends each rank's block from the root to the rank directly.

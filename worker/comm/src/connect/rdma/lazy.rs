@@ -18,7 +18,7 @@ use super::cm::{self, CmContext, CmResult, QpAdvert};
 use super::{ConnectError, ConnectedQp, Contact, Fabric, FirstSender, PeerAdvert, name};
 use crate::transport::verbs::VerbsLink;
 use crate::transport::{LinkHint, WakeFd};
-use crate::types::error::PeerName;
+use crate::types::PeerName;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_verbs::{ConnectRequest, Prepared, QueuePair, VerbsError};
@@ -331,8 +331,7 @@ impl LazyRdma {
             wake.wake();
         };
         let thread = thread::Builder::new().name("rlaunch rdma_cm".to_owned()).spawn(body);
-        let operation = "start the thread that connects by rdma_cm";
-        thread.map(drop).map_err(|source| ConnectError::System { operation, source })
+        thread.map(drop).map_err(ConnectError::system("start the thread that connects by rdma_cm"))
     }
 
     fn send(

@@ -17,11 +17,10 @@ mod lazy;
 
 pub(crate) use lazy::LazyRdma;
 
-use super::error::NoRdma;
 use super::handshake::RankKey;
-use super::{ConnectError, Contact};
+use super::{ConnectError, Contact, NoRdma};
 use crate::transport::verbs::{CqPoller, FirstSender, LinkConfig, VerbsLink};
-use crate::types::error::PeerName;
+use crate::types::PeerName;
 use cm::{Advert, PortAdvert, QpAdvert};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use rlaunch_bootstrap::id::Rank;
@@ -124,9 +123,7 @@ impl Fabric {
             return Ok(None);
         }
         let payload = payload(memory(), named.len());
-        let key = RankKey::random();
-        let key =
-            key.map_err(|source| ConnectError::System { operation: "generate a key", source })?;
+        let key = RankKey::random().map_err(ConnectError::system("generate a key"))?;
         let ports = open_ports(table, me, &named, payload)?;
         let path = |(port, pair): (PortKey, Pair)| {
             let nic = pair.nic_b.unwrap_or(0);

@@ -5,7 +5,7 @@ use super::out_of_step::CancelledCollective;
 use super::{Engine, Envelope};
 use crate::collectives::schedule::{Buffer, Exchange, Local, Span};
 use crate::transport::LocalSlice;
-use crate::types::error::{Cause, Operation};
+use crate::types::{Cause, Operation};
 use rlaunch_lock::BufferTable;
 
 impl RunningCollective {

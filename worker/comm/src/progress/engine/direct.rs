@@ -16,7 +16,7 @@ use super::incoming::Incoming;
 use super::matching::{Matching, Status};
 use super::{Engine, Envelope, Peer};
 use crate::transport::{Exposure, Fill, Header, PacketKind, Sink};
-use crate::types::error::LinkError;
+use crate::types::LinkError;
 use rlaunch_lock::BufferTable;
 
 /// Result of sending a short message.

@@ -4,8 +4,7 @@
 //! the sender has given to a long message.
 
 use super::matching::{Owner, Target};
-use super::payload::Rts;
-use crate::transport::Header;
+use crate::transport::{Header, Rts};
 use rlaunch_lock::BufferId;
 use std::collections::{BTreeMap, VecDeque};
 

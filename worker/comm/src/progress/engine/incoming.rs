@@ -9,9 +9,10 @@ use super::inbox::{
 };
 use super::matching::{Matching, Owner, PostedReceive, Status, Target};
 use super::outbox::Outbox;
-use super::payload::{OutOfStep, Rts};
-use crate::transport::{Fill, Header, Limits, LocalSlice, PacketKind, RemoteBuf, Sink};
-use crate::types::error::{Cause, LinkError};
+use crate::transport::{
+    Fill, Header, Limits, LocalSlice, OutOfStep, PacketKind, RemoteBuf, Rts, Sink,
+};
+use crate::types::{Cause, LinkError};
 use rlaunch_lock::BufferTable;
 use std::io;
 

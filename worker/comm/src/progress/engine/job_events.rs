@@ -2,7 +2,7 @@
 
 use super::Engine;
 use crate::progress::agent::AgentEvent;
-use crate::types::error::{Cause, LinkError};
+use crate::types::{Cause, LinkError};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::rank::JobEvent;
 
@@ -84,7 +84,7 @@ impl Engine {
 mod tests {
     use super::*;
     use crate::transport::{Armed, Header, Limits, Link, SelfLink, Sink};
-    use crate::types::error::{Operation, PeerName};
+    use crate::types::{Operation, PeerName};
     use rlaunch_bootstrap::job::ExitStatus;
 
     struct Silent {

@@ -2,12 +2,10 @@
 //! which received bytes are copied or reduced. All are stored in slabs, whose keys are never reused,
 //! because the program may still hold the key of a request that was cancelled.
 
-use super::payload::OutOfStep;
 use crate::collectives::reduce;
 use crate::collectives::schedule::Schedule;
-use crate::transport::LocalSlice;
-use crate::types::element::{ElementType, Op};
-use crate::types::error::{Cause, Operation, PeerName};
+use crate::transport::{LocalSlice, OutOfStep};
+use crate::types::{Cause, ElementType, Op, Operation, PeerName};
 use rlaunch_lock::{BufferId, BufferTable};
 use std::collections::BTreeMap;
 use std::sync::Arc;

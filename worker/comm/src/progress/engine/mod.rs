@@ -26,13 +26,11 @@
 //! |---|---|
 //! | `matching` | posted receives, requests, collectives, and the error that fails them all; keyed storage |
 //! | `incoming`, `inbox` | handling of received packets; messages of one peer that are not complete or not matched, and destinations of their bytes |
-//! | `payload` | payloads of control packets |
 //! | `outbox` | packets waiting to be sent to one peer |
 //! | `direct` | short messages sent from and received into the caller's memory without queueing; zero-copy transfer of long messages |
 //! | `collective` | execution of the steps of collectives |
 //! | `out_of_step` | cancellation, and notices of cancelled collectives |
 //! | `job_events` | reports of the agent about other ranks |
-//! | `threads` | coordination of waiting threads |
 
 pub(crate) mod collective;
 pub(crate) mod direct;
@@ -42,16 +40,14 @@ mod job_events;
 pub(crate) mod matching;
 pub(crate) mod out_of_step;
 mod outbox;
-mod payload;
-mod threads;
 
 pub(crate) use self::matching::{Owner, RequestState, Status};
 pub(crate) use matching::SlabKey;
 
 use self::matching::{Matching, PostedReceive};
-use crate::progress::idle::Idle;
+use crate::progress::idle::{Idle, Threads};
 use crate::transport::{Armed, Header, Limits, Link, LocalSlice, PacketKind};
-use crate::types::error::{Cause, LinkError, Operation, PeerName};
+use crate::types::{Cause, LinkError, Operation, PeerName};
 use inbox::Inbox;
 use incoming::Incoming;
 use matching::Target;
@@ -59,7 +55,6 @@ use outbox::Outbox;
 use rlaunch_lock::{BufferId, BufferTable};
 use std::sync::Arc;
 use std::time::Duration;
-use threads::Threads;
 
 /// Number of calls of [`Engine::progress`] between two polls of an idle link, if each poll of the
 /// link is a system call. A link is idle if nothing is queued for its peer and nothing is expected

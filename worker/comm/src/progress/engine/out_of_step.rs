@@ -9,10 +9,10 @@
 //! and all later ones: the communicator is *out of step*.
 
 use super::matching::{CollectiveArgs, Matching, Owner, SlabKey};
-use super::payload::OutOfStep;
 use super::{Engine, Peer};
 use crate::collectives::CollectiveKind;
-use crate::types::error::{Cause, LinkError, Operation};
+use crate::transport::OutOfStep;
+use crate::types::{Cause, LinkError, Operation};
 use rlaunch_lock::BufferTable;
 
 /// Tells whether the collective with sequence number `number` is the collective with sequence

@@ -8,9 +8,10 @@
 //! packets described in [`crate::transport`].
 
 use super::matching::Owner;
-use super::payload::{OutOfStep, Rts};
-use crate::transport::{Header, Link, LocalSlice, PacketKind, RemoteBuf, WriteOutcome};
-use crate::types::error::LinkError;
+use crate::transport::{
+    Header, Link, LocalSlice, OutOfStep, PacketKind, RemoteBuf, Rts, WriteOutcome,
+};
+use crate::types::LinkError;
 use rlaunch_lock::BufferTable;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

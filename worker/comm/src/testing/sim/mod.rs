@@ -11,7 +11,7 @@ use crate::progress::idle::Idle;
 use crate::progress::wait::{Progress, SpinPolicy};
 use crate::transport::sim::{SimLink, SimWorld};
 use crate::transport::{Link, SelfLink, WatchedFd};
-use crate::types::error::{LinkError, PeerName};
+use crate::types::{LinkError, PeerName};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,5 @@
 use super::*;
-use crate::types::element::Op;
-use crate::types::error::{Cause, CommError};
+use crate::types::{Cause, CommError, Op};
 use std::cell::Cell;
 
 fn settings(seed: u64, ranks: usize) -> Settings {

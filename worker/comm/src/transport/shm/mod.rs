@@ -23,7 +23,7 @@ mod tests;
 
 use super::{Armed, Limits, Link, Sink, WatchedFd};
 use crate::transport::{Header, PacketKind};
-use crate::types::error::LinkError;
+use crate::types::LinkError;
 use doorbell::{Doorbell, StallGuard};
 use nix::errno::Errno;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};

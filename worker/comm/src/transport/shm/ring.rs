@@ -17,7 +17,7 @@
 //! head word when it runs out of room.
 
 use super::memory::{Bytes, Memory};
-use crate::types::error::LinkError;
+use crate::types::LinkError;
 use std::sync::atomic::Ordering;
 
 /// Size of a cache line in bytes.

@@ -2,7 +2,7 @@
 
 use super::ring::{LINE, Receiver, RingLayout, Sender};
 use crate::transport::{Header, PacketKind};
-use crate::types::error::LinkError;
+use crate::types::LinkError;
 use rlaunch_sys::{OwnedBytes, SharedMemory};
 use std::sync::atomic::Ordering;
 use std::thread;

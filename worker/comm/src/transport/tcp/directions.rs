@@ -4,7 +4,7 @@
 
 use super::{IoOutcome, PACKET};
 use crate::transport::{Header, PacketKind, Sink};
-use crate::types::error::LinkError;
+use crate::types::LinkError;
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, send, sendmsg};
 use std::fmt;

@@ -11,7 +11,7 @@ mod directions;
 
 use super::{Armed, Limits, Link, Sink};
 use crate::transport::{Header, PacketKind, WatchedFd};
-use crate::types::error::LinkError;
+use crate::types::LinkError;
 use directions::{Inbound, Outbound};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags};
 use nix::sys::socket::{setsockopt, sockopt};

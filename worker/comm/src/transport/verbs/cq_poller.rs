@@ -2,7 +2,7 @@
 //! the device share them.
 
 use super::failed;
-use crate::types::error::LinkError;
+use crate::types::LinkError;
 use rlaunch_verbs::{
     BounceBuffers, Completion, CompletionBatch, CompletionChannel, CompletionQueue, Context, Depth,
     ProtectionDomain, Resources, VerbsError,

@@ -8,7 +8,7 @@
 //! with only the count. One slot is reserved for such messages, so that two ends whose slots are
 //! all full can still report to each other.
 
-use crate::types::error::LinkError;
+use crate::types::LinkError;
 
 /// Counts of messages and slots at one end of a link.
 #[derive(Clone, Copy, Debug)]

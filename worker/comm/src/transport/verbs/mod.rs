@@ -20,7 +20,7 @@ use super::{
     Armed, Exposure, Limits, Link, LinkHint, LocalSlice, RemoteBuf, Sink, WatchedFd, WriteOutcome,
 };
 use crate::transport::{Header, PacketKind};
-use crate::types::error::LinkError;
+use crate::types::LinkError;
 use credits::Credits;
 use rlaunch_lock::{Attached, BufferTable};
 use rlaunch_verbs::{

@@ -8,7 +8,7 @@ mod names;
 use super::bfrops::{Item, Reader, Status, Writer};
 use super::client::framed;
 use super::client::tests::{hello, message};
-use crate::output::{ConnectionId, Family, Output};
+use crate::node::{ConnectionId, Family, Output};
 use crate::testing::Job;
 use proptest::collection::vec;
 use proptest::prelude::*;

@@ -11,9 +11,10 @@
 //! | `reader pauses`, `reader reads` | output waits for its reader from now on, or no longer does |
 //! | `late timeout` | one timeout is handled at the line's time, as after this process was suspended |
 
-use super::super::{Action, Input, PhaseStates, SupervisedNode, Supervisor};
+use super::super::{Action, Input, PhaseStates, Supervisor};
+use crate::run::links::LinkMonitor;
 use crate::run::live::LiveStatus;
-use crate::run::mesh::LinkMonitor;
+use crate::run::outcome::SupervisedNode;
 use crate::run::output::Written;
 use crate::run::rendezvous::Relay;
 use crate::run::session::{NodeEvent, NodeEventKind};
@@ -35,7 +36,8 @@ use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::apps::StartOrder;
 use rlaunch_plan::map::RankMap;
 use rlaunch_plan::mesh::outcome::ProofOutcome;
-use rlaunch_plan::mesh::{Mesh, Mode, ProofResult, paths};
+use rlaunch_plan::mesh::{Mesh, ProofResult, paths};
+use rlaunch_plan::options::MeshMode;
 use rlaunch_plan::selection::{Plan, PortOptions};
 use rlaunch_plan::testing::{self, table_of, triangle};
 use std::fmt::Write as _;
@@ -57,7 +59,7 @@ pub(super) fn check_links(options: &str, script: &str) {
     let map = job.map_ranks().unwrap();
     let table = triangle_table();
     let mut mesh = Mesh { rounds: 1, ..Mesh::default() };
-    for proof in paths::wanted(&table, Mode::Auto) {
+    for proof in paths::wanted(&table, MeshMode::Auto) {
         let outcome =
             ProofOutcome::Up(PathProof { mtu: proof.mtu, round_trip_ns: 41_000, write_mbps: None });
         mesh.results.push(ProofResult { id: mesh.next_id(), proof, outcome });

@@ -7,7 +7,7 @@
 use super::TcpLink;
 use super::directions::to_bytes;
 use crate::transport::{Armed, Fill, Header, Link, PacketKind, Sink};
-use crate::types::error::LinkError;
+use crate::types::LinkError;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{setsockopt, sockopt};
 use std::io::Write;

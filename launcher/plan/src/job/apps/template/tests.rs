@@ -1,0 +1,124 @@
+use super::*;
+use crate::hosts::Host;
+use crate::selection::{Plan, PortOptions};
+use crate::testing;
+use rlaunch_bootstrap::job::{EnvRule, EnvVar};
+
+fn app(name: &str, words: &[&str]) -> AppSpec {
+    AppSpec {
+        name: Some(name.to_owned()),
+        hosts: None,
+        ranks: None,
+        argv: ["x"].iter().chain(words).map(OsString::from).collect(),
+        other_names: vec![],
+        wdir: WorkingDir::SameAsLauncher("/w".into()),
+        env: vec![],
+        user_set_vars: vec![],
+        script: None,
+        preload: vec![],
+        after: vec![],
+        templates: vec![],
+    }
+}
+
+fn set(app: &mut AppSpec, name: &str, value: &str) {
+    app.env.push(EnvVar { name: name.into(), value: value.into(), rule: EnvRule::Set });
+    app.user_set_vars.push(name.to_owned());
+}
+
+fn file(text: &str, dest: &str) -> TemplateFile {
+    TemplateFile { source: "f.yaml".into(), text: text.to_owned(), dest: dest.to_owned() }
+}
+
+/// Renders the templates of two programs: the first has rank 0 on host `a`, the second has ranks 1 and 2 on
+/// `b` and `c`.
+fn rendered(apps: &[AppSpec]) -> Result<BTreeMap<Rank, RenderedTexts>, AppError> {
+    let machines = testing::triangle();
+    let table = testing::table_of(&machines, 1, &Plan::new(&machines, &PortOptions::default()));
+    let host = |name: &str| Host { name: name.to_owned(), ..Host::this_machine() };
+    let hosts = ["a", "b", "c"].map(host).into_iter().zip((0..).map(|rank| vec![Rank(rank)]));
+    render(apps, &RankMap::from_assignment(hosts.collect(), vec![Rank(1)]), &table)
+}
+
+#[test]
+fn each_rank_has_what_it_named() {
+    let words = ["--at={{rank.index}}/{{rank.local}}/{{world_size}}", "plain", "{{host.name}}"];
+    let mut decode = app("decode", &words);
+    set(&mut decode, "HCAS", "{{rank.hcas | join(\",\")}} {{rank.hca}}");
+    set(&mut decode, "OTHERS", "{{app[\"srv\"].hosts[0]}} {{app.decode.hosts | join(' ')}}");
+    set(&mut decode, "PLAIN", "x");
+    decode.templates = vec![file("{{app.srv.oob_ip}}\n", "{{rank.index}}.yaml")];
+    let rendered = rendered(&[app("srv", &["y"]), decode]).unwrap();
+    let ranks: Vec<Rank> = rendered.keys().copied().collect();
+    assert_eq!(ranks, [Rank(1), Rank(2)], "the first program has no template");
+    let rank_texts = &rendered[&Rank(2)];
+    assert_eq!(rank_texts.arguments, [(1, "--at=2/0/3".into()), (3, "c".into())]);
+    let hcas = "rocep1s0f0,rocep1s0f1 rocep1s0f0";
+    let env = [("HCAS", hcas), ("OTHERS", "a b c")];
+    assert_eq!(rank_texts.env, env.map(|(name, value)| (name.into(), value.into())));
+    let machines = testing::triangle();
+    let table = testing::table_of(&machines, 1, &Plan::new(&machines, &PortOptions::default()));
+    let content = format!("{}\n", table.nodes()[0].address).into_bytes();
+    assert_eq!(rank_texts.files, [RankFile { path: "2.yaml".into(), content }]);
+}
+
+#[test]
+fn what_is_not_known_is_an_error_with_the_text() {
+    let error =
+        |word: &str| rendered(&[app("srv", &[word]), app("y", &[])]).unwrap_err().to_string();
+    for word in ["{{hst.name}}", "{{host.nam}}", "{{app.decode.oob_ip}}", "{{app['no'].hosts}}"] {
+        let begin = format!(
+            "application 1 (srv): cannot replace placeholders in `{word}` for rank 0: undefined"
+        );
+        assert!(error(word).starts_with(&begin), "{}", error(word));
+    }
+    assert!(error("{{world_size | nope}}").contains("nope"));
+    let mut secret = app("srv", &[]);
+    set(&mut secret, "API_KEY", "{{no}} abc");
+    let error = rendered(&[secret, app("y", &[])]).unwrap_err();
+    assert!(!error.to_string().contains("abc"), "{error}");
+    assert!(error.hint().unwrap().contains("host.oob_ip"));
+}
+
+#[test]
+fn a_file_says_which_line_is_wrong() {
+    let mut first = app("srv", &[]);
+    first.templates = vec![file("a: 1\nb: {{no}}\n", "/x")];
+    let error = rendered(&[first, app("y", &[])]).unwrap_err().to_string();
+    assert!(error.contains("f.yaml") && error.contains("line 2: undefined"), "{error}");
+}
+
+#[test]
+fn two_files_at_one_place_are_refused() {
+    let table = |apps: &[AppSpec]| {
+        let machines = testing::triangle();
+        let table = testing::table_of(&machines, 1, &Plan::new(&machines, &PortOptions::default()));
+        let host = Host { slots: 3, ..Host::this_machine() };
+        let map =
+            RankMap::from_assignment(vec![(host, vec![Rank(0), Rank(1), Rank(2)])], vec![Rank(1)]);
+        render(apps, &map, &table)
+    };
+    let with = |text: &str, dest: &str| {
+        let mut app = app("y", &[]);
+        app.templates = vec![file(text, dest)];
+        app
+    };
+    assert!(table(&[with("a", "x"), with("a", "/w/x")]).is_ok(), "they are the same");
+    let error = table(&[with("a", "x"), with("b", "/w/x")]).unwrap_err();
+    let expected =
+        "application 2 (y): /w/x would have other content for rank 1 than for rank 0 on localhost";
+    assert_eq!(error.to_string(), expected);
+    assert!(table(&[app("z", &[]), with("{{rank.index}}", "x")]).is_err());
+    assert!(table(&[app("z", &[]), with("{{rank.index}}", "x{{rank.index}}")]).is_ok());
+}
+
+#[test]
+fn a_program_keeps_the_master_that_it_has_set() {
+    let mut first = app("srv", &[]);
+    set(&mut first, "MASTER_PORT", "4000");
+    let both = [first.clone(), first.clone()];
+    assert!(rendered(&both).unwrap().is_empty(), "rlaunch sets it for no rank");
+    let rendered = rendered(&[first, app("y", &[])]).unwrap();
+    assert_eq!(rendered[&Rank(0)].env, [("MASTER_PORT".into(), "4000".into())]);
+    assert_eq!(rendered.len(), 1);
+}

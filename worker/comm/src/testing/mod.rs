@@ -1,4 +1,0 @@
-//! Support for tests: simulated jobs, and entry points for fuzzers.
-
-pub mod fuzz;
-pub mod sim;
