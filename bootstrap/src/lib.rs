@@ -22,22 +22,29 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | job | one run of rlaunch |
+//! | job | one run of rlaunch; its description is the *JobSpec* |
+//! | Launch | a job, the way to its hosts, and where its output goes |
+//! | JobRun | one attempt at a job; `--max-restarts` allows several |
 //! | host | entry of `-H` or a host file |
 //! | node | host that takes part in the job |
 //! | slot | room for one rank on a host |
-//! | application | program of the job with its ranks; a job may have several |
+//! | application, program | what ranks execute: an application is a program with its settings and ranks; a job may have several |
 //! | rank | process of the job, and its number; *local rank*: its number on the node |
 //! | world size | number of ranks in the job |
 //! | launcher | the `rlaunch` process that the user starts |
 //! | agent | the `rlaunch-worker` process on each node, which starts and watches the ranks |
 //! | guardian | parent of the agent, which cleans up the node if the agent dies |
 //! | control channel | connection between launcher and agent, usually the stdin and stdout of an SSH session |
+//! | session | the launcher's conversation with one agent; *session beside a rank*: that of `rlaunch exec` or `attach` with it |
 //! | callback | connection from agent to launcher, for shells that pass no stdin |
 //! | beat | empty message as a sign of life |
-//! | credit | permission to send a number of bytes of output or stdin |
+//! | credit | permission to send a number of bytes of output or stdin; *window*: the credit for output at the start |
+//! | turn | time in which only one stream may send or print, so that its long line stays whole |
+//! | room | free space in a bounded buffer, which a message occupies until it is handled |
 //! | outbox | queue of messages for one connection |
 //! | grace | time between SIGTERM and SIGKILL when ranks are ended |
+//! | helper | program that the agent runs beside the ranks: the prover, the reader of stacks; to users also a process that a rank leaves behind |
+//! | receipt | report of an agent about what it ended on its node and what it could not end |
 //! | out-of-band (oob) | over TCP between agents, not over RDMA |
 //! | rendezvous | agents join a tree, and every node receives the rank table |
 //! | edge | connection between parent and child in the tree |
@@ -57,6 +64,8 @@
 //! | prover | process that proves and watches paths on a node |
 //! | round | proof of several paths at the same time on all nodes |
 //! | communicator | collective operations of ranks over RDMA, shared memory or TCP |
+//! | problem, notice | what an agent finds when it prepares: a reason why its node cannot run the job; a fact worth knowing |
+//! | finding | what a check of the catalogue finds, with an id such as `mtu.path` |
 //! | first failure | the failure that ended the job, which decides its exit code |
 //! | record | files about a job that the launcher keeps |
 

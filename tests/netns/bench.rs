@@ -178,7 +178,8 @@ fn a_reader_that_leaves_ends_the_measurement() {
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
     // A slow machine is told what is waited for, and a rank may say why it ends before it is ended.
     let said = stderr.lines().filter(|line| {
-        !line.starts_with("rlaunch: waiting ") && !line.contains("its output is not read any more")
+        !line.starts_with("rlaunch: waiting ")
+            && !line.contains("its output cannot be written any more")
     });
     assert_eq!((child.wait().unwrap().code(), said.collect::<Vec<_>>()), (Some(141), vec![]));
 }

@@ -74,6 +74,39 @@ fn ranks_have_the_grace_to_save_their_work() {
     }
 }
 
+/// What is passed on twice is one request: a terminal that closes, whose kernel and shell both send a
+/// hangup, and a Ctrl-C that a program which has started rlaunch follows up.
+#[test]
+fn a_signal_that_comes_twice_by_itself_leaves_the_grace() {
+    let field = Field::new();
+    let works = "trap 'sleep 1; echo saved; exit 0' TERM; echo up; sleep 1000 & wait";
+    for (signals, code) in [
+        ([Signal::SIGHUP, Signal::SIGHUP], 129),
+        ([Signal::SIGINT, Signal::SIGTERM], 130),
+        ([Signal::SIGINT, Signal::SIGINT], 130),
+    ] {
+        let running = up(field.rlaunch("-H a,b,c"), works);
+        signals.into_iter().for_each(|signal| running.signal(signal));
+        let ran = running.finish();
+        assert_eq!(ran.ended_with(code).out().matches("saved\n").count(), 3, "{signals:?}: {ran}");
+    }
+}
+
+#[test]
+fn a_hangup_that_is_ignored_from_the_start_ends_nothing() {
+    let field = Field::new();
+    let goes_on = "/tmp/goes-on";
+    let _file = field.scratch(&["a", "b", "c"], goes_on);
+    let script = format!("echo up; until [ -e {goes_on} ]; do sleep 0.1; done; echo over");
+    let mut running = up(field.rlaunch("-H a,b,c").ignoring_hangups(), &script);
+    running.signal(Signal::SIGHUP);
+    for host in ["a", "b", "c"] {
+        field.on(host, &format!("touch {goes_on}"));
+    }
+    running.wait_for_text("over\n", 3);
+    running.finish().succeeded();
+}
+
 #[test]
 fn asking_twice_means_now() {
     let field = Field::new();
@@ -81,6 +114,8 @@ fn asking_twice_means_now() {
     let mut running = up(field.rlaunch("-H a,b,c --kill-after 60"), script);
     running.signal(Signal::SIGINT);
     running.wait_for_text("told\n", 3);
+    // Sooner it may be the same request, passed on.
+    std::thread::sleep(Duration::from_millis(600));
     let asked = Stopwatch::start();
     running.signal(Signal::SIGINT);
     running.finish().ended_with(130);

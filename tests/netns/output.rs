@@ -227,3 +227,35 @@ fn a_reader_that_pauses_loses_nothing() {
     assert_eq!((child.wait().unwrap().code(), stderr.as_str()), (Some(0), ""));
     check_flood(&bytes, 3, LINES, |_| String::new());
 }
+
+/// A disk that is full is said, whether the job is still running or has ended with its first line.
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let field = Field::new();
+    for script in ["exec yes", "echo short"] {
+        for (name, merged) in [("stdout", ""), ("stderr", " >&2")] {
+            let mut command = field.rlaunch("-H a,b").sh(&format!("{script}{merged}")).command();
+            let full = fs::File::options().write(true).open("/dev/full").unwrap();
+            let messages = launch_directory();
+            let messages = messages.path().join("messages");
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            match name {
+                "stdout" => {
+                    command.stdout(full).stderr(fs::File::create(&messages).unwrap());
+                }
+                _ => {
+                    command.stderr(full);
+                }
+            }
+            let mut child = command.spawn().unwrap();
+            wait_until(BOUND, "rlaunch to end", || Ok(child.try_wait().unwrap().is_some()))
+                .unwrap();
+            let said = fs::read_to_string(&messages).unwrap_or_default();
+            assert_eq!(child.wait().unwrap().code(), Some(203), "{script} to {name}: {said}");
+            if name == "stdout" {
+                let error = "cannot write the ranks' output to stdout: No space left on device";
+                assert!(said.contains(error), "{script}: {said}");
+            }
+        }
+    }
+}

@@ -46,6 +46,7 @@ impl Field {
             env: Vec::new(),
             bound: BOUND,
             at_terminal: false,
+            ignores_hangups: false,
         }
     }
 
@@ -242,6 +243,7 @@ pub(crate) struct Run<'a> {
     env: Vec<(String, String)>,
     bound: Duration,
     at_terminal: bool,
+    ignores_hangups: bool,
 }
 
 impl<'a> Run<'a> {
@@ -282,6 +284,12 @@ impl<'a> Run<'a> {
         self
     }
 
+    /// Starts rlaunch as nohup(1) does, with SIGHUP ignored. Otherwise it is not, even if these tests are.
+    pub(crate) fn ignoring_hangups(mut self) -> Run<'a> {
+        self.ignores_hangups = true;
+        self
+    }
+
     /// Sets the time limit.
     pub(crate) fn within(mut self, bound: Duration) -> Run<'a> {
         self.bound = bound;
@@ -310,6 +318,8 @@ impl<'a> Run<'a> {
         if self.at_terminal {
             command.args(["setsid", "--ctty"]);
         }
+        let hangups = if self.ignores_hangups { "--ignore-signal" } else { "--default-signal" };
+        command.args(["env", &format!("{hangups}=HUP")]);
         match self.from {
             From::LaunchNode(_) => command.arg(&self.field.rlaunch),
             From::Host(_) => command.arg("/tmp/dist/rlaunch"),

@@ -129,6 +129,16 @@ pub enum GpuVendor {
     Amd,
 }
 
+impl GpuVendor {
+    /// Returns the vendor's name, with which the names of its models may begin: `NVIDIA`.
+    pub fn name(self) -> &'static str {
+        match self {
+            GpuVendor::Nvidia => "NVIDIA",
+            GpuVendor::Amd => "AMD",
+        }
+    }
+}
+
 /// Versions and settings of the system software of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct System {

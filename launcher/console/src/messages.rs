@@ -222,9 +222,9 @@ pub fn hint(message: &str) {
     print_line(&format!("{HINT}hint:{HINT:#} {}", printable::text(message)));
 }
 
-/// Starts logging to stderr by `-v`, `--log-level` and `--log-json`; may be called once per process. `verbose` is the number of `-v` options: 0
-/// logs warnings, 1 also info, 2 also debug. `level` overrides `verbose`. The environment variable
-/// RLAUNCH_LOG, in the filter syntax of `tracing`, overrides both.
+/// Starts logging to stderr by `-v`, `--log-level` and `--log-json`; may be called once per process. `verbose` is the
+/// number of `-v` options: 0 logs warnings, 1 also info, 2 also debug. `level` overrides `verbose`. The environment
+/// variable RLAUNCH_LOG, in the filter syntax of `tracing`, overrides both.
 pub fn log_to_stderr(verbose: u8, level: Option<Level>, json: bool) {
     let level = match (level, verbose) {
         (Some(level), _) => format!("rlaunch={level}"),

@@ -57,7 +57,7 @@ pub fn host_list_seeds() -> Vec<Vec<u8>> {
 pub fn variables(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let lines = text.lines().count();
-    match forwarded::parse(text) {
+    match forwarded::parse_env_file(text) {
         Err((line, reason)) => assert!((1..=lines).contains(&line), "{line}: {reason}"),
         Ok(variables) => {
             for variable in variables {

@@ -219,26 +219,11 @@ impl MpiJobError {
 impl MpiJob {
     /// Reads the variables; returns `None` if none of them names a hostfile.
     pub(crate) fn from_environment(env: impl Fn(&str) -> Option<OsString>) -> Option<MpiJob> {
-        let set = |name: &str| env(name).filter(|value| !value.is_empty());
-        let value_of = |name: &str| Some(set(name)?.to_string_lossy().trim().to_owned());
         // In Open MPI, the value `none` stands for no file.
-        let file = |name: &&'static str| Some((*name, set(name).filter(|file| file != "none")?));
+        let is_file = |value: &OsString| !value.is_empty() && value != "none";
+        let file = |name: &&'static str| Some((*name, env(name).filter(is_file)?));
         let (variable, hostfile) = HOSTFILES.iter().find_map(file)?;
-        let named =
-            SHELLS.iter().find_map(|(name, args)| Some((*name, value_of(name)?, value_of(args))));
-        let by_kind = || {
-            let rsh = KINDS.iter().find(|kind| value_of(kind).is_some_and(|kind| kind == "rsh"))?;
-            Some((*rsh, "rsh".to_owned(), value_of("HYDRA_LAUNCHER_EXTRA_ARGS")))
-        };
-        let by_args = || {
-            let (name, args) =
-                SHELLS.iter().find_map(|(_, args)| Some((*args, value_of(args)?)))?;
-            Some((name, "ssh".to_owned(), Some(args)))
-        };
-        let shell = named.or_else(by_kind).or_else(by_args);
-        let shell =
-            shell.and_then(|(name, command, args)| Some((name, shell_command(&command, args)?)));
-        Some(MpiJob { hostfile: hostfile.into(), variable, shell })
+        Some(MpiJob { hostfile: hostfile.into(), variable, shell: remote_shell(&env) })
     }
 
     pub(crate) fn hosts(&self) -> Result<Vec<Host>, MpiJobError> {
@@ -261,6 +246,28 @@ impl MpiJob {
         let by = self.shell.as_ref().map(|(_, words)| format!("; by {words}")).unwrap_or_default();
         format!("hosts of {}: {}{by}", self.source(), text::list(hosts))
     }
+}
+
+/// Chooses the remote shell: the command that a variable names, or else `rsh` if a variable asks for this kind, or
+/// else `ssh` if a variable has options for it. Returns the variable and the command line; `None` if rlaunch's own SSH
+/// can take its place.
+fn remote_shell(env: &impl Fn(&str) -> Option<OsString>) -> Option<(&'static str, String)> {
+    let value_of = |name: &str| {
+        let value = env(name).filter(|value| !value.is_empty())?;
+        Some(value.to_string_lossy().trim().to_owned())
+    };
+    for (name, args) in SHELLS {
+        if let Some(command) = value_of(name) {
+            return Some((*name, shell_command(&command, value_of(args))?));
+        }
+    }
+    for name in KINDS {
+        if value_of(name).is_some_and(|kind| kind == "rsh") {
+            return Some((*name, shell_command("rsh", value_of("HYDRA_LAUNCHER_EXTRA_ARGS"))?));
+        }
+    }
+    let (args, options) = SHELLS.iter().find_map(|(_, args)| Some((*args, value_of(args)?)))?;
+    Some((args, shell_command("ssh", Some(options))?))
 }
 
 /// Joins a remote shell and its options to one command line; returns `None` if rlaunch's own SSH can take its

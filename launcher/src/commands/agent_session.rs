@@ -34,6 +34,12 @@ use std::time::{Duration, Instant, SystemTime};
 
 /// Time limit for an agent to end after the end of its input.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
+/// Time limit for the answer of a host, counted from the end of the login.
+const HOST_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time limit for the answer of this machine, whose diagnosis looks at more than a query of hosts does.
+const LOCAL_TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum size of an answer, in bytes.
+const MAX_ANSWER: usize = 16 << 20;
 
 /// Selects the hosts of a verb, like those of a job: this machine if none are named or allocated.
 pub(super) fn select_hosts(
@@ -56,8 +62,8 @@ pub(super) fn select_hosts(
     Ok((hosts, reach))
 }
 
-/// State that the connections to all hosts share, whether sessions are opened or a query is asked.
-pub(super) struct AgentSessions {
+/// Hosts whose agents are started, for sessions or for a query: the state that the connections to all of them share.
+pub(super) struct AgentHosts {
     connector: Connector,
     deployment: Deployment,
     progress: Progress,
@@ -107,7 +113,7 @@ impl SessionError {
     }
 }
 
-impl AgentSessions {
+impl AgentHosts {
     /// Connects to all hosts at once and starts their agents with the arguments `words`. The results are in the order
     /// of the hosts.
     pub(super) async fn open<T: DeserializeOwned + Send + 'static>(
@@ -116,10 +122,9 @@ impl AgentSessions {
         words: &str,
         limit: Duration,
     ) -> Result<Vec<Result<AgentSession<T>, SessionError>>, Failed> {
-        let sessions = AgentSessions::new(hosts, options, words, limit)?;
-        let open =
-            |sessions: Arc<AgentSessions>, host| async move { sessions.open_one(host).await };
-        Ok(sessions.visit(hosts, open).await)
+        let agents = AgentHosts::new(hosts, options, words, limit)?;
+        let open = |agents: Arc<AgentHosts>, host| async move { agents.open_one(host).await };
+        Ok(agents.visit(hosts, open).await)
     }
 
     fn new(
@@ -127,9 +132,9 @@ impl AgentSessions {
         options: &Reach,
         words: &str,
         limit: Duration,
-    ) -> Result<Arc<AgentSessions>, Failed> {
+    ) -> Result<Arc<AgentHosts>, Failed> {
         open_files::raise_for(hosts.len()).iter().for_each(|warning| messages::warn(warning));
-        Ok(Arc::new(AgentSessions {
+        Ok(Arc::new(AgentHosts {
             connector: Connector::new(options)?,
             deployment: deployment(options.agent.clone(), options.agent_dir.clone())?,
             progress: Progress::new(hosts.iter().map(Host::to_string), "connecting"),
@@ -142,7 +147,7 @@ impl AgentSessions {
     async fn visit<T, F>(
         self: Arc<Self>,
         hosts: &[Host],
-        visit_one: impl Fn(Arc<AgentSessions>, Host) -> F,
+        visit_one: impl Fn(Arc<AgentHosts>, Host) -> F,
     ) -> Vec<T>
     where
         T: Send + 'static,
@@ -201,6 +206,49 @@ impl AgentSessions {
             }
         }
     }
+
+    /// Runs the agent of a host, and returns its output.
+    async fn answer_of(&self, host: &Host) -> Answer {
+        let failed = |cause: &str, hint: Option<String>| {
+            Failed::new(Exit::HOST, format!("{host}: {cause}")).hint(hint)
+        };
+        // The login is outside of the time limit. It has its own, which does not run while the user types a
+        // passphrase.
+        let connection = self.connector.connect(host, &self.progress).await.map_err(|error| {
+            failed(&messages::error_chain(&error), error.hint(&host.to_string()))
+        })?;
+        let answer = tokio::time::timeout(self.limit, self.run_agent(host, connection)).await;
+        let answer = answer.unwrap_or_else(|_| Err((late_answer(self.limit), None)));
+        answer.map_err(|(cause, hint)| failed(&cause, hint))
+    }
+
+    /// Runs the agent. An error has a hint, if there is one.
+    async fn run_agent(
+        &self,
+        host: &Host,
+        connection: HostConnection,
+    ) -> Result<Vec<u8>, (String, Option<String>)> {
+        let text =
+            |error: &DeployError| (messages::error_chain(error), error.hint(&host.to_string()));
+        self.progress.set_stage(&host.to_string(), connection.stage());
+        let placed = self.deployment.ensure_installed(&connection).await;
+        let agent = placed.map_err(|error| text(&error))?;
+        let command = RemoteCommand::Exec(&agent, &self.words);
+        let channel = connection.exec(&command).await;
+        let mut channel = channel.map_err(|error| text(&error.into()))?;
+        let mut answer = Vec::new();
+        while let Some(incoming) = channel.next().await {
+            if let Incoming::Data(bytes) = incoming {
+                answer.extend_from_slice(&bytes);
+            }
+            if answer.len() > MAX_ANSWER {
+                let cause = format!("the answer is longer than {} MiB", MAX_ANSWER >> 20);
+                return Err((cause, None));
+            }
+        }
+        connection.close().await;
+        Ok(answer)
+    }
 }
 
 /// Appends what a host has printed, up to [`MAX_NOISE`] bytes in all.
@@ -239,13 +287,6 @@ impl AgentStream {
     }
 }
 
-/// Time limit for the answer of a host, counted from the end of the login.
-const HOST_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit for the answer of this machine, whose diagnosis looks at more than a query of hosts does.
-const LOCAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Maximum size of an answer, in bytes.
-const MAX_ANSWER: usize = 16 << 20;
-
 /// Output of an agent, or the reason why there is none.
 pub(super) type Answer = Result<Vec<u8>, Failed>;
 
@@ -272,9 +313,9 @@ pub(super) async fn query_hosts(
         let host = hosts.swap_remove(0);
         return Ok(vec![(host, query_this_machine(&args, &words).await)]);
     }
-    let query = AgentSessions::new(&hosts, &options, words, HOST_TIMEOUT)?;
-    let ask = |query: Arc<AgentSessions>, host| async move { query.answer_of(&host).await };
-    let answers = query.visit(&hosts, ask).await;
+    let agents = AgentHosts::new(&hosts, &options, words, HOST_TIMEOUT)?;
+    let ask = |agents: Arc<AgentHosts>, host| async move { agents.answer_of(&host).await };
+    let answers = agents.visit(&hosts, ask).await;
     Ok(hosts.into_iter().zip(answers).collect())
 }
 
@@ -304,50 +345,6 @@ pub(super) async fn query_this_machine(args: &ConnectArgs, words: &[OsString]) -
 
 fn late_answer(limit: Duration) -> String {
     format!("no answer of the agent within {} s", limit.as_secs())
-}
-
-impl AgentSessions {
-    /// Runs the agent of a host, and returns its output.
-    async fn answer_of(&self, host: &Host) -> Answer {
-        // The login is outside of the time limit, as in `open_one`.
-        let failed = |cause: &str, hint: Option<String>| {
-            Failed::new(Exit::HOST, format!("{host}: {cause}")).hint(hint)
-        };
-        let connection = self.connector.connect(host, &self.progress).await.map_err(|error| {
-            failed(&messages::error_chain(&error), error.hint(&host.to_string()))
-        })?;
-        let answer = tokio::time::timeout(self.limit, self.run_agent(host, connection)).await;
-        let answer = answer.unwrap_or_else(|_| Err((late_answer(self.limit), None)));
-        answer.map_err(|(cause, hint)| failed(&cause, hint))
-    }
-
-    /// Runs the agent. An error has a hint, if there is one.
-    async fn run_agent(
-        &self,
-        host: &Host,
-        connection: HostConnection,
-    ) -> Result<Vec<u8>, (String, Option<String>)> {
-        let text =
-            |error: &DeployError| (messages::error_chain(error), error.hint(&host.to_string()));
-        self.progress.set_stage(&host.to_string(), connection.stage());
-        let placed = self.deployment.ensure_installed(&connection).await;
-        let agent = placed.map_err(|error| text(&error))?;
-        let command = RemoteCommand::Exec(&agent, &self.words);
-        let channel = connection.exec(&command).await;
-        let mut channel = channel.map_err(|error| text(&error.into()))?;
-        let mut answer = Vec::new();
-        while let Some(incoming) = channel.next().await {
-            if let Incoming::Data(bytes) = incoming {
-                answer.extend_from_slice(&bytes);
-            }
-            if answer.len() > MAX_ANSWER {
-                let cause = format!("the answer is longer than {} MiB", MAX_ANSWER >> 20);
-                return Err((cause, None));
-            }
-        }
-        connection.close().await;
-        Ok(answer)
-    }
 }
 
 /// Combines the failures of all hosts into one; returns success if there are none.

@@ -151,7 +151,7 @@ fn job_line() -> impl Strategy<Value = JobLine> {
 /// Makes a job from a command line.
 fn lowered(words: Vec<OsString>) -> JobSpec {
     let (args, line) = parse_job(words).unwrap();
-    lower::job(args, &line.config).unwrap().job
+    lower::job(args, &line.config).unwrap().spec
 }
 
 fn printed(words: Vec<OsString>) -> String {

@@ -3,10 +3,12 @@
 //! To add a verb:
 //!
 //! 1. Write `commands/NAME.rs` with its options, a struct that derives [`clap::Parser`], and with `run`. The first
-//!    line of the struct's comment is the verb's line in `rlaunch -h`. Flatten [`crate::cli::args::ConnectArgs`] if
-//!    the verb connects to hosts; with it the verb reads `rlaunch.toml`.
-//! 2. Add a variant to [`Verb`], and an arm to [`Verb::run`].
-//! 3. If tests on hosts cover the verb, name them in the table `HOSTS` of `tests/lab/src/stages/reach.rs`.
+//!    line of the struct's comment is the verb's line in `rlaunch -h`, for which a test allows 60 lines in all. Flatten
+//!    [`crate::cli::args::ConnectArgs`] if the verb connects to hosts; with it the verb reads `rlaunch.toml`.
+//! 2. Add its `mod` line here, its row to the table below, a variant to [`Verb`], and an arm to [`Verb::run`].
+//! 3. If the verb asks the agents of hosts, flatten [`crate::cli::args::HostListArgs`] too and call `agent_session`. What
+//!    it asks is a verb of the agent: an arm of `main` and a line of `USAGE` in `worker/src/main.rs`.
+//! 4. If tests on hosts cover the verb, name them in the table `HOSTS` of `tests/lab/src/stages/reach.rs`.
 //!
 //! Help, completions, manual pages and hints on mistyped verbs are made from [`Verb`].
 //!
@@ -125,21 +127,21 @@ impl Verb {
             Verb::Completions(args) => completions::run(&args),
             Verb::Man(args) => man::run(&args),
             Verb::Help(args) => help::run(&args),
-            Verb::Job(args) => run_job(*args, &line).await,
+            Verb::Job(args) => launch_job(*args, &line).await,
         }
     }
 }
 
 /// Runs a job or its dry run (`rlaunch PROGRAM`). If the program is not found and resembles a verb, the failure
 /// has a hint with the verb.
-async fn run_job(args: JobArgs, line: &CommandLine) -> Result<Exit, Failed> {
+async fn launch_job(args: JobArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let verb = invocation::verb_hint(&args);
     if args.network.preflight == Preflight::Full {
         doctor::check_before_job(&args, line).await?;
     }
     let launch = lower::job_or_fail(args, &line.config)?;
-    let ended = match launch.job.dry_run {
-        Some(DryRun::Offline) => show::offline(&launch.job),
+    let ended = match launch.spec.dry_run {
+        Some(DryRun::Offline) => show::offline(&launch.spec),
         Some(DryRun::Agents) | None => run::run_job(launch).await,
     };
     ended.map_err(|failed| match failed.exit {

@@ -8,7 +8,9 @@ use serde::Serialize;
 /// Formats JSON, with a newline at the end.
 pub(super) fn json<T: Serialize + ?Sized>(value: &T) -> Result<String, Failed> {
     let text = serde_json::to_string_pretty(value);
-    text.map(|text| text + "\n").map_err(|error| Failed::from_error(Exit::BUG, &error))
+    let cannot_write =
+        |error: serde_json::Error| Failed::new(Exit::BUG, format!("cannot write JSON: {error}"));
+    text.map(|text| text + "\n").map_err(cannot_write)
 }
 
 /// Makes sure that the file for a picture can be written, before hosts are made busy.

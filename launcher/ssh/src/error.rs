@@ -3,6 +3,7 @@
 use crate::config::ConfigError;
 use crate::known_hosts::{KnownHostsError, NewHostKey};
 use rlaunch_console::deadline::Late;
+use rlaunch_text::shell;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -87,7 +88,7 @@ pub enum SshError {
     file.display()
 )]
 pub struct HostKeyChange {
-    /// Name of the host in known-hosts files.
+    /// Name of the host in known-hosts files: `[NAME]:PORT` if the port is not 22.
     pub name: String,
     /// Known-hosts file that has the recorded key.
     pub file: PathBuf,
@@ -250,8 +251,8 @@ impl SshError {
             SshError::HostKeyChanged(change) | SshError::NoPassword(change) => Some(format!(
                 "find out why first: another machine may pose as this host; if it was reinstalled:\n  \
                  ssh-keygen -R {} -f {}",
-                change.name,
-                change.file.display()
+                shell::quoted_posix(&change.name),
+                shell::quoted(change.file.as_os_str())
             )),
             SshError::HostKeyRevoked { .. } => Some(format!(
                 "the key may have been stolen; make new ones on {host}:\n  \

@@ -7,7 +7,9 @@
 use crate::config::{DEFAULT_PORT, HostConfig, StrictHostKeyChecking};
 use crate::error::{HostKeyChange, SshError};
 use crate::keys::certificate;
-use crate::known_hosts::{KnownHosts, KnownHostsError, NewHostKey, Verdict, fingerprint};
+use crate::known_hosts::{
+    KnownHosts, KnownHostsError, NewHostKey, Verdict, fingerprint, written_name,
+};
 use crate::prompt::Prompter;
 use crate::transport::algorithms;
 use rlaunch_console::messages;
@@ -27,7 +29,8 @@ pub(crate) struct HostKeys {
     cache: Mutex<HashMap<Vec<PathBuf>, Arc<KnownHosts>>>,
     /// Rule of `--new-hosts`, which takes precedence over the configuration.
     rule: Option<StrictHostKeyChecking>,
-    pub(crate) new: Arc<NewHosts>,
+    /// Hosts that are not known yet: accepting them, asking the user about them, and reporting them.
+    pub(crate) new_hosts: Arc<NewHosts>,
 }
 
 /// Findings of a [`HostKeyChecker`], which shares them with its creator. They are needed because russh
@@ -74,7 +77,7 @@ pub(crate) struct HostKeyChecker {
     strict: StrictHostKeyChecking,
     /// Known-hosts file to which a new key is added.
     record: Option<PathBuf>,
-    new: Arc<NewHosts>,
+    new_hosts: Arc<NewHosts>,
     outcome: CheckOutcome,
 }
 
@@ -102,7 +105,7 @@ impl HostKeys {
             port,
             strict: self.rule.unwrap_or(config.strict_host_key_checking),
             record: config.user_known_hosts_files.first().cloned(),
-            new: self.new.clone(),
+            new_hosts: self.new_hosts.clone(),
             outcome: outcome.clone(),
         };
         Ok((checker, outcome))
@@ -177,7 +180,7 @@ impl HostKeyChecker {
             Verdict::Known => Ok(()),
             Verdict::Revoked { file, line } => Err(SshError::HostKeyRevoked { file, line }),
             Verdict::Changed { file, line, recorded_fingerprint: recorded } => {
-                let name = self.name.clone();
+                let name = written_name(&self.name, self.port);
                 let change = Box::new(HostKeyChange { name, file, line, recorded, shown });
                 if self.strict != StrictHostKeyChecking::No {
                     return Err(SshError::HostKeyChanged(change));
@@ -201,12 +204,12 @@ impl HostKeyChecker {
                 shown: new.fingerprint(),
                 why: "and StrictHostKeyChecking is on",
             }),
-            _ if self.new.has_accepted(&new) => Ok(()),
+            _ if self.new_hosts.has_accepted(&new) => Ok(()),
             StrictHostKeyChecking::Ask => Err(SshError::HostKeyToAsk(Box::new(new))),
-            StrictHostKeyChecking::AcceptNew => Ok(self.new.accept(&new)?),
+            StrictHostKeyChecking::AcceptNew => Ok(self.new_hosts.accept(&new)?),
             StrictHostKeyChecking::No => {
                 // As in ssh(1), the connection is made even if the key cannot be recorded.
-                if let Err(error) = self.new.accept(&new) {
+                if let Err(error) = self.new_hosts.accept(&new) {
                     tracing::warn!("{}", messages::error_chain(&error));
                 }
                 Ok(())

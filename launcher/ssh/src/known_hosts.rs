@@ -350,7 +350,8 @@ fn written_names(names: &[&str], port: u16) -> Vec<String> {
     names.iter().map(|name| written_name(name, port)).collect()
 }
 
-fn written_name(name: &str, port: u16) -> String {
+/// Returns the name of a host as known-hosts files have it.
+pub(crate) fn written_name(name: &str, port: u16) -> String {
     let name = name.to_ascii_lowercase();
     if port == DEFAULT_PORT { name } else { format!("[{name}]:{port}") }
 }

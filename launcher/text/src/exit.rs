@@ -14,7 +14,7 @@
 //! | 200 | mistake in the command line, a configuration file or the number of slots |
 //! | 201 | a host was not reached, or refused the login |
 //! | 202 | the agent cannot run on a host |
-//! | 203 | a file or directory is missing on a host |
+//! | 203 | a file or directory is missing on a host, or the output cannot be written |
 //! | 204 | the nodes cannot connect to each other (rendezvous) |
 //! | 205 | RDMA does not connect the hosts, with `--transport rdma`; or a link failed, with `--abort-on-link-down` |
 //! | 206 | a node was lost |
@@ -47,7 +47,7 @@ impl Exit {
     pub const HOST: Exit = Exit(201);
     /// The agent cannot run on a host.
     pub const AGENT: Exit = Exit(202);
-    /// A file or directory of the job is missing on a host.
+    /// A file or directory of the job is missing on a host, or the ranks' output cannot be written.
     pub const FILES: Exit = Exit(203);
     /// The nodes cannot connect to each other.
     pub const RENDEZVOUS: Exit = Exit(204);

@@ -32,7 +32,7 @@ pub use api::measure;
 pub use api::raw;
 pub use api::scope::{Registered, Request, Scope};
 pub use api::start::StartError;
-pub use collectives::{choice, reduce, schedule};
+pub use collectives::{choice, schedule};
 pub use connect::{ConnectError, DialError, NoRdma, PeerAddress, UnconnectedPair};
 pub use rlaunch_bootstrap::error_chain;
 #[doc(hidden)]

@@ -1,5 +1,5 @@
-//! State of a node that both families use: ranks, open connections, queued actions; and what these
-//! actions are that a server asks of its agent.
+//! State of a node that both families use: ranks, open connections, queued actions; the
+//! actions that a server asks of its agent.
 //!
 //! How a family plugs into the server of a node.
 //!

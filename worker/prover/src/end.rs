@@ -12,6 +12,7 @@
 //! A [`Link`] is a path with a connected queue pair.
 
 use crate::fault;
+use crate::machine::Tokens;
 use rlaunch_bootstrap::protocol::mesh::{
     BLOCK, LocalPort, MeshPath, PathAdvert, PathFault, PortAdvert, ProofStep,
 };
@@ -40,15 +41,6 @@ const CACHE_LINE: usize = 64;
 const TOKEN: usize = 0;
 const ECHO: usize = 8;
 pub(crate) const BEAT: usize = 16;
-
-/// Tokens that an end writes to its peer; 0 stands for no token.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Tokens {
-    /// Token of the writing end.
-    pub(crate) token: u64,
-    /// Token that the writing end has received from the other end.
-    pub(crate) echo: u64,
-}
 
 /// Opened port of this node, with its memory and its completion queue.
 #[derive(Debug)]

@@ -12,8 +12,9 @@
 //!    `Prepared`, with what peers need to connect.
 //! 2. `Connect`: connects the queue pairs with those of the peers, out of band or by the RDMA
 //!    connection manager ([`connect`]). Answers `Connected`.
-//! 3. `Go`: moves a token and then a block in each direction of each path ([`prove`]). If
-//!    the round says so, measures the bandwidth of the paths that carry data ([`measure`]). Answers `RoundDone`, with an outcome for each path.
+//! 3. `Go`: moves a token and then a block in each direction of each path ([`prove`] carries out
+//!    what [`machine`] decides). If the round says so, measures the bandwidth of the paths that
+//!    carry data ([`measure`]). Answers `RoundDone`, with an outcome for each path.
 //!
 //! After a round, `Watch` names the paths to keep: each end then writes heartbeats to the other,
 //! and reports paths that fail ([`watch`]). All other paths are closed.
@@ -21,6 +22,7 @@
 mod connect;
 mod end;
 mod fault;
+mod machine;
 mod measure;
 mod prove;
 mod round;
@@ -40,6 +42,10 @@ use watch::Watch;
 
 /// Shortest interval between heartbeats: a shorter one would keep a processor busy.
 const MIN_BEAT: Duration = Duration::from_millis(100);
+/// Size of reads from stdin, in bytes.
+const CHUNK: usize = 64 << 10;
+/// Time that the main thread has to exit by itself after stdin has closed.
+const GRACE: Duration = Duration::from_millis(200);
 
 fn main() -> ExitCode {
     let node = std::env::args().nth(1).and_then(|word| word.parse().ok()).map(NodeId);
@@ -134,9 +140,6 @@ fn name(frame: &ToProver) -> &'static str {
     }
 }
 
-/// Size of reads from stdin, in bytes.
-const CHUNK: usize = 64 << 10;
-
 /// Failure of the communication with the agent, after which the prover exits.
 #[derive(Debug, thiserror::Error)]
 enum PipeError {
@@ -150,9 +153,6 @@ enum PipeError {
     #[error("unexpected frame {0}")]
     Order(&'static str),
 }
-
-/// Time that the main thread has to exit by itself after stdin has closed.
-const GRACE: Duration = Duration::from_millis(200);
 
 /// Receiver of the agent's frames, which a thread reads from stdin.
 #[derive(Debug)]

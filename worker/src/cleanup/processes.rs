@@ -5,7 +5,7 @@
 //!
 //! Their CPU time and memory are read from `/proc`.
 //!
-//! [`Helpers`] are descendants of the agent that are no ranks.
+//! [`Helpers`] are children of the agent that are no ranks.
 
 use crate::node::Units;
 use nix::errno::Errno;
@@ -76,8 +76,9 @@ pub(crate) fn descendants_of(root: Pid) -> Vec<Pid> {
     walk_table(root)
 }
 
-/// Returns the living descendants of another process by the kernel's lists of children, if it has them. That is much
-/// faster than [`descendants_of`] where many processes run, but misses some if others end meanwhile.
+/// Returns the living descendants of another process by the kernel's lists of children, if it has
+/// them. That is much faster than [`descendants_of`] where many processes run, but misses some if
+/// others end meanwhile.
 pub(crate) fn list_descendants_of(root: Pid) -> Vec<Pid> {
     if children(root).is_some() { walk_children(root) } else { walk_table(root) }
 }
@@ -296,8 +297,8 @@ pub(crate) fn usage_of_ranks(ranks: &[(Rank, Pid)], directory: Option<&Path>) ->
     ranks.iter().map(|&(rank, pid)| usage_of_rank(rank, pid, directory)).collect()
 }
 
-/// Returns the resources that a rank and its descendants use. `pid` is the rank's own process, and `directory` the job's
-/// directory, if it has one.
+/// Returns the resources that a rank and its descendants use. `pid` is the rank's own process, and
+/// `directory` the job's directory, if it has one.
 fn usage_of_rank(rank: Rank, pid: Pid, directory: Option<&Path>) -> RankUsage {
     let own = ProcessStat::read(pid);
     let state = own.as_ref().map_or('Z', |stat| stat.state);
@@ -310,7 +311,8 @@ fn usage_of_rank(rank: Rank, pid: Pid, directory: Option<&Path>) -> RankUsage {
     RankUsage { rank, pid, processes, user_ms, system_ms, resident, state, waited_ms }
 }
 
-/// Reads the time for which a rank has waited in calls of the communicator; `None` if it has not used it.
+/// Reads the time for which a rank has waited in calls of the communicator; `None` if it has not
+/// used it.
 fn waited_ms(rank: Rank, directory: &Path) -> Option<u64> {
     // A rank may have put anything there; a pipe would never answer.
     let flags = (OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits();
@@ -392,8 +394,9 @@ impl ProcessStat {
 /// Time limit for helpers to exit after they were shut down.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Helpers that run: children of the agent that are not part of the user's program, so signals for the ranks are not
-/// sent to them. They are the prover, the program that reads stacks, and the one that reads the use of GPUs.
+/// Helpers that run: children of the agent that are not part of the user's program, so signals for
+/// the ranks are not sent to them. They are the prover, the program that reads stacks, and the one
+/// that reads the use of GPUs.
 #[derive(Debug, Default)]
 pub(crate) struct Helpers {
     pids: Vec<Pid>,
@@ -468,7 +471,6 @@ impl Helpers {
 mod tests {
     use super::*;
     use std::process::{Command, Stdio};
-    use std::time::Duration;
 
     /// The kernel's lists of children and the process table both lead to a grandchild.
     #[test]

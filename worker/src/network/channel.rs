@@ -1,9 +1,11 @@
 //! The agent's end of the control channel to the launcher: its stdin and stdout, or a connection
-//! back to the launcher if the remote shell passes no stdin.
+//! back to the launcher.
 //!
-//! Connection back to the launcher, for an agent whose remote shell passes it no stdin. The agent
-//! prints a one-time public key on stdout, which still reaches the launcher, and connects over TCP.
-//! See [`rlaunch_bootstrap::security::callback`] for the handshake.
+//! [`ChannelKind`] says which of the two it is, and [`Channel`] carries frames over either.
+//!
+//! The connection back, [`CallbackTarget`], is for an agent whose remote shell passes it no stdin.
+//! The agent prints a one-time public key on stdout, which still reaches the launcher, and connects
+//! over TCP. See [`rlaunch_bootstrap::security::callback`] for the handshake.
 
 use crate::network::frames::{self, ByteSink, ByteSource, FrameEvent, FrameSender};
 use nix::errno::Errno;
@@ -82,7 +84,8 @@ fn first_bytes(limit: Duration) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// Takes over stdin and stdout, after it has written `marker`. Must be called within a Tokio runtime.
+/// Writes `marker`, then takes over stdin and stdout, which may be one socket. Leaves them in the
+/// mode, blocking or not, in which they were passed. Call it within a Tokio runtime.
 pub(crate) fn stdio(marker: &[u8]) -> io::Result<(pipe::Receiver, pipe::Sender)> {
     let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
@@ -160,6 +163,8 @@ async fn wait_closed(events: &mut mpsc::Receiver<FrameEvent<ToAgent>>) {
         }
     }
 }
+
+// The connection back to the launcher.
 
 /// Time limit for connecting to the launcher, for all of its addresses together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,7 +1,9 @@
-//! Decoding of frames from a byte stream.
+//! Frames of the control channel, as the agent receives and sends them.
 //!
-//! Queue of frames to the launcher. Control frames are sent immediately, output only as far as the
-//! launcher has granted credit.
+//! [`read_all`] decodes messages from a byte stream.
+//!
+//! [`FrameSender`] queues messages to the launcher, and [`write_all`] writes them. Control frames
+//! are sent immediately, output only as far as the launcher has granted credit.
 
 use crate::console::errln;
 use rlaunch_bootstrap::id::Rank;
@@ -100,7 +102,7 @@ pub(crate) struct WriterTurn {
 }
 
 impl FrameSender {
-    /// Creates an to_launcher, and the queue that [`write_all`] writes to the channel.
+    /// Creates a sender, and the queue that [`write_all`] writes to the channel.
     pub(crate) fn new() -> (FrameSender, Queue) {
         let (control, control_queue) = mpsc::unbounded_channel();
         let (output, output_queue) = mpsc::unbounded_channel();
@@ -167,7 +169,7 @@ fn push(queue: &mpsc::UnboundedSender<Vec<u8>>, message: &FromAgent) -> bool {
     }
 }
 
-/// Frames that wait to be written, from all clones of an [`FrameSender`].
+/// Frames that wait to be written, from all clones of a [`FrameSender`].
 pub(crate) struct Queue {
     control: mpsc::UnboundedReceiver<Vec<u8>>,
     output: mpsc::UnboundedReceiver<Vec<u8>>,
@@ -175,7 +177,7 @@ pub(crate) struct Queue {
 
 #[cfg(test)]
 impl Queue {
-    /// Returns the next control frame, or `None` when no to_launcher is left.
+    /// Returns the next control frame, or `None` when no sender is left.
     pub(crate) async fn next_control(&mut self) -> Option<Vec<u8>> {
         self.control.recv().await
     }

@@ -1,18 +1,16 @@
-//! Proxy through which the Horovod ranks of a node reach the key-value store where they rendezvous.
+//! Proxy through which the Horovod ranks of a node reach the key-value store where they rendezvous,
+//! and the check of who connects to it.
 //!
-//! The agent on rank 0's node has the store; requests travel there over the tree of agents.
-//! Horovod's client cannot authenticate itself. So each agent listens on loopback only, and asks
-//! the kernel which user has made a connection. Only connections of the agent's own user, which is
-//! also the ranks' user, and of root are accepted. The size of a request and the time it may take
-//! are limited. When too many connections send nothing, the oldest of them is closed to make room
-//! for ranks.
+//! The agent on rank 0's node has the store; requests travel there over the tree of agents. The
+//! size of a request and the time it may take are limited. When too many connections send nothing,
+//! the oldest of them is closed to make room for ranks.
 //!
-//! Finds out which user a local TCP connection comes from. TCP sockets carry no credentials, unlike
-//! Unix sockets, but the kernel knows the owner of the connecting socket.
-//!
-//! The kernel is queried over netlink (`linux/inet_diag.h`) for that single socket, so the query
-//! takes no longer on a host with many sockets. If the kernel does not support the query, the
-//! kernel's table of all sockets is read.
+//! Horovod's client cannot authenticate itself. So each agent listens on loopback only, and accepts
+//! only connections of the agent's own user, which is also the ranks' user, and of root. TCP
+//! sockets carry no credentials, unlike Unix sockets, but the kernel knows the owner of the
+//! connecting socket ([`user_of`]). It is asked over netlink (`linux/inet_diag.h`) for that single
+//! socket, so the query takes no longer on a host with many sockets. If the kernel does not support
+//! the query, its table of all sockets is read.
 
 use crate::console::errln;
 use crate::network::ports::ReservedPort;
@@ -266,6 +264,8 @@ async fn read(socket: &mut TcpStream) -> io::Result<Result<Request, Refusal>> {
         }
     }
 }
+
+// The owner of a connection.
 
 const TABLE: &str = "/proc/net/tcp";
 

@@ -1,11 +1,12 @@
-//! The environment of a rank: variables of the node, then those forwarded from the launcher, then
-//! those of the rank.
+//! Environments on this node: a rank's, and a login's.
 //!
-//! The environment of a login on this host, as the user's login shell sets it up.
+//! A rank's environment is made by [`common`] and [`for_rank`]: variables of the node, then those
+//! forwarded from the launcher, then those of the rank.
 //!
-//! The shell is started with a command that executes this program again. The new process prints its
-//! environment between two markers. Other output of the shell's start-up files does not matter, and
-//! no other program is needed on the host.
+//! [`of_login`] returns the environment of a login on this host, as the user's login shell sets it
+//! up. The shell is started with a command that executes this program again, and the new process
+//! prints its environment between two markers ([`print_login`]). So other output of the shell's
+//! start-up files does not matter, and no other program is needed on the host.
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, Uid, User};
@@ -65,6 +66,8 @@ pub(crate) fn for_rank<'a>(
 fn is_foreign(name: &OsStr) -> bool {
     name.to_str().is_some_and(is_foreign_launch)
 }
+
+// The environment of a login.
 
 /// Time limit for a login, which takes seconds if home directories or modules are on slow file
 /// systems.

@@ -1,27 +1,25 @@
-//! A rank's process: spawning it through its stub, its pipes, and its exit status.
+//! Processes of ranks, from their start to their exit status, and what they print meanwhile.
 //!
-//! Forwarding of a rank's output to the launcher: in order, without loss, in whole lines if
-//! possible.
+//! * *Start and end.* [`spawn`] starts the agent's own executable again as a stub, in the job's
+//!   cgroup if there is one. [`reap`] returns the exit status of each child.
+//! * *Output.* [`pump`] forwards a stream to the launcher: in order, without loss, in whole lines
+//!   if possible.
+//! * *The stub*, [`exec`], is a single-threaded process that sets itself up and becomes the rank.
+//!   What would otherwise run between fork and exec is ordinary code with ordinary errors there,
+//!   and can be tried by hand:
 //!
-//! `__exec-rank`: the stub, a single-threaded process that sets itself up and becomes a rank.
+//!   ```text
+//!   rlaunch-worker __exec-rank PARENT-PID CPUS/NODE FILES DIRECTORY PROGRAM ARGV0 [ARG…]
+//!   ```
 //!
-//! Setup that would otherwise run between fork and exec happens here, as ordinary code with
-//! ordinary errors, and can be tried by hand:
-//!
-//! ```text
-//! rlaunch-worker __exec-rank PARENT-PID CPUS/NODE FILES DIRECTORY PROGRAM ARGV0 [ARG…]
-//! ```
-//!
-//! CPUS is a list like `0-3,8`, NODE the preferred NUMA node for memory, FILES the soft limit of
-//! open files; each may be empty. The environment, stdin, stdout and stderr are those of the rank
-//! already.
-//!
-//! `__exec-beside` has the same arguments and becomes a command in the place of a running rank: the
-//! leader of a session of its own, whose terminal is stdin if that is one.
-//!
-//! Limit of open files. The agent raises its own limit, since a rank takes three pipes and at least
-//! one connection, and the usual soft limit of 1024 is too low for a node of many ranks. Ranks get
-//! the original limit back, because programs that use select(2) fail with descriptors above 1023.
+//!   CPUS is a list like `0-3,8`, NODE the preferred NUMA node for memory, FILES the soft limit of
+//!   open files; each may be empty. The environment, stdin, stdout and stderr are those of the rank
+//!   already. `__exec-beside` has the same arguments and becomes a command in the place of a
+//!   running rank: the leader of a session of its own, whose terminal is stdin if that is one.
+//! * *Limit of open files.* The agent raises its own, since a rank takes three pipes and at least
+//!   one connection, and the usual soft limit of 1024 is too low for a node of many ranks. The stub
+//!   restores the original limit, because programs that use select(2) fail with descriptors above
+//!   1023.
 
 use crate::cleanup::cgroup::Cgroup;
 use crate::console::errln;
@@ -222,6 +220,8 @@ pub(crate) fn reap() -> Vec<(Pid, ExitStatus)> {
     ended
 }
 
+// Output.
+
 /// Time after which an unfinished line is sent, so that prompts and progress bars become visible.
 const FLUSH_AFTER: Duration = Duration::from_millis(200);
 
@@ -356,6 +356,8 @@ async fn discard(mut pipe: pipe::Receiver) {
     while !matches!(pipe.read(&mut scratch).await, Ok(0) | Err(_)) {}
 }
 
+// The stub.
+
 /// Program that the stub becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StubKind {
@@ -487,6 +489,8 @@ fn lead_session() -> io::Result<()> {
     }
     Ok(())
 }
+
+// Limit of open files.
 
 /// Maximum to which the agent raises its limit: no agent needs more, and some programs try to close
 /// every descriptor up to the limit.

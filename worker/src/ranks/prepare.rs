@@ -1,6 +1,12 @@
-//! Checks before any rank starts: whether this node has everything that the job needs.
+//! Preparation of a node for its ranks: checks of what they need, and the files that are made for
+//! them.
 //!
-//! Files that are created for ranks at their start and removed at the end of the job.
+//! [`prepare`] checks whether this node has everything that the job needs, reserves ports, and
+//! returns all problems at once. [`PreparedRanks`] is the result; it also reads the inventory.
+//!
+//! [`JobFiles`] are the copies of `--preload` files in the job's private directory, made while the
+//! job is prepared. [`RankFiles`] are made when ranks start. Both are removed at the end of the
+//! job.
 
 use crate::cleanup::workspace::Workspace;
 use crate::console::errln;
@@ -183,12 +189,12 @@ fn reserve_ports(job: &Job) -> Result<(Vec<ReservedPort>, Vec<TcpListener>), Pro
     // loopback.
     let loopback: &[IpAddr] = if ports::has_address(LOOPBACK) { &[LOOPBACK] } else { &[] };
     let all = [addresses, loopback].concat();
-    let hold = |_| ReservedPort::reserve(plan.ports, job.id, &all);
+    let hold = || ReservedPort::reserve(plan.ports, job.id, &all);
     let master = job.master_port.map(|port| ReservedPort::reserve_port(port, &all)).transpose()?;
     let others = job.reserved_port_count.saturating_sub(u32::from(master.is_some()));
     let mut held: Vec<ReservedPort> = master.into_iter().collect();
-    for number in 0..others {
-        held.push(hold(number)?);
+    for _ in 0..others {
+        held.push(hold()?);
     }
     let listeners = if alone {
         Vec::new()
@@ -196,8 +202,10 @@ fn reserve_ports(job: &Job) -> Result<(Vec<ReservedPort>, Vec<TcpListener>), Pro
         // The salt keeps clear of the ports that rank 0's node tries first.
         ports::listen(addresses, plan.ports, job.id, job.node.0 + 1)?
     };
+    // One more port is for NCCL's RAS service, which answers questions about the job. Ranks run
+    // without it, so that a failure is ignored: the launcher then does not set NCCL_RAS_ADDR.
     if inventory::has_gpus(&Root::live()) {
-        held.extend(hold(0));
+        held.extend(hold());
     }
     Ok((held, listeners))
 }

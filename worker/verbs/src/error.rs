@@ -6,11 +6,11 @@ use std::{fmt, io};
 
 /// Defines [`Verb`] from the names of the C functions, which users can search for.
 macro_rules! verbs {
-    ($($verb:ident => $name:literal,)*) => {
+    ($($(#[$doc:meta])* $verb:ident => $name:literal,)*) => {
         /// Function of libibverbs (`ibv_…`) or librdmacm (`rdma_…`).
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Verb {
-            $(#[doc = concat!("`", $name, "`")] $verb,)*
+            $(#[doc = concat!("`", $name, "`")] $(#[$doc])* $verb,)*
         }
 
         impl fmt::Display for Verb {
@@ -39,7 +39,9 @@ verbs! {
     GetAsyncEvent => "ibv_get_async_event",
     CreateQp => "ibv_create_qp",
     ModifyToInit => "ibv_modify_qp to INIT",
+    /// (ready to receive)
     ModifyToRtr => "ibv_modify_qp to RTR",
+    /// (ready to send)
     ModifyToRts => "ibv_modify_qp to RTS",
     PostSend => "ibv_post_send",
     PostRecv => "ibv_post_recv",

@@ -39,7 +39,7 @@ pub(crate) async fn run_to_completion(
         job.events.status(),
         Instant::now(),
     );
-    let mut reader = HelperUpload::new(Helper::Stack);
+    let mut stack_reader = HelperUpload::new(Helper::Stack);
     let mut queries = job.socket.as_ref().map(JobSocket::take_queries).unwrap_or_default();
     while !supervisor.is_over() {
         let is_listening = !supervisor.is_suspending();
@@ -58,7 +58,7 @@ pub(crate) async fn run_to_completion(
             job.events.status().ending();
         }
         while let Some(action) = supervisor.poll_action() {
-            perform(action, job, &nodes, &mut writer, &mut reader);
+            perform(action, job, &nodes, &mut writer, &mut stack_reader);
         }
     }
     let outcome = supervisor.into_outcome();
@@ -71,13 +71,13 @@ pub(crate) async fn run_to_completion(
     conclude(job, outcome, written, master_port)
 }
 
-/// Performs an action. `reader` is the program that reads stacks.
+/// Performs an action. `stack_reader` is the program that reads stacks.
 fn perform(
     action: Action,
     job: &JobRun,
     nodes: &Nodes,
     writer: &mut OutputWriter,
-    reader: &mut HelperUpload,
+    stack_reader: &mut HelperUpload,
 ) {
     match action {
         Action::LimitReaders(patience) => writer.limit_readers(patience),
@@ -85,8 +85,8 @@ fn perform(
         Action::SendAll(message) => nodes.queue_for_all(&message),
         Action::Relay { from, to, data, room } => nodes.relay((from, to), data, room),
         Action::Emit(event) => job.events.emit(&event),
-        Action::OfferStackReader => offer(reader, job, nodes),
-        Action::SendStackReader(node) => reader.send(nodes, node),
+        Action::OfferStackReader => offer(stack_reader, job, nodes),
+        Action::SendStackReader(node) => stack_reader.send(nodes, node),
         Action::Reply(connection, reply) => {
             if let Some(socket) = &job.socket {
                 socket.reply(connection, reply);
@@ -114,7 +114,7 @@ fn offer(program: &mut HelperUpload, job: &JobRun, nodes: &Nodes) {
 async fn write_rest(writer: &mut OutputWriter, signals: &mut Signals) -> (Written, Option<Signal>) {
     let mut asked = None;
     loop {
-        let requests = signals.end_requests;
+        let requests = signals.end_requests();
         let signal = tokio::select! {
             written = writer.finish() => return (written, asked),
             signal = signals.end() => signal,

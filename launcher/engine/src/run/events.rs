@@ -224,6 +224,32 @@ impl EventLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::live::messages::JobPhase;
+
+    #[test]
+    fn a_log_without_a_target_keeps_the_state_of_the_job() {
+        let events = EventLog::open(None, JobId(5)).unwrap();
+        let state = || {
+            let now = events.status().report("5".into(), Vec::new());
+            (now.phase, now.ranks_started, now.ranks_ended)
+        };
+        assert_eq!(state(), (JobPhase::Connecting, 0, 0));
+        events.emit(&Event::HostReached { host: "a".into() });
+        assert_eq!(state(), (JobPhase::Connecting, 0, 0));
+        for (name, phase) in [
+            ("reach", JobPhase::Preparing),
+            ("prepare", JobPhase::Joining),
+            ("join", JobPhase::Running),
+            ("run", JobPhase::Running),
+        ] {
+            events.emit(&Event::Phase { name, seconds: 0.1 });
+            assert_eq!(state(), (phase, 0, 0), "{name}");
+        }
+        events.emit(&Event::RankStarted { rank: 1, host: "a".into(), pid: 7 });
+        assert_eq!(state(), (JobPhase::Running, 1, 0));
+        events.emit(&Event::rank_exited(Rank(1), "a".into(), 7, ExitStatus::Code(0)));
+        assert_eq!(state(), (JobPhase::Running, 1, 1));
+    }
 
     #[test]
     fn records_are_one_object_a_line() {

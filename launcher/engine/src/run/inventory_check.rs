@@ -75,19 +75,23 @@ fn deficits(hosts: Vec<ClusterHost<'_>>, entered: bool) -> Vec<Finding> {
     let cluster = Cluster { hosts, in_container: entered, ..Cluster::default() };
     let checked = CHECKED.iter().filter_map(|id| checks::find(id.as_str()));
     let of_checks = checked.flat_map(|check| (check.examine)(&cluster));
-    let of_devices = cluster.hosts.iter().flat_map(|host| {
-        let scope = Scope::new(host, &cluster);
-        let in_container = scope != Scope::Host;
-        let lacking = in_container
-            .then(|| device_files(host, scope).into_iter().chain(software(host, scope)));
-        lacking.into_iter().flatten()
-    });
+    let of_devices =
+        cluster.hosts.iter().flat_map(|host| devices(host, Scope::new(host, &cluster)));
     findings::merge(of_devices.chain(of_checks))
 }
 
 /// Writes the steps of a fix in one line.
 fn fix(deficit: &Finding) -> String {
     deficit.hints().join("; then ")
+}
+
+/// Finds what a container lacks for the use of its RDMA devices.
+fn devices(host: &ClusterHost<'_>, scope: Scope) -> Vec<Finding> {
+    if scope == Scope::Host {
+        Vec::new()
+    } else {
+        device_files(host, scope).into_iter().chain(software(host, scope)).collect()
+    }
 }
 
 /// Reason why a deficit of a device matters.
@@ -124,6 +128,7 @@ fn device_files(host: &ClusterHost<'_>, scope: Scope) -> Vec<Finding> {
     missing.into_iter().chain(denied).collect()
 }
 
+/// Finds the library or the provider that a container lacks for an RDMA device that it may open.
 fn software(host: &ClusterHost<'_>, scope: Scope) -> Option<Finding> {
     const INSTALL: &str = "install in the image: apt-get install libibverbs1 ibverbs-providers, or \
                            the vendor's package; do not mount the host's files";

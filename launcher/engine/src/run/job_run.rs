@@ -8,8 +8,7 @@ pub use crate::run::output::Stdio;
 use crate::connect::connector::Reach;
 use crate::run::events::{Event, EventLog};
 use crate::run::live::JobSocket;
-use crate::run::record::Recorder;
-use crate::run::run_attempt;
+use crate::run::record::{self, JobRecord, Recorder};
 use crate::run::signals::Signals;
 use ring::rand::SecureRandom;
 use rlaunch_bootstrap::env as names;
@@ -25,10 +24,11 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
+use tracing::Instrument;
 
 /// A job, the way to its hosts, and where its output goes.
 pub struct Launch {
-    pub job: JobSpec,
+    pub spec: JobSpec,
     pub reach: Reach,
     pub stdio: Stdio,
 }
@@ -61,8 +61,8 @@ pub type FactsCell = Arc<OnceLock<StartFacts>>;
 impl JobRun {
     /// Begins the first attempt. Returns an error if the file of `--events` cannot be opened.
     pub fn first(launch: Launch) -> Result<JobRun, Failed> {
-        let target = launch.job.events.as_deref();
-        let events = EventLog::open(target, launch.job.id).map_err(|error| {
+        let target = launch.spec.events.as_deref();
+        let events = EventLog::open(target, launch.spec.id).map_err(|error| {
             let target = target.unwrap_or_default();
             Failed::new(Exit::FILES, format!("cannot write events to {target}: {error}"))
         })?;
@@ -76,23 +76,23 @@ impl JobRun {
 
     /// Begins a restart. Its events are written to the log of the attempts before it.
     pub fn next(launch: Launch, events: EventLog) -> JobRun {
-        let events = events.for_job(launch.job.id);
+        let events = events.for_job(launch.spec.id);
         JobRun::new(launch, events)
     }
 
     fn new(launch: Launch, events: EventLog) -> JobRun {
-        let Launch { job, reach, stdio } = launch;
-        let recorder = job.is_recorded.then(Recorder::new);
+        let Launch { spec, reach, stdio } = launch;
+        let recorder = spec.is_recorded.then(Recorder::new);
         // A dry run is over at once.
-        let is_run = job.dry_run.is_none();
-        let socket = is_run.then(|| JobSocket::open(&job, events.status().clone())).flatten();
-        JobRun { spec: job, reach, stdio, events, recorder, facts: None, socket }
+        let is_run = spec.dry_run.is_none();
+        let socket = is_run.then(|| JobSocket::open(&spec, events.status().clone())).flatten();
+        JobRun { spec, reach, stdio, events, recorder, facts: None, socket }
     }
 
     /// Returns the parts that the next attempt is made from.
     pub(crate) fn into_parts(self) -> (Launch, EventLog) {
-        let JobRun { spec: job, reach, stdio, events, .. } = self;
-        (Launch { job, reach, stdio }, events)
+        let JobRun { spec, reach, stdio, events, .. } = self;
+        (Launch { spec, reach, stdio }, events)
     }
 
     /// Runs a phase of the job, logs its duration and emits it as an event.
@@ -148,7 +148,7 @@ async fn run_attempts(mut job: JobRun, signals: &mut Signals) -> Result<Exit, Fa
         let (ended, _record) = run_attempt(&job, signals).await;
         // If the user has asked to end a job that is already failing, the job is not restarted.
         let mut failed = match ended {
-            Err(failed) if failed.may_restart && signals.end_requests == 0 => failed,
+            Err(failed) if failed.may_restart && signals.end_requests() == 0 => failed,
             ended => return ended,
         };
         let Some(restarts) = job.spec.restarts else { return Err(failed) };
@@ -160,9 +160,9 @@ async fn run_attempts(mut job: JobRun, signals: &mut Signals) -> Result<Exit, Fa
         print_restart(next, &failed);
         let former = job.spec.id;
         let (launch, events) = job.into_parts();
-        let again =
-            restarted(launch.job, next).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
-        job = JobRun::next(Launch { job: again, ..launch }, events);
+        let spec = restarted(launch.spec, next)
+            .map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+        job = JobRun::next(Launch { spec, ..launch }, events);
         job.events.emit(&Event::JobRestarted {
             number: next.done,
             most: next.max,
@@ -172,13 +172,29 @@ async fn run_attempts(mut job: JobRun, signals: &mut Signals) -> Result<Exit, Fa
     }
 }
 
+/// Runs one attempt at a job. Stores the record of the attempt and returns it, unless the user wants no
+/// record.
+pub async fn run_attempt(
+    job: &JobRun,
+    signals: &mut Signals,
+) -> (Result<Exit, Failed>, Option<JobRecord>) {
+    let span = tracing::info_span!("job", id = %job.spec.id);
+    let ended = super::run(job, signals).instrument(span).await;
+    job.events.emit(&Event::job_ended(&ended));
+    let record = job.recorder.as_ref().and_then(|recorder| recorder.finish(&job.spec, &ended));
+    if let Some(record) = &record {
+        record::save_or_warn(record);
+    }
+    (ended, record)
+}
+
 /// Waits until the reader of the events has taken them all, unless the user has asked for the end.
 async fn await_reader(events: &EventLog, signals: &mut Signals) {
     const CHECK: Duration = Duration::from_millis(20);
     /// Time that is left to the reader when the user has asked for the end.
     const LAST: Duration = Duration::from_secs(1);
     let began = Instant::now();
-    while events.is_behind() && (began.elapsed() < LAST || signals.end_requests == 0) {
+    while events.is_behind() && (began.elapsed() < LAST || signals.end_requests() == 0) {
         tokio::select! {
             () = tokio::time::sleep(CHECK) => {}
             _ = signals.end() => return,

@@ -4,7 +4,7 @@
 //! | files | subject |
 //! |---|---|
 //! | `job_run` | attempts at a job, with event log and record; `--max-restarts` |
-//! | `nodes`, `session` | all nodes together: connecting, preparing, starting; the session with one agent |
+//! | `nodes`, `session` | all nodes together: connecting, assigning ranks, preparing, starting; the launcher's stdio; the session with one agent |
 //! | `rendezvous`, `links` | agents join a tree and RDMA paths are proved; the paths are monitored while ranks run |
 //! | `preflight_report`, `inventory_check` | why nodes cannot run the job; what inventories show, such as what a container lacks |
 //! | `helper_upload` | programs that nodes need for the proof of paths, and for stacks |
@@ -45,17 +45,10 @@ use events::Event;
 use job_run::{JobRun, Launch, StartFacts};
 use links::LinkMonitor;
 use nodes::{Nodes, PendingStdio};
-use record::JobRecord;
 use rendezvous::Joined;
-use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::job::RankSetup;
-use rlaunch_bootstrap::protocol::control::{self, ToAgent};
 use rlaunch_console::{messages, open_files};
-use rlaunch_plan::env::identity;
-use rlaunch_plan::job::JobSpec;
-use rlaunch_plan::job::apps::{self, RenderedTexts, StartOrder};
+use rlaunch_plan::job::apps::StartOrder;
 use rlaunch_plan::map::{self, RankMap};
-use rlaunch_plan::rank_config::RankConfig;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use show::ShownPlan;
@@ -63,7 +56,6 @@ use signals::Signals;
 use std::io::{self, IsTerminal};
 use std::time::Instant;
 use supervisor::PhaseStates;
-use tracing::Instrument;
 
 /// Runs a job, and restarts it after failures as often as `--max-restarts` allows.
 pub async fn run_job(launch: Launch) -> Result<Exit, Failed> {
@@ -74,21 +66,7 @@ pub async fn run_job(launch: Launch) -> Result<Exit, Failed> {
     ended
 }
 
-/// Runs one attempt at a job. Stores the record of the attempt and returns it, unless the user wants no
-/// record.
-pub async fn run_attempt(
-    job: &JobRun,
-    signals: &mut Signals,
-) -> (Result<Exit, Failed>, Option<JobRecord>) {
-    let ended = run(job, signals).instrument(tracing::info_span!("job", id = %job.spec.id)).await;
-    job.events.emit(&Event::job_ended(&ended));
-    let record = job.recorder.as_ref().and_then(|recorder| recorder.finish(&job.spec, &ended));
-    if let Some(record) = &record {
-        record::save_or_warn(record);
-    }
-    (ended, record)
-}
-
+/// Takes the steps of one attempt at a job.
 async fn run(job: &JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
     let map = hosts_to_reach(job)?;
     open_files::raise_for(map.nodes.len()).iter().for_each(|warning| messages::warn(warning));
@@ -184,7 +162,7 @@ async fn start_ranks(
     }
     let writer = nodes.open_stdio(job, &map, stdio)?;
     let order = StartOrder::new(&job.spec, &map, Instant::now());
-    order_start(nodes, &job.spec, &map, &joined)?;
+    nodes.order_start(&job.spec, &map, &joined)?;
     let Joined { relay, master: (_, master_port), table, mesh, rank_configs, libraries, .. } =
         joined;
     let links = LinkMonitor::new(&mesh, &table, &job.spec.options.mesh, Instant::now());
@@ -193,36 +171,6 @@ async fn start_ranks(
     }
     let phase_states = PhaseStates { relay, links, order };
     Ok(Some(Started { writer, phase_states, master_port }))
-}
-
-/// Sends every node the order to start its ranks.
-fn order_start(nodes: &Nodes, job: &JobSpec, map: &RankMap, joined: &Joined) -> Result<(), Failed> {
-    let (address, port) = joined.master;
-    tracing::info!("MASTER_ADDR {address} MASTER_PORT {port}");
-    let user_set_vars = apps::vars_set_for_all_apps(&job.apps);
-    let mut env = identity::master_variables(address, port, &user_set_vars);
-    env.extend(job.restarts.into_iter().flat_map(|restarts| restarts.env(&user_set_vars)));
-    let mut filled = RenderedTexts::render_all(job, map, &joined.table)?;
-    let awaited = apps::awaited_ports(job, map, &joined.table);
-    let mut messages = Vec::with_capacity(nodes.reached.len());
-    for (node, rank_configs) in nodes.reached.iter().zip(&joined.rank_configs) {
-        let rank_setup = |(rank, setup): (&Rank, &RankConfig)| {
-            let RenderedTexts { arguments, env, files } = filled.remove(rank).unwrap_or_default();
-            RankSetup { rendered_args: arguments, rendered_env: env, files, ..setup.to_setup() }
-        };
-        let ranks = node.ranks.iter().zip(rank_configs).map(rank_setup).collect();
-        let own = awaited.iter().filter(|(looks, _)| *looks == node.id);
-        let ports = own.map(|(_, port)| port.clone()).collect();
-        let horovod = joined.horovod.get(node.id.index()).copied();
-        let message = ToAgent::Start { env: env.clone(), ranks, horovod, ports };
-        messages.push(control::encode(&message).map_err(|error| {
-            Failed::new(Exit::USAGE, format!("templates do not fit a frame: {error}"))
-        })?);
-    }
-    for (node, message) in nodes.reached.iter().zip(messages) {
-        node.commands.send_frame(message.into());
-    }
-    Ok(())
 }
 
 /// Runs a stage of the job before ranks are started. Returns an error if the user ends the job meanwhile.

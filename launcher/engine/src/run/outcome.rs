@@ -28,6 +28,7 @@ pub(crate) enum Reason {
     Timeout(Duration, Vec<String>),
     /// The job made no progress.
     Hang(Failed),
+    /// Stdout or stderr cannot be written, mostly because their reader has gone.
     ReaderGone,
     /// A rank or an agent aborted the job.
     Aborted(Failed),
@@ -119,7 +120,9 @@ impl Outcome {
             failed
         });
         let failed = match self.reason {
-            None | Some(Reason::Served(_)) => blamed.or(unverified).or(written.incomplete),
+            None | Some(Reason::Served(_)) => {
+                blamed.or(unverified).or(written.unwritten).or(written.incomplete)
+            }
             Some(Reason::Rank) => Some(blamed.unwrap_or_else(|| {
                 Failed::new(Exit::BUG, "the job was ended and no rank has failed")
             })),
@@ -128,7 +131,9 @@ impl Outcome {
                 let message = format!("not done within {} s (--timeout)", after.as_secs_f64());
                 Some(Failed { details, ..Failed::new(Exit::TIMEOUT, message) })
             }
-            Some(Reason::ReaderGone) => Some(Failed::new(Exit::READER_GONE, "")),
+            Some(Reason::ReaderGone) => {
+                Some(written.unwritten.unwrap_or_else(|| Failed::new(Exit::READER_GONE, "")))
+            }
             Some(Reason::Aborted(failed) | Reason::Lost(failed) | Reason::Link(failed)) => {
                 Some(Failed { may_restart: true, ..failed })
             }

@@ -92,7 +92,7 @@ impl Stdio {
 /// Stdout or stderr of a rank.
 pub(crate) type StreamId = (Rank, Stream);
 
-/// Something for stdout, and for stderr.
+/// A value for each of a rank's two streams.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PerStream<T> {
     pub stdout: T,
@@ -175,6 +175,8 @@ pub struct Written {
     pub(crate) transcript: Option<Transcript>,
     /// Error that left the files of `--output-dir` incomplete.
     pub incomplete: Option<Failed>,
+    /// Error that left stdout or stderr incomplete, unless their reader has gone.
+    pub unwritten: Option<Failed>,
 }
 
 /// Handle of the writing thread.
@@ -223,7 +225,7 @@ pub(crate) fn output_channel() -> (OutputSender, OutputReceiver) {
 pub fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver) -> OutputWriter {
     let (gone, failed) = oneshot::channel();
     let pipe = match &config.stdio {
-        // Only waited on. It does not change the pipe's mode, which the writer shares.
+        // The copy is only waited on. Waiting does not change the pipe's mode, which the writer shares.
         Stdio::Pipe(writer) => writer
             .try_clone()
             .and_then(|writer| pipe::Sender::from_owned_fd_unchecked(writer.into()))
@@ -314,6 +316,17 @@ async fn closed(pipe: &mut Option<pipe::Sender>) {
     std::future::pending::<()>().await;
 }
 
+/// Makes the error of a stream that cannot be written.
+fn unwritten(stream: Stream, error: &io::Error) -> Failed {
+    let name = match stream {
+        Stream::Stdout => "stdout",
+        Stream::Stderr => "stderr",
+    };
+    let full = error.kind() == io::ErrorKind::StorageFull;
+    Failed::new(Exit::FILES, format!("cannot write the ranks' output to {name}: {error}"))
+        .hint(full.then_some("`df` shows which file system is full; --output-dir writes elsewhere"))
+}
+
 struct WriterThread {
     sink: Sink,
     arbiter: LineArbiter,
@@ -331,6 +344,7 @@ struct WriterThread {
     ranks: u32,
     status: LiveStatus,
     gone: Option<oneshot::Sender<()>>,
+    unwritten: Option<Failed>,
 }
 
 /// Credit that a node is owed for output that was written, in bytes. It is granted once `lump` bytes are
@@ -365,6 +379,7 @@ impl WriterThread {
             ranks: config.ranks,
             status: config.status,
             gone: Some(gone),
+            unwritten: None,
         }
     }
 
@@ -443,6 +458,7 @@ impl WriterThread {
             nccl: self.nccl,
             transcript: self.transcript,
             incomplete,
+            unwritten: self.unwritten,
         }
     }
 
@@ -456,7 +472,7 @@ impl WriterThread {
             match &mut self.folder {
                 None => {
                     let written = self.sink.write((source, stamp), &shown);
-                    self.note(&written);
+                    self.note(source.1, written);
                 }
                 Some(folder) => {
                     folder.push(Instant::now(), (source, stamp), &shown);
@@ -483,23 +499,26 @@ impl WriterThread {
             folder.show_all();
         }
         for shown in folder.take(Instant::now()) {
-            let written = match shown {
+            let (stream, written) = match shown {
                 ShownOutput::Plain { source, stamp, data } => {
-                    self.sink.write((source, stamp), &data)
+                    (source.1, self.sink.write((source, stamp), &data))
                 }
                 ShownOutput::Folded { stream, ranks, line } => {
-                    self.sink.write_folded(stream, &ranks, &line)
+                    (stream, self.sink.write_folded(stream, &ranks, &line))
                 }
             };
-            self.note(&written);
+            self.note(stream, written);
         }
     }
 
-    /// Ends the job if its reader has gone. Further output is received and dropped, so that the ranks can end. With
-    /// `--output-dir` the job goes on, because the files still receive the output.
-    fn note(&mut self, written: &io::Result<()>) {
-        if written.is_err()
-            && self.files.is_none()
+    /// Ends the job if a stream can no longer be written. Further output is received and dropped, so that the ranks
+    /// can end. With `--output-dir` the job goes on, because the files still receive the output.
+    fn note(&mut self, stream: Stream, written: io::Result<()>) {
+        let Err(error) = written else { return };
+        if error.kind() != io::ErrorKind::BrokenPipe && self.unwritten.is_none() {
+            self.unwritten = Some(unwritten(stream, &error));
+        }
+        if self.files.is_none()
             && let Some(gone) = self.gone.take()
         {
             let _ = gone.send(());

@@ -434,7 +434,7 @@ fn addresses(
         // The root has no parent, so its address is the one to which most of its children connected.
         let dialled = || {
             let dialling = shape.children(node).filter_map(|child| edges.get(&child)?.edge);
-            let by_address = text::grouped(dialling.map(|(own, remote)| (remote.ip(), own)));
+            let by_address = text::grouped(dialling.map(|(child, remote)| (remote.ip(), child)));
             // `max_by_key` returns the last of equal elements; `rev` makes that the first.
             let most = by_address.into_iter().rev().max_by_key(|(_, children)| children.len());
             most.map(|(address, _)| address)

@@ -1,11 +1,10 @@
-//! `--show` and `--dry-run`.
+//! The launcher's decisions about a job, as text for people or as JSON for programs: `--show` and `--dry-run`.
 //!
-//! `--show`: the decisions of the launcher, as text for people or as JSON for programs. The job goes on
-//! afterwards.
+//! [`print()`] writes both before ranks start: after `--show` the job goes on, after `--dry-run` it ends. [`offline`]
+//! writes a dry run that asks no host.
 //!
-//! `--dry-run`: prints a job without starting any rank.
-//!
-//! The output begins with lines that programs can parse: a keyword, then words quoted as for a shell.
+//! The output of `--dry-run` begins with lines that programs can parse: a keyword, then words quoted as for a
+//! shell.
 //!
 //! ```text
 //! host a slots=2 ranks=0-1

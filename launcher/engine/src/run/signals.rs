@@ -4,13 +4,19 @@ use nix::sys::signal::Signal;
 use rlaunch_console::messages;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use std::fs;
 use std::io;
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+
+/// Least time between two requests to end the job that are two. One that is passed on by a wrapper, or by the
+/// shell of a terminal that closes, comes as often as there are ways to rlaunch.
+const AGAIN: Duration = Duration::from_millis(500);
 
 /// Request that the user makes by a signal to rlaunch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserSignal {
-    /// End the job. A second request ends it without the grace period.
+    /// End the job. A second request, which is a Ctrl-C, ends it without the grace period.
     End(Signal),
     /// Pass the signal on to every rank.
     Forward(Signal),
@@ -23,14 +29,36 @@ pub enum UserSignal {
 pub struct Signals {
     interrupt: Stream,
     terminate: Stream,
-    hangup: Stream,
+    /// `None` if rlaunch was started with SIGHUP ignored, as by nohup(1): then it stays ignored.
+    hangup: Option<Stream>,
     user1: Stream,
     user2: Stream,
     window: Stream,
     go_on: Stream,
     stop: Stream,
-    /// Number of times that the user has asked to end the job, by a [`UserSignal::End`] of [`Signals::next`].
-    pub(crate) end_requests: u32,
+    requests: Requests,
+}
+
+/// Requests of the user to end the job.
+#[derive(Debug, Default)]
+struct Requests {
+    count: u32,
+    last: Option<Instant>,
+}
+
+impl Requests {
+    /// Counts `signal`, and tells whether it is a request: the first signal is one, later ones if the user
+    /// presses Ctrl-C again.
+    fn count(&mut self, signal: Signal, now: Instant) -> bool {
+        let is_request = self.last.is_none_or(|last| {
+            signal == Signal::SIGINT && now.saturating_duration_since(last) >= AGAIN
+        });
+        if is_request {
+            self.count += 1;
+            self.last = Some(now);
+        }
+        is_request
+    }
 }
 
 impl Signals {
@@ -43,33 +71,49 @@ impl Signals {
         Ok(Signals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
-            hangup: signal(SignalKind::hangup())?,
+            // Before its stream is made, which replaces what was there.
+            hangup: if is_ignored(Signal::SIGHUP) {
+                None
+            } else {
+                Some(signal(SignalKind::hangup())?)
+            },
             user1: signal(SignalKind::user_defined1())?,
             user2: signal(SignalKind::user_defined2())?,
             window: signal(SignalKind::window_change())?,
             go_on: signal(SignalKind::from_raw(Signal::SIGCONT as i32))?,
             stop: signal(SignalKind::from_raw(Signal::SIGTSTP as i32))?,
-            end_requests: 0,
+            requests: Requests::default(),
         })
     }
 
-    /// Waits for the next signal. Cancel-safe.
+    /// Returns how often the user has asked to end the job, by a [`UserSignal::End`] of [`Signals::next`].
+    pub(crate) fn end_requests(&self) -> u32 {
+        self.requests.count
+    }
+
+    /// Waits for the next signal that asks for something. Cancel-safe.
     pub async fn next(&mut self) -> UserSignal {
-        let signal = tokio::select! {
+        loop {
+            let signal = self.receive().await;
+            let UserSignal::End(end) = signal else { return signal };
+            if self.requests.count(end, Instant::now()) {
+                messages::hurry();
+                return signal;
+            }
+        }
+    }
+
+    async fn receive(&mut self) -> UserSignal {
+        tokio::select! {
             _ = self.interrupt.recv() => UserSignal::End(Signal::SIGINT),
             _ = self.terminate.recv() => UserSignal::End(Signal::SIGTERM),
-            _ = self.hangup.recv() => UserSignal::End(Signal::SIGHUP),
+            () = received(self.hangup.as_mut()) => UserSignal::End(Signal::SIGHUP),
             _ = self.user1.recv() => UserSignal::Forward(Signal::SIGUSR1),
             _ = self.user2.recv() => UserSignal::Forward(Signal::SIGUSR2),
             _ = self.window.recv() => UserSignal::Forward(Signal::SIGWINCH),
             _ = self.go_on.recv() => UserSignal::Forward(Signal::SIGCONT),
             _ = self.stop.recv() => UserSignal::Suspend,
-        };
-        if matches!(signal, UserSignal::End(_)) {
-            self.end_requests += 1;
-            messages::hurry();
         }
-        signal
     }
 
     /// Counts the signals that have come and were not handled yet.
@@ -96,8 +140,65 @@ impl Signals {
     }
 }
 
+/// Waits for a signal, for ever if there is no stream of it.
+async fn received(stream: Option<&mut Stream>) {
+    match stream {
+        Some(stream) => {
+            stream.recv().await;
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Tells whether this process ignores a signal. Where the kernel does not say, it does not.
+fn is_ignored(signal: Signal) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal as i32 - 1) & 1 == 1
+}
+
 /// Stops this process, as Ctrl-Z does by default. Returns when the process is continued.
 pub(crate) fn stop_process() {
     // A process that may not be stopped goes on.
     let _ = nix::sys::signal::raise(Signal::SIGSTOP);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tells for each signal, with its time in milliseconds, whether it is a request.
+    fn requests(signals: &[(Signal, u64)]) -> Vec<bool> {
+        let (mut requests, begin) = (Requests::default(), Instant::now());
+        let mut count = |&(signal, at): &(Signal, u64)| {
+            requests.count(signal, begin + Duration::from_millis(at))
+        };
+        signals.iter().map(&mut count).collect()
+    }
+
+    #[test]
+    fn a_second_ctrl_c_is_a_second_request() {
+        use Signal::SIGINT;
+        assert_eq!(requests(&[(SIGINT, 0), (SIGINT, 500), (SIGINT, 1100)]), [true; 3]);
+        assert_eq!(requests(&[(SIGINT, 0), (SIGINT, 10), (SIGINT, 600)]), [true, false, true]);
+        assert_eq!(requests(&[(Signal::SIGTERM, 0), (SIGINT, 700)]), [true; 2]);
+    }
+
+    #[test]
+    fn what_is_passed_on_is_one_request() {
+        use Signal::{SIGHUP, SIGINT, SIGTERM};
+        // A terminal that closes: the kernel and the shell send it.
+        assert_eq!(requests(&[(SIGHUP, 0), (SIGHUP, 3)]), [true, false]);
+        // Ctrl-C, which a program that has started rlaunch follows up with terminate().
+        assert_eq!(requests(&[(SIGINT, 0), (SIGTERM, 900)]), [true, false]);
+        assert_eq!(requests(&[(SIGTERM, 0), (SIGTERM, 5000)]), [true, false]);
+    }
+
+    #[test]
+    fn ignored_signals_are_known() {
+        assert!(!is_ignored(Signal::SIGUSR1));
+        // The runtime of Rust programs ignores it.
+        assert!(is_ignored(Signal::SIGPIPE));
+    }
 }

@@ -18,6 +18,13 @@
 //!
 //! A job whose ranks all exit goes from running to over. Ctrl-Z suspends a job that is running or ending:
 //! until the nodes have stopped their ranks, only events of nodes and the clock are handled.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `supervisor` | inputs and actions; which handler gets an input; lost nodes, signals of the user, the end of the job |
+//! | `reports` | exits of ranks, by which most jobs end; links, waiting ranks, broken edges, unserved MPI, aborts |
+//! | `queries` | questions to the agents: of other rlaunch processes, of watches, and at the end of `--timeout` |
+//! | `suspension` | Ctrl-Z |
 
 mod queries;
 mod reports;
@@ -226,7 +233,11 @@ impl<'a> Supervisor<'a> {
             Input::Query(query) => self.on_query(now, query),
             Input::ReaderGone if self.is_ending() => {}
             Input::ReaderGone => {
-                self.end(now, Reason::ReaderGone, job_ending("its output is not read any more"));
+                self.end(
+                    now,
+                    Reason::ReaderGone,
+                    job_ending("its output cannot be written any more"),
+                );
             }
         }
     }

@@ -1,7 +1,17 @@
 //! Catalogue of what can be wrong with a cluster: pure functions of what is known of its hosts.
 //!
-//! `rlaunch doctor` runs all checks; each job runs some of those that need nothing but inventories ([`examine_job`]). To add a check: its
-//! id in [`crate::findings::id`], a [`Check`] in the file of its subject, and a test there that makes the fault.
+//! `rlaunch doctor` runs all checks, and `rlaunch help ID` explains each. Jobs run only a few of those that need nothing but
+//! inventories.
+//!
+//! To add a check:
+//!
+//! 1. Add its id to [`crate::findings::id`], a [`Check`] to the file of its subject, and a test there that makes the fault. A
+//!    new subject is a file with `CHECKS`, its `mod` line here, and its entry in `CATALOGUE`.
+//! 2. If hosts may lack what it reads, or refuse it, add an arm to `input` in `state.rs`: without one the check counts as run
+//!    on every host.
+//! 3. If jobs are to run it, add its id to `OF_USED_PORTS` or `OF_UNUSED_PORTS` here, which are about RDMA ports
+//!    ([`examine_job`]), or else to `CHECKED` in `launcher/engine/src/run/inventory_check.rs`.
+//! 4. Write `launcher/goldens/checks-ran.txt` anew: the tests of `state.rs` do with `UPDATE_GOLDENS=1`.
 //!
 //! | file | subject |
 //! |---|---|

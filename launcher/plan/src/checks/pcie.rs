@@ -9,7 +9,7 @@ use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_bootstrap::inventory::pci::{Distance, LinkRate, PciDevice, PciLink, gigabits};
 use rlaunch_bootstrap::inventory::rdma::RdmaDevice;
 use rlaunch_text::text;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub(super) const CHECKS: &[Check] = &[
     Check {
@@ -65,7 +65,7 @@ reboot the host.",
         id: id::NUMA_FAR,
         about: "GPUs use NICs of their own NUMA node",
         needs: Needs::Inventories,
-        examine: far,
+        examine: gpus_far_from_nics,
         causes: &[id::MESH_BANDWIDTH],
         explanation: "\
 Symptoms: some ranks of a host are slower than others; NCCL logs distance SYS between a GPU and its NIC, and does not use \
@@ -241,40 +241,52 @@ fn is_across(gpu: &Gpu, device: &RdmaDevice) -> bool {
     device.numa_node.is_some() && distance == Some(Distance::System)
 }
 
-fn far(cluster: &Cluster<'_>) -> Vec<Finding> {
+/// Finds the NUMA nodes whose GPUs are far from all NICs that their host can use.
+fn gpus_far_from_nics(cluster: &Cluster<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (index, host) in indexed(cluster) {
-        let far = host.inventory.gpus.iter().filter(|gpu| is_far_from_all(cluster, index, gpu));
-        let far: Vec<&Gpu> = far.collect();
-        let mut nodes: Vec<u32> = far.iter().filter_map(|gpu| gpu.pci.numa_node).collect();
-        nodes.sort_unstable();
-        nodes.dedup();
-        for node in nodes {
-            let gpus = far.iter().filter(|gpu| gpu.pci.numa_node == Some(node)).count();
-            let near = host.rdma_ports().find(|(device, _)| {
-                device.numa_node == Some(node) && !selection::is_software(device)
-            });
-            let used = cluster.plan.into_iter().flat_map(|plan| &plan.ports[index]);
-            let mut used: Vec<&str> = used.map(|port| port.nic.device.as_str()).collect();
-            used.dedup();
-            let seen = format!(
-                "{} of NUMA node {node}, and usable NICs only elsewhere: {}",
-                text::count(gpus, "GPU"),
-                text::list(&used)
-            );
-            let matters = "their data crosses the link between processors, and NCCL leaves GPUDirect out there unless told";
-            found.push(match near {
-                Some((device, port)) => {
-                    let name = port_name(device, port);
-                    Finding::warning(id::NUMA_FAR, host.name, seen, matters)
-                        .device(&*name)
-                        .advise(format!("bring up {name}, which is of that NUMA node"))
-                }
-                None => Finding::note(id::NUMA_FAR, host.name, seen, matters),
-            });
+        let ports = cluster.plan.and_then(|plan| plan.ports.get(index)).into_iter().flatten();
+        let mut usable: Vec<&str> = ports.map(|port| port.nic.device.as_str()).collect();
+        usable.dedup();
+        for (numa_node, gpus) in far_gpus(cluster, index) {
+            found.push(far_finding(host, numa_node, gpus, &usable));
         }
     }
     found
+}
+
+/// Counts the GPUs of a host that are far from all NICs that it can use, by NUMA node.
+fn far_gpus(cluster: &Cluster<'_>, index: usize) -> BTreeMap<u32, usize> {
+    let gpus = cluster.hosts[index].inventory.gpus.iter();
+    let far = gpus.filter(|gpu| is_far_from_all(cluster, index, gpu));
+    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
+    for numa_node in far.filter_map(|gpu| gpu.pci.numa_node) {
+        *counts.entry(numa_node).or_default() += 1;
+    }
+    counts
+}
+
+/// Describes the GPUs of a NUMA node, of which there are `gpus`: the NICs that are `usable` instead, and the port of
+/// their own NUMA node to bring up, if there is one.
+fn far_finding(host: &ClusterHost<'_>, numa_node: u32, gpus: usize, usable: &[&str]) -> Finding {
+    let seen = format!(
+        "{} of NUMA node {numa_node}, and usable NICs only elsewhere: {}",
+        text::count(gpus, "GPU"),
+        text::list(usable)
+    );
+    let matters = "their data crosses the link between processors, and NCCL leaves GPUDirect out there unless told";
+    let is_near = |device: &RdmaDevice| device.numa_node == Some(numa_node);
+    let mut ports = host.rdma_ports();
+    let near = ports.find(|(device, _)| is_near(device) && !selection::is_software(device));
+    match near {
+        Some((device, port)) => {
+            let name = port_name(device, port);
+            Finding::warning(id::NUMA_FAR, host.name, seen, matters)
+                .device(&*name)
+                .advise(format!("bring up {name}, which is of that NUMA node"))
+        }
+        None => Finding::note(id::NUMA_FAR, host.name, seen, matters),
+    }
 }
 
 #[cfg(test)]
@@ -345,15 +357,15 @@ mod tests {
 
     #[test]
     fn a_far_nic_is_named_with_the_near_one() {
-        let found = lines(far, &[Machine::recorded("ack-node")]);
+        let found = lines(gpus_far_from_nics, &[Machine::recorded("ack-node")]);
         let expected = "warn numa.far a rocep156s0/1: 4 GPUs of NUMA node 1, and usable NICs only elsewhere: rocep26s0 \
                         — their data crosses the link between processors, and NCCL leaves GPUDirect out there unless told";
         assert_eq!(found, [expected]);
         let absent = Machine::recorded("ack-node")
             .change(|inventory| inventory.rdma.retain(|device| device.name == "rocep26s0"));
-        assert!(lines(far, &[absent])[0].starts_with("note numa.far a: 4 GPUs"));
+        assert!(lines(gpus_far_from_nics, &[absent])[0].starts_with("note numa.far a: 4 GPUs"));
         for name in ["dgx", "esxi-vm", "connectx3", "amd-apu"] {
-            assert!(lines(far, &[Machine::recorded(name)]).is_empty(), "{name}");
+            assert!(lines(gpus_far_from_nics, &[Machine::recorded(name)]).is_empty(), "{name}");
         }
     }
 

@@ -83,7 +83,7 @@ pub fn forwarded(
     }
     let mut user_set_vars = Vec::new();
     for path in &options.files {
-        for line in read(path)? {
+        for line in read_env_file(path)? {
             let value =
                 line.value.map(OsString::from).or_else(|| value_of(&own, line.name.as_ref()));
             let value = value.ok_or_else(|| EnvError::UnsetOfFile {
@@ -169,8 +169,8 @@ fn named(
     Ok(vec![(name.to_owned(), value)])
 }
 
-/// Maximum size of a file, in bytes.
-const MAX_BYTES: u64 = 1 << 20;
+/// Maximum size of a file of variables, in bytes.
+const MAX_ENV_FILE: u64 = 1 << 20;
 
 /// Error about a file of variables.
 #[derive(Debug, thiserror::Error)]
@@ -191,25 +191,25 @@ pub struct EnvLine {
     pub number: usize,
 }
 
-fn read(path: &Path) -> Result<Vec<EnvLine>, EnvFileError> {
+fn read_env_file(path: &Path) -> Result<Vec<EnvLine>, EnvFileError> {
     let read = || {
         let mut text = String::new();
-        let length = File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
-        if length as u64 > MAX_BYTES {
-            return Err(io::Error::other(format!("longer than {} MiB", MAX_BYTES >> 20)));
+        let length = File::open(path)?.take(MAX_ENV_FILE + 1).read_to_string(&mut text)?;
+        if length as u64 > MAX_ENV_FILE {
+            return Err(io::Error::other(format!("longer than {} MiB", MAX_ENV_FILE >> 20)));
         }
         Ok(text)
     };
     let text = read().map_err(|source| EnvFileError::Read { path: path.to_owned(), source })?;
-    parse(&text).map_err(|(line, reason)| EnvFileError::EnvLine {
+    parse_env_file(&text).map_err(|(line, reason)| EnvFileError::EnvLine {
         path: path.to_owned(),
         line,
         reason,
     })
 }
 
-/// Parses a file's content. The error is the number of a line, from 1, and what is wrong there.
-pub fn parse(text: &str) -> Result<Vec<EnvLine>, (usize, String)> {
+/// Parses the content of a file of variables. The error is the number of a line, from 1, and what is wrong there.
+pub fn parse_env_file(text: &str) -> Result<Vec<EnvLine>, (usize, String)> {
     let mut reading = Reading { rest: text.strip_prefix('\u{feff}').unwrap_or(text), line: 1 };
     let mut lines = Vec::new();
     while !reading.rest.is_empty() {
@@ -445,7 +445,7 @@ mod tests {
     }
 
     fn parsed(text: &str) -> Vec<(String, Option<String>)> {
-        parse(text).unwrap().into_iter().map(|line| (line.name, line.value)).collect()
+        parse_env_file(text).unwrap().into_iter().map(|line| (line.name, line.value)).collect()
     }
 
     #[test]
@@ -471,20 +471,21 @@ mod tests {
             .map(|(name, value)| (name.to_owned(), (value != "(none)").then(|| value.to_owned())));
         assert_eq!(parsed(text), expected);
         // A value of two lines does not shift the line number of the next name.
-        let numbers: Vec<usize> = parse(text).unwrap().iter().map(|line| line.number).collect();
+        let numbers: Vec<usize> =
+            parse_env_file(text).unwrap().iter().map(|line| line.number).collect();
         assert_eq!(numbers, [3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15]);
     }
 
     #[test]
     fn mistakes_are_named_with_their_line() {
-        let parse_error = |text: &str| parse(text).unwrap_err();
+        let parse_error = |text: &str| parse_env_file(text).unwrap_err();
         assert_eq!(parse_error("A=1\n=2\n"), (2, "a variable's name is missing".to_owned()));
         assert_eq!(parse_error("A B=2\n"), (1, "\"A B\" is no name of a variable".to_owned()));
         assert_eq!(parse_error("\nA='x\n\n"), (2, "a quote ' that does not end".to_owned()));
         assert_eq!(parse_error("A=\"x\\"), (1, "a quote \" that does not end".to_owned()));
         assert_eq!(parse_error("A='x'y\n"), (1, "more stands behind the closing quote".to_owned()));
         assert!(parse_error("A=\0\n").1.contains("null byte"));
-        let error = read(Path::new("/no/such.env")).unwrap_err();
+        let error = read_env_file(Path::new("/no/such.env")).unwrap_err();
         assert_eq!(error.to_string(), "cannot read /no/such.env");
     }
 
@@ -502,7 +503,7 @@ mod tests {
 
         #[test]
         fn whatever_is_wrong_is_on_a_line_of_the_file(text in "[A-C =\"'#\\\\\n]{0,40}") {
-            if let Err((line, _)) = parse(&text) {
+            if let Err((line, _)) = parse_env_file(&text) {
                 prop_assert!((1..=text.lines().count()).contains(&line));
             }
         }

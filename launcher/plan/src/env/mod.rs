@@ -11,6 +11,19 @@
 //! | `styles` | `--env-style`: `TF_CONFIG`, `SLURM_*` |
 //!
 //! [`ReservedPorts`] are the TCP ports that variables such as MASTER_PORT name.
+//!
+//! A new variable is one of four kinds, by who knows its value and when:
+//!
+//! | kind | where |
+//! |---|---|
+//! | default with a reason, which the value of the user or the host replaces | a function here that returns a [`Variable`], called in `node_variables`, or in `rank_config` of `rank_config.rs` if it differs from rank to rank of a node |
+//! | number of a rank | `rank_variables` in `identity` |
+//! | known only when ranks start, as an address is | [`identity::master_variables`], called where the launcher sends the order to start |
+//! | known only on the node, as a path is | the agent: `announce` in `worker/src/network/services.rs`, `prepare_program` in `worker/src/ranks/prepare.rs`, `worker/src/ranks/library.rs` |
+//!
+//! Its name is a constant in `bootstrap/src/env/mod.rs`. Two functions there may have to know it: `is_foreign_launch`, if the value
+//! of another launch would mislead this one's ranks, and `is_rank_variable`, if it begins with `RLAUNCH_`. Users read of it in
+//! `launcher/help/env.md`.
 
 pub mod forwarded;
 pub mod hardware;

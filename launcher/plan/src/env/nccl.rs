@@ -7,7 +7,6 @@ mod log;
 pub mod network;
 
 pub use log::{Log, LoggedNetwork};
-pub use network::Version;
 pub(crate) use network::{NcclNetwork, Shape};
 
 use crate::env::Variable;
@@ -23,6 +22,8 @@ use rlaunch_bootstrap::inventory::rdma::NodeType;
 use rlaunch_bootstrap::rank_table;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::{Failed, Message};
+use std::fmt;
+use std::str::FromStr;
 
 /// Hint for eRDMA, whose default mode needs RDMA_CM. Changing the mode drops all of a host's connections.
 const ERDMA_COMPAT: &str = "eRDMA works with NCCL in compat mode, to be set on each host: \
@@ -32,6 +33,40 @@ const ERDMA_COMPAT: &str = "eRDMA works with NCCL in compat mode, to be set on e
 const NCCL_PREFIX: u8 = 24;
 /// Number of queue pairs per connection over a bond, enough that both ports of the bond carry data.
 const QPS_ON_BOND: &str = "4";
+
+/// Version of NCCL, such as `2.30.7`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version(u32, u32, u32);
+
+impl Version {
+    /// First version that can choose a port for each peer by subnet (NCCL_IB_SUBNET_AWARE_ROUTING).
+    pub const SUBNET_AWARE: Version = Version(2, 30, 7);
+}
+
+/// Error for a text that is not a version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("not a version like 2.30.7")]
+pub struct BadVersion;
+
+impl FromStr for Version {
+    type Err = BadVersion;
+
+    /// Parses a version and ignores what follows the third number, as in `2.27.3+cuda12.9`.
+    fn from_str(text: &str) -> Result<Version, BadVersion> {
+        let mut numbers = text.splitn(3, '.').map(|part| {
+            let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+            part[..end].parse::<u32>().map_err(|_| BadVersion)
+        });
+        let mut next = || numbers.next().unwrap_or(Err(BadVersion));
+        Ok(Version(next()?, next()?, next()?))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}.{}", self.0, self.1, self.2)
+    }
+}
 
 /// Ports of a job as NCCL sees them.
 pub struct Fabric<'a> {

@@ -4,7 +4,7 @@ use super::networks::HostPort;
 use crate::rank_config::RankConfig;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
-use rlaunch_bootstrap::inventory::{CpuSet, Gpu, GpuVendor, Inventory, NumaNode};
+use rlaunch_bootstrap::inventory::{CpuSet, Gpu, Inventory, NumaNode};
 use rlaunch_bootstrap::rank_table::{Nic, NicId, PairTransport, RankNic, RankRow, RankTable};
 use rlaunch_plot::topology::{DeviceGroup, GpuBox, HostBox, PortRow, Section};
 use rlaunch_text::text;
@@ -224,10 +224,7 @@ impl NearDevices<'_> {
 
 /// Names a GPU by address and model, without its vendor's name: `0000:13:00.0 H100 80GB HBM3`.
 fn gpu_name(gpu: &Gpu) -> String {
-    let vendor = match gpu.vendor {
-        GpuVendor::Nvidia => "NVIDIA",
-        GpuVendor::Amd => "AMD",
-    };
+    let vendor = gpu.vendor.name();
     let model = gpu.model.as_deref().unwrap_or(vendor);
     let short = model.strip_prefix(vendor).map(str::trim_start).filter(|rest| !rest.is_empty());
     format!("{} {}", gpu.pci.address, short.unwrap_or(model))

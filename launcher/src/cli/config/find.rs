@@ -2,7 +2,8 @@
 //! trusted; or else the user's own file, together with the harmless keys of an untrusted ./rlaunch.toml.
 
 use super::error::{ConfigError, FILE};
-use super::trusted::{self, TrustState, TrustStore, open, read_text};
+use super::read::{open, read_text};
+use super::trusted::{self, TrustState, TrustStore};
 use nix::unistd::{Gid, Group, Uid, User};
 use rlaunch_console::process_env::ProcessEnv;
 use std::fs;

@@ -13,23 +13,20 @@
 use super::error::{ConfigError, SettingOrigin};
 use super::file::{ConfigFile, Setting, SettingValue};
 use super::merge;
+use super::read::{open, read_text};
 use clap::Command;
-use nix::fcntl::OFlag;
 use nix::unistd::Uid;
 use rlaunch_console::process_env::ProcessEnv;
 use sha2::{Digest, Sha256};
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Maximum size of a record, in bytes.
 const MAX_RECORD: usize = 256 << 10;
-/// Maximum size of a configuration file, in bytes.
-const MAX_FILE: u64 = 1 << 20;
-const NONBLOCK: i32 = OFlag::O_NONBLOCK.bits();
 /// Number of hexadecimal digits in a SHA-256.
 const DIGITS: usize = 64;
 /// Placeholder for the digest of a missing file.
@@ -345,24 +342,9 @@ fn shown(digest: &[u8]) -> String {
     digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Opens a file for reading. The call does not block if the file is a named pipe without a writer.
-pub(super) fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path)
-}
-
 /// Reads a file without a check of its permissions.
 fn content(path: &Path) -> io::Result<String> {
     open(path).and_then(read_text)
-}
-
-/// Reads the text of a configuration file.
-pub(super) fn read_text(file: File) -> io::Result<String> {
-    let mut text = String::new();
-    let length = file.take(MAX_FILE + 1).read_to_string(&mut text)?;
-    if length as u64 > MAX_FILE {
-        return Err(io::Error::other(format!("longer than {} MiB", MAX_FILE >> 20)));
-    }
-    Ok(text)
 }
 
 #[cfg(test)]

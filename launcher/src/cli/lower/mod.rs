@@ -81,7 +81,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     let (output, termination) = (args.output, args.termination);
     let (is_dry, watches_hangs) = (output.dry_run.is_some(), termination.hang_timeout.is_some());
     let Identity { id, secret, token } = new_identity()?;
-    let job = JobSpec {
+    let spec = JobSpec {
         id,
         hosts,
         is_local,
@@ -117,7 +117,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         events: output.events,
         is_recorded: !output.no_record && !is_dry,
     };
-    Ok(Launch { job, reach, stdio: Stdio::Stdout })
+    Ok(Launch { spec, reach, stdio: Stdio::Stdout })
 }
 
 fn timeout_report(termination: &TerminationArgs) -> TimeoutReport {
@@ -316,7 +316,7 @@ impl MeasurementJob {
         // The record says what the user typed, not the program that came of it.
         job.command_line = std::env::args_os().collect();
         job.is_recorded = true;
-        Ok(Launch { job, reach, stdio: Stdio::Stdout })
+        Ok(Launch { spec: job, reach, stdio: Stdio::Stdout })
     }
 }
 
@@ -327,7 +327,7 @@ pub(crate) fn parse(line: &str) -> Result<JobSpec, String> {
 
     let words = std::iter::once("rlaunch").chain(line.split(' ')).map(OsString::from);
     let (args, line) = parse_job(words.collect()).map_err(|error| format!("{error:?}"))?;
-    job(args, &line.config).map(|launch| launch.job).map_err(|error| error.to_string())
+    job(args, &line.config).map(|launch| launch.spec).map_err(|error| error.to_string())
 }
 
 #[cfg(test)]
@@ -352,7 +352,7 @@ mod tests {
         let mut job = MeasurementJob { ranks: Some(3), ..MeasurementJob::new(args, argv) };
         job.process.env.push("A=1".into());
         job.timeout = Some(Duration::from_secs(7));
-        let job = job.launch(&LoadedConfig::default()).unwrap().job;
+        let job = job.launch(&LoadedConfig::default()).unwrap().spec;
         let seen = |job: &JobSpec| {
             let ranks = (&job.hosts, job.is_local, &job.apps, job.map_by, job.oversubscribe);
             let times = (job.kill_after, job.node_timeout, job.timeout);

@@ -321,7 +321,7 @@ pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exi
     let earlier = results.check(&name)?;
     let job = args.into_job(program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let launch = job.launch(&line.config)?;
-    check_ranks(&launch.job, benchmark)?;
+    check_ranks(&launch.spec, benchmark)?;
     output::prepare_plot(results.plot.as_ref())?;
     let (mut table, json) = (Table::new(results.report), results.json);
     let measured = records::run(launch, move |record, facts| {

@@ -3,8 +3,7 @@
 
 use rlaunch_bootstrap::bench::BenchRecord;
 use rlaunch_console::messages;
-use rlaunch_engine::run::job_run::{FactsCell, JobRun, Launch, StartFacts, Stdio};
-use rlaunch_engine::run::run_attempt;
+use rlaunch_engine::run::job_run::{FactsCell, JobRun, Launch, StartFacts, Stdio, run_attempt};
 use rlaunch_engine::run::signals::Signals;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -47,8 +46,8 @@ pub(crate) async fn run_lines<R: LineReader>(
     let (pipe, writer) = io::pipe().map_err(no_pipe)?;
     launch.stdio = Stdio::Pipe(Arc::new(writer));
     // Results would not be readable behind tags, or between lines of stderr.
-    launch.job.output.tag = None;
-    launch.job.output.merge_stderr = false;
+    launch.spec.output.tag = None;
+    launch.spec.output.merge_stderr = false;
     let facts = FactsCell::default();
     let job = JobRun::first(launch)?.with_facts(Arc::clone(&facts));
     let known = Arc::clone(&facts);

@@ -9,9 +9,8 @@ use crate::commands::report::log_metrics::KNOWN_FORMATS;
 use crate::commands::report::{ReportFinding, Run, Scaling, SourceReport, scaling_table};
 use clap::Parser;
 use rlaunch_console::{messages, stdout};
-use rlaunch_engine::run::job_run::{JobRun, Launch, Stdio};
+use rlaunch_engine::run::job_run::{JobRun, Launch, Stdio, run_attempt};
 use rlaunch_engine::run::record::JobRecord;
-use rlaunch_engine::run::run_attempt;
 use rlaunch_engine::run::signals::Signals;
 use rlaunch_plan::job::tag_pattern::TagPattern;
 use rlaunch_text::exit::Exit;
@@ -122,7 +121,7 @@ async fn run_job(
 ) -> Result<MeasuredRun, Failed> {
     let command = quoted(&command_line);
     messages::info(&command);
-    launch.job.command_line = command_line;
+    launch.spec.command_line = command_line;
     let job = JobRun::first(launch)?;
     let (ended, record) = run_attempt(&job, signals).await;
     ended?;
@@ -222,10 +221,10 @@ impl TrainArgs {
             ..MeasurementJob::new(self.measurement.clone(), self.command.argv.clone())
         };
         let mut launch = job.launch(config)?;
-        let nodes = self.compat.check_nodes(&launch.job.hosts);
+        let nodes = self.compat.check_nodes(&launch.spec.hosts);
         nodes.map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(Some(error.hint())))?;
-        launch.job.oob.preferences.clone_from(&self.compat.preferences);
-        launch.job.output.tag = self.tag_output.then(TagPattern::default);
+        launch.spec.oob.preferences.clone_from(&self.compat.preferences);
+        launch.spec.output.tag = self.tag_output.then(TagPattern::default);
         if self.json {
             launch.stdio = Stdio::Stderr;
         }
@@ -266,11 +265,11 @@ mod tests {
         assert_eq!(parsed.0.sizes(), [1, 2]);
         let expected = "rlaunch -H a,b:2 -x A=1 --env=OMPI_MCA_x=y --np 2 train.py --np 7 --json";
         assert_eq!(command(&parsed, 2), expected);
-        let Launch { job, stdio, .. } = parsed.0.launch(2, &LoadedConfig::default()).unwrap();
-        assert_eq!((job.first().ranks, job.hosts.len()), (Some(2), 2));
+        let Launch { spec, stdio, .. } = parsed.0.launch(2, &LoadedConfig::default()).unwrap();
+        assert_eq!((spec.first().ranks, spec.hosts.len()), (Some(2), 2));
         assert!(matches!(stdio, Stdio::Stderr));
-        assert_eq!(job.first().argv, ["train.py", "--np", "7", "--json"]);
-        let set = job.first().env.iter().find(|var| var.name == "A");
+        assert_eq!(spec.first().argv, ["train.py", "--np", "7", "--json"]);
+        let set = spec.first().env.iter().find(|var| var.name == "A");
         assert_eq!(set.unwrap().value, "1");
     }
 

@@ -2,7 +2,7 @@
 //! of the others. No agent is let go before the last of them has answered, because others may still probe it.
 
 use super::{Diagnosed, DoctorArgs, Examination, ProbeWhen, probes};
-use crate::commands::agent_session::{AgentSession, AgentSessions, AgentStream, SessionError};
+use crate::commands::agent_session::{AgentHosts, AgentSession, AgentStream, SessionError};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::protocol::diagnosis::{Diagnosis, Inquiry, InquiryAnswer, ProgramInquiry};
 use rlaunch_console::messages;
@@ -34,7 +34,7 @@ pub(super) async fn examine(
     options: &Reach,
 ) -> Result<Examination, Failed> {
     let in_container = options.container.is_some();
-    let opened = AgentSessions::open(hosts, options, "diagnose", DIAGNOSIS_TIMEOUT).await?;
+    let opened = AgentHosts::open(hosts, options, "diagnose", DIAGNOSIS_TIMEOUT).await?;
     let (mut sessions, mut unreached) = (Vec::new(), Vec::new());
     for (host, result) in hosts.iter().zip(opened) {
         match result {

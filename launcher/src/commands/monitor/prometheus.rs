@@ -16,11 +16,20 @@ use tokio::time::timeout;
 /// Labels of a value: names and values.
 type Labels<'a> = &'a [(&'a str, &'a str)];
 
+/// Kind of a metric, which Prometheus calls its type.
+#[derive(Clone, Copy, strum::Display)]
+#[strum(serialize_all = "lowercase")]
+enum Kind {
+    /// Total that only grows.
+    Counter,
+    /// Value that may also fall.
+    Gauge,
+}
+
 /// Metric with its values.
 struct Metric {
     name: String,
-    /// `counter` or `gauge`.
-    kind: &'static str,
+    kind: Kind,
     help: &'static str,
     lines: String,
 }
@@ -47,14 +56,7 @@ fn format(sample: &Sample) -> String {
 }
 
 impl Metrics {
-    fn add(
-        &mut self,
-        name: &str,
-        kind: &'static str,
-        help: &'static str,
-        labels: Labels<'_>,
-        value: f64,
-    ) {
+    fn add(&mut self, name: &str, kind: Kind, help: &'static str, labels: Labels<'_>, value: f64) {
         let at = self.0.iter().position(|metric| metric.name == name);
         let at = at.unwrap_or_else(|| {
             self.0.push(Metric { name: name.to_owned(), kind, help, lines: String::new() });
@@ -66,11 +68,11 @@ impl Metrics {
     }
 
     fn gauge(&mut self, name: &str, help: &'static str, labels: Labels<'_>, value: f64) {
-        self.add(name, "gauge", help, labels, value);
+        self.add(name, Kind::Gauge, help, labels, value);
     }
 
     fn counter(&mut self, name: &str, help: &'static str, labels: Labels<'_>, value: f64) {
-        self.add(name, "counter", help, labels, value);
+        self.add(name, Kind::Counter, help, labels, value);
     }
 
     fn add_job(&mut self, job: &JobStatus) {

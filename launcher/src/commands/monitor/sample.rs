@@ -1,7 +1,7 @@
 //! Reports of a job or of hosts at one time, what has happened between two of them, and where they come from: the launcher of
 //! a running job, or agents that are started on hosts.
 
-use crate::commands::agent_session::{AgentSession, AgentSessions, AgentStream};
+use crate::commands::agent_session::{AgentHosts, AgentSession, AgentStream};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::traffic::{GpuUsage, HostCounters, RdmaTraffic, Traffic};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult, RankUsage};
@@ -234,7 +234,7 @@ impl Source {
     /// Starts agents on hosts. Hosts without an agent are reported, and left out.
     pub(super) async fn hosts(hosts: &[Host], options: &Reach) -> Result<Source, Failed> {
         let opened: Vec<Result<AgentSession<InspectionResult>, _>> =
-            AgentSessions::open(hosts, options, "monitor", START_TIMEOUT).await?;
+            AgentHosts::open(hosts, options, "monitor", START_TIMEOUT).await?;
         let (mut watched, mut failed) = (Vec::new(), Vec::new());
         for (host, session) in hosts.iter().zip(opened) {
             match session {

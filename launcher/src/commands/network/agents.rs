@@ -3,7 +3,7 @@
 use super::Surveyed;
 use super::links::{CableEnd, Observation};
 use super::standing::{self, Wanted};
-use crate::commands::agent_session::{AgentSession, AgentSessions, AgentStream};
+use crate::commands::agent_session::{AgentHosts, AgentSession, AgentStream};
 use rlaunch_bootstrap::protocol::network::{
     HostNetwork, NetworkChange, NetworkOrder, NetworkReply, Privilege,
 };
@@ -51,7 +51,7 @@ impl HostAgents {
         will_change: bool,
     ) -> Result<(HostAgents, Vec<Failed>), Failed> {
         let words = if will_change { "network change" } else { "network" };
-        let opened = AgentSessions::open(hosts, options, words, STATE_TIMEOUT).await?;
+        let opened = AgentHosts::open(hosts, options, words, STATE_TIMEOUT).await?;
         let (mut agents, mut failures) = (Vec::new(), Vec::new());
         for (host, opened) in hosts.iter().zip(opened) {
             match opened {

@@ -14,7 +14,7 @@ use clap::Parser;
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
 use rlaunch_bootstrap::inventory::pci::{PciDevice, gigabits};
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, Port, RdmaDevice};
-use rlaunch_bootstrap::inventory::{Gpu, GpuVendor, Inventory};
+use rlaunch_bootstrap::inventory::{Gpu, Inventory};
 use rlaunch_console::stdout;
 use rlaunch_engine::run::inventory_check;
 use rlaunch_plan::hosts::Host;
@@ -192,10 +192,7 @@ fn overview(host: &str, inventory: &Inventory) -> String {
 
 /// Returns the model of a GPU, or its vendor if the driver does not report the model.
 fn model(gpu: &Gpu) -> &str {
-    gpu.model.as_deref().unwrap_or(match gpu.vendor {
-        GpuVendor::Nvidia => "NVIDIA",
-        GpuVendor::Amd => "AMD",
-    })
+    gpu.model.as_deref().unwrap_or(gpu.vendor.name())
 }
 
 /// Describes the container, versions, limits, and transfers between NICs and GPUs, as far as they are known.

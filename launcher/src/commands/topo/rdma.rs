@@ -1,7 +1,7 @@
 //! `rlaunch topo --gids` and `--caps`: GID tables of RDMA ports, and capabilities of RDMA devices.
 //!
-//! The kernel has no files for capabilities. The table is from the sources of drivers (rdma-core providers/*,
-//! the kernel's rxe_param.h, eRDMA's ibv_devinfo). Devices with other drivers have `?`.
+//! The kernel has no files for capabilities. The table of capabilities is from the sources of drivers
+//! (rdma-core providers/*, the kernel's rxe_param.h, eRDMA's ibv_devinfo). Devices with other drivers have `?`.
 
 use super::indent;
 use rlaunch_bootstrap::inventory::Inventory;
@@ -40,29 +40,37 @@ pub(super) fn gids(host: &str, inventory: &Inventory) -> String {
     text
 }
 
-/// Beginnings of drivers' names, and whether the driver has unreliable datagrams (UD), shared receive queues (SRQ),
-/// writes with immediate data, and atomics.
-const DRIVERS: &[(&str, [&str; 4])] = &[
-    ("mlx4", ["yes", "yes", "yes", "yes"]),
-    ("mlx5", ["yes", "yes", "yes", "yes"]),
-    ("erdma", ["no", "no", "yes", "yes"]),
-    ("rxe", ["yes", "yes", "yes", "yes"]),
-    ("siw", ["no", "yes", "no", "no"]),
+/// Columns of [`DRIVERS`]: unreliable datagrams, shared receive queues, writes with immediate data, and atomics.
+const CAPABILITIES: [&str; 4] = ["ud", "srq", "write with immediate", "atomics"];
+
+/// Beginnings of drivers' names, and whether the driver has each of the [`CAPABILITIES`].
+const DRIVERS: &[(&str, [bool; 4])] = &[
+    ("mlx4", [true, true, true, true]),
+    ("mlx5", [true, true, true, true]),
+    ("erdma", [false, false, true, true]),
+    ("rxe", [true, true, true, true]),
+    ("siw", [false, true, false, false]),
 ];
 
+/// Formats the capabilities of a host's devices as a table, with `?` for those of an unknown driver.
 pub(super) fn capabilities(host: &str, inventory: &Inventory) -> String {
-    let mut rows =
-        vec![row(["device", "driver", "connect", "ud", "srq", "write with immediate", "atomics"])];
+    let line = |device: &str, driver: &str, connect: &str, capabilities: [&str; 4]| {
+        let mut cells = row([device, driver, connect]);
+        cells.extend(row(capabilities));
+        cells
+    };
+    let mut rows = vec![line("device", "driver", "connect", CAPABILITIES)];
     for device in &inventory.rdma {
         let driver = device.driver.as_deref().unwrap_or_default();
         let known = DRIVERS.iter().find(|(name, _)| driver.starts_with(name));
-        let [ud, srq, immediate, atomics] = known.map_or(["?"; 4], |(_, has)| *has);
+        let shown = |has: bool| if has { "yes" } else { "no" };
+        let capabilities = known.map_or(["?"; 4], |(_, has)| has.map(shown));
         let connect = match device.node_type {
             NodeType::Rnic => "RDMA_CM only",
             NodeType::ChannelAdapter => "out of band, RDMA_CM",
             NodeType::Other => "?",
         };
-        rows.push(row([&device.name, driver, connect, ud, srq, immediate, atomics]));
+        rows.push(line(&device.name, driver, connect, capabilities));
     }
     let mut text = format!("{host}:\n");
     match rows.len() {

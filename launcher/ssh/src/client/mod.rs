@@ -144,7 +144,7 @@ impl Ssh {
 
     /// Prints the hosts with new keys that were accepted since the last call.
     pub fn announce_new_hosts(&self) {
-        self.host_keys.new.announce();
+        self.host_keys.new_hosts.announce();
     }
 
     /// Returns the configuration of a host, and of the jump hosts that lead to it.
@@ -238,7 +238,7 @@ impl Ssh {
     ) -> Result<Connection, SshError> {
         match self.attempt_once(hop, via.clone(), deadline).await {
             Err(SshError::HostKeyToAsk(new)) => {
-                self.host_keys.new.ask(&new).await?;
+                self.host_keys.new_hosts.ask(&new).await?;
                 deadline.restart();
                 self.attempt_once(hop, via, deadline).await
             }

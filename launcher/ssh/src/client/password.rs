@@ -6,7 +6,7 @@ use super::{Destination, Ssh, login_timeout};
 use crate::config::{DEFAULT_PORT, HostConfig, StrictHostKeyChecking};
 use crate::error::{HostKeyChange, SshError};
 use crate::host_keys::HostKeyChecker;
-use crate::known_hosts::{KnownHosts, NewHostKey, Verdict, fingerprint};
+use crate::known_hosts::{KnownHosts, NewHostKey, Verdict, fingerprint, written_name};
 use rlaunch_console::deadline::{self, Deadline};
 use russh::MethodKind;
 use russh::client::{self, AuthResult, Handle, KeyboardInteractiveAuthResponse as Answer};
@@ -227,6 +227,7 @@ fn unknown(config: &HostConfig, port: u16, key: PublicKey) -> Result<Option<NewH
         _ if config.strict_host_key_checking == StrictHostKeyChecking::No => Ok(None),
         Verdict::Changed { file, line, recorded_fingerprint: recorded } => {
             let shown = fingerprint(key.key_data());
+            let name = written_name(&name, port);
             let change = HostKeyChange { name, file, line, recorded, shown };
             Err(SshError::HostKeyChanged(Box::new(change)))
         }

@@ -347,6 +347,7 @@ impl SshConfig {
     pub fn add(&mut self, text: &str, path: &Path) -> Result<(), ConfigError> {
         let items = file::parse(text, path, &self.local.home, &mut self.sources)?;
         self.check(&items)?;
+        // `Match final` needs a second pass over the files, whatever file it is in.
         self.wants_final |= file::mentions(&items, Subject::Final);
         self.files.push(items);
         Ok(())
@@ -354,6 +355,7 @@ impl SshConfig {
 
     /// Tells whether [`Self::resolve_as`] may run commands of `Match exec`, which may block for seconds.
     pub fn runs_commands(&self) -> bool {
+        // `Match exec` runs a command to find out whether its block applies; no other criterion does.
         self.files.iter().any(|items| file::mentions(items, Subject::Exec))
     }
 

@@ -292,16 +292,13 @@ impl LegacyPem {
     }
 }
 
-#[cfg(test)]
-mod tests;
-
 /// Maximum number of passphrases that are tried for a key.
 const TRIES: usize = 3;
 
 /// Key file, or the reason why it cannot be used.
 pub(crate) type Loaded = Result<Arc<KeyFile>, KeyError>;
 
-/// Key files for all hosts of a job, and their keys.
+/// Key files for all hosts of a job, and their keys. Each file is read once, and each passphrase asked for once.
 #[derive(Default)]
 pub(crate) struct KeyRing {
     files: Mutex<HashMap<PathBuf, Loaded>>,
@@ -385,3 +382,6 @@ async fn ask_for(file: &Path, loaded: &Arc<KeyFile>) -> Result<Arc<PrivateKey>, 
     }
     Err(KeyError::WrongPassphrase)
 }
+
+#[cfg(test)]
+mod tests;

@@ -48,6 +48,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("launcher/mesh launcher/run/rendezvous/mesh_proof.rs launcher/run/links.rs worker/agent/mesh worker/prover bootstrap/protocol/mesh.rs", "", "mesh mesh_faults mesh_killed mesh_watch prover selection guides launching"),
     ("launcher/picture launcher/commands/topo", "topo placement guides", "topo launching guides"),
     ("worker/node/inventory bootstrap/inventory", "topo placement guides doctor environment monitor", "topo launching guides doctor selection"),
+    ("worker/node/inventory/netlink", "topo placement guides doctor environment monitor horovod mpi abuse", "topo launching guides doctor selection"),
     ("bootstrap/rank_table", "rank_table placement network topo communicator mpi", "launching selection"),
     // Connections, and what they carry.
     ("launcher/ssh", "jump keys unreachable first_contact rekey shells abuse ssh_setup", ""),
@@ -58,6 +59,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("bootstrap/client", "services communicator library horovod", ""),
     // A job that runs, and its end.
     ("launcher/run/supervisor worker/cleanup", "failing ending lost teardown abuse mpi restarts delivery environment live", "launching"),
+    ("worker/cleanup/processes", "failing ending lost teardown abuse mpi restarts delivery environment live hang sessions monitor", "launching stacks mesh_killed"),
     ("launcher/run/output", "output printing teardown stdin", ""),
     ("launcher/run/record launcher/commands/report", "report network", ""),
     ("launcher/run/live launcher/run/hang launcher/run/stragglers worker/stack", "live hang sessions stragglers", "stacks"),

@@ -7,8 +7,10 @@
 //!
 //! For each size, [`workload`] fills buffers, and repeats a pattern of communication. The
 //! repetitions are grouped into batches that take at least [`BATCH`] each, so that neither the
-//! clock's resolution nor the barrier before a batch matters. A record has the batches' times. [`tcp`] measures a plain connection beside them, [`matrix`] all pairs of hosts,
-//! and `verbs` RDMA operations.
+//! clock's resolution nor the barrier before a batch matters. A record has the batches' times.
+//!
+//! [`tcp`] measures a plain connection beside messages, [`matrix`] all pairs of hosts, and `verbs`
+//! RDMA operations.
 
 mod matrix;
 mod tcp;
@@ -32,6 +34,8 @@ use workload::{Pattern, Workload};
 const BATCHES: std::ops::RangeInclusive<u64> = 10..=1000;
 /// Time for all batches of one size together, in seconds.
 const BUDGET: f64 = 1.0;
+/// Minimum duration of a batch.
+const BATCH: Duration = Duration::from_micros(200);
 /// Ratio between the duration that calibration plans for a batch and [`BATCH`], the minimum
 /// duration.
 const MARGIN: f64 = 1.5;
@@ -140,7 +144,7 @@ fn run(comm: &Communicator, measurement: Measurement) -> Result<(), BenchError> 
         Measurement::Pattern(options) => measure_pattern(comm, &options)?,
         Measurement::Matrix(options) => {
             let matrix = matrix::measure(comm, rank_table().as_ref(), options)?;
-            write(comm, &BenchRecord::Matrix(matrix))?;
+            print_if_first(comm, &BenchRecord::Matrix(matrix))?;
         }
         Measurement::Verbs(request) => measure_verbs(comm, &request)?,
     }
@@ -149,7 +153,7 @@ fn run(comm: &Communicator, measurement: Measurement) -> Result<(), BenchError> 
 
 fn measure_pattern(comm: &Communicator, options: &Options) -> Result<(), BenchError> {
     let Options { pattern, element, op, .. } = *options;
-    write(comm, &BenchRecord::Begin(header(pattern, (element, op), comm.size())))?;
+    print_if_first(comm, &BenchRecord::Begin(header(pattern, (element, op), comm.size())))?;
     let mut measured = None;
     for &bytes in &options.sizes {
         let elements = elements(options, bytes, comm.size());
@@ -158,7 +162,7 @@ fn measure_pattern(comm: &Communicator, options: &Options) -> Result<(), BenchEr
             continue;
         }
         let row = measure(comm, options, elements)?;
-        write(comm, &BenchRecord::Row(row))?;
+        print_if_first(comm, &BenchRecord::Row(row))?;
     }
     if pattern == Pattern::Bandwidth {
         measure_tcp(comm)?;
@@ -171,7 +175,7 @@ fn measure_tcp(comm: &Communicator) -> Result<(), BenchError> {
     if let Some(at) = rank_table().as_ref().and_then(tcp::address)
         && let Some(rate) = tcp::throughput(comm, at)?
     {
-        write(comm, &BenchRecord::Tcp(rate))?;
+        print_if_first(comm, &BenchRecord::Tcp(rate))?;
     }
     Ok(())
 }
@@ -190,8 +194,8 @@ fn measure_verbs(_: &Communicator, _: &VerbsRequest) -> Result<(), BenchError> {
     Err(BenchError::NoRdma)
 }
 
-/// Writes a record if this is rank 0.
-fn write(comm: &Communicator, record: &BenchRecord) -> Result<(), BenchError> {
+/// Prints a record if this is rank 0.
+fn print_if_first(comm: &Communicator, record: &BenchRecord) -> Result<(), BenchError> {
     if comm.rank() == 0 {
         print(record)?;
     }
@@ -278,10 +282,7 @@ fn calibrate(
     }
 }
 
-/// Minimum duration of a batch.
-const BATCH: Duration = Duration::from_micros(200);
-
-/// Writes a record to stdout at once, because the launcher prints rows as they come.
+/// Prints a record at once, whatever the rank, because the launcher prints rows as they come.
 fn print(record: &BenchRecord) -> io::Result<()> {
     let mut line = serde_json::to_vec(record)?;
     line.push(b'\n');

@@ -6,7 +6,8 @@
 //! A *flat* algorithm ignores which ranks share a node. In a *hierarchical* algorithm, only one
 //! rank of each node, its *leader*, exchanges messages with other nodes.
 //!
-//! The thresholds in the tables come from measurements: run the benchmarks (`cargo lab bench comm`) after changing a threshold.
+//! The thresholds in the tables come from measurements: run the benchmarks (`cargo lab bench comm`)
+//! after changing a threshold.
 
 use crate::collectives::schedule::by_node::{self, Nodes};
 use crate::collectives::schedule::{Member, Schedule, all_reduce, exchange, rooted};
@@ -58,6 +59,8 @@ impl Topology {
         table.find(TopologyClass::OneNode, size, bytes)
     }
 
+    /// Chooses the algorithm of a collective of `bytes` bytes: a hierarchical one if ranks share
+    /// nodes and the table has one for this size, otherwise a flat one.
     fn choose<A: Copy>(&self, table: &Table<A>, bytes: usize) -> Choice<A> {
         if !self.goes_by_node(table, bytes) {
             return Choice::Flat(self.flat(table, bytes));

@@ -8,7 +8,7 @@
 //! | `reduce` | vectorised element-wise reductions |
 
 pub mod choice;
-pub mod reduce;
+pub(crate) mod reduce;
 pub mod schedule;
 
 use crate::types::ElementType;

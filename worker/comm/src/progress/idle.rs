@@ -1,8 +1,8 @@
 //! Clock of a rank, and its sleep until a link or the agent has something to receive.
 //!
 //! One thread of a process, the sleeping thread, sleeps until a link has something to receive; the
-//! others that wait do so for the sleeping thread ([`Threads`]). Any thread that polls meanwhile may
-//! receive the messages for which other threads wait.
+//! others wait for the sleeping thread ([`Threads`]). Any thread that polls meanwhile may receive
+//! the messages for which other threads wait.
 
 use crate::transport::{WakeFd, WatchedFd};
 use crate::types::LinkError;

@@ -1,5 +1,5 @@
-//! Simulated links, for tests. Packets travel through the memory of a [`SimWorld`], in which one
-//! rank runs at a time and a seed decides the order of ranks, the delays and the faults.
+//! Simulated links, for tests. Packets travel through the memory of a [`SimWorld`], in which a seed
+//! decides the order of ranks, the delays and the faults.
 //!
 //! One rank runs at a time. Its *turn* lasts until it sleeps or its program ends; then another
 //! rank, chosen at random, has the next turn.

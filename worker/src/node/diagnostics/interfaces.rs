@@ -8,7 +8,8 @@
 
 use super::program::Background;
 use super::{counters, program};
-use crate::node::inventory::{Root, flow_control};
+use crate::node::inventory::Root;
+use crate::node::inventory::netlink::flow_control;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::{
     InterfaceState, OwnName, PciAdapter, RdmaPortState,

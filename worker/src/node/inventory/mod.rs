@@ -15,7 +15,6 @@ mod net;
 pub(crate) mod netlink;
 mod root;
 pub(crate) use net::{ip, prefix};
-pub(crate) use netlink::flow_control;
 pub(crate) use root::Root;
 
 use crate::console::errln;

@@ -1,5 +1,6 @@
 //! Queries over netlink for information that is in no file: routes, which network interface belongs
-//! to which port of an RDMA device, and priority flow control.
+//! to which port of an RDMA device, and priority flow control. Other modules make their own by
+//! [`query`] and [`request`], such as the one for the owner of a connection.
 //!
 //! Most queries are a dump: one request, and messages until the kernel ends the dump
 //! (`linux/netlink.h`). Numbers are in the machine's byte order.

@@ -66,16 +66,22 @@ impl Deployment {
         connection: &HostConnection,
         node: NodeId,
     ) -> Result<StartedAgent, DeployError> {
-        let starting = async {
-            let program = self.expected_location();
-            match self.execute(connection, node, InstalledAgent { program, sent: None }).await {
-                Err(DeployError::NoStart(_)) => {}
-                started => return started,
-            }
-            let placed = self.first.before_others(self.install(connection)).await?;
-            self.execute(connection, node, placed).await
-        };
-        starting.await.map_err(|error| error.explained(connection))
+        let started = self.start_or_install(connection, node).await;
+        started.map_err(|error| error.explained(connection))
+    }
+
+    async fn start_or_install(
+        &self,
+        connection: &HostConnection,
+        node: NodeId,
+    ) -> Result<StartedAgent, DeployError> {
+        let program = self.expected_location();
+        match self.execute(connection, node, InstalledAgent { program, sent: None }).await {
+            Err(DeployError::NoStart(_)) => {}
+            started => return started,
+        }
+        let placed = self.first.before_others(self.install(connection)).await?;
+        self.execute(connection, node, placed).await
     }
 
     /// Installs the agent on a host, unless the host has it, and returns its location.

@@ -174,7 +174,7 @@ fn find(agent_option: Option<&Path>, arch: &str, is_local: bool) -> Option<RankL
         return carried;
     };
     // A library that is used without a copy needs no name.
-    let name = if is_local { Ok(LibraryName([0; 32])) } else { name(directory, &files) };
+    let name = if is_local { Ok(LibraryName([0; 32])) } else { content_name(directory, &files) };
     match name {
         Ok(name) => {
             Some(RankLibrary { place: LibraryPlace::Directory(directory.clone()), files, name })
@@ -214,7 +214,7 @@ pub(super) fn describe(
     if files.is_empty() {
         return Ok(None);
     }
-    Ok(Some((name(directory, &files)?, files)))
+    Ok(Some((content_name(directory, &files)?, files)))
 }
 
 /// Lists the library's files, as sorted paths relative to `directory`. They are sorted so that the same
@@ -243,7 +243,8 @@ fn files_in(directory: &Path, arch: &str) -> Vec<String> {
     files
 }
 
-fn name(directory: &Path, files: &[String]) -> io::Result<LibraryName> {
+/// Names a library by what its files contain, so that hosts keep one copy of each build.
+fn content_name(directory: &Path, files: &[String]) -> io::Result<LibraryName> {
     let mut digest = LibraryDigest::default();
     let mut part = vec![0; 64 << 10];
     for path in files {

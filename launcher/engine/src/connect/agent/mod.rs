@@ -78,8 +78,9 @@ impl DeployError {
         }
     }
 
-    /// Replaces the error by a more precise one, if the connection was lost, or if what the host printed in place of the
-    /// agent's hello shows a known error of the container engine or of the `--rsh` command.
+    /// Replaces the error by a more precise one where that is known. An error that quotes the host's output becomes the
+    /// loss of the connection, or the error of the container engine or of the `--rsh` command that explains the output;
+    /// every other error stays as it is.
     #[must_use]
     pub fn explained(self, connection: &HostConnection) -> DeployError {
         let known = match &self {

@@ -56,12 +56,18 @@ impl AgentStoreError {
                 ))
             }
             AgentStoreError::NoProgram { name, .. } => {
-                let (build, or) = match *name {
-                    PROVER => ("prover", ", or give --mesh off"),
-                    STACK_READER => ("stack", ""),
-                    _ => ("build --release -p rlaunch-bench", ""),
+                let how = match *name {
+                    PROVER => {
+                        "build it with `cargo prover` and put it beside the agent, or give --mesh off"
+                    }
+                    STACK_READER => "build it with `cargo stack` and put it beside the agent",
+                    BENCH => {
+                        "build it with `cargo build --release -p rlaunch-bench` and put it beside the \
+                         agent"
+                    }
+                    _ => return None,
                 };
-                Some(format!("build it with `cargo {build}` and put it beside the agent{or}"))
+                Some(how.to_owned())
             }
             AgentStoreError::Read { .. } => None,
             AgentStoreError::Bundle(_) => {

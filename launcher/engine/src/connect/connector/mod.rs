@@ -240,8 +240,9 @@ impl HostConnection {
         }
     }
 
-    /// Recognises a lost connection, or an error of the container engine, in the output of a command that started no agent;
-    /// `None` if there is none. If `is_of_shell`, the output is all that came back, so that the `--rsh` command is to blame.
+    /// Explains by the connection's loss, the command's exit status or its `output` why the last command started no
+    /// agent: a lost connection, or an error of the container engine; `None` if it was neither. If `is_of_shell`, the
+    /// output is all that came back, so that the `--rsh` command is to blame.
     pub(crate) fn explain(&self, output: &str, is_of_shell: bool) -> Option<ConnectError> {
         let ended = self.command_status.lock().unwrap_or_else(PoisonError::into_inner).get();
         // The end of a lost connection looks like the end of the command, but comes without its exit status.
@@ -252,8 +253,10 @@ impl HostConnection {
             return Some(lost.into());
         }
         let by_container = self.container.as_ref().and_then(|c| c.explain(ended, output));
+        if let Some(known) = by_container {
+            return Some(known.into());
+        }
         match &self.login {
-            _ if by_container.is_some() => by_container.map(ConnectError::from),
             Login::Rsh(rsh, host) if is_of_shell => Some(rsh.no_agent(host, ended, output).into()),
             _ => None,
         }

@@ -1,4 +1,5 @@
-//! State of a running job, to which its events add.
+//! State of a running job. [`EventLog::emit`](crate::run::events::EventLog::emit) adds the events to it; the placement of
+//! ranks, their output and the end are added where they become known.
 
 use super::messages::{HostRanks, JobPhase, JobStatus, LastOutput, RankSpeed};
 use super::speed::PrintedSpeed;

@@ -4,6 +4,9 @@
 //! Lines are held for [`WINDOW`] at most. Lines that are equal form a *group*, and groups are shown in the order in
 //! which they began. A line joins a group only if that group began after the group of its rank's previous line, so
 //! lines of one rank are shown in the order in which it printed them, each in exactly one group.
+//!
+//! With `--fold=numbers`, lines that differ in numbers alone are equal too, and these numbers are shown as ranges: the
+//! functions below [`Folder`] find, mask and merge the numbers of lines.
 
 use super::{PerStream, StreamId};
 use rlaunch_bootstrap::id::Rank;

@@ -1,5 +1,5 @@
-//! Reports of agents about which a line is printed, or by which the job ends: exits of ranks, links, waiting ranks, broken edges
-//! of the tree, unserved MPI, and aborts, which are requests by ranks or agents to end the job.
+//! Reports of agents about which a line is printed, or by which the job ends: exits of ranks, links, waiting ranks,
+//! broken edges of the tree, unserved MPI, and aborts, which are requests by ranks or agents to end the job.
 
 use super::{Action, BrokenEdges, Supervisor, job_ending};
 use crate::run::events::Event;

@@ -208,3 +208,14 @@ fn a_node_without_rdma_has_the_finding_of_its_first_port() {
     assert_eq!(found("connectx3", unmanaged), Some("ib.no-sm"));
     assert_eq!(found("siw", |_| ()), None, "it can be used");
 }
+
+#[test]
+fn versions_are_compared_by_their_numbers() {
+    let version = |text: &str| text.parse::<Version>().unwrap();
+    assert!(version("2.9.7") < version("2.27.3+cuda12.9"));
+    assert!(version("2.30.7") >= Version::SUBNET_AWARE);
+    assert!(version("2.30.6-1") < Version::SUBNET_AWARE);
+    for text in ["", "2", "2.30", "2.x.1", "v2.30.7", "99999999999.1.1"] {
+        assert_eq!(text.parse::<Version>(), Err(BadVersion), "{text:?}");
+    }
+}

@@ -89,7 +89,7 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
     let earlier = args.against.clone().zip(earlier);
     let program = measuring_program(&args.measurement)?;
     let launch = args.job(program).launch(&line.config)?;
-    if launch.job.hosts.len() < 2 {
+    if launch.spec.hosts.len() < 2 {
         let message = "rlaunch bench mesh is between hosts, but there is 1";
         return Err(Failed::new(Exit::USAGE, message).hint(Some("-H a,b,c for three hosts")));
     }

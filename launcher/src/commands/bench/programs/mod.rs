@@ -198,8 +198,8 @@ async fn run(
     let earlier: Vec<EarlierRun> = results.check(test.name)?;
     let program = options.program.clone().unwrap_or_else(|| test.program.into());
     let mut launch = options.into_job(suite, test, &program).launch(&line.config)?;
-    let is_searched = search(&mut launch.job, suite, &program);
-    check_ranks(&launch.job, test)?;
+    let is_searched = search(&mut launch.spec, suite, &program);
+    check_ranks(&launch.spec, test)?;
     output::prepare_plot(results.plot.as_ref())?;
     let reader = ProgramReader::new((suite, test), &program, &results);
     let measured = records::run_lines(launch, reader).await?;

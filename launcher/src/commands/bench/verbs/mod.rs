@@ -1,5 +1,5 @@
 //! `rlaunch bench write|read|send`: RDMA operations between two hosts, as perftest measures them. `table` has the results as
-//! text, as JSON and as curves.
+//! text, as JSON, as curves and in the columns of perftest.
 
 mod table;
 
@@ -212,8 +212,8 @@ pub(super) async fn run(
     let request = args.request(operation).map_err(|error| usage(&error))?;
     let program = measuring_program(&args.measurement)?;
     let launch = args.job(&request, program).launch(&line.config)?;
-    if launch.job.hosts.len() != 2 {
-        let there_are = verb_and_count(launch.job.hosts.len());
+    if launch.spec.hosts.len() != 2 {
+        let there_are = verb_and_count(launch.spec.hosts.len());
         let message =
             format!("rlaunch bench {} is between 2 hosts, but there {there_are}", operation.name());
         let hint = "-H a,b for two hosts; rlaunch bench mesh measures all pairs of more";

@@ -4,8 +4,8 @@
 //! result. Otherwise an all-reduce could give ranks different results. Therefore all NaN results
 //! have the same bits, and -0 counts as less than +0.
 //!
-//! AVX2 or portable code is chosen at run time. Vectors wider than AVX2's 32 bytes are not used: memory bandwidth limits reductions, and vectors
-//! of 32 bytes already saturate it.
+//! AVX2 or portable code is chosen at run time. Vectors wider than AVX2's 32 bytes are not used:
+//! memory bandwidth limits reductions, and vectors of 32 bytes already saturate it.
 #![cfg_attr(
     target_arch = "x86_64",
     expect(unsafe_code, reason = "only the caller can know that the processor has the vectors")
@@ -21,7 +21,7 @@ use crate::types::{ElementType, Op};
 /// number of elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{left} and {right} bytes cannot be reduced to {result} bytes of {element_type}")]
-pub struct Mismatch {
+pub(crate) struct Mismatch {
     element_type: ElementType,
     left: usize,
     right: usize,
@@ -35,7 +35,7 @@ pub struct Mismatch {
 ///
 /// Fails, with nothing written, if the lengths differ or are not a whole number of elements.
 #[inline]
-pub fn reduce_in_place(
+pub(crate) fn reduce_in_place(
     op: Op,
     element_type: ElementType,
     into: &mut [u8],
@@ -52,7 +52,7 @@ pub fn reduce_in_place(
 ///
 /// Fails, with nothing written, if the lengths differ or are not a whole number of elements.
 #[inline]
-pub fn reduce_into(
+pub(crate) fn reduce_into(
     op: Op,
     element_type: ElementType,
     out: &mut [u8],

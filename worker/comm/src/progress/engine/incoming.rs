@@ -8,10 +8,9 @@ use super::inbox::{
     ArrivingMessage, Fetch, Inbox, Origin, PartialPacket, Unexpected, UnexpectedBody,
 };
 use super::matching::{Matching, Owner, PostedReceive, Status, Target};
+use super::out_of_step::OutOfStep;
 use super::outbox::Outbox;
-use crate::transport::{
-    Fill, Header, Limits, LocalSlice, OutOfStep, PacketKind, RemoteBuf, Rts, Sink,
-};
+use crate::transport::{Fill, Header, Limits, LocalSlice, PacketKind, RemoteBuf, Rts, Sink};
 use crate::types::{Cause, LinkError};
 use rlaunch_lock::BufferTable;
 use std::io;

@@ -2,9 +2,10 @@
 //! which received bytes are copied or reduced. All are stored in slabs, whose keys are never reused,
 //! because the program may still hold the key of a request that was cancelled.
 
+use super::out_of_step::OutOfStep;
 use crate::collectives::reduce;
 use crate::collectives::schedule::Schedule;
-use crate::transport::{LocalSlice, OutOfStep};
+use crate::transport::LocalSlice;
 use crate::types::{Cause, ElementType, Op, Operation, PeerName};
 use rlaunch_lock::{BufferId, BufferTable};
 use std::collections::BTreeMap;

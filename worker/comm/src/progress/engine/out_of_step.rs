@@ -11,9 +11,47 @@
 use super::matching::{CollectiveArgs, Matching, Owner, SlabKey};
 use super::{Engine, Peer};
 use crate::collectives::CollectiveKind;
-use crate::transport::OutOfStep;
+use crate::transport::{Header, PacketKind, decode_words, encode_words};
 use crate::types::{Cause, LinkError, Operation};
 use rlaunch_lock::BufferTable;
+
+/// Number of low bits of a notice's second word that hold the collective's index. The other bits
+/// hold `left` plus 1, or 0 for `None`.
+const COLLECTIVE_BITS: u32 = 8;
+
+/// Notice that a collective was cancelled, as sent to all ranks of its communicator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutOfStep {
+    /// Context of the communicator's collectives.
+    pub(crate) context: u32,
+    /// Sequence number of the first collective that cannot complete.
+    pub(crate) number: u32,
+    /// Rank in the job of the process that cancelled the collective.
+    pub(crate) by: usize,
+    /// Index of the collective's name in [`CollectiveKind::NAMES`].
+    pub(crate) collective: u8,
+    /// Rank in the job that caused the cancellation by leaving; `None` if there was another cause.
+    pub(crate) left: Option<usize>,
+}
+
+impl OutOfStep {
+    /// Decodes a notice from a packet's header and payload.
+    pub(crate) fn decode(header: Header, payload: &[u8]) -> Result<OutOfStep, LinkError> {
+        let [by, why] = decode_words(payload, "malformed notice of a cancelled collective")?;
+        let Header { context, tag: number, .. } = header;
+        let left = ((why >> COLLECTIVE_BITS) as usize).checked_sub(1);
+        Ok(OutOfStep { context, number, by: by as usize, collective: why as u8, left })
+    }
+
+    /// Encodes the notice as header and payload of a packet.
+    pub(crate) fn encode(self) -> (Header, [u8; 16]) {
+        let left = self.left.map_or(0, |rank| rank as u64 + 1);
+        let why = left << COLLECTIVE_BITS | u64::from(self.collective);
+        let payload = encode_words(self.by as u64, why);
+        let (kind, context, tag) = (PacketKind::OutOfStep, self.context, self.number);
+        (Header { kind, context, tag, transfer: 0, length: payload.len() as u32 }, payload)
+    }
+}
 
 /// Tells whether the collective with sequence number `number` is the collective with sequence
 /// number `first` or a later one. Sequence numbers wrap around.

@@ -8,9 +8,8 @@
 //! packets described in [`crate::transport`].
 
 use super::matching::Owner;
-use crate::transport::{
-    Header, Link, LocalSlice, OutOfStep, PacketKind, RemoteBuf, Rts, WriteOutcome,
-};
+use super::out_of_step::OutOfStep;
+use crate::transport::{Header, Link, LocalSlice, PacketKind, RemoteBuf, Rts, WriteOutcome};
 use crate::types::LinkError;
 use rlaunch_lock::BufferTable;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

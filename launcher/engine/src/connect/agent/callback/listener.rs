@@ -1,4 +1,4 @@
-//! Authentication of incoming connections.
+//! Authentication of incoming connections, and transfers of the agent's file to hosts that request it.
 //!
 //! A peer has [`AUTH_TIMEOUT`] to identify itself. An agent may connect once, if it proves that it has the
 //! key which it announced over SSH. A host that requests the agent's executable by its hash receives the
@@ -261,7 +261,7 @@ async fn send(mut tcp: TcpStream, file: &HostFile, fetch: &FetchRequest, transfe
         return tracing::debug!("cannot send the agent: too many are sent it");
     };
     let sending = async {
-        let content = file.content()?;
+        let content = file.payload(false).map_err(io::Error::other)?;
         if fetch.http {
             let length = content.len();
             let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {length}\r\n\r\n");
@@ -304,7 +304,8 @@ const MAX_QUEUED: usize = 512;
 /// Maximum number of connections from one address that have a transfer or wait for one.
 const MAX_QUEUED_PER_ADDRESS: usize = 64;
 
-/// Slots for transfers, and the queue of connections that wait for one; clones share both.
+/// Slots for transfers, and the queue of connections that wait for one; clones share both. The hosts that request
+/// files are not authenticated and may read slowly; the limits keep them from blocking each other.
 #[derive(Clone)]
 struct TransferSlots {
     total: Arc<Semaphore>,

@@ -251,7 +251,7 @@ fn a_job_whose_output_is_not_read_ends() {
         "-H a x",
         r#"
         0.10 reader gone
-          to all: event: ending: its output is not read any more
+          to all: event: ending: its output cannot be written any more
           to all: end
           readers may pause for 1 s
         0.20 reader gone
