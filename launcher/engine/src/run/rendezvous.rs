@@ -24,7 +24,7 @@ use rlaunch_bootstrap::protocol::mesh::{PathOutcome, RoundCost};
 use rlaunch_bootstrap::rank_table::{RankLayout, RankTable};
 use rlaunch_bootstrap::rendezvous::Time;
 use rlaunch_bootstrap::rendezvous::coordinator::{
-    Coordinator, CoordinatorInput, CoordinatorOutput,
+    Coordinator, CoordinatorInput, CoordinatorOutput, JOIN_TIMEOUT,
 };
 use rlaunch_bootstrap::rendezvous::oob::{EdgeAttempt, EdgeFailure, EdgeReport, ParentPeer};
 use rlaunch_bootstrap::rendezvous::shape::TreeShape;
@@ -53,6 +53,8 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of edges of the tree that are described one by one; the rest are only counted.
 const MAX_LINES: usize = 8;
+/// Time that a node may take for the library for ranks, a few megabytes.
+const LIBRARY_TIME: Duration = Duration::from_secs(20);
 
 /// Result of the rendezvous.
 pub(super) struct Joined {
@@ -119,7 +121,8 @@ impl Nodes {
         let options = &job.spec.options;
         let shape = job.spec.shape(self.reached.len());
         let mut plan = Plan::new(&prepared.inventories, &options.ports);
-        let mut state = JoinState::new(self, shape);
+        let limit = join_limit(job.spec.node_timeout, &prepared.libraries);
+        let mut state = JoinState::new(self, shape, limit);
         if mesh::is_wanted(options, &plan) {
             let given = job.reach.agent.as_deref();
             state.prover = offer_prover(self, given, &plan, &options.mesh)?;
@@ -251,10 +254,12 @@ struct JoinState {
     prover: Option<HelperUpload>,
     /// Number of the current round of proofs, and the results reported for it.
     answers: (u32, ProofAnswers),
+    /// Time that nodes have to join, and then to pass on the rank table.
+    limit: Duration,
 }
 
 impl JoinState {
-    fn new(nodes: &Nodes, shape: TreeShape) -> JoinState {
+    fn new(nodes: &Nodes, shape: TreeShape, limit: Duration) -> JoinState {
         JoinState {
             relay: Relay::new(shape),
             edges: BTreeMap::new(),
@@ -262,6 +267,7 @@ impl JoinState {
             table_everywhere: false,
             prover: None,
             answers: (0, BTreeMap::new()),
+            limit,
         }
     }
 
@@ -272,8 +278,7 @@ impl JoinState {
         nodes: &mut Nodes,
         done: impl Fn(&JoinState) -> bool,
     ) -> Result<(), Failed> {
-        let left = self.relay.coordinator.poll_timeout().map(|at| at.since(self.relay.now()));
-        let mut deadline = Deadline::after(left.unwrap_or(Duration::ZERO));
+        let mut deadline = Deadline::after(self.limit);
         if self.until_at(nodes, &mut deadline, done).await? {
             Ok(())
         } else {
@@ -408,19 +413,26 @@ impl JoinState {
     fn too_late(&mut self, nodes: &Nodes) -> Failed {
         let now = self.relay.now();
         self.relay.coordinator.handle_timeout(now);
-        let seconds = rlaunch_bootstrap::rendezvous::coordinator::JOIN_TIMEOUT.as_secs();
+        let seconds = self.limit.as_secs();
         let absent: Vec<String> =
             self.relay.coordinator.absent().map(|node| nodes.host(node)).collect();
         let message = match absent.is_empty() {
             true => format!("rendezvous: the rank table did not reach every host in {seconds} s"),
             false => format!(
                 "rendezvous: {} did not join within {seconds} s (agent started, prepared, \
-                 silent since)",
+                 not connected to its neighbour since)",
                 text::list(&absent)
             ),
         };
         findings::mark(Failed::new(Exit::RENDEZVOUS, message), Some(id::NET_PAIR))
     }
+}
+
+/// Returns the time that nodes have to join: as long as to say anything at all, and longer if some receive and
+/// unpack the library for ranks meanwhile.
+fn join_limit(node_timeout: Duration, libraries: &[Option<NodeLibrary>]) -> Duration {
+    let is_sent = libraries.iter().flatten().any(|library| !library.is_present);
+    JOIN_TIMEOUT.max(node_timeout) + if is_sent { LIBRARY_TIME } else { Duration::ZERO }
 }
 
 /// Returns the addresses by which nodes reach each other, by node.
@@ -514,6 +526,17 @@ mod tests {
 
     fn described(report: &EdgeReport) -> (String, Option<String>) {
         describe("b", "a", report).unwrap()
+    }
+
+    #[test]
+    fn a_node_that_receives_the_library_has_longer_to_join() {
+        let library = |is_present| Some(NodeLibrary { path: "/library".into(), is_present });
+        let limit = |seconds, libraries: &[_]| {
+            join_limit(Duration::from_secs(seconds), libraries).as_secs()
+        };
+        assert_eq!(limit(6, &[None, library(true)]), 8);
+        assert_eq!(limit(6, &[library(true), library(false)]), 28);
+        assert_eq!(limit(60, &[None]), 60);
     }
 
     #[test]
