@@ -1,4 +1,5 @@
-//! What crates may depend on, and that the README's code map shows what is there.
+//! What crates may depend on, that the README's code map shows what is there, and that examples in doc
+//! comments are compiled.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -46,6 +47,52 @@ fn no_crate_depends_on_what_is_above_it() {
             found[0]
         );
     }
+}
+
+/// Tells whether a doc comment has a block of code that rustdoc compiles: one of no other language.
+fn has_example(source: &str) -> bool {
+    let others = ["text", "ignore", "c", "json", "python", "sh", "toml"];
+    let mut is_inside = false;
+    source.lines().any(|line| {
+        let line = line.trim_start();
+        let text = line.strip_prefix("///").or_else(|| line.strip_prefix("//!"));
+        let fence = text.and_then(|text| text.trim().strip_prefix("```"));
+        is_inside ^= fence.is_some();
+        let is_other = |words: &str| words.split(',').any(|word| others.contains(&word.trim()));
+        is_inside && fence.is_some_and(|words| !is_other(words))
+    })
+}
+
+/// Lists the Rust files in a directory and below it.
+fn sources(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let files = entries
+        .map(|entry| entry.path())
+        .flat_map(|path| if path.is_dir() { sources(&path) } else { vec![path] });
+    files.filter(|file| file.extension().is_some_and(|extension| extension == "rs")).collect()
+}
+
+/// Rustdoc compiles a crate to look for examples, which takes two minutes for all that have none.
+#[test]
+fn examples_are_looked_for_in_crates_that_have_some() {
+    let mut metadata = Command::new(env!("CARGO"));
+    metadata.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
+    let output = metadata.current_dir(workspace()).output().unwrap();
+    let metadata: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let packages = metadata["packages"].as_array().unwrap();
+    let targets = packages.iter().flat_map(|package| package["targets"].as_array().unwrap());
+    let mut found = 0;
+    for target in targets {
+        let root = Path::new(target["src_path"].as_str().unwrap());
+        if !root.ends_with("lib.rs") {
+            continue;
+        }
+        let files = sources(root.parent().unwrap());
+        let has = files.iter().any(|file| has_example(&fs::read_to_string(file).unwrap()));
+        assert_eq!(target["doctest"], has, "`doctest` in the manifest of {}", target["name"]);
+        found += usize::from(has);
+    }
+    assert!(found >= 4, "{found}");
 }
 
 /// Expands `a/{b,c}/` to `a/b/` and `a/c/`.

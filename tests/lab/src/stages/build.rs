@@ -6,7 +6,7 @@ use std::process::Stdio;
 use super::ledger::{Ledger, Tally};
 use super::nextest::{TestPrograms, Tests};
 use super::tool::DENY;
-use super::{TestPlan, advisories, check, examples, failed, fuzz, report, sim};
+use super::{TestPlan, advisories, check, failed, fuzz, report, sim};
 use crate::LabError;
 use crate::dist::{self, Profile, TEST_FEATURES, aarch64};
 use crate::setup::{self, PackageSet};
@@ -99,9 +99,7 @@ pub(super) fn selected(plan: &TestPlan, programs: &TestPrograms) -> Tests {
 fn doc_tests(plan: &TestPlan) -> Result<Tally, LabError> {
     let mut doc = dist::cargo();
     doc.args(["test", "--doc", "--profile", "lab", "--no-fail-fast", "--workspace"]);
-    doc.args(["--features", TEST_FEATURES]);
-    doc.args(examples::packages_without()?.iter().flat_map(|name| ["--exclude", name]));
-    doc.args(&plan.filter);
+    doc.args(["--features", TEST_FEATURES]).args(&plan.filter);
     dist::link_as_tests_are(&mut doc)?;
     let operation = || LabError::io("run the examples in doc comments");
     let mut child = doc.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(operation())?;

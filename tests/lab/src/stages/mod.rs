@@ -9,7 +9,6 @@
 //! | `nextest`, `repeat` | runs of nextest, which runs all tests; `--repeat` |
 //! | `changed`, `reach` | `--changed`: files that differ, and the tests that they can affect |
 //! | `advisories` | check of dependencies |
-//! | `examples` | crates that have examples in doc comments |
 //! | `tool` | subcommands of cargo, which are installed where they are missing |
 //! | `fuzz`, `sim` | the fuzzer and the simulation, which are also verbs of their own |
 //! | `ledger`, `times` | counts and times of stages; times of tests |
@@ -17,7 +16,6 @@
 mod advisories;
 mod build;
 mod changed;
-mod examples;
 pub mod fuzz;
 mod hosts;
 pub mod ledger;
