@@ -101,7 +101,7 @@ fn a_hangup_that_is_ignored_from_the_start_ends_nothing() {
     let mut running = up(field.rlaunch("-H a,b,c").ignoring_hangups(), &script);
     running.signal(Signal::SIGHUP);
     for host in ["a", "b", "c"] {
-        field.on(host, &format!("touch {goes_on}"));
+        field.on(host, &format!("mkdir {goes_on}"));
     }
     running.wait_for_text("over\n", 3);
     running.finish().succeeded();
@@ -166,7 +166,7 @@ fn a_suspended_job_goes_on_where_it_was() {
     let script = "echo up; while [ ! -e /tmp/go ]; do sleep 0.05; done; rm /tmp/go; echo done";
     let running = up(field.rlaunch("-H a,b,c"), script);
     running.signal(Signal::SIGTSTP);
-    let stopped = || field.ranks().iter().all(|process| process.state == 'T');
+    let stopped = || field.ranks().iter().all(|process| matches!(process.state, 'T' | 'Z'));
     field.wait_for("everything to stop", || state(running.pid()) == 'T' && stopped());
     let since = Stopwatch::start();
     wait_until(PAUSE + BOUND, "the pause to end", || {

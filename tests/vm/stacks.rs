@@ -4,6 +4,7 @@
 use crate::background::{Background, until};
 use crate::containers;
 use crate::support::{Field, Ran, Undo};
+use std::cell::RefCell;
 
 /// Program of ranks: a function that sleeps, called by another one.
 const PROGRAM: &str =
@@ -29,13 +30,20 @@ fn restrict<'a>(field: &'a Field, guests: &'a [&'a str]) -> impl Drop + 'a {
 
 /// Asserts that what `rlaunch stack` prints shows where the ranks are.
 fn shows_the_functions(stacks: impl Fn() -> Ran) {
-    // Ranks may not have come to the function yet.
-    until(|| stacks().out.contains("waits_here"), || stacks().to_string());
-    let shown = stacks();
-    for text in ["waits_here", "main", "sleeps.py:3"] {
-        assert!(shown.out.contains(text), "{text}: {shown}");
-    }
-    assert!(!shown.to_string().contains("ptrace_scope"), "{shown}");
+    let last = RefCell::new(None);
+    // Ranks may not have come to the function yet, and a busy guest may not answer in time.
+    until(
+        || {
+            let shown = stacks();
+            let is_there = |text| shown.out.contains(text);
+            let is_whole = ["waits_here", "main", "sleeps.py:3"].into_iter().all(is_there);
+            *last.borrow_mut() = Some(shown.to_string());
+            is_whole
+        },
+        || format!("{:?}", last.borrow()),
+    );
+    let shown = last.take().unwrap();
+    assert!(!shown.contains("ptrace_scope"), "{shown}");
 }
 
 #[test]

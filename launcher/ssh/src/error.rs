@@ -251,7 +251,7 @@ impl SshError {
             SshError::HostKeyChanged(change) | SshError::NoPassword(change) => Some(format!(
                 "find out why first: another machine may pose as this host; if it was reinstalled:\n  \
                  ssh-keygen -R {} -f {}",
-                shell::quoted_posix(&change.name),
+                shell::quoted(change.name.as_ref()),
                 shell::quoted(change.file.as_os_str())
             )),
             SshError::HostKeyRevoked { .. } => Some(format!(
