@@ -1,5 +1,5 @@
-//! What crates may depend on, that the README's code map shows what is there, and that examples in doc
-//! comments are compiled.
+//! Checks of the workspace: what crates may depend on, that the README's code map shows what is there, and
+//! that examples in doc comments are compiled.
 
 use std::fs;
 use std::path::{Path, PathBuf};

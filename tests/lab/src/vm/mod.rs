@@ -52,7 +52,7 @@ const MAX_CPUS: usize = 16;
 /// Default time limit of a command in a guest.
 const COMMAND: Duration = Duration::from_secs(240);
 
-/// Where the head finds programs.
+/// Directories in which the head looks for programs.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Options of a lab of guests.
