@@ -19,6 +19,7 @@ mod bench;
 mod callback;
 mod communicator;
 mod config;
+mod containers;
 mod delivery;
 mod doctor;
 mod dry_run;

@@ -3,13 +3,6 @@
 use crate::support::{ALL, Field, ORDINARY, PATIENT};
 use std::collections::BTreeSet;
 
-#[test]
-fn a_job_of_three_says_three_names() {
-    let field = Field::new();
-    let ran = field.rlaunch(&format!("-H {ALL} -np 3 hostname"), &[]);
-    assert_eq!(ran.succeeded().sorted(), ["n1", "n2", "n3"], "{ran}");
-}
-
 /// Splits the lines of a table that `--show` prints into words.
 fn rows(out: &str) -> Vec<Vec<&str>> {
     let rows = out.lines().skip_while(|line| !line.starts_with("rank ")).skip(1);

@@ -129,23 +129,17 @@ fn a_host_without_its_provider_is_named() {
     ran.says("hint: install ibverbs-providers");
 }
 
-/// Adds the ordinary user alice to `guests` until the guard is dropped. The keys of n1's root open
-/// the account.
-fn account<'a>(
-    field: &'a Field,
-    guests: &'a [&str],
-    bashrc: &str,
-) -> Undo<impl FnMut() -> Result<(), LabError>> {
+/// Adds the ordinary user alice, who may lock little memory, to `guests` until the guard is dropped. The
+/// keys of root open the account.
+fn account<'a>(field: &'a Field, guests: &'a [&str]) -> Undo<impl FnMut() -> Result<(), LabError>> {
     let gone = Undo(move || {
         guests.iter().try_for_each(|guest| field.restore(guest, "userdel -rf alice 2>&1"))
     });
-    let line = format!(
-        "useradd -m -s /bin/bash -p '*' alice && install -d -m 700 -o alice ~alice/.ssh && \
-         install -m 600 -o alice ~/.ssh/authorized_keys ~alice/.ssh && \
-         echo '{bashrc}' > ~alice/.bashrc"
-    );
+    let line = "useradd -m -s /bin/bash -p '*' alice && install -d -m 700 -o alice ~alice/.ssh && \
+                install -m 600 -o alice ~/.ssh/authorized_keys ~alice/.ssh && \
+                echo 'ulimit -l 64' > ~alice/.bashrc";
     for guest in guests {
-        field.on(guest, &line);
+        field.on(guest, line);
     }
     gone
 }
@@ -155,9 +149,9 @@ fn account<'a>(
 const ALICE: &str = "-H alice@n1,alice@n2 --wdir / --hca rxe";
 
 #[test]
-fn too_little_locked_memory_is_said_with_what_it_takes() {
+fn what_an_ordinary_user_may_not_do_is_said() {
     let field = Field::new();
-    let _gone = account(&field, &["n1", "n2"], "ulimit -l 64");
+    let _gone = account(&field, &["n1", "n2"]);
     let words = format!("{ALICE} {PATIENT} sh -c");
     let ran = field.rlaunch(&words, &["whoami; ulimit -l"]);
     assert_eq!(ran.succeeded().sorted(), ["64", "64", "alice", "alice"], "{ran}");
@@ -168,12 +162,7 @@ fn too_little_locked_memory_is_said_with_what_it_takes() {
     }
     assert!(line.ends_with(": TCP is used"), "{line}");
     ran.says("hint: raise the limit on locked memory (ulimit -l)");
-}
 
-#[test]
-fn files_that_may_not_be_opened_are_said() {
-    let field = Field::new();
-    let _gone = account(&field, &["n1", "n2"], "");
     let files = "/dev/infiniband/uverbs*";
     let _open = Undo(|| field.restore("n2", &format!("chmod 666 {files}")));
     field.on("n2", &format!("chmod 600 {files}"));

@@ -61,10 +61,13 @@ fn compare_rdma(field: &Field, guest: &str, inventory: &Value) {
 }
 
 #[test]
-fn rdma_devices_are_those_of_ibv_devinfo() {
+fn what_is_found_is_what_the_guests_own_tools_print() {
     let field = Field::new();
     for (guest, inventory) in field.inventories(ALL) {
         compare_rdma(&field, &guest, &inventory);
+        compare_links(&field, &guest, &inventory);
+        compare_cards(&field, &guest, &inventory);
+        compare_interfaces(&field, &guest, &inventory);
     }
 }
 
@@ -81,81 +84,67 @@ fn a_smaller_mtu_is_seen() {
     assert_eq!(mtu(&field.inventories("n1")[0].1), 4096);
 }
 
-#[test]
-fn links_are_those_of_rdma() {
-    let field = Field::new();
-    for (guest, inventory) in field.inventories(ALL) {
-        let links = tools::links(&field, &guest);
-        for device in list(&inventory["rdma"]) {
-            let name = text(&device["name"]);
-            let (link, port) = (&links[&name], &device["ports"][0]);
-            assert_eq!(port["number"], link["port"], "{guest}: {name}");
-            assert_eq!(port["netdev"], link["netdev"], "{guest}: {name}");
-            let state = text(&port["state"]).to_uppercase();
-            assert_eq!(link["state"], state, "{guest}: {name}");
-            let physical = text(&link["physical_state"]).replace('_', "");
-            let ours = text(&port["physical_state"]);
-            assert!(ours.eq_ignore_ascii_case(&physical), "{guest}: {name}: {ours} {physical}");
-            // Each device has its own file.
-            let verbs = text(&device["uverbs"]["usable"]);
-            let class =
-                format!("/sys/class/infiniband_verbs/{}", verbs.rsplit('/').next().unwrap());
-            assert_eq!(field.on(&guest, &format!("cat {class}/ibdev")).trim(), name);
-        }
+fn compare_links(field: &Field, guest: &str, inventory: &Value) {
+    let links = tools::links(field, guest);
+    for device in list(&inventory["rdma"]) {
+        let name = text(&device["name"]);
+        let (link, port) = (&links[&name], &device["ports"][0]);
+        assert_eq!(port["number"], link["port"], "{guest}: {name}");
+        assert_eq!(port["netdev"], link["netdev"], "{guest}: {name}");
+        let state = text(&port["state"]).to_uppercase();
+        assert_eq!(link["state"], state, "{guest}: {name}");
+        let physical = text(&link["physical_state"]).replace('_', "");
+        let ours = text(&port["physical_state"]);
+        assert!(ours.eq_ignore_ascii_case(&physical), "{guest}: {name}: {ours} {physical}");
+        // Each device has its own file.
+        let verbs = text(&device["uverbs"]["usable"]);
+        let class = format!("/sys/class/infiniband_verbs/{}", verbs.rsplit('/').next().unwrap());
+        assert_eq!(field.on(guest, &format!("cat {class}/ibdev")).trim(), name);
     }
 }
 
-#[test]
-fn cards_are_those_of_lspci() {
-    let field = Field::new();
-    for (guest, inventory) in field.inventories(ALL) {
-        let listed = field.on(&guest, "lspci -Dnmm");
-        let fields = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-        // PCI class 02 is for network cards.
-        let cards = fields.filter(|words| words[1].starts_with("\"02"));
-        let cards: BTreeSet<&str> = cards.map(|words| words[0]).collect();
-        let netdevs = list(&inventory["netdevs"]).iter();
-        let ours = netdevs.filter_map(|netdev| Some((netdev, netdev["pci"].as_str()?)));
-        let ours: Vec<_> = ours.collect();
-        assert_eq!(ours.iter().map(|(_, pci)| *pci).collect::<BTreeSet<_>>(), cards, "{guest}");
-        assert_eq!(ours.len(), 3, "{guest}");
-        let long = field.on(&guest, "lspci -Dvv");
-        for (netdev, pci) in ours {
-            let card = long.split("\n\n").find(|card| card.starts_with(pci)).unwrap();
-            let driver = "Kernel driver in use: virtio-pci";
-            assert!(card.contains("Ethernet controller") && card.contains(driver), "{card}");
-            let name = field.on(&guest, &format!("ls /sys/bus/pci/devices/{pci}/virtio*/net"));
-            assert_eq!(Some(name.trim()), netdev["name"].as_str(), "{guest}");
-        }
+fn compare_cards(field: &Field, guest: &str, inventory: &Value) {
+    let listed = field.on(guest, "lspci -Dnmm");
+    let fields = listed.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    // PCI class 02 is for network cards.
+    let cards = fields.filter(|words| words[1].starts_with("\"02"));
+    let cards: BTreeSet<&str> = cards.map(|words| words[0]).collect();
+    let netdevs = list(&inventory["netdevs"]).iter();
+    let ours = netdevs.filter_map(|netdev| Some((netdev, netdev["pci"].as_str()?)));
+    let ours: Vec<_> = ours.collect();
+    assert_eq!(ours.iter().map(|(_, pci)| *pci).collect::<BTreeSet<_>>(), cards, "{guest}");
+    assert_eq!(ours.len(), 3, "{guest}");
+    let long = field.on(guest, "lspci -Dvv");
+    for (netdev, pci) in ours {
+        let card = long.split("\n\n").find(|card| card.starts_with(pci)).unwrap();
+        let driver = "Kernel driver in use: virtio-pci";
+        assert!(card.contains("Ethernet controller") && card.contains(driver), "{card}");
+        let name = field.on(guest, &format!("ls /sys/bus/pci/devices/{pci}/virtio*/net"));
+        assert_eq!(Some(name.trim()), netdev["name"].as_str(), "{guest}");
     }
 }
 
-#[test]
-fn interfaces_are_those_of_ip() {
-    let field = Field::new();
-    for (guest, inventory) in field.inventories(ALL) {
-        let listed: Value = serde_json::from_str(&field.on(&guest, "ip -j addr")).unwrap();
-        let (netdevs, listed) = (list(&inventory["netdevs"]), list(&listed));
-        assert_eq!(netdevs.len(), listed.len(), "{guest}");
-        for (netdev, listed) in netdevs.iter().zip(listed) {
-            for (ours, theirs) in [
-                ("name", "ifname"),
-                ("index", "ifindex"),
-                ("mtu", "mtu"),
-                ("hardware_address", "address"),
-            ] {
-                assert_eq!(netdev[ours], listed[theirs], "{guest}: {ours}");
-            }
-            let ours = list(&netdev["addresses"]).iter();
-            let ours: BTreeSet<String> =
-                ours.map(|pair| format!("{} {}", text(&pair[0]), pair[1])).collect();
-            let theirs = list(&listed["addr_info"]).iter();
-            let theirs: BTreeSet<String> = theirs
-                .map(|info| format!("{} {}", text(&info["local"]), info["prefixlen"]))
-                .collect();
-            assert_eq!(ours, theirs, "{guest}");
-            let up = listed["operstate"] != "DOWN";
-            assert_eq!(netdev["running"], up, "{guest}: {netdev}");
+fn compare_interfaces(field: &Field, guest: &str, inventory: &Value) {
+    let listed: Value = serde_json::from_str(&field.on(guest, "ip -j addr")).unwrap();
+    let (netdevs, listed) = (list(&inventory["netdevs"]), list(&listed));
+    assert_eq!(netdevs.len(), listed.len(), "{guest}");
+    for (netdev, listed) in netdevs.iter().zip(listed) {
+        for (ours, theirs) in [
+            ("name", "ifname"),
+            ("index", "ifindex"),
+            ("mtu", "mtu"),
+            ("hardware_address", "address"),
+        ] {
+            assert_eq!(netdev[ours], listed[theirs], "{guest}: {ours}");
         }
+        let ours = list(&netdev["addresses"]).iter();
+        let ours: BTreeSet<String> =
+            ours.map(|pair| format!("{} {}", text(&pair[0]), pair[1])).collect();
+        let theirs = list(&listed["addr_info"]).iter();
+        let theirs: BTreeSet<String> =
+            theirs.map(|info| format!("{} {}", text(&info["local"]), info["prefixlen"])).collect();
+        assert_eq!(ours, theirs, "{guest}");
+        let up = listed["operstate"] != "DOWN";
+        assert_eq!(netdev["running"], up, "{guest}: {netdev}");
     }
 }

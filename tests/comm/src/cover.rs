@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn few_cases_have_every_pair_of_choices() {
-        for jobs in [1, 2, 3] {
+        for jobs in [1, 3, 7] {
             let by_job = cover_by(jobs);
             let cases = by_job.concat();
             assert!(cases.len() <= 80, "{}", cases.len());

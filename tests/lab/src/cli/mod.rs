@@ -58,7 +58,7 @@ fn set_up() -> Result<bool, LabError> {
 fn build(profile: Profile) -> Result<bool, LabError> {
     // Named here, minutes before a compiler would miss them.
     setup::require(PackageSet::Verbs)?;
-    for missing in dist::aarch64::missing()? {
+    for missing in dist::aarch64::missing(profile)? {
         println!("not built: {missing}");
     }
     let launcher = dist::build(profile)?;

@@ -1,5 +1,6 @@
-//! Files for hosts of aarch64, built on machines of another architecture. The agent needs only
-//! Rust's own linker and C library. Libraries of ranks are linked by Debian's cross compiler.
+//! Files for hosts of aarch64, built on machines of another architecture. The agent that ships needs only
+//! Rust's own linker and C library. Libraries of ranks are linked by Debian's cross compiler, and in
+//! tests so is the agent, which then shares what is compiled for them.
 
 use super::glibc::BinaryKind;
 use super::machine::TargetMachine;
@@ -8,7 +9,7 @@ use super::workspace_build::{self, BuildSet};
 use super::{
     AGENT, LAUNCHER, Profile, STACK_READER, build_bench_for, build_library, build_prover_for,
 };
-use super::{as_caller, cargo, place, release_cargo, target_directory, workspace};
+use super::{as_caller, place, release_cargo, target_directory, workspace};
 use crate::command::{run, show, spinner};
 use crate::{LabError, setup};
 use std::path::PathBuf;
@@ -51,13 +52,17 @@ pub fn prepare() -> Result<(), LabError> {
 }
 
 /// Lists files that cannot be built here, each with the reason.
-pub fn missing() -> Result<Vec<String>, LabError> {
+pub fn missing(profile: Profile) -> Result<Vec<String>, LabError> {
     if cfg!(target_arch = "aarch64") {
         return Ok(vec![
             "files for aarch64 from another architecture: this machine is of aarch64 itself".into(),
         ]);
     }
-    let agent = obstacle(STATIC, COMPILER)?;
+    let agent = match profile {
+        Profile::Release => obstacle(STATIC, COMPILER)?,
+        // Built together with the libraries.
+        Profile::Lab => None,
+    };
     let agent = agent.map(|why| format!("the agent for aarch64: {why}"));
     let rest = obstacle(TARGET, &machine().compiler())?;
     let rest = rest.map(|why| format!("libraries of ranks on aarch64: {why}"));
@@ -66,12 +71,13 @@ pub fn missing() -> Result<Vec<String>, LabError> {
 
 /// Builds what can be built and lays it out; returns what cannot be built, each with the reason.
 pub fn build(profile: Profile) -> Result<Vec<String>, LabError> {
-    let missing = missing()?;
+    let missing = missing(profile)?;
     if cfg!(target_arch = "aarch64") {
         return Ok(missing);
     }
-    if obstacle(STATIC, COMPILER)?.is_none() {
-        build_agent(profile)?;
+    if profile == Profile::Release && obstacle(STATIC, COMPILER)?.is_none() {
+        build_static(AGENT, "agent-aarch64")?;
+        build_static(STACK_READER, "stack-aarch64")?;
     }
     if obstacle(TARGET, &machine().compiler())?.is_none() {
         build_the_rest(profile)?;
@@ -79,35 +85,14 @@ pub fn build(profile: Profile) -> Result<Vec<String>, LabError> {
     Ok(missing)
 }
 
-fn build_agent(profile: Profile) -> Result<(), LabError> {
-    // In tests nothing asks for stacks on emulated machines, whose threads cannot be stopped.
-    let programs: &[(&str, &str)] = match profile {
-        Profile::Release => &[(AGENT, "agent-aarch64"), (STACK_READER, "stack-aarch64")],
-        Profile::Lab => &[(AGENT, "agent-aarch64")],
-    };
-    programs.iter().try_for_each(|(program, alias)| build_static(profile, program, alias))
-}
-
-/// Builds a static program and lays it out. `alias` is the command of cargo that builds it as it ships.
-fn build_static(profile: Profile, program: &str, alias: &str) -> Result<(), LabError> {
-    let (mut command, built) = match profile {
-        Profile::Release => {
-            let mut command = release_cargo()?;
-            command.arg(alias).args(without_tables(&target_directory()?, LinkerCall::Linker)?);
-            (command, "agent")
-        }
-        Profile::Lab => {
-            let mut command = cargo();
-            command.args(["rustc", "-p", program, "--bin", program, "--profile", "lab"]);
-            command.args(["--target", STATIC, "--", "-C", "relocation-model=static"]);
-            command.args(["-C", "strip=symbols"]);
-            (command, "lab")
-        }
-    };
-    show(&format!("build {program} for aarch64"), &mut command)?;
+/// Builds a static program as it ships and lays it out. `alias` is the command of cargo that builds it.
+fn build_static(program: &str, alias: &str) -> Result<(), LabError> {
     let target = target_directory()?;
-    let built = target.join(STATIC).join(built).join(program);
-    place(&built, &machine().place(&target, profile).join(program))
+    let mut command = release_cargo()?;
+    command.arg(alias).args(without_tables(&target, LinkerCall::Linker)?);
+    show(&format!("build {program} for aarch64"), &mut command)?;
+    let built = target.join(STATIC).join("agent").join(program);
+    place(&built, &machine().place(&target, Profile::Release).join(program))
 }
 
 fn build_the_rest(profile: Profile) -> Result<(), LabError> {

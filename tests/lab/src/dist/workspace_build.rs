@@ -40,7 +40,7 @@ pub(crate) enum BuildSet {
     /// Files that [`super::build`] lays out, without RDMA where the bindings of libibverbs cannot
     /// be built.
     Shipped,
-    /// Libraries and programs for hosts of another architecture, without RDMA where it cannot be built.
+    /// Agent, libraries and programs for hosts of another architecture, without RDMA where it cannot be built.
     Sent,
     /// The whole workspace, tests included.
     Everything,
@@ -51,7 +51,7 @@ pub(crate) enum BuildSet {
 const JOB_PACKAGES: &[&str] = &["rlaunch", AGENT, "rlaunch-capi", "rlaunch-python"];
 const SHIPPED_PACKAGES: &[&str] =
     &["rlaunch", AGENT, STACK_READER, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
-const SENT_PACKAGES: &[&str] = &["rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
+const SENT_PACKAGES: &[&str] = &[AGENT, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
 
 impl BuildSet {
     fn words(self) -> Vec<&'static str> {
@@ -80,7 +80,8 @@ impl BuildSet {
             BuildSet::Everything => "build the workspace and its tests",
             BuildSet::Job => "build launcher and agent",
             BuildSet::Shipped => "build launcher, agent and the libraries of ranks",
-            BuildSet::Ranks | BuildSet::Sent => "build the libraries of ranks",
+            BuildSet::Ranks => "build the libraries of ranks",
+            BuildSet::Sent => "build agent and libraries of ranks for other hosts",
         }
     }
 }

@@ -51,6 +51,8 @@ const PEERS: &[Requirement] = &[
     Requirement { program: "fish", package: "fish" },
     Requirement { program: "zsh", package: "zsh" },
     Requirement { program: "csh", package: "tcsh" },
+    // Container engine on hosts.
+    Requirement { program: "podman", package: "podman" },
     // Runs programs of aarch64, and downloads those of other architectures.
     Requirement { program: "qemu-aarch64", package: "qemu-user" },
     Requirement { program: "mmdebstrap", package: "mmdebstrap" },

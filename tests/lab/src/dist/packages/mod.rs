@@ -248,7 +248,7 @@ fn write(path: &Path, content: &[u8]) -> Result<(), LabError> {
 /// Builds the launcher for aarch64, if that can be done here. If not, removes what an earlier build has left, which would
 /// be packed as if it were of this version.
 pub fn build_other_launchers(profile: Profile) -> Result<(), LabError> {
-    if aarch64::missing()?.is_empty() {
+    if aarch64::missing(profile)?.is_empty() {
         return aarch64::build_launcher(profile);
     }
     let stale = aarch64::launcher(profile)?;

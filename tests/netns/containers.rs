@@ -1,0 +1,138 @@
+//! Jobs in containers of a real podman. What containers lack for RDMA is found on guests
+//! (`tests/vm/containers.rs`), which have devices.
+
+use crate::support::{Field, Undo, launch_directory};
+use nix::sys::signal::Signal;
+
+/// Shell line that configures podman for a host of the lab: its storage is in memory, and it does
+/// without control groups. The machine may not let limits be raised, as `--ulimit` asks, so
+/// containers have those of the host.
+const PODMAN: &str = r#"set -e
+    mkdir -p /tmp/podman/etc /tmp/podman/storage /tmp/podman/inside
+    mount -t tmpfs none /tmp/podman/storage
+    cp -r /etc/containers/. /tmp/podman/etc
+    printf '[storage]\ndriver = "vfs"\ngraphroot = "/tmp/podman/storage"\nrunroot = "/run/podman"\n' \
+        >/tmp/podman/etc/storage.conf
+    printf '[containers]\ncgroups = "disabled"\nutsns = "host"\n[engine]\ncgroup_manager = "cgroupfs"\n' \
+        >/tmp/podman/etc/containers.conf
+    printf '[engine.runtimes]\ncrun = ["/tmp/podman/crun"]\n' >>/tmp/podman/etc/containers.conf
+    cat >/tmp/podman/crun <<'CRUN'
+#!/usr/bin/python3
+import json, os, sys
+if "--bundle" in sys.argv:
+    path = os.path.join(sys.argv[sys.argv.index("--bundle") + 1], "config.json")
+    with open(path) as file:
+        config = json.load(file)
+    config["process"].pop("rlimits", None)
+    with open(path, "w") as file:
+        json.dump(config, file)
+os.execvp("crun", ["crun", *sys.argv[1:]])
+CRUN
+    chmod +x /tmp/podman/crun
+    mount --bind /tmp/podman/etc /etc/containers"#;
+
+/// Shell line that starts the container `mpi`. Its root consists of the host's own programs, so no
+/// image is needed.
+const START: &str = "set -e
+    mount -t tmpfs none /tmp/podman/inside
+    cd /tmp/podman/inside && mkdir usr etc proc sys dev tmp run root
+    for name in bin sbin lib lib64; do ln -s usr/$name $name; done
+    for name in usr etc; do mount --bind /$name $name; done
+    podman run -d --name mpi --network=host --rootfs /tmp/podman/inside sleep infinity";
+
+/// Shell line that makes an image with a shell and the programs that install an agent.
+const IMAGE: &str = r#"set -e
+    mkdir -p /tmp/podman/image && cd /tmp/podman/image && mkdir usr dev etc opt proc root run sys tmp
+    for name in bin sbin lib lib64; do mkdir -p usr/$name && ln -s usr/$name $name; done
+    for name in sh cp mkdir mv uname hostname id sleep; do
+        cp -L /usr/bin/$name usr/bin/
+        for file in $(ldd /usr/bin/$name | grep -o '/[^ ]*'); do
+            mkdir -p .${file%/*} && cp -L $file .$file
+        done
+    done
+    echo root:x:0:0::/root:/bin/sh >etc/passwd
+    tar -c . | podman import -q - lab/inside:1"#;
+
+/// Configures podman on `hosts`. When the guard is dropped, nothing of it is left there.
+fn podman<'a>(field: &'a Field, hosts: &'a [&'a str]) -> impl Drop + 'a {
+    let guard = Undo(move || {
+        for host in hosts {
+            field.on(
+                host,
+                "podman rm -f -t 0 -a >/dev/null
+                umount -R -l /etc/containers /tmp/podman/inside /tmp/podman/storage 2>/dev/null
+                rm -rf /tmp/podman /run/podman /run/libpod",
+            );
+        }
+        Ok::<(), std::io::Error>(())
+    });
+    for host in hosts {
+        field.on(host, PODMAN);
+    }
+    guard
+}
+
+#[test]
+fn a_job_runs_in_a_container_that_runs_already() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    let _podman = podman(&field, &hosts);
+    hosts.iter().for_each(|host| drop(field.on(host, START)));
+    let job = "-H a,b --container podman:mpi -np 2";
+    let ran = field.rlaunch(job).sh("test -e /run/.containerenv && hostname").run();
+    assert_eq!(ran.succeeded().sorted(), ["a", "b"], "{ran}");
+    ran.keeps_quiet_about(&["podman run needs", "install in the image"]);
+    let none = field.rlaunch("-H a --container podman:nobody hostname").run();
+    none.refused(201, &["there is no container nobody"]).hints("podman ps -a");
+    // The rank is a child of podman's monitor and not of the login.
+    let mut running = field.rlaunch(job).sh("echo up; exec sleep 4242").spawn();
+    running.wait_for_lines(2);
+    running.signal(Signal::SIGKILL);
+    running.finish();
+    field.wait_for("ranks and agents to be gone", || {
+        let started = field.started();
+        let mut words = started.iter().flat_map(|process| &process.args);
+        !words.any(|word| word == "4242" || word.ends_with("rlaunch-worker"))
+    });
+}
+
+#[test]
+fn a_job_runs_in_a_container_that_is_started_for_it() {
+    let field = Field::new();
+    let _podman = podman(&field, &["a"]);
+    field.on("a", IMAGE);
+    let job = "-H a --container podman:localhost/lab/inside:1 sh -c";
+    let ran = field.rlaunch(job).args(["test -e /run/.containerenv && hostname"]).run();
+    assert_eq!(ran.succeeded().out(), "a\n", "{ran}");
+    let removed = || field.on("a", "podman ps -aq").is_empty();
+    field.wait_for("the container to be removed", removed);
+    let none = field.rlaunch("-H a --container podman:localhost/lab/none:1 true").run();
+    none.refused(201, &["there is no image localhost/lab/none:1"]);
+    none.hints("podman pull localhost/lab/none:1");
+    // If the launcher is killed, the rank ends, and the container with it.
+    let mut running = field.rlaunch(job).args(["echo up; exec sleep 4343"]).spawn();
+    running.wait_for_lines(1);
+    running.signal(Signal::SIGKILL);
+    running.finish();
+    field.wait_for("the container to be gone", || removed() && field.ranks().is_empty());
+}
+
+#[test]
+fn ranks_in_a_container_show_their_stacks() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    let _podman = podman(&field, &hosts);
+    hosts.iter().for_each(|host| drop(field.on(host, START)));
+    let state = launch_directory();
+    let state = state.path().to_str().unwrap();
+    let program = "import time\ndef waits_here():\n    print('up', flush=True)\n    time.sleep(1000)\nwaits_here()";
+    let job = field.rlaunch("-H a,b --container podman:mpi -np 2 /usr/bin/python3 -c");
+    let mut running = job.args([program]).env("XDG_STATE_HOME", state).spawn();
+    running.wait_for_lines(2);
+    field.wait_for("the stacks of both ranks", || {
+        let shown = field.rlaunch("stack").env("XDG_STATE_HOME", state).spawn().finish_first();
+        shown.out().contains("ranks 0-1: ") && shown.out().contains("waits_here <string>:4")
+    });
+    running.signal(Signal::SIGTERM);
+    running.finish().ended_with(143);
+}
