@@ -27,6 +27,7 @@ mod ending;
 mod environment;
 mod example;
 mod failing;
+mod field;
 mod first_contact;
 mod gpu;
 mod guides;

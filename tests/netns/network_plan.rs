@@ -7,12 +7,12 @@ use serde_json::Value;
 use std::time::Duration;
 
 /// Option that makes software interfaces ports for cables.
-const CABLES: &str = "--if cable*";
+pub(crate) const CABLES: &str = "--if cable*";
 /// Time limit for a discovery, changes, and probes that get no answer within 5 s.
-const BOUND: Duration = Duration::from_secs(40);
+pub(crate) const BOUND: Duration = Duration::from_secs(40);
 
 /// Plugs cables between hosts. They are unplugged when the guard is dropped.
-fn plug<'a>(field: &'a Field, pairs: &'a [(&'a str, &'a str)]) -> impl Drop + use<'a> {
+pub(crate) fn plug<'a>(field: &'a Field, pairs: &'a [(&'a str, &'a str)]) -> impl Drop + use<'a> {
     for (one, other) in pairs {
         field.lab.plug(one, other).unwrap();
     }
@@ -35,7 +35,7 @@ fn addresses(field: &Field, host: &str) -> Vec<String> {
 }
 
 /// Makes a host drop UDP over IPv4 from cables, so that probes fail. Beacons pass.
-fn drop_probes<'a>(field: &'a Field, host: &'a str) -> impl Drop + use<'a> {
+pub(crate) fn drop_probes<'a>(field: &'a Field, host: &'a str) -> impl Drop + use<'a> {
     let chain = "{ type filter hook input priority 0; }";
     let line = format!(
         "nft add table inet probes && nft add chain inet probes c '{chain}' && \

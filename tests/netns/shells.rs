@@ -10,13 +10,13 @@ const SHELLS: [(&str, &str, &str); 4] = [
     ("a", "/bin/dash", ".profile"),
     ("b", "/usr/bin/zsh", ".zshenv"),
     ("c", "/usr/bin/fish", ".config/fish/config.fish"),
-    ("d", "/bin/csh", ".cshrc"),
+    ("d", "/bin/tcsh", ".cshrc"),
 ];
 /// Time limit for a job with a host that never answers.
 const SILENCE: Duration = Duration::from_secs(40);
 
 /// Changes the login shell of root on a host until the guard is dropped.
-fn login_shell<'a>(field: &'a Field, host: &'a str, shell: &str) -> impl Drop + 'a {
+pub(crate) fn login_shell<'a>(field: &'a Field, host: &'a str, shell: &str) -> impl Drop + 'a {
     let line = format!(
         "sed 's|^\\(root:.*:\\)[^:]*$|\\1{shell}|' /etc/passwd >/tmp/.passwd &&
          chmod 644 /tmp/.passwd && mount --bind /tmp/.passwd /etc/passwd"

@@ -32,6 +32,7 @@ use console::{errln, outln};
 use network::{cabling, channel};
 use node::{cache, delivery, diagnostics, environment, inventory};
 use ranks::child::{self, StubKind};
+use rlaunch_bootstrap::protocol::control::NO_PROC;
 use rlaunch_client::command;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -70,7 +71,13 @@ fn main() -> ExitCode {
     if name.file_name() == Some(OsStr::new("rlaunch")) {
         return command::run(args);
     }
-    match args.next().as_ref().and_then(|verb| verb.to_str()) {
+    let verb = args.next();
+    let verb = verb.as_ref().and_then(|verb| verb.to_str());
+    if matches!(verb, Some("agent" | "__verify" | "__keep")) && !Path::new("/proc/self").exists() {
+        errln!("rlaunch-worker: {NO_PROC}");
+        return ExitCode::FAILURE;
+    }
+    match verb {
         Some("agent") => match channel::CallbackTarget::parse(args) {
             Ok(target) => {
                 leave_cache();

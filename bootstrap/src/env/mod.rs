@@ -91,8 +91,11 @@ pub const RLAUNCH_LIB: &str = "RLAUNCH_LIB";
 pub const RLAUNCH_PRELOAD_DIR: &str = "RLAUNCH_PRELOAD_DIR";
 
 /// Private directory of the job on this node, removed when the job ends. A value that the user has
-/// set is kept.
+/// set is kept, and so is the node's if only that leaves room for the names of sockets.
 pub const TMPDIR: &str = "TMPDIR";
+/// Directory in which the rank starts. Shells and programs take it for the path by which the user
+/// knows the directory, if it leads there.
+pub const PWD: &str = "PWD";
 
 /// Number of operations that torch's flight recorder keeps.
 pub const TORCH_FR_BUFFER_SIZE: &str = "TORCH_FR_BUFFER_SIZE";
@@ -263,15 +266,38 @@ pub fn is_node_specific(name: &str) -> bool {
         "USER",
         "LOGNAME",
         "SHELL",
-        "PWD",
+        PWD,
         "OLDPWD",
         "TMPDIR",
         "DISPLAY",
+        "WAYLAND_DISPLAY",
         "XAUTHORITY",
+        "WINDOWID",
+        "SESSION_MANAGER",
+        "TMUX",
+        "TMUX_PANE",
+        "STY",
         "HOSTNAME",
+        "HOST",
+        "HOSTTYPE",
+        "MACHTYPE",
+        "OSTYPE",
+        "REMOTEHOST",
         "MAIL",
         "SHLVL",
         "_",
+        // Most name a file, or a key of this kernel. A login that brings a ticket sets it on each host.
+        "KRB5CCNAME",
+        "GPG_AGENT_INFO",
+        // Of a service of systemd: the rank of another host has neither its sockets nor its journal.
+        "INVOCATION_ID",
+        "JOURNAL_STREAM",
+        "LISTEN_FDNAMES",
+        "LISTEN_FDS",
+        "LISTEN_PID",
+        "MANAGERPID",
+        "NOTIFY_SOCKET",
+        "SYSTEMD_EXEC_PID",
         "LINES",
         "COLUMNS",
         "NVIDIA_VISIBLE_DEVICES",
@@ -312,6 +338,19 @@ mod tests {
             ["OMPI_MCA_btl", "HOROVOD_CYCLE_TIME", "NCCL_DEBUG", "RANKING", "LD_LIBRARY_PATH"]
         {
             assert!(!is_foreign_launch(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_names_one_host_or_a_session_there_is_its_own() {
+        for name in ["PWD", "HOST", "HOSTNAME", "KRB5CCNAME", "TMUX_PANE", "NOTIFY_SOCKET"]
+            .into_iter()
+            .chain(["XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "MACHTYPE"])
+        {
+            assert!(is_node_specific(name), "{name}");
+        }
+        for name in ["HOSTS", "KRB5_CONFIG", "TERM", "CC", "MODULEPATH"] {
+            assert!(!is_node_specific(name), "{name}");
         }
     }
 

@@ -135,9 +135,35 @@ pub enum SingletonPolicy {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum WorkingDir {
     /// The launcher's directory if it exists on the node, otherwise the user's home directory.
-    SameAsLauncher(#[serde(with = "crate::serde_path")] PathBuf),
+    SameAsLauncher(LauncherDir),
     /// Directory that the user chose. The job fails if it does not exist on the node.
     Required(#[serde(with = "crate::serde_path")] PathBuf),
+}
+
+/// Working directory of the launcher. Nodes may have it under one of its two paths alone: where each
+/// machine has a link of its own to a shared directory, only `path` is the same everywhere; a link
+/// that the user made may be on the launching machine only.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LauncherDir {
+    /// Path by which the user's shell knows the directory, with the links that it went through. A
+    /// node that has it uses it.
+    #[serde(with = "crate::serde_path")]
+    pub path: PathBuf,
+    /// Path without symbolic links.
+    #[serde(with = "crate::serde_path")]
+    pub physical: PathBuf,
+}
+
+impl From<PathBuf> for LauncherDir {
+    fn from(path: PathBuf) -> LauncherDir {
+        LauncherDir { physical: path.clone(), path }
+    }
+}
+
+impl From<&str> for LauncherDir {
+    fn from(path: &str) -> LauncherDir {
+        PathBuf::from(path).into()
+    }
 }
 
 /// Environment variable that is set for ranks.
@@ -326,6 +352,12 @@ pub enum Problem {
         #[serde(with = "crate::serde_path")]
         program: PathBuf,
     },
+    /// The program exists but cannot start.
+    CannotStart {
+        /// Program as the user typed it, or its path if it was found on the search path.
+        program: OsString,
+        defect: ProgramDefect,
+    },
     /// The script that an interpreter is going to run does not exist.
     NoScript {
         /// Path of the script as the user typed it.
@@ -370,12 +402,40 @@ pub enum Problem {
         /// Process management interface that the library needs: `PMI` or `PMIx`.
         needs: String,
     },
+    /// The output of the ranks takes more open files than the agent may have.
+    FewFiles(FewFiles),
     /// The operating system refused another operation that the job needs.
     System {
         operation: String,
         /// Error of the operating system.
         cause: String,
     },
+}
+
+/// What keeps a program that exists from starting.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProgramDefect {
+    /// It is a directory, or else a device, a pipe or a socket.
+    NotAFile { is_directory: bool },
+    /// The interpreter that its first line names does not exist or is not executable.
+    NoInterpreter { interpreter: OsString },
+    /// Its first line lets env(1) look for the interpreter, which is not on the search path.
+    NotOnPath { interpreter: OsString },
+    /// Its first line ends in a carriage return, which counts as a part of the interpreter's name.
+    CarriageReturn { interpreter: OsString },
+    /// The loader that the executable names does not exist.
+    NoLoader { loader: OsString },
+}
+
+/// Limit of open files that is too low for the ranks of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FewFiles {
+    /// Number of ranks on the node.
+    pub ranks: u32,
+    /// Number of files that the agent may have open.
+    pub limit: u64,
+    /// Number of files that it has open if every rank calls it.
+    pub needed: u64,
 }
 
 /// Fact that the user should know, although it does not prevent the job.
@@ -399,6 +459,8 @@ pub enum Notice {
         /// Directories that were tried, with the errors of the operating system.
         cause: String,
     },
+    /// The agent may not have open enough files for all ranks to call it, as for a barrier.
+    FewFiles(FewFiles),
 }
 
 #[cfg(test)]

@@ -62,7 +62,10 @@ use std::time::Duration;
 
 /// Version of these messages. Every change of a message needs a new number. Launcher and agent are
 /// normally of the same build; they differ only if `--agent` names another agent.
-pub const PROTOCOL_VERSION: u16 = 19;
+pub const PROTOCOL_VERSION: u16 = 20;
+
+/// Words with which an agent ends where it has no /proc. It could find neither its own file nor its ranks.
+pub const NO_PROC: &str = "/proc is not mounted on this host";
 
 /// Bytes that separate the output of the login shell from the agent's first frame. No shell prints
 /// them by accident.
@@ -338,7 +341,8 @@ pub enum FromAgent {
     },
     /// Output of a rank. Empty data marks the end of the stream. The data ends with a line break,
     /// unless the line is longer than a frame, the rank ended in the middle of it, or no more of it
-    /// has come for a while.
+    /// has come for a while. Data without the line break has [`MAX_OUTPUT`] bytes in the first case
+    /// alone.
     Output {
         rank: Rank,
         /// Stream that the rank wrote to.

@@ -13,7 +13,7 @@
 
 use crate::inventory::Inventory;
 use crate::inventory::diagnostics::{Counter, Diagnostics};
-use crate::job::{NodeFacts, PortRange};
+use crate::job::{LauncherDir, NodeFacts, PortRange};
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -84,7 +84,7 @@ pub struct ProgramInquiry {
     /// Words of its command line.
     pub words: Vec<String>,
     /// Working directory of the launcher; the agent uses it if it exists.
-    pub directory: PathBuf,
+    pub directory: LauncherDir,
 }
 
 /// Answer to an [`Inquiry`].

@@ -5,6 +5,7 @@ pub mod control;
 pub mod diagnosis;
 pub mod housekeeping;
 pub mod inspection;
+pub mod line_turn;
 pub mod mesh;
 pub mod network;
 pub mod rank;

@@ -10,7 +10,7 @@
 //! Both directions carry frames of [`crate::frame`], the agent's first one after
 //! [`HELLO_MAGIC`](super::control::HELLO_MAGIC). The agent undoes all changes that were not confirmed when the
 //! launcher says so, when its stdin ends, when a signal ends it, or when the time of the last [`NetworkOrder::Apply`]
-//! has passed.
+//! has passed. If it is killed, its guardian undoes them and sends the last message in its place.
 
 use crate::inventory::net::{Netdev, Route};
 use serde::{Deserialize, Serialize};

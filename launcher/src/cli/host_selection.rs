@@ -7,6 +7,7 @@ use rlaunch_engine::connect::connector::{Reach, RshError};
 use rlaunch_plan::hosts::host_table::HostTable;
 use rlaunch_plan::hosts::hostfile::{self, HostfileError};
 use rlaunch_plan::hosts::{self, Host, HostSet, HostsError, SlotsBy};
+use rlaunch_plan::map::MapBy;
 use rlaunch_text::text;
 use std::path::PathBuf;
 
@@ -52,6 +53,8 @@ pub(crate) enum HostSelectionError {
     NotExcluded { host: String, known: String },
     #[error("--exclude leaves none of the hosts: {known}")]
     NoneLeft { known: String },
+    #[error("`{entry}` is a host with {slots} slots, on which {slots} ranks would start")]
+    Port { entry: String, slots: u32 },
 }
 
 impl HostSelectionError {
@@ -70,6 +73,10 @@ impl HostSelectionError {
                 Some("with --hostfile, -H chooses among its hosts".into())
             }
             HostSelectionError::NotExcluded { .. } | HostSelectionError::NoneLeft { .. } => None,
+            HostSelectionError::Port { slots, .. } => Some(format!(
+                "a port is given by --port {slots}, or for one host by Port in ~/.ssh/config; if it \
+                 is not a port, -np says how many ranks start"
+            )),
         }
     }
 }
@@ -93,6 +100,22 @@ pub(crate) fn select(
         }
     }
     Ok(selection.hosts)
+}
+
+/// Returns an error if a number in `-H` was probably meant as a port. `ranks` is the number of ranks on these
+/// hosts, without which each slot gets one.
+pub(crate) fn check_ports(
+    lists: &[String],
+    ranks: Option<u32>,
+    map_by: MapBy,
+) -> Result<(), HostSelectionError> {
+    let is_counted = ranks.is_some() || matches!(map_by, MapBy::Ppr(_));
+    match hosts::likely_port(lists) {
+        Some((entry, slots)) if !is_counted => {
+            Err(HostSelectionError::Port { entry: entry.to_owned(), slots })
+        }
+        _ => Ok(()),
+    }
 }
 
 impl HostSelection {

@@ -10,8 +10,9 @@ use rlaunch_plan::job::options::DryRun;
 use rlaunch_plan::map::{MapBy, RankMap};
 use rlaunch_text::exit::Exit;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
 
 /// Job as given on a command line.
 #[derive(Clone, Debug)]
@@ -133,7 +134,9 @@ fn variable() -> impl Strategy<Value = (String, String)> {
 fn job_line() -> impl Strategy<Value = JobLine> {
     let hosts = proptest::collection::vec(proptest::collection::vec(host_word(), 1..4), 1..3);
     let env = proptest::collection::vec(variable(), 0..4);
-    let wdir = proptest::option::of(word().prop_filter("a path", |word| !word.is_empty()));
+    let is_path =
+        |word: &Vec<u8>| !word.is_empty() && !word.split(|c| *c == b'/').any(|name| name == b"..");
+    let wdir = proptest::option::of(word().prop_filter("a path", is_path));
     let program = proptest::collection::vec(word(), 1..5);
     let rest = (any::<bool>(), proptest::option::of(1..20u32), any::<bool>(), 0..12usize);
     (hosts, env, wdir, program, rest).prop_map(|(hosts, env, wdir, program, rest)| {
@@ -257,9 +260,14 @@ fn expected(job_line: &JobLine) -> ParsedLines {
         let node = map.nodes.iter().find(|node| node.host == *host);
         node.map(|node| node.ranks.iter().map(|rank| rank.0).collect()).unwrap_or_default()
     };
-    let here = std::env::current_dir().unwrap();
+    let here = lower::here().unwrap().path;
     let preferred = ("preferred".to_owned(), here.as_os_str().as_bytes().to_vec());
-    let required = job_line.wdir.clone().map(|wdir| ("required".to_owned(), wdir));
+    let required = job_line.wdir.clone().map(|wdir| {
+        // A relative directory is below this one, and has no empty names.
+        let below: PathBuf = here.join(OsStr::from_bytes(&wdir)).components().collect();
+        let path = if wdir.starts_with(b"/") { wdir } else { below.into_os_string().into_vec() };
+        ("required".to_owned(), path)
+    });
     let env = job_line.env.iter().cloned();
     ParsedLines {
         hosts: hosts.iter().map(|host| (host.to_string(), host.slots, ranks_of(host))).collect(),

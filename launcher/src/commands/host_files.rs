@@ -46,7 +46,7 @@ pub(super) fn run_version(args: &VersionArgs) -> Result<Exit, Failed> {
     if args.verbose {
         // The searches below report files that cannot be read as missing.
         Bundle::own().map_err(|error| {
-            let error = AgentStoreError::Bundle(error);
+            let error = AgentStoreError::of_bundle(error);
             Failed::from_error(Exit::FILES, &error).hint(error.hint())
         })?;
         let arch = std::env::consts::ARCH;

@@ -3,8 +3,11 @@
 use crate::config::ConfigError;
 use crate::known_hosts::{KnownHostsError, NewHostKey};
 use rlaunch_console::deadline::Late;
-use rlaunch_text::shell;
-use std::io;
+use rlaunch_text::{printable, shell};
+use russh::AlgorithmKind;
+use std::borrow::Cow;
+use std::fmt;
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -39,18 +42,23 @@ pub enum SshError {
     LookUp { name: String, source: io::Error },
     #[error("`{name}` has no address of the wanted family")]
     NoAddress { name: String },
-    #[error("cannot connect to {address}")]
-    Connect { address: SocketAddr, source: io::Error },
+    #[error("cannot connect to {}", list(tried, ", nor to "))]
+    Connect { tried: Vec<TriedAddress> },
+    #[error("no TCP connection within {} s: {}", timeout.as_secs(), list(tried, ", "))]
+    NoAnswer { tried: Vec<TriedAddress>, timeout: Duration },
     #[error("cannot connect from BindAddress {name}")]
     Bind { name: String, source: io::Error },
     #[error("cannot set up the TCP connection")]
     Socket(#[source] io::Error),
     #[error("{what} within {} s", timeout.as_secs())]
-    Timeout { what: &'static str, timeout: Duration },
+    Timeout { what: Cow<'static, str>, timeout: Duration },
     #[error("the server at {address} drops connections ({})", drop_reason(banner))]
     Dropped { address: String, banner: String },
     #[error("the SSH handshake with {address} failed")]
     Handshake { address: String, source: Box<russh::Error> },
+    /// The server has no algorithm of a `kind` that this client may use. `keyword` sets them in ssh_config and sshd_config.
+    #[error("the server at {address} has no {kind} that rlaunch may use, only {theirs}")]
+    NoCommonAlgorithm { address: String, kind: &'static str, keyword: &'static str, theirs: String },
     #[error("no known algorithm among `{list}`")]
     Algorithms { keyword: &'static str, list: String },
     #[error(transparent)]
@@ -71,14 +79,39 @@ pub enum SshError {
     Refused(Box<LoginRefusal>),
     #[error("it closed the connection after {} of {}'s keys: {}", .0.offered, .0.user, .0.list())]
     Disconnected(Box<LoginRefusal>),
+    #[error("no login name: uid {uid}, which runs rlaunch, is not in the user database here")]
+    NoUser { uid: u32 },
     #[error("the login as {user} was interrupted")]
     Login { user: String, source: Box<russh::Error> },
+    #[error("the SSH agent at {} does not answer within {} s", socket.display(), timeout.as_secs())]
+    AgentSilent { socket: PathBuf, timeout: Duration },
     #[error("{address} refused to run a command")]
     Channel { address: String, source: Box<russh::Error> },
     #[error("the connection to {address} was lost: {how}")]
     Lost { address: String, how: String },
     #[error("the connection to {address} stalls: {late}")]
     Stalled { address: String, late: Late },
+}
+
+/// Address of a host at which a TCP connection was tried.
+#[derive(Debug)]
+pub struct TriedAddress {
+    pub address: SocketAddr,
+    /// Why there is no connection; `None` if no answer has come.
+    pub error: Option<io::Error>,
+}
+
+impl fmt::Display for TriedAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.error {
+            Some(error) => write!(f, "{}: {error}", self.address),
+            None => write!(f, "{} does not answer", self.address),
+        }
+    }
+}
+
+fn list(tried: &[TriedAddress], separator: &str) -> String {
+    tried.iter().map(TriedAddress::to_string).collect::<Vec<_>>().join(separator)
 }
 
 /// Host key that differs from the recorded one.
@@ -122,6 +155,8 @@ pub struct LoginRefusal {
     pub offered: usize,
     /// Login methods that the host accepts; empty if the host has not said.
     pub methods: Vec<&'static str>,
+    /// Whether the host has accepted a key, but requires one of the methods too.
+    pub key_accepted: bool,
     /// First key file that was offered.
     pub key: Option<PathBuf>,
     /// First key file that could not be used without its passphrase.
@@ -156,7 +191,7 @@ impl LoginRefusal {
     }
 
     fn why(&self) -> String {
-        if self.accepts_no_keys() {
+        if self.accepts_no_keys() && !self.key_accepted {
             return format!(
                 "the host accepts no keys, only {}; {}",
                 self.method_list(),
@@ -166,15 +201,34 @@ impl LoginRefusal {
         self.list()
     }
 
+    /// Returns advice for a host that does not let a key alone in.
+    fn more_than_keys_hint(&self, host: &str) -> String {
+        let (user, methods) = (&self.user, self.method_list());
+        let run = format!("rlaunch --rsh ssh -H {user}@{host} …");
+        if !self.accepts_passwords() {
+            return format!("rlaunch logs in by keys alone, ssh(1) by {methods} as well:\n  {run}");
+        }
+        let by_ssh = format!(
+            "ssh(1) asks for it once, and rlaunch runs over that login, with these lines in \
+             ~/.ssh/config:\n  Host {host}\n    ControlMaster auto\n    ControlPath ~/.ssh/%C\n    \
+             ControlPersist 8h\nthen, here:\n  ssh {user}@{host} true && {run}"
+        );
+        if self.key_accepted {
+            return format!("rlaunch does not answer {methods}; {by_ssh}");
+        }
+        format!(
+            "rlaunch does not log in by password; let sshd on {host} accept keys as well:\n  \
+             echo PubkeyAuthentication yes | sudo tee /etc/ssh/sshd_config.d/10-keys.conf\n  \
+             sudo systemctl reload ssh || sudo systemctl reload sshd\n\
+             then, here: rlaunch ssh-setup -H {user}@{host}\n\
+             or, if a password of the moment is what it wants, {by_ssh}"
+        )
+    }
+
     fn hint(&self, host: &str) -> String {
         let user = &self.user;
-        if self.accepts_no_keys() {
-            return format!(
-                "rlaunch does not log in by password; let sshd on {host} accept keys as well:\n  \
-                 echo PubkeyAuthentication yes | sudo tee /etc/ssh/sshd_config.d/10-keys.conf\n  \
-                 sudo systemctl reload ssh || sudo systemctl reload sshd\n\
-                 then, here: rlaunch ssh-setup -H {user}@{host}"
-            );
+        if self.accepts_no_keys() || self.key_accepted {
+            return self.more_than_keys_hint(host);
         }
         let other = format!("another account is named by -H NAME@{host}");
         if let Some(locked) = &self.locked {
@@ -211,7 +265,28 @@ impl LoginRefusal {
     }
 }
 
+/// Names of the lists in a server's key exchange that announce extensions of the protocol.
+const EXTENSIONS: [&str; 2] = ["ext-info-s", "kex-strict-s-v00@openssh.com"];
+
 impl SshError {
+    /// Makes the error of a handshake that the server at `address`, or this client, has ended.
+    pub(crate) fn of_handshake(address: String, source: russh::Error) -> SshError {
+        let (kind, theirs) = match source {
+            russh::Error::NoCommonAlgo { kind, theirs, .. } => (kind, theirs),
+            source => return SshError::Handshake { address, source: Box::new(source) },
+        };
+        let (kind, keyword) = match kind {
+            AlgorithmKind::Kex => ("key exchange", "KexAlgorithms"),
+            AlgorithmKind::Key => ("host key algorithm", "HostKeyAlgorithms"),
+            AlgorithmKind::Cipher => ("cipher", "Ciphers"),
+            AlgorithmKind::Mac => ("MAC", "MACs"),
+            AlgorithmKind::Compression => ("compression", "Compression"),
+        };
+        let theirs = theirs.iter().map(String::as_str).filter(|name| !EXTENSIONS.contains(name));
+        let theirs = printable::first_line(&theirs.collect::<Vec<_>>().join(", "));
+        SshError::NoCommonAlgorithm { address, kind, keyword, theirs }
+    }
+
     /// Returns advice for the user; `host` is the host's name in it. `None` if there is no advice.
     pub fn hint(&self, host: &str) -> Option<String> {
         match self {
@@ -220,7 +295,7 @@ impl SshError {
             SshError::LookUp { .. } | SshError::NoAddress { .. } => Some(
                 "check the spelling, /etc/hosts, or give it a HostName in ~/.ssh/config".into(),
             ),
-            SshError::Connect { address, source } => Some(connect_hint(host, address, source)),
+            SshError::Connect { tried } => connect_hint(host, tried),
             SshError::JumpHost { jump, source } => source.hint(jump),
             SshError::Repeated { last, .. } => last.hint(host),
             SshError::Dropped { .. } => Some(
@@ -234,7 +309,7 @@ impl SshError {
             | SshError::ProxyStart { .. }
             | SshError::ProxyCommand { .. }
             | SshError::Bind { .. } => self.route_hint(),
-            SshError::Timeout { .. } => Some(format!(
+            SshError::Timeout { .. } | SshError::NoAnswer { .. } => Some(format!(
                 "a firewall may drop the packets, or the host may be down; `ssh -v {host}` shows where \
                  it stops; ConnectTimeout in ~/.ssh/config changes the limit"
             )),
@@ -245,6 +320,11 @@ impl SshError {
             SshError::Handshake { .. } | SshError::Socket(_) => {
                 Some(format!("`ssh -v {host}` shows what the server says"))
             }
+            SshError::NoCommonAlgorithm { keyword, .. } => Some(format!(
+                "ssh(1) may have it: rlaunch --rsh ssh -H {host} …\n\
+                 or allow others, by {keyword} in {host}'s sshd_config, or here in ~/.ssh/config if it \
+                 is set there"
+            )),
             SshError::Algorithms { keyword, .. } => {
                 Some(format!("correct {keyword} in ~/.ssh/config"))
             }
@@ -268,15 +348,11 @@ impl SshError {
                  ssh-keygen -L -f /etc/ssh/ssh_host_ed25519_key-cert.pub"
             )),
             SshError::Refused(refused) => Some(refused.hint(host)),
-            SshError::Disconnected(refused) => Some(format!(
-                "sshd limits how many keys {} may try (MaxAuthTries); name the right one in \
-                 ~/.ssh/config:\n  Host {host}\n    IdentityFile ~/.ssh/id_ed25519\n    \
-                 IdentitiesOnly yes",
-                refused.user
-            )),
-            SshError::Login { .. } | SshError::Channel { .. } => {
-                Some("the host's sshd log says why (MaxAuthTries, MaxSessions, the account)".into())
-            }
+            SshError::NoUser { .. }
+            | SshError::Disconnected(_)
+            | SshError::AgentSilent { .. }
+            | SshError::Login { .. }
+            | SshError::Channel { .. } => self.login_hint(host),
         }
     }
 }
@@ -305,24 +381,53 @@ impl SshError {
             _ => None,
         }
     }
+
+    /// Returns advice on logins that failed for another reason than that no key was accepted.
+    fn login_hint(&self, host: &str) -> Option<String> {
+        match self {
+            SshError::Disconnected(refused) => Some(format!(
+                "sshd limits how many keys {} may try (MaxAuthTries); name the right one in \
+                 ~/.ssh/config:\n  Host {host}\n    IdentityFile ~/.ssh/id_ed25519\n    \
+                 IdentitiesOnly yes",
+                refused.user
+            )),
+            SshError::NoUser { .. } => Some(format!(
+                "name the account to log in to, where you name the host, as NAME@{host}, or in \
+                 ~/.ssh/config:\n  Host {host}\n    User NAME"
+            )),
+            SshError::AgentSilent { .. } => Some(format!(
+                "`ssh-add -l` here shows whether it hangs; it may also wait for a confirmation or for the \
+                 touch of a key; without it, in ~/.ssh/config:\n  Host {host}\n    IdentityAgent none"
+            )),
+            SshError::Login { .. } | SshError::Channel { .. } => {
+                Some("the host's sshd log says why (MaxAuthTries, MaxSessions, the account)".into())
+            }
+            _ => None,
+        }
+    }
 }
 
-fn connect_hint(host: &str, address: &SocketAddr, error: &io::Error) -> String {
-    match error.kind() {
-        io::ErrorKind::ConnectionRefused => format!(
+fn connect_hint(host: &str, tried: &[TriedAddress]) -> Option<String> {
+    let failed = |tried: &TriedAddress| Some((tried.address, tried.error.as_ref()?.kind()));
+    let failed = tried.iter().filter_map(failed);
+    // A host that refuses is up, which is more than is known of the other addresses.
+    let refuses = |(_, kind): &(SocketAddr, ErrorKind)| *kind == ErrorKind::ConnectionRefused;
+    let (address, kind) = failed.clone().find(refuses).or_else(|| failed.clone().next_back())?;
+    Some(match kind {
+        ErrorKind::ConnectionRefused => format!(
             "no sshd listens on port {}, or a firewall rejects connections; on {host}:\n  \
              sudo systemctl enable --now ssh || sudo systemctl enable --now sshd\n\
              another port is given by --port or by Port in ~/.ssh/config",
             address.port()
         ),
-        io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => format!(
+        ErrorKind::HostUnreachable | ErrorKind::NetworkUnreachable => format!(
             "the host is down, there is no route to it from here, or a firewall rejects \
              connections to port {}; `ping {}` shows whether it is up",
             address.port(),
             address.ip()
         ),
         _ => format!("check that port {} can be reached from here", address.port()),
-    }
+    })
 }
 
 #[cfg(test)]
@@ -331,6 +436,15 @@ mod tests {
 
     fn refusal(methods: &[&'static str]) -> LoginRefusal {
         LoginRefusal { user: "me".into(), methods: methods.to_vec(), ..LoginRefusal::default() }
+    }
+
+    #[test]
+    fn a_login_without_a_name_asks_for_one() {
+        let (error, hint) = (SshError::NoUser { uid: 54321 }, "\n  Host j\n    User NAME");
+        assert!(error.to_string().contains("uid 54321"), "{error}");
+        assert!(error.hint("j").unwrap().ends_with(hint), "{:?}", error.hint("j"));
+        let through = SshError::JumpHost { jump: "j".into(), source: Arc::new(error) };
+        assert!(through.hint("a").unwrap().contains("NAME@j"), "{:?}", through.hint("a"));
     }
 
     #[test]
@@ -350,6 +464,9 @@ mod tests {
             (refusal(&["publickey"]), "\n  ssh-keygen -t ed25519\n"),
             (with_key, "add /k.pub to ~me/.ssh/authorized_keys\n"),
             (refusal(&["password"]), "rlaunch does not log in by password"),
+            (refusal(&["keyboard-interactive"]), "\n    ControlPath ~/.ssh/%C\n"),
+            (refusal(&["hostbased"]), "\n  rlaunch --rsh ssh -H me@a …"),
+            (refusal(&["gssapi-with-mic", "hostbased"]), "ssh(1) by gssapi-with-mic and hostbased"),
             (by_password, "\n  ssh-copy-id -i /k.pub me@a\n"),
             (locked, "\n  eval $(ssh-agent) && ssh-add /k\n"),
             (with_agent, "\n  ssh-add /k\n"),
@@ -359,5 +476,63 @@ mod tests {
             let names_another = hint.contains("-H NAME@a");
             assert_eq!(names_another, !refusal.accepts_no_keys(), "{hint}");
         }
+    }
+
+    #[test]
+    fn a_second_factor_is_left_to_ssh() {
+        let tried = vec!["/k (accepted, but the host requires keyboard-interactive too)".into()];
+        let key_accepted = true;
+        let refusal = LoginRefusal { tried, key_accepted, ..refusal(&["keyboard-interactive"]) };
+        let hint = refusal.hint("a");
+        assert!(
+            hint.starts_with("rlaunch does not answer keyboard-interactive; ssh(1) "),
+            "{hint}"
+        );
+        assert!(hint.ends_with("\n  ssh me@a true && rlaunch --rsh ssh -H me@a …"), "{hint}");
+        assert!(!hint.contains("PubkeyAuthentication"), "{hint}");
+        let error = SshError::Refused(Box::new(refusal)).to_string();
+        assert!(error.starts_with("me may not log in: tried /k (accepted, "), "{error}");
+    }
+
+    #[test]
+    fn a_server_without_a_common_algorithm_says_what_it_has() {
+        let handshake = |kind, theirs: &[&str]| {
+            let theirs = theirs.iter().map(|name| (*name).to_owned()).collect();
+            let source = russh::Error::NoCommonAlgo { kind, ours: Vec::new(), theirs };
+            SshError::of_handshake("192.0.2.1:22".into(), source)
+        };
+        let kex = ["sntrup761x25519-sha512@openssh.com", "ext-info-s", EXTENSIONS[1]];
+        let error = handshake(AlgorithmKind::Kex, &kex);
+        assert_eq!(
+            error.to_string(),
+            "the server at 192.0.2.1:22 has no key exchange that rlaunch may use, only \
+             sntrup761x25519-sha512@openssh.com"
+        );
+        let hint = error.hint("a").unwrap();
+        assert!(
+            hint.contains("rlaunch --rsh ssh -H a …\nor allow others, by KexAlgorithms"),
+            "{hint}"
+        );
+        let error = handshake(AlgorithmKind::Cipher, &["3des-cbc", "blowfish-cbc"]);
+        let sentence = "the server at 192.0.2.1:22 has no cipher that rlaunch may use, only \
+                        3des-cbc, blowfish-cbc";
+        assert_eq!(error.to_string(), sentence);
+        assert!(error.hint("a").unwrap().contains("by Ciphers in a's sshd_config"));
+    }
+
+    #[test]
+    fn the_hint_is_about_the_address_of_which_most_is_known() {
+        let address = |text: &str| text.parse().unwrap();
+        let tried = |text, kind: Option<ErrorKind>| TriedAddress {
+            address: address(text),
+            error: kind.map(io::Error::from),
+        };
+        let refused = tried("192.0.2.1:22", Some(ErrorKind::ConnectionRefused));
+        let unreachable = tried("[2001:db8::1]:22", Some(ErrorKind::NetworkUnreachable));
+        let error = SshError::Connect { tried: vec![refused, unreachable] };
+        assert!(error.hint("b").unwrap().starts_with("no sshd listens on port 22"));
+        let unreachable = tried("[2001:db8::1]:22", Some(ErrorKind::NetworkUnreachable));
+        let error = SshError::Connect { tried: vec![unreachable] };
+        assert!(error.hint("b").unwrap().contains("`ping 2001:db8::1`"));
     }
 }

@@ -95,6 +95,11 @@ pub fn nearest_by<T>(
     candidates.into_iter().filter(is_near).min_by_key(distance)
 }
 
+/// Tells whether one letter too many, too few or wrong, or two that changed places, make the difference.
+pub fn is_one_edit(one: &str, other: &str) -> bool {
+    strsim::damerau_levenshtein(one, other) == 1
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -42,8 +42,7 @@ use std::io;
 use std::path::Path;
 use std::pin::pin;
 use std::process::ExitCode;
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
@@ -334,19 +333,12 @@ impl Agent {
     ) -> Option<T> {
         let (sender, result) = oneshot::channel();
         let runtime = Handle::current();
-        let work = move || {
+        // Without a thread, no beats are sent meanwhile.
+        node::in_thread(move || {
             let _context = runtime.enter();
             // An agent whose job has ended does not wait for the result.
             let _ = sender.send(work());
-        };
-        let (to_thread, given) = mpsc::channel();
-        let thread =
-            move || given.recv().into_iter().for_each(|work: Box<dyn FnOnce() + Send>| work());
-        match thread::Builder::new().spawn(thread) {
-            Ok(_) => drop(to_thread.send(Box::new(work))),
-            // Without a thread, no beats are sent meanwhile.
-            Err(_) => work(),
-        }
+        });
         self.meanwhile(result).await?.ok()
     }
 

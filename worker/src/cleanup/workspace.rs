@@ -1,9 +1,10 @@
-//! Private directory of the job on this node. It is the ranks' TMPDIR and contains the preloaded
-//! files.
+//! Private directory of the job on this node. It is the ranks' TMPDIR, and contains the preloaded
+//! files and the job's sockets.
 //!
 //! The name of the directory is chosen before the guardian forks the agent. So each of the two can
 //! remove the directory if the other one has died. The directory is created in the first of several
-//! parent directories that is usable.
+//! parent directories that is usable. If no sockets can be there, because its path is too long or its
+//! file system has none, a second one of the same name has the sockets.
 
 use crate::cleanup::shm;
 use crate::console::errln;
@@ -18,9 +19,13 @@ use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-/// Maximum length in bytes of a TMPDIR that is used as parent directory. If it were longer, the
-/// path of a Unix socket in the job's directory would exceed the kernel's limit.
-const MAX_TMPDIR: usize = 48;
+/// Maximum length in bytes of the path of a Unix socket.
+const MAX_ADDRESS: usize = 107;
+/// Number of bytes that the job's own sockets and those of MPI libraries add to the directory's path.
+const OWN_SOCKETS: usize = 21;
+/// Number of bytes that a rank's program adds to TMPDIR for a socket: in Python's multiprocessing, by
+/// which torch's data loaders pass tensors, `/pymp-xxxxxxxx/listener-xxxxxxxx`.
+const SOCKETS_OF_RANKS: usize = 32;
 /// Parent directories to try if TMPDIR is not usable. Files in the last one take memory.
 const PLACES: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
@@ -34,14 +39,21 @@ pub(crate) struct Workspace {
 
 #[derive(Debug)]
 struct Created {
+    files: OwnDirectory,
+    /// Directory for sockets, if that of the files takes none.
+    sockets: Option<OwnDirectory>,
+}
+
+#[derive(Debug)]
+struct OwnDirectory {
     path: PathBuf,
     /// Lock that is held while the agent lives, so that [`sweep`] does not remove the directory.
     _lock: Flock<File>,
 }
 
 impl Workspace {
-    /// Chooses a name made of user, process and time. Lists the parent directories to try: TMPDIR
-    /// unless its path is too long, then [`PLACES`].
+    /// Chooses a name made of user, process and time. Lists the parent directories to try: TMPDIR, then
+    /// [`PLACES`].
     pub(crate) fn choose() -> Workspace {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let name =
@@ -49,27 +61,60 @@ impl Workspace {
         Workspace { name, places: places(), created: OnceLock::new() }
     }
 
-    /// Creates the directory, accessible to this user only, in the first usable parent directory.
-    /// If none is usable, returns an error text with the cause for each.
+    /// Creates the directory, accessible to this user only, in the first usable parent directory, and
+    /// one for sockets if it takes none. If no parent is usable, returns an error text with the cause
+    /// for each.
     pub(crate) fn create(&self) -> Result<(), String> {
+        let files = self.create_first(|_| true, |_| Ok(()))?;
+        let sockets = if takes_sockets(&files.path) && probe_sockets(&files.path).is_ok() {
+            None
+        } else {
+            let is_other = |path: &Path| path != files.path && takes_sockets(path);
+            let created = self.create_first(is_other, probe_sockets);
+            Some(created.inspect_err(|_| drop(fs::remove_dir_all(&files.path)))?)
+        };
+        self.created.set(Created { files, sockets }).map_err(|Created { files, sockets }| {
+            for directory in [Some(&files), sockets.as_ref()].into_iter().flatten() {
+                let _ = fs::remove_dir(&directory.path);
+            }
+            format!("{}: it exists already", files.path.display())
+        })
+    }
+
+    /// Creates a directory in the first parent directory that is usable, of those where its path would be
+    /// one that `is_wanted`.
+    fn create_first(
+        &self,
+        is_wanted: impl Fn(&Path) -> bool,
+        probe: impl Fn(&Path) -> io::Result<()>,
+    ) -> Result<OwnDirectory, String> {
         let mut causes = Vec::new();
-        for place in &self.places {
-            match create_locked(place, &self.name) {
-                Ok(created) => {
-                    return self.created.set(created).map_err(|created| {
-                        let _ = fs::remove_dir(&created.path);
-                        format!("{}: it exists already", created.path.display())
-                    });
-                }
+        for place in self.places.iter().filter(|place| is_wanted(&place.join(&self.name))) {
+            match create_locked(place, &self.name, &probe) {
+                Ok(created) => return Ok(created),
                 Err(error) => causes.push(format!("{}: {error}", place.display())),
             }
         }
         Err(causes.join("; "))
     }
 
-    /// Returns the directory's path, or `None` before [`Workspace::create`].
+    /// Returns the path of the directory that takes sockets, or `None` before [`Workspace::create`].
     pub(crate) fn path(&self) -> Option<&Path> {
-        self.created.get().map(|created| created.path.as_path())
+        let Created { files, sockets } = self.created.get()?;
+        Some(&sockets.as_ref().unwrap_or(files).path)
+    }
+
+    /// Returns the path of the directory for files that may be large, or `None` before
+    /// [`Workspace::create`].
+    pub(crate) fn files(&self) -> Option<&Path> {
+        self.created.get().map(|created| created.files.path.as_path())
+    }
+
+    /// Returns the TMPDIR for ranks. `None` if they keep the host's own: if a socket of a rank would fit
+    /// below it, but not below our directory in it.
+    pub(crate) fn tmpdir(&self) -> Option<&Path> {
+        let fits = |path: &Path| path.as_os_str().len() + SOCKETS_OF_RANKS <= MAX_ADDRESS;
+        self.files().filter(|files| fits(files) || !files.parent().is_some_and(fits))
     }
 
     /// Returns the part of the name that identifies this agent on the host: process and time.
@@ -117,9 +162,8 @@ impl Workspace {
 
 /// Returns the parent directories to try, best first.
 fn places() -> Vec<PathBuf> {
-    let own = std::env::temp_dir();
-    let fits = own.is_absolute() && own.as_os_str().len() <= MAX_TMPDIR;
-    let mut places: Vec<PathBuf> = fits.then_some(own).into_iter().collect();
+    let own = Some(std::env::temp_dir()).filter(|own| own.is_absolute());
+    let mut places: Vec<PathBuf> = own.into_iter().collect();
     for place in PLACES.map(PathBuf::from) {
         if !places.contains(&place) {
             places.push(place);
@@ -128,33 +172,48 @@ fn places() -> Vec<PathBuf> {
     places
 }
 
-/// Creates a directory that can be locked and in which files and sockets can be created. Fails if
-/// the directory exists and is not empty, because then it belongs to another agent.
+/// Tells whether a directory's path leaves room for the names of sockets.
+fn takes_sockets(directory: &Path) -> bool {
+    directory.as_os_str().len() + OWN_SOCKETS <= MAX_ADDRESS
+}
+
+/// Creates a directory that can be locked, in which files can be created and which `probe` accepts.
+/// Fails if the directory exists and is not empty, because then it belongs to another agent.
 ///
 /// The directory gets its final name only after it was locked, because [`sweep`] removes
 /// directories that have such a name and are not locked.
-fn create_locked(place: &Path, name: &str) -> io::Result<Created> {
+fn create_locked(
+    place: &Path,
+    name: &str,
+    probe: impl Fn(&Path) -> io::Result<()>,
+) -> io::Result<OwnDirectory> {
     let path = place.join(name);
     let unnamed = path.with_extension("new");
     DirBuilder::new().mode(0o700).create(&unnamed)?;
     let created = lock(&unnamed)
         .ok_or_else(|| io::Error::other("it cannot be locked"))
+        .and_then(|lock| probe_files(&unnamed).map(|()| lock))
         .and_then(|lock| probe(&unnamed).map(|()| lock))
         .and_then(|lock| fs::rename(&unnamed, &path).map(|()| lock));
     let lock = created.inspect_err(|_| drop(fs::remove_dir_all(&unnamed)))?;
-    Ok(Created { path, _lock: lock })
+    Ok(OwnDirectory { path, _lock: lock })
 }
 
-/// Checks that files and sockets can be created in a directory. On a full disk only directories can
-/// be created, and some network file systems do not support sockets.
-fn probe(directory: &Path) -> io::Result<()> {
-    let [socket, file] = ["try.sock", "try"].map(|name| directory.join(name));
-    if !cache::is_local(directory) {
-        UnixListener::bind(&socket)?;
-        fs::remove_file(&socket)?;
-    }
+/// Checks that files can be created in a directory. On a full disk only directories can be.
+fn probe_files(directory: &Path) -> io::Result<()> {
+    let file = directory.join("try");
     fs::write(&file, "x")?;
     fs::remove_file(&file)
+}
+
+/// Checks that sockets can be created in a directory. Some network file systems do not support them.
+fn probe_sockets(directory: &Path) -> io::Result<()> {
+    if cache::is_local(directory) {
+        return Ok(());
+    }
+    let socket = directory.join("try.sock");
+    UnixListener::bind(&socket)?;
+    fs::remove_file(&socket)
 }
 
 /// Creates the link `directory/rlaunch` to `agent`, unless it exists.
@@ -212,7 +271,7 @@ mod tests {
         let path = workspace.path().unwrap().to_owned();
         fs::write(path.join("x"), "x").unwrap();
         let (place, name) = (path.parent().unwrap(), path.file_name().unwrap());
-        let again = create_locked(place, name.to_str().unwrap());
+        let again = create_locked(place, name.to_str().unwrap(), |_| Ok(()));
         assert!(again.is_err(), "an existing directory was taken over");
         sweep();
         assert!(path.exists(), "a directory in use was swept");
@@ -241,6 +300,32 @@ mod tests {
         let why = Workspace { places, ..Workspace::choose() }.create().unwrap_err();
         assert!(why.starts_with("/nonexistent: No such file or directory"), "{why}");
         assert!(why.ends_with("Not a directory (os error 20)"), "{why}");
+    }
+
+    #[test]
+    fn sockets_are_elsewhere_if_the_path_is_long() {
+        let [host, short] = [(); 2].map(|()| tempfile::tempdir_in("/tmp").unwrap());
+        let room = |length: usize| length - host.path().as_os_str().len() - 1;
+        let fits_below = MAX_ADDRESS - SOCKETS_OF_RANKS;
+        // Python's multiprocessing works below the first, and below the second only without our directory.
+        for (length, has_sockets, is_replaced) in
+            [(fits_below - 39, true, true), (fits_below, false, false), (200, false, true)]
+        {
+            let long = host.path().join("x".repeat(room(length)));
+            fs::create_dir(&long).unwrap();
+            let places = vec![long.clone(), short.path().into()];
+            let workspace = Workspace { places, ..Workspace::choose() };
+            workspace.create().unwrap();
+            let (files, sockets) = (workspace.files().unwrap(), workspace.path().unwrap());
+            assert_eq!(files.parent(), Some(long.as_path()));
+            assert_eq!(sockets == files, has_sockets, "{sockets:?}");
+            UnixListener::bind(sockets.join("agent.sock")).unwrap();
+            assert_eq!(workspace.tmpdir(), is_replaced.then_some(files));
+            workspace.remove();
+            for place in [long.as_path(), short.path()] {
+                assert_eq!(fs::read_dir(place).unwrap().count(), 0);
+            }
+        }
     }
 
     #[test]

@@ -159,11 +159,10 @@ async fn inquire(inquiry: Inquiry, state: HostState) -> InquiryAnswer {
     InquiryAnswer { probes, program, counters, interval_ms }
 }
 
-/// Runs work in a thread, so that the probes go on meanwhile. Returns `None` if no thread can be
-/// started.
+/// Runs work in a thread, so that the probes go on meanwhile. Returns `None` if the work panics.
 async fn in_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, result) = oneshot::channel();
-    std::thread::Builder::new().spawn(move || sender.send(work()).is_ok()).ok()?;
+    node::in_thread(move || drop(sender.send(work())));
     result.await.ok()
 }
 

@@ -171,7 +171,7 @@ mod tests {
         let build = packages.join("horovod/torch/mpi_lib_v2.cpython-312.so");
         fs::write(&build, &library).unwrap();
         let login = vec![("PATH".into(), bin.clone().into_os_string())];
-        let directory = root.path().to_owned();
+        let directory = root.path().to_owned().into();
         let inquiry = ProgramInquiry { words: words("python3 gone.py"), directory };
         let found = report(&inquiry, &login, Some(65_536));
         assert_eq!(found.program, Some(bin.join("python3")));

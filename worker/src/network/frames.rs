@@ -90,15 +90,21 @@ pub(crate) struct FrameSender {
     /// Semaphore with a single permit: the stream that has the permit has its turn
     /// ([`WriterTurn`]).
     turns: Arc<Semaphore>,
+    /// Semaphore with a single permit, for streams that begin a line longer than a frame.
+    long_lines: Arc<Semaphore>,
 }
 
 /// Turn of an output stream, during which no other stream of the node sends output. A stream with a
-/// line longer than a frame keeps its turn until the end of the line. Until then the launcher could
+/// line longer than a frame keeps its turn until the end of the line, as long as that is soon
+/// ([`LineTurn`](rlaunch_bootstrap::protocol::line_turn::LineTurn)). Until then the launcher could
 /// not print lines of other ranks, and these lines would use up the credit that the rest of the
 /// long line needs.
 pub(crate) struct WriterTurn {
     /// `None` only if the semaphore was closed, which never happens.
     _permit: Option<OwnedSemaphorePermit>,
+    /// Permit of a long line. It is given back last, so that the next long line comes behind all
+    /// who wait for the turn.
+    _long_line: Option<OwnedSemaphorePermit>,
 }
 
 impl FrameSender {
@@ -107,9 +113,9 @@ impl FrameSender {
         let (control, control_queue) = mpsc::unbounded_channel();
         let (output, output_queue) = mpsc::unbounded_channel();
         let credit = Arc::new(Semaphore::new(0));
-        let turns = Arc::new(Semaphore::new(1));
+        let (turns, long_lines) = (Arc::new(Semaphore::new(1)), Arc::new(Semaphore::new(1)));
         let queue = Queue { control: control_queue, output: output_queue };
-        (FrameSender { control, output, credit, turns }, queue)
+        (FrameSender { control, output, credit, turns, long_lines }, queue)
     }
 
     /// Sends a control frame, ahead of all output.
@@ -123,9 +129,16 @@ impl FrameSender {
     }
 
     /// Waits until no other stream of this node has its turn. The stream has the turn until the
-    /// returned value is dropped.
-    pub(crate) async fn writer_turn(&self) -> WriterTurn {
-        WriterTurn { _permit: self.turns.clone().acquire_owned().await.ok() }
+    /// returned value is dropped. Streams that begin a long line first wait for each other, so that
+    /// a short one waits for one of them at most.
+    pub(crate) async fn writer_turn(&self, begins_long_line: bool) -> WriterTurn {
+        let long_line = if begins_long_line {
+            self.long_lines.clone().acquire_owned().await.ok()
+        } else {
+            None
+        };
+        let permit = self.turns.clone().acquire_owned().await.ok();
+        WriterTurn { _permit: permit, _long_line: long_line }
     }
 
     /// Sends output of a rank, waiting for credit. `stamp` is the time at which `data` was read
@@ -180,6 +193,11 @@ impl Queue {
     /// Returns the next control frame, or `None` when no sender is left.
     pub(crate) async fn next_control(&mut self) -> Option<Vec<u8>> {
         self.control.recv().await
+    }
+
+    /// Returns the next frame of output, or `None` when no sender is left.
+    pub(crate) async fn next_output(&mut self) -> Option<Vec<u8>> {
+        self.output.recv().await
     }
 }
 

@@ -220,7 +220,7 @@ fn helper_name(helper: Helper, file: &HelperFile) -> String {
 /// reaps the process together with the ranks.
 pub(crate) fn spawn(command: &mut Command) -> io::Result<(Pid, pipe::Sender, [pipe::Receiver; 2])> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn()?;
+    let mut child = rlaunch_sys::spawn(command)?;
     let missing = || io::Error::other("it has no pipe");
     let stdin = OwnedFd::from(child.stdin.take().ok_or_else(missing)?);
     let stdout = OwnedFd::from(child.stdout.take().ok_or_else(missing)?);

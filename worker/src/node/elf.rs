@@ -1,14 +1,18 @@
-//! Reading of ELF executables: the machine that they are built for, and the libraries that they
-//! need (`e_machine` of the header and DT_NEEDED of the dynamic section; System V ABI, chapters 4
-//! and 5). Only 64-bit little-endian files are supported, since agents run only on such machines.
+//! Reading of ELF executables: the machine that they are built for, the libraries that they need,
+//! and their loader (`e_machine` of the header, DT_NEEDED of the dynamic section and PT_INTERP of the
+//! program header; System V ABI, chapters 4 and 5). Only 64-bit little-endian files are supported,
+//! since agents run only on such machines; of i386, only the loader is read.
 
 use std::cell::RefCell;
+use std::env::consts::ARCH;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 const PT_LOAD: u64 = 1;
 const PT_DYNAMIC: u64 = 2;
+const PT_INTERP: u64 = 3;
+const EM_386: u64 = 3;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 /// Number of bytes per read.
@@ -27,9 +31,40 @@ pub(crate) fn needed(path: &Path) -> Vec<String> {
 /// Returns Rust's name for the machine that an executable is built for. `None` for other machines
 /// and for a file that is not a supported executable.
 pub(crate) fn machine(path: &Path) -> Option<&'static str> {
+    machine_of(&Blocks::open(path)?)
+}
+
+/// Returns the path of the loader that the kernel starts for an executable (PT_INTERP). `None` for a
+/// static executable, for one of another machine, whose emulator has loaders of its own, and for other
+/// files.
+pub(crate) fn loader(path: &Path) -> Option<PathBuf> {
     let file = Blocks::open(path)?;
-    check(&file)?;
-    match number(&file, 18, 2)? {
+    let at = if machine_of(&file) == Some(ARCH) {
+        segments(&file)?.iter().find(|segment| segment.kind == PT_INTERP)?.offset
+    } else {
+        loader_name_of_i386(&file)?
+    };
+    string(&file, at).map(PathBuf::from).filter(|loader| loader.is_absolute())
+}
+
+/// Returns the offset of the loader's name in a 32-bit executable of i386, which machines of x86-64
+/// execute as well.
+fn loader_name_of_i386(file: &Blocks) -> Option<u64> {
+    let mut ident = [0; 6];
+    file.read_exact(&mut ident, 0)?;
+    if ARCH != "x86_64" || ident != *b"\x7fELF\x01\x01" || number(file, 18, 2)? != EM_386 {
+        return None;
+    }
+    let (table, size, count) =
+        (number(file, 28, 4)?, number(file, 42, 2)?, number(file, 44, 2)?.min(MAX_ENTRIES));
+    let mut headers = (0..count).map(|index| table + index * size);
+    let header = headers.find(|&at| number(file, at, 4) == Some(PT_INTERP))?;
+    number(file, header + 4, 4)
+}
+
+fn machine_of(file: &Blocks) -> Option<&'static str> {
+    check(file)?;
+    match number(file, 18, 2)? {
         21 => Some("powerpc64"),
         62 => Some("x86_64"),
         183 => Some("aarch64"),
@@ -180,7 +215,37 @@ mod tests {
             let mut bytes = whole[..whole.len().min(4096)].to_vec();
             bytes[at] ^= 0xff;
             std::fs::write(&path, bytes).unwrap();
-            let _ = needed(&path);
+            let _ = (needed(&path), loader(&path));
         }
+    }
+
+    #[test]
+    fn a_loader_is_that_of_this_machine() {
+        assert!(loader(Path::new("/bin/sh")).unwrap().exists());
+        for other in ["/etc/passwd", "/nonexistent", "/"] {
+            assert_eq!(loader(Path::new(other)), None);
+        }
+        let path = tempfile::NamedTempFile::new().unwrap();
+        let mut bytes = std::fs::read("/bin/sh").unwrap();
+        // Machine of s390.
+        bytes[18] = 22;
+        std::fs::write(path.path(), bytes).unwrap();
+        assert_eq!(loader(path.path()), None);
+    }
+
+    /// Reads a program of a 32-bit compiler, as far as the name of its loader.
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn a_32_bit_program_has_a_loader() {
+        let mut bytes = vec![0_u8; 84];
+        bytes[..6].copy_from_slice(b"\x7fELF\x01\x01");
+        // Machine; program headers: offset, size and number; the first of them: type and offset.
+        for (at, value) in [(18, 3), (28, 52), (42, 32), (44, 1), (52, 3), (56, 84)] {
+            bytes[at] = value;
+        }
+        bytes.extend_from_slice(b"/lib/ld-linux.so.2\0");
+        let path = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(path.path(), bytes).unwrap();
+        assert_eq!(loader(path.path()), Some("/lib/ld-linux.so.2".into()));
     }
 }

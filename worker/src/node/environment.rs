@@ -131,14 +131,8 @@ impl Login {
         } else {
             command.args(["-l", "-c"]);
         }
-        let spawned = command
-            .arg(line)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn();
-        let mut child = spawned?;
+        command.arg(line).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = rlaunch_sys::spawn(command.process_group(0))?;
         let stdout = child.stdout.take().ok_or_else(|| io::Error::other("it has no stdout"))?;
         let stdout = pipe::Receiver::from_owned_fd(OwnedFd::from(stdout))?;
         // The agent collects the exit status with those of all children.

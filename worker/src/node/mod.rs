@@ -14,6 +14,8 @@ use nix::net::if_::InterfaceFlags;
 use nix::unistd::{SysconfVar, Uid, gethostname, sysconf};
 use rlaunch_bootstrap::job::{InterfaceAddress, NodeFacts};
 use std::net::IpAddr;
+use std::sync::mpsc;
+use std::thread;
 
 /// Units of the numbers in `/proc/stat` and `/proc/PID/stat`.
 pub(crate) struct Units {
@@ -32,6 +34,18 @@ impl Units {
             ticks_per_second: read(SysconfVar::CLK_TCK, 100),
             page_size: read(SysconfVar::PAGE_SIZE, 4096),
         }
+    }
+}
+
+/// Runs work in a thread of its own. Runs it at once, in the caller's, if no thread can be started: glibc starts
+/// threads by clone3(2), which seccomp filters of older container engines forbid.
+pub(crate) fn in_thread(work: impl FnOnce() + Send + 'static) {
+    // A failed start would take the work with it, so the thread gets the work afterwards.
+    let (to_thread, given) = mpsc::channel();
+    let thread = move || given.recv().into_iter().for_each(|work: Box<dyn FnOnce() + Send>| work());
+    match thread::Builder::new().spawn(thread) {
+        Ok(_) => drop(to_thread.send(Box::new(work))),
+        Err(_) => work(),
     }
 }
 

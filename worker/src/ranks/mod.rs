@@ -3,15 +3,17 @@
 //! | file | contents |
 //! |---|---|
 //! | `mod.rs` | [`Ranks`]: the state machine of all ranks of the node |
-//! | `prepare.rs`, `library.rs` | what ranks need before they start |
-//! | `child.rs` | a rank's process: spawned through its stub, which sets itself up and executes the program; its output, on the way to the launcher |
-//! | `stdin.rs` | input from the launcher |
+//! | `prepare.rs`, `interpreter.rs`, `library.rs` | what ranks need before they start |
+//! | `child.rs` | a rank's process: spawned through its stub, which sets itself up and executes the program |
+//! | `stdin.rs`, `output.rs` | input from the launcher, output to it |
 //! | `session/` | commands beside a rank, and its debugger |
 //! | `mpi_library.rs` | the process management interface that a program needs; MPI programs that would each run alone |
 
 pub(crate) mod child;
+mod interpreter;
 pub(crate) mod library;
 pub(crate) mod mpi_library;
+mod output;
 pub(crate) mod prepare;
 mod session;
 pub(crate) mod stdin;
@@ -27,10 +29,10 @@ use crate::ranks::child::Streams;
 use crate::ranks::prepare::{PreparedRanks, Program};
 use crate::ranks::session::Sessions;
 use crate::ranks::stdin::Stdin;
-use child::{RankStream, pump};
 use nix::sys::prctl;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use output::{RankStream, pump};
 use prepare::RankFiles;
 use rlaunch_bootstrap::deadline::{CHECK_INTERVAL, Deadline};
 use rlaunch_bootstrap::id::{JobId, LocalRank, Rank};

@@ -15,16 +15,17 @@ use crate::network::mpi::MpiOffer;
 use crate::network::ports::{self, ReservedPort};
 use crate::node::environment::{self, Environment};
 use crate::node::inventory::{self, Root, libraries};
-use crate::ranks::mpi_library;
+use crate::ranks::{interpreter, mpi_library};
+use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 use rlaunch_bootstrap::env::{
-    LD_LIBRARY_PATH, PATH, PYTHONPATH, RLAUNCH_PRELOAD_DIR, TMPDIR, TORCH_FR_BUFFER_SIZE,
+    LD_LIBRARY_PATH, PATH, PWD, PYTHONPATH, RLAUNCH_PRELOAD_DIR, TMPDIR, TORCH_FR_BUFFER_SIZE,
     TORCH_NCCL_DEBUG_INFO_PIPE_FILE,
 };
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{
-    Application, Job, Notice, PreloadFile, Problem, RankFile, ScriptCheck, SingletonPolicy,
-    WorkingDir,
+    Application, FewFiles, Job, LauncherDir, Notice, PreloadFile, Problem, ProgramDefect, RankFile,
+    ScriptCheck, SingletonPolicy, WorkingDir,
 };
 use rlaunch_bootstrap::protocol::control::UnservedMpi;
 use sha2::{Digest, Sha256};
@@ -34,12 +35,16 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use tokio::net::TcpListener;
 
 /// Maximum size in bytes of a script that is compared; a longer one counts as different from the
 /// launcher's.
 const COMPARED: u64 = 1 << 20;
+
+/// Number of files that the agent has open for itself, and for a moment while it starts a rank. With a limit of 1024,
+/// 500 ranks start and 501 do not.
+const OWN_FILES: u64 = 23;
 
 /// Program of an application, with the settings that its ranks on this node have in common.
 #[derive(Debug)]
@@ -111,6 +116,10 @@ pub(crate) fn prepare(
     let mut problems: Vec<Problem> = check_plugin(job).err().into_iter().collect();
     let workspace_error = files.workspace_error.iter().cloned();
     let mut notices: Vec<_> = workspace_error.map(|cause| Notice::NoWorkspace { cause }).collect();
+    match check_open_files(job.ranks.len(), job.merge_stderr, open_files_limit()) {
+        Ok(few) => notices.extend(few.map(Notice::FewFiles)),
+        Err(few) => problems.push(Problem::FewFiles(few)),
+    }
     let mut programs = Vec::with_capacity(job.applications.len());
     for application in &job.applications {
         match prepare_program(job, application, files, node) {
@@ -130,6 +139,21 @@ pub(crate) fn prepare(
             Err(problems)
         }
     }
+}
+
+/// Returns the number of files that this process may have open.
+fn open_files_limit() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft)
+}
+
+/// Checks whether the agent may have open as many files as its ranks take: two pipes for each, one if `merged`, and
+/// a connection while the rank calls the agent. The error means that they would not start.
+fn check_open_files(ranks: usize, merged: bool, limit: u64) -> Result<Option<FewFiles>, FewFiles> {
+    let pipes = if merged { 1 } else { 2 };
+    let take = |per_rank: u64| OWN_FILES + per_rank * ranks as u64;
+    let needed = take(pipes + 1);
+    let few = FewFiles { ranks: u32::try_from(ranks).unwrap_or(u32::MAX), limit, needed };
+    if take(pipes) > limit { Err(few) } else { Ok((needed > limit).then_some(few)) }
 }
 
 /// Adds those items that are not yet in the list. Several applications may have the same problem.
@@ -156,7 +180,9 @@ fn prepare_program(
     }
     let asked_for = application.env.iter().any(|var| var.name == TMPDIR);
     if let Some(workspace) = files.workspace.as_ref().filter(|_| !asked_for) {
-        env.insert(TMPDIR.into(), workspace.clone().into());
+        if let Some(tmpdir) = &files.tmpdir {
+            env.insert(TMPDIR.into(), tmpdir.clone().into());
+        }
         if env.contains_key(OsStr::new(TORCH_FR_BUFFER_SIZE)) {
             let pipes = workspace.join("torch-").into_os_string();
             env.entry(TORCH_NCCL_DEBUG_INFO_PIPE_FILE.into()).or_insert(pipes);
@@ -165,8 +191,18 @@ fn prepare_program(
     let mut notices = Vec::new();
     let directory =
         working_dir(&application.wdir, &mut notices).map_err(|problem| vec![problem])?;
+    if !application.env.iter().any(|var| var.name == PWD) {
+        env.insert(PWD.into(), pwd(&directory).into());
+    }
     let search_path = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
     let path = find_by_any_name(&mut argv, &application.other_names, &search_path, &directory)
+        .and_then(|path| match interpreter::check(&path, &directory, &search_path) {
+            Ok(()) => Ok(path),
+            Err(defect) => {
+                let program = typed_name(application, files, path);
+                Err(Problem::CannotStart { program, defect })
+            }
+        })
         .and_then(|path| mpi_offer(job, &path).map(|mpi| (path, mpi)));
     let is_here = |script: &&ScriptCheck| !files.redirects(script, &application.preload);
     let script = application.script.as_ref().filter(is_here);
@@ -178,6 +214,16 @@ fn prepare_program(
         }
         (path, script) => Err(path.err().into_iter().chain(script.err()).collect()),
     }
+}
+
+/// Returns the name by which the user knows the program at `path`: what was typed if that is a path or a
+/// file to preload, else the path at which the program was found.
+fn typed_name(application: &Application, files: &JobFiles, path: PathBuf) -> OsString {
+    let typed = application.argv.first().filter(|typed| {
+        let by_path = typed.as_encoded_bytes().contains(&b'/');
+        by_path || files.named(typed, &application.preload).is_some()
+    });
+    typed.cloned().unwrap_or_else(|| path.into())
 }
 
 /// Reserves the ports that ranks will listen on, and opens the listeners for the tree of agents.
@@ -215,21 +261,28 @@ pub(crate) fn working_dir(
     notices: &mut Vec<Notice>,
 ) -> Result<PathBuf, Problem> {
     match wanted {
-        WorkingDir::Required(directory) | WorkingDir::SameAsLauncher(directory)
-            if directory.is_dir() =>
-        {
-            Ok(directory.clone())
-        }
+        WorkingDir::Required(directory) if directory.is_dir() => Ok(directory.clone()),
         WorkingDir::Required(directory) => {
             Err(Problem::NoDirectory { directory: directory.clone() })
         }
-        WorkingDir::SameAsLauncher(_) => {
+        WorkingDir::SameAsLauncher(LauncherDir { path, physical }) => {
+            if let Some(directory) = [path, physical].into_iter().find(|path| path.is_dir()) {
+                return Ok(directory.clone());
+            }
             let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir());
             let home = home.unwrap_or_else(|| PathBuf::from("/"));
             notices.push(Notice::RunsInHome { home: home.clone() });
             Ok(home)
         }
     }
+}
+
+/// Returns the path of a directory as shells expect it in PWD: without `.` and `..`, but with links.
+fn pwd(directory: &Path) -> PathBuf {
+    if directory.components().any(|part| part == Component::ParentDir) {
+        return directory.canonicalize().unwrap_or_else(|_| directory.to_owned());
+    }
+    directory.components().collect()
 }
 
 /// Finds the program under its own name, or under the first of `other_names` that the node has, which
@@ -270,8 +323,10 @@ pub(crate) fn find_program(
     }
     if name.as_encoded_bytes().contains(&b'/') {
         let path = directory.join(&name);
-        if !path.is_file() {
-            return no_program(None);
+        let Ok(found) = fs::metadata(&path) else { return no_program(None) };
+        if !found.is_file() {
+            let defect = ProgramDefect::NotAFile { is_directory: found.is_dir() };
+            return Err(Problem::CannotStart { program: name, defect });
         }
         return if is_executable(&path) {
             Ok(path)
@@ -314,13 +369,13 @@ fn check_plugin(job: &Job) -> Result<(), Problem> {
     }
 }
 
-fn on_path(name: &OsStr, search_path: &OsStr, directory: &Path) -> Option<PathBuf> {
+pub(super) fn on_path(name: &OsStr, search_path: &OsStr, directory: &Path) -> Option<PathBuf> {
     std::env::split_paths(search_path)
         .map(|entry| directory.join(entry).join(name))
         .find(|path| path.is_file() && is_executable(path))
 }
 
-fn is_executable(path: &Path) -> bool {
+pub(super) fn is_executable(path: &Path) -> bool {
     access(path, AccessFlags::X_OK).is_ok()
 }
 
@@ -343,6 +398,8 @@ pub(crate) struct JobFiles {
     workspace: Option<PathBuf>,
     /// Reason why the directory could not be created.
     workspace_error: Option<String>,
+    /// TMPDIR for ranks; `None` if they keep the host's.
+    tmpdir: Option<PathBuf>,
     directory: PathBuf,
     files: Vec<PreloadFile>,
     open: Option<File>,
@@ -353,7 +410,7 @@ impl JobFiles {
     /// Creates the directories, accessible to this user only.
     pub(crate) fn create(job: &Job, workspace: &Workspace) -> Result<JobFiles, Problem> {
         let workspace_error = workspace.create().err();
-        let made = match (workspace.path(), &workspace_error) {
+        let made = match (workspace.files(), &workspace_error) {
             (Some(path), _) => path,
             // A job can do without a TMPDIR of its own, but not without its files.
             (None, Some(cause)) if !job.preload.is_empty() => {
@@ -370,8 +427,10 @@ impl JobFiles {
                 .create(&directory)
                 .map_err(|error| preload_problem("create", &directory, &error))?;
         }
-        let (workspace, files) = (workspace.path().map(Path::to_owned), job.preload.clone());
-        Ok(JobFiles { workspace, workspace_error, directory, files, open: None, received: 0 })
+        let [tmpdir, workspace] =
+            [workspace.tmpdir(), workspace.path()].map(|path| path.map(Path::to_owned));
+        let (files, open) = (job.preload.clone(), None);
+        Ok(JobFiles { workspace, workspace_error, tmpdir, directory, files, open, received: 0 })
     }
 
     /// Returns the job's private directory, if there is one.
@@ -511,6 +570,68 @@ mod tests {
         assert!(find_program(&by_path, OsStr::new(""), dir.path()).is_ok());
         let on_path = find_program(&argv(&["tool"]), dir.path().as_os_str(), Path::new("/"));
         assert_eq!(on_path, Ok(tool));
+    }
+
+    #[test]
+    fn a_directory_and_a_device_are_there_but_are_no_programs() {
+        for (name, is_directory) in [("/usr/bin", true), ("./", true), ("/dev/null", false)] {
+            let defect = ProgramDefect::NotAFile { is_directory };
+            let problem = Problem::CannotStart { program: name.into(), defect };
+            let found = find_program(&argv(&[name]), OsStr::new(""), Path::new("/"));
+            assert_eq!(found, Err(problem));
+        }
+        let problem = Problem::NoProgram { program: "./none".into(), instead: None };
+        let found = find_program(&argv(&["./none"]), OsStr::new(""), Path::new("/"));
+        assert_eq!(found, Err(problem));
+    }
+
+    #[test]
+    fn the_launchers_directory_has_two_paths_of_which_a_node_may_have_one() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (path, physical) = (scratch.path().join("link"), scratch.path().join("physical"));
+        let wanted = WorkingDir::SameAsLauncher(LauncherDir {
+            path: path.clone(),
+            physical: physical.clone(),
+        });
+        let found = |notices: &mut Vec<Notice>| working_dir(&wanted, notices).unwrap();
+        let mut notices = Vec::new();
+        fs::create_dir(&physical).unwrap();
+        assert_eq!(found(&mut notices), physical);
+        fs::create_dir(&path).unwrap();
+        assert_eq!(found(&mut notices), path);
+        assert!(notices.is_empty(), "{notices:?}");
+        drop(scratch);
+        assert!(![path, physical].contains(&found(&mut notices)));
+        assert!(matches!(notices[..], [Notice::RunsInHome { .. }]), "{notices:?}");
+        let required = WorkingDir::Required("/no/such/place".into());
+        assert!(working_dir(&required, &mut notices).is_err());
+    }
+
+    #[test]
+    fn ranks_that_take_more_files_than_are_allowed_are_found_before_they_start() {
+        let check = |ranks, limit| check_open_files(ranks, false, limit);
+        assert_eq!(check(300, 1024), Ok(None));
+        let few = |ranks, needed| FewFiles { ranks, limit: 1024, needed };
+        assert_eq!(check(340, 1024), Ok(Some(few(340, 1043))));
+        assert_eq!(check(500, 1024), Ok(Some(few(500, 1523))));
+        assert_eq!(check(501, 1024), Err(few(501, 1526)));
+        // One pipe for both streams takes less.
+        assert_eq!(check_open_files(501, true, 1024), Ok(Some(few(501, 1025))));
+        assert_eq!(check(1, 26), Ok(None));
+        assert!(check(1, 24).is_err());
+    }
+
+    #[test]
+    fn pwd_keeps_links_and_has_no_dots() {
+        let scratch = tempfile::tempdir().unwrap();
+        let real = scratch.path().canonicalize().unwrap();
+        fs::create_dir(real.join("a")).unwrap();
+        std::os::unix::fs::symlink("a", real.join("link")).unwrap();
+        // Paths that differ only in dots and slashes at the end are equal.
+        let text = |path: PathBuf| path.into_os_string();
+        assert_eq!(text(pwd(&real.join("link/./"))), text(real.join("link")));
+        assert_eq!(pwd(&real.join("link/..")), real);
+        assert_eq!(pwd(Path::new("/")), Path::new("/"));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `process.rs`, `spawn.rs` | fork and its detection, exec, limits, copying between processes; starting a program in a cgroup |
+//! | `process.rs`, `spawn.rs` | fork and its detection, exec, limits, copying between processes; starting a program, also in a cgroup |
 //! | `shared.rs` | memory shared by processes |
 //! | `pages.rs` | page-aligned memory; NUMA policy |
 //! | `descriptor.rs` | descriptors that change their file; files in use |
@@ -20,7 +20,8 @@ mod ticks;
 pub use descriptor::{redirect, while_unused};
 pub use pages::{Pages, prefer_numa_node};
 pub use process::{
-    Fork, ForkGeneration, exec, fork, let_descendants_read, limit_open_files, write_to_process,
+    Fork, ForkGeneration, exec, fork, let_descendants_read, limit_open_files, spawn,
+    write_to_process,
 };
 pub use shared::{OwnedBytes, SharedMemory};
 pub use socket::{PeerSilence, never_fragment, unacknowledged_bytes};

@@ -47,6 +47,22 @@ pub fn exec(path: &CStr, args: &[CString]) -> io::Error {
     io::Error::last_os_error()
 }
 
+/// Starts a command, also where a seccomp filter forbids clone3(2). Filters of older container engines
+/// answer every call that they do not know with `EPERM`. glibc's posix_spawn(3), by which std starts
+/// commands, would try clone(2) only after `ENOSYS`.
+pub fn spawn(command: &mut std::process::Command) -> io::Result<std::process::Child> {
+    match command.spawn() {
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
+        spawned => return spawned,
+    }
+    // std starts a command that has a closure by fork(2), which needs no clone3(2) but copies the page
+    // tables of this process.
+    // SAFETY: pre_exec requires that the closure does only what is allowed between fork and exec in a
+    // process of many threads. It does nothing.
+    unsafe { command.pre_exec(|| Ok(())) };
+    command.spawn()
+}
+
 /// Makes a command start with a soft limit of open files (`RLIMIT_NOFILE`) of `soft`, or of the
 /// hard limit if that is lower. This process's own limit, which applies to the command's pipes,
 /// does not change.
@@ -223,6 +239,52 @@ mod tests {
             let _ = self.0.kill();
             let _ = self.0.wait();
         }
+    }
+
+    /// Makes clone3(2) and all other system calls since Linux 5.1 fail with `EPERM` in this thread and its
+    /// children, as the seccomp filter of an old container engine does. Returns false if this machine has
+    /// no such filters.
+    fn forbid_recent_calls() -> bool {
+        /// Lowest number of those calls, which are the same on every architecture.
+        const FIRST_RECENT: u32 = 424;
+        // Codes of BPF: load a word of what the filter is about, jump if it is as high, return.
+        let (load, jump, give) = (0x20, 0x35, 0x06);
+        let step = |code, jf, k| libc::sock_filter { code, jt: 0, jf, k };
+        let mut program = [
+            // The first word is the number of the call.
+            step(load, 0, 0),
+            step(jump, 1, FIRST_RECENT),
+            step(give, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+            step(give, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+        let (yes, unused): (libc::c_ulong, libc::c_ulong) = (1, 0);
+        let option = libc::PR_SET_NO_NEW_PRIVS;
+        // SAFETY: prctl(2) with this option takes numbers only.
+        if unsafe { libc::prctl(option, yes, unused, unused, unused) } != 0 {
+            return false;
+        }
+        let mode = libc::c_ulong::from(libc::SECCOMP_MODE_FILTER);
+        // SAFETY: prctl(2) reads the filter, whose program lives until the call returns.
+        unsafe { libc::prctl(libc::PR_SET_SECCOMP, mode, &raw const filter) == 0 }
+    }
+
+    #[test]
+    fn a_filter_that_forbids_clone3_stops_no_command() {
+        // The filter ends with the thread that has it.
+        let filtered = std::thread::spawn(|| {
+            if !forbid_recent_calls() {
+                return None;
+            }
+            let mut command = std::process::Command::new("echo");
+            command.arg("x").stdout(std::process::Stdio::piped());
+            let said = spawn(&mut command).and_then(std::process::Child::wait_with_output);
+            let missing = spawn(&mut std::process::Command::new("/no/such/program"));
+            Some((said, missing.map(drop)))
+        });
+        let Some((said, missing)) = filtered.join().unwrap() else { return };
+        assert_eq!(said.unwrap().stdout, b"x\n");
+        assert_eq!(missing.unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

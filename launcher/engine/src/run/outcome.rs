@@ -110,7 +110,7 @@ impl Outcome {
             let is_host = |node: &&SupervisedNode| node.ranks.contains(&exit.rank);
             let host = self.nodes.iter().find(is_host).map(|node| node.host.as_str());
             let host = host.unwrap_or_default();
-            let hint = taken_port(exit.rank, &written, master_port, host);
+            let hint = taken_port(exit.rank, &written.tails.lines(exit.rank), master_port, host);
             first_failure_error(exit, others, host, &written).hint(hint)
         });
         let ranks = self.ranks();
@@ -197,17 +197,49 @@ fn first_failure_error(exit: RankExit, others: u32, host: &str, written: &Writte
     failed
 }
 
-/// Returns a hint if rank 0 failed because MASTER_PORT was taken. The agent reserves the port only until the
-/// ranks start, so another process can bind it just before rank 0 does.
-fn taken_port(rank: Rank, written: &Written, port: u16, host: &str) -> Option<String> {
-    let is_taken = |line: &String| line.contains("ddress already in use");
-    let has_failed = rank == Rank(0) && written.tails.lines(rank).iter().any(is_taken);
-    has_failed.then(|| {
-        format!(
-            "MASTER_PORT {port} was free on {host} until rank 0 started; another process may have \
+/// Returns a hint if a rank failed because a port was taken: one that its last lines name, else MASTER_PORT, if it is
+/// rank 0. The agent reserves that port only until the ranks start, so another process can bind it just before rank 0
+/// does.
+fn taken_port(rank: Rank, lines: &[String], master: u16, host: &str) -> Option<String> {
+    let about: Vec<&String> =
+        lines.iter().filter(|line| line.contains("ddress already in use")).collect();
+    let named = about.iter().rev().find_map(|line| named_port(line, host));
+    match named.filter(|port| *port != master) {
+        Some(port) => Some(format!(
+            "port {port} of {host} is taken; it is not MASTER_PORT, which is {master}: `ss -tlnp sport = \
+             :{port}` there shows the process that has it, and the program has to be given another"
+        )),
+        None if about.is_empty() || rank != Rank(0) => None,
+        None => Some(format!(
+            "MASTER_PORT {master} was free on {host} until rank 0 started; another process may have \
              taken it then: run the job again, or choose a port with --master-port"
-        )
-    })
+        )),
+    }
+}
+
+/// Returns the last port in a line, such as `[::]:6006`, `('0.0.0.0', 6006)` or `port: 6006`. Other numbers are there as
+/// well: of the error, of a process, of a line of code, and the time.
+fn named_port(line: &str, host: &str) -> Option<u16> {
+    let mut port = None;
+    let mut before = "";
+    let is_between = |letter: char| letter.is_whitespace() || "(),;'\"".contains(letter);
+    for word in line.split(is_between).filter(|word| !word.is_empty()) {
+        let word = word.trim_end_matches([':', '.', '=']);
+        let (place, number, is_joined) = match word.rsplit_once([':', '=']) {
+            Some((place, number)) => (place, number, true),
+            None => (before, word, false),
+        };
+        let place = place.rsplit('/').next().unwrap_or_default();
+        let is_address = place.parse::<IpAddr>().is_ok()
+            || is_joined && (place.is_empty() || place.ends_with([']', '*', ':']))
+            || ["localhost", host].contains(&place);
+        let name = place.to_ascii_lowercase();
+        if is_address || name == "port" || name.ends_with("_port") || name.ends_with("-port") {
+            port = number.parse().ok().or(port);
+        }
+        before = word;
+    }
+    port
 }
 
 /// Writes the final reports of nodes, one line for all nodes with equal reports: `a, b: nothing left`.
@@ -347,6 +379,37 @@ impl FirstFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_port_that_is_taken_is_the_one_that_is_named() {
+        let torch = "[W socket.cpp:464] [c10d] The server socket has failed to bind to [::]:29500 (errno: 98 - \
+                     Address already in use).";
+        let newer = "[rank0]: The server socket has failed to listen on any local network address. port: 29500, \
+                     useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use";
+        let python = "[Errno 98] error while attempting to bind on address ('0.0.0.0', 8265): address already in use";
+        for (line, port) in [
+            (torch, Some(29500)),
+            (newer, Some(29500)),
+            (python, Some(8265)),
+            ("OSError: [Errno 98] Address already in use", None),
+            ("12:00:05 server.py:120 pid=4711: Address already in use", None),
+            ("listen tcp :8080: bind: address already in use", Some(8080)),
+            ("Error: listen EADDRINUSE: address already in use :::3000", Some(3000)),
+            ("bind to tcp://n1:6006 failed: Address already in use", Some(6006)),
+            ("--port=70000: Address already in use", None),
+        ] {
+            assert_eq!(named_port(line, "n1"), port, "{line}");
+        }
+        let hint = |rank: u32, line: &str| taken_port(Rank(rank), &[line.into()], 29500, "n1");
+        let other = hint(0, python).unwrap();
+        assert!(other.starts_with("port 8265 of n1 is taken; it is not MASTER_PORT"), "{other}");
+        assert_eq!(hint(3, python), Some(other));
+        for line in [torch, newer, "OSError: [Errno 98] Address already in use"] {
+            assert!(hint(0, line).unwrap().starts_with("MASTER_PORT 29500 was free"), "{line}");
+            assert_eq!(hint(3, line), None, "{line}");
+        }
+        assert_eq!(hint(0, "connected to 10.0.0.1:8265"), None);
+    }
 
     #[test]
     fn a_lost_node_is_clean_only_if_it_says_so() {

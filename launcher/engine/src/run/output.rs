@@ -330,8 +330,6 @@ fn unwritten(stream: Stream, error: &io::Error) -> Failed {
 struct WriterThread {
     sink: Sink,
     arbiter: LineArbiter,
-    /// Time at which a silent stream loses its turn; `None` if no other stream waits for it.
-    turn_end: Option<Instant>,
     /// Folder of equal lines; `None` if no lines are folded.
     folder: Option<Folder>,
     files: Option<RankFiles>,
@@ -368,7 +366,6 @@ impl WriterThread {
         WriterThread {
             sink: Sink::new(config.tags, &config.stdio),
             arbiter: LineArbiter::new(show_unfinished),
-            turn_end: None,
             folder: Folder::new(config.fold, config.ranks, streams),
             files: config.files,
             tails: Tails::default(),
@@ -387,6 +384,8 @@ impl WriterThread {
         loop {
             let item = self.receive(items);
             let last = matches!(item, Err(RecvTimeoutError::Disconnected));
+            let now = Instant::now();
+            self.arbiter.end_turn(now);
             match item {
                 // Output of unknown ranks is dropped: a faulty agent must not make the tables by rank grow.
                 Ok(
@@ -395,16 +394,17 @@ impl WriterThread {
                 ) if rank.0 >= self.ranks => {}
                 Ok(OutputItem::Chunk(chunk, _room)) => {
                     self.store(&chunk);
-                    self.arbiter.push(chunk);
+                    self.arbiter.push(now, chunk);
                 }
                 Ok(OutputItem::Started(rank, pid, _room)) => {
                     self.sink.tags().into_iter().for_each(|tags| tags.started(rank, pid));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => self.arbiter.finish(),
+                Err(RecvTimeoutError::Disconnected) => self.arbiter.finish(now),
             }
             self.write_ready();
             self.write_folded(last);
+            self.arbiter.has_written(now.elapsed());
             if last {
                 return self.written();
             }
@@ -412,25 +412,18 @@ impl WriterThread {
     }
 
     /// Waits for the next item, or until held lines are due.
-    fn receive(&mut self, items: &Receiver<OutputItem>) -> Result<OutputItem, RecvTimeoutError> {
-        let turn = self.arbiter.timeout();
-        if turn.is_none() && self.folder.is_none() {
+    fn receive(&self, items: &Receiver<OutputItem>) -> Result<OutputItem, RecvTimeoutError> {
+        let turn_end = self.arbiter.turn_end();
+        if turn_end.is_none() && self.folder.is_none() {
             return items.recv().map_err(|_| RecvTimeoutError::Disconnected);
         }
         let now = Instant::now();
-        let turn_end = turn.map(|timeout| *self.turn_end.get_or_insert(now + timeout));
+        let turn = turn_end.map(|end| end.saturating_duration_since(now));
         let held = self.folder.as_ref().and_then(|folder| folder.timeout(now));
-        let received = match turn_end.map(|end| end - now).into_iter().chain(held).min() {
+        match turn.into_iter().chain(held).min() {
             None => items.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(timeout) => items.recv_timeout(timeout),
-        };
-        if received.is_ok() {
-            self.turn_end = None;
-        } else if turn_end.is_some_and(|end| end <= Instant::now()) {
-            self.turn_end = None;
-            self.arbiter.end_turn();
         }
-        received
     }
 
     /// Adds a chunk to the last lines of its rank and to the files of `--output-dir`. Both get the chunk at

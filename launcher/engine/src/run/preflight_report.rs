@@ -1,15 +1,18 @@
 //! Report of problems that nodes found while they prepared: one line for each problem, with all hosts that
 //! have it.
 
-use rlaunch_bootstrap::job::{Notice, Problem};
+use rlaunch_bootstrap::env::redacted;
+use rlaunch_bootstrap::job::{FewFiles, Notice, Problem, ProgramDefect};
 use rlaunch_console::messages;
 use rlaunch_plan::checks;
 use rlaunch_plan::findings::{self, CheckId, id};
 use rlaunch_plan::hosts::Host;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::shell;
 use rlaunch_text::text;
 use std::ffi::OsStr;
+use std::path::Path;
 
 /// Combines the problems of all hosts into one error. There must be at least one problem.
 pub(crate) fn explain(problems: &[(&Host, &Problem)]) -> Failed {
@@ -36,8 +39,10 @@ fn finding(problem: &Problem) -> Option<CheckId> {
             Some(id::FILES_MISSING)
         }
         Problem::Singleton { .. } => Some(id::MPI_SINGLETON),
+        Problem::FewFiles(_) => Some(id::LIM_FILES),
         Problem::NoProgram { .. }
         | Problem::NotExecutable { .. }
+        | Problem::CannotStart { .. }
         | Problem::PreloadFailed { .. }
         | Problem::NoPort { .. }
         | Problem::PortTaken { .. }
@@ -48,12 +53,13 @@ fn finding(problem: &Problem) -> Option<CheckId> {
 fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
     match problem {
         Problem::NoProgram { program, instead } => {
-            let name = program.display();
+            // Variables may stand where a program was expected.
+            let name = redacted(&program.to_string_lossy());
             let sentence = format!("{name} is not on {hosts}");
             let by_path = program.as_encoded_bytes().contains(&b'/');
-            let hint = match instead {
+            let hint = shell::advice(program).unwrap_or_else(|| match instead {
                 Some(instead) => format!("{instead} is there: use {instead}"),
-                None if by_path => missing_file_hint(&name.to_string()),
+                None if by_path => missing_file_hint(&name),
                 None if is_python(program) => format!(
                     "install it there: sudo apt install python3 || sudo dnf install python3; or, if \
                      it is elsewhere on {hosts}, give its path, or pass PATH on by -x PATH"
@@ -63,13 +69,14 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
                         "rlaunch searched PATH there: give {name} with its path, or pass -x PATH"
                     )
                 }
-            };
+            });
             (Exit::NOT_FOUND, sentence, Some(hint))
         }
         Problem::NotExecutable { program } => {
             let sentence = format!("{} is not executable on {hosts}", program.display());
             (Exit::NOT_EXECUTABLE, sentence, Some(format!("chmod +x {}", program.display())))
         }
+        Problem::CannotStart { program, defect } => describe_defect(program, defect, hosts),
         Problem::NoScript { script } => {
             let name = script.display().to_string();
             (Exit::FILES, format!("{name} is not on {hosts}"), Some(missing_file_hint(&name)))
@@ -108,8 +115,65 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
             let (sentence, hint) = checks::unserved_mpi(&program, library, needs);
             (Exit::SINGLETON, sentence, Some(hint))
         }
+        Problem::FewFiles(few) => describe_few_files(few, hosts),
         Problem::System { operation, cause } => {
             (Exit::AGENT, format!("cannot {operation} on {hosts}: {cause}"), None)
+        }
+    }
+}
+
+/// Describes why a program that is there cannot start. The codes are those of shells.
+fn describe_defect(
+    program: &OsStr,
+    defect: &ProgramDefect,
+    hosts: &str,
+) -> (Exit, String, Option<String>) {
+    let name = program.display();
+    let cannot = format!("{name} cannot start on {hosts}");
+    match defect {
+        ProgramDefect::NotAFile { is_directory } => {
+            let kind = if *is_directory { "a directory" } else { "a device, a pipe or a socket" };
+            let sentence = format!("{name} is {kind} on {hosts}");
+            (Exit::NOT_EXECUTABLE, sentence, Some("name the program to start".to_owned()))
+        }
+        ProgramDefect::NoInterpreter { interpreter } => {
+            let path = interpreter.display();
+            let sentence = format!(
+                "{cannot}: its first line needs {path}, which is not there or not executable"
+            );
+            let base = Path::new(interpreter).file_name().unwrap_or(interpreter);
+            let words = format!("{} {}", shell::quoted(base), shell::quoted(program));
+            let hint = format!(
+                "install it there, or name the interpreter to take: rlaunch -H HOSTS {words}"
+            );
+            (Exit::NOT_FOUND, sentence, Some(hint))
+        }
+        ProgramDefect::NotOnPath { interpreter } => {
+            let line = interpreter.display();
+            let sentence =
+                format!("{cannot}: its first line needs {line}, which is not on PATH there");
+            let hint = if line.to_string().contains(' ') {
+                format!("env takes it all for one name; with options: #!/usr/bin/env -S {line}")
+            } else {
+                "install it there, or pass PATH on by -x PATH".to_owned()
+            };
+            (Exit::NOT_FOUND, sentence, Some(hint))
+        }
+        ProgramDefect::CarriageReturn { interpreter } => {
+            let sentence = format!(
+                "{cannot}: its lines end as on Windows (CRLF), and no interpreter is called \
+                 `{}` with a carriage return",
+                interpreter.display()
+            );
+            let hint = format!("sed -i 's/\\r$//' {}", shell::quoted(program));
+            (Exit::NOT_FOUND, sentence, Some(hint))
+        }
+        ProgramDefect::NoLoader { loader } => {
+            let loader = loader.display();
+            let sentence = format!("{cannot}: it needs the loader {loader}, which is not there");
+            let hint = "it was built for a system with another C library, or for 32 bits: build it \
+                        on a host like these, link it statically, or install that library there";
+            (Exit::NOT_FOUND, sentence, Some(hint.to_owned()))
         }
     }
 }
@@ -121,6 +185,30 @@ fn is_python(program: &OsStr) -> bool {
 
 fn missing_file_hint(name: &str) -> String {
     format!("--preload {name}, --wdir DIR or a shared directory")
+}
+
+fn describe_few_files(few: &FewFiles, hosts: &str) -> (Exit, String, Option<String>) {
+    let sentence = format!("{} do not fit on {hosts}: {}", ranks(few), limit(few));
+    (Exit::AGENT, sentence, Some(more_files_hint(few)))
+}
+
+fn ranks(few: &FewFiles) -> String {
+    text::count(few.ranks as usize, "rank")
+}
+
+fn limit(few: &FewFiles) -> String {
+    format!(
+        "with them rlaunch's agent has up to {} files open, and {} are allowed there",
+        few.needed, few.limit
+    )
+}
+
+fn more_files_hint(few: &FewFiles) -> String {
+    format!(
+        "`ulimit -n {}` allows them where the hard limit is as high; else root raises it, by `* - nofile 65536` in \
+         /etc/security/limits.conf there and a new login; a container needs --ulimit nofile=65536",
+        few.needed
+    )
 }
 
 pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
@@ -136,6 +224,15 @@ pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
             Notice::ScriptDiffers { script } => {
                 let line = format!("{} on {hosts} differs from yours", script.display());
                 messages::warn_of(Some(id::FILES_DIFFER.as_str()), &line);
+            }
+            Notice::FewFiles(few) => {
+                let sentence = format!(
+                    "{} on {hosts} may fail in a barrier, in MPI or when they connect: {}",
+                    ranks(few),
+                    limit(few)
+                );
+                messages::warn_of(Some(id::LIM_FILES.as_str()), &sentence);
+                messages::hint(&more_files_hint(few));
             }
             Notice::NoWorkspace { cause } => {
                 messages::warn(&format!(
@@ -167,6 +264,60 @@ mod tests {
         assert_eq!(failed.message, "train.py is not on b, c");
         assert_eq!(failed.hints, ["--preload train.py, --wdir DIR or a shared directory"]);
         assert_eq!(failed.exit, Exit::FILES);
+    }
+
+    #[test]
+    fn what_a_program_lacks_is_named() {
+        let b = host("b");
+        let of = |program: &str, defect| {
+            let problem = Problem::CannotStart { program: program.into(), defect };
+            explain(&[(&b, &problem)])
+        };
+        let interpreter = || "/opt/venv/bin/python".into();
+        let failed = of("./run.py", ProgramDefect::NoInterpreter { interpreter: interpreter() });
+        let words =
+            "its first line needs /opt/venv/bin/python, which is not there or not executable";
+        assert_eq!(failed.message, format!("./run.py cannot start on b: {words}"));
+        assert_eq!(failed.exit, Exit::NOT_FOUND);
+        assert!(failed.hints[0].ends_with("rlaunch -H HOSTS python ./run.py"), "{failed:?}");
+        let failed = of("./a b", ProgramDefect::CarriageReturn { interpreter: "/bin/sh".into() });
+        assert!(failed.message.contains("CRLF"), "{failed:?}");
+        assert_eq!(failed.hints, [r"sed -i 's/\r$//' './a b'"]);
+        let failed = of("x", ProgramDefect::NotOnPath { interpreter: "python3 -u".into() });
+        assert!(failed.hints[0].ends_with("#!/usr/bin/env -S python3 -u"), "{failed:?}");
+        let failed = of("x", ProgramDefect::NoLoader { loader: "/lib/ld-linux.so.2".into() });
+        assert!(failed.message.ends_with("the loader /lib/ld-linux.so.2, which is not there"));
+        let failed = of("/usr", ProgramDefect::NotAFile { is_directory: true });
+        assert_eq!(failed.message, "/usr is a directory on b");
+        assert_eq!(failed.exit, Exit::NOT_EXECUTABLE);
+    }
+
+    #[test]
+    fn a_line_for_a_shell_goes_to_one() {
+        let b = host("b");
+        let missing = |program: &str| {
+            let problem = Problem::NoProgram { program: program.into(), instead: None };
+            explain(&[(&b, &problem)])
+        };
+        let failed = missing("cd /tmp && ls");
+        assert_eq!(failed.message, "cd /tmp && ls is not on b");
+        assert!(failed.hints[0].ends_with("bash -c 'cd /tmp && ls'"), "{:?}", failed.hints);
+        assert!(missing("FOO=1").hints[0].contains("-x FOO=1"));
+        let failed = missing("API_KEY=abc");
+        assert!(!format!("{failed:?}").contains("abc"), "{failed:?}");
+    }
+
+    #[test]
+    fn ranks_that_take_too_many_files_are_told_the_limit() {
+        let b = host("b");
+        let problem = Problem::FewFiles(FewFiles { ranks: 501, limit: 1024, needed: 1526 });
+        let failed = explain(&[(&b, &problem)]);
+        assert_eq!(
+            failed.message,
+            "501 ranks do not fit on b: with them rlaunch's agent has up to 1526 files open, and \
+             1024 are allowed there"
+        );
+        assert!(failed.hints[0].starts_with("`ulimit -n 1526` "), "{:?}", failed.hints);
     }
 
     #[test]

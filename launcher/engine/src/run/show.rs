@@ -327,8 +327,8 @@ pub fn program_lines(job: &JobSpec, map: Option<&RankMap>) -> String {
             lines.push(format!("application {} name={name} ranks={ranks}", index + 1));
         }
         lines.push(match &app.wdir {
-            WorkingDir::SameAsLauncher(path) => {
-                format!("wdir preferred {}", quoted(path.as_os_str()))
+            WorkingDir::SameAsLauncher(directory) => {
+                format!("wdir preferred {}", quoted(directory.path.as_os_str()))
             }
             WorkingDir::Required(path) => format!("wdir required {}", quoted(path.as_os_str())),
         });

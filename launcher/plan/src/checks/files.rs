@@ -82,8 +82,9 @@ Copy the file to all hosts, use a shared directory, or --preload, which sends yo
         explanation: "\
 Symptoms: `No space left on device`, `OSError: [Errno 28]`, compilers and torch.compile that fail on one host.
 
-Each job has a directory below TMPDIR, /tmp by default, for its TMPDIR, sockets and preloaded files; NCCL, Triton \
-and torch.compile write caches there. rlaunch asked the file system how much this user may still write.
+Each job has a directory below TMPDIR, /tmp by default, for its TMPDIR, sockets and preloaded files; if its path is \
+long, sockets are in /tmp. NCCL, Triton and torch.compile write caches there. rlaunch asked the file system how much \
+this user may still write.
 
 `du -xsh /tmp/* | sort -h` shows what fills it. A start-up file of the shell there can set TMPDIR to another \
 directory.",

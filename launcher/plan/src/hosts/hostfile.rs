@@ -40,6 +40,11 @@ pub fn read(path: &Path) -> Result<Vec<Host>, HostfileError> {
     if bytes.len() as u64 > MAX_BYTES {
         return Err(failed(io::Error::other(format!("more than {} MiB", MAX_BYTES >> 20))));
     }
+    // Every second byte of such a text is zero, which no error about a line would show.
+    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
+        let cause = "it is in UTF-16: `iconv -f UTF-16 -t UTF-8` converts it";
+        return Err(failed(io::Error::other(cause)));
+    }
     let hosts = parse(&String::from_utf8_lossy(&bytes))
         .map_err(|(line, what)| HostfileError::Line { path: path.to_owned(), line, what })?;
     if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
@@ -48,6 +53,8 @@ pub fn read(path: &Path) -> Result<Vec<Host>, HostfileError> {
 /// Parses the text of a host file. The error is the number of the first wrong line, from 1, and a
 /// description of what is wrong.
 pub fn parse(text: &str) -> Result<Vec<Host>, (usize, String)> {
+    // Editors of Windows put a byte order mark there, which is no part of the first name.
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut hosts = HostSet::default();
     for (number, line) in (1..).zip(text.lines()) {
         let line = line.split('#').next().unwrap_or_default();
@@ -123,6 +130,15 @@ mod tests {
     }
 
     #[test]
+    fn a_byte_order_mark_is_no_part_of_a_name() {
+        assert_eq!(listed("\u{feff}a slots=2\r\nb\r\n").unwrap(), ["a 2", "b 1"]);
+        assert_eq!(listed("\u{feff}# two\n\nb:3\n").unwrap(), ["b 3"]);
+        assert_eq!(listed("\u{feff}").unwrap(), Vec::<String>::new());
+        // Elsewhere it is a character that no name has.
+        assert_eq!(listed("a\n\u{feff}b\n").unwrap_err().0, 2);
+    }
+
+    #[test]
     fn what_is_named_once_without_a_number_is_open() {
         let by = |text: &str| parse(text).unwrap().remove(0).slots_by;
         assert_eq!([by("a"), by("n[1-2] max_slots=4")], [SlotsBy::Open; 2]);
@@ -157,6 +173,11 @@ mod tests {
         assert!(matches!(read(&path), Err(HostfileError::Empty { .. })));
         std::fs::write(&path, "a\n".repeat(2 << 20) + "b").unwrap();
         assert!(read(&path).unwrap_err().to_string().contains("cannot read"));
+        for text in [&b"\xff\xfea\0\n\0"[..], b"\xfe\xff\0a\0\n"] {
+            std::fs::write(&path, text).unwrap();
+            let Err(HostfileError::Read { source, .. }) = read(&path) else { panic!("{text:?}") };
+            assert!(source.to_string().contains("UTF-16"), "{source}");
+        }
     }
 
     proptest! {

@@ -16,6 +16,7 @@ use rlaunch_bootstrap::shell_safe;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 
 /// Maximum length of a host name, in bytes. A name with ranges is copied for each host that it stands for,
 /// so a long one could take much memory.
@@ -230,6 +231,22 @@ pub(crate) fn parse_slots(entry: &str, slots: &str) -> Result<u32, HostsError> {
     number.ok_or_else(none)
 }
 
+/// Numbers of slots that are more likely meant as a port, at which an sshd listens that does not listen at 22.
+/// Hosts with as many CPUs are rare, and their users can give the number of ranks.
+const LIKELY_PORTS: RangeInclusive<u32> = 1024..=65_535;
+
+/// Finds an entry in the values of `-H`, such as `a:2222`, whose number of slots is likely meant as a port.
+/// Also returns the number.
+pub fn likely_port(lists: &[String]) -> Option<(&str, u32)> {
+    let port = |entry: &str| {
+        let host = entry.rsplit_once('@').map_or(entry, |(_, host)| host);
+        let slots: u32 = NameAndSlots::parse(host).slots?.parse().ok()?;
+        LIKELY_PORTS.contains(&slots).then_some(slots)
+    };
+    let mut entries = lists.iter().flat_map(|list| entries(list));
+    entries.find_map(|entry| Some((entry, port(entry)?)))
+}
+
 /// Host name and number of slots of an entry, as text.
 struct NameAndSlots<'a> {
     name: &'a str,
@@ -409,6 +426,19 @@ mod tests {
         assert_eq!([settled(0), settled(4)], [(1, SlotsBy::NoGpu), (4, SlotsBy::Gpus)]);
         let given = parse_entry("a:3", SlotsBy::Open).unwrap().remove(0);
         assert_eq!(given.settled(8), given);
+    }
+
+    #[test]
+    fn ports_in_the_place_of_slots_are_found() {
+        let found = |list: &str| likely_port(&["z".to_owned(), list.to_owned()]).map(|(_, n)| n);
+        for list in ["h1:2222", "a:8,me@h1:2222,c", "[fd00::2]:2222", "n[01-16]:2222"] {
+            assert_eq!(found(list), Some(2222), "{list}");
+        }
+        let lists = ["a,me@h1:22022".to_owned()];
+        assert_eq!(likely_port(&lists), Some(("me@h1:22022", 22022)));
+        for list in ["a:768", "fd00::2:2222", "a:100000", "a:x2222", "n[2222-2223]"] {
+            assert_eq!(found(list), None, "{list}");
+        }
     }
 
     #[test]

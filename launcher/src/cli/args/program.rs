@@ -126,7 +126,8 @@ pub(crate) struct EnvironmentArgs {
 
     /// Run in this directory, which every host must have
     ///
-    /// Without it ranks run in this shell's directory, or in the home directory on hosts that lack it.
+    /// A relative one is below this shell's directory. Without it ranks run in this shell's directory, or in the
+    /// home directory on hosts that lack it.
     #[arg(long, value_name = "DIR", help_heading = "The program")]
     pub(crate) wdir: Option<PathBuf>,
 

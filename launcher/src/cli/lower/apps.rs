@@ -1,16 +1,17 @@
 //! Conversion of the options of a job's programs, including their conditions and templates, and the files of this machine that
 //! are copied to hosts or that hosts must have.
 
-use super::JobError;
+use super::{JobError, directory};
 use crate::cli::args::{ApplicationArgs, ProgramArgs};
-use crate::cli::host_selection::HostSelectionError;
-use rlaunch_bootstrap::job::{PreloadFile, ScriptCheck, WorkingDir};
+use crate::cli::host_selection::{self, HostSelectionError};
+use rlaunch_bootstrap::job::{PreloadFile, ScriptCheck};
 use rlaunch_plan::env::forwarded;
 use rlaunch_plan::hosts::host_table::HostTable;
 use rlaunch_plan::hosts::{Host, HostSet, HostsError, SlotsBy};
 use rlaunch_plan::job::Preload;
 use rlaunch_plan::job::apps::template::{self, TemplateFile};
 use rlaunch_plan::job::apps::{AppError, AppSpec, AppTitle, after};
+use rlaunch_plan::map::MapBy;
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
@@ -27,8 +28,10 @@ pub(super) struct Program {
 pub(super) fn with_hosts(
     programs: Vec<ProgramArgs>,
     table: &HostTable,
+    map_by: MapBy,
 ) -> Result<Vec<Program>, HostSelectionError> {
     let with_hosts = |args: ProgramArgs| {
+        host_selection::check_ports(&args.hosts, args.ranks, map_by)?;
         let hosts = table.parse_hosts(&args.hosts)?;
         Ok(Program { args, hosts })
     };
@@ -53,14 +56,12 @@ pub(super) fn ranks_on_job_hosts(first: Option<u32>, programs: &[Program]) -> u3
 
 /// Converts the options of all programs, and returns the programs with the files that are preloaded for any
 /// of them. `first` is complete except for the options `first_args`. The other programs inherit its
-/// environment, directory and preloaded files, to which they may add their own. `script_check` finds the
-/// script among the words of a program.
+/// environment, directory and preloaded files, to which they may add their own.
 pub(super) fn lower(
     first: AppSpec,
     first_args: &ApplicationArgs,
     preload: Vec<PathBuf>,
     others: Vec<Program>,
-    script_check: impl Fn(&[OsString]) -> Option<ScriptCheck>,
 ) -> Result<(Vec<AppSpec>, Vec<PathBuf>), JobError> {
     let mut files = preload;
     let mut application_args = vec![first_args.clone()];
@@ -73,7 +74,8 @@ pub(super) fn lower(
             forwarded::extended(inherited, std::env::vars_os(), &process.env)?;
         let mut preload = first.preload.clone();
         preload.extend(process.preload.iter().map(|path| index_of(path, &mut files)));
-        let wdir = process.wdir.map_or_else(|| first.wdir.clone(), WorkingDir::Required);
+        let wdir = process.wdir.map(directory::required).transpose()?;
+        let wdir = wdir.unwrap_or_else(|| first.wdir.clone());
         apps.push(AppSpec {
             hosts: Some(hosts).filter(|hosts| !hosts.is_empty()),
             ranks: args.ranks,
@@ -171,11 +173,11 @@ pub(super) fn preloads(paths: &[PathBuf]) -> Result<Vec<Preload>, JobError> {
 
 /// Finds the script that a program runs. If this machine has the script, hosts must have it, too. Logs the
 /// other arguments that are files on this machine, since hosts may lack them.
-pub(super) fn script_check(argv: &[OsString], here: &Path) -> Option<ScriptCheck> {
-    let script = script_of(argv).and_then(|path| required_script(path, here));
+pub(super) fn script_check(argv: &[OsString]) -> Option<ScriptCheck> {
+    let script = script_of(argv).and_then(required_script);
     let is_script = |arg: &OsStr| script.as_ref().is_some_and(|script| script.path == arg);
     for argument in argv.iter().skip(1).filter(|arg| !is_script(arg)) {
-        if here.join(argument).is_file() {
+        if Path::new(argument).is_file() {
             tracing::info!("{} is a file here: do the hosts have it?", argument.display());
         }
     }
@@ -184,10 +186,10 @@ pub(super) fn script_check(argv: &[OsString], here: &Path) -> Option<ScriptCheck
 
 /// Returns the requirement that each host must meet before the script `path` runs: a file exists at the path and,
 /// unless the script is large, has this SHA-256. `None` if this machine does not have the script.
-fn required_script(path: &OsStr, here: &Path) -> Option<ScriptCheck> {
-    let metadata = fs::metadata(here.join(path)).ok().filter(fs::Metadata::is_file)?;
+fn required_script(path: &OsStr) -> Option<ScriptCheck> {
+    let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
     let is_compared = metadata.len() <= MAX_COMPARED;
-    let content = is_compared.then(|| fs::read(here.join(path)).ok()).flatten();
+    let content = is_compared.then(|| fs::read(path).ok()).flatten();
     let sha256 = content.map(|bytes| Sha256::digest(bytes).into());
     Some(ScriptCheck { path: path.into(), sha256 })
 }
@@ -225,6 +227,7 @@ fn script_of(argv: &[OsString]) -> Option<&OsStr> {
 mod tests {
     use super::*;
     use crate::cli::lower::parse as job;
+    use rlaunch_bootstrap::job::WorkingDir;
 
     #[test]
     fn what_stands_before_the_first_program_is_for_all() {

@@ -4,13 +4,16 @@
 //! | file | subject |
 //! |---|---|
 //! | `options` | options of ranks, of the network and of connections |
+//! | `directory` | working directories of ranks |
 //! | `apps` | one program or several; files that are copied to hosts, scripts, and files that hosts may lack |
 
 mod apps;
+mod directory;
 mod options;
 #[cfg(test)]
 mod start_order_tests;
 
+pub(crate) use directory::here;
 pub(crate) use options::connect_options;
 
 use crate::cli::args::{
@@ -19,7 +22,6 @@ use crate::cli::args::{
 };
 use crate::cli::config::{ConfigError, LoadedConfig};
 use crate::cli::host_selection::{self, HostOptions, HostSelectionError};
-use rlaunch_bootstrap::job::WorkingDir;
 use rlaunch_engine::connect::connector::{ContainerOptionError, Reach, RshError};
 use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
 use rlaunch_plan::env::forwarded::{EnvError, EnvOptions};
@@ -50,12 +52,12 @@ pub(crate) fn job_or_fail(args: JobArgs, config: &LoadedConfig) -> Result<Launch
 pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobError> {
     let HostArgs { map_by, per_node, rank_by, ranks, oversubscribe, .. } = args.hosts;
     let (map_by, rank_by) = map::order(map_by, per_node, rank_by)?;
-    let programs = apps::with_hosts(args.other_programs, &config.hosts)?;
+    host_selection::check_ports(&args.hosts.hosts, ranks, map_by)?;
+    let programs = apps::with_hosts(args.other_programs, &config.hosts, map_by)?;
     let mut reach = connect_options(args.connect, config)?;
     let named = named_hosts(&args.hosts, config);
     let (hosts, is_local) = select_hosts(&named, ranks, &programs, config, &mut reach)?;
     args.compat.check_nodes(&hosts)?;
-    let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
     let variables = EnvOptions {
         named: args.environment.env,
         files: args.environment.env_file,
@@ -64,19 +66,17 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     };
     let (env, user_set_vars) = options::variables(variables, &args.network)?;
     let rank_options = options::rank_options(args.placement, args.network, &env)?;
-    let script = |argv: &[OsString]| apps::script_check(argv, &here);
-    let wdir = args.environment.wdir.map(WorkingDir::Required);
-    let wdir = wdir.unwrap_or_else(|| WorkingDir::SameAsLauncher(here.clone()));
+    let wdir = directory::of_option(args.environment.wdir)?;
     let first = AppSpec {
         ranks,
-        script: script(&args.command.argv),
+        script: apps::script_check(&args.command.argv),
         env,
         user_set_vars,
         preload: (0..).zip(&args.environment.preload).map(|(index, _)| index).collect(),
         ..AppSpec::new(args.command.argv, wdir)
     };
     let (apps, preloaded) =
-        apps::lower(first, &args.application, args.environment.preload, programs, script)?;
+        apps::lower(first, &args.application, args.environment.preload, programs)?;
     apps::check_slots(&apps, &hosts)?;
     let (output, termination) = (args.output, args.termination);
     let (is_dry, watches_hangs) = (output.dry_run.is_some(), termination.hang_timeout.is_some());
@@ -246,6 +246,9 @@ impl JobError {
             JobError::App(error) => error.hint(),
             JobError::Rsh(error) => error.hint(),
             JobError::Stdin(error) => error.hint(),
+            JobError::WorkingDir(_) => {
+                Some("it may have been deleted: cd to another, or name one by --wdir".into())
+            }
             _ => None,
         }
     }
@@ -282,24 +285,21 @@ impl MeasurementJob {
 
     fn lower(self, config: &LoadedConfig) -> Result<Launch, JobError> {
         let MeasurementJob { args, argv, process, ranks, map_by, timeout } = self;
+        host_selection::check_ports(&args.hosts, ranks, map_by)?;
         let mut reach = options::connect_options(args.connect, config)?;
         let lists =
             HostOptions { lists: &args.hosts, files: &[], exclude: &[], table: &config.hosts };
         let (hosts, is_local) = select_hosts(&lists, ranks, &[], config, &mut reach)?;
-        let here = std::env::current_dir().map_err(JobError::WorkingDir)?;
         let named = EnvOptions { named: process.env, ..EnvOptions::default() };
         let (env, user_set_vars) = options::variables(named, &args.network)?;
         let options = options::rank_options(args.placement, args.network, &env)?;
         let app = AppSpec {
             ranks,
-            script: apps::script_check(&argv, &here),
+            script: apps::script_check(&argv),
             env,
             user_set_vars,
             preload: (0..).zip(&process.preload).map(|(index, _)| index).collect(),
-            ..AppSpec::new(
-                argv,
-                process.wdir.map_or(WorkingDir::SameAsLauncher(here), WorkingDir::Required),
-            )
+            ..AppSpec::new(argv, directory::of_option(process.wdir)?)
         };
         let mut job = JobSpec::new(new_identity()?, hosts, app);
         job.is_local = is_local;
@@ -339,6 +339,18 @@ mod tests {
     struct Verb {
         #[command(flatten)]
         args: MeasurementArgs,
+    }
+
+    #[test]
+    fn a_port_is_not_a_number_of_ranks() {
+        for line in ["-H h1:2222 x", "-H a,me@h1:22022 --map-by node x", "-np 1 x : -H h1:2222 y"] {
+            let error = parse(line).err().unwrap();
+            assert!(error.contains("h1:22") && error.contains("slots, on which"), "{error}");
+        }
+        let counted = ["-H h:2222 -np 2 x", "-H h:2222 --ppn 2 x", "-np 1 x : -H h:2222 -np 1 y"];
+        for line in counted {
+            assert!(parse(line).is_ok(), "{line}");
+        }
     }
 
     #[test]

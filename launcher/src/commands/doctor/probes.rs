@@ -140,7 +140,7 @@ pub(super) fn program(
     let differing =
         differing.map(|(path, digests)| (path.to_owned(), digests.into_values().collect()));
     let ProgramInquiry { words, directory } = inquiry;
-    let is_here = |word: &&String| directory.join(word).is_file();
+    let is_here = |word: &&String| directory.path.join(word).is_file();
     let files_here = words.iter().filter(is_here).cloned().collect();
     JudgedProgram { words, files_here, differing: differing.collect() }
 }
@@ -162,7 +162,7 @@ mod tests {
         };
         let host = |name: &str, report| (name.to_owned(), report);
         let reports = [host("a", with("0")), host("b", with("1")), host("c", None)];
-        let inquiry = ProgramInquiry { words, directory: here.path().to_owned() };
+        let inquiry = ProgramInquiry { words, directory: here.path().to_owned().into() };
         let judged = program(inquiry, &reports);
         assert_eq!(judged.files_here, ["x.json"]);
         let groups = vec![vec!["a".to_owned()], vec!["b".to_owned()]];

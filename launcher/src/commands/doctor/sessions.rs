@@ -2,6 +2,7 @@
 //! of the others. No agent is let go before the last of them has answered, because others may still probe it.
 
 use super::{Diagnosed, DoctorArgs, Examination, ProbeWhen, probes};
+use crate::cli::lower;
 use crate::commands::agent_session::{AgentHosts, AgentSession, AgentStream, SessionError};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::protocol::diagnosis::{Diagnosis, Inquiry, InquiryAnswer, ProgramInquiry};
@@ -119,8 +120,7 @@ fn program_inquiry(args: &DoctorArgs) -> Result<Option<ProgramInquiry>, Failed> 
         return Ok(None);
     }
     let words = args.program.iter().map(|word| word.to_string_lossy().into_owned()).collect();
-    let directory = std::env::current_dir();
-    let directory = directory.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
+    let directory = lower::here().map_err(|error| Failed::from_error(Exit::FILES, &error))?;
     Ok(Some(ProgramInquiry { words, directory }))
 }
 
@@ -171,6 +171,7 @@ fn ssh_stage(error: &SshError) -> ReachStage {
         SshError::Refused(_)
         | SshError::Disconnected(_)
         | SshError::Login { .. }
+        | SshError::NoUser { .. }
         | SshError::NoPassword(_) => ReachStage::Login,
         _ => ReachStage::Connect,
     }

@@ -1,16 +1,20 @@
 //! `--listen`: samples in the text format of Prometheus
-//! (<https://prometheus.io/docs/instrumenting/exposition_formats/>), and answers to its scrapes. Agents are asked once for each
+//! (<https://prometheus.io/docs/instrumenting/exposition_formats/>), and answers to its scrapes. Agents are asked for a
 //! scrape, and never otherwise.
 
 use super::sample::{HostSample, Sample, Source, cpu_ms};
+use nix::unistd::gethostname;
 use rlaunch_bootstrap::inventory::traffic::{GpuUsage, HostCounters, Traffic};
 use rlaunch_engine::run::live::client::LiveError;
 use rlaunch_engine::run::live::messages::{JobStatus, RankSpeed};
 use std::fmt::Write;
 use std::io;
+use std::net::IpAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 /// Labels of a value: names and values.
@@ -208,51 +212,67 @@ fn escaped(value: &str) -> String {
 
 /// Time limit for a client to send its request, and to take the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum number of clients at a time. Further ones wait until others have their answer or have run out of time.
+const MAX_CLIENTS: usize = 32;
 /// Maximum size of a request, in bytes.
 const MAX_REQUEST: usize = 8 << 10;
 /// Maximum number of headers of a request.
 const MAX_HEADERS: usize = 64;
 
-/// Answers scrapes, one after another, until the job has ended.
+/// Request of a client's task for the text of a sample.
+type Question = oneshot::Sender<String>;
+
+/// Answers scrapes until the job has ended. Each client has a task, so that one that is silent delays no other.
 pub(super) async fn serve(listener: &TcpListener, source: &mut Source) -> LiveError {
+    let (ask, mut asked) = mpsc::channel(MAX_CLIENTS);
+    let mut clients = JoinSet::new();
     loop {
-        let accepted = tokio::select! {
+        tokio::select! {
             ended = source.ended() => return ended,
-            accepted = listener.accept() => accepted,
-        };
-        let client = match accepted {
-            Ok((client, _)) => client,
-            Err(error) => {
-                // Such as too many open files: the next client may come when some are closed.
-                tracing::warn!("cannot accept a scrape: {error}");
-                tokio::time::sleep(Duration::from_secs(1)).await;
-                continue;
+            Some(first) = asked.recv() => match source.sample().await {
+                Ok(sample) => tell(&format(&sample), first, &mut asked),
+                Err(error) => return error,
+            },
+            Some(served) = clients.join_next() => {
+                if let Ok(Err(error)) = served {
+                    tracing::debug!("a scrape failed: {error}");
+                }
             }
-        };
-        match answer(client, source).await {
-            Ok(()) => {}
-            Err(ScrapeError::Job(error)) => return error,
-            Err(ScrapeError::Client(error)) => tracing::debug!("a scrape failed: {error}"),
+            accepted = listener.accept(), if clients.len() < MAX_CLIENTS => match accepted {
+                Ok((client, _)) => drop(clients.spawn(answer(client, ask.clone()))),
+                Err(error) => {
+                    // Such as too many open files: the next client may come when some are closed.
+                    tracing::warn!("cannot accept a scrape: {error}");
+                    tokio::time::sleep(Duration::from_secs(1)).await;
+                }
+            },
         }
     }
 }
 
-enum ScrapeError {
-    /// The job cannot be asked any more.
-    Job(LiveError),
-    Client(io::Error),
+/// Sends the text of a sample to the client that has asked `first`, and to those that have asked while it was taken.
+fn tell(text: &str, first: Question, asked: &mut mpsc::Receiver<Question>) {
+    let mut next = Some(first);
+    while let Some(question) = next {
+        // The client may have gone.
+        let _ = question.send(text.to_owned());
+        next = asked.try_recv().ok();
+    }
 }
 
-async fn answer(mut client: TcpStream, source: &mut Source) -> Result<(), ScrapeError> {
-    let late = |_| ScrapeError::Client(io::ErrorKind::TimedOut.into());
-    let request = timeout(CLIENT_TIMEOUT, read_request(&mut client)).await.map_err(late)?;
-    let (status, body) = match request.map_err(ScrapeError::Client)? {
-        Target::Metrics => {
-            let sample = source.sample().await.map_err(ScrapeError::Job)?;
-            ("200 OK", format(&sample))
-        }
+async fn answer(mut client: TcpStream, ask: mpsc::Sender<Question>) -> io::Result<()> {
+    let own = gethostname().unwrap_or_default();
+    let own = own.to_string_lossy();
+    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+    let request = timeout(CLIENT_TIMEOUT, read_request(&mut client, &own)).await;
+    let (status, body) = match request.map_err(late)?? {
+        Target::Metrics => ("200 OK", metrics(&ask).await?),
         Target::Other => ("404 Not Found", "see /metrics\n".to_owned()),
         Target::Unreadable => ("400 Bad Request", "only GET requests are answered\n".to_owned()),
+        Target::Misdirected => {
+            let names = format!("use an IP address, localhost or {own} in the URL\n");
+            ("421 Misdirected Request", names)
+        }
     };
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
@@ -264,7 +284,16 @@ async fn answer(mut client: TcpStream, source: &mut Source) -> Result<(), Scrape
         client.write_all(body.as_bytes()).await?;
         client.shutdown().await
     });
-    sent.await.map_err(late)?.map_err(ScrapeError::Client)
+    sent.await.map_err(late)?
+}
+
+/// Asks for the text of a sample.
+async fn metrics(ask: &mpsc::Sender<Question>) -> io::Result<String> {
+    let (question, answer) = oneshot::channel();
+    // The loop that answers ends with the job, and this task with it.
+    let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
+    ask.send(question).await.map_err(|_| gone())?;
+    answer.await.map_err(|_| gone())
 }
 
 /// Resource that a client asks for.
@@ -272,13 +301,15 @@ async fn answer(mut client: TcpStream, source: &mut Source) -> Result<(), Scrape
 enum Target {
     Metrics,
     Other,
+    /// The request is for a host of another name.
+    Misdirected,
     Unreadable,
 }
 
-async fn read_request(client: &mut TcpStream) -> io::Result<Target> {
+async fn read_request(client: &mut TcpStream, own: &str) -> io::Result<Target> {
     let mut request = Vec::new();
     loop {
-        if let Some(target) = parse_request(&request) {
+        if let Some(target) = parse_request(&request, own) {
             return Ok(target);
         }
         if client.read_buf(&mut request).await? == 0 {
@@ -287,8 +318,8 @@ async fn read_request(client: &mut TcpStream) -> io::Result<Target> {
     }
 }
 
-/// Parses the request so far. Returns `None` if it is incomplete.
-fn parse_request(request: &[u8]) -> Option<Target> {
+/// Parses the request so far; `own` is the name of this machine. Returns `None` if it is incomplete.
+fn parse_request(request: &[u8], own: &str) -> Option<Target> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);
     match parsed.parse(request) {
@@ -296,10 +327,29 @@ fn parse_request(request: &[u8]) -> Option<Target> {
         Ok(httparse::Status::Complete(_)) if parsed.method == Some("GET") => {
             let path = parsed.path.unwrap_or_default();
             let is_metrics = path == "/metrics" || path.starts_with("/metrics?");
-            Some(if is_metrics { Target::Metrics } else { Target::Other })
+            let mut hosts = parsed.headers.iter().filter(|h| h.name.eq_ignore_ascii_case("host"));
+            Some(match (hosts.next(), hosts.next()) {
+                (_, Some(_)) => Target::Unreadable,
+                (Some(host), None) if !is_name_of(own, host.value) => Target::Misdirected,
+                _ if is_metrics => Target::Metrics,
+                _ => Target::Other,
+            })
         }
         _ => Some(Target::Unreadable),
     }
+}
+
+/// Tells whether the header `Host` names the machine `own`. Any IP address does, but not any name: a page that a browser
+/// has loaded under a name whose DNS entry then changes to this machine's address could read the answer.
+fn is_name_of(own: &str, host: &[u8]) -> bool {
+    let host = String::from_utf8_lossy(host);
+    let name = match host.strip_prefix('[') {
+        Some(address) => address.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    let short = own.split('.').next().unwrap_or_default();
+    let is = |known: &str| name.trim_end_matches('.').eq_ignore_ascii_case(known);
+    name.parse::<IpAddr>().is_ok() || ["localhost", own, short].into_iter().any(is)
 }
 
 #[cfg(test)]
@@ -336,17 +386,65 @@ mod tests {
         assert!(!text.contains("rxe0\",port=\"1\"} 0"));
     }
 
+    fn parse(request: &[u8]) -> Option<Target> {
+        parse_request(request, "n1.cluster")
+    }
+
     #[test]
     fn only_metrics_are_served() {
-        let get = |path: &str| {
-            parse_request(format!("GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes())
-        };
+        let get = |path: &str| parse(format!("GET {path} HTTP/1.1\r\nHost: n1\r\n\r\n").as_bytes());
         assert_eq!(get("/metrics"), Some(Target::Metrics));
         assert_eq!(get("/metrics?a=1"), Some(Target::Metrics));
         assert_eq!(get("/"), Some(Target::Other));
-        assert_eq!(parse_request(b"POST /metrics HTTP/1.1\r\n\r\n"), Some(Target::Unreadable));
-        assert_eq!(parse_request(b"\x16\x03\x01"), Some(Target::Unreadable));
-        assert_eq!(parse_request(b"GET /metrics HTTP/1.1\r\nHost"), None);
-        assert_eq!(parse_request(&[b'a'; MAX_REQUEST]), Some(Target::Unreadable));
+        assert_eq!(parse(b"POST /metrics HTTP/1.1\r\n\r\n"), Some(Target::Unreadable));
+        assert_eq!(parse(b"\x16\x03\x01"), Some(Target::Unreadable));
+        assert_eq!(parse(b"GET /metrics HTTP/1.1\r\nHost"), None);
+        assert_eq!(parse(&[b'a'; MAX_REQUEST]), Some(Target::Unreadable));
+    }
+
+    #[test]
+    fn only_requests_for_this_machine_are_answered() {
+        let get = |host: &str| parse(format!("GET /metrics HTTP/1.1\r\n{host}\r\n").as_bytes());
+        for own in [
+            "Host: 127.0.0.1:9101\r\n",
+            "host: [fd00::1]:9101\r\n",
+            "Host: 10.0.0.1\r\n",
+            "Host: localhost:9101\r\n",
+            "Host: N1.cluster:9101\r\n",
+            "Host: n1.\r\n",
+            "",
+        ] {
+            assert_eq!(get(own), Some(Target::Metrics), "{own}");
+        }
+        for other in ["attacker.example:9101", "n1.attacker.example", "127.0.0.1.attacker.example"]
+        {
+            let asked = get(&format!("Host: {other}\r\n"));
+            assert_eq!(asked, Some(Target::Misdirected), "{other}");
+        }
+        assert_eq!(get("Host: n1\r\nHost: attacker.example\r\n"), Some(Target::Unreadable));
+    }
+
+    #[tokio::test]
+    async fn silent_clients_delay_no_scrape() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let scrapes = async {
+            let mut silent = Vec::new();
+            for _ in 0..4 {
+                silent.push(TcpStream::connect(address).await.unwrap());
+            }
+            let mut client = TcpStream::connect(address).await.unwrap();
+            let request = format!("GET /metrics HTTP/1.1\r\nHost: {address}\r\n\r\n");
+            client.write_all(request.as_bytes()).await.unwrap();
+            let mut answer = String::new();
+            client.read_to_string(&mut answer).await.unwrap();
+            answer
+        };
+        let mut source = Source::Hosts(Vec::new());
+        let answer = tokio::select! {
+            _ = serve(&listener, &mut source) => panic!("it has ended"),
+            answer = timeout(CLIENT_TIMEOUT, scrapes) => answer.unwrap(),
+        };
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     }
 }

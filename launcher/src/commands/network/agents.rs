@@ -5,7 +5,8 @@ use super::links::{CableEnd, Observation};
 use super::standing::{self, Wanted};
 use crate::commands::agent_session::{AgentHosts, AgentSession, AgentStream};
 use rlaunch_bootstrap::protocol::network::{
-    HostNetwork, NetworkChange, NetworkOrder, NetworkReply, Privilege,
+    ChangeFailure, HostNetwork, NetworkChange, NetworkOrder, NetworkReply, Privilege,
+    RollBackReport,
 };
 use rlaunch_console::messages;
 use rlaunch_console::progress::Progress;
@@ -38,6 +39,8 @@ struct Agent {
     name: String,
     network: HostNetwork,
     stream: AgentStream,
+    /// Report that it, or its guardian, has sent in the place of an answer, as the last message.
+    undone: Option<RollBackReport>,
 }
 
 /// Answer to an order; an error says why there is none.
@@ -56,7 +59,8 @@ impl HostAgents {
         for (host, opened) in hosts.iter().zip(opened) {
             match opened {
                 Ok(AgentSession { name, first: NetworkReply::State(network), stream, .. }) => {
-                    agents.push(Agent { name, network: with_names(network), stream });
+                    let network = with_names(network);
+                    agents.push(Agent { name, network, stream, undone: None });
                 }
                 Ok(session) => {
                     let words = format!("{}: its agent began with another message", session.name);
@@ -152,7 +156,7 @@ impl HostAgents {
             match answer {
                 Ok(NetworkReply::RolledBack(report)) => report_failures(name, &report.failed),
                 _ => messages::warn(&format!(
-                    "{name}: its agent does not answer; it sets interfaces down again by itself"
+                    "{name}: no word that interfaces were set down again; `ip link` there shows them"
                 )),
             }
         }
@@ -262,8 +266,21 @@ impl HostAgents {
 
 impl Agent {
     async fn answer(&mut self, order: &NetworkOrder, limit: Duration) -> OrderAnswer {
+        let answer = self.exchange(order, limit).await;
+        if *order == NetworkOrder::RollBack {
+            let undone = self.undone.clone().map(NetworkReply::RolledBack);
+            return answer.or_else(|cause| undone.ok_or(cause));
+        }
+        if let Ok(NetworkReply::RolledBack(report)) = &answer {
+            self.undone = Some(report.clone());
+        }
+        answer
+    }
+
+    async fn exchange(&mut self, order: &NetworkOrder, limit: Duration) -> OrderAnswer {
         let ended = || "its agent ended, or its shell passes it no input".to_owned();
-        self.stream.send(order).await.ok_or_else(ended)?;
+        // An agent that takes no more orders may have left a last message.
+        let _ = self.stream.send(order).await;
         let received = tokio::time::timeout(limit, self.stream.receive()).await;
         let late = |_| format!("no answer within {} s", limit.as_secs());
         received.map_err(late)?.ok_or_else(ended)
@@ -302,7 +319,7 @@ fn announce(host: &str, changes: &[NetworkChange]) {
 pub(super) fn unexpected(answer: OrderAnswer) -> String {
     match answer {
         Ok(NetworkReply::RolledBack(_)) => {
-            "its agent undid its changes, which were not confirmed in time".into()
+            "its agent was ended, or not told in time to keep its changes; they are undone".into()
         }
         Ok(_) => "its agent answered something else".into(),
         Err(cause) => cause,
@@ -310,10 +327,7 @@ pub(super) fn unexpected(answer: OrderAnswer) -> String {
 }
 
 /// Warns of changes that could not be undone.
-pub(super) fn report_failures(
-    host: &str,
-    failed: &[rlaunch_bootstrap::protocol::network::ChangeFailure],
-) {
+pub(super) fn report_failures(host: &str, failed: &[ChangeFailure]) {
     for failure in failed {
         let (line, cause) = (&failure.line, &failure.cause);
         messages::warn(&format!("{host}: not undone: `{line}`: {cause}"));

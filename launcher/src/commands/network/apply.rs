@@ -151,7 +151,7 @@ async fn confirm_all(agents: &mut HostAgents) -> Result<(), Failed> {
         return Ok(());
     }
     let message = format!("{} was lost while it confirmed", text::list(&unconfirmed));
-    let hint = "its agent undoes its changes by itself; the other hosts keep theirs: run the command again";
+    let hint = "its changes are kept or undone as a whole, and the other hosts keep theirs: run the command again";
     Err(Failed::new(Exit::NODE_LOST, message).hint(Some(hint)))
 }
 
@@ -183,7 +183,10 @@ async fn roll_back(agents: &mut HostAgents) {
     }
     if !lost.is_empty() {
         let names = text::list(&lost);
-        messages::warn(&format!("{names} did not answer; the agent there rolls back by itself"));
+        messages::warn(&format!(
+            "no word from {names} that the changes are undone; an agent that misses rlaunch undoes them \
+             by itself: `ip address` there shows whether it has"
+        ));
     }
 }
 

@@ -272,11 +272,12 @@ fn taken(host: &Surveyed, base: Base, is_planned: &dyn Fn(&str) -> bool) -> Opti
 fn check_ssh(hosts: &[Surveyed], plan: &MeshPlan) -> Result<(), PlanError> {
     for end in plan.links.iter().flat_map(|link| &link.ends) {
         let Some(host) = hosts.get(end.end.host) else { continue };
-        let taken = end.changes.iter().find_map(|change| match change {
-            NetworkChange::RemoveAddress { address, .. } => Some(*address),
-            _ => None,
+        let taken = host.network.ssh_address.filter(|ssh| {
+            end.changes.iter().any(|change| {
+                matches!(change, NetworkChange::RemoveAddress { address, .. } if address == ssh)
+            })
         });
-        if let Some(address) = taken.filter(|address| Some(*address) == host.network.ssh_address) {
+        if let Some(address) = taken {
             let interface = end.end.interface.clone();
             return Err(PlanError::TakesSsh { address, host: host.name.clone(), interface });
         }

@@ -165,6 +165,9 @@ impl SshSetup {
         for host in hosts {
             let config =
                 ssh.config_for(destination(&host, None)).map_err(|error| here(error.into()))?;
+            let name = host.to_string();
+            let user = ssh.user_for(&config);
+            let user = user.map_err(|error| SetupError::from(error).on_host(&name))?;
             let path = match &args.key {
                 Some(path) => absolute(path),
                 None => key_path(&config, &home),
@@ -177,7 +180,6 @@ impl SshSetup {
                 }
             };
             let line = keys[key].line().map_err(here)?;
-            let (name, user) = (host.to_string(), ssh.user_for(&config));
             targets.push(Arc::new(TargetHost { host, name, config, user, key, line }));
         }
         let sources = match &ssh_config {

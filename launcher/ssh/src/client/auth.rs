@@ -15,9 +15,73 @@ use russh::keys::ssh_key::{Signature, public::KeyData};
 use russh::keys::{Algorithm, Certificate, HashAlg, PrivateKey, PublicKey, signature};
 use russh::{AgentAuthError, MethodKind, MethodSet, SendError, Signer};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::UnixStream;
 
-type Agent = AgentClient<UnixStream>;
+/// Socket of the SSH agent that a login waits for at the moment, for the error if the login takes too long. Clones share
+/// it.
+#[derive(Clone, Default)]
+pub(crate) struct AwaitedAgent(Arc<Mutex<Option<PathBuf>>>);
+
+impl AwaitedAgent {
+    pub(crate) fn socket(&self) -> Option<PathBuf> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, socket: Option<&Path>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = socket.map(Path::to_owned);
+    }
+}
+
+/// Connection to an SSH agent.
+struct Agent {
+    client: AgentClient<UnixStream>,
+    socket: PathBuf,
+    awaited: AwaitedAgent,
+}
+
+impl Agent {
+    /// Connects to the SSH agent; `None` if none is configured or none answers.
+    async fn connect(configured: &IdentityAgent, awaited: &AwaitedAgent) -> Option<Agent> {
+        let socket = match configured {
+            IdentityAgent::None => None,
+            IdentityAgent::Environment => std::env::var_os("SSH_AUTH_SOCK").map(PathBuf::from),
+            IdentityAgent::Socket(path) => Some(path.clone()),
+        }?;
+        match AgentClient::<UnixStream>::connect_uds(&socket).await {
+            Ok(client) => Some(Agent { client, socket, awaited: awaited.clone() }),
+            Err(_) => {
+                tracing::debug!(socket = %socket.display(), "no agent answers");
+                None
+            }
+        }
+    }
+
+    /// Returns the keys that the agent has. Binds the agent's session to the server's host key before, because the
+    /// agent may have keys that are restricted to some hosts.
+    async fn identities(&mut self, handle: &Handle<HostKeyChecker>) -> Vec<AgentIdentity> {
+        self.awaited.set(Some(&self.socket));
+        if let Some(binding) = handle.agent_session_binding() {
+            // An agent that does not support session binding refuses this request, but has no restricted keys.
+            let _ = self.client.bind_session(binding, false).await;
+        }
+        let held = self.client.request_identities().await.unwrap_or_default();
+        self.awaited.set(None);
+        held
+    }
+
+    async fn sign(
+        &mut self,
+        key: &AgentIdentity,
+        hash: Option<HashAlg>,
+        to_sign: Vec<u8>,
+    ) -> Result<Vec<u8>, AgentAuthError> {
+        self.awaited.set(Some(&self.socket));
+        let signed = self.client.auth_sign(key, hash, to_sign).await;
+        self.awaited.set(None);
+        signed
+    }
+}
 
 /// Reason why a key is not offered.
 const UNWANTED: &str = "not among PubkeyAcceptedAlgorithms";
@@ -33,17 +97,19 @@ struct LoginAttempt<'a> {
 }
 
 impl KeyRing {
-    /// Logs in as `user`. The error lists the keys and certificates that were tried.
+    /// Logs in as `user`. The error lists the keys and certificates that were tried. `awaited` tells meanwhile which
+    /// SSH agent the login waits for.
     pub(crate) async fn log_in(
         &self,
         handle: &mut Handle<HostKeyChecker>,
         user: &str,
         config: &HostConfig,
         home: &Path,
+        awaited: &AwaitedAgent,
     ) -> Result<(), SshError> {
-        let mut agent = connect_agent(&config.identity_agent, handle).await;
+        let mut agent = Agent::connect(&config.identity_agent, awaited).await;
         let held = match &mut agent {
-            Some(agent) => agent.request_identities().await.unwrap_or_default(),
+            Some(agent) => agent.identities(handle).await,
             None => Vec::new(),
         };
         let candidates = Identities::read(self, config, home).in_order(&held);
@@ -66,25 +132,6 @@ impl KeyRing {
         }
         attempt.give_up().await
     }
-}
-
-/// Connects to the SSH agent; `None` if none is configured or none answers. Binds the agent's session to
-/// the server's host key, because the agent may have keys that are restricted to some hosts.
-async fn connect_agent(agent: &IdentityAgent, handle: &Handle<HostKeyChecker>) -> Option<Agent> {
-    let socket = match agent {
-        IdentityAgent::None => None,
-        IdentityAgent::Environment => std::env::var_os("SSH_AUTH_SOCK").map(PathBuf::from),
-        IdentityAgent::Socket(path) => Some(path.clone()),
-    }?;
-    let Ok(mut agent) = AgentClient::<UnixStream>::connect_uds(&socket).await else {
-        tracing::debug!(socket = %socket.display(), "no agent answers");
-        return None;
-    };
-    if let Some(binding) = handle.agent_session_binding() {
-        // An agent that does not support session binding refuses this request, but has no restricted keys.
-        let _ = agent.bind_session(binding, false).await;
-    }
-    Some(agent)
 }
 
 impl LoginAttempt<'_> {
@@ -175,6 +222,7 @@ impl LoginAttempt<'_> {
             return Err(self.disconnected(name));
         }
         self.refused.methods = methods(remaining);
+        self.refused.key_accepted |= partly;
         let more = || format!("accepted, but the host requires {} too", self.refused.method_list());
         let shortcoming = match credential {
             _ if partly => Some(more()),
@@ -296,7 +344,7 @@ impl Signer for SigningKey<'_> {
     ) -> Result<Vec<u8>, SignError> {
         match self {
             SigningKey::Agent(agent) => {
-                agent.auth_sign(key, hash, to_sign).await.map_err(SignError::Agent)
+                agent.sign(key, hash, to_sign).await.map_err(SignError::Agent)
             }
             SigningKey::File(ring, file) => {
                 let private = ring.private(file).await?;

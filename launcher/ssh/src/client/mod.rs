@@ -19,9 +19,10 @@ use crate::config::{
 use crate::error::SshError;
 use crate::host_keys::HostKeys;
 use crate::keys::KeyRing;
-use crate::transport::algorithms;
 use crate::transport::retry::{Attempts, RetryPolicy};
 use crate::transport::stream::{self, BannerReader, Stream};
+use crate::transport::{algorithms, dial};
+use auth::AwaitedAgent;
 use connection::{Hop, Jump, Jumps, Transport, jumps_before};
 use rlaunch_console::deadline::Deadline;
 use rlaunch_text::exit::Exit;
@@ -186,6 +187,7 @@ impl Ssh {
         via: Option<Arc<Jump>>,
         report_stage: ReportStage<'_>,
     ) -> Result<Connection, SshError> {
+        let user = self.user_for(&hop.config)?;
         let mut deadline = Deadline::after(self.timeout_for(&hop.config));
         let mut attempts = Attempts::new(RetryPolicy::new(&hop.config, self.retry_until_up));
         let (mut connection, _permit) = loop {
@@ -204,9 +206,10 @@ impl Ssh {
             tracing::debug!(host = %hop.name, pause = ?retry.pause, "{}", retry.stage);
             tokio::time::sleep(retry.pause).await;
         };
-        let user = hop.config.user.clone().unwrap_or_else(|| self.keys.local_user());
-        let login = self.keys.log_in(&mut connection.handle, &user, &hop.config, &self.home);
-        self.keys.within(&mut deadline, login).await.ok_or_else(|| login_timeout(&deadline))??;
+        let (handle, awaited) = (&mut connection.handle, AwaitedAgent::default());
+        let login = self.keys.log_in(handle, &user, &hop.config, &self.home, &awaited);
+        let done = self.keys.within(&mut deadline, login).await;
+        done.ok_or_else(|| login_timeout(&deadline, &awaited))??;
         let Connection { address, ip_addresses, .. } = &connection;
         tracing::debug!(host = %hop.name, %address, ?ip_addresses, %user, "logged in");
         Ok(connection)
@@ -252,41 +255,44 @@ impl Ssh {
         via: Option<Arc<Jump>>,
         deadline: &mut Deadline,
     ) -> Result<Connection, SshError> {
-        let timeout = deadline.limit();
-        let late = |what| move || SshError::Timeout { what, timeout };
-        let (no_transport, no_handshake) = match (&via, &hop.config.proxy) {
-            (Some(_), _) => (
-                "no answer through its jump host",
-                "the jump host is connected to it, but the SSH handshake does not complete",
-            ),
-            (None, Proxy::Command(_)) => (
-                "its ProxyCommand does not start",
-                "its ProxyCommand runs, but the SSH handshake does not complete",
-            ),
-            _ => (
-                "no answer to the TCP connection",
-                "the TCP port answers, but the SSH handshake does not complete",
-            ),
+        let transport = self.open_transport(hop, via.as_deref(), deadline).await?;
+        let so_far = match (&via, &hop.config.proxy) {
+            (Some(_), _) => "the jump host is connected to it".to_owned(),
+            (None, Proxy::Command(_)) => "its ProxyCommand runs".to_owned(),
+            _ => format!("{} takes TCP connections", transport.address),
         };
-        let opening = self.open_transport(hop, via.as_deref());
-        let transport = deadline.run(opening).await.ok_or_else(late(no_transport))??;
-        let handshake = self.handshake(hop, transport);
-        let mut connection = deadline.run(handshake).await.ok_or_else(late(no_handshake))??;
+        let handshake = deadline.run(self.handshake(hop, transport)).await;
+        let mut connection = handshake.ok_or_else(|| SshError::Timeout {
+            what: format!("{so_far}, but the SSH handshake does not complete").into(),
+            timeout: deadline.limit(),
+        })??;
         connection.via = via;
         Ok(connection)
     }
 
     /// Opens the byte stream to a host: through a jump host, by `ProxyCommand`, or by TCP.
-    async fn open_transport(&self, hop: &Hop, via: Option<&Jump>) -> Result<Transport, SshError> {
+    async fn open_transport(
+        &self,
+        hop: &Hop,
+        via: Option<&Jump>,
+        deadline: &mut Deadline,
+    ) -> Result<Transport, SshError> {
         let address = hop.address();
         let (stream, proxy): (Box<dyn Stream>, _) = match (via, &hop.config.proxy) {
-            (Some(jump), _) => (jump.stream_to(hop).await?, None),
+            (Some(jump), _) => {
+                let opened = deadline.run(jump.stream_to(hop)).await;
+                let late = || SshError::Timeout {
+                    what: "no answer through its jump host".into(),
+                    timeout: deadline.limit(),
+                };
+                (opened.ok_or_else(late)??, None)
+            }
             (None, Proxy::Command(command)) => {
                 let (pipes, proxy) = stream::start_proxy(command)?;
                 (Box::new(pipes), Some(proxy))
             }
             (None, Proxy::Direct | Proxy::Jump(_)) => {
-                let (stream, remote) = stream::dial(&hop.config, hop.port).await?;
+                let (stream, remote) = dial::dial(&hop.config, hop.port, deadline).await?;
                 let local = stream.local_addr().ok().map(|local| local.ip());
                 let ip_addresses = local.map(|local| (local, remote.ip()));
                 let (stream, address) = (Box::new(stream), remote.to_string());
@@ -325,7 +331,7 @@ impl Ssh {
         }
         let hung_up = matches!(source, russh::Error::Disconnect | russh::Error::IO(_));
         if !hung_up || banner.has_version() {
-            return Err(SshError::Handshake { address, source: Box::new(source) });
+            return Err(SshError::of_handshake(address, source));
         }
         if let Some(proxy) = proxy
             && let Some(error) = proxy.failure().await
@@ -336,8 +342,13 @@ impl Ssh {
     }
 }
 
-fn login_timeout(deadline: &Deadline) -> SshError {
-    SshError::Timeout { what: "the login does not complete", timeout: deadline.limit() }
+/// Returns the error of a login that took too long. `awaited` tells which SSH agent it waited for.
+fn login_timeout(deadline: &Deadline, awaited: &AwaitedAgent) -> SshError {
+    let timeout = deadline.limit();
+    match awaited.socket() {
+        Some(socket) => SshError::AgentSilent { socket, timeout },
+        None => SshError::Timeout { what: "the login does not complete".into(), timeout },
+    }
 }
 
 /// Returns the interval of keepalives (`None` if none are sent), and the number of keepalives that may go

@@ -1,12 +1,14 @@
 //! The first login on a host, for `rlaunch ssh-setup`. The launcher reads the host key before it sends any
 //! data of the user, tries the user's keys, and logs in by password if the host refuses the keys.
 
+use super::auth::AwaitedAgent;
 use super::connection::{Connection, Hop, Jump, Transport, jumps_before};
 use super::{Destination, Ssh, login_timeout};
 use crate::config::{DEFAULT_PORT, HostConfig, StrictHostKeyChecking};
 use crate::error::{HostKeyChange, SshError};
 use crate::host_keys::HostKeyChecker;
 use crate::known_hosts::{KnownHosts, NewHostKey, Verdict, fingerprint, written_name};
+use nix::unistd::Uid;
 use rlaunch_console::deadline::{self, Deadline};
 use russh::MethodKind;
 use russh::client::{self, AuthResult, Handle, KeyboardInteractiveAuthResponse as Answer};
@@ -60,8 +62,9 @@ impl Ssh {
     }
 
     /// Returns the login name for a host with this configuration.
-    pub fn user_for(&self, config: &HostConfig) -> String {
-        config.user.clone().unwrap_or_else(|| self.keys.local_user())
+    pub fn user_for(&self, config: &HostConfig) -> Result<String, SshError> {
+        let user = config.user.clone().or_else(|| self.keys.local_user());
+        user.ok_or_else(|| SshError::NoUser { uid: Uid::effective().as_raw() })
     }
 
     /// Returns the user's home directory.
@@ -74,12 +77,12 @@ impl Ssh {
     /// recorded.
     pub async fn unknown_key(&self, config: &HostConfig) -> Result<Option<NewHostKey>, SshError> {
         let (hop, via) = self.route_to(config).await?;
-        let limit = self.timeout_for(config);
         let _permit = self.handshake_permit(via.as_deref()).await;
+        let mut deadline = Deadline::after(self.timeout_for(config));
+        let transport = self.open_transport(&hop, via.as_deref(), &mut deadline).await?;
         let probing = async {
             // `_proxy` keeps a ProxyCommand running until the host key has arrived.
-            let Transport { stream, address, proxy: _proxy, .. } =
-                self.open_transport(&hop, via.as_deref()).await?;
+            let Transport { stream, address, proxy: _proxy, .. } = transport;
             let (checker, _) = self.host_keys.checker(config, hop.port)?;
             let preferred = checker.preferred(config)?;
             let client_config = client::Config { preferred, ..client::Config::default() };
@@ -88,22 +91,24 @@ impl Ssh {
                 client::connect_stream(Arc::new(client_config), stream, probe.clone()).await;
             match (probe.take(), ended) {
                 (Some(ShownKey::Plain(key)), _) => unknown(config, hop.port, *key),
-                (None, Err(source)) => {
-                    Err(SshError::Handshake { address, source: Box::new(source) })
-                }
+                (None, Err(source)) => Err(SshError::of_handshake(address, source)),
                 // Certificates are checked by the login.
                 (Some(ShownKey::Certificate), _) | (None, Ok(_)) => Ok(None),
             }
         };
-        let late = || SshError::Timeout { what: "no answer, or no host key", timeout: limit };
-        deadline::within(limit, probing).await.ok_or_else(late)?
+        let probed = deadline.run(probing).await;
+        probed.ok_or_else(|| SshError::Timeout {
+            what: "no host key".into(),
+            timeout: deadline.limit(),
+        })?
     }
 
     /// Logs in with the user's keys.
     pub async fn log_in_by_key(&self, config: &HostConfig) -> Result<KeyLogin, SshError> {
         let mut connection = self.connect_unauthenticated(config).await?;
-        let user = self.user_for(config);
+        let user = self.user_for(config)?;
         let mut deadline = Deadline::after(self.timeout_for(config));
+        let awaited = AwaitedAgent::default();
         let login = async {
             let asked =
                 connection.handle.authenticate_none(&user).await.map_err(login_error(&user))?;
@@ -111,7 +116,8 @@ impl Ssh {
                 AuthResult::Success => return Ok(None),
                 AuthResult::Failure { remaining_methods, .. } => remaining_methods,
             };
-            match self.keys.log_in(&mut connection.handle, &user, config, &self.home).await {
+            let handle = &mut connection.handle;
+            match self.keys.log_in(handle, &user, config, &self.home, &awaited).await {
                 Ok(()) => Ok(None),
                 Err(why @ (SshError::Refused(_) | SshError::Disconnected(_))) => {
                     Ok(Some((why, methods)))
@@ -120,7 +126,7 @@ impl Ssh {
             }
         };
         let entered = self.keys.within(&mut deadline, login).await;
-        let refused = entered.ok_or_else(|| login_timeout(&deadline))??;
+        let refused = entered.ok_or_else(|| login_timeout(&deadline, &awaited))??;
         let typed = [MethodKind::Password, MethodKind::KeyboardInteractive];
         Ok(match refused {
             None => KeyLogin::Open(connection),
@@ -145,10 +151,10 @@ impl Ssh {
         if let Some(change) = connection.changed {
             return Err(SshError::NoPassword(change));
         }
-        let user = self.user_for(config);
+        let user = self.user_for(config)?;
         let login = log_in(&mut connection.handle, &user, password);
-        let late =
-            || SshError::Timeout { what: "no answer to the password", timeout: PASSWORD_TIMEOUT };
+        let what = "no answer to the password".into();
+        let late = || SshError::Timeout { what, timeout: PASSWORD_TIMEOUT };
         let answer = deadline::within(PASSWORD_TIMEOUT, login).await.ok_or_else(late)?;
         Ok(match answer.map_err(login_error(&user))? {
             true => PasswordLogin::Open(Box::new(connection)),

@@ -156,8 +156,12 @@ pub(super) fn read(path: &Path, check: PermissionCheck) -> Result<Option<String>
         return Err(ConfigError::Unsafe { path: path.to_owned(), reason, cure });
     }
     match content {
-        // Invalid UTF-8 is replaced, because comments may be in another encoding.
-        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        // Invalid UTF-8 is replaced, because comments may be in another encoding. With a byte order mark,
+        // the first keyword would not be one.
+        Ok(bytes) => {
+            let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+            Ok(Some(String::from_utf8_lossy(text).into_owned()))
+        }
         Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
         Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
     }
@@ -362,6 +366,15 @@ fn fault(file: &Path, metadata: &Metadata) -> Option<Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_keyword() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("config");
+        fs::write(&file, "\u{feff}Host a\n").unwrap();
+        let text = read(&file, PermissionCheck::None).unwrap();
+        assert_eq!(text.as_deref(), Some("Host a\n"));
+    }
 
     #[test]
     fn a_file_that_others_may_write_to() {

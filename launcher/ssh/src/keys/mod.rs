@@ -308,10 +308,11 @@ pub(crate) struct KeyRing {
 }
 
 impl KeyRing {
-    /// Returns the name of the local user, which is the default login name.
-    pub(crate) fn local_user(&self) -> String {
-        let name = User::from_uid(Uid::effective()).ok().flatten().map(|user| user.name);
-        name.or_else(|| std::env::var("USER").ok()).unwrap_or_else(|| "root".to_owned())
+    /// Returns the name of the local user, which is the default login name. `None` if the user database has none, as in
+    /// a container that runs under any uid. USER and HOME are then those of the image, often root's, so that ssh(1) goes
+    /// by neither.
+    pub(crate) fn local_user(&self) -> Option<String> {
+        User::from_uid(Uid::effective()).ok().flatten().map(|user| user.name)
     }
 
     /// Reads a key file, unless it was read before.

@@ -138,7 +138,7 @@ impl Attempts {
     /// Returns the error to report: the error of the last attempt, or of the attempt before it if the last
     /// attempt only timed out.
     fn conclude(&mut self, error: SshError, is_retryable: bool) -> SshError {
-        let cut_short = matches!(error, SshError::Timeout { .. });
+        let cut_short = matches!(error, SshError::Timeout { .. } | SshError::NoAnswer { .. });
         let last = match self.earlier.take() {
             // A timeout tells the user less than the error of the attempt before it.
             Some(earlier) if cut_short => earlier,
@@ -153,6 +153,7 @@ impl Attempts {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::TriedAddress;
     use std::io;
 
     const MOST: u64 = u64::MAX;
@@ -170,7 +171,8 @@ mod tests {
 
     fn refused() -> SshError {
         let address = "192.0.2.1:22".parse().unwrap();
-        SshError::Connect { address, source: io::ErrorKind::ConnectionRefused.into() }
+        let error = Some(io::ErrorKind::ConnectionRefused.into());
+        SshError::Connect { tried: vec![TriedAddress { address, error }] }
     }
 
     fn dropped() -> SshError {
@@ -238,7 +240,7 @@ mod tests {
         let mut one = Attempts::new(policy("", "n1", false));
         assert!(matches!(one.failed(refused(), LEFT), Err(SshError::Connect { .. })));
 
-        let late = || SshError::Timeout { what: "no answer", timeout: LEFT };
+        let late = || SshError::Timeout { what: "no answer".into(), timeout: LEFT };
         let mut many = Attempts::new(policy("", "n1", false));
         many.failed(dropped(), LEFT).unwrap();
         let SshError::Repeated { attempts, last, .. } = many.failed(late(), LEFT).unwrap_err()

@@ -50,7 +50,9 @@ const PEERS: &[Requirement] = &[
     // Login shells that users have.
     Requirement { program: "fish", package: "fish" },
     Requirement { program: "zsh", package: "zsh" },
-    Requirement { program: "csh", package: "tcsh" },
+    // Two shells that may each be called csh.
+    Requirement { program: "tcsh", package: "tcsh" },
+    Requirement { program: "bsd-csh", package: "csh" },
     // Container engine on hosts.
     Requirement { program: "podman", package: "podman" },
     // Runs programs of aarch64, and downloads those of other architectures.

@@ -111,6 +111,9 @@ fn skipped(names: &[String]) -> SkippedTests {
     if is_wanted(SHELLS) && !shells.is_empty() {
         skipped.push((SHELLS, format!("not installed: {}", shells.join(", "))));
     }
+    if is_wanted(BSD_CSH) && !setup::has("bsd-csh") {
+        skipped.push((BSD_CSH, "not installed: bsd-csh".to_owned()));
+    }
     skipped
 }
 
@@ -124,7 +127,9 @@ const GPU: &str = "gpu::";
 const AARCH64: &str = "aarch64::";
 const AARCH64_PYTHON: &str = "aarch64::python_";
 const SHELLS: &str = "shells::";
-const LOGIN_SHELLS: [&str; 3] = ["fish", "zsh", "csh"];
+const LOGIN_SHELLS: [&str; 3] = ["fish", "zsh", "tcsh"];
+/// Part of the names of tests that need the csh of BSD.
+const BSD_CSH: &str = "bsd_csh_";
 /// Beginning of the names of tests that install packages.
 const PACKAGES: &str = "packages::";
 

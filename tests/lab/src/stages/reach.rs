@@ -37,9 +37,9 @@ const ON_HOSTS: &str = "rlaunch-tests";
 #[rustfmt::skip]
 const HOSTS: &[(&str, &str, &str)] = &[
     // Command line, configuration, hosts.
-    ("launcher/cli/args launcher/cli/compat launcher/commands/help.rs launcher/help", "words dry_run missing example", ""),
-    ("launcher/cli/config", "config environment shells abuse hosts", ""),
-    ("launcher/cli/allocation.rs launcher/hosts/mod.rs launcher/hosts/hostfile.rs", "hosts rsh abuse", ""),
+    ("launcher/cli/args launcher/cli/compat launcher/commands/help.rs launcher/help", "words dry_run missing example field", ""),
+    ("launcher/cli/config", "config environment shells abuse hosts field", ""),
+    ("launcher/cli/allocation.rs launcher/hosts/mod.rs launcher/hosts/hostfile.rs", "hosts rsh abuse field", ""),
     ("launcher/hosts/addresses bootstrap/rendezvous worker/network/rendezvous", "oob services lost hello mpi horovod abuse", "launching"),
     // Ranks, their environment, their devices.
     ("launcher/map", "placement hosts hello network", "launching"),
@@ -51,23 +51,23 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("worker/node/inventory/netlink", "topo placement guides doctor environment monitor horovod mpi abuse", "topo launching guides doctor selection"),
     ("bootstrap/rank_table", "rank_table placement network topo communicator mpi", "launching selection"),
     // Connections, and what they carry.
-    ("launcher/ssh", "jump keys unreachable first_contact rekey shells abuse ssh_setup", ""),
+    ("launcher/ssh", "jump keys unreachable first_contact rekey shells abuse ssh_setup field", ""),
     ("launcher/commands/ssh_setup", "ssh_setup abuse", ""),
-    ("launcher/connect/connector", "rsh callback delivery abuse", "containers"),
-    ("launcher/connect/agent launcher/commands/host_files.rs launcher/commands/self_test launcher/commands/self_test.rs", "packages library local delivery shells aarch64 shipped callback rsh abuse", "containers launching"),
+    ("launcher/connect/connector", "rsh callback delivery abuse containers field", "containers"),
+    ("launcher/connect/agent launcher/commands/host_files.rs launcher/commands/self_test launcher/commands/self_test.rs", "packages library local delivery shells aarch64 shipped callback rsh abuse containers field", "containers launching"),
     ("launcher/connect/agent/callback worker/network/channel.rs bootstrap/security", "callback oob services abuse", ""),
     ("bootstrap/client", "services communicator library horovod", ""),
     // A job that runs, and its end.
-    ("launcher/run/supervisor worker/cleanup", "failing ending lost teardown abuse mpi restarts delivery environment live", "launching"),
+    ("launcher/run/supervisor worker/cleanup", "failing ending lost teardown abuse mpi restarts delivery environment live field", "launching"),
     ("worker/cleanup/processes", "failing ending lost teardown abuse mpi restarts delivery environment live hang sessions monitor", "launching stacks mesh_killed"),
-    ("launcher/run/output", "output printing teardown stdin", ""),
+    ("launcher/run/output worker/ranks/output.rs bootstrap/protocol/line_turn.rs", "output printing teardown stdin field", ""),
     ("launcher/run/record launcher/commands/report", "report network", ""),
-    ("launcher/run/live launcher/run/hang launcher/run/stragglers worker/stack", "live hang sessions stragglers", "stacks"),
+    ("launcher/run/live launcher/run/hang launcher/run/stragglers worker/stack", "live hang sessions stragglers containers", "stacks"),
     ("launcher/commands/exec worker/ranks/session bootstrap/protocol/session.rs", "sessions library", ""),
-    ("launcher/commands/monitor", "monitor", ""),
+    ("launcher/commands/monitor", "monitor field", ""),
     // What is wrong with hosts.
     ("launcher/checks launcher/findings launcher/commands/doctor worker/diagnosis worker/node/diagnostics bootstrap/protocol/diagnosis.rs", "doctor hello monitor", "doctor"),
-    ("launcher/commands/network worker/network/cabling bootstrap/protocol/network.rs", "network_plan doctor", "network_plan"),
+    ("launcher/commands/network worker/network/cabling bootstrap/protocol/network.rs", "network_plan doctor field", "network_plan"),
     // Measurements and libraries.
     ("launcher/commands/bench launcher/plot launcher/schemas worker/comm/bench bootstrap/bench.rs", "bench doctor report topo", "bench"),
     ("worker/verbs", "", "verbs counts prover mesh communicator bench"),
@@ -412,7 +412,7 @@ mod tests {
         let output = reach(&["launcher/src/run/output/line_arbiter.rs"]);
         let described = output.describe();
         let expected = "unit: rdeps(=rlaunch)\nsim: nothing\nfuzz: nothing\n\
-                        netns: output printing stdin teardown\nvm: nothing";
+                        netns: field output printing stdin teardown\nvm: nothing";
         assert_eq!(described.replace("rlaunch-engine", "rlaunch"), expected);
         let moved = reach(&["launcher/any/src/run/output.rs", "launcher/any/src/run/output/a.rs"]);
         assert_eq!(moved.netns, output.netns);

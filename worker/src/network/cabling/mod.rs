@@ -3,17 +3,20 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `host_network.rs` | interfaces of this host, whether they can send beacons, and changes by `ip`, each of which can be undone |
+//! | `host_network.rs` | interfaces of this host, and whether they can send beacons; running `ip` |
+//! | `record.rs` | what changes may cost, and how it comes back |
+//! | `trial.rs` | changes on trial; the guardian that undoes them if the agent is killed |
 //! | `probes.rs` | beacons that find the other end of a cable; probes between new addresses |
 
 mod host_network;
 mod probes;
+mod record;
+mod trial;
 
 use crate::console::errln;
 use crate::network::channel::stdio;
 use crate::network::frames::{self, FrameEvent};
 use crate::network::until;
-use host_network::Changes;
 use nix::sys::socket::sockopt::{Ipv6V6Only, ReuseAddr};
 use nix::sys::socket::{
     AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket,
@@ -24,7 +27,7 @@ use rlaunch_bootstrap::protocol::network::{
 };
 use std::ffi::OsString;
 use std::future::Future;
-use std::io;
+use std::io::{self, PipeWriter};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
@@ -37,6 +40,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
+use trial::Changes;
 
 /// Maximum duration of a step, whatever the launcher orders.
 const MAX_STEP: Duration = Duration::from_secs(60);
@@ -50,9 +54,16 @@ type Step = Pin<Box<dyn Future<Output = NetworkReply>>>;
 /// Obeys the launcher until its end. `word` is `change` if the launcher means to change the
 /// network. Returns success unless a change could not be undone.
 pub(crate) fn run(word: Option<OsString>) -> ExitCode {
-    let will_change = word.is_some_and(|word| word == "change");
+    if word.is_some_and(|word| word == "change") {
+        trial::guard(|guardian| obey(true, guardian))
+    } else {
+        obey(false, None)
+    }
+}
+
+fn obey(will_change: bool, guardian: Option<PipeWriter>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let served = runtime.and_then(|runtime| runtime.block_on(serve(will_change)));
+    let served = runtime.and_then(|runtime| runtime.block_on(serve(will_change, guardian)));
     match served {
         Ok(report) if report.failed.is_empty() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
@@ -63,7 +74,7 @@ pub(crate) fn run(word: Option<OsString>) -> ExitCode {
     }
 }
 
-async fn serve(will_change: bool) -> io::Result<RollBackReport> {
+async fn serve(will_change: bool, guardian: Option<PipeWriter>) -> io::Result<RollBackReport> {
     let (input, output) = stdio(HELLO_MAGIC)?;
     let (sender, mut orders) = mpsc::channel(16);
     tokio::spawn(frames::read_all(input, Vec::new(), sender));
@@ -73,7 +84,7 @@ async fn serve(will_change: bool) -> io::Result<RollBackReport> {
         .collect::<io::Result<Vec<_>>>()?;
     let [hangup, interrupt, terminate] = &mut interrupts[..] else { unreachable!() };
     let network = host_network::read(will_change);
-    let changes = Changes::new(network.privilege);
+    let changes = Changes::new(network.privilege, guardian);
     let mut agent = CablingAgent { output, changes, revert_at: None, step: None, echo: None };
     agent.reply(&NetworkReply::State(network)).await;
     loop {
@@ -218,7 +229,7 @@ mod tests {
         let (output, _unread) = pipe::pipe().unwrap();
         output.writable().await.unwrap();
         while output.try_write(&[0; 4096]).is_ok() {}
-        let changes = Changes::new(Privilege::Root);
+        let changes = Changes::new(Privilege::Root, None);
         let deadline = Instant::now() + Duration::from_millis(50);
         let revert_at = Some(deadline);
         let mut agent = CablingAgent { output, changes, revert_at, step: None, echo: None };

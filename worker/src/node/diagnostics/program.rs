@@ -2,16 +2,20 @@
 //!
 //! Threads for what may take long, such as a name that no server answers for.
 
+use crate::node;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::Read;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::{self, sleep};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum output, in bytes.
-const MAX_OUTPUT: u64 = 8 << 20;
+const MAX_OUTPUT: usize = 8 << 20;
 /// Time between two looks whether a program that has closed its output has ended.
 const PAUSE: Duration = Duration::from_millis(2);
 /// Directories in which the program is looked for; a user's PATH often lacks them.
@@ -28,18 +32,31 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
 pub(super) fn output(program: &Path, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-    let mut child = command.spawn().ok()?;
-    let started = Instant::now();
-    let printed = child.stdout.take().and_then(|stdout| {
-        let read = Background::start(move || {
-            let mut bytes = Vec::new();
-            // A program that has more to say fails when its output is closed.
-            stdout.take(MAX_OUTPUT).read_to_end(&mut bytes).map(|_| bytes)
-        });
-        read.wait(TIMEOUT)?.ok()
-    });
-    let has_worked = end(&mut child, started + TIMEOUT);
+    let mut child = rlaunch_sys::spawn(&mut command).ok()?;
+    let deadline = Instant::now() + TIMEOUT;
+    let printed = child.stdout.take().and_then(|stdout| read_until(deadline, stdout));
+    let has_worked = end(&mut child, deadline);
     printed.filter(|_| has_worked).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// Reads what a program prints, to its end or to [`MAX_OUTPUT`]. A program that has more to say fails, since
+/// its output is closed. Returns `None` if it takes longer than the deadline.
+fn read_until(deadline: Instant, mut stdout: ChildStdout) -> Option<Vec<u8>> {
+    let (mut bytes, mut chunk) = (Vec::new(), vec![0; 64 << 10]);
+    while bytes.len() < MAX_OUTPUT {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = PollTimeout::try_from(left).unwrap_or(PollTimeout::ZERO);
+        match poll(&mut [PollFd::new(stdout.as_fd(), PollFlags::POLLIN)], left) {
+            Ok(1..) => {}
+            Err(Errno::EINTR) => continue,
+            _ => return None,
+        }
+        match stdout.read(&mut chunk).ok()? {
+            0 => break,
+            count => bytes.extend_from_slice(&chunk[..count]),
+        }
+    }
+    Some(bytes)
 }
 
 /// Waits until the program ends, and kills it if it does not. Returns whether it has succeeded.
@@ -75,8 +92,7 @@ impl<T: Send + 'static> Background<T> {
             *shared.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
             shared.1.notify_one();
         };
-        // Without a thread the result is missing, as if it came too late.
-        let _ = thread::Builder::new().spawn(work);
+        node::in_thread(work);
         Background { result, since: Instant::now() }
     }
 

@@ -243,7 +243,7 @@ impl GpuMonitor {
         let mut command = Command::new(self.program);
         command.args([COLUMNS, FORMAT, EACH_SECOND]);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().ok();
+        let mut child = rlaunch_sys::spawn(&mut command).ok();
         readings.state = match child.as_mut().and_then(|child| child.stdout.take()) {
             None => ReaderState::Failed,
             Some(stdout) => {

@@ -9,6 +9,7 @@ use crate::node::environment::Environment;
 use crate::ranks::child::{Stub, StubWords};
 use nix::fcntl::OFlag;
 use nix::unistd::Pid;
+use rlaunch_bootstrap::env::PWD;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::RankSetup;
 use rlaunch_bootstrap::protocol::control::Stream;
@@ -18,6 +19,7 @@ use rustix::termios::{InputModes, OptionalActions, Winsize, tcgetattr, tcsetattr
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 use tokio::net::unix::pipe;
@@ -65,6 +67,7 @@ pub(super) fn start(
         env.insert("TERM".into(), term.unwrap_or_else(|| "dumb".into()));
     }
     let (words, directory) = (StubWords::new("__exec-beside", place.setup), place.directory());
+    correct_pwd(&mut env, &directory);
     let mut args = words.before(&directory);
     // The program, and its name.
     args.push(&argv[0]);
@@ -75,6 +78,21 @@ pub(super) fn start(
         .launch(cgroup)
         .map_err(|error| SessionError::cannot(format!("start {}", argv[0].display()), &error))?;
     Ok(StartedCommand { pid, stdin, outputs, terminal })
+}
+
+/// Corrects PWD if the rank has gone elsewhere since it was started. `directory` is a link to where it is.
+fn correct_pwd(env: &mut Environment, directory: &Path) {
+    let id = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    let here = id(directory);
+    let leads_here = |path: &Path| here.is_some() && id(path) == here;
+    if env.get(OsStr::new(PWD)).is_some_and(|pwd| leads_here(Path::new(pwd))) {
+        return;
+    }
+    // A directory that was removed has no path.
+    match fs::read_link(directory).ok().filter(|real| leads_here(real)) {
+        Some(real) => env.insert(PWD.into(), real.into()),
+        None => env.remove(OsStr::new(PWD)),
+    };
 }
 
 fn shell(env: &Environment) -> OsString {
@@ -193,6 +211,26 @@ mod tests {
         assert!(place.environment().unwrap().contains_key(OsStr::new("PATH")));
         let here = fs::read_link(place.directory()).unwrap();
         assert_eq!(here, std::env::current_dir().unwrap());
+    }
+
+    #[test]
+    fn pwd_leads_to_where_the_rank_is_by_the_path_it_knows() {
+        let scratch = tempfile::tempdir().unwrap();
+        let real = scratch.path().canonicalize().unwrap();
+        let (there, link, cwd) = (real.join("there"), real.join("link"), real.join("cwd"));
+        fs::create_dir(&there).unwrap();
+        for link in [&link, &cwd] {
+            std::os::unix::fs::symlink(&there, link).unwrap();
+        }
+        let corrected = |pwd: &Path| {
+            let mut env = Environment::from([(PWD.into(), pwd.into())]);
+            correct_pwd(&mut env, &cwd);
+            env.remove(OsStr::new(PWD)).map(PathBuf::from)
+        };
+        assert_eq!(corrected(&link).as_ref(), Some(&link));
+        assert_eq!(corrected(&real).as_ref(), Some(&there));
+        fs::remove_dir(&there).unwrap();
+        assert_eq!(corrected(&real), None);
     }
 
     #[test]

@@ -21,11 +21,11 @@ pub mod store;
 
 use crate::connect::connector::{ConnectError, HostConnection, last_lines};
 use rlaunch_bootstrap::job::PortRange;
-use rlaunch_bootstrap::protocol::control::{FrameError, PROTOCOL_VERSION};
+use rlaunch_bootstrap::protocol::control::{FrameError, NO_PROC, PROTOCOL_VERSION};
 use rlaunch_console::deadline::Late;
 use rlaunch_plan::findings::{CheckId, id};
 use std::net::IpAddr;
-use store::AgentStoreError;
+use store::{AgentStoreError, MOUNT_PROC};
 
 /// Maximum number of bytes of output to keep while waiting for an agent or the installer.
 const MAX_ANSWER: usize = 64 << 10;
@@ -98,6 +98,11 @@ impl DeployError {
         match self {
             DeployError::Connect(error) => error.hint(host),
             DeployError::Store(error) => error.hint(),
+            DeployError::Install { cause: said } | DeployError::NoStart(said)
+                if said.contains(NO_PROC) =>
+            {
+                Some(format!("on {host}: {MOUNT_PROC}"))
+            }
             DeployError::Install { cause } if cause.starts_with("others may change") => Some(
                 "an account that can rename the directory can replace the agent: chmod go-w takes that \
                  right away; or --agent-dir DIR names another directory on the hosts"
@@ -203,6 +208,18 @@ mod tests {
         // Without a host, the hint is the same for all hosts, and is printed only once.
         let other = DeployError::NoCallback { tried: String::new(), from: None, ports };
         assert_eq!(error.hint(""), other.hint(""));
+    }
+
+    #[test]
+    fn a_host_without_proc_is_told_to_mount_it() {
+        let said = format!("cannot execute /root/x: rlaunch-worker: {NO_PROC}");
+        for error in [DeployError::Install { cause: said.clone() }, DeployError::NoStart(said)] {
+            assert!(error.to_string().contains("/proc is not mounted"), "{error}");
+            let hint = error.hint("b").unwrap();
+            assert!(hint.starts_with("on b: sudo mount -t proc proc /proc"), "{hint}");
+        }
+        let other = DeployError::Install { cause: "cannot execute /root/x".into() };
+        assert!(other.hint("b").unwrap().starts_with("--agent-dir DIR"));
     }
 
     #[test]

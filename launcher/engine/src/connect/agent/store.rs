@@ -18,6 +18,9 @@ pub const PROVER: &str = "rlaunch-prover";
 pub const BENCH: &str = "rlaunch-bench";
 /// Name of the program that reads stacks, which is in the directory of the agent's executable.
 pub const STACK_READER: &str = "rlaunch-stack";
+/// Advice for a machine without /proc.
+pub(super) const MOUNT_PROC: &str =
+    "sudo mount -t proc proc /proc; below a chroot it has to be mounted as well";
 /// Programs that are sent to hosts.
 pub(super) const PROGRAMS: [&str; 4] = [AGENT, PROVER, BENCH, STACK_READER];
 
@@ -33,6 +36,8 @@ pub enum AgentStoreError {
     Read { path: PathBuf, source: io::Error },
     #[error("cannot read the files that rlaunch carries")]
     Bundle(#[source] io::Error),
+    #[error("/proc is not mounted on this machine, and rlaunch finds its own files through it")]
+    NoProc,
     #[error("{} is not an agent for {arch}: it is {found}", path.display())]
     Wrong { path: PathBuf, arch: String, found: String },
 }
@@ -43,6 +48,12 @@ fn list(paths: &[PathBuf]) -> String {
 }
 
 impl AgentStoreError {
+    /// Makes the error of an archive in rlaunch's own executable that could not be opened.
+    pub fn of_bundle(source: io::Error) -> AgentStoreError {
+        let has_proc = Path::new("/proc/self").exists();
+        if has_proc { AgentStoreError::Bundle(source) } else { AgentStoreError::NoProc }
+    }
+
     pub fn hint(&self) -> Option<String> {
         match self {
             AgentStoreError::Missing { arch, .. } => {
@@ -73,6 +84,7 @@ impl AgentStoreError {
             AgentStoreError::Bundle(_) => {
                 Some("the executable rlaunch is damaged: install it again".to_owned())
             }
+            AgentStoreError::NoProc => Some(MOUNT_PROC.to_owned()),
             AgentStoreError::Wrong { .. } => {
                 Some(format!("--agent takes an {AGENT} built for the hosts' architecture"))
             }
@@ -207,7 +219,7 @@ fn on_disk(path: &Path) -> Result<HostFile, AgentStoreError> {
 
 /// Finds a program in the archive that rlaunch carries.
 fn in_bundle(arch: &str, name: &str) -> Result<Option<HostFile>, AgentStoreError> {
-    let bundle = Bundle::own().map_err(AgentStoreError::Bundle)?;
+    let bundle = Bundle::own().map_err(AgentStoreError::of_bundle)?;
     Ok(bundle.and_then(|bundle| HostFile::in_bundle(bundle, arch, name)))
 }
 

@@ -35,13 +35,13 @@ pub enum AgentLocation {
 impl AgentLocation {
     /// Returns shell code that executes the agent with the arguments `words`. The code fails if the agent
     /// is missing or, in a cache, not owned by the account. `-O`, which tests the owner, is a builtin in
-    /// most shells.
+    /// most shells. The csh of BSD takes the command `[` for a pattern that no file matches, hence `test`.
     fn exec_line(&self, words: &str) -> String {
         match self {
             AgentLocation::At(path) => format!("exec {path} {words}"),
             AgentLocation::InCache { cache, build } => {
                 let file = format!("{cache}/{build}/rlaunch-worker");
-                format!("[ -O {cache} -a -O {cache}/{build} -a -O {file} ] && exec {file} {words}")
+                format!("test -O {cache} -a -O {cache}/{build} -a -O {file} && exec {file} {words}")
             }
             AgentLocation::InShared { directory, build } => {
                 format!("exec sh -c '{ENTER_SHARED}' sh {directory} {build} {words}")
@@ -51,7 +51,8 @@ impl AgentLocation {
 }
 
 /// Command for a host. The arguments pass through login shells of all kinds and through wrappers such as
-/// sshd's forced commands, so none may contain a quote, a backslash, an exclamation mark or a line break.
+/// sshd's forced commands, so none may contain a quote, a backslash, an exclamation mark or a line break;
+/// nor may arguments contain what a shell expands, but for a `~/` at the beginning.
 pub enum RemoteCommand<'a> {
     /// Executes the agent at this location with these arguments.
     Exec(&'a AgentLocation, &'a str),
@@ -167,6 +168,46 @@ mod tests {
             for line in [become_it.line(), become_it.line_inside("env")] {
                 let said = printed(&[&variable], &line);
                 assert!(said.starts_with("agent --callback x "), "{line}: {said}");
+            }
+        }
+    }
+
+    /// Returns what a shell sees of a line outside of single quotes.
+    fn outside_quotes(line: &str) -> String {
+        line.split('\'').step_by(2).collect()
+    }
+
+    #[test]
+    fn no_login_shell_finds_anything_to_expand() {
+        let at = AgentLocation::At("/opt/rlaunch-worker".into());
+        let home = tempfile::tempdir().unwrap();
+        let [in_cache, in_shared] = lay_out(home.path());
+        let words = "agent --callback 10.0.0.1:2,fd00::2:3 00ff 7";
+        for program in [&at, &in_cache, &in_shared] {
+            let line = RemoteCommand::Exec(program, words).line();
+            let bare = outside_quotes(&line);
+            assert!(!bare.contains(['[', ']', '*', '?', '{', '}', '$', '`', '"']), "{line}");
+            assert!(!bare.contains(['=', '^', '%', '#', '(', ')', '<', '>']), "{line}");
+        }
+        let line = RemoteCommand::Script("[ -w $1 ];", &["~/x", "any"]).line();
+        assert_eq!(outside_quotes(&line), "exec sh -c  sh ~/x any");
+    }
+
+    /// The csh of BSD and tcsh are different shells, each of which may be called csh. Shells that this machine
+    /// does not have are left out.
+    #[test]
+    fn each_login_shell_starts_the_agent() {
+        let home = tempfile::tempdir().unwrap();
+        let shells = ["sh", "bash", "dash", "ksh", "zsh", "fish", "csh", "tcsh", "bsd-csh"];
+        let has = |shell: &&str| std::path::Path::new("/bin").join(shell).exists();
+        for program in lay_out(home.path()) {
+            for shell in shells.into_iter().filter(has) {
+                let line = RemoteCommand::Exec(&program, "agent").line();
+                let mut command = Command::new(shell);
+                command.args(["-c", line.as_str()]).env_clear().env("PATH", "/usr/bin:/bin");
+                let output = command.env("HOME", home.path()).output().unwrap();
+                let said = String::from_utf8_lossy(&output.stdout);
+                assert!(said.starts_with("agent "), "{shell}: {line}: {output:?}");
             }
         }
     }

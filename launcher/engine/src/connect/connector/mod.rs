@@ -109,6 +109,7 @@ fn ssh_finding(error: &SshError) -> CheckId {
         SshError::Refused(_)
         | SshError::Disconnected(_)
         | SshError::Login { .. }
+        | SshError::NoUser { .. }
         | SshError::NoPassword(_) => id::SSH_AUTH,
         _ => id::SSH_REACH,
     }

@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::thread::JoinHandleExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -48,6 +49,12 @@ impl Outlet {
             is_writing: AtomicBool::new(false),
             is_given_up: AtomicBool::new(false),
         })
+    }
+
+    /// Tells whether what is written to both goes to one file, pipe or device.
+    pub(super) fn is_same_file(&self, other: &Outlet) -> bool {
+        let file = |outlet: &Outlet| outlet.file.metadata().map(|file| (file.dev(), file.ino()));
+        matches!((file(self), file(other)), (Ok(own), Ok(other)) if own == other)
     }
 
     /// Writes all of `data`, even if another process that shares the stream has made it non-blocking.

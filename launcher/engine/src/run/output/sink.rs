@@ -19,8 +19,10 @@ const MAX_RANGES: usize = 8;
 pub(crate) struct Sink {
     streams: PerStream<OutputStream>,
     tags: Option<Tags>,
-    /// Rank's stream that wrote the unfinished line at the cursor of the terminal.
-    line_of: Option<StreamId>,
+    /// Whether both streams lead to the same terminal, pipe or file. Then both count as stdout in `line_of`.
+    is_shared: bool,
+    /// Ranks' streams that wrote the unfinished lines at the ends of the streams.
+    line_of: PerStream<Option<StreamId>>,
     /// Buffer that is reused for each write.
     line: Vec<u8>,
 }
@@ -71,8 +73,19 @@ impl Sink {
             Stdio::Stderr => OutputStream::stderr(),
             Stdio::Pipe(writer) => OutputStream::new(&writer.as_fd(), ColorChoice::Never),
         };
-        let streams = PerStream { stdout, stderr: OutputStream::stderr() };
-        Sink { streams, tags, line_of: None, line: Vec::new() }
+        Sink::of(PerStream { stdout, stderr: OutputStream::stderr() }, tags)
+    }
+
+    fn of(streams: PerStream<OutputStream>, tags: Option<Tags>) -> Sink {
+        let PerStream { stdout, stderr } = &streams;
+        let is_same = match (&stdout.outlet, &stderr.outlet) {
+            (Some(stdout), Some(stderr)) => stdout.is_same_file(stderr),
+            _ => false,
+        };
+        // A terminal has several names.
+        let is_shared = is_same || (stdout.is_terminal && stderr.is_terminal);
+        let line_of = PerStream { stdout: None, stderr: None };
+        Sink { streams, tags, is_shared, line_of, line: Vec::new() }
     }
 
     /// Returns the files to which it writes.
@@ -87,7 +100,7 @@ impl Sink {
         self.tags.as_mut()
     }
 
-    /// Writes the whole of a chunk of one rank's output.
+    /// Writes the whole of a chunk of one rank's output, behind a newline if another rank's line is unfinished there.
     pub(crate) fn write(
         &mut self,
         (source, stamp): (StreamId, Option<u64>),
@@ -97,16 +110,13 @@ impl Sink {
         if stream.outlet.is_none() || data.is_empty() {
             return Ok(());
         }
-        let (is_terminal, coloured) = (stream.is_terminal, stream.coloured);
+        let coloured = stream.coloured;
         self.line.clear();
-        // A terminal shows unfinished lines, such as prompts. Output of another rank then begins on the next
-        // line.
-        if is_terminal {
-            if self.line_of.is_some_and(|begun| begun.0 != source.0) {
-                self.end_unfinished();
-            }
-            self.line_of = (data.last() != Some(&b'\n')).then_some(source);
+        let place = self.place(source.1);
+        if self.line_of.of(place).is_some_and(|begun| begun.0 != source.0) {
+            self.end_unfinished(place);
         }
+        *self.line_of.of_mut(place) = (data.last() != Some(&b'\n')).then_some(source);
         match &mut self.tags {
             Some(tags) => tags.apply((source, stamp), coloured, data, &mut self.line),
             None if !self.line.is_empty() => self.line.extend_from_slice(data),
@@ -124,9 +134,7 @@ impl Sink {
         line: &[u8],
     ) -> io::Result<()> {
         self.line.clear();
-        if self.line_of.is_some() {
-            self.end_unfinished();
-        }
+        self.end_unfinished(self.place(stream));
         let stream = self.streams.of_mut(stream);
         let tag = format!("[{}] ", text::ranges(ranks.iter().map(|rank| rank.0), MAX_RANGES));
         let bold = if stream.coloured { Style::new().bold() } else { Style::new() };
@@ -135,9 +143,14 @@ impl Sink {
         stream.write(&self.line)
     }
 
-    /// Ends the line at the cursor of the terminal, which its rank has not finished.
-    fn end_unfinished(&mut self) {
-        if let Some(begun) = self.line_of.take() {
+    /// Returns the stream under which `line_of` has the line that is unfinished at the end of a stream.
+    fn place(&self, stream: Stream) -> Stream {
+        if self.is_shared { Stream::Stdout } else { stream }
+    }
+
+    /// Ends the line that a rank has not finished.
+    fn end_unfinished(&mut self, place: Stream) {
+        if let Some(begun) = self.line_of.of_mut(place).take() {
             self.line.push(b'\n');
             self.tags.iter_mut().for_each(|tags| tags.newline_inserted(begun));
         }
@@ -147,21 +160,29 @@ impl Sink {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{PipeReader, Read};
-    use std::os::fd::OwnedFd;
+    use proptest::prelude::*;
+    use std::io::{PipeReader, PipeWriter, Read};
+
+    fn stream(writer: PipeWriter, is_terminal: bool) -> OutputStream {
+        let outlet = Some(Outlet::new(writer.into()));
+        OutputStream { outlet, is_terminal, coloured: false }
+    }
 
     /// Makes a sink that writes to a pipe as if it were a terminal, and the read end of the pipe.
     fn terminal() -> (PipeReader, Sink) {
         let (reader, writer) = io::pipe().unwrap();
-        let stream = |writer: OwnedFd| OutputStream {
-            outlet: Some(Outlet::new(writer)),
-            is_terminal: true,
-            coloured: false,
-        };
-        let stderr = stream(writer.try_clone().unwrap().into());
-        let stdout = stream(writer.into());
-        let streams = PerStream { stdout, stderr };
-        (reader, Sink { streams, tags: None, line_of: None, line: Vec::new() })
+        let stderr = stream(writer.try_clone().unwrap(), true);
+        let stdout = stream(writer, true);
+        (reader, Sink::of(PerStream { stdout, stderr }, None))
+    }
+
+    /// Makes a sink that writes to two pipes, or both streams to the first, and the read ends.
+    fn pipes(is_shared: bool) -> ([PipeReader; 2], Sink) {
+        let (out, stdout) = io::pipe().unwrap();
+        let (err, stderr) = io::pipe().unwrap();
+        let stderr = if is_shared { stdout.try_clone().unwrap() } else { stderr };
+        let streams = PerStream { stdout: stream(stdout, false), stderr: stream(stderr, false) };
+        ([out, err], Sink::of(streams, None))
     }
 
     #[test]
@@ -180,5 +201,62 @@ mod tests {
         let mut all = String::new();
         reader.read_to_string(&mut all).unwrap();
         assert_eq!(all, "name? (hurry) \nother\nrest\nend \n[0-1,3] same\n");
+    }
+
+    #[test]
+    fn in_a_pipe_a_newline_precedes_the_output_of_another_rank() {
+        for (is_shared, expected) in [(true, "half half\nwhole\nrest"), (false, "half rest")] {
+            let ([mut out, _err], mut sink) = pipes(is_shared);
+            let mut write = |rank: u32, stream, text: &str| {
+                sink.write(((Rank(rank), stream), None), text.as_bytes()).unwrap();
+            };
+            write(0, Stream::Stdout, "half ");
+            write(0, Stream::Stderr, "half");
+            write(1, Stream::Stderr, "whole\n");
+            write(0, Stream::Stdout, "rest");
+            drop(sink);
+            let mut all = String::new();
+            out.read_to_string(&mut all).unwrap();
+            assert_eq!(all, expected);
+        }
+    }
+
+    proptest! {
+        /// Each rank prints a letter of its own.
+        #[test]
+        fn ranks_are_kept_apart_by_newlines_and_nothing_else_is_added(
+            pieces in prop::collection::vec((0..3_u8, any::<bool>(), 0..5_usize), 0..40),
+            is_shared in any::<bool>(),
+        ) {
+            let (mut readers, mut sink) = pipes(is_shared);
+            let mut printed = [Vec::new(), Vec::new()];
+            for (rank, is_error, piece) in pieces {
+                let letter = |byte: u8| if byte == b'x' { b'a' + rank } else { byte };
+                let piece: Vec<u8> =
+                    ["x", "x\n", "\rx", "x\r", "x\nx"][piece].bytes().map(letter).collect();
+                let stream = if is_error { Stream::Stderr } else { Stream::Stdout };
+                sink.write(((Rank(rank.into()), stream), None), &piece).unwrap();
+                printed[usize::from(is_error && !is_shared)].push(piece);
+            }
+            drop(sink);
+            for (reader, printed) in readers.iter_mut().zip(printed) {
+                let mut shown = Vec::new();
+                reader.read_to_end(&mut shown).unwrap();
+                for line in shown.split(|&byte| byte == b'\n') {
+                    let mut letters = line.iter().filter(|byte| byte.is_ascii_lowercase());
+                    let first = letters.next();
+                    prop_assert!(letters.all(|letter| Some(letter) == first), "{:?}", line);
+                }
+                // Newlines are only where one rank's piece does not end a line and another's follows.
+                let mut rest = &shown[..];
+                for piece in &printed {
+                    rest = match rest.strip_prefix(&piece[..]) {
+                        Some(behind) => behind,
+                        None => rest.strip_prefix(&[&b"\n"[..], piece].concat()[..]).unwrap(),
+                    };
+                }
+                prop_assert!(rest.is_empty());
+            }
+        }
     }
 }

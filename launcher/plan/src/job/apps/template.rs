@@ -1,5 +1,6 @@
 //! Templates: arguments, values of `-x` and files of `--template`, in which placeholders like `{{host.oob_ip}}` are
-//! replaced for each rank, once the rank table is known. An argument or a value without `{{` is not a template.
+//! replaced for each rank, once the rank table is known. An argument or a value is a template only if it has a
+//! placeholder of rlaunch, or one that is misspelt: programs have placeholders of their own.
 
 use super::{AppError, AppSpec, AppTitle, nodes_of};
 use crate::job::JobSpec;
@@ -15,6 +16,7 @@ use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::redact::without_secrets;
+use rlaunch_text::text;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -96,8 +98,50 @@ impl TemplateText<'_> {
     }
 }
 
+/// Placeholders: first names, with the names that may follow each.
+const NAMES: &[(&str, &[&str])] = &[
+    ("host", &["name", "hostname", "oob_ip"]),
+    ("rank", &["index", "local", "hca", "hcas"]),
+    ("app", &["oob_ip", "hosts", "size"]),
+    ("world_size", &[]),
+];
+/// Names that are not complete without the one before them, and are not likely to be those of other programs.
+const PARTS: &[&str] = &["hostname", "oob_ip", "hca", "hcas"];
+
+/// Tells whether a text has a placeholder of rlaunch, or nearly so. If not, its braces mean something to the
+/// program, as in `docker inspect --format {{.State}}`.
+fn has_placeholder(text: &str) -> bool {
+    // This is how two braces are written where others are placeholders.
+    let has_braces = text.contains("\"{{\"") || text.contains("'{{'");
+    let inside =
+        |open: &'static str| text.split(open).skip(1).filter_map(|rest| rest.split('}').next());
+    let is_outside = |c: char| !(is_of_name(c) || ".$[]\"'".contains(c));
+    let mut paths = inside("{{").chain(inside("{%")).flat_map(|code| code.split(is_outside));
+    text.contains("{{") && (has_braces || paths.any(is_placeholder))
+}
+
+fn is_of_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// Tells whether a path such as `host.name` or `app["x"].hosts` is a placeholder, or a misspelt one. One that begins
+/// with a dot, a dollar sign or a quote is none.
+fn is_placeholder(path: &str) -> bool {
+    let path = path.trim_start_matches('[');
+    let (first, rest) = path.split_at(path.find(|c: char| !is_of_name(c)).unwrap_or(path.len()));
+    let is_like = |known: &&str, typed: &str| typed == *known || text::is_one_edit(typed, known);
+    let has_part = |known: &[&str]| {
+        let mut parts = rest.split(|c: char| !is_of_name(c));
+        known.is_empty() || parts.any(|part| known.iter().any(|known| is_like(known, part)))
+    };
+    let is_known = |(name, parts): &(&str, &[&str])| {
+        first == *name || (is_like(name, first) && has_part(parts))
+    };
+    PARTS.contains(&first) || NAMES.iter().any(is_known)
+}
+
 pub fn texts(app: &AppSpec) -> Vec<TemplateText<'_>> {
-    let is_template = |text: &&str| text.contains("{{");
+    let is_template = |text: &&str| has_placeholder(text);
     let arguments = (1..).zip(app.argv.iter().skip(1)).filter_map(|(at, word)| {
         let text = word.to_str().filter(is_template)?;
         Some(TemplateText { text, usage: TemplateUse::Argument(at) })
@@ -358,8 +402,10 @@ fn check_files(
     for (&rank, texts) in rendered {
         let Some(node) = map.node_of(rank) else { continue };
         let index = map.application_of(rank);
-        let (WorkingDir::SameAsLauncher(directory) | WorkingDir::Required(directory)) =
-            &apps[index].wdir;
+        let directory = match &apps[index].wdir {
+            WorkingDir::SameAsLauncher(directory) => &directory.path,
+            WorkingDir::Required(directory) => directory,
+        };
         for file in &texts.files {
             let path = directory.join(&file.path);
             let (other, content) = seen.entry((node.id, path)).or_insert((rank, &file.content));

@@ -198,6 +198,26 @@ fn the_address_of_ssh_is_not_taken() {
     plan(&hosts, &triangle(), guide()).unwrap();
 }
 
+/// Each address of the base that does not fit is removed, in the kernel's order.
+#[test]
+fn the_address_of_ssh_is_not_taken_behind_others() {
+    let refused = |host: usize, index: usize, own: &[&str], ssh: &str| {
+        let mut hosts = three_hosts();
+        let network = &mut hosts[host].network;
+        let interface = &mut network.interfaces[index];
+        *interface = own.iter().fold(interface.clone(), |one, text| with_address(one, text));
+        network.ssh_address = ssh.parse().ok();
+        plan(&hosts, &triangle(), guide()).unwrap_err().to_string()
+    };
+    let second = refused(0, 1, &["192.168.101.8/30", "192.168.102.8/30"], "192.168.102.8");
+    let words = "the plan would take 192.168.102.8 from titanic (enp1s0f0np0), which is reached by SSH there";
+    assert_eq!(second, words);
+    let own = ["192.168.103.1/25", "192.168.103.2/25", "192.168.103.3/25"];
+    let third = refused(2, 2, &own, "192.168.103.3");
+    let words = "the plan would take 192.168.103.3 from carpathia (enp1s0f1np1), which is reached by SSH there";
+    assert_eq!(third, words);
+}
+
 #[test]
 fn larger_meshes_begin_with_the_ring() {
     let mut hosts = three_hosts();

@@ -63,6 +63,54 @@ fn each_rank_has_what_it_named() {
 }
 
 #[test]
+fn braces_of_other_programs_stay() {
+    let words = [
+        "{{1}}",
+        "{x}",
+        "{{.State.Status}}",
+        "--format={{json .host}}",
+        "{{range $host := .Hosts}}{{end}}",
+        "{{ post.title }}",
+        "{{name}}-{{ 'x' }}",
+        "{% if a %}{{b}}",
+        "{{",
+        "}} host.name {{",
+    ];
+    let mut first = app("srv", &words);
+    set(&mut first, "FORMAT", "{{.Names}} {{end");
+    assert!(check(&first, &first.title(0)).is_ok());
+    assert!(rendered(&[first, app("y", &[])]).unwrap().is_empty());
+}
+
+#[test]
+fn nearly_a_placeholder_is_an_error() {
+    let words = [
+        "{{hostname}}",
+        "{{ hots.name }}",
+        "{{rnk.idnex}}",
+        "{{100 - ranks.local}}",
+        "{{apps['srv'].hosts}}",
+        "{{worldsize}}",
+        "{{oob_ip}}",
+        "{{host.nam}}",
+        "{{host.name",
+        "{% for h in app.srv.hosts %}{{h}}",
+    ];
+    for word in words {
+        let apps = [app("srv", &[word]), app("y", &[])];
+        assert!(rendered(&apps).is_err(), "{word}");
+    }
+}
+
+#[test]
+fn two_braces_can_be_written() {
+    let words = ["{{ \"{{\" }}host.name}}", "{% for h in app.srv.hosts %}{{h}}{% endfor %}"];
+    let rendered = rendered(&[app("srv", &words), app("y", &[])]).unwrap();
+    let arguments = &rendered[&Rank(0)].arguments;
+    assert_eq!(*arguments, [(1, "{{host.name}}".into()), (2, "a".into())]);
+}
+
+#[test]
 fn what_is_not_known_is_an_error_with_the_text() {
     let error =
         |word: &str| rendered(&[app("srv", &[word]), app("y", &[])]).unwrap_err().to_string();
@@ -74,7 +122,7 @@ fn what_is_not_known_is_an_error_with_the_text() {
     }
     assert!(error("{{world_size | nope}}").contains("nope"));
     let mut secret = app("srv", &[]);
-    set(&mut secret, "API_KEY", "{{no}} abc");
+    set(&mut secret, "API_KEY", "{{host.no}} abc");
     let error = rendered(&[secret, app("y", &[])]).unwrap_err();
     assert!(!error.to_string().contains("abc"), "{error}");
     assert!(error.hint().unwrap().contains("host.oob_ip"));

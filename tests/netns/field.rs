@@ -1,0 +1,15 @@
+//! Trials of what people have reported about launchers: each test is a report, and what must come.
+//!
+//! | file | reports about |
+//! |---|---|
+//! | `addresses` | networks that a trial has changed |
+//! | `connections` | addresses, servers, and what they do not answer |
+//! | `hosts` | hosts that are set up differently |
+//! | `output` | ranks that keep others from being read |
+//! | `words` | programs, directories, names and numbers as people write them |
+
+mod addresses;
+mod connections;
+mod hosts;
+mod output;
+mod words;

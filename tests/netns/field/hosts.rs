@@ -1,0 +1,126 @@
+//! Hosts that are not as a launcher expects: what their kernel forbids, what a program lacks there, where their
+//! temporary files go, and their login shell.
+
+use crate::shells::login_shell;
+use crate::support::{Field, launch_directory};
+use rlaunch_lab::Account;
+
+/// Executes a program under a seccomp filter that answers `EPERM` to the system calls that older
+/// container engines do not know: clone3, openat2 and all others since Linux 5.1, statx and execveat.
+const FILTER: &str = r#"
+import ctypes, os, platform, struct, sys
+statx, execveat = {"x86_64": (332, 322), "aarch64": (291, 281)}[platform.machine()]
+steps = [(0x20, 0, 0), (0x35, 3, 424), (0x15, 2, statx), (0x15, 1, execveat),
+         (0x06, 0, 0x7fff0000), (0x06, 0, 0x50001)]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", c, t, 0, k) for c, t, k in steps))
+class Program(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
+program = Program(len(steps), ctypes.addressof(code))
+prctl = ctypes.CDLL(None).prctl
+assert prctl(38, 1, 0, 0, 0) == 0 and prctl(22, 2, ctypes.byref(program)) == 0
+os.execvp(sys.argv[1], sys.argv[1:])
+"#;
+
+/// Start-up file of a shell that goes on under the filter.
+const FILTERED: &str = "[ \"$FILTERED\" ] || FILTERED=1 exec python3 /tmp/field/filter.py \
+    bash -c \"$BASH_EXECUTION_STRING\"\n";
+
+/// Returns the path of root's start-up file of bash.
+fn bashrc() -> String {
+    Account::Root.home().join(".bashrc").to_str().unwrap().to_owned()
+}
+
+/// `moby#42680`: a container engine that answers `EPERM` to clone3 and to whatever else it does not know.
+#[test]
+fn ranks_start_where_recent_system_calls_are_forbidden() {
+    let field = Field::new();
+    field.warm("a,b", Account::Root);
+    let _filter = field.files(&["b"], "/tmp/field/filter.py", FILTER, 0o644);
+    let _bashrc = field.files(&["b"], &bashrc(), FILTERED, 0o644);
+    let script = "echo $(hostname) $(grep ^Seccomp: /proc/self/status)";
+    let ran = field.rlaunch("-H a,b -np 2").sh(script).run();
+    let lines = ran.succeeded().sorted();
+    assert!(lines.len() == 2 && lines[1] == "b Seccomp: 2", "{ran}");
+}
+
+/// `ompi#4528`: "No such file or directory" about a program that is there.
+#[test]
+fn what_a_program_lacks_is_named_before_any_rank_starts() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    let program = |text: &str| field.files(&hosts, "/tmp/field/run", text, 0o755);
+    let refused = |code: i32, texts: &[&str], hint: &str| {
+        let ran = field.rlaunch("-H a,b -np 2 /tmp/field/run").run();
+        ran.refused(code, texts).hints(hint);
+    };
+    let cannot = "/tmp/field/run cannot start on a, b";
+    {
+        let _script = program("#!/opt/venv/bin/python\nprint()\n");
+        refused(127, &[cannot, "/opt/venv/bin/python"], "python /tmp/field/run");
+    }
+    {
+        let _script = program("#!/usr/bin/env bash\r\nhostname\r\n");
+        refused(127, &[cannot, "CRLF"], r"sed -i 's/\r$//' /tmp/field/run");
+    }
+    let _scratch = field.scratch(&hosts, "/tmp/field");
+    for host in hosts {
+        // The name of the loader, by another of the same length.
+        let moved = "LC_ALL=C sed 's|/ld-linux|/no-linux|' /bin/true >/tmp/field/run";
+        field.on(host, &format!("mkdir -p /tmp/field && {moved} && chmod 755 /tmp/field/run"));
+    }
+    refused(127, &[cannot, "it needs the loader", "/no-linux"], "C library");
+    let ran = field.rlaunch("-H a,b -np 2 /tmp/field").run();
+    ran.refused(126, &["/tmp/field is a directory on a, b"]);
+}
+
+/// `ompi#3798`: a host's TMPDIR below which the path of a socket would be too long.
+#[test]
+fn files_stay_below_the_hosts_tmpdir_however_long_its_path_is() {
+    let field = Field::new();
+    let project = launch_directory();
+    std::fs::write(project.path().join("data.txt"), "x").unwrap();
+    // Python's multiprocessing, as in torch's data loaders, has its sockets in TMPDIR.
+    let listens = "import multiprocessing.connection as c; c.Listener(family='AF_UNIX').close()";
+    let script = "rlaunch barrier x && test -s $RLAUNCH_PRELOAD_DIR/data.txt && \
+                  echo $TMPDIR && echo $RLAUNCH_PRELOAD_DIR";
+    for (length, is_private) in [(70, false), (150, true)] {
+        let _scratch = field.scratch(&["a"], "/tmp/field");
+        let long = format!("/tmp/field/{}", "x".repeat(length - 11));
+        field.on("a", &format!("mkdir -p {long}"));
+        let text = format!("export TMPDIR={long}\n");
+        let _bashrc = field.files(&["a"], &bashrc(), &text, 0o644);
+        let run = |script: &str| {
+            let run = field.rlaunch("-H a --preload data.txt").in_directory(project.path());
+            run.sh(script).run()
+        };
+        let below = format!("{long}/rlaunch-");
+        let ran = run(script);
+        let said = ran.succeeded().out().into_owned();
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines.len(), 2, "{ran}");
+        assert!(lines[1].starts_with(&below), "{ran}");
+        if is_private {
+            assert!(lines[0].starts_with(&below), "{ran}");
+        } else {
+            // A directory in it would leave no room for the names of sockets.
+            assert_eq!(lines[0], long, "{ran}");
+            run(&format!("python3 -c \"{listens}\"")).succeeded();
+        }
+        let left = field.on("a", &format!("ls {long}"));
+        assert!(!left.contains("rlaunch-"), "{left}");
+    }
+}
+
+/// A machine on which another package had brought the csh of BSD as `/bin/csh`.
+#[test]
+fn bsd_csh_as_login_shell_starts_agents_that_are_there() {
+    let field = Field::new();
+    let _shell = login_shell(&field, "a", "/bin/bsd-csh");
+    field.forget_agents(&["a"], Account::Root);
+    let cold = field.rlaunch("-H a hostname").run();
+    assert_eq!(cold.succeeded().out(), "a\n", "{cold}");
+    cold.says(&["agent sent to a ("]);
+    let warm = field.rlaunch("-H a hostname").run();
+    assert_eq!(warm.succeeded().out(), "a\n", "{warm}");
+    warm.says_nothing();
+}

@@ -1,0 +1,481 @@
+//! Record of what a trial may change on this host, by which all of it comes back.
+//!
+//! `ip` lists addresses and routes in the words by which it adds them, but for a few. These words are kept, so that
+//! labels, metrics and whatever else an address or a route has come back as well.
+
+use super::host_network::command;
+use nix::time::{ClockId, clock_gettime};
+use rlaunch_bootstrap::protocol::network::{
+    ChangeFailure, NetworkChange, Privilege, RollBackReport,
+};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// Words that `ip` prints behind an address for its state. The kernel finds them out by itself.
+const ADDRESS_STATES: &[&str] = &["secondary", "dynamic", "deprecated"];
+/// Words that `ip` prints behind a route for its state.
+const ROUTE_STATES: &[&str] = &[
+    "linkdown",
+    "dead",
+    "unresolved",
+    "offload",
+    "trap",
+    "offload_failed",
+    "rt_offload",
+    "rt_trap",
+    "rt_offload_failed",
+];
+/// Time of the end of what does not end.
+const NEVER: u64 = u64::MAX;
+
+/// State of the host before the changes of a trial. It can be restored at any moment, in the midst of a change or
+/// twice.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct Record {
+    /// Right to undo the changes.
+    pub(super) privilege: Privilege,
+    /// Changes that undo those of links and of IPv6 addresses, in the order in which those were made.
+    pub(super) inverses: Vec<NetworkChange>,
+    /// IPv4 addresses of each interface whose addresses change, in the kernel's order, which makes the first one of a
+    /// network primary.
+    addresses: Vec<(String, Vec<Address>)>,
+    /// Routes that may go with these addresses, in the kernel's order.
+    routes: Vec<Route>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Route {
+    line: String,
+    /// Whether the changes have removed it, or may yet. Others may remove it as well, and then it stays away.
+    is_lost: bool,
+}
+
+impl Record {
+    /// Records that nothing was changed yet.
+    pub(super) fn new(privilege: Privilege) -> Record {
+        Record { privilege, ..Record::default() }
+    }
+
+    pub(super) fn clear(&mut self) {
+        *self = Record::new(self.privilege);
+    }
+
+    /// Records what these changes may cost.
+    pub(super) fn note(&mut self, changes: &[NetworkChange]) -> Result<(), ChangeFailure> {
+        let mut fresh = BTreeSet::new();
+        let changed = changes.iter().filter(|change| is_ipv4(change));
+        for interface in changed.map(NetworkChange::interface) {
+            if self.addresses.iter().all(|(known, _)| known != interface) {
+                self.addresses.push((interface.to_owned(), addresses(interface)?));
+                fresh.insert(interface);
+            }
+        }
+        if self.addresses.is_empty() {
+            return Ok(());
+        }
+        let present = routes()?;
+        self.routes.retain(|route| route.is_lost || present.contains(&route.line));
+        let sources = self.addresses.iter().filter(|(interface, _)| fresh.contains(&**interface));
+        let sources = sources.flat_map(|(_, all)| all.iter().map(Address::local)).collect();
+        let tied = tied_routes(&present, &fresh, &sources);
+        let is_new = |line: &&String| self.routes.iter().all(|known| known.line != **line);
+        let new: Vec<String> = tied.into_iter().filter(is_new).cloned().collect();
+        self.routes.extend(new.into_iter().map(|line| Route { line, is_lost: true }));
+        self.routes.iter_mut().for_each(|route| route.is_lost = true);
+        Ok(())
+    }
+
+    /// Records which routes are gone after the changes.
+    pub(super) fn note_lost(&mut self) {
+        if self.routes.is_empty() {
+            return;
+        }
+        if let Ok(present) = routes() {
+            for route in &mut self.routes {
+                route.is_lost = !present.contains(&route.line);
+            }
+        }
+    }
+
+    /// Brings back what was recorded.
+    pub(super) fn restore(&self) -> RollBackReport {
+        let mut undo = Undo { privilege: self.privilege, report: RollBackReport::default() };
+        // Routes go with addresses that go, also with those that the trial has added.
+        let routes = self.wanted_routes(&mut undo);
+        let now = seconds();
+        let living = |all: &[Address]| -> Vec<Address> {
+            all.iter().filter(|one| one.expires > now).cloned().collect()
+        };
+        let mut recorded = Vec::new();
+        for (interface, all) in &self.addresses {
+            let wanted = living(all);
+            if let Some(present) = undo.listed(addresses(interface)) {
+                // From the last one on, since secondary addresses may go with their primary one.
+                for address in difference(&wanted, &present).0.iter().rev() {
+                    undo.run(&address.deletion(interface));
+                }
+                recorded.push((interface, wanted));
+            }
+        }
+        for change in self.inverses.iter().rev() {
+            undo.run(&change.arguments());
+        }
+        // Behind all removals, since an address may have moved to another interface.
+        for (interface, wanted) in recorded {
+            let Some(present) = undo.listed(addresses(interface)) else { continue };
+            for address in difference(&wanted, &present).1 {
+                undo.run(&address.addition(interface, now));
+            }
+        }
+        undo.restore_routes(&routes);
+        undo.report
+    }
+
+    fn wanted_routes(&self, undo: &mut Undo) -> Vec<&str> {
+        if self.routes.is_empty() {
+            return Vec::new();
+        }
+        let present = undo.listed(routes());
+        let is_there = |line: &String| present.as_ref().is_none_or(|all| all.contains(line));
+        let wanted = self.routes.iter().filter(|route| route.is_lost || is_there(&route.line));
+        wanted.map(|route| &*route.line).collect()
+    }
+}
+
+/// Tells whether a change is recorded as the addresses that its interface had.
+fn is_ipv4(change: &NetworkChange) -> bool {
+    matches!(
+        change,
+        NetworkChange::AddAddress { address: IpAddr::V4(_), .. }
+            | NetworkChange::RemoveAddress { address: IpAddr::V4(_), .. }
+    )
+}
+
+/// Restoring in progress.
+struct Undo {
+    privilege: Privilege,
+    report: RollBackReport,
+}
+
+impl Undo {
+    fn run(&mut self, arguments: &[String]) {
+        match run(self.privilege, arguments) {
+            Ok(()) => self.report.undone += 1,
+            Err(failure) => self.report.failed.push(failure),
+        }
+    }
+
+    fn listed<T>(&mut self, listed: Result<Vec<T>, ChangeFailure>) -> Option<Vec<T>> {
+        listed.map_err(|failure| self.report.failed.push(failure)).ok()
+    }
+
+    fn restore_routes(&mut self, wanted: &[&str]) {
+        if wanted.is_empty() {
+            return;
+        }
+        if let Some(present) = self.listed(routes()) {
+            for arguments in route_repairs(wanted, &present) {
+                self.run(&arguments);
+            }
+        }
+    }
+}
+
+/// IPv4 address of an interface.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct Address {
+    /// What `ip address add` takes, but for interface and lifetimes: `192.168.101.2/24 scope global label eth1`.
+    words: Vec<String>,
+    /// Time at which it vanishes, in seconds of the clock that runs while the host is awake, as lifetimes do.
+    expires: u64,
+    /// Time at which it is deprecated.
+    ages: u64,
+}
+
+/// Lifetimes run, and are not compared.
+impl PartialEq for Address {
+    fn eq(&self, other: &Address) -> bool {
+        self.words == other.words
+    }
+}
+
+impl Address {
+    /// Parses a line of `ip -o -4 address show` at the time `now`:
+    ///
+    /// ```text
+    /// 3: eth1    inet 192.168.101.2/24 scope global dynamic eth1:x\       valid_lft 3000sec preferred_lft 2000sec
+    /// ```
+    fn parse(line: &str, now: u64) -> Option<Address> {
+        let (_, line) = line.split_once(" inet ")?;
+        let (line, lifetimes) = line.split_once(" valid_lft ")?;
+        let (valid, preferred) = lifetimes.split_once(" preferred_lft ")?;
+        let mut words = words(line);
+        let label = words.pop()?;
+        words.retain(|word| !ADDRESS_STATES.contains(&&**word));
+        words.extend(["label".to_owned(), label]);
+        let end = |text: &str| match text.trim() {
+            "forever" => Some(NEVER),
+            text => text.strip_suffix("sec")?.parse::<u64>().ok().map(|left| now + left),
+        };
+        Some(Address { words, expires: end(valid)?, ages: end(preferred)? })
+    }
+
+    /// Returns the address without its prefix length.
+    fn local(&self) -> &str {
+        let first = self.words.first().map_or("", String::as_str);
+        first.split('/').next().unwrap_or_default()
+    }
+
+    /// Tells whether this is the address with this prefix length.
+    pub(super) fn is(&self, address: IpAddr, prefix: u8) -> bool {
+        self.words.first() == Some(&format!("{address}/{prefix}"))
+    }
+
+    /// Returns the arguments for `ip` that add it to an interface at the time `now`.
+    pub(super) fn addition(&self, interface: &str, now: u64) -> Vec<String> {
+        let mut line = words("address add");
+        line.extend_from_slice(&self.words);
+        for (name, end) in [("valid_lft", self.expires), ("preferred_lft", self.ages)] {
+            if end != NEVER {
+                line.extend([name.to_owned(), end.saturating_sub(now).to_string()]);
+            }
+        }
+        line.extend(["dev".to_owned(), interface.to_owned()]);
+        line
+    }
+
+    fn deletion(&self, interface: &str) -> Vec<String> {
+        // `10.1.1.1 peer 10.1.1.2/32` is one address.
+        let has_peer = self.words.get(1).is_some_and(|word| word == "peer");
+        let mut line = words("address delete");
+        line.extend(self.words.iter().take(if has_peer { 3 } else { 1 }).cloned());
+        line.extend(["dev".to_owned(), interface.to_owned()]);
+        line
+    }
+}
+
+/// Returns the time in seconds.
+pub(super) fn seconds() -> u64 {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default().as_secs()
+}
+
+/// Lists the IPv4 addresses of an interface, in the kernel's order.
+pub(super) fn addresses(interface: &str) -> Result<Vec<Address>, ChangeFailure> {
+    let mut arguments = words("-o -4 address show dev");
+    arguments.push(interface.to_owned());
+    let (listed, now) = (list(&arguments)?, seconds());
+    let parse = |line: &str| {
+        let unknown = || failure(&arguments, format!("cannot tell what `{line}` says"));
+        Address::parse(line, now).ok_or_else(unknown)
+    };
+    listed.lines().map(parse).collect()
+}
+
+/// Lists the IPv4 routes of all tables, as `ip route append` takes them.
+fn routes() -> Result<Vec<String>, ChangeFailure> {
+    let listed = list(&words("-o -4 -d route show table all"))?;
+    Ok(listed.lines().map(route).collect())
+}
+
+/// Leaves out of a listed route what `ip route append` does not take.
+fn route(line: &str) -> String {
+    let mut words = words(line);
+    words.retain(|word| !ROUTE_STATES.contains(&&**word));
+    words.join(" ")
+}
+
+/// Returns the routes through these interfaces or from these addresses, and those that the kernel tries before or
+/// behind one of them.
+fn tied_routes<'a>(
+    routes: &'a [String],
+    interfaces: &BTreeSet<&str>,
+    sources: &BTreeSet<&str>,
+) -> Vec<&'a String> {
+    let is_tied = |route: &&String| {
+        values(route, "dev").any(|name| interfaces.contains(name))
+            || values(route, "src").any(|address| sources.contains(address))
+    };
+    let tied: BTreeSet<Vec<&str>> = routes.iter().filter(is_tied).map(|one| rivalry(one)).collect();
+    routes.iter().filter(|route| tied.contains(&rivalry(route))).collect()
+}
+
+/// Returns what routes share among which only their order decides: kind and destination, table, metric, type of service.
+fn rivalry(route: &str) -> Vec<&str> {
+    let mut shared: Vec<&str> = route.split(' ').take(2).collect();
+    for name in ["table", "metric", "tos"] {
+        shared.push(values(route, name).next().unwrap_or_default());
+    }
+    shared
+}
+
+/// Lists the words that follow a word.
+fn values<'a>(line: &'a str, name: &'a str) -> impl Iterator<Item = &'a str> {
+    let named = line.split(' ').zip(line.split(' ').skip(1));
+    named.filter(move |(word, _)| *word == name).map(|(_, value)| value)
+}
+
+/// Returns the arguments for `ip` that bring wanted routes back to their places among those present.
+fn route_repairs(wanted: &[&str], present: &[String]) -> Vec<Vec<String>> {
+    let mut repairs = Vec::new();
+    let mut done = BTreeSet::new();
+    // Gateways are reached by other routes.
+    let (far, near): (Vec<&str>, Vec<&str>) =
+        wanted.iter().copied().partition(|route| route.contains(" via "));
+    for rivalry_of in near.into_iter().chain(far).map(rivalry) {
+        let rivals: Vec<&str> =
+            wanted.iter().copied().filter(|route| rivalry(route) == rivalry_of).collect();
+        if !done.insert(rivalry_of) {
+            continue;
+        }
+        let present: Vec<&str> =
+            present.iter().map(String::as_str).filter(|route| rivals.contains(route)).collect();
+        let (misplaced, missing) = difference(&rivals, &present);
+        repairs.extend(misplaced.iter().map(|route| words(&format!("route delete {route}"))));
+        // `add` would refuse one that differs from another in the way alone.
+        repairs.extend(missing.iter().map(|route| words(&format!("route append {route}"))));
+    }
+    repairs
+}
+
+/// Returns what must be removed from a list and what must then be appended for it to become the wanted one.
+fn difference<'a, T: PartialEq>(wanted: &'a [T], present: &'a [T]) -> (&'a [T], &'a [T]) {
+    let same = wanted.iter().zip(present).take_while(|(one, other)| one == other).count();
+    (present.split_at(same).1, wanted.split_at(same).1)
+}
+
+/// Splits a line of `ip`. With `-o`, a backslash stands for the end of a line.
+fn words(line: &str) -> Vec<String> {
+    let words = line.split(|c: char| c.is_whitespace() || c == '\\');
+    words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+/// Runs `ip` to change something.
+pub(super) fn run(privilege: Privilege, arguments: &[String]) -> Result<(), ChangeFailure> {
+    command(privilege, arguments).map(drop).map_err(|cause| failure(arguments, cause))
+}
+
+fn list(arguments: &[String]) -> Result<String, ChangeFailure> {
+    command(Privilege::Root, arguments).map_err(|cause| failure(arguments, cause))
+}
+
+fn failure(arguments: &[String], cause: String) -> ChangeFailure {
+    ChangeFailure { line: format!("ip {}", arguments.join(" ")), cause }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Listed by iproute2 6.1.
+    const ADDRESSES: &str = "\
+3: eth1    inet 192.168.101.2/24 metric 77 brd 192.168.101.255 scope global dynamic eth1:x\\       valid_lft 3000sec preferred_lft 2000sec
+3: eth1    inet 10.1.1.1 peer 10.1.1.2/32 scope global eth1\\       valid_lft forever preferred_lft forever
+3: eth1    inet 10.9.9.9/24 scope global deprecated dynamic eth1\\       valid_lft 100sec preferred_lft 0sec
+3: eth1    inet 192.168.101.3/24 scope global secondary noprefixroute eth1\\       valid_lft forever preferred_lft forever
+";
+    const MULTIPATH: &str = "unicast 172.19.0.0/16 table main proto boot scope global \
+                             \\\tnexthop via 192.168.101.9 dev eth1 weight 2 linkdown \
+                             \\\tnexthop via 10.9.9.1 dev eth2 weight 1 onlink ";
+
+    fn parsed(now: u64) -> Vec<Address> {
+        ADDRESSES.lines().map(|line| Address::parse(line, now).unwrap()).collect()
+    }
+
+    #[test]
+    fn an_address_is_added_with_all_that_it_had() {
+        let at = |now| {
+            let lines = parsed(1000).into_iter();
+            lines.map(|one| one.addition("eth1", now).join(" ")).collect::<Vec<_>>()
+        };
+        let wanted = [
+            "address add 192.168.101.2/24 metric 77 brd 192.168.101.255 scope global label eth1:x \
+             valid_lft 3000 preferred_lft 2000 dev eth1",
+            "address add 10.1.1.1 peer 10.1.1.2/32 scope global label eth1 dev eth1",
+            "address add 10.9.9.9/24 scope global label eth1 valid_lft 100 preferred_lft 0 dev eth1",
+            "address add 192.168.101.3/24 scope global noprefixroute label eth1 dev eth1",
+        ];
+        assert_eq!(at(1000), wanted);
+        assert!(at(1060)[0].contains(" valid_lft 2940 preferred_lft 1940 "), "they have run");
+        assert_eq!(parsed(0), parsed(60), "whatever has run");
+        assert_eq!(Address::parse("3: eth1    inet6 fe80::1/64 scope link", 0), None);
+        assert_eq!(Address::parse("rubbish", 0), None);
+    }
+
+    #[test]
+    fn an_address_is_deleted_by_its_name() {
+        let lines: Vec<String> =
+            parsed(0).iter().map(|one| one.deletion("eth1").join(" ")).collect();
+        assert_eq!(lines[0], "address delete 192.168.101.2/24 dev eth1");
+        assert_eq!(lines[1], "address delete 10.1.1.1 peer 10.1.1.2/32 dev eth1");
+        let first = &parsed(0)[0];
+        assert_eq!(first.local(), "192.168.101.2");
+        assert!(first.is("192.168.101.2".parse().unwrap(), 24));
+        assert!(!first.is("192.168.101.2".parse().unwrap(), 28));
+    }
+
+    /// The first address of a network is the primary one.
+    #[test]
+    fn what_follows_the_first_difference_is_appended_again() {
+        let all = ["a", "b", "c"];
+        assert_eq!(difference(&all, &all), (&[][..], &[][..]));
+        assert_eq!(difference(&all, &["b", "c"]), (&["b", "c"][..], &all[..]));
+        assert_eq!(difference(&all, &["a", "new"]), (&["new"][..], &["b", "c"][..]));
+        assert_eq!(difference(&[], &["new"]), (&["new"][..], &[][..]));
+    }
+
+    #[test]
+    fn routes_are_written_as_they_are_added() {
+        let wanted = "unicast 172.19.0.0/16 table main proto boot scope global nexthop via 192.168.101.9 dev eth1 \
+                      weight 2 nexthop via 10.9.9.1 dev eth2 weight 1 onlink";
+        assert_eq!(route(MULTIPATH), wanted);
+    }
+
+    #[test]
+    fn routes_that_may_go_are_recorded() {
+        let lines = [
+            "unicast 10.0.0.0/24 dev eth0 table main proto kernel scope link src 10.0.0.7",
+            "unicast 172.16.0.0/16 via 10.0.0.1 dev eth0 table main proto static scope global src 192.168.101.2",
+            "unicast 172.17.0.0/16 dev eth2 table 77 proto boot scope link",
+            "unicast 172.17.0.0/16 dev eth1 table 77 proto boot scope link",
+            "unicast 172.17.0.0/16 dev eth2 table 77 proto boot scope link metric 9",
+            MULTIPATH,
+        ];
+        let all: Vec<String> = lines.iter().map(|line| route(line)).collect();
+        let tied = tied_routes(&all, &BTreeSet::from(["eth1"]), &BTreeSet::from(["192.168.101.2"]));
+        assert_eq!(tied, [&all[1], &all[2], &all[3], &all[5]]);
+    }
+
+    #[test]
+    fn routes_come_back_in_their_order_and_gateways_last() {
+        let line = |one: &str| format!("unicast {one} table main");
+        let [far, first, second] =
+            ["10.7.0.0/16 via 10.1.0.9 dev eth1", "10.1.0.0/24 dev eth1", "10.1.0.0/24 dev eth2"]
+                .map(line);
+        let wanted = [far.as_str(), first.as_str(), second.as_str()];
+        let repairs = |present: &[&String]| {
+            let present: Vec<String> = present.iter().copied().cloned().collect();
+            let repairs = route_repairs(&wanted, &present).into_iter();
+            repairs.map(|line| line.join(" ")).collect::<Vec<_>>()
+        };
+        let append = |route: &str| format!("route append {route}");
+        let delete = format!("route delete {second}");
+        assert_eq!(repairs(&[&far, &first, &second]), [""; 0]);
+        assert_eq!(repairs(&[&first, &second]), [append(&far)]);
+        assert_eq!(repairs(&[&second]), [delete, append(&first), append(&second), append(&far)]);
+        let strange = line("10.1.0.0/24 dev eth3");
+        assert_eq!(repairs(&[&strange, &first, &second, &far]), [""; 0], "of somebody else");
+    }
+
+    #[test]
+    fn nothing_is_restored_without_a_record() {
+        let mut record = Record::new(Privilege::Sudo);
+        let up = NetworkChange::SetUp { interface: "eth1".into(), up: true };
+        assert!(record.note(std::slice::from_ref(&up)).is_ok());
+        assert_eq!(record.restore(), RollBackReport::default());
+        record.inverses.push(up);
+        record.clear();
+        assert_eq!((record.privilege, record.inverses.len()), (Privilege::Sudo, 0));
+    }
+}

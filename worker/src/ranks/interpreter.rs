@@ -1,0 +1,233 @@
+//! What the kernel executes in place of a program: the interpreter that the first line of a script names,
+//! or the loader of an executable. If that is missing, execve(2) says that the program does not exist.
+
+use crate::node::elf;
+use crate::ranks::prepare::{is_executable, on_path};
+use rlaunch_bootstrap::job::ProgramDefect;
+use std::env::consts::ARCH;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Number of bytes of a script that the kernel reads (`BINPRM_BUF_SIZE`).
+const HEAD: u64 = 256;
+/// Number of scripts that may be interpreters of each other.
+const DEEPEST: usize = 5;
+
+/// Checks that the program has its interpreter or loader. `directory` is that of the ranks, and
+/// `search_path` their PATH, in which env(1) looks for the interpreter that it is given.
+pub(super) fn check(
+    program: &Path,
+    directory: &Path,
+    search_path: &OsStr,
+) -> Result<(), ProgramDefect> {
+    let mut file = program.to_owned();
+    for _ in 0..DEEPEST {
+        match interpreter(&file, directory, search_path)? {
+            Some(interpreter) => file = interpreter,
+            None => break,
+        }
+    }
+    Ok(())
+}
+
+/// Returns the interpreter of a script. `None` for other files, and for lines that the kernel does not take
+/// for such a line.
+fn interpreter(
+    file: &Path,
+    directory: &Path,
+    search_path: &OsStr,
+) -> Result<Option<PathBuf>, ProgramDefect> {
+    let Some(line) = first_line(file) else { return check_loader(file).map(|()| None) };
+    let Some((name, argument)) = words(&line) else { return Ok(None) };
+    let at = |name: &[u8]| {
+        let path = directory.join(OsStr::from_bytes(name));
+        if path.is_file() && is_executable(&path) { Ok(path) } else { Err(lacking(name)) }
+    };
+    let path = at(name)?;
+    if path.file_name() != Some(OsStr::new("env")) {
+        return Ok(Some(path));
+    }
+    let Some(name) = given_to_env(argument) else { return Ok(None) };
+    if name.contains(&b'/') {
+        return at(name).map(Some);
+    }
+    match on_path(OsStr::from_bytes(name), search_path, directory) {
+        Some(path) => Ok(Some(path)),
+        None => Err(match lacking(name) {
+            ProgramDefect::NoInterpreter { interpreter } => {
+                ProgramDefect::NotOnPath { interpreter }
+            }
+            defect => defect,
+        }),
+    }
+}
+
+/// Returns the defect of a program whose interpreter is missing.
+fn lacking(name: &[u8]) -> ProgramDefect {
+    let word = |name: &[u8]| -> OsString { OsStr::from_bytes(name).to_owned() };
+    match name.strip_suffix(b"\r") {
+        Some(name) => ProgramDefect::CarriageReturn { interpreter: word(name) },
+        None => ProgramDefect::NoInterpreter { interpreter: word(name) },
+    }
+}
+
+/// Checks that the loader of an executable exists, if it has one.
+fn check_loader(file: &Path) -> Result<(), ProgramDefect> {
+    // An emulator that runs this agent may find loaders elsewhere; the host's own programs are then of
+    // another machine.
+    let is_emulated = || elf::machine(Path::new("/bin/sh")) != Some(ARCH);
+    match elf::loader(file).filter(|loader| !loader.exists() && !is_emulated()) {
+        Some(loader) => Err(ProgramDefect::NoLoader { loader: loader.into() }),
+        None => Ok(()),
+    }
+}
+
+/// Returns the first line of a script without its `#!`. `None` for other files. Of a line that is too long
+/// for the kernel, returns the words that are whole.
+fn first_line(file: &Path) -> Option<Vec<u8>> {
+    let mut head = Vec::new();
+    File::open(file).ok()?.take(HEAD).read_to_end(&mut head).ok()?;
+    let line = head.strip_prefix(b"#!")?;
+    let end = line.iter().position(|byte| [b'\n', 0].contains(byte));
+    let end = match end {
+        None if head.len() as u64 == HEAD => line.iter().rposition(is_blank).unwrap_or(0),
+        end => end.unwrap_or(line.len()),
+    };
+    Some(line[..end].to_owned())
+}
+
+/// Splits a first line into the interpreter and its only argument, which may be empty.
+fn words(line: &[u8]) -> Option<(&[u8], &[u8])> {
+    let is_word = |byte: &u8| !is_blank(byte);
+    let line = &line[line.iter().position(is_word)?..=line.iter().rposition(is_word)?];
+    let end = line.iter().position(is_blank).unwrap_or(line.len());
+    let argument = line.iter().skip(end).position(is_word).map_or(line.len(), |at| end + at);
+    Some((&line[..end], &line[argument..]))
+}
+
+/// Tells whether a byte separates the words of a first line. A carriage return does not.
+fn is_blank(byte: &u8) -> bool {
+    [b' ', b'\t'].contains(byte)
+}
+
+/// Returns the program that env(1) runs for a first line's argument. Without `-S` the whole argument is its
+/// name. `None` if there is none, or if env(1) would interpret more than we do here.
+fn given_to_env(argument: &[u8]) -> Option<&[u8]> {
+    if argument.starts_with(b"-") {
+        let split = argument.strip_prefix(b"-S").or(argument.strip_prefix(b"--split-string="))?;
+        let mut words = split.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+        return words.next().filter(|word| word.iter().all(|byte| is_plain(*byte)));
+    }
+    Some(argument).filter(|argument| !argument.is_empty() && !argument.contains(&b'='))
+}
+
+/// Tells whether env(1) takes a byte of an option as it is.
+fn is_plain(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"/._+".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    /// Checks a program with this content, in a directory where there is another script, `tool`.
+    fn check_of(content: &[u8]) -> Result<(), ProgramDefect> {
+        let directory = tempfile::tempdir().unwrap();
+        let write = |name: &str, content: &[u8]| {
+            let path = directory.path().join(name);
+            fs::write(&path, content).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+            path
+        };
+        write("tool", b"#!/no/such/tool\n");
+        write("fine", b"#!/bin/sh\n");
+        let program = write("program", content);
+        check(&program, directory.path(), directory.path().as_os_str())
+    }
+
+    #[test]
+    fn a_script_whose_interpreter_is_missing_cannot_start() {
+        let lacks = |line: &str, name: &str| {
+            let defect = ProgramDefect::NoInterpreter { interpreter: name.into() };
+            assert_eq!(check_of(line.as_bytes()), Err(defect), "{line:?}");
+        };
+        lacks("#!/opt/venv/bin/python\nimport os\n", "/opt/venv/bin/python");
+        lacks("#! \t/no/such/sh -e\n", "/no/such/sh");
+        lacks("#!/no/such/sh", "/no/such/sh");
+        lacks("#!/tmp\n", "/tmp");
+        // An interpreter may be a script itself.
+        lacks("#!./tool\n", "/no/such/tool");
+        lacks("#!/usr/bin/env tool\n", "/no/such/tool");
+        lacks("#!/usr/bin/env /no/such/python\n", "/no/such/python");
+        let not_on_path = |line: &str, name: &str| {
+            let defect = ProgramDefect::NotOnPath { interpreter: name.into() };
+            assert_eq!(check_of(line.as_bytes()), Err(defect), "{line:?}");
+        };
+        not_on_path("#!/usr/bin/env python9\n", "python9");
+        not_on_path("#!/usr/bin/env fine -u\n", "fine -u");
+        not_on_path("#!/usr/bin/env -S python9 -u\n", "python9");
+    }
+
+    #[test]
+    fn line_ends_of_windows_are_named() {
+        let crlf = |line: &str, name: &str| {
+            let defect = ProgramDefect::CarriageReturn { interpreter: name.into() };
+            assert_eq!(check_of(line.as_bytes()), Err(defect), "{line:?}");
+        };
+        crlf("#!/bin/sh\r\necho\r\n", "/bin/sh");
+        crlf("#!/no/such/sh\r\n", "/no/such/sh");
+        crlf("#!/usr/bin/env fine\r\n", "fine");
+        // The interpreter gets the carriage return with its argument, which perl permits; env(1) takes it for
+        // a blank.
+        for line in ["#!/bin/sh -w\r\n", "#!/usr/bin/env -S fine -u\r\n"] {
+            assert_eq!(check_of(line.as_bytes()), Ok(()), "{line:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_kernel_or_a_shell_starts_is_left_alone() {
+        let long = format!("#!/{}\n", "x".repeat(400));
+        let option = format!("#!/bin/sh {}\n", "x".repeat(400));
+        for content in [
+            "",
+            "#",
+            "#!",
+            "#!\n",
+            "#! \n",
+            "echo\n",
+            "\n#!/no/such/sh\n",
+            "#!/bin/sh\n",
+            "#!/usr/bin/env\n",
+            "#!/usr/bin/env fine\n",
+            "#!/usr/bin/env A=b fine\n",
+            "#!/usr/bin/env -i python9\n",
+            "#!/usr/bin/env -S A=b python9\n",
+            "#!fine\n",
+            &long,
+            &option,
+        ] {
+            assert_eq!(check_of(content.as_bytes()), Ok(()), "{content:?}");
+        }
+        for program in ["/bin/sh", "/nonexistent", "/"] {
+            assert_eq!(check(Path::new(program), Path::new("/"), OsStr::new("/bin")), Ok(()));
+        }
+    }
+
+    #[test]
+    fn an_executable_whose_loader_is_missing_cannot_start() {
+        let shell = fs::read("/bin/sh").unwrap();
+        let loader = elf::loader(Path::new("/bin/sh")).unwrap();
+        let name = loader.as_os_str().as_bytes();
+        let at = shell.windows(name.len()).position(|window| window == name).unwrap();
+        let mut moved = shell.clone();
+        moved[at + 1..at + 4].copy_from_slice(b"no/");
+        let missing: OsString = OsStr::from_bytes(&moved[at..at + name.len()]).to_owned();
+        assert_eq!(check_of(&moved), Err(ProgramDefect::NoLoader { loader: missing }));
+        assert_eq!(check_of(&shell), Ok(()));
+    }
+}
