@@ -72,23 +72,8 @@ fn podman<'a>(field: &'a Field, hosts: &'a [&'a str]) -> impl Drop + 'a {
     guard
 }
 
-#[test]
-fn a_job_runs_in_a_container_that_runs_already() {
-    let field = Field::new();
-    let hosts = ["a", "b"];
-    let _podman = podman(&field, &hosts);
-    hosts.iter().for_each(|host| drop(field.on(host, START)));
-    let job = "-H a,b --container podman:mpi -np 2";
-    let ran = field.rlaunch(job).sh("test -e /run/.containerenv && hostname").run();
-    assert_eq!(ran.succeeded().sorted(), ["a", "b"], "{ran}");
-    ran.keeps_quiet_about(&["podman run needs", "install in the image"]);
-    let none = field.rlaunch("-H a --container podman:nobody hostname").run();
-    none.refused(201, &["there is no container nobody"]).hints("podman ps -a");
-    // The rank is a child of podman's monitor and not of the login.
-    let mut running = field.rlaunch(job).sh("echo up; exec sleep 4242").spawn();
-    running.wait_for_lines(2);
-    running.signal(Signal::SIGKILL);
-    running.finish();
+/// Waits until neither ranks nor agents of a job are left; containers are.
+fn no_job_is_left(field: &Field) {
     field.wait_for("ranks and agents to be gone", || {
         let started = field.started();
         let mut words = started.iter().flat_map(|process| &process.args);
@@ -97,23 +82,46 @@ fn a_job_runs_in_a_container_that_runs_already() {
 }
 
 #[test]
+fn a_job_runs_in_a_container_that_runs_already() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    let _podman = podman(&field, &hosts);
+    hosts.iter().for_each(|host| drop(field.on(host, START)));
+    let job = "-H a,b --container podman:mpi -np 2";
+    let ran =
+        field.rlaunch(job).sh("test -e /run/.containerenv && hostname").spawn().finish_first();
+    assert_eq!(ran.succeeded().sorted(), ["a", "b"], "{ran}");
+    ran.keeps_quiet_about(&["podman run needs", "install in the image"]);
+    let none = field.rlaunch("-H a --container podman:nobody hostname").spawn().finish_first();
+    none.refused(201, &["there is no container nobody"]).hints("podman ps -a");
+    // The rank is a child of podman's monitor and not of the login.
+    let mut running = field.rlaunch(job).sh("echo up; exec sleep 4242").spawn();
+    running.wait_for_lines(2);
+    running.signal(Signal::SIGKILL);
+    running.finish_first();
+    no_job_is_left(&field);
+}
+
+#[test]
 fn a_job_runs_in_a_container_that_is_started_for_it() {
     let field = Field::new();
     let _podman = podman(&field, &["a"]);
     field.on("a", IMAGE);
     let job = "-H a --container podman:localhost/lab/inside:1 sh -c";
-    let ran = field.rlaunch(job).args(["test -e /run/.containerenv && hostname"]).run();
+    let ran =
+        field.rlaunch(job).args(["test -e /run/.containerenv && hostname"]).spawn().finish_first();
     assert_eq!(ran.succeeded().out(), "a\n", "{ran}");
     let removed = || field.on("a", "podman ps -aq").is_empty();
     field.wait_for("the container to be removed", removed);
-    let none = field.rlaunch("-H a --container podman:localhost/lab/none:1 true").run();
+    let none = field.rlaunch("-H a --container podman:localhost/lab/none:1 true").spawn();
+    let none = none.finish_first();
     none.refused(201, &["there is no image localhost/lab/none:1"]);
     none.hints("podman pull localhost/lab/none:1");
     // If the launcher is killed, the rank ends, and the container with it.
     let mut running = field.rlaunch(job).args(["echo up; exec sleep 4343"]).spawn();
     running.wait_for_lines(1);
     running.signal(Signal::SIGKILL);
-    running.finish();
+    running.finish_first();
     field.wait_for("the container to be gone", || removed() && field.ranks().is_empty());
 }
 
@@ -134,5 +142,6 @@ fn ranks_in_a_container_show_their_stacks() {
         shown.out().contains("ranks 0-1: ") && shown.out().contains("waits_here <string>:4")
     });
     running.signal(Signal::SIGTERM);
-    running.finish().ended_with(143);
+    running.finish_first().ended_with(143);
+    no_job_is_left(&field);
 }

@@ -53,7 +53,7 @@ pub(crate) enum HostSelectionError {
     NotExcluded { host: String, known: String },
     #[error("--exclude leaves none of the hosts: {known}")]
     NoneLeft { known: String },
-    #[error("`{entry}` is a host with {slots} slots, on which {slots} ranks would start")]
+    #[error("`{entry}` gives a host {slots} slots, on which {slots} ranks would start")]
     Port { entry: String, slots: u32 },
 }
 

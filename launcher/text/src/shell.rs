@@ -43,8 +43,10 @@ pub fn advice(program: &OsStr) -> Option<String> {
         let word = quoted(shown.as_ref());
         return Some(format!("-x sets {name} for the ranks: rlaunch -x {word} PROGRAM"));
     }
+    // Login shells alone know how to load modules.
+    let options = if text == "module" { "-lc" } else { "-c" };
     let is_of_shells = OF_SHELLS.contains(&text);
-    is_of_shells.then(|| format!("only shells understand `{text}`: bash -c '{text} …'"))
+    is_of_shells.then(|| format!("only shells understand `{text}`: bash {options} '{text} …'"))
 }
 
 fn is_variable(name: &str) -> bool {

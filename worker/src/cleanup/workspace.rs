@@ -23,9 +23,9 @@ use std::time::SystemTime;
 const MAX_ADDRESS: usize = 107;
 /// Number of bytes that the job's own sockets and those of MPI libraries add to the directory's path.
 const OWN_SOCKETS: usize = 21;
-/// Number of bytes that a rank's program adds to TMPDIR for a socket: in Python's multiprocessing, by
-/// which torch's data loaders pass tensors, `/pymp-xxxxxxxx/listener-xxxxxxxx`.
-const SOCKETS_OF_RANKS: usize = 32;
+/// Number of bytes that a rank's program adds to TMPDIR for a socket: a UUID in vLLM, and 32 in Python's
+/// multiprocessing, by which torch's data loaders pass tensors (`/pymp-xxxxxxxx/listener-xxxxxxxx`).
+const SOCKETS_OF_RANKS: usize = 37;
 /// Parent directories to try if TMPDIR is not usable. Files in the last one take memory.
 const PLACES: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
@@ -110,11 +110,15 @@ impl Workspace {
         self.created.get().map(|created| created.files.path.as_path())
     }
 
-    /// Returns the TMPDIR for ranks. `None` if they keep the host's own: if a socket of a rank would fit
-    /// below it, but not below our directory in it.
+    /// Returns the TMPDIR for ranks, below which a socket of a rank fits. `None` if they keep the host's
+    /// own: if one fits below that, but not below our directory in it.
     pub(crate) fn tmpdir(&self) -> Option<&Path> {
         let fits = |path: &Path| path.as_os_str().len() + SOCKETS_OF_RANKS <= MAX_ADDRESS;
-        self.files().filter(|files| fits(files) || !files.parent().is_some_and(fits))
+        let files = self.files()?;
+        match files.parent().is_some_and(fits) {
+            true => Some(files).filter(|files| fits(files)),
+            false => self.path(),
+        }
     }
 
     /// Returns the part of the name that identifies this agent on the host: process and time.
@@ -308,9 +312,7 @@ mod tests {
         let room = |length: usize| length - host.path().as_os_str().len() - 1;
         let fits_below = MAX_ADDRESS - SOCKETS_OF_RANKS;
         // Python's multiprocessing works below the first, and below the second only without our directory.
-        for (length, has_sockets, is_replaced) in
-            [(fits_below - 39, true, true), (fits_below, false, false), (200, false, true)]
-        {
+        for (length, has_sockets) in [(fits_below - 44, true), (fits_below, false), (200, false)] {
             let long = host.path().join("x".repeat(room(length)));
             fs::create_dir(&long).unwrap();
             let places = vec![long.clone(), short.path().into()];
@@ -320,7 +322,9 @@ mod tests {
             assert_eq!(files.parent(), Some(long.as_path()));
             assert_eq!(sockets == files, has_sockets, "{sockets:?}");
             UnixListener::bind(sockets.join("agent.sock")).unwrap();
-            assert_eq!(workspace.tmpdir(), is_replaced.then_some(files));
+            let tmpdir =
+                if length > fits_below { Some(sockets) } else { has_sockets.then_some(files) };
+            assert_eq!(workspace.tmpdir(), tmpdir);
             workspace.remove();
             for place in [long.as_path(), short.path()] {
                 assert_eq!(fs::read_dir(place).unwrap().count(), 0);

@@ -13,55 +13,41 @@ use std::path::{Path, PathBuf};
 
 /// Number of bytes of a script that the kernel reads (`BINPRM_BUF_SIZE`).
 const HEAD: u64 = 256;
-/// Number of scripts that may be interpreters of each other.
-const DEEPEST: usize = 5;
-
-/// Checks that the program has its interpreter or loader. `directory` is that of the ranks, and
-/// `search_path` their PATH, in which env(1) looks for the interpreter that it is given.
+/// Checks that the program has its interpreter or loader; what these lack themselves is left to the kernel.
+/// `directory` is that of the ranks, and `search_path` their PATH, in which env(1) looks for the interpreter
+/// that it is given.
 pub(super) fn check(
     program: &Path,
     directory: &Path,
     search_path: &OsStr,
 ) -> Result<(), ProgramDefect> {
-    let mut file = program.to_owned();
-    for _ in 0..DEEPEST {
-        match interpreter(&file, directory, search_path)? {
-            Some(interpreter) => file = interpreter,
-            None => break,
-        }
-    }
-    Ok(())
-}
-
-/// Returns the interpreter of a script. `None` for other files, and for lines that the kernel does not take
-/// for such a line.
-fn interpreter(
-    file: &Path,
-    directory: &Path,
-    search_path: &OsStr,
-) -> Result<Option<PathBuf>, ProgramDefect> {
-    let Some(line) = first_line(file) else { return check_loader(file).map(|()| None) };
-    let Some((name, argument)) = words(&line) else { return Ok(None) };
+    let Some(line) = first_line(program) else { return check_loader(program) };
+    // The kernel takes no other line for that of a script.
+    let Some((name, argument)) = words(&line) else { return Ok(()) };
     let at = |name: &[u8]| {
         let path = directory.join(OsStr::from_bytes(name));
         if path.is_file() && is_executable(&path) { Ok(path) } else { Err(lacking(name)) }
     };
-    let path = at(name)?;
-    if path.file_name() != Some(OsStr::new("env")) {
-        return Ok(Some(path));
+    let path: PathBuf = at(name)?;
+    // A script called `env` does with its arguments what it likes.
+    if path.file_name() != Some(OsStr::new("env")) || first_line(&path).is_some() {
+        return Ok(());
     }
-    let Some(name) = given_to_env(argument) else { return Ok(None) };
+    let Some(name) = given_to_env(argument) else { return Ok(()) };
     if name.contains(&b'/') {
-        return at(name).map(Some);
+        return at(name).map(drop);
     }
+    // Without PATH env(1) looks in places of its own, and that of a template is not known yet.
+    let is_known =
+        !search_path.is_empty() && !search_path.as_bytes().windows(2).any(|two| two == b"{{");
     match on_path(OsStr::from_bytes(name), search_path, directory) {
-        Some(path) => Ok(Some(path)),
-        None => Err(match lacking(name) {
+        None if is_known => Err(match lacking(name) {
             ProgramDefect::NoInterpreter { interpreter } => {
                 ProgramDefect::NotOnPath { interpreter }
             }
             defect => defect,
         }),
+        _ => Ok(()),
     }
 }
 
@@ -146,6 +132,7 @@ mod tests {
         };
         write("tool", b"#!/no/such/tool\n");
         write("fine", b"#!/bin/sh\n");
+        write("env", b"#!/bin/sh\n");
         let program = write("program", content);
         check(&program, directory.path(), directory.path().as_os_str())
     }
@@ -160,9 +147,6 @@ mod tests {
         lacks("#! \t/no/such/sh -e\n", "/no/such/sh");
         lacks("#!/no/such/sh", "/no/such/sh");
         lacks("#!/tmp\n", "/tmp");
-        // An interpreter may be a script itself.
-        lacks("#!./tool\n", "/no/such/tool");
-        lacks("#!/usr/bin/env tool\n", "/no/such/tool");
         lacks("#!/usr/bin/env /no/such/python\n", "/no/such/python");
         let not_on_path = |line: &str, name: &str| {
             let defect = ProgramDefect::NotOnPath { interpreter: name.into() };
@@ -208,10 +192,20 @@ mod tests {
             "#!/usr/bin/env -i python9\n",
             "#!/usr/bin/env -S A=b python9\n",
             "#!fine\n",
+            // What an interpreter lacks itself is not told from here: env(1) may find another one.
+            "#!./tool\n",
+            "#!/usr/bin/env tool\n",
+            "#!./env python9\n",
             &long,
             &option,
         ] {
             assert_eq!(check_of(content.as_bytes()), Ok(()), "{content:?}");
+        }
+        let program = tempfile::tempdir().unwrap();
+        let program = program.path().join("program");
+        fs::write(&program, "#!/usr/bin/env python9\n").unwrap();
+        for unknown in ["", "/opt/{{host.name}}/bin:/bin"] {
+            assert_eq!(check(&program, Path::new("/"), OsStr::new(unknown)), Ok(()));
         }
         for program in ["/bin/sh", "/nonexistent", "/"] {
             assert_eq!(check(Path::new(program), Path::new("/"), OsStr::new("/bin")), Ok(()));

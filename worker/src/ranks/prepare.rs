@@ -34,7 +34,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 use tokio::net::TcpListener;
 
@@ -266,8 +266,14 @@ pub(crate) fn working_dir(
             Err(Problem::NoDirectory { directory: directory.clone() })
         }
         WorkingDir::SameAsLauncher(LauncherDir { path, physical }) => {
-            if let Some(directory) = [path, physical].into_iter().find(|path| path.is_dir()) {
-                return Ok(directory.clone());
+            // A link of the same path may lead elsewhere here.
+            let id = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+            let is_same = || !physical.is_dir() || id(path) == id(physical);
+            if path.is_dir() && is_same() {
+                return Ok(path.clone());
+            }
+            if physical.is_dir() {
+                return Ok(physical.clone());
             }
             let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir());
             let home = home.unwrap_or_else(|| PathBuf::from("/"));
@@ -598,6 +604,9 @@ mod tests {
         fs::create_dir(&physical).unwrap();
         assert_eq!(found(&mut notices), physical);
         fs::create_dir(&path).unwrap();
+        assert_eq!(found(&mut notices), physical, "another directory has the path");
+        fs::remove_dir(&path).unwrap();
+        std::os::unix::fs::symlink("physical", &path).unwrap();
         assert_eq!(found(&mut notices), path);
         assert!(notices.is_empty(), "{notices:?}");
         drop(scratch);

@@ -57,7 +57,9 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
             let name = redacted(&program.to_string_lossy());
             let sentence = format!("{name} is not on {hosts}");
             let by_path = program.as_encoded_bytes().contains(&b'/');
-            let hint = shell::advice(program).unwrap_or_else(|| match instead {
+            let is_here = Path::new(program).is_file();
+            let advice = shell::advice(program).filter(|_| !is_here);
+            let hint = advice.unwrap_or_else(|| match instead {
                 Some(instead) => format!("{instead} is there: use {instead}"),
                 None if by_path => missing_file_hint(&name),
                 None if is_python(program) => format!(

@@ -312,7 +312,11 @@ impl KeyRing {
     /// a container that runs under any uid. USER and HOME are then those of the image, often root's, so that ssh(1) goes
     /// by neither.
     pub(crate) fn local_user(&self) -> Option<String> {
-        User::from_uid(Uid::effective()).ok().flatten().map(|user| user.name)
+        match User::from_uid(Uid::effective()) {
+            Ok(user) => user.map(|user| user.name),
+            // The database does not answer.
+            Err(_) => std::env::var("USER").ok().filter(|name| name != "root"),
+        }
     }
 
     /// Reads a key file, unless it was read before.

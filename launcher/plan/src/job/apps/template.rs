@@ -111,8 +111,13 @@ const PARTS: &[&str] = &["hostname", "oob_ip", "hca", "hcas"];
 /// Tells whether a text has a placeholder of rlaunch, or nearly so. If not, its braces mean something to the
 /// program, as in `docker inspect --format {{.State}}`.
 fn has_placeholder(text: &str) -> bool {
-    // This is how two braces are written where others are placeholders.
-    let has_braces = text.contains("\"{{\"") || text.contains("'{{'");
+    // This is how braces are written that are not placeholders.
+    let is_escape = |(at, _): (usize, &str)| {
+        let code = text[at + 2..].trim_start_matches('-').trim_start();
+        code.starts_with("'{{") || code.starts_with("\"{{") || code.starts_with("raw")
+    };
+    let has_braces =
+        text.match_indices("{{").any(is_escape) || text.match_indices("{%").any(is_escape);
     let inside =
         |open: &'static str| text.split(open).skip(1).filter_map(|rest| rest.split('}').next());
     let is_outside = |c: char| !(is_of_name(c) || ".$[]\"'".contains(c));
