@@ -69,6 +69,7 @@ pub(crate) async fn pump(
                         read = timeout_at(now().into(), more).await.unwrap_or(Read::Paused);
                         if read == Read::More {
                             unsent.has_read(now());
+                            stamp = stamped.then(time_of_day).flatten();
                         }
                     }
                     held

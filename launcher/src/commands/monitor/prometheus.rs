@@ -261,8 +261,7 @@ fn tell(text: &str, first: Question, asked: &mut mpsc::Receiver<Question>) {
 }
 
 async fn answer(mut client: TcpStream, ask: mpsc::Sender<Question>) -> io::Result<()> {
-    let own = gethostname().unwrap_or_default();
-    let own = own.to_string_lossy();
+    let own = own_names();
     let late = |_| io::Error::from(io::ErrorKind::TimedOut);
     let request = timeout(CLIENT_TIMEOUT, read_request(&mut client, &own)).await;
     let (status, body) = match request.map_err(late)?? {
@@ -270,7 +269,7 @@ async fn answer(mut client: TcpStream, ask: mpsc::Sender<Question>) -> io::Resul
         Target::Other => ("404 Not Found", "see /metrics\n".to_owned()),
         Target::Unreadable => ("400 Bad Request", "only GET requests are answered\n".to_owned()),
         Target::Misdirected => {
-            let names = format!("use an IP address, localhost or {own} in the URL\n");
+            let names = format!("use an IP address, localhost or {} in the URL\n", own.join(", "));
             ("421 Misdirected Request", names)
         }
     };
@@ -306,7 +305,7 @@ enum Target {
     Unreadable,
 }
 
-async fn read_request(client: &mut TcpStream, own: &str) -> io::Result<Target> {
+async fn read_request(client: &mut TcpStream, own: &[String]) -> io::Result<Target> {
     let mut request = Vec::new();
     loop {
         if let Some(target) = parse_request(&request, own) {
@@ -318,8 +317,8 @@ async fn read_request(client: &mut TcpStream, own: &str) -> io::Result<Target> {
     }
 }
 
-/// Parses the request so far; `own` is the name of this machine. Returns `None` if it is incomplete.
-fn parse_request(request: &[u8], own: &str) -> Option<Target> {
+/// Parses the request so far; `own` are the names of this machine. Returns `None` if it is incomplete.
+fn parse_request(request: &[u8], own: &[String]) -> Option<Target> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut parsed = httparse::Request::new(&mut headers);
     match parsed.parse(request) {
@@ -339,17 +338,40 @@ fn parse_request(request: &[u8], own: &str) -> Option<Target> {
     }
 }
 
-/// Tells whether the header `Host` names the machine `own`. Any IP address does, but not any name: a page that a browser
+/// Returns the names of this machine: what it calls itself, without its domain, and in the domains in which it looks for
+/// names.
+fn own_names() -> Vec<String> {
+    let own = gethostname().unwrap_or_default().to_string_lossy().into_owned();
+    let resolver = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+    names_in(&own, &resolver)
+}
+
+fn names_in(own: &str, resolver: &str) -> Vec<String> {
+    let short = own.split('.').next().unwrap_or_default();
+    let domains = resolver
+        .lines()
+        .filter_map(|line| line.strip_prefix("search ").or_else(|| line.strip_prefix("domain ")));
+    let in_domains =
+        domains.flat_map(str::split_whitespace).map(|domain| format!("{short}.{domain}"));
+    let mut names: Vec<String> =
+        [own.to_owned(), short.to_owned()].into_iter().chain(in_domains).collect();
+    names.retain(|name| !name.is_empty() && !name.starts_with('.'));
+    names.sort_unstable();
+    names.dedup();
+    names
+}
+
+/// Tells whether the header `Host` is one of the names `own`. Any IP address does, but not any name: a page that a browser
 /// has loaded under a name whose DNS entry then changes to this machine's address could read the answer.
-fn is_name_of(own: &str, host: &[u8]) -> bool {
+fn is_name_of(own: &[String], host: &[u8]) -> bool {
     let host = String::from_utf8_lossy(host);
     let name = match host.strip_prefix('[') {
         Some(address) => address.split(']').next().unwrap_or_default(),
         None => host.split(':').next().unwrap_or_default(),
     };
-    let short = own.split('.').next().unwrap_or_default();
     let is = |known: &str| name.trim_end_matches('.').eq_ignore_ascii_case(known);
-    name.parse::<IpAddr>().is_ok() || ["localhost", own, short].into_iter().any(is)
+    let mut known = own.iter().map(String::as_str).chain(["localhost"]);
+    name.parse::<IpAddr>().is_ok() || known.any(is)
 }
 
 #[cfg(test)]
@@ -387,7 +409,7 @@ mod tests {
     }
 
     fn parse(request: &[u8]) -> Option<Target> {
-        parse_request(request, "n1.cluster")
+        parse_request(request, &names_in("n1.cluster", ""))
     }
 
     #[test]
@@ -422,6 +444,9 @@ mod tests {
             assert_eq!(asked, Some(Target::Misdirected), "{other}");
         }
         assert_eq!(get("Host: n1\r\nHost: attacker.example\r\n"), Some(Target::Unreadable));
+        let resolver = "nameserver 10.0.0.1\nsearch cluster.example example\n";
+        assert_eq!(names_in("n1", resolver), ["n1", "n1.cluster.example", "n1.example"]);
+        assert_eq!(names_in("", resolver), [""; 0]);
     }
 
     #[tokio::test]

@@ -33,7 +33,7 @@ pub(crate) async fn dial(
     let routes = found?;
     // Each address gets its turn before the limit.
     let turns = u32::try_from(routes.len() + 1).unwrap_or(u32::MAX);
-    let head_start = HEAD_START.min(limit / turns);
+    let head_start = HEAD_START.min(deadline.left() / turns);
     let attempts = routes.into_iter().map(|(to, from)| (to, connect(to, from))).collect();
     let mut race = Race::new();
     let reached = deadline.run(race.first_of(attempts, head_start)).await;
@@ -107,14 +107,19 @@ async fn routes(config: &HostConfig, port: u16) -> Result<Vec<Route>, SshError> 
         return Ok(addresses.into_iter().map(|address| (address, None)).collect());
     };
     let own = own_addresses(name).await?;
-    let mut routes = Vec::new();
+    let (mut routes, mut unbound) = (Vec::new(), None);
     for address in addresses {
         if let Some(&own) = own.iter().find(|own| own.is_ipv4() == address.is_ipv4()) {
-            let bound = bind(own).map_err(|source| cannot_bind(name, source))?;
-            routes.push((address, Some(bound)));
+            match bind(own) {
+                Ok(bound) => routes.push((address, Some(bound))),
+                Err(source) => unbound = Some(cannot_bind(name, source)),
+            }
         }
     }
     if routes.is_empty() {
+        if let Some(error) = unbound {
+            return Err(error);
+        }
         return Err(SshError::NoAddress { name: config.hostname.clone() });
     }
     Ok(routes)

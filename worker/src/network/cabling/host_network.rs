@@ -182,8 +182,11 @@ fn wait(mut command: Command) -> io::Result<Result<String, String>> {
         match child.try_wait()? {
             Some(status) => break status,
             None if Instant::now() >= deadline => {
-                child.kill()?;
-                child.wait()?;
+                // Root's sudo cannot be killed by others, and what waits for a driver does not end at once. Both may
+                // still make the change, and are reaped by the guardian.
+                let _ = child.kill();
+                std::thread::sleep(COMMAND_INTERVAL);
+                let _ = child.try_wait();
                 return Ok(Err(TOO_LONG.to_owned()));
             }
             None => std::thread::sleep(COMMAND_INTERVAL),

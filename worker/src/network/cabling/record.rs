@@ -43,6 +43,8 @@ pub(super) struct Record {
     addresses: Vec<(String, Vec<Address>)>,
     /// Routes that may go with these addresses, in the kernel's order.
     routes: Vec<Route>,
+    /// IPv4 addresses that the trial adds, with interface and prefix length.
+    additions: Vec<(String, IpAddr, u8)>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -75,6 +77,12 @@ impl Record {
         if self.addresses.is_empty() {
             return Ok(());
         }
+        self.additions.extend(changes.iter().filter_map(|change| match change {
+            NetworkChange::AddAddress { interface, address: address @ IpAddr::V4(_), prefix } => {
+                Some((interface.clone(), *address, *prefix))
+            }
+            _ => None,
+        }));
         let present = routes()?;
         self.routes.retain(|route| route.is_lost || present.contains(&route.line));
         let sources = self.addresses.iter().filter(|(interface, _)| fresh.contains(&**interface));
@@ -105,13 +113,10 @@ impl Record {
         // Routes go with addresses that go, also with those that the trial has added.
         let routes = self.wanted_routes(&mut undo);
         let now = seconds();
-        let living = |all: &[Address]| -> Vec<Address> {
-            all.iter().filter(|one| one.expires > now).cloned().collect()
-        };
         let mut recorded = Vec::new();
         for (interface, all) in &self.addresses {
-            let wanted = living(all);
             if let Some(present) = undo.listed(addresses(interface)) {
+                let wanted = self.wanted_addresses(interface, all, &present, now);
                 // From the last one on, since secondary addresses may go with their primary one.
                 for address in difference(&wanted, &present).0.iter().rev() {
                     undo.run(&address.deletion(interface));
@@ -131,6 +136,27 @@ impl Record {
         }
         undo.restore_routes(&routes);
         undo.report
+    }
+
+    /// Returns the addresses that an interface is to have at the time `now`: those that it had, with the lifetimes
+    /// that they have by now, and behind them those that others have added meanwhile.
+    fn wanted_addresses(
+        &self,
+        interface: &str,
+        had: &[Address],
+        present: &[Address],
+        now: u64,
+    ) -> Vec<Address> {
+        let living = had.iter().filter_map(|one| {
+            let renewed = present.iter().find(|other| *other == one);
+            renewed.or(Some(one).filter(|one| one.expires > now))
+        });
+        let is_of_trial = |one: &&Address| {
+            let mut own = self.additions.iter().filter(|(own, ..)| own == interface);
+            own.any(|(_, address, prefix)| one.is(*address, *prefix))
+        };
+        let foreign = present.iter().filter(|one| !had.contains(one) && !is_of_trial(one));
+        living.chain(foreign).cloned().collect()
     }
 
     fn wanted_routes(&self, undo: &mut Undo) -> Vec<&str> {
@@ -276,13 +302,33 @@ pub(super) fn addresses(interface: &str) -> Result<Vec<Address>, ChangeFailure> 
 /// Lists the IPv4 routes of all tables, as `ip route append` takes them.
 fn routes() -> Result<Vec<String>, ChangeFailure> {
     let listed = list(&words("-o -4 -d route show table all"))?;
-    Ok(listed.lines().map(route).collect())
+    // What a nexthop id stands for may follow in a line of its own.
+    let is_route = |line: &&str| !line.trim_start().starts_with("nh_info");
+    Ok(listed.lines().filter(is_route).map(route).collect())
 }
 
 /// Leaves out of a listed route what `ip route append` does not take.
 fn route(line: &str) -> String {
     let mut words = words(line);
     words.retain(|word| !ROUTE_STATES.contains(&&**word));
+    let position = |words: &[String], name: &str| words.iter().position(|word| word == name);
+    if let Some(at) = position(&words, "rto_min")
+        .filter(|at| words.get(at + 1).is_some_and(|word| word == "lock"))
+    {
+        words.remove(at + 1);
+    }
+    // A nexthop id is taken instead of the way that it stands for.
+    if position(&words, "nhid").is_some() {
+        if let Some(at) = position(&words, "nexthop") {
+            words.truncate(at);
+        }
+        for (name, count) in [("via", 2), ("dev", 2)] {
+            if let Some(at) = position(&words, name) {
+                let end = (at + count).min(words.len());
+                words.drain(at..end);
+            }
+        }
+    }
     words.join(" ")
 }
 
@@ -430,6 +476,45 @@ mod tests {
         let wanted = "unicast 172.19.0.0/16 table main proto boot scope global nexthop via 192.168.101.9 dev eth1 \
                       weight 2 nexthop via 10.9.9.1 dev eth2 weight 1 onlink";
         assert_eq!(route(MULTIPATH), wanted);
+        for (listed, wanted) in [
+            (
+                "unicast 10.8.0.0/16 dev v0 proto boot rto_min lock 200ms",
+                "unicast 10.8.0.0/16 dev v0 proto boot rto_min 200ms",
+            ),
+            (
+                "unicast 10.8.0.0/16 dev v0 mtu lock 1400",
+                "unicast 10.8.0.0/16 dev v0 mtu lock 1400",
+            ),
+            (
+                "unicast 10.8.0.0/16 nhid 5 via 10.1.0.9 dev v0 proto bgp src 10.1.0.1",
+                "unicast 10.8.0.0/16 nhid 5 proto bgp src 10.1.0.1",
+            ),
+        ] {
+            assert_eq!(route(listed), wanted);
+        }
+    }
+
+    #[test]
+    fn what_others_add_or_renew_during_a_trial_stays() {
+        let listed = |text: &str, now: u64| -> Vec<Address> {
+            let line = |one: &str| format!("3: eth1    inet {one}");
+            text.lines().map(|one| Address::parse(&line(one), now).unwrap()).collect()
+        };
+        let leased = "10.1.0.2/24 scope global eth1\\       valid_lft 60sec preferred_lft 60sec";
+        let of_trial =
+            "10.2.0.2/24 scope global eth1\\       valid_lft forever preferred_lft forever";
+        let foreign =
+            "10.1.0.99/32 scope global eth1\\       valid_lft forever preferred_lft forever";
+        let had = listed(leased, 0);
+        let present = listed(&[leased, of_trial, foreign].join("\n"), 50);
+        let mut record = Record::new(Privilege::Root);
+        record.additions.push(("eth1".into(), [10, 2, 0, 2].into(), 24));
+        let wanted = record.wanted_addresses("eth1", &had, &present, 90);
+        let words: Vec<&str> = wanted.iter().map(Address::local).collect();
+        assert_eq!(words, ["10.1.0.2", "10.1.0.99"]);
+        assert_eq!(wanted[0].expires, 110, "the lease was renewed");
+        let gone = record.wanted_addresses("eth1", &had, &[], 90);
+        assert!(gone.is_empty(), "the lease has run out");
     }
 
     #[test]
