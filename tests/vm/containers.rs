@@ -49,13 +49,14 @@ fn each_lack_is_said_with_the_flag_that_gives_it() {
     ran.says("n2: /dev/shm of this podman container has only 64 MiB");
     ran.says("hint: podman run needs --ipc=host or --shm-size=1g");
     ran.does_not_say("--device=/dev/infiniband");
-    // The agent is there by now: without a network it could not be fetched.
     let all = format!("{MEMORY} {SHARED} {DEVICE}");
-    start(&field, "n1", "other", &format!("{NETWORK} {all} {without_provider}"));
-    start(&field, "n2", "other", &format!("--network=none {all}"));
-    let ran = inside(&field, "n1,n2", "other --transport tcp");
+    // The agent is there by now: without a network it could not be fetched.
+    start(&field, "n2", "apart", &format!("--network=none {all}"));
+    let ran = inside(&field, "n2", "apart --transport tcp");
     ran.says("n2: this podman container has its own network namespace");
     ran.says("hint: podman run needs --net=host");
+    start(&field, "n1", "image", &format!("{NETWORK} {all} {without_provider}"));
+    let ran = inside(&field, "n1", "image --transport tcp");
     ran.says("libibverbs of this podman container has no");
     ran.says("hint: install in the image: apt-get install libibverbs1 ibverbs-providers");
     start(&field, "n1", "bare", &format!("{NETWORK} {MEMORY} {SHARED}"));
