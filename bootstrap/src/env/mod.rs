@@ -289,7 +289,7 @@ pub fn is_node_specific(name: &str) -> bool {
         // Most name a file, or a key of this kernel. A login that brings a ticket sets it on each host.
         "KRB5CCNAME",
         "GPG_AGENT_INFO",
-        // Of a service of systemd: the rank of another host has neither its sockets nor its journal.
+        // Variables of a systemd service: a rank on another host has neither its sockets nor its journal.
         "INVOCATION_ID",
         "JOURNAL_STREAM",
         "LISTEN_FDNAMES",

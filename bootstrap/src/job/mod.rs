@@ -412,7 +412,7 @@ pub enum Problem {
     },
 }
 
-/// What keeps a program that exists from starting.
+/// Reason why a program that exists cannot start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProgramDefect {
     /// It is a directory, or else a device, a pipe or a socket.

@@ -203,7 +203,7 @@ mod tests {
     }
 
     proptest! {
-        /// However a stream writes, nobody waits longer for it, and with a carriage return in it a line has no turn.
+        /// No way of writing holds others up for longer, and a line with a carriage return in it has no turn.
         #[test]
         fn no_line_has_the_turn_for_longer(
             steps in prop::collection::vec((0..7_usize, 0..500_u64), 0..60),

@@ -16,7 +16,7 @@ fn configuration(directory: &Path, lines: &str) -> String {
     path.display().to_string()
 }
 
-/// Makes the launch node know an address of the lab's network at which there is nobody, so that the kernel never says so.
+/// Makes the launch node know an address of the lab's network that no host has, so that the kernel never reports it as unreachable.
 fn dead_address(field: &Field, last: u8) -> (String, impl Drop) {
     let [first, second, ..] = field.lab.address("a").unwrap().octets();
     let address = format!("{first}.{second}.9.{last}");

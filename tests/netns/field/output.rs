@@ -12,7 +12,7 @@ use std::time::Duration;
 /// Time within which a line has to be there: a turn, and the way.
 const SOON: Duration = Duration::from_secs(2);
 
-/// What rank 0 does at the end: it waits for a file, some 20 s at most.
+/// End of rank 0's script: it waits for a file, some 20 s at most.
 const STOPPED: &str = "[ -e /tmp/stop ] || [ $((i += 1)) = 900 ]";
 
 /// Returns a script in which rank 0 writes as `writer` says. Rank 1 prints a line once there is a file, rank 2 prints

@@ -45,7 +45,7 @@ pub(super) fn required(wdir: PathBuf) -> Result<WorkingDir, JobError> {
 }
 
 fn below(here: &LauncherDir, wdir: &Path) -> PathBuf {
-    // What is above a directory depends on where links lead, which only paths without links show.
+    // The parent of a directory depends on where links lead, which only paths without links show.
     if wdir.components().any(|part| part == Component::ParentDir) {
         let typed = here.physical.join(wdir);
         return typed.canonicalize().unwrap_or(typed);
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(text("./run//a/."), "/data92/run/a");
         assert_eq!(text(".."), physical.as_os_str());
         assert_eq!(text("../gone"), physical.join("here/../gone").as_os_str());
-        let absolute = required("/work/".into()).unwrap();
-        assert_eq!(absolute, WorkingDir::Required("/work/".into()));
+        let absolute = required("/srv/".into()).unwrap();
+        assert_eq!(absolute, WorkingDir::Required("/srv/".into()));
     }
 }

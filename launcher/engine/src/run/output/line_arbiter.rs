@@ -106,7 +106,7 @@ impl LineArbiter {
         while self.turn.is_none() {
             let mut long = HashSet::new();
             for (since, chunk) in std::mem::take(&mut self.waiting) {
-                // What a stream has written behind a long line stays behind it.
+                // Output that follows a long line in its stream stays behind it.
                 if long.contains(&chunk.source) || self.begins_long_line(&chunk) {
                     long.insert(chunk.source);
                     self.waiting.push_back((since, chunk));
@@ -253,7 +253,7 @@ mod tests {
         let error = (Rank(0), Stream::Stderr);
         assert_eq!(output.push_to(error, b"half "), b"");
         assert_eq!(output.push_to(error, b"a line\n"), b"half a line\n");
-        // What is long there keeps nobody waiting here.
+        // Long lines of the other stream do not hold this one up.
         assert_eq!(output.push_to(error, &[b'x'; MAX_OUTPUT]).len(), MAX_OUTPUT);
         assert_eq!(output.push(1, b"name? "), b"name? ");
     }
