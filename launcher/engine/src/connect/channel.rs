@@ -279,7 +279,8 @@ async fn next_from_ssh(
             ChannelMsg::ExitStatus { exit_status } => {
                 command_status.set(ExitStatus::Code(exit_status.cast_signed()));
             }
-            ChannelMsg::Close => return None,
+            // A server that refuses to execute the command leaves the channel open.
+            ChannelMsg::Close | ChannelMsg::Failure => return None,
             _ => {}
         }
     }

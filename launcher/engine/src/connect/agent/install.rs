@@ -96,7 +96,8 @@ impl Installer<'_> {
             Some(Ok(answer)) => answer,
             // The installer has printed its first line, so it runs, but it reads nothing.
             Some(Err(DeployError::Cut(_))) | None => {
-                let _ = writer.end().await;
+                // The host takes nothing, perhaps not even this.
+                let _ = deadline::within(EXIT_TIMEOUT, writer.end()).await;
                 return Ok(StdinInstall::Silent(file));
             }
             Some(Err(error)) => return Err(error),

@@ -82,7 +82,10 @@ impl RankLibraries {
             self.found.insert(std::env::consts::ARCH.to_owned(), found);
         }
         if !self.found.contains_key(arch) {
-            let found = find(self.agent_option.as_deref(), arch, self.is_local);
+            let (beside, is_local) = (self.agent_option.clone(), self.is_local);
+            let wanted = arch.to_owned();
+            let search = move || find(beside.as_deref(), &wanted, is_local);
+            let found = tokio::task::spawn_blocking(search).await.ok().flatten();
             if found.is_none() && self.found.values().any(Option::is_some) {
                 messages::info(&format!(
                     "no library for ranks on {arch}: `import rlaunch` and {SHARED} are missing there"
