@@ -1,92 +1,106 @@
 //! Driver of a running job. It owns the channels, the terminal and the clock, and leaves every decision to
 //! the [`Supervisor`].
 
-use crate::run::Started;
 use crate::run::helper_upload::HelperUpload;
 use crate::run::job_run::JobRun;
 use crate::run::live::JobSocket;
-use crate::run::nodes::Nodes;
-use crate::run::outcome::{Outcome, SupervisedNode, ended_by};
+use crate::run::nodes::{Agents, Node};
+use crate::run::outcome::{Outcome, ended_by};
 use crate::run::output::{OutputWriter, Written};
+use crate::run::pump::{self, Pump};
 use crate::run::signals::{self, Signals};
-use crate::run::supervisor::{Action, Input, READER_PATIENCE, Supervisor};
+use crate::run::supervisor::{Action, Input, PhaseStates, READER_PATIENCE, Supervisor};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::protocol::control::Helper;
 use rlaunch_console::messages;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-/// Supervises a job from the start of its ranks until all nodes have ended their ranks. Then closes every
-/// channel, writes the remaining output and returns the job's outcome.
-pub(crate) async fn run_to_completion(
-    job: &JobRun,
-    mut nodes: Nodes,
-    Started { mut writer, phase_states, master_port }: Started,
-    signals: &mut Signals,
-) -> Result<Exit, Failed> {
-    let supervised = nodes.reached.iter().map(|node| SupervisedNode {
-        host: node.host.to_string(),
-        ranks: node.ranks.clone(),
-        addresses: node.facts.addresses.iter().map(|own| own.address).collect(),
-        hello_at: node.hello_at,
-    });
-    let mut supervisor = Supervisor::new(
-        &job.spec,
-        supervised.collect(),
-        phase_states,
-        job.events.status(),
-        Instant::now(),
-    );
-    let mut stack_reader = HelperUpload::new(Helper::Stack);
-    let mut queries = job.socket.as_ref().map(JobSocket::take_queries).unwrap_or_default();
-    while !supervisor.is_over() {
-        let is_listening = !supervisor.is_suspending();
-        let input = tokio::select! {
-            () = until(supervisor.poll_timeout()) => None,
-            event = nodes.events.recv() => Some(event.map_or(Input::SessionsClosed, Input::Node)),
-            signal = signals.next(), if is_listening => Some(Input::Signal(signal)),
-            () = writer.reader_gone(), if is_listening => Some(Input::ReaderGone),
-            query = queries.next() => Some(Input::Query(query)),
-        };
-        match input {
-            Some(input) => supervisor.handle(Instant::now(), input),
-            None => supervisor.handle_timeout(Instant::now(), writer.waits_for_reader()),
+/// Nodes that were ordered to start their ranks.
+pub(crate) struct Running {
+    pub nodes: Vec<Node>,
+    pub writer: OutputWriter,
+    pub phase_states: PhaseStates,
+    pub master_port: u16,
+}
+
+/// Job whose nodes have ended their ranks, or can report that no more.
+pub(crate) struct Ended {
+    outcome: Outcome,
+    writer: OutputWriter,
+    master_port: u16,
+}
+
+impl Running {
+    /// Supervises the job until all nodes have ended their ranks.
+    pub(crate) async fn run_to_completion(self, job: &JobRun, pump: &mut Pump<'_>) -> Ended {
+        let Running { nodes, mut writer, phase_states, master_port } = self;
+        let status = job.events.status();
+        let mut supervisor = Supervisor::new(&job.spec, nodes, phase_states, status, pump::now());
+        let mut stack_reader = HelperUpload::new(Helper::Stack);
+        let mut queries = job.socket.as_ref().map(JobSocket::take_queries).unwrap_or_default();
+        while !supervisor.is_over() {
+            let is_listening = !supervisor.is_suspending();
+            let input = tokio::select! {
+                () = pump::until(supervisor.poll_timeout()) => None,
+                input = pump.next(is_listening) => Some(input),
+                () = writer.reader_gone(), if is_listening => Some(Input::ReaderGone),
+                query = queries.next() => Some(Input::Query(query)),
+            };
+            match input {
+                Some(input) => supervisor.handle(pump::now(), input),
+                None => supervisor.handle_timeout(pump::now(), writer.waits_for_reader()),
+            }
+            if supervisor.is_ending() {
+                job.events.status().ending();
+            }
+            while let Some(action) = supervisor.poll_action() {
+                let nodes = supervisor.nodes();
+                perform(action, job, &pump.agents, nodes, &mut writer, &mut stack_reader);
+            }
         }
-        if supervisor.is_ending() {
-            job.events.status().ending();
-        }
-        while let Some(action) = supervisor.poll_action() {
-            perform(action, job, &nodes, &mut writer, &mut stack_reader);
-        }
+        Ended { outcome: supervisor.into_outcome(), writer, master_port }
     }
-    let outcome = supervisor.into_outcome();
-    nodes.shutdown().await;
-    let written = write_rest(&mut writer, signals).await;
-    if writer.unread() > 0 {
-        let size = text::size(writer.unread());
-        messages::warn(&format!("{size} of the ranks' output is dropped, since it was not read"));
+}
+
+impl Ended {
+    /// Writes the remaining output, once every channel is closed, and returns the job's outcome.
+    pub(crate) async fn conclude(
+        mut self,
+        job: &JobRun,
+        signals: &mut Signals,
+    ) -> Result<Exit, Failed> {
+        let written = write_rest(&mut self.writer, signals).await;
+        let unread = self.writer.unread();
+        if unread > 0 {
+            let size = text::size(unread);
+            messages::warn(&format!(
+                "{size} of the ranks' output is dropped, since it was not read"
+            ));
+        }
+        conclude(job, self.outcome, written, self.master_port)
     }
-    conclude(job, outcome, written, master_port)
 }
 
 /// Performs an action. `stack_reader` is the program that reads stacks.
 fn perform(
     action: Action,
     job: &JobRun,
-    nodes: &Nodes,
+    agents: &Agents,
+    nodes: &[Node],
     writer: &mut OutputWriter,
     stack_reader: &mut HelperUpload,
 ) {
     match action {
         Action::LimitReaders(patience) => writer.limit_readers(patience),
-        Action::Send(node, message) => nodes.queue_command(node, &message),
-        Action::SendAll(message) => nodes.queue_for_all(&message),
-        Action::Relay { from, to, data, room } => nodes.relay((from, to), data, room),
+        Action::Send(node, message) => agents.queue_command(node, &message),
+        Action::SendAll(message) => agents.queue_for_all(&message),
+        Action::Relay { from, to, data, room } => agents.relay((from, to), data, room),
         Action::Emit(event) => job.events.emit(&event),
-        Action::OfferStackReader => offer(stack_reader, job, nodes),
-        Action::SendStackReader(node) => stack_reader.send(nodes, node),
+        Action::OfferStackReader => offer(stack_reader, job, agents, nodes),
+        Action::SendStackReader(node) => stack_reader.send(agents, &nodes[node.index()]),
         Action::Reply(connection, reply) => {
             if let Some(socket) = &job.socket {
                 socket.reply(connection, reply);
@@ -99,10 +113,10 @@ fn perform(
 }
 
 /// Offers a program to all nodes. A node for which there is none answers questions with that reason.
-fn offer(program: &mut HelperUpload, job: &JobRun, nodes: &Nodes) {
+fn offer(program: &mut HelperUpload, job: &JobRun, agents: &Agents, nodes: &[Node]) {
     let given = job.reach.agent.as_deref();
-    for node in &nodes.reached {
-        if let Err(failed) = program.offer(node, given) {
+    for node in nodes {
+        if let Err(failed) = program.offer(agents, node, given) {
             tracing::info!(host = %node.host, "{}", failed.message);
         }
     }
@@ -151,12 +165,4 @@ fn conclude(
         tracing::debug!(job = %job.spec.id, exit = failed.exit.0, "concluded");
     }
     decided
-}
-
-/// Sleeps until `at`, or for ever if `at` is `None`.
-async fn until(at: Option<Instant>) {
-    match at {
-        Some(at) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
-    }
 }

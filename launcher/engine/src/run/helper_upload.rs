@@ -3,9 +3,8 @@
 
 use crate::connect::agent::host_file::HostFile;
 use crate::connect::agent::store;
-use crate::run::nodes::{Nodes, ReachedNode};
+use crate::run::nodes::{Agents, Node};
 use bytes::Bytes;
-use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::control::{self, Helper, HelperFile, ToAgent};
 use rlaunch_console::messages;
 use rlaunch_text::exit::Exit;
@@ -39,10 +38,15 @@ impl HelperUpload {
 
     /// Sends the digest of the program to a node. `given` is the path from `--agent`, in whose directory the program is
     /// looked for. Fails if there is none for the node's architecture.
-    pub(crate) fn offer(&mut self, node: &ReachedNode, given: Option<&Path>) -> Result<(), Failed> {
-        let arch = node.facts.arch.clone();
+    pub(crate) fn offer(
+        &mut self,
+        agents: &Agents,
+        node: &Node,
+        given: Option<&Path>,
+    ) -> Result<(), Failed> {
+        let (agent, arch) = (agents.outbox(node.id), node.facts.arch.clone());
         if let Some(offered) = self.offered.get(&arch) {
-            node.commands.send_frame(offered.digest.clone());
+            agent.send_frame(offered.digest.clone());
             return Ok(());
         }
         let program = match self.helper {
@@ -56,17 +60,17 @@ impl HelperUpload {
         let digest = control::encode(&ToAgent::Helper(self.helper, named))
             .map_err(|error| Failed::new(Exit::BUG, format!("cannot send {name}: {error}")))?;
         let offered = OfferedHelper { file, digest: digest.into(), parts: OnceCell::new() };
-        node.commands.send_frame(offered.digest.clone());
+        agent.send_frame(offered.digest.clone());
         self.offered.insert(arch, offered);
         Ok(())
     }
 
     /// Sends the file to a node that has asked for it.
-    pub(crate) fn send(&mut self, nodes: &Nodes, node: NodeId) {
-        let Some(node) = nodes.reached.get(node.index()) else { return };
+    pub(crate) fn send(&mut self, agents: &Agents, node: &Node) {
         let Some(offered) = self.offered.get(&node.facts.arch) else { return };
         let parts = offered.parts(self.helper);
-        parts.iter().for_each(|part| node.commands.send_frame(part.clone()));
+        let agent = agents.outbox(node.id);
+        parts.iter().for_each(|part| agent.send_frame(part.clone()));
         self.sent = (self.sent.0 + 1, offered.file.size);
     }
 

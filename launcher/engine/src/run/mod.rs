@@ -1,11 +1,12 @@
-//! Run of a job, from its hosts to its exit code. [`run_job`], `run` and `start_ranks` take the steps in
-//! order.
+//! Run of a job, from its hosts to its exit code. [`run_job`], `run` and `phases` take the steps in order.
 //!
 //! | files | subject |
 //! |---|---|
 //! | `job_run` | attempts at a job, with event log and record; `--max-restarts` |
-//! | `nodes`, `session` | all nodes together: connecting, assigning ranks, preparing, starting; the launcher's stdio; the session with one agent |
+//! | `pump` | what happens to an attempt: events of nodes, signals, `--timeout`; lost nodes |
+//! | `nodes`, `session` | all nodes together: connecting, assigning ranks, preparing; the session with one agent |
 //! | `rendezvous`, `links` | agents join a tree and RDMA paths are proved; the paths are monitored while ranks run |
+//! | `start` | the launcher's stdio, and the order to start ranks |
 //! | `preflight_report`, `inventory_check` | why nodes cannot run the job; what inventories show, such as what a container lacks |
 //! | `helper_upload` | programs that nodes need for the proof of paths, and for stacks |
 //! | `path_check` | RDMA paths proved for `rlaunch doctor` |
@@ -31,31 +32,31 @@ mod nodes;
 mod outcome;
 pub mod output;
 pub mod path_check;
+#[cfg(test)]
+mod phase_tests;
 mod preflight_report;
+mod pump;
 pub mod record;
 mod rendezvous;
 mod session;
 pub mod show;
 pub mod signals;
+mod start;
 mod stdin;
 mod stragglers;
 mod supervisor;
 
+use driver::Ended;
 use events::Event;
-use job_run::{JobRun, Launch, StartFacts};
-use links::LinkMonitor;
-use nodes::{Nodes, PendingStdio};
-use rendezvous::Joined;
+use job_run::{JobRun, Launch};
+use nodes::{PendingStdio, Reached};
+use pump::Pump;
 use rlaunch_console::{messages, open_files};
-use rlaunch_plan::job::apps::StartOrder;
 use rlaunch_plan::map::{self, RankMap};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use show::ShownPlan;
 use signals::Signals;
 use std::io::{self, IsTerminal};
-use std::time::Instant;
-use supervisor::PhaseStates;
 
 /// Runs a job, and restarts it after failures as often as `--max-restarts` allows.
 pub async fn run_job(launch: Launch) -> Result<Exit, Failed> {
@@ -66,33 +67,42 @@ pub async fn run_job(launch: Launch) -> Result<Exit, Failed> {
     ended
 }
 
-/// Takes the steps of one attempt at a job.
+/// Makes one attempt at a job, whose sessions are closed however its phases end.
 async fn run(job: &JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
     let map = hosts_to_reach(job)?;
     open_files::raise_for(map.nodes.len()).iter().for_each(|warning| messages::warn(warning));
-    let (connecting, stdio, sessions_closed) = nodes::prepare_sessions(&job.spec, &map);
+    let (connecting, stdio, mut pump) = nodes::open_sessions(&job.spec, map, signals);
+    let reached = job.phase("reach", connecting.reach(job, &mut pump)).await;
+    let ended = match reached {
+        Ok(reached) => phases(job, reached, stdio, &mut pump).await,
+        Err(failed) => Err(failed),
+    };
+    pump.shutdown().await;
+    match ended? {
+        Some(ended) => ended.conclude(job, signals).await,
+        None => Ok(Exit::SUCCESS),
+    }
+}
 
-    let reaching = job.phase("reach", connecting.reach(job, &map));
-    let mut nodes = match unless_ended(reaching, signals).await {
-        Ok(nodes) => nodes,
-        Err(failed) => {
-            sessions_closed.shutdown().await;
-            return Err(failed);
-        }
-    };
-    let starting = start_ranks(job, map, &mut nodes, stdio);
-    let started = match unless_ended(starting, signals).await {
-        Ok(Some(started)) => started,
-        Ok(None) => {
-            nodes.shutdown().await;
-            return Ok(Exit::SUCCESS);
-        }
-        Err(failed) => {
-            nodes.shutdown().await;
-            return Err(failed);
-        }
-    };
-    job.phase("run", driver::run_to_completion(job, nodes, started, signals)).await
+/// Takes the phases of an attempt after the first. Returns `None` for a dry run, which starts no rank.
+async fn phases(
+    job: &JobRun,
+    reached: Reached,
+    stdio: PendingStdio,
+    pump: &mut Pump<'_>,
+) -> Result<Option<Ended>, Failed> {
+    let reached = reached.assign_ranks(&job.spec, pump)?;
+    if job.spec.has_slots_from_gpus() {
+        announce(job, &reached.map)?;
+    }
+    let prepared = job.phase("prepare", reached.prepare(job, pump)).await?;
+    let joined = job.phase("join", prepared.join(job, pump)).await?;
+    joined.show(job, pump).await?;
+    if job.spec.dry_run.is_some() {
+        return Ok(None);
+    }
+    let running = joined.start(job, stdio, &pump.agents)?;
+    Ok(Some(job.phase("run", running.run_to_completion(job, pump)).await))
 }
 
 /// Returns the nodes to connect to: hosts with their ranks, or all hosts without ranks if their GPUs must be
@@ -118,71 +128,4 @@ fn announce(job: &JobRun, map: &RankMap) -> Result<(), Failed> {
         recorder.mapped(map);
     }
     Ok(())
-}
-
-/// Parts of a job that exist once its ranks are being started.
-struct Started {
-    writer: output::OutputWriter,
-    phase_states: PhaseStates,
-    master_port: u16,
-}
-
-/// Prepares the nodes that were reached, joins them in a tree and starts their ranks. Returns `None` for a
-/// dry run, which starts no rank.
-async fn start_ranks(
-    job: &JobRun,
-    reached: RankMap,
-    nodes: &mut Nodes,
-    stdio: PendingStdio,
-) -> Result<Option<Started>, Failed> {
-    let map = nodes.assign_ranks(&job.spec, reached)?;
-    if job.spec.has_slots_from_gpus() {
-        announce(job, &map)?;
-    }
-    let prepared = job.phase("prepare", nodes.prepare(job, &map)).await?;
-    let joined = job.phase("join", nodes.join(job, &map, &prepared)).await?;
-    let Joined { table, mesh, rank_configs, libraries, .. } = &joined;
-    let shown = ShownPlan {
-        job: &job.spec,
-        map: &map,
-        inventories: &prepared.inventories,
-        table,
-        mesh,
-        rank_configs,
-        libraries,
-    };
-    show::print(&shown).await;
-    if job.spec.dry_run.is_some() {
-        return Ok(None);
-    }
-    if let Some(facts) = &job.facts {
-        let (table, inventories) = (joined.table.clone(), prepared.inventories.clone());
-        // An error would mean a second call, which an attempt does not make.
-        let _ = facts.set(StartFacts { table, inventories });
-    }
-    let writer = nodes.open_stdio(job, &map, stdio)?;
-    let order = StartOrder::new(&job.spec, &map, Instant::now());
-    nodes.order_start(&job.spec, &map, &joined)?;
-    let Joined { relay, master: (_, master_port), table, mesh, rank_configs, libraries, .. } =
-        joined;
-    let links = LinkMonitor::new(&mesh, &table, &job.spec.options.mesh, Instant::now());
-    if let Some(recorder) = &job.recorder {
-        recorder.starting(table, rank_configs, libraries);
-    }
-    let phase_states = PhaseStates { relay, links, order };
-    Ok(Some(Started { writer, phase_states, master_port }))
-}
-
-/// Runs a stage of the job before ranks are started. Returns an error if the user ends the job meanwhile.
-async fn unless_ended<T>(
-    stage: impl Future<Output = Result<T, Failed>>,
-    signals: &mut Signals,
-) -> Result<T, Failed> {
-    tokio::select! {
-        done = stage => done,
-        signal = signals.end() => {
-            let message = format!("ended by {signal} before any rank was started");
-            Err(Failed::new(Exit::signal(signal as i32), message))
-        }
-    }
 }

@@ -2,6 +2,7 @@
 //! that fail after the first are only counted.
 
 use crate::connect::lost_agent::CleanupOutcome;
+use crate::run::nodes::Node;
 use crate::run::output::Written;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
@@ -58,18 +59,6 @@ impl Reason {
     }
 }
 
-/// Facts about a node that its supervision needs.
-#[derive(Debug)]
-pub(crate) struct SupervisedNode {
-    /// Host as the user named it.
-    pub host: String,
-    pub ranks: Vec<Rank>,
-    /// Addresses of the node's interfaces.
-    pub addresses: Vec<IpAddr>,
-    /// Time at which the first message of the node's agent was received.
-    pub(crate) hello_at: Instant,
-}
-
 /// Final report of a node, or the result of cleaning it up after its loss.
 #[derive(Debug)]
 pub(crate) enum NodeEnd {
@@ -81,7 +70,7 @@ pub(crate) enum NodeEnd {
 
 /// Facts from which the exit code and the message of a job follow.
 pub(crate) struct Outcome {
-    pub nodes: Vec<SupervisedNode>,
+    pub nodes: Vec<Node>,
     pub(crate) first_failure: FirstFailure,
     /// Reason why the launcher ended the job; `None` if every rank exited by itself.
     pub reason: Option<Reason>,
@@ -107,11 +96,11 @@ impl Outcome {
         master_port: u16,
     ) -> Result<Exit, Failed> {
         let blamed = self.first_failure.first().map(|(exit, others)| {
-            let is_host = |node: &&SupervisedNode| node.ranks.contains(&exit.rank);
-            let host = self.nodes.iter().find(is_host).map(|node| node.host.as_str());
+            let is_host = |node: &&Node| node.ranks.contains(&exit.rank);
+            let host = self.nodes.iter().find(is_host).map(|node| node.host.to_string());
             let host = host.unwrap_or_default();
-            let hint = taken_port(exit.rank, &written.tails.lines(exit.rank), master_port, host);
-            first_failure_error(exit, others, host, &written).hint(hint)
+            let hint = taken_port(exit.rank, &written.tails.lines(exit.rank), master_port, &host);
+            first_failure_error(exit, others, &host, &written).hint(hint)
         });
         let ranks = self.ranks();
         let unverified = written.nccl.and_then(|log| {
@@ -127,10 +116,7 @@ impl Outcome {
                 Failed::new(Exit::BUG, "the job was ended and no rank has failed")
             })),
             Some(Reason::User(signal)) => Some(ended_by(signal)),
-            Some(Reason::Timeout(after, details)) => {
-                let message = format!("not done within {} s (--timeout)", after.as_secs_f64());
-                Some(Failed { details, ..Failed::new(Exit::TIMEOUT, message) })
-            }
+            Some(Reason::Timeout(after, details)) => Some(timed_out(after, details)),
             Some(Reason::ReaderGone) => {
                 Some(written.unwritten.unwrap_or_else(|| Failed::new(Exit::READER_GONE, "")))
             }
@@ -140,15 +126,15 @@ impl Outcome {
             Some(Reason::Singleton(failed) | Reason::Hang(failed)) => Some(failed),
         };
         let Some(mut failed) = failed else { return Ok(Exit::SUCCESS) };
-        let hosts = self.nodes.iter().map(|node| node.host.as_str());
-        failed.details.extend(receipts(hosts.zip(&self.ends)));
+        let hosts: Vec<String> = self.nodes.iter().map(|node| node.host.to_string()).collect();
+        failed.details.extend(receipts(hosts.iter().map(String::as_str).zip(&self.ends)));
         Err(failed)
     }
 
     /// Lists the ranks with their hosts, by rank.
     fn ranks(&self) -> Vec<(Rank, String)> {
-        let node_ranks = |node: &SupervisedNode| {
-            let ranks = node.ranks.iter().map(|rank| (*rank, node.host.clone()));
+        let node_ranks = |node: &Node| {
+            let ranks = node.ranks.iter().map(|rank| (*rank, node.host.to_string()));
             ranks.collect::<Vec<_>>()
         };
         let mut ranks: Vec<(Rank, String)> = self.nodes.iter().flat_map(node_ranks).collect();
@@ -160,6 +146,12 @@ impl Outcome {
 /// Makes the error of a job that the user has ended.
 pub(crate) fn ended_by(signal: Signal) -> Failed {
     Failed::new(Exit::signal(signal as i32), format!("ended by {signal}"))
+}
+
+/// Makes the error of a job that was not done within `after`, the time of `--timeout`.
+pub(crate) fn timed_out(after: Duration, details: Vec<String>) -> Failed {
+    let message = format!("not done within {} s (--timeout)", after.as_secs_f64());
+    Failed { details, ..Failed::new(Exit::TIMEOUT, message) }
 }
 
 /// Makes the error for the first failure, with the last lines that the rank wrote.

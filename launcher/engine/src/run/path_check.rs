@@ -1,12 +1,13 @@
 //! Proof of the RDMA paths between hosts, without starting a rank: `rlaunch doctor` reports the results.
 
+use super::hosts_to_reach;
 use super::job_run::{JobRun, Launch};
+use super::nodes::{self, Connecting};
+use super::pump::Pump;
 use super::signals::Signals;
-use super::{hosts_to_reach, nodes, unless_ended};
 use rlaunch_bootstrap::protocol::mesh::ProofStep;
 use rlaunch_bootstrap::rank_table::{NicId, RankTable};
 use rlaunch_plan::findings::CheckId;
-use rlaunch_plan::map::RankMap;
 use rlaunch_plan::mesh::outcome::{Failure, ProofOutcome};
 use rlaunch_plan::mesh::{Mesh, ProofResult, finding_of, hint_of};
 use rlaunch_text::message::Failed;
@@ -68,27 +69,21 @@ pub async fn try_paths(launch: Launch) -> Result<TriedPaths, Failed> {
     let mut signals = Signals::install()?;
     let job = JobRun::first(launch)?;
     let map = hosts_to_reach(&job)?;
-    let (connecting, _stdio, sessions_closed) = nodes::prepare_sessions(&job.spec, &map);
-    let mut nodes = match unless_ended(connecting.reach(&job, &map), &mut signals).await {
-        Ok(nodes) => nodes,
-        Err(failed) => {
-            sessions_closed.shutdown().await;
-            return Err(failed);
-        }
-    };
-    let tried = unless_ended(tried(&job, map, &mut nodes), &mut signals).await;
-    nodes.shutdown().await;
+    let (connecting, _stdio, mut pump) = nodes::open_sessions(&job.spec, map, &mut signals);
+    let tried = tried(&job, connecting, &mut pump).await;
+    pump.shutdown().await;
     tried
 }
 
 async fn tried(
     job: &JobRun,
-    reached: RankMap,
-    nodes: &mut nodes::Nodes,
+    connecting: Connecting,
+    pump: &mut Pump<'_>,
 ) -> Result<TriedPaths, Failed> {
-    let map = nodes.assign_ranks(&job.spec, reached)?;
-    let prepared = nodes.prepare(job, &map).await?;
-    let joined = nodes.join(job, &map, &prepared).await?;
+    let reached = connecting.reach(job, pump).await?;
+    let reached = reached.assign_ranks(&job.spec, pump)?;
+    let prepared = reached.prepare(job, pump).await?;
+    let joined = prepared.join(job, pump).await?;
     let measured = joined.mesh.measured.iter().filter_map(|&(from, to, megabits)| {
         let (from, to) = (path_end(&joined.table, from)?, path_end(&joined.table, to)?);
         Some(MeasuredPath { from, to, megabits })

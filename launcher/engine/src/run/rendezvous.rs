@@ -13,12 +13,12 @@ mod mesh_proof;
 use crate::run::helper_upload::HelperUpload;
 use crate::run::inventory_check;
 use crate::run::job_run::JobRun;
-use crate::run::nodes::{Nodes, Prepared, agent_failure, no_library, node_lost};
-use crate::run::session::{NodeEvent, NodeEventKind};
+use crate::run::nodes::{Agents, Node, Prepared, PreparedNode};
+use crate::run::pump::{self, AgentMessage, Pump};
 use mesh_proof::{offer_prover, prove};
 use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::NodeFacts;
-use rlaunch_bootstrap::job::library::NodeLibrary;
 use rlaunch_bootstrap::protocol::control::{FromAgent, ToAgent};
 use rlaunch_bootstrap::protocol::mesh::{PathOutcome, RoundCost};
 use rlaunch_bootstrap::rank_table::{RankLayout, RankTable};
@@ -56,8 +56,12 @@ const MAX_LINES: usize = 8;
 /// Time that a node may take for the library for ranks, a few megabytes.
 const LIBRARY_TIME: Duration = Duration::from_secs(20);
 
-/// Result of the rendezvous.
-pub(super) struct Joined {
+/// Nodes that have joined the tree and have the rank table.
+pub(crate) struct Joined {
+    pub map: RankMap,
+    pub nodes: Vec<Node>,
+    /// Inventories by node.
+    pub inventories: Vec<Inventory>,
     pub relay: Relay,
     /// MASTER_ADDR and MASTER_PORT, at which rank 0 will listen.
     pub master: (IpAddr, u16),
@@ -72,18 +76,19 @@ pub(super) struct Joined {
 }
 
 /// State of the tree by which the launcher decides which messages it relays between neighbours.
-pub(super) struct Relay {
+pub(crate) struct Relay {
     coordinator: Coordinator,
     since: Instant,
 }
 
 impl Relay {
     pub(super) fn new(shape: TreeShape) -> Relay {
-        Relay { coordinator: Coordinator::new(shape, Time(0)), since: Instant::now() }
+        Relay { coordinator: Coordinator::new(shape, Time(0)), since: pump::now() }
     }
 
     fn now(&self) -> Time {
-        Time(u64::try_from(self.since.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        let passed = pump::now().saturating_duration_since(self.since);
+        Time(u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Tells whether bytes from node `from` may be relayed to node `to`: only if the two are neighbours in
@@ -110,122 +115,126 @@ impl Relay {
     }
 }
 
-impl Nodes {
+impl Prepared {
     /// Waits until every node has joined the tree, proves the mesh, and distributes the rank table.
-    pub(crate) async fn join(
-        &mut self,
-        job: &JobRun,
-        map: &RankMap,
-        prepared: &Prepared,
-    ) -> Result<Joined, Failed> {
+    pub(crate) async fn join(self, job: &JobRun, pump: &mut Pump<'_>) -> Result<Joined, Failed> {
         let options = &job.spec.options;
-        let shape = job.spec.shape(self.reached.len());
-        let mut plan = Plan::new(&prepared.inventories, &options.ports);
-        let limit = join_limit(job.spec.node_timeout, &prepared.libraries);
-        let mut state = JoinState::new(self, shape, limit);
+        let shape = job.spec.shape(self.nodes.len());
+        let mut plan = Plan::new(&self.inventories, &options.ports);
+        let is_library_sent = self.answers.iter().any(PreparedNode::lacks_library);
+        let limit = join_limit(job.spec.node_timeout, is_library_sent);
+        let mut state = JoinState::new(&self.nodes, shape, limit);
         if mesh::is_wanted(options, &plan) {
             let given = job.reach.agent.as_deref();
-            state.prover = offer_prover(self, given, &plan, &options.mesh)?;
+            state.prover = offer_prover(&pump.agents, &self.nodes, given, &plan, &options.mesh)?;
         }
-        self.send_parents(shape, prepared);
+        self.send_parents(&pump.agents, shape);
         if job.spec.dry_run.is_none() {
-            self.send_libraries(prepared);
+            self.send_libraries(&pump.agents);
         }
         // The nodes are connecting to each other meanwhile.
-        let hosts = self.reached.iter().zip(&prepared.inventories);
+        let hosts = self.nodes.iter().zip(&self.inventories);
         let checked: Vec<_> = hosts.map(|(node, i)| (&node.host, i, node.facts.uid)).collect();
         inventory_check::print_quick(job, &checked, &plan);
-        state.progress.done(&self.host(NodeId(0)));
-        let progress = state.progress.clone();
-        progress
-            .report_while(state.until(self, |s| s.edges.len() + 1 == shape.nodes() as usize))
-            .await?;
-        self.print_odd_edges(shape, &state.edges);
+        state.await_edges(pump).await?;
+        print_odd_edges(&self.nodes, shape, &state.edges);
 
-        let addresses = addresses(shape, &state.edges, prepared);
-        let facts: Vec<NodeFacts> = self.reached.iter().map(|node| node.facts.clone()).collect();
-        let inputs =
-            PlanInputs { job: &job.spec, map, prepared, addresses: &addresses, facts: &facts };
+        let addresses = addresses(shape, &state.edges, &self.answers);
+        let inputs = PlanInputs { job: &job.spec, prepared: &self, addresses: &addresses };
         let network = inputs.fabric(&plan).network;
         let choices = job.spec.user_choices();
-        let told = rdma_check::check(&choices, map, &prepared.inventories, &plan, &network)?;
+        let told = rdma_check::check(&choices, &self.map, &self.inventories, &plan, &network)?;
         messages::print(&told);
-        rank_config::log_crowded(map, &prepared.inventories);
-        let (mesh, planned) = state.prove(self, &inputs, &mut plan).await?;
+        rank_config::log_crowded(&self.map, &self.inventories);
+        let (mesh, planned) = state.prove(pump, &inputs, &mut plan).await?;
         let RankPlan { table, rank_configs, horovod } = planned;
         messages::print(&mesh.conclude(&table, options.transport, options.mesh.mode)?);
-        state.distribute(self, &table, map.first_ranks().to_vec()).await?;
-        let hosts = self.reached.iter().zip(&addresses);
+        state.distribute(pump, &table, self.map.first_ranks().to_vec()).await?;
+        let hosts = self.nodes.iter().zip(&addresses);
         let used: Vec<String> = hosts.map(|(node, a)| format!("{} {a}", node.host)).collect();
         tracing::info!("out-of-band addresses: {}", text::list(&used));
-        let master = (addresses[0], ReservedPorts::master(&prepared.ports));
-        let path = |place: &Option<NodeLibrary>| place.as_ref().map(|place| place.path.clone());
-        let libraries = prepared.libraries.iter().map(path).collect();
-        Ok(Joined { relay: state.relay, master, horovod, table, mesh, rank_configs, libraries })
+        let relay = state.relay;
+        let master = (addresses[0], ReservedPorts::master(&self.ports));
+        let Prepared { map, nodes, answers, inventories, .. } = self;
+        let path = |own: PreparedNode| own.library.map(|library| library.path);
+        let libraries = answers.into_iter().map(path).collect();
+        Ok(Joined {
+            map,
+            nodes,
+            inventories,
+            relay,
+            master,
+            horovod,
+            table,
+            mesh,
+            rank_configs,
+            libraries,
+        })
     }
 
     /// Sends every node the addresses of its parent in the tree.
-    fn send_parents(&self, shape: TreeShape, prepared: &Prepared) {
-        for node in &self.reached {
-            let peer = |parent: NodeId| ParentPeer {
-                node: parent,
-                pairs: addresses::pairs(
-                    &prepared.candidates[node.id.index()],
-                    &prepared.candidates[parent.index()],
-                    &prepared.listeners[parent.index()],
-                ),
+    fn send_parents(&self, agents: &Agents, shape: TreeShape) {
+        for (node, own) in self.nodes.iter().zip(&self.answers) {
+            let peer = |parent: NodeId| {
+                let PreparedNode { candidates, listeners, .. } = &self.answers[parent.index()];
+                let pairs = addresses::pairs(&own.candidates, candidates, listeners);
+                ParentPeer { node: parent, pairs }
             };
             let parent = shape.parent(node.id).map(peer);
-            node.commands.queue_command(&ToAgent::Join { parent });
+            agents.queue_command(node.id, &ToAgent::Join { parent });
         }
     }
+}
 
-    /// Prints a line for each edge of the tree that is relayed or does not use the preferred addresses.
-    fn print_odd_edges(&self, shape: TreeShape, edges: &BTreeMap<NodeId, EdgeReport>) {
-        let mut lines = Vec::new();
-        for (&child, edge) in edges {
-            let Some(parent) = shape.parent(child) else { continue };
-            let (child, parent) = (self.host(child), self.host(parent));
-            lines.extend(describe(&child, &parent, edge));
-        }
-        for (line, hint) in lines.iter().take(MAX_LINES) {
-            messages::info(line);
-            if let Some(hint) = hint {
-                messages::hint(hint);
-            }
-        }
-        if lines.len() > MAX_LINES {
-            messages::info(&format!("and {} more pairs of hosts", lines.len() - MAX_LINES));
+/// Prints a line for each edge of the tree that is relayed or does not use the preferred addresses.
+fn print_odd_edges(nodes: &[Node], shape: TreeShape, edges: &BTreeMap<NodeId, EdgeReport>) {
+    let host = |node: NodeId| nodes[node.index()].host.to_string();
+    let mut lines = Vec::new();
+    for (&child, edge) in edges {
+        let Some(parent) = shape.parent(child) else { continue };
+        lines.extend(describe(&host(child), &host(parent), edge));
+    }
+    for (line, hint) in lines.iter().take(MAX_LINES) {
+        messages::info(line);
+        if let Some(hint) = hint {
+            messages::hint(hint);
         }
     }
+    if lines.len() > MAX_LINES {
+        messages::info(&format!("and {} more pairs of hosts", lines.len() - MAX_LINES));
+    }
+}
+
+/// Makes the warning about a node that could not store the library for its ranks.
+pub(crate) fn no_library(host: &str, cause: &str) -> String {
+    format!("{host}: ranks have no library to link or import: {cause}")
 }
 
 /// Facts about job and nodes from which the configuration of ranks is computed. They are complete once every
 /// node has joined the tree.
 struct PlanInputs<'a> {
     job: &'a JobSpec,
-    map: &'a RankMap,
     prepared: &'a Prepared,
     addresses: &'a [IpAddr],
-    facts: &'a [NodeFacts],
 }
 
 impl<'a> PlanInputs<'a> {
     fn fabric(&'a self, plan: &'a Plan) -> Fabric<'a> {
-        Fabric::new(self.map, &self.prepared.inventories, plan, &self.job.options)
+        let Prepared { map, inventories, .. } = self.prepared;
+        Fabric::new(map, inventories, plan, &self.job.options)
     }
 
     /// Computes the rank table and the configuration of each rank from a choice of NICs.
     fn rank_plan(&self, plan: &Plan) -> Result<RankPlan, Failed> {
-        let PlanInputs { job, map, prepared, addresses, facts } = *self;
-        let inventories = &prepared.inventories;
+        let PlanInputs { job, prepared, addresses } = *self;
+        let Prepared { map, nodes, inventories, ports, .. } = prepared;
         let seen = JobView { id: job.id, map, inventories, plan, addresses };
         let rank_configs =
-            rank_config::decide(&job.user_choices(), &seen, &self.fabric(plan), &prepared.ports)?;
-        let facts: Vec<&NodeFacts> = facts.iter().collect();
+            rank_config::decide(&job.user_choices(), &seen, &self.fabric(plan), ports)?;
+        let facts: Vec<&NodeFacts> = nodes.iter().map(|node| &node.facts).collect();
         let table = table::build(&job.options, &seen, &facts, &rank_configs)
             .map_err(|error| Failed::from_error(Exit::BUG, &error))?;
-        let horovod = GlooStore::new(&job.options, &seen, &prepared.ports);
+        let horovod = GlooStore::new(&job.options, &seen, ports);
         let horovod = horovod.map(|store| store.ports).unwrap_or_default();
         Ok(RankPlan { table, rank_configs, horovod })
     }
@@ -244,7 +253,8 @@ struct RankPlan {
 type ProofAnswers = BTreeMap<NodeId, (Vec<PathOutcome>, RoundCost)>;
 
 /// State of the rendezvous, which changes with the reports of nodes.
-struct JoinState {
+struct JoinState<'a> {
+    nodes: &'a [Node],
     relay: Relay,
     /// Report of each child about the edge to its parent, by child.
     edges: BTreeMap<NodeId, EdgeReport>,
@@ -258,12 +268,13 @@ struct JoinState {
     limit: Duration,
 }
 
-impl JoinState {
-    fn new(nodes: &Nodes, shape: TreeShape, limit: Duration) -> JoinState {
+impl<'a> JoinState<'a> {
+    fn new(nodes: &'a [Node], shape: TreeShape, limit: Duration) -> JoinState<'a> {
         JoinState {
+            nodes,
             relay: Relay::new(shape),
             edges: BTreeMap::new(),
-            progress: Progress::new(nodes.reached.iter().map(|n| n.host.to_string()), "joining"),
+            progress: Progress::new(nodes.iter().map(|node| node.host.to_string()), "joining"),
             table_everywhere: false,
             prover: None,
             answers: (0, BTreeMap::new()),
@@ -271,33 +282,40 @@ impl JoinState {
         }
     }
 
-    /// Handles events until `done` returns true. Returns an error if a node is lost or if the time limit of
-    /// the current phase expires.
+    /// Waits until every node but the root has reported the edge to its parent.
+    async fn await_edges(&mut self, pump: &mut Pump<'_>) -> Result<(), Failed> {
+        self.progress.done(&pump.host(NodeId(0)));
+        let (progress, count) = (self.progress.clone(), self.nodes.len());
+        let joining = self.until(pump, |state| state.edges.len() + 1 == count);
+        progress.report_while(joining).await
+    }
+
+    /// Handles messages until `done` returns true. Returns an error if the attempt must end, or if the time limit of
+    /// the current step expires.
     async fn until(
         &mut self,
-        nodes: &mut Nodes,
-        done: impl Fn(&JoinState) -> bool,
+        pump: &mut Pump<'_>,
+        done: impl Fn(&JoinState<'a>) -> bool,
     ) -> Result<(), Failed> {
         let mut deadline = Deadline::after(self.limit);
-        if self.until_at(nodes, &mut deadline, done).await? {
+        if self.until_at(pump, &mut deadline, done).await? {
             Ok(())
         } else {
-            Err(self.too_late(nodes))
+            Err(self.too_late(pump))
         }
     }
 
-    /// Handles events until `done` returns true or the deadline expires. Returns false if the deadline
+    /// Handles messages until `done` returns true or the deadline expires. Returns false if the deadline
     /// expired.
     async fn until_at(
         &mut self,
-        nodes: &mut Nodes,
+        pump: &mut Pump<'_>,
         deadline: &mut Deadline,
-        done: impl Fn(&JoinState) -> bool,
+        done: impl Fn(&JoinState<'a>) -> bool,
     ) -> Result<bool, Failed> {
         while !done(self) {
-            match deadline.run(nodes.events.recv()).await {
-                Some(Some(event)) => self.on_event(nodes, event)?,
-                Some(None) => return Err(Failed::new(Exit::BUG, "every session has ended")),
+            match pump.message(deadline).await? {
+                Some(message) => self.on_message(pump, message)?,
                 None => return Ok(false),
             }
         }
@@ -308,7 +326,7 @@ impl JoinState {
     /// the configuration of ranks that follows from them.
     async fn prove(
         &mut self,
-        nodes: &mut Nodes,
+        pump: &mut Pump<'_>,
         inputs: &PlanInputs<'_>,
         plan: &mut Plan,
     ) -> Result<(Mesh, RankPlan), Failed> {
@@ -317,27 +335,27 @@ impl JoinState {
         };
         prover.print_sent("RDMA prover");
         let rank_plan = |plan: &Plan| inputs.rank_plan(plan);
-        prove(nodes, self, &inputs.job.options.mesh, plan, rank_plan).await
+        prove(pump, self, &inputs.job.options.mesh, plan, rank_plan).await
     }
 
     /// Collects the results of all nodes for a round of proofs. Nodes that do not report before the deadline
     /// are missing from the result.
     async fn proved(
         &mut self,
-        nodes: &mut Nodes,
+        pump: &mut Pump<'_>,
         round: u32,
         deadline: &mut Deadline,
     ) -> Result<ProofAnswers, Failed> {
         self.answers = (round, BTreeMap::new());
-        let count = nodes.reached.len();
-        self.until_at(nodes, deadline, |state| state.answers.1.len() == count).await?;
+        let count = self.nodes.len();
+        self.until_at(pump, deadline, |state| state.answers.1.len() == count).await?;
         Ok(std::mem::take(&mut self.answers.1))
     }
 
     /// Sends the rank table to the root of the tree, and waits until every node has it.
     async fn distribute(
         &mut self,
-        nodes: &mut Nodes,
+        pump: &mut Pump<'_>,
         table: &RankTable,
         first_ranks: Vec<Rank>,
     ) -> Result<(), Failed> {
@@ -349,25 +367,21 @@ impl JoinState {
         let message = layout.encode_message(&json).map_err(|error| bug(&error))?;
         let now = self.relay.now();
         self.relay.coordinator.begin_table(now);
-        nodes.reached[0].commands.try_queue_message(&ToAgent::Table(message)).map_err(|error| {
+        let root = pump.agents.outbox(NodeId(0));
+        root.try_queue_message(&ToAgent::Table(message)).map_err(|error| {
             Failed::new(Exit::RENDEZVOUS, format!("the rank table does not fit a frame: {error}"))
         })?;
-        self.until(nodes, |state| state.table_everywhere).await
+        self.until(pump, |state| state.table_everywhere).await
     }
 
-    fn on_event(&mut self, nodes: &Nodes, event: NodeEvent) -> Result<(), Failed> {
-        let NodeEvent { node, kind, room } = event;
-        let message = match kind {
-            NodeEventKind::Message(message) => message,
-            NodeEventKind::Lost(how) => return Err(node_lost(&nodes.host(node), &how)),
-            NodeEventKind::CleanedUp(_) => return Ok(()),
-        };
-        if let Some(failure) = agent_failure(&nodes.host(node), &message) {
-            return Err(failure);
-        }
+    fn on_message(
+        &mut self,
+        pump: &Pump<'_>,
+        AgentMessage { node, message, room }: AgentMessage,
+    ) -> Result<(), Failed> {
         let input = match message {
             FromAgent::Edge(edge) => {
-                self.progress.done(&nodes.host(node));
+                self.progress.done(&pump.host(node));
                 let relayed = edge.edge.is_none();
                 self.edges.insert(node, edge);
                 CoordinatorInput::Joined { node, relayed }
@@ -378,18 +392,18 @@ impl JoinState {
             }
             FromAgent::Relay { to, data } => {
                 if self.relay.may_relay(node, to) {
-                    nodes.relay((node, to), data, room);
+                    pump.agents.relay((node, to), data, room);
                 }
                 return Ok(());
             }
             FromAgent::NeedsHelper(_) => {
                 if let Some(prover) = &mut self.prover {
-                    prover.send(nodes, node);
+                    prover.send(&pump.agents, &self.nodes[node.index()]);
                 }
                 return Ok(());
             }
             FromAgent::NoLibrary { cause } => {
-                messages::warn(&no_library(&nodes.host(node), &cause));
+                messages::warn(&no_library(&pump.host(node), &cause));
                 return Ok(());
             }
             FromAgent::RoundDone { round, outcomes, cost } => {
@@ -410,12 +424,12 @@ impl JoinState {
         handled.map_err(|violation| Failed::from_error(Exit::BUG, &violation))
     }
 
-    fn too_late(&mut self, nodes: &Nodes) -> Failed {
+    fn too_late(&mut self, pump: &Pump<'_>) -> Failed {
         let now = self.relay.now();
         self.relay.coordinator.handle_timeout(now);
         let seconds = self.limit.as_secs();
         let absent: Vec<String> =
-            self.relay.coordinator.absent().map(|node| nodes.host(node)).collect();
+            self.relay.coordinator.absent().map(|node| pump.host(node)).collect();
         let message = match absent.is_empty() {
             true => format!("rendezvous: the rank table did not reach every host in {seconds} s"),
             false => format!(
@@ -430,16 +444,15 @@ impl JoinState {
 
 /// Returns the time that nodes have to join: as long as to say anything at all, and longer if some receive and
 /// unpack the library for ranks meanwhile.
-fn join_limit(node_timeout: Duration, libraries: &[Option<NodeLibrary>]) -> Duration {
-    let is_sent = libraries.iter().flatten().any(|library| !library.is_present);
-    JOIN_TIMEOUT.max(node_timeout) + if is_sent { LIBRARY_TIME } else { Duration::ZERO }
+fn join_limit(node_timeout: Duration, is_library_sent: bool) -> Duration {
+    JOIN_TIMEOUT.max(node_timeout) + if is_library_sent { LIBRARY_TIME } else { Duration::ZERO }
 }
 
 /// Returns the addresses by which nodes reach each other, by node.
 fn addresses(
     shape: TreeShape,
     edges: &BTreeMap<NodeId, EdgeReport>,
-    prepared: &Prepared,
+    prepared: &[PreparedNode],
 ) -> Vec<IpAddr> {
     let known = |node: NodeId| {
         let own = edges.get(&node).and_then(|report| report.edge).map(|(local, _)| local.ip());
@@ -451,7 +464,7 @@ fn addresses(
             let most = by_address.into_iter().rev().max_by_key(|(_, children)| children.len());
             most.map(|(address, _)| address)
         };
-        let candidate = prepared.candidates[node.index()].first().map(|c| c.address);
+        let candidate = prepared[node.index()].candidates.first().map(|c| c.address);
         let alone = IpAddr::from([127, 0, 0, 1]);
         match shape.nodes() {
             1 => alone,
@@ -511,6 +524,7 @@ fn firewall_rule_hint(on: &str, at: SocketAddr, peer: &str, from: IpAddr) -> Str
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rlaunch_bootstrap::job::library::NodeLibrary;
 
     fn report(edge: Option<(&str, &str)>, failed: &[EdgeFailure]) -> EdgeReport {
         let attempt = |outcome: &EdgeFailure| EdgeAttempt {
@@ -530,12 +544,16 @@ mod tests {
 
     #[test]
     fn a_node_that_receives_the_library_has_longer_to_join() {
-        let library = |is_present| Some(NodeLibrary { path: "/library".into(), is_present });
-        let limit = |seconds, libraries: &[_]| {
-            join_limit(Duration::from_secs(seconds), libraries).as_secs()
+        let node = |library: Option<bool>| PreparedNode {
+            library: library.map(|is_present| NodeLibrary { path: "/library".into(), is_present }),
+            ..PreparedNode::default()
         };
-        assert_eq!(limit(6, &[None, library(true)]), 8);
-        assert_eq!(limit(6, &[library(true), library(false)]), 28);
+        let limit = |seconds, libraries: &[_]| {
+            let is_sent = libraries.iter().any(|library| node(*library).lacks_library());
+            join_limit(Duration::from_secs(seconds), is_sent).as_secs()
+        };
+        assert_eq!(limit(6, &[None, Some(true)]), 8);
+        assert_eq!(limit(6, &[Some(true), Some(false)]), 28);
         assert_eq!(limit(60, &[None]), 60);
     }
 
@@ -574,13 +592,7 @@ mod tests {
             (NodeId(2), edge("10.2.0.3:1", "10.2.0.1:1")),
             (NodeId(3), edge("10.2.0.4:1", "10.2.0.1:1")),
         ]);
-        let prepared = Prepared {
-            ports: vec![],
-            listeners: vec![],
-            candidates: vec![vec![]; 4],
-            inventories: vec![],
-            libraries: vec![],
-        };
+        let prepared = vec![PreparedNode::default(); 4];
         let found = addresses(TreeShape::new(4, 3), &edges, &prepared);
         let expected = ["10.2.0.1", "10.1.0.2", "10.2.0.3", "10.2.0.4"];
         assert_eq!(found, expected.map(|a| a.parse::<IpAddr>().unwrap()));

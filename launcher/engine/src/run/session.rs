@@ -61,7 +61,8 @@ pub(crate) struct SessionSlot {
     pub node_timeout: Duration,
     /// Time between SIGTERM and SIGKILL when ranks are ended.
     pub kill_after: Duration,
-    /// Sender that is dropped when the session ends, by which the receiver notices the end of all sessions.
+    /// Sender that is dropped when the session ends, by which the receiver notices the end of all sessions. If the
+    /// receiver is dropped first, the session is cut off.
     pub open: mpsc::Sender<()>,
 }
 
@@ -72,7 +73,6 @@ pub(crate) async fn serve(
     slot: SessionSlot,
     job: JobId,
 ) {
-    let _open = slot.open;
     let (agent, processes) = (started.agent, [started.facts.pid, started.facts.guardian]);
     let (credit, unread) = (slot.commands.credit.clone(), slot.commands.unread.clone());
     let mut kill_now = slot.commands.kill_now.clone();

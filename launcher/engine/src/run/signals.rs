@@ -27,6 +27,17 @@ pub enum UserSignal {
 /// Streams of all signals that rlaunch handles. Install them before the first connection to a host, so that
 /// no signal is missed.
 pub struct Signals {
+    source: Source,
+    requests: Requests,
+}
+
+enum Source {
+    Process(Streams),
+    #[cfg(test)]
+    Script(tokio::sync::mpsc::UnboundedReceiver<UserSignal>),
+}
+
+struct Streams {
     interrupt: Stream,
     terminate: Stream,
     /// `None` if rlaunch was started with SIGHUP ignored, as by nohup(1): then it stays ignored.
@@ -36,7 +47,6 @@ pub struct Signals {
     window: Stream,
     go_on: Stream,
     stop: Stream,
-    requests: Requests,
 }
 
 /// Requests of the user to end the job.
@@ -63,27 +73,16 @@ impl Requests {
 
 impl Signals {
     pub fn install() -> Result<Signals, Failed> {
-        Signals::streams()
-            .map_err(|error| Failed::new(Exit::BUG, format!("cannot catch signals: {error}")))
+        let streams = Streams::open()
+            .map_err(|error| Failed::new(Exit::BUG, format!("cannot catch signals: {error}")))?;
+        Ok(Signals { source: Source::Process(streams), requests: Requests::default() })
     }
 
-    fn streams() -> io::Result<Signals> {
-        Ok(Signals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            // Before its stream is made, which replaces what was there.
-            hangup: if is_ignored(Signal::SIGHUP) {
-                None
-            } else {
-                Some(signal(SignalKind::hangup())?)
-            },
-            user1: signal(SignalKind::user_defined1())?,
-            user2: signal(SignalKind::user_defined2())?,
-            window: signal(SignalKind::window_change())?,
-            go_on: signal(SignalKind::from_raw(Signal::SIGCONT as i32))?,
-            stop: signal(SignalKind::from_raw(Signal::SIGTSTP as i32))?,
-            requests: Requests::default(),
-        })
+    /// Makes signals that come from a test, by the sender.
+    #[cfg(test)]
+    pub(crate) fn scripted() -> (tokio::sync::mpsc::UnboundedSender<UserSignal>, Signals) {
+        let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+        (sender, Signals { source: Source::Script(receiver), requests: Requests::default() })
     }
 
     /// Returns how often the user has asked to end the job, by a [`UserSignal::End`] of [`Signals::next`].
@@ -104,15 +103,13 @@ impl Signals {
     }
 
     async fn receive(&mut self) -> UserSignal {
-        tokio::select! {
-            _ = self.interrupt.recv() => UserSignal::End(Signal::SIGINT),
-            _ = self.terminate.recv() => UserSignal::End(Signal::SIGTERM),
-            () = received(self.hangup.as_mut()) => UserSignal::End(Signal::SIGHUP),
-            _ = self.user1.recv() => UserSignal::Forward(Signal::SIGUSR1),
-            _ = self.user2.recv() => UserSignal::Forward(Signal::SIGUSR2),
-            _ = self.window.recv() => UserSignal::Forward(Signal::SIGWINCH),
-            _ = self.go_on.recv() => UserSignal::Forward(Signal::SIGCONT),
-            _ = self.stop.recv() => UserSignal::Suspend,
+        match &mut self.source {
+            Source::Process(streams) => streams.receive().await,
+            #[cfg(test)]
+            Source::Script(signals) => match signals.recv().await {
+                Some(signal) => signal,
+                None => std::future::pending().await,
+            },
         }
     }
 
@@ -136,6 +133,39 @@ impl Signals {
                 UserSignal::Suspend => stop_process(),
                 UserSignal::Forward(_) => {}
             }
+        }
+    }
+}
+
+impl Streams {
+    fn open() -> io::Result<Streams> {
+        Ok(Streams {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            // Before its stream is made, which replaces what was there.
+            hangup: if is_ignored(Signal::SIGHUP) {
+                None
+            } else {
+                Some(signal(SignalKind::hangup())?)
+            },
+            user1: signal(SignalKind::user_defined1())?,
+            user2: signal(SignalKind::user_defined2())?,
+            window: signal(SignalKind::window_change())?,
+            go_on: signal(SignalKind::from_raw(Signal::SIGCONT as i32))?,
+            stop: signal(SignalKind::from_raw(Signal::SIGTSTP as i32))?,
+        })
+    }
+
+    async fn receive(&mut self) -> UserSignal {
+        tokio::select! {
+            _ = self.interrupt.recv() => UserSignal::End(Signal::SIGINT),
+            _ = self.terminate.recv() => UserSignal::End(Signal::SIGTERM),
+            () = received(self.hangup.as_mut()) => UserSignal::End(Signal::SIGHUP),
+            _ = self.user1.recv() => UserSignal::Forward(Signal::SIGUSR1),
+            _ = self.user2.recv() => UserSignal::Forward(Signal::SIGUSR2),
+            _ = self.window.recv() => UserSignal::Forward(Signal::SIGWINCH),
+            _ = self.go_on.recv() => UserSignal::Forward(Signal::SIGCONT),
+            _ = self.stop.recv() => UserSignal::Suspend,
         }
     }
 }

@@ -37,16 +37,17 @@ use crate::run::events::Event;
 use crate::run::links::LinkMonitor;
 use crate::run::live::messages::Reply;
 use crate::run::live::{ConnectionId, Inspections, JobQuery, LiveStatus, Sessions};
-use crate::run::nodes::{no_library, node_lost, own_end};
-use crate::run::outcome::{FirstFailure, NodeEnd, Outcome, Reason, SupervisedNode};
-use crate::run::rendezvous::Relay;
+use crate::run::nodes::Node;
+use crate::run::outcome::{FirstFailure, NodeEnd, Outcome, Reason};
+use crate::run::pump::Loss;
+use crate::run::rendezvous::{Relay, no_library};
 use crate::run::session::{NodeEvent, NodeEventKind};
 use crate::run::signals::UserSignal;
 use queries::{LastState, Watches};
 use reports::Abort;
 use rlaunch_bootstrap::deadline::{self, Deadline};
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::protocol::control::{EndCause, FromAgent, Helper, ToAgent};
+use rlaunch_bootstrap::protocol::control::{FromAgent, Helper, ToAgent};
 use rlaunch_bootstrap::protocol::rank::JobEvent;
 use rlaunch_bootstrap::rendezvous::message::MAX_TEXT;
 use rlaunch_bootstrap::rendezvous::rank_set::RankSet;
@@ -115,7 +116,7 @@ pub(crate) struct PhaseStates {
 /// State of a running job.
 pub(crate) struct Supervisor<'a> {
     job: &'a JobSpec,
-    nodes: Vec<SupervisedNode>,
+    nodes: Vec<Node>,
     relay: Relay,
     links: LinkMonitor,
     order: StartOrder,
@@ -169,7 +170,7 @@ impl<'a> Supervisor<'a> {
     /// the last output.
     pub(crate) fn new(
         job: &'a JobSpec,
-        nodes: Vec<SupervisedNode>,
+        nodes: Vec<Node>,
         PhaseStates { relay, links, order }: PhaseStates,
         status: &LiveStatus,
         now: Instant,
@@ -310,6 +311,11 @@ impl<'a> Supervisor<'a> {
         self.actions.pop_front()
     }
 
+    /// Returns the nodes, indexed by [`NodeId`].
+    pub(crate) fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
     pub(crate) fn into_outcome(self) -> Outcome {
         let Supervisor { nodes, first_failure, reason, ends, .. } = self;
         Outcome { nodes, first_failure, reason, ends }
@@ -327,8 +333,11 @@ impl<'a> Supervisor<'a> {
                     self.actions.push_back(Action::Relay { from: node, to, data, room });
                 }
             }
-            NodeEventKind::Message(message) => self.on_message(now, node, message),
-            NodeEventKind::Lost(how) => self.on_loss(now, node, &how),
+            NodeEventKind::Message(message) => match Loss::reported(&message) {
+                Some(loss) => self.on_loss(now, node, &loss),
+                None => self.on_message(now, node, message),
+            },
+            NodeEventKind::Lost(how) => self.on_loss(now, node, &Loss::of_channel(how)),
             NodeEventKind::CleanedUp(outcome) => {
                 self.ends[node.index()] = Some(NodeEnd::Lost(outcome));
             }
@@ -404,10 +413,6 @@ impl<'a> Supervisor<'a> {
                 self.send_for_links();
                 self.on_link(now, change);
             }
-            FromAgent::Failed { operation, cause } => {
-                self.on_loss(now, node, &format!("cannot {operation}: {cause}"));
-            }
-            FromAgent::EndsRanks(cause) => self.on_own_end(now, node, cause),
             FromAgent::NeedsHelper(Helper::Stack) => {
                 self.actions.push_back(Action::SendStackReader(node));
             }
@@ -429,34 +434,27 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    fn on_loss(&mut self, now: Instant, node: NodeId, how: &str) {
+    fn on_loss(&mut self, now: Instant, node: NodeId, loss: &Loss) {
+        // A node that is done has no ranks that could be lost.
+        if loss.ends_in_order && (self.is_ending() || self.ends[node.index()].is_some()) {
+            return;
+        }
         let host = self.host(node);
-        let lost = node_lost(&host, how);
-        self.inspections.on_node_gone(node);
-        self.send_answers(now);
-        self.sessions.on_node_lost(node, &lost.message);
-        self.send_for_sessions();
-        self.emit(Event::NodeLost { host, cause: how.to_owned() });
+        let lost = loss.error(&host);
+        if !loss.ends_in_order {
+            self.inspections.on_node_gone(node);
+            self.send_answers(now);
+            self.sessions.on_node_lost(node, &lost.message);
+            self.send_for_sessions();
+        }
+        self.emit(Event::NodeLost { host, cause: loss.how.clone() });
         if self.is_ending() {
             self.actions.push_back(Action::LimitReaders(READER_PATIENCE));
             self.warn(lost.message);
         } else {
-            let how = how.chars().take(MAX_REASON).collect();
+            let how = loss.how.chars().take(MAX_REASON).collect();
             self.end(now, Reason::Lost(lost), JobEvent::NodeLost { node, how });
         }
-    }
-
-    /// Handles a node whose agent ends its ranks without an order.
-    fn on_own_end(&mut self, now: Instant, node: NodeId, cause: EndCause) {
-        // A node that is done has no ranks that could be lost.
-        if self.is_ending() || self.ends[node.index()].is_some() {
-            return;
-        }
-        let host = self.host(node);
-        let (how, hint) = own_end(cause);
-        let lost = node_lost(&host, &how).hint(Some(hint));
-        self.emit(Event::NodeLost { host, cause: how.clone() });
-        self.end(now, Reason::Lost(lost), JobEvent::NodeLost { node, how });
     }
 
     fn on_signal(&mut self, now: Instant, signal: UserSignal) {
@@ -499,7 +497,7 @@ impl<'a> Supervisor<'a> {
     /// agent sends.
     fn host(&self, node: NodeId) -> String {
         let known = self.nodes.get(node.index());
-        known.map_or_else(|| format!("unknown node {}", node.0), |node| node.host.clone())
+        known.map_or_else(|| format!("unknown node {}", node.0), |node| node.host.to_string())
     }
 
     fn send_all(&mut self, message: ToAgent) {

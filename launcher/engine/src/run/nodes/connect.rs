@@ -1,29 +1,32 @@
 //! Connections to all hosts in parallel, and start of their agents.
 //!
-//! A session needs its outbox and its senders before its host is connected, so [`prepare_sessions`] makes
+//! A session needs its outbox and its senders before its host is connected, so [`open_sessions`] makes
 //! them for all nodes first. [`Connecting::reach`] then connects to all hosts in parallel, copies and starts
 //! their agents, and starts the session of each agent after the agent's first message.
 
-use super::{NodeEvents, Nodes, PendingStdio, ReachedNode};
+use super::{Agents, Node, PendingStdio, Reached};
 use crate::connect::agent::DeployError;
 use crate::connect::agent::callback::Callbacks;
 use crate::connect::agent::deploy::Deployment;
+use crate::connect::agent::hello::{self, StartedAgent};
+use crate::connect::agent::host_file;
 use crate::connect::agent::library::RankLibraries;
 use crate::connect::agent::store::AgentStore;
-use crate::connect::agent::{hello, host_file};
 use crate::connect::channel::AgentChannel;
-use crate::connect::connector::Connector;
+use crate::connect::connector::{Connector, HostConnection};
 use crate::connect::outbox::Outbox;
 use crate::run::events::{Event, EventLog};
 use crate::run::job_run::JobRun;
 use crate::run::output;
+use crate::run::pump::{self, Pump};
 use crate::run::session::{self, SessionSlot};
+use crate::run::signals::Signals;
 use crate::run::stdin::StdinFeed;
 use rlaunch_bootstrap::id::JobId;
+#[cfg(test)]
 use rlaunch_bootstrap::job::NodeFacts;
-use rlaunch_bootstrap::protocol::control::ToAgent;
 use rlaunch_console::progress::Progress;
-use rlaunch_console::{deadline, messages, open_files};
+use rlaunch_console::{messages, open_files};
 use rlaunch_plan::findings::{self, CheckId};
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::job::JobSpec;
@@ -32,17 +35,17 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
 use std::sync::Arc;
-use std::time::Instant;
 use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 use tracing::Instrument;
 
-/// Makes both ends of all channels between the sessions, which start later, and the rest of the launcher.
-pub(crate) fn prepare_sessions(
+/// Makes both ends of all channels between the sessions, which start later, and the rest of the launcher. The attempt's
+/// time runs from here on.
+pub(crate) fn open_sessions<'s>(
     job: &JobSpec,
-    map: &RankMap,
-) -> (Connecting, PendingStdio, SessionsClosed) {
-    let (events_in, receiver) = mpsc::unbounded_channel();
+    map: RankMap,
+    signals: &'s mut Signals,
+) -> (Connecting, PendingStdio, Pump<'s>) {
+    let (events_in, events) = mpsc::unbounded_channel();
     let (open, all_closed) = mpsc::channel(1);
     let (outboxes, receivers): (Vec<_>, Vec<_>) = map.nodes.iter().map(|_| Outbox::new()).unzip();
     let (output, unread) = output::output_channel();
@@ -58,43 +61,16 @@ pub(crate) fn prepare_sessions(
         open: open.clone(),
     });
     let slots = slots.collect();
-    let closed = SessionsClosed { outboxes: outboxes.clone(), all_closed };
-    let events = NodeEvents { receiver, nodes: map.nodes.len() };
-    (Connecting { slots, outboxes, events }, PendingStdio { output: unread, stdin }, closed)
-}
-
-/// Handle to end the sessions of a job that fails before all its hosts were connected.
-pub(crate) struct SessionsClosed {
-    outboxes: Vec<Outbox>,
-    /// Channel on which nothing is sent. Every open session holds a sender, so the channel closes when the
-    /// last session ends.
-    all_closed: mpsc::Receiver<()>,
-}
-
-impl SessionsClosed {
-    /// Ends the agents that have started and waits until their sessions are closed.
-    pub(crate) async fn shutdown(mut self) {
-        for outbox in self.outboxes {
-            outbox.queue_command(&ToAgent::End { now: true });
-        }
-        let _ = deadline::within(super::CLOSE_TIMEOUT, self.all_closed.recv()).await;
-    }
+    let hosts = map.nodes.iter().map(|node| node.host.to_string()).collect();
+    let agents = Agents { outboxes, all_closed };
+    let pump = Pump::new(agents, events, signals, hosts, job.timeout);
+    (Connecting { map, slots }, PendingStdio { output: unread, stdin }, pump)
 }
 
 /// Nodes that are not connected yet.
 pub(crate) struct Connecting {
+    map: RankMap,
     slots: Vec<SessionSlot>,
-    outboxes: Vec<Outbox>,
-    events: NodeEvents,
-}
-
-/// Started agent and its session.
-struct StartedNode {
-    facts: NodeFacts,
-    hello_at: Instant,
-    /// Size of the agent's file in bytes, if the file had to be sent.
-    sent: Option<usize>,
-    session: JoinHandle<()>,
 }
 
 /// Reason why a host cannot take part in the job.
@@ -136,9 +112,14 @@ impl NodeError {
 }
 
 impl Connecting {
-    /// Connects to all hosts in parallel and starts their agents. Waits for all hosts even if one fails, so
-    /// that all failures are reported together.
-    pub(crate) async fn reach(self, job: &JobRun, map: &RankMap) -> Result<Nodes, Failed> {
+    /// Connects to all hosts in parallel and starts their agents, unless the attempt must end meanwhile.
+    pub(crate) async fn reach(self, job: &JobRun, pump: &mut Pump<'_>) -> Result<Reached, Failed> {
+        pump.during(self.connect(job)).await
+    }
+
+    /// Waits for all hosts even if one fails, so that all failures are reported together.
+    async fn connect(self, job: &JobRun) -> Result<Reached, Failed> {
+        let Connecting { map, slots } = self;
         let libraries = RankLibraries::start_search(job.reach.agent.clone(), job.spec.is_local);
         let store = AgentStore::new(job.reach.agent.clone());
         let callbacks = Callbacks::new(job.spec.oob.clone(), job.spec.port_range);
@@ -155,13 +136,33 @@ impl Connecting {
             AgentStarter { connector, deployment, progress, job: job.spec.id, no_env, events };
         let starter = Arc::new(starter);
 
-        let tasks = self.slots.into_iter().zip(&map.nodes).map(|(slot, mapped)| {
-            let (starter, host) = (starter.clone(), mapped.host.clone());
-            (host.to_string(), async move { starter.start(&host, slot).await })
+        let tasks = slots.into_iter().zip(map.nodes.clone()).map(|(slot, mapped)| {
+            let starter = starter.clone();
+            (mapped.host.to_string(), async move { starter.start(mapped, slot).await })
         });
         let started = starter.progress.run_all(tasks).await;
         starter.connector.iter().for_each(Connector::print_new_hosts);
-        collect(started, self.outboxes, (self.events, libraries), map).await
+        let nodes = collect(started, &map)?;
+        Ok(Reached { map, nodes, libraries })
+    }
+
+    /// Takes channels of a test for those of agents that have started, by node.
+    #[cfg(test)]
+    pub(crate) fn reached_by(
+        self,
+        job: &JobRun,
+        agents: impl IntoIterator<Item = (NodeFacts, AgentChannel)>,
+    ) -> Reached {
+        let Connecting { map, slots } = self;
+        let begin = |((slot, (facts, channel)), mapped): ((_, (NodeFacts, _)), MappedNode)| {
+            let frames = rlaunch_bootstrap::protocol::control::FrameReader::default();
+            let agent = crate::connect::connector::AgentLocation::At("/no/agent".to_owned());
+            let started = StartedAgent { channel, frames, facts, agent, sent: None };
+            begin_session(started, None, slot, mapped, job.spec.id)
+        };
+        let nodes = slots.into_iter().zip(agents).zip(map.nodes.clone()).map(begin).collect();
+        let libraries = RankLibraries::start_search(None, true);
+        Reached { map, nodes, libraries }
     }
 }
 
@@ -178,7 +179,13 @@ struct AgentStarter {
 }
 
 impl AgentStarter {
-    async fn start(&self, host: &Host, slot: SessionSlot) -> Result<StartedNode, NodeError> {
+    /// Starts the agent of a node. Returns the node, and the size of the agent's file in bytes if it had to be sent.
+    async fn start(
+        &self,
+        mapped: MappedNode,
+        slot: SessionSlot,
+    ) -> Result<(Node, Option<usize>), NodeError> {
+        let host = &mapped.host;
         let (started_agent, connection) = match &self.connector {
             None => {
                 let path = self.deployment.native().local_path().map_err(NodeError::NoPlace)?;
@@ -193,7 +200,7 @@ impl AgentStarter {
                 (self.deployment.start(&connection, slot.node).await?, Some(connection))
             }
         };
-        let (facts, sent) = (started_agent.facts.clone(), started_agent.sent);
+        let (facts, sent) = (&started_agent.facts, started_agent.sent);
         self.events.emit(&Event::AgentStarted {
             host: host.to_string(),
             hostname: facts.hostname.clone(),
@@ -201,44 +208,52 @@ impl AgentStarter {
             sent_bytes: sent.unwrap_or(0),
         });
         tracing::debug!(%host, hostname = ?facts.hostname, pid = facts.pid, "agent started");
-        let session = session::serve(started_agent, connection, slot, self.job);
-        let session = tokio::spawn(session.in_current_span());
-        Ok(StartedNode { facts, hello_at: Instant::now(), sent, session })
+        Ok((begin_session(started_agent, connection, slot, mapped, self.job), sent))
     }
 }
 
+/// Begins the session with an agent that has started, which lasts until its channel or all of [`Agents`] is gone.
+fn begin_session(
+    agent: StartedAgent,
+    connection: Option<HostConnection>,
+    slot: SessionSlot,
+    mapped: MappedNode,
+    job: JobId,
+) -> Node {
+    let MappedNode { id, host, ranks } = mapped;
+    let node = Node { id, host, ranks, facts: agent.facts.clone(), hello_at: pump::now() };
+    let open = slot.open.clone();
+    let session = async move {
+        tokio::select! {
+            () = session::serve(agent, connection, slot, job) => {}
+            () = open.closed() => {}
+        }
+    };
+    tokio::spawn(session.in_current_span());
+    node
+}
+
 /// Returns the nodes, or an error with all failures if any host failed.
-async fn collect(
-    started: Vec<Result<StartedNode, NodeError>>,
-    outboxes: Vec<Outbox>,
-    (events, libraries): (NodeEvents, RankLibraries),
+fn collect(
+    started: Vec<Result<(Node, Option<usize>), NodeError>>,
     map: &RankMap,
-) -> Result<Nodes, Failed> {
-    let mut nodes = Nodes { reached: Vec::new(), events, libraries, sessions: Vec::new() };
-    let mut failures = Vec::new();
-    let mut sent = Vec::new();
-    for ((result, commands), mapped) in started.into_iter().zip(outboxes).zip(&map.nodes) {
-        let MappedNode { id, host, ranks } = mapped.clone();
+) -> Result<Vec<Node>, Failed> {
+    let (mut nodes, mut failures, mut sent) = (Vec::new(), Vec::new(), Vec::new());
+    for (result, mapped) in started.into_iter().zip(&map.nodes) {
         match result {
-            Err(error) => failures.push((host, error)),
-            Ok(StartedNode { facts, hello_at, sent: bytes, session }) => {
-                sent.extend(bytes.map(|bytes| (host.clone(), bytes)));
-                nodes.sessions.push(session);
-                nodes.reached.push(ReachedNode { id, host, ranks, commands, facts, hello_at });
+            Err(error) => failures.push((mapped.host.clone(), error)),
+            Ok((node, bytes)) => {
+                sent.extend(bytes.map(|bytes| (&mapped.host, bytes)));
+                nodes.push(node);
             }
         }
     }
     if let Some((_, bytes)) = sent.first() {
-        let hosts: Vec<&Host> = sent.iter().map(|(host, _)| host).collect();
+        let hosts: Vec<&Host> = sent.iter().map(|(host, _)| *host).collect();
         let (hosts, size) = (text::list(&hosts), text::mib(*bytes as u64));
         messages::info(&format!("agent sent to {hosts} ({size} each)"));
     }
-    if failures.is_empty() {
-        return Ok(nodes);
-    }
-    let failed = unreached(&failures, map.nodes.len());
-    nodes.shutdown().await;
-    Err(failed)
+    if failures.is_empty() { Ok(nodes) } else { Err(unreached(&failures, map.nodes.len())) }
 }
 
 /// Combines the failures of all hosts into one error.

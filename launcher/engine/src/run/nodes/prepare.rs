@@ -1,8 +1,9 @@
 //! Preparation of all nodes: each gets its part of the job, checks whether it can run that part, and answers.
 
-use super::{Nodes, ReachedNode, agent_failure, node_lost};
+use super::{Agents, Node, Reached};
+use crate::connect::agent::library::RankLibraries;
 use crate::run::job_run::JobRun;
-use crate::run::session::{NodeEvent, NodeEventKind};
+use crate::run::pump::{AgentMessage, Pump};
 use crate::run::{inventory_check, output, preflight_report};
 use bytes::Bytes;
 use rlaunch_bootstrap::id::NodeId;
@@ -11,15 +12,17 @@ use rlaunch_bootstrap::job::library::{LibrarySource, NodeLibrary};
 use rlaunch_bootstrap::job::{InterfaceAddress, Job, NodeFacts, Notice, Problem};
 use rlaunch_bootstrap::protocol::control::{self, FromAgent, ToAgent};
 use rlaunch_bootstrap::rendezvous::oob::OobConfig;
+use rlaunch_console::deadline::Deadline;
+use rlaunch_console::messages;
 use rlaunch_console::progress::Progress;
-use rlaunch_console::{deadline, messages};
 use rlaunch_plan::env::ReservedPorts;
 use rlaunch_plan::hosts::{Host, addresses};
-use rlaunch_plan::job::{JobSpec, apps};
+use rlaunch_plan::job::{JobSpec, Preload, apps};
 use rlaunch_plan::map::RankMap;
 use rlaunch_plan::placement::Bind;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -29,31 +32,101 @@ const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Lowest rate at which preloaded files are expected to be sent, in bytes per second.
 const PRELOAD_RATE: u64 = 256 << 10;
 
-/// Results of preparing all nodes.
-#[derive(Default)]
+/// Nodes that have checked and prepared what their ranks need.
 pub(crate) struct Prepared {
+    pub map: RankMap,
+    pub nodes: Vec<Node>,
+    /// Answers of the nodes, by node.
+    pub answers: Vec<PreparedNode>,
+    /// Inventories by node.
+    pub inventories: Vec<Inventory>,
     /// TCP ports that each node has reserved, by node, in the order of [`ReservedPorts`].
     pub ports: Vec<Vec<u16>>,
-    /// Addresses at which each node listens for its children in the tree, by node.
-    pub listeners: Vec<Vec<SocketAddr>>,
-    /// Addresses by which other nodes may reach each node, by node, best first.
-    pub(crate) candidates: Vec<Vec<InterfaceAddress>>,
-    pub inventories: Vec<Inventory>,
-    /// Location of the library for ranks, by node; `None` for a node without it.
-    pub libraries: Vec<Option<NodeLibrary>>,
+    libraries: RankLibraries,
 }
 
-impl Nodes {
+/// Answer of a node that is prepared, with what its agent was told.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PreparedNode {
+    /// Addresses by which other nodes may reach the node, best first.
+    pub(crate) candidates: Vec<InterfaceAddress>,
+    /// Addresses at which the node listens for its children in the tree.
+    pub listeners: Vec<SocketAddr>,
+    /// Location of the library for ranks; `None` if the node has none.
+    pub library: Option<NodeLibrary>,
+}
+
+impl PreparedNode {
+    /// Tells whether the library for ranks must be sent to the node.
+    pub(crate) fn lacks_library(&self) -> bool {
+        self.library.as_ref().is_some_and(|library| !library.is_present)
+    }
+}
+
+impl Reached {
     /// Sends every node its part of the job and waits until each node has checked and prepared what its ranks
     /// need: program, directories, ports, preloaded files.
     pub(crate) async fn prepare(
-        &mut self,
+        mut self,
         job: &JobRun,
-        map: &RankMap,
+        pump: &mut Pump<'_>,
     ) -> Result<Prepared, Failed> {
-        let files = preload_frames(&job.spec)?;
+        let bytes: u64 = job.spec.preload.iter().map(|preload| preload.file.size).sum();
+        let limit =
+            PREPARE_TIMEOUT.max(job.spec.node_timeout) + Duration::from_secs(bytes / PRELOAD_RATE);
+        let (files, libraries) = pump.during(self.read(&job.spec, limit)).await?;
+        let candidates = self.candidates(job)?;
+        for ((node, own), library) in self.nodes.iter().zip(&candidates).zip(libraries) {
+            let addresses = own.iter().map(|candidate| candidate.address).collect();
+            let part = node_job(&job.spec, &self.map, node, (addresses, library));
+            let agent = pump.agents.outbox(node.id);
+            agent.open_window(part.output_window);
+            agent.try_queue_message(&ToAgent::Job(Box::new(part))).map_err(|error| {
+                Failed::new(Exit::USAGE, format!("the job does not fit a frame: {error}"))
+                    .hint(Some("the environment or the command line is too large"))
+            })?;
+            files.iter().for_each(|frame| agent.send_frame(frame.clone()));
+        }
+        let progress = Progress::new(self.nodes.iter().map(|n| n.host.to_string()), "preparing");
+        let answers = self.answers(pump, limit, &progress);
+        let answers = progress.report_while(answers).await?;
+        let prepared = self.evaluate(answers, candidates)?;
+        let hosts = prepared.nodes.iter().map(|node| &node.host);
+        let inventories: Vec<(&Host, &Inventory)> = hosts.zip(&prepared.inventories).collect();
+        let container = job.reach.container.as_ref();
+        inventory_check::check_container(container, &inventories)?;
+        inventory_check::print_deficits(
+            container,
+            &inventories,
+            prepared.nodes.iter().map(|node| node.facts.uid),
+        );
+        Ok(prepared)
+    }
+
+    /// Reads within `limit` what nodes need from this machine: the frames of preloaded files, and where each node finds
+    /// the library for its ranks.
+    async fn read(
+        &mut self,
+        job: &JobSpec,
+        limit: Duration,
+    ) -> Result<(Vec<Bytes>, Vec<Option<LibrarySource>>), Failed> {
+        let mut deadline = Deadline::after(limit);
+        let preload = job.preload.clone();
+        let reading = tokio::task::spawn_blocking(move || preload_frames(&preload));
+        let files = in_time(&mut deadline, "the files of --preload were", reading).await?;
+        let files = files.map_err(|error| Failed::from_error(Exit::BUG, &error))??;
+        let mut libraries = Vec::with_capacity(self.nodes.len());
+        for node in &self.nodes {
+            let library = self.libraries.source_for(&node.facts.arch);
+            libraries.push(in_time(&mut deadline, "the library for ranks was", library).await?);
+        }
+        Ok((files, libraries))
+    }
+
+    /// Returns the addresses by which other nodes may reach each node, by node.
+    fn candidates(&self, job: &JobRun) -> Result<Vec<Vec<InterfaceAddress>>, Failed> {
         let named: Vec<(&str, &NodeFacts)> =
-            self.reached.iter().map(|node| (node.host.name.as_str(), &node.facts)).collect();
+            self.nodes.iter().map(|node| (node.host.name.as_str(), &node.facts)).collect();
         for (name, facts) in &named {
             let absent = job.reach.host_table.missing_address_warnings(name, &facts.addresses);
             absent.iter().for_each(|line| messages::warn(line));
@@ -62,116 +135,98 @@ impl Nodes {
         addresses::unmet_preferences(&named, &job.spec.oob)
             .iter()
             .for_each(|sentence| messages::warn(sentence));
-        for node in &self.reached {
-            let addresses = candidates[node.id.index()].iter().map(|c| c.address).collect();
-            let library = self.libraries.source_for(&node.facts.arch).await;
-            let part = node_job(&job.spec, map, node, (addresses, library));
-            node.commands.open_window(part.output_window);
-            let message = ToAgent::Job(Box::new(part));
-            node.commands.try_queue_message(&message).map_err(|error| {
-                Failed::new(Exit::USAGE, format!("the job does not fit a frame: {error}"))
-                    .hint(Some("the environment or the command line is too large"))
-            })?;
-            for frame in &files {
-                node.commands.send_frame(frame.clone());
-            }
-        }
-        let bytes: u64 = job.spec.preload.iter().map(|preload| preload.file.size).sum();
-        let timeout =
-            PREPARE_TIMEOUT.max(job.spec.node_timeout) + Duration::from_secs(bytes / PRELOAD_RATE);
-        let names = self.reached.iter().map(|node| node.host.to_string());
-        let progress = Progress::new(names, "preparing");
-        let answers = deadline::within(timeout, self.answers(&progress));
-        let answers = progress.report_while(answers).await.ok_or_else(|| {
-            let missing = progress.pending();
-            Failed::new(Exit::AGENT, format!("no answer within {} s: {missing}", timeout.as_secs()))
-        })??;
-        let prepared = self.evaluate(&answers, candidates)?;
-        let hosts = self.reached.iter().map(|node| &node.host);
-        let inventories: Vec<(&Host, &Inventory)> = hosts.zip(&prepared.inventories).collect();
-        let container = job.reach.container.as_ref();
-        inventory_check::check_container(container, &inventories)?;
-        inventory_check::print_deficits(
-            container,
-            &inventories,
-            self.reached.iter().map(|node| node.facts.uid),
-        );
-        Ok(prepared)
+        Ok(candidates)
     }
 
     /// Collects one answer from every node, in the order of nodes.
-    async fn answers(&mut self, progress: &Progress) -> Result<Vec<(NodeId, FromAgent)>, Failed> {
-        let mut answers = Vec::new();
-        while answers.len() < self.reached.len() {
-            let Some(NodeEvent { node, kind, .. }) = self.events.recv().await else { break };
-            match kind {
-                NodeEventKind::Message(
-                    answer @ (FromAgent::Prepared { .. } | FromAgent::Refused { .. }),
-                ) => {
-                    progress.done(&self.host(node));
-                    answers.push((node, answer));
-                }
-                NodeEventKind::Message(other) => {
-                    agent_failure(&self.host(node), &other).map_or(Ok(()), Err)?;
-                }
-                NodeEventKind::CleanedUp(_) => {}
-                NodeEventKind::Lost(how) => return Err(node_lost(&self.host(node), &how)),
+    async fn answers(
+        &self,
+        pump: &mut Pump<'_>,
+        limit: Duration,
+        progress: &Progress,
+    ) -> Result<Vec<FromAgent>, Failed> {
+        let mut deadline = Deadline::after(limit);
+        let mut answers = BTreeMap::new();
+        while answers.len() < self.nodes.len() {
+            let Some(AgentMessage { node, message, .. }) = pump.message(&mut deadline).await?
+            else {
+                let (seconds, missing) = (limit.as_secs(), progress.pending());
+                let message = format!("no answer within {seconds} s: {missing}");
+                return Err(Failed::new(Exit::AGENT, message));
+            };
+            if matches!(message, FromAgent::Prepared { .. } | FromAgent::Refused { .. }) {
+                progress.done(&pump.host(node));
+                answers.insert(node, message);
             }
         }
-        answers.sort_by_key(|(node, _)| *node);
-        Ok(answers)
+        Ok(answers.into_values().collect())
     }
 
-    /// Converts the answers to [`Prepared`]. If any node refused the job, returns an error with the problems
-    /// of all nodes.
+    /// Takes the answers of all nodes. If any node refused the job, returns an error with the problems of all nodes.
     fn evaluate(
-        &self,
-        answers: &[(NodeId, FromAgent)],
+        self,
+        answers: Vec<FromAgent>,
         candidates: Vec<Vec<InterfaceAddress>>,
     ) -> Result<Prepared, Failed> {
-        let mut problems: Vec<(&Host, &Problem)> = Vec::new();
-        let mut notices: Vec<(&Host, &Notice)> = Vec::new();
-        let mut prepared = Prepared { candidates, ..Prepared::default() };
-        for (node, answer) in answers {
-            let host = &self.reached[node.index()].host;
+        let Reached { map, nodes, libraries } = self;
+        let mut problems: Vec<(&Host, Problem)> = Vec::new();
+        let mut notices: Vec<(&Host, Notice)> = Vec::new();
+        let (mut inventories, mut reserved, mut prepared) = (Vec::new(), Vec::new(), Vec::new());
+        for ((node, answer), candidates) in nodes.iter().zip(answers).zip(candidates) {
             match answer {
                 FromAgent::Refused { problems: found } => {
-                    problems.extend(found.iter().map(|problem| (host, problem)));
+                    problems.extend(found.into_iter().map(|problem| (&node.host, problem)));
                 }
                 FromAgent::Prepared { notices: found, ports, listeners, inventory, library } => {
-                    notices.extend(found.iter().map(|notice| (host, notice)));
-                    prepared.ports.push(ports.clone());
-                    prepared.listeners.push(listeners.clone());
-                    prepared.inventories.push((**inventory).clone());
-                    prepared.libraries.push(library.clone());
+                    notices.extend(found.into_iter().map(|notice| (&node.host, notice)));
+                    inventories.push(*inventory);
+                    reserved.push(ports);
+                    prepared.push(PreparedNode { candidates, listeners, library });
                 }
                 _ => {}
             }
         }
-        if problems.is_empty() {
-            preflight_report::print_notices(&notices);
-            return Ok(prepared);
+        if !problems.is_empty() {
+            let problems: Vec<(&Host, &Problem)> = problems.iter().map(|(h, p)| (*h, p)).collect();
+            return Err(preflight_report::explain(&problems));
         }
-        Err(preflight_report::explain(&problems))
+        let notices: Vec<(&Host, &Notice)> = notices.iter().map(|(h, n)| (*h, n)).collect();
+        preflight_report::print_notices(&notices);
+        Ok(Prepared { map, nodes, answers: prepared, inventories, ports: reserved, libraries })
     }
+}
 
+impl Prepared {
     /// Begins to send the library for ranks to the nodes that lack it, and does not wait until they have it.
-    pub(crate) fn send_libraries(&self, prepared: &Prepared) {
-        let is_lacking =
-            |place: &Option<NodeLibrary>| place.as_ref().is_some_and(|place| !place.is_present);
-        let nodes = self.reached.iter().zip(&prepared.libraries);
-        let lacking = nodes
-            .filter(|(_, place)| is_lacking(place))
-            .map(|(node, _)| (node.host.clone(), node.facts.arch.clone(), node.commands.clone()));
+    pub(crate) fn send_libraries(&self, agents: &Agents) {
+        let lacking = self.nodes.iter().zip(&self.answers).filter(|(_, own)| own.lacks_library());
+        let lacking = lacking.map(|(node, _)| {
+            (node.host.clone(), node.facts.arch.clone(), agents.outbox(node.id).clone())
+        });
         self.libraries.send(lacking.collect());
     }
+}
+
+/// Waits until `reading` has read files of this machine. `what` names them with a verb, in an error if their file system
+/// does not answer in time.
+async fn in_time<T>(
+    deadline: &mut Deadline,
+    what: &str,
+    reading: impl Future<Output = T>,
+) -> Result<T, Failed> {
+    let read = deadline.run(reading).await;
+    read.ok_or_else(|| {
+        let message = format!("{what} not read within {} s", deadline.limit().as_secs());
+        Failed::new(Exit::FILES, message)
+            .hint(Some("their file system does not answer; `df` hangs on this machine as well"))
+    })
 }
 
 /// Makes the part of the job that one node gets.
 fn node_job(
     job: &JobSpec,
     map: &RankMap,
-    node: &ReachedNode,
+    node: &Node,
     (addresses, library): (Vec<IpAddr>, Option<LibrarySource>),
 ) -> Job {
     let shape = job.shape(map.nodes.len());
@@ -214,9 +269,9 @@ fn node_job(
 }
 
 /// Encodes the preloaded files as frames, once for all nodes.
-fn preload_frames(job: &JobSpec) -> Result<Vec<Bytes>, Failed> {
+fn preload_frames(preload: &[Preload]) -> Result<Vec<Bytes>, Failed> {
     let mut frames = Vec::new();
-    for (index, preload) in (0u32..).zip(&job.preload) {
+    for (index, preload) in (0u32..).zip(preload) {
         let failed = |error: &dyn std::error::Error| {
             let message = format!("cannot preload {}: {error}", preload.source.display());
             Failed::new(Exit::FILES, message)

@@ -8,7 +8,8 @@
 use super::{JoinState, RankPlan};
 use crate::run::helper_upload::HelperUpload;
 use crate::run::links;
-use crate::run::nodes::Nodes;
+use crate::run::nodes::{Agents, Node};
+use crate::run::pump::{self, Pump};
 use rlaunch_bootstrap::protocol::control::{Helper, ToAgent};
 use rlaunch_bootstrap::protocol::mesh::{PathProof, RoundTimeouts};
 use rlaunch_bootstrap::rank_table::RankTable;
@@ -22,7 +23,7 @@ use rlaunch_plan::selection::Plan;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Minimum time that must be left for another round.
 const MIN_ROUND: Duration = Duration::from_millis(70);
@@ -36,15 +37,16 @@ const MEASURE_MS: u32 = 1000;
 /// prover is missing for some node, returns an error with `--mesh full`, and otherwise prints a warning and returns
 /// `None`.
 pub(super) fn offer_prover(
-    nodes: &Nodes,
+    agents: &Agents,
+    nodes: &[Node],
     given: Option<&Path>,
     plan: &Plan,
     options: &MeshOptions,
 ) -> Result<Option<HelperUpload>, Failed> {
     let mut upload = HelperUpload::new(Helper::Prover);
-    let with_ports = nodes.reached.iter().zip(&plan.ports).filter(|(_, ports)| !ports.is_empty());
+    let with_ports = nodes.iter().zip(&plan.ports).filter(|(_, ports)| !ports.is_empty());
     for (node, _) in with_ports {
-        if let Err(failed) = upload.offer(node, given) {
+        if let Err(failed) = upload.offer(agents, node, given) {
             if options.mode == MeshMode::Full {
                 return Err(failed);
             }
@@ -60,14 +62,14 @@ pub(super) fn offer_prover(
 /// `rank_plan` computes the configuration of ranks from a plan; the configuration for the final plan is
 /// returned.
 pub(super) async fn prove(
-    nodes: &mut Nodes,
-    state: &mut JoinState,
+    pump: &mut Pump<'_>,
+    state: &mut JoinState<'_>,
     options: &MeshOptions,
     plan: &mut Plan,
     rank_plan: impl Fn(&Plan) -> Result<RankPlan, Failed>,
 ) -> Result<(Mesh, RankPlan), Failed> {
-    let (started, mut budget) = (Instant::now(), Deadline::after(options.timeout));
-    let mut proving = Proving { nodes, state, options, mesh: Mesh::default() };
+    let (started, mut budget) = (pump::now(), Deadline::after(options.timeout));
+    let mut proving = Proving { pump, state, options, mesh: Mesh::default() };
     let mut planned = rank_plan(plan)?;
     loop {
         let mesh = &mut proving.mesh;
@@ -89,7 +91,7 @@ pub(super) async fn prove(
         if mesh.apply_remedies(plan, &planned.table, from) {
             planned = rank_plan(plan)?;
         }
-        mesh.duration = started.elapsed();
+        mesh.duration = pump::now().saturating_duration_since(started);
     }
     if options.measure {
         proving.measure(&planned.table, plan).await?;
@@ -99,14 +101,14 @@ pub(super) async fn prove(
 }
 
 /// Proof of a job's paths by its nodes.
-struct Proving<'a> {
-    nodes: &'a mut Nodes,
-    state: &'a mut JoinState,
+struct Proving<'a, 's, 'n> {
+    pump: &'a mut Pump<'s>,
+    state: &'a mut JoinState<'n>,
     options: &'a MeshOptions,
     mesh: Mesh,
 }
 
-impl Proving<'_> {
+impl Proving<'_, '_, '_> {
     /// Proves the paths of `todo` in one round of all nodes. Returns true if this process was suspended
     /// meanwhile.
     async fn prove(
@@ -151,20 +153,21 @@ impl Proving<'_> {
         todo: &[Proof],
         limits: RoundTimeouts,
     ) -> Result<(PathReports, bool), Failed> {
-        let Proving { nodes, state, options, mesh } = self;
+        let Proving { pump, state, options, mesh } = self;
         let first = mesh.next_id();
         let number = mesh.rounds;
         mesh.rounds += 1;
         let parts = paths::parts(table, todo, (number, first), options.settings, limits);
-        for (node, round) in nodes.reached.iter().zip(parts) {
-            node.commands.try_queue_message(&ToAgent::Prove(round)).map_err(|error| {
+        for (node, round) in state.nodes.iter().zip(parts) {
+            let agent = pump.agents.outbox(node.id);
+            agent.try_queue_message(&ToAgent::Prove(round)).map_err(|error| {
                 let message = format!("the paths of {} do not fit a frame: {error}", node.host);
                 Failed::new(Exit::MESH, message).hint(Some("--mesh auto"))
             })?;
         }
         let limit = limits.total() + Duration::from_millis(limits.connect_ms.into()) + SLACK;
         let mut deadline = Deadline::after(limit).check_often();
-        let answers = state.proved(nodes, number, &mut deadline).await?;
+        let answers = state.proved(pump, number, &mut deadline).await?;
         let mut reports = PathReports::default();
         for (node, (outcomes, cost)) in answers {
             reports.add(node, outcomes);
@@ -180,12 +183,13 @@ impl Proving<'_> {
             return;
         }
         let watched = if self.options.watch { self.mesh.watched(table) } else { Vec::new() };
-        for node in &self.nodes.reached {
+        for node in self.state.nodes {
             let own = |result: &&&ProofResult| {
                 [result.proof.from.node, result.proof.to.node].contains(&node.id)
             };
             let ids = watched.iter().filter(own).map(|result| result.id).collect();
-            node.commands.queue_command(&ToAgent::WatchPaths { ids, beat_ms: links::BEAT_MS });
+            let message = ToAgent::WatchPaths { ids, beat_ms: links::BEAT_MS };
+            self.pump.agents.queue_command(node.id, &message);
         }
     }
 }

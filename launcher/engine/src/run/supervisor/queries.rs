@@ -7,7 +7,7 @@ use crate::run::events::Event;
 use crate::run::hang::{self, HangWatch, Hung, PeerNode};
 use crate::run::live::messages::Reply;
 use crate::run::live::{Asker, InspectionAnswer, JobQuery, LiveStatus, QueryKind, SessionStep};
-use crate::run::outcome::{Reason, SupervisedNode};
+use crate::run::outcome::Reason;
 use crate::run::signals::UserSignal;
 use crate::run::stragglers::{StragglerWatch, Stragglers};
 use nix::sys::signal::Signal;
@@ -19,6 +19,7 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::time::Instant;
 
 /// State of the ranks at `--timeout`, while it is collected.
@@ -127,12 +128,13 @@ impl Supervisor<'_> {
         }
         if let InspectionResult::Stacks(stacks) = &mut result {
             stacks.retain(|stacks| is_own(&stacks.rank));
-            let nodes = self.nodes.iter();
-            let peers = nodes.map(|SupervisedNode { host, ranks, addresses, .. }| PeerNode {
-                host,
-                ranks,
-                addresses,
+            let named = self.nodes.iter().map(|node| {
+                let addresses = node.facts.addresses.iter().map(|own| own.address);
+                (node.host.to_string(), &node.ranks, addresses.collect::<Vec<IpAddr>>())
             });
+            let named: Vec<(String, &Vec<Rank>, Vec<IpAddr>)> = named.collect();
+            let peers =
+                named.iter().map(|(host, ranks, addresses)| PeerNode { host, ranks, addresses });
             let peers: Vec<PeerNode<'_>> = peers.collect();
             hang::name_peers(stacks, node, &peers);
         }
@@ -220,7 +222,7 @@ impl Supervisor<'_> {
     /// Returns the name of the host of a rank.
     pub(super) fn host_of(&self, rank: Rank) -> String {
         let node = self.nodes.iter().find(|node| node.ranks.contains(&rank));
-        node.map(|node| node.host.clone()).unwrap_or_default()
+        node.map(|node| node.host.to_string()).unwrap_or_default()
     }
 }
 

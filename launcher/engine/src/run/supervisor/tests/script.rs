@@ -14,7 +14,7 @@
 use super::super::{Action, Input, PhaseStates, Supervisor};
 use crate::run::links::LinkMonitor;
 use crate::run::live::LiveStatus;
-use crate::run::outcome::SupervisedNode;
+use crate::run::nodes::Node;
 use crate::run::output::Written;
 use crate::run::rendezvous::Relay;
 use crate::run::session::{NodeEvent, NodeEventKind};
@@ -76,14 +76,15 @@ fn triangle_table() -> RankTable {
 fn play(job: &JobSpec, map: &RankMap, links: impl Fn(Instant) -> LinkMonitor, script: &str) {
     let script = unindented(script);
     let start = Instant::now();
-    let nodes = map.nodes.iter().map(|node| SupervisedNode {
-        host: node.host.to_string(),
+    let nodes = map.nodes.iter().map(|node| Node {
+        id: node.id,
+        host: node.host.clone(),
         ranks: node.ranks.clone(),
-        addresses: Vec::new(),
+        facts: testing::facts(),
         hello_at: start,
     });
-    let nodes: Vec<SupervisedNode> = nodes.collect();
-    let hosts: Vec<String> = nodes.iter().map(|node| node.host.clone()).collect();
+    let nodes: Vec<Node> = nodes.collect();
+    let hosts: Vec<String> = nodes.iter().map(|node| node.host.to_string()).collect();
     let shape = TreeShape::new(u32::try_from(nodes.len()).unwrap(), 1);
     let machines = PhaseStates {
         relay: Relay::new(shape),

@@ -1,0 +1,226 @@
+//! Pump of an attempt at a job: it owns the sessions with the agents, the user's signals and `--timeout`, and yields what
+//! comes from them one by one.
+//!
+//! While ranks run, the [`Supervisor`](super::supervisor::Supervisor) decides what follows from an input. Before that there
+//! is nothing to decide: a lost node, an agent that cannot go on, a signal that ends the job and `--timeout` end the
+//! attempt, in whatever phase it is.
+
+use crate::connect::outbox::Reserved;
+use crate::run::nodes::Agents;
+use crate::run::outcome;
+use crate::run::session::{NodeEvent, NodeEventKind};
+use crate::run::signals::{self, Signals, UserSignal};
+use crate::run::supervisor::Input;
+use nix::sys::signal::Signal;
+use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::protocol::control::{EndCause, FromAgent};
+use rlaunch_console::deadline::Deadline;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Returns the time by the clock of the runtime, which tests can stop.
+pub(crate) fn now() -> Instant {
+    tokio::time::Instant::now().into_std()
+}
+
+/// Sleeps until `at`, or for ever if `at` is `None`.
+pub(crate) async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Everything outside of this process that an attempt deals with, and its time limit.
+pub(crate) struct Pump<'s> {
+    pub(crate) agents: Agents,
+    events: mpsc::UnboundedReceiver<NodeEvent>,
+    signals: &'s mut Signals,
+    /// Hosts of the nodes, by node, as the user named them.
+    hosts: Vec<String>,
+    timeout: Option<Duration>,
+    /// Time at which `timeout` ends an attempt that has started no rank.
+    due: Option<Instant>,
+}
+
+/// Message of an agent before ranks run.
+pub(crate) struct AgentMessage {
+    pub node: NodeId,
+    pub message: FromAgent,
+    /// Room of [`NodeEvent::room`].
+    pub room: Option<Reserved>,
+}
+
+impl<'s> Pump<'s> {
+    /// Begins an attempt. `hosts` are those of the nodes, `timeout` is `--timeout`.
+    pub(crate) fn new(
+        agents: Agents,
+        events: mpsc::UnboundedReceiver<NodeEvent>,
+        signals: &'s mut Signals,
+        hosts: Vec<String>,
+        timeout: Option<Duration>,
+    ) -> Pump<'s> {
+        let due = timeout.map(|timeout| now() + timeout);
+        Pump { agents, events, signals, hosts, timeout, due }
+    }
+
+    /// Ends the agents of all but the first `count` hosts, which have no ranks, and drops their events.
+    pub(crate) fn keep(&mut self, count: usize) {
+        self.hosts.truncate(count);
+        self.agents.keep(count);
+    }
+
+    /// Ends every agent, and waits until the sessions are closed.
+    pub(crate) async fn shutdown(self) {
+        // First of all, since a session whose events nobody takes would not read on.
+        drop(self.events);
+        self.agents.shutdown().await;
+    }
+
+    /// Returns the name of a node's host, or `unknown node N` for an id that no node has, which only a faulty
+    /// agent sends.
+    pub(crate) fn host(&self, node: NodeId) -> String {
+        let known = self.hosts.get(node.index()).cloned();
+        known.unwrap_or_else(|| format!("unknown node {}", node.0))
+    }
+
+    /// Waits for the next input while ranks run. Unless `listens` is true, signals are left for later. Cancel-safe.
+    pub(crate) async fn next(&mut self, listens: bool) -> Input {
+        loop {
+            let event = tokio::select! {
+                event = self.events.recv() => event,
+                signal = self.signals.next(), if listens => return Input::Signal(signal),
+            };
+            match event {
+                None => return Input::SessionsClosed,
+                Some(event) if event.node.index() < self.hosts.len() => return Input::Node(event),
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Waits for the next message of an agent before ranks run; returns `None` if `deadline` expires first. Returns an
+    /// error if the attempt must end.
+    pub(crate) async fn message(
+        &mut self,
+        deadline: &mut Deadline,
+    ) -> Result<Option<AgentMessage>, Failed> {
+        loop {
+            let due = self.due;
+            let input = tokio::select! {
+                input = deadline.run(self.next(true)) => input,
+                () = until(due) => return Err(self.timed_out()),
+            };
+            match input {
+                None => return Ok(None),
+                Some(Input::Node(NodeEvent { node, kind, room })) => match kind {
+                    NodeEventKind::Lost(how) => {
+                        return Err(Loss::of_channel(how).error(&self.host(node)));
+                    }
+                    NodeEventKind::Message(message) => match Loss::reported(&message) {
+                        Some(loss) => return Err(loss.error(&self.host(node))),
+                        None => return Ok(Some(AgentMessage { node, message, room })),
+                    },
+                    NodeEventKind::CleanedUp(_) => {}
+                },
+                Some(Input::SessionsClosed) => {
+                    return Err(Failed::new(Exit::BUG, "every session has ended"));
+                }
+                Some(Input::Signal(signal)) => heed(signal)?,
+                Some(Input::ReaderGone | Input::Query(_)) => {}
+            }
+        }
+    }
+
+    /// Does work of this machine before ranks run, unless the user or `--timeout` ends the attempt meanwhile.
+    pub(crate) async fn during<T>(
+        &mut self,
+        work: impl Future<Output = Result<T, Failed>>,
+    ) -> Result<T, Failed> {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                signal = self.signals.next() => heed(signal)?,
+                () = until(self.due) => return Err(self.timed_out()),
+            }
+        }
+    }
+
+    fn timed_out(&self) -> Failed {
+        let details = vec!["no rank was started yet".to_owned()];
+        outcome::timed_out(self.timeout.unwrap_or_default(), details)
+    }
+}
+
+/// Obeys a signal of the user before ranks run; returns an error if it ends the job. Signals for ranks have no receiver
+/// yet.
+fn heed(signal: UserSignal) -> Result<(), Failed> {
+    match signal {
+        UserSignal::End(signal) => {
+            let message = format!("ended by {signal} before any rank was started");
+            return Err(Failed::new(Exit::signal(signal as i32), message));
+        }
+        UserSignal::Suspend => signals::stop_process(),
+        UserSignal::Forward(_) => {}
+    }
+    Ok(())
+}
+
+/// Loss of a node.
+pub(crate) struct Loss {
+    pub how: String,
+    hint: Option<&'static str>,
+    /// Whether its agent still ends the ranks in order, and reports that.
+    pub(crate) ends_in_order: bool,
+}
+
+impl Loss {
+    /// Makes the loss of a node whose channel ended before its agent was done.
+    pub(crate) fn of_channel(how: String) -> Loss {
+        Loss { how, hint: None, ends_in_order: false }
+    }
+
+    /// Returns the loss that an agent reports about itself.
+    pub(crate) fn reported(message: &FromAgent) -> Option<Loss> {
+        match message {
+            FromAgent::Failed { operation, cause } => {
+                Some(Loss::of_channel(format!("cannot {operation}: {cause}")))
+            }
+            FromAgent::EndsRanks(cause) => {
+                let (how, hint) = own_end(*cause);
+                Some(Loss { how, hint: Some(hint), ends_in_order: true })
+            }
+            _ => None,
+        }
+    }
+
+    /// Makes the error of a job that has lost the node on `host`.
+    pub(crate) fn error(&self, host: &str) -> Failed {
+        let message = format!("node {host} is lost: {}", self.how);
+        let failed = Failed { may_restart: true, ..Failed::new(Exit::NODE_LOST, message) };
+        failed.hint(self.hint)
+    }
+}
+
+/// Says how a node was lost whose agent ends its ranks without an order, and returns a hint with it.
+fn own_end(cause: EndCause) -> (String, &'static str) {
+    match cause {
+        EndCause::LauncherSilent { for_s } => (
+            format!("it received nothing from this rlaunch for {for_s} s and gave up"),
+            "hosts cannot tell an rlaunch that is suspended or cut off from one that has died; \
+             --node-timeout sets how long they wait once they have the job",
+        ),
+        EndCause::Signal(number) => {
+            let name = Signal::try_from(number).map_or("unknown", Signal::as_str);
+            (
+                format!("its agent got signal {number} ({name}) and ended"),
+                "a host that shuts down, its batch system or a person there sends it to \
+                 rlaunch-worker",
+            )
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! Start of the ranks: the job's decisions are shown, this process's own streams are opened, and every node gets the order
+//! to start.
+
+use crate::run::driver::Running;
+use crate::run::job_run::{JobRun, StartFacts};
+use crate::run::links::LinkMonitor;
+use crate::run::nodes::{Agents, Node, PendingStdio};
+use crate::run::output::{self, OutputWriter, Transcript};
+use crate::run::pump::{self, Pump};
+use crate::run::rendezvous::Joined;
+use crate::run::show::{self, ShownPlan};
+use crate::run::supervisor::PhaseStates;
+use rlaunch_bootstrap::id::Rank;
+use rlaunch_bootstrap::job::RankSetup;
+use rlaunch_bootstrap::protocol::control::{self, ToAgent};
+use rlaunch_plan::env::identity;
+use rlaunch_plan::env::nccl::Log;
+use rlaunch_plan::job::JobSpec;
+use rlaunch_plan::job::apps::{self, RenderedTexts, StartOrder};
+use rlaunch_plan::map::RankMap;
+use rlaunch_plan::rank_config::RankConfig;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+
+impl Joined {
+    /// Prints what `--show` or `--dry-run` asks for, unless the attempt must end meanwhile.
+    pub(crate) async fn show(&self, job: &JobRun, pump: &mut Pump<'_>) -> Result<(), Failed> {
+        let shown = ShownPlan {
+            job: &job.spec,
+            map: &self.map,
+            inventories: &self.inventories,
+            table: &self.table,
+            mesh: &self.mesh,
+            rank_configs: &self.rank_configs,
+            libraries: &self.libraries,
+        };
+        let showing = async {
+            show::print(&shown).await;
+            Ok(())
+        };
+        pump.during(showing).await
+    }
+
+    /// Opens this process's streams and orders every node to start its ranks.
+    pub(crate) fn start(
+        self,
+        job: &JobRun,
+        stdio: PendingStdio,
+        agents: &Agents,
+    ) -> Result<Running, Failed> {
+        let orders = self.orders(&job.spec)?;
+        let writer = open_stdio(job, &self.map, agents, stdio)?;
+        let now = pump::now();
+        let phase_states = PhaseStates {
+            relay: self.relay,
+            links: LinkMonitor::new(&self.mesh, &self.table, &job.spec.options.mesh, now),
+            order: StartOrder::new(&job.spec, &self.map, now),
+        };
+        if let Some(facts) = &job.facts {
+            let (table, inventories) = (self.table.clone(), self.inventories);
+            // An error would mean a second call, which an attempt does not make.
+            let _ = facts.set(StartFacts { table, inventories });
+        }
+        for (node, frame) in self.nodes.iter().zip(orders) {
+            agents.outbox(node.id).send_frame(frame.into());
+        }
+        if let Some(recorder) = &job.recorder {
+            recorder.starting(self.table, self.rank_configs, self.libraries);
+        }
+        Ok(Running { nodes: self.nodes, writer, phase_states, master_port: self.master.1 })
+    }
+
+    /// Encodes each node's order to start its ranks, by node.
+    fn orders(&self, job: &JobSpec) -> Result<Vec<Vec<u8>>, Failed> {
+        let Joined { map, table, master: (address, port), .. } = self;
+        tracing::info!("MASTER_ADDR {address} MASTER_PORT {port}");
+        let user_set_vars = apps::vars_set_for_all_apps(&job.apps);
+        let mut env = identity::master_variables(*address, *port, &user_set_vars);
+        env.extend(job.restarts.into_iter().flat_map(|restarts| restarts.env(&user_set_vars)));
+        let mut filled = RenderedTexts::render_all(job, map, table)?;
+        let awaited = apps::awaited_ports(job, map, table);
+        let encode = |(node, rank_configs): (&Node, &Vec<RankConfig>)| {
+            let rank_setup = |(rank, setup): (&Rank, &RankConfig)| {
+                let RenderedTexts { arguments, env, files } =
+                    filled.remove(rank).unwrap_or_default();
+                RankSetup { rendered_args: arguments, rendered_env: env, files, ..setup.to_setup() }
+            };
+            let ranks = node.ranks.iter().zip(rank_configs).map(rank_setup).collect();
+            let own = awaited.iter().filter(|(looks, _)| *looks == node.id);
+            let ports = own.map(|(_, port)| port.clone()).collect();
+            let horovod = self.horovod.get(node.id.index()).copied();
+            let message = ToAgent::Start { env: env.clone(), ranks, horovod, ports };
+            control::encode(&message).map_err(|error| {
+                Failed::new(Exit::USAGE, format!("templates do not fit a frame: {error}"))
+            })
+        };
+        self.nodes.iter().zip(&self.rank_configs).map(encode).collect()
+    }
+}
+
+/// Creates the files of `--output-dir`, begins to read standard input if any rank reads it, and starts
+/// the thread that writes the ranks' output.
+fn open_stdio(
+    job: &JobRun,
+    map: &RankMap,
+    agents: &Agents,
+    streams: PendingStdio,
+) -> Result<OutputWriter, Failed> {
+    let files = output::rank_files(&job.spec.output, map.world_size)?;
+    streams.stdin.open(&job.spec.stdin, map, agents.outboxes()).map_err(|error| {
+        Failed::new(Exit::FILES, format!("cannot read standard input: {error}"))
+    })?;
+    let nccl = job.spec.options.nccl_verify.then(|| Log::new(job.spec.sets_variable("NCCL_DEBUG")));
+    let config = output::OutputConfig {
+        tags: job.spec.output.tag.clone().map(|pattern| output::Tags::new(pattern, map)),
+        fold: job.spec.output.fold,
+        files,
+        merged: job.spec.output.merge_stderr,
+        credit: agents.outboxes().to_vec(),
+        ranks: map.world_size,
+        nccl,
+        transcript: job.recorder.is_some().then(Transcript::default),
+        stdio: job.stdio.clone(),
+        status: job.events.status().clone(),
+    };
+    Ok(output::start(config, streams.output))
+}
