@@ -225,7 +225,8 @@ fn open_device(
     };
     // iWARP resets connect requests that exceed the backlog.
     let backlog = u32::try_from(paths).unwrap_or(u32::MAX);
-    let listener = Listener::bind(SocketAddr::new(address, 0), backlog)?;
+    let listener =
+        Listener::bind(SocketAddr::new(address, 0), backlog)?.require_device(&local.device)?;
     Ok((listener.context().clone(), Some(listener)))
 }
 

@@ -2,6 +2,7 @@
 
 use rlaunch_bootstrap::protocol::mesh::{PathFault, ProofStep};
 use rlaunch_verbs::{Context, VerbsError};
+use std::borrow::Cow;
 use std::error::Error;
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -21,7 +22,7 @@ pub(crate) fn from_verbs(step: ProofStep, error: &VerbsError) -> PathFault {
     {
         cause = format!("{cause}: {source}");
     }
-    PathFault { step, cause, hint: error.hint().map(str::to_owned), awaited_peer: false }
+    PathFault { step, cause, hint: error.hint().map(Cow::into_owned), awaited_peer: false }
 }
 
 /// Makes the fault of a step that failed because the peer did not do its part. The peer's own fault

@@ -39,13 +39,23 @@ impl Listener {
     /// connect requests wait for [`Listener::next_request`]; iWARP resets further connections.
     ///
     /// If two devices have the address, such as soft RoCE and Soft-iWARP on one interface, the
-    /// kernel chooses the device that was added first, at both ends of a connection. If the two
-    /// hosts added their devices in different order, the kernel of the listening host rejects the
-    /// connect request.
+    /// kernel chooses the device that was added first, at both ends of a connection
+    /// ([`Listener::require_device`]). If the two hosts added their devices in different order, the
+    /// kernel of the listening host rejects the connect request.
     pub fn bind(address: SocketAddr, backlog: u32) -> Result<Listener, VerbsError> {
-        let id = CmId::listening(address.to_string(), address, backlog)?;
+        let name = match address.port() {
+            0 => address.ip().to_string(),
+            _ => address.to_string(),
+        };
+        let id = CmId::listening(name, address, backlog)?;
         let context = id.context()?;
         Ok(Listener { id, context })
+    }
+
+    /// Fails with [`VerbsError::WrongDevice`] unless the listener uses the device with this name.
+    pub fn require_device(self, device: &str) -> Result<Listener, VerbsError> {
+        require_device(&self.id, &self.context, device)?;
+        Ok(self)
     }
 
     /// Returns the device that has the address. The [`Resources`] passed to
@@ -164,14 +174,8 @@ impl Route {
     /// Fails with [`VerbsError::WrongDevice`] unless the route uses the device with this name. The
     /// kernel may choose another device that has the same address.
     pub fn require_device(self, device: &str) -> Result<Route, VerbsError> {
-        match self.context.name() {
-            found if found == device => Ok(self),
-            found => Err(VerbsError::WrongDevice {
-                addresses: self.id.addresses().to_owned(),
-                wanted: device.to_owned(),
-                found: found.to_owned(),
-            }),
-        }
+        require_device(&self.id, &self.context, device)?;
+        Ok(self)
     }
 
     /// Returns the device that the route uses. The [`Resources`] passed to [`Route::connect`] must
@@ -249,6 +253,17 @@ impl CmId {
             }
             Err(error) => Err(error),
         }
+    }
+}
+
+fn require_device(id: &CmId, context: &Context, device: &str) -> Result<(), VerbsError> {
+    match context.name() {
+        found if found == device => Ok(()),
+        found => Err(VerbsError::WrongDevice {
+            addresses: id.addresses().to_owned(),
+            wanted: device.to_owned(),
+            found: found.to_owned(),
+        }),
     }
 }
 

@@ -2,6 +2,7 @@
 //! address, what the error number means for that call, and how to remedy it, if there is a usual
 //! remedy.
 
+use std::borrow::Cow;
 use std::{fmt, io};
 
 /// Defines [`Verb`] from the names of the C functions, which users can search for.
@@ -129,6 +130,7 @@ pub enum VerbsError {
         "{addresses}: the connection manager chose {found} instead of {wanted}: both have that address"
     )]
     WrongDevice {
+        /// Addresses of the connection, or the one to listen at.
         addresses: String,
         /// Name of the device that the caller asked for.
         wanted: String,
@@ -163,7 +165,17 @@ impl VerbsError {
     }
 
     /// Returns advice to the user about the error, if there is a usual remedy.
-    pub fn hint(&self) -> Option<&'static str> {
+    pub fn hint(&self) -> Option<Cow<'static, str>> {
+        if let VerbsError::WrongDevice { wanted, found, .. } = self {
+            return Some(Cow::Owned(format!(
+                "the kernel chooses the device that was added first: choose {found} (--hca), give {wanted} \
+                 an interface with another address, or remove the other: rdma link delete {found}"
+            )));
+        }
+        self.usual_remedy().map(Cow::Borrowed)
+    }
+
+    fn usual_remedy(&self) -> Option<&'static str> {
         match self {
             VerbsError::NoLibrary => Some("install rdma-core (libibverbs1)"),
             VerbsError::NoKernelSupport => Some("modprobe ib_uverbs"),
@@ -178,11 +190,8 @@ impl VerbsError {
             VerbsError::Inherited { .. } => {
                 Some("open the device in the child, or start the child by exec")
             }
-            VerbsError::WrongDevice { .. } => Some(
-                "the kernel chooses the device that was added first: give one of them an address of its \
-                 own, or remove it (rdma link delete)",
-            ),
             VerbsError::NoDevice { .. }
+            | VerbsError::WrongDevice { .. }
             | VerbsError::TimedOut { .. }
             | VerbsError::PrivateDataTooLong { .. }
             | VerbsError::OutOfBounds { .. } => None,
@@ -268,6 +277,7 @@ mod tests {
             VerbsError::UnexpectedEvent { verb: Verb::Connect, addresses, event_name, source };
         let hints = [error.hint(), refused.hint()].map(Option::unwrap_or_default);
         assert!(hints.iter().all(|hint| hint.contains("added first")), "{hints:?}");
+        assert!(hints[0].ends_with(": rdma link delete rxe0"), "{hints:?}");
     }
 
     #[test]

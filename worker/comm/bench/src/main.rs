@@ -85,7 +85,7 @@ fn failed(error: &BenchError) -> ExitCode {
     let hint = match error {
         BenchError::Start(error) => error.hint(),
         #[cfg(feature = "rdma")]
-        BenchError::Verbs(error) => error.hint().map(str::to_owned),
+        BenchError::Verbs(error) => error.hint().map(std::borrow::Cow::into_owned),
         _ => None,
     };
     if let Some(hint) = hint {

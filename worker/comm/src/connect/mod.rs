@@ -36,6 +36,7 @@ use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::rank_table::{PairTransport, RankTable};
 use rlaunch_client::{Client, ClientError};
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -311,7 +312,7 @@ pub struct NoRdma {
     /// bytes; `None` if locking memory has not failed.
     pub memory: Option<(u64, u64)>,
     /// Advice to the user, if there is any.
-    pub hint: Option<&'static str>,
+    pub hint: Option<Cow<'static, str>>,
     /// Error of the device or of rdma-core.
     pub source: Box<dyn std::error::Error + Send + Sync>,
 }
@@ -402,7 +403,7 @@ impl ConnectError {
                 pair.me.host,
                 pair.peer.address.ip(),
             )),
-            ConnectError::NoRdma(no) => Some(match no.hint {
+            ConnectError::NoRdma(no) => Some(match &no.hint {
                 Some(hint) => format!("{hint}; --transport tcp does without RDMA"),
                 None => "--transport tcp does without RDMA".to_owned(),
             }),

@@ -114,7 +114,8 @@ impl<'a> ProvedPath<'a> {
             return Ok((Device::by_name(&self.own.device)?.open()?, None));
         }
         let backlog = u32::try_from(qps).unwrap_or(u32::MAX);
-        let listener = Listener::bind(SocketAddr::new(address(self.own, self.me)?, 0), backlog)?;
+        let listener = Listener::bind(SocketAddr::new(address(self.own, self.me)?, 0), backlog)?
+            .require_device(&self.own.device)?;
         Ok((listener.context().clone(), Some(listener)))
     }
 

@@ -25,6 +25,7 @@ use rlaunch_bootstrap::rank_table::{PairTransport, RankTable};
 use rlaunch_comm::{CommError, Communicator};
 use rlaunch_sys::Ticks;
 use rlaunch_verbs::{Completion, VerbsError};
+use std::borrow::Cow;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -62,11 +63,11 @@ pub(crate) enum VerbsBenchError {
 
 impl VerbsBenchError {
     /// Returns what the user may do about it.
-    pub(crate) fn hint(&self) -> Option<&'static str> {
+    pub(crate) fn hint(&self) -> Option<Cow<'static, str>> {
         match self {
             VerbsBenchError::Verbs(error) => error.hint(),
-            VerbsBenchError::Limit { .. } => Some("lower --qps, --depth or --inline"),
-            VerbsBenchError::Memory { .. } => Some("lower --sizes or --qps"),
+            VerbsBenchError::Limit { .. } => Some("lower --qps, --depth or --inline".into()),
+            VerbsBenchError::Memory { .. } => Some("lower --sizes or --qps".into()),
             _ => None,
         }
     }

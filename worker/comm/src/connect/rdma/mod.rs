@@ -375,7 +375,7 @@ fn listen(nic: &Nic, paths: usize) -> Result<Listener, VerbsError> {
     let address = nic.address.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
     // iWARP resets connections beyond the backlog.
     let backlog = u32::try_from(paths).unwrap_or(u32::MAX);
-    Listener::bind(SocketAddr::new(address, 0), backlog)
+    Listener::bind(SocketAddr::new(address, 0), backlog)?.require_device(&nic.device)
 }
 
 /// Returns the memory that slots may take, in bytes: half of the memory that this process may lock,
