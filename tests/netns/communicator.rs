@@ -29,7 +29,7 @@ fn every_case_holds_among_ranks_of_a_host() {
     }
     for ranks in [2, 4] {
         holds(&field, "a:8", ranks, "cover");
-        holds(&field, "a:8", ranks, "long");
+        holds(&field, "a:8", ranks, "long 1048577");
     }
 }
 
@@ -39,7 +39,7 @@ fn cases_hold_among_hosts() {
     for ranks in [2, 3, 4, 7, 8] {
         holds(&field, "a,b,c,d,e,f,g,h", ranks, "cover");
     }
-    holds(&field, "a,b,c", 3, "long");
+    holds(&field, "a,b,c", 3, "long 1048577");
 }
 
 #[test]

@@ -111,9 +111,9 @@ fn streamed(field: &Field, messages: &str) -> [[usize; 4]; 2] {
 const SLOTS: usize = 1;
 
 /// All other requests are short and carry their data inline. Memory that the program has not
-/// registered is registered for each message.
+/// registered is registered for each message; what it has registered once is used for every message.
 #[test]
-fn a_long_message_is_one_write_one_registration_and_no_copy() {
+fn a_long_message_is_one_write_no_copy_and_one_registration_unless_its_memory_has_one() {
     let field = Field::new();
     let pair = Pair::new(&field.lab).unwrap();
     install_counter(&field);
@@ -123,16 +123,6 @@ fn a_long_message_is_one_write_one_registration_and_no_copy() {
     assert_eq!((writes, copies, registrations), (10, posts - writes, SLOTS + 10));
     let [posts, copies, writes, registrations] = receiver;
     assert_eq!((writes, copies, registrations), (0, posts, SLOTS + 10));
-}
-
-/// The program registers its memory once, and the communicator uses that registration for every
-/// message.
-#[test]
-fn messages_of_registered_memory_cost_no_registration() {
-    let field = Field::new();
-    let pair = Pair::new(&field.lab).unwrap();
-    install_counter(&field);
-    pair.copy(COUNTER).unwrap();
     for ([_, _, writes, registrations], wanted) in
         streamed(&field, "10 registered").into_iter().zip([10, 0])
     {

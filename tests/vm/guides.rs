@@ -1,23 +1,24 @@
 //! The guides for machines that the guests can represent are followed here.
 
 use crate::guide;
-use crate::support::{Field, ORDINARY, PATIENT, SILENCE};
+use crate::support::{Field, ORDINARY, PATIENT, SILENCE, soft_iwarp};
 
 #[test]
 fn triangle() {
-    follow("triangle");
+    follow(&Field::new(), "triangle");
 }
 
 /// Soft-iWARP supports RDMA_CM only, as eRDMA does in standard mode.
 #[test]
 fn erdma() {
-    follow("erdma");
+    let field = Field::new();
+    let _alone = soft_iwarp(&field, "n1,n2");
+    follow(&field, "erdma");
 }
 
 /// Follows a guide. Command lines that start a job, which begin with an option, get additional
 /// options with the time limits that emulated computers need.
-fn follow(name: &str) {
-    let field = Field::new();
+fn follow(field: &Field, name: &str) {
     let jobs = format!("set -- {SILENCE} {PATIENT} {ORDINARY} \"$@\"");
     let patiently =
         format!("patiently() {{ case $1 in -*) {jobs} ;; esac; command rlaunch \"$@\"; }}");

@@ -27,13 +27,17 @@ fn assert_is_time(cell: &str) {
     assert!(micros.is_some_and(|micros| micros > 0), "{cell}");
 }
 
+/// While the job runs, the watch keeps a queue pair for each pair of nodes.
 #[test]
-fn six_paths_of_soft_roce_are_proved() {
+fn six_paths_of_soft_roce_are_proved_and_nothing_of_the_mesh_is_left() {
     let field = Field::new();
-    let ran = shown(&field, ALL, "--hca rxe --transport rdma");
+    let words = format!("-H {ALL} {PATIENT} --hca rxe --transport rdma --show mesh sh -c");
+    let ran = field.rlaunch(&words, &["rdma resource show qp | grep -c rlaunch-prover"]);
     ran.succeeded().says("rlaunch: mesh: 6/6 paths up, RoCE v2, 3 subnets, proved in ");
     ran.does_not_say("warning");
-    let mut rows = ran.rows();
+    let (watched, mut rows): (Vec<_>, Vec<_>) =
+        ran.rows().into_iter().partition(|row| row.len() == 1);
+    assert_eq!(watched, [["2"]; 3], "{ran}");
     rows.iter_mut().for_each(|row| assert_is_time(row.pop().unwrap()));
     let of = |ranks, hosts, from, to| vec![ranks, hosts, "RoCE v2 oob", from, to, "4096"];
     let wanted = [
@@ -42,6 +46,10 @@ fn six_paths_of_soft_roce_are_proved() {
         of("1-2", "n2-n3", "rxe1/1 GID 1 192.168.102.2", "rxe1/1 GID 1 192.168.102.3"),
     ];
     assert_eq!(rows, wanted, "{ran}");
+    for guest in ALL.split(',') {
+        let left = field.on(guest, "rdma resource show qp; ps -e -o args");
+        assert!(!left.contains("rlaunch-prover"), "{guest}: {left}");
+    }
 }
 
 #[test]
@@ -67,34 +75,17 @@ fn the_mesh_is_proved_without_being_asked_for() {
 }
 
 #[test]
-fn nothing_is_proved_where_that_is_not_wanted() {
+fn nothing_is_proved_where_tcp_is_wanted() {
     let field = Field::new();
-    let ran = shown(&field, ALL, "--hca rxe --mesh off");
-    let rows = ran.rows();
-    assert_eq!(rows.len(), 3, "{ran}");
-    assert!(rows.iter().all(|row| row.last() == Some(&"4096")), "{ran}");
-    ran.does_not_say("mesh: ");
     let ran = shown(&field, ALL, "--transport tcp");
     assert!(ran.succeeded().out.lines().skip(1).all(|line| line.contains("TCP")), "{ran}");
     ran.does_not_say("mesh: ");
 }
 
 #[test]
-fn soft_iwarp_is_proved_by_the_connection_manager() {
-    let field = Field::new();
-    let ran = shown(&field, ALL, "--hca siw --transport rdma");
-    ran.succeeded().says("mesh: 6/6 paths up, iWARP by RDMA_CM, 3 subnets, proved in ");
-    ran.does_not_say("warning");
-    for row in ran.rows() {
-        assert_eq!(row[2], "iWARP rdma_cm (NCCL cannot use it)", "{ran}");
-        assert_is_time(row.last().unwrap());
-    }
-}
-
-#[test]
 fn soft_roce_is_proved_by_the_connection_manager_too() {
     let field = Field::new();
-    let ran = shown(&field, ALL, "--hca rxe --connect rdma_cm --transport rdma");
+    let ran = shown(&field, ALL, "--connect rdma_cm --transport rdma");
     ran.succeeded().says("mesh: 6/6 paths up, RoCE v2 by RDMA_CM, 3 subnets, proved in ");
     for row in ran.rows() {
         assert_eq!(row[2], "RoCE v2 rdma_cm", "{ran}");
@@ -194,15 +185,26 @@ fn packets_are_marked_as_asked() {
     assert!(counted() >= of_mesh + 256, "{of_mesh} and {}", counted());
 }
 
+/// One port carries a queue pair from each of 8 local ranks to each of 16 remote ranks. Each queue
+/// pair takes little memory.
 #[test]
-fn nothing_of_the_mesh_is_left() {
+fn every_pair_of_24_ranks_is_proved_in_one_subnet() {
     let field = Field::new();
-    // While the job runs, the watch keeps a queue pair for each pair of nodes.
-    let words = format!("-H {ALL} {PATIENT} --hca rxe --transport rdma sh -c");
-    let ran = field.rlaunch(&words, &["rdma resource show qp | grep -c rlaunch-prover"]);
-    assert_eq!(ran.succeeded().out.lines().collect::<Vec<_>>(), ["2"; 3], "{ran}");
+    // The ordinary network is that of a switch, and has no RDMA otherwise.
+    let _gone =
+        Undo(|| ALL.split(',').try_for_each(|guest| field.restore(guest, "rdma link delete rxe9")));
+    for (guest, address) in ALL.split(',').zip(["10.77.0.1", "10.77.0.2", "10.77.0.3"]) {
+        field.on(guest, "rdma link add rxe9 type rxe netdev eth0");
+        field.await_gid(guest, ("rxe9", 1), address.parse().ok()).unwrap();
+    }
+    let patient = PATIENT.replace("40", "80");
+    let words = format!("-v -H n1:8,n2:8,n3:8 -np 24 {patient} --hca rxe9 --mesh full");
+    let ran = field.rlaunch(&format!("{words} --transport rdma true"), &[]);
+    ran.succeeded().says("mesh: 384/384 paths up, RoCE v2, 1 subnet, proved in ");
     for guest in ALL.split(',') {
-        let left = field.on(guest, "rdma resource show qp; ps -e -o args");
-        assert!(!left.contains("rlaunch-prover"), "{guest}: {left}");
+        let begin = format!("mesh: {guest}: 128 queue pairs, ");
+        let cost = ran.line_with(&begin).split_once(&begin).unwrap().1;
+        let bytes = cost.split_once(" and ").unwrap().1.split_once(" B each").unwrap().0;
+        assert!(bytes.parse::<u64>().unwrap() <= 16 << 10, "{cost}");
     }
 }

@@ -204,6 +204,28 @@ impl<F: FnMut() -> Result<(), LabError>> Drop for Undo<F> {
     }
 }
 
+/// Leaves Soft-iWARP alone on the cables of `guests` until the guard is dropped: the connection manager takes
+/// the device that was added first, and that is soft RoCE, at the same addresses. Therefore they are also
+/// added again in the order in which a guest's init adds them.
+pub(crate) fn soft_iwarp(field: &Field, guests: &'static str) -> impl Drop + use<'_> {
+    let restore = "for at in 0 1; do for kind in rxe siw; do
+            rdma link delete $kind$at 2>/dev/null
+        done; done
+        for at in 0 1; do for kind in rxe siw; do
+            rdma link add $kind$at type $kind netdev eth$((at + 1)) || exit 1
+        done; done
+        for at in 0 1; do
+            gid=/sys/class/infiniband/rxe$at/ports/1/gids/1
+            for try in $(seq 100); do grep -q :ffff: $gid && break; sleep 0.5; done
+            grep -q :ffff: $gid || exit 1
+        done";
+    let guard = Undo(move || guests.split(',').try_for_each(|guest| field.restore(guest, restore)));
+    for guest in guests.split(',') {
+        field.on(guest, "rdma link delete rxe0 && rdma link delete rxe1");
+    }
+    guard
+}
+
 /// Returns the elements of a JSON array.
 pub(crate) fn list(value: &Value) -> &[Value] {
     value.as_array().unwrap_or_else(|| panic!("no list: {value}"))

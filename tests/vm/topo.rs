@@ -1,6 +1,6 @@
 //! `rlaunch topo`, compared with the output of the guests' own tools, field by field.
 
-use crate::support::{ALL, Field, Undo, list, text};
+use crate::support::{Field, Undo, list, text};
 use crate::tools;
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -63,7 +63,7 @@ fn compare_rdma(field: &Field, guest: &str, inventory: &Value) {
 #[test]
 fn what_is_found_is_what_the_guests_own_tools_print() {
     let field = Field::new();
-    for (guest, inventory) in field.inventories(ALL) {
+    for (guest, inventory) in field.inventories("n1,n2") {
         compare_rdma(&field, &guest, &inventory);
         compare_links(&field, &guest, &inventory);
         compare_cards(&field, &guest, &inventory);

@@ -5,7 +5,7 @@ use rlaunch_comm_suite as suite;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-const USAGE: &str = "comm-suite all | cover [PART/PARTS] | long | stream MESSAGES [registered] | forks ROUNDS | \
+const USAGE: &str = "comm-suite all | cover [PART/PARTS] | long ELEMENTS | stream MESSAGES [registered] | forks ROUNDS | \
                      traffic SECONDS | pair LINE | lose RANK SIGNAL|EXIT|LEAVE ELEMENTS | abort | \
                      give-up | give-up-all ELEMENTS | leave MESSAGES | unruly SECONDS SEED";
 /// Calls that must succeed before a rank is lost.
@@ -41,7 +41,10 @@ fn part(words: &[&str]) -> Result<Option<String>, String> {
         ["all"] => cases(suite::all()),
         ["cover"] => cases(suite::cover()),
         ["cover", part] => cases(share(part).ok_or(USAGE)?),
-        ["long"] => Ok(format!("{} cases hold among {size} ranks", suite::long(&comm)?)),
+        ["long", elements] => {
+            let elements = elements.parse().map_err(|_| USAGE)?;
+            Ok(format!("{} cases hold among {size} ranks", suite::long(&comm, elements)?))
+        }
         ["traffic", seconds] => {
             let seconds = seconds.parse().map_err(|_| USAGE)?;
             let tell = |progress: &suite::TrafficReport| println!("{progress}");

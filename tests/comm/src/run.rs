@@ -186,17 +186,16 @@ fn in_place<V: Value>(
     Ok((data, from))
 }
 
-/// Runs collectives with more than a million elements, since some collectives use other algorithms
-/// for long buffers. Returns the number of cases.
-pub fn long(comm: &Communicator) -> Result<usize, String> {
-    const COUNT: usize = (1 << 20) + 1;
+/// Runs collectives with blocks of `count` elements, a large number, since some collectives use other
+/// algorithms for long buffers. Returns the number of cases.
+pub fn long(comm: &Communicator, count: usize) -> Result<usize, String> {
     let cases = [
         (Collective::AllReduce, ElementType::F32),
         (Collective::AllToAll, ElementType::U8),
         (Collective::Broadcast, ElementType::U8),
     ];
     for (collective, element) in cases {
-        let (op, count, in_place, later) = (Op::Sum, COUNT, false, false);
+        let (op, in_place, later) = (Op::Sum, false, false);
         run(comm, &Case { collective, element, op, count, in_place, later })?;
     }
     Ok(cases.len())

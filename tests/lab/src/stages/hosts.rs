@@ -33,16 +33,15 @@ struct Group {
 enum Machines {
     /// Namespaces, with the second octet of the addresses in the first lab.
     Hosts(u8),
-    /// Emulated computers.
-    Guests(Topology),
+    /// Emulated computers, with a cable for each pair.
+    Guests,
 }
 
-const GROUPS: [Group; 5] = [
+const GROUPS: [Group; 4] = [
     Group { name: "computing", machines: Machines::Hosts(100) },
     Group { name: "waiting", machines: Machines::Hosts(110) },
     Group { name: "shared", machines: Machines::Hosts(120) },
-    Group { name: "star", machines: Machines::Guests(Topology::Star) },
-    Group { name: "triangles", machines: Machines::Guests(Topology::Triangle) },
+    Group { name: "triangles", machines: Machines::Guests },
 ];
 
 /// Slot of a test group.
@@ -76,8 +75,8 @@ impl Slot {
                 let lab = Lab::up(&Options { net, ..Options::new(&self.lab(), HOSTS) })?;
                 lab.install(&share).map(drop)
             }
-            Machines::Guests(topology) => {
-                let new = VmOptions::new(&self.lab(), GUESTS, topology);
+            Machines::Guests => {
+                let new = VmOptions::new(&self.lab(), GUESTS, Topology::Triangle);
                 let options = VmOptions { share: Some(share), is_share_fixed: true, ..new };
                 VmLab::up(&options).map(drop)
             }
@@ -88,7 +87,7 @@ impl Slot {
     fn down(self) -> Result<(), LabError> {
         match self.group.machines {
             Machines::Hosts(_) => Lab::down(&self.lab()).map(drop),
-            Machines::Guests(_) => VmLab::down(&self.lab()).map(drop),
+            Machines::Guests => VmLab::down(&self.lab()).map(drop),
         }
     }
 }
@@ -124,8 +123,8 @@ fn slots(
 pub(super) struct Labs(Vec<Slot>);
 
 impl Labs {
-    /// Makes as many labs as tests can use at once. Of guests only the first of each topology are
-    /// started: others cost minutes of processor time, and wait for their first test.
+    /// Makes as many labs as tests can use at once. Of guests only the first are started: others cost
+    /// minutes of processor time, and wait for their first test.
     pub(super) fn up(tests: &Tests) -> Result<Labs, LabError> {
         let labs = Labs(slots(|group, size| {
             let count = tests.and(&format!("group(={})", group.name)).names()?.len();
@@ -135,9 +134,9 @@ impl Labs {
         labs.0.iter().try_for_each(|slot| slot.down())?;
         let is_first = |slot: &&Slot| match slot.group.machines {
             Machines::Hosts(_) => true,
-            Machines::Guests(_) => slot.number == 0,
+            Machines::Guests => slot.number == 0,
         };
-        if labs.0.iter().any(|slot| matches!(slot.group.machines, Machines::Guests(_))) {
+        if labs.0.iter().any(|slot| matches!(slot.group.machines, Machines::Guests)) {
             // Built once, before two labs need it.
             vm::build()?;
         }
@@ -226,14 +225,10 @@ pub struct VmUnderTest {
 }
 
 impl VmUnderTest {
-    /// Returns the guests that `cargo lab test` made for this test, or starts them: nextest gives out
-    /// a further triangle only after the last test on a star, which then makes room.
+    /// Returns the guests that `cargo lab test` made for this test, or starts them.
     pub fn from_env() -> Result<VmUnderTest, LabError> {
         let slot = Slot::own().ok_or_else(not_set)?;
         if let Err(LabError::NoGuests { .. }) = VmLab::find(&slot.lab()) {
-            let stars =
-                |slot: &Slot| matches!(slot.group.machines, Machines::Guests(Topology::Star));
-            slots(|_, size| Ok(size))?.into_iter().filter(stars).try_for_each(Slot::down)?;
             slot.up()?;
         }
         let lab = VmLab::find(&slot.lab())?;

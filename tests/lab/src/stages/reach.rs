@@ -44,8 +44,8 @@ const HOSTS: &[(&str, &str, &str)] = &[
     // Ranks, their environment, their devices.
     ("launcher/map", "placement hosts hello network", "launching"),
     ("launcher/env launcher/rank_config", "environment placement network gpu mpi singleton missing horovod report config shells", "launching selection"),
-    ("launcher/selection", "network guides", "selection guides star"),
-    ("launcher/mesh launcher/run/rendezvous/mesh_proof.rs launcher/run/links.rs worker/agent/mesh worker/prover bootstrap/protocol/mesh.rs", "", "mesh mesh_faults mesh_killed mesh_watch prover selection guides launching"),
+    ("launcher/selection", "network guides", "selection guides mesh"),
+    ("launcher/mesh launcher/run/rendezvous/mesh_proof.rs launcher/run/links.rs worker/agent/mesh worker/prover bootstrap/protocol/mesh.rs", "", "mesh mesh_faults mesh_killed mesh_watch iwarp prover selection guides launching"),
     ("launcher/picture launcher/commands/topo", "topo placement guides", "topo launching guides"),
     ("worker/node/inventory bootstrap/inventory", "topo placement guides doctor environment monitor", "topo launching guides doctor selection"),
     ("worker/node/inventory/netlink", "topo placement guides doctor environment monitor horovod mpi abuse", "topo launching guides doctor selection"),
@@ -70,8 +70,8 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("launcher/commands/network worker/network/cabling bootstrap/protocol/network.rs", "network_plan doctor field", "network_plan"),
     // Measurements and libraries.
     ("launcher/commands/bench launcher/plot launcher/schemas worker/comm/bench bootstrap/bench.rs", "bench doctor report topo", "bench"),
-    ("worker/verbs", "", "verbs counts prover mesh communicator bench"),
-    ("worker/comm tests/comm worker/lock", "communicator abuse library training bench hello", "communicator bench counts verbs"),
+    ("worker/verbs", "", "verbs counts prover mesh iwarp communicator bench"),
+    ("worker/comm tests/comm worker/lock", "communicator abuse library training bench hello", "communicator iwarp bench counts verbs"),
     ("worker/comm/capi worker/comm/python worker/ranks/library.rs bootstrap/job/library.rs", "library aarch64 training sessions", ""),
     ("worker/pmi worker/network/mpi.rs worker/ranks/mpi_library.rs", "mpi singleton missing guides horovod report", ""),
     ("worker/horovod worker/network/horovod", "horovod abuse", ""),
