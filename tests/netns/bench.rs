@@ -165,7 +165,8 @@ fn it_can_be_read_by_programs() {
 #[test]
 fn a_reader_that_leaves_ends_the_measurement() {
     let field = Field::new();
-    assert!(bench(&field, "lat -H a,b").run().code == 0, "hosts have what they need");
+    let warm = bench(&field, "lat -H a,b --sizes 8 --iterations 10").run();
+    assert!(warm.code == 0, "hosts have what they need: {warm}");
     let mut command = bench(&field, "lat -H a,b").command();
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut line = String::new();

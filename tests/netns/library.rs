@@ -268,7 +268,7 @@ for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.int64):
     x = torch.full((3, 5), comm.rank + 1).to(dtype)
     address = x.data_ptr()
     comm.all_reduce(x)
-    assert x.data_ptr() == address and (x == 6).all(), x
+    assert x.data_ptr() == address and (x == 3).all(), x
 print('as it should be')
 ";
 
@@ -276,7 +276,7 @@ print('as it should be')
 #[test]
 fn torch_tensors_are_reduced_in_place() {
     let field = Field::new();
-    let run = field.rlaunch("-H a:2,b").args([python::PROGRAM, "-c", TORCH]);
+    let run = field.rlaunch("-H a,b").args([python::PROGRAM, "-c", TORCH]);
     let ran = run.within(Duration::from_secs(60)).run();
-    assert_eq!(ran.succeeded().out(), "as it should be\n".repeat(3), "{ran}");
+    assert_eq!(ran.succeeded().out(), "as it should be\n".repeat(2), "{ran}");
 }

@@ -121,12 +121,12 @@ fn a_job_that_has_lost_a_node_begins_again() {
     assert_eq!(ran.out().matches("up 1\n").count(), 2, "{ran}");
 }
 
-/// Runs a script twice on hosts a, b and c: once undisturbed, and once killing its rank on b as
-/// soon as that has printed `step`. Returns both outcomes, the disturbed one last.
+/// Runs a script twice on `hosts`: once undisturbed, and once killing its rank on b as soon as a rank has
+/// printed `step`. Returns both outcomes, the disturbed one last.
 fn killed_in_the_middle(
     field: &Field,
     files: &[(&str, &str)],
-    script: &str,
+    (hosts, script): (&str, &str),
     step: &str,
     bound: Duration,
 ) -> [Outcome; 2] {
@@ -134,7 +134,7 @@ fn killed_in_the_middle(
     let _kept = field.scratch(&["a"], "/tmp/kept");
     field.on("a", "mkdir /tmp/kept");
     let start = |options: &str, words: &str| {
-        let run = field.rlaunch(&format!("-H a,b,c{preload}{options} {script}{words}"));
+        let run = field.rlaunch(&format!("-H {hosts}{preload}{options} {script}{words}"));
         run.in_directory(directory.path()).within(bound).spawn()
     };
     let whole = start("", "").finish();
@@ -156,9 +156,9 @@ fn last<'a>(out: &'a str, beginning: &str) -> Option<&'a str> {
 fn a_rank_killed_in_the_middle_costs_nothing_but_time() {
     let field = Field::new();
     let files = [("train.py", include_str!("../../examples/train/train.py"))];
-    let script = "python3 train.py --steps 600";
+    let job = ("a,b,c", "python3 train.py --steps 400");
     let [whole, killed] =
-        killed_in_the_middle(&field, &files, script, "step 20 loss", Duration::from_secs(60));
+        killed_in_the_middle(&field, &files, job, "step 20 loss", Duration::from_secs(60));
     let (whole_out, killed_out) = (whole.succeeded().out(), killed.out());
     // The loss depends on all weights.
     let end = last(&whole_out, "final loss ");
@@ -170,7 +170,8 @@ fn torch_killed_in_the_middle_ends_at_the_loss_of_an_undisturbed_run() {
     let field = Field::new();
     let steps = "--steps 12 --loss-every 2 --save-every 2 --batch-size 4 --dtype float64";
     let script = format!("{} train.py --backend rlaunch {steps}", python::PROGRAM);
-    let [whole, killed] = killed_in_the_middle(&field, &TRAIN, &script, "step 2 loss", PATIENCE);
+    let job = ("a,b", script.as_str());
+    let [whole, killed] = killed_in_the_middle(&field, &TRAIN, job, "step 2 loss", PATIENCE);
     let (whole_out, killed_out) = (whole.succeeded().out(), killed.out());
     let end = last(&whole_out, "step 12 loss ");
     assert!(end.is_some() && end == last(&killed_out, "step 12 loss "), "{whole}\n{killed}");

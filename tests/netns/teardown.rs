@@ -202,14 +202,13 @@ fn a_job_takes_too_long() {
     const LIMIT: Duration = Duration::from_secs(4);
     as_each(|field, account| {
         field.warm("a,b,c,d", account);
-        for others in [MEEK, SHELL] {
-            let run = field.rlaunch("--timeout 4").args(EIGHT.split(' ')).account(account);
-            let running = up(run, others);
-            let began = Stopwatch::start();
-            let ran = ends(field, running, began, LIMIT + PROMPT);
-            assert!(ran.took >= LIMIT, "{ran}");
-            ran.ended_with(124).says(&["error: not done within 4 s (--timeout)"]);
-        }
+        let others = if account == Account::Root { MEEK } else { SHELL };
+        let run = field.rlaunch("--timeout 4").args(EIGHT.split(' ')).account(account);
+        let running = up(run, others);
+        let began = Stopwatch::start();
+        let ran = ends(field, running, began, LIMIT + PROMPT);
+        assert!(ran.took >= LIMIT, "{ran}");
+        ran.ended_with(124).says(&["error: not done within 4 s (--timeout)"]);
     });
 }
 

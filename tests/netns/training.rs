@@ -62,7 +62,7 @@ fn numpy_ranks_train_as_one_process_with_all_images_does() {
     let (directory, preload) = project(&RESNET);
     let mut alone = None;
     for (hosts, ranks) in [("a", 1), ("a:2,b,c", 4)] {
-        let options = "--backend numpy --norm group --dtype float64 --steps 10 --warmup 2";
+        let options = "--backend numpy --norm group --dtype float64 --steps 4 --warmup 1";
         let batch = 16 / ranks;
         let script = format!("python3 resnet.py {options} --batch-size {batch}");
         let run = field.rlaunch(&format!("-H {hosts} -np {ranks}{preload} {script}"));
@@ -78,10 +78,10 @@ fn numpy_ranks_train_as_one_process_with_all_images_does() {
     }
 }
 
-/// Trains on three hosts with the options `words`.
+/// Trains on two hosts with the options `words`.
 fn train(field: &Field, (directory, preload): &(TempDir, String), words: &str) -> Outcome {
     let script = format!("{} train.py {words}", python::PROGRAM);
-    let run = field.rlaunch(&format!("-H a,b,c -np 3{preload} {script}"));
+    let run = field.rlaunch(&format!("-H a,b -np 2{preload} {script}"));
     run.in_directory(directory.path()).within(PATIENCE).run()
 }
 
@@ -91,7 +91,7 @@ fn torch_trains_by_rlaunch_as_by_gloo() {
     let project = project(&TRAIN);
     // In a deep network rounding errors grow from step to step, so this network uses float64. Wrong
     // gradients show in the second step already.
-    let deep = "--model resnet18 --norm group --dtype float64 --batch-size 2 --rate 0.01 --steps 5";
+    let deep = "--model resnet18 --norm group --dtype float64 --batch-size 2 --rate 0.01 --steps 3";
     let by = |backend| {
         let words = format!("{deep} --backend {backend}");
         let mut ran = train(&field, &project, &words);
@@ -99,7 +99,7 @@ fn torch_trains_by_rlaunch_as_by_gloo() {
             tell("gloo aborted while it ended; once more");
             ran = train(&field, &project, &words);
         }
-        (number(&ran, "step 5 loss"), number(&ran, "total images/sec:"))
+        (number(&ran, "step 3 loss"), number(&ran, "total images/sec:"))
     };
     let ((gloo, gloo_rate), (own, own_rate)) = (by("gloo"), by("rlaunch"));
     assert!(relative(own, gloo) < 1e-4, "{own} and not {gloo}");
@@ -115,7 +115,7 @@ fn torch_resnet_trains_as_one_process_with_all_images_does() {
     for (hosts, batch) in [("a", 4), ("a,b", 2)] {
         let options = "--backend rlaunch --model tiny --norm group --dtype float64 --warmup 1";
         let script = format!("{} resnet.py {options}", python::PROGRAM);
-        let line = format!("-H {hosts}{preload} {script} --steps 5 --batch-size {batch}");
+        let line = format!("-H {hosts}{preload} {script} --steps 3 --batch-size {batch}");
         let run = field.rlaunch(&line);
         let ran = run.in_directory(directory.path()).within(PATIENCE).run();
         losses.push(number(&ran, "loss of the last step:"));

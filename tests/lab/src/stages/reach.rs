@@ -77,7 +77,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("worker/horovod worker/network/horovod", "horovod abuse", ""),
     // Examples, and what only unit tests and fuzzers run.
     ("examples/train", "example restarts", ""),
-    ("examples/resnet examples/torch_ddp", "training", ""),
+    ("examples/resnet examples/torch_ddp", "training restarts", ""),
     ("examples/hello examples/all_reduce examples/notebook worker/comm/README.md", "library", ""),
     ("examples/guides tests/guide.rs worker/fixtures", "guides ssh_setup rsh", "guides"),
     ("examples/ring examples/services README.md tests/layers.rs tests/fuzz tests/sim", "", ""),
