@@ -26,8 +26,17 @@ pub(crate) struct Background {
 
 impl Background {
     /// Starts a program with no input.
-    pub(crate) fn start(mut command: Command) -> Result<Background, LabError> {
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    pub(crate) fn start(command: Command) -> Result<Background, LabError> {
+        Background::start_with(command, [Stdio::piped(), Stdio::piped()])
+    }
+
+    /// Starts a program with no input, and with these as stdout and stderr. What is no pipe of
+    /// [`Stdio::piped`] is not collected.
+    pub(crate) fn start_with(
+        mut command: Command,
+        [stdout, stderr]: [Stdio; 2],
+    ) -> Result<Background, LabError> {
+        command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         let operation = format!("start {}", command.get_program().display());
         let mut child = command.spawn().map_err(LabError::io(operation))?;
         let (stdout, stderr) = (child.stdout.take(), child.stderr.take());

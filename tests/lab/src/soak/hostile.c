@@ -127,13 +127,24 @@ static void files(void)
     linger();
 }
 
+/* Prints more than any pipe holds. */
+static void flood(int stream)
+{
+    static const char line[] = "and on and on\n";
+    while (time(NULL) < over && write(stream, line, sizeof line - 1) > 0)
+        ;
+    _exit(0);
+}
+
+/* The locked file has the rank's own pid, by which its helpers, of the same name, are told from it. */
 static void lock(void)
 {
     char path[64];
     snprintf(path, sizeof path, "/tmp/hostile.alive.%d", getuid());
     int file = open(path, O_CREAT | O_RDWR, 0600);
-    if (file < 0 || flock(file, LOCK_SH) != 0)
+    if (file < 0 || flock(file, LOCK_SH) != 0 || ftruncate(file, 0) != 0)
         _exit(4);
+    dprintf(file, "%d", getpid());
 }
 
 static void help(char kind)
@@ -148,6 +159,8 @@ static void help(char kind)
     case 'p': raise(SIGSTOP); linger(); break;       /* stopped */
     case 'h': setsid(); stubborn(); linger(); break; /* holds the rank's streams */
     case 'f': files(); break;
+    case 'o': flood(1); break;
+    case 'x': flood(2); break;
     case 'e': clearenv(); execl("/proc/self/exe", "hostile", "h", "linger", NULL); break;
     }
     _exit(2);

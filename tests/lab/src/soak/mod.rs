@@ -77,12 +77,17 @@ pub enum Soak {
         #[arg(long, requires = "suite", value_parser = PossibleValuesParser::new(NAMES))]
         library: Vec<String>,
     },
-    /// Run jobs whose helpers try to outlive them, four at once, and end them in every possible way;
-    /// fails if a process is left. Prints a line of progress every hundred jobs.
+    /// Run jobs whose helpers try to outlive them, four at once, and end each in a random way at a random
+    /// moment: by signals to rlaunch, agents and ranks, pauses of these, connections that stall or close,
+    /// and output that nobody reads. Fails if anything is left, if an end takes too long, or if exit code
+    /// or message is not true. Prints a line of progress every hundred jobs.
     Teardown {
         /// Number of jobs.
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, default_value_t = 500)]
         jobs: usize,
+        /// Seed that chooses helpers, ways and moments; by default a random one, which is printed.
+        #[arg(long)]
+        seed: Option<u64>,
         /// Directory of another build of rlaunch to test instead of this checkout's.
         #[arg(long)]
         of: Option<PathBuf>,
@@ -113,10 +118,14 @@ pub fn run(soak: &Soak) -> Result<bool, LabError> {
             mpi::suite::run(library, &dist::build(Profile::Lab)?)
         }
         Soak::Mpi { seconds, .. } => mpi::run(*seconds, &dist::build(Profile::Lab)?),
-        Soak::Teardown { jobs, of: Some(directory) } => {
-            teardown::run(*jobs, &directory.join("rlaunch"))
+        Soak::Teardown { jobs, seed, of } => {
+            let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+            let rlaunch = match of {
+                Some(directory) => directory.join("rlaunch"),
+                None => dist::build(Profile::Lab)?,
+            };
+            teardown::run(*jobs, seed, &rlaunch)
         }
-        Soak::Teardown { jobs, of: None } => teardown::run(*jobs, &dist::build(Profile::Lab)?),
         Soak::Sim { seeds } => {
             let seeds = sim::run(&["--seeds", &seeds.to_string()])?;
             Ok(sim::run(&["--mutations"])? && seeds)

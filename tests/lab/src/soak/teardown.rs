@@ -1,22 +1,31 @@
-//! `cargo lab soak teardown`: jobs whose helper processes try to outlive them, ended in every
-//! possible way. Whatever the helpers tried, no process or file may be left.
+//! `cargo lab soak teardown`: jobs whose helper processes try to outlive them, ended in random ways
+//! at random moments. Whatever the helpers tried, no process or file may be left, and what rlaunch says
+//! has to be true.
+
+mod cause;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::Path;
+use std::fs;
+use std::io::PipeReader;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fastrand::Rng;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use super::{IDLE, MAX_FAILURES, hostile, hostile_runs, install};
 use crate::bench::Series;
 use crate::command::background::Background;
-use crate::command::{last_lines, wait_until};
+use crate::command::{last_lines, run as run_program, wait_until};
 use crate::setup::{self, PackageSet};
-use crate::{Account, Lab, LabError, Options, Process};
+use crate::{Account, Lab, LabError, Options};
+use cause::{Cause, End, Target};
 
 const NAME: &str = "soakend";
 const NET: [u8; 2] = [10, 88];
@@ -24,10 +33,18 @@ const NET: [u8; 2] = [10, 88];
 const CONCURRENT: usize = 4;
 const PROGRAM: &str = "/tmp/hostile";
 const GRACE: &str = "0.3";
-/// Time limit of a job. A job that exceeds it hangs.
+/// Options by which jobs end sooner.
+const OPTIONS: [&str; 4] = ["--kill-after", GRACE, "--node-timeout", "4"];
+/// ProxyCommand of connections that fail.
+const PROXY: &str = "connection.py";
+/// Time limit of a job's start.
 const BOUND: Duration = Duration::from_secs(30);
 /// Time limit for a host to end a job after its launcher has gone, in addition to the grace period.
 const UNATTENDED: Duration = Duration::from_secs(5);
+/// Time that a job which survives its cause goes on.
+const SURVIVAL: Duration = Duration::from_millis(500);
+/// Time in which a job sends what a connection passes on before it fails.
+const SENDING: Duration = Duration::from_secs(2);
 /// Number of jobs between two lines of progress.
 const PROGRESS_EVERY: usize = 100;
 
@@ -37,91 +54,36 @@ const HELPERS: [&str; 16] = [
     "c", "s", "cc", "ss", "cs", "d", "dd", "t", "p", "h", "f", "e", "cdtphfe", "sdtphfe", "b", "m",
 ];
 
-/// Cause of the end of a job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum JobEnd {
-    RankExits,
-    RankFails,
-    LauncherGets(Signal),
-    AgentIsKilled,
-    ChannelIsCut,
-}
-
-const ENDS: [JobEnd; 7] = [
-    JobEnd::RankExits,
-    JobEnd::RankFails,
-    JobEnd::LauncherGets(Signal::SIGINT),
-    JobEnd::LauncherGets(Signal::SIGTERM),
-    JobEnd::LauncherGets(Signal::SIGKILL),
-    JobEnd::AgentIsKilled,
-    JobEnd::ChannelIsCut,
-];
-
-impl fmt::Display for JobEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            JobEnd::RankExits => write!(f, "the rank exits"),
-            JobEnd::RankFails => write!(f, "the rank fails"),
-            JobEnd::LauncherGets(signal) => write!(f, "rlaunch gets {signal}"),
-            JobEnd::AgentIsKilled => write!(f, "the agent is killed"),
-            JobEnd::ChannelIsCut => write!(f, "the channel is cut"),
-        }
-    }
-}
-
-impl JobEnd {
-    /// Returns the action of the rank itself, as an argument of hostile.c.
-    fn rank_action(self) -> &'static str {
-        match self {
-            JobEnd::RankExits => "exit",
-            JobEnd::RankFails => "fail",
-            _ => "stay",
-        }
-    }
-
-    /// Returns the launcher's expected exit code, or nothing if a signal kills it.
-    fn code(self) -> Option<i32> {
-        match self {
-            JobEnd::RankExits => Some(0),
-            JobEnd::RankFails => Some(3),
-            JobEnd::LauncherGets(Signal::SIGKILL) => None,
-            JobEnd::LauncherGets(signal) => Some(128 + signal as i32),
-            JobEnd::AgentIsKilled | JobEnd::ChannelIsCut => Some(206),
-        }
-    }
-
-    /// Returns whether the launcher waits until everything of the job has gone.
-    fn is_waited_for(self) -> bool {
-        !matches!(self, JobEnd::LauncherGets(Signal::SIGKILL) | JobEnd::ChannelIsCut)
-    }
-}
-
-/// Runs `jobs` jobs by `rlaunch` on hosts of their own and prints a summary; returns whether none
-/// hung or left anything behind.
-pub(super) fn run(jobs: usize, rlaunch: &Path) -> Result<bool, LabError> {
+/// Runs `jobs` jobs, which `seed` chooses, by `rlaunch` on hosts of their own and prints a summary;
+/// returns whether none hung, left anything behind, or said what is not true.
+pub(super) fn run(jobs: usize, seed: u64, rlaunch: &Path) -> Result<bool, LabError> {
     setup::install(PackageSet::Lab)?;
     let options = Options { net: NET, ..Options::new(NAME, CONCURRENT) };
-    Lab::with_fresh(&options, |lab| soak(&lab, rlaunch, jobs))
+    println!("{jobs} jobs with seed {seed}");
+    Lab::with_fresh(&options, |lab| soak(&lab, rlaunch, jobs, seed))
 }
 
-fn soak(lab: &Lab, rlaunch: &Path, jobs: usize) -> Result<bool, LabError> {
+fn soak(lab: &Lab, rlaunch: &Path, jobs: usize, seed: u64) -> Result<bool, LabError> {
     let rlaunch = install(lab, rlaunch)?;
     let program = hostile(rlaunch.parent().unwrap_or(&rlaunch))?;
-    let program = std::fs::read(&program).map_err(LabError::io("read the hostile rank"))?;
+    let program = fs::read(&program).map_err(LabError::io("read the hostile rank"))?;
+    fs::write(rlaunch.with_file_name(PROXY), include_str!("teardown/connection.py"))
+        .map_err(LabError::io("write a ProxyCommand"))?;
     let (next, failed, began) = (AtomicUsize::new(0), AtomicUsize::new(0), Instant::now());
-    let on_host = |host: &str| -> Result<Vec<(JobEnd, f64)>, LabError> {
+    let on_host = |host: &str| -> Result<Vec<(String, f64)>, LabError> {
         lab.write_file(host, Path::new(PROGRAM), &program, 0o755)?;
+        warm(lab, &rlaunch, host)?;
         let mut times = Vec::new();
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             if number >= jobs || failed.load(Ordering::Relaxed) >= MAX_FAILURES {
                 return Ok(times);
             }
-            let job = Job::numbered(number, host);
+            let job = Job::draw(seed, number, host);
             match job.run(lab, &rlaunch) {
-                Ok(took) => times.push((job.end, took.as_secs_f64())),
+                Ok(took) => times.push((job.cause.kind(), took.as_secs_f64())),
                 Err(error) => {
-                    println!("job {number} ({job}): {error}");
+                    println!("job {number} of seed {seed} ({job}): {error}");
                     failed.fetch_add(1, Ordering::Relaxed);
                     clear(lab, host)?;
                 }
@@ -136,7 +98,7 @@ fn soak(lab: &Lab, rlaunch: &Path, jobs: usize) -> Result<bool, LabError> {
             }
         }
     };
-    let mut times: BTreeMap<JobEnd, Series> = BTreeMap::new();
+    let mut times: BTreeMap<String, Series> = BTreeMap::new();
     let of_hosts = thread::scope(|scope| {
         let hosts = lab.hosts().into_iter();
         let on_host = &on_host;
@@ -145,8 +107,8 @@ fn soak(lab: &Lab, rlaunch: &Path, jobs: usize) -> Result<bool, LabError> {
     });
     for of_host in of_hosts {
         let of_host = of_host.map_err(|_| LabError::Unexpected("a thread panicked".into()))?;
-        for (end, took) in of_host? {
-            times.entry(end).or_default().push(took);
+        for (kind, took) in of_host? {
+            times.entry(kind).or_default().push(took);
         }
     }
     let failed = failed.into_inner();
@@ -155,97 +117,203 @@ fn soak(lab: &Lab, rlaunch: &Path, jobs: usize) -> Result<bool, LabError> {
     }
     let ran: usize = times.values().map(Series::count).sum::<usize>() + failed;
     println!(
-        "{ran} jobs with hostile helpers, {CONCURRENT} at once, in {} s: {failed} failed; seconds from \
-         the cause to the last trace, median (min–max):",
+        "{ran} jobs with hostile helpers, {CONCURRENT} at once, seed {seed}, in {} s: {failed} failed; seconds \
+         from the cause to the last trace, median (min–max):",
         began.elapsed().as_secs()
     );
-    for (end, series) in times {
-        println!("  {end}: {}", series.summary());
+    for (kind, series) in times {
+        println!("  {kind}: {} of {}", series.summary(), series.count());
     }
     Ok(failed == 0)
 }
 
+/// Sends the agent to a host, so that no job has to.
+fn warm(lab: &Lab, rlaunch: &Path, host: &str) -> Result<(), LabError> {
+    Account::ALL.into_iter().try_for_each(|account| {
+        let mut command = lab.exec_in(account, Path::new("/"));
+        run_program("run a first job", command.arg(rlaunch).args(["-H", host, "true"])).map(drop)
+    })
+}
+
 /// Job of the soak.
 struct Job<'a> {
+    number: usize,
     host: &'a str,
     account: Account,
     helpers: &'static str,
-    end: JobEnd,
+    /// What the rank does by itself, as an argument of hostile.c.
+    action: &'static str,
+    cause: Cause,
+    /// Whether the time before the cause begins with the launcher; else it begins with the rank.
+    is_early: bool,
+    delay: Duration,
 }
 
 impl fmt::Display for Job<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Job { host, helpers, action, cause, delay, .. } = self;
+        let (account, since) =
+            (self.account.name(), if self.is_early { "launcher" } else { "rank" });
         write!(
             f,
-            "{} on {}, helpers {}, {}",
-            self.account.name(),
-            self.host,
-            self.helpers,
-            self.end
+            "{account} on {host}, helpers {helpers}, {action}, {delay:?} from the {since}: {cause:?}"
         )
     }
 }
 
 impl Job<'_> {
-    /// Returns the job with this number. The numbers cover every combination of helpers, end and
-    /// account.
-    fn numbered(number: usize, host: &str) -> Job<'_> {
-        let (pair, account) = (number / 2, Account::ALL[number % 2]);
-        let (helpers, end) = (HELPERS[pair % HELPERS.len()], ENDS[pair % ENDS.len()]);
-        Job { host, account, helpers, end }
+    /// Returns the job with this number.
+    fn draw(seed: u64, number: usize, host: &str) -> Job<'_> {
+        let mut random = Rng::with_seed(seed.wrapping_add(number as u64));
+        let cause = Cause::draw(&mut random);
+        let helpers = match cause {
+            Cause::Unread(1, _) => "o",
+            Cause::Unread(..) => "x",
+            _ => HELPERS[random.usize(..HELPERS.len())],
+        };
+        let actions = ["exit", "fail", "stay", "stay", "stay"];
+        let of_rank = if cause == Cause::RankEnds { 2 } else { actions.len() };
+        let action = actions[random.usize(..of_rank)];
+        let account = Account::ALL[random.usize(..2)];
+        let (is_early, delay) = (random.bool(), Duration::from_millis(random.u64(..600)));
+        Job { number, host, account, helpers, action, cause, is_early, delay }
     }
 
     /// Runs the job; returns the time from the cause of its end until nothing was left.
     fn run(&self, lab: &Lab, rlaunch: &Path) -> Result<Duration, LabError> {
-        let mut command = lab.exec_in(self.account, Path::new("/"));
-        command.arg(rlaunch).args(["--kill-after", GRACE, "-H", self.host]);
-        command.args([PROGRAM, self.helpers, self.end.rank_action()]);
-        let mut launcher = Background::start(command)?;
-        wait_until(BOUND, "the rank to be up", || Ok(launcher.stdout().contains("up\n")))?;
+        let (mut launcher, _unread) = self.start(lab, rlaunch)?;
+        if !self.is_early {
+            let up = || Ok(hostile_runs(lab, self.host)? || launcher.ended()?.is_some());
+            wait_until(BOUND, "the rank to be up", up)?;
+        }
+        thread::sleep(self.delay);
         let cause = Instant::now();
-        match self.end {
-            JobEnd::RankExits | JobEnd::RankFails => {}
-            JobEnd::LauncherGets(signal) => launcher.signal(signal)?,
-            JobEnd::AgentIsKilled => {
-                let agent = self.agent(lab)?;
-                kill(agent, Signal::SIGKILL).map_err(LabError::errno("kill an agent"))?;
-            }
-            JobEnd::ChannelIsCut => lab.sshd(self.host)?.kill_sessions()?,
+        let has_struck = self.strike(lab, &mut launcher, &self.file(rlaunch, "failed"))?;
+        let mut signals: Vec<Signal> = self.cause.of_user().into_iter().collect();
+        let survives = !has_struck && self.action == "stay";
+        if survives && launcher.wait(SURVIVAL)?.is_none() {
+            launcher.signal(Signal::SIGTERM)?;
+            signals.push(Signal::SIGTERM);
         }
-        let status = launcher.wait(BOUND)?;
-        let mut left = left_on(lab, self.host)?;
-        let stderr = last_lines(&launcher.stderr(), 10);
-        let Some(status) = status else {
-            return Err(LabError::Unexpected(format!("hung, and left {left:#?}\n{stderr}")));
-        };
-        let claims = stderr.contains("nothing left") || stderr.contains("nothing more found");
-        if !left.is_empty() && (claims || self.end.is_waited_for()) {
-            return Err(LabError::Unexpected(format!(
-                "ended with {status} and left {left:#?}\n{stderr}"
-            )));
+        let status = launcher.wait(self.cause.limit())?;
+        let left = left_on(lab, self.host)?;
+        let (stdout, stderr) = (launcher.stdout(), launcher.stderr());
+        let last = last_lines(&stderr, 10);
+        let wrong =
+            |what: &str| Err(LabError::Unexpected(format!("{what}; left: {left:#?}\n{last}")));
+        let Some(status) = status else { return wrong("hung") };
+        let Job { host, cause: by, action, is_early, .. } = *self;
+        let end = End { host, cause: by, is_early, action, signals, status, stdout, stderr };
+        if !end.is_true() {
+            return wrong(&format!("ended with {status}, or its message, is not true"));
         }
-        let gone = wait_until(UNATTENDED, "the host to end it", || {
-            left = left_on(lab, self.host)?;
-            Ok(left.is_empty())
-        });
+        let claims = ["nothing left", "nothing more found"].map(|text| end.stderr.contains(text));
+        let waits = status.code().is_some() && !is_early && by.is_waited_for();
+        if !left.is_empty() && (claims.contains(&true) || waits) {
+            return wrong(&format!("ended with {status} too early"));
+        }
+        let gone = || Ok(left_on(lab, host)?.is_empty());
+        if wait_until(UNATTENDED, "the host to end it", gone).is_err() {
+            return wrong(&format!("ended with {status}; later {:#?}", left_on(lab, host)?));
+        }
         let took = cause.elapsed();
-        if gone.is_err() || status.code() != self.end.code() {
-            return Err(LabError::Unexpected(format!(
-                "ended with {status}; left: {left:#?}\n{stderr}"
-            )));
-        }
-        let idle = || Ok(lab.processes(self.host)?.is_empty());
-        wait_until(IDLE, "the sshd to leave", idle)?;
+        wait_until(IDLE, "the sshd to leave", || Ok(lab.processes(host)?.is_empty()))?;
         Ok(took)
     }
 
-    /// Finds the agent, which is the child of the two processes `rlaunch-worker`.
-    fn agent(&self, lab: &Lab) -> Result<Pid, LabError> {
+    /// Returns the path of a file of the job, beside rlaunch.
+    fn file(&self, rlaunch: &Path, name: &str) -> PathBuf {
+        rlaunch.with_file_name(format!("{name}-{}", self.number))
+    }
+
+    /// Starts the launcher. A stream that nobody is to read is a pipe, whose end is returned.
+    fn start(
+        &self,
+        lab: &Lab,
+        rlaunch: &Path,
+    ) -> Result<(Background, Option<PipeReader>), LabError> {
+        let mut command = lab.exec_in(self.account, Path::new("/"));
+        // This soak may itself run under nohup(1).
+        command.args(["env", "--default-signal=HUP"]).arg(rlaunch).args(OPTIONS);
+        if let Cause::Connection(then, way, bytes) = self.cause {
+            let (config, mark) = (self.file(rlaunch, "ssh"), self.file(rlaunch, "failed"));
+            let proxy = rlaunch.with_file_name(PROXY);
+            let text = format!(
+                "IdentityFile ~/.ssh/id_ed25519\nConnectTimeout 4\n\
+                 ProxyCommand python3 {} %h %p {way} {bytes} {then} {}\n",
+                proxy.display(),
+                mark.display()
+            );
+            fs::write(&config, text)
+                .and_then(|()| fs::write(&mark, ""))
+                // The proxy runs as the job's account.
+                .and_then(|()| fs::set_permissions(&mark, PermissionsExt::from_mode(0o666)))
+                .map_err(LabError::io("write the files of a connection"))?;
+            command.arg("--ssh-config").arg(config);
+        }
+        command.args(["-H", self.host, PROGRAM, self.helpers, self.action]);
+        let Cause::Unread(stream, _) = self.cause else {
+            return Ok((Background::start(command)?, None));
+        };
+        let (reader, writer) = std::io::pipe().map_err(LabError::io("make a pipe"))?;
+        let mut streams = [Stdio::from(writer), Stdio::piped()];
+        if stream == 2 {
+            streams.swap(0, 1);
+        }
+        Ok((Background::start_with(command, streams)?, Some(reader)))
+    }
+
+    /// Makes the cause happen; returns whether the job ends by it.
+    fn strike(&self, lab: &Lab, launcher: &mut Background, mark: &Path) -> Result<bool, LabError> {
+        let mut send = |target: Target, signal: Signal| {
+            if target == Target::Launcher {
+                let runs = launcher.ended()?.is_none();
+                return if runs { launcher.signal(signal).map(|()| true) } else { Ok(false) };
+            }
+            // Fails if the process has ended meanwhile.
+            Ok(self.find(lab, target)?.is_some_and(|pid| kill(pid, signal).is_ok()))
+        };
+        match self.cause {
+            Cause::RankEnds => Ok(true),
+            Cause::Unread(_, signal) => send(Target::Launcher, signal),
+            Cause::Signal(target, signal) => send(target, signal),
+            Cause::Pause(target, time) => {
+                if send(target, Signal::SIGSTOP)? {
+                    thread::sleep(time);
+                    // What rlaunch has given up meanwhile is gone.
+                    send(target, Signal::SIGCONT)?;
+                }
+                Ok(false)
+            }
+            Cause::Cut => lab.sshd(self.host)?.kill_sessions().map(|()| !self.is_early),
+            Cause::Connection(..) => {
+                let failed = || fs::metadata(mark).is_ok_and(|mark| mark.len() > 0);
+                let over = || Ok(failed() || launcher.ended()?.is_some());
+                // A job that sends less than that is ended in another way.
+                let _ = wait_until(SENDING, "the connection to fail", over);
+                Ok(failed())
+            }
+        }
+    }
+
+    /// Finds a process of the job on its host.
+    fn find(&self, lab: &Lab, target: Target) -> Result<Option<Pid>, LabError> {
         let mut found = lab.processes(self.host)?;
-        found.retain(|process| process.args[0].ends_with("rlaunch-worker"));
-        let is_child = |process: &&Process| found.iter().any(|other| other.pid == process.parent);
-        let agent = found.iter().find(is_child).map(|process| Pid::from_raw(process.pid));
-        agent.ok_or_else(|| LabError::Unexpected("there is no agent".into()))
+        if target == Target::Rank {
+            let lock = format!("/tmp/hostile.alive.{}", self.account.id());
+            let own = fs::read_to_string(lab.path(self.host, Path::new(&lock))?);
+            let own: Option<i32> = own.ok().and_then(|pid| pid.parse().ok());
+            found.retain(|process| process.args[0] == PROGRAM && Some(process.host_pid) == own);
+        } else {
+            found.retain(|process| {
+                process.args[0].ends_with("rlaunch-worker")
+                    && process.args.iter().any(|word| word == "agent")
+            });
+            let all: Vec<i32> = found.iter().map(|process| process.pid).collect();
+            // The guardian is the parent of the agent.
+            found.retain(|one| all.contains(&one.parent) == (target == Target::Agent));
+        }
+        Ok(found.first().map(|process| Pid::from_raw(process.pid)))
     }
 }
 
