@@ -6,10 +6,12 @@
 //! | `connections` | addresses, servers, and what they do not answer |
 //! | `hosts` | hosts that are set up differently |
 //! | `output` | ranks that keep others from being read |
+//! | `trials` | the log of all: what takes one line to try, and names of the tests of the rest |
 //! | `words` | programs, directories, names and numbers as people write them |
 
 mod addresses;
 mod connections;
 mod hosts;
 mod output;
+mod trials;
 mod words;
