@@ -6,7 +6,7 @@ use crate::support::{BOUND, Field};
 use crate::terminal::Terminal;
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
-use rlaunch_lab::setup::prometheus::promtool;
+use rlaunch_lab::setup::unpacked::promtool;
 use std::io::Write;
 use std::process::{Command, Stdio};
 

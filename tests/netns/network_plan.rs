@@ -3,7 +3,11 @@
 
 use crate::support::{Field, Undo};
 use nix::sys::signal::Signal;
+use rlaunch_lab::setup::unpacked::{netplan_generator, nmcli};
 use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 /// Option that makes software interfaces ports for cables.
@@ -197,4 +201,77 @@ fn an_account_without_rights_is_told_before_anything_is_changed() {
     let ran = field.rlaunch(&format!("network mesh -H a,b {CABLES}")).account(account);
     let ran = ran.within(BOUND).run();
     assert!(ran.succeeded().out().contains("- 192.168.100.2/24"), "{ran}");
+}
+
+/// Returns what `rlaunch network mesh` writes for each of three hosts, from the file with which its own tests compare it.
+fn written(format: &str) -> Vec<String> {
+    let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../launcher/goldens");
+    let text = fs::read_to_string(goldens.join(format!("network-{format}.txt"))).unwrap();
+    let files = text.split("=== ").skip(1).map(|file| file.split_once('\n').unwrap().1.to_owned());
+    let files: Vec<String> = files.collect();
+    assert_eq!(files.len(), 3, "{text}");
+    files
+}
+
+/// Lets netplan generate the files of systemd-networkd; returns them in one text, or the error.
+fn generated(file: &str) -> Result<String, String> {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("etc/netplan/99-rdma-mesh.yaml");
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(&path, file).unwrap();
+    // As the administrator is to write it, or netplan warns.
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
+    let mut netplan = netplan_generator().unwrap();
+    let output = netplan.arg("--root-dir").arg(root.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if !output.status.success() || !said.is_empty() {
+        return Err(said);
+    }
+    let made = fs::read_dir(root.path().join("run/systemd/network")).unwrap().flatten();
+    Ok(made.map(|file| fs::read_to_string(file.path()).unwrap()).collect())
+}
+
+/// Other programs read what `rlaunch network mesh` writes for them, and refuse what is wrong in it.
+#[test]
+fn netplan_and_nmcli_accept_what_is_written_for_them() {
+    netplan_accepts_its_files();
+    nmcli_accepts_its_commands();
+}
+
+fn netplan_accepts_its_files() {
+    for file in written("netplan") {
+        let made = generated(&file).unwrap();
+        let addresses = file.lines().filter_map(|line| line.trim().strip_prefix("- "));
+        let addresses: Vec<&str> = addresses.collect();
+        assert_eq!(addresses.len(), 2, "{file}");
+        for address in addresses {
+            assert!(made.contains(&format!("Address={address}\n")), "{file}\n{made}");
+        }
+        generated(&file.replace("/24", "/99")).unwrap_err();
+    }
+}
+
+fn nmcli_accepts_its_commands() {
+    let profile = |line: &str| {
+        let mut nmcli = nmcli().unwrap();
+        // None of these words is quoted.
+        let output = nmcli.arg("--offline").args(line.split(' ').skip(1)).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        if output.status.success() { Ok(text) } else { Err(said) }
+    };
+    let files = written("nmcli").concat();
+    let lines = files.lines().filter(|line| line.contains(" connection add "));
+    let lines: Vec<&str> = lines.collect();
+    assert_eq!(lines.len(), 6, "{files}");
+    for line in lines {
+        let text = profile(line).unwrap();
+        let has_line = |wanted: &str| text.lines().any(|line| line == wanted);
+        let is_ib = line.contains(" type infiniband ");
+        assert!(has_line(if is_ib { "type=infiniband" } else { "type=ethernet" }), "{text}");
+        assert!(has_line("method=manual"), "{text}");
+        assert_eq!(has_line("transport-mode=datagram"), is_ib, "{text}");
+        assert_eq!(has_line("mtu=9000"), !is_ib, "{text}");
+        profile(&line.replace("/24", "/99")).unwrap_err();
+    }
 }

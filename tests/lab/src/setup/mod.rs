@@ -1,8 +1,8 @@
 //! Requirements of the lab on this machine: packages, virtual environments for hosts, and root.
 
 pub mod mpi;
-pub mod prometheus;
 pub mod python;
+pub mod unpacked;
 pub(crate) mod venv;
 
 use std::env;
