@@ -224,7 +224,7 @@ fn generated(file: &str) -> Result<String, String> {
     let mut netplan = netplan_generator().unwrap();
     let output = netplan.arg("--root-dir").arg(root.path()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if !output.status.success() || !said.is_empty() {
+    if !output.status.success() || said.contains("rror") {
         return Err(said);
     }
     let made = fs::read_dir(root.path().join("run/systemd/network")).unwrap().flatten();
