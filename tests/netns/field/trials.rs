@@ -301,10 +301,17 @@ const TRIALS: &[Trial] = &[
         &["`a:0`: `0` is not a number of slots"],
     ),
     fails(
-        "mpirun: a number of ranks that is a word",
-        "rlaunch -H b -np two hostname",
-        200,
-        &["a number of ranks, 1 or more"],
+        "russh#301: what to type about a changed host key leaves the port out",
+        "ssh-keygen -q -t ed25519 -N '' -f $D/key
+         echo \"[a]:2222 $(cut -d ' ' -f 1,2 $D/key.pub)\" >$D/known
+         cat >$D/config <<END
+Port 2222
+UserKnownHostsFile $D/known
+ProxyCommand bash -c 'exec 3<>/dev/tcp/%h/22 4<&0; cat <&4 >&3 & exec cat <&3'
+END
+         rlaunch --ssh-config $D/config -H a hostname",
+        201,
+        &["a: its host key has changed", "ssh-keygen -R '[a]:2222' -f "],
     ),
     // Directories, programs, and limits.
     test(
