@@ -207,7 +207,7 @@ impl<F: FnMut() -> Result<(), LabError>> Drop for Undo<F> {
 /// Leaves Soft-iWARP alone on the cables of `guests` until the guard is dropped: the connection manager takes
 /// the device that was added first, and that is soft RoCE, at the same addresses. Therefore they are also
 /// added again in the order in which a guest's init adds them.
-pub(crate) fn soft_iwarp(field: &Field, guests: &'static str) -> impl Drop + use<'_> {
+pub(crate) fn soft_iwarp<'a>(field: &'a Field, guests: &'static str) -> impl Drop + use<'a> {
     let restore = "for at in 0 1; do for kind in rxe siw; do
             rdma link delete $kind$at 2>/dev/null
         done; done
