@@ -7,6 +7,7 @@
 //! | `hosts` | hosts that are set up differently |
 //! | `output` | ranks that keep others from being read |
 //! | `trials` | the log of all: what takes one line to try, and names of the tests of the rest |
+//! | `terminal` | jobs that people ask about while they run, and afterwards |
 //! | `words` | programs, directories, names and numbers as people write them |
 
 mod addresses;
@@ -14,4 +15,5 @@ mod connections;
 mod hosts;
 mod output;
 mod trials;
+mod terminal;
 mod words;

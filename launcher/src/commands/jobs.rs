@@ -82,25 +82,26 @@ pub(super) async fn run(args: JobsArgs, line: &CommandLine) -> Result<Exit, Fail
 
 async fn list_here(json: bool) -> Result<Exit, Failed> {
     let (jobs, failed) = RunningJob::all().await.map_err(|error| live_failure(&error))?;
-    let mut rows = Vec::new();
-    let mut unknown: Vec<String> =
-        failed.iter().map(|error| messages::error_chain(error)).collect();
+    let (mut rows, mut unknown) = (Vec::new(), failed);
     for job in jobs {
         match ask(job).await {
             Ok(row) => rows.push(row),
             // It has ended since it was found.
             Err(LiveError::Ended(_)) => {}
-            Err(error) => unknown.push(messages::error_chain(&error)),
+            Err(error) => unknown.push(error),
         }
     }
     if json {
         stdout::print(&output::json(&rows)?);
-    } else if rows.is_empty() {
-        stdout::print("no job of yours runs from this machine\n");
-    } else {
+    } else if !rows.is_empty() {
         stdout::print(&table(&rows));
+    } else if unknown.iter().all(|error| matches!(error, LiveError::Elsewhere { .. })) {
+        stdout::print("no job of yours runs from this machine\n");
     }
-    unknown.iter().for_each(|line| messages::warn(line));
+    for error in &unknown {
+        messages::warn(&messages::error_chain(error));
+        error.hint().iter().for_each(|hint| messages::hint(hint));
+    }
     Ok(Exit::SUCCESS)
 }
 

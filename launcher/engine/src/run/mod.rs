@@ -125,7 +125,7 @@ fn announce(job: &JobRun, map: &RankMap) -> Result<(), Failed> {
     job.events.status().mapped(map);
     job.events.emit(&Event::job_started(&job.spec, map));
     if let Some(recorder) = &job.recorder {
-        recorder.mapped(map);
+        recorder.mapped(&job.spec, map);
     }
     Ok(())
 }

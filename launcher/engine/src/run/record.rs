@@ -1,10 +1,16 @@
 //! Record of a job: one JSON file, written when the job is over and readable by its user only. `rlaunch report` reads the
 //! file. [`JobRecord`] is its schema. The files of the newest [`MAX_RECORDS`] jobs are kept, as
 //! `$XDG_STATE_HOME/rlaunch/jobs/JOB.json`.
+//!
+//! A launcher that is killed cannot write. So it writes another file when its job begins, `JOB@MACHINE.begun`, which says
+//! that it was killed, and holds a lock on it. Whoever lists the records finds the lock free then, and gives the file the
+//! name of a record ([`RecordStore::adopt`]).
 
+use crate::run::live::machine;
 use crate::run::live::messages::HostRanks;
 use crate::run::output::{RecordedOutput, Transcript};
 use crate::run::show::{self, RankPlace, VariableRow};
+use nix::sys::signal::Signal;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_console::messages;
@@ -24,6 +30,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime};
+use tempfile::NamedTempFile;
 
 /// Version of the schema. New fields may appear without a new version, but no field changes its meaning.
 const VERSION: u32 = 1;
@@ -36,7 +43,7 @@ pub struct JobRecord {
     pub job: String,
     /// Start, in seconds since 1970.
     pub started: f64,
-    /// Duration in seconds.
+    /// Duration in seconds; 0 if the launcher was killed.
     pub seconds: f64,
     /// Command line of rlaunch; values of options and variables whose names suggest a secret are
     /// replaced.
@@ -75,6 +82,12 @@ pub struct RecordedEnd {
 }
 
 impl RecordedEnd {
+    /// Returns the end of a job whose launcher does not come to write another.
+    fn killed() -> RecordedEnd {
+        let message = "the launcher was killed before the job was over";
+        RecordedEnd::new(&Err(Failed::new(Exit::signal(Signal::SIGKILL as i32), message)))
+    }
+
     fn new(ended: &Result<Exit, Failed>) -> RecordedEnd {
         let (exit, by_rank, message, details) = match ended {
             Ok(exit) => (exit, true, "", &[][..]),
@@ -99,13 +112,30 @@ struct RankStart {
     libraries: Vec<Option<PathBuf>>,
 }
 
-/// Collector of the record while the job runs; nothing is written before the job is over.
+/// Collector of the record while the job runs.
 pub struct Recorder {
     started: SystemTime,
     clock: Instant,
     map: OnceLock<RankMap>,
     start: OnceLock<RankStart>,
     output: Mutex<RecordedOutput>,
+    /// Record for the case that this process is killed; `None` if it could not be written.
+    begun: OnceLock<BegunRecord>,
+}
+
+/// File that becomes the job's record if this process is killed. Dropping it removes the file.
+#[derive(Debug)]
+struct BegunRecord {
+    path: PathBuf,
+    /// File with the lock, which ends with this process.
+    _locked: File,
+}
+
+impl Drop for BegunRecord {
+    fn drop(&mut self) {
+        // An error means that the user has removed the file.
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 impl Recorder {
@@ -116,13 +146,21 @@ impl Recorder {
             map: OnceLock::new(),
             start: OnceLock::new(),
             output: Mutex::default(),
+            begun: OnceLock::new(),
         }
     }
 
-    /// Adds the mapping of ranks to hosts.
-    pub(crate) fn mapped(&self, map: &RankMap) {
+    /// Adds the mapping of ranks to hosts, and stores what is known, for the case that this process is killed.
+    pub(crate) fn mapped(&self, job: &JobSpec, map: &RankMap) {
         // An error would mean a second call, which a job does not make.
         let _ = self.map.set(map.clone());
+        let record = JobRecord { seconds: 0.0, ..self.record(job, map, RecordedEnd::killed()) };
+        let store = RecordStore::for_user().map_err(io::Error::other);
+        match store.and_then(|store| store.begin(&record)) {
+            Ok(begun) => drop(self.begun.set(begun)),
+            // The same error when the job is over is a warning.
+            Err(error) => tracing::info!("no record if this process is killed: {error}"),
+        }
     }
 
     /// Adds the configuration with which ranks are started. `rank_configs` and `libraries` are indexed by
@@ -155,27 +193,31 @@ impl Recorder {
             None if job.has_slots_from_gpus() => RankMap::all_hosts(&job.hosts),
             None => return None,
         };
+        Some(self.record(job, &map, RecordedEnd::new(ended)))
+    }
+
+    fn record(&self, job: &JobSpec, map: &RankMap, end: RecordedEnd) -> JobRecord {
         let since_1970 = self.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (placement, environment) = match self.start.get() {
             None => (Vec::new(), Vec::new()),
             Some(RankStart { table, rank_configs, libraries }) => (
-                show::rank_places(&map, rank_configs, table),
-                group_by_rank(&show::variables(job, &map, rank_configs, libraries)),
+                show::rank_places(map, rank_configs, table),
+                group_by_rank(&show::variables(job, map, rank_configs, libraries)),
             ),
         };
-        Some(JobRecord {
+        JobRecord {
             v: VERSION,
             job: job.id.to_string(),
             started: since_1970.as_secs_f64(),
             seconds: self.clock.elapsed().as_secs_f64(),
             argv: without_secrets(&job.command_line),
             program: without_secrets(&job.program_words()),
-            hosts: HostRanks::of_map(&map),
+            hosts: HostRanks::of_map(map),
             placement,
             environment,
             output: mem::take(&mut self.output_of_ranks()),
-            end: RecordedEnd::new(ended),
-        })
+            end,
+        }
     }
 }
 
@@ -266,8 +308,8 @@ impl RecordStore {
     /// Stores a record, and removes the oldest ones beyond [`MAX_RECORDS`].
     pub(crate) fn save(&self, record: &JobRecord) -> Result<(), RecordStoreError> {
         let path = self.path(&record.job);
-        self.write(record, &path)
-            .map_err(|source| RecordStoreError::Write { path: path.clone(), source })?;
+        let written = self.write(record).and_then(|file| Ok(file.persist(&path)?));
+        written.map_err(|source| RecordStoreError::Write { path, source })?;
         let mut jobs = self.jobs().unwrap_or_default();
         let old = jobs.len().saturating_sub(MAX_RECORDS);
         // Errors are ignored: another rlaunch may have removed the file, and any other error recurs with the
@@ -276,14 +318,38 @@ impl RecordStore {
         Ok(())
     }
 
-    /// Writes a record, which only its user may read. The file gets its name when it is complete, so that no
+    /// Stores the record of a job that begins.
+    fn begin(&self, record: &JobRecord) -> io::Result<BegunRecord> {
+        let file = self.write(record)?;
+        // Before it has its name, so that nobody finds it without a lock.
+        file.as_file().try_lock().map_err(io::Error::other)?;
+        let path = self.directory.join(format!("{}{}", record.job, begun_suffix()));
+        let locked = file.persist(&path)?;
+        Ok(BegunRecord { path, _locked: locked })
+    }
+
+    /// Makes the file of a job that has begun its record, if its launcher is no more. Returns the job's id then.
+    fn adopt(&self, file_name: &str) -> Option<String> {
+        // Locks of other machines may not be seen here.
+        let job = file_name.strip_suffix(&begun_suffix()).filter(|job| is_id(job))?;
+        let (begun, record) = (self.directory.join(file_name), self.path(job));
+        File::open(&begun).ok()?.try_lock_shared().ok()?;
+        if record.exists() {
+            // The launcher was killed when it had written the record.
+            let _ = fs::remove_file(&begun);
+        } else {
+            fs::rename(&begun, &record).ok()?;
+        }
+        Some(job.to_owned())
+    }
+
+    /// Writes a record, which only its user may read. The file has no name before it is complete, so that no
     /// reader finds a partial record.
-    fn write(&self, record: &JobRecord, path: &Path) -> io::Result<()> {
+    fn write(&self, record: &JobRecord) -> io::Result<NamedTempFile> {
         DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
-        let mut file = BufWriter::new(tempfile::NamedTempFile::new_in(&self.directory)?);
+        let mut file = BufWriter::new(NamedTempFile::new_in(&self.directory)?);
         serde_json::to_writer(&mut file, record)?;
-        file.into_inner()?.persist(path)?;
-        Ok(())
+        Ok(file.into_inner()?)
     }
 
     fn path(&self, job: &str) -> PathBuf {
@@ -295,10 +361,13 @@ impl RecordStore {
         let mut jobs = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
             let name = entry?.file_name();
-            let job = name.to_str().and_then(|name| name.strip_suffix(".json"));
-            jobs.extend(job.filter(|job| is_id(job)).map(str::to_owned));
+            let Some(name) = name.to_str() else { continue };
+            let job = name.strip_suffix(".json").filter(|job| is_id(job)).map(str::to_owned);
+            jobs.extend(job.or_else(|| self.adopt(name)));
         }
         jobs.sort_unstable();
+        // A record that was adopted may be listed again.
+        jobs.dedup();
         Ok(jobs)
     }
 
@@ -343,6 +412,11 @@ pub(crate) fn save_or_warn(record: &JobRecord) {
         messages::warn(&messages::error_chain(&error));
         error.hint().iter().for_each(|hint| messages::hint(hint));
     }
+}
+
+/// Returns the end of the name of a file that a launcher on this machine writes when its job begins.
+fn begun_suffix() -> String {
+    format!("@{}.begun", machine())
 }
 
 /// Tells whether `text` may be the id of a job, or the first 6 or more characters of one.
@@ -425,6 +499,37 @@ mod tests {
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&store.directory), 0o700);
         assert_eq!(mode(&store.path(&record(9).job)), 0o600);
+    }
+
+    #[test]
+    fn the_record_of_a_killed_launcher_is_there_once_it_is_dead() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore::below(state.path());
+        let killed = JobRecord { end: RecordedEnd::killed(), ..record(2) };
+        store.save(&record(1)).unwrap();
+        let begun = store.begin(&killed).unwrap();
+        assert_eq!(store.last().unwrap().job, record(1).job);
+        assert!(store.find(&killed.job).is_err());
+        // The lock goes with the process, the file stays.
+        begun._locked.unlock().unwrap();
+        let last = store.last().unwrap();
+        assert_eq!((last.job, last.end.exit_code), (record(2).job, 137));
+        assert!(last.end.message.contains("killed"), "{}", last.end.message);
+        assert!(!begun.path.exists() && store.path(&record(2).job).exists());
+    }
+
+    #[test]
+    fn a_job_that_is_over_leaves_one_record() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore::below(state.path());
+        let begun = store.begin(&JobRecord { end: RecordedEnd::killed(), ..record(1) }).unwrap();
+        store.save(&record(1)).unwrap();
+        // The launcher is killed between the two.
+        begun._locked.unlock().unwrap();
+        assert_eq!(store.last().unwrap().end.exit_code, 0);
+        drop(store.begin(&record(1)).unwrap());
+        let files = fs::read_dir(&store.directory).unwrap().count();
+        assert_eq!((files, store.all().len()), (1, 1));
     }
 
     #[test]

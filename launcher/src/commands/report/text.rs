@@ -62,7 +62,9 @@ fn describe_job(job: &JobFacts) -> String {
         words.push('…');
     }
     let (ranks, nodes) = (count(*ranks as usize, "rank"), count(*nodes, "host"));
-    format!(": {words}, {ranks} on {nodes}, {seconds:.1} s")
+    // It is not known how long a job took whose launcher was killed.
+    let time = if *seconds > 0.0 { format!(", {seconds:.1} s") } else { String::new() };
+    format!(": {words}, {ranks} on {nodes}{time}")
 }
 
 fn rates(speed: &Speed) -> String {

@@ -4,23 +4,38 @@ use super::directory::{SocketDirectory, SocketName};
 use super::messages::{Greeting, JobStatus, Reply, Request, SOCKET_VERSION};
 use rlaunch_bootstrap::frame::{self, FrameError, FrameReader};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
+use rlaunch_text::printable;
+use rlaunch_text::redact::without_secrets;
 use serde::de::DeserializeOwned;
-use std::io;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, fs, io};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 /// Time limit for a reply. It is longer than nodes have for their answers.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(8);
+/// Silence after which the launcher may be stopped, in which case no reply will come.
+const STOPPED_AFTER: Duration = Duration::from_millis(500);
+/// Maximum length of a launcher's command line in a message, in characters.
+const MAX_COMMAND: usize = 160;
 
 /// Running job that can be asked.
 pub struct RunningJob {
     /// Id of the job, 32 hexadecimal digits.
     pub id: String,
+    launcher: Option<Launcher>,
     stream: UnixStream,
     frames: FrameReader,
+}
+
+/// Process that runs a job. It displays as `pid 4711: rlaunch -H a python3 train.py`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Launcher {
+    pub pid: i32,
 }
 
 /// Answers of all nodes to a question.
@@ -53,8 +68,13 @@ pub enum LiveError {
     Version { job: String, version: String },
     #[error("job {0} has ended")]
     Ended(String),
-    #[error("job {job} does not answer within {} s", REPLY_TIMEOUT.as_secs())]
-    Silent { job: String },
+    #[error("job {job} does not answer, its launcher is stopped ({launcher})")]
+    Stopped { job: String, launcher: Launcher },
+    #[error(
+        "job {job} does not answer within {} s{}", REPLY_TIMEOUT.as_secs(),
+        .launcher.map(|launcher| format!(" ({launcher})")).unwrap_or_default()
+    )]
+    Silent { job: String, launcher: Option<Launcher> },
     #[error("unreadable answer of job {job}")]
     Frame { job: String, source: FrameError },
     #[error("job {job} cannot answer: {why}")]
@@ -75,9 +95,12 @@ impl LiveError {
                 Some(format!("its launcher runs on {machine}; ask there"))
             }
             LiveError::Version { .. } => Some("ask with the rlaunch that started it".into()),
-            LiveError::Silent { .. } => Some(
-                "its launcher may be stopped (Ctrl-Z) or its terminal may block its output".into(),
-            ),
+            LiveError::Stopped { launcher: Launcher { pid }, .. } => {
+                Some(format!("`fg` in its terminal lets it go on, or kill -CONT {pid}"))
+            }
+            LiveError::Silent { .. } => {
+                Some("its machine may be overloaded, or its terminal may block its output".into())
+            }
             _ => None,
         }
     }
@@ -152,8 +175,10 @@ impl RunningJob {
                 return Err(LiveError::Connect { job, path: directory.path(name), source });
             }
         };
-        let mut running = RunningJob { id: job, stream, frames: FrameReader::default() };
-        let greeting: Greeting = match running.receive().await {
+        let launcher = Launcher::at_other_end(&stream);
+        let frames = FrameReader::default();
+        let mut running = RunningJob { id: job, launcher, stream, frames };
+        let greeting = match running.greeting().await {
             Ok(greeting) => greeting,
             Err(LiveError::Ended(_)) => return Ok(None),
             Err(error) => return Err(error),
@@ -222,10 +247,28 @@ impl RunningJob {
         sent.map_err(|_| LiveError::Ended(self.id.clone()))
     }
 
+    /// Waits for the launcher's greeting. A launcher that is stopped, which may be for hours, is not waited for.
+    async fn greeting(&mut self) -> Result<Greeting, LiveError> {
+        match tokio::time::timeout(STOPPED_AFTER, self.next()).await {
+            Ok(greeting) => greeting,
+            Err(_) if self.launcher.is_some_and(Launcher::is_stopped) => Err(self.silent()),
+            Err(_) => self.receive().await,
+        }
+    }
+
     /// Waits for the next message, as long as a reply may take.
     pub async fn receive<T: DeserializeOwned>(&mut self) -> Result<T, LiveError> {
         let received = tokio::time::timeout(REPLY_TIMEOUT, self.next()).await;
-        received.unwrap_or_else(|_| Err(LiveError::Silent { job: self.id.clone() }))
+        received.unwrap_or_else(|_| Err(self.silent()))
+    }
+
+    /// Returns the error for a launcher that does not answer.
+    fn silent(&self) -> LiveError {
+        let (job, launcher) = (self.id.clone(), self.launcher);
+        match launcher {
+            Some(launcher) if launcher.is_stopped() => LiveError::Stopped { job, launcher },
+            _ => LiveError::Silent { job, launcher },
+        }
     }
 
     /// Waits for the next message, without a time limit. Cancel-safe.
@@ -252,11 +295,90 @@ impl LiveError {
             LiveError::Elsewhere { job, .. }
             | LiveError::Connect { job, .. }
             | LiveError::Version { job, .. }
-            | LiveError::Silent { job }
+            | LiveError::Stopped { job, .. }
+            | LiveError::Silent { job, .. }
             | LiveError::Frame { job, .. }
             | LiveError::Refused { job, .. }
             | LiveError::Ended(job) => Some(job),
             _ => None,
         }
+    }
+}
+
+impl Launcher {
+    /// Returns the process that listens at the other end; `None` if it is not to be seen from here, as from another
+    /// container.
+    fn at_other_end(stream: &UnixStream) -> Option<Launcher> {
+        let pid = stream.peer_cred().ok()?.pid()?;
+        (pid > 0).then_some(Launcher { pid })
+    }
+
+    /// Tells whether the process was stopped, as by Ctrl-Z, and has not gone on.
+    fn is_stopped(self) -> bool {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        // The name before the state may have parentheses and blanks in it.
+        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
+    }
+
+    fn command(self) -> Option<String> {
+        let line = fs::read(format!("/proc/{}/cmdline", self.pid)).ok()?;
+        let words = line.split(|&byte| byte == 0).map(|word| OsStr::from_bytes(word).to_owned());
+        let words: Vec<OsString> = words.filter(|word| !word.is_empty()).collect();
+        let line = printable::first_line(&without_secrets(&words).join(" "));
+        (!line.is_empty()).then(|| line.chars().take(MAX_COMMAND).collect())
+    }
+}
+
+impl fmt::Display for Launcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "pid {}", self.pid)?;
+        self.command().map_or(Ok(()), |command| write!(f, ": {command}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::signal::{Signal, kill};
+    use nix::unistd::Pid;
+    use std::process::Command;
+    use std::thread::sleep;
+
+    #[test]
+    fn a_stopped_launcher_is_told_by_its_process() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let launcher = Launcher { pid: i32::try_from(child.id()).unwrap() };
+        let signal = |signal| kill(Pid::from_raw(launcher.pid), signal).unwrap();
+        let becomes = |stopped: bool| {
+            (0..500).any(|_| {
+                sleep(Duration::from_millis(10));
+                launcher.is_stopped() == stopped
+            })
+        };
+        let was_stopped = launcher.is_stopped();
+        signal(Signal::SIGSTOP);
+        let is_stopped = becomes(true);
+        let shown = launcher.to_string();
+        signal(Signal::SIGCONT);
+        let goes_on = becomes(false);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(!was_stopped && is_stopped && goes_on);
+        assert_eq!(shown, format!("pid {}: sleep 60", launcher.pid));
+        assert!(!launcher.is_stopped());
+    }
+
+    /// The other end of the connection is this process, which is not stopped.
+    #[tokio::test(start_paused = true)]
+    async fn a_launcher_that_is_only_slow_has_its_time() {
+        let (here, _other) = UnixStream::pair().unwrap();
+        let launcher = Launcher::at_other_end(&here);
+        assert_eq!(launcher.unwrap().pid, Pid::this().as_raw());
+        let frames = FrameReader::default();
+        let mut job = RunningJob { id: "5".into(), launcher, stream: here, frames };
+        let began = tokio::time::Instant::now();
+        let error = job.greeting().await.unwrap_err();
+        assert!(matches!(error, LiveError::Silent { .. }), "{error}");
+        assert!(began.elapsed() >= STOPPED_AFTER + REPLY_TIMEOUT);
     }
 }

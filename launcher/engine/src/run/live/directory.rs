@@ -128,7 +128,7 @@ impl SocketName {
 const MAX_MACHINE: usize = 40;
 
 /// Returns the name of this machine, shortened, and without characters that a file name cannot have.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let name = nix::unistd::gethostname().unwrap_or_default();
     let name = name.to_string_lossy();
     let plain = |c: char| if c.is_ascii_graphic() && c != '/' { c } else { '_' };

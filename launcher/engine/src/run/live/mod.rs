@@ -26,6 +26,7 @@ mod socket;
 mod speed;
 mod status;
 
+pub(crate) use directory::machine;
 pub(crate) use inspections::{Asker, InspectionAnswer, Inspections};
 pub(crate) use sessions::{SessionStep, Sessions};
 pub(crate) use socket::{ConnectionId, JobQuery, JobSocket, QueryKind};
