@@ -1,7 +1,7 @@
 //! Writer to this process's own stdout and stderr.
 
 use super::outlet::Outlet;
-use super::tags::Tags;
+use super::tags::{Cursor, Tags};
 use super::{PerStream, Stdio, StreamId};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
@@ -19,12 +19,19 @@ const MAX_RANGES: usize = 8;
 pub(crate) struct Sink {
     streams: PerStream<OutputStream>,
     tags: Option<Tags>,
-    /// Whether both streams lead to the same terminal, pipe or file. Then both count as stdout in `line_of`.
+    /// Whether both streams lead to the same terminal, pipe or file. Then both count as stdout in `unfinished`.
     is_shared: bool,
-    /// Ranks' streams that wrote the unfinished lines at the ends of the streams.
-    line_of: PerStream<Option<StreamId>>,
+    /// Unfinished lines at the ends of the streams.
+    unfinished: PerStream<Option<Unfinished>>,
     /// Buffer that is reused for each write.
     line: Vec<u8>,
+}
+
+/// Line that a rank has begun, by either of its streams.
+#[derive(Clone, Copy)]
+struct Unfinished {
+    rank: Rank,
+    cursor: Cursor,
 }
 
 /// Stdout or stderr of this process.
@@ -84,8 +91,8 @@ impl Sink {
         };
         // A terminal has several names.
         let is_shared = is_same || (stdout.is_terminal && stderr.is_terminal);
-        let line_of = PerStream { stdout: None, stderr: None };
-        Sink { streams, tags, is_shared, line_of, line: Vec::new() }
+        let unfinished = PerStream { stdout: None, stderr: None };
+        Sink { streams, tags, is_shared, unfinished, line: Vec::new() }
     }
 
     /// Returns the files to which it writes.
@@ -103,27 +110,31 @@ impl Sink {
     /// Writes the whole of a chunk of one rank's output, behind a newline if another rank's line is unfinished there.
     pub(crate) fn write(
         &mut self,
-        (source, stamp): (StreamId, Option<u64>),
+        ((rank, stream), stamp): (StreamId, Option<u64>),
         data: &[u8],
     ) -> io::Result<()> {
-        let stream = self.streams.of(source.1);
+        let place = self.place(stream);
+        let stream = self.streams.of_mut(stream);
         if stream.outlet.is_none() || data.is_empty() {
             return Ok(());
         }
-        let coloured = stream.coloured;
         self.line.clear();
-        let place = self.place(source.1);
-        if self.line_of.of(place).is_some_and(|begun| begun.0 != source.0) {
-            self.end_unfinished(place);
+        let mut begun = self.unfinished.of_mut(place).take();
+        if begun.is_some_and(|begun| begun.rank != rank) {
+            self.line.push(b'\n');
+            begun = None;
         }
-        *self.line_of.of_mut(place) = (data.last() != Some(&b'\n')).then_some(source);
-        match &mut self.tags {
-            Some(tags) => tags.apply((source, stamp), coloured, data, &mut self.line),
+        let cursor = Cursor::behind(data);
+        if cursor != Cursor::LineStart {
+            *self.unfinished.of_mut(place) = Some(Unfinished { rank, cursor });
+        }
+        let from = begun.map_or(Cursor::LineStart, |begun| begun.cursor);
+        match &self.tags {
+            Some(tags) => tags.apply((rank, stamp), stream.coloured, from, data, &mut self.line),
             None if !self.line.is_empty() => self.line.extend_from_slice(data),
             None => {}
         }
-        let whole = if self.line.is_empty() { data } else { &self.line };
-        self.streams.of_mut(source.1).write(whole)
+        stream.write(if self.line.is_empty() { data } else { &self.line })
     }
 
     /// Writes a whole line that several ranks have printed, behind these ranks.
@@ -134,7 +145,10 @@ impl Sink {
         line: &[u8],
     ) -> io::Result<()> {
         self.line.clear();
-        self.end_unfinished(self.place(stream));
+        let place = self.place(stream);
+        if self.unfinished.of_mut(place).take().is_some() {
+            self.line.push(b'\n');
+        }
         let stream = self.streams.of_mut(stream);
         let tag = format!("[{}] ", text::ranges(ranks.iter().map(|rank| rank.0), MAX_RANGES));
         let bold = if stream.coloured { Style::new().bold() } else { Style::new() };
@@ -143,17 +157,9 @@ impl Sink {
         stream.write(&self.line)
     }
 
-    /// Returns the stream under which `line_of` has the line that is unfinished at the end of a stream.
+    /// Returns the stream under which `unfinished` has the line at the end of a stream.
     fn place(&self, stream: Stream) -> Stream {
         if self.is_shared { Stream::Stdout } else { stream }
-    }
-
-    /// Ends the line that a rank has not finished.
-    fn end_unfinished(&mut self, place: Stream) {
-        if let Some(begun) = self.line_of.of_mut(place).take() {
-            self.line.push(b'\n');
-            self.tags.iter_mut().for_each(|tags| tags.newline_inserted(begun));
-        }
     }
 }
 
@@ -161,6 +167,7 @@ impl Sink {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use rlaunch_plan::job::tag_pattern::LineOrigin;
     use std::io::{PipeReader, PipeWriter, Read};
 
     fn stream(writer: PipeWriter, is_terminal: bool) -> OutputStream {
@@ -169,11 +176,11 @@ mod tests {
     }
 
     /// Makes a sink that writes to a pipe as if it were a terminal, and the read end of the pipe.
-    fn terminal() -> (PipeReader, Sink) {
+    fn terminal(tags: Option<Tags>) -> (PipeReader, Sink) {
         let (reader, writer) = io::pipe().unwrap();
         let stderr = stream(writer.try_clone().unwrap(), true);
         let stdout = stream(writer, true);
-        (reader, Sink::of(PerStream { stdout, stderr }, None))
+        (reader, Sink::of(PerStream { stdout, stderr }, tags))
     }
 
     /// Makes a sink that writes to two pipes, or both streams to the first, and the read ends.
@@ -187,7 +194,7 @@ mod tests {
 
     #[test]
     fn on_a_terminal_nobody_goes_on_in_anothers_line() {
-        let (mut reader, mut sink) = terminal();
+        let (mut reader, mut sink) = terminal(None);
         let mut write = |rank: u32, stream, text: &str| {
             sink.write(((Rank(rank), stream), None), text.as_bytes()).unwrap();
         };
@@ -201,6 +208,29 @@ mod tests {
         let mut all = String::new();
         reader.read_to_string(&mut all).unwrap();
         assert_eq!(all, "name? (hurry) \nother\nrest\nend \n[0-1,3] same\n");
+    }
+
+    /// Stdout and stderr of a rank go on in one line there, which has one tag.
+    #[test]
+    fn every_line_that_is_seen_has_a_tag() {
+        let origin = |rank| LineOrigin { rank, host: "a".into(), local_rank: rank, pid: None };
+        let tags = Tags::from_ranks("%r:".parse().unwrap(), vec![origin(0), origin(1)]);
+        let (mut reader, mut sink) = terminal(Some(tags));
+        let mut write = |rank: u32, stream, text: &str| {
+            sink.write(((Rank(rank), stream), None), text.as_bytes()).unwrap();
+        };
+        write(0, Stream::Stdout, "half ");
+        write(0, Stream::Stderr, "other\n");
+        write(0, Stream::Stdout, "rest\n");
+        write(0, Stream::Stderr, "5%\r");
+        write(0, Stream::Stderr, "6%\r");
+        write(1, Stream::Stdout, "line\r\n");
+        write(0, Stream::Stderr, "7%\r");
+        write(0, Stream::Stdout, "end\n");
+        drop(sink);
+        let mut all = String::new();
+        reader.read_to_string(&mut all).unwrap();
+        assert_eq!(all, "0:half other\n0:rest\n0:5%\r0:6%\r\n1:line\r\n0:7%\r0:end\n");
     }
 
     #[test]
