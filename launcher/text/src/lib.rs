@@ -5,10 +5,12 @@
 //! | `message`, `exit` | errors, warnings and hints before they are printed; exit codes |
 //! | `text`, `columns` | counts, lists, ranges, similar names; tables |
 //! | `shell`, `glob` | quoting for shells; patterns |
+//! | `firewall` | lines that open ports |
 //! | `printable`, `redact` | text of other programs made safe to print; command lines without secrets |
 
 pub mod columns;
 pub mod exit;
+pub mod firewall;
 pub mod glob;
 pub mod message;
 pub mod printable;

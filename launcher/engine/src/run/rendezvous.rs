@@ -44,6 +44,7 @@ use rlaunch_plan::rank_config::{self, RankConfig};
 use rlaunch_plan::selection::Plan;
 use rlaunch_plan::{rdma_check, table};
 use rlaunch_text::exit::Exit;
+use rlaunch_text::firewall;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
 use std::collections::BTreeMap;
@@ -513,12 +514,8 @@ fn failed_attempt(child: &str, parent: &str, remote: SocketAddr, outcome: &EdgeF
 /// Returns a hint with a firewall rule that lets host `peer`, at address `from`, connect to address `at` of
 /// host `on`.
 fn firewall_rule_hint(on: &str, at: SocketAddr, peer: &str, from: IpAddr) -> String {
-    let family = if from.is_ipv4() { "ip" } else { "ip6" };
-    let port = at.port();
-    format!(
-        "on {on}, let {peer} in: nft insert rule inet filter input {family} saddr {from} \
-         tcp dport {port} accept (or all of --port-range)"
-    )
+    let line = firewall::admission(Some(&from.to_string()), "tcp", (at.port(), at.port()));
+    format!("on {on}, let {peer} in: {line} (or all of --port-range)")
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use super::standing::{Standing, Wanted};
 use crate::commands::output;
 use rlaunch_bootstrap::protocol::network::{HostInterface, NETWORK_PORT};
 use rlaunch_text::message::Failed;
-use rlaunch_text::{columns, text};
+use rlaunch_text::{columns, firewall, text};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -160,8 +160,8 @@ impl Picture<'_> {
         if has(&|standing| *standing == Standing::NothingHeard) {
             hints.push(format!(
                 "where nothing is heard, the other end is not at one of these hosts, or a firewall drops beacons; to \
-                 let them in:\n  sudo nft insert rule inet filter input ip6 saddr fe80::/10 udp dport {NETWORK_PORT} \
-                 accept\nor\n  sudo ufw allow proto udp from fe80::/10 to any port {NETWORK_PORT}"
+                 let them in:\n  sudo sh -c '{}'\nor\n  sudo ufw allow proto udp from fe80::/10 to any port {NETWORK_PORT}",
+                firewall::admission(Some("fe80::/10"), "udp", (NETWORK_PORT, NETWORK_PORT))
             ));
         }
         if has(&|standing| matches!(standing, Standing::Down | Standing::NoLinkLocal)) {

@@ -24,6 +24,7 @@ use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::{FrameError, NO_PROC, PROTOCOL_VERSION};
 use rlaunch_console::deadline::Late;
 use rlaunch_plan::findings::{CheckId, id};
+use rlaunch_text::firewall;
 use std::net::IpAddr;
 use store::{AgentStoreError, MOUNT_PROC};
 
@@ -155,15 +156,12 @@ impl DeployError {
 fn firewall_hint(host: &str, from: Option<IpAddr>, ports: PortRange) -> String {
     let PortRange { first, last } = ports;
     let from = from.filter(|_| !host.is_empty());
-    let (source, any) = match from {
-        Some(IpAddr::V4(address)) => (format!("ip saddr {address} "), address.to_string()),
-        Some(IpAddr::V6(address)) => (format!("ip6 saddr {address} "), address.to_string()),
-        None => (String::new(), "any".to_owned()),
-    };
+    let from = from.map(|address| address.to_string());
+    let line = firewall::admission(from.as_deref(), "tcp", (first, last));
+    let any = from.as_deref().unwrap_or("any");
     format!(
-        "let it in here: `nft insert rule inet filter input {source}tcp dport {first}-{last} \
-         accept`, or `ufw allow from {any} to any port {first}:{last} proto tcp`; --port-range \
-         and --oob-if choose other ports and interfaces"
+        "let it in here: `{line}`, or `ufw allow from {any} to any port {first}:{last} proto tcp`; \
+         --port-range and --oob-if choose other ports and interfaces"
     )
 }
 
@@ -199,7 +197,10 @@ mod tests {
         let hint = error.hint("b").unwrap();
         let rule =
             "nft insert rule inet filter input ip saddr 10.1.0.2 tcp dport 21000-21511 accept";
-        assert!(hint.contains(rule), "{hint}");
+        assert!(
+            hint.contains(rule) && hint.contains("|| iptables -I INPUT -s 10.1.0.2 "),
+            "{hint}"
+        );
         assert!(
             hint.contains("ufw allow from 10.1.0.2 to any port 21000:21511 proto tcp"),
             "{hint}"

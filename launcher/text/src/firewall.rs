@@ -1,0 +1,48 @@
+//! Lines for a shell that open ports of a host whose packet filter nobody has read.
+
+/// Returns the line that lets packets to ports in, from one address or network, or from all. The rule goes to nft if it
+/// has the usual chain, whose verdict is then final, and to iptables otherwise. A port is a range with two equal ends.
+pub fn admission(source: Option<&str>, protocol: &str, (first, last): (u16, u16)) -> String {
+    let is_ipv6 = source.is_some_and(|source| source.contains(':'));
+    let (family, iptables) = if is_ipv6 { ("ip6", "ip6tables") } else { ("ip", "iptables") };
+    let (from, of_iptables) = match source {
+        Some(source) => (format!("{family} saddr {source} "), format!("-s {source} ")),
+        None => (String::new(), String::new()),
+    };
+    let ports = |between: &str| match first == last {
+        true => first.to_string(),
+        false => format!("{first}{between}{last}"),
+    };
+    format!(
+        "nft insert rule inet filter input {from}{protocol} dport {} accept || {iptables} -I INPUT \
+         {of_iptables}-p {protocol} --dport {} -j ACCEPT",
+        ports("-"),
+        ports(":")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_tool_has_its_own_spelling() {
+        let nft = "nft insert rule inet filter input";
+        assert_eq!(
+            admission(Some("10.1.0.2"), "tcp", (21007, 21007)),
+            format!(
+                "{nft} ip saddr 10.1.0.2 tcp dport 21007 accept || iptables -I INPUT -s 10.1.0.2 -p tcp \
+                 --dport 21007 -j ACCEPT"
+            )
+        );
+        assert_eq!(
+            admission(None, "tcp", (1, 9)),
+            format!("{nft} tcp dport 1-9 accept || iptables -I INPUT -p tcp --dport 1:9 -j ACCEPT")
+        );
+        let link_local = admission(Some("fe80::/10"), "udp", (7, 7));
+        assert!(
+            link_local.contains(" ip6 saddr fe80::/10 udp ")
+                && link_local.contains("|| ip6tables ")
+        );
+    }
+}
