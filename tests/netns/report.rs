@@ -241,7 +241,7 @@ fn a_measurement_without_figures_or_with_a_failed_job_ends() {
     };
     train("true")
         .ended_with(203)
-        .says(&["no images/sec in the output of rlaunch -H a,b --np 1 sh -c true"]);
+        .says(&["no speed in the output of rlaunch -H a,b --np 1 sh -c true"]);
     let ran = train(&format!("RATE=1; {BENCHMARK}; test $WORLD_SIZE = 1 || exit 7"));
     ran.ended_with(7);
     assert!(ran.out().contains("1      1.0         1.0       100.0 %"), "{ran}");

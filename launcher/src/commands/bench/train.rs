@@ -6,13 +6,16 @@ use crate::cli::config::LoadedConfig;
 use crate::cli::lower::MeasurementJob;
 use crate::commands::output;
 use crate::commands::report::log_metrics::KNOWN_FORMATS;
-use crate::commands::report::{ReportFinding, Run, Scaling, SourceReport, scaling_table};
+use crate::commands::report::{
+    ReportFinding, Run, Scaling, SourceReport, Speed, scaling_head, scaling_row,
+};
 use clap::Parser;
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::run::job_run::{JobRun, Launch, Stdio, run_attempt};
 use rlaunch_engine::run::record::JobRecord;
 use rlaunch_engine::run::signals::Signals;
 use rlaunch_plan::job::tag_pattern::TagPattern;
+use rlaunch_text::columns;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::redact::without_secrets;
@@ -26,9 +29,9 @@ const VERSION: u32 = 1;
 
 /// Run a training program with several numbers of ranks, one after the other, and report how it scales.
 ///
-/// Each run is a normal job, and leaves a record for `rlaunch report`. The program has to print images/sec in a format
-/// that `rlaunch report` knows. Efficiency is images/sec per rank relative to the smallest run. Runs with
-/// contradictory figures are not compared.
+/// Each run is a normal job, and leaves a record for `rlaunch report`. The program has to print images/sec, or another
+/// speed, in a format that `rlaunch report` knows. Efficiency is images/sec per rank relative to the smallest run. Runs
+/// with contradictory figures, or whose total is not known because some ranks print no speed, are not compared.
 #[derive(Debug, Parser)]
 #[command(
     override_usage = "rlaunch bench train --np N,... [OPTIONS] PROGRAM [ARGUMENT]...",
@@ -78,8 +81,12 @@ struct MeasuredRun {
     ranks: u32,
     /// Duration in seconds.
     seconds: f64,
-    /// Images per second of all ranks; `None` if the figures contradict each other.
+    /// Unit of the rates, such as `images/sec`.
+    unit: String,
+    /// Rate of all ranks; `None` if the figures contradict each other or do not tell.
     total: Option<f64>,
+    /// Mean rate of the ranks that print one.
+    mean: Option<f64>,
     #[serde(rename = "remarks")]
     findings: Vec<ReportFinding>,
 }
@@ -131,10 +138,10 @@ async fn run_job(
 
 fn measure(record: &JobRecord, command: String) -> Result<MeasuredRun, Failed> {
     let report = SourceReport::from_record(record);
-    if report.speed.is_none() {
-        let message = format!("no images/sec in the output of {command}");
+    let Some(Speed { unit, rates, sum, .. }) = report.speed.clone() else {
+        let message = format!("no speed in the output of {command}");
         return Err(Failed::new(Exit::FILES, message).hint(Some(KNOWN_FORMATS)));
-    }
+    };
     for finding in &report.findings {
         messages::warn(&finding.text);
         finding.hint.iter().for_each(|hint| messages::hint(hint));
@@ -144,7 +151,9 @@ fn measure(record: &JobRecord, command: String) -> Result<MeasuredRun, Failed> {
         job: record.job.clone(),
         ranks: record.ranks(),
         seconds: record.seconds,
-        total: report.run().map(|run| run.total),
+        unit,
+        total: report.run().map(|run| run.total).filter(|total| *total > 0.0),
+        mean: (!rates.is_empty()).then(|| sum / rates.len() as f64),
         findings: report.findings,
     })
 }
@@ -160,10 +169,25 @@ fn print(measured: &[MeasuredRun], json: bool) -> Result<(), Failed> {
             let scaling = Scaling::between_sizes(runs);
             output::json(&TrainReport { v: VERSION, runs: measured, scaling: scaling.as_ref() })?
         }
-        false => scaling_table(&Scaling::new(runs)),
+        false => table(measured, &Scaling::new(runs)),
     };
     stdout::print(&text);
     Ok(())
+}
+
+/// Formats a table with a row for each run. Where the total is not known, ranks have the mean of those that print.
+fn table(measured: &[MeasuredRun], scaling: &Scaling) -> String {
+    let unknown = measured.iter().filter(|run| run.total.is_none()).map(|run| {
+        let dash = || "-".to_owned();
+        let mean = run.mean.map_or_else(dash, |mean| format!("{mean:.1}"));
+        (run.ranks, vec![run.ranks.to_string(), dash(), mean, dash(), run.command.clone()])
+    });
+    let known = scaling.runs.iter().map(|scaled| (scaled.run.ranks, scaling_row(scaled)));
+    let mut rows: Vec<(u32, Vec<String>)> = known.chain(unknown).collect();
+    rows.sort_by_key(|(ranks, _)| *ranks);
+    let head = scaling_head(measured.first().map_or("images/sec", |run| run.unit.as_str()));
+    let rows = rows.into_iter().map(|(_, cells)| cells);
+    columns::lay_out(&std::iter::once(head).chain(rows).collect::<Vec<_>>())
 }
 
 /// Quotes a command line for a shell, without secrets.
@@ -281,6 +305,31 @@ mod tests {
             let launch = parsed.0.launch(1, &LoadedConfig::default()).unwrap();
             assert!(matches!(launch.stdio, Stdio::Stdout));
         }
+    }
+
+    #[test]
+    fn a_run_without_a_total_has_a_row() {
+        let run = |ranks: u32, total| MeasuredRun {
+            command: format!("np{ranks}"),
+            job: String::new(),
+            ranks,
+            seconds: 1.0,
+            unit: "images/sec".into(),
+            total,
+            mean: Some(99.0),
+            findings: Vec::new(),
+        };
+        let runs = [run(1, Some(100.0)), run(2, None), run(4, Some(200.0))];
+        let known = [0, 2].map(|at: usize| {
+            let MeasuredRun { command, ranks, total, .. } = &runs[at];
+            Run { source: command.clone(), ranks: *ranks, total: total.unwrap() }
+        });
+        let table = table(&runs, &Scaling::new(known.to_vec()));
+        let rows: Vec<Vec<&str>> =
+            table.lines().skip(1).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[0], ["1", "100.0", "100.0", "100.0", "%", "np1"]);
+        assert_eq!(rows[1], ["2", "-", "99.0", "-", "np2"]);
+        assert_eq!(rows[2], ["4", "200.0", "50.0", "50.0", "%", "np4"]);
     }
 
     #[test]

@@ -67,7 +67,8 @@ fn named_ranks(input: &ReportInput) -> Option<usize> {
 
 /// Sums up the rates of all ranks at each step. Returns the points, and a description of what was summed.
 fn total_rates(throughput: &Throughput, named: Option<usize>) -> Option<(Points, String)> {
-    let style = throughput.style()?;
+    // Whether other speeds add up is not known.
+    let style = throughput.style().filter(|style| *style != Style::Printed)?;
     let by_rank = throughput.by_rank();
     let mut by_step: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
     let mut devices = None;
@@ -96,7 +97,7 @@ fn total_rates(throughput: &Throughput, named: Option<usize>) -> Option<(Points,
             (f64::from(devices), text::count(devices as usize, "device"))
         }
         (Style::Horovod, _) => (1.0, text::count(most, "device")),
-        (Style::TfCnn, _) => match named {
+        (Style::TfCnn | Style::Printed, _) => match named {
             Some(named) if named > most => (1.0, format!("{most} of {named} ranks")),
             _ => (1.0, text::count(most, "rank")),
         },
@@ -119,7 +120,11 @@ fn by_step_of(output: &RankOutput) -> BTreeMap<u64, f64> {
 
 /// Draws the rates of a run's ranks: of each, or the range of all if they are many.
 fn ranks_picture(input: &ReportInput) -> Option<Curves> {
-    let by_rank = input.metrics.throughput.by_rank();
+    let throughput = &input.metrics.throughput;
+    if throughput.style() == Some(Style::Printed) {
+        return None;
+    }
+    let by_rank = throughput.by_rank();
     let points = |output: &RankOutput| -> Points {
         by_step_of(output).into_iter().map(|(step, rate)| (step as f64, rate)).collect()
     };

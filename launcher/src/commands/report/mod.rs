@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `log_metrics` | metrics in output, line by line |
 //! | `input` | source of the output: a file, standard input, or a job's record |
-//! | `speed` | images per second of a run; runs of different sizes compared |
+//! | `speed` | speed of a run; runs of different sizes compared |
 //! | `nccl` | networks that NCCL used; checks of nccl-tests' tables |
 //! | `curves` | rates over steps as a picture |
 //! | `text` | the report for people |
@@ -19,8 +19,8 @@ pub(crate) mod nccl;
 mod speed;
 mod text;
 
-pub(crate) use speed::{Run, Scaling};
-pub(crate) use text::scaling_table;
+pub(crate) use speed::{Run, Scaling, Speed};
+pub(crate) use text::{scaling_head, scaling_row};
 
 use super::output;
 use clap::Parser;
@@ -36,7 +36,6 @@ use rlaunch_plot::curves::Curves;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use serde::Serialize;
-use speed::Speed;
 use std::ffi::OsString;
 
 /// Version of the output of `--json`. New fields may appear in the same version.
@@ -49,7 +48,7 @@ const TOLERANCE: f64 = 0.02;
 /// It reads the output of tf_cnn_benchmarks, of Horovod's synthetic benchmarks and of nccl-tests, and NCCL's log
 /// (NCCL_DEBUG=INFO), with the tags of `--tag-output` of rlaunch or Open MPI or without tags. It prints images/sec of
 /// each rank (mean of the last 5 values, +/- their standard deviation) and of all ranks, tables of bandwidths, and the
-/// network of each rank. Inconsistent figures are warnings. Runs of different sizes are compared; a recorded job is
+/// network of each rank; of other programs the speed that they print, in it/s, s/it, tokens/sec and the like. Inconsistent figures are warnings. Runs of different sizes are compared; a recorded job is
 /// also compared with a smaller recorded job of the same program.
 #[derive(Debug, Parser)]
 #[command(after_help = "\

@@ -1,4 +1,4 @@
-//! Images per second of each rank and of all ranks, and whether they are consistent. Also efficiency: the rate per rank of
+//! Speed of each rank and of all ranks, mostly in images per second, and whether they are consistent. Also efficiency: the rate per rank of
 //! larger runs relative to the smallest run.
 
 use super::log_metrics::throughput::{RankOutput, RateSample, Style, Throughput, Total};
@@ -8,10 +8,12 @@ use serde::Serialize;
 /// Maximum number of values, from the end of a rank's output, whose mean is the rank's rate.
 const LAST: usize = 5;
 
-/// Speed of a job; rates are in images per second.
+/// Speed of a job.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Speed {
     pub(crate) style: Style,
+    /// Unit of all rates, such as `images/sec`.
+    pub(crate) unit: String,
     /// Number of ranks that worked together, if it is known.
     pub(crate) ranks: Option<u32>,
     pub(crate) rates: Vec<RankRate>,
@@ -19,7 +21,7 @@ pub(crate) struct Speed {
     pub(crate) sum: f64,
     /// Totals of all ranks, as ranks printed them.
     pub(crate) printed_totals: Vec<f64>,
-    /// Rate of all ranks; `None` if the figures contradict each other.
+    /// Rate of all ranks; `None` if the figures contradict each other or do not tell.
     pub(crate) total: Option<f64>,
 }
 
@@ -43,6 +45,7 @@ pub(crate) struct RankRate {
 struct PrintedRates {
     rates: Vec<RankRate>,
     totals: Vec<Total>,
+    unit: String,
     findings: Vec<ReportFinding>,
     /// Whether `rates` has every rank of the run.
     complete: bool,
@@ -58,16 +61,18 @@ impl Speed {
     ) -> Option<(Speed, Vec<ReportFinding>)> {
         let style = throughput.style()?;
         let by_rank = throughput.by_rank();
-        let printed = match (&by_rank[..], throughput.untagged()) {
+        let mut printed = match (&by_rank[..], throughput.untagged()) {
             ([], Some(output)) => PrintedRates::from_untagged(style, output),
             _ => PrintedRates::from_tagged(&by_rank, world, host_of),
         };
+        printed.unit = throughput.unit().to_owned();
         if printed.rates.is_empty() && printed.totals.is_empty() {
             return None;
         }
         Some(match style {
             Style::TfCnn => printed.assess_ranks(world),
             Style::Horovod => printed.assess_devices(world),
+            Style::Printed => (printed.speed(style, world, None), printed.findings),
         })
     }
 }
@@ -89,7 +94,8 @@ impl PrintedRates {
         let rates: Vec<RankRate> = by_rank.iter().filter_map(rate).collect();
         let totals = by_rank.iter().filter_map(|(_, output)| output.totals.last().copied());
         let complete = world.is_some_and(|world| rates.len() == world as usize);
-        PrintedRates { totals: totals.collect(), rates, findings: Vec::new(), complete }
+        let (unit, findings) = Default::default();
+        PrintedRates { totals: totals.collect(), rates, unit, findings, complete }
     }
 
     /// Collects rates from lines without tags, which do not name their ranks. Since each rank prints one
@@ -97,12 +103,12 @@ impl PrintedRates {
     fn from_untagged(style: Style, output: &RankOutput) -> PrintedRates {
         let last = match style {
             Style::TfCnn => last_of_each(output),
-            Style::Horovod => Vec::new(),
+            Style::Horovod | Style::Printed => Vec::new(),
         };
-        let totals = output.totals.clone();
+        let (totals, unit) = (output.totals.clone(), String::new());
         if last.len() < 2 {
             let rates: Vec<RankRate> = RankRate::from_last(&output.values).into_iter().collect();
-            return PrintedRates { rates, totals, findings: Vec::new(), complete: false };
+            return PrintedRates { rates, totals, unit, findings: Vec::new(), complete: false };
         }
         let rates: Vec<RankRate> = last
             .iter()
@@ -115,7 +121,7 @@ impl PrintedRates {
         );
         let unnamed =
             ReportFinding::new(FindingKind::Unnamed, text).hint("rlaunch --tag-output names ranks");
-        PrintedRates { rates, totals, findings: vec![unnamed], complete: true }
+        PrintedRates { rates, totals, unit, findings: vec![unnamed], complete: true }
     }
 
     fn sum(&self) -> f64 {
@@ -137,7 +143,7 @@ impl PrintedRates {
         self.findings.extend(found);
         let count = u32::try_from(self.rates.len()).unwrap_or(u32::MAX);
         if let Some(world) = world.filter(|world| count < *world && trusted) {
-            let text = format!("{count} of {world} ranks printed images/sec");
+            let text = format!("{count} of {world} ranks printed {}", self.unit);
             self.findings.push(ReportFinding::new(FindingKind::Incomplete, text));
         }
         let mut ranks = world.or(self.complete.then_some(count));
@@ -167,7 +173,8 @@ impl PrintedRates {
 
     fn speed(&self, style: Style, ranks: Option<u32>, total: Option<f64>) -> Speed {
         let printed_totals = self.totals.iter().map(|total| total.rate).collect();
-        Speed { style, ranks, rates: self.rates.clone(), sum: self.sum(), printed_totals, total }
+        let (unit, rates, sum) = (self.unit.clone(), self.rates.clone(), self.sum());
+        Speed { style, unit, ranks, rates, sum, printed_totals, total }
     }
 
     /// Returns a finding if every printed total is the rate of the rank that printed it, although the run had

@@ -103,6 +103,25 @@ fn tables_that_lie_are_noticed() {
 }
 
 #[test]
+fn speeds_of_other_programs_are_shown_as_they_are() {
+    let bar = "[0,a]   0%| 0/9\r[0,a]  50%|# | 1/2 [00:01<00:01,  4.00it/s]\r[0,a] 2/2 [00:01, 2.00s/it]\n\
+               [1,b] tokens/sec: 900\n[1,b] step 7, 1.5 it/s\n";
+    let report = report_on(bar);
+    let speed = report.speed.as_ref().unwrap();
+    let means: Vec<_> = speed.rates.iter().map(|rate| (rate.rank, rate.mean)).collect();
+    assert_eq!((speed.unit.as_str(), means), ("it/s", vec![(Some(0), 2.25), (Some(1), 1.5)]));
+    assert!(speed.total.is_none() && report.findings.is_empty());
+    let text = printed(vec![report]);
+    assert!(text.contains("it/s") && text.contains("2.250"), "{text}");
+    // Those of a benchmark count more.
+    let report = report_on(&format!("{bar}[0,a] 10 images/sec: 100.0 +/- 0.1 (jitter = 0.1)\n"));
+    assert_eq!(report.speed.unwrap().unit, "images/sec");
+    // Tags before which a bar was not tagged.
+    let report = report_on("[3,a] 1%, 4.0it/s\r2%, 5.0it/s\n[1,b] x\n");
+    assert_eq!(report.speed.unwrap().rates[0].rank, Some(3));
+}
+
+#[test]
 fn a_rank_that_prints_for_all_is_believed() {
     let report = report_on(
         "[0,a] 10 images/sec: 100.0 +/- 0.1 (jitter = 0.1)\n\

@@ -4,7 +4,7 @@ use super::input::JobFacts;
 use super::log_metrics::collective::{CollectiveTable, Timing};
 use super::log_metrics::throughput::Style;
 use super::nccl::RankNetwork;
-use super::speed::{RankRate, range};
+use super::speed::{RankRate, ScaledRun, range};
 use super::{Report, ReportFinding, Scaling, SourceReport, Speed};
 use rlaunch_console::messages::{HINT, WARNING};
 use rlaunch_text::columns::{self, row};
@@ -69,24 +69,27 @@ fn describe_job(job: &JobFacts) -> String {
 
 fn rates(speed: &Speed) -> String {
     let per = match speed.style {
-        Style::TfCnn => "images/sec",
-        Style::Horovod => "images/sec of a device",
+        Style::TfCnn | Style::Printed => speed.unit.clone(),
+        Style::Horovod => format!("{} of a device", speed.unit),
     };
-    let mut rows = vec![row(["rank", "host", "step", per, "+/-", "values", "loss"])];
+    let mut rows = vec![row(["rank", "host", "step", per.as_str(), "+/-", "values", "loss"])];
     let signed = speed.rates.iter().any(|rate| rate.rank.is_some());
-    rows.extend(speed.rates.iter().map(|rate| rate_row(rate, signed)));
+    // Steps may take seconds.
+    let is_low = speed.style == Style::Printed && speed.rates.iter().any(|rate| rate.mean < 10.0);
+    let decimals = if is_low { 3 } else { 1 };
+    rows.extend(speed.rates.iter().map(|rate| rate_row(rate, signed, decimals)));
     columns::lay_out(&rows)
 }
 
-fn rate_row(rate: &RankRate, signed: bool) -> Vec<String> {
+fn rate_row(rate: &RankRate, signed: bool, decimals: usize) -> Vec<String> {
     let RankRate { rank, host, values, mean, spread, step, loss } = rate;
     let rank = rank.map(|rank| rank.to_string());
     vec![
         rank.unwrap_or_else(|| if signed { String::new() } else { "?".to_owned() }),
         host.clone().unwrap_or_default(),
         step.map(|step| step.to_string()).unwrap_or_default(),
-        format!("{mean:.1}"),
-        spread.map(|spread| format!("{spread:.1}")).unwrap_or_default(),
+        format!("{mean:.decimals$}"),
+        spread.map(|spread| format!("{spread:.decimals$}")).unwrap_or_default(),
         match values {
             1 => "the last".to_owned(),
             values => format!("the last {values}"),
@@ -97,6 +100,10 @@ fn rate_row(rate: &RankRate, signed: bool) -> Vec<String> {
 
 /// Describes the totals: `ranks sum to 8401.2; total printed: 8400.46 (4 times, 8400.46 to 8400.99)`.
 fn totals(speed: &Speed) -> String {
+    if speed.style == Style::Printed {
+        return "as ranks print it, each its own speed or that of all: the total is not known"
+            .to_owned();
+    }
     let sum = match (speed.style, speed.rates.len()) {
         (Style::TfCnn, 2..) => format!("ranks sum to {:.1}; ", speed.sum),
         _ => String::new(),
@@ -166,19 +173,24 @@ fn write_scaling(out: &mut impl Write, scaling: &Scaling) -> fmt::Result {
     indent(out, &scaling_table(scaling))
 }
 
-/// Formats a table with one row for each run.
-pub(crate) fn scaling_table(scaling: &Scaling) -> String {
-    let mut rows = vec![row(["ranks", "images/sec", "per rank", "efficiency", "from"])];
-    rows.extend(scaling.runs.iter().map(|scaled| {
-        vec![
-            scaled.run.ranks.to_string(),
-            format!("{:.1}", scaled.run.total),
-            format!("{:.1}", scaled.per_rank),
-            format!("{:.1} %", scaled.efficiency * 100.0),
-            scaled.run.source.clone(),
-        ]
-    }));
-    columns::lay_out(&rows)
+/// Formats a table with one row for each run whose total is known.
+fn scaling_table(scaling: &Scaling) -> String {
+    let rows = scaling.runs.iter().map(scaling_row);
+    columns::lay_out(&std::iter::once(scaling_head("images/sec")).chain(rows).collect::<Vec<_>>())
+}
+
+pub(crate) fn scaling_head(unit: &str) -> Vec<String> {
+    row(["ranks", unit, "per rank", "efficiency", "from"])
+}
+
+pub(crate) fn scaling_row(scaled: &ScaledRun) -> Vec<String> {
+    vec![
+        scaled.run.ranks.to_string(),
+        format!("{:.1}", scaled.run.total),
+        format!("{:.1}", scaled.per_rank),
+        format!("{:.1} %", scaled.efficiency * 100.0),
+        scaled.run.source.clone(),
+    ]
 }
 
 fn indent(out: &mut impl Write, text: &str) -> fmt::Result {

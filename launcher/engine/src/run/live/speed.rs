@@ -24,7 +24,7 @@ pub struct PrintedSpeed {
 
 impl PrintedSpeed {
     /// Finds the last speed in an output. Amounts of data per second are left out, since they are those of downloads.
-    pub(crate) fn last_in(output: &[u8]) -> Option<PrintedSpeed> {
+    pub fn last_in(output: &[u8]) -> Option<PrintedSpeed> {
         let tail = &output[output.len().saturating_sub(TAIL)..];
         memchr::memrchr_iter(b'/', tail).find_map(|slash| PrintedSpeed::at(tail, slash))
     }
@@ -34,6 +34,21 @@ impl PrintedSpeed {
     pub fn rate(&self) -> f64 {
         let is_duration = self.unit.split_once('/').is_some_and(|(_, step)| STEPS.contains(&step));
         if is_duration { 1.0 / self.value } else { self.value }
+    }
+
+    /// Returns the number per second of what the program counts, and its unit, as in `it/s`. What programs print as
+    /// `it/s` and as `s/it`, or as `tokens/sec` and as `tokens/s`, is the same then.
+    pub fn per_second(&self) -> (f64, String) {
+        let (before, behind) = self.unit.split_once('/').unwrap_or((self.unit.as_str(), "s"));
+        if !STEPS.contains(&behind) {
+            return (self.value, format!("{before}/s"));
+        }
+        let per_unit = match before {
+            "us" => 1e6,
+            "ms" => 1e3,
+            _ => 1.0,
+        };
+        (per_unit / self.value, format!("{behind}/s"))
     }
 
     /// Parses the speed whose unit has its slash at an index of `text`.
@@ -130,6 +145,19 @@ mod tests {
             "",
         ] {
             assert_eq!(last(line), None, "{line}");
+        }
+    }
+
+    #[test]
+    fn one_speed_has_one_unit() {
+        let per_second = |value, unit: &str| PrintedSpeed { value, unit: unit.into() }.per_second();
+        for (value, unit, expected) in [
+            (4.0, "it/s", (4.0, "it/s")),
+            (0.25, "s/it", (4.0, "it/s")),
+            (20.0, "ms/batch", (50.0, "batch/s")),
+            (7.0, "tokens/sec", (7.0, "tokens/s")),
+        ] {
+            assert_eq!(per_second(value, unit), (expected.0, expected.1.to_owned()), "{unit}");
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `throughput` | images per second |
+//! | `throughput` | images per second, and other speeds |
 //! | `collective` | tables of nccl-tests |
 //! | `nccl_network` | networks in NCCL's log |
 
@@ -17,7 +17,8 @@ use throughput::Throughput;
 
 /// Formats of output that are understood, as the text of a hint.
 pub(crate) const KNOWN_FORMATS: &str = "lines of tf_cnn_benchmarks (images/sec: …), of Horovod's synthetic \
-    benchmarks (Iter #0: … img/sec per GPU), of nccl-tests, and of NCCL_DEBUG=INFO are known";
+    benchmarks (Iter #0: … img/sec per GPU), of nccl-tests, and of NCCL_DEBUG=INFO are known, and speeds such as \
+    12.3it/s, 1.5 s/it or tokens/sec: 4100";
 
 /// All metrics of one job.
 #[derive(Debug, Default)]
@@ -35,18 +36,25 @@ impl LogMetrics {
     /// Adds a line without a tag. `rank` is the rank that printed the line, if known.
     pub(crate) fn add_line(&mut self, rank: Option<u32>, line: &str) {
         self.ranks.extend(rank);
-        self.throughput.add_line(rank, line);
-        self.collective.add_line(rank, line);
-        self.networks.add_line(rank, line);
+        // A progress bar is one line, which is written again and again.
+        for line in line.split('\r') {
+            self.throughput.add_line(rank, line);
+            self.collective.add_line(rank, line);
+            self.networks.add_line(rank, line);
+        }
     }
 
     /// Adds a line that may have a tag.
     pub(crate) fn add_tagged_line(&mut self, line: &str) {
-        let TaggedLine { rank, host, text } = split_tag(line);
-        if let (Some(rank), Some(host)) = (rank, host) {
-            self.hosts.entry(rank).or_insert_with(|| host.to_owned());
+        let mut of_line = None;
+        for version in line.split('\r') {
+            let TaggedLine { rank, host, text } = split_tag(version);
+            if let (Some(rank), Some(host)) = (rank, host) {
+                self.hosts.entry(rank).or_insert_with(|| host.to_owned());
+            }
+            of_line = rank.or(of_line);
+            self.add_line(of_line, text);
         }
-        self.add_line(rank, text);
     }
 
     /// Tells whether no line had a metric.

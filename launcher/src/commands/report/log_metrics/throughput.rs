@@ -1,4 +1,4 @@
-//! Images per second, in the formats of two families of benchmarks.
+//! Images per second in the formats of two families of benchmarks, or what else a program prints as its speed.
 //!
 //! tf_cnn_benchmarks and programs with its format: each rank prints its own rate at some of its steps, and at the end
 //! the total of all ranks:
@@ -16,7 +16,11 @@
 //! Iter #0: 290.1 img/sec per GPU
 //! Total img/sec on 2 GPU(s): 580.3 +-2.4
 //! ```
+//!
+//! Output without such lines may have other speeds, such as `12.3it/s`, `1.5 s/it` or `tokens/sec: 4100`
+//! ([`PrintedSpeed`]).
 
+use rlaunch_engine::run::live::PrintedSpeed;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -28,13 +32,22 @@ pub(crate) enum Style {
     TfCnn,
     /// Rank 0 prints the rate of a device and the total of all devices.
     Horovod,
+    /// Some ranks print a speed in a unit of their own. Whether it is that of the rank or of all is not known.
+    Printed,
 }
+
+/// Unit of the benchmarks.
+const IMAGES: &str = "images/sec";
+/// Maximum number of other units in which speeds are kept.
+const MAX_UNITS: usize = 16;
 
 /// Rates by rank. Rates in lines without a rank are under `None`.
 #[derive(Debug, Default)]
 pub(crate) struct Throughput {
     style: Option<Style>,
     outputs: BTreeMap<Option<u32>, RankOutput>,
+    /// Speeds in lines of other formats, by unit.
+    others: BTreeMap<String, BTreeMap<Option<u32>, RankOutput>>,
 }
 
 /// Rates that one rank printed, in the order of lines.
@@ -70,7 +83,7 @@ enum LineMetric {
 
 impl Throughput {
     pub(super) fn add_line(&mut self, rank: Option<u32>, line: &str) {
-        let Some((style, metric)) = parse(line) else { return };
+        let Some((style, metric)) = parse(line) else { return self.add_other(rank, line) };
         self.style.get_or_insert(style);
         let output = self.outputs.entry(rank).or_default();
         match metric {
@@ -79,23 +92,49 @@ impl Throughput {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.outputs.is_empty()
+    fn add_other(&mut self, rank: Option<u32>, line: &str) {
+        let Some(speed) = PrintedSpeed::last_in(line.as_bytes()) else { return };
+        let (rate, unit) = speed.per_second();
+        if rate.is_finite() && (self.others.len() < MAX_UNITS || self.others.contains_key(&unit)) {
+            let output = self.others.entry(unit).or_default().entry(rank).or_default();
+            output.values.push(RateSample { step: None, rate, loss: None });
+        }
     }
 
-    /// Returns the format of the first line with a rate; `None` if there is none.
+    pub(super) fn is_empty(&self) -> bool {
+        self.outputs.is_empty() && self.others.is_empty()
+    }
+
+    /// Returns the format of the first line with a rate of a benchmark, or that of other speeds; `None` if there is
+    /// no rate.
     pub(crate) fn style(&self) -> Option<Style> {
-        self.style
+        self.style.or((!self.others.is_empty()).then_some(Style::Printed))
+    }
+
+    /// Returns the unit of the rates.
+    pub(crate) fn unit(&self) -> &str {
+        self.chosen().0
+    }
+
+    /// Returns the rates of benchmarks, or those in the unit that was printed most often, with their unit.
+    fn chosen(&self) -> (&str, &BTreeMap<Option<u32>, RankOutput>) {
+        let most = self.others.iter().max_by_key(|(_, outputs)| {
+            outputs.values().map(|output| output.values.len()).sum::<usize>()
+        });
+        match most.filter(|_| self.outputs.is_empty()) {
+            Some((unit, outputs)) => (unit.as_str(), outputs),
+            None => (IMAGES, &self.outputs),
+        }
     }
 
     /// Returns the output of each rank, from lines whose tags name a rank.
     pub(crate) fn by_rank(&self) -> Vec<(u32, &RankOutput)> {
-        self.outputs.iter().filter_map(|(rank, output)| Some(((*rank)?, output))).collect()
+        self.chosen().1.iter().filter_map(|(rank, output)| Some(((*rank)?, output))).collect()
     }
 
     /// Returns the output in lines without a tag that names a rank.
     pub(crate) fn untagged(&self) -> Option<&RankOutput> {
-        self.outputs.get(&None)
+        self.chosen().1.get(&None)
     }
 }
 
