@@ -40,6 +40,7 @@ fn run() -> ExitCode {
         set_up_messages(&args.output);
         line.config.log();
     }
+    line.config.unread_variables.iter().for_each(|warning| messages::warn(warning));
     line.config.warning().iter().for_each(|warning| messages::warn(warning));
     line.notices.print();
     let trust_hint = line.config.trust_hint();

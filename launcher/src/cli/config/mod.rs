@@ -30,12 +30,12 @@ pub(crate) use error::{ConfigError, FILE};
 pub(crate) use review::Review;
 pub(crate) use trusted::{TrustState, TrustStore, TrustedFile};
 
-use clap::{ArgMatches, Command};
+use clap::{Arg, ArgMatches, Command};
 use error::SettingOrigin;
 use file::{ConfigFile, Setting, SettingValue};
 use find::ReadFile;
 use merge::OptionSetting;
-use rlaunch_bootstrap::env::{RLAUNCH_PREFIX, is_rank_variable};
+use rlaunch_bootstrap::env::{RLAUNCH_JOB_ID, RLAUNCH_PREFIX, is_rank_variable};
 use rlaunch_console::process_env::ProcessEnv;
 use rlaunch_plan::hosts::host_table::{HostEntry, HostTable};
 use std::ffi::{OsStr, OsString};
@@ -54,6 +54,8 @@ pub(crate) struct LoadedConfig {
     effective: Vec<String>,
     /// Settings that have no effect, with the reason.
     notes: Vec<String>,
+    /// Warnings of variables that are not read, and whose names resemble those of variables that are.
+    pub(crate) unread_variables: Vec<String>,
     /// Keys that are ignored because their file is not trusted.
     ignored_keys: Option<IgnoredKeys>,
     /// Whether an rlaunch.toml, and not the user, names the SSH configuration. Other users must then not be
@@ -161,7 +163,7 @@ pub(crate) fn with_defaults(
     let (cluster, profile) = file_and_profile(&matches, env);
     let files = find::find_files(cluster.as_deref(), env)?.into_iter();
     let files = files.map(|read| CheckedFile::check(read, &all)).collect::<Result<Vec<_>, _>>()?;
-    let (variables, mut notes) = from_variables(&all, env)?;
+    let FoundVariables { settings: variables, mut notes, unread } = from_variables(&all, env)?;
     let mut layers = vec![check(&all, &variables)?, profile_settings(profile.as_deref(), &files)?];
     layers.extend(files.iter().flat_map(|file| [file.defaults.clone(), file.host_list.clone()]));
     let ignored_keys = match files.iter().find(|file| !file.is_trusted) {
@@ -187,6 +189,7 @@ pub(crate) fn with_defaults(
         files: paths,
         effective,
         notes,
+        unread_variables: unread,
         ignored_keys,
         check_ssh_config_permissions,
     };
@@ -242,23 +245,32 @@ fn profile_settings(
     })
 }
 
-/// Collects settings from variables `RLAUNCH_NAME`, and notes on those that name no option. Variables that
-/// rlaunch sets for ranks are skipped: if this rlaunch runs inside a rank, they describe the job of that
-/// rank.
-fn from_variables(
-    all: &Command,
-    env: &ProcessEnv,
-) -> Result<(Vec<Setting>, Vec<String>), ConfigError> {
-    let (mut settings, mut notes) = (Vec::new(), Vec::new());
+/// Settings from variables `RLAUNCH_NAME`.
+#[derive(Default)]
+struct FoundVariables {
+    settings: Vec<Setting>,
+    /// Notes on those that name no option.
+    notes: Vec<String>,
+    /// Warnings of those that were probably meant as another.
+    unread: Vec<String>,
+}
+
+/// Collects settings from variables `RLAUNCH_NAME`. Variables that rlaunch sets for ranks are skipped: if this
+/// rlaunch runs inside a rank, they describe the job of that rank.
+fn from_variables(all: &Command, env: &ProcessEnv) -> Result<FoundVariables, ConfigError> {
+    let mut found = FoundVariables::default();
+    let is_in_rank = env.variable(RLAUNCH_JOB_ID).is_some();
     for (name, value) in &env.variables {
         let Some(name) = name.to_str() else { continue };
-        let Some(rest) = name.strip_prefix(RLAUNCH_PREFIX).filter(|_| !is_rank_variable(name))
-        else {
-            continue;
-        };
+        let Some(rest) = name.strip_prefix(RLAUNCH_PREFIX) else { continue };
         let key = rest.to_ascii_lowercase().replace('_', "-");
-        let Some(option) = merge::option(all, &key) else {
-            notes.push(format!("{name} stands for no option"));
+        let option = merge::option(all, &key).filter(|_| !is_rank_variable(name));
+        let Some(option) = option else {
+            let meant = meant_variable(all, name, &key).filter(|_| !is_in_rank);
+            found.unread.extend(meant.map(|meant| format!("{name} is not read, but {meant} is")));
+            if !is_rank_variable(name) {
+                found.notes.push(format!("{name} stands for no option"));
+            }
             continue;
         };
         if value.is_empty() || !merge::is_setting(option) {
@@ -268,9 +280,35 @@ fn from_variables(
         let Some(text) = value.to_str() else {
             return Err(ConfigError::Invalid { origin, reason: "it is not UTF-8".to_owned() });
         };
-        settings.push(Setting { key, value: SettingValue::Text(text.to_owned()), origin });
+        let value = SettingValue::Text(text.to_owned());
+        found.settings.push(Setting { key, value, origin });
     }
-    Ok((settings, notes))
+    Ok(found)
+}
+
+/// Finds the variable that was meant by one that is not read: that of the same option by its other name, or of an option
+/// with a similar name. Variables of ranks are set for them on purpose, and resemble nothing.
+fn meant_variable(all: &Command, name: &str, key: &str) -> Option<String> {
+    let variable =
+        |name: &str| format!("{RLAUNCH_PREFIX}{}", name.to_ascii_uppercase().replace('-', "_"));
+    let option = merge::option(all, key);
+    let edits = match option {
+        Some(_) => usize::MAX,
+        None if is_rank_variable(name) => return None,
+        None if key.len() < 6 => 1,
+        None => 2,
+    };
+    let names = |arg: &Arg| -> Vec<String> {
+        let aliases = arg.get_all_aliases().unwrap_or_default();
+        arg.get_long().into_iter().chain(aliases).map(variable).collect()
+    };
+    let of_options: Vec<String> = match option {
+        Some(option) => names(option),
+        None => all.get_arguments().filter(|arg| merge::is_setting(arg)).flat_map(names).collect(),
+    };
+    let read = of_options.into_iter().filter(|known| !is_rank_variable(known));
+    let distance = |known: &String| strsim::damerau_levenshtein(known, name);
+    read.filter(|known| distance(known) <= edits).min_by_key(distance)
 }
 
 #[cfg(test)]

@@ -117,6 +117,26 @@ fn variables_of_ranks_are_no_options() {
 }
 
 #[test]
+fn a_variable_that_is_nearly_one_is_named() {
+    let unread = |variables: &[(&str, &str)]| {
+        parsed::<JobArgs>("p", "", variables).unwrap().1.unread_variables
+    };
+    let host = ("RLAUNCH_HOST", "a");
+    assert_eq!(unread(&[host]), ["RLAUNCH_HOST is not read, but RLAUNCH_HOSTS is"]);
+    let mistyped = [("RLAUNCH_HOSTFIL", "f"), ("RLAUNCH_TRANSPROT", "tcp")];
+    let [hostfile, transport] = &unread(&mistyped)[..] else { panic!() };
+    assert!(hostfile.ends_with("but RLAUNCH_HOSTFILE is"), "{hostfile}");
+    assert!(transport.ends_with("but RLAUNCH_TRANSPORT is"), "{transport}");
+    // Inside a rank they describe its job; some others are read by ranks, or are nobody's.
+    assert!(unread(&[host, ("RLAUNCH_JOB_ID", "5")]).is_empty());
+    let others = ["INIT_TIMEOUT", "SPIN", "NODES", "LOG", "PYTHON", "EAGER_RANKS", "LIB"];
+    for name in others {
+        let name = format!("RLAUNCH_{name}");
+        assert!(unread(&[(name.as_str(), "1")]).is_empty(), "{name}");
+    }
+}
+
+#[test]
 fn mistakes_are_named_where_they_stand() {
     let error_in = |line: &str| error("p", &format!("[defaults]\n\n{line}\n"), &[]);
     assert_eq!(
