@@ -14,6 +14,7 @@ use rlaunch_console::process_env::ProcessEnv;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
+use std::path::Path;
 
 /// Command line that clap can parse, with the configuration and the notices that were found while it was
 /// prepared.
@@ -99,7 +100,48 @@ pub(crate) fn parse_job(typed: Vec<OsString>) -> Result<(JobArgs, CommandLine), 
         notices.extend(of_program);
     }
     let args = JobArgs { other_programs, typed, ..args };
+    if let Some(tip) = value_of_flag(&args).filter(|_| has_lost_its_hosts(&args)) {
+        let program =
+            args.command.argv.first().map(|word| word.to_string_lossy()).unwrap_or_default();
+        let message = format!(
+            "{program} would be the program, and the options behind it its own\n\n  tip: {tip}"
+        );
+        return Err(JobArgs::command().error(ErrorKind::UnknownArgument, message).into());
+    }
     Ok((args, CommandLine { words, config, notices }))
+}
+
+/// Options that name a job's hosts or ranks.
+const HOSTS: [&str; 9] =
+    ["-H", "--host", "--hosts", "-host", "-hosts", "--hostfile", "-hostfile", "-np", "--np"];
+
+/// Returns a tip if the program is the value that `-l` of ssh or `-v` of docker would take, which are flags here.
+pub(crate) fn value_of_flag(args: &JobArgs) -> Option<String> {
+    let (program, arguments) = args.command.argv.split_first()?;
+    let program = program.to_str().filter(|_| args.other_programs.is_empty())?;
+    let before = args.typed.len().checked_sub(arguments.len() + 2)?;
+    match args.typed[before].to_str()? {
+        "-l" if !program.contains('/') => Some(format!(
+            "-l is --tag-output here, not the login name of ssh, which goes before the host: -H {program}@HOST"
+        )),
+        "-v" if program.contains(':') && !Path::new(program).exists() => Some(format!(
+            "-v is --verbose here, not a volume of docker; --container-exec 'docker run -v {program} … {{name}}' \
+             mounts it (rlaunch help containers)"
+        )),
+        _ => None,
+    }
+}
+
+/// Tells whether options that name hosts are arguments of a program that is not on this machine, on which the job would
+/// run.
+fn has_lost_its_hosts(args: &JobArgs) -> bool {
+    let argv = &args.command.argv;
+    let names_hosts = |word: &OsString| word.to_str().is_some_and(|word| HOSTS.contains(&word));
+    let (before, _) = args.typed.split_at(args.typed.len().saturating_sub(argv.len()));
+    let Some(program) = argv.first() else { return false };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_here = || std::env::split_paths(&path).any(|directory| directory.join(program).exists());
+    argv.get(1).is_some_and(names_hosts) && !before.iter().any(names_hosts) && !is_here()
 }
 
 /// Translates the command line of a job, the first word of which is the command's name. The word `run` behind
@@ -172,6 +214,29 @@ mod tests {
         assert_eq!(args.application.after, ["x", "ready:tcp:a:80"]);
         assert_eq!(args.application.template, ["f:/g"]);
         assert_eq!(args.command.argv, ["p", "-np", "3"]);
+    }
+
+    #[test]
+    fn the_value_of_a_flag_is_no_program() {
+        let parsed = |line: &str| parse_job(words(&format!("rlaunch {line}")));
+        for (line, tip) in [
+            ("-l no-such-user -H h1 id", "before the host: -H no-such-user@HOST"),
+            (
+                "-q -v /no/such:/data -H h1 python3 x",
+                "--container-exec 'docker run -v /no/such:/data",
+            ),
+        ] {
+            let error = parsed(line).unwrap_err().to_string();
+            assert!(error.contains(tip), "{error}");
+        }
+        // These are programs, or may be.
+        for line in
+            ["-l sh -H h1", "-H h1 -l no-such -H x", "-v no-such -H h1", "-l -- no-such -H h1"]
+        {
+            let (args, _) = parsed(line).unwrap();
+            assert_eq!(args.command.argv[1], "-H", "{line}");
+        }
+        assert!(value_of_flag(&parsed("-H h1 -l bob id").unwrap().0).is_some());
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Parsing of a command line as a verb, a command for ranks, or a job. Also the hint for a job whose program was meant as
-//! something else: as a verb, which was mistyped or typed behind options, or as the number of ranks.
+//! something else: as a verb, which was mistyped or typed behind options, as the number of ranks, or as a flag's value.
 
 use super::Verb;
 use crate::cli::args::JobArgs;
-use crate::cli::command_line::{CommandLine, UsageError, parse_job};
+use crate::cli::command_line::{CommandLine, UsageError, parse_job, value_of_flag};
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand, ValueHint};
 use rlaunch_client::command;
 use rlaunch_text::shell::quoted;
@@ -69,6 +69,9 @@ pub(super) fn verb_hint(args: &JobArgs) -> Option<String> {
     let is_forced = before.last().is_some_and(|word| word == "--");
     if rest != args.command.argv || is_forced || !args.other_programs.is_empty() {
         return None;
+    }
+    if let Some(tip) = value_of_flag(args) {
+        return Some(tip);
     }
     let options = before.get(1..)?;
     let program = program.to_str()?;
