@@ -164,6 +164,11 @@ impl Picture<'_> {
                 firewall::admission(Some("fe80::/10"), "udp", (NETWORK_PORT, NETWORK_PORT))
             ));
         }
+        // On one switch that is where all hosts meet.
+        let has_missing = !links::missing_pairs(self.hosts.len(), self.links).is_empty();
+        if has_missing && has(&|standing| *standing == Standing::CarriesSsh) {
+            hints.push("--all asks the interfaces that carry SSH too".to_owned());
+        }
         if has(&|standing| matches!(standing, Standing::Down | Standing::NoLinkLocal)) {
             hints.push("--up sets interfaces up for the time of the discovery, as root".to_owned());
         }
@@ -335,7 +340,8 @@ mod tests {
         is_golden("network-everything", &text(&hosts, &links));
         let picture = Picture { hosts: &hosts, links: &links, wanted: &Wanted::default() };
         let hints = picture.hints();
-        assert!(hints[0].contains("udp dport 40000") && hints[1].contains("--up"), "{hints:?}");
+        assert!(hints[0].contains("udp dport 40000"), "{hints:?}");
+        assert!(hints[1].contains("--all") && hints[2].contains("--up"), "{hints:?}");
         is_golden("network-everything-json", &picture.to_json().unwrap());
     }
 
@@ -355,6 +361,16 @@ mod tests {
         assert!(shown(silent(&one, &other)).starts_with(&line("◀─")));
         assert!(shown(silent(&other, &one)).starts_with(&line("─▶")));
         assert!(shown(Vec::new()).starts_with(&line("──")));
+    }
+
+    #[test]
+    fn hosts_that_are_not_linked_may_meet_where_ssh_is() {
+        let hosts = three_hosts();
+        let hints = |links: &[FoundLink]| {
+            Picture { hosts: &hosts, links, wanted: &Wanted::default() }.hints()
+        };
+        let asks_all = |hints: Vec<String>| hints.iter().any(|hint| hint.starts_with("--all "));
+        assert!(asks_all(hints(&[])) && !asks_all(hints(&triangle())));
     }
 
     #[test]
