@@ -285,6 +285,12 @@ const LATENCY_PART: u32 = 4;
 /// Minimum and maximum number of round trips of a latency measurement.
 const ROUND_TRIPS: (usize, usize) = (5, 2000);
 
+/// Time for which a rank polls for a message of a latency measurement before it sleeps: many times as long as it takes to
+/// wake its partner.
+const AWAKE: Duration = Duration::from_millis(2);
+/// Number of polls between two looks at the clock.
+const POLLS: usize = 64;
+
 /// Message by which the leading rank of a latency measurement tells its partner to go on.
 const MORE: u8 = 1;
 /// Message by which it tells its partner to stop.
@@ -329,7 +335,7 @@ impl PairOfRanks<'_> {
             message[0] = if is_last { STOP } else { MORE };
             let sent = Instant::now();
             self.comm.send(&message, self.other, TAG)?;
-            self.comm.recv(&mut message, self.other, TAG)?;
+            receive_awake(self.comm, &mut message, self.other)?;
             trips.push(sent.elapsed().as_secs_f64());
             if is_last {
                 return Ok(Sorted::new(trips).quantile(0.5) * 1e6 / 2.0);
@@ -341,7 +347,7 @@ impl PairOfRanks<'_> {
     pub(crate) fn follow_latency(&mut self) -> Result<(), CommError> {
         let mut message = [0; SMALL];
         loop {
-            self.comm.recv(&mut message, self.other, TAG)?;
+            receive_awake(self.comm, &mut message, self.other)?;
             self.comm.send(&message, self.other, TAG)?;
             if message[0] == STOP {
                 return Ok(());
@@ -397,6 +403,26 @@ impl PairOfRanks<'_> {
         let parts = self.buffers.output.chunks_mut(self.buffers.bytes.max(1));
         receive_window(self.comm, parts.take(window), (self.other, TAG))
     }
+}
+
+/// Receives a message of a latency measurement. The barrier before it lets one rank sleep until the other sends, which
+/// then sleeps until this one has been woken, and so on: what is measured would be how long it takes to wake them.
+fn receive_awake(comm: &Communicator, message: &mut [u8], from: usize) -> Result<(), CommError> {
+    comm.scope(move |scope| {
+        let mut request = scope.irecv(message, from, TAG)?;
+        let begin = Instant::now();
+        while begin.elapsed() < AWAKE {
+            for _ in 0..POLLS {
+                match scope.test(request)? {
+                    Ok(_) => return Ok(()),
+                    Err(pending) => request = pending,
+                }
+            }
+            // The partner may need this processor.
+            thread::yield_now();
+        }
+        scope.wait(request).map(drop)
+    })
 }
 
 /// Sends a message `count` times at once to a rank, and waits until it has confirmed them all with one
