@@ -118,6 +118,7 @@ mod tests {
     use super::*;
     use crate::cli::args::COMMON;
     use crate::commands::bench::BenchCommand;
+    use clap::error::ErrorKind;
 
     fn help(line: &str) -> String {
         match Invocation::parse(line.split(' ').map(OsString::from).collect()) {
@@ -200,6 +201,39 @@ mod tests {
         ] {
             assert_eq!(hint(typed).as_deref(), Some(meant), "{typed}");
         }
+    }
+
+    /// Every verb with a letter too few: what the hint names is a verb with words that it takes, or its help.
+    #[test]
+    fn no_hint_leads_to_another() {
+        let words = |line: &str| line.split(' ').map(OsString::from).collect::<Vec<_>>();
+        let definition = definition();
+        let own = definition.get_subcommands().map(Command::get_name);
+        let mut hints = 0;
+        for verb in own.chain(command::VERBS.iter().copied()) {
+            for rest in ["", " x", " -H a", " -H a x", " --json"] {
+                let line = format!("rlaunch {}{rest}", &verb[..verb.len() - 1]);
+                let Ok((args, _)) = parse_job(words(&line)) else { continue };
+                let Some(hint) = verb_hint(&args) else { continue };
+                let meant = hint.strip_prefix("for the verb: ").unwrap();
+                hints += 1;
+                match Invocation::parse(words(meant)) {
+                    Ok(Invocation::Verb(verb, _)) => {
+                        assert!(!matches!(*verb, Verb::Job(_)), "{line}: {meant}");
+                    }
+                    Ok(Invocation::RankCommand(_)) => {}
+                    Err(UsageError::Clap(error)) => {
+                        assert_eq!(
+                            error.kind(),
+                            ErrorKind::DisplayHelp,
+                            "{line}: {meant}: {error}"
+                        );
+                    }
+                    Err(error) => panic!("{line}: {meant}: {error}"),
+                }
+            }
+        }
+        assert!(hints > 20, "{hints}");
     }
 
     #[test]

@@ -85,7 +85,13 @@ impl LiveError {
     /// Returns advice for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
-            LiveError::NoJob | LiveError::Unknown(_) => Some(
+            // `rlaunch jobs` would say the same.
+            LiveError::NoJob => Some(
+                "`rlaunch jobs -H HOSTS` lists jobs that other machines have started; `rlaunch report last` shows \
+                 the last job that has ended"
+                    .into(),
+            ),
+            LiveError::Unknown(_) => Some(
                 "`rlaunch jobs` lists running jobs, `rlaunch jobs -H HOSTS` those on hosts; \
                  `rlaunch report last` shows the last job that has ended"
                     .into(),
@@ -343,6 +349,13 @@ mod tests {
     use nix::unistd::Pid;
     use std::process::Command;
     use std::thread::sleep;
+
+    /// Where no job runs, `rlaunch jobs` says just that.
+    #[test]
+    fn no_hint_leads_to_the_same_answer() {
+        let hint = LiveError::NoJob.hint().unwrap();
+        assert!(!hint.contains("`rlaunch jobs`") && hint.contains("`rlaunch jobs -H"), "{hint}");
+    }
 
     #[test]
     fn a_stopped_launcher_is_told_by_its_process() {
