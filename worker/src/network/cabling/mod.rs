@@ -137,7 +137,7 @@ impl CablingAgent {
                 if !changes.is_empty() {
                     self.revert_at = Some(Instant::now() + milliseconds(revert_ms).min(MAX_TRIAL));
                 }
-                match self.changes.apply(&changes) {
+                match self.changes.apply(&changes, self.revert_at.map(Instant::into_std)) {
                     Ok(()) => {
                         let settled = host_network::settle(changes, step_time(settle_ms));
                         self.step = Some(Box::pin(async { NetworkReply::State(settled.await) }));

@@ -124,7 +124,8 @@ impl Record {
                 recorded.push((interface, wanted));
             }
         }
-        for change in self.inverses.iter().rev() {
+        // It may be restored before a change was made, or again; `ip` refuses what is so already.
+        for change in self.inverses.iter().rev().filter(|change| !is_so(change)) {
             undo.run(&change.arguments());
         }
         // Behind all removals, since an address may have moved to another interface.
@@ -177,6 +178,27 @@ fn is_ipv4(change: &NetworkChange) -> bool {
         NetworkChange::AddAddress { address: IpAddr::V4(_), .. }
             | NetworkChange::RemoveAddress { address: IpAddr::V4(_), .. }
     )
+}
+
+/// Tells whether the IPv6 address that a change adds is there, or that it removes is not.
+fn is_so(change: &NetworkChange) -> bool {
+    let (NetworkChange::AddAddress { interface, address, prefix }
+    | NetworkChange::RemoveAddress { interface, address, prefix }) = change
+    else {
+        return false;
+    };
+    let mut arguments = words("-o -6 address show dev");
+    arguments.push(interface.clone());
+    let adds = matches!(change, NetworkChange::AddAddress { .. });
+    list(&arguments).is_ok_and(|listed| has_ipv6(&listed, *address, *prefix) == adds)
+}
+
+/// Tells whether an address is among those that `ip -o -6 address show` lists.
+fn has_ipv6(listed: &str, address: IpAddr, prefix: u8) -> bool {
+    listed.lines().filter_map(|line| line.split_once(" inet6 ")).any(|(_, rest)| {
+        let own = rest.split_whitespace().next().and_then(|word| word.split_once('/'));
+        own.is_some_and(|(own, bits)| own.parse() == Ok(address) && bits.parse() == Ok(prefix))
+    })
 }
 
 /// Restoring in progress.
@@ -413,6 +435,27 @@ fn failure(arguments: &[String], cause: String) -> ChangeFailure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_ipv6_address_is_found_among_those_that_are_there() {
+        let listed = "3: eth1    inet6 fd00:0:0:1::2/64 scope global \\       valid_lft forever preferred_lft forever\n\
+                      3: eth1    inet6 fe80::1/64 scope link \\       valid_lft forever preferred_lft forever\n";
+        let has = |address: &str, prefix| has_ipv6(listed, address.parse().unwrap(), prefix);
+        assert!(has("fe80::1", 64) && has("fd00:0:0:1::2", 64));
+        assert!(
+            !has("fe80::1", 10)
+                && !has("fe80::2", 64)
+                && !has_ipv6("", "::1".parse().unwrap(), 128)
+        );
+    }
+
+    /// Without the interface, what is so cannot be known, and `ip` says what is wrong.
+    #[test]
+    fn what_cannot_be_listed_is_tried() {
+        let (address, prefix) = ("fe80::1".parse().unwrap(), 64);
+        let interface = "no-such-if".to_owned();
+        assert!(!is_so(&NetworkChange::RemoveAddress { interface, address, prefix }));
+    }
 
     /// Listed by iproute2 6.1.
     const ADDRESSES: &str = "\

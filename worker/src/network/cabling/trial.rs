@@ -29,10 +29,20 @@ impl Changes {
         Changes { record: Record::new(privilege), guardian }
     }
 
-    /// Makes changes in order, up to the first that fails.
-    pub(super) fn apply(&mut self, changes: &[NetworkChange]) -> Result<(), ChangeFailure> {
+    /// Makes changes in order, up to the first that fails, or until the time at which they are to be undone.
+    pub(super) fn apply(
+        &mut self,
+        changes: &[NetworkChange],
+        until: Option<Instant>,
+    ) -> Result<(), ChangeFailure> {
         self.record.note(changes)?;
-        let made = changes.iter().try_for_each(|change| self.make(change));
+        let made = changes.iter().try_for_each(|change| {
+            if until.is_some_and(|until| Instant::now() >= until) {
+                let cause = "the time of the trial is over".to_owned();
+                return Err(ChangeFailure { line: change.to_string(), cause });
+            }
+            self.make(change)
+        });
         self.record.note_lost();
         // If it is not told, it restores also what others have removed meanwhile.
         let _ = self.tell_guardian();
@@ -284,9 +294,12 @@ mod tests {
     fn a_change_that_fails_says_why() {
         let change = NetworkChange::SetUp { interface: "no-such-if".into(), up: true };
         let mut changes = Changes::new(Privilege::Root, None);
-        let failure = changes.apply(&[change]).unwrap_err();
+        let failure = changes.apply(std::slice::from_ref(&change), None).unwrap_err();
         assert_eq!(failure.line, "ip link set dev no-such-if up");
         assert!(!failure.cause.is_empty(), "{failure:?}");
+        // Changes that take long are not made when they are to be undone.
+        let late = changes.apply(&[change], Some(Instant::now())).unwrap_err();
+        assert_eq!(late.cause, "the time of the trial is over");
         assert_eq!(changes.roll_back(), RollBackReport::default());
     }
 
@@ -297,7 +310,7 @@ mod tests {
         let change =
             NetworkChange::RemoveAddress { interface: "no-such-if".into(), address, prefix };
         let mut changes = Changes::new(Privilege::Root, None);
-        let failure = changes.apply(&[change]).unwrap_err();
+        let failure = changes.apply(&[change], None).unwrap_err();
         assert_eq!(failure.line, "ip -o -4 address show dev no-such-if");
     }
 
