@@ -14,9 +14,12 @@ use russh::keys::ssh_key::private::KeypairData;
 use russh::keys::ssh_key::{Signature, public::KeyData};
 use russh::keys::{Algorithm, Certificate, HashAlg, PrivateKey, PublicKey, signature};
 use russh::{AgentAuthError, MethodKind, MethodSet, SendError, Signer};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::net::UnixStream;
+use tokio::time::sleep;
 
 /// Socket of the SSH agent that a login waits for at the moment, for the error if the login takes too long. Clones share
 /// it.
@@ -33,6 +36,9 @@ impl AwaitedAgent {
     }
 }
 
+/// Time between two attempts to connect to an SSH agent whose queue is full.
+const AGENT_RETRY: Duration = Duration::from_millis(20);
+
 /// Connection to an SSH agent.
 struct Agent {
     client: AgentClient<UnixStream>,
@@ -41,14 +47,23 @@ struct Agent {
 }
 
 impl Agent {
-    /// Connects to the SSH agent; `None` if none is configured or none answers.
+    /// Connects to the SSH agent; `None` if none is configured or none listens.
     async fn connect(configured: &IdentityAgent, awaited: &AwaitedAgent) -> Option<Agent> {
         let socket = match configured {
             IdentityAgent::None => None,
             IdentityAgent::Environment => std::env::var_os("SSH_AUTH_SOCK").map(PathBuf::from),
             IdentityAgent::Socket(path) => Some(path.clone()),
         }?;
-        match AgentClient::<UnixStream>::connect_uds(&socket).await {
+        awaited.set(Some(&socket));
+        let connected = loop {
+            match UnixStream::connect(&socket).await {
+                // As many logins as fit into its queue wait for it already. The login ends this wait.
+                Err(error) if error.kind() == ErrorKind::WouldBlock => sleep(AGENT_RETRY).await,
+                connected => break connected,
+            }
+        };
+        awaited.set(None);
+        match connected.map(AgentClient::connect) {
             Ok(client) => Some(Agent { client, socket, awaited: awaited.clone() }),
             Err(_) => {
                 tracing::debug!(socket = %socket.display(), "no agent answers");
@@ -368,4 +383,31 @@ fn signed(
     let encoded = signature.encode_vec().and_then(|bytes| bytes.encode(&mut message));
     encoded.map_err(|_| signature::Error::new())?;
     Ok(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::net::UnixSocket;
+
+    #[tokio::test]
+    async fn an_agent_that_many_logins_wait_for_is_not_none() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("agent");
+        let socket = UnixSocket::new_stream().unwrap();
+        socket.bind(&path).unwrap();
+        let listener = socket.listen(1).unwrap();
+        let mut queue = Vec::new();
+        while let Ok(login) = UnixStream::connect(&path).await {
+            queue.push(login);
+        }
+        let (awaited, configured) = (AwaitedAgent::default(), IdentityAgent::Socket(path.clone()));
+        let serve = async {
+            sleep(2 * AGENT_RETRY).await;
+            assert_eq!(awaited.socket(), Some(path));
+            listener.accept().await.unwrap()
+        };
+        let (agent, _served) = tokio::join!(Agent::connect(&configured, &awaited), serve);
+        assert!(agent.is_some() && awaited.socket().is_none());
+    }
 }
