@@ -116,7 +116,10 @@ pub(crate) fn prepare(
     let mut problems: Vec<Problem> = check_plugin(job).err().into_iter().collect();
     let workspace_error = files.workspace_error.iter().cloned();
     let mut notices: Vec<_> = workspace_error.map(|cause| Notice::NoWorkspace { cause }).collect();
-    match check_open_files(job.ranks.len(), job.merge_stderr, open_files_limit()) {
+    let of_rank = |rank: &RankSpec| job.applications.get(rank.application as usize);
+    let waiting = job.ranks.iter().filter_map(of_rank).filter(|one| one.starts_on_request).count();
+    let ranks = (job.ranks.len(), waiting);
+    match check_open_files(ranks, job.merge_stderr, open_files_limit()) {
         Ok(few) => notices.extend(few.map(Notice::FewFiles)),
         Err(few) => problems.push(Problem::FewFiles(few)),
     }
@@ -147,13 +150,21 @@ fn open_files_limit() -> u64 {
 }
 
 /// Checks whether the agent may have open as many files as its ranks take: two pipes for each, one if `merged`, and
-/// a connection while the rank calls the agent. The error means that they would not start.
-fn check_open_files(ranks: usize, merged: bool, limit: u64) -> Result<Option<FewFiles>, FewFiles> {
+/// a connection while the rank calls the agent. The error means that they would not start. Of all ranks, `waiting` wait
+/// for others to have started or ended, and those may have ended before.
+fn check_open_files(
+    (ranks, waiting): (usize, usize),
+    merged: bool,
+    limit: u64,
+) -> Result<Option<FewFiles>, FewFiles> {
     let pipes = if merged { 1 } else { 2 };
-    let take = |per_rank: u64| OWN_FILES + per_rank * ranks as u64;
-    let needed = take(pipes + 1);
+    let take = |per_rank: u64, ranks: usize| OWN_FILES + per_rank * ranks as u64;
+    let needed = take(pipes + 1, ranks);
     let few = FewFiles { ranks: u32::try_from(ranks).unwrap_or(u32::MAX), limit, needed };
-    if take(pipes) > limit { Err(few) } else { Ok((needed > limit).then_some(few)) }
+    match take(pipes, ranks - waiting) > limit {
+        true => Err(few),
+        false => Ok((needed > limit).then_some(few)),
+    }
 }
 
 /// Adds those items that are not yet in the list. Several applications may have the same problem.
@@ -618,14 +629,16 @@ mod tests {
 
     #[test]
     fn ranks_that_take_more_files_than_are_allowed_are_found_before_they_start() {
-        let check = |ranks, limit| check_open_files(ranks, false, limit);
+        let check = |ranks, limit| check_open_files((ranks, 0), false, limit);
         assert_eq!(check(300, 1024), Ok(None));
         let few = |ranks, needed| FewFiles { ranks, limit: 1024, needed };
         assert_eq!(check(340, 1024), Ok(Some(few(340, 1043))));
         assert_eq!(check(500, 1024), Ok(Some(few(500, 1523))));
         assert_eq!(check(501, 1024), Err(few(501, 1526)));
         // One pipe for both streams takes less.
-        assert_eq!(check_open_files(501, true, 1024), Ok(Some(few(501, 1025))));
+        assert_eq!(check_open_files((501, 0), true, 1024), Ok(Some(few(501, 1025))));
+        // Ranks that wait may not run beside the others.
+        assert_eq!(check_open_files((501, 1), false, 1024), Ok(Some(few(501, 1526))));
         assert_eq!(check(1, 26), Ok(None));
         assert!(check(1, 24).is_err());
     }

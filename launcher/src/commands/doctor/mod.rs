@@ -15,7 +15,7 @@ mod report;
 mod sessions;
 mod ssh_files;
 
-use crate::cli::args::{ConnectArgs, JobArgs};
+use crate::cli::args::{ConnectArgs, JobArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
 use crate::commands::{agent_session, capture};
@@ -38,6 +38,7 @@ use rlaunch_text::text;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Find out what is wrong with hosts and the networks between them.
 ///
@@ -94,6 +95,10 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t, num_args = 0..=1,
         require_equals = true, default_missing_value = "always")]
     pub(crate) probe: ProbeWhen,
+
+    /// Time limit of the RDMA probes, in seconds; paths that have not worked by then count as broken
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = values::parse_timeout)]
+    pub(crate) mesh_timeout: Duration,
 
     /// Print passed checks as well
     #[arg(short, long)]
@@ -194,7 +199,8 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
                 None => {
                     let mut examination = sessions::examine(&args, &hosts, &options).await?;
                     examination.ssh_files = files;
-                    rdma::try_paths(args.probe, &hosts, options, &mut examination).await;
+                    let trial = (args.probe, args.mesh_timeout);
+                    rdma::try_paths(trial, &hosts, options, &mut examination).await;
                     examination
                 }
             }
@@ -416,6 +422,15 @@ mod tests {
         assert_eq!(judged("rlaunch -H a --wdir /data python3 t.py"), "");
         assert_eq!(judged("rlaunch -H a -x PATH=/opt/bin python3 t.py"), "");
         assert_eq!(judged("rlaunch -H a -x PATHS=/opt/bin python3 t.py"), "python3 t.py");
+    }
+
+    #[test]
+    fn probes_of_slow_fabrics_have_the_time_that_jobs_can_have() {
+        let limit = |words: &[&str]| {
+            let words = ["rlaunch doctor"].iter().chain(words);
+            DoctorArgs::try_parse_from(words).unwrap().mesh_timeout.as_secs()
+        };
+        assert_eq!((limit(&["--probe"]), limit(&["--probe", "--mesh-timeout", "30"])), (5, 30));
     }
 
     #[test]

@@ -17,11 +17,12 @@ use rlaunch_plan::options::{MeshMode, Preflight};
 use rlaunch_plan::selection::{Plan, PortOptions};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use std::time::Duration;
 
 /// Tries all RDMA paths between the hosts, and adds the outcomes to the probes and what came of the proof to the
 /// examination.
 pub(super) async fn try_paths(
-    probe: ProbeWhen,
+    (probe, limit): (ProbeWhen, Duration),
     hosts: &[Host],
     reach: Reach,
     examination: &mut Examination,
@@ -37,7 +38,10 @@ pub(super) async fn try_paths(
         Proof::NotApplicable("no two hosts have RDMA ports that reach each other")
     } else {
         match job(hosts, reach, probe == ProbeWhen::Always) {
-            Ok(launch) => prove(launch, &inventories, &plan, examination).await,
+            Ok(mut launch) => {
+                launch.spec.options.mesh.timeout = limit;
+                prove(launch, &inventories, &plan, examination).await
+            }
             Err(failed) => Proof::NotRun(failed.message),
         }
     };

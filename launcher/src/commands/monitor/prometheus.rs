@@ -10,6 +10,7 @@ use rlaunch_engine::run::live::messages::{JobStatus, RankSpeed};
 use std::fmt::Write;
 use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -224,6 +225,7 @@ type Question = oneshot::Sender<String>;
 
 /// Answers scrapes until the job has ended. Each client has a task, so that one that is silent delays no other.
 pub(super) async fn serve(listener: &TcpListener, source: &mut Source) -> LiveError {
+    let own: Arc<[String]> = own_names().into();
     let (ask, mut asked) = mpsc::channel(MAX_CLIENTS);
     let mut clients = JoinSet::new();
     loop {
@@ -239,7 +241,7 @@ pub(super) async fn serve(listener: &TcpListener, source: &mut Source) -> LiveEr
                 }
             }
             accepted = listener.accept(), if clients.len() < MAX_CLIENTS => match accepted {
-                Ok((client, _)) => drop(clients.spawn(answer(client, ask.clone()))),
+                Ok((client, _)) => drop(clients.spawn(answer(client, ask.clone(), own.clone()))),
                 Err(error) => {
                     // Such as too many open files: the next client may come when some are closed.
                     tracing::warn!("cannot accept a scrape: {error}");
@@ -260,8 +262,12 @@ fn tell(text: &str, first: Question, asked: &mut mpsc::Receiver<Question>) {
     }
 }
 
-async fn answer(mut client: TcpStream, ask: mpsc::Sender<Question>) -> io::Result<()> {
-    let own = own_names();
+/// Answers a client. `own` are the names of this machine.
+async fn answer(
+    mut client: TcpStream,
+    ask: mpsc::Sender<Question>,
+    own: Arc<[String]>,
+) -> io::Result<()> {
     let late = |_| io::Error::from(io::ErrorKind::TimedOut);
     let request = timeout(CLIENT_TIMEOUT, read_request(&mut client, &own)).await;
     let (status, body) = match request.map_err(late)?? {
