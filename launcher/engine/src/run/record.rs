@@ -249,6 +249,8 @@ fn group_by_rank(rows: &[VariableRow<'_>]) -> Vec<RankVariable> {
 
 /// Maximum number of records that are kept; older ones are removed.
 const MAX_RECORDS: usize = 50;
+/// End of the name of a file that a launcher writes when its job begins.
+const BEGUN: &str = ".begun";
 /// Maximum size of a record that is read, in bytes. The output in a record is up to 1 MiB, which JSON's
 /// escapes make at most six times longer.
 const MAX_SIZE: u64 = 16 << 20;
@@ -315,7 +317,21 @@ impl RecordStore {
         // Errors are ignored: another rlaunch may have removed the file, and any other error recurs with the
         // next record.
         jobs.drain(..old).for_each(|job| drop(fs::remove_file(self.path(&job))));
+        if let Some(oldest) = jobs.first().filter(|_| old > 0) {
+            self.forget_begun(oldest);
+        }
         Ok(())
+    }
+
+    /// Removes files of jobs that began before another: those of machines that are no more stay otherwise.
+    fn forget_begun(&self, oldest: &str) {
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if name.to_str().is_some_and(|name| name.ends_with(BEGUN) && name < oldest) {
+                // As above.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
     }
 
     /// Stores the record of a job that begins.
@@ -416,7 +432,7 @@ pub(crate) fn save_or_warn(record: &JobRecord) {
 
 /// Returns the end of the name of a file that a launcher on this machine writes when its job begins.
 fn begun_suffix() -> String {
-    format!("@{}.begun", machine())
+    format!("@{}{BEGUN}", machine())
 }
 
 /// Tells whether `text` may be the id of a job, or the first 6 or more characters of one.
@@ -490,12 +506,18 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let store = RecordStore::below(state.path());
         assert!(matches!(store.last(), Err(RecordStoreError::Empty(_))));
+        fs::create_dir_all(&store.directory).unwrap();
+        fs::set_permissions(&store.directory, fs::Permissions::from_mode(0o700)).unwrap();
+        let of_others = [1, 7].map(|number| format!("{}@another{BEGUN}", record(number).job));
+        let of_others = of_others.map(|name| store.directory.join(name));
+        of_others.iter().for_each(|path| fs::write(path, "").unwrap());
         let count = u32::try_from(MAX_RECORDS).unwrap() + 3;
         (0..count).for_each(|number| store.save(&record(number)).unwrap());
         assert_eq!(store.last().unwrap().job, record(count - 1).job);
         let jobs: Vec<String> = store.all().into_iter().map(|record| record.job).collect();
         let expected: Vec<String> = (3..count).map(|number| record(number).job).collect();
         assert_eq!(jobs, expected);
+        assert_eq!(of_others.map(|path| path.exists()), [false, true]);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&store.directory), 0o700);
         assert_eq!(mode(&store.path(&record(9).job)), 0o600);

@@ -48,8 +48,9 @@ const TOLERANCE: f64 = 0.02;
 /// It reads the output of tf_cnn_benchmarks, of Horovod's synthetic benchmarks and of nccl-tests, and NCCL's log
 /// (NCCL_DEBUG=INFO), with the tags of `--tag-output` of rlaunch or Open MPI or without tags. It prints images/sec of
 /// each rank (mean of the last 5 values, +/- their standard deviation) and of all ranks, tables of bandwidths, and the
-/// network of each rank; of other programs the speed that they print, in it/s, s/it, tokens/sec and the like. Inconsistent figures are warnings. Runs of different sizes are compared; a recorded job is
-/// also compared with a smaller recorded job of the same program.
+/// network of each rank; of other programs the speed that they print, in it/s, s/it, tokens/sec and the like.
+/// Inconsistent figures are warnings. Runs of different sizes are compared; a recorded job is also compared with a
+/// smaller recorded job of the same program.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:

@@ -1,5 +1,5 @@
-//! Speed of each rank and of all ranks, mostly in images per second, and whether they are consistent. Also efficiency: the rate per rank of
-//! larger runs relative to the smallest run.
+//! Speed of each rank and of all ranks, mostly in images per second, and whether the figures are consistent. Also
+//! efficiency: the rate per rank of larger runs relative to the smallest run.
 
 use super::log_metrics::throughput::{RankOutput, RateSample, Style, Throughput, Total};
 use super::{FindingKind, ReportFinding, agree};
