@@ -14,6 +14,6 @@ mod addresses;
 mod connections;
 mod hosts;
 mod output;
-mod trials;
 mod terminal;
+mod trials;
 mod words;
