@@ -25,7 +25,7 @@ use rlaunch_bootstrap::env::{
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{
     Application, FewFiles, Job, LauncherDir, Notice, PreloadFile, Problem, ProgramDefect, RankFile,
-    ScriptCheck, SingletonPolicy, WorkingDir,
+    RankSpec, ScriptCheck, SingletonPolicy, WorkingDir,
 };
 use rlaunch_bootstrap::protocol::control::UnservedMpi;
 use sha2::{Digest, Sha256};
