@@ -160,8 +160,8 @@ impl RunningJob {
         }
     }
 
-    /// Connects to a job's socket. Returns `None` if the job has ended.
-    async fn connect(
+    /// Connects to a job's socket, and makes sure that it answers. Returns `None` if the job has ended.
+    pub(super) async fn connect(
         directory: &SocketDirectory,
         name: &SocketName,
     ) -> Result<Option<RunningJob>, LiveError> {
@@ -193,7 +193,14 @@ impl RunningJob {
             let version = greeting.rlaunch;
             return Err(LiveError::Version { job: running.id, version });
         }
-        Ok(Some(running))
+        // An error means that the launcher has closed the connection, after its last message.
+        let _ = running.send(&Request::Status).await;
+        match running.receive().await {
+            Ok(Reply::Status(_)) => Ok(Some(running)),
+            Ok(other) => Err(running.unexpected(other)),
+            Err(LiveError::Ended(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns the state of the job.

@@ -55,7 +55,7 @@ impl SocketDirectory {
     }
 
     /// Opens a directory, and checks that no other user can create files in it.
-    fn open_at(path: PathBuf) -> io::Result<SocketDirectory> {
+    pub(super) fn open_at(path: PathBuf) -> io::Result<SocketDirectory> {
         let open =
             File::options().read(true).custom_flags(OFlag::O_DIRECTORY.bits()).open(&path)?;
         let meta = open.metadata()?;

@@ -14,16 +14,22 @@ use rlaunch_plan::job::JobSpec;
 use rlaunch_text::redact::without_secrets;
 use serde::Serialize;
 use std::collections::HashMap;
-use std::io;
+use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
 
-/// Maximum number of connections at a time. Further ones are closed at once.
+/// Maximum number of connections at a time. Further ones are refused.
 const MAX_CONNECTIONS: usize = 16;
+
+/// Time limit for the first request of a client, so that one that says nothing keeps no place. This rlaunch sends a request
+/// as soon as it is connected.
+const FIRST_REQUEST: Duration = Duration::from_secs(10);
 
 /// Maximum length of a request, in bytes: far more than any has.
 const MAX_REQUEST: usize = 1 << 20;
@@ -67,7 +73,7 @@ impl Queries {
 
 /// Socket of a running job. Dropping it closes all connections and removes the socket.
 pub struct JobSocket {
-    directory: Arc<SocketDirectory>,
+    directory: SocketDirectory,
     name: SocketName,
     listening: JoinHandle<()>,
     shared: Arc<SocketState>,
@@ -96,12 +102,16 @@ impl JobSocket {
     /// Opens the socket of a job and listens. Returns `None` if that is not possible, such as without a home
     /// directory: the job runs all the same, and cannot be asked.
     pub fn open(job: &JobSpec, status: LiveStatus) -> Option<JobSocket> {
-        let opened = JobSocket::listen(job, status);
+        let opened = SocketDirectory::create()
+            .and_then(|directory| JobSocket::listen(directory, job, status));
         opened.inspect_err(|error| tracing::info!("this job cannot be asked: {error}")).ok()
     }
 
-    fn listen(job: &JobSpec, status: LiveStatus) -> io::Result<JobSocket> {
-        let directory = Arc::new(SocketDirectory::create()?);
+    fn listen(
+        directory: SocketDirectory,
+        job: &JobSpec,
+        status: LiveStatus,
+    ) -> io::Result<JobSocket> {
         let name = SocketName::here(job.id.to_string());
         let listener = UnixListener::bind(directory.address(&name))?;
         directory.make_private(&name)?;
@@ -151,8 +161,13 @@ async fn accept(listener: UnixListener, shared: Arc<SocketState>) {
     loop {
         tokio::select! {
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) if is_own(&stream) && serving.len() < MAX_CONNECTIONS => {
-                    serving.spawn(serve(stream, shared.clone()));
+                Ok((stream, _)) if is_own(&stream) => {
+                    while serving.try_join_next().is_some() {}
+                    if serving.len() < MAX_CONNECTIONS {
+                        serving.spawn(serve(stream, shared.clone()));
+                    } else if let Err(error) = refuse(stream) {
+                        tracing::debug!("refusing a connection to the job's socket: {error}");
+                    }
                 }
                 // Closed at once.
                 Ok(_) => {}
@@ -170,6 +185,17 @@ fn is_own(stream: &UnixStream) -> bool {
     uid.is_ok_and(|uid| uid == Uid::effective() || uid.is_root())
 }
 
+/// Tells a client that every place is taken. A new socket has room for that, so nothing is waited for.
+fn refuse(stream: UnixStream) -> io::Result<()> {
+    let why = format!(
+        "its {MAX_CONNECTIONS} connections are all in use; \
+         end an `rlaunch monitor` or `rlaunch exec` of it"
+    );
+    let mut message = frame::encode(&greeting()).map_err(io::Error::other)?;
+    message.extend(frame::encode(&Reply::Refused(why)).map_err(io::Error::other)?);
+    stream.into_std()?.write_all(&message)
+}
+
 async fn serve(stream: UnixStream, shared: Arc<SocketState>) {
     let (sender, replies) = mpsc::unbounded_channel();
     let connection = {
@@ -185,7 +211,10 @@ async fn serve(stream: UnixStream, shared: Arc<SocketState>) {
         () = write_replies(writer, replies) => {}
     }
     shared.connections().open.remove(&connection);
-    let _ = shared.queries.send(JobQuery { connection, kind: QueryKind::Closed }).await;
+    // Before ranks run nobody takes queries, and none was sent for this connection.
+    if shared.connections().supervised {
+        let _ = shared.queries.send(JobQuery { connection, kind: QueryKind::Closed }).await;
+    }
 }
 
 /// Reads requests until the client closes the connection or breaks the protocol.
@@ -198,10 +227,12 @@ async fn read_requests(
     let mut frames = FrameReader::default();
     let mut buffer = Vec::with_capacity(4 << 10);
     let mut unread = 0;
+    let mut first_due = Some(Instant::now() + FIRST_REQUEST);
     loop {
         loop {
             match frames.next_sized::<Request>() {
                 Ok(Some((request, length))) => {
+                    first_due = None;
                     unread = usize::saturating_sub(unread, length);
                     handle(request, connection, replies, shared).await;
                 }
@@ -210,7 +241,12 @@ async fn read_requests(
             }
         }
         buffer.clear();
-        match reader.read_buf(&mut buffer).await {
+        let reading = reader.read_buf(&mut buffer);
+        let read = match first_due {
+            Some(due) => timeout_at(due, reading).await.unwrap_or(Ok(0)),
+            None => reading.await,
+        };
+        match read {
             Ok(length @ 1..) => unread += length,
             Ok(0) | Err(_) => return,
         }
@@ -248,9 +284,7 @@ async fn handle(
 }
 
 async fn write_replies(mut writer: OwnedWriteHalf, mut replies: mpsc::UnboundedReceiver<Reply>) {
-    let greeting =
-        Greeting { socket_version: SOCKET_VERSION, rlaunch: env!("CARGO_PKG_VERSION").to_owned() };
-    if write(&mut writer, &greeting).await.is_err() {
+    if write(&mut writer, &greeting()).await.is_err() {
         return;
     }
     while let Some(reply) = replies.recv().await {
@@ -260,6 +294,56 @@ async fn write_replies(mut writer: OwnedWriteHalf, mut replies: mpsc::UnboundedR
     }
 }
 
+fn greeting() -> Greeting {
+    Greeting { socket_version: SOCKET_VERSION, rlaunch: env!("CARGO_PKG_VERSION").to_owned() }
+}
+
 async fn write<T: Serialize>(writer: &mut OwnedWriteHalf, message: &T) -> io::Result<()> {
     writer.write_all(&frame::encode(message).map_err(io::Error::other)?).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::client::RunningJob;
+    use super::*;
+
+    fn socket() -> (tempfile::TempDir, JobSocket) {
+        let place = tempfile::tempdir().unwrap();
+        let directory = SocketDirectory::open_at(place.path().to_owned()).unwrap();
+        let job = rlaunch_plan::testing::job("-H a hostname");
+        (place, JobSocket::listen(directory, &job, LiveStatus::new()).unwrap())
+    }
+
+    /// Tells whether the job runs, as another rlaunch sees it, or why that is not known.
+    async fn look(socket: &JobSocket) -> Result<bool, String> {
+        let found = RunningJob::connect(&socket.directory, &socket.name).await;
+        found.map(|job| job.is_some()).map_err(|error| error.to_string())
+    }
+
+    #[tokio::test]
+    async fn a_full_socket_is_no_ended_job_and_the_silent_lose_their_places() {
+        let (_place, socket) = socket();
+        let mut silent = Vec::new();
+        for _ in 0..MAX_CONNECTIONS {
+            silent.push(UnixStream::connect(socket.directory.address(&socket.name)).await.unwrap());
+        }
+        let error = look(&socket).await.unwrap_err();
+        assert!(error.contains("cannot answer: its 16 connections are all in use"), "{error}");
+
+        tokio::time::pause();
+        tokio::time::advance(FIRST_REQUEST).await;
+        for stream in &mut silent {
+            stream.read_to_end(&mut Vec::new()).await.unwrap();
+        }
+        tokio::time::resume();
+        assert_eq!(look(&socket).await, Ok(true));
+    }
+
+    #[tokio::test]
+    async fn clients_that_have_gone_before_ranks_run_keep_no_places() {
+        let (_place, socket) = socket();
+        for _ in 0..3 * MAX_CONNECTIONS {
+            assert_eq!(look(&socket).await, Ok(true));
+        }
+    }
 }
