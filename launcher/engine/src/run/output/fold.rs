@@ -12,6 +12,7 @@ use super::{PerStream, StreamId};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::control::Stream;
 use rlaunch_plan::job::options::Folding;
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
@@ -289,9 +290,8 @@ impl Folder {
     }
 }
 
-/// Byte that stands for a number in a mask. Lines that contain it are not folded with others by mistake, since it
-/// stands for itself there.
-const PLACE: u8 = 0;
+/// Byte that stands for a number in a mask. A digit, since a mask has none that belongs to the line's other bytes.
+const PLACE: u8 = b'0';
 
 /// Returns a line with a placeholder for each of its numbers.
 fn mask(line: &[u8]) -> Vec<u8> {
@@ -325,17 +325,56 @@ fn merge(mut lines: Vec<Vec<u8>>) -> Vec<u8> {
 
 /// Returns the range of the numbers with these texts.
 fn span<'a>(texts: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
-    let value = |text: &[u8]| std::str::from_utf8(text).ok().and_then(|text| text.parse().ok());
-    let mut texts: Vec<(f64, &[u8])> =
-        texts.map(|text| (value(text).unwrap_or(f64::NAN), text)).collect();
-    texts.sort_by(|(one, _), (other, _)| one.total_cmp(other));
-    match (texts.first(), texts.last()) {
+    let texts: Vec<(Value, &[u8])> = texts.map(|text| (value(text), text)).collect();
+    let low = texts.iter().min_by(|(one, _), (other, _)| one.cmp(other));
+    let high = texts.iter().max_by(|(one, _), (other, _)| one.cmp(other));
+    match (low, high) {
         (Some((low, first)), Some((high, last))) if low < high => {
             [first, &b".."[..], last].concat()
         }
         (Some((_, first)), _) => first.to_vec(),
         _ => Vec::new(),
     }
+}
+
+/// Value of a number, exact however many digits it has: a step counter may be above 2^53.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Value {
+    Negative(Reverse<Magnitude>),
+    Zero,
+    Positive(Magnitude),
+}
+
+/// Power of ten of a number's first digit, and its digits, from the first to the last that is not zero.
+type Magnitude = (i64, Vec<u8>);
+
+/// Returns the value of a number that [`numbers`] has found.
+fn value(text: &[u8]) -> Value {
+    let number = text.strip_prefix(b"-").unwrap_or(text);
+    let end = number.iter().position(|byte| matches!(byte, b'e' | b'E'));
+    let mantissa = &number[..end.unwrap_or(number.len())];
+    let exponent = end.map_or(0, |end| exponent(&number[end + 1..]));
+    let whole = mantissa.iter().position(|&byte| byte == b'.').unwrap_or(mantissa.len());
+    let digits: Vec<u8> = mantissa.iter().copied().filter(u8::is_ascii_digit).collect();
+    let is_counted = |digit: &u8| *digit != b'0';
+    let (Some(first), Some(last)) =
+        (digits.iter().position(is_counted), digits.iter().rposition(is_counted))
+    else {
+        return Value::Zero;
+    };
+    let magnitude = (exponent + whole as i64 - first as i64, digits[first..=last].to_vec());
+    if number.len() == text.len() {
+        Value::Positive(magnitude)
+    } else {
+        Value::Negative(Reverse(magnitude))
+    }
+}
+
+/// Returns an exponent; one beyond all that programs print as a very large one.
+fn exponent(text: &[u8]) -> i64 {
+    let beyond: i64 = if text.starts_with(b"-") { -(1 << 40) } else { 1 << 40 };
+    let parsed = std::str::from_utf8(text).ok().and_then(|text| text.parse::<i32>().ok());
+    parsed.map_or(beyond, i64::from)
 }
 
 /// Finds the numbers in a line, such as `7`, `-0.17` or `1e-05`.
@@ -558,12 +597,24 @@ mod tests {
     fn lines_with_other_words_differ() {
         assert_eq!(mask(b"rank 3 of 8\n"), mask(b"rank 17 of -2.5\n"));
         assert_ne!(mask(b"rank 3 of 8\n"), mask(b"rank 3 of\n"));
+        // A zero byte is no number.
+        assert_ne!(mask(b"a\0b\n"), mask(b"a5b\n"));
     }
 
     #[test]
     fn ranges_are_by_value() {
         assert_eq!(merged(&["t 9 of 8\n", "t 10 of 8\n", "t 1e1 of 8\n"]), "t 9..1e1 of 8\n");
         assert_eq!(merged(&["1.0\n", "1\n"]), "1.0\n");
+        assert_eq!(merged(&["-0 -3\n", "0.0 -20\n"]), "-0 -20..-3\n");
+        assert_eq!(merged(&["0.05 7\n", "5e-2 0\n", "0.5e-1 -1\n"]), "0.05 -1..7\n");
         assert_eq!(merged(&["alone 3\n"]), "alone 3\n");
+    }
+
+    #[test]
+    fn numbers_of_any_length_have_their_own_value() {
+        let (low, high) = ("9007199254740992", "9007199254740993");
+        let lines = [format!("{high}\n"), format!("{low}\n")];
+        assert_eq!(merged(&[&lines[0], &lines[1]]), format!("{low}..{high}\n"));
+        assert_eq!(merged(&["1e400\n", "1e399\n"]), "1e399..1e400\n");
     }
 }
