@@ -52,6 +52,8 @@ pub const OMPI_NODE_RANK: &str = "OMPI_COMM_WORLD_NODE_RANK";
 
 /// Identifier of the job, different for every run of rlaunch: 32 hexadecimal digits.
 pub const RLAUNCH_JOB_ID: &str = "RLAUNCH_JOB_ID";
+/// Mark of the session that a process belongs to, for commands that run beside a rank.
+pub const RLAUNCH_EXEC: &str = "RLAUNCH_EXEC";
 /// Name of the rank's host, as the user gave it to rlaunch.
 pub const RLAUNCH_HOST: &str = "RLAUNCH_HOST";
 /// Number of nodes in the job.
@@ -200,6 +202,7 @@ pub fn is_foreign_launch(name: &str) -> bool {
         "OMPI_WORLD_SIZE",
         "OMPI_WORLD_LOCAL_SIZE",
         RLAUNCH_JOB_ID,
+        RLAUNCH_EXEC,
         RLAUNCH_HOST,
         RLAUNCH_LIB,
         RLAUNCH_NODES,
@@ -235,6 +238,7 @@ pub fn is_foreign_launch(name: &str) -> bool {
 pub fn is_rank_variable(name: &str) -> bool {
     const NAMES: &[&str] = &[
         RLAUNCH_JOB_ID,
+        RLAUNCH_EXEC,
         RLAUNCH_HOST,
         RLAUNCH_NODES,
         RLAUNCH_RESTART_COUNT,

@@ -308,7 +308,7 @@ fn belongs(pid: Pid, job: &str) -> bool {
     started_by(job, environment(pid)) == Some(true)
 }
 
-pub(super) fn environment(pid: Pid) -> io::Result<Vec<u8>> {
+pub(crate) fn environment(pid: Pid) -> io::Result<Vec<u8>> {
     fs::read(format!("/proc/{pid}/environ"))
 }
 
@@ -373,7 +373,7 @@ impl JobProcesses {
 }
 
 /// Returns the value of a variable in the environment of a process.
-fn variable(environment: &[u8], name: &str) -> Option<String> {
+pub(crate) fn variable(environment: &[u8], name: &str) -> Option<String> {
     let mut entries = environment.split(|&byte| byte == 0);
     let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
     value.map(|value| String::from_utf8_lossy(value).into_owned())

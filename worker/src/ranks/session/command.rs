@@ -9,7 +9,7 @@ use crate::node::environment::Environment;
 use crate::ranks::child::{Stub, StubWords};
 use nix::fcntl::OFlag;
 use nix::unistd::Pid;
-use rlaunch_bootstrap::env::PWD;
+use rlaunch_bootstrap::env::{PWD, RLAUNCH_EXEC};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::RankSetup;
 use rlaunch_bootstrap::protocol::control::Stream;
@@ -47,14 +47,16 @@ struct CommandStreams {
     of_command: [OwnedFd; 3],
 }
 
-/// Starts the command, or the rank's shell if `argv` is empty.
+/// Starts the command, or the rank's shell if `argv` is empty. `mark` is in the environment of all its processes.
 pub(super) fn start(
     place: &RankPlace<'_>,
+    mark: &str,
     argv: Vec<OsString>,
     terminal: Option<Terminal>,
     cgroup: Option<&mut Cgroup>,
 ) -> Result<StartedCommand, SessionError> {
     let mut env = place.environment()?;
+    env.insert(RLAUNCH_EXEC.into(), mark.into());
     let argv = if argv.is_empty() { vec![shell(&env)] } else { argv };
     let streams = match &terminal {
         Some(terminal) => CommandStreams::terminal(terminal)

@@ -9,13 +9,14 @@
 mod command;
 
 use crate::cleanup::cgroup::Cgroup;
-use crate::cleanup::processes;
+use crate::cleanup::{processes, reap};
 use crate::network::frames::FrameSender;
 use crate::ranks::{Phase, Ranks};
 use command::RankPlace;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use nix::unistd::{Pid, Uid, getsid};
+use rlaunch_bootstrap::env::RLAUNCH_EXEC;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::{ExitStatus, RankSetup};
 use rlaunch_bootstrap::protocol::control::{FromAgent, Stream};
@@ -23,7 +24,7 @@ use rlaunch_bootstrap::protocol::session::{
     FromSession, MAX_SESSION_DATA, MAX_SESSIONS, SessionError, SessionKind, SessionStart,
     TerminalSize, ToSession,
 };
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -38,7 +39,8 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Time that the processes of a session have to end after their client has gone.
+/// Time that the processes of a session have to end after they were told to. Processes that a command has left in the
+/// background are told so after the same time.
 const HANG_UP_GRACE: Duration = Duration::from_secs(2);
 
 /// Signals that tell the processes of a session that their client or job has gone. A shell ignores
@@ -53,11 +55,18 @@ pub(super) struct Sessions {
     workspace: Option<PathBuf>,
     open: BTreeMap<u32, Session>,
     tasks: JoinSet<()>,
-    /// First process of each session that was ever started, by which its other processes are known.
-    leaders: HashSet<Pid>,
-    /// Sessions without a client, by their leaders, and the times at which they are killed.
-    ending: Vec<(Pid, Instant)>,
+    /// First process of each command that was ever started, by the number of the session.
+    leaders: BTreeMap<u32, Pid>,
+    /// Commands that are over, of which processes may be left.
+    ending: Vec<Ending>,
     job_ends: bool,
+}
+
+/// Signals for what is left of a command that is over.
+struct Ending {
+    id: u32,
+    at: Instant,
+    signals: &'static [Signal],
 }
 
 /// Session that has begun.
@@ -89,7 +98,7 @@ impl Sessions {
             workspace,
             open: BTreeMap::new(),
             tasks: JoinSet::new(),
-            leaders: HashSet::new(),
+            leaders: BTreeMap::new(),
             ending: Vec::new(),
             job_ends: false,
         }
@@ -131,8 +140,8 @@ impl Sessions {
         (argv, terminal): command::Wanted,
         cgroup: Option<&mut Cgroup>,
     ) -> Result<(), SessionError> {
-        let started = command::start(place, argv, terminal, cgroup)?;
-        self.leaders.insert(started.pid);
+        let started = command::start(place, &mark(id), argv, terminal, cgroup)?;
+        self.leaders.insert(id, started.pid);
         self.report(id, FromSession::Started { pid: started.pid.as_raw().cast_unsigned() });
         let (relay, handle) = Relay::new(id, &self.to_launcher);
         let task = self.tasks.spawn(relay.of_command(started.stdin, started.outputs));
@@ -192,19 +201,21 @@ impl Sessions {
         let Some(session) = self.open.remove(&id) else { return };
         // Closes pipes and terminal.
         session.task.abort();
-        if let Some(leader) = session.leader {
-            self.ending.push((leader, Instant::now() + HANG_UP_GRACE));
-            drop(session);
-            for pid in members(|sid| sid == leader) {
-                processes::signal_one(pid, HANG_UP);
-            }
+        drop(session);
+        if self.leaders.contains_key(&id) {
+            let now = Instant::now();
+            self.ending.retain(|ending| ending.id != id);
+            self.ending.push(Ending { id, at: now, signals: HANG_UP });
+            self.on_deadline(now);
         }
     }
 
     /// Takes note of the end of a child process.
     pub(super) fn on_child_ended(&mut self, pid: Pid, status: ExitStatus) {
-        let mut sessions = self.open.values_mut();
-        if let Some(session) = sessions.find(|session| session.leader == Some(pid)) {
+        let mut sessions = self.open.iter_mut();
+        if let Some((id, session)) = sessions.find(|(_, session)| session.leader == Some(pid)) {
+            let at = Instant::now() + HANG_UP_GRACE;
+            self.ending.push(Ending { id: *id, at, signals: HANG_UP });
             session.leader = None;
             session.terminal = None;
             let last = if self.job_ends {
@@ -219,31 +230,57 @@ impl Sessions {
     /// Tells the processes of all sessions to end, because the job does.
     pub(super) fn hang_up(&mut self) {
         self.job_ends = true;
-        if !self.leaders.is_empty() {
-            for pid in members(|sid| self.leaders.contains(&sid)) {
-                processes::signal_one(pid, HANG_UP);
-            }
+        for pid in self.members(|_| true) {
+            processes::signal_one(pid, HANG_UP);
         }
     }
 
     /// Tells whether a process was started by a session.
     pub(super) fn own(&self, pid: Pid) -> bool {
-        !self.leaders.is_empty() && getsid(Some(pid)).is_ok_and(|sid| self.leaders.contains(&sid))
+        !self.leaders.is_empty() && self.session_of(pid).is_some()
+    }
+
+    /// Returns the number of the session that has started a process. The environment tells it even of those that have
+    /// called setsid and lost their parents, the kernel's session of those that have cleared their environment.
+    fn session_of(&self, pid: Pid) -> Option<u32> {
+        let environment = reap::environment(pid).unwrap_or_default();
+        let (mark_of, leader) = (reap::variable(&environment, RLAUNCH_EXEC), getsid(Some(pid)));
+        let mut own = self.leaders.iter();
+        let found = own.find(|&(&id, own)| Ok(*own) == leader || mark_of == Some(mark(id)));
+        found.map(|(id, _)| *id)
+    }
+
+    /// Lists the living processes of sessions.
+    fn members(&self, is_wanted: impl Fn(u32) -> bool) -> Vec<Pid> {
+        if self.leaders.is_empty() {
+            return Vec::new();
+        }
+        let mut found = processes::descendants(&[]);
+        found.retain(|pid| self.session_of(*pid).is_some_and(&is_wanted));
+        found
     }
 
     /// Returns the time at which [`Sessions::on_deadline`] is due.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.ending.iter().map(|(_, at)| *at).min()
+        self.ending.iter().map(|ending| ending.at).min()
     }
 
-    /// Kills what is left of sessions whose clients have gone some time ago.
+    /// Ends what is left of commands that are over: first tells it to end, then kills it.
     pub(super) fn on_deadline(&mut self, now: Instant) {
-        let due: Vec<Pid> =
-            self.ending.extract_if(.., |(_, at)| *at <= now).map(|(pid, _)| pid).collect();
-        if !due.is_empty() {
-            for pid in members(|sid| due.contains(&sid)) {
-                processes::signal_one(pid, &[Signal::SIGKILL]);
+        let due: Vec<Ending> = self.ending.extract_if(.., |ending| ending.at <= now).collect();
+        for mut ending in due {
+            let left = self.members(|id| id == ending.id);
+            if left.is_empty() {
+                continue;
             }
+            let session = self.open.get(&ending.id);
+            // Output of processes in the background still goes to the client.
+            if session.is_none_or(|session| session.task.is_finished()) {
+                left.iter().for_each(|pid| processes::signal_one(*pid, ending.signals));
+                ending.signals = &[Signal::SIGKILL];
+            }
+            ending.at = now + HANG_UP_GRACE;
+            self.ending.push(ending);
         }
     }
 
@@ -268,11 +305,9 @@ impl Session {
     }
 }
 
-/// Lists the processes that belong to a session of the kernel, by the session's leader.
-fn members(is_wanted: impl Fn(Pid) -> bool) -> Vec<Pid> {
-    let mut found = processes::descendants(&[]);
-    found.retain(|pid| getsid(Some(*pid)).is_ok_and(&is_wanted));
-    found
+/// Returns the mark of a session's processes, which those of another agent on this host do not have.
+fn mark(id: u32) -> String {
+    format!("{}-{id}", Pid::this())
 }
 
 impl Ranks {
