@@ -13,6 +13,8 @@ use std::fmt::Write;
 pub const LONGEST_QUOTE: usize = 300;
 /// Maximum length of a line of a message, in characters; even an RSA key of 16384 bits is shorter.
 const LONGEST_LINE: usize = 4096;
+/// Maximum length of a message, in bytes, beyond which further lines are left out.
+const LONGEST_MESSAGE: usize = 256 << 10;
 
 /// Returns the first line of another program's text: without spaces at its ends, shortened to
 /// [`LONGEST_QUOTE`], and escaped.
@@ -39,12 +41,16 @@ pub fn text(text: &str) -> Cow<'_, str> {
     Cow::Owned(text.split_inclusive('\n').map(shown).collect())
 }
 
-/// Shortens and escapes each line of a message. Lines after the first are indented, so that quoted text
+/// Shortens and escapes each line of a message, and the message. Lines after the first are indented, so that quoted text
 /// cannot look like a separate message.
 pub fn message(words: &str) -> String {
     let mut lines = words.split('\n').map(|line| bounded(line, LONGEST_LINE));
     let mut joined = lines.next().unwrap_or_default().into_owned();
     for line in lines {
+        if joined.len() > LONGEST_MESSAGE {
+            joined.push_str("\n  …");
+            break;
+        }
         let indent = if line.is_empty() || line.starts_with(' ') { "" } else { "  " };
         let _ = write!(joined, "\n{indent}{line}");
     }
@@ -109,6 +115,8 @@ mod tests {
         assert_eq!(text("a\r\nb\n\u{1b}c\n"), "a\nb\n\\x1bc\n");
         assert_eq!(text(&"x".repeat(5000)), "x".repeat(5000));
         assert_eq!(message(&"x".repeat(5000)), "x".repeat(LONGEST_LINE) + "…");
+        let long = message(&"x\n".repeat(10 << 20));
+        assert!(long.len() < LONGEST_MESSAGE + 100 && long.ends_with("x\n  …"), "{}", long.len());
         assert_eq!(message("cause\nerror: no"), "cause\n  error: no");
         assert_eq!(message("run:\n  a\n  b"), "run:\n  a\n  b");
     }

@@ -1,12 +1,13 @@
-//! Queue of frames for an agent, with two priorities, and the credit for the agent's output.
+//! Queue of frames for an agent, with two priorities, and what the agent may send of its ranks' output.
 //!
 //! Commands have the high priority and stay in order. The number of bytes that the agent has not read is
 //! limited, so that an agent that stops reading cannot fill the launcher's memory.
 
 use bytes::Bytes;
+use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::control::{self, FrameError, ToAgent};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, mpsc, watch};
 
 /// Maximum number of bytes of small commands that one agent has not read.
@@ -49,19 +50,31 @@ pub struct UnreadCommands {
     pub(crate) is_full: Notify,
 }
 
-/// Number of bytes of output that an agent may send; clones share the number.
+/// Number of bytes of output that an agent may send, and the ranks that it may speak for; clones share both.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Credit(Arc<AtomicU64>);
+pub(crate) struct Credit(Arc<Allowance>);
+
+#[derive(Debug, Default)]
+struct Allowance {
+    bytes: AtomicU64,
+    /// Ranks of the node, sorted; unset until the agent gets its part of the job.
+    ranks: OnceLock<Vec<Rank>>,
+}
 
 impl Credit {
     fn grant(&self, bytes: u32) {
-        self.0.fetch_add(bytes.into(), Ordering::Relaxed);
+        self.0.bytes.fetch_add(bytes.into(), Ordering::Relaxed);
+    }
+
+    /// Tells whether the agent runs this rank.
+    pub(crate) fn covers(&self, rank: Rank) -> bool {
+        self.0.ranks.get().is_some_and(|ranks| ranks.binary_search(&rank).is_ok())
     }
 
     /// Subtracts `bytes` from the credit. Returns false and changes nothing if less credit is left.
     pub(crate) fn take(&self, bytes: usize) -> bool {
         let taken = |left: u64| left.checked_sub(bytes as u64);
-        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
+        self.0.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, taken).is_ok()
     }
 }
 
@@ -83,9 +96,13 @@ impl Outbox {
         (Outbox { high_priority, low_priority, credit, unread, kill_now }, receiver)
     }
 
-    /// Adds the initial credit. The agent knows its amount from the description of the job, so no frame is
+    /// Adds the initial credit, for these ranks. The agent knows both from the description of the job, so no frame is
     /// sent.
-    pub(crate) fn open_window(&self, bytes: u32) {
+    pub(crate) fn open_window(&self, ranks: &[Rank], bytes: u32) {
+        let mut ranks = ranks.to_vec();
+        ranks.sort_unstable();
+        // An error would mean a second call, which a job does not make.
+        let _ = self.credit.0.ranks.set(ranks);
         self.credit.grant(bytes);
     }
 

@@ -47,7 +47,7 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::firewall;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -261,6 +261,8 @@ struct JoinState<'a> {
     edges: BTreeMap<NodeId, EdgeReport>,
     progress: Progress,
     table_everywhere: bool,
+    /// Nodes whose lack of the library was reported.
+    without_library: BTreeSet<NodeId>,
     /// Prover that is sent to nodes on request; `None` if the job has no mesh to prove.
     prover: Option<HelperUpload>,
     /// Number of the current round of proofs, and the results reported for it.
@@ -277,6 +279,7 @@ impl<'a> JoinState<'a> {
             edges: BTreeMap::new(),
             progress: Progress::new(nodes.iter().map(|node| node.host.to_string()), "joining"),
             table_everywhere: false,
+            without_library: BTreeSet::new(),
             prover: None,
             answers: (0, BTreeMap::new()),
             limit,
@@ -404,7 +407,9 @@ impl<'a> JoinState<'a> {
                 return Ok(());
             }
             FromAgent::NoLibrary { cause } => {
-                messages::warn(&no_library(&pump.host(node), &cause));
+                if self.without_library.insert(node) {
+                    messages::warn(&no_library(&pump.host(node), &cause));
+                }
                 return Ok(());
             }
             FromAgent::RoundDone { round, outcomes, cost } => {

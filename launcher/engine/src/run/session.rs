@@ -13,7 +13,7 @@ use crate::connect::outbox::{Credit, OutboxReceiver, Reserved, UnreadCommands};
 use crate::run::output::OutputSender;
 use crate::run::stdin::StdinFeed;
 use bytes::Bytes;
-use rlaunch_bootstrap::id::{JobId, NodeId};
+use rlaunch_bootstrap::id::{JobId, NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{
     self, BEAT, FrameError, FrameReader, FromAgent, MAX_FRAME, ToAgent,
 };
@@ -132,6 +132,20 @@ enum ProtocolViolation {
         "its agent sent {0} bytes of output that it had no credit for: it is broken or hostile"
     )]
     Overdrawn(usize),
+    #[error("its agent spoke for rank {0}, which it does not run: it is broken or hostile")]
+    ForeignRank(Rank),
+}
+
+/// Returns the rank in whose name a message is.
+fn rank_of(message: &FromAgent) -> Option<Rank> {
+    match message {
+        FromAgent::Output { rank, .. }
+        | FromAgent::Started { rank, .. }
+        | FromAgent::Exited { rank, .. }
+        | FromAgent::RankEvent { rank, .. } => Some(*rank),
+        FromAgent::Aborted { by, .. } => *by,
+        _ => None,
+    }
 }
 
 struct Session {
@@ -185,6 +199,9 @@ impl Session {
     /// Handles all frames that have arrived. Waits while [`UNHANDLED`] is used up.
     async fn take_frames(&mut self) -> Result<(), ProtocolViolation> {
         while let Some((message, length)) = self.frames.next_sized()? {
+            if let Some(rank) = rank_of(&message).filter(|rank| !self.credit.covers(*rank)) {
+                return Err(ProtocolViolation::ForeignRank(rank));
+            }
             match message {
                 FromAgent::Output { data, .. } if !self.credit.take(data.len()) => {
                     return Err(ProtocolViolation::Overdrawn(data.len()));
@@ -271,7 +288,6 @@ mod tests {
     use super::*;
     use crate::connect::outbox::{Outbox, UNREAD};
     use crate::run::output;
-    use rlaunch_bootstrap::id::Rank;
     use rlaunch_bootstrap::protocol::control::Stream;
     use std::pin::pin;
     use std::task::{Context, Waker};
@@ -307,9 +323,9 @@ mod tests {
     #[tokio::test]
     async fn output_beyond_what_was_granted_ends_the_node() {
         let (mut session, commands, _unread) = session();
-        // Before the job nothing is granted; the end of a stream costs nothing.
+        commands.open_window(&[Rank(7)], 1000);
+        // The end of a stream costs nothing.
         assert!(receive(&mut session, 0).await.is_ok());
-        commands.open_window(1000);
         assert!(receive(&mut session, 600).await.is_ok());
         assert!(receive(&mut session, 400).await.is_ok());
         commands.grant(50);
@@ -322,12 +338,37 @@ mod tests {
     #[tokio::test]
     async fn output_before_the_job_is_none_of_an_agents() {
         let (mut session, _commands, _unread) = session();
-        assert!(matches!(receive(&mut session, 1).await, Err(ProtocolViolation::Overdrawn(1))));
+        let received = receive(&mut session, 1).await;
+        assert!(matches!(received, Err(ProtocolViolation::ForeignRank(Rank(7)))));
+    }
+
+    #[tokio::test]
+    async fn an_agent_speaks_for_its_own_ranks_alone() {
+        let rank = Rank(7);
+        for message in [
+            FromAgent::Output { rank, stream: Stream::Stderr, stamp: None, data: vec![b'x'] },
+            FromAgent::Output { rank, stream: Stream::Stderr, stamp: None, data: Vec::new() },
+            FromAgent::Started { rank, pid: 1 },
+            FromAgent::RankEvent { rank, text: "x".into() },
+            FromAgent::Aborted { by: Some(rank), text: "x".into(), code: None },
+        ] {
+            let taken = async |ranks: &[Rank]| {
+                let (mut session, commands, _unread) = session();
+                commands.open_window(ranks, 1000);
+                session.frames.push(&control::encode(&message).unwrap());
+                session.take_frames().await
+            };
+            assert!(taken(&[Rank(9), rank]).await.is_ok(), "{message:?}");
+            let violation = taken(&[Rank(6), Rank(8)]).await.unwrap_err();
+            let words = "its agent spoke for rank 7, which it does not run";
+            assert!(violation.to_string().starts_with(words), "{violation}");
+        }
     }
 
     #[tokio::test]
     async fn what_is_not_handled_keeps_an_agent_from_being_read() {
-        let (mut session, ..) = session();
+        let (mut session, commands, _unread) = session();
+        commands.open_window(&[Rank(0)], 0);
         let (events, mut handled) = mpsc::unbounded_channel();
         session.events = events;
         let message = FromAgent::RankEvent { rank: Rank(0), text: "x".repeat(1 << 20) };

@@ -44,7 +44,7 @@ use crate::run::rendezvous::{Relay, no_library};
 use crate::run::session::{NodeEvent, NodeEventKind};
 use crate::run::signals::UserSignal;
 use queries::{LastState, Watches};
-use reports::Abort;
+use reports::{Abort, LineLimit};
 use rlaunch_bootstrap::deadline::{self, Deadline};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{FromAgent, Helper, ToAgent};
@@ -117,6 +117,8 @@ pub(crate) struct PhaseStates {
 pub(crate) struct Supervisor<'a> {
     job: &'a JobSpec,
     nodes: Vec<Node>,
+    /// Lines that each node may still cause.
+    line_limits: Vec<LineLimit>,
     relay: Relay,
     links: LinkMonitor,
     order: StartOrder,
@@ -178,6 +180,7 @@ impl<'a> Supervisor<'a> {
         Supervisor {
             job,
             ends: nodes.iter().map(|_| None).collect(),
+            line_limits: nodes.iter().map(|_| LineLimit::new(now)).collect(),
             nodes,
             relay,
             links,
@@ -335,7 +338,15 @@ impl<'a> Supervisor<'a> {
             }
             NodeEventKind::Message(message) => match Loss::reported(&message) {
                 Some(loss) => self.on_loss(now, node, &loss),
-                None => self.on_message(now, node, message),
+                None => {
+                    // What was asked for comes once.
+                    let is_asked = matches!(message, FromAgent::Inspected { .. });
+                    let before = self.actions.len();
+                    self.on_message(now, node, message);
+                    if !is_asked {
+                        self.limit_lines(now, node, before);
+                    }
+                }
             },
             NodeEventKind::Lost(how) => self.on_loss(now, node, &Loss::of_channel(how)),
             NodeEventKind::CleanedUp(outcome) => {

@@ -31,6 +31,8 @@ use std::time::Duration;
 const PREPARE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Lowest rate at which preloaded files are expected to be sent, in bytes per second.
 const PRELOAD_RATE: u64 = 256 << 10;
+/// Maximum number of problems, and of notices, of one node that are printed; only a faulty agent sends more.
+const MAX_FOUND: usize = 100;
 
 /// Nodes that have checked and prepared what their ranks need.
 pub(crate) struct Prepared {
@@ -80,7 +82,7 @@ impl Reached {
             let addresses = own.iter().map(|candidate| candidate.address).collect();
             let part = node_job(&job.spec, &self.map, node, (addresses, library));
             let agent = pump.agents.outbox(node.id);
-            agent.open_window(part.output_window);
+            agent.open_window(&self.map.nodes[node.id.index()].ranks, part.output_window);
             agent.try_queue_message(&ToAgent::Job(Box::new(part))).map_err(|error| {
                 Failed::new(Exit::USAGE, format!("the job does not fit a frame: {error}"))
                     .hint(Some("the environment or the command line is too large"))
@@ -175,10 +177,12 @@ impl Reached {
         for ((node, answer), candidates) in nodes.iter().zip(answers).zip(candidates) {
             match answer {
                 FromAgent::Refused { problems: found } => {
-                    problems.extend(found.into_iter().map(|problem| (&node.host, problem)));
+                    let found = found.into_iter().take(MAX_FOUND);
+                    problems.extend(found.map(|problem| (&node.host, problem)));
                 }
                 FromAgent::Prepared { notices: found, ports, listeners, inventory, library } => {
-                    notices.extend(found.into_iter().map(|notice| (&node.host, notice)));
+                    let found = found.into_iter().take(MAX_FOUND);
+                    notices.extend(found.map(|notice| (&node.host, notice)));
                     inventories.push(*inventory);
                     reserved.push(ports);
                     prepared.push(PreparedNode { candidates, listeners, library });

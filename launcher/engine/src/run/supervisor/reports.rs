@@ -23,7 +23,77 @@ const EDGE_DELAY: Duration = Duration::from_secs(1);
 /// time.
 const EXITS_DELAY: Duration = Duration::from_millis(100);
 
+/// Number of lines that messages of a node may cause at once.
+const MAX_LINES: u32 = 100;
+/// Time after which they may cause another one.
+const LINE_EVERY: Duration = Duration::from_secs(1);
+/// Maximum length of such a line, in characters.
+const LONGEST: usize = 2000;
+
+/// Limit on the lines that messages of one node cause: a faulty agent may send any number of them, of any length.
+pub(super) struct LineLimit {
+    left: u32,
+    /// Time from which on further lines are earned.
+    since: Instant,
+    /// Whether it was said that lines are left out.
+    is_told: bool,
+}
+
+impl LineLimit {
+    pub(super) fn new(now: Instant) -> LineLimit {
+        LineLimit { left: MAX_LINES, since: now, is_told: false }
+    }
+
+    /// Takes a line. Returns `None` if it may not be printed, else whether is to be said that none may follow.
+    fn take(&mut self, now: Instant) -> Option<bool> {
+        let earned = now.saturating_duration_since(self.since).as_secs() / LINE_EVERY.as_secs();
+        let earned = u32::try_from(earned).unwrap_or(u32::MAX);
+        self.left = self.left.saturating_add(earned).min(MAX_LINES);
+        if self.left == MAX_LINES {
+            self.since = now;
+        } else {
+            self.since += LINE_EVERY * earned;
+        }
+        self.left = self.left.checked_sub(1)?;
+        let tells = self.left == 0 && !self.is_told;
+        self.is_told |= tells;
+        Some(tells)
+    }
+}
+
+/// Shortens a line that may quote an agent.
+fn shorten(line: &mut String) {
+    if let Some((end, _)) = line.char_indices().nth(LONGEST) {
+        line.truncate(end);
+        line.push('…');
+    }
+}
+
 impl Supervisor<'_> {
+    /// Shortens the lines among the actions from `from` on, which a message of a node has caused, and drops those that are
+    /// too many.
+    pub(super) fn limit_lines(&mut self, now: Instant, node: NodeId, from: usize) {
+        let is_line = |action: &Action| matches!(action, Action::Info(_) | Action::Warn(_));
+        if !self.actions.range(from..).any(is_line) {
+            return;
+        }
+        for mut action in self.actions.split_off(from) {
+            let (Action::Info(line) | Action::Warn(line)) = &mut action else {
+                self.actions.push_back(action);
+                continue;
+            };
+            shorten(line);
+            let Some(tells) = self.line_limits[node.index()].take(now) else { continue };
+            self.actions.push_back(action);
+            if tells {
+                let host = self.host(node);
+                self.warn(format!(
+                    "{host}: its agent sends too many reports, the next are left out"
+                ));
+            }
+        }
+    }
+
     /// Handles the report of a rank's exit, a [`FromAgent::Exited`].
     pub(super) fn on_exit_report(
         &mut self,
@@ -107,10 +177,11 @@ impl Supervisor<'_> {
         tracing::info!(%node, %peer, how, "edge broke");
         let Some((parent, child)) = self.relay.broke(node, peer) else { return };
         let (parent, child) = (self.host(parent), self.host(child));
-        let line = format!(
+        let mut line = format!(
             "the connection between {child} and {parent} broke ({how}): their messages go \
              through this machine"
         );
+        shorten(&mut line);
         self.emit(Event::EdgeRelayed { parent, child });
         let due = now + EDGE_DELAY;
         let edges = self.broken_edges.get_or_insert(BrokenEdges { due, lines: Vec::new() });

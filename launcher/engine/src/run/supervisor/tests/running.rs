@@ -288,3 +288,21 @@ fn all_failures_are_reported_where_the_others_go_on() {
         "#,
     );
 }
+
+#[test]
+fn an_agent_that_reports_too_much_is_cut_short() {
+    let report = "b no-library: disk full\n";
+    let line = "  warning: b: ranks have no library to link or import: disk full\n";
+    let mut script = format!("0.10 {report}{line}").repeat(100);
+    script += "  warning: b: its agent sends too many reports, the next are left out\n";
+    script += &format!("0.10 {report}").repeat(3);
+    // Each second earns another one.
+    script += &format!("1.20 {report}{line}1.20 {report}");
+    let long = "x".repeat(3000);
+    let cut = "x".repeat(2000 - "a: ranks have no library to link or import: ".len());
+    script += &format!(
+        "2.00 a no-library: {long}\n{}{cut}…\n",
+        line[..].replace(": b:", ": a:").trim_end_matches("disk full\n")
+    );
+    check("-H a,b x", &(script + "(goes on)"));
+}
