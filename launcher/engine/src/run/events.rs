@@ -10,15 +10,16 @@ use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_console::line_writer::LineWriter;
+use rlaunch_console::messages;
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::map::RankMap;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use serde::Serialize;
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 /// Version of the schema.
@@ -29,38 +30,120 @@ const VERSION: u32 = 1;
 #[derive(Clone)]
 pub struct EventLog {
     target: Option<Target>,
+    failure: WriteFailure,
     job: JobId,
     started: Instant,
     status: LiveStatus,
 }
 
+/// Error that left the file incomplete, the first of all. Clones share it.
+#[derive(Clone, Debug)]
+struct WriteFailure {
+    /// Path of the file.
+    target: String,
+    message: Arc<OnceLock<String>>,
+}
+
+impl WriteFailure {
+    /// Takes note of an error, and prints a warning of the first.
+    fn note(&self, error: &io::Error) {
+        let message = format!("cannot write events to {}: {error}", self.target);
+        if self.message.set(message.clone()).is_ok() {
+            messages::warn(&message);
+        }
+    }
+}
+
+/// Regular file with whole lines alone.
+struct EventFile {
+    file: File,
+    /// Number of lines that could not be written since the last that could.
+    dropped: usize,
+}
+
+impl EventFile {
+    /// Writes a line. `dropped_line` makes the line that counts those that could not be written before it.
+    fn write(&mut self, line: &[u8], dropped_line: impl Fn(usize) -> Vec<u8>) -> io::Result<()> {
+        let written = match self.dropped {
+            0 => Ok(()),
+            count => self.write_whole(&dropped_line(count)).inspect(|()| self.dropped = 0),
+        };
+        written.and_then(|()| self.write_whole(line)).inspect_err(|_| self.dropped += 1)
+    }
+
+    /// Writes a line, or nothing of it.
+    fn write_whole(&mut self, line: &[u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < line.len() {
+            match self.file.write(&line[done..]) {
+                Ok(written @ 1..) => done += written,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                failed => {
+                    // Half a line is no reason to fail otherwise.
+                    let _ = self.take_back(done);
+                    return failed.and(Err(io::ErrorKind::WriteZero.into()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the last bytes of the file, unless another process has written behind them.
+    fn take_back(&mut self, bytes: usize) -> io::Result<()> {
+        let end = self.file.stream_position()?;
+        let whole = end.saturating_sub(bytes as u64);
+        if self.file.metadata()?.len() == end {
+            self.file.set_len(whole)?;
+            self.file.seek(SeekFrom::Start(whole))?;
+        }
+        Ok(())
+    }
+}
+
 /// Target of events.
 #[derive(Clone)]
 enum Target {
-    File(Arc<Mutex<File>>),
+    File(Arc<Mutex<EventFile>>),
     /// Pipe or another file with a reader, which may not read.
     Reader(Arc<LineWriter>),
 }
 
 impl Target {
-    fn new(file: File, job: JobId, started: Instant) -> io::Result<Target> {
+    fn new(file: File, failure: &WriteFailure, job: JobId, started: Instant) -> io::Result<Target> {
         if file.metadata()?.is_file() {
-            return Ok(Target::File(Arc::new(Mutex::new(file))));
+            return Ok(Target::File(Arc::new(Mutex::new(EventFile { file, dropped: 0 }))));
         }
         let dropped = move |count| line_of(&Event::EventsDropped { count }, job, started);
-        let print = move |line: &[u8]| (&file).write_all(line);
+        let failure = failure.clone();
+        let print = move |line: &[u8]| {
+            let written = (&file).write_all(line);
+            // Other errors are those of a reader that has gone.
+            if let Err(error) = &written
+                && error.kind() == io::ErrorKind::StorageFull
+            {
+                failure.note(error);
+            }
+            written
+        };
         Ok(Target::Reader(Arc::new(LineWriter::start(print, dropped))))
     }
 
-    fn write(&self, line: Vec<u8>, is_droppable: bool) {
+    /// Returns an error of a regular file; those of others are noted when they occur.
+    fn write(
+        &self,
+        line: Vec<u8>,
+        is_droppable: bool,
+        dropped_line: impl Fn(usize) -> Vec<u8>,
+    ) -> io::Result<()> {
         match self {
             Target::File(file) => {
                 let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
-                let _ = file.write_all(&line);
+                return file.write(&line, dropped_line);
             }
             Target::Reader(writer) if is_droppable => writer.write(line),
             Target::Reader(writer) => writer.write_always(line),
         }
+        Ok(())
     }
 }
 
@@ -128,7 +211,7 @@ pub enum Event {
     /// A node has ended its ranks and cleaned up. `helpers_ended` counts leftovers, which are processes that
     /// outlived their rank; `segments_removed` counts files in /dev/shm.
     NodeClean { host: String, helpers_ended: u32, segments_removed: u32 },
-    /// The reader of this log was so far behind that `count` events were dropped.
+    /// The reader of this log was so far behind, or the file system so full, that `count` events were dropped.
     EventsDropped { count: usize },
     /// The job is over; this is its last event. `spoke` is `rank` if `exit_code` comes from a rank, otherwise
     /// `launcher`.
@@ -188,8 +271,10 @@ impl EventLog {
         };
         let started = Instant::now();
         let file = target.map(open).transpose()?;
-        let target = file.map(|file| Target::new(file, job, started)).transpose()?;
-        Ok(EventLog { target, job, started, status: LiveStatus::new() })
+        let name = target.unwrap_or_default().to_owned();
+        let failure = WriteFailure { target: name, message: Arc::default() };
+        let target = file.map(|file| Target::new(file, &failure, job, started)).transpose()?;
+        Ok(EventLog { target, failure, job, started, status: LiveStatus::new() })
     }
 
     /// Returns a log that writes the events of another job, which starts now, to the same file.
@@ -202,7 +287,8 @@ impl EventLog {
         &self.status
     }
 
-    /// Writes an event. Errors are ignored, so that a job goes on if the reader of its events has gone.
+    /// Writes an event. A job goes on if the reader of its events has gone, or if they cannot be written:
+    /// [`EventLog::conclude`] tells.
     pub(crate) fn emit(&self, event: &Event) {
         match event {
             Event::Phase { name, .. } => self.status.phase_ended(name),
@@ -212,7 +298,21 @@ impl EventLog {
         }
         let Some(target) = &self.target else { return };
         let is_droppable = !matches!(event, Event::JobEnded { .. } | Event::JobRestarted { .. });
-        target.write(line_of(event, self.job, self.started), is_droppable);
+        let line = |event: &Event| line_of(event, self.job, self.started);
+        let dropped = |count| line(&Event::EventsDropped { count });
+        if let Err(error) = target.write(line(event), is_droppable, dropped) {
+            self.failure.note(&error);
+        }
+    }
+
+    /// Makes a success an error if events could not be written.
+    pub(crate) fn conclude(&self, ended: Result<Exit, Failed>) -> Result<Exit, Failed> {
+        match self.failure.message.get() {
+            Some(message) if ended.as_ref().is_ok_and(|exit| *exit == Exit::SUCCESS) => {
+                Err(Failed::new(Exit::FILES, message.clone()))
+            }
+            _ => ended,
+        }
     }
 
     /// Tells whether events wait for their reader.
@@ -271,5 +371,48 @@ mod tests {
         assert_eq!(lines[1]["job"], JobId(5).to_string());
         assert_eq!(lines[2]["event"], "job_restarted");
         assert_eq!(lines[2]["job"], JobId(6).to_string());
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_written_is_said_at_the_end() {
+        let events = EventLog::open(Some("/dev/full"), JobId(5)).unwrap();
+        let concluded = |events: &EventLog, exit| {
+            let ended = events.conclude(Ok(exit));
+            ended.map_err(|failed| (failed.exit, failed.message))
+        };
+        assert_eq!(concluded(&events, Exit::SUCCESS), Ok(Exit::SUCCESS));
+        events.emit(&Event::HostReached { host: "a".into() });
+        while events.is_behind() {
+            std::thread::yield_now();
+        }
+        let message = "cannot write events to /dev/full: No space left on device (os error 28)";
+        assert_eq!(concluded(&events, Exit::SUCCESS), Err((Exit::FILES, message.to_owned())));
+        // Another error is worse.
+        assert_eq!(concluded(&events, Exit(7)), Ok(Exit(7)));
+
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("events");
+        let mut events = EventLog::open(path.to_str(), JobId(5)).unwrap();
+        let file = File::open(&path).unwrap();
+        events.target = Some(Target::File(Arc::new(Mutex::new(EventFile { file, dropped: 0 }))));
+        events.emit(&Event::HostReached { host: "a".into() });
+        let (exit, message) = concluded(&events, Exit::SUCCESS).unwrap_err();
+        assert!(exit == Exit::FILES && message.contains("Bad file descriptor"), "{message}");
+    }
+
+    #[test]
+    fn a_file_has_whole_lines_alone_and_counts_what_it_lacks() {
+        let mut file = EventFile { file: tempfile::tempfile().unwrap(), dropped: 0 };
+        let count = |count: usize| format!("{count} dropped\n").into_bytes();
+        file.write(b"one\n", count).unwrap();
+        // As when the disk is full after two bytes.
+        file.file.write_all(b"tw").unwrap();
+        file.take_back(2).unwrap();
+        file.dropped = 1;
+        file.write(b"three\n", count).unwrap();
+        file.write(b"four\n", count).unwrap();
+        file.file.rewind().unwrap();
+        let text = io::read_to_string(&mut file.file).unwrap();
+        assert_eq!(text, "one\n1 dropped\nthree\nfour\n");
     }
 }

@@ -181,6 +181,7 @@ pub async fn run_attempt(
     let span = tracing::info_span!("job", id = %job.spec.id);
     let ended = super::run(job, signals).instrument(span).await;
     job.events.emit(&Event::job_ended(&ended));
+    let ended = job.events.conclude(ended);
     let record = job.recorder.as_ref().and_then(|recorder| recorder.finish(&job.spec, &ended));
     if let Some(record) = &record {
         record::save_or_warn(record);
