@@ -2,7 +2,10 @@
 
 use nix::unistd::{Uid, User};
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
 
 /// Environment variables, working directory and home directory: those of this process, or substitutes in
 /// tests.
@@ -46,4 +49,51 @@ impl ProcessEnv {
 fn home() -> Option<PathBuf> {
     let account = || User::from_uid(Uid::effective()).ok().flatten().map(|user| user.dir);
     std::env::home_dir().filter(|home| home.is_absolute()).or_else(account)
+}
+
+/// Creates a directory below [`ProcessEnv::state`] for this user alone, unless it exists. The superuser creates nothing
+/// where another user's programs would then fail to write: `sudo` may keep that user's HOME.
+pub fn create_state_directory(directory: &Path) -> io::Result<()> {
+    check_owner(directory, Uid::effective())?;
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+}
+
+/// Checks that a directory, or the one in which it would be created, is no other user's if `user` is the superuser.
+fn check_owner(directory: &Path, user: Uid) -> io::Result<()> {
+    let mut above = directory.ancestors();
+    let existing = above.find_map(|path| Some((path, fs::metadata(path).ok()?.uid())));
+    let Some((path, owner)) = existing.filter(|(_, owner)| user.is_root() && *owner != 0) else {
+        return Ok(());
+    };
+    let name = User::from_uid(Uid::from_raw(owner)).ok().flatten().map(|user| user.name);
+    let name = name.unwrap_or_else(|| format!("uid {owner}"));
+    let message = format!(
+        "{} belongs to {name}, and this rlaunch runs as root (`sudo -H` sets root's HOME)",
+        path.display()
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_superuser_leaves_directories_of_others_alone() {
+        let directory = std::env::temp_dir().join(format!("rlaunch-owner-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let (user, root) = (Uid::from_raw(54321), Uid::from_raw(0));
+        if Uid::effective().is_root() {
+            std::os::unix::fs::chown(&directory, Some(user.as_raw()), None).unwrap();
+        }
+        let below = directory.join("rlaunch/jobs");
+        let checked = [&directory, &below].map(|path| check_owner(path, root));
+        let of_user = check_owner(&below, user);
+        fs::remove_dir(&directory).unwrap();
+        for refused in checked {
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains(" belongs to ") && error.contains("as root"), "{error}");
+        }
+        assert!(of_user.is_ok() && check_owner(Path::new("/no/such"), root).is_ok());
+    }
 }

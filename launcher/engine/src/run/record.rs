@@ -14,7 +14,7 @@ use nix::sys::signal::Signal;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_console::messages;
-use rlaunch_console::process_env::ProcessEnv;
+use rlaunch_console::process_env::{ProcessEnv, create_state_directory};
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::map::RankMap;
 use rlaunch_plan::rank_config::RankConfig;
@@ -23,13 +23,12 @@ use rlaunch_text::message::Failed;
 use rlaunch_text::redact::without_secrets;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Read};
 use std::mem;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tempfile::NamedTempFile;
 
 /// Version of the schema. New fields may appear without a new version, but no field changes its meaning.
@@ -316,8 +315,9 @@ impl RecordStore {
         let old = jobs.len().saturating_sub(MAX_RECORDS);
         // Errors are ignored: another rlaunch may have removed the file, and any other error recurs with the
         // next record.
-        jobs.drain(..old).for_each(|job| drop(fs::remove_file(self.path(&job))));
-        if let Some(oldest) = jobs.first().filter(|_| old > 0) {
+        let removed = jobs.drain(..old).filter(|job| *job != record.job);
+        removed.for_each(|job| drop(fs::remove_file(self.path(&job))));
+        if let Some(oldest) = jobs.iter().min().filter(|_| old > 0) {
             self.forget_begun(oldest);
         }
         Ok(())
@@ -362,28 +362,51 @@ impl RecordStore {
     /// Writes a record, which only its user may read. The file has no name before it is complete, so that no
     /// reader finds a partial record.
     fn write(&self, record: &JobRecord) -> io::Result<NamedTempFile> {
-        DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+        create_state_directory(&self.directory)?;
         let mut file = BufWriter::new(NamedTempFile::new_in(&self.directory)?);
         serde_json::to_writer(&mut file, record)?;
-        Ok(file.into_inner()?)
+        let file = file.into_inner()?;
+        self.correct_times(file.as_file().metadata()?.modified()?);
+        Ok(file)
+    }
+
+    /// Gives records of a clock that was ahead a time before `now`, so that they do not count as newer than those that
+    /// follow. Errors are ignored: another rlaunch may have removed a file.
+    fn correct_times(&self, now: SystemTime) {
+        // Some file systems store whole seconds, or two.
+        let earlier = now.checked_sub(Duration::from_secs(2)).unwrap_or(now);
+        for (_, job) in self.dated().unwrap_or_default().iter().filter(|(at, _)| *at > now) {
+            let _ = File::open(self.path(job)).and_then(|file| file.set_modified(earlier));
+        }
     }
 
     fn path(&self, job: &str) -> PathBuf {
         self.directory.join(format!("{job}.json"))
     }
 
-    /// Lists the ids of recorded jobs, oldest first. Ids sort by time, since they begin with it.
+    /// Lists the ids of recorded jobs, oldest first.
     fn jobs(&self) -> io::Result<Vec<String>> {
+        let mut jobs = self.dated()?;
+        jobs.sort_unstable();
+        // A record that was adopted may be listed again.
+        jobs.dedup();
+        Ok(jobs.into_iter().map(|(_, job)| job).collect())
+    }
+
+    /// Lists the ids of recorded jobs with the times at which the records were written.
+    fn dated(&self) -> io::Result<Vec<(SystemTime, String)>> {
         let mut jobs = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
             let name = entry?.file_name();
             let Some(name) = name.to_str() else { continue };
             let job = name.strip_suffix(".json").filter(|job| is_id(job)).map(str::to_owned);
-            jobs.extend(job.or_else(|| self.adopt(name)));
+            let Some(job) = job.or_else(|| self.adopt(name)) else { continue };
+            // Another rlaunch may have removed the file.
+            let Ok(at) = fs::metadata(self.path(&job)).and_then(|meta| meta.modified()) else {
+                continue;
+            };
+            jobs.push((at, job));
         }
-        jobs.sort_unstable();
-        // A record that was adopted may be listed again.
-        jobs.dedup();
         Ok(jobs)
     }
 
@@ -552,6 +575,25 @@ mod tests {
         drop(store.begin(&record(1)).unwrap());
         let files = fs::read_dir(&store.directory).unwrap().count();
         assert_eq!((files, store.all().len()), (1, 1));
+    }
+
+    #[test]
+    fn records_of_a_clock_that_was_ahead_give_way() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore::below(state.path());
+        let ahead = SystemTime::now() + Duration::from_secs(86_400);
+        for number in 1000..1000 + u32::try_from(MAX_RECORDS).unwrap() {
+            store.save(&record(number)).unwrap();
+            let file = File::open(store.path(&record(number).job)).unwrap();
+            file.set_modified(ahead).unwrap();
+        }
+        for number in [1, 2] {
+            store.save(&record(number)).unwrap();
+            assert_eq!(store.last().unwrap().job, record(number).job);
+        }
+        let jobs = store.jobs().unwrap();
+        assert_eq!(jobs.len(), MAX_RECORDS);
+        assert_eq!(jobs[MAX_RECORDS - 2..], [record(1).job, record(2).job]);
     }
 
     #[test]

@@ -16,13 +16,13 @@ use super::merge;
 use super::read::{open, read_text};
 use clap::Command;
 use nix::unistd::Uid;
-use rlaunch_console::process_env::ProcessEnv;
+use rlaunch_console::process_env::{ProcessEnv, create_state_directory};
 use sha2::{Digest, Sha256};
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Maximum size of a record, in bytes.
@@ -92,7 +92,7 @@ impl TrustStore {
             if record.len() > MAX_RECORD {
                 return Err(io::Error::other("the file names too many others"));
             }
-            DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+            create_state_directory(&self.directory)?;
             // The file has mode 0600 from the start, and gets its name when it is complete.
             let mut file = tempfile::NamedTempFile::new_in(&self.directory)?;
             file.write_all(&record)?;

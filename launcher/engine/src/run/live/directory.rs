@@ -7,11 +7,11 @@
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
 use nix::unistd::Uid;
-use rlaunch_console::process_env::ProcessEnv;
-use std::fs::{self, DirBuilder, File};
+use rlaunch_console::process_env::{ProcessEnv, create_state_directory};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Directory with the sockets of a user's running jobs, held open.
@@ -34,7 +34,7 @@ impl SocketDirectory {
     /// Opens the directory of this process's user, and creates it if it is missing.
     pub(crate) fn create() -> io::Result<SocketDirectory> {
         let path = Self::path_for_user()?;
-        DirBuilder::new().recursive(true).mode(0o700).create(&path)?;
+        create_state_directory(&path)?;
         Self::open_at(path)
     }
 
