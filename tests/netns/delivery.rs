@@ -139,12 +139,17 @@ fn three_builds_are_kept_and_those_of_this_week() {
     field.forget_agents(&["a"], Account::Root);
 }
 
+/// A full disk, or a quota: the first file that is tried is small, and fits.
 #[test]
-fn a_full_disk() {
+fn a_home_that_takes_a_small_file_and_not_the_agent() {
     let field = Field::new();
     let _mount = mount(&field, "b", "size=200k");
-    let ran = field.rlaunch("-H a,b,c hostname").run();
+    let _elsewhere = field.scratch(&["b"], "/tmp/.rlaunch-0");
+    let named = Account::Root.home().join(".cache/agents");
+    let _named = field.scratch(&ABC, named.to_str().unwrap());
+    let ran = field.rlaunch("--agent-dir ~/.cache/agents -H a,b,c hostname").run();
     ran.refused(202, &["b: cannot install the agent: ", "No space left"]).hints("--agent-dir");
+    reached_all_the_same(&field, Account::Root);
     let left = field.on("b", "find ~/.cache -type f");
     assert_eq!(left, "", "half a copy is left");
 }

@@ -3,6 +3,7 @@
 //! Paths in the archive are those of files beside rlaunch, `lib/rlaunch/TRIPLE/NAME`, so `unzip` lays them out where
 //! rlaunch looks for them. The entry [`INDEX`] has their digests, so that a job reads no more than it sends.
 
+use flate2::read::GzDecoder;
 use rlaunch_bootstrap::job::library::LibraryName;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -103,8 +104,9 @@ impl Bundle {
     pub fn copy(&self, path: &str, to: &mut impl Write) -> io::Result<()> {
         let mut archive = self.archive();
         let at = archive.index_for_name(path).ok_or_else(|| missing(path))?;
-        let mut file = archive.by_index(at).map_err(io::Error::other)?;
-        io::copy(&mut file, to).map(drop)
+        let file = archive.by_index(at).map_err(io::Error::from);
+        let copied = file.and_then(|mut file| io::copy(&mut file, to).map(drop));
+        copied.map_err(|error| damaged(path, error))
     }
 
     /// Reads an agent as a gzip file. The archive has it compressed already, in the same way. Fails if it was packed
@@ -112,7 +114,8 @@ impl Bundle {
     pub(crate) fn read_gzip(&self, path: &str) -> io::Result<Vec<u8>> {
         let mut archive = self.archive();
         let at = archive.index_for_name(path).ok_or_else(|| missing(path))?;
-        let mut file = archive.by_index_raw(at).map_err(io::Error::other)?;
+        let file = archive.by_index_raw(at).map_err(io::Error::from);
+        let mut file = file.map_err(|error| damaged(path, error))?;
         if file.compression() != CompressionMethod::Deflated {
             return Err(io::Error::other(format!("{path} is not compressed by deflate")));
         }
@@ -121,6 +124,9 @@ impl Bundle {
         gzip.extend(file.crc32().to_le_bytes());
         // The format has the size modulo 2^32.
         gzip.extend((file.size() as u32).to_le_bytes());
+        // A host would find a damaged file too, and be blamed.
+        let checked = io::copy(&mut GzDecoder::new(&gzip[..]), &mut io::sink());
+        checked.map_err(|error| damaged(path, error))?;
         Ok(gzip)
     }
 
@@ -169,10 +175,30 @@ fn sections_end(header: &[u8; 64]) -> Option<u64> {
 
 fn read(archive: &mut ZipArchive<BufReader<File>>, path: &str) -> io::Result<Vec<u8>> {
     let at = archive.index_for_name(path).ok_or_else(|| missing(path))?;
-    let mut file = archive.by_index(at).map_err(io::Error::other)?;
-    let mut content = Vec::with_capacity(usize::try_from(file.size()).unwrap_or(0).min(64 << 20));
-    file.read_to_end(&mut content)?;
-    Ok(content)
+    let read = archive.by_index(at).map_err(io::Error::from).and_then(|mut file| {
+        let size = usize::try_from(file.size()).unwrap_or(0);
+        let mut content = Vec::with_capacity(size.min(64 << 20));
+        file.read_to_end(&mut content)?;
+        Ok(content)
+    });
+    read.map_err(|error| damaged(path, error))
+}
+
+/// Makes the error of a damaged file say where it is, since neither the host nor the directory for which it is read is at
+/// fault. Errors of the system stay as they are.
+fn damaged(path: &str, error: io::Error) -> io::Error {
+    use io::ErrorKind::{
+        InvalidData, InvalidInput, Other, OutOfMemory, UnexpectedEof, Unsupported,
+    };
+    // What a decoder says of bytes that make no sense.
+    let kinds = [InvalidData, InvalidInput, Other, OutOfMemory, UnexpectedEof, Unsupported];
+    if error.raw_os_error().is_some() || !kinds.contains(&error.kind()) {
+        return error;
+    }
+    let why = format!(
+        "the executable rlaunch on this machine is damaged, in {path} ({error}): install it again"
+    );
+    io::Error::new(InvalidData, why)
 }
 
 fn missing(path: &str) -> io::Error {

@@ -3,7 +3,8 @@
 //!
 //! `install.sh` prints lines that begin with `rlaunch-install`: first `host SYSTEM MACHINE`; then, once it
 //! has read the agent's hash and size, `present`, `want gzip`, `want raw` or `failed CAUSE`; after the
-//! transfer `installed` or `failed CAUSE`. `fetch.sh` prints only `present`, `installed` or `failed CAUSE`.
+//! transfer `installed` or `failed CAUSE`. If a home takes a small file and not the agent, the installer runs once more with
+//! `other`, which leaves the home out. `fetch.sh` prints only `present`, `installed` or `failed CAUSE`.
 
 use super::callback::Callbacks;
 use super::host_file::HostFile;
@@ -55,6 +56,8 @@ enum StdinInstall {
     Installed(InstalledAgent),
     /// Nothing arrives on the stdin of the host's shell; contains the file to install.
     Silent(Arc<HostFile>),
+    /// The directory has taken a small file, and then not the agent, for this reason.
+    Full(String),
 }
 
 impl Installer<'_> {
@@ -63,13 +66,27 @@ impl Installer<'_> {
         &self,
         connection: &HostConnection,
     ) -> Result<InstalledAgent, DeployError> {
-        let mut deadline = Deadline::after(INSTALL_TIMEOUT);
-        let (script, words) = (script(INSTALL), [self.directory, self.scope()]);
-        let channel = connection.exec(&RemoteCommand::Script(&script, &words)).await?;
-        match self.by_stdin(channel, &mut deadline).await? {
-            StdinInstall::Installed(placed) => Ok(placed),
-            StdinInstall::Silent(file) => self.by_fetching(connection, &file, &mut deadline).await,
+        let script = script(INSTALL);
+        let other = self.allow_other.then_some("other");
+        let mut first_cause = None;
+        for scope in std::iter::once(self.scope()).chain(other) {
+            let mut deadline = Deadline::after(INSTALL_TIMEOUT);
+            let words = [self.directory, scope];
+            let channel = connection.exec(&RemoteCommand::Script(&script, &words)).await?;
+            match self.by_stdin(channel, &mut deadline).await {
+                Ok(StdinInstall::Installed(placed)) => return Ok(placed),
+                Ok(StdinInstall::Silent(file)) => {
+                    return self.by_fetching(connection, &file, &mut deadline).await;
+                }
+                Ok(StdinInstall::Full(cause)) => {
+                    first_cause.get_or_insert(cause);
+                }
+                // What keeps the home from taking it is what can be cured.
+                Err(DeployError::Install { .. }) if first_cause.is_some() => {}
+                Err(error) => return Err(error),
+            }
         }
+        Err(DeployError::Install { cause: first_cause.unwrap_or_default() })
     }
 
     async fn by_stdin(
@@ -128,7 +145,12 @@ impl Installer<'_> {
                 ("failed", cause) => {
                     let cause = cause.to_owned();
                     wait_for_exit(&mut writer, &mut answers).await;
-                    return Err(DeployError::Install { cause });
+                    // Whether programs may be executed was found out before the transfer.
+                    let is_full = sent.is_some() && !cause.starts_with("cannot execute");
+                    return match is_full {
+                        true => Ok(StdinInstall::Full(cause)),
+                        false => Err(DeployError::Install { cause }),
+                    };
                 }
                 _ => return Err(DeployError::Shell(answer)),
             }
@@ -457,7 +479,9 @@ mod tests {
                     Ok(StdinInstall::Silent(_)) => {
                         assert!((begun..asked).contains(&bytes), "{case}");
                     }
-                    Ok(StdinInstall::Installed(_)) | Err(_) => panic!("{case}"),
+                    Ok(StdinInstall::Installed(_) | StdinInstall::Full(_)) | Err(_) => {
+                        panic!("{case}")
+                    }
                 }
                 let limit = match bytes {
                     _ if !stalls => 0,

@@ -187,6 +187,41 @@ mod tests {
     }
 
     #[test]
+    fn a_packed_file_that_was_damaged_is_named() {
+        let root = tempfile::tempdir().unwrap();
+        let launcher = lay_out(root.path());
+        let packed = root.path().join("packed");
+        pack(&launcher, root.path(), &packed).unwrap();
+        let directory = directory_of(std::env::consts::ARCH);
+        for name in [AGENT, "python/rlaunch/__init__.py"] {
+            let path = format!("{directory}/{name}");
+            let mut bytes = fs::read(&packed).unwrap();
+            // Before the name is the length of a field that is between the name and the content.
+            let at = bytes.windows(path.len()).position(|part| part == path.as_bytes()).unwrap();
+            let field = usize::from(u16::from_le_bytes([bytes[at - 2], bytes[at - 1]]));
+            bytes[at + path.len() + field + 5] ^= 0x40;
+            let spoiled = root.path().join("spoiled");
+            fs::write(&spoiled, bytes).unwrap();
+            let bundle = Bundle::open(&spoiled).unwrap().unwrap();
+            let read = [
+                bundle.read(&path).map(drop),
+                bundle.copy(&path, &mut Vec::new()),
+                // The rest does not travel so.
+                if name == AGENT {
+                    bundle.read_gzip(&path).map(drop)
+                } else {
+                    bundle.read(&path).map(drop)
+                },
+            ];
+            for read in read {
+                let error = read.unwrap_err().to_string();
+                let words = format!("rlaunch on this machine is damaged, in {path} (");
+                assert!(error.contains(&words), "{error}");
+            }
+        }
+    }
+
+    #[test]
     fn packing_twice_gives_the_same_bytes() {
         let root = tempfile::tempdir().unwrap();
         let launcher = lay_out(root.path());
