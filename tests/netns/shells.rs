@@ -82,7 +82,8 @@ fn an_account_that_may_not_log_in() {
 }
 
 /// The bashrc of the first host is merely slow. With the others, the agent's command never runs:
-/// one shell exits, and the other becomes a shell that reads commands from stdin and finds none.
+/// one shell exits, and the other becomes a shell that reads commands from stdin and finds none. That of another account
+/// never gets to them, and is ended.
 #[test]
 fn a_bashrc_that_sleeps_and_ones_that_end_the_matter() {
     let field = Field::new();
@@ -93,8 +94,12 @@ fn a_bashrc_that_sleeps_and_ones_that_end_the_matter() {
     let slow = field.rlaunch("-H a,d hostname").run();
     assert_eq!(slow.succeeded().sorted(), ["a", "d"], "{slow}");
     slow.keeps_quiet_about(&["Welcome", "sent to a"]);
-    let ran = field.rlaunch("-H b,c,d hostname").within(SILENCE).run();
+    let hangs = Account::User.home().join(".bashrc");
+    let _hangs = field.files(&["e"], hangs.to_str().unwrap(), "sleep 1000\n", 0o644);
+    let other = field.rlaunch("-H e hostname").account(Account::User).within(SILENCE).spawn();
+    let ran = field.rlaunch("-H b,c,d hostname").within(SILENCE).spawn().finish_first();
     ran.refused(202, &["2 of 3 hosts", "  b: ", "  c: no hello from the agent within 8 s"]);
     ran.hints("echo hello").hints("as ~/.bashrc, that starts another shell");
     ran.keeps_quiet_about(&["  d: "]);
+    other.finish().refused(202, &["e: no hello from the agent within 8 s"]);
 }

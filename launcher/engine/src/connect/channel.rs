@@ -10,7 +10,7 @@ use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::security::callback::SharedStream;
 use rlaunch_console::open_files;
 use russh::client::Msg;
-use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf};
+use russh::{Channel, ChannelMsg, ChannelReadHalf, ChannelWriteHalf, Sig};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::process::ExitStatusExt;
@@ -26,6 +26,8 @@ use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 /// Time limit for the rest of a process's stderr, and separately for the process's exit, after the process
 /// has closed its stdout.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
+/// Time limit for the end of a command that was abandoned, after each thing that makes it end.
+const ABANDON_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Bytes from the remote command.
 #[derive(Debug)]
@@ -193,6 +195,34 @@ impl AgentChannel {
     pub async fn next(&mut self) -> Option<Incoming> {
         self.reader.next().await
     }
+
+    /// Ends the command, as [`abandon`] does.
+    pub(crate) async fn abandon(&mut self) {
+        abandon(&mut self.reader, &mut self.writer).await;
+    }
+}
+
+/// Ends a command on a host that is waited for no longer, and waits for its end. A shell whose start-up file hangs does not
+/// notice that its client has gone. It stays where the server passes on no signals, as OpenSSH before 9.8 for root.
+pub(crate) async fn abandon(reader: &mut AgentReader, writer: &mut AgentWriter) {
+    #[cfg(test)]
+    if matches!(reader, AgentReader::Stream(_)) {
+        return;
+    }
+    for signal in [None, Some(Sig::TERM), Some(Sig::KILL)] {
+        let ends = async {
+            match signal {
+                None => drop(writer.end().await),
+                Some(signal) => writer.signal(signal).await,
+            }
+            while reader.next().await.is_some() {}
+        };
+        let ended = tokio::time::timeout(ABANDON_TIMEOUT, ends).await.is_ok();
+        // A process here gets SIGTERM when its reader is dropped.
+        if ended || matches!(reader, AgentReader::Local(_)) {
+            return;
+        }
+    }
 }
 
 impl AgentReader {
@@ -355,6 +385,17 @@ impl AgentWriter {
             }
             #[cfg(test)]
             AgentWriter::Stream(stream) => stream.write_all(&bytes).await,
+        }
+    }
+
+    /// Sends a signal to the processes of a command over SSH.
+    async fn signal(&mut self, signal: Sig) {
+        match self {
+            AgentWriter::Ssh(channel) => drop(channel.signal(signal).await),
+            AgentWriter::Callback(call) => Box::pin(call.command.signal(signal)).await,
+            AgentWriter::Local(_) => {}
+            #[cfg(test)]
+            AgentWriter::Stream(_) => {}
         }
     }
 

@@ -67,16 +67,27 @@ pub(super) async fn await_hello(
         output.first_output(&mut channel).await
     };
     let first = Deadline::after(timeout).wait(HELLO, first).await;
-    let (channel, hello) = match (first.map_err(|late| output.silent(late))??, callback) {
+    let first = match first.map_err(|late| output.silent(late)).flatten() {
+        Ok(first) => first,
+        Err(error) => {
+            channel.abandon().await;
+            return Err(error);
+        }
+    };
+    let (channel, hello) = match (first, callback) {
         (FirstOutput::Hello(hello), _) => (channel, hello),
         (FirstOutput::Announced(announcement), Some(callback)) => {
             let called = callback.accept_callback(&mut channel, announcement, &mut output).await?;
             let mut channel = channel.over_callback(called);
             let hello = callback_hello(&mut channel);
             let hello = Deadline::after(HELLO_TIMEOUT).wait(HELLO, hello).await;
-            match hello.map_err(|late| output.silent(late))?? {
-                Some(hello) => (channel, hello),
-                None => return Err(DeployError::NoStart(output.text())),
+            match hello.map_err(|late| output.silent(late)).flatten() {
+                Ok(Some(hello)) => (channel, hello),
+                Ok(None) => return Err(DeployError::NoStart(output.text())),
+                Err(error) => {
+                    channel.abandon().await;
+                    return Err(error);
+                }
             }
         }
         (FirstOutput::Announced(_) | FirstOutput::None, _) => {
@@ -198,7 +209,10 @@ impl CallbackContext<'_> {
             Ok(Err(Some(tried))) => Err(self.no_callback(tried)),
             // The agent ended before it connected.
             Ok(Err(None)) => Err(DeployError::NoStart(output.text())),
-            Err(late) => Err(output.silent(late)),
+            Err(late) => {
+                channel.abandon().await;
+                Err(output.silent(late))
+            }
         }
     }
 

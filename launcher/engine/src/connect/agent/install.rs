@@ -10,7 +10,7 @@ use super::callback::Callbacks;
 use super::host_file::HostFile;
 use super::store::AgentStore;
 use super::{DeployError, MAX_ANSWER, check_directory};
-use crate::connect::channel::{AgentChannel, AgentReader, AgentWriter, Incoming};
+use crate::connect::channel::{AgentChannel, AgentReader, AgentWriter, Incoming, abandon};
 use crate::connect::connector::{AgentLocation, HostConnection, RemoteCommand};
 use rlaunch_console::deadline::{self, Deadline};
 use std::net::IpAddr;
@@ -30,8 +30,6 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(8);
 /// Name in errors of the thing that an installation waits for.
 const FIRST_LINE: &str = "answer from the host's shell";
 const TRANSFER: &str = "word that the agent has arrived";
-/// Time limit for a shell to exit after its stdin was closed.
-const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Agent installed on a host.
 pub(super) struct InstalledAgent {
@@ -89,6 +87,7 @@ impl Installer<'_> {
         Err(DeployError::Install { cause: first_cause.unwrap_or_default() })
     }
 
+    /// Installs through stdin. Unless that succeeds, no shell is left when this returns.
     async fn by_stdin(
         &self,
         channel: AgentChannel,
@@ -96,13 +95,20 @@ impl Installer<'_> {
     ) -> Result<StdinInstall, DeployError> {
         let AgentChannel { reader, mut writer } = channel;
         let mut answers = InstallerReplies::new(reader);
-        let file = match self.file_for(answers.next_within(deadline, FIRST_LINE).await?) {
-            Ok(file) => file,
-            Err(error) => {
-                wait_for_exit(&mut writer, &mut answers).await;
-                return Err(error);
-            }
-        };
+        let installed = self.converse(&mut writer, &mut answers, deadline).await;
+        if !matches!(installed, Ok(StdinInstall::Installed(_))) {
+            abandon(&mut answers.reader, &mut writer).await;
+        }
+        installed
+    }
+
+    async fn converse(
+        &self,
+        writer: &mut AgentWriter,
+        answers: &mut InstallerReplies,
+        deadline: &mut Deadline,
+    ) -> Result<StdinInstall, DeployError> {
+        let file = self.file_for(answers.next_within(deadline, FIRST_LINE).await?)?;
         let size = file.size;
         let asking = async {
             let asked = writer.send(format!("{} {size}\n", file.hash).into()).await;
@@ -113,8 +119,6 @@ impl Installer<'_> {
             Some(Ok(answer)) => answer,
             // The installer has printed its first line, so it runs, but it reads nothing.
             Some(Err(DeployError::Cut(_))) | None => {
-                // The host takes nothing, perhaps not even this.
-                let _ = deadline::within(EXIT_TIMEOUT, writer.end()).await;
                 return Ok(StdinInstall::Silent(file));
             }
             Some(Err(error)) => return Err(error),
@@ -144,7 +148,6 @@ impl Installer<'_> {
                 }
                 ("failed", cause) => {
                     let cause = cause.to_owned();
-                    wait_for_exit(&mut writer, &mut answers).await;
                     // Whether programs may be executed was found out before the transfer.
                     let is_full = sent.is_some() && !cause.starts_with("cannot execute");
                     return match is_full {
@@ -228,15 +231,6 @@ impl Installer<'_> {
             _ => cached(self.directory, file),
         }
     }
-}
-
-/// Closes the installer's stdin and waits for its exit, so that no shell is left when rlaunch returns.
-async fn wait_for_exit(writer: &mut AgentWriter, replies: &mut InstallerReplies) {
-    let exits = async {
-        let _ = writer.end().await;
-        while replies.next().await.is_ok() {}
-    };
-    let _ = deadline::within(EXIT_TIMEOUT, exits).await;
 }
 
 fn cached(cache: &str, file: &HostFile) -> AgentLocation {
