@@ -260,4 +260,8 @@ fn a_shared_home_is_sent_one_agent() {
     let warm = shared.rlaunch("-H a,b,c hostname").run();
     answered_everywhere(&warm);
     warm.says_nothing();
+    // Each host removes the agent from which the others are executed.
+    let cleaned = shared.rlaunch("cache -H a,b,c --clean").run();
+    assert!(cleaned.succeeded().out().contains("removed"), "{cleaned}");
+    assert!(!shared.cache("a", Account::Root).exists(), "{cleaned}");
 }

@@ -290,14 +290,12 @@ impl AgentStream {
 /// Output of an agent, or the reason why there is none.
 pub(super) type Answer = Result<Vec<u8>, Failed>;
 
-/// Queries all hosts at once. `words` is the command line for the agents. Answers are in the order of the
-/// hosts.
-pub(super) async fn query_hosts(
+/// Returns the hosts of a query, the way to them, and whether they are this machine alone.
+fn queried_hosts(
     hosts: &HostListArgs,
-    args: ConnectArgs,
+    args: &ConnectArgs,
     config: &LoadedConfig,
-    words: &str,
-) -> Result<Vec<(Host, Answer)>, Failed> {
+) -> Result<(Vec<Host>, Reach, bool), Failed> {
     let usage = |error: &dyn std::error::Error| Failed::from_error(Exit::USAGE, error);
     let mut hosts = hosts::parse(&hosts.hosts).map_err(|error| usage(&error))?;
     let options = lower::connect_options(args.clone(), config);
@@ -308,6 +306,18 @@ pub(super) async fn query_hosts(
         checked.map_err(|error| usage(&error).hint(error.hint()))?;
         hosts.push(Host::this_machine());
     }
+    Ok((hosts, options, is_local))
+}
+
+/// Queries all hosts at once. `words` is the command line for the agents. Answers are in the order of the
+/// hosts.
+pub(super) async fn query_hosts(
+    hosts: &HostListArgs,
+    args: ConnectArgs,
+    config: &LoadedConfig,
+    words: &str,
+) -> Result<Vec<(Host, Answer)>, Failed> {
+    let (mut hosts, options, is_local) = queried_hosts(hosts, &args, config)?;
     if is_local {
         let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
         let host = hosts.swap_remove(0);
@@ -317,6 +327,61 @@ pub(super) async fn query_hosts(
     let ask = |agents: Arc<AgentHosts>, host| async move { agents.answer_of(&host).await };
     let answers = agents.visit(&hosts, ask).await;
     Ok(hosts.into_iter().zip(answers).collect())
+}
+
+/// Queries all hosts as [`query_hosts`] does. An agent answers `words-together` once the agents of all hosts have started:
+/// hosts may share the files from which they are executed, and the answer removes them.
+pub(super) async fn query_hosts_together<T: DeserializeOwned + Send + 'static>(
+    hosts: &HostListArgs,
+    args: ConnectArgs,
+    config: &LoadedConfig,
+    words: &str,
+) -> Result<Vec<(Host, Result<T, Failed>)>, Failed> {
+    let (mut hosts, options, is_local) = queried_hosts(hosts, &args, config)?;
+    if is_local {
+        let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+        let host = hosts.swap_remove(0);
+        let answer = query_this_machine(&args, &words).await;
+        let answer = answer.and_then(|answer| decode(&answer, &host.to_string()));
+        return Ok(vec![(host, answer)]);
+    }
+    let words = format!("{words}-together");
+    let opened = AgentHosts::open::<()>(&hosts, &options, &words, HOST_TIMEOUT).await?;
+    let receive = |(host, session): (Host, Result<AgentSession<()>, SessionError>)| {
+        tokio::spawn(async move {
+            let answer = receive_answer::<T>(&host.to_string(), session).await;
+            (host, answer)
+        })
+    };
+    let receiving: Vec<_> = hosts.into_iter().zip(opened).map(receive).collect();
+    let mut answers = Vec::new();
+    for task in receiving {
+        // A task that panics has printed its message.
+        answers.extend(task.await.ok());
+    }
+    Ok(answers)
+}
+
+/// Tells an agent that all have started, and receives its answer.
+async fn receive_answer<T: DeserializeOwned>(
+    host: &str,
+    session: Result<AgentSession<()>, SessionError>,
+) -> Result<T, Failed> {
+    let failed = |cause: &str| Failed::new(Exit::HOST, format!("{host}: {cause}"));
+    let mut stream = match session {
+        Ok(session) => session.stream,
+        Err(error) => {
+            return Err(failed(&messages::error_chain(&error)).hint(error.hint(host)));
+        }
+    };
+    // If that fails, nothing comes.
+    let _ = stream.send(&()).await;
+    let received = tokio::time::timeout(HOST_TIMEOUT, stream.receive()).await;
+    stream.close().await;
+    match received {
+        Ok(answer) => answer.ok_or_else(|| failed("its agent has ended without an answer")),
+        Err(_) => Err(failed(&late_answer(HOST_TIMEOUT))),
+    }
 }
 
 fn deployment(agent: Option<PathBuf>, directory: Option<String>) -> Result<Deployment, Failed> {

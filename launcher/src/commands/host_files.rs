@@ -15,6 +15,7 @@ use rlaunch_engine::connect::agent::host_file::HostFile;
 use rlaunch_engine::connect::agent::library;
 use rlaunch_engine::connect::agent::pack::pack;
 use rlaunch_engine::connect::agent::store::{self, AgentStore, AgentStoreError};
+use rlaunch_plan::hosts::Host;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
@@ -151,13 +152,23 @@ pub(crate) struct CacheArgs {
 /// Asks all hosts at once and prints a line for each directory. Fails if a host does not answer, or something could not
 /// be removed.
 pub(super) async fn run_cache(args: CacheArgs, line: &CommandLine) -> Result<Exit, Failed> {
-    let words = if args.clean { "cache clean" } else { "cache" };
-    let answers =
-        agent_session::query_hosts(&args.hosts, args.connect, &line.config, words).await?;
+    let CacheArgs { hosts, clean, connect } = args;
+    let reports: Vec<(Host, Result<CacheReport, Failed>)> = if clean {
+        agent_session::query_hosts_together(&hosts, connect, &line.config, "cache clean").await?
+    } else {
+        let answers = agent_session::query_hosts(&hosts, connect, &line.config, "cache").await?;
+        let decode = |(host, answer): (Host, agent_session::Answer)| {
+            let report = answer.and_then(|answer| {
+                agent_session::decode::<CacheReport>(&answer, &host.to_string())
+            });
+            (host, report)
+        };
+        answers.into_iter().map(decode).collect()
+    };
     let mut failures = Vec::new();
-    for (host, answer) in answers {
+    for (host, report) in reports {
         let host = host.to_string();
-        match answer.and_then(|answer| agent_session::decode::<CacheReport>(&answer, &host)) {
+        match report {
             Ok(report) => {
                 stdout::print(&describe_cache(&host, &report));
                 failures.extend(report.0.iter().filter_map(|found| failure(&host, found)));

@@ -11,6 +11,7 @@
 use super::inventory;
 use crate::console::errln;
 use nix::fcntl::{Flock, FlockArg};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::statfs::statfs;
 use nix::unistd::Uid;
 use rlaunch_bootstrap::job::library::LIBRARY_PREFIX;
@@ -19,6 +20,7 @@ use rlaunch_bootstrap::protocol::housekeeping::{
 };
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
+use std::os::fd::AsFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -47,6 +49,10 @@ const TOUCH_INTERVAL: Duration = Duration::from_hours(1);
 const LOCAL: [u32; 5] = [0xEF53, 0x5846_5342, 0x9123_683E, 0x794C_7630, 0x0102_1994];
 /// Stack size of a thread that makes a few system calls, in bytes.
 const STACK: usize = 64 << 10;
+/// Time limit for word that the agents of all hosts have started, in milliseconds.
+const GO_TIMEOUT: u16 = 60_000;
+/// Time that an agent of another host has to finish a removal.
+const REMOVAL_TIME: Duration = Duration::from_millis(200);
 
 /// Checks that no user except this one and root can have written the file at `path`. A file that
 /// fails the check must not be executed or loaded.
@@ -280,24 +286,59 @@ fn size(directory: &Path) -> u64 {
 const SHARED: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
 /// Writes the report to stdout. With the word `clean`, directories that are not in use are removed.
+///
+/// With `clean-together` that begins once something comes from stdin, or its end: hosts may share a cache, and their agents,
+/// each of which says by an empty frame that it has started, are executed from there.
 pub(crate) fn print_report(word: Option<&OsStr>) -> ExitCode {
-    let clean = match word.map(OsStr::to_str) {
-        None => false,
-        Some(Some("clean")) => true,
+    let (clean, is_together) = match word.map(OsStr::to_str) {
+        None => (false, false),
+        Some(Some("clean")) => (true, false),
+        Some(Some("clean-together")) => (true, true),
         Some(_) => {
-            errln!("rlaunch-worker cache: only `clean` may follow");
+            errln!("rlaunch-worker cache: only `clean` or `clean-together` may follow");
             return ExitCode::from(2);
         }
     };
+    // Found before another agent removes the file that this one runs from.
+    let caches = caches();
+    if is_together {
+        inventory::write(&());
+        await_go();
+    }
     let mut report = CacheReport::default();
-    for directory in caches() {
-        report.0.extend(visit(&directory, clean));
-        if clean {
+    for directory in &caches {
+        report.0.extend(visit(directory, clean));
+    }
+    if is_together {
+        correct_shared(&mut report);
+    }
+    if clean {
+        for directory in &caches {
             // Fails if something is left in it.
-            let _ = fs::remove_dir(&directory);
+            let _ = fs::remove_dir(directory);
         }
     }
-    inventory::write(&report)
+    if is_together { inventory::write_behind(&[], &report) } else { inventory::write(&report) }
+}
+
+/// Waits until something comes from stdin, or its end.
+fn await_go() {
+    let stdin = io::stdin();
+    let mut watched = [PollFd::new(stdin.as_fd(), PollFlags::POLLIN)];
+    // A launcher that says nothing for so long wants the cache cleaned all the same.
+    let _ = poll(&mut watched, PollTimeout::from(GO_TIMEOUT));
+}
+
+/// Corrects the state of directories that looked used only because an agent of another host was removing them.
+fn correct_shared(report: &mut CacheReport) {
+    if report.0.iter().any(|found| found.state == CachedState::InUse) {
+        thread::sleep(REMOVAL_TIME);
+    }
+    for found in report.0.iter_mut().filter(|found| found.state == CachedState::InUse) {
+        if !found.path.exists() {
+            found.state = CachedState::Removed;
+        }
+    }
 }
 
 /// Lists the directories that may be caches of this account: the one that this agent runs from, and
@@ -469,5 +510,20 @@ mod tests {
             visit(cache.path(), true).into_iter().map(|found| found.state).collect();
         assert_eq!(states, [CachedState::Removed, CachedState::InUse]);
         assert!(!build.exists() && library.exists() && cache.path().join("mine").exists());
+    }
+
+    #[test]
+    fn what_another_host_has_removed_meanwhile_is_not_in_use() {
+        let cache = tempfile::tempdir().unwrap();
+        let library = used(cache.path(), "library-00", Duration::ZERO, 1);
+        let of_other_host = lock_shared(&library).unwrap();
+        let mut report = CacheReport(visit(cache.path(), true));
+        assert_eq!(report.0[0].state, CachedState::InUse);
+        correct_shared(&mut report);
+        assert_eq!(report.0[0].state, CachedState::InUse);
+        fs::remove_dir_all(&library).unwrap();
+        drop(of_other_host);
+        correct_shared(&mut report);
+        assert_eq!(report.0[0].state, CachedState::Removed);
     }
 }

@@ -108,8 +108,13 @@ pub(crate) fn print(recorded: Option<OsString>) -> ExitCode {
 /// Writes a message as [`HELLO_MAGIC`] and a frame. The marker ends what a login shell may have
 /// printed before.
 pub(crate) fn write<T: Serialize>(message: &T) -> ExitCode {
+    write_behind(HELLO_MAGIC, message)
+}
+
+/// Writes `mark` and a message as a frame.
+pub(crate) fn write_behind<T: Serialize>(mark: &[u8], message: &T) -> ExitCode {
     let written = encode(message).map_err(|error| error.to_string()).and_then(|frame| {
-        let bytes = [HELLO_MAGIC, &frame].concat();
+        let bytes = [mark, &frame].concat();
         let mut stdout = std::io::stdout().lock();
         let written = stdout.write_all(&bytes).and_then(|()| stdout.flush());
         written.map_err(|error| error.to_string())
