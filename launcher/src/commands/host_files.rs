@@ -158,10 +158,8 @@ pub(super) async fn run_cache(args: CacheArgs, line: &CommandLine) -> Result<Exi
     } else {
         let answers = agent_session::query_hosts(&hosts, connect, &line.config, "cache").await?;
         let decode = |(host, answer): (Host, agent_session::Answer)| {
-            let report = answer.and_then(|answer| {
-                agent_session::decode::<CacheReport>(&answer, &host.to_string())
-            });
-            (host, report)
+            let name = host.to_string();
+            (host, answer.and_then(|answer| agent_session::decode::<CacheReport>(&answer, &name)))
         };
         answers.into_iter().map(decode).collect()
     };
