@@ -221,10 +221,7 @@ mod tests {
         let parsed = |line: &str| parse_job(words(&format!("rlaunch {line}")));
         for (line, tip) in [
             ("-l no-such-user -H h1 id", "before the host: -H no-such-user@HOST"),
-            (
-                "-q -v /no/such:/data -H h1 python3 x",
-                "--container-exec 'docker run -v /no/such:/data",
-            ),
+            ("-v /no/such:/data -H h1 python3 x", "--container-exec 'docker run -v /no/such:/data"),
         ] {
             let error = parsed(line).unwrap_err().to_string();
             assert!(error.contains(tip), "{error}");
