@@ -18,7 +18,7 @@ use tokio::sync::{OnceCell, Semaphore, SemaphorePermit};
 /// services of the host: pam_systemd gives up after 25 s.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for sending the SSH disconnect message to a server behind a jump host or a ProxyCommand.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// SSH connection to a server, usually logged in.
 pub struct Connection {

@@ -23,7 +23,7 @@ use crate::transport::retry::{Attempts, RetryPolicy};
 use crate::transport::stream::{self, BannerReader, Stream};
 use crate::transport::{algorithms, dial};
 use auth::AwaitedAgent;
-use connection::{Hop, Jump, Jumps, Transport, jumps_before};
+use connection::{CLOSE_TIMEOUT, Hop, Jump, Jumps, Transport, jumps_before};
 use rlaunch_console::deadline::Deadline;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -325,6 +325,9 @@ impl Ssh {
             }
             Err(source) => source,
         };
+        // Otherwise it would outlive a launcher that ends at once, and keep its connection to the host.
+        let failure = async { proxy?.failure().await };
+        let failure = tokio::time::timeout(CLOSE_TIMEOUT, failure).await.ok().flatten();
         // The checker's reason is more specific than the library's error "unknown key".
         if let Some(refusal) = outcome.refusal() {
             return Err(refusal);
@@ -333,12 +336,8 @@ impl Ssh {
         if !hung_up || banner.has_version() {
             return Err(SshError::of_handshake(address, source));
         }
-        if let Some(proxy) = proxy
-            && let Some(error) = proxy.failure().await
-        {
-            return Err(error);
-        }
-        Err(SshError::Dropped { address, banner: banner.text() })
+        let dropped = || SshError::Dropped { address, banner: banner.text() };
+        Err(failure.unwrap_or_else(dropped))
     }
 }
 
