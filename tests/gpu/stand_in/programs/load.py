@@ -1,0 +1,6 @@
+"""Does nothing for a while, where programs/load.py keeps a GPU busy."""
+
+import time
+
+print("busy", flush=True)
+time.sleep(60)
