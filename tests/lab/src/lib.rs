@@ -24,7 +24,8 @@
 //! | `setup/` | packages that this machine needs, root, Python with torch and with MPI libraries |
 //! | `dist/` | building rlaunch and laying it out as it ships |
 //! | `netns/`, `vm/` | hosts made of namespaces; hosts made of emulated computers |
-//! | `demo.rs`, `bench/`, `soak/` | the demo; measurements; one thing many times |
+//! | `demo.rs`, `gpu.rs` | the demo; what a machine with a GPU runs |
+//! | `bench/`, `soak/` | measurements; one thing many times |
 //! | `stages/` | `cargo lab test` |
 
 pub mod bench;
@@ -32,6 +33,7 @@ pub mod command;
 pub mod demo;
 pub mod dist;
 mod error;
+pub mod gpu;
 mod netns;
 pub mod setup;
 pub mod soak;

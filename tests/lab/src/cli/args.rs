@@ -1,5 +1,7 @@
 //! Options and verbs of `cargo lab`.
 
+use std::path::PathBuf;
+
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand};
 
@@ -43,6 +45,7 @@ Hosts with RDMA:
 
 Ship:
   cargo lab dist                      executables and packages, in target/dist
+  cargo lab gpu                       a folder that proves claims about GPUs where there is one
 
 Simulate:
   cargo lab sim --seeds 200           small jobs with faults, in virtual time
@@ -103,6 +106,13 @@ pub(crate) enum Verb {
         /// Pack what was built before.
         #[arg(long)]
         packed_only: bool,
+    },
+    /// Pack a folder, in target/gpu, whose script `run` proves the claims about GPUs on a machine with
+    /// one: `tests/README.md`.
+    Gpu {
+        /// Pack the launcher of this directory, as `cargo lab build` lays it out, and build none.
+        #[arg(long, value_name = "DIR")]
+        from: Option<PathBuf>,
     },
     /// Go from a clean checkout to a job on three hosts: set up, build, start, run, each step shown.
     Demo {
@@ -179,6 +189,7 @@ impl Verb {
             Verb::Setup
             | Verb::Build { .. }
             | Verb::Dist { .. }
+            | Verb::Gpu { .. }
             | Verb::Test(_)
             | Verb::Deps { .. }
             | Verb::Sim { .. }

@@ -11,12 +11,13 @@ mod hosts;
 mod vm;
 
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::setup::{self, PackageSet};
 use rlaunch_lab::stages::{fuzz, sim};
-use rlaunch_lab::{LabError, bench, demo, soak, stages};
+use rlaunch_lab::{LabError, bench, demo, gpu, soak, stages};
 
 pub(crate) use args::Args;
 use args::{TestArgs, Verb};
@@ -35,6 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Setup => set_up()?,
         Verb::Build { profile } => build(*profile)?,
         Verb::Dist { profile, packed_only } => pack(*profile, *packed_only)?,
+        Verb::Gpu { from } => pack_proofs(from.as_deref())?,
         Verb::Demo { keep } => demo::run(*keep).map(|()| true)?,
         Verb::Test(args) => test(args)?,
         Verb::Sim { words } => sim::run(words)?,
@@ -76,6 +78,13 @@ fn pack(profile: Profile, packed_only: bool) -> Result<bool, LabError> {
         dist::packages::build_other_launchers(profile)?;
     }
     println!("{}", dist::packages::pack(profile)?.display());
+    Ok(true)
+}
+
+fn pack_proofs(from: Option<&Path>) -> Result<bool, LabError> {
+    let folder = gpu::pack(from)?;
+    println!("{}", folder.display());
+    println!("there: ./run (without a GPU: what needs none; ./run --list)");
     Ok(true)
 }
 

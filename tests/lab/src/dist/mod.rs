@@ -165,7 +165,7 @@ fn build_library(target: &Path, machine: &TargetMachine) -> Result<(), LabError>
 }
 
 /// Copies a directory without compiled Python.
-fn place_sources(from: &Path, to: &Path) -> Result<(), LabError> {
+pub(crate) fn place_sources(from: &Path, to: &Path) -> Result<(), LabError> {
     let read = LabError::io(format!("read {}", from.display()));
     let entries: Vec<_> = fs::read_dir(from).and_then(Iterator::collect).map_err(read)?;
     let sources = entries.iter().filter(|entry| entry.file_name() != COMPILED);
@@ -332,7 +332,7 @@ pub fn host_triple() -> Result<String, LabError> {
 }
 
 /// Copies a file and replaces the old one atomically: it may be running.
-fn place(from: &Path, to: &Path) -> Result<(), LabError> {
+pub(crate) fn place(from: &Path, to: &Path) -> Result<(), LabError> {
     let operation = format!("copy {} to {}", from.display(), to.display());
     let new = to.with_extension("new");
     fs::create_dir_all(to.parent().unwrap_or(to))

@@ -80,7 +80,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("examples/resnet examples/torch_ddp", "training restarts", ""),
     ("examples/hello examples/all_reduce examples/notebook worker/comm/README.md", "library", ""),
     ("examples/guides tests/guide.rs worker/fixtures", "guides ssh_setup rsh", "guides"),
-    ("examples/ring examples/services README.md tests/layers.rs tests/fuzz tests/sim", "", ""),
+    ("examples/ring examples/services README.md tests/layers.rs tests/fuzz tests/sim tests/gpu", "", ""),
     ("launcher/goldens launcher/testing.rs launcher/fixtures launcher/fuzz.rs", "", ""),
     ("bootstrap/client/tests worker/comm/tests worker/comm/examples .clippy.toml", "", ""),
 ];
@@ -328,6 +328,10 @@ impl Crates {
         match first.and_then(|first| first.to_str()) {
             Some("src" | "Cargo.toml" | "build.rs") => Some(format!("rdeps(={name})")),
             Some("tests" | "benches") => Some(format!("package(={name})")),
+            // Scripts, which the lab packs and runs.
+            Some("gpu") if name == ON_HOSTS => {
+                Some(format!("package(={})", env!("CARGO_PKG_NAME")))
+            }
             _ if name == ON_HOSTS => Some(format!("package(={name})")),
             _ => Some(ALL.into()),
         }
@@ -445,5 +449,8 @@ mod tests {
         let expected = ["package(=rlaunch-client)", "rdeps(=rlaunch-sim)"];
         assert_eq!(crates.unit, expected.map(str::to_owned).into());
         assert!(crates.netns.is_nothing() && crates.vm.is_nothing());
+        let proofs = reach(&["tests/gpu/claims/nccl.py"]);
+        assert_eq!(proofs.unit, ["package(=rlaunch-lab)".to_owned()].into());
+        assert!(proofs.netns.is_nothing() && proofs.vm.is_nothing());
     }
 }
