@@ -104,6 +104,8 @@ pub const TORCH_FR_BUFFER_SIZE: &str = "TORCH_FR_BUFFER_SIZE";
 /// Beginning of the paths of the pipes through which processes of torch are asked for what their
 /// flight recorders keep. The agent sets it to a path in the job's directory.
 pub const TORCH_NCCL_DEBUG_INFO_PIPE_FILE: &str = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE";
+/// Directory in which torch.compile keeps what it has made. A value of the user or the node is kept.
+pub const TORCHINDUCTOR_CACHE_DIR: &str = "TORCHINDUCTOR_CACHE_DIR";
 
 /// Variable that rlaunch sets to 1 unless the user has set it, so that Python prints each line
 /// immediately.

@@ -17,10 +17,10 @@ use crate::node::environment::{self, Environment};
 use crate::node::inventory::{self, Root, libraries};
 use crate::ranks::{interpreter, mpi_library};
 use nix::sys::resource::{Resource, getrlimit};
-use nix::unistd::{AccessFlags, access};
+use nix::unistd::{AccessFlags, Uid, access};
 use rlaunch_bootstrap::env::{
     LD_LIBRARY_PATH, PATH, PWD, PYTHONPATH, RLAUNCH_PRELOAD_DIR, TMPDIR, TORCH_FR_BUFFER_SIZE,
-    TORCH_NCCL_DEBUG_INFO_PIPE_FILE,
+    TORCH_NCCL_DEBUG_INFO_PIPE_FILE, TORCHINDUCTOR_CACHE_DIR,
 };
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{
@@ -192,6 +192,9 @@ fn prepare_program(
     let asked_for = application.env.iter().any(|var| var.name == TMPDIR);
     if let Some(workspace) = files.workspace.as_ref().filter(|_| !asked_for) {
         if let Some(tmpdir) = &files.tmpdir {
+            if application.argv.iter().any(|word| names_python(word)) {
+                keep_compiled(&mut env, files.parent());
+            }
             env.insert(TMPDIR.into(), tmpdir.clone().into());
         }
         if env.contains_key(OsStr::new(TORCH_FR_BUFFER_SIZE)) {
@@ -224,6 +227,31 @@ fn prepare_program(
             Ok((Program { directory, path, argv, env, mpi }, notices))
         }
         (path, script) => Err(path.err().into_iter().chain(script.err()).collect()),
+    }
+}
+
+/// Tells whether a word of a command line is a Python or a script for one.
+fn names_python(word: &OsStr) -> bool {
+    let name = Path::new(word).file_name().unwrap_or_default().as_encoded_bytes();
+    [&b"python"[..], b"torchrun"].iter().any(|start| name.starts_with(start))
+        || name.ends_with(b".py")
+}
+
+/// Sets the directory of torch.compile to that which torch would choose in the host's own TMPDIR, `parent`. In the
+/// job's TMPDIR what was compiled would end with the job, and each job would compile everything again.
+fn keep_compiled(env: &mut Environment, parent: &Path) {
+    let user = ["LOGNAME", "USER"].iter().find_map(|name| env.get(OsStr::new(name)));
+    let user = user.filter(|user| !user.is_empty() && !user.as_encoded_bytes().contains(&b'/'));
+    let mut name = OsString::from("torchinductor_");
+    name.push(user.cloned().unwrap_or_else(|| Uid::effective().to_string().into()));
+    let directory = parent.join(name);
+    // It may exist. Code is loaded from it, so it must not be one that somebody else has put there.
+    let _ = DirBuilder::new().mode(0o700).create(&directory);
+    let is_own = fs::symlink_metadata(&directory).is_ok_and(|found| {
+        found.is_dir() && found.uid() == Uid::effective().as_raw() && found.mode() & 0o002 == 0
+    });
+    if is_own {
+        env.entry(TORCHINDUCTOR_CACHE_DIR.into()).or_insert(directory.into());
     }
 }
 
@@ -424,6 +452,11 @@ pub(crate) struct JobFiles {
 }
 
 impl JobFiles {
+    /// Returns the directory that contains the job's private one: the host's TMPDIR, if that is usable.
+    fn parent(&self) -> &Path {
+        self.directory.ancestors().nth(2).unwrap_or(Path::new("/tmp"))
+    }
+
     /// Creates the directories, accessible to this user only.
     pub(crate) fn create(job: &Job, workspace: &Workspace) -> Result<JobFiles, Problem> {
         let workspace_error = workspace.create().err();
@@ -587,6 +620,33 @@ mod tests {
         assert!(find_program(&by_path, OsStr::new(""), dir.path()).is_ok());
         let on_path = find_program(&argv(&["tool"]), dir.path().as_os_str(), Path::new("/"));
         assert_eq!(on_path, Ok(tool));
+    }
+
+    #[test]
+    fn what_torch_compiles_outlives_the_job_in_a_directory_of_the_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let kept = |user: &str| {
+            let mut env = Environment::from([("LOGNAME".into(), user.into())]);
+            keep_compiled(&mut env, dir.path());
+            env.get(OsStr::new(TORCHINDUCTOR_CACHE_DIR)).cloned()
+        };
+        let path = |name: &str| Some(dir.path().join(name).into_os_string());
+        // The second job finds what the first has made.
+        for _ in 0..2 {
+            assert_eq!(kept("alice"), path("torchinductor_alice"));
+        }
+        assert_eq!(kept("a/b"), path(&format!("torchinductor_{}", Uid::effective())));
+        let open = dir.path().join("torchinductor_bob");
+        fs::create_dir(&open).unwrap();
+        fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
+        std::os::unix::fs::symlink("/tmp", dir.path().join("torchinductor_carol")).unwrap();
+        assert_eq!((kept("bob"), kept("carol")), (None, None), "others may write there");
+        let mut set = Environment::from([(TORCHINDUCTOR_CACHE_DIR.into(), "/mine".into())]);
+        keep_compiled(&mut set, dir.path());
+        assert_eq!(set[OsStr::new(TORCHINDUCTOR_CACHE_DIR)], "/mine");
+        let words = argv(&["/usr/bin/python3.11", "torchrun", "train.py", "sh", "/opt/python/x"]);
+        let found: Vec<bool> = words.iter().map(|word| names_python(word)).collect();
+        assert_eq!(found, [true, true, true, false, false]);
     }
 
     #[test]
