@@ -182,6 +182,7 @@ class Session:
         self.machine, self.out = machine, out
         self.began = time.monotonic()
         self.deadline = self.began + budget - RESERVE
+        self.results = []
 
     def __enter__(self):
         self.out.mkdir(parents=True, exist_ok=True)
@@ -204,6 +205,9 @@ class Session:
         else:
             result = self.attempt(row)
         result.took = time.monotonic() - began
+        self.results.append(result)
+        # Whatever ends the rest, this is known.
+        write_table(self)
         print(f"{result.word:7} {row.name:10} {result.seen}  ({result.took:.1f} s)", flush=True)
         return result
 
@@ -230,7 +234,8 @@ class Context:
         self.machine, self.row, self.lie = machine, row, lie
         self.python = machine.python
         self.deadline = time.monotonic() + row.seconds
-        self.mark = f"{os.getpid()}-{number}"
+        # That of a row within a row begins with that of the outer one.
+        self.mark = f"{os.environ.get(MARK, '')}/{os.getpid()}-{number}"
         self.logs = work / "logs" / (f"{row.name}-{lie}" if lie else row.name)
         self.logs.mkdir(parents=True, exist_ok=True)
         self.work = work / str(number)
@@ -375,12 +380,12 @@ def signal_group(pid, number):
 
 def end_marked(mark):
     """Kills what a row has left, ranks in sessions of their own among it."""
-    wanted = f"{MARK}={mark}".encode()
+    wanted = re.compile(rb"(?:^|\0)" + re.escape(f"{MARK}={mark}".encode()) + rb"[/\0]")
     for entry in Path("/proc").iterdir():
         if not entry.name.isdecimal() or int(entry.name) == os.getpid():
             continue
         with contextlib.suppress(OSError):
-            if wanted in (entry / "environ").read_bytes().split(b"\0"):
+            if wanted.search((entry / "environ").read_bytes()):
                 os.kill(int(entry.name), signal.SIGKILL)
 
 
@@ -419,11 +424,11 @@ def pack_logs(work, archive):
             tar.add(logs, "logs")
 
 
-def write_table(session, results):
+def write_table(session):
     """Writes table.md, as tests/README.md can take it."""
     date = time.strftime("%Y-%m-%d", time.gmtime())
     lines = [f"{session.machine.describe()}; {date}", "", "| row | claim | result | seen | s |", "|---|---|---|---|---|"]
-    for result in results:
+    for result in session.results:
         cells = [result.row.name, result.row.claim, result.word, result.seen, f"{result.took:.1f}"]
         lines.append("| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |")
     (session.out / "table.md").write_text("\n".join(lines) + "\n")

@@ -27,7 +27,7 @@ ROWS = [
     _row(nccl.shared_2, 90, CUDA, ("loss", "ib", "silent")),
     _row(nccl.shared_4, 90, CUDA, ("loss", "silent")),
     _row(nccl.variables, 60, CUDA, ("host-id", "unset", "extra")),
-    _row(hangs.skipped, 75, CUDA),
+    _row(hangs.skipped, 75, CUDA, ("ras", "recorder")),
     _row(hangs.spinning, 75, CUDA),
     _row(hangs.waiting, 45, CUDA),
     _row(training.backend, 45, CUDA),

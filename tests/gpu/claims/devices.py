@@ -1,6 +1,7 @@
 """GPUs that rlaunch shows, beside nvidia-smi and sysfs."""
 
 import json
+import os
 import re
 import sys
 import time
@@ -118,7 +119,8 @@ def masked(run):
     seen = run.program("seen.py")
     plain = _ranks(run.rlaunch("plain", "-np", "2", *run.lie_words(), run.python, seen))
     check([rank["local_rank"] for rank in plain] == [0, 1], f"LOCAL_RANK: {[rank['local_rank'] for rank in plain]}")
-    check(all(rank["visible"] is None for rank in plain), f"without --gpu-mask: CUDA_VISIBLE_DEVICES={plain[0]['visible']}")
+    own = os.environ.get("CUDA_VISIBLE_DEVICES")
+    check(all(rank["visible"] == own for rank in plain), f"without --gpu-mask: CUDA_VISIBLE_DEVICES={plain[0]['visible']}")
     check(all(rank["count"] == len(uuids) for rank in plain), f"ranks: {plain[0]['count']} GPUs; nvidia-smi: {len(uuids)}")
     (one,) = _ranks(run.rlaunch("masked", "-np", "1", "--gpu-mask", *run.lie_words(), run.python, seen, "--masked"))
     check(one["visible"] == "0" and one["order"] == "PCI_BUS_ID", f"--gpu-mask: {one['visible']}, {one['order']}")
