@@ -61,6 +61,17 @@ fn a_rank_in_an_endless_loop_is_named() {
     names_rank_2(&hung(&field, "re.match('(a+)+b', 'a' * 64)"), "(runs)");
 }
 
+/// A job of ranks that use 4 % of a CPU was ended as one that hangs.
+#[test]
+fn ranks_that_work_a_little_in_silence_make_progress() {
+    let field = Field::new();
+    let script = "import time\nfor step in range(24):\n    end = time.process_time() + 0.004\n    \
+        while time.process_time() < end: pass\n    time.sleep(0.1)\nprint('done')";
+    let run = field.rlaunch("-H a,b --hang-timeout 1");
+    let outcome = run.args(["/usr/bin/python3", "-c", script]).run();
+    assert_eq!(outcome.succeeded().out(), "done\ndone\n", "{outcome}");
+}
+
 /// Training with gloo in which rank 2 skips a backward pass, so that the others wait for its gradients.
 const SKIPPED: &str = "\
 import os, threading, time, torch, torch.distributed as dist

@@ -55,6 +55,10 @@ pub struct RankUsage {
     pub user_ms: u64,
     /// CPU time in the kernel since the start, in milliseconds.
     pub system_ms: u64,
+    /// Part of both times that main threads have used, and children that have ended, in microseconds.
+    pub main_us: u64,
+    /// Number of times that the kernel has let a main thread run; 0 if it does not count them.
+    pub main_runs: u64,
     /// Resident memory, in bytes. Pages that several processes share are counted in each.
     pub resident: u64,
     /// State of the rank's own process, as in `/proc/PID/stat`: `R`, `S`, `D`, `T`, `Z`, …

@@ -243,8 +243,18 @@ mod tests {
 
     fn usage(rank: Rank) -> RankUsage {
         let (pid, processes, user_ms, system_ms, resident) = (1, 1, 1, 1, 1);
-        let (state, waited_ms) = ('S', None);
-        RankUsage { rank, pid, processes, user_ms, system_ms, resident, state, waited_ms }
+        RankUsage {
+            rank,
+            pid,
+            processes,
+            user_ms,
+            system_ms,
+            main_us: 0,
+            main_runs: 0,
+            resident,
+            state: 'S',
+            waited_ms: None,
+        }
     }
 
     #[test]

@@ -380,6 +380,8 @@ pub(super) mod tests {
             processes,
             user_ms,
             system_ms,
+            main_us: 1000 * user_ms,
+            main_runs: 0,
             resident: 1 << 30,
             state: 'R',
             waited_ms: Some(user_ms / 2),

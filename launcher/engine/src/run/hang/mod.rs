@@ -2,12 +2,14 @@
 //!
 //! | file | subject |
 //! |---|---|
-//! | `watch` | the state machine: asks agents, and decides whether the job hangs |
+//! | `watch` | the state machine: asks agents at moments of a silence |
+//! | `decision` | whether the job hangs, by what ranks use and where they are |
 //! | `report` | what is printed about ranks at the same place |
 //! | `place` | the thread that does a rank's work, what it waits for, and the ranks at the other ends of sockets |
 //! | `collectives` | positions of ranks in collective operations, from NCCL and torch |
 
 mod collectives;
+mod decision;
 mod place;
 mod report;
 mod watch;

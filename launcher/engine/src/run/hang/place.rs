@@ -18,23 +18,17 @@ const STARTERS: [&str; 5] = [
     "/multiprocessing/resource_tracker.py",
 ];
 
-/// Beginnings of the names of functions in which a process waits while it uses CPU: MPI libraries, NCCL, CUDA, gloo,
-/// and the communicator of rlaunch.
-const SPINNING: [&str; 14] = [
-    "MPI_",
-    "PMPI_",
-    "ompi_",
-    "opal_",
-    "MPIR_",
-    "MPIDI_",
-    "MPID_",
+/// Beginnings of the names of functions in which a process waits for other ranks, perhaps while it uses CPU: MPI
+/// libraries, NCCL, gloo, and the communicator of rlaunch.
+const OF_RANKS: [&str; 9] =
+    ["MPI_", "PMPI_", "ompi_", "opal_", "MPIR_", "MPIDI_", "MPID_", "gloo::", "rl_"];
+/// The same for GPUs, whose kernels may wait for other ranks.
+const OF_GPUS: [&str; 5] = [
     "ncclGroup",
     "cudaStreamSynchronize",
     "cudaDeviceSynchronize",
     "cudaEventSynchronize",
     "cuStreamSynchronize",
-    "gloo::",
-    "rl_",
 ];
 
 /// End of the path of the file whose code waits for `rlaunch attach`.
@@ -46,9 +40,14 @@ pub(super) fn is_at_breakpoint(processes: &[ProcessStacks]) -> bool {
     threads.any(|thread| thread.frames.iter().any(|frame| frame.file.ends_with(DEBUGGER)))
 }
 
-/// Tells whether a thread is in a function that waits for other ranks, even if it uses CPU meanwhile.
+/// Tells whether a thread is in a function that waits for other ranks or for a GPU, even if it uses CPU meanwhile.
 pub(super) fn waits_for_others(thread: &ThreadStack) -> bool {
     thread.frames.iter().any(is_waiting)
+}
+
+/// Tells whether a thread is in a function that waits for other ranks alone.
+pub(super) fn waits_for_ranks(thread: &ThreadStack) -> bool {
+    thread.frames.iter().any(|frame| starts_with(frame, &OF_RANKS))
 }
 
 /// Returns the frames of a thread that stay while it waits: those of an interpreter if there are any, else those from the
@@ -64,7 +63,11 @@ pub(super) fn steady_frames(thread: &ThreadStack) -> Vec<&StackFrame> {
 }
 
 fn is_waiting(frame: &StackFrame) -> bool {
-    SPINNING.iter().any(|start| frame.function.starts_with(start))
+    starts_with(frame, &OF_RANKS) || starts_with(frame, &OF_GPUS)
+}
+
+fn starts_with(frame: &StackFrame, starts: &[&str]) -> bool {
+    starts.iter().any(|start| frame.function.starts_with(start))
 }
 
 /// Returns the thread that does a rank's work: the main thread of its outermost process that does more than to wait for

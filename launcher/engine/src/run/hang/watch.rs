@@ -1,36 +1,32 @@
 //! The hang watch's state machine, without I/O and without a clock.
 //!
 //! ```text
-//! Watching ── silence and no CPU for the timeout ───────▶ Reporting ── stacks ──┐
-//!    │  ▲                                                                         ▼
-//!    │  └── a rank printed, or stacks change                                  Comparing ── positions ──▶ hung
-//!    ▼                                                                            ▲
-//! Suspecting ── stacks of ranks that use CPU stay the same ───────────────────────┘
+//! Watching ── moments of a silence ──▶ Looking ── the last one: no rank works ──▶ Comparing ── positions ──▶ hung
+//!    ▲                                    │
+//!    └────── others, or a rank works ─────┘
 //! ```
 //!
 //! A rank that prints leads back to Watching from every state.
 //!
-//! [`Progress`] says how long ranks have used no CPU, and how long none has printed anything. Times are added up from sample
-//! to sample, so that the time for which the job or the launcher was suspended does not count. [`Evidence`] has the stacks of
-//! ranks that use CPU, taken several times: a rank whose stack changes computes; one whose stack stays the same in a function
-//! that waits, spins.
+//! [`Progress`] says what ranks have used since one of them has printed anything. Times are added up from sample to
+//! sample, so that the time for which the job or the launcher was suspended does not count. [`Looks`] has the stacks of
+//! all ranks, taken several times, and decides.
 
+use super::decision::{Looks, RankUse};
 use super::place;
 use crate::run::live::LiveStatus;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{
-    GroupPosition, Inspection, InspectionResult, RankStacks, RankUsage, StackFrame,
+    GroupPosition, Inspection, InspectionResult, RankStacks, RankUsage,
 };
 use rlaunch_plan::job::options::HangOptions;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Shortest and longest interval between samples.
 const INTERVALS: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(10));
 /// Number of samples within the timeout.
 const SAMPLES_PER_TIMEOUT: u32 = 10;
-/// Share of the timeout in which the stacks of a suspicion are taken.
-const SUSPICION_SHARE: u32 = 3;
 
 /// Job that makes no progress.
 #[derive(Debug)]
@@ -52,6 +48,8 @@ pub struct HangWatch {
     status: LiveStatus,
     interval: Duration,
     progress: Progress,
+    /// Looks at the present silence.
+    looks: Looks,
     phase: Phase,
     /// Time of the next question; `None` while one waits for answers.
     due: Option<Instant>,
@@ -65,14 +63,8 @@ pub struct HangWatch {
 #[derive(Debug)]
 enum Phase {
     Watching,
-    /// Ranks that use CPU are looked at several times.
-    Suspecting {
-        evidence: Evidence,
-        busy: Vec<Rank>,
-        idle: Vec<Rank>,
-    },
-    /// No rank uses CPU; stacks are taken for the report.
-    Reporting,
+    /// Stacks of all ranks are taken.
+    Looking,
     /// The job hangs; libraries are asked how far ranks are. This may take seconds where an interpreter is locked, so
     /// stacks come first.
     Comparing {
@@ -90,6 +82,7 @@ impl HangWatch {
             status,
             interval,
             progress: Progress::new(interval),
+            looks: Looks::default(),
             phase: Phase::Watching,
             due: Some(now + interval),
             usage: Vec::new(),
@@ -112,9 +105,7 @@ impl HangWatch {
         self.due = None;
         Some(match self.phase {
             Phase::Watching => Inspection::Usage,
-            Phase::Suspecting { .. } | Phase::Reporting => {
-                Inspection::Stacks { ranks: Vec::new(), native: true }
-            }
+            Phase::Looking => Inspection::Stacks { ranks: Vec::new(), native: true },
             Phase::Comparing { .. } => Inspection::Collectives,
         })
     }
@@ -140,79 +131,59 @@ impl HangWatch {
                 self.watch(now);
                 None
             }
-            // A rank has printed since the stacks were asked for, so the job does not hang.
-            Phase::Reporting | Phase::Comparing { .. } if self.has_printed() => {
+            // A rank has printed since the question, so the job does not hang.
+            Phase::Looking | Phase::Comparing { .. } if self.has_printed() => {
                 self.positions.clear();
                 None
             }
-            Phase::Reporting => {
-                self.compare(now, stacks);
+            Phase::Looking => {
+                self.looks.add(stacks);
+                if self.looks.next_at(self.options.timeout).is_none() {
+                    self.decide(now);
+                }
                 None
             }
             Phase::Comparing { stacks } => Some(self.report(stacks)),
-            Phase::Suspecting { mut evidence, busy, idle } => {
-                evidence.add(stacks);
-                if self.has_printed() {
-                    return None;
-                }
-                if !evidence.is_complete() {
-                    self.due = Some(now + self.pause());
-                    self.phase = Phase::Suspecting { evidence, busy, idle };
-                    return None;
-                }
-                if evidence.shows_hang(&busy, &idle) {
-                    self.compare(now, evidence.into_last());
-                    return None;
-                }
-                // They compute. Another timeout passes before they are suspected again.
-                self.progress.restart();
-                None
-            }
         }
     }
 
     /// Decides after a sample whether to look at stacks.
     fn watch(&mut self, now: Instant) {
-        let timeout = self.options.timeout;
-        if self.progress.silent_for < timeout {
+        let (silent_for, timeout) = (self.progress.silent_for, self.options.timeout);
+        if silent_for < timeout {
             self.is_reported = false;
+        }
+        if silent_for.is_zero() {
+            self.looks = Looks::default();
+        }
+        // Before ranks have started, and after all have ended, there is none to look at.
+        if self.is_reported || self.progress.ranks.is_empty() {
             return;
         }
-        if self.is_reported {
-            return;
+        if self.looks.next_at(timeout).is_some_and(|at| silent_for >= at) {
+            self.due = Some(now);
+            self.phase = Phase::Looking;
         }
-        let (busy, idle) = self.progress.split(timeout);
-        if busy.is_empty() && idle.is_empty() {
-            // Ranks have not started, or have all ended.
-            return;
-        }
-        self.due = Some(now);
-        self.phase = match busy.is_empty() {
-            true => Phase::Reporting,
-            false => Phase::Suspecting { evidence: Evidence::default(), busy, idle },
-        };
     }
 
-    /// Returns the time between stacks of a suspicion.
-    fn pause(&self) -> Duration {
-        let samples = u32::try_from(SAMPLES).unwrap_or(u32::MAX);
-        (self.options.timeout / (SUSPICION_SHARE * samples)).max(INTERVALS.0)
-    }
-
-    /// Tells whether a rank has printed something since the last sample.
-    fn has_printed(&self) -> bool {
-        self.progress.outputs != self.status.outputs()
-    }
-
-    /// Asks libraries how far ranks are, unless a rank stands at a breakpoint, where all may wait as long as the user
-    /// wants.
-    fn compare(&mut self, now: Instant, stacks: Vec<RankStacks>) {
-        if stacks.iter().any(|rank| place::is_at_breakpoint(&rank.processes)) {
+    /// Decides after the last look whether the job hangs. If it does, asks libraries how far ranks are, unless a rank
+    /// stands at a breakpoint, where all may wait as long as the user wants.
+    fn decide(&mut self, now: Instant) {
+        let looks = std::mem::take(&mut self.looks);
+        let hangs = looks.show_hang(&self.progress.uses(), self.progress.silent_for);
+        let stacks = looks.into_last();
+        if !hangs || stacks.iter().any(|rank| place::is_at_breakpoint(&rank.processes)) {
+            // Another timeout passes before ranks are looked at as often again.
             self.progress.restart();
             return;
         }
         self.due = Some(now);
         self.phase = Phase::Comparing { stacks };
+    }
+
+    /// Tells whether a rank has printed something since the last sample.
+    fn has_printed(&self) -> bool {
+        self.progress.outputs != self.status.outputs()
     }
 
     /// Makes the finding.
@@ -222,10 +193,6 @@ impl HangWatch {
         Hung { quiet_for, stacks, positions: std::mem::take(&mut self.positions), ends_job }
     }
 }
-
-/// Share of a CPU below which a rank is idle. A rank that only waits uses less: a Python process with a timer or a
-/// communicator's thread that looks around now and then.
-const IDLE_SHARE: f64 = 0.05;
 
 /// Progress of all ranks.
 #[derive(Debug)]
@@ -242,8 +209,9 @@ struct Progress {
 
 #[derive(Debug)]
 struct RankProgress {
-    cpu_ms: u64,
-    idle_for: Duration,
+    last: RankUsage,
+    /// What the rank has used in this silence.
+    used: RankUse,
     /// Whether the last sample had the rank.
     is_present: bool,
 }
@@ -263,97 +231,47 @@ impl Progress {
     /// Adds a sample of all ranks.
     fn sample(&mut self, now: Instant, usage: &[RankUsage], status: &LiveStatus) {
         let elapsed = self.last_sample.map_or(Duration::ZERO, |last| now - last);
-        let step = elapsed.min(self.max_step);
+        let mut step = elapsed.min(self.max_step);
         self.last_sample = Some(now);
         let outputs = status.outputs();
-        let was_silent = outputs == std::mem::replace(&mut self.outputs, outputs);
-        self.silent_for = if was_silent { self.silent_for + step } else { Duration::ZERO };
+        if outputs != std::mem::replace(&mut self.outputs, outputs) {
+            self.restart();
+            step = Duration::ZERO;
+        }
+        self.silent_for += step;
         self.ranks.values_mut().for_each(|rank| rank.is_present = false);
         for rank in usage {
-            let cpu_ms = rank.user_ms + rank.system_ms;
-            let new = RankProgress { cpu_ms, idle_for: Duration::ZERO, is_present: true };
-            let known = self.ranks.entry(rank.rank).or_insert(new);
+            let known = self.ranks.entry(rank.rank).or_insert_with(|| RankProgress {
+                last: rank.clone(),
+                used: RankUse::default(),
+                is_present: true,
+            });
+            // The time before its first sample was not watched.
+            if !known.is_present {
+                known.used.add(&known.last, rank, elapsed, step);
+            }
+            known.last = rank.clone();
             known.is_present = true;
-            // A child that ends before it is waited for takes its time with it.
-            let used = Duration::from_millis(cpu_ms.saturating_sub(known.cpu_ms));
-            let is_idle = used.as_secs_f64() < IDLE_SHARE * elapsed.as_secs_f64();
-            known.idle_for = if is_idle { known.idle_for + step } else { Duration::ZERO };
-            known.cpu_ms = cpu_ms;
         }
         self.ranks.retain(|_, rank| rank.is_present);
     }
 
-    /// Returns the ranks that have used CPU within `time`, and those that have not.
-    fn split(&self, time: Duration) -> (Vec<Rank>, Vec<Rank>) {
-        let ranks = self.ranks.iter();
-        let (idle, busy): (Vec<_>, Vec<_>) = ranks.partition(|(_, rank)| rank.idle_for >= time);
-        let names = |ranks: Vec<(&Rank, _)>| ranks.into_iter().map(|(rank, _)| *rank).collect();
-        (names(busy), names(idle))
+    /// Returns what ranks have used in this silence.
+    fn uses(&self) -> Vec<(Rank, RankUse)> {
+        self.ranks.iter().map(|(rank, progress)| (*rank, progress.used)).collect()
     }
 
     /// Begins to count anew.
     fn restart(&mut self) {
         self.silent_for = Duration::ZERO;
-        self.ranks.values_mut().for_each(|rank| rank.idle_for = Duration::ZERO);
+        self.ranks.values_mut().for_each(|rank| rank.used = RankUse::default());
     }
-}
-
-/// Number of times that stacks are taken.
-const SAMPLES: usize = 3;
-
-/// Stacks of all ranks, in the order in which they were taken.
-#[derive(Debug, Default)]
-struct Evidence(Vec<BTreeMap<Rank, RankStacks>>);
-
-impl Evidence {
-    /// Adds the stacks of all ranks.
-    fn add(&mut self, stacks: Vec<RankStacks>) {
-        self.0.push(stacks.into_iter().map(|rank| (rank.rank, rank)).collect());
-    }
-
-    /// Tells whether stacks were taken often enough.
-    fn is_complete(&self) -> bool {
-        self.0.len() >= SAMPLES
-    }
-
-    /// Tells whether the job hangs although the ranks in `busy` use CPU: each of them is where it was, and waits for
-    /// others there or is waited for by the ranks in `idle`.
-    fn shows_hang(&self, busy: &[Rank], idle: &[Rank]) -> bool {
-        busy.iter().all(|&rank| self.stays(rank) && (!idle.is_empty() || self.spins(rank)))
-    }
-
-    /// Returns the last stacks.
-    fn into_last(mut self) -> Vec<RankStacks> {
-        self.0.pop().unwrap_or_default().into_values().collect()
-    }
-
-    /// Tells whether a rank was at the same place every time.
-    fn stays(&self, rank: Rank) -> bool {
-        let places: HashSet<Option<Vec<&StackFrame>>> =
-            self.0.iter().map(|stacks| place(stacks.get(&rank)?)).collect();
-        places.len() == 1 && !places.contains(&None)
-    }
-
-    /// Tells whether a rank waits while it uses CPU, as far as its stack shows.
-    fn spins(&self, rank: Rank) -> bool {
-        let stacks = self.0.last().and_then(|stacks| stacks.get(&rank));
-        let thread = stacks.and_then(|stacks| place::working_thread(&stacks.processes));
-        thread.is_some_and(place::waits_for_others)
-    }
-}
-
-/// Returns the frames by which two looks at a rank are compared: those of the thread that does its work. Native frames
-/// are left out if the process has frames of an interpreter, since a spinning function calls others.
-fn place(stacks: &RankStacks) -> Option<Vec<&StackFrame>> {
-    let thread = place::working_thread(&stacks.processes)?;
-    let frames = place::steady_frames(thread);
-    (!frames.is_empty()).then_some(frames)
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
-    use rlaunch_bootstrap::protocol::inspection::{ProcessStacks, ThreadStack};
+    use rlaunch_bootstrap::protocol::inspection::{ProcessStacks, StackFrame, ThreadStack};
 
     const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -420,10 +338,20 @@ mod tests {
         }
     }
 
-    fn usage(rank: Rank, cpu_ms: u64) -> RankUsage {
-        let (pid, processes, resident, state) = (1, 1, 1, 'S');
-        let (user_ms, system_ms, waited_ms) = (cpu_ms, 0, None);
-        RankUsage { rank, pid, processes, user_ms, system_ms, resident, state, waited_ms }
+    /// Returns what a rank has used, all in its main thread.
+    pub(in super::super) fn usage(rank: Rank, cpu_ms: u64) -> RankUsage {
+        RankUsage {
+            rank,
+            pid: 1,
+            processes: 1,
+            user_ms: cpu_ms,
+            system_ms: 0,
+            main_us: 1000 * cpu_ms,
+            main_runs: 0,
+            resident: 1,
+            state: 'S',
+            waited_ms: None,
+        }
     }
 
     fn stacks(rank: Rank, file: &str, line: u32) -> RankStacks {
@@ -486,25 +414,27 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn used(rank: u32, cpu_ms: u64) -> RankUsage {
-        let (rank, pid, processes, resident, state) = (Rank(rank), 1, 1, 1, 'S');
-        let (user_ms, system_ms, waited_ms) = (cpu_ms, 0, None);
-        RankUsage { rank, pid, processes, user_ms, system_ms, resident, state, waited_ms }
+        usage(Rank(rank), cpu_ms)
     }
 
     #[test]
-    fn a_rank_that_uses_cpu_is_busy() {
+    fn what_ranks_use_counts_from_the_last_output_on() {
         let (mut progress, status) = (Progress::new(SECOND), LiveStatus::new());
         let now = Instant::now();
         for step in 0..=5_u32 {
             let ranks = [used(0, 1000 * u64::from(step)), used(1, 20 * u64::from(step))];
             progress.sample(now + step * SECOND, &ranks, &status);
         }
-        assert_eq!(progress.split(5 * SECOND), (vec![Rank(0)], vec![Rank(1)]));
         assert_eq!(progress.silent_for, 5 * SECOND);
+        let mut expected = RankUse::default();
+        for step in 0..5 {
+            expected.add(&used(1, 20 * step), &used(1, 20 * (step + 1)), SECOND, SECOND);
+        }
+        assert_eq!(progress.uses()[1], (Rank(1), expected));
         status.printed(Rank(1), b"a line\n");
         progress.sample(now + 6 * SECOND, &[used(0, 5000)], &status);
         assert_eq!(progress.silent_for, Duration::ZERO);
-        assert_eq!(progress.split(SECOND), (vec![], vec![Rank(0)]), "rank 1 has ended");
+        assert_eq!(progress.uses(), [(Rank(0), RankUse::default())], "rank 1 has ended");
     }
 
     #[test]
@@ -514,64 +444,25 @@ mod tests {
         progress.sample(now, &[used(0, 0)], &status);
         progress.sample(now + 1000 * SECOND, &[used(0, 0)], &status);
         assert_eq!(progress.silent_for, 2 * SECOND);
-        assert_eq!(progress.split(3 * SECOND), (vec![Rank(0)], vec![]));
-    }
-
-    fn frame(text: &str) -> StackFrame {
-        let native = !text.contains(':');
-        let (file, line) = text.split_once(':').unwrap_or((text, "0"));
-        let function = if native { text } else { "forward" };
-        let (function, file) = (function.to_owned(), file.to_owned());
-        StackFrame { function, file, line: line.parse().unwrap(), native }
-    }
-
-    fn stacks_of(rank: u32, frames: &[&str]) -> RankStacks {
-        let frames = frames.iter().map(|text| frame(text)).collect();
-        let threads = vec![ThreadStack { state: 'R', frames, ..ThreadStack::default() }];
-        let processes = vec![ProcessStacks { threads, ..ProcessStacks::default() }];
-        RankStacks { rank: Rank(rank), processes }
-    }
-
-    fn evidence(samples: &[&[&str]]) -> Evidence {
-        let mut evidence = Evidence::default();
-        samples.iter().for_each(|frames| evidence.add(vec![stacks_of(0, frames)]));
-        evidence
-    }
-
-    const BUSY: &[Rank] = &[Rank(0)];
-    const IDLE: &[Rank] = &[Rank(1)];
-
-    #[test]
-    fn a_rank_that_computes_is_elsewhere_each_time() {
-        let computes = evidence(&[&["a.py:1"], &["a.py:2"], &["a.py:1"]]);
-        assert!(computes.is_complete() && !computes.shows_hang(BUSY, IDLE));
+        let mut expected = RankUse::default();
+        expected.add(&used(0, 0), &used(0, 0), SECOND, 2 * SECOND);
+        assert_eq!(progress.uses(), [(Rank(0), expected)]);
     }
 
     #[test]
-    fn an_endless_loop_hangs_those_that_wait_for_it() {
-        let loops = evidence(&[&["a.py:1", "a.py:9"][..]; 3]);
-        assert!(loops.shows_hang(BUSY, IDLE));
-        // Alone it may be a long computation.
-        assert!(!loops.shows_hang(BUSY, &[]));
-    }
-
-    #[test]
-    fn ranks_that_spin_in_a_collective_hang_together() {
-        let spins = [
-            ["opal_progress", "MPI_Allreduce", "main"],
-            ["poll", "MPI_Allreduce", "main"],
-            ["ompi_request_wait", "MPI_Allreduce", "main"],
-        ];
-        let spins: Vec<&[&str]> = spins.iter().map(|frames| &frames[..]).collect();
-        assert!(evidence(&spins).shows_hang(BUSY, &[]));
-        let mixed =
-            [["opal_progress", "MPI_Allreduce", "main"], ["opal_progress", "MPI_Bcast", "main"]];
-        let mixed: Vec<&[&str]> = mixed.iter().map(|frames| &frames[..]).collect();
-        assert!(!evidence(&mixed).shows_hang(BUSY, IDLE));
-    }
-
-    #[test]
-    fn without_frames_nothing_is_claimed() {
-        assert!(!evidence(&[&[], &[], &[]]).shows_hang(BUSY, IDLE));
+    fn a_job_is_looked_at_three_times_in_a_silence() {
+        let (mut job, mut looks) = (Simulation::new(1), Vec::new());
+        let start = job.now;
+        while job.now < start + 12 * SECOND {
+            let due = job.watch.deadline().unwrap();
+            job.now = due;
+            let what = job.watch.on_time(due).unwrap();
+            if matches!(what, Inspection::Stacks { .. }) {
+                looks.push(job.watch.progress.silent_for);
+            }
+            job.watch.on_answer(InspectionResult::Usage(vec![used(0, 0)]));
+            job.watch.on_complete(due);
+        }
+        assert_eq!(looks, [5 * SECOND, 8 * SECOND, 10 * SECOND]);
     }
 }
