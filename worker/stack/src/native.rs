@@ -4,8 +4,7 @@
 use crate::threads::{self, UNSTOPPABLE};
 use framehop::x86_64::{CacheX86_64, UnwindRegsX86_64, UnwinderX86_64};
 use framehop::{ExplicitModuleSectionInfo, FrameAddress, Module, Unwinder};
-use nix::sys::ptrace::{self, Options};
-use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::sys::ptrace;
 use nix::unistd::Pid;
 use object::read::ReadCache;
 use object::{
@@ -122,31 +121,9 @@ enum SnapshotError {
     #[error("thread {tid} waits in the kernel and cannot be stopped")]
     Unstoppable { tid: u32 },
     #[error("cannot stop thread {tid}: {cause}")]
-    Stop { tid: u32, cause: nix::Error },
+    Stop { tid: u32, cause: io::Error },
     #[error("cannot read the memory of process {pid}: {cause}")]
-    Memory { pid: u32, cause: std::io::Error },
-}
-
-/// Stop of a thread, which goes on when this is dropped.
-struct Stopped(Pid);
-
-impl Stopped {
-    /// Stops a thread without a signal that it could notice. Waits for ever for a thread that sleeps in the kernel and
-    /// cannot be woken; the time limit of the whole program ends that wait.
-    fn stop(tid: Pid) -> nix::Result<Stopped> {
-        ptrace::seize(tid, Options::empty())?;
-        let stopped = Stopped(tid);
-        ptrace::interrupt(tid)?;
-        waitpid(tid, Some(WaitPidFlag::__WALL))?;
-        Ok(stopped)
-    }
-}
-
-impl Drop for Stopped {
-    fn drop(&mut self) {
-        // Fails if the thread has ended.
-        let _ = ptrace::detach(self.0, None);
-    }
+    Memory { pid: u32, cause: io::Error },
 }
 
 impl Snapshot {
@@ -155,9 +132,9 @@ impl Snapshot {
         let memory = File::open(format!("/proc/{pid}/mem"));
         let memory = memory.map_err(|cause| SnapshotError::Memory { pid, cause })?;
         let failed = |cause| SnapshotError::Stop { tid, cause };
-        let thread = Pid::from_raw(tid.cast_signed());
-        let stopped = Stopped::stop(thread).map_err(failed)?;
-        let registers = ptrace::getregs(thread).map_err(failed)?;
+        let stopped = threads::stop(tid).map_err(failed)?;
+        let registers = ptrace::getregs(Pid::from_raw(tid.cast_signed()));
+        let registers = registers.map_err(|cause| failed(cause.into()))?;
         let stack = read_stack(&memory, registers.rsp);
         drop(stopped);
         let (instruction, stack_pointer) = (registers.rip, registers.rsp);
@@ -388,6 +365,51 @@ fn parse_mapping(line: &str) -> Option<(Range<u64>, &str)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::{BufRead, BufReader};
+    use std::process::{Command, Stdio};
+
+    /// Python notes each signal that reaches it in a pipe. A child sends it signals that queue.
+    const COUNTS_SIGNALS: &str = "\
+import os, select, signal, time
+read, write = os.pipe()
+os.set_blocking(write, False)
+signal.signal(signal.SIGRTMIN, lambda *_: None)
+signal.set_wakeup_fd(write)
+parent = os.getpid()
+print('up', flush=True)
+sender = os.fork()
+if sender == 0:
+    for number in range(1000):
+        while True:
+            try: os.kill(parent, signal.SIGRTMIN); break
+            except BlockingIOError: time.sleep(0.001)
+        if number % 10 == 0: time.sleep(0.0002)
+    os._exit(0)
+count, is_over = 0, False
+while True:
+    if select.select([read], [], [], 0.2)[0]: count += len(os.read(read, 4096))
+    elif is_over: break
+    else: is_over = os.waitpid(sender, os.WNOHANG)[0] != 0
+print(count)
+";
+
+    #[test]
+    fn a_thread_that_is_looked_at_gets_all_its_signals() {
+        let mut command = Command::new("python3");
+        let command = command.args(["-c", COUNTS_SIGNALS]).stdout(Stdio::piped());
+        let mut python = command.spawn().unwrap();
+        let mut lines = BufReader::new(python.stdout.take().unwrap()).lines();
+        assert_eq!(lines.next().unwrap().unwrap(), "up");
+        let count = std::thread::spawn(move || lines.next().unwrap().unwrap());
+        let mut looks = 0;
+        while !count.is_finished() {
+            // It fails if the process ends.
+            looks += u32::from(Snapshot::take(python.id(), python.id()).is_ok());
+            std::thread::sleep(std::time::Duration::from_micros(200));
+        }
+        assert_eq!(count.join().unwrap(), "1000", "after {looks} looks");
+        assert!(python.wait().unwrap().success());
+    }
 
     #[test]
     fn what_python_has_called_remains() {

@@ -94,8 +94,9 @@ fn work_at_once<T: Send + 'static>(
         move || {
             let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
             while let Some(place) = next().filter(|_| Instant::now() < deadline) {
+                let Some(result) = alone(&*work, place.2) else { continue };
                 // An error means that the time is up.
-                if done.send((place, work(place.2))).is_err() {
+                if done.send((place, result)).is_err() {
                     return;
                 }
             }
@@ -114,6 +115,15 @@ fn work_at_once<T: Send + 'static>(
     while let Ok((place, result)) = results.recv_timeout(left()) {
         take(place, result);
     }
+}
+
+/// Does the work for a process in a thread of its own, if one can be started: the end of the thread lets go of what it
+/// could not stop in time. Returns `None` if the work panics.
+fn alone<T: Send + 'static>(work: &(impl Fn(u32) -> T + Sync), pid: u32) -> Option<T> {
+    thread::scope(|scope| match thread::Builder::new().spawn_scoped(scope, || work(pid)) {
+        Ok(thread) => thread.join().ok(),
+        Err(_) => Some(work(pid)),
+    })
 }
 
 /// Lists the processes of a rank by their places in the answer.

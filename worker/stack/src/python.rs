@@ -27,24 +27,30 @@ pub(crate) fn read(pid: u32) -> Result<Vec<ThreadStack>, String> {
         // To stop it would take as long as it waits, and all its other threads would be stopped meanwhile.
         return read_running(pid);
     }
-    let stopped = read_with(pid, LockingStrategy::Lock);
+    let stopped = read_with(pid, true);
     // Without the right to stop the process its memory may still be readable.
     stopped.or_else(|cause| read_running(pid).map_err(|_| cause))
 }
 
 /// Reads the frames of a process that runs, which fails if it calls and returns meanwhile.
 fn read_running(pid: u32) -> Result<Vec<ThreadStack>, String> {
-    let mut attempts = (0..ATTEMPTS).map(|_| read_with(pid, LockingStrategy::NonBlocking));
+    let mut attempts = (0..ATTEMPTS).map(|_| read_with(pid, false));
     let first = attempts.next().unwrap_or_else(|| Err(String::new()));
     first.or_else(|cause| attempts.find_map(Result::ok).ok_or(cause))
 }
 
-fn read_with(pid: u32, blocking: LockingStrategy) -> Result<Vec<ThreadStack>, String> {
-    let config = Config { blocking, ..Config::default() };
+/// Reads the frames, for which the process may be stopped. py-spy would lose signals that queue, and wait for ever for a
+/// thread that cannot be stopped.
+fn read_with(pid: u32, stops: bool) -> Result<Vec<ThreadStack>, String> {
+    let config = Config { blocking: LockingStrategy::NonBlocking, ..Config::default() };
     let id = py_spy::Pid::try_from(pid).map_err(|error| error.to_string())?;
     let cause = |error| format!("no frames of Python: {error:#}");
     let mut process = PythonSpy::new(id, &config).map_err(cause)?;
+    let stopped = if stops { threads::stop_all(pid) } else { Ok(Vec::new()) };
+    let stopped =
+        stopped.map_err(|error| format!("no frames of Python: cannot stop it: {error}"))?;
     let traces = process.get_stack_traces().map_err(cause)?;
+    drop(stopped);
     let count = traces.len();
     let mut ids = ThreadIds::of(pid, count);
     let threads = traces.into_iter().filter_map(|trace| Some(thread(ids.of_trace(&trace)?, trace)));

@@ -5,15 +5,16 @@
 //! read, the wait channel, a function of the kernel, tells less. The other ends of TCP connections are
 //! in the tables of the process's network namespace.
 //!
-//! Reasons why a process may not be read.
+//! Stops of threads, and reasons why a process may not be read.
 
 use rlaunch_bootstrap::protocol::inspection::{ThreadStack, Wait};
+use rlaunch_sys::StoppedThread;
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, thread};
 
 /// State of a thread that waits in the kernel and cannot be interrupted.
@@ -60,6 +61,38 @@ pub(crate) fn has_unstoppable(pid: u32) -> bool {
         ids(pid).into_iter().any(is_in_d)
     })
 }
+
+/// Time limit for a thread to stop. It takes some microseconds, unless the thread begins to wait in the kernel.
+const STOP_LIMIT: Duration = Duration::from_millis(200);
+
+/// Stops a thread until the result is dropped.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn stop(tid: u32) -> io::Result<StoppedThread> {
+    StoppedThread::stop(tid.cast_signed(), Instant::now() + STOP_LIMIT)
+}
+
+/// Stops all threads of a process, also those that it starts meanwhile, until the result is dropped.
+pub(crate) fn stop_all(pid: u32) -> io::Result<Vec<StoppedThread>> {
+    let deadline = Instant::now() + STOP_LIMIT;
+    let (mut stopped, mut seen) = (Vec::new(), BTreeSet::new());
+    loop {
+        let new: Vec<u32> = ids(pid).into_iter().filter(|tid| seen.insert(*tid)).collect();
+        if new.is_empty() {
+            return Ok(stopped);
+        }
+        for tid in new {
+            match StoppedThread::stop(tid.cast_signed(), deadline) {
+                Ok(thread) => stopped.push(thread),
+                // It has ended, as the main thread may have while others run.
+                Err(_) if state_of(pid, tid).is_none_or(|(_, state)| ENDED.contains(&state)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+/// States of threads that have ended.
+const ENDED: [char; 2] = ['Z', 'X'];
 
 /// Reads name and state of a thread; `None` if it has ended.
 pub(crate) fn state_of(pid: u32, tid: u32) -> Option<(String, char)> {

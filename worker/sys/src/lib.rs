@@ -9,6 +9,7 @@
 //! | `descriptor.rs` | descriptors that change their file; files in use |
 //! | `socket.rs` | state of TCP connections, options of sockets |
 //! | `ticks.rs` | a clock that is cheap to read |
+//! | `trace.rs` | stops of threads of other processes |
 
 mod descriptor;
 mod pages;
@@ -17,6 +18,7 @@ mod shared;
 mod socket;
 mod spawn;
 mod ticks;
+mod trace;
 pub use descriptor::{redirect, while_unused};
 pub use pages::{Pages, prefer_numa_node};
 pub use process::{
@@ -27,3 +29,4 @@ pub use shared::{OwnedBytes, SharedMemory};
 pub use socket::{PeerSilence, never_fragment, unacknowledged_bytes};
 pub use spawn::{SpawnArgs, spawn_in_cgroup};
 pub use ticks::Ticks;
+pub use trace::StoppedThread;

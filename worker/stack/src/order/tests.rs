@@ -37,7 +37,7 @@ impl Process {
 
     fn read(&self) -> ProcessStacks {
         let processes = vec![(Rank(0), vec![self.0.id()])];
-        // A process that begins to wait while it is being stopped keeps its reader until the limit.
+        // Large programs and slow machines take a while.
         carry_out(&processes, true, Duration::from_secs(3)).remove(0).processes.remove(0)
     }
 }
