@@ -35,7 +35,7 @@ use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
-use std::process::ExitCode;
+use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
 use tokio::net::unix::pipe;
@@ -198,7 +198,7 @@ pub(crate) fn monitor() -> ExitCode {
 }
 
 async fn serve_readings() -> io::Result<()> {
-    let host = Host { root: Root::live(), gpus: GpuMonitor::new() };
+    let mut host = Host::new();
     inventory::write(&host.answer(&Inspection::Counters));
     host.gpus.await_first();
     let (input, mut output) = stdio(&[])?;
@@ -219,14 +219,22 @@ async fn send_reading(output: &mut pipe::Sender, answer: &InspectionResult) -> i
 struct Host {
     root: Root,
     gpus: GpuMonitor,
+    /// Programs that read the use of GPUs. Each ends by itself when it prints to a closed pipe.
+    programs: Vec<Child>,
 }
 
 impl Host {
-    fn answer(&self, question: &Inspection) -> InspectionResult {
+    fn new() -> Host {
+        Host { root: Root::live(), gpus: GpuMonitor::new(), programs: Vec::new() }
+    }
+
+    fn answer(&mut self, question: &Inspection) -> InspectionResult {
         match question {
             Inspection::Counters => {
-                // The program that reads them ends by itself when it prints to a closed pipe.
-                let (gpus, _) = self.gpus.read_or_start();
+                let (gpus, started) = self.gpus.read_or_start();
+                self.programs.extend(started);
+                // Nothing else here waits for those that have ended.
+                self.programs.retain_mut(|program| matches!(program.try_wait(), Ok(None)));
                 let traffic = diagnostics::read_traffic(&self.root);
                 InspectionResult::Counters(HostCounters { gpus, ..traffic })
             }

@@ -143,8 +143,20 @@ async fn a_path_that_drops_long_packets_is_told_from_a_silent_one() {
 
 #[test]
 fn only_counters_are_answered_without_ranks() {
-    let host = Host { root: Root::live(), gpus: GpuMonitor::new() };
+    let mut host = Host::new();
     let counters = host.answer(&Inspection::Counters);
     assert!(matches!(counters, InspectionResult::Counters(_)), "{counters:?}");
     assert!(matches!(host.answer(&Inspection::Usage), InspectionResult::Failed(_)));
+}
+
+#[test]
+fn a_program_that_has_ended_is_waited_for() {
+    let mut host = Host::new();
+    let program = std::process::Command::new("true").spawn().unwrap();
+    let pid = program.id();
+    host.programs.push(program);
+    // A zombie would stay there.
+    while Path::new(&format!("/proc/{pid}")).exists() {
+        host.answer(&Inspection::Counters);
+    }
 }
