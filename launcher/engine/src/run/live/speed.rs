@@ -66,7 +66,7 @@ impl PrintedSpeed {
         }
         // `/tmp/s 7` is no rate.
         let bare = || if is_rate { None } else { after(rest, false) };
-        let value = after(rest, true).or_else(|| before(head)).or_else(bare)?;
+        let value = after(behind_devices(rest), true).or_else(|| before(head)).or_else(bare)?;
         let is_speed = value.is_finite() && value > 0.0 && counted.len() + per.len() < MAX_UNIT;
         is_speed.then(|| PrintedSpeed { value, unit: format!("{counted}/{per}") })
     }
@@ -76,6 +76,13 @@ impl PrintedSpeed {
 fn is_data(unit: &str) -> bool {
     let unit = unit.trim_start_matches(['k', 'K', 'M', 'G', 'T']);
     matches!(unit.trim_start_matches('i'), "B" | "b" | "bit" | "bits" | "bytes" | "byte")
+}
+
+/// Returns what follows the devices that a total is of: `img/sec on 2 GPU(s): 580.3`.
+fn behind_devices(rest: &[u8]) -> &[u8] {
+    let devices = rest.strip_prefix(b" on ").unwrap_or_default();
+    let colon = memchr::memchr(b':', &devices[..devices.len().min(MAX_UNIT)]);
+    colon.map_or(rest, |colon| &rest[b" on ".len() + colon..])
 }
 
 /// Parses the number after a unit. With `separated` a colon or an equals sign must stand between them.
@@ -119,6 +126,7 @@ mod tests {
         for (line, value, unit) in [
             ("10\timages/sec: 813.1 +/- 0.0 (jitter = 0.0)\t7.9\n", 813.1, "images/sec"),
             ("Iter #3: 1,205.5 img/sec per GPU\n", 1205.5, "img/sec"),
+            ("Total img/sec on 2 GPU(s): 580.3 +-2.4", 580.3, "img/sec"),
             (" 12%|#  | 10/80 [00:10<01:20,  12.31it/s, loss=0.3]\r", 12.31, "it/s"),
             (" 12%|#  | 10/80 [00:10<01:20, 1.52s/it]\r", 1.52, "s/it"),
             ("| epoch 1 | lr 20.00 | ms/batch 11.50 | loss 5.1", 11.5, "ms/batch"),

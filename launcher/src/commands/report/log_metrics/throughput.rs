@@ -138,47 +138,40 @@ impl Throughput {
     }
 }
 
+/// Parses a line in one of the formats, of which [`PrintedSpeed`] knows how rates are written.
 fn parse(line: &str) -> Option<(Style, LineMetric)> {
     let line = line.trim();
-    tf_cnn(line)
-        .map(|metric| (Style::TfCnn, metric))
-        .or_else(|| horovod(line).map(|metric| (Style::Horovod, metric)))
+    let PrintedSpeed { value, unit } = PrintedSpeed::last_in(line.as_bytes())?;
+    match &*unit {
+        "images/sec" => Some((Style::TfCnn, tf_cnn(line, value)?)),
+        "img/sec" => Some((Style::Horovod, horovod(line, value)?)),
+        _ => None,
+    }
 }
 
-fn tf_cnn(line: &str) -> Option<LineMetric> {
+fn tf_cnn(line: &str, rate: f64) -> Option<LineMetric> {
     let (before, after) = line.split_once("images/sec:")?;
-    let mut words = after.split_whitespace();
-    let rate = rate(words.next()?)?;
-    match before.trim() {
+    let step = match before.trim() {
         "total" => return Some(LineMetric::Total(Total { rate, devices: None })),
         "" if !after.contains("+/-") => return None,
-        _ => {}
-    }
-    let step = match before.trim() {
         "" => None,
         step => Some(step.parse().ok()?),
     };
-    let mut behind = words.skip_while(|word| !word.ends_with(')'));
+    let mut behind = after.split_whitespace().skip_while(|word| !word.ends_with(')'));
     let loss = behind.nth(1).and_then(|word| word.parse().ok());
     Some(LineMetric::Rate(RateSample { step, rate, loss }))
 }
 
-fn horovod(line: &str) -> Option<LineMetric> {
+fn horovod(line: &str, rate: f64) -> Option<LineMetric> {
     if let Some(iteration) = line.strip_prefix("Iter #") {
         let (step, words) = iteration.split_once(": ")?;
-        let (number, _device) = words.split_once(" img/sec per ")?;
-        let value = RateSample { step: step.parse().ok(), rate: rate(number)?, loss: None };
-        return Some(LineMetric::Rate(value));
+        if !words.contains(" img/sec per ") {
+            return None;
+        }
+        return Some(LineMetric::Rate(RateSample { step: step.parse().ok(), rate, loss: None }));
     }
-    let (devices, words) = line.strip_prefix("Total img/sec on ")?.split_once(": ")?;
-    let devices = devices.split_whitespace().next()?.parse().ok();
-    let rate = rate(words.split_whitespace().next()?)?;
-    Some(LineMetric::Total(Total { rate, devices }))
-}
-
-/// Parses a rate, which is finite and not negative.
-fn rate(word: &str) -> Option<f64> {
-    word.parse().ok().filter(|rate: &f64| rate.is_finite() && *rate >= 0.0)
+    let devices = line.strip_prefix("Total img/sec on ")?.split_whitespace().next()?;
+    Some(LineMetric::Total(Total { rate, devices: devices.parse().ok() }))
 }
 
 #[cfg(test)]
@@ -208,6 +201,8 @@ mod tests {
         let line = "images/sec: 123.4 +/- 1.2 (jitter = 3.4)";
         assert_eq!(value(line), Some((None, 123.4, None)));
         assert_eq!(value("Iter #3: 290.1 img/sec per GPU"), Some((Some(3), 290.1, None)));
+        // As the live status of a job reads it.
+        assert_eq!(value("Iter #3: 1,290.1 img/sec per GPU"), Some((Some(3), 1290.1, None)));
     }
 
     #[test]
