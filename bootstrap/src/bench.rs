@@ -93,6 +93,8 @@ pub struct VerbsRequest {
     pub mtu: Option<u32>,
     /// Whether both ranks send a stream at once.
     pub bidirectional: bool,
+    /// Whether times are summed up as perftest does, without the two longest.
+    pub perftest: bool,
 }
 
 impl VerbsRequest {

@@ -49,7 +49,8 @@ Columns:
   bytes      of each message
   min ...    times of single messages in microseconds: half of a round trip of write and send, the
              whole time of read; typical is the median
-  peak       highest bandwidth of any part of the stream; average: that of all of it
+  peak       highest bandwidth of any part of the stream; average: that of all of it. With
+             --bidirectional these and Mmsg/s are sums of both directions, as with perftest's -b
   Mmsg/s     millions of messages per second
   CPU %      of both processes, from rank 0 to rank 1; 100 is one processor
 
@@ -127,7 +128,8 @@ pub(crate) struct BenchVerbsArgs {
     )]
     pub(crate) report: Unit,
 
-    /// Print the columns of perftest, whose bandwidths are in MiB/s, or in Gb/s with --report Gb
+    /// Print the columns of perftest, whose bandwidths are in MiB/s, or in Gb/s with --report Gb; its times leave the
+    /// two longest out, and t_max is the second longest
     #[arg(long, conflicts_with_all = ["json", "distribution"])]
     pub(crate) perftest: bool,
 
@@ -283,6 +285,7 @@ impl BenchVerbsArgs {
             // The values that are allowed are numbers.
             mtu: self.mtu.as_ref().and_then(|mtu| mtu.parse().ok()),
             bidirectional: self.bidirectional,
+            perftest: self.perftest,
         })
     }
 

@@ -82,7 +82,8 @@ fn begin(header: &VerbsHeader, hosts: &[String; 2], unit: Unit) -> String {
             1 => format!("1 queue pair, {depth} requests"),
             qps => format!("{qps} queue pairs, {depth} requests each"),
         };
-        how.push(format!("streams of {pairs}{}", copied(header.inline.1)));
+        let sum = if request.bidirectional { " in each direction, added up" } else { "" };
+        how.push(format!("streams of {pairs}{}{sum}", copied(header.inline.1)));
     }
     let how = how.join("; ");
     let mut text = format!(
@@ -320,7 +321,7 @@ fn perftest_rates(rows: &[&VerbsRow], unit: Unit) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_bootstrap::bench::{MessageTimes, StreamRate};
+    use rlaunch_bootstrap::bench::{MessageTimes, StreamRate, VerbsAmount};
 
     fn times() -> MessageTimes {
         MessageTimes {
@@ -334,6 +335,38 @@ mod tests {
             max_us: 9.0,
             distribution: vec![(2.0, 20), (4.0, 9), (16.0, 1)],
         }
+    }
+
+    #[test]
+    fn the_sum_of_both_directions_is_said_to_be_one() {
+        let request = VerbsRequest {
+            operation: VerbsOperation::Write,
+            part: VerbsPart::Bandwidth,
+            sizes: vec![8],
+            amount: VerbsAmount::Messages(10),
+            qps: 1,
+            depth: 128,
+            inline: None,
+            mtu: None,
+            bidirectional: true,
+            perftest: false,
+        };
+        let ports = ["mlx5_0/1", "mlx5_1/1"].map(str::to_owned);
+        let (inline, mtu, reads, by_manager) = ((0, 0), Some(4096), 16, false);
+        let mut header = VerbsHeader { request, inline, mtu, reads, ports, by_manager };
+        let hosts = ["a", "b"].map(str::to_owned);
+        let above = |header: &VerbsHeader| {
+            let lines = begin(header, &hosts, Unit::Gigabytes);
+            lines.lines().next().unwrap_or_default().to_owned()
+        };
+        let both = "# write: a mlx5_0/1 and b mlx5_1/1, MTU 4096; streams of 1 queue pair, 128 requests \
+                    in each direction, added up";
+        assert_eq!(above(&header), both);
+        header.request.bidirectional = false;
+        assert!(
+            above(&header)
+                .ends_with(" to b mlx5_1/1, MTU 4096; streams of 1 queue pair, 128 requests")
+        );
     }
 
     #[test]

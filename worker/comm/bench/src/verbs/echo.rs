@@ -28,6 +28,7 @@ pub(super) fn measure(
     comm: &Communicator,
     ends: &Ends,
     subject: Subject,
+    is_perftest: bool,
     ticks: &Ticks,
 ) -> Result<Option<MessageTimes>, VerbsBenchError> {
     let mut echo = Echo::new(ends, subject);
@@ -41,7 +42,10 @@ pub(super) fn measure(
     };
     matrix::barrier(comm)?;
     let microseconds = ticks.seconds_per_tick() * 1e6;
-    Ok(times.map(|(times, part)| times.summary(microseconds * part)))
+    Ok(times.map(|(times, part)| match is_perftest {
+        true => times.summary_of_perftest(microseconds * part),
+        false => times.summary(microseconds * part),
+    }))
 }
 
 /// Number of messages, or length of the measurement in ticks.

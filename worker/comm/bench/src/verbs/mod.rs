@@ -122,7 +122,9 @@ pub(crate) fn measure(
     }
     for bytes in request.sizes.iter().copied() {
         let subject = Subject { operation: request.operation, bytes, amount: request.amount };
-        let times = latency.as_ref().map(|ends| echo::measure(comm, ends, subject, &ticks));
+        let is_perftest = request.perftest;
+        let times =
+            latency.as_ref().map(|ends| echo::measure(comm, ends, subject, is_perftest, &ticks));
         let times = times.transpose()?.flatten();
         let mut second = |rate: StreamRate| Ok(write(&BenchRecord::VerbsSecond(rate))?);
         let rate = bandwidth.as_mut().map(|ends| {
@@ -220,6 +222,8 @@ impl StallTimer {
 const DIGITS: u8 = 3;
 /// Maximum time in ticks, some minutes. Longer times count as this one.
 const MOST: u64 = 1 << 40;
+/// Number of the longest times that perftest leaves out.
+const PERFTEST_TAIL: u64 = 2;
 /// Ratio of the bounds of two classes of the distribution.
 const CLASS: f64 = 1.25;
 
@@ -242,6 +246,45 @@ impl Times {
     #[cfg(test)]
     fn count(&self) -> u64 {
         self.0.len()
+    }
+
+    /// Returns the time at a place in their order, from 0.
+    fn nth(&self, place: u64) -> u64 {
+        let mut passed = 0;
+        let mut classes = self.0.iter_recorded();
+        let class = classes.find(|class| {
+            passed += class.count_at_value();
+            passed > place
+        });
+        match class {
+            Some(class) => class.value_iterated_to(),
+            None => 0,
+        }
+    }
+
+    /// Does the same as [`Times::summary`] in the way of perftest (`print_report_lat`): the two longest times are left
+    /// out, the maximum is the shorter of these, and quantiles are taken at places in the order.
+    fn summary_of_perftest(&self, microseconds: f64) -> MessageTimes {
+        let count = self.0.len().saturating_sub(PERFTEST_TAIL);
+        if count == 0 {
+            return self.summary(microseconds);
+        }
+        let (mut body, mut left) = (Times::new(), count);
+        for class in self.0.iter_recorded() {
+            let taken = class.count_at_value().min(left);
+            body.0.saturating_record_n(class.value_iterated_to(), taken);
+            left -= taken;
+        }
+        let at = |place: u64| self.nth(place) as f64 * microseconds;
+        let quantile = |quantile: f64| at((count as f64 * quantile).ceil() as u64);
+        MessageTimes {
+            messages: self.0.len(),
+            typical_us: f64::midpoint(at(count / 2), at((count - 1) / 2)),
+            p99_us: quantile(0.99),
+            p999_us: quantile(0.999),
+            max_us: at(count),
+            ..body.summary(microseconds)
+        }
     }
 
     /// Converts to microseconds. `microseconds` is the time of a tick, for each message.
@@ -279,6 +322,7 @@ mod tests {
             inline: None,
             mtu: None,
             bidirectional: false,
+            perftest: false,
         }
     }
 
@@ -305,6 +349,27 @@ mod tests {
         let request = request(VerbsOperation::Write, VerbsPart::Both);
         let error = measure(&comm, None, &request, |_| Ok(())).unwrap_err().to_string();
         assert_eq!(error, "RDMA operations are measured between 2 ranks, but there are 1");
+    }
+
+    #[test]
+    fn perftest_leaves_the_two_longest_times_out() {
+        let mut times = Times::new();
+        (1..=1000).for_each(|time| times.push(time * 1000));
+        let summary = times.summary_of_perftest(1e-3);
+        let is_near = |value: f64, expected: f64| (value / expected - 1.0).abs() < 2e-3;
+        assert_eq!(summary.messages, 1000);
+        assert!(is_near(summary.min_us, 1.0) && is_near(summary.max_us, 999.0), "{summary:?}");
+        assert!(is_near(summary.typical_us, 499.5) && is_near(summary.average_us, 499.5));
+        assert!(is_near(summary.p99_us, 990.0) && is_near(summary.p999_us, 999.0), "{summary:?}");
+        let mut times = Times::new();
+        (0..98).for_each(|_| times.push(1000));
+        [500_000, 900_000].into_iter().for_each(|time| times.push(time));
+        let summary = times.summary_of_perftest(1e-3);
+        assert!(is_near(summary.average_us, 1.0) && is_near(summary.max_us, 500.0), "{summary:?}");
+        assert!(is_near(times.summary(1e-3).max_us, 900.0));
+        let mut few = Times::new();
+        few.push(7000);
+        assert!(is_near(few.summary_of_perftest(1e-3).max_us, 7.0));
     }
 
     #[test]
