@@ -78,14 +78,14 @@ fn an_agent_is_killed() {
 }
 
 /// On c the guardian gives ranks and their children the grace period. On b, where the guardian is
-/// killed too, the launcher does so over a second channel. Output is not read any more.
+/// killed too, the launcher does so over a second channel. Only guardians read output then: more than a pipe holds.
 #[test]
 fn ranks_of_an_agent_that_is_killed_save_their_work() {
     const SAVED: &str = "/tmp/teardown/saved";
     as_each(|field, account| {
         let works = format!(
-            "trap 'sleep 0.3; echo saved >>{SAVED}; exit 0' TERM
-            echo up; exec >/dev/null 2>&1; while :; do sleep 0.1; done"
+            "trap 'sleep 0.3; head -c 200000 /dev/zero && echo saved >>{SAVED}; exit 0' TERM
+            echo up; [ $RANK = 1 ] || exec >/dev/null 2>&1; while :; do sleep 0.1; done"
         );
         let script = format!("sh -c \"{works}\" & {works}");
         // Written by root, in root's directory; every account may write to it.

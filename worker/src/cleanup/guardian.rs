@@ -2,13 +2,15 @@
 //!
 //! The guardian has one task. When the agent dies, for whatever reason, the guardian inherits all
 //! of the agent's descendants (it is their nearest subreaper) and ends them. If the agent did not
-//! end in order, the descendants first get the rest of their grace period. The guardian has no
-//! threads, opens no files and waits in one system call, so that little can go wrong.
+//! end in order, the descendants first get the rest of their grace period, in which the guardian reads
+//! their output. The guardian has no threads, opens no files and waits in one system call, so that
+//! little can go wrong.
 //!
 //! Agent and guardian share the grace period, and the time when it ends, in memory ([`Grace`]), so that
 //! the guardian knows how much is left when the agent dies.
 
 use crate::cleanup::cgroup::Cgroup;
+use crate::cleanup::outputs::{self, Outputs};
 use crate::cleanup::processes::{self, Children};
 use crate::cleanup::workspace::Workspace;
 use crate::console::errln;
@@ -108,6 +110,7 @@ fn let_end(agent: Pid, cgroup: Option<&Cgroup>, grace: &Grace, watched: &SigSet)
         }
     };
     let mut deadline = Deadline::after(limit, Instant::now()).checked_every(CHECK_INTERVAL);
+    let mut outputs = grace.outputs.take();
     loop {
         collect();
         let now = Instant::now();
@@ -115,7 +118,11 @@ fn let_end(agent: Pid, cgroup: Option<&Cgroup>, grace: &Grace, watched: &SigSet)
             return;
         }
         let pause = PollTimeout::try_from(deadline.next_check() - now).unwrap_or(PollTimeout::ZERO);
-        let _ = poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], pause);
+        let awaited = std::iter::once(signals.as_fd()).chain(outputs.iter().map(AsFd::as_fd));
+        let mut awaited: Vec<PollFd<'_>> =
+            awaited.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let _ = poll(&mut awaited, pause);
+        outputs::drain(&mut outputs);
         while let Ok(Some(signal)) = signals.read_signal() {
             if signal.ssi_signo == Signal::SIGTERM as u32 {
                 return;
@@ -193,12 +200,13 @@ const GRACE: usize = 0;
 /// Offset in bytes of the word with the time of SIGKILL, which is set once SIGTERM was sent.
 const KILL_AT: usize = 8;
 
-/// Grace period of a node's ranks. Each word of the memory holds milliseconds plus one; zero means
-/// unset.
+/// Grace period of a node's ranks, and what they print in it if their agent is dead. Each word of the
+/// memory holds milliseconds plus one; zero means unset.
 #[derive(Clone, Debug)]
 pub(crate) struct Grace {
     begin: Instant,
     memory: Option<SharedMemory>,
+    pub(crate) outputs: Outputs,
 }
 
 /// Rest of the grace period before SIGKILL.
@@ -215,7 +223,7 @@ impl Grace {
     pub(crate) fn share() -> Grace {
         let memory = SharedMemory::pair(LENGTH, LENGTH).map(|(memory, _)| memory);
         let memory = memory.and_then(|memory| memory.reserve(0..LENGTH).map(|()| memory));
-        Grace { begin: Instant::now(), memory: memory.ok() }
+        Grace { begin: Instant::now(), memory: memory.ok(), outputs: Outputs::share() }
     }
 
     /// Sets the grace period of ranks that are told to end from now on.
@@ -279,7 +287,8 @@ mod tests {
 
     #[test]
     fn a_guardian_without_knowledge_gives_a_short_one() {
-        let grace = Grace { begin: Instant::now(), memory: None };
+        let outputs = Outputs::share();
+        let grace = Grace { begin: Instant::now(), memory: None, outputs };
         grace.grant(GRACE);
         assert_eq!(grace.remaining(Instant::now()), Remaining::Term(DEFAULT_GRACE));
     }

@@ -42,6 +42,7 @@ use rlaunch_bootstrap::job::{
 use rlaunch_bootstrap::protocol::control::{CleanupReceipt, FromAgent, Stream};
 use rlaunch_bootstrap::protocol::inspection::{MAX_STACK_PROCESSES, RankUsage};
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
@@ -250,6 +251,7 @@ impl Ranks {
                 for (stream, pipe) in [(Stream::Stdout, child.stdout)].into_iter().chain(stderr) {
                     let source = RankStream { rank, stream, stamped: self.stamped };
                     let abandoned = self.abandoned.subscribe();
+                    self.context.grace.outputs.hand_over(pipe.as_fd());
                     self.pumps.spawn(pump(source, pipe, self.to_launcher.clone(), abandoned));
                 }
             }
