@@ -6,14 +6,16 @@
 //! | `connections` | addresses, servers, and what they do not answer |
 //! | `hosts` | hosts that are set up differently |
 //! | `output` | ranks that keep others from being read |
-//! | `trials` | the log of all: what takes one line to try, and names of the tests of the rest |
+//! | `signals` | whatever ends a job, or tells it something |
 //! | `terminal` | jobs that people ask about while they run, and afterwards |
+//! | `trials` | the log of all: what takes one line to try, and names of the tests of the rest |
 //! | `words` | programs, directories, names and numbers as people write them |
 
 mod addresses;
 mod connections;
 mod hosts;
 mod output;
+mod signals;
 mod terminal;
 mod trials;
 mod words;

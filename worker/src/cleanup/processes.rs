@@ -126,6 +126,39 @@ pub(crate) fn signal_one(pid: Pid, signals: &[Signal]) {
     }
 }
 
+/// Sends a signal of the user to the rank whose first process is `rank`: to those of its processes that
+/// [`handlers`] returns, or to the first process if there are none. SIGCONT needs no handler.
+pub(crate) fn signal_rank(rank: Pid, signal: Signal) {
+    let mut to = if signal == Signal::SIGCONT { Vec::new() } else { handlers(rank, signal) };
+    if to.is_empty() {
+        to.push(rank);
+    }
+    to.into_iter().for_each(|pid| signal_one(pid, &[signal]));
+}
+
+/// Returns `root` if it handles a signal, or else the nearest of its descendants that do, by which the signal passes
+/// over a shell that has started the program, and would die of it. Processes below a handler are left to it: the
+/// handler may pass the signal on, and those that it has forked have its handler too, without being meant.
+fn handlers(root: Pid, signal: Signal) -> Vec<Pid> {
+    let (mut found, mut open) = (Vec::new(), vec![root]);
+    while let Some(pid) = open.pop() {
+        if handles(pid, signal) {
+            found.push(pid);
+        } else {
+            open.extend(children(pid).unwrap_or_else(|| children_in_table(pid)));
+        }
+    }
+    found
+}
+
+/// Tells whether a process has a handler for a signal. A process that has ended or is hidden has none.
+fn handles(pid: Pid, signal: Signal) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (signal as i32 - 1) & 1 == 1
+}
+
 /// Kills every descendant of this process except `except`. First stops the descendants one by one
 /// until scans find no new process, because a stopped process can neither fork nor hide its
 /// children from the scans by ending. Then kills all of them. `collect` is called meanwhile and
@@ -217,6 +250,13 @@ fn children(pid: Pid) -> Option<Vec<Pid>> {
         );
     }
     Some(found)
+}
+
+/// Returns the living children of a process, from the whole process table.
+fn children_in_table(pid: Pid) -> Vec<Pid> {
+    let mut below = walk_table(pid);
+    below.retain(|&other| parent(other) == Some(pid));
+    below
 }
 
 /// Returns the living descendants of a process, from the whole process table.
@@ -550,6 +590,30 @@ mod tests {
         }
         shell.wait().unwrap();
         assert!(walk_table(mine).is_empty());
+    }
+
+    /// The shell above has no handler and would die; the program below has inherited none.
+    #[test]
+    fn a_signal_is_for_the_nearest_process_that_handles_it() {
+        let handler = r#"trap : USR1; echo; sh -c "sleep 60; :"; :"#;
+        let mut shell = Command::new("sh")
+            .args(["-c", r#"sh -c "$0"; :"#, handler])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = [0; 1];
+        std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut line).unwrap();
+        let mine = Pid::from_raw(shell.id().cast_signed());
+        let found = handlers(mine, Signal::SIGUSR1);
+        assert!(found.len() == 1 && parent(found[0]) == Some(mine), "{found:?} below {mine}");
+        assert_eq!(handlers(found[0], Signal::SIGUSR1), found);
+        assert!(handlers(mine, Signal::SIGUSR2).is_empty());
+        assert_eq!(children_in_table(mine), found);
+        for pid in walk_table(mine).into_iter().chain([mine]) {
+            kill(pid, Signal::SIGKILL).unwrap();
+        }
+        shell.wait().unwrap();
+        assert!(!handles(mine, Signal::SIGUSR1));
     }
 
     #[test]

@@ -30,7 +30,7 @@ use crate::ranks::prepare::{PreparedRanks, Program};
 use crate::ranks::session::Sessions;
 use crate::ranks::stdin::Stdin;
 use nix::sys::prctl;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use output::{RankStream, pump};
 use prepare::RankFiles;
@@ -481,13 +481,10 @@ impl Ranks {
         }
     }
 
-    /// Forwards a signal from the user to every rank, but not to its children: a shell forwards
-    /// signals itself if it wants to.
+    /// Forwards a signal from the user to every rank.
     pub(crate) fn signal(&self, signal: i32) {
         if let Ok(signal) = Signal::try_from(signal) {
-            for &(_, pid) in &self.running {
-                let _ = kill(pid, signal);
-            }
+            self.running.iter().for_each(|&(_, pid)| processes::signal_rank(pid, signal));
         }
     }
 
