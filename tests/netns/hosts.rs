@@ -153,6 +153,11 @@ fn hosts_that_were_allocated_are_found() {
     assert_eq!(listed(&[&slurm, &pbs, &mpi_job]), expected);
     let expected = format!("# hosts of {nodes} (PBS_NODEFILE)\nb slots=2\nc slots=1\n");
     assert_eq!(listed(&[&pbs, &mpi_job]), expected);
+    let lsf = [("LSB_MCPU_HOSTS", "a 2 b 1")];
+    let expected = "# hosts of LSF's allocation (LSB_MCPU_HOSTS)\na slots=2\nb slots=1\n";
+    assert_eq!(listed(&[&lsf, &mpi_job]), expected);
+    let flux = [("FLUX_URI", "local:///run/flux/local")];
+    run("true", &[&flux]).run().succeeded().says(&["$(flux hostlist local)"]);
     let expected = format!("# hosts of {nodes} ({})\n", mpi_job[0].0);
     assert!(listed(&[&mpi_job]).starts_with(&expected));
     let expected = "# hosts of this machine: no others are named\nlocalhost slots=1\n";

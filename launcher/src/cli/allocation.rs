@@ -1,12 +1,15 @@
-//! Hosts that a scheduler has allocated, found in this shell's environment variables: by Slurm (`salloc`, `sbatch`), by PBS
-//! or Torque, or by mpirun's configuration, as Kubernetes' mpi-operator sets it.
+//! Hosts that a scheduler has allocated, found in this shell's environment variables: by Slurm (`salloc`, `sbatch`), by
+//! another batch system (`batch`), or by mpirun's configuration, as Kubernetes' mpi-operator sets it.
 
+mod batch;
+
+use batch::BatchError;
 use rlaunch_engine::connect::connector::{Rsh, RshError};
 use rlaunch_plan::hosts::hostfile::{self, HostfileError};
 use rlaunch_plan::hosts::{self, Host, HostsError, MAX_HOSTS, SlotsBy};
 use rlaunch_text::text;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// Hosts that a scheduler has allocated.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,34 +32,38 @@ pub(crate) enum AllocatedHosts {
 pub(crate) enum AllocationError {
     #[error(transparent)]
     Slurm(#[from] SlurmError),
-    #[error("the hosts of {PBS_FILE}")]
-    PbsFile(#[source] HostfileError),
-    #[error("{CPUS_PER_NODE} is `{0}`, which is not a number of ranks")]
-    CpusPerNode(String),
+    #[error(transparent)]
+    Batch(#[from] BatchError),
 }
 
 impl AllocationError {
     pub(crate) fn hint(&self) -> String {
         let variable = match self {
             AllocationError::Slurm(_) => NODES,
-            AllocationError::PbsFile(_) | AllocationError::CpusPerNode(_) => PBS_FILE,
+            AllocationError::Batch(error) => error.variable(),
         };
         format!("-H names hosts, in place of those of {variable}")
     }
 }
 
-/// Finds the hosts of Slurm, or else of PBS, or else of mpirun's configuration; `None` if no variable names
-/// hosts.
+/// Finds the hosts of Slurm, or else of another batch system, or else of mpirun's configuration; `None` if no variable
+/// names hosts.
 pub(crate) fn find(
     env: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Option<AllocatedHosts>, AllocationError> {
     if let Some(allocation) = slurm_hosts(&env)? {
         return Ok(Some(AllocatedHosts::Scheduler(allocation)));
     }
-    if let Some(allocation) = pbs_hosts(&env)? {
+    let machine = nix::unistd::gethostname().unwrap_or_default();
+    if let Some(allocation) = batch::hosts(&env, &machine.to_string_lossy())? {
         return Ok(Some(AllocatedHosts::Scheduler(allocation)));
     }
     Ok(MpiJob::from_environment(env).map(AllocatedHosts::MpiJob))
+}
+
+/// Returns a sentence about hosts that a batch system has allocated and whose variables do not name them.
+pub(crate) fn hint_at_unread(env: impl Fn(&str) -> Option<OsString>) -> Option<&'static str> {
+    batch::hint_at_flux(env)
 }
 
 /// Returns the text of a variable without surrounding spaces; `None` if that is empty.
@@ -135,40 +142,6 @@ fn counts(text: &str) -> Option<Vec<u32>> {
         counts.extend(std::iter::repeat_n(count, times));
     }
     Some(counts)
-}
-
-/// Variable that names the file with the allocated hosts.
-const PBS_FILE: &str = "PBS_NODEFILE";
-/// Variable of Torque with the number of allocated CPUs on each node, for files with a line for each node.
-const CPUS_PER_NODE: &str = "PBS_NUM_PPN";
-
-/// Reads the allocation of PBS, if there is one. A host has a slot for each of its lines. If every host has only one
-/// line, each has the number of slots in Torque's variable, or one slot without that variable.
-fn pbs_hosts(
-    env: &impl Fn(&str) -> Option<OsString>,
-) -> Result<Option<Allocation>, AllocationError> {
-    let Some(file) =
-        env(PBS_FILE).filter(|file| !file.is_empty() && trimmed(env, PBS_FILE).is_some())
-    else {
-        return Ok(None);
-    };
-    let path = Path::new(&file);
-    let hosts = hostfile::read(path).map_err(AllocationError::PbsFile)?;
-    let once = hosts.iter().all(|host| host.slots_by == SlotsBy::Open);
-    let each = match trimmed(env, CPUS_PER_NODE).filter(|_| once) {
-        Some(each) => {
-            let number = each.parse().ok().filter(|&each: &u32| each > 0);
-            number.ok_or(AllocationError::CpusPerNode(each))?
-        }
-        None => 1,
-    };
-    let with_slots = |host: Host| Host {
-        slots: if host.slots_by == SlotsBy::Open { each } else { host.slots },
-        slots_by: SlotsBy::Given,
-        ..host
-    };
-    let hosts = hosts.into_iter().map(with_slots).collect();
-    Ok(Some(Allocation { hosts, source: format!("{} ({PBS_FILE})", path.display()) }))
 }
 
 /// Variables that name a hostfile: of Open MPI up to version 4, of Open MPI from version 5 on, of MPICH, and
@@ -304,13 +277,14 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn slurm_comes_first_and_then_pbs_and_then_mpirun() {
+    fn slurm_comes_first_and_then_other_batch_systems_and_then_mpirun() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("nodes");
         std::fs::write(&file, "p\n").unwrap();
         let mut settings = vec![
             (NODES, OsString::from("s1")),
-            (PBS_FILE, file.clone().into_os_string()),
+            ("PBS_NODEFILE", file.clone().into_os_string()),
+            ("LSB_MCPU_HOSTS", OsString::from("l1 2 l2 2")),
             ("OMPI_MCA_orte_default_hostfile", file.into_os_string()),
         ];
         let mut found = Vec::new();
@@ -325,7 +299,7 @@ mod tests {
             });
             settings.remove(0);
         }
-        assert_eq!(found, ["s1", "p", "mpirun's p"]);
+        assert_eq!(found, ["s1", "p", "l1", "mpirun's p"]);
         assert_eq!(find(|_| None).unwrap(), None);
         assert_eq!(find(|_| Some(OsString::new())).unwrap(), None);
     }
@@ -411,49 +385,6 @@ mod tests {
         fn anything_is_counts_or_nothing(text in "[0-9x(),]{0,20}|.{0,12}") {
             prop_assert!(counts(&text).is_none_or(|counts| counts.iter().all(|&count| count > 0)));
         }
-    }
-
-    fn pbs_parsed(
-        text: &str,
-        each: Option<&str>,
-    ) -> Result<Option<Vec<(String, u32)>>, AllocationError> {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("nodes");
-        std::fs::write(&file, text).unwrap();
-        let value = |name: &str| match name {
-            PBS_FILE => Some(file.clone().into_os_string()),
-            CPUS_PER_NODE => each.map(OsString::from),
-            _ => None,
-        };
-        let named = |host: &Host| (host.name.clone(), host.slots);
-        Ok(pbs_hosts(&value)?.map(|allocation| allocation.hosts.iter().map(named).collect()))
-    }
-
-    #[test]
-    fn a_line_is_a_slot() {
-        let expect = |text: &str, each, wanted: &[(&str, u32)]| {
-            let found = pbs_parsed(text, each).unwrap().unwrap();
-            let found: Vec<_> = found.iter().map(|(n, s)| (n.as_str(), *s)).collect();
-            assert_eq!(found, wanted, "{text}");
-        };
-        expect("a\na\nb\n", None, &[("a", 2), ("b", 1)]);
-        // Each host has a line for each of its slots, so Torque's number has no effect.
-        expect("a\na\nb\nb\n", Some("2"), &[("a", 2), ("b", 2)]);
-        expect("a\nb\n", Some("4"), &[("a", 4), ("b", 4)]);
-        expect("a\nb\n", None, &[("a", 1), ("b", 1)]);
-    }
-
-    #[test]
-    fn what_cannot_be_read_is_an_error() {
-        let error =
-            |text: &str, each| rlaunch_bootstrap::error_chain(&pbs_parsed(text, each).unwrap_err());
-        assert!(error("a\nb c\n", None).ends_with("nodes:2: `c` is not understood"));
-        assert!(error("", None).starts_with("the hosts of PBS_NODEFILE: "));
-        assert_eq!(
-            error("a\n", Some("many")),
-            "PBS_NUM_PPN is `many`, which is not a number of ranks"
-        );
-        assert_eq!(pbs_hosts(&|_| None).unwrap(), None);
     }
 
     /// Reads the variables `settings`, and returns the hostfile's variable and the remote shell's command

@@ -91,6 +91,10 @@ pub(crate) fn select(
     let selection = HostSelection::new(options)?;
     if selection.is_allocated {
         messages::info(&selection.origin());
+    } else if selection.hosts.is_empty()
+        && let Some(hint) = allocation::hint_at_unread(|name| std::env::var_os(name))
+    {
+        messages::info(hint);
     }
     if let Some(job) = &selection.mpi_job {
         // The pods of an MPIJob may still be starting.

@@ -7,7 +7,7 @@
 //! | `args` | options, grouped for the verbs that share them |
 //! | `compat` | translation of other launchers' options |
 //! | `config` | settings from `rlaunch.toml` and from variables; trust in files |
-//! | `host_selection`, `allocation` | the hosts of a job: from options, or allocated by Slurm, PBS or an MPIJob |
+//! | `host_selection`, `allocation` | the hosts of a job: from options, or allocated by a batch system or an MPIJob |
 //! | `lower` | from parsed options to [`rlaunch_engine::run::job_run::Launch`], the job and the way to its hosts |
 
 pub(crate) mod allocation;

@@ -20,7 +20,7 @@ use std::path::PathBuf;
     display_name = "rlaunch hostfile",
     after_help = "\
 Examples:
-  rlaunch hostfile                              hosts that Slurm, PBS or an MPIJob has allocated
+  rlaunch hostfile                              hosts that a batch system or an MPIJob has allocated
   rlaunch hostfile -H 'n[01-16]:8' --exclude n03
   mpirun --hostfile <(rlaunch hostfile) ./program"
 )]

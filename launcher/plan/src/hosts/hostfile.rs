@@ -33,6 +33,19 @@ pub enum HostfileError {
 /// Returns an error if the file cannot be read, is larger than 4 MiB, has a line that cannot be parsed, or
 /// names no host.
 pub fn read(path: &Path) -> Result<Vec<Host>, HostfileError> {
+    read_rewritten(path, str::to_owned)
+}
+
+/// Reads the hosts in a file of another syntax like [`read`]. `rewrite` returns the text of a host file with the same
+/// lines.
+///
+/// # Errors
+///
+/// Returns the errors of [`read`].
+pub fn read_rewritten(
+    path: &Path,
+    rewrite: impl Fn(&str) -> String,
+) -> Result<Vec<Host>, HostfileError> {
     let failed = |source| HostfileError::Read { path: path.to_owned(), source };
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(failed)?;
@@ -45,7 +58,7 @@ pub fn read(path: &Path) -> Result<Vec<Host>, HostfileError> {
         let cause = "it is in UTF-16: `iconv -f UTF-16 -t UTF-8` converts it";
         return Err(failed(io::Error::other(cause)));
     }
-    let hosts = parse(&String::from_utf8_lossy(&bytes))
+    let hosts = parse(&rewrite(&String::from_utf8_lossy(&bytes)))
         .map_err(|(line, what)| HostfileError::Line { path: path.to_owned(), line, what })?;
     if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
 }

@@ -1,0 +1,255 @@
+//! Hosts that batch systems other than Slurm have allocated, by a variable that lists them or names a file of them.
+
+use super::{Allocation, trimmed};
+use rlaunch_plan::hosts::hostfile::{self, HostfileError};
+use rlaunch_plan::hosts::{Host, SlotsBy};
+use std::ffi::OsString;
+use std::path::Path;
+
+/// How a variable names hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// Hosts, each with its slots: `a 4 b 2`.
+    List,
+    /// Path of a file with a line for each slot.
+    Lines,
+    /// Path of a file with lines that begin with a host and its slots, followed by queue and processors.
+    Counts,
+}
+
+/// Variables in the order in which they take effect, each with the name of its batch system.
+const VARIABLES: &[(&str, &str, Form)] = &[
+    (PBS_FILE, "PBS", Form::Lines),
+    ("LSB_MCPU_HOSTS", "LSF", Form::List),
+    ("LSB_DJOB_HOSTFILE", "LSF", Form::Lines),
+    ("PE_HOSTFILE", "Grid Engine", Form::Counts),
+    ("OAR_NODEFILE", "OAR", Form::Lines),
+    ("OAR_FILE_NODES", "OAR", Form::Lines),
+    ("COBALT_NODEFILE", "Cobalt", Form::Lines),
+];
+
+const PBS_FILE: &str = "PBS_NODEFILE";
+/// Variable of Torque with the number of allocated CPUs on each node, for files with a line for each node.
+const CPUS_PER_NODE: &str = "PBS_NUM_PPN";
+
+/// Variables of a job or a shell of Flux, none of which has names of hosts.
+const FLUX: &[&str] = &["FLUX_URI", "FLUX_JOB_ID"];
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BatchError {
+    #[error("the hosts of {variable}")]
+    File { variable: &'static str, source: HostfileError },
+    #[error("{variable} is `{value}`, which is not a list of hosts and their slots")]
+    List { variable: &'static str, value: String },
+    #[error("{CPUS_PER_NODE} is `{0}`, which is not a number of ranks")]
+    CpusPerNode(String),
+}
+
+impl BatchError {
+    /// Returns the variable that names the hosts.
+    pub(super) fn variable(&self) -> &'static str {
+        match self {
+            BatchError::File { variable, .. } | BatchError::List { variable, .. } => variable,
+            BatchError::CpusPerNode(_) => PBS_FILE,
+        }
+    }
+}
+
+/// Reads the allocation of a batch system, if there is one. `machine` is the name of this machine.
+pub(super) fn hosts(
+    env: &impl Fn(&str) -> Option<OsString>,
+    machine: &str,
+) -> Result<Option<Allocation>, BatchError> {
+    let is_set = |(name, _, _): &&(&str, &str, Form)| trimmed(env, name).is_some();
+    let Some(&(variable, system, form)) = VARIABLES.iter().find(is_set) else { return Ok(None) };
+    let value = env(variable).unwrap_or_default();
+    let path = Path::new(&value);
+    let in_file = |source| BatchError::File { variable, source };
+    let hosts = match form {
+        Form::Lines => hostfile::read(path).map_err(in_file)?,
+        Form::Counts => hostfile::read_rewritten(path, counted).map_err(in_file)?,
+        Form::List => {
+            let text = value.to_string_lossy();
+            let wrong = || BatchError::List { variable, value: text.clone().into_owned() };
+            hostfile::parse(&one_a_line(&text)).map_err(|_| wrong())?
+        }
+    };
+    let hosts = with_slots(env, variable, hosts)?;
+    let source = match form {
+        Form::List => format!("{system}'s allocation ({variable})"),
+        Form::Lines | Form::Counts => format!("{} ({variable})", path.display()),
+    };
+    // Clusters of the other systems often have no SSH between hosts, which a job on one host does not need.
+    let hosts = if variable == PBS_FILE { hosts } else { without_ssh(hosts, machine) };
+    Ok(Some(Allocation { hosts, source }))
+}
+
+/// Returns what to type for the hosts of Flux, whose variables do not name them.
+pub(super) fn hint_at_flux(env: impl Fn(&str) -> Option<OsString>) -> Option<&'static str> {
+    FLUX.iter().any(|name| trimmed(&env, name).is_some()).then_some(
+        "the hosts that Flux has allocated are not used: -H \"$(flux hostlist local)\" names them",
+    )
+}
+
+/// Rewrites the lines of Grid Engine's file, such as `a 4 all.q@a UNDEFINED`, as those of a hostfile.
+fn counted(text: &str) -> String {
+    let line = |line: &str| {
+        let mut words = line.split_whitespace();
+        match (words.next(), words.next()) {
+            (Some(host), Some(slots)) => format!("{host} slots={slots}\n"),
+            (host, _) => format!("{}\n", host.unwrap_or_default()),
+        }
+    };
+    text.lines().map(line).collect()
+}
+
+/// Rewrites `a 4 b 2` as the lines of a hostfile.
+fn one_a_line(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.chunks(2).map(|pair| format!("{}\n", pair.join(" slots="))).collect()
+}
+
+/// Gives each host the slots that its lines say. If every host has only one line, without a number, each has
+/// the number of Torque's variable, or one without that variable.
+fn with_slots(
+    env: &impl Fn(&str) -> Option<OsString>,
+    variable: &str,
+    hosts: Vec<Host>,
+) -> Result<Vec<Host>, BatchError> {
+    let once = variable == PBS_FILE && hosts.iter().all(|host| host.slots_by == SlotsBy::Open);
+    let each = match trimmed(env, CPUS_PER_NODE).filter(|_| once) {
+        Some(each) => {
+            let number = each.parse().ok().filter(|&each: &u32| each > 0);
+            number.ok_or(BatchError::CpusPerNode(each))?
+        }
+        None => 1,
+    };
+    let given = |host: Host| Host {
+        slots: if host.slots_by == SlotsBy::Open { each } else { host.slots },
+        slots_by: SlotsBy::Given,
+        ..host
+    };
+    Ok(hosts.into_iter().map(given).collect())
+}
+
+/// Names an only host `localhost` if it is this machine, on which a job then runs without SSH.
+fn without_ssh(mut hosts: Vec<Host>, machine: &str) -> Vec<Host> {
+    let short = |name: &str| name.split('.').next().unwrap_or_default().to_ascii_lowercase();
+    if let [host] = &mut hosts[..]
+        && !machine.is_empty()
+        && short(&host.name) == short(machine)
+    {
+        host.name = Host::this_machine().name;
+    }
+    hosts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Found = Result<Option<Allocation>, BatchError>;
+
+    /// Reads an allocation on machine `login`; the value of a variable of files is the file's text.
+    fn found(settings: &[(&str, &str)]) -> Found {
+        let directory = tempfile::tempdir().unwrap();
+        let value = |name: &str| {
+            let (_, text) = settings.iter().find(|(set, _)| *set == name)?;
+            let of_file =
+                |(known, _, form): &&(&str, &str, Form)| *known == name && *form != Form::List;
+            if VARIABLES.iter().any(|variable| of_file(&variable)) {
+                let file = directory.path().join(name);
+                std::fs::write(&file, text).unwrap();
+                return Some(file.into_os_string());
+            }
+            Some(OsString::from(text))
+        };
+        hosts(&value, "login.site.org")
+    }
+
+    fn slots(settings: &[(&str, &str)]) -> Vec<String> {
+        let hosts = found(settings).unwrap().unwrap().hosts;
+        assert!(hosts.iter().all(|host| host.slots_by == SlotsBy::Given));
+        hosts.iter().map(|host| format!("{host} {}", host.slots)).collect()
+    }
+
+    fn error(settings: &[(&str, &str)]) -> String {
+        rlaunch_bootstrap::error_chain(&found(settings).unwrap_err())
+    }
+
+    #[test]
+    fn a_line_is_a_slot() {
+        let pbs = |text| slots(&[(PBS_FILE, text)]);
+        assert_eq!(pbs("a\na\nb\n"), ["a 2", "b 1"]);
+        assert_eq!(pbs("a\nb\n"), ["a 1", "b 1"]);
+        assert_eq!(slots(&[("LSB_DJOB_HOSTFILE", "a\na\nb\n")]), ["a 2", "b 1"]);
+        assert_eq!(slots(&[("OAR_NODEFILE", "n-1.site.org\nn-1.site.org\n")]), ["n-1.site.org 2"]);
+        assert_eq!(
+            slots(&[("COBALT_NODEFILE", "thetagpu01\nthetagpu02\n")]),
+            ["thetagpu01 1", "thetagpu02 1"]
+        );
+    }
+
+    /// Each host has a line for each of its slots, so Torque's number has no effect, or one line.
+    #[test]
+    fn torque_may_give_the_slots_of_a_node() {
+        let torque = |text, each| slots(&[(PBS_FILE, text), (CPUS_PER_NODE, each)]);
+        assert_eq!(torque("a\na\nb\nb\n", "2"), ["a 2", "b 2"]);
+        assert_eq!(torque("a\nb\n", "4"), ["a 4", "b 4"]);
+        assert_eq!(slots(&[("OAR_NODEFILE", "a\nb\n"), (CPUS_PER_NODE, "4")]), ["a 1", "b 1"]);
+    }
+
+    #[test]
+    fn lsf_lists_hosts_with_their_slots() {
+        let listed = |text| slots(&[("LSB_MCPU_HOSTS", text)]);
+        assert_eq!(listed("hostA 2 hostB 3 "), ["hostA 2", "hostB 3"]);
+        assert_eq!(listed("a 2 b 1 a 2"), ["a 4", "b 1"]);
+        let both = [("LSB_MCPU_HOSTS", "a 2"), ("LSB_DJOB_HOSTFILE", "a\nb\n")];
+        assert_eq!(slots(&both), ["a 2"]);
+    }
+
+    /// As sge_pe(5) has it: host, slots, queue and processors. A host of two queues has two lines.
+    #[test]
+    fn grid_engine_has_queues_and_processors_behind_the_slots() {
+        let file = "n1.site.org 4 all.q@n1.site.org UNDEFINED\nn2 2 all.q@n2 0,1:0,2\n\
+                    n2 1 gpu.q@n2 <NULL>\n";
+        assert_eq!(slots(&[("PE_HOSTFILE", file)]), ["n1.site.org 4", "n2 3"]);
+    }
+
+    #[test]
+    fn a_job_on_this_machine_alone_needs_no_ssh() {
+        assert_eq!(slots(&[("LSB_MCPU_HOSTS", "Login 4")]), ["localhost 4"]);
+        assert_eq!(slots(&[("LSB_MCPU_HOSTS", "login 4 b 2")]), ["login 4", "b 2"]);
+        assert_eq!(slots(&[(PBS_FILE, "login\n")]), ["login 1"]);
+    }
+
+    #[test]
+    fn it_is_said_whose_hosts_they_are() {
+        let source = found(&[("LSB_MCPU_HOSTS", "a 1")]).unwrap().unwrap().source;
+        assert_eq!(source, "LSF's allocation (LSB_MCPU_HOSTS)");
+        let source = found(&[("PE_HOSTFILE", "a 1 q@a x\n")]).unwrap().unwrap().source;
+        assert!(source.ends_with("/PE_HOSTFILE (PE_HOSTFILE)"), "{source}");
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_an_error() {
+        assert!(error(&[(PBS_FILE, "a\nb c\n")]).ends_with("E:2: `c` is not understood"));
+        assert!(error(&[(PBS_FILE, "")]).starts_with("the hosts of PBS_NODEFILE: "));
+        let torque = error(&[(PBS_FILE, "a\n"), (CPUS_PER_NODE, "many")]);
+        assert_eq!(torque, "PBS_NUM_PPN is `many`, which is not a number of ranks");
+        let lsf = error(&[("LSB_MCPU_HOSTS", "a 2 b many")]);
+        assert!(lsf.starts_with("LSB_MCPU_HOSTS is `a 2 b many`, which is not"), "{lsf}");
+        let sge = error(&[("PE_HOSTFILE", "a 2 q@a x\nb x q@b x\n")]);
+        assert!(sge.ends_with("PE_HOSTFILE:2: `b`: `x` is not a number of slots"), "{sge}");
+        assert_eq!(found(&[]).unwrap(), None);
+        assert_eq!(found(&[("LSB_MCPU_HOSTS", " ")]).unwrap(), None);
+    }
+
+    #[test]
+    fn flux_is_asked_for_its_hosts() {
+        let with = |set: &'static str| move |name: &str| (name == set).then(|| OsString::from("f"));
+        assert!(hint_at_flux(with("FLUX_URI")).unwrap().contains("flux hostlist"));
+        assert!(hint_at_flux(with("FLUX_JOB_ID")).is_some());
+        assert_eq!(hint_at_flux(with("LSB_JOBID")), None);
+    }
+}
