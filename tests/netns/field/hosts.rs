@@ -2,7 +2,7 @@
 //! temporary files go, and their login shell.
 
 use crate::shells::login_shell;
-use crate::support::{Field, launch_directory};
+use crate::support::{Field, Undo, launch_directory};
 use rlaunch_lab::Account;
 
 /// Executes a program under a seccomp filter that answers `EPERM` to the system calls that older
@@ -41,6 +41,25 @@ fn ranks_start_where_recent_system_calls_are_forbidden() {
     let ran = field.rlaunch("-H a,b -np 2").sh(script).run();
     let lines = ran.succeeded().sorted();
     assert!(lines.len() == 2 && lines[1] == "b Seccomp: 2", "{ran}");
+}
+
+/// `nccl#290`: a container with little shared memory, where programs die of SIGBUS or cannot make their files.
+#[test]
+fn too_little_shared_memory_is_named() {
+    let field = Field::new();
+    field.on("b", "mount -o remount,size=1m /dev/shm");
+    let _size = Undo(|| {
+        let mut mount = field.lab.on("b", Account::Root)?;
+        let words = ["mount", "-o", "remount,size=50%", "/dev/shm"];
+        rlaunch_lab::command::run("remount", mount.args(words)).map(drop)
+    });
+    let ran = field.rlaunch("-H b:2 python3 -c").args(["import rlaunch; rlaunch.init()"]).run();
+    ran.ended_with(1).says(&["/dev/shm has no room for ", "it has 1024 KiB, of which "]);
+    let ran = field.rlaunch("-H b").sh("kill -BUS $$").run();
+    ran.ended_with(135).hints("SIGBUS often means that /dev/shm, here of b, is full or small");
+    let doctor = field.rlaunch("doctor -H b").run();
+    let out = doctor.out();
+    assert!(out.contains("/dev/shm of this ") && out.contains(" has only 1 MiB"), "{doctor}");
 }
 
 /// `ompi#4528`: "No such file or directory" about a program that is there.

@@ -99,7 +99,9 @@ impl Outcome {
             let is_host = |node: &&Node| node.ranks.contains(&exit.rank);
             let host = self.nodes.iter().find(is_host).map(|node| node.host.to_string());
             let host = host.unwrap_or_default();
-            let hint = taken_port(exit.rank, &written.tails.lines(exit.rank), master_port, &host);
+            let lines = written.tails.lines(exit.rank);
+            let hint = taken_port(exit.rank, &lines, master_port, &host)
+                .or_else(|| full_shared_memory(exit.status, &lines, &host));
             first_failure_error(exit, others, &host, &written).hint(hint)
         });
         let ranks = self.ranks();
@@ -207,6 +209,29 @@ fn taken_port(rank: Rank, lines: &[String], master: u16, host: &str) -> Option<S
              taken it then: run the job again, or choose a port with --master-port"
         )),
     }
+}
+
+/// Returns a hint if a rank probably failed because `/dev/shm` is full: its last lines say so, or it touched memory there
+/// that the kernel could not provide, which is a SIGBUS.
+fn full_shared_memory(status: ExitStatus, lines: &[String], host: &str) -> Option<String> {
+    const FULL: &[&str] = &["no space left", "bus error", "out of shared memory", "insufficient"];
+    const SHARED: &[&str] = &["/dev/shm", "shared memory", "</torch_", "posix_fallocate"];
+    let says = |line: &str, words: &[&str]| words.iter().any(|word| line.contains(word));
+    let is_about_it = |line: &String| {
+        let line = line.to_ascii_lowercase();
+        says(&line, FULL) && says(&line, SHARED)
+    };
+    let cause = if lines.iter().any(is_about_it) {
+        format!("/dev/shm of {host} is full or small")
+    } else if Exit::from_rank(status) == Exit::signal(Signal::SIGBUS as i32) {
+        format!("SIGBUS often means that /dev/shm, here of {host}, is full or small")
+    } else {
+        return None;
+    };
+    Some(format!(
+        "{cause}: `df -h /dev/shm` there shows it; a container is started with --shm-size=1g or --ipc=host, on a \
+         host `sudo mount -o remount,size=50% /dev/shm` makes it larger"
+    ))
 }
 
 /// Returns the last port in a line, such as `[::]:6006`, `('0.0.0.0', 6006)` or `port: 6006`. Other numbers are there as
@@ -401,6 +426,27 @@ mod tests {
             assert_eq!(hint(3, line), None, "{line}");
         }
         assert_eq!(hint(0, "connected to 10.0.0.1:8265"), None);
+    }
+
+    #[test]
+    fn shared_memory_that_is_full_is_named() {
+        let hint = |status, line: &str| full_shared_memory(status, &[line.into()], "n1");
+        for line in [
+            "NCCL WARN Call to posix_fallocate failed : No space left on device",
+            "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x (size 9637888), error: No space \
+             left on device (28)",
+            "RuntimeError: unable to write to file </torch_7_1_0>: No space left on device (28)",
+            "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory \
+             (shm).",
+        ] {
+            let hint = hint(ExitStatus::Code(1), line).unwrap();
+            assert!(hint.starts_with("/dev/shm of n1 is full or small: `df "), "{line}: {hint}");
+        }
+        for status in [ExitStatus::Signal(Signal::SIGBUS as i32), ExitStatus::Code(135)] {
+            assert!(hint(status, "epoch 1").unwrap().starts_with("SIGBUS often means"));
+        }
+        assert_eq!(hint(ExitStatus::Code(1), "/data/ckpt: No space left on device"), None);
+        assert_eq!(hint(ExitStatus::Signal(Signal::SIGSEGV as i32), "epoch 1"), None);
     }
 
     #[test]

@@ -35,7 +35,8 @@ Symptoms: `Bus error`, `DataLoader worker is killed by signal: Bus error`, `NCCL
 memory segment /dev/shm/nccl-…`, `unable to write to file </torch_…>: No space left on device`.
 
 Ranks of one host exchange data in /dev/shm: NCCL between GPUs, MPI, Gloo, and the workers of PyTorch's DataLoader. \
-Container engines give 64 MiB, which a few ranks use up. The finding is about containers with GPUs or RDMA devices.
+Container engines give 64 MiB, which a few ranks use up. For containers without GPUs and RDMA devices, the finding says \
+that there is even less.
 
 Start the container with --ipc=host or --shm-size=1g; in a pod, mount a volume `emptyDir: {medium: Memory}` at \
 /dev/shm.",
@@ -43,7 +44,14 @@ Start the container with --ipc=host or --shm-size=1g; in a pod, mount a volume `
 ];
 
 /// Size of `/dev/shm` that container engines give by default, in bytes.
-const SHARED_MEMORY: u64 = 64 << 20;
+pub(super) const SHARED_MEMORY: u64 = 64 << 20;
+
+/// Returns the size of `/dev/shm`, in bytes, if ranks use it up easily: with GPUs or RDMA, whose libraries take most, if
+/// it is the default of container engines, and otherwise if it is even less.
+pub(super) fn small_shared_memory(inventory: &Inventory) -> Option<u64> {
+    let enough = SHARED_MEMORY + u64::from(has_accelerators(inventory));
+    inventory.limits.shared_memory.filter(|bytes| *bytes < enough)
+}
 
 /// Part of a pod's specification that passes files of RDMA devices to it.
 pub const POD_RESOURCE: &str =
@@ -120,9 +128,7 @@ fn network(cluster: &Cluster<'_>) -> Vec<Finding> {
 
 fn shared_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
     let finding = |(host, scope): (&ClusterHost<'_>, Scope)| {
-        let has_use = has_accelerators(host.inventory);
-        let size = host.inventory.limits.shared_memory;
-        let size = size.filter(|bytes| has_use && *bytes <= SHARED_MEMORY)?;
+        let size = small_shared_memory(host.inventory)?;
         let seen = format!("/dev/shm of {scope} has only {}", super::size(size));
         let found = Finding::warning(id::CT_SHM, host.name, seen, "ranks may run out of it");
         let volume = "a volume emptyDir: {medium: Memory} mounted at /dev/shm";
@@ -186,7 +192,10 @@ mod tests {
         let volume = "the pod needs a volume emptyDir: {medium: Memory} mounted at /dev/shm";
         assert_eq!(found(&pod)[0].fix, [Step::Do(volume.into())]);
         assert!(found(&small(None)).is_empty());
-        assert!(found(&pod.change(|inventory| inventory.rdma.clear())).is_empty());
+        let plain = pod.change(|inventory| inventory.rdma.clear());
+        assert!(found(&plain).is_empty());
+        let tiny = plain.change(|inventory| inventory.limits.shared_memory = Some(1 << 20));
+        assert!(found(&tiny)[0].seen.ends_with("has only 1 MiB"), "{:?}", found(&tiny));
         let large = small(Some(ContainerKind::Podman));
         assert_eq!(found(&large).len(), 1);
         let large = large.change(|inventory| inventory.limits.shared_memory = Some(1 << 30));

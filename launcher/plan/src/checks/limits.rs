@@ -1,6 +1,6 @@
 //! Limits of a rank's process, and memory of the host.
 
-use super::containers::{Scope, has_accelerators};
+use super::containers::{SHARED_MEMORY, Scope, has_accelerators, small_shared_memory};
 use super::{Check, Cluster, ClusterHost, Needs, version};
 use crate::findings::{Finding, id};
 use rlaunch_bootstrap::inventory::Inventory;
@@ -37,7 +37,8 @@ Symptoms: `Bus error`, `NCCL WARN Call to posix_fallocate failed`, `No space lef
 /dev/shm, DataLoader workers that are killed.
 
 Ranks of one host exchange data in shared memory below /dev/shm, which is a file system with a limited size, usually \
-half of the memory. rlaunch read its size and what is free. It is small where a container engine or /etc/fstab says \
+half of the memory. rlaunch read its size and what is free; 64 MiB are small with GPUs or RDMA, less is small anywhere. \
+It is small where a container engine or /etc/fstab says \
 so, and full where programs that were killed left files behind.
 
 `ls -lS /dev/shm` shows the files; those that no running program uses may be deleted. \
@@ -118,8 +119,6 @@ Programs that start their helpers before they use RDMA are safe.",
 /// Limit on locked memory, in bytes, below which RDMA programs usually fail.
 const LOCKED_MEMORY: u64 = 64 << 20;
 
-/// Size or free space of `/dev/shm`, in bytes, that ranks use up easily.
-const SHARED_MEMORY: u64 = 64 << 20;
 /// Default of `vm.max_map_count`.
 const MAPS: u64 = 65530;
 /// Usual limit of open files.
@@ -171,21 +170,19 @@ fn is_usable(device: &RdmaDevice) -> bool {
 
 fn shared_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
     let finding = |host: &ClusterHost<'_>| {
-        let size = host.inventory.limits.shared_memory;
-        let is_host = Scope::new(host, cluster) == Scope::Host;
-        let is_small = size.is_some_and(|size| size <= SHARED_MEMORY);
+        let size = host.inventory.limits.shared_memory?;
         let matters = "ranks may run out of it";
         let warning = |seen| Finding::warning(id::LIM_SHM, host.name, seen, matters);
         // A container that is given little is reported by ct.shm.
-        if is_small {
-            let has_use = is_host && has_accelerators(host.inventory);
-            let seen = format!("/dev/shm of this host has only {}", super::size(size?));
+        if small_shared_memory(host.inventory).is_some() {
+            let is_host = Scope::new(host, cluster) == Scope::Host;
+            let seen = format!("/dev/shm of this host has only {}", super::size(size));
             let enlarge = "sudo mount -o remount,size=50% /dev/shm";
-            return has_use.then(|| warning(seen).run(enlarge));
+            return is_host.then(|| warning(seen).run(enlarge));
         }
         let left = host.diagnostics?.shared_memory_available?;
-        let is_full = left < SHARED_MEMORY && left < size? / 10;
-        let seen = format!("/dev/shm has {} of {} left", super::size(left), super::size(size?));
+        let is_full = left < SHARED_MEMORY && left < size / 10;
+        let seen = format!("/dev/shm has {} of {} left", super::size(left), super::size(size));
         let list = "ls -lS /dev/shm | head  # files of programs that have ended may be deleted";
         is_full.then(|| warning(seen).run(list))
     };
@@ -347,6 +344,12 @@ mod tests {
             ["warn lim.shm a: /dev/shm has 3 MiB of 1.0 GiB left — ranks may run out of it"]
         );
         assert!(own_lines(&[with(1 << 30, 1 << 30), with(128 << 20, 60 << 20)]).is_empty());
+        let plain = |size| with(size, size).change(|inventory| inventory.rdma.clear());
+        assert!(own_lines(&[plain(64 << 20)]).is_empty());
+        assert_eq!(
+            own_lines(&[plain(1 << 20)]),
+            ["warn lim.shm a: /dev/shm of this host has only 1 MiB — ranks may run out of it"]
+        );
         let container = with(32 << 20, 0)
             .change(|inventory| inventory.system.container = Some(ContainerKind::Docker));
         assert!(own_lines(&[container]).is_empty());

@@ -14,13 +14,14 @@ use crate::transport::{Link, SelfLink};
 use crate::types::{LinkError, PeerName};
 use nix::sys::socket::getsockopt;
 use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::statvfs::statvfs;
 use rlaunch_bootstrap::env;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::inventory::CpuSet;
 use rlaunch_bootstrap::protocol::rank::WaitRecord;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_client::{Client, ClientError, Credentials};
-use rlaunch_sys::let_descendants_read;
+use rlaunch_sys::{SharedMemory, let_descendants_read};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -97,10 +98,28 @@ impl StartError {
             StartError::SharedMemory(AttachError::Taken { .. }) => Some(
                 "a rank is one process and creates one communicator; split it for more".to_owned(),
             ),
+            StartError::SharedMemory(AttachError::Full { .. }) => Some(enlarge_shared_memory()),
             StartError::Connect(error) => error.hint(),
             _ => None,
         }
     }
+}
+
+/// Returns advice on how to make /dev/shm larger, with its size.
+fn enlarge_shared_memory() -> String {
+    let stat = statvfs(SharedMemory::DIRECTORY);
+    let size = stat.map_or_else(
+        |_| String::new(),
+        |stat| {
+            let kib = |blocks: u64| (blocks * stat.fragment_size()) >> 10;
+            let (all, free) = (kib(stat.blocks()), kib(stat.blocks_available()));
+            format!(" (it has {all} KiB, of which {free} KiB are free)")
+        },
+    );
+    format!(
+        "make /dev/shm larger{size}: a container is started with --shm-size=1g or --ipc=host, on a host \
+         `sudo mount -o remount,size=50% /dev/shm` does it"
+    )
 }
 
 impl Communicator {

@@ -60,6 +60,14 @@ pub enum AttachError {
         /// Error that the system returned.
         source: io::Error,
     },
+    /// The file system of /dev/shm has no room.
+    #[error("/dev/shm has no room for the {} KiB that the ranks of this host share", *.length >> 10)]
+    Full {
+        /// Size of the segment in bytes.
+        length: usize,
+        /// Error that the system returned.
+        source: io::Error,
+    },
     /// Another process has attached as the same local rank.
     #[error("local rank {local_rank} of /dev/shm/{name} is already taken by process {pid}{}", if *.is_alive { "" } else { ", which has ended" })]
     Taken {
@@ -180,9 +188,15 @@ impl Segment {
                 }
                 system("open")(error)
             })?;
-        memory.reserve(0..layout.rings()).map_err(system("reserve memory in"))?;
+        let reserve = |bytes| {
+            memory.reserve(bytes).map_err(|source| match source.kind() {
+                io::ErrorKind::StorageFull => AttachError::Full { length: layout.length(), source },
+                _ => system("reserve memory in")(source),
+            })
+        };
+        reserve(0..layout.rings())?;
         memory.prefault(0..layout.rings());
-        memory.reserve(layout.inbox(local_rank)).map_err(system("reserve memory in"))?;
+        reserve(layout.inbox(local_rank))?;
         let version = VERSION | (local_size as u64) << 48;
         if memory.compare_exchange(VERSION_WORD, 0, version).is_err_and(|found| found != version) {
             return Err(AttachError::Incompatible { name: name.to_owned(), local_size });
