@@ -196,6 +196,16 @@ fn a_path_of_small_packets_carries_large_messages() {
     assert_eq!(ran.succeeded().sorted(), ["65001"; 3], "{ran}");
 }
 
+/// `nccl#1524`: an MTU of 9000, and a switch between that carries 1500.
+#[test]
+fn a_path_that_loses_full_packets_is_found() {
+    let field = Field::new();
+    let rule = format!("tcp dport {PORTS} meta length gt 1400 drop");
+    let _switch = firewall(&field, "b", "input", &rule);
+    let ran = field.rlaunch("doctor -H a,b --only net.pair").run();
+    assert!(ran.out().contains("short messages arrive, and no full packets"), "{ran}");
+}
+
 #[test]
 fn the_user_chooses_the_network() {
     let field = Field::new();

@@ -59,7 +59,7 @@ pub struct Inquiry {
 /// Probe of one host to another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ProbeRequest {
-    /// Connect to an agent, send the token and read it back.
+    /// Connect to an agent, send the token and read it back; then send as much as fills packets.
     Tcp {
         /// Address and port of the agent.
         to: SocketAddr,
@@ -109,7 +109,8 @@ pub enum ProbeResult {
         /// Round-trip time of the short datagram, or of the token over TCP, in microseconds.
         micros: u64,
     },
-    /// The short echo arrived, the long one did not.
+    /// The short echo arrived, the long one did not; or over TCP, the token arrived and full
+    /// packets did not.
     OnlyShort {
         /// Path MTU that the kernel reports, in bytes; `None` if it knows none.
         known_mtu: Option<u32>,

@@ -309,7 +309,12 @@ impl SshError {
             | SshError::ProxyStart { .. }
             | SshError::ProxyCommand { .. }
             | SshError::Bind { .. } => self.route_hint(),
-            SshError::Timeout { .. } | SshError::NoAnswer { .. } => Some(format!(
+            SshError::Timeout { .. } => Some(format!(
+                "the host hangs, a firewall drops the packets, or only large ones are lost, as with an MTU of 9000 \
+                 and a switch that carries 1500 (`ping -M do -s 1472 {host}` is answered, -s 8972 is not); \
+                 `ssh -v {host}` shows where it stops; ConnectTimeout in ~/.ssh/config changes the limit"
+            )),
+            SshError::NoAnswer { .. } => Some(format!(
                 "a firewall may drop the packets, or the host may be down; `ssh -v {host}` shows where \
                  it stops; ConnectTimeout in ~/.ssh/config changes the limit"
             )),

@@ -1,6 +1,6 @@
 //! Probes of other hosts, all at once.
 
-use super::server::{self, ECHO, SHORT, Token};
+use super::server::{self, ECHO, FILL, SHORT, Token};
 use nix::errno::Errno;
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::getsockopt;
@@ -23,6 +23,8 @@ const MAX_AT_ONCE: usize = 256;
 /// Number of times that a datagram is sent, since any may be lost, and the time between two.
 const ATTEMPTS: u8 = 3;
 const ATTEMPT_INTERVAL: Duration = Duration::from_millis(700);
+/// Time for full packets to arrive by TCP, which covers three losses.
+const FILL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Size of the headers before a datagram's data, in bytes.
 const UDP_HEADER: usize = 8;
 const IPV4_HEADER: usize = 20;
@@ -38,7 +40,7 @@ pub(super) async fn run(requests: Vec<ProbeRequest>, token: Token) -> Vec<ProbeR
             let probe = async {
                 let _place = places.acquire().await;
                 match request {
-                    ProbeRequest::Tcp { to } => tcp(to, token).await,
+                    ProbeRequest::Tcp { to } => tcp(to, token, deadline).await,
                     ProbeRequest::Udp { from, netdev, to, packet } => {
                         Datagrams::open(from, &netdev, to, packet, token)?.probe().await
                     }
@@ -60,18 +62,36 @@ pub(super) async fn run(requests: Vec<ProbeRequest>, token: Token) -> Vec<ProbeR
     results
 }
 
-async fn tcp(to: SocketAddr, token: Token) -> io::Result<ProbeResult> {
+async fn tcp(to: SocketAddr, token: Token, deadline: Instant) -> io::Result<ProbeResult> {
     let mut connection = TcpStream::connect(to).await?;
     let started = Instant::now();
     connection.write_all(&token).await?;
     let mut echo = Token::default();
     match connection.read_exact(&mut echo).await {
-        Ok(_) if echo == token => Ok(ProbeResult::Worked { micros: micros(started) }),
+        Ok(_) if echo == token => {
+            let micros = micros(started);
+            Ok(fill(connection, deadline).await.unwrap_or(ProbeResult::Worked { micros }))
+        }
         // Another program listens there, or the agent does not know the token.
         Ok(_) => Ok(ProbeResult::Silent),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(ProbeResult::Silent),
         Err(error) => Err(error),
     }
+}
+
+/// Sends so much that packets as large as the MTU are among it, which are lost where something on the way carries
+/// less. Returns a result only if the path drops them, and the rest of the time is long enough to tell.
+async fn fill(mut connection: TcpStream, deadline: Instant) -> Option<ProbeResult> {
+    let until = Instant::now() + FILL_TIMEOUT;
+    let sent = async {
+        connection.write_all(&[0; FILL]).await?;
+        connection.read_exact(&mut [0]).await
+    };
+    if until >= deadline || timeout_at(until, sent).await.is_ok() {
+        return None;
+    }
+    let known_mtu = getsockopt(&connection, IpMtu).ok().and_then(|mtu| u32::try_from(mtu).ok());
+    Some(ProbeResult::OnlyShort { known_mtu })
 }
 
 fn micros(since: Instant) -> u64 {

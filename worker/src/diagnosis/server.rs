@@ -30,6 +30,8 @@ pub(super) type KnownToken = watch::Receiver<Option<Token>>;
 
 /// Time for which a probe is held that arrives before the token is known.
 const HOLD: Duration = Duration::from_secs(3);
+/// Number of bytes that a prober sends after the token, at most.
+pub(super) const FILL: usize = 64 << 10;
 /// Maximum number of connections and of held datagrams.
 const MAX_OPEN: usize = 256;
 const BACKLOG: i32 = 256;
@@ -139,7 +141,7 @@ async fn accept(listener: TcpListener, token: KnownToken, open: Arc<Semaphore>) 
     }
 }
 
-/// Reads the token and sends it back.
+/// Reads the token and sends it back, and sends one more byte when it has read all that follows.
 async fn echo_token(mut connection: TcpStream, mut token: KnownToken) -> io::Result<()> {
     let mut received = Token::default();
     connection.read_exact(&mut received).await?;
@@ -148,7 +150,11 @@ async fn echo_token(mut connection: TcpStream, mut token: KnownToken) -> io::Res
     if is_it {
         connection.write_all(&received).await?;
         // The prober closes first, so that the port is not kept in TIME_WAIT.
-        let _ = connection.read(&mut [0]).await?;
+        let mut fill = (&mut connection).take(FILL as u64);
+        if tokio::io::copy(&mut fill, &mut tokio::io::sink()).await? == FILL as u64 {
+            connection.write_all(&[0]).await?;
+            let _ = connection.read(&mut [0]).await?;
+        }
     }
     Ok(())
 }

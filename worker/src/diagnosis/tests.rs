@@ -141,6 +141,22 @@ async fn a_path_that_drops_long_packets_is_told_from_a_silent_one() {
     assert_eq!(results[1], ProbeResult::Silent);
 }
 
+/// Stands in for a path that drops full packets: it takes in the token and nothing else.
+#[tokio::test]
+async fn full_packets_are_tried_by_tcp_too() {
+    let listener = TcpListener::bind((HERE, 0)).await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    tokio::spawn(async move {
+        let (mut connection, _) = listener.accept().await.unwrap();
+        let mut token = Token::default();
+        connection.read_exact(&mut token).await.unwrap();
+        connection.write_all(&token).await.unwrap();
+        std::future::pending::<()>().await;
+    });
+    let results = probes::run(vec![tcp(port)], TOKEN).await;
+    assert!(matches!(results[..], [ProbeResult::OnlyShort { .. }]), "{results:?}");
+}
+
 #[test]
 fn only_counters_are_answered_without_ranks() {
     let mut host = Host::new();

@@ -139,7 +139,10 @@ fn is_reached(cluster: &Cluster<'_>, host: &ClusterHost<'_>) -> Option<bool> {
         probe.kind == ProbeKind::Tcp
             && cluster.hosts.get(probe.to).is_some_and(|to| to.name == host.name)
     });
-    let mut outcomes = own.map(|probe| matches!(probe.outcome, ProbeOutcome::Worked(_))).peekable();
+    let is_reached = |outcome: &ProbeOutcome| {
+        matches!(outcome, ProbeOutcome::Worked(_) | ProbeOutcome::OnlyShort)
+    };
+    let mut outcomes = own.map(|probe| is_reached(&probe.outcome)).peekable();
     outcomes.peek()?;
     Some(outcomes.any(|worked| worked))
 }

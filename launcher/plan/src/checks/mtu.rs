@@ -184,7 +184,10 @@ fn path(cluster: &Cluster<'_>) -> Vec<Finding> {
     let mut seen_pairs: BTreeSet<(usize, usize)> = BTreeSet::new();
     let mut seen_ends: BTreeSet<(usize, &str)> = BTreeSet::new();
     let probes = cluster.probes.unwrap_or_default().iter();
-    for probe in probes.filter(|probe| probe.outcome == ProbeOutcome::OnlyShort) {
+    // Those over TCP are reported by net.pair.
+    let short =
+        |probe: &&Probe| probe.outcome == ProbeOutcome::OnlyShort && probe.kind != ProbeKind::Tcp;
+    for probe in probes.filter(short) {
         let Probe { from, to, kind, netdev, address, .. } = probe;
         let (Some(host), Some(peer)) = (cluster.hosts.get(*from), cluster.hosts.get(*to)) else {
             continue;

@@ -15,7 +15,7 @@ use std::net::{IpAddr, Ipv4Addr};
 pub(super) const CHECKS: &[Check] = &[
     Check {
         id: id::NET_PAIR,
-        about: "every host can open TCP connections to every other",
+        about: "every host reaches every other by TCP, with packets of every size",
         needs: Needs::Probes,
         examine: pairs::examine,
         causes: &[id::MESH_SILENT],
@@ -25,10 +25,12 @@ init_process_group, `NCCL WARN socketStartConnect: Connect to 10.0.0.3<41000> fa
 
 Agents, NCCL, Gloo and MPI connect the hosts with each other, not only the launcher with each host. The agent of each \
 host opened a TCP connection to the agent of every other one and sent a few bytes; the finding names the pairs where \
-that failed, and the address that was used.
+that failed, and the address that was used. Then it sent 64 KiB, which go in packets as large as the MTU.
 
 No answer usually means a packet filter, sometimes an address of another network. A refusal means that a filter \
 rejects, or that the address belongs to another machine. No route means that the hosts' networks are not connected. \
+Short messages without full packets mean an MTU that is too large: of 9000 at the interfaces, say, with a switch between \
+them that carries 1500. \
 --oob-if and --oob-net choose another interface or network for rlaunch.",
     },
     Check {

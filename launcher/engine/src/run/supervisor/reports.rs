@@ -177,9 +177,18 @@ impl Supervisor<'_> {
         tracing::info!(%node, %peer, how, "edge broke");
         let Some((parent, child)) = self.relay.broke(node, peer) else { return };
         let (parent, child) = (self.host(parent), self.host(child));
+        // Both hosts are reached from here, so silence between them is not the hosts'.
+        let is_silent = how.contains("timed out") || how.starts_with("nothing received");
+        let advice = if is_silent {
+            format!(
+                "; `rlaunch doctor -H {parent},{child}` tells whether large packets are lost (MTU)"
+            )
+        } else {
+            String::new()
+        };
         let mut line = format!(
             "the connection between {child} and {parent} broke ({how}): their messages go \
-             through this machine"
+             through this machine{advice}"
         );
         shorten(&mut line);
         self.emit(Event::EdgeRelayed { parent, child });

@@ -10,6 +10,8 @@ use std::net::IpAddr;
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ConnectFailure {
     Silent,
+    /// Short messages arrive, and packets as large as the MTU do not.
+    OnlyShort,
     Refused,
     NoRoute,
     /// Another error, with its text.
@@ -50,7 +52,8 @@ fn failed(probe: &Probe) -> Option<BrokenPair> {
     let failure = match &probe.outcome {
         _ if probe.kind != ProbeKind::Tcp => return None,
         ProbeOutcome::Worked(_) | ProbeOutcome::Unproved(_) => return None,
-        ProbeOutcome::Silent | ProbeOutcome::OnlyShort => ConnectFailure::Silent,
+        ProbeOutcome::Silent => ConnectFailure::Silent,
+        ProbeOutcome::OnlyShort => ConnectFailure::OnlyShort,
         ProbeOutcome::Failed(cause) => ConnectFailure::from_cause(cause),
     };
     Some(BrokenPair { from: probe.from, to: probe.to, address: probe.address, failure })
@@ -72,6 +75,7 @@ impl ConnectFailure {
     fn words(&self) -> &str {
         match self {
             ConnectFailure::Silent => "no answer",
+            ConnectFailure::OnlyShort => "short messages arrive, and no full packets",
             ConnectFailure::Refused => "connection refused",
             ConnectFailure::NoRoute => "no route to host",
             ConnectFailure::Other(cause) => cause,
@@ -116,7 +120,11 @@ fn finding(
     let matters = "rlaunch's messages can take another way, and NCCL, Gloo and MPI hang or fail";
     let found = match (side, pairs) {
         (_, [pair]) => {
-            let seen = format!("cannot connect{}: {words}", at(pair));
+            let verb = match failure {
+                ConnectFailure::OnlyShort => "cannot send much",
+                _ => "cannot connect",
+            };
+            let seen = format!("{verb}{}: {words}", at(pair));
             Finding::error(id::NET_PAIR, name(pair.from), seen, matters).peer(name(pair.to))
         }
         (Side::To(host), pairs) => {
@@ -149,6 +157,17 @@ fn cure(
     let owner = address.map(|a| Step::RunOn(to.to_owned(), format!("ip address show to {a}")));
     match failure {
         ConnectFailure::Silent => route.into_iter().fold(found.step(rules), Finding::step),
+        ConnectFailure::OnlyShort => {
+            let size = |a: IpAddr| if a.is_ipv6() { 8952 } else { 8972 };
+            let ping = address
+                .map(|a| format!("ping -c 3 -M do -s {} {a}  # for an MTU of 9000", size(a)));
+            let ping = ping.map(|line| Step::RunOn(from.to_owned(), line));
+            let found = found.advise(
+                "an interface has a larger MTU than what is between them carries: set both to 1500, or let \
+                 switches and tunnels carry it",
+            );
+            route.into_iter().chain(ping).fold(found, Finding::step)
+        }
         ConnectFailure::Refused => owner.into_iter().fold(found.step(rules), Finding::step),
         ConnectFailure::NoRoute => route.into_iter().fold(found, Finding::step).step(rules),
         ConnectFailure::Other(_) => route.into_iter().fold(found, Finding::step),

@@ -8,13 +8,14 @@ fn plain() -> Machine {
 }
 
 /// Runs the check of pairs on `count` hosts; `failed` lists pairs of hosts with the error's text, which is
-/// empty for silence.
+/// empty for silence, and `short` if full packets are lost.
 fn pairs(count: usize, failed: &[(usize, usize, &str)]) -> Vec<Finding> {
     let probe = |(from, to)| {
         let failure = failed.iter().find(|(a, b, _)| (*a, *b) == (from, to));
         let outcome = match failure {
             None => ProbeOutcome::Worked(90),
             Some((.., "")) => ProbeOutcome::Silent,
+            Some((.., "short")) => ProbeOutcome::OnlyShort,
             Some((.., cause)) => ProbeOutcome::Failed((*cause).into()),
         };
         let address = format!("10.0.0.{to}").parse().ok();
@@ -53,6 +54,10 @@ fn pairs_are_grouped_by_the_host_that_they_share() {
         pair_lines(3, &one),
         [format!("error net.pair a → c: cannot connect at 10.0.0.2: connection refused — {WHY}")]
     );
+    let short = pairs(2, &[(0, 1, "short")]);
+    let expected = "error net.pair a → b: cannot send much at 10.0.0.1: short messages arrive, and no full packets";
+    assert_eq!(short.iter().map(line).collect::<Vec<_>>(), [format!("{expected} — {WHY}")]);
+    assert!(short[0].hints().iter().any(|hint| hint.contains("set both to 1500")), "{short:?}");
     // A host that neither reaches others nor is reached, and a pair that has nothing to do with it.
     let many =
         [(0, 3, ""), (1, 3, ""), (2, 3, ""), (3, 0, ""), (3, 1, ""), (3, 2, ""), (0, 1, "x")];

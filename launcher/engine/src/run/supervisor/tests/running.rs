@@ -200,7 +200,7 @@ fn a_broken_edge_is_printed_late_and_once() {
           event edge_relayed child="c" parent="b"
         1.10 timeout
           rlaunch: the connection between b and a broke (connection reset): their messages go through this machine
-          rlaunch: the connection between c and b broke (timed out): their messages go through this machine
+          rlaunch: the connection between c and b broke (timed out): their messages go through this machine; `rlaunch doctor -H b,c` tells whether large packets are lost (MTU)
         (goes on)
         "#,
     );
