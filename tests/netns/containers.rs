@@ -3,6 +3,8 @@
 
 use crate::support::{Field, Undo, launch_directory};
 use nix::sys::signal::Signal;
+use rlaunch_lab::Account;
+use std::path::Path;
 
 /// Shell line that configures podman for a host of the lab: its storage is in memory, and it does
 /// without control groups. The machine may not let limits be raised, as `--ulimit` asks, so
@@ -123,6 +125,39 @@ fn a_job_runs_in_a_container_that_is_started_for_it() {
     running.signal(Signal::SIGKILL);
     running.finish_first();
     field.wait_for("the container to be gone", || removed() && field.ranks().is_empty());
+}
+
+/// Engine that refuses what its first line says, and otherwise runs the command on the host itself.
+const ENGINE: &str = r#"#!/bin/sh
+case "$*" in REFUSED)
+    echo "FATA[0000] OCI runtime create failed: runc create failed: unable to start container process: CAUSE" >&2
+    exit 1
+esac
+while [ "$1" != lab/inside:1 ]; do shift; done
+shift
+exec "$@"
+"#;
+
+#[test]
+fn an_engine_may_refuse_limits_and_is_quoted_otherwise() {
+    let field = Field::new();
+    field.warm("a", Account::Root);
+    let bashrc = Account::Root.home().join(".bashrc");
+    let _path =
+        field.files(&["a"], bashrc.to_str().unwrap(), "PATH=/tmp/engine/bin:$PATH\n", 0o644);
+    let _scratch = field.scratch(&["a"], "/tmp/engine");
+    let run = |refused: &str, cause: &str| {
+        let engine = ENGINE.replace("REFUSED", refused).replace("CAUSE", cause);
+        let path = Path::new("/tmp/engine/bin/nerdctl");
+        field.lab.write_file("a", path, engine.as_bytes(), 0o755).unwrap();
+        field.rlaunch("-H a --container nerdctl:lab/inside:1 hostname").run()
+    };
+    let ran = run("*--ulimit*", "error setting rlimit type 8: operation not permitted");
+    assert_eq!(ran.succeeded().out(), "a\n", "{ran}");
+    ran.says(&["a: nerdctl may not raise limits there"]);
+    let cgroup = "unable to apply cgroup configuration: mkdir /x: no such file or directory";
+    let ran = run("*", cgroup);
+    ran.refused(201, &["nerdctl fails: ", cgroup]).hints("--container-exec");
 }
 
 #[test]

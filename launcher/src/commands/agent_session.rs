@@ -201,7 +201,11 @@ impl AgentHosts {
                 Some(Incoming::Diagnostics(bytes)) => append(&mut stderr, &bytes),
                 None => {
                     let words = format!("{}{}", scanner.noise(), String::from_utf8_lossy(&stderr));
-                    return Err(DeployError::NoStart(words).explained(&connection));
+                    if !connection.gives_up_limits(&words) {
+                        return Err(DeployError::NoStart(words).explained(&connection));
+                    }
+                    channel = connection.exec(&RemoteCommand::Exec(&agent, &self.words)).await?;
+                    (scanner, stderr) = (HelloScanner::default(), Vec::new());
                 }
             }
         }

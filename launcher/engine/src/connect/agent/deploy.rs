@@ -76,12 +76,12 @@ impl Deployment {
         node: NodeId,
     ) -> Result<StartedAgent, DeployError> {
         let program = self.expected_location();
-        match self.execute(connection, node, InstalledAgent { program, sent: None }).await {
+        match self.execute(connection, node, &InstalledAgent { program, sent: None }).await {
             Err(DeployError::NoStart(_)) => {}
             started => return started,
         }
         let placed = self.first.before_others(self.install(connection)).await?;
-        self.execute(connection, node, placed).await
+        self.execute(connection, node, &placed).await
     }
 
     /// Installs the agent on a host, unless the host has it, and returns its location.
@@ -103,12 +103,27 @@ impl Deployment {
         }
     }
 
-    /// Executes `agent` with a single command and waits for its hello.
+    /// Executes `agent`, in a container with the limits of its engine if that refuses to raise them.
     async fn execute(
         &self,
         connection: &HostConnection,
         node: NodeId,
-        agent: InstalledAgent,
+        agent: &InstalledAgent,
+    ) -> Result<StartedAgent, DeployError> {
+        match self.execute_once(connection, node, agent).await {
+            Err(DeployError::NoStart(words)) if connection.gives_up_limits(&words) => {
+                self.execute_once(connection, node, agent).await
+            }
+            started => started,
+        }
+    }
+
+    /// Executes `agent` with a single command and waits for its hello.
+    async fn execute_once(
+        &self,
+        connection: &HostConnection,
+        node: NodeId,
+        agent: &InstalledAgent,
     ) -> Result<StartedAgent, DeployError> {
         let addresses = connection.addresses();
         let words = self.callbacks.callback_args(node, addresses.map(|(local, _)| local));
@@ -117,8 +132,8 @@ impl Deployment {
             words.is_some().then_some(CallbackContext { callbacks: &self.callbacks, node, from });
         let words = words.map_or_else(|| "agent".to_owned(), |words| format!("agent {words}"));
         let channel = connection.exec(&RemoteCommand::Exec(&agent.program, &words)).await?;
-        await_hello(channel, (agent.program, agent.sent), callback, connection.hello_timeout())
-            .await
+        let program = (agent.program.clone(), agent.sent);
+        await_hello(channel, program, callback, connection.hello_timeout()).await
     }
 
     async fn install(&self, connection: &HostConnection) -> Result<InstalledAgent, DeployError> {

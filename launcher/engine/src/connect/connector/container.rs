@@ -7,6 +7,7 @@
 use super::command::{AgentLocation, HOME};
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::job::ExitStatus;
+use rlaunch_text::printable;
 use std::str::FromStr;
 use strum::VariantNames;
 
@@ -18,13 +19,12 @@ const PLACEHOLDER: &str = "{name}";
 const IMAGE_CHARACTERS: [char; 3] = ['/', ':', '@'];
 
 /// Texts, in lower case, by which container engines report that the host lacks the image.
-const NO_IMAGE: &[&str] = &[
-    "no such image",
-    "image not known",
-    "did not resolve to an alias",
-    "unable to find image",
-    "is not available",
-];
+const NO_IMAGE: &[&str] =
+    &["no such image", "image not known", "did not resolve to an alias", "unable to find image"];
+
+/// Texts, in lower case, of lines by which engines report that they cannot start or enter a container.
+const ENGINE_ERRORS: &[&str] =
+    &["error response from daemon", "oci runtime", "crun: ", "runc: ", "level=fatal", "fata["];
 
 /// Container or image named by `--container`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +94,8 @@ pub enum ContainerError {
     NoTool { tool: String },
     #[error("{place} has no `sh`")]
     NoShell { place: String },
+    #[error("{tool} fails: {said}")]
+    Engine { tool: &'static str, said: String },
     #[error("there is no image {name}")]
     NoImage { tool: &'static str, name: String },
     #[error(
@@ -126,6 +128,10 @@ impl ContainerError {
                  the path"
             )),
             ContainerError::NoShell { .. } => Some("its image needs a shell".into()),
+            ContainerError::Engine { tool, .. } => Some(format!(
+                "this is {tool}'s own error: on {host}, `{tool} run` and `{tool} exec` of any command probably \
+                 end with it too; --container-exec starts or enters the container with other options"
+            )),
             ContainerError::NoImage { tool, name } => Some(format!(
                 "on {host}: {tool} pull {name}; root's own images are used by --container-exec \
                  'sudo {tool} run --rm -i --network host --ipc host {PLACEHOLDER}'"
@@ -228,6 +234,7 @@ impl Container {
                 tool: self.engine.command(),
                 name,
                 run: run.as_deref(),
+                keeps_limits: false,
             }),
             (Some(command), _) => ContainerEntry::Exec(command.replace(PLACEHOLDER, name)),
             (None, ContainerEngine::Toolbox) => {
@@ -247,32 +254,53 @@ impl Container {
             ContainerEntry::Run(image) => image.run.unwrap_or(image.tool).to_owned(),
         };
         let (tool, name) = (self.engine.command(), self.name.clone());
+        let said = self.engine_error(output).filter(|_| ended != Some(ExitStatus::Code(0)));
+        let is_image = self.is_image();
         let output = output.to_lowercase();
         let has = |words: &[&str]| words.iter().any(|word| output.contains(word));
         // The program that may be missing is the first word of the command, which may be sudo.
         let first = command.split(' ').next().unwrap_or_default().to_owned();
         let missing = has(&[": not found", "command not found", "unknown command"]);
         let inside = has(&["oci runtime", "executable file not found", "exec failed"]);
+        let no_image = has(NO_IMAGE) || has(&["image \""]) && has(&["is not available"]);
         if has(&["permission denied"]) && has(&[".sock", "daemon socket"]) {
             Some(ContainerError::Socket { tool })
         } else if has(&["cannot connect to the docker daemon", "is the docker daemon running"]) {
             Some(ContainerError::Daemon { tool })
-        } else if self.is_image() && has(NO_IMAGE) {
+        } else if is_image && no_image {
             Some(ContainerError::NoImage { tool, name })
-        } else if has(&["no such container", "no container with name", "no such object"])
-            || output.contains(&format!("container {} not found", name.to_lowercase()))
+        } else if !is_image
+            && (has(&["no such container", "no container with name", "no such object"])
+                || output.contains(&format!("container {} not found", name.to_lowercase())))
         {
             Some(ContainerError::Unknown { tool, name })
-        } else if has(&["is not running", "container state improper", "is paused", "is stopped"]) {
+        } else if !is_image
+            && has(&["is not running", "container state improper", "is paused", "is stopped"])
+        {
             Some(ContainerError::Stopped { tool, name })
-        } else if inside && has(&["\"sh\"", "`sh`", "not found", "no such file"]) {
-            let what = if self.is_image() { "image" } else { "container" };
+        } else if inside && has(&["\"sh\"", "`sh`"]) && has(&["not found", "no such file"]) {
+            let what = if is_image { "image" } else { "container" };
             Some(ContainerError::NoShell { place: format!("the {what} {name}") })
+        } else if let Some(said) = said {
+            Some(ContainerError::Engine { tool, said })
         } else if missing && output.contains(&first) && ended != Some(ExitStatus::Code(0)) {
             Some(ContainerError::NoTool { tool: first })
         } else {
             None
         }
+    }
+
+    /// Finds the engine's own error in an output, without the parts of the engine through which it came.
+    fn engine_error(&self, output: &str) -> Option<String> {
+        let is_podmans = matches!(self.engine, ContainerEngine::Podman | ContainerEngine::Toolbox);
+        let is_error = |line: &&str| {
+            let lower = line.to_lowercase();
+            ENGINE_ERRORS.iter().any(|known| lower.contains(known))
+                || is_podmans && line.starts_with("Error: ")
+        };
+        let line = output.lines().map(str::trim).find(is_error)?;
+        let inner = line.rsplit_once("create failed: ").map_or(line, |(_, inner)| inner);
+        Some(printable::first_line(inner))
     }
 
     /// Tells whether the container is known to have a marker file of its engine, by which an agent
@@ -310,6 +338,14 @@ fn check_command(command: &str) -> Result<(), ContainerOptionError> {
     if usable { Ok(()) } else { Err(ContainerOptionError::Command(redacted(command))) }
 }
 
+/// Tells whether an engine says that it may not raise a limit, as `--ulimit` asks. The engine needs `CAP_SYS_RESOURCE` for
+/// that, which rootless engines and those in containers lack.
+pub(super) fn is_limit_refused(output: &str) -> bool {
+    let output = output.to_lowercase();
+    let has = |words: &str| output.contains(words);
+    has("rlimit") && (has("not permitted") || has("permission denied"))
+}
+
 /// Directory in the container at which the host's directory with the agent is mounted.
 const MOUNT: &str = "/opt/rlaunch";
 
@@ -343,9 +379,20 @@ pub(super) struct Image<'a> {
     /// Command of `--container-exec`, with the placeholder [`PLACEHOLDER`]; `None` for
     /// the default command.
     run: Option<&'a str>,
+    /// Whether the container has the limits of its engine, which may not raise them.
+    keeps_limits: bool,
 }
 
-impl Image<'_> {
+impl<'a> Image<'a> {
+    /// Returns the program of the engine if containers start by the default command, which may raise limits.
+    pub(super) fn usual_tool(&self) -> Option<&'a str> {
+        self.run.is_none().then_some(self.tool)
+    }
+
+    pub(super) fn keep_limits(self, keeps_limits: bool) -> Image<'a> {
+        Image { keeps_limits, ..self }
+    }
+
     /// Returns the line for a host's login shell that starts the container `container` and executes the
     /// agent in it with the arguments `words`.
     pub(super) fn line(&self, container: &str, agent: &AgentLocation, words: &str) -> String {
@@ -377,6 +424,7 @@ impl Image<'_> {
         let tool = self.tool;
         // Docker's daemon sets the limit of locked memory; rootless engines cannot exceed the user's.
         let locked = match tool {
+            _ if self.keeps_limits => "m=;",
             "docker" => "m=\"--ulimit memlock=-1\";",
             _ => "m=; [ $(id -u) -ne 0 ] || m=\"--ulimit memlock=-1\";",
         };
@@ -449,7 +497,8 @@ mod tests {
             assert_eq!(enters(&format!("podman:{image}"), None), format!("podman starts {image}"));
         }
         let own = container("docker:a/b", Some("sudo docker run -i {name}"));
-        let image = Image { tool: "docker", name: "a/b", run: Some("sudo docker run -i {name}") };
+        let run = Some("sudo docker run -i {name}");
+        let image = Image { tool: "docker", name: "a/b", run, keeps_limits: false };
         assert_eq!(own.entry(), ContainerEntry::Run(image));
     }
 
@@ -540,6 +589,38 @@ mod tests {
         assert_eq!(error("forced:mpi", 127, "docker: not found"), None);
     }
 
+    /// What dockerd in a container without rights, runc, crun and nerdctl print.
+    #[test]
+    fn an_error_of_the_engine_is_shown_as_it_is() {
+        let said = |text: &str, output: &str| {
+            let error = container(text, None).explain(Some(ExitStatus::Code(125)), output);
+            error.map(|error| error.to_string()).unwrap_or_default()
+        };
+        let docker = |inner: &str| {
+            format!(
+                "docker: Error response from daemon: failed to create task for container: failed to create shim \
+                 task: OCI runtime create failed: runc create failed: {inner}\n\nRun 'docker run --help' for more \
+                 information"
+            )
+        };
+        let cgroup = "unable to start container process: unable to apply cgroup configuration: mkdir \
+                      /sys/fs/cgroup/cpuset/docker: no such file or directory";
+        assert_eq!(said("docker:a/b", &docker(cgroup)), format!("docker fails: {cgroup}"));
+        let limit = "unable to start container process: error during container init: error setting rlimit type 8: \
+                     operation not permitted";
+        assert_eq!(said("docker:a/b", &docker(limit)), format!("docker fails: {limit}"));
+        assert!(is_limit_refused(&docker(limit)) && !is_limit_refused(&docker(cgroup)));
+        let crun =
+            "Error: OCI runtime error: crun: setrlimit `RLIMIT_MEMLOCK`: Operation not permitted";
+        assert_eq!(said("podman:a/b", crun), format!("podman fails: {crun}"));
+        assert!(is_limit_refused(crun));
+        let systemd = "Error: the systemd session of the user is not running";
+        assert_eq!(said("podman:a/b", systemd), format!("podman fails: {systemd}"));
+        let nerdctl = "time=\"2026-01-01T00:00:00Z\" level=fatal msg=\"cgroup controller cpu is not available\"";
+        assert!(said("nerdctl:a/b", nerdctl).starts_with("nerdctl fails: time="));
+        assert_eq!(said("docker:a/b", "Error: this is a program's own"), "");
+    }
+
     #[test]
     fn whoever_lands_on_the_host_is_told_what_leads_further() {
         let error = container("forced:mpi", None).check_inside(false).unwrap_err();
@@ -594,7 +675,7 @@ mod tests {
     }
 
     fn image<'a>(tool: &'a str, run: Option<&'a str>) -> Image<'a> {
-        Image { tool, name: "some/image:1", run }
+        Image { tool, name: "some/image:1", run, keeps_limits: false }
     }
 
     fn agent() -> AgentLocation {
@@ -630,6 +711,19 @@ mod tests {
         assert_eq!(calls.contains("--device\n/dev/infiniband\n"), has_devices, "{calls}");
         let is_root = nix::unistd::Uid::effective().is_root();
         assert_eq!(calls.contains("--ulimit\nmemlock=-1\n"), is_root, "{calls}");
+    }
+
+    #[test]
+    fn limits_that_the_engine_may_not_raise_stay() {
+        let host = Host::new();
+        write(&host.at(".cache/rlaunch/0f/rlaunch-worker"), "#!/bin/sh\necho here\n");
+        for (keeps, raised) in [(false, true), (true, false)] {
+            let _ = fs::remove_file(host.at("calls"));
+            let image = image("docker", None).keep_limits(keeps);
+            let (output, calls) = host.run(&image.line("n", &agent(), "agent"));
+            assert_eq!(output.stdout, b"here\n");
+            assert_eq!(calls.contains("--ulimit\n"), raised, "{calls}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub use rsh::{Rsh, RshError, last_lines};
 use crate::connect::channel::{AgentChannel, CommandStatus};
 use container::{ContainerEntry, container_name};
 use rlaunch_bootstrap::id::JobId;
+use rlaunch_console::messages;
 use rlaunch_console::progress::Progress;
 use rlaunch_plan::findings::{CheckId, id};
 use rlaunch_plan::hosts::host_table::HostTable;
@@ -26,6 +27,7 @@ use rlaunch_ssh::{Connection, Destination, Ssh, SshOptions};
 use rlaunch_text::message::Failed;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -52,8 +54,12 @@ enum RemoteShell {
 /// Connection to a host. With `--rsh`, the launcher knows whether the host can be reached only after the
 /// first command.
 pub struct HostConnection {
+    /// Host as the user named it.
+    host: String,
     login: Login,
     container: Option<Container>,
+    /// Whether new containers start with the limits of their engine, which may not raise them.
+    keeps_limits: AtomicBool,
     /// Names of the containers that were started on the host; each begins with `label`.
     started: Mutex<Vec<String>>,
     label: String,
@@ -158,8 +164,15 @@ impl Connector {
             RemoteShell::Rsh(rsh) => Login::Rsh(rsh.clone(), dialled),
         };
         let label = container_name(&format!("{}-{host}", self.label));
-        let (container, command_status) = (self.container.clone(), Mutex::default());
-        Ok(HostConnection { login, container, started: Mutex::default(), label, command_status })
+        Ok(HostConnection {
+            host: host.to_string(),
+            login,
+            container: self.container.clone(),
+            keeps_limits: AtomicBool::new(false),
+            started: Mutex::default(),
+            label,
+            command_status: Mutex::default(),
+        })
     }
 }
 
@@ -170,6 +183,7 @@ impl HostConnection {
         let line = match (self.entry(), command) {
             (ContainerEntry::Exec(enter), _) => command.line_inside(&enter),
             (ContainerEntry::Run(image), RemoteCommand::Exec(agent, words)) => {
+                let image = image.keep_limits(self.keeps_limits.load(Ordering::Relaxed));
                 image.line(&self.next_name(), agent, words)
             }
             (ContainerEntry::Login | ContainerEntry::Run(_), _) => command.line(),
@@ -261,6 +275,23 @@ impl HostConnection {
             Login::Rsh(rsh, host) if is_of_shell => Some(rsh.no_agent(host, ended, output).into()),
             _ => None,
         }
+    }
+
+    /// Tells whether a command that has ended with `output` is to be run again, because the container engine refused to
+    /// raise a limit. Containers start without that from then on.
+    pub fn gives_up_limits(&self, output: &str) -> bool {
+        let ContainerEntry::Run(image) = self.entry() else { return false };
+        let Some(tool) = image.usual_tool().filter(|_| container::is_limit_refused(output)) else {
+            return false;
+        };
+        if self.keeps_limits.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        messages::info(&format!(
+            "{}: {tool} may not raise limits there: the container starts without --ulimit memlock=-1",
+            self.host
+        ));
+        true
     }
 
     /// Tells whether each agent runs in a new container of its own.
