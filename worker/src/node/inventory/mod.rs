@@ -329,7 +329,7 @@ fn shared_memory(root: &Root) -> Option<u64> {
     let size = || statvfs("/dev/shm").map(|stat| stat.blocks() * stat.fragment_size());
     let lines = root.socket_lines(SHARED_MEMORY, || size().iter().map(u64::to_string).collect());
     // A tmpfs without a limit reports 0.
-    lines.first()?.parse().ok().filter(|&bytes| bytes > 0)
+    lines.first()?.parse().ok().filter(|&bytes: &u64| bytes > 0)
 }
 
 /// Returns a field of `/proc/self/status`.
