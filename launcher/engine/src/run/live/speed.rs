@@ -66,7 +66,12 @@ impl PrintedSpeed {
         }
         // `/tmp/s 7` is no rate.
         let bare = || if is_rate { None } else { after(rest, false) };
-        let value = after(behind_devices(rest), true).or_else(|| before(head)).or_else(bare)?;
+        let told = behind_devices(rest);
+        // In `1 images/sec: nan` the number is a step's.
+        if is_no_number(told) {
+            return None;
+        }
+        let value = after(told, true).or_else(|| before(head)).or_else(bare)?;
         let is_speed = value.is_finite() && value > 0.0 && counted.len() + per.len() < MAX_UNIT;
         is_speed.then(|| PrintedSpeed { value, unit: format!("{counted}/{per}") })
     }
@@ -95,6 +100,13 @@ fn after(rest: &[u8], separated: bool) -> Option<f64> {
     };
     let length = rest.iter().take_while(|byte| is_of_number(byte)).count();
     number(&rest[..length])
+}
+
+/// Tells whether a value stands after a unit that is no number or infinite.
+fn is_no_number(rest: &[u8]) -> bool {
+    let Some((b':' | b'=', value)) = rest.trim_ascii_start().split_first() else { return false };
+    let first = value.trim_ascii_start().get(..3).unwrap_or_default();
+    first.eq_ignore_ascii_case(b"nan") || first.eq_ignore_ascii_case(b"inf")
 }
 
 /// Parses the number before a unit.
