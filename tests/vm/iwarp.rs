@@ -7,6 +7,7 @@ use crate::communicator::{self, LATER};
 use crate::mesh_watch;
 use crate::prover::{PROVER, passes};
 use crate::support::{ALL, Field, PATIENT, Undo, soft_iwarp};
+use rlaunch_lab::Cut;
 
 const IWARP: &str = "--hca siw";
 
@@ -24,7 +25,7 @@ fn a_device_whose_address_another_one_has_as_well_is_named_with_that() {
 }
 
 #[test]
-fn its_mesh_is_proved_and_watched_and_a_dead_link_is_found_out() {
+fn its_mesh_is_proved_and_watched() {
     let field = mesh_watch::field();
     let _alone = soft_iwarp(&field, ALL);
     // NCCL does not support RDMA_CM.
@@ -39,7 +40,15 @@ fn its_mesh_is_proved_and_watched_and_a_dead_link_is_found_out() {
     job.says("6/6 paths up");
     let _heal = Undo(|| field.lab.heal("n1", "eth1"));
     mesh_watch::loses_packets(&field, &job, ("n1", "eth1"), "link down: n1 siw0 ↔ n2 siw0");
+}
 
+/// Apart from the above: a device that has lost a connection lets a new prover wait until the kernel has given it up.
+#[test]
+fn a_dead_link_of_it_is_found_out() {
+    let field = Field::new();
+    let _alone = soft_iwarp(&field, ALL);
+    let _heal = Undo(|| field.lab.heal("n1", "eth1"));
+    field.lab.cut("n1", "eth1", Cut::Silent).unwrap();
     let ran = field.rlaunch(&format!("-H {ALL} {PATIENT} {IWARP} hostname"), &[]);
     assert_eq!(ran.succeeded().sorted(), ["n1", "n2", "n3"], "{ran}");
     ran.says("mesh: 4/6 paths up, iWARP by RDMA_CM, 2 subnets, proved in ");
