@@ -45,11 +45,14 @@ Start the container with --ipc=host or --shm-size=1g; in a pod, mount a volume `
 
 /// Size of `/dev/shm` that container engines give by default, in bytes.
 pub(super) const SHARED_MEMORY: u64 = 64 << 20;
+/// The same of Podman, which counts 65,536 kB in thousands.
+const PODMANS_SHARED_MEMORY: u64 = 65_536_000;
 
 /// Returns the size of `/dev/shm`, in bytes, if ranks use it up easily: with GPUs or RDMA, whose libraries take most, if
 /// it is the default of container engines, and otherwise if it is even less.
 pub(super) fn small_shared_memory(inventory: &Inventory) -> Option<u64> {
-    let enough = SHARED_MEMORY + u64::from(has_accelerators(inventory));
+    let enough =
+        if has_accelerators(inventory) { SHARED_MEMORY + 1 } else { PODMANS_SHARED_MEMORY };
     inventory.limits.shared_memory.filter(|bytes| *bytes < enough)
 }
 
@@ -194,6 +197,8 @@ mod tests {
         assert!(found(&small(None)).is_empty());
         let plain = pod.change(|inventory| inventory.rdma.clear());
         assert!(found(&plain).is_empty());
+        let podmans = plain.change(|inventory| inventory.limits.shared_memory = Some(65_536_000));
+        assert!(found(&podmans).is_empty());
         let tiny = plain.change(|inventory| inventory.limits.shared_memory = Some(1 << 20));
         assert!(found(&tiny)[0].seen.ends_with("has only 1 MiB"), "{:?}", found(&tiny));
         let large = small(Some(ContainerKind::Podman));
