@@ -197,7 +197,8 @@ mod tests {
         assert!(found(&small(None)).is_empty());
         let plain = pod.change(|inventory| inventory.rdma.clear());
         assert!(found(&plain).is_empty());
-        let podmans = plain.clone().change(|inventory| inventory.limits.shared_memory = Some(65_536_000));
+        let podmans =
+            plain.clone().change(|inventory| inventory.limits.shared_memory = Some(65_536_000));
         assert!(found(&podmans).is_empty());
         let tiny = plain.change(|inventory| inventory.limits.shared_memory = Some(1 << 20));
         assert!(found(&tiny)[0].seen.ends_with("has only 1 MiB"), "{:?}", found(&tiny));
