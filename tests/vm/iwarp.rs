@@ -60,11 +60,10 @@ fn a_dead_link_of_it_is_found_out() {
 }
 
 #[test]
-fn ranks_talk_over_it_fork_and_are_missed() {
+fn ranks_talk_over_it_and_are_missed() {
     let field = Field::new();
     let _alone = soft_iwarp(&field, ALL);
     communicator::holds(&field, ("n1:2,n2", 3), IWARP, "cover 3/3");
-    communicator::forks(&field, IWARP);
     communicator::speak_later(&field, IWARP);
     communicator::is_killed(&field, &format!("{IWARP} {LATER}"));
     communicator::leaves(&field, IWARP);
