@@ -282,9 +282,11 @@ impl AgentStream {
 
     /// Ends the agent's input and waits until the agent has ended, for at most [`END_TIMEOUT`].
     pub(super) async fn close(mut self) {
-        // An error means that the channel is closed already.
-        let _ = self.channel.writer.end().await;
-        let end = async { while self.channel.next().await.is_some() {} };
+        let end = async {
+            // An error means that the channel is closed already.
+            let _ = self.channel.writer.end().await;
+            while self.channel.next().await.is_some() {}
+        };
         let _ = tokio::time::timeout(END_TIMEOUT, end).await;
         drop(self.channel);
         self.connection.close().await;
@@ -378,9 +380,12 @@ async fn receive_answer<T: DeserializeOwned>(
             return Err(failed(&messages::error_chain(&error)).hint(error.hint(host)));
         }
     };
-    // If that fails, nothing comes.
-    let _ = stream.send(&()).await;
-    let received = tokio::time::timeout(HOST_TIMEOUT, stream.receive()).await;
+    let answer = async {
+        // If that fails, nothing comes.
+        let _ = stream.send(&()).await;
+        stream.receive().await
+    };
+    let received = tokio::time::timeout(HOST_TIMEOUT, answer).await;
     stream.close().await;
     match received {
         Ok(answer) => answer.ok_or_else(|| failed("its agent has ended without an answer")),

@@ -1,4 +1,4 @@
-//! Lines for a shell that open ports of a host whose packet filter nobody has read.
+//! Shell commands that open ports on a host whose packet filter is unknown.
 
 /// Returns the line that lets packets to ports in, from one address or network, or from all. The rule goes to nft if it
 /// has the usual chain, whose verdict is then final, and to iptables otherwise. A port is a range with two equal ends.

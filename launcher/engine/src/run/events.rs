@@ -405,7 +405,7 @@ mod tests {
         let mut file = EventFile { file: tempfile::tempfile().unwrap(), dropped: 0 };
         let count = |count: usize| format!("{count} dropped\n").into_bytes();
         file.write(b"one\n", count).unwrap();
-        // As when the disk is full after two bytes.
+        // The disk is full after two bytes.
         file.file.write_all(b"tw").unwrap();
         file.take_back(2).unwrap();
         file.dropped = 1;

@@ -75,7 +75,7 @@ impl<'s> Pump<'s> {
 
     /// Ends every agent, and waits until the sessions are closed.
     pub(crate) async fn shutdown(self) {
-        // First of all, since a session whose events nobody takes would not read on.
+        // A session stops reading while too many of its events wait to be taken; without them it reads to its end.
         drop(self.events);
         self.agents.shutdown().await;
     }

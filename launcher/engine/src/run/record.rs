@@ -309,7 +309,10 @@ impl RecordStore {
     /// Stores a record, and removes the oldest ones beyond [`MAX_RECORDS`].
     pub(crate) fn save(&self, record: &JobRecord) -> Result<(), RecordStoreError> {
         let path = self.path(&record.job);
-        let written = self.write(record).and_then(|file| Ok(file.persist(&path)?));
+        let written = self.write(record).and_then(|file| {
+            self.correct_times(file.as_file().metadata()?.modified()?);
+            Ok(file.persist(&path)?)
+        });
         written.map_err(|source| RecordStoreError::Write { path, source })?;
         let mut jobs = self.jobs().unwrap_or_default();
         let old = jobs.len().saturating_sub(MAX_RECORDS);
@@ -337,7 +340,7 @@ impl RecordStore {
     /// Stores the record of a job that begins.
     fn begin(&self, record: &JobRecord) -> io::Result<BegunRecord> {
         let file = self.write(record)?;
-        // Before it has its name, so that nobody finds it without a lock.
+        // The lock comes before the name, so that no other rlaunch finds the file unlocked.
         file.as_file().try_lock().map_err(io::Error::other)?;
         let path = self.directory.join(format!("{}{}", record.job, begun_suffix()));
         let locked = file.persist(&path)?;
@@ -365,9 +368,7 @@ impl RecordStore {
         create_state_directory(&self.directory)?;
         let mut file = BufWriter::new(NamedTempFile::new_in(&self.directory)?);
         serde_json::to_writer(&mut file, record)?;
-        let file = file.into_inner()?;
-        self.correct_times(file.as_file().metadata()?.modified()?);
-        Ok(file)
+        Ok(file.into_inner()?)
     }
 
     /// Gives records of a clock that was ahead a time before `now`, so that they do not count as newer than those that

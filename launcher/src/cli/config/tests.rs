@@ -127,7 +127,7 @@ fn a_variable_that_is_nearly_one_is_named() {
     let [hostfile, transport] = &unread(&mistyped)[..] else { panic!() };
     assert!(hostfile.ends_with("but RLAUNCH_HOSTFILE is"), "{hostfile}");
     assert!(transport.ends_with("but RLAUNCH_TRANSPORT is"), "{transport}");
-    // Inside a rank they describe its job; some others are read by ranks, or are nobody's.
+    // Inside a rank these variables describe its job. Others are read by ranks, or are unlike any that is read.
     assert!(unread(&[host, ("RLAUNCH_JOB_ID", "5")]).is_empty());
     let others = ["INIT_TIMEOUT", "SPIN", "NODES", "LOG", "PYTHON", "EAGER_RANKS", "LIB"];
     for name in others {

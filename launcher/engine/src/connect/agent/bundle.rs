@@ -190,7 +190,7 @@ fn damaged(path: &str, error: io::Error) -> io::Error {
     use io::ErrorKind::{
         InvalidData, InvalidInput, Other, OutOfMemory, UnexpectedEof, Unsupported,
     };
-    // What a decoder says of bytes that make no sense.
+    // Decoders report damaged bytes by these kinds.
     let kinds = [InvalidData, InvalidInput, Other, OutOfMemory, UnexpectedEof, Unsupported];
     if error.raw_os_error().is_some() || !kinds.contains(&error.kind()) {
         return error;

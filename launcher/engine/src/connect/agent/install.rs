@@ -79,7 +79,7 @@ impl Installer<'_> {
                 Ok(StdinInstall::Full(cause)) => {
                     first_cause.get_or_insert(cause);
                 }
-                // What keeps the home from taking it is what can be cured.
+                // The error of the home is returned: the user can do something about that one.
                 Err(DeployError::Install { .. }) if first_cause.is_some() => {}
                 Err(error) => return Err(error),
             }

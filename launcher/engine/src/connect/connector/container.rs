@@ -589,7 +589,7 @@ mod tests {
         assert_eq!(error("forced:mpi", 127, "docker: not found"), None);
     }
 
-    /// What dockerd in a container without rights, runc, crun and nerdctl print.
+    /// The outputs are those of dockerd in a container without rights, runc, crun and nerdctl.
     #[test]
     fn an_error_of_the_engine_is_shown_as_it_is() {
         let said = |text: &str, output: &str| {

@@ -26,7 +26,7 @@ const SHORTEST_WORK: Duration = Duration::from_micros(500);
 /// Moments of a silence at which stacks are taken, in quarters of the timeout.
 const MOMENTS: [u32; 3] = [2, 3, 4];
 
-/// What a rank has used during a silence.
+/// Processor time of a rank during a silence.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct RankUse {
     /// Time for which the rank was watched.
@@ -86,7 +86,7 @@ fn all_us(usage: &RankUsage) -> u64 {
     (usage.user_ms + usage.system_ms) * 1000
 }
 
-/// What a rank does in a silence.
+/// Judgement of a rank in a silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     /// It makes progress, or nothing can be claimed.

@@ -211,7 +211,7 @@ async fn serve(stream: UnixStream, shared: Arc<SocketState>) {
         () = write_replies(writer, replies) => {}
     }
     shared.connections().open.remove(&connection);
-    // Before ranks run nobody takes queries, and none was sent for this connection.
+    // The supervisor takes queries, and it begins with the ranks.
     if shared.connections().supervised {
         let _ = shared.queries.send(JobQuery { connection, kind: QueryKind::Closed }).await;
     }

@@ -328,7 +328,7 @@ fn programs_that_make_progress_are_not_reported() {
     }
 }
 
-/// One rank alone is nobody's to wait for, so an endless loop needs two.
+/// An endless loop counts as a hang only if another rank waits for it, so each job has two ranks.
 #[test]
 fn programs_that_hang_are_reported() {
     for (name, first, others) in hung() {
