@@ -45,7 +45,7 @@ fn the_first_launch_sends_and_the_second_does_not() {
         answered_everywhere(&warm);
         warm.says_nothing();
         let agent = only_agent(&field.cache("b", account));
-        assert_eq!(fs::read(agent).unwrap(), fs::read(field.agent()).unwrap());
+        assert!(fs::read(agent).unwrap() == fs::read(field.agent()).unwrap());
     }
 }
 
@@ -79,7 +79,7 @@ fn two_launches_at_once_both_deliver() {
         assert_eq!(names.len(), 3, "half a copy is left on {host}: {names:?}");
         let library = names[1].strip_prefix("library-").unwrap_or_default();
         assert_eq!((names[0].as_str(), library.len(), &*names[2]), ("bin", 32, "rlaunch-worker"));
-        assert_eq!(fs::read(agent).unwrap(), fs::read(field.agent()).unwrap());
+        assert!(fs::read(agent).unwrap() == fs::read(field.agent()).unwrap());
     }
 }
 
@@ -115,7 +115,7 @@ fn an_empty_copy_is_replaced() {
     });
     fs::write(&agent, b"").unwrap();
     answered_everywhere(&field.rlaunch("-H a,b,c hostname").run());
-    assert_eq!(fs::read(&agent).unwrap(), fs::read(field.agent()).unwrap());
+    assert!(fs::read(&agent).unwrap() == fs::read(field.agent()).unwrap());
 }
 
 #[test]

@@ -2,10 +2,10 @@
 
 use nix::pty::{OpenptyResult, openpty};
 use rlaunch_lab::command::wait_until;
+use rustix::termios::{Winsize, tcsetwinsize};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
-use std::process::Command;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -41,10 +41,9 @@ impl Terminal {
 
     /// Sets the number of rows and columns. The kernel tells the programs at the terminal.
     pub(crate) fn resize(&self, rows: u16, columns: u16) {
-        let mut stty = Command::new("stty");
-        stty.args(["rows", &rows.to_string(), "cols", &columns.to_string()]);
-        let set = stty.stdin(self.keyboard.try_clone().unwrap()).status();
-        assert!(set.unwrap().success());
+        // In one call: stty makes one for the rows and one for the columns, and a program may look in between.
+        let size = Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
+        tcsetwinsize(&self.keyboard, size).unwrap();
     }
 
     /// Returns everything that was shown so far.
