@@ -161,8 +161,11 @@ fn a_shell_at_a_terminal() {
     terminal.write(SIZE);
     wait(&terminal, "33 101.");
     terminal.resize(40, 120);
-    terminal.write(SIZE);
-    wait(&terminal, "40 120.");
+    // The size and what is typed travel by ways of their own.
+    terminal.write(
+        "until [ \"$(stty size)\" = '40 120' ]; do sleep 0.1; done; echo resized$(echo .)\n",
+    );
+    wait(&terminal, "resized.");
     terminal.write("echo $RLAUNCH_RANK$TERM\n");
     wait(&terminal, "3vt100");
     // Ctrl-C ends what the shell runs, and neither the shell nor the session.

@@ -184,7 +184,8 @@ impl Job<'_> {
         let (mut launcher, _unread) = self.start(lab, rlaunch)?;
         if !self.is_early {
             let up = || Ok(hostile_runs(lab, self.host)? || launcher.ended()?.is_some());
-            wait_until(BOUND, "the rank to be up", up)?;
+            // Over a connection that stalls before, the launcher ends first.
+            wait_until(BOUND.max(self.cause.limit()), "the rank to be up", up)?;
         }
         thread::sleep(self.delay);
         let cause = Instant::now();
