@@ -4,7 +4,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `process.rs`, `spawn.rs` | fork and its detection, exec, limits, copying between processes; starting a program, also in a cgroup |
-//! | `shared.rs` | memory shared by processes |
+//! | `shared.rs` | memory shared by processes, and a fence for it |
 //! | `pages.rs` | page-aligned memory; NUMA policy |
 //! | `descriptor.rs` | descriptors that change their file; files in use |
 //! | `socket.rs` | state of TCP connections, options of sockets |
@@ -25,7 +25,7 @@ pub use process::{
     Fork, ForkGeneration, exec, fork, let_descendants_read, limit_open_files, spawn,
     write_to_process,
 };
-pub use shared::{OwnedBytes, SharedMemory};
+pub use shared::{OwnedBytes, SharedMemory, full_fence};
 pub use socket::{PeerSilence, never_fragment, unacknowledged_bytes};
 pub use spawn::{SpawnArgs, spawn_in_cgroup};
 pub use ticks::Ticks;

@@ -47,7 +47,7 @@ impl Memory for SharedMemory {
 
     #[inline(always)]
     fn fence(&self) {
-        atomic::fence(Ordering::SeqCst);
+        rlaunch_sys::full_fence();
     }
     #[inline(always)]
     fn acquire(&self) {
@@ -72,7 +72,7 @@ impl Memory for OwnedBytes {
 
     #[inline(always)]
     fn fence(&self) {
-        atomic::fence(Ordering::SeqCst);
+        rlaunch_sys::full_fence();
     }
 
     #[inline(always)]
