@@ -12,13 +12,14 @@ use crate::progress::engine::{Engine, Owner, SlabKey};
 use crate::transport::LocalSlice;
 use crate::types::{Cause, CommError, Element, ElementType, Op, Operation};
 use rlaunch_lock::{BufferTable, Memory};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Collective call that has been checked and is about to run.
 #[derive(Debug)]
-pub(crate) struct PreparedCollective {
+pub(crate) struct PreparedCollective<'a> {
     pub(crate) operation: Operation,
-    pub(crate) schedule: Arc<Schedule>,
+    pub(crate) schedule: Cow<'a, Arc<Schedule>>,
     /// Context of the communicator's collectives, and the sequence number of this collective, which
     /// is the tag of its messages.
     pub(crate) number: (u32, u32),
@@ -136,7 +137,7 @@ impl Communicator {
         Ok(ScheduleKey { kind, count, element, in_place })
     }
 
-    pub(crate) fn prepare(&self, key: ScheduleKey, op: Op) -> PreparedCollective {
+    pub(crate) fn prepare(&self, key: ScheduleKey, op: Op) -> PreparedCollective<'_> {
         PreparedCollective {
             operation: Operation::Collective(key.kind.name()),
             schedule: self.schedules.get(key),
@@ -148,12 +149,12 @@ impl Communicator {
 
     pub(crate) fn collective_args(
         &self,
-        collective: PreparedCollective,
+        collective: PreparedCollective<'_>,
         input: LocalSlice,
         output: LocalSlice,
     ) -> CollectiveArgs {
         let PreparedCollective { schedule, number: (context, tag), element, op, .. } = collective;
-        let ranks = self.group.ranks.clone();
+        let (schedule, ranks) = (schedule.into_owned(), self.group.ranks.clone());
         CollectiveArgs { schedule, ranks, context, tag, element, op, input, output }
     }
 
@@ -210,7 +211,7 @@ impl Communicator {
 
     /// Cancels a collective that runs on the caller's stack, and notifies the other ranks.
     #[cold]
-    fn cancel_collective(&self, collective: &PreparedCollective, cause: &Cause) {
+    fn cancel_collective(&self, collective: &PreparedCollective<'_>, cause: &Cause) {
         let PreparedCollective { number: (context, number), operation, .. } = *collective;
         let ranks = &self.group.ranks;
         let mut guard = self.progress.engine.lock();

@@ -98,7 +98,7 @@ impl Communicator {
     /// Runs a collective whose input, output and scratch memory have at most [`SHORT`] bytes each.
     pub(crate) fn run_short(
         &self,
-        collective: &PreparedCollective,
+        collective: &PreparedCollective<'_>,
         input: Option<&[u8]>,
         output: &mut [u8],
     ) -> Result<(), Cause> {
@@ -117,7 +117,7 @@ impl Communicator {
 
     fn run_steps(
         &self,
-        collective: &PreparedCollective,
+        collective: &PreparedCollective<'_>,
         mut buffers: ShortBuffers<'_>,
     ) -> Result<(), Cause> {
         let schedule: &Schedule = &collective.schedule;
@@ -174,7 +174,7 @@ impl Communicator {
     }
 
     #[inline]
-    fn collective_envelope(&self, collective: &PreparedCollective, peer: usize) -> Envelope {
+    fn collective_envelope(&self, collective: &PreparedCollective<'_>, peer: usize) -> Envelope {
         let (context, tag) = collective.number;
         Envelope { peer: self.group.ranks[peer], context, tag }
     }

@@ -2,7 +2,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `mod` | the collectives and their names; the schedules of a communicator's recent ones |
+//! | `mod` | the collectives and their names; the schedules that a communicator keeps |
 //! | `schedule` | algorithms as data: in each step, which rank sends which elements to which rank |
 //! | `choice` | tables that select an algorithm by message size and placement of ranks |
 //! | `reduce` | vectorised element-wise reductions |
@@ -14,7 +14,8 @@ pub mod schedule;
 use crate::types::ElementType;
 use choice::{AllGather, AllToAll, Barrier, Choice, Gather, ReduceScatter, Scatter, Topology};
 use schedule::Schedule;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::borrow::Cow;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Kind of collective, with the number of the root rank if the kind has a root.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -149,32 +150,119 @@ impl ScheduleKey {
     }
 }
 
-/// Cache of the most recently built schedules, with the newest at the end. Programs repeat the same
-/// few collectives, so most calls find their schedule in the cache.
+/// Schedules of a communicator. Programs repeat the same few collectives, so the first ones that
+/// they run are kept, and found without a lock. Of the others, the most recent ones are kept.
 #[derive(Debug)]
 pub(crate) struct ScheduleCache {
     topology: Topology,
-    entries: Mutex<Vec<(ScheduleKey, Arc<Schedule>)>>,
+    /// The first schedules, in the order in which they were built.
+    first: [OnceLock<CachedSchedule>; ScheduleCache::FIRST],
+    /// The most recently built schedules other than the first ones, with the newest at the end.
+    recent: Mutex<Vec<CachedSchedule>>,
 }
 
+type CachedSchedule = (ScheduleKey, Arc<Schedule>);
+
 impl ScheduleCache {
-    /// Maximum number of cached schedules.
-    const CAPACITY: usize = 32;
+    /// Number of schedules that are kept for good.
+    const FIRST: usize = 8;
+    /// Maximum number of other schedules.
+    const RECENT: usize = 32;
 
     pub(crate) fn new(topology: Topology) -> ScheduleCache {
-        ScheduleCache { topology, entries: Mutex::default() }
+        let first = [const { OnceLock::new() }; ScheduleCache::FIRST];
+        ScheduleCache { topology, first, recent: Mutex::default() }
     }
 
-    pub(crate) fn get(&self, key: ScheduleKey) -> Arc<Schedule> {
-        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, schedule)) = entries.iter().rev().find(|(known, _)| *known == key) {
+    /// Finds or builds the schedule of a collective. Finding one of the first executes no locked
+    /// instruction, as a mutex or a clone of an `Arc` would: they take a notable part of the time
+    /// of a short collective.
+    #[inline]
+    pub(crate) fn get(&self, key: ScheduleKey) -> Cow<'_, Arc<Schedule>> {
+        for entry in &self.first {
+            let (known, schedule) = entry.get_or_init(|| self.build(key));
+            if *known == key {
+                return Cow::Borrowed(schedule);
+            }
+        }
+        Cow::Owned(self.get_recent(key))
+    }
+
+    fn get_recent(&self, key: ScheduleKey) -> Arc<Schedule> {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, schedule)) = recent.iter().rev().find(|(known, _)| *known == key) {
             return schedule.clone();
         }
-        if entries.len() == ScheduleCache::CAPACITY {
-            entries.remove(0);
+        if recent.len() == ScheduleCache::RECENT {
+            recent.remove(0);
         }
-        let schedule = Arc::new(key.schedule(&self.topology));
-        entries.push((key, schedule.clone()));
+        let entry = self.build(key);
+        let schedule = entry.1.clone();
+        recent.push(entry);
         schedule
+    }
+
+    #[cold]
+    fn build(&self, key: ScheduleKey) -> CachedSchedule {
+        (key, Arc::new(key.schedule(&self.topology)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all_reduce(count: usize) -> ScheduleKey {
+        let (kind, element) = (CollectiveKind::AllReduce, ElementType::F32);
+        ScheduleKey { kind, count, element, in_place: false }
+    }
+
+    fn cache() -> ScheduleCache {
+        ScheduleCache::new(Topology::new(1, &[0, 0, 0]))
+    }
+
+    #[test]
+    fn a_schedule_is_that_of_its_collective_wherever_it_is_kept() {
+        let cache = cache();
+        let more_than_are_kept = ScheduleCache::FIRST + ScheduleCache::RECENT + 5;
+        for _ in 0..3 {
+            for count in 1..more_than_are_kept {
+                let expected = all_reduce(count).schedule(&cache.topology);
+                assert_eq!(**cache.get(all_reduce(count)), expected, "{count} elements");
+            }
+        }
+        let recent = cache.recent.lock().unwrap();
+        assert_eq!(recent.len(), ScheduleCache::RECENT);
+    }
+
+    #[test]
+    fn the_first_schedules_stay_and_of_the_others_the_most_recent() {
+        let cache = cache();
+        let first = cache.get(all_reduce(1)).into_owned();
+        let counts = 2..=ScheduleCache::FIRST + 1;
+        let last = counts.map(|count| cache.get(all_reduce(count)).into_owned()).last().unwrap();
+        for count in 100..99 + ScheduleCache::RECENT {
+            let _ = cache.get(all_reduce(count));
+        }
+        let is_kept = |count, schedule| Arc::ptr_eq(&cache.get(all_reduce(count)), schedule);
+        assert!(is_kept(1, &first));
+        assert!(is_kept(ScheduleCache::FIRST + 1, &last), "one of {}", ScheduleCache::RECENT);
+        let _ = cache.get(all_reduce(99));
+        assert!(!is_kept(ScheduleCache::FIRST + 1, &last), "the oldest made room");
+        assert!(is_kept(1, &first));
+        assert!(matches!(cache.get(all_reduce(1)), Cow::Borrowed(_)), "without a lock");
+    }
+
+    #[test]
+    fn threads_that_begin_at_once_find_the_same_schedules() {
+        let cache = cache();
+        let all = || (1..20).map(|count| cache.get(all_reduce(count)).into_owned());
+        let found: Vec<Vec<Arc<Schedule>>> = std::thread::scope(|scope| {
+            let threads = [(); 4].map(|()| scope.spawn(|| all().collect()));
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        for others in &found[1..] {
+            assert!(std::iter::zip(&found[0], others).all(|(one, other)| Arc::ptr_eq(one, other)));
+        }
     }
 }
