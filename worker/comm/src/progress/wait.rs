@@ -3,7 +3,8 @@
 //! A wait first polls for about one wake-up latency: the time that a sleeping thread takes to
 //! continue once data has arrived. Most answers arrive within this time. After it, the wait sleeps.
 //! So a wait takes at most about twice as long as necessary, and a long wait does not keep the
-//! awaited peer from using the processor.
+//! awaited peer from using the processor. The answer of a rank that enters a collective at the same
+//! time arrives within a fraction of a microsecond, so the first polls follow each other at once.
 //!
 //! Several threads may wait at once. One of them sleeps until a link has something to receive. The
 //! others wait for the sleeping thread ([`Threads`](super::idle::Threads)), which wakes them when its
@@ -35,7 +36,11 @@ pub(crate) const SHORT: usize = 1 << 10;
 /// Rules for how a wait polls before it sleeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SpinPolicy {
-    /// Number of consecutive polls without any progress after which a wait reads the clock.
+    /// Number of polls without any progress, at the beginning of a wait, after which the wait polls
+    /// again at once, without a pause of the processor.
+    first_polls: u32,
+    /// Number of consecutive polls without any progress after which a wait reads the clock. The
+    /// first polls are not counted.
     polls: u32,
     /// Time without any progress for which a wait polls before it sleeps.
     spin: Duration,
@@ -45,6 +50,10 @@ pub(crate) struct SpinPolicy {
 }
 
 impl SpinPolicy {
+    /// Value of [`SpinPolicy::first_polls`] of waits that neither yield nor sleep almost at once.
+    /// That many polls of a link over shared memory take about as long as a message between two
+    /// processors that share no cache.
+    const FIRST_POLLS: u32 = 16;
     /// Value of [`SpinPolicy::polls`]. Reading the clock takes as long as polling a few links, so a
     /// wait does not read it after every poll.
     const POLLS: u32 = 8;
@@ -52,7 +61,9 @@ impl SpinPolicy {
     /// Creates a policy that polls for `wake_latency` before a sleep. Ranks that may share
     /// processors set `yields`.
     pub(crate) fn new(wake_latency: Duration, yields: bool) -> SpinPolicy {
-        SpinPolicy { polls: SpinPolicy::POLLS, spin: wake_latency, yields }
+        let is_patient = !yields && !wake_latency.is_zero();
+        let first_polls = if is_patient { SpinPolicy::FIRST_POLLS } else { 0 };
+        SpinPolicy { first_polls, polls: SpinPolicy::POLLS, spin: wake_latency, yields }
     }
 
     /// Creates a policy that sleeps after a few polls.
@@ -209,8 +220,12 @@ impl Progress {
         guard: &mut EngineGuard<'_, Engine>,
         missing: impl FnOnce(&mut Engine) -> (Option<Operation>, Vec<PeerName>),
     ) -> Result<(), Cause> {
+        let SpinPolicy { first_polls, polls, .. } = self.spin_policy;
         state.empty_polls += 1;
-        if state.empty_polls < self.spin_policy.polls {
+        if state.empty_polls <= first_polls {
+            return Ok(());
+        }
+        if state.empty_polls < first_polls + polls {
             std::hint::spin_loop();
             return Ok(());
         }
@@ -220,7 +235,7 @@ impl Progress {
     /// Tells whether the next [`Progress::pause`] of this wait does more than spin once.
     #[inline]
     pub(crate) fn is_about_to_yield(&self, state: &WaitState) -> bool {
-        state.empty_polls + 1 >= self.spin_policy.polls
+        state.empty_polls + 1 >= self.spin_policy.first_polls + self.spin_policy.polls
     }
 
     fn sleep_or_fail(
@@ -241,7 +256,7 @@ impl Progress {
             !guard.is_contended() && guard.attach_and_split().0.threads.waiting_threads == 0;
         match clock.read(now) {
             Tick::Wait(_) if is_alone && now.saturating_sub(since) < self.spin_policy.spin => {
-                state.empty_polls = 0;
+                state.empty_polls = self.spin_policy.first_polls;
                 if self.spin_policy.yields {
                     guard.unlocked(|| self.idle.yield_now());
                 }
@@ -325,8 +340,8 @@ impl Drop for Progress {
 /// State of one wait: how long nothing has made progress, and the wait's time limits.
 #[derive(Debug, Default)]
 pub(crate) struct WaitState {
-    /// Number of consecutive polls without progress. Reset to 0 by progress, and when the wait has
-    /// read the clock and continues to poll.
+    /// Number of consecutive polls without progress. Reset to 0 by progress, and to
+    /// [`SpinPolicy::first_polls`] when the wait has read the clock and continues to poll.
     pub(crate) empty_polls: u32,
     /// Time of the first reading of the clock after the last progress; `None` if the clock has not
     /// been read since then.

@@ -5,7 +5,7 @@ use super::*;
 use crate::api::communicator::{Communicator, Group};
 use crate::progress::idle::EpollIdle;
 use crate::transport::tcp::TcpLink;
-use crate::transport::{Header, Link, PacketKind, SelfLink, WatchedFd};
+use crate::transport::{Armed, Header, Limits, Link, PacketKind, SelfLink, Sink, WatchedFd};
 use rlaunch_stopwatch::Stopwatch;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -171,6 +171,91 @@ fn a_peer_that_has_left_does_not_end_the_sleeps_that_follow() {
     // A link from which nothing is expected is polled only now and then. Until the goodbye is read,
     // it ends sleeps early.
     assert!(sleeps < 1000, "{sleeps} sleeps in {timeout:?}");
+}
+
+/// Clock that counts its readings and does not advance.
+#[derive(Debug, Default)]
+struct CountedClock {
+    readings: AtomicU32,
+}
+
+impl Idle for CountedClock {
+    fn now(&self) -> Duration {
+        self.readings.fetch_add(1, Ordering::Relaxed);
+        Duration::ZERO
+    }
+
+    fn yield_now(&self) {}
+
+    fn sleep(&self, _: Duration) -> bool {
+        false
+    }
+
+    fn watch(&self, _: usize, _: WatchedFd<'_>) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    fn unwatch(&self, _: usize, _: BorrowedFd<'_>) {}
+
+    fn watch_agent(&self, _: BorrowedFd<'_>) -> Result<(), LinkError> {
+        Ok(())
+    }
+
+    fn wake(&self) {}
+}
+
+/// Link from which an empty message with tag 0 arrives after this many polls.
+struct Late(u32);
+
+impl Link for Late {
+    fn limits(&self) -> Limits {
+        let (fetch, write) = (usize::MAX, usize::MAX);
+        Limits { eager: 64, packet: 64, fetch, write, poll_is_syscall: false }
+    }
+
+    fn send(&mut self, _: Header, _: &[u8]) -> Result<bool, LinkError> {
+        Ok(true)
+    }
+
+    fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
+        if self.0 > 0 {
+            self.0 -= 1;
+            return Ok(false);
+        }
+        let kind = PacketKind::Eager;
+        sink.packet(Header { kind, context: 0, tag: 0, transfer: 0, length: 0 }, &[])?;
+        Ok(true)
+    }
+
+    fn arm(&mut self, _: bool) -> Result<Armed<'_>, LinkError> {
+        Ok(Armed::NoFd)
+    }
+}
+
+/// Returns how often a wait reads the clock if its message arrives after `polls` polls.
+fn readings(polls: u32, spin_policy: SpinPolicy) -> u32 {
+    let idle = Arc::new(CountedClock::default());
+    let links = vec![Box::new(SelfLink::default()) as _, Box::new(Late(polls)) as _];
+    let comm = waiting_by(idle.clone(), Duration::from_secs(60), 0, links, spin_policy);
+    comm.recv(&mut [0_u8; 0], 1, 0).unwrap();
+    idle.readings.load(Ordering::Relaxed)
+}
+
+#[test]
+fn a_wait_reads_the_clock_after_its_first_polls_and_then_again_and_again() {
+    let spins = SpinPolicy::new(Duration::from_micros(50), false);
+    let (first, polls) = (SpinPolicy::FIRST_POLLS, SpinPolicy::POLLS);
+    assert_eq!(readings(0, spins), 0);
+    assert_eq!(readings(first + polls - 1, spins), 0);
+    // Before each reading a wait polls all links, this one once more.
+    assert_eq!(readings(first + polls + 1, spins), 1);
+    assert_eq!(readings(first + 3 * (polls + 1), spins), 3);
+    // Whoever may keep the awaited peer from a processor is not in a hurry.
+    let yields = SpinPolicy::new(Duration::from_micros(50), true);
+    assert_eq!(readings(polls - 1, yields), 0);
+    assert_eq!(readings(polls + 1, yields), 1);
+    // The second reading is that after the sleep.
+    assert_eq!(readings(polls + 1, SpinPolicy::none()), 2);
 }
 
 /// Tests that an interrupted receive loses nothing if only a part of a packet has arrived: the next
