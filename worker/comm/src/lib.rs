@@ -21,6 +21,8 @@ mod connect;
 mod progress;
 mod testing {
     pub mod fuzz;
+    #[cfg(test)]
+    mod order_tests;
     pub mod sim;
 }
 mod transport;

@@ -103,7 +103,7 @@ impl Progress {
         let (interrupted, agent) = (OnceLock::new(), OnceLock::new());
         let waited = WaitedTime::default();
         engine.threads.set_waker(idle.clone());
-        let engine = EngineLock::new(engine, |engine| engine.threads.on_unlock());
+        let engine = EngineLock::new(engine, Engine::on_unlock);
         Progress { engine, idle, short, spin_policy, waited, timeout, interrupted, agent }
     }
 

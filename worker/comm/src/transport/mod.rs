@@ -84,6 +84,16 @@ pub(crate) trait Link: Send {
     /// before. The payload has at most [`Limits::packet`] bytes.
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError>;
 
+    /// Sends a packet as [`Link::send`] does, but may leave a sleeping peer asleep until
+    /// [`Link::wake_peer`]. After `false` the caller continues with [`Link::send`].
+    fn publish(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
+        self.send(header, payload)
+    }
+
+    /// Wakes the peer if it sleeps. Called after [`Link::publish`], before this rank sleeps or
+    /// returns to its program.
+    fn wake_peer(&mut self) {}
+
     /// Passes packets that have arrived to `sink`, a limited number per call so that other links
     /// get their turn. Returns whether any data has arrived. If the peer has ended without
     /// [`PacketKind::Bye`], fails with [`LinkError::Gone`] after all

@@ -6,7 +6,10 @@
 //! given up the cache line. If a later read is wider than the writes before it, such as a move of a
 //! whole structure, the processor waits until those writes are done. The functions here therefore
 //! move no values wider than a register: they pass envelopes by reference, and fetch the reason for
-//! a failure only when needed.
+//! a failure only when needed. And whether a peer sleeps and has to be woken is looked at only after
+//! the first poll for its answer ([`publish`]), or when the engine lock is released.
+//!
+//! [`publish`]: crate::transport::Link::publish
 //!
 //! Zero-copy transfer of long messages: this rank fetches them from their sender's memory, or
 //! exposes memory for the sender's device to write.
@@ -66,10 +69,14 @@ impl Engine {
             self.note_queued(to.peer);
             return SendOutcome::Queued;
         }
-        match peer.link.send(header, bytes) {
+        match peer.link.publish(header, bytes) {
             Ok(true) => {
                 if to.peer == self.me {
                     self.threads.note_change();
+                }
+                if to.peer != self.published {
+                    self.wake_published();
+                    self.published = to.peer;
                 }
                 SendOutcome::Sent
             }
@@ -119,6 +126,7 @@ impl Engine {
         let mut direct = DirectSink { incoming, wanted: from, take, is_taken: false };
         let received = link.receive(&mut direct);
         let is_taken = direct.is_taken;
+        self.wake_published();
         match received {
             Ok(false) => {
                 self.awaited = at;

@@ -98,6 +98,9 @@ pub(crate) struct Engine {
     rounds: u32,
     /// Peer from which a call last awaited a message without posting a receive.
     awaited: usize,
+    /// Peer to which a message was [published](Link::publish), and which may still sleep; this rank
+    /// if there is none.
+    published: usize,
     pub(crate) threads: Threads,
 }
 
@@ -131,6 +134,7 @@ impl Engine {
             scratch: Vec::new(),
             rounds: 0,
             awaited: me,
+            published: me,
             threads: Threads::default(),
         }
     }
@@ -320,10 +324,27 @@ impl Engine {
         }
     }
 
+    /// Wakes the peer to which a message was published, unless that has been done since.
+    #[inline]
+    fn wake_published(&mut self) {
+        let peer = std::mem::replace(&mut self.published, self.me);
+        if peer != self.me {
+            self.peers[peer].link.wake_peer();
+        }
+    }
+
+    /// Does what must not be put off any longer when a thread releases the engine lock.
+    #[inline]
+    pub(crate) fn on_unlock(&mut self) {
+        self.wake_published();
+        self.threads.on_unlock();
+    }
+
     /// Polls all links, sends queued packets, and continues collectives whose current step has
     /// completed. Returns whether anything happened.
     #[inline]
     pub(crate) fn progress(&mut self, buffers: &BufferTable) -> bool {
+        self.wake_published();
         self.rounds = self.rounds.wrapping_add(1);
         let mut progress = false;
         for at in 0..self.peers.len() {

@@ -10,8 +10,8 @@ use rlaunch_stopwatch::Stopwatch;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::fd::BorrowedFd;
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Barrier, Mutex};
 use std::thread;
 
 const ROUNDS: u64 = 60;
@@ -256,6 +256,68 @@ fn a_wait_reads_the_clock_after_its_first_polls_and_then_again_and_again() {
     assert_eq!(readings(polls + 1, yields), 1);
     // The second reading is that after the sleep.
     assert_eq!(readings(polls + 1, SpinPolicy::none()), 2);
+}
+
+/// Link to a peer that signals each barrier as soon as it was polled `polls` times for it. Writes
+/// what happens to the log.
+struct Logged {
+    log: Arc<Mutex<Vec<&'static str>>>,
+    polls: usize,
+    /// Number of polls since the last signal, and number of the next barrier.
+    polled: usize,
+    barrier: u32,
+}
+
+impl Link for Logged {
+    fn limits(&self) -> Limits {
+        Late(0).limits()
+    }
+
+    fn send(&mut self, _: Header, _: &[u8]) -> Result<bool, LinkError> {
+        Ok(true)
+    }
+
+    fn publish(&mut self, _: Header, _: &[u8]) -> Result<bool, LinkError> {
+        self.log.lock().unwrap().push("publish");
+        Ok(true)
+    }
+
+    fn wake_peer(&mut self) {
+        self.log.lock().unwrap().push("wake");
+    }
+
+    fn receive(&mut self, sink: &mut dyn Sink) -> Result<bool, LinkError> {
+        self.log.lock().unwrap().push("poll");
+        self.polled += 1;
+        if self.polled < self.polls {
+            return Ok(false);
+        }
+        let (kind, tag) = (PacketKind::Eager, self.barrier);
+        (self.polled, self.barrier) = (0, tag + 1);
+        // Messages of collectives have an odd context.
+        sink.packet(Header { kind, context: 1, tag, transfer: 0, length: 0 }, &[])?;
+        Ok(true)
+    }
+
+    fn arm(&mut self, _: bool) -> Result<Armed<'_>, LinkError> {
+        Ok(Armed::NoFd)
+    }
+}
+
+#[test]
+fn a_peer_is_woken_after_the_first_poll_and_before_the_call_returns() {
+    for (polls, expected) in [(1, "publish poll wake"), (3, "publish poll wake poll poll")] {
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let logged = Logged { log: log.clone(), polls, polled: 0, barrier: 0 };
+        let links = vec![Box::new(SelfLink::default()) as _, Box::new(logged) as _];
+        let comm = communicator(0, links, SpinPolicy::none());
+        for _ in 0..3 {
+            comm.barrier().unwrap();
+            assert_eq!(std::mem::take(&mut *log.lock().unwrap()).join(" "), expected);
+        }
+        comm.send(&[1_u8], 1, 0).unwrap();
+        assert_eq!(std::mem::take(&mut *log.lock().unwrap()).join(" "), "publish wake");
+    }
 }
 
 /// Tests that an interrupted receive loses nothing if only a part of a packet has arrived: the next

@@ -4,7 +4,7 @@
 //!    segment, executes a full barrier, and polls its rings a last time.
 //! 2. A sender that has published a record executes a full barrier and reads the receiver's sleep
 //!    word. If it is not 0, the sender sends one byte to the receiver's datagram socket and then
-//!    clears the word.
+//!    clears the word. It may poll for an answer in between; until then the receiver sleeps on.
 //!
 //! Without both barriers the sleeping rank could miss the record while the sender misses the word
 //! (the store-buffering race). The sender's barrier comes after the record is published, so it does

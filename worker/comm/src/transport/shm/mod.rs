@@ -211,6 +211,16 @@ impl ShmLink {
         }
     }
 
+    /// Puts a packet into the ring. Returns `false` if the ring has no room.
+    #[inline(always)]
+    fn put(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
+        let sent = self.sender.send(&self.outgoing, header.to_words(), payload)?;
+        if !sent {
+            self.blocked_payload = payload.len();
+        }
+        Ok(sent)
+    }
+
     /// Wakes the peer if it sleeps. Called after each change that the peer may be waiting for.
     #[inline(always)]
     fn wake(&self) {
@@ -370,13 +380,29 @@ impl Link for ShmLink {
 
     #[inline]
     fn send(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
-        if !self.sender.send(&self.outgoing, header.to_words(), payload)? {
-            self.blocked_payload = payload.len();
-            return Ok(false);
+        let sent = self.put(header, payload)?;
+        if sent {
+            self.wake();
+            self.sender.prepare(&self.outgoing);
         }
+        Ok(sent)
+    }
+
+    /// Leaves out the fence of [`ShmLink::wake`], which waits until the record is visible. If the
+    /// peer is polling the record's line, that takes about as long as a message. A caller that first
+    /// polls for an answer waits for both at the same time, and for the line that is cleared here.
+    #[inline]
+    fn publish(&mut self, header: Header, payload: &[u8]) -> Result<bool, LinkError> {
+        let sent = self.put(header, payload)?;
+        if sent {
+            self.sender.prepare(&self.outgoing);
+        }
+        Ok(sent)
+    }
+
+    #[inline]
+    fn wake_peer(&mut self) {
         self.wake();
-        self.sender.prepare(&self.outgoing);
-        Ok(true)
     }
 
     /// Takes one packet at most, because to poll for a second one would cost as much as to take it.

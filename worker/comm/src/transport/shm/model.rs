@@ -172,6 +172,41 @@ fn a_receiver_that_sleeps_is_woken() {
     });
 }
 
+/// Signals the other of two ranks, polls once for its signal, and only then looks whether the other
+/// sleeps. Goes to sleep if there was no signal. Returns whether this rank has rung for the other,
+/// and whether it sleeps. One word of each rank stands for the ring that it sends to.
+fn signal_and_poll(memory: &Model, me: usize) -> (bool, bool) {
+    const RINGS: [usize; 2] = [0, LINE];
+    const SLEEP_WORDS: [usize; 2] = [2 * LINE, 3 * LINE];
+    let other = 1 - me;
+    let has_come = || memory.load(RINGS[other], Ordering::Acquire) != 0;
+    memory.store(RINGS[me], 1, Ordering::Release);
+    let came_at_once = has_come();
+    let rings = sleep_number(memory, SLEEP_WORDS[other]) != 0;
+    if came_at_once {
+        return (rings, false);
+    }
+    announce_sleep(memory, SLEEP_WORDS[me], 1);
+    (rings, !has_come())
+}
+
+/// Both may miss the other's signal when they first poll, since neither has fenced before. Whoever
+/// then sleeps has polled again after its fence; if that missed the signal as well, the fence of the
+/// other, which follows its signal, comes later and shows it the sleep word.
+#[test]
+fn ranks_that_poll_before_they_wake_each_other_are_woken() {
+    check(|| {
+        let words = (0..4 * LINE / 8).map(|_| AtomicU64::new(0));
+        let memory = Arc::new(Model(words.collect()));
+        let theirs = Arc::clone(&memory);
+        let other = thread::spawn(move || signal_and_poll(&theirs, 1));
+        let (we_ring, we_sleep) = signal_and_poll(&memory, 0);
+        let (they_ring, they_sleep) = other.join().unwrap();
+        assert!(they_ring || !we_sleep);
+        assert!(we_ring || !they_sleep);
+    });
+}
+
 #[test]
 fn a_sender_that_sleeps_for_room_is_woken() {
     check(|| {

@@ -294,6 +294,28 @@ fn a_sender_that_waits_for_room_is_woken() {
 }
 
 #[test]
+fn a_peer_that_sleeps_is_woken_only_when_that_is_due() {
+    let (mut ours, mut theirs) = pair();
+    let is_rung = |link: &ShmLink| {
+        let mut fds = [PollFd::new(link.node.doorbell.fd(), PollFlags::POLLIN)];
+        poll(&mut fds, PollTimeout::ZERO).unwrap() == 1
+    };
+    assert!(matches!(theirs.arm(false).unwrap(), Armed::Watch(_)));
+    assert!(ours.publish(header(PacketKind::Eager, 1, 2), b"ab").unwrap());
+    assert!(!is_rung(&theirs));
+    ours.wake_peer();
+    assert!(is_rung(&theirs));
+    theirs.disarm();
+    assert_eq!(receive(&mut theirs).unwrap(), (header(PacketKind::Eager, 1, 2), b"ab".to_vec()));
+    // A rank that goes to sleep in between sees the packet, and whoever is awake is not rung for.
+    assert!(ours.publish(header(PacketKind::Eager, 2, 0), b"").unwrap());
+    assert!(matches!(theirs.arm(false).unwrap(), Armed::Ready));
+    theirs.disarm();
+    ours.wake_peer();
+    assert!(!is_rung(&theirs));
+}
+
+#[test]
 fn one_bell_serves_all_links() {
     let name = name();
     let nodes = [0, 1, 2].map(|rank| ShmNode::attach(&name, rank, 3, false, None).unwrap());
