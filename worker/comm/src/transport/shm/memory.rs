@@ -20,6 +20,12 @@ pub(super) trait Memory {
 
     /// Executes an acquire fence: later loads are not moved before earlier loads.
     fn acquire(&self);
+
+    /// Begins to fetch the cache line of a word that is going to be stored.
+    #[inline(always)]
+    fn prefetch_for_write(&self, word: usize) {
+        let _ = word;
+    }
 }
 
 /// Memory that has, besides atomic words, bytes that only one link of this process accesses.
@@ -68,6 +74,11 @@ impl Memory for OwnedBytes {
 
     fn compare_exchange(&self, word: usize, current: u64, value: u64) -> Result<u64, u64> {
         self.memory().compare_exchange(word, current, value)
+    }
+
+    #[inline(always)]
+    fn prefetch_for_write(&self, word: usize) {
+        OwnedBytes::prefetch_for_write(self, word);
     }
 
     #[inline(always)]

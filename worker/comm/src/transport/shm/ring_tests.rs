@@ -1,9 +1,11 @@
 //! Tests of the ring over real memory.
 
+use super::memory::{Bytes, Memory};
 use super::ring::{LINE, Receiver, RingLayout, Sender};
 use crate::transport::{Header, PacketKind};
 use crate::types::LinkError;
 use rlaunch_sys::{OwnedBytes, SharedMemory};
+use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 use std::thread;
 
@@ -95,6 +97,73 @@ fn a_full_ring_takes_nothing_until_there_is_room() {
     assert!(sender.send(&ours, words(8), &[2; 8]).unwrap());
     let taken = receiver.receive(&theirs, |_, bytes| Ok(bytes.to_vec())).unwrap();
     assert_eq!(taken, Some(vec![2; 8]));
+}
+
+/// Memory that keeps the offsets of the lines that were fetched for writing.
+struct Watched(OwnedBytes, RefCell<Vec<usize>>);
+
+impl Memory for Watched {
+    fn load(&self, word: usize, order: Ordering) -> u64 {
+        self.0.load(word, order)
+    }
+
+    fn store(&self, word: usize, value: u64, order: Ordering) {
+        self.0.store(word, value, order);
+    }
+
+    fn compare_exchange(&self, word: usize, current: u64, value: u64) -> Result<u64, u64> {
+        Memory::compare_exchange(&self.0, word, current, value)
+    }
+
+    fn fence(&self) {
+        Memory::fence(&self.0);
+    }
+
+    fn acquire(&self) {
+        Memory::acquire(&self.0);
+    }
+
+    fn prefetch_for_write(&self, word: usize) {
+        self.0.prefetch_for_write(word);
+        self.1.borrow_mut().push(word);
+    }
+}
+
+impl Bytes for Watched {
+    fn write(&self, offset: usize, bytes: &[u8]) {
+        self.0.write(offset, bytes);
+    }
+
+    fn with<T>(&self, offset: usize, length: usize, f: impl FnOnce(&[u8]) -> T) -> T {
+        self.0.with(offset, length, f)
+    }
+}
+
+#[test]
+fn a_line_is_fetched_before_it_is_cleared_and_never_while_its_record_is_unread() {
+    let (ours, theirs) = memory();
+    let ours = Watched(ours, RefCell::default());
+    let (mut sender, mut receiver) = (Sender::new(LAYOUT), Receiver::new(LAYOUT));
+    let at = |position: usize| LAYOUT.first_line + position % LAYOUT.count * LINE;
+    let (mut sent, mut received) = (0, 0);
+    let mut fetched = 0;
+    for unread in (0..LAYOUT.count).chain([0, 1, 2, 1, 0]).cycle().take(20 * LAYOUT.count) {
+        while sent - received < unread.max(1) && sender.send(&ours, words(0), &[]).unwrap() {
+            sent += 1;
+            sender.prepare(&ours);
+            for line in ours.1.take() {
+                fetched += 1;
+                assert!((received..sent).all(|record| at(record) != line), "record {sent}");
+                assert!((1..16).any(|distance| at(sent + distance) == line), "record {sent}");
+            }
+        }
+        while sent - received > unread {
+            assert!(receiver.receive(&theirs, |_, _| Ok(())).unwrap().is_some());
+            receiver.release(&theirs);
+            received += 1;
+        }
+    }
+    assert!(fetched > sent / 2, "{fetched} of {sent} lines");
 }
 
 #[test]
