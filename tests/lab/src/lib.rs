@@ -20,6 +20,7 @@
 //!
 //! | folder | what |
 //! |---|---|
+//! | `files.rs` | reading and writing files |
 //! | `command/` | running other programs, waiting for conditions |
 //! | `setup/` | packages that this machine needs, root, Python with torch and with MPI libraries |
 //! | `dist/` | building rlaunch and laying it out as it ships |
@@ -33,6 +34,7 @@ pub mod command;
 pub mod demo;
 pub mod dist;
 mod error;
+mod files;
 pub mod gpu;
 mod netns;
 pub mod setup;

@@ -80,13 +80,8 @@ const GROUPS: [Group; 10] = [
 
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let operation = match (self.program, self.benchmark.operation) {
-            (Program::Ranks, _) => "message",
-            (_, RdmaOperation::Write) => "write",
-            (_, RdmaOperation::Read) => "read",
-            (_, RdmaOperation::Send) => "send",
-        };
-        f.write_str(operation)?;
+        let is_of_ranks = self.program == Program::Ranks;
+        f.write_str(if is_of_ranks { "message" } else { self.benchmark.operation.name() })?;
         f.write_str(match self.benchmark.quantity {
             Quantity::Bandwidth => " bandwidth",
             Quantity::Latency => " latency",
@@ -222,21 +217,5 @@ mod tests {
         let measured = (250.0, Some(125.0));
         assert_eq!(read(Program::Ranks, &GROUPS[9], 8, "latency/8 2.5e-4 1 1.25e-4"), measured);
         assert!(super::read(Program::Perftest, &GROUPS[1], 8, "Unable to connect").is_err());
-    }
-
-    #[test]
-    fn groups_have_the_sizes_that_are_compared() {
-        let sizes = |operation, quantity| {
-            let is_wanted = |group: &&Group| {
-                group.benchmark == Benchmark { operation, quantity }
-                    && group.program == Program::Rlaunch
-            };
-            GROUPS.iter().filter(is_wanted).map(|group| group.sizes.len()).sum::<usize>()
-        };
-        for quantity in [Quantity::Bandwidth, Quantity::Latency] {
-            assert_eq!(sizes(RdmaOperation::Write, quantity), 8);
-            assert_eq!(sizes(RdmaOperation::Read, quantity), 3);
-            assert_eq!(sizes(RdmaOperation::Send, quantity), 3);
-        }
     }
 }

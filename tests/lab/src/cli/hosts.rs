@@ -1,6 +1,5 @@
 //! Verbs for hosts made of namespaces: `cargo lab up`, `ssh`, `cut` and so on.
 
-use std::io;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
@@ -25,11 +24,7 @@ pub(crate) enum HostVerb {
     /// Remove the lab and everything that runs in it, even after a crash.
     Down,
     /// Print which hosts are up.
-    Status {
-        /// Print one line of JSON.
-        #[arg(long)]
-        json: bool,
-    },
+    Status,
     /// Print the hosts' names in the form that rlaunch's -H takes.
     Hosts {
         /// Print the first N names; without it, the names of the lab's hosts.
@@ -98,7 +93,7 @@ pub(crate) struct OneHost {
 impl HostVerb {
     /// Returns whether the verb enters or changes namespaces, which needs root.
     pub(super) fn needs_root(&self) -> bool {
-        !matches!(self, HostVerb::Status { .. } | HostVerb::Hosts { .. })
+        !matches!(self, HostVerb::Status | HostVerb::Hosts { .. })
     }
 }
 
@@ -114,7 +109,11 @@ pub(super) fn run(name: &str, verb: &HostVerb) -> Result<ExitCode, LabError> {
             true => println!("lab {name}: removed"),
             false => println!("lab {name}: nothing to remove"),
         },
-        HostVerb::Status { json } => status(name, *json)?,
+        HostVerb::Status => match Lab::attach(name) {
+            Ok(lab) => print_status(&lab.status()),
+            Err(LabError::NotUp { .. }) => println!("lab {name}: down"),
+            Err(error) => return Err(error),
+        },
         HostVerb::Hosts { count } => match count {
             Some(count) => println!("{}", names::host_list(*count)),
             None => println!("{}", Lab::attach(name)?.hosts().join(",")),
@@ -145,27 +144,7 @@ fn account(user: bool) -> Account {
     if user { Account::User } else { Account::Root }
 }
 
-fn status(name: &str, json: bool) -> Result<(), LabError> {
-    let status = match Lab::attach(name) {
-        Ok(lab) => lab.status(),
-        Err(LabError::NotUp { .. }) => Status::down(name),
-        Err(error) => return Err(error),
-    };
-    if json {
-        let text = serde_json::to_string(&status).map_err(io::Error::from);
-        let operation = || "write the status".to_owned();
-        println!("{}", text.map_err(|source| LabError::Io { operation: operation(), source })?);
-    } else {
-        print_status(&status);
-    }
-    Ok(())
-}
-
 fn print_status(status: &Status) {
-    if !status.up {
-        println!("lab {}: down", status.lab);
-        return;
-    }
     let down: Vec<&str> =
         status.hosts.iter().filter(|host| !host.up).map(|host| host.name.as_str()).collect();
     let first = status.hosts.first().map_or("", |host| host.name.as_str());

@@ -40,12 +40,6 @@ pub(crate) enum Vm {
         /// `star`: one switch for all; `triangle`: three guests, a cable for each pair.
         #[arg(value_enum, default_value = "star")]
         topology: Topology,
-        /// Number of processors of each guest. Emulated processors are slow.
-        #[arg(long, default_value_t = 1)]
-        cpus: usize,
-        /// Give the last guest Soft-iWARP only, so that it cannot use RoCE.
-        #[arg(long)]
-        mixed: bool,
         /// Directory that n1 sees as /share, read-only; by default what `cargo lab build` made.
         #[arg(long)]
         share: Option<PathBuf>,
@@ -126,10 +120,10 @@ impl Vm {
 pub(super) fn run(name: &str, vm: &Vm) -> Result<ExitCode, LabError> {
     match vm {
         Vm::Build => println!("{}", vm::build()?.display()),
-        Vm::Up { guests, topology, cpus, mixed, share } => {
+        Vm::Up { guests, topology, share } => {
             let share = share.clone().or_else(built_directory);
             let new = VmOptions::new(name, *guests, *topology);
-            up(&VmOptions { cpus: *cpus, mixed: *mixed, share, ..new })?;
+            up(&VmOptions { share, ..new })?;
         }
         Vm::Ssh { guest, command } => {
             let mut ssh = VmLab::find(name)?.ssh(guest)?;

@@ -43,15 +43,7 @@ pub fn show(operation: &str, command: &mut Command) -> Result<(), LabError> {
     let status = command
         .status()
         .map_err(LabError::io(format!("{operation}: start {}", program(command))))?;
-    if status.success() {
-        return Ok(());
-    }
-    Err(LabError::Tool {
-        operation: operation.into(),
-        program: program(command),
-        status: status.to_string(),
-        stderr: String::new(),
-    })
+    checked(operation, command, Output { status, stdout: Vec::new(), stderr: Vec::new() }).map(drop)
 }
 
 /// Polls `condition` every 5 ms until it is true. Fails after `limit` with an error that names
@@ -104,7 +96,12 @@ fn program(command: &Command) -> String {
     command.get_program().to_string_lossy().into_owned()
 }
 
-fn checked(operation: &str, command: &Command, output: Output) -> Result<Output, LabError> {
+/// Returns the output of a program, unless it failed.
+pub(crate) fn checked(
+    operation: &str,
+    command: &Command,
+    output: Output,
+) -> Result<Output, LabError> {
     if output.status.success() {
         return Ok(output);
     }
@@ -131,17 +128,5 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "echo 'hi'", "", "a=b"]);
         assert_eq!(display(&command), r"sh -c 'echo '\''hi'\''' '' a=b");
-    }
-
-    #[test]
-    fn the_last_lines_are_kept() {
-        assert_eq!(last_lines("a\nb\nc\n", 2), "b\nc");
-        assert_eq!(last_lines("a", 5), "a");
-    }
-
-    #[test]
-    fn a_deadline_names_what_was_awaited() {
-        let error = wait_until(Duration::from_millis(1), "rain", || Ok(false)).unwrap_err();
-        assert!(error.to_string().contains("rain"), "{error}");
     }
 }

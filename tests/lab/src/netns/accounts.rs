@@ -11,6 +11,7 @@ use super::names::{host_address, host_name, launch_address};
 use super::state::{LabPaths, LabRecord};
 use crate::LabError;
 use crate::command::run;
+use crate::files::{read, write};
 
 /// Home directory of `user` on every node.
 pub(super) const USER_HOME: &str = "/home/user";
@@ -136,11 +137,6 @@ pub(super) fn known_hosts_line(
     Ok(format!("{host},{} {key}\n", host_address(net, number)))
 }
 
-/// Returns the launch node's known_hosts of `account`, as a path on this machine.
-pub(super) fn known_hosts(paths: &LabPaths, account: Account) -> PathBuf {
-    paths.launch().join(account.name()).join(".ssh/known_hosts")
-}
-
 /// Makes an ed25519 key pair without a passphrase, unless the file exists.
 pub(super) fn make_key(path: &Path, comment: &str) -> Result<(), LabError> {
     if path.exists() {
@@ -159,15 +155,6 @@ pub(super) fn chown_to(path: &Path, account: Account) -> Result<(), LabError> {
         path.display(),
         account.name()
     )))
-}
-
-/// Writes a file with `mode`. An existing file keeps its inode.
-pub(super) fn write(path: &Path, text: &str, mode: u32) -> Result<(), LabError> {
-    let operation = format!("write {}", path.display());
-    let mode = fs::Permissions::from_mode(mode);
-    fs::write(path, text)
-        .and_then(|()| fs::set_permissions(path, mode))
-        .map_err(LabError::io(operation))
 }
 
 pub(super) fn make_dir(path: &Path, mode: u32) -> Result<(), LabError> {
@@ -191,10 +178,6 @@ fn chown_tree(path: &Path, account: Account) -> Result<(), LabError> {
         chown_tree(&entry.path(), account)?;
     }
     Ok(())
-}
-
-fn read(path: &Path) -> Result<String, LabError> {
-    fs::read_to_string(path).map_err(LabError::io(format!("read {}", path.display())))
 }
 
 /// Returns a colon-separated file of the machine with `line` in place of the entry of the same
@@ -223,12 +206,5 @@ mod tests {
     fn a_locked_root_is_unlocked() {
         let shadow = "root:!locked:1:0:9:7:::\ndaemon:!:1::::::\n";
         assert_eq!(unlock_root(shadow), "root:*:1:0:9:7:::\ndaemon:!:1::::::\n");
-    }
-
-    #[test]
-    fn one_line_per_account() {
-        let text = with_line("/etc/passwd", "root:x:0:0:other:/:/bin/sh").unwrap();
-        let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("root:")).collect();
-        assert_eq!(lines, ["root:x:0:0:other:/:/bin/sh"]);
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::LabError;
 use crate::command::wait_until;
+use crate::files::make_dir;
 
 /// Returns the machine's cgroup v2 file system, if it has one.
 fn tree() -> Option<PathBuf> {
@@ -36,7 +37,7 @@ pub(super) fn node(lab_cgroup: &Path, node: &str) -> Result<PathBuf, LabError> {
         super::names::LAUNCH => lab_cgroup.join(node),
         host => lab_cgroup.join("hosts").join(host),
     };
-    fs::create_dir_all(&path).map_err(LabError::io(format!("make {}", path.display())))?;
+    make_dir(&path)?;
     Ok(path)
 }
 

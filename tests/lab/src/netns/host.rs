@@ -12,8 +12,8 @@ use super::names::LAUNCH;
 use super::processes::{self, KEEPER};
 use super::state::{LabPaths, LabRecord, ProcessId};
 use super::{Account, accounts, cgroup, network, sshd};
-use crate::LabError;
-use crate::command::{last_lines, wait_until};
+use crate::command::{last_lines, show, wait_until};
+use crate::{LabError, files};
 
 const HOST_INIT: &str = include_str!("host-init.sh");
 const LAUNCH_INIT: &str = include_str!("launch-init.sh");
@@ -122,18 +122,7 @@ fn spawn(
         command.arg("--cgroup");
     }
     command.args(["env", "-i", PATH, "sh"]).args(words);
-    let status = command
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(log)
-        .stderr(errors)
-        .status()
-        .map_err(LabError::io(operation.clone()))?;
-    if status.success() {
-        return Ok(());
-    }
-    let stderr = String::new();
-    Err(LabError::Tool { operation, program: "setsid".into(), status: status.to_string(), stderr })
+    show(&operation, command.current_dir("/").stdin(Stdio::null()).stdout(log).stderr(errors))
 }
 
 /// Returns the pid that the start script has written, or nothing if it has not yet. Fails if that
@@ -163,7 +152,7 @@ fn log_of(dir: &Path) -> String {
 /// Writes the lab's own sshd settings, whatever settings the sshd was last restarted with.
 fn sshd_files(paths: &LabPaths, host: &str) -> Result<(), LabError> {
     let path = paths.host(host).join("sshd/sshd_config");
-    accounts::write(&path, &sshd::config(&[]), 0o644)
+    files::write(&path, sshd::config(&[]), 0o644)
 }
 
 /// Returns a line `PATH DIRECTORY` for each virtual environment.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::state::{LabPaths, lock, read_json, write_json};
 use crate::LabError;
+use crate::files::make_dir;
 
 /// Sizes of the machine's neighbour table. All namespaces share it: 64 hosts that all talk to each
 /// other do not fit into the usual 1024 entries.
@@ -61,8 +62,7 @@ pub(super) fn prepare(lab: &str, mount_points: &[PathBuf]) -> Result<(), LabErro
         }
     }
     for directory in mount_points {
-        fs::create_dir_all(directory)
-            .map_err(LabError::io(format!("make {}", directory.display())))?;
+        make_dir(directory)?;
     }
     Ok(())
 }

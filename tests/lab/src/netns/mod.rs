@@ -31,19 +31,17 @@ use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use serde::Serialize;
-
 pub use accounts::Account;
 pub use network::Cut;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 pub use processes::Process;
 pub use sshd::Sshd;
 
 use crate::command::wait_until;
 use crate::setup::venv::Venv;
 use crate::setup::{self, venvs};
-use crate::{LabError, dist};
+use crate::{LabError, dist, files};
 use state::{LabPaths, LabRecord, ProcessId};
 
 /// Default of the first two octets of a lab's addresses.
@@ -77,24 +75,20 @@ pub struct Lab {
     launch: ProcessId,
 }
 
-/// Name, address and state of a host.
-#[derive(Debug, Clone, Serialize)]
+/// Name and state of a host.
+#[derive(Debug, Clone)]
 pub struct Host {
     /// Name.
     pub name: String,
-    /// Address in the lab's network.
-    pub address: Ipv4Addr,
     /// Whether the host runs. False after a crash.
     pub up: bool,
 }
 
 /// Summary of a lab.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct Status {
     /// Name.
     pub lab: String,
-    /// Whether the lab is up.
-    pub up: bool,
     /// Hosts of the lab.
     pub hosts: Vec<Host>,
     /// Whether the hosts share their home directories.
@@ -103,15 +97,6 @@ pub struct Status {
     pub state: PathBuf,
     /// Cgroup of the lab, on machines with a writable cgroup v2.
     pub cgroup: Option<PathBuf>,
-}
-
-impl Status {
-    /// Returns the status of a lab that is not up.
-    pub fn down(name: &str) -> Status {
-        let paths = LabPaths::new(name);
-        let (lab, state) = (paths.name, paths.dir);
-        Status { lab, up: false, hosts: Vec::new(), shared_home: false, state, cgroup: None }
-    }
 }
 
 impl Lab {
@@ -134,10 +119,10 @@ impl Lab {
                 create(&paths, options)?
             }
         };
-        let record = grow(&paths, record, options)?;
-        let launch = ProcessId::load(&paths.launch().join("init"));
-        let launch = launch.ok_or_else(|| LabError::NotUp { name: options.name.clone() })?;
-        Ok(Lab { paths, record, launch })
+        grow(&paths, record, options)?;
+        let lab = Lab::attach(&options.name)?;
+        lab.refresh_known_hosts()?;
+        Ok(lab)
     }
 
     /// Makes a lab, calls `act` with it, and removes it. A lab of that name that an interrupted run
@@ -192,14 +177,9 @@ impl Lab {
 
     /// Returns a summary of the lab.
     pub fn status(&self) -> Status {
-        let host = |name: String| Host {
-            address: self.address(&name).unwrap_or(Ipv4Addr::UNSPECIFIED),
-            up: self.init(&name).is_ok(),
-            name,
-        };
+        let host = |name: String| Host { up: self.init(&name).is_ok(), name };
         Status {
             lab: self.paths.name.clone(),
-            up: true,
             hosts: self.hosts().into_iter().map(host).collect(),
             shared_home: self.record.shared_home,
             state: self.paths.dir.clone(),
@@ -262,8 +242,8 @@ impl Lab {
     pub fn heal(&self, host: &str) -> Result<(), LabError> {
         self.number(host)?;
         network::heal(&self.paths, host)?;
-        let mut ends = vec![network::bridge_end(self.launch.pid, host)];
-        ends.extend(self.init(host).map(|init| network::host_end(init.pid)));
+        let mut ends = vec![network::end(self.launch.pid, &network::link(host))];
+        ends.extend(self.init(host).map(|init| network::end(init.pid, "eth0")));
         wait_until(Duration::from_secs(10), &format!("the link of {host} to heal"), || {
             Ok(ends.iter().all(|end| network::is_operational(end)))
         })?;
@@ -277,8 +257,8 @@ impl Lab {
         self.number(other)?;
         network::plug(&self.paths, one, other)?;
         let ends = [
-            network::cable_end(self.init(one)?.pid, other),
-            network::cable_end(self.init(other)?.pid, one),
+            network::end(self.init(one)?.pid, &network::cable(other)),
+            network::end(self.init(other)?.pid, &network::cable(one)),
         ];
         wait_until(Duration::from_secs(10), &format!("a cable from {one} to {other}"), || {
             Ok(ends.iter().all(|end| network::is_operational(end)))
@@ -330,8 +310,8 @@ impl Lab {
     /// Replaces the launch node's known_hosts of both accounts by `text`.
     pub fn set_known_hosts(&self, text: &str) -> Result<(), LabError> {
         for account in Account::ALL {
-            let path = accounts::known_hosts(&self.paths, account);
-            accounts::write(&path, text, 0o600)?;
+            let path = self.ssh_dir(account).join("known_hosts");
+            files::write(&path, text, 0o600)?;
             accounts::chown_to(&path, account)?;
         }
         Ok(())
@@ -399,32 +379,24 @@ fn create(paths: &LabPaths, options: &Options) -> Result<LabRecord, LabError> {
 }
 
 /// Adds the missing hosts.
-fn grow(paths: &LabPaths, mut record: LabRecord, options: &Options) -> Result<LabRecord, LabError> {
+fn grow(paths: &LabPaths, mut record: LabRecord, options: &Options) -> Result<(), LabError> {
     if options.hosts <= record.hosts {
-        return Ok(record);
+        return Ok(());
     }
     let new: Vec<(usize, String)> =
         (record.hosts + 1..=options.hosts).map(|n| (n, names::host_name(n))).collect();
     clear(paths, &record, &new)?;
     accounts::write_names(paths, record.net, options.hosts)?;
     network::create_hosts(paths, record.net, &new)?;
-    let mut keys = String::new();
-    for (number, host) in &new {
+    for (_, host) in &new {
         accounts::create_host(paths, &record, host)?;
-        keys += &accounts::known_hosts_line(paths, record.net, *number)?;
         host::start_host(paths, &record, host)?;
     }
     for (_, host) in &new {
         host::wait_for_host(paths, host)?;
     }
-    for account in Account::ALL {
-        let path = accounts::known_hosts(paths, account);
-        let text = fs::read_to_string(&path).unwrap_or_default() + &keys;
-        accounts::write(&path, &text, 0o600)?;
-    }
     record.hosts = options.hosts;
-    record.store(paths)?;
-    Ok(record)
+    record.store(paths)
 }
 
 /// Removes what an interrupted `up` left of hosts that are about to be made.

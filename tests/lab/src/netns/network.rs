@@ -101,12 +101,6 @@ pub(super) fn plug(paths: &LabPaths, one: &str, other: &str) -> Result<(), LabEr
     batch(Some(&netns), &operation, &format!("link set {there} up\n"))
 }
 
-/// Returns the sysfs directory of a host's end of a cable to `other`, seen through the host's
-/// `/sys`.
-pub(super) fn cable_end(init: i32, other: &str) -> PathBuf {
-    PathBuf::from(format!("/proc/{init}/root/sys/class/net/{}", cable(other)))
-}
-
 /// Removes the cable between two hosts.
 pub(super) fn unplug(paths: &LabPaths, one: &str, other: &str) -> Result<(), LabError> {
     let operation = format!("unplug the cable between {one} and {other}");
@@ -114,19 +108,13 @@ pub(super) fn unplug(paths: &LabPaths, one: &str, other: &str) -> Result<(), Lab
 }
 
 /// Returns the name of a host's end of a cable to `other`.
-fn cable(other: &str) -> String {
+pub(super) fn cable(other: &str) -> String {
     format!("cable-{other}")
 }
 
-/// Returns the sysfs directory of the bridge's end of a link, seen through the launch node's
-/// `/sys`.
-pub(super) fn bridge_end(launch: i32, host: &str) -> PathBuf {
-    PathBuf::from(format!("/proc/{launch}/root/sys/class/net/{}", link(host)))
-}
-
-/// Returns the sysfs directory of the host's end of its link, seen through the host's `/sys`.
-pub(super) fn host_end(init: i32) -> PathBuf {
-    PathBuf::from(format!("/proc/{init}/root/sys/class/net/eth0"))
+/// Returns the sysfs directory of an interface of a node, seen through the `/sys` of the node's process.
+pub(super) fn end(process: i32, interface: &str) -> PathBuf {
+    PathBuf::from(format!("/proc/{process}/root/sys/class/net/{interface}"))
 }
 
 /// Returns whether an end of a link carries frames. The kernel reports changes of the carrier with
@@ -186,7 +174,7 @@ pub(super) fn namespace_file(paths: &LabPaths, node: &str) -> String {
 }
 
 /// Returns the name of the bridge's end of the link to `host`.
-fn link(host: &str) -> String {
+pub(super) fn link(host: &str) -> String {
     format!("to-{host}")
 }
 

@@ -5,14 +5,12 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
-
 /// Number of seconds that pid 1 of a host sleeps while it waits for orphans. No other process
 /// sleeps as long, so the sleeper is recognised by it.
 pub(super) const KEEPER: &str = "2147483647";
 
 /// Process on a host.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
     /// Host that it runs on.
     pub host: String,
@@ -178,12 +176,5 @@ mod tests {
         assert_eq!(split_arguments(b"sh\0-c\0\0x\0"), ["sh", "-c", "", "x"]);
         assert_eq!(split_arguments(b"sshd: root@notty\0\0\0"), ["sshd: root@notty"]);
         assert!(split_arguments(b"").is_empty());
-    }
-
-    #[test]
-    fn this_process_has_a_start_time() {
-        let pid = i32::try_from(std::process::id()).unwrap();
-        assert!(start_time(pid).is_some());
-        assert!(start_time(0).is_none());
     }
 }

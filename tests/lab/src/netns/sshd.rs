@@ -7,11 +7,12 @@ use std::time::Duration;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::accounts::{make_key, write};
+use super::accounts::make_key;
 use super::processes;
 use super::{Account, Lab, Process};
 use crate::LabError;
 use crate::command::{last_lines, run, wait_until};
+use crate::files::write;
 
 /// Directory of the sshd's files on the host.
 const FILES: &str = "/run/rlaunch-lab";
@@ -66,7 +67,7 @@ impl<'a> Sshd<'a> {
         let init = self.lab.init(self.host)?;
         let what = format!("the sshd of {} to listen on port {port}", self.host);
         wait_until(Duration::from_secs(10), &what, || Ok(listens(init.pid, port)))
-            .map_err(|error| self.with_log(error))
+            .map_err(|error| with_detail(error, &self.log()))
     }
 
     /// Gives the host a new key and restarts its sshd. The launch node's known_hosts keep the old
@@ -111,10 +112,6 @@ impl<'a> Sshd<'a> {
 
     fn file(&self, name: &str) -> std::path::PathBuf {
         self.lab.paths.host(self.host).join("sshd").join(name)
-    }
-
-    fn with_log(&self, error: LabError) -> LabError {
-        with_detail(error, &self.log())
     }
 }
 
@@ -181,12 +178,5 @@ mod tests {
         assert!(text.contains("UsePAM no\n"), "{text}");
         assert_eq!(port(&["UsePAM no", "Port 2222"]), 2222);
         assert_eq!(port(&[]), 22);
-    }
-
-    #[test]
-    fn versions_are_compared_as_numbers() {
-        assert_eq!(version("OpenSSH_9.2p1 Debian-2, OpenSSL 3.0.19"), Some((9, 2)));
-        assert!(version("OpenSSH_10.0p2") > Some((9, 8)));
-        assert_eq!(version("dropbear"), None);
     }
 }

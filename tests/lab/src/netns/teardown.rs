@@ -10,6 +10,7 @@ use super::state::{LabPaths, ProcessId};
 use super::{cgroup, machine, network};
 use crate::LabError;
 use crate::command::wait_until;
+use crate::files::remove_dir;
 
 /// Removes the lab; returns whether there was anything to remove. The caller holds the lab's lock.
 pub(super) fn remove(paths: &LabPaths) -> Result<bool, LabError> {
@@ -25,10 +26,7 @@ pub(super) fn remove(paths: &LabPaths) -> Result<bool, LabError> {
     if let Some(path) = &lab_cgroup {
         cgroup::remove(path)?;
     }
-    if paths.dir.exists() {
-        fs::remove_dir_all(&paths.dir)
-            .map_err(LabError::io(format!("remove {}", paths.dir.display())))?;
-    }
+    remove_dir(&paths.dir)?;
     machine::release(&paths.name)?;
     Ok(found)
 }

@@ -7,10 +7,12 @@ pub(crate) mod venv;
 
 use std::env;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nix::sys::statvfs::statvfs;
 use nix::unistd::geteuid;
+use sha2::{Digest, Sha256};
 
 use crate::LabError;
 use crate::command::{run, spinner};
@@ -201,6 +203,26 @@ pub(crate) fn cache() -> PathBuf {
     env::var_os("XDG_CACHE_HOME").map_or_else(home, PathBuf::from).join("rlaunch-lab")
 }
 
+/// Returns the name of what is made from a recipe: `name` and a digest of the recipe's parts, so that
+/// another recipe makes another thing and an unchanged one is never made twice.
+pub(crate) fn recipe_name<'a>(name: &str, parts: impl IntoIterator<Item = &'a str>) -> String {
+    let mut digest = Sha256::new();
+    for part in parts {
+        // The length is included, so that moving a letter from one part to the next changes the digest.
+        digest.update((part.len() as u64).to_le_bytes());
+        digest.update(part);
+    }
+    let digits = digest.finalize();
+    digits[..8].iter().fold(format!("{name}-"), |name, byte| format!("{name}{byte:02x}"))
+}
+
+/// Returns the free space of a directory's file system in GiB.
+pub(crate) fn free_space(directory: &Path) -> Result<u64, LabError> {
+    let operation = format!("read the free space of {}", directory.display());
+    let disk = statvfs(directory).map_err(LabError::errno(operation))?;
+    Ok((disk.blocks_available() * disk.fragment_size()) >> 30)
+}
+
 /// Lists the virtual environments that hosts have if they were built.
 pub(crate) fn venvs() -> impl Iterator<Item = Venv> {
     [python::TORCH].into_iter().chain(mpi::LIBRARIES)
@@ -249,4 +271,18 @@ fn apt(operation: &str, words: &[&str]) -> Result<(), LabError> {
         sudo
     };
     run(operation, apt.env("DEBIAN_FRONTEND", "noninteractive").args(words)).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn another_recipe_has_another_name() {
+        let one = recipe_name("vm", ["bookworm", "podman"]);
+        assert_eq!(one.len(), "vm-0123456789abcdef".len());
+        assert_eq!(one, recipe_name("vm", ["bookworm", "podman"]));
+        assert_ne!(one, recipe_name("vm", ["trixie", "podman"]));
+        assert_ne!(one, recipe_name("vm", ["bookwormp", "odman"]));
+    }
 }

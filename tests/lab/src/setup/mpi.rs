@@ -6,11 +6,10 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{self, Command};
 
-use sha2::{Digest, Sha256};
-
 use crate::command::background::Background;
 use crate::command::run;
-use crate::setup::venv::{Venv, directory_name};
+use crate::setup::recipe_name;
+use crate::setup::venv::Venv;
 use crate::{LabError, setup};
 
 /// Sources of the programs, which have the same parts.
@@ -163,7 +162,7 @@ impl MpiLibrary {
 /// unless it is in the cache.
 pub(crate) fn mpi4py_tests() -> Result<PathBuf, LabError> {
     let cache = setup::cache();
-    let place = cache.join(directory_name("mpi4py-tests", &[MPI4PY]));
+    let place = cache.join(recipe_name("mpi4py-tests", [MPI4PY]));
     if place.is_dir() {
         return Ok(place);
     }
@@ -179,10 +178,8 @@ pub(crate) fn mpi4py_tests() -> Result<PathBuf, LabError> {
 
 /// Returns the path of the compiled program in the cache. Its name has a digest of the source.
 fn compiled(compiler: &str) -> Result<PathBuf, LabError> {
-    let digest = Sha256::digest(SOURCE);
-    let digits: String = digest[..8].iter().map(|byte| format!("{byte:02x}")).collect();
     let cache = setup::cache();
-    let place = cache.join(format!("mpi-program-{compiler}-{digits}"));
+    let place = cache.join(recipe_name(&format!("mpi-program-{compiler}"), [SOURCE]));
     if place.is_file() {
         return Ok(place);
     }

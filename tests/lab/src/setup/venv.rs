@@ -1,15 +1,12 @@
 //! Virtual environments for hosts: of this machine's own Python, built once from the package index
 //! and kept in the cache. Hosts have them below `/run`.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use nix::sys::statvfs::statvfs;
-use sha2::{Digest, Sha256};
-
 use crate::command::background::Background;
 use crate::command::{run, spinner};
+use crate::files::make_dir;
 use crate::{LabError, setup};
 
 /// Interpreter that virtual environments are made of; hosts have it too.
@@ -19,8 +16,6 @@ pub(crate) const BASE: &str = "/usr/bin/python3";
 const SCRIPT: &str = include_str!("venv.sh");
 /// Time limit of the script in seconds.
 const LIMIT: &str = "900";
-/// Number of hexadecimal digits of the recipe's digest in the directory's name.
-const DIGITS: usize = 16;
 
 /// Virtual environment for hosts.
 #[derive(Debug)]
@@ -72,7 +67,7 @@ impl Venv {
 
     fn command(&self) -> Result<Command, LabError> {
         let (place, cache) = (self.place(), setup::cache());
-        fs::create_dir_all(&cache).map_err(LabError::io(format!("make {}", cache.display())))?;
+        make_dir(&cache)?;
         self.check_disk_space(&cache)?;
         let mut command = Command::new("sh");
         let lock = cache.join(format!("{}.lock", self.name));
@@ -82,9 +77,7 @@ impl Venv {
     }
 
     fn check_disk_space(&self, cache: &Path) -> Result<(), LabError> {
-        let operation = format!("read the free space of {}", cache.display());
-        let disk = statvfs(cache).map_err(LabError::errno(operation))?;
-        let free = (disk.blocks_available() * disk.fragment_size()) >> 30;
+        let free = setup::free_space(cache)?;
         if free >= self.disk_space {
             return Ok(());
         }
@@ -99,32 +92,7 @@ impl Venv {
     /// Returns the directory of the environment, which need not exist. Its name has a digest of the packages and of the
     /// script that installs them.
     pub(super) fn place(&self) -> PathBuf {
-        setup::cache().join(directory_name(self.name, self.packages))
-    }
-}
-
-/// Returns the name of a directory with files of these packages.
-pub(super) fn directory_name(name: &str, packages: &[&str]) -> String {
-    let mut digest = Sha256::new();
-    for part in packages.iter().chain(&[SCRIPT, BASE]) {
-        digest.update((part.len() as u64).to_le_bytes());
-        digest.update(part);
-    }
-    let digits = digest.finalize();
-    let digits = digits[..DIGITS / 2].iter().map(|byte| format!("{byte:02x}"));
-    digits.fold(format!("{name}-"), |name, byte| name + &byte)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn another_recipe_has_another_name() {
-        let name = |packages: &[&str]| directory_name("python", packages);
-        let one = name(&["torch==2.15.0", "numpy"]);
-        assert_eq!(one.len(), "python-".len() + DIGITS);
-        assert_ne!(one, name(&["torch==2.14.0", "numpy"]));
-        assert_ne!(one, name(&["torch==2.15.0n", "umpy"]));
+        let parts = self.packages.iter().chain(&[SCRIPT, BASE]).copied();
+        setup::cache().join(setup::recipe_name(self.name, parts))
     }
 }

@@ -1,15 +1,14 @@
 //! `cargo lab soak launch`: jobs of two ranks on every host, on a quiet or a busy machine.
 
-use std::hint;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use clap::Args;
 
 use super::{Launches, install, job};
+use crate::command::background::Background;
 use crate::setup::{self, PackageSet};
 use crate::{Account, Lab, LabError, Options};
 
@@ -53,7 +52,7 @@ pub fn run(options: &SoakOptions, rlaunch: &Path) -> Result<bool, LabError> {
 
 fn soak(options: &SoakOptions, lab: &Lab, rlaunch: &Path) -> Result<Launches, LabError> {
     let rlaunch = install(lab, rlaunch)?;
-    let _load = options.load.then(Load::start);
+    let _load = if options.load { keep_busy()? } else { Vec::new() };
     let hosts = lab.hosts();
     let slots: Vec<String> = hosts.iter().map(|host| format!("{host}:{PER_HOST}")).collect();
     let ranks = 0..hosts.len() * PER_HOST;
@@ -76,34 +75,13 @@ fn soak(options: &SoakOptions, lab: &Lab, rlaunch: &Path) -> Result<Launches, La
     )
 }
 
-/// Two busy loops for every processor, until dropped.
-struct Load {
-    over: Arc<AtomicBool>,
-    loops: Vec<JoinHandle<()>>,
-}
-
-impl Load {
-    fn start() -> Load {
-        let over = Arc::new(AtomicBool::new(false));
-        let processors = thread::available_parallelism().map_or(1, usize::from);
-        let busy = || {
-            let over = over.clone();
-            thread::spawn(move || {
-                while !over.load(Ordering::Relaxed) {
-                    hint::spin_loop();
-                }
-            })
-        };
-        let loops = (0..2 * processors).map(|_| busy()).collect();
-        Load { over, loops }
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        for busy in self.loops.drain(..) {
-            let _ = busy.join();
-        }
-    }
+/// Starts two busy loops for every processor, which run until they are dropped.
+fn keep_busy() -> Result<Vec<Background>, LabError> {
+    let processors = thread::available_parallelism().map_or(1, usize::from);
+    let busy = |_| {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "while :; do :; done"]);
+        Background::start(shell)
+    };
+    (0..2 * processors).map(busy).collect()
 }

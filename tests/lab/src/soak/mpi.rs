@@ -3,7 +3,6 @@
 
 pub(super) mod suite;
 
-use std::fmt::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -36,40 +35,34 @@ struct Shape {
     launches: usize,
 }
 
-/// Launches programs of each library by `rlaunch` for at most `seconds`, and prints a table; returns
-/// whether no job hung, failed or left anything behind.
+/// Launches programs of each library by `rlaunch` for at most `seconds`, and prints a line for each shape;
+/// returns whether no job hung, failed or left anything behind.
 pub(super) fn run(seconds: u64, rlaunch: &Path) -> Result<bool, LabError> {
     setup::install(PackageSet::Headers)?;
     mpi::build()?;
     let hosts = SHAPES.iter().map(|shape| shape.hosts).max().unwrap_or_default();
     let options = Options { net: NET, ..Options::new(NAME, hosts) };
-    let rows = Lab::with_fresh(&options, |lab| {
+    println!("launches: seconds of each, median (min–max)");
+    Lab::with_fresh(&options, |lab| {
         soak(&lab, rlaunch, Instant::now() + Duration::from_secs(seconds))
-    })?;
-    print!("{}", table(&rows));
-    Ok(rows.iter().all(|(_, cells)| cells.iter().all(|cell| cell.failed == 0)))
+    })
 }
 
-fn soak(
-    lab: &Lab,
-    rlaunch: &Path,
-    end: Instant,
-) -> Result<Vec<(&'static str, Vec<Launches>)>, LabError> {
+fn soak(lab: &Lab, rlaunch: &Path, end: Instant) -> Result<bool, LabError> {
     let rlaunch = install(lab, rlaunch)?;
     let libraries: Vec<&MpiLibrary> = DEBIAN.iter().chain(&WHEELS).collect();
-    let mut rows: Vec<_> = libraries.iter().map(|library| (library.name, Vec::new())).collect();
-    let mut left = SHAPES.len() * libraries.len();
+    let (mut left, mut failed) = (SHAPES.len() * libraries.len(), 0);
     for shape in SHAPES {
-        for (library, (_, cells)) in libraries.iter().zip(&mut rows) {
+        for library in &libraries {
             let share = end.saturating_duration_since(Instant::now()) / left.max(1) as u32;
             left -= 1;
-            let cell = launch(lab, &rlaunch, library, shape, Instant::now() + share)?;
+            let launches = launch(lab, &rlaunch, library, shape, Instant::now() + share)?;
             let Shape { hosts, per_host, .. } = shape;
-            println!("{}, {hosts} × {per_host}: {}", library.name, cell.summary());
-            cells.push(cell);
+            println!("{}, {hosts} × {per_host}: {}", library.name, launches.summary());
+            failed += launches.failed;
         }
     }
-    Ok(rows)
+    Ok(failed == 0)
 }
 
 /// Launches the program of a library several times, at least once, and less often if the time is
@@ -97,35 +90,4 @@ fn launch(
         command.arg(rlaunch).args(["-H", &slots.join(",")]).args(library.words(PROGRAM)).args(PART);
         job(lab, command, BOUND, |stdout| stdout.starts_with(&right))
     })
-}
-
-/// Formats a line for each library and a column for each shape.
-fn table(rows: &[(&str, Vec<Launches>)]) -> String {
-    const WIDTH: usize = 36;
-    let mut text = format!("\nlaunches: seconds of each, median (min–max)\n{:<16}", "");
-    for Shape { hosts, per_host, .. } in SHAPES {
-        let _ = write!(text, "{:<WIDTH$}", format!("{hosts} × {per_host}"));
-    }
-    for (name, cells) in rows {
-        let cells: Vec<String> =
-            cells.iter().map(|cell| format!("{:<WIDTH$}", cell.summary())).collect();
-        let _ = write!(text, "\n{name:<16}{}", cells.concat());
-    }
-    text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_table_has_a_line_for_each_library() {
-        let mut cell = Launches { failed: 1, ..Launches::default() };
-        cell.times.push(0.5);
-        let text = table(&[("mpich", vec![cell, Launches::default()])]);
-        let lines: Vec<&str> = text.lines().skip(2).collect();
-        assert_eq!(lines.len(), 2, "{text}");
-        assert!(lines[0].trim_start().starts_with("1 × 2  "), "{text}");
-        assert_eq!(lines[1], "mpich           2: 0.500 (0.500–0.500), 1 failed    0: –");
-    }
 }

@@ -61,17 +61,3 @@ fn parse(printed: &str) -> Vec<String> {
     let is_told = |name: &String| !["Py", "_Py", "??"].iter().any(|begin| name.starts_with(begin));
     printed.lines().filter_map(name).filter(is_told).take(DEPTH).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn functions_are_named_from_the_innermost() {
-        let printed = "[New LWP 4]\n0x00007f in epoll_wait (epfd=9) at ../epoll.c:30\n\
-            #0  0x00007f in epoll_wait (epfd=9) at ../epoll.c:30\n\
-            #1  0x00007f in ?? () from target:/lib/libmpich.so.12\n\
-            #2  PMPI_Finalize () from target:/lib/libmpich.so.12\n#3  0x00055 in main ()\n";
-        assert_eq!(parse(printed), ["epoll_wait", "PMPI_Finalize", "main"]);
-    }
-}

@@ -7,10 +7,11 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::recipe::{self, Recipe, Script};
+use super::recipe::{self, Script};
 use crate::LabError;
 use crate::command::background::Background;
 use crate::command::{run, spinner};
+use crate::files::{make_dir, remove_dir};
 use crate::netns::state::lock;
 use crate::setup::{self, PackageSet};
 
@@ -34,7 +35,7 @@ impl Image {
 
     /// Finds the image of the current recipe, if it has been built.
     pub(super) fn find() -> Result<Option<Image>, LabError> {
-        let dir = setup::cache().join(Recipe::new(&suite()?).image_name());
+        let dir = setup::cache().join(recipe::image_name(&suite()?));
         Ok(dir.exists().then_some(Image { dir }))
     }
 
@@ -46,7 +47,7 @@ impl Image {
         }
         setup::require_root()?;
         let cache = setup::cache();
-        fs::create_dir_all(&cache).map_err(LabError::io(format!("make {}", cache.display())))?;
+        make_dir(&cache)?;
         let waiting = Instant::now();
         let _lock = lock(&cache.join("vm.lock"))?;
         // The previous holder of the lock may have built it.
@@ -56,21 +57,20 @@ impl Image {
             return Ok(image);
         }
         setup::install(PackageSet::Guests)?;
-        let recipe = Recipe::new(&suite()?);
-        let dir = cache.join(recipe.image_name());
+        let suite = suite()?;
+        let dir = cache.join(recipe::image_name(&suite));
         println!("building the guests' image {} (once, about a minute)", dir.display());
         let start = Instant::now();
         remove_unfinished(&cache)?;
         // Processes of an interrupted build may run on for a while, in a directory of their own.
         let unfinished = dir.with_extension(format!("{UNFINISHED}{}", std::process::id()));
-        fs::create_dir_all(&unfinished)
-            .map_err(LabError::io(format!("make {}", unfinished.display())))?;
+        make_dir(&unfinished)?;
         let progress = spinner("building the guests' image");
-        let built = make(&recipe, &unfinished);
+        let built = make(&suite, &unfinished);
         progress.finish_and_clear();
         if let Err(error) = built {
             // The first error is reported; the next build removes what cannot be removed here.
-            let _ = remove(&unfinished);
+            let _ = remove_dir(&unfinished);
             return Err(error);
         }
         fs::rename(&unfinished, &dir)
@@ -148,12 +148,11 @@ fn os_release(text: &str) -> Option<String> {
 }
 
 /// Runs all steps. The root directory is made while the kernel is downloaded and its driver built.
-fn make(recipe: &Recipe, dir: &Path) -> Result<(), LabError> {
+fn make(suite: &str, dir: &Path) -> Result<(), LabError> {
     step("package lists", "read the package lists", || {
         run("read the package lists", Command::new("apt-get").args(["update", "-q"])).map(drop)
     })?;
-    let words: Vec<&str> =
-        [recipe.suite.as_str()].into_iter().chain(recipe.packages.iter().copied()).collect();
+    let words = [&[suite], recipe::PACKAGES].concat();
     let (root, kernel) = thread::scope(|scope| {
         let root = scope.spawn(|| script(recipe::ROOT, dir, "root directory", &words));
         let kernel = script(recipe::KERNEL, dir, "kernel", &[])
@@ -170,13 +169,8 @@ fn script(script: Script, dir: &Path, label: &str, words: &[&str]) -> Result<(),
     let operation = format!("make the {label} of the guests' image ({})", script.name);
     let mut command = Command::new("timeout");
     // In this process group, so that an interrupt ends it as well.
-    command.arg("--foreground").arg(STEP.as_secs().to_string()).args([
-        "sh",
-        "-c",
-        script.text,
-        script.name,
-    ]);
-    command.args(words).current_dir(dir).env("LC_ALL", "C");
+    command.args(["--foreground", &STEP.as_secs().to_string(), "sh", "-c", script.text]);
+    command.arg(script.name).args(words).current_dir(dir).env("LC_ALL", "C");
     command.env("DEBIAN_FRONTEND", "noninteractive");
     step(label, &operation, || run(&operation, &mut command).map(drop))
 }
@@ -200,14 +194,7 @@ fn remove_unfinished(cache: &Path) -> Result<(), LabError> {
         let extension = path.extension().unwrap_or_default().to_string_lossy();
         path.is_dir() && extension.starts_with(UNFINISHED)
     };
-    entries.filter(is_unfinished).try_for_each(|path| remove(&path))
-}
-
-fn remove(dir: &Path) -> Result<(), LabError> {
-    if !dir.exists() {
-        return Ok(());
-    }
-    fs::remove_dir_all(dir).map_err(LabError::io(format!("remove {}", dir.display())))
+    entries.filter(is_unfinished).try_for_each(|path| remove_dir(&path))
 }
 
 #[cfg(test)]

@@ -23,17 +23,16 @@ mod state;
 mod topology;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use serde::Serialize;
 
 use crate::command::background::Background;
 use crate::command::wait_until;
+use crate::files::{self, make_dir, remove_dir};
 use crate::netns::{names, network as namespaces, teardown};
 use crate::setup::{self, PackageSet};
 use crate::{LabError, netns};
@@ -45,9 +44,6 @@ use topology::{guest_name, guest_number, management_address};
 
 pub(crate) use image::{build_beside, obstacle};
 pub use topology::{MAX_GUESTS, Topology};
-
-/// Maximum number of processors of a guest.
-const MAX_CPUS: usize = 16;
 
 /// Default time limit of a command in a guest.
 const COMMAND: Duration = Duration::from_secs(240);
@@ -64,11 +60,6 @@ pub struct VmOptions {
     pub guests: usize,
     /// Network topology.
     pub topology: Topology,
-    /// Number of processors of each guest. Emulated processors are slow, and more of them than this
-    /// machine has slow down all of them.
-    pub cpus: usize,
-    /// Whether the last guest has only Soft-iWARP, so that not every node can use RoCE.
-    pub mixed: bool,
     /// Directory of this machine that the first guest sees as `/share`, read-only.
     pub share: Option<PathBuf>,
     /// Whether the share stays unchanged while guests run. Then the first guest caches it, and jobs
@@ -79,16 +70,7 @@ pub struct VmOptions {
 impl VmOptions {
     /// Describes guests that all have the same devices, and no share.
     pub fn new(name: &str, guests: usize, topology: Topology) -> VmOptions {
-        let name = name.into();
-        VmOptions {
-            name,
-            guests,
-            topology,
-            cpus: 1,
-            mixed: false,
-            share: None,
-            is_share_fixed: false,
-        }
+        VmOptions { name: name.into(), guests, topology, share: None, is_share_fixed: false }
     }
 }
 
@@ -100,7 +82,7 @@ pub struct VmLab {
 }
 
 /// Summary of a guest.
-#[derive(Debug, Clone, Serialize)]
+#[derive(Debug, Clone)]
 pub struct GuestStatus {
     /// Name.
     pub name: String,
@@ -137,11 +119,10 @@ impl VmLab {
             )));
         }
         remove(&paths)?;
-        let mut record = VmRecord::new(options.guests, options.topology, &image);
-        record.cpus = options.cpus.clamp(1, MAX_CPUS);
-        record.mixed = options.mixed;
-        record.share = options.share.as_deref().map(absolute).transpose()?;
-        record.is_share_fixed = options.is_share_fixed;
+        let VmOptions { guests, topology, is_share_fixed, .. } = *options;
+        let share = options.share.as_deref().map(absolute).transpose()?;
+        let image = image.dir().to_path_buf();
+        let record = VmRecord { guests, topology, image, share, is_share_fixed };
         let lab = VmLab { paths, record };
         lab.start().inspect_err(|_| {
             // The reason for the failure is reported; what is left goes with the next start.
@@ -164,7 +145,7 @@ impl VmLab {
 
     fn start(&self) -> Result<(), LabError> {
         let dir = &self.paths.dir;
-        fs::create_dir_all(dir).map_err(LabError::io(format!("make {}", dir.display())))?;
+        make_dir(dir)?;
         // Recorded first, so that `down` finds what a crash leaves.
         self.record.store(&self.paths)?;
         self.write_ssh_config()?;
@@ -249,11 +230,13 @@ impl VmLab {
         if output.status.success() {
             return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
+        // Some programs explain their failures on stdout.
+        let printed = [output.stdout, output.stderr].concat();
         Err(LabError::Tool {
             operation: format!("run `{}` on {guest}", words.join(" ")),
             program: words.first().copied().unwrap_or_default().into(),
             status: output.status.to_string(),
-            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+            stderr: String::from_utf8_lossy(&printed).into_owned(),
         })
     }
 
@@ -321,8 +304,8 @@ impl VmLab {
         text += &format!("  IdentitiesOnly yes\n  IdentityFile \"{}\"\n", image.key().display());
         let file = self.paths.ssh_config();
         let dir = file.parent().unwrap_or(&self.paths.dir);
-        fs::create_dir_all(dir).map_err(LabError::io(format!("make {}", dir.display())))?;
-        write(&file, &text)
+        make_dir(dir)?;
+        files::write(&file, text, 0o600)
     }
 }
 
@@ -351,12 +334,6 @@ fn absolute(share: &Path) -> Result<PathBuf, LabError> {
     fs::canonicalize(share).map_err(LabError::io(format!("find {} to share", share.display())))
 }
 
-fn write(path: &Path, text: &str) -> Result<(), LabError> {
-    fs::write(path, text)
-        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o600)))
-        .map_err(LabError::io(format!("write {}", path.display())))
-}
-
 /// Kills and removes everything of the lab; returns whether there was anything. The caller holds
 /// the lab's lock.
 fn remove(paths: &VmPaths) -> Result<bool, LabError> {
@@ -376,9 +353,6 @@ fn remove(paths: &VmPaths) -> Result<bool, LabError> {
         teardown::kill_members(&netns)?;
         namespaces::delete(&netns)?;
     }
-    if paths.dir.exists() {
-        fs::remove_dir_all(&paths.dir)
-            .map_err(LabError::io(format!("remove {}", paths.dir.display())))?;
-    }
+    remove_dir(&paths.dir)?;
     Ok(found)
 }

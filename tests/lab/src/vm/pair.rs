@@ -1,7 +1,5 @@
 //! Measurements between two guests: n1 runs the server, n2 the client.
 
-use std::time::Duration;
-
 use super::VmLab;
 use crate::LabError;
 
@@ -9,8 +7,6 @@ const SERVER: &str = "n1";
 const CLIENT: &str = "n2";
 /// First TCP port on which perftest's ends connect; each measurement uses the next one.
 const FIRST_PORT: u16 = 18515;
-/// Time limit of a measurement, in which an emulated computer can write 200 MiB.
-const LIMIT: Duration = Duration::from_secs(100);
 /// Number of messages of a stream that count as one repetition.
 const STREAM: usize = 8;
 /// Options of a job on two guests, whose processors are slow.
@@ -66,7 +62,7 @@ pub struct Pair<'a> {
 }
 
 impl RdmaOperation {
-    fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             RdmaOperation::Write => "write",
             RdmaOperation::Read => "read",
@@ -194,15 +190,6 @@ impl Pair<'_> {
     }
 
     fn shell(&self, guest: &str, line: &str) -> Result<String, LabError> {
-        let output = self.lab.run_within(guest, &["sh", "-c", line], LIMIT)?;
-        if output.status.success() {
-            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
-        }
-        Err(LabError::Tool {
-            operation: format!("run `{line}` on {guest}"),
-            program: "sh".into(),
-            status: output.status.to_string(),
-            stderr: String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned(),
-        })
+        self.lab.checked(guest, &["sh", "-c", line])
     }
 }

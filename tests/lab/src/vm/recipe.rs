@@ -1,12 +1,10 @@
 //! Recipe of the guests' image. The image is named by a digest of the recipe, so that a changed
 //! recipe makes another image and an unchanged one is never built twice.
 
-use std::fmt::Write;
-
-use sha2::{Digest, Sha256};
+use crate::setup::recipe_name;
 
 /// Debian packages in the image, beside the essential ones.
-const PACKAGES: &[&str] = &[
+pub(super) const PACKAGES: &[&str] = &[
     "openssh-server",
     "openssh-client",
     // Verbs: libraries, tools and benchmarks.
@@ -58,42 +56,10 @@ pub(super) const RAMDISK_INIT: Script =
 
 const SCRIPTS: &[Script] = &[KERNEL, SIW, ROOT, FINISH, GUEST_INIT, RAMDISK_INIT];
 
-/// Number of hexadecimal digits of the digest in the name.
-const DIGITS: usize = 16;
-
-/// Everything that determines the content of the image.
-#[derive(Debug, Clone)]
-pub(super) struct Recipe {
-    /// Code name of Debian's release.
-    pub(super) suite: String,
-    pub(super) packages: &'static [&'static str],
-    scripts: &'static [Script],
-}
-
-impl Recipe {
-    /// Returns the recipe for the release called `suite`.
-    pub(super) fn new(suite: &str) -> Recipe {
-        Recipe { suite: suite.into(), packages: PACKAGES, scripts: SCRIPTS }
-    }
-
-    /// Returns the name of the image.
-    pub(super) fn image_name(&self) -> String {
-        let mut digest = Sha256::new();
-        let scripts = self.scripts.iter().flat_map(|script| [script.name, script.text]);
-        let parts = [self.suite.as_str()].into_iter().chain(self.packages.iter().copied());
-        for part in parts.chain(scripts) {
-            // The length is included, so that moving a letter from one part to the next changes the
-            // digest.
-            digest.update((part.len() as u64).to_le_bytes());
-            digest.update(part);
-        }
-        let mut name = String::from("vm-");
-        for byte in &digest.finalize()[..DIGITS / 2] {
-            // Writing to a string does not fail.
-            let _ = write!(name, "{byte:02x}");
-        }
-        name
-    }
+/// Returns the name of the image for the release of Debian with the code name `suite`.
+pub(super) fn image_name(suite: &str) -> String {
+    let scripts = SCRIPTS.iter().flat_map(|script| [script.name, script.text]);
+    recipe_name("vm", [suite].into_iter().chain(PACKAGES.iter().copied()).chain(scripts))
 }
 
 #[cfg(test)]
@@ -101,37 +67,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_short_and_plain() {
-        let name = Recipe::new("bookworm").image_name();
-        let digits = name.strip_prefix("vm-").unwrap();
-        assert_eq!(digits.len(), DIGITS);
-        assert!(digits.chars().all(|digit| digit.is_ascii_hexdigit()), "{name}");
-        assert_eq!(name, Recipe::new("bookworm").image_name());
-    }
-
-    #[test]
-    fn whatever_changes_is_another_image() {
-        let recipe = Recipe::new("bookworm");
-        let mut names = vec![recipe.image_name(), Recipe::new("trixie").image_name()];
-        names.push(Recipe { packages: &["podman"], ..recipe.clone() }.image_name());
-        names.push(Recipe { packages: &["pod", "man"], ..recipe.clone() }.image_name());
-        let scripts: &[Script] = &[Script { name: "guest-init.sh", text: "exec sleep infinity\n" }];
-        names.push(Recipe { scripts, ..recipe }.image_name());
-        let count = names.len();
-        names.sort();
-        names.dedup();
-        assert_eq!(names.len(), count);
-    }
-
-    #[test]
     fn every_script_counts() {
-        for script in SCRIPTS {
-            assert!(script.text.ends_with('\n'), "{}", script.name);
-        }
-        assert_eq!(SCRIPTS.len(), std::fs::read_dir(dir()).unwrap().count());
-    }
-
-    fn dir() -> std::path::PathBuf {
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/vm/image")
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/vm/image");
+        assert_eq!(SCRIPTS.len(), std::fs::read_dir(folder).unwrap().count());
     }
 }

@@ -64,12 +64,8 @@ impl VmPaths {
 pub(super) struct VmRecord {
     pub(super) guests: usize,
     pub(super) topology: Topology,
-    /// Number of processors of each guest.
-    pub(super) cpus: usize,
-    /// Whether the last guest has no soft RoCE.
-    pub(super) mixed: bool,
     /// Directory of the image; the current recipe may make another one.
-    image: PathBuf,
+    pub(super) image: PathBuf,
     /// Directory that the first guest sees as `/share`.
     pub(super) share: Option<PathBuf>,
     /// Whether the share stays unchanged while guests run.
@@ -77,19 +73,6 @@ pub(super) struct VmRecord {
 }
 
 impl VmRecord {
-    pub(super) fn new(guests: usize, topology: Topology, image: &Image) -> VmRecord {
-        let image = image.dir().to_path_buf();
-        VmRecord {
-            guests,
-            topology,
-            cpus: 1,
-            mixed: false,
-            image,
-            share: None,
-            is_share_fixed: false,
-        }
-    }
-
     pub(super) fn image(&self) -> Image {
         Image::at(&self.image)
     }

@@ -138,27 +138,17 @@ fn octet(number: usize) -> u8 {
 mod tests {
     use super::*;
 
-    fn addresses(topology: Topology, guest: usize) -> Vec<String> {
-        let cables = topology.cables(guest).into_iter();
-        cables.map(|cable| format!("{} {}", cable.bridge, cable.address)).collect()
-    }
-
     #[test]
-    fn a_triangle_has_a_network_for_each_pair() {
+    fn guests_have_the_addresses_of_their_cables() {
+        let addresses = |topology: Topology, guest| {
+            let cables = topology.cables(guest).into_iter();
+            cables.map(|cable| format!("{} {}", cable.bridge, cable.address)).collect::<Vec<_>>()
+        };
         let of = |guest| addresses(Topology::Triangle, guest);
         assert_eq!(of(1), ["mgmt 10.77.0.1", "l12 192.168.101.2", "l13 192.168.100.2"]);
         assert_eq!(of(2), ["mgmt 10.77.0.2", "l12 192.168.101.3", "l23 192.168.102.2"]);
         assert_eq!(of(3), ["mgmt 10.77.0.3", "l13 192.168.100.3", "l23 192.168.102.3"]);
-        assert_eq!(Topology::Triangle.fabric(), ["l12", "l13", "l23"]);
-        assert!(Topology::Triangle.check(3).is_ok() && Topology::Triangle.check(4).is_err());
-    }
-
-    #[test]
-    fn a_star_has_one_network_for_all() {
         assert_eq!(addresses(Topology::Star, 7), ["mgmt 10.77.0.7", "fabric 10.88.0.7"]);
-        for (guests, fits) in [(0, false), (1, true), (MAX_GUESTS, true), (99, false)] {
-            assert_eq!(Topology::Star.check(guests).is_ok(), fits, "{guests}");
-        }
     }
 
     #[test]
@@ -168,19 +158,5 @@ mod tests {
         assert_eq!(Topology::Triangle.ends(3, 2), [(2, 2), (3, 2)]);
         assert_eq!(Topology::Triangle.ends(3, 0), [(3, 0)]);
         assert_eq!(Topology::Star.ends(3, 1), [(3, 1)]);
-    }
-
-    #[test]
-    fn names_and_numbers_are_inverse() {
-        for number in 1..=MAX_GUESTS {
-            assert_eq!(guest_number(&guest_name(number)), Some(number));
-        }
-        for unknown in ["", "n", "n0", "n01", "n17", "a", "n-1"] {
-            assert_eq!(guest_number(unknown), None, "{unknown}");
-        }
-        assert_eq!(interface_number("eth2"), Some(2));
-        assert_eq!(interface_number("eth02"), None);
-        assert_eq!(interface_number("rxe0"), None);
-        assert_eq!(hardware_address(10, 1), "52:54:00:0a:01:01");
     }
 }

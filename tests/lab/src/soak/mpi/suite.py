@@ -25,7 +25,7 @@ lines = open(record + rank, "w", buffering=1)
 class Recorder(unittest.TextTestResult):
     def startTest(self, test):
         super().startTest(test)
-        self.outcome = "ok"
+        self.outcome = "passed"
         print("begin", test.id(), file=lines)
 
     def stopTest(self, test):
@@ -41,7 +41,7 @@ class Recorder(unittest.TextTestResult):
 
     def addError(self, test, error):
         super().addError(test, error)
-        self.failed(test, "error")
+        self.failed(test, "raised")
 
     def addFailure(self, test, error):
         super().addFailure(test, error)
