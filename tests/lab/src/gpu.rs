@@ -1,11 +1,13 @@
 //! `cargo lab gpu`: a folder with all that a machine with a GPU needs to prove the claims about GPUs. The proofs are
 //! `tests/gpu/`; this packs them with a launcher.
 
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use crate::LabError;
+use crate::command::run;
 use crate::dist::{self, Profile};
+use crate::files::remove_dir;
 
 /// Maximum size of the folder in bytes: what travels to such a machine.
 const MAX_SIZE: u64 = 48 << 20;
@@ -34,9 +36,7 @@ fn pack_into(folder: &Path, built: &Path, triple: &str) -> Result<(), LabError> 
     if !launcher.is_file() {
         return Err(LabError::Usage(format!("{} has no rlaunch", built.display())));
     }
-    if folder.exists() {
-        fs::remove_dir_all(folder).map_err(LabError::io(format!("remove {}", folder.display())))?;
-    }
+    remove_dir(folder)?;
     let workspace = dist::workspace();
     dist::place_sources(&workspace.join(PROOFS), folder)?;
     for example in EXAMPLES {
@@ -49,50 +49,25 @@ fn pack_into(folder: &Path, built: &Path, triple: &str) -> Result<(), LabError> 
 }
 
 fn check_size(folder: &Path) -> Result<(), LabError> {
-    let mut files = Vec::new();
-    list(folder, &mut files).map_err(LabError::io(format!("read {}", folder.display())))?;
-    let size: u64 = files.iter().map(|(size, _)| size).sum();
-    let largest = files.into_iter().max();
-    match largest.filter(|_| size > MAX_SIZE) {
-        None => Ok(()),
-        Some((_, largest)) => Err(LabError::Unexpected(format!(
-            "{} takes {} MiB, more than {}; its largest file is {}",
+    let measured = run("measure the folder", Command::new("du").arg("-sb").arg(folder))?.stdout;
+    let measured = String::from_utf8_lossy(&measured);
+    let size = measured.split_whitespace().next().and_then(|bytes| bytes.parse::<u64>().ok());
+    match size.filter(|size| *size <= MAX_SIZE) {
+        Some(_) => Ok(()),
+        None => Err(LabError::Unexpected(format!(
+            "{} takes {} MiB, more than {}: `du -ab` shows its largest files",
             folder.display(),
-            size >> 20,
-            MAX_SIZE >> 20,
-            largest.display()
+            size.unwrap_or_default() >> 20,
+            MAX_SIZE >> 20
         ))),
     }
 }
 
-/// Lists the files below a folder with their sizes.
-fn list(folder: &Path, files: &mut Vec<(u64, PathBuf)>) -> std::io::Result<()> {
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        match entry.metadata()? {
-            metadata if metadata.is_dir() => list(&entry.path(), files)?,
-            metadata => files.push((metadata.len(), entry.path())),
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::fs;
 
     use super::*;
-
-    /// Makes a directory as `cargo lab build` does, with a launcher of this size.
-    fn built(size: u64) -> tempfile::TempDir {
-        let directory = tempfile::tempdir().unwrap();
-        let files = directory.path().join("lib/rlaunch/here");
-        fs::create_dir_all(&files).unwrap();
-        fs::write(files.join("rlaunch-worker"), "agent").unwrap();
-        fs::create_dir_all(directory.path().join("lib/rlaunch/elsewhere")).unwrap();
-        fs::File::create(directory.path().join("rlaunch")).unwrap().set_len(size).unwrap();
-        directory
-    }
 
     fn proofs(words: &[&str]) -> String {
         let run = dist::workspace().join(PROOFS).join("run");
@@ -105,30 +80,24 @@ mod tests {
 
     #[test]
     fn a_folder_has_proofs_a_launcher_and_files_of_this_architecture() {
-        let (built, folder) = (built(10), tempfile::tempdir().unwrap());
-        let folder = folder.path().join("gpu");
-        // What an earlier call has left is gone.
-        for _ in 0..2 {
-            pack_into(&folder, built.path(), "here").unwrap();
-            fs::write(folder.join("old"), "").unwrap();
+        let (built, folder) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (built, folder) = (built.path(), folder.path().join("gpu"));
+        for triple in ["here", "elsewhere"] {
+            let files = built.join("lib/rlaunch").join(triple);
+            fs::create_dir_all(&files).unwrap();
+            fs::write(files.join("rlaunch-worker"), "agent").unwrap();
         }
+        assert!(pack_into(&folder, built, "here").is_err());
+        let launcher = fs::File::create(built.join("rlaunch")).unwrap();
+        pack_into(&folder, built, "here").unwrap();
         let parts = ["run", "claims/nccl.py", "stand_in/nvidia-smi", "examples/resnet/resnet.py"];
         for part in parts.iter().chain(&["rlaunch", "lib/rlaunch/here/rlaunch-worker"]) {
             assert!(folder.join(part).is_file(), "{part}");
         }
         assert!(!folder.join("lib/rlaunch/elsewhere").exists());
-        assert!(pack_into(&folder, &folder.join("claims"), "here").is_err());
-    }
-
-    #[test]
-    fn a_folder_that_is_too_large_is_refused() {
-        let (built, folder) = (built(MAX_SIZE), tempfile::tempdir().unwrap());
-        let error = pack_into(&folder.path().join("gpu"), built.path(), "here").unwrap_err();
-        let text = error.to_string();
-        assert!(
-            text.contains(" takes 48 MiB, more than 48;") && text.ends_with("/rlaunch"),
-            "{text}"
-        );
+        launcher.set_len(MAX_SIZE).unwrap();
+        let refused = pack_into(&folder, built, "here").unwrap_err().to_string();
+        assert!(refused.contains(" takes 48 MiB, more than 48:"), "{refused}");
     }
 
     #[test]

@@ -207,69 +207,32 @@ mod tests {
 
     use super::*;
 
-    /// Directory with a fake earlier build.
-    struct Scratch(TempDir);
-
-    impl Scratch {
-        fn new() -> Scratch {
-            Scratch(TempDir::new().unwrap())
-        }
-
-        fn path(&self) -> PathBuf {
-            self.0.path().canonicalize().unwrap()
-        }
-
-        /// Writes an executable file through another process. If this process wrote it, children of
-        /// other tests might have the file open for writing for a moment, and it could not be
-        /// executed.
-        fn program(&self, name: &str, text: &str) {
-            let script = r#"mkdir -p "$(dirname "$1")" && printf %s "$2" >"$1" && chmod +x "$1""#;
-            let mut shell = Command::new("sh");
-            let shell = shell.args(["-c", script, "sh"]).arg(self.path().join(name)).arg(text);
-            assert!(shell.status().unwrap().success());
-        }
-
-        fn refusal(&self, path: &Path) -> String {
-            EarlierBuild::find_beside(Path::new("/nonexistent"), path).unwrap_err().to_string()
-        }
+    /// Writes an executable file through another process. If this process wrote it, children of other
+    /// tests might have the file open for writing for a moment, and it could not be executed.
+    fn program(directory: &TempDir, name: &str, text: &str) {
+        let script = r#"mkdir -p "$(dirname "$1")" && printf %s "$2" >"$1" && chmod +x "$1""#;
+        let mut shell = Command::new("sh");
+        let shell = shell.args(["-c", script, "sh"]).arg(directory.path().join(name)).arg(text);
+        assert!(shell.status().unwrap().success());
     }
 
     #[test]
-    fn a_build_is_found_by_its_directory_and_by_its_launcher() {
-        let scratch = Scratch::new();
-        scratch.program("rlaunch", "#!/bin/sh\n");
-        scratch.program(dist::agent_beside().unwrap().to_str().unwrap(), "");
-        let rlaunch = scratch.path().join("rlaunch");
-        for path in [&scratch.path(), &rlaunch] {
-            let earlier = EarlierBuild::find_beside(Path::new("/nonexistent"), path).unwrap();
-            assert_eq!(earlier.rlaunch, rlaunch);
-            let error = earlier.has_program("measure").unwrap_err().to_string();
-            assert!(error.contains("cargo lab build --profile release"), "{error}");
-        }
-        scratch.program("measure", "");
-        let earlier = EarlierBuild::find_beside(Path::new("/nonexistent"), &rlaunch).unwrap();
-        earlier.has_program("measure").unwrap();
-        let error = EarlierBuild::find_beside(&scratch.path(), &rlaunch).unwrap_err().to_string();
-        assert!(error.contains("would overwrite"), "{error}");
-    }
-
-    #[test]
-    fn what_is_not_a_build_that_runs_is_refused() {
-        let scratch = Scratch::new();
-        assert!(scratch.refusal(&scratch.path()).contains("no rlaunch there"));
-        assert!(scratch.refusal(&scratch.path().join("absent")).contains("no rlaunch there"));
-        scratch.program("rlaunch", "#!/bin/sh\nexit 3\n");
-        assert!(scratch.refusal(&scratch.path()).contains("ended with exit status: 3"));
-        scratch.program("rlaunch", "#!/bin/sh\n");
-        let error = scratch.refusal(&scratch.path());
-        assert!(error.contains("rlaunch-worker beside rlaunch"), "{error}");
-    }
-
-    #[test]
-    fn too_few_rounds_are_warned_of() {
-        assert_eq!(warning(15), None);
-        assert!(warning(14).unwrap().contains("spans"));
-        assert!(warning(5).unwrap().contains("spans"));
-        assert!(warning(4).unwrap().contains("no 90 % interval"));
+    fn only_another_build_that_runs_is_taken() {
+        let directory = TempDir::new().unwrap();
+        let rlaunch = directory.path().join("rlaunch");
+        let find = |own: &Path| {
+            let found = EarlierBuild::find_beside(own, &rlaunch);
+            found.map_or_else(|refused| refused.to_string(), |_| "found".to_owned())
+        };
+        let elsewhere = Path::new("/nonexistent");
+        assert!(find(elsewhere).contains("no rlaunch there"));
+        program(&directory, "rlaunch", "#!/bin/sh\nexit 3\n");
+        assert!(find(elsewhere).contains("ended with exit status: 3"));
+        program(&directory, "rlaunch", "#!/bin/sh\n");
+        assert!(find(elsewhere).contains("rlaunch-worker beside rlaunch"));
+        program(&directory, dist::agent_beside().unwrap().to_str().unwrap(), "");
+        assert_eq!(find(elsewhere), "found");
+        assert!(find(directory.path()).contains("would overwrite"));
+        EarlierBuild::find_beside(elsewhere, directory.path()).unwrap();
     }
 }

@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 
-use super::against::{AGAINST, Against, EarlierBuild, bars};
+use super::against::{Against, EarlierBuild, bars};
 use super::contender::{Contender, Launcher, ON_HOST, Place, Ran, Scratch, Testbed, compile};
 use super::rendezvous::{self, INIT};
 use super::table::{Bar, Rounds, Row, Table, Turn};
@@ -59,10 +59,6 @@ pub struct CommOptions {
     /// Measure only over shared memory, or only over TCP.
     #[arg(long, value_enum)]
     only: Option<Transport>,
-    /// Measure peers in less usual configurations as well: Open MPI over UCX, and with copies
-    /// through shared memory instead of the kernel.
-    #[arg(long, conflicts_with = AGAINST)]
-    variants: bool,
     #[command(flatten)]
     against: Against,
 }
@@ -95,9 +91,8 @@ struct Setting {
     peers: &'static [Peer],
 }
 
-/// Name, launcher and the options that make it fastest in a setting; false for a peer in a less
-/// usual configuration.
-type Peer = (&'static str, Launcher, &'static str, bool);
+/// Name, launcher and the options that make it fastest in a setting.
+type Peer = (&'static str, Launcher, &'static str);
 
 const fn setting(
     transport: Transport,
@@ -113,48 +108,29 @@ const SETTINGS: [Setting; 4] = [
         Transport::Shm,
         (1, 2),
         true,
-        &[
-            ("MPICH", Launcher::Hydra, "-bind-to core", true),
-            ("Open MPI", Launcher::OpenMpi, OB1_SHM, true),
-            ("ompi nocma", Launcher::OpenMpi, COPY_SHM, false),
-            ("ompi ucx", Launcher::OpenMpi, UCX_SHM, false),
-        ],
+        &[("MPICH", Launcher::Hydra, "-bind-to core"), ("Open MPI", Launcher::OpenMpi, OB1_SHM)],
     ),
     setting(
         Transport::Tcp,
         (2, 1),
         true,
-        &[
-            ("MPICH", Launcher::Hydra, UCX_TCP_HYDRA, true),
-            ("Open MPI", Launcher::OpenMpi, OB1_TCP, true),
-            ("ompi ucx", Launcher::OpenMpi, UCX_TCP, false),
-        ],
+        &[("MPICH", Launcher::Hydra, UCX_TCP_HYDRA), ("Open MPI", Launcher::OpenMpi, OB1_TCP)],
     ),
     setting(
         Transport::Shm,
         (1, 4),
         false,
-        &[
-            ("MPICH", Launcher::Hydra, "", true),
-            ("Open MPI", Launcher::OpenMpi, OB1_SHM_CROWDED, true),
-        ],
+        &[("MPICH", Launcher::Hydra, ""), ("Open MPI", Launcher::OpenMpi, OB1_SHM_CROWDED)],
     ),
     setting(Transport::Tcp, (4, 1), false, TCP_CROWDED),
 ];
 /// Setting in which the time until ranks can communicate is measured.
 const INIT_SETTING: Setting = setting(Transport::Tcp, (2, 4), false, TCP_CROWDED);
 
-const TCP_CROWDED: &[Peer] = &[
-    ("MPICH", Launcher::Hydra, UCX_TCP_HYDRA, true),
-    ("Open MPI", Launcher::OpenMpi, OB1_TCP_CROWDED, true),
-];
+const TCP_CROWDED: &[Peer] =
+    &[("MPICH", Launcher::Hydra, UCX_TCP_HYDRA), ("Open MPI", Launcher::OpenMpi, OB1_TCP_CROWDED)];
 
 const OB1_SHM: &str = "--mca pml ob1 --mca btl self,vader --bind-to core";
-/// Options for copies through shared memory; by default the kernel copies.
-const COPY_SHM: &str = "--mca pml ob1 --mca btl self,vader --bind-to core --mca btl_vader_single_copy_mechanism \
-     none";
-const UCX_SHM: &str =
-    "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any --bind-to core";
 /// Options for more ranks than processors, where waiting ranks have to yield.
 const OB1_SHM_CROWDED: &str =
     "--mca pml ob1 --mca btl self,vader --bind-to none --mca mpi_yield_when_idle 1";
@@ -162,8 +138,6 @@ const OB1_SHM_CROWDED: &str =
 /// that is the same core for all hosts.
 const OB1_TCP: &str =
     "--mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include eth0 --bind-to none";
-const UCX_TCP: &str = "--mca pml ucx --mca pml_ucx_tls any --mca pml_ucx_devices any --bind-to none -x \
-     UCX_TLS=tcp,self -x UCX_NET_DEVICES=eth0";
 const OB1_TCP_CROWDED: &str = "--mca pml ob1 --mca btl self,tcp --mca btl_tcp_if_include eth0 --bind-to none --mca \
      mpi_yield_when_idle 1";
 const UCX_TCP_HYDRA: &str = "-genv UCX_TLS tcp,self -genv UCX_NET_DEVICES eth0";
@@ -274,9 +248,7 @@ pub(super) fn run(options: &CommOptions) -> Result<bool, LabError> {
         let mut met = true;
         for setting in &settings {
             println!("\n{setting}");
-            let (contenders, rounds) =
-                (bench.contenders(setting, options.variants), options.rounds);
-            met &= bench.measure(setting, &contenders, &operations, rounds)?;
+            met &= bench.measure(setting, &operations, options.rounds)?;
         }
         if wants_init {
             met &= bench.measure_init(options.rounds)?;
@@ -323,10 +295,9 @@ struct Bench<'a> {
 
 impl Bench<'_> {
     /// Lists the builds of rlaunch and, unless there is an earlier one, the peers of a setting.
-    fn contenders(&self, setting: &Setting, variants: bool) -> Vec<Contender> {
+    fn contenders(&self, setting: &Setting) -> Vec<Contender> {
         let peers = setting.peers.iter().filter(|_| self.earlier.is_none());
-        let peers = peers.filter(|(.., is_usual)| variants || *is_usual);
-        let peers = peers.map(|&(name, launcher, options, _)| {
+        let peers = peers.map(|&(name, launcher, options)| {
             let rlaunch = PathBuf::new();
             Contender { name, launcher, rlaunch, options }
         });
@@ -357,10 +328,10 @@ impl Bench<'_> {
     fn measure(
         &self,
         setting: &Setting,
-        contenders: &[Contender],
         operations: &[Operation],
         rounds: usize,
     ) -> Result<bool, LabError> {
+        let contenders = self.contenders(setting);
         let usual: &[Bar] = if setting.has_bar { &[Bar::AsFast] } else { &[] };
         let rows = operations.iter().map(|operation| operation.row(bars(self.earlier, usual)));
         let cpu = Row::new("CPU of a run", "s", bars(self.earlier, &[]));
@@ -430,7 +401,7 @@ impl Bench<'_> {
 
     /// Measures the time until ranks can communicate.
     fn measure_init(&self, rounds: usize) -> Result<bool, LabError> {
-        let contenders = self.contenders(&INIT_SETTING, false);
+        let contenders = self.contenders(&INIT_SETTING);
         let (wall, cpu) = (bars(self.earlier, &[INIT_BAR]), bars(self.earlier, &[]));
         let rows = [Row::new(INIT_PROGRAM, "ms", wall), Row::new("CPU of a run", "s", cpu)];
         let mut table = Table::new(contenders.iter().map(|contender| contender.name), rows);
@@ -465,13 +436,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_read_by_name() {
-        let printed = "welcome\nbarrier/0 1.5e-06 20000\nlatency/8 2.5000e-07 90000\n";
-        assert_eq!(OPERATIONS[0].read(printed).unwrap(), (2.5e-7, 90_000));
-        assert_eq!(OPERATIONS[2].read(printed).unwrap(), (1.5e-6, 20_000));
-    }
-
-    #[test]
     fn a_row_is_not_taken_for_a_longer_name() {
         let read = |bytes| Operation { kind: "allreduce", bytes }.read("allreduce/65536 1e-5 10\n");
         assert!(read(6).is_err());
@@ -484,12 +448,5 @@ mod tests {
             assert!(OPERATIONS[2].read(&format!("barrier/0{end}")).is_err(), "{end}");
         }
         assert!(OPERATIONS[2].read("").is_err());
-    }
-
-    #[test]
-    fn rows_are_found_by_part_of_their_names() {
-        assert_eq!(Operation::with_name("allreduce").len(), 3);
-        assert_eq!(Operation::with_name("latency/8"), [OPERATIONS[0]]);
-        assert!(Operation::with_name("broadcast").is_empty());
     }
 }

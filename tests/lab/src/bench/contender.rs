@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::command::run;
+use crate::setup::mpi::{DEBIAN, MpiLibrary};
 use crate::{Account, Lab, LabError, Options};
 
 /// Script that starts a program by plain ssh, with its fastest key exchange: newer defaults take
@@ -70,6 +71,20 @@ impl Place<'_> {
         let slots = self.hosts.iter().map(|host| format!("{host}:{}", self.per_host));
         slots.collect::<Vec<_>>().join(",")
     }
+
+    /// Makes a command by which the launcher of an MPI library starts ranks on every host; the caller
+    /// appends the program. See [`Contender::command`].
+    pub(super) fn launched_by(&self, library: &MpiLibrary) -> Command {
+        let mut command = self.lab.exec_in(Account::Root, Path::new("/"));
+        let hosts: Vec<&str> = self.hosts.iter().map(String::as_str).collect();
+        command.args(library.own_launcher(&hosts, self.per_host));
+        let limit = self.limit.to_string();
+        match library.is_mpich() {
+            true => command.env("MPIEXEC_TIMEOUT", limit),
+            false => command.args(["--timeout", &limit]),
+        };
+        command
+    }
 }
 
 impl Contender {
@@ -91,28 +106,25 @@ impl Contender {
         options: &[&str],
         program: &[impl AsRef<str>],
     ) -> Command {
-        let mut command = place.lab.exec_in(Account::Root, Path::new("/"));
-        let (hosts, slots) = (place.hosts.join(","), place.slots());
-        let (count, per_host) = (place.ranks().to_string(), place.per_host.to_string());
-        let (limit, program) = (place.limit.to_string(), program.iter().map(AsRef::as_ref));
-        match self.launcher {
-            Launcher::Rlaunch => command.arg(&self.rlaunch).args(["-H", &slots, "-np", &count]),
-            Launcher::Hydra => command
-                .args(["mpiexec.hydra", "-launcher", "ssh", "-hosts", &hosts])
-                .args(["-n", &count, "-ppn", &per_host])
-                .env("MPIEXEC_TIMEOUT", &limit),
-            Launcher::OpenMpi => {
-                command.args(["mpirun.openmpi", "--allow-run-as-root", "-H", &slots, "-np", &count])
+        let program = program.iter().map(AsRef::as_ref);
+        let alone = || place.lab.exec_in(Account::Root, Path::new("/"));
+        let mut command = match self.launcher {
+            Launcher::Rlaunch => {
+                let mut command = alone();
+                command.arg(&self.rlaunch).args(["-H", &place.slots()]);
+                command.args(["-np", &place.ranks().to_string()]);
+                command.args(["--timeout", &place.limit.to_string()]);
+                command
             }
+            Launcher::Hydra => place.launched_by(&DEBIAN[0]),
+            Launcher::OpenMpi => place.launched_by(&DEBIAN[1]),
             Launcher::PlainSsh => {
                 let program = program.collect::<Vec<_>>().join(" ");
+                let mut command = alone();
                 command.args(["sh", "-c", PLAIN_SSH, "sh", &program]).args(place.hosts);
                 return command;
             }
         };
-        if self.launcher != Launcher::Hydra {
-            command.args(["--timeout", &limit]);
-        }
         command.args(self.options.split_whitespace()).args(options).args(program);
         command
     }
@@ -268,19 +280,5 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_peak_is_read_in_mebibytes() {
-        let status = "Name:\trlaunch-worker\nVmHWM:\t    5120 kB\nVmRSS:\t 12 kB\n";
-        assert_eq!(peak_in(status, None), Some(5.0));
-        assert_eq!(peak_in(status, Some("rlaunch-worker")), Some(5.0));
-        assert_eq!(peak_in(status, Some("true")), None);
-        assert_eq!(peak_in("Name:\trlaunch-worker\nState:\tZ (zombie)\n", None), None);
     }
 }

@@ -276,10 +276,8 @@ impl Bench<'_> {
         if launcher == Launcher::Rlaunch {
             return self.contenders[0].command(place, &[], &program);
         }
-        let hosts: Vec<&str> = place.hosts.iter().map(String::as_str).collect();
-        let mut command = place.lab.exec_in(Account::Root, Path::new("/"));
-        command.args(library.own_launcher(&hosts, PER_HOST)).args(["sh", "-c", VARIABLES]);
-        command.args(program);
+        let mut command = place.launched_by(library);
+        command.args(["sh", "-c", VARIABLES]).args(program);
         command
     }
 }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::{ArgPredicate, PossibleValuesParser};
+use clap::builder::ArgPredicate;
 
 use super::against::{AGAINST, Against, USUAL_ROUNDS, bars};
 use super::contender::{Contender, Launcher, Ran, Testbed};
@@ -41,10 +41,6 @@ pub struct LaunchOptions {
         default_value_if(AGAINST, ArgPredicate::IsPresent, USUAL_ROUNDS)
     )]
     rounds: usize,
-    /// Leave out a launcher.
-    #[arg(long, value_parser = PossibleValuesParser::new(Launcher::ALL.map(Launcher::name)))]
-    #[arg(conflicts_with = AGAINST)]
-    skip: Vec<String>,
     #[command(flatten)]
     against: Against,
 }
@@ -54,15 +50,17 @@ pub(super) fn run(options: &LaunchOptions) -> Result<bool, LabError> {
     let earlier = options.against.find()?;
     let contenders = match &earlier {
         Some(earlier) => earlier.contenders(options.rounds)?,
-        None => launchers(&options.skip)?,
+        None => {
+            setup::install(PackageSet::Peers)?;
+            let rlaunch = dist::build(Profile::Release)?;
+            Launcher::ALL.map(|launcher| Contender::new(launcher, &rlaunch)).into()
+        }
     };
-    let has_bars = contenders.first().is_some_and(|first| first.launcher == Launcher::Rlaunch);
-    let usual = if has_bars { &BARS[..] } else { &[] };
-    let (times, memories) = (bars(earlier.as_ref(), usual), [MEMORY_BAR]);
+    let times = bars(earlier.as_ref(), &BARS);
     let rows = [Row::new("wall", "s", times), Row::new("CPU", "s", times)];
     let names = || contenders.iter().map(|contender| contender.name);
     let mut table = Table::new(names(), rows);
-    let memories = if earlier.is_some() || !has_bars { &[] } else { &memories[..] };
+    let memories: &[Bar] = if earlier.is_some() { &[] } else { &[MEMORY_BAR] };
     let mut memory = Table::new(names(), [Row::new("memory", "MiB", memories)]);
     let memory_rounds = if earlier.is_some() { options.rounds.min(MEMORY_ROUNDS) } else { 1 };
     Testbed::with_fresh(options.hosts, |testbed| {
@@ -78,18 +76,6 @@ pub(super) fn run(options: &LaunchOptions) -> Result<bool, LabError> {
     })?;
     table.rows.append(&mut memory.rows);
     Ok(table.print(&format!("hostname on {} hosts, {} rounds", options.hosts, options.rounds)))
-}
-
-/// Builds rlaunch and installs its peers, without those that are skipped.
-fn launchers(skip: &[String]) -> Result<Vec<Contender>, LabError> {
-    setup::install(PackageSet::Peers)?;
-    let wanted = |launcher: &Launcher| !skip.iter().any(|name| name == launcher.name());
-    let launchers: Vec<Launcher> = Launcher::ALL.into_iter().filter(wanted).collect();
-    let rlaunch = match launchers.contains(&Launcher::Rlaunch) {
-        true => dist::build(Profile::Release)?,
-        false => Default::default(),
-    };
-    Ok(launchers.into_iter().map(|launcher| Contender::new(launcher, &rlaunch)).collect())
 }
 
 /// Runs one job, and checks that every host printed its name once.

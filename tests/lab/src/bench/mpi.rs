@@ -11,24 +11,23 @@
 //! printed as well, without a bar: there only the time of the singletons themselves is subtracted,
 //! which is the floor less a job of `true`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::PossibleValuesParser;
 
 use super::contender::{
     Contender, Launcher, ON_HOST, Place, Scratch, Testbed, compile, peak_memory,
 };
 use super::series::Series;
 use super::table::{Bar, Rounds, Row, Table};
+use crate::LabError;
 use crate::command::last_lines;
 use crate::dist::{self, Profile};
 use crate::setup::mpi::{DEBIAN, LIBRARIES as VENVS, MpiLibrary, WHEELS};
 use crate::setup::{self, PackageSet};
-use crate::{Account, LabError};
 
 /// Options of rlaunch by which each rank is a singleton.
 const SINGLETONS: [&str; 4] = ["--mpi", "none", "--singleton", "ignore"];
@@ -96,9 +95,6 @@ pub struct MpiOptions {
     /// Number of timed rounds, after one warm-up round.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Leave out a library.
-    #[arg(long, value_parser = PossibleValuesParser::new(LIBRARIES.each_ref().map(|of| of.name)))]
-    skip: Vec<String>,
 }
 
 /// Measures and prints; returns whether every bar is met.
@@ -109,10 +105,8 @@ pub(super) fn run(options: &MpiOptions) -> Result<bool, LabError> {
     setup::install(PackageSet::Headers)?;
     let rlaunch = Contender::new(Launcher::Rlaunch, &dist::build(Profile::Release)?);
     let scratch = Scratch::make(std::env::temp_dir())?;
-    let wanted = |library: &&Library| !options.skip.iter().any(|name| name == library.name);
-    let libraries: Vec<&Library> = LIBRARIES.iter().filter(wanted).collect();
     let programs: Vec<PathBuf> =
-        libraries.iter().map(|library| library.compile(&scratch)).collect::<Result<_, _>>()?;
+        LIBRARIES.iter().map(|library| library.compile(&scratch)).collect::<Result<_, _>>()?;
     let most = options.hosts.iter().copied().max().unwrap_or(1);
     Testbed::with_fresh(most, |testbed| {
         programs.iter().try_for_each(|program| testbed.place(program))?;
@@ -120,7 +114,7 @@ pub(super) fn run(options: &MpiOptions) -> Result<bool, LabError> {
         for hosts in &options.hosts {
             let place = Place { limit: LIMIT, ..testbed.first(*hosts, options.ranks) };
             let bench = Bench { testbed, place, rlaunch: &rlaunch };
-            for library in &libraries {
+            for library in &LIBRARIES {
                 met &= bench.measure(library, options.rounds)?;
             }
         }
@@ -147,15 +141,7 @@ impl Library {
 
     /// Makes the command by which the library's own launcher starts the program.
     fn command(&self, place: Place<'_>) -> Command {
-        let mut command = place.lab.exec_in(Account::Root, Path::new("/"));
-        let hosts: Vec<&str> = place.hosts.iter().map(String::as_str).collect();
-        command.args(self.start.own_launcher(&hosts, place.per_host));
-        let limit = place.limit.to_string();
-        if self.launcher == Launcher::Hydra.name() {
-            command.env("MPIEXEC_TIMEOUT", limit);
-        } else {
-            command.args(["--timeout", &limit]);
-        }
+        let mut command = place.launched_by(self.start);
         command.arg(self.program());
         command
     }

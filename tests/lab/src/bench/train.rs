@@ -100,16 +100,3 @@ fn rate(printed: &str) -> Option<f64> {
     // Anything else would make ratios meaningless.
     (rate.is_finite() && rate > 0.0).then_some(rate)
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_rate_is_that_of_all_ranks() {
-        assert_eq!(rate("step 5 loss 2.1\ntotal images/sec: 107.5\n"), Some(107.5));
-        for line in ["", "images/sec: 3", "total images/sec:", "total images/sec: 0.0"] {
-            assert_eq!(rate(line), None, "{line}");
-        }
-    }
-}

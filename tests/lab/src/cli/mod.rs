@@ -91,6 +91,7 @@ fn pack_proofs(from: Option<&Path>) -> Result<bool, LabError> {
 fn test(args: &TestArgs) -> Result<bool, LabError> {
     // Without root, stages that need it are reported as skipped.
     let _ = setup::become_root();
+    stages::check_space()?;
     let mut plan = stages::TestPlan::new(args.stage.clone(), args.filter.clone());
     plan.ignored = args.ignored;
     if let Some(revision) = &args.changed {

@@ -443,12 +443,4 @@ mod tests {
         assert_eq!(added(&["--crate-name", "other", "--crate-type", "bin"]), "");
         assert_eq!(added(&["-vV"]), "");
     }
-
-    #[test]
-    fn pieces_are_told_apart() {
-        let mut names: Vec<_> = DIST_FILES.iter().map(|entry| (entry.target, entry.kind)).collect();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), DIST_FILES.len());
-    }
 }

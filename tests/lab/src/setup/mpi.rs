@@ -128,6 +128,14 @@ impl MpiLibrary {
         python.into_iter().chain([path.to_owned()]).collect()
     }
 
+    /// Tells whether the library's own launcher is Hydra, that of MPICH.
+    pub(crate) fn is_mpich(&self) -> bool {
+        match &self.origin {
+            Origin::Debian { compiler } => *compiler == "mpicc.mpich",
+            Origin::Wheel { launcher, .. } => *launcher == MpiLauncher::Hydra,
+        }
+    }
+
     /// Returns the words by which the launcher of the library itself starts `per_host` ranks on each
     /// host, for the launch node of a lab; the program is to follow. Hosts have the library at the
     /// same path, but the launch node has it in the cache.
@@ -210,16 +218,6 @@ pub(crate) fn build_beside() -> Vec<Background> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_script_is_started_by_the_interpreter_of_its_library() {
-        let words = |library: &MpiLibrary| library.words("/tmp/program").join(" ");
-        assert_eq!(words(&DEBIAN[0]), "/tmp/program");
-        assert_eq!(words(&WHEELS[3]), "/run/rlaunch-mpi/intel/bin/python /tmp/program");
-        for (name, library) in NAMES.into_iter().zip(&LIBRARIES) {
-            assert!(library.name.ends_with(name) && library.on_hosts.ends_with(name), "{name}");
-        }
-    }
 
     #[test]
     fn a_library_is_started_by_its_own_launcher() {

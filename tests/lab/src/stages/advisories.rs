@@ -1,13 +1,11 @@
 //! Versions of dependencies, compared with those in which their last known vulnerability was fixed.
 //! This needs neither a database nor network, only a table that is maintained by hand.
 
-use std::fs;
-
 use semver::Version;
 use serde::Deserialize;
 
 use super::ledger::Tally;
-use crate::{LabError, dist};
+use crate::{LabError, dist, files};
 
 const TABLE: &str = ".advisories.toml";
 const LOCK: &str = "Cargo.lock";
@@ -46,10 +44,7 @@ struct Locked {
 
 /// Reads the table and the lock file, and prints what is wrong.
 pub(super) fn check() -> Result<Tally, LabError> {
-    let read = |name: &str| {
-        let path = dist::workspace().join(name);
-        fs::read_to_string(&path).map_err(LabError::io(format!("read {}", path.display())))
-    };
+    let read = |name: &str| files::read(&dist::workspace().join(name));
     let Findings { faults, open } = inspect(&read(TABLE)?, &read(LOCK)?);
     for line in faults.iter().chain(&open) {
         println!("{TABLE}: {line}");
@@ -124,10 +119,5 @@ mod tests {
         let open = row("a", "1.0.0") + "open = \"X-1: not used\"\n";
         let Findings { faults, open } = inspect(&open, LOCK);
         assert_eq!((faults.len(), open), (0, vec!["a: open: X-1: not used".to_owned()]));
-    }
-
-    #[test]
-    fn the_table_fits_what_is_locked() {
-        assert!(check().unwrap().failed == 0, "printed above");
     }
 }

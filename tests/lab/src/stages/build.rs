@@ -1,9 +1,6 @@
 //! Stages without hosts: set-up, lints and build, unit tests, simulation, fuzzing.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
-
-use super::ledger::{Ledger, Tally};
+use super::ledger::Tally;
 use super::nextest::{TestPrograms, Tests};
 use super::tool::DENY;
 use super::{TestPlan, advisories, check, failed, fuzz, report, sim};
@@ -19,7 +16,7 @@ pub(super) const FUZZ: &str = "fuzz";
 const FIXED_SEEDS: &str = "200";
 const FRESH_SEEDS: &str = "50";
 
-pub(super) fn set_up(_: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
+pub(super) fn set_up(_: &TestPlan) -> Result<Tally, LabError> {
     setup::install(PackageSet::Headers)?;
     setup::install(PackageSet::Fuzzer)?;
     if let Err(error) = aarch64::prepare() {
@@ -33,7 +30,7 @@ pub(super) fn set_up(_: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
 /// Checks formatting and dependencies, then lints and builds everything that the other stages run,
 /// in one pass. All checks run even if one fails, so that one run finds all
 /// there is to fix.
-pub(super) fn build(plan: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
+pub(super) fn build(plan: &TestPlan) -> Result<Tally, LabError> {
     let mut tally = Tally::default();
     tally.add(check(dist::cargo().args(["fmt", "--all", "--check"])));
     tally.add(check_dependencies(false));
@@ -78,10 +75,7 @@ pub fn check_dependencies(online: bool) -> Tally {
 
 /// Runs tests that need neither root nor hosts by nextest, then the examples in doc comments, which
 /// nextest does not run.
-pub(super) fn unit(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> {
-    if ledger.has_failed(super::BUILD) && dist::build_everything().is_err() {
-        return Ok(Tally::skip("the build failed"));
-    }
+pub(super) fn unit(plan: &TestPlan) -> Result<Tally, LabError> {
     dist::build_everything()?;
     let mut tally = selected(plan, &TestPrograms::build()?).run(1)?.tally();
     tally.add(doc_tests(plan)?);
@@ -95,31 +89,17 @@ pub(super) fn selected(plan: &TestPlan, programs: &TestPrograms) -> Tests {
     tests
 }
 
-/// Runs the examples in doc comments, and prints what cargo prints.
+/// Runs the examples in doc comments.
 fn doc_tests(plan: &TestPlan) -> Result<Tally, LabError> {
     let mut doc = dist::cargo();
     doc.args(["test", "--doc", "--profile", "lab", "--no-fail-fast", "--workspace"]);
     doc.args(["--features", TEST_FEATURES]).args(&plan.filter);
     dist::link_as_tests_are(&mut doc)?;
-    let operation = || LabError::io("run the examples in doc comments");
-    let mut child = doc.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().map_err(operation())?;
-    let mut tally = Tally::default();
-    let lines = child.stdout.take().map(|stdout| BufReader::new(stdout).lines());
-    for line in lines.into_iter().flatten().map_while(Result::ok) {
-        println!("{line}");
-        tally.add_libtest_line(&line);
-    }
-    if !child.wait().map_err(operation())?.success() && tally.failed == 0 {
-        tally.failed = 1;
-    }
-    Ok(tally)
+    Ok(check(&mut doc))
 }
 
 /// Simulates with fixed seeds, and with some that depend on the commit.
-pub(super) fn simulate(_: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> {
-    if ledger.has_failed(super::BUILD) && dist::build_everything().is_err() {
-        return Ok(Tally::skip("the build failed"));
-    }
+pub(super) fn simulate(_: &TestPlan) -> Result<Tally, LabError> {
     let program = dist::build_everything()?.program("rlaunch-sim")?;
     let fresh = sim::fresh_seed().to_string();
     println!("fresh seeds begin at {fresh}");
@@ -131,7 +111,7 @@ pub(super) fn simulate(_: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError>
 }
 
 /// Replays known inputs, and searches for new ones in targets whose sources have changed.
-pub(super) fn fuzz(plan: &TestPlan, _: &Ledger) -> Result<Tally, LabError> {
+pub(super) fn fuzz(plan: &TestPlan) -> Result<Tally, LabError> {
     let options = plan.fuzzing()?;
     match options.searched.as_ref().or(options.targets.as_ref()) {
         None => println!("all targets search for new inputs"),

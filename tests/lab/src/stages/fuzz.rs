@@ -4,7 +4,6 @@
 //! cargo-fuzz passes. Only crates of this workspace are instrumented; all others are shared with
 //! the build of the tests.
 
-use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::Mutex;
@@ -13,6 +12,7 @@ use std::thread;
 use super::ledger::Tally;
 use crate::command::run as run_command;
 use crate::dist::workspace_build::{TEST_FEATURES, program_of, write_wrapper};
+use crate::files::make_dir;
 use crate::setup::{self, PackageSet};
 use crate::{LabError, dist};
 
@@ -125,8 +125,9 @@ impl Fuzzer {
     /// Replays the known inputs of a target, then searches for new ones for `seconds`. Returns
     /// whether nothing failed.
     fn run(&self, target: &str, seconds: u64) -> Result<bool, LabError> {
-        let found = made(self.found.join(target))?;
-        let wrong = made(self.found.join("wrong"))?;
+        let [found, wrong] = [target, "wrong"].map(|name| self.found.join(name));
+        make_dir(&found)?;
+        make_dir(&wrong)?;
         let mut fuzz = Command::new(&self.program);
         fuzz.env("RLAUNCH_FUZZ", target).env("RLAUNCH_FUZZ_SEEDS", &found);
         fuzz.args(LIMITS).arg(&found).arg(format!("-max_len={LONGEST}"));
@@ -152,10 +153,4 @@ impl Fuzzer {
             }
         }
     }
-}
-
-fn made(directory: PathBuf) -> Result<PathBuf, LabError> {
-    let operation = format!("make {}", directory.display());
-    fs::create_dir_all(&directory).map_err(LabError::io(operation))?;
-    Ok(directory)
 }

@@ -14,7 +14,7 @@ use super::nextest::{Outcome, Tests};
 use super::report;
 use crate::dist::{self, Profile};
 use crate::vm::{self, Topology, VmLab, VmOptions};
-use crate::{Lab, LabError, Options};
+use crate::{Lab, LabError, Options, files};
 
 /// Settings of nextest, from the workspace.
 const SETTINGS: &str = ".config/nextest.toml";
@@ -106,8 +106,7 @@ fn slots(
     struct TestGroup {
         max_threads: usize,
     }
-    let file = dist::workspace().join(SETTINGS);
-    let text = fs::read_to_string(&file).map_err(LabError::io(format!("read {SETTINGS}")))?;
+    let text = files::read(&dist::workspace().join(SETTINGS))?;
     let settings: Settings = toml::from_str(&text)
         .map_err(|error| LabError::Unexpected(format!("{SETTINGS}: {error}")))?;
     let mut slots = Vec::new();

@@ -56,21 +56,6 @@ impl Tally {
         self.passed += 1;
         self.flaky.push((test, first));
     }
-
-    /// Adds the counts of a line of a test program's output, if it is a result line.
-    pub fn add_libtest_line(&mut self, line: &str) {
-        let Some(counts) = line.strip_prefix("test result: ") else { return };
-        let count = |what: &str| -> usize {
-            let part = counts.split([';', '.']).find_map(|part| part.trim().strip_suffix(what));
-            part.and_then(|number| number.trim().parse().ok()).unwrap_or(0)
-        };
-        self.passed += count(" passed");
-        self.failed += count(" failed");
-        let ignored = count(" ignored");
-        if ignored > 0 {
-            self.skipped.push((ignored, "tests marked #[ignore]".into()));
-        }
-    }
 }
 
 /// Result of one stage.
@@ -203,20 +188,6 @@ mod tests {
 
     fn time(took: Duration) -> StageTime {
         StageTime { took, idle: None }
-    }
-
-    #[test]
-    fn libtest_lines_are_counted() {
-        let mut tally = Tally::default();
-        tally.add_libtest_line(
-            "test result: FAILED. 12 passed; 3 failed; 1 ignored; 0 measured; 0 filtered out; \
-             finished in 0.04s",
-        );
-        tally.add_libtest_line("test result: ok. 5 passed; 0 failed; 0 ignored; 0 measured");
-        tally.add_libtest_line("test a::b ... ok");
-        tally.add_libtest_line("note: 7 passed; 7 failed");
-        assert_eq!((tally.passed, tally.failed), (17, 3));
-        assert_eq!(tally.skipped, [(1, "tests marked #[ignore]".to_owned())]);
     }
 
     #[test]

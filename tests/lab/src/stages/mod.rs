@@ -29,6 +29,7 @@ mod tool;
 mod vm;
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -49,9 +50,11 @@ pub use repeat::repeat;
 struct Stage {
     name: &'static str,
     seconds: u64,
-    run: fn(&TestPlan, &Ledger) -> Result<Tally, LabError>,
+    run: fn(&TestPlan) -> Result<Tally, LabError>,
 }
 
+/// Free disk space in GiB that a run needs: with less, builds and labs fail for other reasons.
+const LEAST_SPACE: u64 = 4;
 /// Seconds of search for each fuzz target whose sources have changed.
 const FUZZ_SECONDS: u64 = 10;
 
@@ -225,11 +228,29 @@ fn report(what: &str, error: &LabError) {
     }
 }
 
+/// Fails where a run would soon be short of disk space.
+pub fn check_space() -> Result<(), LabError> {
+    let target = dist::target_directory()?;
+    is_enough(setup::free_space(&target)?, &target)
+}
+
+fn is_enough(free: u64, target: &Path) -> Result<(), LabError> {
+    if free >= LEAST_SPACE {
+        return Ok(());
+    }
+    Err(LabError::Unexpected(format!(
+        "tests need {LEAST_SPACE} GiB in {}, where {free} GiB are free: `cargo clean` frees what earlier \
+         builds take there",
+        target.display()
+    )))
+}
+
 /// Runs the stages and prints the ledger; returns whether nothing failed.
 pub fn test(plan: &TestPlan) -> bool {
     let (mut ledger, checkout) = (Ledger::default(), checkout().ok());
     let head = || checkout.as_ref().and_then(Checkout::head);
     let begun = head();
+    let target = dist::target_directory().unwrap_or_default();
     let wanted = |stage: &&Stage| {
         plan.stage.as_ref().is_none_or(|name| name == stage.name) && plan.wants(stage.name)
     };
@@ -255,12 +276,14 @@ pub fn test(plan: &TestPlan) -> bool {
             venvs = Some(plan.build_venvs());
         }
         let budget = Duration::from_secs(stage.seconds);
-        println!("\n== {} (budget {} s)", stage.name, stage.seconds);
+        let free = setup::free_space(&target);
+        let free = free.map_or(String::new(), |free| format!(", {free} GiB free"));
+        println!("\n== {} (budget {} s{free})", stage.name, stage.seconds);
         let clock = StageClock::start();
-        let tally = (stage.run)(plan, &ledger).unwrap_or_else(|error| {
-            report(stage.name, &error);
-            Tally::check(false)
-        });
+        let tally = match ledger.has_failed(BUILD) && dist::build_everything().is_err() {
+            true => Tally::skip("the build failed"),
+            false => (stage.run)(plan).unwrap_or_else(|error| failed(stage.name, &error)),
+        };
         ledger.record(stage.name, clock.stop(), budget, tally);
     }
     println!("\n{ledger}");
@@ -276,4 +299,19 @@ pub fn test(plan: &TestPlan) -> bool {
         let _ = checkout.note_passed(head);
     }
     passed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_without_space_is_refused() {
+        let target = Path::new("/build/target");
+        assert!(is_enough(LEAST_SPACE, target).is_ok());
+        let refused = is_enough(LEAST_SPACE - 1, target).unwrap_err().to_string();
+        for part in ["need 4 GiB in /build/target", "3 GiB are free", "`cargo clean`"] {
+            assert!(refused.contains(part), "{refused}");
+        }
+    }
 }

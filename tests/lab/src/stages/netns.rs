@@ -4,9 +4,9 @@
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use super::ledger::{Ledger, Tally};
+use super::ledger::Tally;
 use super::nextest::{TestPrograms, Tests};
-use super::{BUILD, TestPlan, failed, hosts};
+use super::{TestPlan, failed, hosts};
 use crate::dist::{self, Profile, aarch64, packages};
 use crate::setup::venv::BASE;
 use crate::setup::{self, PackageSet, mpi, python};
@@ -20,10 +20,7 @@ const SOAK: &str = "soak";
 const SOAK_LAUNCHES: usize = 40;
 const SOAK_HOSTS: usize = 16;
 
-pub(super) fn test(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> {
-    if ledger.has_failed(BUILD) && dist::build_everything().is_err() {
-        return Ok(Tally::skip("the build failed"));
-    }
+pub(super) fn test(plan: &TestPlan) -> Result<Tally, LabError> {
     if let Err(error) = setup::require_root() {
         return Ok(Tally::skip(error.to_string()));
     }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
-use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -15,7 +14,7 @@ use super::ledger::Tally;
 use super::times::TestTime;
 use super::tool::NEXTEST;
 use crate::command::display;
-use crate::{LabError, dist};
+use crate::{LabError, dist, files};
 
 /// Test programs of the whole workspace, built by the profile of tests.
 #[derive(Debug, Clone)]
@@ -61,15 +60,14 @@ impl TestPrograms {
 fn kept(operation: &str, mut command: Command, name: &str) -> Result<PathBuf, LabError> {
     let output = crate::command::run(operation, &mut command)?;
     let file = log_file(name)?;
-    fs::write(&file, output.stdout).map_err(LabError::io(format!("write {}", file.display())))?;
+    files::write(&file, output.stdout, 0o644)?;
     Ok(file)
 }
 
 /// Returns the path of a file for output. It replaces that of the last run.
 fn log_file(name: &str) -> Result<PathBuf, LabError> {
     let directory = dist::target_directory()?.join("lab-output");
-    fs::create_dir_all(&directory)
-        .map_err(LabError::io(format!("make {}", directory.display())))?;
+    files::make_dir(&directory)?;
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '-' };
     Ok(directory.join(name.chars().map(plain).collect::<String>()))
 }
@@ -225,8 +223,7 @@ impl Outcome {
             ("test", "ok") => None,
             ("test", "failed") => {
                 let log = log_file(&format!("{}.log", event.name))?;
-                fs::write(&log, &event.stdout)
-                    .map_err(LabError::io(format!("write {}", log.display())))?;
+                files::write(&log, &event.stdout, 0o644)?;
                 Some(log)
             }
             _ => return Ok(()),

@@ -80,21 +80,3 @@ fn count(counts: &mut BTreeMap<String, Count>, outcome: Outcome) {
         }
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::stages::nextest::TestResult;
-
-    #[test]
-    fn failures_are_counted_by_test() {
-        let mut counts = BTreeMap::new();
-        for log in [None, Some("/2".into()), Some("/3".into())] {
-            let tests = vec![TestResult::new("a", None), TestResult::new("b", log)];
-            count(&mut counts, Outcome { tests, ..Outcome::default() });
-        }
-        let of = |name: &str| (counts[name].runs, counts[name].failed);
-        assert_eq!((of("a"), of("b")), ((3, 0), (3, 2)));
-        assert_eq!(counts["b"].log, Some("/3".into()));
-    }
-}

@@ -68,16 +68,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slow_tests_come_first() {
-        let time = |name: &str, seconds| TestTime {
-            name: name.into(),
-            took: Duration::from_secs(seconds),
-        };
-        let lines = slowest(&[time("a", 1), time("b", 100)]);
-        assert_eq!(lines, [" 100.0 s  b", "   1.0 s  a"]);
-    }
-
-    #[test]
     fn waiting_for_a_disk_is_idle_time() {
         let text = "cpu  20 0 20 110 10 0 0 0 5 0\ncpu0 1 1 1 1 1\n";
         assert_eq!(idle_in(text), Some(Duration::from_millis(1200)));

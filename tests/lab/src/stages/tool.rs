@@ -1,7 +1,6 @@
 //! Subcommands of cargo that the lab needs: found on the PATH, or installed into its cache.
 
 use std::env;
-use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -9,7 +8,7 @@ use semver::{Version, VersionReq};
 
 use crate::command::{run, spinner};
 use crate::setup::venv::BASE;
-use crate::{LabError, dist, setup};
+use crate::{LabError, dist, files, setup};
 
 /// Subcommand of cargo.
 pub(super) struct Tool {
@@ -109,9 +108,8 @@ impl Tool {
         };
         let (directory, wanted) = (self.cache(), self.cache().join("requirements.txt"));
         let line = format!("{}=={} --hash=sha256:{digest}\n", self.wheel, self.version);
-        fs::create_dir_all(&directory)
-            .and_then(|()| fs::write(&wanted, line))
-            .map_err(LabError::io(format!("write {}", wanted.display())))?;
+        files::make_dir(&directory)?;
+        files::write(&wanted, line, 0o644)?;
         let mut venv = Command::new(BASE);
         run("make a virtual environment", venv.args(["-m", "venv"]).arg(&directory))?;
         let mut pip = Command::new(directory.join("bin/python"));

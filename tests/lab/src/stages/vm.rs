@@ -1,8 +1,8 @@
 //! Stage vm: tests of rlaunch on QEMU guests with real verbs.
 
-use super::ledger::{Ledger, Tally};
+use super::ledger::Tally;
 use super::nextest::{TestPrograms, Tests};
-use super::{BUILD, TestPlan, hosts};
+use super::{TestPlan, hosts};
 use crate::command::background::Background;
 use crate::{LabError, dist, setup, vm};
 
@@ -22,12 +22,9 @@ fn obstacle() -> Option<String> {
 }
 
 /// Builds what is missing, starts the guests and runs the tests on them.
-pub(super) fn test(plan: &TestPlan, ledger: &Ledger) -> Result<Tally, LabError> {
+pub(super) fn test(plan: &TestPlan) -> Result<Tally, LabError> {
     if let Some(reason) = obstacle() {
         return Ok(Tally::skip(reason));
-    }
-    if ledger.has_failed(BUILD) && dist::build_everything().is_err() {
-        return Ok(Tally::skip("the build failed"));
     }
     dist::build_everything()?;
     hosts::run(&selected(plan, &TestPrograms::build()?))

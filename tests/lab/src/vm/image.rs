@@ -196,17 +196,3 @@ fn remove_unfinished(cache: &Path) -> Result<(), LabError> {
     };
     entries.filter(is_unfinished).try_for_each(|path| remove_dir(&path))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn debian_is_known_by_its_code_name() {
-        let text = "NAME=\"Debian GNU/Linux\"\nVERSION_CODENAME=bookworm\nID=debian\n";
-        assert_eq!(os_release(text).as_deref(), Some("bookworm"));
-        let text = "VERSION_CODENAME=noble\nID=ubuntu\nID_LIKE=debian\n";
-        assert_eq!(os_release(text), None);
-        assert_eq!(os_release(""), None);
-    }
-}

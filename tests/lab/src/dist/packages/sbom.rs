@@ -1,10 +1,9 @@
 //! List of the crates that the launcher and the files for hosts are made of, as CycloneDX 1.5, and checksums.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{cargo_metadata, write};
@@ -22,81 +21,31 @@ const SHIPPED: [&str; 7] = [
     "rlaunch-python",
 ];
 
-/// Parts of `cargo metadata` that the list is made of.
-#[derive(Debug, Deserialize)]
-struct ResolvedWorkspace {
-    packages: Vec<Listed>,
-    resolve: Resolve,
-}
-
-#[derive(Debug, Deserialize)]
-struct Listed {
-    id: String,
-    name: String,
-    version: String,
-    license: Option<String>,
-    /// Where it comes from; `None` for the workspace's own.
-    source: Option<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Resolve {
-    nodes: Vec<Node>,
-}
-
-#[derive(Debug, Deserialize)]
-struct Node {
-    id: String,
-    deps: Vec<ResolvedDependency>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ResolvedDependency {
-    pkg: String,
-    dep_kinds: Vec<ResolvedKind>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ResolvedKind {
-    /// `dev` or `build`; `None` for what is linked.
-    kind: Option<String>,
-}
-
 /// Writes `rlaunch-VERSION.cdx.json`.
 pub(super) fn write_list(output: &Path, version: &str, time: u64) -> Result<(), LabError> {
     let listed = run("ask cargo for dependencies", &mut cargo_metadata()?)?.stdout;
-    let metadata: ResolvedWorkspace = serde_json::from_slice(&listed)
+    let metadata: Value = serde_json::from_slice(&listed)
         .map_err(|source| LabError::Format { what: "cargo's metadata".into(), source })?;
     let text = describe(&metadata, version, time).to_string();
     write(&output.join(format!("rlaunch-{version}.cdx.json")), text.as_bytes())
 }
 
-fn describe(metadata: &ResolvedWorkspace, version: &str, time: u64) -> Value {
-    let shipped = reachable(metadata);
-    let find = |id: &str| metadata.packages.iter().find(|package| package.id == id);
-    let purl = |package: &Listed| format!("pkg:cargo/{}@{}", package.name, package.version);
-    let mut components = Vec::new();
-    let mut dependencies = Vec::new();
-    for package in shipped.iter().copied().filter_map(find) {
-        let mut component = json!({
-            "type": "library",
-            "bom-ref": purl(package),
-            "name": package.name,
-            "version": package.version,
-            "purl": purl(package),
-        });
-        if let Some(license) = &package.license {
-            component["licenses"] = json!([{ "expression": license.replace('/', " OR ") }]);
-        }
-        if package.source.is_none() {
-            component["scope"] = "required".into();
-        }
-        components.push(component);
-        let node = metadata.resolve.nodes.iter().find(|node| node.id == package.id);
-        let linked = node.into_iter().flat_map(Node::linked).filter_map(find).map(purl);
-        let linked: BTreeSet<String> = linked.collect();
-        dependencies.push(json!({ "ref": purl(package), "dependsOn": linked }));
+fn describe(metadata: &Value, version: &str, time: u64) -> Value {
+    let packages: BTreeMap<&str, &Value> = by_id(&metadata["packages"]).collect();
+    let nodes: BTreeMap<&str, &Value> = by_id(&metadata["resolve"]["nodes"]).collect();
+    let shipped = packages.iter().filter(|(_, package)| is_shipped(package));
+    let mut open: Vec<&str> = shipped.map(|(id, _)| *id).collect();
+    // By id, so that the list is the same for the same crates.
+    let mut found: BTreeMap<&str, (Value, Value)> = BTreeMap::new();
+    while let Some(id) = open.pop() {
+        let Some(package) = packages.get(id).filter(|_| !found.contains_key(id)) else { continue };
+        let below: Vec<&str> = nodes.get(id).copied().into_iter().flat_map(linked).collect();
+        let purls = below.iter().filter_map(|id| packages.get(id)).map(|below| purl(below));
+        let purls: BTreeSet<String> = purls.collect();
+        found.insert(id, (component(package), json!({ "ref": purl(package), "dependsOn": purls })));
+        open.extend(below);
     }
+    let (components, dependencies): (Vec<_>, Vec<_>) = found.into_values().unzip();
     json!({
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -110,29 +59,47 @@ fn describe(metadata: &ResolvedWorkspace, version: &str, time: u64) -> Value {
     })
 }
 
-impl Node {
-    /// Lists the ids of crates that are linked, rather than only used by builds or tests.
-    fn linked(&self) -> impl Iterator<Item = &str> {
-        let is_linked =
-            |dep: &&ResolvedDependency| dep.dep_kinds.iter().any(|kind| kind.kind.is_none());
-        self.deps.iter().filter(is_linked).map(|dep| dep.pkg.as_str())
+fn component(package: &Value) -> Value {
+    let mut component = json!({
+        "type": "library",
+        "bom-ref": purl(package),
+        "name": package["name"],
+        "version": package["version"],
+        "purl": purl(package),
+    });
+    if let Some(license) = package["license"].as_str() {
+        component["licenses"] = json!([{ "expression": license.replace('/', " OR ") }]);
     }
+    if package["source"].is_null() {
+        component["scope"] = "required".into();
+    }
+    component
 }
 
-/// Returns the ids of all crates that what ships is linked with, itself included, in order.
-fn reachable(metadata: &ResolvedWorkspace) -> BTreeSet<&str> {
-    let is_own =
-        |package: &&Listed| package.source.is_none() && SHIPPED.contains(&package.name.as_str());
-    let mut open: Vec<&str> =
-        metadata.packages.iter().filter(is_own).map(|package| package.id.as_str()).collect();
-    let mut found = BTreeSet::new();
-    while let Some(id) = open.pop() {
-        if found.insert(id) {
-            let node = metadata.resolve.nodes.iter().find(|node| node.id == id);
-            open.extend(node.into_iter().flat_map(Node::linked));
-        }
-    }
-    found
+fn purl(package: &Value) -> String {
+    format!("pkg:cargo/{}@{}", text(&package["name"]), text(&package["version"]))
+}
+
+/// Tells whether a package of `cargo metadata` is one of the workspace that ships.
+fn is_shipped(package: &Value) -> bool {
+    package["source"].is_null() && SHIPPED.contains(&text(&package["name"]))
+}
+
+/// Lists the entries of an array in `cargo metadata` with their ids.
+fn by_id(array: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    array.as_array().into_iter().flatten().map(|entry| (text(&entry["id"]), entry))
+}
+
+/// Lists the ids of crates that one is linked with, rather than only built or tested with.
+fn linked(node: &Value) -> impl Iterator<Item = &str> {
+    let is_linked = |dep: &&Value| {
+        dep["dep_kinds"].as_array().is_some_and(|kinds| kinds.iter().any(|of| of["kind"].is_null()))
+    };
+    node["deps"].as_array().into_iter().flatten().filter(is_linked).map(|dep| text(&dep["pkg"]))
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().unwrap_or_default()
 }
 
 /// Formats seconds since 1970 as ISO 8601, by date(1).
@@ -161,42 +128,19 @@ mod tests {
 
     #[test]
     fn what_tests_and_builds_use_is_not_listed() {
-        let package = |name: &str, source: Option<&str>| Listed {
-            id: name.into(),
-            name: name.into(),
-            version: "1.0.0".into(),
-            license: Some("MIT/Apache-2.0".into()),
-            source: source.map(Into::into),
+        let package = |name: &str, source: Option<&str>| {
+            let license = "MIT/Apache-2.0";
+            json!({ "id": name, "name": name, "version": "1.0.0", "license": license, "source": source })
         };
-        let dep = |name: &str, kind: Option<&str>| ResolvedDependency {
-            pkg: name.into(),
-            dep_kinds: vec![ResolvedKind { kind: kind.map(Into::into) }],
-        };
-        let metadata = ResolvedWorkspace {
-            packages: vec![
-                package("rlaunch", None),
-                package("linked", Some("registry")),
-                package("builds", Some("registry")),
-                package("tests", Some("registry")),
-            ],
-            resolve: Resolve {
-                nodes: vec![Node {
-                    id: "rlaunch".into(),
-                    deps: vec![
-                        dep("linked", None),
-                        dep("builds", Some("build")),
-                        dep("tests", Some("dev")),
-                    ],
-                }],
-            },
-        };
+        let dep = |name: &str, kind: Option<&str>| json!({ "pkg": name, "dep_kinds": [{ "kind": kind }] });
+        let others = ["linked", "builds", "tests"].map(|name| package(name, Some("registry")));
+        let packages = [&[package("rlaunch", None)], &others[..]].concat();
+        let deps = [dep("linked", None), dep("builds", Some("build")), dep("tests", Some("dev"))];
+        let nodes = [json!({ "id": "rlaunch", "deps": deps })];
+        let metadata = json!({ "packages": packages, "resolve": { "nodes": nodes } });
         let bom = describe(&metadata, "0.1.0", 0);
-        let names: Vec<&str> = bom["components"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(|c| c["name"].as_str().unwrap())
-            .collect();
+        let names: Vec<_> =
+            bom["components"].as_array().unwrap().iter().map(|c| &c["name"]).collect();
         assert_eq!(names, ["linked", "rlaunch"]);
         assert_eq!(bom["components"][0]["licenses"][0]["expression"], "MIT OR Apache-2.0");
         assert_eq!(bom["dependencies"][1]["dependsOn"][0], "pkg:cargo/linked@1.0.0");
