@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use clap::Args;
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::contender::{Contender, Launcher, ON_HOST, Ran, Scratch, Testbed, compile};
 use super::table::{Bar, Rounds, Row, Table};
@@ -125,12 +125,7 @@ pub(super) fn times(stdout: &str, rows: &[&str]) -> Result<Vec<f64>, LabError> {
 /// Returns the seconds from the last agent's hello until every agent had the rank table, from the
 /// events of a job.
 fn phases(events: &str) -> Option<f64> {
-    #[derive(Deserialize)]
-    struct Phase {
-        name: String,
-        seconds: f64,
-    }
-    let phases = events.lines().filter_map(|line| serde_json::from_str::<Phase>(line).ok());
-    let wanted = phases.filter(|phase| ["prepare", "join"].contains(&&*phase.name));
-    wanted.map(|phase| phase.seconds).reduce(|sum, seconds| sum + seconds)
+    let events = events.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let wanted = events.filter(|event| event["name"] == "prepare" || event["name"] == "join");
+    wanted.filter_map(|phase| phase["seconds"].as_f64()).reduce(|sum, seconds| sum + seconds)
 }

@@ -30,8 +30,7 @@ use std::process::Command;
 
 use clap::ValueEnum;
 use nix::unistd::geteuid;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::command::{run, show};
 use crate::{LabError, setup};
@@ -296,17 +295,12 @@ pub(crate) fn as_caller(program: OsString) -> Command {
 
 /// Returns the target directory of cargo.
 pub fn target_directory() -> Result<PathBuf, LabError> {
-    #[derive(Deserialize)]
-    struct Metadata {
-        target_directory: PathBuf,
-    }
-    let metadata: Metadata = metadata("ask cargo for its target directory")?;
-    Ok(metadata.target_directory)
+    let metadata = metadata("ask cargo for its target directory")?;
+    Ok(metadata["target_directory"].as_str().unwrap_or_default().into())
 }
 
-/// Reads the parts of `cargo metadata` that `T` names. Cargo answers from the manifests alone,
-/// without network.
-pub(crate) fn metadata<T: DeserializeOwned>(operation: &str) -> Result<T, LabError> {
+/// Reads `cargo metadata` of the workspace. Cargo answers from the manifests alone, without network.
+pub(crate) fn metadata(operation: &str) -> Result<Value, LabError> {
     let mut metadata = cargo();
     metadata.args(["metadata", "--no-deps", "--offline", "--format-version", "1"]);
     let output = run(operation, &mut metadata)?;

@@ -12,14 +12,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::glibc::BinaryKind;
 use super::machine::TargetMachine;
 use super::{
     AGENT, MODULE_PATH, PACKAGE, Profile, SHARED, STACK_READER, place, place_sources, workspace,
 };
-use crate::command::{display, quote};
+use crate::command::{checked, display, quote};
 use crate::{LabError, setup};
 
 /// Profile of all builds in this file.
@@ -165,7 +165,8 @@ const DIST_FILES: &[DistFile] = &[
 /// Artifacts and warnings of one call of cargo.
 #[derive(Debug)]
 pub(crate) struct Built {
-    artifacts: Vec<Artifact>,
+    /// Messages of cargo about what it built or found built.
+    artifacts: Vec<Value>,
     warnings: usize,
 }
 
@@ -178,69 +179,26 @@ impl Built {
 
     /// Finds the program called `name` that is not a test.
     pub(crate) fn program(&self, name: &str) -> Result<PathBuf, LabError> {
-        let mut programs = self.artifacts.iter().filter(|artifact| !artifact.profile.test);
-        let found = programs.find(|artifact| artifact.target.name == name && artifact.is(BIN));
-        let found = found.and_then(|artifact| artifact.executable.clone());
+        let found = self.file(name, BIN).or_else(|| self.file(name, EXAMPLE));
         found.ok_or_else(|| LabError::Unexpected(format!("cargo built no program called {name}")))
     }
 
     /// Finds the file of a target: the target itself rather than its unit tests.
-    fn file(&self, entry: &DistFile) -> Option<&Path> {
-        let mut artifacts = self.artifacts.iter();
-        let found = artifacts.find(|artifact| {
-            let is_test = artifact.profile.test;
-            artifact.target.name == entry.target
-                && artifact.is(entry.kind)
-                && is_test == (entry.kind == TEST)
+    fn file(&self, name: &str, kind: &str) -> Option<PathBuf> {
+        let has = |list: &Value, word: &str| {
+            list.as_array().is_some_and(|list| list.contains(&word.into()))
+        };
+        let artifact = self.artifacts.iter().find(|artifact| {
+            artifact["target"]["name"] == name
+                && has(&artifact["target"]["kind"], kind)
+                && artifact["profile"]["test"] == (kind == TEST)
         })?;
-        let is_library = |file: &&PathBuf| file.extension().is_some_and(|end| end == "so");
-        match &found.executable {
-            Some(program) => Some(program),
-            None => found.filenames.iter().find(is_library).map(PathBuf::as_path),
-        }
+        let files =
+            artifact["filenames"].as_array().into_iter().flatten().filter_map(Value::as_str);
+        let library =
+            files.map(Path::new).find(|file| file.extension().is_some_and(|end| end == "so"));
+        artifact["executable"].as_str().map(PathBuf::from).or_else(|| library.map(PathBuf::from))
     }
-}
-
-/// One line of cargo's JSON messages.
-#[derive(Debug, Deserialize)]
-#[serde(untagged)]
-enum Message {
-    Artifact(Artifact),
-    /// A warning or an error.
-    Diagnostic {
-        message: Diagnostic,
-    },
-}
-
-#[derive(Debug, Deserialize)]
-struct Diagnostic {
-    rendered: Option<String>,
-}
-
-/// Artifact that cargo built or found built.
-#[derive(Debug, Deserialize)]
-struct Artifact {
-    target: Target,
-    profile: ArtifactProfile,
-    executable: Option<PathBuf>,
-    filenames: Vec<PathBuf>,
-}
-
-impl Artifact {
-    fn is(&self, kind: &str) -> bool {
-        self.target.kind.iter().any(|own| own == kind)
-    }
-}
-
-#[derive(Debug, Deserialize)]
-struct Target {
-    name: String,
-    kind: Vec<String>,
-}
-
-#[derive(Debug, Deserialize)]
-struct ArtifactProfile {
-    test: bool,
 }
 
 /// Builds a set for `machine`, and lays out its files below cargo's target directory.
@@ -268,26 +226,18 @@ fn artifacts(operation: &str, cargo: &mut Command) -> Result<Built, LabError> {
     let output = cargo.output().map_err(LabError::io(format!("start {}", display(cargo))))?;
     let lines = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut built = Built { artifacts: Vec::new(), warnings: 0 };
-    for line in lines.lines() {
-        match serde_json::from_str(line) {
-            Ok(Message::Artifact(artifact)) => built.artifacts.push(artifact),
-            Ok(Message::Diagnostic { message }) => {
+    for message in lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()) {
+        match message["reason"].as_str() {
+            Some("compiler-artifact") => built.artifacts.push(message),
+            Some("compiler-message") => {
                 built.warnings += 1;
-                eprint!("{}", message.rendered.unwrap_or_default());
+                eprint!("{}", message["message"]["rendered"].as_str().unwrap_or_default());
             }
             // Other messages are about build scripts and the end of the build.
-            Err(_) => {}
+            _ => {}
         }
     }
-    if output.status.success() {
-        return Ok(built);
-    }
-    Err(LabError::Tool {
-        operation: operation.into(),
-        program: "cargo".into(),
-        status: output.status.to_string(),
-        stderr: String::new(),
-    })
+    checked(operation, cargo, output).map(|_| built)
 }
 
 /// Runs a cargo that builds one program; returns the path of the program.
@@ -296,10 +246,7 @@ pub(crate) fn program_of(
     cargo: &mut Command,
     name: &str,
 ) -> Result<PathBuf, LabError> {
-    let built = artifacts(operation, cargo)?;
-    let found = built.artifacts.into_iter().find(|artifact| artifact.target.name == name);
-    let found = found.and_then(|artifact| artifact.executable);
-    found.ok_or_else(|| LabError::Unexpected(format!("cargo built no program called {name}")))
+    artifacts(operation, cargo)?.program(name)
 }
 
 /// Compiler of this workspace's crates.
@@ -315,18 +262,17 @@ pub(super) enum Compiler {
 fn lay_out(machine: &TargetMachine, target: &Path, built: &Built) -> Result<(), LabError> {
     let sent = machine.place(target, PROFILE);
     for entry in DIST_FILES {
-        let Some(file) = built.file(entry) else { continue };
+        let Some(file) = built.file(entry.target, entry.kind) else { continue };
         let to = match entry.place {
             DistPath::Top => super::dist_in(target, PROFILE).join(entry.target),
             DistPath::Sent(name) => sent.join(name),
         };
         match entry.linkage {
-            Linkage::Portable | Linkage::PortableStripped => machine.place_checked(file, &to)?,
-            _ => place(file, &to)?,
+            Linkage::Portable | Linkage::PortableStripped => machine.place_checked(&file, &to)?,
+            _ => place(&file, &to)?,
         }
     }
-    let is_module = |entry: &&DistFile| entry.target == "_rlaunch";
-    match DIST_FILES.iter().find(is_module).and_then(|module| built.file(module)) {
+    match built.file("_rlaunch", CDYLIB) {
         Some(_) => place_sources(&workspace().join(PACKAGE), &sent.join("python")),
         None => Ok(()),
     }

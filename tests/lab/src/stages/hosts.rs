@@ -1,13 +1,10 @@
 //! Labs of the tests that nextest runs on hosts and guests: one for each slot of a test group, with
 //! which `.config/nextest.toml` also says how many there are.
 
-use std::collections::BTreeMap;
 use std::env;
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
-
-use serde::Deserialize;
 
 use super::ledger::{FLAKY_LIMIT, Tally};
 use super::nextest::{Outcome, Tests};
@@ -96,22 +93,14 @@ impl Slot {
 fn slots(
     mut wanted: impl FnMut(&Group, usize) -> Result<usize, LabError>,
 ) -> Result<Vec<Slot>, LabError> {
-    #[derive(Deserialize)]
-    #[serde(rename_all = "kebab-case")]
-    struct Settings {
-        test_groups: BTreeMap<String, TestGroup>,
-    }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "kebab-case")]
-    struct TestGroup {
-        max_threads: usize,
-    }
     let text = files::read(&dist::workspace().join(SETTINGS))?;
-    let settings: Settings = toml::from_str(&text)
+    let settings: toml::Table = toml::from_str(&text)
         .map_err(|error| LabError::Unexpected(format!("{SETTINGS}: {error}")))?;
     let mut slots = Vec::new();
     for group in &GROUPS {
-        let size = settings.test_groups.get(group.name).map_or(0, |group| group.max_threads);
+        let named = settings.get("test-groups").and_then(|groups| groups.get(group.name));
+        let size = named.and_then(|group| group.get("max-threads")?.as_integer());
+        let size = size.and_then(|size| usize::try_from(size).ok()).unwrap_or_default();
         let numbers = 0..u8::try_from(wanted(group, size)?).unwrap_or(u8::MAX);
         slots.extend(numbers.map(|number| Slot { group, number }));
     }

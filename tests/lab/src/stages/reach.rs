@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use crate::{LabError, dist};
 
@@ -295,22 +295,14 @@ struct Crates(Vec<(PathBuf, String)>);
 
 impl Crates {
     fn read() -> Result<Crates, LabError> {
-        #[derive(Deserialize)]
-        struct Metadata {
-            packages: Vec<Package>,
-            workspace_root: PathBuf,
-        }
-        #[derive(Deserialize)]
-        struct Package {
-            name: String,
-            manifest_path: PathBuf,
-        }
-        let read: Metadata = dist::metadata("ask cargo for the workspace's crates")?;
-        let folder = |package: &Package| {
-            let folder = package.manifest_path.parent()?.strip_prefix(&read.workspace_root).ok()?;
-            Some((folder.to_path_buf(), package.name.clone()))
+        let read = dist::metadata("ask cargo for the workspace's crates")?;
+        let root = read["workspace_root"].as_str().unwrap_or_default();
+        let folder = |package: &Value| {
+            let manifest = Path::new(package["manifest_path"].as_str()?);
+            let folder = manifest.parent()?.strip_prefix(root).ok()?;
+            Some((folder.to_path_buf(), package["name"].as_str()?.to_owned()))
         };
-        Ok(Crates(read.packages.iter().filter_map(folder).collect()))
+        Ok(Crates(read["packages"].as_array().into_iter().flatten().filter_map(folder).collect()))
     }
 
     /// Returns the filterset of the unit tests that a file reaches. What is no source of a crate,

@@ -20,8 +20,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde::Deserialize;
-
 use super::{
     Profile, aarch64, cargo, dist_in, glibc, host_triple, launcher, place, target_directory,
     workspace,
@@ -194,18 +192,10 @@ fn add_texts(launcher: &Path, tree: &Path) -> Result<(), LabError> {
 }
 
 fn version() -> Result<String, LabError> {
-    #[derive(Deserialize)]
-    struct Metadata {
-        packages: Vec<Named>,
-    }
-    #[derive(Deserialize)]
-    struct Named {
-        name: String,
-        version: String,
-    }
-    let metadata: Metadata = super::metadata("ask cargo for the version")?;
-    let found = metadata.packages.into_iter().find(|package| package.name == "rlaunch");
-    let found = found.map(|package| package.version);
+    let metadata = super::metadata("ask cargo for the version")?;
+    let mut packages = metadata["packages"].as_array().into_iter().flatten();
+    let found = packages.find(|package| package["name"] == "rlaunch");
+    let found = found.and_then(|package| package["version"].as_str()).map(str::to_owned);
     found.ok_or_else(|| LabError::Unexpected("cargo knows no package rlaunch".into()))
 }
 
