@@ -6,11 +6,10 @@
 //! versions as well.
 
 use super::machine::TargetMachine;
-use crate::LabError;
 use crate::command::run;
+use crate::{LabError, files};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -111,8 +110,7 @@ impl StubLibraries {
         }
         // The linker script of libc names the dynamic loader, which exports a few symbols.
         let own = find(machine, "libc.so")?;
-        let own =
-            fs::read_to_string(&own).map_err(LabError::io(format!("read {}", own.display())))?;
+        let own = files::read(&own)?;
         let loader = own.find("AS_NEEDED").and_then(|at| own[at..].split_once(')'));
         let loader = loader.map_or(String::new(), |(loader, _)| format!("{loader})"));
         let [c, mathematics] = LIBRARIES.map(|library| directory.join(library));
@@ -167,10 +165,8 @@ fn compile(
 
 fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, LabError> {
     let path = directory.join(name);
-    let operation = format!("write {}", path.display());
-    fs::create_dir_all(directory)
-        .and_then(|()| fs::write(&path, text))
-        .map_err(LabError::io(operation))?;
+    files::make_dir(directory)?;
+    files::write(&path, text, 0o644)?;
     Ok(path)
 }
 
@@ -185,15 +181,11 @@ pub(super) fn newest_needed(built: &Path) -> Result<Option<String>, LabError> {
     Ok(versions.max().map(shown))
 }
 
-/// Finds the newest symbol that a library or program needs.
-fn newest(machine: &TargetMachine, built: &Path) -> Result<Option<Symbol>, LabError> {
-    let needed = symbols(machine, built, |section| section == "*UND*")?;
-    Ok(needed.into_iter().max_by_key(|(_, version, _)| *version))
-}
-
 /// Fails if a library or program needs a newer version of a symbol than the oldest hosts have.
 pub(super) fn check(machine: &TargetMachine, built: &Path) -> Result<(), LabError> {
-    match newest(machine, built)?.filter(|(_, version, _)| *version > OLDEST_HOST) {
+    let needed = symbols(machine, built, |section| section == "*UND*")?;
+    let newest = needed.into_iter().max_by_key(|(_, version, _)| *version);
+    match newest.filter(|(_, version, _)| *version > OLDEST_HOST) {
         None => Ok(()),
         Some((name, version, _)) => {
             let (built, version, oldest) = (built.display(), shown(version), shown(OLDEST_HOST));

@@ -2,10 +2,9 @@
 //! the tables. The compiler cannot leave them out: the standard library was compiled with them, and code that is optimised
 //! together with it gets them too. The linker can.
 
-use std::fs;
 use std::path::Path;
 
-use crate::LabError;
+use crate::{LabError, files};
 
 /// Linker script that drops the tables, and is otherwise the linker's own.
 const SCRIPT: &str = "\
@@ -26,8 +25,8 @@ pub(super) enum LinkerCall {
 /// of cargo.
 pub(super) fn without_tables(target: &Path, call: LinkerCall) -> Result<Vec<String>, LabError> {
     let script = target.join("no-unwinding.ld");
-    let write = LabError::io(format!("write {}", script.display()));
-    fs::create_dir_all(target).and_then(|()| fs::write(&script, SCRIPT)).map_err(write)?;
+    files::make_dir(target)?;
+    files::write(&script, SCRIPT, 0o644)?;
     let script = script.display();
     let words = match call {
         LinkerCall::Compiler => format!("-Wl,--no-eh-frame-hdr,-T,{script}"),

@@ -5,10 +5,7 @@
 //! once. Link arguments, which `cargo rustc -- …` could set for only one target, are added by a
 //! wrapper around rustc.
 
-use std::collections::hash_map::DefaultHasher;
 use std::fs;
-use std::hash::{Hash, Hasher};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -20,7 +17,7 @@ use super::{
     AGENT, MODULE_PATH, PACKAGE, Profile, SHARED, STACK_READER, place, place_sources, workspace,
 };
 use crate::command::{checked, display, quote};
-use crate::{LabError, setup};
+use crate::{LabError, files, setup};
 
 /// Profile of all builds in this file.
 const PROFILE: Profile = Profile::Lab;
@@ -291,18 +288,14 @@ pub(super) fn wrapper(
 
 /// Writes a wrapper around rustc below cargo's target directory; returns its path.
 pub(crate) fn write_wrapper(target: &Path, text: &str) -> Result<PathBuf, LabError> {
-    let mut digest = DefaultHasher::new();
-    text.hash(&mut digest);
-    let path = target.join("lab-wrapper").join(format!("{:016x}", digest.finish()));
+    let path = target.join("lab-wrapper").join(setup::recipe_name("rustc", [text]));
     if path.exists() {
         return Ok(path);
     }
     let new = path.with_extension(std::process::id().to_string());
-    fs::create_dir_all(target.join("lab-wrapper"))
-        .and_then(|()| fs::write(&new, text))
-        .and_then(|()| fs::set_permissions(&new, fs::Permissions::from_mode(0o755)))
-        .and_then(|()| fs::rename(&new, &path))
-        .map_err(LabError::io(format!("write {}", path.display())))?;
+    files::make_dir(&target.join("lab-wrapper"))?;
+    files::write(&new, text, 0o755)?;
+    fs::rename(&new, &path).map_err(LabError::io(format!("write {}", path.display())))?;
     Ok(path)
 }
 

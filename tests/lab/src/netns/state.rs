@@ -9,6 +9,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use crate::LabError;
+use crate::files::{self, make_dir};
 
 /// Directory of all labs. It is on a tmpfs, so that it vanishes at a reboot as the namespaces do.
 const ROOT: &str = "/run/rlaunch-lab";
@@ -80,7 +81,7 @@ impl LabPaths {
 pub(crate) fn lock(path: &Path) -> Result<Flock<File>, LabError> {
     let operation = format!("lock {}", path.display());
     loop {
-        fs::create_dir_all(ROOT).map_err(LabError::io(format!("make {ROOT}")))?;
+        make_dir(Path::new(ROOT))?;
         let file = match File::create(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             created => created.map_err(LabError::io(operation.clone()))?,
@@ -168,7 +169,6 @@ impl ProcessId {
     }
 
     pub(crate) fn store(self, path: &Path) -> Result<(), LabError> {
-        fs::write(path, format!("{} {}\n", self.pid, self.start))
-            .map_err(LabError::io(format!("write {}", path.display())))
+        files::write(path, format!("{} {}\n", self.pid, self.start), 0o644)
     }
 }

@@ -2,6 +2,7 @@
 //! machine's interfaces.
 
 use crate::command::run;
+use crate::files::make_dir;
 use crate::{LabError, setup};
 use std::env::consts::ARCH;
 use std::fs;
@@ -49,7 +50,7 @@ fn unpacked(name: &str, line: &str, program: &str) -> Result<PathBuf, LabError> 
     if !place.join(program).is_file() {
         let new = cache.join(format!("{name}.{}", process::id()));
         let _ = fs::remove_dir_all(&new);
-        fs::create_dir_all(&new).map_err(LabError::io(format!("make {}", new.display())))?;
+        make_dir(&new)?;
         if download(name, line, &new).is_err() {
             setup::apt("read the package lists", &["update", "-q"])?;
             download(name, line, &new)?;

@@ -6,6 +6,7 @@ use std::process::Command;
 use super::{Compression, PackageSpec, SUMMARY, write};
 use crate::LabError;
 use crate::command::run;
+use crate::files::remove_dir;
 
 /// Address for questions, which both formats require.
 const CONTACT: &str = "rlaunch <rlaunch@localhost>";
@@ -104,11 +105,7 @@ fn stage(package: &PackageSpec, kind: &str, name: &str) -> Result<PathBuf, LabEr
     let mut copy = Command::new("sh");
     copy.args(["-euc", COPY, "sh"]).arg(&package.tree).arg(&directory);
     run("copy what is packed", copy.arg(package.time.to_string()))?;
-    clear(&directory.with_file_name("DEBIAN"));
+    // What an earlier packing left.
+    remove_dir(&directory.with_file_name("DEBIAN"))?;
     Ok(directory)
-}
-
-/// Removes what an earlier packing left.
-fn clear(directory: &Path) {
-    let _ = std::fs::remove_dir_all(directory);
 }

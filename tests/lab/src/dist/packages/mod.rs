@@ -16,7 +16,6 @@ mod wheel;
 
 use std::fs;
 use std::io::ErrorKind;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -26,6 +25,7 @@ use super::{
 };
 use crate::LabError;
 use crate::command::{run, show};
+use crate::files::{self, make_dir};
 
 /// Seconds since 1970 of files whose commit is not known: 1 January 1980, the first day of zip archives.
 const UNKNOWN_TIME: u64 = 315_532_800;
@@ -82,7 +82,7 @@ pub fn pack(profile: Profile) -> Result<PathBuf, LabError> {
         let tree = work.join(arch);
         let _ = fs::remove_dir_all(&tree);
         let packed = tree.join("bin/rlaunch");
-        create(&tree.join("bin"))?;
+        make_dir(&tree.join("bin"))?;
         pack_launcher(&own, (arch, launcher), &files, &packed)?;
         if profile == Profile::Release {
             check_size(&packed)?;
@@ -127,7 +127,7 @@ pub fn pack_tree(tree: &Path, output: &Path) -> Result<(), LabError> {
 }
 
 fn write_packages(package: &PackageSpec) -> Result<(), LabError> {
-    create(&package.output)?;
+    make_dir(&package.output)?;
     archives::tar(package)?;
     archives::deb(package)?;
     archives::rpm(package)?;
@@ -222,17 +222,10 @@ fn print_needed_glibc(files: &Path) -> Result<(), LabError> {
     Ok(())
 }
 
-fn create(directory: &Path) -> Result<(), LabError> {
-    let operation = format!("create {}", directory.display());
-    fs::create_dir_all(directory).map_err(LabError::io(operation))
-}
-
 /// Writes a file that all can read, and its directory.
 fn write(path: &Path, content: &[u8]) -> Result<(), LabError> {
-    create(path.parent().unwrap_or(path))?;
-    fs::write(path, content)
-        .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(0o644)))
-        .map_err(LabError::io(format!("write {}", path.display())))
+    make_dir(path.parent().unwrap_or(path))?;
+    files::write(path, content, 0o644)
 }
 
 /// Builds the launcher for aarch64, if that can be done here. If not, removes what an earlier build has left, which would
