@@ -8,7 +8,7 @@ from harness import check, found
 PATIENCE = 10
 
 
-def _hangs(run, program):
+def _hangs(run, *arguments):
     """A job of two ranks on one GPU that makes no progress."""
     patience, options = PATIENCE, []
     if run.machine.stand_in:
@@ -16,8 +16,8 @@ def _hangs(run, program):
         patience, options = 1, ["-x", "TORCH_FR_BUFFER_SIZE=10", "-x", f"NCCL_RAS_ADDR=localhost:{_free_port()}"]
         options += ["-x", f"TORCH_FR_DUMP_TEMP_FILE={run.work}/dump-", *run.lie_words()]
     words = ["-np", 2, "--nccl-share-gpu", "--hang-timeout", patience, "--timeout", 60, *options]
-    ran = run.rlaunch("job", *words, run.python, run.program(program))
-    found("is done|are done", ran.out, "the ranks have not met by NCCL")
+    ran = run.rlaunch("job", *words, run.python, run.program("skip.py"), *arguments)
+    found("three are done", ran.out, "the ranks have not met by NCCL")
     check(ran.code == 124, f"exit code {ran.code}: {ran.last()}")
     found(r"no progress for \d+ s: ", ran.err, "no report of a hang")
     return ran.err
@@ -30,7 +30,7 @@ def _free_port():
 
 def skipped(run):
     """A rank that skips a collective is named by NCCL's RAS service and by torch's flight recorder."""
-    text = _hangs(run, "skip.py")
+    text = _hangs(run)
     ras = r"NCCL communicator 0x[0-9a-f]+ of 2 ranks: rank 1 on localhost has launched (\d+) AllReduce; rank 0 on localhost (\d+)"
     behind, ahead = map(int, found(ras, text, "the RAS service names no rank that is behind").groups())
     check(behind + 1 == ahead, f"RAS: rank 1 has launched {behind} AllReduce, rank 0 {ahead}")
@@ -42,8 +42,8 @@ def skipped(run):
 
 def spinning(run):
     """A rank whose kernel never ends is a hang, and the report says where both ranks wait."""
-    text = _hangs(run, "spin.py")
-    place = found(r"[^\n]*spin\.py:\d+[^\n]*", text, "no line of spin.py")
+    text = _hangs(run, "spin")
+    place = found(r"[^\n]*skip\.py:\d+[^\n]*", text, "no line of skip.py")
     return place.group().strip()
 
 

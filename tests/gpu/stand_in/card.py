@@ -48,31 +48,16 @@ def xml(lie):
     return f"""<?xml version="1.0" ?>
 <!DOCTYPE nvidia_smi_log SYSTEM "nvsmi_device_v12.dtd">
 <nvidia_smi_log>
-	<timestamp>Sat Jan  3 10:00:00 2026</timestamp>
 	<driver_version>{card["driver_version"]}</driver_version>
-	<cuda_version>13.0</cuda_version>
-	<attached_gpus>1</attached_gpus>
 	<gpu id="{card["pci.bus_id"]}">
 		<product_name>{card["name"]}</product_name>
-		<uuid>{card["uuid"]}</uuid>
-		<minor_number>0</minor_number>
 		<pci>
 			<pci_bus_id>{card["pci.bus_id"]}</pci_bus_id>
 			<pci_gpu_link_info>
-				<pcie_gen>
-					<max_link_gen>5</max_link_gen>
-					<current_link_gen>{generation}</current_link_gen>
-				</pcie_gen>
-				<link_widths>
-					<max_link_width>16x</max_link_width>
-					<current_link_width>{width}</current_link_width>
-				</link_widths>
+				<pcie_gen><current_link_gen>{generation}</current_link_gen></pcie_gen>
+				<link_widths><current_link_width>{width}</current_link_width></link_widths>
 			</pci_gpu_link_info>
 		</pci>
-		<fb_memory_usage>
-			<total>{card["memory.total"]} MiB</total>
-			<used>{card["memory.used"]} MiB</used>
-		</fb_memory_usage>
 	</gpu>
 </nvidia_smi_log>
 """

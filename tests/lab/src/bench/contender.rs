@@ -225,13 +225,10 @@ pub(super) fn compile(
 /// Returns the peak resident memory of a process in MiB, or nothing if it has ended, or if its name is
 /// not `name`: it may have become another program since it was found.
 pub(super) fn peak_memory(pid: u32, name: Option<&str>) -> Option<f64> {
-    peak_in(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, name)
-}
-
-/// Reads the peak from a status file. A zombie has no memory.
-fn peak_in(status: &str, name: Option<&str>) -> Option<f64> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let field = |field: &str| status.lines().find_map(|line| line.strip_prefix(field));
     let is_it = name.is_none_or(|name| field("Name:").is_some_and(|of| of.trim() == name));
+    // A zombie has no memory.
     let kib = field("VmHWM:").filter(|_| is_it)?.trim().trim_end_matches("kB");
     Some(kib.trim().parse::<f64>().ok()? / 1024.0)
 }
@@ -239,26 +236,17 @@ fn peak_in(status: &str, name: Option<&str>) -> Option<f64> {
 /// Kills everything that runs in the lab, and removes the temporary files of all hosts.
 pub(crate) fn clear(lab: &Lab) -> Result<(), LabError> {
     lab.clear()?;
-    for (_, _, outside) in temporary_files(lab) {
-        let removed =
-            if outside.is_dir() { fs::remove_dir_all(&outside) } else { fs::remove_file(&outside) };
-        removed.map_err(LabError::io(format!("remove {}", outside.display())))?;
-    }
-    Ok(())
-}
-
-/// Lists temporary files and directories: the host, the path there and the path on this machine.
-pub(crate) fn temporary_files(lab: &Lab) -> Vec<(String, PathBuf, PathBuf)> {
-    let mut found = Vec::new();
     for host in lab.hosts() {
         for directory in ["/tmp", "/dev/shm"].map(Path::new) {
             let Ok(outside) = lab.path(&host, directory) else { continue };
-            for entry in fs::read_dir(outside).into_iter().flatten().flatten() {
-                found.push((host.clone(), directory.join(entry.file_name()), entry.path()));
+            for path in fs::read_dir(outside).into_iter().flatten().flatten().map(|of| of.path()) {
+                let removed =
+                    if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+                removed.map_err(LabError::io(format!("remove {}", path.display())))?;
             }
         }
     }
-    found
+    Ok(())
 }
 
 /// Temporary directory of this machine, removed when dropped.

@@ -7,7 +7,8 @@ use super::machine::TargetMachine;
 use super::unwinding::{LinkerCall, without_tables};
 use super::workspace_build::{self, BuildSet};
 use super::{
-    AGENT, LAUNCHER, Profile, STACK_READER, build_bench_for, build_library, build_prover_for,
+    AGENT, LAUNCHER, Profile, STACK_READER, build_bench_for, build_library, build_program,
+    build_prover_for,
 };
 use super::{as_caller, place, release_cargo, target_directory, workspace};
 use crate::command::{run, show, spinner};
@@ -112,22 +113,16 @@ pub(super) fn launcher(profile: Profile) -> Result<PathBuf, LabError> {
 
 /// Builds the launcher for aarch64.
 pub(super) fn build_launcher(profile: Profile) -> Result<(), LabError> {
-    let (machine, target) = (machine(), target_directory()?);
+    let (machine, target, place) = (machine(), target_directory()?, launcher(profile)?);
     let name = profile.name();
-    let mut cargo = match profile {
-        Profile::Lab => {
-            machine.cargo(&["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--profile", name])
-        }
-        Profile::Release => machine.release_cargo(LAUNCHER)?,
-    };
-    let linking = machine.linking(&target)?.words(BinaryKind::Program);
-    cargo.arg("--").args(linking);
     if profile == Profile::Release {
-        cargo.args(without_tables(&target, LinkerCall::Compiler)?);
+        return build_program(&machine, LAUNCHER, (name, "rlaunch"), &place);
     }
+    let words = ["rustc", "-p", "rlaunch", "--bin", "rlaunch", "--profile", name];
+    let mut cargo = machine.cargo(&words);
+    cargo.arg("--").args(machine.linking(&target)?.words(BinaryKind::Program));
     show("build the launcher for aarch64", &mut cargo)?;
-    let built = machine.built(&target, name).join("rlaunch");
-    machine.place_checked(&built, &launcher(profile)?)
+    machine.place_checked(&machine.built(&target, name).join("rlaunch"), &place)
 }
 
 /// Returns why nothing can be built here for a target, if that is so.

@@ -84,7 +84,7 @@ pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
         Profile::Lab => build_lab(BuildSet::Shipped).map(drop)?,
         Profile::Release => {
             let (target, machine) = (target_directory()?, TargetMachine::own()?);
-            build_launcher(&target, &machine)?;
+            build_program(&machine, LAUNCHER, ("release", "rlaunch"), &launcher(profile)?)?;
             build_agent(&target, &machine)?;
             build_library(&target, &machine)?;
         }
@@ -127,13 +127,19 @@ pub(crate) fn launcher(profile: Profile) -> Result<PathBuf, LabError> {
     Ok(directory(profile)?.join("rlaunch"))
 }
 
-fn build_launcher(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
-    let linking = machine.linking(target)?.words(BinaryKind::Program);
-    let mut launcher = machine.release_cargo(LAUNCHER)?;
-    launcher.arg("--").args(linking).args(without_tables(target, LinkerCall::Compiler)?);
-    show("build the launcher", &mut launcher)?;
-    let place = dist_in(target, Profile::Release).join("rlaunch");
-    machine.place_checked(&machine.built(target, "release").join("rlaunch"), &place)
+/// Builds a program as it ships and copies it from cargo's directory of a profile to `place`.
+fn build_program(
+    machine: &TargetMachine,
+    words: &[&str],
+    (profile, program): (&str, &str),
+    place: &Path,
+) -> Result<(), LabError> {
+    let target = target_directory()?;
+    let linking = machine.linking(&target)?.words(BinaryKind::Program);
+    let mut cargo = machine.release_cargo(words)?;
+    cargo.arg("--").args(linking).args(without_tables(&target, LinkerCall::Compiler)?);
+    show(&format!("build {program}"), &mut cargo)?;
+    machine.place_checked(&machine.built(&target, profile).join(program), place)
 }
 
 fn build_agent(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
@@ -185,13 +191,9 @@ pub fn build_prover(profile: Profile) -> Result<(), LabError> {
 
 /// Builds the prover as it ships. It is linked dynamically, since it loads rdma-core at run time.
 fn build_prover_for(machine: &TargetMachine) -> Result<(), LabError> {
-    let (target, program) = (target_directory()?, "rlaunch-prover");
-    let linking = machine.linking(&target)?.words(BinaryKind::Program);
-    let mut prover = machine.release_cargo(&["prover"])?;
-    prover.arg("--").args(linking).args(without_tables(&target, LinkerCall::Compiler)?);
-    show("build the prover", &mut prover)?;
-    let built = machine.built(&target, "agent").join(program);
-    machine.place_checked(&built, &machine.place(&target, Profile::Release).join(program))
+    let program = "rlaunch-prover";
+    let place = machine.place(&target_directory()?, Profile::Release).join(program);
+    build_program(machine, &["prover"], ("agent", program), &place)
 }
 
 /// Builds the program of `rlaunch bench` and lays it out beside the agent.
@@ -206,17 +208,11 @@ pub fn build_bench(profile: Profile) -> Result<(), LabError> {
 
 /// Builds the program of `rlaunch bench` as it ships.
 fn build_bench_for(machine: &TargetMachine) -> Result<(), LabError> {
-    let (target, program) = (target_directory()?, "rlaunch-bench");
-    let linking = machine.linking(&target)?.words(BinaryKind::Program);
-    let words = ["rustc", "-p", program, "--bin", program, "--release"];
-    let mut bench = machine.release_cargo(&words)?;
-    if !setup::builds_verbs() {
-        bench.arg("--no-default-features");
-    }
-    bench.arg("--").args(linking).args(without_tables(&target, LinkerCall::Compiler)?);
-    show("build the bench", &mut bench)?;
-    let place = machine.place(&target, Profile::Release).join(program);
-    machine.place_checked(&machine.built(&target, "release").join(program), &place)
+    let program = "rlaunch-bench";
+    let words = ["rustc", "-p", program, "--bin", program, "--release", "--no-default-features"];
+    let words = if setup::builds_verbs() { &words[..words.len() - 1] } else { &words[..] };
+    let place = machine.place(&target_directory()?, Profile::Release).join(program);
+    build_program(machine, words, ("release", program), &place)
 }
 
 /// Examples of rlaunch-comm that measure a communicator, and how long ranks take to create it.

@@ -99,7 +99,8 @@ pub(super) fn create_launch(paths: &LabPaths) -> Result<(), LabError> {
             "Host *\n  IdentityFile ~/.ssh/id_ed25519\n  StrictHostKeyChecking accept-new\n";
         write(&ssh.join("config"), config, 0o600)?;
         write(&ssh.join("known_hosts"), "", 0o600)?;
-        chown_tree(&home, account)?;
+        let owner = format!("{0}:{0}", account.id());
+        run("give a home away", Command::new("chown").args(["-R", &owner]).arg(&home))?;
     }
     Ok(())
 }
@@ -170,14 +171,6 @@ fn make_homes(dir: &Path) -> Result<(), LabError> {
     make_dir(&dir.join("home"), 0o755)?;
     make_dir(&dir.join("home/user"), 0o700)?;
     chown_to(&dir.join("home/user"), Account::User)
-}
-
-fn chown_tree(path: &Path, account: Account) -> Result<(), LabError> {
-    chown_to(path, account)?;
-    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        chown_tree(&entry.path(), account)?;
-    }
-    Ok(())
 }
 
 /// Returns a colon-separated file of the machine with `line` in place of the entry of the same

@@ -6,8 +6,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::accounts::{self, Account};
-use super::{Lab, cgroup, copy_tree, names};
+use super::{Lab, cgroup, names};
 use crate::LabError;
+use crate::command::run;
+use crate::files::remove_dir;
 
 /// Script that moves into a cgroup, then enters namespaces. Arguments: path of cgroup.procs or
 /// nothing, arguments of nsenter.
@@ -91,12 +93,9 @@ impl Lab {
     /// only its owner may be able to read the build directory. Returns the directory of the copy.
     pub fn install(&self, dist: &Path) -> Result<PathBuf, LabError> {
         let to = self.installed();
-        let operation = || LabError::io(format!("copy {} into the lab", dist.display()));
-        let replace_error = operation();
-        if to.exists() {
-            fs::remove_dir_all(&to).map_err(operation())?;
-        }
-        copy_tree(dist, &to).map_err(replace_error)?;
+        remove_dir(&to)?;
+        let mut copy = Command::new("cp");
+        run("copy a build into the lab", copy.args(["-rT", "--preserve=mode"]).args([dist, &to]))?;
         Ok(to)
     }
 

@@ -28,7 +28,7 @@ mod enter;
 
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub use accounts::Account;
@@ -406,19 +406,6 @@ fn clear(paths: &LabPaths, record: &LabRecord, new: &[(usize, String)]) -> Resul
     for host in left.into_iter().filter(|host| existing.contains(&paths.netns(host))) {
         host::kill_host(paths, record, host)?;
         network::delete_host(paths, host)?;
-    }
-    Ok(())
-}
-
-/// Copies `from` and everything below it to `to`.
-fn copy_tree(from: &Path, to: &Path) -> std::io::Result<()> {
-    if !from.is_dir() {
-        return fs::copy(from, to).map(drop);
-    }
-    fs::create_dir_all(to)?;
-    for entry in fs::read_dir(from)? {
-        let entry = entry?;
-        copy_tree(&entry.path(), &to.join(entry.file_name()))?;
     }
     Ok(())
 }

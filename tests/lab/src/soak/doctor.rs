@@ -123,19 +123,3 @@ fn await_health(lab: &VmLab) -> Result<(), LabError> {
     });
     healthy.map_err(|error| LabError::Unexpected(format!("{error}\n{last:#}")))
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seed_chooses_every_fault_before_one_comes_again() {
-        let first = choose(FAULTS.len(), 7);
-        for fault in FAULTS {
-            assert_eq!(first.iter().filter(|placed| placed.fault.id == fault.id).count(), 1);
-        }
-        let places = |seed| choose(30, seed).iter().map(Placed::to_string).collect::<Vec<_>>();
-        assert_eq!(places(7), places(7));
-        assert_ne!(places(7), places(8));
-    }
-}

@@ -191,16 +191,6 @@ mod tests {
     }
 
     #[test]
-    fn the_last_line_is_the_sum() {
-        let mut ledger = Ledger::default();
-        ledger.record("unit", time(MINUTE), MINUTE, Tally { passed: 3, ..Tally::default() });
-        assert_eq!(ledger.to_string().lines().last(), Some("3 passed, 0 failed"));
-        ledger.record("netns", time(MINUTE), MINUTE, Tally::skip("no root"));
-        assert_eq!(ledger.to_string().lines().last(), Some("3 passed, 0 failed, 1 skipped"));
-        assert!(ledger.to_string().contains("skipped in netns: 1: no root"));
-    }
-
-    #[test]
     fn slowness_is_named_and_then_fails() {
         let mut ledger = Ledger::default();
         ledger.record("unit", time(MINUTE * 3 / 2), MINUTE, Tally::check(true));
