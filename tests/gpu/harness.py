@@ -118,15 +118,15 @@ class Machine:
     facts: dict = field(default_factory=dict)
 
     @staticmethod
-    def look(args):
+    def look(args, stand_in=None):
         path = os.environ.get("PATH", os.defpath)
-        if args.stand_in:
+        if stand_in:
             # This interpreter itself comes next: another `python3` may be a script that searches for one.
-            path = f"{args.stand_in.resolve()}:{Path(sys.executable).parent}:{path}"
+            path = f"{stand_in}:{Path(sys.executable).parent}:{path}"
         beside = HERE / "rlaunch"
         rlaunch = args.rlaunch or (beside if beside.exists() else shutil.which("rlaunch"))
         machine = Machine(str(Path(rlaunch).resolve()) if rlaunch else "rlaunch", args.python, path)
-        machine.stand_in = args.stand_in and args.stand_in.resolve()
+        machine.stand_in = stand_in
         machine.look_at_launcher()
         machine.look_at_gpu()
         machine.look_at_torch()
@@ -140,7 +140,6 @@ class Machine:
 
     def look_at_gpu(self):
         env = {**os.environ, "PATH": self.path}
-        env.pop(LIE, None)
         program = shutil.which("nvidia-smi", path=self.path) or "nvidia-smi"
         columns = "--query-gpu=name,driver_version,memory.total"
         text, reason = look_up([program, columns, "--format=csv,noheader"], 30, env)
@@ -212,7 +211,7 @@ class Session:
         return result
 
     def attempt(self, row, lie=None, memory=None):
-        context = Context(self.machine, row, self.work, lie or os.environ.get(LIE), memory)
+        context = Context(self.machine, row, self.work, lie, memory)
         try:
             return Result(row, "passed", context.carry_out())
         except RowFailed as failed:

@@ -5,10 +5,9 @@ import os
 import shutil
 import tempfile
 import threading
-import types
 from pathlib import Path
 
-from harness import LIE, Machine, Session
+from harness import HERE, Machine, Session
 
 
 class Memory:
@@ -24,9 +23,8 @@ class Memory:
             return self.answers[0]
 
 
-def prove_rows(args, stand_in):
-    os.environ.pop(LIE, None)
-    machine = Machine.look(types.SimpleNamespace(**{**vars(args), "stand_in": args.stand_in or stand_in}))
+def prove_rows(args):
+    machine = Machine.look(args, HERE / "stand_in")
     rows = [row for row in args.rows if row.lies]
     if "rlaunch" in machine.lacks:
         print(machine.lacks["rlaunch"])

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use crate::command::{display, show, spinner};
+use crate::command::{display, show, with_spinner};
 use crate::dist;
 use crate::setup::{self, PackageSet};
 use crate::{Account, Lab, LabError, Options};
@@ -26,10 +26,7 @@ pub fn run(keep: bool) -> Result<(), LabError> {
     let rlaunch = step(&mut times, "2/6", "building rlaunch and its agent", dist::build_job)?;
     let options = Options { net: NET, ..Options::new(NAME, 3) };
     let lab = step(&mut times, "3/6", "starting hosts a, b and c", || {
-        let progress = spinner("starting three hosts, each with its own sshd");
-        let lab = Lab::up(&options);
-        progress.finish_and_clear();
-        lab
+        with_spinner("starting three hosts, each with its own sshd", || Lab::up(&options))
     })?;
     let result = jobs(&mut times, &lab, &rlaunch);
     if keep {

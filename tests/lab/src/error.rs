@@ -1,5 +1,6 @@
 //! Errors of the lab, and hints for the user.
 
+use std::error::Error as _;
 use std::io;
 
 use thiserror::Error;
@@ -110,6 +111,16 @@ impl LabError {
     pub(crate) fn errno(operation: impl Into<String>) -> impl FnOnce(nix::Error) -> LabError {
         let operation = operation.into();
         move |errno| LabError::Io { operation, source: errno.into() }
+    }
+
+    /// Describes the error and its causes, a line each.
+    pub fn describe(&self) -> String {
+        let (mut text, mut cause) = (self.to_string(), self.source());
+        while let Some(source) = cause {
+            text += &format!("\n  caused by: {source}");
+            cause = source.source();
+        }
+        text
     }
 
     /// Returns what the user can do about the error, if that is known.

@@ -5,33 +5,21 @@
 
 mod cli;
 
-use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use cli::Args;
-use rlaunch_lab::LabError;
 
 fn main() -> ExitCode {
     match cli::run(&Args::parse()) {
         Ok(code) => code,
         Err(error) => {
-            report(&error);
+            eprintln!("error: {}", error.describe());
+            if let Some(hint) = error.hint() {
+                eprintln!("\nhint: {hint}");
+            }
             ExitCode::FAILURE
         }
-    }
-}
-
-/// Prints an error, its causes and its hint.
-fn report(error: &LabError) {
-    eprintln!("error: {error}");
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        eprintln!("  caused by: {source}");
-        cause = source.source();
-    }
-    if let Some(hint) = error.hint() {
-        eprintln!("\nhint: {hint}");
     }
 }

@@ -184,16 +184,8 @@ impl Verb {
         match self {
             Verb::Hosts(verb) => verb.needs_root(),
             Verb::Vm(verb) => verb.needs_root(),
-            Verb::Soak(verb) => verb.needs_root(),
-            Verb::Demo { .. } | Verb::Bench(_) => true,
-            Verb::Setup
-            | Verb::Build { .. }
-            | Verb::Dist { .. }
-            | Verb::Gpu { .. }
-            | Verb::Test(_)
-            | Verb::Deps { .. }
-            | Verb::Sim { .. }
-            | Verb::Fuzz { .. } => false,
+            Verb::Soak(_) | Verb::Demo { .. } | Verb::Bench(_) => true,
+            _ => false,
         }
     }
 }

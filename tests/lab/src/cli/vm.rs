@@ -159,10 +159,8 @@ pub(super) fn run(name: &str, vm: &Vm) -> Result<ExitCode, LabError> {
 
 fn up(options: &VmOptions) -> Result<(), LabError> {
     vm::build()?;
-    let progress = command::spinner(format!("starting {} guests", options.guests));
-    let lab = VmLab::up(options);
-    progress.finish_and_clear();
-    print_status(&lab?);
+    let text = format!("starting {} guests", options.guests);
+    print_status(&command::with_spinner(text, || VmLab::up(options))?);
     match &options.share {
         Some(share) => println!("n1 sees {} as /share", share.display()),
         None => println!("n1 has no /share: `cargo lab build`, or --share"),

@@ -4,6 +4,7 @@ pub(crate) mod background;
 
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -62,18 +63,34 @@ pub fn wait_until(
                 detail: String::new(),
             });
         }
-        std::thread::sleep(Duration::from_millis(5));
+        thread::sleep(Duration::from_millis(5));
     }
     Ok(())
 }
 
-/// Shows a spinner with a text and the elapsed time, if stderr is a terminal.
-pub fn spinner(text: impl Into<String>) -> ProgressBar {
+/// Calls `act` with each item in a thread of its own; returns the results in order, or the first error.
+pub(crate) fn at_once<I: Send, T: Send>(
+    items: impl IntoIterator<Item = I>,
+    act: impl Fn(I) -> Result<T, LabError> + Sync,
+) -> Result<Vec<T>, LabError> {
+    let act = &act;
+    let lost = |_| Err(LabError::Unexpected("a thread panicked".into()));
+    thread::scope(|scope| {
+        let started = items.into_iter().map(|item| scope.spawn(move || act(item)));
+        let threads: Vec<_> = started.collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_else(lost)).collect()
+    })
+}
+
+/// Calls `act`, and meanwhile shows a spinner with a text and the elapsed time if stderr is a terminal.
+pub fn with_spinner<T>(text: impl Into<String>, act: impl FnOnce() -> T) -> T {
     let style = ProgressStyle::with_template("{spinner} {msg} ({elapsed})")
         .unwrap_or_else(|_| ProgressStyle::default_spinner());
     let bar = ProgressBar::new_spinner().with_style(style).with_message(text.into());
     bar.enable_steady_tick(Duration::from_millis(120));
-    bar
+    let result = act();
+    bar.finish_and_clear();
+    result
 }
 
 /// Formats a command as it is typed in a shell.

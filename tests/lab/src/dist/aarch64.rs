@@ -11,7 +11,7 @@ use super::{
     build_prover_for,
 };
 use super::{as_caller, place, release_cargo, target_directory, workspace};
-use crate::command::{run, show, spinner};
+use crate::command::{run, show, with_spinner};
 use crate::{LabError, setup};
 use std::path::PathBuf;
 use std::process::Command;
@@ -44,10 +44,9 @@ pub fn prepare() -> Result<(), LabError> {
             continue;
         }
         println!("adding Rust's target {target} by rustup");
-        let progress = spinner(format!("adding {target}"));
         let mut rustup = as_caller("rustup".into());
-        run("add Rust's target", rustup.args(["target", "add", target]))?;
-        progress.finish_and_clear();
+        rustup.args(["target", "add", target]);
+        with_spinner(format!("adding {target}"), || run("add Rust's target", &mut rustup))?;
     }
     Ok(())
 }
@@ -147,11 +146,9 @@ fn has_target(target: &str) -> Result<bool, LabError> {
 pub fn python() -> Result<PathBuf, LabError> {
     let place = setup::cache().join("aarch64-python");
     if !place.exists() {
-        let progress = spinner("fetching a Python of aarch64");
-        let mut unpack = Command::new("sh");
+        let (mut unpack, text) = (Command::new("sh"), "fetching a Python of aarch64");
         unpack.args(["-c", UNPACK, "python.sh"]).arg(&place).args(PYTHON);
-        run("fetch a Python of aarch64", &mut unpack)?;
-        progress.finish_and_clear();
+        with_spinner(text, || run("fetch a Python of aarch64", &mut unpack))?;
     }
     Ok(place)
 }

@@ -15,61 +15,55 @@ use nix::unistd::geteuid;
 use sha2::{Digest, Sha256};
 
 use crate::LabError;
-use crate::command::{run, spinner};
+use crate::command::{run, with_spinner};
 use venv::Venv;
 
 /// Program that must be installed, and the package of Debian and Ubuntu that has it. For packages
-/// without a program, `program` is the path of one of their files.
-struct Requirement {
-    program: &'static str,
-    package: &'static str,
-}
+/// without a program, it is the path of one of their files.
+type Requirement = (&'static str, &'static str);
 
 const LAB: &[Requirement] = &[
     // Interpreter of the wrapper around rustc: other shells drop variables whose names are not
     // identifiers.
-    Requirement { program: "bash", package: "bash" },
-    Requirement { program: "sshd", package: "openssh-server" },
-    Requirement { program: "ssh", package: "openssh-client" },
-    Requirement { program: "ssh-keygen", package: "openssh-client" },
-    Requirement { program: "ip", package: "iproute2" },
-    Requirement { program: "bridge", package: "iproute2" },
-    Requirement { program: "nsenter", package: "util-linux" },
-    Requirement { program: "unshare", package: "util-linux" },
-    Requirement { program: "setpriv", package: "util-linux" },
-    Requirement { program: "ps", package: "procps" },
-    Requirement { program: "python3", package: "python3" },
-    Requirement { program: "nft", package: "nftables" },
+    ("bash", "bash"),
+    ("sshd", "openssh-server"),
+    ("ssh", "openssh-client"),
+    ("ssh-keygen", "openssh-client"),
+    ("ip", "iproute2"),
+    ("bridge", "iproute2"),
+    ("nsenter", "util-linux"),
+    ("unshare", "util-linux"),
+    ("setpriv", "util-linux"),
+    ("ps", "procps"),
+    ("python3", "python3"),
+    ("nft", "nftables"),
 ];
 
 const PEERS: &[Requirement] = &[
-    Requirement { program: "mpiexec.hydra", package: "mpich" },
-    Requirement { program: "mpirun.openmpi", package: "openmpi-bin" },
+    ("mpiexec.hydra", "mpich"),
+    ("mpirun.openmpi", "openmpi-bin"),
     // Used by ranks: arrays for Python programs, and the compiler of C programs.
-    Requirement { program: "/usr/share/doc/python3-numpy/copyright", package: "python3-numpy" },
-    Requirement { program: "/usr/share/doc/python3-venv/copyright", package: "python3-venv" },
-    Requirement { program: "cc", package: "gcc" },
+    ("/usr/share/doc/python3-numpy/copyright", "python3-numpy"),
+    ("/usr/share/doc/python3-venv/copyright", "python3-venv"),
+    ("cc", "gcc"),
     // Login shells that users have.
-    Requirement { program: "fish", package: "fish" },
-    Requirement { program: "zsh", package: "zsh" },
+    ("fish", "fish"),
+    ("zsh", "zsh"),
     // Two shells that may each be called csh.
-    Requirement { program: "tcsh", package: "tcsh" },
-    Requirement { program: "bsd-csh", package: "csh" },
+    ("tcsh", "tcsh"),
+    ("bsd-csh", "csh"),
     // Container engine on hosts.
-    Requirement { program: "podman", package: "podman" },
+    ("podman", "podman"),
     // Runs programs of aarch64, and downloads those of other architectures.
-    Requirement { program: "qemu-aarch64", package: "qemu-user" },
-    Requirement { program: "mmdebstrap", package: "mmdebstrap" },
+    ("qemu-aarch64", "qemu-user"),
+    ("mmdebstrap", "mmdebstrap"),
 ];
 
 /// Cross compiler for aarch64.
 const AARCH64: &[Requirement] = if cfg!(target_arch = "x86_64") {
     &[
-        Requirement { program: "aarch64-linux-gnu-gcc", package: "gcc-aarch64-linux-gnu" },
-        Requirement {
-            program: "/usr/share/doc/libc6-dev-arm64-cross/copyright",
-            package: "libc6-dev-arm64-cross",
-        },
+        ("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
+        ("/usr/share/doc/libc6-dev-arm64-cross/copyright", "libc6-dev-arm64-cross"),
     ]
 } else {
     &[]
@@ -77,39 +71,35 @@ const AARCH64: &[Requirement] = if cfg!(target_arch = "x86_64") {
 
 /// Packages for compiling programs against the MPI libraries.
 const HEADERS: &[Requirement] = &[
-    Requirement { program: "cc", package: "gcc" },
+    ("cc", "gcc"),
     // The compiler wrappers come with the launchers, but find nothing without these.
-    Requirement { program: "/usr/share/doc/libmpich-dev/copyright", package: "libmpich-dev" },
-    Requirement { program: "/usr/share/doc/libopenmpi-dev/copyright", package: "libopenmpi-dev" },
-    Requirement { program: "pkg-config", package: "pkg-config" },
-    Requirement { program: "/usr/share/doc/libpmix-dev/copyright", package: "libpmix-dev" },
+    ("/usr/share/doc/libmpich-dev/copyright", "libmpich-dev"),
+    ("/usr/share/doc/libopenmpi-dev/copyright", "libopenmpi-dev"),
+    ("pkg-config", "pkg-config"),
+    ("/usr/share/doc/libpmix-dev/copyright", "libpmix-dev"),
 ];
 
 /// Packages for building the bindings of libibverbs from its C headers.
 const VERBS: &[Requirement] = &[
-    Requirement { program: "cc", package: "gcc" },
-    Requirement { program: "cmake", package: "cmake" },
-    Requirement { program: "clang", package: "clang" },
-    Requirement { program: "/usr/share/doc/libclang-dev/copyright", package: "libclang-dev" },
+    ("cc", "gcc"),
+    ("cmake", "cmake"),
+    ("clang", "clang"),
+    ("/usr/share/doc/libclang-dev/copyright", "libclang-dev"),
 ];
 
 /// Programs that make packages.
-const PACKERS: &[Requirement] = &[
-    Requirement { program: "strip", package: "binutils" },
-    Requirement { program: "dpkg-deb", package: "dpkg" },
-    Requirement { program: "rpmbuild", package: "rpm" },
-];
+const PACKERS: &[Requirement] = &[("strip", "binutils"), ("dpkg-deb", "dpkg"), ("rpmbuild", "rpm")];
 
-const FUZZER: &[Requirement] = &[Requirement { program: "c++", package: "g++" }];
+const FUZZER: &[Requirement] = &[("c++", "g++")];
 
 /// Packages for building the guests' image and running guests.
 const GUESTS: &[Requirement] = &[
-    Requirement { program: "qemu-system-x86_64", package: "qemu-system-x86" },
-    Requirement { program: "mmdebstrap", package: "mmdebstrap" },
-    Requirement { program: "cpio", package: "cpio" },
-    Requirement { program: "xz", package: "xz-utils" },
-    Requirement { program: "make", package: "make" },
-    Requirement { program: "gcc", package: "gcc" },
+    ("qemu-system-x86_64", "qemu-system-x86"),
+    ("mmdebstrap", "mmdebstrap"),
+    ("cpio", "cpio"),
+    ("xz", "xz-utils"),
+    ("make", "make"),
+    ("gcc", "gcc"),
 ];
 
 /// Set of packages to install.
@@ -145,12 +135,11 @@ pub fn install(extent: PackageSet) -> Result<(), LabError> {
         )));
     }
     println!("installing {list} by apt-get");
-    let progress = spinner(format!("installing {list}"));
-    apt("read the package lists", &["update", "-q"])?;
-    let mut words = vec!["install", "-q", "-y", "--no-install-recommends"];
-    words.extend(&packages);
-    apt("install packages", &words)?;
-    progress.finish_and_clear();
+    let words = [&["install", "-q", "-y", "--no-install-recommends"][..], &packages].concat();
+    with_spinner(format!("installing {list}"), || {
+        apt("read the package lists", &["update", "-q"])?;
+        apt("install packages", &words)
+    })?;
     let still = missing(extent);
     if still.is_empty() { Ok(()) } else { Err(LabError::Missing(still.join(" "))) }
 }
@@ -177,8 +166,8 @@ pub(crate) fn missing(extent: PackageSet) -> Vec<&'static str> {
     let mut packages: Vec<_> = LAB
         .iter()
         .chain(beyond.iter().copied().flatten())
-        .filter(|need| !has(need.program))
-        .map(|need| need.package)
+        .filter(|(program, _)| !has(program))
+        .map(|(_, package)| *package)
         .collect();
     packages.dedup();
     packages
@@ -186,7 +175,7 @@ pub(crate) fn missing(extent: PackageSet) -> Vec<&'static str> {
 
 /// Returns whether the bindings of libibverbs can be built here.
 pub(crate) fn builds_verbs() -> bool {
-    VERBS.iter().all(|need| has(need.program))
+    VERBS.iter().all(|(program, _)| has(program))
 }
 
 /// Returns whether `program` is installed. Looks in the system directories as well, which the PATH

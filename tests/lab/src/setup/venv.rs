@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::command::background::Background;
-use crate::command::{run, spinner};
+use crate::command::{run, with_spinner};
 use crate::files::make_dir;
 use crate::{LabError, setup};
 
@@ -48,10 +48,8 @@ impl Venv {
         let mut command = self.command()?;
         println!("building {} in {} (once, {})", self.what, self.place().display(), self.takes);
         let operation = format!("build {}", self.what);
-        let progress = spinner(format!("building {}", self.what));
-        let built = run(&operation, &mut command);
-        progress.finish_and_clear();
-        built.map(|_| self.place())
+        with_spinner(format!("building {}", self.what), || run(&operation, &mut command))?;
+        Ok(self.place())
     }
 
     /// Starts building the environment in the background; [`build`](Venv::build) then waits for it.

@@ -22,7 +22,6 @@ use crate::command::background::Background;
 use crate::command::last_lines;
 use crate::dist::{self, Profile};
 use crate::setup::mpi::NAMES;
-use crate::stages::sim;
 use crate::{Lab, LabError};
 
 pub use hostile::{build as hostile, is_running as hostile_runs};
@@ -92,19 +91,6 @@ pub enum Soak {
         #[arg(long)]
         of: Option<PathBuf>,
     },
-    /// Simulate jobs with faults, then check that bugs planted on purpose are detected.
-    Sim {
-        /// Number of seeds.
-        #[arg(long, default_value_t = 10_000)]
-        seeds: u64,
-    },
-}
-
-impl Soak {
-    /// Returns whether the verb needs hosts or guests, and thus root.
-    pub fn needs_root(&self) -> bool {
-        !matches!(self, Soak::Sim { .. })
-    }
 }
 
 /// Runs a soak; returns whether it found nothing wrong.
@@ -125,10 +111,6 @@ pub fn run(soak: &Soak) -> Result<bool, LabError> {
                 None => dist::build(Profile::Lab)?,
             };
             teardown::run(*jobs, seed, &rlaunch)
-        }
-        Soak::Sim { seeds } => {
-            let seeds = sim::run(&["--seeds", &seeds.to_string()])?;
-            Ok(sim::run(&["--mutations"])? && seeds)
         }
     }
 }

@@ -22,7 +22,7 @@ use nix::unistd::Pid;
 use super::{IDLE, MAX_FAILURES, hostile, hostile_runs, install};
 use crate::bench::Series;
 use crate::command::background::Background;
-use crate::command::{last_lines, run as run_program, wait_until};
+use crate::command::{at_once, last_lines, run as run_program, wait_until};
 use crate::setup::{self, PackageSet};
 use crate::{Account, Lab, LabError, Options};
 use cause::{Cause, End, Target};
@@ -99,17 +99,8 @@ fn soak(lab: &Lab, rlaunch: &Path, jobs: usize, seed: u64) -> Result<bool, LabEr
         }
     };
     let mut times: BTreeMap<String, Series> = BTreeMap::new();
-    let of_hosts = thread::scope(|scope| {
-        let hosts = lab.hosts().into_iter();
-        let on_host = &on_host;
-        let running: Vec<_> = hosts.map(|host| scope.spawn(move || on_host(&host))).collect();
-        running.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
-    });
-    for of_host in of_hosts {
-        let of_host = of_host.map_err(|_| LabError::Unexpected("a thread panicked".into()))?;
-        for (kind, took) in of_host? {
-            times.entry(kind).or_default().push(took);
-        }
+    for (kind, took) in at_once(lab.hosts(), |host| on_host(&host))?.into_iter().flatten() {
+        times.entry(kind).or_default().push(took);
     }
     let failed = failed.into_inner();
     if failed >= MAX_FAILURES {

@@ -6,11 +6,10 @@
 
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::Mutex;
-use std::thread;
+use std::sync::{Mutex, PoisonError};
 
 use super::ledger::Tally;
-use crate::command::run as run_command;
+use crate::command::{at_once, run as run_command};
 use crate::dist::workspace_build::{TEST_FEATURES, program_of, write_wrapper};
 use crate::files::make_dir;
 use crate::setup::{self, PackageSet};
@@ -73,23 +72,16 @@ pub fn run(options: &FuzzOptions) -> Result<Tally, LabError> {
         return Err(LabError::Usage(format!("no target is called {unknown}; there are {known}")));
     }
     let queue = Mutex::new(wanted.iter());
-    let next = || queue.lock().unwrap_or_else(std::sync::PoisonError::into_inner).next();
-    let work = || -> Result<Tally, LabError> {
+    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let tallies = at_once(0..AT_ONCE, |_| {
         let mut tally = Tally::default();
         while let Some(target) = next() {
             tally.add(Tally::check(fuzzer.run(target, options.seconds(target))?));
         }
         Ok(tally)
-    };
-    let tallies = thread::scope(|scope| {
-        let threads: Vec<_> = (0..AT_ONCE).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().map(thread::ScopedJoinHandle::join).collect::<Vec<_>>()
-    });
+    })?;
     let mut total = Tally::default();
-    for tally in tallies {
-        let lost = |_| Err(LabError::Unexpected("the thread of a fuzzer panicked".into()));
-        total.add(tally.unwrap_or_else(lost)?);
-    }
+    tallies.into_iter().for_each(|tally| total.add(tally));
     Ok(total)
 }
 

@@ -4,11 +4,11 @@
 use std::env;
 use std::fs;
 use std::path::PathBuf;
-use std::thread;
 
 use super::ledger::{FLAKY_LIMIT, Tally};
 use super::nextest::{Outcome, Tests};
 use super::report;
+use crate::command::at_once;
 use crate::dist::{self, Profile};
 use crate::vm::{self, Topology, VmLab, VmOptions};
 use crate::{Lab, LabError, Options, files};
@@ -128,13 +128,7 @@ impl Labs {
             // Built once, before two labs need it.
             vm::build()?;
         }
-        let made: Vec<_> = thread::scope(|scope| {
-            let first = labs.0.iter().filter(is_first);
-            let threads: Vec<_> = first.map(|slot| scope.spawn(|| slot.up())).collect();
-            threads.into_iter().map(thread::ScopedJoinHandle::join).collect()
-        });
-        let lost = |_| Err(LabError::Unexpected("the thread that makes a lab panicked".into()));
-        made.into_iter().try_for_each(|made| made.unwrap_or_else(lost))?;
+        at_once(labs.0.iter().filter(is_first), |slot| slot.up())?;
         Ok(labs)
     }
 }

@@ -220,12 +220,7 @@ fn failed(what: &str, error: &LabError) -> Tally {
 
 /// Prints an error with its causes.
 fn report(what: &str, error: &LabError) {
-    println!("{what} failed: {error}");
-    let mut cause = std::error::Error::source(error);
-    while let Some(source) = cause {
-        println!("  caused by: {source}");
-        cause = source.source();
-    }
+    println!("{what} failed: {}", error.describe());
 }
 
 /// Fails where a run would soon be short of disk space.

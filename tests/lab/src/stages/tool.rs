@@ -6,7 +6,7 @@ use std::process::Command;
 
 use semver::{Version, VersionReq};
 
-use crate::command::{run, spinner};
+use crate::command::{run, with_spinner};
 use crate::setup::venv::BASE;
 use crate::{LabError, dist, files, setup};
 
@@ -90,13 +90,12 @@ impl Tool {
     fn install(&self) -> Result<PathBuf, LabError> {
         let (title, cache) = (format!("{} {}", self.name, self.version), self.cache());
         println!("installing {title} into {}", cache.display());
-        let progress = spinner(format!("installing {title}"));
-        let installed = self.install_wheel().or_else(|error| {
-            println!("building it from source, since {error}");
-            self.install_crate()
-        });
-        progress.finish_and_clear();
-        installed?;
+        with_spinner(format!("installing {title}"), || {
+            self.install_wheel().or_else(|error| {
+                println!("building it from source, since {error}");
+                self.install_crate()
+            })
+        })?;
         Ok(cache.join("bin").join(self.name))
     }
 

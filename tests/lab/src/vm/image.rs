@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::recipe::{self, Script};
 use crate::LabError;
 use crate::command::background::Background;
-use crate::command::{run, spinner};
+use crate::command::{run, with_spinner};
 use crate::files::{make_dir, remove_dir};
 use crate::netns::state::lock;
 use crate::setup::{self, PackageSet};
@@ -65,14 +65,12 @@ impl Image {
         // Processes of an interrupted build may run on for a while, in a directory of their own.
         let unfinished = dir.with_extension(format!("{UNFINISHED}{}", std::process::id()));
         make_dir(&unfinished)?;
-        let progress = spinner("building the guests' image");
-        let built = make(&suite, &unfinished);
-        progress.finish_and_clear();
-        if let Err(error) = built {
-            // The first error is reported; the next build removes what cannot be removed here.
-            let _ = remove_dir(&unfinished);
-            return Err(error);
-        }
+        with_spinner("building the guests' image", || make(&suite, &unfinished)).inspect_err(
+            |_| {
+                // The first error is reported; the next build removes what cannot be removed here.
+                let _ = remove_dir(&unfinished);
+            },
+        )?;
         fs::rename(&unfinished, &dir)
             .map_err(LabError::io(format!("rename {}", unfinished.display())))?;
         println!("  the image is built ({:.0} s)", start.elapsed().as_secs_f64());

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{Compression, PackageSpec, SUMMARY, write};
+use super::{PackageSpec, Profile, SUMMARY, write};
 use crate::LabError;
 use crate::command::run;
 use crate::files::remove_dir;
@@ -23,9 +23,9 @@ const COPY: &str = r#"rm -rf "$2"; mkdir -p "$2"; cp -rT "$1" "$2"
 pub(super) fn tar(package: &PackageSpec) -> Result<(), LabError> {
     let name = format!("rlaunch-{}-{}-linux", package.version, package.arch);
     let staged = stage(package, "tar", &name)?;
-    let gzip = match package.compression {
-        Compression::Fast => "gzip -n1",
-        Compression::Small => "gzip -n9",
+    let gzip = match package.profile {
+        Profile::Lab => "gzip -n1",
+        Profile::Release => "gzip -n9",
     };
     let mut pack = Command::new("tar");
     pack.args(["--sort=name", "--owner=0", "--group=0", "--numeric-owner", "--format=ustar"]);
@@ -47,9 +47,9 @@ pub(super) fn deb(package: &PackageSpec) -> Result<(), LabError> {
     );
     write(&root.join("DEBIAN/control"), control.as_bytes())?;
     let mut pack = Command::new("dpkg-deb");
-    let compression = match package.compression {
-        Compression::Fast => ["-Zgzip", "-z1"],
-        Compression::Small => ["-Zxz", "-z6"],
+    let compression = match package.profile {
+        Profile::Lab => ["-Zgzip", "-z1"],
+        Profile::Release => ["-Zxz", "-z6"],
     };
     pack.arg("--root-owner-group").args(compression).arg("--build").arg(root);
     pack.arg(package.output.join(format!("rlaunch_{version}_{arch}.deb")));
@@ -90,9 +90,9 @@ pub(super) fn rpm(package: &PackageSpec) -> Result<(), LabError> {
     pack.args(define("_buildhost", "localhost"));
     pack.args(define("use_source_date_epoch_as_buildtime", "1"));
     pack.args(define("clamp_mtime_to_source_date_epoch", "1"));
-    let payload = match package.compression {
-        Compression::Fast => "w1.gzdio",
-        Compression::Small => "w9.gzdio",
+    let payload = match package.profile {
+        Profile::Lab => "w1.gzdio",
+        Profile::Release => "w9.gzdio",
     };
     pack.args(define("_binary_payload", payload));
     pack.env("SOURCE_DATE_EPOCH", package.time.to_string());

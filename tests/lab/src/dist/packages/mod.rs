@@ -49,16 +49,8 @@ struct PackageSpec {
     time: u64,
     /// Directory of the library for ranks of `arch`, if it was built.
     library: PathBuf,
-    compression: Compression,
-}
-
-/// Effort of compressing packages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Compression {
-    /// For packages that tests install.
-    Fast,
-    /// For packages that ship.
-    Small,
+    /// Profile of what is packed. Packages that tests install are compressed quickly, those that ship well.
+    profile: Profile,
 }
 
 /// Packs what was built by a profile; returns the directory of the packages. Launchers for other architectures are
@@ -68,10 +60,6 @@ pub fn pack(profile: Profile) -> Result<PathBuf, LabError> {
     let files = dist_in(&target, profile);
     let work = target.join("packages").join(profile.name());
     let output = directory(profile)?;
-    let compression = match profile {
-        Profile::Lab => Compression::Fast,
-        Profile::Release => Compression::Small,
-    };
     let _ = fs::remove_dir_all(&output);
     let own = launcher(profile)?;
     let other = aarch64::launcher(profile)?;
@@ -91,7 +79,7 @@ pub fn pack(profile: Profile) -> Result<PathBuf, LabError> {
         add_texts(&own, &tree)?;
         let library = files.join("lib/rlaunch").join(format!("{arch}-unknown-linux-gnu"));
         let (version, output) = (version.clone(), output.clone());
-        let package = PackageSpec { version, arch, tree, output, time, library, compression };
+        let package = PackageSpec { version, arch, tree, output, time, library, profile };
         write_packages(&package)?;
         place(&packed, &output_of(&package).join("rlaunch"))?;
     }
@@ -121,7 +109,7 @@ pub fn pack_tree(tree: &Path, output: &Path) -> Result<(), LabError> {
         output: output.to_owned(),
         time: time(),
         library: workspace().join(super::PACKAGE).with_file_name(""),
-        compression: Compression::Fast,
+        profile: Profile::Lab,
     })?;
     sbom::write_checksums(output)
 }

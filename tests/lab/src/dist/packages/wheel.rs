@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use super::{Compression, PackageSpec, SUMMARY};
+use super::{PackageSpec, Profile, SUMMARY};
 use crate::LabError;
 use crate::command::run;
 use crate::dist::workspace;
@@ -16,9 +16,9 @@ pub(super) fn make(package: &PackageSpec) -> Result<(), LabError> {
     python.args(["-c", SCRIPT]).arg(&package.output).args([&package.version, package.arch]);
     python.args([&package.time.to_string(), SUMMARY]).arg(workspace().join("README.md"));
     python.arg(package.tree.join("bin/rlaunch")).arg(package.library.join("python"));
-    python.arg(match package.compression {
-        Compression::Fast => "1",
-        Compression::Small => "9",
+    python.arg(match package.profile {
+        Profile::Lab => "1",
+        Profile::Release => "9",
     });
     run("pack a wheel", &mut python).map(drop)
 }
