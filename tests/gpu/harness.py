@@ -261,18 +261,16 @@ class Context:
 
     def program(self, name):
         """Path of a program of ranks: that of the stand-in, if there is one."""
-        stand_in = self.machine.stand_in
-        if stand_in and (stand_in / "programs" / name).exists():
-            return str(stand_in / "programs" / name)
-        return str(HERE / "programs" / name)
+        return self._stand_in(name) or str(HERE / "programs" / name)
 
     def example(self, name):
         """Path of a program of ``examples/``, packed or in the workspace."""
-        stand_in = self.machine.stand_in
-        if stand_in and (stand_in / "programs" / Path(name).name).exists():
-            return str(stand_in / "programs" / Path(name).name)
         packed = HERE / "examples" / name
-        return str(packed if packed.exists() else HERE.parent.parent / "examples" / name)
+        return self._stand_in(Path(name).name) or str(packed if packed.exists() else HERE.parent.parent / "examples" / name)
+
+    def _stand_in(self, name):
+        path = self.machine.stand_in and self.machine.stand_in / "programs" / name
+        return str(path) if path and path.exists() else None
 
     # Processes.
 

@@ -87,9 +87,7 @@ def topo(run):
 def _machine(run):
     """Options by which topo reads the machine, and a function that reads sysfs of a PCI device."""
     if run.machine.stand_in:
-        sys.path.insert(0, str(run.machine.stand_in))
-        import card
-
+        card = _card(run)
         recording = run.work / "machine.tar"
         card.write_recording(recording)
         return ["--from", recording], lambda address, name: card.FILES[f"{card.BRIDGES}/{address}/{name}"]
@@ -126,18 +124,17 @@ def masked(run):
     check(one["visible"] == "0" and one["order"] == "PCI_BUS_ID", f"--gpu-mask: {one['visible']}, {one['order']}")
     check(one["count"] == 1, f"--gpu-mask: torch sees {one['count']} GPUs")
     # Both lie alike beside a stand-in, whose truth is known otherwise.
-    expected = _true_uuid(run) or uuids[0]
+    expected = _card(run).UUID if run.machine.stand_in else uuids[0]
     check(one["uuid"] == expected, f"torch: {one['uuid']}; nvidia-smi: {expected}")
     return f"LOCAL_RANK 0 and 1; CUDA_VISIBLE_DEVICES=0 is {one['uuid']}"
 
 
-def _true_uuid(run):
-    if not run.machine.stand_in:
-        return None
+def _card(run):
+    """Module that knows the machine of the stand-ins."""
     sys.path.insert(0, str(run.machine.stand_in))
     import card
 
-    return card.UUID
+    return card
 
 
 def _ranks(ran):

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use crate::command::{display, show, with_spinner};
 use crate::dist;
@@ -21,14 +21,16 @@ const JOBS: [&[&str]; 2] = [
 /// Sets up the machine, builds, starts three hosts and runs the jobs. The hosts stay up if `keep`
 /// is set. Files that only the second job needs are built after the first job has run.
 pub fn run(keep: bool) -> Result<(), LabError> {
-    let mut times = Vec::new();
-    step(&mut times, "1/6", "checking what this machine has", || setup::install(PackageSet::Lab))?;
-    let rlaunch = step(&mut times, "2/6", "building rlaunch and its agent", dist::build_job)?;
+    step("1/6", "checking what this machine has", || setup::install(PackageSet::Lab))?;
+    let rlaunch = step("2/6", "building rlaunch and its agent", dist::build_job)?;
     let options = Options { net: NET, ..Options::new(NAME, 3) };
-    let lab = step(&mut times, "3/6", "starting hosts a, b and c", || {
+    let lab = step("3/6", "starting hosts a, b and c", || {
         with_spinner("starting three hosts, each with its own sshd", || Lab::up(&options))
     })?;
-    let result = jobs(&mut times, &lab, &rlaunch);
+    let [first, second] = JOBS;
+    let result = step("4/6", "running a job on them", || job(&lab, &rlaunch, first))
+        .and_then(|()| step("5/6", "building what ranks import", dist::build_for_ranks))
+        .and_then(|()| step("6/6", "training on them", || job(&lab, &rlaunch, second)));
     if keep {
         println!(
             "\nthe hosts stay: `cargo lab --lab {NAME} ssh a`, and `cargo lab --lab {NAME} down`"
@@ -37,41 +39,24 @@ pub fn run(keep: bool) -> Result<(), LabError> {
         println!("\nremoving the hosts (`--keep` leaves them)");
         Lab::down(NAME)?;
     }
-    let times = times.iter().map(|(what, took)| format!("{what} {:.1} s", took.as_secs_f64()));
-    println!("timed: {}", times.collect::<Vec<_>>().join(", "));
     result
 }
 
-fn jobs(
-    times: &mut Vec<(&'static str, Duration)>,
-    lab: &Lab,
-    rlaunch: &Path,
-) -> Result<(), LabError> {
-    let [first, second] = JOBS;
-    step(times, "4/6", "running a job on them", || job(lab, rlaunch, first))?;
-    step(times, "5/6", "building what ranks import", dist::build_for_ranks)?;
-    step(times, "6/6", "training on them", || job(lab, rlaunch, second))
-}
-
-/// Prints the name of a step, runs it and records its time.
+/// Prints the name of a step, runs it and prints its time.
 fn step<T>(
-    times: &mut Vec<(&'static str, Duration)>,
     number: &str,
-    what: &'static str,
+    what: &str,
     run: impl FnOnce() -> Result<T, LabError>,
 ) -> Result<T, LabError> {
     println!("[{number}] {what}");
     let start = Instant::now();
     let result = run();
-    times.push((what, start.elapsed()));
+    println!("  ({:.1} s)\n", start.elapsed().as_secs_f64());
     result
 }
 
 fn job(lab: &Lab, rlaunch: &Path, words: &[&str]) -> Result<(), LabError> {
     println!("\n$ {}", display(Command::new("rlaunch").args(words)));
     let mut command = lab.exec_in(Account::Root, &dist::workspace());
-    let start = Instant::now();
-    show("run the job", command.arg(rlaunch).args(words))?;
-    println!("  ({:.2} s)\n", start.elapsed().as_secs_f64());
-    Ok(())
+    show("run the job", command.arg(rlaunch).args(words))
 }

@@ -402,12 +402,7 @@ impl<'a> Job<'a> {
 
     /// Counts the ranks that still run and are not zombies.
     fn left(&self, is_meant: impl Fn(&Process) -> bool) -> usize {
-        let is_running = |rank: &&Process| {
-            let stat = fs::read_to_string(format!("/proc/{}/stat", rank.pid)).unwrap_or_default();
-            let state = stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
-            state.is_some_and(|state| !matches!(state, 'Z' | 'X'))
-        };
-        self.ranks.iter().filter(|rank| is_meant(rank)).filter(is_running).count()
+        self.ranks.iter().filter(|rank| is_meant(rank) && rank.is_running()).count()
     }
 
     /// Checks rlaunch's exit code and error message.

@@ -154,9 +154,19 @@ const DIST_FILES: &[DistFile] = &[
     },
     DistFile { target: "comm-suite", kind: BIN, place: DistPath::Top, linkage: Linkage::Stripped },
     // Example of rlaunch-verbs, for guests.
-    DistFile { target: "loopback", kind: EXAMPLE, place: DistPath::Top, linkage: Linkage::Plain },
+    DistFile {
+        target: "loopback",
+        kind: EXAMPLE,
+        place: DistPath::Top,
+        linkage: Linkage::Stripped,
+    },
     // Test of rlaunch-prover, which runs on guests since it needs RDMA devices.
-    DistFile { target: "two_provers", kind: TEST, place: DistPath::Top, linkage: Linkage::Plain },
+    DistFile {
+        target: "two_provers",
+        kind: TEST,
+        place: DistPath::Top,
+        linkage: Linkage::Stripped,
+    },
 ];
 
 /// Artifacts and warnings of one call of cargo.

@@ -32,6 +32,11 @@ impl Process {
         self.args.join(" ")
     }
 
+    /// Tells whether it still runs; a zombie does not.
+    pub fn is_running(&self) -> bool {
+        start_time(self.pid).is_some()
+    }
+
     /// Tells whether this process is the sshd that listens for connections.
     pub(super) fn is_listening_sshd(&self) -> bool {
         let line = self.command_line();

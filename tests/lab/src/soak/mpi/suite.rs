@@ -45,8 +45,6 @@ const LIMIT: Duration = Duration::from_secs(1800);
 const END: Duration = Duration::from_secs(15);
 /// Time between two looks at the records.
 const PAUSE: Duration = Duration::from_millis(250);
-/// Time between two lines of progress.
-const PROGRESS: Duration = Duration::from_secs(60);
 
 /// Ends of tests by their names.
 type TestEnds = BTreeMap<String, TestEnd>;
@@ -134,7 +132,7 @@ impl Suite {
             command.args(&launcher);
             self.add_program(&mut command, library);
             let mut job = Background::start(command)?;
-            let ended = self.watch(&mut job, outcomes.len(), begin + LIMIT)?;
+            let ended = self.watch(&mut job, begin + LIMIT)?;
             let (records, end) = (self.records()?, self.end(&mut job, by, ended));
             let merged = record::merge(&records);
             outcomes.extend(merged.outcomes);
@@ -197,10 +195,9 @@ impl Suite {
         self.write(&Path::new(DIRECTORY).join("left-out"), patterns.as_bytes())
     }
 
-    /// Waits until the launcher returns, no test makes progress, or `end`. `done` tests were done
-    /// before this job.
-    fn watch(&self, job: &mut Background, done: usize, end: Instant) -> Result<Ended, LabError> {
-        let (mut size, mut changed, mut printed) = (0, Instant::now(), Instant::now());
+    /// Waits until the launcher returns, no test makes progress, or `end`.
+    fn watch(&self, job: &mut Background, end: Instant) -> Result<Ended, LabError> {
+        let (mut size, mut changed) = (0, Instant::now());
         loop {
             if job.wait(PAUSE)?.is_some() {
                 return Ok(Ended::Returned);
@@ -215,12 +212,6 @@ impl Suite {
             if changed.elapsed() >= STALL {
                 println!("{}", stacks::of(&self.lab));
                 return Ok(Ended::Stalled);
-            }
-            if printed.elapsed() >= PROGRESS {
-                printed = Instant::now();
-                let merged = record::merge(&self.records()?);
-                let at = merged.unfinished.unwrap_or_default();
-                println!("  {} tests are done, at {at}", done + merged.outcomes.len());
             }
         }
     }
