@@ -14,7 +14,7 @@ use std::iter::zip;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 
 use super::against::{Against, EarlierBuild, bars};
 use super::contender::{Contender, Launcher, ON_HOST, Place, Ran, Scratch, Testbed, compile};
@@ -56,9 +56,6 @@ pub struct CommOptions {
     /// allreduce/8, allreduce/65536, allreduce/16777216, init.
     #[arg(long)]
     row: Option<String>,
-    /// Measure only over shared memory, or only over TCP.
-    #[arg(long, value_enum)]
-    only: Option<Transport>,
     #[command(flatten)]
     against: Against,
 }
@@ -66,13 +63,13 @@ pub struct CommOptions {
 impl CommOptions {
     /// Returns whether the time until ranks are ready is measured.
     fn wants_init(&self) -> bool {
-        self.row.as_ref().map_or(self.only.is_none(), |row| INIT_PROGRAM.contains(row.as_str()))
+        self.row.as_ref().is_none_or(|row| INIT_PROGRAM.contains(row.as_str()))
     }
 }
 
 /// Transport between ranks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Transport {
+#[derive(Debug, Clone, Copy)]
+enum Transport {
     /// Shared memory of one host.
     Shm,
     /// TCP between hosts.
@@ -230,11 +227,8 @@ pub(super) fn run(options: &CommOptions) -> Result<bool, LabError> {
     let earlier = options.against.find()?;
     // With more ranks than processors the kernel's scheduling varies more from run to run than
     // builds differ.
-    let is_wanted = |setting: &Setting| {
-        !operations.is_empty()
-            && options.only.is_none_or(|transport| transport == setting.transport)
-            && (earlier.is_none() || setting.has_bar)
-    };
+    let is_wanted =
+        |setting: &Setting| !operations.is_empty() && (earlier.is_none() || setting.has_bar);
     let settings: Vec<Setting> = SETTINGS.into_iter().filter(is_wanted).collect();
     let scratch = Scratch::make(std::env::temp_dir())?;
     let programs =
@@ -434,13 +428,6 @@ impl Bench<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_row_is_not_taken_for_a_longer_name() {
-        let read = |bytes| Operation { kind: "allreduce", bytes }.read("allreduce/65536 1e-5 10\n");
-        assert!(read(6).is_err());
-        assert!(read(65536).is_ok());
-    }
 
     #[test]
     fn what_is_no_measurement_is_an_error() {

@@ -139,12 +139,4 @@ mod tests {
             (Some(7), "out\n".into(), "err\n".into())
         );
     }
-
-    #[test]
-    fn one_that_runs_on_is_not_waited_for() {
-        let mut child = sh("exec sleep 60");
-        assert_eq!(child.wait(Duration::from_millis(20)).unwrap(), None);
-        child.kill().unwrap();
-        assert!(child.wait(LAST_OUTPUT).unwrap().is_some());
-    }
 }

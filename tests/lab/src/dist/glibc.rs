@@ -170,17 +170,6 @@ fn write(directory: &Path, name: &str, text: &str) -> Result<PathBuf, LabError> 
     Ok(path)
 }
 
-/// Returns the newest version of glibc that a library or program needs, as `GLIBC_2.17`; `None` if it needs none. It may
-/// be for another architecture.
-pub(super) fn newest_needed(built: &Path) -> Result<Option<String>, LabError> {
-    let mut readelf = Command::new("readelf");
-    let listed = run("list versions", readelf.args(["--wide", "--version-info"]).arg(built))?;
-    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    let needed = listed.split("Version needs section").nth(1).unwrap_or_default();
-    let versions = needed.split_whitespace().filter_map(parse_version);
-    Ok(versions.max().map(shown))
-}
-
 /// Fails if a library or program needs a newer version of a symbol than the oldest hosts have.
 pub(super) fn check(machine: &TargetMachine, built: &Path) -> Result<(), LabError> {
     let needed = symbols(machine, built, |section| section == "*UND*")?;

@@ -154,19 +154,9 @@ const DIST_FILES: &[DistFile] = &[
     },
     DistFile { target: "comm-suite", kind: BIN, place: DistPath::Top, linkage: Linkage::Stripped },
     // Example of rlaunch-verbs, for guests.
-    DistFile {
-        target: "loopback",
-        kind: EXAMPLE,
-        place: DistPath::Top,
-        linkage: Linkage::Stripped,
-    },
+    DistFile { target: "loopback", kind: EXAMPLE, place: DistPath::Top, linkage: Linkage::Plain },
     // Test of rlaunch-prover, which runs on guests since it needs RDMA devices.
-    DistFile {
-        target: "two_provers",
-        kind: TEST,
-        place: DistPath::Top,
-        linkage: Linkage::Stripped,
-    },
+    DistFile { target: "two_provers", kind: TEST, place: DistPath::Top, linkage: Linkage::Plain },
 ];
 
 /// Artifacts and warnings of one call of cargo.

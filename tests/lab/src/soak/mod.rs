@@ -87,9 +87,6 @@ pub enum Soak {
         /// Seed that chooses helpers, ways and moments; by default a random one, which is printed.
         #[arg(long)]
         seed: Option<u64>,
-        /// Directory of another build of rlaunch to test instead of this checkout's.
-        #[arg(long)]
-        of: Option<PathBuf>,
     },
 }
 
@@ -104,13 +101,9 @@ pub fn run(soak: &Soak) -> Result<bool, LabError> {
             mpi::suite::run(library, &dist::build(Profile::Lab)?)
         }
         Soak::Mpi { seconds, .. } => mpi::run(*seconds, &dist::build(Profile::Lab)?),
-        Soak::Teardown { jobs, seed, of } => {
+        Soak::Teardown { jobs, seed } => {
             let seed = seed.unwrap_or_else(|| fastrand::u64(..));
-            let rlaunch = match of {
-                Some(directory) => directory.join("rlaunch"),
-                None => dist::build(Profile::Lab)?,
-            };
-            teardown::run(*jobs, seed, &rlaunch)
+            teardown::run(*jobs, seed, &dist::build(Profile::Lab)?)
         }
     }
 }

@@ -23,22 +23,16 @@ const GUESTS: usize = 3;
 #[derive(Debug)]
 struct Group {
     name: &'static str,
-    machines: Machines,
-}
-
-#[derive(Debug)]
-enum Machines {
-    /// Namespaces, with the second octet of the addresses in the first lab.
-    Hosts(u8),
-    /// Emulated computers, with a cable for each pair.
-    Guests,
+    /// Second octet of the addresses in the first lab of hosts; none for guests, with a cable for each
+    /// pair.
+    net: Option<u8>,
 }
 
 const GROUPS: [Group; 4] = [
-    Group { name: "computing", machines: Machines::Hosts(100) },
-    Group { name: "waiting", machines: Machines::Hosts(110) },
-    Group { name: "shared", machines: Machines::Hosts(120) },
-    Group { name: "triangles", machines: Machines::Guests },
+    Group { name: "computing", net: Some(100) },
+    Group { name: "waiting", net: Some(110) },
+    Group { name: "shared", net: Some(120) },
+    Group { name: "triangles", net: None },
 ];
 
 /// Slot of a test group.
@@ -66,13 +60,13 @@ impl Slot {
     fn up(self) -> Result<(), LabError> {
         self.down()?;
         let share = dist::directory(Profile::Lab)?;
-        match self.group.machines {
-            Machines::Hosts(net) => {
+        match self.group.net {
+            Some(net) => {
                 let net = [10, net + self.number];
                 let lab = Lab::up(&Options { net, ..Options::new(&self.lab(), HOSTS) })?;
                 lab.install(&share).map(drop)
             }
-            Machines::Guests => {
+            None => {
                 let new = VmOptions::new(&self.lab(), GUESTS, Topology::Triangle);
                 let options = VmOptions { share: Some(share), is_share_fixed: true, ..new };
                 VmLab::up(&options).map(drop)
@@ -82,9 +76,9 @@ impl Slot {
 
     /// Removes its lab, also one that an interrupted run left behind in any state.
     fn down(self) -> Result<(), LabError> {
-        match self.group.machines {
-            Machines::Hosts(_) => Lab::down(&self.lab()).map(drop),
-            Machines::Guests => VmLab::down(&self.lab()).map(drop),
+        match self.group.net {
+            Some(_) => Lab::down(&self.lab()).map(drop),
+            None => VmLab::down(&self.lab()).map(drop),
         }
     }
 }
@@ -120,11 +114,8 @@ impl Labs {
         })?);
         // Labs that an interrupted run left behind would be taken for labs of this one.
         labs.0.iter().try_for_each(|slot| slot.down())?;
-        let is_first = |slot: &&Slot| match slot.group.machines {
-            Machines::Hosts(_) => true,
-            Machines::Guests => slot.number == 0,
-        };
-        if labs.0.iter().any(|slot| matches!(slot.group.machines, Machines::Guests)) {
+        let is_first = |slot: &&Slot| slot.group.net.is_some() || slot.number == 0;
+        if labs.0.iter().any(|slot| slot.group.net.is_none()) {
             // Built once, before two labs need it.
             vm::build()?;
         }

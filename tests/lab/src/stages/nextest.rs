@@ -1,6 +1,5 @@
 //! Runs of tests by nextest, as `.config/nextest.toml` sets it up; its events become counts.
 
-use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
@@ -49,7 +48,6 @@ impl TestPrograms {
             set,
             filter: plan.filter.clone(),
             are_ignored: plan.ignored,
-            environment: Vec::new(),
             is_of_caller: false,
         }
     }
@@ -81,7 +79,6 @@ pub(super) struct Tests {
     filter: Option<String>,
     /// Whether they are those that are marked `#[ignore]`.
     are_ignored: bool,
-    pub(super) environment: Vec<(&'static str, OsString)>,
     /// Whether they run as the account that called sudo rather than as root.
     pub(super) is_of_caller: bool,
 }
@@ -101,7 +98,7 @@ impl Tests {
         command.args(["nextest", verb, "--profile", self.profile]);
         command.arg("--binaries-metadata").arg(programs).arg("--cargo-metadata").arg(workspace);
         command.args(["--filterset", &self.set]).args(&self.filter);
-        command.envs(self.environment.iter().cloned()).current_dir(dist::workspace());
+        command.current_dir(dist::workspace());
         command
     }
 

@@ -1,4 +1,4 @@
-//! `.tar.gz`, `.deb` and `.rpm`, by tar, dpkg-deb and rpmbuild.
+//! `.tar.gz`, `.deb` and `.rpm`, by tar, dpkg-deb and rpmbuild; wheel for pip, by a script in Python.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -6,6 +6,7 @@ use std::process::Command;
 use super::{PackageSpec, Profile, SUMMARY, write};
 use crate::LabError;
 use crate::command::run;
+use crate::dist::workspace;
 use crate::files::remove_dir;
 
 /// Address for questions, which both formats require.
@@ -18,6 +19,9 @@ proves the network between them, and ends every rank of a job together.";
 const COPY: &str = r#"rm -rf "$2"; mkdir -p "$2"; cp -rT "$1" "$2"
     chmod -R u=rwX,go=rX "$2"
     find "$2" -exec touch -h -d "@$3" {} +"#;
+
+/// Script that makes the wheel, with the modules of Python's standard library.
+const SCRIPT: &str = include_str!("wheel.py");
 
 /// Packs the tree as `rlaunch-VERSION-ARCH-linux.tar.gz`, to be unpacked anywhere.
 pub(super) fn tar(package: &PackageSpec) -> Result<(), LabError> {
@@ -97,6 +101,19 @@ pub(super) fn rpm(package: &PackageSpec) -> Result<(), LabError> {
     pack.args(define("_binary_payload", payload));
     pack.env("SOURCE_DATE_EPOCH", package.time.to_string());
     run("pack an rpm package", pack.arg(&path)).map(drop)
+}
+
+/// Packs launcher and Python package as `rlaunch-VERSION-py3-none-manylinux_2_28_ARCH.whl`.
+pub(super) fn wheel(package: &PackageSpec) -> Result<(), LabError> {
+    let mut python = Command::new("python3");
+    python.args(["-c", SCRIPT]).arg(&package.output).args([&package.version, package.arch]);
+    python.args([&package.time.to_string(), SUMMARY]).arg(workspace().join("README.md"));
+    python.arg(package.tree.join("bin/rlaunch")).arg(package.library.join("python"));
+    python.arg(match package.profile {
+        Profile::Lab => "1",
+        Profile::Release => "9",
+    });
+    run("pack a wheel", &mut python).map(drop)
 }
 
 /// Copies the tree to `name` in a directory for one kind of package; returns the path of the copy.

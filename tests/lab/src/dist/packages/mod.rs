@@ -6,13 +6,11 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `archives` | `.tar.gz`, `.deb` and `.rpm`, by the tools of Debian |
-//! | `wheel` | wheel for pip, by a script in Python |
+//! | `archives` | `.tar.gz`, `.deb` and `.rpm`, by the tools of Debian; wheel for pip, by a script in Python |
 //! | `sbom` | list of the crates inside (CycloneDX), checksums |
 
 mod archives;
 mod sbom;
-mod wheel;
 
 use std::fs;
 use std::io::ErrorKind;
@@ -20,8 +18,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{
-    Profile, aarch64, cargo, dist_in, glibc, host_triple, launcher, place, target_directory,
-    workspace,
+    Profile, aarch64, cargo, dist_in, host_triple, launcher, place, target_directory, workspace,
 };
 use crate::LabError;
 use crate::command::{run, show};
@@ -85,7 +82,6 @@ pub fn pack(profile: Profile) -> Result<PathBuf, LabError> {
     }
     sbom::write_list(&output, &version, time)?;
     sbom::write_checksums(&output)?;
-    print_needed_glibc(&files)?;
     Ok(output)
 }
 
@@ -119,7 +115,7 @@ fn write_packages(package: &PackageSpec) -> Result<(), LabError> {
     archives::tar(package)?;
     archives::deb(package)?;
     archives::rpm(package)?;
-    wheel::make(package)
+    archives::wheel(package)
 }
 
 fn output_of(package: &PackageSpec) -> PathBuf {
@@ -194,20 +190,6 @@ fn time() -> u64 {
     let found = run("ask git for the time of the last commit", &mut git).ok();
     let text = found.map(|found| String::from_utf8_lossy(&found.stdout).trim().to_owned());
     text.and_then(|text| text.parse().ok()).unwrap_or(UNKNOWN_TIME)
-}
-
-/// Prints the newest version of glibc that each file for hosts needs. The build has checked it.
-fn print_needed_glibc(files: &Path) -> Result<(), LabError> {
-    let mut find = Command::new("find");
-    find.args([files.join("rlaunch"), files.join("lib")]);
-    find.args(["-type", "f", "-perm", "-u+x", "-size", "+100k"]);
-    let found = run("list what ships", &mut find)?.stdout;
-    for path in String::from_utf8_lossy(&found).lines() {
-        let needed = glibc::newest_needed(Path::new(path))?;
-        let name = Path::new(path).strip_prefix(files).unwrap_or(Path::new(path)).display();
-        println!("{name}: {}", needed.unwrap_or_else(|| "static".into()));
-    }
-    Ok(())
 }
 
 /// Writes a file that all can read, and its directory.
