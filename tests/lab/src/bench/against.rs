@@ -116,28 +116,9 @@ impl EarlierBuild {
         setup::install(PackageSet::Verbs)?;
         let this = dist::build(Profile::Release)?;
         println!("this build beside {}", self.rlaunch.display());
-        if self.is_same_as(&this)? {
-            println!(
-                "both builds are identical: the ratios show how much this machine deviates from 1.00"
-            );
-        }
         let contender =
             |name, rlaunch: &Path| Contender { name, ..Contender::new(Launcher::Rlaunch, rlaunch) };
         Ok(vec![contender("this build", &this), contender("earlier", &self.rlaunch)])
-    }
-
-    /// Returns whether launcher and agent have the same content as those of another build.
-    fn is_same_as(&self, other: &Path) -> Result<bool, LabError> {
-        let content = |path: PathBuf| {
-            fs::read(&path).map_err(LabError::io(format!("read {}", path.display())))
-        };
-        let agent = dist::agent_beside()?;
-        for name in [Path::new(LAUNCHER), &agent] {
-            if content(self.rlaunch.with_file_name(name))? != content(other.with_file_name(name))? {
-                return Ok(false);
-            }
-        }
-        Ok(true)
     }
 
     /// Checks that the build has one of the programs that measure a communicator.

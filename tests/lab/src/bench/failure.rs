@@ -10,7 +10,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -59,20 +59,6 @@ pub struct FailureOptions {
     /// Number of timed rounds, after one warm-up round; 3 at most for MPI programs.
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Programs of the jobs.
-    #[arg(long, value_enum, default_value = "all")]
-    programs: FailingPrograms,
-}
-
-/// Programs of the jobs that fail.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum FailingPrograms {
-    /// Both kinds.
-    All,
-    /// MPI programs.
-    Mpi,
-    /// Programs without MPI.
-    Other,
 }
 
 /// Cause of a failure.
@@ -192,15 +178,10 @@ pub(super) fn run(options: &FailureOptions) -> Result<bool, LabError> {
     let what = format!("{RANKS} ranks on {HOSTS} hosts, from the failure");
     Testbed::with_fresh(HOSTS, |testbed| {
         let bench = Bench { testbed, scratch: &scratch, contenders: &contenders };
-        let mut tables = Vec::new();
-        if options.programs != FailingPrograms::Mpi {
-            tables.push((what, bench.measure(options.rounds)?));
-        }
-        if options.programs != FailingPrograms::Other {
-            for library in DEBIAN.iter().chain(&WHEELS) {
-                let rounds = options.rounds.min(MAX_MPI_ROUNDS);
-                tables.push((library.name.into(), bench.measure_mpi(library, rounds)?));
-            }
+        let mut tables = vec![(what, bench.measure(options.rounds)?)];
+        for library in DEBIAN.iter().chain(&WHEELS) {
+            let rounds = options.rounds.min(MAX_MPI_ROUNDS);
+            tables.push((library.name.into(), bench.measure_mpi(library, rounds)?));
         }
         let met: Vec<bool> = tables.iter().map(|(title, table)| table.print(title)).collect();
         Ok(met.into_iter().all(|met| met))

@@ -190,8 +190,3 @@ fn unlock_root(shadow: &str) -> String {
     };
     shadow.lines().map(line).collect()
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-}

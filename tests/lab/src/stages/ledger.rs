@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::times::{StageTime, TestTime, slowest};
+use super::times::{StageTime, slowest};
 
 /// Budget of a whole run on two processors. Beyond it a warning is printed.
 const BUDGET: Duration = Duration::from_secs(30 * 60);
@@ -26,8 +26,8 @@ pub struct Tally {
     pub skipped: Vec<(usize, String)>,
     /// Tests that passed at the second attempt, with the output file of the first.
     pub flaky: Vec<(String, PathBuf)>,
-    /// Times of tests.
-    pub times: Vec<TestTime>,
+    /// Names and times of tests.
+    pub times: Vec<(String, Duration)>,
 }
 
 impl Tally {

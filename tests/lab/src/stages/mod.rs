@@ -39,7 +39,7 @@ use crate::setup::{self, PackageSet, mpi, python};
 use crate::{LabError, dist};
 use changed::Checkout;
 use ledger::{Ledger, Tally};
-use reach::{HostTests, Reach};
+use reach::Reach;
 use times::StageClock;
 
 pub use build::check_dependencies;
@@ -73,7 +73,7 @@ const STAGES: &[Stage] = &[
 ];
 
 /// Selection of tests to run.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct TestPlan {
     /// Run only this stage.
     pub stage: Option<String>,
@@ -81,14 +81,16 @@ pub struct TestPlan {
     pub filter: Option<String>,
     /// Run the tests that are marked `#[ignore]`, and no others.
     pub ignored: bool,
-    /// Run only what a change can affect.
-    reach: Option<Reach>,
+    /// What a change can affect, or all.
+    reach: Reach,
+    /// Whether only what a change can affect is run.
+    is_of_change: bool,
 }
 
 impl TestPlan {
     /// Selects all tests of a stage, or of all stages, whose names match the filter.
     pub fn new(stage: Option<String>, filter: Option<String>) -> TestPlan {
-        TestPlan { stage, filter, ignored: false, reach: None }
+        TestPlan { stage, filter, ignored: false, reach: Reach::all(), is_of_change: false }
     }
 
     /// Leaves out what the changes since `revision` cannot affect, and prints what is run. Without a
@@ -99,42 +101,21 @@ impl TestPlan {
         println!("changed since {base}: {} files; all that is run:", files.len());
         let reach = Reach::from_files(&files)?;
         println!("{}", reach.describe());
-        self.reach = Some(reach);
+        (self.reach, self.is_of_change) = (reach, true);
         Ok(self)
     }
 
     /// Returns nextest's filterset of unit tests.
     fn unit_tests(&self) -> String {
-        let all = || reach::ALL.to_owned();
-        self.reach.as_ref().map_or_else(all, |reach| Vec::from_iter(reach.unit.clone()).join(" | "))
-    }
-
-    /// Returns whether anything has to be compiled.
-    fn wants_build(&self) -> bool {
-        !self.reach.as_ref().is_some_and(Reach::is_nothing)
-    }
-
-    /// Returns whether the tests of the lab itself and the short soak run in stage netns.
-    fn wants_lab(&self) -> bool {
-        self.reach.as_ref().is_none_or(|reach| reach.everything)
-    }
-
-    /// Returns the tests of stage netns that run if the filter matches them.
-    fn netns(&self) -> HostTests {
-        self.reach.as_ref().map_or(HostTests::All, |reach| reach.netns.clone())
-    }
-
-    /// Returns the tests of stage vm that run if the filter matches them.
-    fn vm(&self) -> HostTests {
-        self.reach.as_ref().map_or(HostTests::All, |reach| reach.vm.clone())
+        Vec::from_iter(self.reach.unit.clone()).join(" | ")
     }
 
     /// Returns what is fuzzed. A run of all tests replays known inputs of all targets, and searches
     /// only in those whose sources have changed.
     fn fuzzing(&self) -> Result<fuzz::FuzzOptions, LabError> {
         let owned = |targets: BTreeSet<&str>| targets.into_iter().map(str::to_owned).collect();
-        if let Some(reach) = &self.reach {
-            let targets = Some(owned(reach.fuzz.clone()));
+        if self.is_of_change {
+            let targets = Some(owned(self.reach.fuzz.clone()));
             return Ok(fuzz::FuzzOptions { targets, seconds: FUZZ_SECONDS, searched: None });
         }
         let searched = match checkout()?.changed(None) {
@@ -151,12 +132,12 @@ impl TestPlan {
     }
 
     fn is_whole(&self) -> bool {
-        self.stage.is_none() && self.filter.is_none() && self.reach.is_none()
+        self.stage.is_none() && self.filter.is_none() && !self.is_of_change
     }
 
     /// Returns whether a stage has anything to do.
     fn wants(&self, stage: &str) -> bool {
-        let Some(reach) = &self.reach else { return true };
+        let reach = &self.reach;
         match stage {
             netns::NAME => !reach.netns.is_nothing() || reach.everything,
             vm::NAME => !reach.vm.is_nothing(),
@@ -174,10 +155,10 @@ impl TestPlan {
             filter.is_none_or(|filter| names.iter().any(|name| filter.contains(name)))
         };
         let mut builds = Vec::new();
-        if self.netns().includes("mpi") && is_about(&["mpi"]) {
+        if self.reach.netns.includes("mpi") && is_about(&["mpi"]) {
             builds.extend(mpi::build_beside());
         }
-        if self.netns().includes("training") && is_about(&["torch", "training"]) {
+        if self.reach.netns.includes("training") && is_about(&["torch", "training"]) {
             builds.extend(python::TORCH.build_beside());
         }
         builds
@@ -186,7 +167,7 @@ impl TestPlan {
     /// Returns whether to build the files for hosts of aarch64.
     fn wants_aarch64(&self) -> bool {
         let is_about = |filter: &String| filter.contains("aarch64");
-        self.netns().includes("aarch64") && self.filter.as_ref().is_none_or(is_about)
+        self.reach.netns.includes("aarch64") && self.filter.as_ref().is_none_or(is_about)
     }
 }
 

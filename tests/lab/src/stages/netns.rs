@@ -30,7 +30,7 @@ pub(super) fn test(plan: &TestPlan) -> Result<Tally, LabError> {
     for (tests, why) in skipped {
         tally.add(Tally::skip(format!("{tests}…: {why}")));
     }
-    if plan.wants_lab() && plan.filter.as_ref().is_none_or(|filter| SOAK.contains(filter)) {
+    if plan.reach.everything && plan.filter.as_ref().is_none_or(|filter| SOAK.contains(filter)) {
         tally.add(soak(&dist::launcher(Profile::Lab)?));
     }
     Ok(tally)
@@ -42,10 +42,10 @@ pub(super) fn selected(
     plan: &TestPlan,
     programs: &TestPrograms,
 ) -> Result<(Tests, SkippedTests), LabError> {
-    let own = if plan.wants_lab() { "all()" } else { "none()" };
+    let own = if plan.reach.everything { "all()" } else { "none()" };
     let set = format!(
         "(binary_id(rlaunch-lab::lab) & {own}) | (binary_id(rlaunch-tests::netns) & {})",
-        plan.netns().filterset()
+        plan.reach.netns.filterset()
     );
     let tests = programs.select(NAME, set, plan);
     let skipped = skipped(&tests.names()?);

@@ -9,7 +9,6 @@ use serde::Deserialize;
 
 use super::TestPlan;
 use super::ledger::Tally;
-use super::times::TestTime;
 use super::tool::NEXTEST;
 use crate::command::display;
 use crate::{LabError, dist, files};
@@ -220,13 +219,12 @@ impl Outcome {
     /// Counts the tests.
     pub(super) fn tally(&self) -> Tally {
         let failed = self.failed().count();
-        let time = |test: &TestResult| TestTime { name: test.name.clone(), took: test.took };
         let ignored = (self.ignored, "tests marked #[ignore]".to_owned());
         Tally {
             passed: self.tests.len() - failed,
             failed: failed + usize::from(self.is_broken),
             skipped: if self.ignored > 0 { vec![ignored] } else { Vec::new() },
-            times: self.tests.iter().map(time).collect(),
+            times: self.tests.iter().map(|test| (test.name.clone(), test.took)).collect(),
             ..Tally::default()
         }
     }
@@ -254,7 +252,7 @@ mod tests {
         assert_eq!((tally.passed, tally.failed), (2, 0));
         assert!(tally.skipped.is_empty());
         assert_eq!(outcome.tests[1].name, "b::one");
-        assert_eq!(tally.times[0].took, Duration::from_millis(1500));
+        assert_eq!(tally.times[0].1, Duration::from_millis(1500));
     }
 
     #[test]

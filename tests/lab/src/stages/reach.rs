@@ -206,12 +206,19 @@ impl Reach {
             reach.add_on_hosts(file);
             reach.unit.extend(crates.filterset(file));
         }
-        if reach.everything {
-            reach.unit = [ALL.to_owned()].into();
-            (reach.netns, reach.vm, reach.sim) = (HostTests::All, HostTests::All, true);
-            reach.fuzz = FUZZED.iter().flat_map(|(_, all)| all.split_whitespace()).collect();
+        Ok(if reach.everything { Reach::all() } else { reach })
+    }
+
+    /// Returns what is run without a change.
+    pub(super) fn all() -> Reach {
+        Reach {
+            unit: [ALL.to_owned()].into(),
+            everything: true,
+            sim: true,
+            fuzz: FUZZED.iter().flat_map(|(_, all)| all.split_whitespace()).collect(),
+            netns: HostTests::All,
+            vm: HostTests::All,
         }
-        Ok(reach)
     }
 
     fn add_on_hosts(&mut self, file: &Path) {

@@ -7,18 +7,12 @@ use std::time::{Duration, Instant};
 /// Number of tests that are listed as the slowest ones.
 const LISTED: usize = 10;
 
-/// Time of one test.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TestTime {
-    pub(super) name: String,
-    pub(super) took: Duration,
-}
-
-/// Lists the slowest of these tests, a line each.
-pub(super) fn slowest(times: &[TestTime]) -> Vec<String> {
-    let mut times: Vec<&TestTime> = times.iter().collect();
-    times.sort_by_key(|time| std::cmp::Reverse(time.took));
-    let line = |time: &&TestTime| format!("{:>6.1} s  {}", time.took.as_secs_f64(), time.name);
+/// Lists the slowest of these tests, each with its name and time, a line each.
+pub(super) fn slowest(times: &[(String, Duration)]) -> Vec<String> {
+    let mut times: Vec<_> = times.iter().collect();
+    times.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+    let line =
+        |(name, took): &&(String, Duration)| format!("{:>6.1} s  {name}", took.as_secs_f64());
     times.iter().take(LISTED).map(line).collect()
 }
 

@@ -32,5 +32,5 @@ pub(super) fn test(plan: &TestPlan) -> Result<Tally, LabError> {
 
 /// Selects the tests of this stage.
 pub(super) fn selected(plan: &TestPlan, programs: &TestPrograms) -> Tests {
-    programs.select(NAME, plan.vm().filterset(), plan)
+    programs.select(NAME, plan.reach.vm.filterset(), plan)
 }

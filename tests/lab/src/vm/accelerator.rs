@@ -5,17 +5,18 @@
 //! until this machine reboots.
 
 use std::fs;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
 use super::image::Image;
+use crate::LabError;
 use crate::command::background::Background;
 use crate::command::wait_until;
-use crate::{LabError, setup};
 
 /// Time limit of the probe. With KVM it takes a second.
 const LIMIT: Duration = Duration::from_secs(10);
+/// File with the result of the probe. It is on a tmpfs, which a reboot empties.
+const RECORD: &str = "/run/rlaunch-lab-accelerator";
 /// Line that the initial ramdisk prints when it finds no root directory: the kernel has booted.
 const BOOTED: &str = "lab: no root directory";
 
@@ -40,20 +41,14 @@ impl Accelerator {
             let found = if boots_by_kvm(image) { Accelerator::Kvm } else { Accelerator::Tcg };
             println!("  guests run by {}", found.name());
             // If recording fails, the next start probes again.
-            let _ = found.remember();
+            let _ = fs::write(RECORD, found.name());
             found
         })
     }
 
     fn remembered() -> Option<Accelerator> {
-        let text = fs::read_to_string(record()).ok()?;
-        let (boot, name) = text.trim().split_once(' ')?;
-        let known = [Accelerator::Kvm, Accelerator::Tcg];
-        known.into_iter().find(|one| boot_id().as_deref() == Some(boot) && one.name() == name)
-    }
-
-    fn remember(self) -> Option<()> {
-        fs::write(record(), format!("{} {}\n", boot_id()?, self.name())).ok()
+        let name = fs::read_to_string(RECORD).ok()?;
+        [Accelerator::Kvm, Accelerator::Tcg].into_iter().find(|one| one.name() == name)
     }
 
     fn name(self) -> &'static str {
@@ -70,15 +65,6 @@ impl Accelerator {
             Accelerator::Tcg => "-accel tcg,thread=multi -cpu max,-erms,-fsrm",
         }
     }
-}
-
-fn record() -> PathBuf {
-    setup::cache().join("vm-accelerator")
-}
-
-fn boot_id() -> Option<String> {
-    let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    Some(text.trim().to_owned())
 }
 
 fn boots_by_kvm(image: &Image) -> bool {
