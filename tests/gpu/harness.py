@@ -309,7 +309,8 @@ class Context:
         words = [word.strip() for word in out.splitlines()[0].split(",")]
         if len(words) != len(columns):
             raise RowFailed(f"nvidia-smi: {out.splitlines()[0]}")
-        return dict(zip(columns, map(to_number, words)))
+        numbers = [float(word) if re.fullmatch(r"[-\d.]+", word) else None for word in words]
+        return dict(zip(columns, numbers))
 
 
 class Process:
@@ -384,13 +385,6 @@ def end_marked(mark):
         with contextlib.suppress(OSError):
             if wanted.search((entry / "environ").read_bytes()):
                 os.kill(int(entry.name), signal.SIGKILL)
-
-
-def to_number(word):
-    try:
-        return float(word)
-    except ValueError:
-        return None
 
 
 def check(holds, seen):

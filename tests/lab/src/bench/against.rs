@@ -1,7 +1,6 @@
 //! `--against DIR` of benches: this build of rlaunch beside an earlier one, in turn on the same
 //! hosts in one run, so that disturbances of the machine affect both.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -82,7 +81,8 @@ impl EarlierBuild {
         let refused =
             |why: String| Err(LabError::Usage(format!("--against {}: {why}", path.display())));
         // The path is resolved, since launchers run in `/`, and a link may change.
-        let rlaunch = match find_launcher(path) {
+        let rlaunch = if path.is_dir() { path.join(LAUNCHER) } else { path.to_path_buf() };
+        let rlaunch = match rlaunch.canonicalize() {
             Ok(rlaunch) => rlaunch,
             Err(error) => return refused(format!("no {LAUNCHER} there: {error}")),
         };
@@ -159,15 +159,6 @@ fn warning(rounds: usize) -> Option<String> {
             "the 90 % interval of {rounds} rounds spans nearly all of them; {USUAL_ROUNDS} are usual"
         )
     })
-}
-
-fn find_launcher(path: &Path) -> std::io::Result<PathBuf> {
-    let rlaunch = if path.is_dir() { path.join(LAUNCHER) } else { path.to_path_buf() };
-    let rlaunch = rlaunch.canonicalize()?;
-    match fs::metadata(&rlaunch)?.is_file() {
-        true => Ok(rlaunch),
-        false => Err(std::io::Error::other("it is not a file")),
-    }
 }
 
 /// Runs `rlaunch --version`; on failure returns why it does not run.

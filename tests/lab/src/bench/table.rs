@@ -357,14 +357,6 @@ mod tests {
     }
 
     #[test]
-    fn the_warm_up_does_not_count() {
-        let mut table = Table::new(["a", "b"], [Row::new("wall", "s", &[])]);
-        let act = |turn: Turn| Ok(vec![Some(turn.round as f64)]);
-        table.measure(Rounds::new(2), act).unwrap();
-        assert_eq!(table.rows[0].values, vec![[1.0, 2.0].into_iter().collect::<Series>(); 2]);
-    }
-
-    #[test]
     fn the_better_peer_is_the_one_with_the_lesser_median() {
         // One lucky round does not make a peer the better one.
         let values: [&[f64]; 4] = [&[1.0; 3], &[4.0, 4.0, 0.1], &[2.0; 3], &[3.0; 3]];

@@ -103,9 +103,6 @@ pub(crate) enum Verb {
         /// `release` is what ships, `lab` builds quickly.
         #[arg(long, value_enum, default_value = "release")]
         profile: Profile,
-        /// Pack what was built before.
-        #[arg(long)]
-        packed_only: bool,
     },
     /// Pack a folder, in target/gpu, whose script `run` proves the claims about GPUs on a machine with
     /// one: `tests/README.md`.

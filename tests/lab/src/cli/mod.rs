@@ -35,11 +35,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Soak(verb) => soak::run(verb)?,
         Verb::Setup => set_up()?,
         Verb::Build { profile } => build(*profile)?,
-        Verb::Dist { profile, packed_only } => pack(*profile, *packed_only)?,
+        Verb::Dist { profile } => pack(*profile)?,
         Verb::Gpu { from } => pack_proofs(from.as_deref())?,
         Verb::Demo { keep } => demo::run(*keep).map(|()| true)?,
         Verb::Test(args) => test(args)?,
-        Verb::Sim { words } => sim::run(words)?,
+        Verb::Sim { words } => sim::run(words),
         Verb::Deps { online } => stages::check_dependencies(*online).failed == 0,
         Verb::Fuzz { target, seconds } => {
             let targets = target.clone().map(|target| vec![target]);
@@ -71,12 +71,10 @@ fn build(profile: Profile) -> Result<bool, LabError> {
     Ok(true)
 }
 
-fn pack(profile: Profile, packed_only: bool) -> Result<bool, LabError> {
+fn pack(profile: Profile) -> Result<bool, LabError> {
     setup::install(PackageSet::Packing)?;
-    if !packed_only {
-        build(profile)?;
-        dist::packages::build_other_launchers(profile)?;
-    }
+    build(profile)?;
+    dist::packages::build_other_launchers(profile)?;
     println!("{}", dist::packages::pack(profile)?.display());
     Ok(true)
 }

@@ -229,12 +229,8 @@ pub(crate) fn build_measure(profile: Profile) -> Result<(), LabError> {
     build.args(MEASURE.iter().flat_map(|program| ["--example", program]));
     show("build the programs that measure communicators", &mut build)?;
     let built = target_directory()?.join(name).join("examples");
-    MEASURE.iter().try_for_each(|name| place_beside(profile, &built.join(name), name))
-}
-
-/// Copies a program to a name beside the launcher.
-pub(crate) fn place_beside(profile: Profile, program: &Path, name: &str) -> Result<(), LabError> {
-    place(program, &directory(profile)?.join(name))
+    let beside = directory(profile)?;
+    MEASURE.iter().try_for_each(|name| place(&built.join(name), &beside.join(name)))
 }
 
 /// Returns the path of the agent for this machine, relative to the directory of its launcher.

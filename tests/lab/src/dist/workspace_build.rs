@@ -71,16 +71,6 @@ impl BuildSet {
             false => words.chain(["--no-default-features"]).collect(),
         }
     }
-
-    fn operation(self) -> &'static str {
-        match self {
-            BuildSet::Everything => "build the workspace and its tests",
-            BuildSet::Job => "build launcher and agent",
-            BuildSet::Shipped => "build launcher, agent and the libraries of ranks",
-            BuildSet::Ranks => "build the libraries of ranks",
-            BuildSet::Sent => "build agent and libraries of ranks for other hosts",
-        }
-    }
 }
 
 /// File that is laid out, with name and kind of its target in cargo.
@@ -211,7 +201,7 @@ pub(super) fn build(
         _ => Compiler::Rustc,
     };
     cargo.env("RUSTC_WORKSPACE_WRAPPER", wrapper(machine, target, compiler)?);
-    let built = artifacts(selection.operation(), &mut cargo)?;
+    let built = artifacts("build for tests", &mut cargo)?;
     lay_out(machine, target, &built)?;
     Ok(built)
 }

@@ -9,7 +9,7 @@ use nix::fcntl::{Flock, FlockArg};
 use serde::{Deserialize, Serialize};
 
 use crate::LabError;
-use crate::files::{self, make_dir};
+use crate::files::make_dir;
 
 /// Directory of all labs. It is on a tmpfs, so that it vanishes at a reboot as the namespaces do.
 const ROOT: &str = "/run/rlaunch-lab";
@@ -146,7 +146,7 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), LabE
 
 /// Process that can be recognised later: its pid may be reused, but not together with its start
 /// time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ProcessId {
     pub(crate) pid: i32,
     start: u64,
@@ -163,12 +163,10 @@ impl ProcessId {
 
     /// Reads a file that [`ProcessId::store`] wrote.
     pub(crate) fn load(path: &Path) -> Option<ProcessId> {
-        let text = fs::read_to_string(path).ok()?;
-        let (pid, start) = text.trim().split_once(' ')?;
-        Some(ProcessId { pid: pid.parse().ok()?, start: start.parse().ok()? })
+        read_json(path).ok()?
     }
 
     pub(crate) fn store(self, path: &Path) -> Result<(), LabError> {
-        files::write(path, format!("{} {}\n", self.pid, self.start), 0o644)
+        write_json(path, &self)
     }
 }

@@ -45,7 +45,7 @@ struct Locked {
 /// Reads the table and the lock file, and prints what is wrong.
 pub(super) fn check() -> Result<Tally, LabError> {
     let read = |name: &str| files::read(&dist::workspace().join(name));
-    let Findings { faults, open } = inspect(&read(TABLE)?, &read(LOCK)?);
+    let (faults, open) = inspect(&read(TABLE)?, &read(LOCK)?);
     for line in faults.iter().chain(&open) {
         println!("{TABLE}: {line}");
     }
@@ -55,17 +55,10 @@ pub(super) fn check() -> Result<Tally, LabError> {
     Ok(Tally::check(faults.is_empty()))
 }
 
-/// What is to be said about the versions in a lock file, one sentence each.
-#[derive(Debug, Default)]
-struct Findings {
-    /// Reasons to fail.
-    faults: Vec<String>,
-    /// Vulnerabilities that were looked at, and that no version fixes.
-    open: Vec<String>,
-}
-
-fn inspect(table: &str, lock: &str) -> Findings {
-    let unread = |fault: String| Findings { faults: vec![fault], ..Findings::default() };
+/// Returns what is to be said about the versions in a lock file, one sentence each: reasons to fail, and
+/// vulnerabilities that were looked at and that no version fixes.
+fn inspect(table: &str, lock: &str) -> (Vec<String>, Vec<String>) {
+    let unread = |fault: String| (vec![fault], Vec::new());
     let table: Table = match toml::from_str(table) {
         Ok(table) => table,
         Err(error) => return unread(error.to_string()),
@@ -74,7 +67,7 @@ fn inspect(table: &str, lock: &str) -> Findings {
         Ok(lock) => lock,
         Err(error) => return unread(format!("{LOCK}: {error}")),
     };
-    let Findings { mut faults, mut open } = Findings::default();
+    let (mut faults, mut open) = (Vec::new(), Vec::new());
     for Watched { name, since, why, open: known, .. } in &table.crates {
         open.extend(known.iter().map(|known| format!("{name}: open: {known}")));
         let versions = lock.package.iter().filter(|locked| locked.name == *name);
@@ -87,7 +80,7 @@ fn inspect(table: &str, lock: &str) -> Findings {
             format!("{name} {old} ({why}) has a known vulnerability, fixed in {since}")
         }));
     }
-    Findings { faults, open }
+    (faults, open)
 }
 
 #[cfg(test)]
@@ -104,7 +97,7 @@ mod tests {
 
     #[test]
     fn an_old_version_and_a_crate_that_is_gone_are_said() {
-        let faults = |table: &str| inspect(table, LOCK).faults;
+        let faults = |table: &str| inspect(table, LOCK).0;
         let sound = row("a", "1.2.3") + &row("b", "0.9.12");
         assert_eq!(faults(&sound), [""; 0]);
         let old = "b 0.9.12+spec-1.1.0 (x) has a known vulnerability, fixed in 1.0.0-rc.1";
@@ -117,7 +110,7 @@ mod tests {
     #[test]
     fn what_no_version_fixes_is_said_and_fails_nothing() {
         let open = row("a", "1.0.0") + "open = \"X-1: not used\"\n";
-        let Findings { faults, open } = inspect(&open, LOCK);
+        let (faults, open) = inspect(&open, LOCK);
         assert_eq!((faults.len(), open), (0, vec!["a: open: X-1: not used".to_owned()]));
     }
 }

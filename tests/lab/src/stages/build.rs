@@ -1,5 +1,7 @@
 //! Stages without hosts: set-up, lints and build, unit tests, simulation, fuzzing.
 
+use std::process::Command;
+
 use super::ledger::Tally;
 use super::nextest::{TestPrograms, Tests};
 use super::tool::DENY;
@@ -105,7 +107,7 @@ pub(super) fn simulate(_: &TestPlan) -> Result<Tally, LabError> {
     println!("fresh seeds begin at {fresh}");
     let mut tally = Tally::default();
     for words in [&["--seeds", FIXED_SEEDS][..], &["--from", &fresh, "--seeds", FRESH_SEEDS]] {
-        tally.add(Tally::check(sim::run_program(&program, words)?));
+        tally.add(check(Command::new(&program).args(words).current_dir(dist::workspace())));
     }
     Ok(tally)
 }

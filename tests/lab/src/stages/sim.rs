@@ -2,29 +2,16 @@
 //! builds without the code that it simulates.
 
 use std::ffi::OsStr;
-use std::path::Path;
 use std::process::Command;
 
-use crate::LabError;
-use crate::command::display;
+use super::check;
 use crate::dist;
 
 /// Builds and runs the simulation with these arguments; returns whether it found nothing wrong.
-pub fn run<S: AsRef<OsStr>>(words: &[S]) -> Result<bool, LabError> {
+pub fn run<S: AsRef<OsStr>>(words: &[S]) -> bool {
     let mut cargo = dist::cargo();
     cargo.args(["run", "--quiet", "--profile", "lab", "--package", "rlaunch-sim", "--"]);
-    run_command(cargo.args(words))
-}
-
-/// Runs a simulation program that has been built.
-pub(crate) fn run_program(program: &Path, words: &[&str]) -> Result<bool, LabError> {
-    run_command(Command::new(program).args(words).current_dir(dist::workspace()))
-}
-
-fn run_command(command: &mut Command) -> Result<bool, LabError> {
-    println!("$ {}", display(command));
-    let status = command.status().map_err(LabError::io("run the simulation"))?;
-    Ok(status.success())
+    check(cargo.args(words)).failed == 0
 }
 
 /// Returns a seed that depends on the commit, so that each commit has new ones that can be

@@ -11,7 +11,6 @@ mod record;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
@@ -130,7 +129,9 @@ impl Suite {
             self.prepare(library, &outcomes)?;
             let mut command = self.lab.exec_in(Account::Root, Path::new("/"));
             command.args(&launcher);
-            self.add_program(&mut command, library);
+            let path = |name: &str| format!("{DIRECTORY}/{name}");
+            command.args(library.words(&path("suite.py")));
+            command.args(["tests", "record", "left-out"].map(path)).arg(SHARED);
             let mut job = Background::start(command)?;
             let ended = self.watch(&mut job, begin + LIMIT)?;
             let (records, end) = (self.records()?, self.end(&mut job, by, ended));
@@ -168,12 +169,6 @@ impl Suite {
                 vec![self.rlaunch.display().to_string(), "-H".into(), slots]
             }
         }
-    }
-
-    fn add_program(&self, command: &mut Command, library: &MpiLibrary) {
-        let path = |name: &str| format!("{DIRECTORY}/{name}");
-        command.args(library.words(&path("suite.py")));
-        command.args(["tests", "record", "left-out"].map(path)).arg(SHARED);
     }
 
     /// Removes what earlier jobs have left, and writes down which tests are left out.
