@@ -11,8 +11,8 @@ use crate::files::remove_dir;
 
 /// Maximum size of the folder in bytes: what travels to such a machine.
 const MAX_SIZE: u64 = 48 << 20;
-/// Examples that proofs run, from the workspace.
-const EXAMPLES: &[&str] = &["examples/resnet"];
+/// Example that proofs run, from the workspace.
+const EXAMPLE: &str = "examples/resnet";
 /// Proofs, from the workspace.
 const PROOFS: &str = "tests/gpu";
 
@@ -39,9 +39,7 @@ fn pack_into(folder: &Path, built: &Path, triple: &str) -> Result<(), LabError> 
     remove_dir(folder)?;
     let workspace = dist::workspace();
     dist::place_sources(&workspace.join(PROOFS), folder)?;
-    for example in EXAMPLES {
-        dist::place_sources(&workspace.join(example), &folder.join(example))?;
-    }
+    dist::place_sources(&workspace.join(EXAMPLE), &folder.join(EXAMPLE))?;
     let files = Path::new("lib/rlaunch").join(triple);
     dist::place_sources(&built.join(&files), &folder.join(&files))?;
     dist::place(&launcher, &folder.join("rlaunch"))?;

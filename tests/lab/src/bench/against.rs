@@ -108,8 +108,11 @@ impl EarlierBuild {
     /// Builds this checkout; returns this build and the earlier one. First warns if there are too
     /// few rounds to compare them.
     pub(super) fn contenders(&self, rounds: usize) -> Result<Vec<Contender>, LabError> {
-        if let Some(warning) = warning(rounds) {
-            eprintln!("warning: {warning}");
+        if USUAL_ROUNDS.parse().is_ok_and(|usual: usize| rounds < usual) {
+            eprintln!(
+                "warning: the 90 % interval of {rounds} rounds spans nearly all of them, and there is none below \
+                 {FEWEST} rounds; {USUAL_ROUNDS} are usual"
+            );
         }
         // Peers are not needed. The packages for verbs are, or this build would lack what the
         // earlier one has.
@@ -144,21 +147,6 @@ impl EarlierBuild {
             )
         })
     }
-}
-
-/// Returns a warning if there are too few rounds for a verdict.
-fn warning(rounds: usize) -> Option<String> {
-    if rounds < FEWEST {
-        return Some(format!(
-            "no 90 % interval exists below {FEWEST} rounds, so {rounds} rounds cannot show whether a \
-             row is slower; {USUAL_ROUNDS} are usual"
-        ));
-    }
-    USUAL_ROUNDS.parse().is_ok_and(|usual: usize| rounds < usual).then(|| {
-        format!(
-            "the 90 % interval of {rounds} rounds spans nearly all of them; {USUAL_ROUNDS} are usual"
-        )
-    })
 }
 
 /// Runs `rlaunch --version`; on failure returns why it does not run.

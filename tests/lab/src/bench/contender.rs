@@ -79,7 +79,7 @@ impl Place<'_> {
         let hosts: Vec<&str> = self.hosts.iter().map(String::as_str).collect();
         command.args(library.own_launcher(&hosts, self.per_host));
         let limit = self.limit.to_string();
-        match library.is_mpich() {
+        match library.is_mpich {
             true => command.env("MPIEXEC_TIMEOUT", limit),
             false => command.args(["--timeout", &limit]),
         };

@@ -77,16 +77,9 @@ impl BuildSet {
 struct DistFile {
     target: &'static str,
     kind: &'static str,
-    place: DistPath,
+    /// Path among the files for hosts; none in the top directory, under the name of the target.
+    sent: Option<&'static str>,
     linkage: Linkage,
-}
-
-/// Path in the distribution.
-enum DistPath {
-    /// In the top directory, under the name of the target.
-    Top,
-    /// Among the files for hosts, under this path.
-    Sent(&'static str),
 }
 
 /// Arguments that a file is linked with.
@@ -110,43 +103,43 @@ const EXAMPLE: &str = "example";
 const TEST: &str = "test";
 
 const DIST_FILES: &[DistFile] = &[
-    DistFile { target: "rlaunch", kind: BIN, place: DistPath::Top, linkage: Linkage::Portable },
-    DistFile { target: AGENT, kind: BIN, place: DistPath::Sent(AGENT), linkage: Linkage::Static },
+    DistFile { target: "rlaunch", kind: BIN, sent: None, linkage: Linkage::Portable },
+    DistFile { target: AGENT, kind: BIN, sent: Some(AGENT), linkage: Linkage::Static },
     DistFile {
         target: STACK_READER,
         kind: BIN,
-        place: DistPath::Sent(STACK_READER),
+        sent: Some(STACK_READER),
         linkage: Linkage::Static,
     },
     DistFile {
         target: "rlaunch-bench",
         kind: BIN,
-        place: DistPath::Sent("rlaunch-bench"),
+        sent: Some("rlaunch-bench"),
         linkage: Linkage::PortableStripped,
     },
     DistFile {
         target: "rlaunch-prover",
         kind: BIN,
-        place: DistPath::Sent("rlaunch-prover"),
+        sent: Some("rlaunch-prover"),
         linkage: Linkage::PortableStripped,
     },
     DistFile {
         target: "rlaunch",
         kind: CDYLIB,
-        place: DistPath::Sent(SHARED),
+        sent: Some(SHARED),
         linkage: Linkage::PortableStripped,
     },
     DistFile {
         target: "_rlaunch",
         kind: CDYLIB,
-        place: DistPath::Sent(MODULE_PATH),
+        sent: Some(MODULE_PATH),
         linkage: Linkage::PortableStripped,
     },
-    DistFile { target: "comm-suite", kind: BIN, place: DistPath::Top, linkage: Linkage::Stripped },
+    DistFile { target: "comm-suite", kind: BIN, sent: None, linkage: Linkage::Stripped },
     // Example of rlaunch-verbs, for guests.
-    DistFile { target: "loopback", kind: EXAMPLE, place: DistPath::Top, linkage: Linkage::Plain },
+    DistFile { target: "loopback", kind: EXAMPLE, sent: None, linkage: Linkage::Plain },
     // Test of rlaunch-prover, which runs on guests since it needs RDMA devices.
-    DistFile { target: "two_provers", kind: TEST, place: DistPath::Top, linkage: Linkage::Plain },
+    DistFile { target: "two_provers", kind: TEST, sent: None, linkage: Linkage::Plain },
 ];
 
 /// Artifacts and warnings of one call of cargo.
@@ -250,10 +243,8 @@ fn lay_out(machine: &TargetMachine, target: &Path, built: &Built) -> Result<(), 
     let sent = machine.place(target, PROFILE);
     for entry in DIST_FILES {
         let Some(file) = built.file(entry.target, entry.kind) else { continue };
-        let to = match entry.place {
-            DistPath::Top => super::dist_in(target, PROFILE).join(entry.target),
-            DistPath::Sent(name) => sent.join(name),
-        };
+        let top = || super::dist_in(target, PROFILE).join(entry.target);
+        let to = entry.sent.map_or_else(top, |name| sent.join(name));
         match entry.linkage {
             Linkage::Portable | Linkage::PortableStripped => machine.place_checked(&file, &to)?,
             _ => place(&file, &to)?,

@@ -35,7 +35,7 @@ pub(super) fn start_host(paths: &LabPaths, record: &LabRecord, host: &str) -> Re
     words.push(accounts::home_root(paths, record, host));
     words.push(paths.etc());
     words.push(Account::Root.home());
-    words.push(cgroup_argument(record));
+    words.push(record.cgroup.clone().unwrap_or_default());
     words.push(KEEPER.into());
     words.push(venvs_argument(record));
     words.extend(record.hidden.iter().cloned());
@@ -54,7 +54,7 @@ pub(super) fn wait_for_host(paths: &LabPaths, host: &str) -> Result<(), LabError
         // The child is checked, since the outer process is in the machine's network for a moment.
         Ok(init.is_some_and(|init| sshd::listens(init, 22)))
     })
-    .map_err(|error| with_log(error, &dir))?;
+    .map_err(|error| sshd::with_detail(error, &log_of(&dir)))?;
     let init = init.and_then(ProcessId::running);
     let init = init.ok_or_else(|| LabError::HostDown { host: host.into() })?;
     init.store(&dir.join("init"))
@@ -65,14 +65,14 @@ pub(super) fn start_launch(paths: &LabPaths, record: &LabRecord) -> Result<(), L
     let dir = paths.launch();
     let mut words: Vec<PathBuf> = vec!["-c".into(), LAUNCH_INIT.into(), "launch-init".into()];
     words.extend([LAUNCH.into(), dir.clone(), paths.etc(), Account::Root.home()]);
-    words.extend([Account::User.home(), cgroup_argument(record)]);
+    words.extend([Account::User.home(), record.cgroup.clone().unwrap_or_default()]);
     spawn(paths, record, LAUNCH, &["--uts", "--mount"], &words)?;
     let mut launch = None;
     wait_until(START, "the launch node to start", || {
         launch = started_pid(&dir)?;
         Ok(launch.is_some_and(|pid| processes::arguments(pid) == ["sleep", "infinity"]))
     })
-    .map_err(|error| with_log(error, &dir))?;
+    .map_err(|error| sshd::with_detail(error, &log_of(&dir)))?;
     let launch = launch.and_then(ProcessId::running);
     let launch = launch.ok_or_else(|| LabError::NotUp { name: paths.name.clone() })?;
     launch.store(&dir.join("init"))
@@ -140,10 +140,6 @@ fn started_pid(dir: &Path) -> Result<Option<i32>, LabError> {
     Err(LabError::Unexpected(format!("node {node} died while starting:\n{}", log_of(dir))))
 }
 
-fn with_log(error: LabError, dir: &Path) -> LabError {
-    sshd::with_detail(error, &log_of(dir))
-}
-
 fn log_of(dir: &Path) -> String {
     let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
     last_lines(&(read("init.log") + &read("sshd/sshd.log")), 10)
@@ -159,8 +155,4 @@ fn sshd_files(paths: &LabPaths, host: &str) -> Result<(), LabError> {
 fn venvs_argument(record: &LabRecord) -> PathBuf {
     let line = |(path, directory): &(String, PathBuf)| format!("{path} {}\n", directory.display());
     record.venvs.iter().map(line).collect::<String>().into()
-}
-
-fn cgroup_argument(record: &LabRecord) -> PathBuf {
-    record.cgroup.clone().unwrap_or_default()
 }

@@ -35,6 +35,8 @@ pub struct MpiLibrary {
     /// Name and version.
     pub name: &'static str,
     origin: Origin,
+    /// Whether its own launcher is Hydra, that of MPICH, rather than `mpirun`.
+    pub(crate) is_mpich: bool,
     /// Ranks among which the library has one-sided communication, in the words of the programs.
     /// Open MPI 4 has none over TCP, under its own launcher too.
     pub one_sided: &'static str,
@@ -45,14 +47,7 @@ enum Origin {
     /// Packages of Debian; the compiler links with the library.
     Debian { compiler: &'static str },
     /// Virtual environment, in which the library has its own launcher as well.
-    Wheel { venv: &'static Venv, launcher: MpiLauncher },
-}
-
-/// Kind of a library's own launcher.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum MpiLauncher {
-    Mpirun,
-    Hydra,
+    Wheel { venv: &'static Venv },
 }
 
 /// Libraries of Debian.
@@ -60,11 +55,13 @@ pub static DEBIAN: [MpiLibrary; 2] = [
     MpiLibrary {
         name: "mpich-debian",
         origin: Origin::Debian { compiler: "mpicc.mpich" },
+        is_mpich: true,
         one_sided: "all ranks",
     },
     MpiLibrary {
         name: "open-mpi-debian",
         origin: Origin::Debian { compiler: "mpicc.openmpi" },
+        is_mpich: false,
         one_sided: "ranks of a node",
     },
 ];
@@ -82,19 +79,19 @@ pub(crate) const LIBRARIES: [Venv; 4] = [
 
 /// Libraries of the Python package index.
 pub static WHEELS: [MpiLibrary; 4] = [
-    wheel(NAMES[0], &LIBRARIES[0], MpiLauncher::Mpirun, "all ranks"),
-    wheel(NAMES[1], &LIBRARIES[1], MpiLauncher::Mpirun, "ranks of a node"),
-    wheel(NAMES[2], &LIBRARIES[2], MpiLauncher::Hydra, "all ranks"),
-    wheel(NAMES[3], &LIBRARIES[3], MpiLauncher::Hydra, "all ranks"),
+    wheel(NAMES[0], &LIBRARIES[0], false, "all ranks"),
+    wheel(NAMES[1], &LIBRARIES[1], false, "ranks of a node"),
+    wheel(NAMES[2], &LIBRARIES[2], true, "all ranks"),
+    wheel(NAMES[3], &LIBRARIES[3], true, "all ranks"),
 ];
 
 const fn wheel(
     name: &'static str,
     venv: &'static Venv,
-    launcher: MpiLauncher,
+    is_mpich: bool,
     one_sided: &'static str,
 ) -> MpiLibrary {
-    MpiLibrary { name, origin: Origin::Wheel { venv, launcher }, one_sided }
+    MpiLibrary { name, origin: Origin::Wheel { venv }, is_mpich, one_sided }
 }
 
 const fn venv(
@@ -123,17 +120,9 @@ impl MpiLibrary {
     pub fn words(&self, path: &str) -> Vec<String> {
         let python = match &self.origin {
             Origin::Debian { .. } => None,
-            Origin::Wheel { venv, .. } => Some(format!("{}/bin/python", venv.on_hosts)),
+            Origin::Wheel { venv } => Some(format!("{}/bin/python", venv.on_hosts)),
         };
         python.into_iter().chain([path.to_owned()]).collect()
-    }
-
-    /// Tells whether the library's own launcher is Hydra, that of MPICH.
-    pub(crate) fn is_mpich(&self) -> bool {
-        match &self.origin {
-            Origin::Debian { compiler } => *compiler == "mpicc.mpich",
-            Origin::Wheel { launcher, .. } => *launcher == MpiLauncher::Hydra,
-        }
     }
 
     /// Returns the words by which the launcher of the library itself starts `per_host` ranks on each
@@ -145,21 +134,21 @@ impl MpiLibrary {
         let mpirun = ["--allow-run-as-root", "-H", &slots.join(","), "-np", &count];
         let (hosts, per_host) = (hosts.join(","), per_host.to_string());
         let hydra = ["-launcher", "ssh", "-hosts", &hosts, "-n", &count, "-ppn", &per_host];
-        let (first, options) = match &self.origin {
-            Origin::Debian { compiler: "mpicc.mpich" } => {
-                (vec!["mpiexec.hydra".into()], &hydra[..])
-            }
-            Origin::Debian { .. } => (vec!["mpirun.openmpi".into()], &mpirun[..]),
-            Origin::Wheel { venv, launcher: MpiLauncher::Mpirun } => {
-                let program = venv.place().join("bin/mpirun").display().to_string();
-                (vec![program, "--prefix".into(), venv.on_hosts.into()], &mpirun[..])
-            }
-            // Hydra starts its proxies from the directory in its own name.
-            Origin::Wheel { venv, launcher: MpiLauncher::Hydra } => {
-                let program = venv.place().join("bin/mpiexec.hydra").display().to_string();
-                let name = format!("{}/bin/mpiexec.hydra", venv.on_hosts);
-                let renamed = ["bash", "-c", RENAMED].map(str::to_owned);
-                (renamed.into_iter().chain([name, program]).collect(), &hydra[..])
+        let options = if self.is_mpich { &hydra[..] } else { &mpirun[..] };
+        let program = if self.is_mpich { "mpiexec.hydra" } else { "mpirun" };
+        let first: Vec<String> = match &self.origin {
+            Origin::Debian { .. } if self.is_mpich => vec![program.into()],
+            Origin::Debian { .. } => vec!["mpirun.openmpi".into()],
+            Origin::Wheel { venv } => {
+                let place = venv.place().join("bin").join(program).display().to_string();
+                match self.is_mpich {
+                    // Hydra starts its proxies from the directory in its own name.
+                    true => {
+                        let name = format!("{}/bin/{program}", venv.on_hosts);
+                        vec!["bash".into(), "-c".into(), RENAMED.into(), name, place]
+                    }
+                    false => vec![place, "--prefix".into(), venv.on_hosts.into()],
+                }
             }
         };
         first.into_iter().chain(options.iter().map(|&word| word.to_owned())).collect()

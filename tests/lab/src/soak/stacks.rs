@@ -25,12 +25,7 @@ pub(super) fn of(lab: &Lab) -> String {
     }
     let line =
         |(stack, names): (&String, &Vec<String>)| format!("{stack}\n    {}", names.join(", "));
-    let more = groups.len().saturating_sub(MAX_STACKS);
-    let mut lines: Vec<String> = groups.iter().take(MAX_STACKS).map(line).collect();
-    if more > 0 {
-        lines.push(format!("and {more} more stacks"));
-    }
-    lines.join("\n")
+    groups.iter().take(MAX_STACKS).map(line).collect::<Vec<_>>().join("\n")
 }
 
 /// Formats the program, the state letter, where the kernel has the process wait, and its functions

@@ -74,9 +74,7 @@ impl Topology {
         }
         cables
     }
-}
 
-impl Topology {
     /// Returns guest and interface at both ends of a cable, or at one end if the other is a switch.
     pub(super) fn ends(self, guest: usize, interface: usize) -> Vec<(usize, usize)> {
         let cables = self.cables(guest);
