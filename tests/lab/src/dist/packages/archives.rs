@@ -1,6 +1,6 @@
 //! `.tar.gz`, `.deb` and `.rpm`, by tar, dpkg-deb and rpmbuild; wheel for pip, by a script in Python.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::{PackageSpec, Profile, SUMMARY, write};
