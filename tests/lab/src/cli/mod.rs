@@ -13,6 +13,7 @@ mod vm;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::time::Instant;
 
 use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::setup::{self, PackageSet};
@@ -63,10 +64,9 @@ fn build(profile: Profile) -> Result<bool, LabError> {
     for missing in dist::aarch64::missing(profile)? {
         println!("not built: {missing}");
     }
-    let launcher = dist::build(profile)?;
-    dist::build_bench(profile)?;
-    dist::build_prover(profile)?;
-    dist::aarch64::build(profile)?;
+    let began = Instant::now();
+    let launcher = dist::build_all(profile)?;
+    println!("built in {} s", began.elapsed().as_secs());
     println!("{}", launcher.display());
     Ok(true)
 }

@@ -32,7 +32,7 @@ use clap::ValueEnum;
 use nix::unistd::geteuid;
 use serde_json::Value;
 
-use crate::command::{run, show};
+use crate::command::{at_once, run, show};
 use crate::{LabError, setup};
 use glibc::BinaryKind;
 use machine::TargetMachine;
@@ -84,11 +84,37 @@ pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
         Profile::Lab => build_lab(BuildSet::Shipped).map(drop)?,
         Profile::Release => {
             let (target, machine) = (target_directory()?, TargetMachine::own()?);
-            build_program(&machine, LAUNCHER, ("release", "rlaunch"), &launcher(profile)?)?;
+            build_launcher()?;
             build_agent(&target, &machine)?;
             build_library(&target, &machine)?;
         }
     }
+    launcher(profile)
+}
+
+/// Builds everything that ships, also for aarch64; returns the path of the laid out launcher. A program that is
+/// optimised as a whole keeps one processor busy for minutes, and cargo locks its directory of a profile, so what it
+/// puts into different directories is built at once.
+pub fn build_all(profile: Profile) -> Result<PathBuf, LabError> {
+    let rest = || match profile {
+        Profile::Lab => Ok(()),
+        Profile::Release => {
+            let (target, machine) = (target_directory()?, TargetMachine::own()?);
+            build_agent(&target, &machine)?;
+            build_library(&target, &machine)?;
+            build_prover_for(&machine)
+        }
+    };
+    let launcher_and_bench = || {
+        match profile {
+            Profile::Lab => build(profile).map(drop)?,
+            Profile::Release => build_launcher()?,
+        }
+        build_bench(profile)
+    };
+    let lanes: [&(dyn Fn() -> Result<(), LabError> + Sync); 2] = [&launcher_and_bench, &rest];
+    at_once(lanes, |build| build())?;
+    aarch64::build(profile)?;
     launcher(profile)
 }
 
@@ -140,6 +166,11 @@ fn build_program(
     cargo.arg("--").args(linking).args(without_tables(&target, LinkerCall::Compiler)?);
     show(&format!("build {program}"), &mut cargo)?;
     machine.place_checked(&machine.built(&target, profile).join(program), place)
+}
+
+fn build_launcher() -> Result<(), LabError> {
+    let place = launcher(Profile::Release)?;
+    build_program(&TargetMachine::own()?, LAUNCHER, ("release", "rlaunch"), &place)
 }
 
 fn build_agent(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
