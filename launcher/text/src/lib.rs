@@ -5,6 +5,7 @@
 //! | `message`, `exit` | errors, warnings and hints before they are printed; exit codes |
 //! | `text`, `columns` | counts, lists, ranges, similar names; tables |
 //! | `shell`, `glob` | quoting for shells; patterns |
+//! | `typed` | the command line of a job, as it should have been typed |
 //! | `firewall` | lines that open ports |
 //! | `printable`, `redact` | text of other programs made safe to print; command lines without secrets |
 
@@ -17,3 +18,4 @@ pub mod printable;
 pub mod redact;
 pub mod shell;
 pub mod text;
+pub mod typed;

@@ -1,6 +1,5 @@
-//! Quoting of words for shells, and words that were meant for one.
+//! Quoting of words for shells.
 
-use rlaunch_bootstrap::env::redacted;
 use std::ffi::OsStr;
 use std::fmt::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -20,38 +19,6 @@ pub fn quoted(word: &OsStr) -> String {
 /// Quotes text as one word for any POSIX shell, for use in scripts. The result may have several lines.
 pub fn quoted_posix(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
-}
-
-/// Words that are typed like programs but are part of shells. Few systems also have files of these names.
-const OF_SHELLS: &[&str] = &[
-    ".", "[[", "alias", "builtin", "cd", "command", "eval", "export", "for", "if", "module",
-    "popd", "pushd", "set", "source", "time", "trap", "type", "ulimit", "umask", "unset", "wait",
-    "while",
-];
-
-/// Returns advice on a program that does not exist, if it was meant for a shell: a line of several words, a
-/// variable that is set before a program, or a builtin.
-pub fn advice(program: &OsStr) -> Option<String> {
-    let text = program.to_str()?;
-    let shown = redacted(text);
-    let is_of_lines = |c: char| c.is_whitespace() || "|&;<>$`".contains(c);
-    if text.contains(is_of_lines) || text.starts_with('~') {
-        let line = quoted(shown.as_ref());
-        return Some(format!("it is one word; if it is a line for a shell: bash -c {line}"));
-    }
-    if let Some((name, _)) = text.split_once('=').filter(|(name, _)| is_variable(name)) {
-        let word = quoted(shown.as_ref());
-        return Some(format!("-x sets {name} for the ranks: rlaunch -x {word} PROGRAM"));
-    }
-    // Login shells alone know how to load modules.
-    let options = if text == "module" { "-lc" } else { "-c" };
-    let is_of_shells = OF_SHELLS.contains(&text);
-    is_of_shells.then(|| format!("only shells understand `{text}`: bash {options} '{text} …'"))
-}
-
-fn is_variable(name: &str) -> bool {
-    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    !name.is_empty() && name.chars().all(is_part) && !name.starts_with(|c: char| c.is_ascii_digit())
 }
 
 fn escaped(bytes: &[u8]) -> String {
@@ -80,21 +47,6 @@ fn escape(text: &mut String, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn what_was_meant_for_a_shell_is_named() {
-        let advice = |program: &str| advice(program.as_ref()).unwrap_or_default();
-        for line in ["cd /tmp && ls", "python3 train.py", "ls|wc", "$HOME/bin/x", "~/x", "A=1 x"] {
-            let expected = format!(": bash -c '{line}'");
-            assert!(advice(line).ends_with(&expected), "{line}: {}", advice(line));
-        }
-        assert!(advice("FOO=1").ends_with(": rlaunch -x FOO=1 PROGRAM"), "{}", advice("FOO=1"));
-        assert!(!advice("API_KEY=abc").contains("abc"), "{}", advice("API_KEY=abc"));
-        assert!(advice("cd").ends_with(": bash -c 'cd …'"), "{}", advice("cd"));
-        for other in ["python3", "./run.sh", "/opt/x-1.2+b", "1=2", "a-b=c", "=x", "/a=c", "cds"] {
-            assert_eq!(advice(other), "", "{other}");
-        }
-    }
 
     #[test]
     fn words_are_quoted_where_a_shell_would_take_them_apart() {

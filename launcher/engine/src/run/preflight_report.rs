@@ -11,15 +11,18 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::shell;
 use rlaunch_text::text;
+use rlaunch_text::typed::TypedJob;
 use std::ffi::OsStr;
 use std::path::Path;
+use std::slice;
 
-/// Combines the problems of all hosts into one error. There must be at least one problem.
-pub(crate) fn explain(problems: &[(&Host, &Problem)]) -> Failed {
+/// Combines the problems of all hosts into one error. There must be at least one problem. `typed` is the command line of
+/// the job, if it has one program.
+pub(crate) fn explain(problems: &[(&Host, &Problem)], typed: Option<TypedJob<'_>>) -> Failed {
     let groups = text::grouped(problems.iter().map(|&(host, problem)| (problem, host)));
     let mut failed = Failed::new(Exit::FILES, "");
     for (problem, hosts) in groups {
-        let (exit, sentence, hint) = describe(problem, &text::list(&hosts));
+        let (exit, sentence, hint) = describe(problem, &text::list(&hosts), typed);
         if failed.message.is_empty() {
             failed = findings::mark(failed, finding(problem));
             failed.message = sentence;
@@ -50,7 +53,11 @@ fn finding(problem: &Problem) -> Option<CheckId> {
     }
 }
 
-fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
+fn describe(
+    problem: &Problem,
+    hosts: &str,
+    typed: Option<TypedJob<'_>>,
+) -> (Exit, String, Option<String>) {
     match problem {
         Problem::NoProgram { program, instead } => {
             // Variables may stand where a program was expected.
@@ -58,19 +65,17 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
             let sentence = format!("{name} is not on {hosts}");
             let by_path = program.as_encoded_bytes().contains(&b'/');
             let is_here = Path::new(program).is_file();
-            let advice = shell::advice(program).filter(|_| !is_here);
+            let alone = TypedJob::of_program(slice::from_ref(program));
+            let own = typed.filter(|typed| typed.program() == program).unwrap_or(alone);
+            let advice = own.for_shell().filter(|_| !is_here);
             let hint = advice.unwrap_or_else(|| match instead {
                 Some(instead) => format!("{instead} is there: use {instead}"),
-                None if by_path => missing_file_hint(&name),
+                None if by_path => missing_file_hint(program, typed),
                 None if is_python(program) => format!(
                     "install it there: sudo apt install python3 || sudo dnf install python3; or, if \
                      it is elsewhere on {hosts}, give its path, or pass PATH on by -x PATH"
                 ),
-                None => {
-                    format!(
-                        "rlaunch searched PATH there: give {name} with its path, or pass -x PATH"
-                    )
-                }
+                None => searched_path_hint(&name, own),
             });
             (Exit::NOT_FOUND, sentence, Some(hint))
         }
@@ -81,7 +86,8 @@ fn describe(problem: &Problem, hosts: &str) -> (Exit, String, Option<String>) {
         Problem::CannotStart { program, defect } => describe_defect(program, defect, hosts),
         Problem::NoScript { script } => {
             let name = script.display().to_string();
-            (Exit::FILES, format!("{name} is not on {hosts}"), Some(missing_file_hint(&name)))
+            let hint = missing_file_hint(script.as_os_str(), typed);
+            (Exit::FILES, format!("{name} is not on {hosts}"), Some(hint))
         }
         Problem::NoFile { option, path } => {
             let sentence = format!("{} of {option} is not on {hosts}", path.display());
@@ -185,8 +191,25 @@ fn is_python(program: &OsStr) -> bool {
     program == "python" || program == "python3"
 }
 
-fn missing_file_hint(name: &str) -> String {
-    format!("--preload {name}, --wdir DIR or a shared directory")
+/// Returns advice on a program that is not in PATH. `name` is the program without secrets.
+fn searched_path_hint(name: &str, typed: TypedJob<'_>) -> String {
+    let advice = format!("rlaunch searched PATH there: give {name} with its path, or pass");
+    match typed.has_option_value("PATH=") {
+        true => format!("{advice} -x PATH"),
+        false => {
+            let words = [OsStr::new("-x"), OsStr::new("PATH")];
+            format!("{advice} yours on: {}", typed.with_options(&words))
+        }
+    }
+}
+
+fn missing_file_hint(file: &OsStr, typed: Option<TypedJob<'_>>) -> String {
+    match typed {
+        Some(typed) => {
+            format!("copy it along: {}", typed.with_options(&[OsStr::new("--preload"), file]))
+        }
+        None => format!("copy it along: --preload {}", shell::quoted(file)),
+    }
 }
 
 fn describe_few_files(few: &FewFiles, hosts: &str) -> (Exit, String, Option<String>) {
@@ -253,6 +276,7 @@ pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::ffi::OsString;
 
     fn host(name: &str) -> Host {
         Host { name: name.into(), ..Host::this_machine() }
@@ -262,9 +286,14 @@ mod tests {
     fn one_sentence_for_one_cause() {
         let (b, c) = (host("b"), host("c"));
         let missing = Problem::NoScript { script: "train.py".into() };
-        let failed = explain(&[(&b, &missing), (&c, &missing)]);
+        let typed = ["rlaunch", "-H", "b,c", "python3", "train.py"].map(OsString::from);
+        let typed = TypedJob::new(&typed, &typed[3..]);
+        let failed = explain(&[(&b, &missing), (&c, &missing)], typed);
         assert_eq!(failed.message, "train.py is not on b, c");
-        assert_eq!(failed.hints, ["--preload train.py, --wdir DIR or a shared directory"]);
+        let expected = "copy it along: rlaunch -H b,c --preload train.py python3 train.py";
+        assert_eq!(failed.hints, [expected]);
+        let failed = explain(&[(&b, &missing)], None);
+        assert_eq!(failed.hints, ["copy it along: --preload train.py"]);
         assert_eq!(failed.exit, Exit::FILES);
     }
 
@@ -273,7 +302,7 @@ mod tests {
         let b = host("b");
         let of = |program: &str, defect| {
             let problem = Problem::CannotStart { program: program.into(), defect };
-            explain(&[(&b, &problem)])
+            explain(&[(&b, &problem)], None)
         };
         let interpreter = || "/opt/venv/bin/python".into();
         let failed = of("./run.py", ProgramDefect::NoInterpreter { interpreter: interpreter() });
@@ -299,7 +328,7 @@ mod tests {
         let b = host("b");
         let missing = |program: &str| {
             let problem = Problem::NoProgram { program: program.into(), instead: None };
-            explain(&[(&b, &problem)])
+            explain(&[(&b, &problem)], None)
         };
         let failed = missing("cd /tmp && ls");
         assert_eq!(failed.message, "cd /tmp && ls is not on b");
@@ -313,7 +342,7 @@ mod tests {
     fn ranks_that_take_too_many_files_are_told_the_limit() {
         let b = host("b");
         let problem = Problem::FewFiles(FewFiles { ranks: 501, limit: 1024, needed: 1526 });
-        let failed = explain(&[(&b, &problem)]);
+        let failed = explain(&[(&b, &problem)], None);
         assert_eq!(
             failed.message,
             "501 ranks do not fit on b: with them rlaunch's agent has up to 1526 files open, and \
@@ -327,11 +356,11 @@ mod tests {
         let b = host("b");
         let missing =
             Problem::NoProgram { program: "python".into(), instead: Some("python3".into()) };
-        let failed = explain(&[(&b, &missing)]);
+        let failed = explain(&[(&b, &missing)], None);
         assert_eq!(failed.hints, ["python3 is there: use python3"]);
         assert_eq!(failed.exit, Exit::NOT_FOUND);
         let missing = Problem::NoProgram { program: "python3".into(), instead: None };
-        let failed = explain(&[(&b, &missing)]);
+        let failed = explain(&[(&b, &missing)], None);
         assert!(failed.hints[0].contains("apt install python3"), "{:?}", failed.hints);
     }
 }

@@ -20,6 +20,7 @@ use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::{MpiInterfaces, PortRange, PreloadFile, SingletonPolicy};
 use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use rlaunch_bootstrap::security::{Secret, Token};
+use rlaunch_text::typed::TypedJob;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -162,6 +163,14 @@ impl JobSpec {
     pub fn program_words(&self) -> Vec<OsString> {
         let programs: Vec<&[OsString]> = self.apps.iter().map(|app| &app.argv[..]).collect();
         programs.join(&OsString::from(":"))
+    }
+
+    /// Returns the command line as the user typed it, if the job has one program.
+    pub fn typed(&self) -> Option<TypedJob<'_>> {
+        match self.apps.as_slice() {
+            [app] => TypedJob::new(&self.command_line, &app.argv),
+            _ => None,
+        }
     }
 
     /// Tells whether any program gets the variable `name` from this shell, from `-x` or from `--env-file`.

@@ -92,7 +92,7 @@ impl Reached {
         let progress = Progress::new(self.nodes.iter().map(|n| n.host.to_string()), "preparing");
         let answers = self.answers(pump, limit, &progress);
         let answers = progress.report_while(answers).await?;
-        let prepared = self.evaluate(answers, candidates)?;
+        let prepared = self.evaluate(&job.spec, answers, candidates)?;
         let hosts = prepared.nodes.iter().map(|node| &node.host);
         let inventories: Vec<(&Host, &Inventory)> = hosts.zip(&prepared.inventories).collect();
         let container = job.reach.container.as_ref();
@@ -167,6 +167,7 @@ impl Reached {
     /// Takes the answers of all nodes. If any node refused the job, returns an error with the problems of all nodes.
     fn evaluate(
         self,
+        job: &JobSpec,
         answers: Vec<FromAgent>,
         candidates: Vec<Vec<InterfaceAddress>>,
     ) -> Result<Prepared, Failed> {
@@ -192,7 +193,7 @@ impl Reached {
         }
         if !problems.is_empty() {
             let problems: Vec<(&Host, &Problem)> = problems.iter().map(|(h, p)| (*h, p)).collect();
-            return Err(preflight_report::explain(&problems));
+            return Err(preflight_report::explain(&problems, job.typed()));
         }
         let notices: Vec<(&Host, &Notice)> = notices.iter().map(|(h, n)| (*h, n)).collect();
         preflight_report::print_notices(&notices);
