@@ -133,3 +133,52 @@ fn jobs_of_hosts() {
     let listed = state.ask(&field, "jobs -H a,b");
     assert!(listed.out().contains("no job of yours has processes there"), "{listed}");
 }
+
+/// What people type first, after other tools: `status`, `logs`, `history`.
+#[test]
+fn a_job_is_found_by_the_words_of_other_tools() {
+    let (field, state) = (Field::new(), State::new());
+    let running = state.job(&field);
+    let id = state.jobs(&field)[0]["job"].as_str().unwrap().to_owned();
+    assert!(state.ask(&field, &format!("status {}", &id[..13])).out().contains("running"));
+    let logs = state.ask(&field, "logs");
+    assert_eq!(logs.out(), "up\nup\nup\n", "{logs}");
+    assert_eq!(state.ask(&field, &format!("logs {id} --rank 1")).out(), "up\n");
+    let mut following = field.rlaunch("logs -f").env("XDG_STATE_HOME", state.path()).spawn();
+    following.wait_for_text("up\n", 3);
+
+    running.signal(Signal::SIGTERM);
+    running.finish_first().ended_with(143);
+    let followed = following.finish();
+    assert_eq!(followed.ended_with(0).out(), "up\nup\nup\n", "{followed}");
+    for words in ["logs", "logs last", &format!("logs {}", &id[..8])] {
+        let logs = state.ask(&field, words);
+        assert_eq!(logs.out(), "up\nup\nup\n", "{words}: {logs}");
+    }
+    let listed = state.ask(&field, "history");
+    for text in ["EXIT", &id[..13], "143", "a,b", "sh -c echo up"] {
+        assert!(listed.out().contains(text), "{listed}");
+    }
+    let jobs: Vec<Value> =
+        serde_json::from_slice(&state.ask(&field, "history --json").stdout).unwrap();
+    assert_eq!((&jobs[0]["job"], &jobs[0]["exit_code"]), (&id.into(), &143.into()), "{jobs:?}");
+    assert_eq!(jobs.len(), 1);
+}
+
+/// A first word that is nearly a verb starts nothing and leaves no record; a tool's word runs where there is such a program.
+#[test]
+fn a_mistyped_verb_is_no_job() {
+    let (field, state) = (Field::new(), State::new());
+    let run = |words: &str| field.rlaunch(words).env("XDG_STATE_HOME", state.path()).run();
+    let ran = run("monitr");
+    ran.refused(127, &["`monitr` is neither a verb of rlaunch nor a program here"]);
+    ran.hints("rlaunch monitor");
+    let none = state.ask(&field, "history --json");
+    assert_eq!(none.out().trim(), "[]", "{none}");
+    run("ls -d /").succeeded().keeps_quiet_about(&["hint"]);
+    let ran = run("sh -H a,b");
+    assert!(ran.err().contains("rlaunch -H a,b sh"), "{ran}");
+    run("-H a -e X=1 true")
+        .ended_with(200)
+        .says(&["tip: a variable of the ranks: rlaunch -H a -x X=1 true"]);
+}

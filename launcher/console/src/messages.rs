@@ -22,6 +22,8 @@ use tracing_subscriber::EnvFilter;
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 /// Style of the prefix `warning:`.
 pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
+/// Style of hints that nobody has to read.
+const DIM: Style = Style::new().dimmed();
 /// Style of the prefix `hint:`.
 pub const HINT: Style = AnsiColor::Cyan.on_default().bold();
 
@@ -220,6 +222,11 @@ pub fn ignored(words: &str) {
 /// Prints `message` with the prefix `hint:`.
 pub fn hint(message: &str) {
     print_line(&format!("{HINT}hint:{HINT:#} {}", printable::text(message)));
+}
+
+/// Prints a hint on a command line that may be as it was meant.
+pub fn dim_hint(message: &str) {
+    print_line(&format!("{DIM}hint: {}{DIM:#}", printable::text(message)));
 }
 
 /// Starts logging to stderr by `-v`, `--log-level` and `--log-json`; may be called once per process. `verbose` is the

@@ -37,6 +37,7 @@ pub fn live_messages_seeds() -> Vec<Vec<u8>> {
     let kind = SessionKind::Command { argv: vec!["sh".into(), "-c".into()], terminal };
     let requests = [
         Request::Status,
+        Request::Output { position: 7 },
         Request::Inspect(Inspection::Stacks { ranks: vec![Rank(3)], native: true }),
         Request::End,
         Request::Session(ToSession::Start(SessionStart { rank: Rank(1), kind })),

@@ -13,7 +13,7 @@ use rlaunch_console::messages;
 use rlaunch_console::process_env::ProcessEnv;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 /// Command line that clap can parse, with the configuration and the notices that were found while it was
@@ -112,7 +112,7 @@ pub(crate) fn parse_job(typed: Vec<OsString>) -> Result<(JobArgs, CommandLine), 
 }
 
 /// Options that name a job's hosts or ranks.
-const HOSTS: [&str; 9] =
+pub(crate) const HOSTS: [&str; 9] =
     ["-H", "--host", "--hosts", "-host", "-hosts", "--hostfile", "-hostfile", "-np", "--np"];
 
 /// Returns a tip if the program is the value that `-l` of ssh or `-v` of docker would take, which are flags here.
@@ -139,9 +139,15 @@ fn has_lost_its_hosts(args: &JobArgs) -> bool {
     let names_hosts = |word: &OsString| word.to_str().is_some_and(|word| HOSTS.contains(&word));
     let (before, _) = args.typed.split_at(args.typed.len().saturating_sub(argv.len()));
     let Some(program) = argv.first() else { return false };
+    argv.get(1).is_some_and(names_hosts)
+        && !before.iter().any(names_hosts)
+        && !is_program_here(program)
+}
+
+/// Tells whether a program is on this machine: at its path, or in a directory of PATH.
+pub(crate) fn is_program_here(program: &OsStr) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let is_here = || std::env::split_paths(&path).any(|directory| directory.join(program).exists());
-    argv.get(1).is_some_and(names_hosts) && !before.iter().any(names_hosts) && !is_here()
+    std::env::split_paths(&path).any(|directory| directory.join(program).exists())
 }
 
 /// Translates the command line of a job, the first word of which is the command's name. The word `run` behind

@@ -29,10 +29,15 @@ const SHORT_ID: usize = 13;
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
-  rlaunch jobs               jobs started here
+  rlaunch jobs               jobs started here; rlaunch status is the same
+  rlaunch jobs 0199f3        one of them
   rlaunch jobs -H a,b        jobs with processes on a and b
   rlaunch jobs --json        for programs, one array")]
 pub(crate) struct JobsArgs {
+    /// List only this job, by the beginning of its id
+    #[arg(value_name = "JOB")]
+    pub(crate) job: Option<String>,
+
     #[command(flatten)]
     pub(crate) hosts: HostListArgs,
 
@@ -74,14 +79,18 @@ struct HostJobRow {
 /// Lists the jobs of this machine or of hosts.
 pub(super) async fn run(args: JobsArgs, line: &CommandLine) -> Result<Exit, Failed> {
     if args.hosts.hosts.is_empty() {
-        list_here(args.json).await
+        list_here(args.job.as_deref(), args.json).await
     } else {
         list_on_hosts(args, line).await
     }
 }
 
-async fn list_here(json: bool) -> Result<Exit, Failed> {
-    let (jobs, failed) = RunningJob::all().await.map_err(|error| live_failure(&error))?;
+async fn list_here(job: Option<&str>, json: bool) -> Result<Exit, Failed> {
+    let failed = |error: LiveError| live_failure(&error);
+    let (jobs, failed) = match job {
+        Some(job) => (vec![RunningJob::find(Some(job)).await.map_err(failed)?], Vec::new()),
+        None => RunningJob::all().await.map_err(failed)?,
+    };
     let (mut rows, mut unknown) = (Vec::new(), failed);
     for job in jobs {
         match ask(job).await {
@@ -168,6 +177,9 @@ async fn list_on_hosts(args: JobsArgs, line: &CommandLine) -> Result<Exit, Faile
             Ok(jobs) => rows.extend(jobs.0.into_iter().map(|job| HostJobRow::new(&host, job))),
             Err(failed) => failures.push(failed),
         }
+    }
+    if let Some(job) = args.job.map(|job| job.to_ascii_lowercase()) {
+        rows.retain(|row| row.job.starts_with(&job));
     }
     rows.sort_by(|a, b| a.job.cmp(&b.job));
     if args.json {

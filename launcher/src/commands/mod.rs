@@ -14,8 +14,10 @@
 //!
 //! | files | subject |
 //! |---|---|
-//! | `invocation` | which verb the command line means; a hint if a program was meant as a verb |
+//! | `invocation` | which verb the command line means |
+//! | `meant` | hints for a job that was meant as something else, such as a mistyped verb |
 //! | `jobs`, `stack` | `rlaunch jobs`: running jobs; `rlaunch stack`: where their ranks are |
+//! | `logs`, `history` | `rlaunch logs`: what ranks have printed; `rlaunch history`: jobs that have ended |
 //! | `monitor` | `rlaunch monitor`: what jobs and hosts do; metrics for Prometheus |
 //! | `exec` | `rlaunch exec`, `rlaunch attach`: commands and debuggers beside a rank |
 //! | `agent_session` | the agents of all hosts, asked at once or in a conversation |
@@ -40,11 +42,14 @@ pub(crate) mod doctor;
 mod dry_run_tests;
 pub(crate) mod exec;
 mod help;
+mod history;
 mod host_files;
 mod hostfile;
 mod invocation;
 pub(crate) mod jobs;
+mod logs;
 mod man;
+mod meant;
 mod monitor;
 pub(crate) mod network;
 mod output;
@@ -62,17 +67,22 @@ pub(crate) use invocation::Invocation;
 use crate::cli::args::JobArgs;
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
+use rlaunch_console::messages;
 use rlaunch_engine::run::{self, show};
 use rlaunch_plan::job::options::DryRun;
 use rlaunch_plan::options::Preflight;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use std::io::{self, IsTerminal};
 
 /// Verb of rlaunch with its options. Commands for ranks, as `rlaunch kv`, are in
 /// [`rlaunch_client::command`].
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Verb {
+    #[command(alias = "status")]
     Jobs(jobs::JobsArgs),
+    Logs(logs::LogsArgs),
+    History(history::HistoryArgs),
     Stack(stack::StackArgs),
     Monitor(Box<monitor::MonitorArgs>),
     Exec(exec::ExecArgs),
@@ -100,11 +110,16 @@ pub(crate) enum Verb {
     Job(Box<JobArgs>),
 }
 
+/// Other words for verbs.
+const ALIASES: [&str; 1] = ["status"];
+
 impl Verb {
     /// Runs the verb. `line` is its command line, with the settings from files and variables.
     pub(crate) async fn run(self, line: CommandLine) -> Result<Exit, Failed> {
         match self {
             Verb::Jobs(args) => jobs::run(args, &line).await,
+            Verb::Logs(args) => logs::run(&args).await,
+            Verb::History(args) => history::run(&args),
             Verb::Stack(args) => stack::run(&args).await,
             Verb::Monitor(args) => monitor::run(*args, &line).await,
             Verb::Exec(args) => exec::run_exec(args).await,
@@ -132,10 +147,14 @@ impl Verb {
     }
 }
 
-/// Runs a job or its dry run (`rlaunch PROGRAM`). If the program is not found and resembles a verb, the failure
-/// has a hint with the verb.
+/// Runs a job or its dry run (`rlaunch PROGRAM`). If the job fails and its command line was meant as something else, the
+/// failure has a hint with the command line to type.
 async fn launch_job(args: JobArgs, line: &CommandLine) -> Result<Exit, Failed> {
-    let verb = invocation::verb_hint(&args);
+    meant::refuse(&args)?;
+    if io::stderr().is_terminal() {
+        meant::aside(&args).iter().for_each(|hint| messages::dim_hint(hint));
+    }
+    let (meant, behind) = (meant::hint(&args), meant::options_behind(&args));
     if args.network.preflight == Preflight::Full {
         doctor::check_before_job(&args, line).await?;
     }
@@ -145,7 +164,7 @@ async fn launch_job(args: JobArgs, line: &CommandLine) -> Result<Exit, Failed> {
         Some(DryRun::Agents) | None => run::run_job(launch).await,
     };
     ended.map_err(|failed| match failed.exit {
-        Exit::NOT_FOUND if !failed.by_rank => failed.hint(verb),
-        _ => failed,
+        Exit::NOT_FOUND if !failed.by_rank => failed.hint(meant).hint(behind),
+        _ => failed.hint(behind),
     })
 }

@@ -61,7 +61,7 @@ struct RankRow {
 }
 
 /// Parses `3` or `3-5`.
-fn parse_ranks(text: &str) -> Result<RangeInclusive<u32>, String> {
+pub(super) fn parse_ranks(text: &str) -> Result<RangeInclusive<u32>, String> {
     let number = |text: &str| text.trim().parse::<u32>().ok();
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range = number(first).zip(number(last)).filter(|(first, last)| first <= last);

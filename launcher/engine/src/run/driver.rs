@@ -149,12 +149,9 @@ async fn write_rest(writer: &mut OutputWriter, signals: &mut Signals) -> (Writte
 fn conclude(
     job: &JobRun,
     outcome: Outcome,
-    (mut written, asked): (Written, Option<Signal>),
+    (written, asked): (Written, Option<Signal>),
     master_port: u16,
 ) -> Result<Exit, Failed> {
-    if let (Some(recorder), Some(transcript)) = (&job.recorder, written.transcript.take()) {
-        recorder.printed(transcript);
-    }
     let closing_line = outcome.closing_line().map(str::to_owned);
     let decided = match (outcome.decide(&job.spec.options, written, master_port), asked) {
         (Ok(_), Some(signal)) => Err(ended_by(signal)),

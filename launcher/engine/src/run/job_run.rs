@@ -85,7 +85,9 @@ impl JobRun {
         let recorder = spec.is_recorded.then(Recorder::new);
         // A dry run is over at once.
         let is_run = spec.dry_run.is_none();
-        let socket = is_run.then(|| JobSocket::open(&spec, events.status().clone())).flatten();
+        let output = recorder.as_ref().map(|recorder| recorder.transcript().clone());
+        let socket = is_run.then(|| JobSocket::open(&spec, events.status().clone(), output));
+        let socket = socket.flatten();
         JobRun { spec, reach, stdio, events, recorder, facts: None, socket }
     }
 

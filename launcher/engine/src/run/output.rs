@@ -24,7 +24,7 @@ mod transcript;
 
 pub use rank_files::RankFiles;
 pub use tags::Tags;
-pub use transcript::{RecordedOutput, Transcript};
+pub use transcript::{OutputPart, RecordedChunk, RecordedOutput, SharedTranscript};
 
 use crate::connect::outbox::{Outbox, Reserved};
 use crate::run::live::LiveStatus;
@@ -171,8 +171,6 @@ pub struct Written {
     pub merged: bool,
     /// Networks that NCCL logged; `None` without `--nccl-verify`.
     pub nccl: Option<Log>,
-    /// Output for the job's record, if one is wanted.
-    pub(crate) transcript: Option<Transcript>,
     /// Error that left the files of `--output-dir` incomplete.
     pub incomplete: Option<Failed>,
     /// Error that left stdout or stderr incomplete, unless their reader has gone.
@@ -206,7 +204,8 @@ pub struct OutputConfig {
     pub ranks: u32,
     /// Parser of NCCL's log; `None` without `--nccl-verify`.
     pub nccl: Option<Log>,
-    pub(crate) transcript: Option<Transcript>,
+    /// Output for the job's record and for `rlaunch logs`; `None` if no record is wanted.
+    pub(crate) transcript: Option<SharedTranscript>,
     pub stdio: Stdio,
     /// State of the job, which has the time of the last output.
     pub status: LiveStatus,
@@ -337,7 +336,7 @@ struct WriterThread {
     /// Stream on which ranks report errors. Its last lines are kept.
     error_stream: Stream,
     nccl: Option<Log>,
-    transcript: Option<Transcript>,
+    transcript: Option<SharedTranscript>,
     credit: Vec<CreditAccount>,
     ranks: u32,
     status: LiveStatus,
@@ -449,7 +448,6 @@ impl WriterThread {
             tails: self.tails,
             merged,
             nccl: self.nccl,
-            transcript: self.transcript,
             incomplete,
             unwritten: self.unwritten,
         }
@@ -473,7 +471,7 @@ impl WriterThread {
                 }
             }
             drop(shown);
-            if let Some(transcript) = &mut self.transcript {
+            if let Some(transcript) = &self.transcript {
                 transcript.add(source, data);
             }
             if let Some(account) = self.credit.get_mut(node.index()) {

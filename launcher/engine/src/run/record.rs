@@ -8,7 +8,7 @@
 
 use crate::run::live::machine;
 use crate::run::live::messages::HostRanks;
-use crate::run::output::{RecordedOutput, Transcript};
+use crate::run::output::{RecordedOutput, SharedTranscript};
 use crate::run::show::{self, RankPlace, VariableRow};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::env::redacted;
@@ -25,9 +25,8 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read};
-use std::mem;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 use tempfile::NamedTempFile;
 
@@ -117,7 +116,8 @@ pub struct Recorder {
     clock: Instant,
     map: OnceLock<RankMap>,
     start: OnceLock<RankStart>,
-    output: Mutex<RecordedOutput>,
+    /// Output of the ranks so far.
+    transcript: SharedTranscript,
     /// Record for the case that this process is killed; `None` if it could not be written.
     begun: OnceLock<BegunRecord>,
 }
@@ -144,7 +144,7 @@ impl Recorder {
             clock: Instant::now(),
             map: OnceLock::new(),
             start: OnceLock::new(),
-            output: Mutex::default(),
+            transcript: SharedTranscript::default(),
             begun: OnceLock::new(),
         }
     }
@@ -174,13 +174,9 @@ impl Recorder {
         let _ = self.start.set(RankStart { table, rank_configs, libraries });
     }
 
-    /// Adds the output of the ranks.
-    pub fn printed(&self, transcript: Transcript) {
-        *self.output_of_ranks() = transcript.into_output();
-    }
-
-    fn output_of_ranks(&self) -> MutexGuard<'_, RecordedOutput> {
-        self.output.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the transcript, to which the output of the ranks is added.
+    pub(crate) fn transcript(&self) -> &SharedTranscript {
+        &self.transcript
     }
 
     /// Makes the record of a job that has ended, and moves the output into it. Returns `None` if ranks could
@@ -214,7 +210,7 @@ impl Recorder {
             hosts: HostRanks::of_map(map),
             placement,
             environment,
-            output: mem::take(&mut self.output_of_ranks()),
+            output: self.transcript.take(),
             end,
         }
     }

@@ -5,7 +5,7 @@ use crate::run::driver::Running;
 use crate::run::job_run::{JobRun, StartFacts};
 use crate::run::links::LinkMonitor;
 use crate::run::nodes::{Agents, Node, PendingStdio};
-use crate::run::output::{self, OutputWriter, Transcript};
+use crate::run::output::{self, OutputWriter};
 use crate::run::pump::{self, Pump};
 use crate::run::rendezvous::Joined;
 use crate::run::show::{self, ShownPlan};
@@ -119,7 +119,7 @@ fn open_stdio(
         credit: agents.outboxes().to_vec(),
         ranks: map.world_size,
         nccl,
-        transcript: job.recorder.is_some().then(Transcript::default),
+        transcript: job.recorder.as_ref().map(|recorder| recorder.transcript().clone()),
         stdio: job.stdio.clone(),
         status: job.events.status().clone(),
     };

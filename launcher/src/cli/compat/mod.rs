@@ -5,12 +5,14 @@
 //! |---|---|
 //! | `translate` | translation of a command line, option by option, up to the program |
 //! | `options` | the other launchers' options, and what their values mean, as of `--bind-to` and `--map-by` |
+//! | `tips` | options of other tools that are none here, and the command line that does the same |
 //! | `mca` | `--mca NAME VALUE` of Open MPI and PRRTE |
 
 mod mca;
 mod options;
 #[cfg(test)]
 mod tests;
+mod tips;
 mod translate;
 
 pub(crate) use translate::translate;

@@ -7,7 +7,7 @@
 
 use super::mca::{self, Parameter};
 use super::options::{self, Dashes, ForeignOption, Meaning, OPTIONS};
-use super::{Effect, Notices};
+use super::{Effect, Notices, tips};
 use clap::ArgAction;
 use clap::error::ErrorKind;
 use rlaunch_bootstrap::env::redacted;
@@ -33,6 +33,7 @@ pub(super) fn translate_options(
 ) -> Result<(Vec<OsString>, Notices), clap::Error> {
     let mut translator = Translator {
         command,
+        typed: words,
         remaining: words,
         translated: Vec::with_capacity(words.len()),
         own_options: Vec::new(),
@@ -52,6 +53,8 @@ pub(super) fn translate_options(
 /// State of the translation of one command line.
 struct Translator<'a> {
     command: &'a clap::Command,
+    /// All words.
+    typed: &'a [OsString],
     remaining: &'a [OsString],
     translated: Vec<OsString>,
     /// Long names of rlaunch's options among `translated`.
@@ -91,9 +94,25 @@ impl<'a> Translator<'a> {
             Some(arg) => self.add_long(arg, attached),
             None if own_letter.is_some() => self.add_letters(word),
             // clap would take an unknown word here for the program.
-            None => return Err(unknown(self.command, word)),
+            None => return Err(self.unknown(word)),
         }
         Ok(())
+    }
+
+    /// Returns the error for the unknown option that was taken last. An option that people know from other tools is
+    /// answered with the command line of rlaunch.
+    fn unknown(&self, word: &OsStr) -> clap::Error {
+        let before = self.typed.len().saturating_sub(self.remaining.len() + 1);
+        let before = self.typed.get(..before).unwrap_or_default();
+        match tips::command(before, word, self.remaining).filter(|_| is_job(self.command)) {
+            Some(tip) => {
+                let option = word.to_string_lossy();
+                let option = option.split('=').next().unwrap_or_default();
+                let message = format!("unexpected argument '{option}' found\n\n  tip: {tip}");
+                self.command.clone().error(ErrorKind::UnknownArgument, message)
+            }
+            None => unknown(self.command, word),
+        }
     }
 
     /// Adds a long option of rlaunch, which may have been typed with one dash.
@@ -293,6 +312,11 @@ pub(super) fn long_option<'a>(command: &'a clap::Command, name: &str) -> Option<
         let aliases = arg.get_all_aliases().unwrap_or_default();
         arg.get_long() == Some(name) || aliases.contains(&name)
     })
+}
+
+/// Tells whether a command is that of a job, and not a verb or another program of a job.
+fn is_job(command: &clap::Command) -> bool {
+    command.get_name() == "rlaunch"
 }
 
 /// Tells whether an option only prints help or the version.

@@ -2,6 +2,7 @@
 
 use super::directory::{SocketDirectory, SocketName};
 use super::messages::{Greeting, JobStatus, Reply, Request, SOCKET_VERSION};
+use crate::run::output::OutputPart;
 use rlaunch_bootstrap::frame::{self, FrameError, FrameReader};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_text::printable;
@@ -208,6 +209,15 @@ impl RunningJob {
         self.send(&Request::Status).await?;
         match self.receive().await? {
             Reply::Status(status) => Ok(*status),
+            other => Err(self.unexpected(other)),
+        }
+    }
+
+    /// Returns the output of the ranks from `position` on, which is 0 for all of it.
+    pub async fn output(&mut self, position: u64) -> Result<OutputPart, LiveError> {
+        self.send(&Request::Output { position }).await?;
+        match self.receive().await? {
+            Reply::Output(part) => Ok(part),
             other => Err(self.unexpected(other)),
         }
     }

@@ -1,18 +1,19 @@
 //! Messages on the socket of a running job, in frames of [`rlaunch_bootstrap::frame`].
 //!
 //! The launcher sends a [`Greeting`]. Then the client sends one [`Request`] after another, and the launcher
-//! answers each with [`Reply`]s, the last of which is [`Reply::Status`], [`Reply::Complete`], [`Reply::Ending`] or
-//! [`Reply::Refused`]. A connection that has begun a session carries the messages of that session, in both
+//! answers each with [`Reply`]s, the last of which is [`Reply::Status`], [`Reply::Output`], [`Reply::Complete`],
+//! [`Reply::Ending`] or [`Reply::Refused`]. A connection that has begun a session carries the messages of that session, in both
 //! directions, until it is over ([`rlaunch_bootstrap::protocol::session`]).
 
 use super::speed::PrintedSpeed;
+use crate::run::output::OutputPart;
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_bootstrap::protocol::session::{FromSession, ToSession};
 use rlaunch_plan::map::RankMap;
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages. Every change of a message needs a new number.
-pub(crate) const SOCKET_VERSION: u16 = 4;
+pub(crate) const SOCKET_VERSION: u16 = 5;
 
 /// First message of the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,6 +29,8 @@ pub struct Greeting {
 pub enum Request {
     /// State of the job. It is answered in every phase.
     Status,
+    /// Output of the ranks from this position on. It is answered in every phase.
+    Output { position: u64 },
     /// Question to the agents of all nodes. It is answered while ranks run.
     Inspect(Inspection),
     /// Request to end the job, as SIGTERM of the user does. It is answered while ranks run.
@@ -41,6 +44,8 @@ pub enum Request {
 pub enum Reply {
     /// Answer to [`Request::Status`].
     Status(Box<JobStatus>),
+    /// Answer to [`Request::Output`].
+    Output(OutputPart),
     /// Answer of one node to [`Request::Inspect`].
     Node {
         /// Host as the user named it.

@@ -6,6 +6,7 @@
 use super::directory::{SocketDirectory, SocketName};
 use super::messages::{Greeting, Reply, Request, SOCKET_VERSION};
 use super::status::LiveStatus;
+use crate::run::output::SharedTranscript;
 use nix::unistd::Uid;
 use rlaunch_bootstrap::frame::{self, FrameReader};
 use rlaunch_bootstrap::protocol::inspection::Inspection;
@@ -86,6 +87,8 @@ struct SocketState {
     job: String,
     program: Vec<String>,
     status: LiveStatus,
+    /// Output of the ranks; `None` if no record is kept.
+    output: Option<SharedTranscript>,
     queries: mpsc::Sender<JobQuery>,
     connections: Mutex<Connections>,
 }
@@ -101,9 +104,13 @@ struct Connections {
 impl JobSocket {
     /// Opens the socket of a job and listens. Returns `None` if that is not possible, such as without a home
     /// directory: the job runs all the same, and cannot be asked.
-    pub fn open(job: &JobSpec, status: LiveStatus) -> Option<JobSocket> {
+    pub fn open(
+        job: &JobSpec,
+        status: LiveStatus,
+        output: Option<SharedTranscript>,
+    ) -> Option<JobSocket> {
         let opened = SocketDirectory::create()
-            .and_then(|directory| JobSocket::listen(directory, job, status));
+            .and_then(|directory| JobSocket::listen(directory, job, status, output));
         opened.inspect_err(|error| tracing::info!("this job cannot be asked: {error}")).ok()
     }
 
@@ -111,6 +118,7 @@ impl JobSocket {
         directory: SocketDirectory,
         job: &JobSpec,
         status: LiveStatus,
+        output: Option<SharedTranscript>,
     ) -> io::Result<JobSocket> {
         let name = SocketName::here(job.id.to_string());
         let listener = UnixListener::bind(directory.address(&name))?;
@@ -120,6 +128,7 @@ impl JobSocket {
             job: job.id.to_string(),
             program: without_secrets(&job.program_words()),
             status,
+            output,
             queries: sender,
             connections: Mutex::default(),
         });
@@ -270,6 +279,13 @@ async fn handle(
             let _ = replies.send(Reply::Status(Box::new(status())));
             return;
         }
+        Request::Output { position } => {
+            let _ = replies.send(match &shared.output {
+                Some(output) => Reply::Output(output.since(position)),
+                None => Reply::Refused("it keeps no output, because of --no-record".to_owned()),
+            });
+            return;
+        }
         Request::Inspect(what) => QueryKind::Inspect(what),
         Request::End => QueryKind::End,
         Request::Session(what) => QueryKind::Session(what),
@@ -306,12 +322,16 @@ async fn write<T: Serialize>(writer: &mut OwnedWriteHalf, message: &T) -> io::Re
 mod tests {
     use super::super::client::RunningJob;
     use super::*;
+    use crate::run::output::OutputPart;
+    use rlaunch_bootstrap::id::Rank;
+    use rlaunch_bootstrap::protocol::control::Stream;
 
     fn socket() -> (tempfile::TempDir, JobSocket) {
         let place = tempfile::tempdir().unwrap();
         let directory = SocketDirectory::open_at(place.path().to_owned()).unwrap();
         let job = rlaunch_plan::testing::job("-H a hostname");
-        (place, JobSocket::listen(directory, &job, LiveStatus::new()).unwrap())
+        let output = Some(SharedTranscript::default());
+        (place, JobSocket::listen(directory, &job, LiveStatus::new(), output).unwrap())
     }
 
     /// Tells whether the job runs, as another rlaunch sees it, or why that is not known.
@@ -337,6 +357,27 @@ mod tests {
         }
         tokio::time::resume();
         assert_eq!(look(&socket).await, Ok(true));
+    }
+
+    #[tokio::test]
+    async fn output_is_read_as_it_comes() {
+        let (_place, socket) = socket();
+        let found = RunningJob::connect(&socket.directory, &socket.name).await;
+        let mut job = found.ok().flatten().unwrap();
+        let output = socket.shared.output.clone().unwrap();
+        let add = |text: &str| output.add((Rank(1), Stream::Stderr), text.as_bytes().to_vec());
+        assert_eq!(job.output(0).await.unwrap(), OutputPart::default());
+        add("a\n");
+        let first = job.output(0).await.unwrap();
+        add("b\n");
+        let second = job.output(first.next).await.unwrap();
+        for (part, text) in [(first, "a\n"), (second, "b\n")] {
+            let [chunk] = &part.first[..] else { panic!("{part:?}") };
+            assert_eq!(
+                (chunk.rank, chunk.stream.as_str(), chunk.text.as_str()),
+                (1, "stderr", text)
+            );
+        }
     }
 
     #[tokio::test]

@@ -5,6 +5,8 @@ use super::{StreamId, stream_name};
 use rlaunch_bootstrap::id::Rank;
 use serde::{Deserialize, Serialize};
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::mem;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Maximum size of the recorded beginning of the output, and of the recorded end, in bytes.
 const PART: usize = 384 << 10;
@@ -13,7 +15,7 @@ const OVERHEAD: usize = 64;
 
 /// Beginning and end of the ranks' output, in the order in which it was shown.
 #[derive(Debug, Default)]
-pub struct Transcript {
+pub(crate) struct Transcript {
     first: Vec<(StreamId, Vec<u8>)>,
     last: VecDeque<(StreamId, Vec<u8>)>,
     /// Whether `first` is full, so that all further output goes to `last`.
@@ -23,6 +25,23 @@ pub struct Transcript {
     omitted: u64,
     /// Streams whose omitted output ends in the middle of a line.
     torn: HashSet<StreamId>,
+    /// Number of chunks that were added.
+    added: u64,
+}
+
+/// Transcript that the writing thread fills while others read it. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub struct SharedTranscript(Arc<Mutex<Transcript>>);
+
+/// Output of a running job from a position on.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Serialize)]
+pub struct OutputPart {
+    pub first: Vec<RecordedChunk>,
+    /// Whether output between `first` and `last` is not kept.
+    pub is_cut: bool,
+    pub last: Vec<RecordedChunk>,
+    /// Position of what is printed after this part.
+    pub next: u64,
 }
 
 /// Transcript as text, in the form in which it is stored.
@@ -46,10 +65,11 @@ pub struct RecordedChunk {
 
 impl Transcript {
     /// Adds output of a rank, without copying it.
-    pub fn add(&mut self, source: StreamId, data: Vec<u8>) {
+    fn add(&mut self, source: StreamId, data: Vec<u8>) {
         if data.is_empty() {
             return;
         }
+        self.added += 1;
         let cost = data.len() + OVERHEAD;
         if !self.first_full && self.first_cost + cost <= PART {
             self.first_cost += cost;
@@ -77,7 +97,7 @@ impl Transcript {
 
     /// Converts the transcript to text. If the beginning of a line was omitted, the rest of the line is
     /// omitted too. Data is moved, since a second copy would raise the peak memory of the launcher.
-    pub(crate) fn into_output(self) -> RecordedOutput {
+    fn into_output(self) -> RecordedOutput {
         let mut output =
             RecordedOutput { left_out_bytes: self.omitted, ..RecordedOutput::default() };
         join_chunks(&mut output.first, self.first.into_iter());
@@ -94,6 +114,47 @@ impl Transcript {
         };
         join_chunks(&mut output.last, self.last.into_iter().map(whole));
         output
+    }
+}
+
+impl SharedTranscript {
+    /// Adds output of a rank, without copying it.
+    pub(crate) fn add(&self, source: StreamId, data: Vec<u8>) {
+        self.transcript().add(source, data);
+    }
+
+    /// Returns a copy of what was added at `position` and later; the first position is 0.
+    pub(crate) fn since(&self, position: u64) -> OutputPart {
+        let (first, is_cut, last, added) = {
+            let transcript = self.transcript();
+            let (first, last) = (&transcript.first, &transcript.last);
+            let last_begins = transcript.added.saturating_sub(last.len() as u64);
+            let skip = |count: u64| usize::try_from(count).unwrap_or(usize::MAX);
+            let is_cut = position < last_begins && (first.len() as u64) < last_begins;
+            (
+                first.iter().skip(skip(position)).cloned().collect::<Vec<_>>(),
+                is_cut,
+                last.iter()
+                    .skip(skip(position.saturating_sub(last_begins)))
+                    .cloned()
+                    .collect::<Vec<_>>(),
+                transcript.added,
+            )
+        };
+        // The lock is free again, since the ranks' output waits for it.
+        let mut part = OutputPart { is_cut, next: added.max(position), ..OutputPart::default() };
+        join_chunks(&mut part.first, first.into_iter());
+        join_chunks(&mut part.last, last.into_iter());
+        part
+    }
+
+    /// Takes all output, for the record of the job.
+    pub(crate) fn take(&self) -> RecordedOutput {
+        mem::take(&mut *self.transcript()).into_output()
+    }
+
+    fn transcript(&self) -> MutexGuard<'_, Transcript> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -232,6 +293,39 @@ mod tests {
         let end = output.last.last().map(|piece| (piece.rank, piece.text.as_str()));
         assert_eq!(end, Some((0, "line 99999 of some length\n")));
         assert!(output.lines().iter().all(|(_, line)| line.ends_with("length")));
+    }
+
+    #[test]
+    fn a_reader_gets_what_is_new_and_is_told_what_it_missed() {
+        let shared = SharedTranscript::default();
+        let texts = |part: &OutputPart| {
+            let chunks = part.first.iter().chain(&part.last);
+            chunks.map(|chunk| chunk.text.clone()).collect::<String>()
+        };
+        shared.add(out(0), b"a\n".to_vec());
+        shared.add(out(1), b"b\n".to_vec());
+        let begin = shared.since(0);
+        assert_eq!((texts(&begin).as_str(), begin.is_cut, begin.next), ("a\nb\n", false, 2));
+        assert_eq!(texts(&shared.since(1)), "b\n");
+        let mut position = begin.next;
+        for n in 0..10_000_u32 {
+            shared.add(out(n % 3), format!("line {n} of a length that fills it\n").into_bytes());
+            if n % 1000 == 0 {
+                let part = shared.since(position);
+                assert!(
+                    !part.is_cut
+                        && texts(&part).ends_with(&format!("line {n} of a length that fills it\n"))
+                );
+                position = part.next;
+            }
+        }
+        let whole = shared.since(0);
+        assert!(whole.is_cut && texts(&whole).starts_with("a\nb\nline 0 "), "{}", whole.next);
+        let rest = shared.since(whole.next);
+        assert_eq!((texts(&rest).as_str(), rest.is_cut, rest.next), ("", false, 10_002));
+        // The end of the job takes it all.
+        assert!(shared.take().left_out_bytes > 0);
+        assert_eq!(texts(&shared.since(0)), "");
     }
 
     #[test]

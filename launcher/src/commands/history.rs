@@ -1,0 +1,131 @@
+//! `rlaunch history`: the jobs that have left a record.
+
+use super::jobs::{duration, program, short_id};
+use super::output;
+use clap::Parser;
+use rlaunch_console::{messages, stdout};
+use rlaunch_engine::run::record::{JobRecord, RecordStore};
+use rlaunch_text::columns::{lay_out, row};
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use serde::Serialize;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Number of hosts that the table names.
+const NAMED: usize = 3;
+
+/// List your jobs that have ended, the last one at the end.
+///
+/// The last 50 that were started on this machine, except those with --no-record. `rlaunch logs JOB` prints what their
+/// ranks have printed, `rlaunch report JOB` how fast they were.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  rlaunch history            all of them
+  rlaunch history -n 5       the last five
+  rlaunch history --json     for programs, one array")]
+pub(crate) struct HistoryArgs {
+    /// List the last N jobs
+    #[arg(short = 'n', long = "last", value_name = "N")]
+    pub(crate) last: Option<usize>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Job that has ended, for the table and as JSON.
+#[derive(Debug, Serialize)]
+struct EndedJob {
+    job: String,
+    /// Start, in seconds since 1970.
+    started: f64,
+    seconds: f64,
+    program: Vec<String>,
+    hosts: Vec<String>,
+    ranks: u32,
+    exit_code: u8,
+    /// Reason why the job failed; empty if it succeeded.
+    message: String,
+}
+
+impl EndedJob {
+    fn new(record: JobRecord) -> EndedJob {
+        EndedJob {
+            ranks: record.ranks(),
+            hosts: record.hosts.into_iter().map(|host| host.host).collect(),
+            job: record.job,
+            started: record.started,
+            seconds: record.seconds,
+            program: record.program,
+            exit_code: record.end.exit_code,
+            message: record.end.message,
+        }
+    }
+}
+
+/// Lists the recorded jobs.
+pub(super) fn run(args: &HistoryArgs) -> Result<Exit, Failed> {
+    let store = RecordStore::for_user();
+    let store =
+        store.map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
+    let mut jobs: Vec<EndedJob> = store.all().into_iter().map(EndedJob::new).collect();
+    jobs.drain(..jobs.len().saturating_sub(args.last.unwrap_or(usize::MAX)));
+    if args.json {
+        stdout::print(&output::json(&jobs)?);
+    } else if jobs.is_empty() {
+        messages::info("no job of yours has ended here; `rlaunch jobs` lists those that run");
+    } else {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        stdout::print(&table(&jobs, now.as_secs_f64()));
+    }
+    Ok(Exit::SUCCESS)
+}
+
+/// Lays the jobs out. `now` is in seconds since 1970.
+fn table(jobs: &[EndedJob], now: f64) -> String {
+    let header = row(["JOB", "STARTED", "TOOK", "EXIT", "RANKS", "HOSTS", "PROGRAM"]);
+    let rows = jobs.iter().map(|job| {
+        vec![
+            short_id(&job.job),
+            format!("{} ago", duration(now - job.started)),
+            duration(job.seconds),
+            job.exit_code.to_string(),
+            job.ranks.to_string(),
+            hosts(&job.hosts),
+            program(&job.program),
+        ]
+    });
+    lay_out(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
+}
+
+fn hosts(names: &[String]) -> String {
+    let shown = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(",");
+    match names.len().saturating_sub(NAMED) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_is_a_line() {
+        let job = EndedJob {
+            job: "0123456789abcdef0123456789abcdef".into(),
+            started: 1000.0,
+            seconds: 61.0,
+            program: vec!["python3".into(), "train.py".into()],
+            hosts: ["a", "b", "c", "d", "e"].map(str::to_owned).into(),
+            ranks: 10,
+            exit_code: 3,
+            message: "rank 1 on b exited with code 3".into(),
+        };
+        let table = table(&[job], 1090.0);
+        let expected = "0123456789abc  1 min 30 s ago  1 min 1 s  3     10     a,b,c and 2 more  \
+                        python3 train.py";
+        assert_eq!(table.lines().nth(1).unwrap().trim_end(), expected);
+    }
+}
