@@ -2,7 +2,7 @@
  * Adds up one vector per rank, in C:
  *
  *     cc -std=c99 -O2 main.c -o all_reduce $(pkg-config --cflags --libs rlaunch)
- *     rlaunch -H a,b -np 4 --preload all_reduce ./all_reduce
+ *     rlaunch -H a,b -np 4 --copy all_reduce ./all_reduce
  */
 #include <rlaunch.h>
 

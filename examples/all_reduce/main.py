@@ -1,6 +1,6 @@
 """Every rank has a million numbers, and all get their sums.
 
-    rlaunch -H a,b -np 4 --preload main.py python3 main.py
+    rlaunch -H a,b -np 4 --copy main.py python3 main.py
 """
 
 import array

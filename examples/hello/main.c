@@ -2,7 +2,7 @@
  * The first thing to run: who is there, in C:
  *
  *     cc -std=c99 -O2 main.c -o hello $(pkg-config --cflags --libs rlaunch)
- *     rlaunch -H a,b -np 4 --preload hello ./hello
+ *     rlaunch -H a,b -np 4 --copy hello ./hello
  */
 #include <rlaunch.h>
 

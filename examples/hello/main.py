@@ -1,6 +1,6 @@
 """The first thing to run: who is there.
 
-    rlaunch -H a,b -np 4 --preload main.py python3 main.py
+    rlaunch -H a,b -np 4 --copy main.py python3 main.py
 """
 
 import os

@@ -4,7 +4,7 @@
 Every rank holds the same network and its own part of one batch, on which it trains over and over.
 After each step the ranks average their gradients, which is what is measured beside the arithmetic.
 
-    rlaunch -H a,b -np 2 --preload resnet.py --preload by_numpy.py python3 resnet.py --backend numpy
+    rlaunch -H a,b -np 2 --copy resnet.py --copy by_numpy.py python3 resnet.py --backend numpy
 
 --backend numpy is a small network in nothing but numpy, whose gradients are averaged by rlaunch's
 communicator; nccl, gloo and rlaunch are those of torch, by DistributedDataParallel.

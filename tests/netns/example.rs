@@ -44,7 +44,7 @@ fn a_script_that_only_the_launching_machine_has() {
     let path = format!("/tmp/bin:{PATH}");
     let run = |words| field.rlaunch(words).in_directory(project.path()).env("PATH", &path).run();
     let refused = run("-H a,b,c -np 3 python train.py");
-    refused.refused(203, &["train.py is not on a, b, c"]).hints("--preload train.py");
+    refused.refused(203, &["train.py is not on a, b, c"]).hints("--copy train.py");
     trained(&run("-H a,b,c -np 3 --preload train.py python train.py"));
     trained(&run("-H a,b,c -np 3 --preload ./train.py python ./train.py --steps 60"));
 }
@@ -59,7 +59,7 @@ fn without_python_the_hint_leads_to_a_line_that_works() {
         |words: &str| field.rlaunch(bare).args(words.split(' ')).in_directory(project.path()).run();
     let refused = run("-H a,b,c -np 3 python train.py");
     refused.refused(127, &["python is not on a, b, c", "train.py is not on a, b, c"]);
-    refused.hints("use python3").hints("--preload train.py");
+    refused.hints("use python3").hints("--copy train.py");
     trained(&run("-H a,b,c -np 3 --preload train.py python3 train.py"));
 }
 

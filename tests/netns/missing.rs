@@ -19,7 +19,8 @@ fn a_program_that_one_host_lacks_runs_nowhere() {
     let field = Field::new();
     let _program = field.files(&["a", "c"], "/tmp/tool", "#!/bin/sh\ntouch /tmp/ran\n", 0o755);
     let ran = field.rlaunch("-H a,b,c /tmp/tool").run();
-    ran.refused(127, &["/tmp/tool is not on b\n"]).hints("--preload");
+    ran.refused(127, &["/tmp/tool is not on b\n"])
+        .hints("copy it along: rlaunch -H a,b,c --copy /tmp/tool /tmp/tool");
     for host in ["a", "c"] {
         assert!(!field.lab.path(host, Path::new("/tmp/ran")).unwrap().exists(), "{host}: {ran}");
     }
@@ -85,7 +86,7 @@ fn a_script_that_only_some_have() {
     let words = ["python3", "train.py"];
 
     let run = field.rlaunch("-H a,b,c -np 3").args(words).in_directory(directory.path());
-    run.run().refused(203, &["train.py is not on b, c"]).hints("--preload train.py");
+    run.run().refused(203, &["train.py is not on b, c"]).hints("--copy train.py python3 train.py");
 
     let run = field.rlaunch("-H a,b,c -np 3 --preload train.py").args(words);
     let ran = run.in_directory(directory.path()).run();

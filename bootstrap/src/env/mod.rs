@@ -89,7 +89,7 @@ pub const RLAUNCH_EAGER_RANKS: &str = "RLAUNCH_EAGER_RANKS";
 /// Directory with `librlaunch.so` on this node. Its subdirectory `python` contains the Python
 /// package.
 pub const RLAUNCH_LIB: &str = "RLAUNCH_LIB";
-/// Directory with this node's copies of `--preload` files. Set only if there are any.
+/// Directory with this node's copies of `--copy` files. Set only if there are any.
 pub const RLAUNCH_PRELOAD_DIR: &str = "RLAUNCH_PRELOAD_DIR";
 
 /// Private directory of the job on this node, removed when the job ends. A value that the user has

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// transport or map-by; a warning names the others. `rlaunch trust` prints the effects that need trust: hosts,
 /// commands, programs, files, variables, networks, profiles. Then it records the path of the file and the SHA-256 of
 /// its content below ~/.local/state/rlaunch ($XDG_STATE_HOME/rlaunch), and the same of files beside or below it that
-/// it names (ssh-config, env-file, hostfile, agent, preload, template, stdin, words of rsh and container-exec). When
+/// it names (ssh-config, env-file, hostfile, agent, copy, template, stdin, words of rsh and container-exec). When
 /// the content of one of them changes, the file is not trusted any more.
 ///
 /// The file of --cluster and ~/.config/rlaunch/rlaunch.toml need no trust.

@@ -15,7 +15,7 @@ const NET: [u8; 2] = [10, 96];
 /// Arguments of rlaunch for the jobs of the demo.
 const JOBS: [&[&str]; 2] = [
     &["-H", "a,b,c", "-np", "3", "hostname"],
-    &["-H", "a,b,c", "-np", "3", "--preload", "examples/train/train.py", "python3", "train.py"],
+    &["-H", "a,b,c", "-np", "3", "--copy", "examples/train/train.py", "python3", "train.py"],
 ];
 
 /// Sets up the machine, builds, starts three hosts and runs the jobs. The hosts stay up if `keep`

@@ -110,7 +110,7 @@ fn a_line_for_a_shell_goes_to_one() {
     let field = Field::new();
     let ran = field.rlaunch("-H a").args(["cd /tmp && ls"]).run();
     ran.refused(127, &["cd /tmp && ls is not on a"]).hints("bash -c 'cd /tmp && ls'");
-    ran.keeps_quiet_about(&["--preload"]);
+    ran.keeps_quiet_about(&["--copy"]);
     let ran = field.rlaunch("-H a FOO=1 python3 x").run();
     ran.refused(127, &["FOO=1 is not on a"]).hints("-x FOO=1");
     field.rlaunch("-H a pushd").run().refused(127, &["pushd"]).hints("bash -c 'pushd …'");

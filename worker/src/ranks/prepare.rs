@@ -4,7 +4,7 @@
 //! [`prepare`] checks whether this node has everything that the job needs, reserves ports, and
 //! returns all problems at once. [`PreparedRanks`] is the result; it also reads the inventory.
 //!
-//! [`JobFiles`] are the copies of `--preload` files in the job's private directory, made while the
+//! [`JobFiles`] are the copies of `--copy` files in the job's private directory, made while the
 //! job is prepared. [`RankFiles`] are made when ranks start. Both are removed at the end of the
 //! job.
 
@@ -435,7 +435,7 @@ fn check_script(check: &ScriptCheck, directory: &Path) -> Result<Option<Notice>,
     Ok((!same).then(|| Notice::ScriptDiffers { script: check.path.clone() }))
 }
 
-/// The node's copies of `--preload` files, and the job's private directory that contains them.
+/// The node's copies of `--copy` files, and the job's private directory that contains them.
 #[derive(Debug)]
 pub(crate) struct JobFiles {
     /// `None` if the directory could not be created, which is allowed only if no files are to be

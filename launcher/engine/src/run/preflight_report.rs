@@ -99,7 +99,7 @@ fn describe(
             (Exit::FILES, sentence, Some("--wdir names a directory that every host has".into()))
         }
         Problem::PreloadFailed { operation, cause } => {
-            let sentence = format!("cannot preload on {hosts}: {operation}: {cause}");
+            let sentence = format!("cannot copy files to {hosts}: {operation}: {cause}");
             (Exit::FILES, sentence, Some("copies go to TMPDIR on the host".into()))
         }
         Problem::NoPort { range } => {
@@ -206,9 +206,9 @@ fn searched_path_hint(name: &str, typed: TypedJob<'_>) -> String {
 fn missing_file_hint(file: &OsStr, typed: Option<TypedJob<'_>>) -> String {
     match typed {
         Some(typed) => {
-            format!("copy it along: {}", typed.with_options(&[OsStr::new("--preload"), file]))
+            format!("copy it along: {}", typed.with_options(&[OsStr::new("--copy"), file]))
         }
-        None => format!("copy it along: --preload {}", shell::quoted(file)),
+        None => format!("copy it along: --copy {}", shell::quoted(file)),
     }
 }
 
@@ -290,10 +290,10 @@ mod tests {
         let typed = TypedJob::new(&typed, &typed[3..]);
         let failed = explain(&[(&b, &missing), (&c, &missing)], typed);
         assert_eq!(failed.message, "train.py is not on b, c");
-        let expected = "copy it along: rlaunch -H b,c --preload train.py python3 train.py";
+        let expected = "copy it along: rlaunch -H b,c --copy train.py python3 train.py";
         assert_eq!(failed.hints, [expected]);
         let failed = explain(&[(&b, &missing)], None);
-        assert_eq!(failed.hints, ["copy it along: --preload train.py"]);
+        assert_eq!(failed.hints, ["copy it along: --copy train.py"]);
         assert_eq!(failed.exit, Exit::FILES);
     }
 

@@ -56,7 +56,7 @@ are files, and did not find what the finding names. Other words count only if an
 machine has such a file: one that exists nowhere may be a file that the program writes.
 
 Use a directory that all hosts share, name one with --wdir, or let rlaunch copy the file: \
---preload train.py.",
+--copy train.py.",
     },
     Check {
         id: id::FILES_DIFFER,
@@ -71,7 +71,7 @@ depend on which hosts take part.
 One host has an older copy of a script or of a library. Each agent computed the SHA-256 of the files that the \
 command line names; the finding lists which hosts have the same contents. Files over 64 MiB are compared by size.
 
-Copy the file to all hosts, use a shared directory, or --preload, which sends yours to every host for each job.",
+Copy the file to all hosts, use a shared directory, or --copy, which sends yours to every host for each job.",
     },
     Check {
         id: id::FILES_SPACE,
@@ -106,7 +106,7 @@ fn missing(cluster: &Cluster<'_>) -> Vec<Finding> {
             let found =
                 Finding::error(id::FILES_MISSING, host.name, seen, "the program cannot start");
             findings.push(found.advise(format!(
-                "install it, name it with its path, or pass another PATH by -x PATH; --preload {name} \
+                "install it, name it with its path, or pass another PATH by -x PATH; --copy {name} \
                  copies yours"
             )));
         }
@@ -140,7 +140,7 @@ fn missing_file(
     };
     let seen = format!("{path}: {reason}");
     let found = Finding::new(id::FILES_MISSING, severity, host.name, seen, matters);
-    Some(found.advise(format!("--preload {path}, --wdir DIR or a shared directory")))
+    Some(found.advise(format!("--copy {path}, --wdir DIR or a shared directory")))
 }
 
 /// Tells whether a word of the command line is what the program's interpreter runs: the first word with the
@@ -163,7 +163,7 @@ fn differing(cluster: &Cluster<'_>) -> Vec<Finding> {
         let smallest = groups.iter().rev().min_by_key(|hosts| hosts.len());
         let found = Finding::warning(id::FILES_DIFFER, "", seen, matters);
         let hosts = smallest.cloned().unwrap_or_default();
-        Finding { hosts, ..found }.advise(format!("--preload {path}, or a shared directory"))
+        Finding { hosts, ..found }.advise(format!("--copy {path}, or a shared directory"))
     };
     cluster.program.iter().flat_map(|program| &program.differing).map(finding).collect()
 }

@@ -103,7 +103,7 @@ pub struct Identity {
     pub token: Token,
 }
 
-/// `--preload`: a file to copy to the hosts.
+/// `--copy`: a file to copy to the hosts.
 #[derive(Clone, Debug)]
 pub struct Preload {
     pub file: PreloadFile,

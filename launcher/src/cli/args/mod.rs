@@ -44,7 +44,7 @@ pub(crate) const COMMON: [&str; 10] = [
     "map-by",
     "env",
     "wdir",
-    "preload",
+    "copy",
     "transport",
     "tag-output",
     "dry-run",
@@ -71,7 +71,7 @@ Ranks have commands of their own: rlaunch kv --help.",
 Examples:
   rlaunch -H a,b,c hostname                     one rank on each of three hosts
   rlaunch -H a:8,b:8 -np 16 python3 train.py    eight ranks on each of two hosts
-  rlaunch -H a,b --preload train.py python3 train.py   a script that only this machine has
+  rlaunch -H a,b --copy train.py python3 train.py   a script that only this machine has
   rlaunch -np 4 ./program                       four ranks on this machine, without SSH
   rlaunch --hostfile hosts --map-by node ./program    hosts from a file, one rank on each in turn
   rlaunch -H a -np 1 ./server : -H b,c ./client    two programs in one job
@@ -94,7 +94,7 @@ Options of mpirun, mpiexec, torchrun and horovodrun work as they are typed there
 have no effect here are listed on a line that begins with \"ignored:\".
 
 A word `:` separates programs; type \\: for an argument that is a colon. Options before the first
-program are for all programs (-x, --wdir, --preload) or for the job, except -np, --name, --after and
+program are for all programs (-x, --wdir, --copy) or for the job, except -np, --name, --after and
 --template, which are for the first program. A program without -H runs on the job's hosts, from the
 first free slot on. In arguments, values of -x and files of --template, these placeholders are
 replaced: {{host.name}}, {{host.oob_ip}}, {{rank.index}}, {{rank.local}}, {{rank.hca}},

@@ -134,7 +134,10 @@ pub(crate) struct EnvironmentArgs {
     /// Copy this file to every host for the job
     ///
     /// Arguments that name it are replaced by the copy's path.
-    #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "The program")]
+    #[arg(
+        long = "copy", alias = "preload", value_name = "FILE", action = ArgAction::Append,
+        help_heading = "The program"
+    )]
     pub(crate) preload: Vec<PathBuf>,
 
     /// How MPI programs find their ranks: `pmix` (Open MPI), `pmi1` (MPICH, Intel MPI) or `none`
@@ -175,7 +178,7 @@ pub(crate) struct ProcessArgs {
     pub(crate) wdir: Option<PathBuf>,
 
     /// Copy this file to its hosts; arguments that name it are replaced by the copy's path
-    #[arg(long, value_name = "FILE", action = ArgAction::Append)]
+    #[arg(long = "copy", alias = "preload", value_name = "FILE", action = ArgAction::Append)]
     pub(crate) preload: Vec<PathBuf>,
 }
 

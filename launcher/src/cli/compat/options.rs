@@ -221,7 +221,7 @@ pub(super) fn map_by(text: &str) -> Result<Vec<Effect>, String> {
 
 /// Translates values of mpirun's `--preload-files`, such as `a,b`.
 fn preload_files(text: &str) -> Result<Vec<Effect>, String> {
-    Ok(text.split(',').map(|file| Effect::value("preload", file)).collect())
+    Ok(text.split(',').map(|file| Effect::value("copy", file)).collect())
 }
 
 /// Translates values of mpirun's `--display`, such as `map,bind`.

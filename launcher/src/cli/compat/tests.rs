@@ -48,7 +48,7 @@ fn every_word_stands_for_an_option_that_there_is() {
         Meaning::SameAs(option) | Meaning::Sets(option, _) => Some(*option),
         _ => None,
     });
-    let by_values = ["env", "preload", "interfaces", "bind", "port", "rsh"];
+    let by_values = ["env", "copy", "interfaces", "bind", "port", "rsh"];
     for option in targets.chain(mca::options()).chain(by_values) {
         if long_option(&command, option).is_none() {
             lacking.insert(option);

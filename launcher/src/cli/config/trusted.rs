@@ -219,9 +219,9 @@ enum NameForm {
 const KEYS: &[(&str, NameForm)] = &[
     ("agent", NameForm::Name),
     ("container-exec", NameForm::Command),
+    ("copy", NameForm::Name),
     ("env-file", NameForm::Name),
     ("hostfile", NameForm::Name),
-    ("preload", NameForm::Name),
     ("rsh", NameForm::Command),
     ("ssh-config", NameForm::Name),
     ("stdin", NameForm::Name),

@@ -153,7 +153,7 @@ fn relate(apps: &mut [AppSpec], args: &[ApplicationArgs]) -> Result<(), AppError
 /// Maximum size of a script that is compared with the hosts' copies, in bytes.
 const MAX_COMPARED: u64 = 1 << 20;
 
-/// Checks that the files of `--preload` are regular files with different names, and returns them.
+/// Checks that the files of `--copy` are regular files with different names, and returns them.
 pub(super) fn preloads(paths: &[PathBuf]) -> Result<Vec<Preload>, JobError> {
     let mut preloads: Vec<Preload> = Vec::new();
     for path in paths {

@@ -207,9 +207,9 @@ pub(crate) enum JobError {
     WorkingDir(#[source] io::Error),
     #[error(transparent)]
     Stdin(#[from] StdinError),
-    #[error("cannot preload {}", path.display())]
+    #[error("cannot copy {}", path.display())]
     Preload { path: PathBuf, source: io::Error },
-    #[error("two preloaded files are called {}", name.display())]
+    #[error("two files of --copy are called {}", name.display())]
     PreloadTwice { name: OsString },
     #[error("{0}")]
     AgentDir(String),

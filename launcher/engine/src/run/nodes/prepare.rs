@@ -115,7 +115,7 @@ impl Reached {
         let mut deadline = Deadline::after(limit);
         let preload = job.preload.clone();
         let reading = tokio::task::spawn_blocking(move || preload_frames(&preload));
-        let files = in_time(&mut deadline, "the files of --preload were", reading).await?;
+        let files = in_time(&mut deadline, "the files of --copy were", reading).await?;
         let files = files.map_err(|error| Failed::from_error(Exit::BUG, &error))??;
         let mut libraries = Vec::with_capacity(self.nodes.len());
         for node in &self.nodes {
@@ -278,7 +278,7 @@ fn preload_frames(preload: &[Preload]) -> Result<Vec<Bytes>, Failed> {
     let mut frames = Vec::new();
     for (index, preload) in (0u32..).zip(preload) {
         let failed = |error: &dyn std::error::Error| {
-            let message = format!("cannot preload {}: {error}", preload.source.display());
+            let message = format!("cannot copy {}: {error}", preload.source.display());
             Failed::new(Exit::FILES, message)
         };
         let content = std::fs::read(&preload.source).map_err(|error| failed(&error))?;

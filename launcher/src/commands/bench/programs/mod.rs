@@ -93,7 +93,7 @@ Examples:
   rlaunch bench mpi bw -H a,b --plot x.svg --with own.json   beside rlaunch's own bw --json
   rlaunch bench mpi -H a:4,b:4 --sizes 4..16M          all_reduce of 8 ranks
   rlaunch bench mpi -H a,b -x OMPI_MCA_pml=ob1         another transport of Open MPI
-  rlaunch bench mpi -H a,b --program ./osu_bw --preload ./osu_bw   a program of this machine
+  rlaunch bench mpi -H a,b --program ./osu_bw --copy ./osu_bw   a program of this machine
   rlaunch bench mpi bw -H a,b -- -W 128                an option of the program
 
 Columns are those of `rlaunch bench --help`; times are averages of all ranks, their minimum and
@@ -252,7 +252,7 @@ fn explain_missing(mut failed: Failed, suite: Suite, program: &Path) -> Failed {
     failed.hints.clear();
     failed
         .hint(Some(suite.how_to_get()))
-        .hint(Some("--program PATH names it elsewhere, --preload FILE copies it from this machine"))
+        .hint(Some("--program PATH names it elsewhere, --copy FILE copies it from this machine"))
 }
 
 impl ProgramOptions {
