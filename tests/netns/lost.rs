@@ -224,7 +224,8 @@ fn what_nobody_could_end_is_reaped_by_hand() {
     };
     reap(&other);
     assert!(!field.ranks().is_empty(), "another job's processes were reaped");
-    reap(ran.out().trim());
+    // The beginning of the id is enough.
+    reap(&ran.out().trim()[..13]);
     assert!(field.ranks().is_empty(), "{:#?}", field.ranks());
     reap(ran.out().trim());
     field.clear_job_directories();

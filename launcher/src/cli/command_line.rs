@@ -37,15 +37,21 @@ pub(crate) enum UsageError {
 }
 
 impl UsageError {
-    /// If this error is a request for a job's help, replaces that help by the help of `definition`, which
-    /// also lists the verbs. (`definition` does not parse jobs, because it would take a program with the name
-    /// of a verb for the verb.)
-    pub(crate) fn with_help_of(self, definition: Command, typed: Vec<OsString>) -> UsageError {
+    /// If this error is a request for a job's help, replaces that help by the help of a definition that also lists the
+    /// verbs; `definition` makes it, for `--help` or for `-h`. (It does not parse jobs, because it would take a program
+    /// with the name of a verb for the verb.)
+    pub(crate) fn with_help_of(
+        self,
+        definition: impl FnOnce(bool) -> Command,
+        typed: Vec<OsString>,
+    ) -> UsageError {
         match self {
             UsageError::Clap(error) if error.kind() == ErrorKind::DisplayHelp => {
                 let first = split_programs(&typed).into_iter().next().unwrap_or_default();
                 let words = translate_job(first).map_or(typed, |(words, _)| words);
-                let parsed = definition.try_get_matches_from(words);
+                let asked = words.iter().find(|word| *word == "-h" || *word == "--help");
+                let is_long = asked.is_some_and(|word| word == "--help");
+                let parsed = definition(is_long).try_get_matches_from(words);
                 UsageError::Clap(parsed.err().unwrap_or(error))
             }
             other => other,

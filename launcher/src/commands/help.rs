@@ -3,6 +3,7 @@
 //! The text of a topic is `launcher/help/TOPIC.md`; that of a finding stands with its check, in [`rlaunch_plan::checks`].
 
 use super::invocation::definition;
+use super::overview;
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use clap::Parser;
@@ -43,6 +44,9 @@ const TOPICS: &[Topic] = topics! {
     "security": "trust, encryption, and what other users can see or disturb",
 };
 
+/// Word for the page with all options of jobs.
+const OPTIONS: &str = "options";
+
 /// Begin and end of a comment in a page. Comments are not printed.
 const COMMENT: (&str, &str) = ("<!--", "-->");
 
@@ -52,6 +56,7 @@ const COMMENT: (&str, &str) = ("<!--", "-->");
 Examples:
   rlaunch help               topics and verbs
   rlaunch help env           the variables of a rank
+  rlaunch help options       all options of jobs
   rlaunch help mtu.path      what an error or a finding of rlaunch doctor with this id means
   rlaunch help topo          the same as rlaunch topo --help")]
 pub(crate) struct HelpArgs {
@@ -66,6 +71,9 @@ pub(super) fn run(args: &HelpArgs) -> Result<Exit, Failed> {
         [] => stdout::print_styled(&contents()),
         [word] if let Some((_, _, text)) = topic(word) => show(&without_comments(text)),
         [word] if let Some(check) = checks::find(word) => show(&explanation(check)),
+        [word] if word == OPTIONS => {
+            show(&overview::with_all_options().render_long_help().ansi().to_string());
+        }
         words => show(&verb_help(words)?),
     }
     Ok(Exit::SUCCESS)
@@ -151,8 +159,12 @@ fn contents() -> String {
     for (word, about, _) in TOPICS {
         let _ = writeln!(text, "  {word:<12}  {about}");
     }
+    let _ = writeln!(
+        text,
+        "  {OPTIONS:<12}  all options of jobs, also those that rlaunch --help leaves out"
+    );
     text.push_str("Verbs, as rlaunch help VERB or rlaunch VERB --help:\n");
-    for verb in definition().get_subcommands() {
+    for verb in definition().get_subcommands().filter(|verb| !verb.is_hide_set()) {
         let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
         let about = about.trim_end_matches('.');
         let _ = writeln!(text, "  {:<12}  {about}", verb.get_name());
@@ -329,6 +341,8 @@ mod tests {
         for word in TOPICS.iter().map(|(word, ..)| *word).chain(["topo", "barrier"]) {
             assert!(contents().contains(&format!("  {word} ")), "{word}");
         }
+        assert!(contents().contains("  options ") && !contents().contains("  ssh-config "));
+        assert!(verb_help(&words("ssh-config")).is_ok(), "old words go on working");
         assert!(verb_help(&words("topo")).unwrap().contains("--gids"));
         assert!(verb_help(&words("bench train")).unwrap().contains("--np"));
         let failed = verb_help(&words("securty")).unwrap_err();

@@ -1,6 +1,6 @@
 //! Parsing of a command line as a verb, a command for ranks, or a job.
 
-use super::{ALIASES, Verb};
+use super::{ALIASES, Verb, overview};
 use crate::cli::args::JobArgs;
 use crate::cli::command_line::{CommandLine, UsageError, parse_job};
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand, ValueHint};
@@ -19,14 +19,14 @@ impl Invocation {
     /// a command for ranks, the command line is that of a job.
     pub(crate) fn parse(typed: Vec<OsString>) -> Result<Invocation, UsageError> {
         let first = typed.get(1).and_then(|word| word.to_str()).unwrap_or_default();
-        if Verb::has_subcommand(first) || ALIASES.contains(&first) {
+        if is_verb(first, &typed) {
             return parse_verb(&typed);
         }
         if command::VERBS.contains(&first) {
             return Ok(Invocation::RankCommand(typed.into_iter().skip(1).collect()));
         }
         let parsed = parse_job(typed.clone());
-        let (args, line) = parsed.map_err(|error| error.with_help_of(definition(), typed))?;
+        let (args, line) = parsed.map_err(|error| error.with_help_of(overview::of_help, typed))?;
         Ok(Invocation::Verb(Box::new(Verb::Job(Box::new(args))), Box::new(line)))
     }
 }
@@ -40,12 +40,23 @@ pub(super) fn definition() -> Command {
     // `augment_subcommands` replaces both texts by the doc comment of `Verb`.
     let about = job.get_about().cloned().unwrap_or_default();
     let long_about = job.get_long_about().cloned().unwrap_or_default();
-    Verb::augment_subcommands(job).about(about).long_about(long_about)
+    let whole = Verb::augment_subcommands(job).about(about).long_about(long_about);
+    whole.mut_subcommands(overview::with_short_connections)
+}
+
+/// Tells whether the first word of a command line is a verb. `ssh` is a program too, and the verb only with its option.
+fn is_verb(first: &str, typed: &[OsString]) -> bool {
+    if first == "ssh" {
+        let is_asked = |word: &OsString| word == "--show" || word == "--help" || word == "-h";
+        return typed.get(2).is_some_and(is_asked) || typed.last().is_some_and(|w| w == "--show");
+    }
+    Verb::has_subcommand(first) || ALIASES.contains(&first)
 }
 
 fn parse_verb(typed: &[OsString]) -> Result<Invocation, UsageError> {
     let rlaunch = Command::new("rlaunch").max_term_width(100).disable_help_subcommand(true);
     let rlaunch = Verb::augment_subcommands(rlaunch);
+    let rlaunch = rlaunch.mut_subcommands(overview::with_short_connections);
     let (mut verb, mut depth) = (&rlaunch, 1);
     while let Some(found) = typed.get(depth).and_then(|word| verb.find_subcommand(word)) {
         verb = found;
@@ -62,7 +73,6 @@ fn parse_verb(typed: &[OsString]) -> Result<Invocation, UsageError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::args::COMMON;
     use crate::commands::bench::BenchCommand;
 
     fn help(line: &str) -> String {
@@ -78,23 +88,28 @@ mod tests {
     }
 
     #[test]
-    fn short_help_lists_verbs_and_the_options_that_people_use_most() {
-        let (short, long) = (help("rlaunch -h"), help("rlaunch -H a --help"));
-        assert!(short.starts_with("Start one program") && long.starts_with("Start one program"));
-        let definition = definition();
-        assert!(definition.get_subcommands().count() > 0);
-        for verb in definition.get_subcommands().map(Command::get_name) {
-            let line = |text: &str| text.lines().any(|l| l.starts_with(&format!("  {verb} ")));
-            assert!(line(&short) && line(&long), "{verb}: {short}");
-        }
-        for option in COMMON {
-            assert!(short.contains(&format!("--{option}")), "{option}: {short}");
-        }
+    fn a_verb_has_its_own_help() {
         let topo = help("rlaunch topo -h");
         assert!(topo.contains("Usage: rlaunch topo [OPTIONS]"), "{topo}");
-        // Options and the verbs' lines, each of which fits a terminal of 100 columns.
-        assert!(short.lines().count() <= 60, "{short}");
-        assert!(!short.contains("--oversubscribe") && long.contains("--oversubscribe"), "{short}");
+        assert!(help("rlaunch -H a --help").starts_with("Start one program"));
+    }
+
+    #[test]
+    fn ssh_is_a_verb_only_with_its_option() {
+        let parse = |line: &str| {
+            let words = line.split(' ').map(OsString::from).collect();
+            match Invocation::parse(words) {
+                Ok(Invocation::Verb(verb, _)) => *verb,
+                other => panic!("{line}: {other:?}"),
+            }
+        };
+        for line in ["rlaunch ssh --show a", "rlaunch ssh a b --show"] {
+            assert!(matches!(parse(line), Verb::Ssh(_)), "{line}");
+        }
+        for line in ["rlaunch ssh a hostname", "rlaunch ssh a ls -h"] {
+            assert!(matches!(parse(line), Verb::Job(_)), "{line}");
+        }
+        assert!(matches!(parse("rlaunch ssh-config a"), Verb::SshConfig(_)));
     }
 
     #[test]

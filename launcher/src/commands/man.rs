@@ -57,7 +57,8 @@ fn write_all(directory: &Path) -> Result<(), Failed> {
 
 /// Lists the words of a command and of all its verbs. `words` are those of the command.
 fn verbs(command: &clap::Command, words: &[String]) -> Vec<Vec<String>> {
-    let own = command.get_subcommands().filter(|verb| verb.get_name() != "help");
+    let is_shown = |verb: &&clap::Command| verb.get_name() != "help" && !verb.is_hide_set();
+    let own = command.get_subcommands().filter(is_shown);
     let below = own.flat_map(|verb| {
         let words = [words, &[verb.get_name().to_owned()]].concat();
         verbs(verb, &words)
@@ -76,7 +77,8 @@ fn page(words: &[String]) -> Result<Vec<u8>, Failed> {
     let mut command = &whole;
     for word in words {
         command = command.find_subcommand(word).ok_or_else(|| {
-            let known: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+            let known = command.get_subcommands().filter(|verb| !verb.is_hide_set());
+            let known: Vec<&str> = known.map(clap::Command::get_name).collect();
             let known: Vec<&str> = known.into_iter().filter(|name| *name != "help").collect();
             let message = format!("`{word}` is not a verb or a topic of rlaunch");
             let failed = Failed::new(Exit::USAGE, message);
@@ -157,7 +159,7 @@ mod tests {
             let text = fs::read_to_string(directory.path().join(page)).unwrap();
             assert!(text.contains(".TH rlaunch"), "{page}: {text}");
         }
-        let verbs = definition().get_subcommands().count();
+        let verbs = definition().get_subcommands().filter(|verb| !verb.is_hide_set()).count();
         assert!(fs::read_dir(directory.path().join("man1")).unwrap().count() > verbs);
     }
 

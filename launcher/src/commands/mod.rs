@@ -3,7 +3,7 @@
 //! To add a verb:
 //!
 //! 1. Write `commands/NAME.rs` with its options, a struct that derives [`clap::Parser`], and with `run`. The first
-//!    line of the struct's comment is the verb's line in `rlaunch -h`, for which a test allows 60 lines in all. Flatten
+//!    line of the struct's comment is the verb's line in `rlaunch --help`; `overview` has its line in `rlaunch -h`. Flatten
 //!    [`crate::cli::args::ConnectArgs`] if the verb connects to hosts; with it the verb reads `rlaunch.toml`.
 //! 2. Add its `mod` line here, its row to the table below, a variant to [`Verb`], and an arm to [`Verb::run`].
 //! 3. If the verb asks the agents of hosts, flatten [`crate::cli::args::HostListArgs`] too and call `agent_session`. What
@@ -27,9 +27,10 @@
 //! | `network` | `rlaunch network discover`, `rlaunch network mesh` |
 //! | `bench` | `rlaunch bench`; `rlaunch bench train` |
 //! | `report` | `rlaunch report`; `log_metrics` finds speeds and networks in output |
-//! | `hostfile`, `trust` | `rlaunch hostfile`; `rlaunch trust` |
-//! | `ssh_config`, `ssh_setup` | `rlaunch ssh-config`; `rlaunch ssh-setup` |
+//! | `hostfile`, `trust` | `rlaunch hostfile`, the older form of `--dry-run=offline`; `rlaunch trust` |
+//! | `ssh_config`, `ssh_setup` | `rlaunch ssh --show`, once `ssh-config`; `rlaunch ssh-setup` |
 //! | `host_files` | `rlaunch version`, `pack` and `cache`: what is sent to hosts, and kept there |
+//! | `overview` | `rlaunch -h`, and what the help of verbs shows |
 //! | `output` | JSON, and files with pictures (`--plot`) |
 //! | `help`, `man`, `completions` | topics and verbs explained; manual pages; completions for shells |
 
@@ -53,6 +54,7 @@ mod meant;
 mod monitor;
 pub(crate) mod network;
 mod output;
+mod overview;
 pub(crate) mod reap;
 mod report;
 mod self_test;
@@ -96,7 +98,10 @@ pub(crate) enum Verb {
     Cache(host_files::CacheArgs),
     Bench(Box<bench::BenchCommand>),
     Report(report::ReportArgs),
+    #[command(hide = true)]
     Hostfile(hostfile::HostfileArgs),
+    Ssh(ssh_config::SshConfigArgs),
+    #[command(hide = true)]
     SshConfig(ssh_config::SshConfigArgs),
     SshSetup(ssh_setup::SshSetupArgs),
     Trust(trust::TrustArgs),
@@ -134,7 +139,7 @@ impl Verb {
             Verb::Bench(command) => bench::run(*command, &line).await,
             Verb::Report(args) => report::run(&args),
             Verb::Hostfile(args) => hostfile::run(&args, &line),
-            Verb::SshConfig(args) => ssh_config::run(&args),
+            Verb::Ssh(args) | Verb::SshConfig(args) => ssh_config::run(&args),
             Verb::SshSetup(args) => ssh_setup::run(args).await,
             Verb::Trust(args) => trust::run(&args),
             Verb::Version(args) => host_files::run_version(&args),

@@ -4,12 +4,18 @@ use super::agent_session;
 use crate::cli::args::{ConnectArgs, HostListArgs, values};
 use crate::cli::command_line::CommandLine;
 use clap::Parser;
-use rlaunch_bootstrap::protocol::housekeeping::CleanupReport;
+use rlaunch_bootstrap::protocol::housekeeping::{CleanupReport, HostJobs};
 use rlaunch_console::stdout;
 use rlaunch_engine::connect::agent::store::AGENT;
 use rlaunch_engine::connect::connector::Container;
+use rlaunch_engine::run::live::client::RunningJob;
+use rlaunch_engine::run::record::RecordStore;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::text;
+
+/// Length of a whole id.
+const ID_DIGITS: usize = 32;
 
 /// End processes that a job left behind on its hosts, if its agents could not.
 ///
@@ -18,7 +24,7 @@ use rlaunch_text::message::Failed;
 #[derive(Debug, Parser)]
 #[command(version, display_name = "rlaunch reap")]
 pub(crate) struct ReapArgs {
-    /// Id of the job, as in RLAUNCH_JOB_ID and in events
+    /// Beginning of the job's id, as `rlaunch jobs -H a,b` and `rlaunch history` print it
     #[arg(value_name = "JOB", required_unless_present = "all", value_parser = values::parse_job_id)]
     pub(crate) job: Option<String>,
 
@@ -40,7 +46,10 @@ pub(super) async fn run(args: ReapArgs, line: &CommandLine) -> Result<Exit, Fail
         let hint = "without --container it ends processes on the hosts, also those in containers";
         return Err(Failed::new(Exit::USAGE, message).hint(Some(hint)));
     }
-    let words = format!("reap {}", args.job.as_deref().unwrap_or("all"));
+    let words = match &args.job {
+        Some(job) => format!("reap {}", full_id(job, &args, line).await?),
+        None => "reap all".to_owned(),
+    };
     let answers =
         agent_session::query_hosts(&args.hosts, args.connect, &line.config, &words).await?;
     let mut failures = Vec::new();
@@ -51,6 +60,57 @@ pub(super) async fn run(args: ReapArgs, line: &CommandLine) -> Result<Exit, Fail
         }
     }
     agent_session::conclude(failures)
+}
+
+/// Returns the whole id of the job that is meant. Jobs that were started on this machine are known here; others are those
+/// that have processes on the hosts.
+async fn full_id(job: &str, args: &ReapArgs, line: &CommandLine) -> Result<String, Failed> {
+    if job.len() == ID_DIGITS {
+        return Ok(job.to_owned());
+    }
+    let mut ids = RecordStore::for_user().map(|store| store.ids()).unwrap_or_default();
+    if let Ok((running, _)) = RunningJob::all().await {
+        ids.extend(running.into_iter().map(|job| job.id));
+    }
+    if let Some(id) = only_one(job, ids)? {
+        return Ok(id);
+    }
+    let connect = args.connect.clone();
+    let answers = agent_session::query_hosts(&args.hosts, connect, &line.config, "jobs").await?;
+    let (mut ids, mut failures) = (Vec::new(), Vec::new());
+    for (host, answer) in answers {
+        let host = host.to_string();
+        match answer.and_then(|answer| agent_session::decode::<HostJobs>(&answer, &host)) {
+            Ok(jobs) => ids.extend(jobs.0.into_iter().map(|job| job.job)),
+            Err(failed) => failures.push(failed),
+        }
+    }
+    if let Some(id) = only_one(job, ids)? {
+        return Ok(id);
+    }
+    agent_session::conclude(failures)?;
+    let message = format!("no job that begins with {job} is known here, or has processes there");
+    let hint = "`rlaunch reap` with the whole id, 32 digits, also removes files of a job without processes";
+    Err(Failed::new(Exit::USAGE, message).hint(Some(hint)))
+}
+
+/// Returns the only id that begins with `job`; `None` if there is none.
+fn only_one(job: &str, mut ids: Vec<String>) -> Result<Option<String>, Failed> {
+    let begin = job.to_ascii_lowercase();
+    // Hosts may answer anything, and the id goes to their agents.
+    let is_whole = |id: &str| id.len() == ID_DIGITS && values::parse_job_id(id).is_ok();
+    ids.retain(|id| id.starts_with(&begin) && is_whole(id));
+    ids.sort_unstable();
+    ids.dedup();
+    match ids.as_slice() {
+        [] => Ok(None),
+        [id] => Ok(Some(id.clone())),
+        several => {
+            let message =
+                format!("{job} begins the ids of {}: {}", several.len(), text::list(several));
+            Err(Failed::new(Exit::USAGE, message).hint(Some("give more of the id")))
+        }
+    }
 }
 
 /// Returns the agent's report, which is the last line of its output. Fails if there is none, or if processes
@@ -71,6 +131,17 @@ fn parse_report(answer: &[u8], host: &str) -> Result<String, Failed> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_beginning_of_an_id_means_one_job() {
+        let id = |begin: &str| format!("{begin:0<32}");
+        let ids = || vec![id("0199f3a2"), id("0199f3b7"), id("0199f3a2"), "0199f3c".to_owned()];
+        assert_eq!(only_one("0199F3A", ids()).unwrap(), Some(id("0199f3a2")));
+        assert_eq!(only_one("0199f4", ids()).unwrap(), None);
+        assert_eq!(only_one("0199f3c", ids()).unwrap(), None);
+        let failed = only_one("0199f3", ids()).unwrap_err();
+        assert!(failed.message.starts_with("0199f3 begins the ids of 2: "), "{failed:?}");
+    }
 
     #[test]
     fn a_line_of_another_program_is_no_success() {

@@ -1,4 +1,4 @@
-//! `rlaunch ssh-config`: shows SSH's configuration of hosts as rlaunch understands it.
+//! `rlaunch ssh --show`, which was `rlaunch ssh-config`: shows SSH's configuration of hosts as rlaunch understands it.
 
 use crate::cli::args::SshArgs;
 use clap::Parser;
@@ -18,9 +18,9 @@ use std::path::PathBuf;
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
-  rlaunch ssh-config a                          address, user and keys for a
-  rlaunch ssh-config root@a b                   the same for root on a, and for b
-  diff <(rlaunch ssh-config a | sort) <(ssh -G a | sort)    differences from ssh
+  rlaunch ssh --show a                          address, user and keys for a
+  rlaunch ssh --show root@a b                   the same for root on a, and for b
+  diff <(rlaunch ssh --show a | sort) <(ssh -G a | sort)    differences from ssh
 
 Keywords that are followed: Host, Match (host, originalhost, user, localuser, all), Include, HostName,
 User, Port, AddressFamily, BindAddress, ProxyJump, ProxyCommand, ConnectTimeout, ConnectionAttempts,
@@ -28,6 +28,10 @@ ServerAliveInterval, ServerAliveCountMax, RekeyLimit, IdentityFile, CertificateF
 IdentitiesOnly, StrictHostKeyChecking, UserKnownHostsFile, GlobalKnownHostsFile, HostKeyAlias,
 KexAlgorithms, Ciphers, HostKeyAlgorithms, PubkeyAcceptedAlgorithms.")]
 pub(crate) struct SshConfigArgs {
+    /// Show the configuration, without which `rlaunch ssh` runs the program ssh
+    #[arg(long = "show")]
+    _show: bool,
+
     /// Hosts, as for ssh or for a job
     #[arg(value_name = "HOST", required = true)]
     pub(crate) hosts: Vec<String>,

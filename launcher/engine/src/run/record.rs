@@ -426,6 +426,11 @@ impl RecordStore {
         }
     }
 
+    /// Lists the ids of recorded jobs, oldest first; none if the records cannot be listed.
+    pub fn ids(&self) -> Vec<String> {
+        self.jobs().unwrap_or_default()
+    }
+
     /// Reads all records, oldest first. Records that cannot be read are left out.
     pub fn all(&self) -> Vec<JobRecord> {
         let jobs = self.jobs().unwrap_or_default();

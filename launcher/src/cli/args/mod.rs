@@ -36,18 +36,35 @@ use clap::Parser;
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// Long names of the options that `rlaunch -h` shows. `rlaunch --help` shows all options.
-pub(crate) const COMMON: [&str; 10] = [
-    "host",
-    "hostfile",
-    "np",
-    "map-by",
-    "env",
-    "wdir",
-    "copy",
-    "transport",
-    "tag-output",
-    "dry-run",
+/// Long names of options that `rlaunch --help` leaves to `rlaunch help options`.
+const RARE: [&str; 27] = [
+    "agent",
+    "agent-dir",
+    "connect",
+    "container-exec",
+    "env-style",
+    "get-stack-traces",
+    "gid-index",
+    "hang-report",
+    "init-timeout",
+    "log-json",
+    "log-level",
+    "mesh-timeout",
+    "nccl-net-plugin",
+    "nccl-share-gpu",
+    "no-horovod",
+    "oob-net",
+    "port-range",
+    "radix",
+    "rank-by",
+    "rdma-retries",
+    "rdma-timeout",
+    "report-state-on-timeout",
+    "service-level",
+    "singleton",
+    "ssh-fanout",
+    "straggler-report",
+    "traffic-class",
 ];
 
 /// Start one program on many hosts over SSH.
@@ -61,12 +78,9 @@ pub(crate) const COMMON: [&str; 10] = [
     max_term_width = 100,
     override_usage = "rlaunch [OPTIONS] PROGRAM [ARGUMENT]... [: [OPTIONS] PROGRAM [ARGUMENT]...]...",
     mut_args = |arg| {
-        let is_common = arg.get_long().is_some_and(|name| COMMON.contains(&name));
-        arg.hide_short_help(!is_common)
+        let is_rare = arg.get_long().is_some_and(|name| RARE.contains(&name));
+        arg.hide_long_help(is_rare)
     },
-    after_help = "\
-rlaunch --help has all options and examples, rlaunch help the topics (hosts, ssh, env, mesh, ...).
-Ranks have commands of their own: rlaunch kv --help.",
     after_long_help = "\
 Examples:
   rlaunch -H a,b,c hostname                     one rank on each of three hosts
@@ -75,19 +89,22 @@ Examples:
   rlaunch -np 4 ./program                       four ranks on this machine, without SSH
   rlaunch --hostfile hosts --map-by node ./program    hosts from a file, one rank on each in turn
   rlaunch -H a -np 1 ./server : -H b,c ./client    two programs in one job
-  rlaunch hostfile                              print the hosts that a job would have
+  rlaunch --dry-run=offline -H a:2,b hostname   print the hosts and ranks that a job would have
   rlaunch topo -H a,b                           show CPUs, GPUs, NICs and networks of hosts
   rlaunch capture -H a,b -o x.tar               record them, to be shown elsewhere
   rlaunch report last                           show how fast the last job was
   rlaunch bench lat -H a,b                      measure the latency of messages
   rlaunch bench train -H a,b --np 1,2 ./train   measure how a program scales
   rlaunch reap --all -H a,b                     end processes that jobs left behind
-  rlaunch ssh-config a                          show what ~/.ssh/config says about a host
+  rlaunch ssh --show a                          show what ~/.ssh/config says about a host
   rlaunch ssh-setup -H a,b                      set up login by key
   rlaunch trust                                 let ./rlaunch.toml take full effect
   rlaunch completions bash                      print completions for a shell
   rlaunch help env                              explain the variables of a rank; rlaunch help
                                                 lists all topics
+
+Rare options: rlaunch help options. Topics: rlaunch help. Ranks have commands of their own:
+rlaunch kv --help.
 
 Options of mpirun, mpiexec, torchrun and horovodrun work as they are typed there: -np 4,
 -hostfile FILE, -bind-to none, --mca NAME VALUE, -genv NAME VALUE, --nproc_per_node 2. Those that

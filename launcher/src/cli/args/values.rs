@@ -3,14 +3,16 @@
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::BEAT;
+use rlaunch_engine::run::record;
 use std::str::FromStr;
 use std::time::Duration;
 use strum::VariantArray;
 
-/// Parses the id of a job: 32 hexadecimal digits.
+/// Parses the id of a job, 32 hexadecimal digits, or the first six or more of them.
 pub(crate) fn parse_job_id(text: &str) -> Result<String, String> {
-    let is_id = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
-    is_id.then(|| text.to_owned()).ok_or_else(|| "32 hexadecimal digits".to_owned())
+    record::begins_id(text)
+        .then(|| text.to_owned())
+        .ok_or_else(|| "an id of 32 hexadecimal digits, or the first 6 or more of them".to_owned())
 }
 
 pub(crate) fn parse_ranks(text: &str) -> Result<u32, String> {
