@@ -195,6 +195,17 @@ fn shells_take_the_completions_and_man_the_page() {
     assert_eq!(complete("rlaunch --master-p", 1).trim(), "--master-port");
     assert_eq!(complete("rlaunch topo --gi", 2).trim(), "--gids");
     assert_eq!(complete("rlaunch compl", 1).trim(), "completions");
+    // Words that only rlaunch knows.
+    let asked = |words: &str, position: usize| {
+        shell(&format!(
+            "eval \"$(rlaunch completions bash)\"; COMP_WORDS=({words}); COMP_CWORD={position}; \
+             cur=${{COMP_WORDS[-1]}}; _rlaunch_words rlaunch \"$cur\" rlaunch; echo \"${{COMPREPLY[@]}}\""
+        ))
+    };
+    assert_eq!(asked("rlaunch help securi", 2).trim(), "security");
+    assert_eq!(asked("rlaunch help mtu.pa", 2).trim(), "mtu.path");
+    assert_eq!(asked("rlaunch topo --gi", 2).trim(), "--gids");
+    assert!(shell("SHELL=/bin/bash rlaunch completions").starts_with("in bash:\n"));
     for (verb, wanted) in [("", "--master-port"), ("topo", "--gids"), ("bench train", "--np")] {
         // The page is in roff, in which hyphens are escaped.
         let page = shell(&format!("rlaunch man {verb}"));

@@ -224,7 +224,11 @@ fn pager(named: Option<&str>, terminal: Option<&str>) -> Vec<String> {
 /// The pager reads the text from an unlinked file. Returns only if the pager cannot be started.
 ///
 /// A failed `exec` leaves SIGPIPE at its default, so tests must not call this.
-fn become_pager(program: &str, arguments: &[String], text: &str) -> io::Result<Infallible> {
+pub(super) fn become_pager(
+    program: &str,
+    arguments: &[String],
+    text: &str,
+) -> io::Result<Infallible> {
     let is_less = Path::new(program).file_name().is_some_and(|name| name == "less");
     let is_colourful = AutoStream::choice(&io::stdout()) != ColorChoice::Never;
     let mut file = tempfile::tempfile()?;

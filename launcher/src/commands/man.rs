@@ -8,15 +8,18 @@ use rlaunch_console::stdout;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::fs;
+use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
-/// Print the manual page of rlaunch, of one of its verbs, or of a topic.
+/// Show the manual page of rlaunch, of one of its verbs, or of a topic.
+///
+/// At a terminal man shows it; a pipe or a file gets its source.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
-  rlaunch man | man -l -                            read it
-  rlaunch man topo | man -l -                       that of a verb
-  rlaunch man env | man -l -                        that of a topic of rlaunch help
+  rlaunch man                                       read it
+  rlaunch man topo                                  that of a verb
+  rlaunch man env                                   that of a topic of rlaunch help
   rlaunch man --all ~/.local/share/man              install those of all verbs and topics")]
 pub(crate) struct ManArgs {
     /// Verb or topic, as topo or env; for bench train both words
@@ -31,7 +34,15 @@ pub(crate) struct ManArgs {
 pub(super) fn run(args: &ManArgs) -> Result<Exit, Failed> {
     match &args.all {
         Some(directory) => write_all(directory)?,
-        None => stdout::write(&page(&args.words)?),
+        None => {
+            let page = page(&args.words)?;
+            if io::stdout().is_terminal() {
+                let options = ["-l", "-"].map(str::to_owned);
+                // If man cannot be started, the page is printed as it is.
+                let _ = help::become_pager("man", &options, &String::from_utf8_lossy(&page));
+            }
+            stdout::write(&page);
+        }
     }
     Ok(Exit::SUCCESS)
 }

@@ -32,11 +32,13 @@
 //! | `host_files` | `rlaunch version`, `pack` and `cache`: what is sent to hosts, and kept there |
 //! | `overview` | `rlaunch -h`, and what the help of verbs shows |
 //! | `output` | JSON, and files with pictures (`--plot`) |
-//! | `help`, `man`, `completions` | topics and verbs explained; manual pages; completions for shells |
+//! | `help`, `man` | topics and verbs explained; manual pages |
+//! | `completions`, `complete` | scripts for shells; the words that they ask for |
 
 mod agent_session;
 pub(crate) mod bench;
 mod capture;
+mod complete;
 mod completions;
 pub(crate) mod doctor;
 #[cfg(test)]
@@ -108,6 +110,8 @@ pub(crate) enum Verb {
     Version(host_files::VersionArgs),
     Pack(host_files::PackArgs),
     Completions(completions::CompletionsArgs),
+    #[command(name = "__complete", hide = true)]
+    Complete(complete::CompleteArgs),
     Man(man::ManArgs),
     Help(help::HelpArgs),
     /// No verb: a job.
@@ -145,6 +149,7 @@ impl Verb {
             Verb::Version(args) => host_files::run_version(&args),
             Verb::Pack(args) => host_files::run_pack(args),
             Verb::Completions(args) => completions::run(&args),
+            Verb::Complete(args) => complete::run(&args, &line).await,
             Verb::Man(args) => man::run(&args),
             Verb::Help(args) => help::run(&args),
             Verb::Job(args) => launch_job(*args, &line).await,
