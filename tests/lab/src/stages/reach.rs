@@ -37,7 +37,7 @@ const ON_HOSTS: &str = "rlaunch-tests";
 #[rustfmt::skip]
 const HOSTS: &[(&str, &str, &str)] = &[
     // Command line, configuration, hosts.
-    ("launcher/cli/args launcher/cli/compat launcher/commands/help.rs launcher/help", "words dry_run missing example field", ""),
+    ("launcher/cli/args launcher/cli/compat launcher/commands/help.rs launcher/commands/complete.rs launcher/commands/completions.rs launcher/help", "words dry_run missing example field", ""),
     ("launcher/cli/config", "config environment shells abuse hosts field", ""),
     ("launcher/cli/allocation.rs launcher/hosts/mod.rs launcher/hosts/hostfile.rs", "hosts rsh abuse field", ""),
     ("launcher/hosts/addresses bootstrap/rendezvous worker/network/rendezvous", "oob services lost hello mpi horovod abuse", "launching"),
@@ -62,7 +62,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("worker/cleanup/processes", "failing ending lost teardown abuse mpi restarts delivery environment live hang sessions monitor", "launching stacks mesh_killed"),
     ("launcher/run/output worker/ranks/output.rs bootstrap/protocol/line_turn.rs", "output printing teardown stdin field", ""),
     ("launcher/run/record launcher/commands/report", "report network", ""),
-    ("launcher/run/live launcher/run/hang launcher/run/stragglers worker/stack", "live hang sessions stragglers containers", "stacks"),
+    ("launcher/run/live launcher/run/hang launcher/run/stragglers worker/stack launcher/commands/logs.rs launcher/commands/history.rs launcher/commands/meant.rs", "live hang sessions stragglers containers", "stacks"),
     ("launcher/commands/exec worker/ranks/session bootstrap/protocol/session.rs", "sessions library", ""),
     ("launcher/commands/monitor", "monitor field", ""),
     // What is wrong with hosts.
