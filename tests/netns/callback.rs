@@ -2,6 +2,7 @@
 //! `-i` does. Their agents connect back to the launcher, and are downloaded by whatever program the
 //! host has.
 
+use crate::delivery::mount;
 use crate::support::{Field, Undo};
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
@@ -118,6 +119,31 @@ fn a_host_without_stdin_gets_its_agent_by_what_it_has() {
     // Commands without a job reach the hosts in the same way.
     let topo = field.rlaunch("topo -H a,f").run();
     topo.succeeded().keeps_quiet_about(&["error"]);
+}
+
+/// A full disk, or a quota: the first file that is tried is small, and fits.
+#[test]
+fn a_home_without_room_for_the_agent_is_passed_over() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    field.forget_agents(&hosts, Account::Root);
+    // The last host copies the agent that it has.
+    let _tools = [tools(&field, "a", "curl openssl"), tools(&field, "b", "")];
+    let agent = fs::read(field.agent()).unwrap();
+    field.lab.write_file("b", Path::new("/tmp/tools/rlaunch-worker"), &agent, 0o755).unwrap();
+    let _mounts = hosts.map(|host| mount(&field, host, "size=200k"));
+    let _elsewhere = field.scratch(&hosts, "/tmp/.rlaunch-0");
+    let _forced = forced_command(&field, &hosts, &shell("/tmp/tools", "</dev/null"));
+    let run = || field.rlaunch("-H a,b -np 2 /bin/hostname").run();
+    let cold = run();
+    assert_eq!(cold.succeeded().sorted(), hosts, "{cold}");
+    cold.says(&["agent sent to a ("]);
+    let warm = run();
+    assert_eq!(warm.succeeded().sorted(), hosts, "{warm}");
+    warm.says_nothing();
+    for host in hosts {
+        assert_eq!(field.on(host, "find ~/.cache -type f"), "", "half a copy is left on {host}");
+    }
 }
 
 #[test]

@@ -18,7 +18,7 @@ fn only_agent(cache: &Path) -> PathBuf {
 }
 
 /// Mounts a small file system over root's `~/.cache` of a host, until the guard is dropped.
-fn mount<'a>(field: &'a Field, host: &'a str, options: &str) -> impl Drop + 'a {
+pub(crate) fn mount<'a>(field: &'a Field, host: &'a str, options: &str) -> impl Drop + 'a {
     let line = format!("mkdir -p ~/.cache && mount -t tmpfs -o {options} none ~/.cache");
     field.on(host, &line);
     Undo(move || {

@@ -3,8 +3,8 @@
 //!
 //! `install.sh` prints lines that begin with `rlaunch-install`: first `host SYSTEM MACHINE`; then, once it
 //! has read the agent's hash and size, `present`, `want gzip`, `want raw` or `failed CAUSE`; after the
-//! transfer `installed` or `failed CAUSE`. If a home takes a small file and not the agent, the installer runs once more with
-//! `other`, which leaves the home out. `fetch.sh` prints only `present`, `installed` or `failed CAUSE`.
+//! transfer `installed` or `failed CAUSE`. `fetch.sh` prints only `present`, `installed`, `failed CAUSE` or `full CAUSE`. If
+//! a home takes a small file and not the agent, the script runs once more with `other`, which leaves the home out.
 
 use super::callback::Callbacks;
 use super::host_file::HostFile;
@@ -54,8 +54,6 @@ enum StdinInstall {
     Installed(InstalledAgent),
     /// Nothing arrives on the stdin of the host's shell; contains the file to install.
     Silent(Arc<HostFile>),
-    /// The directory has taken a small file, and then not the agent, for this reason.
-    Full(String),
 }
 
 impl Installer<'_> {
@@ -64,27 +62,52 @@ impl Installer<'_> {
         &self,
         connection: &HostConnection,
     ) -> Result<InstalledAgent, DeployError> {
-        let script = script(INSTALL);
-        let other = self.allow_other.then_some("other");
-        let mut first_cause = None;
-        for scope in std::iter::once(self.scope()).chain(other) {
-            let mut deadline = Deadline::after(INSTALL_TIMEOUT);
-            let words = [self.directory, scope];
-            let channel = connection.exec(&RemoteCommand::Script(&script, &words)).await?;
-            match self.by_stdin(channel, &mut deadline).await {
-                Ok(StdinInstall::Installed(placed)) => return Ok(placed),
-                Ok(StdinInstall::Silent(file)) => {
-                    return self.by_fetching(connection, &file, &mut deadline).await;
-                }
-                Ok(StdinInstall::Full(cause)) => {
-                    first_cause.get_or_insert(cause);
-                }
-                // The error of the home is returned: the user can do something about that one.
-                Err(DeployError::Install { .. }) if first_cause.is_some() => {}
-                Err(error) => return Err(error),
-            }
+        let scope = if self.allow_other { "any" } else { "only" };
+        let mut to_fetch = None;
+        let first = self.install_once(connection, scope, &mut to_fetch).await;
+        if !self.allow_other || !matches!(first, Err(DeployError::Full { .. })) {
+            return first;
         }
-        Err(DeployError::Install { cause: first_cause.unwrap_or_default() })
+        match self.install_once(connection, "other", &mut to_fetch).await {
+            // The error of the home is returned: the user can do something about that one.
+            Err(
+                DeployError::Full { .. }
+                | DeployError::Install { .. }
+                | DeployError::NoFetch { .. },
+            ) => first,
+            second => second,
+        }
+    }
+
+    /// Installs the agent in one of the directories that `scope` stands for (see place.sh). `to_fetch` is the file to
+    /// install once it is known that nothing arrives on stdin.
+    async fn install_once(
+        &self,
+        connection: &HostConnection,
+        scope: &str,
+        to_fetch: &mut Option<Arc<HostFile>>,
+    ) -> Result<InstalledAgent, DeployError> {
+        let mut deadline = Deadline::after(INSTALL_TIMEOUT);
+        let file = match to_fetch {
+            Some(file) => file,
+            None => {
+                let script = script(INSTALL);
+                let words = [self.directory, scope];
+                let channel = connection.exec(&RemoteCommand::Script(&script, &words)).await?;
+                match self.by_stdin(channel, &mut deadline).await? {
+                    StdinInstall::Installed(agent) => return Ok(agent),
+                    StdinInstall::Silent(file) => to_fetch.insert(file),
+                }
+            }
+        };
+        let addresses = connection.addresses();
+        let at = self.callbacks.serve(file, addresses.map(|(local, _)| local)).join(" ");
+        let script = script(FETCH);
+        let (size, given) = (file.size.to_string(), self.on_host());
+        let words = [self.directory, scope, &file.hash, &file.sha256, &size, given, &at];
+        let channel = connection.exec(&RemoteCommand::Script(&script, &words)).await?;
+        let host = addresses.map(|(_, host)| host);
+        self.by_fetching(channel, file, host, &mut deadline).await
     }
 
     /// Installs through stdin. Unless that succeeds, no shell is left when this returns.
@@ -150,30 +173,26 @@ impl Installer<'_> {
                     let cause = cause.to_owned();
                     // Whether programs may be executed was found out before the transfer.
                     let is_full = sent.is_some() && !cause.starts_with("cannot execute");
-                    return match is_full {
-                        true => Ok(StdinInstall::Full(cause)),
-                        false => Err(DeployError::Install { cause }),
-                    };
+                    return Err(if is_full {
+                        DeployError::Full { cause }
+                    } else {
+                        DeployError::Install { cause }
+                    });
                 }
                 _ => return Err(DeployError::Shell(answer)),
             }
         }
     }
 
-    /// Makes the host download the agent, unless the host has it already in the cache, on PATH or at the
-    /// path from `--agent`.
+    /// Waits until the host, on which [`FETCH`] runs, has downloaded the agent, unless it has the agent already in a
+    /// cache, on PATH or at the path from `--agent`. `host` is the host's address.
     async fn by_fetching(
         &self,
-        connection: &HostConnection,
-        file: &Arc<HostFile>,
+        channel: AgentChannel,
+        file: &HostFile,
+        host: Option<IpAddr>,
         deadline: &mut Deadline,
     ) -> Result<InstalledAgent, DeployError> {
-        let addresses = connection.addresses();
-        let at = self.callbacks.serve(file, addresses.map(|(local, _)| local)).join(" ");
-        let script = script(FETCH);
-        let (size, given) = (file.size.to_string(), self.on_host());
-        let words = [self.directory, self.scope(), &file.hash, &file.sha256, &size, given, &at];
-        let channel = connection.exec(&RemoteCommand::Script(&script, &words)).await?;
         let mut answers = InstallerReplies::new(channel.reader);
         let answer = answers.next_within(deadline, TRANSFER).await?;
         let at = |place| self.program(file, place);
@@ -182,13 +201,13 @@ impl Installer<'_> {
             ("installed", place) => {
                 Ok(InstalledAgent { program: at(place), sent: usize::try_from(file.size).ok() })
             }
-            ("failed", cause) => Err(self.no_fetch(cause, addresses.map(|(_, host)| host))),
+            ("full", cause) => Err(DeployError::Full { cause: cause.to_owned() }),
+            ("failed", cause) => {
+                let (cause, ports) = (cause.to_owned(), self.callbacks.ports());
+                Err(DeployError::NoFetch { cause, from: host, ports })
+            }
             _ => Err(DeployError::Shell(answer)),
         }
-    }
-
-    fn no_fetch(&self, cause: &str, from: Option<IpAddr>) -> DeployError {
-        DeployError::NoFetch { cause: cause.to_owned(), from, ports: self.callbacks.ports() }
     }
 
     /// Returns the agent for a host. `answer` is the installer's first line, `host SYSTEM MACHINE`.
@@ -198,11 +217,6 @@ impl Installer<'_> {
             ["host", system, ..] => Err(DeployError::System { system: system.to_owned() }),
             _ => Err(DeployError::Shell(answer)),
         }
-    }
-
-    /// Returns the scripts' argument that says whether another directory may be used: `any` or `only`.
-    fn scope(&self) -> &'static str {
-        if self.allow_other { "any" } else { "only" }
     }
 
     /// Returns the path from `--agent`, where the host may have the agent as well; `-` if there is no such
@@ -339,7 +353,7 @@ mod tests {
             let digits = "0".repeat(64);
             let addresses = ["2001:db8:aaaa:bbbb:cccc:dddd:eeee:ffff:21003"; 4].join(" ");
             let long = "/a/directory/of/a/length/that/people/have/below/their/homes";
-            let words = [long, "only", &digits[..32], &digits, "12345678", long, &addresses];
+            let words = [long, "other", &digits[..32], &digits, "12345678", long, &addresses];
             let line = RemoteCommand::Script(&script, &words).line();
             assert!(line.len() <= LONGEST_COMMAND, "{}", line.len());
         }
@@ -352,15 +366,46 @@ mod tests {
         );
         fs::write(tools.join("id"), id).unwrap();
         set_mode(&tools.join("id"), 0o755);
-        let (script, directory) = (script(INSTALL), directory.to_str().unwrap());
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &script, "sh", directory, "only"]);
-        shell.env("PATH", format!("{}:/usr/bin:/bin", tools.display()));
-        shell.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut shell = shell.spawn().unwrap();
+        let mut shell = shell(INSTALL, &[directory.to_str().unwrap(), "only"], tools);
+        let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let asked = format!("{} 5\n", "0".repeat(32));
         shell.stdin.take().unwrap().write_all(asked.as_bytes()).unwrap();
         String::from_utf8(shell.wait_with_output().unwrap().stdout).unwrap()
+    }
+
+    /// Returns a shell that runs the script on this machine; programs in `tools` come before others of the same name.
+    fn shell(text: &str, words: &[&str], tools: &Path) -> Command {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &script(text), "sh"]).args(words);
+        shell.env("PATH", format!("{}:/usr/bin:/bin", tools.display()));
+        shell
+    }
+
+    /// On a full disk the copy of a file comes to an end too early.
+    #[test]
+    fn a_copy_that_is_not_whole_is_told_from_one_that_never_began() {
+        let scratch = tempfile::tempdir().unwrap();
+        let (tools, cache) = (scratch.path(), scratch.path().join("cache"));
+        let digits = "0".repeat(64);
+        let home = cache.to_str().unwrap();
+        // Nothing listens on the port.
+        let at = "127.0.0.1:1";
+        let words = [home, "only", &digits[..32], &digits, "12345678", "-", at];
+        let fetched = || {
+            let output = shell(FETCH, &words, tools).stdin(Stdio::null()).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let said = fetched();
+        assert!(
+            said.starts_with("rlaunch-install failed no rlaunch-worker of this build"),
+            "{said}"
+        );
+        let curl = tools.join("curl");
+        fs::write(&curl, "#!/bin/sh\necho half; echo no space >&2; exit 23\n").unwrap();
+        set_mode(&curl, 0o755);
+        let said = fetched();
+        assert!(said.starts_with("rlaunch-install full no rlaunch-worker of this build"), "{said}");
+        assert!(said.contains(", curl 127.0.0.1:1: no space"), "{said}");
     }
 
     fn set_mode(path: &Path, mode: u32) {
@@ -473,9 +518,7 @@ mod tests {
                     Ok(StdinInstall::Silent(_)) => {
                         assert!((begun..asked).contains(&bytes), "{case}");
                     }
-                    Ok(StdinInstall::Installed(_) | StdinInstall::Full(_)) | Err(_) => {
-                        panic!("{case}")
-                    }
+                    Ok(StdinInstall::Installed(_)) | Err(_) => panic!("{case}"),
                 }
                 let limit = match bytes {
                     _ if !stalls => 0,
@@ -487,6 +530,27 @@ mod tests {
         }
         let (done, _) = install_by(&store, wanted, Fault::Stalls).await;
         assert!(matches!(done, Ok(StdinInstall::Installed(_))));
+    }
+
+    #[tokio::test]
+    async fn a_host_without_room_is_told_from_one_that_cannot_call() {
+        let store = AgentStore::new(Some(std::env::current_exe().unwrap()));
+        let (file, callbacks) = (store.native().unwrap(), callbacks());
+        let installer =
+            Installer { store: &store, directory: "~/x", allow_other: true, callbacks: &callbacks };
+        for is_full in [true, false] {
+            let word = if is_full { "full" } else { "failed" };
+            let steps = [Step::Says(format!("rlaunch-install {word} curl: (23)\n").into_bytes())];
+            let channel = channel_to_peer(&steps, length(&steps), Fault::Closes);
+            let mut deadline = Deadline::after(INSTALL_TIMEOUT);
+            match installer.by_fetching(channel, &file, None, &mut deadline).await {
+                Err(DeployError::Full { cause }) if is_full => assert_eq!(cause, "curl: (23)"),
+                Err(DeployError::NoFetch { cause, .. }) if !is_full => {
+                    assert_eq!(cause, "curl: (23)");
+                }
+                other => panic!("{word}: {:?}", other.err()),
+            }
+        }
     }
 
     fn callbacks() -> Callbacks {

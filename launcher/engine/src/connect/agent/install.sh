@@ -1,8 +1,7 @@
 # Installs the agent from stdin, which carries a line `HASH SIZE` and then the file; replies with lines
 # that begin with `rlaunch-install`. The file comes from the launcher over an authenticated channel and is
 # written to a new file in a directory of mode 0700, so the agent checks itself only for completeness
-# (__keep). With `other` in place of `any`, the cache is left out. Appended to place.sh, whose rules apply.
-[ $k = other ] && b=/tmp/$u && v="/var/tmp/$u /dev/shm/$u";
+# (__keep). Appended to place.sh, whose rules apply.
 say host $(uname -s) $(uname -m);
 read h n || exit 0;
 if seek; then say present $(at); exit 0; fi;

@@ -42,6 +42,9 @@ pub enum DeployError {
     System { system: String },
     #[error("cannot install the agent: {cause}")]
     Install { cause: String },
+    /// The directory has taken a small file, and then not the agent, as on a full disk or beyond a quota.
+    #[error("cannot install the agent: {cause}")]
+    Full { cause: String },
     #[error("its shell has no stdin, and it cannot fetch the agent: {cause}")]
     NoFetch { cause: String, from: Option<IpAddr>, ports: PortRange },
     #[error("cannot reach the launcher at {tried}, and its shell has no stdin")]
@@ -99,7 +102,9 @@ impl DeployError {
         match self {
             DeployError::Connect(error) => error.hint(host),
             DeployError::Store(error) => error.hint(),
-            DeployError::Install { cause: said } | DeployError::NoStart(said)
+            DeployError::Install { cause: said }
+            | DeployError::Full { cause: said }
+            | DeployError::NoStart(said)
                 if said.contains(NO_PROC) =>
             {
                 Some(format!("on {host}: {MOUNT_PROC}"))
@@ -109,7 +114,7 @@ impl DeployError {
                  right away; or --agent-dir DIR names another directory on the hosts"
                     .into(),
             ),
-            DeployError::Install { .. } => Some(
+            DeployError::Install { .. } | DeployError::Full { .. } => Some(
                 "--agent-dir DIR names another directory on the hosts, one that can be written \
                  and executed from"
                     .into(),
