@@ -18,7 +18,11 @@ const KEYS: &str = "/run/rlaunch-lab/authorized_keys";
 const TOOLS: &str = "sh uname id mkdir rmdir chmod mv rm wc ls tail cp cat";
 
 /// Makes every login on `hosts` run `lines` instead of its command, until the guard is dropped.
-fn forced_command<'a>(field: &'a Field, hosts: &'a [&'a str], lines: &str) -> impl Drop + 'a {
+pub(crate) fn forced_command<'a>(
+    field: &'a Field,
+    hosts: &'a [&'a str],
+    lines: &str,
+) -> impl Drop + 'a {
     let script = format!("{FORCED}/shell.sh");
     let scratch = field.scratch(hosts, FORCED);
     let mut keys = Vec::new();
@@ -46,7 +50,7 @@ fn shell(path: &str, stdin: &str) -> String {
 }
 
 /// Returns lines that start a container's shell without stdin.
-fn no_stdin() -> String {
+pub(crate) fn no_stdin() -> String {
     shell(crate::support::PATH, "</dev/null")
 }
 

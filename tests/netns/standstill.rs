@@ -1,11 +1,12 @@
-//! Processes that are stopped while a job ends: ranks and nodes still get their whole time
-//! afterwards.
+//! Processes that are stopped while a job runs or ends: nobody is lost by that, and ranks and nodes still
+//! get their whole time afterwards.
 
+use crate::callback::{forced_command, no_stdin};
 use crate::support::Field;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rlaunch_lab::Stopwatch;
+use rlaunch_lab::{Account, Stopwatch};
 use std::time::Duration;
 
 /// Time that rlaunch waits for nodes beyond the grace period.
@@ -49,6 +50,21 @@ fn ranks_of_a_node_that_stood_still_have_their_grace() {
     let ran = running.finish();
     assert_eq!(ran.ended_with(130).out().matches("saved\n").count(), 2, "{ran}");
     ran.keeps_quiet_about(&["its end was not reported"]);
+}
+
+/// Like an rlaunch that gets no CPU: its machine acknowledges what hosts send. The pause is longer than the default
+/// node timeout and a beat. The shell of b passes no stdin, so its agent has a connection of its own.
+#[test]
+fn a_launcher_that_stands_still_costs_no_job() {
+    let field = Field::new();
+    field.warm("b", Account::Root);
+    let _forced = forced_command(&field, &["b"], &no_stdin());
+    let run = field.rlaunch("-H a,b").within(Duration::from_secs(60));
+    let mut running = run.sh("echo up; sleep 16; echo done").spawn();
+    running.wait_for_text("up\n", 2);
+    stop_for(&field, &[running.pid()], Duration::from_secs(12));
+    let ran = running.finish();
+    assert_eq!(ran.succeeded().out().matches("done\n").count(), 2, "{ran}");
 }
 
 #[test]

@@ -40,6 +40,9 @@ pub struct Job {
     /// Node timeout: the peer on a connection is considered lost when nothing was received from it
     /// for this time, in milliseconds.
     pub node_timeout_ms: u32,
+    /// Time after which the launcher is considered lost from which nothing was received although its machine acknowledges
+    /// what it is sent, in milliseconds. Such a launcher is stopped, or gets no CPU.
+    pub launcher_timeout_ms: u32,
     /// Credit for output, in bytes, that the agent has before the launcher grants more.
     pub output_window: u32,
     /// Whether output carries the time at which the agent read it.
@@ -75,6 +78,11 @@ impl Job {
     /// Returns the node timeout, [`Job::node_timeout_ms`].
     pub fn node_timeout(&self) -> Duration {
         Duration::from_millis(self.node_timeout_ms.into())
+    }
+
+    /// Returns [`Job::launcher_timeout_ms`].
+    pub fn launcher_timeout(&self) -> Duration {
+        Duration::from_millis(self.launcher_timeout_ms.into())
     }
 }
 

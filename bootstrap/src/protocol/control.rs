@@ -62,7 +62,7 @@ use std::time::Duration;
 
 /// Version of these messages. Every change of a message needs a new number. Launcher and agent are
 /// normally of the same build; they differ only if `--agent` names another agent.
-pub const PROTOCOL_VERSION: u16 = 21;
+pub const PROTOCOL_VERSION: u16 = 22;
 
 /// Words with which an agent ends where it has no /proc. It could find neither its own file nor its ranks.
 pub const NO_PROC: &str = "/proc is not mounted on this host";
@@ -211,7 +211,7 @@ pub enum ToAgent {
 /// Reason for which an agent ends the ranks of its node by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum EndCause {
-    /// Nothing was received from the launcher for longer than the node timeout.
+    /// Nothing was received from the launcher for longer than the node timeout, or the launcher timeout.
     LauncherSilent {
         /// Time for which nothing was received, in seconds.
         for_s: u32,

@@ -31,10 +31,11 @@ impl Deadline {
         Deadline(deadline::Deadline::after(limit, now()))
     }
 
-    /// Makes the limit check for suspension every 250 ms. The limit then restarts even after a suspension
+    /// Makes the limit check for suspension every `interval`. The limit then restarts even after a suspension
     /// that ends before the limit expires.
-    pub fn check_often(self) -> Deadline {
-        Deadline(self.0.checked_every(deadline::CHECK_INTERVAL))
+    #[must_use]
+    pub fn checked_every(self, interval: Duration) -> Deadline {
+        Deadline(self.0.checked_every(interval))
     }
 
     /// Returns the full length of the time limit.

@@ -9,9 +9,11 @@
 //! The launcher's messages are sorted here by the part of the agent that handles them.
 
 pub(crate) mod mesh;
+mod silence;
 mod stacks;
 
 use crate::agent::mesh::Mesh;
+use crate::agent::silence::Silence;
 use crate::agent::stacks::Stacks;
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::guardian::Grace;
@@ -104,11 +106,7 @@ struct Agent {
     children: SignalStream,
     interrupts: [SignalStream; 3],
     beat: Interval,
-    /// Number of beats sent since the last message from the launcher. This process sends no beats
-    /// while it or the whole host is suspended, so that time does not count against the launcher.
-    missed_beats: u32,
-    /// Time without a message after which the launcher is presumed dead.
-    node_timeout: Duration,
+    silence: Silence,
     suspended: bool,
     /// Whether this node is cut off from all its neighbours, so that a suspended launcher may be dead.
     is_isolated: bool,
@@ -137,8 +135,7 @@ impl Agent {
             channel,
             hello_at: std::time::Instant::now(),
             beat,
-            missed_beats: 0,
-            node_timeout: JOB_TIMEOUT,
+            silence: Silence::new(JOB_TIMEOUT, JOB_TIMEOUT),
             suspended: false,
             is_isolated: false,
             early: VecDeque::new(),
@@ -198,20 +195,19 @@ impl Agent {
                 _ = interrupt.recv() => return self.interrupted(Signal::SIGINT),
                 _ = hangup.recv() => return self.interrupted(Signal::SIGHUP),
                 _ = self.children.recv() => return Input::Children,
-                _ = self.beat.tick() => {
+                due = self.beat.tick() => {
                     self.channel.to_launcher.send(&FromAgent::Beat);
-                    let is_excused = self.suspended && !self.is_isolated;
-                    self.missed_beats = if is_excused { 0 } else { self.missed_beats + 1 };
-                    // The first beat may have been sent right after the launcher's message.
-                    if BEAT * self.missed_beats.saturating_sub(1) >= self.node_timeout {
-                        self.missed_beats = 0;
-                        return self.launcher_silent();
+                    let (late, channel) = (Instant::now() - due, &self.channel);
+                    if self.suspended && !self.is_isolated {
+                        self.silence.end();
+                    } else if let Some(length) = self.silence.beat(late, || channel.is_answered()) {
+                        return self.launcher_silent(length);
                     }
                 }
                 // The reader sends nothing after `Closed`, so this branch is disabled then.
                 Some(event) = self.channel.events.recv() => match event {
                     FrameEvent::Message(message) => {
-                        self.missed_beats = 0;
+                        self.silence.end();
                         match message {
                             ToAgent::Beat => {}
                             message => {
@@ -238,11 +234,11 @@ impl Agent {
     }
 
     /// Tells the launcher, which may only have been suspended or starved and become reachable again.
-    fn launcher_silent(&self) -> Input {
-        let for_s = u32::try_from(self.node_timeout.as_secs()).unwrap_or(u32::MAX);
+    fn launcher_silent(&self, length: Duration) -> Input {
+        let for_s = u32::try_from(length.as_secs()).unwrap_or(u32::MAX);
         errln!("rlaunch-worker: nothing from the launcher for {for_s} s");
         self.channel.to_launcher.send(&FromAgent::EndsRanks(EndCause::LauncherSilent { for_s }));
-        Input::LauncherSilent(self.node_timeout)
+        Input::LauncherSilent(length)
     }
 
     /// Waits for the launcher's next message. Returns `None` if the job ends before its ranks have
@@ -264,7 +260,7 @@ impl Agent {
     async fn receive_job(&mut self) -> Option<Job> {
         loop {
             if let ToAgent::Job(job) = self.message().await? {
-                self.node_timeout = job.node_timeout();
+                self.silence = Silence::new(job.node_timeout(), job.launcher_timeout());
                 return Some(*job);
             }
         }
@@ -676,8 +672,8 @@ fn end_reason(input: &Input) -> Option<String> {
     match input {
         Input::Interrupted => Some("the agent was told to end".to_owned()),
         Input::LauncherGone(reason) => Some(format!("the launcher is gone: {reason}")),
-        Input::LauncherSilent(node_timeout) => {
-            Some(format!("nothing from the launcher for {} s", node_timeout.as_secs()))
+        Input::LauncherSilent(length) => {
+            Some(format!("nothing from the launcher for {} s", length.as_secs()))
         }
         Input::Message(_) | Input::Children => None,
     }

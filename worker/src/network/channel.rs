@@ -7,6 +7,7 @@
 //! The agent prints a one-time public key on stdout, which still reaches the launcher, and connects
 //! over TCP. See [`rlaunch_bootstrap::security::callback`] for the handshake.
 
+use crate::network::connection::Connection;
 use crate::network::frames::{self, ByteSink, ByteSource, FrameEvent, FrameSender};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -102,6 +103,8 @@ pub(crate) struct Channel {
     /// Whether the channel is a TCP connection. Such a channel must not be closed before the
     /// launcher has read everything, because that could discard data in flight.
     is_callback: bool,
+    /// TCP connection below the channel; `None` if it is not known.
+    connection: Option<Connection>,
 }
 
 impl Channel {
@@ -111,11 +114,12 @@ impl Channel {
         match kind {
             ChannelKind::Stdin(first) => {
                 let (input, output) = stdio(HELLO_MAGIC)?;
-                Ok(Channel::start(input, first, output, false))
+                Ok(Channel::start(input, first, output, false, Connection::of_ssh()))
             }
             ChannelKind::Callback(target) => {
                 let (reader, writer) = target.connect().await?;
-                Ok(Channel::start(reader, Vec::new(), writer, true))
+                let connection = Connection::of(reader.tcp.as_ref());
+                Ok(Channel::start(reader, Vec::new(), writer, true, connection))
             }
         }
     }
@@ -125,18 +129,24 @@ impl Channel {
         first: Vec<u8>,
         output: impl ByteSink,
         is_callback: bool,
+        connection: Option<Connection>,
     ) -> Channel {
         let (to_launcher, queue) = FrameSender::new();
         let writer = tokio::spawn(frames::write_all(queue, output));
         let (sender, events) = mpsc::channel(64);
         tokio::spawn(frames::read_all(input, first, sender));
-        Channel { events, to_launcher, writer, is_callback }
+        Channel { events, to_launcher, writer, is_callback, connection }
+    }
+
+    /// Tells whether the launcher's machine acknowledges what it is sent. False if that is unknown.
+    pub(crate) fn is_answered(&self) -> bool {
+        self.connection.is_some_and(Connection::is_answered)
     }
 
     /// Waits until everything that was sent is written, but at most [`DRAIN_TIMEOUT`] once the
     /// launcher has closed its end.
     pub(crate) async fn close(self) {
-        let Channel { to_launcher, mut writer, mut events, is_callback } = self;
+        let Channel { to_launcher, mut writer, mut events, is_callback, .. } = self;
         drop(to_launcher);
         let peer_closed = async {
             wait_closed(&mut events).await;

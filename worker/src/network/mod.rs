@@ -3,6 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `channel.rs`, `frames.rs` | control channel to the launcher, over stdin and stdout or TCP; its frames, credit for output |
+//! | `connection.rs` | whether the machine at the other end of that channel answers |
 //! | `ports.rs` | ports that the agent listens on; those that an application waits for |
 //! | `rendezvous/` | connections of this node in the tree of agents |
 //! | `cabling/` | `rlaunch-worker network`: which interface is cabled to which, and their addresses |
@@ -12,6 +13,7 @@
 
 pub(crate) mod cabling;
 pub(crate) mod channel;
+mod connection;
 pub(crate) mod frames;
 pub(crate) mod horovod;
 pub(crate) mod mpi;

@@ -123,7 +123,7 @@ impl Prepared {
         let shape = job.spec.shape(self.nodes.len());
         let mut plan = Plan::new(&self.inventories, &options.ports);
         let is_library_sent = self.answers.iter().any(PreparedNode::lacks_library);
-        let limit = join_limit(job.spec.node_timeout, is_library_sent);
+        let limit = join_limit(job.spec.node_timeout(), is_library_sent);
         let mut state = JoinState::new(&self.nodes, shape, limit);
         if mesh::is_wanted(options, &plan) {
             let given = job.reach.agent.as_deref();

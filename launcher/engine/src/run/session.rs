@@ -86,7 +86,7 @@ pub(crate) async fn serve(
         room: Arc::new(Semaphore::new(UNHANDLED)),
         unread,
         stdin: slot.stdin,
-        receive_deadline: Deadline::after(slot.node_timeout),
+        receive_deadline: receive_deadline(slot.node_timeout),
         stderr_tail: Vec::new(),
         done: false,
         nothing_received: false,
@@ -146,6 +146,12 @@ fn rank_of(message: &FromAgent) -> Option<Rank> {
         FromAgent::Aborted { by, .. } => *by,
         _ => None,
     }
+}
+
+/// Starts the time limit for something to come from an agent. A launcher that was stopped or got no CPU in that time waits
+/// anew, since it may not have read yet what has come.
+fn receive_deadline(node_timeout: Duration) -> Deadline {
+    Deadline::after(node_timeout).checked_every(BEAT)
 }
 
 struct Session {
@@ -286,6 +292,7 @@ async fn write_commands(mut writer: AgentWriter, mut commands: OutboxReceiver) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connect::channel::AgentChannel;
     use crate::connect::outbox::{Outbox, UNREAD};
     use crate::run::output;
     use rlaunch_bootstrap::protocol::control::Stream;
@@ -304,7 +311,7 @@ mod tests {
             room: Arc::new(Semaphore::new(UNHANDLED)),
             unread: orders.unread,
             stdin: StdinFeed::default(),
-            receive_deadline: Deadline::after(BEAT),
+            receive_deadline: receive_deadline(3 * BEAT),
             stderr_tail: Vec::new(),
             done: false,
             nothing_received: false,
@@ -405,6 +412,19 @@ mod tests {
         assert_eq!(room.available_permits(), 0);
         drop(orders.high_priority.recv().await);
         assert_eq!(room.available_permits(), 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn time_in_which_the_launcher_stood_still_does_not_count() {
+        let (mut session, _commands, _unread) = session();
+        let (own, _agent) = tokio::io::duplex(1);
+        let mut reader = AgentChannel::over_stream(own).reader;
+        let began = tokio::time::Instant::now();
+        let standstill = 3 * BEAT - Duration::from_millis(100);
+        let (how, ()) = tokio::join!(session.read(&mut reader), tokio::time::advance(standstill));
+        assert_eq!(how, "nothing received for 6 s");
+        let took = began.elapsed();
+        assert!(took >= standstill + 3 * BEAT, "{took:?}");
     }
 
     #[tokio::test]

@@ -29,7 +29,9 @@ use stdin::{Readers, Stdin};
 /// Default of `--kill-after`.
 pub const KILL_AFTER: Duration = Duration::from_secs(5);
 /// Default of `--node-timeout`.
-pub const NODE_TIMEOUT: Duration = Duration::from_secs(6);
+const NODE_TIMEOUT: Duration = Duration::from_secs(6);
+/// Time without `--node-timeout` that nodes wait for a launcher that sends nothing while its machine answers.
+const LAUNCHER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Default of `--port-range`.
 pub const PORT_RANGE: PortRange = PortRange { first: 21_000, last: 21_511 };
 
@@ -66,9 +68,8 @@ pub struct JobSpec {
     pub output: OutputOptions,
     /// Time between SIGTERM and SIGKILL when ranks are ended.
     pub kill_after: Duration,
-    /// Node timeout: a node from which nothing is received for this time is lost, and a node that receives
-    /// nothing from the launcher for this time ends its ranks.
-    pub node_timeout: Duration,
+    /// `--node-timeout`; what holds without it is [`JobSpec::node_timeout()`] and [`JobSpec::launcher_timeout()`].
+    pub node_timeout: Option<Duration>,
     pub timeout: Option<Duration>,
     pub timeout_report: TimeoutReport,
     pub watches: WatchOptions,
@@ -135,7 +136,7 @@ impl JobSpec {
             stdin: Stdin { readers: Readers::None, file: None },
             output: OutputOptions::default(),
             kill_after: KILL_AFTER,
-            node_timeout: NODE_TIMEOUT,
+            node_timeout: None,
             timeout: None,
             timeout_report: TimeoutReport::default(),
             watches: WatchOptions::default(),
@@ -157,6 +158,18 @@ impl JobSpec {
     /// Returns the first program, or the only one.
     pub fn first(&self) -> &AppSpec {
         &self.apps[0]
+    }
+
+    /// Returns the node timeout: a node from which nothing is received for this time is lost, and a node that receives
+    /// nothing from the launcher for this time ends its ranks.
+    pub fn node_timeout(&self) -> Duration {
+        self.node_timeout.unwrap_or(NODE_TIMEOUT)
+    }
+
+    /// Returns the time after which a node ends its ranks if it receives nothing from the launcher although the launcher's
+    /// machine answers: the launcher is stopped, or gets no CPU. A node timeout that the user has chosen is exact.
+    pub fn launcher_timeout(&self) -> Duration {
+        self.node_timeout.unwrap_or(LAUNCHER_TIMEOUT)
     }
 
     /// Returns the words of all programs, with `:` between programs.

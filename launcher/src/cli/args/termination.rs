@@ -13,15 +13,16 @@ pub(crate) struct TerminationArgs {
     )]
     pub(crate) kill_after: Duration,
 
-    /// Give up a host that has been silent for this time, in seconds
+    /// Give up a host that has been silent for this time, in seconds (6)
     ///
-    /// A host gives up a silent rlaunch after the same time, and ends its ranks. Set it higher for machines
-    /// that are slow or suspended for a while, for example while they are migrated.
+    /// A host gives up a silent rlaunch after the same time, and ends its ranks. Without this option it waits 30 s if the
+    /// machine of rlaunch still answers: rlaunch is stopped, or gets no CPU. Set it higher for machines that are
+    /// slow or suspended for a while, for example while they are migrated.
     #[arg(
-        long, value_name = "SECONDS", default_value = "6", help_heading = "The end",
+        long, value_name = "SECONDS", help_heading = "The end",
         value_parser = values::parse_node_timeout
     )]
-    pub(crate) node_timeout: Duration,
+    pub(crate) node_timeout: Option<Duration>,
 
     /// End the job after this time, in seconds, with exit code 124
     #[arg(

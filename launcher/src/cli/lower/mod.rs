@@ -307,7 +307,7 @@ impl MeasurementJob {
         job.oversubscribe = args.oversubscribe;
         job.options = Options { map_by, ..options };
         job.preload = apps::preloads(&process.preload)?;
-        job.node_timeout = args.node_timeout.unwrap_or(job.node_timeout);
+        job.node_timeout = args.node_timeout;
         job.timeout = timeout;
         job.oob = AddressConstraints {
             preferred: config.hosts.fabric_addresses(),

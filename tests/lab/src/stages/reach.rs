@@ -58,6 +58,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("launcher/connect/agent/callback worker/network/channel.rs bootstrap/security", "callback oob services abuse", ""),
     ("bootstrap/client", "services communicator library horovod", ""),
     // A job that runs, and its end.
+    ("worker/agent/silence.rs worker/network/connection.rs", "standstill lost ending teardown abuse callback", ""),
     ("launcher/run/supervisor worker/cleanup", "failing ending lost teardown abuse mpi restarts delivery environment live field", "launching"),
     ("worker/cleanup/processes", "failing ending lost teardown abuse mpi restarts delivery environment live hang sessions monitor", "launching stacks mesh_killed"),
     ("launcher/run/output worker/ranks/output.rs bootstrap/protocol/line_turn.rs", "output printing teardown stdin field", ""),

@@ -56,7 +56,7 @@ pub(crate) fn open_sessions<'s>(
         events: events_in.clone(),
         output: output.clone(),
         stdin: stdin.clone(),
-        node_timeout: job.node_timeout,
+        node_timeout: job.node_timeout(),
         kill_after: job.kill_after,
         open: open.clone(),
     });

@@ -74,8 +74,8 @@ impl Reached {
         pump: &mut Pump<'_>,
     ) -> Result<Prepared, Failed> {
         let bytes: u64 = job.spec.preload.iter().map(|preload| preload.file.size).sum();
-        let limit =
-            PREPARE_TIMEOUT.max(job.spec.node_timeout) + Duration::from_secs(bytes / PRELOAD_RATE);
+        let limit = PREPARE_TIMEOUT.max(job.spec.node_timeout())
+            + Duration::from_secs(bytes / PRELOAD_RATE);
         let (files, libraries) = pump.during(self.read(&job.spec, limit)).await?;
         let candidates = self.candidates(job)?;
         for ((node, own), library) in self.nodes.iter().zip(&candidates).zip(libraries) {
@@ -236,6 +236,9 @@ fn node_job(
 ) -> Job {
     let shape = job.shape(map.nodes.len());
     let (applications, ranks) = apps::node_applications(job, map, node.id);
+    let launcher_timeout = job.launcher_timeout();
+    // An agent on this machine is not cut off from its launcher.
+    let node_timeout = if job.is_local { launcher_timeout } else { job.node_timeout() };
     Job {
         id: job.id,
         node: node.id,
@@ -245,7 +248,8 @@ fn node_job(
         ranks,
         preload: job.preload.iter().map(|preload| preload.file.clone()).collect(),
         kill_after_ms: u32::try_from(job.kill_after.as_millis()).unwrap_or(u32::MAX),
-        node_timeout_ms: u32::try_from(job.node_timeout.as_millis()).unwrap_or(u32::MAX),
+        node_timeout_ms: u32::try_from(node_timeout.as_millis()).unwrap_or(u32::MAX),
+        launcher_timeout_ms: u32::try_from(launcher_timeout.as_millis()).unwrap_or(u32::MAX),
         output_window: output::window(map.nodes.len()),
         stamp_output: job.output.needs_timestamps(),
         merge_stderr: job.output.merge_stderr,

@@ -10,6 +10,7 @@ use crate::run::helper_upload::HelperUpload;
 use crate::run::links;
 use crate::run::nodes::{Agents, Node};
 use crate::run::pump::{self, Pump};
+use rlaunch_bootstrap::deadline::CHECK_INTERVAL;
 use rlaunch_bootstrap::protocol::control::{Helper, ToAgent};
 use rlaunch_bootstrap::protocol::mesh::{PathProof, RoundTimeouts};
 use rlaunch_bootstrap::rank_table::RankTable;
@@ -166,7 +167,7 @@ impl Proving<'_, '_, '_> {
             })?;
         }
         let limit = limits.total() + Duration::from_millis(limits.connect_ms.into()) + SLACK;
-        let mut deadline = Deadline::after(limit).check_often();
+        let mut deadline = Deadline::after(limit).checked_every(CHECK_INTERVAL);
         let answers = state.proved(pump, number, &mut deadline).await?;
         let mut reports = PathReports::default();
         for (node, (outcomes, cost)) in answers {
