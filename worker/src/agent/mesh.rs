@@ -146,7 +146,7 @@ impl Mesh {
         let is_proving = !nothing_to_do && self.send(&ToProver::Prove(round.clone()));
         self.round = Some(round);
         if !is_proving {
-            self.gather(Vec::new());
+            self.start_gather(Vec::new());
         }
     }
 
@@ -194,21 +194,20 @@ impl Mesh {
             }
             (RoundPhase::Waiting, Answer::Done) => self.start_proving(),
             (RoundPhase::Gathering | RoundPhase::Waiting, other) => {
-                self.fail(
-                    ProofStep::Exchange,
-                    &format!("the agents could not synchronise: {other:?}"),
-                );
+                let cause = format!("the agents could not synchronise: {other:?}");
+                self.fail_round(ProofStep::Exchange, &cause);
             }
+            // No collective runs in the other phases.
             _ => {}
         }
     }
 
     fn start_collective(&mut self, phase: RoundPhase, kind: CollectiveKind, blobs: Vec<Vec<u8>>) {
         let Some(round) = &self.round else { return };
-        let (number, two_alone) = (round.number, round.through_launcher);
+        let (number, through_launcher) = (round.number, round.through_launcher);
         self.phase = phase;
         self.deadline = None;
-        if two_alone {
+        if through_launcher {
             self.to_launcher.send(&FromAgent::PathEndpoints { round: number, endpoints: blobs });
             return;
         }
@@ -219,11 +218,11 @@ impl Mesh {
         });
     }
 
-    fn gather(&mut self, blobs: Vec<Vec<u8>>) {
+    fn start_gather(&mut self, blobs: Vec<Vec<u8>>) {
         self.start_collective(RoundPhase::Gathering, CollectiveKind::Gather, blobs);
     }
 
-    fn wait(&mut self) {
+    fn start_barrier(&mut self) {
         self.start_collective(RoundPhase::Waiting, CollectiveKind::Barrier, Vec::new());
     }
 
@@ -233,6 +232,7 @@ impl Mesh {
         match self.phase {
             RoundPhase::Gathering => self.connect(blobs),
             RoundPhase::Waiting => self.start_proving(),
+            // In the other phases this node waits for no peer.
             _ => {}
         }
     }
@@ -247,7 +247,7 @@ impl Mesh {
         self.deadline = Some(within(round.limits.connect_ms));
         self.phase = RoundPhase::Connecting;
         if peers.is_empty() || !self.send(&ToProver::Connect(blobs)) {
-            self.wait();
+            self.start_barrier();
         }
     }
 
@@ -256,14 +256,15 @@ impl Mesh {
         let limits = round.limits;
         self.deadline = Some(within(limits.token_ms + limits.block_ms + limits.measure_ms));
         self.phase = RoundPhase::Proving;
+        // A node without paths ends its round as well, with no path that could have failed.
         if round.paths.is_empty() || !self.send(&ToProver::Go) {
-            let cause = self.cause();
-            self.fail(ProofStep::Prepare, &cause);
+            let cause = self.why_no_prover();
+            self.fail_round(ProofStep::Prepare, &cause);
         }
     }
 
-    /// Returns the reason why the prover does not run.
-    fn cause(&self) -> String {
+    /// Returns the reason why there is no answer of a prover.
+    fn why_no_prover(&self) -> String {
         match &self.prover {
             ProverState::Failed(cause) => cause.clone(),
             ProverState::Absent | ProverState::Downloading(_) => {
@@ -273,18 +274,16 @@ impl Mesh {
         }
     }
 
-    /// Reports to the launcher that all paths of the round have failed.
-    fn fail(&mut self, step: ProofStep, cause: &str) {
+    /// Ends the round, and reports to the launcher that all its paths have failed.
+    fn fail_round(&mut self, step: ProofStep, cause: &str) {
         let paths = self.round.as_ref().map(|round| round.paths.clone()).unwrap_or_default();
         let fault = PathFault { step, cause: cause.to_owned(), hint: None, awaited_peer: false };
-        let outcome = |path: &rlaunch_bootstrap::protocol::mesh::MeshPath| PathOutcome {
-            id: path.id,
-            result: Err(fault.clone()),
-        };
-        self.report(paths.iter().map(outcome).collect(), RoundCost::default());
+        let failed =
+            paths.iter().map(|path| PathOutcome { id: path.id, result: Err(fault.clone()) });
+        self.end_round(failed.collect(), RoundCost::default());
     }
 
-    fn report(&mut self, outcomes: Vec<PathOutcome>, cost: RoundCost) {
+    fn end_round(&mut self, outcomes: Vec<PathOutcome>, cost: RoundCost) {
         self.phase = RoundPhase::Idle;
         self.deadline = None;
         if let Some(round) = self.round.take() {
@@ -294,17 +293,7 @@ impl Mesh {
 
     /// Waits for the prover's next event. Returns `Closed` if the prover has not finished its step
     /// by the deadline. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> FrameEvent<FromProver> {
-        let deadline = &mut self.deadline;
-        let late = async {
-            let Some(deadline) = deadline else { return std::future::pending().await };
-            loop {
-                tokio::time::sleep_until(deadline.next_check().into()).await;
-                if deadline.has_expired(tokio::time::Instant::now().into_std()) {
-                    return;
-                }
-            }
-        };
+    pub(crate) async fn next_event(&mut self) -> FrameEvent<FromProver> {
         let event = async {
             match &mut self.prover {
                 ProverState::Running(prover) => prover.next_event().await,
@@ -313,21 +302,24 @@ impl Mesh {
         };
         tokio::select! {
             event = event => event,
-            () = late => FrameEvent::Closed("it did not answer in time".to_owned()),
+            () = expired(&mut self.deadline) => FrameEvent::Closed("it did not answer in time".to_owned()),
         }
     }
 
-    pub(crate) fn on_prover(&mut self, event: FrameEvent<FromProver>) {
+    /// Continues the round after an event of the prover.
+    pub(crate) fn on_prover_event(&mut self, event: FrameEvent<FromProver>) {
         match (event, self.phase) {
             (FrameEvent::Message(FromProver::Prepared(parts)), RoundPhase::Preparing) => {
-                self.gather(parts);
+                self.start_gather(parts);
             }
-            (FrameEvent::Message(FromProver::Connected), RoundPhase::Connecting) => self.wait(),
+            (FrameEvent::Message(FromProver::Connected), RoundPhase::Connecting) => {
+                self.start_barrier();
+            }
             (
                 FrameEvent::Message(FromProver::RoundDone { outcomes, cost }),
                 RoundPhase::Proving,
             ) => {
-                self.report(outcomes, cost);
+                self.end_round(outcomes, cost);
             }
             (FrameEvent::Message(FromProver::PathEvent(watched)), _) => {
                 self.to_launcher.send(&FromAgent::PathEvent(watched));
@@ -345,12 +337,13 @@ impl Mesh {
         errln!("rlaunch-worker: rlaunch-prover: {how}");
         self.prover = ProverState::Failed(format!("rlaunch-prover: {how}"));
         match self.phase {
-            RoundPhase::Preparing => self.gather(Vec::new()),
-            RoundPhase::Connecting => self.wait(),
+            RoundPhase::Preparing => self.start_gather(Vec::new()),
+            RoundPhase::Connecting => self.start_barrier(),
             RoundPhase::Proving => {
-                let cause = self.cause();
-                self.fail(ProofStep::Token, &cause);
+                let cause = self.why_no_prover();
+                self.fail_round(ProofStep::Token, &cause);
             }
+            // The step after the other agents' answer finds no prover.
             RoundPhase::Idle | RoundPhase::Gathering | RoundPhase::Waiting => {}
         }
     }
@@ -367,6 +360,17 @@ impl Mesh {
     pub(crate) async fn end(self) {
         if let ProverState::Running(prover) = self.prover {
             prover.end().await;
+        }
+    }
+}
+
+/// Waits until a deadline has passed, for ever without one.
+async fn expired(deadline: &mut Option<Deadline>) {
+    let Some(deadline) = deadline else { return std::future::pending().await };
+    loop {
+        tokio::time::sleep_until(deadline.next_check().into()).await;
+        if deadline.has_expired(tokio::time::Instant::now().into_std()) {
+            return;
         }
     }
 }

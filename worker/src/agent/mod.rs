@@ -8,13 +8,13 @@
 //!
 //! The launcher's messages are sorted here by the part of the agent that handles them.
 
+mod inspector;
 pub(crate) mod mesh;
 mod silence;
-mod stacks;
 
+use crate::agent::inspector::Inspector;
 use crate::agent::mesh::Mesh;
 use crate::agent::silence::Silence;
-use crate::agent::stacks::Stacks;
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::guardian::Grace;
 use crate::cleanup::processes::Helpers;
@@ -75,7 +75,7 @@ pub(crate) fn run(workspace: &Workspace, grace: Grace, target: Option<CallbackTa
 
 async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::Result<()> {
     let mut agent = Agent::start(kind).await?;
-    agent.hello();
+    agent.send_hello();
     cache::hold_build();
     if agent.run(workspace, grace).await.is_some() {
         agent.channel.close().await;
@@ -117,6 +117,7 @@ struct Agent {
     job_is_ending: bool,
 }
 
+/// Where a method returns an option, `None` means that the job ended, or its launcher was lost, before the ranks started.
 impl Agent {
     async fn start(kind: ChannelKind) -> io::Result<Agent> {
         // Installed before any child exists, so that no SIGCHLD is missed.
@@ -143,7 +144,7 @@ impl Agent {
         })
     }
 
-    fn hello(&mut self) {
+    fn send_hello(&mut self) {
         let hello = FromAgent::Hello { version: PROTOCOL_VERSION, facts: node::facts() };
         self.hello_at = std::time::Instant::now();
         self.channel.to_launcher.send(&hello);
@@ -153,13 +154,15 @@ impl Agent {
     /// if the job ends before they start.
     async fn run(&mut self, workspace: &Workspace, grace: Grace) -> Option<()> {
         let job = Arc::new(self.receive_job().await?);
-        let mut library = RankLibrary::locate(&job);
+        let library = RankLibrary::locate(&job);
         let (mut prepared, services) = self.prepare(&job, workspace, &library).await?;
         // Overlaps with waiting for the other agents.
         let cgroup = Cgroup::create(&job.id.to_string(), &workspace.tag());
-        let mut mesh = Mesh::new(&job, &self.channel.to_launcher);
-        let mut tree = self.join(&job, &mut prepared, services, (&mut mesh, &mut library)).await?;
-        let setup = self.await_start(&mut tree, (&mut mesh, &mut library), workspace).await?;
+        let mesh = Mesh::new(&job, &self.channel.to_launcher);
+        let mut parts = StartupParts { mesh, library };
+        let mut tree = self.join(&job, &mut prepared, services, &mut parts).await?;
+        let setup = self.await_start(&mut tree, &mut parts, workspace).await?;
+        let StartupParts { mut mesh, library } = parts;
         tree.serve_horovod(self.open_horovod(&setup, &mut prepared).await?);
         for (application, program) in job.applications.iter().zip(&mut prepared.programs) {
             library.announce(application, &mut program.env);
@@ -184,16 +187,16 @@ impl Agent {
     }
 
     /// Waits for the next event, sending beats meanwhile.
-    async fn next(&mut self) -> Input {
+    async fn next_input(&mut self) -> Input {
         loop {
             let [terminate, interrupt, hangup] = &mut self.interrupts;
             tokio::select! {
                 // In this order: a signal that ends the agent and its ranks at once, as at a shutdown, has to be
                 // reported before the deaths of the ranks, which would seem to be of their own.
                 biased;
-                _ = terminate.recv() => return self.interrupted(Signal::SIGTERM),
-                _ = interrupt.recv() => return self.interrupted(Signal::SIGINT),
-                _ = hangup.recv() => return self.interrupted(Signal::SIGHUP),
+                _ = terminate.recv() => return self.report_interrupt(Signal::SIGTERM),
+                _ = interrupt.recv() => return self.report_interrupt(Signal::SIGINT),
+                _ = hangup.recv() => return self.report_interrupt(Signal::SIGHUP),
                 _ = self.children.recv() => return Input::Children,
                 due = self.beat.tick() => {
                     self.channel.to_launcher.send(&FromAgent::Beat);
@@ -201,7 +204,7 @@ impl Agent {
                     if self.suspended && !self.is_isolated {
                         self.silence.end();
                     } else if let Some(length) = self.silence.beat(late, || channel.is_answered()) {
-                        return self.launcher_silent(length);
+                        return self.report_silence(length);
                     }
                 }
                 // The reader sends nothing after `Closed`, so this branch is disabled then.
@@ -209,16 +212,12 @@ impl Agent {
                     FrameEvent::Message(message) => {
                         self.silence.end();
                         match message {
-                            ToAgent::Beat => {}
-                            message => {
-                                self.suspended = match message {
-                                    ToAgent::Suspend => true,
-                                    ToAgent::Resume => false,
-                                    _ => self.suspended,
-                                };
-                                return Input::Message(message);
-                            }
+                            ToAgent::Beat => continue,
+                            ToAgent::Suspend => self.suspended = true,
+                            ToAgent::Resume => self.suspended = false,
+                            _ => {}
                         }
+                        return Input::Message(message);
                     }
                     FrameEvent::Closed(reason) => return Input::LauncherGone(reason),
                 },
@@ -226,32 +225,31 @@ impl Agent {
         }
     }
 
-    /// Tells the launcher, to which the end of the ranks would otherwise be one like any other.
-    fn interrupted(&self, signal: Signal) -> Input {
+    /// Tells the launcher of a signal that ends this agent. Otherwise the ranks would seem to have ended by themselves.
+    fn report_interrupt(&self, signal: Signal) -> Input {
         let cause = EndCause::Signal(signal as i32);
         self.channel.to_launcher.send(&FromAgent::EndsRanks(cause));
         Input::Interrupted
     }
 
-    /// Tells the launcher, which may only have been suspended or starved and become reachable again.
-    fn launcher_silent(&self, length: Duration) -> Input {
+    /// Tells the launcher that it is presumed dead. It may only have been suspended or starved, and read this later.
+    fn report_silence(&self, length: Duration) -> Input {
         let for_s = u32::try_from(length.as_secs()).unwrap_or(u32::MAX);
         errln!("rlaunch-worker: nothing from the launcher for {for_s} s");
         self.channel.to_launcher.send(&FromAgent::EndsRanks(EndCause::LauncherSilent { for_s }));
         Input::LauncherSilent(length)
     }
 
-    /// Waits for the launcher's next message. Returns `None` if the job ends before its ranks have
-    /// started.
-    async fn message(&mut self) -> Option<ToAgent> {
+    /// Waits for the launcher's next message while no rank runs. Returns `None` if the job ends.
+    async fn next_message(&mut self) -> Option<ToAgent> {
         loop {
-            match self.next().await {
+            match self.next_input().await {
                 Input::Message(ToAgent::End { .. })
                 | Input::LauncherGone(_)
                 | Input::LauncherSilent(_)
                 | Input::Interrupted => return None,
                 Input::Message(message) => return Some(message),
-                // Before the ranks start, the only child is the prover.
+                // While no rank runs, the only child is the prover.
                 Input::Children => drop(child::reap()),
             }
         }
@@ -259,7 +257,7 @@ impl Agent {
 
     async fn receive_job(&mut self) -> Option<Job> {
         loop {
-            if let ToAgent::Job(job) = self.message().await? {
+            if let ToAgent::Job(job) = self.next_message().await? {
                 self.silence = Silence::new(job.node_timeout(), job.launcher_timeout());
                 return Some(*job);
             }
@@ -282,10 +280,10 @@ impl Agent {
             Ok(node) => node,
             Err(problem) => return self.refuse(vec![problem]).await,
         };
-        let of_thread = job.clone();
+        let job_of_thread = job.clone();
         let preparing = move || {
-            let prepared = prepare::prepare(&of_thread, &files, &node)?;
-            let inventory = prepared.inventory(&of_thread);
+            let prepared = prepare::prepare(&job_of_thread, &files, &node)?;
+            let inventory = prepared.inventory(&job_of_thread);
             Ok::<_, Vec<Problem>>((prepared, Box::new(inventory), files))
         };
         let (mut prepared, inventory, files) = match self.in_thread(preparing).await? {
@@ -319,7 +317,7 @@ impl Agent {
         if !job.login {
             return Some(Ok(std::env::vars_os().collect()));
         }
-        self.meanwhile(environment::of_login()).await
+        self.beat_until(environment::of_login()).await
     }
 
     /// Runs `work`, which may block for long, as at a file system that does not answer. Sends beats meanwhile.
@@ -329,23 +327,23 @@ impl Agent {
     ) -> Option<T> {
         let (sender, result) = oneshot::channel();
         let runtime = Handle::current();
-        // Without a thread, no beats are sent meanwhile.
+        // If no thread can be made, it runs here, and no beats are sent meanwhile.
         node::in_thread(move || {
             let _context = runtime.enter();
             // An agent whose job has ended does not wait for the result.
             let _ = sender.send(work());
         });
-        self.meanwhile(result).await?.ok()
+        self.beat_until(result).await?.ok()
     }
 
     /// Waits for `work` and sends beats meanwhile. Returns `None` if the job ends.
-    async fn meanwhile<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
+    async fn beat_until<T>(&mut self, work: impl Future<Output = T>) -> Option<T> {
         let mut work = pin!(work);
         loop {
             tokio::select! {
                 done = &mut work => return Some(done),
                 // Until this node has answered, the launcher sends nothing but an end of the job.
-                message = self.message() => drop(message?),
+                message = self.next_message() => drop(message?),
             }
         }
     }
@@ -360,7 +358,7 @@ impl Agent {
             Err(problem) => return Some(Err(problem)),
         };
         while !files.is_complete() {
-            if let ToAgent::File { index, data } = self.message().await?
+            if let ToAgent::File { index, data } = self.next_message().await?
                 && let Err(problem) = files.receive(index, &data)
             {
                 return Some(Err(problem));
@@ -373,7 +371,7 @@ impl Agent {
     /// Always returns `None`.
     async fn refuse<T>(&mut self, problems: Vec<Problem>) -> Option<T> {
         self.channel.to_launcher.send(&FromAgent::Refused { problems });
-        while self.message().await.is_some() {}
+        while self.next_message().await.is_some() {}
         None
     }
 
@@ -384,11 +382,11 @@ impl Agent {
         job: &Job,
         prepared: &mut PreparedRanks,
         services: Services,
-        mut parts: StartupParts<'_>,
+        parts: &mut StartupParts,
     ) -> Option<Tree> {
         let listeners = std::mem::take(&mut prepared.listeners);
         loop {
-            match self.message().await? {
+            match self.next_message().await? {
                 ToAgent::Join { parent } => {
                     return Some(Tree::join(
                         job,
@@ -398,16 +396,18 @@ impl Agent {
                         &self.channel.to_launcher,
                     ));
                 }
-                other => self.on_startup_message(&mut parts, other),
+                other => self.on_startup_message(parts, other),
             }
         }
     }
 
     /// Handles a message that may come before the ranks start: a part of the library for ranks, or
     /// a message about the mesh.
-    fn on_startup_message(&self, (mesh, library): &mut StartupParts<'_>, message: ToAgent) {
-        let ToAgent::LibraryPart(part) = message else { return mesh_message(mesh, message) };
-        if let Err(cause) = library.receive(&part) {
+    fn on_startup_message(&self, parts: &mut StartupParts, message: ToAgent) {
+        let ToAgent::LibraryPart(part) = message else {
+            return pass_to_mesh(&mut parts.mesh, message);
+        };
+        if let Err(cause) = parts.library.receive(&part) {
             self.channel.to_launcher.send(&FromAgent::NoLibrary { cause });
         }
     }
@@ -417,14 +417,13 @@ impl Agent {
     async fn await_start(
         &mut self,
         tree: &mut Tree,
-        mut parts: StartupParts<'_>,
+        parts: &mut StartupParts,
         workspace: &Workspace,
     ) -> Option<StartConfig> {
         let mut start = None;
         let mut released = Vec::new();
         loop {
-            let mesh = &mut *parts.0;
-            if !parts.1.is_downloading()
+            if !parts.library.is_downloading()
                 && let Some(start) = start.take()
             {
                 return Some(StartConfig { released, ..start });
@@ -432,16 +431,16 @@ impl Agent {
             while let Some(event) = tree.poll_event() {
                 match event {
                     TreeEvent::Table(table) => self.take_rank_table(&table, tree, workspace),
-                    TreeEvent::CollectiveDone(answer) => mesh.on_collective_done(answer),
+                    TreeEvent::CollectiveDone(answer) => parts.mesh.on_collective_done(answer),
                     // No rank has started.
                     TreeEvent::Print(..) => {}
                 }
             }
-            while let Some(collective) = mesh.poll_collective() {
+            while let Some(collective) = parts.mesh.poll_collective() {
                 tree.start_collective(collective.kind, &collective.name, &collective.blobs);
             }
             tokio::select! {
-                message = self.message() => match message? {
+                message = self.next_message() => match message? {
                     ToAgent::Start { env, ranks, horovod, ports } => {
                         start = Some(StartConfig { env, ranks, horovod, ports, released: Vec::new() });
                     }
@@ -454,10 +453,10 @@ impl Agent {
                     other if start.is_some() && !is_startup_message(&other) => {
                         self.early.push_back(other);
                     }
-                    other => self.on_startup_message(&mut parts, other),
+                    other => self.on_startup_message(parts, other),
                 },
                 () = tree.run_once() => {}
-                event = mesh.next() => mesh.on_prover(event),
+                event = parts.mesh.next_event() => parts.mesh.on_prover_event(event),
             }
         }
     }
@@ -482,7 +481,7 @@ impl Agent {
                 .to_launcher
                 .send(&FromAgent::Failed { operation, cause: error.to_string() });
             // Waits until the launcher has read the error and closes the channel.
-            while self.message().await.is_some() {}
+            while self.next_message().await.is_some() {}
         }
         opened.ok()
     }
@@ -508,9 +507,10 @@ impl Agent {
     async fn relay_until_end(&mut self, tree: &mut Tree) {
         loop {
             tokio::select! {
-                message = self.message() => match message {
+                message = self.next_message() => match message {
                     None => return,
                     Some(ToAgent::Relay { from, data }) => tree.relayed(from, &data),
+                    // The others are for ranks, which have ended.
                     Some(_) => {}
                 },
                 () = tree.run_once() => {}
@@ -526,7 +526,7 @@ impl Agent {
         mesh: &mut Mesh,
         mut ports: AwaitedPorts,
     ) {
-        let mut stacks = Stacks::new(&self.channel.to_launcher);
+        let mut inspector = Inspector::new(&self.channel.to_launcher);
         while !ranks.are_over() {
             if ranks.have_ended() {
                 // The prover's paths are no longer used. It must exit now: only once this process
@@ -534,62 +534,70 @@ impl Agent {
                 mesh.shutdown();
             }
             if ranks.are_ending() {
-                stacks.end(ranks);
+                inspector.kill_programs(ranks);
             }
-            pass_on(tree, ranks);
+            exchange_events(tree, ranks);
             self.is_isolated = tree.is_isolated();
             let timer = until(ranks.deadline());
-            let early = self.early.pop_front().map(Input::Message);
-            let input = if early.is_some() {
-                early
-            } else {
-                tokio::select! {
-                    input = self.next() => Some(input),
+            let input = match self.early.pop_front() {
+                Some(message) => Some(Input::Message(message)),
+                None => tokio::select! {
+                    input = self.next_input() => Some(input),
                     () = timer => None,
                     () = ranks.drained() => None,
                     () = tree.run_once() => continue,
-                    event = mesh.next() => {
-                        mesh.on_prover(event);
+                    event = mesh.next_event() => {
+                        mesh.on_prover_event(event);
                         continue;
                     }
-                    answer = stacks.next() => {
-                        stacks.on_answer(answer, ranks);
+                    answer = inspector.next_answer() => {
+                        inspector.on_answer(answer, ranks);
                         continue;
                     }
                     id = ports.next_open() => {
                         self.channel.to_launcher.send(&FromAgent::PortOpen { id });
                         continue;
                     }
-                }
+                },
             };
             match input {
-                Some(Input::Message(ToAgent::Relay { from, data })) => {
-                    tree.relayed(from, &data);
-                }
-                Some(Input::Message(message)) if is_mesh_message(&message) => {
-                    mesh_message(mesh, message);
-                }
-                Some(Input::Message(ToAgent::JobEvent(event))) => tree.notify_ranks(&event),
-                Some(Input::Message(ToAgent::Suspend)) => {
-                    tree.watch_for_isolation();
-                    ranks.signal_all(&[Signal::SIGSTOP]);
-                    self.channel.to_launcher.send(&FromAgent::Suspended);
-                }
-                Some(Input::Message(inquiry)) if Stacks::handles(&inquiry) => {
-                    stacks.handle(inquiry, ranks);
-                }
-                Some(input) => {
-                    if let Some(why) = end_reason(&input) {
-                        tree.notify_ranks(&JobEvent::JobEnding { why });
-                    }
-                    self.handle_input(input, ranks);
-                }
+                Some(input) => self.on_input(input, ranks, tree, mesh, &mut inspector),
                 None => ranks.on_deadline(),
             }
         }
     }
 
-    fn handle_input(&mut self, input: Input, ranks: &mut Ranks) {
+    /// Passes an input to the part of the agent that it is for, while ranks run.
+    fn on_input(
+        &mut self,
+        input: Input,
+        ranks: &mut Ranks,
+        tree: &mut Tree,
+        mesh: &mut Mesh,
+        inspector: &mut Inspector,
+    ) {
+        match input {
+            Input::Message(ToAgent::Relay { from, data }) => tree.relayed(from, &data),
+            Input::Message(ToAgent::JobEvent(event)) => tree.notify_ranks(&event),
+            Input::Message(ToAgent::Suspend) => {
+                tree.watch_for_isolation();
+                ranks.signal_all(&[Signal::SIGSTOP]);
+                self.channel.to_launcher.send(&FromAgent::Suspended);
+            }
+            Input::Message(message) if is_mesh_message(&message) => pass_to_mesh(mesh, message),
+            Input::Message(message) if Inspector::is_inspection(&message) => {
+                inspector.on_inspection(message, ranks);
+            }
+            input => {
+                if let Some(why) = end_reason(&input) {
+                    tree.notify_ranks(&JobEvent::JobEnding { why });
+                }
+                self.pass_to_ranks(input, ranks);
+            }
+        }
+    }
+
+    fn pass_to_ranks(&mut self, input: Input, ranks: &mut Ranks) {
         self.job_is_ending |= matches!(
             input,
             Input::Message(ToAgent::End { .. })
@@ -606,6 +614,7 @@ impl Agent {
             Input::Message(ToAgent::End { now }) => ranks.end(now),
             Input::Message(ToAgent::Session { id, what }) => ranks.on_session(id, what),
             Input::Message(ToAgent::Resume) => ranks.signal_all(&[Signal::SIGCONT]),
+            // The others belong to steps that are over.
             Input::Message(_) => {}
             Input::Children => ranks.reap(),
             Input::Interrupted => ranks.end(false),
@@ -622,8 +631,9 @@ impl Agent {
     }
 }
 
-/// Passes on what the tree has for ranks, and changes of ranks to the tree.
-fn pass_on(tree: &mut Tree, ranks: &mut Ranks) {
+/// Passes texts of the tree to the ranks, and changes of ranks to the tree. The tree's other events belong to the steps
+/// before the start.
+fn exchange_events(tree: &mut Tree, ranks: &mut Ranks) {
     while let Some(event) = tree.poll_event() {
         if let TreeEvent::Print(rank, text) = event {
             ranks.print(rank, &text);
@@ -638,10 +648,13 @@ fn pass_on(tree: &mut Tree, ranks: &mut Ranks) {
 }
 
 /// Parts of the agent that handle messages which the launcher may send before the ranks start.
-type StartupParts<'a> = (&'a mut Mesh, &'a mut RankLibrary);
+struct StartupParts {
+    mesh: Mesh,
+    library: RankLibrary,
+}
 
 /// Passes a message about the mesh to [`Mesh`]. Ignores all other messages.
-fn mesh_message(mesh: &mut Mesh, message: ToAgent) {
+fn pass_to_mesh(mesh: &mut Mesh, message: ToAgent) {
     match message {
         ToAgent::Helper(Helper::Prover, file) => mesh.on_file(file),
         ToAgent::HelperPart(Helper::Prover, part) => mesh.on_part(&part),

@@ -50,7 +50,7 @@ struct Question {
 }
 
 /// Answers to the launcher's questions about this node and its ranks.
-pub(crate) struct Stacks {
+pub(crate) struct Inspector {
     program: ProgramState,
     questions: VecDeque<Question>,
     running: Option<Running>,
@@ -80,9 +80,9 @@ struct Running {
     reading: Reading,
 }
 
-impl Stacks {
-    pub(crate) fn new(to_launcher: &FrameSender) -> Stacks {
-        Stacks {
+impl Inspector {
+    pub(crate) fn new(to_launcher: &FrameSender) -> Inspector {
+        Inspector {
             program: ProgramState::Absent,
             questions: VecDeque::new(),
             running: None,
@@ -92,8 +92,8 @@ impl Stacks {
         }
     }
 
-    /// Tells whether a message is a question about the ranks, or about the program that answers it.
-    pub(crate) fn handles(message: &ToAgent) -> bool {
+    /// Tells whether a message is a question about the ranks, or carries the program that answers it.
+    pub(crate) fn is_inspection(message: &ToAgent) -> bool {
         matches!(
             message,
             ToAgent::Inspect { .. }
@@ -102,8 +102,9 @@ impl Stacks {
         )
     }
 
-    /// Handles such a message.
-    pub(crate) fn handle(&mut self, message: ToAgent, ranks: &mut Ranks) {
+    /// Answers a question, or has the program answer it, or takes the program's file; see
+    /// [`Inspector::is_inspection`].
+    pub(crate) fn on_inspection(&mut self, message: ToAgent, ranks: &mut Ranks) {
         match message {
             ToAgent::Inspect { id, what: Inspection::Usage } => {
                 let result = InspectionResult::Usage(ranks.usage());
@@ -121,13 +122,14 @@ impl Stacks {
                 self.to_launcher.send(&FromAgent::Inspected { id, result });
             }
             ToAgent::Inspect { id, what: Inspection::Stacks { ranks: wanted, native } } => {
-                self.ask(id, wanted, StackSubject::Stacks { native }, ranks);
+                self.ask_program(id, wanted, StackSubject::Stacks { native }, ranks);
             }
             ToAgent::Inspect { id, what: Inspection::Collectives } => {
-                self.ask(id, Vec::new(), StackSubject::Collectives, ranks);
+                self.ask_program(id, Vec::new(), StackSubject::Collectives, ranks);
             }
             ToAgent::Helper(_, file) => self.on_file(file),
             ToAgent::HelperPart(_, part) => self.on_part(&part, ranks),
+            // No inspection.
             _ => {}
         }
     }
@@ -155,8 +157,8 @@ impl Stacks {
         self.start_next(ranks);
     }
 
-    /// Takes a question. It is answered at once if the program cannot run.
-    fn ask(&mut self, id: u32, ranks: Vec<Rank>, subject: StackSubject, all: &mut Ranks) {
+    /// Queues a question for the program. It is answered at once if the program cannot run.
+    fn ask_program(&mut self, id: u32, ranks: Vec<Rank>, subject: StackSubject, all: &mut Ranks) {
         if self.questions.len() >= MAX_QUESTIONS {
             return self.answer(id, Err("too many questions about ranks wait".to_owned()));
         }
@@ -178,7 +180,7 @@ impl Stacks {
             let Some(question) = self.questions.pop_front() else { return };
             let started = path.and_then(|path| {
                 let processes = ranks.processes_of(&question.ranks);
-                start(&path, processes, question.subject)
+                start_program(&path, processes, question.subject)
             });
             match started {
                 Ok((pid, reading)) => {
@@ -191,14 +193,14 @@ impl Stacks {
     }
 
     /// Waits until the program has answered; for ever if it does not run. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> StackAnswer {
+    pub(crate) async fn next_answer(&mut self) -> ProgramAnswer {
         let Some(running) = &mut self.running else { return std::future::pending().await };
         let answer = (&mut running.reading).await;
-        StackAnswer(answer.unwrap_or_else(|error| Err(error.to_string())))
+        ProgramAnswer(answer.unwrap_or_else(|error| Err(error.to_string())))
     }
 
-    /// Ends the program, which must not run while ranks are being ended: it stops them for a moment.
-    pub(crate) fn end(&mut self, ranks: &mut Ranks) {
+    /// Ends the programs. None may run while ranks are being ended: that for stacks stops them for a moment.
+    pub(crate) fn kill_programs(&mut self, ranks: &mut Ranks) {
         if let Some(running) = &self.running {
             ranks.kill_helper(running.pid);
         }
@@ -210,7 +212,7 @@ impl Stacks {
     }
 
     /// Sends an answer to the launcher, and starts the program for the next question.
-    pub(crate) fn on_answer(&mut self, StackAnswer(answer): StackAnswer, ranks: &mut Ranks) {
+    pub(crate) fn on_answer(&mut self, ProgramAnswer(answer): ProgramAnswer, ranks: &mut Ranks) {
         if let Some(running) = self.running.take() {
             // It is not needed any more, and may not end by itself if a process keeps it waiting in the kernel.
             ranks.kill_helper(running.pid);
@@ -226,10 +228,10 @@ impl Stacks {
 }
 
 /// Answer of the program.
-pub(crate) struct StackAnswer(Result<InspectionResult, String>);
+pub(crate) struct ProgramAnswer(Result<InspectionResult, String>);
 
 /// Starts the program. The agent reaps it together with the ranks.
-fn start(
+fn start_program(
     path: &Path,
     processes: Vec<(Rank, Vec<u32>)>,
     subject: StackSubject,
@@ -244,14 +246,13 @@ fn start(
     let failed = |error: io::Error| format!("cannot start {}: {error}", path.display());
     let (pid, stdin, [stdout, stderr]) = spawn(&mut Command::new(path)).map_err(failed)?;
     let reading = tokio::spawn(async move {
-        let pipes = (stdin, stdout, stderr);
         let conversation = async {
             Ok(match subject {
                 StackSubject::Stacks { .. } => {
-                    InspectionResult::Stacks(converse(order, pipes).await?)
+                    InspectionResult::Stacks(converse(order, stdin, stdout, stderr).await?)
                 }
                 StackSubject::Collectives => {
-                    InspectionResult::Collectives(converse(order, pipes).await?)
+                    InspectionResult::Collectives(converse(order, stdin, stdout, stderr).await?)
                 }
             })
         };
@@ -264,14 +265,16 @@ fn start(
 /// Sends the order to the program, and reads its answer or the reason why there is none.
 async fn converse<T: DeserializeOwned>(
     order: Vec<u8>,
-    (mut stdin, stdout, stderr): (pipe::Sender, pipe::Receiver, pipe::Receiver),
+    mut stdin: pipe::Sender,
+    mut stdout: pipe::Receiver,
+    stderr: pipe::Receiver,
 ) -> Result<T, String> {
     // A program that has ended is noticed by the end of its stdout.
     let _ = stdin.write_all(&order).await;
     drop(stdin);
     // The answer's end is not that of the program, which ends late if a process keeps it waiting in the kernel.
     let (mut frames, mut received) = (FrameReader::default(), 0);
-    let (mut stdout, mut part) = (stdout, vec![0; PART]);
+    let mut part = vec![0; PART];
     while received <= MAX_FRAME {
         let length = stdout.read(&mut part).await.map_err(|error| error.to_string())?;
         if length == 0 {
@@ -304,7 +307,7 @@ mod tests {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let (pid, reading) =
-                start(&path, Vec::new(), StackSubject::Stacks { native: false }).unwrap();
+                start_program(&path, Vec::new(), StackSubject::Stacks { native: false }).unwrap();
             let answer = reading.await.unwrap();
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
             let _ = nix::sys::wait::waitpid(pid, None);
