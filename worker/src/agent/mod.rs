@@ -22,8 +22,8 @@ use crate::cleanup::workspace::Workspace;
 use crate::console::errln;
 use crate::network::channel::{CallbackTarget, Channel, ChannelKind};
 use crate::network::frames::FrameEvent;
-use crate::network::horovod::{HorovodProxy, LOOPBACK};
-use crate::network::ports::AwaitedPorts;
+use crate::network::horovod::HorovodProxy;
+use crate::network::ports::{AwaitedPorts, LOOPBACK};
 use crate::network::rendezvous::{Tree, TreeEvent};
 use crate::network::services::Services;
 use crate::network::until;
@@ -165,7 +165,7 @@ impl Agent {
         let StartupParts { mut mesh, library } = parts;
         tree.serve_horovod(self.open_horovod(&setup, &mut prepared).await?);
         for (application, program) in job.applications.iter().zip(&mut prepared.programs) {
-            library.announce(application, &mut program.env);
+            library.add_variables(application, &mut program.env);
         }
         self.channel.to_launcher.grant(job.output_window);
         let ports = AwaitedPorts::start(&setup.ports);
@@ -296,7 +296,7 @@ impl Agent {
             Err(problem) => return self.refuse(vec![problem]).await,
         };
         for program in &mut prepared.programs {
-            services.announce(job, workspace, &mut program.env);
+            services.add_variables(job, workspace, &mut program.env);
         }
         self.channel.to_launcher.send(&FromAgent::Prepared {
             notices: prepared.notices.clone(),
@@ -447,8 +447,8 @@ impl Agent {
                     // An application may be released before this node has everything it needs to
                     // start.
                     ToAgent::StartApplication { index } => released.push(index),
-                    ToAgent::Table(table) => tree.table(table),
-                    ToAgent::Relay { from, data } => tree.relayed(from, &data),
+                    ToAgent::Table(table) => tree.distribute_table(table),
+                    ToAgent::Relay { from, data } => tree.on_relayed(from, &data),
                     // The launcher believes that the ranks run.
                     other if start.is_some() && !is_startup_message(&other) => {
                         self.early.push_back(other);
@@ -509,7 +509,7 @@ impl Agent {
             tokio::select! {
                 message = self.next_message() => match message {
                     None => return,
-                    Some(ToAgent::Relay { from, data }) => tree.relayed(from, &data),
+                    Some(ToAgent::Relay { from, data }) => tree.on_relayed(from, &data),
                     // The others are for ranks, which have ended.
                     Some(_) => {}
                 },
@@ -577,7 +577,7 @@ impl Agent {
         inspector: &mut Inspector,
     ) {
         match input {
-            Input::Message(ToAgent::Relay { from, data }) => tree.relayed(from, &data),
+            Input::Message(ToAgent::Relay { from, data }) => tree.on_relayed(from, &data),
             Input::Message(ToAgent::JobEvent(event)) => tree.notify_ranks(&event),
             Input::Message(ToAgent::Suspend) => {
                 tree.watch_for_isolation();

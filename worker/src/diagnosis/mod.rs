@@ -18,7 +18,7 @@ mod program;
 mod server;
 
 use crate::console::errln;
-use crate::network::channel::stdio;
+use crate::network::channel::open_stdio;
 use crate::network::frames::{self, FrameEvent};
 use crate::node;
 use crate::node::diagnostics::{self, GpuMonitor, HostState, clock};
@@ -111,7 +111,7 @@ async fn answer(mut state: HostState) -> ExitCode {
     };
     let code = inventory::write(&diagnosis);
     // Without a pipe for stdin there is no inquiry.
-    let Ok((input, mut output)) = stdio(&[]) else { return code };
+    let Ok((input, mut output)) = open_stdio(&[]) else { return code };
     let (sender, mut events) = mpsc::channel::<FrameEvent<Inquiry>>(1);
     tokio::spawn(frames::read_all(input, Vec::new(), sender));
     let Ok(Some(FrameEvent::Message(inquiry))) = timeout(INQUIRY_TIMEOUT, events.recv()).await
@@ -201,7 +201,7 @@ async fn serve_readings() -> io::Result<()> {
     let mut host = Host::new();
     inventory::write(&host.answer(&Inspection::Counters));
     host.gpus.await_first();
-    let (input, mut output) = stdio(&[])?;
+    let (input, mut output) = open_stdio(&[])?;
     let (sender, mut events) = mpsc::channel::<FrameEvent<Inspection>>(1);
     tokio::spawn(frames::read_all(input, Vec::new(), sender));
     while let Ok(Some(FrameEvent::Message(question))) = timeout(IDLE_TIMEOUT, events.recv()).await {

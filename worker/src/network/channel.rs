@@ -87,7 +87,7 @@ fn first_bytes(limit: Duration) -> Option<Vec<u8>> {
 
 /// Writes `marker`, then takes over stdin and stdout, which may be one socket. Leaves them in the
 /// mode, blocking or not, in which they were passed. Call it within a Tokio runtime.
-pub(crate) fn stdio(marker: &[u8]) -> io::Result<(pipe::Receiver, pipe::Sender)> {
+pub(crate) fn open_stdio(marker: &[u8]) -> io::Result<(pipe::Receiver, pipe::Sender)> {
     let input = File::from(io::stdin().as_fd().try_clone_to_owned()?);
     let mut output = File::from(io::stdout().as_fd().try_clone_to_owned()?);
     output.write_all(marker)?;
@@ -113,11 +113,11 @@ impl Channel {
     pub(crate) async fn open(kind: ChannelKind) -> io::Result<Channel> {
         match kind {
             ChannelKind::Stdin(first) => {
-                let (input, output) = stdio(HELLO_MAGIC)?;
+                let (input, output) = open_stdio(HELLO_MAGIC)?;
                 Ok(Channel::start(input, first, output, false, Connection::of_ssh()))
             }
             ChannelKind::Callback(target) => {
-                let (reader, writer) = target.connect().await?;
+                let (reader, writer) = target.call_back().await?;
                 let connection = Connection::of(reader.tcp.as_ref());
                 Ok(Channel::start(reader, Vec::new(), writer, true, connection))
             }
@@ -205,13 +205,12 @@ impl CallbackTarget {
             key: key.parse().map_err(drop)?,
             node: NodeId(node.parse().map_err(drop)?),
         };
-        let is_all = option == "--callback" && words.next().is_none();
-        is_all.then_some(Some(target)).ok_or(())
+        if option == "--callback" && words.next().is_none() { Ok(Some(target)) } else { Err(()) }
     }
 
     /// Announces a one-time key on stdout and connects to the launcher. Announces a failure on
     /// stdout as well.
-    pub(crate) async fn connect(&self) -> io::Result<(SealedReader, SealedWriter)> {
+    pub(crate) async fn call_back(&self) -> io::Result<(SealedReader, SealedWriter)> {
         let key = KeyPair::generate().map_err(io::Error::other)?;
         announce(&Announcement::Dialing { version: PROTOCOL_VERSION, key: key.public() })?;
         match self.dial_all(Arc::new(key)).await {
@@ -249,6 +248,7 @@ impl CallbackTarget {
                         next_at = Instant::now() + STAGGER;
                     }
                     None if dialling.is_empty() => return Err(self.describe(&outcomes)),
+                    // All are being dialled, each until the deadline at most: no more is to begin.
                     None => next_at = deadline + STAGGER,
                 }
             }
@@ -290,6 +290,7 @@ enum DialError {
     Call(#[from] CallbackError),
 }
 
+/// Connects to one address and makes sure that the launcher is there.
 async fn dial(
     address: SocketAddr,
     own: Arc<KeyPair>,
@@ -307,12 +308,12 @@ async fn dial(
         Ok::<_, DialError>((tcp, SharedStream::new(caller.finish(&answer)?)))
     };
     match timeout_at(deadline, dialling).await {
-        Ok(dialled) => dialled.map_err(outcome_of),
+        Ok(dialled) => dialled.map_err(edge_failure),
         Err(_) => Err(EdgeFailure::NoAnswer),
     }
 }
 
-fn outcome_of(error: DialError) -> EdgeFailure {
+fn edge_failure(error: DialError) -> EdgeFailure {
     match error {
         DialError::Call(CallbackError::Noise(error)) => EdgeFailure::System(error.to_string()),
         DialError::Call(error) => EdgeFailure::WrongPeer(error.to_string()),
@@ -322,6 +323,7 @@ fn outcome_of(error: DialError) -> EdgeFailure {
             io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => {
                 EdgeFailure::NoRoute
             }
+            // Something else listens there, and hangs up on a handshake that it does not know.
             io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset => {
                 EdgeFailure::WrongPeer("the connection ended".to_owned())
             }

@@ -175,6 +175,7 @@ impl FrameSender {
 fn push(queue: &mpsc::UnboundedSender<Vec<u8>>, message: &FromAgent) -> bool {
     match control::encode(message) {
         Ok(frame) => queue.send(frame).is_ok(),
+        // Only this message is lost.
         Err(error) => {
             errln!("rlaunch-worker: {error}");
             true

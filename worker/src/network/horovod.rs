@@ -1,29 +1,22 @@
-//! Proxy through which the Horovod ranks of a node reach the key-value store where they rendezvous,
-//! and the check of who connects to it.
+//! Proxy through which the Horovod ranks of a node reach the key-value store where they rendezvous.
 //!
 //! The agent on rank 0's node has the store; requests travel there over the tree of agents. The
 //! size of a request and the time it may take are limited. When too many connections send nothing,
 //! the oldest of them is closed to make room for ranks.
 //!
 //! Horovod's client cannot authenticate itself. So each agent listens on loopback only, and accepts
-//! only connections of the agent's own user, which is also the ranks' user, and of root. TCP
-//! sockets carry no credentials, unlike Unix sockets, but the kernel knows the owner of the
-//! connecting socket ([`user_of`]). It is asked over netlink (`linux/inet_diag.h`) for that single
-//! socket, so the query takes no longer on a host with many sockets. If the kernel does not support
-//! the query, its table of all sockets is read.
+//! only connections of the agent's own user, which is also the ranks' user, and of root
+//! ([`user_of`]).
 
 use crate::console::errln;
-use crate::network::ports::ReservedPort;
-use crate::node::inventory::netlink::{self, HEADER, REQUEST};
-use nix::sys::socket::{AddressFamily, MsgFlags, SockProtocol, recv};
+use crate::network::ports::{LOOPBACK, ReservedPort};
+use crate::network::tcp_owner::user_of;
 use rlaunch_bootstrap::rendezvous::node::Answer;
 use rlaunch_bootstrap::rendezvous::payload::Payload;
 use rlaunch_horovod as horovod;
 use rlaunch_horovod::{Refusal, Request, RequestReader, Store};
 use std::collections::{HashMap, VecDeque};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -32,9 +25,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
-
-/// Address at which ranks find the proxy.
-pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// Time limit for a complete request to arrive.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
@@ -91,7 +81,7 @@ impl HorovodProxy {
 
     /// Waits for the next request. Returns it with a number for [`HorovodProxy::answer`].
     /// Cancel-safe.
-    pub(crate) async fn next(&mut self) -> (u64, Payload) {
+    pub(crate) async fn next_request(&mut self) -> (u64, Payload) {
         let Some(PendingRequest { request, answer }) = self.requests.recv().await else {
             return std::future::pending().await;
         };
@@ -158,7 +148,7 @@ impl Connections {
 
     /// Waits until fewer than [`MAX_CONNECTIONS`] are served. If none ends by itself, closes the
     /// oldest connection that has not sent its request within [`FULL_TIMEOUT`].
-    async fn room(&mut self) {
+    async fn make_room(&mut self) {
         while self.tasks.len() >= MAX_CONNECTIONS {
             let silent = |connection: &&Connection| {
                 !connection.task.is_finished() && !connection.has_request.load(Ordering::Relaxed)
@@ -191,7 +181,7 @@ async fn accept_all(
     let mut connections = Connections::default();
     let mut has_warned = false;
     loop {
-        connections.room().await;
+        connections.make_room().await;
         let (socket, from) = tokio::select! {
             accepted = listener.accept() => match accepted {
                 Ok(accepted) => accepted,
@@ -209,19 +199,13 @@ async fn accept_all(
             uid => {
                 // A reset leaves no connection in TIME_WAIT at the port, which later jobs need.
                 let _ = socket.set_zero_linger();
-                if let Some(uid) = uid.filter(|_| !std::mem::replace(&mut has_warned, true)) {
+                if let Some(uid) = uid
+                    && !std::mem::replace(&mut has_warned, true)
+                {
                     errln!("rlaunch-worker: refused a connection of user {uid} to Horovod's store");
                 }
             }
         }
-    }
-}
-
-/// Returns the id of the user that owns the client's socket, or `None` if it is unknown.
-pub(crate) fn user_of(socket: &TcpStream, from: SocketAddr) -> Option<u32> {
-    match (from, socket.local_addr().ok()?) {
-        (SocketAddr::V4(caller), SocketAddr::V4(here)) => owner(caller, here),
-        _ => None,
     }
 }
 
@@ -231,7 +215,7 @@ async fn serve(
     requests: mpsc::Sender<PendingRequest>,
     has_request: &AtomicBool,
 ) -> io::Result<()> {
-    let answer = match timeout(REQUEST_TIMEOUT, read(&mut socket)).await?? {
+    let answer = match timeout(REQUEST_TIMEOUT, read_request(&mut socket)).await?? {
         Ok(request) => {
             has_request.store(true, Ordering::Relaxed);
             let (answer, answered) = oneshot::channel();
@@ -249,7 +233,7 @@ async fn serve(
 }
 
 /// Reads a request. The inner error tells why the request is refused.
-async fn read(socket: &mut TcpStream) -> io::Result<Result<Request, Refusal>> {
+async fn read_request(socket: &mut TcpStream) -> io::Result<Result<Request, Refusal>> {
     let mut reader = RequestReader::default();
     let mut buffer = [0; 4096];
     loop {
@@ -263,93 +247,6 @@ async fn read(socket: &mut TcpStream) -> io::Result<Result<Request, Refusal>> {
             Err(refusal) => return Ok(Err(refusal)),
         }
     }
-}
-
-// The owner of a connection.
-
-const TABLE: &str = "/proc/net/tcp";
-
-/// `SOCK_DIAG_BY_FAMILY`, the message type of request and answer.
-const BY_FAMILY: u16 = 20;
-const ANY_STATE: u32 = u32::MAX;
-const ANY_COOKIE: [u8; 8] = [0xff; 8];
-/// Size of `struct inet_diag_msg`, and the offsets of its last two fields, in bytes.
-const ANSWER: usize = 72;
-const ANSWER_UID: usize = 64;
-const ANSWER_INODE: usize = 68;
-
-/// Set once the kernel has answered a query. From then on, an error of a query means that the
-/// socket does not exist. The kernel's table of all sockets, which may be long, need not be read
-/// any more.
-static ANSWERS: AtomicBool = AtomicBool::new(false);
-
-/// Returns the user that owns the socket bound to `own` and connected to `other`. Returns `None` if
-/// the kernel knows no owner, for example because the process has closed the socket.
-pub(crate) fn owner(own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
-    match ask(own, other) {
-        Ok(owner) => {
-            ANSWERS.store(true, Ordering::Relaxed);
-            owner
-        }
-        Err(_) if ANSWERS.load(Ordering::Relaxed) => None,
-        Err(_) => look_up(&std::fs::read_to_string(TABLE).ok()?, own, other),
-    }
-}
-
-/// Queries the kernel over netlink. The kernel returns ENOENT both for a socket that does not exist
-/// and if it does not support the query.
-fn ask(own: SocketAddrV4, other: SocketAddrV4) -> nix::Result<Option<u32>> {
-    let socket = netlink::query(SockProtocol::NetlinkSockDiag, &question(own, other))?;
-    let mut buffer = [0; 1 << 10];
-    let length = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
-    answer(buffer.get(..length).unwrap_or_default())
-}
-
-/// Encodes the query: `struct inet_diag_req_v2` behind a header. Addresses and ports are in network
-/// byte order, all else in the machine's.
-fn question(own: SocketAddrV4, other: SocketAddrV4) -> Vec<u8> {
-    let (family, protocol) = (AddressFamily::Inet as u8, libc::IPPROTO_TCP as u8);
-    let address = |address: SocketAddrV4| [&address.ip().octets()[..], &[0; 12]].concat();
-    let body = [
-        &[family, protocol, 0, 0][..],
-        &ANY_STATE.to_ne_bytes(),
-        &own.port().to_be_bytes(),
-        &other.port().to_be_bytes(),
-        &address(own),
-        &address(other),
-        &0_u32.to_ne_bytes(),
-        &ANY_COOKIE,
-    ]
-    .concat();
-    netlink::request(BY_FAMILY, REQUEST, &body)
-}
-
-fn answer(message: &[u8]) -> nix::Result<Option<u32>> {
-    use nix::errno::Errno;
-    let kind = message.get(4..6).map(|kind| u16::from_ne_bytes([kind[0], kind[1]]));
-    let number = |at: usize| {
-        let bytes = message.get(at..at + 4).and_then(|bytes| <[u8; 4]>::try_from(bytes).ok());
-        bytes.map(u32::from_ne_bytes).ok_or(Errno::EBADMSG)
-    };
-    if kind == Some(BY_FAMILY) && message.len() >= HEADER + ANSWER {
-        let uid = number(HEADER + ANSWER_UID)?;
-        return Ok((number(HEADER + ANSWER_INODE)? != 0).then_some(uid));
-    }
-    // An error message, see `ask`.
-    Err(Errno::from_raw(number(HEADER)?.cast_signed().saturating_neg()))
-}
-
-/// Finds the user of the socket in the kernel's table, which has lines like
-/// `0: 0100007F:5208 0100007F:D2F0 01 00000000:00000000 00:00000000 00000000 1000 0 4711 …`
-fn look_up(table: &str, own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
-    let ends = [own, other]
-        .map(|end| format!("{:08X}:{:04X}", u32::from_ne_bytes(end.ip().octets()), end.port()));
-    table.lines().find_map(|line| {
-        let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        let &[_, local, remote, _, _, _, _, uid, _, inode, ..] = &words[..] else { return None };
-        let is_it = [local, remote] == ends && inode != "0";
-        is_it.then(|| uid.parse().ok()).flatten()
-    })
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@
 //! | `cabling/` | `rlaunch-worker network`: which interface is cabled to which, and their addresses |
 //! | `services.rs` | Unix socket through which ranks call the agent |
 //! | `mpi.rs` | port at which MPI ranks find their process manager, which is the agent |
-//! | `horovod.rs` | proxy to Horovod's store; which user a TCP connection belongs to |
+//! | `horovod.rs` | proxy to Horovod's store |
+//! | `tcp_owner.rs` | which user is at the other end of a TCP connection, for these two |
 
 pub(crate) mod cabling;
 pub(crate) mod channel;
@@ -20,6 +21,7 @@ pub(crate) mod mpi;
 pub(crate) mod ports;
 pub(crate) mod rendezvous;
 pub(crate) mod services;
+mod tcp_owner;
 
 /// Sleeps until `at`, or for ever if `at` is `None`.
 pub(crate) async fn until(at: Option<impl Into<tokio::time::Instant>>) {

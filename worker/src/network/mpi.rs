@@ -12,7 +12,8 @@
 
 use crate::cleanup::shm;
 use crate::console::errln;
-use crate::network::horovod::{LOOPBACK, user_of};
+use crate::network::ports::LOOPBACK;
+use crate::network::tcp_owner::user_of;
 use crate::network::until;
 use rlaunch_bootstrap::env::RLAUNCH_HOST;
 use rlaunch_bootstrap::id::Rank;
@@ -123,14 +124,10 @@ impl MpiService {
     /// Opens the port, if the job needs a process manager. If the port cannot be opened, prints a
     /// warning, and the ranks of this node run without a process manager.
     pub(crate) fn open(job: &Job) -> MpiService {
-        let listener = match is_served(job).then(listen) {
-            None => None,
-            Some(Ok(listener)) => Some(listener),
-            Some(Err(error)) => {
-                errln!("rlaunch-worker: MPI programs cannot start: listen on {LOOPBACK}: {error}");
-                None
-            }
+        let warn = |error: &io::Error| {
+            errln!("rlaunch-worker: MPI programs cannot start: listen on {LOOPBACK}: {error}");
         };
+        let listener = if is_served(job) { listen().inspect_err(warn).ok() } else { None };
         let port = listener.as_ref().and_then(|listener| listener.local_addr().ok());
         let identity = match port {
             Some(address) => MpiIdentity::new(job, address.port()),
@@ -182,7 +179,7 @@ impl MpiService {
                 // The client has gone already, or the process has too many open files at present.
                 Err(_) => tokio::time::sleep(ACCEPT_RETRY).await,
             },
-            Some((connection, event)) = self.events.recv() => self.handle(connection, event),
+            Some((connection, event)) = self.events.recv() => self.on_connection_event(connection, event),
             Some(_) = self.tasks.join_next() => {}
             () = until(due) => {
                 if let Some(server) = &mut self.server {
@@ -232,7 +229,7 @@ impl MpiService {
         while let Some(output) = self.server.as_mut()?.poll_output() {
             match output {
                 Output::Send(connection, bytes) => {
-                    if let Some(at) = self.place(connection) {
+                    if let Some(at) = self.position_of(connection) {
                         // The client may have gone.
                         let _ = self.connections[at].1.send(bytes);
                     }
@@ -272,7 +269,7 @@ impl MpiService {
         None
     }
 
-    fn handle(&mut self, connection: ConnectionId, event: ConnectionEvent) {
+    fn on_connection_event(&mut self, connection: ConnectionId, event: ConnectionEvent) {
         let Some(server) = &mut self.server else { return };
         match event {
             ConnectionEvent::Received(bytes) => {
@@ -286,12 +283,12 @@ impl MpiService {
     }
 
     /// Returns the position of an open connection.
-    fn place(&self, connection: ConnectionId) -> Option<usize> {
+    fn position_of(&self, connection: ConnectionId) -> Option<usize> {
         self.connections.binary_search_by_key(&connection, |(id, _)| *id).ok()
     }
 
     fn close(&mut self, connection: ConnectionId) {
-        if let Some(at) = self.place(connection) {
+        if let Some(at) = self.position_of(connection) {
             self.connections.remove(at);
         }
     }
@@ -305,13 +302,15 @@ impl MpiService {
             uid => {
                 // A reset leaves no connection in TIME_WAIT.
                 let _ = socket.set_zero_linger();
-                if let Some(uid) = uid.filter(|_| !std::mem::replace(&mut self.has_warned, true)) {
+                if let Some(uid) = uid
+                    && !std::mem::replace(&mut self.has_warned, true)
+                {
                     errln!("rlaunch-worker: refused a connection of user {uid} to the MPI port");
                 }
                 return;
             }
         }
-        if !self.make_server() {
+        if !self.ensure_server() {
             return;
         }
         let Some(server) = &mut self.server else { return };
@@ -325,7 +324,7 @@ impl MpiService {
     }
 
     /// Makes the server unless it exists. Returns false if the rank table cannot be read.
-    fn make_server(&mut self) -> bool {
+    fn ensure_server(&mut self) -> bool {
         if self.server.is_some() {
             return true;
         }

@@ -5,18 +5,20 @@ use nix::errno::Errno;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::{AwaitedPort, PortRange, Problem};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
+/// Address of ports that are for ranks of this node alone.
+pub(crate) const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 /// Length of a listener's backlog: maximum number of children that connect at the same time.
 const BACKLOG: u32 = 1024;
 
 /// Returns all ports of `range`. Job and `salt` determine the first one, so that jobs and nodes
 /// that start together on one host rarely collide.
-fn candidates(range: PortRange, job: JobId, salt: u32) -> impl Iterator<Item = u16> {
+fn candidate_ports(range: PortRange, job: JobId, salt: u32) -> impl Iterator<Item = u16> {
     let count = range.count();
     let start = range.start_offset(job) + salt % count;
     (0..count).map(move |step| range.first + ((start + step) % count) as u16)
@@ -72,7 +74,7 @@ pub(crate) fn listen(
 ) -> Result<Vec<TcpListener>, Problem> {
     let mut listeners = Vec::with_capacity(addresses.len());
     for &address in addresses {
-        let bound = candidates(range, job, salt).map(|port| listener(address, port));
+        let bound = candidate_ports(range, job, salt).map(|port| listener(address, port));
         let mut refused = None;
         let mut taken = false;
         for attempt in bound {
@@ -123,7 +125,7 @@ impl ReservedPort {
         addresses: &[IpAddr],
     ) -> Result<ReservedPort, Problem> {
         for bind in [bind, bind_reusing] {
-            for port in candidates(range, job, 0) {
+            for port in candidate_ports(range, job, 0) {
                 let held: io::Result<Vec<TcpSocket>> =
                     addresses.iter().map(|&address| bind(address, port)).collect();
                 match held {
@@ -221,7 +223,7 @@ async fn accepts(host: &str, port: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{Ipv4Addr, TcpListener};
+    use std::net::TcpListener;
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
     const RANGE: PortRange = PortRange { first: 21000, last: 21511 };

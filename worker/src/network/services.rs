@@ -42,6 +42,8 @@ use tokio::time::timeout;
 const SOCKET_NAME: &str = "agent.sock";
 /// Time limit for a client to authenticate itself.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+/// Pause after accept(2) has failed.
+const ACCEPT_RETRY: Duration = Duration::from_millis(10);
 /// Maximum number of clients connected at the same time.
 const MAX_CLIENTS: usize = 4096;
 /// Maximum number of messages that are queued for a client that does not read them.
@@ -123,21 +125,28 @@ impl Services {
 
     fn absent() -> Services {
         let (_, events) = mpsc::channel(1);
-        let (clients, job_events, finished) = Default::default();
+        Services::new(None, events, tokio::spawn(async {}))
+    }
+
+    fn new(
+        path: Option<PathBuf>,
+        events: mpsc::Receiver<ClientEvent>,
+        accept_task: JoinHandle<()>,
+    ) -> Services {
         Services {
-            path: None,
+            path,
             events,
-            clients,
-            job_events,
-            finished,
-            accept_task: tokio::spawn(async {}),
+            clients: BTreeMap::new(),
+            job_events: Vec::new(),
+            finished: FinishedRanks::default(),
+            accept_task,
         }
     }
 
     /// Adds variables to the environment of ranks: the path of the socket, the path of the rank
     /// table and the token. Also appends to PATH the directory of the command `rlaunch`, which uses
     /// the socket.
-    pub(crate) fn announce(&self, job: &Job, workspace: &Workspace, env: &mut Environment) {
+    pub(crate) fn add_variables(&self, job: &Job, workspace: &Workspace, env: &mut Environment) {
         let (Some(path), Some(table)) = (&self.path, workspace.rank_table()) else { return };
         env.insert(RLAUNCH_SOCKET.into(), path.into());
         env.insert(RLAUNCH_TOKEN.into(), job.token.reveal().into());
@@ -168,12 +177,11 @@ impl Services {
         let expected = Arc::new(ExpectedHello { job, token, world_size, ranks });
         let (sender, events) = mpsc::channel(64);
         let accept_task = tokio::spawn(accept_all(listener, expected, sender));
-        let (clients, job_events, finished) = Default::default();
-        Ok(Services { path: Some(path), events, clients, job_events, finished, accept_task })
+        Ok(Services::new(Some(path), events, accept_task))
     }
 
     /// Waits for the next call of a client, or the end of its connection. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> NodeInput {
+    pub(crate) async fn next_input(&mut self) -> NodeInput {
         loop {
             match self.events.recv().await {
                 Some(ClientEvent::Ready(id, answers)) => {
@@ -230,14 +238,14 @@ impl Services {
     pub(crate) async fn close(mut self) {
         self.accept_task.abort();
         let open: Vec<_> = std::mem::take(&mut self.clients).into_values().collect();
-        let read = async {
+        let all_read = async {
             for Client { answers, .. } in open {
                 let sent = answers.max_capacity();
                 // All permits are free once the writer has taken everything from the queue.
                 let _ = answers.reserve_many(sent).await;
             }
         };
-        let _ = timeout(DRAIN_TIMEOUT, read).await;
+        let _ = timeout(DRAIN_TIMEOUT, all_read).await;
     }
 }
 
@@ -258,7 +266,7 @@ async fn accept_all(
             match listener.accept().await {
                 Ok((socket, _)) => break socket,
                 // Too many open files for the moment.
-                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+                Err(_) => tokio::time::sleep(ACCEPT_RETRY).await,
             }
         };
         let (expected, events) = (expected.clone(), events.clone());
@@ -276,22 +284,23 @@ async fn serve(
     expected: &ExpectedHello,
     events: mpsc::Sender<ClientEvent>,
 ) {
-    if !is_same_user(&socket) {
+    if !is_admitted(&socket) {
         return;
     }
     let (reading, mut writing) = socket.into_split();
     let mut client = ClientReader { reading, decoder: Decoder::new(0).with_head_limit(MAX_CALL) };
-    let hello = timeout(HELLO_TIMEOUT, client.next()).await.ok().flatten();
+    let hello = timeout(HELLO_TIMEOUT, client.next_message()).await.ok().flatten();
     let Some(hello) = hello else { return };
     let rank = match expected.check(&hello) {
         Ok(rank) => rank,
         Err(why) => {
-            let _ = timeout(HELLO_TIMEOUT, write(&mut writing, &ToRank::Refused(why))).await;
+            let _ =
+                timeout(HELLO_TIMEOUT, write_message(&mut writing, &ToRank::Refused(why))).await;
             return;
         }
     };
     let welcome = ToRank::Welcome { world_size: expected.world_size };
-    if write(&mut writing, &welcome).await.is_err() {
+    if write_message(&mut writing, &welcome).await.is_err() {
         return;
     }
     let (answers, queue) = mpsc::channel(MAX_UNREAD);
@@ -307,7 +316,7 @@ async fn serve(
 }
 
 /// Tells whether the client runs as the agent's user, as ranks do, or as root.
-fn is_same_user(socket: &UnixStream) -> bool {
+fn is_admitted(socket: &UnixStream) -> bool {
     let uid = nix::unistd::geteuid().as_raw();
     socket.peer_cred().is_ok_and(|peer| peer.uid() == uid || peer.uid() == 0)
 }
@@ -336,7 +345,7 @@ struct ClientReader {
 impl ClientReader {
     /// Waits for the next frame. Returns `None` at the end of the connection and for an invalid
     /// frame.
-    async fn next(&mut self) -> Option<FromRank> {
+    async fn next_message(&mut self) -> Option<FromRank> {
         let mut buffer = [0; 16 << 10];
         loop {
             if let Some((message, _)) = self.decoder.next_frame().ok()? {
@@ -355,7 +364,7 @@ impl ClientReader {
         rank: Rank,
         events: &mpsc::Sender<ClientEvent>,
     ) {
-        while let Some(FromRank::Call { request, call }) = self.next().await {
+        while let Some(FromRank::Call { request, call }) = self.next_message().await {
             let id = CallId { client, request };
             if events.send(ClientEvent::Input(NodeInput::Call(rank, id, call))).await.is_err() {
                 return;
@@ -387,7 +396,7 @@ async fn write_answers(mut writing: OwnedWriteHalf, mut queue: mpsc::Receiver<To
     }
 }
 
-async fn write(writing: &mut OwnedWriteHalf, message: &ToRank) -> io::Result<()> {
+async fn write_message(writing: &mut OwnedWriteHalf, message: &ToRank) -> io::Result<()> {
     let frame = encode_head(message, 0).map_err(io::Error::other)?;
     writing.write_all(&frame).await
 }
@@ -425,7 +434,7 @@ mod tests {
                     node.handle(Time(0), NodeInput::Table(Payload::empty())).unwrap();
                     ready.send(()).unwrap();
                     loop {
-                        let input = services.next().await;
+                        let input = services.next_input().await;
                         node.handle(Time(0), input).unwrap();
                         while let Some(output) = node.poll_output() {
                             if let NodeOutput::Answer(id, answer) = output {
@@ -506,7 +515,7 @@ mod tests {
                 }
             });
             while services.clients.is_empty() {
-                let _ = timeout(Duration::from_millis(1), services.next()).await;
+                let _ = timeout(Duration::from_millis(1), services.next_input()).await;
             }
             for rank in 0..LEFT {
                 services.send_job_event(&JobEvent::RanksFinished {
@@ -516,7 +525,7 @@ mod tests {
             assert_eq!(services.clients.len(), 1);
             sent.send(()).unwrap();
             while !client.is_finished() {
-                let _ = timeout(Duration::from_millis(1), services.next()).await;
+                let _ = timeout(Duration::from_millis(1), services.next_input()).await;
             }
             client.join().unwrap();
         });

@@ -81,7 +81,7 @@ impl RankLibrary {
 
     /// Adds the library to the environment of ranks. Its directories come last on the search paths,
     /// so that a version installed by the user or on the host is preferred.
-    pub(crate) fn announce(&self, application: &Application, env: &mut Environment) {
+    pub(crate) fn add_variables(&self, application: &Application, env: &mut Environment) {
         let RankLibrary::Ready(path) = self else { return };
         if !application.env.iter().any(|var| var.name == RLAUNCH_LIB) {
             env.insert(RLAUNCH_LIB.into(), path.into());

@@ -10,9 +10,8 @@
 
 use crate::cleanup::workspace::Workspace;
 use crate::console::errln;
-use crate::network::horovod::LOOPBACK;
 use crate::network::mpi::MpiOffer;
-use crate::network::ports::{self, ReservedPort};
+use crate::network::ports::{self, LOOPBACK, ReservedPort};
 use crate::node::environment::{self, Environment};
 use crate::node::inventory::{self, Root, libraries};
 use crate::ranks::{interpreter, mpi_library};

@@ -7,6 +7,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Uid;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
+use rlaunch_bootstrap::inventory::rdma::RdmaDevice;
 use rlaunch_bootstrap::protocol::network::{
     HostInterface, HostNetwork, LinkLocal, NetworkChange, Privilege,
 };
@@ -35,7 +36,8 @@ pub(super) fn read(will_change: bool) -> HostNetwork {
     let addresses = std::fs::read_to_string("/proc/net/if_inet6");
     let is_real = |netdev: &&Netdev| netdev.kind != NetdevKind::Loopback;
     let netdevs = inventory.netdevs.iter().filter(is_real);
-    let interfaces = netdevs.map(|netdev| interface(&inventory, netdev, addresses.as_deref().ok()));
+    let interfaces =
+        netdevs.map(|netdev| read_interface(&inventory, netdev, addresses.as_deref().ok()));
     HostNetwork {
         interfaces: interfaces.collect(),
         ssh_address: node::facts().ssh_address,
@@ -43,27 +45,32 @@ pub(super) fn read(will_change: bool) -> HostNetwork {
             // client-address client-port server-address server-port
             value.split(' ').next()?.parse().ok()
         }),
-        privilege: if will_change { privilege() } else { Privilege::Unknown },
+        privilege: if will_change { try_privilege() } else { Privilege::Unknown },
         routes: inventory.routes,
     }
 }
 
-fn interface(inventory: &Inventory, netdev: &Netdev, addresses: Option<&str>) -> HostInterface {
+/// Reads an interface. `addresses` is the content of `/proc/net/if_inet6`.
+fn read_interface(
+    inventory: &Inventory,
+    netdev: &Netdev,
+    addresses: Option<&str>,
+) -> HostInterface {
     let file = |name: &str| Path::new(DIRECTORY).join(&netdev.name).join(name);
     let text = |name: &str| std::fs::read_to_string(file(name)).ok();
     let flags = text("flags").and_then(|text| hexadecimal(text.trim().strip_prefix("0x")?));
     let master = std::fs::read_link(file("master")).ok();
-    let has_it = |port: &rlaunch_bootstrap::inventory::rdma::Port| {
-        port.netdev.as_ref() == Some(&netdev.name)
+    let is_below = |device: &&RdmaDevice| {
+        device.ports.iter().any(|port| port.netdev.as_ref() == Some(&netdev.name))
     };
-    let devices: Vec<_> =
-        inventory.rdma.iter().filter(|device| device.ports.iter().any(has_it)).collect();
+    let devices: Vec<_> = inventory.rdma.iter().filter(is_below).collect();
     let guid = devices.iter().find_map(|device| device.image_guid.as_deref());
+    // Both numbers together name one socket of one adapter, even if several interfaces share it.
     let socket = guid.zip(netdev.port_name.as_deref());
     HostInterface {
         netdev: netdev.clone(),
         is_up: flags.is_some_and(|flags| flags & UP != 0),
-        ipv6: link_local(&netdev.name, addresses),
+        ipv6: read_link_local(&netdev.name, addresses),
         master: master.and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned())),
         rdma: devices.iter().map(|device| device.name.clone()).collect(),
         socket: socket.map(|(guid, port)| format!("{guid} {port}")),
@@ -72,7 +79,7 @@ fn interface(inventory: &Inventory, netdev: &Netdev, addresses: Option<&str>) ->
 }
 
 /// Judges IPv6 of an interface. `addresses` is the content of `/proc/net/if_inet6`.
-fn link_local(name: &str, addresses: Option<&str>) -> LinkLocal {
+fn read_link_local(name: &str, addresses: Option<&str>) -> LinkLocal {
     let Some(addresses) = addresses else { return LinkLocal::Unsupported };
     let disabled = std::fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"));
     match disabled {
@@ -107,15 +114,17 @@ fn hexadecimal(text: &str) -> Option<u32> {
     u32::from_str_radix(text, 16).ok()
 }
 
-fn privilege() -> Privilege {
-    let answers = |privilege| command(privilege, &["-V"]).is_ok();
+/// Runs `ip -V`, directly and through sudo, to find by which right this account can change the network.
+fn try_privilege() -> Privilege {
+    let answers = |privilege| run_ip(privilege, &["-V"]).is_ok();
     if !answers(Privilege::Root) {
-        return Privilege::NoProgram;
-    }
-    match Uid::effective().is_root() {
-        true => Privilege::Root,
-        false if answers(Privilege::Sudo) => Privilege::Sudo,
-        false => Privilege::Refused,
+        Privilege::NoProgram
+    } else if Uid::effective().is_root() {
+        Privilege::Root
+    } else if answers(Privilege::Sudo) {
+        Privilege::Sudo
+    } else {
+        Privilege::Refused
     }
 }
 
@@ -154,7 +163,7 @@ pub(super) const TOO_LONG: &str = "it did not end within 20 s";
 pub(super) const COMMAND_INTERVAL: Duration = Duration::from_millis(1);
 
 /// Runs `ip` with the right that the account has, and returns what it lists. The error is what `ip` or sudo says.
-pub(super) fn command(
+pub(super) fn run_ip(
     privilege: Privilege,
     arguments: &[impl AsRef<OsStr>],
 ) -> Result<String, String> {
@@ -169,12 +178,12 @@ pub(super) fn command(
     };
     command.args(arguments).env("PATH", format!("{path}:{SYSTEM_PATH}")).env("LC_ALL", "C");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    wait(command).map_err(|error| error.to_string())?
+    wait_for_list(command).map_err(|error| error.to_string())?
 }
 
-/// Waits for the end of a command, at most [`COMMAND_TIMEOUT`]. Its messages are few, so that they
-/// fit the pipe.
-fn wait(mut command: Command) -> io::Result<Result<String, String>> {
+/// Waits for the end of a command, at most [`COMMAND_TIMEOUT`], and returns what it lists, or why it failed. Its messages
+/// are few, so that they fit the pipe.
+fn wait_for_list(mut command: Command) -> io::Result<Result<String, String>> {
     let mut child = rlaunch_sys::spawn(&mut command)?;
     let deadline = Instant::now() + COMMAND_TIMEOUT;
     let listed = child.stdout.take().map(|stdout| read_until(deadline, stdout)).transpose()?;

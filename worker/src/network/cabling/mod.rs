@@ -14,27 +14,18 @@ mod record;
 mod trial;
 
 use crate::console::errln;
-use crate::network::channel::stdio;
+use crate::network::channel::open_stdio;
 use crate::network::frames::{self, FrameEvent};
 use crate::network::until;
-use nix::sys::socket::sockopt::{Ipv6V6Only, ReuseAddr};
-use nix::sys::socket::{
-    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket,
-};
 use rlaunch_bootstrap::protocol::control::{HELLO_MAGIC, encode};
-use rlaunch_bootstrap::protocol::network::{
-    NETWORK_PORT, NetworkOrder, NetworkReply, RollBackReport,
-};
+use rlaunch_bootstrap::protocol::network::{NetworkOrder, NetworkReply, RollBackReport};
 use std::ffi::OsString;
 use std::future::Future;
 use std::io::{self, PipeWriter};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::io::AsyncWriteExt;
-use tokio::net::UdpSocket;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
@@ -55,15 +46,15 @@ type Step = Pin<Box<dyn Future<Output = NetworkReply>>>;
 /// network. Returns success unless a change could not be undone.
 pub(crate) fn run(word: Option<OsString>) -> ExitCode {
     if word.is_some_and(|word| word == "change") {
-        trial::guard(|guardian| obey(true, guardian))
+        trial::guard(|guardian| serve(true, guardian))
     } else {
-        obey(false, None)
+        serve(false, None)
     }
 }
 
-fn obey(will_change: bool, guardian: Option<PipeWriter>) -> ExitCode {
+fn serve(will_change: bool, guardian: Option<PipeWriter>) -> ExitCode {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let served = runtime.and_then(|runtime| runtime.block_on(serve(will_change, guardian)));
+    let served = runtime.and_then(|runtime| runtime.block_on(obey_all(will_change, guardian)));
     match served {
         Ok(report) if report.failed.is_empty() => ExitCode::SUCCESS,
         Ok(_) => ExitCode::FAILURE,
@@ -74,15 +65,15 @@ fn obey(will_change: bool, guardian: Option<PipeWriter>) -> ExitCode {
     }
 }
 
-async fn serve(will_change: bool, guardian: Option<PipeWriter>) -> io::Result<RollBackReport> {
-    let (input, output) = stdio(HELLO_MAGIC)?;
+/// Reports the network to the launcher and obeys its orders until it ends, this agent is told to end, or the trial's time
+/// is up. Then undoes what was not confirmed.
+async fn obey_all(will_change: bool, guardian: Option<PipeWriter>) -> io::Result<RollBackReport> {
+    let (input, output) = open_stdio(HELLO_MAGIC)?;
     let (sender, mut orders) = mpsc::channel(16);
     tokio::spawn(frames::read_all(input, Vec::new(), sender));
-    let mut interrupts = [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate()]
-        .map(signal)
-        .into_iter()
-        .collect::<io::Result<Vec<_>>>()?;
-    let [hangup, interrupt, terminate] = &mut interrupts[..] else { unreachable!() };
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
     let network = host_network::read(will_change);
     let changes = Changes::new(network.privilege, guardian);
     let mut agent = CablingAgent { output, changes, revert_at: None, step: None, echo: None };
@@ -98,7 +89,7 @@ async fn serve(will_change: bool, guardian: Option<PipeWriter>) -> io::Result<Ro
                 Some(FrameEvent::Message(order)) => agent.obey(order).await,
                 Some(FrameEvent::Closed(_)) | None => break,
             },
-            reply = outcome_of(&mut agent.step) => {
+            reply = step_ended(&mut agent.step) => {
                 agent.step = None;
                 agent.reply(&reply).await;
             }
@@ -112,7 +103,7 @@ async fn serve(will_change: bool, guardian: Option<PipeWriter>) -> io::Result<Ro
 }
 
 /// Waits for the end of a step, for ever without one.
-async fn outcome_of(step: &mut Option<Step>) -> NetworkReply {
+async fn step_ended(step: &mut Option<Step>) -> NetworkReply {
     match step {
         Some(step) => step.await,
         None => std::future::pending().await,
@@ -150,7 +141,7 @@ impl CablingAgent {
                 }
             }
             NetworkOrder::Discover { token, host, interfaces, window_ms } => {
-                let heard = probes::exchange(token, host, interfaces, step_time(window_ms));
+                let heard = probes::exchange_beacons(token, host, interfaces, step_time(window_ms));
                 self.step = Some(Box::pin(async { NetworkReply::Heard(heard.await) }));
             }
             NetworkOrder::Probe { token, probes, limit_ms } => {
@@ -194,28 +185,6 @@ fn milliseconds(number: u32) -> Duration {
 
 fn step_time(number: u32) -> Duration {
     milliseconds(number).min(MAX_STEP)
-}
-
-/// Opens a socket at [`NETWORK_PORT`] of all addresses. Several agents of one host share the port;
-/// each gets all beacons.
-fn open(family: AddressFamily) -> io::Result<std::net::UdpSocket> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let socket = socket(family, SockType::Datagram, flags, None)?;
-    setsockopt(&socket, ReuseAddr, &true)?;
-    let any = match family {
-        AddressFamily::Inet6 => {
-            setsockopt(&socket, Ipv6V6Only, &true)?;
-            SocketAddr::from((Ipv6Addr::UNSPECIFIED, NETWORK_PORT))
-        }
-        _ => SocketAddr::from((Ipv4Addr::UNSPECIFIED, NETWORK_PORT)),
-    };
-    bind(socket.as_raw_fd(), &SockaddrStorage::from(any))?;
-    Ok(socket.into())
-}
-
-fn into_tokio(socket: std::net::UdpSocket) -> io::Result<UdpSocket> {
-    socket.set_nonblocking(true)?;
-    UdpSocket::from_std(socket)
 }
 
 #[cfg(test)]

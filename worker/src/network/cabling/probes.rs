@@ -3,16 +3,19 @@
 //!
 //! Probes between new addresses: datagrams that the other agent sends back.
 
-use super::{into_tokio, open};
 use nix::net::if_::if_nameindex;
-use nix::sys::socket::AddressFamily;
+use nix::sys::socket::sockopt::{Ipv6V6Only, ReuseAddr};
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, bind, setsockopt, socket,
+};
 use rlaunch_bootstrap::protocol::control::{FrameReader, encode};
 use rlaunch_bootstrap::protocol::network::{
     BEACON_GROUP, Beacon, BeaconReport, HeardBeacon, LinkAnswer, LinkProbe, MAX_HEARD, NETWORK_PORT,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::{SocketAddr, SocketAddrV6};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket as StdUdpSocket};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::task::JoinSet;
@@ -24,7 +27,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 const MAX_BEACON: usize = 256;
 
 /// Sends beacons from these interfaces and collects those of others for this time.
-pub(super) async fn exchange(
+pub(super) async fn exchange_beacons(
     token: [u8; 16],
     host: u32,
     interfaces: Vec<String>,
@@ -46,13 +49,20 @@ struct Station {
     host: u32,
     /// Names of all interfaces by the kernel's indices.
     names: BTreeMap<u32, String>,
-    /// Index, name and beacon of each interface that sends.
-    senders: Vec<(u32, String, Vec<u8>)>,
+    senders: Vec<Sender>,
+}
+
+/// Interface that sends.
+struct Sender {
+    /// The kernel's index.
+    index: u32,
+    name: String,
+    beacon: Vec<u8>,
 }
 
 impl Station {
     fn open(token: [u8; 16], host: u32, interfaces: &[String]) -> io::Result<Station> {
-        let socket = open(AddressFamily::Inet6)?;
+        let socket = open_socket(AddressFamily::Inet6)?;
         socket.set_multicast_loop_v6(false)?;
         let known = if_nameindex()?;
         let named = known.into_iter().map(|entry| {
@@ -62,8 +72,8 @@ impl Station {
         let names: BTreeMap<u32, String> = named.collect();
         let sender = |(index, name): (&u32, &String)| {
             let beacon = Beacon { token, host, interface: name.clone() };
-            let frame = encode(&beacon).map_err(io::Error::other)?;
-            Ok((*index, name.clone(), frame))
+            let beacon = encode(&beacon).map_err(io::Error::other)?;
+            Ok(Sender { index: *index, name: name.clone(), beacon })
         };
         let wanted = names.iter().filter(|(_, name)| interfaces.contains(name));
         let senders = wanted.map(sender).collect::<io::Result<_>>()?;
@@ -81,18 +91,24 @@ impl Station {
         loop {
             tokio::select! {
                 () = sleep_until(end) => break,
-                _ = ticks.tick() => for (index, name, beacon) in &self.senders {
+                _ = ticks.tick() => for Sender { index, name, beacon } in &self.senders {
                     let to = SocketAddrV6::new(BEACON_GROUP, NETWORK_PORT, 0, *index);
                     match self.socket.send_to(beacon, to).await {
-                        Ok(_) => drop(sent.insert(name)),
-                        Err(error) => drop(failed.insert(name.clone(), error.to_string())),
+                        Ok(_) => {
+                            sent.insert(name);
+                        }
+                        Err(error) => {
+                            failed.insert(name.clone(), error.to_string());
+                        }
                     }
                 },
                 received = self.socket.recv_from(&mut buffer) => {
                     // An error here is a late report of one in sending.
                     let Ok((length, from)) = received else { continue };
                     let beacon = self.accept(buffer.get(..length).unwrap_or_default(), from);
-                    heard.extend(beacon.filter(|_| heard.len() < MAX_HEARD));
+                    if heard.len() < MAX_HEARD {
+                        heard.extend(beacon);
+                    }
                 }
             }
         }
@@ -100,7 +116,8 @@ impl Station {
         BeaconReport { heard: heard.into_iter().collect(), mute: mute.collect() }
     }
 
-    /// Returns a beacon of this run and the interface on which it arrived.
+    /// Decodes a beacon and adds the interface on which it arrived. Returns `None` unless it is one of this run, sent by
+    /// another interface.
     fn accept(&self, bytes: &[u8], from: SocketAddr) -> Option<HeardBeacon> {
         let SocketAddr::V6(from) = from else { return None };
         let on = self.names.get(&from.scope_id())?;
@@ -126,7 +143,7 @@ const MAX_DATAGRAM: usize = 64 << 10;
 
 /// Sends back all datagrams that begin with the token.
 pub(super) async fn serve_echo(token: [u8; 16]) -> io::Result<()> {
-    let socket = into_tokio(open(AddressFamily::Inet)?)?;
+    let socket = into_tokio(open_socket(AddressFamily::Inet)?)?;
     let mut buffer = vec![0; MAX_DATAGRAM];
     loop {
         // An error is a late report of one in sending.
@@ -179,10 +196,11 @@ async fn exchange_echo(
         // The other agent may not listen yet, and its hardware address may be unknown.
         let _ = socket.send(datagram.get(..size).unwrap_or_default()).await;
         let retry = deadline.min(Instant::now() + RETRY);
-        let came = loop {
+        let came_back = loop {
             match timeout_at(retry, socket.recv(&mut buffer)).await {
                 Ok(Ok(length)) if buffer.starts_with(token) && length >= size => break true,
                 Ok(Ok(_)) => {}
+                // A refusal, while the other agent does not listen yet.
                 Ok(Err(_)) => {
                     tokio::time::sleep_until(retry).await;
                     break false;
@@ -190,23 +208,45 @@ async fn exchange_echo(
                 Err(_) => break false,
             }
         };
-        match came {
-            true if size == large => return Ok(LinkAnswer::Answered),
-            true => size = large,
-            false => {}
+        if came_back && size == large {
+            return Ok(LinkAnswer::Answered);
+        }
+        if came_back {
+            size = large;
         }
     }
     Ok(if size > token.len() { LinkAnswer::OnlyShort } else { LinkAnswer::Silent })
 }
 
+/// Opens a socket at [`NETWORK_PORT`] of all addresses. Several agents of one host share the port;
+/// each gets all beacons.
+fn open_socket(family: AddressFamily) -> io::Result<StdUdpSocket> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(family, SockType::Datagram, flags, None)?;
+    setsockopt(&socket, ReuseAddr, &true)?;
+    let any = match family {
+        AddressFamily::Inet6 => {
+            setsockopt(&socket, Ipv6V6Only, &true)?;
+            SocketAddr::from((Ipv6Addr::UNSPECIFIED, NETWORK_PORT))
+        }
+        _ => SocketAddr::from((Ipv4Addr::UNSPECIFIED, NETWORK_PORT)),
+    };
+    bind(socket.as_raw_fd(), &SockaddrStorage::from(any))?;
+    Ok(socket.into())
+}
+
+fn into_tokio(socket: StdUdpSocket) -> io::Result<UdpSocket> {
+    socket.set_nonblocking(true)?;
+    UdpSocket::from_std(socket)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{Ipv4Addr, Ipv6Addr};
 
     #[tokio::test]
     async fn only_beacons_of_this_run_are_accepted() {
-        let socket = into_tokio(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
+        let socket = into_tokio(StdUdpSocket::bind("127.0.0.1:0").unwrap()).unwrap();
         let names = BTreeMap::from([(7, "eth1".to_owned())]);
         let station = Station { socket, token: [1; 16], host: 0, names, senders: Vec::new() };
         let from = |scope| {

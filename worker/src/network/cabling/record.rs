@@ -3,7 +3,7 @@
 //! `ip` lists addresses and routes in the words by which it adds them, but for a few. These words are kept, so that
 //! labels, metrics and whatever else an address or a route has come back as well.
 
-use super::host_network::command;
+use super::host_network::run_ip;
 use nix::time::{ClockId, clock_gettime};
 use rlaunch_bootstrap::protocol::network::{
     ChangeFailure, NetworkChange, Privilege, RollBackReport,
@@ -66,14 +66,7 @@ impl Record {
 
     /// Records what these changes may cost.
     pub(super) fn note(&mut self, changes: &[NetworkChange]) -> Result<(), ChangeFailure> {
-        let mut fresh = BTreeSet::new();
-        let changed = changes.iter().filter(|change| is_ipv4(change));
-        for interface in changed.map(NetworkChange::interface) {
-            if self.addresses.iter().all(|(known, _)| known != interface) {
-                self.addresses.push((interface.to_owned(), addresses(interface)?));
-                fresh.insert(interface);
-            }
-        }
+        let fresh = self.note_addresses(changes)?;
         if self.addresses.is_empty() {
             return Ok(());
         }
@@ -83,11 +76,34 @@ impl Record {
             }
             _ => None,
         }));
-        let present = routes()?;
+        self.note_routes(&fresh)
+    }
+
+    /// Records the addresses of interfaces that are about to change. Returns those that are new in the record.
+    fn note_addresses<'a>(
+        &mut self,
+        changes: &'a [NetworkChange],
+    ) -> Result<BTreeSet<&'a str>, ChangeFailure> {
+        let mut fresh = BTreeSet::new();
+        let changed = changes.iter().filter(|change| is_ipv4(change));
+        for interface in changed.map(NetworkChange::interface) {
+            if self.addresses.iter().all(|(known, _)| known != interface) {
+                self.addresses.push((interface.to_owned(), list_addresses(interface)?));
+                fresh.insert(interface);
+            }
+        }
+        Ok(fresh)
+    }
+
+    /// Records the routes that may go with the addresses of these interfaces. From now on, each recorded route counts as
+    /// lost, until [`Record::note_lost`] has looked.
+    fn note_routes(&mut self, fresh: &BTreeSet<&str>) -> Result<(), ChangeFailure> {
+        let present = list_routes()?;
         self.routes.retain(|route| route.is_lost || present.contains(&route.line));
         let sources = self.addresses.iter().filter(|(interface, _)| fresh.contains(&**interface));
-        let sources = sources.flat_map(|(_, all)| all.iter().map(Address::local)).collect();
-        let tied = tied_routes(&present, &fresh, &sources);
+        let sources =
+            sources.flat_map(|(_, all)| all.iter().map(Address::without_prefix)).collect();
+        let tied = tied_routes(&present, fresh, &sources);
         let is_new = |line: &&String| self.routes.iter().all(|known| known.line != **line);
         let new: Vec<String> = tied.into_iter().filter(is_new).cloned().collect();
         self.routes.extend(new.into_iter().map(|line| Route { line, is_lost: true }));
@@ -100,7 +116,7 @@ impl Record {
         if self.routes.is_empty() {
             return;
         }
-        if let Ok(present) = routes() {
+        if let Ok(present) = list_routes() {
             for route in &mut self.routes {
                 route.is_lost = !present.contains(&route.line);
             }
@@ -112,26 +128,28 @@ impl Record {
         let mut undo = Undo { privilege: self.privilege, report: RollBackReport::default() };
         // Routes go with addresses that go, also with those that the trial has added.
         let routes = self.wanted_routes(&mut undo);
-        let now = seconds();
+        let now = monotonic_seconds();
         let mut recorded = Vec::new();
         for (interface, all) in &self.addresses {
-            if let Some(present) = undo.listed(addresses(interface)) {
+            if let Some(present) = undo.listed(list_addresses(interface)) {
                 let wanted = self.wanted_addresses(interface, all, &present, now);
                 // From the last one on, since secondary addresses may go with their primary one.
-                for address in difference(&wanted, &present).0.iter().rev() {
+                let (superfluous, _) = difference(&wanted, &present);
+                for address in superfluous.iter().rev() {
                     undo.run(&address.deletion(interface));
                 }
                 recorded.push((interface, wanted));
             }
         }
         // It may be restored before a change was made, or again; `ip` refuses what is so already.
-        for change in self.inverses.iter().rev().filter(|change| !is_so(change)) {
+        for change in self.inverses.iter().rev().filter(|change| !is_in_effect(change)) {
             undo.run(&change.arguments());
         }
         // Behind all removals, since an address may have moved to another interface.
         for (interface, wanted) in recorded {
-            let Some(present) = undo.listed(addresses(interface)) else { continue };
-            for address in difference(&wanted, &present).1 {
+            let Some(present) = undo.listed(list_addresses(interface)) else { continue };
+            let (_, missing) = difference(&wanted, &present);
+            for address in missing {
                 undo.run(&address.addition(interface, now));
             }
         }
@@ -150,11 +168,11 @@ impl Record {
     ) -> Vec<Address> {
         let living = had.iter().filter_map(|one| {
             let renewed = present.iter().find(|other| *other == one);
-            renewed.or(Some(one).filter(|one| one.expires > now))
+            renewed.or(Some(one).filter(|one| one.expires_at > now))
         });
         let is_of_trial = |one: &&Address| {
             let mut own = self.additions.iter().filter(|(own, ..)| own == interface);
-            own.any(|(_, address, prefix)| one.is(*address, *prefix))
+            own.any(|(_, address, prefix)| one.has_address(*address, *prefix))
         };
         let foreign = present.iter().filter(|one| !had.contains(one) && !is_of_trial(one));
         living.chain(foreign).cloned().collect()
@@ -164,7 +182,7 @@ impl Record {
         if self.routes.is_empty() {
             return Vec::new();
         }
-        let present = undo.listed(routes());
+        let present = undo.listed(list_routes());
         let is_there = |line: &String| present.as_ref().is_none_or(|all| all.contains(line));
         let wanted = self.routes.iter().filter(|route| route.is_lost || is_there(&route.line));
         wanted.map(|route| &*route.line).collect()
@@ -180,17 +198,24 @@ fn is_ipv4(change: &NetworkChange) -> bool {
     )
 }
 
-/// Tells whether the IPv6 address that a change adds is there, or that it removes is not.
-fn is_so(change: &NetworkChange) -> bool {
-    let (NetworkChange::AddAddress { interface, address, prefix }
-    | NetworkChange::RemoveAddress { interface, address, prefix }) = change
-    else {
-        return false;
-    };
+/// Runs `ip` to tell whether the IPv6 address that a change adds is there, or the one that it removes is not.
+/// Returns false if `ip` fails.
+fn is_in_effect(change: &NetworkChange) -> bool {
+    match change {
+        NetworkChange::AddAddress { interface, address, prefix } => {
+            list_ipv6(interface).is_ok_and(|listed| has_ipv6(&listed, *address, *prefix))
+        }
+        NetworkChange::RemoveAddress { interface, address, prefix } => {
+            list_ipv6(interface).is_ok_and(|listed| !has_ipv6(&listed, *address, *prefix))
+        }
+        _ => false,
+    }
+}
+
+fn list_ipv6(interface: &str) -> Result<String, ChangeFailure> {
     let mut arguments = words("-o -6 address show dev");
-    arguments.push(interface.clone());
-    let adds = matches!(change, NetworkChange::AddAddress { .. });
-    list(&arguments).is_ok_and(|listed| has_ipv6(&listed, *address, *prefix) == adds)
+    arguments.push(interface.to_owned());
+    list_by_ip(&arguments)
 }
 
 /// Tells whether an address is among those that `ip -o -6 address show` lists.
@@ -209,7 +234,7 @@ struct Undo {
 
 impl Undo {
     fn run(&mut self, arguments: &[String]) {
-        match run(self.privilege, arguments) {
+        match change_by_ip(self.privilege, arguments) {
             Ok(()) => self.report.undone += 1,
             Err(failure) => self.report.failed.push(failure),
         }
@@ -223,7 +248,7 @@ impl Undo {
         if wanted.is_empty() {
             return;
         }
-        if let Some(present) = self.listed(routes()) {
+        if let Some(present) = self.listed(list_routes()) {
             for arguments in route_repairs(wanted, &present) {
                 self.run(&arguments);
             }
@@ -237,9 +262,9 @@ pub(super) struct Address {
     /// What `ip address add` takes, but for interface and lifetimes: `192.168.101.2/24 scope global label eth1`.
     words: Vec<String>,
     /// Time at which it vanishes, in seconds of the clock that runs while the host is awake, as lifetimes do.
-    expires: u64,
+    expires_at: u64,
     /// Time at which it is deprecated.
-    ages: u64,
+    deprecated_at: u64,
 }
 
 /// Lifetimes run, and are not compared.
@@ -267,17 +292,17 @@ impl Address {
             "forever" => Some(NEVER),
             text => text.strip_suffix("sec")?.parse::<u64>().ok().map(|left| now + left),
         };
-        Some(Address { words, expires: end(valid)?, ages: end(preferred)? })
+        Some(Address { words, expires_at: end(valid)?, deprecated_at: end(preferred)? })
     }
 
     /// Returns the address without its prefix length.
-    fn local(&self) -> &str {
+    fn without_prefix(&self) -> &str {
         let first = self.words.first().map_or("", String::as_str);
         first.split('/').next().unwrap_or_default()
     }
 
     /// Tells whether this is the address with this prefix length.
-    pub(super) fn is(&self, address: IpAddr, prefix: u8) -> bool {
+    pub(super) fn has_address(&self, address: IpAddr, prefix: u8) -> bool {
         self.words.first() == Some(&format!("{address}/{prefix}"))
     }
 
@@ -285,7 +310,7 @@ impl Address {
     pub(super) fn addition(&self, interface: &str, now: u64) -> Vec<String> {
         let mut line = words("address add");
         line.extend_from_slice(&self.words);
-        for (name, end) in [("valid_lft", self.expires), ("preferred_lft", self.ages)] {
+        for (name, end) in [("valid_lft", self.expires_at), ("preferred_lft", self.deprecated_at)] {
             if end != NEVER {
                 line.extend([name.to_owned(), end.saturating_sub(now).to_string()]);
             }
@@ -304,16 +329,16 @@ impl Address {
     }
 }
 
-/// Returns the time in seconds.
-pub(super) fn seconds() -> u64 {
+/// Returns the time of the clock by which lifetimes run, in seconds.
+pub(super) fn monotonic_seconds() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).unwrap_or_default().as_secs()
 }
 
 /// Lists the IPv4 addresses of an interface, in the kernel's order.
-pub(super) fn addresses(interface: &str) -> Result<Vec<Address>, ChangeFailure> {
+pub(super) fn list_addresses(interface: &str) -> Result<Vec<Address>, ChangeFailure> {
     let mut arguments = words("-o -4 address show dev");
     arguments.push(interface.to_owned());
-    let (listed, now) = (list(&arguments)?, seconds());
+    let (listed, now) = (list_by_ip(&arguments)?, monotonic_seconds());
     let parse = |line: &str| {
         let unknown = || failure(&arguments, format!("cannot tell what `{line}` says"));
         Address::parse(line, now).ok_or_else(unknown)
@@ -322,15 +347,15 @@ pub(super) fn addresses(interface: &str) -> Result<Vec<Address>, ChangeFailure> 
 }
 
 /// Lists the IPv4 routes of all tables, as `ip route append` takes them.
-fn routes() -> Result<Vec<String>, ChangeFailure> {
-    let listed = list(&words("-o -4 -d route show table all"))?;
+fn list_routes() -> Result<Vec<String>, ChangeFailure> {
+    let listed = list_by_ip(&words("-o -4 -d route show table all"))?;
     // What a nexthop id stands for may follow in a line of its own.
     let is_route = |line: &&str| !line.trim_start().starts_with("nh_info");
-    Ok(listed.lines().filter(is_route).map(route).collect())
+    Ok(listed.lines().filter(is_route).map(appendable_route).collect())
 }
 
 /// Leaves out of a listed route what `ip route append` does not take.
-fn route(line: &str) -> String {
+fn appendable_route(line: &str) -> String {
     let mut words = words(line);
     words.retain(|word| !ROUTE_STATES.contains(&&**word));
     let position = |words: &[String], name: &str| words.iter().position(|word| word == name);
@@ -344,9 +369,9 @@ fn route(line: &str) -> String {
         if let Some(at) = position(&words, "nexthop") {
             words.truncate(at);
         }
-        for (name, count) in [("via", 2), ("dev", 2)] {
+        for name in ["via", "dev"] {
             if let Some(at) = position(&words, name) {
-                let end = (at + count).min(words.len());
+                let end = (at + 2).min(words.len());
                 words.drain(at..end);
             }
         }
@@ -420,12 +445,16 @@ fn words(line: &str) -> Vec<String> {
 }
 
 /// Runs `ip` to change something.
-pub(super) fn run(privilege: Privilege, arguments: &[String]) -> Result<(), ChangeFailure> {
-    command(privilege, arguments).map(drop).map_err(|cause| failure(arguments, cause))
+pub(super) fn change_by_ip(
+    privilege: Privilege,
+    arguments: &[String],
+) -> Result<(), ChangeFailure> {
+    run_ip(privilege, arguments).map(drop).map_err(|cause| failure(arguments, cause))
 }
 
-fn list(arguments: &[String]) -> Result<String, ChangeFailure> {
-    command(Privilege::Root, arguments).map_err(|cause| failure(arguments, cause))
+/// Runs `ip` to list something, which takes no right: it is run directly, as root runs it.
+fn list_by_ip(arguments: &[String]) -> Result<String, ChangeFailure> {
+    run_ip(Privilege::Root, arguments).map_err(|cause| failure(arguments, cause))
 }
 
 fn failure(arguments: &[String], cause: String) -> ChangeFailure {
@@ -454,7 +483,7 @@ mod tests {
     fn what_cannot_be_listed_is_tried() {
         let (address, prefix) = ("fe80::1".parse().unwrap(), 64);
         let interface = "no-such-if".to_owned();
-        assert!(!is_so(&NetworkChange::RemoveAddress { interface, address, prefix }));
+        assert!(!is_in_effect(&NetworkChange::RemoveAddress { interface, address, prefix }));
     }
 
     /// Listed by iproute2 6.1.
@@ -499,9 +528,9 @@ mod tests {
         assert_eq!(lines[0], "address delete 192.168.101.2/24 dev eth1");
         assert_eq!(lines[1], "address delete 10.1.1.1 peer 10.1.1.2/32 dev eth1");
         let first = &parsed(0)[0];
-        assert_eq!(first.local(), "192.168.101.2");
-        assert!(first.is("192.168.101.2".parse().unwrap(), 24));
-        assert!(!first.is("192.168.101.2".parse().unwrap(), 28));
+        assert_eq!(first.without_prefix(), "192.168.101.2");
+        assert!(first.has_address("192.168.101.2".parse().unwrap(), 24));
+        assert!(!first.has_address("192.168.101.2".parse().unwrap(), 28));
     }
 
     /// The first address of a network is the primary one.
@@ -518,7 +547,7 @@ mod tests {
     fn routes_are_written_as_they_are_added() {
         let wanted = "unicast 172.19.0.0/16 table main proto boot scope global nexthop via 192.168.101.9 dev eth1 \
                       weight 2 nexthop via 10.9.9.1 dev eth2 weight 1 onlink";
-        assert_eq!(route(MULTIPATH), wanted);
+        assert_eq!(appendable_route(MULTIPATH), wanted);
         for (listed, wanted) in [
             (
                 "unicast 10.8.0.0/16 dev v0 proto boot rto_min lock 200ms",
@@ -533,7 +562,7 @@ mod tests {
                 "unicast 10.8.0.0/16 nhid 5 proto bgp src 10.1.0.1",
             ),
         ] {
-            assert_eq!(route(listed), wanted);
+            assert_eq!(appendable_route(listed), wanted);
         }
     }
 
@@ -553,9 +582,9 @@ mod tests {
         let mut record = Record::new(Privilege::Root);
         record.additions.push(("eth1".into(), [10, 2, 0, 2].into(), 24));
         let wanted = record.wanted_addresses("eth1", &had, &present, 90);
-        let words: Vec<&str> = wanted.iter().map(Address::local).collect();
+        let words: Vec<&str> = wanted.iter().map(Address::without_prefix).collect();
         assert_eq!(words, ["10.1.0.2", "10.1.0.99"]);
-        assert_eq!(wanted[0].expires, 110, "the lease was renewed");
+        assert_eq!(wanted[0].expires_at, 110, "the lease was renewed");
         let gone = record.wanted_addresses("eth1", &had, &[], 90);
         assert!(gone.is_empty(), "the lease has run out");
     }
@@ -570,7 +599,7 @@ mod tests {
             "unicast 172.17.0.0/16 dev eth2 table 77 proto boot scope link metric 9",
             MULTIPATH,
         ];
-        let all: Vec<String> = lines.iter().map(|line| route(line)).collect();
+        let all: Vec<String> = lines.iter().map(|line| appendable_route(line)).collect();
         let tied = tied_routes(&all, &BTreeSet::from(["eth1"]), &BTreeSet::from(["192.168.101.2"]));
         assert_eq!(tied, [&all[1], &all[2], &all[3], &all[5]]);
     }

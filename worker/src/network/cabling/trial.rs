@@ -58,13 +58,16 @@ impl Changes {
         };
         self.tell_guardian().map_err(untold)?;
         let neighbours = Neighbours::of(change)?;
-        let made = record::run(self.record.privilege, &change.arguments());
+        let made = record::change_by_ip(self.record.privilege, &change.arguments());
         // A driver may still make a change that took too long.
         if made.as_ref().is_err_and(|failure| failure.cause != TOO_LONG) {
             self.record.inverses.truncate(known);
         }
         made?;
-        neighbours.map_or(Ok(()), |neighbours| neighbours.restore(self.record.privilege))
+        match neighbours {
+            Some(neighbours) => neighbours.restore(self.record.privilege),
+            None => Ok(()),
+        }
     }
 
     fn tell_guardian(&mut self) -> io::Result<()> {
@@ -105,24 +108,24 @@ struct Neighbours<'a> {
 }
 
 impl Neighbours<'_> {
-    /// Returns `None` if the change removes no IPv4 address.
+    /// Lists the neighbours of the address that a change removes, `None` if it removes no IPv4 address.
     fn of(change: &NetworkChange) -> Result<Option<Neighbours<'_>>, ChangeFailure> {
         let NetworkChange::RemoveAddress { interface, address: address @ IpAddr::V4(_), prefix } =
             change
         else {
             return Ok(None);
         };
-        let mut all = record::addresses(interface)?;
-        all.retain(|one| !one.is(*address, *prefix));
+        let mut all = record::list_addresses(interface)?;
+        all.retain(|one| !one.has_address(*address, *prefix));
         Ok(Some(Neighbours { interface, all }))
     }
 
     /// Adds those again that are gone.
     fn restore(&self, privilege: Privilege) -> Result<(), ChangeFailure> {
-        let left = record::addresses(self.interface)?;
-        let now = record::seconds();
+        let left = record::list_addresses(self.interface)?;
+        let now = record::monotonic_seconds();
         let mut gone = self.all.iter().filter(|one| !left.contains(one));
-        gone.try_for_each(|one| record::run(privilege, &one.addition(self.interface, now)))
+        gone.try_for_each(|one| record::change_by_ip(privilege, &one.addition(self.interface, now)))
     }
 }
 
@@ -197,7 +200,7 @@ pub(super) fn guard(agent: impl FnOnce(Option<PipeWriter>) -> ExitCode) -> ExitC
         }
         Ok((records, writer, Fork::Parent(pid))) => {
             drop(writer);
-            watch(Pid::from_raw(pid), records)
+            undo_after(Pid::from_raw(pid), records)
         }
         Err(error) => {
             errln!("rlaunch-worker: cannot guard the agent: {error}");
@@ -207,10 +210,10 @@ pub(super) fn guard(agent: impl FnOnce(Option<PipeWriter>) -> ExitCode) -> ExitC
 }
 
 /// Waits for the end of the agent and undoes what it has left. Returns its exit code.
-fn watch(agent: Pid, records: PipeReader) -> ExitCode {
+fn undo_after(agent: Pid, records: PipeReader) -> ExitCode {
     let record = last_record(records);
-    let status = collect(agent);
-    // It is empty if the agent has ended in order.
+    let status = reap_all(agent);
+    // The record is empty if the agent has ended in order.
     let report = record.map(|record| record.restore());
     if let Some(WaitStatus::Exited(_, code)) = status {
         return ExitCode::from(u8::try_from(code).unwrap_or(1));
@@ -242,7 +245,7 @@ fn last_record(mut records: impl Read) -> Option<Record> {
 
 /// Waits until the agent and every `ip` that it has left have ended, so that no change comes after its undoing. Returns
 /// how the agent ended.
-fn collect(agent: Pid) -> Option<WaitStatus> {
+fn reap_all(agent: Pid) -> Option<WaitStatus> {
     let deadline = Instant::now() + COMMAND_TIMEOUT;
     let mut ended = None;
     loop {

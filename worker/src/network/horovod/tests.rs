@@ -1,5 +1,4 @@
 use super::*;
-use nix::unistd::Uid;
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::PortRange;
 use std::net::SocketAddr;
@@ -20,7 +19,7 @@ fn serve_all(mut proxy: HorovodProxy, address: SocketAddr) -> Served {
     tasks.spawn(async move {
         let mut store = HorovodStore::default();
         loop {
-            let (number, request) = proxy.next().await;
+            let (number, request) = proxy.next_request().await;
             let answer = store.answer(&request);
             proxy.answer(number, Answer::Value(answer));
         }
@@ -97,7 +96,7 @@ async fn a_caller_is_told_that_the_store_is_out_of_reach() {
     let port = held[0].port;
     let mut proxy = HorovodProxy::open(port, &mut held).unwrap();
     let refused = async {
-        let (number, _) = proxy.next().await;
+        let (number, _) = proxy.next_request().await;
         proxy.answer(number, Answer::Aborted { by: None, text: "enough".into() });
     };
     let (answer, ()) = tokio::join!(ask(SocketAddr::new(LOOPBACK, port), GET), refused);
@@ -117,54 +116,4 @@ async fn the_door_shuts_with_the_job() {
 #[test]
 fn a_port_that_is_not_held_is_not_listened_on() {
     assert!(HorovodProxy::open(21_000, &mut Vec::new()).is_err());
-}
-
-fn v4(address: SocketAddr) -> SocketAddrV4 {
-    match address {
-        SocketAddr::V4(address) => address,
-        SocketAddr::V6(address) => panic!("{address}"),
-    }
-}
-
-#[test]
-fn a_connection_of_this_process_is_this_users() {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let caller = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    let (called, _) = listener.accept().unwrap();
-    let ends = (v4(caller.local_addr().unwrap()), v4(called.local_addr().unwrap()));
-    let me = Some(Uid::effective().as_raw());
-    assert_eq!(owner(ends.0, ends.1), me);
-    let table = std::fs::read_to_string(TABLE).unwrap();
-    assert_eq!(look_up(&table, ends.0, ends.1), me, "{table}");
-    // A closed socket has no owner.
-    drop(caller);
-    assert_eq!(owner(ends.0, ends.1), None);
-}
-
-#[test]
-fn a_row_of_the_table_is_read() {
-    let table = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   \
-            uid  timeout inode\n   \
-            0: 0100007F:5208 0100007F:D2F0 01 00000000:00000000 00:00000000 00000000  1000        \
-            0 4711 1 0000000000000000 20 4 30 10 -1\n   \
-            1: 0100007F:5209 0100007F:D2F0 04 00000000:00000000 00:00000000 00000000     0        \
-            0 0 1 0000000000000000 20 4 30 10 -1\n";
-    let end = |port| SocketAddrV4::new([127, 0, 0, 1].into(), port);
-    assert_eq!(look_up(table, end(0x5208), end(0xd2f0)), Some(1000));
-    assert_eq!(look_up(table, end(0x5209), end(0xd2f0)), None, "the socket is closed");
-    assert_eq!(look_up(table, end(0xd2f0), end(0x5208)), None);
-    assert_eq!(look_up("", end(1), end(2)), None);
-}
-
-#[test]
-fn an_answer_that_is_cut_or_an_error_is_none() {
-    for length in 0..HEADER + ANSWER {
-        assert!(answer(&vec![0; length]).is_err(), "{length}");
-    }
-    let mut whole = vec![0; HEADER + ANSWER];
-    whole[4..6].copy_from_slice(&BY_FAMILY.to_ne_bytes());
-    assert_eq!(answer(&whole), Ok(None), "no inode");
-    whole[HEADER + ANSWER_INODE] = 1;
-    whole[HEADER + ANSWER_UID] = 7;
-    assert_eq!(answer(&whole), Ok(Some(7)));
 }

@@ -1,6 +1,5 @@
-//! Edge of the tree of agents over a TCP connection: encrypted frames in both directions.
-//!
-//! Negotiation of an edge of the tree over an encrypted connection. A connection becomes an edge
+//! Edge of the tree of agents over a TCP connection: encrypted frames in both directions, and the
+//! negotiation before. A connection becomes an edge
 //! only after the parent has connected back to the child by a *return connection*, which proves
 //! that TCP works in both directions:
 //!
@@ -209,9 +208,9 @@ fn open(stream: &Mutex<SecureStream>, bytes: &[u8], out: &mut Vec<u8>) -> Result
     stream.lock().unwrap_or_else(PoisonError::into_inner).open(bytes, out)
 }
 
-/// Undoes an earlier setting by which closing the socket resets the connection. The socket is then
-/// closed in order, so that the last data still arrives.
-pub(super) fn linger(tcp: &TcpStream) -> io::Result<()> {
+/// Has the socket closed in order, so that the last data still arrives. Undoes an earlier setting by
+/// which closing it resets the connection.
+pub(super) fn close_in_order(tcp: &TcpStream) -> io::Result<()> {
     setsockopt(tcp, sockopt::Linger, &libc::linger { l_onoff: 0, l_linger: 0 })?;
     Ok(())
 }

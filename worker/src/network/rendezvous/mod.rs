@@ -1,11 +1,12 @@
 //! The out-of-band network: connections of this node in the tree of agents, over TCP.
 //!
-//! In reading order: the [`ports`](super::ports) it listens on; how it connects to its parent and accepts its
-//! children ([`dial`]); the [`edge`] that results, with the messages by which two agents negotiate
+//! In reading order: the [`ports`](super::ports) it listens on; how it connects to its parent ([`dial`]) and
+//! accepts its children ([`accept`]); the [`edge`] that results, with the messages by which two agents negotiate
 //! it; and the [`Tree`], which carries the packets of the rendezvous state machine ([`Node`]) over
 //! edges, or through the launcher where there is no edge, and passes received packets to the state
 //! machine.
 
+mod accept;
 pub(crate) mod dial;
 pub(crate) mod edge;
 
@@ -14,8 +15,9 @@ use crate::network::frames::FrameSender;
 use crate::network::horovod::{HorovodProxy, HorovodStore};
 use crate::network::mpi::{MpiRequest, MpiService, collective_text};
 use crate::network::services::Services;
+use accept::{AUTH_TIMEOUT, EdgeContext, ReturnConnections};
 use bytes::Bytes;
-use dial::{AUTH_TIMEOUT, DialOutcome, EdgeContext, ReturnConnections, STAGGER};
+use dial::{DialOutcome, STAGGER};
 use edge::{Edge, EdgeEvent, ProvedConnection};
 use nix::time::{ClockId, clock_gettime};
 use rlaunch_bootstrap::id::{NodeId, Rank};
@@ -140,7 +142,7 @@ impl Tree {
         let mut accepting = JoinSet::new();
         for listener in listeners {
             let (expected, proved) = (expected.clone(), proved.clone());
-            accepting.spawn(dial::accept_all(listener, expected, context.clone(), proved));
+            accepting.spawn(accept::accept_all(listener, expected, context.clone(), proved));
         }
         let neighbours = shape.parent(job.node).into_iter().chain(expected);
         let fresh = || Neighbour {
@@ -166,12 +168,12 @@ impl Tree {
             dialling: JoinSet::new(),
             parent: shape.parent(job.node),
             accepting,
-            beat: beats(),
+            beat: beat_interval(),
             ranks: job.ranks.iter().map(|spec| spec.rank).collect(),
             events: VecDeque::new(),
         };
         if let Some(parent) = parent {
-            tree.dialling.spawn(async move { context.join(&parent).await });
+            tree.dialling.spawn(async move { context.connect_to_parent(&parent).await });
         }
         tree
     }
@@ -187,13 +189,13 @@ impl Tree {
         };
         tokio::select! {
             Some((peer, event)) = self.from_edges.recv() => match event {
-                EdgeEvent::Frame(frame) => self.take_frame(peer, frame),
-                EdgeEvent::Broke(how) => self.on_broken(peer, &how),
+                EdgeEvent::Frame(frame) => self.on_frame(peer, frame),
+                EdgeEvent::Broke(how) => self.on_edge_broken(peer, &how),
             },
             Some(proved) = self.children.recv() => self.on_child(proved),
             Some(Ok(outcome)) = self.dialling.join_next() => self.on_dialled(outcome),
-            input = self.services.next() => self.handle_input(input),
-            (request, question) = self.horovod.next() => {
+            input = self.services.next_input() => self.handle_input(input),
+            (request, question) = self.horovod.next_request() => {
                 self.handle_input(NodeInput::AskRoot(CallId { client: HOROVOD_CLIENT, request }, question));
             }
             () = self.mpi.run_once() => {}
@@ -224,7 +226,7 @@ impl Tree {
 
     /// Distributes the rank table over the tree. Called on the root, to which the launcher sends
     /// the table.
-    pub(crate) fn table(&mut self, table: Vec<u8>) {
+    pub(crate) fn distribute_table(&mut self, table: Vec<u8>) {
         self.handle_input(NodeInput::Table(table.into()));
         self.flush_outputs();
     }
@@ -247,6 +249,7 @@ impl Tree {
         self.flush_outputs();
     }
 
+    /// Tells this node's ranks of an event.
     pub(crate) fn notify_ranks(&mut self, event: &JobEvent) {
         self.services.send_job_event(event);
     }
@@ -262,31 +265,35 @@ impl Tree {
     }
 
     /// Handles bytes from a neighbour that the launcher has passed on.
-    pub(crate) fn relayed(&mut self, from: NodeId, data: &[u8]) {
+    pub(crate) fn on_relayed(&mut self, from: NodeId, data: &[u8]) {
         if self.neighbours.get(&from).is_none_or(|n| matches!(n.carrier, Carrier::Gone)) {
             return;
         }
-        self.relay(from);
-        if let Some(Neighbour { carrier: Carrier::Relay(decoder), .. }) =
-            self.neighbours.get_mut(&from)
-        {
+        self.switch_to_relay(from);
+        if let Some(decoder) = self.relay_decoder(from) {
             decoder.push(data);
         }
-        while let Some(Neighbour { carrier: Carrier::Relay(decoder), .. }) =
-            self.neighbours.get_mut(&from)
-        {
+        // A frame may say that the neighbour leaves.
+        while let Some(decoder) = self.relay_decoder(from) {
             match decoder.next_frame() {
                 Ok(Some((head, payload))) => {
-                    self.take_frame(from, Frame { head, payload: payload.into() });
+                    self.on_frame(from, Frame { head, payload: payload.into() });
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    self.fail(from, &error.to_string());
+                    self.report_violation(from, &error.to_string());
                     break;
                 }
             }
         }
         self.flush_outputs();
+    }
+
+    fn relay_decoder(&mut self, peer: NodeId) -> Option<&mut Decoder<Head>> {
+        match &mut self.neighbours.get_mut(&peer)?.carrier {
+            Carrier::Relay(decoder) => Some(decoder),
+            _ => None,
+        }
     }
 
     /// Tells whether this node has children, which reach other nodes through it.
@@ -325,11 +332,11 @@ impl Tree {
             _ => None,
         };
         if let (Err(violation), Some(from)) = (self.node.handle(now(), input), from) {
-            self.fail(from, &violation.to_string());
+            self.report_violation(from, &violation.to_string());
         }
     }
 
-    fn take_frame(&mut self, from: NodeId, frame: Frame) {
+    fn on_frame(&mut self, from: NodeId, frame: Frame) {
         let Some(neighbour) = self.neighbours.get_mut(&from) else { return };
         if frame.head == Head::Leaving {
             neighbour.carrier = Carrier::Gone;
@@ -338,13 +345,13 @@ impl Tree {
         match neighbour.link.receive(frame) {
             Ok(Some(packet)) => self.handle_input(NodeInput::Packet(from, packet)),
             Ok(None) => {}
-            Err(violation) => self.fail(from, &violation.to_string()),
+            Err(violation) => self.report_violation(from, &violation.to_string()),
         }
     }
 
     /// Reports an invalid message of a neighbour. Neighbours are agents of the same build and job,
     /// so this is a bug of rlaunch.
-    fn fail(&mut self, from: NodeId, cause: &str) {
+    fn report_violation(&mut self, from: NodeId, cause: &str) {
         errln!("rlaunch-worker: node {from}: {cause}");
         let operation = format!("read a message from node {from}");
         self.to_launcher.send(&FromAgent::Failed { operation, cause: cause.to_owned() });
@@ -359,7 +366,7 @@ impl Tree {
             neighbour.carrier = Carrier::Tcp(edge);
             neighbour.link.carrier_up();
         }
-        self.stop_accepting();
+        self.stop_accepting_if_complete();
     }
 
     fn on_dialled(&mut self, outcome: DialOutcome) {
@@ -374,26 +381,26 @@ impl Tree {
                 neighbour.carrier = Carrier::Tcp(edge);
                 neighbour.link.carrier_up();
             }
-            _ => self.relay(parent),
+            _ => self.switch_to_relay(parent),
         }
-        self.stop_accepting();
+        self.stop_accepting_if_complete();
     }
 
     /// Stops accepting connections once every neighbour has a carrier.
-    fn stop_accepting(&mut self) {
+    fn stop_accepting_if_complete(&mut self) {
         let awaited = |n: &Neighbour| matches!(n.carrier, Carrier::Awaited);
         if !self.neighbours.values().any(awaited) {
             self.accepting.abort_all();
         }
     }
 
-    fn on_broken(&mut self, peer: NodeId, how: &str) {
+    fn on_edge_broken(&mut self, peer: NodeId, how: &str) {
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
         if matches!(neighbour.carrier, Carrier::Tcp(_)) {
             neighbour.link.carrier_down();
             neighbour.has_broken = true;
             self.to_launcher.send(&FromAgent::EdgeBroke { peer, how: how.to_owned() });
-            self.relay(peer);
+            self.switch_to_relay(peer);
         }
     }
 
@@ -412,13 +419,13 @@ impl Tree {
     }
 
     /// Makes the launcher relay all further frames between this node and `peer`.
-    fn relay(&mut self, peer: NodeId) {
+    fn switch_to_relay(&mut self, peer: NodeId) {
         let Some(neighbour) = self.neighbours.get_mut(&peer) else { return };
         if !matches!(neighbour.carrier, Carrier::Relay(_)) {
             neighbour.carrier = Carrier::Relay(Decoder::new(self.payload_limit));
             neighbour.link.carrier_up();
         }
-        self.stop_accepting();
+        self.stop_accepting_if_complete();
     }
 
     /// Executes the outputs of the state machine and of the links.
@@ -434,6 +441,7 @@ impl Tree {
                 match &neighbour.carrier {
                     Carrier::Tcp(edge) => edge.send(frame),
                     Carrier::Relay(_) => send_relayed(&self.to_launcher, peer, &frame),
+                    // The link has nothing for a neighbour that is awaited, and one that has left needs nothing.
                     Carrier::Awaited | Carrier::Gone => {}
                 }
             }
@@ -451,7 +459,9 @@ impl Tree {
                 }
                 // Each rank's call has an answer, and all are equal; one is passed on.
                 NodeOutput::Answer(CallId { client: AGENT_CLIENT, request }, answer) => {
-                    self.events.extend((request == 0).then_some(TreeEvent::CollectiveDone(answer)));
+                    if request == 0 {
+                        self.events.push_back(TreeEvent::CollectiveDone(answer));
+                    }
                 }
                 NodeOutput::Answer(CallId { client: HOROVOD_CLIENT, request }, answer) => {
                     self.horovod.answer(request, answer);
@@ -568,7 +578,7 @@ fn payload_limit(world_size: u32) -> usize {
     gather.max(MAX_FRAME).min(u32::MAX as usize)
 }
 
-fn beats() -> Interval {
+fn beat_interval() -> Interval {
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     beat

@@ -1,7 +1,8 @@
 //! Nodes that join over loopback, while unauthenticated peers connect as well.
 
 use super::super::ports;
-use super::dial::{self, AUTH_TIMEOUT, DialOutcome, EdgeContext, ReturnConnections, STAGGER};
+use super::accept::{self, AUTH_TIMEOUT, EdgeContext, ReturnConnections};
+use super::dial::{DialOutcome, STAGGER};
 use super::edge::{EdgeEvent, Negotiation, Nonce, ProvedConnection, RETURN_MAGIC, SetupMessage};
 use rlaunch_bootstrap::deadline::SUSPENSION_THRESHOLD;
 use rlaunch_bootstrap::id::{JobId, NodeId};
@@ -69,7 +70,12 @@ impl Member {
         let mut accepting = JoinSet::new();
         for listener in listeners {
             let children = children.to_vec();
-            accepting.spawn(dial::accept_all(listener, children, context.clone(), sender.clone()));
+            accepting.spawn(accept::accept_all(
+                listener,
+                children,
+                context.clone(),
+                sender.clone(),
+            ));
         }
         Member { context, proved, accepting }
     }
@@ -80,7 +86,7 @@ impl Member {
 
     async fn join(&self, pairs: &[(u8, SocketAddr)]) -> DialOutcome {
         let pairs = pairs.iter().map(|&(local, remote)| (here(local), remote)).collect();
-        self.context.clone().join(&ParentPeer { node: ROOT, pairs }).await
+        self.context.clone().connect_to_parent(&ParentPeer { node: ROOT, pairs }).await
     }
 
     async fn child(&mut self) -> ProvedConnection {
