@@ -27,7 +27,7 @@ mod network;
 mod node;
 mod ranks;
 
-use cleanup::{guardian, reap};
+use cleanup::{guardian, jobs, reap};
 use console::{errln, outln};
 use network::{cabling, channel};
 use node::{cache, delivery, diagnostics, environment, inventory};
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
             Err(()) => usage(),
         },
         Some("reap") => reap::reap(args),
-        Some("jobs") => inventory::write(&reap::list_jobs()),
+        Some("jobs") => inventory::write(&jobs::list_jobs()),
         Some("inventory") => inventory::print(args.next()),
         Some("diagnose") => diagnosis::diagnose(args.next()),
         Some("monitor") => diagnosis::monitor(),

@@ -17,7 +17,7 @@ use crate::agent::mesh::Mesh;
 use crate::agent::silence::Silence;
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::guardian::Grace;
-use crate::cleanup::processes::Helpers;
+use crate::cleanup::helpers::Helpers;
 use crate::cleanup::workspace::Workspace;
 use crate::console::errln;
 use crate::network::channel::{CallbackTarget, Channel, ChannelKind};
@@ -28,8 +28,9 @@ use crate::network::rendezvous::{Tree, TreeEvent};
 use crate::network::services::Services;
 use crate::network::until;
 use crate::node::{self, cache, environment};
+use crate::ranks::files::JobFiles;
 use crate::ranks::library::RankLibrary;
-use crate::ranks::prepare::{self, JobFiles, PreparedRanks};
+use crate::ranks::prepare::{self, PreparedRanks};
 use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig, child};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::job::{Job, Problem};
@@ -169,9 +170,14 @@ impl Agent {
         }
         self.channel.to_launcher.grant(job.output_window);
         let ports = AwaitedPorts::start(&setup.ports);
-        let mpi = (tree.mpi().identity(), tree.mpi().unfinalized());
-        let (helpers, directory) = (Helpers::new(mesh.pid()), workspace.path().map(Path::to_owned));
-        let context = ProcessContext { helpers, cgroup, grace, workspace: directory, mpi };
+        let context = ProcessContext {
+            helpers: Helpers::new(mesh.pid()),
+            cgroup,
+            grace,
+            workspace: workspace.path().map(Path::to_owned),
+            mpi: tree.mpi().identity(),
+            unfinalized: tree.mpi().unfinalized(),
+        };
         let to_launcher = &self.channel.to_launcher;
         let mut ranks = Ranks::start(&job, prepared, setup, to_launcher, self.hello_at, context);
         self.run_to_completion(&mut ranks, &mut tree, &mut mesh, ports).await;
@@ -608,8 +614,8 @@ impl Agent {
         let to_launcher = &self.channel.to_launcher;
         match input {
             Input::Message(ToAgent::Credit(bytes)) => to_launcher.grant(bytes),
-            Input::Message(ToAgent::Stdin(data)) => ranks.feed(data),
-            Input::Message(ToAgent::Signal(signal)) => ranks.signal(signal),
+            Input::Message(ToAgent::Stdin(data)) => ranks.feed_stdin(data),
+            Input::Message(ToAgent::Signal(signal)) => ranks.forward_signal(signal),
             Input::Message(ToAgent::StartApplication { index }) => ranks.start_application(index),
             Input::Message(ToAgent::End { now }) => ranks.end(now),
             Input::Message(ToAgent::Session { id, what }) => ranks.on_session(id, what),

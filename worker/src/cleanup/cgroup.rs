@@ -38,18 +38,19 @@ impl Cgroup {
     /// same job. Returns `None` if that is not permitted, or if the kernel lacks `cgroup.kill`
     /// (before Linux 5.14).
     pub(crate) fn create(job: &str, tag: &str) -> Option<Cgroup> {
-        let path = own()?.join(format!("rlaunch-{job}-{tag}"));
+        let path = own_directory()?.join(format!("rlaunch-{job}-{tag}"));
         fs::create_dir(&path).ok()?;
         let directory = File::open(&path).ok().filter(|_| path.join("cgroup.kill").exists());
         let cgroup = Cgroup { path, directory, is_own: true };
+        // If it cannot be used, it is removed here.
         cgroup.directory.is_some().then_some(cgroup)
     }
 
     /// Finds the cgroup that an agent with this tag created below this process's own.
     pub(crate) fn find_by_tag(tag: &str) -> Option<Cgroup> {
         let suffix = format!("-{tag}");
-        let found = directories(&own()?).find(|path| {
-            let name = name(path);
+        let found = directories(&own_directory()?).find(|path| {
+            let name = file_name(path);
             name.starts_with("rlaunch-") && name.ends_with(&suffix)
         });
         found.map(|path| Cgroup { path, directory: None, is_own: false })
@@ -59,7 +60,7 @@ impl Cgroup {
     pub(crate) fn find_by_job(job: &str) -> Vec<Cgroup> {
         let mut found = Vec::new();
         for mount in mounts() {
-            search(mount, job, DEEPEST, &mut found);
+            find_below(mount, job, DEEPEST, &mut found);
         }
         found
     }
@@ -109,7 +110,7 @@ impl Drop for Cgroup {
 }
 
 /// Returns the directory of this process's cgroup.
-fn own() -> Option<PathBuf> {
+fn own_directory() -> Option<PathBuf> {
     let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let path = own_path(&cgroups)?;
     // In a container the path may belong to a hierarchy that is not mounted here, so the directory
@@ -146,17 +147,17 @@ fn directories(path: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     entries.map(|entry| entry.path())
 }
 
-fn name(path: &Path) -> String {
+fn file_name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-fn search(path: &Path, job: &str, levels: usize, found: &mut Vec<Cgroup>) {
+fn find_below(path: &Path, job: &str, levels: usize, found: &mut Vec<Cgroup>) {
     for path in directories(path) {
         let is_mine = || fs::metadata(&path).is_ok_and(|m| m.uid() == Uid::effective().as_raw());
-        if is_of_job(&name(&path), job) && is_mine() {
+        if is_of_job(&file_name(&path), job) && is_mine() {
             found.push(Cgroup { path, directory: None, is_own: false });
         } else if levels > 0 {
-            search(&path, job, levels - 1, found);
+            find_below(&path, job, levels - 1, found);
         }
     }
 }
@@ -195,7 +196,9 @@ pub(crate) struct OomKillCount(Option<u64>);
 
 impl OomKillCount {
     pub(crate) fn now() -> OomKillCount {
-        OomKillCount(fs::read_to_string("/proc/vmstat").ok().and_then(|text| parse(&text)))
+        OomKillCount(
+            fs::read_to_string("/proc/vmstat").ok().and_then(|text| parse_oom_kills(&text)),
+        )
     }
 
     /// Tells whether the kernel's OOM killer has killed a process since this count was read.
@@ -204,7 +207,7 @@ impl OomKillCount {
     }
 }
 
-fn parse(vmstat: &str) -> Option<u64> {
+fn parse_oom_kills(vmstat: &str) -> Option<u64> {
     vmstat.lines().find_map(|line| line.strip_prefix("oom_kill "))?.parse().ok()
 }
 
@@ -257,8 +260,8 @@ mod tests {
 
     #[test]
     fn the_count_is_found() {
-        assert_eq!(parse("nr_free_pages 12\noom_kill 3\noom_kill_x 4\n"), Some(3));
-        assert_eq!(parse("nr_free_pages 12\n"), None);
+        assert_eq!(parse_oom_kills("nr_free_pages 12\noom_kill 3\noom_kill_x 4\n"), Some(3));
+        assert_eq!(parse_oom_kills("nr_free_pages 12\n"), None);
         assert!(!OomKillCount(None).has_grown());
         assert!(!OomKillCount::now().has_grown());
     }

@@ -56,7 +56,7 @@ pub(crate) fn guard(agent: impl FnOnce(&Workspace, Grace) -> ExitCode) -> ExitCo
             agent(&workspace, grace)
         }
         Ok(Fork::Parent(pid)) => {
-            let code = watch(Pid::from_raw(pid), &watched, &workspace.tag(), &grace);
+            let code = guard_until_end(Pid::from_raw(pid), &watched, &workspace.tag(), &grace);
             workspace.remove();
             code
         }
@@ -73,20 +73,20 @@ fn watched_signals() -> SigSet {
 
 /// Waits until the agent ends, meanwhile forwards signals to it, and then ends the processes that
 /// the agent has left. Returns the agent's exit code.
-fn watch(agent: Pid, watched: &SigSet, tag: &str, grace: &Grace) -> ExitCode {
+fn guard_until_end(agent: Pid, watched: &SigSet, tag: &str, grace: &Grace) -> ExitCode {
     release_channel();
     loop {
         let Ok(signal) = watched.wait() else { continue };
         if signal != Signal::SIGCHLD {
             let _ = kill(agent, signal);
         }
-        if let Some(code) = reap(agent) {
+        if let Some(code) = reap_looking_for(agent) {
             // An agent that has run the job to its end has removed its cgroup.
             let has_seen_it_out = code == ExitCode::SUCCESS;
             let cgroup = if has_seen_it_out { None } else { Cgroup::find_by_tag(tag) };
             // A TERM after the agent's death ends the grace period: its sender has waited already.
             if !has_seen_it_out && signal != Signal::SIGTERM {
-                let_end(agent, cgroup.as_ref(), grace, watched);
+                wait_out_grace(agent, cgroup.as_ref(), grace, watched);
             }
             clear_up(cgroup.as_ref());
             if let Some(cgroup) = cgroup {
@@ -99,20 +99,20 @@ fn watch(agent: Pid, watched: &SigSet, tag: &str, grace: &Grace) -> ExitCode {
 
 /// Waits until all processes that the agent has left have ended, the grace period is over, or
 /// SIGTERM arrives.
-fn let_end(agent: Pid, cgroup: Option<&Cgroup>, grace: &Grace, watched: &SigSet) {
+fn wait_out_grace(agent: Pid, cgroup: Option<&Cgroup>, grace: &Grace, watched: &SigSet) {
     let flags = SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK;
     let Ok(signals) = SignalFd::with_flags(watched, flags) else { return };
     let limit = match grace.remaining(Instant::now()) {
         Remaining::Wait(limit) => limit,
         Remaining::Term(limit) => {
-            processes::signal_each(|pid| processes::term(pid, agent), &[]);
+            processes::signal_each(|pid| processes::term_signals(pid, agent), &[]);
             limit
         }
     };
     let mut deadline = Deadline::after(limit, Instant::now()).checked_every(CHECK_INTERVAL);
     let mut outputs = grace.outputs.take();
     loop {
-        collect();
+        reap_ended();
         let now = Instant::now();
         if is_over(cgroup) || deadline.has_expired(now) {
             return;
@@ -146,7 +146,7 @@ fn release_channel() {
 }
 
 /// Reaps all children that have ended. Returns the agent's exit code if the agent is among them.
-fn reap(agent: Pid) -> Option<ExitCode> {
+fn reap_looking_for(agent: Pid) -> Option<ExitCode> {
     let mut agent_ended = None;
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
@@ -169,20 +169,20 @@ fn clear_up(cgroup: Option<&Cgroup>) {
     while !is_over(cgroup) {
         // Processes that cannot be killed, or hang in the kernel, never end.
         if deadline.has_expired(Instant::now()) {
-            let left = processes::left(&[]).join(", ");
+            let left = processes::describe_left(&[]).join(", ");
             return errln!("rlaunch-worker: could not end {left}");
         }
         if let Some(cgroup) = cgroup {
             cgroup.kill();
         }
-        processes::kill_all(&[], collect);
+        processes::kill_all(&[], reap_ended);
         std::thread::sleep(Duration::from_millis(2));
     }
 }
 
 /// Reaps all children that have ended. Killed processes become children of the guardian when their
 /// parents end.
-fn collect() {
+fn reap_ended() {
     let look = WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
     while matches!(waitpid(None, Some(look)), Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)))
     {

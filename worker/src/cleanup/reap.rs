@@ -6,22 +6,18 @@
 //! are gone. If the caller names the agent, the agent and its guardian are first told to end the
 //! ranks, because they know all descendants of the ranks and the grace period. Running `reap` twice
 //! is harmless.
-//!
-//! `rlaunch-worker jobs`: lists the jobs of this user that have processes on this host, whichever
-//! machine started them.
 
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::guardian::ENDING;
-use crate::cleanup::processes::{self, ProcessStat, TERM, Usage};
+use crate::cleanup::processes::{self, TERM};
 use crate::cleanup::{shm, workspace};
 use crate::console::{errln, outln};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, Uid, getpgid, getpgrp};
-use rlaunch_bootstrap::env::{RLAUNCH_JOB_ID, RLAUNCH_RANK};
-use rlaunch_bootstrap::protocol::housekeeping::{CleanupReport, HostJob, HostJobs};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use rlaunch_bootstrap::env::RLAUNCH_JOB_ID;
+use rlaunch_bootstrap::protocol::housekeeping::CleanupReport;
+use std::collections::{BTreeSet, HashSet};
 use std::ffi::OsString;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
@@ -48,12 +44,14 @@ const EMPTY_SCANS_WITH_CGROUP: usize = 2;
 pub(crate) fn reap(args: impl Iterator<Item = OsString>) -> ExitCode {
     let words: Vec<String> = args.map(|word| word.to_string_lossy().into_owned()).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let (job, lost) = match words[..] {
-        [job] => (job, Some(None)),
-        [job, agent, guardian, grace] => (job, LostAgent::parse(agent, guardian, grace).map(Some)),
-        _ => ("", None),
+    let parsed = match words[..] {
+        [job] if is_job(job) => Some((job, None)),
+        [job, agent, guardian, grace] if is_job(job) => {
+            LostAgent::parse(agent, guardian, grace).map(|lost| (job, Some(lost)))
+        }
+        _ => None,
     };
-    let Some(lost) = lost.filter(|_| is_job(job)) else {
+    let Some((job, lost)) = parsed else {
         errln!("rlaunch-worker: reap needs a job id (32 hexadecimal digits) or `all`");
         return ExitCode::from(2);
     };
@@ -62,7 +60,7 @@ pub(crate) fn reap(args: impl Iterator<Item = OsString>) -> ExitCode {
         outln!("looking");
         end_agent(job, lost);
     }
-    let reaped = end(job);
+    let reaped = clean_up(job);
     outln!("{reaped}");
     match reaped {
         CleanupReport::Clean { .. } => ExitCode::SUCCESS,
@@ -104,9 +102,9 @@ fn end_agent(job: &str, lost: LostAgent) {
         let answers = || is_gone() || is_ending(lost.agent);
         let hangs = !wait_until(REACTION.min(lost.grace), POLL, answers);
         if hangs {
-            processes::descendants_of(lost.agent)
-                .into_iter()
-                .for_each(|pid| processes::signal_one(pid, TERM));
+            for pid in processes::descendants_of(lost.agent) {
+                processes::signal_one(pid, TERM);
+            }
         }
         let is_idle = || hangs && processes::descendants_of(lost.agent).is_empty();
         if !(wait_until(rest(), SLOW_POLL, || is_gone() || is_idle()) && is_gone()) {
@@ -134,7 +132,9 @@ fn wait_for_end(job: &str, agent: Pid, grace: Duration) {
         let members = cgroups.iter().flat_map(Cgroup::members);
         processes_of(job).into_iter().chain(members).collect::<BTreeSet<_>>()
     };
-    left().into_iter().for_each(|pid| processes::signal_one(pid, processes::term(pid, agent)));
+    left()
+        .into_iter()
+        .for_each(|pid| processes::signal_one(pid, processes::term_signals(pid, agent)));
     wait_until(grace, SLOW_POLL, || left().is_empty());
 }
 
@@ -167,14 +167,15 @@ fn wait_until(limit: Duration, pace: Duration, is_true: impl Fn() -> bool) -> bo
 }
 
 /// Ends all processes of the job that can be found, and removes the job's files.
-fn end(job: &str) -> CleanupReport {
+fn clean_up(job: &str) -> CleanupReport {
     let ended = match end_processes(job) {
         Ok(ended) => ended,
         Err(left) => return CleanupReport::Remaining(left),
     };
     let swept = shm::sweep(SystemTime::UNIX_EPOCH);
     workspace::sweep();
-    let hidden = hidden().into_iter().map(processes::describe).collect::<Vec<_>>().join(", ");
+    let hidden =
+        hidden_processes().into_iter().map(processes::describe).collect::<Vec<_>>().join(", ");
     CleanupReport::Clean { ended, segments: swept.removed + shm::sweep_job(job, &[]), hidden }
 }
 
@@ -222,7 +223,9 @@ fn end_newest(job: &str, found: &mut HashSet<Pid>) -> bool {
     let until = Instant::now() + POLL;
     let mut is_one = false;
     while Instant::now() < until {
-        if let Some(pid) = newest().filter(|pid| !found.contains(pid) && belongs(*pid, job)) {
+        if let Some(pid) =
+            newest_process().filter(|pid| !found.contains(pid) && belongs_to(*pid, job))
+        {
             end_each(&[pid], found);
             is_one = true;
         }
@@ -233,7 +236,7 @@ fn end_newest(job: &str, found: &mut HashSet<Pid>) -> bool {
 }
 
 /// Returns the process or thread that the kernel created last.
-fn newest() -> Option<Pid> {
+fn newest_process() -> Option<Pid> {
     let load = fs::read_to_string("/proc/loadavg").ok()?;
     load.split_ascii_whitespace().next_back()?.parse().ok().map(Pid::from_raw)
 }
@@ -261,13 +264,13 @@ fn is_job(job: &str) -> bool {
 /// Returns this user's living processes that were started as part of the job.
 pub(super) fn processes_of(job: &str) -> Vec<Pid> {
     let (me, my_uid) = (Pid::this(), Uid::effective().as_raw());
-    let mine = processes().filter(|(_, uid)| *uid == my_uid).map(|(pid, _)| pid);
-    mine.filter(|&pid| pid != me && !processes::has_ended(pid) && belongs(pid, job)).collect()
+    let mine = all_processes().filter(|(_, uid)| *uid == my_uid).map(|(pid, _)| pid);
+    mine.filter(|&pid| pid != me && !processes::has_ended(pid) && belongs_to(pid, job)).collect()
 }
 
 /// Returns all visible processes, each with the owner of its entry in `/proc`. The owner is root
 /// for a process that has changed its user id or denies inspection.
-fn processes() -> impl Iterator<Item = (Pid, u32)> {
+fn all_processes() -> impl Iterator<Item = (Pid, u32)> {
     fs::read_dir("/proc").into_iter().flatten().flatten().filter_map(|entry| {
         let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
         Some((Pid::from_raw(pid), entry.metadata().ok()?.uid()))
@@ -279,7 +282,7 @@ const LOGIN_SERVERS: [&str; 5] = ["sshd", "sshd-session", "sshd-auth", "(sd-pam)
 
 /// Returns this user's living processes with an environment that cannot be read, except the
 /// ancestors of this process and the [`LOGIN_SERVERS`].
-fn hidden() -> Vec<Pid> {
+fn hidden_processes() -> Vec<Pid> {
     let my_uid = Uid::effective().as_raw();
     let above: Vec<Pid> = iter::successors(Some(Pid::this()), |&pid| processes::parent(pid))
         .take_while(|pid| pid.as_raw() > 0)
@@ -288,10 +291,10 @@ fn hidden() -> Vec<Pid> {
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
         LOGIN_SERVERS.contains(&name.trim_end())
     };
-    let mine = processes().filter(|(pid, uid)| *uid == my_uid || has_uid(*pid, my_uid));
+    let mine = all_processes().filter(|(pid, uid)| *uid == my_uid || has_uid(*pid, my_uid));
     let mine = mine.map(|(pid, _)| pid).filter(|pid| !above.contains(pid));
     mine.filter(|&pid| {
-        let is_hidden = started_by("all", environment(pid)).is_none();
+        let is_hidden = is_part_of("all", processes::read_environment(pid)).is_none();
         is_hidden && !processes::has_ended(pid) && !serves_a_login(pid)
     })
     .collect()
@@ -304,17 +307,13 @@ fn has_uid(pid: Pid, uid: u32) -> bool {
     ids.is_some_and(|ids| ids.split_ascii_whitespace().any(|id| id.parse() == Ok(uid)))
 }
 
-fn belongs(pid: Pid, job: &str) -> bool {
-    started_by(job, environment(pid)) == Some(true)
-}
-
-pub(crate) fn environment(pid: Pid) -> io::Result<Vec<u8>> {
-    fs::read(format!("/proc/{pid}/environ"))
+fn belongs_to(pid: Pid, job: &str) -> bool {
+    is_part_of(job, processes::read_environment(pid)) == Some(true)
 }
 
 /// Tells whether a process with this environment was started as part of the job. Returns `None` if
 /// the environment may not be read.
-fn started_by(job: &str, environment: io::Result<Vec<u8>>) -> Option<bool> {
+fn is_part_of(job: &str, environment: io::Result<Vec<u8>>) -> Option<bool> {
     let environment = match environment {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return None,
         environment => environment.unwrap_or_default(),
@@ -324,77 +323,6 @@ fn started_by(job: &str, environment: io::Result<Vec<u8>>) -> Option<bool> {
         let id = entry.strip_prefix(mark.as_bytes());
         id.is_some_and(|id| job == "all" || id == job.as_bytes())
     }))
-}
-
-/// Lists the jobs, in the order of their ids, and so of their starts.
-pub(crate) fn list_jobs() -> HostJobs {
-    let mut jobs: BTreeMap<String, JobProcesses> = BTreeMap::new();
-    for pid in processes_of("all") {
-        let environment = environment(pid).unwrap_or_default();
-        let (Some(job), Some(stat)) =
-            (variable(&environment, RLAUNCH_JOB_ID), ProcessStat::read(pid))
-        else {
-            continue;
-        };
-        let job = jobs.entry(job).or_default();
-        job.ranks.extend(variable(&environment, RLAUNCH_RANK));
-        job.processes.push((pid, stat));
-    }
-    HostJobs(jobs.into_iter().filter_map(|(id, job)| job.describe(id)).collect())
-}
-
-/// Processes of a job.
-#[derive(Default)]
-struct JobProcesses {
-    /// Ranks, as in their variable.
-    ranks: BTreeSet<String>,
-    processes: Vec<(Pid, ProcessStat)>,
-}
-
-impl JobProcesses {
-    /// Describes the job. Returns `None` if it has no process.
-    fn describe(self, job: String) -> Option<HostJob> {
-        let (oldest, stat) = self.processes.iter().min_by_key(|(pid, stat)| (stat.start, *pid))?;
-        let (oldest, seconds) = (*oldest, processes::age(stat));
-        let has_agent = self.processes.iter().any(|(pid, _)| has_agent(*pid));
-        let Usage { processes, user_ms, system_ms, resident } =
-            Usage::sum(self.processes.into_iter().map(|(_, stat)| stat));
-        Some(HostJob {
-            job,
-            ranks: u32::try_from(self.ranks.len()).unwrap_or(u32::MAX),
-            processes,
-            seconds,
-            cpu_ms: user_ms + system_ms,
-            resident,
-            program: command_line(oldest),
-            has_agent,
-        })
-    }
-}
-
-/// Returns the value of a variable in the environment of a process.
-pub(crate) fn variable(environment: &[u8], name: &str) -> Option<String> {
-    let mut entries = environment.split(|&byte| byte == 0);
-    let value = entries.find_map(|entry| entry.strip_prefix(name.as_bytes())?.strip_prefix(b"="));
-    value.map(|value| String::from_utf8_lossy(value).into_owned())
-}
-
-/// Tells whether a process is a descendant of an agent, of this build or another.
-fn has_agent(pid: Pid) -> bool {
-    let is_agent = |pid: &Pid| {
-        let words = command_line(*pid);
-        let name = words.first().and_then(|path| path.rsplit('/').next());
-        name == Some("rlaunch-worker") && words.get(1).is_some_and(|verb| verb == "agent")
-    };
-    let above = std::iter::successors(Some(pid), |&pid| processes::parent(pid));
-    above.take_while(|pid| pid.as_raw() > 1).any(|pid| is_agent(&pid))
-}
-
-fn command_line(pid: Pid) -> Vec<String> {
-    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let line = line.strip_suffix(b"\0").unwrap_or(&line);
-    let word = |word: &[u8]| std::ffi::OsStr::from_bytes(word).to_string_lossy().into_owned();
-    line.split(|&byte| byte == 0).map(word).collect()
 }
 
 #[cfg(test)]
@@ -465,13 +393,13 @@ mod tests {
     fn an_environment_that_may_not_be_read_says_nothing() {
         let job = "2123456789abcdef0123456789abcdef";
         let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
-        assert_eq!(started_by(job, Err(denied())), None);
+        assert_eq!(is_part_of(job, Err(denied())), None);
         let gone = io::Error::from_raw_os_error(libc::ESRCH);
-        assert_eq!(started_by(job, Err(gone)), Some(false));
+        assert_eq!(is_part_of(job, Err(gone)), Some(false));
         let marked = format!("A=b\0{RLAUNCH_JOB_ID}={job}\0").into_bytes();
-        assert_eq!(started_by(job, Ok(marked.clone())), Some(true));
-        assert_eq!(started_by("all", Ok(marked)), Some(true));
-        assert_eq!(started_by(job, Ok(b"A=b".to_vec())), Some(false));
+        assert_eq!(is_part_of(job, Ok(marked.clone())), Some(true));
+        assert_eq!(is_part_of("all", Ok(marked)), Some(true));
+        assert_eq!(is_part_of(job, Ok(b"A=b".to_vec())), Some(false));
     }
 
     #[test]
@@ -489,31 +417,5 @@ mod tests {
     fn only_ids_are_taken() {
         assert!(is_job("all"));
         assert!(!is_job("") && !is_job("xyz") && !is_job("*"));
-    }
-
-    #[test]
-    fn a_job_is_listed_with_its_ranks() {
-        // Another run of the tests on this machine may have jobs of its own.
-        let id = &format!("{:032x}", std::process::id());
-        let start = |rank: &str| {
-            let mut sleep = Command::new("sleep");
-            sleep.arg("60").env(RLAUNCH_JOB_ID, id).env(RLAUNCH_RANK, rank).spawn().unwrap()
-        };
-        let mut children = [start("4"), start("5")];
-        let found = list_jobs().0.into_iter().find(|job| job.job == *id).unwrap();
-        children.iter_mut().for_each(|child| {
-            child.kill().unwrap();
-            child.wait().unwrap();
-        });
-        assert_eq!((found.ranks, found.processes, found.has_agent), (2, 2, false));
-        assert_eq!(found.program, ["sleep", "60"]);
-        assert!(found.seconds < 600 && found.resident > 0, "{found:?}");
-    }
-
-    #[test]
-    fn a_variable_is_found_by_its_whole_name() {
-        let environment = b"XRLAUNCH_RANK=1\0RLAUNCH_RANKS=2\0RLAUNCH_RANK=3\0";
-        assert_eq!(variable(environment, RLAUNCH_RANK), Some("3".to_owned()));
-        assert_eq!(variable(b"", RLAUNCH_RANK), None);
     }
 }

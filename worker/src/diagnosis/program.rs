@@ -31,7 +31,7 @@ pub(super) fn report(
     locked_memory: Option<u64>,
 ) -> ProgramReport {
     let directory = WorkingDir::SameAsLauncher(inquiry.directory.clone());
-    let directory = prepare::working_dir(&directory, &mut Vec::new());
+    let directory = prepare::find_working_dir(&directory, &mut Vec::new());
     let directory = directory.unwrap_or_else(|_| PathBuf::from("/"));
     let env = environment::common(login.iter().cloned(), &[]);
     let search_path = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
@@ -40,7 +40,7 @@ pub(super) fn report(
     let is_python = |path: &&PathBuf| libraries::is_python(path);
     let python = program.as_ref().filter(is_python).cloned();
     let python = python.map(|path| Interpreter::at(path, login));
-    let linked = program.as_deref().and_then(mpi_library::linked);
+    let linked = program.as_deref().and_then(mpi_library::linked_library);
     let mpi_library = linked.or_else(|| python.as_ref().and_then(of_mpi4py));
     ProgramReport {
         unserved_mpi: mpi_library.as_deref().and_then(mpi_library::unserved_interface),
@@ -111,7 +111,7 @@ fn of_mpi4py(python: &Interpreter) -> Option<String> {
     let names = libraries::names(&directory).into_iter();
     let modules = names.filter(|name| name.starts_with("MPI.") && name.ends_with(".so"));
     let mut libraries: Vec<String> =
-        modules.filter_map(|name| mpi_library::linked(&directory.join(name))).collect();
+        modules.filter_map(|name| mpi_library::linked_library(&directory.join(name))).collect();
     libraries.dedup();
     libraries.pop().filter(|_| libraries.is_empty())
 }

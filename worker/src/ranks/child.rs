@@ -93,8 +93,9 @@ pub(crate) fn spawn(
     } else {
         (None, OpenOptions::new().read(true).open("/dev/null")?.into())
     };
-    let known_now = |at: u32| setup.rendered_args.iter().find(|(index, _)| *index == at);
-    let argument = |(at, word)| known_now(at).map_or(word, |(_, word): &(u32, OsString)| word);
+    // Arguments that were templates are in `setup`, with their places; the others are as they were given.
+    let rendered = |at: u32| setup.rendered_args.iter().find(|(place, _)| *place == at);
+    let argument = |(at, given)| rendered(at).map_or(given, |(_, word): &(u32, OsString)| word);
     let words = StubWords::new("__exec-rank", setup);
     let mut args = words.before(&program.directory);
     args.push(program.path.as_os_str());
@@ -118,7 +119,7 @@ impl StubWords {
     /// Makes the words for the stub with this verb. `setup` has the binding to CPUs and memory.
     pub(super) fn new(verb: &str, setup: &RankSetup) -> StubWords {
         let agent = std::process::id().to_string();
-        StubWords([verb.into(), agent, binding(setup), original_open_files()])
+        StubWords([verb.into(), agent, encode_binding(setup), original_open_files()])
     }
 
     /// Returns the words, up to the working directory.
@@ -221,20 +222,40 @@ pub(crate) enum StubKind {
     Beside,
 }
 
+/// Arguments of the stub before those of its program.
+struct StubArgs {
+    parent: Pid,
+    setup: RankSetup,
+    /// Soft limit of open files, as [`restore_open_files`] takes it.
+    files: String,
+    directory: OsString,
+    program: OsString,
+    argv0: OsString,
+}
+
+impl StubArgs {
+    fn parse(args: &mut impl Iterator<Item = OsString>) -> Option<StubArgs> {
+        Some(StubArgs {
+            parent: Pid::from_raw(args.next()?.to_str()?.parse().ok()?),
+            setup: parse_binding(args.next()?.to_str()?)?,
+            files: args.next()?.into_string().ok()?,
+            directory: args.next()?,
+            program: args.next()?,
+            argv0: args.next()?,
+        })
+    }
+}
+
 /// Becomes the rank or the command. Returns only if that fails, with the exit code that a shell
-/// would use.
+/// would use: 127 if the program does not exist, else 126.
 pub(crate) fn exec(kind: StubKind, mut args: impl Iterator<Item = OsString>) -> ExitCode {
-    let parent = args.next().and_then(|pid| pid.to_str()?.parse().ok()).map(Pid::from_raw);
-    let binding = args.next().and_then(|text| parse_binding(text.to_str()?));
-    let files = args.next().and_then(|files| files.into_string().ok());
-    let (Some(parent), Some(setup), Some(files), Some(directory), Some(program), Some(argv0)) =
-        (parent, binding, files, args.next(), args.next(), args.next())
-    else {
+    let Some(stub) = StubArgs::parse(&mut args) else {
         errln!(
             "rlaunch-worker: __exec-rank PARENT-PID CPUS/NODE FILES DIRECTORY PROGRAM ARGV0 [ARG…]"
         );
         return ExitCode::from(2);
     };
+    let StubArgs { parent, setup, files, directory, program, argv0 } = stub;
     let set_up = set_up_process(kind, parent).and_then(|()| bind(&setup));
     if let Err(error) = set_up.and_then(|()| restore_open_files(&files)) {
         errln!("rlaunch: cannot set up the process: {error}");
@@ -263,6 +284,7 @@ pub(crate) fn exec(kind: StubKind, mut args: impl Iterator<Item = OsString>) -> 
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
 }
 
+/// Executes a program without execvp's second try as a shell script.
 fn exec_binary(
     program: &OsStr,
     argv0: OsString,
@@ -278,7 +300,7 @@ fn exec_binary(
 }
 
 /// Encodes CPUs and memory node for the stub's command line.
-pub(crate) fn binding(setup: &RankSetup) -> String {
+pub(crate) fn encode_binding(setup: &RankSetup) -> String {
     let cpus = setup.cpus.as_ref().map(ToString::to_string).unwrap_or_default();
     let node = setup.memory_node.map(|node| node.to_string()).unwrap_or_default();
     format!("{cpus}/{node}")
@@ -352,7 +374,7 @@ fn lead_session() -> io::Result<()> {
 const MAX_LIMIT: u64 = 1 << 16;
 
 /// Soft limit that this process was started with. Unset if the limit was not raised.
-static ORIGINAL: OnceLock<u64> = OnceLock::new();
+static ORIGINAL_LIMIT: OnceLock<u64> = OnceLock::new();
 
 /// Raises the soft limit as far as the hard limit and [`MAX_LIMIT`] allow. If that fails, opening
 /// files may fail later.
@@ -360,13 +382,13 @@ pub(crate) fn raise_open_files() {
     let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     let most = hard.min(MAX_LIMIT);
     if soft < most && setrlimit(Resource::RLIMIT_NOFILE, most, hard).is_ok() {
-        let _ = ORIGINAL.set(soft);
+        let _ = ORIGINAL_LIMIT.set(soft);
     }
 }
 
 /// Returns the soft limit that `__exec-rank` has to restore; empty if the limit was not raised.
 pub(crate) fn original_open_files() -> String {
-    ORIGINAL.get().map(u64::to_string).unwrap_or_default()
+    ORIGINAL_LIMIT.get().map(u64::to_string).unwrap_or_default()
 }
 
 /// Restores a limit that [`original_open_files`] has returned.
@@ -391,7 +413,7 @@ mod tests {
             RankSetup { memory_node: Some(0), ..RankSetup::default() },
             RankSetup::default(),
         ] {
-            assert_eq!(parse_binding(&binding(&setup)), Some(setup));
+            assert_eq!(parse_binding(&encode_binding(&setup)), Some(setup));
         }
         for wrong in ["", "0-3", "x/", "/y"] {
             assert_eq!(parse_binding(wrong), None);

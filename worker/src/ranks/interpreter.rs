@@ -2,7 +2,7 @@
 //! or the loader of an executable. If that is missing, execve(2) says that the program does not exist.
 
 use crate::node::elf;
-use crate::ranks::prepare::{is_executable, on_path};
+use crate::ranks::prepare::{find_on_path, is_executable};
 use rlaunch_bootstrap::job::ProgramDefect;
 use std::env::consts::ARCH;
 use std::ffi::{OsStr, OsString};
@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// Number of bytes of a script that the kernel reads (`BINPRM_BUF_SIZE`).
 const HEAD: u64 = 256;
+
 /// Checks that the program has its interpreter or loader; what these lack themselves is left to the kernel.
 /// `directory` is that of the ranks, and `search_path` their PATH, in which env(1) looks for the interpreter
 /// that it is given.
@@ -23,7 +24,7 @@ pub(super) fn check(
 ) -> Result<(), ProgramDefect> {
     let Some(line) = first_line(program) else { return check_loader(program) };
     // The kernel takes no other line for that of a script.
-    let Some((name, argument)) = words(&line) else { return Ok(()) };
+    let Some((name, argument)) = split_line(&line) else { return Ok(()) };
     let at = |name: &[u8]| {
         let path = directory.join(OsStr::from_bytes(name));
         if path.is_file() && is_executable(&path) { Ok(path) } else { Err(lacking(name)) }
@@ -40,7 +41,7 @@ pub(super) fn check(
     // Without PATH env(1) looks in places of its own, and that of a template is not known yet.
     let is_known =
         !search_path.is_empty() && !search_path.as_bytes().windows(2).any(|two| two == b"{{");
-    match on_path(OsStr::from_bytes(name), search_path, directory) {
+    match find_on_path(OsStr::from_bytes(name), search_path, directory) {
         None if is_known => Err(match lacking(name) {
             ProgramDefect::NoInterpreter { interpreter } => {
                 ProgramDefect::NotOnPath { interpreter }
@@ -86,7 +87,7 @@ fn first_line(file: &Path) -> Option<Vec<u8>> {
 }
 
 /// Splits a first line into the interpreter and its only argument, which may be empty.
-fn words(line: &[u8]) -> Option<(&[u8], &[u8])> {
+fn split_line(line: &[u8]) -> Option<(&[u8], &[u8])> {
     let is_word = |byte: &u8| !is_blank(byte);
     let line = &line[line.iter().position(is_word)?..=line.iter().rposition(is_word)?];
     let end = line.iter().position(is_blank).unwrap_or(line.len());

@@ -86,15 +86,15 @@ impl RankLibrary {
         if !application.env.iter().any(|var| var.name == RLAUNCH_LIB) {
             env.insert(RLAUNCH_LIB.into(), path.into());
         }
-        append(env, LD_LIBRARY_PATH, path);
-        append(env, PYTHONPATH, &path.join(PYTHON));
+        append_directory(env, LD_LIBRARY_PATH, path);
+        append_directory(env, PYTHONPATH, &path.join(PYTHON));
         env.entry(PYTHONBREAKPOINT.into()).or_insert_with(|| BREAKPOINT.into());
     }
 }
 
 /// Appends a directory to the search path in the variable `name`. Keeps all entries of the path,
 /// also empty ones, which stand for the working directory.
-fn append(env: &mut Environment, name: &str, directory: &Path) {
+fn append_directory(env: &mut Environment, name: &str, directory: &Path) {
     let path = env.entry(name.into()).or_default();
     let has_it = std::env::split_paths(path.as_os_str()).any(|entry| entry == directory);
     if has_it {
@@ -129,7 +129,7 @@ impl LibraryDownload {
         if archive.name() != self.name || !archive.0.iter().all(ArchivedFile::is_inside) {
             return Err(damaged(&"its content does not match its hash"));
         }
-        keep(&archive, &self.path).map(|()| true)
+        store(&archive, &self.path).map(|()| true)
     }
 }
 
@@ -150,12 +150,12 @@ impl Write for Bounded {
 }
 
 /// Stores the files in a temporary directory, and renames it to `path` when it is complete.
-fn keep(archive: &LibraryArchive, path: &Path) -> Result<(), String> {
+fn store(archive: &LibraryArchive, path: &Path) -> Result<(), String> {
     // Hosts may share the home directory, so the name includes the host.
     let host = gethostname().unwrap_or_default();
     let new = format!("new.{}.{}", host.to_string_lossy(), std::process::id());
     let new = path.with_extension(new);
-    let kept = write(archive, &new).and_then(|()| match fs::rename(&new, path) {
+    let kept = write_files(archive, &new).and_then(|()| match fs::rename(&new, path) {
         Ok(()) => Ok(()),
         // Another job has stored the same library in the meantime.
         Err(_) if path.is_dir() => {
@@ -171,7 +171,7 @@ fn keep(archive: &LibraryArchive, path: &Path) -> Result<(), String> {
     Ok(())
 }
 
-fn write(archive: &LibraryArchive, directory: &Path) -> Result<(), String> {
+fn write_files(archive: &LibraryArchive, directory: &Path) -> Result<(), String> {
     for file in &archive.0 {
         let path = directory.join(&file.path);
         let parent = path.parent().unwrap_or(directory);

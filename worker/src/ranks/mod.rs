@@ -3,13 +3,14 @@
 //! | file | contents |
 //! |---|---|
 //! | `mod.rs` | [`Ranks`]: the state machine of all ranks of the node |
-//! | `prepare.rs`, `interpreter.rs`, `library.rs` | what ranks need before they start |
+//! | `prepare.rs`, `interpreter.rs`, `files.rs`, `library.rs` | what ranks need before they start |
 //! | `child.rs` | a rank's process: spawned through its stub, which sets itself up and executes the program |
 //! | `stdin.rs`, `output.rs` | input from the launcher, output to it |
 //! | `session/` | commands beside a rank, and its debugger |
 //! | `mpi_library.rs` | the process management interface that a program needs; MPI programs that would each run alone |
 
 pub(crate) mod child;
+pub(crate) mod files;
 mod interpreter;
 pub(crate) mod library;
 pub(crate) mod mpi_library;
@@ -20,20 +21,21 @@ pub(crate) mod stdin;
 
 use crate::cleanup::cgroup::{self, Cgroup};
 use crate::cleanup::guardian::{ENDING, Grace};
-use crate::cleanup::processes::{self, Children, HelperState, Helpers, TERM};
-use crate::cleanup::shm;
+use crate::cleanup::helpers::{HelperState, Helpers};
+use crate::cleanup::processes::{self, Children, TERM};
+use crate::cleanup::{shm, usage};
 use crate::network::frames::FrameSender;
 use crate::network::mpi::{MpiIdentity, UnfinalizedRanks};
 use crate::node::environment;
-use crate::ranks::child::Streams;
+use crate::ranks::child::{Child, Streams};
 use crate::ranks::prepare::{PreparedRanks, Program};
 use crate::ranks::session::Sessions;
 use crate::ranks::stdin::Stdin;
+use files::RankFiles;
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use output::{RankStream, pump};
-use prepare::RankFiles;
 use rlaunch_bootstrap::deadline::{CHECK_INTERVAL, Deadline};
 use rlaunch_bootstrap::id::{JobId, LocalRank, Rank};
 use rlaunch_bootstrap::job::{
@@ -142,8 +144,9 @@ pub(crate) struct ProcessContext {
     pub(crate) grace: Grace,
     /// Directory of the job on this node; `None` if it has none.
     pub(crate) workspace: Option<PathBuf>,
-    /// Data for the environment of MPI ranks, and the ranks that have not finalized MPI.
-    pub(crate) mpi: (MpiIdentity, UnfinalizedRanks),
+    /// Data for the environment of MPI ranks.
+    pub(crate) mpi: MpiIdentity,
+    pub(crate) unfinalized: UnfinalizedRanks,
 }
 
 /// Change in the state of a rank.
@@ -206,7 +209,7 @@ impl Ranks {
                 None => ranks.start_one(spec),
             }
         }
-        ranks.stdin.begin();
+        ranks.stdin.grant_first_credit();
         ranks.advance();
         ranks
     }
@@ -225,6 +228,7 @@ impl Ranks {
         self.advance();
     }
 
+    /// Starts a rank, or reports that it cannot be started.
     fn start_one(&mut self, spec: &RankSpec) {
         let rank = spec.rank;
         let own = self.setup.ranks.get(spec.local_rank.index()).cloned().unwrap_or_default();
@@ -239,30 +243,33 @@ impl Ranks {
         let written = self.files.write(&own.files, &program.directory);
         let cgroup = self.context.cgroup.as_mut();
         match written.and_then(|()| child::spawn(program, &own, &env, streams, cgroup)) {
-            Ok(mut child) => {
-                let pid = child.pid.as_raw().cast_unsigned();
-                self.to_launcher.send(&FromAgent::Started { rank, pid });
-                self.changes.push_back(RankChange::Started(rank, pid));
-                self.running.push((rank, child.pid));
-                if spec.stdin {
-                    self.stdin.add(child.stdin.take());
-                }
-                let stderr = child.stderr.map(|stderr| (Stream::Stderr, stderr));
-                for (stream, pipe) in [(Stream::Stdout, child.stdout)].into_iter().chain(stderr) {
-                    let source = RankStream { rank, stream, stamped: self.stamped };
-                    let abandoned = self.abandoned.subscribe();
-                    self.context.grace.outputs.hand_over(pipe.as_fd());
-                    self.pumps.spawn(pump(source, pipe, self.to_launcher.clone(), abandoned));
-                }
-            }
+            Ok(child) => self.on_started(spec, child),
             Err(error) => {
                 let program = program.path.display();
                 self.print(rank, &format!("rlaunch: cannot start {program}: {error}"));
                 if spec.stdin {
                     self.stdin.add(None);
                 }
-                self.report(rank, Pid::from_raw(0), ExitStatus::Code(126));
+                // It has no process, and the exit code that a shell has for a program that cannot be executed.
+                self.report_end(rank, Pid::from_raw(0), ExitStatus::Code(126));
             }
+        }
+    }
+
+    fn on_started(&mut self, spec: &RankSpec, mut child: Child) {
+        let (rank, pid) = (spec.rank, child.pid.as_raw().cast_unsigned());
+        self.to_launcher.send(&FromAgent::Started { rank, pid });
+        self.changes.push_back(RankChange::Started(rank, pid));
+        self.running.push((rank, child.pid));
+        if spec.stdin {
+            self.stdin.add(child.stdin.take());
+        }
+        let stderr = child.stderr.map(|stderr| (Stream::Stderr, stderr));
+        for (stream, pipe) in [(Stream::Stdout, child.stdout)].into_iter().chain(stderr) {
+            let source = RankStream { rank, stream, stamped: self.stamped };
+            let abandoned = self.abandoned.subscribe();
+            self.context.grace.outputs.hand_over(pipe.as_fd());
+            self.pumps.spawn(pump(source, pipe, self.to_launcher.clone(), abandoned));
         }
     }
 
@@ -276,16 +283,16 @@ impl Ranks {
 
     /// Returns the variables by which a rank finds its process manager, if the program runs MPI.
     fn mpi_environment(&self, spec: &RankSpec, program: &Program) -> Vec<(String, String)> {
-        self.context.mpi.0.environment(spec, program.mpi)
+        self.context.mpi.environment(spec, program.mpi)
     }
 
     /// Returns what the running ranks use.
     pub(crate) fn usage(&self) -> Vec<RankUsage> {
-        processes::usage_of_ranks(&self.running, self.context.workspace.as_deref())
+        usage::usage_of_ranks(&self.running, self.context.workspace.as_deref())
     }
 
     /// Queues input for the ranks that read stdin; empty data ends the input.
-    pub(crate) fn feed(&mut self, data: Vec<u8>) {
+    pub(crate) fn feed_stdin(&mut self, data: Vec<u8>) {
         self.stdin.push(data);
     }
 
@@ -294,13 +301,14 @@ impl Ranks {
         self.changes.pop_front()
     }
 
-    fn report(&mut self, rank: Rank, pid: Pid, status: ExitStatus) {
+    /// Reports the end of a rank. Whether it has ended by itself depends on the phase of the job.
+    fn report_end(&mut self, rank: Rank, pid: Pid, status: ExitStatus) {
         self.changes.push_back(RankChange::Ended(rank, status));
         let at_us = u64::try_from(self.hello_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         let killed = status == ExitStatus::Signal(Signal::SIGKILL as i32);
         let out_of_memory = killed && self.phase == Phase::Running && self.oom_kills.has_grown();
-        let unfinalized = self.context.mpi.1.borrow().contains(rank);
-        self.context.mpi.1.borrow_mut().remove(rank);
+        let unfinalized = self.context.unfinalized.borrow().contains(rank);
+        self.context.unfinalized.borrow_mut().remove(rank);
         let by_itself = self.phase == Phase::Running || self.exiting.contains(&pid);
         self.to_launcher.send(&FromAgent::Exited {
             rank,
@@ -316,11 +324,12 @@ impl Ranks {
     /// Reaps children that have ended, reports the ranks among them, and moves on to the next phase
     /// if possible.
     pub(crate) fn reap(&mut self) {
-        self.collect();
+        self.reap_children();
         self.advance();
     }
 
-    fn collect(&mut self) {
+    /// Reaps children that have ended, and reports the ranks among them.
+    fn reap_children(&mut self) {
         for (pid, status) in child::reap() {
             self.context.helpers.on_reaped(pid);
             self.sessions.on_child_ended(pid, status);
@@ -328,7 +337,7 @@ impl Ranks {
                 continue;
             };
             let (rank, pid) = self.running.swap_remove(at);
-            self.report(rank, pid, status);
+            self.report_end(rank, pid, status);
         }
     }
 
@@ -347,7 +356,7 @@ impl Ranks {
         let cgroup = self.context.cgroup.as_ref().filter(|cgroup| cgroup.is_populated());
         let children = Children::now();
         let left = match (children, cgroup) {
-            (Children::None, None) => return self.drain(),
+            (Children::None, None) => return self.start_draining(),
             (Children::None, Some(cgroup)) => cgroup.members(),
             _ => processes::descendants(self.context.helpers.pids()),
         };
@@ -361,7 +370,7 @@ impl Ranks {
         }
         match self.phase {
             Phase::Running => {
-                let of_ranks = left.iter().filter(|&&pid| !self.sessions.own(pid)).count();
+                let of_ranks = left.iter().filter(|&&pid| !self.sessions.has_started(pid)).count();
                 self.receipt.leftovers_ended = u32::try_from(of_ranks).unwrap_or(u32::MAX);
                 self.terminate(LEFTOVER_GRACE.min(self.kill_after));
             }
@@ -369,10 +378,12 @@ impl Ranks {
                 self.terminate_orphans(&left);
                 // Commands beside ranks do not make the end of the job last longer.
                 let soon = Deadline::after(LEFTOVER_GRACE, Instant::now());
-                if soon.due() < term.due() && left.iter().all(|&pid| self.sessions.own(pid)) {
-                    self.end_by(soon.checked_every(CHECK_INTERVAL));
+                if soon.due() < term.due() && left.iter().all(|&pid| self.sessions.has_started(pid))
+                {
+                    self.kill_by(soon.checked_every(CHECK_INTERVAL));
                 }
             }
+            // `on_deadline` kills what is left again.
             _ => {}
         }
     }
@@ -390,7 +401,7 @@ impl Ranks {
     }
 
     /// Stops waiting for processes. Output that they have written is still sent.
-    fn drain(&mut self) {
+    fn start_draining(&mut self) {
         self.phase = if self.pumps.is_empty() { Phase::Over } else { Phase::Draining };
         self.abandoned.send_replace(true);
     }
@@ -399,7 +410,7 @@ impl Ranks {
     fn end_helpers(&mut self) {
         match self.context.helpers.end() {
             HelperState::Gone | HelperState::Killed => self.advance(),
-            HelperState::Stuck if self.phase != Phase::Over => self.drain(),
+            HelperState::Stuck if self.phase != Phase::Over => self.start_draining(),
             HelperState::Stuck => {}
         }
     }
@@ -439,6 +450,7 @@ impl Ranks {
         match self.phase {
             Phase::Running if !now => self.terminate(self.kill_after),
             Phase::Running | Phase::Ending(_) if now => self.kill_all(),
+            // They are being ended already.
             _ => {}
         }
         if !self.waiting.is_empty() {
@@ -448,19 +460,20 @@ impl Ranks {
         }
     }
 
+    /// Sends SIGTERM to every process of the job, and SIGKILL after this time.
     fn terminate(&mut self, grace: Duration) {
         // Exited processes need not be signalled.
-        self.collect();
+        self.reap_children();
         let running = self.running.iter().map(|&(_, pid)| pid);
         self.exiting = running.filter(|&pid| processes::is_exiting(pid)).collect();
         self.sessions.hang_up();
         self.sent_term = processes::signal_all(TERM, self.context.helpers.pids());
         // A `reap` that finds this agent hanging sees by the name that TERM was already sent.
         let _ = prctl::set_name(ENDING);
-        self.end_by(Deadline::after(grace, Instant::now()).checked_every(CHECK_INTERVAL));
+        self.kill_by(Deadline::after(grace, Instant::now()).checked_every(CHECK_INTERVAL));
     }
 
-    fn end_by(&mut self, term: Deadline) {
+    fn kill_by(&mut self, term: Deadline) {
         self.context.grace.kill_at(term.due());
         self.phase = Phase::Ending(term);
     }
@@ -473,16 +486,19 @@ impl Ranks {
         };
         self.context.grace.kill_at(now);
         self.phase = Phase::Killing { kill_deadline, again: now + KILL_RETRY };
-        let has_cgroup = self.context.cgroup.as_ref().map(Cgroup::kill).is_some();
-        if !(has_cgroup && is_first) {
+        if let Some(cgroup) = &self.context.cgroup {
+            cgroup.kill();
+        }
+        // Killing by the cgroup is enough at first, and spares the helpers.
+        if self.context.cgroup.is_none() || !is_first {
             let helpers = self.context.helpers.pids().to_vec();
-            processes::kill_all(&helpers, || self.collect());
+            processes::kill_all(&helpers, || self.reap_children());
             self.advance();
         }
     }
 
     /// Forwards a signal from the user to every rank.
-    pub(crate) fn signal(&self, signal: i32) {
+    pub(crate) fn forward_signal(&self, signal: i32) {
         if let Ok(signal) = Signal::try_from(signal) {
             self.running.iter().for_each(|&(_, pid)| processes::signal_rank(pid, signal));
         }
@@ -516,6 +532,7 @@ impl Ranks {
             Phase::Running => self.check_for_mpi(now),
             Phase::Ending(term) if now >= term.next_check() => self.check_grace(term, now),
             Phase::Killing { mut kill_deadline, again } if now >= again => {
+                // A suspension of the host moves the deadline.
                 let is_over = kill_deadline.has_expired(now);
                 self.phase = Phase::Killing { kill_deadline, again };
                 self.reap();
@@ -533,12 +550,13 @@ impl Ranks {
         if term.has_expired(now) {
             return self.kill_all();
         }
-        self.end_by(term);
+        self.kill_by(term);
         if term.restarts() > before {
             self.to_launcher.send(&FromAgent::GraceRestarted);
         }
     }
 
+    /// Kills what is left, unless nothing was and the phase is another by now.
     fn kill_more(&mut self) {
         if matches!(self.phase, Phase::Killing { .. }) {
             self.kill_all();
@@ -548,13 +566,13 @@ impl Ranks {
     /// Reports processes that do not disappear after SIGKILL, and no longer waits for them.
     fn give_up(&mut self) {
         if matches!(self.phase, Phase::Killing { .. }) {
-            self.receipt.left = processes::left(self.context.helpers.pids());
+            self.receipt.left = processes::describe_left(self.context.helpers.pids());
             let members = self.context.cgroup.as_ref().map(Cgroup::members).unwrap_or_default();
             if self.receipt.left.is_empty() {
                 self.receipt.left = members.into_iter().map(processes::describe).collect();
             }
             for (rank, pid) in std::mem::take(&mut self.running) {
-                self.report(rank, pid, ExitStatus::Signal(Signal::SIGKILL as i32));
+                self.report_end(rank, pid, ExitStatus::Signal(Signal::SIGKILL as i32));
             }
             self.pumps.abort_all();
             self.phase = Phase::Draining;

@@ -34,15 +34,15 @@ enum Interface {
 /// Returns the interfaces to offer to the ranks of a program. If the program is linked with an MPI
 /// library that needs an interface which is not offered, returns that library as the error.
 pub(crate) fn offer(wanted: MpiInterfaces, program: &Path) -> Result<MpiOffer, UnservedMpi> {
-    let linked = || linked(program);
     match wanted {
         MpiInterfaces::Pmix => Ok(MpiOffer { pmix: true, pmi1: false }),
         MpiInterfaces::Pmi1 => Ok(MpiOffer { pmix: false, pmi1: true }),
-        MpiInterfaces::None => {
-            linked().map_or(Ok(MpiOffer::default()), |library| Err(unserved(library, true)))
-        }
+        MpiInterfaces::None => match linked_library(program) {
+            Some(library) => Err(unserved(library, true)),
+            None => Ok(MpiOffer::default()),
+        },
         MpiInterfaces::Auto => {
-            let library = linked().unwrap_or_default();
+            let library = linked_library(program).unwrap_or_default();
             match interface(&library) {
                 Interface::Pmix => Ok(MpiOffer { pmix: true, pmi1: false }),
                 Interface::Pmi1 => Ok(MpiOffer { pmix: false, pmi1: true }),
@@ -54,7 +54,7 @@ pub(crate) fn offer(wanted: MpiInterfaces, program: &Path) -> Result<MpiOffer, U
 }
 
 /// Returns the MPI library with which a program or library is linked.
-pub(crate) fn linked(file: &Path) -> Option<String> {
+pub(crate) fn linked_library(file: &Path) -> Option<String> {
     elf::needed(file).into_iter().find(|name| is_mpi(name))
 }
 
@@ -78,6 +78,8 @@ pub(crate) fn find_unserved(is_served: bool) -> Option<(Pid, UnservedMpi)> {
     })
 }
 
+/// Describes a library whose interface is not served. `linked` tells whether the program is linked with it; otherwise it
+/// has loaded it.
 fn unserved(library: String, linked: bool) -> UnservedMpi {
     let needs = match interface(&library) {
         Interface::Pmix => "PMIx",
@@ -131,9 +133,11 @@ impl Ranks {
 
 /// Returns the times of the checks for MPI, latest first. Returns no times unless `wanted` is set.
 pub(super) fn check_times(wanted: bool) -> Vec<Instant> {
+    if !wanted {
+        return Vec::new();
+    }
     let now = Instant::now();
-    let times = CHECK_AFTER.iter().rev().map(|&after| now + after);
-    times.filter(|_| wanted).collect()
+    CHECK_AFTER.iter().rev().map(|&after| now + after).collect()
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ const FLUSH_AFTER: Duration = Duration::from_millis(200);
 /// Time without output after which a stream counts as ended, once no process of the job is left.
 const ABANDONED_AFTER: Duration = Duration::from_millis(50);
 
-/// Capacity of the buffer of a stream: a frame, and the byte that stays behind it ([`cut`]).
+/// Capacity of the buffer of a stream: a frame, and the byte that stays behind it ([`frame_length`]).
 const BUFFER: usize = MAX_OUTPUT + 1;
 
 /// Output stream of a rank.
@@ -37,56 +37,43 @@ pub(crate) struct RankStream {
 /// remaining output, even if a process outside the job keeps the pipe open.
 pub(crate) async fn pump(
     RankStream { rank, stream, stamped }: RankStream,
-    mut pipe: impl AsyncRead + Unpin,
+    pipe: impl AsyncRead + Unpin,
     to_launcher: FrameSender,
-    mut abandoned: watch::Receiver<bool>,
+    abandoned: watch::Receiver<bool>,
 ) {
-    let mut unsent = Unsent::default();
-    let mut stamp = None;
+    let unsent = Unsent::default();
+    let mut source = Source { pipe, abandoned, unsent, stamped, stamp: None };
     // Held from the first frame of a long line until the line ends or has taken too long.
     let mut turn: Option<WriterTurn> = None;
     let mut read = Read::More;
     while read != Read::End {
-        let until = unsent.deadline();
-        let more = read_more(&mut pipe, unsent.space(), &mut abandoned);
-        read = match until {
-            Some(until) => timeout_at(until.into(), more).await.unwrap_or(Read::Paused),
-            None => more.await,
-        };
-        if read == Read::More {
-            unsent.has_read(now());
-            stamp = stamped.then(time_of_day).flatten();
-        }
-        while let Some(piece) = unsent.ready(now(), read) {
+        read = source.read(source.unsent.deadline()).await;
+        while let Some(piece) = source.unsent.ready(now(), read) {
             let held = match turn.take() {
                 Some(turn) => turn,
                 None => {
-                    let (begins, is_whole) = (unsent.line.begins(piece), piece.ends_with(b"\n"));
+                    let begins = source.unsent.line.begins(piece);
+                    let is_whole = piece.ends_with(b"\n");
                     let held = to_launcher.writer_turn(begins).await;
                     if is_whole && read != Read::End {
                         // Lines that have come meanwhile go along. Otherwise they would wait for a turn of their own.
-                        let more = read_more(&mut pipe, unsent.space(), &mut abandoned);
-                        read = timeout_at(now().into(), more).await.unwrap_or(Read::Paused);
-                        if read == Read::More {
-                            unsent.has_read(now());
-                            stamp = stamped.then(time_of_day).flatten();
-                        }
+                        read = source.read(Some(now())).await;
                     }
                     held
                 }
             };
             let began = now();
-            let Some(Piece { data, since }) = unsent.next(began, read) else { break };
-            unsent.line.wrote(&data, since, began);
-            if !to_launcher.output(rank, stream, stamp, data).await {
+            let Some(Piece { data, since }) = source.unsent.take_piece(began, read) else { break };
+            source.unsent.line.wrote(&data, since, began);
+            if !to_launcher.output(rank, stream, source.stamp, data).await {
                 // Other streams have to notice it as well.
                 drop(held);
-                return discard(pipe).await;
+                return discard(source.pipe).await;
             }
-            unsent.line.put_off(now() - began);
-            turn = unsent.has_turn(now()).then_some(held);
+            source.unsent.line.put_off(now() - began);
+            turn = source.unsent.has_turn(now()).then_some(held);
         }
-        if !unsent.has_turn(now()) {
+        if !source.unsent.has_turn(now()) {
             turn = None;
         }
     }
@@ -105,6 +92,7 @@ fn time_of_day() -> Option<u64> {
     u64::try_from(since.as_micros()).ok()
 }
 
+/// Outcome of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Read {
     More,
@@ -113,24 +101,46 @@ enum Read {
     End,
 }
 
-async fn read_more(
-    pipe: &mut (impl AsyncRead + Unpin),
-    buffer: &mut Vec<u8>,
-    abandoned: &mut watch::Receiver<bool>,
-) -> Read {
-    let silence = async {
-        // The sender exists as long as the ranks do.
-        let _ = abandoned.wait_for(|&abandoned| abandoned).await;
-        tokio::time::sleep(ABANDONED_AFTER).await;
-    };
-    tokio::select! {
-        biased;
-        // After an error on a pipe nothing more can come.
-        read = pipe.read_buf(buffer) => match read {
-            Ok(1..) => Read::More,
-            _ => Read::End,
-        },
-        () = silence => Read::End,
+/// Stream that is read, with what was read and is not sent yet.
+struct Source<P> {
+    pipe: P,
+    abandoned: watch::Receiver<bool>,
+    unsent: Unsent,
+    stamped: bool,
+    /// Time of day of the last read, if the stream is stamped.
+    stamp: Option<u64>,
+}
+
+impl<P: AsyncRead + Unpin> Source<P> {
+    /// Reads what there is, until this time at most.
+    async fn read(&mut self, until: Option<Instant>) -> Read {
+        let more = self.read_more();
+        let read = match until {
+            Some(until) => timeout_at(until.into(), more).await.unwrap_or(Read::Paused),
+            None => more.await,
+        };
+        if read == Read::More {
+            self.unsent.has_read(now());
+            self.stamp = self.stamped.then(time_of_day).flatten();
+        }
+        read
+    }
+
+    async fn read_more(&mut self) -> Read {
+        let silence = async {
+            // The sender exists as long as the ranks do.
+            let _ = self.abandoned.wait_for(|&abandoned| abandoned).await;
+            tokio::time::sleep(ABANDONED_AFTER).await;
+        };
+        tokio::select! {
+            biased;
+            // After an error on a pipe nothing more can come.
+            read = self.pipe.read_buf(self.unsent.space()) => match read {
+                Ok(1..) => Read::More,
+                _ => Read::End,
+            },
+            () = silence => Read::End,
+        }
     }
 }
 
@@ -182,13 +192,13 @@ impl Unsent {
             Read::Paused => since + FLUSH_AFTER <= now,
             Read::End => true,
         };
-        cut(&self.buffer, is_due).map(|length| &self.buffer[..length])
+        frame_length(&self.buffer, is_due).map(|length| &self.buffer[..length])
     }
 
     /// Takes the piece of [`Unsent::ready`] out of the buffer.
-    fn next(&mut self, now: Instant, read: Read) -> Option<Piece> {
+    fn take_piece(&mut self, now: Instant, read: Read) -> Option<Piece> {
         let (length, since) = (self.ready(now, read)?.len(), self.since?);
-        let data = take(&mut self.buffer, length);
+        let data = split_off_front(&mut self.buffer, length);
         self.since = self.latest.filter(|_| !self.buffer.is_empty());
         Some(Piece { data, since })
     }
@@ -209,7 +219,7 @@ impl Unsent {
 /// fit. A full frame is sent of a line that is longer, if a byte is left of it: a frame that is not
 /// full thus follows when the rank pauses, which tells the launcher so ([`LineTurn`]). An
 /// incomplete line is sent if it is due.
-fn cut(buffer: &[u8], is_due: bool) -> Option<usize> {
+fn frame_length(buffer: &[u8], is_due: bool) -> Option<usize> {
     let window = &buffer[..buffer.len().min(MAX_OUTPUT)];
     if let Some(end) = window.iter().rposition(|&byte| byte == b'\n') {
         return Some(end + 1);
@@ -221,7 +231,8 @@ fn cut(buffer: &[u8], is_due: bool) -> Option<usize> {
     (is_due && rest > 0).then_some(rest)
 }
 
-fn take(buffer: &mut Vec<u8>, length: usize) -> Vec<u8> {
+/// Takes the first bytes out of a buffer, which gets new memory: they need not be copied.
+fn split_off_front(buffer: &mut Vec<u8>, length: usize) -> Vec<u8> {
     let mut rest = Vec::with_capacity(BUFFER.max(buffer.len() - length));
     rest.extend_from_slice(&buffer[length..]);
     buffer.truncate(length);
@@ -238,19 +249,19 @@ mod tests {
 
     #[test]
     fn frames_end_at_line_ends() {
-        assert_eq!(cut(b"one\ntwo\nthr", false), Some(8));
-        assert_eq!(cut(b"thr", false), None);
-        assert_eq!(cut(b"thr", true), Some(3));
-        assert_eq!(cut(b"", true), None);
+        assert_eq!(frame_length(b"one\ntwo\nthr", false), Some(8));
+        assert_eq!(frame_length(b"thr", false), None);
+        assert_eq!(frame_length(b"thr", true), Some(3));
+        assert_eq!(frame_length(b"", true), None);
     }
 
     #[test]
     fn a_line_longer_than_a_frame_goes_in_pieces() {
         let mut line = vec![b'x'; MAX_OUTPUT + 10];
         line.push(b'\n');
-        assert_eq!(cut(&line, false), Some(MAX_OUTPUT));
-        take(&mut line, MAX_OUTPUT);
-        assert_eq!(cut(&line, false), Some(11));
+        assert_eq!(frame_length(&line, false), Some(MAX_OUTPUT));
+        split_off_front(&mut line, MAX_OUTPUT);
+        assert_eq!(frame_length(&line, false), Some(11));
     }
 
     #[test]
@@ -258,14 +269,15 @@ mod tests {
         let (began, mut unsent) = (now(), Unsent::default());
         unsent.space().extend_from_slice(&[b'x'; MAX_OUTPUT]);
         unsent.has_read(began);
-        assert!(unsent.next(began, Read::More).is_none());
+        assert!(unsent.take_piece(began, Read::More).is_none());
         let due = unsent.deadline().unwrap();
         assert_eq!(due, began + FLUSH_AFTER);
-        assert!(unsent.next(due - Duration::from_millis(1), Read::Paused).is_none());
-        let lengths: Vec<usize> =
-            std::iter::from_fn(|| unsent.next(due, Read::Paused)).map(|p| p.data.len()).collect();
+        assert!(unsent.take_piece(due - Duration::from_millis(1), Read::Paused).is_none());
+        let lengths: Vec<usize> = std::iter::from_fn(|| unsent.take_piece(due, Read::Paused))
+            .map(|p| p.data.len())
+            .collect();
         assert_eq!(lengths, [MAX_OUTPUT - 1, 1]);
-        assert!(unsent.next(due, Read::End).is_none() && unsent.deadline().is_none());
+        assert!(unsent.take_piece(due, Read::End).is_none() && unsent.deadline().is_none());
     }
 
     /// Time that ranks write for.

@@ -1,19 +1,13 @@
-//! Preparation of a node for its ranks: checks of what they need, and the files that are made for
-//! them.
+//! Preparation of a node for its ranks: checks of what they need.
 //!
 //! [`prepare`] checks whether this node has everything that the job needs, reserves ports, and
 //! returns all problems at once. [`PreparedRanks`] is the result; it also reads the inventory.
-//!
-//! [`JobFiles`] are the copies of `--copy` files in the job's private directory, made while the
-//! job is prepared. [`RankFiles`] are made when ranks start. Both are removed at the end of the
-//! job.
 
-use crate::cleanup::workspace::Workspace;
-use crate::console::errln;
 use crate::network::mpi::MpiOffer;
 use crate::network::ports::{self, LOOPBACK, ReservedPort};
 use crate::node::environment::{self, Environment};
 use crate::node::inventory::{self, Root, libraries};
+use crate::ranks::files::JobFiles;
 use crate::ranks::{interpreter, mpi_library};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{AccessFlags, Uid, access};
@@ -23,17 +17,15 @@ use rlaunch_bootstrap::env::{
 };
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{
-    Application, FewFiles, Job, LauncherDir, Notice, PreloadFile, Problem, ProgramDefect, RankFile,
-    RankSpec, ScriptCheck, SingletonPolicy, WorkingDir,
+    Application, FewFiles, Job, LauncherDir, Notice, Problem, ProgramDefect, RankSpec, ScriptCheck,
+    SingletonPolicy, WorkingDir,
 };
 use rlaunch_bootstrap::protocol::control::UnservedMpi;
 use sha2::{Digest, Sha256};
-use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::fs::{self, DirBuilder};
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 use tokio::net::TcpListener;
 
@@ -113,12 +105,13 @@ pub(crate) fn prepare(
     node: &[(OsString, OsString)],
 ) -> Result<PreparedRanks, Vec<Problem>> {
     let mut problems: Vec<Problem> = check_plugin(job).err().into_iter().collect();
-    let workspace_error = files.workspace_error.iter().cloned();
-    let mut notices: Vec<_> = workspace_error.map(|cause| Notice::NoWorkspace { cause }).collect();
+    let mut notices = Vec::new();
+    if let Some(cause) = files.workspace_error() {
+        notices.push(Notice::NoWorkspace { cause: cause.to_owned() });
+    }
     let of_rank = |rank: &RankSpec| job.applications.get(rank.application as usize);
     let waiting = job.ranks.iter().filter_map(of_rank).filter(|one| one.starts_on_request).count();
-    let ranks = (job.ranks.len(), waiting);
-    match check_open_files(ranks, job.merge_stderr, open_files_limit()) {
+    match check_open_files(job.ranks.len(), waiting, job.merge_stderr, open_files_limit()) {
         Ok(few) => notices.extend(few.map(Notice::FewFiles)),
         Err(few) => problems.push(Problem::FewFiles(few)),
     }
@@ -152,7 +145,8 @@ fn open_files_limit() -> u64 {
 /// a connection while the rank calls the agent. The error means that they would not start. Of all ranks, `waiting` wait
 /// for others to have started or ended, and those may have ended before.
 fn check_open_files(
-    (ranks, waiting): (usize, usize),
+    ranks: usize,
+    waiting: usize,
     merged: bool,
     limit: u64,
 ) -> Result<Option<FewFiles>, FewFiles> {
@@ -160,9 +154,10 @@ fn check_open_files(
     let take = |per_rank: u64, ranks: usize| OWN_FILES + per_rank * ranks as u64;
     let needed = take(pipes + 1, ranks);
     let few = FewFiles { ranks: u32::try_from(ranks).unwrap_or(u32::MAX), limit, needed };
-    match take(pipes, ranks - waiting) > limit {
-        true => Err(few),
-        false => Ok((needed > limit).then_some(few)),
+    if take(pipes, ranks - waiting) > limit {
+        Err(few)
+    } else {
+        Ok((needed > limit).then_some(few))
     }
 }
 
@@ -184,39 +179,26 @@ fn prepare_program(
 ) -> Result<(Program, Vec<Notice>), Vec<Problem>> {
     let mut env = environment::common(node.iter().cloned(), &application.env);
     let mut argv = application.argv.clone();
-    if !files.files.is_empty() {
-        env.insert(RLAUNCH_PRELOAD_DIR.into(), files.directory.clone().into());
+    if let Some(directory) = files.directory() {
+        env.insert(RLAUNCH_PRELOAD_DIR.into(), directory.into());
         files.redirect(&mut argv, &application.preload);
     }
-    let asked_for = application.env.iter().any(|var| var.name == TMPDIR);
-    if let Some(workspace) = files.workspace.as_ref().filter(|_| !asked_for) {
-        if let Some(tmpdir) = &files.tmpdir {
-            if application.argv.iter().any(|word| names_python(word)) {
-                keep_compiled(&mut env, files.parent());
-            }
-            env.insert(TMPDIR.into(), tmpdir.clone().into());
-        }
-        if env.contains_key(OsStr::new(TORCH_FR_BUFFER_SIZE)) {
-            let pipes = workspace.join("torch-").into_os_string();
-            env.entry(TORCH_NCCL_DEBUG_INFO_PIPE_FILE.into()).or_insert(pipes);
-        }
-    }
+    set_directories(&mut env, application, files);
     let mut notices = Vec::new();
     let directory =
-        working_dir(&application.wdir, &mut notices).map_err(|problem| vec![problem])?;
+        find_working_dir(&application.wdir, &mut notices).map_err(|problem| vec![problem])?;
     if !application.env.iter().any(|var| var.name == PWD) {
         env.insert(PWD.into(), pwd(&directory).into());
     }
     let search_path = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
-    let path = find_by_any_name(&mut argv, &application.other_names, &search_path, &directory)
-        .and_then(|path| match interpreter::check(&path, &directory, &search_path) {
-            Ok(()) => Ok(path),
-            Err(defect) => {
-                let program = typed_name(application, files, path);
-                Err(Problem::CannotStart { program, defect })
-            }
-        })
-        .and_then(|path| mpi_offer(job, &path).map(|mpi| (path, mpi)));
+    let path = find_by_any_name(&mut argv, &application.other_names, &search_path, &directory);
+    let path = path.and_then(|path| {
+        interpreter::check(&path, &directory, &search_path).map_err(|defect| {
+            Problem::CannotStart { program: typed_name(application, files, &path), defect }
+        })?;
+        let mpi = mpi_offer(job, &path)?;
+        Ok((path, mpi))
+    });
     let is_here = |script: &&ScriptCheck| !files.redirects(script, &application.preload);
     let script = application.script.as_ref().filter(is_here);
     let script = script.map_or(Ok(None), |script| check_script(script, &directory));
@@ -229,6 +211,24 @@ fn prepare_program(
     }
 }
 
+/// Lets ranks keep their temporary files in directories of the job, unless the user has named one.
+fn set_directories(env: &mut Environment, application: &Application, files: &JobFiles) {
+    if application.env.iter().any(|var| var.name == TMPDIR) {
+        return;
+    }
+    let Some(workspace) = files.workspace() else { return };
+    if let Some(tmpdir) = files.tmpdir() {
+        if application.argv.iter().any(|word| names_python(word)) {
+            set_compile_cache(env, files.parent());
+        }
+        env.insert(TMPDIR.into(), tmpdir.into());
+    }
+    if env.contains_key(OsStr::new(TORCH_FR_BUFFER_SIZE)) {
+        let pipes = workspace.join("torch-").into_os_string();
+        env.entry(TORCH_NCCL_DEBUG_INFO_PIPE_FILE.into()).or_insert(pipes);
+    }
+}
+
 /// Tells whether a word of a command line is a Python or a script for one.
 fn names_python(word: &OsStr) -> bool {
     let name = Path::new(word).file_name().unwrap_or_default().as_encoded_bytes();
@@ -238,7 +238,7 @@ fn names_python(word: &OsStr) -> bool {
 
 /// Sets the directory of torch.compile to that which torch would choose in the host's own TMPDIR, `parent`. In the
 /// job's TMPDIR what was compiled would end with the job, and each job would compile everything again.
-fn keep_compiled(env: &mut Environment, parent: &Path) {
+fn set_compile_cache(env: &mut Environment, parent: &Path) {
     let user = ["LOGNAME", "USER"].iter().find_map(|name| env.get(OsStr::new(name)));
     let user = user.filter(|user| !user.is_empty() && !user.as_encoded_bytes().contains(&b'/'));
     let mut name = OsString::from("torchinductor_");
@@ -256,7 +256,7 @@ fn keep_compiled(env: &mut Environment, parent: &Path) {
 
 /// Returns the name by which the user knows the program at `path`: what was typed if that is a path or a
 /// file to preload, else the path at which the program was found.
-fn typed_name(application: &Application, files: &JobFiles, path: PathBuf) -> OsString {
+fn typed_name(application: &Application, files: &JobFiles, path: &Path) -> OsString {
     let typed = application.argv.first().filter(|typed| {
         let by_path = typed.as_encoded_bytes().contains(&b'/');
         by_path || files.named(typed, &application.preload).is_some()
@@ -294,7 +294,9 @@ fn reserve_ports(job: &Job) -> Result<(Vec<ReservedPort>, Vec<TcpListener>), Pro
     Ok((held, listeners))
 }
 
-pub(crate) fn working_dir(
+/// Finds the directory in which ranks start: that of the launcher, under its own path or behind its links, if this host
+/// has it; else the home directory, with a notice. A directory that the user has named must exist.
+pub(crate) fn find_working_dir(
     wanted: &WorkingDir,
     notices: &mut Vec<Notice>,
 ) -> Result<PathBuf, Problem> {
@@ -378,13 +380,13 @@ pub(crate) fn find_program(
             Err(Problem::NotExecutable { program: path })
         };
     }
-    if let Some(path) = on_path(&name, search_path, directory) {
+    if let Some(path) = find_on_path(&name, search_path, directory) {
         return Ok(path);
     }
     let instead = (name == "python").then_some("python3");
     no_program(
         instead
-            .filter(|i| on_path(OsStr::new(i), search_path, directory).is_some())
+            .filter(|i| find_on_path(OsStr::new(i), search_path, directory).is_some())
             .map(str::to_owned),
     )
 }
@@ -413,7 +415,8 @@ fn check_plugin(job: &Job) -> Result<(), Problem> {
     }
 }
 
-pub(super) fn on_path(name: &OsStr, search_path: &OsStr, directory: &Path) -> Option<PathBuf> {
+/// Finds an executable file of this name; entries of the path may be relative to `directory`.
+pub(super) fn find_on_path(name: &OsStr, search_path: &OsStr, directory: &Path) -> Option<PathBuf> {
     std::env::split_paths(search_path)
         .map(|entry| directory.join(entry).join(name))
         .find(|path| path.is_file() && is_executable(path))
@@ -423,6 +426,7 @@ pub(super) fn is_executable(path: &Path) -> bool {
     access(path, AccessFlags::X_OK).is_ok()
 }
 
+/// Checks that a script is here. A notice says that it differs from the launcher's.
 fn check_script(check: &ScriptCheck, directory: &Path) -> Result<Option<Notice>, Problem> {
     let path = directory.join(&check.path);
     let Ok(metadata) = fs::metadata(&path) else {
@@ -432,169 +436,6 @@ fn check_script(check: &ScriptCheck, directory: &Path) -> Result<Option<Notice>,
     let same = metadata.len() <= COMPARED
         && fs::read(&path).is_ok_and(|bytes| Sha256::digest(bytes)[..] == expected);
     Ok((!same).then(|| Notice::ScriptDiffers { script: check.path.clone() }))
-}
-
-/// The node's copies of `--copy` files, and the job's private directory that contains them.
-#[derive(Debug)]
-pub(crate) struct JobFiles {
-    /// `None` if the directory could not be created, which is allowed only if no files are to be
-    /// copied.
-    workspace: Option<PathBuf>,
-    /// Reason why the directory could not be created.
-    workspace_error: Option<String>,
-    /// TMPDIR for ranks; `None` if they keep the host's.
-    tmpdir: Option<PathBuf>,
-    directory: PathBuf,
-    files: Vec<PreloadFile>,
-    open: Option<File>,
-    received: usize,
-}
-
-impl JobFiles {
-    /// Returns the directory that contains the job's private one: the host's TMPDIR, if that is usable.
-    fn parent(&self) -> &Path {
-        self.directory.ancestors().nth(2).unwrap_or(Path::new("/tmp"))
-    }
-
-    /// Creates the directories, accessible to this user only.
-    pub(crate) fn create(job: &Job, workspace: &Workspace) -> Result<JobFiles, Problem> {
-        let workspace_error = workspace.create().err();
-        let made = match (workspace.files(), &workspace_error) {
-            (Some(path), _) => path,
-            // A job can do without a TMPDIR of its own, but not without its files.
-            (None, Some(cause)) if !job.preload.is_empty() => {
-                let (operation, cause) =
-                    ("create a directory for the files".to_owned(), cause.clone());
-                return Err(Problem::PreloadFailed { operation, cause });
-            }
-            (None, _) => Path::new(""),
-        };
-        let directory = made.join("preload");
-        if !job.preload.is_empty() {
-            DirBuilder::new()
-                .mode(0o700)
-                .create(&directory)
-                .map_err(|error| preload_problem("create", &directory, &error))?;
-        }
-        let [tmpdir, workspace] =
-            [workspace.tmpdir(), workspace.path()].map(|path| path.map(Path::to_owned));
-        let (files, open) = (job.preload.clone(), None);
-        Ok(JobFiles { workspace, workspace_error, tmpdir, directory, files, open, received: 0 })
-    }
-
-    /// Returns the job's private directory, if there is one.
-    pub(crate) fn workspace(&self) -> Option<&Path> {
-        self.workspace.as_deref()
-    }
-
-    /// Tells whether every file has arrived.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.received == self.files.len()
-    }
-
-    /// Appends a part to the current file; an empty part ends the file.
-    pub(crate) fn receive(&mut self, index: u32, data: &[u8]) -> Result<(), Problem> {
-        let spec = self.files.get(self.received).filter(|_| index as usize == self.received);
-        let Some(spec) = spec else {
-            return Err(Problem::PreloadFailed {
-                operation: format!("receive part of file {index}"),
-                cause: format!("expected file {}", self.received),
-            });
-        };
-        let path = self.directory.join(&spec.name);
-        let file = match &mut self.open {
-            Some(file) => file,
-            None => self.open.insert(
-                OpenOptions::new()
-                    .write(true)
-                    .create_new(true)
-                    .mode(spec.mode & 0o777)
-                    .open(&path)
-                    .map_err(|error| preload_problem("create", &path, &error))?,
-            ),
-        };
-        file.write_all(data).map_err(|error| preload_problem("write", &path, &error))?;
-        if data.is_empty() {
-            self.open = None;
-            self.received += 1;
-        }
-        Ok(())
-    }
-
-    /// Replaces arguments that name a preloaded file with the path of its copy. `own` has the
-    /// indices of the application's files.
-    fn redirect(&self, argv: &mut [OsString], own: &[u32]) {
-        for argument in argv {
-            if let Some(file) = self.named(argument, own) {
-                *argument = self.directory.join(&file.name).into();
-            }
-        }
-    }
-
-    fn redirects(&self, script: &ScriptCheck, own: &[u32]) -> bool {
-        self.named(script.path.as_os_str(), own).is_some()
-    }
-
-    fn named(&self, argument: &OsStr, own: &[u32]) -> Option<&PreloadFile> {
-        let bare = argument.to_str().and_then(|text| text.strip_prefix("./")).map(OsStr::new);
-        let mut files = own.iter().filter_map(|&index| self.files.get(index as usize));
-        files.find(|file| {
-            let names = [file.typed_path.as_os_str(), &file.name];
-            names.contains(&argument) || bare.is_some_and(|bare| names.contains(&bare))
-        })
-    }
-}
-
-fn preload_problem(operation: &str, path: &Path, error: &io::Error) -> Problem {
-    Problem::PreloadFailed {
-        operation: format!("{operation} {}", path.display()),
-        cause: error.to_string(),
-    }
-}
-
-/// Files that were created for the ranks of this node.
-#[derive(Debug, Default)]
-pub(crate) struct RankFiles {
-    written: BTreeSet<PathBuf>,
-}
-
-impl RankFiles {
-    /// Creates files, readable by this user only; relative paths are below `directory`. A file that
-    /// was created for another rank is not created again. Fails if any other file exists at the
-    /// path; that file is left unchanged.
-    pub(crate) fn write(&mut self, files: &[RankFile], directory: &Path) -> io::Result<()> {
-        for file in files {
-            let path = directory.join(&file.path);
-            if self.written.contains(&path) {
-                continue;
-            }
-            let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
-            let mut made = made.map_err(|error| named(&path, &error))?;
-            self.written.insert(path.clone());
-            made.write_all(&file.content).map_err(|error| named(&path, &error))?;
-        }
-        Ok(())
-    }
-
-    /// Removes all files. A file that is gone already is not an error.
-    pub(crate) fn remove(&mut self) {
-        for path in std::mem::take(&mut self.written) {
-            match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => {
-                    errln!("rlaunch-worker: cannot remove {}: {error}", path.display());
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
-fn named(path: &Path, error: &io::Error) -> io::Error {
-    let cause = match error.kind() {
-        ErrorKind::AlreadyExists => "it exists already".to_owned(),
-        _ => error.to_string(),
-    };
-    io::Error::new(error.kind(), format!("cannot create {}: {cause}", path.display()))
 }
 
 #[cfg(test)]
@@ -626,7 +467,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let kept = |user: &str| {
             let mut env = Environment::from([("LOGNAME".into(), user.into())]);
-            keep_compiled(&mut env, dir.path());
+            set_compile_cache(&mut env, dir.path());
             env.get(OsStr::new(TORCHINDUCTOR_CACHE_DIR)).cloned()
         };
         let path = |name: &str| Some(dir.path().join(name).into_os_string());
@@ -641,7 +482,7 @@ mod tests {
         std::os::unix::fs::symlink("/tmp", dir.path().join("torchinductor_carol")).unwrap();
         assert_eq!((kept("bob"), kept("carol")), (None, None), "others may write there");
         let mut set = Environment::from([(TORCHINDUCTOR_CACHE_DIR.into(), "/mine".into())]);
-        keep_compiled(&mut set, dir.path());
+        set_compile_cache(&mut set, dir.path());
         assert_eq!(set[OsStr::new(TORCHINDUCTOR_CACHE_DIR)], "/mine");
         let words = argv(&["/usr/bin/python3.11", "torchrun", "train.py", "sh", "/opt/python/x"]);
         let found: Vec<bool> = words.iter().map(|word| names_python(word)).collect();
@@ -669,7 +510,7 @@ mod tests {
             path: path.clone(),
             physical: physical.clone(),
         });
-        let found = |notices: &mut Vec<Notice>| working_dir(&wanted, notices).unwrap();
+        let found = |notices: &mut Vec<Notice>| find_working_dir(&wanted, notices).unwrap();
         let mut notices = Vec::new();
         fs::create_dir(&physical).unwrap();
         assert_eq!(found(&mut notices), physical);
@@ -683,21 +524,21 @@ mod tests {
         assert!(![path, physical].contains(&found(&mut notices)));
         assert!(matches!(notices[..], [Notice::RunsInHome { .. }]), "{notices:?}");
         let required = WorkingDir::Required("/no/such/place".into());
-        assert!(working_dir(&required, &mut notices).is_err());
+        assert!(find_working_dir(&required, &mut notices).is_err());
     }
 
     #[test]
     fn ranks_that_take_more_files_than_are_allowed_are_found_before_they_start() {
-        let check = |ranks, limit| check_open_files((ranks, 0), false, limit);
+        let check = |ranks, limit| check_open_files(ranks, 0, false, limit);
         assert_eq!(check(300, 1024), Ok(None));
         let few = |ranks, needed| FewFiles { ranks, limit: 1024, needed };
         assert_eq!(check(340, 1024), Ok(Some(few(340, 1043))));
         assert_eq!(check(500, 1024), Ok(Some(few(500, 1523))));
         assert_eq!(check(501, 1024), Err(few(501, 1526)));
         // One pipe for both streams takes less.
-        assert_eq!(check_open_files((501, 0), true, 1024), Ok(Some(few(501, 1025))));
+        assert_eq!(check_open_files(501, 0, true, 1024), Ok(Some(few(501, 1025))));
         // Ranks that wait may not run beside the others.
-        assert_eq!(check_open_files((501, 1), false, 1024), Ok(Some(few(501, 1526))));
+        assert_eq!(check_open_files(501, 1, false, 1024), Ok(Some(few(501, 1526))));
         assert_eq!(check(1, 26), Ok(None));
         assert!(check(1, 24).is_err());
     }
@@ -758,36 +599,5 @@ mod tests {
         assert_eq!(check_script(&check("old"), dir.path()), Ok(None));
         assert!(check_script(&check("new"), dir.path()).unwrap().is_some());
         assert!(check_script(&check("old"), Path::new("/nonexistent")).is_err());
-    }
-
-    fn file(path: &str, content: &str) -> RankFile {
-        RankFile { path: path.into(), content: content.into() }
-    }
-
-    #[test]
-    fn they_are_private_shared_by_ranks_and_gone_at_the_end() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("x.yaml");
-        let mut files = RankFiles::default();
-        for _ in 0..2 {
-            files.write(&[file("x.yaml", "a: 1\n")], directory.path()).unwrap();
-        }
-        assert_eq!(fs::read_to_string(&path).unwrap(), "a: 1\n");
-        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-        files.remove();
-        assert!(!path.exists());
-        files.remove();
-    }
-
-    #[test]
-    fn what_was_there_before_is_left_alone() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("theirs");
-        fs::write(&path, "theirs").unwrap();
-        let mut files = RankFiles::default();
-        let error = files.write(&[file("theirs", "ours")], directory.path()).unwrap_err();
-        assert!(error.to_string().ends_with("theirs: it exists already"), "{error}");
-        files.remove();
-        assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
     }
 }

@@ -43,10 +43,11 @@ impl Stdin {
     }
 
     /// Grants the launcher its first credit. Must be called after every reader was added.
-    pub(crate) fn begin(&mut self) {
+    pub(crate) fn grant_first_credit(&mut self) {
         if self.open.is_some() && !self.queues.is_empty() {
             self.to_launcher.send(&FromAgent::StdinCredit(STDIN_WINDOW));
         }
+        // If no reader has started, this was the last clone.
         self.open = None;
     }
 
@@ -136,7 +137,7 @@ mod tests {
         let ((mut quick, quick_end), (mut slow, slow_end)) = (pipe(), pipe());
         stdin.add(Some(quick_end));
         stdin.add(Some(slow_end));
-        stdin.begin();
+        stdin.grant_first_credit();
         assert_eq!(next_frame(&mut queue).await, FromAgent::StdinCredit(STDIN_WINDOW));
         // More than half of a pipe's capacity, so that the second chunk waits for the slow reader.
         let chunk = vec![b'x'; 48 << 10];
@@ -168,7 +169,7 @@ mod tests {
         let mut stdin = Stdin::new(&to_launcher);
         let (reader, end) = pipe();
         stdin.add(Some(end));
-        stdin.begin();
+        stdin.grant_first_credit();
         drop(reader);
         let chunk = vec![b'x'; MAX_STDIN];
         stdin.push(chunk.clone());
@@ -188,7 +189,7 @@ mod tests {
         let mut stdin = Stdin::new(&to_launcher);
         let (_reader, end) = pipe();
         stdin.add(Some(end));
-        stdin.begin();
+        stdin.grant_first_credit();
         assert_eq!(next_frame(&mut queue).await, FromAgent::StdinCredit(STDIN_WINDOW));
         stdin.push(b"x".to_vec());
         assert_eq!(next_frame(&mut queue).await, FromAgent::StdinCredit(1 << 10));
@@ -199,7 +200,7 @@ mod tests {
         let (to_launcher, mut queue) = FrameSender::new();
         let mut stdin = Stdin::new(&to_launcher);
         stdin.add(None);
-        stdin.begin();
+        stdin.grant_first_credit();
         assert_eq!(next_frame(&mut queue).await, FromAgent::StdinClosed);
     }
 }

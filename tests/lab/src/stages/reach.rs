@@ -60,7 +60,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     // A job that runs, and its end.
     ("worker/agent/silence.rs worker/network/connection.rs", "standstill lost ending teardown abuse callback", ""),
     ("launcher/run/supervisor worker/cleanup", "failing ending lost teardown abuse mpi restarts delivery environment live field", "launching"),
-    ("worker/cleanup/processes", "failing ending lost teardown abuse mpi restarts delivery environment live hang sessions monitor", "launching stacks mesh_killed"),
+    ("worker/cleanup/processes worker/cleanup/helpers.rs worker/cleanup/usage.rs", "failing ending lost teardown abuse mpi restarts delivery environment live hang sessions monitor", "launching stacks mesh_killed"),
     ("launcher/run/output worker/ranks/output.rs bootstrap/protocol/line_turn.rs", "output printing teardown stdin field", ""),
     ("launcher/run/record launcher/commands/report", "report network", ""),
     ("launcher/run/live launcher/run/hang launcher/run/stragglers worker/stack launcher/commands/logs.rs launcher/commands/history.rs launcher/commands/meant.rs", "live hang sessions stragglers containers", "stacks"),
@@ -76,6 +76,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("worker/comm/capi worker/comm/python worker/ranks/library.rs bootstrap/job/library.rs", "library aarch64 training sessions", ""),
     ("worker/pmi worker/network/mpi.rs worker/ranks/mpi_library.rs", "mpi singleton missing guides horovod report", ""),
     ("worker/horovod worker/network/horovod", "horovod abuse", ""),
+    ("worker/network/tcp_owner.rs", "horovod mpi abuse", ""),
     // Examples, and what only unit tests and fuzzers run.
     ("examples/train", "example restarts", ""),
     ("examples/resnet examples/torch_ddp", "training restarts", ""),

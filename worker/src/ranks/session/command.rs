@@ -1,8 +1,5 @@
-//! Start of a command in a rank's place.
-//!
-//! The place of a running rank, in which a command of the user can run too.
-//!
-//! Terminal of a command: a pseudoterminal whose master the agent keeps.
+//! Start of a command of the user in the place of a running rank: with the environment, directory and
+//! binding of its process, and with pipes or a pseudoterminal whose master the agent keeps.
 
 use crate::cleanup::cgroup::Cgroup;
 use crate::node::environment::Environment;
@@ -23,9 +20,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 use tokio::net::unix::pipe;
-
-/// Words of a command and its terminal.
-pub(super) type Wanted = (Vec<OsString>, Option<Terminal>);
 
 /// Shell of ranks without the variable SHELL, or whose shell is not on this host.
 const SHELL: &str = "/bin/sh";
@@ -97,6 +91,7 @@ fn correct_pwd(env: &mut Environment, directory: &Path) {
     };
 }
 
+/// Returns the rank's shell.
 fn shell(env: &Environment) -> OsString {
     let own = env.get(OsStr::new("SHELL")).filter(|shell| Path::new(shell).exists());
     own.cloned().unwrap_or_else(|| SHELL.into())
@@ -142,7 +137,7 @@ impl RankPlace<'_> {
         let bytes = fs::read(&path)
             .map_err(|error| SessionError::cannot(format!("read {path}"), &error))?;
         // The memory of a process that has ended is gone.
-        if bytes.is_empty() { Err(SessionError::RankEnded) } else { Ok(parse(&bytes)) }
+        if bytes.is_empty() { Err(SessionError::RankEnded) } else { Ok(parse_environment(&bytes)) }
     }
 
     /// Returns a path that leads to the working directory of the rank's process.
@@ -152,7 +147,7 @@ impl RankPlace<'_> {
 }
 
 /// Parses `/proc/PID/environ`.
-fn parse(bytes: &[u8]) -> Environment {
+fn parse_environment(bytes: &[u8]) -> Environment {
     let own = |bytes: &[u8]| -> OsString { OsStr::from_bytes(bytes).to_owned() };
     let mut env = Environment::new();
     for entry in bytes.split(|&byte| byte == 0) {
@@ -178,7 +173,7 @@ impl Pseudoterminal {
         unlockpt(&master)?;
         // Works also where no path leads to the terminal, as in containers without /dev/pts.
         let slave = ioctl_tiocgptpeer(&master, flags)?;
-        tcsetwinsize(&master, window(size))?;
+        tcsetwinsize(&master, winsize(size))?;
         let mut modes = tcgetattr(&slave)?;
         // The kernel then erases whole characters, not bytes.
         modes.input_modes |= InputModes::IUTF8;
@@ -189,7 +184,7 @@ impl Pseudoterminal {
 }
 
 /// Converts the size of a terminal for the kernel.
-pub(super) fn window(size: TerminalSize) -> Winsize {
+pub(super) fn winsize(size: TerminalSize) -> Winsize {
     Winsize { ws_row: size.rows, ws_col: size.columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
@@ -200,7 +195,7 @@ mod tests {
 
     #[test]
     fn entries_without_a_value_are_left_out() {
-        let env = parse(b"A=1\0B=x=y\0C\0\0D=\0");
+        let env = parse_environment(b"A=1\0B=x=y\0C\0\0D=\0");
         let pairs: Vec<_> = env.iter().map(|(n, v)| (n.to_str(), v.to_str())).collect();
         let expected = [("A", "1"), ("B", "x=y"), ("D", "")];
         assert_eq!(pairs, expected.map(|(name, value)| (Some(name), Some(value))));

@@ -3,37 +3,37 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `mod.rs` | [`Sessions`]: all sessions of the node, from their start to their end; input and output, one message of each at a time; connection to a rank's debugger |
+//! | `mod.rs` | [`Sessions`]: all sessions of the node, from their start to their end; input and output, one message of each at a time |
 //! | `command.rs` | a rank's place (its process, environment and working directory), start of a command there, its terminal |
+//! | `debugger.rs` | connection to a rank's debugger |
 
 mod command;
+mod debugger;
 
 use crate::cleanup::cgroup::Cgroup;
-use crate::cleanup::{processes, reap};
+use crate::cleanup::processes;
 use crate::network::frames::FrameSender;
 use crate::ranks::{Phase, Ranks};
 use command::RankPlace;
+use debugger::Debugger;
 use nix::sys::signal::Signal;
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
-use nix::unistd::{Pid, Uid, getsid};
+use nix::unistd::{Pid, getsid};
 use rlaunch_bootstrap::env::RLAUNCH_EXEC;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::{ExitStatus, RankSetup};
 use rlaunch_bootstrap::protocol::control::{FromAgent, Stream};
 use rlaunch_bootstrap::protocol::session::{
-    FromSession, MAX_SESSION_DATA, MAX_SESSIONS, SessionError, SessionKind, SessionStart,
+    FromSession, MAX_SESSION_DATA, MAX_SESSIONS, SessionError, SessionKind, SessionStart, Terminal,
     TerminalSize, ToSession,
 };
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream as BlockingStream;
-use std::path::{Path, PathBuf};
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -104,6 +104,7 @@ impl Sessions {
         }
     }
 
+    /// Sends a message of a session to the launcher.
     fn report(&self, id: u32, what: FromSession) {
         self.to_launcher.send(&FromAgent::Session { id, what });
     }
@@ -123,7 +124,7 @@ impl Sessions {
             }
             match kind {
                 SessionKind::Command { argv, terminal } => {
-                    self.start_command(id, &place, (argv, terminal), cgroup)
+                    self.start_command(id, &place, argv, terminal, cgroup)
                 }
                 SessionKind::Debugger => self.attach(id, &place),
             }
@@ -137,7 +138,8 @@ impl Sessions {
         &mut self,
         id: u32,
         place: &RankPlace<'_>,
-        (argv, terminal): command::Wanted,
+        argv: Vec<OsString>,
+        terminal: Option<Terminal>,
         cgroup: Option<&mut Cgroup>,
     ) -> Result<(), SessionError> {
         let started = command::start(place, &mark(id), argv, terminal, cgroup)?;
@@ -182,6 +184,7 @@ impl Sessions {
                 }
             }
             ToSession::OutputTaken => {
+                // Only one message may be on its way.
                 if session.handle.turn.available_permits() == 0 {
                     session.handle.turn.add_permits(1);
                 }
@@ -236,15 +239,16 @@ impl Sessions {
     }
 
     /// Tells whether a process was started by a session.
-    pub(super) fn own(&self, pid: Pid) -> bool {
+    pub(super) fn has_started(&self, pid: Pid) -> bool {
         !self.leaders.is_empty() && self.session_of(pid).is_some()
     }
 
     /// Returns the number of the session that has started a process. The environment tells it even of those that have
     /// called setsid and lost their parents, the kernel's session of those that have cleared their environment.
     fn session_of(&self, pid: Pid) -> Option<u32> {
-        let environment = reap::environment(pid).unwrap_or_default();
-        let (mark_of, leader) = (reap::variable(&environment, RLAUNCH_EXEC), getsid(Some(pid)));
+        let environment = processes::read_environment(pid).unwrap_or_default();
+        let mark_of = processes::find_variable(&environment, RLAUNCH_EXEC);
+        let leader = getsid(Some(pid));
         let mut own = self.leaders.iter();
         let found = own.find(|&(&id, own)| Ok(*own) == leader || mark_of == Some(mark(id)));
         found.map(|(id, _)| *id)
@@ -300,7 +304,7 @@ impl Session {
     fn resize(&self, size: TerminalSize) {
         if let Some(terminal) = &self.terminal {
             // Fails if the terminal is gone.
-            let _ = rustix::termios::tcsetwinsize(terminal, command::window(size));
+            let _ = rustix::termios::tcsetwinsize(terminal, command::winsize(size));
         }
     }
 }
@@ -381,7 +385,7 @@ impl Relay {
         let Relay { sender, input, turn, mut last } = self;
         let mut pumps = JoinSet::new();
         for (stream, pipe) in outputs {
-            pumps.spawn(pump(stream, pipe, (sender.clone(), turn.clone()), last.clone()));
+            pumps.spawn(pump(stream, pipe, sender.clone(), turn.clone(), last.clone()));
         }
         let feeding = feed(stdin, input, &sender);
         let finished = async {
@@ -403,7 +407,7 @@ impl Relay {
         let Relay { sender, input, turn, last } = self;
         let Debugger { stream, path, pid } = debugger;
         let (reader, writer) = stream.into_split();
-        let pump = pump(Stream::Stdout, reader, (sender.clone(), turn), last);
+        let pump = pump(Stream::Stdout, reader, sender.clone(), turn, last);
         tokio::select! {
             () = pump => {}
             never = feed(writer, input, &sender) => match never {},
@@ -412,16 +416,13 @@ impl Relay {
     }
 }
 
-/// Type without values: of a task that goes on until it is dropped.
-enum Never {}
-
-/// Writes input until the session ends. Input that cannot be written is dropped, as by a command
+/// Writes input, and never returns: the session's end drops it. Input that cannot be written is dropped, as by a command
 /// that does not read it.
 async fn feed(
     writer: impl AsyncWrite + Unpin,
     mut input: mpsc::Receiver<Vec<u8>>,
     sender: &SessionSender,
-) -> Never {
+) -> Infallible {
     let mut open = Some(writer);
     while let Some(data) = input.recv().await {
         if let Some(mut writer) = open.take()
@@ -439,7 +440,8 @@ async fn feed(
 async fn pump(
     stream: Stream,
     mut reader: impl AsyncRead + Unpin,
-    (sender, turn): (SessionSender, Arc<Semaphore>),
+    sender: SessionSender,
+    turn: Arc<Semaphore>,
     mut last: watch::Receiver<Option<FromSession>>,
 ) {
     let mut buffer = Vec::with_capacity(MAX_SESSION_DATA);
@@ -459,116 +461,9 @@ async fn pump(
             return;
         }
         let Ok(permit) = turn.acquire().await else { return };
+        // It comes back when the client has taken the output.
         permit.forget();
         let data = std::mem::replace(&mut buffer, Vec::with_capacity(MAX_SESSION_DATA));
         sender.send(FromSession::Output { stream, data });
-    }
-}
-
-/// Connection to the debugger at which a rank waits: `rlaunch.breakpoint()` in a process of a rank listens at
-/// `debug-RANK-PID.sock` in the job's directory, and removes the socket when the program goes on.
-struct Debugger {
-    stream: UnixStream,
-    path: PathBuf,
-    /// Process that waits.
-    pid: Pid,
-}
-
-impl Debugger {
-    /// Connects to the process of the rank that waits, or to one of them that has no client yet.
-    fn connect(
-        directory: &Path,
-        rank: Rank,
-        is_taken: impl Fn(&PathBuf) -> bool,
-    ) -> Result<Debugger, SessionError> {
-        let mut error = SessionError::NotAtBreakpoint;
-        for (pid, path) in waiting(directory, rank) {
-            if is_taken(&path) {
-                error = SessionError::Attached;
-                continue;
-            }
-            match connect_to(directory, &path) {
-                Ok(stream) => return Ok(Debugger { stream, path, pid }),
-                // The process was killed while it waited.
-                Err(cause) if cause.kind() == io::ErrorKind::ConnectionRefused => {
-                    let _ = fs::remove_file(&path);
-                }
-                Err(cause) => {
-                    let operation = format!("connect to {}", path.display());
-                    error = SessionError::cannot(operation, &cause);
-                }
-            }
-        }
-        Err(error)
-    }
-
-    /// Tells how the rank goes on after its debugger has closed the connection.
-    fn outcome(path: &Path, pid: Pid) -> FromSession {
-        if processes::is_exiting(pid) {
-            FromSession::Failed(SessionError::RankEnded)
-        } else if path.exists() {
-            FromSession::Detached
-        } else {
-            FromSession::Ended(ExitStatus::Code(0))
-        }
-    }
-}
-
-/// Lists the processes of a rank that wait, by process id, with their sockets.
-fn waiting(directory: &Path, rank: Rank) -> Vec<(Pid, PathBuf)> {
-    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut found: Vec<(Pid, PathBuf)> = entries
-        .filter_map(|entry| {
-            let name = entry.file_name();
-            let words = name.to_str()?.strip_prefix("debug-")?.strip_suffix(".sock")?;
-            let (of, pid) = words.split_once('-')?;
-            let is_of_rank = of.parse() == Ok(rank.0);
-            is_of_rank.then_some((Pid::from_raw(pid.parse().ok()?), entry.path()))
-        })
-        .collect();
-    found.sort();
-    found
-}
-
-/// Connects to a socket in `directory`, without waiting, and checks that its owner is this user.
-fn connect_to(directory: &Path, path: &Path) -> io::Result<UnixStream> {
-    let directory = File::open(directory)?;
-    // The address of a socket has at most 107 bytes.
-    let name = path.file_name().unwrap_or_default();
-    let address = Path::new("/proc/self/fd").join(directory.as_raw_fd().to_string()).join(name);
-    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    connect(socket.as_raw_fd(), &UnixAddr::new(&address)?)?;
-    let stream = UnixStream::from_std(BlockingStream::from(socket))?;
-    if stream.peer_cred()?.uid() != Uid::effective().as_raw() {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "another user listens there"));
-    }
-    Ok(stream)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::os::unix::net::UnixListener;
-
-    #[tokio::test]
-    async fn the_first_process_without_a_client_is_connected() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = |name: &str| directory.path().join(name);
-        let [_first, _second, _other] = ["debug-3-20.sock", "debug-3-7.sock", "debug-31-1.sock"]
-            .map(|name| UnixListener::bind(path(name)).unwrap());
-        drop(UnixListener::bind(path("debug-3-5.sock")).unwrap());
-        let connect = |rank, taken: &[&str]| {
-            let taken: Vec<PathBuf> = taken.iter().map(|name| path(name)).collect();
-            let connected =
-                Debugger::connect(directory.path(), Rank(rank), |path| taken.contains(path));
-            connected.map(|debugger| debugger.pid.as_raw())
-        };
-        assert_eq!(connect(3, &[]), Ok(7));
-        assert!(!path("debug-3-5.sock").exists());
-        assert_eq!(connect(3, &["debug-3-7.sock"]), Ok(20));
-        let both = ["debug-3-7.sock", "debug-3-20.sock"];
-        assert_eq!(connect(3, &both), Err(SessionError::Attached));
-        assert_eq!(connect(4, &[]), Err(SessionError::NotAtBreakpoint));
     }
 }

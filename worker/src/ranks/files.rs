@@ -1,0 +1,231 @@
+//! Files that are made for the ranks of this node, and removed at the end of the job: [`JobFiles`]
+//! while the job is prepared, [`RankFiles`] when ranks start.
+
+use crate::cleanup::workspace::Workspace;
+use crate::console::errln;
+use rlaunch_bootstrap::job::{Job, PreloadFile, Problem, RankFile, ScriptCheck};
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The node's copies of `--preload` files, and the job's private directory that contains them.
+#[derive(Debug)]
+pub(crate) struct JobFiles {
+    /// `None` if the directory could not be created, which is allowed only if no files are to be
+    /// copied.
+    workspace: Option<PathBuf>,
+    /// Reason why the directory could not be created.
+    workspace_error: Option<String>,
+    /// TMPDIR for ranks; `None` if they keep the host's.
+    tmpdir: Option<PathBuf>,
+    directory: PathBuf,
+    files: Vec<PreloadFile>,
+    open: Option<File>,
+    received: usize,
+}
+
+impl JobFiles {
+    /// Returns the directory that contains the job's private one: the host's TMPDIR, if that is usable.
+    pub(super) fn parent(&self) -> &Path {
+        self.directory.ancestors().nth(2).unwrap_or(Path::new("/tmp"))
+    }
+
+    /// Creates the directories, accessible to this user only.
+    pub(crate) fn create(job: &Job, workspace: &Workspace) -> Result<JobFiles, Problem> {
+        let workspace_error = workspace.create().err();
+        let made = match (workspace.files(), &workspace_error) {
+            (Some(path), _) => path,
+            // A job can do without a TMPDIR of its own, but not without its files.
+            (None, Some(cause)) if !job.preload.is_empty() => {
+                return Err(Problem::PreloadFailed {
+                    operation: "create a directory for the files".to_owned(),
+                    cause: cause.clone(),
+                });
+            }
+            (None, _) => Path::new(""),
+        };
+        let directory = made.join("preload");
+        if !job.preload.is_empty() {
+            DirBuilder::new()
+                .mode(0o700)
+                .create(&directory)
+                .map_err(|error| preload_failed("create", &directory, &error))?;
+        }
+        let [tmpdir, workspace] =
+            [workspace.tmpdir(), workspace.path()].map(|path| path.map(Path::to_owned));
+        let (files, open) = (job.preload.clone(), None);
+        Ok(JobFiles { workspace, workspace_error, tmpdir, directory, files, open, received: 0 })
+    }
+
+    /// Returns the job's private directory, if there is one.
+    pub(crate) fn workspace(&self) -> Option<&Path> {
+        self.workspace.as_deref()
+    }
+
+    /// Returns the reason why there is no private directory, if it could not be created.
+    pub(super) fn workspace_error(&self) -> Option<&str> {
+        self.workspace_error.as_deref()
+    }
+
+    /// Returns the TMPDIR for ranks, unless they keep the host's.
+    pub(super) fn tmpdir(&self) -> Option<&Path> {
+        self.tmpdir.as_deref()
+    }
+
+    /// Returns the directory of the copies, if there are any.
+    pub(super) fn directory(&self) -> Option<&Path> {
+        (!self.files.is_empty()).then_some(&*self.directory)
+    }
+
+    /// Tells whether every file has arrived.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.received == self.files.len()
+    }
+
+    /// Appends a part to the current file; an empty part ends the file.
+    pub(crate) fn receive(&mut self, index: u32, data: &[u8]) -> Result<(), Problem> {
+        let spec = self.files.get(self.received).filter(|_| index as usize == self.received);
+        let Some(spec) = spec else {
+            return Err(Problem::PreloadFailed {
+                operation: format!("receive part of file {index}"),
+                cause: format!("expected file {}", self.received),
+            });
+        };
+        let path = self.directory.join(&spec.name);
+        let file = match &mut self.open {
+            Some(file) => file,
+            None => self.open.insert(
+                OpenOptions::new()
+                    .write(true)
+                    .create_new(true)
+                    .mode(spec.mode & 0o777)
+                    .open(&path)
+                    .map_err(|error| preload_failed("create", &path, &error))?,
+            ),
+        };
+        file.write_all(data).map_err(|error| preload_failed("write", &path, &error))?;
+        if data.is_empty() {
+            self.open = None;
+            self.received += 1;
+        }
+        Ok(())
+    }
+
+    /// Replaces arguments that name a preloaded file with the path of its copy. `own` has the
+    /// indices of the application's files.
+    pub(super) fn redirect(&self, argv: &mut [OsString], own: &[u32]) {
+        for argument in argv {
+            if let Some(file) = self.named(argument, own) {
+                *argument = self.directory.join(&file.name).into();
+            }
+        }
+    }
+
+    /// Tells whether a script is one of the application's files.
+    pub(super) fn redirects(&self, script: &ScriptCheck, own: &[u32]) -> bool {
+        self.named(script.path.as_os_str(), own).is_some()
+    }
+
+    /// Finds the file that an argument names, with or without `./` in front.
+    pub(super) fn named(&self, argument: &OsStr, own: &[u32]) -> Option<&PreloadFile> {
+        let bare = argument.to_str().and_then(|text| text.strip_prefix("./")).map(OsStr::new);
+        let mut files = own.iter().filter_map(|&index| self.files.get(index as usize));
+        files.find(|file| {
+            let names = [file.typed_path.as_os_str(), &file.name];
+            names.contains(&argument) || bare.is_some_and(|bare| names.contains(&bare))
+        })
+    }
+}
+
+fn preload_failed(operation: &str, path: &Path, error: &io::Error) -> Problem {
+    Problem::PreloadFailed {
+        operation: format!("{operation} {}", path.display()),
+        cause: error.to_string(),
+    }
+}
+
+/// Files that were created for the ranks of this node.
+#[derive(Debug, Default)]
+pub(crate) struct RankFiles {
+    written: BTreeSet<PathBuf>,
+}
+
+impl RankFiles {
+    /// Creates files, readable by this user only; relative paths are below `directory`. A file that
+    /// was created for another rank is not created again. Fails if any other file exists at the
+    /// path; that file is left unchanged.
+    pub(crate) fn write(&mut self, files: &[RankFile], directory: &Path) -> io::Result<()> {
+        for file in files {
+            let path = directory.join(&file.path);
+            if self.written.contains(&path) {
+                continue;
+            }
+            let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+            let mut made = made.map_err(|error| cannot_create(&path, &error))?;
+            self.written.insert(path.clone());
+            made.write_all(&file.content).map_err(|error| cannot_create(&path, &error))?;
+        }
+        Ok(())
+    }
+
+    /// Removes all files. A file that is gone already is not an error.
+    pub(crate) fn remove(&mut self) {
+        for path in std::mem::take(&mut self.written) {
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != ErrorKind::NotFound => {
+                    errln!("rlaunch-worker: cannot remove {}: {error}", path.display());
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn cannot_create(path: &Path, error: &io::Error) -> io::Error {
+    let cause = match error.kind() {
+        ErrorKind::AlreadyExists => "it exists already".to_owned(),
+        _ => error.to_string(),
+    };
+    io::Error::new(error.kind(), format!("cannot create {}: {cause}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn file(path: &str, content: &str) -> RankFile {
+        RankFile { path: path.into(), content: content.into() }
+    }
+
+    #[test]
+    fn they_are_private_shared_by_ranks_and_gone_at_the_end() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.yaml");
+        let mut files = RankFiles::default();
+        for _ in 0..2 {
+            files.write(&[file("x.yaml", "a: 1\n")], directory.path()).unwrap();
+        }
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a: 1\n");
+        assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        files.remove();
+        assert!(!path.exists());
+        files.remove();
+    }
+
+    #[test]
+    fn what_was_there_before_is_left_alone() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("theirs");
+        fs::write(&path, "theirs").unwrap();
+        let mut files = RankFiles::default();
+        let error = files.write(&[file("theirs", "ours")], directory.path()).unwrap_err();
+        assert!(error.to_string().ends_with("theirs: it exists already"), "{error}");
+        files.remove();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+    }
+}
