@@ -1,8 +1,13 @@
 //! Printing to a stdout or stderr that may be closed. In that case `println!` and `eprintln!`
 //! panic, but an agent that has lost its launcher still has to end its ranks.
+//!
+//! Messages to the launcher on stdout, by verbs that have one answer.
 
+use rlaunch_bootstrap::protocol::control::{HELLO_MAGIC, encode};
+use serde::Serialize;
 use std::fmt::Arguments;
 use std::io::{self, Write};
+use std::process::ExitCode;
 
 pub(crate) fn write_stdout(words: Arguments<'_>) {
     let _ = writeln!(io::stdout(), "{words}");
@@ -23,3 +28,26 @@ macro_rules! errln {
 }
 
 pub(crate) use {errln, outln};
+
+/// Writes a message as [`HELLO_MAGIC`] and a frame. The marker ends what a login shell may have
+/// printed before.
+pub(crate) fn write_message<T: Serialize>(message: &T) -> ExitCode {
+    write_message_behind(HELLO_MAGIC, message)
+}
+
+/// Writes `mark` and a message as a frame.
+pub(crate) fn write_message_behind<T: Serialize>(mark: &[u8], message: &T) -> ExitCode {
+    let written = encode(message).map_err(|error| error.to_string()).and_then(|frame| {
+        let bytes = [mark, &frame].concat();
+        let mut stdout = io::stdout().lock();
+        let written = stdout.write_all(&bytes).and_then(|()| stdout.flush());
+        written.map_err(|error| error.to_string())
+    });
+    match written {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            errln!("rlaunch-worker: cannot write to stdout: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -9,7 +9,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`console`] | printing to a stdout or stderr that may be closed |
+//! | [`console`] | printing to a stdout or stderr that may be closed; messages on stdout |
 //! | [`node`] | this host: inventory, diagnostics, facts, environment, limits, the cache of builds |
 //! | [`cleanup`] | guardian, cgroup, grace period, `reap`, shared-memory files, the job's directory |
 //! | [`network`] | channel to the launcher, tree of agents, the socket for ranks, proxy for Horovod |
@@ -86,7 +86,7 @@ fn main() -> ExitCode {
             Err(()) => usage(),
         },
         Some("reap") => reap::reap(args),
-        Some("jobs") => inventory::write(&jobs::list_jobs()),
+        Some("jobs") => console::write_message(&jobs::list_jobs()),
         Some("inventory") => inventory::print(args.next()),
         Some("diagnose") => diagnosis::diagnose(args.next()),
         Some("monitor") => diagnosis::monitor(),
@@ -109,7 +109,7 @@ fn main() -> ExitCode {
 /// Changes back to the directory in which the login shell was, if the shell changed into the cache
 /// directory to execute this file.
 fn leave_cache() {
-    let (Ok(here), Some(agent)) = (std::env::current_dir(), cache::agent()) else { return };
+    let (Ok(here), Some(agent)) = (std::env::current_dir(), cache::agent_path()) else { return };
     let entered = agent.parent().and_then(Path::parent) == Some(&here);
     if let Some(before) = std::env::var_os("PWD").filter(|_| entered) {
         // The directory may be gone; the agent uses no relative path.

@@ -6,7 +6,7 @@
 //! received, or while it runs, are answered after it.
 
 use crate::network::frames::FrameSender;
-use crate::node::delivery::{HelperDownload, Located, spawn};
+use crate::node::delivery::{HelperDownload, Located, spawn_helper};
 use crate::node::diagnostics::{self, GpuMonitor};
 use crate::node::inventory::Root;
 use crate::ranks::Ranks;
@@ -244,7 +244,7 @@ fn start_program(
     let order = frame::encode(&StackOrder { processes, subject, limit_ms });
     let order = order.map_err(|error| error.to_string())?;
     let failed = |error: io::Error| format!("cannot start {}: {error}", path.display());
-    let (pid, stdin, [stdout, stderr]) = spawn(&mut Command::new(path)).map_err(failed)?;
+    let (pid, stdin, [stdout, stderr]) = spawn_helper(&mut Command::new(path)).map_err(failed)?;
     let reading = tokio::spawn(async move {
         let conversation = async {
             Ok(match subject {

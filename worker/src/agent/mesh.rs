@@ -15,7 +15,7 @@
 
 use crate::console::errln;
 use crate::network::frames::{self, FrameEvent, FrameSender};
-use crate::node::delivery::{HelperDownload, Located, spawn};
+use crate::node::delivery::{HelperDownload, Located, spawn_helper};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::deadline::Deadline;
@@ -403,7 +403,8 @@ impl Prover {
     /// Starts the prover of this node from its executable. The agent reaps the prover together with
     /// the ranks.
     pub(crate) fn start(path: &Path, node: NodeId) -> io::Result<Prover> {
-        let (pid, stdin, [stdout, stderr]) = spawn(Command::new(path).arg(node.to_string()))?;
+        let (pid, stdin, [stdout, stderr]) =
+            spawn_helper(Command::new(path).arg(node.to_string()))?;
         let (commands, queue) = mpsc::unbounded_channel();
         let (tail, stderr_tail) = oneshot::channel();
         let (answer, answers) = mpsc::channel(16);

@@ -48,6 +48,7 @@ fn sweep_below(directory: &Path, since: SystemTime, sees_all: bool) -> Swept {
     let mut swept = Swept::default();
     let (mut mapped, mut pids) = (None::<String>, None::<HashSet<i32>>);
     for (name, creator) in candidates(directory, since) {
+        // Its creator may be alive.
         if creator.is_some_and(|pid| kill(Pid::from_raw(pid), None) != Err(Errno::ESRCH)) {
             continue;
         }
@@ -128,7 +129,7 @@ fn remove_named<'a>(directory: &Path, names: impl Iterator<Item = &'a str>) -> u
 
 /// Notes that a file in `/dev/shm` belongs to the job with this private directory, for
 /// [`sweep_noted`].
-pub(crate) fn note(workspace: &Path, name: &str) -> io::Result<()> {
+pub(crate) fn note_for_removal(workspace: &Path, name: &str) -> io::Result<()> {
     let path = workspace.join(NOTES);
     let mut notes = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
     notes.write_all(format!("{name}\n").as_bytes())
@@ -254,7 +255,7 @@ mod tests {
         }
         let outside = format!("../{}", other.display());
         for name in ["mine", "gone", "link", "directory", "", "..", &outside, "too"] {
-            note(workspace.path(), name).unwrap();
+            note_for_removal(workspace.path(), name).unwrap();
         }
         assert_eq!(sweep_noted_below(dir.path(), workspace.path()), 2);
         let mut left: Vec<_> =

@@ -73,6 +73,7 @@ impl Workspace {
             let created = self.create_first(is_other, probe_sockets);
             Some(created.inspect_err(|_| drop(fs::remove_dir_all(&files.path)))?)
         };
+        // Fails only if this is called twice.
         self.created.set(Created { files, sockets }).map_err(|Created { files, sockets }| {
             for directory in [Some(&files), sockets.as_ref()].into_iter().flatten() {
                 let _ = fs::remove_dir(&directory.path);
@@ -115,9 +116,10 @@ impl Workspace {
     pub(crate) fn tmpdir(&self) -> Option<&Path> {
         let fits = |path: &Path| path.as_os_str().len() + SOCKETS_OF_RANKS <= MAX_ADDRESS;
         let files = self.files()?;
-        match files.parent().is_some_and(fits) {
-            true => Some(files).filter(|files| fits(files)),
-            false => self.path(),
+        if files.parent().is_some_and(fits) {
+            Some(files).filter(|files| fits(files))
+        } else {
+            self.path()
         }
     }
 
@@ -141,16 +143,17 @@ impl Workspace {
     /// Returns a directory for the ranks' PATH in which this executable is called `rlaunch`: beside
     /// the agent in its cache, or in the job's directory if the cache is not writable.
     pub(crate) fn command_directory(&self) -> io::Result<PathBuf> {
-        let agent = cache::agent().ok_or(io::ErrorKind::NotFound)?;
+        let agent = cache::agent_path().ok_or(io::ErrorKind::NotFound)?;
         let beside = agent.parent().unwrap_or(Path::new("/")).join("bin");
-        link(agent, &beside).map(|()| beside).or_else(|error| {
+        link_command(agent, &beside).map(|()| beside).or_else(|error| {
             let own = self.path().ok_or(error)?.join("bin");
-            link(agent, &own).map(|()| own)
+            link_command(agent, &own).map(|()| own)
         })
     }
 
-    /// Removes the directory and its content, and the files in shared memory that it names. Looks in every parent directory, since the guardian
-    /// does not know in which one the agent has created it. A missing directory is not an error.
+    /// Removes the directory and its content, and the files in shared memory that it names. Looks in
+    /// every parent directory, since the guardian does not know in which one the agent has created it. A
+    /// missing directory is not an error.
     pub(crate) fn remove(&self) {
         for path in self.places.iter().map(|place| place.join(&self.name)) {
             if path.symlink_metadata().is_err() {
@@ -194,12 +197,14 @@ fn create_locked(
     let path = place.join(name);
     let unnamed = path.with_extension("new");
     DirBuilder::new().mode(0o700).create(&unnamed)?;
-    let created = lock(&unnamed)
-        .ok_or_else(|| io::Error::other("it cannot be locked"))
-        .and_then(|lock| probe_files(&unnamed).map(|()| lock))
-        .and_then(|lock| probe(&unnamed).map(|()| lock))
-        .and_then(|lock| fs::rename(&unnamed, &path).map(|()| lock));
-    let lock = created.inspect_err(|_| drop(fs::remove_dir_all(&unnamed)))?;
+    let claim = || {
+        let lock = lock(&unnamed).ok_or_else(|| io::Error::other("it cannot be locked"))?;
+        probe_files(&unnamed)?;
+        probe(&unnamed)?;
+        fs::rename(&unnamed, &path)?;
+        Ok::<_, io::Error>(lock)
+    };
+    let lock = claim().inspect_err(|_| drop(fs::remove_dir_all(&unnamed)))?;
     Ok(OwnDirectory { path, _lock: lock })
 }
 
@@ -221,7 +226,7 @@ fn probe_sockets(directory: &Path) -> io::Result<()> {
 }
 
 /// Creates the link `directory/rlaunch` to `agent`, unless it exists.
-fn link(agent: &Path, directory: &Path) -> io::Result<()> {
+fn link_command(agent: &Path, directory: &Path) -> io::Result<()> {
     let path = directory.join("rlaunch");
     if fs::read_link(&path).is_ok_and(|target| target == agent) {
         return Ok(());
@@ -241,9 +246,12 @@ fn link(agent: &Path, directory: &Path) -> io::Result<()> {
 /// files in shared memory that they name.
 pub(crate) fn sweep() {
     for entry in places().iter().filter_map(|p| fs::read_dir(p).ok()).flatten().flatten() {
-        let ours = is_name(&entry.file_name().to_string_lossy(), Uid::effective())
+        let is_ours = is_name(&entry.file_name().to_string_lossy(), Uid::effective())
             && entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == Uid::effective().as_raw());
-        let Some(_held) = ours.then(|| lock(&entry.path())).flatten() else { continue };
+        if !is_ours {
+            continue;
+        }
+        let Some(_held) = lock(&entry.path()) else { continue };
         shm::sweep_noted(&entry.path());
         let _ = fs::remove_dir_all(entry.path());
     }

@@ -7,38 +7,34 @@
 //! | `server.rs` | answers to the probes of other agents; datagrams of both |
 //! | `probes.rs` | probes of other agents |
 //! | `program.rs` | files and libraries of a program |
-//!
-//! `rlaunch-worker monitor`: answers questions about this host until the launcher leaves.
-//!
-//! The agent sends its counters first, which tells the launcher that it has started. Then each
-//! [`Inspection`] on stdin is answered by an [`InspectionResult`] on stdout.
+//! | `monitor.rs` | `rlaunch-worker monitor`: answers to questions about this host |
 
+mod monitor;
 mod probes;
 mod program;
 mod server;
 
-use crate::console::errln;
+pub(crate) use monitor::monitor;
+
+use crate::console::{self, errln};
 use crate::network::channel::open_stdio;
 use crate::network::frames::{self, FrameEvent};
 use crate::node;
-use crate::node::diagnostics::{self, GpuMonitor, HostState, clock};
+use crate::node::diagnostics::{self, HostState, unix_micros};
 use crate::node::inventory::{self, Root};
 use crate::ranks::child;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::Counter;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
-use rlaunch_bootstrap::inventory::traffic::HostCounters;
 use rlaunch_bootstrap::job::{InterfaceAddress, NodeFacts};
 use rlaunch_bootstrap::protocol::control::encode;
 use rlaunch_bootstrap::protocol::diagnosis::{Diagnosis, INQUIRY_TIMEOUT, Inquiry, InquiryAnswer};
-use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use std::ffi::OsString;
 use std::io;
 use std::path::Path;
-use std::process::{Child, ExitCode};
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt;
-use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
@@ -56,7 +52,7 @@ const MAX_INTERVAL: Duration = Duration::from_secs(5);
 /// inquiry, or examines a recorded host.
 pub(crate) fn diagnose(recorded: Option<OsString>) -> ExitCode {
     if let Some(prefix) = recorded {
-        return inventory::write(&of_recorded(&Root::recorded(Path::new(&prefix))));
+        return console::write_message(&of_recorded(&Root::recorded(Path::new(&prefix))));
     }
     child::raise_open_files();
     let state = diagnostics::read(&Root::live());
@@ -76,15 +72,15 @@ fn of_recorded(root: &Root) -> Diagnosis {
     let facts = NodeFacts {
         hostname: diagnostics.own_name.hostname.clone(),
         uid: diagnostics.uid,
-        addresses: addresses(&inventory),
-        gpus: u32::try_from(inventory::gpus(root)).unwrap_or(u32::MAX),
+        addresses: usable_addresses(&inventory),
+        gpus: u32::try_from(inventory::count_gpus(root)).unwrap_or(u32::MAX),
         ..NodeFacts::default()
     };
     Diagnosis { facts, inventory, diagnostics, probe_port: None }
 }
 
 /// Returns the addresses by which other hosts could reach a recorded one.
-fn addresses(inventory: &Inventory) -> Vec<InterfaceAddress> {
+fn usable_addresses(inventory: &Inventory) -> Vec<InterfaceAddress> {
     let netdevs = inventory.netdevs.iter();
     let netdevs = netdevs.filter(|netdev| netdev.running && netdev.kind != NetdevKind::Loopback);
     let addresses = netdevs.flat_map(|netdev| {
@@ -102,14 +98,14 @@ async fn answer(mut state: HostState) -> ExitCode {
     let (known, token) = watch::channel(None);
     let probe_port = server::start(&token);
     // Last, since the launcher compares it with its own clock when it gets the diagnosis.
-    state.diagnostics.clock = clock();
+    state.diagnostics.clock = unix_micros();
     let diagnosis = Diagnosis {
         facts: node::facts(),
         inventory: state.inventory.clone(),
         diagnostics: state.diagnostics.clone(),
         probe_port,
     };
-    let code = inventory::write(&diagnosis);
+    let code = console::write_message(&diagnosis);
     // Without a pipe for stdin there is no inquiry.
     let Ok((input, mut output)) = open_stdio(&[]) else { return code };
     let (sender, mut events) = mpsc::channel::<FrameEvent<Inquiry>>(1);
@@ -131,15 +127,15 @@ async fn answer(mut state: HostState) -> ExitCode {
             return ExitCode::FAILURE;
         },
         // The launcher has left.
-        () = closed(&mut events) => return code,
+        () = stdin_ended(&mut events) => return code,
     }
     // Others may still send probes.
-    let _ = timeout(LINGER, closed(&mut events)).await;
+    let _ = timeout(LINGER, stdin_ended(&mut events)).await;
     code
 }
 
 /// Waits until stdin has ended.
-async fn closed(events: &mut mpsc::Receiver<FrameEvent<Inquiry>>) {
+async fn stdin_ended(events: &mut mpsc::Receiver<FrameEvent<Inquiry>>) {
     while let Some(FrameEvent::Message(_)) = events.recv().await {}
 }
 
@@ -155,7 +151,7 @@ async fn inquire(inquiry: Inquiry, state: HostState) -> InquiryAnswer {
     };
     let interval = Duration::from_millis(interval_ms.into()).min(MAX_INTERVAL);
     let (probes, program, (counters, interval_ms)) =
-        tokio::join!(probes::run(probes, token), program, count_again(state, interval));
+        tokio::join!(probes::probe_all(probes, token), program, count_again(state, interval));
     InquiryAnswer { probes, program, counters, interval_ms }
 }
 
@@ -179,70 +175,6 @@ async fn count_again(
     let counters = diagnostics::read_again(&Root::live(), &mut state.diagnostics);
     let passed = Instant::now().duration_since(state.counted_at);
     (counters, u32::try_from(passed.as_millis()).unwrap_or(u32::MAX))
-}
-
-/// Time without a question after which the agent ends. A launcher whose host is gone does not close
-/// stdin; one that is suspended may come back.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
-
-/// Implements `rlaunch-worker monitor`.
-pub(crate) fn monitor() -> ExitCode {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    match runtime.and_then(|runtime| runtime.block_on(serve_readings())) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            errln!("rlaunch-worker: cannot answer: {error}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-async fn serve_readings() -> io::Result<()> {
-    let mut host = Host::new();
-    inventory::write(&host.answer(&Inspection::Counters));
-    host.gpus.await_first();
-    let (input, mut output) = open_stdio(&[])?;
-    let (sender, mut events) = mpsc::channel::<FrameEvent<Inspection>>(1);
-    tokio::spawn(frames::read_all(input, Vec::new(), sender));
-    while let Ok(Some(FrameEvent::Message(question))) = timeout(IDLE_TIMEOUT, events.recv()).await {
-        send_reading(&mut output, &host.answer(&question)).await?;
-    }
-    Ok(())
-}
-
-async fn send_reading(output: &mut pipe::Sender, answer: &InspectionResult) -> io::Result<()> {
-    let frame = encode(answer).map_err(io::Error::other)?;
-    timeout(WRITE_TIMEOUT, output.write_all(&frame)).await?
-}
-
-/// Host that questions are about.
-struct Host {
-    root: Root,
-    gpus: GpuMonitor,
-    /// Programs that read the use of GPUs. Each ends by itself when it prints to a closed pipe.
-    programs: Vec<Child>,
-}
-
-impl Host {
-    fn new() -> Host {
-        Host { root: Root::live(), gpus: GpuMonitor::new(), programs: Vec::new() }
-    }
-
-    fn answer(&mut self, question: &Inspection) -> InspectionResult {
-        match question {
-            Inspection::Counters => {
-                let (gpus, started) = self.gpus.read_or_start();
-                self.programs.extend(started);
-                // Nothing else here waits for those that have ended.
-                self.programs.retain_mut(|program| matches!(program.try_wait(), Ok(None)));
-                let traffic = diagnostics::read_traffic(&self.root);
-                InspectionResult::Counters(HostCounters { gpus, ..traffic })
-            }
-            Inspection::Usage | Inspection::Stacks { .. } | Inspection::Collectives => {
-                InspectionResult::Failed("this agent runs no ranks".to_owned())
-            }
-        }
-    }
 }
 
 #[cfg(test)]

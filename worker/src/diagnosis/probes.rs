@@ -31,7 +31,7 @@ const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
 
 /// Makes the probes and returns their outcomes in the same order, within [`PROBE_TIMEOUT`].
-pub(super) async fn run(requests: Vec<ProbeRequest>, token: Token) -> Vec<ProbeResult> {
+pub(super) async fn probe_all(requests: Vec<ProbeRequest>, token: Token) -> Vec<ProbeResult> {
     let deadline = Instant::now() + PROBE_TIMEOUT;
     let places = Arc::new(Semaphore::new(MAX_AT_ONCE));
     let start = |request: ProbeRequest| {
@@ -40,7 +40,7 @@ pub(super) async fn run(requests: Vec<ProbeRequest>, token: Token) -> Vec<ProbeR
             let probe = async {
                 let _place = places.acquire().await;
                 match request {
-                    ProbeRequest::Tcp { to } => tcp(to, token, deadline).await,
+                    ProbeRequest::Tcp { to } => probe_tcp(to, token, deadline).await,
                     ProbeRequest::Udp { from, netdev, to, packet } => {
                         Datagrams::open(from, &netdev, to, packet, token)?.probe().await
                     }
@@ -62,7 +62,8 @@ pub(super) async fn run(requests: Vec<ProbeRequest>, token: Token) -> Vec<ProbeR
     results
 }
 
-async fn tcp(to: SocketAddr, token: Token, deadline: Instant) -> io::Result<ProbeResult> {
+/// Connects and has the token sent back, then full packets.
+async fn probe_tcp(to: SocketAddr, token: Token, deadline: Instant) -> io::Result<ProbeResult> {
     let mut connection = TcpStream::connect(to).await?;
     let started = Instant::now();
     connection.write_all(&token).await?;
@@ -153,7 +154,7 @@ impl Datagrams {
             }
             while !self.is_done() {
                 match timeout_at(until, server::receive_datagram(&self.socket)).await {
-                    Ok(received) => self.take(&received?),
+                    Ok(received) => self.on_echo(&received?),
                     Err(_) => break,
                 }
             }
@@ -195,8 +196,8 @@ impl Datagrams {
         }
     }
 
-    /// Takes note of an echo.
-    fn take(&mut self, received: &server::Received) {
+    /// Takes note of a datagram, if it is an echo of ours.
+    fn on_echo(&mut self, received: &server::Received) {
         let is_echo = received.length == ECHO
             && received.from.ip() == self.to.ip()
             && received.head.starts_with(&self.token);

@@ -33,7 +33,7 @@ pub(super) fn report(
     let directory = WorkingDir::SameAsLauncher(inquiry.directory.clone());
     let directory = prepare::find_working_dir(&directory, &mut Vec::new());
     let directory = directory.unwrap_or_else(|_| PathBuf::from("/"));
-    let env = environment::common(login.iter().cloned(), &[]);
+    let env = environment::for_application(login.iter().cloned(), &[]);
     let search_path = env.get(OsStr::new(PATH)).cloned().unwrap_or_default();
     let words: Vec<OsString> = inquiry.words.iter().map(OsString::from).collect();
     let program = prepare::find_program(&words, &search_path, &directory).ok();
@@ -47,15 +47,15 @@ pub(super) fn report(
         mpi_library,
         horovod_mpi_only: python
             .as_ref()
-            .and_then(|python| libraries::is_built_with_mpi_alone(&python.directories)),
-        files: files(&inquiry.words, &directory),
+            .and_then(|python| libraries::is_horovod_with_mpi_alone(&python.directories)),
+        files: find_files(&inquiry.words, &directory),
         locked_memory,
         program,
     }
 }
 
 /// Finds files among the words of a command line, with the digests of their contents.
-fn files(words: &[String], directory: &Path) -> Vec<(String, Option<String>)> {
+fn find_files(words: &[String], directory: &Path) -> Vec<(String, Option<String>)> {
     let mut files: Vec<(String, Option<String>)> = Vec::new();
     // The first word is the program; with a slash it is a file like any other.
     let has_slash = |(at, word): &(usize, &String)| *at > 0 || word.contains('/');
@@ -64,7 +64,7 @@ fn files(words: &[String], directory: &Path) -> Vec<(String, Option<String>)> {
         if is_known || word.is_empty() || word.len() > MAX_WORD || word.starts_with('-') {
             continue;
         }
-        match digest(&directory.join(word)) {
+        match digest_of(&directory.join(word)) {
             Ok(digest) => files.extend(digest.map(|digest| (word.clone(), Some(digest)))),
             Err(error) if error.kind() == io::ErrorKind::NotFound && looks_like_file(word) => {
                 files.push((word.clone(), None));
@@ -85,7 +85,7 @@ fn looks_like_file(word: &str) -> bool {
 
 /// Returns the digest of a file's contents, or of its size if it is large; `None` for what is not a
 /// file.
-fn digest(path: &Path) -> io::Result<Option<String>> {
+fn digest_of(path: &Path) -> io::Result<Option<String>> {
     let metadata = path.metadata()?;
     if !metadata.is_file() {
         return Ok(None);
@@ -108,7 +108,7 @@ fn digest(path: &Path) -> io::Result<Option<String>> {
 fn of_mpi4py(python: &Interpreter) -> Option<String> {
     let directories = python.directories.iter().map(|directory| directory.join("mpi4py"));
     let directory = directories.into_iter().find(|directory| directory.is_dir())?;
-    let names = libraries::names(&directory).into_iter();
+    let names = libraries::file_names(&directory).into_iter();
     let modules = names.filter(|name| name.starts_with("MPI.") && name.ends_with(".so"));
     let mut libraries: Vec<String> =
         modules.filter_map(|name| mpi_library::linked_library(&directory.join(name))).collect();
@@ -133,7 +133,7 @@ mod tests {
         fs::write(here.path().join("plain"), "").unwrap();
         fs::create_dir(here.path().join("data")).unwrap();
         let line = "python3 train.py --config=a.yaml plain data data/x conf.json https://x/y 8";
-        let found = files(&words(line), here.path());
+        let found = find_files(&words(line), here.path());
         let names: Vec<(&str, bool)> =
             found.iter().map(|(word, digest)| (word.as_str(), digest.is_some())).collect();
         let wanted = [("train.py", true), ("plain", true), ("data/x", false), ("conf.json", false)];
@@ -148,7 +148,7 @@ mod tests {
         let path = here.path().join("large");
         File::create(&path).unwrap().set_len(MAX_HASHED + 1).unwrap();
         let of_size = delivery::hex(&Sha256::digest("67108865"));
-        assert_eq!(digest(&path).unwrap(), Some(of_size));
+        assert_eq!(digest_of(&path).unwrap(), Some(of_size));
     }
 
     /// Python with mpi4py and Horovod, both linked with what the shell is linked with.

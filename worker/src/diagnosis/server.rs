@@ -70,8 +70,8 @@ impl Sockets {
         let mut refused = None;
         for address in [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)] {
             let address = SocketAddr::new(address, port);
-            match open(address, SockType::Stream).and_then(|tcp| {
-                let udp = open(address, SockType::Datagram)?;
+            match open_socket(address, SockType::Stream).and_then(|tcp| {
+                let udp = open_socket(address, SockType::Datagram)?;
                 Ok((TcpListener::from_std(tcp.into())?, UdpSocket::from_std(udp.into())?))
             }) {
                 Ok((tcp, udp)) => {
@@ -92,7 +92,7 @@ impl Sockets {
     fn serve(self, token: &KnownToken) {
         let open = Arc::new(Semaphore::new(MAX_OPEN));
         for listener in self.tcp {
-            tokio::spawn(accept(listener, token.clone(), open.clone()));
+            tokio::spawn(accept_all(listener, token.clone(), open.clone()));
         }
         for socket in self.udp {
             tokio::spawn(echo_datagrams(socket, token.clone()));
@@ -101,7 +101,7 @@ impl Sockets {
 }
 
 /// Opens a socket at an address; one for TCP listens.
-fn open(address: SocketAddr, kind: SockType) -> io::Result<OwnedFd> {
+fn open_socket(address: SocketAddr, kind: SockType) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 };
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(family, kind, flags, None)?;
@@ -123,7 +123,7 @@ fn open(address: SocketAddr, kind: SockType) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-async fn accept(listener: TcpListener, token: KnownToken, open: Arc<Semaphore>) {
+async fn accept_all(listener: TcpListener, token: KnownToken, open: Arc<Semaphore>) {
     loop {
         match listener.accept().await {
             Ok((connection, _)) => {
@@ -172,13 +172,14 @@ async fn echo_datagrams(socket: UdpSocket, mut token: KnownToken) {
                 }
                 for (at, received) in held.drain(..) {
                     if at.elapsed() < HOLD {
-                        answer(&socket, &received, *token.borrow());
+                        send_echo(&socket, &received, *token.borrow());
                     }
                 }
             }
             received = receive_datagram(&socket) => match received {
+                // Answers must not be longer than what has arrived.
                 Ok(received) if received.length < SHORT => {}
-                Ok(received) if is_known => answer(&socket, &received, *token.borrow()),
+                Ok(received) if is_known => send_echo(&socket, &received, *token.borrow()),
                 Ok(received) => {
                     held.push_back((Instant::now(), received));
                     if held.len() > MAX_OPEN {
@@ -193,7 +194,7 @@ async fn echo_datagrams(socket: UdpSocket, mut token: KnownToken) {
 
 /// Sends the beginning of a datagram back: by the route to its sender, and through the interface by
 /// which it came, if that is another one. The two answers together are shorter than the datagram.
-fn answer(socket: &UdpSocket, received: &Received, token: Option<Token>) {
+fn send_echo(socket: &UdpSocket, received: &Received, token: Option<Token>) {
     if token.is_none_or(|token| !received.head.starts_with(&token)) {
         return;
     }
@@ -247,6 +248,7 @@ fn receive_now(socket: &UdpSocket) -> io::Result<Received> {
                 local = Some(IpAddr::V6(Ipv6Addr::from(info.ipi6_addr.s6_addr)));
                 interface = info.ipi6_ifindex;
             }
+            // Nothing else was asked for.
             _ => {}
         }
     }

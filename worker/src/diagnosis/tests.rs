@@ -29,8 +29,8 @@ async fn two_agents_reach_each_other() {
     let (_first, token) = watch::channel(Some(TOKEN));
     let (one, two) = (server::start(&token).unwrap(), server::start(&token).unwrap());
     assert_ne!(one, two);
-    let to_one = probes::run(vec![tcp(one), udp(one, 1500), udp(one, 4156)], TOKEN);
-    let to_two = probes::run(vec![udp(two, 9000), tcp(two)], TOKEN);
+    let to_one = probes::probe_all(vec![tcp(one), udp(one, 1500), udp(one, 4156)], TOKEN);
+    let to_two = probes::probe_all(vec![udp(two, 9000), tcp(two)], TOKEN);
     let (to_one, to_two) = tokio::join!(to_one, to_two);
     assert_eq!((to_one.len(), to_two.len()), (3, 2));
     assert!(worked(&to_one) && worked(&to_two), "{to_one:?} {to_two:?}");
@@ -46,7 +46,7 @@ async fn agents_reach_each_other_by_ipv6() {
     let (_known, token) = watch::channel(Some(TOKEN));
     let to = SocketAddr::new(here, server::start(&token).unwrap());
     let udp = ProbeRequest::Udp { from: here, netdev: "lo".to_owned(), to, packet: 4156 };
-    let results = probes::run(vec![ProbeRequest::Tcp { to }, udp], TOKEN).await;
+    let results = probes::probe_all(vec![ProbeRequest::Tcp { to }, udp], TOKEN).await;
     assert!(worked(&results), "{results:?}");
 }
 
@@ -55,7 +55,7 @@ async fn agents_reach_each_other_by_ipv6() {
 async fn a_probe_may_come_before_the_token_is_known() {
     let (known, token) = watch::channel(None);
     let port = server::start(&token).unwrap();
-    let probes = tokio::spawn(probes::run(vec![tcp(port), udp(port, 1500)], TOKEN));
+    let probes = tokio::spawn(probes::probe_all(vec![tcp(port), udp(port, 1500)], TOKEN));
     // The connection is there and has sent the token by the time another has come and gone.
     let mut refused = TcpStream::connect((HERE, port)).await.unwrap();
     refused.write_all(&TOKEN[..4]).await.unwrap();
@@ -72,7 +72,7 @@ async fn a_wrong_token_gets_no_answer() {
     let (_known, token) = watch::channel(Some(OTHER));
     let port = server::start(&token).unwrap();
     let started = Instant::now();
-    let results = probes::run(vec![tcp(port), udp(port, 1500)], TOKEN).await;
+    let results = probes::probe_all(vec![tcp(port), udp(port, 1500)], TOKEN).await;
     assert_eq!(results, [ProbeResult::Silent, ProbeResult::Silent]);
     assert!(started.elapsed() < PROBE_TIMEOUT + Duration::from_secs(5));
     // The right one does, and only to datagrams that are longer than the answers.
@@ -103,7 +103,7 @@ async fn what_the_kernel_refuses_is_told() {
         to: SocketAddr::new(HERE, closed),
         packet: 1500,
     };
-    let results = probes::run(vec![tcp(closed), no_netdev, elsewhere], TOKEN).await;
+    let results = probes::probe_all(vec![tcp(closed), no_netdev, elsewhere], TOKEN).await;
     let texts: Vec<&str> = results
         .iter()
         .map(|result| match result {
@@ -135,7 +135,7 @@ async fn a_path_that_drops_long_packets_is_told_from_a_silent_one() {
     });
     // This is larger than what any interface sends as one packet.
     let requests = vec![udp(port, 1500), udp(silent_port, 1500), udp(port, u32::MAX)];
-    let results = probes::run(requests, TOKEN).await;
+    let results = probes::probe_all(requests, TOKEN).await;
     let is_short = |result: &ProbeResult| matches!(result, ProbeResult::OnlyShort { .. });
     assert!(is_short(&results[0]) && is_short(&results[2]), "{results:?}");
     assert_eq!(results[1], ProbeResult::Silent);
@@ -153,26 +153,6 @@ async fn full_packets_are_tried_by_tcp_too() {
         connection.write_all(&token).await.unwrap();
         std::future::pending::<()>().await;
     });
-    let results = probes::run(vec![tcp(port)], TOKEN).await;
+    let results = probes::probe_all(vec![tcp(port)], TOKEN).await;
     assert!(matches!(results[..], [ProbeResult::OnlyShort { .. }]), "{results:?}");
-}
-
-#[test]
-fn only_counters_are_answered_without_ranks() {
-    let mut host = Host::new();
-    let counters = host.answer(&Inspection::Counters);
-    assert!(matches!(counters, InspectionResult::Counters(_)), "{counters:?}");
-    assert!(matches!(host.answer(&Inspection::Usage), InspectionResult::Failed(_)));
-}
-
-#[test]
-fn a_program_that_has_ended_is_waited_for() {
-    let mut host = Host::new();
-    let program = std::process::Command::new("true").spawn().unwrap();
-    let pid = program.id();
-    host.programs.push(program);
-    // A zombie would stay there.
-    while Path::new(&format!("/proc/{pid}")).exists() {
-        host.answer(&Inspection::Counters);
-    }
 }

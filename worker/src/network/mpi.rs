@@ -255,7 +255,7 @@ impl MpiService {
                     // Without the note the file may be left if this agent is killed, as it would
                     // be by the library itself.
                     if let Some(workspace) = &self.identity.workspace {
-                        let _ = shm::note(workspace, &name);
+                        let _ = shm::note_for_removal(workspace, &name);
                     }
                     self.segments.push(name);
                 }

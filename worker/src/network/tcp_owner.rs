@@ -52,7 +52,8 @@ fn owner(own: SocketAddrV4, other: SocketAddrV4) -> Option<u32> {
 /// Queries the kernel over netlink. The kernel returns ENOENT both for a socket that does not exist
 /// and if it does not support the query.
 fn ask_kernel(own: SocketAddrV4, other: SocketAddrV4) -> nix::Result<Option<u32>> {
-    let socket = netlink::query(SockProtocol::NetlinkSockDiag, &encode_question(own, other))?;
+    let socket =
+        netlink::send_request(SockProtocol::NetlinkSockDiag, &encode_question(own, other))?;
     let mut buffer = [0; 1 << 10];
     let length = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
     parse_answer(buffer.get(..length).unwrap_or_default())
@@ -74,7 +75,7 @@ fn encode_question(own: SocketAddrV4, other: SocketAddrV4) -> Vec<u8> {
         &ANY_COOKIE,
     ]
     .concat();
-    netlink::request(BY_FAMILY, REQUEST, &body)
+    netlink::encode_request(BY_FAMILY, REQUEST, &body)
 }
 
 /// Parses the kernel's answer. A socket without an inode has no owner any more: its process has closed it.

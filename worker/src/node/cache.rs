@@ -8,8 +8,7 @@
 //!
 //! `rlaunch-worker cache`: lists what this account keeps of rlaunch on this host, or removes it.
 
-use super::inventory;
-use crate::console::errln;
+use crate::console::{self, errln};
 use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::statfs::statfs;
@@ -56,24 +55,24 @@ const REMOVAL_TIME: Duration = Duration::from_millis(200);
 
 /// Checks that no user except this one and root can have written the file at `path`. A file that
 /// fails the check must not be executed or loaded.
-pub(crate) fn check(path: &Path) -> io::Result<fs::Metadata> {
+pub(crate) fn check_writers(path: &Path) -> io::Result<fs::Metadata> {
     let found = fs::symlink_metadata(path)?;
-    let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-    match (found.uid(), found.mode()) {
-        _ if found.is_symlink() => refused("it is a symbolic link".to_owned()),
-        (uid, _) if uid != 0 && uid != Uid::effective().as_raw() => {
-            refused(format!("it belongs to user {uid}"))
-        }
-        (_, mode) if mode & 0o022 != 0 => {
-            refused(format!("other users can write to it (mode {:o})", mode & 0o7777))
-        }
-        _ => Ok(found),
-    }
+    let (uid, mode) = (found.uid(), found.mode());
+    let why = if found.is_symlink() {
+        "it is a symbolic link".to_owned()
+    } else if uid != 0 && uid != Uid::effective().as_raw() {
+        format!("it belongs to user {uid}")
+    } else if mode & 0o022 != 0 {
+        format!("other users can write to it (mode {:o})", mode & 0o7777)
+    } else {
+        return Ok(found);
+    };
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
 }
 
 /// Returns the path of this agent's executable. The result is kept, since the kernel builds the
 /// path again on each call.
-pub(crate) fn agent() -> Option<&'static Path> {
+pub(crate) fn agent_path() -> Option<&'static Path> {
     static AGENT: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::current_exe().ok());
     AGENT.as_deref()
 }
@@ -85,13 +84,15 @@ pub(crate) fn is_build(name: &str) -> bool {
 
 /// Protects the build that this agent runs from against removal, if it is in a cache.
 pub(crate) fn hold_build() {
-    let Some(agent) = agent() else { return };
-    let build = agent.parent().filter(|directory| {
-        directory.file_name().is_some_and(|name| is_build(&name.to_string_lossy()))
-    });
-    if let Some(build) = build {
+    if let Some(build) = own_build() {
         hold(build.to_owned());
     }
+}
+
+/// Returns the directory of the build that this agent runs from, if it is in a cache.
+fn own_build() -> Option<&'static Path> {
+    let directory = agent_path()?.parent()?;
+    is_build(&directory.file_name()?.to_string_lossy()).then_some(directory)
 }
 
 /// Protects a directory against removal while this process lives. On a network file system, where
@@ -128,16 +129,11 @@ pub(crate) fn is_local(directory: &Path) -> bool {
 /// locked.
 fn try_hold(directory: &Path) -> bool {
     touch(directory);
-    let lock = open_lock(directory, true)
-        .map(|file| Flock::lock(file, FlockArg::LockSharedNonblock).map_err(|(_, errno)| errno));
-    match lock {
-        Ok(Ok(lock)) => {
-            // Released when the process exits.
-            std::mem::forget(lock);
-            true
-        }
-        _ => false,
-    }
+    let Ok(file) = open_lock(directory, true) else { return false };
+    let Ok(lock) = Flock::lock(file, FlockArg::LockSharedNonblock) else { return false };
+    // Released when the process exits.
+    std::mem::forget(lock);
+    true
 }
 
 /// Sets a directory's modification time to now if it is older than [`TOUCH_INTERVAL`].
@@ -224,14 +220,14 @@ pub(crate) fn trim(cache: &Path, is_kind: impl Fn(&str) -> bool, own: &Path) {
         let in_use = use_state(path);
         // An agent that began to use the directory meanwhile has touched it first.
         let is_still = fs::metadata(path).is_ok_and(|now| now.modified().is_ok_and(|m| m == *used));
-        let goes = match &in_use {
+        let is_due = match &in_use {
             UseState::Unused { .. } => {
                 age(*used) > if room > SIZE_LIMIT { FRESH_AGE } else { RECENT_AGE }
             }
             UseState::Held => false,
             UseState::Unknown => age(*used) > RECENT_AGE,
         };
-        if goes && is_still {
+        if is_due && is_still {
             let _ = fs::remove_dir_all(path);
             room = room.saturating_sub(*size);
             // On NFS the lock file remains until it is closed.
@@ -302,7 +298,7 @@ pub(crate) fn print_report(word: Option<&OsStr>) -> ExitCode {
     // Found before another agent removes the file that this one runs from.
     let caches = caches();
     if is_together {
-        inventory::write(&());
+        console::write_message(&());
         await_go();
     }
     let mut report = CacheReport::default();
@@ -318,7 +314,11 @@ pub(crate) fn print_report(word: Option<&OsStr>) -> ExitCode {
             let _ = fs::remove_dir(directory);
         }
     }
-    if is_together { inventory::write_behind(&[], &report) } else { inventory::write(&report) }
+    if is_together {
+        console::write_message_behind(&[], &report)
+    } else {
+        console::write_message(&report)
+    }
 }
 
 /// Waits until something comes from stdin, or its end.
@@ -344,10 +344,7 @@ fn correct_shared(report: &mut CacheReport) {
 /// Lists the directories that may be caches of this account: the one that this agent runs from, and
 /// those in which launchers put agents.
 fn caches() -> Vec<PathBuf> {
-    let build = agent()
-        .and_then(Path::parent)
-        .filter(|build| build.file_name().is_some_and(|name| is_build(&name.to_string_lossy())));
-    let own = build.and_then(Path::parent).map(Path::to_owned);
+    let own = own_build().and_then(Path::parent).map(Path::to_owned);
     let home = std::env::home_dir().filter(|home| home.is_absolute());
     let name = format!(".rlaunch-{}", Uid::effective());
     let shared = SHARED.into_iter().map(|directory| Path::new(directory).join(&name));
@@ -372,10 +369,12 @@ fn visit(directory: &Path, clean: bool) -> Vec<CachedDirectory> {
         .filter_map(|entry| {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            let kind = match () {
-                () if is_build(&name) => CachedKind::Agent,
-                () if name.starts_with(LIBRARY_PREFIX) => CachedKind::Library,
-                () => return None,
+            let kind = if is_build(&name) {
+                CachedKind::Agent
+            } else if name.starts_with(LIBRARY_PREFIX) {
+                CachedKind::Library
+            } else {
+                return None;
             };
             examine(&entry.path(), me, clean).map(|(size, idle, state)| CachedDirectory {
                 path: entry.path(),
@@ -475,17 +474,17 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let path = used(cache.path(), "library", Duration::ZERO, 1);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        check(&path).unwrap();
+        check_writers(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o775)).unwrap();
-        let why = check(&path).unwrap_err().to_string();
+        let why = check_writers(&path).unwrap_err().to_string();
         assert_eq!(why, "other users can write to it (mode 775)");
         let link = cache.path().join("link");
         std::os::unix::fs::symlink("/usr", &link).unwrap();
-        assert_eq!(check(&link).unwrap_err().to_string(), "it is a symbolic link");
-        check(Path::new("/usr")).unwrap();
+        assert_eq!(check_writers(&link).unwrap_err().to_string(), "it is a symbolic link");
+        check_writers(Path::new("/usr")).unwrap();
         if Uid::effective().is_root() {
             std::os::unix::fs::chown(&path, Some(65534), None).unwrap();
-            let why = check(&path).unwrap_err().to_string();
+            let why = check_writers(&path).unwrap_err().to_string();
             assert_eq!(why, "it belongs to user 65534");
         }
     }

@@ -1,4 +1,4 @@
-//! Programs that the launcher sends.
+//! Programs that the launcher sends: the agent itself, and helpers.
 //!
 //! `__verify` and `__keep`, the verbs with which the launcher starts a copy of the agent that it
 //! has just sent to this host. The copy checks that its own file is complete. `__keep` also moves
@@ -34,7 +34,7 @@ const TRIMMING: Duration = Duration::from_secs(5);
 /// Implements `__verify`: succeeds if the SHA-256 of this executable begins with the hexadecimal
 /// digits `expected`.
 pub(crate) fn verify(expected: Option<OsString>) -> ExitCode {
-    match check(Path::new("/proc/self/exe"), &digits(expected)) {
+    match check_hash(Path::new("/proc/self/exe"), &expected_digits(expected)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(cause) => {
             outln!("{cause}");
@@ -47,11 +47,11 @@ pub(crate) fn verify(expected: Option<OsString>) -> ExitCode {
 /// builds. If the executable is complete but cannot be moved, the printed error begins with `cannot
 /// keep`.
 pub(crate) fn keep(expected: Option<OsString>) -> ExitCode {
-    let expected = digits(expected);
-    let kept = check(Path::new("/proc/self/exe"), &expected).and_then(|()| {
+    let expected = expected_digits(expected);
+    let kept = check_hash(Path::new("/proc/self/exe"), &expected).and_then(|()| {
         let new = std::env::current_exe().map_err(|error| error.to_string())?;
         let path = new.with_file_name(AGENT);
-        put(&new, &path, &expected)
+        move_into_place(&new, &path, &expected)
             .map_err(|error| format!("cannot keep {}: {error}", path.display()))?;
         Ok(path)
     });
@@ -67,26 +67,27 @@ pub(crate) fn keep(expected: Option<OsString>) -> ExitCode {
     }
 }
 
-fn digits(word: Option<OsString>) -> String {
+fn expected_digits(word: Option<OsString>) -> String {
     word.and_then(|digits| digits.into_string().ok()).unwrap_or_default()
 }
 
-fn check(path: &Path, expected: &str) -> Result<(), String> {
+fn check_hash(path: &Path, expected: &str) -> Result<(), String> {
     let bytes = fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-    let is_it = !expected.is_empty() && hex(&Sha256::digest(bytes)).starts_with(expected);
-    is_it
-        .then_some(())
-        .ok_or_else(|| "the copy on this host differs from the file that was sent".to_owned())
+    if !expected.is_empty() && hex(&Sha256::digest(bytes)).starts_with(expected) {
+        Ok(())
+    } else {
+        Err("the copy on this host differs from the file that was sent".to_owned())
+    }
 }
 
 /// Moves `new` to `path`. A complete file at `path` is kept: agents may be running from it, also on
 /// other hosts that share this home directory. Those agents would fail (ESTALE) if the file were
 /// replaced.
-fn put(new: &Path, path: &Path, expected: &str) -> io::Result<()> {
+fn move_into_place(new: &Path, path: &Path, expected: &str) -> io::Result<()> {
     let is_whole = || {
         let found = fs::symlink_metadata(path);
         let runs = found.is_ok_and(|f| f.is_file() && f.permissions().mode() & 0o100 != 0);
-        runs && check(path, expected).is_ok()
+        runs && check_hash(path, expected).is_ok()
     };
     match fs::hard_link(new, path) {
         Ok(()) => {}
@@ -151,7 +152,7 @@ impl HelperDownload {
         // The hash was verified before the file got this name; the size is checked again, because a
         // full disk may have truncated it since.
         let is_whole = fs::metadata(&path).is_ok_and(|found| found.len() == wanted.size);
-        if is_whole && cache::check(&path).is_ok() {
+        if is_whole && cache::check_writers(&path).is_ok() {
             return Ok(Located::Cached(path));
         }
         let installed = beside.join(helper.name());
@@ -198,7 +199,7 @@ impl Drop for HelperDownload {
 /// Tells whether a file is the wanted program.
 fn is_installed(path: &Path, wanted: &HelperFile) -> bool {
     // The size tells most others apart, without reading them.
-    let is_safe = cache::check(path).is_ok_and(|found| found.len() == wanted.size);
+    let is_safe = cache::check_writers(path).is_ok_and(|found| found.len() == wanted.size);
     let content = || fs::read(path).is_ok_and(|bytes| Sha256::digest(&bytes)[..] == wanted.sha256);
     is_safe && content()
 }
@@ -209,16 +210,14 @@ fn cannot_keep(path: &Path, error: &io::Error) -> String {
 
 /// Returns the file's name in the cache, such as `rlaunch-prover-HASH`.
 fn helper_name(helper: Helper, file: &HelperFile) -> String {
-    let mut name = format!("{}-", helper.name());
-    for byte in &file.sha256[..HASH_BYTES] {
-        let _ = write!(name, "{byte:02x}");
-    }
-    name
+    format!("{}-{}", helper.name(), hex(&file.sha256[..HASH_BYTES]))
 }
 
 /// Starts a helper program. Returns its process id, its stdin, and its stdout and stderr. The agent
 /// reaps the process together with the ranks.
-pub(crate) fn spawn(command: &mut Command) -> io::Result<(Pid, pipe::Sender, [pipe::Receiver; 2])> {
+pub(crate) fn spawn_helper(
+    command: &mut Command,
+) -> io::Result<(Pid, pipe::Sender, [pipe::Receiver; 2])> {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = rlaunch_sys::spawn(command)?;
     let missing = || io::Error::other("it has no pipe");
@@ -247,14 +246,14 @@ mod tests {
             fs::metadata(path).unwrap().ino()
         };
         let first = write(&new, content, 0o700);
-        put(&new, &path, &expected).unwrap();
+        move_into_place(&new, &path, &expected).unwrap();
         write(&new, content, 0o700);
-        put(&new, &path, &expected).unwrap();
+        move_into_place(&new, &path, &expected).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().ino(), first, "a complete copy was replaced");
         for (bytes, mode) in [(&b"age"[..], 0o700), (content, 0o600)] {
             write(&path, bytes, mode);
             let second = write(&new, content, 0o700);
-            put(&new, &path, &expected).unwrap();
+            move_into_place(&new, &path, &expected).unwrap();
             assert_eq!(fs::metadata(&path).unwrap().ino(), second, "{bytes:?}, {mode:o}");
         }
         let names = fs::read_dir(directory.path()).unwrap().count();

@@ -40,11 +40,11 @@ pub(crate) fn machine(path: &Path) -> Option<&'static str> {
 pub(crate) fn loader(path: &Path) -> Option<PathBuf> {
     let file = Blocks::open(path)?;
     let at = if machine_of(&file) == Some(ARCH) {
-        segments(&file)?.iter().find(|segment| segment.kind == PT_INTERP)?.offset
+        read_segments(&file)?.iter().find(|segment| segment.kind == PT_INTERP)?.offset
     } else {
         loader_name_of_i386(&file)?
     };
-    string(&file, at).map(PathBuf::from).filter(|loader| loader.is_absolute())
+    read_string(&file, at).map(PathBuf::from).filter(|loader| loader.is_absolute())
 }
 
 /// Returns the offset of the loader's name in a 32-bit executable of i386, which machines of x86-64
@@ -52,19 +52,22 @@ pub(crate) fn loader(path: &Path) -> Option<PathBuf> {
 fn loader_name_of_i386(file: &Blocks) -> Option<u64> {
     let mut ident = [0; 6];
     file.read_exact(&mut ident, 0)?;
-    if ARCH != "x86_64" || ident != *b"\x7fELF\x01\x01" || number(file, 18, 2)? != EM_386 {
+    if ARCH != "x86_64" || ident != *b"\x7fELF\x01\x01" || read_number(file, 18, 2)? != EM_386 {
         return None;
     }
-    let (table, size, count) =
-        (number(file, 28, 4)?, number(file, 42, 2)?, number(file, 44, 2)?.min(MAX_ENTRIES));
+    let (table, size, count) = (
+        read_number(file, 28, 4)?,
+        read_number(file, 42, 2)?,
+        read_number(file, 44, 2)?.min(MAX_ENTRIES),
+    );
     let mut headers = (0..count).map(|index| table + index * size);
-    let header = headers.find(|&at| number(file, at, 4) == Some(PT_INTERP))?;
-    number(file, header + 4, 4)
+    let header = headers.find(|&at| read_number(file, at, 4) == Some(PT_INTERP))?;
+    read_number(file, header + 4, 4)
 }
 
 fn machine_of(file: &Blocks) -> Option<&'static str> {
-    check(file)?;
-    match number(file, 18, 2)? {
+    check_ident(file)?;
+    match read_number(file, 18, 2)? {
         21 => Some("powerpc64"),
         62 => Some("x86_64"),
         183 => Some("aarch64"),
@@ -124,13 +127,13 @@ struct Segment {
 }
 
 fn read_needed(file: &Blocks) -> Option<Vec<String>> {
-    let segments = segments(file)?;
+    let segments = read_segments(file)?;
     let dynamic = segments.iter().find(|segment| segment.kind == PT_DYNAMIC)?;
     let mut names = Vec::new();
     let mut strings = None;
     for entry in 0..(dynamic.size / 16).min(MAX_ENTRIES) {
         let at = dynamic.offset.checked_add(entry * 16)?;
-        match (number(file, at, 8)?, number(file, at.checked_add(8)?, 8)?) {
+        match (read_number(file, at, 8)?, read_number(file, at.checked_add(8)?, 8)?) {
             (0, _) => break,
             (DT_NEEDED, name) => names.push(name),
             (DT_STRTAB, address) => strings = Some(address),
@@ -142,25 +145,28 @@ fn read_needed(file: &Blocks) -> Option<Vec<String>> {
         s.kind == PT_LOAD && (s.address..s.address.saturating_add(s.size)).contains(&strings)
     })?;
     let start = table.offset.checked_add(strings - table.address)?;
-    Some(names.into_iter().filter_map(|name| string(file, start.checked_add(name)?)).collect())
+    Some(names.into_iter().filter_map(|name| read_string(file, start.checked_add(name)?)).collect())
 }
 
 /// Returns `None` if the file is not a supported executable.
-fn check(file: &Blocks) -> Option<()> {
+fn check_ident(file: &Blocks) -> Option<()> {
     let mut ident = [0; 6];
     file.read_exact(&mut ident, 0)?;
     // Magic number, 64 bits, little-endian.
     (ident == *b"\x7fELF\x02\x01").then_some(())
 }
 
-fn segments(file: &Blocks) -> Option<Vec<Segment>> {
-    check(file)?;
-    let (table, size, count) =
-        (number(file, 32, 8)?, number(file, 54, 2)?, number(file, 56, 2)?.min(MAX_ENTRIES));
+fn read_segments(file: &Blocks) -> Option<Vec<Segment>> {
+    check_ident(file)?;
+    let (table, size, count) = (
+        read_number(file, 32, 8)?,
+        read_number(file, 54, 2)?,
+        read_number(file, 56, 2)?.min(MAX_ENTRIES),
+    );
     (0..count)
         .map(|index| {
             let at = table.checked_add(index * size)?;
-            let field = |offset, width| number(file, at.checked_add(offset)?, width);
+            let field = |offset, width| read_number(file, at.checked_add(offset)?, width);
             let (kind, offset) = (field(0, 4)?, field(8, 8)?);
             Some(Segment { kind, offset, address: field(16, 8)?, size: field(32, 8)? })
         })
@@ -168,13 +174,13 @@ fn segments(file: &Blocks) -> Option<Vec<Segment>> {
 }
 
 /// Reads an unsigned number of `width` bytes, at most 8.
-fn number(file: &Blocks, at: u64, width: usize) -> Option<u64> {
+fn read_number(file: &Blocks, at: u64, width: usize) -> Option<u64> {
     let mut bytes = [0; 8];
     file.read_exact(&mut bytes[..width], at)?;
     Some(u64::from_le_bytes(bytes))
 }
 
-fn string(file: &Blocks, at: u64) -> Option<String> {
+fn read_string(file: &Blocks, at: u64) -> Option<String> {
     let mut bytes = [0; MAX_NAME];
     let read = file.read(&mut bytes, at)?;
     let end = bytes[..read].iter().position(|&byte| byte == 0)?;

@@ -1,6 +1,6 @@
 //! Environments on this node: a rank's, and a login's.
 //!
-//! A rank's environment is made by [`common`] and [`for_rank`]: variables of the node, then those
+//! A rank's environment is made by [`for_application`] and [`for_rank`]: variables of the node, then those
 //! forwarded from the launcher, then those of the rank.
 //!
 //! [`of_login`] returns the environment of a login on this host, as the user's login shell sets it
@@ -30,7 +30,7 @@ pub(crate) type Environment = BTreeMap<OsString, OsString>;
 /// Returns the variables that all ranks of an application have in common: the node's own, without
 /// those of other launchers, and the variables in `forwarded`. The [`EnvRule`] of each forwarded
 /// variable says how it is combined with the node's value.
-pub(crate) fn common(
+pub(crate) fn for_application(
     node: impl Iterator<Item = (OsString, OsString)>,
     forwarded: &[EnvVar],
 ) -> Environment {
@@ -146,7 +146,7 @@ impl Login {
             if self.stdout.read_buf(&mut printed).await? == 0 {
                 return Err(io::Error::other(format!("it ended{}", last_line(&printed))));
             }
-            if let Some(variables) = between(&printed, mark) {
+            if let Some(variables) = parse_printed(&printed, mark) {
                 self.done = true;
                 return Ok(variables);
             }
@@ -168,7 +168,7 @@ impl Drop for Login {
 
 /// Returns the variables that were printed between the two markers, or `None` if a marker is
 /// missing so far. Leaves out variables that a shell sets for itself.
-fn between(printed: &[u8], mark: &str) -> Option<Variables> {
+fn parse_printed(printed: &[u8], mark: &str) -> Option<Variables> {
     const OF_SHELL: &[&str] = &["_", "SHLVL", "OLDPWD"];
     let mark = [mark.as_bytes(), b"\0"].concat();
     let at = printed.windows(mark.len()).position(|window| window == mark)?;
@@ -241,7 +241,7 @@ mod tests {
             var("LANG", "de", EnvRule::Default),
             var("LC_ALL", "de", EnvRule::Default),
         ];
-        let common = common(node.into_iter(), &forwarded);
+        let common = for_application(node.into_iter(), &forwarded);
         let own = [("RANK".to_owned(), "1".to_owned())];
         let defaults = [("NCCL_DEBUG", "WARN"), ("OMP_NUM_THREADS", "2")];
         let defaults = defaults.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -264,10 +264,10 @@ mod tests {
         let text = b"Welcome!\nm\nm\0HOME=/h\0A=b=c\nd\0SHLVL=1\0_=x\0=odd\0m\0";
         let expected = [("HOME", "/h"), ("A", "b=c\nd")];
         let expected = expected.map(|(name, value)| (name.into(), value.into()));
-        assert_eq!(between(text, "m"), Some(expected.to_vec()));
+        assert_eq!(parse_printed(text, "m"), Some(expected.to_vec()));
         // Nothing is returned before both markers have arrived.
         for length in 0..text.len() {
-            assert_eq!(between(&text[..length], "m"), None, "{length}");
+            assert_eq!(parse_printed(&text[..length], "m"), None, "{length}");
         }
     }
 

@@ -8,7 +8,7 @@ pub(crate) mod elf;
 pub(crate) mod environment;
 pub(crate) mod inventory;
 
-use inventory::{Root, ip, prefix};
+use inventory::{Root, ip_address, prefix_length};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::unistd::{SysconfVar, Uid, gethostname, sysconf};
@@ -59,7 +59,7 @@ pub(crate) fn facts() -> NodeFacts {
         uid: Uid::effective().as_raw(),
         addresses: addresses(),
         ssh_address: std::env::var("SSH_CONNECTION").ok().and_then(|value| ssh_address(&value)),
-        gpus: u32::try_from(inventory::gpus(&Root::live())).unwrap_or(u32::MAX),
+        gpus: u32::try_from(inventory::count_gpus(&Root::live())).unwrap_or(u32::MAX),
         machine: machine().unwrap_or_default(),
     }
 }
@@ -88,9 +88,9 @@ fn addresses() -> Vec<InterfaceAddress> {
     let interfaces = getifaddrs().into_iter().flatten().filter(|entry| up(entry.flags));
     let mut found = Vec::new();
     for entry in interfaces {
-        let Some(address) = entry.address.as_ref().and_then(ip) else { continue };
+        let Some(address) = entry.address.as_ref().and_then(ip_address) else { continue };
         if is_usable(address) {
-            let prefix = prefix(entry.netmask.as_ref().and_then(ip));
+            let prefix = prefix_length(entry.netmask.as_ref().and_then(ip_address));
             found.push(InterfaceAddress { interface: entry.interface_name, address, prefix });
         }
     }

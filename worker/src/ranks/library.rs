@@ -34,9 +34,9 @@ impl RankLibrary {
             None => RankLibrary::Absent,
             Some(LibrarySource::Directory(path)) => RankLibrary::Ready(path.clone()),
             Some(LibrarySource::Cached(name)) => {
-                let Some(agent) = cache::agent() else { return RankLibrary::Absent };
+                let Some(agent) = cache::agent_path() else { return RankLibrary::Absent };
                 let path = agent.with_file_name(name.directory());
-                if cache::check(&path).is_ok_and(|found| found.is_dir()) {
+                if cache::check_writers(&path).is_ok_and(|found| found.is_dir()) {
                     // The library was verified before its directory got this name.
                     cache::hold(path.clone());
                     RankLibrary::Ready(path)
@@ -159,7 +159,7 @@ fn store(archive: &LibraryArchive, path: &Path) -> Result<(), String> {
         Ok(()) => Ok(()),
         // Another job has stored the same library in the meantime.
         Err(_) if path.is_dir() => {
-            cache::check(path).map(drop).map_err(|error| cannot_keep(path, &error))
+            cache::check_writers(path).map(drop).map_err(|error| cannot_keep(path, &error))
         }
         Err(error) => Err(cannot_keep(path, &error)),
     });
@@ -302,7 +302,7 @@ mod tests {
             env.insert(name.into(), value.into());
         }
         for name in ["A", "B", "C", "D"] {
-            append(&mut env, name, Path::new("/lib"));
+            append_directory(&mut env, name, Path::new("/lib"));
         }
         let values: Vec<&OsStr> = env.values().map(OsString::as_os_str).collect();
         assert_eq!(values, ["/x::/y:/lib", "/lib", "/lib:/z", "/lib"]);

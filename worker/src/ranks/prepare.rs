@@ -75,10 +75,10 @@ impl PreparedRanks {
         let home = std::env::home_dir().unwrap_or_default();
         let mut loading = self.programs.iter().map(|program| program.loading(&home));
         if let Some(first) = loading.clone().next().filter(|_| has_gpus) {
-            inventory.system.nccl = libraries::find(&first);
+            inventory.system.nccl = libraries::find_nccl(&first);
         }
         inventory.system.horovod_needs_mpi =
-            job.world_size > 1 && loading.any(|program| libraries::needs_mpi(&program));
+            job.world_size > 1 && loading.any(|program| libraries::horovod_needs_mpi(&program));
         inventory
     }
 }
@@ -177,7 +177,7 @@ fn prepare_program(
     files: &JobFiles,
     node: &[(OsString, OsString)],
 ) -> Result<(Program, Vec<Notice>), Vec<Problem>> {
-    let mut env = environment::common(node.iter().cloned(), &application.env);
+    let mut env = environment::for_application(node.iter().cloned(), &application.env);
     let mut argv = application.argv.clone();
     if let Some(directory) = files.directory() {
         env.insert(RLAUNCH_PRELOAD_DIR.into(), directory.into());

@@ -126,22 +126,22 @@ const OF_HOST: &[(&str, &str)] = &[
 
 /// Reads the counters of an interface. Those of software interfaces, of which a host may have
 /// hundreds, are not read.
-pub(super) fn of_interface(root: &Root, netdev: &Netdev) -> Vec<Counter> {
+pub(super) fn read_interface(root: &Root, netdev: &Netdev) -> Vec<Counter> {
     match netdev.kind {
         NetdevKind::Loopback | NetdevKind::Virtual | NetdevKind::Bridge => Vec::new(),
-        _ => interface(root, &netdev.name),
+        _ => read_statistics(root, &netdev.name),
     }
 }
 
-fn interface(root: &Root, name: &str) -> Vec<Counter> {
-    read(root, &format!("/sys/class/net/{name}/statistics"), OF_INTERFACE)
+fn read_statistics(root: &Root, name: &str) -> Vec<Counter> {
+    read_files(root, &format!("/sys/class/net/{name}/statistics"), OF_INTERFACE)
 }
 
 /// Reads the counters of an RDMA port. One that is in both folders is read from the first.
-pub(super) fn of_port(root: &Root, device: &str, port: u8) -> Vec<Counter> {
+pub(super) fn read_port(root: &Root, device: &str, port: u8) -> Vec<Counter> {
     let directory = format!("/sys/class/infiniband/{device}/ports/{port}");
-    let mut counters = read(root, &format!("{directory}/counters"), OF_PORT);
-    for counter in read(root, &format!("{directory}/hw_counters"), OF_DRIVER) {
+    let mut counters = read_files(root, &format!("{directory}/counters"), OF_PORT);
+    for counter in read_files(root, &format!("{directory}/hw_counters"), OF_DRIVER) {
         if !counters.iter().any(|other| other.name == counter.name) {
             counters.push(counter);
         }
@@ -150,7 +150,7 @@ pub(super) fn of_port(root: &Root, device: &str, port: u8) -> Vec<Counter> {
 }
 
 /// Reads those of the counters `names` that a directory has.
-fn read(root: &Root, directory: &str, names: &[&str]) -> Vec<Counter> {
+fn read_files(root: &Root, directory: &str, names: &[&str]) -> Vec<Counter> {
     if !root.exists(directory) {
         return Vec::new();
     }
@@ -163,10 +163,10 @@ fn counter(name: &str, value: u64) -> Counter {
 }
 
 /// Reads the counters of the whole host.
-pub(super) fn of_host(root: &Root) -> Vec<Counter> {
+pub(super) fn read_host(root: &Root) -> Vec<Counter> {
     let texts = ["/proc/net/snmp", "/proc/net/netstat"].map(|path| root.text(path));
     let find = |(group, name): &(&str, &str)| {
-        let value = texts.iter().flatten().find_map(|text| value(text, group, name))?;
+        let value = texts.iter().flatten().find_map(|text| find_value(text, group, name))?;
         Some(counter(&format!("{group}{name}"), value))
     };
     let drops = backlog_drops(&root.text("/proc/net/softnet_stat").unwrap_or_default());
@@ -183,7 +183,7 @@ fn backlog_drops(text: &str) -> Option<u64> {
 
 /// Finds a value in a table that has two lines for each group: `Udp: InDatagrams NoPorts …`, and
 /// the numbers.
-fn value(text: &str, group: &str, name: &str) -> Option<u64> {
+fn find_value(text: &str, group: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(group)?.strip_prefix(':'));
     let (names, values) = (lines.next()?, lines.next()?);
     let place = names.split_whitespace().position(|own| own == name)?;
@@ -205,13 +205,13 @@ pub(crate) fn read_again(
         }
         all.push((name, counters.clone()));
     };
-    update(String::new(), &mut diagnostics.counters, of_host(root));
+    update(String::new(), &mut diagnostics.counters, read_host(root));
     for state in diagnostics.interfaces.iter_mut().filter(|state| !state.counters.is_empty()) {
-        update(state.name.clone(), &mut state.counters, interface(root, &state.name));
+        update(state.name.clone(), &mut state.counters, read_statistics(root, &state.name));
     }
     for state in diagnostics.rdma_ports.iter_mut().filter(|state| !state.counters.is_empty()) {
         let name = format!("{}/{}", state.device, state.port);
-        update(name, &mut state.counters, of_port(root, &state.device, state.port));
+        update(name, &mut state.counters, read_port(root, &state.device, state.port));
     }
     all
 }

@@ -8,19 +8,26 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `kernel.rs` | settings of the kernel and of the distribution, free memory, modules and their parameters, the kernel's log |
-//! | `interfaces.rs` | network interfaces, RDMA ports, network cards without a driver, this host's own name |
+//! | `kernel.rs`, `kernel_log.rs` | settings of the kernel and of the distribution, free memory; the kernel's log |
+//! | `modules.rs` | kernel modules and their parameters |
+//! | `interfaces.rs` | network interfaces, RDMA ports, network cards without a driver |
+//! | `own_name.rs` | this host's own name |
 //! | `counters.rs` | counters of errors and drops, and how they are read again |
-//! | `traffic.rs` | counters of CPUs, memory, traffic and GPUs, for `rlaunch monitor` |
+//! | `traffic.rs`, `gpu_monitor.rs` | counters of CPUs, memory, traffic and GPUs, for `rlaunch monitor` |
 //! | `processes.rs` | running services, listening sockets |
 //! | `firewall/` | the packet filter |
 //! | `python.rs` | Python and its packages |
-//! | `program.rs` | time limits for programs, and for whatever else may take long |
+//! | `program.rs`, `background.rs` | time limits for programs, and for whatever else may take long |
 
+mod background;
 mod counters;
 mod firewall;
+mod gpu_monitor;
 mod interfaces;
 mod kernel;
+mod kernel_log;
+mod modules;
+mod own_name;
 mod processes;
 mod program;
 pub(crate) mod python;
@@ -30,11 +37,13 @@ mod traffic;
 mod tests;
 
 pub(crate) use counters::read_again;
-pub(crate) use traffic::{GpuMonitor, read as read_traffic};
+pub(crate) use gpu_monitor::GpuMonitor;
+pub(crate) use traffic::read as read_traffic;
 
+use crate::console;
 use crate::node::environment::{self, Variables};
 use crate::node::inventory::{self, Root};
-use program::Background;
+use background::Background;
 use python::Interpreter;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
@@ -60,34 +69,34 @@ pub(crate) struct HostState {
 /// Reads inventory and state of a host. Takes up to [`LOGIN_TIMEOUT`] longer than the inventory.
 pub(crate) fn read(root: &Root) -> HostState {
     let login = root.is_live().then(|| Background::start(login_environment));
-    let own_addresses = interfaces::look_up(root);
+    let own_addresses = own_name::start_look_up(root);
     let mut inventory = inventory::read(root);
     let counted_at = Instant::now();
     let diagnostics = Diagnostics {
-        uid: uid(root),
+        uid: effective_uid(root),
         adapters: interfaces::read_adapters(root, &inventory),
-        modules: kernel::loaded_modules(root),
-        module_parameters: kernel::module_parameters(root),
-        connection_manager: kernel::connection_manager(root),
-        kernel: kernel::settings(root),
-        nvidia_open: kernel::nvidia_open(root),
+        modules: modules::list_loaded(root),
+        module_parameters: modules::read_parameters(root),
+        connection_manager: modules::find_connection_manager(root),
+        kernel: kernel::read_settings(root),
+        nvidia_open: modules::is_nvidia_open(root),
         interfaces: interfaces::read(root, &inventory),
         rdma_ports: interfaces::read_rdma_ports(root, &inventory),
-        counters: counters::of_host(root),
-        services: processes::services(root),
-        listeners: processes::listeners(root),
+        counters: counters::read_host(root),
+        services: processes::list_services(root),
+        listeners: processes::list_listeners(root),
         firewall: firewall::read(root),
-        kernel_log: kernel::read_log(root),
+        kernel_log: kernel_log::read(root),
         memory_available: kernel::memory_available(root),
-        tmp_available: kernel::space(root, "/tmp-available", "/tmp"),
-        shared_memory_available: kernel::space(root, "/shared-memory-available", "/dev/shm"),
+        tmp_available: kernel::free_space(root, "/tmp-available", "/tmp"),
+        shared_memory_available: kernel::free_space(root, "/shared-memory-available", "/dev/shm"),
         ..Diagnostics::default()
     };
     let login =
         login.and_then(|login| login.wait(LOGIN_TIMEOUT + KILL_TIME)).flatten().unwrap_or_default();
     let interpreter = Interpreter::find(&login);
     inventory.system.nccl = python::nccl(root, &inventory, interpreter.as_ref(), &login);
-    let (own_name, other_name_sources) = interfaces::own_name(root, own_addresses);
+    let (own_name, other_name_sources) = own_name::read(root, own_addresses);
     let diagnostics = Diagnostics {
         own_name,
         other_name_sources,
@@ -99,7 +108,7 @@ pub(crate) fn read(root: &Root) -> HostState {
 }
 
 /// Returns the time since the epoch in microseconds.
-pub(crate) fn clock() -> Option<u64> {
+pub(crate) fn unix_micros() -> Option<u64> {
     u64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).ok()?.as_micros()).ok()
 }
 
@@ -109,7 +118,7 @@ pub(crate) fn clock() -> Option<u64> {
 pub(crate) fn capture() -> ExitCode {
     let root = Root::recording_live();
     read(&root);
-    inventory::write(&root.recording())
+    console::write_message(&root.recording())
 }
 
 fn login_environment() -> Option<Variables> {
@@ -119,9 +128,9 @@ fn login_environment() -> Option<Variables> {
     runtime.block_on(asking).ok()?.ok()
 }
 
-/// Returns the effective user id.
-fn uid(root: &Root) -> u32 {
-    let ids = inventory::status(root, "Uid");
+/// Returns the effective user id, which is the second of the four.
+fn effective_uid(root: &Root) -> u32 {
+    let ids = inventory::read_status(root, "Uid");
     ids.and_then(|ids| ids.split_whitespace().nth(1)?.parse().ok()).unwrap_or_default()
 }
 
@@ -134,7 +143,7 @@ fn proxy_variables(root: &Root, login: &Variables) -> Vec<String> {
         let names = set.filter_map(|(name, _)| name.to_str()).filter(|name| is_wanted(name));
         names.map(str::to_owned).collect()
     };
-    root.socket_lines("/proxy-variables", names)
+    root.asked_lines("/proxy-variables", names)
 }
 
 /// Returns the value of a variable, or an empty text.

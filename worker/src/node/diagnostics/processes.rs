@@ -36,9 +36,9 @@ const OWNED_PORTS: [RangeInclusive<u16>; 2] = [30608..=30623, 21000..=21511];
 const MAX_DESCRIPTORS: usize = 200_000;
 
 /// Returns the names of running services, sorted.
-pub(super) fn services(root: &Root) -> Vec<String> {
-    root.socket_lines("/services", || {
-        let names = processes().filter_map(|pid| service(&process_name(pid)?));
+pub(super) fn list_services(root: &Root) -> Vec<String> {
+    root.asked_lines("/services", || {
+        let names = processes().filter_map(|pid| service_name(&process_name(pid)?));
         let mut names: Vec<&str> = names.collect();
         names.sort_unstable();
         names.dedup();
@@ -46,7 +46,7 @@ pub(super) fn services(root: &Root) -> Vec<String> {
     })
 }
 
-fn service(process: &str) -> Option<&'static str> {
+fn service_name(process: &str) -> Option<&'static str> {
     SERVICES.iter().find(|(cut, _)| *cut == process).map(|(_, name)| *name)
 }
 
@@ -60,16 +60,16 @@ fn process_name(pid: u32) -> Option<String> {
 }
 
 /// Returns the listening TCP ports, sorted, with the processes of those that jobs need.
-pub(super) fn listeners(root: &Root) -> Vec<ListeningPort> {
-    let lines = root.socket_lines("/listeners", || {
+pub(super) fn list_listeners(root: &Root) -> Vec<ListeningPort> {
+    let lines = root.asked_lines("/listeners", || {
         let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
-        let sockets = tables.iter().flatten().flat_map(|table| listening(table));
+        let sockets = tables.iter().flatten().flat_map(|table| parse_listening(table));
         let mut ports: Vec<(u16, u64)> = sockets.collect();
         ports.sort_unstable();
         ports.dedup_by_key(|(port, _)| *port);
         let is_wanted = |port: u16| OWNED_PORTS.iter().any(|range| range.contains(&port));
         let wanted = ports.iter().filter(|(port, _)| is_wanted(*port));
-        let owners = owners(&wanted.map(|(_, inode)| *inode).collect::<Vec<u64>>());
+        let owners = find_owners(&wanted.map(|(_, inode)| *inode).collect::<Vec<u64>>());
         let line =
             |(port, inode): &(u16, u64)| match owners.iter().find(|(socket, ..)| socket == inode) {
                 Some((_, pid, name)) => format!("{port} {pid} {name}"),
@@ -77,11 +77,11 @@ pub(super) fn listeners(root: &Root) -> Vec<ListeningPort> {
             };
         ports.iter().map(line).collect()
     });
-    lines.iter().filter_map(|line| listener(line)).collect()
+    lines.iter().filter_map(|line| parse_listener(line)).collect()
 }
 
 /// Parses `PORT PID NAME` or `PORT`.
-fn listener(line: &str) -> Option<ListeningPort> {
+fn parse_listener(line: &str) -> Option<ListeningPort> {
     let mut words = line.splitn(3, ' ');
     let port = words.next()?.parse().ok()?;
     let pid = words.next().and_then(|pid| pid.parse().ok());
@@ -90,7 +90,7 @@ fn listener(line: &str) -> Option<ListeningPort> {
 
 /// Returns the ports and inodes of listening sockets from the kernel's table, which has lines like
 /// `0: 0100007F:5208 00000000:0000 0A 00000000:00000000 00:00000000 00000000 1000 0 4711 …`.
-fn listening(table: &str) -> Vec<(u16, u64)> {
+fn parse_listening(table: &str) -> Vec<(u16, u64)> {
     let socket = |line: &str| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let &[_, local, _, state, _, _, _, _, _, inode, ..] = &words[..] else { return None };
@@ -103,7 +103,7 @@ fn listening(table: &str) -> Vec<(u16, u64)> {
 
 /// Finds the processes that have sockets open, as far as this user may see them: inode of the socket,
 /// pid, name.
-fn owners(inodes: &[u64]) -> Vec<(u64, u32, String)> {
+fn find_owners(inodes: &[u64]) -> Vec<(u64, u32, String)> {
     let mut owners: Vec<(u64, u32, String)> = Vec::new();
     let mut left = MAX_DESCRIPTORS;
     for pid in processes() {
@@ -137,26 +137,29 @@ mod tests {
         let socket = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = socket.local_addr().unwrap().port();
         let table = fs::read_to_string("/proc/net/tcp").unwrap();
-        let (_, inode) = *listening(&table).iter().find(|(own, _)| *own == port).unwrap();
-        let owners = owners(&[inode]);
+        let (_, inode) = *parse_listening(&table).iter().find(|(own, _)| *own == port).unwrap();
+        let owners = find_owners(&[inode]);
         assert_eq!((owners.len(), owners[0].0, owners[0].1), (1, inode, std::process::id()));
         drop(socket);
         let table = fs::read_to_string("/proc/net/tcp").unwrap();
-        assert!(!listening(&table).contains(&(port, inode)));
+        assert!(!parse_listening(&table).contains(&(port, inode)));
     }
 
     #[test]
     fn a_listener_of_a_recording_is_read() {
         let process = Some((812, "my server".to_owned()));
-        assert_eq!(listener("30610 812 my server"), Some(ListeningPort { port: 30610, process }));
-        assert_eq!(listener("22"), Some(ListeningPort { port: 22, process: None }));
-        assert_eq!(listener("x"), None);
+        assert_eq!(
+            parse_listener("30610 812 my server"),
+            Some(ListeningPort { port: 30610, process })
+        );
+        assert_eq!(parse_listener("22"), Some(ListeningPort { port: 22, process: None }));
+        assert_eq!(parse_listener("x"), None);
     }
 
     #[test]
     fn services_have_their_whole_names() {
-        assert_eq!(service("nv-fabricmanage"), Some("nv-fabricmanager"));
-        assert_eq!(service("bash"), None);
+        assert_eq!(service_name("nv-fabricmanage"), Some("nv-fabricmanager"));
+        assert_eq!(service_name("bash"), None);
         assert!(SERVICES.iter().all(|(cut, name)| cut.len() <= 15 && name.starts_with(cut)));
     }
 }

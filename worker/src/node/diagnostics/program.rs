@@ -1,15 +1,11 @@
 //! Running a program of the host with a time limit.
-//!
-//! Threads for what may take long, such as a name that no server answers for.
 
-use crate::node;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::io::Read;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -29,13 +25,13 @@ pub(super) fn find(name: &str) -> Option<PathBuf> {
 
 /// Runs a program and returns its output. Returns `None` if it cannot be run, it fails, it prints
 /// more than [`MAX_OUTPUT`] or takes longer than [`TIMEOUT`].
-pub(super) fn output(program: &Path, arguments: &[&str]) -> Option<String> {
+pub(super) fn run(program: &Path, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = rlaunch_sys::spawn(&mut command).ok()?;
     let deadline = Instant::now() + TIMEOUT;
     let printed = child.stdout.take().and_then(|stdout| read_until(deadline, stdout));
-    let has_worked = end(&mut child, deadline);
+    let has_worked = wait_or_kill(&mut child, deadline);
     printed.filter(|_| has_worked).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
@@ -60,7 +56,7 @@ fn read_until(deadline: Instant, mut stdout: ChildStdout) -> Option<Vec<u8>> {
 }
 
 /// Waits until the program ends, and kills it if it does not. Returns whether it has succeeded.
-fn end(child: &mut Child, deadline: Instant) -> bool {
+fn wait_or_kill(child: &mut Child, deadline: Instant) -> bool {
     while Instant::now() < deadline {
         match child.try_wait() {
             Ok(Some(status)) => return status.success(),
@@ -74,61 +70,20 @@ fn end(child: &mut Child, deadline: Instant) -> bool {
     false
 }
 
-/// Work in a thread of its own. A thread that is not done in time is left alone; it ends with the
-/// process.
-#[derive(Debug)]
-pub(crate) struct Background<T> {
-    result: Arc<(Mutex<Option<T>>, Condvar)>,
-    since: Instant,
-}
-
-impl<T: Send + 'static> Background<T> {
-    /// Starts the work.
-    pub(crate) fn start(work: impl FnOnce() -> T + Send + 'static) -> Background<T> {
-        let result = Arc::new((Mutex::new(None), Condvar::new()));
-        let shared = result.clone();
-        let work = move || {
-            let found = work();
-            *shared.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(found);
-            shared.1.notify_one();
-        };
-        node::in_thread(work);
-        Background { result, since: Instant::now() }
-    }
-
-    /// Waits for the result until `limit` after the start. Returns `None` if it takes longer.
-    pub(crate) fn wait(self, limit: Duration) -> Option<T> {
-        let (result, is_done) = &*self.result;
-        let left = limit.saturating_sub(self.since.elapsed());
-        let result = result.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = is_done.wait_timeout_while(result, left, |result| result.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.take()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_program_that_hangs_or_fails_gives_nothing() {
-        let run = |name: &str, argument| output(&find(name).unwrap(), &[argument]);
+        let run = |name: &str, argument| super::run(&find(name).unwrap(), &[argument]);
         assert_eq!(run("echo", "two words").as_deref(), Some("two words\n"));
         assert_eq!(run("false", ""), None);
         assert_eq!(run("yes", ""), None);
         assert_eq!(find("no-such-program"), None);
-        assert_eq!(output(Path::new("/etc/passwd"), &[]), None);
+        assert_eq!(super::run(Path::new("/etc/passwd"), &[]), None);
         let started = Instant::now();
         assert_eq!(run("sleep", "600"), None);
         assert!(started.elapsed() < Duration::from_secs(30));
-    }
-
-    #[test]
-    fn work_that_takes_too_long_is_left_alone() {
-        assert_eq!(Background::start(|| 7).wait(Duration::from_secs(60)), Some(7));
-        let (keep, held) = std::sync::mpsc::channel::<()>();
-        let slow = Background::start(move || held.recv().is_ok());
-        assert_eq!(slow.wait(Duration::from_millis(10)), None);
-        drop(keep);
     }
 }

@@ -46,7 +46,7 @@ impl Interpreter {
 
     /// Describes the interpreter at a path.
     pub(crate) fn at(path: PathBuf, login: &Variables) -> Interpreter {
-        let version = version(&path);
+        let version = version_of(&path);
         let loading = loading(&path, login);
         let mut directories = libraries::python_directories(&loading);
         // Other versions of Python are beside it.
@@ -65,11 +65,11 @@ impl Interpreter {
     /// Lists Python and the wanted packages with their versions. The first directory that has a
     /// package counts.
     fn packages(&self) -> Vec<(String, String)> {
-        let own = version(&self.path).map(|version| ("python".to_owned(), version));
+        let own = version_of(&self.path).map(|version| ("python".to_owned(), version));
         let mut found: Vec<(String, String)> = own.into_iter().collect();
         for directory in &self.directories {
-            for name in libraries::names(directory) {
-                let Some((name, version)) = package(&name) else { continue };
+            for name in libraries::file_names(directory) {
+                let Some((name, version)) = parse_package(&name) else { continue };
                 if !found.iter().any(|(other, _)| *other == name) {
                     found.push((name, version));
                 }
@@ -89,7 +89,7 @@ fn loading<'a>(program: &'a Path, login: &'a Variables) -> libraries::Loading<'a
 }
 
 /// Returns the version of an interpreter, from the name of the file to which `python3` is a link.
-fn version(path: &Path) -> Option<String> {
+fn version_of(path: &Path) -> Option<String> {
     let real = path.canonicalize().ok()?;
     let version = real.file_name()?.to_str()?.strip_prefix("python")?;
     version.starts_with("3.").then(|| version.to_owned())
@@ -97,7 +97,7 @@ fn version(path: &Path) -> Option<String> {
 
 /// Parses a name like `nvidia_nccl_cu12-2.27.5.dist-info` or `mpi4py-3.1.4-py3.11.egg-info` of a
 /// wanted package.
-fn package(file: &str) -> Option<(String, String)> {
+fn parse_package(file: &str) -> Option<(String, String)> {
     let stem = file.strip_suffix(".dist-info").or_else(|| file.strip_suffix(".egg-info"))?;
     let (name, version) = stem.split_once('-')?;
     let name = name.to_ascii_lowercase().replace('_', "-");
@@ -111,7 +111,7 @@ fn package(file: &str) -> Option<(String, String)> {
 
 /// Lists Python and its packages that matter to jobs.
 pub(super) fn packages(root: &Root, interpreter: Option<&Interpreter>) -> Vec<(String, String)> {
-    let lines = root.socket_lines(RECORDED, || {
+    let lines = root.asked_lines(RECORDED, || {
         let packages = interpreter.map(Interpreter::packages).unwrap_or_default();
         packages.into_iter().map(|(name, version)| format!("{name} {version}")).collect()
     });
@@ -131,7 +131,7 @@ pub(super) fn nccl(
         return None;
     }
     let program = interpreter.map_or(Path::new("/bin/sh"), |interpreter| &interpreter.path);
-    let found = || inventory::libraries::find(&loading(program, login));
+    let found = || inventory::libraries::find_nccl(&loading(program, login));
     let line = root.asked_text(RECORDED_NCCL, || {
         found().map(|library| format!("{} {}", library.version, library.path))
     })?;
@@ -148,15 +148,15 @@ mod tests {
     #[test]
     fn packages_are_known_by_their_files() {
         let wanted = |name: &str, version: &str| Some((name.to_owned(), version.to_owned()));
-        assert_eq!(package("torch-2.4.0+cu121.dist-info"), wanted("torch", "2.4.0+cu121"));
+        assert_eq!(parse_package("torch-2.4.0+cu121.dist-info"), wanted("torch", "2.4.0+cu121"));
         assert_eq!(
-            package("nvidia_nccl_cu12-2.27.5.dist-info"),
+            parse_package("nvidia_nccl_cu12-2.27.5.dist-info"),
             wanted("nvidia-nccl-cu12", "2.27.5")
         );
-        assert_eq!(package("mpi4py-3.1.4-py3.11.egg-info"), wanted("mpi4py", "3.1.4"));
-        assert_eq!(package("numpy-1.24.2.egg-info"), wanted("numpy", "1.24.2"));
+        assert_eq!(parse_package("mpi4py-3.1.4-py3.11.egg-info"), wanted("mpi4py", "3.1.4"));
+        assert_eq!(parse_package("numpy-1.24.2.egg-info"), wanted("numpy", "1.24.2"));
         for other in ["torch", "torchvision-0.19.0.dist-info", "numpy.libs", "-.dist-info"] {
-            assert_eq!(package(other), None, "{other}");
+            assert_eq!(parse_package(other), None, "{other}");
         }
     }
 

@@ -21,51 +21,61 @@ const ROCE_OVERHEAD: u32 = 40 + 8 + 12 + 4 + 28 + 4;
 const MTUS: [u32; 5] = [4096, 2048, 1024, 512, 256];
 
 /// Tells whether this machine has an RDMA device; reads one directory.
-pub(super) fn is_there(root: &Root) -> bool {
+pub(super) fn has_rdma(root: &Root) -> bool {
     !root.names(DIRECTORY).is_empty()
 }
 
 pub(super) fn read(root: &Root, netdevs: &[Netdev]) -> Vec<RdmaDevice> {
     let names = root.names(DIRECTORY);
     let context = PortContext { reported: reported_netdevs(root, !names.is_empty()), netdevs };
-    names.into_iter().map(|name| device(root, name, &context)).collect()
+    names.into_iter().map(|name| read_device(root, name, &context)).collect()
 }
 
 /// Information for finding the network interface of a port.
 struct PortContext<'a> {
-    /// Device name, port number and interface name, as the kernel has reported them.
-    reported: Vec<(String, u8, String)>,
+    reported: Vec<ReportedNetdev>,
     netdevs: &'a [Netdev],
 }
 
-fn reported_netdevs(root: &Root, is_there: bool) -> Vec<(String, u8, String)> {
+/// Interface of a port, as the kernel has reported it.
+struct ReportedNetdev {
+    device: String,
+    port: u8,
+    netdev: String,
+}
+
+fn reported_netdevs(root: &Root, is_there: bool) -> Vec<ReportedNetdev> {
     if !is_there {
         return Vec::new();
     }
-    let lines = root.socket_lines(NETDEVS, || {
+    let lines = root.asked_lines(NETDEVS, || {
         let reported = netlink::rdma_netdevs().into_iter();
         reported.map(|(device, port, netdev)| format!("{device}/{port} {netdev}")).collect()
     });
     let parse = |line: &String| {
         let (port, netdev) = line.split_once(' ')?;
         let (device, number) = port.split_once('/')?;
-        Some((device.to_owned(), number.parse().ok()?, netdev.to_owned()))
+        Some(ReportedNetdev {
+            device: device.to_owned(),
+            port: number.parse().ok()?,
+            netdev: netdev.to_owned(),
+        })
     };
     lines.iter().filter_map(parse).collect()
 }
 
-fn device(root: &Root, name: String, context: &PortContext<'_>) -> RdmaDevice {
+fn read_device(root: &Root, name: String, context: &PortContext<'_>) -> RdmaDevice {
     let file = |file: &str| format!("{DIRECTORY}/{name}/{file}");
     let pci = read_pci(root, &file("device"));
     let mut device = RdmaDevice {
         node_type: node_type(&root.text(&file("node_type")).unwrap_or_default()),
-        driver: driver(root, &name),
+        driver: find_driver(root, &name),
         firmware: root.text(&file("fw_ver")).filter(|text| !text.is_empty()),
         node_guid: root.text(&file("node_guid")),
         image_guid: root.text(&file("sys_image_guid")),
         numa_node: numa_node(root, &file("device/numa_node")),
         cpus: root.value(&file("device/local_cpulist")),
-        uverbs: uverbs(root, &name),
+        uverbs: find_uverbs(root, &name),
         ports: Vec::new(),
         pci,
         name,
@@ -73,7 +83,7 @@ fn device(root: &Root, name: String, context: &PortContext<'_>) -> RdmaDevice {
     let numbers = root.names(&format!("{DIRECTORY}/{}/ports", device.name));
     let numbers: Vec<u8> = numbers.iter().filter_map(|number| number.parse().ok()).collect();
     for number in numbers {
-        let port = port(root, &device, number, context);
+        let port = read_port(root, &device, number, context);
         device.ports.push(port);
     }
     device
@@ -90,20 +100,17 @@ fn node_type(text: &str) -> NodeType {
 
 /// Returns the driver of the device's PCI function. Software devices (rxe, siw) have no PCI
 /// function; their driver is recognised by their files.
-fn driver(root: &Root, name: &str) -> Option<String> {
+fn find_driver(root: &Root, name: &str) -> Option<String> {
     let pci = root.link_name(&format!("{DIRECTORY}/{name}/device/driver"));
     let verbs = uverbs_of(root, name);
     // Present only if a driver offers verbs for the device.
     let served = verbs.and_then(|verbs| root.text(&format!("{VERBS}/{verbs}/abi_version")));
     let software = || {
         let is = |module: &str| root.exists(&format!("/sys/module/{module}"));
-        let parent = root.exists(&format!("{DIRECTORY}/{name}/parent"));
-        match (is("rdma_rxe"), is("siw")) {
-            (true, _) if parent => Some("rxe"),
-            (_, true) => Some("siw"),
-            (true, false) => Some("rxe"),
-            _ => None,
-        }
+        let has_parent = root.exists(&format!("{DIRECTORY}/{name}/parent"));
+        let (has_rxe, has_siw) = (is("rdma_rxe"), is("siw"));
+        // The file `parent` is rxe's. A device without it is taken for siw's, if that is loaded.
+        if has_rxe && (has_parent || !has_siw) { Some("rxe") } else { has_siw.then_some("siw") }
     };
     match pci {
         Some(driver) if driver != "virtio_net" => Some(driver),
@@ -117,7 +124,7 @@ fn uverbs_of(root: &Root, name: &str) -> Option<String> {
     root.names(VERBS).into_iter().find(is_of)
 }
 
-fn uverbs(root: &Root, name: &str) -> Uverbs {
+fn find_uverbs(root: &Root, name: &str) -> Uverbs {
     let Some(verbs) = uverbs_of(root, name) else { return Uverbs::Missing };
     let path = format!("/dev/infiniband/{verbs}");
     match root.may_open(&path) {
@@ -127,7 +134,7 @@ fn uverbs(root: &Root, name: &str) -> Uverbs {
     }
 }
 
-fn port(root: &Root, device: &RdmaDevice, number: u8, context: &PortContext<'_>) -> Port {
+fn read_port(root: &Root, device: &RdmaDevice, number: u8, context: &PortContext<'_>) -> Port {
     let directory = format!("{DIRECTORY}/{}/ports/{number}", device.name);
     let text = |name: &str| root.text(&format!("{directory}/{name}"));
     let lid = |name: &str| root.hex(&format!("{directory}/{name}")).map(|lid| lid as u16);
@@ -138,11 +145,12 @@ fn port(root: &Root, device: &RdmaDevice, number: u8, context: &PortContext<'_>)
     };
     let slots: Vec<u16> =
         root.names(&format!("{directory}/gids")).iter().filter_map(|i| i.parse().ok()).collect();
-    let mut gids: Vec<Gid> = slots.iter().filter_map(|&slot| gid(root, &directory, slot)).collect();
+    let mut gids: Vec<Gid> =
+        slots.iter().filter_map(|&slot| read_gid(root, &directory, slot)).collect();
     if link_layer == LinkLayer::Ethernet {
         gids.iter_mut().for_each(|gid| drop_foreign_netdev(gid, context.netdevs));
     }
-    let netdev = netdev(root, device, number, link_layer, &gids, context);
+    let netdev = find_netdev(root, device, number, link_layer, &gids, context);
     let of_port = netdev.as_ref().and_then(|name| context.netdevs.iter().find(|n| n.name == *name));
     Port {
         number,
@@ -165,7 +173,7 @@ fn after_colon(text: &str) -> String {
 }
 
 /// Reads an entry of the GID table; `None` for an empty one, which is zero or cannot be read.
-fn gid(root: &Root, directory: &str, index: u16) -> Option<Gid> {
+fn read_gid(root: &Root, directory: &str, index: u16) -> Option<Gid> {
     let value: Ipv6Addr = root.value(&format!("{directory}/gids/{index}"))?;
     if value.is_unspecified() {
         return None;
@@ -195,13 +203,13 @@ fn is_made_of(gid: &Gid, netdev: &Netdev) -> bool {
         _ => None,
     };
     netdev.addresses.iter().any(|(address, _)| *address == gid.ip())
-        || link_local.is_some_and(|mac| netdev.hardware_address == Some(text_of(mac)))
+        || link_local.is_some_and(|mac| netdev.hardware_address == Some(mac_text(mac)))
 }
 
 /// Finds the network interface of a port. Tries in this order: the interface that the kernel
 /// reports, the one in the port's GIDs, the one to which a software device is attached, the one of
 /// the same card with the same port number, and the one with the MAC address in an iWARP GID.
-fn netdev(
+fn find_netdev(
     root: &Root,
     device: &RdmaDevice,
     number: u8,
@@ -211,10 +219,9 @@ fn netdev(
 ) -> Option<String> {
     let netdevs = context.netdevs;
     let known = |name: &str| netdevs.iter().any(|netdev| netdev.name == name);
-    let is_port = |(name, port, _): &&(String, u8, String)| *name == device.name && *port == number;
-    if let Some((.., netdev)) =
-        context.reported.iter().find(is_port).filter(|reported| known(&reported.2))
-    {
+    let is_port = |one: &&ReportedNetdev| one.device == device.name && one.port == number;
+    let reported = context.reported.iter().find(is_port).map(|reported| &reported.netdev);
+    if let Some(netdev) = reported.filter(|netdev| known(netdev)) {
         return Some(netdev.clone());
     }
     let of_gids = gids.iter().filter_map(|gid| gid.netdev.as_deref()).find(|name| known(name));
@@ -241,12 +248,12 @@ fn netdev(
 fn by_hardware_address(gids: &[Gid], netdevs: &[Netdev]) -> Option<String> {
     let gid = gids.iter().find(|gid| gid.is_mac())?;
     let [a, b, c, d, e, f, ..] = gid.value.octets();
-    let mac = Some(text_of([a, b, c, d, e, f]));
+    let mac = Some(mac_text([a, b, c, d, e, f]));
     netdevs.iter().find(|netdev| netdev.hardware_address == mac).map(|netdev| netdev.name.clone())
 }
 
 /// Formats a MAC address as the kernel does.
-fn text_of(mac: [u8; 6]) -> String {
+fn mac_text(mac: [u8; 6]) -> String {
     mac.map(|byte| format!("{byte:02x}")).join(":")
 }
 
@@ -264,7 +271,7 @@ pub(super) fn read_pci(root: &Root, path: &str) -> Option<PciDevice> {
     let last = components.iter().rposition(|part| is_address(part))?;
     let below = |index: usize| format!("/{}", components[..=index].join("/"));
     let on_the_way = (0..=last).rev().filter(|&index| is_address(components[index]));
-    let links = on_the_way.map(|index| link(root, components[index], &below(index))).collect();
+    let links = on_the_way.map(|index| read_link(root, components[index], &below(index))).collect();
     let file = |name: &str| format!("{}/{name}", below(last));
     let id = |name: &str| root.hex(&file(name)).and_then(|id| u16::try_from(id).ok());
     Some(PciDevice {
@@ -285,7 +292,7 @@ pub(super) fn numa_node(root: &Root, path: &str) -> Option<u32> {
     root.value::<i64>(path).and_then(|node| u32::try_from(node).ok())
 }
 
-fn link(root: &Root, address: &str, directory: &str) -> PciLink {
+fn read_link(root: &Root, address: &str, directory: &str) -> PciLink {
     let rate = |which: &str| {
         let speed = root.text(&format!("{directory}/{which}_link_speed"))?;
         let width = root.text(&format!("{directory}/{which}_link_width"))?;
@@ -306,9 +313,10 @@ const ENABLE: u16 = 1 << 15;
 
 /// Reads the capabilities of a device and of the bridges above it. Only root can read them.
 pub(super) fn read_capabilities(root: &Root, pci: &mut PciDevice) {
-    pci.ats = control(root, &pci.address, ATS).flatten().map(|control| control & ENABLE != 0);
+    pci.ats =
+        control_register(root, &pci.address, ATS).flatten().map(|control| control & ENABLE != 0);
     for bridge in pci.links.iter_mut().skip(1) {
-        let control = control(root, &bridge.address, ACS);
+        let control = control_register(root, &bridge.address, ACS);
         // A bridge without the capability redirects nothing.
         bridge.acs = control.map(|control| control.unwrap_or(0) & REDIRECT != 0);
     }
@@ -321,7 +329,7 @@ const END: u16 = 0x1000;
 /// Returns the control register of an extended capability, or `Some(None)` if the device lacks the
 /// capability; `None` if the configuration cannot be read. Skips all registers in between, because reading some
 /// of them hangs some devices.
-fn control(root: &Root, address: &str, capability: u16) -> Option<Option<u16>> {
+fn control_register(root: &Root, address: &str, capability: u16) -> Option<Option<u16>> {
     let path = format!("/sys/bus/pci/devices/{address}/config");
     let mut offset = EXTENDED;
     // As many capabilities as fit at most; lists of broken devices may be circular.
@@ -360,18 +368,18 @@ const CLASSES: [u64; 2] = [0x03, 0x12];
 
 /// Reads all GPUs, with or without a driver.
 pub(super) fn read_gpus(root: &Root) -> Vec<Gpu> {
-    root.names(DEVICES).iter().filter_map(|name| gpu(root, name)).collect()
+    root.names(DEVICES).iter().filter_map(|name| read_gpu(root, name)).collect()
 }
 
 /// Reads the GPUs that programs can use, that is, those with a driver. Uses the drivers' lists of
 /// devices, so that no other PCI device is read.
-pub(super) fn driven(root: &Root) -> Vec<Gpu> {
-    driven_names(root).iter().filter_map(|name| gpu(root, name)).collect()
+pub(super) fn read_driven_gpus(root: &Root) -> Vec<Gpu> {
+    driven_names(root).iter().filter_map(|name| read_gpu(root, name)).collect()
 }
 
 /// Counts the GPUs that programs can use, without reading the details of each.
 pub(super) fn count_gpus(root: &Root) -> usize {
-    driven_names(root).iter().filter(|name| vendor(root, name).is_some()).count()
+    driven_names(root).iter().filter(|name| gpu_vendor(root, name).is_some()).count()
 }
 
 /// Returns the PCI addresses of all devices with a GPU driver, sorted.
@@ -389,7 +397,7 @@ pub(super) fn has_gpus(root: &Root) -> bool {
 }
 
 /// Returns the vendor, or `None` if the device is not a GPU.
-fn vendor(root: &Root, name: &str) -> Option<GpuVendor> {
+fn gpu_vendor(root: &Root, name: &str) -> Option<GpuVendor> {
     let vendor = match root.hex(&format!("{DEVICES}/{name}/vendor"))? {
         0x10de => GpuVendor::Nvidia,
         0x1002 => GpuVendor::Amd,
@@ -399,14 +407,14 @@ fn vendor(root: &Root, name: &str) -> Option<GpuVendor> {
     CLASSES.contains(&class).then_some(vendor)
 }
 
-fn gpu(root: &Root, name: &str) -> Option<Gpu> {
+fn read_gpu(root: &Root, name: &str) -> Option<Gpu> {
     let directory = format!("{DEVICES}/{name}");
-    let vendor = vendor(root, name)?;
+    let vendor = gpu_vendor(root, name)?;
     let pci = read_pci(root, &directory)?;
-    Some(Gpu { vendor, model: model(root, vendor, name, &directory), pci })
+    Some(Gpu { vendor, model: gpu_model(root, vendor, name, &directory), pci })
 }
 
-fn model(root: &Root, vendor: GpuVendor, address: &str, directory: &str) -> Option<String> {
+fn gpu_model(root: &Root, vendor: GpuVendor, address: &str, directory: &str) -> Option<String> {
     match vendor {
         GpuVendor::Nvidia => {
             let path = format!("/proc/driver/nvidia/gpus/{address}/information");

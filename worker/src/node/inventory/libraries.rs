@@ -1,10 +1,8 @@
-//! Version of the NCCL library that a job's program would load.
+//! Libraries that a job's program would load: the version of NCCL, and how Horovod was built.
 //!
 //! A Python program loads the NCCL that is installed as a Python package; the package's `dist-info`
 //! has the version. Any other program loads the library that the dynamic loader finds; the
 //! library's file name or a string in the file has the version.
-//!
-//! How the Horovod that a job's program would load was built.
 //!
 //! Horovod crashes if it is told to use Gloo and was built without it.
 
@@ -48,16 +46,17 @@ pub(crate) struct Loading<'a> {
 }
 
 /// Returns the NCCL library that the program would load.
-pub(crate) fn find(loading: &Loading<'_>) -> Option<InstalledLibrary> {
+pub(crate) fn find_nccl(loading: &Loading<'_>) -> Option<InstalledLibrary> {
     let packages = python_directories(loading);
-    let loader = std::env::split_paths(loading.library_path).chain(configured());
+    let loader = std::env::split_paths(loading.library_path).chain(configured_directories());
     let loader = loader.chain(SYSTEM_DIRECTORIES.iter().map(PathBuf::from));
-    packages.iter().find_map(|directory| from_wheel(directory)).or_else(|| {
+    packages.iter().find_map(|directory| nccl_in_packages(directory)).or_else(|| {
         let mut libraries = loader.map(|directory| directory.join(LIBRARY));
-        libraries.find_map(|library| from_library(&library))
+        libraries.find_map(|library| nccl_library(&library))
     })
 }
 
+/// Tells whether a program is a Python, by its name.
 pub(crate) fn is_python(program: &Path) -> bool {
     program.file_name().and_then(OsStr::to_str).is_some_and(|name| name.starts_with("python"))
 }
@@ -77,7 +76,7 @@ pub(crate) fn python_directories(loading: &Loading<'_>) -> Vec<PathBuf> {
     let prefixes = prefixes.into_iter().chain([real.as_deref().and_then(prefix)]);
     for prefix in prefixes.flatten().chain([PathBuf::from("/usr/local")]) {
         for library in ["lib", "lib64"] {
-            let versions = names(&prefix.join(library)).into_iter();
+            let versions = file_names(&prefix.join(library)).into_iter();
             let versions = versions.filter(|name| name.starts_with("python3"));
             for version in versions {
                 let own = prefix.join(library).join(version);
@@ -89,7 +88,7 @@ pub(crate) fn python_directories(loading: &Loading<'_>) -> Vec<PathBuf> {
 }
 
 /// Returns the names of the files in a directory, in order.
-pub(crate) fn names(directory: &Path) -> Vec<String> {
+pub(crate) fn file_names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> =
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
@@ -97,8 +96,9 @@ pub(crate) fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-fn from_wheel(directory: &Path) -> Option<InstalledLibrary> {
-    names(directory).into_iter().find_map(|name| {
+/// Finds the NCCL in a directory of Python packages.
+fn nccl_in_packages(directory: &Path) -> Option<InstalledLibrary> {
+    file_names(directory).into_iter().find_map(|name| {
         let version = name.strip_prefix(WHEEL)?.strip_suffix(".dist-info")?;
         let (_cuda, version) = version.split_once('-')?;
         let path = directory.join(&name).display().to_string();
@@ -107,16 +107,16 @@ fn from_wheel(directory: &Path) -> Option<InstalledLibrary> {
 }
 
 /// Returns the directories listed in /etc/ld.so.conf.d.
-fn configured() -> Vec<PathBuf> {
+fn configured_directories() -> Vec<PathBuf> {
     let directory = Path::new("/etc/ld.so.conf.d");
-    let files = names(directory).into_iter().map(|name| directory.join(name));
+    let files = file_names(directory).into_iter().map(|name| directory.join(name));
     let text: String = files.filter_map(|file| fs::read_to_string(file).ok()).collect();
     text.lines().filter(|line| line.starts_with('/')).map(PathBuf::from).collect()
 }
 
 /// Finds a library's version in the name of the file that the link `path` points to, such as
 /// `libnccl.so.2.27.5`, or else in the file's content.
-fn from_library(path: &Path) -> Option<InstalledLibrary> {
+fn nccl_library(path: &Path) -> Option<InstalledLibrary> {
     let real = path.canonicalize().ok()?;
     let version = || {
         let name = real.file_name()?.to_str()?.strip_prefix("libnccl.so.")?;
@@ -168,24 +168,24 @@ const MAX_SEARCHED_FOR_GLOO: u64 = 256 << 20;
 
 /// Tells whether the program would load a Horovod that is built with MPI alone. False if there is
 /// no Horovod, or if its library cannot be read.
-pub(crate) fn needs_mpi(loading: &Loading<'_>) -> bool {
-    is_built_with_mpi_alone(&python_directories(loading)) == Some(true)
+pub(crate) fn horovod_needs_mpi(loading: &Loading<'_>) -> bool {
+    is_horovod_with_mpi_alone(&python_directories(loading)) == Some(true)
 }
 
 /// Tells whether the first Horovod in these directories of Python packages is built with MPI alone. `None`
 /// if there is no Horovod; false if its library cannot be read.
-pub(crate) fn is_built_with_mpi_alone(directories: &[PathBuf]) -> Option<bool> {
-    let library = directories.iter().find_map(|directory| library(directory))?;
+pub(crate) fn is_horovod_with_mpi_alone(directories: &[PathBuf]) -> Option<bool> {
+    let library = directories.iter().find_map(|directory| horovod_library(directory))?;
     Some(lacks_gloo(&library))
 }
 
 /// Finds Horovod's library, such as `horovod/torch/mpi_lib_v2.cpython-311-x86_64-linux-gnu.so`, in
 /// a directory of Python packages.
-fn library(directory: &Path) -> Option<PathBuf> {
+fn horovod_library(directory: &Path) -> Option<PathBuf> {
     FRAMEWORKS.iter().find_map(|framework| {
         let folder = directory.join("horovod").join(framework);
         let is_library = |name: &String| name.starts_with("mpi_lib") && name.ends_with(".so");
-        names(&folder).into_iter().find(is_library).map(|name| folder.join(name))
+        file_names(&folder).into_iter().find(is_library).map(|name| folder.join(name))
     })
 }
 
@@ -216,7 +216,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     fn looked_up(root: &Path, program: &Path, library_path: &Path) -> Option<InstalledLibrary> {
-        find(&Loading {
+        find_nccl(&Loading {
             program,
             library_path: library_path.as_os_str(),
             python_path: OsStr::new(""),
@@ -255,7 +255,7 @@ mod tests {
         let found = looked_up(root.path(), Path::new("/bin/true"), root.path()).unwrap();
         assert_eq!(found.version, "2.28.9");
         fs::write(root.path().join(LIBRARY), "no NCCL version 2.").unwrap();
-        assert_eq!(from_library(&root.path().join(LIBRARY)), None);
+        assert_eq!(nccl_library(&root.path().join(LIBRARY)), None);
     }
 
     #[test]
@@ -270,13 +270,13 @@ mod tests {
             python_path: packages.as_os_str(),
             home: root.path(),
         };
-        assert!(!needs_mpi(&program("/usr/bin/python3")), "Horovod is not installed");
+        assert!(!horovod_needs_mpi(&program("/usr/bin/python3")), "Horovod is not installed");
         let library = folder.join("mpi_lib_v2.cpython-311-x86_64-linux-gnu.so");
         fs::write(&library, b"\x7fELF HOROVOD_GLOO_IFACE").unwrap();
-        assert!(needs_mpi(&program("/usr/bin/python3")));
-        assert!(!needs_mpi(&program("/usr/bin/perl")));
+        assert!(horovod_needs_mpi(&program("/usr/bin/python3")));
+        assert!(!horovod_needs_mpi(&program("/usr/bin/perl")));
         // The string crosses the end of a chunk.
         fs::write(&library, [&vec![1; CHUNK - 9][..], GLOO_MARKER].concat()).unwrap();
-        assert!(!needs_mpi(&program("/usr/bin/python3")));
+        assert!(!horovod_needs_mpi(&program("/usr/bin/python3")));
     }
 }

@@ -14,19 +14,16 @@ pub(crate) mod libraries;
 mod net;
 pub(crate) mod netlink;
 mod root;
-pub(crate) use net::{ip, prefix};
+pub(crate) use net::{ip_address, prefix_length};
 pub(crate) use root::Root;
 
-use crate::console::errln;
+use crate::console;
 use nix::sys::statvfs::statvfs;
 use rlaunch_bootstrap::inventory::{
     ContainerKind, CpuSet, Cpus, Inventory, NumaNode, ResourceLimits, System,
 };
-use rlaunch_bootstrap::protocol::control::{HELLO_MAGIC, encode};
-use serde::Serialize;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -43,12 +40,12 @@ pub(crate) fn read(root: &Root) -> Inventory {
     }
     let cpus = read_cpus(root);
     Inventory {
-        cpus: Cpus { cores: cores(root, &cpus.online).unwrap_or_default(), ..cpus },
-        numa_nodes: numa_nodes(root).into_iter().map(|n| with_memory(root, n)).collect(),
-        limits: limits(root),
+        cpus: Cpus { cores: read_cores(root, &cpus.online).unwrap_or_default(), ..cpus },
+        numa_nodes: read_numa_nodes(root).into_iter().map(|n| with_memory(root, n)).collect(),
+        limits: read_limits(root),
         gpus,
         rdma,
-        routes: net::routes(root, &netdevs),
+        routes: net::read_routes(root, &netdevs),
         netdevs,
         system: read_system(root),
     }
@@ -58,24 +55,24 @@ pub(crate) fn read(root: &Root) -> Inventory {
 /// job does this at once, and some files take global locks in the kernel. The hardware threads of
 /// each core are read only if `with_cores` is set, since that takes a file per core.
 pub(crate) fn read_for_job(root: &Root, with_cores: bool) -> Inventory {
-    let (netdevs, routes) = if devices::is_there(root) {
+    let (netdevs, routes) = if devices::has_rdma(root) {
         let netdevs = net::read(root);
-        let routes = net::routes(root, &netdevs);
+        let routes = net::read_routes(root, &netdevs);
         (netdevs, routes)
     } else {
-        (net::addressed(root), Vec::new())
+        (net::read_addressed(root), Vec::new())
     };
-    let (container, has_rdma) = (container(root), devices::is_there(root));
+    let (container, has_rdma) = (container(root), devices::has_rdma(root));
     let system = if has_rdma { read_rdma_software(root) } else { System::default() };
     // RDMA needs locked memory, and containers often have low limits.
     let limits =
-        if container.is_some() || has_rdma { limits(root) } else { ResourceLimits::default() };
+        if container.is_some() || has_rdma { read_limits(root) } else { ResourceLimits::default() };
     let cpus = read_cpus(root);
-    let cores = with_cores.then(|| cores(root, &cpus.online)).flatten().unwrap_or_default();
+    let cores = with_cores.then(|| read_cores(root, &cpus.online)).flatten().unwrap_or_default();
     Inventory {
         cpus: Cpus { cores, ..cpus },
-        numa_nodes: numa_nodes(root),
-        gpus: devices::driven(root),
+        numa_nodes: read_numa_nodes(root),
+        gpus: devices::read_driven_gpus(root),
         rdma: devices::read(root, &netdevs),
         netdevs,
         routes,
@@ -84,13 +81,8 @@ pub(crate) fn read_for_job(root: &Root, with_cores: bool) -> Inventory {
     }
 }
 
-/// Returns a field of `/proc/self/status`.
-pub(crate) fn status(root: &Root, name: &str) -> Option<String> {
-    process_status(root, name)
-}
-
 /// Counts the GPUs that ranks can use.
-pub(crate) fn gpus(root: &Root) -> usize {
+pub(crate) fn count_gpus(root: &Root) -> usize {
     devices::count_gpus(root)
 }
 
@@ -102,44 +94,21 @@ pub(crate) fn has_gpus(root: &Root) -> bool {
 /// Writes the inventory of this machine, or of a recorded one, to stdout.
 pub(crate) fn print(recorded: Option<OsString>) -> ExitCode {
     let root = recorded.map_or_else(Root::live, |prefix| Root::recorded(Path::new(&prefix)));
-    write(&read(&root))
-}
-
-/// Writes a message as [`HELLO_MAGIC`] and a frame. The marker ends what a login shell may have
-/// printed before.
-pub(crate) fn write<T: Serialize>(message: &T) -> ExitCode {
-    write_behind(HELLO_MAGIC, message)
-}
-
-/// Writes `mark` and a message as a frame.
-pub(crate) fn write_behind<T: Serialize>(mark: &[u8], message: &T) -> ExitCode {
-    let written = encode(message).map_err(|error| error.to_string()).and_then(|frame| {
-        let bytes = [mark, &frame].concat();
-        let mut stdout = std::io::stdout().lock();
-        let written = stdout.write_all(&bytes).and_then(|()| stdout.flush());
-        written.map_err(|error| error.to_string())
-    });
-    match written {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            errln!("rlaunch-worker: cannot write to stdout: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    console::write_message(&read(&root))
 }
 
 fn read_cpus(root: &Root) -> Cpus {
     let online: Option<CpuSet> = root.value("/sys/devices/system/cpu/online");
     // Includes both cpusets and affinity.
-    let allowed = status(root, "Cpus_allowed_list").and_then(|list| list.parse().ok());
+    let allowed = read_status(root, "Cpus_allowed_list").and_then(|list| list.parse().ok());
     let online = online.or_else(|| allowed.clone()).unwrap_or_default();
     let allowed = allowed.unwrap_or_else(|| online.clone());
-    Cpus { allowed, online, cores: Vec::new(), quota: quota(root) }
+    Cpus { allowed, online, cores: Vec::new(), quota: cpu_quota(root) }
 }
 
 /// Returns the hardware threads of each core. Reads one file for each core, and returns `None` if
 /// such a file is missing.
-fn cores(root: &Root, online: &CpuSet) -> Option<Vec<CpuSet>> {
+fn read_cores(root: &Root, online: &CpuSet) -> Option<Vec<CpuSet>> {
     let (mut cores, mut covered) = (Vec::new(), BTreeSet::new());
     for cpu in online.iter() {
         if covered.contains(&cpu) {
@@ -159,21 +128,21 @@ fn cores(root: &Root, online: &CpuSet) -> Option<Vec<CpuSet>> {
 
 /// Returns the lowest CPU limit that the control group of this process or one above it sets, in
 /// thousandths of a processor.
-fn quota(root: &Root) -> Option<u32> {
-    let v2 = control_group(root, "", |directory| {
+fn cpu_quota(root: &Root) -> Option<u32> {
+    let v2 = lowest_in_control_groups(root, "", |directory| {
         let text = root.text(&format!("{directory}/cpu.max"))?;
         let (quota, period) = text.split_once(' ')?;
-        ratio(quota.parse().ok()?, period.parse().ok()?)
+        thousandths(quota.parse().ok()?, period.parse().ok()?)
     });
-    let v1 = control_group(root, "cpu", |directory| {
+    let v1 = lowest_in_control_groups(root, "cpu", |directory| {
         let value = |name: &str| root.value::<i64>(&format!("{directory}/cpu.cfs_{name}_us"));
-        ratio(value("quota")?, value("period")?)
+        thousandths(value("quota")?, value("period")?)
     });
     v2.into_iter().chain(v1).min()
 }
 
 /// Returns `quota / period` in thousandths; `None` for a negative quota, which means no limit.
-fn ratio(quota: i64, period: i64) -> Option<u32> {
+fn thousandths(quota: i64, period: i64) -> Option<u32> {
     let thousandths = quota.checked_mul(1000)?.checked_div(period)?;
     u32::try_from(thousandths).ok().filter(|&thousandths| thousandths > 0)
 }
@@ -181,7 +150,7 @@ fn ratio(quota: i64, period: i64) -> Option<u32> {
 const NODES: &str = "/sys/devices/system/node";
 
 /// Reads NUMA nodes and their processors.
-fn numa_nodes(root: &Root) -> Vec<NumaNode> {
+fn read_numa_nodes(root: &Root) -> Vec<NumaNode> {
     let numbers = root.names(NODES).into_iter().filter_map(|name| {
         let number: u32 = name.strip_prefix("node")?.parse().ok()?;
         Some(number)
@@ -204,11 +173,11 @@ fn with_memory(root: &Root, node: NumaNode) -> NumaNode {
         |name: &str| root.text(&format!("{NODES}/node{}/{name}", node.number)).unwrap_or_default();
     let distances = text("distance");
     let distances = distances.split_whitespace().filter_map(|d| d.parse().ok()).collect();
-    NumaNode { memory: memory(&text("meminfo")), distances, ..node }
+    NumaNode { memory: parse_total_memory(&text("meminfo")), distances, ..node }
 }
 
 /// Parses `Node 0 MemTotal:  65771234 kB` and returns the size in bytes.
-fn memory(text: &str) -> Option<u64> {
+fn parse_total_memory(text: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.split_once("MemTotal:"))?;
     let kib: u64 = line.1.split_whitespace().next()?.parse().ok()?;
     Some(kib * 1024)
@@ -245,7 +214,7 @@ fn read_system(root: &Root) -> System {
         distribution: pretty.map(|name| name.trim_matches('"').to_owned()),
         drivers: DRIVERS.iter().filter_map(version).collect(),
         iommu: !root.names("/sys/class/iommu").is_empty(),
-        libraries: libraries(root),
+        libraries: library_versions(root),
         peer_memory: PEER_MEMORY.iter().any(|path| root.exists(path)),
         nccl: None,
         container: container(root),
@@ -256,7 +225,7 @@ fn read_system(root: &Root) -> System {
 
 /// Returns the versions of libraries from the loader's links: `libibverbs.so.1` points to
 /// `libibverbs.so.1.14.39.0`.
-fn libraries(root: &Root) -> Vec<(String, String)> {
+fn library_versions(root: &Root) -> Vec<(String, String)> {
     let version = |(name, abi): &(&str, &str)| {
         let found = LIBRARY_DIRECTORIES.iter().find_map(|directory| {
             let file = root.link_name(&format!("{directory}/{name}.so.{abi}"))?;
@@ -269,7 +238,7 @@ fn libraries(root: &Root) -> Vec<(String, String)> {
 
 /// Reads only the versions of libraries and the list of providers, on which RDMA depends.
 fn read_rdma_software(root: &Root) -> System {
-    System { libraries: libraries(root), providers: providers(root), ..System::default() }
+    System { libraries: library_versions(root), providers: providers(root), ..System::default() }
 }
 
 /// Returns the providers (device-specific libraries) in libibverbs' directories, from names like
@@ -301,18 +270,18 @@ fn container(root: &Root) -> Option<ContainerKind> {
     SIGNS.iter().find(|(path, _)| root.exists(path)).map(|(_, kind)| *kind)
 }
 
-fn limits(root: &Root) -> ResourceLimits {
+fn read_limits(root: &Root) -> ResourceLimits {
     let text = root.text("/proc/self/limits").unwrap_or_default();
     let memory = |controller, name: &'static str| {
-        control_group(root, controller, |directory| {
+        lowest_in_control_groups(root, controller, |directory| {
             root.value::<u64>(&format!("{directory}/{name}"))
         })
     };
     let groups =
         memory("", "memory.max").into_iter().chain(memory("memory", "memory.limit_in_bytes"));
     ResourceLimits {
-        locked_memory: limit(&text, "Max locked memory"),
-        open_files: limit(&text, "Max open files"),
+        locked_memory: soft_limit(&text, "Max locked memory"),
+        open_files: soft_limit(&text, "Max open files"),
         // Without a limit, version 1 reports a huge number.
         memory: groups.filter(|&bytes| bytes < 1 << 62).min(),
         shared_memory: shared_memory(root),
@@ -320,20 +289,20 @@ fn limits(root: &Root) -> ResourceLimits {
 }
 
 /// Returns the soft limit of a line like `Max locked memory  65536  65536  bytes`.
-fn limit(text: &str, name: &str) -> Option<u64> {
+fn soft_limit(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
 fn shared_memory(root: &Root) -> Option<u64> {
     let size = || statvfs("/dev/shm").map(|stat| stat.blocks() * stat.fragment_size());
-    let lines = root.socket_lines(SHARED_MEMORY, || size().iter().map(u64::to_string).collect());
+    let lines = root.asked_lines(SHARED_MEMORY, || size().iter().map(u64::to_string).collect());
     // A tmpfs without a limit reports 0.
     lines.first()?.parse().ok().filter(|&bytes: &u64| bytes > 0)
 }
 
 /// Returns a field of `/proc/self/status`.
-fn process_status(root: &Root, name: &str) -> Option<String> {
+pub(crate) fn read_status(root: &Root, name: &str) -> Option<String> {
     let text = root.text("/proc/self/status")?;
     let field = |line: &str| Some(line.strip_prefix(name)?.strip_prefix(':')?.trim().to_owned());
     text.lines().find_map(field)
@@ -341,7 +310,7 @@ fn process_status(root: &Root, name: &str) -> Option<String> {
 
 /// Returns the lowest value that `read` finds in the directories of this process's control group
 /// and those above it. `controller` is a name of version 1, or empty for version 2.
-fn control_group<T: PartialOrd>(
+fn lowest_in_control_groups<T: PartialOrd>(
     root: &Root,
     controller: &str,
     read: impl Fn(&str) -> Option<T>,

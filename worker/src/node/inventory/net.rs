@@ -17,13 +17,13 @@ const INFINIBAND: u32 = 32;
 const LOOPBACK: u32 = 772;
 
 pub(super) fn read(root: &Root) -> Vec<Netdev> {
-    let addresses = addresses(root);
+    let addresses = read_addresses(root);
     let netdev = |name: String| {
         let file = |file: &str| format!("{DIRECTORY}/{name}/{file}");
         let own = addresses.iter().filter(|(interface, ..)| *interface == name);
         Some(Netdev {
             index: root.value(&file("ifindex"))?,
-            kind: kind(root, &name),
+            kind: find_kind(root, &name),
             mtu: root.value(&file("mtu")).unwrap_or(0),
             // The kernel reports -1 or an error if the speed is unknown, as without a carrier.
             speed: root.value::<i64>(&file("speed")).and_then(|speed| u32::try_from(speed).ok()),
@@ -42,9 +42,9 @@ pub(super) fn read(root: &Root) -> Vec<Netdev> {
 }
 
 /// Reads the names and addresses of interfaces that have an address, and nothing else.
-pub(super) fn addressed(root: &Root) -> Vec<Netdev> {
+pub(super) fn read_addressed(root: &Root) -> Vec<Netdev> {
     let mut netdevs: Vec<Netdev> = Vec::new();
-    for (name, address, prefix) in addresses(root) {
+    for (name, address, prefix) in read_addresses(root) {
         match netdevs.iter_mut().find(|netdev| netdev.name == name) {
             Some(netdev) => netdev.addresses.push((address, prefix)),
             None => {
@@ -67,7 +67,7 @@ fn is_running(root: &Root, name: &str) -> bool {
     }
 }
 
-fn kind(root: &Root, name: &str) -> NetdevKind {
+fn find_kind(root: &Root, name: &str) -> NetdevKind {
     let has = |file: &str| root.exists(&format!("{DIRECTORY}/{name}/{file}"));
     let link_type: u32 = root.value(&format!("{DIRECTORY}/{name}/type")).unwrap_or(0);
     let driver = root.link_name(&format!("{DIRECTORY}/{name}/device/driver"));
@@ -94,27 +94,27 @@ fn pci_address(root: &Root, name: &str) -> Option<String> {
 }
 
 /// Reads the unicast routes that lead out of this machine.
-pub(super) fn routes(root: &Root, netdevs: &[Netdev]) -> Vec<Route> {
+pub(super) fn read_routes(root: &Root, netdevs: &[Netdev]) -> Vec<Route> {
     let leads_out = |netdev: &&Netdev| netdev.kind != NetdevKind::Loopback;
     let name_of = |index| {
         let netdev = netdevs.iter().filter(leads_out).find(|netdev| netdev.index == index);
         netdev.map(|netdev| netdev.name.clone())
     };
     let is_wanted = |route: &Route| !route.destination.is_multicast();
-    let lines = root.socket_lines(ROUTES, || {
-        let routes = netlink::routes(name_of).into_iter().filter(is_wanted);
+    let lines = root.asked_lines(ROUTES, || {
+        let routes = netlink::list_routes(name_of).into_iter().filter(is_wanted);
         routes.map(|route| route.to_string()).collect()
     });
     lines.iter().filter_map(|line| line.parse().ok()).collect()
 }
 
 /// Reads the addresses of all interfaces: interface name, address, prefix length.
-fn addresses(root: &Root) -> Vec<(String, IpAddr, u8)> {
-    let lines = root.socket_lines(ADDRESSES, || {
+fn read_addresses(root: &Root) -> Vec<(String, IpAddr, u8)> {
+    let lines = root.asked_lines(ADDRESSES, || {
         let entries = getifaddrs().into_iter().flatten();
         let line = |entry: nix::ifaddrs::InterfaceAddress| {
-            let address = entry.address.as_ref().and_then(ip)?;
-            let prefix = prefix(entry.netmask.as_ref().and_then(ip));
+            let address = entry.address.as_ref().and_then(ip_address)?;
+            let prefix = prefix_length(entry.netmask.as_ref().and_then(ip_address));
             // `eth0:1` is a label of an address of eth0.
             let name = entry.interface_name.split(':').next()?;
             Some(format!("{name} {address}/{prefix}"))
@@ -130,7 +130,7 @@ fn addresses(root: &Root) -> Vec<(String, IpAddr, u8)> {
 }
 
 /// Returns the prefix length of a network mask, 0 without a mask.
-pub(crate) fn prefix(mask: Option<IpAddr>) -> u8 {
+pub(crate) fn prefix_length(mask: Option<IpAddr>) -> u8 {
     let bits = match mask {
         Some(IpAddr::V4(mask)) => mask.to_bits().leading_ones(),
         Some(IpAddr::V6(mask)) => mask.to_bits().leading_ones(),
@@ -139,7 +139,8 @@ pub(crate) fn prefix(mask: Option<IpAddr>) -> u8 {
     u8::try_from(bits).unwrap_or(0)
 }
 
-pub(crate) fn ip(storage: &SockaddrStorage) -> Option<IpAddr> {
+/// Returns the IP address in a socket address of the kernel.
+pub(crate) fn ip_address(storage: &SockaddrStorage) -> Option<IpAddr> {
     let v4 = storage.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
     v4.or_else(|| storage.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
 }

@@ -1,6 +1,6 @@
 //! Queries over netlink for information that is in no file: routes, which network interface belongs
 //! to which port of an RDMA device, and priority flow control. Other modules make their own by
-//! [`query`] and [`request`], such as the one for the owner of a connection.
+//! [`send_request`] and [`encode_request`], such as the one for the owner of a connection.
 //!
 //! Most queries are a dump: one request, and messages until the kernel ends the dump
 //! (`linux/netlink.h`). Numbers are in the machine's byte order.
@@ -61,17 +61,17 @@ const DCB_MESSAGE: usize = 4;
 
 /// Returns the unicast routes of all tables except the local one. Leaves out routes over an
 /// interface that `name_of` does not know by its index.
-pub(super) fn routes(name_of: impl Fn(u32) -> Option<String>) -> Vec<Route> {
+pub(super) fn list_routes(name_of: impl Fn(u32) -> Option<String>) -> Vec<Route> {
     // The request is a `struct rtmsg` of zeros, which means all families and tables.
     let messages = dump(SockProtocol::NetlinkRoute, GET_ROUTE, &[0; ROUTE_MESSAGE]);
     let routes = messages.iter().filter(|(kind, _)| *kind == NEW_ROUTE);
-    routes.filter_map(|(_, message)| route(message, &name_of)).collect()
+    routes.filter_map(|(_, message)| parse_route(message, &name_of)).collect()
 }
 
-fn route(message: &[u8], name_of: impl Fn(u32) -> Option<String>) -> Option<Route> {
+fn parse_route(message: &[u8], name_of: impl Fn(u32) -> Option<String>) -> Option<Route> {
     let (header, attributes) = message.split_at_checked(ROUTE_MESSAGE)?;
     let (family, prefix, table, kind) = (header[0], header[1], header[4], header[7]);
-    let flags = number(&header[8..])?;
+    let flags = parse_number(&header[8..])?;
     if kind != UNICAST || table == LOCAL_TABLE || flags & CLONED != 0 {
         return None;
     }
@@ -83,9 +83,9 @@ fn route(message: &[u8], name_of: impl Fn(u32) -> Option<String>) -> Option<Rout
     let (mut destination, mut netdev, mut gateway) = (any, None, None);
     for (kind, value) in Attributes(attributes) {
         match kind {
-            ROUTE_DESTINATION => destination = address(value)?,
-            ROUTE_INTERFACE => netdev = name_of(number(value)?),
-            ROUTE_GATEWAY => gateway = address(value),
+            ROUTE_DESTINATION => destination = parse_address(value)?,
+            ROUTE_INTERFACE => netdev = name_of(parse_number(value)?),
+            ROUTE_GATEWAY => gateway = parse_address(value),
             _ => {}
         }
     }
@@ -100,12 +100,13 @@ pub(super) fn rdma_netdevs() -> Vec<(String, u8, String)> {
         let Some(index) = Attributes(device).find(|(kind, _)| *kind == DEVICE_INDEX) else {
             continue;
         };
-        let request = [&[8, 0, 1, 0], index.1].concat();
+        let request = encode_attribute(DEVICE_INDEX, index.1);
         let ports = dump(SockProtocol::NetlinkRDMA, PORT_GET, &request);
         found.extend(ports.iter().filter_map(|(_, port)| {
             let value = |wanted| Attributes(port).find(|(kind, _)| *kind == wanted);
-            let (device, netdev) = (text(value(DEVICE_NAME)?.1)?, text(value(NETDEV_NAME)?.1)?);
-            Some((device, u8::try_from(number(value(PORT_INDEX)?.1)?).ok()?, netdev))
+            let (device, netdev) =
+                (parse_text(value(DEVICE_NAME)?.1)?, parse_text(value(NETDEV_NAME)?.1)?);
+            Some((device, u8::try_from(parse_number(value(PORT_INDEX)?.1)?).ok()?, netdev))
         }));
     }
     found
@@ -114,12 +115,12 @@ pub(super) fn rdma_netdevs() -> Vec<(String, u8, String)> {
 /// Returns the messages of a dump with their types; empty if the kernel does not support the query.
 fn dump(protocol: SockProtocol, kind: u16, payload: &[u8]) -> Vec<(u16, Vec<u8>)> {
     let ask = || -> nix::Result<Vec<(u16, Vec<u8>)>> {
-        let socket = query(protocol, &request(kind, REQUEST_DUMP, payload))?;
+        let socket = send_request(protocol, &encode_request(kind, REQUEST_DUMP, payload))?;
         let mut messages = Vec::new();
         let mut buffer = vec![0; MAX_DATAGRAM];
         while messages.len() < MAX_MESSAGES {
             let length = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())?;
-            if !take(buffer.get(..length).unwrap_or_default(), &mut messages) {
+            if !append_messages(buffer.get(..length).unwrap_or_default(), &mut messages) {
                 break;
             }
         }
@@ -131,21 +132,17 @@ fn dump(protocol: SockProtocol, kind: u16, payload: &[u8]) -> Vec<(u16, Vec<u8>)
 /// Returns the priorities with priority flow control, a bit for each; `None` if the driver does not
 /// tell.
 pub(crate) fn flow_control(netdev: &str) -> Option<u8> {
-    let name = [netdev.as_bytes(), &[0]].concat();
-    let length = u16::try_from(4 + name.len()).ok()?;
-    let mut payload = vec![0, DCB_IEEE_GET, 0, 0];
-    payload.extend(length.to_ne_bytes());
-    payload.extend(DCB_NETDEV.to_ne_bytes());
-    payload.extend(name);
-    payload.resize(aligned(payload.len()), 0);
+    let name = encode_attribute(DCB_NETDEV, &[netdev.as_bytes(), &[0]].concat());
+    let payload = [&[0, DCB_IEEE_GET, 0, 0][..], &name].concat();
     let mut buffer = vec![0; MAX_DATAGRAM];
     let mut ask = || -> nix::Result<usize> {
-        let socket = query(SockProtocol::NetlinkRoute, &request(GET_DCB, REQUEST, &payload))?;
+        let socket =
+            send_request(SockProtocol::NetlinkRoute, &encode_request(GET_DCB, REQUEST, &payload))?;
         recv(socket.as_raw_fd(), &mut buffer, MsgFlags::empty())
     };
     let length = ask().ok()?;
     let mut messages = Vec::new();
-    take(buffer.get(..length)?, &mut messages);
+    append_messages(buffer.get(..length)?, &mut messages);
     enabled_priorities(&messages.first()?.1)
 }
 
@@ -157,7 +154,7 @@ fn enabled_priorities(message: &[u8]) -> Option<u8> {
 }
 
 /// Sends a request, and returns the socket on which the kernel answers.
-pub(crate) fn query(protocol: SockProtocol, request: &[u8]) -> nix::Result<OwnedFd> {
+pub(crate) fn send_request(protocol: SockProtocol, request: &[u8]) -> nix::Result<OwnedFd> {
     let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, protocol)?;
     setsockopt(&socket, ReceiveTimeout, &TimeVal::milliseconds(ANSWER_TIMEOUT_MS))?;
     send(socket.as_raw_fd(), request, MsgFlags::empty())?;
@@ -165,7 +162,7 @@ pub(crate) fn query(protocol: SockProtocol, request: &[u8]) -> nix::Result<Owned
 }
 
 /// Encodes a request, whose payload comes behind a header.
-pub(crate) fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
+pub(crate) fn encode_request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(HEADER + payload.len()).unwrap_or(u32::MAX);
     let mut message = length.to_ne_bytes().to_vec();
     message.extend(kind.to_ne_bytes());
@@ -176,10 +173,18 @@ pub(crate) fn request(kind: u16, flags: u16, payload: &[u8]) -> Vec<u8> {
     message
 }
 
+/// Encodes an attribute: its length, its type and its value.
+fn encode_attribute(kind: u16, value: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(4 + value.len()).unwrap_or(u16::MAX);
+    let mut attribute = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
+    attribute.resize(aligned(attribute.len()), 0);
+    attribute
+}
+
 /// Appends the messages of a datagram. Returns false when the dump has ended.
-fn take(mut datagram: &[u8], messages: &mut Vec<(u16, Vec<u8>)>) -> bool {
+fn append_messages(mut datagram: &[u8], messages: &mut Vec<(u16, Vec<u8>)>) -> bool {
     while let Some((header, _)) = datagram.split_at_checked(HEADER) {
-        let length = number(header).unwrap_or(0) as usize;
+        let length = parse_number(header).unwrap_or(0) as usize;
         let kind = u16::from_ne_bytes([header[4], header[5]]);
         let Some(message) = datagram.get(HEADER..length) else { return false };
         if matches!(kind, ERROR | DONE) {
@@ -211,16 +216,16 @@ fn aligned(length: usize) -> usize {
     length.next_multiple_of(4)
 }
 
-fn number(bytes: &[u8]) -> Option<u32> {
+fn parse_number(bytes: &[u8]) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(..4)?.try_into().ok()?))
 }
 
-fn address(bytes: &[u8]) -> Option<IpAddr> {
+fn parse_address(bytes: &[u8]) -> Option<IpAddr> {
     let v4 = || <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     v4().or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from)).ok()
 }
 
-fn text(bytes: &[u8]) -> Option<String> {
+fn parse_text(bytes: &[u8]) -> Option<String> {
     Some(std::str::from_utf8(bytes).ok()?.trim_end_matches('\0').to_owned())
 }
 
@@ -228,41 +233,33 @@ fn text(bytes: &[u8]) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
-        let length = (4 + value.len()) as u16;
-        let mut bytes = [length.to_ne_bytes(), kind.to_ne_bytes()].concat();
-        bytes.extend(value);
-        bytes.resize(aligned(bytes.len()), 0);
-        bytes
-    }
-
     #[test]
     fn a_route_is_read() {
         let header = [2, 16, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0];
         let message = [
             &header[..],
-            &attribute(ROUTE_DESTINATION, &[10, 3, 0, 0]),
-            &attribute(ROUTE_GATEWAY, &[10, 3, 7, 0]),
-            &attribute(ROUTE_INTERFACE, &5_u32.to_ne_bytes()),
+            &encode_attribute(ROUTE_DESTINATION, &[10, 3, 0, 0]),
+            &encode_attribute(ROUTE_GATEWAY, &[10, 3, 7, 0]),
+            &encode_attribute(ROUTE_INTERFACE, &5_u32.to_ne_bytes()),
         ]
         .concat();
         let name_of = |index| (index == 5).then(|| "eth3".to_owned());
-        let found = route(&message, name_of).unwrap();
+        let found = parse_route(&message, name_of).unwrap();
         assert_eq!(found.to_string(), "eth3 10.3.0.0/16 via 10.3.7.0");
-        assert_eq!(route(&message, |_| None), None, "an interface without a name");
+        assert_eq!(parse_route(&message, |_| None), None, "an interface without a name");
         let mut local = message.clone();
         local[4] = LOCAL_TABLE;
-        assert_eq!(route(&local, name_of), None);
-        assert_eq!(route(&message[..6], name_of), None);
+        assert_eq!(parse_route(&local, name_of), None);
+        assert_eq!(parse_route(&message[..6], name_of), None);
     }
 
     #[test]
     fn priorities_with_flow_control_are_read() {
         let pfc = [8, 0b1001, 0, 0, 0, 0];
-        let ieee = [attribute(1, &[0; 12]), attribute(DCB_IEEE_PFC, &pfc)].concat();
+        let ieee = [encode_attribute(1, &[0; 12]), encode_attribute(DCB_IEEE_PFC, &pfc)].concat();
         let answer = |ieee: &[u8]| {
-            let name = attribute(DCB_NETDEV, b"eth0\0");
-            [&[0, DCB_IEEE_GET, 0, 0][..], &name, &attribute(DCB_IEEE, ieee)].concat()
+            let name = encode_attribute(DCB_NETDEV, b"eth0\0");
+            [&[0, DCB_IEEE_GET, 0, 0][..], &name, &encode_attribute(DCB_IEEE, ieee)].concat()
         };
         assert_eq!(enabled_priorities(&answer(&ieee)), Some(0b1001));
         assert_eq!(enabled_priorities(&answer(&[])), None);
@@ -274,14 +271,14 @@ mod tests {
     #[test]
     fn whatever_comes_ends() {
         let mut messages = Vec::new();
-        let one = request(NEW_ROUTE, REQUEST, &[1, 2, 3, 4]);
-        assert!(take(&[one.clone(), one.clone()].concat(), &mut messages));
+        let one = encode_request(NEW_ROUTE, REQUEST, &[1, 2, 3, 4]);
+        assert!(append_messages(&[one.clone(), one.clone()].concat(), &mut messages));
         assert_eq!(messages, vec![(NEW_ROUTE, vec![1, 2, 3, 4]); 2]);
-        let done = request(DONE, REQUEST, &[0; 4]);
-        assert!(!take(&[one, done].concat(), &mut messages));
+        let done = encode_request(DONE, REQUEST, &[0; 4]);
+        assert!(!append_messages(&[one, done].concat(), &mut messages));
         assert_eq!(messages.len(), 3);
         // A message of length zero must not be read forever.
-        assert!(!take(&[0; 32], &mut messages));
+        assert!(!append_messages(&[0; 32], &mut messages));
         assert_eq!(Attributes(&[0; 32]).count(), 0);
     }
 
@@ -289,7 +286,7 @@ mod tests {
     fn this_machine_has_routes_and_says_so() {
         // A machine without a network has no routes, so only their form is checked.
         let named = |index: u32| Some(format!("if{index}"));
-        for route in routes(named) {
+        for route in list_routes(named) {
             assert!(route.netdev.starts_with("if") && route.prefix <= 128, "{route}");
         }
     }

@@ -229,13 +229,9 @@ impl Root {
         self.is_live
     }
 
-    /// Returns the lines that `ask` gets from the kernel over a socket. For a recorded machine,
-    /// returns the lines of the file at `path`.
-    pub(crate) fn socket_lines(
-        &self,
-        path: &str,
-        ask: impl FnOnce() -> Vec<String>,
-    ) -> Vec<String> {
+    /// Returns the lines that `ask` gets from the kernel by system calls or from many files. For a
+    /// recorded machine, returns the lines of the file at `path`.
+    pub(crate) fn asked_lines(&self, path: &str, ask: impl FnOnce() -> Vec<String>) -> Vec<String> {
         if !self.is_live {
             let text = self.text(path).unwrap_or_default();
             return text.lines().map(str::to_owned).collect();

@@ -21,7 +21,7 @@
 
 mod nft;
 
-use super::{kernel, program};
+use super::{modules, program};
 use crate::node::inventory::Root;
 use nix::unistd::Uid;
 use rlaunch_bootstrap::inventory::diagnostics::{FilterProtocol, Firewall, FirewallRule};
@@ -38,30 +38,31 @@ const IPTABLES_TABLE: &str = "*filter\n";
 /// Names of tables of the older kernel interface, which nft does not show.
 const LEGACY_TABLES: &str = "/proc/net/ip_tables_names";
 
+/// Reads the rules. Returns `None` if this user may not, or a program fails.
 pub(super) fn read(root: &Root) -> Option<Firewall> {
-    let ask = || Uid::effective().is_root().then(|| ask(root)).flatten();
+    let ask = || Uid::effective().is_root().then(|| run_programs(root)).flatten();
     Some(parse(&root.asked_text(RECORDED, ask)?))
 }
 
 /// Runs the programs. Returns `None` if they fail, as in a container without the capability.
-fn ask(root: &Root) -> Option<String> {
+fn run_programs(root: &Root) -> Option<String> {
     let tables = root.text(LEGACY_TABLES).unwrap_or_default();
     let has_legacy = tables.lines().any(|name| name == "filter");
     let mut text = String::new();
-    if kernel::is_loaded(root, "nf_tables")? {
+    if modules::is_loaded(root, "nf_tables")? {
         match program::find("nft") {
             Some(nft) => {
-                let printed = program::output(&nft, &["-a", "-s", "list", "ruleset"])?;
-                text = format!("{NFT}\n{}", nft::relevant(&printed));
+                let printed = program::run(&nft, &["-a", "-s", "list", "ruleset"])?;
+                text = format!("{NFT}\n{}", nft::keep_relevant(&printed));
                 if nft::has_tables_of_iptables(&printed) {
-                    append(&mut text, iptables_save(true));
+                    append_iptables(&mut text, iptables_save(true));
                 }
             }
-            None => append(&mut text, Some(iptables_save(true)?)),
+            None => append_iptables(&mut text, Some(iptables_save(true)?)),
         }
     }
     if has_legacy {
-        append(&mut text, Some(iptables_save(false)?));
+        append_iptables(&mut text, Some(iptables_save(false)?));
     }
     Some(text)
 }
@@ -77,10 +78,10 @@ fn iptables_save(is_nft: bool) -> Option<String> {
     };
     let program = program::find(own);
     let program = program.or_else(|| program::find("iptables-save").filter(is_of_kind))?;
-    program::output(&program, &["-t", "filter"])
+    program::run(&program, &["-t", "filter"])
 }
 
-fn append(text: &mut String, printed: Option<String>) {
+fn append_iptables(text: &mut String, printed: Option<String>) {
     let Some(printed) = printed else { return };
     // Both kinds have the same form.
     let title = if text.contains(IPTABLES) { "" } else { IPTABLES };
@@ -93,7 +94,9 @@ fn parse(text: &str) -> Firewall {
         Some((nft, iptables)) => (nft, iptables.trim()),
         None => (text, ""),
     };
+    // Tables of iptables are in nft's output too. They are taken from iptables-save, if it was run.
     let mut filters = vec![nft::parse(nft, iptables.is_empty())];
+    // The program that a user has to ask for more: nft, unless it has shown nothing that iptables-save has not.
     let read_by = match (nft.contains(NFT), iptables.is_empty()) {
         (_, false) if filters[0].is_empty() => "iptables",
         (true, _) => "nft",
@@ -102,7 +105,7 @@ fn parse(text: &str) -> Firewall {
     // Both kinds of iptables may have a table, and chains of the same names in it.
     filters.extend(iptables.split(IPTABLES_TABLE).map(parse_iptables));
     let mut firewall = Firewall { read_by: read_by.to_owned(), ..Firewall::default() };
-    add(&filters, &mut firewall);
+    add_rules(&filters, &mut firewall);
     firewall
 }
 
@@ -217,7 +220,7 @@ impl Filter {
 }
 
 /// Adds the rules of filters to a firewall, in the order in which packets meet them.
-fn add(filters: &[Filter], firewall: &mut Firewall) {
+fn add_rules(filters: &[Filter], firewall: &mut Firewall) {
     let mut hooks: Vec<(&Filter, &Hook)> =
         filters.iter().flat_map(|filter| filter.hooks.iter().map(move |h| (filter, h))).collect();
     hooks.sort_by_key(|(_, hook)| hook.priority);
@@ -336,7 +339,7 @@ fn each<T: Clone>(values: &[T]) -> Vec<Option<T>> {
 }
 
 /// Parses a protocol's name or number. Returns `None` for one of IPv6.
-fn protocol(name: &str) -> Option<FilterProtocol> {
+fn parse_protocol(name: &str) -> Option<FilterProtocol> {
     match name {
         "tcp" | "6" => Some(FilterProtocol::Tcp),
         "udp" | "17" => Some(FilterProtocol::Udp),
@@ -372,17 +375,17 @@ fn parse_iptables(text: &str) -> Filter {
                 });
             }
         } else if let Some(rest) = line.strip_prefix("-A ") {
-            let words = words(rest);
+            let words = split_words(rest);
             let Some((chain, words)) = words.split_first() else { continue };
             let rules = filter.chains.entry((*chain).to_owned()).or_default();
-            rules.push(rule(line, words));
+            rules.push(parse_rule(line, words));
         }
     }
     filter
 }
 
 /// Splits a rule into words. A text in quotes is one word.
-fn words(text: &str) -> Vec<&str> {
+fn split_words(text: &str) -> Vec<&str> {
     let mut words = Vec::new();
     let mut rest = text.trim_start();
     while !rest.is_empty() {
@@ -396,7 +399,8 @@ fn words(text: &str) -> Vec<&str> {
     words
 }
 
-fn rule(text: &str, words: &[&str]) -> Rule {
+/// Parses a rule that was split into words.
+fn parse_rule(text: &str, words: &[&str]) -> Rule {
     let mut conditions = Conditions::default();
     let mut action = Action::None;
     let mut is_negated = false;
@@ -413,7 +417,7 @@ fn rule(text: &str, words: &[&str]) -> Rule {
                 true
             }
             "-p" => {
-                conditions.protocols = protocol(value()).into_iter().collect();
+                conditions.protocols = parse_protocol(value()).into_iter().collect();
                 conditions.is_never |= conditions.protocols.is_empty() && !is_negated;
                 true
             }
@@ -433,13 +437,14 @@ fn rule(text: &str, words: &[&str]) -> Rule {
                 true
             }
             "-j" | "-g" => {
-                action = target(word, value());
+                action = parse_target(word, value());
                 true
             }
             _ => false,
         };
         if is_negated {
-            // A negated condition would otherwise be taken for its opposite.
+            // A negated condition would otherwise be taken for its opposite. Without it the rule concerns more packets,
+            // of which `others` says that not all match.
             match word {
                 "-i" | "-o" => conditions.interfaces.clear(),
                 "-p" => conditions.protocols.clear(),
@@ -457,7 +462,8 @@ fn is_bare_condition(module: &str) -> bool {
     matches!(module, "limit" | "socket" | "rpfilter" | "recent")
 }
 
-fn target(option: &str, name: &str) -> Action {
+/// Parses the chain or verdict to which `option`, `-j` or `-g`, leads.
+fn parse_target(option: &str, name: &str) -> Action {
     match (option, name) {
         ("-g", chain) => Action::Goto(chain.to_owned()),
         (_, "ACCEPT") => Action::Accept,

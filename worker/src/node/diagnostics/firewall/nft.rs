@@ -10,7 +10,7 @@
 //! }
 //! ```
 
-use super::{Action, Conditions, Filter, Hook, Rule, port_range, protocol};
+use super::{Action, Conditions, Filter, Hook, Rule, parse_protocol, port_range};
 use rlaunch_bootstrap::inventory::diagnostics::FilterProtocol;
 use std::fmt::Write;
 use std::iter::Peekable;
@@ -27,7 +27,7 @@ struct PrintedChain<'a> {
 }
 
 /// Finds the chains of tables that see IPv4 packets.
-fn chains(text: &str) -> Vec<PrintedChain<'_>> {
+fn parse_chains(text: &str) -> Vec<PrintedChain<'_>> {
     let mut table = None;
     let mut chains: Vec<PrintedChain<'_>> = Vec::new();
     let mut is_inside = false;
@@ -54,14 +54,16 @@ fn chains(text: &str) -> Vec<PrintedChain<'_>> {
                     chain.lines.push(content);
                 }
             }
+            // Sets, maps, and tables of other families.
             _ => {}
         }
     }
     chains
 }
 
-/// Returns whether a chain is called for packets that arrive at this host or leave it.
-fn hook(chain: &PrintedChain<'_>) -> Option<Hook> {
+/// Returns the hook at which the kernel calls a chain for packets that arrive at this host or leave it. `None` for
+/// other chains.
+fn parse_hook(chain: &PrintedChain<'_>) -> Option<Hook> {
     let is_of = |hook: &str| {
         chain.lines.iter().find(|line| line.starts_with("type filter") && line.contains(hook))
     };
@@ -71,11 +73,11 @@ fn hook(chain: &PrintedChain<'_>) -> Option<Hook> {
     };
     let full = format!("{} {}", chain.table, chain.name);
     let drops = line.contains("policy drop");
-    Some(Hook { chain: full, is_input, priority: priority(line), drops })
+    Some(Hook { chain: full, is_input, priority: parse_priority(line), drops })
 }
 
 /// Parses the priority of a chain, as in `priority filter + 10;`.
-fn priority(line: &str) -> i32 {
+fn parse_priority(line: &str) -> i32 {
     let text = line.split_once(" priority ").map_or("", |(_, rest)| rest);
     let mut words = text.split(';').next().unwrap_or_default().split(' ');
     let base: i32 = match words.next().unwrap_or_default() {
@@ -103,10 +105,10 @@ fn targets(line: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Shortens the output to the chains that packets at this host meet.
-pub(super) fn relevant(text: &str) -> String {
-    let chains = chains(text);
+pub(super) fn keep_relevant(text: &str) -> String {
+    let chains = parse_chains(text);
     let mut wanted: Vec<(&str, &str)> = Vec::new();
-    let hooks = chains.iter().filter(|chain| hook(chain).is_some());
+    let hooks = chains.iter().filter(|chain| parse_hook(chain).is_some());
     let mut left: Vec<&PrintedChain<'_>> = hooks.collect();
     while let Some(chain) = left.pop() {
         if wanted.contains(&(chain.table, chain.name)) {
@@ -128,7 +130,7 @@ pub(super) fn relevant(text: &str) -> String {
 
 /// Tells whether tables are those of `iptables`, which `iptables-save` prints better.
 pub(super) fn has_tables_of_iptables(text: &str) -> bool {
-    chains(text).iter().any(is_of_iptables)
+    parse_chains(text).iter().any(is_of_iptables)
 }
 
 fn is_of_iptables(chain: &PrintedChain<'_>) -> bool {
@@ -137,15 +139,15 @@ fn is_of_iptables(chain: &PrintedChain<'_>) -> bool {
 
 /// Parses the output. Tables of iptables are left out unless they are wanted.
 pub(super) fn parse(text: &str, with_iptables: bool) -> Filter {
-    let chains = chains(text);
+    let chains = parse_chains(text);
     let has_iptables = chains.iter().any(is_of_iptables);
     let is_left_out =
         |c: &PrintedChain<'_>| !with_iptables && has_iptables && c.table == "ip filter";
     let mut filter = Filter::default();
     for chain in chains.iter().filter(|chain| !is_left_out(chain)) {
-        let hook = hook(chain);
+        let hook = parse_hook(chain);
         let is_input = hook.as_ref().is_none_or(|hook| hook.is_input);
-        let rules = chain.lines.iter().filter_map(|line| rule(line, chain.table, is_input));
+        let rules = chain.lines.iter().filter_map(|line| parse_rule(line, chain.table, is_input));
         filter.chains.entry(format!("{} {}", chain.table, chain.name)).or_default().extend(rules);
         filter.hooks.extend(hook);
     }
@@ -162,7 +164,7 @@ enum Part<'a> {
     Set(Vec<&'a str>),
 }
 
-fn parts(text: &str) -> Vec<Part<'_>> {
+fn split_parts(text: &str) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     let mut rest = text.trim_start();
     while let Some(first) = rest.chars().next() {
@@ -188,7 +190,7 @@ fn parts(text: &str) -> Vec<Part<'_>> {
 }
 
 /// Parses a rule. Returns `None` for other lines of a chain.
-fn rule(line: &str, table: &str, is_input: bool) -> Option<Rule> {
+fn parse_rule(line: &str, table: &str, is_input: bool) -> Option<Rule> {
     if line.starts_with("type ") || line.starts_with('#') {
         return None;
     }
@@ -197,7 +199,7 @@ fn rule(line: &str, table: &str, is_input: bool) -> Option<Rule> {
         None => (line, None),
     };
     let mut reader = RuleReader {
-        parts: parts(text).into_iter().peekable(),
+        parts: split_parts(text).into_iter().peekable(),
         conditions: Conditions::default(),
         table,
         is_input,
@@ -215,6 +217,7 @@ struct RuleReader<'a> {
 }
 
 impl<'a> RuleReader<'a> {
+    /// Reads conditions up to the action, and returns it.
     fn read(&mut self) -> Action {
         while let Some(part) = self.parts.next() {
             let Part::Bare(word) = part else {
@@ -226,33 +229,36 @@ impl<'a> RuleReader<'a> {
                 "drop" | "reject" => return Action::Drop,
                 "return" => return Action::Return,
                 "queue" => return Action::Either,
-                "jump" => return self.target().map_or(Action::Either, Action::Jump),
-                "goto" => return self.target().map_or(Action::Either, Action::Goto),
+                "jump" => return self.read_target().map_or(Action::Either, Action::Jump),
+                "goto" => return self.read_target().map_or(Action::Either, Action::Goto),
                 "vmap" => {
                     self.parts.next();
                     return Action::Either;
                 }
-                _ => self.condition(word),
+                _ => self.read_condition(word),
             }
         }
         Action::None
     }
 
-    fn condition(&mut self, word: &str) {
+    /// Reads a condition that begins with a word. What is not understood counts as another condition.
+    fn read_condition(&mut self, word: &str) {
         match word {
             "meta" | "counter" | "continue" => {}
-            "packets" | "bytes" | "comment" => drop(self.parts.next()),
+            "packets" | "bytes" | "comment" => {
+                self.parts.next();
+            }
             "log" => self.skip_log(),
-            "iif" | "iifname" => self.interface(self.is_input),
-            "oif" | "oifname" => self.interface(!self.is_input),
-            "l4proto" => self.protocols(),
-            "nfproto" => match self.values().as_deref() {
+            "iif" | "iifname" => self.read_interface(self.is_input),
+            "oif" | "oifname" => self.read_interface(!self.is_input),
+            "l4proto" => self.read_protocols(),
+            "nfproto" => match self.read_values().as_deref() {
                 Some(["ipv4"]) => {}
                 Some(["ipv6"]) => self.conditions.is_never = true,
                 _ => self.conditions.others = true,
             },
             "ip" => match self.next_word() {
-                Some("protocol") => self.protocols(),
+                Some("protocol") => self.read_protocols(),
                 _ => self.conditions.others = true,
             },
             "ip6" | "icmpv6" => self.conditions.is_never = true,
@@ -260,14 +266,14 @@ impl<'a> RuleReader<'a> {
                 self.conditions.protocols = vec![FilterProtocol::Icmp];
                 self.conditions.others = true;
             }
-            "ct" => self.tracked_state(),
+            "ct" => self.read_tracked_state(),
             "tcp" | "udp" | "th" => {
-                if let Some(protocol) = protocol(word).filter(|_| word != "th") {
+                if let Some(protocol) = parse_protocol(word).filter(|_| word != "th") {
                     self.conditions.protocols = vec![protocol];
                 }
                 match self.next_word() {
-                    Some("dport") => self.ports(),
-                    Some("flags") => self.flags(),
+                    Some("dport") => self.read_ports(),
+                    Some("flags") => self.read_flags(),
                     _ => self.conditions.others = true,
                 }
             }
@@ -276,7 +282,7 @@ impl<'a> RuleReader<'a> {
     }
 
     /// Returns the chain of a jump.
-    fn target(&mut self) -> Option<String> {
+    fn read_target(&mut self) -> Option<String> {
         let name = self.next_word()?;
         Some(format!("{} {name}", self.table))
     }
@@ -290,7 +296,7 @@ impl<'a> RuleReader<'a> {
 
     /// Returns the values that are compared; `None` if a packet must have others, or they are in a
     /// named set or map.
-    fn values(&mut self) -> Option<Vec<&'a str>> {
+    fn read_values(&mut self) -> Option<Vec<&'a str>> {
         match self.parts.peek()? {
             // The verdict of a map is read by the caller.
             Part::Bare("vmap") => None,
@@ -299,7 +305,7 @@ impl<'a> RuleReader<'a> {
                 None
             }
             _ => match self.parts.next()? {
-                Part::Bare("==") => self.values(),
+                Part::Bare("==") => self.read_values(),
                 Part::Bare(word) | Part::Text(word) => Some(vec![word]),
                 Part::Set(values) => Some(values),
             },
@@ -308,8 +314,8 @@ impl<'a> RuleReader<'a> {
 
     /// Reads a condition on an interface. `is_of_hook` tells whether that is the interface at which
     /// the hook sees packets: the incoming one for input, the outgoing one for output.
-    fn interface(&mut self, is_of_hook: bool) {
-        match self.values().filter(|_| is_of_hook) {
+    fn read_interface(&mut self, is_of_hook: bool) {
+        match self.read_values().filter(|_| is_of_hook) {
             Some(names) => {
                 self.conditions.interfaces = names.into_iter().map(str::to_owned).collect();
             }
@@ -317,14 +323,15 @@ impl<'a> RuleReader<'a> {
         }
     }
 
-    fn protocols(&mut self) {
-        let Some(names) = self.values() else {
+    /// Reads a condition on the protocol.
+    fn read_protocols(&mut self) {
+        let Some(names) = self.read_values() else {
             self.conditions.others = true;
             return;
         };
         let protocols = &mut self.conditions.protocols;
         protocols.clear();
-        for protocol in names.iter().filter_map(|name| protocol(name)) {
+        for protocol in names.iter().filter_map(|name| parse_protocol(name)) {
             if !protocols.contains(&protocol) {
                 protocols.push(protocol);
             }
@@ -333,8 +340,9 @@ impl<'a> RuleReader<'a> {
         self.conditions.others |= self.conditions.protocols.contains(&FilterProtocol::Other);
     }
 
-    fn ports(&mut self) {
-        let ranges = self.values().and_then(|values| {
+    /// Reads a condition on ports.
+    fn read_ports(&mut self) {
+        let ranges = self.read_values().and_then(|values| {
             let ranges = values.iter().map(|value| port_range(value, '-'));
             ranges.collect::<Option<Vec<(u16, u16)>>>()
         });
@@ -345,15 +353,15 @@ impl<'a> RuleReader<'a> {
     }
 
     /// Reads a condition on the connection. Packets that begin one are new.
-    fn tracked_state(&mut self) {
+    fn read_tracked_state(&mut self) {
         let is_state = self.next_word() == Some("state");
-        let states = self.values().filter(|_| is_state);
+        let states = self.read_values().filter(|_| is_state);
         let has_new = |states: Vec<&str>| states.iter().any(|s| s.split(',').any(|s| s == "new"));
         self.conditions.others |= !states.is_some_and(has_new);
     }
 
     /// Reads a condition on the flags of TCP. Packets that begin a connection have SYN alone.
-    fn flags(&mut self) {
+    fn read_flags(&mut self) {
         let mut words = Vec::new();
         while let Some(Part::Bare(word)) = self.parts.next_if(|part| {
             matches!(part, Part::Bare(word) if !matches!(*word, "accept" | "drop" | "reject" | "counter"))

@@ -70,7 +70,7 @@ fn shorts(firewall: &Firewall) -> Vec<String> {
 
 #[test]
 fn the_rules_of_firewalld_are_followed() {
-    let text = format!("{NFT}\n{}", nft::relevant(FIREWALLD));
+    let text = format!("{NFT}\n{}", nft::keep_relevant(FIREWALLD));
     assert!(!text.contains("unused") && !text.contains("mangle") && !text.contains("netbios"));
     let firewall = parse(&text);
     assert_eq!((firewall.read_by.as_str(), firewall.drops_by_default), ("nft", false));
@@ -99,7 +99,7 @@ fn the_rules_of_firewalld_are_followed() {
 fn input(rules: &str) -> Firewall {
     let lines: String = rules.lines().map(|line| format!("\t\t{line}\n")).collect();
     let table = format!("table inet filter {{\n\tchain input {{\n{lines}\t}}\n}}\n");
-    parse(&format!("{NFT}\n{}", nft::relevant(&table)))
+    parse(&format!("{NFT}\n{}", nft::keep_relevant(&table)))
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn other_tables_and_hooks_do_not_matter() {
         "table inet f {\n\tchain x {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}\n",
         "",
     ] {
-        let firewall = parse(&format!("{NFT}\n{}", nft::relevant(table)));
+        let firewall = parse(&format!("{NFT}\n{}", nft::keep_relevant(table)));
         assert_eq!(firewall, Firewall { read_by: "nft".into(), ..Firewall::default() }, "{table}");
     }
     let output =
@@ -248,7 +248,7 @@ fn base_chains_are_in_order_of_priority() {
         chain("early", "mangle - 5", "accept", "tcp dport 1 accept"),
         chain("named", "mangle", "accept", "tcp dport 2 accept"),
     ];
-    let firewall = parse(&format!("{NFT}\n{}", nft::relevant(&text.concat())));
+    let firewall = parse(&format!("{NFT}\n{}", nft::keep_relevant(&text.concat())));
     let wanted = ["Tcp 1-1 accept", "Tcp 2-2 accept", "Tcp 3-3 accept", "Tcp 4-4 accept", "drop"];
     assert_eq!(shorts(&firewall), wanted);
     let bases: Vec<u32> = firewall.rules.iter().map(|rule| rule.base).collect();
@@ -318,7 +318,7 @@ fn cut_output_is_read() {
     for text in [UFW, FIREWALLD] {
         for length in (0..text.len()).step_by(7) {
             parse(&text[..length]);
-            parse(&format!("{NFT}\n{}", nft::relevant(&text[..length])));
+            parse(&format!("{NFT}\n{}", nft::keep_relevant(&text[..length])));
         }
     }
     assert_eq!(parse(""), Firewall::default());

@@ -33,7 +33,7 @@ fn as_many_gpus_are_counted_as_are_read() {
     let counts = tree::all().into_iter().map(|name| {
         let recorded = tree::recorded(&name);
         let root = Root::recorded(recorded.path());
-        let count = gpus(&root);
+        let count = count_gpus(&root);
         assert_eq!(count, read_for_job(&root, false).gpus.len(), "{name}");
         count
     });
