@@ -117,7 +117,7 @@ pub(super) fn with_short_connections(verb: Command) -> Command {
     let is_of_connections =
         |arg: &Arg| arg.get_help_heading().is_some_and(|heading| OF_CONNECTIONS.contains(&heading));
     let has = |name: &&str| verb.get_arguments().any(|arg| arg.get_long() == Some(*name));
-    if !NAMED.iter().all(|name| has(name)) {
+    if !NAMED.iter().all(has) {
         return verb;
     }
     let names: Vec<String> = NAMED.iter().map(|name| format!("--{name}")).collect();

@@ -11,7 +11,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// The node's copies of `--preload` files, and the job's private directory that contains them.
+/// The node's copies of `--copy` files, and the job's private directory that contains them.
 #[derive(Debug)]
 pub(crate) struct JobFiles {
     /// `None` if the directory could not be created, which is allowed only if no files are to be

@@ -69,7 +69,7 @@ pub(super) fn write_common(paths: &LabPaths) -> Result<(), LabError> {
     write(&etc.join("group"), &with_line("/etc/group", &group)?, 0o644)?;
     // `*` matches no password; `!` would also lock the account for sshd.
     let shadow = with_line("/etc/shadow", "user:*:19000:0:99999:7:::")?;
-    write(&etc.join("shadow"), &unlock_root(&shadow), 0o640)?;
+    write(&etc.join("shadow"), unlock_root(&shadow), 0o640)?;
     write(&etc.join("resolv.conf"), "", 0o644)?;
     let files = "passwd: files\ngroup: files\nshadow: files\nhosts: files\n";
     write(&etc.join("nsswitch.conf"), files, 0o644)
@@ -118,7 +118,7 @@ pub(super) fn create_host(
     make_key(&dir.join("sshd/host_key"), host)?;
     let public = read(&paths.key().with_extension("pub"))?;
     write(&dir.join("sshd/authorized_keys"), &public, 0o644)?;
-    write(&dir.join("hostname"), &format!("{host}\n"), 0o644)
+    write(&dir.join("hostname"), format!("{host}\n"), 0o644)
 }
 
 /// Returns the directory that contains a host's `root` and `home`.

@@ -55,7 +55,7 @@ impl<'a> Sshd<'a> {
     /// `["MaxStartups 2:50:4", "Port 2222"]`. Open connections continue.
     pub fn restart(&self, lines: &[&str]) -> Result<(), LabError> {
         self.stop()?;
-        write(&self.file("sshd_config"), &config(lines), 0o644)?;
+        write(&self.file("sshd_config"), config(lines), 0o644)?;
         let mut sshd = self.lab.on(self.host, Account::Root)?;
         sshd.args([
             "sh",
