@@ -326,7 +326,7 @@ fn cut_output_is_read() {
 
 #[test]
 fn protocols_have_names_and_numbers() {
-    assert_eq!(protocol("17"), Some(FilterProtocol::Udp));
-    assert_eq!(protocol("ipv6-icmp"), None);
+    assert_eq!(parse_protocol("17"), Some(FilterProtocol::Udp));
+    assert_eq!(parse_protocol("ipv6-icmp"), None);
     assert_eq!(port_range("5-x", '-'), None);
 }
