@@ -126,7 +126,7 @@ const OBSTACLES: &[Obstacle] = &[
         words: "-H a,b python3 train.py",
         code: 203,
         sentence: "train.py is not on a, b",
-        advice: "copy it along: rlaunch -H a,b --copy train.py python3 train.py",
+        advice: "-H a,b --copy train.py python3 train.py",
     },
     Obstacle {
         name: "-np forgotten before the number",

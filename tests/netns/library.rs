@@ -252,7 +252,7 @@ fn numpy_arrays_are_reduced_in_place_as_the_readme_shows() {
     let example: String = NOTEBOOK.lines().map(indented).collect();
     assert!(readme.contains(&example), "the README has another example");
     let project = project("main.py", NOTEBOOK);
-    let line = "-H a:2,b -np 3 --preload main.py python3 main.py";
+    let line = "-H a:2,b -np 3 --copy main.py python3 main.py";
     let ran = field.rlaunch(line).in_directory(project.path()).run();
     let shown = readme.split_once(&format!("    $ rlaunch {line}\n")).unwrap().1;
     let shown = shown.lines().map_while(|line| line.strip_prefix("    "));
