@@ -250,9 +250,10 @@ pub fn log_to_stderr(verbose: u8, level: Option<Level>, json: bool) {
         .with_target(false);
     // `init` is not used, because it also installs a bridge for the `log` crate if any crate of the build
     // enables that feature.
-    let set = match json {
-        true => tracing::subscriber::set_global_default(log.json().finish()),
-        false => tracing::subscriber::set_global_default(log.finish()),
+    let set = if json {
+        tracing::subscriber::set_global_default(log.json().finish())
+    } else {
+        tracing::subscriber::set_global_default(log.finish())
     };
     debug_assert!(set.is_ok(), "logging is started once");
 }

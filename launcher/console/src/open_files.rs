@@ -114,9 +114,10 @@ pub fn hint(error: &str) -> Option<String> {
 fn raise_hint(hosts: usize) -> String {
     let wanted = wanted(hosts);
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap_or_default();
-    let more = match hard < wanted {
-        true => ", once root has raised the hard limit in /etc/security/limits.conf",
-        false => "",
+    let more = if hard < wanted {
+        ", once root has raised the hard limit in /etc/security/limits.conf"
+    } else {
+        ""
     };
     format!(
         "rlaunch may have {soft} files open here, and {} up to {wanted}: `ulimit -n {wanted}` in this \

@@ -9,9 +9,8 @@ pub fn admission(source: Option<&str>, protocol: &str, (first, last): (u16, u16)
         Some(source) => (format!("{family} saddr {source} "), format!("-s {source} ")),
         None => (String::new(), String::new()),
     };
-    let ports = |between: &str| match first == last {
-        true => first.to_string(),
-        false => format!("{first}{between}{last}"),
+    let ports = |between: &str| {
+        if first == last { first.to_string() } else { format!("{first}{between}{last}") }
     };
     format!(
         "nft insert rule inet filter input {from}{protocol} dport {} accept || {iptables} -I INPUT \

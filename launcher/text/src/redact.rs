@@ -19,9 +19,10 @@ pub fn without_secrets(words: &[OsString]) -> Vec<String> {
         let is_option = word.len() > 2 && word.starts_with('-') && !word.starts_with("-x");
         let can_name = is_option || is_variable;
         let names_secret = can_name && !word.contains('=') && is_secret(&word);
-        kept.push(match is_value && (of_variable || !word.starts_with('-')) {
-            true => redacted_value(kept.last().map_or("", String::as_str), &word),
-            false => redacted(&word),
+        kept.push(if is_value && (of_variable || !word.starts_with('-')) {
+            redacted_value(kept.last().map_or("", String::as_str), &word)
+        } else {
+            redacted(&word)
         });
         is_value = names_secret;
         of_variable = is_variable;

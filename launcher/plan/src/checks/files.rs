@@ -133,10 +133,12 @@ fn missing_file(
     };
     let is_here = cluster.program.is_some_and(|p| p.files_here.iter().any(|file| file == path));
     let is_somewhere = is_here || cluster.hosts.iter().any(has);
-    let (severity, matters) = match is_script(cluster, path) {
-        true => (Severity::Error, "ranks there fail"),
-        false if is_somewhere => (Severity::Warning, "ranks there that read it fail"),
-        false => return None,
+    let (severity, matters) = if is_script(cluster, path) {
+        (Severity::Error, "ranks there fail")
+    } else if is_somewhere {
+        (Severity::Warning, "ranks there that read it fail")
+    } else {
+        return None;
     };
     let seen = format!("{path}: {reason}");
     let found = Finding::new(id::FILES_MISSING, severity, host.name, seen, matters);

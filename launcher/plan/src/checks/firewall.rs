@@ -172,11 +172,13 @@ fn roce(cluster: &Cluster<'_>) -> Vec<Finding> {
         closed.sort_by_key(|(port, _)| !port.is_software);
         let (port, closed) = closed.first()?;
         let is_named = closed.rule.is_some_and(|rule| !rule.ports.is_empty());
-        let (severity, matters) = match port.is_software {
-            true => (Severity::Error, "soft RoCE loses every packet"),
+        let (severity, matters) = if port.is_software {
+            (Severity::Error, "soft RoCE loses every packet")
+        } else if is_named {
             // A card's packets do not pass the filter, so only a rule about RoCE is worth a word.
-            false if is_named => (Severity::Note, "cards bypass the filter, soft RoCE does not"),
-            false => return None,
+            (Severity::Note, "cards bypass the filter, soft RoCE does not")
+        } else {
+            return None;
         };
         Some(closed.finding((id::FW_ROCE, severity), host, state, matters))
     };
@@ -269,15 +271,12 @@ impl Closed<'_> {
             "" => self.filter.read_by == "nft",
             chain => chain.contains(' '),
         };
-        match is_nft {
-            true => {
-                let (chain, ports) = (words(named(chain, "inet filter input")), self.range("-"));
-                format!("sudo nft insert rule {chain} {protocol} dport {ports} accept")
-            }
-            false => {
-                let (chain, ports) = (quoted(named(chain, "INPUT")), self.range(":"));
-                format!("sudo iptables -I {chain} -p {protocol} --dport {ports} -j ACCEPT")
-            }
+        if is_nft {
+            let (chain, ports) = (words(named(chain, "inet filter input")), self.range("-"));
+            format!("sudo nft insert rule {chain} {protocol} dport {ports} accept")
+        } else {
+            let (chain, ports) = (quoted(named(chain, "INPUT")), self.range(":"));
+            format!("sudo iptables -I {chain} -p {protocol} --dport {ports} -j ACCEPT")
         }
     }
 
@@ -311,11 +310,10 @@ fn deletion(rule: &FirewallRule) -> String {
 fn deletion_by_text(rule: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%! \"".contains(c);
     let has_pairs = rule.matches('"').count().is_multiple_of(2);
-    match has_pairs && rule.chars().all(is_plain) {
-        true => format!("sudo iptables {}", rule.replacen("-A ", "-D ", 1)),
-        false => {
-            "sudo iptables -nL --line-numbers  # then: sudo iptables -D CHAIN NUMBER".to_owned()
-        }
+    if has_pairs && rule.chars().all(is_plain) {
+        format!("sudo iptables {}", rule.replacen("-A ", "-D ", 1))
+    } else {
+        "sudo iptables -nL --line-numbers  # then: sudo iptables -D CHAIN NUMBER".to_owned()
     }
 }
 

@@ -153,22 +153,24 @@ fn peer_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
         if inventory.system.peer_memory || may_use_dmabuf || !has_nic {
             return None;
         }
-        let seen = match is_new {
-            true => format!(
+        let seen = if is_new {
+            format!(
                 "no nvidia_peermem, and no DMA-BUF with the proprietary modules of driver {driver}"
-            ),
-            false => format!(
+            )
+        } else {
+            format!(
                 "no nvidia_peermem, and no DMA-BUF with kernel {}.{} and driver {driver}",
                 kernel.0, kernel.1
-            ),
+            )
         };
         let matters = "data of GPUs takes the way through the host's memory";
         let found = Finding::warning(id::GPU_PEERMEM, host.name, seen, matters);
-        Some(match super::devices::in_container(cluster, host) {
-            true => found.advise("on the container's host: sudo modprobe nvidia-peermem"),
-            false => found
+        Some(if super::devices::in_container(cluster, host) {
+            found.advise("on the container's host: sudo modprobe nvidia-peermem")
+        } else {
+            found
                 .run("sudo modprobe nvidia-peermem")
-                .run("echo nvidia-peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf"),
+                .run("echo nvidia-peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf")
         })
     };
     indexed(cluster).filter_map(finding).collect()

@@ -207,10 +207,7 @@ fn virtual_function(cluster: &Cluster<'_>) -> Vec<Finding> {
         let nameless = nameless
             .map(|port| (port, "LID 65535: the subnet manager has given the port no address"));
         for ((device, port), seen) in ignored.chain(nameless) {
-            let severity = match has_rdma(cluster, index) {
-                true => Severity::Note,
-                false => Severity::Error,
-            };
+            let severity = if has_rdma(cluster, index) { Severity::Note } else { Severity::Error };
             let matters = match severity {
                 Severity::Note => "ranks use the host's other ports",
                 _ => "InfiniBand carries no data before it is configured",

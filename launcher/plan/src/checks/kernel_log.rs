@@ -217,13 +217,10 @@ fn aer(cluster: &Cluster<'_>) -> Vec<Finding> {
         cluster,
         |_, line| parse_aer(line),
         |host, (is_corrected, address), events| {
-            let (severity, kind, matters) = match is_corrected {
-                true => {
-                    (Severity::Note, "corrected", "they were repaired; many of them cost speed")
-                }
-                false => {
-                    (Severity::Error, "uncorrected", "data was lost, or the device has stopped")
-                }
+            let (severity, kind, matters) = if is_corrected {
+                (Severity::Note, "corrected", "they were repaired; many of them cost speed")
+            } else {
+                (Severity::Error, "uncorrected", "data was lost, or the device has stopped")
             };
             let seen = format!("{kind} PCIe errors, {}", events.words());
             let found = Finding::new(id::LOG_AER, severity, host, seen, matters).device(address);

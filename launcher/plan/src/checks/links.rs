@@ -131,9 +131,10 @@ fn down_on_host(cluster: &Cluster<'_>, index: usize, host: &ClusterHost<'_>) -> 
     }
     let is_device_elsewhere =
         indexed(cluster).any(|(other, host)| other != index && !host.inventory.rdma.is_empty());
-    let severity = match others_have_rdma(cluster, index) || is_device_elsewhere {
-        true => Severity::Error,
-        false => Severity::Note,
+    let severity = if others_have_rdma(cluster, index) || is_device_elsewhere {
+        Severity::Error
+    } else {
+        Severity::Note
     };
     vec![all_down(host, &down, severity)]
 }

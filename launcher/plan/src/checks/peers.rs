@@ -235,10 +235,13 @@ fn python(cluster: &Cluster<'_>) -> Vec<Finding> {
         host.diagnostics.map(|state| state.python.clone()).unwrap_or_default()
     };
     let is_shared = |name: &str| SAME_PACKAGES.contains(&name) || name.starts_with("nvidia-nccl");
-    by_name(cluster, of_host, |name| match is_shared(name) {
-        true => Comparison::new(id::ODD_PYTHON, name)
-            .breaks_jobs("ranks with different versions may hang or compute different results"),
-        false => Comparison::new(id::ODD_PYTHON, name),
+    by_name(cluster, of_host, |name| {
+        if is_shared(name) {
+            Comparison::new(id::ODD_PYTHON, name)
+                .breaks_jobs("ranks with different versions may hang or compute different results")
+        } else {
+            Comparison::new(id::ODD_PYTHON, name)
+        }
     })
 }
 
@@ -346,9 +349,10 @@ fn memory(cluster: &Cluster<'_>) -> Vec<Finding> {
         total(host).filter(|total| *total >= LARGE).map(|_| left)
     };
     let installed = less(cluster, total, LESS_MEMORY, "of memory");
-    match installed.is_empty() {
-        true => less(cluster, left, LITTLE_LEFT, "of memory left"),
-        false => installed,
+    if installed.is_empty() {
+        less(cluster, left, LITTLE_LEFT, "of memory left")
+    } else {
+        installed
     }
 }
 
@@ -401,9 +405,10 @@ fn clock(cluster: &Cluster<'_>) -> Vec<Finding> {
         let direction = if offset < 0 { "behind" } else { "ahead of" };
         let seen = format!("its clock is {} {direction} {reference}", duration(sure));
         let matters = "logs, checkpoints and certificates depend on the time";
-        let found = match is_alone {
-            true => Finding::note(id::CLOCK_OFFSET, host.name, seen, matters),
-            false => Finding::warning(id::CLOCK_OFFSET, host.name, seen, matters),
+        let found = if is_alone {
+            Finding::note(id::CLOCK_OFFSET, host.name, seen, matters)
+        } else {
+            Finding::warning(id::CLOCK_OFFSET, host.name, seen, matters)
         };
         (sure > CLOCK_LIMIT).then(|| found.run("sudo timedatectl set-ntp true"))
     };

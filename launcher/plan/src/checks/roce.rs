@@ -303,18 +303,20 @@ fn losses(cluster: &Cluster<'_>) -> Vec<Finding> {
             let mut lost = counters.iter().filter(|counter| is_loss(&counter.name));
             let Some(counter) = lost.find(|counter| counter.growth() > 0) else { continue };
             let seen = format!("{} grew by {}", counter.name, grew(counter, diagnostics));
-            let seen = match has_no_flow_control(port, diagnostics) {
-                true => format!("{seen}, and no priority has flow control (PFC)"),
-                false => seen,
+            let seen = if has_no_flow_control(port, diagnostics) {
+                format!("{seen}, and no priority has flow control (PFC)")
+            } else {
+                seen
             };
             let matters = "packets of a running job are lost and sent again";
             let finding = Finding::warning(id::ROCE_LOSS, host.name, seen, matters).device(name);
-            found.push(match selection::is_software(device) {
-                true => finding.advise("give soft RoCE a processor of its own, or fewer ranks"),
-                false => finding.advise(
-                    "turn on PFC or ECN for RoCE's priority, on hosts and switches; --traffic-class selects it",
-                ),
-            });
+            let advice = if selection::is_software(device) {
+                "give soft RoCE a processor of its own, or fewer ranks"
+            } else {
+                "turn on PFC or ECN for RoCE's priority, on hosts and switches; --traffic-class \
+                selects it"
+            };
+            found.push(finding.advise(advice));
         }
     }
     found

@@ -195,10 +195,7 @@ pub(super) fn unreached(
     let finding = |host: &Unreached| {
         let found = Finding::error(reason.id, &*host.host, &*host.cause, reason.matters);
         let advised = host.hints.iter().fold(found, Finding::advise);
-        match host.hints.is_empty() {
-            true => advised.step((reason.usual)(&host.host)),
-            false => advised,
-        }
+        if host.hints.is_empty() { advised.step((reason.usual)(&host.host)) } else { advised }
     };
     let all = cluster.unreached.iter().chain(&cluster.outside);
     all.filter(|host| host.stage == stage).map(finding).collect()
@@ -211,9 +208,10 @@ fn without_user(host: &str) -> &str {
 fn refused_files(cluster: &Cluster<'_>) -> Vec<Finding> {
     let finding = |(path, reason): &(std::path::PathBuf, String)| {
         let is_key = reason.contains("read it");
-        let (severity, matters) = match is_key {
-            true => (Severity::Warning, "this key is not used"),
-            false => (Severity::Error, "no host can be reached"),
+        let (severity, matters) = if is_key {
+            (Severity::Warning, "this key is not used")
+        } else {
+            (Severity::Error, "no host can be reached")
         };
         let seen = format!("ssh refuses {}: {reason}", path.display());
         let found = Finding::new(id::SSH_PERMS, severity, String::new(), seen, matters);

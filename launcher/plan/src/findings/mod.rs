@@ -264,10 +264,8 @@ impl Finding {
         if !place.is_empty() {
             place.push_str(gap);
         }
-        let matters = match self.matters.is_empty() {
-            true => String::new(),
-            false => format!(" — {}", self.matters),
-        };
+        let matters =
+            if self.matters.is_empty() { String::new() } else { format!(" — {}", self.matters) };
         printable::message(&format!("{place}{}{matters}", self.seen))
     }
 

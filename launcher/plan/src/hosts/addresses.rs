@@ -259,11 +259,10 @@ impl Preference {
             _ => ("have", "their agents", "use"),
         };
         let another = if count == 1 { "another" } else { "others" };
-        match self.excludes() {
-            true => {
-                format!("{hosts} {have} no interface but those of {self}: {agents} {use_} them")
-            }
-            false => format!("{hosts} {have} no interface of {self}: {agents} {use_} {another}"),
+        if self.excludes() {
+            format!("{hosts} {have} no interface but those of {self}: {agents} {use_} them")
+        } else {
+            format!("{hosts} {have} no interface of {self}: {agents} {use_} {another}")
         }
     }
 }

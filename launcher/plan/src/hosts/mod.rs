@@ -206,11 +206,10 @@ pub(crate) fn parse_entry(entry: &str, default_slots: SlotsBy) -> Result<Vec<Hos
     if let Some(bad) = bad_user.or((!shell_safe::is_host_name(name)).then_some(name)) {
         return Err(HostsError::Shell { entry: entry.to_owned(), name: bad.to_owned() });
     }
-    let names = match is_address {
-        true => vec![name.to_owned()],
-        false => {
-            expand(name).map_err(|what| HostsError::Range { entry: entry.to_owned(), what })?
-        }
+    let names = if is_address {
+        vec![name.to_owned()]
+    } else {
+        expand(name).map_err(|what| HostsError::Range { entry: entry.to_owned(), what })?
     };
     let host = |name| Host { name, user: user.clone(), slots, slots_by };
     Ok(names.into_iter().map(host).collect())

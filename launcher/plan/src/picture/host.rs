@@ -310,9 +310,10 @@ fn port_to<'a>(table: &'a RankTable, rank: &RankRow, other: &RankRow) -> Option<
 
 impl RankUse {
     pub(super) fn name(&self) -> String {
-        match self.is_local {
-            true => format!("local rank {}", self.number),
-            false => format!("rank {}", self.number),
+        if self.is_local {
+            format!("local rank {}", self.number)
+        } else {
+            format!("rank {}", self.number)
         }
     }
 }

@@ -359,10 +359,7 @@ fn subnets(ids: &[PortId], members: &BTreeMap<String, Vec<PortId>>) -> String {
     if names.len() > NAMED {
         shown.push(format!("{} more", names.len() - NAMED));
     }
-    match shown.is_empty() {
-        true => "routed".to_owned(),
-        false => shown.join(" and "),
-    }
+    if shown.is_empty() { "routed".to_owned() } else { shown.join(" and ") }
 }
 
 /// Describes rates in Mb/s: `200 Gb/s`, or `25 to 100 Gb/s`.
@@ -370,8 +367,5 @@ fn rates(megabits: impl Iterator<Item = u32>) -> Option<String> {
     let all: BTreeSet<u32> = megabits.collect();
     let (least, most) = (*all.first()?, *all.last()?);
     let (least, most) = (limit::short_gigabits(least), limit::short_gigabits(most));
-    Some(match least == most {
-        true => format!("{most} Gb/s"),
-        false => format!("{least} to {most} Gb/s"),
-    })
+    Some(if least == most { format!("{most} Gb/s") } else { format!("{least} to {most} Gb/s") })
 }

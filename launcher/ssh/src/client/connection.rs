@@ -126,9 +126,10 @@ impl Hop {
     /// Returns host name and port, such as `far:22`.
     pub(super) fn address(&self) -> String {
         let name = &self.config.hostname;
-        match name.contains(':') {
-            true => format!("[{name}]:{}", self.port),
-            false => format!("{name}:{}", self.port),
+        if name.contains(':') {
+            format!("[{name}]:{}", self.port)
+        } else {
+            format!("{name}:{}", self.port)
         }
     }
 

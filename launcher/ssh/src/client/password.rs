@@ -156,9 +156,10 @@ impl Ssh {
         let what = "no answer to the password".into();
         let late = || SshError::Timeout { what, timeout: PASSWORD_TIMEOUT };
         let answer = deadline::within(PASSWORD_TIMEOUT, login).await.ok_or_else(late)?;
-        Ok(match answer.map_err(login_error(&user))? {
-            true => PasswordLogin::Open(Box::new(connection)),
-            false => PasswordLogin::Wrong,
+        Ok(if answer.map_err(login_error(&user))? {
+            PasswordLogin::Open(Box::new(connection))
+        } else {
+            PasswordLogin::Wrong
         })
     }
 

@@ -125,9 +125,10 @@ fn files(cluster: &Cluster<'_>) -> Vec<Finding> {
         let is_alive =
             |device: &&RdmaDevice| device.ports.iter().any(|port| port.state != PortState::Down);
         let is_usable = |device: &RdmaDevice| matches!(device.uverbs, Uverbs::Usable(_));
-        let severity = match host.inventory.rdma.iter().any(is_usable) {
-            true => Severity::Note,
-            false => loss(cluster, index),
+        let severity = if host.inventory.rdma.iter().any(is_usable) {
+            Severity::Note
+        } else {
+            loss(cluster, index)
         };
         // A device without a link is of no use to ranks anyway.
         let counted: Vec<&RdmaDevice> = missing.into_iter().filter(is_alive).collect();
@@ -144,9 +145,10 @@ fn files(cluster: &Cluster<'_>) -> Vec<Finding> {
         let found = if names.len() == 1 { found.device(&*first.name) } else { found };
         // Where other devices have files, the module is there.
         let has_files = host.inventory.rdma.iter().any(|device| device.uverbs != Uverbs::Missing);
-        Some(match in_container(cluster, host) || has_files {
-            true => found.advise(container_cure(host, "--device=/dev/infiniband", POD_RESOURCE)),
-            false => found.run("sudo modprobe ib_uverbs"),
+        Some(if in_container(cluster, host) || has_files {
+            found.advise(container_cure(host, "--device=/dev/infiniband", POD_RESOURCE))
+        } else {
+            found.run("sudo modprobe ib_uverbs")
         })
     };
     indexed(cluster).filter_map(finding).collect()

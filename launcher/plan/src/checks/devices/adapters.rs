@@ -144,9 +144,10 @@ fn absent(cluster: &Cluster<'_>) -> Vec<Finding> {
         let plan = cluster.plan?;
         let ports = plan.ports.iter().flatten();
         let (software, hardware): (Vec<_>, Vec<_>) = ports.partition(|port| port.nic.software);
-        let seen = match hardware.is_empty() {
-            true => "no RDMA device",
-            false => "no PCI function that could be an RDMA device",
+        let seen = if hardware.is_empty() {
+            "no RDMA device"
+        } else {
+            "no PCI function that could be an RDMA device"
         };
         let matters = "the other hosts have RDMA; data to and from this one goes by TCP";
         let severity = expectation(cluster, index);
@@ -198,9 +199,10 @@ fn module(cluster: &Cluster<'_>) -> Vec<Finding> {
             let finding =
                 Finding::new(id::DEV_MODULE, severity, host.name, seen, "RDMA cannot be used")
                     .device(&*adapter.address);
-            found.push(match in_container(cluster, host) {
-                true => finding.advise(format!("on the container's host: sudo modprobe {module}")),
-                false => with_package(finding.run(format!("sudo modprobe {module}")), module),
+            found.push(if in_container(cluster, host) {
+                finding.advise(format!("on the container's host: sudo modprobe {module}"))
+            } else {
+                with_package(finding.run(format!("sudo modprobe {module}")), module)
             });
         }
     }

@@ -94,9 +94,10 @@ fn follow<'a>(
             }
         }
     }
-    match drops_by_default && !open.is_empty() {
-        true => fate.drops.push((total(&open), None)),
-        false => fate.passing.append(&mut open),
+    if drops_by_default && !open.is_empty() {
+        fate.drops.push((total(&open), None));
+    } else {
+        fate.passing.append(&mut open);
     }
     let is_unsure = if fate.drops.is_empty() { may_drop } else { may_accept };
     (!is_unsure).then_some(fate)

@@ -180,9 +180,8 @@ pub(super) fn failed(cluster: &Cluster<'_>) -> Vec<Finding> {
     let found =
         failures(cluster, |id| ![id::MESH_ROUTE, id::MESH_SILENT, id::DEV_QP].contains(&id));
     // A finding that another check has made already is the cause.
-    let named = found.into_iter().map(|found| match is_known(cluster, &found) {
-        true => Finding { id: id::MESH_PROOF, ..found },
-        false => found,
+    let named = found.into_iter().map(|found| {
+        if is_known(cluster, &found) { Finding { id: id::MESH_PROOF, ..found } } else { found }
     });
     named.collect()
 }
@@ -206,9 +205,10 @@ pub(in crate::checks) fn failures(
     let finding = |probe: &Probe| {
         let failure = unproved(probe, &is_wanted)?;
         let is_tried = !failure.cause.contains("not tried");
-        let (severity, matters) = match is_tried {
-            true => (Severity::Error, "RDMA cannot be used there"),
-            false => (Severity::Warning, "whether RDMA works there is not known"),
+        let (severity, matters) = if is_tried {
+            (Severity::Error, "RDMA cannot be used there")
+        } else {
+            (Severity::Warning, "whether RDMA works there is not known")
         };
         let seen = format!("the proof of RDMA failed: {}", failure.cause);
         let found = match failure.is_of_host {

@@ -183,11 +183,12 @@ pub(super) fn link_local(cluster: &Cluster<'_>) -> Vec<Finding> {
         for (device, port) in host.rdma_ports() {
             // Peers show that the port is meant to have an address: those that use the one of the same name, or
             // all that have addresses where this host has none.
-            let is_expected = match has_global {
-                true => others
+            let is_expected = if has_global {
+                others
                     .iter()
-                    .any(|other| other.nic.device == device.name && other.nic.port == port.number),
-                false => !others.is_empty(),
+                    .any(|other| other.nic.device == device.name && other.nic.port == port.number)
+            } else {
+                !others.is_empty()
             };
             if !is_expected || !has_only_link_local(host, port) {
                 continue;
@@ -224,10 +225,8 @@ pub(super) fn families(cluster: &Cluster<'_>) -> Vec<Finding> {
         return Vec::new();
     }
     // The smaller group is the odd one.
-    let (odd, rest, own, other) = match v6.len() <= v4.len() {
-        true => (v6, v4, "IPv6", "IPv4"),
-        false => (v4, v6, "IPv4", "IPv6"),
-    };
+    let (odd, rest, own, other) =
+        if v6.len() <= v4.len() { (v6, v4, "IPv6", "IPv4") } else { (v4, v6, "IPv4", "IPv6") };
     let seen = format!(
         "RoCE ports have only {own} addresses, those of {} only {other}",
         text::list(&rest)

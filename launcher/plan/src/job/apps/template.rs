@@ -54,9 +54,10 @@ impl TemplateFile {
 fn read(path: &Path) -> io::Result<String> {
     let mut text = String::new();
     File::open(path)?.take(MAX_BYTES + 1).read_to_string(&mut text)?;
-    match text.len() as u64 > MAX_BYTES {
-        true => Err(io::Error::other(format!("it is longer than {} KiB", MAX_BYTES >> 10))),
-        false => Ok(text),
+    if text.len() as u64 > MAX_BYTES {
+        Err(io::Error::other(format!("it is longer than {} KiB", MAX_BYTES >> 10)))
+    } else {
+        Ok(text)
     }
 }
 
