@@ -75,7 +75,7 @@ fn set_up_messages(output: &OutputArgs) {
 /// of many connections; more would cost memory, since each thread has a heap of its own.
 fn start() -> Result<Runtime, Failed> {
     const MAX_THREADS: usize = 4;
-    open_files::require()
+    open_files::raise_for_any_job()
         .map_err(|error| Failed::new(Exit::USAGE, error.to_string()).hint(Some(error.hint())))?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(MAX_THREADS);
     let mut builder = tokio::runtime::Builder::new_multi_thread();

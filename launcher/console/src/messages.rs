@@ -90,7 +90,7 @@ const LAST_TIMEOUT: Duration = Duration::from_secs(1);
 const LAST_CHECK: Duration = Duration::from_millis(20);
 
 /// Makes the last messages wait for their reader for a second only, since the user has asked for the end.
-pub fn hurry() {
+pub fn hurry_last_messages() {
     HURRIED.store(true, Ordering::Relaxed);
 }
 
@@ -103,10 +103,11 @@ pub fn flush() {
     // A runtime of this process may have handlers of signals, so that these would not end it.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     // Without a runtime the messages that are not read yet are lost.
-    let _ = runtime.and_then(|runtime| runtime.block_on(are_read()));
+    let _ = runtime.and_then(|runtime| runtime.block_on(until_read()));
 }
 
-async fn are_read() -> io::Result<()> {
+/// Returns once the reader has taken all messages, or a signal ends the wait for it.
+async fn until_read() -> io::Result<()> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;

@@ -44,7 +44,7 @@ impl LimitTooLow {
 
 /// Raises the soft limit to what a job with one host needs. Returns an error if the hard limit is too low
 /// for any job.
-pub fn require() -> Result<(), LimitTooLow> {
+pub fn raise_for_any_job() -> Result<(), LimitTooLow> {
     raise(1);
     match getrlimit(Resource::RLIMIT_NOFILE) {
         Ok((_, hard)) if hard < REQUIRED => Err(LimitTooLow(hard)),
@@ -89,7 +89,7 @@ fn too_low(hosts: usize, hard: u64) -> String {
 }
 
 /// Makes `command` start with the soft limit that this process itself was started with.
-pub fn restore(command: &mut Command) {
+pub fn restore_limit(command: &mut Command) {
     if let Some(original) = ORIGINAL.get() {
         rlaunch_sys::limit_open_files(command, *original);
     }
@@ -128,7 +128,7 @@ fn raise_hint(hosts: usize) -> String {
 
 /// Returns EMFILE in place of `error` if this process cannot open another file. Some functions of the C
 /// library, such as name lookup, do not report this cause themselves.
-pub fn cause(error: io::Error) -> io::Error {
+pub fn or_open_file_limit(error: io::Error) -> io::Error {
     let is_limit = |error: &io::Error| error.raw_os_error() == Some(Errno::EMFILE as i32);
     File::open("/dev/null").err().filter(is_limit).unwrap_or(error)
 }

@@ -15,7 +15,7 @@ pub fn end_at_panics() {
     let modes = tcgetattr(io::stdin()).ok().map(termios::from);
     panic::set_hook(Box::new(move |panic| {
         if let Some(modes) = modes {
-            restore(modes);
+            restore_terminal(modes);
         }
         let hint = "this is a bug of rlaunch; please report it, with the line above";
         let said = format!("rlaunch: error: {}\n  hint: {hint}\n", describe(panic));
@@ -25,7 +25,7 @@ pub fn end_at_panics() {
 }
 
 /// Sets the modes of the terminal at stdin. In the background this process would be stopped for that.
-fn restore(modes: termios) {
+fn restore_terminal(modes: termios) {
     if tcgetpgrp(io::stdin()) == Ok(getpgrp()) {
         let _ = tcsetattr(io::stdin(), SetArg::TCSANOW, &modes.into());
     }

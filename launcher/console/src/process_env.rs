@@ -37,7 +37,7 @@ impl ProcessEnv {
 
     /// Returns the directory for state files of the user's programs: XDG_STATE_HOME if that is an absolute
     /// path, else ~/.local/state. `None` if the home directory is not known either.
-    pub fn state(&self) -> Option<PathBuf> {
+    pub fn state_directory(&self) -> Option<PathBuf> {
         let state = self.variable("XDG_STATE_HOME").map(PathBuf::from);
         let state = state.filter(|path| path.is_absolute());
         state.or_else(|| Some(self.home.as_ref()?.join(".local/state")))
@@ -51,7 +51,7 @@ fn home() -> Option<PathBuf> {
     std::env::home_dir().filter(|home| home.is_absolute()).or_else(account)
 }
 
-/// Creates a directory below [`ProcessEnv::state`] for this user alone, unless it exists. The superuser creates nothing
+/// Creates a directory below [`ProcessEnv::state_directory`] for this user alone, unless it exists. The superuser creates nothing
 /// where another user's programs would then fail to write: `sudo` may keep that user's HOME.
 pub fn create_state_directory(directory: &Path) -> io::Result<()> {
     check_owner(directory, Uid::effective())?;

@@ -36,7 +36,7 @@ impl Progress {
     }
 
     /// Returns the names in the list with their stages: `c (agent not started), d (connecting)`.
-    pub fn pending(&self) -> String {
+    pub fn describe_pending(&self) -> String {
         let waiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut named: Vec<String> =
             waiting.iter().take(NAMED).map(|(name, stage)| format!("{name} ({stage})")).collect();
@@ -85,7 +85,7 @@ impl Progress {
                 Err(_) => crate::messages::info(&format!(
                     "waiting {} s for: {}",
                     started.elapsed().as_secs(),
-                    self.pending()
+                    self.describe_pending()
                 )),
             }
         }
@@ -127,7 +127,7 @@ mod tests {
         };
         let tasks = [("a".to_owned(), wait(20)), ("b".to_owned(), wait(1))];
         assert_eq!(progress.run_all(tasks).await, [20, 1]);
-        assert_eq!(progress.pending(), "");
+        assert_eq!(progress.describe_pending(), "");
     }
 
     #[test]
@@ -136,7 +136,7 @@ mod tests {
         progress.done("n0");
         progress.set_stage("n1", "agent not started");
         assert_eq!(
-            progress.pending(),
+            progress.describe_pending(),
             "n1 (agent not started), n2 (connecting), n3 (connecting), n4 (connecting), \
              n5 (connecting), n6 (connecting), and 1 more"
         );

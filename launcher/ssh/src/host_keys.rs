@@ -49,17 +49,17 @@ struct Findings {
 
 impl CheckOutcome {
     /// Returns the reason why the connection ended; `None` while it is open, and if it was closed here.
-    pub(crate) fn how(&self) -> Option<String> {
+    pub(crate) fn end(&self) -> Option<String> {
         self.with(|found| found.end.clone())
     }
 
     /// Takes the reason why the key was refused.
-    pub(crate) fn refusal(&self) -> Option<SshError> {
+    pub(crate) fn take_refusal(&self) -> Option<SshError> {
         self.with(|found| found.refusal.take())
     }
 
     /// Takes the accepted change of the key.
-    pub(crate) fn change(&self) -> Option<Box<HostKeyChange>> {
+    pub(crate) fn take_change(&self) -> Option<Box<HostKeyChange>> {
         self.with(|found| found.changed.take())
     }
 
@@ -317,7 +317,7 @@ impl NewHosts {
             let Some(prompter) = Prompter::open() else {
                 return refused("and there is no terminal to ask at (StrictHostKeyChecking ask)");
             };
-            match answer(&prompter, new).await {
+            match ask_until_valid(&prompter, new).await {
                 Answer::Yes => {}
                 Answer::All => *all = true,
                 Answer::No => return refused("and you did not accept it"),
@@ -331,7 +331,7 @@ impl NewHosts {
     pub(crate) fn announce(&self) {
         let unreported =
             std::mem::take(&mut *self.unreported.lock().unwrap_or_else(PoisonError::into_inner));
-        lines(&unreported).iter().for_each(|line| messages::info(line));
+        announcement(&unreported).iter().for_each(|line| messages::info(line));
     }
 }
 
@@ -349,7 +349,7 @@ enum Answer {
     All,
 }
 
-async fn answer(prompter: &Prompter, new: &NewHostKey) -> Answer {
+async fn ask_until_valid(prompter: &Prompter, new: &NewHostKey) -> Answer {
     let mut question = question(new);
     for _ in 0..TRIES {
         let Some(typed) = prompter.ask_visibly(&question).await else { return Answer::No };
@@ -374,7 +374,8 @@ fn question(new: &NewHostKey) -> String {
     )
 }
 
-fn lines(new: &[NewHostKey]) -> Vec<String> {
+/// Formats the report of accepted keys.
+fn announcement(new: &[NewHostKey]) -> Vec<String> {
     let file = |new: &NewHostKey| {
         let home = std::env::home_dir().unwrap_or_default();
         let file = new.file.as_deref().unwrap_or(Path::new("/dev/null"));
@@ -424,15 +425,15 @@ mod tests {
     #[test]
     fn few_hosts_have_a_line_each_and_many_have_one() {
         let all: Vec<NewHostKey> = (0..64).map(|n| new(n, Some(Path::new("/k")))).collect();
-        assert!(lines(&[]).is_empty());
+        assert!(announcement(&[]).is_empty());
         let first = format!(
             "permanently added n0 (ED25519 {}) to the known hosts, /k",
             all[0].fingerprint()
         );
         assert!(first.contains("(ED25519 SHA256:"), "{first}");
-        assert_eq!(lines(&all[..4]).len(), 4);
-        assert_eq!(lines(&all[..1]), [first]);
-        let many = lines(&all);
+        assert_eq!(announcement(&all[..4]).len(), 4);
+        assert_eq!(announcement(&all[..1]), [first]);
+        let many = announcement(&all);
         assert_eq!(many.len(), 1);
         let begin = "permanently added 64 new hosts to the known hosts, /k: n0, n1, n10,";
         assert!(many[0].starts_with(begin), "{many:?}");

@@ -126,7 +126,7 @@ impl AskpassProgram {
     /// when the user closes its window.
     async fn ask(&self, prompt: &str, limit: Duration) -> io::Result<Option<Zeroizing<String>>> {
         let mut command = Command::new(&self.path);
-        open_files::restore(command.as_std_mut());
+        open_files::restore_limit(command.as_std_mut());
         let mut child = command
             .arg(prompt.trim_end())
             .stdin(Stdio::null())

@@ -147,7 +147,7 @@ impl AgentChannel {
         mut command: Command,
         exit_status: Option<CommandStatus>,
     ) -> io::Result<AgentChannel> {
-        open_files::restore(command.as_std_mut());
+        open_files::restore_limit(command.as_std_mut());
         let mut child = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -294,7 +294,7 @@ impl RecordStoreError {
 impl RecordStore {
     /// Opens the store of this process's user.
     pub fn for_user() -> Result<RecordStore, RecordStoreError> {
-        let state = ProcessEnv::current().state();
+        let state = ProcessEnv::current().state_directory();
         state.map(|state| RecordStore::below(&state)).ok_or(RecordStoreError::NoDirectory)
     }
 

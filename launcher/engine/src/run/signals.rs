@@ -96,7 +96,7 @@ impl Signals {
             let signal = self.receive().await;
             let UserSignal::End(end) = signal else { return signal };
             if self.requests.count(end, Instant::now()) {
-                messages::hurry();
+                messages::hurry_last_messages();
                 return signal;
             }
         }

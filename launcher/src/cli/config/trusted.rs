@@ -60,7 +60,7 @@ pub(crate) enum TrustState {
 impl TrustStore {
     /// Returns the store of this user; fails if there is no state directory.
     pub(crate) fn for_user(env: &ProcessEnv) -> Result<TrustStore, ConfigError> {
-        let state = env.state().ok_or(ConfigError::NoStateDirectory)?;
+        let state = env.state_directory().ok_or(ConfigError::NoStateDirectory)?;
         Ok(TrustStore { directory: state.join("rlaunch/trusted") })
     }
 

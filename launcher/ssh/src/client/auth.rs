@@ -158,21 +158,8 @@ impl LoginAttempt<'_> {
         name: &str,
         agent: Option<&mut Agent>,
     ) -> Result<bool, SshError> {
-        let key = match (credential, source) {
-            (Credential::Key(key), _) => key.clone(),
-            (Credential::Certificate(certificate), _) => {
-                PublicKey::new(certificate.public_key().clone(), "")
-            }
-            (Credential::EncryptedKey, KeySource::Agent) => return Ok(false),
-            (Credential::EncryptedKey, KeySource::File(file)) => {
-                match self.ring.private(file).await {
-                    Ok(key) => key.public_key().clone(),
-                    Err(why) => {
-                        self.note_locked(file, &why);
-                        return Ok(self.note_unusable(name, &why));
-                    }
-                }
-            }
+        let Some(key) = self.public_half(credential, source, name).await else {
+            return Ok(false);
         };
         let is_certificate = matches!(credential, Credential::Certificate(_));
         let hash = match self.signature_hash(key.key_data(), is_certificate).await? {
@@ -201,7 +188,7 @@ impl LoginAttempt<'_> {
         match answer {
             Ok(AuthResult::Success) => Ok(true),
             Ok(AuthResult::Failure { remaining_methods, partial_success }) => {
-                self.failed(credential, name, &remaining_methods, partial_success)
+                self.note_refusal(credential, name, &remaining_methods, partial_success)
             }
             Err(SignError::Disconnected(_)) => Err(self.disconnected(name)),
             Err(why) => {
@@ -213,6 +200,34 @@ impl LoginAttempt<'_> {
         }
     }
 
+    /// Returns the public half of a credential, for which an encrypted key may need its passphrase. `None`, after
+    /// recording why, if it cannot be read.
+    async fn public_half(
+        &mut self,
+        credential: &Credential,
+        source: &KeySource,
+        name: &str,
+    ) -> Option<PublicKey> {
+        match (credential, source) {
+            (Credential::Key(key), _) => Some(key.clone()),
+            (Credential::Certificate(certificate), _) => {
+                Some(PublicKey::new(certificate.public_key().clone(), ""))
+            }
+            // An agent lists the public half of each of its keys.
+            (Credential::EncryptedKey, KeySource::Agent) => None,
+            (Credential::EncryptedKey, KeySource::File(file)) => {
+                match self.ring.private(file).await {
+                    Ok(key) => Some(key.public_key().clone()),
+                    Err(why) => {
+                        self.note_locked(file, &why);
+                        self.note_unusable(name, &why);
+                        None
+                    }
+                }
+            }
+        }
+    }
+
     /// Records the file of a key whose passphrase is not known.
     fn note_locked(&mut self, file: &Path, why: &KeyError) {
         if matches!(why, KeyError::Encrypted | KeyError::WrongPassphrase | KeyError::NotUnlocked) {
@@ -220,12 +235,15 @@ impl LoginAttempt<'_> {
         }
     }
 
+    /// Records a credential that cannot be used. Returns `false`, the result of its offer.
     fn note_unusable(&mut self, name: &str, why: impl std::fmt::Display) -> bool {
         self.refused.tried.push(format!("{name} ({why})"));
         false
     }
 
-    fn failed(
+    /// Records that the host did not let this credential alone in. Returns `false`, the result of its offer, or
+    /// an error if the host ends the login.
+    fn note_refusal(
         &mut self,
         credential: &Credential,
         name: &str,
@@ -236,11 +254,13 @@ impl LoginAttempt<'_> {
         if remaining.is_empty() {
             return Err(self.disconnected(name));
         }
-        self.refused.methods = methods(remaining);
+        self.refused.methods = method_names(remaining);
         self.refused.key_accepted |= partly;
-        let more = || format!("accepted, but the host requires {} too", self.refused.method_list());
         let shortcoming = match credential {
-            _ if partly => Some(more()),
+            _ if partly => {
+                let more = self.refused.method_list();
+                Some(format!("accepted, but the host requires {more} too"))
+            }
             Credential::Certificate(certificate) => {
                 certificate::refusal_reason(certificate, &self.refused.user, certificate::now())
             }
@@ -268,7 +288,7 @@ impl LoginAttempt<'_> {
             match self.handle.authenticate_none(user).await.map_err(|e| self.login_error(e))? {
                 AuthResult::Success => return Ok(()),
                 AuthResult::Failure { remaining_methods, .. } => {
-                    self.refused.methods = methods(&remaining_methods);
+                    self.refused.methods = method_names(&remaining_methods);
                 }
             }
         }
@@ -297,13 +317,7 @@ impl LoginAttempt<'_> {
         if !matches!(key.algorithm(), Algorithm::Rsa { .. }) {
             return Ok(if allows(&key.algorithm()) { Ok(None) } else { Err(UNWANTED) });
         }
-        let strongest = match self.rsa_hash {
-            Some(known) => known,
-            None => {
-                let asked = self.handle.best_supported_rsa_hash().await;
-                *self.rsa_hash.insert(asked.map_err(|error| self.login_error(error))?)
-            }
-        };
+        let strongest = self.strongest_rsa_hash().await?;
         let strength = |hash| match hash {
             Some(HashAlg::Sha512) => 2,
             Some(_) => 1,
@@ -322,9 +336,21 @@ impl LoginAttempt<'_> {
         };
         Ok(hashes.into_iter().find(usable).ok_or(why))
     }
+
+    /// Returns the strongest hash that the server accepts in RSA signatures, as in the field `rsa_hash`. Asks the
+    /// server only once.
+    async fn strongest_rsa_hash(&mut self) -> Result<Option<Option<HashAlg>>, SshError> {
+        if let Some(known) = self.rsa_hash {
+            return Ok(known);
+        }
+        let asked = self.handle.best_supported_rsa_hash().await;
+        let strongest = asked.map_err(|error| self.login_error(error))?;
+        self.rsa_hash = Some(strongest);
+        Ok(strongest)
+    }
 }
 
-fn methods(set: &MethodSet) -> Vec<&'static str> {
+fn method_names(set: &MethodSet) -> Vec<&'static str> {
     set.iter().map(<&'static str>::from).filter(|m| *m != <&str>::from(&MethodKind::None)).collect()
 }
 

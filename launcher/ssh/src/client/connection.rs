@@ -29,7 +29,7 @@ pub struct Connection {
     /// IP addresses of this machine and of the server, if TCP connects the two directly.
     pub(super) ip_addresses: Option<(IpAddr, IpAddr)>,
     /// Has the reason why the connection ended.
-    pub(super) end: CheckOutcome,
+    pub(super) outcome: CheckOutcome,
     /// Set if the server has another key than the recorded one, and the configuration allows that.
     pub(super) changed: Option<Box<HostKeyChange>>,
     /// Jump host through which this connection passes. Holding it here keeps the connection to the jump host
@@ -65,7 +65,7 @@ impl Connection {
 
     /// Returns the error of a connection that has ended although it was not closed here; `None` while it is open.
     pub fn loss(&self) -> Option<SshError> {
-        let how = || self.end.how().unwrap_or_else(|| "it was closed".to_owned());
+        let how = || self.outcome.end().unwrap_or_else(|| "it was closed".to_owned());
         (!self.is_open()).then(|| SshError::Lost { address: self.address.clone(), how: how() })
     }
 
@@ -135,7 +135,7 @@ impl Hop {
 
     /// Returns a text that identifies a login, such as `user@far:22`. It serves to find loops and to share
     /// connections.
-    fn key(&self) -> String {
+    fn login_key(&self) -> String {
         format!("{}@{}", self.config.user.as_deref().unwrap_or_default(), self.address())
     }
 }
@@ -149,7 +149,8 @@ pub(super) fn jumps_before(files: &SshConfig, target: &Hop) -> Result<Vec<Hop>, 
         let Proxy::Jump(list) = nearest.config.proxy.clone() else { return Ok(jumps.into()) };
         for jump in list.iter().rev() {
             let hop = Hop::resolve(files, jump)?;
-            let is_loop = jumps.iter().chain([target]).any(|other| other.key() == hop.key());
+            let is_loop =
+                jumps.iter().chain([target]).any(|other| other.login_key() == hop.login_key());
             jumps.push_front(hop);
             if is_loop || jumps.len() > MAX_JUMPS {
                 let names: Vec<&str> = jumps.iter().rev().map(|jump| jump.name.as_str()).collect();
@@ -195,7 +196,7 @@ impl Jump {
 /// Result of the login to a jump host, shared by the hosts behind it.
 type JumpResult = Result<Arc<Jump>, Arc<SshError>>;
 
-/// Connections to the jump hosts of a job, each under the keys (`Hop::key`) of all jump hosts from this
+/// Connections to the jump hosts of a job, each under the keys (`Hop::login_key`) of all jump hosts from this
 /// machine up to that jump host.
 #[derive(Default)]
 pub(super) struct Jumps(Mutex<HashMap<Vec<String>, Arc<OnceCell<JumpResult>>>>);
@@ -203,7 +204,7 @@ pub(super) struct Jumps(Mutex<HashMap<Vec<String>, Arc<OnceCell<JumpResult>>>>);
 impl Jumps {
     /// Returns the connection to the last jump host of `chain`. The first caller runs `connect`; other
     /// callers with the same chain wait for its result.
-    pub(super) async fn get(
+    pub(super) async fn get_or_connect(
         &self,
         chain: &[Hop],
         connect: impl Future<Output = Result<Connection, SshError>>,
@@ -211,7 +212,7 @@ impl Jumps {
         let name = chain.last().map_or_else(String::new, |hop| hop.name.clone());
         let cell = {
             let mut cells = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            cells.entry(chain.iter().map(Hop::key).collect()).or_default().clone()
+            cells.entry(chain.iter().map(Hop::login_key).collect()).or_default().clone()
         };
         let own_name = name.clone();
         let make = || async move {
@@ -322,7 +323,7 @@ mod tests {
         let hop = JumpHop { user: None, host: name.into(), port: None };
         let target = Hop::resolve(&files, &hop).unwrap();
         let jumps = jumps_before(&files, &target).map_err(|error| error.to_string())?;
-        Ok(jumps.iter().map(Hop::key).collect())
+        Ok(jumps.iter().map(Hop::login_key).collect())
     }
 
     fn expect(text: &str, name: &str, wanted: &[&str]) {

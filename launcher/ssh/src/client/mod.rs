@@ -174,7 +174,7 @@ impl Ssh {
         let ignore_stage = |_: &'static str| ();
         for (index, hop) in jumps.iter().enumerate() {
             let logging_in = self.log_in(hop, via, &ignore_stage);
-            via = Some(self.jumps.get(&jumps[..=index], logging_in).await?);
+            via = Some(self.jumps.get_or_connect(&jumps[..=index], logging_in).await?);
         }
         Ok(via)
     }
@@ -201,14 +201,14 @@ impl Ssh {
             };
             // Other connections may use the permit during the pause.
             drop(permit);
-            let retry = attempts.failed(error, deadline.left())?;
+            let retry = attempts.note_failure(error, deadline.left())?;
             report_stage(retry.stage);
             tracing::debug!(host = %hop.name, pause = ?retry.pause, "{}", retry.stage);
             tokio::time::sleep(retry.pause).await;
         };
         let (handle, awaited) = (&mut connection.handle, AwaitedAgent::default());
         let login = self.keys.log_in(handle, &user, &hop.config, &self.home, &awaited);
-        let done = self.keys.within(&mut deadline, login).await;
+        let done = self.keys.run_login(&mut deadline, login).await;
         done.ok_or_else(|| login_timeout(&deadline, &awaited))??;
         let Connection { address, ip_addresses, .. } = &connection;
         tracing::debug!(host = %hop.name, %address, ?ip_addresses, %user, "logged in");
@@ -318,18 +318,26 @@ impl Ssh {
         let connected = client::connect_stream(Arc::new(client_config), stream, checker).await;
         let source = match connected {
             Ok(handle) => {
-                let changed = outcome.change();
+                let changed = outcome.take_change();
                 let via = None;
-                let end = outcome;
-                return Ok(Connection { handle, address, ip_addresses, end, changed, via, proxy });
+                return Ok(Connection {
+                    handle,
+                    address,
+                    ip_addresses,
+                    outcome,
+                    changed,
+                    via,
+                    proxy,
+                });
             }
             Err(source) => source,
         };
-        // Otherwise it would outlive a launcher that ends at once, and keep its connection to the host.
+        // Otherwise the ProxyCommand would outlive a launcher that ends at once, and keep its connection
+        // to the host.
         let failure = async { proxy?.failure().await };
         let failure = tokio::time::timeout(CLOSE_TIMEOUT, failure).await.ok().flatten();
         // The checker's reason is more specific than the library's error "unknown key".
-        if let Some(refusal) = outcome.refusal() {
+        if let Some(refusal) = outcome.take_refusal() {
             return Err(refusal);
         }
         let hung_up = matches!(source, russh::Error::Disconnect | russh::Error::IO(_));

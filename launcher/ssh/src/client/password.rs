@@ -90,7 +90,7 @@ impl Ssh {
             let ended =
                 client::connect_stream(Arc::new(client_config), stream, probe.clone()).await;
             match (probe.take(), ended) {
-                (Some(ShownKey::Plain(key)), _) => unknown(config, hop.port, *key),
+                (Some(ShownKey::Plain(key)), _) => unknown_host_key(config, hop.port, *key),
                 (None, Err(source)) => Err(SshError::of_handshake(address, source)),
                 // Certificates are checked by the login.
                 (Some(ShownKey::Certificate), _) | (None, Ok(_)) => Ok(None),
@@ -125,7 +125,7 @@ impl Ssh {
                 Err(error) => Err(error),
             }
         };
-        let entered = self.keys.within(&mut deadline, login).await;
+        let entered = self.keys.run_login(&mut deadline, login).await;
         let refused = entered.ok_or_else(|| login_timeout(&deadline, &awaited))??;
         let typed = [MethodKind::Password, MethodKind::KeyboardInteractive];
         Ok(match refused {
@@ -220,7 +220,11 @@ async fn log_in(
 
 /// Returns the key if it is unknown and can be recorded. Returns an error if the key is revoked or another
 /// key is recorded.
-fn unknown(config: &HostConfig, port: u16, key: PublicKey) -> Result<Option<NewHostKey>, SshError> {
+fn unknown_host_key(
+    config: &HostConfig,
+    port: u16,
+    key: PublicKey,
+) -> Result<Option<NewHostKey>, SshError> {
     let (user, global) = (&config.user_known_hosts_files, &config.global_known_hosts_files);
     let files: Vec<PathBuf> = user.iter().chain(global).cloned().collect();
     let (name, port) = match &config.host_key_alias {

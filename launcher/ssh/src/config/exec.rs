@@ -37,7 +37,7 @@ fn run(command: &str, deadline: Duration) -> Result<bool, String> {
     let cannot = |error: std::io::Error| format!("cannot run `{command}`: {error}");
     let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
     let mut shell = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()));
-    open_files::restore(&mut shell);
+    open_files::restore_limit(&mut shell);
     let mut child = shell
         .arg("-c")
         .arg(command)

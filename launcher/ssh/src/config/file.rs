@@ -143,7 +143,7 @@ pub(super) fn read(path: &Path, check: PermissionCheck) -> Result<Option<String>
         let mut bytes = Vec::new();
         let file = File::open(path)?;
         if check == PermissionCheck::Strict {
-            found = fault(path, &file.metadata()?);
+            found = permission_fault(path, &file.metadata()?);
         }
         let count = file.take(LONGEST + 1).read_to_end(&mut bytes)?;
         if count as u64 > LONGEST {
@@ -350,7 +350,7 @@ struct Fault {
 
 /// Finds a reason to refuse a file of the user's configuration; `None` if there is none. As in ssh(1), only
 /// the user and root may be able to write to the file, because commands in it run as the user.
-fn fault(file: &Path, metadata: &Metadata) -> Option<Fault> {
+fn permission_fault(file: &Path, metadata: &Metadata) -> Option<Fault> {
     let (owner, us) = (metadata.uid(), Uid::current().as_raw());
     if owner != 0 && owner != us {
         let reason = format!("it belongs to uid {owner}, and this is uid {us}");
@@ -383,7 +383,7 @@ mod tests {
         fs::write(&file, "").unwrap();
         let fault_with = |mode| {
             fs::set_permissions(&file, PermissionsExt::from_mode(mode)).unwrap();
-            fault(&file, &fs::metadata(&file).unwrap())
+            permission_fault(&file, &fs::metadata(&file).unwrap())
         };
         assert_eq!(fault_with(0o644), None);
         for mode in [0o664, 0o646] {

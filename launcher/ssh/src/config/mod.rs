@@ -262,6 +262,7 @@ impl HostConfig {
             "pubkeyacceptedalgorithms" | "pubkeyacceptedkeytypes" => {
                 self.pubkey_accepted_algorithms = Some(line.one()?);
             }
+            // As in ssh(1) with `IgnoreUnknown *`: keywords of other features must not stop a job.
             _ => {}
         }
         Ok(())
@@ -471,6 +472,7 @@ impl<'a> Pass<'a> {
     fn matches_host(&self, patterns: &[String]) -> bool {
         // A `Host` line separates patterns by spaces and distinguishes upper and lower case.
         let name = self.name.as_str();
+        // A match after a `!` vetoes the whole line.
         let vetoed = |p: &String| p.strip_prefix('!').is_some_and(|p| matches(p, name));
         !patterns.iter().any(vetoed) && patterns.iter().any(|p| matches(p, name))
     }

@@ -126,11 +126,15 @@ impl Scope<'_> {
         }
     }
 
+    /// Parses a value of `IdentityAgent`: `none`, a variable such as `$SOCKET`, or a path.
     pub(super) fn agent(&self, text: &str) -> Result<IdentityAgent, String> {
+        if text.eq_ignore_ascii_case("none") {
+            return Ok(IdentityAgent::None);
+        }
+        if matches!(text, "SSH_AUTH_SOCK" | "$SSH_AUTH_SOCK") {
+            return Ok(IdentityAgent::Environment);
+        }
         Ok(match text.strip_prefix('$') {
-            _ if text.eq_ignore_ascii_case("none") => IdentityAgent::None,
-            _ if text == "SSH_AUTH_SOCK" => IdentityAgent::Environment,
-            Some("SSH_AUTH_SOCK") => IdentityAgent::Environment,
             Some(name) if !name.starts_with('{') => {
                 env::var_os(name).map_or(IdentityAgent::None, |p| IdentityAgent::Socket(p.into()))
             }

@@ -122,14 +122,14 @@ impl KeyFile {
         let first = clean.trim_start();
         if first.starts_with("PuTTY-User-Key-File-") {
             let plain = clean.lines().any(|line| line == "Encryption: none");
-            return if plain { open(&clean) } else { Ok(encrypted(clean, None, None)) };
+            return if plain { parse_plain(&clean) } else { Ok(encrypted(clean, None, None)) };
         }
         let labels = clean.lines().filter_map(|line| {
             line.strip_prefix("-----BEGIN ").and_then(|line| line.strip_suffix("-----"))
         });
         // OpenSSL writes a block with the parameters of the elliptic curve before the block with the key.
         let Some(label) = labels.into_iter().find(|label| label.ends_with("PRIVATE KEY")) else {
-            return public(first);
+            return parse_public(first);
         };
         match label {
             "OPENSSH PRIVATE KEY" => match decode_secret_key(&clean, None) {
@@ -143,9 +143,9 @@ impl KeyFile {
             "ENCRYPTED PRIVATE KEY" => Ok(encrypted(clean, None, None)),
             "RSA PRIVATE KEY" | "EC PRIVATE KEY" => match LegacyPem::parse(&clean, label)? {
                 Some(legacy) => Ok(encrypted(clean, Some(legacy), None)),
-                None => open(&clean),
+                None => parse_plain(&clean),
             },
-            "PRIVATE KEY" => open(&clean),
+            "PRIVATE KEY" => parse_plain(&clean),
             "DSA PRIVATE KEY" => Err(KeyError::Broken("DSA keys are no longer supported".into())),
             other => Err(KeyError::Broken(format!("a key of the unknown kind `{other}`"))),
         }
@@ -161,7 +161,7 @@ impl KeyFile {
     }
 }
 
-fn open(text: &str) -> Result<KeyFile, KeyError> {
+fn parse_plain(text: &str) -> Result<KeyFile, KeyError> {
     key_file_from(decode_secret_key(text, None))
 }
 
@@ -178,7 +178,7 @@ fn encrypted(
     KeyFile::Encrypted(EncryptedKey { text, legacy, public })
 }
 
-fn public(text: &str) -> Result<KeyFile, KeyError> {
+fn parse_public(text: &str) -> Result<KeyFile, KeyError> {
     let line = text.lines().next().unwrap_or_default();
     let broken = |_| KeyError::Broken("it contains no key".into());
     PublicKey::from_openssh(line).map(KeyFile::Public).map_err(broken)
@@ -270,6 +270,8 @@ impl LegacyPem {
         Some(text)
     }
 
+    /// Decrypts the block with the key that OpenSSL's `EVP_BytesToKey` derives: MD5 in one round, with the
+    /// first 8 bytes of the IV as salt. `None` if the padding is wrong.
     fn decrypt_by<C>(&self, passphrase: &str, key_length: usize) -> Option<Zeroizing<Vec<u8>>>
     where
         C: KeyIvInit + BlockModeDecrypt,
@@ -337,14 +339,14 @@ impl KeyRing {
         if let Some(known) = decrypted.get(file) {
             return known.clone();
         }
-        let key = ask_for(file, &loaded).await;
+        let key = ask_and_decrypt(file, &loaded).await;
         decrypted.insert(file.to_owned(), key.clone());
         key
     }
 
     /// Runs a login until `deadline`; `None` if that expires. The deadline restarts after each question to
     /// the user, so that the time for the answer does not count.
-    pub(crate) async fn within<T>(
+    pub(crate) async fn run_login<T>(
         &self,
         deadline: &mut Deadline,
         login: impl Future<Output = T>,
@@ -352,6 +354,7 @@ impl KeyRing {
         let mut login = std::pin::pin!(login);
         loop {
             match deadline.run(&mut login).await {
+                // The lock is taken while the user is asked for a passphrase.
                 None if self.decrypted.try_lock().is_err() => {}
                 ended => return ended,
             }
@@ -363,7 +366,8 @@ impl KeyRing {
     }
 }
 
-async fn ask_for(file: &Path, loaded: &Arc<KeyFile>) -> Result<Arc<PrivateKey>, KeyError> {
+/// Asks the user for the passphrase of a key file until one fits, and returns the key.
+async fn ask_and_decrypt(file: &Path, loaded: &Arc<KeyFile>) -> Result<Arc<PrivateKey>, KeyError> {
     let Some(prompter) = Prompter::open() else { return Err(KeyError::Encrypted) };
     let mut prompt = format!("passphrase for {}: ", file.display());
     for _ in 0..TRIES {

@@ -137,7 +137,7 @@ async fn look_up(config: &HostConfig, port: u16) -> Result<Vec<SocketAddr>, SshE
         Ok(literal) => vec![SocketAddr::new(literal, port)],
         Err(_) => tokio::net::lookup_host((name.as_str(), port))
             .await
-            .map_err(open_files::cause)
+            .map_err(open_files::or_open_file_limit)
             .map_err(|source| SshError::LookUp { name: name.clone(), source })?
             .filter(wanted)
             .collect(),

@@ -122,7 +122,11 @@ impl Attempts {
 
     /// Counts a failed attempt. Returns the pause before the next attempt, or the error to report if the
     /// policy or the time `left` until the deadline does not allow another attempt.
-    pub(crate) fn failed(&mut self, error: SshError, left: Duration) -> Result<Retry, SshError> {
+    pub(crate) fn note_failure(
+        &mut self,
+        error: SshError,
+        left: Duration,
+    ) -> Result<Retry, SshError> {
         self.made += 1;
         let failure = retryable(&error);
         let retry = failure.and_then(|failure| self.policy.retry(failure, self.made, random()));
@@ -238,29 +242,30 @@ mod tests {
     #[test]
     fn what_is_reported_is_the_last_attempt_that_says_something() {
         let mut one = Attempts::new(policy("", "n1", false));
-        assert!(matches!(one.failed(refused(), LEFT), Err(SshError::Connect { .. })));
+        assert!(matches!(one.note_failure(refused(), LEFT), Err(SshError::Connect { .. })));
 
         let late = || SshError::Timeout { what: "no answer".into(), timeout: LEFT };
         let mut many = Attempts::new(policy("", "n1", false));
-        many.failed(dropped(), LEFT).unwrap();
-        let SshError::Repeated { attempts, last, .. } = many.failed(late(), LEFT).unwrap_err()
+        many.note_failure(dropped(), LEFT).unwrap();
+        let SshError::Repeated { attempts, last, .. } =
+            many.note_failure(late(), LEFT).unwrap_err()
         else {
             panic!("not said that it was tried twice");
         };
         assert!(attempts == 2 && matches!(*last, SshError::Dropped { .. }));
 
         let mut changed = Attempts::new(policy("", "n1", false));
-        changed.failed(dropped(), LEFT).unwrap();
+        changed.note_failure(dropped(), LEFT).unwrap();
         let unknown = SshError::HostKeyUnknown { shown: String::new(), why: "" };
-        let error = changed.failed(unknown, LEFT).unwrap_err();
+        let error = changed.note_failure(unknown, LEFT).unwrap_err();
         assert!(matches!(error, SshError::HostKeyUnknown { .. }));
     }
 
     #[test]
     fn no_attempt_begins_after_the_deadline() {
         let mut attempts = Attempts::new(policy("ConnectionAttempts 9", "n1", false));
-        assert!(attempts.failed(refused(), COUNTED_PAUSE * 2).is_ok());
-        let error = attempts.failed(refused(), COUNTED_PAUSE / 2).unwrap_err();
+        assert!(attempts.note_failure(refused(), COUNTED_PAUSE * 2).is_ok());
+        let error = attempts.note_failure(refused(), COUNTED_PAUSE / 2).unwrap_err();
         assert!(matches!(error, SshError::Repeated { attempts: 2, .. }));
     }
 }

@@ -145,7 +145,7 @@ pub(crate) fn start_proxy(command: &str) -> Result<(Pipes, ProxyCommand), SshErr
     let failed = |source| SshError::ProxyStart { command: command.to_owned(), source };
     let shell = std::env::var_os("SHELL").filter(|shell| !shell.is_empty());
     let mut shell = Command::new(shell.unwrap_or_else(|| "/bin/sh".into()));
-    open_files::restore(shell.as_std_mut());
+    open_files::restore_limit(shell.as_std_mut());
     let mut child = shell
         .arg("-c")
         .arg(format!("exec {command}"))

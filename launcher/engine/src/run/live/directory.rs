@@ -49,7 +49,7 @@ impl SocketDirectory {
     }
 
     fn path_for_user() -> io::Result<PathBuf> {
-        let state = ProcessEnv::current().state();
+        let state = ProcessEnv::current().state_directory();
         let none = || io::Error::other("neither XDG_STATE_HOME nor HOME names a directory");
         Ok(state.ok_or_else(none)?.join("rlaunch/jobs"))
     }

@@ -152,7 +152,7 @@ impl Reached {
         while answers.len() < self.nodes.len() {
             let Some(AgentMessage { node, message, .. }) = pump.message(&mut deadline).await?
             else {
-                let (seconds, missing) = (limit.as_secs(), progress.pending());
+                let (seconds, missing) = (limit.as_secs(), progress.describe_pending());
                 let message = format!("no answer within {seconds} s: {missing}");
                 return Err(Failed::new(Exit::AGENT, message));
             };
