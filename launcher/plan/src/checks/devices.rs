@@ -129,13 +129,13 @@ pub(super) fn used_hardware<'c, 'a>(
 }
 
 /// Returns the severity of a device that cannot be used: an error if the host has no other, otherwise a note.
-pub(super) fn loss(cluster: &Cluster<'_>, host: usize) -> Severity {
+pub(super) fn severity_of_loss(cluster: &Cluster<'_>, host: usize) -> Severity {
     if has_rdma(cluster, host) { Severity::Note } else { Severity::Error }
 }
 
 /// Returns the severity of what is missing on a host that need not have RDMA: an error if RDMA is
 /// required, a warning if other hosts have it, otherwise a note.
-pub(super) fn expectation(cluster: &Cluster<'_>, host: usize) -> Severity {
+pub(super) fn severity_of_absence(cluster: &Cluster<'_>, host: usize) -> Severity {
     match cluster.transport {
         Transport::Rdma => Severity::Error,
         _ if others_have_rdma(cluster, host) => Severity::Warning,
@@ -174,19 +174,20 @@ fn capabilities(cluster: &Cluster<'_>) -> Vec<Finding> {
         let mut devices = used_hardware(cluster, index, host);
         let (device, seen, matters) = devices.find_map(|device| {
             let is_erdma = device.driver.as_deref() == Some("erdma");
-            match (is_erdma, device.node_type) {
-                (true, _) => Some((
-                    device,
+            let (seen, matters) = if is_erdma {
+                (
                     "eRDMA has no datagram queue pairs in its iWARP and compat modes",
                     "NIXL and UCX's ud transports do not start",
-                )),
-                (false, NodeType::Rnic) => Some((
-                    device,
+                )
+            } else if device.node_type == NodeType::Rnic {
+                (
                     "iWARP's queue pairs connect by the RDMA connection manager alone",
                     "NCCL's verbs transport does not work",
-                )),
-                _ => None,
-            }
+                )
+            } else {
+                return None;
+            };
+            Some((device, seen, matters))
         })?;
         let has_use = !host.inventory.gpus.is_empty();
         let found = Finding::note(id::DEV_CAPS, host.name, seen, matters).device(&*device.name);

@@ -150,7 +150,7 @@ const COMPAT: [&str; 3] = [
 ];
 
 /// Returns the first and the last TCP port of compat mode on a host.
-pub(super) fn own_ports(diagnostics: &Diagnostics) -> (u16, u16) {
+pub(super) fn compat_ports(diagnostics: &Diagnostics) -> (u16, u16) {
     let mut parameters = diagnostics.module_parameters.iter();
     let moved = parameters.find(|(name, _)| name == PORTS_PARAMETER);
     let first = moved.and_then(|(_, value)| value.parse().ok()).unwrap_or(FIRST_PORT);
@@ -240,7 +240,7 @@ fn mixed(cluster: &Cluster<'_>) -> Vec<Finding> {
 fn ports(cluster: &Cluster<'_>) -> Vec<Finding> {
     let finding = |(host, diagnostics): (&ClusterHost<'_>, &Diagnostics)| {
         let device = device(host).filter(|device| !is_standard(device))?;
-        let (first, last) = own_ports(diagnostics);
+        let (first, last) = compat_ports(diagnostics);
         // The driver's own listeners have no process.
         let taken = diagnostics.listeners.iter().find_map(|listener| {
             let (pid, name) = listener.process.as_ref()?;

@@ -93,10 +93,11 @@ fn filtered<'a, 'c>(
 }
 
 /// Returns the interface at which other hosts reach this one.
-fn interface<'a>(host: &ClusterHost<'a>) -> Option<&'a str> {
+fn interface_for_others<'a>(host: &ClusterHost<'a>) -> Option<&'a str> {
     host.inventory.netdev_with_address(host.address?).map(|netdev| &*netdev.name)
 }
 
+/// Returns what keeps TCP connections of other hosts from ports of this one.
 fn closed_to_others<'a>(
     host: &ClusterHost<'a>,
     filter: &'a Firewall,
@@ -107,7 +108,7 @@ fn closed_to_others<'a>(
         return None;
     }
     let protocol = FilterProtocol::Tcp;
-    let packets = Packets { protocol, ports, arrive: true, interface: interface(host) };
+    let packets = Packets { protocol, ports, arrive: true, interface: interface_for_others(host) };
     match verdict(filter, packets) {
         Verdict::Drops(rule) => Some(Closed { filter, rule, ports, protocol }),
         Verdict::Passes | Verdict::Unknown => None,
@@ -123,11 +124,12 @@ fn own_ports(cluster: &Cluster<'_>) -> Vec<Finding> {
             Some(true) | None => Severity::Warning,
         };
         let matters = "agents of the other hosts cannot connect to this one";
-        Some(closed.finding((id::FW_PORTS, severity), host, state, matters))
+        Some(closed.finding(id::FW_PORTS, severity, host, state, matters))
     };
     filtered(cluster).filter_map(finding).collect()
 }
 
+/// Returns the first and the last TCP port that rlaunch uses.
 fn own_range(cluster: &Cluster<'_>) -> (u16, u16) {
     cluster.port_range.unwrap_or((PortRange::DEFAULT.first, PortRange::DEFAULT.last))
 }
@@ -152,8 +154,8 @@ fn ephemeral(cluster: &Cluster<'_>) -> Vec<Finding> {
         let range = state.kernel.ephemeral_ports.unwrap_or(EPHEMERAL);
         let closed = closed_to_others(host, filter, range)?;
         let matters = "NCCL, Gloo and MPI listen on ports that the kernel chooses from these";
-        let found = closed.finding((id::FW_EPHEMERAL, Severity::Warning), host, state, matters);
-        Some(match interface(host) {
+        let found = closed.finding(id::FW_EPHEMERAL, Severity::Warning, host, state, matters);
+        Some(match interface_for_others(host) {
             Some(netdev) => found.advise(format!(
                 "or trust {netdev} as a whole, if only hosts of the cluster are connected to it"
             )),
@@ -180,7 +182,7 @@ fn roce(cluster: &Cluster<'_>) -> Vec<Finding> {
         } else {
             return None;
         };
-        Some(closed.finding((id::FW_ROCE, severity), host, state, matters))
+        Some(closed.finding(id::FW_ROCE, severity, host, state, matters))
     };
     filtered(cluster).filter_map(finding).collect()
 }
@@ -219,7 +221,8 @@ fn closed_to_roce<'a>(filter: &'a Firewall, port: RocePort<'_>) -> Option<Closed
 impl Closed<'_> {
     fn finding(
         &self,
-        (id, severity): (CheckId, Severity),
+        id: CheckId,
+        severity: Severity,
         host: &ClusterHost<'_>,
         state: &Diagnostics,
         matters: &str,
@@ -322,6 +325,7 @@ fn words(chain: &str) -> String {
     chain.split(' ').map(quoted).collect::<Vec<_>>().join(" ")
 }
 
+/// Returns the name of a chain; the usual one if its name is not known.
 fn named<'a>(chain: &'a str, usual: &'a str) -> &'a str {
     if chain.is_empty() { usual } else { chain }
 }

@@ -200,7 +200,7 @@ fn translation(cluster: &Cluster<'_>) -> Vec<Finding> {
 }
 
 /// Lists the bridges between two devices at a common switch whose ACS redirects requests upstream.
-fn redirecting<'a>(one: &'a PciDevice, other: &'a PciDevice) -> Vec<&'a str> {
+fn redirecting_bridges<'a>(one: &'a PciDevice, other: &'a PciDevice) -> Vec<&'a str> {
     let is_shared = |address: &str| {
         let is_above = |device: &PciDevice| device.links.iter().any(|link| link.address == address);
         is_above(one) && is_above(other)
@@ -223,7 +223,7 @@ fn access_control(cluster: &Cluster<'_>) -> Vec<Finding> {
                 if gpu.pci.distance(pci) > Distance::Switches {
                     continue;
                 }
-                let redirecting = redirecting(&gpu.pci, pci);
+                let redirecting = redirecting_bridges(&gpu.pci, pci);
                 if !redirecting.is_empty() {
                     example.get_or_insert((gpu, device));
                     bridges.extend(redirecting);

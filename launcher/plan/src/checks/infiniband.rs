@@ -1,6 +1,6 @@
 //! InfiniBand: subnet managers, and virtual functions that they configure.
 
-use super::devices::{has_rdma, in_container, indexed, loss, port_name};
+use super::devices::{has_rdma, in_container, indexed, port_name, severity_of_loss};
 use super::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, Severity, Step, id};
 use crate::selection::{self, Rejection};
@@ -97,7 +97,10 @@ pub(super) fn install_line(distribution_ids: &[String], package: &str) -> Option
 }
 
 /// Lists the ports of a host that are not used for this reason.
-fn rejected<'a>(host: &ClusterHost<'a>, reason: &Rejection) -> Vec<(&'a RdmaDevice, &'a Port)> {
+fn ports_rejected_for<'a>(
+    host: &ClusterHost<'a>,
+    reason: &Rejection,
+) -> Vec<(&'a RdmaDevice, &'a Port)> {
     let netdevs = &host.inventory.netdevs;
     let is_it = |(device, port): &(&RdmaDevice, &Port)| {
         selection::examine(device, port, netdevs).err().as_ref() == Some(reason)
@@ -107,7 +110,7 @@ fn rejected<'a>(host: &ClusterHost<'a>, reason: &Rejection) -> Vec<(&'a RdmaDevi
 
 fn no_manager(cluster: &Cluster<'_>) -> Vec<Finding> {
     let hosts = indexed(cluster).map(|(index, host)| {
-        let ports = rejected(host, &Rejection::NoSubnetManager);
+        let ports = ports_rejected_for(host, &Rejection::NoSubnetManager);
         let names = ports.iter().map(|(device, port)| port_name(device, port));
         (index, host, names.collect::<Vec<String>>())
     });
@@ -118,14 +121,14 @@ fn no_manager(cluster: &Cluster<'_>) -> Vec<Finding> {
     };
     let manager = cluster.hosts.iter().find(runs_it).map(|host| host.name);
     let Some((_, first, _)) = hosts.first() else { return Vec::new() };
-    let cure = cure(cluster, first, manager);
+    let cure = steps_to_a_manager(cluster, first, manager);
     let finding = |(index, host, names): &(usize, &ClusterHost<'_>, Vec<String>)| {
         let verb = if names.len() == 1 { "is" } else { "are" };
         let seen = format!(
             "{} {verb} INIT: no subnet manager has configured the fabric",
             text::list(names)
         );
-        let severity = loss(cluster, *index);
+        let severity = severity_of_loss(cluster, *index);
         let matters = "InfiniBand carries no data without one";
         let found = Finding::new(id::IB_NO_SM, severity, host.name, seen, matters);
         let found = match &names[..] {
@@ -138,7 +141,11 @@ fn no_manager(cluster: &Cluster<'_>) -> Vec<Finding> {
 }
 
 /// Returns the steps that start a subnet manager, on the host that runs one already or else on `first`.
-fn cure(cluster: &Cluster<'_>, first: &ClusterHost<'_>, manager: Option<&str>) -> Vec<Step> {
+fn steps_to_a_manager(
+    cluster: &Cluster<'_>,
+    first: &ClusterHost<'_>,
+    manager: Option<&str>,
+) -> Vec<Step> {
     if let Some(manager) = manager {
         let on = |line: &str| Step::RunOn(manager.to_owned(), line.to_owned());
         return vec![
@@ -194,7 +201,7 @@ fn many_managers(cluster: &Cluster<'_>) -> Vec<Finding> {
 fn virtual_function(cluster: &Cluster<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (index, host) in indexed(cluster) {
-        let ignored = rejected(host, &Rejection::NoVirtualPort).into_iter();
+        let ignored = ports_rejected_for(host, &Rejection::NoVirtualPort).into_iter();
         let ignored = ignored.map(|port| {
             (port, "INIT: the subnet manager has not configured this virtual function")
         });

@@ -149,7 +149,7 @@ impl Events {
 }
 
 /// Groups lines of each host's log by what `kind` returns, and makes a finding of each group.
-fn by_kind<K: Ord>(
+fn findings_by_kind<K: Ord>(
     cluster: &Cluster<'_>,
     kind: impl Fn(&ClusterHost<'_>, &str) -> Option<K>,
     finding: impl Fn(&str, &K, &Events) -> Option<Finding>,
@@ -170,7 +170,7 @@ fn by_kind<K: Ord>(
 }
 
 fn xid(cluster: &Cluster<'_>) -> Vec<Finding> {
-    by_kind(
+    findings_by_kind(
         cluster,
         |_, line| parse_xid(line),
         |host, (address, number), events| {
@@ -213,7 +213,7 @@ fn parse_xid(line: &str) -> Option<(String, u32)> {
 }
 
 fn aer(cluster: &Cluster<'_>) -> Vec<Finding> {
-    by_kind(
+    findings_by_kind(
         cluster,
         |_, line| parse_aer(line),
         |host, (is_corrected, address), events| {
@@ -253,7 +253,7 @@ fn pci_address(word: &str) -> Option<String> {
 }
 
 fn nic(cluster: &Cluster<'_>) -> Vec<Finding> {
-    by_kind(cluster, nic_failure, |host, (severity, device, text), events| {
+    findings_by_kind(cluster, nic_failure, |host, (severity, device, text), events| {
         let matters = match severity {
             Severity::Error => "the card has stopped or was reset",
             _ => "packets are lost or late",
@@ -295,7 +295,7 @@ fn link(cluster: &Cluster<'_>) -> Vec<Finding> {
         let is_down = LINK_DOWN.iter().any(|text| lower.contains(text));
         if is_down { named_interface(host, line) } else { None }
     };
-    by_kind(cluster, downs, |host, interface, events| {
+    findings_by_kind(cluster, downs, |host, interface, events| {
         let seen = format!("its link went down {}", events.words());
         let matters = "packets are lost until it is up again, and RDMA gives up";
         let found = Finding::warning(id::LOG_LINK, host, seen, matters).device(interface);
@@ -314,7 +314,7 @@ fn named_interface(host: &ClusterHost<'_>, line: &str) -> Option<String> {
 
 fn out_of_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
     let id: CheckId = id::LOG_OOM;
-    by_kind(
+    findings_by_kind(
         cluster,
         |_, line| parse_killed(line),
         |host, name, events| {

@@ -143,7 +143,7 @@ fn down_on_host(cluster: &Cluster<'_>, index: usize, host: &ClusterHost<'_>) -> 
 fn all_down(host: &ClusterHost<'_>, down: &[DevicePort<'_>], severity: Severity) -> Finding {
     let matters = "the host has no other RDMA port";
     if let [port] = down {
-        return with_cure(host, *port, finding(host, *port, severity, matters));
+        return with_cure(host, *port, link_finding(host, *port, severity, matters));
     }
     let names: Vec<String> = down.iter().map(|(device, port)| port_name(device, port)).collect();
     let seen = format!("{} have no link", text::list(&names));
@@ -188,7 +188,7 @@ fn beside_others(
     } else {
         return None;
     };
-    let found = finding(host, (device, port), severity, &matters);
+    let found = link_finding(host, (device, port), severity, &matters);
     Some(with_cure(host, (device, port), found))
 }
 
@@ -204,7 +204,7 @@ fn is_nearest_to_a_gpu(cluster: &Cluster<'_>, index: usize, device: &RdmaDevice)
     })
 }
 
-fn finding(
+fn link_finding(
     host: &ClusterHost<'_>,
     (device, port): DevicePort<'_>,
     severity: Severity,
@@ -227,7 +227,7 @@ fn with_cure(host: &ClusterHost<'_>, (device, port): DevicePort<'_>, found: Find
         return with_infiniband_cure((device, port), found);
     }
     let netdev = port.netdev.as_deref();
-    let state = netdev.and_then(|name| interface(host.diagnostics?, name));
+    let state = netdev.and_then(|name| interface_state(host.diagnostics?, name));
     let is_off = port.physical_state.as_deref() == Some("Disabled");
     let found = match (netdev, state) {
         (Some(netdev), Some(state)) if !state.is_up => {
@@ -255,7 +255,7 @@ fn with_infiniband_cure((device, port): DevicePort<'_>, found: Finding) -> Findi
 }
 
 /// Returns the state of an interface.
-pub(super) fn interface<'a>(
+pub(super) fn interface_state<'a>(
     diagnostics: &'a Diagnostics,
     name: &str,
 ) -> Option<&'a InterfaceState> {
@@ -271,7 +271,7 @@ pub(super) fn port_counters<'a>(
         let state = diagnostics.rdma_ports.iter();
         let state = state.filter(|s| s.device == device.name && s.port == port.number);
         let own = state.flat_map(|state| &state.counters);
-        let netdev = port.netdev.as_deref().and_then(|name| interface(diagnostics, name));
+        let netdev = port.netdev.as_deref().and_then(|name| interface_state(diagnostics, name));
         let all = own.chain(netdev.into_iter().flat_map(|netdev| &netdev.counters));
         (port_name(device, port), all.collect())
     };
@@ -287,7 +287,8 @@ fn errors(cluster: &Cluster<'_>) -> Vec<Finding> {
             let large = wrong.clone().find(|counter| counter.last >= MANY_ERRORS);
             let cure = "clean or replace the cable or transceiver; try another port of the switch";
             if let Some(counter) = growing {
-                let seen = format!("{} grew by {}", counter.name, grew(counter, diagnostics));
+                let seen =
+                    format!("{} grew by {}", counter.name, describe_growth(counter, diagnostics));
                 let matters = "retries slow data down, and may end a job";
                 let finding = Finding::warning(id::LINK_ERRORS, host.name, seen, matters);
                 found.push(finding.device(port).advise(cure));
@@ -303,7 +304,7 @@ fn errors(cluster: &Cluster<'_>) -> Vec<Finding> {
 }
 
 /// Writes by how much a counter grew, and in which time.
-pub(super) fn grew(counter: &Counter, diagnostics: &Diagnostics) -> String {
+pub(super) fn describe_growth(counter: &Counter, diagnostics: &Diagnostics) -> String {
     match diagnostics.interval_ms {
         0 => counter.growth().to_string(),
         interval => format!("{} in {:.1} s", counter.growth(), f64::from(interval) / 1000.0),
@@ -322,14 +323,15 @@ fn flaps(cluster: &Cluster<'_>) -> Vec<Finding> {
             {
                 continue;
             }
-            let netdev = port.netdev.as_deref().and_then(|name| interface(diagnostics, name));
+            let netdev = port.netdev.as_deref().and_then(|name| interface_state(diagnostics, name));
             let losses = netdev.and_then(|netdev| netdev.carrier_losses);
             let counter = counters.iter().find(|counter| counter.name == LOSS_COUNTER);
             let most = counter.map(|counter| counter.last).into_iter().chain(losses).max();
             let cure =
                 "reseat or replace the cable; the partner's log tells which end dropped the link";
             if let Some(counter) = counter.filter(|counter| counter.growth() > 0) {
-                let seen = format!("{LOSS_COUNTER} grew by {}", grew(counter, diagnostics));
+                let seen =
+                    format!("{LOSS_COUNTER} grew by {}", describe_growth(counter, diagnostics));
                 let matters = "each loss breaks the connections of running jobs";
                 let finding = Finding::warning(id::LINK_FLAPS, host.name, seen, matters);
                 found.push(finding.device(name).advise(cure));

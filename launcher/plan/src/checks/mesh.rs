@@ -13,7 +13,7 @@ mod tests;
 pub(super) use probed::failures;
 
 use super::devices::indexed;
-use super::links::interface;
+use super::links::interface_state;
 use super::{Check, Cluster, Needs};
 use crate::findings::{Finding, Severity, id};
 use crate::options::Transport;
@@ -203,9 +203,9 @@ fn unconnected_finding(
     let seen = format!(
         "shares no RDMA network with {}: it has {}; {} has {}",
         text::list(&names),
-        ports(&plan.ports[odd]),
+        list_ports(&plan.ports[odd]),
         name(first),
-        ports(&plan.ports[first])
+        list_ports(&plan.ports[first])
     );
     let matters = "TCP is used between them, and by NCCL on all hosts";
     let found = Finding::new(id::MESH_SUBNET, severity, name(odd), seen, matters);
@@ -213,7 +213,8 @@ fn unconnected_finding(
     found.advise("give the ends of a cable, or all ports of a switch, addresses of one subnet")
 }
 
-fn ports(ports: &[UsablePort]) -> String {
+/// Lists the first ports of a host.
+fn list_ports(ports: &[UsablePort]) -> String {
     let mut words: Vec<String> = ports.iter().take(MAX_PORTS).map(UsablePort::to_string).collect();
     if ports.len() > MAX_PORTS {
         words.push(format!("{} more", ports.len() - MAX_PORTS));
@@ -232,7 +233,7 @@ fn duplicate(cluster: &Cluster<'_>) -> Vec<Finding> {
         let ports: Vec<&UsablePort> = ports.iter().filter(is_v4).collect();
         let answers_for_others = |port: &UsablePort| {
             let netdev = port.nic.netdev.as_deref().unwrap_or_default();
-            let state = interface(diagnostics, netdev);
+            let state = interface_state(diagnostics, netdev);
             let settings = state.and_then(|state| Some((state.arp_ignore?, state.arp_announce?)));
             settings.is_some_and(|(ignore, announce)| ignore == 0 || announce < 2)
         };

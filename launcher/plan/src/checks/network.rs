@@ -281,7 +281,7 @@ fn reserved_ports(cluster: &Cluster<'_>) -> Vec<Finding> {
     let finding = |(host, state): (&ClusterHost<'_>, &Diagnostics)| {
         let mut devices = host.inventory.rdma.iter();
         let device = devices.find(|device| device.driver.as_deref() == Some("erdma"))?;
-        let (first, last) = super::erdma::own_ports(state);
+        let (first, last) = super::erdma::compat_ports(state);
         let (lowest, highest) = state.kernel.ephemeral_ports?;
         if lowest > last || highest < first {
             return None;

@@ -5,7 +5,7 @@ mod gids;
 mod tests;
 
 use super::devices::{indexed, port_name};
-use super::links::{grew, interface, port_counters};
+use super::links::{describe_growth, interface_state, port_counters};
 use super::{Check, Cluster, ClusterHost, Needs, quoted};
 use crate::findings::{Finding, Severity, id};
 use crate::selection::{self, Addressing, ConnectBy};
@@ -256,7 +256,7 @@ fn congestion_control(cluster: &Cluster<'_>) -> Vec<Finding> {
     for (host, diagnostics) in cluster.diagnosed() {
         for (device, port) in usable(host) {
             let Some(netdev) = port.netdev.as_deref() else { continue };
-            let state = interface(diagnostics, netdev);
+            let state = interface_state(diagnostics, netdev);
             let Some((notifies, reacts)) = state.and_then(|state| state.roce_ecn.as_ref()) else {
                 continue;
             };
@@ -302,7 +302,8 @@ fn losses(cluster: &Cluster<'_>) -> Vec<Finding> {
             let is_loss = |name: &str| LOSSES.contains(&name);
             let mut lost = counters.iter().filter(|counter| is_loss(&counter.name));
             let Some(counter) = lost.find(|counter| counter.growth() > 0) else { continue };
-            let seen = format!("{} grew by {}", counter.name, grew(counter, diagnostics));
+            let seen =
+                format!("{} grew by {}", counter.name, describe_growth(counter, diagnostics));
             let seen = if has_no_flow_control(port, diagnostics) {
                 format!("{seen}, and no priority has flow control (PFC)")
             } else {
@@ -327,7 +328,7 @@ fn is_roce(device: &RdmaDevice, port: &Port) -> bool {
 }
 
 fn has_no_flow_control(port: &Port, diagnostics: &Diagnostics) -> bool {
-    let state = port.netdev.as_deref().and_then(|netdev| interface(diagnostics, netdev));
+    let state = port.netdev.as_deref().and_then(|netdev| interface_state(diagnostics, netdev));
     state.is_some_and(|state| state.pfc.as_ref().is_some_and(Vec::is_empty))
 }
 

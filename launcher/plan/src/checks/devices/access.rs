@@ -1,6 +1,6 @@
 //! Device files of RDMA devices, and the libraries through which programs open them.
 
-use super::{container_cure, in_container, indexed, is_used, loss};
+use super::{container_cure, in_container, indexed, is_used, severity_of_loss};
 use crate::checks::{Check, Cluster, ClusterHost, Needs, POD_RESOURCE, quoted};
 use crate::findings::{Finding, Severity, id};
 use crate::selection::ConnectBy;
@@ -128,7 +128,7 @@ fn files(cluster: &Cluster<'_>) -> Vec<Finding> {
         let severity = if host.inventory.rdma.iter().any(is_usable) {
             Severity::Note
         } else {
-            loss(cluster, index)
+            severity_of_loss(cluster, index)
         };
         // A device without a link is of no use to ranks anyway.
         let counted: Vec<&RdmaDevice> = missing.into_iter().filter(is_alive).collect();
@@ -161,7 +161,7 @@ fn permission(cluster: &Cluster<'_>) -> Vec<Finding> {
             _ => None,
         };
         let path = host.inventory.rdma.iter().find_map(denied)?;
-        let severity = loss(cluster, index);
+        let severity = severity_of_loss(cluster, index);
         let seen = format!("user {} may not open {path}", host.uid);
         let found = Finding::new(id::DEV_PERM, severity, host.name, seen, "RDMA cannot be used");
         let podman = host.inventory.system.container == Some(ContainerKind::Podman);

@@ -1,6 +1,6 @@
 //! PCI functions that could be RDMA devices and are not.
 
-use super::{expectation, in_container, indexed, others_have_rdma};
+use super::{in_container, indexed, others_have_rdma, severity_of_absence};
 use crate::checks::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, Severity, id};
 use rlaunch_bootstrap::inventory::diagnostics::{Diagnostics, PciAdapter};
@@ -107,7 +107,8 @@ fn rdma_module(adapter: &PciAdapter) -> Option<&'static str> {
     }
 }
 
-fn describe(adapter: &PciAdapter) -> String {
+/// Formats vendor and device as lspci -n does.
+fn pci_id(adapter: &PciAdapter) -> String {
     format!("{:04x}:{:04x}", adapter.vendor, adapter.device)
 }
 
@@ -150,7 +151,7 @@ fn absent(cluster: &Cluster<'_>) -> Vec<Finding> {
             "no PCI function that could be an RDMA device"
         };
         let matters = "the other hosts have RDMA; data to and from this one goes by TCP";
-        let severity = expectation(cluster, index);
+        let severity = severity_of_absence(cluster, index);
         let found = Finding::new(id::DEV_ABSENT, severity, host.name, seen, matters);
         Some(match (hardware.is_empty(), software.first()) {
             (true, Some(port))
@@ -187,14 +188,17 @@ fn module(cluster: &Cluster<'_>) -> Vec<Finding> {
             }
             named.push(module);
             let is_infiniband = adapter.class >> 8 == INFINIBAND_CLASS;
-            let severity = match (is_infiniband || others_have_rdma(cluster, index), host) {
-                (true, _) => Severity::Error,
-                (_, host) if !host.inventory.gpus.is_empty() => Severity::Warning,
-                _ => Severity::Note,
+            // An Ethernet card of a host without GPUs may be meant for other traffic alone.
+            let severity = if is_infiniband || others_have_rdma(cluster, index) {
+                Severity::Error
+            } else if host.inventory.gpus.is_empty() {
+                Severity::Note
+            } else {
+                Severity::Warning
             };
             let seen = format!(
                 "{} has no RDMA device: the module {module} is not loaded",
-                describe(adapter)
+                pci_id(adapter)
             );
             let finding =
                 Finding::new(id::DEV_MODULE, severity, host.name, seen, "RDMA cannot be used")
@@ -227,7 +231,7 @@ fn dropped(cluster: &Cluster<'_>) -> Vec<Finding> {
         let first = dropped.first()?;
         let version = host.inventory.system.drivers.iter().find(|(name, _)| name == "mlx5_core");
         let version = version.map_or("", |(_, version)| version.as_str());
-        let kinds: Vec<String> = dropped.iter().map(|adapter| describe(adapter)).collect();
+        let kinds: Vec<String> = dropped.iter().map(|adapter| pci_id(adapter)).collect();
         let seen =
             format!("MLNX_OFED {version} has no driver for {} (ConnectX-3)", text::list(&kinds));
         let found = Finding::error(id::DEV_DROPPED, host.name, seen, "RDMA cannot be used")

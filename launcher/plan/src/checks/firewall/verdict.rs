@@ -32,14 +32,14 @@ pub(super) enum Verdict<'a> {
 /// Follows the rules of a filter in order and says what becomes of the packets. They have to be
 /// accepted in each base chain that they meet; one that drops them is final.
 pub(super) fn verdict<'a>(filter: &'a Firewall, packets: Packets<'_>) -> Verdict<'a> {
-    let rules = || filter.rules.iter().filter(move |rule| concerns(rule, packets));
+    let rules = || filter.rules.iter().filter(move |rule| may_match(rule, packets));
     let default = (packets.arrive && filter.drops_by_default).then_some(filter.base);
     let chains: BTreeSet<u32> = rules().map(|rule| rule.base).chain(default).collect();
     let mut open = vec![packets.ports];
     let (mut is_sure, mut drops) = (true, Vec::new());
     for base in chains {
         let of_chain = rules().filter(|rule| rule.base == base);
-        match follow(of_chain, default == Some(base), packets, &open) {
+        match follow_chain(of_chain, default == Some(base), packets, &open) {
             Some(fate) => {
                 open = fate.passing;
                 drops.extend(fate.drops);
@@ -51,7 +51,7 @@ pub(super) fn verdict<'a>(filter: &'a Firewall, packets: Packets<'_>) -> Verdict
     // The first of equal ones counts.
     let most = drops.iter().rev().max_by_key(|(count, _)| *count);
     match most {
-        Some((_, by)) if dropped * 2 >= count(packets.ports) => Verdict::Drops(*by),
+        Some((_, by)) if dropped * 2 >= port_count(packets.ports) => Verdict::Drops(*by),
         None if is_sure => Verdict::Passes,
         _ => Verdict::Unknown,
     }
@@ -67,7 +67,7 @@ struct Fate<'a> {
 
 /// Follows the rules of one base chain for packets to open ports. Returns `None` if their
 /// conditions decide.
-fn follow<'a>(
+fn follow_chain<'a>(
     rules: impl Iterator<Item = &'a FirewallRule>,
     drops_by_default: bool,
     packets: Packets<'_>,
@@ -79,34 +79,37 @@ fn follow<'a>(
     for rule in rules {
         let is_sure =
             !rule.has_other_conditions && (rule.interface.is_none() || packets.interface.is_some());
-        let (rest, matched) = split(&open, &rule.ports);
-        match (rule.accepts, is_sure) {
-            _ if matched.is_empty() => {}
-            (true, false) => may_accept = true,
-            (false, false) => may_drop = true,
-            (true, true) => {
-                open = rest;
-                fate.passing.extend(matched);
-            }
-            (false, true) => {
-                open = rest;
-                fate.drops.push((total(&matched), Some(rule)));
-            }
+        let (rest, matched) = split_by_ranges(&open, &rule.ports);
+        if matched.is_empty() {
+            continue;
+        }
+        if !is_sure {
+            may_accept |= rule.accepts;
+            may_drop |= !rule.accepts;
+            continue;
+        }
+        open = rest;
+        if rule.accepts {
+            fate.passing.extend(matched);
+        } else {
+            fate.drops.push((total_port_count(&matched), Some(rule)));
         }
     }
     if drops_by_default && !open.is_empty() {
-        fate.drops.push((total(&open), None));
+        fate.drops.push((total_port_count(&open), None));
     } else {
         fate.passing.append(&mut open);
     }
+    // A rule that may match matters only if it would turn the answer around.
     let is_unsure = if fate.drops.is_empty() { may_drop } else { may_accept };
     (!is_unsure).then_some(fate)
 }
 
 /// Tells whether a rule may match packets that begin a connection.
-fn concerns(rule: &FirewallRule, packets: Packets<'_>) -> bool {
+fn may_match(rule: &FirewallRule, packets: Packets<'_>) -> bool {
     let protocol = rule.protocol.is_none_or(|protocol| protocol == packets.protocol);
     let interface = match (rule.interface.as_deref(), packets.interface) {
+        // No packet of another host comes through the loopback interface.
         (Some("lo"), None) => false,
         (None, _) | (Some(_), None) => true,
         (Some(pattern), Some(name)) => matches_interface(pattern, name),
@@ -134,7 +137,7 @@ fn is_about_known_connections(rule: &FirewallRule) -> bool {
 }
 
 /// Splits open ports into those outside of `ranges` and those inside. No ranges mean all ports.
-fn split(open: &[(u16, u16)], ranges: &[(u16, u16)]) -> (Ranges, Ranges) {
+fn split_by_ranges(open: &[(u16, u16)], ranges: &[(u16, u16)]) -> (Ranges, Ranges) {
     if ranges.is_empty() {
         return (Vec::new(), open.to_vec());
     }
@@ -157,11 +160,11 @@ fn without(ports: &[(u16, u16)], ranges: &[(u16, u16)]) -> Ranges {
     left
 }
 
-fn total(ports: &[(u16, u16)]) -> u32 {
-    ports.iter().copied().map(count).sum()
+fn total_port_count(ports: &[(u16, u16)]) -> u32 {
+    ports.iter().copied().map(port_count).sum()
 }
 
-fn count((first, last): (u16, u16)) -> u32 {
+fn port_count((first, last): (u16, u16)) -> u32 {
     u32::from(last.saturating_sub(first)) + 1
 }
 

@@ -4,7 +4,7 @@ use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome};
 use crate::checks::devices::{indexed, port_name};
 use crate::checks::{Cluster, ClusterHost};
 use crate::findings::{Finding, id};
-use crate::selection;
+use crate::selection::{self, Plan, UsablePort};
 use rlaunch_bootstrap::inventory::net::Netdev;
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, Port, PortState, RdmaDevice};
 use rlaunch_text::text;
@@ -50,14 +50,7 @@ fn in_the_port_beside(
         down.into_iter().filter_map(|port| Some((port, address(port.2)?))).collect();
     let ([(wanted, own)], [found]) = (&down[..], &bare[..]) else { return None };
     let (wanted_device, wanted_port, wanted_netdev) = wanted;
-    // Some other host waits on that subnet.
-    let plan = cluster.plan?;
-    let others = plan.ports.iter().enumerate().filter(|(node, _)| *node != index);
-    let mut waiting = others.filter(|(_, ports)| {
-        let mut subnets = ports.iter().filter_map(|port| port.reachability.own_subnet());
-        subnets.any(|subnet| subnet.contains(*own))
-    });
-    let (peer, _) = waiting.next()?;
+    let peer = peer_on_subnet(cluster.plan?, index, *own)?;
     let seen = format!(
         "{} has {own} and no carrier, {} beside it a carrier and no address",
         wanted_netdev.name, found.2.name
@@ -69,6 +62,16 @@ fn in_the_port_beside(
         "move the cable from {} to {}, or the address the other way",
         found.2.name, wanted_netdev.name
     )))
+}
+
+/// Returns another host with a port on the subnet of `address`.
+fn peer_on_subnet(plan: &Plan, index: usize, address: IpAddr) -> Option<usize> {
+    let mut others = plan.ports.iter().enumerate().filter(|(node, _)| *node != index);
+    let is_there = |ports: &[UsablePort]| {
+        let mut subnets = ports.iter().filter_map(|port| port.reachability.own_subnet());
+        subnets.any(|subnet| subnet.contains(address))
+    };
+    others.find(|(_, ports)| is_there(ports)).map(|(node, _)| node)
 }
 
 /// Tells whether another host has a link and no address on the port of the same name, so that the
@@ -100,26 +103,8 @@ fn address(netdev: &Netdev) -> Option<IpAddr> {
 fn swapped(cluster: &Cluster<'_>) -> Vec<Finding> {
     let probes = cluster.probes.unwrap_or_default();
     let of_links = |probe: &&Probe| matches!(probe.kind, ProbeKind::PathMtu(_));
-    let is_silent = |probe: &Probe| match &probe.outcome {
-        ProbeOutcome::Silent => true,
-        // The neighbour does not answer.
-        ProbeOutcome::Failed(cause) => cause.contains("No route to host"),
-        ProbeOutcome::Worked(_) | ProbeOutcome::OnlyShort | ProbeOutcome::Unproved(_) => false,
-    };
     let links: Vec<&Probe> = probes.iter().filter(of_links).collect();
     let silent: Vec<&Probe> = links.iter().copied().filter(|probe| is_silent(probe)).collect();
-    let filters = |index: usize| {
-        let firewall = cluster.hosts.get(index)?.diagnostics?.firewall.as_ref()?;
-        let drops = firewall.rules.iter().any(|rule| !rule.accepts);
-        Some(firewall.drops_by_default || drops)
-    };
-    let reaches = |one: usize, other: usize| {
-        probes.iter().any(|probe| {
-            probe.kind == ProbeKind::Tcp
-                && (probe.from, probe.to) == (one, other)
-                && matches!(probe.outcome, ProbeOutcome::Worked(_))
-        })
-    };
     let mut found = Vec::new();
     let mut explained: BTreeSet<(usize, usize)> = BTreeSet::new();
     for (index, host) in indexed(cluster) {
@@ -128,10 +113,11 @@ fn swapped(cluster: &Cluster<'_>) -> Vec<Finding> {
         let netdevs: BTreeSet<&str> =
             own_silent.iter().filter_map(|probe| probe.netdev.as_deref()).collect();
         let peers: BTreeSet<usize> = own_silent.iter().map(|probe| probe.to).collect();
+        let pair = |peer: usize| (peer.min(index), peer.max(index));
         let is_known = peers.iter().all(|peer| {
-            filters(*peer) == Some(false)
-                && reaches(index, *peer)
-                && !explained.contains(&(*peer.min(&index), *peer.max(&index)))
+            has_filter(cluster, *peer) == Some(false)
+                && reaches_by_tcp(probes, index, *peer)
+                && !explained.contains(&pair(*peer))
         });
         // All silent links of the cluster end here, or one pair of hosts has no other.
         let is_center =
@@ -140,12 +126,12 @@ fn swapped(cluster: &Cluster<'_>) -> Vec<Finding> {
             && own_silent.len() == own.len()
             && is_known
             && is_center
-            && filters(index) == Some(false)
+            && has_filter(cluster, index) == Some(false)
             && has_subnets(cluster, index, netdevs.len());
         if !is_sure {
             continue;
         }
-        explained.extend(peers.iter().map(|peer| (*peer.min(&index), *peer.max(&index))));
+        explained.extend(peers.iter().map(|peer| pair(*peer)));
         let names: Vec<&str> = netdevs.iter().copied().collect();
         let peers: Vec<&str> = peers.iter().map(|peer| cluster.hosts[*peer].name).collect();
         let seen = format!(
@@ -162,6 +148,31 @@ fn swapped(cluster: &Cluster<'_>) -> Vec<Finding> {
         )));
     }
     found
+}
+
+/// Tells whether a probe of a link got no answer.
+fn is_silent(probe: &Probe) -> bool {
+    match &probe.outcome {
+        ProbeOutcome::Silent => true,
+        // The kernel's text of EHOSTUNREACH: the neighbour does not answer ARP.
+        ProbeOutcome::Failed(cause) => cause.contains("No route to host"),
+        ProbeOutcome::Worked(_) | ProbeOutcome::OnlyShort | ProbeOutcome::Unproved(_) => false,
+    }
+}
+
+/// Tells whether a packet filter of the host drops anything; `None` if that is not known.
+fn has_filter(cluster: &Cluster<'_>, index: usize) -> Option<bool> {
+    let firewall = cluster.hosts.get(index)?.diagnostics?.firewall.as_ref()?;
+    let drops = firewall.rules.iter().any(|rule| !rule.accepts);
+    Some(firewall.drops_by_default || drops)
+}
+
+fn reaches_by_tcp(probes: &[Probe], from: usize, to: usize) -> bool {
+    probes.iter().any(|probe| {
+        probe.kind == ProbeKind::Tcp
+            && (probe.from, probe.to) == (from, to)
+            && matches!(probe.outcome, ProbeOutcome::Worked(_))
+    })
 }
 
 /// Tells whether the host's ports are on at least `count` different subnets.

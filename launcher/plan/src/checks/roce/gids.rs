@@ -1,6 +1,8 @@
 //! Entries of GID tables.
 
-use crate::checks::devices::{has_rdma, in_container, indexed, loss, others_have_rdma, port_name};
+use crate::checks::devices::{
+    has_rdma, in_container, indexed, others_have_rdma, port_name, severity_of_loss,
+};
 use crate::checks::{Cluster, ClusterHost, quoted};
 use crate::findings::{Finding, Severity, id};
 use crate::selection::{self, Addressing, Rejection, UsablePort};
@@ -117,7 +119,7 @@ pub(super) fn only_version_1(cluster: &Cluster<'_>) -> Vec<Finding> {
         }
         let netdev = port.netdev.as_deref().unwrap_or("INTERFACE");
         let seen = format!("only RoCE v1 GIDs on {netdev}");
-        let severity = loss(cluster, index);
+        let severity = severity_of_loss(cluster, index);
         let matters = "routers and many switches drop its packets, so it is not used";
         let finding = Finding::new(id::ROCE_NO_V2, severity, host.name, seen, matters)
             .device(port_name(device, port))
@@ -245,7 +247,7 @@ pub(super) fn elsewhere(cluster: &Cluster<'_>) -> Vec<Finding> {
         if reason != Rejection::InterfaceElsewhere || in_container(cluster, host) {
             continue;
         }
-        let severity = match loss(cluster, index) {
+        let severity = match severity_of_loss(cluster, index) {
             Severity::Error if !others_have_rdma(cluster, index) => Severity::Note,
             severity => severity,
         };
