@@ -89,11 +89,9 @@ fn small(cluster: &Cluster<'_>) -> Vec<Finding> {
             }
             let of_netdev = host.inventory.netdevs.iter().find(|known| known.name == *netdev);
             let of_netdev = of_netdev.map_or(0, |netdev| netdev.mtu);
-            let tenths = 1000 * mtu / (mtu + OVERHEAD);
-            let seen = format!("MTU {of_netdev} of {netdev} gives RDMA packets of {mtu} bytes");
             // Rounded to the nearest tenth of a percent.
-            let tenths =
-                if (10_000 * mtu / (mtu + OVERHEAD)) % 10 >= 5 { tenths + 1 } else { tenths };
+            let tenths = (10_000 * mtu / (mtu + OVERHEAD) + 5) / 10;
+            let seen = format!("MTU {of_netdev} of {netdev} gives RDMA packets of {mtu} bytes");
             let matters = format!("at most {}.{} % of the rate is data", tenths / 10, tenths % 10);
             let finding = Finding::note(id::MTU_RDMA, host.name, seen, matters)
                 .device(name(port))
@@ -132,19 +130,7 @@ fn mismatch(cluster: &Cluster<'_>) -> Vec<Finding> {
             else {
                 continue;
             };
-            let mut larger: Vec<(&str, u32)> = Vec::new();
-            for (other, peer) in indexed(cluster).filter(|(other, _)| *other != index) {
-                let peers = first_entries(cluster, other);
-                let peers = peers.into_iter().filter(|peer| port.should_reach(peer));
-                let peers: Vec<&UsablePort> = peers.collect();
-                let has_same = peers.iter().any(|peer| peer.nic.rail == port.nic.rail);
-                let compared = peers.iter().filter(|p| !has_same || p.nic.rail == port.nic.rail);
-                let mtus: Vec<u32> = compared.filter_map(|peer| peer.nic.mtu).collect();
-                // If one of the compared ports is as small, the larger ones have their own networks.
-                if let Some(least) = mtus.iter().min().filter(|least| **least > own) {
-                    larger.push((peer.name, *least));
-                }
-            }
+            let larger = hosts_with_larger_mtu(cluster, index, port, own);
             let (Some((_, most)), Some(netdev)) =
                 (larger.iter().max_by_key(|(_, mtu)| *mtu), &port.nic.netdev)
             else {
@@ -164,6 +150,27 @@ fn mismatch(cluster: &Cluster<'_>) -> Vec<Finding> {
         }
     }
     found
+}
+
+/// Lists the other hosts whose ports use larger packets than this port, whose MTU is `own`, with their MTUs.
+fn hosts_with_larger_mtu<'a>(
+    cluster: &Cluster<'a>,
+    index: usize,
+    port: &UsablePort,
+    own: u32,
+) -> Vec<(&'a str, u32)> {
+    let mut larger = Vec::new();
+    for (other, peer) in indexed(cluster).filter(|(other, _)| *other != index) {
+        let peers = first_entries(cluster, other);
+        let peers = peers.into_iter().filter(|peer| port.should_reach(peer));
+        let peers: Vec<&UsablePort> = peers.collect();
+        let has_same = peers.iter().any(|peer| peer.nic.rail == port.nic.rail);
+        let compared = peers.iter().filter(|p| !has_same || p.nic.rail == port.nic.rail);
+        // If one of the compared ports is as small, the larger ones have their own networks.
+        let least = compared.filter_map(|peer| peer.nic.mtu).min();
+        larger.extend(least.filter(|least| *least > own).map(|least| (peer.name, least)));
+    }
+    larger
 }
 
 /// Returns the MTU of the interfaces that reach a port from these hosts.
@@ -188,11 +195,11 @@ fn path(cluster: &Cluster<'_>) -> Vec<Finding> {
     let short =
         |probe: &&Probe| probe.outcome == ProbeOutcome::OnlyShort && probe.kind != ProbeKind::Tcp;
     for probe in probes.filter(short) {
-        let Probe { from, to, kind, netdev, address, .. } = probe;
+        let Probe { from, to, .. } = probe;
         let (Some(host), Some(peer)) = (cluster.hosts.get(*from), cluster.hosts.get(*to)) else {
             continue;
         };
-        if let Some((end, finding)) = own_mtu(cluster, probe) {
+        if let Some((end, finding)) = too_small_end(cluster, probe) {
             found.extend(seen_ends.insert(end).then_some(finding));
             continue;
         }
@@ -200,33 +207,41 @@ fn path(cluster: &Cluster<'_>) -> Vec<Finding> {
         if !seen_pairs.insert((*from.min(to), *from.max(to))) {
             continue;
         }
-        let seen = match kind {
-            ProbeKind::PathMtu(size) => {
-                format!("short packets arrive, packets of {size} bytes do not")
-            }
-            _ => "short messages arrive, a block of 64 KiB does not".to_owned(),
-        };
-        let matters = "RDMA hangs with the first large message";
-        let mut finding = Finding::error(id::MTU_PATH, host.name, seen, matters).peer(peer.name);
-        if let Some(netdev) = netdev {
-            finding = finding.device(netdev);
-        }
-        finding = finding.advise("let what is between them carry it (switches: MTU 9216), or set both interfaces to 1500");
-        if let (ProbeKind::PathMtu(size), Some(netdev), Some(address)) = (kind, netdev, address) {
-            // The size of ping's data leaves out the headers of IP and ICMP.
-            let header = if address.is_ipv6() { 48 } else { 28 };
-            let data = size.saturating_sub(header);
-            let netdev = quoted(netdev);
-            finding = finding.run(format!("ping -c 3 -M do -s {data} -I {netdev} {address}"));
-        }
-        found.push(finding);
+        found.push(path_finding(probe, host.name, peer.name));
     }
     found
 }
 
+/// Makes the finding of a path that drops large packets.
+fn path_finding(probe: &Probe, host: &str, peer: &str) -> Finding {
+    let Probe { kind, netdev, address, .. } = probe;
+    let seen = match kind {
+        ProbeKind::PathMtu(size) => {
+            format!("short packets arrive, packets of {size} bytes do not")
+        }
+        _ => "short messages arrive, a block of 64 KiB does not".to_owned(),
+    };
+    let matters = "RDMA hangs with the first large message";
+    let mut finding = Finding::error(id::MTU_PATH, host, seen, matters).peer(peer);
+    if let Some(netdev) = netdev {
+        finding = finding.device(netdev);
+    }
+    finding = finding.advise(
+        "let what is between them carry it (switches: MTU 9216), or set both interfaces to 1500",
+    );
+    if let (ProbeKind::PathMtu(size), Some(netdev), Some(address)) = (kind, netdev, address) {
+        // The size of ping's data leaves out the headers of IP and ICMP.
+        let header = if address.is_ipv6() { 48 } else { 28 };
+        let data = size.saturating_sub(header);
+        let netdev = quoted(netdev);
+        finding = finding.run(format!("ping -c 3 -M do -s {data} -I {netdev} {address}"));
+    }
+    finding
+}
+
 /// Makes the finding of an end of a probe whose own interface is too small for the packets. Returns
 /// also the end's index and the interface.
-fn own_mtu<'a>(cluster: &Cluster<'a>, probe: &Probe) -> Option<((usize, &'a str), Finding)> {
+fn too_small_end<'a>(cluster: &Cluster<'a>, probe: &Probe) -> Option<((usize, &'a str), Finding)> {
     let ProbeKind::PathMtu(size) = probe.kind else { return None };
     let inventory = |index: usize| Some(cluster.hosts.get(index)?.inventory);
     let own = || {

@@ -169,6 +169,7 @@ fn unfound_cable(cluster: &Cluster<'_>, edge: &MissingEdge) -> Finding {
         "where it listens on the other port, this cable is not found and connecting times out";
     let mut found = Finding::warning(id::NCCL_EDGE, host, seen, matters).peer(peer);
     if own == theirs {
+        // The other port of a card with two.
         let other_port = 1 - (*own).min(1);
         found = found.advise(format!(
             "swap the cable between {host} and {peer} to port {other_port} of {listener}, with its address, so that it joins \

@@ -194,8 +194,10 @@ fn judge_name(
         return Some(cure(Finding::warning(id::NET_NAME, host.name, seen, matters)));
     }
     cluster.program?;
+    if outside.next().is_some() {
+        return None;
+    }
     let seen = match addresses.first() {
-        _ if outside.next().is_some() => return None,
         Some(address) => format!("its own name {name} is {address}"),
         None if name.is_empty() || !state.other_name_sources.is_empty() => return None,
         None => format!("its own name {name} has no address"),
@@ -228,7 +230,9 @@ fn answers_for_others(cluster: &Cluster<'_>) -> Vec<Finding> {
     let finding = |(host, state): (&ClusterHost<'_>, &Diagnostics)| {
         let own: Vec<&Netdev> = plain_interfaces(host).collect();
         let pairs = own.iter().enumerate().flat_map(|(at, one)| {
-            own[at + 1..].iter().filter_map(move |other| Some((*one, *other, shared(one, other)?)))
+            own[at + 1..]
+                .iter()
+                .filter_map(move |other| Some((*one, *other, shared_subnet(one, other)?)))
         });
         let mut answering = pairs.filter(|(one, other, _)| {
             [one, other].iter().all(|netdev| answers_for_all(&state.interfaces, &netdev.name))
@@ -261,7 +265,7 @@ fn answers_for_all(interfaces: &[InterfaceState], name: &str) -> bool {
 }
 
 /// Returns the IPv4 subnet that two interfaces share, such as `10.0.0.0/24`.
-fn shared(one: &Netdev, other: &Netdev) -> Option<String> {
+fn shared_subnet(one: &Netdev, other: &Netdev) -> Option<String> {
     let subnets = |netdev: &Netdev| {
         let v4 = |(address, prefix): &(IpAddr, u8)| match address {
             IpAddr::V4(address) if (1..32).contains(prefix) && !address.is_link_local() => {
@@ -324,7 +328,7 @@ fn interface_errors(cluster: &Cluster<'_>) -> Vec<Finding> {
     let of_host = |(host, state): (&ClusterHost<'_>, &Diagnostics)| {
         let interfaces = state.interfaces.iter().filter(|interface| is_hardware(host, interface));
         let finding = |interface: &InterfaceState| {
-            let (counter, advice) = growing(&interface.counters)?;
+            let (counter, advice) = growing_errors(&interface.counters)?;
             let seen = format!(
                 "{} grew by {} in {} s",
                 counter.name,
@@ -349,7 +353,7 @@ fn is_hardware(host: &ClusterHost<'_>, interface: &InterfaceState) -> bool {
 }
 
 /// Returns the most telling counter of errors that grew, with advice.
-fn growing(counters: &[Counter]) -> Option<(&Counter, &'static str)> {
+fn growing_errors(counters: &[Counter]) -> Option<(&Counter, &'static str)> {
     // rx_errors is the sum of the others, so the others are looked at first.
     [LENGTH, MISSED, DAMAGED].into_iter().find_map(|(names, advice)| {
         let counter = names.iter().find_map(|name| {

@@ -188,7 +188,7 @@ fn kernel(cluster: &Cluster<'_>) -> Vec<Finding> {
 }
 
 /// Compares values that hosts have by name, such as versions of drivers.
-fn by_name(
+fn compare_by_name(
     cluster: &Cluster<'_>,
     of_host: impl Fn(&ClusterHost<'_>) -> Vec<(String, String)>,
     comparison: impl Fn(&str) -> Comparison,
@@ -209,7 +209,9 @@ fn by_name(
 
 fn driver(cluster: &Cluster<'_>) -> Vec<Finding> {
     let of_host = |host: &ClusterHost<'_>| host.inventory.system.drivers.clone();
-    by_name(cluster, of_host, |name| Comparison::new(id::ODD_DRIVER, &format!("driver {name}")))
+    compare_by_name(cluster, of_host, |name| {
+        Comparison::new(id::ODD_DRIVER, &format!("driver {name}"))
+    })
 }
 
 fn library(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -223,7 +225,7 @@ fn library(cluster: &Cluster<'_>) -> Vec<Finding> {
         }
         libraries
     };
-    by_name(cluster, of_host, |name| match name {
+    compare_by_name(cluster, of_host, |name| match name {
         "libnccl" => Comparison::new(id::ODD_LIBRARY, "NCCL")
             .breaks_jobs("ranks with different versions of NCCL cannot connect"),
         _ => Comparison::new(id::ODD_LIBRARY, name),
@@ -235,7 +237,7 @@ fn python(cluster: &Cluster<'_>) -> Vec<Finding> {
         host.diagnostics.map(|state| state.python.clone()).unwrap_or_default()
     };
     let is_shared = |name: &str| SAME_PACKAGES.contains(&name) || name.starts_with("nvidia-nccl");
-    by_name(cluster, of_host, |name| {
+    compare_by_name(cluster, of_host, |name| {
         if is_shared(name) {
             Comparison::new(id::ODD_PYTHON, name)
                 .breaks_jobs("ranks with different versions may hang or compute different results")
@@ -258,7 +260,7 @@ fn adapters(inventory: &Inventory) -> impl Iterator<Item = (String, &RdmaDevice,
 }
 
 /// Counts RDMA devices without hardware of their own, such as those of soft RoCE.
-fn in_software(inventory: &Inventory) -> usize {
+fn count_in_software(inventory: &Inventory) -> usize {
     inventory.rdma.iter().filter(|device| device.pci.is_none()).count()
 }
 
@@ -277,7 +279,7 @@ fn firmware(cluster: &Cluster<'_>) -> Vec<Finding> {
         let known = adapters(host.inventory);
         joined(known.filter_map(|(model, device, _)| Some((model, device.firmware.clone()?))))
     };
-    by_name(cluster, of_host, |model| {
+    compare_by_name(cluster, of_host, |model| {
         Comparison::new(id::ODD_FIRMWARE, &format!("firmware of {model}"))
             .breaks_jobs("adapters of one model behave differently under load")
     })
@@ -291,7 +293,7 @@ fn rate(cluster: &Cluster<'_>) -> Vec<Finding> {
         });
         joined(rates.filter(|(_, rate)| !rate.is_empty() && rate != "unknown"))
     };
-    by_name(cluster, of_host, |model| {
+    compare_by_name(cluster, of_host, |model| {
         Comparison::new(id::ODD_RATE, &format!("rate of {model}"))
             .breaks_jobs("collectives run at the speed of the slowest port")
             .cured_by("compare cable, transceiver and switch port with those of the other hosts")
@@ -308,7 +310,7 @@ fn pcie(cluster: &Cluster<'_>) -> Vec<Finding> {
             Some((model, format!("x{width}")))
         }))
     };
-    by_name(cluster, of_host, |model| {
+    compare_by_name(cluster, of_host, |model| {
         Comparison::new(id::ODD_PCIE, &format!("PCIe width of {model}"))
             .cured_by("reseat the card, or move it to a slot like that of the other hosts")
     })
@@ -328,10 +330,10 @@ fn hardware(cluster: &Cluster<'_>) -> Vec<Finding> {
             ("CPUs".to_owned(), inventory.cpus.online.len().to_string()),
             ("GPUs".to_owned(), gpus),
             ("RDMA adapters".to_owned(), adapters(inventory).count().to_string()),
-            ("RDMA devices in software".to_owned(), in_software(inventory).to_string()),
+            ("RDMA devices in software".to_owned(), count_in_software(inventory).to_string()),
         ]
     };
-    by_name(cluster, of_host, |what| {
+    compare_by_name(cluster, of_host, |what| {
         Comparison::new(id::ODD_HARDWARE, what).cured_by(
             "lspci, lscpu and `rdma link` show what is there; dmesg says why a device is missing",
         )
@@ -348,9 +350,9 @@ fn memory(cluster: &Cluster<'_>) -> Vec<Finding> {
         let left = host.diagnostics?.memory_available?;
         total(host).filter(|total| *total >= LARGE).map(|_| left)
     };
-    let installed = less(cluster, total, LESS_MEMORY, "of memory");
+    let installed = hosts_with_less(cluster, total, LESS_MEMORY, "of memory");
     if installed.is_empty() {
-        less(cluster, left, LITTLE_LEFT, "of memory left")
+        hosts_with_less(cluster, left, LITTLE_LEFT, "of memory left")
     } else {
         installed
     }
@@ -358,7 +360,7 @@ fn memory(cluster: &Cluster<'_>) -> Vec<Finding> {
 
 /// Finds hosts with less than `part` of the median of all hosts. With two hosts, the larger value
 /// counts as the median.
-fn less(
+fn hosts_with_less(
     cluster: &Cluster<'_>,
     value: impl Fn(&ClusterHost<'_>) -> Option<u64>,
     part: f64,

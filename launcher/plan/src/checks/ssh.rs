@@ -221,7 +221,7 @@ fn refused_files(cluster: &Cluster<'_>) -> Vec<Finding> {
     cluster.ssh_files.iter().map(finding).collect()
 }
 
-/// Returns the command that corrects a file's owner or mode.
+/// Returns the command that corrects a file's owner or mode, by the reasons that crate rlaunch_ssh states as text.
 fn correction(path: &Path, reason: &str) -> String {
     let path = shell::quoted(path.as_os_str());
     if reason.contains("belongs to") {

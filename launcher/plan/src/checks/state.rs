@@ -30,10 +30,10 @@ pub fn state(check: &Check, cluster: &Cluster<'_>) -> CheckState {
         Needs::Program if cluster.program.is_some() => {}
         needs => return CheckState::NotRun(needs.words().to_owned()),
     }
-    match inputs(check.id, cluster) {
-        Inputs::Some => CheckState::Ran,
-        Inputs::Absent => CheckState::NotApplicable("no host has what it judges"),
-        Inputs::Unread(needs) => CheckState::NotRun(needs.to_owned()),
+    match input_summary(check.id, cluster) {
+        InputSummary::Some => CheckState::Ran,
+        InputSummary::Absent => CheckState::NotApplicable("no host has what it judges"),
+        InputSummary::Unread(needs) => CheckState::NotRun(needs.to_owned()),
     }
 }
 
@@ -87,7 +87,7 @@ enum InputState {
 /// Tells on which hosts a check had nothing to judge; `None` if there are none.
 pub fn unread(check: CheckId, cluster: &Cluster<'_>) -> Option<Unread> {
     let inputs: Vec<InputState> =
-        indexed(cluster).map(|(index, host)| input(check, cluster, index, host)).collect();
+        indexed(cluster).map(|(index, host)| input_state(check, cluster, index, host)).collect();
     let hosts = cluster.hosts.iter().zip(&inputs);
     let unread: Vec<&ClusterHost<'_>> =
         hosts.filter(|(_, input)| **input == InputState::Unread).map(|(host, _)| host).collect();
@@ -105,7 +105,7 @@ pub fn unread(check: CheckId, cluster: &Cluster<'_>) -> Option<Unread> {
 }
 
 /// Summary of what a check could read on the hosts.
-enum Inputs {
+enum InputSummary {
     /// Something on some host, or the check reads what is always there.
     Some,
     /// No host has such a thing.
@@ -115,35 +115,37 @@ enum Inputs {
 }
 
 /// Tells whether a check had anything to judge on any host.
-fn inputs(check: CheckId, cluster: &Cluster<'_>) -> Inputs {
-    let mut states = indexed(cluster).map(|(index, host)| input(check, cluster, index, host));
+fn input_summary(check: CheckId, cluster: &Cluster<'_>) -> InputSummary {
+    let mut states = indexed(cluster).map(|(index, host)| input_state(check, cluster, index, host));
     match unread(check, cluster) {
-        Some(unread) if unread.is_everywhere => Inputs::Unread(unread.needs),
-        Some(_) => Inputs::Some,
+        Some(unread) if unread.is_everywhere => InputSummary::Unread(unread.needs),
+        Some(_) => InputSummary::Some,
         None if cluster.hosts.is_empty() || states.any(|state| state == InputState::Read) => {
-            Inputs::Some
+            InputSummary::Some
         }
-        None => Inputs::Absent,
+        None => InputSummary::Absent,
     }
 }
 
-fn input(
+fn input_state(
     check: CheckId,
     cluster: &Cluster<'_>,
     index: usize,
     host: &ClusterHost<'_>,
 ) -> InputState {
-    let of = |is_read: bool| if is_read { InputState::Read } else { InputState::Unread };
+    let read_if = |is_read: bool| if is_read { InputState::Read } else { InputState::Unread };
     let diagnostics = host.diagnostics;
     match (check, check.subject()) {
-        (id::GPU_ACS, _) => access_control(cluster, index, host),
-        (id::GPU_ATS, _) => translation(cluster, index, host),
-        (id::DEV_QP, _) => of(diagnostics.and_then(irdma_limit).is_some()
-            || cluster.probes.unwrap_or_default().iter().any(|probe| {
-                probe.kind == ProbeKind::Rdma && [probe.from, probe.to].contains(&index)
-            })),
-        (_, "fw") => of(diagnostics.is_some_and(|state| state.firewall.is_some())),
-        (_, "log") => of(diagnostics.is_some_and(|state| state.kernel_log.is_some())),
+        (id::GPU_ACS, _) => acs_registers(cluster, index, host),
+        (id::GPU_ATS, _) => ats_registers(cluster, index, host),
+        (id::DEV_QP, _) => read_if(
+            diagnostics.and_then(irdma_limit).is_some()
+                || cluster.probes.unwrap_or_default().iter().any(|probe| {
+                    probe.kind == ProbeKind::Rdma && [probe.from, probe.to].contains(&index)
+                }),
+        ),
+        (_, "fw") => read_if(diagnostics.is_some_and(|state| state.firewall.is_some())),
+        (_, "log") => read_if(diagnostics.is_some_and(|state| state.kernel_log.is_some())),
         _ => InputState::Read,
     }
 }
@@ -158,25 +160,31 @@ fn nics<'a>(
     used.filter_map(|device| device.pci.as_ref())
 }
 
-fn access_control(cluster: &Cluster<'_>, index: usize, host: &ClusterHost<'_>) -> InputState {
+/// Tells whether the registers were read that gpu.acs judges.
+fn acs_registers(cluster: &Cluster<'_>, index: usize, host: &ClusterHost<'_>) -> InputState {
     let bridges = nics(cluster, index, host).filter(|pci| !is_passed_through(pci));
     let registers: Vec<Option<bool>> =
         bridges.flat_map(|pci| pci.links.iter().skip(1).map(|link| link.acs)).collect();
-    match registers.iter().any(Option::is_some) {
-        _ if registers.is_empty() => InputState::Absent,
-        true => InputState::Read,
-        false => InputState::Unread,
+    if registers.is_empty() {
+        InputState::Absent
+    } else if registers.iter().any(Option::is_some) {
+        InputState::Read
+    } else {
+        InputState::Unread
     }
 }
 
-fn translation(cluster: &Cluster<'_>, index: usize, host: &ClusterHost<'_>) -> InputState {
+/// Tells whether the registers were read that gpu.ats judges.
+fn ats_registers(cluster: &Cluster<'_>, index: usize, host: &ClusterHost<'_>) -> InputState {
     let nics = nics(cluster, index, host).filter(|pci| is_passed_through(pci));
     let registers: Vec<Option<bool>> = nics.map(|pci| pci.ats).collect();
-    match registers.iter().any(Option::is_some) {
-        _ if registers.is_empty() => InputState::Absent,
+    if registers.is_empty() {
+        InputState::Absent
+    } else if registers.iter().any(Option::is_some) || host.uid == 0 {
         // Root sees which NICs have the register.
-        is_read if is_read || host.uid == 0 => InputState::Read,
-        _ => InputState::Unread,
+        InputState::Read
+    } else {
+        InputState::Unread
     }
 }
 

@@ -76,9 +76,8 @@ impl GlooStore {
         let served = format!("where the agent on {} lets Horovod's ranks meet", node.host);
         let by_gloo = "Horovod's ranks meet by Gloo, without MPI";
         let interface = &self.interfaces[place.node];
-        let reached = format!("{} of {interface} is how other ranks reach this node", {
-            seen.addresses[place.node]
-        });
+        let address = seen.addresses[place.node];
+        let reached = format!("{address} of {interface} is how other ranks reach this node");
         let timeout_reason = "how long they wait for each other; --init-timeout";
         vec![
             own(names::RANK, place.rank.to_string()),

@@ -119,7 +119,7 @@ impl<'a> Fabric<'a> {
             Variable::new("NCCL_IB_HCA", format!("={names}"), chosen),
             Variable::new("UCX_NET_DEVICES", names, chosen),
         ];
-        set.extend(gid_index("NCCL_IB_GID_INDEX", ports));
+        set.extend(gid_index_variable("NCCL_IB_GID_INDEX", ports));
         let is_merged = network::merges_ports(self.inventories, &self.network);
         if !is_merged && shares_card(&self.inventories[node], ports) {
             let reason = "ports of one card are in different networks";
@@ -132,7 +132,7 @@ impl<'a> Fabric<'a> {
     /// Returns the variable from which NCCL plugins for point-to-point cabling read the GID index. `None` if
     /// the node's ports differ in their GID index, since the variable holds a single number.
     pub(crate) fn plugin_variable(&self, node: usize) -> Option<Variable> {
-        gid_index("NCCL_MESH_GID_INDEX", &self.ports[node])
+        gid_index_variable("NCCL_MESH_GID_INDEX", &self.ports[node])
     }
 }
 
@@ -142,10 +142,10 @@ fn shared_variables(
     inventories: &[Inventory],
     ports: &[Vec<&UsablePort>],
 ) -> Vec<Variable> {
-    let mut set = family(ports);
-    set.extend(routing(shape, ports));
+    let mut set = address_family_variables(ports);
+    set.extend(routing_variables(shape, ports));
     let mut nodes = inventories.iter().zip(ports);
-    if let Some(netdev) = nodes.find_map(|(inventory, ports)| bond(inventory, ports)) {
+    if let Some(netdev) = nodes.find_map(|(inventory, ports)| bonded_interface(inventory, ports)) {
         let reason = format!("one queue pair uses one port of {netdev}, which is a bond");
         set.push(Variable::new("NCCL_IB_QPS_PER_CONNECTION", QPS_ON_BOND, &reason));
         set.push(Variable::new("NCCL_IB_SPLIT_DATA_ON_QPS", "0", &reason));
@@ -221,7 +221,7 @@ fn format_ports(ports: &[&UsablePort]) -> String {
 
 /// Returns the variable `name` for the GID index, or `None` if the ports' indexes differ, since the variable
 /// holds a single number.
-fn gid_index(name: &'static str, ports: &[&UsablePort]) -> Option<Variable> {
+fn gid_index_variable(name: &'static str, ports: &[&UsablePort]) -> Option<Variable> {
     let roce =
         first_of_each(ports).filter(|port| port.nic.transport == rank_table::Transport::Roce);
     let mut indices: Vec<u16> = roce.filter_map(|port| port.nic.gid_index).collect();
@@ -232,7 +232,7 @@ fn gid_index(name: &'static str, ports: &[&UsablePort]) -> Option<Variable> {
 
 /// Returns the variables that make NCCL use IPv6 addresses, if all RoCE ports prefer an IPv6 address;
 /// otherwise none, since NCCL uses IPv4 by default.
-fn family(all: &[Vec<&UsablePort>]) -> Vec<Variable> {
+fn address_family_variables(all: &[Vec<&UsablePort>]) -> Vec<Variable> {
     let best = all.iter().flat_map(|ports| first_of_each(ports));
     let mut roce = best.filter(|port| port.nic.transport == rank_table::Transport::Roce).peekable();
     let is_v6 = |port: &UsablePort| port.nic.address.is_some_and(|address| address.is_ipv6());
@@ -247,7 +247,7 @@ fn family(all: &[Vec<&UsablePort>]) -> Vec<Variable> {
 }
 
 /// Returns the variables by which NCCL chooses ports by subnet, for topologies that need it.
-fn routing(shape: Shape, all: &[Vec<&UsablePort>]) -> Vec<Variable> {
+fn routing_variables(shape: Shape, all: &[Vec<&UsablePort>]) -> Vec<Variable> {
     let (cross, reason) = match shape {
         Shape::Flat => return Vec::new(),
         Shape::Rails => ("0", "each rail is a network of its own"),
@@ -284,7 +284,7 @@ fn shares_card(inventory: &Inventory, ports: &[&UsablePort]) -> bool {
 }
 
 /// Returns the name of a bonded interface among the interfaces of these ports.
-fn bond<'a>(inventory: &'a Inventory, ports: &[&UsablePort]) -> Option<&'a str> {
+fn bonded_interface<'a>(inventory: &'a Inventory, ports: &[&UsablePort]) -> Option<&'a str> {
     let is_used = |name: &str| ports.iter().any(|port| port.nic.netdev.as_deref() == Some(name));
     let bonds = inventory.netdevs.iter().filter(|netdev| netdev.kind == NetdevKind::Bond);
     bonds.map(|netdev| netdev.name.as_str()).find(|name| is_used(name))

@@ -164,23 +164,19 @@ fn permission(cluster: &Cluster<'_>) -> Vec<Finding> {
         let severity = severity_of_loss(cluster, index);
         let seen = format!("user {} may not open {path}", host.uid);
         let found = Finding::new(id::DEV_PERM, severity, host.name, seen, "RDMA cannot be used");
-        let podman = host.inventory.system.container == Some(ContainerKind::Podman);
-        Some(match in_container(cluster, host) {
-            true if podman => found.advise(container_cure(
-                host,
-                "--group-add keep-groups, as a user of the file's group",
-                POD_RESOURCE,
-            )),
-            true => found.advise(container_cure(
-                host,
-                "--group-add and the number of the file's group",
-                POD_RESOURCE,
-            )),
-            false => found.run(format!("ls -l {}  # names its group", quoted(&path))).advise(
+        if !in_container(cluster, host) {
+            let list = format!("ls -l {}  # names its group", quoted(&path));
+            return Some(found.run(list).advise(
                 "join that group (sudo usermod -aG GROUP $USER) and log in anew; if it is root, \
-                     correct the udev rule: the kernel's default is MODE=\"0666\"",
-            ),
-        })
+                correct the udev rule: the kernel's default is MODE=\"0666\"",
+            ));
+        }
+        let flag = if host.inventory.system.container == Some(ContainerKind::Podman) {
+            "--group-add keep-groups, as a user of the file's group"
+        } else {
+            "--group-add and the number of the file's group"
+        };
+        Some(found.advise(container_cure(host, flag, POD_RESOURCE)))
     };
     indexed(cluster).filter_map(finding).collect()
 }

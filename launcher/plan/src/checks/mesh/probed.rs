@@ -14,7 +14,7 @@ fn is_of_path(probe: &&Probe) -> bool {
 }
 
 /// Keeps one probe of each link, in whichever direction, and leaves out datagrams on links where RDMA works.
-fn links<'a>(cluster: &Cluster<'_>, failed: &[&'a Probe], all: &[Probe]) -> Vec<&'a Probe> {
+fn one_per_link<'a>(cluster: &Cluster<'_>, failed: &[&'a Probe], all: &[Probe]) -> Vec<&'a Probe> {
     let is_of_link = |probe: &Probe, other: &Probe| {
         (other.from, other.to) == (probe.from, probe.to) && other.netdev == probe.netdev
     };
@@ -32,7 +32,7 @@ fn links<'a>(cluster: &Cluster<'_>, failed: &[&'a Probe], all: &[Probe]) -> Vec<
         // A proof that failed has one probe, from whichever end.
         let is_one_way = probe.kind == ProbeKind::Rdma;
         let is_known = kept.iter().any(|known| {
-            is_of_link(probe, known) || (!is_one_way && is_back(cluster, known, probe))
+            is_of_link(probe, known) || (!is_one_way && are_two_directions(cluster, known, probe))
         });
         if !is_known && (probe.kind == ProbeKind::Rdma || !works(probe)) {
             kept.push(probe);
@@ -42,7 +42,7 @@ fn links<'a>(cluster: &Cluster<'_>, failed: &[&'a Probe], all: &[Probe]) -> Vec<
 }
 
 /// Tells whether two probes are the two directions of a link. Hosts may have several links.
-fn is_back(cluster: &Cluster<'_>, one: &Probe, other: &Probe) -> bool {
+fn are_two_directions(cluster: &Cluster<'_>, one: &Probe, other: &Probe) -> bool {
     // An address that is not known to the plan may be at any interface.
     let reaches = |probe: &Probe, back: &Probe| {
         let mut ports =
@@ -56,12 +56,13 @@ fn is_back(cluster: &Cluster<'_>, one: &Probe, other: &Probe) -> bool {
 }
 
 /// Makes a finding of a path.
-fn finding(
+fn path_finding(
     cluster: &Cluster<'_>,
     probe: &Probe,
     severity: Severity,
     id: CheckId,
-    (seen, matters): (&str, &str),
+    seen: &str,
+    matters: &str,
 ) -> Option<Finding> {
     let (host, peer) = (cluster.hosts.get(probe.from)?, cluster.hosts.get(probe.to)?);
     let found = Finding::new(id, severity, host.name, seen, matters).peer(peer.name);
@@ -72,7 +73,7 @@ fn finding(
 }
 
 /// Returns the failure of a proof that states one of these findings.
-fn unproved(probe: &Probe, is_wanted: impl Fn(CheckId) -> bool) -> Option<&ProofFailure> {
+fn failure_of_proof(probe: &Probe, is_wanted: impl Fn(CheckId) -> bool) -> Option<&ProofFailure> {
     match &probe.outcome {
         ProbeOutcome::Unproved(failure) if is_wanted(failure.finding) => Some(failure),
         _ => None,
@@ -94,25 +95,25 @@ pub(super) fn unreachable(cluster: &Cluster<'_>) -> Vec<Finding> {
     let all = cluster.probes.unwrap_or_default();
     let cause = |probe: &Probe| match &probe.outcome {
         ProbeOutcome::Failed(cause) => Some(cause.clone()),
-        _ => Some(unproved(probe, |id| id == id::MESH_ROUTE)?.cause.clone()),
+        _ => Some(failure_of_proof(probe, |id| id == id::MESH_ROUTE)?.cause.clone()),
     };
     let failed = all.iter().filter(is_of_path);
     let failed: Vec<&Probe> = failed.filter(|probe| cause(probe).is_some()).collect();
     let finding = |probe: &Probe| {
         let cause = cause(probe)?;
+        // The kernel's text of EPERM, with which sendto(2) reports that a rule has dropped the packet.
         let is_refused = cause.contains("Operation not permitted");
         let seen = match probe.address {
             Some(address) => format!("{address}: {cause}"),
             None => cause,
         };
-        let (severity, matters) = match is_refused {
+        let (severity, matters) = if is_refused {
             // A rule for packets that leave may refuse the probe and pass RoCE, above all that of hardware.
-            true => {
-                (Severity::Warning, "a packet filter refuses datagrams there, and may refuse RDMA")
-            }
-            false => (Severity::Error, "RDMA cannot connect there"),
+            (Severity::Warning, "a packet filter refuses datagrams there, and may refuse RDMA")
+        } else {
+            (Severity::Error, "RDMA cannot connect there")
         };
-        let found = finding(cluster, probe, severity, id::MESH_ROUTE, (&seen, matters))?;
+        let found = path_finding(cluster, probe, severity, id::MESH_ROUTE, &seen, matters)?;
         if is_refused {
             return Some(found.run("sudo nft list ruleset || sudo iptables -S OUTPUT"));
         }
@@ -123,19 +124,19 @@ pub(super) fn unreachable(cluster: &Cluster<'_>) -> Vec<Finding> {
             _ => found.advise("rlaunch topo shows what each port can reach"),
         })
     };
-    links(cluster, &failed, all).into_iter().filter_map(finding).collect()
+    one_per_link(cluster, &failed, all).into_iter().filter_map(finding).collect()
 }
 
 pub(super) fn silent(cluster: &Cluster<'_>) -> Vec<Finding> {
     let all = cluster.probes.unwrap_or_default();
     let is_silent = |probe: &Probe| {
         probe.outcome == ProbeOutcome::Silent
-            || unproved(probe, |id| id == id::MESH_SILENT).is_some()
+            || failure_of_proof(probe, |id| id == id::MESH_SILENT).is_some()
     };
     let silent = all.iter().filter(is_of_path);
     let silent: Vec<&Probe> = silent.filter(|probe| is_silent(probe)).collect();
     let finding = |probe: &Probe| {
-        let (severity, seen) = match unproved(probe, |_| true) {
+        let (severity, seen) = match failure_of_proof(probe, |_| true) {
             Some(failure) => (Severity::Error, format!("no answer to RDMA ({})", failure.cause)),
             // A packet filter may drop the probe and pass RoCE.
             None => {
@@ -143,10 +144,10 @@ pub(super) fn silent(cluster: &Cluster<'_>) -> Vec<Finding> {
             }
         };
         let matters = "the ports should reach each other, and connections time out";
-        let found = finding(cluster, probe, severity, id::MESH_SILENT, (&seen, matters))?;
+        let found = path_finding(cluster, probe, severity, id::MESH_SILENT, &seen, matters)?;
         Some(with_search(cluster, probe, found))
     };
-    links(cluster, &silent, all).into_iter().filter_map(finding).collect()
+    one_per_link(cluster, &silent, all).into_iter().filter_map(finding).collect()
 }
 
 /// Adds how to find out where packets get lost.
@@ -201,9 +202,9 @@ pub(in crate::checks) fn failures(
 ) -> Vec<Finding> {
     let all = cluster.probes.unwrap_or_default();
     let failed: Vec<&Probe> =
-        all.iter().filter(|probe| unproved(probe, &is_wanted).is_some()).collect();
+        all.iter().filter(|probe| failure_of_proof(probe, &is_wanted).is_some()).collect();
     let finding = |probe: &Probe| {
-        let failure = unproved(probe, &is_wanted)?;
+        let failure = failure_of_proof(probe, &is_wanted)?;
         let is_tried = !failure.cause.contains("not tried");
         let (severity, matters) = if is_tried {
             (Severity::Error, "RDMA cannot be used there")
@@ -211,17 +212,16 @@ pub(in crate::checks) fn failures(
             (Severity::Warning, "whether RDMA works there is not known")
         };
         let seen = format!("the proof of RDMA failed: {}", failure.cause);
-        let found = match failure.is_of_host {
+        let found = if failure.is_of_host {
             // It is the same for all peers.
-            true => {
-                let host = cluster.hosts.get(probe.from)?.name;
-                Finding::new(failure.finding, severity, host, seen, matters)
-            }
-            false => finding(cluster, probe, severity, failure.finding, (&seen, matters))?,
+            let host = cluster.hosts.get(probe.from)?.name;
+            Finding::new(failure.finding, severity, host, seen, matters)
+        } else {
+            path_finding(cluster, probe, severity, failure.finding, &seen, matters)?
         };
         Some(failure.hint.iter().fold(found, Finding::advise))
     };
-    links(cluster, &failed, all).into_iter().filter_map(finding).collect()
+    one_per_link(cluster, &failed, all).into_iter().filter_map(finding).collect()
 }
 
 pub(super) fn slow(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -255,7 +255,7 @@ pub(super) fn slow(cluster: &Cluster<'_>) -> Vec<Finding> {
             _ => return None,
         };
         let matters = "collectives are as slow as their slowest path";
-        finding(cluster, probe, Severity::Warning, id::MESH_BANDWIDTH, (&seen, matters))
+        path_finding(cluster, probe, Severity::Warning, id::MESH_BANDWIDTH, &seen, matters)
     };
     measured.iter().filter_map(finding).collect()
 }

@@ -37,20 +37,23 @@ enum Side {
 /// Makes as few findings as possible: each is about the host that most of the remaining pairs have in common.
 pub(super) fn examine(cluster: &Cluster<'_>) -> Vec<Finding> {
     let mut left: Vec<BrokenPair> =
-        cluster.probes.unwrap_or_default().iter().filter_map(failed).collect();
+        cluster.probes.unwrap_or_default().iter().filter_map(broken_pair).collect();
     let mut findings = Vec::new();
     while let Some((side, failure)) = largest_group(&left, cluster.hosts.len()) {
         let (group, rest): (Vec<_>, Vec<_>) =
             left.into_iter().partition(|pair| side.has(pair) && pair.failure == failure);
-        findings.push(finding(cluster, side, &failure, &group));
+        findings.push(group_finding(cluster, side, &failure, &group));
         left = rest;
     }
     findings
 }
 
-fn failed(probe: &Probe) -> Option<BrokenPair> {
+/// Returns the pair of a TCP probe that failed.
+fn broken_pair(probe: &Probe) -> Option<BrokenPair> {
+    if probe.kind != ProbeKind::Tcp {
+        return None;
+    }
     let failure = match &probe.outcome {
-        _ if probe.kind != ProbeKind::Tcp => return None,
         ProbeOutcome::Worked(_) | ProbeOutcome::Unproved(_) => return None,
         ProbeOutcome::Silent => ConnectFailure::Silent,
         ProbeOutcome::OnlyShort => ConnectFailure::OnlyShort,
@@ -60,15 +63,17 @@ fn failed(probe: &Probe) -> Option<BrokenPair> {
 }
 
 impl ConnectFailure {
+    /// Classifies an error by its text, which is that of the kernel's error code: agents report no code.
     fn from_cause(cause: &str) -> ConnectFailure {
         let lower = cause.to_ascii_lowercase();
-        match () {
-            () if lower.contains("timed out") => ConnectFailure::Silent,
-            () if lower.contains("refused") => ConnectFailure::Refused,
-            () if lower.contains("no route") || lower.contains("unreachable") => {
-                ConnectFailure::NoRoute
-            }
-            () => ConnectFailure::Other(cause.to_owned()),
+        if lower.contains("timed out") {
+            ConnectFailure::Silent
+        } else if lower.contains("refused") {
+            ConnectFailure::Refused
+        } else if lower.contains("no route") || lower.contains("unreachable") {
+            ConnectFailure::NoRoute
+        } else {
+            ConnectFailure::Other(cause.to_owned())
         }
     }
 
@@ -108,7 +113,7 @@ fn largest_group(pairs: &[BrokenPair], hosts: usize) -> Option<(Side, ConnectFai
     largest.map(|(_, side, failure)| (side, failure))
 }
 
-fn finding(
+fn group_finding(
     cluster: &Cluster<'_>,
     side: Side,
     failure: &ConnectFailure,
@@ -140,14 +145,16 @@ fn finding(
         }
     };
     let Some(first) = pairs.first() else { return found };
-    cure(found, failure, (name(first.from), name(first.to), first.address))
+    with_search(found, failure, name(first.from), name(first.to), first.address)
 }
 
 /// Adds lines that show where packets are lost.
-fn cure(
+fn with_search(
     found: Finding,
     failure: &ConnectFailure,
-    (from, to, address): (&str, &str, Option<IpAddr>),
+    from: &str,
+    to: &str,
+    address: Option<IpAddr>,
 ) -> Finding {
     let route = address.map(|a| Step::RunOn(from.to_owned(), format!("ip route get {a}")));
     let rules = Step::RunOn(
@@ -158,6 +165,7 @@ fn cure(
     match failure {
         ConnectFailure::Silent => route.into_iter().fold(found.step(rules), Finding::step),
         ConnectFailure::OnlyShort => {
+            // What an MTU of 9000 leaves for ping's data beside the headers of IP and ICMP.
             let size = |a: IpAddr| if a.is_ipv6() { 8952 } else { 8972 };
             let ping = address
                 .map(|a| format!("ping -c 3 -M do -s {} {a}  # for an MTU of 9000", size(a)));

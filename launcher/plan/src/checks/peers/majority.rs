@@ -53,13 +53,17 @@ impl Comparison {
         }
         groups.sort_by_key(|(_, hosts)| std::cmp::Reverse(hosts.len()));
         match &groups[..] {
-            [first, second, ..] if first.1.len() == second.1.len() => vec![self.tie(&groups)],
-            [usual, odd @ ..] => merge(odd.iter().flat_map(|group| self.odd(usual, group))),
+            [first, second, ..] if first.1.len() == second.1.len() => {
+                vec![self.tie_finding(&groups)]
+            }
+            [usual, odd @ ..] => {
+                merge(odd.iter().flat_map(|group| self.odd_findings(usual, group)))
+            }
             [] => Vec::new(),
         }
     }
 
-    fn tie(&self, groups: &[(String, Vec<&str>)]) -> Finding {
+    fn tie_finding(&self, groups: &[(String, Vec<&str>)]) -> Finding {
         let shown = groups.iter().take(MAX_GROUPS);
         let shown: Vec<String> =
             shown.map(|(value, hosts)| format!("{value} on {}", text::list(hosts))).collect();
@@ -73,7 +77,7 @@ impl Comparison {
         Finding { hosts, ..Finding::note(self.id, "", seen, self.matters) }
     }
 
-    fn odd(
+    fn odd_findings(
         &self,
         (usual, many): &(String, Vec<&str>),
         (value, few): &(String, Vec<&str>),

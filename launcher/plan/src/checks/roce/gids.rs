@@ -70,33 +70,34 @@ pub(super) fn empty(cluster: &Cluster<'_>) -> Vec<Finding> {
                 if !is_missed && (has_rdma(cluster, index) || !others_have_rdma(cluster, index)) {
                     continue;
                 }
-                let netdev = port.netdev.as_deref().unwrap_or("INTERFACE");
-                let matters = "RDMA cannot use the port";
-                let assign = format!("sudo ip addr add ADDRESS/24 dev {}", quoted(netdev));
-                let found_with = |seen: String| {
-                    Finding::error(id::ROCE_GID_EMPTY, host.name, seen, matters).device(name)
-                };
-                found.push(match host.netdev_of(port) {
-                    _ if device.node_type == NodeType::Rnic => {
-                        found_with(format!("its interface {netdev} has no IP address")).run(assign)
-                    }
-                    // A link-local address alone would fill entries of the table.
-                    Some(_) => found_with(format!(
-                        "its GID table is empty, though its interface {netdev} is up"
-                    ))
-                    .advise(format!(
-                        "is {netdev} a part of a bond or bridge, whose own address counts? else give it one: {assign}"
-                    )),
-                    None => found_with(format!(
-                        "its GID table is empty, and its interface {netdev} is not there"
-                    ))
-                    .advise("`rdma link` shows the port's interface, dmesg why it is not there"),
-                });
+                found.push(empty_table(host, device, port));
             }
+            // The other reasons have checks of their own.
             _ => {}
         }
     }
     found
+}
+
+/// Makes the finding of a port without any GID.
+fn empty_table(host: &ClusterHost<'_>, device: &RdmaDevice, port: &Port) -> Finding {
+    let netdev = port.netdev.as_deref().unwrap_or("INTERFACE");
+    let assign = format!("sudo ip addr add ADDRESS/24 dev {}", quoted(netdev));
+    let finding = |seen: String| {
+        Finding::error(id::ROCE_GID_EMPTY, host.name, seen, "RDMA cannot use the port")
+            .device(port_name(device, port))
+    };
+    if device.node_type == NodeType::Rnic {
+        return finding(format!("its interface {netdev} has no IP address")).run(assign);
+    }
+    if host.netdev_of(port).is_none() {
+        return finding(format!("its GID table is empty, and its interface {netdev} is not there"))
+            .advise("`rdma link` shows the port's interface, dmesg why it is not there");
+    }
+    // A link-local address alone would fill entries of the table.
+    finding(format!("its GID table is empty, though its interface {netdev} is up")).advise(format!(
+        "is {netdev} a part of a bond or bridge, whose own address counts? else give it one: {assign}"
+    ))
 }
 
 /// Tells whether another host uses the port of the same name.
