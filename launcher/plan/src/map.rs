@@ -75,7 +75,7 @@ pub struct TwoNumbers(u32, u32);
 
 /// Combines `--map-by`, `--npernode` (`per_node`) and `--rank-by` into one order of placing ranks and one of
 /// numbering them.
-pub fn order(
+pub fn combine_orders(
     map_by: MapBy,
     per_node: Option<u32>,
     rank_by: Option<RankBy>,
@@ -160,7 +160,7 @@ impl RankMap {
         ranks: Option<u32>,
         oversubscribe: bool,
     ) -> Result<RankMap, MapError> {
-        RankMap::by(MapBy::Slot, hosts, ranks, oversubscribe)
+        RankMap::place(MapBy::Slot, hosts, ranks, oversubscribe)
     }
 
     /// Maps ranks to hosts in the given order. If `ranks` is `None`, every slot gets a rank, or every host
@@ -171,7 +171,7 @@ impl RankMap {
     ///
     /// There are more ranks than slots and `oversubscribe` is false, more than `Ppr` puts on all hosts, or
     /// more than 2^20.
-    pub fn by(
+    pub fn place(
         order: MapBy,
         hosts: &[Host],
         ranks: Option<u32>,
@@ -191,7 +191,9 @@ impl RankMap {
             _ if wanted > room && (!oversubscribe || hosts.is_empty()) => {
                 return Err(MapError::Slots { ranks: world_size, hosts: hosts.to_vec() });
             }
-            MapBy::Slot | MapBy::Numa | MapBy::Gpu => number_by_host(&counts(hosts, world_size)),
+            MapBy::Slot | MapBy::Numa | MapBy::Gpu => {
+                number_by_host(&fill_slots(hosts, world_size))
+            }
             MapBy::Node => assign_round_robin(hosts, world_size),
         };
         Ok(RankMap::from_assignment(hosts.iter().cloned().zip(ranks).collect(), Vec::new()))
@@ -270,7 +272,7 @@ impl RankMap {
 
 /// Computes the number of ranks on each host if slots are filled host by host. Ranks beyond the number of
 /// slots are spread evenly.
-fn counts(hosts: &[Host], world_size: u32) -> Vec<u32> {
+fn fill_slots(hosts: &[Host], world_size: u32) -> Vec<u32> {
     let mut left = world_size;
     let mut counts: Vec<u32> = hosts
         .iter()
@@ -363,19 +365,19 @@ const LINE_RUNS: usize = 4;
 /// something is unusual.
 pub fn placement_line(map: &RankMap, order: MapBy, at_terminal: bool) -> Option<Message> {
     let remarks = remarks(map, order);
-    (at_terminal || !remarks.is_empty()).then(|| Message::Line(line(map, &remarks)))
+    (at_terminal || !remarks.is_empty()).then(|| Message::Line(format_line(map, &remarks)))
 }
 
-fn line(map: &RankMap, remarks: &[String]) -> String {
+fn format_line(map: &RankMap, remarks: &[String]) -> String {
     let used = map.nodes.iter().map(|node| {
         format!("{} {}", node.host, text::ranges(node.ranks.iter().map(|rank| rank.0), LINE_RUNS))
     });
     let idle = map.unused.iter().map(|host| format!("{host} none"));
     let mut parts = Vec::new();
     parts.extend(used.take(LINE_HOSTS));
-    parts.extend(rest(map.nodes.len(), ""));
+    parts.extend(hosts_left_out(map.nodes.len(), ""));
     parts.extend(idle.take(LINE_HOSTS));
-    parts.extend(rest(map.unused.len(), " none"));
+    parts.extend(hosts_left_out(map.unused.len(), " none"));
     let remarks = match remarks {
         [] => String::new(),
         remarks => format!(" — {}", remarks.join("; ")),
@@ -383,7 +385,8 @@ fn line(map: &RankMap, remarks: &[String]) -> String {
     format!("placement: {}{remarks}", parts.join(" · "))
 }
 
-fn rest(hosts: usize, what: &str) -> Option<String> {
+/// Writes how many of the hosts a line leaves out; `what` stands after the number.
+fn hosts_left_out(hosts: usize, what: &str) -> Option<String> {
     (hosts > LINE_HOSTS).then(|| format!("and {} more{what}", hosts - LINE_HOSTS))
 }
 

@@ -116,7 +116,9 @@ fn rank_config(
     let ranks = job.map.nodes[place.node].ranks.len();
     let mut defaults = vec![hardware::threads(inventory, ranks, placement.cpus.as_ref())];
     defaults.extend_from_slice(node_variables);
-    if let (true, Some(gpu), Some(index)) = (choices.options.gpu_mask, gpu, placement.gpu) {
+    if choices.options.gpu_mask
+        && let (Some(gpu), Some(index)) = (gpu, placement.gpu)
+    {
         defaults.extend(hardware::gpu_mask(inventory, gpu, index));
     }
     if choices.options.nccl_share_gpu {

@@ -39,12 +39,17 @@ pub fn check(
     let missing = missing(choices, map, inventories, plan);
     if choices.options.transport == Transport::Rdma && !missing.is_empty() {
         let refused = refuse(missing, nccl::erdma_remedy(map, inventories));
-        return Err(findings::mark(refused, finding(choices, inventories, plan)));
+        return Err(findings::with_finding(
+            refused,
+            finding_of_first_line(choices, inventories, plan),
+        ));
     }
-    if let (true, NcclNetwork::Tcp(why)) = (choices.options.require_rdma, network) {
+    if choices.options.require_rdma
+        && let NcclNetwork::Tcp(why) = network
+    {
         let line = format!("NCCL would use TCP on every host ({why})");
         let refused = refuse(vec![line], nccl::erdma_remedy(map, inventories));
-        return Err(findings::mark(refused, Some(id::NCCL_NET)));
+        return Err(findings::with_finding(refused, Some(id::NCCL_NET)));
     }
     // If no host has RDMA, its absence is not worth a message.
     let expected = plan.ports.iter().any(|ports| !ports.is_empty());
@@ -62,7 +67,11 @@ pub fn check(
 }
 
 /// Returns the id of the finding that the first line about missing RDMA states.
-fn finding(choices: &UserChoices<'_>, inventories: &[Inventory], plan: &Plan) -> Option<CheckId> {
+fn finding_of_first_line(
+    choices: &UserChoices<'_>,
+    inventories: &[Inventory],
+    plan: &Plan,
+) -> Option<CheckId> {
     match plan.nodes_without_ports().next() {
         Some(node) => nccl::finding_for_tcp(&inventories[node], &choices.options.ports),
         None => Some(id::MESH_SUBNET),

@@ -154,7 +154,7 @@ pub fn usable(inventory: &Inventory, options: &PortOptions) -> Vec<UsablePort> {
     let ports = sorted_ports(inventory).into_iter().zip(0..);
     let usable = ports.filter_map(|((device, port), rail)| {
         let how = examine_wanted(device, port, &inventory.netdevs, options).ok()?;
-        Some(usable_entries(inventory, (device, port), rail, &how, options.connect))
+        Some(usable_entries(inventory, device, port, rail, &how, options.connect))
     });
     let mut usable: Vec<UsablePort> = usable.flatten().collect();
     // Link-local addresses do not show whether two ports share a network: use them only if there are
@@ -181,23 +181,25 @@ pub(crate) fn is_software(device: &RdmaDevice) -> bool {
     device.driver.as_deref().is_some_and(|driver| SOFTWARE.contains(&driver))
 }
 
+/// Subnet prefix of InfiniBand unless the subnet manager sets another.
+const DEFAULT_SUBNET_PREFIX: u64 = 0xfe80_0000_0000_0000;
+
 /// Makes a port's entries for the rank table: one for each address, the preferred one first.
 fn usable_entries(
     inventory: &Inventory,
-    (device, port): (&RdmaDevice, &Port),
+    device: &RdmaDevice,
+    port: &Port,
     rail: u32,
     how: &Addressing,
     connect: ConnectBy,
 ) -> Vec<UsablePort> {
-    let end = |transport, gid: Option<&Gid>, address: Option<IpAddr>| {
+    let end = |transport: Transport, gid: Option<&Gid>, address: Option<IpAddr>| {
         let netdev = gid.and_then(|gid| gid.netdev.as_ref()).or(port.netdev.as_ref());
-        let reachability = match (transport, address, netdev) {
-            (Transport::Infiniband, ..) => {
-                // The default subnet prefix of InfiniBand.
-                let prefix = gid.map_or(0xfe80_0000_0000_0000, Gid::subnet_prefix);
-                Reachability::Subnet(prefix)
+        let reachability = match (address, netdev) {
+            _ if transport == Transport::Infiniband => {
+                Reachability::Subnet(gid.map_or(DEFAULT_SUBNET_PREFIX, Gid::subnet_prefix))
             }
-            (_, Some(address), Some(netdev)) => {
+            (Some(address), Some(netdev)) => {
                 Reachability::from_interface(inventory, netdev, address)
             }
             _ => Reachability::Nowhere,
@@ -365,7 +367,7 @@ impl FromStr for HcaFilter {
     fn from_str(text: &str) -> Result<HcaFilter, String> {
         let (excludes, rest) = text.strip_prefix('^').map_or((false, text), |rest| (true, rest));
         let (exact, rest) = rest.strip_prefix('=').map_or((false, rest), |rest| (true, rest));
-        let entries: Vec<_> = rest.split(',').map(entry).collect::<Result<_, _>>()?;
+        let entries: Vec<_> = rest.split(',').map(parse_hca_entry).collect::<Result<_, _>>()?;
         if entries.len() > MAX_ENTRIES {
             return Err(format!("at most {MAX_ENTRIES} devices, as NCCL has it"));
         }
@@ -373,7 +375,7 @@ impl FromStr for HcaFilter {
     }
 }
 
-fn entry(text: &str) -> Result<(String, Option<u8>), String> {
+fn parse_hca_entry(text: &str) -> Result<(String, Option<u8>), String> {
     let mut parts = text.split(':');
     let device = parts.next().unwrap_or_default();
     if device.is_empty() {

@@ -255,7 +255,8 @@ fn numbers(ranks: &str) -> Vec<u32> {
 /// Returns the lines that should be printed.
 fn expected(job_line: &JobLine) -> ParsedLines {
     let hosts = job_line.hosts();
-    let map = RankMap::by(job_line.order(), &hosts, job_line.np, job_line.oversubscribe).unwrap();
+    let map =
+        RankMap::place(job_line.order(), &hosts, job_line.np, job_line.oversubscribe).unwrap();
     let ranks_of = |host: &Host| {
         let node = map.nodes.iter().find(|node| node.host == *host);
         node.map(|node| node.ranks.iter().map(|rank| rank.0).collect()).unwrap_or_default()

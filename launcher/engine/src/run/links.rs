@@ -150,8 +150,7 @@ impl LinkMonitor {
             self.next_round += 1;
             self.next_id += 1;
             let limits = RoundTimeouts::within(PROOF_LIMIT, PROOF_LIMIT);
-            let rounds =
-                paths::single_path(&self.table, proof, (number, id), self.settings, limits);
+            let rounds = paths::single_path(&self.table, proof, number, id, self.settings, limits);
             self.messages.extend(rounds.map(|(node, round)| (node, ToAgent::Prove(round))));
             let (endpoints, reports) = (BTreeMap::new(), PathReports::default());
             let done = BTreeSet::new();

@@ -24,7 +24,7 @@ pub(crate) fn explain(problems: &[(&Host, &Problem)], typed: Option<TypedJob<'_>
     for (problem, hosts) in groups {
         let (exit, sentence, hint) = describe(problem, &text::list(&hosts), typed);
         if failed.message.is_empty() {
-            failed = findings::mark(failed, finding(problem));
+            failed = findings::with_finding(failed, finding(problem));
             failed.message = sentence;
             failed.exit = exit;
         } else {

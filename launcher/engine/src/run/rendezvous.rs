@@ -444,7 +444,7 @@ impl<'a> JoinState<'a> {
                 text::list(&absent)
             ),
         };
-        findings::mark(Failed::new(Exit::RENDEZVOUS, message), Some(id::NET_PAIR))
+        findings::with_finding(Failed::new(Exit::RENDEZVOUS, message), Some(id::NET_PAIR))
     }
 }
 

@@ -152,7 +152,7 @@ impl Finding {
 }
 
 /// Adds the id of the finding that an error states, so that the user can look it up.
-pub fn mark(failed: Failed, id: Option<CheckId>) -> Failed {
+pub fn with_finding(failed: Failed, id: Option<CheckId>) -> Failed {
     failed.finding(id.map(CheckId::as_str))
 }
 

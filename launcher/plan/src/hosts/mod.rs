@@ -166,6 +166,7 @@ impl HostSet {
         let known = self.at.get(&key).and_then(|&at| self.hosts.get_mut(at));
         if let Some(known) = known {
             known.slots = known.slots.saturating_add(host.slots);
+            // Whoever names a host twice wants two ranks there, however many GPUs it has.
             known.slots_by = SlotsBy::Given;
             return Ok(());
         }

@@ -206,7 +206,7 @@ impl JobSpec {
     /// of slots.
     pub fn map_ranks_to(&self, hosts: &[Host]) -> Result<RankMap, MapError> {
         let by = |hosts: &[Host], ranks| {
-            let map = RankMap::by(self.map_by, hosts, ranks, self.oversubscribe)?;
+            let map = RankMap::place(self.map_by, hosts, ranks, self.oversubscribe)?;
             Ok(map.renumbered(self.map_by, self.rank_by))
         };
         match &self.apps[..] {

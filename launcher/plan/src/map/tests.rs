@@ -28,7 +28,7 @@ fn dealt(
 ) -> Result<Vec<Vec<u32>>, String> {
     let hosts = crate::hosts::parse(&[list.to_owned()]).unwrap();
     let order: MapBy = order.parse().unwrap();
-    let map = RankMap::by(order, &hosts, ranks, over).map_err(|error| error.to_string())?;
+    let map = RankMap::place(order, &hosts, ranks, over).map_err(|error| error.to_string())?;
     let map = map.renumbered(order, by);
     for node in &map.nodes {
         assert!(node.ranks.iter().all(|&rank| map.node_of(rank) == Some(node)));
@@ -84,11 +84,11 @@ fn words_for_orders_are_understood() {
         assert!(text.parse::<MapBy>().unwrap_err().contains("ppr:N:node"), "{text}");
     }
     let node = Some(RankBy::Node);
-    assert_eq!(order(MapBy::Slot, Some(4), None), Ok((MapBy::Ppr(4), None)));
-    assert_eq!(order(MapBy::Node, Some(4), None), Ok((MapBy::Ppr(4), node)));
-    assert_eq!(order(MapBy::Ppr(4), Some(4), node), Ok((MapBy::Ppr(4), node)));
-    assert_eq!(order(MapBy::Ppr(2), Some(4), None), Err(TwoNumbers(4, 2)));
-    assert_eq!(order(MapBy::Numa, None, None), Ok((MapBy::Numa, None)));
+    assert_eq!(combine_orders(MapBy::Slot, Some(4), None), Ok((MapBy::Ppr(4), None)));
+    assert_eq!(combine_orders(MapBy::Node, Some(4), None), Ok((MapBy::Ppr(4), node)));
+    assert_eq!(combine_orders(MapBy::Ppr(4), Some(4), node), Ok((MapBy::Ppr(4), node)));
+    assert_eq!(combine_orders(MapBy::Ppr(2), Some(4), None), Err(TwoNumbers(4, 2)));
+    assert_eq!(combine_orders(MapBy::Numa, None, None), Ok((MapBy::Numa, None)));
 }
 
 #[test]
@@ -118,7 +118,7 @@ proptest! {
         let list = entries.collect::<Vec<_>>().join(",");
         let hosts = crate::hosts::parse(&[list]).unwrap();
         let order: MapBy = order.parse().unwrap();
-        let Ok(map) = RankMap::by(order, &hosts, ranks, true) else {
+        let Ok(map) = RankMap::place(order, &hosts, ranks, true) else {
             // Only `ppr:2:node` may fail, if there are more than two ranks for each host.
             prop_assert!(ranks.is_some_and(|ranks| ranks as usize > 2 * hosts.len()));
             return Ok(());
@@ -137,7 +137,7 @@ proptest! {
 
 fn shown_line(list: &str, order: MapBy, ranks: Option<u32>) -> String {
     let hosts = hosts::parse(&[list.to_owned()]).unwrap();
-    let map = RankMap::by(order, &hosts, ranks, false).unwrap();
+    let map = RankMap::place(order, &hosts, ranks, false).unwrap();
     line(&map, &remarks(&map, order))
 }
 
@@ -171,7 +171,7 @@ fn slots_that_nobody_gave_are_said() {
     let hosts = hostfile::parse("a\nb\nc slots=1\n").unwrap();
     let settled: Vec<Host> =
         hosts.iter().zip([2, 0, 8]).map(|(host, gpus)| host.settled(gpus)).collect();
-    let map = RankMap::by(MapBy::Slot, &settled, None, false).unwrap();
+    let map = RankMap::place(MapBy::Slot, &settled, None, false).unwrap();
     assert_eq!(
         line(&map, &remarks(&map, MapBy::Slot)),
         "placement: a 0-1 · b 2 · c 3 — slots are GPUs: a 2; 1 slot where there is no GPU: b"

@@ -26,7 +26,7 @@ struct FailureLine {
 }
 
 impl Mesh {
-    /// Prints the result of the proofs. `table` is the rank table that was built after the proofs.
+    /// Returns messages about the result of the proofs. `table` is the rank table that was built after the proofs.
     ///
     /// # Errors
     ///
@@ -42,7 +42,7 @@ impl Mesh {
         }
         let failures = self.failures();
         let line = |(result, failure): &(&ProofResult, &Failure)| {
-            let (text, hint) = self.line(table, result, failure);
+            let (text, hint) = self.failure_line(table, result, failure);
             FailureLine { finding: finding_of(failure), text, hint }
         };
         let lines: Vec<FailureLine> = failures.iter().map(line).collect();
@@ -80,7 +80,7 @@ impl Mesh {
     /// Describes a failed path and what is used instead, as in `no RDMA between a rxe0/1 … and b rxe1/1 …:
     /// token: b: transport retry counter exceeded (status 12): TCP is used`. Also returns a hint if one is
     /// known.
-    pub fn line(
+    pub fn failure_line(
         &self,
         table: &RankTable,
         result: &ProofResult,
@@ -95,11 +95,11 @@ impl Mesh {
         let step = failure.fault.step;
         let size = mtu.map(|mtu| format!(" at MTU {mtu}")).unwrap_or_default();
         let ranks = self.ranks_of(&result.proof);
-        let smaller = self.smaller(table, result, failure);
+        let smaller = self.lowered_mtu(table, result, failure);
         let what = if smaller.is_some() { "only small packets pass" } else { "no RDMA" };
         let instead = match smaller {
             Some(mtu) => format!("MTU {mtu} works and is used"),
-            None => instead(table, &result.proof).to_owned(),
+            None => replacement(table, &result.proof).to_owned(),
         };
         let line = format!(
             "{what} between {} and {}{size} (ranks {ranks}): {step}: {host}: {}: {instead}",
@@ -124,7 +124,12 @@ impl Mesh {
     }
 
     /// Returns the MTU, in bytes, that the ranks of a failed path use now, if only large packets were lost.
-    fn smaller(&self, table: &RankTable, result: &ProofResult, failure: &Failure) -> Option<u32> {
+    fn lowered_mtu(
+        &self,
+        table: &RankTable,
+        result: &ProofResult,
+        failure: &Failure,
+    ) -> Option<u32> {
         let pair = table.pair(result.proof.a, result.proof.b)?;
         let lowered = failure.is_of_size() && self.lowered.contains(&result.proof.nics());
         pair.mtu.filter(|_| lowered && is_rdma(pair.connect))
@@ -153,7 +158,7 @@ impl Mesh {
 }
 
 /// Tells the user what replaces a failed path: other ports or TCP.
-fn instead(table: &RankTable, failed: &Proof) -> &'static str {
+fn replacement(table: &RankTable, failed: &Proof) -> &'static str {
     match table.pair(failed.a, failed.b) {
         Some(pair) if is_rdma(pair.connect) => "other ports are used",
         _ => "TCP is used",
@@ -205,7 +210,7 @@ fn refuse(summary: String, lines: &[FailureLine]) -> Failed {
         failed.details.push(line.text.trim_end_matches(": TCP is used").to_owned());
         failed = failed.hint(line.hint.clone());
     }
-    failed = findings::mark(failed, lines.first().map(|line| line.finding));
+    failed = findings::with_finding(failed, lines.first().map(|line| line.finding));
     if lines.len() > MAX_LINES {
         failed.details.push(format!("and {} more", lines.len() - MAX_LINES));
     }
@@ -214,6 +219,9 @@ fn refuse(summary: String, lines: &[FailureLine]) -> Failed {
 
 /// UDP destination port of RoCE v2 packets.
 const ROCE_PORT: u16 = 4791;
+
+/// Words of the error of a completion with IBV_WC_RETRY_EXC_ERR (12): no acknowledgement has come.
+const UNANSWERED: &str = "status 12";
 
 /// Returns the likely cause and a remedy, if they are known.
 pub fn hint_of(table: &RankTable, proof: &Proof, failure: &Failure) -> Option<String> {
@@ -226,7 +234,7 @@ pub fn hint_of(table: &RankTable, proof: &Proof, failure: &Failure) -> Option<St
         reported_hint.or_else(|| failure.other.as_ref().and_then(|fault| fault.hint.clone()));
     match failure.fault.step {
         ProofStep::Block => Some(hint_for_size(proof, (one.host, from), (other.host, to))),
-        ProofStep::Token if cause.contains("status 12") || failure.fault.awaited_peer => {
+        ProofStep::Token if cause.contains(UNANSWERED) || failure.fault.awaited_peer => {
             Some(hint_for_silence((one.host, from), (other.host, to)))
         }
         ProofStep::Connect if cause.contains("no answer in time") => {
@@ -265,32 +273,38 @@ const STATED: &[(&str, CheckId)] = &[
 /// Returns the id of the finding that a failed path states.
 pub fn finding_of(failure: &Failure) -> CheckId {
     let PathFault { step, cause, awaited_peer, .. } = &failure.fault;
-    let stated = STATED.iter().find(|(words, _)| cause.contains(words)).map(|(_, id)| *id);
-    match step {
-        ProofStep::Block => id::MTU_PATH,
-        _ if cause.contains("/dev/infiniband") => of_device_file(cause),
-        _ if stated.is_some() => stated.unwrap_or(id::MESH_PROOF),
-        ProofStep::Token
-            if cause.contains("status 12") || cause.starts_with("no answer within") =>
-        {
-            id::MESH_SILENT
-        }
-        // The prover did not come to it.
-        ProofStep::Token if cause == "not tried" => id::MESH_PROOF,
-        ProofStep::Token | ProofStep::Connect if *awaited_peer => id::MESH_SILENT,
-        ProofStep::Connect if cause.contains("no answer in time") => id::MESH_SILENT,
-        _ => id::MESH_PROOF,
+    if *step == ProofStep::Block {
+        return id::MTU_PATH;
     }
+    if cause.contains("/dev/infiniband") {
+        return of_device_file(cause);
+    }
+    if let Some((_, stated)) = STATED.iter().find(|(words, _)| cause.contains(words)) {
+        return *stated;
+    }
+    let is_silent = match step {
+        ProofStep::Token => {
+            // The prover did not come to a path that was `not tried`.
+            cause.contains(UNANSWERED)
+                || cause.starts_with("no answer within")
+                || (*awaited_peer && cause != "not tried")
+        }
+        ProofStep::Connect => *awaited_peer || cause.contains("no answer in time"),
+        ProofStep::Prepare | ProofStep::Exchange | ProofStep::Block => false,
+    };
+    if is_silent { id::MESH_SILENT } else { id::MESH_PROOF }
 }
 
 /// Returns the id for a device that cannot be opened, from the error of its file.
 fn of_device_file(cause: &str) -> CheckId {
     let lower = cause.to_ascii_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| lower.contains(word));
-    match () {
-        () if has(&["permission denied", "not permitted"]) => id::DEV_PERM,
-        () if has(&["missing", "no such"]) => id::DEV_UVERBS,
-        () => id::MESH_PROOF,
+    if has(&["permission denied", "not permitted"]) {
+        id::DEV_PERM
+    } else if has(&["missing", "no such"]) {
+        id::DEV_UVERBS
+    } else {
+        id::MESH_PROOF
     }
 }
 

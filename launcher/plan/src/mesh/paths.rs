@@ -77,7 +77,8 @@ pub fn proof(table: &RankTable, pair: &Pair) -> Option<Proof> {
 pub fn parts(
     table: &RankTable,
     proofs: &[Proof],
-    (number, first): (u32, u32),
+    number: u32,
+    first: u32,
     settings: QpSettings,
     limits: RoundTimeouts,
 ) -> Vec<ProofRound> {
@@ -136,11 +137,12 @@ fn local_port(table: &RankTable, own: NicId, by_manager: bool) -> Option<LocalPo
 pub fn single_path(
     table: &RankTable,
     proof: &Proof,
-    (number, id): (u32, u32),
+    number: u32,
+    id: u32,
     settings: QpSettings,
     limits: RoundTimeouts,
 ) -> [(NodeId, ProofRound); 2] {
-    let rounds = parts(table, &[*proof], (number, id), settings, limits);
+    let rounds = parts(table, &[*proof], number, id, settings, limits);
     let part_of =
         |node: NodeId| ProofRound { through_launcher: true, ..rounds[node.index()].clone() };
     [proof.from.node, proof.to.node].map(|node| (node, part_of(node)))

@@ -40,7 +40,8 @@ struct NearDevices<'a> {
 pub(super) fn host_box(
     name: &str,
     inventory: &Inventory,
-    (ports, networks): (&[HostPort<'_>], &[Option<usize>]),
+    ports: &[HostPort<'_>],
+    networks: &[Option<usize>],
     uses: Option<&HostUses>,
 ) -> HostBox {
     let mut shown: Vec<(&HostPort<'_>, Option<usize>)> =
@@ -323,7 +324,8 @@ impl HostUses {
     /// ranks have their numbers on the node.
     pub(super) fn new(
         table: &RankTable,
-        (node, inventory): (NodeId, &Inventory),
+        node: NodeId,
+        inventory: &Inventory,
         configs: &[RankConfig],
         peers: &[NodeId],
         is_local: bool,

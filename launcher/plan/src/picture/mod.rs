@@ -63,8 +63,8 @@ pub fn placement(
     let mut topology = pictured.drawn(|host, is_local, peers| {
         let configs = rank_configs.get(host).unwrap_or(&no_configs);
         let peers: Vec<NodeId> = peers.iter().map(|host| node(*host)).collect();
-        let at = (node(host), &inventories[host]);
-        let uses = HostUses::new(table, at, configs, &peers, is_local);
+        let inventory = &inventories[host];
+        let uses = HostUses::new(table, node(host), inventory, configs, &peers, is_local);
         pictured.host_box(host, Some(&uses))
     });
     let ranks = text::count(map.world_size as usize, "rank");
@@ -116,7 +116,7 @@ impl<'a> PicturedHosts<'a> {
         let ports = &self.ports[host];
         let networks: Vec<Option<usize>> =
             (0..ports.len()).map(|port| self.networks.network_of(host, port)).collect();
-        host::host_box(self.names[host], &self.inventories[host], (ports, &networks), uses)
+        host::host_box(self.names[host], &self.inventories[host], ports, &networks, uses)
     }
 
     /// Draws all hosts. `drawn` draws one of them; it is told whether the box may stand for several hosts, and the other

@@ -317,7 +317,8 @@ impl Plan {
     }
 }
 
-/// Transport and networks of a port, which decide whether ports share a network.
+/// Transport and networks of a port, which decide whether ports share a network. The transport is a number, because the
+/// type has no order.
 type PortKind<'a> = (u8, &'a [String]);
 
 fn kind(port: &UsablePort) -> PortKind<'_> {

@@ -51,7 +51,7 @@ pub(crate) fn job_or_fail(args: JobArgs, config: &LoadedConfig) -> Result<Launch
 /// Converts parsed options to a job. Reads files and the environment of this machine.
 pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobError> {
     let HostArgs { map_by, per_node, rank_by, ranks, oversubscribe, .. } = args.hosts;
-    let (map_by, rank_by) = map::order(map_by, per_node, rank_by)?;
+    let (map_by, rank_by) = map::combine_orders(map_by, per_node, rank_by)?;
     host_selection::check_ports(&args.hosts.hosts, ranks, map_by)?;
     let programs = apps::with_hosts(args.other_programs, &config.hosts, map_by)?;
     let mut reach = connect_options(args.connect, config)?;

@@ -100,7 +100,7 @@ impl DoctorReport {
         let failed = |finding: &Finding| {
             let message = format!("--preflight full: {}", finding.message());
             let failed = Failed::new(exit_for(finding.id), message);
-            let failed = findings::mark(failed, Some(finding.id));
+            let failed = findings::with_finding(failed, Some(finding.id));
             finding.hints().into_iter().fold(failed, |failed, hint| failed.hint(Some(hint)))
         };
         let Some((first, others)) = errors.split_first() else { return Ok(()) };

@@ -282,5 +282,5 @@ fn unreached(failures: &[(Host, NodeError)], nodes: usize) -> Failed {
         }
     }
     let id = failures.first().and_then(|(_, error)| error.finding());
-    findings::mark(failed, id)
+    findings::with_finding(failed, id)
 }

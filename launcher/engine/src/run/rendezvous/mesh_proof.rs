@@ -158,7 +158,7 @@ impl Proving<'_, '_, '_> {
         let first = mesh.next_id();
         let number = mesh.rounds;
         mesh.rounds += 1;
-        let parts = paths::parts(table, todo, (number, first), options.settings, limits);
+        let parts = paths::parts(table, todo, number, first, options.settings, limits);
         for (node, round) in state.nodes.iter().zip(parts) {
             let agent = pump.agents.outbox(node.id);
             agent.try_queue_message(&ToAgent::Prove(round)).map_err(|error| {

@@ -231,7 +231,7 @@ impl Supervisor<'_> {
         if what.linked && self.job.singleton == SingletonPolicy::Error {
             let why = job_ending(sentence.clone());
             let failed = Failed::new(Exit::SINGLETON, sentence).hint(Some(hint));
-            let failed = findings::mark(failed, Some(id::MPI_SINGLETON));
+            let failed = findings::with_finding(failed, Some(id::MPI_SINGLETON));
             self.end(now, Reason::Singleton(failed), why);
         } else if !std::mem::replace(&mut self.warned_of_mpi, true) {
             self.warn(sentence);

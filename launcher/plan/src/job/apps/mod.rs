@@ -254,12 +254,7 @@ pub fn map_ranks(
         };
         groups.push(HostGroup { hosts, members, map });
     }
-    let mut end = 0_u32;
-    let first = |size: &u32| {
-        let after = end.saturating_add(*size);
-        std::mem::replace(&mut end, after)
-    };
-    let firsts: Vec<u32> = sizes.iter().map(first).collect();
+    let firsts = first_ranks(&sizes);
     let mut hosts: Vec<(Host, Vec<Rank>)> = Vec::new();
     for group in &groups {
         group.place(&sizes, &firsts, &mut hosts);
@@ -269,6 +264,17 @@ pub fn map_ranks(
     }
     let firsts = firsts.into_iter().skip(1).map(Rank).collect();
     Ok(RankMap::from_assignment(hosts, firsts))
+}
+
+/// Returns the first rank of each program, by the numbers of ranks of the programs.
+fn first_ranks(sizes: &[u32]) -> Vec<u32> {
+    let mut next = 0_u32;
+    let mut firsts = Vec::with_capacity(sizes.len());
+    for size in sizes {
+        firsts.push(next);
+        next = next.saturating_add(*size);
+    }
+    firsts
 }
 
 impl HostGroup<'_> {
@@ -334,7 +340,7 @@ mod tests {
 
     fn map(common: &str, apps: &[AppSpec], order: MapBy) -> Result<RankMap, String> {
         let common = crate::hosts::parse(&[common.into()]).unwrap();
-        let by = |hosts: &[Host], ranks| RankMap::by(order, hosts, ranks, false);
+        let by = |hosts: &[Host], ranks| RankMap::place(order, hosts, ranks, false);
         map_ranks(apps, &common, by).map_err(|error| error.to_string())
     }
 

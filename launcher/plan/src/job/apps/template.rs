@@ -114,6 +114,7 @@ const PARTS: &[&str] = &["hostname", "oob_ip", "hca", "hcas"];
 fn has_placeholder(text: &str) -> bool {
     // This is how braces are written that are not placeholders.
     let is_escape = |(at, _): (usize, &str)| {
+        // `{{-` and `{%-` strip the blanks before them.
         let code = text[at + 2..].trim_start_matches('-').trim_start();
         code.starts_with("'{{") || code.starts_with("\"{{") || code.starts_with("raw")
     };
@@ -146,6 +147,7 @@ fn is_placeholder(path: &str) -> bool {
     PARTS.contains(&first) || NAMES.iter().any(is_known)
 }
 
+/// Lists the texts of a program that are templates: arguments, variables of `-x`, and files.
 pub fn texts(app: &AppSpec) -> Vec<TemplateText<'_>> {
     let is_template = |text: &&str| has_placeholder(text);
     let arguments = (1..).zip(app.argv.iter().skip(1)).filter_map(|(at, word)| {
@@ -282,7 +284,7 @@ fn render(
         for rank in ranks {
             let Some(context) = context(table, rank, &named) else { continue };
             let context = Value::from(Serde(context));
-            let mut rank_texts = render_rank(app, index, (rank, &context), &compiled)?;
+            let mut rank_texts = render_rank(app, index, rank, &context, &compiled)?;
             rank_texts.env.splice(..0, master_vars.iter().cloned());
             rendered.insert(rank, rank_texts);
         }
@@ -311,7 +313,8 @@ fn compile<'e, 'a>(
 fn render_rank(
     app: &AppSpec,
     index: usize,
-    (rank, context): (Rank, &Value),
+    rank: Rank,
+    context: &Value,
     compiled: &Compiled<'_, '_>,
 ) -> Result<RenderedTexts, AppError> {
     let mut rendered = RenderedTexts::default();
