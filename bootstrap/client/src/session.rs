@@ -93,6 +93,7 @@ impl Session {
                     return check_reply(reply, sent).map(|reply| Some((reply, payload)));
                 }
                 ClientEvent::JobEvent(event) => self.enqueue(event),
+                // The reply to a call that was dropped; the machine lets nothing else through.
                 _ => {}
             }
         }
@@ -241,6 +242,7 @@ pub(crate) fn value((reply, bytes): Answered) -> Option<Bytes> {
 pub(crate) fn offset(answered: &Answered) -> Result<ClockOffset, ClientError> {
     match answered.0 {
         Reply::Clock { offset, error } => Ok(ClockOffset { nanoseconds: offset, error }),
+        // No agent that speaks this version of the protocol gives another answer.
         _ => Err(ClientError::AgentGone),
     }
 }

@@ -23,13 +23,15 @@ pub fn is_secret(name: &str) -> bool {
     if DIRECTORIES.contains(&upper.as_str()) {
         return false;
     }
-    let has = |stem: &&str| upper.match_indices(*stem).any(|(at, _)| !is_other(stem, &upper[at..]));
+    let has = |stem: &&str| {
+        upper.match_indices(*stem).any(|(at, _)| !is_unrelated_word(stem, &upper[at..]))
+    };
     STEMS.iter().any(has) || words(name).any(|word| WORDS.contains(&word.as_str()))
 }
 
 /// Tells whether `from`, which begins with `stem`, is an unrelated word such as AUTHOR or
 /// TOKENIZER.
-fn is_other(stem: &str, from: &str) -> bool {
+fn is_unrelated_word(stem: &str, from: &str) -> bool {
     let rest = from.strip_prefix(stem).unwrap_or_default();
     match stem {
         "AUTH" => rest.starts_with("OR") && !rest.starts_with("ORIZ") && !rest.starts_with("ORIS"),
@@ -130,7 +132,10 @@ fn password(scheme: &str, url: &str) -> Option<Range<usize>> {
         (Some(colon), Some(at)) if colon < at => colon + 1..url.rfind('@')?,
         (_, Some(at)) => {
             let scheme = scheme.rsplit(|c: char| !c.is_ascii_alphanumeric()).next();
-            0..scheme.filter(|scheme| matches!(*scheme, "http" | "https")).map(|_| at)?
+            if !matches!(scheme, Some("http" | "https")) {
+                return None;
+            }
+            0..at
         }
         // A password may contain unescaped characters such as `/`, but a path may contain `@` as
         // well.

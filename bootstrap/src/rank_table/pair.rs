@@ -123,7 +123,8 @@ impl RankTable {
                 if !self.can_reach(one, other) {
                     continue;
                 }
-                let cost = self.cost((one, own, at_low), (other, theirs, at_high))?;
+                let distances = [own.distance, theirs.distance];
+                let cost = self.cost([one, other], distances, [at_low, at_high])?;
                 if best.as_ref().is_none_or(|(least, _)| cost < *least) {
                     best = Some((cost, (one, other)));
                 }
@@ -132,21 +133,24 @@ impl RankTable {
         best.map(|(_, nics)| nics)
     }
 
+    /// Returns the cost of a pair of NICs. Each array has the value of the lower rank first; `places` are the
+    /// positions of the NICs in the ranks' lists.
     fn cost(
         &self,
-        (low, own, at_low): (NicId, &RankNic, usize),
-        (high, theirs, at_high): (NicId, &RankNic, usize),
+        [low, high]: [NicId; 2],
+        [own, theirs]: [Distance; 2],
+        places: [usize; 2],
     ) -> Option<PairCost> {
         let (one, other) = (self.nic(low)?, self.nic(high)?);
         let rate = one.rate_mbps.unwrap_or(0).min(other.rate_mbps.unwrap_or(0));
         Some((
             one.software || other.software,
-            own.distance.max(theirs.distance),
-            own.distance.min(theirs.distance),
+            own.max(theirs),
+            own.min(theirs),
             Reverse(rate),
             one.rail != other.rail,
-            at_low,
-            at_high,
+            places[0],
+            places[1],
         ))
     }
 }

@@ -17,6 +17,7 @@ use std::marker::PhantomData;
 /// ended together.
 pub const MAX_HEAD: usize = 1 << 20;
 
+/// Length of the two lengths before a head, in bytes.
 const PREFIX: usize = 8;
 
 /// Error of encoding or decoding a frame.
@@ -100,10 +101,10 @@ impl<T: DeserializeOwned> Decoder<T> {
 
     /// Returns the next head and payload, or `None` if they have not been received completely.
     pub fn next_frame(&mut self) -> Result<Option<(T, Bytes)>, CodecError> {
-        let Some((prefix, _)) = self.buffer.split_first_chunk::<PREFIX>() else { return Ok(None) };
-        let [a, b, c, d, e, f, g, h] = *prefix;
-        let head = u32::from_le_bytes([a, b, c, d]) as usize;
-        let length = u32::from_le_bytes([e, f, g, h]) as usize;
+        let Some((head, rest)) = self.buffer.split_first_chunk() else { return Ok(None) };
+        let Some(length) = rest.first_chunk() else { return Ok(None) };
+        let head = u32::from_le_bytes(*head) as usize;
+        let length = u32::from_le_bytes(*length) as usize;
         if head > self.head_limit {
             return Err(CodecError::HeadTooLong { length: head, limit: self.head_limit });
         }

@@ -158,7 +158,7 @@ impl Coordinator {
             deadline: now + JOIN_TIMEOUT,
             outputs: VecDeque::new(),
         };
-        coordinator.settle();
+        coordinator.advance_if_all_joined();
         coordinator
     }
 
@@ -176,17 +176,17 @@ impl Coordinator {
     pub fn handle(&mut self, input: CoordinatorInput) -> Result<(), CoordinatorViolation> {
         match input {
             CoordinatorInput::Joined { node, relayed } => self.on_joined(node, relayed),
-            CoordinatorInput::TableEverywhere { node } => self.on_table(node),
+            CoordinatorInput::TableEverywhere { node } => self.on_table_everywhere(node),
             CoordinatorInput::Broke { node, peer } => {
                 let child = self.child_of_edge(node, peer)?;
-                self.relay(child, true);
+                self.mark_relayed(child, true);
                 Ok(())
             }
             CoordinatorInput::Relay { from, to } => {
                 let child = self.child_of_edge(from, to)?;
                 // A relayed edge is reported by one end only. The other end may detect the break
                 // only through these bytes, and never report it.
-                self.relay(child, !self.absent.contains(&child));
+                self.mark_relayed(child, !self.absent.contains(&child));
                 self.outputs.push_back(CoordinatorOutput::ForwardRelayed { to });
                 Ok(())
             }
@@ -230,14 +230,14 @@ impl Coordinator {
             return Err(CoordinatorViolation::OutOfPhase { node, phase: self.phase });
         }
         if relayed {
-            self.relay(node, false);
+            self.mark_relayed(node, false);
         }
         self.absent.remove(&node);
-        self.settle();
+        self.advance_if_all_joined();
         Ok(())
     }
 
-    fn on_table(&mut self, node: NodeId) -> Result<(), CoordinatorViolation> {
+    fn on_table_everywhere(&mut self, node: NodeId) -> Result<(), CoordinatorViolation> {
         if node.0 != 0 {
             return Err(CoordinatorViolation::NotTheRoot(node));
         }
@@ -248,7 +248,7 @@ impl Coordinator {
         Ok(())
     }
 
-    fn settle(&mut self) {
+    fn advance_if_all_joined(&mut self) {
         if self.absent.is_empty() && self.phase == CoordinatorPhase::AwaitEdges {
             self.advance(CoordinatorPhaseEvent::LastEdge);
         }
@@ -261,6 +261,7 @@ impl Coordinator {
         next.is_some()
     }
 
+    /// Returns the child of two neighbours in the tree, by which an edge is known.
     fn child_of_edge(&self, a: NodeId, b: NodeId) -> Result<NodeId, CoordinatorViolation> {
         if !self.shape.is_edge(a, b) {
             return Err(CoordinatorViolation::NotNeighbours(a, b));
@@ -268,7 +269,8 @@ impl Coordinator {
         Ok(a.max(b))
     }
 
-    fn relay(&mut self, child: NodeId, broke: bool) {
+    /// Records that the edge above a child is relayed, unless that is known.
+    fn mark_relayed(&mut self, child: NodeId, broke: bool) {
         if let Some(parent) = self.shape.parent(child).filter(|_| self.relayed.insert(child)) {
             self.outputs.push_back(CoordinatorOutput::Relayed { parent, child, broke });
         }

@@ -216,9 +216,9 @@ impl CallbackHello {
             return Ok(None);
         };
         let [.., v0, v1, n0, n1, n2, n3] = *preamble;
-        match u16::from_le_bytes([v0, v1]) {
-            CALLBACK_VERSION => {}
-            other => return Err(CallbackError::Version(other)),
+        let version = u16::from_le_bytes([v0, v1]);
+        if version != CALLBACK_VERSION {
+            return Err(CallbackError::Version(version));
         }
         let Some((first, rest)) = rest.split_first_chunk::<HANDSHAKE>() else { return Ok(None) };
         if !rest.is_empty() {

@@ -82,9 +82,9 @@ impl Parties {
     fn read(bytes: &[u8]) -> Result<Parties, SecureError> {
         let rest = bytes.strip_prefix(MAGIC).ok_or(SecureError::NotRlaunch)?;
         let (version, rest) = rest.split_first_chunk().ok_or(SecureError::NotRlaunch)?;
-        match u16::from_le_bytes(*version) {
-            EDGE_VERSION => {}
-            other => return Err(SecureError::Version(other)),
+        let version = u16::from_le_bytes(*version);
+        if version != EDGE_VERSION {
+            return Err(SecureError::Version(version));
         }
         let (job, rest) = rest.split_first_chunk().ok_or(SecureError::NotRlaunch)?;
         let (from, rest) = rest.split_first_chunk().ok_or(SecureError::NotRlaunch)?;

@@ -339,7 +339,9 @@ impl Node {
                 !is_over
             });
             let since = open.waiters.iter().map(|waiter| waiter.since).min();
-            if let (Some(since), true) = (since, open.query_at.is_some_and(|at| at <= now)) {
+            if let Some(since) = since
+                && open.query_at.is_some_and(|at| at <= now)
+            {
                 open.query_at = Some(now + QUERY_INTERVAL);
                 ask.push((operation.clone(), now.since(since)));
             }

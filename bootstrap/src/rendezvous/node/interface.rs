@@ -135,7 +135,7 @@ pub enum Refusal {
 
 impl Call {
     /// Returns [`Refusal::TooLong`] if a name, value or text of the call is too long.
-    pub(super) fn excess(&self) -> Option<Refusal> {
+    pub(super) fn refusal_if_too_long(&self) -> Option<Refusal> {
         let key_fits = |key: &Key| key.namespace.len() <= MAX_NAME && key.name.len() <= MAX_NAME;
         let fits = match self {
             Call::Collective { name, blob, .. } => name.len() <= MAX_NAME && blob.len() <= MAX_BLOB,

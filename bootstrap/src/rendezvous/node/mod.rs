@@ -222,7 +222,7 @@ impl Node {
         match message {
             Message::Table if !self.has_table => self.on_table(payload),
             Message::Table => return Err(NodeViolation::Duplicate { from, message: name }),
-            Message::TableReceived { ranks } => self.on_table_here(from, ranks)?,
+            Message::TableReceived { ranks } => self.on_table_received(from, ranks)?,
             Message::Arrived(operation) => self.on_arrived(from, &operation, payload)?,
             Message::Released(operation) => self.on_released(from, &operation, &payload)?,
             Message::ReportFailure(operation, why) => self.fail_collective(&operation, why),
@@ -231,9 +231,9 @@ impl Node {
             Message::QueryMissing { operation, waited_ms } => {
                 self.query_missing(now, operation, Duration::from_millis(waited_ms));
             }
-            Message::CountMissing(operation) => self.on_count(now, &operation),
+            Message::CountMissing(operation) => self.count_missing(now, &operation),
             Message::MissingCounted(operation, missing) => {
-                self.on_counted(from, &operation, missing);
+                self.on_missing_counted(from, &operation, missing);
             }
             Message::Missing(operation, missing) => self.on_missing(&operation, &missing),
             Message::Put { request, key } => {
@@ -263,6 +263,7 @@ impl Node {
             return Err(NodeViolation::NotANeighbour(from));
         }
         let goes_down = match message {
+            // Goes in both directions.
             Message::Abort { .. } => from_above,
             Message::Table
             | Message::Released(_)
@@ -283,7 +284,8 @@ impl Node {
         }
     }
 
-    /// Passes the rank table on to the children and to this node's ranks, even after an abort.
+    /// Passes the rank table on to the children and to this node's ranks, even after an abort. Only the first table
+    /// counts.
     fn on_table(&mut self, table: Payload) {
         if std::mem::replace(&mut self.has_table, true) {
             return;
@@ -295,7 +297,7 @@ impl Node {
         self.report_subtree();
     }
 
-    fn on_table_here(&mut self, from: NodeId, ranks: RankSet) -> Result<(), NodeViolation> {
+    fn on_table_received(&mut self, from: NodeId, ranks: RankSet) -> Result<(), NodeViolation> {
         let message = "table received";
         if self.phase == NodePhase::AwaitTable {
             return Err(NodeViolation::OutOfPhase { from, message, phase: self.phase });
@@ -341,7 +343,7 @@ impl Node {
         let refusal = match self.locals.get_mut(&rank) {
             Some(local) if local.ended.is_none() => {
                 local.has_called = true;
-                call.excess()
+                call.refusal_if_too_long()
             }
             _ => Some(Refusal::NotARank),
         };

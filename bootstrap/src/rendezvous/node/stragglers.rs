@@ -55,12 +55,12 @@ impl Node {
                 let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
                 self.send(parent, Message::QueryMissing { operation, waited_ms });
             }
-            None => self.on_count(now, &operation),
+            None => self.count_missing(now, &operation),
         }
     }
 
     /// Starts to count the missing ranks of this node's subtree.
-    pub(super) fn on_count(&mut self, now: Time, operation: &CollectiveId) {
+    pub(super) fn count_missing(&mut self, now: Time, operation: &CollectiveId) {
         if self.stragglers.counts.contains_key(operation) || self.aborted.is_some() {
             return;
         }
@@ -88,7 +88,7 @@ impl Node {
     }
 
     /// Handles the missing ranks that a child has reported for its subtree.
-    pub(super) fn on_counted(
+    pub(super) fn on_missing_counted(
         &mut self,
         from: NodeId,
         operation: &CollectiveId,
