@@ -1,7 +1,7 @@
 //! Connection between two ranks. It is computed from the rank table alone, so that both ranks come
 //! to the same result.
 
-use super::{Nic, NicId, PairException, PairRule, RankNic, RankRow, RankTable};
+use super::{Nic, NicId, PairException, PairRule, RankRow, RankTable};
 use crate::id::Rank;
 use crate::inventory::pci::Distance;
 use serde::{Deserialize, Serialize};

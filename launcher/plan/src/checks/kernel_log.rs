@@ -217,7 +217,7 @@ fn aer(cluster: &Cluster<'_>) -> Vec<Finding> {
         cluster,
         |_, line| parse_aer(line),
         |host, (is_corrected, address), events| {
-            let (severity, kind, matters) = if is_corrected {
+            let (severity, kind, matters) = if *is_corrected {
                 (Severity::Note, "corrected", "they were repaired; many of them cost speed")
             } else {
                 (Severity::Error, "uncorrected", "data was lost, or the device has stopped")

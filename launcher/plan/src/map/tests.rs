@@ -138,7 +138,7 @@ proptest! {
 fn shown_line(list: &str, order: MapBy, ranks: Option<u32>) -> String {
     let hosts = hosts::parse(&[list.to_owned()]).unwrap();
     let map = RankMap::place(order, &hosts, ranks, false).unwrap();
-    line(&map, &remarks(&map, order))
+    format_line(&map, &remarks(&map, order))
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn slots_that_nobody_gave_are_said() {
         hosts.iter().zip([2, 0, 8]).map(|(host, gpus)| host.settled(gpus)).collect();
     let map = RankMap::place(MapBy::Slot, &settled, None, false).unwrap();
     assert_eq!(
-        line(&map, &remarks(&map, MapBy::Slot)),
+        format_line(&map, &remarks(&map, MapBy::Slot)),
         "placement: a 0-1 · b 2 · c 3 — slots are GPUs: a 2; 1 slot where there is no GPU: b"
     );
 }

@@ -31,7 +31,7 @@ fn a_pair_that_nothing_connects_goes_by_tcp() {
     let summary = job.mesh.summary(&table, MeshMode::Auto);
     assert!(summary.starts_with("mesh: 4/6 paths up, RoCE v2, 2 subnets"), "{summary}");
     let [(result, failure)] = job.mesh.failures()[..] else { panic!("one line") };
-    let (line, hint) = job.mesh.line(&table, result, failure);
+    let (line, hint) = job.mesh.failure_line(&table, result, failure);
     assert_eq!(
         line,
         "no RDMA between a rocep1s0f0/1 GID 3 192.168.100.2 and b rocep1s0f0/1 GID 3 192.168.100.3 \
@@ -75,7 +75,7 @@ fn packets_are_made_smaller_where_only_large_ones_get_lost() {
     assert_eq!(table.pair(Rank(0), Rank(1)).unwrap().mtu, Some(1024));
     assert_eq!(table.pair(Rank(0), Rank(2)).unwrap().mtu, Some(4096));
     let [(result, failure)] = job.mesh.failures()[..] else { panic!("one line") };
-    let (line, hint) = job.mesh.line(&table, result, failure);
+    let (line, hint) = job.mesh.failure_line(&table, result, failure);
     assert!(line.starts_with("only small packets pass between a "), "{line}");
     assert!(line.ends_with("MTU 1024 works and is used"), "{line}");
     assert!(hint.is_some_and(|hint| hint.starts_with("something between ")));
@@ -92,7 +92,7 @@ fn other_ports_are_tried_before_tcp() {
     let pair = table.pair(Rank(0), Rank(1)).unwrap();
     assert!(is_rdma(pair.connect) && pair.nic_a != Some(nic), "{pair:?}");
     let (result, failure) = job.mesh.failures()[0];
-    let (line, _) = job.mesh.line(&table, result, failure);
+    let (line, _) = job.mesh.failure_line(&table, result, failure);
     assert!(line.ends_with("other ports are used"), "{line}");
 }
 

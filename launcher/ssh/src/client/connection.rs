@@ -283,7 +283,7 @@ mod tests {
         tokio::spawn(async move { server::run_stream(serving.into(), far, server).await?.await });
         let text = "StrictHostKeyChecking no\nUserKnownHostsFile none\nGlobalKnownHostsFile none";
         let config = SshConfig::parse(text, Path::new("/config")).unwrap().resolve("b").unwrap();
-        let (checker, end) = HostKeys::new(None).checker(&config, 22).unwrap();
+        let (checker, outcome) = HostKeys::new(None).checker(&config, 22).unwrap();
         let client = client::Config::default().into();
         let mut handle = client::connect_stream(client, near, checker).await.unwrap();
         assert!(handle.authenticate_none("me").await.unwrap().success());
@@ -291,7 +291,7 @@ mod tests {
             handle,
             address: "192.0.2.7:22".to_owned(),
             ip_addresses: None,
-            end,
+            outcome,
             changed: None,
             via: None,
             proxy: None,
