@@ -94,13 +94,13 @@ impl Stores {
         key: &[u8],
         value: &[u8],
     ) -> Result<(), PutError> {
-        let (Ok(key_length @ 1..), true) = (u8::try_from(key.len()), key.len() <= KEY_MAX) else {
+        if key.is_empty() || key.len() > KEY_MAX {
             return Err(PutError::Key);
-        };
-        let (Ok(value_length), true) = (u16::try_from(value.len()), value.len() <= VALUE_MAX)
-        else {
+        } else if value.len() > VALUE_MAX {
             return Err(PutError::Value);
-        };
+        }
+        let key_length = u8::try_from(key.len()).map_err(|_| PutError::Key)?;
+        let value_length = u16::try_from(value.len()).map_err(|_| PutError::Value)?;
         let fresh = self.fresh.get_mut(local).ok_or(PutError::Full)?;
         if fresh.len() + 3 + key.len() + value.len() > DATA_MAX {
             return Err(PutError::Fresh);

@@ -6,7 +6,7 @@ use thiserror::Error;
 /// message of an abort may be longer.
 pub(super) const LINE_MAX: usize = 16 * 1024;
 
-/// Pmi1Request of a client: a line without its end.
+/// Request of a client: a line without its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Pmi1Request<'a> {
     /// First line on a connection to the agent's port.

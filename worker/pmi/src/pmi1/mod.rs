@@ -61,14 +61,19 @@ impl Pmi1 {
         }
     }
 
-    /// Executes a line. Returns `None` if the connection is to be closed.
-    fn line(&mut self, node: &mut Node, connection: ConnectionId, line: &[u8]) -> Option<()> {
-        let stage = self.clients.get(&connection)?.stage;
+    /// Executes a line.
+    fn execute_line(
+        &mut self,
+        node: &mut Node,
+        connection: ConnectionId,
+        line: &[u8],
+    ) -> Result<(), Violation> {
+        let stage = self.clients.get(&connection).ok_or(Violation)?.stage;
         if stage == Stage::Aborted {
-            return Some(());
+            return Ok(());
         }
         if let Stage::Running { local, run, busy: Busy::Spawn(mut block) } = stage {
-            let busy = match block.line(line) {
+            let busy = match block.add_line(line) {
                 None => Busy::Spawn(block),
                 Some(is_last) => {
                     if is_last {
@@ -77,93 +82,99 @@ impl Pmi1 {
                     Busy::No
                 }
             };
-            return self.set(connection, Stage::Running { local, run, busy });
+            self.set_stage(connection, Stage::Running { local, run, busy });
+            return Ok(());
         }
-        match (stage, line::parse(line).ok()?) {
+        match (stage, line::parse(line).map_err(|_| Violation)?) {
             (Stage::Stranger, Pmi1Request::Identify { id }) => self.identify(node, connection, id),
             (
                 Stage::Idle { local } | Stage::Running { local, .. },
                 Pmi1Request::Abort { code, message },
             ) => {
                 node.abort(local, code, message);
-                self.set(connection, Stage::Aborted)
+                self.set_stage(connection, Stage::Aborted);
+                Ok(())
             }
             (
                 Stage::Idle { local } | Stage::Running { local, busy: Busy::No, .. },
                 Pmi1Request::Init { version },
-            ) => self.init(node, connection, local, version),
-            (Stage::Running { local, run, busy: Busy::No }, request) => {
-                self.request(node, connection, Pmi1Caller { local, run }, request)
+            ) => {
+                self.init(node, connection, local, version);
+                Ok(())
             }
-            _ => None,
+            (Stage::Running { local, run, busy: Busy::No }, request) => {
+                self.execute(node, connection, Pmi1Caller { local, run }, request)
+            }
+            _ => Err(Violation),
         }
     }
 
     /// Finds the rank whose secret a client has sent.
-    fn identify(&mut self, node: &mut Node, connection: ConnectionId, id: u32) -> Option<()> {
-        let ids = node.layout().pmi_ids.iter().take(node.local_size());
-        let local = ids.clone().position(|&other| other == id)?;
-        node.identify(connection, local)?;
+    fn identify(
+        &mut self,
+        node: &mut Node,
+        connection: ConnectionId,
+        id: u32,
+    ) -> Result<(), Violation> {
+        let mut ids = node.layout().pmi_ids.iter().take(node.local_size());
+        let local = ids.position(|&other| other == id).ok_or(Violation)?;
+        node.identify(connection, local).ok_or(Violation)?;
         let (size, rank) = (node.layout().world_size(), node.rank(local));
         let answer = format!(
             "cmd=initack rc=0\ncmd=set size={size}\ncmd=set rank={rank}\ncmd=set debug=0\n"
         );
         node.send(connection, answer.into());
-        self.set(connection, Stage::Idle { local })
+        self.set_stage(connection, Stage::Idle { local });
+        Ok(())
     }
 
     /// Begins an MPI program of a local rank.
-    fn init(
-        &mut self,
-        node: &mut Node,
-        connection: ConnectionId,
-        local: usize,
-        version: i32,
-    ) -> Option<()> {
+    fn init(&mut self, node: &mut Node, connection: ConnectionId, local: usize, version: i32) {
         let rc = if version == 1 { 0 } else { -1 };
         let answer = format!("cmd=response_to_init pmi_version=1 pmi_subversion=1 rc={rc}\n");
         if version == 1 {
             let run = node.begin(connection, local);
             self.stores.reset(local);
-            self.set(connection, Stage::Running { local, run, busy: Busy::No });
+            self.set_stage(connection, Stage::Running { local, run, busy: Busy::No });
         }
         node.send(connection, answer.into());
-        Some(())
     }
 
     /// Executes a request of a running MPI program.
-    fn request(
+    fn execute(
         &mut self,
         node: &mut Node,
         connection: ConnectionId,
         caller: Pmi1Caller,
         request: Pmi1Request<'_>,
-    ) -> Option<()> {
+    ) -> Result<(), Violation> {
         let waiting = Stage::Running { local: caller.local, run: caller.run, busy: Busy::Waiting };
         let answer = match request {
             Pmi1Request::Barrier { is_world: true } => {
                 let take = || self.stores.take(caller.local);
                 let arrival = FenceArrival { connection, tag: 0, deadline: None };
-                self.fence.enter(node, caller.local, arrival, take).ok()?;
-                self.set(connection, waiting);
+                let entered = self.fence.enter(node, caller.local, arrival, take);
+                entered.map_err(|_| Violation)?;
+                self.set_stage(connection, waiting);
                 None
             }
             Pmi1Request::Finalize => {
                 node.finalized(caller.local);
-                self.set(connection, Stage::Idle { local: caller.local });
+                self.set_stage(connection, Stage::Idle { local: caller.local });
                 Some("cmd=finalize_ack rc=0\n".to_owned())
             }
             Pmi1Request::Spawn => {
                 let busy = Busy::Spawn(SpawnBlock::default());
-                self.set(connection, Stage::Running { local: caller.local, run: caller.run, busy });
+                let Pmi1Caller { local, run } = caller;
+                self.set_stage(connection, Stage::Running { local, run, busy });
                 None
             }
             Pmi1Request::Publish { .. }
             | Pmi1Request::Lookup { .. }
             | Pmi1Request::Unpublish { .. } => {
-                let answer = self.name(node, connection, &request);
+                let answer = self.execute_service_request(node, connection, &request);
                 if answer.is_none() {
-                    self.set(connection, waiting);
+                    self.set_stage(connection, waiting);
                 }
                 answer
             }
@@ -180,17 +191,17 @@ impl Pmi1 {
                     let store = kvs_name(node, caller);
                     node.claim_mpich(&store);
                 }
-                Some(plain(node, caller, &request)?)
+                Some(static_answer(node, caller, &request).ok_or(Violation)?)
             }
         };
         if let Some(answer) = answer {
             node.send(connection, answer.into());
         }
-        Some(())
+        Ok(())
     }
 
     /// Executes a request about a service. Returns the answer if it is known already.
-    fn name(
+    fn execute_service_request(
         &mut self,
         node: &mut Node,
         connection: ConnectionId,
@@ -245,13 +256,14 @@ impl Pmi1 {
         }
     }
 
-    fn set(&mut self, connection: ConnectionId, stage: Stage) -> Option<()> {
-        self.clients.get_mut(&connection)?.stage = stage;
-        Some(())
+    fn set_stage(&mut self, connection: ConnectionId, stage: Stage) {
+        if let Some(client) = self.clients.get_mut(&connection) {
+            client.stage = stage;
+        }
     }
 
     /// Sends the answer for which a client has waited.
-    fn answer(&mut self, node: &mut Node, connection: ConnectionId, answer: Vec<u8>) {
+    fn send_awaited(&mut self, node: &mut Node, connection: ConnectionId, answer: Vec<u8>) {
         if let Some(client) = self.clients.get_mut(&connection)
             && let Stage::Running { busy: busy @ Busy::Waiting, .. } = &mut client.stage
         {
@@ -277,7 +289,7 @@ fn kvs_name(node: &Node, caller: Pmi1Caller) -> String {
 }
 
 /// Returns the answer to a request that changes nothing. Returns `None` if the request is not allowed.
-fn plain(node: &Node, caller: Pmi1Caller, request: &Pmi1Request<'_>) -> Option<String> {
+fn static_answer(node: &Node, caller: Pmi1Caller, request: &Pmi1Request<'_>) -> Option<String> {
     let layout = node.layout();
     Some(match request {
         Pmi1Request::Maxes => format!(
@@ -314,11 +326,11 @@ impl Protocol for Pmi1 {
             let client =
                 self.clients.get_or_insert_with(connection, || Pmi1Client::new(Stage::Stranger));
             let done = match client.next_line(&mut bytes) {
-                Ok(Some(line)) => self.line(node, connection, &line),
-                Ok(None) => Some(()),
-                Err(LineTooLong) => None,
+                Ok(Some(line)) => self.execute_line(node, connection, &line),
+                Ok(None) => Ok(()),
+                Err(violation) => Err(violation),
             };
-            if done.is_none() {
+            if done.is_err() {
                 node.close(connection);
             }
         }
@@ -331,18 +343,20 @@ impl Protocol for Pmi1 {
 
     fn gathered(&mut self, node: &mut Node, request: u64, data: Option<Vec<Vec<u8>>>) {
         let Some(finished) = self.fence.finish(node, request, data) else { return };
-        let merged = finished.data.and_then(|(run, data)| self.stores.merge(run, &data).ok());
+        let stores = &mut self.stores;
+        let is_merged = finished.data.is_some_and(|(run, data)| stores.merge(run, &data).is_ok());
         for FenceArrival { connection, .. } in finished.arrivals {
-            match merged {
-                Some(()) => self.answer(node, connection, b"cmd=barrier_out rc=0\n".to_vec()),
-                None => node.close(connection),
+            if is_merged {
+                self.send_awaited(node, connection, b"cmd=barrier_out rc=0\n".to_vec());
+            } else {
+                node.close(connection);
             }
         }
     }
 
     fn value(&mut self, node: &mut Node, request: u64, value: Option<Vec<u8>>) {
         if let Some((connection, answer)) = self.names.value(node, request, value) {
-            self.answer(node, connection, answer.into());
+            self.send_awaited(node, connection, answer.into());
         }
     }
 
@@ -379,14 +393,14 @@ enum Stage {
         local: usize,
         /// Number of the program in the rank's life.
         run: u32,
-        /// Pmi1Request that the client is in the middle of.
+        /// Request that the client is in the middle of.
         busy: Busy,
     },
     /// The client has asked for the end of the job; further lines belong to its message.
     Aborted,
 }
 
-/// Pmi1Request that a client is in the middle of.
+/// Request that a client is in the middle of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Busy {
     /// Nothing: the next request may come.
@@ -410,7 +424,7 @@ struct SpawnBlock {
 impl SpawnBlock {
     /// Takes a line of the block. Returns whether an answer is due when the block ends here, otherwise
     /// `None`.
-    fn line(&mut self, line: &[u8]) -> Option<bool> {
+    fn add_line(&mut self, line: &[u8]) -> Option<bool> {
         if line == b"endcmd" {
             return Some(self.number >= self.total);
         }
@@ -427,12 +441,12 @@ impl Pmi1Client {
     }
 
     /// Takes the next line out of `bytes`, without its end. Returns `Ok(None)` and keeps the bytes if
-    /// its end has not come yet. Returns an error if the line is too long.
-    fn next_line(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, LineTooLong> {
+    /// its end has not come yet. Returns an error if the line is longer than [`LINE_MAX`].
+    fn next_line(&mut self, bytes: &mut &[u8]) -> Result<Option<Vec<u8>>, Violation> {
         let end = bytes.iter().position(|&byte| byte == b'\n');
         let part = bytes.get(..end.unwrap_or(bytes.len())).unwrap_or_default();
         if self.begun.len() + part.len() > LINE_MAX {
-            return Err(LineTooLong);
+            return Err(Violation);
         }
         self.begun.extend_from_slice(part);
         *bytes = end.and_then(|end| bytes.get(end + 1..)).unwrap_or_default();
@@ -440,9 +454,9 @@ impl Pmi1Client {
     }
 }
 
-/// Line is longer than [`LINE_MAX`].
+/// Client has sent what it must not send: its connection is to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct LineTooLong;
+struct Violation;
 
 #[cfg(test)]
 mod tests;

@@ -407,19 +407,19 @@ fn lines_come_in_any_split() {
 fn a_line_has_a_limit() {
     let mut client = Pmi1Client::new(Stage::Stranger);
     assert_eq!(client.next_line(&mut &[b'x'; LINE_MAX][..]), Ok(None));
-    assert_eq!(client.next_line(&mut &b"x"[..]), Err(LineTooLong));
+    assert_eq!(client.next_line(&mut &b"x"[..]), Err(Violation));
 }
 
 #[test]
 fn only_the_last_of_several_spawn_blocks_is_answered() {
     let mut first = SpawnBlock::default();
     for line in [&b"nprocs=2"[..], b"totspawns=2", b"spawnssofar=1", b"arg1=endcmd"] {
-        assert_eq!(first.line(line), None);
+        assert_eq!(first.add_line(line), None);
     }
-    assert_eq!(first.line(b"endcmd"), Some(false));
+    assert_eq!(first.add_line(b"endcmd"), Some(false));
     let mut second = SpawnBlock::default();
-    assert_eq!(second.line(b"totspawns=2"), None);
-    assert_eq!(second.line(b"spawnssofar=2"), None);
-    assert_eq!(second.line(b"endcmd"), Some(true));
-    assert_eq!(SpawnBlock::default().line(b"endcmd"), Some(true));
+    assert_eq!(second.add_line(b"totspawns=2"), None);
+    assert_eq!(second.add_line(b"spawnssofar=2"), None);
+    assert_eq!(second.add_line(b"endcmd"), Some(true));
+    assert_eq!(SpawnBlock::default().add_line(b"endcmd"), Some(true));
 }

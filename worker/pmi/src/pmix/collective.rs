@@ -147,7 +147,7 @@ impl Collectives {
         let Some(active) = self.active.get_mut(&hash) else { return Vec::new() };
         let Some(exchange) = &mut active.exchange else { return Vec::new() };
         exchange.missing.remove(&from);
-        add(&mut exchange.sum, decode(value.unwrap_or_default()));
+        add_part(&mut exchange.sum, decode_part(value.unwrap_or_default()));
         if !exchange.missing.is_empty() {
             return Vec::new();
         }
@@ -199,17 +199,18 @@ impl Collectives {
     /// Removes and returns the clients that no longer wait. A rank whose node exchanges its part already
     /// has still arrived.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Caller> {
-        let is_over = |arrival: &Arrival| arrival.deadline.is_some_and(|deadline| deadline <= now);
         let mut expired = Vec::new();
-        let mut expire = |arrival: &Arrival| {
-            let is_over = is_over(arrival);
-            expired.extend(is_over.then_some(arrival.caller));
+        let mut still_waits = |arrival: &Arrival| {
+            let is_over = arrival.deadline.is_some_and(|deadline| deadline <= now);
+            if is_over {
+                expired.push(arrival.caller);
+            }
             !is_over
         };
         self.active.retain(|_, active| {
-            active.entered.values_mut().for_each(|arrivals| arrivals.retain(&mut expire));
+            active.entered.values_mut().for_each(|arrivals| arrivals.retain(&mut still_waits));
             if let Some(exchange) = &mut active.exchange {
-                exchange.arrivals.retain(&mut expire);
+                exchange.arrivals.retain(&mut still_waits);
             }
             active.is_entered()
         });
@@ -244,7 +245,7 @@ impl Collectives {
             }
             let Some(is_whole) = active.is_whole(node) else { break };
             let call = active.call.clone();
-            let (arrivals, shared) = active.take(node);
+            let (arrivals, shared) = active.take_arrivals(node);
             let number = self.counts.get_or_insert_with(hash, || 0);
             let prefix = format!("pmix:grp:{:032x}:{number}:", hash.0);
             *number += 1;
@@ -253,7 +254,7 @@ impl Collectives {
             } else {
                 Err(Status::PROC_ABORTED)
             };
-            let encoded = encode(&mut sum);
+            let encoded = encode_part(&mut sum);
             let missing = call.other_nodes(node);
             if missing.is_empty() {
                 finished.push(FinishedCall { call, arrivals, result: sum });
@@ -325,7 +326,7 @@ impl Collective {
     }
 
     /// Removes the oldest arrival of each member. Returns them, and the infos that they share, by rank.
-    fn take(&mut self, node: &Node) -> (Vec<Arrival>, SortedMap<u32, Vec<u8>>) {
+    fn take_arrivals(&mut self, node: &Node) -> (Vec<Arrival>, SortedMap<u32, Vec<u8>>) {
         let mut arrivals = Vec::new();
         let mut shared = SortedMap::default();
         for entered in self.entered.values_mut().filter(|entered| !entered.is_empty()) {
@@ -396,7 +397,7 @@ pub(super) struct Group {
 pub(super) type Part = Result<Group, Status>;
 
 /// Adds the part of another node.
-pub(super) fn add(sum: &mut Part, part: Part) {
+fn add_part(sum: &mut Part, part: Part) {
     match (&mut *sum, part) {
         (Ok(group), Ok(part)) => {
             group.context = group.context.max(part.context);
@@ -410,7 +411,7 @@ pub(super) fn add(sum: &mut Part, part: Part) {
 }
 
 /// Encodes a part. It becomes a failure if it is too long.
-pub(super) fn encode(part: &mut Part) -> Vec<u8> {
+fn encode_part(part: &mut Part) -> Vec<u8> {
     let encoded = encode_any(part);
     if encoded.len() <= PART_MAX {
         return encoded;
@@ -436,7 +437,7 @@ fn encode_any(part: &Part) -> Vec<u8> {
 }
 
 /// Decodes a part. One that is malformed or missing is a failure.
-pub(super) fn decode(encoded: &[u8]) -> Part {
+fn decode_part(encoded: &[u8]) -> Part {
     decode_any(encoded).unwrap_or(Err(Status::PROC_ABORTED))
 }
 
@@ -518,32 +519,32 @@ mod tests {
             Err(Status::PROC_ABORTED),
             Err(Status(-1234)),
         ] {
-            let encoded = encode(&mut part.clone());
-            assert_eq!(decode(&encoded), part);
+            let encoded = encode_part(&mut part.clone());
+            assert_eq!(decode_part(&encoded), part);
             assert!(!encoded.is_empty());
         }
         for malformed in [&b""[..], &[1, 0], &[0, 0], &[1, 0, 0, 0, 0, 0, 0, 0, 0, 7]] {
-            assert_eq!(decode(malformed), Err(Status::PROC_ABORTED));
+            assert_eq!(decode_part(malformed), Err(Status::PROC_ABORTED));
         }
     }
 
     #[test]
     fn a_part_that_is_too_long_is_a_failure() {
         let mut part = Ok(group(1, &[(0, &[0; 40_000]), (1, &[0; 40_000])]));
-        let encoded = encode(&mut part);
+        let encoded = encode_part(&mut part);
         assert_eq!(part, Err(Status::OUT_OF_RESOURCE));
-        assert_eq!(decode(&encoded), Err(Status::OUT_OF_RESOURCE));
+        assert_eq!(decode_part(&encoded), Err(Status::OUT_OF_RESOURCE));
     }
 
     #[test]
     fn parts_are_added() {
         let mut sum = Ok(group(0, &[(1, b"a")]));
-        add(&mut sum, Ok(group(9, &[(2, b"b")])));
-        add(&mut sum, Ok(group(0, &[(3, b"c")])));
+        add_part(&mut sum, Ok(group(9, &[(2, b"b")])));
+        add_part(&mut sum, Ok(group(0, &[(3, b"c")])));
         assert_eq!(sum, Ok(group(9, &[(1, b"a"), (2, b"b"), (3, b"c")])));
-        add(&mut sum, Err(Status::PROC_ABORTED));
-        add(&mut sum, Err(Status::OUT_OF_RESOURCE));
-        add(&mut sum, Ok(group(9, &[])));
+        add_part(&mut sum, Err(Status::PROC_ABORTED));
+        add_part(&mut sum, Err(Status::OUT_OF_RESOURCE));
+        add_part(&mut sum, Ok(group(9, &[])));
         assert_eq!(sum, Err(Status::PROC_ABORTED));
     }
 

@@ -94,57 +94,57 @@ impl Pmix {
         now: Instant,
     ) -> Option<Vec<u8>> {
         let arrival = |shared| Arrival { caller, deadline, shared };
-        let started = match request {
+        let status = match request {
             Request::JobInfo => return self.job_info(node, caller),
-            Request::Get(get) => return self.get(node, caller, &get, deadline),
+            Request::Get(get) => return self.answer_get(node, caller, &get, deadline),
             Request::DeregisterEvents => return None,
             Request::Abort { code, message } => {
                 // Open MPI 4 has said why in a help message before, and gives no reason here.
                 let reason = if message == b"N/A" { b"" } else { message };
                 node.abort(caller.local, code, shortened(reason));
-                Err(Status::SUCCESS)
+                Some(Status::SUCCESS)
             }
             Request::Commit(sections) => {
                 let stored = self.data.commit(caller.local, &sections, now);
                 self.wake(node, Target { run: caller.run, rank: node.rank(caller.local) });
-                Err(stored.map_or_else(DataError::status, |()| Status::SUCCESS))
+                Some(stored.map_or_else(DataError::status, |()| Status::SUCCESS))
             }
-            Request::Fence(procs) => self.enter_fence(node, caller, &procs, deadline),
+            Request::Fence(procs) => self.enter_fence(node, caller, &procs, deadline).err(),
             Request::Connect(procs) => {
-                self.enter_group(node, arrival(Vec::new()), Kind::Connect, b"", &procs)
+                self.enter_group(node, arrival(Vec::new()), Kind::Connect, b"", &procs).err()
             }
             Request::Disconnect(procs) => {
-                self.enter_group(node, arrival(Vec::new()), Kind::Disconnect, b"", &procs)
+                self.enter_group(node, arrival(Vec::new()), Kind::Disconnect, b"", &procs).err()
             }
             Request::Finalize => {
                 node.finalized(caller.local);
                 self.clients.finalize(caller.connection);
-                Err(Status::SUCCESS)
+                Some(Status::SUCCESS)
             }
-            Request::Publish(values) => self.names.publish(node, caller, &values, deadline),
+            Request::Publish(values) => self.names.publish(node, caller, &values, deadline).err(),
             Request::Lookup { keys, wait } => {
-                self.names.look_up(node, caller, &keys, wait, deadline)
+                self.names.look_up(node, caller, &keys, wait, deadline).err()
             }
-            Request::Unpublish(keys) => self.names.unpublish(node, caller, &keys, deadline),
-            Request::RegisterEvents => Err(Status::SUCCESS),
+            Request::Unpublish(keys) => self.names.unpublish(node, caller, &keys, deadline).err(),
+            Request::RegisterEvents => Some(Status::SUCCESS),
             Request::GroupConstruct { id, procs, infos } => {
                 let shared = infos.iter().flat_map(|info| info.encoded).copied().collect();
-                self.enter_group(node, arrival(shared), Kind::Construct, id, &procs)
+                self.enter_group(node, arrival(shared), Kind::Construct, id, &procs).err()
             }
             Request::GroupDestruct { id, procs } => {
-                self.enter_group(node, arrival(Vec::new()), Kind::Destruct, id, &procs)
+                self.enter_group(node, arrival(Vec::new()), Kind::Destruct, id, &procs).err()
             }
             Request::Help(text) => {
                 node.print(caller.local, shortened(text));
-                Err(Status::SUCCESS)
+                Some(Status::SUCCESS)
             }
             Request::Cleanup(paths) => {
                 let are_added = paths.into_iter().all(|path| node.claim_path(path));
-                Err(if are_added { Status::SUCCESS } else { Status::NOT_SUPPORTED })
+                Some(if are_added { Status::SUCCESS } else { Status::NOT_SUPPORTED })
             }
-            Request::Unsupported => Err(Status::NOT_SUPPORTED),
+            Request::Unsupported => Some(Status::NOT_SUPPORTED),
         };
-        started.err().map(status_body)
+        status.map(status_body)
     }
 
     /// Returns the answer that describes the job. A client asks for it once; since it may be large, one
@@ -161,7 +161,7 @@ impl Pmix {
     }
 
     /// Returns the answer to a request for a rank's data, or lets the client wait.
-    fn get(
+    fn answer_get(
         &mut self,
         node: &mut Node,
         caller: Caller,
@@ -169,9 +169,8 @@ impl Pmix {
         deadline: Option<Instant>,
     ) -> Option<Vec<u8>> {
         let Proc { namespace, rank } = get.target;
-        let (Some(of_node), true) =
-            (node.node_of(rank), namespace == node.layout().namespace.as_bytes())
-        else {
+        let is_of_job = namespace == node.layout().namespace.as_bytes();
+        let Some(of_node) = node.node_of(rank).filter(|_| is_of_job) else {
             return Some(status_body(Status::NOT_FOUND));
         };
         if let Some(context) = get.context {
@@ -201,7 +200,7 @@ impl Pmix {
         self.gets.add(target, waiting);
         // If the client's rank is in a fence, the fence brings the data.
         if !is_here && !self.fence.has_entered(caller.local) {
-            self.read(node, target);
+            self.start_read(node, target);
         }
         None
     }
@@ -251,8 +250,8 @@ impl Pmix {
         }
     }
 
-    /// Reads the data of a rank of another node if a client waits for it.
-    fn read(&mut self, node: &mut Node, target: Target) {
+    /// Asks for the data of a rank of another node if a client waits for it.
+    fn start_read(&mut self, node: &mut Node, target: Target) {
         if self.gets.needs_read(target) && node.layout().local_rank(target.rank).is_none() {
             let request = node.get(Family::Pmix, storage_key(target.run, target.rank), true);
             self.gets.read(target, request);
@@ -267,7 +266,7 @@ impl Pmix {
         procs: &[Proc<'_>],
         deadline: Option<Instant>,
     ) -> Result<(), Status> {
-        let members = members(node, procs)?;
+        let members = named_members(node, procs)?;
         if u32::try_from(members.len()) != Ok(node.layout().world_size()) {
             let arrival = Arrival { caller, deadline, shared: Vec::new() };
             return self.enter(node, arrival, Kind::Fence, b"", members);
@@ -287,7 +286,7 @@ impl Pmix {
         id: &[u8],
         procs: &[Proc<'_>],
     ) -> Result<(), Status> {
-        let members = members(node, procs)?;
+        let members = named_members(node, procs)?;
         self.enter(node, arrival, kind, id, members)
     }
 
@@ -338,7 +337,7 @@ impl Protocol for Pmix {
             match self.clients.next(node, connection, &mut bytes) {
                 Event::Nothing => {}
                 Event::Began { local, run } => {
-                    store(node, self.data.begin(local, run));
+                    put_stored(node, self.data.begin(local, run));
                     self.wake_all(node, local);
                 }
                 Event::Request(caller, body) => {
@@ -369,19 +368,22 @@ impl Protocol for Pmix {
     fn gathered(&mut self, node: &mut Node, request: u64, data: Option<Vec<Vec<u8>>>) {
         let Some(finished) = self.fence.finish(node, request, data) else { return };
         let here = node.layout().ranks_here();
-        let merged = finished.data.and_then(|(run, data)| {
-            self.data.merge(run, &data, |rank| here.contains(&rank)).ok()?;
-            finished.locals.iter().for_each(|&local| self.data.fenced(local, run));
-            Some(())
-        });
-        let status = merged.map_or(Status::PROC_ABORTED, |()| Status::SUCCESS);
+        let mut status = Status::PROC_ABORTED;
+        if let Some((run, data)) = finished.data
+            && self.data.merge(run, &data, |rank| here.contains(&rank)).is_ok()
+        {
+            for &local in &finished.locals {
+                self.data.fenced(local, run);
+            }
+            status = Status::SUCCESS;
+        }
         let body = status_body(status);
         for FenceArrival { connection, tag, .. } in finished.arrivals {
             node.send(connection, client::framed(tag, &body));
         }
         for target in self.gets.targets() {
             self.wake(node, target);
-            self.read(node, target);
+            self.start_read(node, target);
         }
     }
 
@@ -402,7 +404,7 @@ impl Protocol for Pmix {
     }
 
     fn rank_ended(&mut self, node: &mut Node, local: usize) {
-        store(node, self.data.end(local));
+        put_stored(node, self.data.end(local));
         self.wake_all(node, local);
         let finished = self.collectives.rank_ended(node, local);
         self.finish(node, finished);
@@ -410,7 +412,7 @@ impl Protocol for Pmix {
 
     fn handle_timeout(&mut self, node: &mut Node, now: Instant) {
         while let Some(stored) = self.data.due(now, |local| self.fence.has_entered(local)) {
-            store(node, Some(stored));
+            put_stored(node, Some(stored));
         }
         let body = status_body(Status::TIMEOUT);
         for waiting in self.gets.expire(now) {
@@ -439,7 +441,7 @@ impl Protocol for Pmix {
 }
 
 /// Stores data of a rank of this node where all nodes can read it.
-fn store(node: &mut Node, stored: Option<Stored>) {
+fn put_stored(node: &mut Node, stored: Option<Stored>) {
     if let Some(Stored { local, run, value }) = stored {
         let key = storage_key(run, node.rank(local));
         node.put(key, value);
@@ -448,7 +450,7 @@ fn store(node: &mut Node, stored: Option<Stored>) {
 
 /// Returns the ranks that a request names, in ascending order. Returns an error if there are none, or if
 /// one is not of this job.
-fn members(node: &Node, procs: &[Proc<'_>]) -> Result<Vec<u32>, Status> {
+fn named_members(node: &Node, procs: &[Proc<'_>]) -> Result<Vec<u32>, Status> {
     let namespace = node.layout().namespace.as_bytes();
     let mut members = SortedSet::default();
     let (mut has_all, mut has_local) = (false, false);
