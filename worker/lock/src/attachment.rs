@@ -48,7 +48,7 @@ type Maker = Box<dyn FnOnce(PinnedBuffer) -> Option<Box<dyn Any + Send>> + Send>
 /// Job that makes an attachment, run by the next thread that releases the lock.
 pub(crate) struct Job {
     cell: Arc<Cell>,
-    memory: (*mut u8, usize, bool),
+    memory: RawBuffer,
     maker: Maker,
 }
 
@@ -63,11 +63,10 @@ impl Cell {
 }
 
 impl Attachment {
-    /// Creates an attachment and the job that makes it by calling `maker`. `memory` is the address
-    /// and length of the lent memory, and whether the memory is writable.
+    /// Creates an attachment of lent memory, and the job that makes it by calling `maker`.
     pub(crate) fn begin<A: Any + Send>(
         key: usize,
-        memory: (*mut u8, usize, bool),
+        memory: RawBuffer,
         maker: impl FnOnce(PinnedBuffer) -> Option<A> + Send + 'static,
     ) -> (Attachment, Job) {
         let cell = Arc::new(Cell { state: Mutex::new(State::Queued), changed: Condvar::new() });
@@ -121,8 +120,7 @@ impl Job {
         // Dropped, and so published, even if the maker panics: `Attachment::end` must find out if
         // the maker has leaked the `PinnedBuffer`.
         let mut outcome = Outcome { cell: &self.cell, made: None, alive: Arc::downgrade(&alive) };
-        let (first, length, writable) = self.memory;
-        outcome.made = (self.maker)(PinnedBuffer::new(first, length, writable, alive));
+        outcome.made = (self.maker)(PinnedBuffer { memory: self.memory, _alive: alive });
     }
 }
 
@@ -198,9 +196,7 @@ impl RawBuffer {
 /// process aborts, because the device could write to memory that the program uses again.
 #[derive(Debug)]
 pub struct PinnedBuffer {
-    first: *mut u8,
-    length: usize,
-    writable: bool,
+    memory: RawBuffer,
     _alive: Arc<()>,
 }
 
@@ -209,27 +205,18 @@ pub struct PinnedBuffer {
 unsafe impl Send for PinnedBuffer {}
 
 impl PinnedBuffer {
-    pub(crate) fn new(
-        first: *mut u8,
-        length: usize,
-        writable: bool,
-        alive: Arc<()>,
-    ) -> PinnedBuffer {
-        PinnedBuffer { first, length, writable, _alive: alive }
-    }
-
     /// Returns the address of the first byte. If the buffer is empty, the address is not valid.
     pub fn as_ptr(&self) -> *mut u8 {
-        self.first
+        self.memory.first
     }
 
     /// Returns the length in bytes.
     pub fn length(&self) -> usize {
-        self.length
+        self.memory.length
     }
 
     /// Tells whether the memory may be written to.
     pub fn is_writable(&self) -> bool {
-        self.writable
+        self.memory.writable
     }
 }

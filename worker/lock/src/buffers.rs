@@ -377,8 +377,7 @@ impl BufferTable {
         if slots[holder as usize].region.is_some() {
             self.evict_regions(&mut slots, holder);
         }
-        let memory = (whole.first, whole.length, whole.writable);
-        let (attachment, job) = Attachment::begin(key, memory, makes);
+        let (attachment, job) = Attachment::begin(key, whole, makes);
         slots[holder as usize].attachments.push(attachment);
         self.jobs.borrow_mut().push(job);
         Attached::Pending
