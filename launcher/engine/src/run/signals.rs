@@ -158,6 +158,8 @@ impl Streams {
 
     async fn receive(&mut self) -> UserSignal {
         tokio::select! {
+            // Of a Ctrl-C and the signal by which a wrapper passes it on, the user's own is the cause that is named.
+            biased;
             _ = self.interrupt.recv() => UserSignal::End(Signal::SIGINT),
             _ = self.terminate.recv() => UserSignal::End(Signal::SIGTERM),
             () = received(self.hangup.as_mut()) => UserSignal::End(Signal::SIGHUP),
