@@ -45,7 +45,7 @@ impl Running {
             let is_listening = !supervisor.is_suspending();
             let input = tokio::select! {
                 () = pump::until(supervisor.poll_timeout()) => None,
-                input = pump.next(is_listening) => Some(input),
+                input = pump.next_input(is_listening) => Some(input),
                 () = writer.reader_gone(), if is_listening => Some(Input::ReaderGone),
                 query = queries.next() => Some(Input::Query(query)),
             };

@@ -93,7 +93,7 @@ impl Agents {
     }
 
     /// Ends all but the first `count` agents, whose hosts have no ranks.
-    pub(crate) fn keep(&mut self, count: usize) {
+    pub(crate) fn end_all_but_first(&mut self, count: usize) {
         for idle in self.outboxes.split_off(count.min(self.outboxes.len())) {
             idle.queue_command(&ToAgent::End { now: true });
         }
@@ -145,7 +145,7 @@ impl Reached {
         // Hosts without ranks are the last ones, so the other hosts keep their ids.
         let count = self.map.nodes.len();
         self.nodes.truncate(count);
-        pump.keep(count);
+        pump.end_all_but_first(count);
         for (node, mapped) in self.nodes.iter_mut().zip(&self.map.nodes) {
             (node.host, node.ranks) = (mapped.host.clone(), mapped.ranks.clone());
         }

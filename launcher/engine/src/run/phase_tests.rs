@@ -245,7 +245,7 @@ async fn hosts_that_are_not_reached_keep_neither_the_user_nor_a_time_limit_waiti
             });
         }
         let reaching = std::future::pending::<Result<(), Failed>>();
-        let failed = timeout(FOREVER, pump.during(reaching)).await.unwrap().unwrap_err();
+        let failed = timeout(FOREVER, pump.run_unless_ended(reaching)).await.unwrap().unwrap_err();
         assert_eq!((failed.exit.0, began.elapsed().as_secs()), (exit, seconds), "{failed:?}");
     }
 }

@@ -6,14 +6,14 @@
 //! attempt, in whatever phase it is.
 
 use crate::connect::outbox::Reserved;
+use crate::run::loss::Loss;
 use crate::run::nodes::Agents;
 use crate::run::outcome;
 use crate::run::session::{NodeEvent, NodeEventKind};
 use crate::run::signals::{self, Signals, UserSignal};
 use crate::run::supervisor::Input;
-use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::protocol::control::{EndCause, FromAgent};
+use rlaunch_bootstrap::protocol::control::FromAgent;
 use rlaunch_console::deadline::Deadline;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -68,9 +68,9 @@ impl<'s> Pump<'s> {
     }
 
     /// Ends the agents of all but the first `count` hosts, which have no ranks, and drops their events.
-    pub(crate) fn keep(&mut self, count: usize) {
+    pub(crate) fn end_all_but_first(&mut self, count: usize) {
         self.hosts.truncate(count);
-        self.agents.keep(count);
+        self.agents.end_all_but_first(count);
     }
 
     /// Ends every agent, and waits until the sessions are closed.
@@ -87,16 +87,18 @@ impl<'s> Pump<'s> {
         known.unwrap_or_else(|| format!("unknown node {}", node.0))
     }
 
-    /// Waits for the next input while ranks run. Unless `listens` is true, signals are left for later. Cancel-safe.
-    pub(crate) async fn next(&mut self, listens: bool) -> Input {
+    /// Waits for the next event of a node or signal of the user. Unless `takes_signals` is true, signals are left for
+    /// later. Cancel-safe.
+    pub(crate) async fn next_input(&mut self, takes_signals: bool) -> Input {
         loop {
             let event = tokio::select! {
                 event = self.events.recv() => event,
-                signal = self.signals.next(), if listens => return Input::Signal(signal),
+                signal = self.signals.next(), if takes_signals => return Input::Signal(signal),
             };
             match event {
                 None => return Input::SessionsClosed,
                 Some(event) if event.node.index() < self.hosts.len() => return Input::Node(event),
+                // From a host without ranks, whose agent was ended.
                 Some(_) => {}
             }
         }
@@ -104,14 +106,14 @@ impl<'s> Pump<'s> {
 
     /// Waits for the next message of an agent before ranks run; returns `None` if `deadline` expires first. Returns an
     /// error if the attempt must end.
-    pub(crate) async fn message(
+    pub(crate) async fn next_message(
         &mut self,
         deadline: &mut Deadline,
     ) -> Result<Option<AgentMessage>, Failed> {
         loop {
             let due = self.due;
             let input = tokio::select! {
-                input = deadline.run(self.next(true)) => input,
+                input = deadline.run(self.next_input(true)) => input,
                 () = until(due) => return Err(self.timed_out()),
             };
             match input {
@@ -124,19 +126,21 @@ impl<'s> Pump<'s> {
                         Some(loss) => return Err(loss.error(&self.host(node))),
                         None => return Ok(Some(AgentMessage { node, message, room })),
                     },
+                    // It follows the loss of the node, which has ended the attempt.
                     NodeEventKind::CleanedUp(_) => {}
                 },
                 Some(Input::SessionsClosed) => {
                     return Err(Failed::new(Exit::BUG, "every session has ended"));
                 }
-                Some(Input::Signal(signal)) => heed(signal)?,
+                Some(Input::Signal(signal)) => obey_before_start(signal)?,
+                // The driver makes these, once ranks run.
                 Some(Input::ReaderGone | Input::Query(_)) => {}
             }
         }
     }
 
     /// Does work of this machine before ranks run, unless the user or `--timeout` ends the attempt meanwhile.
-    pub(crate) async fn during<T>(
+    pub(crate) async fn run_unless_ended<T>(
         &mut self,
         work: impl Future<Output = Result<T, Failed>>,
     ) -> Result<T, Failed> {
@@ -144,7 +148,7 @@ impl<'s> Pump<'s> {
         loop {
             tokio::select! {
                 done = &mut work => return done,
-                signal = self.signals.next() => heed(signal)?,
+                signal = self.signals.next() => obey_before_start(signal)?,
                 () = until(self.due) => return Err(self.timed_out()),
             }
         }
@@ -158,7 +162,7 @@ impl<'s> Pump<'s> {
 
 /// Obeys a signal of the user before ranks run; returns an error if it ends the job. Signals for ranks have no receiver
 /// yet.
-fn heed(signal: UserSignal) -> Result<(), Failed> {
+fn obey_before_start(signal: UserSignal) -> Result<(), Failed> {
     match signal {
         UserSignal::End(signal) => {
             let message = format!("ended by {signal} before any rank was started");
@@ -168,59 +172,4 @@ fn heed(signal: UserSignal) -> Result<(), Failed> {
         UserSignal::Forward(_) => {}
     }
     Ok(())
-}
-
-/// Loss of a node.
-pub(crate) struct Loss {
-    pub how: String,
-    hint: Option<&'static str>,
-    /// Whether its agent still ends the ranks in order, and reports that.
-    pub(crate) ends_in_order: bool,
-}
-
-impl Loss {
-    /// Makes the loss of a node whose channel ended before its agent was done.
-    pub(crate) fn of_channel(how: String) -> Loss {
-        Loss { how, hint: None, ends_in_order: false }
-    }
-
-    /// Returns the loss that an agent reports about itself.
-    pub(crate) fn reported(message: &FromAgent) -> Option<Loss> {
-        match message {
-            FromAgent::Failed { operation, cause } => {
-                Some(Loss::of_channel(format!("cannot {operation}: {cause}")))
-            }
-            FromAgent::EndsRanks(cause) => {
-                let (how, hint) = own_end(*cause);
-                Some(Loss { how, hint: Some(hint), ends_in_order: true })
-            }
-            _ => None,
-        }
-    }
-
-    /// Makes the error of a job that has lost the node on `host`.
-    pub(crate) fn error(&self, host: &str) -> Failed {
-        let message = format!("node {host} is lost: {}", self.how);
-        let failed = Failed { may_restart: true, ..Failed::new(Exit::NODE_LOST, message) };
-        failed.hint(self.hint)
-    }
-}
-
-/// Says how a node was lost whose agent ends its ranks without an order, and returns a hint with it.
-fn own_end(cause: EndCause) -> (String, &'static str) {
-    match cause {
-        EndCause::LauncherSilent { for_s } => (
-            format!("it received nothing from this rlaunch for {for_s} s and gave up"),
-            "hosts cannot tell an rlaunch that is suspended or cut off from one that has died; \
-             --node-timeout sets how long they wait once they have the job",
-        ),
-        EndCause::Signal(number) => {
-            let name = Signal::try_from(number).map_or("unknown", Signal::as_str);
-            (
-                format!("its agent got signal {number} ({name}) and ended"),
-                "a host that shuts down, its batch system or a person there sends it to \
-                 rlaunch-worker",
-            )
-        }
-    }
 }

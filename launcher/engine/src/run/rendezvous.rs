@@ -318,7 +318,7 @@ impl<'a> JoinState<'a> {
         done: impl Fn(&JoinState<'a>) -> bool,
     ) -> Result<bool, Failed> {
         while !done(self) {
-            match pump.message(deadline).await? {
+            match pump.next_message(deadline).await? {
                 Some(message) => self.on_message(pump, message)?,
                 None => return Ok(false),
             }

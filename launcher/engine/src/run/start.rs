@@ -38,7 +38,7 @@ impl Joined {
             show::print(&shown).await;
             Ok(())
         };
-        pump.during(showing).await
+        pump.run_unless_ended(showing).await
     }
 
     /// Opens this process's streams and orders every node to start its ranks.

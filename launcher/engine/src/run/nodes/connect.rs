@@ -114,7 +114,7 @@ impl NodeError {
 impl Connecting {
     /// Connects to all hosts in parallel and starts their agents, unless the attempt must end meanwhile.
     pub(crate) async fn reach(self, job: &JobRun, pump: &mut Pump<'_>) -> Result<Reached, Failed> {
-        pump.during(self.connect(job)).await
+        pump.run_unless_ended(self.connect(job)).await
     }
 
     /// Waits for all hosts even if one fails, so that all failures are reported together.

@@ -76,7 +76,7 @@ impl Reached {
         let bytes: u64 = job.spec.preload.iter().map(|preload| preload.file.size).sum();
         let limit = PREPARE_TIMEOUT.max(job.spec.node_timeout())
             + Duration::from_secs(bytes / PRELOAD_RATE);
-        let (files, libraries) = pump.during(self.read(&job.spec, limit)).await?;
+        let (files, libraries) = pump.run_unless_ended(self.read(&job.spec, limit)).await?;
         let candidates = self.candidates(job)?;
         for ((node, own), library) in self.nodes.iter().zip(&candidates).zip(libraries) {
             let addresses = own.iter().map(|candidate| candidate.address).collect();
@@ -150,7 +150,7 @@ impl Reached {
         let mut deadline = Deadline::after(limit);
         let mut answers = BTreeMap::new();
         while answers.len() < self.nodes.len() {
-            let Some(AgentMessage { node, message, .. }) = pump.message(&mut deadline).await?
+            let Some(AgentMessage { node, message, .. }) = pump.next_message(&mut deadline).await?
             else {
                 let (seconds, missing) = (limit.as_secs(), progress.describe_pending());
                 let message = format!("no answer within {seconds} s: {missing}");
