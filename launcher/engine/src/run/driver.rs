@@ -72,7 +72,7 @@ impl Ended {
         job: &JobRun,
         signals: &mut Signals,
     ) -> Result<Exit, Failed> {
-        let written = write_rest(&mut self.writer, signals).await;
+        let (written, ended_wait) = write_rest(&mut self.writer, signals).await;
         let unread = self.writer.unread();
         if unread > 0 {
             let size = text::size(unread);
@@ -80,7 +80,7 @@ impl Ended {
                 "{size} of the ranks' output is dropped, since it was not read"
             ));
         }
-        conclude(job, self.outcome, written, self.master_port)
+        decide_exit(job, self.outcome, written, ended_wait, self.master_port)
     }
 }
 
@@ -145,19 +145,25 @@ async fn write_rest(writer: &mut OutputWriter, signals: &mut Signals) -> (Writte
     }
 }
 
-/// Decides the job's exit code and message. `asked` is the signal by which the user ended the wait for the last output.
-fn conclude(
+/// Decides the job's exit code and message. `ended_wait` is the signal by which the user ended the wait for the last
+/// output.
+fn decide_exit(
     job: &JobRun,
     outcome: Outcome,
-    (written, asked): (Written, Option<Signal>),
+    written: Written,
+    ended_wait: Option<Signal>,
     master_port: u16,
 ) -> Result<Exit, Failed> {
     let closing_line = outcome.closing_line().map(str::to_owned);
-    let decided = match (outcome.decide(&job.spec.options, written, master_port), asked) {
-        (Ok(_), Some(signal)) => Err(ended_by(signal)),
-        (decided, _) => decided,
+    let decided = outcome.decide(&job.spec.options, written, master_port);
+    // A job that has failed keeps its own error, which says more than the signal.
+    let decided = match ended_wait {
+        Some(signal) => decided.and(Err(ended_by(signal))),
+        None => decided,
     };
-    closing_line.iter().for_each(|line| messages::info(line));
+    if let Some(line) = closing_line {
+        messages::info(&line);
+    }
     if let Err(failed) = &decided {
         tracing::debug!(job = %job.spec.id, exit = failed.exit.0, "concluded");
     }
