@@ -64,7 +64,7 @@ pub async fn run_job(launch: Launch) -> Result<Exit, Failed> {
     let mut signals = Signals::install()?;
     let ended = job_run::run_with_restarts(launch, &mut signals).await;
     // Their number decides how long the last messages wait for their reader.
-    signals.take_pending().await;
+    signals.count_pending().await;
     ended
 }
 

@@ -9,9 +9,9 @@ use std::io;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// Least time between two requests to end the job that are two. One that is passed on by a wrapper, or by the
-/// shell of a terminal that closes, comes as often as there are ways to rlaunch.
-const AGAIN: Duration = Duration::from_millis(500);
+/// Least time between two Ctrl-C that count as two requests. One that a wrapper or the shell of a terminal that closes
+/// passes on comes as often as there are ways to rlaunch.
+const MIN_REQUEST_GAP: Duration = Duration::from_millis(500);
 
 /// Request that the user makes by a signal to rlaunch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,11 +57,11 @@ struct Requests {
 }
 
 impl Requests {
-    /// Counts `signal`, and tells whether it is a request: the first signal is one, later ones if the user
+    /// Tells whether `signal` is a request, and counts it then: the first signal is one, later ones if the user
     /// presses Ctrl-C again.
-    fn count(&mut self, signal: Signal, now: Instant) -> bool {
+    fn count_if_request(&mut self, signal: Signal, now: Instant) -> bool {
         let is_request = self.last.is_none_or(|last| {
-            signal == Signal::SIGINT && now.saturating_duration_since(last) >= AGAIN
+            signal == Signal::SIGINT && now.saturating_duration_since(last) >= MIN_REQUEST_GAP
         });
         if is_request {
             self.count += 1;
@@ -95,7 +95,7 @@ impl Signals {
         loop {
             let signal = self.receive().await;
             let UserSignal::End(end) = signal else { return signal };
-            if self.requests.count(end, Instant::now()) {
+            if self.requests.count_if_request(end, Instant::now()) {
                 messages::hurry_last_messages();
                 return signal;
             }
@@ -113,10 +113,11 @@ impl Signals {
         }
     }
 
-    /// Counts the signals that have come and were not handled yet.
-    pub(crate) async fn take_pending(&mut self) {
+    /// Counts the requests to end the job that have come and were not taken; drops other signals.
+    pub(crate) async fn count_pending(&mut self) {
         loop {
             tokio::select! {
+                // What has come is looked at before the branch that is always ready.
                 biased;
                 _ = self.next() => {}
                 () = std::future::ready(()) => return,
@@ -162,7 +163,7 @@ impl Streams {
             biased;
             _ = self.interrupt.recv() => UserSignal::End(Signal::SIGINT),
             _ = self.terminate.recv() => UserSignal::End(Signal::SIGTERM),
-            () = received(self.hangup.as_mut()) => UserSignal::End(Signal::SIGHUP),
+            () = recv_or_pend(self.hangup.as_mut()) => UserSignal::End(Signal::SIGHUP),
             _ = self.user1.recv() => UserSignal::Forward(Signal::SIGUSR1),
             _ = self.user2.recv() => UserSignal::Forward(Signal::SIGUSR2),
             _ = self.window.recv() => UserSignal::Forward(Signal::SIGWINCH),
@@ -173,7 +174,7 @@ impl Streams {
 }
 
 /// Waits for a signal, for ever if there is no stream of it.
-async fn received(stream: Option<&mut Stream>) {
+async fn recv_or_pend(stream: Option<&mut Stream>) {
     match stream {
         Some(stream) => {
             stream.recv().await;
@@ -204,7 +205,7 @@ mod tests {
     fn requests(signals: &[(Signal, u64)]) -> Vec<bool> {
         let (mut requests, begin) = (Requests::default(), Instant::now());
         let mut count = |&(signal, at): &(Signal, u64)| {
-            requests.count(signal, begin + Duration::from_millis(at))
+            requests.count_if_request(signal, begin + Duration::from_millis(at))
         };
         signals.iter().map(&mut count).collect()
     }
