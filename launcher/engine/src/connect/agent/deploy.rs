@@ -80,7 +80,7 @@ impl Deployment {
             Err(DeployError::NoStart(_)) => {}
             started => return started,
         }
-        let placed = self.first.before_others(self.install(connection)).await?;
+        let placed = self.first.run_after_first(self.install(connection)).await?;
         self.execute(connection, node, &placed).await
     }
 
@@ -97,9 +97,10 @@ impl Deployment {
     /// `--agent-dir`, which several accounts may share, each account has a cache of its own.
     fn expected_location(&self) -> AgentLocation {
         let (directory, build) = (self.directory.clone(), self.native.hash.clone());
-        match self.is_named {
-            true => AgentLocation::InShared { directory, build },
-            false => AgentLocation::InCache { cache: directory, build },
+        if self.is_named {
+            AgentLocation::InShared { directory, build }
+        } else {
+            AgentLocation::InCache { cache: directory, build }
         }
     }
 
@@ -150,7 +151,8 @@ impl Deployment {
 /// The first installation of a job. Other hosts without the agent wait for it, because hosts with the same home
 /// directory then have the agent too.
 struct FirstInstall {
-    /// Its only permit is held during the first installation; closed once that has ended.
+    /// Its only permit is held during the first installation. Closed once that has ended, so that all who wait go on
+    /// together and later hosts do not wait.
     turn: Semaphore,
 }
 
@@ -161,18 +163,22 @@ impl Default for FirstInstall {
 }
 
 impl FirstInstall {
-    /// Runs `install`: at once if no other host has begun, else after the first installation has ended or has
-    /// taken [`FIRST_INSTALL_TIMEOUT`].
-    async fn before_others<T>(&self, install: impl Future<Output = T>) -> T {
-        let turn = self.turn.try_acquire();
-        if matches!(turn, Err(TryAcquireError::NoPermits)) {
-            let _ = deadline::within(FIRST_INSTALL_TIMEOUT, self.turn.acquire()).await;
+    /// Runs `install`, which is the first installation itself if no other host has begun. Others wait until the first has
+    /// ended, for at most [`FIRST_INSTALL_TIMEOUT`].
+    async fn run_after_first<T>(&self, install: impl Future<Output = T>) -> T {
+        match self.turn.try_acquire() {
+            Ok(_permit) => {
+                let installed = install.await;
+                self.turn.close();
+                return installed;
+            }
+            Err(TryAcquireError::NoPermits) => {
+                // However the wait ends, this host installs now.
+                let _ = deadline::within(FIRST_INSTALL_TIMEOUT, self.turn.acquire()).await;
+            }
+            Err(TryAcquireError::Closed) => {}
         }
-        let installed = install.await;
-        if turn.is_ok() {
-            self.turn.close();
-        }
-        installed
+        install.await
     }
 }
 
@@ -185,7 +191,7 @@ mod tests {
         let install_after = async |first: &FirstInstall, takes: u64| {
             let began = tokio::time::Instant::now();
             let installing = async { tokio::time::sleep(Duration::from_secs(takes)).await };
-            first.before_others(installing).await;
+            first.run_after_first(installing).await;
             began.elapsed().as_secs()
         };
         for (first_takes, others_take) in [(2, 3), (60, 31), (10_000, 31)] {
