@@ -117,38 +117,29 @@ impl Installer<'_> {
         deadline: &mut Deadline,
     ) -> Result<StdinInstall, DeployError> {
         let AgentChannel { reader, mut writer } = channel;
-        let mut answers = InstallerReplies::new(reader);
-        let installed = self.converse(&mut writer, &mut answers, deadline).await;
+        let mut replies = InstallerReplies::new(reader);
+        let installed = self.follow_installer(&mut writer, &mut replies, deadline).await;
         if !matches!(installed, Ok(StdinInstall::Installed(_))) {
-            abandon(&mut answers.reader, &mut writer).await;
+            abandon(&mut replies.reader, &mut writer).await;
         }
         installed
     }
 
-    async fn converse(
+    /// Answers the installer's lines until the agent is installed, as this file's head describes. May leave the shell
+    /// running.
+    async fn follow_installer(
         &self,
         writer: &mut AgentWriter,
-        answers: &mut InstallerReplies,
+        replies: &mut InstallerReplies,
         deadline: &mut Deadline,
     ) -> Result<StdinInstall, DeployError> {
-        let file = self.file_for(answers.next_within(deadline, FIRST_LINE).await?)?;
-        let size = file.size;
-        let asking = async {
-            let asked = writer.send(format!("{} {size}\n", file.hash).into()).await;
-            asked.ok()?;
-            Some(answers.next().await)
-        };
-        let mut answer = match deadline::within(REPLY_TIMEOUT, asking).await.flatten() {
-            Some(Ok(answer)) => answer,
-            // The installer has printed its first line, so it runs, but it reads nothing.
-            Some(Err(DeployError::Cut(_))) | None => {
-                return Ok(StdinInstall::Silent(file));
-            }
-            Some(Err(error)) => return Err(error),
+        let file = self.file_for(replies.next_reply_within(deadline, FIRST_LINE).await?)?;
+        let Some(mut reply) = ask_for(&file, writer, replies).await? else {
+            return Ok(StdinInstall::Silent(file));
         };
         let mut sent = None;
         loop {
-            match answer.split_once(' ').unwrap_or((&answer, "")) {
+            match reply.split_once(' ').unwrap_or((&reply, "")) {
                 ("present" | "installed", place) => {
                     let program = self.program(&file, place);
                     return Ok(StdinInstall::Installed(InstalledAgent { program, sent }));
@@ -163,11 +154,11 @@ impl Installer<'_> {
                     // A host with a full disk stops reading and reports the failure.
                     let sent_or_refused = async {
                         tokio::select! {
-                            early = answers.next() => early,
-                            _ = sending => answers.next().await,
+                            early = replies.next_reply() => early,
+                            _ = sending => replies.next_reply().await,
                         }
                     };
-                    answer = deadline.wait(TRANSFER, sent_or_refused).await??;
+                    reply = deadline.wait(TRANSFER, sent_or_refused).await??;
                 }
                 ("failed", cause) => {
                     let cause = cause.to_owned();
@@ -179,7 +170,7 @@ impl Installer<'_> {
                         DeployError::Install { cause }
                     });
                 }
-                _ => return Err(DeployError::Shell(answer)),
+                _ => return Err(DeployError::Shell(reply)),
             }
         }
     }
@@ -193,10 +184,10 @@ impl Installer<'_> {
         host: Option<IpAddr>,
         deadline: &mut Deadline,
     ) -> Result<InstalledAgent, DeployError> {
-        let mut answers = InstallerReplies::new(channel.reader);
-        let answer = answers.next_within(deadline, TRANSFER).await?;
+        let mut replies = InstallerReplies::new(channel.reader);
+        let reply = replies.next_reply_within(deadline, TRANSFER).await?;
         let at = |place| self.program(file, place);
-        match answer.split_once(' ').unwrap_or((&answer, "")) {
+        match reply.split_once(' ').unwrap_or((&reply, "")) {
             ("present", place) => Ok(InstalledAgent { program: at(place), sent: None }),
             ("installed", place) => {
                 Ok(InstalledAgent { program: at(place), sent: usize::try_from(file.size).ok() })
@@ -206,7 +197,7 @@ impl Installer<'_> {
                 let (cause, ports) = (cause.to_owned(), self.callbacks.ports());
                 Err(DeployError::NoFetch { cause, from: host, ports })
             }
-            _ => Err(DeployError::Shell(answer)),
+            _ => Err(DeployError::Shell(reply)),
         }
     }
 
@@ -251,6 +242,25 @@ fn cached(cache: &str, file: &HostFile) -> AgentLocation {
     AgentLocation::InCache { cache: cache.to_owned(), build: file.hash.clone() }
 }
 
+/// Tells the installer the agent's hash and size. Returns its reply, or `None` if nothing arrives on its stdin.
+async fn ask_for(
+    file: &HostFile,
+    writer: &mut AgentWriter,
+    replies: &mut InstallerReplies,
+) -> Result<Option<String>, DeployError> {
+    let asking = async {
+        let asked = writer.send(format!("{} {}\n", file.hash, file.size).into()).await;
+        asked.ok()?;
+        Some(replies.next_reply().await)
+    };
+    match deadline::within(REPLY_TIMEOUT, asking).await.flatten() {
+        Some(Ok(reply)) => Ok(Some(reply)),
+        // The installer has printed its first line, so it runs, but it reads nothing.
+        Some(Err(DeployError::Cut(_))) | None => Ok(None),
+        Some(Err(error)) => Err(error),
+    }
+}
+
 /// Reader of the installer's lines, which skips other output of the shell.
 struct InstallerReplies {
     reader: AgentReader,
@@ -266,20 +276,20 @@ impl InstallerReplies {
         InstallerReplies { reader, text: String::new(), noise: String::new(), has_begun: false }
     }
 
-    /// Returns the next line as [`InstallerReplies::next`] does, which `awaited` names if it does not come before
+    /// Returns the next line as [`InstallerReplies::next_reply`] does, which `awaited` names if it does not come before
     /// the deadline.
-    async fn next_within(
+    async fn next_reply_within(
         &mut self,
         deadline: &mut Deadline,
         awaited: &'static str,
     ) -> Result<String, DeployError> {
-        deadline.wait(awaited, self.next()).await?
+        deadline.wait(awaited, self.next_reply()).await?
     }
 
     /// Returns the next line of the installer, without its prefix. If the shell's output ends first,
     /// returns that output as [`DeployError::Shell`], or as [`DeployError::Cut`] if the installer had begun.
     /// Cancel-safe.
-    async fn next(&mut self) -> Result<String, DeployError> {
+    async fn next_reply(&mut self) -> Result<String, DeployError> {
         const MARK: &str = "rlaunch-install ";
         loop {
             while let Some((line, rest)) = self.text.split_once('\n') {
@@ -291,7 +301,7 @@ impl InstallerReplies {
                         self.has_begun = true;
                         return Ok(answer);
                     }
-                    None => self.hear(&format!("{line}\n")),
+                    None => self.keep_noise(&format!("{line}\n")),
                 }
             }
             match self.reader.next().await {
@@ -300,7 +310,9 @@ impl InstallerReplies {
                 }
                 // Never an answer: a command of --rsh that traces what it runs (`set -x`, as that of the MPI operator)
                 // prints the script there, which contains the prefix of answers.
-                Some(Incoming::Diagnostics(bytes)) => self.hear(&String::from_utf8_lossy(&bytes)),
+                Some(Incoming::Diagnostics(bytes)) => {
+                    self.keep_noise(&String::from_utf8_lossy(&bytes))
+                }
                 _ => {
                     let words = std::mem::take(&mut self.noise) + &std::mem::take(&mut self.text);
                     return Err(if self.has_begun {
@@ -313,8 +325,8 @@ impl InstallerReplies {
         }
     }
 
-    /// Keeps the end of other output.
-    fn hear(&mut self, words: &str) {
+    /// Keeps other output of the shell, of which the end says the most.
+    fn keep_noise(&mut self, words: &str) {
         tracing::debug!("before the installer: {}", words.trim_end());
         self.noise.push_str(words);
         if self.noise.len() > 2 * MAX_ANSWER {
