@@ -81,9 +81,10 @@ impl LostAgent<'_> {
         // For containers, the cleanup prints nothing until the container is gone, so its first output has
         // no time limit.
         let prints_at_once = self.route.is_none_or(|route| !route.starts_containers());
-        let mut next = match prints_at_once {
-            true => deadline::within(first_output_timeout, next_output(&mut channel)).await?,
-            false => next_output(&mut channel).await,
+        let mut next = if prints_at_once {
+            deadline::within(first_output_timeout, next_output(&mut channel)).await?
+        } else {
+            next_output(&mut channel).await
         };
         while let Some(more) = next {
             output.push_str(&more);

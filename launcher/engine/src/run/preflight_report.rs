@@ -194,12 +194,11 @@ fn is_python(program: &OsStr) -> bool {
 /// Returns advice on a program that is not in PATH. `name` is the program without secrets.
 fn searched_path_hint(name: &str, typed: TypedJob<'_>) -> String {
     let advice = format!("rlaunch searched PATH there: give {name} with its path, or pass");
-    match typed.has_option_value("PATH=") {
-        true => format!("{advice} -x PATH"),
-        false => {
-            let words = [OsStr::new("-x"), OsStr::new("PATH")];
-            format!("{advice} yours on: {}", typed.with_options(&words))
-        }
+    if typed.has_option_value("PATH=") {
+        format!("{advice} -x PATH")
+    } else {
+        let words = [OsStr::new("-x"), OsStr::new("PATH")];
+        format!("{advice} yours on: {}", typed.with_options(&words))
     }
 }
 

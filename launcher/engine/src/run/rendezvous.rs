@@ -436,13 +436,14 @@ impl<'a> JoinState<'a> {
         let seconds = self.limit.as_secs();
         let absent: Vec<String> =
             self.relay.coordinator.absent().map(|node| pump.host(node)).collect();
-        let message = match absent.is_empty() {
-            true => format!("rendezvous: the rank table did not reach every host in {seconds} s"),
-            false => format!(
+        let message = if absent.is_empty() {
+            format!("rendezvous: the rank table did not reach every host in {seconds} s")
+        } else {
+            format!(
                 "rendezvous: {} did not join within {seconds} s (agent started, prepared, \
                  not connected to its neighbour since)",
                 text::list(&absent)
-            ),
+            )
         };
         findings::with_finding(Failed::new(Exit::RENDEZVOUS, message), Some(id::NET_PAIR))
     }

@@ -387,10 +387,7 @@ fn env_lines(app: &AppSpec) -> impl Iterator<Item = String> {
 /// Quotes the words of a program, with secrets replaced.
 fn program(argv: &[OsString]) -> String {
     let words = argv.iter().zip(without_secrets(argv)).map(|(word, safe)| {
-        match word.to_string_lossy() == safe {
-            true => quoted(word),
-            false => quoted(safe.as_ref()),
-        }
+        if word.to_string_lossy() == safe { quoted(word) } else { quoted(safe.as_ref()) }
     });
     words.collect::<Vec<_>>().join(" ")
 }

@@ -75,9 +75,10 @@ impl Bundle {
     pub fn open(executable: &Path) -> io::Result<Option<Bundle>> {
         let mut file = File::open(executable)?;
         if !ends_with_archive(&mut file)? {
-            return match begins_archive(&mut file) {
-                true => Err(io::Error::other("the file is cut off, or something was appended")),
-                false => Ok(None),
+            return if begins_archive(&mut file) {
+                Err(io::Error::other("the file is cut off, or something was appended"))
+            } else {
+                Ok(None)
             };
         }
         let config = Config { archive_offset: ArchiveOffset::Known(0) };

@@ -131,9 +131,10 @@ impl PackedFiles {
             let on_disk = root.join(path);
             let content = File::open(&on_disk).map_err(failed("read", &on_disk))?;
             // Agents travel as gzip files, which have the same compression; xz makes the rest a quarter smaller.
-            let method = match path.ends_with(AGENT) {
-                true => CompressionMethod::Deflated,
-                false => CompressionMethod::Xz,
+            let method = if path.ends_with(AGENT) {
+                CompressionMethod::Deflated
+            } else {
+                CompressionMethod::Xz
             };
             writer.start_file(path, options(method)).map_err(write)?;
             io::copy(&mut BufReader::new(content), &mut writer)

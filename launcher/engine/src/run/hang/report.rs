@@ -27,9 +27,10 @@ impl Group {
     /// Describes where the ranks are and what they do.
     fn text(&self) -> String {
         let doing = place::describe_wait(&self.waits.0, &self.waits.1);
-        match self.has_frames {
-            true => format!("{} ({doing})", self.place),
-            false => format!("{} {doing}", self.place).trim_end().to_owned(),
+        if self.has_frames {
+            format!("{} ({doing})", self.place)
+        } else {
+            format!("{} {doing}", self.place).trim_end().to_owned()
         }
     }
 

@@ -125,9 +125,10 @@ impl Connecting {
         let callbacks = Callbacks::new(job.spec.oob.clone(), job.spec.port_range);
         let deployment = Deployment::new(store, job.reach.agent_dir.clone(), callbacks)
             .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?;
-        let connector = match job.spec.is_local {
-            true => None,
-            false => Some(Connector::new(&job.reach)?.for_job(job.spec.id)),
+        let connector = if job.spec.is_local {
+            None
+        } else {
+            Some(Connector::new(&job.reach)?.for_job(job.spec.id))
         };
         let names = map.nodes.iter().map(|node| node.host.to_string());
         let progress = Progress::new(names, "connecting");

@@ -35,10 +35,8 @@ impl RankFiles {
     /// Makes the directory and, in place of existing files, empty files for `ranks` ranks. With `merged`
     /// there are no files for stderr.
     pub fn create(directory: &Path, ranks: u32, merged: bool) -> Result<RankFiles, FileError> {
-        let streams = match merged {
-            true => &[Stream::Stdout][..],
-            false => &[Stream::Stdout, Stream::Stderr],
-        };
+        let streams: &[Stream] =
+            if merged { &[Stream::Stdout] } else { &[Stream::Stdout, Stream::Stderr] };
         for rank in 0..ranks {
             let rank_directory = directory.join(format!("rank.{rank}"));
             fs::create_dir_all(&rank_directory).map_err(|source| FileError {

@@ -72,9 +72,10 @@ struct RankTag {
 
 impl RankTag {
     fn paint(&self, tag: &str, coloured: bool) -> String {
-        match coloured {
-            true => format!("{}{tag}{}", self.colour.render(), self.colour.render_reset()),
-            false => tag.to_owned(),
+        if coloured {
+            format!("{}{tag}{}", self.colour.render(), self.colour.render_reset())
+        } else {
+            tag.to_owned()
         }
     }
 }
@@ -123,9 +124,12 @@ impl Tags {
         data: &[u8],
         line: &mut Vec<u8>,
     ) {
-        let tag = self.by_rank.get(rank.index()).map(|named| match self.pattern.has_time() {
-            true => named.paint(&self.pattern.format(&named.origin, &time(stamp)), coloured),
-            false => named.paint(&named.tag, coloured),
+        let tag = self.by_rank.get(rank.index()).map(|named| {
+            if self.pattern.has_time() {
+                named.paint(&self.pattern.format(&named.origin, &time(stamp)), coloured)
+            } else {
+                named.paint(&named.tag, coloured)
+            }
         });
         let tag = tag.unwrap_or_default();
         let ends = memchr::memchr2_iter(b'\n', b'\r', data).map(|at| at + 1);

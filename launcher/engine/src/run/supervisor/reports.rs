@@ -124,9 +124,10 @@ impl Supervisor<'_> {
         if exit.has_failed() && !self.is_ending() {
             let ends = !self.job.continue_on_error;
             let event = JobEvent::RankFailed { rank, status, ends };
-            match ends {
-                true => self.end(now, Reason::Rank, event),
-                false => self.send_all(ToAgent::JobEvent(event)),
+            if ends {
+                self.end(now, Reason::Rank, event);
+            } else {
+                self.send_all(ToAgent::JobEvent(event));
             }
         }
         if status.success() {
