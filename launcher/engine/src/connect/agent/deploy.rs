@@ -133,8 +133,7 @@ impl Deployment {
             words.is_some().then_some(CallbackContext { callbacks: &self.callbacks, node, from });
         let words = words.map_or_else(|| "agent".to_owned(), |words| format!("agent {words}"));
         let channel = connection.exec(&RemoteCommand::Exec(&agent.program, &words)).await?;
-        let program = (agent.program.clone(), agent.sent);
-        await_hello(channel, program, callback, connection.hello_timeout()).await
+        await_hello(channel, agent.clone(), callback, connection.hello_timeout()).await
     }
 
     async fn install(&self, connection: &HostConnection) -> Result<InstalledAgent, DeployError> {

@@ -2,6 +2,7 @@
 //! launcher by TCP because nothing arrives on its stdin.
 
 use super::callback::Callbacks;
+use super::install::InstalledAgent;
 use super::{DeployError, MAX_ANSWER};
 use crate::connect::channel::{AgentCallback, AgentChannel, Incoming};
 use crate::connect::connector::{AgentLocation, HELLO_TIMEOUT};
@@ -44,14 +45,14 @@ pub(crate) async fn local_hello(
     channel: AgentChannel,
     agent: String,
 ) -> Result<StartedAgent, DeployError> {
-    await_hello(channel, (AgentLocation::At(agent), None), None, HELLO_TIMEOUT).await
+    let agent = InstalledAgent { program: AgentLocation::At(agent), sent: None };
+    await_hello(channel, agent, None, HELLO_TIMEOUT).await
 }
 
-/// Waits at most `timeout` for an agent's hello. `agent` is its location, `sent` the number of bytes
-/// transferred to install it. With a `callback`, the agent may connect by TCP instead.
+/// Waits at most `timeout` for the hello of `agent`. With a `callback`, the agent may connect by TCP instead.
 pub(super) async fn await_hello(
     mut channel: AgentChannel,
-    (agent, sent): (AgentLocation, Option<usize>),
+    agent: InstalledAgent,
     callback: Option<CallbackContext<'_>>,
     timeout: Duration,
 ) -> Result<StartedAgent, DeployError> {
@@ -77,18 +78,7 @@ pub(super) async fn await_hello(
     let (channel, hello) = match (first, callback) {
         (FirstOutput::Hello(hello), _) => (channel, hello),
         (FirstOutput::Announced(announcement), Some(callback)) => {
-            let called = callback.accept_callback(&mut channel, announcement, &mut output).await?;
-            let mut channel = channel.over_callback(called);
-            let hello = callback_hello(&mut channel);
-            let hello = Deadline::after(HELLO_TIMEOUT).wait(HELLO, hello).await;
-            match hello.map_err(|late| output.silent(late)).flatten() {
-                Ok(Some(hello)) => (channel, hello),
-                Ok(None) => return Err(DeployError::NoStart(output.text())),
-                Err(error) => {
-                    channel.abandon().await;
-                    return Err(error);
-                }
-            }
+            callback.hello_by_tcp(channel, announcement, &mut output).await?
         }
         (FirstOutput::Announced(_) | FirstOutput::None, _) => {
             return Err(DeployError::NoStart(output.text()));
@@ -98,7 +88,7 @@ pub(super) async fn await_hello(
     if version != PROTOCOL_VERSION {
         return Err(DeployError::Version { theirs: version });
     }
-    Ok(StartedAgent { channel, frames, facts, agent, sent })
+    Ok(StartedAgent { channel, frames, facts, agent: agent.program, sent: agent.sent })
 }
 
 struct Hello {
@@ -181,6 +171,27 @@ impl HelloReader {
 }
 
 impl CallbackContext<'_> {
+    /// Waits for the TCP connection that an agent announced, and for its hello there.
+    async fn hello_by_tcp(
+        &self,
+        mut channel: AgentChannel,
+        announcement: Announcement,
+        output: &mut HelloReader,
+    ) -> Result<(AgentChannel, Hello), DeployError> {
+        let called = self.accept_callback(&mut channel, announcement, output).await?;
+        let mut channel = channel.over_callback(called);
+        let hello = callback_hello(&mut channel);
+        let hello = Deadline::after(HELLO_TIMEOUT).wait(HELLO, hello).await;
+        match hello.map_err(|late| output.silent(late)).flatten() {
+            Ok(Some(hello)) => Ok((channel, hello)),
+            Ok(None) => Err(DeployError::NoStart(output.text())),
+            Err(error) => {
+                channel.abandon().await;
+                Err(error)
+            }
+        }
+    }
+
     /// Waits for the TCP connection that an agent announced.
     async fn accept_callback(
         &self,
@@ -268,9 +279,10 @@ mod tests {
             Callbacks::new(AddressConstraints::default(), PortRange { first: 21000, last: 21511 });
         let callback = CallbackContext { callbacks: &callbacks, node: NodeId(0), from: None };
         let channel = channel_to_peer(&exchange(), bytes, fault);
-        let place = (AgentLocation::At("/agent".to_owned()), None);
+        let program = AgentLocation::At("/agent".to_owned());
+        let agent = InstalledAgent { program, sent: None };
         let started = Instant::now();
-        let hello = await_hello(channel, place, Some(callback), HELLO_TIMEOUT);
+        let hello = await_hello(channel, agent, Some(callback), HELLO_TIMEOUT);
         let hello = tokio::time::timeout(FOREVER, hello).await;
         (
             hello.unwrap_or_else(|_| panic!("{fault:?} after {bytes} bytes: no end")),

@@ -32,6 +32,7 @@ const FIRST_LINE: &str = "answer from the host's shell";
 const TRANSFER: &str = "word that the agent has arrived";
 
 /// Agent installed on a host.
+#[derive(Clone)]
 pub(super) struct InstalledAgent {
     pub(super) program: AgentLocation,
     /// Number of bytes transferred; `None` if the host had the agent already.
