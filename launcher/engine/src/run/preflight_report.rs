@@ -12,7 +12,7 @@ use rlaunch_text::message::Failed;
 use rlaunch_text::shell;
 use rlaunch_text::text;
 use rlaunch_text::typed::TypedJob;
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::slice;
 
@@ -53,6 +53,7 @@ fn finding(problem: &Problem) -> Option<CheckId> {
     }
 }
 
+/// Describes a problem of `hosts`: the exit code, a sentence and a hint.
 fn describe(
     problem: &Problem,
     hosts: &str,
@@ -60,24 +61,7 @@ fn describe(
 ) -> (Exit, String, Option<String>) {
     match problem {
         Problem::NoProgram { program, instead } => {
-            // Variables may stand where a program was expected.
-            let name = redacted(&program.to_string_lossy());
-            let sentence = format!("{name} is not on {hosts}");
-            let by_path = program.as_encoded_bytes().contains(&b'/');
-            let is_here = Path::new(program).is_file();
-            let alone = TypedJob::of_program(slice::from_ref(program));
-            let own = typed.filter(|typed| typed.program() == program).unwrap_or(alone);
-            let advice = own.for_shell().filter(|_| !is_here);
-            let hint = advice.unwrap_or_else(|| match instead {
-                Some(instead) => format!("{instead} is there: use {instead}"),
-                None if by_path => missing_file_hint(program, typed),
-                None if is_python(program) => format!(
-                    "install it there: sudo apt install python3 || sudo dnf install python3; or, if \
-                     it is elsewhere on {hosts}, give its path, or pass PATH on by -x PATH"
-                ),
-                None => searched_path_hint(&name, own),
-            });
-            (Exit::NOT_FOUND, sentence, Some(hint))
+            describe_missing_program(program, instead.as_deref(), hosts, typed)
         }
         Problem::NotExecutable { program } => {
             let sentence = format!("{} is not executable on {hosts}", program.display());
@@ -128,6 +112,33 @@ fn describe(
             (Exit::AGENT, format!("cannot {operation} on {hosts}: {cause}"), None)
         }
     }
+}
+
+/// Describes a program that is not there. `instead` is an installed program that the user may have meant.
+fn describe_missing_program(
+    program: &OsString,
+    instead: Option<&str>,
+    hosts: &str,
+    typed: Option<TypedJob<'_>>,
+) -> (Exit, String, Option<String>) {
+    // Variables may stand where a program was expected.
+    let name = redacted(&program.to_string_lossy());
+    let sentence = format!("{name} is not on {hosts}");
+    let by_path = program.as_encoded_bytes().contains(&b'/');
+    let is_here = Path::new(program).is_file();
+    let alone = TypedJob::of_program(slice::from_ref(program));
+    let own = typed.filter(|typed| typed.program() == program).unwrap_or(alone);
+    let advice = own.for_shell().filter(|_| !is_here);
+    let hint = advice.unwrap_or_else(|| match instead {
+        Some(instead) => format!("{instead} is there: use {instead}"),
+        None if by_path => missing_file_hint(program, typed),
+        None if is_python(program) => format!(
+            "install it there: sudo apt install python3 || sudo dnf install python3; or, if \
+             it is elsewhere on {hosts}, give its path, or pass PATH on by -x PATH"
+        ),
+        None => searched_path_hint(&name, own),
+    });
+    (Exit::NOT_FOUND, sentence, Some(hint))
 }
 
 /// Describes why a program that is there cannot start. The codes are those of shells.
