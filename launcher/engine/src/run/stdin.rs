@@ -129,7 +129,7 @@ impl StdinReader {
         let _ = SigSet::from(Signal::SIGTTIN).thread_block();
         let mut buffer = vec![0; MAX_STDIN];
         loop {
-            let next = self.next();
+            let next = self.next_step();
             if next == NextStep::Leave {
                 return;
             }
@@ -138,7 +138,7 @@ impl StdinReader {
                 return;
             }
             // Ranks that read may have ended meanwhile.
-            if !waited.input || self.next() != NextStep::Read {
+            if !waited.input || self.next_step() != NextStep::Read {
                 continue;
             }
             match self.input.read(&mut buffer) {
@@ -162,7 +162,7 @@ impl StdinReader {
         }
     }
 
-    fn next(&self) -> NextStep {
+    fn next_step(&self) -> NextStep {
         let rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
         let least = rooms.iter().map(|room| room.bytes as usize).min();
         match least {

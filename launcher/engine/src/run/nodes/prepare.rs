@@ -76,11 +76,12 @@ impl Reached {
         let bytes: u64 = job.spec.preload.iter().map(|preload| preload.file.size).sum();
         let limit = PREPARE_TIMEOUT.max(job.spec.node_timeout())
             + Duration::from_secs(bytes / PRELOAD_RATE);
-        let (files, libraries) = pump.run_unless_ended(self.read(&job.spec, limit)).await?;
+        let (files, libraries) =
+            pump.run_unless_ended(self.read_local_files(&job.spec, limit)).await?;
         let candidates = self.candidates(job)?;
         for ((node, own), library) in self.nodes.iter().zip(&candidates).zip(libraries) {
             let addresses = own.iter().map(|candidate| candidate.address).collect();
-            let part = node_job(&job.spec, &self.map, node, (addresses, library));
+            let part = node_job(&job.spec, &self.map, node, addresses, library);
             let agent = pump.agents.outbox(node.id);
             agent.open_window(&self.map.nodes[node.id.index()].ranks, part.output_window);
             agent.try_queue_message(&ToAgent::Job(Box::new(part))).map_err(|error| {
@@ -90,7 +91,7 @@ impl Reached {
             files.iter().for_each(|frame| agent.send_frame(frame.clone()));
         }
         let progress = Progress::new(self.nodes.iter().map(|n| n.host.to_string()), "preparing");
-        let answers = self.answers(pump, limit, &progress);
+        let answers = self.await_answers(pump, limit, &progress);
         let answers = progress.report_while(answers).await?;
         let prepared = self.evaluate(&job.spec, answers, candidates)?;
         let hosts = prepared.nodes.iter().map(|node| &node.host);
@@ -107,7 +108,7 @@ impl Reached {
 
     /// Reads within `limit` what nodes need from this machine: the frames of preloaded files, and where each node finds
     /// the library for its ranks.
-    async fn read(
+    async fn read_local_files(
         &mut self,
         job: &JobSpec,
         limit: Duration,
@@ -141,7 +142,7 @@ impl Reached {
     }
 
     /// Collects one answer from every node, in the order of nodes.
-    async fn answers(
+    async fn await_answers(
         &self,
         pump: &mut Pump<'_>,
         limit: Duration,
@@ -188,6 +189,7 @@ impl Reached {
                     reserved.push(ports);
                     prepared.push(PreparedNode { candidates, listeners, library });
                 }
+                // `await_answers` lets nothing else through.
                 _ => {}
             }
         }
@@ -232,7 +234,8 @@ fn node_job(
     job: &JobSpec,
     map: &RankMap,
     node: &Node,
-    (addresses, library): (Vec<IpAddr>, Option<LibrarySource>),
+    addresses: Vec<IpAddr>,
+    library: Option<LibrarySource>,
 ) -> Job {
     let shape = job.shape(map.nodes.len());
     let (applications, ranks) = apps::node_applications(job, map, node.id);
