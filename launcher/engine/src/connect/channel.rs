@@ -311,6 +311,7 @@ async fn next_from_ssh(
             }
             // A server that refuses to execute the command leaves the channel open.
             ChannelMsg::Close | ChannelMsg::Failure => return None,
+            // Eof is among them, which may come before the exit status; Close comes last.
             _ => {}
         }
     }

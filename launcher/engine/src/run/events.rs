@@ -294,6 +294,7 @@ impl EventLog {
             Event::Phase { name, .. } => self.status.phase_ended(name),
             Event::RankStarted { .. } => self.status.rank_started(),
             Event::RankExited { .. } => self.status.rank_exited(),
+            // The status counts nothing else.
             _ => {}
         }
         let Some(target) = &self.target else { return };

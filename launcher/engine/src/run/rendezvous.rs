@@ -423,6 +423,7 @@ impl<'a> JoinState<'a> {
                 tracing::info!(%node, %peer, how, "edge broke");
                 CoordinatorInput::Broke { node, peer }
             }
+            // Nothing else concerns the rendezvous.
             _ => return Ok(()),
         };
         let handled = self.relay.coordinator.handle(input);

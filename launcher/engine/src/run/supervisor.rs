@@ -429,6 +429,7 @@ impl<'a> Supervisor<'a> {
             }
             FromAgent::Session { id, what } => self.on_session(node, id, what),
             FromAgent::Inspected { id, result } => self.on_inspected(now, node, id, result),
+            // The others belong to earlier phases, or the session has handled them.
             _ => {}
         }
     }

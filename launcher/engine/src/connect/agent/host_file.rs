@@ -200,11 +200,10 @@ fn place_in(cache: &Path, file: &HostFile, name: &OsStr) -> io::Result<PathBuf> 
         check(&fs::symlink_metadata(directory)?)?;
     }
     let path = build.join(name);
-    match fs::symlink_metadata(&path) {
-        Ok(found) if found.is_file() && found.len() == file.size && check(&found).is_ok() => {
-            return Ok(path);
-        }
-        _ => {}
+    let is_whole =
+        |found: fs::Metadata| found.is_file() && found.len() == file.size && check(&found).is_ok();
+    if fs::symlink_metadata(&path).is_ok_and(is_whole) {
+        return Ok(path);
     }
     if statvfs(&build)?.flags().contains(FsFlags::ST_NOEXEC) {
         return Err(io::Error::other("programs may not be executed from there"));

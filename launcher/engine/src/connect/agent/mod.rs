@@ -109,6 +109,7 @@ impl DeployError {
             {
                 Some(format!("on {host}: {MOUNT_PROC}"))
             }
+            // Words of place.sh.
             DeployError::Install { cause } if cause.starts_with("others may change") => Some(
                 "an account that can rename the directory can replace the agent: chmod go-w takes that \
                  right away; or --agent-dir DIR names another directory on the hosts"
@@ -128,9 +129,11 @@ impl DeployError {
                 "{}; or give its shell stdin (docker exec -i)",
                 firewall_hint(host, *from, *ports)
             )),
+            // The dynamic loader names the version that it lacks, such as GLIBC_2.38.
             DeployError::NoStart(words) if words.contains("GLIBC") => {
                 Some("build the agent with `cargo agent`: it needs no libc on the host".into())
             }
+            // Words of nologin(8).
             DeployError::Shell(words) | DeployError::NoStart(words)
                 if words.contains("account is currently not available") =>
             {
