@@ -95,15 +95,7 @@ impl Outcome {
         written: Written,
         master_port: u16,
     ) -> Result<Exit, Failed> {
-        let blamed = self.first_failure.first().map(|(exit, others)| {
-            let is_host = |node: &&Node| node.ranks.contains(&exit.rank);
-            let host = self.nodes.iter().find(is_host).map(|node| node.host.to_string());
-            let host = host.unwrap_or_default();
-            let lines = written.tails.lines(exit.rank);
-            let hint = taken_port(exit.rank, &lines, master_port, &host)
-                .or_else(|| full_shared_memory(exit.status, &lines, &host));
-            first_failure_error(exit, others, &host, &written).hint(hint)
-        });
+        let blamed = self.first_failure_error(&written, master_port);
         let ranks = self.ranks();
         let unverified = written.nccl.and_then(|log| {
             let (told, failed) = nccl::verify(&log, &ranks, options);
@@ -111,6 +103,7 @@ impl Outcome {
             failed
         });
         let failed = match self.reason {
+            // A failed rank matters more than a setting without effect, and that more than output that is not whole.
             None | Some(Reason::Served(_)) => {
                 blamed.or(unverified).or(written.unwritten).or(written.incomplete)
             }
@@ -131,6 +124,18 @@ impl Outcome {
         let hosts: Vec<String> = self.nodes.iter().map(|node| node.host.to_string()).collect();
         failed.details.extend(receipts(hosts.iter().map(String::as_str).zip(&self.ends)));
         Err(failed)
+    }
+
+    /// Makes the error for the first failure, with a hint if the rank's last lines tell the cause.
+    fn first_failure_error(&self, written: &Written, master_port: u16) -> Option<Failed> {
+        let (exit, others) = self.first_failure.first()?;
+        let is_host = |node: &&Node| node.ranks.contains(&exit.rank);
+        let host = self.nodes.iter().find(is_host).map(|node| node.host.to_string());
+        let host = host.unwrap_or_default();
+        let lines = written.tails.lines(exit.rank);
+        let hint = taken_port(exit.rank, &lines, master_port, &host)
+            .or_else(|| full_shared_memory(exit.status, &lines, &host));
+        Some(rank_error(exit, others, &host, written).hint(hint))
     }
 
     /// Lists the ranks with their hosts, by rank.
@@ -156,8 +161,8 @@ pub(crate) fn timed_out(after: Duration, details: Vec<String>) -> Failed {
     Failed { details, ..Failed::new(Exit::TIMEOUT, message) }
 }
 
-/// Makes the error for the first failure, with the last lines that the rank wrote.
-fn first_failure_error(exit: RankExit, others: u32, host: &str, written: &Written) -> Failed {
+/// Makes the error for a rank that failed first, before `others`, with the last lines that it wrote.
+fn rank_error(exit: RankExit, others: u32, host: &str, written: &Written) -> Failed {
     let RankExit { rank, pid, status, out_of_memory, unfinalized, .. } = exit;
     let left_mpi = unfinalized && status.success();
     let how = match status {

@@ -94,10 +94,7 @@ pub(crate) async fn serve(
     let mut reader = started.channel.reader;
     let how = session.read(&mut reader).await;
     if !session.done {
-        let words = String::from_utf8_lossy(&session.stderr_tail);
-        let words = words.trim();
-        let separator = if words.is_empty() { "" } else { ": " };
-        session.report(NodeEventKind::Lost(format!("{how}{separator}{words}")), None);
+        session.report_loss(&how);
     }
     writer.abort();
     if !session.done {
@@ -255,6 +252,14 @@ impl Session {
         self.stderr_tail.extend_from_slice(words);
         let excess = self.stderr_tail.len().saturating_sub(STDERR_TAIL);
         self.stderr_tail.drain(..excess);
+    }
+
+    /// Reports that the agent is lost, with its last words on stderr.
+    fn report_loss(&self, how: &str) {
+        let words = String::from_utf8_lossy(&self.stderr_tail);
+        let words = words.trim();
+        let separator = if words.is_empty() { "" } else { ": " };
+        self.report(NodeEventKind::Lost(format!("{how}{separator}{words}")), None);
     }
 
     fn report(&self, kind: NodeEventKind, room: Option<Reserved>) {
