@@ -75,8 +75,8 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
                 continue;
             }
             let behind = ranks_by_count.iter();
-            let behind =
-                behind.map(|(count, ranks)| format!("{} {count} {kind}", self.have(ranks)));
+            let behind = behind
+                .map(|(count, ranks)| format!("{} {count} {kind}", self.name_launching(ranks)));
             let behind = behind.collect::<Vec<_>>().join(", ");
             let ahead = self.ranks(&ahead);
             report
@@ -86,7 +86,7 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
         if !same.is_empty() && launched.len() > 1 {
             let (title, same) = (self.title("NCCL communicator"), same.join(", "));
             let answered: Vec<Rank> = launched.iter().map(|(rank, _)| *rank).collect();
-            let ranks = self.all(&answered);
+            let ranks = self.name_answered(&answered);
             report.agreements.push(format!("{title}: {ranks} have launched {same}"));
         }
     }
@@ -131,18 +131,21 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
         } else if ahead.len() > 1 {
             let is_complete = ahead.iter().all(|(_, operation)| operation.is_complete);
             let doing = if is_complete { "have completed" } else { "wait in" };
-            let ranks = self.all(&ranks(&ahead));
+            let ranks = self.name_answered(&ranks(&ahead));
             report.agreements.push(format!("{title}: {ranks} {doing} {}", describe(last)));
         }
     }
 
     /// Describes ranks whose processes do not answer NCCL.
     fn missing(&self) -> Option<String> {
-        let missing = |wanted: bool| {
-            let is_it = |position: &&&GroupPosition| matches!(position.progress, GroupProgress::Missing { is_dead } if is_dead == wanted);
-            self.positions.iter().filter(is_it).map(|position| position.rank).collect::<Vec<Rank>>()
-        };
-        let (silent, dead) = (missing(false), missing(true));
+        let (mut silent, mut dead) = (Vec::new(), Vec::new());
+        for position in &self.positions {
+            match position.progress {
+                GroupProgress::Missing { is_dead: true } => dead.push(position.rank),
+                GroupProgress::Missing { is_dead: false } => silent.push(position.rank),
+                GroupProgress::Launched(_) | GroupProgress::Entered(_) => {}
+            }
+        }
         let parts = [(silent, "no answer from"), (dead, "NCCL takes for dead")];
         let parts = parts.iter().filter(|(ranks, _)| !ranks.is_empty());
         let parts: Vec<String> =
@@ -164,7 +167,7 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
     }
 
     /// Names the ranks that have answered, which agree.
-    fn all(&self, answered: &[Rank]) -> String {
+    fn name_answered(&self, answered: &[Rank]) -> String {
         let silent = (self.size as usize).saturating_sub(answered.len());
         match silent {
             0 => "all ranks".to_owned(),
@@ -172,7 +175,8 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
         }
     }
 
-    fn have(&self, ranks: &[Rank]) -> String {
+    /// Names ranks, with the verb for what they have launched.
+    fn name_launching(&self, ranks: &[Rank]) -> String {
         let verb = if ranks.len() == 1 { "has launched" } else { "have launched" };
         format!("{} {verb}", self.ranks(ranks))
     }

@@ -40,7 +40,7 @@ impl Supervisor<'_> {
                 self.send_for_sessions();
             }
             QueryKind::Session(ToSession::Start(start)) => {
-                let node = self.node_of(start.rank);
+                let node = self.node_for_session(start.rank);
                 self.sessions.start(connection, start, node);
                 self.send_for_sessions();
             }
@@ -66,7 +66,7 @@ impl Supervisor<'_> {
     }
 
     /// Returns the node beside whose rank a session may begin, or the reason why it may not.
-    fn node_of(&self, rank: Rank) -> Result<NodeId, String> {
+    fn node_for_session(&self, rank: Rank) -> Result<NodeId, String> {
         let Some(at) = self.nodes.iter().position(|node| node.ranks.contains(&rank)) else {
             let ranks: usize = self.nodes.iter().map(|node| node.ranks.len()).sum();
             return Err(format!("its last rank is {}", ranks.saturating_sub(1)));
@@ -179,7 +179,7 @@ impl Supervisor<'_> {
             None if self.is_ending() => {}
             None => {
                 let after = self.job.timeout.unwrap_or_default();
-                let details = self.last_state.take().map(|state| self.describe(&state));
+                let details = self.last_state.take().map(|state| self.describe_last_state(&state));
                 let why = format!("not done within {} s", after.as_secs_f64());
                 let reason = Reason::Timeout(after, details.unwrap_or_default());
                 self.end(now, reason, job_ending(why));
@@ -199,7 +199,7 @@ impl Supervisor<'_> {
     }
 
     /// Describes the last state of the ranks, one line for each group of ranks or each rank.
-    fn describe(&self, state: &LastState) -> Vec<String> {
+    fn describe_last_state(&self, state: &LastState) -> Vec<String> {
         let (mut usage, mut stacks, mut failed) = (Vec::new(), Vec::new(), Vec::new());
         for result in &state.results {
             match result {
@@ -319,14 +319,14 @@ impl Supervisor<'_> {
     }
 
     fn on_stragglers(&mut self, Stragglers { ranks, comparison }: &Stragglers) {
-        let text = format!("slower than the others: {}: {comparison}", self.by_host(ranks));
+        let text = format!("slower than the others: {}: {comparison}", self.name_by_host(ranks));
         let ranks = ranks.iter().map(|rank| rank.0).collect();
         self.emit(Event::Stragglers { ranks, text: text.clone() });
         self.warn(text);
     }
 
     /// Names ranks by their hosts: `ranks 4-7 on b, rank 9 on c`.
-    fn by_host(&self, ranks: &[Rank]) -> String {
+    fn name_by_host(&self, ranks: &[Rank]) -> String {
         let mut hosts: BTreeMap<String, Vec<u32>> = BTreeMap::new();
         for &rank in ranks {
             hosts.entry(self.host_of(rank)).or_default().push(rank.0);

@@ -44,7 +44,8 @@ impl LineLimit {
         LineLimit { left: MAX_LINES, since: now, is_told: false }
     }
 
-    /// Takes a line. Returns `None` if it may not be printed, else whether is to be said that none may follow.
+    /// Takes a line. Returns `None` if it may not be printed, else whether a notice must follow that the next are left
+    /// out.
     fn take(&mut self, now: Instant) -> Option<bool> {
         let earned = now.saturating_duration_since(self.since).as_secs() / LINE_EVERY.as_secs();
         let earned = u32::try_from(earned).unwrap_or(u32::MAX);
@@ -178,7 +179,8 @@ impl Supervisor<'_> {
         tracing::info!(%node, %peer, how, "edge broke");
         let Some((parent, child)) = self.relay.broke(node, peer) else { return };
         let (parent, child) = (self.host(parent), self.host(child));
-        // Both hosts are reached from here, so silence between them is not the hosts'.
+        // Both hosts are reached from here, so silence between them is not the hosts'. The words are those of ETIMEDOUT,
+        // and of an agent whose neighbour is silent.
         let is_silent = how.contains("timed out") || how.starts_with("nothing received");
         let advice = if is_silent {
             format!(
