@@ -263,6 +263,8 @@ impl Container {
         let missing = has(&[": not found", "command not found", "unknown command"]);
         let inside = has(&["oci runtime", "executable file not found", "exec failed"]);
         let no_image = has(NO_IMAGE) || has(&["image \""]) && has(&["is not available"]);
+        // From the precise to the general: the lines of most of these errors are errors of the engine as well, and a
+        // missing program is told by words that occur in others.
         if has(&["permission denied"]) && has(&[".sock", "daemon socket"]) {
             Some(ContainerError::Socket { tool })
         } else if has(&["cannot connect to the docker daemon", "is the docker daemon running"]) {
@@ -349,7 +351,7 @@ pub(super) fn is_limit_refused(output: &str) -> bool {
 /// Directory in the container at which the host's directory with the agent is mounted.
 const MOUNT: &str = "/opt/rlaunch";
 
-/// Last line that the script of [`Image::removal`] prints on success.
+/// Last line that the script of [`Image::removal_script`] prints on success.
 pub(crate) const CONTAINER_GONE: &str = "its container is gone";
 
 /// Shell code for the host. If the agent at the path `$a` is missing, the code fails, so that the launcher
@@ -409,7 +411,7 @@ impl<'a> Image<'a> {
         let placed = format!("--name {container} -v \"$a:{MOUNT}:ro\" {image}");
         let start = match self.run {
             Some(run) => format!("exec {}", run.replace(PLACEHOLDER, &placed)),
-            None => self.usual(&placed),
+            None => self.default_run(&placed),
         };
         let inside = format!("{HOME} {INSIDE}");
         format!(
@@ -420,7 +422,7 @@ impl<'a> Image<'a> {
 
     /// Returns shell code that starts a container by the default command, with the options that RDMA and
     /// shared memory need. Images are never pulled, since that would stall the job.
-    fn usual(&self, placed: &str) -> String {
+    fn default_run(&self, placed: &str) -> String {
         let tool = self.tool;
         // Docker's daemon sets the limit of locked memory; rootless engines cannot exceed the user's.
         let locked = match tool {
@@ -439,7 +441,7 @@ impl<'a> Image<'a> {
     /// Returns a script for the host. It removes the containers in its arguments, and prints [`CONTAINER_GONE`] once
     /// none of them runs. The engine's list of names confirms the removal, because a failing `inspect`
     /// could also mean that the engine does not answer.
-    pub(super) fn removal(&self) -> String {
+    pub(super) fn removal_script(&self) -> String {
         let engine = self.run.and_then(|run| run.split_once(" run ")).map(|(engine, _)| engine);
         let engine = engine.unwrap_or(self.tool);
         format!(
@@ -735,7 +737,7 @@ mod tests {
         assert_eq!(output.stdout, b"here\n");
         assert!(calls.starts_with("run\n--rm\n-i\n--gpus\nall\n--name\nn\n-v\n"), "{calls}");
         fs::remove_file(host.at("calls")).unwrap();
-        let script = image.removal();
+        let script = image.removal_script();
         assert!(!script.contains(['\'', '\\', '!', '\n']), "{script}");
         let (output, calls) = host.run(&format!("exec sh -c '{script}' sh n n-2"));
         assert_eq!(output.stdout, b"its container is gone\n");
@@ -750,7 +752,7 @@ mod tests {
     fn an_engine_that_does_not_answer_has_removed_nothing() {
         let host = Host::new();
         write(&host.at("docker"), "#!/bin/sh\necho permission denied >&2\nexit 1\n");
-        let script = image("docker", None).removal();
+        let script = image("docker", None).removal_script();
         let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
         let said = String::from_utf8(output.stdout).unwrap();
         assert_eq!(said, "docker does not say whether n is gone: permission denied\n");
@@ -760,7 +762,7 @@ mod tests {
     fn a_container_that_runs_on_is_not_gone() {
         let host = Host::new();
         let engine = "#!/bin/sh\ncase $1 in ps) echo n;; inspect) echo $STATE;; esac\n";
-        let script = image("docker", None).removal();
+        let script = image("docker", None).removal_script();
         for (state, expected) in [
             ("true", "n still runs\n"),
             ("", "n still runs\n"),

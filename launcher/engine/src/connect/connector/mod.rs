@@ -200,7 +200,7 @@ impl HostConnection {
         let ContainerEntry::Run(image) = self.entry() else { return self.exec(reap).await };
         let names = self.started.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        self.run(RemoteCommand::Script(&image.removal(), &names).line()).await
+        self.run(RemoteCommand::Script(&image.removal_script(), &names).line()).await
     }
 
     fn entry(&self) -> ContainerEntry<'_> {

@@ -33,12 +33,12 @@ pub enum RshError {
     Empty { origin: String },
     #[error("cannot run `{program}` of {origin}")]
     Start { origin: String, program: String, source: io::Error },
-    #[error("`{command}` {}no agent answered{}", how(*ended), after_colon(words))]
+    #[error("`{command}` {}no agent answered{}", describe_end(*ended), after_colon(words))]
     NoAgent { command: String, ended: Option<ExitStatus>, words: String },
 }
 
-fn how(ended: Option<ExitStatus>) -> String {
-    ended.map(|ended| format!("{ended}, but ")).unwrap_or_else(|| "runs, but ".to_owned())
+fn describe_end(ended: Option<ExitStatus>) -> String {
+    ended.map_or_else(|| "runs, but ".to_owned(), |ended| format!("{ended}, but "))
 }
 
 fn after_colon(words: &str) -> String {
