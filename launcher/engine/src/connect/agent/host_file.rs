@@ -184,6 +184,7 @@ fn local_copy(file: &HostFile, name: &OsStr) -> io::Result<PathBuf> {
     Err(first_error.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
 }
 
+/// Lists the directories that may take programs, the one in the home directory first.
 fn caches() -> impl Iterator<Item = PathBuf> {
     let home = std::env::home_dir().filter(|home| home.is_absolute());
     let own = format!(".rlaunch-{}", Uid::effective());
@@ -191,17 +192,19 @@ fn caches() -> impl Iterator<Item = PathBuf> {
     home.map(|home| home.join(".cache/rlaunch")).into_iter().chain(shared)
 }
 
+/// Returns the path of a copy of `file` in `cache`, which is made if there is none yet.
 fn place_in(cache: &Path, file: &HostFile, name: &OsStr) -> io::Result<PathBuf> {
     let build = cache.join(&file.hash);
     // Before anything is created: with HOME of another account, root would leave directories there.
-    check_way(cache)?;
+    check_directories_above(cache)?;
     DirBuilder::new().recursive(true).mode(0o700).create(&build)?;
     for directory in [cache, &build] {
-        check(&fs::symlink_metadata(directory)?)?;
+        check_unshared(&fs::symlink_metadata(directory)?)?;
     }
     let path = build.join(name);
-    let is_whole =
-        |found: fs::Metadata| found.is_file() && found.len() == file.size && check(&found).is_ok();
+    let is_whole = |found: fs::Metadata| {
+        found.is_file() && found.len() == file.size && check_unshared(&found).is_ok()
+    };
     if fs::symlink_metadata(&path).is_ok_and(is_whole) {
         return Ok(path);
     }
@@ -221,7 +224,7 @@ fn place_in(cache: &Path, file: &HostFile, name: &OsStr) -> io::Result<PathBuf> 
 /// rules are those of the agent's installation on hosts (`place.sh`): directories belong to this account or to root, and
 /// others may write only where the sticky bit keeps them from renaming what is not theirs. The root directory is not
 /// checked.
-fn check_way(cache: &Path) -> io::Result<()> {
+fn check_directories_above(cache: &Path) -> io::Result<()> {
     let existing = cache.ancestors().skip(1).find(|directory| directory.exists());
     let existing = existing.unwrap_or(Path::new("/")).canonicalize()?;
     for directory in existing.ancestors().filter(|directory| *directory != Path::new("/")) {
@@ -250,7 +253,7 @@ fn is_private(group: u32) -> bool {
 }
 
 /// Fails if another account may have written a file or directory.
-fn check(found: &Metadata) -> io::Result<()> {
+fn check_unshared(found: &Metadata) -> io::Result<()> {
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     if found.uid() != Uid::effective().as_raw() {
         return refused(format!("it belongs to user {}", found.uid()));

@@ -59,10 +59,14 @@ impl AgentStoreError {
             AgentStoreError::Missing { arch, .. } => {
                 // The alias `cargo agent-aarch64` cross-compiles on any machine.
                 let is_built_elsewhere = arch == "aarch64" && std::env::consts::ARCH != "aarch64";
-                let how = if is_built_elsewhere { "-aarch64`" } else { &format!("` on {arch}") };
+                let build = if is_built_elsewhere {
+                    "`cargo agent-aarch64`".to_owned()
+                } else {
+                    format!("`cargo agent` on {arch}")
+                };
                 Some(format!(
                     "this rlaunch carries none: the packages of `cargo lab dist` do; or build it with \
-                     `cargo agent{how}, then name it by --agent or put it at \
+                     {build}, then name it by --agent or put it at \
                      lib/rlaunch/{arch}-unknown-linux-gnu/{AGENT} beside rlaunch"
                 ))
             }

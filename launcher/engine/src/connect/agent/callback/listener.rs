@@ -81,7 +81,8 @@ impl CallbackListener {
             transfers: TransferSlots::new(),
         });
         let listening = listeners.into_iter();
-        let listening = listening.map(|l| tokio::spawn(accept(l, shared.clone())).abort_handle());
+        let listening =
+            listening.map(|l| tokio::spawn(accept_peers(l, shared.clone())).abort_handle());
         let listening = listening.collect();
         CallbackListener { shared, addresses, listening }
     }
@@ -156,7 +157,8 @@ enum Refusal {
     Busy,
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
+/// Accepts connections, and disconnects peers that exceed the limits on those that are not authenticated.
+async fn accept_peers(listener: TcpListener, shared: Arc<Shared>) {
     let mut unauthenticated = JoinSet::new();
     let mut admission: AdmissionQueue<AbortHandle> = AdmissionQueue::new(MAX_UNAUTHENTICATED);
     loop {
@@ -195,7 +197,7 @@ impl Shared {
             }
             FirstMessage::Fetch(fetch) => {
                 let file =
-                    self.served(&fetch.digest).ok_or(Refusal::NoFile(fetch.digest.clone()))?;
+                    self.find_served(&fetch.digest).ok_or(Refusal::NoFile(fetch.digest.clone()))?;
                 let transfer = self.transfers.enqueue(from).ok_or(Refusal::Busy)?;
                 // Runs as a separate task, since a transfer takes longer than an unauthenticated peer may
                 // stay connected.
@@ -208,7 +210,7 @@ impl Shared {
     /// Completes the handshake with an agent and passes its connection to the [`PendingCallback`].
     async fn authenticate(&self, mut tcp: TcpStream, call: &CallbackHello) -> Result<(), Refusal> {
         tcp.set_nodelay(true)?;
-        let key = self.key_of(call.node).await;
+        let key = self.await_key_of(call.node).await;
         let (answer, stream) = call.answer(&self.own, &key)?;
         tcp.write_all(&answer).await?;
         let secure_stream = SharedStream::new(stream);
@@ -229,12 +231,13 @@ impl Shared {
             }
         };
         let called = AgentCallback { tcp, secure_stream, decrypted };
-        let already_connected = Refusal::AlreadyConnected(call.node);
-        slot.and_then(|slot| slot.to.send(called).ok()).ok_or(already_connected)
+        let already_connected = || Refusal::AlreadyConnected(call.node);
+        let slot = slot.ok_or_else(already_connected)?;
+        slot.to.send(called).map_err(|_| already_connected())
     }
 
     /// Waits until the agent of `node` has announced its key, and returns the key.
-    async fn key_of(&self, node: NodeId) -> PublicKey {
+    async fn await_key_of(&self, node: NodeId) -> PublicKey {
         let mut expected_changed = self.expected_changed.subscribe();
         loop {
             if let Some(key) = self.expected().get(&node).map(|slot| slot.key) {
@@ -245,7 +248,7 @@ impl Shared {
         }
     }
 
-    fn served(&self, digest: &str) -> Option<Arc<HostFile>> {
+    fn find_served(&self, digest: &str) -> Option<Arc<HostFile>> {
         let served = self.served.lock().unwrap_or_else(PoisonError::into_inner);
         served.iter().find(|file| file.sha256.eq_ignore_ascii_case(digest)).cloned()
     }
