@@ -37,7 +37,7 @@ pub(crate) struct StragglerWatch {
     due: Option<Instant>,
     answers: Vec<RankUsage>,
     last: Option<WaitSample>,
-    /// Findings of the last parts, oldest first.
+    /// Findings of the last parts, oldest first: by waiting, and by speeds.
     parts: Vec<[Option<Outliers>; 2]>,
     /// Ranks that were reported.
     named: BTreeSet<Rank>,
@@ -76,13 +76,13 @@ impl StragglerWatch {
         }
     }
 
-    /// Returns the time at which [`StragglerWatch::is_due`] becomes true.
+    /// Returns the time at which [`StragglerWatch::take_due`] returns true.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.due
     }
 
-    /// Tells whether agents are to be asked for the usage of their ranks now.
-    pub(crate) fn is_due(&mut self, now: Instant) -> bool {
+    /// Tells whether agents are to be asked for the usage of their ranks now. It is told once.
+    pub(crate) fn take_due(&mut self, now: Instant) -> bool {
         self.due.take_if(|due| *due <= now).is_some()
     }
 
@@ -104,7 +104,7 @@ impl StragglerWatch {
         let waits = sample.wait_shares(&last);
         let speeds = self.status.speeds_since(now.saturating_duration_since(last.at));
         self.has_compared |= waits.len().max(speeds.len()) > 1;
-        self.parts.push([of_waits(waits), of_speeds(&speeds)]);
+        self.parts.push([waiting_outliers(waits), speed_outliers(&speeds)]);
         if self.parts.len() > PARTS as usize {
             self.parts.remove(0);
         }
@@ -146,9 +146,9 @@ impl WaitSample {
 }
 
 /// Finds ranks that wait far less than the others: these wait for them.
-fn of_waits(shares: Vec<(Rank, f64)>) -> Option<Outliers> {
+fn waiting_outliers(shares: Vec<(Rank, f64)>) -> Option<Outliers> {
     let Split { low, low_median, high_median } =
-        split(shares, |low, high| high - low, LEAST_WAIT_GAP)?;
+        split_at_widest_gap(shares, |low, high| high - low, LEAST_WAIT_GAP)?;
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let (own, others) = (percent(low_median), percent(high_median));
     let comparison =
@@ -157,13 +157,14 @@ fn of_waits(shares: Vec<(Rank, f64)>) -> Option<Outliers> {
 }
 
 /// Finds ranks that print far lower speeds than the others, all in one unit.
-fn of_speeds(speeds: &[(Rank, PrintedSpeed)]) -> Option<Outliers> {
+fn speed_outliers(speeds: &[(Rank, PrintedSpeed)]) -> Option<Outliers> {
     let unit = speeds.first()?.1.unit.clone();
     if speeds.iter().any(|(_, speed)| speed.unit != unit) {
         return None;
     }
     let rates = speeds.iter().map(|(rank, speed)| (*rank, speed.rate())).collect();
-    let Split { low, .. } = split(rates, |low, high| 1.0 - low / high, LEAST_SPEED_GAP)?;
+    let Split { low, .. } =
+        split_at_widest_gap(rates, |low, high| 1.0 - low / high, LEAST_SPEED_GAP)?;
     let ranks: BTreeSet<Rank> = low.into_iter().collect();
     let median = |of_low: bool| {
         let values = speeds.iter().filter(|(rank, _)| ranks.contains(rank) == of_low);
@@ -188,7 +189,11 @@ struct Split {
 
 /// Splits ranks at the widest gap between their values, as `gap` measures it for two neighbouring values, the lower one
 /// first. Returns `None` if the gap is below `least`, or more than half of the ranks are below it.
-fn split(mut values: Vec<(Rank, f64)>, gap: impl Fn(f64, f64) -> f64, least: f64) -> Option<Split> {
+fn split_at_widest_gap(
+    mut values: Vec<(Rank, f64)>,
+    gap: impl Fn(f64, f64) -> f64,
+    least: f64,
+) -> Option<Split> {
     values.sort_by(|a, b| a.1.total_cmp(&b.1));
     let gaps = values.windows(2).map(|pair| gap(pair[0].1, pair[1].1));
     let (at, widest) = gaps.enumerate().max_by(|a, b| a.1.total_cmp(&b.1))?;
@@ -226,7 +231,7 @@ mod tests {
         /// Lets one part of the window pass, in which ranks wait for these shares of the time.
         fn part(&mut self, shares: &[f64]) -> Option<Stragglers> {
             self.now += PART;
-            assert!(self.watch.is_due(self.now) && !self.watch.is_due(self.now));
+            assert!(self.watch.take_due(self.now) && !self.watch.take_due(self.now));
             for (at, (waited, share)) in self.waited_ms.iter_mut().zip(shares).enumerate() {
                 *waited += (PART.as_secs_f64() * 1e3 * share) as u64;
                 let rank = Rank(u32::try_from(at).unwrap());
@@ -308,7 +313,7 @@ mod tests {
 
     fn low(values: &[f64]) -> Vec<u32> {
         let ranks = (0..).map(Rank).zip(values.iter().copied()).collect();
-        let split = split(ranks, |low, high| high - low, 0.2);
+        let split = split_at_widest_gap(ranks, |low, high| high - low, 0.2);
         split.map(|split| split.low.iter().map(|rank| rank.0).collect()).unwrap_or_default()
     }
 

@@ -119,13 +119,14 @@ pub(super) fn wait_of(thread: &ThreadStack) -> (WaitKind, Option<String>) {
         None => ("runs".to_owned(), None),
         Some(Wait::Futex) => ("waits for a lock or another thread".to_owned(), None),
         Some(Wait::Socket { peer, owner }) => {
-            let owner = owner.iter().map(|owner| format!(" ({owner})")).collect::<String>();
+            let owner = owner.as_ref().map(|owner| format!(" ({owner})")).unwrap_or_default();
             let peer = peer.as_ref().map(|peer| format!("{peer}{owner}"));
             ("waits at a socket".to_owned(), peer)
         }
         Some(Wait::Pipe { name }) => {
-            let name = name.strip_prefix("pipe:").map_or(Some(name), |_| None);
-            ("waits for a pipe".to_owned(), name.map(|name| format!("the pipe {name}")))
+            // The kernel calls a pipe without a name `pipe:[INODE]`.
+            let is_named = !name.starts_with("pipe:");
+            ("waits for a pipe".to_owned(), is_named.then(|| format!("the pipe {name}")))
         }
         Some(Wait::File { path }) => ("waits for a file".to_owned(), Some(path.clone())),
         Some(Wait::Rdma) => ("waits for RDMA".to_owned(), None),

@@ -69,12 +69,19 @@ impl Sessions {
         let node = match (node, self.of_client(connection)) {
             (Ok(node), None) => node,
             (Err(why), None) => return self.reply(connection, Reply::Refused(why)),
+            // A client has one session on its connection.
             (_, Some(id)) => return self.cut(id),
         };
         let id = self.next;
         self.next = self.next.wrapping_add(1);
-        let (input, output, size) = Default::default();
-        self.open.insert(id, OpenSession { connection, node, input, output, size });
+        let session = OpenSession {
+            connection,
+            node,
+            input: Lane::Free,
+            output: Lane::Free,
+            size: Lane::Free,
+        };
+        self.open.insert(id, session);
         self.send(node, id, ToSession::Start(start));
     }
 

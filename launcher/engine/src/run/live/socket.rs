@@ -132,7 +132,7 @@ impl JobSocket {
             queries: sender,
             connections: Mutex::default(),
         });
-        let listening = tokio::spawn(accept(listener, shared.clone()));
+        let listening = tokio::spawn(accept_clients(listener, shared.clone()));
         let queries = Mutex::new(Some(receiver));
         Ok(JobSocket { directory, name, listening, shared, queries })
     }
@@ -165,7 +165,7 @@ impl SocketState {
     }
 }
 
-async fn accept(listener: UnixListener, shared: Arc<SocketState>) {
+async fn accept_clients(listener: UnixListener, shared: Arc<SocketState>) {
     let mut serving = tokio::task::JoinSet::new();
     loop {
         tokio::select! {
@@ -173,12 +173,12 @@ async fn accept(listener: UnixListener, shared: Arc<SocketState>) {
                 Ok((stream, _)) if is_own(&stream) => {
                     while serving.try_join_next().is_some() {}
                     if serving.len() < MAX_CONNECTIONS {
-                        serving.spawn(serve(stream, shared.clone()));
+                        serving.spawn(serve_client(stream, shared.clone()));
                     } else if let Err(error) = refuse(stream) {
                         tracing::debug!("refusing a connection to the job's socket: {error}");
                     }
                 }
-                // Closed at once.
+                // Of another user: closed at once.
                 Ok(_) => {}
                 Err(error) => return tracing::info!("this job cannot be asked any more: {error}"),
             },
@@ -205,7 +205,7 @@ fn refuse(stream: UnixStream) -> io::Result<()> {
     stream.into_std()?.write_all(&message)
 }
 
-async fn serve(stream: UnixStream, shared: Arc<SocketState>) {
+async fn serve_client(stream: UnixStream, shared: Arc<SocketState>) {
     let (sender, replies) = mpsc::unbounded_channel();
     let connection = {
         let mut connections = shared.connections();
@@ -243,7 +243,7 @@ async fn read_requests(
                 Ok(Some((request, length))) => {
                     first_due = None;
                     unread = usize::saturating_sub(unread, length);
-                    handle(request, connection, replies, shared).await;
+                    answer_or_pass_on(request, connection, replies, shared).await;
                 }
                 Ok(None) => break,
                 Err(error) => return tracing::debug!("request on the job's socket: {error}"),
@@ -266,7 +266,8 @@ async fn read_requests(
     }
 }
 
-async fn handle(
+/// Answers what needs no agent, and passes everything else on to the supervisor.
+async fn answer_or_pass_on(
     request: Request,
     connection: ConnectionId,
     replies: &mpsc::UnboundedSender<Reply>,
@@ -300,11 +301,11 @@ async fn handle(
 }
 
 async fn write_replies(mut writer: OwnedWriteHalf, mut replies: mpsc::UnboundedReceiver<Reply>) {
-    if write(&mut writer, &greeting()).await.is_err() {
+    if write_message(&mut writer, &greeting()).await.is_err() {
         return;
     }
     while let Some(reply) = replies.recv().await {
-        if write(&mut writer, &reply).await.is_err() {
+        if write_message(&mut writer, &reply).await.is_err() {
             return;
         }
     }
@@ -314,7 +315,7 @@ fn greeting() -> Greeting {
     Greeting { socket_version: SOCKET_VERSION, rlaunch: env!("CARGO_PKG_VERSION").to_owned() }
 }
 
-async fn write<T: Serialize>(writer: &mut OwnedWriteHalf, message: &T) -> io::Result<()> {
+async fn write_message<T: Serialize>(writer: &mut OwnedWriteHalf, message: &T) -> io::Result<()> {
     writer.write_all(&frame::encode(message).map_err(io::Error::other)?).await
 }
 

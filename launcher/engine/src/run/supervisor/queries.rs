@@ -262,7 +262,7 @@ impl Supervisor<'_> {
         if let Some(what) = question {
             self.ask(now, Asker::HangWatch, &what);
         }
-        if self.watches.stragglers.as_mut().is_some_and(|watch| watch.is_due(now)) {
+        if self.watches.stragglers.as_mut().is_some_and(|watch| watch.take_due(now)) {
             self.ask(now, Asker::StragglerWatch, &Inspection::Usage);
         }
     }
