@@ -253,7 +253,7 @@ impl OutputWriter {
     /// Cancel-safe.
     pub(crate) async fn reader_gone(&mut self) {
         tokio::select! {
-            () = received(&mut self.failed) => self.pipe = None,
+            () = receive_once(&mut self.failed) => self.pipe = None,
             () = closed(&mut self.pipe) => self.failed = None,
         }
     }
@@ -293,7 +293,7 @@ impl OutputWriter {
 }
 
 /// Waits for a message, once. Waits for ever if its sender is dropped.
-async fn received(message: &mut Option<oneshot::Receiver<()>>) {
+async fn receive_once(message: &mut Option<oneshot::Receiver<()>>) {
     if let Some(receiver) = message {
         let received = receiver.await;
         *message = None;
@@ -317,10 +317,7 @@ async fn closed(pipe: &mut Option<pipe::Sender>) {
 
 /// Makes the error of a stream that cannot be written.
 fn unwritten(stream: Stream, error: &io::Error) -> Failed {
-    let name = match stream {
-        Stream::Stdout => "stdout",
-        Stream::Stderr => "stderr",
-    };
+    let name = stream_name(stream);
     let full = error.kind() == io::ErrorKind::StorageFull;
     Failed::new(Exit::FILES, format!("cannot write the ranks' output to {name}: {error}"))
         .hint(full.then_some("`df` shows which file system is full; --output-dir writes elsewhere"))
@@ -405,7 +402,7 @@ impl WriterThread {
             self.write_folded(last);
             self.arbiter.has_written(now.elapsed());
             if last {
-                return self.written();
+                return self.into_written();
             }
         }
     }
@@ -440,7 +437,7 @@ impl WriterThread {
         }
     }
 
-    fn written(self) -> Written {
+    fn into_written(self) -> Written {
         let error = self.files.and_then(RankFiles::into_error);
         let incomplete = error.map(|error| Failed::from_error(Exit::FILES, &error));
         let merged = self.error_stream == Stream::Stdout;
@@ -463,7 +460,7 @@ impl WriterThread {
             match &mut self.folder {
                 None => {
                     let written = self.sink.write((source, stamp), &shown);
-                    self.note(source.1, written);
+                    self.end_job_on_error(source.1, written);
                 }
                 Some(folder) => {
                     folder.push(Instant::now(), (source, stamp), &shown);
@@ -498,13 +495,13 @@ impl WriterThread {
                     (stream, self.sink.write_folded(stream, &ranks, &line))
                 }
             };
-            self.note(stream, written);
+            self.end_job_on_error(stream, written);
         }
     }
 
     /// Ends the job if a stream can no longer be written. Further output is received and dropped, so that the ranks
     /// can end. With `--output-dir` the job goes on, because the files still receive the output.
-    fn note(&mut self, stream: Stream, written: io::Result<()>) {
+    fn end_job_on_error(&mut self, stream: Stream, written: io::Result<()>) {
         let Err(error) = written else { return };
         if error.kind() != io::ErrorKind::BrokenPipe && self.unwritten.is_none() {
             self.unwritten = Some(unwritten(stream, &error));

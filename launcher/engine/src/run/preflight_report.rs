@@ -223,15 +223,15 @@ fn missing_file_hint(file: &OsStr, typed: Option<TypedJob<'_>>) -> String {
 }
 
 fn describe_few_files(few: &FewFiles, hosts: &str) -> (Exit, String, Option<String>) {
-    let sentence = format!("{} do not fit on {hosts}: {}", ranks(few), limit(few));
+    let sentence = format!("{} do not fit on {hosts}: {}", count_ranks(few), describe_limit(few));
     (Exit::AGENT, sentence, Some(more_files_hint(few)))
 }
 
-fn ranks(few: &FewFiles) -> String {
+fn count_ranks(few: &FewFiles) -> String {
     text::count(few.ranks as usize, "rank")
 }
 
-fn limit(few: &FewFiles) -> String {
+fn describe_limit(few: &FewFiles) -> String {
     format!(
         "with them rlaunch's agent has up to {} files open, and {} are allowed there",
         few.needed, few.limit
@@ -246,6 +246,7 @@ fn more_files_hint(few: &FewFiles) -> String {
     )
 }
 
+/// Prints what the user should know about hosts that can run the job, one line for all hosts with the same notice.
 pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
     for (notice, hosts) in text::grouped(notices.iter().map(|&(host, notice)| (notice, host))) {
         let hosts = text::list(&hosts);
@@ -263,8 +264,8 @@ pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
             Notice::FewFiles(few) => {
                 let sentence = format!(
                     "{} on {hosts} may fail in a barrier, in MPI or when they connect: {}",
-                    ranks(few),
-                    limit(few)
+                    count_ranks(few),
+                    describe_limit(few)
                 );
                 messages::warn_of(Some(id::LIM_FILES.as_str()), &sentence);
                 messages::hint(&more_files_hint(few));

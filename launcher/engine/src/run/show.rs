@@ -110,7 +110,7 @@ fn json<T: Serialize>(value: &T) -> String {
 }
 
 /// Lists the ranks in order, with their hosts and configurations.
-fn ranks<'a>(
+fn ranks_in_order<'a>(
     map: &'a RankMap,
     rank_configs: &'a [Vec<RankConfig>],
 ) -> impl Iterator<Item = (Rank, &'a Host, &'a RankConfig)> {
@@ -169,7 +169,7 @@ pub(crate) fn rank_places(
         nics: nearest_nics(table, rank),
         why: config.placement.reason.clone(),
     };
-    ranks(map, rank_configs).map(place).collect()
+    ranks_in_order(map, rank_configs).map(place).collect()
 }
 
 /// Writes a rank's nearest NICs and their distance, as in `mlx5_0,mlx5_1 PIX`. The distance is in the terms
@@ -204,8 +204,8 @@ pub fn variables<'a>(
 ) -> Vec<VariableRow<'a>> {
     let library_of = |rank| libraries.get(map.node_of(rank)?.id.index())?.as_ref();
     let mut rows = Vec::new();
-    let world_size = ranks(map, rank_configs).count();
-    for (rank, host, config) in ranks(map, rank_configs) {
+    let world_size = ranks_in_order(map, rank_configs).count();
+    for (rank, host, config) in ranks_in_order(map, rank_configs) {
         let AppSpec { env, user_set_vars, .. } = job.application_of(map, rank);
         let yours = |name: &str| env.iter().find(|var| var.name == name);
         let explained = config.defaults.iter().filter(|default| !default.reason.is_empty());
@@ -219,8 +219,8 @@ pub fn variables<'a>(
             };
             push(format!("{name}={}", redacted_value(name, &value)), why);
         }
-        let library_rows = library_of(rank).map(|path| library(path, yours));
-        for [variable, why] in library_rows.into_iter().flatten() {
+        let of_library = library_of(rank).map(|path| library_rows(path, yours));
+        for [variable, why] in of_library.into_iter().flatten() {
             push(variable, why);
         }
         let served = (world_size > 1).then(|| identity::process_manager_rows(job.mpi));
@@ -252,7 +252,7 @@ fn user_reason(var: &EnvVar) -> &'static str {
 
 /// Lists the variables by which a rank finds its library, with the reasons. `yours` returns the user's own
 /// value of a variable.
-fn library<'a>(path: &Path, yours: impl Fn(&str) -> Option<&'a EnvVar>) -> Vec<[String; 2]> {
+fn library_rows<'a>(path: &Path, yours: impl Fn(&str) -> Option<&'a EnvVar>) -> Vec<[String; 2]> {
     let (path, python) = (path.display(), path.join(PYTHON));
     let own = match yours(names::RLAUNCH_LIB) {
         Some(var) => [format!("{}={}", names::RLAUNCH_LIB, var.value.display()), "(yours)".into()],
@@ -333,7 +333,7 @@ pub fn program_lines(job: &JobSpec, map: Option<&RankMap>) -> String {
             WorkingDir::Required(path) => format!("wdir required {}", quoted(path.as_os_str())),
         });
         lines.extend(env_lines(app));
-        lines.push(format!("program {}", program(&app.argv)));
+        lines.push(format!("program {}", quoted_program(&app.argv)));
     }
     lines.into_iter().map(|line| line + "\n").collect()
 }
@@ -385,7 +385,7 @@ fn env_lines(app: &AppSpec) -> impl Iterator<Item = String> {
 }
 
 /// Quotes the words of a program, with secrets replaced.
-fn program(argv: &[OsString]) -> String {
+fn quoted_program(argv: &[OsString]) -> String {
     let words = argv.iter().zip(without_secrets(argv)).map(|(word, safe)| {
         if word.to_string_lossy() == safe { quoted(word) } else { quoted(safe.as_ref()) }
     });

@@ -80,10 +80,10 @@ impl Sink {
             Stdio::Stderr => OutputStream::stderr(),
             Stdio::Pipe(writer) => OutputStream::new(&writer.as_fd(), ColorChoice::Never),
         };
-        Sink::of(PerStream { stdout, stderr: OutputStream::stderr() }, tags)
+        Sink::with_streams(PerStream { stdout, stderr: OutputStream::stderr() }, tags)
     }
 
-    fn of(streams: PerStream<OutputStream>, tags: Option<Tags>) -> Sink {
+    fn with_streams(streams: PerStream<OutputStream>, tags: Option<Tags>) -> Sink {
         let PerStream { stdout, stderr } = &streams;
         let is_same = match (&stdout.outlet, &stderr.outlet) {
             (Some(stdout), Some(stderr)) => stdout.is_same_file(stderr),
@@ -113,7 +113,7 @@ impl Sink {
         ((rank, stream), stamp): (StreamId, Option<u64>),
         data: &[u8],
     ) -> io::Result<()> {
-        let place = self.place(stream);
+        let place = self.unfinished_under(stream);
         let stream = self.streams.of_mut(stream);
         if stream.outlet.is_none() || data.is_empty() {
             return Ok(());
@@ -145,7 +145,7 @@ impl Sink {
         line: &[u8],
     ) -> io::Result<()> {
         self.line.clear();
-        let place = self.place(stream);
+        let place = self.unfinished_under(stream);
         if self.unfinished.of_mut(place).take().is_some() {
             self.line.push(b'\n');
         }
@@ -158,7 +158,7 @@ impl Sink {
     }
 
     /// Returns the stream under which `unfinished` has the line at the end of a stream.
-    fn place(&self, stream: Stream) -> Stream {
+    fn unfinished_under(&self, stream: Stream) -> Stream {
         if self.is_shared { Stream::Stdout } else { stream }
     }
 }
@@ -180,7 +180,7 @@ mod tests {
         let (reader, writer) = io::pipe().unwrap();
         let stderr = stream(writer.try_clone().unwrap(), true);
         let stdout = stream(writer, true);
-        (reader, Sink::of(PerStream { stdout, stderr }, tags))
+        (reader, Sink::with_streams(PerStream { stdout, stderr }, tags))
     }
 
     /// Makes a sink that writes to two pipes, or both streams to the first, and the read ends.
@@ -189,7 +189,7 @@ mod tests {
         let (err, stderr) = io::pipe().unwrap();
         let stderr = if is_shared { stdout.try_clone().unwrap() } else { stderr };
         let streams = PerStream { stdout: stream(stdout, false), stderr: stream(stderr, false) };
-        ([out, err], Sink::of(streams, None))
+        ([out, err], Sink::with_streams(streams, None))
     }
 
     #[test]
