@@ -59,14 +59,14 @@ pub(crate) fn print_deficits(
         let hosts = text::list(&deficit.hosts);
         let sentence = format!("{hosts}: {} — {}", deficit.seen, deficit.matters);
         messages::warn_of(Some(deficit.id.as_str()), &sentence);
-        messages::hint(&fix(&deficit));
+        messages::hint(&describe_fix(&deficit));
     }
 }
 
 /// Describes the deficits of one node, each with its fix. The node's agent counts as one of root.
 pub fn describe_deficits(inventory: &Inventory) -> Vec<String> {
     let found = deficits(vec![ClusterHost::new("this host", inventory, None)], false);
-    found.iter().map(|deficit| format!("{}: {}", deficit.seen, fix(deficit))).collect()
+    found.iter().map(|deficit| format!("{}: {}", deficit.seen, describe_fix(deficit))).collect()
 }
 
 /// Finds the deficits of nodes. A node without RDMA and GPUs has none. `entered` tells whether the user wanted
@@ -76,21 +76,21 @@ fn deficits(hosts: Vec<ClusterHost<'_>>, entered: bool) -> Vec<Finding> {
     let checked = CHECKED.iter().filter_map(|id| checks::find(id.as_str()));
     let of_checks = checked.flat_map(|check| (check.examine)(&cluster));
     let of_devices =
-        cluster.hosts.iter().flat_map(|host| devices(host, Scope::new(host, &cluster)));
+        cluster.hosts.iter().flat_map(|host| device_deficits(host, Scope::new(host, &cluster)));
     findings::merge(of_devices.chain(of_checks))
 }
 
 /// Writes the steps of a fix in one line.
-fn fix(deficit: &Finding) -> String {
+fn describe_fix(deficit: &Finding) -> String {
     deficit.hints().join("; then ")
 }
 
 /// Finds what a container lacks for the use of its RDMA devices.
-fn devices(host: &ClusterHost<'_>, scope: Scope) -> Vec<Finding> {
+fn device_deficits(host: &ClusterHost<'_>, scope: Scope) -> Vec<Finding> {
     if scope == Scope::Host {
         Vec::new()
     } else {
-        device_files(host, scope).into_iter().chain(software(host, scope)).collect()
+        device_files(host, scope).into_iter().chain(missing_software(host, scope)).collect()
     }
 }
 
@@ -129,7 +129,7 @@ fn device_files(host: &ClusterHost<'_>, scope: Scope) -> Vec<Finding> {
 }
 
 /// Finds the library or the provider that a container lacks for an RDMA device that it may open.
-fn software(host: &ClusterHost<'_>, scope: Scope) -> Option<Finding> {
+fn missing_software(host: &ClusterHost<'_>, scope: Scope) -> Option<Finding> {
     const INSTALL: &str = "install in the image: apt-get install libibverbs1 ibverbs-providers, or \
                            the vendor's package; do not mount the host's files";
     let system = &host.inventory.system;
@@ -167,7 +167,7 @@ pub(crate) fn print_quick(job: &JobRun, nodes: &[(&Host, &Inventory, u32)], plan
         return;
     }
     let started = Instant::now();
-    for (id, sentence, hint) in warnings(job, nodes, plan) {
+    for (id, sentence, hint) in quick_warnings(job, nodes, plan) {
         messages::warn_of(id, &sentence);
         hint.iter().for_each(|hint| messages::hint(hint));
     }
@@ -177,7 +177,8 @@ pub(crate) fn print_quick(job: &JobRun, nodes: &[(&Host, &Inventory, u32)], plan
 /// Warning: id of its finding, sentence, and advice.
 type Warning = (Option<&'static str>, String, Option<String>);
 
-fn warnings(job: &JobRun, nodes: &[(&Host, &Inventory, u32)], plan: &Plan) -> Vec<Warning> {
+/// Makes a warning of each finding, up to [`MAX_FINDINGS`], and one that counts the rest.
+fn quick_warnings(job: &JobRun, nodes: &[(&Host, &Inventory, u32)], plan: &Plan) -> Vec<Warning> {
     let names: Vec<String> = nodes.iter().map(|(host, ..)| host.to_string()).collect();
     let hosts = nodes.iter().zip(&names).map(|((_, inventory, uid), name)| ClusterHost {
         uid: *uid,
@@ -199,9 +200,10 @@ fn warnings(job: &JobRun, nodes: &[(&Host, &Inventory, u32)], plan: &Plan) -> Ve
     let mut warnings: Vec<Warning> = shown.collect();
     let more = found.len().saturating_sub(MAX_FINDINGS);
     if more > 0 {
-        let command = match &names[..] {
-            names if names.len() <= MAX_HOSTS => format!("rlaunch doctor -H {}", names.join(",")),
-            _ => "rlaunch doctor with the same hosts".to_owned(),
+        let command = if names.len() <= MAX_HOSTS {
+            format!("rlaunch doctor -H {}", names.join(","))
+        } else {
+            "rlaunch doctor with the same hosts".to_owned()
         };
         warnings.push((None, format!("{}: {command}", text::count(more, "more finding")), None));
     }
@@ -239,7 +241,7 @@ mod tests {
     fn found(inventory: &Inventory, uid: u32) -> Vec<String> {
         let host = ClusterHost { uid, ..ClusterHost::new("b", inventory, None) };
         let deficit = |found: &Finding| {
-            format!("{}: {} — {} | {}", found.id, found.seen, found.matters, fix(found))
+            format!("{}: {} — {} | {}", found.id, found.seen, found.matters, describe_fix(found))
         };
         deficits(vec![host], false).iter().map(deficit).collect()
     }

@@ -167,7 +167,7 @@ fn at_one_place<'a>(looks: &[&'a RankStacks]) -> Option<Vec<&'a ThreadStack>> {
 /// starts one command after the other.
 fn has_moved(before: &RankStacks, after: &RankStacks) -> bool {
     let Some(thread) = place::working_thread(&before.processes) else { return false };
-    match find(after, thread.tid) {
+    match find_process(after, thread.tid) {
         Some(process) => process.threads.first().is_some_and(|later| is_elsewhere(thread, later)),
         // The own process of a rank is always there, and the list of others may have been cut.
         None => !after.processes.is_empty() && after.processes.len() < MAX_STACK_PROCESSES,
@@ -177,7 +177,7 @@ fn has_moved(before: &RankStacks, after: &RankStacks) -> bool {
 /// Tells whether a thread that is not the main one of a process is elsewhere afterwards.
 fn others_have_moved(before: &RankStacks, after: &RankStacks) -> bool {
     before.processes.iter().any(|process| {
-        let Some(later) = find(after, process.pid) else { return false };
+        let Some(later) = find_process(after, process.pid) else { return false };
         process.threads.iter().skip(1).any(|thread| {
             let mut threads = later.threads.iter().skip(1);
             threads.any(|later| later.tid == thread.tid && is_elsewhere(thread, later))
@@ -185,7 +185,7 @@ fn others_have_moved(before: &RankStacks, after: &RankStacks) -> bool {
     })
 }
 
-fn find(rank: &RankStacks, pid: u32) -> Option<&ProcessStacks> {
+fn find_process(rank: &RankStacks, pid: u32) -> Option<&ProcessStacks> {
     rank.processes.iter().find(|process| process.pid == pid)
 }
 

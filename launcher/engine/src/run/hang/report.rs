@@ -25,7 +25,7 @@ struct Group {
 
 impl Group {
     /// Describes where the ranks are and what they do.
-    fn text(&self) -> String {
+    fn describe(&self) -> String {
         let doing = place::describe_wait(&self.waits.0, &self.waits.1);
         if self.has_frames {
             format!("{} ({doing})", self.place)
@@ -36,7 +36,7 @@ impl Group {
 
     /// Describes the group in one line. `host` names the host of a rank.
     fn line(&self, host: impl Fn(Rank) -> String) -> String {
-        format!("{}: {}", super::name_ranks(&self.ranks, host), self.text())
+        format!("{}: {}", super::name_ranks(&self.ranks, host), self.describe())
     }
 }
 
@@ -47,26 +47,26 @@ pub fn describe(stacks: &[RankStacks], host: impl Fn(Rank) -> String) -> (String
     let sentence = match &groups[..] {
         [] => "no rank can be looked at".to_owned(),
         [all] if all.ranks.len() == 1 => {
-            format!("{} is at {}", super::name_ranks(&all.ranks, &host), all.text())
+            format!("{} is at {}", super::name_ranks(&all.ranks, &host), all.describe())
         }
-        [all] => format!("all ranks are at the same place: {}", all.text()),
+        [all] => format!("all ranks are at the same place: {}", all.describe()),
         [_, rest @ ..] => {
             let fewer = if has_majority(&groups) { rest } else { &groups[..] };
             let fewer = fewer.iter().take(3).map(|group| group.line(&host));
             fewer.collect::<Vec<_>>().join("; ")
         }
     };
-    (sentence, lines(&groups, &host))
+    (sentence, list_groups(&groups, &host))
 }
 
 /// Lists the groups of ranks, a line each: first those that are not where most ranks are.
 pub fn list(stacks: &[RankStacks], host: impl Fn(Rank) -> String) -> Vec<String> {
     let mut groups = groups(stacks);
     if !has_majority(&groups) {
-        return lines(&groups, host);
+        return list_groups(&groups, host);
     }
     let most = groups.remove(0);
-    let mut lines = lines(&groups, &host);
+    let mut lines = list_groups(&groups, &host);
     lines.push(most.line(&host));
     lines
 }
@@ -77,7 +77,7 @@ fn has_majority(groups: &[Group]) -> bool {
     groups.first().is_some_and(|most| most.ranks.len() * 2 > total)
 }
 
-fn lines(groups: &[Group], host: impl Fn(Rank) -> String) -> Vec<String> {
+fn list_groups(groups: &[Group], host: impl Fn(Rank) -> String) -> Vec<String> {
     let mut lines: Vec<String> =
         groups.iter().take(GROUPS).map(|group| group.line(&host)).collect();
     if groups.len() > GROUPS {
@@ -108,7 +108,7 @@ pub(crate) fn describe_state(usage: &RankUsage, host: &str) -> String {
 fn groups(stacks: &[RankStacks]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for RankStacks { rank, processes } in stacks {
-        let found = group(*rank, processes);
+        let found = group_of(*rank, processes);
         let is_same = |group: &&mut Group| {
             group.place == found.place
                 && group.waits.0 == found.waits.0
@@ -128,10 +128,10 @@ fn groups(stacks: &[RankStacks]) -> Vec<Group> {
 }
 
 /// Makes the group of a rank.
-fn group(rank: Rank, processes: &[ProcessStacks]) -> Group {
+fn group_of(rank: Rank, processes: &[ProcessStacks]) -> Group {
     let thread = place::working_thread(processes);
     let (kind, object) = thread.map_or_else(place::unknown_wait, place::wait_of);
-    let frames = thread.map(frames).unwrap_or_default();
+    let frames = thread.map(name_frames).unwrap_or_default();
     let has_frames = !frames.is_empty();
     let program = || {
         let process = thread.and_then(|thread| place::process_of(thread, processes));
@@ -143,7 +143,7 @@ fn group(rank: Rank, processes: &[ProcessStacks]) -> Group {
 }
 
 /// Lists the innermost frames of a thread that stay while it waits. Frames of an interpreter are preferred to native ones.
-fn frames(thread: &ThreadStack) -> String {
+fn name_frames(thread: &ThreadStack) -> String {
     let named = place::steady_frames(thread).into_iter().take(FRAMES).map(|frame| {
         let file = frame.file.rsplit('/').next().unwrap_or_default();
         let at = if frame.line > 0 { format!(":{}", frame.line) } else { String::new() };

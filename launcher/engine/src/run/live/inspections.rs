@@ -38,7 +38,7 @@ pub(crate) struct Inspections {
 /// Answer to a question, or the end of the answers.
 #[derive(Debug, PartialEq)]
 pub(crate) enum InspectionAnswer {
-    /// InspectionAnswer of one node.
+    /// Answer of one node.
     Node(NodeId, InspectionResult),
     /// No more answers will come; these nodes have not answered.
     Complete(Vec<NodeId>),
@@ -73,7 +73,7 @@ impl Inspections {
         let message = |&node| (node, ToAgent::Inspect { id, what: what.clone() });
         let messages = waiting.iter().map(message).collect();
         self.pending.insert(id, Pending { asker, waiting, deadline: now + ANSWER_TIMEOUT });
-        self.conclude(id);
+        self.complete_if_answered(id);
         messages
     }
 
@@ -82,7 +82,7 @@ impl Inspections {
         let Some(pending) = self.pending.get_mut(&id) else { return };
         if pending.waiting.remove(&node) {
             self.answers.push((pending.asker, InspectionAnswer::Node(node, result)));
-            self.conclude(id);
+            self.complete_if_answered(id);
         }
     }
 
@@ -124,7 +124,7 @@ impl Inspections {
         std::mem::take(&mut self.answers)
     }
 
-    fn conclude(&mut self, id: u32) {
+    fn complete_if_answered(&mut self, id: u32) {
         let is_complete = self.pending.get(&id).is_some_and(|pending| pending.waiting.is_empty());
         if is_complete && let Some(pending) = self.pending.remove(&id) {
             self.answers.push((pending.asker, InspectionAnswer::Complete(Vec::new())));
