@@ -191,6 +191,7 @@ impl Recorder {
         Some(self.record(job, &map, RecordedEnd::new(ended)))
     }
 
+    /// Makes the record, and moves the output so far into it.
     fn record(&self, job: &JobSpec, map: &RankMap, end: RecordedEnd) -> JobRecord {
         let since_1970 = self.started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let (placement, environment) = match self.start.get() {
@@ -372,7 +373,8 @@ impl RecordStore {
     fn correct_times(&self, now: SystemTime) {
         // Some file systems store whole seconds, or two.
         let earlier = now.checked_sub(Duration::from_secs(2)).unwrap_or(now);
-        for (_, job) in self.dated().unwrap_or_default().iter().filter(|(at, _)| *at > now) {
+        for (_, job) in self.adopt_and_date().unwrap_or_default().iter().filter(|(at, _)| *at > now)
+        {
             let _ = File::open(self.path(job)).and_then(|file| file.set_modified(earlier));
         }
     }
@@ -383,15 +385,16 @@ impl RecordStore {
 
     /// Lists the ids of recorded jobs, oldest first.
     fn jobs(&self) -> io::Result<Vec<String>> {
-        let mut jobs = self.dated()?;
+        let mut jobs = self.adopt_and_date()?;
         jobs.sort_unstable();
         // A record that was adopted may be listed again.
         jobs.dedup();
         Ok(jobs.into_iter().map(|(_, job)| job).collect())
     }
 
-    /// Lists the ids of recorded jobs with the times at which the records were written.
-    fn dated(&self) -> io::Result<Vec<(SystemTime, String)>> {
+    /// Lists the ids of recorded jobs with the times at which the records were written. Adopts what killed launchers have
+    /// begun.
+    fn adopt_and_date(&self) -> io::Result<Vec<(SystemTime, String)>> {
         let mut jobs = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
             let name = entry?.file_name();

@@ -128,13 +128,13 @@ impl Folder {
             return self.show_plain(source, stamp, data);
         }
         if data.len() >= FLOOD {
-            return self.pass(source, stamp, data);
+            return self.show_at_once(source, stamp, data);
         }
         for piece in data.split_inclusive(|&byte| byte == b'\n') {
             if piece.ends_with(b"\n") && !self.unfinished.contains(&source) {
                 self.hold(now, (source, stamp), piece);
             } else {
-                self.pass(source, stamp, piece);
+                self.show_at_once(source, stamp, piece);
             }
         }
         while self.cost > MAX_HELD {
@@ -143,7 +143,7 @@ impl Folder {
     }
 
     /// Shows output at once, behind all that was printed before.
-    fn pass(&mut self, source: StreamId, stamp: Option<u64>, data: &[u8]) {
+    fn show_at_once(&mut self, source: StreamId, stamp: Option<u64>, data: &[u8]) {
         self.show_all();
         self.show_plain(source, stamp, data);
         match data.last() {

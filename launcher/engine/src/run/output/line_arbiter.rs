@@ -64,6 +64,7 @@ impl LineArbiter {
         }
     }
 
+    /// Takes a chunk that has come, and lets it wait if another stream has the turn.
     pub(crate) fn push(&mut self, now: Instant, chunk: Chunk) {
         let source = chunk.source;
         if *self.show_unfinished.of(source.1) {
@@ -72,13 +73,13 @@ impl LineArbiter {
         } else if self.turn.is_some_and(|turn| turn != source) {
             self.waiting.push_back((now, chunk));
         } else {
-            self.write(now, now, chunk);
-            self.release(now);
+            self.make_ready(now, now, chunk);
+            self.release_waiting(now);
         }
     }
 
     /// Makes a chunk ready, or holds it back, and takes or ends the turn. No other stream may have the turn.
-    fn write(&mut self, now: Instant, since: Instant, chunk: Chunk) {
+    fn make_ready(&mut self, now: Instant, since: Instant, chunk: Chunk) {
         let (node, source, stamp) = (chunk.node, chunk.source, chunk.stamp);
         let (credit, ends) = (chunk.data.len(), chunk.data.is_empty());
         let line = self.lines.entry(source).or_default();
@@ -102,7 +103,7 @@ impl LineArbiter {
     }
 
     /// Handles the waiting chunks if the turn has ended: first those that need no turn, then the next long line.
-    fn release(&mut self, now: Instant) {
+    fn release_waiting(&mut self, now: Instant) {
         while self.turn.is_none() {
             let mut long = HashSet::new();
             for (since, chunk) in std::mem::take(&mut self.waiting) {
@@ -111,14 +112,14 @@ impl LineArbiter {
                     long.insert(chunk.source);
                     self.waiting.push_back((since, chunk));
                 } else {
-                    self.write(now, since, chunk);
+                    self.make_ready(now, since, chunk);
                 }
             }
             let Some((_, first)) = self.waiting.front() else { return };
             let (source, mut goes_on) = (first.source, true);
             for (since, chunk) in std::mem::take(&mut self.waiting) {
                 if goes_on && chunk.source == source {
-                    self.write(now, since, chunk);
+                    self.make_ready(now, since, chunk);
                     goes_on = self.turn.is_some();
                 } else {
                     self.waiting.push_back((since, chunk));
@@ -138,7 +139,7 @@ impl LineArbiter {
         line.turn.end_if_over(now);
         if line.turn.until().is_none() {
             self.turn = None;
-            self.release(now);
+            self.release_waiting(now);
         }
     }
 
@@ -165,7 +166,7 @@ impl LineArbiter {
     /// Makes all remaining chunks ready to write, at the end of all output.
     pub(crate) fn finish(&mut self, now: Instant) {
         while self.turn.take().is_some() {
-            self.release(now);
+            self.release_waiting(now);
         }
         let mut held: Vec<Chunk> = self.lines.drain().filter_map(|(_, line)| line.held).collect();
         held.sort_by_key(|chunk| (chunk.source.0, chunk.source.1 == Stream::Stderr));
