@@ -265,8 +265,10 @@ struct JoinState<'a> {
     without_library: BTreeSet<NodeId>,
     /// Prover that is sent to nodes on request; `None` if the job has no mesh to prove.
     prover: Option<HelperUpload>,
-    /// Number of the current round of proofs, and the results reported for it.
-    answers: (u32, ProofAnswers),
+    /// Number of the current round of proofs.
+    round: u32,
+    /// Results reported for the current round.
+    proof_answers: ProofAnswers,
     /// Time that nodes have to join, and then to pass on the rank table.
     limit: Duration,
 }
@@ -281,7 +283,8 @@ impl<'a> JoinState<'a> {
             table_everywhere: false,
             without_library: BTreeSet::new(),
             prover: None,
-            answers: (0, BTreeMap::new()),
+            round: 0,
+            proof_answers: BTreeMap::new(),
             limit,
         }
     }
@@ -290,19 +293,19 @@ impl<'a> JoinState<'a> {
     async fn await_edges(&mut self, pump: &mut Pump<'_>) -> Result<(), Failed> {
         self.progress.done(&pump.host(NodeId(0)));
         let (progress, count) = (self.progress.clone(), self.nodes.len());
-        let joining = self.until(pump, |state| state.edges.len() + 1 == count);
+        let joining = self.handle_until(pump, |state| state.edges.len() + 1 == count);
         progress.report_while(joining).await
     }
 
     /// Handles messages until `done` returns true. Returns an error if the attempt must end, or if the time limit of
     /// the current step expires.
-    async fn until(
+    async fn handle_until(
         &mut self,
         pump: &mut Pump<'_>,
         done: impl Fn(&JoinState<'a>) -> bool,
     ) -> Result<(), Failed> {
         let mut deadline = Deadline::after(self.limit);
-        if self.until_at(pump, &mut deadline, done).await? {
+        if self.handle_until_deadline(pump, &mut deadline, done).await? {
             Ok(())
         } else {
             Err(self.too_late(pump))
@@ -311,7 +314,7 @@ impl<'a> JoinState<'a> {
 
     /// Handles messages until `done` returns true or the deadline expires. Returns false if the deadline
     /// expired.
-    async fn until_at(
+    async fn handle_until_deadline(
         &mut self,
         pump: &mut Pump<'_>,
         deadline: &mut Deadline,
@@ -344,16 +347,18 @@ impl<'a> JoinState<'a> {
 
     /// Collects the results of all nodes for a round of proofs. Nodes that do not report before the deadline
     /// are missing from the result.
-    async fn proved(
+    async fn await_proofs(
         &mut self,
         pump: &mut Pump<'_>,
         round: u32,
         deadline: &mut Deadline,
     ) -> Result<ProofAnswers, Failed> {
-        self.answers = (round, BTreeMap::new());
+        self.round = round;
+        self.proof_answers.clear();
         let count = self.nodes.len();
-        self.until_at(pump, deadline, |state| state.answers.1.len() == count).await?;
-        Ok(std::mem::take(&mut self.answers.1))
+        self.handle_until_deadline(pump, deadline, |state| state.proof_answers.len() == count)
+            .await?;
+        Ok(std::mem::take(&mut self.proof_answers))
     }
 
     /// Sends the rank table to the root of the tree, and waits until every node has it.
@@ -375,7 +380,7 @@ impl<'a> JoinState<'a> {
         root.try_queue_message(&ToAgent::Table(message)).map_err(|error| {
             Failed::new(Exit::RENDEZVOUS, format!("the rank table does not fit a frame: {error}"))
         })?;
-        self.until(pump, |state| state.table_everywhere).await
+        self.handle_until(pump, |state| state.table_everywhere).await
     }
 
     fn on_message(
@@ -414,8 +419,8 @@ impl<'a> JoinState<'a> {
             }
             FromAgent::RoundDone { round, outcomes, cost } => {
                 // A result of an earlier round, which came after the deadline of that round, is dropped.
-                if round == self.answers.0 {
-                    self.answers.1.insert(node, (outcomes, cost));
+                if round == self.round {
+                    self.proof_answers.insert(node, (outcomes, cost));
                 }
                 return Ok(());
             }

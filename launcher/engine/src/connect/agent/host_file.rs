@@ -202,7 +202,7 @@ fn place_in(cache: &Path, file: &HostFile, name: &OsStr) -> io::Result<PathBuf> 
         check_unshared(&fs::symlink_metadata(directory)?)?;
     }
     let path = build.join(name);
-    let is_whole = |found: fs::Metadata| {
+    let is_whole = |found: Metadata| {
         found.is_file() && found.len() == file.size && check_unshared(&found).is_ok()
     };
     if fs::symlink_metadata(&path).is_ok_and(is_whole) {

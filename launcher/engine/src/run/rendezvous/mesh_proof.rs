@@ -119,7 +119,7 @@ impl Proving<'_, '_, '_> {
         limits: RoundTimeouts,
     ) -> Result<bool, Failed> {
         let first = self.mesh.next_id();
-        let (reports, was_restarted) = self.round(table, todo, limits).await?;
+        let (reports, was_restarted) = self.run_round(table, todo, limits).await?;
         for (id, proof) in (first..).zip(todo) {
             let outcome = reports.outcome(id, proof, "no answer from its prover");
             self.mesh.results.push(ProofResult { id, proof: *proof, outcome });
@@ -134,7 +134,7 @@ impl Proving<'_, '_, '_> {
         let limits = RoundTimeouts { measure_ms: MEASURE_MS, ..limits };
         for todo in paths::measured_rounds(plan) {
             let first = self.mesh.next_id();
-            let (reports, _) = self.round(table, &todo, limits).await?;
+            let (reports, _) = self.run_round(table, &todo, limits).await?;
             for (id, proof) in (first..).zip(&todo) {
                 if let ProofOutcome::Up(PathProof { write_mbps: Some(rate), .. }) =
                     reports.outcome(id, proof, "no answer from its prover")
@@ -148,7 +148,7 @@ impl Proving<'_, '_, '_> {
 
     /// Carries out a round of all nodes with the paths of `todo`, which get the next ids. Returns their
     /// reports, and whether this process was suspended meanwhile.
-    async fn round(
+    async fn run_round(
         &mut self,
         table: &RankTable,
         todo: &[Proof],
@@ -168,7 +168,7 @@ impl Proving<'_, '_, '_> {
         }
         let limit = limits.total() + Duration::from_millis(limits.connect_ms.into()) + SLACK;
         let mut deadline = Deadline::after(limit).checked_every(CHECK_INTERVAL);
-        let answers = state.proved(pump, number, &mut deadline).await?;
+        let answers = state.await_proofs(pump, number, &mut deadline).await?;
         let mut reports = PathReports::default();
         for (node, (outcomes, cost)) in answers {
             reports.add(node, outcomes);
