@@ -237,6 +237,49 @@ fn one_stream_for_both_keeps_their_order() {
     ran.says(&["its last lines:", &format!("err {}", LINES - 1)]);
 }
 
+/// Perl prints by stdio's rules: to a pipe in blocks.
+#[test]
+fn a_program_that_does_not_flush_is_seen_line_by_line_at_a_terminal() {
+    let field = Field::new();
+    field.warm("a", Account::Root);
+    let script = "print qq(first\n); select undef, undef, undef, 0.02 until -e '/tmp/go'; \
+                  unlink '/tmp/go'; print qq(last\n)";
+    let running = OnTerminal::start(&field.rlaunch("-H a perl -e").args([script]));
+    running.wait_for("first\r\n");
+    field.lab.write_file("a", Path::new("/tmp/go"), b"", 0o644).unwrap();
+    assert_eq!(running.finish(), "first\r\nlast\r\n");
+}
+
+#[test]
+fn ranks_print_to_a_terminal_where_people_expect_one() {
+    const WHERE: &str = "[ -t 1 ] && echo terminal || echo pipe";
+    let field = Field::new();
+    field.warm("a", Account::Root);
+    let at_terminal = |options: &str| OnTerminal::start(&field.rlaunch(options).sh(WHERE)).finish();
+    assert_eq!(at_terminal("-H a"), "terminal\r\n");
+    assert_eq!(at_terminal("-H a --no-pty"), "pipe\r\n");
+    assert_eq!(at_terminal("-H a:2"), "pipe\r\n".repeat(2));
+    // As a script may start an MPI program.
+    assert_eq!(at_terminal("-H a:2 --mpi pmix"), "terminal\r\n".repeat(2));
+    let in_pipe = |options: &str| field.rlaunch(options).sh(WHERE).run();
+    assert_eq!(in_pipe("-H a").succeeded().out(), "pipe\n");
+    assert_eq!(in_pipe("-H a:2 --pty").succeeded().out(), "terminal\n".repeat(2));
+}
+
+/// Only stdout is a terminal, and nobody's controlling one. It passes every byte, also those that are read after the rank
+/// has ended.
+#[test]
+fn a_terminal_for_ranks_changes_no_byte() {
+    let field = Field::new();
+    let script = "[ -t 0 ] || [ -t 2 ] || echo stdout alone; ( : < /dev/tty ) 2>&- || echo no tty
+        stty size <&1; printf 'a\\r\\n\\tb\\001\\003\\021\\377\\n'
+        head -c 1000000 /dev/zero | tr '\\0' x; sleep 1000 & exit 3";
+    let ran = field.rlaunch("-H a --pty").sh(script).run();
+    let head = b"stdout alone\nno tty\n24 80\na\r\n\tb\x01\x03\x11\xff\n";
+    let expected = [&head[..], &vec![b'x'; 1_000_000][..]].concat();
+    assert!(ran.ended_with(3).stdout == expected, "{:?}", &ran.stdout[..ran.stdout.len().min(99)]);
+}
+
 #[test]
 fn quiet_is_quiet_but_for_errors() {
     let field = Field::new();

@@ -49,6 +49,7 @@ pub struct Job {
     pub stamp_output: bool,
     /// Whether the stderr of each rank is merged into its stdout, in the order of the writes.
     pub merge_stderr: bool,
+    pub pseudoterminals: Pseudoterminals,
     /// Number of ranks in the job, on all nodes.
     pub world_size: u32,
     /// Process management interfaces that the agent serves to MPI programs.
@@ -108,6 +109,26 @@ pub struct Application {
     pub preload: Vec<u32>,
     /// Whether the ranks start only after [`crate::protocol::control::ToAgent::StartApplication`].
     pub starts_on_request: bool,
+}
+
+/// Ranks whose stdout is a pseudoterminal, from whose other end the agent reads. To a terminal stdio of C and Perl
+/// writes each line at once; to a pipe, which other ranks have, it writes blocks of some KiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Pseudoterminals {
+    #[default]
+    None,
+    /// The only rank of a job, and ranks of MPI programs, as with mpirun. They get a pipe where no
+    /// pseudoterminal can be opened.
+    Usual(TerminalSize),
+    /// All ranks. One for which no pseudoterminal can be opened does not start.
+    All(TerminalSize),
+}
+
+/// Size of a terminal, in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TerminalSize {
+    pub rows: u16,
+    pub columns: u16,
 }
 
 /// Process management interfaces that ranks are offered. An MPI library asks one of them for its

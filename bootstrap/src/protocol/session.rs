@@ -18,6 +18,8 @@
 //! Each of input, output and size has at most one message on its way, so a session takes a bounded
 //! amount of memory at every hop, and an end that sends more breaks the protocol.
 
+pub use crate::job::TerminalSize;
+
 use crate::id::Rank;
 use crate::job::ExitStatus;
 use serde::{Deserialize, Serialize};
@@ -71,13 +73,6 @@ pub struct Terminal {
     /// Type of the client's terminal, as in its variable TERM; `None` if it has no such variable.
     pub term: Option<OsString>,
     pub size: TerminalSize,
-}
-
-/// Size of a terminal, in characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TerminalSize {
-    pub rows: u16,
-    pub columns: u16,
 }
 
 /// Output stream of a rank.

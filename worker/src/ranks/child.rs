@@ -24,18 +24,19 @@ use crate::console::errln;
 use crate::node::elf;
 use crate::node::environment::Environment;
 use crate::ranks::prepare::Program;
+use crate::ranks::pseudoterminal::Pseudoterminal;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getppid, setpgid, setsid};
-use rlaunch_bootstrap::job::{ExitStatus, RankSetup};
+use rlaunch_bootstrap::job::{ExitStatus, RankSetup, TerminalSize};
 use rlaunch_sys::SpawnArgs;
 use std::env::consts::ARCH;
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::OpenOptions;
-use std::io::{self, IsTerminal, PipeReader};
+use std::io::{self, IsTerminal};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -59,9 +60,43 @@ pub(crate) struct Child {
 pub(crate) struct Streams {
     /// Whether the rank reads the job's standard input; otherwise it reads /dev/null.
     pub(crate) stdin: bool,
-    /// Whether the rank's stderr goes to the pipe of its stdout, which keeps the order of what the
+    pub(crate) stdout: RankStdout,
+    /// Whether the rank's stderr goes where its stdout goes, which keeps the order of what the
     /// rank writes.
     pub(crate) merged: bool,
+}
+
+/// What a rank's stdout is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RankStdout {
+    Pipe,
+    /// Pseudoterminal of this size; a pipe where none can be opened.
+    TerminalOrPipe(TerminalSize),
+    Terminal(TerminalSize),
+}
+
+impl RankStdout {
+    /// Opens it, and returns the agent's end and the rank's.
+    fn open(self) -> io::Result<(pipe::Receiver, OwnedFd)> {
+        match self {
+            RankStdout::Pipe => open_pipe(),
+            RankStdout::TerminalOrPipe(size) => open_terminal(size).or_else(|_| open_pipe()),
+            RankStdout::Terminal(size) => open_terminal(size).map_err(|error| {
+                io::Error::other(format!("cannot open a pseudoterminal for its stdout: {error}"))
+            }),
+        }
+    }
+}
+
+fn open_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
+    let (reader, writer) = io::pipe()?;
+    Ok((pipe::Receiver::from_owned_fd(reader.into())?, writer.into()))
+}
+
+fn open_terminal(size: TerminalSize) -> io::Result<(pipe::Receiver, OwnedFd)> {
+    let Pseudoterminal { master, slave } = Pseudoterminal::open_raw(size)?;
+    // Unchecked, because this is no pipe.
+    Ok((pipe::Receiver::from_owned_fd_unchecked(master)?, slave))
 }
 
 /// Path of the stub's executable, which is the agent's own. The agent's file in the cache may have
@@ -81,11 +116,11 @@ pub(crate) fn spawn(
     streams: Streams,
     cgroup: Option<&mut Cgroup>,
 ) -> io::Result<Child> {
-    let (stdout, out) = io::pipe()?;
+    let (stdout, out) = streams.stdout.open()?;
     let (stderr, err) = if streams.merged {
         (None, out.try_clone()?)
     } else {
-        io::pipe().map(|(stderr, err)| (Some(stderr), err))?
+        open_pipe().map(|(stderr, err)| (Some(stderr), err))?
     };
     let (stdin, read) = if streams.stdin {
         let (read, stdin) = io::pipe()?;
@@ -101,15 +136,9 @@ pub(crate) fn spawn(
     args.push(program.path.as_os_str());
     args.extend((0..).zip(&program.argv).map(argument).map(OsString::as_os_str));
 
-    let stub = Stub { args, env, streams: [read, out.into(), err.into()] };
+    let stub = Stub { args, env, streams: [read, out, err] };
     let pid = stub.launch(cgroup)?;
-    let receiver = |end: PipeReader| pipe::Receiver::from_owned_fd(end.into());
-    Ok(Child {
-        pid,
-        stdin: stdin.map(pipe::Sender::from_owned_fd).transpose()?,
-        stdout: receiver(stdout)?,
-        stderr: stderr.map(receiver).transpose()?,
-    })
+    Ok(Child { pid, stdin: stdin.map(pipe::Sender::from_owned_fd).transpose()?, stdout, stderr })
 }
 
 /// First words of a stub's command line.

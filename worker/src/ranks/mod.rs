@@ -6,6 +6,7 @@
 //! | `prepare.rs`, `interpreter.rs`, `files.rs`, `library.rs` | what ranks need before they start |
 //! | `child.rs` | a rank's process: spawned through its stub, which sets itself up and executes the program |
 //! | `stdin.rs`, `output.rs` | input from the launcher, output to it |
+//! | `pseudoterminal.rs` | terminals of commands beside ranks, and for the stdout of ranks |
 //! | `session/` | commands beside a rank, and its debugger |
 //! | `mpi_library.rs` | the process management interface that a program needs; MPI programs that would each run alone |
 
@@ -16,6 +17,7 @@ pub(crate) mod library;
 pub(crate) mod mpi_library;
 mod output;
 pub(crate) mod prepare;
+mod pseudoterminal;
 mod session;
 pub(crate) mod stdin;
 
@@ -239,7 +241,7 @@ impl Ranks {
             env.entry(name.into()).or_insert_with(|| value.into());
         }
         env.extend(own.rendered_env.iter().cloned());
-        let streams = Streams { stdin: spec.stdin, merged: self.merged };
+        let streams = Streams { stdin: spec.stdin, stdout: program.stdout, merged: self.merged };
         let written = self.files.write(&own.files, &program.directory);
         let cgroup = self.context.cgroup.as_mut();
         match written.and_then(|()| child::spawn(program, &own, &env, streams, cgroup)) {

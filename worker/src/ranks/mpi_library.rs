@@ -58,6 +58,12 @@ pub(crate) fn linked_library(file: &Path) -> Option<String> {
     elf::needed(file).into_iter().find(|name| is_mpi(name))
 }
 
+/// Tells whether a program runs MPI, as far as is known before it starts: it is linked with a library, or the user has
+/// named an interface. Neither a script nor Python shows what it will load.
+pub(crate) fn is_mpi_program(wanted: MpiInterfaces, program: &Path) -> bool {
+    matches!(wanted, MpiInterfaces::Pmix | MpiInterfaces::Pmi1) || linked_library(program).is_some()
+}
+
 /// Returns the process management interface that an MPI library needs, if rlaunch does not serve it.
 pub(crate) fn unserved_interface(library: &str) -> Option<String> {
     let is_other = interface(library) == Interface::Other;
@@ -164,5 +170,7 @@ mod tests {
         assert_eq!(offer(MpiInterfaces::Auto, shell), Ok(MpiOffer { pmix: true, pmi1: true }));
         assert_eq!(offer(MpiInterfaces::Pmi1, shell), Ok(MpiOffer { pmix: false, pmi1: true }));
         assert_eq!(offer(MpiInterfaces::None, shell), Ok(MpiOffer::default()));
+        assert!(!is_mpi_program(MpiInterfaces::Auto, shell));
+        assert!(is_mpi_program(MpiInterfaces::Pmix, shell));
     }
 }

@@ -7,6 +7,7 @@ use crate::network::mpi::MpiOffer;
 use crate::network::ports::{self, LOOPBACK, ReservedPort};
 use crate::node::environment::{self, Environment};
 use crate::node::inventory::{self, Root, libraries};
+use crate::ranks::child::RankStdout;
 use crate::ranks::files::JobFiles;
 use crate::ranks::{interpreter, mpi_library};
 use nix::sys::resource::{Resource, getrlimit};
@@ -17,8 +18,8 @@ use rlaunch_bootstrap::env::{
 };
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{
-    Application, FewFiles, Job, LauncherDir, Notice, Problem, ProgramDefect, RankSpec, ScriptCheck,
-    SingletonPolicy, WorkingDir,
+    Application, FewFiles, Job, LauncherDir, Notice, Problem, ProgramDefect, Pseudoterminals,
+    RankSpec, ScriptCheck, SingletonPolicy, WorkingDir,
 };
 use rlaunch_bootstrap::protocol::control::UnservedMpi;
 use sha2::{Digest, Sha256};
@@ -46,6 +47,7 @@ pub(crate) struct Program {
     pub(crate) env: Environment,
     /// Process management interfaces that the program's ranks are offered.
     pub(crate) mpi: MpiOffer,
+    pub(crate) stdout: RankStdout,
 }
 
 /// Everything that was prepared for the ranks.
@@ -205,7 +207,8 @@ fn prepare_program(
     match (path, script) {
         (Ok((path, mpi)), Ok(notice)) => {
             notices.extend(notice);
-            Ok((Program { directory, path, argv, env, mpi }, notices))
+            let stdout = rank_stdout(job, &path);
+            Ok((Program { directory, path, argv, env, mpi, stdout }, notices))
         }
         (path, script) => Err(path.err().into_iter().chain(script.err()).collect()),
     }
@@ -403,6 +406,19 @@ fn mpi_offer(job: &Job, program: &Path) -> Result<MpiOffer, Problem> {
             Err(Problem::Singleton { program: program.to_owned(), library, needs })
         }
         offer => Ok(offer.unwrap_or_default()),
+    }
+}
+
+/// Decides what the stdout of a program's ranks is.
+fn rank_stdout(job: &Job, program: &Path) -> RankStdout {
+    match job.pseudoterminals {
+        Pseudoterminals::All(size) => RankStdout::Terminal(size),
+        Pseudoterminals::Usual(size)
+            if job.world_size == 1 || mpi_library::is_mpi_program(job.mpi, program) =>
+        {
+            RankStdout::TerminalOrPipe(size)
+        }
+        Pseudoterminals::Usual(_) | Pseudoterminals::None => RankStdout::Pipe,
     }
 }
 

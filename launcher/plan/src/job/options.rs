@@ -2,6 +2,7 @@
 
 use crate::job::tag_pattern::TagPattern;
 use rlaunch_bootstrap::env as names;
+use rlaunch_bootstrap::job::Pseudoterminals;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -103,6 +104,8 @@ pub struct OutputOptions {
     pub directory: Option<PathBuf>,
     /// Whether ranks' stderr goes to stdout.
     pub merge_stderr: bool,
+    /// Ranks whose stdout is a pseudoterminal.
+    pub pseudoterminals: Pseudoterminals,
 }
 
 impl OutputOptions {

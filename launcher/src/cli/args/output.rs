@@ -47,6 +47,17 @@ pub(crate) struct OutputArgs {
     #[arg(long, alias = "merge-stderr-to-stdout", help_heading = "Output")]
     pub(crate) merge_stderr: bool,
 
+    /// Let each rank's stdout be a terminal, so that C and Perl print line by line
+    ///
+    /// With --merge-stderr its stderr is that terminal too. By default, if this command's stdout is a terminal, so is
+    /// that of a single rank and of programs that are linked with MPI.
+    #[arg(long, conflicts_with = "no_pty", help_heading = "Output")]
+    pub(crate) pty: bool,
+
+    /// Let no rank's stdout be a terminal
+    #[arg(long, help_heading = "Output")]
+    pub(crate) no_pty: bool,
+
     /// Print only errors from rlaunch itself
     #[arg(short, long, conflicts_with = "verbose", help_heading = "Output")]
     pub(crate) quiet: bool,

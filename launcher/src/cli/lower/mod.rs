@@ -22,6 +22,8 @@ use crate::cli::args::{
 };
 use crate::cli::config::{ConfigError, LoadedConfig};
 use crate::cli::host_selection::{self, HostOptions, HostSelectionError};
+use crate::cli::terminal;
+use rlaunch_bootstrap::job::Pseudoterminals;
 use rlaunch_engine::connect::connector::{ContainerOptionError, Reach, RshError};
 use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
 use rlaunch_plan::env::forwarded::{EnvError, EnvOptions};
@@ -38,7 +40,7 @@ use rlaunch_plan::options::Options;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
-use std::io;
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -138,6 +140,18 @@ fn output_options(output: &OutputArgs) -> OutputOptions {
         fold: output.fold,
         directory: output.output_dir.clone(),
         merge_stderr: output.merge_stderr,
+        pseudoterminals: pseudoterminals(output, io::stdout().is_terminal()),
+    }
+}
+
+/// Decides which ranks have a pseudoterminal. Without an option that needs a reader at a terminal: lines that come at
+/// once are for people, and a pipe carries more.
+fn pseudoterminals(output: &OutputArgs, is_terminal: bool) -> Pseudoterminals {
+    let size = terminal::size_or_default();
+    match (output.pty, output.no_pty) {
+        (true, _) => Pseudoterminals::All(size),
+        (false, false) if is_terminal => Pseudoterminals::Usual(size),
+        _ => Pseudoterminals::None,
     }
 }
 
@@ -351,6 +365,21 @@ mod tests {
         for line in counted {
             assert!(parse(line).is_ok(), "{line}");
         }
+    }
+
+    #[test]
+    fn a_terminal_for_ranks_needs_one_here_or_the_option() {
+        let of = |line: &str, is_terminal| {
+            let words = ["rlaunch"].into_iter().chain(line.split(' ')).map(OsString::from);
+            let (args, _) = crate::cli::command_line::parse_job(words.collect()).unwrap();
+            pseudoterminals(&args.output, is_terminal)
+        };
+        let size = terminal::size_or_default();
+        assert_eq!(of("x", true), Pseudoterminals::Usual(size));
+        assert_eq!(of("x", false), Pseudoterminals::None);
+        assert_eq!(of("--no-pty x", true), Pseudoterminals::None);
+        assert_eq!(of("--pty x", false), Pseudoterminals::All(size));
+        assert!(parse("--pty --no-pty x").is_err());
     }
 
     #[test]

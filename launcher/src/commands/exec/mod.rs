@@ -10,6 +10,7 @@ mod session;
 mod stdio;
 
 use super::jobs::live_failure;
+use crate::cli::terminal;
 use clap::Parser;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
@@ -99,7 +100,7 @@ pub(super) async fn run_exec(args: ExecArgs) -> Result<Exit, Failed> {
     let has_terminal = args.terminal || (both && !args.no_terminal);
     let local = if has_terminal { LocalTerminal::open() } else { LocalTerminal::none() };
     let terminal = has_terminal
-        .then(|| Terminal { term: std::env::var_os("TERM"), size: local.size_or_default() });
+        .then(|| Terminal { term: std::env::var_os("TERM"), size: terminal::size_or_default() });
     let kind = SessionKind::Command { argv: args.command, terminal };
     let mut job = RunningJob::find(job).await.map_err(|error| live_failure(&error))?;
     let ended = session::run(&mut job, SessionStart { rank, kind }, local).await;

@@ -1,6 +1,7 @@
 //! The client's end of a session: one loop that relays input, output and sizes, one message of each at a time.
 
 use super::stdio::{LocalTerminal, PartReader, PartWriter};
+use crate::cli::terminal;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::protocol::session::{
@@ -158,7 +159,7 @@ impl Client {
             }
             if self.has_terminal && self.size_changed && !self.is_resizing {
                 self.size_changed = false;
-                if let Some(size) = LocalTerminal::size() {
+                if let Some(size) = terminal::size() {
                     self.is_resizing = true;
                     tell(job, ToSession::Resize(size)).await?;
                 }

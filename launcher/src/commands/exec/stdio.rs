@@ -2,8 +2,8 @@
 //! part of input and one of output, and are left to themselves at the end of the process.
 
 use rlaunch_bootstrap::protocol::control::Stream;
-use rlaunch_bootstrap::protocol::session::{MAX_SESSION_DATA, TerminalSize};
-use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
+use rlaunch_bootstrap::protocol::session::MAX_SESSION_DATA;
+use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -99,9 +99,6 @@ impl PartWriter {
     }
 }
 
-/// Size that a command's terminal has if the client has none.
-const DEFAULT_SIZE: TerminalSize = TerminalSize { rows: 24, columns: 80 };
-
 /// Terminal at stdin, in raw mode while a command beside a rank uses it. Dropping it restores its modes, also
 /// when this process panics.
 pub(super) struct LocalTerminal {
@@ -136,19 +133,6 @@ impl LocalTerminal {
             // Output need not be waited for, which the user may have stopped by Ctrl-S.
             let _ = tcsetattr(io::stdin(), OptionalActions::Now, before);
         }
-    }
-
-    /// Returns the size of the terminal at stdout, stdin or stderr.
-    pub(super) fn size() -> Option<TerminalSize> {
-        let size = tcgetwinsize(io::stdout())
-            .or_else(|_| tcgetwinsize(io::stdin()))
-            .or_else(|_| tcgetwinsize(io::stderr()));
-        let size = size.ok().filter(|size| size.ws_row > 0 && size.ws_col > 0)?;
-        Some(TerminalSize { rows: size.ws_row, columns: size.ws_col })
-    }
-
-    pub(super) fn size_or_default(&self) -> TerminalSize {
-        LocalTerminal::size().unwrap_or(DEFAULT_SIZE)
     }
 }
 

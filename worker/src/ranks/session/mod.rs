@@ -13,7 +13,7 @@ mod debugger;
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::processes;
 use crate::network::frames::FrameSender;
-use crate::ranks::{Phase, Ranks};
+use crate::ranks::{Phase, Ranks, pseudoterminal};
 use command::RankPlace;
 use debugger::Debugger;
 use nix::sys::signal::Signal;
@@ -304,7 +304,7 @@ impl Session {
     fn resize(&self, size: TerminalSize) {
         if let Some(terminal) = &self.terminal {
             // Fails if the terminal is gone.
-            let _ = rustix::termios::tcsetwinsize(terminal, command::winsize(size));
+            let _ = pseudoterminal::set_size(terminal, size);
         }
     }
 }

@@ -256,6 +256,7 @@ fn node_job(
         output_window: output::window(map.nodes.len()),
         stamp_output: job.output.needs_timestamps(),
         merge_stderr: job.output.merge_stderr,
+        pseudoterminals: job.output.pseudoterminals,
         world_size: map.world_size,
         mpi: job.mpi,
         singleton: job.singleton,
