@@ -147,7 +147,7 @@ fn a_job_that_hangs_can_run_on() {
 #[test]
 fn the_time_limit_reports_the_ranks() {
     let field = Field::new();
-    let run = field.rlaunch("-H a,b --timeout 2 --get-stack-traces --report-state-on-timeout");
+    let run = field.rlaunch("-H a,b --timeout 2 --hang-report");
     let outcome = run.sh("exec sleep 1000").run();
     let texts = ["not done within 2 s (--timeout)", "rank 1 on b (pid ", "waiting, 1 process"];
     outcome.refused(124, &texts);

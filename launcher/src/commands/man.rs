@@ -151,8 +151,15 @@ fn inlines(text: &str) -> Vec<Inline> {
 
 /// Options that must not appear in any help or completion.
 #[cfg(test)]
-pub(super) const HIDDEN: [&str; 5] =
-    ["ignored", "remark", "interfaces", "nnodes", "allow-run-as-root"];
+pub(super) const HIDDEN: [&str; 7] = [
+    "ignored",
+    "remark",
+    "interfaces",
+    "nnodes",
+    "allow-run-as-root",
+    "get-stack-traces",
+    "report-state-on-timeout",
+];
 
 #[cfg(test)]
 mod tests {

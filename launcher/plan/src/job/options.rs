@@ -76,9 +76,9 @@ pub struct HangOptions {
 /// Report that is printed when `--timeout` ends a job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeoutReport {
-    /// `--report-state-on-timeout`.
+    /// `--hang-report`, or mpirun's `--report-state-on-timeout`.
     pub state: bool,
-    /// `--get-stack-traces`.
+    /// `--hang-report`, or mpirun's `--get-stack-traces`.
     pub stacks: bool,
 }
 

@@ -37,13 +37,12 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 /// Long names of options that `rlaunch --help` leaves to `rlaunch help options`.
-const RARE: [&str; 27] = [
+const RARE: [&str; 26] = [
     "agent",
     "agent-dir",
     "connect",
     "container-exec",
     "env-style",
-    "get-stack-traces",
     "gid-index",
     "hang-report",
     "init-timeout",
@@ -53,13 +52,13 @@ const RARE: [&str; 27] = [
     "nccl-net-plugin",
     "nccl-share-gpu",
     "no-horovod",
+    "no-pty",
     "oob-net",
     "port-range",
     "radix",
     "rank-by",
     "rdma-retries",
     "rdma-timeout",
-    "report-state-on-timeout",
     "service-level",
     "singleton",
     "ssh-fanout",

@@ -40,8 +40,8 @@ pub(crate) struct TerminationArgs {
     )]
     pub(crate) hang_timeout: Option<Duration>,
 
-    /// Only report that the job makes no progress, and let it run on
-    #[arg(long, requires = "hang_timeout", help_heading = "The end")]
+    /// Report where all ranks are: after --hang-timeout in place of ending the job, at --timeout before it ends
+    #[arg(long, help_heading = "The end")]
     pub(crate) hang_report: bool,
 
     /// Name ranks that were slower than the others over this time, in seconds
@@ -54,12 +54,12 @@ pub(crate) struct TerminationArgs {
     )]
     pub(crate) straggler_report: Option<Duration>,
 
-    /// At --timeout, print the stacks of all ranks before the job is ended
-    #[arg(long, requires = "timeout", help_heading = "The end")]
+    /// mpirun's option for the stacks of all ranks at --timeout
+    #[arg(long, requires = "timeout", hide = true)]
     pub(crate) get_stack_traces: bool,
 
-    /// At --timeout, print the state of all ranks before the job is ended
-    #[arg(long, requires = "timeout", help_heading = "The end")]
+    /// mpirun's option for the state of all ranks at --timeout
+    #[arg(long, requires = "timeout", hide = true)]
     pub(crate) report_state_on_timeout: bool,
 
     /// Restart all ranks, N times at most, when a rank fails or a host is lost

@@ -104,7 +104,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         kill_after: termination.kill_after,
         node_timeout: termination.node_timeout,
         timeout: termination.timeout,
-        timeout_report: timeout_report(&termination),
+        timeout_report: timeout_report(&termination)?,
         watches: watch_options(&termination),
         continue_on_error: termination.continue_on_error,
         port_range: args.rendezvous.port_range,
@@ -122,10 +122,15 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     Ok(Launch { spec, reach, stdio: Stdio::Stdout })
 }
 
-fn timeout_report(termination: &TerminationArgs) -> TimeoutReport {
-    let TerminationArgs { report_state_on_timeout: state, get_stack_traces: stacks, .. } =
-        *termination;
-    TimeoutReport { state, stacks }
+fn timeout_report(termination: &TerminationArgs) -> Result<TimeoutReport, JobError> {
+    if termination.hang_report && termination.hang_timeout.or(termination.timeout).is_none() {
+        return Err(JobError::HangReport);
+    }
+    let both = termination.hang_report && termination.timeout.is_some();
+    Ok(TimeoutReport {
+        state: both || termination.report_state_on_timeout,
+        stacks: both || termination.get_stack_traces,
+    })
 }
 
 fn watch_options(termination: &TerminationArgs) -> WatchOptions {
@@ -231,6 +236,8 @@ pub(crate) enum JobError {
     CpusPerRank,
     #[error("--require-rdma and --transport tcp exclude each other")]
     RdmaByTcp,
+    #[error("--hang-report needs a time: --hang-timeout 300, or --timeout 3600")]
+    HangReport,
     #[error(transparent)]
     Random(#[from] NoRandom),
 }
@@ -380,6 +387,19 @@ mod tests {
         assert_eq!(of("--no-pty x", true), Pseudoterminals::None);
         assert_eq!(of("--pty x", false), Pseudoterminals::All(size));
         assert!(parse("--pty --no-pty x").is_err());
+    }
+
+    #[test]
+    fn one_option_reports_the_ranks_at_either_time() {
+        let both = TimeoutReport { state: true, stacks: true };
+        let job = parse("--timeout 9 --hang-report x").unwrap();
+        assert_eq!((job.timeout_report, job.watches.hang), (both, None));
+        let job = parse("--hang-timeout 9 --hang-report x").unwrap();
+        assert_eq!(job.timeout_report, TimeoutReport::default());
+        assert!(job.watches.hang.is_some_and(|hang| !hang.ends_job));
+        let job = parse("--timeout 9 --get-stack-traces x").unwrap();
+        assert_eq!(job.timeout_report, TimeoutReport { state: false, stacks: true });
+        assert!(parse("--hang-report x").err().unwrap().contains("--hang-timeout 300"));
     }
 
     #[test]
