@@ -54,7 +54,7 @@ fn ranks_are_dealt_out_and_numbered_as_asked() {
         field.rlaunch(words).args(["true"]).run().refused(200, texts);
     };
     refused("-H a,b --exclude d", &["--exclude d is not among the hosts: a, b"]);
-    refused("-H a,b:1 --ppn 2", &["b has 1: use b:2 or --oversubscribe"]);
+    refused("-H a,b:1 --ppn 2", &["b has 1: use b:2"]);
     refused("-H a,n[3-1]", &["in -H a,n[3-1]: `n[3-1]`: `3-1` runs backwards"]);
     let each = gpus(&field) + 1;
     let words = format!("-H a:{each} --map-by gpu");

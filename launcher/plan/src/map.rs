@@ -117,15 +117,13 @@ pub enum MapError {
     Slots { ranks: u32, hosts: Vec<Host> },
     #[error("{ranks} ranks asked, {each} on each of {hosts} hosts: that is {}", each_of(*.each, *.hosts))]
     Hosts { ranks: u32, each: u32, hosts: usize },
-    #[error(
-        "{each} ranks asked on each host, {host} has {slots}: use {host}:{each} or --oversubscribe"
-    )]
+    #[error("{each} ranks asked on each host, {host} has {slots}: use {host}:{each}")]
     OfEach { each: u32, host: String, slots: u32 },
     #[error("{ranks} ranks are more than the {MAX_RANKS} of a job")]
     Ranks { ranks: u64 },
 }
 
-/// Writes `4 ranks asked, 3 slots (a 1, b 1, c 1): use a:2 or --oversubscribe`.
+/// Writes `4 ranks asked, 3 slots (a 1, b 1, c 1): use a:2`.
 fn describe(ranks: u32, hosts: &[Host]) -> String {
     const SHOWN: usize = 8;
     let slots = slots_of(hosts);
@@ -139,7 +137,7 @@ fn describe(ranks: u32, hosts: &[Host]) -> String {
         None => ("a".to_owned(), missing),
     };
     format!(
-        "{ranks} ranks asked, {slots} {} ({}): use {name}:{more} or --oversubscribe",
+        "{ranks} ranks asked, {slots} {} ({}): use {name}:{more}",
         text::plural(slots as usize, "slot"),
         list.join(", "),
     )

@@ -30,6 +30,12 @@ impl<'a> TypedJob<'a> {
         TypedJob { options: &[], program }
     }
 
+    /// Returns the command line with these options, or the options alone if there is none.
+    pub fn or_options(typed: Option<TypedJob<'_>>, options: &[&str]) -> String {
+        let words: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
+        typed.map_or_else(|| options.join(" "), |typed| typed.with_options(&words))
+    }
+
     /// Returns the first word of the program.
     pub fn program(&self) -> &'a OsStr {
         self.program.first().map(OsString::as_os_str).unwrap_or_default()

@@ -112,7 +112,7 @@ fn hosts_to_reach(job: &JobRun) -> Result<RankMap, Failed> {
     if job.spec.has_slots_from_gpus() {
         return Ok(RankMap::all_hosts(&job.spec.hosts));
     }
-    let map = job.spec.map_ranks().map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    let map = job.spec.map_ranks().map_err(|error| job.spec.mapping_failed(&error))?;
     announce(job, &map)?;
     Ok(map)
 }

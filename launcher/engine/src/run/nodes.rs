@@ -140,7 +140,7 @@ impl Reached {
             let nodes = self.nodes.iter();
             let hosts: Vec<Host> = nodes.map(|node| node.host.settled(node.facts.gpus)).collect();
             let map = job.map_ranks_to(&hosts);
-            self.map = map.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+            self.map = map.map_err(|error| job.mapping_failed(&error))?;
         }
         // Hosts without ranks are the last ones, so the other hosts keep their ids.
         let count = self.map.nodes.len();
@@ -174,7 +174,8 @@ impl Reached {
             format!("{first} and {second} are one machine ({}), named twice", node.facts.hostname);
         let hint = format!(
             "name it once, as {first}:{ranks} with -H or `{first} slots={ranks}` in a hostfile; \
-             --oversubscribe runs the ranks as those of two hosts"
+             or run the ranks as those of two hosts: {}",
+            job.with_options(&["--oversubscribe"])
         );
         Err(Failed::new(Exit::USAGE, message).hint(Some(hint)))
     }
@@ -193,6 +194,7 @@ impl Reached {
         let message = format!("--map-by gpu gives each rank a GPU of its own: {first}");
         let mut failed = Failed::new(Exit::USAGE, message);
         failed.details = lines.take(MAX_LINES).collect();
-        Err(failed.hint(Some("--oversubscribe lets ranks share them")))
+        let line = job.with_options(&["--oversubscribe"]);
+        Err(failed.hint(Some(format!("ranks can share them: {line}"))))
     }
 }

@@ -11,10 +11,13 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::shell;
 use rlaunch_text::text;
-use rlaunch_text::typed::TypedJob;
+use rlaunch_text::typed::{TypedJob, command_line};
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::slice;
+
+/// Ports for a hint where the usual ones are taken.
+const OTHER_PORTS: &str = "22000-22511";
 
 /// Combines the problems of all hosts into one error. There must be at least one problem. `typed` is the command line of
 /// the job, if it has one program.
@@ -80,7 +83,7 @@ fn describe(
         }
         Problem::NoDirectory { directory } => {
             let sentence = format!("the directory {} is not on {hosts}", directory.display());
-            (Exit::FILES, sentence, Some("--wdir names a directory that every host has".into()))
+            (Exit::FILES, sentence, Some(missing_directory_hint(directory, hosts)))
         }
         Problem::PreloadFailed { operation, cause } => {
             let sentence = format!("cannot copy files to {hosts}: {operation}: {cause}");
@@ -88,11 +91,8 @@ fn describe(
         }
         Problem::NoPort { range } => {
             let sentence = format!("no port of {}-{} is free on {hosts}", range.first, range.last);
-            (
-                Exit::RENDEZVOUS,
-                sentence,
-                Some("choose other ports with --port-range FIRST-LAST".into()),
-            )
+            let line = TypedJob::or_options(typed, &["--port-range", OTHER_PORTS]);
+            (Exit::RENDEZVOUS, sentence, Some(format!("choose other ports: {line}")))
         }
         Problem::PortTaken { port } => {
             let sentence = format!("port {port} of --master-port is taken on {hosts}");
@@ -222,6 +222,15 @@ fn missing_file_hint(file: &OsStr, typed: Option<TypedJob<'_>>) -> String {
     }
 }
 
+fn missing_directory_hint(directory: &Path, hosts: &str) -> String {
+    // A long list of hosts is cut.
+    let is_cut = hosts.ends_with(" more");
+    let hosts = if is_cut { "HOSTS".to_owned() } else { hosts.replace(", ", ",") };
+    let mut words = ["-H", &hosts, "mkdir", "-p"].map(OsString::from).to_vec();
+    words.push(directory.into());
+    format!("make it there: {}; or name another by --wdir DIR", command_line(&words))
+}
+
 fn describe_few_files(few: &FewFiles, hosts: &str) -> (Exit, String, Option<String>) {
     let sentence = format!("{} do not fit on {hosts}: {}", count_ranks(few), describe_limit(few));
     (Exit::AGENT, sentence, Some(more_files_hint(few)))
@@ -287,6 +296,7 @@ pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rlaunch_bootstrap::job::PortRange;
     use std::ffi::OsString;
 
     fn host(name: &str) -> Host {
@@ -305,6 +315,14 @@ mod tests {
         assert_eq!(failed.hints, [expected]);
         let failed = explain(&[(&b, &missing)], None);
         assert_eq!(failed.hints, ["copy it along: --copy train.py"]);
+        let no_port = Problem::NoPort { range: PortRange { first: 21_000, last: 21_511 } };
+        let line = "rlaunch -H b,c --port-range 22000-22511 python3 train.py";
+        let failed = explain(&[(&b, &no_port)], typed);
+        assert_eq!(failed.hints, [format!("choose other ports: {line}")]);
+        let missing = Problem::NoDirectory { directory: "/a b".into() };
+        let failed = explain(&[(&b, &missing), (&c, &missing)], typed);
+        let made = "make it there: rlaunch -H b,c mkdir -p '/a b'; or name another by --wdir DIR";
+        assert_eq!(failed.hints, [made]);
         assert_eq!(failed.exit, Exit::FILES);
     }
 

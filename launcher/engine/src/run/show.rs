@@ -293,7 +293,7 @@ pub fn offline(job: &JobSpec) -> Result<Exit, Failed> {
     }
     let known = !job.has_slots_from_gpus();
     let map = known.then(|| job.map_ranks()).transpose();
-    let map = map.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    let map = map.map_err(|error| job.mapping_failed(&error))?;
     if let Some(map) = &map {
         messages::print(
             map::placement_line(map, job.map_by, io::stderr().is_terminal()).as_slice(),

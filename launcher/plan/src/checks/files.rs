@@ -4,6 +4,8 @@ use super::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, Severity, id};
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_text::text;
+use rlaunch_text::typed::command_line;
+use std::ffi::OsString;
 use std::path::Path;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -106,8 +108,9 @@ fn missing(cluster: &Cluster<'_>) -> Vec<Finding> {
             let found =
                 Finding::error(id::FILES_MISSING, host.name, seen, "the program cannot start");
             findings.push(found.advise(format!(
-                "install it, name it with its path, or pass another PATH by -x PATH; --copy {name} \
-                 copies yours"
+                "install it, name it with its path, or pass another PATH by -x PATH; or copy yours \
+                 along: {}",
+                copying_line(cluster, name)
             )));
         }
         let files = program
@@ -142,7 +145,21 @@ fn missing_file(
     };
     let seen = format!("{path}: {reason}");
     let found = Finding::new(id::FILES_MISSING, severity, host.name, seen, matters);
-    Some(found.advise(format!("--copy {path}, --wdir DIR or a shared directory")))
+    Some(found.advise(if is_here {
+        format!("copy it along: {}", copying_line(cluster, path))
+    } else {
+        "put it there, or name a directory that has it by --wdir DIR".to_owned()
+    }))
+}
+
+/// Returns the command line of the job that copies a file of this machine along.
+fn copying_line(cluster: &Cluster<'_>, path: &str) -> String {
+    let hosts: Vec<&str> = cluster.hosts.iter().map(|host| host.name).collect();
+    let hosts = hosts.join(",");
+    let program = cluster.program.map(|program| program.words.as_slice()).unwrap_or_default();
+    let options = ["-H", &hosts, "--copy", path].into_iter();
+    let words = options.chain(program.iter().map(String::as_str)).map(OsString::from);
+    command_line(&words.collect::<Vec<_>>())
 }
 
 /// Tells whether a word of the command line is what the program's interpreter runs: the first word with the

@@ -20,6 +20,8 @@ use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::{MpiInterfaces, PortRange, PreloadFile, SingletonPolicy};
 use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use rlaunch_bootstrap::security::{Secret, Token};
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use rlaunch_text::typed::TypedJob;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -184,6 +186,19 @@ impl JobSpec {
             [app] => TypedJob::new(&self.command_line, &app.argv),
             _ => None,
         }
+    }
+
+    /// Returns the command line as the user typed it with options added, for a hint; the options alone if the job has
+    /// several programs.
+    pub fn with_options(&self, options: &[&str]) -> String {
+        TypedJob::or_options(self.typed(), options)
+    }
+
+    /// Describes why the job's ranks cannot be mapped to hosts, with the command line that maps them.
+    pub fn mapping_failed(&self, error: &MapError) -> Failed {
+        let hint = matches!(error, MapError::Slots { .. } | MapError::OfEach { .. })
+            .then(|| format!("ranks can share slots: {}", self.with_options(&["--oversubscribe"])));
+        Failed::from_error(Exit::USAGE, error).hint(hint)
     }
 
     /// Tells whether any program gets the variable `name` from this shell, from `-x` or from `--env-file`.
