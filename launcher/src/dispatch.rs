@@ -14,7 +14,7 @@ const FIRST_STEPS: &str = "\
 rlaunch starts one program on many hosts over SSH:
   rlaunch -H host1,host2 hostname     a first job; `rlaunch hostname` runs it here
   rlaunch ssh-setup -H host1,host2    install your key, if the hosts ask for a password
-  rlaunch self-test -H host1,host2    try what jobs use; `rlaunch doctor` says what is wrong
+  rlaunch doctor --try -H host1,host2 try what jobs use; without --try: what is wrong there
   rlaunch -h                          options and verbs; `rlaunch help` lists topics
 ";
 

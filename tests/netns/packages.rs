@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Directory with all packages, which `cargo lab test` makes of the launcher under test.
 static PACKAGES: LazyLock<PathBuf> = LazyLock::new(|| packages::directory(Profile::Lab).unwrap());
-/// Time limit of a self-test, which runs four jobs.
+/// Time limit of `doctor --try`, which runs four jobs.
 const PATIENCE: Duration = Duration::from_secs(60);
 const HOSTS: [&str; 2] = ["a", "b"];
 
@@ -47,7 +47,7 @@ fn try_out(field: &Field, account: Account) {
     let mut lines: Vec<&str> = out.lines().collect();
     lines.sort_unstable();
     assert_eq!(lines, HOSTS, "{ran}");
-    tested(&start("self-test -H a,b").run());
+    tested(&start("doctor --try -H a,b").run());
     let cleaned = start("cache -H a,b --clean").run();
     for line in cleaned.succeeded().out().lines() {
         assert!(line.contains("  removed  "), "{cleaned}");
@@ -61,7 +61,7 @@ fn try_out(field: &Field, account: Account) {
     }
 }
 
-/// Checks the report of a self-test on two hosts without RDMA.
+/// Checks the report of a trial of two hosts without RDMA.
 fn tested(ran: &Outcome) {
     let out = ran.succeeded().out();
     let state = |name: &str| {
@@ -73,6 +73,7 @@ fn tested(ran: &Outcome) {
         assert_eq!(state(name), "ok", "{name}: {ran}");
     }
     assert_eq!(state("RDMA"), "none", "{ran}");
+    assert!(out.ends_with("jobs can run; the next step: rlaunch -H a,b PROGRAM\n"), "{ran}");
 }
 
 #[test]

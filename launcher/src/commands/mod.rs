@@ -23,7 +23,7 @@
 //! | `agent_session` | the agents of all hosts, asked at once or in a conversation |
 //! | `topo`, `capture`, `reap` | verbs that ask all hosts at once |
 //! | `doctor` | `rlaunch doctor` |
-//! | `self_test` | `rlaunch self-test` |
+//! | `self_test` | `rlaunch doctor --try`, once `self-test` |
 //! | `network` | `rlaunch network discover`, `rlaunch network mesh` |
 //! | `bench` | `rlaunch bench`; `rlaunch bench train` |
 //! | `report` | `rlaunch report`; `log_metrics` finds speeds and networks in output |
@@ -94,6 +94,7 @@ pub(crate) enum Verb {
     Reap(reap::ReapArgs),
     Topo(topo::TopoArgs),
     Doctor(Box<doctor::DoctorArgs>),
+    #[command(hide = true)]
     SelfTest(Box<self_test::SelfTestArgs>),
     Network(Box<network::NetworkCommand>),
     Capture(capture::CaptureArgs),

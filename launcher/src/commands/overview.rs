@@ -43,8 +43,7 @@ const GROUPS: [(&str, &[VerbLine]); 4] = [
     (
         "Check",
         &[
-            ("doctor", "what is wrong with hosts, and the lines that fix it"),
-            ("self-test", "what works, in ten lines"),
+            ("doctor", "what is wrong with hosts, and the fix; --try: what works"),
             ("topo", "processors, RDMA ports, GPUs and interfaces of hosts"),
             ("network", "which port is cabled to which; addresses for cables"),
             ("capture", "record hosts for topo and doctor elsewhere"),

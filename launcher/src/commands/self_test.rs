@@ -1,9 +1,9 @@
-//! `rlaunch self-test`: tries what jobs use, and says in a line each what works. `self_test/probe.sh` finds what each host has:
-//! Python, MPI libraries.
+//! `rlaunch doctor --try`, once `self-test`: tries what jobs use, and says in a line each what works.
+//! `self_test/probe.sh` finds what each host has: Python, MPI libraries.
 
 use super::bench::records::{self, LineReader};
 use super::bench::{measuring_job, measuring_program};
-use crate::cli::args::MeasurementArgs;
+use crate::cli::args::{ConnectArgs, MeasurementArgs};
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower::MeasurementJob;
 use clap::Parser;
@@ -13,9 +13,10 @@ use rlaunch_engine::run::job_run::StartFacts;
 use rlaunch_plan::options::Transport;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::shell::quoted;
 use rlaunch_text::text;
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -31,29 +32,39 @@ const PAIR_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Try what jobs use: SSH, the tree of agents, shared memory, TCP, RDMA, Python, MPI.
 ///
-/// Small jobs run on the hosts, with rlaunch's own programs. `rlaunch doctor` looks for the causes of what does not
-/// work, and `rlaunch bench` measures more carefully.
+/// The older form of `rlaunch doctor --try`. Small jobs run on the hosts, with rlaunch's own programs.
 #[derive(Debug, Parser)]
-#[command(after_help = "\
-Examples:
-  rlaunch self-test              on this machine
-  rlaunch self-test -H a,b       on two hosts, and between them")]
 pub(crate) struct SelfTestArgs {
     #[command(flatten)]
     pub(crate) measurement: MeasurementArgs,
 }
 
-/// Runs the jobs one after the other, and prints a line for each part as soon as it is known. Fails with the first part
-/// that does not work.
+impl SelfTestArgs {
+    /// Makes the options for these hosts, with which nothing else is chosen.
+    pub(super) fn for_hosts(
+        hosts: Vec<String>,
+        connect: ConnectArgs,
+    ) -> Result<SelfTestArgs, Failed> {
+        let args = SelfTestArgs::try_parse_from(["rlaunch self-test"]);
+        let args = args.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+        let measurement = MeasurementArgs { hosts, connect, ..args.measurement };
+        Ok(SelfTestArgs { measurement })
+    }
+}
+
+/// Runs the jobs one after the other, and prints a line for each part as soon as it is known, then a verdict with the
+/// next step. Fails with the first part that does not work.
 pub(super) async fn run(args: SelfTestArgs, line: &CommandLine) -> Result<Exit, Failed> {
     // Lines about each of the jobs would hide those of the report.
     let _quiet = messages::quiet();
+    let typed = hosts_option(&args.measurement.hosts);
     let test = SelfTest { args: args.measurement, line };
     let (facts, found) = test.probe().await?;
-    let mut failed = None;
+    let (mut failed, mut broken) = (None, Vec::new());
     let mut show = |name: &str, verdict: PartVerdict| {
         stdout::print(&part_line(name, &verdict));
         if let PartVerdict::Failed(cause) = verdict {
+            broken.push(name.to_owned());
             failed.get_or_insert(cause);
         }
     };
@@ -66,9 +77,24 @@ pub(super) async fn run(args: SelfTestArgs, line: &CommandLine) -> Result<Exit, 
     for (name, verdict) in software(&facts, &found) {
         show(name, verdict);
     }
+    stdout::print(&verdict_line(&broken, &typed));
     match failed {
         None => Ok(Exit::SUCCESS),
-        Some(failed) => Err(failed.hint(Some("rlaunch doctor looks for causes"))),
+        Some(failed) => Err(failed.hint(Some(format!("look for causes: rlaunch doctor{typed}")))),
+    }
+}
+
+/// Returns the option for these hosts with a blank before it, for command lines to type; nothing for this machine.
+fn hosts_option(hosts: &[String]) -> String {
+    let list = hosts.join(",");
+    if list.is_empty() { list } else { format!(" -H {}", quoted(OsStr::new(&list))) }
+}
+
+/// Formats the verdict on all parts, of which `broken` do not work. `typed` is the option for the hosts.
+fn verdict_line(broken: &[String], typed: &str) -> String {
+    match broken {
+        [] => format!("jobs can run; the next step: rlaunch{typed} PROGRAM\n"),
+        broken => format!("jobs cannot use what has FAILED: {}\n", broken.join(", ")),
     }
 }
 
@@ -294,6 +320,16 @@ mod tests {
         assert_eq!(works, "TCP            ok      9.1 Gb/s\n");
         let failed = PartVerdict::Failed(Failed::new(Exit::HOST, "no answer"));
         assert_eq!(part_line("shared memory", &failed), "shared memory  FAILED  no answer\n");
+    }
+
+    #[test]
+    fn the_verdict_has_the_next_step() {
+        let typed = hosts_option(&["a,b".to_owned(), "n[1-2]".to_owned()]);
+        let works = verdict_line(&[], &typed);
+        assert_eq!(works, "jobs can run; the next step: rlaunch -H 'a,b,n[1-2]' PROGRAM\n");
+        assert!(verdict_line(&[], &hosts_option(&[])).ends_with("rlaunch PROGRAM\n"));
+        let broken = ["TCP".to_owned(), "RDMA".to_owned()];
+        assert!(verdict_line(&broken, &typed).ends_with(": TCP, RDMA\n"));
     }
 
     #[test]

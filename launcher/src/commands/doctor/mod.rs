@@ -18,6 +18,7 @@ mod ssh_files;
 use crate::cli::args::{ConnectArgs, JobArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
+use crate::commands::self_test::{self, SelfTestArgs};
 use crate::commands::{agent_session, capture};
 use clap::{ArgAction, Parser};
 use report::DoctorReport;
@@ -51,6 +52,7 @@ Exit code: 0 without errors, 1 with warnings under --strict, 2 with errors.
 Examples:
   rlaunch doctor -H a,b,c                    three hosts and the networks between them
   rlaunch doctor                             this machine
+  rlaunch doctor --try -H a,b                what works there, by small jobs
   rlaunch doctor -H a,b -- python train.py   and whether this program can run there
   rlaunch doctor -H a,b --only mtu,roce      some subjects
   rlaunch doctor --from x.tar                hosts that rlaunch capture has recorded
@@ -85,6 +87,16 @@ pub(crate) struct DoctorArgs {
     /// Do not run these checks: ids, or subjects such as ssh
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     pub(crate) skip: Vec<String>,
+
+    /// Try what jobs use by small jobs on the hosts, and say what works: SSH, the tree of agents, shared memory, TCP,
+    /// RDMA, Python, MPI. No checks run
+    #[arg(
+        long = "try",
+        conflicts_with_all = [
+            "from", "only", "skip", "strict", "probe", "mesh_timeout", "verbose", "json", "list", "program"
+        ]
+    )]
+    pub(crate) tries: bool,
 
     /// Exit with 1 if there are warnings
     #[arg(long)]
@@ -189,6 +201,9 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
         stdout::print_styled(&report::list(&selected));
         return Ok(Exit::SUCCESS);
     }
+    if args.tries {
+        return self_test::run(trial(&args, line)?, line).await;
+    }
     let examination = match &args.from {
         Some(archive) => recorded(archive, &args.connect).await?,
         None => {
@@ -216,6 +231,17 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
         false => stdout::print_styled(&report.to_text(args.verbose)),
     }
     Ok(report.exit(args.strict))
+}
+
+/// Makes the options of `--try`. Hosts are those that the user has named, if there are any.
+fn trial(args: &DoctorArgs, line: &CommandLine) -> Result<SelfTestArgs, Failed> {
+    let is_list = args.hostfiles.is_empty() && args.exclude.is_empty();
+    let hosts = if is_list {
+        args.hosts.clone()
+    } else {
+        select_hosts(args, line)?.0.iter().map(ToString::to_string).collect()
+    };
+    SelfTestArgs::for_hosts(hosts, args.connect.clone())
 }
 
 /// Examines the hosts of a job before it starts (`--preflight full`), and prints what is wrong on stderr.
