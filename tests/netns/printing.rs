@@ -6,7 +6,7 @@ use crate::terminal::Terminal;
 use rlaunch_lab::Account;
 use rlaunch_lab::command::wait_until;
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
@@ -278,6 +278,25 @@ fn a_terminal_for_ranks_changes_no_byte() {
     let head = b"stdout alone\nno tty\n24 80\na\r\n\tb\x01\x03\x11\xff\n";
     let expected = [&head[..], &vec![b'x'; 1_000_000][..]].concat();
     assert!(ran.ended_with(3).stdout == expected, "{:?}", &ran.stdout[..ran.stdout.len().min(99)]);
+}
+
+#[test]
+fn typed_lines_run_on_all_hosts() {
+    let field = Field::new();
+    let mut command = field.rlaunch("shell -H a,b").command();
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let lines = b"hostname\n\n[ $RANK = 0 ] && exit 3; echo two\necho on; read nothing\n";
+    child.stdin.take().unwrap().write_all(lines).unwrap();
+    let ended = child.wait_with_output().unwrap();
+    let out = String::from_utf8(ended.stdout).unwrap();
+    let mut shown: Vec<&str> = out.lines().collect();
+    shown.sort_unstable();
+    assert_eq!(shown, ["[0,a] a", "[0,a] on", "[1,b] b", "[1,b] on", "[1,b] two"]);
+    let err = String::from_utf8(ended.stderr).unwrap();
+    assert!(err.contains("error: ") && !err.contains("placement"), "{err}");
+    // `read` has failed on both: no rank takes the lines of the shell.
+    assert_eq!(ended.status.code(), Some(1), "{err}");
 }
 
 #[test]

@@ -19,6 +19,7 @@
 //! | `jobs`, `stack` | `rlaunch jobs`: running jobs; `rlaunch stack`: where their ranks are |
 //! | `logs`, `history` | `rlaunch logs`: what ranks have printed; `rlaunch history`: jobs that have ended |
 //! | `monitor` | `rlaunch monitor`: what jobs and hosts do; metrics for Prometheus |
+//! | `shell` | `rlaunch shell`: lines that are typed run on all hosts |
 //! | `exec` | `rlaunch exec`, `rlaunch attach`: commands and debuggers beside a rank |
 //! | `agent_session` | the agents of all hosts, asked at once or in a conversation |
 //! | `topo`, `capture`, `reap` | verbs that ask all hosts at once |
@@ -60,6 +61,7 @@ mod overview;
 pub(crate) mod reap;
 mod report;
 mod self_test;
+mod shell;
 mod ssh_config;
 mod ssh_setup;
 pub(crate) mod stack;
@@ -89,6 +91,7 @@ pub(crate) enum Verb {
     History(history::HistoryArgs),
     Stack(stack::StackArgs),
     Monitor(Box<monitor::MonitorArgs>),
+    Shell(shell::ShellArgs),
     Exec(exec::ExecArgs),
     Attach(exec::AttachArgs),
     Reap(reap::ReapArgs),
@@ -132,6 +135,7 @@ impl Verb {
             Verb::History(args) => history::run(&args),
             Verb::Stack(args) => stack::run(&args).await,
             Verb::Monitor(args) => monitor::run(*args, &line).await,
+            Verb::Shell(args) => shell::run(args, &line).await,
             Verb::Exec(args) => exec::run_exec(args).await,
             Verb::Attach(args) => exec::run_attach(args).await,
             Verb::Reap(args) => reap::run(args, &line).await,

@@ -23,6 +23,7 @@ const GROUPS: [(&str, &[VerbLine]); 4] = [
     (
         "Run",
         &[
+            ("shell", "each line that you type, on all hosts"),
             ("exec", "a command, or a shell, in the place of a rank"),
             ("attach", "a debugger to a rank that waits in breakpoint()"),
             ("bench", "measure links, collectives, and how a program scales"),

@@ -3,7 +3,7 @@
 
 use super::bench::records::{self, LineReader};
 use super::bench::{measuring_job, measuring_program};
-use crate::cli::args::{ConnectArgs, MeasurementArgs};
+use crate::cli::args::MeasurementArgs;
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower::MeasurementJob;
 use clap::Parser;
@@ -37,19 +37,6 @@ const PAIR_TIMEOUT: Duration = Duration::from_millis(200);
 pub(crate) struct SelfTestArgs {
     #[command(flatten)]
     pub(crate) measurement: MeasurementArgs,
-}
-
-impl SelfTestArgs {
-    /// Makes the options for these hosts, with which nothing else is chosen.
-    pub(super) fn for_hosts(
-        hosts: Vec<String>,
-        connect: ConnectArgs,
-    ) -> Result<SelfTestArgs, Failed> {
-        let args = SelfTestArgs::try_parse_from(["rlaunch self-test"]);
-        let args = args.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
-        let measurement = MeasurementArgs { hosts, connect, ..args.measurement };
-        Ok(SelfTestArgs { measurement })
-    }
 }
 
 /// Runs the jobs one after the other, and prints a line for each part as soon as it is known, then a verdict with the

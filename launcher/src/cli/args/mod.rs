@@ -32,7 +32,9 @@ pub(crate) use program::{
 };
 pub(crate) use termination::TerminationArgs;
 
-use clap::Parser;
+use clap::{Args, Command, FromArgMatches, Parser};
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -185,6 +187,21 @@ pub(crate) struct MeasurementArgs {
 
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
+}
+
+impl MeasurementArgs {
+    /// Makes the options for these hosts, where the user can choose no others.
+    pub(crate) fn for_hosts(
+        hosts: Vec<String>,
+        connect: ConnectArgs,
+    ) -> Result<MeasurementArgs, Failed> {
+        let command = MeasurementArgs::augment_args(Command::new("rlaunch"));
+        let parsed = command
+            .try_get_matches_from(["rlaunch"])
+            .and_then(|matches| MeasurementArgs::from_arg_matches(&matches));
+        let defaults = parsed.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+        Ok(MeasurementArgs { hosts, connect, ..defaults })
+    }
 }
 
 #[cfg(test)]

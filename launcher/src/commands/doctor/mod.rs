@@ -15,7 +15,7 @@ mod report;
 mod sessions;
 mod ssh_files;
 
-use crate::cli::args::{ConnectArgs, JobArgs, values};
+use crate::cli::args::{ConnectArgs, JobArgs, MeasurementArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
 use crate::commands::self_test::{self, SelfTestArgs};
@@ -241,7 +241,8 @@ fn trial(args: &DoctorArgs, line: &CommandLine) -> Result<SelfTestArgs, Failed> 
     } else {
         select_hosts(args, line)?.0.iter().map(ToString::to_string).collect()
     };
-    SelfTestArgs::for_hosts(hosts, args.connect.clone())
+    let measurement = MeasurementArgs::for_hosts(hosts, args.connect.clone())?;
+    Ok(SelfTestArgs { measurement })
 }
 
 /// Examines the hosts of a job before it starts (`--preflight full`), and prints what is wrong on stderr.
