@@ -1,5 +1,6 @@
 //! Printing of ranks' output: tags, colours, files, merged streams, and rlaunch's own messages.
 
+use crate::mpi::stand_in::StandIn;
 use crate::output::{check_flood, flood};
 use crate::support::{BOUND, Field, Run, launch_directory};
 use crate::terminal::Terminal;
@@ -248,6 +249,25 @@ fn a_program_that_does_not_flush_is_seen_line_by_line_at_a_terminal() {
     running.wait_for("first\r\n");
     field.lab.write_file("a", Path::new("/tmp/go"), b"", 0o644).unwrap();
     assert_eq!(running.finish(), "first\r\nlast\r\n");
+}
+
+#[test]
+fn a_program_that_is_linked_with_mpi_is_seen_line_by_line_on_all_ranks() {
+    let field = Field::new();
+    let _program = field.scratch(&["a"], "/tmp/linked");
+    let source = r#"#include <stdio.h>
+        #include <unistd.h>
+        int main(void) {
+            printf("first\n");
+            while (access("/tmp/linked/go", F_OK)) usleep(20000);
+            return 0;
+        }"#;
+    let program = StandIn { source, library: "open-mpi-5", options: "-Wl,--no-as-needed" };
+    program.compile(&field, &["a"], "/tmp/linked/program");
+    let running = OnTerminal::start(&field.rlaunch("-H a:2 /tmp/linked/program"));
+    running.wait_for("first\r\nfirst\r\n");
+    field.lab.write_file("a", Path::new("/tmp/linked/go"), b"", 0o644).unwrap();
+    running.finish();
 }
 
 #[test]

@@ -182,7 +182,10 @@ fn differing(cluster: &Cluster<'_>) -> Vec<Finding> {
         let smallest = groups.iter().rev().min_by_key(|hosts| hosts.len());
         let found = Finding::warning(id::FILES_DIFFER, "", seen, matters);
         let hosts = smallest.cloned().unwrap_or_default();
-        Finding { hosts, ..found }.advise(format!("--copy {path}, or a shared directory"))
+        Finding { hosts, ..found }.advise(format!(
+            "take a shared directory, or copy yours along: {}",
+            copying_line(cluster, path)
+        ))
     };
     cluster.program.iter().flat_map(|program| &program.differing).map(finding).collect()
 }
