@@ -228,5 +228,9 @@ fn shells_take_the_completions_and_man_the_page() {
     for plain in ["/nonexistent/pager", "", "cat"] {
         assert!(at_terminal(plain).starts_with(title), "{}", at_terminal(plain));
     }
+    // A terminal without man gets the text, and no roff.
+    let words = format!("env PATH=/none PAGER=cat TERM=xterm {rlaunch} man topo");
+    let text = shell(&format!("script -qec \"{words}\" /dev/null"));
+    assert!(text.contains("--gids") && !text.contains(".TH"), "{text}");
     assert!(shell("set -o pipefail; rlaunch help env | head -1; echo $?").ends_with("\n0\n"));
 }

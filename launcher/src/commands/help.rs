@@ -194,6 +194,17 @@ fn verb_help(words: &[String]) -> Result<String, Failed> {
     Ok(command.render_long_help().ansi().to_string())
 }
 
+/// Prints a topic, or the help of a verb or of rlaunch.
+pub(super) fn show_page(words: &[String]) -> Result<(), Failed> {
+    let of_topic = match words {
+        [word] => page(word).map(|(_, text)| text),
+        _ => None,
+    };
+    let text = of_topic.map_or_else(|| verb_help(words), Ok)?;
+    show(&text);
+    Ok(())
+}
+
 /// Prints a text. At a terminal this process becomes the pager, and does not return.
 fn show(text: &str) {
     if io::stdout().is_terminal() {

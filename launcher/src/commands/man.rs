@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 /// Show the manual page of rlaunch, of one of its verbs, or of a topic.
 ///
-/// At a terminal man shows it; a pipe or a file gets its source.
+/// At a terminal man shows it, or the pager where there is no man; a pipe or a file gets its source.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -38,10 +38,12 @@ pub(super) fn run(args: &ManArgs) -> Result<Exit, Failed> {
             let page = page(&args.words)?;
             if io::stdout().is_terminal() {
                 let options = ["-l", "-"].map(str::to_owned);
-                // If man cannot be started, the page is printed as it is.
+                // Where man is missing, help has the same text.
                 let _ = help::become_pager("man", &options, &String::from_utf8_lossy(&page));
+                help::show_page(&args.words)?;
+            } else {
+                stdout::write(&page);
             }
-            stdout::write(&page);
         }
     }
     Ok(Exit::SUCCESS)
