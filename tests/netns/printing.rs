@@ -296,7 +296,8 @@ fn a_terminal_for_ranks_changes_no_byte() {
         head -c 1000000 /dev/zero | tr '\\0' x; sleep 1000 & exit 3";
     let ran = field.rlaunch("-H a --pty").sh(script).run();
     let head = b"stdout alone\nno tty\n24 80\na\r\n\tb\x01\x03\x11\xff\n";
-    let expected = [&head[..], &vec![b'x'; 1_000_000][..]].concat();
+    let expected: Vec<u8> =
+        head.iter().copied().chain(std::iter::repeat_n(b'x', 1_000_000)).collect();
     assert!(ran.ended_with(3).stdout == expected, "{:?}", &ran.stdout[..ran.stdout.len().min(99)]);
 }
 

@@ -93,7 +93,8 @@ pub(crate) struct DoctorArgs {
     #[arg(
         long = "try",
         conflicts_with_all = [
-            "from", "only", "skip", "strict", "probe", "mesh_timeout", "verbose", "json", "list", "program"
+            "from", "only", "skip", "strict", "probe", "mesh_timeout", "verbose", "json", "list",
+            "program",
         ]
     )]
     pub(crate) tries: bool,
