@@ -9,13 +9,11 @@ use nix::sys::signal::Signal;
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::run;
 use rlaunch_plan::job::options::Folding;
+use rlaunch_plan::job::tag_pattern::TagPattern;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
-
-/// Tag of lines that one host alone prints, as that of `--tag-output`.
-const TAG: &str = "[%r,%h] ";
 
 /// Run each line that you type on all hosts.
 ///
@@ -96,7 +94,7 @@ async fn run_line(args: &ShellArgs, text: &str, line: &CommandLine) -> Result<Ex
     spec.is_recorded = false;
     spec.output.fold = Some(Folding::Lines);
     if spec.hosts.len() > 1 {
-        spec.output.tag = TAG.parse().ok();
+        spec.output.tag = Some(TagPattern::default());
     }
     run::run_job(launch).await
 }
@@ -111,10 +109,5 @@ mod tests {
         assert!(ends_shell(&failed(Exit::signal(Signal::SIGTERM as i32), false)));
         assert!(!ends_shell(&failed(Exit::signal(Signal::SIGTERM as i32), true)));
         assert!(!ends_shell(&failed(Exit::signal(Signal::SIGINT as i32), false)));
-    }
-
-    #[test]
-    fn a_tag_names_the_host() {
-        assert!(TAG.parse::<rlaunch_plan::job::tag_pattern::TagPattern>().is_ok());
     }
 }
