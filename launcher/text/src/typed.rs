@@ -30,9 +30,13 @@ impl<'a> TypedJob<'a> {
         TypedJob { options: &[], program }
     }
 
-    /// Returns the command line with these options, or the options alone if there is none.
+    /// Returns the command line with these options; the options alone if there is no line, or one with another value of
+    /// the first option.
     pub fn or_options(typed: Option<TypedJob<'_>>, options: &[&str]) -> String {
         let words: Vec<&OsStr> = options.iter().map(OsStr::new).collect();
+        let is_given =
+            |typed: &TypedJob<'_>| options.iter().take(1).any(|o| typed.has_option_value(o));
+        let typed = typed.filter(|typed| !is_given(typed));
         typed.map_or_else(|| options.join(" "), |typed| typed.with_options(&words))
     }
 
@@ -169,6 +173,15 @@ mod tests {
         for other in ["python3", "./run.sh", "/opt/x-1.2+b", "1=2", "a-b=c", "=x", "/a=c", "cds"] {
             assert_eq!(for_shell(&[], &[other]), "", "{other}");
         }
+    }
+
+    #[test]
+    fn an_option_that_is_given_is_not_given_twice() {
+        let (typed, program) = (words(&["rlaunch", "--port-range", "1-2", "x"]), words(&["x"]));
+        let of = |options: &[&str]| TypedJob::or_options(TypedJob::new(&typed, &program), options);
+        assert_eq!(of(&["--port-range", "3-4"]), "--port-range 3-4");
+        assert_eq!(of(&["--oversubscribe"]), "rlaunch --port-range 1-2 --oversubscribe x");
+        assert_eq!(TypedJob::or_options(None, &["-a", "b"]), "-a b");
     }
 
     #[test]
