@@ -33,6 +33,7 @@ const HARMLESS: &[&str] = &[
     "nccl-share-gpu",
     "nnodes",
     "no-horovod",
+    "no-tag",
     "np",
     "npernode",
     "oversubscribe",

@@ -1,12 +1,14 @@
 //! Writer to this process's own stdout and stderr.
 
 use super::outlet::Outlet;
+use super::rows::Row;
 use super::tags::{Cursor, Tags};
 use super::{PerStream, Stdio, StreamId};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::control::Stream;
+use rlaunch_console::footer;
 use rlaunch_text::text;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
@@ -23,6 +25,8 @@ pub(crate) struct Sink {
     is_shared: bool,
     /// Unfinished lines at the ends of the streams.
     unfinished: PerStream<Option<Unfinished>>,
+    /// Whether there are rows below the lines.
+    has_rows: bool,
     /// Buffer that is reused for each write.
     line: Vec<u8>,
 }
@@ -92,7 +96,7 @@ impl Sink {
         // A terminal has several names.
         let is_shared = is_same || (stdout.is_terminal && stderr.is_terminal);
         let unfinished = PerStream { stdout: None, stderr: None };
-        Sink { streams, tags, is_shared, unfinished, line: Vec::new() }
+        Sink { streams, tags, is_shared, unfinished, has_rows: false, line: Vec::new() }
     }
 
     /// Returns the files to which it writes.
@@ -113,6 +117,7 @@ impl Sink {
         ((rank, stream), stamp): (StreamId, Option<u64>),
         data: &[u8],
     ) -> io::Result<()> {
+        self.erase_rows(stream)?;
         let place = self.unfinished_under(stream);
         let stream = self.streams.of_mut(stream);
         if stream.outlet.is_none() || data.is_empty() {
@@ -129,7 +134,7 @@ impl Sink {
             *self.unfinished.of_mut(place) = Some(Unfinished { rank, cursor });
         }
         let from = begun.map_or(Cursor::LineStart, |begun| begun.cursor);
-        match &self.tags {
+        match self.tags.as_ref().filter(|tags| tags.are_shown(stream.is_terminal)) {
             Some(tags) => tags.apply((rank, stamp), stream.coloured, from, data, &mut self.line),
             None if !self.line.is_empty() => self.line.extend_from_slice(data),
             None => {}
@@ -137,24 +142,58 @@ impl Sink {
         stream.write(if self.line.is_empty() { data } else { &self.line })
     }
 
-    /// Writes a whole line that several ranks have printed, behind these ranks.
+    /// Writes whole lines that several ranks have printed, each behind these ranks.
     pub(crate) fn write_folded(
         &mut self,
         stream: Stream,
         ranks: &[Rank],
-        line: &[u8],
+        lines: &[u8],
     ) -> io::Result<()> {
+        self.erase_rows(stream)?;
         self.line.clear();
         let place = self.unfinished_under(stream);
         if self.unfinished.of_mut(place).take().is_some() {
             self.line.push(b'\n');
         }
         let stream = self.streams.of_mut(stream);
-        let tag = format!("[{}] ", text::ranges(ranks.iter().map(|rank| rank.0), MAX_RANGES));
+        let ranges = text::ranges(ranks.iter().map(|rank| rank.0), MAX_RANGES);
+        let tag = match self.tags.as_ref().filter(|tags| tags.are_shown(stream.is_terminal)) {
+            Some(tags) => tags.of_several(&ranges),
+            None => format!("[{ranges}] "),
+        };
         let bold = if stream.coloured { Style::new().bold() } else { Style::new() };
-        self.line.extend_from_slice(format!("{bold}{tag}{bold:#}").as_bytes());
-        self.line.extend_from_slice(line);
+        let tag = format!("{bold}{tag}{bold:#}");
+        for line in lines.split_inclusive(|&byte| byte == b'\n') {
+            self.line.extend_from_slice(tag.as_bytes());
+            self.line.extend_from_slice(line);
+        }
         stream.write(&self.line)
+    }
+
+    /// Draws rows below the lines, in place of those that are there. The last line must be finished, or there are none.
+    pub(crate) fn draw(&mut self, rows: &[Row]) -> io::Result<()> {
+        let is_at_line = self.unfinished.of(Stream::Stdout).is_none();
+        if rows.is_empty() || !is_at_line || self.streams.stdout.outlet.is_none() {
+            return self.erase_rows(Stream::Stdout);
+        }
+        let coloured = self.streams.stdout.coloured;
+        let tags = self.tags.as_ref().filter(|tags| tags.are_shown(true));
+        let line = |row: &Row| {
+            let tag = tags.map(|tags| tags.of_row(row.rank, coloured)).unwrap_or_default();
+            format!("{tag}{}", row.text)
+        };
+        let lines = rows.iter().map(line).collect();
+        self.has_rows = true;
+        footer::draw(lines, |bytes| self.streams.stdout.write(bytes))
+    }
+
+    /// Erases the rows, if what is written to this stream would stand behind them.
+    fn erase_rows(&mut self, stream: Stream) -> io::Result<()> {
+        if !self.has_rows || !self.streams.of(stream).is_terminal {
+            return Ok(());
+        }
+        self.has_rows = false;
+        footer::draw(Vec::new(), |bytes| self.streams.stdout.write(bytes))
     }
 
     /// Returns the stream under which `unfinished` has the line at the end of a stream.
