@@ -256,11 +256,15 @@ impl<'a> Reader<'a> {
         let ends = if task.terminal.is_some() { terminal() } else { pipe() };
         let (reading, writing) = ends.map_err(failed())?;
         let mut options = task.tagging(0, "").0.to_vec();
-        options.extend(task.terminal);
+        if let Some(option) = task.terminal {
+            options.extend([option, "--no-tag"]);
+        }
         let length = (task.lines * LINE).to_string();
         let program = ["head", "-c", &length, ON_HOST];
         let program = if task.lines == self.lines { &["cat", ON_HOST] } else { &program[..] };
         let mut command = task.contender.command(self.testbed.all(1), &options, program);
+        // There are to be no rows between the lines, which are checked.
+        command.env("TERM", "dumb");
         command.stdin(Stdio::null()).stdout(writing).stderr(stderr);
         let started = Instant::now();
         let mut child = command.spawn().map_err(failed())?;
