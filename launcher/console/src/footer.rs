@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(cut("abc", 3), "abc");
         assert_eq!(cut("a\tcd", 3), "a c");
         assert_eq!(cut("\x1b[31m5%|██|\x1b[0m x", 4), "\x1b[31m5%|█\x1b[0m\x1b[0m");
-        assert_eq!(width("\x1b[31m5%|██|\x1b[0m x"), 7);
+        assert_eq!(width("\x1b[31m5%|██|\x1b[0m x"), 8);
     }
 
     #[test]

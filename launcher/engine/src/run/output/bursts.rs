@@ -124,14 +124,14 @@ impl Line<'_> {
 
 impl Run {
     fn lines(&self) -> Vec<Line<'_>> {
-        let line = |text, compared| Line { run: self, text, compared };
-        let compared = if self.mask.is_empty() { &self.text } else { &self.mask };
+        let text = &self.text[..];
+        let compared = if self.mask.is_empty() { text } else { &self.mask[..] };
         if !self.is_whole {
-            return vec![line(&self.text, compared)];
+            return vec![Line { run: self, text, compared }];
         }
         let is_end = |byte: &u8| *byte == b'\n';
-        let pairs = self.text.split_inclusive(is_end).zip(compared.split_inclusive(is_end));
-        pairs.map(|(text, compared)| line(text, compared)).collect()
+        let pairs = text.split_inclusive(is_end).zip(compared.split_inclusive(is_end));
+        pairs.map(|(text, compared)| Line { run: self, text, compared }).collect()
     }
 }
 
@@ -347,7 +347,7 @@ impl Bursts {
             self.hold(now + WINDOW, (source, stamp), &lines[..end], false);
             lines = &lines[end..];
         } else if let Some(begun) = self.take_unfinished(now, source) {
-            let line = [&begun.text, &lines[..end]].concat();
+            let line = [&begun.text[..], &lines[..end]].concat();
             self.hold(begun.due(now), (source, begun.stamp), &rows::settle(&line), true);
             lines = &lines[end..];
         }
@@ -429,9 +429,9 @@ impl Bursts {
         }
         self.schedule(rank, due);
         let burst = self.bursts.entry(rank).or_default();
-        let is_last =
-            |run: &&mut Run| (run.stream, run.stamp, run.is_whole) == (stream, stamp, is_whole);
-        if burst.runs.last_mut().filter(is_last).is_none() {
+        let kind = (stream, stamp, is_whole);
+        let is_kind = |run: &Run| (run.stream, run.stamp, run.is_whole) == kind;
+        if !burst.runs.last().is_some_and(is_kind) {
             let (text, mask) = (Vec::new(), Vec::new());
             burst.runs.push(Run { stream, stamp, is_whole, text, mask });
         }
@@ -493,8 +493,8 @@ impl Bursts {
             self.take_burst(now, *rank);
         }
         ranks.push(rank);
-        for line in burst.lines() {
-            self.show_folded(line.run.stream, ranks.clone(), line.text);
+        for run in burst.runs {
+            self.show_folded(run.stream, ranks.clone(), &run.text);
         }
     }
 
