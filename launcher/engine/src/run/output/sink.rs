@@ -205,9 +205,13 @@ impl Sink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::output::bursts::{Bursts, ShownOutput};
+    use crate::run::output::rows;
     use proptest::prelude::*;
+    use rlaunch_plan::job::options::Folding;
     use rlaunch_plan::job::tag_pattern::LineOrigin;
-    use std::io::{PipeReader, PipeWriter, Read};
+    use std::io::{PipeReader, PipeWriter, Read, Seek};
+    use std::time::{Duration, Instant};
 
     fn stream(writer: PipeWriter, is_terminal: bool) -> OutputStream {
         let outlet = Some(Outlet::new(writer.into()));
@@ -287,6 +291,128 @@ mod tests {
             let mut all = String::new();
             out.read_to_string(&mut all).unwrap();
             assert_eq!(all, expected);
+        }
+    }
+
+    /// Bursts that are written to a file as if it were a terminal.
+    struct Shown {
+        bursts: Bursts,
+        sink: Sink,
+        now: Instant,
+    }
+
+    impl Shown {
+        fn new(file: &std::fs::File) -> Shown {
+            let origin =
+                |rank| LineOrigin { rank, host: format!("h{rank}"), local_rank: 0, pid: None };
+            let mut tags = Tags::short_from_ranks((0..3).map(origin).collect());
+            tags.need();
+            let stream = || {
+                let outlet = Some(Outlet::new(file.try_clone().unwrap().into()));
+                OutputStream { outlet, is_terminal: true, coloured: false }
+            };
+            let streams = PerStream { stdout: stream(), stderr: stream() };
+            let is_terminal = PerStream { stdout: true, stderr: true };
+            let bursts = Bursts::new(Some(Folding::None), 3, is_terminal, true).unwrap();
+            Shown { bursts, sink: Sink::with_streams(streams, Some(tags)), now: Instant::now() }
+        }
+
+        fn look(&mut self) {
+            for shown in self.bursts.take(self.now) {
+                let ShownOutput::Plain { source, stamp, data } = shown else { panic!("{shown:?}") };
+                self.sink.write((source, stamp), &data).unwrap();
+            }
+            if let Some(rows) = self.bursts.rows(self.now) {
+                self.sink.draw(&rows).unwrap();
+            }
+        }
+
+        fn wait(&mut self, time: Duration) {
+            let until = self.now + time;
+            while let Some(left) = self.bursts.timeout(self.now)
+                && self.now + left <= until
+            {
+                self.now += left;
+                self.look();
+            }
+            self.now = until;
+        }
+    }
+
+    /// Returns the lines that a terminal of any size shows in the end.
+    fn screen(shown: &str) -> Vec<String> {
+        let (mut lines, mut line, mut column) = (vec![Vec::new()], 0, 0);
+        let mut rest = shown;
+        while let Some(c) = rest.chars().next() {
+            let mut length = c.len_utf8();
+            match c {
+                '\r' => column = 0,
+                '\n' => {
+                    (line, column) = (line + 1, 0);
+                    lines.resize(lines.len().max(line + 1), Vec::new());
+                }
+                '\u{1b}' => {
+                    length = 1 + rest.find(|c: char| c.is_ascii_alphabetic()).unwrap();
+                    match &rest[..length] {
+                        "\u{1b}[J" => {
+                            lines.truncate(line + 1);
+                            lines[line].truncate(column);
+                        }
+                        "\u{1b}[?7l" | "\u{1b}[?7h" => {}
+                        up => line -= up[2..length - 1].parse::<usize>().unwrap(),
+                    }
+                }
+                c => {
+                    let width = lines[line].len().max(column + 1);
+                    lines[line].resize(width, ' ');
+                    lines[line][column] = c;
+                    column += 1;
+                }
+            }
+            rest = &rest[length..];
+        }
+        lines.iter().map(|line| line.iter().collect::<String>().trim_end().to_owned()).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn a_terminal_shows_in_the_end_what_was_printed(
+            steps in prop::collection::vec((0..3_u32, 0..8_usize, 0..9_u64), 0..60),
+        ) {
+            let flood = format!("flood {:060}\n", 7).repeat(300);
+            let pieces =
+                ["line\n", "a\nb\n", "half ", "\r 1%|#   |", "\r20%|##  |\r", "ü\r\n", "xyz\r", &flood[..]];
+            let mut file = tempfile::tempfile().unwrap();
+            let mut shown = Shown::new(&file);
+            let mut printed = vec![String::new(); 3];
+            for (rank, piece, wait) in steps {
+                printed[rank as usize].push_str(pieces[piece]);
+                let source = (Rank(rank), Stream::Stdout);
+                shown.bursts.push(shown.now, (source, None), pieces[piece].as_bytes());
+                shown.look();
+                shown.wait(Duration::from_millis(60 * wait));
+            }
+            shown.bursts.show_all(shown.now);
+            shown.look();
+            shown.sink.draw(&[]).unwrap();
+            let mut text = String::new();
+            file.rewind().unwrap();
+            file.read_to_string(&mut text).unwrap();
+            let lines = screen(&text);
+            for (rank, mut printed) in printed.into_iter().enumerate() {
+                if !printed.is_empty() && !printed.ends_with('\n') {
+                    printed.push('\n');
+                }
+                let settled = rows::settle(printed.as_bytes());
+                let settled = String::from_utf8_lossy(&settled);
+                let expected: Vec<&str> = settled.lines().map(str::trim_end).collect();
+                let tag = format!("h{rank} | ");
+                let of_rank = |line: &&String| line.starts_with(tag.trim_end());
+                let seen = lines.iter().filter(of_rank).map(|line| line.get(tag.len()..).unwrap_or_default());
+                prop_assert_eq!(seen.collect::<Vec<_>>(), expected);
+            }
         }
     }
 

@@ -232,7 +232,7 @@ proptest! {
     ) {
         let flood = "flood\n".repeat(5000);
         let pieces =
-            ["a\n", "b\n", "a\nb\n", "n 1\n", "half ", "\r10%", "\r20%\n", "\u{fffd}\r", &flood];
+            ["a\n", "b\n", "a\nb\n", "n 1\n", "half ", "\r10%", "\r20%\n", "\u{fffd}\r", &flood[..]];
         let mut screen = Screen::new(fold, 4);
         let mut printed: HashMap<StreamId, String> = HashMap::new();
         // Times at which bytes came of which nothing was seen then.
