@@ -12,7 +12,7 @@ use std::time::Duration;
 
 /// Returns the lines that a terminal of any height shows at the end of this output.
 pub(crate) fn screen(shown: &str) -> Vec<String> {
-    let (mut lines, mut line, mut column) = (vec![Vec::new()], 0, 0);
+    let (mut lines, mut line, mut column) = (vec![Vec::<char>::new()], 0_usize, 0_usize);
     let mut rest = shown.chars();
     while let Some(c) = rest.next() {
         match c {

@@ -29,12 +29,12 @@ pub(super) fn choose(rows: Vec<Row>) -> Vec<Row> {
 /// Returns the last number with a percent sign in a bar, in hundredths of a percent; 0 if there is none.
 fn percentage(text: &str) -> u32 {
     let is_part = |c: char| c.is_ascii_digit() || c == '.';
-    let percentages = text.match_indices('%').filter_map(|(at, _)| {
+    let mut percentages = text.match_indices('%').filter_map(|(at, _)| {
         let before = text[..at].trim_end();
         let number = &before[before.trim_end_matches(is_part).len()..];
         number.parse::<f64>().ok().filter(|number| *number <= 100.0)
     });
-    percentages.last().map_or(0, |number| (number * 100.0) as u32)
+    percentages.next_back().map_or(0, |number| (number * 100.0) as u32)
 }
 
 /// Replaces each whole line that is written over by what is to be seen of it in the end.
@@ -61,7 +61,7 @@ pub(super) fn settle(lines: &[u8]) -> Cow<'_, [u8]> {
 pub(super) fn shorten(line: &mut Vec<u8>) {
     if let Some(last) = memrchr(b'\r', line) {
         let seen = flatten(&line[..last]);
-        line.splice(..last, seen);
+        drop(line.splice(..last, seen));
     }
 }
 

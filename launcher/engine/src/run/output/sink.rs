@@ -341,7 +341,7 @@ mod tests {
 
     /// Returns the lines that a terminal of any size shows in the end.
     fn screen(shown: &str) -> Vec<String> {
-        let (mut lines, mut line, mut column) = (vec![Vec::new()], 0, 0);
+        let (mut lines, mut line, mut column) = (vec![Vec::<char>::new()], 0_usize, 0_usize);
         let mut rest = shown;
         while let Some(c) = rest.chars().next() {
             let mut length = c.len_utf8();
