@@ -3,7 +3,7 @@
 use crate::mpi::stand_in::StandIn;
 use crate::output::{check_flood, flood};
 use crate::support::{BOUND, Field, Run, launch_directory};
-use crate::terminal::Terminal;
+use crate::terminal::{Terminal, screen};
 use rlaunch_lab::Account;
 use rlaunch_lab::command::wait_until;
 use std::fs;
@@ -132,7 +132,8 @@ fn equal_lines_of_many_ranks_are_shown_once_at_a_terminal() {
     let directory = launch_directory();
     let script = "rlaunch barrier; echo same; echo loss 0.$RANK; [ $RANK != 5 ] || echo mine";
     let run = |options: &str| {
-        let run = field.rlaunch(&format!("-H a:3,b:3 --merge-stderr {options}")).sh(script);
+        let run =
+            field.rlaunch(&format!("-H a:3,b:3 --merge-stderr --no-tag {options}")).sh(script);
         run.in_directory(directory.path()).env("NO_COLOR", "1").env("TERM", "xterm")
     };
     let lines = |shown: &str| {
@@ -141,7 +142,7 @@ fn equal_lines_of_many_ranks_are_shown_once_at_a_terminal() {
         lines
     };
     let losses = |tag: &str| (0..6).map(|rank| format!("{tag}loss 0.{rank}")).collect::<Vec<_>>();
-    let shown = lines(&OnTerminal::start(&run("--output-dir D")).finish());
+    let shown = lines(&OnTerminal::start(&run("--fold --output-dir D")).finish());
     assert_eq!(shown[0], "[0-5] same");
     assert_eq!((&shown[1..7], &shown[7..]), (&losses("")[..], &["mine".to_owned()][..]));
     let file =
@@ -154,6 +155,45 @@ fn equal_lines_of_many_ranks_are_shown_once_at_a_terminal() {
     assert_eq!(shown.iter().filter(|line| *line == "same").count(), 6);
     let piped = run("--fold").run();
     assert_eq!(piped.succeeded().out().lines().filter(|line| *line == "same").count(), 6);
+}
+
+#[test]
+fn at_a_terminal_ranks_are_told_apart() {
+    let field = Field::new();
+    field.warm("a,b", Account::Root);
+    let show = |options: &str, script: &str| {
+        let run = field.rlaunch(options).sh(&format!("rlaunch barrier; {script}"));
+        OnTerminal::start(&run.env("NO_COLOR", "1").env("TERM", "xterm")).finish()
+    };
+    let table = "echo $RANK head; sleep 0.1; echo $RANK end";
+    let [first, second] = ["a | 0 head\r\na | 0 end\r\n", "b | 1 head\r\nb | 1 end\r\n"];
+    let shown = show("-H a,b", table);
+    let either = [format!("{first}{second}"), format!("{second}{first}")];
+    assert!(either.contains(&shown), "{shown:?}");
+    assert_eq!(show("-H a,b", "echo one; echo two"), "[0-1] | one\r\n[0-1] | two\r\n");
+    let shown = show("-H a:2", "echo $RANK");
+    assert!(shown.contains("0 a | 0\r\n") && shown.contains("1 a | 1\r\n"), "{shown:?}");
+    let shown = show("-H a,b --no-tag", "echo $RANK");
+    assert!(["0\r\n1\r\n", "1\r\n0\r\n"].contains(&&*shown), "{shown:?}");
+    // Nobody has to be told from the only one who prints.
+    assert_eq!(show("-H a,b", "[ $RANK = 1 ] || echo alone"), "alone\r\n");
+}
+
+#[test]
+fn bars_of_several_ranks_stand_below_each_other() {
+    let field = Field::new();
+    field.warm("a,b", Account::Root);
+    let script = "rlaunch barrier
+        for i in 1 2 3; do printf '\\r%s: %s0%%|' $RANK $i; sleep 0.6; done
+        [ $RANK = 1 ] || echo >&2 between
+        printf '\\r%s: 100%%|\\n' $RANK; sleep 0.5";
+    let run = field.rlaunch("-H a,b --merge-stderr").sh(script);
+    let run = run.env("NO_COLOR", "1").env("TERM", "xterm");
+    let shown = OnTerminal::start(&run).finish();
+    assert!(shown.contains("a | 0: 20%|\r\r\nb | 1: 20%|"), "{shown:?}");
+    let mut lines = screen(&shown);
+    lines.sort();
+    assert_eq!(lines, ["a | 0: 100%|", "a | 0: 30%|between", "b | 1: 100%|"], "{shown:?}");
 }
 
 /// The prompt of one rank is shown immediately, and output of other ranks does not continue its

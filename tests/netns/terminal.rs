@@ -10,6 +10,48 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+/// Returns the lines that a terminal of any height shows at the end of this output.
+pub(crate) fn screen(shown: &str) -> Vec<String> {
+    let (mut lines, mut line, mut column) = (vec![Vec::<char>::new()], 0_usize, 0_usize);
+    let mut rest = shown.chars();
+    while let Some(c) = rest.next() {
+        match c {
+            '\r' => column = 0,
+            '\n' => {
+                line += 1;
+                lines.resize(lines.len().max(line + 1), Vec::new());
+            }
+            '\u{1b}' => {
+                let sequence: String =
+                    rest.by_ref().take_while(|c| !c.is_ascii_alphabetic()).collect();
+                // The letter at its end is taken too, and not returned: it is the one before the rest.
+                let end = shown.len() - rest.as_str().len();
+                match (sequence.as_str(), &shown[end - 1..end]) {
+                    ("[", "J") => {
+                        lines.truncate(line + 1);
+                        lines[line].truncate(column);
+                    }
+                    (number, "A") => line -= number[1..].parse::<usize>().unwrap(),
+                    ("[", "K") => lines[line].truncate(column),
+                    // Colours, and whether long lines are broken.
+                    (_, "m" | "h" | "l") => {}
+                    other => panic!("{other:?} in {shown:?}"),
+                }
+            }
+            c => {
+                let length = lines[line].len().max(column + 1);
+                lines[line].resize(length, ' ');
+                lines[line][column] = c;
+                column += 1;
+            }
+        }
+    }
+    let text = |line: &Vec<char>| line.iter().collect::<String>().trim_end().to_owned();
+    let mut lines: Vec<String> = lines.iter().map(text).collect();
+    lines.truncate(lines.iter().rposition(|line| !line.is_empty()).map_or(0, |last| last + 1));
+    lines
+}
+
 /// Pseudoterminal, with everything that was shown on it.
 pub(crate) struct Terminal {
     keyboard: File,

@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `messages`, `progress`, `stdout` | errors, warnings, log lines and progress on stderr; results on stdout |
 //! | `line_writer` | lines to a reader that may not read |
+//! | `footer` | rows at the bottom of the terminal |
 //! | `deadline` | time limits that restart after a suspension |
 //! | `open_files`, `process_env` | limit of open files; environment variables and directories of this process |
 //! | `panics` | what happens at a bug |
 
 pub mod deadline;
+pub mod footer;
 pub mod line_writer;
 pub mod messages;
 pub mod open_files;

@@ -1,6 +1,7 @@
 //! Messages of rlaunch on stderr: errors with details and hints, warnings, progress, log lines. Since messages may
 //! quote other programs, [`printable`] makes each of them safe for a terminal.
 
+use crate::footer;
 use crate::line_writer::LineWriter;
 use crate::open_files;
 use anstream::{AutoStream, ColorChoice};
@@ -56,12 +57,16 @@ static STDERR: LazyLock<LineWriter> = LazyLock::new(|| {
     })
 });
 
-/// Writes lines to stderr, even if another process that shares it has made it non-blocking.
+/// Writes lines to stderr, above rows that are at the bottom of the terminal.
 fn write_to_stderr(lines: &[u8]) -> io::Result<()> {
     let mut coloured = AutoStream::new(Vec::new(), AutoStream::choice(&io::stderr()));
     coloured.write_all(lines)?;
-    let bytes = coloured.into_inner();
-    let (mut stderr, mut left) = (io::stderr().lock(), &bytes[..]);
+    footer::write_above(&coloured.into_inner(), write_all)
+}
+
+/// Writes to stderr, even if another process that shares it has made it non-blocking.
+fn write_all(mut left: &[u8]) -> io::Result<()> {
+    let mut stderr = io::stderr().lock();
     while !left.is_empty() {
         match stderr.write(left) {
             Ok(written) => left = &left[written..],

@@ -89,7 +89,7 @@ fn a_flood_at_a_terminal() {
     let flood =
         format!("p=$(printf %08000d 0); until {STOPPED}; do printf %s $p; sleep 0.01; done");
     let (terminal, slave) = Terminal::open();
-    let mut command = field.rlaunch("-H a:2 -np 2").sh(&script(&flood)).command();
+    let mut command = field.rlaunch("-H a:2 -np 2 --no-tag").sh(&script(&flood)).command();
     command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(slave);
     let mut child = command.spawn().unwrap();
     // It has the terminal open.

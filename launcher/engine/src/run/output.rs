@@ -8,16 +8,19 @@
 //! | file | subject |
 //! |---|---|
 //! | `line_arbiter` | the order of writes, so that lines of different ranks do not mix |
-//! | `fold` | equal lines of several ranks are shown once at a terminal |
+//! | `bursts`, `fold` | at a terminal, what each rank prints within a moment is shown in one piece; what several ranks print, once |
+//! | `rows` | progress bars and other unfinished lines below all that |
 //! | `sink`, `tags` | this process's stdout and stderr; tags in front of lines |
 //! | `outlet` | readers that do not read |
 //! | `rank_files` | `--output-dir` |
 //! | `transcript` | what is kept for the record of the job, and for the report of a failure |
 
+mod bursts;
 mod fold;
 mod line_arbiter;
 mod outlet;
 mod rank_files;
+mod rows;
 mod sink;
 mod tags;
 mod transcript;
@@ -28,14 +31,14 @@ pub use transcript::{OutputPart, RecordedChunk, RecordedOutput, SharedTranscript
 
 use crate::connect::outbox::{Outbox, Reserved};
 use crate::run::live::LiveStatus;
-use crate::run::output::fold::{Folder, ShownOutput};
+use crate::run::output::bursts::{Bursts, ShownOutput};
 use crate::run::output::line_arbiter::{Chunk, LineArbiter, ReadyChunk};
 use crate::run::output::outlet::{Outlet, Patience};
 use crate::run::output::sink::Sink;
 use crate::run::output::transcript::Tails;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
-use rlaunch_console::messages;
+use rlaunch_console::{footer, messages};
 use rlaunch_plan::env::nccl::Log;
 use rlaunch_plan::job::options::{Folding, OutputOptions};
 use rlaunch_text::exit::Exit;
@@ -326,8 +329,8 @@ fn unwritten(stream: Stream, error: &io::Error) -> Failed {
 struct WriterThread {
     sink: Sink,
     arbiter: LineArbiter,
-    /// Folder of equal lines; `None` if no lines are folded.
-    folder: Option<Folder>,
+    /// Output that is held; `None` if none is, but for its last line.
+    bursts: Option<Bursts>,
     files: Option<RankFiles>,
     tails: Tails,
     /// Stream on which ranks report errors. Its last lines are kept.
@@ -358,11 +361,13 @@ impl WriterThread {
         let (alone, stderr) = (config.ranks == 1, std::io::stderr().is_terminal());
         let stdout = config.stdio.is_terminal();
         let streams = PerStream { stdout, stderr: std::io::stderr().is_terminal() };
+        // The reader of a pipe may print at the same terminal, where it would find the rows in its way.
+        let has_rows = stdout && footer::is_possible();
         let show_unfinished = PerStream { stdout: alone || stdout, stderr: alone || stderr };
         WriterThread {
             sink: Sink::new(config.tags, &config.stdio),
             arbiter: LineArbiter::new(show_unfinished),
-            folder: Folder::new(config.fold, config.ranks, streams),
+            bursts: Bursts::new(config.fold, config.ranks, streams, has_rows),
             files: config.files,
             tails: Tails::default(),
             error_stream: if config.merged { Stream::Stdout } else { Stream::Stderr },
@@ -399,7 +404,7 @@ impl WriterThread {
                 Err(RecvTimeoutError::Disconnected) => self.arbiter.finish(now),
             }
             self.write_ready();
-            self.write_folded(last);
+            self.write_bursts(last);
             self.arbiter.has_written(now.elapsed());
             if last {
                 return self.into_written();
@@ -410,12 +415,12 @@ impl WriterThread {
     /// Waits for the next item, or until held lines are due.
     fn receive(&self, items: &Receiver<OutputItem>) -> Result<OutputItem, RecvTimeoutError> {
         let turn_end = self.arbiter.turn_end();
-        if turn_end.is_none() && self.folder.is_none() {
+        if turn_end.is_none() && self.bursts.is_none() {
             return items.recv().map_err(|_| RecvTimeoutError::Disconnected);
         }
         let now = Instant::now();
         let turn = turn_end.map(|end| end.saturating_duration_since(now));
-        let held = self.folder.as_ref().and_then(|folder| folder.timeout(now));
+        let held = self.bursts.as_ref().and_then(|bursts| bursts.timeout(now));
         match turn.into_iter().chain(held).min() {
             None => items.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(timeout) => items.recv_timeout(timeout),
@@ -457,14 +462,18 @@ impl WriterThread {
                 Some(log) => Cow::Owned(log.read_lines(source.0, &data)),
                 None => Cow::Borrowed(&data[..]),
             };
-            match &mut self.folder {
+            match &mut self.bursts {
                 None => {
                     let written = self.sink.write((source, stamp), &shown);
                     self.end_job_on_error(source.1, written);
                 }
-                Some(folder) => {
-                    folder.push(Instant::now(), (source, stamp), &shown);
-                    self.write_folded(false);
+                Some(bursts) => {
+                    let now = Instant::now();
+                    bursts.push(now, (source, stamp), &shown);
+                    if data.is_empty() {
+                        bursts.end(now, source);
+                    }
+                    self.write_bursts(false);
                 }
             }
             drop(shown);
@@ -480,22 +489,36 @@ impl WriterThread {
         }
     }
 
-    /// Writes the lines that were held and are due; all of them if there is no further output.
-    fn write_folded(&mut self, is_end: bool) {
-        let Some(folder) = &mut self.folder else { return };
+    /// Writes what was held and is due, all of it if there is no further output, and draws rows that have changed.
+    fn write_bursts(&mut self, is_end: bool) {
+        let Some(bursts) = &mut self.bursts else { return };
+        let now = Instant::now();
         if is_end {
-            folder.show_all();
+            bursts.show_all(now);
         }
-        for shown in folder.take(Instant::now()) {
+        let (shown, rows) = (bursts.take(now), bursts.rows(now));
+        if bursts.has_several() {
+            self.sink.tags().into_iter().for_each(Tags::need);
+        }
+        for shown in shown {
             let (stream, written) = match shown {
                 ShownOutput::Plain { source, stamp, data } => {
                     (source.1, self.sink.write((source, stamp), &data))
                 }
-                ShownOutput::Folded { stream, ranks, line } => {
-                    (stream, self.sink.write_folded(stream, &ranks, &line))
+                ShownOutput::Folded { stream, ranks, lines } => {
+                    (stream, self.sink.write_folded(stream, &ranks, &lines))
+                }
+                ShownOutput::CursorMoves(rank) => {
+                    self.sink.tags().into_iter().for_each(|tags| tags.leave_alone(rank));
+                    continue;
                 }
             };
             self.end_job_on_error(stream, written);
+        }
+        // Nothing may be below the last lines.
+        if let Some(rows) = rows.or(is_end.then(Vec::new)) {
+            let written = self.sink.draw(&rows);
+            self.end_job_on_error(Stream::Stdout, written);
         }
     }
 

@@ -193,6 +193,7 @@ fn is_ignored(signal: Signal) -> bool {
 
 /// Stops this process, as Ctrl-Z does by default. Returns when the process is continued.
 pub(crate) fn stop_process() {
+    rlaunch_console::footer::erase();
     // A process that may not be stopped goes on.
     let _ = nix::sys::signal::raise(Signal::SIGSTOP);
 }

@@ -5,7 +5,7 @@ use crate::run::driver::Running;
 use crate::run::job_run::{JobRun, StartFacts};
 use crate::run::links::LinkMonitor;
 use crate::run::nodes::{Agents, Node, PendingStdio};
-use crate::run::output::{self, OutputWriter};
+use crate::run::output::{self, OutputWriter, Tags};
 use crate::run::pump::{self, Pump};
 use crate::run::rendezvous::Joined;
 use crate::run::show::{self, ShownPlan};
@@ -17,6 +17,7 @@ use rlaunch_plan::env::identity;
 use rlaunch_plan::env::nccl::Log;
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::apps::{self, RenderedTexts, StartOrder};
+use rlaunch_plan::job::options::OutputOptions;
 use rlaunch_plan::map::RankMap;
 use rlaunch_plan::rank_config::RankConfig;
 use rlaunch_text::exit::Exit;
@@ -112,7 +113,7 @@ fn open_stdio(
     })?;
     let nccl = job.spec.options.nccl_verify.then(|| Log::new(job.spec.sets_variable("NCCL_DEBUG")));
     let config = output::OutputConfig {
-        tags: job.spec.output.tag.clone().map(|pattern| output::Tags::new(pattern, map)),
+        tags: tags(&job.spec.output, map),
         fold: job.spec.output.fold,
         files,
         merged: job.spec.output.merge_stderr,
@@ -124,4 +125,11 @@ fn open_stdio(
         status: job.events.status().clone(),
     };
     Ok(output::start(config, streams.output))
+}
+
+fn tags(options: &OutputOptions, map: &RankMap) -> Option<Tags> {
+    match &options.tag {
+        Some(pattern) => Some(Tags::new(pattern.clone(), map)),
+        None => (!options.no_tag && map.world_size > 1).then(|| Tags::short(map)),
+    }
 }

@@ -82,7 +82,7 @@ pub struct TimeoutReport {
     pub stacks: bool,
 }
 
-/// Lines of several ranks that are shown once, at a terminal.
+/// Lines of several ranks that are shown once at a terminal, whatever their ranks print beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantArray)]
 #[strum(serialize_all = "kebab-case")]
 pub enum Folding {
@@ -90,7 +90,7 @@ pub enum Folding {
     Lines,
     /// Lines that differ in numbers alone.
     Numbers,
-    /// No lines.
+    /// No lines, nor equal bursts.
     None,
 }
 
@@ -98,7 +98,9 @@ pub enum Folding {
 pub struct OutputOptions {
     /// Tag at the start of each line.
     pub tag: Option<TagPattern>,
-    /// Lines that are folded; `None` for equal lines of many ranks.
+    /// Whether lines have no tags at a terminal without `tag`.
+    pub no_tag: bool,
+    /// Output that is folded; `None` for bursts that are equal as a whole.
     pub fold: Option<Folding>,
     /// Directory for a copy of each rank's output.
     pub directory: Option<PathBuf>,

@@ -27,10 +27,16 @@ pub(crate) struct OutputArgs {
     )]
     pub(crate) tag_output: Option<TagPattern>,
 
+    /// At a terminal, start no line with its host or rank
+    ///
+    /// Without this option lines have such a tag at a terminal once a second rank prints. --tag-output is stronger.
+    #[arg(long, help_heading = "Output")]
+    pub(crate) no_tag: bool,
+
     /// Show equal lines of several ranks once at a terminal, as `[0-7] epoch 3`; with =numbers also those that differ
     /// in numbers alone, as `[0-7] loss 0.17..0.19`
     ///
-    /// More than four ranks that print the same within 0.2 s are folded anyway; =none prevents that. Output in pipes
+    /// If all that ranks print within 0.3 s is equal it is shown once anyway; =none prevents that. Output in pipes
     /// and files is never folded.
     #[arg(
         long, value_parser = values::named::<Folding>(), value_name = "lines|numbers|none", num_args = 0..=1, require_equals = true,

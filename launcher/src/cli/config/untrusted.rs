@@ -34,6 +34,7 @@ const HARMLESS: &[&str] = &[
     "nnodes",
     "no-horovod",
     "no-pty",
+    "no-tag",
     "np",
     "npernode",
     "oversubscribe",

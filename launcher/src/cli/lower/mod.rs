@@ -142,6 +142,7 @@ fn watch_options(termination: &TerminationArgs) -> WatchOptions {
 fn output_options(output: &OutputArgs) -> OutputOptions {
     OutputOptions {
         tag: output.tag_output.clone(),
+        no_tag: output.no_tag,
         fold: output.fold,
         directory: output.output_dir.clone(),
         merge_stderr: output.merge_stderr,

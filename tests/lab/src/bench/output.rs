@@ -37,11 +37,12 @@ const LIMIT: Duration = Duration::from_secs(310);
 /// Minimum ratios of rlaunch's speed to Hydra's.
 const PLAIN_BAR: Bar = Bar::RatioAtLeast("hydra", 0.7);
 const TAGGED_BAR: Bar = Bar::RatioAtLeast("hydra", 2.0);
-/// Minimum ratio of the speed at a terminal with folding to that without.
-const FOLD_BAR: Bar = Bar::RatioAtLeast(FOLD[1], 0.8);
-/// Options of rlaunch at a terminal. No line occurs twice, so that folding has all of its cost and
-/// no effect.
-const FOLD: [&str; 2] = ["--fold=lines", "--fold=none"];
+/// Minimum ratios of the speed at a terminal with folding to that without, and to that of a pipe.
+const FOLD_BARS: [Bar; 2] = [Bar::RatioAtLeast(FOLD[1], 0.8), Bar::RatioAtLeast(PIPE, 0.8)];
+/// Options of rlaunch at a terminal, and a pipe beside it. No line occurs twice, so that folding has
+/// all of its cost and no effect.
+const FOLD: [&str; 3] = ["--fold=lines", "--fold=none", PIPE];
+const PIPE: &str = "pipe";
 /// Maximum memory of rlaunch's own process in MiB.
 const MEMORY_BAR: Bar = Bar::Most(16.0);
 /// Output arrives whole.
@@ -223,9 +224,9 @@ impl<'a> Reader<'a> {
 
     /// Measures the speed at a terminal, with and without folding.
     fn measure_folding(&mut self, rlaunch: &Contender, rounds: usize) -> Result<Table, LabError> {
-        let mut table = Table::new(FOLD, [Row::new("speed", "MB/s", &[FOLD_BAR])]);
+        let mut table = Table::new(FOLD, [Row::new("speed", "MB/s", &FOLD_BARS)]);
         table.measure(Rounds::new(rounds), |turn| {
-            let terminal = Some(FOLD[turn.contender]);
+            let terminal = Some(FOLD[turn.contender]).filter(|name| *name != PIPE);
             let task = Task { terminal, ..Task::new(rlaunch, false, self.lines) };
             let of = self.measure(&task)?;
             self.must_be_whole(&task, &of)?;
@@ -256,11 +257,15 @@ impl<'a> Reader<'a> {
         let ends = if task.terminal.is_some() { terminal() } else { pipe() };
         let (reading, writing) = ends.map_err(failed())?;
         let mut options = task.tagging(0, "").0.to_vec();
-        options.extend(task.terminal);
+        if let Some(option) = task.terminal {
+            options.extend([option, "--no-tag"]);
+        }
         let length = (task.lines * LINE).to_string();
         let program = ["head", "-c", &length, ON_HOST];
         let program = if task.lines == self.lines { &["cat", ON_HOST] } else { &program[..] };
         let mut command = task.contender.command(self.testbed.all(1), &options, program);
+        // There are to be no rows between the lines, which are checked.
+        command.env("TERM", "dumb");
         command.stdin(Stdio::null()).stdout(writing).stderr(stderr);
         let started = Instant::now();
         let mut child = command.spawn().map_err(failed())?;

@@ -1,12 +1,14 @@
 //! Writer to this process's own stdout and stderr.
 
 use super::outlet::Outlet;
+use super::rows::Row;
 use super::tags::{Cursor, Tags};
 use super::{PerStream, Stdio, StreamId};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::control::Stream;
+use rlaunch_console::footer;
 use rlaunch_text::text;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
@@ -23,6 +25,8 @@ pub(crate) struct Sink {
     is_shared: bool,
     /// Unfinished lines at the ends of the streams.
     unfinished: PerStream<Option<Unfinished>>,
+    /// Whether there are rows below the lines.
+    has_rows: bool,
     /// Buffer that is reused for each write.
     line: Vec<u8>,
 }
@@ -92,7 +96,7 @@ impl Sink {
         // A terminal has several names.
         let is_shared = is_same || (stdout.is_terminal && stderr.is_terminal);
         let unfinished = PerStream { stdout: None, stderr: None };
-        Sink { streams, tags, is_shared, unfinished, line: Vec::new() }
+        Sink { streams, tags, is_shared, unfinished, has_rows: false, line: Vec::new() }
     }
 
     /// Returns the files to which it writes.
@@ -113,6 +117,7 @@ impl Sink {
         ((rank, stream), stamp): (StreamId, Option<u64>),
         data: &[u8],
     ) -> io::Result<()> {
+        self.erase_rows(stream)?;
         let place = self.unfinished_under(stream);
         let stream = self.streams.of_mut(stream);
         if stream.outlet.is_none() || data.is_empty() {
@@ -129,7 +134,7 @@ impl Sink {
             *self.unfinished.of_mut(place) = Some(Unfinished { rank, cursor });
         }
         let from = begun.map_or(Cursor::LineStart, |begun| begun.cursor);
-        match &self.tags {
+        match self.tags.as_ref().filter(|tags| tags.are_shown(stream.is_terminal)) {
             Some(tags) => tags.apply((rank, stamp), stream.coloured, from, data, &mut self.line),
             None if !self.line.is_empty() => self.line.extend_from_slice(data),
             None => {}
@@ -137,24 +142,58 @@ impl Sink {
         stream.write(if self.line.is_empty() { data } else { &self.line })
     }
 
-    /// Writes a whole line that several ranks have printed, behind these ranks.
+    /// Writes whole lines that several ranks have printed, each behind these ranks.
     pub(crate) fn write_folded(
         &mut self,
         stream: Stream,
         ranks: &[Rank],
-        line: &[u8],
+        lines: &[u8],
     ) -> io::Result<()> {
+        self.erase_rows(stream)?;
         self.line.clear();
         let place = self.unfinished_under(stream);
         if self.unfinished.of_mut(place).take().is_some() {
             self.line.push(b'\n');
         }
         let stream = self.streams.of_mut(stream);
-        let tag = format!("[{}] ", text::ranges(ranks.iter().map(|rank| rank.0), MAX_RANGES));
+        let ranges = text::ranges(ranks.iter().map(|rank| rank.0), MAX_RANGES);
+        let tag = match self.tags.as_ref().filter(|tags| tags.are_shown(stream.is_terminal)) {
+            Some(tags) => tags.of_several(&ranges),
+            None => format!("[{ranges}] "),
+        };
         let bold = if stream.coloured { Style::new().bold() } else { Style::new() };
-        self.line.extend_from_slice(format!("{bold}{tag}{bold:#}").as_bytes());
-        self.line.extend_from_slice(line);
+        let tag = format!("{bold}{tag}{bold:#}");
+        for line in lines.split_inclusive(|&byte| byte == b'\n') {
+            self.line.extend_from_slice(tag.as_bytes());
+            self.line.extend_from_slice(line);
+        }
         stream.write(&self.line)
+    }
+
+    /// Draws rows below the lines, in place of those that are there. The last line must be finished, or there are none.
+    pub(crate) fn draw(&mut self, rows: &[Row]) -> io::Result<()> {
+        let is_at_line = self.unfinished.of(Stream::Stdout).is_none();
+        if rows.is_empty() || !is_at_line || self.streams.stdout.outlet.is_none() {
+            return self.erase_rows(Stream::Stdout);
+        }
+        let coloured = self.streams.stdout.coloured;
+        let tags = self.tags.as_ref().filter(|tags| tags.are_shown(true));
+        let line = |row: &Row| {
+            let tag = tags.map(|tags| tags.of_row(row.rank, coloured)).unwrap_or_default();
+            format!("{tag}{}", row.text)
+        };
+        let lines = rows.iter().map(line).collect();
+        self.has_rows = true;
+        footer::draw(lines, |bytes| self.streams.stdout.write(bytes))
+    }
+
+    /// Erases the rows, if what is written to this stream would stand behind them.
+    fn erase_rows(&mut self, stream: Stream) -> io::Result<()> {
+        if !self.has_rows || !self.streams.of(stream).is_terminal {
+            return Ok(());
+        }
+        self.has_rows = false;
+        footer::draw(Vec::new(), |bytes| self.streams.stdout.write(bytes))
     }
 
     /// Returns the stream under which `unfinished` has the line at the end of a stream.
@@ -166,9 +205,13 @@ impl Sink {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::output::bursts::{Bursts, ShownOutput};
+    use crate::run::output::rows;
     use proptest::prelude::*;
+    use rlaunch_plan::job::options::Folding;
     use rlaunch_plan::job::tag_pattern::LineOrigin;
-    use std::io::{PipeReader, PipeWriter, Read};
+    use std::io::{PipeReader, PipeWriter, Read, Seek};
+    use std::time::{Duration, Instant};
 
     fn stream(writer: PipeWriter, is_terminal: bool) -> OutputStream {
         let outlet = Some(Outlet::new(writer.into()));
@@ -248,6 +291,128 @@ mod tests {
             let mut all = String::new();
             out.read_to_string(&mut all).unwrap();
             assert_eq!(all, expected);
+        }
+    }
+
+    /// Bursts that are written to a file as if it were a terminal.
+    struct Shown {
+        bursts: Bursts,
+        sink: Sink,
+        now: Instant,
+    }
+
+    impl Shown {
+        fn new(file: &std::fs::File) -> Shown {
+            let origin =
+                |rank| LineOrigin { rank, host: format!("h{rank}"), local_rank: 0, pid: None };
+            let mut tags = Tags::short_from_ranks((0..3).map(origin).collect());
+            tags.need();
+            let stream = || {
+                let outlet = Some(Outlet::new(file.try_clone().unwrap().into()));
+                OutputStream { outlet, is_terminal: true, coloured: false }
+            };
+            let streams = PerStream { stdout: stream(), stderr: stream() };
+            let is_terminal = PerStream { stdout: true, stderr: true };
+            let bursts = Bursts::new(Some(Folding::None), 3, is_terminal, true).unwrap();
+            Shown { bursts, sink: Sink::with_streams(streams, Some(tags)), now: Instant::now() }
+        }
+
+        fn look(&mut self) {
+            for shown in self.bursts.take(self.now) {
+                let ShownOutput::Plain { source, stamp, data } = shown else { panic!("{shown:?}") };
+                self.sink.write((source, stamp), &data).unwrap();
+            }
+            if let Some(rows) = self.bursts.rows(self.now) {
+                self.sink.draw(&rows).unwrap();
+            }
+        }
+
+        fn wait(&mut self, time: Duration) {
+            let until = self.now + time;
+            while let Some(left) = self.bursts.timeout(self.now)
+                && self.now + left <= until
+            {
+                self.now += left;
+                self.look();
+            }
+            self.now = until;
+        }
+    }
+
+    /// Returns the lines that a terminal of any size shows in the end.
+    fn screen(shown: &str) -> Vec<String> {
+        let (mut lines, mut line, mut column) = (vec![Vec::<char>::new()], 0_usize, 0_usize);
+        let mut rest = shown;
+        while let Some(c) = rest.chars().next() {
+            let mut length = c.len_utf8();
+            match c {
+                '\r' => column = 0,
+                '\n' => {
+                    (line, column) = (line + 1, 0);
+                    lines.resize(lines.len().max(line + 1), Vec::new());
+                }
+                '\u{1b}' => {
+                    length = 1 + rest.find(|c: char| c.is_ascii_alphabetic()).unwrap();
+                    match &rest[..length] {
+                        "\u{1b}[J" => {
+                            lines.truncate(line + 1);
+                            lines[line].truncate(column);
+                        }
+                        "\u{1b}[?7l" | "\u{1b}[?7h" => {}
+                        up => line -= up[2..length - 1].parse::<usize>().unwrap(),
+                    }
+                }
+                c => {
+                    let width = lines[line].len().max(column + 1);
+                    lines[line].resize(width, ' ');
+                    lines[line][column] = c;
+                    column += 1;
+                }
+            }
+            rest = &rest[length..];
+        }
+        lines.iter().map(|line| line.iter().collect::<String>().trim_end().to_owned()).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(32))]
+
+        #[test]
+        fn a_terminal_shows_in_the_end_what_was_printed(
+            steps in prop::collection::vec((0..3_u32, 0..8_usize, 0..9_u64), 0..60),
+        ) {
+            let flood = format!("flood {:060}\n", 7).repeat(300);
+            let pieces =
+                ["line\n", "a\nb\n", "half ", "\r 1%|#   |", "\r20%|##  |\r", "ü\r\n", "xyz\r", &flood[..]];
+            let mut file = tempfile::tempfile().unwrap();
+            let mut shown = Shown::new(&file);
+            let mut printed = vec![String::new(); 3];
+            for (rank, piece, wait) in steps {
+                printed[rank as usize].push_str(pieces[piece]);
+                let source = (Rank(rank), Stream::Stdout);
+                shown.bursts.push(shown.now, (source, None), pieces[piece].as_bytes());
+                shown.look();
+                shown.wait(Duration::from_millis(60 * wait));
+            }
+            shown.bursts.show_all(shown.now);
+            shown.look();
+            shown.sink.draw(&[]).unwrap();
+            let mut text = String::new();
+            file.rewind().unwrap();
+            file.read_to_string(&mut text).unwrap();
+            let lines = screen(&text);
+            for (rank, mut printed) in printed.into_iter().enumerate() {
+                if !printed.is_empty() && !printed.ends_with('\n') {
+                    printed.push('\n');
+                }
+                let settled = rows::settle(printed.as_bytes());
+                let settled = String::from_utf8_lossy(&settled);
+                let expected: Vec<&str> = settled.lines().map(str::trim_end).collect();
+                let tag = format!("h{rank} | ");
+                let of_rank = |line: &&String| line.starts_with(tag.trim_end());
+                let seen = lines.iter().filter(of_rank).map(|line| line.get(tag.len()..).unwrap_or_default());
+                prop_assert_eq!(seen.collect::<Vec<_>>(), expected);
+            }
         }
     }
 

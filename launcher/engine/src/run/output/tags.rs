@@ -1,10 +1,11 @@
-//! `--tag-output`: tags in front of lines.
+//! Tags in front of lines: those of `--tag-output`, and short ones at a terminal, once a second rank prints.
 
 use anstyle::{AnsiColor, Style};
 use chrono::{DateTime, SecondsFormat};
 use rlaunch_bootstrap::id::{LocalRank, Rank};
 use rlaunch_plan::job::tag_pattern::{LineOrigin, TagPattern};
 use rlaunch_plan::map::RankMap;
+use std::collections::HashSet;
 
 /// Colours of tags on a terminal, assigned to ranks in turn.
 const COLOURS: [AnsiColor; 6] = [
@@ -16,12 +17,18 @@ const COLOURS: [AnsiColor; 6] = [
     AnsiColor::Red,
 ];
 
+/// Style of short tags.
+const DIM: Style = Style::new().dimmed();
+
 /// Sequences by which programs erase a line that they write again.
 const ERASURES: [&[u8]; 4] = [b"\x1b[K", b"\x1b[0K", b"\x1b[1K", b"\x1b[2K"];
 
 /// Writer of a tag in front of every line, and of each version of a line that is written again, as progress bars are.
 pub struct Tags {
-    pattern: TagPattern,
+    /// Pattern of `--tag-output`; `None` for short tags.
+    pattern: Option<TagPattern>,
+    /// Whether lines have short tags, as once a second rank prints.
+    is_needed: bool,
     by_rank: Vec<RankTag>,
 }
 
@@ -67,13 +74,13 @@ struct RankTag {
     origin: LineOrigin,
     /// Tag of every line of this rank; unused if the pattern contains the time.
     tag: String,
-    colour: Style,
+    style: Style,
 }
 
 impl RankTag {
     fn paint(&self, tag: &str, coloured: bool) -> String {
         if coloured {
-            format!("{}{tag}{}", self.colour.render(), self.colour.render_reset())
+            format!("{}{tag}{}", self.style.render(), self.style.render_reset())
         } else {
             tag.to_owned()
         }
@@ -81,19 +88,14 @@ impl RankTag {
 }
 
 impl Tags {
+    /// Makes the tags of `--tag-output`.
     pub fn new(pattern: TagPattern, map: &RankMap) -> Tags {
-        let ranks = map.nodes.iter().flat_map(|node| {
-            let locals = (0u32..).map(LocalRank).zip(&node.ranks);
-            locals.map(|(local, rank)| LineOrigin {
-                rank: rank.0,
-                host: node.host.name.clone(),
-                local_rank: local.0,
-                pid: None,
-            })
-        });
-        let mut ranks: Vec<LineOrigin> = ranks.collect();
-        ranks.sort_unstable_by_key(|origin| origin.rank);
-        Tags::from_ranks(pattern, ranks)
+        Tags::from_ranks(pattern, origins(map))
+    }
+
+    /// Makes short tags: the host, where each host has one rank, else rank and host.
+    pub fn short(map: &RankMap) -> Tags {
+        Tags::short_from_ranks(origins(map))
     }
 
     pub(super) fn from_ranks(pattern: TagPattern, ranks: Vec<LineOrigin>) -> Tags {
@@ -101,17 +103,79 @@ impl Tags {
         let rank_tag = |(origin, colour): (LineOrigin, &AnsiColor)| RankTag {
             tag: pattern.format(&origin, ""),
             origin,
-            colour: colour.on_default(),
+            style: colour.on_default(),
         };
         let by_rank = ranks.into_iter().zip(colours).map(rank_tag).collect();
-        Tags { pattern, by_rank }
+        Tags { pattern: Some(pattern), is_needed: true, by_rank }
+    }
+
+    pub(super) fn short_from_ranks(ranks: Vec<LineOrigin>) -> Tags {
+        let hosts: HashSet<&str> = ranks.iter().map(|origin| origin.host.as_str()).collect();
+        let is_host_enough = hosts.len() == ranks.len();
+        let digits = ranks.len().saturating_sub(1).to_string().len();
+        let name = |origin: &LineOrigin| {
+            if is_host_enough {
+                origin.host.clone()
+            } else {
+                format!("{:digits$} {}", origin.rank, origin.host)
+            }
+        };
+        let names: Vec<String> = ranks.iter().map(name).collect();
+        let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
+        let rank_tag = |(origin, name): (LineOrigin, &String)| RankTag {
+            origin,
+            tag: format!("{name:width$} | "),
+            style: DIM,
+        };
+        let by_rank = ranks.into_iter().zip(&names).map(rank_tag).collect();
+        Tags { pattern: None, is_needed: false, by_rank }
+    }
+
+    /// Shows short tags from now on, since a second rank has printed.
+    pub(super) fn need(&mut self) {
+        self.is_needed = true;
+    }
+
+    /// Tells whether lines in a stream have tags. Short ones are for people.
+    pub(super) fn are_shown(&self, is_terminal: bool) -> bool {
+        self.pattern.is_some() || (self.is_needed && is_terminal)
+    }
+
+    /// Takes the short tag from a rank that moves the cursor.
+    pub(super) fn leave_alone(&mut self, rank: Rank) {
+        if self.pattern.is_none()
+            && let Some(named) = self.by_rank.get_mut(rank.index())
+        {
+            named.tag.clear();
+        }
+    }
+
+    /// Returns the tag of a line that several ranks have printed, which are named by `ranges`. It is as long as others
+    /// at least.
+    pub(super) fn of_several(&self, ranges: &str) -> String {
+        match self.by_rank.first() {
+            Some(first) if self.pattern.is_none() => {
+                let width = first.tag.chars().count().saturating_sub(3);
+                let ranges = format!("[{ranges}]");
+                format!("{ranges:width$} | ")
+            }
+            _ => format!("[{ranges}] "),
+        }
+    }
+
+    /// Returns the tag of a rank's unfinished line.
+    pub(super) fn of_row(&self, rank: Rank, coloured: bool) -> String {
+        let named = self.by_rank.get(rank.index());
+        named.map(|named| named.paint(&named.tag, coloured)).unwrap_or_default()
     }
 
     /// Adds the process id of a rank to its tag.
     pub fn started(&mut self, rank: Rank, pid: u32) {
-        if let Some(named) = self.by_rank.get_mut(rank.index()) {
+        if let Some(pattern) = &self.pattern
+            && let Some(named) = self.by_rank.get_mut(rank.index())
+        {
             named.origin.pid = Some(pid);
-            named.tag = self.pattern.format(&named.origin, "");
+            named.tag = pattern.format(&named.origin, "");
         }
     }
 
@@ -124,12 +188,12 @@ impl Tags {
         data: &[u8],
         line: &mut Vec<u8>,
     ) {
-        let tag = self.by_rank.get(rank.index()).map(|named| {
-            if self.pattern.has_time() {
-                named.paint(&self.pattern.format(&named.origin, &time(stamp)), coloured)
-            } else {
-                named.paint(&named.tag, coloured)
+        let tag = self.by_rank.get(rank.index()).map(|named| match &self.pattern {
+            Some(pattern) if pattern.has_time() => {
+                named.paint(&pattern.format(&named.origin, &time(stamp)), coloured)
             }
+            _ if named.tag.is_empty() => String::new(),
+            _ => named.paint(&named.tag, coloured),
         });
         let tag = tag.unwrap_or_default();
         let ends = memchr::memchr2_iter(b'\n', b'\r', data).map(|at| at + 1);
@@ -151,6 +215,22 @@ impl Tags {
             written = end;
         }
     }
+}
+
+/// Returns who writes the lines of each rank, by rank.
+fn origins(map: &RankMap) -> Vec<LineOrigin> {
+    let ranks = map.nodes.iter().flat_map(|node| {
+        let locals = (0u32..).map(LocalRank).zip(&node.ranks);
+        locals.map(|(local, rank)| LineOrigin {
+            rank: rank.0,
+            host: node.host.name.clone(),
+            local_rank: local.0,
+            pid: None,
+        })
+    });
+    let mut ranks: Vec<LineOrigin> = ranks.collect();
+    ranks.sort_unstable_by_key(|origin| origin.rank);
+    ranks
 }
 
 /// Formats a stamp in microseconds since 1970, as in `2026-01-31T12:00:00.123456Z`. Returns an empty text
@@ -211,6 +291,29 @@ mod tests {
         tags.apply(stamp, false, Cursor::LineStart, b"x\ny\n", &mut line);
         let at = "2023-11-14T22:13:20.000042Z 77: ";
         assert_eq!(String::from_utf8(line).unwrap(), format!("{at}x\n{at}y\n"));
+    }
+
+    #[test]
+    fn a_short_tag_is_the_host_where_that_is_enough() {
+        let origin =
+            |rank, host: &str| LineOrigin { rank, host: host.into(), local_rank: 0, pid: None };
+        let mut tags = Tags::short_from_ranks(vec![origin(0, "a"), origin(1, "node2")]);
+        assert!(!tags.are_shown(true));
+        tags.need();
+        assert!(tags.are_shown(true) && !tags.are_shown(false));
+        assert_eq!(apply(&tags, 0, Cursor::LineStart, "x\ry\n"), "a     | x\ra     | y\n");
+        assert_eq!(
+            (&*tags.of_several("0-1"), &*tags.of_row(Rank(1), false)),
+            ("[0-1] | ", "node2 | ")
+        );
+        let host = |rank: u32| origin(rank, ["a", "b"][rank as usize % 2]);
+        let mut tags = Tags::short_from_ranks((0..11).map(host).collect());
+        assert_eq!(apply(&tags, 3, Cursor::LineStart, "x\n"), " 3 b | x\n");
+        // No process id is added to it.
+        tags.started(Rank(10), 77);
+        assert_eq!(apply(&tags, 10, Cursor::LineStart, "x\n"), "10 a | x\n");
+        tags.leave_alone(Rank(10));
+        assert_eq!(apply(&tags, 10, Cursor::LineStart, "x\n"), "x\n");
     }
 
     #[test]

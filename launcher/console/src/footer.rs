@@ -1,0 +1,173 @@
+//! Rows at the bottom of the terminal, such as progress bars, below everything that scrolls. Whoever prints there
+//! erases them first.
+
+use rustix::termios::tcgetwinsize;
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::thread;
+use std::time::Duration;
+
+/// Size of a terminal that tells none.
+const USUAL_SIZE: Size = Size { rows: 24, columns: 80 };
+/// Number of attempts to get the terminal for oneself, and the time between them. Its reader may have stopped reading,
+/// so that whoever has it waits in a write.
+const ATTEMPTS: usize = 100;
+const BETWEEN: Duration = Duration::from_millis(5);
+
+static FOOTER: Mutex<Footer> = Mutex::new(Footer { rows: Vec::new() });
+
+#[derive(Clone, Copy)]
+struct Size {
+    rows: usize,
+    columns: usize,
+}
+
+/// Rows that are drawn.
+struct Footer {
+    rows: Vec<String>,
+}
+
+impl Footer {
+    /// Returns what erases the rows. The cursor is at the end of the last one.
+    fn erasure(&self, columns: usize) -> String {
+        // A terminal that has become narrower has broken them.
+        let broken = |row: &String| width(row).div_ceil(columns).max(1);
+        let lines: usize = self.rows.iter().map(broken).sum();
+        match lines {
+            0 => String::new(),
+            1 => "\r\x1b[J".to_owned(),
+            lines => format!("\r\x1b[{}A\x1b[J", lines - 1),
+        }
+    }
+
+    /// Returns what draws the rows. A character that is wider than was counted breaks none.
+    fn drawing(&self) -> String {
+        if self.rows.is_empty() {
+            return String::new();
+        }
+        format!("\x1b[?7l{}\x1b[?7h", self.rows.join("\r\n"))
+    }
+}
+
+/// Tells whether the terminal obeys sequences that move its cursor.
+pub fn is_possible() -> bool {
+    std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
+}
+
+/// Draws rows in place of those that are there; each is cut to the width of the terminal.
+pub fn draw(rows: Vec<String>, write: impl FnOnce(&[u8]) -> io::Result<()>) -> io::Result<()> {
+    let Some(mut footer) = wait_for_footer() else { return Ok(()) };
+    let Size { rows: height, columns } = size();
+    let mut bytes = footer.erasure(columns);
+    let rows = rows.into_iter().take(height.saturating_sub(1));
+    footer.rows = rows.map(|row| cut(&row, columns)).collect();
+    bytes.push_str(&footer.drawing());
+    if bytes.is_empty() { Ok(()) } else { write(bytes.as_bytes()) }
+}
+
+/// Erases the rows because this process is going to be stopped. They come back when they change.
+pub fn erase() {
+    let Some(mut footer) = wait_for_footer() else { return };
+    let bytes = footer.erasure(size().columns);
+    footer.rows.clear();
+    // Whoever reads no rows misses nothing.
+    if io::stdout().is_terminal() {
+        let mut stdout = io::stdout().lock();
+        let _ = stdout.write_all(bytes.as_bytes()).and_then(|()| stdout.flush());
+    } else if io::stderr().is_terminal() {
+        let _ = io::stderr().write_all(bytes.as_bytes());
+    }
+}
+
+/// Writes lines to stderr above the rows.
+pub(crate) fn write_above(
+    lines: &[u8],
+    write: impl FnOnce(&[u8]) -> io::Result<()>,
+) -> io::Result<()> {
+    let footer = if io::stderr().is_terminal() { wait_for_footer() } else { None };
+    match footer.filter(|footer| !footer.rows.is_empty()) {
+        Some(footer) => {
+            let (erasure, drawing) = (footer.erasure(size().columns), footer.drawing());
+            write(&[erasure.as_bytes(), lines, drawing.as_bytes()].concat())
+        }
+        None => write(lines),
+    }
+}
+
+/// Waits for the footer. `None` if somebody has it whose reader does not read.
+fn wait_for_footer() -> Option<MutexGuard<'static, Footer>> {
+    for _ in 0..ATTEMPTS {
+        match FOOTER.try_lock() {
+            Ok(footer) => return Some(footer),
+            Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => thread::sleep(BETWEEN),
+        }
+    }
+    None
+}
+
+fn size() -> Size {
+    let size = tcgetwinsize(io::stdout()).or_else(|_| tcgetwinsize(io::stderr()));
+    match size {
+        Ok(size) if size.ws_row > 0 && size.ws_col > 0 => {
+            Size { rows: size.ws_row.into(), columns: size.ws_col.into() }
+        }
+        _ => USUAL_SIZE,
+    }
+}
+
+/// Characters of a row, and whether each takes a column. Those of escape sequences take none.
+fn columns(row: &str) -> impl Iterator<Item = (char, bool)> {
+    let mut is_escape = false;
+    row.chars().map(move |c| {
+        let takes_none = is_escape || c == '\x1b';
+        is_escape = takes_none && !(is_escape && c.is_ascii_alphabetic());
+        (c, !takes_none)
+    })
+}
+
+fn width(row: &str) -> usize {
+    columns(row).filter(|(_, is_column)| *is_column).count()
+}
+
+/// Cuts a row, and makes control characters spaces. Colours end with it.
+fn cut(row: &str, most: usize) -> String {
+    let (mut left, mut is_coloured) = (most, false);
+    let mut text = String::with_capacity(row.len());
+    for (c, is_column) in columns(row) {
+        is_coloured |= !is_column;
+        if is_column && left == 0 {
+            continue;
+        }
+        left -= usize::from(is_column);
+        text.push(if is_column && c.is_control() { ' ' } else { c });
+    }
+    if is_coloured {
+        text.push_str("\x1b[0m");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_is_cut_to_the_width_and_keeps_its_colours() {
+        assert_eq!(cut("abc", 3), "abc");
+        assert_eq!(cut("a\tcd", 3), "a c");
+        assert_eq!(cut("\x1b[31m5%|██|\x1b[0m x", 4), "\x1b[31m5%|█\x1b[0m\x1b[0m");
+        assert_eq!(width("\x1b[31m5%|██|\x1b[0m x"), 8);
+    }
+
+    #[test]
+    fn rows_are_erased_whatever_became_of_the_width() {
+        let footer =
+            |rows: &[&str]| Footer { rows: rows.iter().map(|row| (*row).to_owned()).collect() };
+        assert_eq!(footer(&[]).erasure(80), "");
+        assert_eq!(footer(&["x"]).erasure(80), "\r\x1b[J");
+        assert_eq!(footer(&["12345678", ""]).erasure(8), "\r\x1b[1A\x1b[J");
+        assert_eq!(footer(&["12345678", ""]).erasure(5), "\r\x1b[2A\x1b[J");
+        assert_eq!(footer(&["a", "b"]).drawing(), "\x1b[?7la\r\nb\x1b[?7h");
+    }
+}
