@@ -3,6 +3,7 @@
 
 use crate::line_writer::LineWriter;
 use crate::open_files;
+use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -13,7 +14,7 @@ use rlaunch_text::printable;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
@@ -22,7 +23,9 @@ use tracing_subscriber::EnvFilter;
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 /// Style of the prefix `warning:`.
 pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
-/// Style of hints that nobody has to read.
+/// Style of an end that the user has asked for.
+const ASKED: Style = AnsiColor::Yellow.on_default();
+/// Style of lines that nobody has to read.
 const DIM: Style = Style::new().dimmed();
 /// Style of the prefix `hint:`.
 pub const HINT: Style = AnsiColor::Cyan.on_default().bold();
@@ -34,10 +37,17 @@ pub fn error(failed: &Failed) {
         return;
     }
     let mut err = Vec::new();
-    let label = label("error", failed.finding);
-    let _ = writeln!(err, "{ERROR}{label}:{ERROR:#} {}", printable::message(&failed.message));
+    let message = printable::message(&failed.message);
+    let _ = if failed.is_asked {
+        writeln!(err, "{ASKED}{message}{ASKED:#}")
+    } else {
+        writeln!(err, "{ERROR}{}:{ERROR:#} {message}", label("error", failed.finding))
+    };
     for detail in &failed.details {
         let _ = writeln!(err, "  {}", printable::message(detail));
+    }
+    for aside in &failed.asides {
+        let _ = writeln!(err, "  {DIM}{}{DIM:#}", printable::message(aside));
     }
     let about_files = open_files::hint(&failed.message).filter(|hint| !failed.hints.contains(hint));
     for hint in failed.hints.iter().chain(&about_files) {
@@ -59,6 +69,7 @@ static STDERR: LazyLock<LineWriter> = LazyLock::new(|| {
 /// Writes lines to stderr, even if another process that shares it has made it non-blocking.
 fn write_to_stderr(lines: &[u8]) -> io::Result<()> {
     let mut coloured = AutoStream::new(Vec::new(), AutoStream::choice(&io::stderr()));
+    coloured.write_all(erasure(&TRANSIENT, lines).as_bytes())?;
     coloured.write_all(lines)?;
     let bytes = coloured.into_inner();
     let (mut stderr, mut left) = (io::stderr().lock(), &bytes[..]);
@@ -73,6 +84,38 @@ fn write_to_stderr(lines: &[u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Number of columns of the transient line that is shown; 0 if there is none.
+static TRANSIENT: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns what erases the transient line of `transient` columns before `next` is written. What has no newline at its end
+/// is transient itself.
+fn erasure(transient: &AtomicUsize, next: &[u8]) -> String {
+    let columns = if next.last().is_some_and(|byte| *byte != b'\n') {
+        strip_str(&String::from_utf8_lossy(next)).to_string().chars().count()
+    } else {
+        0
+    };
+    match transient.swap(columns, Ordering::Relaxed) {
+        0 => String::new(),
+        // Spaces, since escape sequences are removed where there are no colours.
+        shown => format!("\r{:shown$}\r", ""),
+    }
+}
+
+/// Writes a dim line that whatever is written next replaces. It must fit into the terminal's width.
+pub(crate) fn write_transient(line: &str) {
+    if !is_quiet() {
+        STDERR.write(format!("{DIM}rlaunch: {line}{DIM:#}").into_bytes());
+    }
+}
+
+/// Erases the transient line, if there is one.
+pub(crate) fn erase_transient() {
+    if TRANSIENT.load(Ordering::Relaxed) > 0 {
+        STDERR.write(Vec::new());
+    }
 }
 
 /// Writes the last words of this process, whose reader has a second for them.
@@ -153,6 +196,7 @@ pub fn print(messages: &[Message]) {
         match message {
             Message::Info(text) => info(text),
             Message::Line(text) => line(text),
+            Message::Dim(text) => dim(text),
             Message::Warning { finding, text } => warn_of(*finding, text),
             Message::Hint(text) => hint(text),
         }
@@ -215,6 +259,11 @@ pub fn line(line: &str) {
     print_line(&printable::message(line));
 }
 
+/// Prints `message` dim, with the prefix `rlaunch:`.
+pub fn dim(message: &str) {
+    print_line(&format!("{DIM}rlaunch: {}{DIM:#}", printable::message(message)));
+}
+
 /// Prints options that rlaunch accepts for compatibility with other launchers but ignores.
 pub fn ignored(words: &str) {
     print_line(&format!("{HINT}ignored:{HINT:#} {}", printable::message(words)));
@@ -257,4 +306,20 @@ pub fn log_to_stderr(verbose: u8, level: Option<Level>, json: bool) {
         tracing::subscriber::set_global_default(log.finish())
     };
     debug_assert!(set.is_ok(), "logging is started once");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_next_erases_a_transient_line() {
+        let shown = AtomicUsize::new(0);
+        assert_eq!(erasure(&shown, b"a message\n"), "");
+        assert_eq!(erasure(&shown, "\x1b[2mrlaunch: 3…\x1b[0m".as_bytes()), "");
+        let erased = format!("\r{}\r", " ".repeat(11));
+        assert_eq!(erasure(&shown, b"rlaunch: 34"), erased);
+        assert_eq!(erasure(&shown, b""), erased);
+        assert_eq!(erasure(&shown, b"a message\n"), "");
+    }
 }

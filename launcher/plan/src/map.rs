@@ -361,11 +361,20 @@ const LINE_HOSTS: usize = 8;
 /// Maximum number of rank ranges shown for a host.
 const LINE_RUNS: usize = 4;
 
-/// Returns the line `placement: a 0-1 · b 2`, which shows the ranks of each host: for a terminal (`at_terminal`) or if
-/// something is unusual.
-pub fn placement_line(map: &RankMap, order: MapBy, at_terminal: bool) -> Option<Message> {
-    let remarks = remarks(map, order);
-    (at_terminal || !remarks.is_empty()).then(|| Message::Line(format_line(map, &remarks)))
+/// Returns the line `placement: a 0-1 · b 2`, which shows the ranks of each host, if a host idles, or has more ranks than
+/// slots, as `oversubscribe` allows, or was taken to have one slot for want of a GPU.
+pub fn placement_line(map: &RankMap, order: MapBy, oversubscribe: bool) -> Option<Message> {
+    let mut hosts = map.nodes.iter().map(|node| &node.host).chain(&map.unused);
+    let is_odd = !map.unused.is_empty() || hosts.any(|host| host.slots_by == SlotsBy::NoGpu);
+    let crowded = if oversubscribe { crowded(map) } else { Vec::new() };
+    let is_shown = is_odd || !crowded.is_empty();
+    is_shown.then(|| Message::Line(format_line(map, &remarks(map, order, &crowded))))
+}
+
+/// Returns the hosts that have more ranks than slots.
+fn crowded(map: &RankMap) -> Vec<&Host> {
+    let crowded = map.nodes.iter().filter(|node| node.ranks.len() > node.host.slots as usize);
+    crowded.map(|node| &node.host).collect()
 }
 
 fn format_line(map: &RankMap, remarks: &[String]) -> String {
@@ -390,8 +399,8 @@ fn hosts_left_out(hosts: usize, what: &str) -> Option<String> {
     (hosts > LINE_HOSTS).then(|| format!("and {} more{what}", hosts - LINE_HOSTS))
 }
 
-/// Lists what is unusual about a placement: idle hosts, and slots counted from GPUs.
-fn remarks(map: &RankMap, order: MapBy) -> Vec<String> {
+/// Lists what is unusual about a placement: idle hosts, more ranks than slots, and slots counted from GPUs.
+fn remarks(map: &RankMap, order: MapBy, crowded: &[&Host]) -> Vec<String> {
     let mut remarks = Vec::new();
     let (idle, used) = (map.unused.len(), map.nodes.len());
     if idle > 0 {
@@ -400,6 +409,9 @@ fn remarks(map: &RankMap, order: MapBy) -> Vec<String> {
         if is_crowded && order != MapBy::Node {
             remarks.push("--map-by node spreads".to_owned());
         }
+    }
+    if !crowded.is_empty() {
+        remarks.push(format!("more ranks than slots: {}", text::list(crowded)));
     }
     let hosts = || map.nodes.iter().map(|node| &node.host).chain(&map.unused);
     let by_gpus = hosts().filter(|host| host.slots_by == SlotsBy::Gpus);

@@ -57,7 +57,6 @@ use rlaunch_plan::map::{self, RankMap};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use signals::Signals;
-use std::io::{self, IsTerminal};
 
 /// Runs a job, and restarts it after failures as often as `--max-restarts` allows.
 pub async fn run_job(launch: Launch) -> Result<Exit, Failed> {
@@ -121,7 +120,7 @@ fn hosts_to_reach(job: &JobRun) -> Result<RankMap, Failed> {
 /// not exist.
 fn announce(job: &JobRun, map: &RankMap) -> Result<(), Failed> {
     job.spec.stdin.check(map.world_size)?;
-    let line = map::placement_line(map, job.spec.map_by, io::stderr().is_terminal());
+    let line = map::placement_line(map, job.spec.map_by, job.spec.oversubscribe);
     messages::print(line.as_slice());
     job.events.status().mapped(map);
     job.events.emit(&Event::job_started(&job.spec, map));

@@ -138,7 +138,21 @@ proptest! {
 fn shown_line(list: &str, order: MapBy, ranks: Option<u32>) -> String {
     let hosts = hosts::parse(&[list.to_owned()]).unwrap();
     let map = RankMap::place(order, &hosts, ranks, false).unwrap();
-    format_line(&map, &remarks(&map, order))
+    format_line(&map, &remarks(&map, order, &[]))
+}
+
+#[test]
+fn a_placement_is_shown_where_a_host_idles_or_is_crowded() {
+    let shown = |list: &str, ranks, oversubscribe| {
+        let hosts = hosts::parse(&[list.to_owned()]).unwrap();
+        let map = RankMap::place(MapBy::Slot, &hosts, ranks, oversubscribe).unwrap();
+        placement_line(&map, MapBy::Slot, oversubscribe)
+    };
+    assert_eq!(shown("a:2,b", None, false), None);
+    assert_eq!(shown("a:2,b", None, true), None);
+    assert!(shown("a:2,b", Some(1), false).is_some());
+    let line = "placement: a 0-1 · b 2-3 — more ranks than slots: b".to_owned();
+    assert_eq!(shown("a:2,b", Some(4), true), Some(Message::Line(line)));
 }
 
 #[test]
@@ -173,7 +187,7 @@ fn slots_that_nobody_gave_are_said() {
         hosts.iter().zip([2, 0, 8]).map(|(host, gpus)| host.settled(gpus)).collect();
     let map = RankMap::place(MapBy::Slot, &settled, None, false).unwrap();
     assert_eq!(
-        format_line(&map, &remarks(&map, MapBy::Slot)),
+        format_line(&map, &remarks(&map, MapBy::Slot, &[])),
         "placement: a 0-1 · b 2 · c 3 — slots are GPUs: a 2; 1 slot where there is no GPU: b"
     );
 }
