@@ -3,6 +3,7 @@
 //! | files | subject |
 //! |---|---|
 //! | `messages`, `progress`, `stdout` | errors, warnings, log lines and progress on stderr; results on stdout |
+//! | `terminal` | size of the terminal |
 //! | `line_writer` | lines to a reader that may not read |
 //! | `deadline` | time limits that restart after a suspension |
 //! | `open_files`, `process_env` | limit of open files; environment variables and directories of this process |
@@ -16,3 +17,4 @@ pub mod panics;
 pub mod process_env;
 pub mod progress;
 pub mod stdout;
+pub mod terminal;

@@ -8,6 +8,7 @@
 //! | `rendezvous`, `links` | agents join a tree and RDMA paths are proved; the paths are monitored while ranks run |
 //! | `start` | the launcher's stdio, and the order to start ranks |
 //! | `preflight_report`, `inventory_check` | why nodes cannot run the job; what inventories show, such as what a container lacks |
+//! | `told` | what is said once a day |
 //! | `helper_upload` | programs that nodes need for the proof of paths, and for stacks |
 //! | `path_check` | RDMA paths proved for `rlaunch doctor` |
 //! | `show` | `--show`; `--dry-run` |
@@ -46,6 +47,7 @@ mod start;
 mod stdin;
 mod stragglers;
 mod supervisor;
+mod told;
 
 use driver::Ended;
 use events::Event;

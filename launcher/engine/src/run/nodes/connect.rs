@@ -223,7 +223,8 @@ fn begin_session(
     job: JobId,
 ) -> Node {
     let MappedNode { id, host, ranks } = mapped;
-    let node = Node { id, host, ranks, facts: agent.facts.clone(), hello_at: pump::now() };
+    let (facts, hello_at) = (agent.facts.clone(), pump::now());
+    let node = Node { id, host, ranks, facts, hello_at, runs_in: None };
     let open = slot.open.clone();
     let session = async move {
         tokio::select! {
