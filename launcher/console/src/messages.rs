@@ -37,14 +37,17 @@ pub fn error(failed: &Failed) {
         return;
     }
     let mut err = Vec::new();
-    let message = printable::message(&failed.message);
+    let message = printable::message(&printable::without_codes(&failed.message));
     let _ = if failed.is_asked {
         writeln!(err, "{ASKED}{message}{ASKED:#}")
     } else {
         writeln!(err, "{ERROR}{}:{ERROR:#} {message}", label("error", failed.finding))
     };
     for detail in &failed.details {
-        let _ = writeln!(err, "  {}", printable::message(detail));
+        // Indented ones quote others, such as a rank.
+        let is_quote = detail.starts_with(' ');
+        let plain = if is_quote { detail.clone() } else { printable::without_codes(detail) };
+        let _ = writeln!(err, "  {}", printable::message(&plain));
     }
     for aside in &failed.asides {
         let _ = writeln!(err, "  {DIM}{}{DIM:#}", printable::message(aside));
@@ -245,7 +248,8 @@ pub fn warn(message: &str) {
 
 /// Prints `message` with the prefix `warning[ID]:`, where the id is that of the finding which it states.
 pub fn warn_of(finding: Option<&str>, message: &str) {
-    let (label, message) = (label("warning", finding), printable::message(message));
+    let message = printable::message(&printable::without_codes(message));
+    let label = label("warning", finding);
     print_line(&format!("{WARNING}{label}:{WARNING:#} {message}"));
 }
 

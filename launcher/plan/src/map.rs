@@ -115,19 +115,31 @@ pub struct RankMap {
 pub enum MapError {
     #[error("{}", describe(*.ranks, .hosts))]
     Slots { ranks: u32, hosts: Vec<Host> },
-    #[error("{ranks} ranks asked, {each} on each of {hosts} hosts: that is {}", each_of(*.each, *.hosts))]
+    #[error(
+        "{ranks} ranks do not fit: {each} on each of {hosts} hosts are {}",
+        each_of(*.each, *.hosts)
+    )]
     Hosts { ranks: u32, each: u32, hosts: usize },
     #[error(
-        "{each} ranks asked on each host, {host} has {slots}: use {host}:{each} or --oversubscribe"
+        "{each} ranks on each host need {each} slots; {host} has {slots}: use {host}:{each} or \
+         --oversubscribe"
     )]
     OfEach { each: u32, host: String, slots: u32 },
     #[error("{ranks} ranks are more than the {MAX_RANKS} of a job")]
     Ranks { ranks: u64 },
 }
 
-/// Writes `4 ranks asked, 3 slots (a 1, b 1, c 1): use a:2 or --oversubscribe`.
+/// Writes `3 ranks need 3 slots; a has 1: use -H a:3 or --oversubscribe`; of several hosts `4 ranks need 4 slots; there are 3
+/// (a 1, b 1, c 1): use a:2 or --oversubscribe`.
 fn describe(ranks: u32, hosts: &[Host]) -> String {
     const SHOWN: usize = 8;
+    if let [host] = hosts {
+        let slots = host.slots;
+        return format!(
+            "{ranks} ranks need {ranks} slots; {host} has {slots}: use -H {host}:{ranks} or \
+             --oversubscribe"
+        );
+    }
     let slots = slots_of(hosts);
     let mut list: Vec<_> = hosts.iter().take(SHOWN).map(|h| format!("{h} {}", h.slots)).collect();
     if hosts.len() > SHOWN {
@@ -139,8 +151,8 @@ fn describe(ranks: u32, hosts: &[Host]) -> String {
         None => ("a".to_owned(), missing),
     };
     format!(
-        "{ranks} ranks asked, {slots} {} ({}): use {name}:{more} or --oversubscribe",
-        text::plural(slots as usize, "slot"),
+        "{ranks} ranks need {ranks} slots; there are {slots} ({}): use {name}:{more} or \
+         --oversubscribe",
         list.join(", "),
     )
 }

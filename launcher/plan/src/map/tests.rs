@@ -57,10 +57,10 @@ fn so_many_on_each_host() {
     assert_eq!(deal("a,b", None).unwrap(), [[0, 1], [2, 3]]);
     assert_eq!(deal("a:4,b:2", None).unwrap(), [[0, 1], [2, 3]]);
     assert_eq!(deal("a,b,c", Some(3)).unwrap(), [vec![0, 1], vec![2]]);
-    assert_eq!(deal("a,b", Some(5)).unwrap_err(), "5 ranks asked, 2 on each of 2 hosts: that is 4");
+    assert_eq!(deal("a,b", Some(5)).unwrap_err(), "5 ranks do not fit: 2 on each of 2 hosts are 4");
     assert_eq!(
         deal("a,b:1", None).unwrap_err(),
-        "2 ranks asked on each host, b has 1: use b:2 or --oversubscribe"
+        "2 ranks on each host need 2 slots; b has 1: use b:2 or --oversubscribe"
     );
     assert_eq!(dealt("ppr:2:node", None, "a,b:1", None, true).unwrap(), [[0, 1], [2, 3]]);
 }
@@ -93,8 +93,10 @@ fn words_for_orders_are_understood() {
 
 #[test]
 fn too_few_slots_say_what_to_type() {
-    let text = "4 ranks asked, 3 slots (a 1, b 1, c 1): use a:2 or --oversubscribe";
+    let text = "4 ranks need 4 slots; there are 3 (a 1, b 1, c 1): use a:2 or --oversubscribe";
     assert_eq!(map("a,b,c", Some(4), false), Err(text.into()));
+    let text = "3 ranks need 3 slots; h1 has 1: use -H h1:3 or --oversubscribe";
+    assert_eq!(map("h1", Some(3), false), Err(text.into()));
     let text = "4294967295 ranks are more than the 1048576 of a job";
     assert_eq!(map("a:4294967295", None, false), Err(text.into()));
 }
