@@ -10,7 +10,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, raise};
 pub use rlaunch_bootstrap::error_chain;
 use rlaunch_text::message::{Failed, Message};
-use rlaunch_text::printable;
+use rlaunch_text::{printable, style};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::LazyLock;
@@ -198,8 +198,7 @@ pub fn print(messages: &[Message]) {
     for message in messages {
         match message {
             Message::Info(text) => info(text),
-            Message::Line(text) => line(text),
-            Message::Dim(text) => dim(text),
+            Message::Labelled(text) => labelled(text),
             Message::Warning { finding, text } => warn_of(*finding, text),
             Message::Hint(text) => hint(text),
         }
@@ -256,6 +255,20 @@ pub fn warn_of(finding: Option<&str>, message: &str) {
 /// Prints `message` with the prefix `rlaunch:`.
 pub fn info(message: &str) {
     print_line(&format!("rlaunch: {}", printable::message(message)));
+}
+
+/// Prints a line that begins with its subject, as in `placement: a 0 · b none — 1 of 2 hosts idle`.
+fn labelled(line: &str) {
+    let line = printable::message(line);
+    let Some((subject, rest)) = line.split_once(": ") else { return print_line(&line) };
+    let (rest, remark) = rest.split_once(" — ").unwrap_or((rest, ""));
+    let subject = style::BOLD.paint(&format!("{subject}:"));
+    let remark = if remark.is_empty() {
+        String::new()
+    } else {
+        format!(" — {}", style::DOUBTFUL.paint(remark))
+    };
+    print_line(&format!("{subject} {rest}{remark}"));
 }
 
 /// Prints `line` without a prefix.

@@ -380,7 +380,7 @@ pub fn placement_line(map: &RankMap, order: MapBy, oversubscribe: bool) -> Optio
     let is_odd = !map.unused.is_empty() || hosts.any(|host| host.slots_by == SlotsBy::NoGpu);
     let crowded = if oversubscribe { crowded(map) } else { Vec::new() };
     let is_shown = is_odd || !crowded.is_empty();
-    is_shown.then(|| Message::Line(format_line(map, &remarks(map, order, &crowded))))
+    is_shown.then(|| Message::Labelled(format_line(map, &remarks(map, order, &crowded))))
 }
 
 /// Returns the hosts that have more ranks than slots.

@@ -8,10 +8,8 @@ use rlaunch_bootstrap::error_chain;
 pub enum Message {
     /// A step of rlaunch, or its choice where the user's could not be followed.
     Info(String),
-    /// A line that explains itself.
-    Line(String),
-    /// A line like that, which nobody has to read.
-    Dim(String),
+    /// A line that begins with its subject, as in `placement: a 0-1 · b 2`.
+    Labelled(String),
     Warning {
         /// Id of the finding that the message states.
         finding: Option<&'static str>,
