@@ -1,6 +1,9 @@
-//! `rlaunch help`: pages on topics, the help of verbs, and findings explained, by the user's pager at a terminal.
+//! `rlaunch help`: pages on topics, the help of verbs, and findings explained, by the user's pager at a terminal, where
+//! `page` makes them readable.
 //!
 //! The text of a topic is `launcher/help/TOPIC.md`; that of a finding stands with its check, in [`rlaunch_plan::checks`].
+
+mod page;
 
 use super::invocation::definition;
 use super::overview;
@@ -8,7 +11,7 @@ use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use clap::Parser;
 use rlaunch_client::command;
-use rlaunch_console::stdout;
+use rlaunch_console::{stdout, terminal};
 use rlaunch_plan::checks::{self, Check};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -69,8 +72,11 @@ pub(crate) struct HelpArgs {
 pub(super) fn run(args: &HelpArgs) -> Result<Exit, Failed> {
     match &args.words[..] {
         [] => stdout::print_styled(&contents()),
-        [word] if let Some((_, _, text)) = topic(word) => show(&without_comments(text)),
-        [word] if let Some(check) = checks::find(word) => show(&explanation(check)),
+        [word] if let Some((_, _, text)) = topic(word) => show_page(&without_comments(text)),
+        [word] if let Some(check) = checks::find(word) => {
+            let text = explanation(check);
+            show_page(&if io::stdout().is_terminal() { format!("# {text}") } else { text });
+        }
         [word] if word == OPTIONS => {
             show(&overview::with_all_options().render_long_help().ansi().to_string());
         }
@@ -192,6 +198,15 @@ fn verb_help(words: &[String]) -> Result<String, Failed> {
         })?;
     }
     Ok(command.render_long_help().ansi().to_string())
+}
+
+/// Prints a page, and at a terminal as that shows it best.
+fn show_page(page: &str) {
+    if io::stdout().is_terminal() {
+        show(&page::format(page, terminal::columns()));
+    } else {
+        show(page);
+    }
 }
 
 /// Prints a text. At a terminal this process becomes the pager, and does not return.
