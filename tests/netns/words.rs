@@ -227,9 +227,13 @@ fn shells_take_the_completions_and_man_the_page() {
             "export TERM=xterm PAGER=\"{pager}\"; script -qec \"{rlaunch} help env\" /dev/null"
         ))
     };
-    assert!(at_terminal("tac").trim_end().ends_with(title), "{}", at_terminal("tac"));
+    let title = "The environment of a rank";
+    let reversed = at_terminal("tac");
+    assert!(reversed.trim_end().ends_with(&format!("\n{title}")), "{reversed}");
     for plain in ["/nonexistent/pager", "", "cat"] {
-        assert!(at_terminal(plain).starts_with(title), "{}", at_terminal(plain));
+        let page = at_terminal(plain);
+        assert!(page.starts_with(&format!("\x1b[1m{title}\x1b[0m")), "{page:?}");
+        assert!(!page.contains('`') && !page.contains("\n#"), "{page}");
     }
     assert!(shell("set -o pipefail; rlaunch help env | head -1; echo $?").ends_with("\n0\n"));
 }

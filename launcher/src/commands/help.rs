@@ -15,6 +15,7 @@ use rlaunch_console::{stdout, terminal};
 use rlaunch_plan::checks::{self, Check};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::style::BOLD;
 use std::convert::Infallible;
 use std::env;
 use std::fmt::Write as _;
@@ -160,8 +161,9 @@ fn without_comments(text: &str) -> String {
 }
 
 fn contents() -> String {
-    let mut text =
-        "rlaunch --help explains how to start a job. Topics of rlaunch help:\n".to_owned();
+    let heading = |text: &str| format!("{}\n", BOLD.paint(text));
+    let mut text = "rlaunch --help explains how to start a job.\n".to_owned();
+    text += &heading("Topics of rlaunch help:");
     for (word, about, _) in TOPICS {
         let _ = writeln!(text, "  {word:<12}  {about}");
     }
@@ -169,13 +171,13 @@ fn contents() -> String {
         text,
         "  {OPTIONS:<12}  all options of jobs, also those that rlaunch --help leaves out"
     );
-    text.push_str("Verbs, as rlaunch help VERB or rlaunch VERB --help:\n");
+    text += &heading("Verbs, as rlaunch help VERB or rlaunch VERB --help:");
     for verb in definition().get_subcommands().filter(|verb| !verb.is_hide_set()) {
         let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
         let about = about.trim_end_matches('.');
         let _ = writeln!(text, "  {:<12}  {about}", verb.get_name());
     }
-    text.push_str("Commands for ranks, within a job:\n");
+    text += &heading("Commands for ranks, within a job:");
     for verb in command::VERBS {
         let _ = writeln!(text, "  {verb:<12}  see rlaunch {verb} --help");
     }
