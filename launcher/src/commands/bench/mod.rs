@@ -278,7 +278,7 @@ impl FromStr for Sizes {
 
 fn size(text: &str) -> Result<usize, String> {
     let size = parse_size(text).filter(|size| *size <= MAX_SIZE);
-    size.ok_or_else(|| format!("{text:?} is not a size of up to 1G, as 8, 64K or 16M"))
+    size.ok_or_else(|| format!("{text:?} is not a size of up to 1G, such as 8, 64K or 16M"))
 }
 
 /// Reads a number of bytes, in which K, M and G are powers of 1024.

@@ -75,7 +75,9 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let port = text.strip_prefix(':').unwrap_or(text).parse::<u16>().ok();
     let local = port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    local.or_else(|| text.parse().ok()).ok_or_else(|| "an address, as 127.0.0.1:9101".to_owned())
+    local
+        .or_else(|| text.parse().ok())
+        .ok_or_else(|| "an address, such as 127.0.0.1:9101".to_owned())
 }
 
 /// Watches a job or hosts.
