@@ -30,10 +30,10 @@ const DIM: Style = Style::new().dimmed();
 /// Style of the prefix `hint:`.
 pub const HINT: Style = AnsiColor::Cyan.on_default().bold();
 
-/// Prints an error with its details and hints, unless its message is empty. Adds a hint if the limit of open
-/// files caused the error.
+/// Prints an error, or the end that the user has asked for, with details and hints, unless its message is empty. Adds a
+/// hint if the limit of open files caused the error.
 pub fn error(failed: &Failed) {
-    if failed.message.is_empty() {
+    if failed.message.is_empty() || failed.is_asked && is_quiet() {
         return;
     }
     let mut err = Vec::new();
