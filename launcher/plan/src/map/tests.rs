@@ -153,7 +153,7 @@ fn a_placement_is_shown_where_a_host_idles_or_is_crowded() {
     assert_eq!(shown("a:2,b", None, false), None);
     assert_eq!(shown("a:2,b", None, true), None);
     assert!(shown("a:2,b", Some(1), false).is_some());
-    let line = "placement: a 0-1 · b 2-3 — more ranks than slots: b".to_owned();
+    let line = "placement: a 0-2 · b 3 — more ranks than slots: a".to_owned();
     assert_eq!(shown("a:2,b", Some(4), true), Some(Message::Labelled(line)));
 }
 
