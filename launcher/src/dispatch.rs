@@ -52,7 +52,8 @@ fn run() -> ExitCode {
         }
     };
     let exit = runtime.block_on(verb.run(*line)).unwrap_or_else(|failed| {
-        let failed = if failed.by_rank { failed } else { failed.hint(trust_hint) };
+        let is_of_rlaunch = !failed.by_rank && !failed.is_asked;
+        let failed = if is_of_rlaunch { failed.hint(trust_hint) } else { failed };
         messages::error(&failed);
         failed.exit
     });

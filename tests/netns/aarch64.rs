@@ -50,14 +50,15 @@ fn a_host_of_aarch64_beside_others() {
     let field = Field::new();
     let (_emulator, _machine) = (emulator(&field, "b"), field.machine("b", "aarch64"));
     let _forget = Forget::now(&field);
-    let cold = field.rlaunch("-H a,b hostname").run();
+    let cold = field.rlaunch("-H a,b hostname").logging().run();
     assert_eq!(cold.succeeded().sorted(), ["a", "b"], "{cold}");
     cold.says(&["agent sent to a, b (", "library sent to a (", "library sent to b ("]);
     let kept = fs::read_dir(field.cache("b", Account::Root)).unwrap();
     let kept: Vec<_> = kept.map(|build| build.unwrap().path().join("rlaunch-worker")).collect();
     let shipped = fs::read(field.shipped("aarch64").join("rlaunch-worker")).unwrap();
     assert!(kept.len() == 1 && fs::read(&kept[0]).unwrap() == shipped, "{kept:?}");
-    let warm = field.rlaunch("-H a,b").sh("test $RANK = 0 || exit 7; exec sleep 100").run();
+    let warm = field.rlaunch("-H a,b").logging();
+    let warm = warm.sh("test $RANK = 0 || exit 7; exec sleep 100").run();
     warm.ended_with(7).says(&["rank 1 on b"]).keeps_quiet_about(&["sent to"]);
 }
 

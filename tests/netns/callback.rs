@@ -108,8 +108,8 @@ fn a_host_without_stdin_gets_its_agent_by_what_it_has() {
     let agent = fs::read(field.agent()).unwrap();
     field.lab.write_file("f", Path::new("/tmp/tools/rlaunch-worker"), &agent, 0o755).unwrap();
     let _forced = forced_command(&field, &hosts, &shell("/tmp/tools", "</dev/null"));
-    let run = || field.rlaunch("-H a,b,c,d,e,f -np 6 /bin/hostname").run();
-    let cold = run();
+    let run = || field.rlaunch("-H a,b,c,d,e,f -np 6 /bin/hostname");
+    let cold = run().logging().run();
     assert_eq!(cold.succeeded().sorted(), hosts, "{cold}");
     cold.says(&["agent sent to a, b, c, d, e ("]);
     for host in hosts {
@@ -117,7 +117,7 @@ fn a_host_without_stdin_gets_its_agent_by_what_it_has() {
         let build = fs::read_dir(cache).unwrap().next().unwrap().unwrap().path();
         assert!(fs::read(build.join("rlaunch-worker")).unwrap() == agent, "{host}");
     }
-    let warm = run();
+    let warm = run().run();
     assert_eq!(warm.succeeded().sorted(), hosts, "{warm}");
     warm.says_nothing();
     // Commands without a job reach the hosts in the same way.
@@ -138,11 +138,11 @@ fn a_home_without_room_for_the_agent_is_passed_over() {
     let _mounts = hosts.map(|host| mount(&field, host, "size=200k"));
     let _elsewhere = field.scratch(&hosts, "/tmp/.rlaunch-0");
     let _forced = forced_command(&field, &hosts, &shell("/tmp/tools", "</dev/null"));
-    let run = || field.rlaunch("-H a,b -np 2 /bin/hostname").run();
-    let cold = run();
+    let run = || field.rlaunch("-H a,b -np 2 /bin/hostname");
+    let cold = run().logging().run();
     assert_eq!(cold.succeeded().sorted(), hosts, "{cold}");
     cold.says(&["agent sent to a ("]);
-    let warm = run();
+    let warm = run().run();
     assert_eq!(warm.succeeded().sorted(), hosts, "{warm}");
     warm.says_nothing();
     for host in hosts {

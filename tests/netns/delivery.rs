@@ -37,11 +37,11 @@ fn the_first_launch_sends_and_the_second_does_not() {
     let field = Field::new();
     for account in Account::ALL {
         field.forget_agents(&ABC, account);
-        let run = || field.rlaunch("-H a,b,c hostname").account(account).run();
-        let cold = run();
+        let run = || field.rlaunch("-H a,b,c hostname").account(account);
+        let cold = run().logging().run();
         answered_everywhere(&cold);
         cold.says(&["agent sent to a, b, c "]);
-        let warm = run();
+        let warm = run().run();
         answered_everywhere(&warm);
         warm.says_nothing();
         let agent = only_agent(&field.cache("b", account));
@@ -54,7 +54,7 @@ fn only_the_host_that_lacks_it_is_sent_the_agent() {
     let field = Field::new();
     field.warm("a,b,c", Account::Root);
     field.forget_agents(&["b"], Account::Root);
-    let ran = field.rlaunch("-H a,b,c hostname").run();
+    let ran = field.rlaunch("-H a,b,c hostname").logging().run();
     answered_everywhere(&ran);
     ran.says(&["agent sent to b ("]);
 }
@@ -93,7 +93,7 @@ fn a_broken_copy_is_replaced() {
     let broken: [&[u8]; 3] = [&whole[..whole.len() / 2], &whole[..3000], b"no agent\n"];
     for bytes in broken {
         fs::write(&agent, bytes).unwrap();
-        let ran = field.rlaunch("-H a,b,c hostname").run();
+        let ran = field.rlaunch("-H a,b,c hostname").logging().run();
         answered_everywhere(&ran);
         ran.says(&["agent sent to b ("]);
         assert!(fs::read(&agent).unwrap() == whole, "{} bytes: {ran}", bytes.len());
@@ -157,11 +157,11 @@ fn a_home_that_takes_a_small_file_and_not_the_agent() {
 /// Asserts that jobs run although the cache cannot be used, and that the second job finds the agent
 /// in the substitute.
 fn reached_all_the_same(field: &Field, account: Account) {
-    let run = || field.rlaunch("-H a,b,c hostname").account(account).run();
-    let cold = run();
+    let run = || field.rlaunch("-H a,b,c hostname").account(account);
+    let cold = run().logging().run();
     answered_everywhere(&cold);
     cold.says(&["agent sent to ", "b"]);
-    let warm = run();
+    let warm = run().run();
     answered_everywhere(&warm);
     warm.says_nothing();
 }
@@ -202,7 +202,7 @@ fn a_home_that_cannot_be_written() {
     let kept = field.on("b", &format!("stat -c %a:%U {second}; ls /var/tmp -A; rm {elsewhere}"));
     assert_eq!(kept, format!("700:user\n{}\n", second.trim_start_matches("/var/tmp/")));
     let _agents = field.scratch(&ABC, "/tmp/agents-of-user");
-    let run = |words| field.rlaunch(words).account(Account::User).run();
+    let run = |words| field.rlaunch(words).account(Account::User).logging().run();
     let ran = run("--agent-dir ~/.cache/agents -H b hostname");
     ran.refused(202, &["b: cannot install the agent", "Permission denied"]);
     ran.hints("--agent-dir");
@@ -252,7 +252,7 @@ fn a_shared_home_is_sent_one_agent() {
     let lab = Lab::up(&options).unwrap();
     let _down = Undo(|| Lab::down("testshared").map(drop));
     let shared = Field { lab, rlaunch: field.rlaunch.clone() };
-    let cold = shared.rlaunch("-H a,b,c hostname").run();
+    let cold = shared.rlaunch("-H a,b,c hostname").logging().run();
     answered_everywhere(&cold);
     let sent: Vec<String> = ABC.iter().map(|host| format!("agent sent to {host} (")).collect();
     let times = |text: &String| cold.err().matches(text.as_str()).count();

@@ -74,5 +74,5 @@ program train 'it'\''s' ''
 ";
     assert_eq!(ran.succeeded().out(), expected, "{ran}");
     let ran = field.rlaunch("-H nobody -np 3 --dry-run=offline true").run();
-    ran.refused(200, &["3 ranks asked, 1 slot (nobody 1)"]);
+    ran.refused(200, &["3 ranks need 3 slots; nobody has 1"]);
 }

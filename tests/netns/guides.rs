@@ -130,7 +130,7 @@ fn what_is_left_open_may_be_anything() {
     };
     assert!(is("a  b", "a b"));
     assert!(!is("a b", "a b c") && !is("a b c", "a b") && !is("", "a") && !is("a", ""));
-    assert!(is("proved in … ms", "proved in 597 ms") && !is("proved in … ms", "proved in 597 s"));
+    assert!(is("tested in … ms", "tested in 597 ms") && !is("tested in … ms", "tested in 597 s"));
     assert!(is("… up, …, …", "6/6 paths up, RoCE v2, 3 subnets") && !is("…up, …", "6 up"));
     assert!(!is("aa…aa", "aaa"), "nothing is counted twice");
     assert!(is("a\n…\nd", "a\nb\nc\nd") && is("a\n  …\nd", "a\nd") && is("…", ""));

@@ -1,6 +1,6 @@
 //! The smallest job: one command on every host.
 
-use crate::support::Field;
+use crate::support::{Field, launch_directory};
 use rlaunch_lab::Account;
 
 #[test]
@@ -39,6 +39,24 @@ fn a_directory_that_hosts_have_is_the_ranks_directory() {
     assert_eq!(ran.succeeded().out(), "/usr/bin\n/usr/bin\n", "{ran}");
     let ran = field.rlaunch("-H a,b --wdir /usr/lib pwd").run();
     assert_eq!(ran.succeeded().out(), "/usr/lib\n/usr/lib\n", "{ran}");
+}
+
+#[test]
+fn a_directory_that_hosts_lack_is_told_once_and_again_when_a_rank_fails() {
+    let field = Field::new();
+    let (here, state) = (launch_directory(), tempfile::tempdir().unwrap());
+    let run = |hosts: &str, script: &str| {
+        let run = field.rlaunch("-H").args([hosts]).in_directory(here.path()).sh(script);
+        run.env("XDG_STATE_HOME", state.path().to_str().unwrap()).run()
+    };
+    let line = "rlaunch: this directory is not on a, b: the ranks there run in /root";
+    assert_eq!(run("a,b", "exit 0").succeeded().said(), [line]);
+    run("a,b", "exit 0").succeeded().says_nothing();
+    let line = "rlaunch: this directory is not on b: the ranks there run in /root";
+    assert_eq!(run("b", "exit 0").succeeded().said(), [line]);
+    let failed = run("b", "exit 3");
+    failed.ended_with(3).says(&["  this directory is not on b: the ranks there ran in /root\n"]);
+    failed.keeps_quiet_about(&["rlaunch: this"]);
 }
 
 #[test]

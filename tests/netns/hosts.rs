@@ -29,15 +29,32 @@ fn a_host_without_ranks_is_said_with_what_helps() {
     assert_eq!(ran.succeeded().sorted(), ["a", "b"], "{ran}");
     ran.says_nothing();
 
-    // At a terminal the placement is always printed.
-    let line = format!("{} -H a:2,b hostname", field.rlaunch.display());
-    let mut command = field.lab.exec_in(Account::Root, Path::new("/"));
-    command.args(["script", "-qefc", &line, "/dev/null"]);
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let (keyboard, running) = Running::with_keyboard(&field, &mut command, BOUND);
-    let ran = running.finish();
-    drop(keyboard);
-    assert!(ran.succeeded().out().starts_with("placement: a 0-1 · b 2\r\n"), "{ran}");
+    let ran = field.rlaunch("-H a,b --oversubscribe -np 3 hostname").run();
+    let line = "placement: a 0-1 · b 2 — more ranks than slots: a";
+    assert_eq!(ran.succeeded().said(), [line], "{ran}");
+}
+
+#[test]
+fn a_terminal_shows_first_contact_in_a_line_that_goes_and_later_jobs_without() {
+    let field = Field::new();
+    field.forget_agents(&["a"], Account::Root);
+    let shown = || {
+        let line = format!("{} -H a:2 --wdir / pwd", field.rlaunch.display());
+        let mut command = field.lab.exec_in(Account::Root, Path::new("/"));
+        command.args(["script", "-qefc", &line, "/dev/null"]).env("TERM", "xterm");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let (keyboard, running) = Running::with_keyboard(&field, &mut command, BOUND);
+        let ran = running.finish();
+        drop(keyboard);
+        ran.succeeded().out().into_owned()
+    };
+    let cold = shown();
+    let (_, after) = cold.split_once("preparing 1 host… ").expect(&cold);
+    // Spaces replace the line before anything else comes.
+    let (line, after) = after.split_once('\r').expect(&cold);
+    assert!(line.contains(" MiB each") && !line.contains('\n'), "{cold:?}");
+    assert!(after.starts_with("     "), "{cold:?}");
+    assert!(!shown().contains("preparing"), "{cold:?}");
 }
 
 #[test]
@@ -105,7 +122,7 @@ fn hosts_of_a_file_without_slots_run_a_rank_for_each_gpu() {
     assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
     match gpus {
         0 => ran.says(&["placement: a 0 · b 1 — 1 slot where there is no GPU: a, b\n"]),
-        gpus => ran.says(&[&format!("— slots are GPUs: a {gpus}, b {gpus}\n")]),
+        _ => ran.keeps_quiet_about(&["placement"]),
     };
     // A host that is not needed is released; `run` checks that nothing is left on it.
     let ran = run("-np 1 -v");
@@ -113,7 +130,7 @@ fn hosts_of_a_file_without_slots_run_a_rank_for_each_gpu() {
     ran.says(&["placement: a 0 · b none — 1 of 2 hosts idle"]);
     let many = slots * 2 + 1;
     let ran = run(&format!("-np {many}"));
-    ran.refused(200, &[&format!("{many} ranks asked, {} slots (a {slots}, b {slots})", slots * 2)]);
+    ran.refused(200, &[&format!("{many} ranks need {many} slots; there are {} (a ", slots * 2)]);
     // An explicit number of ranks per host does not need GPUs.
     let ran = run("--npernode 2 -np 3");
     assert_eq!(ran.succeeded().sorted(), ["3 a", "3 a", "3 b"], "{ran}");

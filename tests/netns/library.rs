@@ -42,7 +42,8 @@ fn every_call_in_python_holds_on_cold_hosts_and_on_warm_ones() {
     field.forget_agents(&ABC, Account::Root);
     let run = |by| {
         let run = field.rlaunch("-H a:2,b,c -np 4 --preload ranks.py python3 ranks.py");
-        run.in_directory(project.path()).env("RLAUNCH_PYTHON", by).within(PATIENCE).run()
+        let run = run.in_directory(project.path()).env("RLAUNCH_PYTHON", by);
+        run.within(PATIENCE).logging().run()
     };
     let cold = run("");
     assert_eq!(cold.succeeded().out(), "4 ranks: all as it should be\n", "{cold}");
@@ -50,7 +51,7 @@ fn every_call_in_python_holds_on_cold_hosts_and_on_warm_ones() {
     for by in ["", "ctypes"] {
         let warm = run(by);
         assert_eq!(warm.succeeded().out(), "4 ranks: all as it should be\n", "{warm}");
-        warm.keeps_quiet_about(&["sent", "warning"]);
+        warm.keeps_quiet_about(&["sent to", "warning"]);
     }
     for host in ABC {
         let kept = only_library(&field, host);

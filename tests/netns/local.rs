@@ -37,7 +37,7 @@ fn the_codes_are_the_same() {
     field.rlaunch("-np 2 no-such-program").run().refused(127, &["no-such-program"]);
     field.rlaunch("-np 2 /etc/passwd").run().refused(126, &["/etc/passwd"]).hints("chmod");
     field.rlaunch("-np 2 --wdir /no/such/place true").run().refused(203, &["/no/such/place"]);
-    field.rlaunch("-H localhost -np 2 true").run().refused(200, &["2 ranks asked, 1 slot"]);
+    field.rlaunch("-H localhost -np 2 true").run().refused(200, &["2 ranks need 2 slots"]);
 }
 
 #[test]

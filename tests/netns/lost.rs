@@ -66,7 +66,7 @@ fn an_agent_that_is_told_to_end() {
             let (guardian, agent) = agents(&field, "b");
             kill(if is_guardian { guardian } else { agent }, signal).unwrap();
             let how = format!("error: node b is lost: its agent got signal {name}");
-            running.finish().ended_with(206).says(&[&how, "a, b, c: nothing left"]);
+            running.finish().ended_with(206).says(&[&how, "all processes ended on a, b, c"]);
         }
     }
 }

@@ -26,7 +26,7 @@ fn all_ranks_begin_again_as_another_job() {
     let run = field.rlaunch("-H a,b,c --max-restarts 2 --events").args([&events]);
     let ran = run.sh(ONCE).run();
     ran.succeeded().says(&["restart 1 of 2 after: rank 1 on b ", "exited with code 7"]);
-    ran.says(&["a, b, c: nothing left"]).keeps_quiet_about(&["restart 2", "error: "]);
+    ran.says(&["all processes ended on a, b, c"]).keeps_quiet_about(&["restart 2", "error: "]);
     let out = ran.out();
     let lines: Vec<Vec<&str>> = out.lines().map(|line| line.split(' ').collect()).collect();
     let [first, again @ ..] = &lines[..] else { panic!("{ran}") };

@@ -39,7 +39,8 @@ fn assert_nothing_leads_there(field: &Field) {
 fn a_command_leads_to_hosts_cold_and_warm() {
     let field = Field::new();
     field.forget_agents(&["a", "b"], Account::Root);
-    let cold = field.rlaunch("-H a,root@b --rsh").args(["ssh -o BatchMode=yes", "hostname"]).run();
+    let cold = field.rlaunch("-H a,root@b --rsh").args(["ssh -o BatchMode=yes", "hostname"]);
+    let cold = cold.logging().run();
     assert_eq!(cold.succeeded().sorted(), ["a", "b"], "{cold}");
     cold.says(&["agent sent to a, root@b "]);
     // `{host}` is in the middle, and words are split as by a shell.
@@ -310,12 +311,12 @@ fn a_job_runs_in_containers() {
     let field = Field::new();
     field.forget_agents(&["a", "b"], Account::Root);
     let _engine = engine(&field, &["a", "b"]);
-    let run = || field.rlaunch("-H a,b --container docker:mpi -np 2 hostname").run();
-    let cold = run();
+    let run = || field.rlaunch("-H a,b --container docker:mpi -np 2 hostname");
+    let cold = run().logging().run();
     assert_eq!(cold.succeeded().sorted(), ["a-inside", "b-inside"], "{cold}");
     cold.says(&["agent sent to a, b "]);
     assert!(!field.cache("a", Account::Root).exists(), "the host has got an agent");
-    let warm = run();
+    let warm = run().run();
     assert_eq!(warm.succeeded().sorted(), ["a-inside", "b-inside"], "{warm}");
     warm.says_nothing();
     // Ranks inside a container end with their job, also if the user gives the command that enters
@@ -356,7 +357,7 @@ fn a_job_runs_in_containers_of_its_own() {
         let words = format!("-H a,b --container docker:lab/inside:1 -np 2 {program}");
         field.rlaunch(&words)
     };
-    let cold = run("hostname").run();
+    let cold = run("hostname").logging().run();
     assert_eq!(cold.succeeded().sorted(), ["a-inside", "b-inside"], "{cold}");
     cold.says(&["agent sent to a, b "]);
     assert!(field.cache("a", Account::Root).exists(), "the host has not got an agent");
@@ -364,7 +365,7 @@ fn a_job_runs_in_containers_of_its_own() {
     let asked = "run --rm -i --pull never --network host --ipc host --ulimit memlock=-1 ";
     assert_eq!(calls().matches(asked).count(), 1, "{}", calls());
     // If the agent is lost, the engine removes the container and the rest of the job in it.
-    let mut running = run("sh -c").args(["echo up; exec sleep 1000"]).spawn();
+    let mut running = run("sh -c").args(["echo up; exec sleep 1000"]).logging().spawn();
     running.wait_for_lines(2);
     let mut agents = field.lab.processes("b").unwrap();
     agents.retain(|process| process.args[0].ends_with("rlaunch-worker"));

@@ -278,6 +278,11 @@ impl<'a> Run<'a> {
         self
     }
 
+    /// Makes rlaunch log what it sends to which hosts, among other steps.
+    pub(crate) fn logging(self) -> Run<'a> {
+        self.env("RLAUNCH_LOG", "rlaunch=info")
+    }
+
     /// Makes rlaunch's stdin its controlling terminal.
     pub(crate) fn at_terminal(mut self) -> Run<'a> {
         self.at_terminal = true;

@@ -136,7 +136,7 @@ fn first_failure(culprit: &str, code: i32, cause: &str) {
             let pid =
                 ran.out().lines().find_map(|line| line.strip_prefix("pid ")).unwrap().to_owned();
             let named = format!("error: rank 5 on c (pid {pid}) {cause}\n");
-            ran.ended_with(code).says(&[&named, "a, b, c, d: nothing left"]);
+            ran.ended_with(code).says(&[&named, "all processes ended on a, b, c, d"]);
             ran.keeps_quiet_about(&["more rank"]);
         }
     });
@@ -215,14 +215,17 @@ fn a_job_takes_too_long() {
 #[test]
 fn the_user_interrupts_or_terminates() {
     as_each(|field, account| {
-        for (signal, code) in [(Signal::SIGINT, 130), (Signal::SIGTERM, 143)] {
+        let ended = "all processes ended on a, b, c, d";
+        for (signal, code, said) in [
+            (Signal::SIGINT, 130, ["interrupted: 8 ranks ended\n"; 2]),
+            (Signal::SIGTERM, 143, ["error: ended by SIGTERM\n", ended]),
+        ] {
             for others in [MEEK, SHELL] {
                 let running = up(field.rlaunch(EIGHT).account(account), others);
                 let asked = Stopwatch::start();
                 running.signal(signal);
                 let ran = ends(field, running, asked, PROMPT);
-                let named = format!("error: ended by {signal}\n");
-                ran.ended_with(code).says(&[&named, "a, b, c, d: nothing left"]);
+                ran.ended_with(code).says(&said);
             }
         }
     });
@@ -244,7 +247,7 @@ fn the_user_interrupts_twice() {
         .unwrap();
         let asked = Stopwatch::start();
         running.signal(Signal::SIGINT);
-        ends(field, running, asked, PROMPT).ended_with(130).says(&["error: ended by SIGINT"]);
+        ends(field, running, asked, PROMPT).ended_with(130).says(&["interrupted: 8 ranks ended"]);
     });
 }
 

@@ -99,7 +99,10 @@ fn words_without_a_meaning_are_named_on_one_line() {
     assert_eq!(lines, ["ignored: --mca plm_base_verbose"], "{ran}");
 
     let ran = field.rlaunch("--allow-run-as-root -H a,b,c -np 4 hostname").run();
-    ran.refused(200, &["4 ranks asked, 3 slots (a 1, b 1, c 1): use a:2"]);
+    ran.refused(
+        200,
+        &["4 ranks need 4 slots; there are 3 (a 1, b 1, c 1): use a:2"],
+    );
     field.rlaunch("-H a -bind-too none true").run().ended_with(200).says(&["--bind-to exists"]);
 }
 
@@ -224,9 +227,13 @@ fn shells_take_the_completions_and_man_the_page() {
             "export TERM=xterm PAGER=\"{pager}\"; script -qec \"{rlaunch} help env\" /dev/null"
         ))
     };
-    assert!(at_terminal("tac").trim_end().ends_with(title), "{}", at_terminal("tac"));
+    let title = "The environment of a rank";
+    let reversed = at_terminal("tac");
+    assert!(reversed.trim_end().ends_with(&format!("\n{title}")), "{reversed}");
     for plain in ["/nonexistent/pager", "", "cat"] {
-        assert!(at_terminal(plain).starts_with(title), "{}", at_terminal(plain));
+        let page = at_terminal(plain);
+        assert!(page.starts_with(&format!("\x1b[1m{title}\x1b[0m")), "{page:?}");
+        assert!(!page.contains('`') && !page.contains("\n#"), "{page}");
     }
     // A terminal without man gets the text, and no roff.
     let words = format!("env PATH=/none PAGER=cat TERM=xterm {rlaunch} man topo");

@@ -29,9 +29,8 @@ fn follow(field: &Field, name: &str) {
     });
 }
 
-/// Tells whether a line is printed only because guests are slow, or because files are sent to them
-/// for the first time.
+/// Tells whether a line is printed only because guests are slow.
 fn is_progress(line: &str) -> bool {
     let said = line.strip_prefix("rlaunch: ");
-    said.is_some_and(|said| said.starts_with("waiting ") || said.contains(" sent to "))
+    said.is_some_and(|said| said.starts_with("waiting "))
 }

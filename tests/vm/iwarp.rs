@@ -33,7 +33,7 @@ fn its_mesh_is_proved_and_watched() {
     let words = format!("-H {ALL} {PATIENT} {IWARP} --transport rdma sh -c");
     let ran = field.rlaunch(&words, &[script]);
     assert_eq!(ran.succeeded().sorted(), ["none 1"; 3], "{ran}");
-    ran.says("mesh: 6/6 paths up, iWARP by RDMA_CM, 3 subnets, proved in ");
+    ran.says("mesh: 6/6 paths up, iWARP by RDMA_CM, 3 subnets, tested in ");
     ran.does_not_say("warning");
 
     let job = Background::start(&field, &mesh_watch::job("siw", ""));
@@ -51,7 +51,7 @@ fn a_dead_link_of_it_is_found_out() {
     field.lab.cut("n1", "eth1", Cut::Silent).unwrap();
     let ran = field.rlaunch(&format!("-H {ALL} {PATIENT} {IWARP} hostname"), &[]);
     assert_eq!(ran.succeeded().sorted(), ["n1", "n2", "n3"], "{ran}");
-    ran.says("mesh: 4/6 paths up, iWARP by RDMA_CM, 2 subnets, proved in ");
+    ran.says("mesh: 4/6 paths up, iWARP by RDMA_CM, 2 subnets, tested in ");
     let line = ran.line_with(
         "no RDMA between n1 siw0/1 192.168.101.2 and n2 siw0/1 192.168.101.3 (ranks 0 and 1): ",
     );

@@ -33,7 +33,7 @@ fn six_paths_of_soft_roce_are_proved_and_nothing_of_the_mesh_is_left() {
     let field = Field::new();
     let words = format!("-H {ALL} {PATIENT} --hca rxe --transport rdma --show mesh sh -c");
     let ran = field.rlaunch(&words, &["rdma resource show qp | grep -c rlaunch-prover"]);
-    ran.succeeded().says("rlaunch: mesh: 6/6 paths up, RoCE v2, 3 subnets, proved in ");
+    ran.succeeded().says("rlaunch: mesh: 6/6 paths up, RoCE v2, 3 subnets, tested in ");
     ran.does_not_say("warning");
     let (watched, mut rows): (Vec<_>, Vec<_>) =
         ran.rows().into_iter().partition(|row| row.len() == 1);
@@ -71,7 +71,7 @@ fn the_mesh_is_proved_without_being_asked_for() {
     let field = Field::new();
     let ran = field.rlaunch(&format!("-H {ALL} hostname"), &[]);
     assert_eq!(ran.succeeded().sorted(), ["n1", "n2", "n3"], "{ran}");
-    ran.says("rlaunch: mesh: ").says(" paths up, ").says(", proved in ");
+    ran.says("rlaunch: mesh: ").says(" paths up, ").says(", tested in ");
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn nothing_is_proved_where_tcp_is_wanted() {
 fn soft_roce_is_proved_by_the_connection_manager_too() {
     let field = Field::new();
     let ran = shown(&field, ALL, "--connect rdma_cm --transport rdma");
-    ran.succeeded().says("mesh: 6/6 paths up, RoCE v2 by RDMA_CM, 3 subnets, proved in ");
+    ran.succeeded().says("mesh: 6/6 paths up, RoCE v2 by RDMA_CM, 3 subnets, tested in ");
     for row in ran.rows() {
         assert_eq!(row[2], "RoCE v2 rdma_cm", "{ran}");
         assert_is_time(row.last().unwrap());
@@ -152,7 +152,7 @@ fn hosts_with_ipv6_alone_are_joined() {
         field.await_gid(guest, ("rxe0", 1), None).unwrap();
     }
     let ran = shown(&field, "n1,n2", "--hca rxe0 --transport rdma");
-    ran.succeeded().says("mesh: 2/2 paths up, RoCE v2, 1 subnet, proved in ");
+    ran.succeeded().says("mesh: 2/2 paths up, RoCE v2, 1 subnet, tested in ");
     let ends = ["rxe0/1 GID 2 fd00:101::2", "rxe0/1 GID 2 fd00:101::3"];
     assert_eq!(ran.rows()[0][3..5], ends, "{ran}");
 }
@@ -200,7 +200,7 @@ fn every_pair_of_24_ranks_is_proved_in_one_subnet() {
     let patient = PATIENT.replace("40", "80");
     let words = format!("-v -H n1:8,n2:8,n3:8 -np 24 {patient} --hca rxe9 --mesh full");
     let ran = field.rlaunch(&format!("{words} --transport rdma true"), &[]);
-    ran.succeeded().says("mesh: 384/384 paths up, RoCE v2, 1 subnet, proved in ");
+    ran.succeeded().says("mesh: 384/384 paths up, RoCE v2, 1 subnet, tested in ");
     for guest in ALL.split(',') {
         let begin = format!("mesh: {guest}: 128 queue pairs, ");
         let cost = ran.line_with(&begin).split_once(&begin).unwrap().1;

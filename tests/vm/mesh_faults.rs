@@ -36,7 +36,7 @@ fn a_pulled_cable_leaves_two_others() {
                 siw1/1 192.168.100.2/24 (eth2) RDMA_CM; n2 has rxe1/1 192.168.102.2/24 (eth2), \
                 siw1/1 192.168.102.2/24 (eth2) RDMA_CM";
     let ran = field.rlaunch(&format!("-H {ALL} {PATIENT} --show mesh true"), &[]);
-    ran.succeeded().says("mesh: 4/4 paths up, RoCE v2, 2 subnets, proved in ");
+    ran.succeeded().says("mesh: 4/4 paths up, RoCE v2, 2 subnets, tested in ");
     ran.says(&format!("{line}: TCP is used"));
     let ways: Vec<Vec<&str>> = ran.rows().iter().map(|row| row[..3].to_vec()).collect();
     let [near, far] = ["RoCE v2 oob", "TCP"];
@@ -52,7 +52,7 @@ fn a_dead_link_is_found_out() {
     field.lab.cut("n1", "eth1", Cut::Silent).unwrap();
     let words = format!("-H {ALL} {PATIENT} --hca rxe --show rank-table=json true");
     let ran = field.rlaunch(&words, &[]);
-    ran.succeeded().says("mesh: 4/6 paths up, RoCE v2, 2 subnets, proved in ");
+    ran.succeeded().says("mesh: 4/6 paths up, RoCE v2, 2 subnets, tested in ");
     let line = ran.line_with(N1_N2);
     assert!(line.ends_with(": TCP is used"), "{line}");
     // With the neighbour's hardware address still in the cache the token fails, otherwise the
@@ -78,7 +78,7 @@ fn large_packets_that_get_lost_are_made_smaller() {
     field.on("n2", &format!("iptables -I {rule}"));
     let words = format!("-H {ALL} {PATIENT} --hca rxe --transport rdma");
     let ran = field.rlaunch(&format!("{words} --show mesh true"), &[]);
-    ran.succeeded().says("mesh: 6/6 paths up, RoCE v2, 3 subnets, proved in ");
+    ran.succeeded().says("mesh: 6/6 paths up, RoCE v2, 3 subnets, tested in ");
     let line = ran.line_with("only small packets pass between n1 rxe0/1 ");
     assert!(line.contains(" (ranks 0 and 1): block: n"), "{line}");
     assert!(line.ends_with(": MTU 1024 works and is used"), "{line}");
@@ -100,7 +100,7 @@ fn a_host_without_its_provider_is_named() {
     let _back = Undo(|| field.restore("n2", &format!("umount {directory}")));
     field.on("n2", &format!("mkdir -p /run/empty; mount --bind /run/empty {directory}"));
     let ran = job(&field, "--hca rxe");
-    assert_ran(&ran).says("mesh: 2/6 paths up, RoCE v2, 1 subnet, proved in ");
+    assert_ran(&ran).says("mesh: 2/6 paths up, RoCE v2, 1 subnet, tested in ");
     ran.says(": prepare: n2: no provider for rxe0: TCP is used");
     ran.says(": prepare: n2: no provider for rxe1: TCP is used");
     ran.says("hint: install ibverbs-providers");

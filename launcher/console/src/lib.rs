@@ -3,6 +3,7 @@
 //! | files | subject |
 //! |---|---|
 //! | `messages`, `progress`, `stdout` | errors, warnings, log lines and progress on stderr; results on stdout |
+//! | `terminal` | size of the terminal |
 //! | `line_writer` | lines to a reader that may not read |
 //! | `footer` | rows at the bottom of the terminal |
 //! | `deadline` | time limits that restart after a suspension |
@@ -18,3 +19,4 @@ pub mod panics;
 pub mod process_env;
 pub mod progress;
 pub mod stdout;
+pub mod terminal;

@@ -4,17 +4,18 @@
 use crate::footer;
 use crate::line_writer::LineWriter;
 use crate::open_files;
+use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, raise};
 pub use rlaunch_bootstrap::error_chain;
 use rlaunch_text::message::{Failed, Message};
-use rlaunch_text::printable;
+use rlaunch_text::{printable, style};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
 use std::sync::LazyLock;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
@@ -23,22 +24,34 @@ use tracing_subscriber::EnvFilter;
 const ERROR: Style = AnsiColor::Red.on_default().bold();
 /// Style of the prefix `warning:`.
 pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
-/// Style of hints that nobody has to read.
+/// Style of an end that the user has asked for.
+const ASKED: Style = AnsiColor::Yellow.on_default();
+/// Style of lines that nobody has to read.
 const DIM: Style = Style::new().dimmed();
 /// Style of the prefix `hint:`.
 pub const HINT: Style = AnsiColor::Cyan.on_default().bold();
 
-/// Prints an error with its details and hints, unless its message is empty. Adds a hint if the limit of open
-/// files caused the error.
+/// Prints an error, or the end that the user has asked for, with details and hints, unless its message is empty. Adds a
+/// hint if the limit of open files caused the error.
 pub fn error(failed: &Failed) {
-    if failed.message.is_empty() {
+    if failed.message.is_empty() || failed.is_asked && is_quiet() {
         return;
     }
     let mut err = Vec::new();
-    let label = label("error", failed.finding);
-    let _ = writeln!(err, "{ERROR}{label}:{ERROR:#} {}", printable::message(&failed.message));
+    let message = printable::message(&printable::without_codes(&failed.message));
+    let _ = if failed.is_asked {
+        writeln!(err, "{ASKED}{message}{ASKED:#}")
+    } else {
+        writeln!(err, "{ERROR}{}:{ERROR:#} {message}", label("error", failed.finding))
+    };
     for detail in &failed.details {
-        let _ = writeln!(err, "  {}", printable::message(detail));
+        // Indented ones quote others, such as a rank.
+        let is_quote = detail.starts_with(' ');
+        let plain = if is_quote { detail.clone() } else { printable::without_codes(detail) };
+        let _ = writeln!(err, "  {}", printable::message(&plain));
+    }
+    for aside in &failed.asides {
+        let _ = writeln!(err, "  {DIM}{}{DIM:#}", printable::message(aside));
     }
     let about_files = open_files::hint(&failed.message).filter(|hint| !failed.hints.contains(hint));
     for hint in failed.hints.iter().chain(&about_files) {
@@ -60,6 +73,7 @@ static STDERR: LazyLock<LineWriter> = LazyLock::new(|| {
 /// Writes lines to stderr, above rows that are at the bottom of the terminal.
 fn write_to_stderr(lines: &[u8]) -> io::Result<()> {
     let mut coloured = AutoStream::new(Vec::new(), AutoStream::choice(&io::stderr()));
+    coloured.write_all(erasure(&TRANSIENT, lines).as_bytes())?;
     coloured.write_all(lines)?;
     footer::write_above(&coloured.into_inner(), write_all)
 }
@@ -78,6 +92,38 @@ fn write_all(mut left: &[u8]) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Number of columns of the transient line that is shown; 0 if there is none.
+static TRANSIENT: AtomicUsize = AtomicUsize::new(0);
+
+/// Returns what erases the transient line of `transient` columns before `next` is written. What has no newline at its end
+/// is transient itself.
+fn erasure(transient: &AtomicUsize, next: &[u8]) -> String {
+    let columns = if next.last().is_some_and(|byte| *byte != b'\n') {
+        strip_str(&String::from_utf8_lossy(next)).to_string().chars().count()
+    } else {
+        0
+    };
+    match transient.swap(columns, Ordering::Relaxed) {
+        0 => String::new(),
+        // Spaces, since escape sequences are removed where there are no colours.
+        shown => format!("\r{:shown$}\r", ""),
+    }
+}
+
+/// Writes a dim line that whatever is written next replaces. It must fit into the terminal's width.
+pub(crate) fn write_transient(line: &str) {
+    if !is_quiet() {
+        STDERR.write(format!("{DIM}rlaunch: {line}{DIM:#}").into_bytes());
+    }
+}
+
+/// Erases the transient line, if there is one.
+pub(crate) fn erase_transient() {
+    if TRANSIENT.load(Ordering::Relaxed) > 0 {
+        STDERR.write(Vec::new());
+    }
 }
 
 /// Writes the last words of this process, whose reader has a second for them.
@@ -157,7 +203,7 @@ pub fn print(messages: &[Message]) {
     for message in messages {
         match message {
             Message::Info(text) => info(text),
-            Message::Line(text) => line(text),
+            Message::Labelled(text) => labelled(text),
             Message::Warning { finding, text } => warn_of(*finding, text),
             Message::Hint(text) => hint(text),
         }
@@ -206,7 +252,8 @@ pub fn warn(message: &str) {
 
 /// Prints `message` with the prefix `warning[ID]:`, where the id is that of the finding which it states.
 pub fn warn_of(finding: Option<&str>, message: &str) {
-    let (label, message) = (label("warning", finding), printable::message(message));
+    let message = printable::message(&printable::without_codes(message));
+    let label = label("warning", finding);
     print_line(&format!("{WARNING}{label}:{WARNING:#} {message}"));
 }
 
@@ -215,9 +262,28 @@ pub fn info(message: &str) {
     print_line(&format!("rlaunch: {}", printable::message(message)));
 }
 
+/// Prints a line that begins with its subject, as in `placement: a 0 · b none — 1 of 2 hosts idle`.
+fn labelled(line: &str) {
+    let line = printable::message(line);
+    let Some((subject, rest)) = line.split_once(": ") else { return print_line(&line) };
+    let (rest, remark) = rest.split_once(" — ").unwrap_or((rest, ""));
+    let subject = style::BOLD.paint(&format!("{subject}:"));
+    let remark = if remark.is_empty() {
+        String::new()
+    } else {
+        format!(" — {}", style::DOUBTFUL.paint(remark))
+    };
+    print_line(&format!("{subject} {rest}{remark}"));
+}
+
 /// Prints `line` without a prefix.
 pub fn line(line: &str) {
     print_line(&printable::message(line));
+}
+
+/// Prints `message` dim, with the prefix `rlaunch:`.
+pub fn dim(message: &str) {
+    print_line(&format!("{DIM}rlaunch: {}{DIM:#}", printable::message(message)));
 }
 
 /// Prints options that rlaunch accepts for compatibility with other launchers but ignores.
@@ -262,4 +328,20 @@ pub fn log_to_stderr(verbose: u8, level: Option<Level>, json: bool) {
         tracing::subscriber::set_global_default(log.finish())
     };
     debug_assert!(set.is_ok(), "logging is started once");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_next_erases_a_transient_line() {
+        let shown = AtomicUsize::new(0);
+        assert_eq!(erasure(&shown, b"a message\n"), "");
+        assert_eq!(erasure(&shown, "\x1b[2mrlaunch: 3…\x1b[0m".as_bytes()), "");
+        let erased = format!("\r{}\r", " ".repeat(11));
+        assert_eq!(erasure(&shown, b"rlaunch: 34"), erased);
+        assert_eq!(erasure(&shown, b""), erased);
+        assert_eq!(erasure(&shown, b"a message\n"), "");
+    }
 }

@@ -1,5 +1,8 @@
-//! Progress lines on stderr during waits of more than a second. None is printed while a question to the user is open.
+//! Progress lines on stderr during waits of more than a second, and at a terminal a line that is gone when the step is.
+//! None is printed while a question to the user is open.
 
+use crate::messages;
+use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -82,7 +85,7 @@ impl Progress {
             match tokio::time::timeout(left, &mut work).await {
                 Ok(done) => return done,
                 Err(_) if OPEN_QUESTIONS.load(Ordering::Relaxed) > 0 => {}
-                Err(_) => crate::messages::info(&format!(
+                Err(_) => messages::info(&format!(
                     "waiting {} s for: {}",
                     started.elapsed().as_secs(),
                     self.describe_pending()
@@ -91,6 +94,20 @@ impl Progress {
         }
         work.await
     }
+}
+
+/// Shows at a terminal what takes time, until the next message, question or [`erase_step`]. Elsewhere the lines of
+/// [`Progress`] say it, from a second on.
+pub fn show_step(line: &str) {
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    if io::stderr().is_terminal() && !is_dumb && OPEN_QUESTIONS.load(Ordering::Relaxed) == 0 {
+        messages::write_transient(line);
+    }
+}
+
+/// Erases the line of [`show_step`], before others write to the terminal.
+pub fn erase_step() {
+    messages::erase_transient();
 }
 
 /// Number of open questions to the user.
@@ -104,6 +121,7 @@ impl Question {
     /// Marks a question as open until the returned value is dropped.
     pub fn begin() -> Question {
         OPEN_QUESTIONS.fetch_add(1, Ordering::Relaxed);
+        erase_step();
         Question(())
     }
 }

@@ -115,17 +115,29 @@ pub struct RankMap {
 pub enum MapError {
     #[error("{}", describe(*.ranks, .hosts))]
     Slots { ranks: u32, hosts: Vec<Host> },
-    #[error("{ranks} ranks asked, {each} on each of {hosts} hosts: that is {}", each_of(*.each, *.hosts))]
+    #[error(
+        "{ranks} ranks do not fit: {each} on each of {hosts} hosts are {}",
+        each_of(*.each, *.hosts)
+    )]
     Hosts { ranks: u32, each: u32, hosts: usize },
-    #[error("{each} ranks asked on each host, {host} has {slots}: use {host}:{each}")]
+    #[error(
+        "{each} ranks on each host need {each} slots; {host} has {slots}: use {host}:{each}"
+    )]
     OfEach { each: u32, host: String, slots: u32 },
     #[error("{ranks} ranks are more than the {MAX_RANKS} of a job")]
     Ranks { ranks: u64 },
 }
 
-/// Writes `4 ranks asked, 3 slots (a 1, b 1, c 1): use a:2`.
+/// Writes `3 ranks need 3 slots; a has 1: use -H a:3`; of several hosts `4 ranks need 4 slots; there are 3
+/// (a 1, b 1, c 1): use a:2`.
 fn describe(ranks: u32, hosts: &[Host]) -> String {
     const SHOWN: usize = 8;
+    if let [host] = hosts {
+        let slots = host.slots;
+        return format!(
+            "{ranks} ranks need {ranks} slots; {host} has {slots}: use -H {host}:{ranks}"
+        );
+    }
     let slots = slots_of(hosts);
     let mut list: Vec<_> = hosts.iter().take(SHOWN).map(|h| format!("{h} {}", h.slots)).collect();
     if hosts.len() > SHOWN {
@@ -137,8 +149,7 @@ fn describe(ranks: u32, hosts: &[Host]) -> String {
         None => ("a".to_owned(), missing),
     };
     format!(
-        "{ranks} ranks asked, {slots} {} ({}): use {name}:{more}",
-        text::plural(slots as usize, "slot"),
+        "{ranks} ranks need {ranks} slots; there are {slots} ({}): use {name}:{more}",
         list.join(", "),
     )
 }
@@ -359,11 +370,20 @@ const LINE_HOSTS: usize = 8;
 /// Maximum number of rank ranges shown for a host.
 const LINE_RUNS: usize = 4;
 
-/// Returns the line `placement: a 0-1 · b 2`, which shows the ranks of each host: for a terminal (`at_terminal`) or if
-/// something is unusual.
-pub fn placement_line(map: &RankMap, order: MapBy, at_terminal: bool) -> Option<Message> {
-    let remarks = remarks(map, order);
-    (at_terminal || !remarks.is_empty()).then(|| Message::Line(format_line(map, &remarks)))
+/// Returns the line `placement: a 0-1 · b 2`, which shows the ranks of each host, if a host idles, or has more ranks than
+/// slots, as `oversubscribe` allows, or was taken to have one slot for want of a GPU.
+pub fn placement_line(map: &RankMap, order: MapBy, oversubscribe: bool) -> Option<Message> {
+    let mut hosts = map.nodes.iter().map(|node| &node.host).chain(&map.unused);
+    let is_odd = !map.unused.is_empty() || hosts.any(|host| host.slots_by == SlotsBy::NoGpu);
+    let crowded = if oversubscribe { crowded(map) } else { Vec::new() };
+    let is_shown = is_odd || !crowded.is_empty();
+    is_shown.then(|| Message::Labelled(format_line(map, &remarks(map, order, &crowded))))
+}
+
+/// Returns the hosts that have more ranks than slots.
+fn crowded(map: &RankMap) -> Vec<&Host> {
+    let crowded = map.nodes.iter().filter(|node| node.ranks.len() > node.host.slots as usize);
+    crowded.map(|node| &node.host).collect()
 }
 
 fn format_line(map: &RankMap, remarks: &[String]) -> String {
@@ -388,8 +408,8 @@ fn hosts_left_out(hosts: usize, what: &str) -> Option<String> {
     (hosts > LINE_HOSTS).then(|| format!("and {} more{what}", hosts - LINE_HOSTS))
 }
 
-/// Lists what is unusual about a placement: idle hosts, and slots counted from GPUs.
-fn remarks(map: &RankMap, order: MapBy) -> Vec<String> {
+/// Lists what is unusual about a placement: idle hosts, more ranks than slots, and slots counted from GPUs.
+fn remarks(map: &RankMap, order: MapBy, crowded: &[&Host]) -> Vec<String> {
     let mut remarks = Vec::new();
     let (idle, used) = (map.unused.len(), map.nodes.len());
     if idle > 0 {
@@ -398,6 +418,9 @@ fn remarks(map: &RankMap, order: MapBy) -> Vec<String> {
         if is_crowded && order != MapBy::Node {
             remarks.push("--map-by node spreads".to_owned());
         }
+    }
+    if !crowded.is_empty() {
+        remarks.push(format!("more ranks than slots: {}", text::list(crowded)));
     }
     let hosts = || map.nodes.iter().map(|node| &node.host).chain(&map.unused);
     let by_gpus = hosts().filter(|host| host.slots_by == SlotsBy::Gpus);

@@ -63,9 +63,9 @@ impl HostSelectionError {
             HostSelectionError::Hosts(_) => {
                 Some("-H takes names like a,b:2,user@c,n[01-16]".into())
             }
-            HostSelectionError::Hostfile(_) => {
-                Some("a hostfile has a line for each host, as `a slots=4` or `n[01-16]:4`".into())
-            }
+            HostSelectionError::Hostfile(_) => Some(
+                "a hostfile has a line for each host, such as `a slots=4` or `n[01-16]:4`".into(),
+            ),
             HostSelectionError::Allocation(error) => Some(error.hint()),
             HostSelectionError::MpiJob(error) => Some(error.hint()),
             HostSelectionError::Rsh(error) => error.hint(),

@@ -322,7 +322,11 @@ fn mistakes_are_those_of_a_job() {
     let words = ["rlaunch", "--dry-run=offline", "-H", "a", "-np", "3", "true"];
     let failed = offline(&lowered(line(&words))).unwrap_err();
     assert_eq!(failed.exit, Exit::USAGE);
-    assert!(failed.message.contains("3 ranks asked, 1 slot (a 1)"), "{}", failed.message);
+    assert!(
+        failed.message.contains("3 ranks need 3 slots; a has 1: use -H a:3"),
+        "{}",
+        failed.message
+    );
     let words = ["rlaunch", "--dry-run=online", "-H", "a", "true"];
     assert!(parse_job(line(&words)).is_err());
 }

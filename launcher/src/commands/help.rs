@@ -1,6 +1,9 @@
-//! `rlaunch help`: pages on topics, the help of verbs, and findings explained, by the user's pager at a terminal.
+//! `rlaunch help`: pages on topics, the help of verbs, and findings explained, by the user's pager at a terminal, where
+//! `page` makes them readable.
 //!
 //! The text of a topic is `launcher/help/TOPIC.md`; that of a finding stands with its check, in [`rlaunch_plan::checks`].
+
+mod page;
 
 use super::invocation::definition;
 use super::overview;
@@ -8,10 +11,11 @@ use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use clap::Parser;
 use rlaunch_client::command;
-use rlaunch_console::stdout;
+use rlaunch_console::{stdout, terminal};
 use rlaunch_plan::checks::{self, Check};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::style::BOLD;
 use std::convert::Infallible;
 use std::env;
 use std::fmt::Write as _;
@@ -35,7 +39,7 @@ const TOPICS: &[Topic] = topics! {
     "env": "the variables of a rank, and which of your shell's are passed on",
     "programs": "several programs, templates, dry runs, commands for ranks",
     "containers": "Docker, Podman, Kubernetes",
-    "mesh": "RDMA between hosts: which ports reach each other, the proof, the watch",
+    "mesh": "RDMA between hosts: which ports reach each other, the test before a job, the watch",
     "nccl": "variables of NCCL and UCX, and whether NCCL uses RDMA",
     "config": "rlaunch.toml, trust, variables, options of other launchers",
     "output": "input and output of ranks, records, reports, benchmarks",
@@ -69,8 +73,11 @@ pub(crate) struct HelpArgs {
 pub(super) fn run(args: &HelpArgs) -> Result<Exit, Failed> {
     match &args.words[..] {
         [] => stdout::print_styled(&contents()),
-        [word] if let Some((_, _, text)) = topic(word) => show(&without_comments(text)),
-        [word] if let Some(check) = checks::find(word) => show(&explanation(check)),
+        [word] if let Some((_, _, text)) = topic(word) => show_formatted(&without_comments(text)),
+        [word] if let Some(check) = checks::find(word) => {
+            let text = explanation(check);
+            show_formatted(&if io::stdout().is_terminal() { format!("# {text}") } else { text });
+        }
         [word] if word == OPTIONS => {
             show(&overview::with_all_options().render_long_help().ansi().to_string());
         }
@@ -154,8 +161,9 @@ fn without_comments(text: &str) -> String {
 }
 
 fn contents() -> String {
-    let mut text =
-        "rlaunch --help explains how to start a job. Topics of rlaunch help:\n".to_owned();
+    let heading = |text: &str| format!("{}\n", BOLD.paint(text));
+    let mut text = "rlaunch --help explains how to start a job.\n".to_owned();
+    text += &heading("Topics of rlaunch help:");
     for (word, about, _) in TOPICS {
         let _ = writeln!(text, "  {word:<12}  {about}");
     }
@@ -163,13 +171,13 @@ fn contents() -> String {
         text,
         "  {OPTIONS:<12}  all options of jobs, also those that rlaunch --help leaves out"
     );
-    text.push_str("Verbs, as rlaunch help VERB or rlaunch VERB --help:\n");
+    text += &heading("Verbs, as rlaunch help VERB or rlaunch VERB --help:");
     for verb in definition().get_subcommands().filter(|verb| !verb.is_hide_set()) {
         let about = verb.get_about().map(ToString::to_string).unwrap_or_default();
         let about = about.trim_end_matches('.');
         let _ = writeln!(text, "  {:<12}  {about}", verb.get_name());
     }
-    text.push_str("Commands for ranks, within a job:\n");
+    text += &heading("Commands for ranks, within a job:");
     for verb in command::VERBS {
         let _ = writeln!(text, "  {verb:<12}  see rlaunch {verb} --help");
     }
@@ -201,8 +209,17 @@ pub(super) fn show_page(words: &[String]) -> Result<(), Failed> {
         _ => None,
     };
     let text = of_topic.map_or_else(|| verb_help(words), Ok)?;
-    show(&text);
+    show_formatted(&text);
     Ok(())
+}
+
+/// Prints a page, and at a terminal as that shows it best.
+fn show_formatted(page: &str) {
+    if io::stdout().is_terminal() {
+        show(&page::format(page, terminal::columns()));
+    } else {
+        show(page);
+    }
 }
 
 /// Prints a text. At a terminal this process becomes the pager, and does not return.

@@ -14,7 +14,7 @@ use rlaunch_plan::options::Transport;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::shell::quoted;
-use rlaunch_text::text;
+use rlaunch_text::{printable, style, text};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -49,7 +49,7 @@ pub(super) async fn run(args: SelfTestArgs, line: &CommandLine) -> Result<Exit, 
     let (facts, found) = test.probe().await?;
     let (mut failed, mut broken) = (None, Vec::new());
     let mut show = |name: &str, verdict: PartVerdict| {
-        stdout::print(&part_line(name, &verdict));
+        stdout::print_styled(&part_line(name, &verdict));
         if let PartVerdict::Failed(cause) = verdict {
             broken.push(name.to_owned());
             failed.get_or_insert(cause);
@@ -203,12 +203,13 @@ enum PartVerdict {
 
 /// Formats the line of a part.
 fn part_line(name: &str, verdict: &PartVerdict) -> String {
-    let (state, text) = match verdict {
-        PartVerdict::Works(text) => ("ok", text),
-        PartVerdict::None(why) => ("none", why),
-        PartVerdict::Failed(failed) => ("FAILED", &failed.message),
+    let (state, paint, text) = match verdict {
+        PartVerdict::Works(text) => ("ok", style::GOOD, text),
+        PartVerdict::None(why) => ("none", style::DIM, why),
+        PartVerdict::Failed(failed) => ("FAILED", style::BAD, &failed.message),
     };
-    format!("{name:<14} {state:<7} {text}\n")
+    let state = paint.paint(&format!("{state:<7}"));
+    format!("{name:<14} {state} {}\n", printable::message(text))
 }
 
 /// Lines that ranks have printed about their hosts, by subject. An entry has the rank and the text.
@@ -303,6 +304,9 @@ mod tests {
 
     #[test]
     fn a_line_has_the_state_of_a_part() {
+        let part_line = |name: &str, verdict: &PartVerdict| {
+            anstream::adapter::strip_str(&part_line(name, verdict)).to_string()
+        };
         let works = part_line("TCP", &PartVerdict::Works("9.1 Gb/s".into()));
         assert_eq!(works, "TCP            ok      9.1 Gb/s\n");
         let failed = PartVerdict::Failed(Failed::new(Exit::HOST, "no answer"));

@@ -65,7 +65,7 @@ pub(super) fn parse_ranks(text: &str) -> Result<RangeInclusive<u32>, String> {
     let number = |text: &str| text.trim().parse::<u32>().ok();
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range = number(first).zip(number(last)).filter(|(first, last)| first <= last);
-    range.map(|(first, last)| first..=last).ok_or_else(|| "ranks, as 0,3-5".to_owned())
+    range.map(|(first, last)| first..=last).ok_or_else(|| "ranks, such as 0,3-5".to_owned())
 }
 
 /// Asks the job's agents and prints the answer.

@@ -12,7 +12,7 @@
 //! | 129, 130, 143 | the user ended the job with SIGHUP, SIGINT or SIGTERM |
 //! | 141 | the process that reads rlaunch's output closed the pipe |
 //! | 200 | mistake in the command line, a configuration file or the number of slots |
-//! | 201 | a host was not reached, or refused the login |
+//! | 201 | a host could not be reached, or refused the login |
 //! | 202 | the agent cannot run on a host |
 //! | 203 | a file or directory is missing on a host, or the output cannot be written |
 //! | 204 | the nodes cannot connect to each other (rendezvous) |
@@ -43,7 +43,7 @@ impl Exit {
     pub const READER_GONE: Exit = Exit(141);
     /// Mistake in the command line, a configuration file or the number of slots.
     pub const USAGE: Exit = Exit(200);
-    /// A host was not reached, or refused the login.
+    /// A host could not be reached, or refused the login.
     pub const HOST: Exit = Exit(201);
     /// The agent cannot run on a host.
     pub const AGENT: Exit = Exit(202);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `message`, `exit` | errors, warnings and hints before they are printed; exit codes |
 //! | `text`, `columns` | counts, lists, ranges, similar names; tables |
+//! | `style` | colours, which a stream that is no terminal gets without |
 //! | `shell`, `glob` | quoting for shells; patterns |
 //! | `typed` | the command line of a job, as it should have been typed |
 //! | `firewall` | lines that open ports |
@@ -17,5 +18,6 @@ pub mod message;
 pub mod printable;
 pub mod redact;
 pub mod shell;
+pub mod style;
 pub mod text;
 pub mod typed;

@@ -8,8 +8,8 @@ use rlaunch_bootstrap::error_chain;
 pub enum Message {
     /// A step of rlaunch, or its choice where the user's could not be followed.
     Info(String),
-    /// A line that explains itself.
-    Line(String),
+    /// A line that begins with its subject, as in `placement: a 0-1 · b 2`.
+    Labelled(String),
     Warning {
         /// Id of the finding that the message states.
         finding: Option<&'static str>,
@@ -30,10 +30,14 @@ pub struct Failed {
     pub message: String,
     /// Further lines, printed indented below the message.
     pub details: Vec<String>,
+    /// Lines below the details that ask nothing of the user, printed dim.
+    pub asides: Vec<String>,
     /// Advice for the user, printed last, each line with the prefix `hint:`.
     pub hints: Vec<String>,
     /// Whether `exit` is the exit code of a rank and not one of rlaunch's own.
     pub by_rank: bool,
+    /// Whether the user has asked for this end, as by Ctrl-C, so that it is no error and its message says all.
+    pub is_asked: bool,
     /// Whether `--max-restarts` restarts the job after this error, as after a failed rank or a lost node.
     pub may_restart: bool,
 }
@@ -45,8 +49,10 @@ impl Failed {
             finding: None,
             message: message.into(),
             details: vec![],
+            asides: vec![],
             hints: vec![],
             by_rank: false,
+            is_asked: false,
             may_restart: false,
         }
     }

@@ -57,6 +57,27 @@ pub fn message(words: &str) -> String {
     text(&joined).into_owned()
 }
 
+/// What the standard library puts before the system's words on a name that cannot be looked up.
+const LOOKUP: &str = "failed to lookup address information: ";
+
+/// Removes from a message what Rust's standard library adds to the system's words, such as ` (os error 2)`.
+pub fn without_codes(text: &str) -> String {
+    const CODE: &str = " (os error ";
+    let text = text.replace(LOOKUP, "");
+    let (mut plain, mut rest) = (String::with_capacity(text.len()), text.as_str());
+    while let Some((before, after)) = rest.split_once(CODE) {
+        plain.push_str(before);
+        rest = match after.split_once(')') {
+            Some((code, after)) if code.parse::<i32>().is_ok() => after,
+            _ => {
+                plain.push_str(CODE);
+                after
+            }
+        };
+    }
+    plain + rest
+}
+
 fn bounded(line: &str, most: usize) -> Cow<'_, str> {
     match line.char_indices().nth(most) {
         Some((end, _)) => Cow::Owned(format!("{}…", &line[..end])),
@@ -137,6 +158,18 @@ mod tests {
             prop_assert!(message(&words).chars().all(seen));
             let line = first_line(&words);
             prop_assert!(line.chars().all(|c| c != '\n' && seen(c)));
+        }
+    }
+
+    #[test]
+    fn errors_are_told_in_the_systems_words() {
+        for (text, plain) in [
+            ("x: No such file or directory (os error 2)", "x: No such file or directory"),
+            ("refused (os error 111), nor to b: late (os error 110)", "refused, nor to b: late"),
+            ("failed to lookup address information: unknown", "unknown"),
+            ("odd (os error x), odder (os error 1", "odd (os error x), odder (os error 1"),
+        ] {
+            assert_eq!(without_codes(text), plain);
         }
     }
 }

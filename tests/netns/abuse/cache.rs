@@ -91,7 +91,7 @@ fn squatted_places_are_passed_over_for_one_of_the_accounts_own() {
         strangers_program(&field, &cache);
         strangers_program(&field, &first);
         for sent in [true, false] {
-            let ran = field.rlaunch("-H b hostname").account(account).run();
+            let ran = field.rlaunch("-H b hostname").account(account).logging().run();
             nothing_was_executed(&field, &ran);
             assert_eq!(ran.succeeded().out(), "b\n", "{ran}");
             assert_eq!(ran.err().contains("agent sent to b"), sent, "{ran}");
@@ -127,7 +127,7 @@ fn no_agent_is_kept_below_what_a_group_may_change() {
         field.forget_agents(&["b"], account);
         field.on("b", &format!("mkdir -p {above} && chgrp 65534 {above} && chmod 2775 {above}"));
         for sent in [true, false] {
-            let ran = field.rlaunch("-H b hostname").account(account).run();
+            let ran = field.rlaunch("-H b hostname").account(account).logging().run();
             assert_eq!(ran.succeeded().out(), "b\n", "{ran}");
             assert_eq!(ran.err().contains("agent sent to b"), sent, "{ran}");
         }
@@ -142,7 +142,7 @@ fn two_accounts_share_an_agent_directory_and_do_not_meet() {
     field.on("b", "mkdir -m 1777 /tmp/ag");
     for account in Account::ALL {
         for sent in [true, false] {
-            let ran = field.rlaunch("--agent-dir /tmp/ag -H b").account(account);
+            let ran = field.rlaunch("--agent-dir /tmp/ag -H b").account(account).logging();
             let ran = ran.sh("pwd; rlaunch barrier x; echo $PWD $OLDPWD").run();
             let here = "/\n/\n";
             assert_eq!(ran.succeeded().out(), here, "{ran}");
@@ -166,8 +166,8 @@ fn what_root_has_put_there_serves_all() {
     let agent = fs::read(field.agent()).unwrap();
     field.lab.write_file("b", Path::new(&path), &agent, 0o755).unwrap();
     field.on("b", "chmod 755 /tmp/ag /tmp/ag/*");
-    let run = || field.rlaunch("--agent-dir /tmp/ag -H b hostname").account(Account::User).run();
-    let ran = run();
+    let run = field.rlaunch("--agent-dir /tmp/ag -H b hostname").account(Account::User);
+    let ran = run.logging().run();
     assert_eq!(ran.succeeded().out(), "b\n", "{ran}");
     ran.keeps_quiet_about(&["agent sent"]);
     assert_eq!(field.on("b", "ls -A /tmp/ag"), format!("{}\n", build(&field)));

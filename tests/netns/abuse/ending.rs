@@ -134,7 +134,7 @@ fn processes_that_are_hidden() {
     });
     let run = field.rlaunch("-H a").account(Account::User);
     let ran = run.sh("setsid /tmp/abuse/hidden 998 & sleep 0.2; exit 3").run();
-    ran.ended_with(3).says(&["a: nothing left (1 helper process ended)"]);
+    ran.ended_with(3).says(&["all processes ended on a (1 helper process ended)"]);
 
     let run = field.rlaunch("-H a").account(Account::User);
     let ran = run.sh(&format!("{OTHER} - root & sleep 0.2; exit 3")).spawn().finish_first();
@@ -224,7 +224,7 @@ fn a_launcher_a_host_and_an_agent_that_fall_silent() {
                 &format!(
                     "error: node {host} is lost: it received nothing from this rlaunch for 4 s"
                 ),
-                &format!("{host}: nothing left"),
+                &format!("all processes ended on {host}"),
             ]),
             "c" | "d" => {
                 ran.says(&["error: node ", "nothing received for 4 s", "was not verified"])

@@ -136,7 +136,7 @@ fn bsd_csh_as_login_shell_starts_agents_that_are_there() {
     let field = Field::new();
     let _shell = login_shell(&field, "a", "/bin/bsd-csh");
     field.forget_agents(&["a"], Account::Root);
-    let cold = field.rlaunch("-H a hostname").run();
+    let cold = field.rlaunch("-H a hostname").logging().run();
     assert_eq!(cold.succeeded().out(), "a\n", "{cold}");
     cold.says(&["agent sent to a ("]);
     let warm = field.rlaunch("-H a hostname").run();

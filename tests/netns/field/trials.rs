@@ -94,7 +94,7 @@ const TRIALS: &[Trial] = &[
         "torchrun: the code of the rank that failed becomes 1",
         "rlaunch -H b,c sh -c '[ $RANK = 0 ] || exit 42; sleep 60'",
         42,
-        &["error: rank 1 on c (pid ", "exited with code 42", "nothing left"],
+        &["error: rank 1 on c (pid ", "exited with code 42", "all processes ended on b, c"],
     ),
     fails(
         "Slurm: a program's own code above 128 is reported as a signal",
@@ -110,9 +110,9 @@ const TRIALS: &[Trial] = &[
     ),
     fails(
         "Horovod: the traceback of the rank that failed is far above the last line, or lost",
-        "rlaunch -H a /usr/bin/python3 -c 'raise ValueError(\"no data\")'",
+        "rlaunch -H a sh -c '/usr/bin/python3 -c \"raise ValueError(7)\" || { seq 100; exit 1; }' >/dev/null",
         1,
-        &["exited with code 1", "its last lines on stderr:", "  ValueError: no data\n"],
+        &["exited with code 1", "its last lines on stderr:", "  ValueError: 7\n"],
     ),
     // Output.
     test(

@@ -43,7 +43,7 @@ fn cut(kind: Cut) {
         let took = lost.elapsed();
         let ran = running.finish_first();
         assert!(both.is_ok(), "after {took:?} on c: {:#?}\n{ran}", started_on(field, "c"));
-        ran.ended_with(206).says(&["error: node c is lost: ", "a, b, d: nothing left"]);
+        ran.ended_with(206).says(&["error: node c is lost: ", "all processes ended on a, b, d"]);
         ran.says(&["c: lost; its ranks end there by themselves, which was not verified"]);
         drop(heal);
         nothing_left(field, SOON, &ran);

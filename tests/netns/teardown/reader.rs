@@ -64,7 +64,7 @@ fn a_reader_that_never_reads_holds_nobody_who_interrupts() {
         assert!(child.try_wait().unwrap().is_none(), "it did not wait for its reader");
         interrupt(&child);
         let ran = ends_unread(child);
-        ran.ended_with(3).says(&["of the ranks' output is dropped", "a, b: nothing left"]);
+        ran.ended_with(3).says(&["of the ranks' output is dropped", "all processes ended on a, b"]);
         nothing_left(field, Duration::ZERO, &ran);
     });
 }
@@ -94,7 +94,7 @@ fn a_reader_that_never_reads_holds_no_time_limit() {
     let mut command = field.rlaunch("-H a,b --timeout 4 yes").command();
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let ran = ends_unread(child);
-    ran.ended_with(124).says(&["of the ranks' output is dropped", "a, b: nothing left"]);
+    ran.ended_with(124).says(&["of the ranks' output is dropped", "all processes ended on a, b"]);
 }
 
 /// Messages that are not read delay neither a signal nor a time limit.

@@ -74,12 +74,12 @@ impl HelperUpload {
         self.sent = (self.sent.0 + 1, offered.file.size);
     }
 
-    /// Prints to how many nodes the file was sent, which explains a slow start. `what` names the program.
-    pub(crate) fn print_sent(&self, what: &str) {
+    /// Logs to how many nodes the file was sent, which explains a slow start. `what` names the program.
+    pub(crate) fn log_sent(&self, what: &str) {
         let (hosts, bytes) = self.sent;
         if hosts > 0 {
             let hosts = text::count(hosts, "host");
-            messages::info(&format!("{what} sent to {hosts} ({} each)", text::mib(bytes)));
+            tracing::info!("{what} sent to {hosts} ({} each)", text::mib(bytes));
         }
     }
 }

@@ -45,6 +45,8 @@ pub struct JobRun {
     pub facts: Option<FactsCell>,
     /// Socket at which the job can be asked; `None` if it could not be opened.
     pub socket: Option<JobSocket>,
+    /// Whether the user is told where ranks do not run in this directory.
+    pub(crate) says_directory: bool,
 }
 
 /// Facts about a job that are known once its ranks are about to start.
@@ -88,7 +90,7 @@ impl JobRun {
         let output = recorder.as_ref().map(|recorder| recorder.transcript().clone());
         let socket = is_run.then(|| JobSocket::open(&spec, events.status().clone(), output));
         let socket = socket.flatten();
-        JobRun { spec, reach, stdio, events, recorder, facts: None, socket }
+        JobRun { spec, reach, stdio, events, recorder, facts: None, socket, says_directory: false }
     }
 
     /// Returns the parts that the next attempt is made from.
@@ -138,7 +140,8 @@ pub(crate) async fn run_with_restarts(
     launch: Launch,
     signals: &mut Signals,
 ) -> Result<Exit, Failed> {
-    let job = JobRun::first(launch)?;
+    // A restart says it no more, nor does a measurement, whose ranks need no directory.
+    let job = JobRun { says_directory: true, ..JobRun::first(launch)? };
     let events = job.events.clone();
     let ended = run_attempts(job, signals).await;
     await_reader(&events, signals).await;
@@ -207,7 +210,8 @@ async fn await_reader(events: &EventLog, signals: &mut Signals) {
 
 /// Prints `restart 1 of 3 after: rank 1 on b (pid 4711) exited with code 7`, with details and hints.
 fn print_restart(Restarts { max, done }: Restarts, failed: &Failed) {
-    let below = failed.details.iter().map(|detail| format!("\n  {detail}"));
+    let details = failed.details.iter().chain(&failed.asides);
+    let below = details.map(|detail| format!("\n  {detail}"));
     let below: String = below.collect();
     messages::info(&format!("restart {done} of {max} after: {}{below}", failed.message));
     failed.hints.iter().for_each(|hint| messages::hint(hint));

@@ -8,6 +8,7 @@
 //! | `rendezvous`, `links` | agents join a tree and RDMA paths are proved; the paths are monitored while ranks run |
 //! | `start` | the launcher's stdio, and the order to start ranks |
 //! | `preflight_report`, `inventory_check` | why nodes cannot run the job; what inventories show, such as what a container lacks |
+//! | `told` | what is said once a day |
 //! | `helper_upload` | programs that nodes need for the proof of paths, and for stacks |
 //! | `path_check` | RDMA paths proved for `rlaunch doctor` |
 //! | `show` | `--show`; `--dry-run` |
@@ -46,6 +47,7 @@ mod start;
 mod stdin;
 mod stragglers;
 mod supervisor;
+mod told;
 
 use driver::Ended;
 use events::Event;
@@ -57,7 +59,6 @@ use rlaunch_plan::map::{self, RankMap};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use signals::Signals;
-use std::io::{self, IsTerminal};
 
 /// Runs a job, and restarts it after failures as often as `--max-restarts` allows.
 pub async fn run_job(launch: Launch) -> Result<Exit, Failed> {
@@ -121,7 +122,7 @@ fn hosts_to_reach(job: &JobRun) -> Result<RankMap, Failed> {
 /// not exist.
 fn announce(job: &JobRun, map: &RankMap) -> Result<(), Failed> {
     job.spec.stdin.check(map.world_size)?;
-    let line = map::placement_line(map, job.spec.map_by, io::stderr().is_terminal());
+    let line = map::placement_line(map, job.spec.map_by, job.spec.oversubscribe);
     messages::print(line.as_slice());
     job.events.status().mapped(map);
     job.events.emit(&Event::job_started(&job.spec, map));

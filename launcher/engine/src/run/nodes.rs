@@ -33,6 +33,7 @@ use rlaunch_plan::map::{MapBy, RankMap};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -48,6 +49,8 @@ pub(crate) struct Node {
     pub facts: NodeFacts,
     /// Time at which the agent's first message was received.
     pub(crate) hello_at: Instant,
+    /// Home directory in which the ranks run for want of the launcher's directory, if the user should know that.
+    pub(crate) runs_in: Option<PathBuf>,
 }
 
 /// Agents of a job, as the launcher reaches them. When this is dropped, sessions that are still open are cut off.

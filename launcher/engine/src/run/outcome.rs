@@ -4,11 +4,12 @@
 use crate::connect::lost_agent::CleanupOutcome;
 use crate::run::nodes::Node;
 use crate::run::output::Written;
+use crate::run::preflight_report;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::protocol::control::CleanupReceipt;
-use rlaunch_console::messages;
+use rlaunch_console::{messages, terminal};
 use rlaunch_plan::env::nccl;
 use rlaunch_plan::options::Options;
 use rlaunch_text::exit::Exit;
@@ -97,6 +98,7 @@ impl Outcome {
     ) -> Result<Exit, Failed> {
         let blamed = self.first_failure_error(&written, master_port);
         let ranks = self.ranks();
+        let is_clean_everywhere = self.ends.iter().all(|end| is_clean(end.as_ref()));
         let unverified = written.nccl.and_then(|log| {
             let (told, failed) = nccl::verify(&log, &ranks, options);
             messages::print(&told);
@@ -110,6 +112,9 @@ impl Outcome {
             Some(Reason::Rank) => Some(blamed.unwrap_or_else(|| {
                 Failed::new(Exit::BUG, "the job was ended and no rank has failed")
             })),
+            Some(Reason::User(Signal::SIGINT)) if is_clean_everywhere => {
+                Some(interrupted(&text::count(ranks.len(), "rank")))
+            }
             Some(Reason::User(signal)) => Some(ended_by(signal)),
             Some(Reason::Timeout(after, details)) => Some(timed_out(after, details)),
             Some(Reason::ReaderGone) => {
@@ -121,8 +126,17 @@ impl Outcome {
             Some(Reason::Singleton(failed) | Reason::Hang(failed)) => Some(failed),
         };
         let Some(mut failed) = failed else { return Ok(Exit::SUCCESS) };
+        if failed.by_rank {
+            failed.details.extend(preflight_report::homes(&self.nodes, "ran"));
+        }
         let hosts: Vec<String> = self.nodes.iter().map(|node| node.host.to_string()).collect();
-        failed.details.extend(receipts(hosts.iter().map(String::as_str).zip(&self.ends)));
+        let hosts = || hosts.iter().map(String::as_str).zip(&self.ends);
+        failed.details.extend(receipts(hosts().filter(|(_, end)| !is_clean(end.as_ref()))));
+        // The message of an interrupted job says that its ranks have ended.
+        let is_told = |end: Option<&NodeEnd>| failed.is_asked && describe(end) == ALL_ENDED;
+        let is_aside = |end: Option<&NodeEnd>| is_clean(end) && !is_told(end);
+        let asides = receipts(hosts().filter(|(_, end)| is_aside(end.as_ref())));
+        failed.asides.extend(asides);
         Err(failed)
     }
 
@@ -150,6 +164,12 @@ impl Outcome {
     }
 }
 
+/// Makes the end of a job by Ctrl-C whose `ranks` have ended.
+fn interrupted(ranks: &str) -> Failed {
+    let message = format!("interrupted: {ranks} ended");
+    Failed { is_asked: true, ..Failed::new(Exit::signal(Signal::SIGINT as i32), message) }
+}
+
 /// Makes the error of a job that the user has ended.
 pub(crate) fn ended_by(signal: Signal) -> Failed {
     Failed::new(Exit::signal(signal as i32), format!("ended by {signal}"))
@@ -161,7 +181,8 @@ pub(crate) fn timed_out(after: Duration, details: Vec<String>) -> Failed {
     Failed { details, ..Failed::new(Exit::TIMEOUT, message) }
 }
 
-/// Makes the error for a rank that failed first, before `others`, with the last lines that it wrote.
+/// Makes the error for a rank that failed first, before `others`, with the last lines that it wrote, unless they are
+/// still on the screen.
 fn rank_error(exit: RankExit, others: u32, host: &str, written: &Written) -> Failed {
     let RankExit { rank, pid, status, out_of_memory, unfinalized, .. } = exit;
     let left_mpi = unfinalized && status.success();
@@ -183,7 +204,8 @@ fn rank_error(exit: RankExit, others: u32, host: &str, written: &Written) -> Fai
         failed = failed.hint(Some("fewer ranks per host, or less memory for each"));
     }
     let tail = written.tails.lines(rank);
-    if !tail.is_empty() {
+    let is_seen = !written.is_elsewhere && !written.tails.is_out_of_sight(rank, terminal::rows());
+    if !tail.is_empty() && !is_seen {
         let stream = if written.merged { "" } else { " on stderr" };
         failed.details.push(format!("its last lines{stream}:"));
         failed.details.extend(tail.into_iter().map(|line| format!("  {line}")));
@@ -264,11 +286,28 @@ fn named_port(line: &str, host: &str) -> Option<u16> {
     port
 }
 
-/// Writes the final reports of nodes, one line for all nodes with equal reports: `a, b: nothing left`.
+/// Final report of a node that needed nothing but the end of its processes.
+const ALL_ENDED: &str = "all processes ended";
+
+/// Writes the final reports of nodes, one line for all nodes with equal reports: `all processes ended on a, b`.
 fn receipts<'a>(ends: impl Iterator<Item = (&'a str, &'a Option<NodeEnd>)>) -> Vec<String> {
     let findings = text::grouped(ends.map(|(host, end)| (describe(end.as_ref()), host)));
-    let line = |(finding, hosts): (String, Vec<&str>)| format!("{}: {finding}", text::list(&hosts));
+    let line = |(finding, hosts): (String, Vec<&str>)| {
+        let hosts = text::list(&hosts);
+        match finding.strip_prefix(ALL_ENDED) {
+            Some(rest) => format!("{ALL_ENDED} on {hosts}{rest}"),
+            None => format!("{hosts}: {finding}"),
+        }
+    };
     findings.into_iter().map(line).collect()
+}
+
+/// Tells whether a node has reported that nothing of the job is left on it.
+fn is_clean(end: Option<&NodeEnd>) -> bool {
+    match end {
+        Some(NodeEnd::Done(receipt)) => receipt.left.is_empty(),
+        Some(NodeEnd::Lost(_)) | None => false,
+    }
 }
 
 fn describe(end: Option<&NodeEnd>) -> String {
@@ -292,7 +331,7 @@ fn describe(end: Option<&NodeEnd>) -> String {
 
 fn describe_receipt(receipt: &CleanupReceipt) -> String {
     let mut text = if receipt.left.is_empty() {
-        "nothing left".to_owned()
+        ALL_ENDED.to_owned()
     } else {
         format!("could not end {}", receipt.left.join(", "))
     };
@@ -482,8 +521,8 @@ mod tests {
         assert_eq!(
             receipts(hosts.into_iter().zip(&ends)),
             [
-                "a, b: nothing left",
-                "c: nothing left (1 helper process ended)",
+                "all processes ended on a, b",
+                "all processes ended on c (1 helper process ended)",
                 "d: its end was not reported; `rlaunch reap` ends what may be left",
             ]
         );

@@ -172,6 +172,8 @@ pub struct Written {
     pub tails: Tails,
     /// Whether ranks wrote stdout and stderr to one stream.
     pub merged: bool,
+    /// Whether that stream is shown where rlaunch's own messages are not.
+    pub is_elsewhere: bool,
     /// Networks that NCCL logged; `None` without `--nccl-verify`.
     pub nccl: Option<Log>,
     /// Error that left the files of `--output-dir` incomplete.
@@ -335,6 +337,8 @@ struct WriterThread {
     tails: Tails,
     /// Stream on which ranks report errors. Its last lines are kept.
     error_stream: Stream,
+    /// Whether stdout is shown elsewhere than stderr, as in a file.
+    is_stdout_elsewhere: bool,
     nccl: Option<Log>,
     transcript: Option<SharedTranscript>,
     credit: Vec<CreditAccount>,
@@ -371,6 +375,7 @@ impl WriterThread {
             files: config.files,
             tails: Tails::default(),
             error_stream: if config.merged { Stream::Stdout } else { Stream::Stderr },
+            is_stdout_elsewhere: matches!(config.stdio, Stdio::Pipe(_)) || stdout != stderr,
             nccl: config.nccl,
             transcript: config.transcript,
             credit: config.credit.into_iter().map(account).collect(),
@@ -432,6 +437,7 @@ impl WriterThread {
     fn store(&mut self, Chunk { source, data, .. }: &Chunk) {
         if !data.is_empty() {
             self.status.printed(source.0, data);
+            self.tails.count(data);
         }
         if source.1 == self.error_stream {
             self.tails.add(source.0, data);
@@ -449,6 +455,7 @@ impl WriterThread {
         Written {
             tails: self.tails,
             merged,
+            is_elsewhere: merged && self.is_stdout_elsewhere,
             nccl: self.nccl,
             incomplete,
             unwritten: self.unwritten,
@@ -506,6 +513,9 @@ impl WriterThread {
                     (source.1, self.sink.write((source, stamp), &data))
                 }
                 ShownOutput::Folded { stream, ranks, lines } => {
+                    if stream == self.error_stream {
+                        self.tails.folded(&ranks);
+                    }
                     (stream, self.sink.write_folded(stream, &ranks, &lines))
                 }
                 ShownOutput::CursorMoves(rank) => {

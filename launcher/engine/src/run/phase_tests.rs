@@ -165,6 +165,7 @@ async fn attempt(at: At, trouble: Trouble) -> (Failed, u64) {
         recorder: None,
         facts: None,
         socket: None,
+        says_directory: false,
     };
     let (user, mut signals) = Signals::scripted();
     let began = Instant::now();
@@ -195,7 +196,8 @@ async fn attempt(at: At, trouble: Trouble) -> (Failed, u64) {
 async fn each_trouble_ends_each_phase_in_time_and_is_named() {
     use At::{Job, Join, Start, Table};
     use Trouble::{Closes, Fails, IsSilent, Signal, Stalls, Timeout};
-    let before = "ended by SIGINT before any rank was started";
+    let before = "interrupted before any rank was started";
+    let interrupted = "interrupted: ";
     let silent = "nothing received for 6 s";
     let table = "rendezvous: the rank table did not reach every host in 8 s";
     let fails = "cannot read its disk: no answer";
@@ -208,7 +210,7 @@ async fn each_trouble_ends_each_phase_in_time_and_is_named() {
             (Stalls, 206, 6, lost(silent)),
             (Closes, 206, 0, lost("the connection ended")),
             (Fails, 206, 0, lost(fails)),
-            (Signal, 130, 0, if at == Start { "ended by SIGINT" } else { before }.to_owned()),
+            (Signal, 130, 0, if at == Start { interrupted } else { before }.to_owned()),
             (Timeout, 124, 3, late.to_owned()),
         ] {
             let (failed, took) = attempt(at, trouble).await;

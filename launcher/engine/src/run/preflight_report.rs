@@ -1,6 +1,7 @@
 //! Report of problems that nodes found while they prepared: one line for each problem, with all hosts that
 //! have it.
 
+use crate::run::nodes::Node;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::job::{FewFiles, Notice, Problem, ProgramDefect};
 use rlaunch_console::messages;
@@ -13,7 +14,7 @@ use rlaunch_text::shell;
 use rlaunch_text::text;
 use rlaunch_text::typed::{TypedJob, command_line};
 use std::ffi::{OsStr, OsString};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::slice;
 
 /// Ports for a hint where the usual ones are taken.
@@ -255,17 +256,24 @@ fn more_files_hint(few: &FewFiles) -> String {
     )
 }
 
+/// Says on which hosts ranks run in a home directory for want of the launcher's: one line for each home. `verb` is `run` or
+/// `ran`.
+pub(crate) fn homes(nodes: &[Node], verb: &str) -> Vec<String> {
+    let elsewhere = nodes.iter().filter_map(|node| Some((node.runs_in.as_ref()?, &node.host)));
+    let line = |(home, hosts): (&PathBuf, Vec<&Host>)| {
+        let (hosts, home) = (text::list(&hosts), home.display());
+        format!("this directory is not on {hosts}: the ranks there {verb} in {home}")
+    };
+    text::grouped(elsewhere).into_iter().map(line).collect()
+}
+
 /// Prints what the user should know about hosts that can run the job, one line for all hosts with the same notice.
 pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
     for (notice, hosts) in text::grouped(notices.iter().map(|&(host, notice)| (notice, host))) {
         let hosts = text::list(&hosts);
         match notice {
-            Notice::RunsInHome { home } => {
-                messages::info(&format!(
-                    "this directory is not on {hosts}: the ranks there run in {}",
-                    home.display()
-                ));
-            }
+            // Nodes keep it, since it is said again when a rank fails.
+            Notice::RunsInHome { .. } => {}
             Notice::ScriptDiffers { script } => {
                 let line = format!("{} on {hosts} differs from yours", script.display());
                 messages::warn_of(Some(id::FILES_DIFFER.as_str()), &line);

@@ -12,6 +12,7 @@ use crate::run::outcome;
 use crate::run::session::{NodeEvent, NodeEventKind};
 use crate::run::signals::{self, Signals, UserSignal};
 use crate::run::supervisor::Input;
+use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::protocol::control::FromAgent;
 use rlaunch_console::deadline::Deadline;
@@ -165,8 +166,11 @@ impl<'s> Pump<'s> {
 fn obey_before_start(signal: UserSignal) -> Result<(), Failed> {
     match signal {
         UserSignal::End(signal) => {
-            let message = format!("ended by {signal} before any rank was started");
-            return Err(Failed::new(Exit::signal(signal as i32), message));
+            let is_asked = signal == Signal::SIGINT;
+            let how =
+                if is_asked { "interrupted".to_owned() } else { format!("ended by {signal}") };
+            let message = format!("{how} before any rank was started");
+            return Err(Failed { is_asked, ..Failed::new(Exit::signal(signal as i32), message) });
         }
         UserSignal::Suspend => signals::stop_process(),
         UserSignal::Forward(_) => {}

@@ -88,9 +88,9 @@ impl RecordedEnd {
 
     fn new(ended: &Result<Exit, Failed>) -> RecordedEnd {
         let (exit, by_rank, message, details) = match ended {
-            Ok(exit) => (exit, true, "", &[][..]),
-            Err(Failed { exit, by_rank, message, details, .. }) => {
-                (exit, *by_rank, message.as_str(), &details[..])
+            Ok(exit) => (exit, true, "", Vec::new()),
+            Err(Failed { exit, by_rank, message, details, asides, .. }) => {
+                (exit, *by_rank, message.as_str(), details.iter().chain(asides).collect())
             }
         };
         let spoke = if by_rank { "rank" } else { "launcher" };
@@ -98,7 +98,7 @@ impl RecordedEnd {
             exit_code: exit.0,
             spoke: spoke.to_owned(),
             message: redacted(message),
-            details: details.iter().map(|line| redacted(line)).collect(),
+            details: details.into_iter().map(|line| redacted(line)).collect(),
         }
     }
 }

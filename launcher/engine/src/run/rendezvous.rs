@@ -340,7 +340,7 @@ impl<'a> JoinState<'a> {
         let Some(prover) = &self.prover else {
             return Ok((Mesh::default(), inputs.rank_plan(plan)?));
         };
-        prover.print_sent("RDMA prover");
+        prover.log_sent("RDMA prover");
         let rank_plan = |plan: &Plan| inputs.rank_plan(plan);
         prove(pump, self, &inputs.job.options.mesh, plan, rank_plan).await
     }

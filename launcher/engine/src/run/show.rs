@@ -44,7 +44,6 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
-use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
 
 /// Prints to stdout what `--show` or `--dry-run` asks for, before ranks write to stdout. Waits until a slow
@@ -295,9 +294,7 @@ pub fn offline(job: &JobSpec) -> Result<Exit, Failed> {
     let map = known.then(|| job.map_ranks()).transpose();
     let map = map.map_err(|error| job.mapping_failed(&error))?;
     if let Some(map) = &map {
-        messages::print(
-            map::placement_line(map, job.map_by, io::stderr().is_terminal()).as_slice(),
-        );
+        messages::print(map::placement_line(map, job.map_by, job.oversubscribe).as_slice());
     }
     stdout::print(&program_lines(job, map.as_ref()));
     Ok(Exit::SUCCESS)

@@ -13,6 +13,7 @@ use crate::run::supervisor::PhaseStates;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::RankSetup;
 use rlaunch_bootstrap::protocol::control::{self, ToAgent};
+use rlaunch_console::progress;
 use rlaunch_plan::env::identity;
 use rlaunch_plan::env::nccl::Log;
 use rlaunch_plan::job::JobSpec;
@@ -62,6 +63,8 @@ impl Joined {
             // An error would mean a second call, which an attempt does not make.
             let _ = facts.set(StartFacts { table, inventories });
         }
+        // From here on ranks write to the terminal.
+        progress::erase_step();
         for (node, frame) in self.nodes.iter().zip(orders) {
             agents.outbox(node.id).send_frame(frame.into());
         }

@@ -58,7 +58,7 @@ while two ranks work.
 Every rank needs a queue pair for each rank of the other hosts. Intel's E810 allows only 124 of them if its \
 driver irdma is loaded with limits_sel=0; other devices allow thousands. The parameter was read where irdma has it, and \
 compared with one rank per GPU, or one per host without GPUs. The number that any device has is known to \
-programs alone: the proof of RDMA, here and before each job, says so if it is too small. The kernel's error may also \
+programs alone: the test of RDMA, here and before each job, says so if it is too small. The kernel's error may also \
 mean that no more memory may be locked (see lim.memlock).
 
 Load irdma with a larger limit, for example limits_sel=5 for about 65000 queue pairs, or run fewer ranks per host. \
@@ -74,7 +74,7 @@ Loading it anew drops all RDMA connections of the host.",
 Symptom elsewhere: `ibv_create_cq: Cannot allocate memory` at several hundred hosts, when every connection has a \
 completion queue of its own.
 
-rlaunch prevents it: connections of a rank share completion queues, and the queue pairs of the proof are closed \
+rlaunch prevents it: connections of a rank share completion queues, and the queue pairs of the test are closed \
 before the program starts. If a library of the program fails like this, let it connect on demand; NCCL does so \
 from 2.22 on (NCCL_RUNTIME_CONNECT=1).",
     },

@@ -36,7 +36,7 @@ oob here; in perftest use -R.",
 Symptom elsewhere: connections over iWARP are reset when many queue pairs connect at once.
 
 An iWARP device refuses connect requests beyond the backlog of the listener, where a TCP socket would let them wait. \
-rlaunch prevents it: listeners of the proof and of the communicator have a backlog as large as the number of their paths. For \
+rlaunch prevents it: listeners of the test and of the communicator have a backlog as large as the number of their paths. For \
 your own programs, pass at least the number of expected queue pairs to rdma_listen.",
     },
     Check {

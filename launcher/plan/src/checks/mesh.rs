@@ -123,14 +123,14 @@ partition keys.",
     },
     Check {
         id: id::MESH_PROOF,
-        about: "the proof of RDMA paths fails for no other reason",
+        about: "the test of RDMA paths fails for no other reason",
         needs: Needs::Probes,
         examine: probed::failed,
         causes: &[],
         explanation: "\
 Symptoms: a job says `no RDMA between …` and names a step: `prepare`, `exchange`, `connect` or `token`.
 
-Before a job, and in rlaunch doctor, each path between RDMA ports is proved: queue pairs are prepared, connected, and carry \
+Before a job, and in rlaunch doctor, each path between RDMA ports is tested: queue pairs are prepared, connected, and carry \
 a token and a block in each direction. A step failed, and not for lack of an answer or a route. If the cause is one that \
 another check knows, as too little locked memory, the finding has the id of that check; otherwise it is the \
 kernel's or the library's own error, or the time did not suffice for all paths (`not tried`).

@@ -57,7 +57,7 @@ Set the interface of the smaller end to the MTU of the others, and make it perma
         examine: path,
         causes: &[id::MESH_SILENT, id::MESH_BANDWIDTH],
         explanation: "\
-Symptoms: the proof of a path fails at the block of 64 KiB, NCCL hangs in its first large collective, perftest stops with \
+Symptoms: the test of a path fails at the block of 64 KiB, NCCL hangs in its first large collective, perftest stops with \
 status 12 although small sizes work; ping works.
 
 Both ends use packets of this size, but something between them drops such packets: a switch port or a tunnel with a smaller \

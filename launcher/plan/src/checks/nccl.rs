@@ -34,7 +34,7 @@ let NCCL use TCP with -x NCCL_IB_DISABLE=1.",
         examine: edges,
         causes: &[],
         explanation: "\
-Symptoms: `ibv_modify_qp failed with 110 Connection timed out` although NCCL is new and rlaunch proves all paths; three hosts hang and two \
+Symptoms: `ibv_modify_qp failed with 110 Connection timed out` although NCCL is new and rlaunch finds that all paths work; three hosts hang and two \
 work; a ring of four hosts never starts.
 
 A rank of NCCL listens on one network device and offers only the addresses of that device. The two ports of one card are one device, \

@@ -93,7 +93,7 @@ pub fn unread(check: CheckId, cluster: &Cluster<'_>) -> Option<Unread> {
         hosts.filter(|(_, input)| **input == InputState::Unread).map(|(host, _)| host).collect();
     let first = unread.first()?;
     let needs = match check {
-        id::DEV_QP => "RDMA paths to prove (--probe), or irdma's parameter limits_sel",
+        id::DEV_QP => "RDMA paths to test (--probe), or irdma's parameter limits_sel",
         _ if first.uid != 0 => "root",
         _ => "more rights than root has there",
     };

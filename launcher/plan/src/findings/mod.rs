@@ -7,8 +7,8 @@ pub mod id;
 
 pub use id::CheckId;
 
-use anstyle::AnsiColor;
 use rlaunch_text::message::Failed;
+use rlaunch_text::style::{self, Paint};
 use rlaunch_text::{printable, text};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -172,26 +172,8 @@ pub fn merge(findings: impl IntoIterator<Item = Finding>) -> Vec<Finding> {
     merged
 }
 
-/// Colours of severities; a stream that is not a terminal gets none.
-const ERROR: Paint = Paint(anstyle::Style::new().fg_color(colour(AnsiColor::Red)).bold());
-const WARNING: Paint = Paint(anstyle::Style::new().fg_color(colour(AnsiColor::Yellow)).bold());
-const NOTE: Paint = Paint(anstyle::Style::new().fg_color(colour(AnsiColor::Cyan)));
 /// Maximum number of hosts that a line names.
 const MAX_HOSTS: usize = 8;
-
-/// Colour and weight of a word.
-#[derive(Clone, Copy, Debug)]
-pub struct Paint(anstyle::Style);
-
-const fn colour(colour: AnsiColor) -> Option<anstyle::Color> {
-    Some(anstyle::Color::Ansi(colour))
-}
-
-impl Paint {
-    pub fn paint(self, word: &str) -> String {
-        format!("{}{word}{:#}", self.0, self.0)
-    }
-}
 
 impl Severity {
     /// Returns the word that begins a finding's line.
@@ -205,9 +187,9 @@ impl Severity {
 
     pub fn style(self) -> Paint {
         match self {
-            Severity::Error => ERROR,
-            Severity::Warning => WARNING,
-            Severity::Note => NOTE,
+            Severity::Error => style::BAD,
+            Severity::Warning => style::DOUBTFUL,
+            Severity::Note => style::NOTE,
         }
     }
 }
@@ -215,9 +197,13 @@ impl Severity {
 impl Finding {
     /// Writes the finding and its fix in several lines, each with a newline.
     pub fn to_text(&self) -> String {
-        let style = self.severity.style();
-        let word = format!("{:<5}", self.severity.word());
-        let mut out = format!("{}  {}  {}\n", style.paint(&word), self.id, self.sentence());
+        let word = self.severity.style().paint(&format!("{:<5}", self.severity.word()));
+        let sentence = self.sentence();
+        let named = printable::message(&hosts(&self.hosts));
+        let rest = sentence.strip_prefix(&named).filter(|_| !named.is_empty());
+        let painted = rest.map(|rest| style::BOLD.paint(&named) + rest);
+        let sentence = painted.unwrap_or(sentence);
+        let mut out = format!("{word}  {}  {sentence}\n", style::DIM.paint(self.id.as_str()));
         let mut place: Option<String> = None;
         for step in &self.fix {
             let (on, line) = match step {
@@ -227,7 +213,7 @@ impl Finding {
                 Step::Do(line) => ("fix:".to_owned(), line),
             };
             if place.as_ref() != Some(&on) {
-                let _ = writeln!(out, "  {}", NOTE.paint(&printable::message(&on)));
+                let _ = writeln!(out, "  {}", style::NOTE.paint(&printable::message(&on)));
                 place = Some(on);
             }
             for line in line.lines() {

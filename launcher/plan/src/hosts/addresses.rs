@@ -219,7 +219,7 @@ impl FromStr for Preference {
     /// Parses the name and the value of a parameter: `oob_tcp_if_include eth0,10.1.0.0/16`.
     fn from_str(text: &str) -> Result<Preference, String> {
         let wanted =
-            || "interfaces or networks with commas between, as eth0,10.1.0.0/16".to_owned();
+            || "interfaces or networks separated by commas, such as eth0,10.1.0.0/16".to_owned();
         let (parameter, list) = text.split_once(' ').ok_or_else(wanted)?;
         let entry = |text: &str| match text.trim() {
             "" => Err(wanted()),

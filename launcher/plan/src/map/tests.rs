@@ -57,8 +57,11 @@ fn so_many_on_each_host() {
     assert_eq!(deal("a,b", None).unwrap(), [[0, 1], [2, 3]]);
     assert_eq!(deal("a:4,b:2", None).unwrap(), [[0, 1], [2, 3]]);
     assert_eq!(deal("a,b,c", Some(3)).unwrap(), [vec![0, 1], vec![2]]);
-    assert_eq!(deal("a,b", Some(5)).unwrap_err(), "5 ranks asked, 2 on each of 2 hosts: that is 4");
-    assert_eq!(deal("a,b:1", None).unwrap_err(), "2 ranks asked on each host, b has 1: use b:2");
+    assert_eq!(deal("a,b", Some(5)).unwrap_err(), "5 ranks do not fit: 2 on each of 2 hosts are 4");
+    assert_eq!(
+        deal("a,b:1", None).unwrap_err(),
+        "2 ranks on each host need 2 slots; b has 1: use b:2"
+    );
     assert_eq!(dealt("ppr:2:node", None, "a,b:1", None, true).unwrap(), [[0, 1], [2, 3]]);
 }
 
@@ -90,8 +93,10 @@ fn words_for_orders_are_understood() {
 
 #[test]
 fn too_few_slots_say_what_to_type() {
-    let text = "4 ranks asked, 3 slots (a 1, b 1, c 1): use a:2";
+    let text = "4 ranks need 4 slots; there are 3 (a 1, b 1, c 1): use a:2";
     assert_eq!(map("a,b,c", Some(4), false), Err(text.into()));
+    let text = "3 ranks need 3 slots; h1 has 1: use -H h1:3";
+    assert_eq!(map("h1", Some(3), false), Err(text.into()));
     let text = "4294967295 ranks are more than the 1048576 of a job";
     assert_eq!(map("a:4294967295", None, false), Err(text.into()));
 }
@@ -135,7 +140,21 @@ proptest! {
 fn shown_line(list: &str, order: MapBy, ranks: Option<u32>) -> String {
     let hosts = hosts::parse(&[list.to_owned()]).unwrap();
     let map = RankMap::place(order, &hosts, ranks, false).unwrap();
-    format_line(&map, &remarks(&map, order))
+    format_line(&map, &remarks(&map, order, &[]))
+}
+
+#[test]
+fn a_placement_is_shown_where_a_host_idles_or_is_crowded() {
+    let shown = |list: &str, ranks, oversubscribe| {
+        let hosts = hosts::parse(&[list.to_owned()]).unwrap();
+        let map = RankMap::place(MapBy::Slot, &hosts, ranks, oversubscribe).unwrap();
+        placement_line(&map, MapBy::Slot, oversubscribe)
+    };
+    assert_eq!(shown("a:2,b", None, false), None);
+    assert_eq!(shown("a:2,b", None, true), None);
+    assert!(shown("a:2,b", Some(1), false).is_some());
+    let line = "placement: a 0-2 · b 3 — more ranks than slots: a".to_owned();
+    assert_eq!(shown("a:2,b", Some(4), true), Some(Message::Labelled(line)));
 }
 
 #[test]
@@ -170,7 +189,7 @@ fn slots_that_nobody_gave_are_said() {
         hosts.iter().zip([2, 0, 8]).map(|(host, gpus)| host.settled(gpus)).collect();
     let map = RankMap::place(MapBy::Slot, &settled, None, false).unwrap();
     assert_eq!(
-        format_line(&map, &remarks(&map, MapBy::Slot)),
+        format_line(&map, &remarks(&map, MapBy::Slot, &[])),
         "placement: a 0-1 · b 2 · c 3 — slots are GPUs: a 2; 1 slot where there is no GPU: b"
     );
 }

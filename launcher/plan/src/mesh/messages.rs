@@ -135,7 +135,7 @@ impl Mesh {
         pair.mtu.filter(|_| lowered && is_rdma(pair.connect))
     }
 
-    /// Writes `mesh: 6/6 paths up, RoCE v2, 3 subnets, proved in 41 ms`.
+    /// Writes `mesh: 6/6 paths up, RoCE v2, 3 subnets, tested in 41 ms`.
     pub fn summary(&self, table: &RankTable, mode: MeshMode) -> String {
         let up: Vec<&Proof> = self.in_use(table).map(|result| &result.proof).collect();
         let pairs = |proofs: &mut dyn Iterator<Item = &Proof>| {
@@ -152,7 +152,7 @@ impl Mesh {
         let mut words = vec![format!("{}/{} {kind} up", 2 * works, 2 * all)];
         words.extend(transport_names(table, &up));
         words.extend(subnets(table, &up));
-        words.push(format!("proved in {} ms", self.duration.as_millis().max(1)));
+        words.push(format!("tested in {} ms", self.duration.as_millis().max(1)));
         format!("mesh: {}", words.join(", "))
     }
 }

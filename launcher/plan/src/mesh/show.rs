@@ -48,7 +48,7 @@ fn round_trip(
     }
     match proof(mesh, pair, one, other) {
         Some(proved) => format!("{} us", proved.round_trip_ns.div_ceil(1000)),
-        None => "not proved".to_owned(),
+        None => "not tested".to_owned(),
     }
 }
 

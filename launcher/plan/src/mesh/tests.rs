@@ -14,7 +14,7 @@ fn a_mesh_that_works_is_one_line() {
     let mut job = MeshJob::on(triangle().to_vec(), 1);
     let table = job.prove(MeshMode::Auto, |_| None);
     let summary = job.mesh.summary(&table, MeshMode::Auto);
-    assert_eq!(summary, "mesh: 6/6 paths up, RoCE v2, 3 subnets, proved in 1 ms");
+    assert_eq!(summary, "mesh: 6/6 paths up, RoCE v2, 3 subnets, tested in 1 ms");
     assert_eq!((job.mesh.rounds, job.mesh.failures().len()), (1, 0));
     let shown = format_table(&table, &job.mesh);
     assert!(shown.lines().nth(1).is_some_and(|line| line.ends_with("41 us")), "{shown}");

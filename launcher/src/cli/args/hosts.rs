@@ -9,7 +9,7 @@ use std::path::PathBuf;
 /// Hosts of a job, and how ranks are dealt to them.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct HostArgs {
-    /// Hosts and their slots, as `a,b:2,user@c,n[01-16]`
+    /// Hosts and their slots, such as `a,b:2,user@c,n[01-16]`
     ///
     /// `:N` gives a host N slots, otherwise it has one; slots of repeated hosts add up. Ports come from
     /// ~/.ssh/config or --port. Without -H and --hostfile the job runs on the hosts that Slurm, another batch
@@ -20,7 +20,7 @@ pub(crate) struct HostArgs {
     )]
     pub(crate) hosts: Vec<String>,
 
-    /// File with a line for each host, as `a slots=4`
+    /// File with a line for each host, such as `a slots=4`
     ///
     /// Also `b:4`, `user@c` and `n[01-16] slots=8`. A host without a number has one slot for each of its GPUs,
     /// or one slot. With -H as well, -H chooses among the hosts of the file.
@@ -30,7 +30,7 @@ pub(crate) struct HostArgs {
     )]
     pub(crate) hostfiles: Vec<PathBuf>,
 
-    /// Leave out these hosts, as `a,n[03-04]`
+    /// Leave out these hosts, such as `a,n[03-04]`
     #[arg(
         long, value_name = "HOST,...", action = ArgAction::Append,
         help_heading = "Hosts and ranks"

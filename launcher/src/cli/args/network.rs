@@ -105,7 +105,7 @@ pub(crate) struct NetworkArgs {
 /// Proof of RDMA before ranks start, and supervision of its links.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct MeshArgs {
-    /// Prove that RDMA works before the program starts, with a few bytes and a block in each direction
+    /// Test RDMA before the program starts, with a few bytes and a block in each direction
     ///
     /// auto: for each pair of ranks in jobs of up to 64 ranks, for each pair of ports in larger ones; full: for
     /// each pair of ranks; off: not at all.
@@ -118,7 +118,7 @@ pub(crate) struct MeshArgs {
     )]
     pub(crate) mode: MeshMode,
 
-    /// Time limit of the proof, in seconds; paths not proved by then count as broken
+    /// Time limit of the test of RDMA paths, in seconds; paths not tested by then count as broken
     #[arg(
         long, value_name = "SECONDS", default_value = "5", help_heading = "Network of ranks",
         value_parser = values::parse_timeout
@@ -145,7 +145,7 @@ pub(crate) struct MeshArgs {
     )]
     pub(crate) service_level: Option<u8>,
 
-    /// Acknowledgement timeout of the queue pairs of the proof: 4.096 us times 2 to the power of N
+    /// Acknowledgement timeout of the queue pairs of this test: 4.096 us times 2 to the power of N
     #[arg(
         long, value_name = "N", default_value = "16", help_heading = "Network of ranks",
         value_parser = clap::value_parser!(u8).range(1..=31)
@@ -200,7 +200,7 @@ pub(crate) struct RendezvousArgs {
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', help_heading = "Between hosts")]
     pub(crate) oob_if: Vec<String>,
 
-    /// Networks by which agents reach each other, as 10.1.0.0/16
+    /// Networks by which agents reach each other, such as 10.1.0.0/16
     #[arg(long, value_name = "NETWORK,...", value_delimiter = ',', help_heading = "Between hosts")]
     pub(crate) oob_net: Vec<Network>,
 

@@ -64,7 +64,7 @@ pub(crate) struct TerminationArgs {
 
     /// Restart all ranks, N times at most, when a rank fails or a host is lost
     ///
-    /// The next attempt begins once nothing of the last one is left. It has a new MASTER_PORT, and its number
+    /// The next attempt begins once all processes of the last one have ended. It has a new MASTER_PORT, and its number
     /// in TORCHELASTIC_RESTART_COUNT. --timeout is for each attempt; only the first one reads stdin.
     #[arg(long, value_name = "N", help_heading = "The end")]
     pub(crate) max_restarts: Option<u32>,

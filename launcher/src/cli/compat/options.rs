@@ -201,8 +201,9 @@ pub(super) fn map_by(text: &str) -> Result<Vec<Effect>, String> {
         // These policies fill one host after the other, too.
         "core" | "hwthread" | "l1cache" | "l2cache" => vec![Effect::value("map-by", "slot")],
         "socket" | "package" | "l3cache" => {
-            let note =
-                format!("--map-by {policy}: ranks are dealt to NUMA nodes, as by --map-by numa");
+            let note = format!(
+                "--map-by {policy}: ranks go to the NUMA nodes in turn, as by --map-by numa"
+            );
             vec![Effect::value("map-by", "numa"), Effect::Note(note)]
         }
         _ => vec![Effect::value("map-by", policy.clone())],

@@ -33,6 +33,7 @@ use rlaunch_plan::job::JobSpec;
 use rlaunch_plot::PlotFile;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::{printable, style};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -277,7 +278,7 @@ impl FromStr for Sizes {
 
 fn size(text: &str) -> Result<usize, String> {
     let size = parse_size(text).filter(|size| *size <= MAX_SIZE);
-    size.ok_or_else(|| format!("{text:?} is not a size of up to 1G, as 8, 64K or 16M"))
+    size.ok_or_else(|| format!("{text:?} is not a size of up to 1G, such as 8, 64K or 16M"))
 }
 
 /// Reads a number of bytes, in which K, M and G are powers of 1024.
@@ -355,7 +356,7 @@ impl ResultArgs {
     ) -> Result<(), Failed> {
         let Some(summary) = summary else { return Ok(()) };
         let text = if self.json { format!("{}\n", summary.json()) } else { summary.end() };
-        stdout::print(&text);
+        stdout::print_styled(&style::dim_comments(&printable::text(&text)));
         if let Some(file) = self.plot.as_ref().filter(|_| complete) {
             let curves = summary.curves(self.report, earlier);
             output::write_plot(file, &curves.title, &[&curves])?;

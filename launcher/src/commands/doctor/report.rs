@@ -6,6 +6,7 @@ use rlaunch_plan::checks::{Check, CheckState, FoldedFinding, Unread};
 use rlaunch_plan::findings::{self, CheckId, Finding, Severity};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::style::{DIM, GOOD};
 use rlaunch_text::{columns, text};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -119,7 +120,8 @@ impl DoctorReport {
         for folded in &self.folded {
             out += &folded.finding.to_text();
             for effect in &folded.consequences {
-                let _ = writeln!(out, "  so: {}  {}", effect.id, effect.sentence());
+                let id = DIM.paint(effect.id.as_str());
+                let _ = writeln!(out, "  so: {id}  {}", effect.sentence());
             }
         }
         if verbose {
@@ -142,18 +144,16 @@ impl DoctorReport {
             let except = partly.next().map_or(String::new(), |(_, unread)| {
                 format!(" (not checked on {}: needs {})", text::list(&unread.hosts), unread.needs)
             });
-            let _ = writeln!(out, "ok     {}  {}{except}", check.id, check.about);
+            let ok = GOOD.paint("ok");
+            let _ = writeln!(out, "{ok}     {}  {}{except}", check.id, check.about);
         }
         for (check, state) in &self.states {
-            let _ = match state {
-                CheckState::Ran => Ok(()),
-                CheckState::NotApplicable(why) => {
-                    writeln!(out, "-      {}  not applicable: {why}", check.id)
-                }
-                CheckState::NotRun(needs) => {
-                    writeln!(out, "-      {}  not run: needs {needs}", check.id)
-                }
+            let why = match state {
+                CheckState::Ran => continue,
+                CheckState::NotApplicable(why) => format!("not applicable: {why}"),
+                CheckState::NotRun(needs) => format!("not run: needs {needs}"),
             };
+            let _ = writeln!(out, "{}", DIM.paint(&format!("-      {}  {why}", check.id)));
         }
         out
     }
@@ -170,8 +170,11 @@ impl DoctorReport {
                 .map(|(severity, noun)| (self.count(severity), noun));
         let found = counted.iter().filter(|(count, _)| *count > 0);
         let found: Vec<String> = found.map(|(count, noun)| text::count(*count, noun)).collect();
-        let found = if found.is_empty() { "0 findings".to_owned() } else { found.join(", ") };
-        let ok = if self.folded.is_empty() { "ok: " } else { "" };
+        let worst = self.folded.iter().map(|folded| folded.finding.severity).min();
+        let (ok, found) = match worst {
+            None => (GOOD.paint("ok: "), GOOD.paint("0 findings")),
+            Some(worst) => (String::new(), worst.style().paint(&found.join(", "))),
+        };
         let absent = |(_, state): &&(_, CheckState)| matches!(state, CheckState::NotApplicable(_));
         let not_run = |(_, state): &&(_, CheckState)| matches!(state, CheckState::NotRun(_));
         let left_out = [
@@ -243,7 +246,7 @@ mod tests {
             partly: vec![(check("fw.ports").id, unread)],
             folded: Vec::new(),
         };
-        let text = report.to_text(true);
+        let text = anstream::adapter::strip_str(&report.to_text(true)).to_string();
         let has = |line: &str| assert!(text.lines().any(|own| own == line), "{text}");
         has("-      gpu.acs  not run: needs root");
         has("-      dev.cq  not applicable: rlaunch prevents it");

@@ -31,7 +31,7 @@ use tokio::net::TcpListener;
 
 /// Watch CPUs, memory, and the traffic of RDMA ports and interfaces, of a job or of hosts.
 ///
-/// At a terminal this is a page that is drawn once a second, with keys that show the stack of a rank, open a shell in
+/// At a terminal this is a live page, with keys that show the stack of a rank, open a shell in
 /// its place, or end the job. Traffic comes from the counters of the hardware: bytes and packets per second, and bytes
 /// per packet. JOB is the beginning of the job's id; it may be left out while one job runs here.
 #[derive(Debug, Parser)]
@@ -75,7 +75,9 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
     let port = text.strip_prefix(':').unwrap_or(text).parse::<u16>().ok();
     let local = port.map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    local.or_else(|| text.parse().ok()).ok_or_else(|| "an address, as 127.0.0.1:9101".to_owned())
+    local
+        .or_else(|| text.parse().ok())
+        .ok_or_else(|| "an address, such as 127.0.0.1:9101".to_owned())
 }
 
 /// Watches a job or hosts.

@@ -24,7 +24,8 @@ use rlaunch_plot::PlotFile;
 use rlaunch_text::columns::{self, row};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use rlaunch_text::text;
+use rlaunch_text::style::{self, Paint};
+use rlaunch_text::{printable, text};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -119,7 +120,7 @@ pub(super) async fn run(args: TopoArgs, line: &CommandLine) -> Result<Exit, Fail
         true => as_json(&hosts)?,
         false => hosts.iter().map(|(host, inventory)| format_host(host, inventory)).collect(),
     };
-    stdout::print(&text);
+    stdout::print_styled(&painted(&printable::text(&text), args.json));
     if let Some(file) = plot.filter(|_| !hosts.is_empty()) {
         let (names, inventories): (Vec<String>, Vec<Inventory>) = hosts.into_iter().unzip();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -143,6 +144,31 @@ async fn query_recording(
         answers.push((Host { name, ..Host::this_machine() }, answer));
     }
     Ok(answers)
+}
+
+/// Paints the names of hosts, headers of tables and states of ports, unless the text is JSON.
+fn painted(text: &str, is_json: bool) -> String {
+    const STATES: [(&str, Paint); 3] =
+        [(" ACTIVE ", style::GOOD), (" DOWN ", style::DOUBTFUL), ("  down  ", style::DOUBTFUL)];
+    if is_json {
+        return text.to_owned();
+    }
+    let paint = |line: &str| {
+        let is_header = ["  port  ", "  interface  "].iter().any(|word| line.starts_with(word));
+        match line.split_once(": ") {
+            Some((host, rest)) if !line.starts_with(' ') => {
+                format!("{}: {rest}\n", style::BOLD.paint(host))
+            }
+            _ if is_header => format!("{}\n", style::DIM.paint(line)),
+            _ => {
+                let state = |line: String, (word, paint): &(&str, Paint)| {
+                    line.replacen(word, &paint.paint(word), 1)
+                };
+                STATES.iter().fold(line.to_owned(), state) + "\n"
+            }
+        }
+    };
+    text.lines().map(paint).collect()
 }
 
 fn as_json(hosts: &[(String, Inventory)]) -> Result<String, Failed> {
@@ -383,6 +409,16 @@ mod tests {
     use super::*;
     use rlaunch_plan::testing::inventory;
     use rlaunch_plan::testing::is_golden;
+
+    #[test]
+    fn colours_change_no_text() {
+        let text = overview("pc1", &inventory("connectx3"));
+        let shown = painted(&text, false);
+        assert!(shown.starts_with(&style::BOLD.paint("pc1")), "{shown}");
+        assert!(shown.contains(&style::GOOD.paint(" ACTIVE ")), "{shown}");
+        assert_eq!(anstream::adapter::strip_str(&shown).to_string(), text);
+        assert_eq!(painted("{\n  \"a\": 1\n}\n", true), "{\n  \"a\": 1\n}\n");
+    }
 
     /// Compares overviews with `launcher/goldens`.
     #[test]

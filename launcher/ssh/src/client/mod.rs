@@ -137,7 +137,7 @@ impl Ssh {
         if jumps.is_empty() {
             return self.log_in(&target, None, report_stage).await;
         }
-        report_stage("its jump host is not reached");
+        report_stage("waiting for its jump host");
         let via = self.connect_jumps(&jumps).await?;
         report_stage("connecting");
         self.log_in(&target, via, report_stage).await

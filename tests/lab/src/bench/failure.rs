@@ -155,7 +155,7 @@ const MPI_FAILURES: [Failure; 4] = [
     Failure {
         cause: Cause::LauncherIsInterrupted,
         awaited: &[("Ctrl-C: all over", Event::AllOver, 0.3)],
-        end: Some((130, "error: ended by SIGINT")),
+        end: Some((130, "interrupted: ")),
         ready: WAITS,
         part: &["wait"],
     },

@@ -199,7 +199,8 @@ impl Job<'_> {
         if !end.is_true() {
             return wrong(&format!("ended with {status}, or its message, is not true"));
         }
-        let claims = ["nothing left", "nothing more found"].map(|text| end.stderr.contains(text));
+        let claims = ["all processes ended", "ranks ended", "nothing more found"]
+            .map(|text| end.stderr.contains(text));
         let waits = status.code().is_some() && !is_early && by.is_waited_for();
         if !left.is_empty() && (claims.contains(&true) || waits) {
             return wrong(&format!("ended with {status} too early"));

@@ -343,8 +343,8 @@ pub struct PeerAddress {
 /// Pair of ranks that could not connect.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "rank {} on {} and rank {} on {} could not connect over TCP within {} s: {} was not reached at {} \
-     ({reason}), and did not reach {} at {}{}",
+    "rank {} on {} and rank {} on {} could not connect over TCP within {} s: {} could not be reached at {} \
+     ({reason}), and could not reach {} at {}{}",
     .me.rank, .me.host, .peer.rank, .peer.host, .waited.as_secs_f64(),
     .peer.host, .peer.address, .me.host, .me.address, and_more(*.more)
 )]
@@ -353,7 +353,7 @@ pub struct UnconnectedPair {
     pub me: PeerAddress,
     /// Other rank of the pair.
     pub peer: PeerAddress,
-    /// Reason why this rank did not reach the peer.
+    /// Reason why this rank could not reach the peer.
     pub reason: DialError,
     /// Time for which the connection was tried.
     pub waited: Duration,

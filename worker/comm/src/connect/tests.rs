@@ -282,8 +282,8 @@ fn a_pair_that_cannot_meet_is_named_with_the_reason() {
     assert_eq!(
         error.to_string(),
         format!(
-            "rank 1 on a and rank 2 on b could not connect over TCP within 1.5 s: b was not reached at \
-             127.0.0.2:{port} (Connection refused (os error 111)), and did not reach a at \
+            "rank 1 on a and rank 2 on b could not connect over TCP within 1.5 s: b could not be reached at \
+             127.0.0.2:{port} (Connection refused (os error 111)), and could not reach a at \
              127.0.0.1:{own_port}; nor could this rank and 1 other"
         )
     );

@@ -32,6 +32,8 @@ pub struct Deployment {
     /// Listener for agents without stdin.
     callbacks: Callbacks,
     first: FirstInstall,
+    /// Number of hosts of the job, which a line at a terminal names while they get the agent; `None` if nothing says it.
+    shown_hosts: Option<usize>,
 }
 
 impl Deployment {
@@ -52,7 +54,14 @@ impl Deployment {
             is_named,
             callbacks,
             first: FirstInstall::default(),
+            shown_hosts: None,
         })
+    }
+
+    /// Shows at a terminal that `hosts` hosts are prepared, while any of them gets the agent.
+    #[must_use]
+    pub(crate) fn shown_for(self, hosts: usize) -> Deployment {
+        Deployment { shown_hosts: Some(hosts), ..self }
     }
 
     /// Returns the agent's executable for this machine.
@@ -142,6 +151,7 @@ impl Deployment {
             directory: &self.directory,
             allow_other: !self.is_named,
             callbacks: &self.callbacks,
+            shown_hosts: self.shown_hosts,
         };
         installer.install(connection).await
     }

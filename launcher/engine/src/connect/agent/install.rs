@@ -13,6 +13,8 @@ use super::{DeployError, MAX_ANSWER, check_directory};
 use crate::connect::channel::{AgentChannel, AgentReader, AgentWriter, Incoming, abandon};
 use crate::connect::connector::{AgentLocation, HostConnection, RemoteCommand};
 use rlaunch_console::deadline::{self, Deadline};
+use rlaunch_console::progress;
+use rlaunch_text::text;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -48,6 +50,8 @@ pub(super) struct Installer<'a> {
     /// there.
     pub(super) allow_other: bool,
     pub(super) callbacks: &'a Callbacks,
+    /// Number of hosts that are prepared, for a line at a terminal; `None` if nothing says it.
+    pub(super) shown_hosts: Option<usize>,
 }
 
 /// Result of an installation through stdin.
@@ -55,6 +59,12 @@ enum StdinInstall {
     Installed(InstalledAgent),
     /// Nothing arrives on the stdin of the host's shell; contains the file to install.
     Silent(Arc<HostFile>),
+}
+
+/// Shows at a terminal, until the next message, why the start takes longer: each of the hosts gets `size` bytes.
+fn show_preparing(hosts: usize, size: usize) {
+    let (hosts, size) = (text::count(hosts, "host"), text::mib(size as u64));
+    progress::show_step(&format!("preparing {hosts}… {size} each"));
 }
 
 impl Installer<'_> {
@@ -148,6 +158,9 @@ impl Installer<'_> {
                 ("want", how) => {
                     let payload = file.payload(how == "gzip")?;
                     sent = Some(payload.len());
+                    if let Some(hosts) = self.shown_hosts {
+                        show_preparing(hosts, payload.len());
+                    }
                     let sending = async {
                         writer.send(payload).await?;
                         writer.end().await
@@ -477,8 +490,13 @@ mod tests {
         fault: Fault,
     ) -> (Result<StdinInstall, DeployError>, u64) {
         let callbacks = callbacks();
-        let installer =
-            Installer { store, directory: "~/x", allow_other: true, callbacks: &callbacks };
+        let installer = Installer {
+            store,
+            directory: "~/x",
+            allow_other: true,
+            callbacks: &callbacks,
+            shown_hosts: None,
+        };
         let channel = channel_to_peer(&exchange(store), bytes, fault);
         let began = tokio::time::Instant::now();
         let mut deadline = Deadline::after(INSTALL_TIMEOUT);
@@ -549,8 +567,13 @@ mod tests {
     async fn a_host_without_room_is_told_from_one_that_cannot_call() {
         let store = AgentStore::new(Some(std::env::current_exe().unwrap()));
         let (file, callbacks) = (store.native().unwrap(), callbacks());
-        let installer =
-            Installer { store: &store, directory: "~/x", allow_other: true, callbacks: &callbacks };
+        let installer = Installer {
+            store: &store,
+            directory: "~/x",
+            allow_other: true,
+            callbacks: &callbacks,
+            shown_hosts: None,
+        };
         for is_full in [true, false] {
             let word = if is_full { "full" } else { "failed" };
             let steps = [Step::Says(format!("rlaunch-install {word} curl: (23)\n").into_bytes())];
@@ -579,8 +602,13 @@ mod tests {
         let store = AgentStore::new(Some(exe));
         let file = store.native().unwrap();
         let callbacks = callbacks();
-        let installer =
-            Installer { store: &store, directory: "~/x", allow_other: true, callbacks: &callbacks };
+        let installer = Installer {
+            store: &store,
+            directory: "~/x",
+            allow_other: true,
+            callbacks: &callbacks,
+            shown_hosts: None,
+        };
         let build = || file.hash.clone();
         let in_cache =
             |cache: &str| AgentLocation::InCache { cache: cache.to_owned(), build: build() };

@@ -131,7 +131,7 @@ impl RankLibrary {
         }
         let hosts: Vec<&Host> = nodes.iter().map(|(host, _)| host).collect();
         let (hosts, size) = (text::list(&hosts), text::mib(packed.len() as u64));
-        messages::info(&format!("library sent to {hosts} ({size} each)"));
+        tracing::info!("library sent to {hosts} ({size} each)");
     }
 
     fn pack(&self) -> io::Result<Vec<u8>> {

@@ -124,7 +124,8 @@ impl Connecting {
         let store = AgentStore::new(job.reach.agent.clone());
         let callbacks = Callbacks::new(job.spec.oob.clone(), job.spec.port_range);
         let deployment = Deployment::new(store, job.reach.agent_dir.clone(), callbacks)
-            .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?;
+            .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?
+            .shown_for(map.nodes.len());
         let connector = if job.spec.is_local {
             None
         } else {
@@ -222,7 +223,8 @@ fn begin_session(
     job: JobId,
 ) -> Node {
     let MappedNode { id, host, ranks } = mapped;
-    let node = Node { id, host, ranks, facts: agent.facts.clone(), hello_at: pump::now() };
+    let (facts, hello_at) = (agent.facts.clone(), pump::now());
+    let node = Node { id, host, ranks, facts, hello_at, runs_in: None };
     let open = slot.open.clone();
     let session = async move {
         tokio::select! {
@@ -252,7 +254,7 @@ fn collect(
     if let Some((_, bytes)) = sent.first() {
         let hosts: Vec<&Host> = sent.iter().map(|(host, _)| *host).collect();
         let (hosts, size) = (text::list(&hosts), text::mib(*bytes as u64));
-        messages::info(&format!("agent sent to {hosts} ({size} each)"));
+        tracing::info!("agent sent to {hosts} ({size} each)");
     }
     if failures.is_empty() { Ok(nodes) } else { Err(unreached(&failures, map.nodes.len())) }
 }

@@ -4,7 +4,7 @@ use super::{Agents, Node, Reached};
 use crate::connect::agent::library::RankLibraries;
 use crate::run::job_run::JobRun;
 use crate::run::pump::{AgentMessage, Pump};
-use crate::run::{inventory_check, output, preflight_report};
+use crate::run::{inventory_check, output, preflight_report, told};
 use bytes::Bytes;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Inventory;
@@ -93,7 +93,8 @@ impl Reached {
         let progress = Progress::new(self.nodes.iter().map(|n| n.host.to_string()), "preparing");
         let answers = self.await_answers(pump, limit, &progress);
         let answers = progress.report_while(answers).await?;
-        let prepared = self.evaluate(&job.spec, answers, candidates)?;
+        let prepared = self.evaluate(job, answers, candidates)?;
+        preflight_report::homes(&prepared.nodes, "run").iter().for_each(|line| told::once(line));
         let hosts = prepared.nodes.iter().map(|node| &node.host);
         let inventories: Vec<(&Host, &Inventory)> = hosts.zip(&prepared.inventories).collect();
         let container = job.reach.container.as_ref();
@@ -168,23 +169,29 @@ impl Reached {
     /// Takes the answers of all nodes. If any node refused the job, returns an error with the problems of all nodes.
     fn evaluate(
         self,
-        job: &JobSpec,
+        job: &JobRun,
         answers: Vec<FromAgent>,
         candidates: Vec<Vec<InterfaceAddress>>,
     ) -> Result<Prepared, Failed> {
-        let Reached { map, nodes, libraries } = self;
-        let mut problems: Vec<(&Host, Problem)> = Vec::new();
-        let mut notices: Vec<(&Host, Notice)> = Vec::new();
+        let Reached { map, mut nodes, libraries } = self;
+        let mut problems: Vec<(Host, Problem)> = Vec::new();
+        let mut notices: Vec<(Host, Notice)> = Vec::new();
         let (mut inventories, mut reserved, mut prepared) = (Vec::new(), Vec::new(), Vec::new());
-        for ((node, answer), candidates) in nodes.iter().zip(answers).zip(candidates) {
+        for ((node, answer), candidates) in nodes.iter_mut().zip(answers).zip(candidates) {
             match answer {
                 FromAgent::Refused { problems: found } => {
                     let found = found.into_iter().take(MAX_FOUND);
-                    problems.extend(found.map(|problem| (&node.host, problem)));
+                    problems.extend(found.map(|problem| (node.host.clone(), problem)));
                 }
                 FromAgent::Prepared { notices: found, ports, listeners, inventory, library } => {
-                    let found = found.into_iter().take(MAX_FOUND);
-                    notices.extend(found.map(|notice| (&node.host, notice)));
+                    for notice in found.into_iter().take(MAX_FOUND) {
+                        match notice {
+                            Notice::RunsInHome { home } => {
+                                node.runs_in = job.says_directory.then_some(home);
+                            }
+                            notice => notices.push((node.host.clone(), notice)),
+                        }
+                    }
                     inventories.push(*inventory);
                     reserved.push(ports);
                     prepared.push(PreparedNode { candidates, listeners, library });
@@ -194,10 +201,10 @@ impl Reached {
             }
         }
         if !problems.is_empty() {
-            let problems: Vec<(&Host, &Problem)> = problems.iter().map(|(h, p)| (*h, p)).collect();
-            return Err(preflight_report::explain(&problems, job.typed()));
+            let problems: Vec<(&Host, &Problem)> = problems.iter().map(|(h, p)| (h, p)).collect();
+            return Err(preflight_report::explain(&problems, job.spec.typed()));
         }
-        let notices: Vec<(&Host, &Notice)> = notices.iter().map(|(h, n)| (*h, n)).collect();
+        let notices: Vec<(&Host, &Notice)> = notices.iter().map(|(h, n)| (h, n)).collect();
         preflight_report::print_notices(&notices);
         Ok(Prepared { map, nodes, answers: prepared, inventories, ports: reserved, libraries })
     }

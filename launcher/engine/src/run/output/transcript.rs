@@ -225,20 +225,54 @@ const LINES: usize = 10;
 
 /// Last bytes that each rank wrote to stderr or, if ranks write only one stream, to that stream.
 #[derive(Debug, Default)]
-pub struct Tails(HashMap<Rank, Vec<u8>>);
+pub struct Tails {
+    tails: HashMap<Rank, Tail>,
+    /// Number of lines of all ranks so far.
+    printed: u64,
+}
+
+#[derive(Debug, Default)]
+struct Tail {
+    bytes: Vec<u8>,
+    /// [`Tails::printed`] after the last of `bytes`.
+    end: u64,
+    /// Whether lines of the rank were shown as one with those of others.
+    is_folded: bool,
+}
 
 impl Tails {
+    /// Counts the lines in output of any rank and stream, which move those before it out of sight.
+    pub(crate) fn count(&mut self, data: &[u8]) {
+        self.printed += data.iter().filter(|byte| **byte == b'\n').count() as u64;
+    }
+
+    /// Adds output of a rank that was counted.
     pub fn add(&mut self, rank: Rank, data: &[u8]) {
-        let tail = self.0.entry(rank).or_default();
-        tail.extend_from_slice(&data[data.len().saturating_sub(KEPT)..]);
-        if tail.len() > 2 * KEPT {
-            tail.drain(..tail.len() - KEPT);
+        let tail = self.tails.entry(rank).or_default();
+        tail.end = self.printed;
+        tail.bytes.extend_from_slice(&data[data.len().saturating_sub(KEPT)..]);
+        if tail.bytes.len() > 2 * KEPT {
+            tail.bytes.drain(..tail.bytes.len() - KEPT);
         }
+    }
+
+    /// Notes that lines of `ranks` were shown as one.
+    pub(crate) fn folded(&mut self, ranks: &[Rank]) {
+        for rank in ranks {
+            self.tails.entry(*rank).or_default().is_folded = true;
+        }
+    }
+
+    /// Tells whether the last lines of a rank, as they were shown, are not among the last `rows` lines.
+    pub(crate) fn is_out_of_sight(&self, rank: Rank, rows: u16) -> bool {
+        let is_far = |tail: &Tail| tail.is_folded || self.printed - tail.end > u64::from(rows);
+        self.tails.get(&rank).is_some_and(is_far)
     }
 
     /// Returns the last lines of a rank, oldest first, without blank lines and colours.
     pub fn lines(&self, rank: Rank) -> Vec<String> {
-        let tail = self.0.get(&rank).map(|tail| String::from_utf8_lossy(tail)).unwrap_or_default();
+        let tail = self.tails.get(&rank).map(|tail| String::from_utf8_lossy(&tail.bytes));
+        let tail = tail.unwrap_or_default();
         let lines: Vec<&str> = tail.lines().filter(|line| !line.trim().is_empty()).collect();
         let plain = |line: &&str| anstream::adapter::strip_str(line).to_string();
         lines[lines.len().saturating_sub(LINES)..].iter().map(plain).collect()
@@ -357,10 +391,26 @@ mod tests {
         for n in 0..100_000 {
             tails.add(Rank(1), format!("line {n}\n").as_bytes());
         }
-        assert!(tails.0[&Rank(1)].len() <= 2 * KEPT);
+        assert!(tails.tails[&Rank(1)].bytes.len() <= 2 * KEPT);
         let lines = tails.lines(Rank(1));
         assert_eq!(lines.len(), LINES);
         assert_eq!(lines[LINES - 1], "line 99999");
         assert!(tails.lines(Rank(0)).is_empty());
+    }
+
+    #[test]
+    fn lines_are_out_of_sight_behind_a_screen_of_others_or_where_they_were_folded() {
+        let mut tails = Tails::default();
+        let mut print = |rank: u32, lines: usize| {
+            let data = "line\n".repeat(lines);
+            tails.count(data.as_bytes());
+            tails.add(Rank(rank), data.as_bytes());
+            [0, 1, 2].map(|rank| tails.is_out_of_sight(Rank(rank), 24))
+        };
+        assert_eq!(print(0, 100), [false; 3]);
+        assert_eq!(print(1, 24), [false; 3]);
+        assert_eq!(print(1, 1), [true, false, false]);
+        tails.folded(&[Rank(1)]);
+        assert!(tails.is_out_of_sight(Rank(1), 24));
     }
 }

@@ -51,7 +51,7 @@ pub(super) fn offer_prover(
             if options.mode == MeshMode::Full {
                 return Err(failed);
             }
-            messages::warn(&format!("the mesh is not proved: {}", failed.message));
+            messages::warn(&format!("the mesh is not tested: {}", failed.message));
             failed.hints.iter().for_each(|hint| messages::hint(hint));
             return Ok(None);
         }

@@ -90,7 +90,7 @@ pub(super) const LIBRARY: Check = Check {
     causes: &[id::DEV_PROVIDER, id::MESH_SILENT, id::NCCL_NET],
     explanation: "\
 Symptoms: `libibverbs.so.1: cannot open shared object file`; NCCL logs `NET/IB : No device found` or \
-`Failed to open libibverbs.so`; rlaunch's proof says that there is no libibverbs.
+`Failed to open libibverbs.so`; rlaunch's test says that there is no libibverbs.
 
 Programs use RDMA through libibverbs, which is not in the library directories of this host or container. Images for \
 training often lack it.

@@ -251,7 +251,7 @@ fn too_few_queue_pairs_are_told_by_the_proof() {
     };
     let machines = vec![Machine::recorded("dgx"); 3];
     let found = crate::findings::merge(probed(queue_pairs, &machines, &[probe(1), probe(2)]));
-    let expected = "error dev.qp a: the proof of RDMA failed: prepare: rocep1s0: 300 queue pairs are needed, the device has 124 — \
+    let expected = "error dev.qp a: the test of RDMA failed: prepare: rocep1s0: 300 queue pairs are needed, the device has 124 — \
                     RDMA cannot be used there";
     assert_eq!(found.iter().map(line).collect::<Vec<_>>(), [expected]);
     assert_eq!(found[0].fix, [Step::Do(hint.into())]);

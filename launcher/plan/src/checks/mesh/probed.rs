@@ -211,7 +211,7 @@ pub(in crate::checks) fn failures(
         } else {
             (Severity::Warning, "whether RDMA works there is not known")
         };
-        let seen = format!("the proof of RDMA failed: {}", failure.cause);
+        let seen = format!("the test of RDMA failed: {}", failure.cause);
         let found = if failure.is_of_host {
             // It is the same for all peers.
             let host = cluster.hosts.get(probe.from)?.name;

@@ -297,9 +297,9 @@ fn a_proof_that_failed_says_why() {
     assert_eq!(
         findings.iter().map(line).collect::<Vec<_>>(),
         [
-            "error lim.memlock a: the proof of RDMA failed: prepare: mlx5_0: ibv_reg_mr: no memory — RDMA cannot be used \
+            "error lim.memlock a: the test of RDMA failed: prepare: mlx5_0: ibv_reg_mr: no memory — RDMA cannot be used \
              there",
-            "error mesh.proof b enp1s0f1np1 → c: the proof of RDMA failed: token: status 10 — RDMA cannot be used there",
+            "error mesh.proof b enp1s0f1np1 → c: the test of RDMA failed: token: status 10 — RDMA cannot be used there",
         ]
     );
     assert_eq!(findings[0].fix, [Step::Do("do this".into())]);

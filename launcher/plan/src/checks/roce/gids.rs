@@ -198,7 +198,7 @@ pub(super) fn link_local(cluster: &Cluster<'_>) -> Vec<Finding> {
             }
             let netdev = port.netdev.as_deref().unwrap_or("INTERFACE");
             let seen = format!("only link-local addresses on {netdev}");
-            let matters = "ports of other hosts have addresses, and are not reached from it";
+            let matters = "ports of other hosts have addresses, and cannot be reached from it";
             let finding = Finding::error(id::ROCE_LINK_LOCAL, host.name, seen, matters)
                 .device(port_name(device, port))
                 .run(format!("sudo ip addr add ADDRESS/24 dev {}", quoted(netdev)));

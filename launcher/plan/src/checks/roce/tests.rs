@@ -94,7 +94,7 @@ fn versions_are_told_apart() {
 fn a_port_without_its_address_is_link_local() {
     let fault = keep(roce(), |index| index < 2);
     let expected = "error roce.link-local b mlx5_0/1: only link-local addresses on ens224 — ports of other hosts have \
-                    addresses, and are not reached from it";
+                    addresses, and cannot be reached from it";
     assert_eq!(lines(gids::link_local, &[roce(), fault.clone()]), [expected]);
     assert!(lines(gids::link_local, &[fault.clone(), fault]).is_empty());
     // The second half of a Spark's card has link-local addresses on all hosts.

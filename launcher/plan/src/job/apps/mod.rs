@@ -380,7 +380,7 @@ mod tests {
     #[test]
     fn too_few_slots_count_all_programs() {
         let apps = [app(None, Some(1)), app(None, Some(1))];
-        let error = "2 ranks asked, 1 slot (p 1): use p:2";
+        let error = "2 ranks need 2 slots; p has 1: use -H p:2";
         assert_eq!(map("p", &apps, MapBy::Slot), Err(error.to_owned()));
         let apps = [app(None, Some(1)), app(None, None)];
         assert_eq!(map("p", &apps, MapBy::Slot), Err(error.to_owned()));

@@ -20,6 +20,7 @@ use rlaunch_console::stdout;
 use rlaunch_plot::PlotFile;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::{printable, style};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -106,7 +107,8 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
             let compared = report.compare(&path, &earlier);
             compared.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
         }
-        stdout::print(&if json { report.to_json() } else { text::report(&report, unit) });
+        let text = if json { report.to_json() } else { text::report(&report, unit) };
+        stdout::print_styled(&style::dim_comments(&printable::text(&text)));
         if let Some(file) = plot {
             let maps = text::heat_maps(&report, unit);
             let title = format!("mesh: {}", text::title(&report));

@@ -159,7 +159,9 @@ impl FromStr for SizeRange {
     fn from_str(text: &str) -> Result<SizeRange, String> {
         let size = |text: &str| {
             let size = parse_size(text).filter(|size| (1..=1 << 40).contains(size));
-            size.ok_or_else(|| format!("{text:?} is not a size of 1 to 1024G, as 8, 64K or 16M"))
+            size.ok_or_else(|| {
+                format!("{text:?} is not a size of 1 to 1024G, such as 8, 64K or 16M")
+            })
         };
         if text.contains(',') {
             return Err("a test program takes no list of sizes, only FIRST..LAST".to_owned());

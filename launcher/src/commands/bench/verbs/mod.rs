@@ -15,6 +15,7 @@ use rlaunch_plan::options::Transport;
 use rlaunch_plot::PlotFile;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::{printable, style};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use table::{VerbsSummary, VerbsTable};
@@ -232,11 +233,12 @@ pub(super) async fn run(
     if let Some(facts) = measured.facts()
         && let Some(summary) = VerbsSummary::new(&measured.reader.records, facts)
     {
-        stdout::print(&match (args.json, args.perftest) {
+        let text = match (args.json, args.perftest) {
             (true, _) => format!("{}\n", summary.json()),
             (_, true) => table::perftest_tables(&summary.rows, args.report),
             _ => summary.end(),
-        });
+        };
+        stdout::print_styled(&style::dim_comments(&printable::text(&text)));
         if let Some(file) = args.plot.filter(|_| measured.ended.is_ok()) {
             let curves = summary.curves(args.report);
             output::write_plot(&file, &curves.title, &[&curves])?;

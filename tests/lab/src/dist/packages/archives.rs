@@ -13,7 +13,7 @@ use crate::files::remove_dir;
 const CONTACT: &str = "rlaunch <rlaunch@localhost>";
 /// Longer description, for package managers.
 const DESCRIPTION: &str = "rlaunch replaces mpirun: it reaches hosts over SSH, needs nothing installed there, \
-proves the network between them, and ends every rank of a job together.";
+tests the network between them, and ends every rank of a job together.";
 
 /// Copies the tree, with the times of all files set. Arguments: tree, directory, seconds since 1970.
 const COPY: &str = r#"rm -rf "$2"; mkdir -p "$2"; cp -rT "$1" "$2"

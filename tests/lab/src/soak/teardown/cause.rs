@@ -145,7 +145,9 @@ impl End<'_> {
     /// Tells whether a signal ended the launcher or the rank, and the message says which.
     fn is_by(&self, signal: Signal) -> bool {
         let of_rank = self.cause == Cause::Signal(Rank, signal);
-        self.signals.contains(&signal) && self.says(&format!("error: ended by {signal}"))
+        let by_user = format!("error: ended by {signal}");
+        let interrupted = signal == Signal::SIGINT && self.says("interrupted");
+        self.signals.contains(&signal) && (interrupted || self.says(&by_user))
             || of_rank && self.says(&format!("was killed by signal {} ({signal})", signal as i32))
     }
 
@@ -162,7 +164,7 @@ mod tests {
     #[test]
     fn what_is_said_has_to_fit_what_was_done() {
         let lost = "error: node a is lost: its agent got signal 15 (SIGTERM) and ended\n";
-        let by_user = "error: ended by SIGINT\n  a: nothing left\n";
+        let by_user = "interrupted: 2 ranks ended\n";
         let int = Cause::Signal(Launcher, Signal::SIGINT);
         let term = Cause::Signal(Agent, Signal::SIGTERM);
         let short = Cause::Pause(Agent, Duration::from_millis(1999));

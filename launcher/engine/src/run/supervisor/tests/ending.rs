@@ -25,7 +25,7 @@ fn the_first_failure_ends_the_others() {
           event node_clean helpers_ended=0 host="c" segments_removed=0
         exit 9 of the rank, may restart: rank 2 on c (pid 102) exited with code 9
           1 more rank failed
-          a, b, c: nothing left
+          all processes ended on a, b, c
         "#,
     );
 }
@@ -63,8 +63,8 @@ fn nodes_that_do_not_report_their_end_are_given_up() {
         6.00 wait
         6.10 wait
         exit 1 of the rank, may restart: rank 0 on a (pid 100) exited with code 1
-          a: nothing left
           b: its end was not reported; `rlaunch reap` ends what may be left
+          all processes ended on a
         "#,
     );
 }
@@ -87,7 +87,7 @@ fn a_reader_that_pauses_holds_back_the_reports_of_nodes() {
         61.20 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
         exit 1 of the rank, may restart: rank 0 on a (pid 100) exited with code 1
-          a: nothing left
+          all processes ended on a
         "#,
     );
 }
@@ -124,7 +124,7 @@ fn a_node_that_was_suspended_has_its_grace_again() {
         8.00 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
         exit 143: ended by SIGTERM
-          a: nothing left
+          all processes ended on a
         "#,
     );
 }
@@ -145,7 +145,7 @@ fn the_first_signal_of_the_user_leaves_ranks_their_grace() {
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 143: ended by SIGTERM
-          a, b: nothing left
+          all processes ended on a, b
         "#,
     );
 }
@@ -167,8 +167,8 @@ fn the_second_signal_of_the_user_does_not() {
         4.10 wait
         4.20 wait
         exit 130: ended by SIGINT
-          a: nothing left
           b: its end was not reported; `rlaunch reap` ends what may be left
+          all processes ended on a
         "#,
     );
 }
@@ -190,7 +190,7 @@ fn a_signal_while_the_job_ends_hurries_it() {
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 1 of the rank, may restart: rank 1 on b (pid 101) exited with code 1
-          a, b: nothing left
+          all processes ended on a, b
         "#,
     );
 }
@@ -216,8 +216,7 @@ fn ctrl_z_suspends_a_job_that_ends() {
           event node_clean helpers_ended=0 host="a" segments_removed=0
         0.40 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
-        exit 130: ended by SIGINT
-          a, b: nothing left
+        exit 130: interrupted: 2 ranks ended
         "#,
     );
 }
@@ -240,7 +239,7 @@ fn a_job_has_a_time_limit() {
         1.60 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 124: not done within 1.5 s (--timeout)
-          a, b: nothing left
+          all processes ended on a, b
         "#,
     );
 }
@@ -258,7 +257,7 @@ fn a_job_whose_output_is_not_read_ends() {
         0.30 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
         exit 141: 
-          a: nothing left
+          all processes ended on a
         "#,
     );
 }
@@ -277,7 +276,7 @@ fn a_rank_aborts_the_job() {
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 1, may restart: rank 1 on b aborted the job: no data
-          a, b: nothing left
+          all processes ended on a, b
         "#,
     );
     check(
@@ -289,7 +288,7 @@ fn a_rank_aborts_the_job() {
         0.20 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
         exit 1, may restart: a aborted the job: by hand
-          a: nothing left
+          all processes ended on a
         "#,
     );
 }
@@ -325,7 +324,7 @@ fn services_end_together() {
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 7 of the rank, may restart: rank 1 on b (pid 101) exited with code 7
-          a, b: nothing left
+          all processes ended on a, b
         "#,
     );
 }
@@ -344,7 +343,7 @@ fn mpi_that_is_linked_ends_the_job() {
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 207: process 101 on b runs MPI (libmpi.so.40), which needs PMIx; rlaunch does not serve it, so every rank would be rank 0 of 1
-          a, b: nothing left
+          all processes ended on a, b
         hint: leave out --mpi none; --singleton warn lets it run anyway
         "#,
     );
@@ -383,7 +382,7 @@ fn mpi_abort_gives_the_job_its_code() {
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 7, may restart: rank 1 on b called MPI_Abort(7)
-          a, b: nothing left
+          all processes ended on a, b
         "#,
     );
 }
@@ -403,7 +402,7 @@ fn a_rank_that_fails_because_of_an_abort_is_not_blamed() {
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 7, may restart: rank 1 on b called MPI_Abort(7)
-          a, b: nothing left
+          all processes ended on a, b
         "#,
     );
 }
@@ -426,7 +425,7 @@ fn an_abort_because_a_rank_has_gone_names_that_rank() {
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 137 of the rank, may restart: rank 0 on a (pid 100) was killed by signal 9 (SIGKILL)
-          a, b: nothing left
+          all processes ended on a, b
         "#,
     );
 }
@@ -449,7 +448,7 @@ fn a_rank_that_ends_before_it_is_heard_to_abort_has_aborted() {
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 7, may restart: rank 1 on b called MPI_Abort(263)
             Fatal error in internal_Send
-          a, b: nothing left
+          all processes ended on a, b
         "#,
     );
 }
@@ -470,7 +469,7 @@ fn a_rank_that_leaves_mpi_unfinished_has_failed() {
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 1 of the rank, may restart: rank 1 on b (pid 101) exited without MPI_Finalize
-          a, b: nothing left
+          all processes ended on a, b
         "#,
     );
 }

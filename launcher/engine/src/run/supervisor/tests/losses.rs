@@ -16,8 +16,8 @@ fn a_lost_node_ends_the_job() {
           event node_clean helpers_ended=0 host="a" segments_removed=0
         0.30 b cleaned-up: 1 ended, 0 segments removed
         exit 206, may restart: node b is lost: the connection ended
-          a: nothing left
           b: agent lost, nothing more found (1 ended, 0 segments removed)
+          all processes ended on a
         "#,
     );
 }
@@ -59,7 +59,7 @@ fn an_agent_that_cannot_go_on_is_lost() {
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 206, may restart: node b is lost: cannot open /dev/null: No such file or directory
-          a, b: nothing left
+          all processes ended on a, b
         "#,
     );
 }
@@ -80,7 +80,7 @@ fn a_node_that_gave_up_this_launcher_is_lost() {
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 206, may restart: node b is lost: it received nothing from this rlaunch for 20 s and gave up
-          a, b: nothing left
+          all processes ended on a, b
         hint: hosts cannot tell an rlaunch that is suspended or cut off from one that has died; --node-timeout sets how long they wait once they have the job
         "#,
     );
@@ -103,7 +103,7 @@ fn a_node_whose_agent_was_told_to_end_is_lost_whatever_its_ranks_do() {
         0.30 a done
           event node_clean helpers_ended=0 host="a" segments_removed=0
         exit 206, may restart: node b is lost: its agent got signal 15 (SIGTERM) and ended
-          a, b: nothing left
+          all processes ended on a, b
         hint: a host that shuts down, its batch system or a person there sends it to rlaunch-worker
         "#,
     );
@@ -126,8 +126,8 @@ fn a_lost_node_explains_its_broken_edge() {
           event node_clean helpers_ended=0 host="a" segments_removed=0
         1.30 b cleaned-up: unreachable
         exit 206, may restart: node b is lost: the connection ended
-          a: nothing left
           b: lost; its ranks end there by themselves, which was not verified
+          all processes ended on a
         "#,
     );
 }
@@ -228,7 +228,7 @@ fn a_link_that_goes_down_ends_the_job_where_that_is_wanted() {
         10.20 c done
           event node_clean helpers_ended=0 host="c" segments_removed=0
         exit 205, may restart: link down: a rocep1s0f0 ↔ b rocep1s0f0 after 10 s (no beat for 5.0 s); ranks 0 and 1 use it
-          a, b, c: nothing left
+          all processes ended on a, b, c
         "#,
     );
 }

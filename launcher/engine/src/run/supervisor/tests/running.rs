@@ -68,7 +68,7 @@ fn an_application_does_not_start_while_the_job_ends() {
         0.30 b done
           event node_clean helpers_ended=0 host="b" segments_removed=0
         exit 1 of the rank, may restart: rank 0 on a (pid 100) exited with code 1
-          a, b: nothing left
+          all processes ended on a, b
         "#,
     );
 }
@@ -284,7 +284,7 @@ fn all_failures_are_reported_where_the_others_go_on() {
           event node_clean helpers_ended=0 host="c" segments_removed=0
         exit 3 of the rank, may restart: rank 1 on b (pid 101) exited with code 3
           1 more rank failed
-          a, b, c: nothing left
+          all processes ended on a, b, c
         "#,
     );
 }

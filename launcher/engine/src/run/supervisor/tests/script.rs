@@ -82,6 +82,7 @@ fn play(job: &JobSpec, map: &RankMap, links: impl Fn(Instant) -> LinkMonitor, sc
         ranks: node.ranks.clone(),
         facts: testing::facts(),
         hello_at: start,
+        runs_in: None,
     });
     let nodes: Vec<Node> = nodes.collect();
     let hosts: Vec<String> = nodes.iter().map(|node| node.host.to_string()).collect();
@@ -179,7 +180,8 @@ impl Played<'_> {
             Err(failed) => {
                 let restart = if failed.may_restart { ", may restart" } else { "" };
                 let spoke = if failed.by_rank { " of the rank" } else { "" };
-                let details = failed.details.iter().map(|detail| format!("\n  {detail}"));
+                let details = failed.details.iter().chain(&failed.asides);
+                let details = details.map(|detail| format!("\n  {detail}"));
                 let hints = failed.hints.iter().map(|hint| format!("\nhint: {hint}"));
                 let below: String = details.chain(hints).collect();
                 let exit = failed.exit.0;

@@ -1,0 +1,23 @@
+//! Size of the terminal that this process writes to.
+
+use rustix::termios::tcgetwinsize;
+use std::io;
+use std::os::fd::AsFd;
+
+/// Number of rows where there is no terminal.
+const ROWS: u16 = 24;
+
+/// Returns the number of rows of the terminal at stderr.
+pub fn rows() -> u16 {
+    size(io::stderr()).map_or(ROWS, |(rows, _)| rows)
+}
+
+/// Returns the number of columns of the terminal at stdout; `None` if that is no terminal, or one without a size.
+pub fn columns() -> Option<u16> {
+    size(io::stdout()).map(|(_, columns)| columns)
+}
+
+fn size(terminal: impl AsFd) -> Option<(u16, u16)> {
+    let size = tcgetwinsize(terminal).ok()?;
+    (size.ws_row > 0 && size.ws_col > 0).then_some((size.ws_row, size.ws_col))
+}
