@@ -100,7 +100,9 @@ fn measurements_are_drawn() {
     let ran = bench(&field, "lat -H a,b --sizes 8,64 --iterations 10 --json").run();
     std::fs::write(&earlier, &*ran.succeeded().out()).unwrap();
     let line = format!("lat -H a,b --sizes 8,64 --iterations 10 --plot {svg} --with {earlier}");
-    bench(&field, &line).run().succeeded();
+    let ran = bench(&field, &line).run();
+    ran.succeeded();
+    assert!(ran.err().contains(&format!("rlaunch: wrote {svg}\n")), "{ran}");
     let drawn = std::fs::read_to_string(&svg).unwrap();
     for text in ["lat on a, b over TCP", "this run", &earlier, "size of messages"] {
         assert!(drawn.contains(text), "{text}: {drawn}");

@@ -193,7 +193,7 @@ pub(crate) struct ResultArgs {
     )]
     pub(crate) report: Unit,
 
-    /// Draw curves over sizes, with the limit as a line; .svg or .html
+    /// Draw curves over sizes, with the limit as a line; .svg, .html or .png
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PlotFile>,
 

@@ -64,7 +64,7 @@ pub(crate) struct BenchMeshArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) against: Option<PathBuf>,
 
-    /// Draw both matrices as heat maps; .svg or .html
+    /// Draw both matrices as heat maps; .svg, .html or .png
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PlotFile>,
 
