@@ -126,7 +126,7 @@ Columns:
   busbw      load of each rank's link, whatever the number n of ranks, as nccl-tests defines it:
              algbw * 2 (n - 1) / n for all_reduce,
              algbw * (n - 1) / n for gather, scatter, all_gather, reduce_scatter, all_to_all,
-             algbw for lat, bw, broadcast and reduce
+             algbw for broadcast and reduce, and for lat and bw, which do not repeat it
 
 Below the table, the highest busbw is compared with the limit: the rate of the port, or of
 the slowest PCIe link below it. Where neither is known, bw compares with one TCP connection
