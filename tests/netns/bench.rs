@@ -90,6 +90,11 @@ fn all_pairs_of_hosts_are_measured() {
         }
     }
     assert_eq!(said["at_once"].as_array().unwrap().len(), 4, "{ran}");
+    let shown = bench(&field, "-H a,b").run();
+    for sentence in ["# mesh: 2 hosts over TCP", "# slowest pair: ", "# what the hardware can give"]
+    {
+        assert!(shown.succeeded().out().contains(sentence), "{sentence}: {shown}");
+    }
     let shown = bench(&field, "mesh -H a,b,c --duration 0.02").run();
     for sentence in ["# mesh: 3 hosts over TCP", "latency in us", "# slowest pair: ", "all at once"]
     {
