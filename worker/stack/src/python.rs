@@ -21,7 +21,8 @@ pub(crate) fn is_python(pid: u32) -> bool {
     name.is_some_and(|name| name.contains("python")) || maps().contains("/libpython")
 }
 
-/// Reads the frames of all threads. The process is stopped meanwhile, if that is permitted.
+/// Reads the frames of all threads. The process is stopped meanwhile, if that is permitted, but for threads whose system
+/// calls a stop would interrupt.
 pub(crate) fn read(pid: u32) -> Result<Vec<ThreadStack>, String> {
     if threads::has_unstoppable(pid) {
         // To stop it would take as long as it waits, and all its other threads would be stopped meanwhile.
