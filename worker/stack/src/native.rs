@@ -681,7 +681,8 @@ one, aio = ctypes.c_long(1), ctypes.c_ulong()
     fn reader_of_a_file() -> Reader {
         let memory = tempfile::tempfile().unwrap();
         let write = |at: u64, bytes: &[u8]| memory.write_all_at(bytes, at).unwrap();
-        let call = |target: i32, at: i32| [&[0xe8_u8][..], &(target - at - 5).to_le_bytes()[..]].concat();
+        let call =
+            |target: i32, at: i32| [&[0xe8_u8][..], &(target - at - 5).to_le_bytes()[..]].concat();
         write(0x2010, &call(0x1800, 0x2010));
         write(0x2020, &call(0x2800, 0x2020));
         // `endbr64`, `bnd jmp *0x100(%rip)`.

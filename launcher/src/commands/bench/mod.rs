@@ -184,7 +184,8 @@ pub(crate) struct BenchArgs {
     /// Type of elements: f16, bf16, f32, f64, i32, i64, u8 or u64
     #[arg(
         long = "type", value_name = "TYPE", default_value = "f32", hide_possible_values = true,
-        value_parser = ["f16", "bf16", "f32", "f64", "i32", "i64", "u8", "u64"], requires = "benchmark"
+        value_parser = ["f16", "bf16", "f32", "f64", "i32", "i64", "u8", "u64"],
+        requires = "benchmark"
     )]
     pub(crate) element: String,
 
