@@ -64,9 +64,10 @@ fn begin(header: &BenchHeader, facts: &StartFacts, unit: Unit) -> String {
         _ if header.size_is_total => TOTAL,
         _ => VECTOR,
     };
-    let busbw = match is_between_two(header) {
-        true => String::new(),
-        false => format!("; busbw = {}", formula(header)),
+    let busbw = if is_between_two(header) {
+        String::new()
+    } else {
+        format!("; busbw = {}", formula(header))
     };
     let names = ["# bytes", "elements", "median us", "min us", "99% us"].map(str::to_owned);
     let rates = ["algbw", "busbw"].map(|name| format!("{name} {unit}"));
