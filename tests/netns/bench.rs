@@ -36,7 +36,14 @@ fn are_sane(ran: &Outcome, sizes: &[f64], factor: f64) {
     let rows = rows(ran);
     assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), sizes, "{ran}");
     for row in rows {
-        let [bytes, _, median, least, most, algbw, busbw] = row[..] else { panic!("{ran}") };
+        let [bytes, median, least, most, algbw, busbw] = match row[..] {
+            // Messages have neither elements nor a bus bandwidth of their own.
+            [bytes, median, least, most, algbw] => [bytes, median, least, most, algbw, algbw],
+            [bytes, _, median, least, most, algbw, busbw] => {
+                [bytes, median, least, most, algbw, busbw]
+            }
+            _ => panic!("{ran}"),
+        };
         assert!(0.0 < least && least <= median && median <= most && most < 10e6, "{ran}");
         // Printed values are rounded to three digits, so they differ from the exact ones by up to
         // that.
@@ -83,6 +90,11 @@ fn all_pairs_of_hosts_are_measured() {
         }
     }
     assert_eq!(said["at_once"].as_array().unwrap().len(), 4, "{ran}");
+    let shown = bench(&field, "-H a,b").run();
+    for sentence in ["# mesh: 2 hosts over TCP", "# slowest pair: ", "# what the hardware can give"]
+    {
+        assert!(shown.succeeded().out().contains(sentence), "{sentence}: {shown}");
+    }
     let shown = bench(&field, "mesh -H a,b,c --duration 0.02").run();
     for sentence in ["# mesh: 3 hosts over TCP", "latency in us", "# slowest pair: ", "all at once"]
     {
@@ -100,7 +112,9 @@ fn measurements_are_drawn() {
     let ran = bench(&field, "lat -H a,b --sizes 8,64 --iterations 10 --json").run();
     std::fs::write(&earlier, &*ran.succeeded().out()).unwrap();
     let line = format!("lat -H a,b --sizes 8,64 --iterations 10 --plot {svg} --with {earlier}");
-    bench(&field, &line).run().succeeded();
+    let ran = bench(&field, &line).run();
+    ran.succeeded();
+    assert!(ran.err().contains(&format!("rlaunch: wrote {svg}\n")), "{ran}");
     let drawn = std::fs::read_to_string(&svg).unwrap();
     for text in ["lat on a, b over TCP", "this run", &earlier, "size of messages"] {
         assert!(drawn.contains(text), "{text}: {drawn}");

@@ -227,7 +227,10 @@ fn a_program_is_measured_with_several_numbers_of_ranks() {
     assert!(out.contains("4      352.0       88.0      88.0 %"), "{ran}");
     assert!(out.contains("rlaunch -H a:2,b,c --np 4 sh -c 'RATE="), "{ran}");
     assert_eq!(state.records().len(), 3);
-    let ran = train("--np 1,2 --json");
+    let directory = tempfile::tempdir().unwrap();
+    let picture = directory.path().join("scaling.svg");
+    let ran = train(&format!("--np 1,2 --json --plot {}", picture.display()));
+    assert!(std::fs::read_to_string(&picture).unwrap().contains("perfect scaling"), "{ran}");
     let said: Value = serde_json::from_str(&ran.succeeded().out()).unwrap();
     assert_eq!(said["scaling"]["runs"][1]["efficiency"], 0.96, "{said}");
     assert!(ran.err().contains("30 images/sec: 96"), "{ran}");

@@ -68,7 +68,7 @@ fn hosts_and_the_network_between_them_are_drawn() {
         assert!(svg.contains(text), "no {text} in {svg}");
     }
     let hosts = "topo -H nosuchhost --plot";
-    field.rlaunch(&format!("{hosts} hw.png")).run().refused(200, &[".svg or .html"]);
+    field.rlaunch(&format!("{hosts} hw.pdf")).run().refused(200, &[".svg, .html or .png"]);
     let missing = "/nonexistent/hw.svg";
     let ran = field.rlaunch(&format!("{hosts} {missing}")).run();
     ran.refused(203, &["cannot write /nonexistent/hw.svg"]);

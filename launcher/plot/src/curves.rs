@@ -1,6 +1,6 @@
 //! Curves over sizes of messages, or over steps of a program.
 
-use crate::{COLOURS, Canvas, DrawError, Picture};
+use crate::{COLOURS, Canvas, DrawError, Picture, Tip};
 use plotters::coord::ranged1d::{AsRangedCoord, Ranged, ValueFormatter};
 use plotters::element::{Circle, Cross, DashedPathElement, EmptyElement, TriangleMarker};
 use plotters::prelude::*;
@@ -17,6 +17,8 @@ const DASHES: [(i32, i32); 4] = [(1, 0), (8, 4), (3, 3), (12, 3)];
 
 /// Number of points of a curve that are marked, at most twice as many.
 const MARKED: usize = 25;
+/// Width and height of the area around a marked point in which a pointer shows its values, in pixels.
+const POINTER: i32 = 14;
 /// Size of the area with curves, in pixels, nearly.
 const PLOT_AREA: (f64, f64) = (860.0, 370.0);
 /// Width of a letter, and of all that is beside the names in the legend, in pixels.
@@ -45,6 +47,8 @@ pub enum Axis {
     Sizes,
     /// Steps of a program, on a linear axis.
     Steps,
+    /// Numbers of ranks, on a linear axis.
+    Ranks,
 }
 
 /// Curves over sizes of messages, or over steps of a program.
@@ -113,7 +117,7 @@ impl Curves {
         across: X,
         edges: [f64; 2],
         [low, high]: [f64; 2],
-    ) -> Result<(), DrawError>
+    ) -> Result<Vec<Tip>, DrawError>
     where
         X: AsRangedCoord<Value = f64>,
         X::CoordDescType: ValueFormatter<f64>,
@@ -132,16 +136,17 @@ impl Curves {
         canvas: &Canvas<'_>,
         (across, edges): (X, [f64; 2]),
         (values, range): (Y, [f64; 2]),
-    ) -> Result<(), DrawError>
+    ) -> Result<Vec<Tip>, DrawError>
     where
         X: AsRangedCoord<Value = f64>,
         X::CoordDescType: ValueFormatter<f64>,
         Y: AsRangedCoord<Value = f64>,
         Y::CoordDescType: ValueFormatter<f64>,
     {
-        let (quantity, name): (&str, fn(f64) -> String) = match self.axis {
-            Axis::Sizes => ("size of messages", size_name),
-            Axis::Steps => ("step", value_name),
+        let quantity = match self.axis {
+            Axis::Sizes => "size of messages",
+            Axis::Steps => "step",
+            Axis::Ranks => "ranks",
         };
         let mut chart = ChartBuilder::on(canvas)
             .caption(&self.title, (FONT, 20))
@@ -155,7 +160,7 @@ impl Curves {
             .bold_line_style(RGBColor(225, 225, 225))
             .x_desc(quantity)
             .y_desc(&self.unit)
-            .x_label_formatter(&|value| name(*value))
+            .x_label_formatter(&|value| self.name_across(*value))
             .y_label_formatter(&|value| value_name(*value))
             .label_style((FONT, 14))
             .axis_desc_style((FONT, 15))
@@ -169,7 +174,38 @@ impl Curves {
             .border_style(RGBColor(180, 180, 180))
             .label_font((FONT, 14))
             .draw()?;
-        Ok(())
+        Ok(self.tips(&chart))
+    }
+
+    /// Formats a value of the horizontal axis.
+    fn name_across(&self, value: f64) -> String {
+        match self.axis {
+            Axis::Sizes => size_name(value),
+            Axis::Steps | Axis::Ranks => value_name(value),
+        }
+    }
+
+    /// Describes the points that are marked.
+    fn tips<X, Y>(&self, chart: &Chart<'_, '_, X, Y>) -> Vec<Tip>
+    where
+        X: Ranged<ValueType = f64>,
+        Y: Ranged<ValueType = f64>,
+    {
+        let tip = |name: &str, point: &(f64, f64)| {
+            let (x, y) = chart.backend_coord(point);
+            let text = format!(
+                "{name}: {}: {} {}",
+                self.name_across(point.0),
+                value_name(point.1),
+                self.unit
+            );
+            let place = (x - POINTER / 2, y - POINTER / 2);
+            Tip { place, size: (POINTER, POINTER), text: text.trim_end().to_owned() }
+        };
+        let of_series = |(name, points): &(String, Vec<(f64, f64)>)| -> Vec<Tip> {
+            marked(points).map(|point| tip(name, point)).collect()
+        };
+        self.series.iter().flat_map(of_series).collect()
     }
 
     fn draw_series<'a, 'b: 'a, X, Y>(
@@ -197,18 +233,16 @@ impl Curves {
                 let line = DashedLineSeries::new(points.iter().copied(), length, gap, style);
                 chart.draw_series(line)?
             };
-            let marked = points.iter().step_by((points.len() / MARKED).max(1));
-            chart.draw_series(marked.map(|point| marker(*point)))?.label(name).legend(
-                move |(x, y)| {
-                    // A dash as long as the sample is a line without gaps.
-                    let length = if gap == 0 { 22 } else { length };
-                    EmptyElement::at((x, y))
-                        + DashedPathElement::new(vec![(0, 0), (22, 0)], length, gap, style)
-                        + Circle::new((11, 0), size(0, 4), style.filled())
-                        + TriangleMarker::new((11, 0), size(1, 6), style.filled())
-                        + Cross::new((11, 0), size(2, 4), style)
-                },
-            );
+            let markers = marked(points).map(|point| marker(*point));
+            chart.draw_series(markers)?.label(name).legend(move |(x, y)| {
+                // A dash as long as the sample is a line without gaps.
+                let length = if gap == 0 { 22 } else { length };
+                EmptyElement::at((x, y))
+                    + DashedPathElement::new(vec![(0, 0), (22, 0)], length, gap, style)
+                    + Circle::new((11, 0), size(0, 4), style.filled())
+                    + TriangleMarker::new((11, 0), size(1, 6), style.filled())
+                    + Cross::new((11, 0), size(2, 4), style)
+            });
         }
         Ok(())
     }
@@ -242,7 +276,7 @@ impl Picture for Curves {
         HEIGHT
     }
 
-    fn draw(&self, canvas: &Canvas<'_>) -> Result<(), DrawError> {
+    fn draw(&self, canvas: &Canvas<'_>) -> Result<Vec<Tip>, DrawError> {
         let nothing = || DrawError("there are no points".to_owned());
         let [first, last, least, most] = self.ranges().ok_or_else(nothing)?;
         let needs_positive = [
@@ -267,7 +301,7 @@ impl Picture for Curves {
                 let edges = [first / 1.2, last * 1.2];
                 self.draw_over(canvas, (edges[0]..edges[1]).log_scale().base(2.0), edges, up)
             }
-            Axis::Steps => {
+            Axis::Steps | Axis::Ranks => {
                 let margin = ((last - first) / 50.0).max(0.5);
                 let edges = [first - margin, last + margin];
                 self.draw_over(canvas, edges[0]..edges[1], edges, up)
@@ -296,12 +330,17 @@ fn free_place<'a>(
         curves.iter().flat_map(|points| along(points)).filter(is_hidden).count()
     };
     let usual = match axis {
-        Axis::Sizes => 0,
+        Axis::Sizes | Axis::Ranks => 0,
         Axis::Steps => 1,
     };
     let order = [usual].into_iter().chain((0..PLACES.len()).filter(|place| *place != usual));
     let best = order.min_by_key(|place| hidden(&PLACES[*place])).unwrap_or(usual);
     PLACES[best].0.clone()
+}
+
+/// Lists the points of a curve that are marked.
+fn marked(points: &[(f64, f64)]) -> impl Iterator<Item = &(f64, f64)> {
+    points.iter().step_by((points.len() / MARKED).max(1))
 }
 
 /// Lists points along a curve.

@@ -1,6 +1,6 @@
 //! Tables of pairs of hosts whose cells are coloured by their values.
 
-use crate::{Canvas, DrawError, Picture, WIDTH, font};
+use crate::{Canvas, DrawError, Picture, Tip, WIDTH, font};
 use plotters::element::Rectangle;
 use plotters::prelude::{BLACK, Color, RGBColor, WHITE};
 use plotters::style::TextStyle;
@@ -26,6 +26,9 @@ const LETTERS: usize = 14;
 const LETTER: u32 = 8;
 /// Maximum number of hosts, for which a cell is two pixels wide.
 const MAX_HOSTS: usize = 400;
+/// Part of the median by which values differ from it that have the first and the last colour. Equal links look equal then,
+/// however little they differ, and a slow one does not.
+const SPAN: f64 = 0.2;
 /// Colours of the lowest and highest value, and between: lightness falls evenly, so that the map is
 /// readable without colours (Cividis, Nuñez, Anderton and Renslow 2018).
 const COLOURS: [RGBColor; 5] = [
@@ -57,19 +60,20 @@ impl HeatMap {
         ((WIDTH - NAMES - MARGIN) / hosts).clamp(2, CELL)
     }
 
-    /// Returns the least and the highest value off the diagonal.
-    fn range(&self) -> Option<(f64, f64)> {
+    /// Returns the median of the values off the diagonal.
+    fn median(&self) -> Option<f64> {
         let cells = self.cells.iter().enumerate();
         let values = cells.flat_map(|(a, row)| {
             row.iter().enumerate().filter(move |(b, _)| *b != a).map(|(_, value)| *value)
         });
-        let values: Vec<f64> = values.collect();
-        let least = values.iter().copied().reduce(f64::min)?;
-        Some((least, values.into_iter().reduce(f64::max)?))
+        let mut values: Vec<f64> = values.collect();
+        values.sort_by(f64::total_cmp);
+        values.get(values.len() / 2).copied()
     }
 
     /// Returns the colour of a value, and whether it is dark.
-    fn colour(&self, value: f64, (least, most): (f64, f64)) -> (RGBColor, bool) {
+    fn colour(&self, value: f64, median: f64) -> (RGBColor, bool) {
+        let (least, most) = (median * (1.0 - SPAN), median * (1.0 + SPAN));
         let part = if most > least { (value - least) / (most - least) } else { 1.0 };
         let part = if self.is_reversed { 1.0 - part } else { part };
         let place = part.clamp(0.0, 1.0) * (COLOURS.len() - 1) as f64;
@@ -80,6 +84,17 @@ impl HeatMap {
         };
         let (one, other) = (COLOURS[below], COLOURS[below + 1]);
         (RGBColor(mix(one.0, other.0), mix(one.1, other.1), mix(one.2, other.2)), part > 0.45)
+    }
+
+    /// Describes a cell, as `n1 → n2: 40.0, 42 % of the median`.
+    fn words(&self, row: usize, column: usize, value: f64, median: f64) -> String {
+        let name = |at: usize| self.names.get(at).map_or("?", String::as_str);
+        let cell = format!("{} → {}: {}", name(row), name(column), number(value));
+        if median > 0.0 {
+            format!("{cell}, {:.0} % of the median", value * 100.0 / median)
+        } else {
+            cell
+        }
     }
 }
 
@@ -99,9 +114,9 @@ impl Picture for HeatMap {
         TITLE + HEADER + hosts.saturating_mul(self.cell_height()) + MARGIN
     }
 
-    fn draw(&self, canvas: &Canvas<'_>) -> Result<(), DrawError> {
+    fn draw(&self, canvas: &Canvas<'_>) -> Result<Vec<Tip>, DrawError> {
         let nothing = || DrawError("there are no pairs of hosts".to_owned());
-        let range = self.range().ok_or_else(nothing)?;
+        let median = self.median().ok_or_else(nothing)?;
         let hosts = self.names.len();
         if hosts > MAX_HOSTS {
             let text = format!("{hosts} hosts do not fit into it, {MAX_HOSTS} do");
@@ -140,14 +155,20 @@ impl Picture for HeatMap {
                 (x + half.0, y - 14),
             )?;
         }
+        let (base, mut tips) = (canvas.get_base_pixel(), Vec::new());
         let pairs = (0..hosts).flat_map(|a| (0..hosts).map(move |b| (a, b)));
         for (row, column) in pairs.filter(|(a, b)| a != b) {
             let value = self.cells.get(row).and_then(|cells| cells.get(column)).copied();
             let Some(value) = value else { return Err(nothing()) };
-            let (colour, is_dark) = self.colour(value, range);
+            let (colour, is_dark) = self.colour(value, median);
             let (start, end) = (at(column, row), at(column + 1, row + 1));
             let inside = (end.0 - 1, end.1 - 1);
             canvas.draw(&Rectangle::new([start, inside], colour.filled()))?;
+            tips.push(Tip {
+                place: (base.0 + start.0, base.1 + start.1),
+                size: (end.0 - start.0, end.1 - start.1),
+                text: self.words(row, column, value, median),
+            });
             if width >= WRITTEN.0 && height >= WRITTEN.1 {
                 let style = centred(if is_dark { &WHITE } else { &BLACK });
                 let place = (start.0 + half.0, start.1 + half.1);
@@ -159,7 +180,7 @@ impl Picture for HeatMap {
             let frame = RGBColor(220, 0, 0).stroke_width(3);
             canvas.draw(&Rectangle::new([start, (end.0 - 1, end.1 - 1)], frame))?;
         }
-        Ok(())
+        Ok(tips)
     }
 }
 
@@ -212,15 +233,30 @@ mod tests {
     #[test]
     fn dark_cells_are_high_or_low() {
         let mut map = map(3);
-        let range = (1.0, 3.0);
         let lightness = |map: &HeatMap, value| {
-            let (RGBColor(red, green, blue), _) = map.colour(value, range);
+            let (RGBColor(red, green, blue), _) = map.colour(value, 10.0);
             u32::from(red) + u32::from(green) + u32::from(blue)
         };
-        assert!(lightness(&map, 1.0) > lightness(&map, 2.0));
-        assert!(lightness(&map, 2.0) > lightness(&map, 3.0));
+        assert!(lightness(&map, 8.0) > lightness(&map, 10.0));
+        assert!(lightness(&map, 10.0) > lightness(&map, 12.0));
         map.is_reversed = true;
-        assert!(lightness(&map, 1.0) < lightness(&map, 3.0));
+        assert!(lightness(&map, 8.0) < lightness(&map, 12.0));
+    }
+
+    #[test]
+    fn links_that_differ_little_look_alike_and_a_slow_one_does_not() {
+        let map = HeatMap {
+            names: vec!["a".into(), "b".into(), "c".into()],
+            cells: vec![vec![0.0, 95.0, 96.0], vec![96.0, 0.0, 40.0], vec![96.0, 96.0, 0.0]],
+            ..HeatMap::default()
+        };
+        assert_eq!(map.median(), Some(96.0));
+        let green = |value| i32::from(map.colour(value, 96.0).0.1);
+        assert!((green(95.0) - green(96.0)).abs() < 10);
+        assert_eq!(map.colour(40.0, 96.0).0, COLOURS[0]);
+        let text = crate::svg(&[&map]).unwrap();
+        roxmltree::Document::parse(&text).unwrap();
+        assert!(text.contains("<title>b → c: 40.0, 42 % of the median</title>"), "{text}");
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! Pictures of measurements and of hardware: curves over sizes of messages or over steps, heat maps of
-//! pairs of hosts, and hosts with their devices and networks, as SVG or HTML.
+//! pairs of hosts, and hosts with their devices and networks, as SVG or HTML, or as PNG where a program converts them.
 //!
 //! Colours differ in lightness, curves in their markers and dashes too, and networks in their numbers, so
 //! that pictures are readable in print and by colour-blind people.
@@ -10,10 +10,11 @@
 //! | [`heat_map`] | a table whose cells are coloured by their values |
 //! | [`topology`] | hosts with NUMA nodes, GPUs and ports, and the networks between them |
 //!
-//! [`PlotFile`] is a file with pictures: SVG, or HTML that needs nothing else.
+//! [`PlotFile`] is a file with pictures: SVG, HTML that needs nothing else, or PNG.
 
 pub mod curves;
 pub mod heat_map;
+mod png;
 pub mod topology;
 
 use plotters::coord::Shift;
@@ -60,12 +61,34 @@ pub trait Picture {
     /// Height in pixels.
     fn height(&self) -> u32;
 
-    /// Draws into an area of at least this size.
+    /// Draws into an area of at least this size. Returns what is said of parts of the picture.
     ///
     /// # Errors
     ///
     /// Fails if there is nothing to draw.
-    fn draw(&self, canvas: &Canvas<'_>) -> Result<(), DrawError>;
+    fn draw(&self, canvas: &Canvas<'_>) -> Result<Vec<Tip>, DrawError>;
+}
+
+/// Text that browsers show while the pointer is over a part of a picture.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tip {
+    /// Left and upper edge in the document, in pixels.
+    place: (i32, i32),
+    /// Width and height, in pixels.
+    size: (i32, i32),
+    text: String,
+}
+
+impl Tip {
+    /// Returns an element of SVG that is not seen.
+    fn element(&self) -> String {
+        let Tip { place: (x, y), size: (width, height), text } = self;
+        format!(
+            "<rect x=\"{x}\" y=\"{y}\" width=\"{width}\" height=\"{height}\" fill=\"none\" \
+             pointer-events=\"all\"><title>{}</title></rect>\n",
+            escaped(text)
+        )
+    }
 }
 
 /// Draws pictures below each other as one SVG document.
@@ -76,19 +99,26 @@ pub trait Picture {
 pub fn svg(pictures: &[&dyn Picture]) -> Result<String, DrawError> {
     let heights: Vec<u32> = pictures.iter().map(|picture| picture.height()).collect();
     let width = pictures.iter().map(|picture| picture.width()).max().unwrap_or(WIDTH);
-    let mut text = String::new();
+    let (mut text, mut tips) = (String::new(), Vec::new());
     {
         let backend = SVGBackend::with_string(&mut text, (width, heights.iter().sum()));
         let mut rest = backend.into_drawing_area();
         rest.fill(&WHITE)?;
         for (picture, height) in pictures.iter().zip(&heights) {
             let (canvas, below) = rest.split_vertically(*height);
-            picture.draw(&canvas)?;
+            tips.extend(picture.draw(&canvas)?);
             rest = below;
         }
         rest.present()?;
     }
+    let end = text.rfind("</svg>").unwrap_or(text.len());
+    text.insert_str(end, &tips.iter().map(Tip::element).collect::<String>());
     Ok(printable(&text))
+}
+
+/// Replaces characters that mean something else in XML and HTML.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
 /// Returns the font of heat maps and topologies, with a size in the terms of plotters.
@@ -104,16 +134,16 @@ fn printable(text: &str) -> String {
     text.chars().map(|c| if is_allowed(&c) { c } else { '?' }).collect()
 }
 
-/// Said of any other ending. To draw pixels, every launcher would have to carry a font and a renderer for the few who
-/// ask for them; whatever shows the SVG has both.
-const BAD_ENDING: &str = "the name has to end in .svg or .html (for a PNG, convert the .svg: \
-                          `rsvg-convert x.svg -o x.png`, or any browser)";
+/// Said of any other ending.
+const BAD_ENDING: &str = "the name has to end in .svg, .html or .png";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Svg,
     /// Page with the pictures as SVG.
     Html,
+    /// The SVG, converted by a program.
+    Png,
 }
 
 /// Path of a file whose ending gives the format.
@@ -137,6 +167,26 @@ pub enum WriteError {
         /// Error of the system.
         error: io::Error,
     },
+    /// There is no program that makes a PNG.
+    #[error(
+        "cannot make {}: neither `rsvg-convert` (package librsvg2-bin or librsvg2-tools) nor `magick` \
+         (ImageMagick 7) is in PATH: install one, or give a name that ends in .svg or .html",
+        path.display()
+    )]
+    NoConverter {
+        /// Path of the file.
+        path: PathBuf,
+    },
+    /// The program that makes a PNG has failed.
+    #[error("{program} cannot make {}: {cause}", path.display())]
+    Convert {
+        /// Name of the program.
+        program: &'static str,
+        /// Path of the file.
+        path: PathBuf,
+        /// What the program has said, or its exit status.
+        cause: String,
+    },
 }
 
 impl FromStr for PlotFile {
@@ -148,6 +198,7 @@ impl FromStr for PlotFile {
         let format = match ending.to_ascii_lowercase().as_str() {
             "svg" => Format::Svg,
             "html" | "htm" => Format::Html,
+            "png" => Format::Png,
             _ => return Err(BAD_ENDING.to_owned()),
         };
         Ok(PlotFile { path, format })
@@ -164,8 +215,11 @@ impl PlotFile {
     ///
     /// # Errors
     ///
-    /// Fails if the file cannot be opened for writing.
+    /// Fails if the file cannot be opened for writing, or if nothing makes a PNG.
     pub fn prepare(&self) -> Result<(), WriteError> {
+        if self.format == Format::Png {
+            png::converter(&self.path)?;
+        }
         let is_new = !self.path.exists();
         let opened = fs::OpenOptions::new().append(true).create(true).open(&self.path);
         let tried = opened.and_then(|_| if is_new { fs::remove_file(&self.path) } else { Ok(()) });
@@ -182,18 +236,20 @@ impl PlotFile {
         let text = match self.format {
             Format::Svg => svg,
             Format::Html => page(title, &svg),
+            Format::Png => return png::write(&self.path, &svg),
         };
         let wrong = |error| WriteError::Write { path: self.path.clone(), error };
         fs::write(&self.path, text).map_err(wrong)
     }
 }
 
-/// Returns a page that contains the SVG and loads nothing.
+/// Returns a page that contains the SVG and loads nothing. The pictures have their titles; that of the page is seen in
+/// tabs and bookmarks.
 fn page(title: &str, svg: &str) -> String {
-    let title = title.replace('&', "&amp;").replace('<', "&lt;");
+    let title = escaped(title);
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>{title}</title>\n\
-         <style>body {{ margin: 2em; font-family: sans-serif; }}</style>\n</head>\n<body>\n<h1>{title}</h1>\n{svg}\n</body>\n\
+         <style>body {{ margin: 2em; font-family: sans-serif; }}</style>\n</head>\n<body>\n{svg}\n</body>\n\
          </html>\n"
     )
 }
@@ -220,9 +276,10 @@ mod tests {
         assert_eq!(format("a.svg"), Ok(Format::Svg));
         assert_eq!(format("dir/a.SVG"), Ok(Format::Svg));
         assert_eq!(format("a.html"), Ok(Format::Html));
-        for other in ["a.png", "a.pdf", "svg", "a"] {
+        assert_eq!(format("a.png"), Ok(Format::Png));
+        for other in ["a.jpg", "a.pdf", "svg", "a"] {
             let error = format(other).unwrap_err();
-            assert!(error.contains(".svg or .html") && error.contains("rsvg-convert"), "{error}");
+            assert!(error.contains(".svg, .html or .png"), "{error}");
         }
     }
 
@@ -245,6 +302,9 @@ mod tests {
         roxmltree::Document::parse(&svg).unwrap();
         let page = page("a < b", &svg);
         assert!(page.contains("<title>a &lt; b</title>") && page.contains("<svg "), "{page}");
+        let shown = page.split_once("<body>").unwrap().1;
+        assert_eq!(shown.matches("a &lt; b").count(), 1, "the title is there once: {shown}");
+        assert!(shown.contains("<title>bw: 1K: 9</title>"), "{shown}");
         assert!(
             !page.contains("http://") || page.matches("http://").count() == 1,
             "only a namespace"

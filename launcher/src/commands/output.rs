@@ -1,5 +1,6 @@
 //! Output of verbs: JSON, and files with pictures, which `--plot` names.
 
+use rlaunch_console::messages;
 use rlaunch_plot::{Picture, PlotFile, WriteError};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -18,13 +19,15 @@ pub(super) fn prepare_plot(file: Option<&PlotFile>) -> Result<(), Failed> {
     file.map_or(Ok(()), PlotFile::prepare).map_err(|error| failed(&error))
 }
 
-/// Writes pictures. `title` is that of an HTML page.
+/// Writes pictures, and says so. `title` is that of an HTML page.
 pub(super) fn write_plot(
     file: &PlotFile,
     title: &str,
     pictures: &[&dyn Picture],
 ) -> Result<(), Failed> {
-    file.write(title, pictures).map_err(|error| failed(&error))
+    file.write(title, pictures).map_err(|error| failed(&error))?;
+    messages::info(&format!("wrote {}", file.path().display()));
+    Ok(())
 }
 
 fn failed(error: &WriteError) -> Failed {

@@ -216,6 +216,11 @@ impl Inspector {
         if let Some(running) = self.running.take() {
             // It is not needed any more, and may not end by itself if a process keeps it waiting in the kernel.
             ranks.kill_helper(running.pid);
+            // One that was killed has no words of its own for it.
+            let answer = answer.map_err(|cause| match &self.program {
+                ProgramState::Failed(reason) => reason.clone(),
+                _ => cause,
+            });
             self.answer(running.question, answer);
         }
         self.start_next(ranks);
@@ -290,7 +295,11 @@ async fn converse<T: DeserializeOwned>(
     let mut words = Vec::new();
     let _ = stderr.take(MAX_WORDS).read_to_end(&mut words).await;
     let words = String::from_utf8_lossy(&words);
-    Err(format!("{} has ended: {}", Helper::Stack.name(), words.trim()))
+    let name = Helper::Stack.name();
+    Err(match words.trim() {
+        "" => format!("{name} has ended without an answer"),
+        words => format!("{name} has ended: {words}"),
+    })
 }
 
 #[cfg(test)]
@@ -328,5 +337,7 @@ mod tests {
     fn a_program_without_an_answer_says_why() {
         let why = answer_of("echo no order >&2; exit 1").unwrap_err();
         assert_eq!(why, "rlaunch-stack has ended: no order");
+        let why = answer_of("kill -KILL $$").unwrap_err();
+        assert_eq!(why, "rlaunch-stack has ended without an answer");
     }
 }

@@ -4,7 +4,7 @@
 //! An agent starts it when a user asks where the ranks of a job are, or when the job hangs. It gets a
 //! [`StackOrder`](rlaunch_bootstrap::protocol::inspection::StackOrder) on stdin, writes one answer to
 //! stdout and exits. Nothing has to be installed on the host, and the ranks notice nothing but a stop
-//! of a few milliseconds.
+//! of a few milliseconds, from which threads are spared that sleep in system calls that it would interrupt.
 //!
 //! | file | subject |
 //! |---|---|
@@ -20,11 +20,12 @@ mod native;
 /// Native frames on architectures where registers of another thread cannot be read.
 #[cfg(not(target_arch = "x86_64"))]
 mod native {
-    use rlaunch_bootstrap::protocol::inspection::{StackFrame, ThreadStack};
+    use crate::threads::Found;
+    use rlaunch_bootstrap::protocol::inspection::StackFrame;
 
     /// Returns the reason why there are none.
-    pub(crate) fn read(_pid: u32) -> Result<Vec<ThreadStack>, String> {
-        Err(format!("native frames are not read on {}", std::env::consts::ARCH))
+    pub(crate) fn read(_pid: u32) -> Found {
+        Found::nothing(format!("native frames are not read on {}", std::env::consts::ARCH))
     }
 
     /// Does nothing, since there are no native frames.

@@ -2,7 +2,7 @@
 //!
 //! Answers that are too large for a frame: the outermost frames and the last threads are left out.
 
-use crate::threads::{self, UNSTOPPABLE};
+use crate::threads::{self, Found, UNSTOPPABLE};
 use crate::{native, python};
 use rlaunch_bootstrap::frame::{self, FrameError, MAX_FRAME};
 use rlaunch_bootstrap::id::Rank;
@@ -64,6 +64,10 @@ pub(crate) fn carry_out(
         if let Some(process) = process_at(&mut answer, place)
             && (found.is_some() || !wants_native)
         {
+            let found = found.map(|found| match found {
+                Ok(threads) => Found { threads, problem: None },
+                Err(cause) => Found::nothing(cause),
+            });
             process.problem = found.and_then(|found| add_frames(found, &mut process.threads));
         }
     });
@@ -152,25 +156,16 @@ fn without_threads(rank: Rank, pids: &[u32]) -> RankStacks {
     RankStacks { rank, processes: processes.collect() }
 }
 
-/// Adds frames to the threads of a process. Returns the reason why there are none.
-fn add_frames(
-    found: Result<Vec<ThreadStack>, String>,
-    threads: &mut [ThreadStack],
-) -> Option<String> {
-    let problem = match found {
-        Ok(found) => {
-            found.into_iter().for_each(|thread| add(thread, threads));
-            None
-        }
-        Err(cause) => Some(threads::explain(cause)),
-    };
+/// Adds frames to the threads of a process. Returns the reason why some are missing.
+fn add_frames(found: Found, threads: &mut [ThreadStack]) -> Option<String> {
+    found.threads.into_iter().for_each(|thread| add(thread, threads));
     for thread in threads.iter_mut() {
         if has_python(thread) {
             native::drop_interpreter(&mut thread.frames);
         }
         thread.frames.truncate(MAX_FRAMES);
     }
-    problem
+    found.problem.map(threads::explain)
 }
 
 fn has_python(thread: &ThreadStack) -> bool {

@@ -21,7 +21,8 @@ pub(crate) fn is_python(pid: u32) -> bool {
     name.is_some_and(|name| name.contains("python")) || maps().contains("/libpython")
 }
 
-/// Reads the frames of all threads. The process is stopped meanwhile, if that is permitted.
+/// Reads the frames of all threads. The process is stopped meanwhile, if that is permitted, but for threads whose system
+/// calls a stop would interrupt.
 pub(crate) fn read(pid: u32) -> Result<Vec<ThreadStack>, String> {
     if threads::has_unstoppable(pid) {
         // To stop it would take as long as it waits, and all its other threads would be stopped meanwhile.
@@ -39,18 +40,18 @@ fn read_running(pid: u32) -> Result<Vec<ThreadStack>, String> {
     first.or_else(|cause| attempts.find_map(Result::ok).ok_or(cause))
 }
 
-/// Reads the frames, for which the process may be stopped. py-spy would lose signals that queue, and wait for ever for a
-/// thread that cannot be stopped.
+/// Reads the frames, for which the process may be stopped. py-spy would lose signals that queue, wait for ever for a
+/// thread that cannot be stopped, and interrupt system calls.
 fn read_with(pid: u32, stops: bool) -> Result<Vec<ThreadStack>, String> {
     let config = Config { blocking: LockingStrategy::NonBlocking, ..Config::default() };
     let id = py_spy::Pid::try_from(pid).map_err(|error| error.to_string())?;
     let cause = |error| format!("no frames of Python: {error:#}");
     let mut process = PythonSpy::new(id, &config).map_err(cause)?;
-    let stopped = if stops { threads::stop_all(pid) } else { Ok(Vec::new()) };
-    let stopped =
-        stopped.map_err(|error| format!("no frames of Python: cannot stop it: {error}"))?;
-    let traces = process.get_stack_traces().map_err(cause)?;
-    drop(stopped);
+    let traces = if stops {
+        traces_at_rest(&mut process, pid)?
+    } else {
+        process.get_stack_traces().map_err(cause)?
+    };
     let count = traces.len();
     let mut ids = ThreadIds::of(pid, count);
     let threads = traces.into_iter().filter_map(|trace| Some(thread(ids.of_trace(&trace)?, trace)));
@@ -60,6 +61,19 @@ fn read_with(pid: u32, stops: bool) -> Result<Vec<ThreadStack>, String> {
     } else {
         Ok(threads)
     }
+}
+
+/// Reads the frames while no thread of the process moves.
+fn traces_at_rest(process: &mut PythonSpy, pid: u32) -> Result<Vec<StackTrace>, String> {
+    for _ in 0..ATTEMPTS {
+        let held = threads::hold_all(pid);
+        let held = held.map_err(|error| format!("no frames of Python: cannot stop it: {error}"))?;
+        let traces = process.get_stack_traces();
+        if !held.has_moved() {
+            return traces.map_err(|error| format!("no frames of Python: {error:#}"));
+        }
+    }
+    Err("no frames of Python: its threads wake too often".to_owned())
 }
 
 /// Ids of the threads of a process that runs Python.

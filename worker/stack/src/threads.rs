@@ -5,8 +5,11 @@
 //! read, the wait channel, a function of the kernel, tells less. The other ends of TCP connections are
 //! in the tables of the process's network namespace.
 //!
-//! Stops of threads, and reasons why a process may not be read.
+//! Stops of threads, and reasons why a process may not be read. A stop ends some system calls with `EINTR`, which few
+//! programs expect, so a thread that sleeps in one of them is not stopped: it is read while it sleeps.
 
+#[cfg(target_arch = "x86_64")]
+use nix::{sys::ptrace, unistd::Pid};
 use rlaunch_bootstrap::protocol::inspection::{ThreadStack, Wait};
 use rlaunch_sys::StoppedThread;
 use std::cell::OnceCell;
@@ -16,6 +19,20 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 use std::{io, thread};
+
+/// Threads with frames that were read from a process.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) threads: Vec<ThreadStack>,
+    /// Reason why some or all frames are missing.
+    pub(crate) problem: Option<String>,
+}
+
+impl Found {
+    pub(crate) fn nothing(problem: String) -> Found {
+        Found { threads: Vec::new(), problem: Some(problem) }
+    }
+}
 
 /// State of a thread that waits in the kernel and cannot be interrupted.
 pub(crate) const UNSTOPPABLE: char = 'D';
@@ -68,23 +85,90 @@ const STOP_LIMIT: Duration = Duration::from_millis(200);
 /// Stops a thread until the result is dropped.
 #[cfg(target_arch = "x86_64")]
 pub(crate) fn stop(tid: u32) -> io::Result<StoppedThread> {
-    StoppedThread::stop(tid.cast_signed(), Instant::now() + STOP_LIMIT)
+    stop_before(tid, Instant::now() + STOP_LIMIT)
 }
 
-/// Stops all threads of a process, also those that it starts meanwhile, until the result is dropped.
-pub(crate) fn stop_all(pid: u32) -> io::Result<Vec<StoppedThread>> {
+fn stop_before(tid: u32, deadline: Instant) -> io::Result<StoppedThread> {
+    let stopped = StoppedThread::stop(tid.cast_signed(), deadline)?;
+    #[cfg(target_arch = "x86_64")]
+    restart_interrupted(tid)?;
+    Ok(stopped)
+}
+
+/// Calls that a stop ends with `EINTR` (signal(7)) and that have done nothing then. Reads and writes are such calls if
+/// the socket has a time limit, and reads from inotify.
+#[cfg(target_arch = "x86_64")]
+const INTERRUPTED: &[libc::c_long] = &[
+    libc::SYS_read,
+    libc::SYS_write,
+    libc::SYS_recvfrom,
+    libc::SYS_recvmsg,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_accept,
+    libc::SYS_accept4,
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_msgrcv,
+    libc::SYS_msgsnd,
+    libc::SYS_rt_sigtimedwait,
+    libc::SYS_io_getevents,
+];
+
+/// Has the kernel restart the call of a stopped thread that ran when it was looked at, and began to wait just before the
+/// stop. The result that it gets is the kernel's own for calls that only a signal's handler interrupts.
+#[cfg(target_arch = "x86_64")]
+fn restart_interrupted(tid: u32) -> io::Result<()> {
+    const ERESTARTNOHAND: i64 = 514;
+    let thread = Pid::from_raw(tid.cast_signed());
+    let mut registers = ptrace::getregs(thread)?;
+    let is_interrupted = registers.rax.cast_signed() == -i64::from(libc::EINTR);
+    if is_interrupted && INTERRUPTED.contains(&registers.orig_rax.cast_signed()) {
+        registers.rax = (-ERESTARTNOHAND).cast_unsigned();
+        ptrace::setregs(thread, registers)?;
+    }
+    Ok(())
+}
+
+/// Threads of a process, held until this is dropped. Those that a stop would interrupt sleep on, and may move.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    stopped: Vec<StoppedThread>,
+    asleep: Vec<Sleep>,
+}
+
+impl Held {
+    fn hold(&mut self, pid: u32, tid: u32, deadline: Instant) -> io::Result<()> {
+        match Sleep::of(pid, tid)? {
+            Some(sleep) if !sleep.is_restarted() => self.asleep.push(sleep),
+            _ => self.stopped.push(stop_before(tid, deadline)?),
+        }
+        Ok(())
+    }
+
+    /// Tells whether a thread has moved since it is held.
+    pub(crate) fn has_moved(&self) -> bool {
+        self.asleep.iter().any(Sleep::has_moved)
+    }
+}
+
+/// Holds all threads of a process, also those that it starts meanwhile.
+pub(crate) fn hold_all(pid: u32) -> io::Result<Held> {
     let deadline = Instant::now() + STOP_LIMIT;
-    let (mut stopped, mut seen) = (Vec::new(), BTreeSet::new());
+    let (mut held, mut seen) = (Held::default(), BTreeSet::new());
     loop {
         let new: Vec<u32> = ids(pid).into_iter().filter(|tid| seen.insert(*tid)).collect();
         if new.is_empty() {
-            return Ok(stopped);
+            return Ok(held);
         }
         for tid in new {
-            match StoppedThread::stop(tid.cast_signed(), deadline) {
-                Ok(thread) => stopped.push(thread),
+            match held.hold(pid, tid, deadline) {
+                Ok(()) => {}
                 // It has ended, as the main thread may have while others run.
-                Err(_) if state_of(pid, tid).is_none_or(|(_, state)| ENDED.contains(&state)) => {}
+                Err(_) if has_ended(pid, tid) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -93,6 +177,11 @@ pub(crate) fn stop_all(pid: u32) -> io::Result<Vec<StoppedThread>> {
 
 /// States of threads that have ended.
 const ENDED: [char; 2] = ['Z', 'X'];
+
+/// Tells whether a thread has ended.
+pub(crate) fn has_ended(pid: u32, tid: u32) -> bool {
+    state_of(pid, tid).is_none_or(|(_, state)| ENDED.contains(&state))
+}
 
 /// Reads name and state of a thread; `None` if it has ended.
 pub(crate) fn state_of(pid: u32, tid: u32) -> Option<(String, char)> {
@@ -232,11 +321,90 @@ struct Process<'a> {
     sockets: &'a Sockets,
 }
 
+/// Calls that the kernel restarts after a stop, with what is left of their time limits.
+const RESTARTED: &[libc::c_long] = &[
+    libc::SYS_futex,
+    libc::SYS_nanosleep,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_wait4,
+    libc::SYS_waitid,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_restart_syscall,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_poll,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_select,
+];
+
+/// Sleep of a thread in a system call. Its memory can be read meanwhile, and nothing of it changes.
+#[derive(Debug)]
+pub(crate) struct Sleep {
+    pid: u32,
+    tid: u32,
+    call: Call,
+    /// Number of times that the thread had left its CPU.
+    switches: u64,
+}
+
+impl Sleep {
+    /// Returns the sleep of a thread; `None` if it runs, or does not sleep in a call.
+    pub(crate) fn of(pid: u32, tid: u32) -> io::Result<Option<Sleep>> {
+        // Before the call: a thread that wakes between the two has moved.
+        let switches = switches_of(pid, tid);
+        let call = Call::parse(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"))?);
+        Ok(call.map(|call| Sleep { pid, tid, call, switches }))
+    }
+
+    /// Tells whether the thread has been awake since.
+    pub(crate) fn has_moved(&self) -> bool {
+        let Sleep { pid, tid, .. } = *self;
+        let call = fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
+        let call = call.ok().and_then(|line| Call::parse(&line));
+        // After the call: a thread that slept again by then has been counted.
+        call.as_ref() != Some(&self.call) || switches_of(pid, tid) != self.switches
+    }
+
+    /// Tells whether the kernel restarts the call after a stop. Of other calls the program would see that they have been
+    /// interrupted: `epoll_wait`, `semop` and others always, reads from a socket if it has a time limit, which only the
+    /// process itself can ask for.
+    pub(crate) fn is_restarted(&self) -> bool {
+        let Call { number, arguments: [descriptor, ..], .. } = self.call;
+        let is_pipe = || {
+            let target = fs::read_link(format!("/proc/{}/fd/{descriptor}", self.pid));
+            target.is_ok_and(|target| target.to_string_lossy().starts_with("pipe:["))
+        };
+        let transfers = number == libc::SYS_read || number == libc::SYS_write;
+        RESTARTED.contains(&number) || (transfers && is_pipe())
+    }
+
+    /// Registers that are known: the addresses of the next instruction and of the stack's top.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn registers(&self) -> (u64, u64) {
+        (self.call.instruction, self.call.stack_pointer)
+    }
+}
+
+/// Reads how often a thread has left its CPU; 0 where the kernel does not count it.
+fn switches_of(pid: u32, tid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
+    parse_switches(&status)
+}
+
+/// Adds up `voluntary_ctxt_switches` and `nonvoluntary_ctxt_switches`.
+fn parse_switches(status: &str) -> u64 {
+    let lines = status.lines().filter_map(|line| line.split_once("voluntary_ctxt_switches:"));
+    lines.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum()
+}
+
 /// System call in which a thread sleeps.
 #[derive(Debug, PartialEq, Eq)]
 struct Call {
     number: libc::c_long,
     arguments: [u64; 6],
+    stack_pointer: u64,
+    /// Address of the instruction after the call.
+    instruction: u64,
 }
 
 impl Call {
@@ -245,11 +413,12 @@ impl Call {
     fn parse(line: &str) -> Option<Call> {
         let mut words = line.split_ascii_whitespace();
         let number = words.next()?.parse().ok().filter(|number| *number >= 0)?;
+        let mut next = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
         let mut arguments = [0; 6];
         for argument in &mut arguments {
-            *argument = u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok()?;
+            *argument = next()?;
         }
-        Some(Call { number, arguments })
+        Some(Call { number, arguments, stack_pointer: next()?, instruction: next()? })
     }
 
     fn wait(&self, process: &Process<'_>) -> Option<Wait> {
@@ -508,7 +677,8 @@ mod tests {
         let process = Process { pid: std::process::id(), channel: "", sockets: &sockets };
         let wait = |first, second| {
             let arguments = [first, second, 0, 0, 0, 0];
-            Call { number: libc::SYS_restart_syscall, arguments }.wait(&process)
+            let number = libc::SYS_restart_syscall;
+            Call { number, arguments, stack_pointer: 0, instruction: 0 }.wait(&process)
         };
         assert_eq!(wait(1, 0), Some(Wait::Sleep));
         assert_eq!(wait(0x7ffd_0000_1000, 0x7ffd_0000_2000), Some(Wait::Sleep));
@@ -520,9 +690,17 @@ mod tests {
     fn calls_are_read() {
         let call = Call::parse("0 0x3 0x7f 0x10 0x0 0x0 0x0 0x7ffd 0x7f00\n").unwrap();
         assert_eq!((call.number, call.arguments[..3].to_vec()), (0, vec![3, 0x7f, 0x10]));
+        assert_eq!((call.stack_pointer, call.instruction), (0x7ffd, 0x7f00));
         for none in ["running\n", "-1 0x7ffd 0x7f00\n", "7 x", ""] {
             assert_eq!(Call::parse(none), None, "{none}");
         }
+    }
+
+    #[test]
+    fn switches_of_both_kinds_are_counted() {
+        let status = "Threads:\t1\nvoluntary_ctxt_switches:\t12\nnonvoluntary_ctxt_switches:\t3\n";
+        assert_eq!(parse_switches(status), 15);
+        assert_eq!(parse_switches(""), 0);
     }
 
     #[test]

@@ -7,8 +7,8 @@ use std::{io, ptr, thread};
 /// Shortest and longest time between two looks whether a thread has stopped.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(5));
 
-/// Thread of another process that this thread has stopped, and that goes on when this is dropped. It notices nothing:
-/// no signal is sent to it, and none is taken from it.
+/// Thread of another process that this thread has stopped, and that goes on when this is dropped. No signal is sent to
+/// it, and none is taken from it; but a system call in which it sleeps may end with `EINTR` (signal(7)).
 #[derive(Debug)]
 pub struct StoppedThread {
     tid: i32,

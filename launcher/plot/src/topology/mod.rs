@@ -13,7 +13,7 @@ mod host_box;
 mod layout;
 mod shapes;
 
-use crate::{Canvas, DrawError, Picture};
+use crate::{Canvas, DrawError, Picture, Tip};
 
 /// Picture of hosts, their devices, and networks between them.
 #[derive(Clone, Debug, Default)]
@@ -140,11 +140,12 @@ impl Picture for Topology {
         u32::try_from(layout::Layout::new(self).height).unwrap_or_default()
     }
 
-    fn draw(&self, canvas: &Canvas<'_>) -> Result<(), DrawError> {
+    fn draw(&self, canvas: &Canvas<'_>) -> Result<Vec<Tip>, DrawError> {
         if self.hosts.is_empty() {
             return Err(DrawError("there are no hosts".to_owned()));
         }
-        shapes::draw(self, &layout::Layout::new(self).shapes, canvas)
+        shapes::draw(self, &layout::Layout::new(self).shapes, canvas)?;
+        Ok(Vec::new())
     }
 }
 

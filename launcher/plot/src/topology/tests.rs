@@ -223,7 +223,7 @@ fn each_format_is_written_and_read() {
     assert_eq!(document.root_element().attribute("width"), Some(&*layout.width.to_string()));
     assert_eq!(document.root_element().attribute("height"), Some(&*layout.height.to_string()));
     let html = write("html");
-    assert!(html.contains("<h1>1 hosts</h1>") && html.contains(&svg), "{html}");
+    assert!(html.contains("<title>1 hosts</title>") && html.contains(&svg), "{html}");
 }
 
 #[test]

@@ -23,6 +23,8 @@ use crate::cli::args::{MeasurementArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower::MeasurementJob;
 use crate::commands::output;
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{ArgMatches, Command, FromArgMatches, Parser, ValueEnum};
 use mesh::BenchMeshArgs;
 use programs::{MpiArgs, NcclArgs};
@@ -47,7 +49,7 @@ const MAX_SIZE: usize = 1 << 30;
 /// Command line of `rlaunch bench`, or of one of its verbs.
 #[derive(Debug)]
 pub(crate) enum BenchCommand {
-    Measure(BenchArgs),
+    Measure(Benchmark, BenchArgs),
     Mesh(BenchMeshArgs),
     Nccl(NcclArgs),
     Mpi(MpiArgs),
@@ -82,7 +84,7 @@ impl FromArgMatches for BenchCommand {
                 Some(read) => read.map(|(operation, args)| BenchCommand::Verbs(operation, args)),
                 None => TrainArgs::from_arg_matches(matches).map(BenchCommand::Train),
             },
-            None => BenchArgs::from_arg_matches(matches).map(BenchCommand::Measure),
+            None => BenchCommand::without_verb(matches),
         }
     }
 
@@ -92,20 +94,44 @@ impl FromArgMatches for BenchCommand {
     }
 }
 
+impl BenchCommand {
+    /// Reads a command line that has a kind of measurement, or none, for all pairs of hosts.
+    fn without_verb(matches: &ArgMatches) -> Result<BenchCommand, clap::Error> {
+        let args = BenchArgs::from_arg_matches(matches)?;
+        if let Some(benchmark) = args.benchmark {
+            return Ok(BenchCommand::Measure(benchmark, args));
+        }
+        if !args.results.with.is_empty() {
+            let message = "--with needs a kind of measurement: lat, bw or coll\n";
+            return Err(clap::Error::raw(ErrorKind::MissingRequiredArgument, message));
+        }
+        let unit = match matches.value_source("report") {
+            Some(ValueSource::CommandLine) => args.results.report,
+            _ => Unit::Gigabits,
+        };
+        let args = BenchMeshArgs::without_kind(args.measurement, args.results, unit);
+        Ok(BenchCommand::Mesh(args))
+    }
+}
+
 /// Measure messages and collectives of rlaunch's communicator between hosts.
+///
+/// Without a kind of measurement: the bandwidth of each link in Gb/s, its latency, the slowest cable, and what the
+/// hardware can give, as by `rlaunch bench mesh`.
 ///
 /// A small program is copied to the hosts and run as ranks. Its transport (shared memory, TCP, RDMA) is chosen as for
 /// a job, by --transport and by what the hosts have. A line for each size is printed as soon as it is measured.
 /// Received data is compared with what was sent.
 #[derive(Debug, Parser)]
 #[command(
-    override_usage = "rlaunch bench [OPTIONS] lat|bw|coll [COLLECTIVE]\n       \
+    override_usage = "rlaunch bench [OPTIONS] [lat|bw|coll [COLLECTIVE]]\n       \
                       rlaunch bench write|read|send [lat|bw] [OPTIONS]\n       \
                       rlaunch bench mesh [OPTIONS]\n       \
                       rlaunch bench nccl|mpi [OPTIONS] [TEST] [-- ARGUMENT...]\n       \
                       rlaunch bench train --np N,... [OPTIONS] PROGRAM [ARGUMENT]...",
     after_help = "\
 Examples:
+  rlaunch bench -H a,b                           each link, the slowest, and what the hardware can give
   rlaunch bench lat -H a,b                       latency of messages of 8 bytes to 4 MiB
   rlaunch bench lat -H a:2 --sizes 8             the same within a host, over shared memory
   rlaunch bench bw -H a,b --transport tcp        bandwidth of many messages at once, over TCP
@@ -127,7 +153,7 @@ Columns:
   busbw      load of each rank's link, whatever the number n of ranks, as nccl-tests defines it:
              algbw * 2 (n - 1) / n for all_reduce,
              algbw * (n - 1) / n for gather, scatter, all_gather, reduce_scatter, all_to_all,
-             algbw for lat, bw, broadcast and reduce
+             algbw for broadcast and reduce, and for lat and bw, which do not repeat it
 
 Below the table, the highest busbw is compared with the limit: the rate of the port, or of
 the slowest PCIe link below it. Where neither is known, bw compares with one TCP connection
@@ -137,7 +163,7 @@ pub(crate) struct BenchArgs {
     /// lat: latency of a message, half a round trip of 2 ranks; bw: bandwidth from rank 0 to rank 1, many
     /// messages at once; coll: a collective of all ranks
     #[arg(value_name = "lat|bw|coll", hide_possible_values = true)]
-    pub(crate) benchmark: Benchmark,
+    pub(crate) benchmark: Option<Benchmark>,
 
     /// Collective for coll: all_reduce, reduce, broadcast, gather, scatter, all_gather, reduce_scatter,
     /// all_to_all or barrier
@@ -147,32 +173,33 @@ pub(crate) struct BenchArgs {
     #[command(flatten)]
     pub(crate) measurement: MeasurementArgs,
 
-    /// Number of ranks, also `-np N`; by default one for each slot
+    /// Number of ranks of lat, bw and coll, also `-np N`; by default one for each slot
     #[arg(short = 'n', long = "np", value_name = "N", value_parser = values::parse_ranks)]
     pub(crate) ranks: Option<u32>,
 
     /// Sizes of messages, from FIRST to LAST, doubled each time, or a list; K, M and G are powers of 1024.
     /// By default 8..4M for lat and bw, 8..16M for coll
-    #[arg(long, value_name = "FIRST..LAST|SIZE,...")]
+    #[arg(long, value_name = "FIRST..LAST|SIZE,...", requires = "benchmark")]
     pub(crate) sizes: Option<Sizes>,
 
     /// Type of elements: f16, bf16, f32, f64, i32, i64, u8 or u64
     #[arg(
         long = "type", value_name = "TYPE", default_value = "f32", hide_possible_values = true,
-        value_parser = ["f16", "bf16", "f32", "f64", "i32", "i64", "u8", "u64"]
+        value_parser = ["f16", "bf16", "f32", "f64", "i32", "i64", "u8", "u64"],
+        requires = "benchmark"
     )]
     pub(crate) element: String,
 
     /// Operation of all_reduce, reduce and reduce_scatter: sum, prod, min or max
     #[arg(
         long, value_name = "OP", default_value = "sum", hide_possible_values = true,
-        value_parser = ["sum", "prod", "min", "max"]
+        value_parser = ["sum", "prod", "min", "max"], requires = "benchmark"
     )]
     pub(crate) op: String,
 
     /// Number of batches of each size; by default as many as fit into a second, from 10 to 1000
     #[arg(
-        long, value_name = "N", visible_alias = "iters",
+        long, value_name = "N", visible_alias = "iters", requires = "benchmark",
         value_parser = clap::value_parser!(u32).range(1..=1_000_000)
     )]
     pub(crate) iterations: Option<u32>,
@@ -194,7 +221,7 @@ pub(crate) struct ResultArgs {
     )]
     pub(crate) report: Unit,
 
-    /// Draw curves over sizes, with the limit as a line; .svg or .html
+    /// Draw curves over sizes, with the limit as a line; .svg, .html or .png
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PlotFile>,
 
@@ -308,19 +335,20 @@ fn verb_and_count(number: usize) -> String {
 
 /// Runs the measuring job of `rlaunch bench`, or one of its verbs.
 pub(super) async fn run(command: BenchCommand, line: &CommandLine) -> Result<Exit, Failed> {
-    let args = match command {
+    let (benchmark, args) = match command {
         BenchCommand::Train(args) => return train::run(args, line).await,
         BenchCommand::Mesh(args) => return mesh::run(args, line).await,
         BenchCommand::Verbs(operation, args) => return verbs::run(operation, args, line).await,
         BenchCommand::Nccl(args) => return args.run(line).await,
         BenchCommand::Mpi(args) => return args.run(line).await,
-        BenchCommand::Measure(args) => args,
+        BenchCommand::Measure(benchmark, args) => (benchmark, args),
     };
     let program = measuring_program(&args.measurement)?;
-    let (benchmark, results) = (args.benchmark, args.results.clone());
+    let results = args.results.clone();
     let name = args.collective.clone().unwrap_or_else(|| benchmark.to_string());
     let earlier = results.check(&name)?;
-    let job = args.into_job(program).map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+    let job = args.into_job(benchmark, program);
+    let job = job.map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
     let launch = job.launch(&line.config)?;
     check_ranks(&launch.spec, benchmark)?;
     output::prepare_plot(results.plot.as_ref())?;
@@ -423,8 +451,12 @@ impl Benchmark {
 
 impl BenchArgs {
     /// Returns the job that runs the measuring program.
-    fn into_job(self, program: PathBuf) -> Result<MeasurementJob, BenchError> {
-        let test = match (self.benchmark, self.collective) {
+    fn into_job(
+        self,
+        benchmark: Benchmark,
+        program: PathBuf,
+    ) -> Result<MeasurementJob, BenchError> {
+        let test = match (benchmark, self.collective) {
             (Benchmark::Coll, Some(collective)) => collective,
             (Benchmark::Coll, None) => return Err(BenchError::NoCollective),
             (benchmark, None) => benchmark.to_string(),
@@ -432,7 +464,7 @@ impl BenchArgs {
                 return Err(BenchError::Collective(benchmark, collective));
             }
         };
-        let is_collective = self.benchmark == Benchmark::Coll;
+        let is_collective = benchmark == Benchmark::Coll;
         let last: usize = if is_collective { 16 << 20 } else { 4 << 20 };
         let default = || Sizes((3..=last.ilog2()).map(|power| 1 << power).collect());
         let sizes = match test.as_str() {
@@ -454,8 +486,10 @@ mod tests {
 
     fn words(line: &str) -> Result<String, Box<dyn std::error::Error>> {
         let words = ["rlaunch bench"].into_iter().chain(line.split(' '));
-        let args = BenchArgs::try_parse_from(words)?.into_job("/x/rlaunch-bench".into())?;
-        let words = args.argv.iter().map(|word| word.to_string_lossy().into_owned());
+        let args = BenchArgs::try_parse_from(words)?;
+        let benchmark = args.benchmark.ok_or("no kind")?;
+        let job = args.into_job(benchmark, "/x/rlaunch-bench".into())?;
+        let words = job.argv.iter().map(|word| word.to_string_lossy().into_owned());
         Ok(words.collect::<Vec<_>>().join(" "))
     }
 
@@ -478,6 +512,27 @@ mod tests {
         assert_eq!(line, "rlaunch-bench lat 8 u8 sum 5");
         assert!(words("coll all_reduce -H a").unwrap().contains(" 8,16,32,"));
         assert_eq!(words("coll barrier -H a").unwrap(), "rlaunch-bench barrier 0 f32 sum 0");
+    }
+
+    fn command(line: &str) -> Result<BenchCommand, clap::Error> {
+        let definition = <BenchCommand as clap::Args>::augment_args(Command::new("bench"));
+        let words = ["bench"].into_iter().chain(line.split(' '));
+        BenchCommand::from_arg_matches(&definition.try_get_matches_from(words)?)
+    }
+
+    #[test]
+    fn without_a_kind_all_pairs_are_measured() {
+        let mesh = |line: &str| match command(line) {
+            Ok(BenchCommand::Mesh(args)) => (args.report, args.size, args.json),
+            other => panic!("{line}: {other:?}"),
+        };
+        assert_eq!(mesh("-H a,b"), mesh("mesh -H a,b"));
+        assert_eq!(mesh("-H a,b --report GB --json"), mesh("mesh -H a,b --report GB --json"));
+        for refused in ["--sizes 8", "--type u8", "--op sum", "--iterations 9"] {
+            assert!(command(&format!("-H a,b {refused}")).is_err(), "{refused}");
+        }
+        let error = command("-H a,b --plot a.svg --with b.json").unwrap_err().to_string();
+        assert!(error.contains("--with needs a kind of measurement"), "{error}");
     }
 
     #[test]

@@ -64,36 +64,49 @@ fn begin(header: &BenchHeader, facts: &StartFacts, unit: Unit) -> String {
         _ if header.size_is_total => TOTAL,
         _ => VECTOR,
     };
-    let formula = formula(header);
-    let column = |name: &str| format!("{name} {unit}");
+    let busbw = if is_between_two(header) {
+        String::new()
+    } else {
+        format!("; busbw = {}", formula(header))
+    };
+    let names = ["# bytes", "elements", "median us", "min us", "99% us"].map(str::to_owned);
+    let rates = ["algbw", "busbw"].map(|name| format!("{name} {unit}"));
+    let names: Vec<String> = names.into_iter().chain(rates).collect();
     format!(
         "# {name}; {} ranks on {} over {}\n\
-         # bytes: {size}; algbw = bytes / median; busbw = {formula}\n\
-         {:>12} {:>10} {:>13} {:>13} {:>13} {:>11} {:>11}\n",
+         # bytes: {size}; algbw = bytes / median{busbw}\n{}",
         header.ranks,
         places(facts),
         transports(facts).join(" and "),
-        "# bytes",
-        "elements",
-        "median us",
-        "min us",
-        "99% us",
-        column("algbw"),
-        column("busbw")
+        cells(&names, header)
     )
 }
 
+/// Tells whether messages go between two ranks. They consist of bytes, and load one link: the number of elements and the
+/// bus bandwidth are in other columns.
+fn is_between_two(header: &BenchHeader) -> bool {
+    matches!(header.bench.as_str(), "lat" | "bw")
+}
+
+/// Widths of the columns.
+const WIDTHS: [usize; 7] = [12, 10, 13, 13, 13, 11, 11];
+/// Columns that only collectives have.
+const OF_COLLECTIVES: [usize; 2] = [1, 6];
+
+/// Lays out the cells of all columns, of which messages do not show all.
+fn cells(cells: &[String], header: &BenchHeader) -> String {
+    let is_shown = |at: usize| !is_between_two(header) || !OF_COLLECTIVES.contains(&at);
+    let columns = cells.iter().zip(WIDTHS).enumerate().filter(|(at, _)| is_shown(*at));
+    let columns = columns.map(|(_, (cell, width))| format!("{cell:>width$}"));
+    columns.collect::<Vec<_>>().join(" ") + "\n"
+}
+
 fn line(row: &BenchRow, header: &BenchHeader, unit: Unit) -> String {
-    let (algbw, bus) = (unit.convert(row.algbw_gb_s), header.bus_factor);
-    format!(
-        "{:>12} {:>10} {:>13.3} {:>13.3} {:>13.3} {algbw:>11.3} {:>11.3}\n",
-        row.bytes,
-        row.elements,
-        row.median_us,
-        row.min_us,
-        row.p99_us,
-        algbw * bus
-    )
+    let algbw = unit.convert(row.algbw_gb_s);
+    let counts = [row.bytes, row.elements].map(|count| count.to_string());
+    let numbers = [row.median_us, row.min_us, row.p99_us, algbw, algbw * header.bus_factor];
+    let numbers = numbers.map(|number| format!("{number:.3}"));
+    cells(&counts.into_iter().chain(numbers).collect::<Vec<_>>(), header)
 }
 
 /// Returns the formula of the bus bandwidth, with the value of its factor.
@@ -404,6 +417,10 @@ mod tests {
             let words: Vec<&str> = line.split_whitespace().collect();
             assert_eq!(words[..5], ["1048576", "262144", "1000.000", "900.000", "1200.000"]);
             assert_eq!(words[5..], rates);
+            let message = BenchHeader { bench: "lat".into(), bus_factor: 1.0, ..header.clone() };
+            let line = super::line(&row, &message, unit);
+            let words: Vec<&str> = line.split_whitespace().collect();
+            assert_eq!(words, ["1048576", "1000.000", "900.000", "1200.000", rates[0]]);
         }
     }
 }

@@ -15,6 +15,8 @@ use rlaunch_engine::run::job_run::{JobRun, Launch, Stdio, run_attempt};
 use rlaunch_engine::run::record::JobRecord;
 use rlaunch_engine::run::signals::Signals;
 use rlaunch_plan::job::tag_pattern::TagPattern;
+use rlaunch_plot::PlotFile;
+use rlaunch_plot::curves::{Axis, Curves};
 use rlaunch_text::columns;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -38,7 +40,8 @@ const VERSION: u32 = 1;
     after_help = "\
 Examples:
   rlaunch bench train -H a,b,c,d --np 1,2,4 python3 train.py --batch-size 64
-  rlaunch bench train -H a:8,b:8 --np 8,16 --json -- python3 train.py"
+  rlaunch bench train -H a:8,b:8 --np 8,16 --json -- python3 train.py
+  rlaunch bench train -H a,b --np 1,2 --plot scaling.svg ./train"
 )]
 pub(crate) struct TrainArgs {
     #[command(flatten)]
@@ -61,6 +64,10 @@ pub(crate) struct TrainArgs {
     /// End a job, and the measurement with it, after this time in seconds
     #[arg(long, value_name = "SECONDS", value_parser = values::parse_timeout)]
     pub(crate) timeout: Option<Duration>,
+
+    /// Draw the speed over numbers of ranks, beside that of perfect scaling; .svg, .html or .png
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PlotFile>,
 
     /// Print one JSON object at the end; the output of ranks goes to stderr
     #[arg(long)]
@@ -102,6 +109,7 @@ struct TrainReport<'a> {
 /// Runs a job for each number of ranks, the smallest first, and prints their speeds. The first job that fails ends the
 /// measurement.
 pub(super) async fn run(args: TrainArgs, line: &CommandLine) -> Result<Exit, Failed> {
+    output::prepare_plot(args.plot.as_ref())?;
     let mut signals = Signals::install()?;
     let options = args.options_of_jobs(&line.words);
     let mut runs = Vec::new();
@@ -118,6 +126,10 @@ pub(super) async fn run(args: TrainArgs, line: &CommandLine) -> Result<Exit, Fai
         }
     }
     print(&runs, args.json)?;
+    let picture = args.plot.as_ref().filter(|_| ended.is_ok()).zip(picture(&runs));
+    if let Some((file, curves)) = picture {
+        output::write_plot(file, &curves.title, &[&curves])?;
+    }
     ended
 }
 
@@ -158,12 +170,17 @@ fn measure(record: &JobRecord, command: String) -> Result<MeasuredRun, Failed> {
     })
 }
 
-fn print(measured: &[MeasuredRun], json: bool) -> Result<(), Failed> {
+/// Lists the runs whose rate of all ranks is known.
+fn known(measured: &[MeasuredRun]) -> Vec<Run> {
     let run = |measured: &MeasuredRun| {
         let source = measured.command.clone();
         Some(Run { source, ranks: measured.ranks, total: measured.total? })
     };
-    let runs: Vec<Run> = measured.iter().filter_map(run).collect();
+    measured.iter().filter_map(run).collect()
+}
+
+fn print(measured: &[MeasuredRun], json: bool) -> Result<(), Failed> {
+    let runs = known(measured);
     let text = match json {
         true => {
             let scaling = Scaling::between_sizes(runs);
@@ -190,6 +207,25 @@ fn table(measured: &[MeasuredRun], scaling: &Scaling) -> String {
     columns::lay_out(&std::iter::once(head).chain(rows).collect::<Vec<_>>())
 }
 
+/// Draws the rates of all ranks over numbers of ranks, beside those of perfect scaling. Where no total is known, ranks
+/// have the mean of those that print.
+fn picture(measured: &[MeasuredRun]) -> Option<Curves> {
+    let unit = measured.first()?.unit.clone();
+    let runs = Scaling::new(known(measured)).runs;
+    let series = if let Some(smallest) = runs.first() {
+        let ranks = || runs.iter().map(|scaled| f64::from(scaled.run.ranks));
+        let totals = ranks().zip(runs.iter().map(|scaled| scaled.run.total)).collect();
+        let perfect = ranks().map(|ranks| (ranks, ranks * smallest.per_rank)).collect();
+        vec![("measured".to_owned(), totals), ("perfect scaling".to_owned(), perfect)]
+    } else {
+        let mean = |run: &MeasuredRun| Some((f64::from(run.ranks), run.mean?));
+        let means = measured.iter().filter_map(mean).collect();
+        vec![("mean of the ranks that print".to_owned(), means)]
+    };
+    let title = format!("{unit} over numbers of ranks");
+    Some(Curves { title, unit, axis: Axis::Ranks, series, ..Curves::default() })
+}
+
 /// Quotes a command line for a shell, without secrets.
 fn quoted(words: &[OsString]) -> String {
     let words = without_secrets(words);
@@ -206,17 +242,17 @@ impl TrainArgs {
         sizes
     }
 
-    /// Returns the options for the command line of each job: those in `words`, without `--np`, `--json` and
-    /// `--`.
+    /// Returns the options for the command line of each job: those in `words`, without `--np`, `--plot`, `--json`
+    /// and `--`.
     fn options_of_jobs(&self, words: &[OsString]) -> Vec<OsString> {
         let options = &words[1..words.len() - self.command.argv.len()];
         let mut kept = Vec::with_capacity(options.len());
         let mut options = options.iter();
         while let Some(word) = options.next() {
             match word.to_str() {
-                Some("--np" | "-n") => drop(options.next()),
+                Some("--np" | "-n" | "--plot") => drop(options.next()),
                 Some("--json" | "--") => {}
-                Some(text) if text.starts_with("--np=") => {}
+                Some(text) if text.starts_with("--np=") || text.starts_with("--plot=") => {}
                 _ => kept.push(word.clone()),
             }
         }
@@ -292,6 +328,10 @@ mod tests {
         let Launch { spec, stdio, .. } = parsed.0.launch(2, &LoadedConfig::default()).unwrap();
         assert_eq!((spec.first().ranks, spec.hosts.len()), (Some(2), 2));
         assert!(matches!(stdio, Stdio::Stderr));
+        for plot in ["--plot a.svg", "--plot=a.svg"] {
+            let parsed = parse(&format!("-H a {plot} --np 1,2 train.py --plot x")).unwrap();
+            assert_eq!(command(&parsed, 1), "rlaunch -H a --np 1 train.py --plot x");
+        }
         assert_eq!(spec.first().argv, ["train.py", "--np", "7", "--json"]);
         let set = spec.first().env.iter().find(|var| var.name == "A");
         assert_eq!(set.unwrap().value, "1");
@@ -307,9 +347,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_run_without_a_total_has_a_row() {
-        let run = |ranks: u32, total| MeasuredRun {
+    fn run(ranks: u32, total: Option<f64>) -> MeasuredRun {
+        MeasuredRun {
             command: format!("np{ranks}"),
             job: String::new(),
             ranks,
@@ -318,7 +357,28 @@ mod tests {
             total,
             mean: Some(99.0),
             findings: Vec::new(),
-        };
+        }
+    }
+
+    #[test]
+    fn speeds_are_drawn_over_ranks() {
+        let curves = picture(&[run(1, Some(100.0)), run(2, None), run(4, Some(360.0))]).unwrap();
+        let expected = [
+            ("measured".to_owned(), vec![(1.0, 100.0), (4.0, 360.0)]),
+            ("perfect scaling".to_owned(), vec![(1.0, 100.0), (4.0, 400.0)]),
+        ];
+        assert_eq!((curves.axis, &curves.series[..]), (Axis::Ranks, &expected[..]));
+        assert!(
+            rlaunch_plot::svg(&[&curves]).unwrap().contains("<title>measured: 4: 360 images/sec")
+        );
+        // Rank 0 alone prints.
+        let curves = picture(&[run(1, None), run(2, None)]).unwrap();
+        assert_eq!(curves.series[0].1, [(1.0, 99.0), (2.0, 99.0)]);
+        assert!(picture(&[]).is_none());
+    }
+
+    #[test]
+    fn a_run_without_a_total_has_a_row() {
         let runs = [run(1, Some(100.0)), run(2, None), run(4, Some(200.0))];
         let known = [0, 2].map(|at: usize| {
             let MeasuredRun { command, ranks, total, .. } = &runs[at];

@@ -65,7 +65,7 @@ pub(crate) struct ReportArgs {
     #[arg(value_name = "FILE|JOB|last|-", required = true)]
     pub(crate) sources: Vec<OsString>,
 
-    /// Draw images/s over steps, a curve for each run; .svg or .html
+    /// Draw images/s over steps, a curve for each run; .svg, .html or .png
     ///
     /// Below a single run, the rates of its ranks are drawn. Bus bandwidths of nccl-tests are drawn over sizes.
     #[arg(long, value_name = "FILE")]

@@ -71,7 +71,7 @@ pub(crate) struct TopoArgs {
     #[arg(long, group = "format")]
     pub(crate) json: bool,
 
-    /// Draw NUMA nodes, GPUs, network ports, and the networks between hosts; .svg or .html
+    /// Draw NUMA nodes, GPUs, network ports, and the networks between hosts; .svg, .html or .png
     ///
     /// Up to 16 hosts are drawn one by one; of more, hosts that are alike are drawn as one.
     #[arg(long, value_name = "FILE")]

@@ -8,7 +8,7 @@
 mod report;
 mod text;
 
-use super::{Unit, measuring_job, measuring_program, records};
+use super::{ResultArgs, Unit, measuring_job, measuring_program, records};
 use crate::cli::args::{MeasurementArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower::MeasurementJob;
@@ -65,7 +65,7 @@ pub(crate) struct BenchMeshArgs {
     #[arg(long, value_name = "FILE")]
     pub(crate) against: Option<PathBuf>,
 
-    /// Draw both matrices as heat maps; .svg or .html
+    /// Draw both matrices as heat maps; .svg, .html or .png
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PlotFile>,
 
@@ -73,6 +73,9 @@ pub(crate) struct BenchMeshArgs {
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+/// Size of messages without `--size`, whose default value is the same.
+const SIZE: usize = 256 << 10;
 
 /// Reads the size of a message, of 1 byte or more.
 fn message_size(text: &str) -> Result<usize, String> {
@@ -119,6 +122,17 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
 }
 
 impl BenchMeshArgs {
+    /// Returns the measurement of `rlaunch bench` without a kind.
+    pub(super) fn without_kind(
+        measurement: MeasurementArgs,
+        results: ResultArgs,
+        report: Unit,
+    ) -> BenchMeshArgs {
+        let ResultArgs { plot, json, .. } = results;
+        let (size, duration, against) = (SIZE, None, None);
+        BenchMeshArgs { measurement, size, duration, report, against, plot, json }
+    }
+
     /// Returns the job that runs the measuring program once on each host.
     fn job(self, program: PathBuf) -> MeasurementJob {
         let size = self.size;

@@ -1,6 +1,7 @@
 //! Results of a measurement between all hosts, as JSON; which hosts and which pairs are slow, by comparison with the others and
 //! with an earlier run.
 
+use super::super::Unit;
 use super::super::ceiling::{self, Ceiling, RankPort};
 use rlaunch_bootstrap::bench::BenchMatrix;
 use rlaunch_bootstrap::id::Rank;
@@ -114,7 +115,7 @@ impl MeshReport {
             slow: Vec::new(),
             against: None,
         };
-        report.slow = report.faults().into_iter().map(|fault| report.describe(fault)).collect();
+        report.slow = report.slow_in(Unit::Gigabits);
         Ok(report)
     }
 
@@ -194,14 +195,19 @@ impl MeshReport {
         pairs(self.hosts.len()).filter(|pair| is_slow(*pair)).collect()
     }
 
-    fn describe(&self, fault: Fault) -> String {
-        let speed = |a: usize, b: usize| self.matrix.megabits[a][b] / 1e3;
+    /// Describes what is slow, with bandwidths in this unit.
+    pub(super) fn slow_in(&self, unit: Unit) -> Vec<String> {
+        self.faults().into_iter().map(|fault| self.describe(fault, unit)).collect()
+    }
+
+    fn describe(&self, fault: Fault, unit: Unit) -> String {
+        let speed = |a: usize, b: usize| unit.convert(self.matrix.megabits[a][b] / 8e3);
         match fault {
             Fault::Host(host) => {
                 let others = (0..self.hosts.len()).filter(|other| *other != host);
                 let speeds = others.map(|other| speed(host, other).min(speed(other, host)));
                 let median = quantile(speeds.collect(), 1, 2);
-                format!("host {}: its links reach {median:.2} Gb/s", self.hosts[host])
+                format!("host {}: its links reach {median:.2} {unit}", self.hosts[host])
             }
             Fault::Group(hosts) => {
                 let is_across = |(a, b): &(usize, usize)| hosts.contains(a) != hosts.contains(b);
@@ -210,16 +216,16 @@ impl MeshReport {
                 let names: Vec<&str> =
                     hosts.iter().map(|host| self.hosts[*host].as_str()).collect();
                 let names = text::list(&names);
-                format!("links between {names} and the other hosts: {median:.2} Gb/s")
+                format!("links between {names} and the other hosts: {median:.2} {unit}")
             }
             Fault::Link(a, b) => {
                 let [from, to] = &self.ports[a][b];
                 let speed = speed(a, b).min(speed(b, a));
-                format!("link {from} – {to}: {speed:.2} Gb/s")
+                format!("link {from} – {to}: {speed:.2} {unit}")
             }
             Fault::OneWay(a, b) => {
                 let [from, to] = &self.ports[a][b];
-                format!("link {from} → {to}, in this direction only: {:.2} Gb/s", speed(a, b))
+                format!("link {from} → {to}, in this direction only: {:.2} {unit}", speed(a, b))
             }
         }
     }
@@ -379,7 +385,7 @@ pub(super) mod tests {
             slow: Vec::new(),
             against: None,
         };
-        report.slow = report.faults().into_iter().map(|fault| report.describe(fault)).collect();
+        report.slow = report.slow_in(Unit::Gigabits);
         report
     }
 

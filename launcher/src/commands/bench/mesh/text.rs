@@ -1,7 +1,7 @@
 //! Matrices and conclusions as text.
 
 use super::super::Unit;
-use super::report::{MeshReport, pairs, quantile};
+use super::report::{MeshReport, PairLimit, pairs, quantile};
 use rlaunch_plot::heat_map::HeatMap;
 use std::fmt::Write;
 
@@ -130,6 +130,7 @@ fn conclusions(report: &MeshReport, unit: Unit) -> Vec<String> {
         let share = share.unwrap_or_default();
         lines.push(format!("slowest pair: {from} → {to} {rate:.2} {unit}{share}"));
     }
+    lines.push(hardware(report, unit));
     let rates = report.matrix.at_once.iter().map(|rate| unit.convert(rate / 8e3));
     let rates: Vec<f64> = rates.collect();
     let least = (0..rates.len()).min_by(|one, other| rates[*one].total_cmp(&rates[*other]));
@@ -143,15 +144,16 @@ fn conclusions(report: &MeshReport, unit: Unit) -> Vec<String> {
             false => format!("all at once: each host sends {low:.2} to {most:.2} {unit}"),
         });
     }
-    match report.slow.is_empty() {
+    let slow = report.slow_in(unit);
+    match slow.is_empty() {
         true if report.hosts.len() > 2 => {
             lines.push("no host and no link is slower than the rest".to_owned());
         }
         true => {}
         false => {
-            let shown = report.slow.iter().take(SLOWER_SHOWN);
+            let shown = slow.iter().take(SLOWER_SHOWN);
             lines.extend(shown.map(|slow| format!("slow: {slow}")));
-            let more = report.slow.len().saturating_sub(SLOWER_SHOWN);
+            let more = slow.len().saturating_sub(SLOWER_SHOWN);
             lines.extend((more > 0).then(|| format!("and {more} more; --json has all")));
             let hosts = match report.hosts.len() <= MATRIX {
                 true => report.hosts.join(","),
@@ -175,6 +177,32 @@ fn conclusions(report: &MeshReport, unit: Unit) -> Vec<String> {
     lines
 }
 
+/// Says what the hardware between the hosts can give.
+fn hardware(report: &MeshReport, unit: Unit) -> String {
+    let all = || pairs(report.hosts.len());
+    let limits = all().filter_map(|(a, b)| Some(((a, b), report.limit[a][b].as_ref()?)));
+    let limits: Vec<((usize, usize), &PairLimit)> = limits.collect();
+    let rate = |limit: &PairLimit| unit.convert(f64::from(limit.usable_mbps) / 8e3);
+    let least = limits.iter().min_by_key(|(_, limit)| limit.usable_mbps);
+    let most = limits.iter().max_by_key(|(_, limit)| limit.usable_mbps);
+    let (Some((pair, least)), Some((_, most))) = (least, most) else {
+        return "what the hardware can give is not known: only RDMA ports tell it that are not emulated".to_owned();
+    };
+    let (low, high, bound) = (rate(least), rate(most), &least.bound);
+    let known = if limits.len() < all().count() {
+        format!(", as far as it is known ({} of {} pairs)", limits.len(), all().count())
+    } else {
+        String::new()
+    };
+    if least.usable_mbps == most.usable_mbps {
+        return format!("the hardware can give {low:.2} {unit} to each pair{known}: {bound}");
+    }
+    let [from, to] = &report.ports[pair.0][pair.1];
+    format!(
+        "the hardware can give {low:.2} to {high:.2} {unit}{known}, the least {from} → {to}: {bound}"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::report::tests::report as made;
@@ -196,11 +224,31 @@ a          -      5.00      5.00
 b       5.00         -      5.00
 c       5.00      5.00         -
 # slowest pair: b mlx5_0/1 → c mlx5_0/1 40.00 Gb/s
+# what the hardware can give is not known: only RDMA ports tell it that are not emulated
 # all at once: each host sends 150.00 to 150.00 Gb/s
 # slow: link b mlx5_0/1 – c mlx5_0/1: 40.00 Gb/s
 # look for the cause with: rlaunch doctor -H a,b,c --probe
 ";
         assert_eq!(super::report(&report, Unit::Gigabits), expected);
+    }
+
+    #[test]
+    fn what_the_hardware_can_give_is_said_in_the_same_unit() {
+        let mut report = made(&[&[0.0, 90.0], &[90.0, 0.0]]);
+        let limit = |usable_mbps| {
+            Some(PairLimit { bound: "100 Gb/s port".into(), raw_mbps: 100_000, usable_mbps })
+        };
+        (report.limit[0][1], report.limit[1][0]) = (limit(96_000), limit(96_000));
+        let text = hardware(&report, Unit::Gigabytes);
+        assert_eq!(text, "the hardware can give 12.00 GB/s to each pair: 100 Gb/s port");
+        report.limit[1][0] = limit(48_000);
+        let text = hardware(&report, Unit::Gigabits);
+        let expected =
+            "the hardware can give 48.00 to 96.00 Gb/s, the least b mlx5_0/1 → a mlx5_0/1: ";
+        assert!(text.starts_with(expected), "{text}");
+        report.limit[0][1] = None;
+        let text = hardware(&report, Unit::Gigabits);
+        assert!(text.contains(", as far as it is known (1 of 2 pairs): "), "{text}");
     }
 
     #[test]
@@ -220,7 +268,7 @@ c       5.00      5.00         -
         let rows: Vec<&[f64]> = rows.iter().map(Vec::as_slice).collect();
         let text = super::report(&made(&rows), Unit::Gigabytes);
         assert!(text.contains("\nd              0.25         0.25         5.00\n"), "{text}");
-        assert!(text.contains("# slow: host d: its links reach 2.00 Gb/s\n"), "{text}");
+        assert!(text.contains("# slow: host d: its links reach 0.25 GB/s\n"), "{text}");
         assert!(text.lines().count() < 35, "{text}");
     }
 }

@@ -138,7 +138,7 @@ pub(crate) struct BenchVerbsArgs {
     #[arg(long)]
     pub(crate) distribution: bool,
 
-    /// Draw curves of bandwidth over sizes, or of times for lat, with the limit as a line; .svg or .html
+    /// Draw curves of bandwidth over sizes, or of times for lat, with the limit as a line; .svg, .html or .png
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PlotFile>,
 
