@@ -200,7 +200,7 @@ impl Reader {
         let jump = if begin == ENDBR64 { address.checked_add(4)? } else { address };
         let [first] = self.bytes(jump)?;
         let jump = if first == BND { jump.checked_add(1)? } else { jump };
-        match self.bytes(jump)? {
+        match self.bytes::<6>(jump)? {
             [0xff, 0x25, offset @ ..] => self.word(relative(jump.checked_add(6)?, offset)),
             _ => None,
         }
