@@ -145,6 +145,27 @@ fn a_command_ends_with_its_client_and_with_the_job() {
 }
 
 #[test]
+fn a_command_under_nohup_outlives_the_terminal() {
+    let field = Field::new();
+    let job = Job::sleeping(&field);
+    let script = "echo up; read word; echo $word";
+    let run = job.verb("exec 3 --").sh(script).ignoring_hangups();
+    let mut command = run.command();
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (mut keyboard, mut client) = Running::with_keyboard(&field, &mut command, BOUND);
+    client.wait_for_text("up\n", 1);
+    client.signal(Signal::SIGHUP);
+    keyboard.write_all(b"on\n").unwrap();
+    assert_eq!(client.finish_first().succeeded().out(), "up\non\n");
+    // Without it a hangup ends the session, and is named.
+    let mut client = job.verb("exec 3 --").sh("echo up; sleep 1000").spawn();
+    client.wait_for_text("up\n", 1);
+    client.signal(Signal::SIGHUP);
+    client.finish_first().ended_with(129).says(&["error: ended by SIGHUP"]);
+    job.end();
+}
+
+#[test]
 fn a_shell_at_a_terminal() {
     let field = Field::new();
     let job = Job::sleeping(&field);

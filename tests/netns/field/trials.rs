@@ -61,6 +61,18 @@ const TRIALS: &[Trial] = &[
         "cockroachdb#48070, pytorch#119856: a signal that comes twice by itself skips the grace",
         "tests/netns/ending.rs::a_signal_that_comes_twice_by_itself_leaves_the_grace",
     ),
+    test(
+        "singularity#5987: nohup keeps what runs beside a rank no better",
+        "tests/netns/sessions.rs::a_command_under_nohup_outlives_the_terminal",
+    ),
+    test(
+        "timeout, batch systems, service managers: wrappers, a closed terminal and Ctrl-C take the grace away",
+        "tests/netns/field/signals.rs::ranks_save_their_work_whoever_ends_the_job",
+    ),
+    test(
+        "pytorch#154849, ompi#2075: SIGUSR1 kills the shell around a program that waits for it",
+        "tests/netns/ending.rs::a_signal_reaches_the_program_that_waits_for_it",
+    ),
     prints(
         "Python's subprocess: SIGPIPE stays ignored in programs, so that `yes | head` complains",
         "rlaunch -H d bash -c 'yes | head -n 1'",

@@ -116,23 +116,22 @@ pub(crate) fn signal_one(pid: Pid, signals: &[Signal]) {
 }
 
 /// Sends a signal of the user to the rank whose first process is `rank`: to those of its processes that
-/// [`nearest_handlers`] returns, or to the first process if there are none. SIGCONT needs no handler.
+/// [`nearest_takers`] returns, or to the first process if there are none. SIGCONT needs no taker.
 pub(crate) fn signal_rank(rank: Pid, signal: Signal) {
-    let mut to =
-        if signal == Signal::SIGCONT { Vec::new() } else { nearest_handlers(rank, signal) };
+    let mut to = if signal == Signal::SIGCONT { Vec::new() } else { nearest_takers(rank, signal) };
     if to.is_empty() {
         to.push(rank);
     }
     to.into_iter().for_each(|pid| signal_one(pid, &[signal]));
 }
 
-/// Returns `root` if it handles a signal, or else the nearest of its descendants that do, by which the signal passes
-/// over a shell that has started the program, and would die of it. Processes below a handler are left to it: the
-/// handler may pass the signal on, and those that it has forked have its handler too, without being meant.
-fn nearest_handlers(root: Pid, signal: Signal) -> Vec<Pid> {
+/// Returns `root` if it takes a signal, or else the nearest of its descendants that do, by which the signal passes over a
+/// shell that has started the program, and would die of it. Processes below one that takes it are left to that: it may
+/// pass the signal on, and those that it has forked have its handler and mask too, without being meant.
+fn nearest_takers(root: Pid, signal: Signal) -> Vec<Pid> {
     let (mut found, mut open) = (Vec::new(), vec![root]);
     while let Some(pid) = open.pop() {
-        if has_handler(pid, signal) {
+        if takes(pid, signal) {
             found.push(pid);
         } else {
             open.extend(children(pid).unwrap_or_else(|| children_in_table(pid)));
@@ -141,10 +140,32 @@ fn nearest_handlers(root: Pid, signal: Signal) -> Vec<Pid> {
     found
 }
 
-/// Tells whether a process has a handler for a signal. A process that has ended or is hidden has none.
-fn has_handler(pid: Pid, signal: Signal) -> bool {
+/// Time that a process takes to start another.
+const FORK_PAUSE: Duration = Duration::from_millis(1);
+
+/// Tells whether a process has a handler for a signal, or waits for it by sigwait(3) or signalfd(2): then all of its
+/// threads block it. A process that has ended or is hidden does neither.
+fn takes(pid: Pid, signal: Signal) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    if is_in_set(&status, "SigCgt:", signal) {
+        return true;
+    }
+    if !is_in_set(&status, "SigBlk:", signal) {
+        return false;
+    }
+    // A shell that is just starting a command blocks all signals.
+    std::thread::sleep(FORK_PAUSE);
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    threads.flatten().all(|thread| {
+        // A thread that has ended since takes none from the others.
+        let status = fs::read_to_string(thread.path().join("status")).ok();
+        status.is_none_or(|status| is_in_set(&status, "SigBlk:", signal))
+    })
+}
+
+/// Tells whether a signal is in a set of `/proc/PID/status`.
+fn is_in_set(status: &str, set: &str, signal: Signal) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix(set));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     mask >> (signal as i32 - 1) & 1 == 1
 }
@@ -337,6 +358,7 @@ pub(crate) fn find_variable(environment: &[u8], name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::signal::SigSet;
     use std::process::{Command, Stdio};
 
     /// The kernel's lists of children and the process table both lead to a grandchild.
@@ -368,7 +390,7 @@ mod tests {
 
     /// The shell above has no handler and would die; the program below has inherited none.
     #[test]
-    fn a_signal_is_for_the_nearest_process_that_handles_it() {
+    fn a_signal_is_for_the_nearest_process_that_takes_it() {
         let handler = r#"trap : USR1; echo; sh -c "sleep 60; :"; :"#;
         let mut shell = Command::new("sh")
             .args(["-c", r#"sh -c "$0"; :"#, handler])
@@ -378,16 +400,33 @@ mod tests {
         let mut line = [0; 1];
         std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut line).unwrap();
         let mine = Pid::from_raw(shell.id().cast_signed());
-        let found = nearest_handlers(mine, Signal::SIGUSR1);
+        let found = nearest_takers(mine, Signal::SIGUSR1);
         assert!(found.len() == 1 && parent(found[0]) == Some(mine), "{found:?} below {mine}");
-        assert_eq!(nearest_handlers(found[0], Signal::SIGUSR1), found);
-        assert!(nearest_handlers(mine, Signal::SIGUSR2).is_empty());
+        assert_eq!(nearest_takers(found[0], Signal::SIGUSR1), found);
+        assert!(nearest_takers(mine, Signal::SIGUSR2).is_empty());
         assert_eq!(children_in_table(mine), found);
         for pid in walk_table(mine).into_iter().chain([mine]) {
             kill(pid, Signal::SIGKILL).unwrap();
         }
         shell.wait().unwrap();
-        assert!(!has_handler(mine, Signal::SIGUSR1));
+        assert!(!takes(mine, Signal::SIGUSR1));
+    }
+
+    #[test]
+    fn a_program_that_waits_for_a_signal_takes_it() {
+        // A child inherits the mask of the thread that starts it.
+        let waited_for = SigSet::from(Signal::SIGUSR1);
+        waited_for.thread_block().unwrap();
+        let mut waits = Command::new("sleep").arg("60").spawn().unwrap();
+        waited_for.thread_unblock().unwrap();
+        let mut dies = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = |child: &std::process::Child| Pid::from_raw(child.id().cast_signed());
+        assert!(takes(pid(&waits), Signal::SIGUSR1) && !takes(pid(&waits), Signal::SIGUSR2));
+        assert!(!takes(pid(&dies), Signal::SIGUSR1));
+        for child in [&mut waits, &mut dies] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 use crate::connect::lost_agent::CleanupOutcome;
 use crate::run::nodes::Node;
 use crate::run::output::Written;
+use crate::run::signals::ended_by;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
@@ -110,7 +111,7 @@ impl Outcome {
             Some(Reason::Rank) => Some(blamed.unwrap_or_else(|| {
                 Failed::new(Exit::BUG, "the job was ended and no rank has failed")
             })),
-            Some(Reason::User(signal)) => Some(ended_by(signal)),
+            Some(Reason::User(signal)) => Some(ended_by(signal, "")),
             Some(Reason::Timeout(after, details)) => Some(timed_out(after, details)),
             Some(Reason::ReaderGone) => {
                 Some(written.unwritten.unwrap_or_else(|| Failed::new(Exit::READER_GONE, "")))
@@ -148,11 +149,6 @@ impl Outcome {
         ranks.sort_unstable();
         ranks
     }
-}
-
-/// Makes the error of a job that the user has ended.
-pub(crate) fn ended_by(signal: Signal) -> Failed {
-    Failed::new(Exit::signal(signal as i32), format!("ended by {signal}"))
 }
 
 /// Makes the error of a job that was not done within `after`, the time of `--timeout`.

@@ -165,8 +165,7 @@ impl<'s> Pump<'s> {
 fn obey_before_start(signal: UserSignal) -> Result<(), Failed> {
     match signal {
         UserSignal::End(signal) => {
-            let message = format!("ended by {signal} before any rank was started");
-            return Err(Failed::new(Exit::signal(signal as i32), message));
+            return Err(signals::ended_by(signal, " before any rank was started"));
         }
         UserSignal::Suspend => signals::stop_process(),
         UserSignal::Forward(_) => {}
