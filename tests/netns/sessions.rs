@@ -126,15 +126,19 @@ fn a_command_ends_with_its_client_and_with_the_job() {
         processes.retain(|process| process.args == ["sleep", seconds]);
         processes.len()
     };
-    let daemon = "(setsid sleep 5000 > /dev/null 2>&1 &)";
-    job.verb("exec 2 --").sh(daemon).spawn().finish_first().succeeded();
+    // The second has nothing by which it could be known.
+    for daemon in ["sleep 5000", "env -i sleep 6000"] {
+        let daemon = format!("(setsid {daemon} > /dev/null 2>&1 &)");
+        job.verb("exec 2 --").sh(&daemon).spawn().finish_first().succeeded();
+    }
     let mut client = job.verb("exec 3 --").sh(stubborn).spawn();
     client.wait_for_text("up\n", 1);
     field.wait_for("the command to sleep", || sleepers("3000") == 1);
     client.signal(Signal::SIGKILL);
     client.finish_first();
     field.wait_for("the command to end", || sleepers("3000") + sleepers("2000") == 0);
-    field.wait_for("what a command has left to end", || sleepers("5000") == 0);
+    let left = || sleepers("5000") + sleepers("6000");
+    field.wait_for("what commands have left to end", || left() == 0);
     assert_eq!(sleepers("1000"), 4);
 
     let mut client = job.verb("exec 3 --").sh(stubborn).spawn();

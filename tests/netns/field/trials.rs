@@ -62,7 +62,7 @@ const TRIALS: &[Trial] = &[
         "tests/netns/ending.rs::a_signal_that_comes_twice_by_itself_leaves_the_grace",
     ),
     test(
-        "singularity#5987: nohup keeps what runs beside a rank no better",
+        "singularity#5987: the same of a command beside a rank",
         "tests/netns/sessions.rs::a_command_under_nohup_outlives_the_terminal",
     ),
     test(
@@ -121,6 +121,12 @@ const TRIALS: &[Trial] = &[
         &["error: rank 0 on d (pid ", "was killed by signal 9 (SIGKILL)"],
     ),
     fails(
+        "nix: waitpid returns an error for a process that a real-time signal has killed",
+        "rlaunch -H d sh -c 'kill -34 $$'",
+        162,
+        &["error: rank 0 on d (pid ", "was killed by signal 34"],
+    ),
+    fails(
         "Horovod: the traceback of the rank that failed is far above the last line, or lost",
         "rlaunch -H a /usr/bin/python3 -c 'raise ValueError(\"no data\")'",
         1,
@@ -130,6 +136,12 @@ const TRIALS: &[Trial] = &[
     test(
         "MAESTROeX#317: output on a full disk ends the job without a word",
         "tests/netns/output.rs::output_that_cannot_be_written_is_an_error",
+    ),
+    fails(
+        "a shell with `ulimit -f`: the launcher is killed, and nothing says why",
+        "ulimit -f 8; exec rlaunch -H a head -c 100000 /dev/zero >$D/out",
+        203,
+        &["error: ", "File too large"],
     ),
     fails(
         "Hydra: a rank that closes its streams counts as ended",

@@ -256,7 +256,7 @@ impl Agent {
                 | Input::Interrupted => return None,
                 Input::Message(message) => return Some(message),
                 // While no rank runs, the only child is the prover.
-                Input::Children => drop(child::reap()),
+                Input::Children => drop(processes::reap()),
             }
         }
     }

@@ -7,7 +7,10 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgid, getpgrp, getsid};
+use rlaunch_bootstrap::job::ExitStatus;
+use rustix::process::{WaitOptions, wait};
 use std::collections::{HashMap, HashSet};
+use std::ffi::CStr;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
@@ -45,10 +48,26 @@ impl Children {
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         match waitid(Id::All, look | WaitPidFlag::__WALL) {
             Err(Errno::ECHILD) => Children::None,
-            Ok(WaitStatus::StillAlive) | Err(_) => Children::Living,
-            Ok(_) => Children::Ended,
+            Ok(WaitStatus::StillAlive) => Children::Living,
+            // A real-time signal, which nix does not know, has killed it.
+            Ok(_) | Err(Errno::EINVAL) => Children::Ended,
+            Err(_) => Children::Living,
         }
     }
+}
+
+/// Reaps all children that have ended, including adopted ones and those that a real-time signal has killed. Children killed by a signal come
+/// first in the result, because the other children may have ended as a consequence.
+pub(crate) fn reap() -> Vec<(Pid, ExitStatus)> {
+    let look = WaitOptions::NOHANG | WaitOptions::from_bits_retain(libc::__WALL.cast_unsigned());
+    let mut ended = Vec::new();
+    while let Ok(Some((pid, status))) = wait(look) {
+        let signal = status.terminating_signal().map(ExitStatus::Signal);
+        let status = signal.or_else(|| status.exit_status().map(ExitStatus::Code));
+        ended.extend(status.map(|status| (Pid::from_raw(pid.as_raw_nonzero().get()), status)));
+    }
+    ended.sort_by_key(|(_, status)| matches!(status, ExitStatus::Code(_)));
+    ended
 }
 
 /// Returns all living descendants of this process except `except`, parents before children. Zombies
@@ -330,6 +349,12 @@ fn state_and_parent(pid: Pid) -> Option<(char, i32)> {
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
+/// Tells whether a process has given itself a name, or its parent has.
+pub(crate) fn is_named(pid: Pid, name: &CStr) -> bool {
+    let own = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    own.trim_ascii_end() == name.to_bytes()
+}
+
 /// Describes a process for an error message: `4711 python3 (state D)`.
 pub(crate) fn describe(pid: Pid) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -435,6 +460,7 @@ mod tests {
         let pid = Pid::from_raw(child.id().cast_signed());
         assert_ne!(Children::now(), Children::None);
         assert!(!has_ended(pid) && !is_exiting(pid) && parent(pid) == Some(Pid::this()));
+        assert!(is_named(pid, c"sleep") && !is_named(pid, c"sleeping"));
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(has_ended(pid) && is_exiting(pid));
