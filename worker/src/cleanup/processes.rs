@@ -56,8 +56,9 @@ impl Children {
     }
 }
 
-/// Reaps all children that have ended, including adopted ones and those that a real-time signal has killed. Children killed by a signal come
-/// first in the result, because the other children may have ended as a consequence.
+/// Reaps all children that have ended, including adopted ones. Children killed by a signal come
+/// first in the result, because the other children may have ended as a consequence. Uses rustix,
+/// since nix has an error in place of a process that a real-time signal has killed.
 pub(crate) fn reap() -> Vec<(Pid, ExitStatus)> {
     let look = WaitOptions::NOHANG | WaitOptions::from_bits_retain(libc::__WALL.cast_unsigned());
     let mut ended = Vec::new();
@@ -349,7 +350,7 @@ fn state_and_parent(pid: Pid) -> Option<(char, i32)> {
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
-/// Tells whether a process has given itself a name, or its parent has.
+/// Tells whether a process has this name, which it may have given itself.
 pub(crate) fn is_named(pid: Pid, name: &CStr) -> bool {
     let own = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
     own.trim_ascii_end() == name.to_bytes()

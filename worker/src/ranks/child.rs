@@ -230,7 +230,7 @@ impl StubArgs {
 }
 
 /// Becomes the rank or the command. Returns only if that fails, with the exit code that a shell
-/// would use: 127 if the program does not exist, else 126.
+/// would use: 127 if the program does not exist, else 126; and in a command's front and holder.
 pub(crate) fn exec(kind: StubKind, mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let Some(stub) = StubArgs::parse(&mut args) else {
         errln!(
