@@ -3,7 +3,7 @@
 use crate::cli::args::OutputArgs;
 use crate::commands::{Invocation, Verb};
 use rlaunch_client::command;
-use rlaunch_console::{messages, open_files, panics};
+use rlaunch_console::{messages, open_files, panics, signals};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::process::ExitCode;
@@ -20,6 +20,7 @@ rlaunch starts one program on many hosts over SSH:
 
 /// Reads the command line, runs the verb and returns the exit code of the process.
 pub fn main() -> ExitCode {
+    signals::unblock_all();
     panics::end_at_panics();
     let exit = run();
     messages::flush();

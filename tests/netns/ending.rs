@@ -29,7 +29,12 @@ fn took_less_than(seconds: u64, since: Stopwatch) {
 #[test]
 fn each_signal_of_the_user_has_its_code() {
     let field = Field::new();
-    let signals = [(Signal::SIGINT, 130), (Signal::SIGTERM, 143), (Signal::SIGHUP, 129)];
+    let signals = [
+        (Signal::SIGINT, 130),
+        (Signal::SIGTERM, 143),
+        (Signal::SIGHUP, 129),
+        (Signal::SIGQUIT, 131),
+    ];
     for account in Account::ALL {
         for (signal, code) in signals {
             let running = up(field.rlaunch("-H a,b,c").account(account), MEEK);
@@ -133,6 +138,21 @@ fn other_signals_reach_the_ranks() {
     running.signal(Signal::SIGUSR2);
     let ran = running.finish();
     assert_eq!(ran.succeeded().out().matches("two\n").count(), 3, "{ran}");
+}
+
+/// Such a program blocks the signal and has no handler; the shell above it would die of it.
+#[test]
+fn a_signal_reaches_the_program_that_waits_for_it() {
+    let field = Field::new();
+    let program = "import signal as s
+s.pthread_sigmask(s.SIG_BLOCK, {s.SIGUSR1})
+print(\"up\", flush=True)
+print(s.Signals(s.sigwait({s.SIGUSR1})).name)";
+    let script = format!("python3 -c '{program}'; exit $?");
+    let running = up(field.rlaunch("-H a,b,c"), &script);
+    running.signal(Signal::SIGUSR1);
+    let ran = running.finish();
+    assert_eq!(ran.succeeded().out().matches("SIGUSR1\n").count(), 3, "{ran}");
 }
 
 #[test]

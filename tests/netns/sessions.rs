@@ -126,15 +126,19 @@ fn a_command_ends_with_its_client_and_with_the_job() {
         processes.retain(|process| process.args == ["sleep", seconds]);
         processes.len()
     };
-    let daemon = "(setsid sleep 5000 > /dev/null 2>&1 &)";
-    job.verb("exec 2 --").sh(daemon).spawn().finish_first().succeeded();
+    // The second has nothing by which it could be known.
+    for daemon in ["sleep 5000", "env -i sleep 6000"] {
+        let daemon = format!("(setsid {daemon} > /dev/null 2>&1 &)");
+        job.verb("exec 2 --").sh(&daemon).spawn().finish_first().succeeded();
+    }
     let mut client = job.verb("exec 3 --").sh(stubborn).spawn();
     client.wait_for_text("up\n", 1);
     field.wait_for("the command to sleep", || sleepers("3000") == 1);
     client.signal(Signal::SIGKILL);
     client.finish_first();
     field.wait_for("the command to end", || sleepers("3000") + sleepers("2000") == 0);
-    field.wait_for("what a command has left to end", || sleepers("5000") == 0);
+    let left = || sleepers("5000") + sleepers("6000");
+    field.wait_for("what commands have left to end", || left() == 0);
     assert_eq!(sleepers("1000"), 4);
 
     let mut client = job.verb("exec 3 --").sh(stubborn).spawn();
@@ -142,6 +146,27 @@ fn a_command_ends_with_its_client_and_with_the_job() {
     let ended = job.end();
     assert!(ended.took_awake.as_secs() < 60, "{ended}");
     client.finish_first().ended_with(129).says(&["the job has ended, and this session with it"]);
+}
+
+#[test]
+fn a_command_under_nohup_outlives_the_terminal() {
+    let field = Field::new();
+    let job = Job::sleeping(&field);
+    let script = "echo up; read word; echo $word";
+    let run = job.verb("exec 3 --").sh(script).ignoring_hangups();
+    let mut command = run.command();
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (mut keyboard, mut client) = Running::with_keyboard(&field, &mut command, BOUND);
+    client.wait_for_text("up\n", 1);
+    client.signal(Signal::SIGHUP);
+    keyboard.write_all(b"on\n").unwrap();
+    assert_eq!(client.finish_first().succeeded().out(), "up\non\n");
+    // Without it a hangup ends the session, and is named.
+    let mut client = job.verb("exec 3 --").sh("echo up; sleep 1000").spawn();
+    client.wait_for_text("up\n", 1);
+    client.signal(Signal::SIGHUP);
+    client.finish_first().ended_with(129).says(&["error: ended by SIGHUP"]);
+    job.end();
 }
 
 #[test]

@@ -289,7 +289,7 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Starts rlaunch as nohup(1) does, with SIGHUP ignored. Otherwise it is not, even if these tests are.
+    /// Starts rlaunch as nohup(1) does, with SIGHUP ignored.
     pub(crate) fn ignoring_hangups(mut self) -> Run<'a> {
         self.ignores_hangups = true;
         self
@@ -323,8 +323,9 @@ impl<'a> Run<'a> {
         if self.at_terminal {
             command.args(["setsid", "--ctty"]);
         }
-        let hangups = if self.ignores_hangups { "--ignore-signal" } else { "--default-signal" };
-        command.args(["env", &format!("{hangups}=HUP")]);
+        if self.ignores_hangups {
+            command.args(["env", "--ignore-signal=HUP"]);
+        }
         match self.from {
             From::LaunchNode(_) => command.arg(&self.field.rlaunch),
             From::Host(_) => command.arg("/tmp/dist/rlaunch"),

@@ -30,6 +30,7 @@ mod ranks;
 use cleanup::{guardian, jobs, reap};
 use console::{errln, outln};
 use network::{cabling, channel};
+use nix::sys::signal::SigSet;
 use node::{cache, delivery, diagnostics, environment, inventory};
 use ranks::child::{self, StubKind};
 use rlaunch_bootstrap::protocol::control::NO_PROC;
@@ -66,6 +67,9 @@ Under the name `rlaunch`, which is on the PATH of ranks, it offers commands for 
 see `rlaunch barrier --help`.";
 
 fn main() -> ExitCode {
+    // Signals that sshd, or whoever has started it, has left blocked would be blocked in ranks as well, and the guardian
+    // would not hear of the agent's end. Fails for no set.
+    let _ = SigSet::empty().thread_set_mask();
     let mut args = std::env::args_os();
     let name = args.next().map(PathBuf::from).unwrap_or_default();
     if name.file_name() == Some(OsStr::new("rlaunch")) {

@@ -88,7 +88,7 @@ pub enum Stream {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromSession {
     Started {
-        /// Process id of the command; that of the rank, for the debugger.
+        /// Process that ends as the command does; that of the rank, for the debugger.
         pid: u32,
     },
     /// Output, at most [`MAX_SESSION_DATA`] bytes.

@@ -9,6 +9,7 @@
 //! | `deadline` | time limits that restart after a suspension |
 //! | `open_files`, `process_env` | limit of open files; environment variables and directories of this process |
 //! | `panics` | what happens at a bug |
+//! | `signals` | signals that tell this process to end |
 
 pub mod deadline;
 pub mod footer;
@@ -18,5 +19,6 @@ pub mod open_files;
 pub mod panics;
 pub mod process_env;
 pub mod progress;
+pub mod signals;
 pub mod stdout;
 pub mod terminal;

@@ -4,6 +4,7 @@
 use crate::footer;
 use crate::line_writer::LineWriter;
 use crate::open_files;
+use crate::signals::EndSignals;
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -159,17 +160,13 @@ pub fn flush() {
 
 /// Returns once the reader has taken all messages, or a signal ends the wait for it.
 async fn until_read() -> io::Result<()> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
+    let mut ends = EndSignals::install()?;
     let mut suspend = signal(SignalKind::from_raw(Signal::SIGTSTP as i32))?;
     let mut waited = Duration::ZERO;
     while STDERR.is_behind() && (waited < LAST_TIMEOUT || !HURRIED.load(Ordering::Relaxed)) {
         tokio::select! {
             () = tokio::time::sleep(LAST_CHECK) => waited += LAST_CHECK,
-            _ = interrupt.recv() => break,
-            _ = terminate.recv() => break,
-            _ = hangup.recv() => break,
+            _ = ends.next() => break,
             // Its handler has replaced what the kernel does by itself.
             _ = suspend.recv() => raise(Signal::SIGSTOP)?,
         }

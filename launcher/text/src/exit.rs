@@ -9,7 +9,7 @@
 //! | 1 | a rank aborted the job |
 //! | 124 | `--timeout` expired |
 //! | 126, 127 | the program cannot be executed, or was not found |
-//! | 129, 130, 143 | the user ended the job with SIGHUP, SIGINT or SIGTERM |
+//! | 129, 130, 131, 143 | the user ended the job with SIGHUP, SIGINT, SIGQUIT or SIGTERM; 128 + another signal |
 //! | 141 | the process that reads rlaunch's output closed the pipe |
 //! | 200 | mistake in the command line, a configuration file or the number of slots |
 //! | 201 | a host could not be reached, or refused the login |

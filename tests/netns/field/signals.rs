@@ -33,24 +33,84 @@ except KeyboardInterrupt:
 sys.exit(code)
 ";
 
-/// A case: its name, the command that starts `./job`, the lines that a shell runs once ranks are up, with the command's
-/// `$pid`, and the command's exit code.
-const CASES: &[(&str, &str, &str, i32)] = &[
-    ("closed-terminal", "python3 close.py", ":", 0),
-    (
+struct Case {
+    name: &'static str,
+    /// Command that starts `./job`, in the background of a shell that is not interactive.
+    start: &'static str,
+    /// Lines for a shell once ranks are up, with the command's `$pid`.
+    then: &'static str,
+    /// Exit code of the command.
+    code: i32,
+    /// Text that rlaunch prints.
+    says: &'static str,
+}
+
+const fn case(
+    name: &'static str,
+    start: &'static str,
+    then: &'static str,
+    code: i32,
+    says: &'static str,
+) -> Case {
+    Case { name, start, then, code, says }
+}
+
+const CASES: &[Case] = &[
+    // Its shell does not wait for what rlaunch prints.
+    case("closed-terminal", "python3 close.py", ":", 0, ""),
+    case(
         "ctrl-c-then-terminate",
         "setsid env --default-signal=INT python3 terminate.py ./job",
         "kill -INT -$pid",
         130,
+        "error: ended by SIGINT",
     ),
     // It sends its signal to rlaunch, and then to the whole group.
-    ("timeout", "timeout 60 ./job", "kill -TERM $pid", 143),
+    case("timeout", "timeout 60 ./job", "kill -TERM $pid", 143, "error: ended by SIGTERM"),
     // After the hangup, rlaunch still passes on what comes.
-    ("nohup", "nohup ./job", "kill -HUP $pid; kill -USR1 $pid; shows TOLD; kill $pid", 143),
+    case(
+        "nohup",
+        "nohup ./job",
+        "kill -HUP $pid; kill -USR1 $pid; shows TOLD; kill $pid",
+        143,
+        "error: ended by SIGTERM",
+    ),
+    // A Ctrl-C is not meant for commands in the background of a script, which ignore it.
+    case(
+        "background",
+        "./job",
+        "kill -INT $pid; kill -QUIT $pid; kill -USR1 $pid; shows TOLD; kill $pid",
+        143,
+        "error: ended by SIGTERM",
+    ),
+    // Whoever starts rlaunch may have blocked what it relies on.
+    case(
+        "blocked",
+        "timeout -k 20 60 env --block-signal=TERM,URG,USR1 ./job",
+        "kill -TERM $pid",
+        143,
+        "error: ended by SIGTERM",
+    ),
     // Its patience is shorter than the grace of ranks, who keep theirs.
-    ("service-manager", "./job", "kill $pid; sleep 0.3; kill -KILL $pid", 137),
+    case("service-manager", "./job", "kill $pid; sleep 0.3; kill -KILL $pid", 137, ""),
     // Ahead of the time limit; ompi#2075, pytorch#154849.
-    ("batch-system", "./job", "kill -USR1 $pid; shows TOLD; kill $pid", 143),
+    case(
+        "batch-system",
+        "./job",
+        "kill -USR1 $pid; shows TOLD; kill $pid",
+        143,
+        "error: ended by SIGTERM",
+    ),
+    // The kernel would end rlaunch without a word, and its agents would find it gone.
+    case(
+        "quit",
+        "env --default-signal=QUIT ./job",
+        "kill -QUIT $pid",
+        131,
+        "error: ended by SIGQUIT",
+    ),
+    case("cpu-time", "./job", "kill -XCPU $pid", 152, "hint: rlaunch has used the CPU time"),
+    case("alarm", "./job", "kill -ALRM $pid", 142, "error: ended by SIGALRM"),
 ];
 
 /// Each rank has the time to save its work, whoever ends the job.
@@ -72,13 +132,14 @@ fn ranks_save_their_work_whoever_ends_the_job() {
     let mut script = "shows() { i=0; until grep -qs $1 $CASE || [ $((i += 1)) = 800 ]; do sleep 0.05; done; }\n\
         case_of() { export CASE=$1; $2 & pid=$!; shows READY; eval \"$3\"; wait $pid; echo $1 $?; }\n"
         .to_owned();
-    for (name, start, then, _) in CASES {
+    for Case { name, start, then, .. } in CASES {
         script += &format!("(case_of {name} '{start}' '{then}') 2>/dev/null &\n");
     }
     let codes = field.shell(&format!("{script}wait"), directory.path());
-    for (name, _, _, code) in CASES {
+    for Case { name, code, says, .. } in CASES {
         let out = fs::read_to_string(directory.path().join(name)).unwrap_or_default();
-        assert!(codes.contains(&format!("{name} {code}\n")), "{codes}{name}: {out}");
+        let has_code = codes.contains(&format!("{name} {code}\n"));
+        assert!(has_code && out.contains(says), "{codes}{name}: {out}");
         let saved = field.lab.path("a", format!("/tmp/signals/{name}").as_ref()).unwrap();
         field.wait_for(name, || saved.exists());
     }

@@ -61,6 +61,18 @@ const TRIALS: &[Trial] = &[
         "cockroachdb#48070, pytorch#119856: a signal that comes twice by itself skips the grace",
         "tests/netns/ending.rs::a_signal_that_comes_twice_by_itself_leaves_the_grace",
     ),
+    test(
+        "singularity#5987: the same of a command beside a rank",
+        "tests/netns/sessions.rs::a_command_under_nohup_outlives_the_terminal",
+    ),
+    test(
+        "timeout, batch systems, service managers: wrappers, a closed terminal and Ctrl-C take the grace away",
+        "tests/netns/field/signals.rs::ranks_save_their_work_whoever_ends_the_job",
+    ),
+    test(
+        "pytorch#154849, ompi#2075: SIGUSR1 kills the shell around a program that waits for it",
+        "tests/netns/ending.rs::a_signal_reaches_the_program_that_waits_for_it",
+    ),
     prints(
         "Python's subprocess: SIGPIPE stays ignored in programs, so that `yes | head` complains",
         "rlaunch -H d bash -c 'yes | head -n 1'",
@@ -109,6 +121,12 @@ const TRIALS: &[Trial] = &[
         &["error: rank 0 on d (pid ", "was killed by signal 9 (SIGKILL)"],
     ),
     fails(
+        "nix: waitpid returns an error for a process that a real-time signal has killed",
+        "rlaunch -H d sh -c 'kill -34 $$'",
+        162,
+        &["error: rank 0 on d (pid ", "was killed by signal 34"],
+    ),
+    fails(
         "Horovod: the traceback of the rank that failed is far above the last line, or lost",
         "rlaunch -H a sh -c '/usr/bin/python3 -c \"raise ValueError(7)\" || { seq 100; exit 1; }' >/dev/null",
         1,
@@ -118,6 +136,12 @@ const TRIALS: &[Trial] = &[
     test(
         "MAESTROeX#317: output on a full disk ends the job without a word",
         "tests/netns/output.rs::output_that_cannot_be_written_is_an_error",
+    ),
+    fails(
+        "a shell with `ulimit -f`: the launcher is killed, and nothing says why",
+        "ulimit -f 8; exec rlaunch -H a head -c 100000 /dev/zero >$D/out",
+        203,
+        &["error: ", "File too large"],
     ),
     fails(
         "Hydra: a rank that closes its streams counts as ended",

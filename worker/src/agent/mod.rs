@@ -18,6 +18,7 @@ use crate::agent::silence::Silence;
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::guardian::Grace;
 use crate::cleanup::helpers::Helpers;
+use crate::cleanup::processes;
 use crate::cleanup::workspace::Workspace;
 use crate::console::errln;
 use crate::network::channel::{CallbackTarget, Channel, ChannelKind};
@@ -256,7 +257,7 @@ impl Agent {
                 | Input::Interrupted => return None,
                 Input::Message(message) => return Some(message),
                 // While no rank runs, the only child is the prover.
-                Input::Children => drop(child::reap()),
+                Input::Children => drop(processes::reap()),
             }
         }
     }

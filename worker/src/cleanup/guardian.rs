@@ -18,9 +18,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stdin, dup2_stdout, setsid};
 use rlaunch_bootstrap::deadline::{CHECK_INTERVAL, Deadline};
+use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_sys::{Fork, SharedMemory};
 use std::ffi::CStr;
 use std::fs::OpenOptions;
@@ -112,7 +112,7 @@ fn wait_out_grace(agent: Pid, cgroup: Option<&Cgroup>, grace: &Grace, watched: &
     let mut deadline = Deadline::after(limit, Instant::now()).checked_every(CHECK_INTERVAL);
     let mut outputs = grace.outputs.take();
     loop {
-        reap_ended();
+        drop(processes::reap());
         let now = Instant::now();
         if is_over(cgroup) || deadline.has_expired(now) {
             return;
@@ -147,19 +147,11 @@ fn release_channel() {
 
 /// Reaps all children that have ended. Returns the agent's exit code if the agent is among them.
 fn reap_looking_for(agent: Pid) -> Option<ExitCode> {
-    let mut agent_ended = None;
-    loop {
-        match waitpid(None, Some(WaitPidFlag::WNOHANG)) {
-            Ok(WaitStatus::Exited(pid, code)) if pid == agent => {
-                agent_ended = Some(ExitCode::from(u8::try_from(code).unwrap_or(1)));
-            }
-            Ok(WaitStatus::Signaled(pid, _, _)) if pid == agent => {
-                agent_ended = Some(ExitCode::FAILURE);
-            }
-            Ok(WaitStatus::StillAlive) | Err(_) => return agent_ended,
-            Ok(_) => {}
-        }
-    }
+    let (_, status) = processes::reap().into_iter().find(|(pid, _)| *pid == agent)?;
+    Some(match status {
+        ExitStatus::Code(code) => ExitCode::from(u8::try_from(code).unwrap_or(1)),
+        ExitStatus::Signal(_) => ExitCode::FAILURE,
+    })
 }
 
 /// Kills all processes that the agent has left, until the kernel reports that none exists or
@@ -175,17 +167,9 @@ fn clear_up(cgroup: Option<&Cgroup>) {
         if let Some(cgroup) = cgroup {
             cgroup.kill();
         }
-        processes::kill_all(&[], reap_ended);
+        // Killed processes become children of the guardian when their parents end.
+        processes::kill_all(&[], || drop(processes::reap()));
         std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Reaps all children that have ended. Killed processes become children of the guardian when their
-/// parents end.
-fn reap_ended() {
-    let look = WaitPidFlag::WNOHANG | WaitPidFlag::__WALL;
-    while matches!(waitpid(None, Some(look)), Ok(WaitStatus::Exited(..) | WaitStatus::Signaled(..)))
-    {
     }
 }
 

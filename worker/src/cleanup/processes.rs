@@ -7,7 +7,10 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgid, getpgrp, getsid};
+use rlaunch_bootstrap::job::ExitStatus;
+use rustix::process::{WaitOptions, wait};
 use std::collections::{HashMap, HashSet};
+use std::ffi::CStr;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
@@ -45,10 +48,27 @@ impl Children {
         let look = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         match waitid(Id::All, look | WaitPidFlag::__WALL) {
             Err(Errno::ECHILD) => Children::None,
-            Ok(WaitStatus::StillAlive) | Err(_) => Children::Living,
-            Ok(_) => Children::Ended,
+            Ok(WaitStatus::StillAlive) => Children::Living,
+            // A real-time signal, which nix does not know, has killed it.
+            Ok(_) | Err(Errno::EINVAL) => Children::Ended,
+            Err(_) => Children::Living,
         }
     }
+}
+
+/// Reaps all children that have ended, including adopted ones. Children killed by a signal come
+/// first in the result, because the other children may have ended as a consequence. Uses rustix,
+/// since nix has an error in place of a process that a real-time signal has killed.
+pub(crate) fn reap() -> Vec<(Pid, ExitStatus)> {
+    let look = WaitOptions::NOHANG | WaitOptions::from_bits_retain(libc::__WALL.cast_unsigned());
+    let mut ended = Vec::new();
+    while let Ok(Some((pid, status))) = wait(look) {
+        let signal = status.terminating_signal().map(ExitStatus::Signal);
+        let status = signal.or_else(|| status.exit_status().map(ExitStatus::Code));
+        ended.extend(status.map(|status| (Pid::from_raw(pid.as_raw_nonzero().get()), status)));
+    }
+    ended.sort_by_key(|(_, status)| matches!(status, ExitStatus::Code(_)));
+    ended
 }
 
 /// Returns all living descendants of this process except `except`, parents before children. Zombies
@@ -116,23 +136,22 @@ pub(crate) fn signal_one(pid: Pid, signals: &[Signal]) {
 }
 
 /// Sends a signal of the user to the rank whose first process is `rank`: to those of its processes that
-/// [`nearest_handlers`] returns, or to the first process if there are none. SIGCONT needs no handler.
+/// [`nearest_takers`] returns, or to the first process if there are none. SIGCONT needs no taker.
 pub(crate) fn signal_rank(rank: Pid, signal: Signal) {
-    let mut to =
-        if signal == Signal::SIGCONT { Vec::new() } else { nearest_handlers(rank, signal) };
+    let mut to = if signal == Signal::SIGCONT { Vec::new() } else { nearest_takers(rank, signal) };
     if to.is_empty() {
         to.push(rank);
     }
     to.into_iter().for_each(|pid| signal_one(pid, &[signal]));
 }
 
-/// Returns `root` if it handles a signal, or else the nearest of its descendants that do, by which the signal passes
-/// over a shell that has started the program, and would die of it. Processes below a handler are left to it: the
-/// handler may pass the signal on, and those that it has forked have its handler too, without being meant.
-fn nearest_handlers(root: Pid, signal: Signal) -> Vec<Pid> {
+/// Returns `root` if it takes a signal, or else the nearest of its descendants that do, by which the signal passes over a
+/// shell that has started the program, and would die of it. Processes below one that takes it are left to that: it may
+/// pass the signal on, and those that it has forked have its handler and mask too, without being meant.
+fn nearest_takers(root: Pid, signal: Signal) -> Vec<Pid> {
     let (mut found, mut open) = (Vec::new(), vec![root]);
     while let Some(pid) = open.pop() {
-        if has_handler(pid, signal) {
+        if takes(pid, signal) {
             found.push(pid);
         } else {
             open.extend(children(pid).unwrap_or_else(|| children_in_table(pid)));
@@ -141,10 +160,32 @@ fn nearest_handlers(root: Pid, signal: Signal) -> Vec<Pid> {
     found
 }
 
-/// Tells whether a process has a handler for a signal. A process that has ended or is hidden has none.
-fn has_handler(pid: Pid, signal: Signal) -> bool {
+/// Time that a process takes to start another.
+const FORK_PAUSE: Duration = Duration::from_millis(1);
+
+/// Tells whether a process has a handler for a signal, or waits for it by sigwait(3) or signalfd(2): then all of its
+/// threads block it. A process that has ended or is hidden does neither.
+fn takes(pid: Pid, signal: Signal) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    if is_in_set(&status, "SigCgt:", signal) {
+        return true;
+    }
+    if !is_in_set(&status, "SigBlk:", signal) {
+        return false;
+    }
+    // A shell that is just starting a command blocks all signals.
+    std::thread::sleep(FORK_PAUSE);
+    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    threads.flatten().all(|thread| {
+        // A thread that has ended since takes none from the others.
+        let status = fs::read_to_string(thread.path().join("status")).ok();
+        status.is_none_or(|status| is_in_set(&status, "SigBlk:", signal))
+    })
+}
+
+/// Tells whether a signal is in a set of `/proc/PID/status`.
+fn is_in_set(status: &str, set: &str, signal: Signal) -> bool {
+    let mask = status.lines().find_map(|line| line.strip_prefix(set));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
     mask >> (signal as i32 - 1) & 1 == 1
 }
@@ -309,6 +350,12 @@ fn state_and_parent(pid: Pid) -> Option<(char, i32)> {
     Some((fields.next()?.chars().next()?, fields.next()?.parse().ok()?))
 }
 
+/// Tells whether a process has this name, which it may have given itself.
+pub(crate) fn is_named(pid: Pid, name: &CStr) -> bool {
+    let own = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    own.trim_ascii_end() == name.to_bytes()
+}
+
 /// Describes a process for an error message: `4711 python3 (state D)`.
 pub(crate) fn describe(pid: Pid) -> String {
     let name = fs::read_to_string(format!("/proc/{pid}/comm"));
@@ -337,6 +384,7 @@ pub(crate) fn find_variable(environment: &[u8], name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::sys::signal::SigSet;
     use std::process::{Command, Stdio};
 
     /// The kernel's lists of children and the process table both lead to a grandchild.
@@ -368,7 +416,7 @@ mod tests {
 
     /// The shell above has no handler and would die; the program below has inherited none.
     #[test]
-    fn a_signal_is_for_the_nearest_process_that_handles_it() {
+    fn a_signal_is_for_the_nearest_process_that_takes_it() {
         let handler = r#"trap : USR1; echo; sh -c "sleep 60; :"; :"#;
         let mut shell = Command::new("sh")
             .args(["-c", r#"sh -c "$0"; :"#, handler])
@@ -378,16 +426,33 @@ mod tests {
         let mut line = [0; 1];
         std::io::Read::read_exact(shell.stdout.as_mut().unwrap(), &mut line).unwrap();
         let mine = Pid::from_raw(shell.id().cast_signed());
-        let found = nearest_handlers(mine, Signal::SIGUSR1);
+        let found = nearest_takers(mine, Signal::SIGUSR1);
         assert!(found.len() == 1 && parent(found[0]) == Some(mine), "{found:?} below {mine}");
-        assert_eq!(nearest_handlers(found[0], Signal::SIGUSR1), found);
-        assert!(nearest_handlers(mine, Signal::SIGUSR2).is_empty());
+        assert_eq!(nearest_takers(found[0], Signal::SIGUSR1), found);
+        assert!(nearest_takers(mine, Signal::SIGUSR2).is_empty());
         assert_eq!(children_in_table(mine), found);
         for pid in walk_table(mine).into_iter().chain([mine]) {
             kill(pid, Signal::SIGKILL).unwrap();
         }
         shell.wait().unwrap();
-        assert!(!has_handler(mine, Signal::SIGUSR1));
+        assert!(!takes(mine, Signal::SIGUSR1));
+    }
+
+    #[test]
+    fn a_program_that_waits_for_a_signal_takes_it() {
+        // A child inherits the mask of the thread that starts it.
+        let waited_for = SigSet::from(Signal::SIGUSR1);
+        waited_for.thread_block().unwrap();
+        let mut waits = Command::new("sleep").arg("60").spawn().unwrap();
+        waited_for.thread_unblock().unwrap();
+        let mut dies = Command::new("sleep").arg("60").spawn().unwrap();
+        let pid = |child: &std::process::Child| Pid::from_raw(child.id().cast_signed());
+        assert!(takes(pid(&waits), Signal::SIGUSR1) && !takes(pid(&waits), Signal::SIGUSR2));
+        assert!(!takes(pid(&dies), Signal::SIGUSR1));
+        for child in [&mut waits, &mut dies] {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]
@@ -396,6 +461,7 @@ mod tests {
         let pid = Pid::from_raw(child.id().cast_signed());
         assert_ne!(Children::now(), Children::None);
         assert!(!has_ended(pid) && !is_exiting(pid) && parent(pid) == Some(Pid::this()));
+        assert!(is_named(pid, c"sleep") && !is_named(pid, c"sleeping"));
         child.kill().unwrap();
         child.wait().unwrap();
         assert!(has_ended(pid) && is_exiting(pid));

@@ -99,7 +99,7 @@ fn end_agent(job: &str, lost: LostAgent) {
     let is_gone = || processes::has_ended(lost.agent);
     if is_agent(lost.agent) {
         processes::signal_one(lost.agent, TERM);
-        let answers = || is_gone() || is_ending(lost.agent);
+        let answers = || is_gone() || processes::is_named(lost.agent, ENDING);
         let hangs = !wait_until(REACTION.min(lost.grace), POLL, answers);
         if hangs {
             for pid in processes::descendants_of(lost.agent) {
@@ -136,12 +136,6 @@ fn wait_for_end(job: &str, agent: Pid, grace: Duration) {
         .into_iter()
         .for_each(|pid| processes::signal_one(pid, processes::term_signals(pid, agent)));
     wait_until(grace, SLOW_POLL, || left().is_empty());
-}
-
-/// Tells whether an agent has sent SIGTERM to its ranks.
-fn is_ending(agent: Pid) -> bool {
-    let name = fs::read(format!("/proc/{agent}/comm")).unwrap_or_default();
-    name.trim_ascii_end() == ENDING.to_bytes()
 }
 
 /// Tells whether a process is an agent of this build, or the guardian of one.

@@ -1,7 +1,7 @@
 //! Processes of ranks, from their start to their exit status.
 //!
 //! * *Start and end.* [`spawn`] starts the agent's own executable again as a stub, in the job's
-//!   cgroup if there is one. [`reap`] returns the exit status of each child.
+//!   cgroup if there is one.
 //! * *The stub*, [`exec`], is a single-threaded process that sets itself up and becomes the rank.
 //!   What would otherwise run between fork and exec is ordinary code with ordinary errors there,
 //!   and can be tried by hand:
@@ -13,7 +13,8 @@
 //!   CPUS is a list like `0-3,8`, NODE the preferred NUMA node for memory, FILES the soft limit of
 //!   open files; each may be empty. The environment, stdin, stdout and stderr are those of the rank
 //!   already. `__exec-beside` has the same arguments and becomes a command in the place of a
-//!   running rank: the leader of a session of its own, whose terminal is stdin if that is one.
+//!   running rank: the leader of a session of its own, whose terminal is stdin if that is one, below
+//!   a process that holds what it starts ([`holder`](crate::ranks::holder)).
 //! * *Limit of open files.* The agent raises its own, since a rank takes three pipes and at least
 //!   one connection, and the usual soft limit of 1024 is too low for a node of many ranks. The stub
 //!   restores the original limit, because programs that use select(2) fail with descriptors above
@@ -23,15 +24,15 @@ use crate::cleanup::cgroup::Cgroup;
 use crate::console::errln;
 use crate::node::elf;
 use crate::node::environment::Environment;
+use crate::ranks::holder;
 use crate::ranks::prepare::Program;
 use crate::ranks::pseudoterminal::Pseudoterminal;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getppid, setpgid, setsid};
-use rlaunch_bootstrap::job::{ExitStatus, RankSetup, TerminalSize};
+use rlaunch_bootstrap::job::{RankSetup, TerminalSize};
 use rlaunch_sys::SpawnArgs;
 use std::env::consts::ARCH;
 use std::ffi::{CString, OsStr, OsString};
@@ -223,24 +224,6 @@ impl Stub<'_> {
     }
 }
 
-/// Reaps all children that have ended, including adopted ones. Children killed by a signal come
-/// first in the result, because the other children may have ended as a consequence.
-pub(crate) fn reap() -> Vec<(Pid, ExitStatus)> {
-    let mut ended = Vec::new();
-    loop {
-        match waitpid(None, Some(WaitPidFlag::WNOHANG | WaitPidFlag::__WALL)) {
-            Ok(WaitStatus::Exited(pid, code)) => ended.push((pid, ExitStatus::Code(code))),
-            Ok(WaitStatus::Signaled(pid, signal, _)) => {
-                ended.push((pid, ExitStatus::Signal(signal as i32)));
-            }
-            Ok(WaitStatus::StillAlive) | Err(_) => break,
-            Ok(_) => {}
-        }
-    }
-    ended.sort_by_key(|(_, status)| matches!(status, ExitStatus::Code(_)));
-    ended
-}
-
 // The stub.
 
 /// Program that the stub becomes.
@@ -276,7 +259,7 @@ impl StubArgs {
 }
 
 /// Becomes the rank or the command. Returns only if that fails, with the exit code that a shell
-/// would use: 127 if the program does not exist, else 126.
+/// would use: 127 if the program does not exist, else 126; and in a command's front and holder.
 pub(crate) fn exec(kind: StubKind, mut args: impl Iterator<Item = OsString>) -> ExitCode {
     let Some(stub) = StubArgs::parse(&mut args) else {
         errln!(
@@ -285,7 +268,15 @@ pub(crate) fn exec(kind: StubKind, mut args: impl Iterator<Item = OsString>) -> 
         return ExitCode::from(2);
     };
     let StubArgs { parent, setup, files, directory, program, argv0 } = stub;
-    let set_up = set_up_process(kind, parent).and_then(|()| bind(&setup));
+    let held = match kind {
+        StubKind::Rank => Ok(None),
+        StubKind::Beside => holder::hold(parent),
+    };
+    let set_up = match held {
+        Ok(Some(code)) => return code,
+        Ok(None) => set_up_process(kind, parent).and_then(|()| bind(&setup)),
+        Err(error) => Err(error),
+    };
     if let Err(error) = set_up.and_then(|()| restore_open_files(&files)) {
         errln!("rlaunch: cannot set up the process: {error}");
         return ExitCode::from(126);
@@ -378,15 +369,14 @@ fn set_up_process(kind: StubKind, parent: Pid) -> io::Result<()> {
     // Lets the agent's children read the stacks of this process where Yama would let only its ancestors. Fails on
     // kernels without Yama, where it is not needed.
     let _ = rlaunch_sys::let_descendants_read(parent.as_raw().cast_unsigned());
-    // The agent may have died before prctl(2) took effect.
-    if getppid() != parent {
+    // The agent may have died before prctl(2) took effect. A command beside a rank is a child of its holder.
+    if kind == StubKind::Rank && getppid() != parent {
         return Err(io::Error::other("the agent is gone"));
     }
     Ok(())
 }
 
-/// Makes the process the leader of a session, so that its descendants are found whatever becomes of
-/// their parents. If stdin is a terminal, it becomes the session's.
+/// Makes the process the leader of a session. If stdin is a terminal, it becomes the session's.
 fn lead_session() -> io::Result<()> {
     setsid()?;
     let stdin = io::stdin();

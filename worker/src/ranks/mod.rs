@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `mod.rs` | [`Ranks`]: the state machine of all ranks of the node |
 //! | `prepare.rs`, `interpreter.rs`, `files.rs`, `library.rs` | what ranks need before they start |
+//! | `holder.rs` | the process that holds what a command beside a rank starts |
 //! | `child.rs` | a rank's process: spawned through its stub, which sets itself up and executes the program |
 //! | `stdin.rs`, `output.rs` | input from the launcher, output to it |
 //! | `pseudoterminal.rs` | terminals of commands beside ranks, and for the stdout of ranks |
@@ -12,6 +13,7 @@
 
 pub(crate) mod child;
 pub(crate) mod files;
+mod holder;
 mod interpreter;
 pub(crate) mod library;
 pub(crate) mod mpi_library;
@@ -332,7 +334,7 @@ impl Ranks {
 
     /// Reaps children that have ended, and reports the ranks among them.
     fn reap_children(&mut self) {
-        for (pid, status) in child::reap() {
+        for (pid, status) in processes::reap() {
             self.context.helpers.on_reaped(pid);
             self.sessions.on_child_ended(pid, status);
             let Some(at) = self.running.iter().position(|&(_, running)| running == pid) else {

@@ -5,10 +5,10 @@ use crate::run::helper_upload::HelperUpload;
 use crate::run::job_run::JobRun;
 use crate::run::live::JobSocket;
 use crate::run::nodes::{Agents, Node};
-use crate::run::outcome::{Outcome, ended_by};
+use crate::run::outcome::Outcome;
 use crate::run::output::{OutputWriter, Written};
 use crate::run::pump::{self, Pump};
-use crate::run::signals::{self, Signals};
+use crate::run::signals::{self, Signals, ended_by};
 use crate::run::supervisor::{Action, Input, PhaseStates, READER_PATIENCE, Supervisor};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::protocol::control::Helper;
@@ -158,7 +158,7 @@ fn decide_exit(
     let decided = outcome.decide(&job.spec.options, written, master_port);
     // A job that has failed keeps its own error, which says more than the signal.
     let decided = match ended_wait {
-        Some(signal) => decided.and(Err(ended_by(signal))),
+        Some(signal) => decided.and(Err(ended_by(signal, ""))),
         None => decided,
     };
     if let Some(line) = closing_line {

@@ -5,6 +5,7 @@ use crate::connect::lost_agent::CleanupOutcome;
 use crate::run::nodes::Node;
 use crate::run::output::Written;
 use crate::run::preflight_report;
+use crate::run::signals::ended_by;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
@@ -115,7 +116,7 @@ impl Outcome {
             Some(Reason::User(Signal::SIGINT)) if is_clean_everywhere => {
                 Some(interrupted(&text::count(ranks.len(), "rank")))
             }
-            Some(Reason::User(signal)) => Some(ended_by(signal)),
+            Some(Reason::User(signal)) => Some(ended_by(signal, "")),
             Some(Reason::Timeout(after, details)) => Some(timed_out(after, details)),
             Some(Reason::ReaderGone) => {
                 Some(written.unwritten.unwrap_or_else(|| Failed::new(Exit::READER_GONE, "")))
@@ -168,11 +169,6 @@ impl Outcome {
 fn interrupted(ranks: &str) -> Failed {
     let message = format!("interrupted: {ranks} ended");
     Failed { is_asked: true, ..Failed::new(Exit::signal(Signal::SIGINT as i32), message) }
-}
-
-/// Makes the error of a job that the user has ended.
-pub(crate) fn ended_by(signal: Signal) -> Failed {
-    Failed::new(Exit::signal(signal as i32), format!("ended by {signal}"))
 }
 
 /// Makes the error of a job that was not done within `after`, the time of `--timeout`.

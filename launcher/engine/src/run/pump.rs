@@ -166,11 +166,12 @@ impl<'s> Pump<'s> {
 fn obey_before_start(signal: UserSignal) -> Result<(), Failed> {
     match signal {
         UserSignal::End(signal) => {
-            let is_asked = signal == Signal::SIGINT;
-            let how =
-                if is_asked { "interrupted".to_owned() } else { format!("ended by {signal}") };
-            let message = format!("{how} before any rank was started");
-            return Err(Failed { is_asked, ..Failed::new(Exit::signal(signal as i32), message) });
+            const WHEN: &str = " before any rank was started";
+            return Err(if signal == Signal::SIGINT {
+                Failed { is_asked: true, ..Failed::new(Exit::signal(signal as i32), format!("interrupted{WHEN}")) }
+            } else {
+                signals::ended_by(signal, WHEN)
+            });
         }
         UserSignal::Suspend => signals::stop_process(),
         UserSignal::Forward(_) => {}

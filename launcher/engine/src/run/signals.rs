@@ -2,9 +2,9 @@
 
 use nix::sys::signal::Signal;
 use rlaunch_console::messages;
+use rlaunch_console::signals::EndSignals;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
@@ -38,10 +38,7 @@ enum Source {
 }
 
 struct Streams {
-    interrupt: Stream,
-    terminate: Stream,
-    /// `None` if rlaunch was started with SIGHUP ignored, as by nohup(1): then it stays ignored.
-    hangup: Option<Stream>,
+    ends: EndSignals,
     user1: Stream,
     user2: Stream,
     window: Stream,
@@ -141,14 +138,7 @@ impl Signals {
 impl Streams {
     fn open() -> io::Result<Streams> {
         Ok(Streams {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            // Before its stream is made, which replaces what was there.
-            hangup: if is_ignored(Signal::SIGHUP) {
-                None
-            } else {
-                Some(signal(SignalKind::hangup())?)
-            },
+            ends: EndSignals::install()?,
             user1: signal(SignalKind::user_defined1())?,
             user2: signal(SignalKind::user_defined2())?,
             window: signal(SignalKind::window_change())?,
@@ -159,11 +149,8 @@ impl Streams {
 
     async fn receive(&mut self) -> UserSignal {
         tokio::select! {
-            // Of a Ctrl-C and the signal by which a wrapper passes it on, the user's own is the cause that is named.
             biased;
-            _ = self.interrupt.recv() => UserSignal::End(Signal::SIGINT),
-            _ = self.terminate.recv() => UserSignal::End(Signal::SIGTERM),
-            () = recv_or_pend(self.hangup.as_mut()) => UserSignal::End(Signal::SIGHUP),
+            end = self.ends.next() => UserSignal::End(end),
             _ = self.user1.recv() => UserSignal::Forward(Signal::SIGUSR1),
             _ = self.user2.recv() => UserSignal::Forward(Signal::SIGUSR2),
             _ = self.window.recv() => UserSignal::Forward(Signal::SIGWINCH),
@@ -173,22 +160,13 @@ impl Streams {
     }
 }
 
-/// Waits for a signal, for ever if there is no stream of it.
-async fn recv_or_pend(stream: Option<&mut Stream>) {
-    match stream {
-        Some(stream) => {
-            stream.recv().await;
-        }
-        None => std::future::pending().await,
-    }
-}
-
-/// Tells whether this process ignores a signal. Where the kernel does not say, it does not.
-fn is_ignored(signal: Signal) -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    mask >> (signal as i32 - 1) & 1 == 1
+/// Makes the error of what a signal has ended. `rest` follows the signal in its message.
+#[must_use]
+pub fn ended_by(signal: Signal, rest: &str) -> Failed {
+    let hint =
+        "rlaunch has used the CPU time that a process may use here: `ulimit -t` shows and sets it";
+    let hint = (signal == Signal::SIGXCPU).then_some(hint);
+    Failed::new(Exit::signal(signal as i32), format!("ended by {signal}{rest}")).hint(hint)
 }
 
 /// Stops this process, as Ctrl-Z does by default. Returns when the process is continued.
@@ -230,9 +208,11 @@ mod tests {
     }
 
     #[test]
-    fn ignored_signals_are_known() {
-        assert!(!is_ignored(Signal::SIGUSR1));
-        // The runtime of Rust programs ignores it.
-        assert!(is_ignored(Signal::SIGPIPE));
+    fn a_limit_of_cpu_time_is_named() {
+        let failed = ended_by(Signal::SIGXCPU, " before any rank was started");
+        assert_eq!(failed.exit, Exit(152));
+        assert_eq!(failed.message, "ended by SIGXCPU before any rank was started");
+        assert!(failed.hints[0].contains("`ulimit -t`"), "{:?}", failed.hints);
+        assert!(ended_by(Signal::SIGTERM, "").hints.is_empty());
     }
 }

@@ -4,7 +4,7 @@
 use rlaunch_bootstrap::bench::BenchRecord;
 use rlaunch_console::messages;
 use rlaunch_engine::run::job_run::{FactsCell, JobRun, Launch, StartFacts, Stdio, run_attempt};
-use rlaunch_engine::run::signals::Signals;
+use rlaunch_engine::run::signals::{Signals, ended_by};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::io::{self, BufRead, BufReader, PipeReader, Read};
@@ -63,8 +63,7 @@ pub(crate) async fn run_lines<R: LineReader>(
         reader = reading => reader.map_err(|error| Failed::from_error(Exit::BUG, &error))?,
         // Results are shown to a reader, such as a pager, that may not read.
         signal = signals.end() => {
-            let message = format!("ended by {signal} before all results were read");
-            return Err(Failed::new(Exit::signal(signal as i32), message));
+            return Err(ended_by(signal, " before all results were read"));
         }
     };
     Ok(Ended { ended, reader, facts })

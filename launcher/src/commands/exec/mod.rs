@@ -17,6 +17,7 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::session::{SessionError, SessionKind, SessionStart, Terminal};
 use rlaunch_console::messages;
 use rlaunch_engine::run::live::client::RunningJob;
+use rlaunch_engine::run::signals::ended_by;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use session::{SessionFailure, SessionOutcome};
@@ -106,7 +107,7 @@ pub(super) async fn run_exec(args: ExecArgs) -> Result<Exit, Failed> {
     let ended = session::run(&mut job, SessionStart { rank, kind }, local).await;
     match ended {
         Ok(SessionOutcome::Ended(status)) => Ok(Exit::from_rank(status)),
-        Ok(SessionOutcome::Interrupted(signal)) => Ok(Exit::signal(signal as i32)),
+        Ok(SessionOutcome::Interrupted(signal)) => Err(ended_by(signal, "")),
         Ok(SessionOutcome::ReaderGone) => Ok(Exit::READER_GONE),
         // Only a debugger lets go.
         Ok(SessionOutcome::Detached) => Ok(Exit::SUCCESS),

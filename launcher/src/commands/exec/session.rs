@@ -8,6 +8,7 @@ use rlaunch_bootstrap::protocol::session::{
     FromSession, SessionError, SessionKind, SessionStart, ToSession,
 };
 use rlaunch_console::messages;
+use rlaunch_console::signals::EndSignals;
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
 use rlaunch_engine::run::live::messages::{Reply, Request};
 use std::io;
@@ -210,9 +211,9 @@ impl Client {
     }
 }
 
-/// ClientSignals that this process handles during a session.
+/// Signals that this process handles during a session.
 struct ClientSignals {
-    ends: [(Signal, SignalStream); 3],
+    ends: EndSignals,
     resized: SignalStream,
     continued: SignalStream,
 }
@@ -229,11 +230,7 @@ enum SignalEvent {
 impl ClientSignals {
     fn install() -> io::Result<ClientSignals> {
         Ok(ClientSignals {
-            ends: [
-                (Signal::SIGINT, signal(SignalKind::interrupt())?),
-                (Signal::SIGTERM, signal(SignalKind::terminate())?),
-                (Signal::SIGHUP, signal(SignalKind::hangup())?),
-            ],
+            ends: EndSignals::install()?,
             resized: signal(SignalKind::window_change())?,
             continued: signal(SignalKind::from_raw(Signal::SIGCONT as i32))?,
         })
@@ -241,11 +238,8 @@ impl ClientSignals {
 
     /// Waits for the next signal. Cancel-safe.
     async fn next(&mut self) -> SignalEvent {
-        let [interrupt, terminate, hangup] = &mut self.ends;
         tokio::select! {
-            _ = interrupt.1.recv() => SignalEvent::End(interrupt.0),
-            _ = terminate.1.recv() => SignalEvent::End(terminate.0),
-            _ = hangup.1.recv() => SignalEvent::End(hangup.0),
+            signal = self.ends.next() => SignalEvent::End(signal),
             _ = self.resized.recv() => SignalEvent::Resized,
             _ = self.continued.recv() => SignalEvent::Continued,
         }

@@ -21,6 +21,7 @@ use clap::Parser;
 use page::PageEnd;
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
+use rlaunch_engine::run::signals::ended_by;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use sample::Source;
@@ -123,7 +124,7 @@ async fn watch(
         .map_err(|error| Failed::new(Exit::FILES, format!("cannot use the terminal: {error}")))?
     {
         PageEnd::Quit => Ok(Exit::SUCCESS),
-        PageEnd::Terminated => Ok(Exit::signal(nix::sys::signal::Signal::SIGTERM as i32)),
+        PageEnd::Signalled(signal) => Err(ended_by(signal, "")),
         PageEnd::Job(error) => conclude(error),
     }
 }

@@ -2,6 +2,7 @@
 
 use super::sample::{Activity, Source};
 use super::tables;
+use nix::sys::signal::Signal;
 use ratatui::Frame;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -10,11 +11,11 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::Paragraph;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_console::messages;
+use rlaunch_console::signals::EndSignals;
 use rlaunch_engine::run::live::client::LiveError;
 use std::io::{self, BufRead};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Longest wait for a key, after which the end of this process is noticed.
 const KEY_WAIT: Duration = Duration::from_millis(250);
@@ -30,7 +31,7 @@ pub(super) enum PageEnd {
     /// The user has left it.
     Quit,
     /// This process was told to end.
-    Terminated,
+    Signalled(Signal),
     /// The job cannot be asked any more.
     Job(LiveError),
 }
@@ -74,8 +75,7 @@ async fn run(
     source: &mut Source,
     interval: Duration,
 ) -> io::Result<PageEnd> {
-    let (mut terminated, mut hung_up) =
-        (signal(SignalKind::terminate())?, signal(SignalKind::hangup())?);
+    let mut ends = EndSignals::install()?;
     let mut page = Page::default();
     let mut now = match source.sample().await {
         Ok(sample) => sample,
@@ -89,8 +89,7 @@ async fn run(
         let due = now.at + interval;
         let wish = tokio::select! {
             key = next_key(due) => key?.map_or(Wish::Nothing, |key| page.on_key(key, &activity)),
-            _ = terminated.recv() => return Ok(PageEnd::Terminated),
-            _ = hung_up.recv() => return Ok(PageEnd::Terminated),
+            signal = ends.next() => return Ok(PageEnd::Signalled(signal)),
         };
         match wish {
             Wish::Nothing => {}

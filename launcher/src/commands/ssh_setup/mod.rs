@@ -25,7 +25,7 @@ use remote::{DesiredState, ForcedCommand};
 use rlaunch_console::progress::Progress;
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::connect::connector::destination;
-use rlaunch_engine::run::signals::Signals;
+use rlaunch_engine::run::signals::{Signals, ended_by};
 use rlaunch_plan::hosts::{self, Host};
 use rlaunch_ssh::config::{HostConfig, SshConfig};
 use rlaunch_ssh::{KeyLogin, Ssh, SshOptions};
@@ -95,10 +95,7 @@ pub(super) async fn run(args: SshSetupArgs) -> Result<Exit, Failed> {
     let mut signals = Signals::install()?;
     tokio::select! {
         done = SshSetup::from_args(args)?.run() => done,
-        signal = signals.end() => {
-            let message = format!("ended by {signal}; run it again for the rest");
-            Err(Failed::new(Exit::signal(signal as i32), message))
-        }
+        signal = signals.end() => Err(ended_by(signal, "; run it again for the rest")),
     }
 }
 

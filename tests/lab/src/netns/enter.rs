@@ -123,6 +123,8 @@ impl Lab {
 
 fn become_account(command: &mut Command, account: Account, directory: &Path) {
     command.args(["sh", "-c", CHANGE_DIRECTORY, "sh"]).arg(directory);
+    // The caller may itself run under nohup(1), or in the background of a script.
+    command.args(["env", "--default-signal=HUP,INT,QUIT"]);
     if account != Account::Root {
         let id = account.id();
         command.args(["setpriv", "--reuid", &id.to_string(), "--regid", &id.to_string()]);

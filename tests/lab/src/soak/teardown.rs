@@ -226,8 +226,7 @@ impl Job<'_> {
         rlaunch: &Path,
     ) -> Result<(Background, Option<PipeReader>), LabError> {
         let mut command = lab.exec_in(self.account, Path::new("/"));
-        // This soak may itself run under nohup(1).
-        command.args(["env", "--default-signal=HUP"]).arg(rlaunch).args(OPTIONS);
+        command.arg(rlaunch).args(OPTIONS);
         if let Cause::Connection(then, way, bytes) = self.cause {
             let (config, mark) = (self.file(rlaunch, "ssh"), self.file(rlaunch, "failed"));
             let proxy = rlaunch.with_file_name(PROXY);

@@ -13,11 +13,12 @@ mod debugger;
 use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::processes;
 use crate::network::frames::FrameSender;
+use crate::ranks::holder::HOLDER;
 use crate::ranks::{Phase, Ranks, pseudoterminal};
 use command::RankPlace;
 use debugger::Debugger;
 use nix::sys::signal::Signal;
-use nix::unistd::{Pid, getsid};
+use nix::unistd::Pid;
 use rlaunch_bootstrap::env::RLAUNCH_EXEC;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::{ExitStatus, RankSetup};
@@ -26,7 +27,7 @@ use rlaunch_bootstrap::protocol::session::{
     FromSession, MAX_SESSION_DATA, MAX_SESSIONS, SessionError, SessionKind, SessionStart, Terminal,
     TerminalSize, ToSession,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
@@ -55,8 +56,8 @@ pub(super) struct Sessions {
     workspace: Option<PathBuf>,
     open: BTreeMap<u32, Session>,
     tasks: JoinSet<()>,
-    /// First process of each command that was ever started, by the number of the session.
-    leaders: BTreeMap<u32, Pid>,
+    /// Numbers of the sessions that have ever started a command.
+    commands: BTreeSet<u32>,
     /// Commands that are over, of which processes may be left.
     ending: Vec<Ending>,
     job_ends: bool,
@@ -72,8 +73,8 @@ struct Ending {
 /// Session that has begun.
 struct Session {
     handle: SessionHandle,
-    /// Process that leads the session, until it was reaped; `None` for a debugger.
-    leader: Option<Pid>,
+    /// Process that ends as the command does, until it was reaped; `None` for a debugger.
+    front: Option<Pid>,
     /// Agent's end of the terminal, for its size.
     terminal: Option<OwnedFd>,
     /// Path of the debugger's socket.
@@ -87,7 +88,7 @@ struct SessionHandle {
     input: mpsc::Sender<Vec<u8>>,
     /// Semaphore with one permit while output may be sent.
     turn: Arc<Semaphore>,
-    /// Last message of the session, once the leader has ended.
+    /// Last message of the session, once the command has ended.
     last: watch::Sender<Option<FromSession>>,
 }
 
@@ -98,7 +99,7 @@ impl Sessions {
             workspace,
             open: BTreeMap::new(),
             tasks: JoinSet::new(),
-            leaders: BTreeMap::new(),
+            commands: BTreeSet::new(),
             ending: Vec::new(),
             job_ends: false,
         }
@@ -143,12 +144,12 @@ impl Sessions {
         cgroup: Option<&mut Cgroup>,
     ) -> Result<(), SessionError> {
         let started = command::start(place, &mark(id), argv, terminal, cgroup)?;
-        self.leaders.insert(id, started.pid);
+        self.commands.insert(id);
         self.report(id, FromSession::Started { pid: started.pid.as_raw().cast_unsigned() });
         let (relay, handle) = Relay::new(id, &self.to_launcher);
         let task = self.tasks.spawn(relay.of_command(started.stdin, started.outputs));
-        let (leader, terminal) = (Some(started.pid), started.terminal);
-        self.open.insert(id, Session { handle, leader, terminal, debugger: None, task });
+        let (front, terminal) = (Some(started.pid), started.terminal);
+        self.open.insert(id, Session { handle, front, terminal, debugger: None, task });
         Ok(())
     }
 
@@ -163,8 +164,7 @@ impl Sessions {
         let (relay, handle) = Relay::new(id, &self.to_launcher);
         let path = Some(debugger.path.clone());
         let task = self.tasks.spawn(relay.of_debugger(debugger));
-        self.open
-            .insert(id, Session { handle, leader: None, terminal: None, debugger: path, task });
+        self.open.insert(id, Session { handle, front: None, terminal: None, debugger: path, task });
         Ok(())
     }
 
@@ -205,7 +205,7 @@ impl Sessions {
         // Closes pipes and terminal.
         session.task.abort();
         drop(session);
-        if self.leaders.contains_key(&id) {
+        if self.commands.contains(&id) {
             let now = Instant::now();
             self.ending.retain(|ending| ending.id != id);
             self.ending.push(Ending { id, at: now, signals: HANG_UP });
@@ -216,10 +216,10 @@ impl Sessions {
     /// Takes note of the end of a child process.
     pub(super) fn on_child_ended(&mut self, pid: Pid, status: ExitStatus) {
         let mut sessions = self.open.iter_mut();
-        if let Some((id, session)) = sessions.find(|(_, session)| session.leader == Some(pid)) {
+        if let Some((id, session)) = sessions.find(|(_, session)| session.front == Some(pid)) {
             let at = Instant::now() + HANG_UP_GRACE;
             self.ending.push(Ending { id: *id, at, signals: HANG_UP });
-            session.leader = None;
+            session.front = None;
             session.terminal = None;
             let last = if self.job_ends {
                 FromSession::Failed(SessionError::JobEnding)
@@ -240,27 +240,29 @@ impl Sessions {
 
     /// Tells whether a process was started by a session.
     pub(super) fn has_started(&self, pid: Pid) -> bool {
-        !self.leaders.is_empty() && self.session_of(pid).is_some()
+        !self.commands.is_empty() && self.session_of(pid).is_some()
     }
 
-    /// Returns the number of the session that has started a process. The environment tells it even of those that have
-    /// called setsid and lost their parents, the kernel's session of those that have cleared their environment.
+    /// Returns the number of the session that has started a process. Its own environment tells that, or, if it has
+    /// cleared it, that of a process above it: in any case of the holder, which outlives it.
     fn session_of(&self, pid: Pid) -> Option<u32> {
-        let environment = processes::read_environment(pid).unwrap_or_default();
-        let mark_of = processes::find_variable(&environment, RLAUNCH_EXEC);
-        let leader = getsid(Some(pid));
-        let mut own = self.leaders.iter();
-        let found = own.find(|&(&id, own)| Ok(*own) == leader || mark_of == Some(mark(id)));
-        found.map(|(id, _)| *id)
+        let above = std::iter::successors(Some(pid), |pid| processes::parent(*pid));
+        let of_agent = above.take_while(|pid| *pid != Pid::this() && pid.as_raw() > 1);
+        let mut marks = of_agent.filter_map(|pid| {
+            processes::find_variable(&processes::read_environment(pid).ok()?, RLAUNCH_EXEC)
+        });
+        marks.find_map(|found| self.commands.iter().copied().find(|id| mark(*id) == found))
     }
 
     /// Lists the living processes of sessions.
     fn members(&self, is_wanted: impl Fn(u32) -> bool) -> Vec<Pid> {
-        if self.leaders.is_empty() {
+        if self.commands.is_empty() {
             return Vec::new();
         }
         let mut found = processes::descendants(&[]);
-        found.retain(|pid| self.session_of(*pid).is_some_and(&is_wanted));
+        found.retain(|pid| {
+            !processes::is_named(*pid, HOLDER) && self.session_of(*pid).is_some_and(&is_wanted)
+        });
         found
     }
 
