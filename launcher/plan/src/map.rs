@@ -120,9 +120,7 @@ pub enum MapError {
         each_of(*.each, *.hosts)
     )]
     Hosts { ranks: u32, each: u32, hosts: usize },
-    #[error(
-        "{each} ranks on each host need {each} slots; {host} has {slots}: use {host}:{each}"
-    )]
+    #[error("{each} ranks on each host need {each} slots; {host} has {slots}: use {host}:{each}")]
     OfEach { each: u32, host: String, slots: u32 },
     #[error("{ranks} ranks are more than the {MAX_RANKS} of a job")]
     Ranks { ranks: u64 },

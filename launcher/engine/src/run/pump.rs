@@ -168,7 +168,10 @@ fn obey_before_start(signal: UserSignal) -> Result<(), Failed> {
         UserSignal::End(signal) => {
             const WHEN: &str = " before any rank was started";
             return Err(if signal == Signal::SIGINT {
-                Failed { is_asked: true, ..Failed::new(Exit::signal(signal as i32), format!("interrupted{WHEN}")) }
+                Failed {
+                    is_asked: true,
+                    ..Failed::new(Exit::signal(signal as i32), format!("interrupted{WHEN}"))
+                }
             } else {
                 signals::ended_by(signal, WHEN)
             });
