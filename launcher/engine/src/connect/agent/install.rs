@@ -325,7 +325,7 @@ impl InstallerReplies {
                 // Never an answer: a command of --rsh that traces what it runs (`set -x`, as that of the MPI operator)
                 // prints the script there, which contains the prefix of answers.
                 Some(Incoming::Diagnostics(bytes)) => {
-                    self.keep_noise(&String::from_utf8_lossy(&bytes))
+                    self.keep_noise(&String::from_utf8_lossy(&bytes));
                 }
                 _ => {
                     let words = std::mem::take(&mut self.noise) + &std::mem::take(&mut self.text);
