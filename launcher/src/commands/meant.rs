@@ -180,7 +180,7 @@ mod tests {
             ("rlaunch -H a topo", "rlaunch topo -H a"),
             ("rlaunch -H a,b topo --gids", "rlaunch topo -H a,b --gids"),
             ("rlaunch captrue -H a -o x.tar", "rlaunch capture -H a -o x.tar"),
-            ("rlaunch -H a bench", "rlaunch bench --help"),
+            ("rlaunch -H a bench", "rlaunch bench -H a"),
             ("rlaunch hlep env", "rlaunch help env"),
             ("rlaunch statsu", "rlaunch status"),
             ("rlaunch bariier epoch", "rlaunch barrier epoch"),
