@@ -8,7 +8,7 @@ use anstream::{AutoStream, ColorChoice};
 use anstyle::Style;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::control::Stream;
-use rlaunch_console::footer;
+use rlaunch_console::{footer, terminal};
 use rlaunch_text::text;
 use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
@@ -27,6 +27,8 @@ pub(crate) struct Sink {
     unfinished: PerStream<Option<Unfinished>>,
     /// Whether there are rows below the lines.
     has_rows: bool,
+    /// Asks for the width of the terminal.
+    columns: fn() -> Option<u16>,
     /// Buffer that is reused for each write.
     line: Vec<u8>,
 }
@@ -96,7 +98,8 @@ impl Sink {
         // A terminal has several names.
         let is_shared = is_same || (stdout.is_terminal && stderr.is_terminal);
         let unfinished = PerStream { stdout: None, stderr: None };
-        Sink { streams, tags, is_shared, unfinished, has_rows: false, line: Vec::new() }
+        let columns = terminal::columns;
+        Sink { streams, tags, is_shared, unfinished, has_rows: false, columns, line: Vec::new() }
     }
 
     /// Returns the files to which it writes.
@@ -135,6 +138,10 @@ impl Sink {
         }
         let from = begun.map_or(Cursor::LineStart, |begun| begun.cursor);
         match self.tags.as_ref().filter(|tags| tags.are_shown(stream.is_terminal)) {
+            Some(tags) if from == Cursor::LineStart && tags.would_break(data, self.columns) => {
+                self.line.extend_from_slice(tags.heading(rank, stream.coloured).as_bytes());
+                self.line.extend_from_slice(data);
+            }
             Some(tags) => tags.apply((rank, stamp), stream.coloured, from, data, &mut self.line),
             None if !self.line.is_empty() => self.line.extend_from_slice(data),
             None => {}
@@ -157,12 +164,15 @@ impl Sink {
         }
         let stream = self.streams.of_mut(stream);
         let ranges = text::ranges(ranks.iter().map(|rank| rank.0), MAX_RANGES);
-        let tag = match self.tags.as_ref().filter(|tags| tags.are_shown(stream.is_terminal)) {
-            Some(tags) => tags.of_several(&ranges),
-            None => format!("[{ranges}] "),
-        };
         let bold = if stream.coloured { Style::new().bold() } else { Style::new() };
-        let tag = format!("{bold}{tag}{bold:#}");
+        let tag = match self.tags.as_ref().filter(|tags| tags.are_shown(stream.is_terminal)) {
+            Some(tags) if tags.would_break(lines, self.columns) => {
+                self.line.extend_from_slice(format!("{bold}[{ranges}]:{bold:#}\n").as_bytes());
+                String::new()
+            }
+            Some(tags) => format!("{bold}{}{bold:#}", tags.of_several(&ranges)),
+            None => format!("{bold}[{ranges}] {bold:#}"),
+        };
         for line in lines.split_inclusive(|&byte| byte == b'\n') {
             self.line.extend_from_slice(tag.as_bytes());
             self.line.extend_from_slice(line);
@@ -294,6 +304,30 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_table_that_tags_would_break_stands_below_its_host() {
+        let origin = |rank| LineOrigin { rank, host: "a".into(), local_rank: rank, pid: None };
+        let mut tags = Tags::short_from_ranks(vec![origin(0), origin(1)]);
+        tags.need();
+        let (mut reader, mut sink) = terminal(Some(tags));
+        sink.columns = || Some(12);
+        let mut write = |text: &str| {
+            sink.write(((Rank(1), Stream::Stdout), None), text.as_bytes()).unwrap();
+        };
+        write("123456\n1\n");
+        write("123456\n\u{1b}[1m1234567\u{1b}[0m\n");
+        // One line alone is legible, and what is wider than the terminal breaks in any case.
+        write("1234567\n");
+        write("1\n1234567890123\n");
+        sink.write_folded(Stream::Stdout, &[Rank(0), Rank(1)], b"1\n123456789012\n").unwrap();
+        drop(sink);
+        let mut all = String::new();
+        reader.read_to_string(&mut all).unwrap();
+        let expected = "1 a | 123456\n1 a | 1\n1 a:\n123456\n\u{1b}[1m1234567\u{1b}[0m\n\
+                        1 a | 1234567\n1 a | 1\n1 a | 1234567890123\n[0-1]:\n1\n123456789012\n";
+        assert_eq!(all, expected);
+    }
+
     /// Bursts that are written to a file as if it were a terminal.
     struct Shown {
         bursts: Bursts,
@@ -314,7 +348,9 @@ mod tests {
             let streams = PerStream { stdout: stream(), stderr: stream() };
             let is_terminal = PerStream { stdout: true, stderr: true };
             let bursts = Bursts::new(Some(Folding::None), 3, is_terminal, true).unwrap();
-            Shown { bursts, sink: Sink::with_streams(streams, Some(tags)), now: Instant::now() }
+            let mut sink = Sink::with_streams(streams, Some(tags));
+            sink.columns = || None;
+            Shown { bursts, sink, now: Instant::now() }
         }
 
         fn look(&mut self) {

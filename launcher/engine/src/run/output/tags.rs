@@ -1,5 +1,6 @@
 //! Tags in front of lines: those of `--tag-output`, and short ones at a terminal, once a second rank prints.
 
+use anstream::adapter::strip_str;
 use anstyle::{AnsiColor, Style};
 use chrono::{DateTime, SecondsFormat};
 use rlaunch_bootstrap::id::{LocalRank, Rank};
@@ -68,6 +69,11 @@ fn erasure(piece: &[u8]) -> usize {
         rest = behind;
     }
     piece.len() - rest.len()
+}
+
+/// Returns the number of columns that a line takes.
+fn width(line: &[u8]) -> usize {
+    strip_str(&String::from_utf8_lossy(line)).to_string().chars().count()
 }
 
 struct RankTag {
@@ -161,6 +167,29 @@ impl Tags {
             }
             _ => format!("[{ranges}] "),
         }
+    }
+
+    /// Tells whether several whole lines, as of a table, fit the terminal's `columns` without a short tag and not
+    /// with one.
+    pub(super) fn would_break(&self, lines: &[u8], columns: fn() -> Option<u16>) -> bool {
+        let Some(first) = self.by_rank.first().filter(|_| self.pattern.is_none()) else {
+            return false;
+        };
+        let lines = lines.strip_suffix(b"\n").unwrap_or_default();
+        if memchr::memchr(b'\n', lines).is_none() {
+            return false;
+        }
+        let Some(columns) = columns().map(usize::from) else { return false };
+        let room = columns.saturating_sub(first.tag.chars().count());
+        let mut long = lines.split(|&byte| byte == b'\n').filter(|line| line.len() > room);
+        long.any(|line| (room + 1..=columns).contains(&width(line)))
+    }
+
+    /// Returns the line above lines without tags.
+    pub(super) fn heading(&self, rank: Rank, coloured: bool) -> String {
+        let named = self.by_rank.get(rank.index());
+        let name = named.map(|named| named.tag.trim_end_matches([' ', '|'])).unwrap_or_default();
+        named.map(|named| named.paint(&format!("{name}:"), coloured) + "\n").unwrap_or_default()
     }
 
     /// Returns the tag of a rank's unfinished line.
