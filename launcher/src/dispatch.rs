@@ -4,7 +4,7 @@ use crate::cli::args::OutputArgs;
 use crate::cli::command_line::CommandLine;
 use crate::commands::{Invocation, Verb};
 use rlaunch_client::command;
-use rlaunch_console::{messages, open_files, panics, stdout};
+use rlaunch_console::{file_size, messages, open_files, panics, stdout};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::process::ExitCode;
@@ -22,6 +22,7 @@ rlaunch starts one program on many hosts over SSH:
 /// Reads the command line, runs the verb and returns the exit code of the process.
 pub fn main() -> ExitCode {
     panics::end_at_panics();
+    file_size::survive_limit();
     let exit = run();
     messages::flush();
     exit

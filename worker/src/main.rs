@@ -66,6 +66,8 @@ Under the name `rlaunch`, which is on the PATH of ranks, it offers commands for 
 see `rlaunch barrier --help`.";
 
 fn main() -> ExitCode {
+    // A file that may not grow is an error like others: it must cost neither the agent nor its guardian.
+    rlaunch_sys::survive_file_size_limit();
     let mut args = std::env::args_os();
     let name = args.next().map(PathBuf::from).unwrap_or_default();
     if name.file_name() == Some(OsStr::new("rlaunch")) {

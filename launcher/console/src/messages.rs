@@ -2,7 +2,7 @@
 //! quote other programs, [`printable`] makes each of them safe for a terminal.
 
 use crate::line_writer::LineWriter;
-use crate::open_files;
+use crate::{file_size, open_files};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -27,8 +27,8 @@ const DIM: Style = Style::new().dimmed();
 /// Style of the prefix `hint:`.
 pub const HINT: Style = AnsiColor::Cyan.on_default().bold();
 
-/// Prints an error with its details and hints, unless its message is empty. Adds a hint if the limit of open
-/// files caused the error.
+/// Prints an error with its details and hints, unless its message is empty. Adds a hint if the limit of open files, or
+/// of the size of files, caused the error.
 pub fn error(failed: &Failed) {
     if failed.message.is_empty() {
         return;
@@ -39,8 +39,9 @@ pub fn error(failed: &Failed) {
     for detail in &failed.details {
         let _ = writeln!(err, "  {}", printable::message(detail));
     }
-    let about_files = open_files::hint(&failed.message).filter(|hint| !failed.hints.contains(hint));
-    for hint in failed.hints.iter().chain(&about_files) {
+    let of_limits = [open_files::hint(&failed.message), file_size::hint(&failed.message)];
+    let of_limits = of_limits.iter().flatten().filter(|hint| !failed.hints.contains(hint));
+    for hint in failed.hints.iter().chain(of_limits) {
         let _ = writeln!(err, "{HINT}hint:{HINT:#} {}", printable::text(hint));
     }
     if let Some(id) = failed.finding {
@@ -199,10 +200,14 @@ pub fn warn(message: &str) {
     warn_of(None, message);
 }
 
-/// Prints `message` with the prefix `warning[ID]:`, where the id is that of the finding which it states.
+/// Prints `message` with the prefix `warning[ID]:`, where the id is that of the finding which it states. Adds a hint if
+/// the limit of the size of files is the cause.
 pub fn warn_of(finding: Option<&str>, message: &str) {
-    let (label, message) = (label("warning", finding), printable::message(message));
-    print_line(&format!("{WARNING}{label}:{WARNING:#} {message}"));
+    let (label, shown) = (label("warning", finding), printable::message(message));
+    print_line(&format!("{WARNING}{label}:{WARNING:#} {shown}"));
+    if let Some(advice) = file_size::hint(message) {
+        hint(&advice);
+    }
 }
 
 /// Prints `message` with the prefix `rlaunch:`.

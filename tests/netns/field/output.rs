@@ -204,3 +204,44 @@ fn a_terminal_that_is_gone_has_left() {
     File::from(master).read_exact(&mut [0; 100]).unwrap();
     assert_left_quietly(&field, child);
 }
+
+/// SIGXFSZ killed the launcher in the middle of its ranks' output, or when it wrote its record.
+#[test]
+fn a_limit_of_the_size_of_files_is_an_error_with_its_name() {
+    let (field, directory) = (Field::new(), launch_directory());
+    let state = directory.path().to_str().unwrap();
+    let rlaunch = |limit| {
+        let run = field.rlaunch("-H a").env("XDG_STATE_HOME", state);
+        run.with_file_size(limit)
+    };
+    let shown = directory.path().join("shown");
+    let mut command = rlaunch(64 << 10).sh("exec seq 1 100000").command();
+    command.stdin(Stdio::null()).stdout(File::create(&shown).unwrap());
+    let ran = command.output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!(ran.status.code(), Some(203), "{said}");
+    let error = "error: cannot write the ranks' output to stdout: File too large";
+    assert!(said.contains(error) && said.contains("hint: `ulimit -f` shows"), "{said}");
+    assert_eq!(fs::metadata(&shown).unwrap().len(), 64 << 10);
+    // The record is too large, and the job has succeeded.
+    let ran = rlaunch(100).sh("echo x").run();
+    assert_eq!(ran.succeeded().out(), "x\n");
+    ran.says(&["warning: cannot write the job's record to ", "File too large"])
+        .hints("`ulimit -f`");
+}
+
+/// SIGXFSZ killed the agent, whose node was lost.
+#[test]
+fn a_limit_of_the_size_of_files_on_a_host_is_an_error_with_its_name() {
+    let (field, directory) = (Field::new(), launch_directory());
+    field.warm("a", Account::Root);
+    fs::write(directory.path().join("data"), vec![b'x'; 256 << 10]).unwrap();
+    let bashrc = Account::Root.home().join(".bashrc");
+    let _bashrc = field.files(&["a"], bashrc.to_str().unwrap(), "ulimit -f 16\n", 0o644);
+    let run = field.rlaunch("-H a --copy data true").in_directory(directory.path()).run();
+    run.refused(203, &["cannot copy files to a: write ", "File too large"]).hints("`ulimit -f`");
+    // The program of ranks is ended as it would be without rlaunch.
+    let ran = field.rlaunch("-H a").sh("head -c 64K /dev/zero > /tmp/large").run();
+    field.on("a", "rm /tmp/large");
+    ran.ended_with(153);
+}
