@@ -1,9 +1,10 @@
 //! Entry point: reads the command line, sets up logging and the runtime, and runs the verb.
 
 use crate::cli::args::OutputArgs;
+use crate::cli::command_line::CommandLine;
 use crate::commands::{Invocation, Verb};
 use rlaunch_client::command;
-use rlaunch_console::{messages, open_files, panics, signals};
+use rlaunch_console::{file_size, messages, open_files, panics, signals, stdout};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::process::ExitCode;
@@ -22,22 +23,32 @@ rlaunch starts one program on many hosts over SSH:
 pub fn main() -> ExitCode {
     signals::unblock_all();
     panics::end_at_panics();
+    file_size::survive_limit();
     let exit = run();
     messages::flush();
     exit
 }
 
+/// Runs the command line, and says which results could not be written.
 fn run() -> ExitCode {
     if std::env::args_os().len() < 2 {
         FIRST_STEPS.lines().for_each(messages::line);
         return Exit::USAGE.into();
     }
-    let (verb, line) = match Invocation::parse(std::env::args_os().collect()) {
-        Ok(Invocation::Verb(verb, line)) => (verb, line),
+    let exit = match Invocation::parse(std::env::args_os().collect()) {
+        Ok(Invocation::Verb(verb, line)) => run_verb(*verb, *line),
         Ok(Invocation::RankCommand(words)) => return command::run(words.into_iter()),
-        Err(error) => return error.print().into(),
+        Err(error) => error.print(),
     };
-    if let Verb::Job(args) = &*verb {
+    let Some(failed) = stdout::failure() else { return exit.into() };
+    messages::error(&failed);
+    // A job whose results cannot be shown is ended as if the reader had left.
+    let is_cause = exit == Exit::SUCCESS || exit == Exit::READER_GONE;
+    if is_cause { failed.exit.into() } else { exit.into() }
+}
+
+fn run_verb(verb: Verb, line: CommandLine) -> Exit {
+    if let Verb::Job(args) = &verb {
         set_up_messages(&args.output);
         line.config.log();
     }
@@ -49,10 +60,10 @@ fn run() -> ExitCode {
         Ok(runtime) => runtime,
         Err(failed) => {
             messages::error(&failed);
-            return failed.exit.into();
+            return failed.exit;
         }
     };
-    let exit = runtime.block_on(verb.run(*line)).unwrap_or_else(|failed| {
+    let exit = runtime.block_on(verb.run(line)).unwrap_or_else(|failed| {
         let is_of_rlaunch = !failed.by_rank && !failed.is_asked;
         let failed = if is_of_rlaunch { failed.hint(trust_hint) } else { failed };
         messages::error(&failed);
@@ -62,7 +73,7 @@ fn run() -> ExitCode {
     // Do not wait for threads: one that looks up a host name or writes to a stopped terminal would delay the
     // exit.
     runtime.shutdown_background();
-    exit.into()
+    exit
 }
 
 fn set_up_messages(output: &OutputArgs) {

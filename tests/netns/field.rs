@@ -5,7 +5,7 @@
 //! | `addresses` | networks that a trial has changed |
 //! | `connections` | addresses, servers, and what they do not answer |
 //! | `hosts` | hosts that are set up differently |
-//! | `output` | ranks that keep others from being read |
+//! | `output` | ranks that keep others from being read; readers that have left, and disks that are full |
 //! | `signals` | whatever ends a job, or tells it something |
 //! | `terminal` | jobs that people ask about while they run, and afterwards |
 //! | `trials` | the log of all: what takes one line to try, and names of the tests of the rest |

@@ -1,12 +1,17 @@
 //! Jobs that make no progress: `--hang-timeout` names the ranks for which the others wait, and `rlaunch stack` shows
 //! where ranks are.
 
+use crate::output::{check_flood, flood};
 use crate::running::Outcome;
-use crate::support::{Field, launch_directory};
+use crate::stdin::piped;
+use crate::support::{BOUND, Field, launch_directory};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rlaunch_lab::python;
+use rlaunch_lab::command::wait_until;
+use rlaunch_lab::{Stopwatch, python};
 use serde_json::Value;
+use std::io::Write;
+use std::process::Stdio;
 use std::time::Duration;
 
 /// Program of four ranks, of which rank 2 is lost in `lost` while the others wait for it.
@@ -70,6 +75,52 @@ fn ranks_that_work_a_little_in_silence_make_progress() {
     let run = field.rlaunch("-H a,b --hang-timeout 1");
     let outcome = run.args(["/usr/bin/python3", "-c", script]).run();
     assert_eq!(outcome.succeeded().out(), "done\ndone\n", "{outcome}");
+}
+
+/// Lets four times the time limit of a second pass. Asserts that the job has not ended then.
+fn pause(mut has_ended: impl FnMut() -> bool) {
+    let pause = Stopwatch::start();
+    wait_until(BOUND, "the pause to end", || {
+        assert!(!has_ended(), "it has ended after {:?}", pause.total_elapsed());
+        Ok(pause.total_elapsed() >= Duration::from_secs(4))
+    })
+    .unwrap();
+}
+
+/// Who read page by page lost the job.
+#[test]
+fn output_that_waits_for_its_reader_is_not_a_hang() {
+    const LINES: usize = 200_000;
+    let field = Field::new();
+    let mut command = field.rlaunch("-H a,b --hang-timeout 1").sh(&flood(LINES)).command();
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    field.wait_for("the ranks to write", || field.ranks().len() >= 2);
+    pause(|| child.try_wait().unwrap().is_some());
+    let ran = child.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&ran.stderr);
+    assert_eq!((ran.status.code(), &*said), (Some(0), ""));
+    check_flood(&ran.stdout, 2, LINES, |_| String::new());
+}
+
+/// Who typed slowly lost the job.
+#[test]
+fn a_rank_that_waits_for_what_is_typed_is_not_a_hang() {
+    let field = Field::new();
+    for reader in ["read -r line; echo got $line", "sed -u 's/^/got /' | cat; true"] {
+        let script = format!("[ $RANK = 1 ] || {{ {reader}; }}");
+        let run = field.rlaunch("-H a,b --hang-timeout 1").sh(&script);
+        let (mut keyboard, mut running) = piped(&field, &run);
+        pause(|| running.has_ended());
+        keyboard.write_all(b"x\n").unwrap();
+        running.wait_for_text("got x\n", 1);
+        drop(keyboard);
+        running.finish().succeeded().says_nothing();
+    }
+    // An input that stays open, as below cron or another program, says nothing about ranks that do not read it.
+    let run = field.rlaunch("-H a,b --hang-timeout 1").sh("exec sleep 1000");
+    let (_keyboard, running) = piped(&field, &run);
+    running.finish().refused(124, &["no progress for "]);
 }
 
 /// Training with gloo in which rank 2 skips a backward pass, so that the others wait for its gradients.

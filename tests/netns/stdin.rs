@@ -36,7 +36,7 @@ fn file(field: &Field, directory: &Path, length: usize) -> (PathBuf, String) {
 }
 
 /// Starts rlaunch with a pipe as stdin, and returns the other end of the pipe as well.
-fn piped<'a>(field: &'a Field, run: &Run<'a>) -> (ChildStdin, Running<'a>) {
+pub(crate) fn piped<'a>(field: &'a Field, run: &Run<'a>) -> (ChildStdin, Running<'a>) {
     let mut command = run.command();
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Running::with_keyboard(field, &mut command, BOUND)

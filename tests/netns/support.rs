@@ -47,6 +47,7 @@ impl Field {
             bound: BOUND,
             at_terminal: false,
             ignores_hangups: false,
+            file_size: None,
         }
     }
 
@@ -244,6 +245,8 @@ pub(crate) struct Run<'a> {
     bound: Duration,
     at_terminal: bool,
     ignores_hangups: bool,
+    /// Limit of the size of files, in bytes.
+    file_size: Option<u32>,
 }
 
 impl<'a> Run<'a> {
@@ -295,6 +298,12 @@ impl<'a> Run<'a> {
         self
     }
 
+    /// Limits the size of files that rlaunch writes, in bytes.
+    pub(crate) fn with_file_size(mut self, limit: u32) -> Run<'a> {
+        self.file_size = Some(limit);
+        self
+    }
+
     /// Sets the time limit.
     pub(crate) fn within(mut self, bound: Duration) -> Run<'a> {
         self.bound = bound;
@@ -323,9 +332,11 @@ impl<'a> Run<'a> {
         if self.at_terminal {
             command.args(["setsid", "--ctty"]);
         }
-        if self.ignores_hangups {
-            command.args(["env", "--ignore-signal=HUP"]);
+        let hangups = if self.ignores_hangups { "--ignore-signal" } else { "--default-signal" };
+        if let Some(limit) = self.file_size {
+            command.args(["prlimit", &format!("--fsize={limit}")]);
         }
+        command.args(["env", &format!("{hangups}=HUP"), "--default-signal=XFSZ"]);
         match self.from {
             From::LaunchNode(_) => command.arg(&self.field.rlaunch),
             From::Host(_) => command.arg("/tmp/dist/rlaunch"),

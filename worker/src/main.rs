@@ -70,6 +70,8 @@ fn main() -> ExitCode {
     // Signals that sshd, or whoever has started it, has left blocked would be blocked in ranks as well, and the guardian
     // would not hear of the agent's end. Fails for no set.
     let _ = SigSet::empty().thread_set_mask();
+    // A file that may not grow is an error like others: it must cost neither the agent nor its guardian.
+    rlaunch_sys::survive_file_size_limit();
     let mut args = std::env::args_os();
     let name = args.next().map(PathBuf::from).unwrap_or_default();
     if name.file_name() == Some(OsStr::new("rlaunch")) {

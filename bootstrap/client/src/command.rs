@@ -130,7 +130,13 @@ fn execute(command: &Command) -> Result<Option<Vec<u8>>, ClientError> {
 fn print(bytes: &[u8]) -> ExitCode {
     match io::stdout().write_all(bytes) {
         Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
+        Err(error) => {
+            // A reader that has left wants no words either.
+            if error.kind() != io::ErrorKind::BrokenPipe {
+                print_error(&format!("cannot write to stdout: {error}\n"));
+            }
+            ExitCode::FAILURE
+        }
     }
 }
 

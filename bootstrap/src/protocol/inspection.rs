@@ -144,6 +144,8 @@ pub enum Wait {
         /// Wait channel (`/proc/PID/wchan`), or name of the system call.
         channel: String,
     },
+    /// Data from the standard input of the rank, which is the launcher's if the rank reads that.
+    Stdin,
 }
 
 /// Frame of a stack.

@@ -7,11 +7,13 @@
 //! | `line_writer` | lines to a reader that may not read |
 //! | `footer` | rows at the bottom of the terminal |
 //! | `deadline` | time limits that restart after a suspension |
-//! | `open_files`, `process_env` | limit of open files; environment variables and directories of this process |
+//! | `open_files`, `file_size` | limits of open files, and of the size of files |
+//! | `process_env` | environment variables and directories of this process |
 //! | `panics` | what happens at a bug |
 //! | `signals` | signals that tell this process to end |
 
 pub mod deadline;
+pub mod file_size;
 pub mod footer;
 pub mod line_writer;
 pub mod messages;

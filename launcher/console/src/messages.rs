@@ -3,8 +3,8 @@
 
 use crate::footer;
 use crate::line_writer::LineWriter;
-use crate::open_files;
 use crate::signals::EndSignals;
+use crate::{file_size, open_files};
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -33,7 +33,7 @@ const DIM: Style = Style::new().dimmed();
 pub const HINT: Style = AnsiColor::Cyan.on_default().bold();
 
 /// Prints an error, or the end that the user has asked for, with details and hints, unless its message is empty. Adds a
-/// hint if the limit of open files caused the error.
+/// hint if the limit of open files, or of the size of files, caused the error.
 pub fn error(failed: &Failed) {
     if failed.message.is_empty() || failed.is_asked && is_quiet() {
         return;
@@ -54,8 +54,9 @@ pub fn error(failed: &Failed) {
     for aside in &failed.asides {
         let _ = writeln!(err, "  {DIM}{}{DIM:#}", printable::message(aside));
     }
-    let about_files = open_files::hint(&failed.message).filter(|hint| !failed.hints.contains(hint));
-    for hint in failed.hints.iter().chain(&about_files) {
+    let of_limits = [open_files::hint(&failed.message), file_size::hint(&failed.message)];
+    let of_limits = of_limits.iter().flatten().filter(|hint| !failed.hints.contains(hint));
+    for hint in failed.hints.iter().chain(of_limits) {
         let _ = writeln!(err, "{HINT}hint:{HINT:#} {}", printable::text(hint));
     }
     if let Some(id) = failed.finding {
@@ -247,11 +248,15 @@ pub fn warn(message: &str) {
     warn_of(None, message);
 }
 
-/// Prints `message` with the prefix `warning[ID]:`, where the id is that of the finding which it states.
+/// Prints `message` with the prefix `warning[ID]:`, where the id is that of the finding which it states. Adds a hint if
+/// the limit of the size of files is the cause.
 pub fn warn_of(finding: Option<&str>, message: &str) {
-    let message = printable::message(&printable::without_codes(message));
-    let label = label("warning", finding);
-    print_line(&format!("{WARNING}{label}:{WARNING:#} {message}"));
+    let (label, shown) =
+        (label("warning", finding), printable::message(&printable::without_codes(message)));
+    print_line(&format!("{WARNING}{label}:{WARNING:#} {shown}"));
+    if let Some(advice) = file_size::hint(message) {
+        hint(&advice);
+    }
 }
 
 /// Prints `message` with the prefix `rlaunch:`.

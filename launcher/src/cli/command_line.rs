@@ -9,8 +9,8 @@ use crate::cli::compat::{self, Notices};
 use crate::cli::config::{self, ConfigError, LoadedConfig};
 use clap::error::ErrorKind;
 use clap::{Command, CommandFactory, Parser};
-use rlaunch_console::messages;
 use rlaunch_console::process_env::ProcessEnv;
+use rlaunch_console::{messages, stdout};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::{OsStr, OsString};
@@ -62,8 +62,12 @@ impl UsageError {
     pub(crate) fn print(self) -> Exit {
         match self {
             UsageError::Clap(error) => {
-                let _ = error.print();
-                if error.use_stderr() { Exit::USAGE } else { Exit::SUCCESS }
+                let printed = error.print();
+                if error.use_stderr() {
+                    return Exit::USAGE;
+                }
+                let _ = stdout::noted(printed);
+                Exit::SUCCESS
             }
             UsageError::Config(error) => {
                 messages::error(&Failed::from_error(Exit::USAGE, &error).hint(error.hint()));

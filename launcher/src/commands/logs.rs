@@ -4,7 +4,7 @@
 use super::jobs::live_failure;
 use super::stack;
 use clap::Parser;
-use rlaunch_console::messages;
+use rlaunch_console::{messages, stdout};
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
 use rlaunch_engine::run::output::{RecordedChunk, RecordedOutput};
 use rlaunch_engine::run::record::{JobRecord, RecordStore, RecordStoreError};
@@ -49,8 +49,12 @@ pub(super) async fn run(args: &LogsArgs) -> Result<Exit, Failed> {
         Some(job) => print_running(job, args.follow, &mut printer).await?,
         None => printer.print_rest(&record(args.job.as_deref())?.output),
     };
-    // The reader of a pipe may have read all that it wanted.
-    Ok(printed.map_or(Exit::READER_GONE, |()| Exit::SUCCESS))
+    match printed {
+        Ok(()) => Ok(Exit::SUCCESS),
+        // The reader of a pipe may have read all that it wanted.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::READER_GONE),
+        Err(error) => Err(stdout::unwritten("the job's output", &error)),
+    }
 }
 
 /// Finds the job among those that run; `None` if it has ended.
@@ -161,12 +165,13 @@ impl<'a> Printer<'a> {
             return Ok(());
         }
         if chunk.stream == "stderr" {
-            return io::stderr().lock().write_all(text.as_bytes());
+            let written = io::stderr().lock().write_all(text.as_bytes());
+            return written.map_err(|error| stdout::or_broken_pipe(&io::stderr(), error));
         }
-        let mut stdout = io::stdout().lock();
-        stdout.write_all(text.as_bytes())?;
-        // A line that the rank has not finished, such as a progress bar.
-        stdout.flush()
+        let mut out = io::stdout().lock();
+        // Flushed for a line that the rank has not finished, such as a progress bar.
+        let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+        written.map_err(|error| stdout::or_broken_pipe(&out, error))
     }
 }
 

@@ -10,7 +10,7 @@
 //! | 124 | `--timeout` expired |
 //! | 126, 127 | the program cannot be executed, or was not found |
 //! | 129, 130, 131, 143 | the user ended the job with SIGHUP, SIGINT, SIGQUIT or SIGTERM; 128 + another signal |
-//! | 141 | the process that reads rlaunch's output closed the pipe |
+//! | 141 | the process that reads rlaunch's output closed the pipe or the connection, or the terminal is gone |
 //! | 200 | mistake in the command line, a configuration file or the number of slots |
 //! | 201 | a host could not be reached, or refused the login |
 //! | 202 | the agent cannot run on a host |
@@ -39,7 +39,7 @@ impl Exit {
     pub const NOT_EXECUTABLE: Exit = Exit(126);
     /// The program was not found; shells use the same code.
     pub const NOT_FOUND: Exit = Exit(127);
-    /// The process that reads rlaunch's output closed the pipe: 128 + SIGPIPE.
+    /// The process that reads rlaunch's output closed the pipe or the connection, or the terminal is gone: 128 + SIGPIPE.
     pub const READER_GONE: Exit = Exit(141);
     /// Mistake in the command line, a configuration file or the number of slots.
     pub const USAGE: Exit = Exit(200);
@@ -47,7 +47,7 @@ impl Exit {
     pub const HOST: Exit = Exit(201);
     /// The agent cannot run on a host.
     pub const AGENT: Exit = Exit(202);
-    /// A file or directory of the job is missing on a host, or the ranks' output cannot be written.
+    /// A file or directory of the job is missing on a host, or output cannot be written.
     pub const FILES: Exit = Exit(203);
     /// The nodes cannot connect to each other.
     pub const RENDEZVOUS: Exit = Exit(204);

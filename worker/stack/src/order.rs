@@ -7,7 +7,7 @@ use crate::{native, python};
 use rlaunch_bootstrap::frame::{self, FrameError, MAX_FRAME};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{
-    MAX_STACK_PROCESSES, ProcessStacks, RankStacks, ThreadStack,
+    MAX_STACK_PROCESSES, ProcessStacks, RankStacks, ThreadStack, Wait,
 };
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
@@ -53,6 +53,7 @@ pub(crate) fn carry_out(
             }
         },
     );
+    answer.iter_mut().for_each(name_stdin);
     // Those that may keep a reader waiting are read last.
     places.sort_by_key(|place| {
         process_at(&mut answer, *place).is_none_or(|process| may_delay(process))
@@ -154,6 +155,22 @@ fn without_threads(rank: Rank, pids: &[u32]) -> RankStacks {
         Some(ProcessStacks { pid, program, problem, threads: Vec::new() })
     });
     RankStacks { rank, processes: processes.collect() }
+}
+
+/// Names the waits for what the rank's own process has as standard input. Its descendants may have the same.
+fn name_stdin(rank: &mut RankStacks) {
+    let Some(stdin) = rank.processes.first().and_then(|own| threads::stdin_of(own.pid)) else {
+        return;
+    };
+    for process in &mut rank.processes {
+        for thread in &mut process.threads {
+            let Some(Wait::Pipe { name }) = &thread.waits_for else { continue };
+            let has_stdin = || threads::stdin_of(process.pid).as_ref() == Some(&stdin);
+            if *name == stdin || (name == threads::SOME_PIPE && has_stdin()) {
+                thread.waits_for = Some(Wait::Stdin);
+            }
+        }
+    }
 }
 
 /// Adds frames to the threads of a process. Returns the reason why some are missing.

@@ -576,6 +576,14 @@ fn bits(set: &[u8]) -> impl Iterator<Item = u64> {
     (0..).zip(bits).filter_map(|(at, is_set)| is_set.then_some(at))
 }
 
+/// Returns what the standard input of a process is, as [`Wait::Pipe`] names it.
+pub(crate) fn stdin_of(pid: u32) -> Option<String> {
+    Some(fs::read_link(format!("/proc/{pid}/fd/0")).ok()?.to_string_lossy().into_owned())
+}
+
+/// Name of a pipe where only the kernel's function is known: another program's call may not be read.
+pub(crate) const SOME_PIPE: &str = "a pipe";
+
 /// Returns the wait that a function of the kernel stands for.
 fn by_channel(channel: &str) -> Wait {
     let has = |part: &str| channel.contains(part);
@@ -585,7 +593,7 @@ fn by_channel(channel: &str) -> Wait {
         _ if has("nanosleep") => Wait::Sleep,
         _ if has("do_wait") => Wait::Child,
         _ if has("poll") || has("select") => Wait::Descriptors,
-        _ if has("pipe_") || has("wait_for_partner") => Wait::Pipe { name: "a pipe".to_owned() },
+        _ if has("pipe_") || has("wait_for_partner") => Wait::Pipe { name: SOME_PIPE.to_owned() },
         _ if has("sk_wait") || has("inet_") || has("unix_stream") => {
             Wait::Socket { peer: None, owner: None }
         }

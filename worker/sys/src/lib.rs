@@ -3,7 +3,7 @@
 //!
 //! | file | contents |
 //! |---|---|
-//! | `process.rs`, `spawn.rs` | fork and its detection, exec, limits, copying between processes; starting a program, also in a cgroup |
+//! | `process.rs`, `spawn.rs` | fork and its detection, exec, limits and their signal, copying between processes; starting a program, also in a cgroup |
 //! | `shared.rs` | memory shared by processes, and a fence for it |
 //! | `pages.rs` | page-aligned memory; NUMA policy |
 //! | `descriptor.rs` | descriptors that change their file; files in use |
@@ -23,7 +23,7 @@ pub use descriptor::{redirect, while_unused};
 pub use pages::{Pages, prefer_numa_node};
 pub use process::{
     Fork, ForkGeneration, exec, fork, let_descendants_read, limit_open_files, spawn,
-    write_to_process,
+    survive_file_size_limit, write_to_process,
 };
 pub use shared::{OwnedBytes, SharedMemory, full_fence};
 pub use socket::{PeerSilence, never_fragment, unacknowledged_bytes};

@@ -2,7 +2,7 @@
 //!
 //! Detection of fork(2), for resources that a child must neither use nor close.
 
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::os::unix::process::CommandExt;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,6 +84,20 @@ pub fn limit_open_files(command: &mut std::process::Command, soft: u64) {
     // a process of many threads: it makes two system calls on its own stack, takes no lock and
     // allocates nothing.
     unsafe { command.pre_exec(limit) };
+}
+
+/// Makes writes beyond the limit of the size of files (`RLIMIT_FSIZE`) fail with `EFBIG`, where SIGXFSZ would end the
+/// process. A handler does that, and not the disposition to ignore the signal, because exec resets handlers: programs
+/// that this process starts have the default. If it was started with the signal ignored, so are they.
+pub fn survive_file_size_limit() {
+    extern "C" fn nothing(_: c_int) {}
+    let handler: extern "C" fn(c_int) = nothing;
+    // SAFETY: the handler does nothing, which is allowed at any time.
+    let before = unsafe { libc::signal(libc::SIGXFSZ, handler as libc::sighandler_t) };
+    if before == libc::SIG_IGN {
+        // SAFETY: signal(2) touches no memory, and an ignored signal runs no handler.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    }
 }
 
 /// Lets the descendants of process `ancestor` access this process's memory, where the Yama security
@@ -215,6 +229,7 @@ impl ForkGeneration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::ExitStatusExt;
 
     #[test]
     fn a_process_with_threads_is_refused() {
@@ -298,6 +313,35 @@ mod tests {
         assert_eq!(started(17), "17\n");
         // A limit above the hard limit is reduced to that.
         assert!(started(u64::MAX).trim().parse::<u64>().is_ok_and(|most| most > 17));
+    }
+
+    /// Variable by which the test knows that it runs in the process with the limit.
+    const LIMITED: &str = "TEST_OF_FILE_SIZE";
+
+    #[test]
+    fn a_file_that_may_not_grow_ends_only_programs_that_are_started() {
+        if std::env::var_os(LIMITED).is_none() {
+            let test =
+                "process::tests::a_file_that_may_not_grow_ends_only_programs_that_are_started";
+            // Without `env` a harness that ignores the signal would let programs live.
+            let script =
+                "ulimit -f 1; exec env --default-signal=XFSZ \"$0\" --exact \"$1\" --nocapture";
+            let mut shell = std::process::Command::new("sh");
+            shell.args(["-c", script]).arg(std::env::current_exe().unwrap()).arg(test);
+            let output = shell.env(LIMITED, "1").output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            return assert!(output.status.success(), "{said}");
+        }
+        survive_file_size_limit();
+        let name = format!("rlaunch-file-size-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let error = std::fs::write(&path, [0; 4096]).unwrap_err();
+        let mut shell = std::process::Command::new("sh");
+        let started =
+            shell.args(["-c", "exec head -c 4096 /dev/zero > \"$0\""]).arg(&path).status();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(error.raw_os_error(), Some(libc::EFBIG));
+        assert_eq!(started.unwrap().signal(), Some(libc::SIGXFSZ));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Driver of a running job. It owns the channels, the terminal and the clock, and leaves every decision to
 //! the [`Supervisor`].
 
+use crate::run::hang::OutsideWaits;
 use crate::run::helper_upload::HelperUpload;
 use crate::run::job_run::JobRun;
 use crate::run::live::JobSocket;
@@ -9,6 +10,7 @@ use crate::run::outcome::Outcome;
 use crate::run::output::{OutputWriter, Written};
 use crate::run::pump::{self, Pump};
 use crate::run::signals::{self, Signals, ended_by};
+use crate::run::stdin::StdinFeed;
 use crate::run::supervisor::{Action, Input, PhaseStates, READER_PATIENCE, Supervisor};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::protocol::control::Helper;
@@ -22,6 +24,7 @@ use std::time::Duration;
 pub(crate) struct Running {
     pub nodes: Vec<Node>,
     pub writer: OutputWriter,
+    pub stdin: StdinFeed,
     pub phase_states: PhaseStates,
     pub master_port: u16,
 }
@@ -36,7 +39,7 @@ pub(crate) struct Ended {
 impl Running {
     /// Supervises the job until all nodes have ended their ranks.
     pub(crate) async fn run_to_completion(self, job: &JobRun, pump: &mut Pump<'_>) -> Ended {
-        let Running { nodes, mut writer, phase_states, master_port } = self;
+        let Running { nodes, mut writer, stdin, phase_states, master_port } = self;
         let status = job.events.status();
         let mut supervisor = Supervisor::new(&job.spec, nodes, phase_states, status, pump::now());
         let mut stack_reader = HelperUpload::new(Helper::Stack);
@@ -51,7 +54,10 @@ impl Running {
             };
             match input {
                 Some(input) => supervisor.handle(pump::now(), input),
-                None => supervisor.handle_timeout(pump::now(), writer.waits_for_reader()),
+                None => {
+                    let (output, input) = (writer.waits_for_reader(), stdin.waits_for_source());
+                    supervisor.handle_timeout(pump::now(), OutsideWaits { output, input });
+                }
             }
             if supervisor.is_ending() {
                 job.events.status().ending();

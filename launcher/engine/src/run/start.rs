@@ -51,6 +51,7 @@ impl Joined {
         agents: &Agents,
     ) -> Result<Running, Failed> {
         let orders = self.orders(&job.spec)?;
+        let stdin = stdio.stdin.clone();
         let writer = open_stdio(job, &self.map, agents, stdio)?;
         let now = pump::now();
         let phase_states = PhaseStates {
@@ -71,7 +72,8 @@ impl Joined {
         if let Some(recorder) = &job.recorder {
             recorder.starting(self.table, self.rank_configs, self.libraries);
         }
-        Ok(Running { nodes: self.nodes, writer, phase_states, master_port: self.master.1 })
+        let (nodes, master_port) = (self.nodes, self.master.1);
+        Ok(Running { nodes, writer, stdin, phase_states, master_port })
     }
 
     /// Encodes each node's order to start its ranks, by node.

@@ -90,6 +90,11 @@ impl StdinFeed {
         self.change(|rooms| rooms.retain(|room| room.node != node));
     }
 
+    /// Tells whether all that was read was sent, so that ranks that wait for more wait for the source of the input.
+    pub(crate) fn waits_for_source(&self) -> bool {
+        self.0.get().is_some_and(|feed| next_step(&feed.rooms) == NextStep::Read)
+    }
+
     fn change(&self, change: impl FnOnce(&mut Vec<NodeRoom>)) {
         let Some(nodes) = self.0.get() else { return };
         change(&mut nodes.rooms.lock().unwrap_or_else(PoisonError::into_inner));
@@ -114,6 +119,17 @@ enum NextStep {
     Leave,
 }
 
+/// Returns the next step where nodes have this buffer space.
+fn next_step(rooms: &Mutex<Vec<NodeRoom>>) -> NextStep {
+    let rooms = rooms.lock().unwrap_or_else(PoisonError::into_inner);
+    let least = rooms.iter().map(|room| room.bytes as usize).min();
+    match least {
+        None => NextStep::Leave,
+        Some(bytes) if bytes >= MAX_STDIN => NextStep::Read,
+        Some(_) => NextStep::Wait,
+    }
+}
+
 /// Result of [`StdinReader::wait`].
 struct WaitResult {
     /// The input can be read.
@@ -129,7 +145,7 @@ impl StdinReader {
         let _ = SigSet::from(Signal::SIGTTIN).thread_block();
         let mut buffer = vec![0; MAX_STDIN];
         loop {
-            let next = self.next_step();
+            let next = next_step(&self.rooms);
             if next == NextStep::Leave {
                 return;
             }
@@ -138,7 +154,7 @@ impl StdinReader {
                 return;
             }
             // Ranks that read may have ended meanwhile.
-            if !waited.input || self.next_step() != NextStep::Read {
+            if !waited.input || next_step(&self.rooms) != NextStep::Read {
                 continue;
             }
             match self.input.read(&mut buffer) {
@@ -159,16 +175,6 @@ impl StdinReader {
                     }
                 },
             }
-        }
-    }
-
-    fn next_step(&self) -> NextStep {
-        let rooms = self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
-        let least = rooms.iter().map(|room| room.bytes as usize).min();
-        match least {
-            None => NextStep::Leave,
-            Some(bytes) if bytes >= MAX_STDIN => NextStep::Read,
-            Some(_) => NextStep::Wait,
         }
     }
 
@@ -260,6 +266,7 @@ mod tests {
         assert_eq!(of_b.len(), window);
         assert_eq!(read_from(&mut a, window).len(), window);
         assert!(a.low_priority.try_recv().is_err(), "more than the slower has room for");
+        assert!(!feed.waits_for_source(), "it waits for the slower");
         feed.add_room(NodeId(1), u32::MAX - STDIN_WINDOW);
         of_b.extend(read_from(&mut b, usize::MAX));
         assert!(of_b == content);
@@ -275,10 +282,13 @@ mod tests {
         let reader = StdinReader { input, rooms: rooms.clone(), wake };
         let thread = std::thread::spawn(|| reader.run());
         let feed = StdinFeed(Arc::new(OnceLock::from(OpenFeed { rooms, waker })));
+        assert!(!feed.waits_for_source(), "no rank has started");
         feed.add_room(NodeId(0), STDIN_WINDOW);
+        assert!(feed.waits_for_source());
         source.write_all(b"one\n").unwrap();
         assert_eq!(read_from(&mut orders, 4), b"one\n");
         feed.close(NodeId(0));
+        assert!(!feed.waits_for_source());
         thread.join().unwrap();
         // The thread has closed its end of the pipe.
         assert_eq!(source.write(b"two\n").unwrap_err().kind(), io::ErrorKind::BrokenPipe);

@@ -34,6 +34,7 @@ mod tests;
 
 use crate::connect::outbox::Reserved;
 use crate::run::events::Event;
+use crate::run::hang::OutsideWaits;
 use crate::run::links::LinkMonitor;
 use crate::run::live::messages::Reply;
 use crate::run::live::{ConnectionId, Inspections, JobQuery, LiveStatus, Sessions};
@@ -246,11 +247,9 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Handles the timers that are due at `now`.
-    ///
-    /// `reader_pauses` tells whether output waits for its reader. A node reports its end behind its output, so its time for
-    /// that does not run meanwhile.
-    pub(crate) fn handle_timeout(&mut self, now: Instant, reader_pauses: bool) {
+    /// Handles the timers that are due at `now`, when the job waits for these. A node reports its end behind its output, so
+    /// its time for that does not run while output waits for its reader.
+    pub(crate) fn handle_timeout(&mut self, now: Instant, waits: OutsideWaits) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if let Some(suspension) = &self.suspension {
             if is_due(Some(suspension.due)) {
@@ -263,7 +262,7 @@ impl<'a> Supervisor<'a> {
             self.send_answers(now);
         }
         if !self.is_ending() {
-            self.watch(now);
+            self.watch(now, waits);
         }
         if is_due(self.broken_edges.as_ref().map(|edges| edges.due)) {
             self.print_broken_edges();
@@ -284,7 +283,7 @@ impl<'a> Supervisor<'a> {
         if is_due(self.timeout) && !self.is_ending() {
             self.on_job_timeout(now);
         }
-        if let Some(deadline) = self.end_deadline.as_mut().filter(|_| reader_pauses) {
+        if let Some(deadline) = self.end_deadline.as_mut().filter(|_| waits.output) {
             deadline.restart(now);
         }
         if let Some(deadline) = &mut self.end_deadline

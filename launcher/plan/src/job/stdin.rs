@@ -51,6 +51,16 @@ pub enum Readers {
     All,
 }
 
+impl Readers {
+    pub fn has(self, rank: Rank) -> bool {
+        match self {
+            Readers::None => false,
+            Readers::One(reader) => reader == rank,
+            Readers::All => true,
+        }
+    }
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum StdinError {
     #[error("cannot read {} (--stdin)", path.display())]
@@ -93,11 +103,7 @@ impl Stdin {
     }
 
     pub fn is_read_by(&self, rank: Rank) -> bool {
-        match self.readers {
-            Readers::None => false,
-            Readers::One(reader) => reader == rank,
-            Readers::All => true,
-        }
+        self.readers.has(rank)
     }
 
     /// Returns an error if `--stdin` names a rank that does not exist in a job of `ranks` ranks.

@@ -3,6 +3,7 @@
 
 use rlaunch_bootstrap::protocol::control::Stream;
 use rlaunch_bootstrap::protocol::session::MAX_SESSION_DATA;
+use rlaunch_console::stdout::or_broken_pipe;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -69,18 +70,22 @@ impl PartWriter {
         let mut stderr = File::from(io::stderr().as_fd().try_clone_to_owned()?);
         let (parts, queue) = blocking::channel::<(Stream, Vec<u8>)>();
         let (sender, written) = mpsc::unbounded_channel();
-        let write = move || {
+        let write = |stream: &mut File, data: &[u8]| {
+            let written = stream.write_all(data);
+            written.map_err(|error| or_broken_pipe(&*stream, error))
+        };
+        let write_parts = move || {
             while let Ok((stream, data)) = queue.recv() {
                 let result = match stream {
-                    Stream::Stdout => stdout.write_all(&data),
-                    Stream::Stderr => stderr.write_all(&data),
+                    Stream::Stdout => write(&mut stdout, &data),
+                    Stream::Stderr => write(&mut stderr, &data),
                 };
                 if sender.send(result).is_err() {
                     return;
                 }
             }
         };
-        thread::Builder::new().name("stdout".into()).spawn(write)?;
+        thread::Builder::new().name("stdout".into()).spawn(write_parts)?;
         Ok(PartWriter { parts, written })
     }
 

@@ -120,12 +120,13 @@ async fn watch(
         };
     }
     let shown = page::show(source, args.interval).await;
-    match shown
-        .map_err(|error| Failed::new(Exit::FILES, format!("cannot use the terminal: {error}")))?
-    {
-        PageEnd::Quit => Ok(Exit::SUCCESS),
-        PageEnd::Signalled(signal) => Err(ended_by(signal, "")),
-        PageEnd::Job(error) => conclude(error),
+    match shown.map_err(|error| stdout::or_broken_pipe(&io::stdout(), error)) {
+        Ok(PageEnd::Quit) => Ok(Exit::SUCCESS),
+        Ok(PageEnd::Signalled(signal)) => Err(ended_by(signal, "")),
+        Ok(PageEnd::Job(error)) => conclude(error),
+        // The terminal is gone.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::READER_GONE),
+        Err(error) => Err(Failed::new(Exit::FILES, format!("cannot use the terminal: {error}"))),
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use rlaunch_bootstrap::frame::FrameReader;
 use rlaunch_bootstrap::id::Rank;
-use rlaunch_bootstrap::protocol::inspection::{ProcessStacks, ThreadStack, Wait};
+use rlaunch_bootstrap::protocol::inspection::{ProcessStacks, ThreadStack};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
@@ -89,10 +89,37 @@ fn a_python_process_that_loops_runs() {
 
 #[test]
 fn a_process_that_reads_a_pipe_is_seen_to_wait_for_it() {
-    let stacks = Process::start("cat", &[])
+    let stacks = python("import os\nos.read(os.pipe()[0], 1)")
         .until(|stacks| matches!(stacks.threads[0].waits_for, Some(Wait::Pipe { .. })));
     let Some(Wait::Pipe { name }) = &stacks.threads[0].waits_for else { panic!("{stacks:?}") };
     assert!(name.starts_with("pipe:["), "{name}");
+}
+
+#[test]
+fn a_process_that_reads_its_standard_input_is_seen_to_wait_for_that() {
+    Process::start("cat", &[]).until(|stacks| waits_for(stacks) == Some(&Wait::Stdin));
+    python("import select\nselect.select([0], [], [])")
+        .until(|stacks| waits_for(stacks) == Some(&Wait::Stdin));
+}
+
+#[test]
+fn what_a_rank_has_started_may_read_the_input_of_the_rank() {
+    let rank = Process::start("sh", &["-c", "cat | cat; true"]);
+    let children = format!("/proc/{0}/task/{0}/children", rank.0.id());
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let children = fs::read_to_string(&children).unwrap();
+        let children = children.split_ascii_whitespace().map(|pid| pid.parse().unwrap());
+        let processes: Vec<u32> = std::iter::once(rank.0.id()).chain(children).collect();
+        let stacks = carry_out(&[(Rank(0), processes)], true, Duration::from_secs(3)).remove(0);
+        let waits: Vec<_> = stacks.processes.iter().map(waits_for).collect();
+        // The second one reads what the first one writes.
+        if let [Some(Wait::Child), Some(Wait::Stdin), Some(Wait::Pipe { .. })] = waits[..] {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{stacks:?}");
+        thread::yield_now();
+    }
 }
 
 #[test]

@@ -18,6 +18,7 @@ pub use collectives::compare;
 pub use place::{PeerNode, describe_thread, name_peers};
 pub(crate) use report::describe_state;
 pub use report::{describe, list};
+pub(crate) use watch::OutsideWaits;
 pub use watch::{HangWatch, Hung};
 
 use rlaunch_bootstrap::id::Rank;

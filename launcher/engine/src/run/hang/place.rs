@@ -40,6 +40,13 @@ pub(super) fn is_at_breakpoint(processes: &[ProcessStacks]) -> bool {
     threads.any(|thread| thread.frames.iter().any(|frame| frame.file.ends_with(DEBUGGER)))
 }
 
+/// Tells whether a main thread of these processes waits for the rank's standard input. Any process may be the one that
+/// reads it, such as the first one of a pipeline.
+pub(super) fn reads_stdin(processes: &[ProcessStacks]) -> bool {
+    let mut main_threads = processes.iter().filter_map(|process| process.threads.first());
+    main_threads.any(|thread| thread.waits_for == Some(Wait::Stdin))
+}
+
 /// Tells whether a thread is in a function that waits for other ranks or for a GPU, even if it uses CPU meanwhile.
 pub(super) fn waits_for_others(thread: &ThreadStack) -> bool {
     thread.frames.iter().any(is_waiting)
@@ -129,6 +136,7 @@ pub(super) fn wait_of(thread: &ThreadStack) -> (WaitKind, Option<String>) {
             ("waits for a pipe".to_owned(), is_named.then(|| format!("the pipe {name}")))
         }
         Some(Wait::File { path }) => ("waits for a file".to_owned(), Some(path.clone())),
+        Some(Wait::Stdin) => ("waits for standard input".to_owned(), None),
         Some(Wait::Rdma) => ("waits for RDMA".to_owned(), None),
         Some(Wait::Descriptors) => ("waits for one of several descriptors".to_owned(), None),
         Some(Wait::Sleep) => ("sleeps".to_owned(), None),
@@ -261,6 +269,7 @@ mod tests {
         assert_eq!(waits(Wait::Socket { peer, owner }), "waits for 10.0.0.2:4711 (rank 1 on b)");
         assert_eq!(waits(Wait::Pipe { name: "/tmp/x".into() }), "waits for the pipe /tmp/x");
         assert_eq!(waits(Wait::Pipe { name: "pipe:[7]".into() }), "waits for a pipe");
+        assert_eq!(waits(Wait::Stdin), "waits for standard input");
         assert_eq!(waits(Wait::File { path: "/a\x1b[1m".into() }), "waits for /a\\x1b[1m");
     }
 

@@ -20,6 +20,7 @@ use rlaunch_bootstrap::protocol::inspection::{
     GroupPosition, Inspection, InspectionResult, RankStacks, RankUsage,
 };
 use rlaunch_plan::job::options::HangOptions;
+use rlaunch_plan::job::stdin::Readers;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -41,6 +42,15 @@ pub struct Hung {
     pub ends_job: bool,
 }
 
+/// Waits of a job for what is outside of it, which are no hangs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OutsideWaits {
+    /// Output waits for its reader, so that ranks may wait to print.
+    pub output: bool,
+    /// The launcher's standard input is open, and all that has come was passed on.
+    pub input: bool,
+}
+
 /// Hang watch of a running job.
 #[derive(Debug)]
 pub struct HangWatch {
@@ -58,6 +68,10 @@ pub struct HangWatch {
     positions: Vec<GroupPosition>,
     /// Whether the present standstill was reported.
     is_reported: bool,
+    /// Ranks that read standard input.
+    stdin_readers: Readers,
+    /// Whether the launcher waited for its standard input at the last question.
+    input_waits: bool,
 }
 
 #[derive(Debug)]
@@ -74,7 +88,12 @@ enum Phase {
 
 impl HangWatch {
     /// Begins to watch a job at `now`.
-    pub fn new(options: HangOptions, status: LiveStatus, now: Instant) -> HangWatch {
+    pub(crate) fn new(
+        options: HangOptions,
+        stdin_readers: Readers,
+        status: LiveStatus,
+        now: Instant,
+    ) -> HangWatch {
         let interval = options.timeout / SAMPLES_PER_TIMEOUT;
         let interval = interval.clamp(INTERVALS.0, INTERVALS.1);
         HangWatch {
@@ -89,6 +108,8 @@ impl HangWatch {
             stacks: Vec::new(),
             positions: Vec::new(),
             is_reported: false,
+            stdin_readers,
+            input_waits: false,
         }
     }
 
@@ -97,12 +118,17 @@ impl HangWatch {
         self.due
     }
 
-    /// Returns the question to ask the agents of all nodes, if one is due.
-    pub(crate) fn on_time(&mut self, now: Instant) -> Option<Inspection> {
+    /// Returns the question to ask the agents of all nodes, if one is due. `waits` are those of this moment.
+    pub(crate) fn on_time(&mut self, now: Instant, waits: OutsideWaits) -> Option<Inspection> {
         if self.due.is_none_or(|due| due > now) {
             return None;
         }
         self.due = None;
+        self.input_waits = waits.input;
+        if waits.output {
+            // Ranks that wait until somebody reads on make no progress, and do not hang.
+            self.restart();
+        }
         Some(match self.phase {
             Phase::Watching => Inspection::Usage,
             Phase::Looking => Inspection::Stacks { ranks: Vec::new(), native: true },
@@ -167,18 +193,31 @@ impl HangWatch {
     }
 
     /// Decides after the last look whether the job hangs. If it does, asks libraries how far ranks are, unless a rank
-    /// stands at a breakpoint, where all may wait as long as the user wants.
+    /// waits for the user, for whom all may wait as long as the user wants.
     fn decide(&mut self, now: Instant) {
         let looks = std::mem::take(&mut self.looks);
         let hangs = looks.show_hang(&self.progress.uses(), self.progress.silent_for);
         let stacks = looks.into_last();
-        if !hangs || stacks.iter().any(|rank| place::is_at_breakpoint(&rank.processes)) {
+        if !hangs || stacks.iter().any(|rank| self.waits_for_user(rank)) {
             // Another timeout passes before ranks are looked at as often again.
             self.progress.restart();
             return;
         }
         self.due = Some(now);
         self.phase = Phase::Comparing { stacks };
+    }
+
+    /// Tells whether a rank stands at a breakpoint, or waits for standard input that the launcher has not got itself.
+    fn waits_for_user(&self, RankStacks { rank, processes }: &RankStacks) -> bool {
+        place::is_at_breakpoint(processes)
+            || (self.input_waits && self.stdin_readers.has(*rank) && place::reads_stdin(processes))
+    }
+
+    /// Begins to watch anew.
+    fn restart(&mut self) {
+        self.progress.restart();
+        self.looks = Looks::default();
+        self.phase = Phase::Watching;
     }
 
     /// Tells whether a rank has printed something since the last sample.
@@ -271,7 +310,7 @@ impl Progress {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use rlaunch_bootstrap::protocol::inspection::{ProcessStacks, StackFrame, ThreadStack};
+    use rlaunch_bootstrap::protocol::inspection::{ProcessStacks, StackFrame, ThreadStack, Wait};
 
     const TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -285,13 +324,16 @@ pub(super) mod tests {
         file: &'static str,
         /// Whether a rank prints a line whenever positions are asked for.
         prints_when_compared: bool,
+        waits: OutsideWaits,
+        /// Whether rank 1 reads standard input.
+        reads: bool,
     }
 
     impl Simulation {
         fn new(ranks: usize) -> Simulation {
             let (status, now) = (LiveStatus::new(), Instant::now());
             let options = HangOptions { timeout: TIMEOUT, ends_job: false };
-            let watch = HangWatch::new(options, status.clone(), now);
+            let watch = HangWatch::new(options, Readers::One(Rank(1)), status.clone(), now);
             Simulation {
                 watch,
                 status,
@@ -299,6 +341,8 @@ pub(super) mod tests {
                 cpu_ms: vec![0; ranks],
                 file: "train.py",
                 prints_when_compared: false,
+                waits: OutsideWaits::default(),
+                reads: false,
             }
         }
 
@@ -314,7 +358,7 @@ pub(super) mod tests {
                 for (at, cpu) in self.cpu_ms.iter_mut().enumerate() {
                     *cpu += (passed.as_secs_f64() * 1e3 * rank(at, step).0) as u64;
                 }
-                let Some(what) = self.watch.on_time(due) else { panic!("no question") };
+                let what = self.watch.on_time(due, self.waits).expect("a question");
                 if what == Inspection::Collectives && self.prints_when_compared {
                     self.status.printed(Rank(0), b"a line\n");
                 }
@@ -324,11 +368,12 @@ pub(super) mod tests {
                         Inspection::Usage | Inspection::Counters => {
                             InspectionResult::Usage(vec![usage(number, *cpu)])
                         }
-                        Inspection::Stacks { .. } => InspectionResult::Stacks(vec![stacks(
-                            number,
-                            self.file,
-                            rank(at, step).1,
-                        )]),
+                        Inspection::Stacks { .. } => {
+                            let mut stacks = stacks(number, self.file, rank(at, step).1);
+                            let reads = self.reads && at == 1;
+                            stacks.processes[0].threads[0].waits_for = reads.then_some(Wait::Stdin);
+                            InspectionResult::Stacks(vec![stacks])
+                        }
                         Inspection::Collectives => InspectionResult::Collectives(Vec::new()),
                     });
                 }
@@ -384,6 +429,37 @@ pub(super) mod tests {
     fn a_breakpoint_is_not_a_hang() {
         let mut job = Simulation { file: "/x/python/rlaunch/_debugger.py", ..Simulation::new(4) };
         assert!(job.run(8 * TIMEOUT, |_, _| (0.0, 1)).is_empty());
+    }
+
+    #[test]
+    fn output_that_waits_for_its_reader_is_not_a_hang() {
+        let mut job = Simulation::new(4);
+        job.waits.output = true;
+        assert!(job.run(8 * TIMEOUT, |_, _| (0.0, 1)).is_empty());
+        // Also if the reader pauses after the ranks were looked at once.
+        job.waits.output = false;
+        assert!(job.run(TIMEOUT * 3 / 4, |_, _| (0.0, 1)).is_empty());
+        job.waits.output = true;
+        assert!(job.run(TIMEOUT, |_, _| (0.0, 1)).is_empty());
+        job.waits.output = false;
+        assert!(job.run(TIMEOUT * 3 / 4, |_, _| (0.0, 1)).is_empty());
+        assert_eq!(job.run(TIMEOUT, |_, _| (0.0, 1)).len(), 1);
+    }
+
+    #[test]
+    fn a_rank_that_waits_for_what_the_user_types_does_not_hang() {
+        let waits = |input| OutsideWaits { input, output: false };
+        let reads = |input| Simulation { waits: waits(input), reads: true, ..Simulation::new(4) };
+        assert!(reads(true).run(8 * TIMEOUT, |_, _| (0.0, 1)).is_empty());
+        // What has come, or the end, does not get to the rank.
+        assert_eq!(reads(false).run(2 * TIMEOUT, |_, _| (0.0, 1)).len(), 1);
+        // The launcher waits for input that no rank reads.
+        let mut job = Simulation { waits: waits(true), ..Simulation::new(4) };
+        assert_eq!(job.run(2 * TIMEOUT, |_, _| (0.0, 1)).len(), 1);
+        // What the rank reads is not the launcher's.
+        let mut job = reads(true);
+        job.watch.stdin_readers = Readers::One(Rank(0));
+        assert_eq!(job.run(2 * TIMEOUT, |_, _| (0.0, 1)).len(), 1);
     }
 
     #[test]
@@ -456,7 +532,7 @@ pub(super) mod tests {
         while job.now < start + 12 * SECOND {
             let due = job.watch.deadline().unwrap();
             job.now = due;
-            let what = job.watch.on_time(due).unwrap();
+            let what = job.watch.on_time(due, OutsideWaits::default()).unwrap();
             if matches!(what, Inspection::Stacks { .. }) {
                 looks.push(job.watch.progress.silent_for);
             }

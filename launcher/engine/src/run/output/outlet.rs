@@ -8,6 +8,7 @@
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::pthread::pthread_kill;
 use nix::sys::signal::Signal;
+use rlaunch_console::stdout;
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,12 +58,13 @@ impl Outlet {
         matches!((file(self), file(other)), (Ok(own), Ok(other)) if own == other)
     }
 
-    /// Writes all of `data`, even if another process that shares the stream has made it non-blocking.
+    /// Writes all of `data`, even if another process that shares the stream has made it non-blocking. Fails with
+    /// `BrokenPipe` if the reader has left.
     pub(super) fn write_all(&self, data: &[u8]) -> io::Result<()> {
         self.is_writing.store(true, Ordering::Relaxed);
         let written = self.write_parts(data);
         self.is_writing.store(false, Ordering::Relaxed);
-        written
+        written.map_err(|error| stdout::or_broken_pipe(&self.file, error))
     }
 
     fn write_parts(&self, mut data: &[u8]) -> io::Result<()> {
@@ -179,7 +181,9 @@ impl Watched {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::pty::openpty;
     use std::io::Read;
+    use std::net::{TcpListener, TcpStream};
     use std::time::Instant;
 
     /// More than a pipe holds.
@@ -212,6 +216,27 @@ mod tests {
         reader.read_to_end(&mut read).unwrap();
         assert_eq!(read.len() + unread, DATA);
         assert!(unread > DATA / 2, "{unread}");
+    }
+
+    /// Writes until that fails.
+    fn failed(writer: impl Into<OwnedFd>) -> io::ErrorKind {
+        let outlet = Outlet::new(writer.into());
+        (0..).find_map(|_| outlet.write_all(b"line\n").err()).unwrap().kind()
+    }
+
+    #[test]
+    fn a_connection_that_is_reset_and_a_terminal_that_is_gone_are_readers_that_have_left() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut writer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        writer.write_all(b"x").unwrap();
+        let reader = listener.accept().unwrap().0;
+        reader.peek(&mut [0]).unwrap();
+        // Whoever closes a connection with unread data resets it.
+        drop(reader);
+        assert_eq!(failed(writer), io::ErrorKind::BrokenPipe);
+        let terminal = openpty(None, None).unwrap();
+        drop(terminal.master);
+        assert_eq!(failed(terminal.slave), io::ErrorKind::BrokenPipe);
     }
 
     #[tokio::test]

@@ -4,7 +4,7 @@
 
 use super::{Action, Supervisor, job_ending};
 use crate::run::events::Event;
-use crate::run::hang::{self, HangWatch, Hung, PeerNode};
+use crate::run::hang::{self, HangWatch, Hung, OutsideWaits, PeerNode};
 use crate::run::live::messages::Reply;
 use crate::run::live::{Asker, InspectionAnswer, JobQuery, LiveStatus, QueryKind, SessionStep};
 use crate::run::outcome::Reason;
@@ -242,7 +242,9 @@ pub(super) struct Watches {
 impl Watches {
     /// Makes the watches of a job whose ranks start at `now`.
     pub(super) fn new(job: &JobSpec, status: &LiveStatus, now: Instant) -> Watches {
-        let hang = job.watches.hang.map(|options| HangWatch::new(options, status.clone(), now));
+        let readers = job.stdin.readers;
+        let watch = |options| HangWatch::new(options, readers, status.clone(), now);
+        let hang = job.watches.hang.map(watch);
         let stragglers = job.watches.straggler_window;
         let stragglers = stragglers.map(|time| StragglerWatch::new(time, status.clone(), now));
         Watches { hang, stragglers }
@@ -257,8 +259,8 @@ impl Watches {
 
 impl Supervisor<'_> {
     /// Lets the watches ask their next questions, if these are due.
-    pub(super) fn watch(&mut self, now: Instant) {
-        let question = self.watches.hang.as_mut().and_then(|watch| watch.on_time(now));
+    pub(super) fn watch(&mut self, now: Instant, waits: OutsideWaits) {
+        let question = self.watches.hang.as_mut().and_then(|watch| watch.on_time(now, waits));
         if let Some(what) = question {
             self.ask(now, Asker::HangWatch, &what);
         }

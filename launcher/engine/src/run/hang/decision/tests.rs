@@ -1,10 +1,11 @@
 //! Programs of many kinds, healthy and hung ones, under the whole watch in virtual time.
 
-use super::super::watch::{HangWatch, tests::usage};
+use super::super::watch::{HangWatch, OutsideWaits, tests::usage};
 use super::*;
 use crate::run::live::LiveStatus;
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult, StackFrame, Wait};
 use rlaunch_plan::job::options::HangOptions;
+use rlaunch_plan::job::stdin::Readers;
 use std::time::Instant;
 
 /// What a rank does, round by round: its main thread works, then it waits. Times are in milliseconds for a timeout of 10 s,
@@ -161,7 +162,7 @@ fn is_reported(first: &Program, others: &Program, (ranks, seconds): (u32, u32)) 
     let timeout = Duration::from_secs(seconds.into());
     let (status, start) = (LiveStatus::new(), Instant::now());
     let options = HangOptions { timeout, ends_job: true };
-    let mut watch = HangWatch::new(options, status.clone(), start);
+    let mut watch = HangWatch::new(options, Readers::None, status.clone(), start);
     let mut printed = 0;
     while let Some(due) = watch.deadline().filter(|due| *due < start + 4 * timeout) {
         let time = (due - start).as_secs_f64() * 1e3 * 10.0 / f64::from(seconds);
@@ -170,7 +171,7 @@ fn is_reported(first: &Program, others: &Program, (ranks, seconds): (u32, u32)) 
             printed = lines;
             status.printed(Rank(0), b"a line\n");
         }
-        let what = watch.on_time(due).unwrap();
+        let what = watch.on_time(due, OutsideWaits::default()).unwrap();
         for rank in 0..ranks {
             let program = if rank == 0 { first } else { others };
             // Ranks are at different places of their rounds.

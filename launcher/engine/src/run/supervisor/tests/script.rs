@@ -12,6 +12,7 @@
 //! | `late timeout` | one timeout is handled at the line's time, as after this process was suspended |
 
 use super::super::{Action, Input, PhaseStates, Supervisor};
+use crate::run::hang::OutsideWaits;
 use crate::run::links::LinkMonitor;
 use crate::run::live::LiveStatus;
 use crate::run::nodes::Node;
@@ -96,7 +97,7 @@ fn play(job: &JobSpec, map: &RankMap, links: impl Fn(Instant) -> LinkMonitor, sc
         supervisor: Supervisor::new(job, nodes, machines, &LiveStatus::new(), start),
         hosts,
         start,
-        reader_pauses: false,
+        waits: OutsideWaits::default(),
         text: String::new(),
     };
     let inputs = script.lines().filter(|line| line.starts_with(|c: char| c.is_ascii_digit()));
@@ -116,8 +117,7 @@ struct Played<'a> {
     supervisor: Supervisor<'a>,
     hosts: Vec<String>,
     start: Instant,
-    /// Whether output waits for its reader.
-    reader_pauses: bool,
+    waits: OutsideWaits,
     text: String,
 }
 
@@ -132,9 +132,9 @@ impl Played<'_> {
         let passed = now.duration_since(self.start).as_secs_f64();
         let _ = writeln!(self.text, "{passed:.2} {words}");
         match words {
-            "timeout" | "late timeout" => self.supervisor.handle_timeout(now, self.reader_pauses),
-            "reader pauses" => self.reader_pauses = true,
-            "reader reads" => self.reader_pauses = false,
+            "timeout" | "late timeout" => self.supervisor.handle_timeout(now, self.waits),
+            "reader pauses" => self.waits.output = true,
+            "reader reads" => self.waits.output = false,
             "wait" => self.wait(now),
             _ => {
                 let input = self.parse(words).unwrap_or_else(|| panic!("unknown: {line:?}"));
@@ -153,7 +153,7 @@ impl Played<'_> {
             if self.supervisor.is_over() {
                 return;
             }
-            self.supervisor.handle_timeout(due, self.reader_pauses);
+            self.supervisor.handle_timeout(due, self.waits);
             self.perform();
         }
     }
