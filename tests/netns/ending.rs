@@ -30,17 +30,17 @@ fn took_less_than(seconds: u64, since: Stopwatch) {
 fn each_signal_of_the_user_has_its_code() {
     let field = Field::new();
     let signals = [
-        (Signal::SIGINT, 130),
-        (Signal::SIGTERM, 143),
-        (Signal::SIGHUP, 129),
-        (Signal::SIGQUIT, 131),
+        (Signal::SIGINT, 130, "interrupted: 3 ranks ended"),
+        (Signal::SIGTERM, 143, "error: ended by SIGTERM"),
+        (Signal::SIGHUP, 129, "error: ended by SIGHUP"),
+        (Signal::SIGQUIT, 131, "error: ended by SIGQUIT"),
     ];
     for account in Account::ALL {
-        for (signal, code) in signals {
+        for (signal, code, sentence) in signals {
             let running = up(field.rlaunch("-H a,b,c").account(account), MEEK);
             let asked = Stopwatch::start();
             running.signal(signal);
-            running.finish().ended_with(code).says(&["error: ended by ", signal.as_str()]);
+            running.finish().ended_with(code).says(&[sentence]);
             took_less_than(3, asked);
         }
     }

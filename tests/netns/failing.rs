@@ -23,20 +23,24 @@ fn a_signal_that_kills_a_rank_is_named() {
 fn one_of_eight_ends_the_others_and_is_quoted() {
     let field = Field::new();
     // Exit codes of the other ranks, which are told to end, must not count.
-    let script = "if [ $RANK = 5 ]; then echo disk on fire >&2; exit 3; fi
-        trap 'exit 9' TERM; while :; do sleep 0.1; done";
-    let ran = field.rlaunch("-H a:2,b:2,c:2,d:2 -np 8").sh(script).run();
-    ran.refused(3, &["rank 5 on c ", "exited with code 3"]).took_less_than(3);
-    let (before, report) =
-        ran.err().split_once("error: ").map(|(b, r)| (b.to_owned(), r.to_owned())).unwrap();
-    assert!(before.contains("disk on fire\n"), "not shown as it came: {ran}");
-    assert!(report.contains("  disk on fire\n"), "not in the report: {ran}");
+    for (last_words, is_far_above) in [(":", false), ("seq 30", true)] {
+        let script = format!(
+            "if [ $RANK = 5 ]; then echo disk on fire >&2; exit 3; fi
+            trap '{last_words}; exit 9' TERM; while :; do sleep 0.1; done"
+        );
+        let ran = field.rlaunch("-H a:2,b:2,c:2,d:2 -np 8").sh(&script).run();
+        ran.refused(3, &["rank 5 on c ", "exited with code 3"]).took_less_than(3);
+        let (before, report) =
+            ran.err().split_once("error: ").map(|(b, r)| (b.to_owned(), r.to_owned())).unwrap();
+        assert!(before.contains("disk on fire\n"), "not shown as it came: {ran}");
+        assert_eq!(report.contains("  disk on fire\n"), is_far_above, "{ran}");
+    }
 }
 
 #[test]
 fn the_last_lines_of_a_long_story_are_quoted() {
     let field = Field::new();
-    let script = "seq -f 'step %.0f' 1 50000 >&2; exit 7";
+    let script = "seq -f 'step %.0f' 1 50000 >&2; sleep 0.3; seq 30; exit 7";
     let ran = field.rlaunch("-H a").sh(script).run();
     let report = ran.ended_with(7).err().split_once("error: ").unwrap().1.to_owned();
     assert!(report.contains("  step 50000\n") && report.contains("  step 49991\n"), "{ran}");

@@ -193,7 +193,7 @@ fn an_encrypted_key_is_asked_for_once_for_all_hosts() {
 
     // script(1) provides a terminal.
     let line =
-        format!("{} -H a,b --ssh-config {} hostname", field.rlaunch.display(), config.display());
+        format!("{} -H a,b --no-tag --ssh-config {} hostname", field.rlaunch.display(), config.display());
     let mut command = field.lab.exec_in(Account::Root, directory.path());
     command.args(["script", "-qefc", &line, "/dev/null"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

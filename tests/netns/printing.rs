@@ -308,7 +308,7 @@ fn a_program_that_is_linked_with_mpi_is_seen_line_by_line_on_all_ranks() {
     let program = StandIn { source, library: "open-mpi-5", options: "-Wl,--no-as-needed" };
     program.compile(&field, &["a"], "/tmp/linked/program");
     let running = OnTerminal::start(&field.rlaunch("-H a:2 /tmp/linked/program"));
-    running.wait_for("first\r\nfirst\r\n");
+    running.wait_for("[0-1] | first\r\n");
     field.lab.write_file("a", Path::new("/tmp/linked/go"), b"", 0o644).unwrap();
     running.finish();
 }
@@ -318,7 +318,10 @@ fn ranks_print_to_a_terminal_where_people_expect_one() {
     const WHERE: &str = "[ -t 1 ] && echo terminal || echo pipe";
     let field = Field::new();
     field.warm("a", Account::Root);
-    let at_terminal = |options: &str| OnTerminal::start(&field.rlaunch(options).sh(WHERE)).finish();
+    let at_terminal = |options: &str| {
+        let run = field.rlaunch(options).args(["--no-tag", "--fold=none"]).sh(WHERE);
+        OnTerminal::start(&run).finish()
+    };
     assert_eq!(at_terminal("-H a"), "terminal\r\n");
     assert_eq!(at_terminal("-H a --no-pty"), "pipe\r\n");
     assert_eq!(at_terminal("-H a:2"), "pipe\r\n".repeat(2));

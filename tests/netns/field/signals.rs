@@ -63,7 +63,7 @@ const CASES: &[Case] = &[
         "setsid env --default-signal=INT python3 terminate.py ./job",
         "kill -INT -$pid",
         130,
-        "error: ended by SIGINT",
+        "interrupted: 1 rank ended",
     ),
     // It sends its signal to rlaunch, and then to the whole group.
     case("timeout", "timeout 60 ./job", "kill -TERM $pid", 143, "error: ended by SIGTERM"),

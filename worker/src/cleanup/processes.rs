@@ -11,6 +11,9 @@ use rlaunch_bootstrap::job::ExitStatus;
 use rustix::process::{WaitOptions, wait};
 use std::collections::{HashMap, HashSet};
 use std::ffi::CStr;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fs, io};
 
@@ -163,11 +166,11 @@ fn nearest_takers(root: Pid, signal: Signal) -> Vec<Pid> {
 /// Time that a process takes to start another.
 const FORK_PAUSE: Duration = Duration::from_millis(1);
 
-/// Tells whether a process has a handler for a signal, or waits for it by sigwait(3) or signalfd(2): then all of its
-/// threads block it. A process that has ended or is hidden does neither.
+/// Tells whether a process has a handler for a signal, waits for it by sigwait(3), or reads it by signalfd(2), for which
+/// all of its threads block it. A process that has ended or is hidden does none of these.
 fn takes(pid: Pid, signal: Signal) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    if is_in_set(&status, "SigCgt:", signal) {
+    if is_in_set(&status, "SigCgt:", signal) || is_awaited(pid, signal) {
         return true;
     }
     if !is_in_set(&status, "SigBlk:", signal) {
@@ -175,19 +178,45 @@ fn takes(pid: Pid, signal: Signal) -> bool {
     }
     // A shell that is just starting a command blocks all signals.
     std::thread::sleep(FORK_PAUSE);
-    let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
-    threads.flatten().all(|thread| {
+    threads(pid).iter().all(|thread| {
         // A thread that has ended since takes none from the others.
-        let status = fs::read_to_string(thread.path().join("status")).ok();
+        let status = fs::read_to_string(thread.join("status")).ok();
         status.is_none_or(|status| is_in_set(&status, "SigBlk:", signal))
     })
+}
+
+/// Tells whether a thread of a process waits for a signal by sigwait(3), during which its mask does not show that it
+/// blocks the signal.
+fn is_awaited(pid: Pid, signal: Signal) -> bool {
+    threads(pid).iter().any(|thread| {
+        let call = fs::read_to_string(thread.join("syscall")).unwrap_or_default();
+        let mut words = call.split_whitespace();
+        let is_wait = words.next() == Some(libc::SYS_rt_sigtimedwait.to_string().as_str());
+        let set = words.next().and_then(|word| u64::from_str_radix(word.get(2..)?, 16).ok());
+        let Some(address) = set.filter(|_| is_wait) else { return false };
+        let mut mask = [0; size_of::<u64>()];
+        let memory = File::open(thread.join("mem"));
+        memory.is_ok_and(|memory| memory.read_exact_at(&mut mask, address).is_ok())
+            && has_signal(u64::from_ne_bytes(mask), signal)
+    })
+}
+
+/// Returns the directories in /proc of a process's threads; none of one that has ended.
+fn threads(pid: Pid) -> Vec<PathBuf> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task"));
+    entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
 /// Tells whether a signal is in a set of `/proc/PID/status`.
 fn is_in_set(status: &str, set: &str, signal: Signal) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix(set));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
-    mask >> (signal as i32 - 1) & 1 == 1
+    has_signal(mask, signal)
+}
+
+/// Tells whether a signal is in a set as the kernel has it: a bit for each signal, from 1 on.
+fn has_signal(set: u64, signal: Signal) -> bool {
+    set >> (signal as i32 - 1) & 1 == 1
 }
 
 /// Kills every descendant of this process except `except`. First stops the descendants one by one
