@@ -57,6 +57,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     host_selection::check_ports(&args.hosts.hosts, ranks, map_by)?;
     let programs = apps::with_hosts(args.other_programs, &config.hosts, map_by)?;
     let mut reach = connect_options(args.connect, config)?;
+    reach.node_timeout = args.termination.node_timeout;
     let named = named_hosts(&args.hosts, config);
     let (hosts, is_local) = select_hosts(&named, ranks, &programs, config, &mut reach)?;
     args.compat.check_nodes(&hosts)?;
@@ -309,6 +310,7 @@ impl MeasurementJob {
         let MeasurementJob { args, argv, process, ranks, map_by, timeout } = self;
         host_selection::check_ports(&args.hosts, ranks, map_by)?;
         let mut reach = options::connect_options(args.connect, config)?;
+        reach.node_timeout = args.node_timeout;
         let lists =
             HostOptions { lists: &args.hosts, files: &[], exclude: &[], table: &config.hosts };
         let (hosts, is_local) = select_hosts(&lists, ranks, &[], config, &mut reach)?;
