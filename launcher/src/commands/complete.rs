@@ -85,8 +85,8 @@ fn wanted(current: &str, before: &[String]) -> Option<Wanted> {
     match (verb.as_str(), is_next) {
         ("help" | "man", true) => Some(Wanted::Topics),
         ("report", _) => Some(Wanted::Ended),
-        ("logs" | "reap", true) => Some(Wanted::Jobs),
-        ("jobs" | "status" | "stack" | "monitor" | "exec" | "attach", true) => {
+        ("logs" | "reap" | "wait", true) => Some(Wanted::Jobs),
+        ("jobs" | "status" | "stop" | "stack" | "monitor" | "exec" | "attach", true) => {
             Some(Wanted::Running)
         }
         ("ssh" | "ssh-config", _) => Some(Wanted::Hosts),
@@ -178,6 +178,8 @@ mod tests {
             ("logs -f 01", Some(Wanted::Jobs)),
             ("status ", Some(Wanted::Running)),
             ("exec ", Some(Wanted::Running)),
+            ("stop ", Some(Wanted::Running)),
+            ("wait 01", Some(Wanted::Jobs)),
             ("report a.log ", Some(Wanted::Ended)),
             ("reap ", Some(Wanted::Jobs)),
             ("help mtu", Some(Wanted::Topics)),

@@ -151,13 +151,12 @@ pub(crate) async fn run_with_restarts(
 async fn run_attempts(mut job: JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
     loop {
         let (ended, _record) = run_attempt(&job, signals).await;
-        // If the user has asked to end a job that is already failing, the job is not restarted.
-        let mut failed = match ended {
-            Err(failed) if failed.may_restart && signals.end_requests() == 0 => failed,
-            ended => return ended,
+        let next = next_attempt(&job, &ended, signals);
+        let (mut failed, restarts) = match (ended, job.spec.restarts) {
+            (Err(failed), Some(restarts)) if may_restart(&failed, signals) => (failed, restarts),
+            (ended, _) => return ended,
         };
-        let Some(restarts) = job.spec.restarts else { return Err(failed) };
-        let Some(next) = restarts.next() else {
+        let Some(next) = next else {
             let Restarts { max, done } = restarts;
             failed.details.push(format!("restarts: {done} of {max}"));
             return Err(failed);
@@ -177,6 +176,18 @@ async fn run_attempts(mut job: JobRun, signals: &mut Signals) -> Result<Exit, Fa
     }
 }
 
+/// Tells whether a job may start again after this error. If the user has asked to end a job that is already failing, it
+/// may not.
+fn may_restart(failed: &Failed, signals: &Signals) -> bool {
+    failed.may_restart && signals.end_requests() == 0
+}
+
+/// Returns the count for the attempt that follows this end; `None` if none does.
+fn next_attempt(job: &JobRun, ended: &Result<Exit, Failed>, signals: &Signals) -> Option<Restarts> {
+    let failed = ended.as_ref().err().filter(|failed| may_restart(failed, signals));
+    failed.and(job.spec.restarts)?.next()
+}
+
 /// Runs one attempt at a job. Stores the record of the attempt and returns it, unless the user wants no
 /// record.
 pub async fn run_attempt(
@@ -187,7 +198,9 @@ pub async fn run_attempt(
     let ended = super::run(job, signals).instrument(span).await;
     job.events.emit(&Event::job_ended(&ended));
     let ended = job.events.conclude(ended);
+    let is_restarted = next_attempt(job, &ended, signals).is_some();
     let record = job.recorder.as_ref().and_then(|recorder| recorder.finish(&job.spec, &ended));
+    let record = record.map(|record| JobRecord { is_restarted, ..record });
     if let Some(record) = &record {
         record::save_or_warn(record);
     }

@@ -56,6 +56,9 @@ pub struct JobRecord {
     pub environment: Vec<RankVariable>,
     pub output: RecordedOutput,
     pub end: RecordedEnd,
+    /// Whether the job has started again after this end, by another id (`--max-restarts`).
+    #[serde(default)]
+    pub is_restarted: bool,
 }
 
 /// Variable that was set for ranks, and the reason.
@@ -213,6 +216,7 @@ impl Recorder {
             environment,
             output: self.transcript.take(),
             end,
+            is_restarted: false,
         }
     }
 }
@@ -526,6 +530,7 @@ mod tests {
                 message: String::new(),
                 details: Vec::new(),
             },
+            is_restarted: false,
         }
     }
 
