@@ -2,7 +2,7 @@
 
 use crate::live::State;
 use crate::running::{Outcome, Running};
-use crate::support::{Field, state as stat};
+use crate::support::{Field, launch_directory, state as stat};
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
 use serde_json::Value;
@@ -141,6 +141,29 @@ fn a_launcher_that_does_not_end_its_job_is_killed() {
     running.finish_first().ended_with(-9);
     assert!(field.ranks().is_empty(), "{:#?}", field.ranks());
     field.clear_job_directories();
+}
+
+#[test]
+fn a_job_runs_again_where_it_ran() {
+    let (field, state) = (Field::new(), State::new());
+    let directory = launch_directory();
+    let first = |words: &str| {
+        let run = field.rlaunch(words).env("XDG_STATE_HOME", state.path());
+        run.in_directory(directory.path())
+    };
+    let ran = first("-np 2").sh("pwd").run();
+    let path = directory.path().to_str().unwrap();
+    assert_eq!(ran.succeeded().out(), format!("{path}\n{path}\n"), "{ran}");
+    let again = start(&field, &state, "rerun").finish();
+    assert_eq!(again.succeeded().out(), ran.out(), "{again}");
+    again.says(&[&format!("cd {path} && rlaunch -np 2 sh -c pwd")]);
+    first("-np 1 -x HF_TOKEN=hunter2 true").run().succeeded();
+    let secret = run(&field, &state, "rerun");
+    secret.refused(203, &["keeps no secrets, here HF_TOKEN=(set, 7 chars)"]);
+    secret.hints("rlaunch -np 1 -x");
+    first("-np 1 true").run().succeeded();
+    drop(directory);
+    run(&field, &state, "rerun").refused(203, &[&format!("its directory {path} is gone")]);
 }
 
 /// The directory of jobs is closed to others; these are the checks behind its door.

@@ -18,6 +18,7 @@
 //! | `meant` | hints for a job that was meant as something else, such as a mistyped verb |
 //! | `jobs`, `stack` | `rlaunch jobs`: jobs that run, and with -a those that have ended; `rlaunch stack`: where their ranks are |
 //! | `found` | the job that the user names, running or ended |
+//! | `rerun` | `rlaunch rerun`: a job run again |
 //! | `stop` | `rlaunch stop`, `rlaunch wait`: the end of a job |
 //! | `logs` | `rlaunch logs`: what ranks have printed |
 //! | `monitor` | `rlaunch monitor`: what jobs and hosts do; metrics for Prometheus |
@@ -62,6 +63,7 @@ mod output;
 mod overview;
 pub(crate) mod reap;
 mod report;
+mod rerun;
 mod self_test;
 mod shell;
 mod ssh_config;
@@ -95,6 +97,7 @@ pub(crate) enum Verb {
     History(jobs::HistoryArgs),
     Stop(stop::StopArgs),
     Wait(stop::WaitArgs),
+    Rerun(rerun::RerunArgs),
     Stack(stack::StackArgs),
     Monitor(Box<monitor::MonitorArgs>),
     Shell(shell::ShellArgs),
@@ -140,6 +143,7 @@ impl Verb {
             Verb::Logs(args) => logs::run(&args).await,
             Verb::History(args) => jobs::run_history(&args),
             Verb::Stop(args) => stop::run(args, &line).await,
+            Verb::Rerun(args) => rerun::run(&args).await,
             Verb::Wait(args) => stop::run_wait(&args).await,
             Verb::Stack(args) => stack::run(&args).await,
             Verb::Monitor(args) => monitor::run(*args, &line).await,

@@ -26,6 +26,7 @@ const GROUPS: [(&str, &[VerbLine]); 4] = [
             ("shell", "each line that you type, on all hosts"),
             ("exec", "a command, or a shell, in the place of a rank"),
             ("attach", "a debugger to a rank that waits in breakpoint()"),
+            ("rerun", "a job again, in its directory"),
             ("stop, wait", "end a running job; wait for the end of one"),
             ("bench", "measure links, collectives, and how a program scales"),
             ("reap", "end processes that a job left behind"),

@@ -59,6 +59,33 @@ pub struct JobRecord {
     /// Whether the job has started again after this end, by another id (`--max-restarts`).
     #[serde(default)]
     pub is_restarted: bool,
+    /// How `argv` was run; `None` in the record of an rlaunch that did not note it.
+    #[serde(default)]
+    pub launch: Option<RecordedLaunch>,
+}
+
+/// What is needed, beside its words, to run a command line again.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct RecordedLaunch {
+    /// Directory in which rlaunch was started; `None` if it was deleted, or its path is no text.
+    pub directory: Option<String>,
+    /// Version of rlaunch.
+    pub rlaunch: String,
+    /// Words of `argv`, by their index, that are not as they were typed: they have secrets, or are no text.
+    pub altered: Vec<usize>,
+}
+
+impl RecordedLaunch {
+    /// `argv` are the words of the job's command line as they are recorded.
+    fn new(job: &JobSpec, argv: &[String]) -> RecordedLaunch {
+        let words = job.command_line.iter().zip(argv).enumerate();
+        let altered = words.filter(|(_, (typed, kept))| typed.to_str() != Some(kept.as_str()));
+        RecordedLaunch {
+            directory: job.directory.as_ref().and_then(|path| path.to_str()).map(str::to_owned),
+            rlaunch: env!("CARGO_PKG_VERSION").to_owned(),
+            altered: altered.map(|(index, _)| index).collect(),
+        }
+    }
 }
 
 /// Variable that was set for ranks, and the reason.
@@ -204,12 +231,14 @@ impl Recorder {
                 group_by_rank(&show::variables(job, map, rank_configs, libraries)),
             ),
         };
+        let argv = without_secrets(&job.command_line);
         JobRecord {
             v: VERSION,
+            launch: Some(RecordedLaunch::new(job, &argv)),
             job: job.id.to_string(),
             started: since_1970.as_secs_f64(),
             seconds: self.clock.elapsed().as_secs_f64(),
-            argv: without_secrets(&job.command_line),
+            argv,
             program: without_secrets(&job.program_words()),
             hosts: HostRanks::of_map(map),
             placement,
@@ -531,7 +560,19 @@ mod tests {
                 details: Vec::new(),
             },
             is_restarted: false,
+            launch: None,
         }
+    }
+
+    #[test]
+    fn words_that_are_not_kept_as_typed_are_noted() {
+        let mut job = rlaunch_plan::testing::job("-H a hostname");
+        let line = "rlaunch -x HF_TOKEN=abc -H a hostname";
+        job.command_line = line.split(' ').map(Into::into).collect();
+        job.directory = Some("/home/me/run".into());
+        let launch = RecordedLaunch::new(&job, &without_secrets(&job.command_line));
+        assert_eq!(launch.directory.as_deref(), Some("/home/me/run"));
+        assert_eq!(launch.altered, [2]);
     }
 
     #[test]

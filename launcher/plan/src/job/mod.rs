@@ -56,6 +56,8 @@ pub struct JobSpec {
     pub serve: bool,
     /// Whole command line of rlaunch, as the user typed it.
     pub command_line: Vec<OsString>,
+    /// Directory in which the user typed it, by the path that the user knows; `None` if it has been deleted.
+    pub directory: Option<PathBuf>,
     /// Whether ranks get none of this shell's variables except those of `-x` and `--env-file`. This includes
     /// ranks on this machine.
     pub no_env: bool,
@@ -127,6 +129,7 @@ impl JobSpec {
             rank_by: None,
             oversubscribe: false,
             command_line: app.argv.clone(),
+            directory: None,
             apps: vec![app],
             serve: false,
             no_env: false,

@@ -94,6 +94,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         apps,
         serve: termination.serve,
         command_line: args.typed,
+        directory: here().ok().map(|here| here.path),
         no_env: args.environment.no_env,
         login: args.environment.login,
         options: Options { map_by, watches_hangs, ..rank_options },
@@ -339,6 +340,7 @@ impl MeasurementJob {
         };
         // The record says what the user typed, not the program that came of it.
         job.command_line = std::env::args_os().collect();
+        job.directory = here().ok().map(|here| here.path);
         job.is_recorded = true;
         Ok(Launch { spec: job, reach, stdio: Stdio::Stdout })
     }
