@@ -166,6 +166,34 @@ fn a_job_runs_again_where_it_ran() {
     run(&field, &state, "rerun").refused(203, &[&format!("its directory {path} is gone")]);
 }
 
+#[test]
+fn a_command_is_told_how_a_job_ended() {
+    let (field, directory) = (Field::new(), launch_directory());
+    let file = directory.path().join("told");
+    let notify = format!("echo $RLAUNCH_EXIT_CODE $RLAUNCH_MESSAGE > {}", file.display());
+    let job = |words: &str| field.rlaunch(words).args(["--notify", &notify]);
+    let told = || {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let _ = fs::remove_file(&file);
+        text
+    };
+    job("--dry-run -H a").sh("true").run().succeeded();
+    assert_eq!(told(), "");
+    job("-H a,b").sh("true").run().succeeded();
+    assert_eq!(told(), "0\n");
+    // Told once, of the last attempt.
+    job("-H a --max-restarts 1").sh("exit $((3 + RLAUNCH_RESTART_COUNT))").run().ended_with(4);
+    let text = told();
+    assert!(text.starts_with("4 rank 0 on a ") && text.lines().count() == 1, "{text}");
+    let mut running = job("-H a,b").sh("echo up; exec sleep 1000").spawn();
+    running.wait_for_lines(2);
+    running.signal(Signal::SIGTERM);
+    running.finish().ended_with(143);
+    assert!(told().starts_with("143 "));
+    let failing = field.rlaunch("-H a --notify").args(["exit 5", "true"]).run();
+    failing.succeeded().says(&["warning: the command of --notify exited with code 5"]);
+}
+
 /// The directory of jobs is closed to others; these are the checks behind its door.
 #[test]
 fn another_user_neither_stops_nor_waits_for_a_job() {

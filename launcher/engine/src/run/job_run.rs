@@ -8,6 +8,7 @@ pub use crate::run::output::Stdio;
 use crate::connect::connector::Reach;
 use crate::run::events::{Event, EventLog};
 use crate::run::live::JobSocket;
+use crate::run::notify::Notice;
 use crate::run::record::{self, JobRecord, Recorder};
 use crate::run::signals::Signals;
 use ring::rand::SecureRandom;
@@ -140,37 +141,44 @@ pub(crate) async fn run_with_restarts(
     launch: Launch,
     signals: &mut Signals,
 ) -> Result<Exit, Failed> {
+    let (notify, began) = (launch.spec.notify.clone(), Instant::now());
     // A restart says it no more, nor does a measurement, whose ranks need no directory.
     let job = JobRun { says_directory: true, ..JobRun::first(launch)? };
     let events = job.events.clone();
-    let ended = run_attempts(job, signals).await;
+    let (job, ended) = run_attempts(job, signals).await;
+    if let Some(command) = notify {
+        Notice { job, took: began.elapsed(), ended: &ended }.send(&command, signals).await;
+    }
     await_reader(&events, signals).await;
     ended
 }
 
-async fn run_attempts(mut job: JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
+/// Makes attempts until none follows. Returns the id and the outcome of the last one.
+async fn run_attempts(mut job: JobRun, signals: &mut Signals) -> (JobId, Result<Exit, Failed>) {
     loop {
+        let id = job.spec.id;
         let (ended, _record) = run_attempt(&job, signals).await;
         let next = next_attempt(&job, &ended, signals);
         let (mut failed, restarts) = match (ended, job.spec.restarts) {
             (Err(failed), Some(restarts)) if may_restart(&failed, signals) => (failed, restarts),
-            (ended, _) => return ended,
+            (ended, _) => return (id, ended),
         };
         let Some(next) = next else {
             let Restarts { max, done } = restarts;
             failed.details.push(format!("restarts: {done} of {max}"));
-            return Err(failed);
+            return (id, Err(failed));
         };
         print_restart(next, &failed);
-        let former = job.spec.id;
         let (launch, events) = job.into_parts();
-        let spec = restarted(launch.spec, next)
-            .map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+        let spec = match restarted(launch.spec, next) {
+            Ok(spec) => spec,
+            Err(error) => return (id, Err(Failed::from_error(Exit::USAGE, &error))),
+        };
         job = JobRun::next(Launch { spec, ..launch }, events);
         job.events.emit(&Event::JobRestarted {
             number: next.done,
             most: next.max,
-            former: former.to_string(),
+            former: id.to_string(),
             after: names::redacted(&failed.message),
         });
     }

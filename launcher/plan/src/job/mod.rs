@@ -99,6 +99,8 @@ pub struct JobSpec {
     pub events: Option<String>,
     /// Whether a record of the job is kept.
     pub is_recorded: bool,
+    /// `--notify`: a line for a shell of this machine, which runs it when the job is over.
+    pub notify: Option<String>,
 }
 
 /// Id and secrets of one attempt at a job, by which it recognizes its own agents and ranks.
@@ -157,6 +159,7 @@ impl JobSpec {
             restarts: None,
             events: None,
             is_recorded: false,
+            notify: None,
         }
     }
 

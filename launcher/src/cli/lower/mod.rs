@@ -120,6 +120,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         restarts: termination.max_restarts.map(Restarts::up_to).filter(|_| !is_dry),
         events: output.events,
         is_recorded: !output.no_record && !is_dry,
+        notify: termination.notify.filter(|_| !is_dry),
     };
     Ok(Launch { spec, reach, stdio: Stdio::Stdout })
 }
