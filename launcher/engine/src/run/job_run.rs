@@ -107,6 +107,9 @@ impl JobRun {
         let seconds = started.elapsed().as_secs_f64();
         tracing::info!("{name}: {:.1} ms", seconds * 1e3);
         self.events.emit(&Event::Phase { name, seconds });
+        if let Some(recorder) = &self.recorder {
+            recorder.phase_ended(name, seconds);
+        }
         done
     }
 }

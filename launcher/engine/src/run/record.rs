@@ -26,7 +26,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tempfile::NamedTempFile;
 
@@ -62,6 +62,16 @@ pub struct JobRecord {
     /// How `argv` was run; `None` in the record of an rlaunch that did not note it.
     #[serde(default)]
     pub launch: Option<RecordedLaunch>,
+    /// Phases of the launcher that have ended, in their order, as in `--events`.
+    #[serde(default)]
+    pub phases: Vec<RecordedPhase>,
+}
+
+/// Phase of the launcher: `reach`, `prepare`, `join` and, while ranks run, `run`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct RecordedPhase {
+    pub name: String,
+    pub seconds: f64,
 }
 
 /// What is needed, beside its words, to run a command line again.
@@ -148,6 +158,7 @@ pub struct Recorder {
     start: OnceLock<RankStart>,
     /// Output of the ranks so far.
     transcript: SharedTranscript,
+    phases: Mutex<Vec<RecordedPhase>>,
     /// Record for the case that this process is killed; `None` if it could not be written.
     begun: OnceLock<BegunRecord>,
 }
@@ -175,6 +186,7 @@ impl Recorder {
             map: OnceLock::new(),
             start: OnceLock::new(),
             transcript: SharedTranscript::default(),
+            phases: Mutex::default(),
             begun: OnceLock::new(),
         }
     }
@@ -190,6 +202,15 @@ impl Recorder {
             // The same error when the job is over is a warning.
             Err(error) => tracing::info!("no record if this process is killed: {error}"),
         }
+    }
+
+    /// Adds a phase that has ended.
+    pub(crate) fn phase_ended(&self, name: &str, seconds: f64) {
+        self.phases().push(RecordedPhase { name: name.to_owned(), seconds });
+    }
+
+    fn phases(&self) -> MutexGuard<'_, Vec<RecordedPhase>> {
+        self.phases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds the configuration with which ranks are started. `rank_configs` and `libraries` are indexed by
@@ -246,6 +267,7 @@ impl Recorder {
             output: self.transcript.take(),
             end,
             is_restarted: false,
+            phases: self.phases().clone(),
         }
     }
 }
@@ -561,6 +583,7 @@ mod tests {
             },
             is_restarted: false,
             launch: None,
+            phases: vec![],
         }
     }
 
