@@ -48,8 +48,7 @@ fn a_job_is_stopped_and_waited_for() {
     for verb in ["stop", "wait"] {
         run(&field, &state, verb).refused(200, &["no job of yours runs from this machine"]);
     }
-    let run = field.rlaunch("-H a true").env("XDG_STATE_HOME", state.path());
-    run.run().succeeded();
+    start(&field, &state, "-H a true").finish().succeeded();
     state.ask(&field, "wait last").says_nothing();
 }
 
@@ -110,12 +109,15 @@ fn whoever_waits_is_told_of_a_launcher_that_was_killed() {
 #[test]
 fn a_job_that_starts_again_is_waited_for_to_its_last_end() {
     let (field, state) = (Field::new(), State::new());
-    let run = field.rlaunch("-H a --max-restarts 1").env("XDG_STATE_HOME", state.path());
-    let mut running = run.sh("echo up; sleep 2; exit $((3 + RLAUNCH_RESTART_COUNT))").spawn();
+    let job = field.rlaunch("-H a --max-restarts 1").env("XDG_STATE_HOME", state.path());
+    let mut running = job.sh("echo up; sleep 2; exit $((3 + RLAUNCH_RESTART_COUNT))").spawn();
     running.wait_for_text("up\n", 1);
-    let waiting = start(&field, &state, &format!("wait {}", id(&field, &state)));
+    let first = id(&field, &state);
+    let waiting = start(&field, &state, &format!("wait {first}"));
     running.finish().ended_with(4);
     waiting.finish_first().ended_with(4);
+    let late = run(&field, &state, &format!("wait {first}"));
+    late.ended_with(4);
 }
 
 #[test]

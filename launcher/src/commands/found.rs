@@ -1,7 +1,7 @@
 //! Jobs that the user names: those that run, and those that have ended.
 
 use super::jobs::live_failure;
-use rlaunch_engine::run::live::client::{Launcher, LiveError, RunningJob};
+use rlaunch_engine::run::live::client::{LiveError, RunningJob};
 use rlaunch_engine::run::record::{JobRecord, RecordStore, RecordStoreError};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -10,9 +10,9 @@ use tokio::time::{Instant, sleep};
 
 /// Time between two looks for what comes at once.
 const LOOK: Duration = Duration::from_millis(20);
-/// Time after the end of a job within which its record is there. The kernel closes the socket of a launcher that is killed
-/// a moment before it frees the lock on the record.
-const RECORD_TIME: Duration = Duration::from_secs(1);
+/// Time within which the record of a job that has ended is there, and its next attempt. The kernel closes the socket of a
+/// launcher that is killed a moment before it frees the lock on the record.
+const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// Job that was found.
 pub(super) enum FoundJob {
@@ -21,13 +21,19 @@ pub(super) enum FoundJob {
 }
 
 impl FoundJob {
-    /// Finds a job by the beginning of its id, or `last` for the last that has ended; without a word, the only running one.
+    /// Finds a job by the beginning of its id, or `last` for the last that has ended; without a word, the only running one. Of
+    /// a job that was started again it is the last attempt.
     pub(super) async fn find(job: Option<&str>) -> Result<FoundJob, Failed> {
-        match running(job).await? {
-            Some(job) => Ok(FoundJob::Running(Box::new(job))),
-            None if job.is_some() => Ok(FoundJob::Ended(Box::new(record(job)?))),
-            None => Err(live_failure(&LiveError::NoJob)),
+        let mut found = match running(job).await? {
+            Some(job) => FoundJob::Running(Box::new(job)),
+            None if job.is_some() => FoundJob::Ended(Box::new(record(job)?)),
+            None => return Err(live_failure(&LiveError::NoJob)),
+        };
+        while let FoundJob::Ended(record) = &found {
+            let Some(next) = next_attempt(record).await? else { break };
+            found = next;
         }
+        Ok(found)
     }
 }
 
@@ -63,51 +69,50 @@ fn record_failure(error: &RecordStoreError) -> Failed {
 }
 
 /// Waits until a job has ended, with all its restarts, and returns its record; `None` if it keeps none.
-pub(super) async fn until_ended(mut job: RunningJob) -> Result<Option<JobRecord>, Failed> {
+pub(super) async fn until_ended(job: RunningJob) -> Result<Option<JobRecord>, Failed> {
+    let mut found = FoundJob::Running(Box::new(job));
     loop {
-        match job.ended().await {
-            LiveError::Ended(_) => {}
-            error => return Err(live_failure(&error)),
-        }
-        let record = record_at_end(&job.id).await?;
-        let is_restarted = record.as_ref().is_some_and(|record| record.is_restarted);
-        let next = match job.launcher().filter(|_| is_restarted) {
-            Some(launcher) => next_attempt(launcher, &job.id).await?,
-            None => None,
+        let then = match &mut found {
+            FoundJob::Running(job) => {
+                match job.ended().await {
+                    LiveError::Ended(_) => {}
+                    error => return Err(live_failure(&error)),
+                }
+                at_once(&job.id).await?
+            }
+            FoundJob::Ended(record) => next_attempt(record).await?,
         };
-        match next {
-            Some(next) => job = next,
-            None => return Ok(record),
-        }
+        found = match (then, found) {
+            (Some(next), _) => next,
+            (None, FoundJob::Ended(record)) => return Ok(Some(*record)),
+            (None, FoundJob::Running(_)) => return Ok(None),
+        };
     }
 }
 
-/// Reads the record of a job that has just ended.
-pub(super) async fn record_at_end(job: &str) -> Result<Option<JobRecord>, Failed> {
+/// Finds the attempt that follows an ended one; `None` if none does.
+async fn next_attempt(record: &JobRecord) -> Result<Option<FoundJob>, Failed> {
+    match &record.next {
+        Some(next) => at_once(next).await,
+        None => Ok(None),
+    }
+}
+
+/// Finds a job, by its whole id, that runs or has left a record, or does so at once.
+pub(super) async fn at_once(job: &str) -> Result<Option<FoundJob>, Failed> {
     let store = store()?;
-    let due = Instant::now() + RECORD_TIME;
+    let due = Instant::now() + AT_ONCE;
     loop {
+        if let Some(job) = running(Some(job)).await? {
+            return Ok(Some(FoundJob::Running(Box::new(job))));
+        }
         match store.find(job) {
-            Ok(record) => return Ok(Some(record)),
+            Ok(record) => return Ok(Some(FoundJob::Ended(Box::new(record)))),
             Err(RecordStoreError::Unknown { .. } | RecordStoreError::Empty(_)) => {}
             Err(error) => return Err(record_failure(&error)),
         }
         if Instant::now() >= due {
             return Ok(None);
-        }
-        sleep(LOOK).await;
-    }
-}
-
-/// Waits for the attempt that follows another of the same launcher; `None` if the launcher ends before.
-async fn next_attempt(launcher: Launcher, former: &str) -> Result<Option<RunningJob>, Failed> {
-    loop {
-        let is_alive = launcher.is_alive();
-        let (jobs, _) = RunningJob::all().await.map_err(|error| live_failure(&error))?;
-        let is_next = |job: &RunningJob| job.launcher() == Some(launcher) && job.id != former;
-        let next = jobs.into_iter().find(is_next);
-        if next.is_some() || !is_alive {
-            return Ok(next);
         }
         sleep(LOOK).await;
     }

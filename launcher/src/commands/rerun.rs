@@ -130,7 +130,8 @@ impl<'a> Again<'a> {
 fn has_changed(file: &Path, since: f64) -> bool {
     let Ok(since) = Duration::try_from_secs_f64(since) else { return false };
     let written = file.metadata().and_then(|meta| meta.modified());
-    written.is_ok_and(|written| written > UNIX_EPOCH + since)
+    let since = UNIX_EPOCH.checked_add(since);
+    written.is_ok_and(|written| since.is_some_and(|since| written > since))
 }
 
 fn failed(record: &JobRecord, why: &str) -> Failed {

@@ -127,7 +127,10 @@ async fn end_by_force(args: StopArgs, line: &CommandLine) -> Result<Exit, Failed
     };
     let hosts = match hosts {
         Some(hosts) => hosts,
-        None => found::record_at_end(&id).await?.map(|record| record.hosts).unwrap_or_default(),
+        None => match found::at_once(&id).await? {
+            Some(FoundJob::Ended(record)) => record.hosts,
+            Some(FoundJob::Running(_)) | None => Vec::new(),
+        },
     };
     let hosts = hosts.into_iter().map(|host| host.host).collect();
     let reaped = ReapArgs {

@@ -160,8 +160,7 @@ pub(crate) async fn run_with_restarts(
 async fn run_attempts(mut job: JobRun, signals: &mut Signals) -> (JobId, Result<Exit, Failed>) {
     loop {
         let id = job.spec.id;
-        let (ended, _record) = run_attempt(&job, signals).await;
-        let next = next_attempt(&job, &ended, signals);
+        let Attempt { ended, next, .. } = attempt(&job, signals).await;
         let (mut failed, restarts) = match (ended, job.spec.restarts) {
             (Err(failed), Some(restarts)) if may_restart(&failed, signals) => (failed, restarts),
             (ended, _) => return (id, ended),
@@ -171,7 +170,7 @@ async fn run_attempts(mut job: JobRun, signals: &mut Signals) -> (JobId, Result<
             failed.details.push(format!("restarts: {done} of {max}"));
             return (id, Err(failed));
         };
-        print_restart(next, &failed);
+        print_restart(next.restarts, &failed);
         let (launch, events) = job.into_parts();
         let spec = match restarted(launch.spec, next) {
             Ok(spec) => spec,
@@ -179,8 +178,8 @@ async fn run_attempts(mut job: JobRun, signals: &mut Signals) -> (JobId, Result<
         };
         job = JobRun::next(Launch { spec, ..launch }, events);
         job.events.emit(&Event::JobRestarted {
-            number: next.done,
-            most: next.max,
+            number: next.restarts.done,
+            most: next.restarts.max,
             former: id.to_string(),
             after: names::redacted(&failed.message),
         });
@@ -193,29 +192,54 @@ fn may_restart(failed: &Failed, signals: &Signals) -> bool {
     failed.may_restart && signals.end_requests() == 0
 }
 
-/// Returns the count for the attempt that follows this end; `None` if none does.
-fn next_attempt(job: &JobRun, ended: &Result<Exit, Failed>, signals: &Signals) -> Option<Restarts> {
-    let failed = ended.as_ref().err().filter(|failed| may_restart(failed, signals));
-    failed.and(job.spec.restarts)?.next()
+/// Attempt at a job that is over.
+struct Attempt {
+    ended: Result<Exit, Failed>,
+    /// Its record; `None` if the user wants none.
+    record: Option<JobRecord>,
+    next: Option<NextAttempt>,
 }
 
-/// Runs one attempt at a job. Stores the record of the attempt and returns it, unless the user wants no
-/// record.
+/// Attempt that follows another.
+#[derive(Clone, Copy, Debug)]
+struct NextAttempt {
+    id: JobId,
+    restarts: Restarts,
+}
+
+impl NextAttempt {
+    /// Returns `None` if no attempt follows this end.
+    fn after(job: &JobSpec, ended: &Result<Exit, Failed>, signals: &Signals) -> Option<Self> {
+        let failed = ended.as_ref().err().filter(|failed| may_restart(failed, signals));
+        let restarts = failed.and(job.restarts)?.next()?;
+        Some(NextAttempt { id: another_id(job.id, job.port_range), restarts })
+    }
+}
+
+/// Runs one attempt at a job that is not restarted. Stores the record of the attempt and returns it, unless the user wants
+/// no record.
 pub async fn run_attempt(
     job: &JobRun,
     signals: &mut Signals,
 ) -> (Result<Exit, Failed>, Option<JobRecord>) {
+    let Attempt { ended, record, .. } = attempt(job, signals).await;
+    (ended, record)
+}
+
+/// Runs one attempt at a job, and stores its record.
+async fn attempt(job: &JobRun, signals: &mut Signals) -> Attempt {
     let span = tracing::info_span!("job", id = %job.spec.id);
     let ended = super::run(job, signals).instrument(span).await;
     job.events.emit(&Event::job_ended(&ended));
     let ended = job.events.conclude(ended);
-    let is_restarted = next_attempt(job, &ended, signals).is_some();
+    let next = NextAttempt::after(&job.spec, &ended, signals);
     let record = job.recorder.as_ref().and_then(|recorder| recorder.finish(&job.spec, &ended));
-    let record = record.map(|record| JobRecord { is_restarted, ..record });
+    let next_id = next.map(|next| next.id.to_string());
+    let record = record.map(|record| JobRecord { next: next_id, ..record });
     if let Some(record) = &record {
         record::save_or_warn(record);
     }
-    (ended, record)
+    Attempt { ended, record, next }
 }
 
 /// Waits until the reader of the events has taken them all, unless the user has asked for the end.
@@ -241,14 +265,14 @@ fn print_restart(Restarts { max, done }: Restarts, failed: &Failed) {
     failed.hints.iter().for_each(|hint| messages::hint(hint));
 }
 
-/// Returns the same job with another id and new secrets.
-fn restarted(job: JobSpec, restarts: Restarts) -> Result<JobSpec, NoRandom> {
+/// Returns the same job with the id of the next attempt and new secrets.
+fn restarted(job: JobSpec, next: NextAttempt) -> Result<JobSpec, NoRandom> {
     let Identity { secret, token, .. } = new_identity()?;
     Ok(JobSpec {
-        id: another_id(job.id, job.port_range),
+        id: next.id,
         secret,
         token,
-        restarts: Some(restarts),
+        restarts: Some(next.restarts),
         stdin: job.stdin.for_restart(),
         ..job
     })

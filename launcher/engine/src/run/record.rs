@@ -56,9 +56,9 @@ pub struct JobRecord {
     pub environment: Vec<RankVariable>,
     pub output: RecordedOutput,
     pub end: RecordedEnd,
-    /// Whether the job has started again after this end, by another id (`--max-restarts`).
+    /// Id of the next attempt at the job, if it has started again after this end (`--max-restarts`).
     #[serde(default)]
-    pub is_restarted: bool,
+    pub next: Option<String>,
     /// How `argv` was run; `None` in the record of an rlaunch that did not note it.
     #[serde(default)]
     pub launch: Option<RecordedLaunch>,
@@ -266,7 +266,7 @@ impl Recorder {
             environment,
             output: self.transcript.take(),
             end,
-            is_restarted: false,
+            next: None,
             phases: self.phases().clone(),
         }
     }
@@ -581,7 +581,7 @@ mod tests {
                 message: String::new(),
                 details: Vec::new(),
             },
-            is_restarted: false,
+            next: None,
             launch: None,
             phases: vec![],
         }

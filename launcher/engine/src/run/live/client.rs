@@ -3,6 +3,7 @@
 use super::directory::{SocketDirectory, SocketName};
 use super::messages::{Greeting, JobStatus, Reply, Request, SOCKET_VERSION};
 use crate::run::output::OutputPart;
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::frame::{self, FrameError, FrameReader};
@@ -355,24 +356,18 @@ impl Launcher {
     }
 
     fn signal(self, signal: Signal) -> io::Result<()> {
-        kill(Pid::from_raw(self.pid), signal).map_err(io::Error::from)
-    }
-
-    /// Tells whether the process runs; one that only its parent has to be told of does not.
-    pub fn is_alive(self) -> bool {
-        self.state().is_some_and(|state| state != 'Z' && state != 'X')
+        match kill(Pid::from_raw(self.pid), signal) {
+            // It has ended meanwhile.
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Tells whether the process was stopped, as by Ctrl-Z, and has not gone on.
     fn is_stopped(self) -> bool {
-        self.state() == Some('T')
-    }
-
-    /// Returns the letter of the process's state; `None` if there is no such process.
-    fn state(self) -> Option<char> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         // The name before the state may have parentheses and blanks in it.
-        stat.rsplit_once(')')?.1.trim_start().chars().next()
+        stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with('T'))
     }
 
     fn command(self) -> Option<String> {
@@ -426,7 +421,7 @@ mod tests {
         child.wait().unwrap();
         assert!(!was_stopped && is_stopped && goes_on);
         assert_eq!(shown, format!("pid {}: sleep 60", launcher.pid));
-        assert!(!launcher.is_stopped() && !launcher.is_alive());
+        assert!(!launcher.is_stopped());
     }
 
     /// SIGTERM alone would wait until somebody lets the process go on.
