@@ -53,7 +53,8 @@ pub(super) async fn run(args: &RerunArgs) -> Result<Exit, Failed> {
     let mut command = Command::new(program);
     command.args(again.words).current_dir(again.directory).env("PWD", again.directory);
     open_files::restore_limit(&mut command);
-    messages::flush();
+    // Outside of the runtime. A panic there has printed its message.
+    let _ = tokio::task::spawn_blocking(messages::flush).await;
     let error = command.exec();
     Err(again.failed(&error.to_string()))
 }
