@@ -22,7 +22,7 @@ impl State {
     }
 
     /// Starts a job of three ranks on two hosts, and waits until all have printed a line.
-    fn job<'a>(&self, field: &'a Field) -> Running<'a> {
+    pub(crate) fn job<'a>(&self, field: &'a Field) -> Running<'a> {
         let run = field.rlaunch("-H a:2,b").env("XDG_STATE_HOME", self.path());
         let mut running = run.sh("echo up; exec sleep 1000").spawn();
         running.wait_for_text("up\n", 3);
@@ -30,20 +30,20 @@ impl State {
     }
 
     /// Runs a verb while the job goes on.
-    fn ask(&self, field: &Field, words: &str) -> Outcome {
+    pub(crate) fn ask(&self, field: &Field, words: &str) -> Outcome {
         let run = field.rlaunch(words).env("XDG_STATE_HOME", self.path());
         let outcome = run.spawn().finish_first();
         outcome.ended_with(0);
         outcome
     }
 
-    fn jobs(&self, field: &Field) -> Vec<Value> {
+    pub(crate) fn jobs(&self, field: &Field) -> Vec<Value> {
         let listed = self.ask(field, "jobs --json");
         serde_json::from_slice(&listed.stdout).unwrap_or_else(|_| panic!("{listed}"))
     }
 
     /// Lists the sockets.
-    fn sockets(&self) -> Vec<fs::DirEntry> {
+    pub(crate) fn sockets(&self) -> Vec<fs::DirEntry> {
         let entries = fs::read_dir(self.0.path().join("rlaunch/jobs")).unwrap().flatten();
         entries.filter(|entry| entry.path().extension().is_some_and(|e| e == "sock")).collect()
     }

@@ -166,19 +166,21 @@ fn a_host_that_falls_silent() {
     field.lab.sshd("b").unwrap().kill_sessions().unwrap();
 }
 
-/// The silence is longer than the default node timeout.
+/// The silence is longer than the default node timeout. What is printed meanwhile comes behind it.
 #[test]
 fn a_host_may_be_silent_for_as_long_as_was_said() {
     let field = Field::new();
     let _restore = Undo(|| field.lab.heal("b"));
-    let run = field.rlaunch(JOB).args(["--node-timeout", "40"]).sh("echo up; sleep 12");
+    let lines = "echo up; for line in $(seq 60); do echo line $line; sleep 0.4; done";
+    let run = field.rlaunch(JOB).args(["--node-timeout", "40"]).sh(lines);
     let mut running = run.within(Duration::from_secs(60)).spawn();
     running.wait_for_lines(3);
     let cut = Stopwatch::start();
     field.lab.cut("b", Cut::Silent).unwrap();
-    field.wait_for("a long silence", || cut.total_elapsed() > Duration::from_secs(8));
+    field.wait_for("a long silence", || cut.total_elapsed() > Duration::from_secs(20));
     field.lab.heal("b").unwrap();
-    running.finish().succeeded();
+    let ran = running.finish();
+    assert_eq!(ran.succeeded().out().matches("line ").count(), 3 * 60, "{ran}");
 }
 
 /// Like a virtual machine that is migrated: time in which a process was stopped does not count as

@@ -35,6 +35,7 @@ mod hang;
 mod hello;
 mod horovod;
 mod hosts;
+mod jobs;
 mod jump;
 mod keys;
 mod library;

@@ -195,12 +195,28 @@ fn nccl_tests_by_mpi_are_one_table() {
 }
 
 #[test]
+fn a_job_without_figures_has_its_start_and_its_last_lines() {
+    let (field, state) = (Field::new(), State::new());
+    state.rlaunch(&field, "-H a:2,b").sh("echo line of $RANK").run().succeeded();
+    let said = state.rlaunch(&field, "report last").run();
+    let out = said.succeeded().out();
+    for text in ["rlaunch -H a:2,b sh -c", "a 0-1, b 2", "exit code  0", ": reach ", ", join "] {
+        assert!(out.contains(text), "no {text}: {said}");
+    }
+    for rank in 0..3 {
+        assert!(out.contains(&format!("    [{rank}] line of {rank}\n")), "{said}");
+    }
+    let said = state.rlaunch(&field, "report last --json").run();
+    let said: Value = serde_json::from_str(&said.succeeded().out()).unwrap();
+    assert_eq!(said["reports"][0]["job"]["phases"][0]["name"], "reach", "{said}");
+}
+
+#[test]
 fn what_has_no_figures_is_refused() {
     let (field, state) = (Field::new(), State::new());
     state.rlaunch(&field, "report last").run().refused(203, &["no job has left a record in /"]);
     state.rlaunch(&field, "-H a true").run().succeeded();
     let refused = [
-        ("last", "no figures in job "),
         ("none.log", "cannot read none.log"),
         ("aaaaaaaa", "no record of a job that begins with aaaaaaaa"),
     ];

@@ -84,9 +84,9 @@ fn wanted(current: &str, before: &[String]) -> Option<Wanted> {
     let is_next = words.iter().all(|word| word.starts_with('-'));
     match (verb.as_str(), is_next) {
         ("help" | "man", true) => Some(Wanted::Topics),
-        ("report", _) => Some(Wanted::Ended),
-        ("logs" | "reap", true) => Some(Wanted::Jobs),
-        ("jobs" | "status" | "stack" | "monitor" | "exec" | "attach", true) => {
+        ("report", _) | ("rerun", true) => Some(Wanted::Ended),
+        ("logs" | "reap" | "wait", true) => Some(Wanted::Jobs),
+        ("jobs" | "status" | "stop" | "stack" | "monitor" | "exec" | "attach", true) => {
             Some(Wanted::Running)
         }
         ("ssh" | "ssh-config", _) => Some(Wanted::Hosts),
@@ -178,6 +178,9 @@ mod tests {
             ("logs -f 01", Some(Wanted::Jobs)),
             ("status ", Some(Wanted::Running)),
             ("exec ", Some(Wanted::Running)),
+            ("rerun ", Some(Wanted::Ended)),
+            ("stop ", Some(Wanted::Running)),
+            ("wait 01", Some(Wanted::Jobs)),
             ("report a.log ", Some(Wanted::Ended)),
             ("reap ", Some(Wanted::Jobs)),
             ("help mtu", Some(Wanted::Topics)),

@@ -1,6 +1,6 @@
-//! `rlaunch jobs`: the running jobs of this user.
+//! `rlaunch jobs`: the jobs of this user that run; `rlaunch jobs -a`: those that have ended as well.
 
-use super::{agent_session, output};
+use super::{agent_session, found, output};
 use crate::cli::args::{ConnectArgs, HostListArgs};
 use crate::cli::command_line::CommandLine;
 use clap::Parser;
@@ -9,6 +9,7 @@ use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::run::live::client::{LiveError, NodeAnswers, RunningJob};
 use rlaunch_engine::run::live::messages::JobStatus;
+use rlaunch_engine::run::record::JobRecord;
 use rlaunch_text::columns::{lay_out, row};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -16,7 +17,10 @@ use rlaunch_text::redact::without_secrets;
 use rlaunch_text::{printable, text};
 use serde::Serialize;
 use std::ffi::OsString;
+use std::time::{SystemTime, UNIX_EPOCH};
 
+/// Number of hosts of a job that the table of all jobs names.
+const NAMED: usize = 3;
 /// Maximum length of a program in the table, in characters.
 const MAX_PROGRAM: usize = 60;
 /// Length of the beginning of an id that the table shows. It names a job among a thousand of the same minute.
@@ -25,18 +29,29 @@ const SHORT_ID: usize = 13;
 /// List your running jobs, with their state and what they use.
 ///
 /// Without -H the jobs that were started on this machine. With -H those that have processes on the named hosts,
-/// whichever machine started them; `left over` are processes that no agent looks after.
+/// whichever machine started them; `left over` are processes that no agent looks after. -a adds those that have ended and
+/// left a record: the last 50.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   rlaunch jobs               jobs started here; rlaunch status is the same
   rlaunch jobs 0199f3        one of them
+  rlaunch jobs -a            those that have ended too, with exit codes
+  rlaunch jobs -a -n 5       the last five
   rlaunch jobs -H a,b        jobs with processes on a and b
   rlaunch jobs --json        for programs, one array")]
 pub(crate) struct JobsArgs {
     /// List only this job, by the beginning of its id
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
+
+    /// List jobs that have ended too, before those that run
+    #[arg(short, long, conflicts_with_all = ["job", "hosts"])]
+    pub(crate) all: bool,
+
+    /// List the last N jobs
+    #[arg(short = 'n', long = "last", value_name = "N", requires = "all")]
+    pub(crate) last: Option<usize>,
 
     #[command(flatten)]
     pub(crate) hosts: HostListArgs,
@@ -47,6 +62,67 @@ pub(crate) struct JobsArgs {
 
     #[command(flatten)]
     pub(crate) connect: ConnectArgs,
+}
+
+/// List your jobs that have ended, the last one at the end: those of `rlaunch jobs -a` without the running ones.
+#[derive(Debug, Parser)]
+pub(crate) struct HistoryArgs {
+    /// List the last N jobs
+    #[arg(short = 'n', long = "last", value_name = "N")]
+    pub(crate) last: Option<usize>,
+
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Job of this machine, running or ended, for the table and as JSON.
+#[derive(Debug, Serialize)]
+struct AnyJob {
+    job: String,
+    /// Start, in seconds since 1970.
+    started: f64,
+    /// Duration so far, or to the end.
+    seconds: f64,
+    program: Vec<String>,
+    hosts: Vec<String>,
+    ranks: u32,
+    /// Phase of a running job, or `ended`.
+    state: &'static str,
+    /// `None` while the job runs.
+    exit_code: Option<u8>,
+    /// Reason why the job failed; empty if it runs or has succeeded.
+    message: String,
+}
+
+impl AnyJob {
+    fn running(status: JobStatus) -> AnyJob {
+        AnyJob {
+            hosts: status.hosts.into_iter().map(|host| host.host).collect(),
+            job: status.job,
+            started: status.started,
+            seconds: status.seconds,
+            program: status.program,
+            ranks: status.ranks,
+            state: status.phase.word(),
+            exit_code: None,
+            message: String::new(),
+        }
+    }
+
+    fn ended(record: JobRecord) -> AnyJob {
+        AnyJob {
+            ranks: record.ranks(),
+            hosts: record.hosts.into_iter().map(|host| host.host).collect(),
+            job: record.job,
+            started: record.started,
+            seconds: record.seconds,
+            program: record.program,
+            state: "ended",
+            exit_code: Some(record.end.exit_code),
+            message: record.end.message,
+        }
+    }
 }
 
 /// Job of this machine, for the table and as JSON.
@@ -78,10 +154,88 @@ struct HostJobRow {
 
 /// Lists the jobs of this machine or of hosts.
 pub(super) async fn run(args: JobsArgs, line: &CommandLine) -> Result<Exit, Failed> {
-    if args.hosts.hosts.is_empty() {
+    if args.all {
+        let (running, failed) = all_running().await?;
+        print_all(running, args.last, args.json)?;
+        warn_of_unknown(&failed);
+        Ok(Exit::SUCCESS)
+    } else if args.hosts.hosts.is_empty() {
         list_here(args.job.as_deref(), args.json).await
     } else {
         list_on_hosts(args, line).await
+    }
+}
+
+/// Lists the jobs that have ended.
+pub(super) fn run_history(args: &HistoryArgs) -> Result<Exit, Failed> {
+    print_all(Vec::new(), args.last, args.json)?;
+    Ok(Exit::SUCCESS)
+}
+
+/// Returns the running jobs, and the reasons why some are not known.
+async fn all_running() -> Result<(Vec<AnyJob>, Vec<LiveError>), Failed> {
+    let (jobs, mut failed) = RunningJob::all().await.map_err(|error| live_failure(&error))?;
+    let mut running = Vec::new();
+    for mut job in jobs {
+        match job.status().await {
+            Ok(status) => running.push(AnyJob::running(status)),
+            // It is in its record now.
+            Err(LiveError::Ended(_)) => {}
+            Err(error) => failed.push(error),
+        }
+    }
+    Ok((running, failed))
+}
+
+/// Prints the jobs that have ended, and behind them those that run.
+fn print_all(running: Vec<AnyJob>, last: Option<usize>, json: bool) -> Result<(), Failed> {
+    let ended = found::store()?.all();
+    // A job that ended after it was found running.
+    let is_new = |job: &AnyJob| !ended.iter().any(|record| record.job == job.job);
+    let running: Vec<AnyJob> = running.into_iter().filter(is_new).collect();
+    let mut jobs: Vec<AnyJob> = ended.into_iter().map(AnyJob::ended).chain(running).collect();
+    jobs.drain(..jobs.len().saturating_sub(last.unwrap_or(usize::MAX)));
+    if json {
+        stdout::print(&output::json(&jobs)?);
+    } else if jobs.is_empty() {
+        messages::info("no job of yours has ended here; `rlaunch jobs` lists those that run");
+    } else {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        stdout::print(&table_of_all(&jobs, now.as_secs_f64()));
+    }
+    Ok(())
+}
+
+/// Lays jobs out, running or ended. `now` is in seconds since 1970.
+fn table_of_all(jobs: &[AnyJob], now: f64) -> String {
+    let header = row(["JOB", "STARTED", "TOOK", "EXIT", "RANKS", "HOSTS", "PROGRAM"]);
+    let rows = jobs.iter().map(|job| {
+        vec![
+            short_id(&job.job),
+            format!("{} ago", duration(now - job.started)),
+            duration(job.seconds),
+            job.exit_code.map_or_else(|| job.state.to_owned(), |code| code.to_string()),
+            job.ranks.to_string(),
+            hosts(&job.hosts),
+            program(&job.program),
+        ]
+    });
+    lay_out(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
+}
+
+/// Names the first hosts of a job.
+fn hosts(names: &[String]) -> String {
+    let shown = names.iter().take(NAMED).map(String::as_str).collect::<Vec<_>>().join(",");
+    match names.len().saturating_sub(NAMED) {
+        0 => shown,
+        more => format!("{shown} and {more} more"),
+    }
+}
+
+fn warn_of_unknown(unknown: &[LiveError]) {
+    for error in unknown {
+        messages::warn(&messages::error_chain(error));
+        error.hint().iter().for_each(|hint| messages::hint(hint));
     }
 }
 
@@ -107,10 +261,7 @@ async fn list_here(job: Option<&str>, json: bool) -> Result<Exit, Failed> {
     } else if unknown.iter().all(|error| matches!(error, LiveError::Elsewhere { .. })) {
         stdout::print("no job of yours runs from this machine\n");
     }
-    for error in &unknown {
-        messages::warn(&messages::error_chain(error));
-        error.hint().iter().for_each(|hint| messages::hint(hint));
-    }
+    warn_of_unknown(&unknown);
     Ok(Exit::SUCCESS)
 }
 
@@ -273,6 +424,44 @@ mod tests {
     fn times_have_two_units() {
         let texts = [0.4, 59.9, 60.0, 3725.0, 90_000.0].map(duration);
         assert_eq!(texts, ["0 s", "59 s", "1 min 0 s", "1 h 2 min", "1 d 1 h"]);
+    }
+
+    #[test]
+    fn a_job_that_has_ended_is_a_line_beside_one_that_runs() {
+        let ended = AnyJob {
+            job: "0123456789abcdef0123456789abcdef".into(),
+            started: 1000.0,
+            seconds: 61.0,
+            program: vec!["python3".into(), "train.py".into()],
+            hosts: ["a", "b", "c", "d", "e"].map(str::to_owned).into(),
+            ranks: 10,
+            state: "ended",
+            exit_code: Some(3),
+            message: "rank 1 on b exited with code 3".into(),
+        };
+        let running = AnyJob {
+            job: "0223456789abcdef0123456789abcdef".into(),
+            started: 1080.0,
+            seconds: 10.0,
+            program: vec!["sh".into()],
+            hosts: vec!["a".into()],
+            ranks: 1,
+            state: "running",
+            exit_code: None,
+            message: String::new(),
+        };
+        let table = table_of_all(&[ended, running], 1090.0);
+        let lines: Vec<String> = table
+            .lines()
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect();
+        assert_eq!(
+            lines[1..],
+            [
+                "0123456789abc 1 min 30 s ago 1 min 1 s 3 10 a,b,c and 2 more python3 train.py",
+                "0223456789abc 10 s ago 10 s running 1 a sh",
+            ]
+        );
     }
 
     #[test]

@@ -1,13 +1,13 @@
 //! `rlaunch logs`: what the ranks of a job have printed, from the socket of a running job or from the record of one that
 //! has ended.
 
+use super::found;
 use super::jobs::live_failure;
 use super::stack;
 use clap::Parser;
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
 use rlaunch_engine::run::output::{RecordedChunk, RecordedOutput};
-use rlaunch_engine::run::record::{JobRecord, RecordStore, RecordStoreError};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
@@ -29,7 +29,7 @@ Examples:
   rlaunch logs 0199f3a2      another job, by the beginning of its id
   rlaunch logs --rank 0,3    some ranks")]
 pub(crate) struct LogsArgs {
-    /// Beginning of the job's id, as `rlaunch jobs` and `rlaunch history` print it, or `last`
+    /// Beginning of the job's id, as `rlaunch jobs -a` prints it, or `last`
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
 
@@ -45,37 +45,15 @@ pub(crate) struct LogsArgs {
 /// Prints the output of a job.
 pub(super) async fn run(args: &LogsArgs) -> Result<Exit, Failed> {
     let mut printer = Printer::new(&args.ranks);
-    let printed = match running(args.job.as_deref()).await? {
+    let printed = match found::running(args.job.as_deref()).await? {
         Some(job) => print_running(job, args.follow, &mut printer).await?,
-        None => printer.print_rest(&record(args.job.as_deref())?.output),
+        None => printer.print_rest(&found::record(args.job.as_deref())?.output),
     };
     match printed {
         Ok(()) => Ok(Exit::SUCCESS),
         // The reader of a pipe may have read all that it wanted.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::READER_GONE),
         Err(error) => Err(stdout::unwritten("the job's output", &error)),
-    }
-}
-
-/// Finds the job among those that run; `None` if it has ended.
-async fn running(job: Option<&str>) -> Result<Option<RunningJob>, Failed> {
-    if job == Some("last") {
-        return Ok(None);
-    }
-    match RunningJob::find(job).await {
-        Ok(job) => Ok(Some(job)),
-        Err(LiveError::NoJob | LiveError::Unknown(_) | LiveError::Ended(_)) => Ok(None),
-        Err(error) => Err(live_failure(&error)),
-    }
-}
-
-fn record(job: Option<&str>) -> Result<JobRecord, Failed> {
-    let failed =
-        |error: RecordStoreError| Failed::from_error(Exit::FILES, &error).hint(error.hint());
-    let store = RecordStore::for_user().map_err(failed)?;
-    match job.filter(|job| *job != "last") {
-        Some(job) => store.find(job).map_err(failed),
-        None => store.last().map_err(failed),
     }
 }
 
@@ -91,7 +69,7 @@ async fn print_running(
         let part = match job.output(position).await {
             Ok(part) => part,
             Err(LiveError::Ended(id)) => {
-                return Ok(printer.print_rest(&record(Some(&id))?.output));
+                return Ok(printer.print_rest(&found::record(Some(&id))?.output));
             }
             Err(error) => return Err(live_failure(&error)),
         };

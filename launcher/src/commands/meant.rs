@@ -13,12 +13,11 @@ use rlaunch_text::typed::command_line;
 use std::ffi::{OsStr, OsString};
 
 /// Words of other tools, what people want of them, and the command of rlaunch that does it.
-const FOREIGN: [(&str, &str, &str); 5] = [
+const FOREIGN: [(&str, &str, &str); 4] = [
     ("ps", "your running jobs", "rlaunch jobs"),
     ("ls", "your running jobs", "rlaunch jobs"),
     ("top", "what a job and its hosts do", "rlaunch monitor"),
-    ("kill", "a job ends by the keys e and y of its page", "rlaunch monitor"),
-    ("stop", "a job ends by the keys e and y of its page", "rlaunch monitor"),
+    ("kill", "the end of a running job", "rlaunch stop"),
 ];
 
 /// Command line of a job with one program that does not stand behind `--`.

@@ -16,8 +16,11 @@
 //! |---|---|
 //! | `invocation` | which verb the command line means |
 //! | `meant` | hints for a job that was meant as something else, such as a mistyped verb |
-//! | `jobs`, `stack` | `rlaunch jobs`: running jobs; `rlaunch stack`: where their ranks are |
-//! | `logs`, `history` | `rlaunch logs`: what ranks have printed; `rlaunch history`: jobs that have ended |
+//! | `jobs`, `stack` | `rlaunch jobs`: jobs that run, and with -a those that have ended; `rlaunch stack`: where their ranks are |
+//! | `found` | the job that the user names, running or ended |
+//! | `rerun` | `rlaunch rerun`: a job run again |
+//! | `stop` | `rlaunch stop`, `rlaunch wait`: the end of a job |
+//! | `logs` | `rlaunch logs`: what ranks have printed |
 //! | `monitor` | `rlaunch monitor`: what jobs and hosts do; metrics for Prometheus |
 //! | `shell` | `rlaunch shell`: lines that are typed run on all hosts |
 //! | `exec` | `rlaunch exec`, `rlaunch attach`: commands and debuggers beside a rank |
@@ -45,8 +48,8 @@ pub(crate) mod doctor;
 #[cfg(test)]
 mod dry_run_tests;
 pub(crate) mod exec;
+mod found;
 mod help;
-mod history;
 mod host_files;
 mod hostfile;
 mod invocation;
@@ -60,11 +63,13 @@ mod output;
 mod overview;
 pub(crate) mod reap;
 mod report;
+mod rerun;
 mod self_test;
 mod shell;
 mod ssh_config;
 mod ssh_setup;
 pub(crate) mod stack;
+mod stop;
 pub(crate) mod topo;
 mod trust;
 
@@ -88,7 +93,11 @@ pub(crate) enum Verb {
     #[command(alias = "status")]
     Jobs(jobs::JobsArgs),
     Logs(logs::LogsArgs),
-    History(history::HistoryArgs),
+    #[command(hide = true)]
+    History(jobs::HistoryArgs),
+    Stop(stop::StopArgs),
+    Wait(stop::WaitArgs),
+    Rerun(rerun::RerunArgs),
     Stack(stack::StackArgs),
     Monitor(Box<monitor::MonitorArgs>),
     Shell(shell::ShellArgs),
@@ -132,7 +141,10 @@ impl Verb {
         match self {
             Verb::Jobs(args) => jobs::run(args, &line).await,
             Verb::Logs(args) => logs::run(&args).await,
-            Verb::History(args) => history::run(&args),
+            Verb::History(args) => jobs::run_history(&args),
+            Verb::Stop(args) => stop::run(args, &line).await,
+            Verb::Rerun(args) => rerun::run(&args).await,
+            Verb::Wait(args) => stop::run_wait(&args).await,
             Verb::Stack(args) => stack::run(&args).await,
             Verb::Monitor(args) => monitor::run(*args, &line).await,
             Verb::Shell(args) => shell::run(args, &line).await,

@@ -26,6 +26,8 @@ const GROUPS: [(&str, &[VerbLine]); 4] = [
             ("shell", "each line that you type, on all hosts"),
             ("exec", "a command, or a shell, in the place of a rank"),
             ("attach", "a debugger to a rank that waits in breakpoint()"),
+            ("rerun", "a job again, in its directory"),
+            ("stop, wait", "end a running job; wait for the end of one"),
             ("bench", "measure links, collectives, and how a program scales"),
             ("reap", "end processes that a job left behind"),
         ],
@@ -33,9 +35,8 @@ const GROUPS: [(&str, &[VerbLine]); 4] = [
     (
         "Look",
         &[
-            ("jobs, status", "running jobs, and what they use"),
+            ("jobs, status", "running jobs, and what they use; -a: ended ones too"),
             ("logs", "what ranks have printed"),
-            ("history", "jobs that have ended"),
             ("monitor", "CPUs, memory, GPUs and traffic, live"),
             ("stack", "where ranks are, and what they wait for"),
             ("report", "how fast a run was, and over which network"),

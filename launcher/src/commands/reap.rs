@@ -24,7 +24,7 @@ const ID_DIGITS: usize = 32;
 #[derive(Debug, Parser)]
 #[command(version, display_name = "rlaunch reap")]
 pub(crate) struct ReapArgs {
-    /// Beginning of the job's id, as `rlaunch jobs -H a,b` and `rlaunch history` print it
+    /// Beginning of the job's id, as `rlaunch jobs -H a,b` and `rlaunch jobs -a` print it
     #[arg(value_name = "JOB", required_unless_present = "all", value_parser = values::parse_job_id)]
     pub(crate) job: Option<String>,
 

@@ -8,6 +8,7 @@ pub use crate::run::output::Stdio;
 use crate::connect::connector::Reach;
 use crate::run::events::{Event, EventLog};
 use crate::run::live::JobSocket;
+use crate::run::notify::Notice;
 use crate::run::record::{self, JobRecord, Recorder};
 use crate::run::signals::Signals;
 use ring::rand::SecureRandom;
@@ -106,6 +107,9 @@ impl JobRun {
         let seconds = started.elapsed().as_secs_f64();
         tracing::info!("{name}: {:.1} ms", seconds * 1e3);
         self.events.emit(&Event::Phase { name, seconds });
+        if let Some(recorder) = &self.recorder {
+            recorder.phase_ended(name, seconds);
+        }
         done
     }
 }
@@ -140,58 +144,102 @@ pub(crate) async fn run_with_restarts(
     launch: Launch,
     signals: &mut Signals,
 ) -> Result<Exit, Failed> {
+    let (notify, began) = (launch.spec.notify.clone(), Instant::now());
     // A restart says it no more, nor does a measurement, whose ranks need no directory.
     let job = JobRun { says_directory: true, ..JobRun::first(launch)? };
     let events = job.events.clone();
-    let ended = run_attempts(job, signals).await;
+    let (job, ended) = run_attempts(job, signals).await;
+    if let Some(command) = notify {
+        Notice { job, took: began.elapsed(), ended: &ended }.send(&command, signals).await;
+    }
     await_reader(&events, signals).await;
     ended
 }
 
-async fn run_attempts(mut job: JobRun, signals: &mut Signals) -> Result<Exit, Failed> {
+/// Makes attempts until none follows. Returns the id and the outcome of the last one.
+async fn run_attempts(mut job: JobRun, signals: &mut Signals) -> (JobId, Result<Exit, Failed>) {
     loop {
-        let (ended, _record) = run_attempt(&job, signals).await;
-        // If the user has asked to end a job that is already failing, the job is not restarted.
-        let mut failed = match ended {
-            Err(failed) if failed.may_restart && signals.end_requests() == 0 => failed,
-            ended => return ended,
+        let id = job.spec.id;
+        let Attempt { ended, next, .. } = attempt(&job, signals).await;
+        let (mut failed, restarts) = match (ended, job.spec.restarts) {
+            (Err(failed), Some(restarts)) if may_restart(&failed, signals) => (failed, restarts),
+            (ended, _) => return (id, ended),
         };
-        let Some(restarts) = job.spec.restarts else { return Err(failed) };
-        let Some(next) = restarts.next() else {
+        let Some(next) = next else {
             let Restarts { max, done } = restarts;
             failed.details.push(format!("restarts: {done} of {max}"));
-            return Err(failed);
+            return (id, Err(failed));
         };
-        print_restart(next, &failed);
-        let former = job.spec.id;
+        print_restart(next.restarts, &failed);
         let (launch, events) = job.into_parts();
-        let spec = restarted(launch.spec, next)
-            .map_err(|error| Failed::from_error(Exit::USAGE, &error))?;
+        let spec = match restarted(launch.spec, next) {
+            Ok(spec) => spec,
+            Err(error) => return (id, Err(Failed::from_error(Exit::USAGE, &error))),
+        };
         job = JobRun::next(Launch { spec, ..launch }, events);
         job.events.emit(&Event::JobRestarted {
-            number: next.done,
-            most: next.max,
-            former: former.to_string(),
+            number: next.restarts.done,
+            most: next.restarts.max,
+            former: id.to_string(),
             after: names::redacted(&failed.message),
         });
     }
 }
 
-/// Runs one attempt at a job. Stores the record of the attempt and returns it, unless the user wants no
-/// record.
+/// Tells whether a job may start again after this error. If the user has asked to end a job that is already failing, it
+/// may not.
+fn may_restart(failed: &Failed, signals: &Signals) -> bool {
+    failed.may_restart && signals.end_requests() == 0
+}
+
+/// Attempt at a job that is over.
+struct Attempt {
+    ended: Result<Exit, Failed>,
+    /// Its record; `None` if the user wants none.
+    record: Option<JobRecord>,
+    next: Option<NextAttempt>,
+}
+
+/// Attempt that follows another.
+#[derive(Clone, Copy, Debug)]
+struct NextAttempt {
+    id: JobId,
+    restarts: Restarts,
+}
+
+impl NextAttempt {
+    /// Returns `None` if no attempt follows this end.
+    fn after(job: &JobSpec, ended: &Result<Exit, Failed>, signals: &Signals) -> Option<Self> {
+        let failed = ended.as_ref().err().filter(|failed| may_restart(failed, signals));
+        let restarts = failed.and(job.restarts)?.next()?;
+        Some(NextAttempt { id: another_id(job.id, job.port_range), restarts })
+    }
+}
+
+/// Runs one attempt at a job that is not restarted. Stores the record of the attempt and returns it, unless the user wants
+/// no record.
 pub async fn run_attempt(
     job: &JobRun,
     signals: &mut Signals,
 ) -> (Result<Exit, Failed>, Option<JobRecord>) {
+    let Attempt { ended, record, .. } = attempt(job, signals).await;
+    (ended, record)
+}
+
+/// Runs one attempt at a job, and stores its record.
+async fn attempt(job: &JobRun, signals: &mut Signals) -> Attempt {
     let span = tracing::info_span!("job", id = %job.spec.id);
     let ended = super::run(job, signals).instrument(span).await;
     job.events.emit(&Event::job_ended(&ended));
     let ended = job.events.conclude(ended);
+    let next = NextAttempt::after(&job.spec, &ended, signals);
     let record = job.recorder.as_ref().and_then(|recorder| recorder.finish(&job.spec, &ended));
+    let next_id = next.map(|next| next.id.to_string());
+    let record = record.map(|record| JobRecord { next: next_id, ..record });
     if let Some(record) = &record {
         record::save_or_warn(record);
     }
-    (ended, record)
+    Attempt { ended, record, next }
 }
 
 /// Waits until the reader of the events has taken them all, unless the user has asked for the end.
@@ -217,14 +265,14 @@ fn print_restart(Restarts { max, done }: Restarts, failed: &Failed) {
     failed.hints.iter().for_each(|hint| messages::hint(hint));
 }
 
-/// Returns the same job with another id and new secrets.
-fn restarted(job: JobSpec, restarts: Restarts) -> Result<JobSpec, NoRandom> {
+/// Returns the same job with the id of the next attempt and new secrets.
+fn restarted(job: JobSpec, next: NextAttempt) -> Result<JobSpec, NoRandom> {
     let Identity { secret, token, .. } = new_identity()?;
     Ok(JobSpec {
-        id: another_id(job.id, job.port_range),
+        id: next.id,
         secret,
         token,
-        restarts: Some(restarts),
+        restarts: Some(next.restarts),
         stdin: job.stdin.for_restart(),
         ..job
     })

@@ -17,6 +17,7 @@
 //! | `output`, `stdin` | whole lines from many ranks to one terminal; standard input to ranks |
 //! | `hang`, `stragglers` | `--hang-timeout`: a job that makes no progress; `--straggler-report`: ranks that are slow |
 //! | `live` | the socket at which a running job is asked (`rlaunch jobs`) |
+//! | `notify` | `--notify`: a command at the end of the job |
 //! | `events`, `record` | `--events`; files about a job that `rlaunch report` reads |
 
 mod driver;
@@ -31,6 +32,7 @@ mod links;
 pub mod live;
 mod loss;
 mod nodes;
+mod notify;
 mod outcome;
 pub mod output;
 pub mod path_check;

@@ -26,7 +26,7 @@ use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 use tempfile::NamedTempFile;
 
@@ -56,6 +56,46 @@ pub struct JobRecord {
     pub environment: Vec<RankVariable>,
     pub output: RecordedOutput,
     pub end: RecordedEnd,
+    /// Id of the next attempt at the job, if it has started again after this end (`--max-restarts`).
+    #[serde(default)]
+    pub next: Option<String>,
+    /// How `argv` was run; `None` in the record of an rlaunch that did not note it.
+    #[serde(default)]
+    pub launch: Option<RecordedLaunch>,
+    /// Phases of the launcher that have ended, in their order, as in `--events`.
+    #[serde(default)]
+    pub phases: Vec<RecordedPhase>,
+}
+
+/// Phase of the launcher: `reach`, `prepare`, `join` and, while ranks run, `run`.
+#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
+pub struct RecordedPhase {
+    pub name: String,
+    pub seconds: f64,
+}
+
+/// What is needed, beside its words, to run a command line again.
+#[derive(Clone, Debug, Deserialize, PartialEq, Eq, Serialize)]
+pub struct RecordedLaunch {
+    /// Directory in which rlaunch was started; `None` if it was deleted, or its path is no text.
+    pub directory: Option<String>,
+    /// Version of rlaunch.
+    pub rlaunch: String,
+    /// Words of `argv`, by their index, that are not as they were typed: they have secrets, or are no text.
+    pub altered: Vec<usize>,
+}
+
+impl RecordedLaunch {
+    /// `argv` are the words of the job's command line as they are recorded.
+    fn new(job: &JobSpec, argv: &[String]) -> RecordedLaunch {
+        let words = job.command_line.iter().zip(argv).enumerate();
+        let altered = words.filter(|(_, (typed, kept))| typed.to_str() != Some(kept.as_str()));
+        RecordedLaunch {
+            directory: job.directory.as_ref().and_then(|path| path.to_str()).map(str::to_owned),
+            rlaunch: env!("CARGO_PKG_VERSION").to_owned(),
+            altered: altered.map(|(index, _)| index).collect(),
+        }
+    }
 }
 
 /// Variable that was set for ranks, and the reason.
@@ -118,6 +158,7 @@ pub struct Recorder {
     start: OnceLock<RankStart>,
     /// Output of the ranks so far.
     transcript: SharedTranscript,
+    phases: Mutex<Vec<RecordedPhase>>,
     /// Record for the case that this process is killed; `None` if it could not be written.
     begun: OnceLock<BegunRecord>,
 }
@@ -145,6 +186,7 @@ impl Recorder {
             map: OnceLock::new(),
             start: OnceLock::new(),
             transcript: SharedTranscript::default(),
+            phases: Mutex::default(),
             begun: OnceLock::new(),
         }
     }
@@ -160,6 +202,15 @@ impl Recorder {
             // The same error when the job is over is a warning.
             Err(error) => tracing::info!("no record if this process is killed: {error}"),
         }
+    }
+
+    /// Adds a phase that has ended.
+    pub(crate) fn phase_ended(&self, name: &str, seconds: f64) {
+        self.phases().push(RecordedPhase { name: name.to_owned(), seconds });
+    }
+
+    fn phases(&self) -> MutexGuard<'_, Vec<RecordedPhase>> {
+        self.phases.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Adds the configuration with which ranks are started. `rank_configs` and `libraries` are indexed by
@@ -201,18 +252,22 @@ impl Recorder {
                 group_by_rank(&show::variables(job, map, rank_configs, libraries)),
             ),
         };
+        let argv = without_secrets(&job.command_line);
         JobRecord {
             v: VERSION,
+            launch: Some(RecordedLaunch::new(job, &argv)),
             job: job.id.to_string(),
             started: since_1970.as_secs_f64(),
             seconds: self.clock.elapsed().as_secs_f64(),
-            argv: without_secrets(&job.command_line),
+            argv,
             program: without_secrets(&job.program_words()),
             hosts: HostRanks::of_map(map),
             placement,
             environment,
             output: self.transcript.take(),
             end,
+            next: None,
+            phases: self.phases().clone(),
         }
     }
 }
@@ -526,7 +581,21 @@ mod tests {
                 message: String::new(),
                 details: Vec::new(),
             },
+            next: None,
+            launch: None,
+            phases: vec![],
         }
+    }
+
+    #[test]
+    fn words_that_are_not_kept_as_typed_are_noted() {
+        let mut job = rlaunch_plan::testing::job("-H a hostname");
+        let line = "rlaunch -x HF_TOKEN=abc -H a hostname";
+        job.command_line = line.split(' ').map(Into::into).collect();
+        job.directory = Some("/home/me/run".into());
+        let launch = RecordedLaunch::new(&job, &without_secrets(&job.command_line));
+        assert_eq!(launch.directory.as_deref(), Some("/home/me/run"));
+        assert_eq!(launch.altered, [2]);
     }
 
     #[test]

@@ -56,6 +56,8 @@ pub struct JobSpec {
     pub serve: bool,
     /// Whole command line of rlaunch, as the user typed it.
     pub command_line: Vec<OsString>,
+    /// Directory in which the user typed it, by the path that the user knows; `None` if it has been deleted.
+    pub directory: Option<PathBuf>,
     /// Whether ranks get none of this shell's variables except those of `-x` and `--env-file`. This includes
     /// ranks on this machine.
     pub no_env: bool,
@@ -97,6 +99,8 @@ pub struct JobSpec {
     pub events: Option<String>,
     /// Whether a record of the job is kept.
     pub is_recorded: bool,
+    /// `--notify`: a line for a shell of this machine, which runs it when the job is over.
+    pub notify: Option<String>,
 }
 
 /// Id and secrets of one attempt at a job, by which it recognizes its own agents and ranks.
@@ -127,6 +131,7 @@ impl JobSpec {
             rank_by: None,
             oversubscribe: false,
             command_line: app.argv.clone(),
+            directory: None,
             apps: vec![app],
             serve: false,
             no_env: false,
@@ -154,6 +159,7 @@ impl JobSpec {
             restarts: None,
             events: None,
             is_recorded: false,
+            notify: None,
         }
     }
 

@@ -39,7 +39,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 /// Long names of options that `rlaunch --help` leaves to `rlaunch help options`.
-const RARE: [&str; 26] = [
+const RARE: [&str; 27] = [
     "agent",
     "agent-dir",
     "connect",
@@ -55,6 +55,7 @@ const RARE: [&str; 26] = [
     "nccl-share-gpu",
     "no-horovod",
     "no-pty",
+    "oob-if",
     "oob-net",
     "port-range",
     "radix",

@@ -54,6 +54,13 @@ pub(crate) struct TerminationArgs {
     )]
     pub(crate) straggler_report: Option<Duration>,
 
+    /// Run this line in a shell here when the job is over, for at most 10 s
+    ///
+    /// It has RLAUNCH_JOB (the id), RLAUNCH_EXIT_CODE, RLAUNCH_DURATION (whole seconds) and RLAUNCH_MESSAGE (the error; empty
+    /// after a success) in its environment.
+    #[arg(long, value_name = "CMD", help_heading = "The end")]
+    pub(crate) notify: Option<String>,
+
     /// mpirun's option for the stacks of all ranks at --timeout
     #[arg(long, requires = "timeout", hide = true)]
     pub(crate) get_stack_traces: bool,

@@ -16,7 +16,7 @@ const NONE: &str = "none";
 
 /// Returns the path of the user's own file, which applies in all directories; `None` without a home
 /// directory.
-fn user_file_path(env: &ProcessEnv) -> Option<PathBuf> {
+pub(super) fn user_file_path(env: &ProcessEnv) -> Option<PathBuf> {
     let configured = env.variable("XDG_CONFIG_HOME").map(PathBuf::from);
     let base = configured.filter(|path| path.is_absolute());
     let base = base.or_else(|| Some(env.home.as_ref()?.join(".config")))?;

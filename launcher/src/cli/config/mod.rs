@@ -39,8 +39,14 @@ use rlaunch_bootstrap::env::{RLAUNCH_JOB_ID, RLAUNCH_PREFIX, is_rank_variable};
 use rlaunch_console::process_env::ProcessEnv;
 use rlaunch_plan::hosts::host_table::{HostEntry, HostTable};
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use untrusted::IgnoredKeys;
+
+/// Returns the files that are read in a directory without `--cluster`.
+pub(crate) fn usual_files(directory: &Path) -> Vec<PathBuf> {
+    let user_file = find::user_file_path(&ProcessEnv::current());
+    [Some(directory.join(FILE)), user_file].into_iter().flatten().collect()
+}
 
 /// Result of loading the configuration: its hosts, and texts for logs, warnings and hints. The options that
 /// the configuration sets are not in here, since they are inserted into the command line.

@@ -222,6 +222,7 @@ const KEYS: &[(&str, NameForm)] = &[
     ("copy", NameForm::Name),
     ("env-file", NameForm::Name),
     ("hostfile", NameForm::Name),
+    ("notify", NameForm::Command),
     ("rsh", NameForm::Command),
     ("ssh-config", NameForm::Name),
     ("stdin", NameForm::Name),

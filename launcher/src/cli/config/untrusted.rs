@@ -91,6 +91,7 @@ const NEEDS_TRUST: &[(&str, &str)] = &[
     ("no-record", "leaves no record of jobs"),
     ("no-watch", "hides links that go down"),
     ("node-timeout", "decides when a silent host is given up"),
+    ("notify", "runs a command on this machine"),
     ("oob-if", "chooses a network"),
     ("oob-net", "chooses a network"),
     ("output-dir", "writes files"),

@@ -57,6 +57,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     host_selection::check_ports(&args.hosts.hosts, ranks, map_by)?;
     let programs = apps::with_hosts(args.other_programs, &config.hosts, map_by)?;
     let mut reach = connect_options(args.connect, config)?;
+    reach.node_timeout = args.termination.node_timeout;
     let named = named_hosts(&args.hosts, config);
     let (hosts, is_local) = select_hosts(&named, ranks, &programs, config, &mut reach)?;
     args.compat.check_nodes(&hosts)?;
@@ -93,6 +94,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         apps,
         serve: termination.serve,
         command_line: args.typed,
+        directory: here().ok().map(|here| here.path),
         no_env: args.environment.no_env,
         login: args.environment.login,
         options: Options { map_by, watches_hangs, ..rank_options },
@@ -118,6 +120,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         restarts: termination.max_restarts.map(Restarts::up_to).filter(|_| !is_dry),
         events: output.events,
         is_recorded: !output.no_record && !is_dry,
+        notify: termination.notify.filter(|_| !is_dry),
     };
     Ok(Launch { spec, reach, stdio: Stdio::Stdout })
 }
@@ -309,6 +312,7 @@ impl MeasurementJob {
         let MeasurementJob { args, argv, process, ranks, map_by, timeout } = self;
         host_selection::check_ports(&args.hosts, ranks, map_by)?;
         let mut reach = options::connect_options(args.connect, config)?;
+        reach.node_timeout = args.node_timeout;
         let lists =
             HostOptions { lists: &args.hosts, files: &[], exclude: &[], table: &config.hosts };
         let (hosts, is_local) = select_hosts(&lists, ranks, &[], config, &mut reach)?;
@@ -337,6 +341,7 @@ impl MeasurementJob {
         };
         // The record says what the user typed, not the program that came of it.
         job.command_line = std::env::args_os().collect();
+        job.directory = here().ok().map(|here| here.path);
         job.is_recorded = true;
         Ok(Launch { spec: job, reach, stdio: Stdio::Stdout })
     }

@@ -29,6 +29,7 @@ pub(crate) fn connect_options(args: ConnectArgs, config: &LoadedConfig) -> Resul
         container: Container::from_args(container, container_exec)?,
         here: false,
         retry_until_up: false,
+        node_timeout: None,
         agent: args.agent,
         agent_dir: args.agent_dir,
         fanout: args.ssh_fanout,

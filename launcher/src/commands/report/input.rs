@@ -2,7 +2,8 @@
 
 use super::log_metrics::{KNOWN_FORMATS, LogMetrics};
 use super::{FindingKind, ReportFinding};
-use rlaunch_engine::run::record::{self, JobRecord, RecordStore, RecordStoreError};
+use rlaunch_engine::run::record::{self, JobRecord, RecordStore, RecordStoreError, RecordedPhase};
+use rlaunch_text::text;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -12,6 +13,8 @@ use std::path::Path;
 
 /// Maximum size of an input, in bytes.
 const MAX_BYTES: u64 = 256 << 20;
+/// Number of the last lines of a job that are shown where there are no figures.
+const LAST_LINES: usize = 10;
 
 /// Metrics from the output of a run. `job` is set if the output is in a job's record.
 #[derive(Debug)]
@@ -39,6 +42,13 @@ pub(crate) struct JobFacts {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) details: Vec<String>,
     pub(crate) left_out_bytes: u64,
+    /// Words of the command line.
+    pub(crate) command: Vec<String>,
+    /// Phases of the launcher.
+    pub(crate) phases: Vec<RecordedPhase>,
+    /// Last lines of a job whose output has no figures, each with its rank if there are several.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) last_lines: Vec<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -118,11 +128,20 @@ impl ReportInput {
 
     pub(crate) fn from_record(record: &JobRecord) -> ReportInput {
         let mut metrics = LogMetrics::default();
-        for (rank, line) in record.output.lines() {
-            metrics.add_line(Some(rank), &line);
+        let lines = record.output.lines();
+        for (rank, line) in &lines {
+            metrics.add_line(Some(*rank), line);
         }
-        let name = format!("job {}", record.job);
-        ReportInput { name, job: Some(JobFacts::from_record(record)), metrics }
+        let mut job = JobFacts::from_record(record);
+        if metrics.is_empty() {
+            let last = &lines[lines.len().saturating_sub(LAST_LINES)..];
+            let is_one = job.ranks == 1;
+            let named = |(rank, line): &(u32, String)| {
+                if is_one { line.clone() } else { format!("[{rank}] {line}") }
+            };
+            job.last_lines = last.iter().map(named).collect();
+        }
+        ReportInput { name: format!("job {}", record.job), job: Some(job), metrics }
     }
 }
 
@@ -143,11 +162,19 @@ impl JobFacts {
             message: record.end.message.clone(),
             details: record.end.details.clone(),
             left_out_bytes: record.output.left_out_bytes,
+            command: record.argv.clone(),
+            phases: record.phases.clone(),
+            last_lines: Vec::new(),
         }
     }
 
     pub(crate) fn host_of(&self, rank: u32) -> Option<&str> {
         self.hosts.get(&rank).map(String::as_str)
+    }
+
+    /// Returns the hosts with their ranks.
+    pub(crate) fn ranks_by_host(&self) -> Vec<(&str, Vec<u32>)> {
+        text::grouped(self.hosts.iter().map(|(rank, host)| (host.as_str(), *rank)))
     }
 
     pub(crate) fn findings(&self) -> Vec<ReportFinding> {

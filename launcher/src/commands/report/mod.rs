@@ -45,7 +45,8 @@ const TOLERANCE: f64 = 0.02;
 
 /// Show how fast a run was, whether its figures agree, and which network it used.
 ///
-/// It reads the output of tf_cnn_benchmarks, of Horovod's synthetic benchmarks and of nccl-tests, and NCCL's log
+/// Of a job without figures it shows the command, hosts, exit code, the time that its start took, and the last lines. It reads
+/// the output of tf_cnn_benchmarks, of Horovod's synthetic benchmarks and of nccl-tests, and NCCL's log
 /// (NCCL_DEBUG=INFO), with the tags of `--tag-output` of rlaunch or Open MPI or without tags. It prints images/sec of
 /// each rank (mean of the last 5 values, +/- their standard deviation) and of all ranks, tables of bandwidths, and the
 /// network of each rank; of other programs the speed that they print, in it/s, s/it, tokens/sec and the like.
@@ -198,10 +199,8 @@ pub(super) fn run(args: &ReportArgs) -> Result<Exit, Failed> {
     let inputs: Result<Vec<ReportInput>, InputError> =
         args.sources.iter().map(|source| ReportInput::read(source)).collect();
     let inputs = inputs.map_err(failed)?;
-    // A failed job has its reason to show.
-    let is_empty = |input: &&ReportInput| {
-        input.metrics.is_empty() && input.job.as_ref().is_none_or(|job| job.message.is_empty())
-    };
+    // A job has its command, its end and its start to show.
+    let is_empty = |input: &&ReportInput| input.metrics.is_empty() && input.job.is_none();
     if let Some(empty) = inputs.iter().find(is_empty) {
         return Err(failed(InputError::NoFigures(empty.name.clone())));
     }

@@ -7,11 +7,17 @@ use super::nccl::RankNetwork;
 use super::speed::{RankRate, ScaledRun, range};
 use super::{Report, ReportFinding, Scaling, SourceReport, Speed};
 use rlaunch_console::messages::{HINT, WARNING};
+use rlaunch_engine::run::record::RecordedPhase;
 use rlaunch_text::columns::{self, row};
 use rlaunch_text::printable;
-use rlaunch_text::text::count;
+use rlaunch_text::shell::quoted;
+use rlaunch_text::text::{self, count};
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fmt::{self, Write};
+
+/// Number of ranges of ranks that are named of a host.
+const MAX_RANGES: usize = 4;
 
 /// Formats the report, with colours.
 pub(super) fn format(report: &Report) -> String {
@@ -38,6 +44,10 @@ fn write(out: &mut impl Write, report: &Report) -> fmt::Result {
 fn write_source(out: &mut impl Write, report: &SourceReport) -> fmt::Result {
     let SourceReport { source, job, speed, collective, networks, findings } = report;
     writeln!(out, "{source}{}", job.as_ref().map(describe_job).unwrap_or_default())?;
+    let has_figures = speed.is_some() || collective.is_some() || !networks.is_empty();
+    if let Some(job) = job.as_ref().filter(|_| !has_figures) {
+        indent(out, &facts(job))?;
+    }
     if let Some(speed) = speed {
         indent(out, &rates(speed))?;
         writeln!(out, "  {}", totals(speed))?;
@@ -65,6 +75,39 @@ fn describe_job(job: &JobFacts) -> String {
     // It is not known how long a job took whose launcher was killed.
     let time = if *seconds > 0.0 { format!(", {seconds:.1} s") } else { String::new() };
     format!(": {words}, {ranks} on {nodes}{time}")
+}
+
+/// Lays out what is known of a job without figures: its command, where it ran, its end, and where the time of its start
+/// went.
+fn facts(job: &JobFacts) -> String {
+    let words = job.command.iter().skip(1).map(|word| quoted(OsStr::new(word)));
+    let command = std::iter::once("rlaunch".to_owned()).chain(words).collect::<Vec<_>>().join(" ");
+    let hosts = job.ranks_by_host();
+    let named = hosts
+        .iter()
+        .map(|(host, ranks)| format!("{host} {}", text::ranges(ranks.iter().copied(), MAX_RANGES)));
+    let named: Vec<String> = named.collect();
+    let mut rows = vec![
+        row(["command", printable::first_line(&command).as_str()]),
+        row(["ranks", text::list(&named).as_str()]),
+        row(["exit code", job.exit_code.to_string().as_str()]),
+    ];
+    let of_start: Vec<&RecordedPhase> =
+        job.phases.iter().filter(|phase| phase.name != "run").collect();
+    if !of_start.is_empty() {
+        let seconds: f64 = of_start.iter().map(|phase| phase.seconds).sum();
+        let parts = of_start.iter().map(|phase| format!("{} {:.2} s", phase.name, phase.seconds));
+        let parts = parts.collect::<Vec<_>>().join(", ");
+        rows.push(row(["start", format!("{seconds:.2} s: {parts}").as_str()]));
+    }
+    let mut text = columns::lay_out(&rows);
+    if !job.last_lines.is_empty() {
+        text += "last lines\n";
+        for line in &job.last_lines {
+            text += &format!("  {}\n", anstream::adapter::strip_str(line));
+        }
+    }
+    text
 }
 
 fn rates(speed: &Speed) -> String {

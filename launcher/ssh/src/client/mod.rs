@@ -41,7 +41,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const UP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval of keepalives on an idle connection, unless the configuration sets it.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
-/// Number of keepalives in a row that the server may leave unanswered, unless the configuration sets it.
+/// Number of keepalives in a row that the server may leave unanswered, unless the configuration or
+/// [`SshOptions::longest_silence`] sets it.
 const KEEPALIVE_MAX: usize = 3;
 /// Maximum number of concurrent handshakes, unless the user sets one. Measured with 64 nearby hosts and two
 /// processors: 1.17 s with a limit of 8, and 1.06 to 1.12 s with limits from 16 to 128. Distant hosts
@@ -63,6 +64,7 @@ pub struct Ssh {
     keys: KeyRing,
     host_keys: HostKeys,
     fanout: Semaphore,
+    longest_silence: Option<Duration>,
     /// Limits concurrent commands of `Match exec`; `None` if the configuration has none.
     resolving: Option<Semaphore>,
     jumps: Jumps,
@@ -96,6 +98,8 @@ pub struct SshOptions {
     /// Whether to retry unknown names and refused connections until the time limit, for hosts that may
     /// not be up yet.
     pub retry_until_up: bool,
+    /// Silence of a host that must not end its connection; 60 s if `None`. The configuration takes precedence.
+    pub longest_silence: Option<Duration>,
 }
 
 /// Permits for one handshake: one from the jump host, if there is one, and one from this client.
@@ -123,6 +127,7 @@ impl Ssh {
             keys: KeyRing::default(),
             host_keys: HostKeys::new(options.new_hosts),
             fanout: Semaphore::new(options.fanout.unwrap_or(FANOUT).into()),
+            longest_silence: options.longest_silence,
             jumps: Jumps::default(),
         })
     }
@@ -305,7 +310,7 @@ impl Ssh {
     async fn handshake(&self, hop: &Hop, transport: Transport) -> Result<Connection, SshError> {
         let Transport { stream, address, ip_addresses, proxy } = transport;
         let (checker, outcome) = self.host_keys.checker(&hop.config, hop.port)?;
-        let (keepalive_interval, keepalive_max) = keepalive(&hop.config);
+        let (keepalive_interval, keepalive_max) = keepalive(&hop.config, self.longest_silence);
         let client_config = client::Config {
             preferred: checker.preferred(&hop.config)?,
             limits: algorithms::rekey_limits(&hop.config.rekey_limit),
@@ -359,11 +364,21 @@ fn login_timeout(deadline: &Deadline, awaited: &AwaitedAgent) -> SshError {
 }
 
 /// Returns the interval of keepalives (`None` if none are sent), and the number of keepalives that may go
-/// unanswered (zero means any number, as in ssh_config(5)).
-fn keepalive(config: &HostConfig) -> (Option<Duration>, usize) {
+/// unanswered (zero means any number, as in ssh_config(5)). Unless the configuration sets either, a server that has been
+/// silent for `longest_silence` has not left too many unanswered.
+fn keepalive(config: &HostConfig, longest_silence: Option<Duration>) -> (Option<Duration>, usize) {
     let interval = config.server_alive_interval.unwrap_or(KEEPALIVE_INTERVAL);
     let count = config.server_alive_count_max.map(|count| usize::try_from(count).ok());
-    let count = count.map_or(KEEPALIVE_MAX, |count| count.unwrap_or(usize::MAX));
+    let is_configured = config.server_alive_interval.is_some() || count.is_some();
+    let count = match (count, longest_silence) {
+        (Some(count), _) => count.unwrap_or(usize::MAX),
+        (None, Some(silence)) if !is_configured => {
+            // The connection ends when the one after them is due.
+            let count = silence.as_secs().div_ceil(interval.as_secs().max(1));
+            usize::try_from(count).unwrap_or(usize::MAX).max(KEEPALIVE_MAX)
+        }
+        (None, _) => KEEPALIVE_MAX,
+    };
     (Some(interval).filter(|interval| !interval.is_zero()), count)
 }
 
@@ -372,10 +387,15 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    fn keepalive_of(text: &str) -> (Option<u64>, usize) {
+    fn keepalive_within(silence: Option<u64>, text: &str) -> (Option<u64>, usize) {
         let files = SshConfig::parse(text, Path::new("/config")).unwrap();
-        let (interval, count) = keepalive(&files.resolve("h").unwrap());
+        let silence = silence.map(Duration::from_secs);
+        let (interval, count) = keepalive(&files.resolve("h").unwrap(), silence);
         (interval.map(|interval| interval.as_secs()), count)
+    }
+
+    fn keepalive_of(text: &str) -> (Option<u64>, usize) {
+        keepalive_within(None, text)
     }
 
     #[test]
@@ -384,5 +404,16 @@ mod tests {
         assert_eq!(keepalive_of("ServerAliveInterval 30"), (Some(30), 3));
         assert_eq!(keepalive_of("ServerAliveInterval 1m\nServerAliveCountMax 7"), (Some(60), 7));
         assert_eq!(keepalive_of("ServerAliveInterval 0\nServerAliveCountMax 0"), (None, 0));
+    }
+
+    #[test]
+    fn a_connection_outlives_a_silence_that_was_allowed() {
+        // Times at which keepalives end a connection: the interval times their number and one more.
+        for (silence, ends) in [(6, 60), (60, 75), (61, 90), (600, 615)] {
+            let (interval, count) = keepalive_within(Some(silence), "");
+            assert_eq!(interval.unwrap() * (count as u64 + 1), ends, "{silence} s");
+        }
+        assert_eq!(keepalive_within(Some(600), "ServerAliveInterval 5"), (Some(5), 3));
+        assert_eq!(keepalive_within(Some(600), "ServerAliveCountMax 2"), (Some(15), 2));
     }
 }

@@ -64,7 +64,8 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("launcher/run/output worker/ranks/output.rs bootstrap/protocol/line_turn.rs", "output printing teardown stdin field", ""),
     ("launcher/cli/terminal.rs launcher/commands/shell.rs worker/ranks/pseudoterminal.rs", "printing sessions", ""),
     ("launcher/run/record launcher/commands/report", "report network", ""),
-    ("launcher/run/live launcher/run/hang launcher/run/stragglers worker/stack launcher/commands/logs.rs launcher/commands/history.rs launcher/commands/meant.rs", "live hang sessions stragglers containers", "stacks"),
+    ("launcher/run/live launcher/run/hang launcher/run/stragglers worker/stack launcher/commands/logs.rs launcher/commands/meant.rs", "live jobs hang sessions stragglers containers", "stacks"),
+    ("launcher/commands/found.rs launcher/commands/stop.rs launcher/commands/rerun.rs launcher/run/notify.rs", "jobs live", ""),
     ("launcher/commands/exec worker/ranks/session bootstrap/protocol/session.rs", "sessions library", ""),
     ("launcher/commands/monitor", "monitor field", ""),
     // What is wrong with hosts.

@@ -361,6 +361,8 @@ pub struct Reach {
     /// Whether to retry unknown host names and refused connections for a while, for hosts that are still
     /// booting.
     pub retry_until_up: bool,
+    /// `--node-timeout`, if given: connections outlive a silence that is no longer.
+    pub node_timeout: Option<Duration>,
 }
 
 impl Reach {
@@ -379,6 +381,7 @@ impl Reach {
             new_hosts: self.new_hosts.map(StrictHostKeyChecking::from),
             fanout: self.fanout,
             retry_until_up: self.retry_until_up,
+            longest_silence: self.node_timeout,
         }
     }
 }

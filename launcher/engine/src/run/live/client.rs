@@ -3,6 +3,9 @@
 use super::directory::{SocketDirectory, SocketName};
 use super::messages::{Greeting, JobStatus, Reply, Request, SOCKET_VERSION};
 use crate::run::output::OutputPart;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use rlaunch_bootstrap::frame::{self, FrameError, FrameReader};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
 use rlaunch_text::printable;
@@ -244,6 +247,11 @@ impl RunningJob {
         }
     }
 
+    /// Returns the process that runs the job; `None` if it is not to be seen from here.
+    pub fn launcher(&self) -> Option<Launcher> {
+        self.launcher
+    }
+
     /// Waits until the job has ended. No request may be under way. Cancel-safe.
     pub async fn ended(&mut self) -> LiveError {
         loop {
@@ -336,6 +344,25 @@ impl Launcher {
         (pid > 0).then_some(Launcher { pid })
     }
 
+    /// Ends the job in whatever phase it is, as SIGTERM of the user does. A stopped process goes on to do so.
+    pub fn end(self) -> io::Result<()> {
+        self.signal(Signal::SIGTERM)?;
+        if self.is_stopped() { self.signal(Signal::SIGCONT) } else { Ok(()) }
+    }
+
+    /// Kills the process. Agents end the ranks of a launcher that is gone.
+    pub fn kill(self) -> io::Result<()> {
+        self.signal(Signal::SIGKILL)
+    }
+
+    fn signal(self, signal: Signal) -> io::Result<()> {
+        match kill(Pid::from_raw(self.pid), signal) {
+            // It has ended meanwhile.
+            Ok(()) | Err(Errno::ESRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Tells whether the process was stopped, as by Ctrl-Z, and has not gone on.
     fn is_stopped(self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
@@ -362,8 +389,7 @@ impl fmt::Display for Launcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use nix::sys::signal::{Signal, kill};
-    use nix::unistd::Pid;
+    use std::os::unix::process::ExitStatusExt;
     use std::process::Command;
     use std::thread::sleep;
 
@@ -396,6 +422,20 @@ mod tests {
         assert!(!was_stopped && is_stopped && goes_on);
         assert_eq!(shown, format!("pid {}: sleep 60", launcher.pid));
         assert!(!launcher.is_stopped());
+    }
+
+    /// SIGTERM alone would wait until somebody lets the process go on.
+    #[test]
+    fn a_stopped_launcher_goes_on_to_end() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let launcher = Launcher { pid: i32::try_from(child.id()).unwrap() };
+        launcher.signal(Signal::SIGSTOP).unwrap();
+        while !launcher.is_stopped() {
+            sleep(Duration::from_millis(10));
+        }
+        launcher.end().unwrap();
+        let ended = child.wait().unwrap();
+        assert_eq!(ended.signal(), Some(Signal::SIGTERM as i32));
     }
 
     /// The other end of the connection is this process, which is not stopped.

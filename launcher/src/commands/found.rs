@@ -1,0 +1,119 @@
+//! Jobs that the user names: those that run, and those that have ended.
+
+use super::jobs::live_failure;
+use rlaunch_engine::run::live::client::{LiveError, RunningJob};
+use rlaunch_engine::run::record::{JobRecord, RecordStore, RecordStoreError};
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use std::time::Duration;
+use tokio::time::{Instant, sleep};
+
+/// Time between two looks for what comes at once.
+const LOOK: Duration = Duration::from_millis(20);
+/// Time within which the record of a job that has ended is there, and its next attempt. The kernel closes the socket of a
+/// launcher that is killed a moment before it frees the lock on the record.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
+/// Job that was found.
+pub(super) enum FoundJob {
+    Running(Box<RunningJob>),
+    Ended(Box<JobRecord>),
+}
+
+impl FoundJob {
+    /// Finds a job by the beginning of its id, or `last` for the last that has ended; without a word, the only running one. Of
+    /// a job that was started again it is the last attempt.
+    pub(super) async fn find(job: Option<&str>) -> Result<FoundJob, Failed> {
+        let mut found = match running(job).await? {
+            Some(job) => FoundJob::Running(Box::new(job)),
+            None if job.is_some() => FoundJob::Ended(Box::new(record(job)?)),
+            None => return Err(live_failure(&LiveError::NoJob)),
+        };
+        while let FoundJob::Ended(record) = &found {
+            let Some(next) = next_attempt(record).await? else { break };
+            found = next;
+        }
+        Ok(found)
+    }
+}
+
+/// Finds the job among those that run; `None` if it has ended, or if no word is given and none runs.
+pub(super) async fn running(job: Option<&str>) -> Result<Option<RunningJob>, Failed> {
+    if job == Some("last") {
+        return Ok(None);
+    }
+    match RunningJob::find(job).await {
+        Ok(job) => Ok(Some(job)),
+        Err(LiveError::NoJob | LiveError::Unknown(_) | LiveError::Ended(_)) => Ok(None),
+        Err(error) => Err(live_failure(&error)),
+    }
+}
+
+/// Finds the job among those that have ended; the last one without a word.
+pub(super) fn record(job: Option<&str>) -> Result<JobRecord, Failed> {
+    let store = store()?;
+    let found = match job.filter(|job| *job != "last") {
+        Some(job) => store.find(job),
+        None => store.last(),
+    };
+    found.map_err(|error| record_failure(&error))
+}
+
+/// Opens the records of this user.
+pub(super) fn store() -> Result<RecordStore, Failed> {
+    RecordStore::for_user().map_err(|error| record_failure(&error))
+}
+
+fn record_failure(error: &RecordStoreError) -> Failed {
+    Failed::from_error(Exit::FILES, error).hint(error.hint())
+}
+
+/// Waits until a job has ended, with all its restarts, and returns its record; `None` if it keeps none.
+pub(super) async fn until_ended(job: RunningJob) -> Result<Option<JobRecord>, Failed> {
+    let mut found = FoundJob::Running(Box::new(job));
+    loop {
+        let then = match &mut found {
+            FoundJob::Running(job) => {
+                match job.ended().await {
+                    LiveError::Ended(_) => {}
+                    error => return Err(live_failure(&error)),
+                }
+                at_once(&job.id).await?
+            }
+            FoundJob::Ended(record) => next_attempt(record).await?,
+        };
+        found = match (then, found) {
+            (Some(next), _) => next,
+            (None, FoundJob::Ended(record)) => return Ok(Some(*record)),
+            (None, FoundJob::Running(_)) => return Ok(None),
+        };
+    }
+}
+
+/// Finds the attempt that follows an ended one; `None` if none does.
+async fn next_attempt(record: &JobRecord) -> Result<Option<FoundJob>, Failed> {
+    match &record.next {
+        Some(next) => at_once(next).await,
+        None => Ok(None),
+    }
+}
+
+/// Finds a job, by its whole id, that runs or has left a record, or does so at once.
+pub(super) async fn at_once(job: &str) -> Result<Option<FoundJob>, Failed> {
+    let store = store()?;
+    let due = Instant::now() + AT_ONCE;
+    loop {
+        if let Some(job) = running(Some(job)).await? {
+            return Ok(Some(FoundJob::Running(Box::new(job))));
+        }
+        match store.find(job) {
+            Ok(record) => return Ok(Some(FoundJob::Ended(Box::new(record)))),
+            Err(RecordStoreError::Unknown { .. } | RecordStoreError::Empty(_)) => {}
+            Err(error) => return Err(record_failure(&error)),
+        }
+        if Instant::now() >= due {
+            return Ok(None);
+        }
+        sleep(LOOK).await;
+    }
+}

@@ -1,0 +1,220 @@
+//! Jobs from another terminal than their own, and after their end: `rlaunch stop`, `wait`, `jobs -a`, `rerun`.
+
+use crate::live::State;
+use crate::running::{Outcome, Running};
+use crate::support::{Field, launch_directory, state as stat};
+use nix::sys::signal::Signal;
+use rlaunch_lab::Account;
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::thread::sleep;
+use std::time::Duration;
+
+/// Number of digits of an id that tables show.
+const SHORT: usize = 13;
+
+fn start<'a>(field: &'a Field, state: &State, words: &str) -> Running<'a> {
+    field.rlaunch(words).env("XDG_STATE_HOME", state.path()).spawn()
+}
+
+/// Runs a verb while jobs go on, whatever its exit code.
+fn run(field: &Field, state: &State, words: &str) -> Outcome {
+    start(field, state, words).finish_first()
+}
+
+/// Returns the id of the only running job.
+fn id(field: &Field, state: &State) -> String {
+    let [job] = &state.jobs(field)[..] else { panic!("not one job") };
+    job["job"].as_str().unwrap().to_owned()
+}
+
+#[test]
+fn a_job_is_stopped_and_waited_for() {
+    let (field, state) = (Field::new(), State::new());
+    let running = state.job(&field);
+    let id = id(&field, &state);
+    let short = &id[..SHORT];
+    let waiting = start(&field, &state, &format!("wait {short}"));
+    let stopped = state.ask(&field, "stop");
+    assert_eq!(stopped.out(), format!("{short} ended: code 143\n"), "{stopped}");
+    running.finish().ended_with(143);
+    let waited = waiting.finish_first();
+    waited.ended_with(143).says(&[&format!("job {short} ended with code 143: ")]);
+
+    run(&field, &state, "wait last").ended_with(143);
+    let again = state.ask(&field, &format!("stop {short}"));
+    assert_eq!(again.out(), format!("{short} had already ended: code 143\n"), "{again}");
+    for verb in ["stop", "wait"] {
+        run(&field, &state, verb).refused(200, &["no job of yours runs from this machine"]);
+    }
+    start(&field, &state, "-H a true").finish().succeeded();
+    state.ask(&field, "wait last").says_nothing();
+}
+
+#[test]
+fn jobs_that_have_ended_are_listed_beside_those_that_run() {
+    let (field, state) = (Field::new(), State::new());
+    let failing = field.rlaunch("-H a").env("XDG_STATE_HOME", state.path());
+    failing.sh("exit 7").run().ended_with(7);
+    let running = state.job(&field);
+    let listed = state.ask(&field, "jobs -a");
+    let out = listed.out();
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines.len(), 3, "{listed}");
+    assert!(
+        lines[1].contains("  7  ") && lines[1].trim_end().ends_with("sh -c exit 7"),
+        "{listed}"
+    );
+    assert!(lines[2].contains("  running  ") && lines[2].contains("  a,b  "), "{listed}");
+    let last = state.ask(&field, "jobs -a -n 1 --json");
+    let jobs: Vec<Value> = serde_json::from_slice(&last.stdout).unwrap();
+    assert_eq!((&jobs[0]["state"], &jobs[0]["exit_code"]), (&"running".into(), &Value::Null));
+    assert_eq!(jobs.len(), 1, "{last}");
+    state.ask(&field, "stop");
+    running.finish().ended_with(143);
+}
+
+#[test]
+fn the_job_to_stop_is_named_where_several_run() {
+    let (field, state) = (Field::new(), State::new());
+    let jobs = [state.job(&field), state.job(&field)];
+    for verb in ["stop", "wait"] {
+        let refused = run(&field, &state, verb);
+        refused.refused(200, &["2 jobs of yours run from this machine: "]);
+    }
+    for job in state.jobs(&field) {
+        state.ask(&field, &format!("stop {}", job["job"].as_str().unwrap()));
+    }
+    for job in jobs {
+        job.finish_first().ended_with(143);
+    }
+}
+
+#[test]
+fn whoever_waits_is_told_of_a_launcher_that_was_killed() {
+    let (field, state) = (Field::new(), State::new());
+    let running = state.job(&field);
+    let id = id(&field, &state);
+    let mut waiting = start(&field, &state, &format!("wait {id}"));
+    sleep(Duration::from_millis(500));
+    assert!(!waiting.has_ended());
+    running.signal(Signal::SIGKILL);
+    drop(running.finish_first());
+    let sentence = "ended with code 137: the launcher was killed before the job was over";
+    waiting.finish_first().ended_with(137).says(&[sentence]);
+    field.wait_for("the ranks to end", || field.started().is_empty());
+}
+
+#[test]
+fn a_job_that_starts_again_is_waited_for_to_its_last_end() {
+    let (field, state) = (Field::new(), State::new());
+    let job = field.rlaunch("-H a --max-restarts 1").env("XDG_STATE_HOME", state.path());
+    let mut running = job.sh("echo up; sleep 2; exit $((3 + RLAUNCH_RESTART_COUNT))").spawn();
+    running.wait_for_text("up\n", 1);
+    let first = id(&field, &state);
+    let waiting = start(&field, &state, &format!("wait {first}"));
+    running.finish().ended_with(4);
+    waiting.finish_first().ended_with(4);
+    let late = run(&field, &state, &format!("wait {first}"));
+    late.ended_with(4);
+}
+
+#[test]
+fn a_job_that_was_suspended_is_stopped_too() {
+    let (field, state) = (Field::new(), State::new());
+    let running = state.job(&field);
+    running.signal(Signal::SIGTSTP);
+    field.wait_for("the launcher to stop", || stat(running.pid()) == 'T');
+    let stopped = state.ask(&field, "stop");
+    assert!(stopped.out().ends_with(" ended: code 143\n"), "{stopped}");
+    running.finish().ended_with(143);
+}
+
+#[test]
+fn a_launcher_that_does_not_end_its_job_is_killed() {
+    let (field, state) = (Field::new(), State::new());
+    let running = state.job(&field);
+    running.signal(Signal::SIGSTOP);
+    let stopped = state.ask(&field, "stop --force");
+    let out = stopped.out();
+    let hosts: Vec<&str> = out.lines().filter_map(|line| Some(line.split_once(": ")?.0)).collect();
+    assert_eq!(hosts, ["a", "b"], "{stopped}");
+    running.finish_first().ended_with(-9);
+    assert!(field.ranks().is_empty(), "{:#?}", field.ranks());
+    field.clear_job_directories();
+}
+
+#[test]
+fn a_job_runs_again_where_it_ran() {
+    let (field, state) = (Field::new(), State::new());
+    let directory = launch_directory();
+    let first = |words: &str| {
+        let run = field.rlaunch(words).env("XDG_STATE_HOME", state.path());
+        run.in_directory(directory.path())
+    };
+    let ran = first("-np 2").sh("pwd").run();
+    let path = directory.path().to_str().unwrap();
+    assert_eq!(ran.succeeded().out(), format!("{path}\n{path}\n"), "{ran}");
+    let again = start(&field, &state, "rerun").finish();
+    assert_eq!(again.succeeded().out(), ran.out(), "{again}");
+    again.says(&[&format!("cd {path} && rlaunch -np 2 sh -c pwd")]);
+    first("-np 1 -x HF_TOKEN=hunter2 true").run().succeeded();
+    let secret = run(&field, &state, "rerun");
+    secret.refused(203, &["keeps no secrets, here HF_TOKEN=(set, 7 chars)"]);
+    secret.hints("rlaunch -np 1 -x");
+    first("-np 1 true").run().succeeded();
+    drop(directory);
+    run(&field, &state, "rerun").refused(203, &[&format!("its directory {path} is gone")]);
+}
+
+#[test]
+fn a_command_is_told_how_a_job_ended() {
+    let (field, directory) = (Field::new(), launch_directory());
+    let file = directory.path().join("told");
+    let notify = format!("echo $RLAUNCH_EXIT_CODE $RLAUNCH_MESSAGE > {}", file.display());
+    let job = |words: &str| field.rlaunch(words).args(["--notify", &notify]);
+    let told = || {
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        let _ = fs::remove_file(&file);
+        text
+    };
+    job("--dry-run -H a").sh("true").run().succeeded();
+    assert_eq!(told(), "");
+    job("-H a,b").sh("true").run().succeeded();
+    assert_eq!(told(), "0\n");
+    // Told once, of the last attempt.
+    job("-H a --max-restarts 1").sh("exit $((3 + RLAUNCH_RESTART_COUNT))").run().ended_with(4);
+    let text = told();
+    assert!(text.starts_with("4 rank 0 on a ") && text.lines().count() == 1, "{text}");
+    let mut running = job("-H a,b").sh("echo up; exec sleep 1000").spawn();
+    running.wait_for_lines(2);
+    running.signal(Signal::SIGTERM);
+    running.finish().ended_with(143);
+    assert!(told().starts_with("143 "));
+    let failing = field.rlaunch("-H a --notify").args(["exit 5", "true"]).run();
+    failing.succeeded().says(&["warning: the command of --notify exited with code 5"]);
+}
+
+/// The directory of jobs is closed to others; these are the checks behind its door.
+#[test]
+fn another_user_neither_stops_nor_waits_for_a_job() {
+    let (field, state) = (Field::new(), State::new());
+    let running = state.job(&field);
+    let id = id(&field, &state);
+    let jobs = format!("{}/rlaunch/jobs", state.path());
+    for path in [state.path(), &format!("{}/rlaunch", state.path()), &jobs] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    for socket in state.sockets() {
+        fs::set_permissions(socket.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    }
+    for verb in ["stop", "stop --force", "wait", "logs", "rerun"] {
+        let run = field.rlaunch(verb).args([&id]).account(Account::User);
+        let refused = run.env("XDG_STATE_HOME", state.path()).spawn().finish_first();
+        assert_ne!(refused.code, 0, "{verb}: {refused}");
+    }
+    assert_eq!(state.jobs(&field)[0]["phase"], "running");
+    state.ask(&field, &format!("stop {id}"));
+    running.finish().ended_with(143);
+}
