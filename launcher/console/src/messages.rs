@@ -190,7 +190,8 @@ impl Drop for QuietTime {
     }
 }
 
-fn is_quiet() -> bool {
+/// Tells whether all messages but errors are suppressed.
+pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
