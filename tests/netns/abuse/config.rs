@@ -154,10 +154,13 @@ fn hosts_of_a_strangers_file_are_not_replaced_by_this_machine() {
     let (field, place) = (Field::new(), Place::new(Account::Root));
     place.write("rlaunch.toml", "[hosts.x]\nssh = \"b\"\n[hosts.a]\n");
     let ran = place.rlaunch(&field, "hostname").run();
-    ran.refused(200, &["hosts", "rlaunch.toml"]).hints("rlaunch trust");
-    // The error for a host name that only the ignored file defines mentions that file.
+    ran.refused(
+        200,
+        &["hosts (line 1)", "`rlaunch trust`", "hosts are named but in ./rlaunch.toml"],
+    );
+    // Beside the error for a host name that only the ignored file defines, a warning mentions that file.
     let ran = place.rlaunch(&field, "-H x hostname").run();
-    ran.refused(201, &["hosts (line 1)"]).hints("rlaunch trust");
+    ran.refused(201, &["hosts (line 1)", "`rlaunch trust`"]);
     assert_eq!(place.rlaunch(&field, "-H b hostname").run().succeeded().out(), "b\n");
     // A file that the user names, or trusts, is used.
     let ran = place.rlaunch(&field, "--cluster rlaunch.toml hostname").run();
