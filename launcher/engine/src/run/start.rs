@@ -33,6 +33,7 @@ impl Joined {
             mesh: &self.mesh,
             rank_configs: &self.rank_configs,
             libraries: &self.libraries,
+            master: self.master,
         };
         let showing = async {
             show::print(&shown).await;
