@@ -57,6 +57,18 @@ fn libraries_are_told_the_interface_of_their_own_host() {
 }
 
 #[test]
+fn where_the_time_of_a_start_went_is_told_once_ranks_run() {
+    let field = Field::new();
+    let ran = field.rlaunch("-H a,b --show timing hostname").run();
+    assert_eq!(ran.succeeded().sorted(), ["a", "b"], "{ran}");
+    let said = ran.said();
+    let phases: Vec<&str> = said.iter().filter_map(|line| line.split_whitespace().next()).collect();
+    let wanted = ["phase", "login", "agent", "inventory", "rendezvous", "start", "total"];
+    let phases: Vec<&str> = phases.into_iter().filter(|one| wanted.contains(one)).collect();
+    assert_eq!(phases, wanted, "{ran}");
+}
+
+#[test]
 fn what_the_user_sets_wins_and_is_marked() {
     let field = Field::new();
     let words = "-H a,b --show env -x OMP_NUM_THREADS=7 -x NCCL_IB_HCA=mlx5_9";

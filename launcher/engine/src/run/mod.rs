@@ -10,7 +10,7 @@
 //! | `preflight_report`, `inventory_check` | why nodes cannot run the job; what inventories show, such as what a container lacks |
 //! | `helper_upload` | programs that nodes need for the proof of paths, and for stacks |
 //! | `path_check` | RDMA paths proved for `rlaunch doctor` |
-//! | `show` | `--show`; `--dry-run` |
+//! | `show`, `timing` | `--show`; `--dry-run`; where the time of a start went |
 //! | `supervisor`, `driver` | the running job: a state machine that decides, and the I/O around it |
 //! | `outcome`, `signals` | the rank that failed first, exit code and message; signals of the user |
 //! | `output`, `stdin` | whole lines from many ranks to one terminal; standard input to ranks |
@@ -46,6 +46,7 @@ mod start;
 mod stdin;
 mod stragglers;
 mod supervisor;
+mod timing;
 
 use driver::Ended;
 use events::Event;

@@ -91,6 +91,8 @@ impl ShownPlan<'_> {
                 drawn.unwrap_or_else(|error| format!("{error}\n"))
             }
             Show::Env => return self.env_text(io::stdout().is_terminal()),
+            // It is printed when ranks have started, by `timing`.
+            Show::Timing => return String::new(),
             Show::RankTable(ShowFormat::Text) => table::format_table(table),
             Show::RankTable(ShowFormat::Json) => json(table),
             Show::Mesh(ShowFormat::Text) => mesh::format_table(table, mesh),
@@ -409,7 +411,8 @@ fn dry_run_text(plan: &ShownPlan<'_>) -> String {
     if job.show.contains(&Show::PlacementPicture) {
         return job.show.iter().map(|show| plan.text(*show)).collect();
     }
-    let more = job.show.iter().filter(|show| !ALWAYS.contains(show));
+    let is_more = |show: &&Show| !ALWAYS.contains(show) && **show != Show::Timing;
+    let more = job.show.iter().filter(is_more);
     let parts = ALWAYS.iter().chain(more).map(|show| plan.text(*show));
     std::iter::once(printable::text(&lines).into_owned())
         .chain(parts)

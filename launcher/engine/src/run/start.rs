@@ -25,6 +25,7 @@ use rlaunch_text::message::Failed;
 impl Joined {
     /// Prints what `--show` or `--dry-run` asks for, unless the attempt must end meanwhile.
     pub(crate) async fn show(&self, job: &JobRun, pump: &mut Pump<'_>) -> Result<(), Failed> {
+        job.events.mesh_proved(self.mesh.duration);
         let shown = ShownPlan {
             job: &job.spec,
             map: &self.map,
