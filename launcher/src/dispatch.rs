@@ -55,7 +55,8 @@ fn run_verb(verb: Verb, line: CommandLine) -> Exit {
     line.config.unread_variables.iter().for_each(|warning| messages::warn(warning));
     line.config.warning().iter().for_each(|warning| messages::warn(warning));
     line.notices.print();
-    let trust_hint = line.config.trust_hint();
+    // The warning has said it, unless `--quiet` hides warnings.
+    let trust_hint = line.config.trust_hint().filter(|_| messages::is_quiet());
     let runtime = match start() {
         Ok(runtime) => runtime,
         Err(failed) => {

@@ -21,6 +21,9 @@ pub fn cluster(data: &[u8]) {
                 assert!((1..=lines).contains(&host.line) && !host.name.starts_with('-'));
                 assert!(!host.bracketed().contains([' ', ',', '/']));
             }
+            for group in &file.groups {
+                assert!((1..=lines).contains(&group.line) && group.hosts().is_ok());
+            }
             let of_profiles = file.profiles.iter().flat_map(|(_, settings)| settings);
             for setting in file.defaults.iter().chain(of_profiles).chain(&file.host_list) {
                 let place = setting.origin.to_string();
@@ -38,6 +41,7 @@ pub fn cluster_seeds() -> Vec<Vec<u8>> {
          oob-if = ['eth0', \"eth1\"]\n[profile.x]\nhca = \"mlx5\"\n",
         "[hosts.titanic]\nssh = \"10.0.0.170\"\nuser = \"me\"\nport = 2222\nslots = 2\n\
          mesh = [\"192.168.100.2\", \"fd00::2\"]\n[hosts.\"a.b\"]\nhosts.c.slot = 1\n",
+        "[groups]\ngpu = [\"a\", \"me@b:4\", \"n[1-2]\"]\ncpu = \"c,d\"\n",
         "hosts = [\"a\", \"b:2\"] # two\nprofile = { y = { np = +4 } }\n",
     ];
     texts.map(|text| text.as_bytes().to_vec()).to_vec()

@@ -119,8 +119,7 @@ fn files_and_patterns_name_what_goes_along() {
     assert!(!out.contains("OTHER=1") && !out.contains("NCCL_IB_HCA=mlx5_9"), "{ran}");
     assert!(!value(&ran, "PATH").contains("/launcher/bin"), "{ran}");
     for marked in ["A=file", "B=typed", "NCCL_DEBUG=WARN", "TAKEN=here"] {
-        let row = |line: &str| line.starts_with('0') && line.contains(marked);
-        let is_marked = |line: &str| row(line) && line.ends_with("(yours)");
+        let is_marked = |line: &str| line.split_whitespace().eq([marked, "0", "(yours)"]);
         assert!(out.lines().any(is_marked), "{marked} is not marked:\n{ran}");
     }
     // The same on this machine.
@@ -148,7 +147,7 @@ fn a_login_decides_what_it_sets() {
     let path = value(&ran, "PATH");
     assert!(path.starts_with("/login/bin:") && !path.contains("/launcher/bin"), "{path}");
     assert!(!ran.out().contains("Welcome"), "{ran}");
-    let of_path = |line: &str| line.contains(" PATH ") && line.contains("(host)");
+    let of_path = |line: &str| line.starts_with("PATH ") && line.contains("(host)");
     assert!(ran.out().lines().any(of_path), "{ran}");
     drop(login);
     // A login shell that exits in its start-up file.

@@ -23,7 +23,7 @@ fn a_signal_that_kills_a_rank_is_named() {
 fn one_of_eight_ends_the_others_and_is_quoted() {
     let field = Field::new();
     // Exit codes of the other ranks, which are told to end, must not count.
-    for (last_words, is_far_above) in [(":", false), ("seq 30", true)] {
+    for (last_words, is_far_above) in [(":", false), ("seq 30 >&2", true)] {
         let script = format!(
             "if [ $RANK = 5 ]; then echo disk on fire >&2; exit 3; fi
             trap '{last_words}; exit 9' TERM; while :; do sleep 0.1; done"

@@ -154,7 +154,7 @@ fn a_job_runs_again_where_it_ran() {
         run.in_directory(directory.path())
     };
     let ran = first("-np 2").sh("pwd").run();
-    let path = directory.path().to_str().unwrap();
+    let path = directory.path().to_str().unwrap().to_owned();
     assert_eq!(ran.succeeded().out(), format!("{path}\n{path}\n"), "{ran}");
     let again = start(&field, &state, "rerun").finish();
     assert_eq!(again.succeeded().out(), ran.out(), "{again}");

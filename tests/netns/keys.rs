@@ -192,8 +192,11 @@ fn an_encrypted_key_is_asked_for_once_for_all_hosts() {
     run().run().refused(201, &["(needs a passphrase: ssh-add it first)"]);
 
     // script(1) provides a terminal.
-    let line =
-        format!("{} -H a,b --no-tag --ssh-config {} hostname", field.rlaunch.display(), config.display());
+    let line = format!(
+        "{} -H a,b --no-tag --ssh-config {} hostname",
+        field.rlaunch.display(),
+        config.display()
+    );
     let mut command = field.lab.exec_in(Account::Root, directory.path());
     command.args(["script", "-qefc", &line, "/dev/null"]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

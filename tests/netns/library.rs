@@ -167,7 +167,7 @@ fn where_it_is_can_be_shown_with_its_reason() {
         ("PYTHONBREAKPOINT=rlaunch.breakpoint ".into(), "waits for `rlaunch attach`"),
     ];
     for (variable, why) in rows {
-        let row = |line: &&str| line.starts_with("1 ") && line.contains(&variable);
+        let row = |line: &&str| line.starts_with(&variable) && line.contains(" 0-1 ");
         let row = out.lines().find(row).unwrap_or_else(|| panic!("no {variable} in {ran}"));
         assert!(row.contains(why), "{row}");
     }

@@ -57,6 +57,18 @@ fn libraries_are_told_the_interface_of_their_own_host() {
 }
 
 #[test]
+fn where_the_time_of_a_start_went_is_told_once_ranks_run() {
+    let field = Field::new();
+    let ran = field.rlaunch("-H a,b --show timing hostname").run();
+    assert_eq!(ran.succeeded().sorted(), ["a", "b"], "{ran}");
+    let said = ran.said();
+    let phases: Vec<&str> = said.iter().filter_map(|line| line.split_whitespace().next()).collect();
+    let wanted = ["phase", "login", "agent", "inventory", "rendezvous", "start", "total"];
+    let phases: Vec<&str> = phases.into_iter().filter(|one| wanted.contains(one)).collect();
+    assert_eq!(phases, wanted, "{ran}");
+}
+
+#[test]
 fn what_the_user_sets_wins_and_is_marked() {
     let field = Field::new();
     let words = "-H a,b --show env -x OMP_NUM_THREADS=7 -x NCCL_IB_HCA=mlx5_9";
@@ -64,10 +76,14 @@ fn what_the_user_sets_wins_and_is_marked() {
         field.rlaunch(words).sh("echo $OMP_NUM_THREADS $NCCL_IB_HCA ${NCCL_IB_DISABLE-}").run();
     let out = ran.succeeded().out().into_owned();
     assert_eq!(out.lines().filter(|line| line.trim() == "7 mlx5_9").count(), 2, "{ran}");
-    let marked = |line: &&str| line.contains("OMP_NUM_THREADS=7") && line.ends_with("(yours)");
-    assert_eq!(out.lines().filter(marked).count(), 2, "{ran}");
-    let marked = |line: &&str| line.contains("NCCL_IB_HCA=mlx5_9") && line.ends_with("(yours)");
-    assert_eq!(out.lines().filter(marked).count(), 2, "{ran}");
+    for variable in ["OMP_NUM_THREADS=7", "NCCL_IB_HCA=mlx5_9"] {
+        let is_marked = |line: &str| line.split_whitespace().eq([variable, "0-1", "(yours)"]);
+        assert!(out.lines().any(is_marked), "{ran}");
+    }
+    let is_number = |line: &str| line.starts_with("RANK ") && line.contains(" 0-1 ");
+    assert!(out.lines().any(is_number), "{ran}");
+    assert!(out.lines().any(|line| line.starts_with("MASTER_ADDR=")), "{ran}");
+    assert!(out.lines().any(|line| line.starts_with("TMPDIR ")), "{ran}");
     assert!(out.contains("of eth0 is how other nodes reach this one"), "{ran}");
     let ran = field.rlaunch("-H a").env("OMP_NUM_THREADS", "5").sh("echo $OMP_NUM_THREADS").run();
     assert_eq!(ran.succeeded().out().trim(), "5");

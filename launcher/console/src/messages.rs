@@ -239,7 +239,8 @@ impl Drop for QuietTime {
     }
 }
 
-fn is_quiet() -> bool {
+/// Tells whether all messages but errors are suppressed.
+pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 

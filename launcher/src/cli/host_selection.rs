@@ -18,7 +18,7 @@ pub(crate) struct HostOptions<'a> {
     pub(crate) files: &'a [PathBuf],
     /// Values of `--exclude`.
     pub(crate) exclude: &'a [String],
-    /// Tables `[hosts.NAME]` of the configuration file.
+    /// Tables `[hosts.NAME]` and `[groups]` of the configuration file.
     pub(crate) table: &'a HostTable,
 }
 
@@ -60,9 +60,10 @@ pub(crate) enum HostSelectionError {
 impl HostSelectionError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            HostSelectionError::Hosts(_) => {
-                Some("-H takes names like a,b:2,user@c,n[01-16]".into())
-            }
+            HostSelectionError::Hosts(_) => Some(
+                "-H takes names like a,b:2,user@c,n[01-16], and groups of rlaunch.toml like @gpu"
+                    .into(),
+            ),
             HostSelectionError::Hostfile(_) => Some(
                 "a hostfile has a line for each host, such as `a slots=4` or `n[01-16]:4`".into(),
             ),
@@ -132,7 +133,8 @@ impl HostSelection {
         if hosts.is_empty() {
             hosts.push(Host::this_machine());
         }
-        Ok(HostSelection { hosts: exclude(hosts, options.exclude)?, ..selection })
+        let excluded = options.table.parse_hosts(options.exclude)?;
+        Ok(HostSelection { hosts: exclude(hosts, &excluded)?, ..selection })
     }
 
     fn before_exclusion(options: &HostOptions<'_>) -> Result<HostSelection, HostSelectionError> {
@@ -219,9 +221,8 @@ fn choose(
 
 /// Removes the hosts of `--exclude`. Returns an error if one of them is not in `hosts`, or if no host is
 /// left.
-fn exclude(hosts: Vec<Host>, excluded: &[String]) -> Result<Vec<Host>, HostSelectionError> {
+fn exclude(hosts: Vec<Host>, excluded: &[Host]) -> Result<Vec<Host>, HostSelectionError> {
     let known = text::list(&hosts);
-    let excluded = hosts::parse(excluded)?;
     let unknown =
         excluded.iter().find(|typed| !hosts.iter().any(|host| matches_typed(host, typed)));
     if let Some(host) = unknown.map(Host::to_string) {

@@ -21,8 +21,8 @@ use rlaunch_engine::connect::channel::{AgentChannel, Incoming};
 use rlaunch_engine::connect::connector::{
     ConnectError, Connector, HostConnection, Reach, RemoteCommand,
 };
+use rlaunch_plan::hosts::Host;
 use rlaunch_plan::hosts::addresses::AddressConstraints;
-use rlaunch_plan::hosts::{self, Host};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use serde::Serialize;
@@ -303,7 +303,7 @@ fn queried_hosts(
     config: &LoadedConfig,
 ) -> Result<(Vec<Host>, Reach, bool), Failed> {
     let usage = |error: &dyn std::error::Error| Failed::from_error(Exit::USAGE, error);
-    let mut hosts = hosts::parse(&hosts.hosts).map_err(|error| usage(&error))?;
+    let mut hosts = config.hosts.parse_hosts(&hosts.hosts).map_err(|error| usage(&error))?;
     let options = lower::connect_options(args.clone(), config);
     let mut options = options.map_err(|error| usage(&error).hint(error.hint()))?;
     let is_local = options.settle(&hosts);

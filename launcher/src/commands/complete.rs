@@ -124,10 +124,12 @@ fn ended() -> Vec<String> {
     ids.iter().map(|id| jobs::short_id(id)).chain(last).collect()
 }
 
-/// Lists the hosts that the user knows: those of a trusted rlaunch.toml, of the SSH configuration, and of the last jobs.
+/// Lists the hosts that the user knows: those of a trusted rlaunch.toml with its groups, of the SSH configuration, and of
+/// the last jobs.
 fn known_hosts(line: &CommandLine) -> Vec<String> {
-    let mut hosts: Vec<String> =
-        line.config.hosts.entries.iter().map(|entry| entry.name.clone()).collect();
+    let table = &line.config.hosts;
+    let mut hosts: Vec<String> = table.entries.iter().map(|entry| entry.name.clone()).collect();
+    hosts.extend(table.groups.iter().map(|group| format!("@{}", group.name)));
     if let Some(home) = std::env::home_dir() {
         hosts.extend(ssh_hosts(&fs::read_to_string(home.join(".ssh/config")).unwrap_or_default()));
     }
@@ -148,13 +150,17 @@ fn ssh_hosts(config: &str) -> Vec<String> {
     names.flatten().filter(|name| !name.contains(['*', '?', '!', '"'])).map(str::to_owned).collect()
 }
 
-/// Returns the list `typed` with each host in place of its last name; hosts that are in the list already are left out.
+/// Returns the list `typed` with each host or group in place of its last name; those that are in the list already are left
+/// out.
 fn host_lists(typed: &str, hosts: Vec<String>) -> Vec<String> {
     let (first, last) = typed.rsplit_once(',').map_or(("", typed), |(first, last)| (first, last));
-    let user = last.rsplit_once('@').map_or(String::new(), |(user, _)| format!("{user}@"));
+    // A group has no user, and begins with the `@`.
+    let user = last.rsplit_once('@').filter(|(user, _)| !user.is_empty());
+    let user = user.map_or(String::new(), |(user, _)| format!("{user}@"));
     let before = if first.is_empty() { String::new() } else { format!("{first},") };
     let is_new = |host: &String| !first.split(',').any(|known| known == host);
-    let hosts = hosts.into_iter().filter(is_new);
+    let is_possible = |host: &String| user.is_empty() || !host.starts_with('@');
+    let hosts = hosts.into_iter().filter(is_new).filter(is_possible);
     hosts.map(|host| format!("{before}{user}{host}")).collect()
 }
 
@@ -208,10 +214,11 @@ mod tests {
 
     #[test]
     fn a_list_of_hosts_goes_on_behind_its_last_comma() {
-        let lists = |typed: &str| host_lists(typed, ["a", "b"].map(str::to_owned).into());
-        assert_eq!(lists(""), ["a", "b"]);
-        assert_eq!(lists("a,"), ["a,b"]);
+        let lists = |typed: &str| host_lists(typed, ["a", "b", "@gpu"].map(str::to_owned).into());
+        assert_eq!(lists(""), ["a", "b", "@gpu"]);
+        assert_eq!(lists("a,"), ["a,b", "a,@gpu"]);
         assert_eq!(lists("c,me@"), ["c,me@a", "c,me@b"]);
+        assert!(lists("a,@g").contains(&"a,@gpu".to_owned()));
     }
 
     #[test]

@@ -69,11 +69,18 @@ fn lines(shell: Shell) -> &'static str {
     }
 }
 
-/// Words that only rlaunch knows come first; where it knows none, the script of clap completes.
+/// Words that only rlaunch knows come first; where it knows none, the script of clap completes. COMP_WORDS has hosts as
+/// `a:2` and `me@a` in pieces, of which bash replaces the last: that behind a `:` or `=`, or from an `@` on.
 const BASH: &str = r#"
 _rlaunch_words() {
-    mapfile -t COMPREPLY < <(rlaunch __complete -- "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
-    [[ ${#COMPREPLY[@]} -gt 0 ]] || _rlaunch "$@"
+    local line=${COMP_LINE:0:COMP_POINT} words typed kept
+    read -ra words <<< "$line"
+    [[ $line != *[[:space:]] ]] || words+=("")
+    mapfile -t COMPREPLY < <(rlaunch __complete -- "${words[@]:1}" 2>/dev/null)
+    [[ ${#COMPREPLY[@]} -gt 0 ]] || { _rlaunch "$@"; return; }
+    typed=${words[-1]} kept=${typed%"${typed##*[:=]}"} typed=${typed##*[:=]}
+    [[ $COMP_WORDBREAKS != *@* || $typed != *@* ]] || kept+=${typed%@*}
+    COMPREPLY=("${COMPREPLY[@]#"$kept"}")
 }
 complete -F _rlaunch_words -o bashdefault -o default rlaunch
 "#;

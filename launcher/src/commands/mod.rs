@@ -137,6 +137,7 @@ const ALIASES: [&str; 1] = ["status"];
 
 impl Verb {
     /// Runs the verb. `line` is its command line, with the settings from files and variables.
+    #[expect(clippy::cognitive_complexity, reason = "a line for each verb")]
     pub(crate) async fn run(self, line: CommandLine) -> Result<Exit, Failed> {
         match self {
             Verb::Jobs(args) => jobs::run(args, &line).await,

@@ -1,6 +1,6 @@
 //! `rlaunch rerun`: runs the command line of a recorded job again.
 
-use super::found::{self, FoundJob};
+use super::found::FoundJob;
 use super::jobs::short_id;
 use crate::cli::config;
 use clap::Parser;

@@ -96,6 +96,28 @@ fn a_strangers_file_runs_and_writes_nothing_until_it_is_trusted() {
     }
 }
 
+/// A job that finds hosts only in such a file does not run here instead, and trust is spoken of once.
+#[test]
+fn hosts_of_an_untrusted_file_make_one_message_about_trust() {
+    let (field, place) = (Field::new(), Place::new(Account::Root));
+    place.write("rlaunch.toml", "hosts = [\"a\"]\n\n[groups]\ngpu = [\"a\"]\n");
+    for (words, refused) in [
+        ("hostname", "no hosts are named but in ./rlaunch.toml"),
+        ("-H @gpu hostname", "`@gpu` is no group of hosts"),
+        ("-q hostname", "no hosts are named but in ./rlaunch.toml"),
+    ] {
+        let ran = place.rlaunch(&field, words).run();
+        ran.refused(200, &[refused]);
+        let said = ran.said();
+        let about_trust = said.iter().filter(|line| line.contains("`rlaunch trust`"));
+        assert_eq!(about_trust.count(), 1, "{ran}");
+    }
+    // Trusted, it is used.
+    place.rlaunch(&field, "trust").run().succeeded();
+    let ran = place.rlaunch(&field, "-H @gpu:2 hostname").run();
+    assert_eq!(ran.succeeded().out(), "a\na\n", "{ran}");
+}
+
 fn trusted_until_changed(field: &Field, place: &Place) {
     let job = || place.rlaunch(field, "-H a").sh(SHOW_A).run();
     let trust = |words: &str| place.rlaunch(field, "trust").args(words.split_whitespace()).run();
@@ -132,10 +154,13 @@ fn hosts_of_a_strangers_file_are_not_replaced_by_this_machine() {
     let (field, place) = (Field::new(), Place::new(Account::Root));
     place.write("rlaunch.toml", "[hosts.x]\nssh = \"b\"\n[hosts.a]\n");
     let ran = place.rlaunch(&field, "hostname").run();
-    ran.refused(200, &["hosts", "rlaunch.toml"]).hints("rlaunch trust");
-    // The error for a host name that only the ignored file defines mentions that file.
+    ran.refused(
+        200,
+        &["hosts (line 1)", "`rlaunch trust`", "hosts are named but in ./rlaunch.toml"],
+    );
+    // Beside the error for a host name that only the ignored file defines, a warning mentions that file.
     let ran = place.rlaunch(&field, "-H x hostname").run();
-    ran.refused(201, &["hosts (line 1)"]).hints("rlaunch trust");
+    ran.refused(201, &["hosts (line 1)", "`rlaunch trust`"]);
     assert_eq!(place.rlaunch(&field, "-H b hostname").run().succeeded().out(), "b\n");
     // A file that the user names, or trusts, is used.
     let ran = place.rlaunch(&field, "--cluster rlaunch.toml hostname").run();

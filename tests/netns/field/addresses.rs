@@ -9,9 +9,11 @@ use rlaunch_lab::Process;
 /// Options of a plan that replaces addresses with other prefixes. The subnet of a and b begins with 192.168.100.
 const PLAN: &str = "--apply --prefix 28";
 
-/// Returns what `ip` says of a host's addresses and routes, but for the seconds of lifetimes, which run.
+/// Returns what `ip` says of a host's addresses, routes and permanent neighbours, but for the seconds of lifetimes, which
+/// run.
 fn state(field: &Field, host: &str) -> String {
-    let line = "ip -4 -d address show | sed -E 's/[0-9]+sec/Nsec/g'; ip -4 -d route show table all";
+    let line = "ip -4 -d address show | sed -E 's/[0-9]+sec/Nsec/g'; ip -4 -d route show table all; \
+                (ip neigh show nud permanent; ip neigh show proxy) | sort";
     field.on(host, line)
 }
 
@@ -64,13 +66,20 @@ fn all_that_an_address_had_comes_back() {
     assert!((2900..=3000).contains(&left), "{listed}");
 }
 
-/// An agent that is killed, for want of memory for example, is survived by its guardian.
+/// An agent that is killed, for want of memory for example, is survived by its guardian. With the last IPv4 address of an
+/// interface, the kernel removes its permanent neighbours.
 #[test]
 fn a_killed_agent_leaves_no_address_of_the_trial() {
     let field = Field::new();
     let _cables = plug(&field, &[("a", "b")]);
     let _dropped = drop_probes(&field, "b");
-    field.on("b", "ip address add 192.168.101.5/24 label cable-a:x dev cable-a");
+    let lines = [
+        "ip address add 192.168.101.5/24 label cable-a:x dev cable-a",
+        "ip neigh add 192.168.101.9 lladdr 02:00:00:00:00:09 nud permanent dev cable-a",
+        "ip neigh add fe80::9 lladdr 02:00:00:00:00:09 router nud permanent dev cable-a",
+        "ip neigh add proxy 192.168.101.77 dev cable-a",
+    ];
+    lines.iter().for_each(|line| drop(field.on("b", line)));
     let before = ["a", "b"].map(|host| state(&field, host));
     let words = format!("network mesh -H a,b {CABLES} {PLAN}");
     let running = field.rlaunch(&words).within(BOUND).spawn();

@@ -6,6 +6,7 @@
 //! version, but existing ones do not change their meaning.
 
 use crate::run::live::LiveStatus;
+use crate::run::timing::StartTiming;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::job::ExitStatus;
@@ -20,7 +21,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Seek, SeekFrom, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Version of the schema.
 const VERSION: u32 = 1;
@@ -34,6 +35,8 @@ pub struct EventLog {
     job: JobId,
     started: Instant,
     status: LiveStatus,
+    /// Table of `--show timing`, if it is asked for.
+    timing: Option<Arc<Mutex<StartTiming>>>,
 }
 
 /// Error that left the file incomplete, the first of all. Clones share it.
@@ -274,12 +277,35 @@ impl EventLog {
         let name = target.unwrap_or_default().to_owned();
         let failure = WriteFailure { target: name, message: Arc::default() };
         let target = file.map(|file| Target::new(file, &failure, job, started)).transpose()?;
-        Ok(EventLog { target, failure, job, started, status: LiveStatus::new() })
+        Ok(EventLog { target, failure, job, started, status: LiveStatus::new(), timing: None })
     }
 
     /// Returns a log that writes the events of another job, which starts now, to the same file.
     pub fn for_job(self, job: JobId) -> EventLog {
-        EventLog { job, status: LiveStatus::new(), ..self }
+        EventLog { job, status: LiveStatus::new(), timing: None, ..self }
+    }
+
+    /// Makes the log print where the time of the start went, counted from now on.
+    #[must_use]
+    pub(crate) fn with_timing(self) -> EventLog {
+        let timing = StartTiming::new(self.started.elapsed());
+        EventLog { timing: Some(Arc::new(Mutex::new(timing))), ..self }
+    }
+
+    /// Notes how long the proof of RDMA paths took.
+    pub(crate) fn mesh_proved(&self, duration: Duration) {
+        if let Some(timing) = &self.timing {
+            timing.lock().unwrap_or_else(PoisonError::into_inner).mesh_proved(duration);
+        }
+    }
+
+    fn note_timing(&self, event: &Event) {
+        let Some(timing) = &self.timing else { return };
+        let at = self.started.elapsed();
+        let table = timing.lock().unwrap_or_else(PoisonError::into_inner).note(at, event);
+        if let Some(table) = table {
+            table.lines().for_each(messages::line);
+        }
     }
 
     /// Returns the state of the job.
@@ -297,6 +323,7 @@ impl EventLog {
             // The status counts nothing else.
             _ => {}
         }
+        self.note_timing(event);
         let Some(target) = &self.target else { return };
         let is_droppable = !matches!(event, Event::JobEnded { .. } | Event::JobRestarted { .. });
         let line = |event: &Event| line_of(event, self.job, self.started);

@@ -19,7 +19,7 @@ use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_bootstrap::security::{Secret, Token};
 use rlaunch_console::messages;
-use rlaunch_plan::job::options::Restarts;
+use rlaunch_plan::job::options::{Restarts, Show};
 use rlaunch_plan::job::{Identity, JobSpec};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -85,6 +85,8 @@ impl JobRun {
 
     fn new(launch: Launch, events: EventLog) -> JobRun {
         let Launch { spec, reach, stdio } = launch;
+        let is_timed = spec.show.contains(&Show::Timing);
+        let events = if is_timed { events.with_timing() } else { events };
         let recorder = spec.is_recorded.then(Recorder::new);
         // A dry run is over at once.
         let is_run = spec.dry_run.is_none();

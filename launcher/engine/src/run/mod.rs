@@ -11,7 +11,7 @@
 //! | `told` | what is said once a day |
 //! | `helper_upload` | programs that nodes need for the proof of paths, and for stacks |
 //! | `path_check` | RDMA paths proved for `rlaunch doctor` |
-//! | `show` | `--show`; `--dry-run` |
+//! | `show`, `timing` | `--show`; `--dry-run`; where the time of a start went |
 //! | `supervisor`, `driver` | the running job: a state machine that decides, and the I/O around it |
 //! | `outcome`, `signals` | the rank that failed first, exit code and message; signals of the user |
 //! | `output`, `stdin` | whole lines from many ranks to one terminal; standard input to ranks |
@@ -49,6 +49,7 @@ mod start;
 mod stdin;
 mod stragglers;
 mod supervisor;
+mod timing;
 mod told;
 
 use driver::Ended;

@@ -368,14 +368,15 @@ impl WriterThread {
         // The reader of a pipe may print at the same terminal, where it would find the rows in its way.
         let has_rows = stdout && footer::is_possible();
         let show_unfinished = PerStream { stdout: alone || stdout, stderr: alone || stderr };
+        let sink = Sink::new(config.tags, &config.stdio);
         WriterThread {
-            sink: Sink::new(config.tags, &config.stdio),
+            is_stdout_elsewhere: !sink.is_shared(),
+            sink,
             arbiter: LineArbiter::new(show_unfinished),
             bursts: Bursts::new(config.fold, config.ranks, streams, has_rows),
             files: config.files,
             tails: Tails::default(),
             error_stream: if config.merged { Stream::Stdout } else { Stream::Stderr },
-            is_stdout_elsewhere: matches!(config.stdio, Stdio::Pipe(_)) || stdout != stderr,
             nccl: config.nccl,
             transcript: config.transcript,
             credit: config.credit.into_iter().map(account).collect(),

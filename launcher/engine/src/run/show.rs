@@ -19,6 +19,7 @@
 //! name that suggests a secret are replaced. New keywords may be added.
 
 use crate::connect::agent::library::SHARED;
+use anstyle::Style;
 use rlaunch_bootstrap::env::{self as names, redacted_value};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::Inventory;
@@ -29,7 +30,7 @@ use rlaunch_console::{messages, stdout};
 use rlaunch_plan::env::{Variable, identity};
 use rlaunch_plan::hosts::{Host, SlotsBy};
 use rlaunch_plan::job::JobSpec;
-use rlaunch_plan::job::apps::AppSpec;
+use rlaunch_plan::job::apps::{self, AppSpec};
 use rlaunch_plan::job::options::{Show, ShowFormat};
 use rlaunch_plan::map::{self, MappedNode, RankMap};
 use rlaunch_plan::mesh::{self, Mesh};
@@ -39,11 +40,13 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::redact::without_secrets;
 use rlaunch_text::shell::quoted;
-use rlaunch_text::{columns, text};
+use rlaunch_text::{columns, printable, text};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
+use std::io::{self, IsTerminal};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// Prints to stdout what `--show` or `--dry-run` asks for, before ranks write to stdout. Waits until a slow
@@ -56,7 +59,7 @@ pub async fn print(plan: &ShownPlan<'_>) {
     if text.is_empty() {
         return;
     }
-    drop(tokio::task::spawn_blocking(move || stdout::print(&text)).await);
+    drop(tokio::task::spawn_blocking(move || stdout::print_styled(&text)).await);
 }
 
 /// Job whose decisions are shown.
@@ -72,32 +75,129 @@ pub struct ShownPlan<'a> {
     pub rank_configs: &'a [Vec<RankConfig>],
     /// Directory of the library for ranks, by node.
     pub libraries: &'a [Option<PathBuf>],
+    /// Address and port of MASTER_ADDR and MASTER_PORT.
+    pub master: (IpAddr, u16),
 }
 
 impl ShownPlan<'_> {
-    /// Explains a subject of `--show`.
+    /// Explains a subject of `--show`. Invisible characters, which hosts may have sent, are escaped.
     pub(crate) fn text(&self, show: Show) -> String {
-        let ShownPlan { job, map, inventories, table, mesh, rank_configs, libraries } = *self;
-        match show {
+        let ShownPlan { map, inventories, table, mesh, rank_configs, .. } = *self;
+        let text = match show {
             Show::Placement => placement(map, rank_configs, table),
             Show::PlacementPicture => {
                 let picture = picture::placement(map, inventories, rank_configs, table);
                 let drawn = rlaunch_plot::svg(&[&picture]);
                 drawn.unwrap_or_else(|error| format!("{error}\n"))
             }
-            Show::Env => {
-                let mut rows = vec![columns::row(["rank", "host", "variable", "why"])];
-                let variables = variables(job, map, rank_configs, libraries);
-                rows.extend(variables.into_iter().map(|(rank, host, variable, why)| {
-                    vec![rank.to_string(), host.to_string(), variable, why]
-                }));
-                columns::lay_out(&rows)
-            }
+            Show::Env => return self.env_text(io::stdout().is_terminal()),
+            // It is printed when ranks have started, by `timing`.
+            Show::Timing => return String::new(),
             Show::RankTable(ShowFormat::Text) => table::format_table(table),
             Show::RankTable(ShowFormat::Json) => json(table),
             Show::Mesh(ShowFormat::Text) => mesh::format_table(table, mesh),
             Show::Mesh(ShowFormat::Json) => json(&mesh::json_rows(table, mesh)),
+        };
+        printable::text(&text).into_owned()
+    }
+
+    /// Lists the variables of ranks with the reasons; ranks that share a value share a row. At a terminal, long paths are
+    /// shortened.
+    fn env_text(&self, is_terminal: bool) -> String {
+        let ShownPlan { job, map, rank_configs, libraries, .. } = *self;
+        let explained = variables(job, map, rank_configs, libraries).into_iter();
+        let explained = explained.map(|(rank, _, variable, why)| (rank, variable, why));
+        let mut rows = vec![columns::row(["variable", "ranks", "why"])];
+        for SharedVariable { variable, why, ranks } in
+            shared(self.variables_of_all().into_iter().chain(explained))
+        {
+            let variable = if is_terminal { shortened(&variable) } else { variable };
+            let [variable, why] = [variable, why].map(|cell| printable::text(&cell).into_owned());
+            rows.push(vec![
+                variable,
+                text::ranges(ranks, usize::MAX),
+                format!("{DIM}{why}{DIM:#}"),
+            ]);
         }
+        columns::lay_out(&rows)
+    }
+
+    /// Lists those variables whose names say enough that users look for, unless the user has set them: rank, variable,
+    /// reason.
+    fn variables_of_all(&self) -> Vec<(u32, String, String)> {
+        const RANK: &str =
+            "its number; WORLD_SIZE, LOCAL_RANK and others tell the rest of its place";
+        const MASTER: &str = "on rank 0's node, where the other nodes have reached it";
+        const TMPDIR: &str = "(host): a directory of the job there";
+        let ShownPlan { job, map, rank_configs, master: (address, port), .. } = *self;
+        let for_all = apps::vars_set_for_all_apps(&job.apps);
+        let master = identity::master_variables(address, port, &for_all);
+        let mut rows = Vec::new();
+        for (Rank(rank), ..) in ranks_in_order(map, rank_configs) {
+            let own = &job.application_of(map, Rank(rank)).user_set_vars;
+            let is_own = |name: &str| own.iter().any(|set| set == name);
+            let mut push = |name: &str, variable: String, why: &str| {
+                if !is_own(name) {
+                    rows.push((rank, variable, why.to_owned()));
+                }
+            };
+            push(names::RANK, names::RANK.to_owned(), RANK);
+            for (name, value) in &master {
+                push(name, format!("{name}={value}"), MASTER);
+            }
+            push(names::TMPDIR, names::TMPDIR.to_owned(), TMPDIR);
+        }
+        rows
+    }
+}
+
+/// Style of reasons.
+const DIM: Style = Style::new().dimmed();
+
+/// Variable with the ranks that have this value of it, and the reason of the first of them.
+#[derive(Debug, PartialEq, Eq)]
+struct SharedVariable {
+    variable: String,
+    why: String,
+    ranks: Vec<u32>,
+}
+
+/// Groups rows (rank, `NAME=VALUE`, reason) by variable and value. Values of a variable stand together, where its first
+/// is.
+fn shared(rows: impl IntoIterator<Item = (u32, String, String)>) -> Vec<SharedVariable> {
+    let mut shared: Vec<SharedVariable> = Vec::new();
+    let mut known: HashMap<String, usize> = HashMap::new();
+    for (rank, variable, why) in rows {
+        let at = *known.entry(variable.clone()).or_insert(shared.len());
+        match shared.get_mut(at) {
+            Some(group) if group.ranks.last() == Some(&rank) => {}
+            Some(group) => group.ranks.push(rank),
+            None => shared.push(SharedVariable { variable, why, ranks: vec![rank] }),
+        }
+    }
+    let name_of = |variable: &str| variable.split(['=', '+']).next().map(str::to_owned);
+    let mut places = HashMap::new();
+    for (at, group) in shared.iter().enumerate() {
+        places.entry(name_of(&group.variable)).or_insert(at);
+    }
+    shared.sort_by_key(|group| places.get(&name_of(&group.variable)).copied());
+    shared
+}
+
+/// Maximum length of a path that is shown in full at a terminal.
+const LONG_PATH: usize = 40;
+
+/// Leaves out the beginning of a long path, the value of `NAME=PATH` or `NAME+=:PATH`.
+fn shortened(variable: &str) -> String {
+    let Some((name, value)) = variable.split_once('=') else { return variable.to_owned() };
+    let (colon, path) = value.strip_prefix(':').map_or(("", value), |path| (":", path));
+    let is_path = path.starts_with('/') && !path.contains(':');
+    let mut parts = path.rsplitn(3, '/');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some(last), Some(above), Some(_)) if is_path && path.chars().count() > LONG_PATH => {
+            format!("{name}={colon}…/{above}/{last}")
+        }
+        _ => variable.to_owned(),
     }
 }
 
@@ -305,12 +405,17 @@ pub fn offline(job: &JobSpec) -> Result<Exit, Failed> {
 fn dry_run_text(plan: &ShownPlan<'_>) -> String {
     const ALWAYS: [Show; 2] = [Show::Placement, Show::Env];
     let ShownPlan { job, map, .. } = *plan;
+    let lines = program_lines(job, Some(map));
     if job.show.contains(&Show::PlacementPicture) {
         return job.show.iter().map(|show| plan.text(*show)).collect();
     }
-    let more = job.show.iter().filter(|show| !ALWAYS.contains(show));
+    let is_more = |show: &&Show| !ALWAYS.contains(show) && **show != Show::Timing;
+    let more = job.show.iter().filter(is_more);
     let parts = ALWAYS.iter().chain(more).map(|show| plan.text(*show));
-    std::iter::once(program_lines(job, Some(map))).chain(parts).collect::<Vec<_>>().join("\n")
+    std::iter::once(printable::text(&lines).into_owned())
+        .chain(parts)
+        .collect::<Vec<_>>()
+        .join("\n")
 }
 
 /// Makes the lines that programs can parse. `map` is `None` if slots depend on GPUs that were not counted;
@@ -403,6 +508,33 @@ mod tests {
         assert!("placement=json".parse::<Show>().is_err());
         assert!("rank-table=xml".parse::<Show>().is_err());
         assert!("".parse::<Show>().is_err());
+    }
+
+    #[test]
+    fn ranks_with_one_value_share_a_row_beside_other_values() {
+        let rows = [
+            (0, "A=1", "of a"),
+            (0, "B=x", ""),
+            (1, "A=2", "of b"),
+            (1, "B=x", ""),
+            (2, "A=1", "of c"),
+            (2, "A=1", "again"),
+            (2, "C+=:/l", ""),
+        ];
+        let rows = rows.map(|(rank, variable, why)| (rank, variable.to_owned(), why.to_owned()));
+        let shown = |one: SharedVariable| format!("{} {:?} {}", one.variable, one.ranks, one.why);
+        let shown: Vec<String> = shared(rows).into_iter().map(shown).collect();
+        assert_eq!(shown, ["A=1 [0, 2] of a", "A=2 [1] of b", "B=x [0, 1] ", "C+=:/l [2] "]);
+    }
+
+    #[test]
+    fn only_long_paths_are_shortened() {
+        let long = "/home/somebody/.cache/rlaunch/0123456789abcdef/lib";
+        assert_eq!(shortened(&format!("A={long}")), "A=…/0123456789abcdef/lib");
+        assert_eq!(shortened(&format!("A+=:{long}")), "A+=:…/0123456789abcdef/lib");
+        for same in ["A=/short/path", "PMIX_*", &format!("A={long}:{long}"), &"x".repeat(50)] {
+            assert_eq!(shortened(same), same);
+        }
     }
 
     #[test]

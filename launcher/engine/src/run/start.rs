@@ -27,6 +27,7 @@ use rlaunch_text::message::Failed;
 impl Joined {
     /// Prints what `--show` or `--dry-run` asks for, unless the attempt must end meanwhile.
     pub(crate) async fn show(&self, job: &JobRun, pump: &mut Pump<'_>) -> Result<(), Failed> {
+        job.events.mesh_proved(self.mesh.duration);
         let shown = ShownPlan {
             job: &job.spec,
             map: &self.map,
@@ -35,6 +36,7 @@ impl Joined {
             mesh: &self.mesh,
             rank_configs: &self.rank_configs,
             libraries: &self.libraries,
+            master: self.master,
         };
         let showing = async {
             show::print(&shown).await;

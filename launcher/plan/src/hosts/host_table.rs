@@ -1,7 +1,8 @@
 //! Tables `[hosts.NAME]` of a configuration file. Each sets address, login name, port and slots of a host,
-//! and its addresses on the fabric, the fast network between hosts.
+//! and its addresses on the fabric, the fast network between hosts. And its table `[groups]`, whose names stand for
+//! several hosts in `-H`.
 
-use crate::hosts::{Host, HostsError};
+use super::{Host, HostsError, MAX_HOSTS, SlotsBy, entries, parse_entry, parse_lists, parse_slots};
 use rlaunch_bootstrap::job::InterfaceAddress;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -30,11 +31,40 @@ impl HostEntry {
     }
 }
 
-/// All `[hosts.NAME]` tables of a configuration file.
+/// Group of hosts: `gpu = ["a", "b:4"]` in `[groups]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostGroup {
+    /// Name of the group, which `-H` has behind an `@`.
+    pub name: String,
+    /// Line of the group in the file, from 1.
+    pub line: usize,
+    /// Hosts in the syntax of `-H`.
+    pub lists: Vec<String>,
+}
+
+impl HostGroup {
+    /// Parses the hosts of the group, each with the slots of the group's list or one.
+    pub fn hosts(&self) -> Result<Vec<Host>, HostsError> {
+        let mut hosts = Vec::new();
+        for entry in self.lists.iter().flat_map(|list| entries(list)) {
+            if entry.starts_with('@') {
+                return Err(HostsError::Nested(entry.to_owned()));
+            }
+            hosts.extend(parse_entry(entry, SlotsBy::One)?);
+            if hosts.len() > MAX_HOSTS {
+                return Err(HostsError::TooMany);
+            }
+        }
+        Ok(hosts)
+    }
+}
+
+/// All `[hosts.NAME]` tables and groups of a configuration file.
 #[derive(Clone, Debug, Default)]
 pub struct HostTable {
     pub path: PathBuf,
     pub entries: Vec<HostEntry>,
+    pub groups: Vec<HostGroup>,
 }
 
 impl HostTable {
@@ -52,10 +82,44 @@ impl HostTable {
         (dialled, entry.port)
     }
 
-    /// Parses the values of `-H`. A host without a number of slots in `lists` gets the number from the
-    /// file, or one slot if the file has none.
+    /// Parses the values of `-H`, in which `@NAME` stands for the hosts of a group. A host without a number of slots in
+    /// `lists` gets the number from the file, or one slot if the file has none.
     pub fn parse_hosts(&self, lists: &[String]) -> Result<Vec<Host>, HostsError> {
-        crate::hosts::parse_with_slots(lists, |host| self.get(&host.name)?.slots)
+        parse_lists(lists, |entry| {
+            let hosts = match entry.strip_prefix('@') {
+                Some(group) => self.hosts_of_group(group)?,
+                None => parse_entry(entry, SlotsBy::One)?,
+            };
+            Ok(hosts.into_iter().map(|host| self.with_slots(host)).collect())
+        })
+    }
+
+    /// Returns the hosts of `gpu` or, each with four slots, of `gpu:4`.
+    fn hosts_of_group(&self, entry: &str) -> Result<Vec<Host>, HostsError> {
+        let (name, slots) = match entry.split_once(':') {
+            Some((name, slots)) => (name, Some(parse_slots(&format!("@{entry}"), slots)?)),
+            None => (entry, None),
+        };
+        let Some(group) = self.groups.iter().find(|group| group.name == name) else {
+            let path = self.path.display();
+            let shown = |group: &HostGroup| format!("@{} ({path}:{})", group.name, group.line);
+            let known = self.groups.iter().map(shown).collect();
+            return Err(HostsError::Group { name: name.to_owned(), known });
+        };
+        let mut hosts = group.hosts()?;
+        if let Some(slots) = slots {
+            hosts.iter_mut().for_each(|host| (host.slots, host.slots_by) = (slots, SlotsBy::Given));
+        }
+        Ok(hosts)
+    }
+
+    fn with_slots(&self, host: Host) -> Host {
+        match self.get(&host.name).and_then(|entry| entry.slots) {
+            Some(slots) if host.slots_by == SlotsBy::One => {
+                Host { slots, slots_by: SlotsBy::Given, ..host }
+            }
+            _ => host,
+        }
     }
 
     /// Lists the fabric addresses of all hosts. Agents and ranks prefer these addresses.

@@ -5,13 +5,14 @@
 //! | file | subject |
 //! |---|---|
 //! | `hostfile` | host files |
-//! | `host_table` | `[hosts.NAME]` of a configuration file |
+//! | `host_table` | `[hosts.NAME]` and `[groups]` of a configuration file |
 //! | `addresses` | addresses by which agents connect to each other (out-of-band network), in the order in which they are tried |
 
 pub mod addresses;
 pub mod host_table;
 pub mod hostfile;
 
+use host_table::HostTable;
 use rlaunch_bootstrap::shell_safe;
 use std::collections::HashMap;
 use std::fmt;
@@ -95,6 +96,14 @@ pub enum HostsError {
     Shell { entry: String, name: String },
     #[error("`{entry}`: {what}")]
     Range { entry: String, what: RangeError },
+    #[error("`@{name}` is no group of hosts: {}", listed_groups(known))]
+    Group {
+        name: String,
+        /// All groups, each with its place: `@gpu (rlaunch.toml:3)`.
+        known: Vec<String>,
+    },
+    #[error("`{0}`: a group has hosts, and no other groups")]
+    Nested(String),
     #[error("more than {MAX_HOSTS} hosts")]
     TooMany,
     #[error("hosts are named more than {MAX_MENTIONS} times")]
@@ -104,46 +113,36 @@ pub enum HostsError {
     Listed { list: String, what: Box<HostsError> },
 }
 
+fn listed_groups(known: &[String]) -> String {
+    match known {
+        [] => "no configuration file that is read has any".to_owned(),
+        known => format!("there are {}", known.join(", ")),
+    }
+}
+
 /// Parses the values of `-H` into hosts, in the order of their first mention. `a:2` is host `a` with two
 /// slots, `a` is the same host with one slot; slots of repeated hosts add up.
 pub fn parse(lists: &[String]) -> Result<Vec<Host>, HostsError> {
-    parse_with_slots(lists, |_| None)
+    HostTable::default().parse_hosts(lists)
 }
 
-/// Parses lists like [`parse`]. Each mention of a host without a number of slots counts as the number that
-/// `default_slots` returns, or as one slot if that is `None`.
-pub(crate) fn parse_with_slots(
+/// Parses lists like [`parse`]. `hosts_of` parses an entry.
+fn parse_lists(
     lists: &[String],
-    default_slots: impl Fn(&Host) -> Option<u32>,
+    hosts_of: impl Fn(&str) -> Result<Vec<Host>, HostsError>,
 ) -> Result<Vec<Host>, HostsError> {
-    let with_default = |host: Host| match default_slots(&host) {
-        Some(slots) if host.slots_by == SlotsBy::One => {
-            Host { slots, slots_by: SlotsBy::Given, ..host }
-        }
-        _ => host,
-    };
     let mut hosts = HostSet::default();
     for list in lists {
-        parse_list(list, &mut hosts, &with_default).map_err(|error| match error {
+        let added = entries(list).try_for_each(|entry| {
+            hosts_of(entry)?.into_iter().try_for_each(|host| hosts.add(host))
+        });
+        added.map_err(|error| match error {
             HostsError::Empty(_) => HostsError::Empty(format!("-H {list}")),
             other if entries(list).nth(1).is_none() => other,
             other => HostsError::Listed { list: list.clone(), what: Box::new(other) },
         })?;
     }
     Ok(hosts.into_hosts())
-}
-
-fn parse_list(
-    list: &str,
-    hosts: &mut HostSet,
-    with_default: &impl Fn(Host) -> Host,
-) -> Result<(), HostsError> {
-    for entry in entries(list) {
-        for host in parse_entry(entry, SlotsBy::One)? {
-            hosts.add(with_default(host))?;
-        }
-    }
-    Ok(())
 }
 
 /// Distinct hosts in the order of their first mention.

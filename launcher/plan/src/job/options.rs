@@ -18,7 +18,7 @@ pub enum DryRun {
     Offline,
 }
 
-/// Value of `--show`: the subject to explain before ranks start.
+/// Value of `--show`: the subject to explain before ranks start, or once they have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Show {
     RankTable(ShowFormat),
@@ -27,6 +27,8 @@ pub enum Show {
     /// Placement as a picture in SVG, which other output would spoil.
     PlacementPicture,
     Env,
+    /// Where the time of the start went, once ranks have started.
+    Timing,
 }
 
 /// Output format of a subject of `--show`.
@@ -48,8 +50,9 @@ impl FromStr for Show {
             "placement" => Ok(Show::Placement),
             "placement=svg" => Ok(Show::PlacementPicture),
             "env" => Ok(Show::Env),
-            _ => Err("env, placement, placement=svg, mesh, mesh=json, rank-table or \
-                rank-table=json can be shown"
+            "timing" => Ok(Show::Timing),
+            _ => Err("env, placement, placement=svg, mesh, mesh=json, rank-table, \
+                rank-table=json or timing can be shown"
                 .to_owned()),
         }
     }

@@ -11,9 +11,9 @@ use std::path::PathBuf;
 pub(crate) struct HostArgs {
     /// Hosts and their slots, such as `a,b:2,user@c,n[01-16]`
     ///
-    /// `:N` gives a host N slots, otherwise it has one; slots of repeated hosts add up. Ports come from
-    /// ~/.ssh/config or --port. Without -H and --hostfile the job runs on the hosts that Slurm, another batch
-    /// system or an MPIJob has allocated, or on this machine.
+    /// `:N` gives a host N slots, otherwise it has one; slots of repeated hosts add up. `@gpu` stands for a group
+    /// of rlaunch.toml. Ports come from ~/.ssh/config or --port. Without -H and --hostfile the job runs on the
+    /// hosts that Slurm, another batch system or an MPIJob has allocated, or on this machine.
     #[arg(
         short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...",
         action = ArgAction::Append, help_heading = "Hosts and ranks"

@@ -1,5 +1,6 @@
 //! Errors in `rlaunch.toml` and in variables `RLAUNCH_NAME`, with the file and line or the variable's name.
 
+use super::untrusted::display_path;
 use nix::unistd::Uid;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
@@ -54,7 +55,7 @@ pub(crate) enum ConfigError {
     #[error("profile `{name}` of {} has no effect: the file is not trusted", path.display())]
     UntrustedProfile { path: PathBuf, name: String },
     /// Only an untrusted file names hosts. The job must not run on this machine instead.
-    #[error("only {} names hosts, and it is not trusted", path.display())]
+    #[error("no hosts are named but in {}, which is ignored", display_path(path))]
     UntrustedHosts { path: PathBuf },
     #[error("no directory to record trusted files in: neither XDG_STATE_HOME nor HOME is set")]
     NoStateDirectory,
@@ -107,8 +108,7 @@ impl ConfigError {
             )),
             ConfigError::UntrustedProfile { .. } => Some(TRUST.into()),
             ConfigError::UntrustedHosts { .. } => Some(
-                "`rlaunch trust` trusts the file; -H names other hosts, -H localhost this machine"
-                    .into(),
+                "-H names hosts, -H localhost this machine".into(),
             ),
             ConfigError::NoStateDirectory | ConfigError::Record { .. } => {
                 Some(format!("--cluster {FILE} reads a file that is not trusted"))

@@ -1,9 +1,9 @@
-//! Parser of `rlaunch.toml`, for defaults, profiles and hosts with their line numbers. Keys and values of
+//! Parser of `rlaunch.toml`, for defaults, profiles, hosts and groups with their line numbers. Keys and values of
 //! options are not checked here.
 
 use super::error::{ConfigError, SettingOrigin};
 use rlaunch_bootstrap::shell_safe;
-use rlaunch_plan::hosts::host_table::HostEntry;
+use rlaunch_plan::hosts::host_table::{HostEntry, HostGroup};
 use rlaunch_text::text::nearest;
 use std::net::IpAddr;
 use std::path::Path;
@@ -11,7 +11,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 /// Keys at the top level.
-const SECTIONS: &[&str] = &["defaults", "hosts", "profile"];
+const SECTIONS: &[&str] = &["defaults", "groups", "hosts", "profile"];
 /// Keys of a table `[hosts.NAME]`.
 const HOST_KEYS: &[&str] = &["mesh", "port", "slots", "ssh", "user"];
 
@@ -40,6 +40,8 @@ pub(crate) struct ConfigFile {
     pub(crate) profiles: Vec<(String, Vec<Setting>)>,
     /// Tables `[hosts.NAME]`, in the order of the file.
     pub(crate) hosts: Vec<HostEntry>,
+    /// Entries of `[groups]`, in the order of the file.
+    pub(crate) groups: Vec<HostGroup>,
     /// Hosts of a job for which the user names none: `hosts = [...]`, or else the names of all
     /// `[hosts.NAME]`. `None` if the file has neither.
     pub(crate) host_list: Option<Setting>,
@@ -64,6 +66,10 @@ pub(crate) fn parse(text: &str, path: &Path) -> Result<ConfigFile, ConfigError> 
                     let settings = parser.settings(name, value)?;
                     file.profiles.push((name.get_ref().to_string(), settings));
                 }
+            }
+            "groups" => {
+                let groups = in_order(parser.table(key, value)?).into_iter();
+                file.groups = groups.map(|(n, v)| parser.group(n, v)).collect::<Result<_, _>>()?;
             }
             "hosts" => match value.get_ref() {
                 DeValue::Table(hosts) => {
@@ -181,6 +187,31 @@ impl FileParser<'_> {
             }
         }
         Ok(host)
+    }
+
+    fn group(
+        &self,
+        name: &Key<'_>,
+        value: &Spanned<DeValue<'_>>,
+    ) -> Result<HostGroup, ConfigError> {
+        let text = name.get_ref();
+        let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+        if text.is_empty() || !text.chars().all(is_plain) {
+            let reason = format!("{text:?} is not a name of a group: letters, digits and -_.");
+            return Err(self.invalid(name, reason));
+        }
+        let lists = match self.setting(name, value)?.value {
+            SettingValue::List(lists) if !lists.is_empty() => lists,
+            SettingValue::Text(list) => vec![list],
+            _ => {
+                let reason = format!("`{text}` is a list of hosts, as [\"a\", \"b:4\"]");
+                return Err(self.invalid(name, reason));
+            }
+        };
+        let line = self.line(name.span().start);
+        let group = HostGroup { name: text.to_string(), line, lists };
+        group.hosts().map_err(|error| self.invalid(name, format!("`{text}`: {error}")))?;
+        Ok(group)
     }
 
     fn string(&self, key: &Key<'_>, value: &Spanned<DeValue<'_>>) -> Result<String, ConfigError> {

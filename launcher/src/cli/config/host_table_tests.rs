@@ -1,4 +1,4 @@
-//! Tests of the tables `[hosts.NAME]`.
+//! Tests of the tables `[hosts.NAME]` and `[groups]`.
 
 use super::file;
 use rlaunch_bootstrap::job::InterfaceAddress;
@@ -8,7 +8,8 @@ use std::path::Path;
 
 fn table(text: &str) -> HostTable {
     let path = Path::new("rlaunch.toml");
-    HostTable { path: path.into(), entries: file::parse(text, path).unwrap().hosts }
+    let file = file::parse(text, path).unwrap();
+    HostTable { path: path.into(), entries: file.hosts, groups: file.groups }
 }
 
 #[test]
@@ -43,6 +44,27 @@ fn slots_of_the_file_count_where_none_are_typed() {
     // An error quotes what the user typed.
     let error = table.parse_hosts(&["t,b:two".to_owned()]).unwrap_err().to_string();
     assert_eq!(error, "in -H t,b:two: `b:two`: `two` is not a number of slots");
+}
+
+#[test]
+fn a_group_stands_for_its_hosts() {
+    let table = table(
+        "[groups]\ngpu = [\"a\", \"me@b:4\", \"n[1-2]\"]\ncpu = \"c,d\"\n[hosts.a]\nslots = 3\n",
+    );
+    let parsed = |list: &str| {
+        let hosts = table.parse_hosts(&[list.to_owned()]).map_err(|error| error.to_string())?;
+        let shown = |host: &Host| format!("{host}:{}", host.slots);
+        Ok::<_, String>(hosts.iter().map(shown).collect::<Vec<_>>().join(","))
+    };
+    assert_eq!(parsed("@gpu").unwrap(), "a:3,me@b:4,n1:1,n2:1");
+    assert_eq!(parsed("d:2, @cpu:8,x").unwrap(), "d:10,c:8,x:1");
+    let known = "there are @gpu (rlaunch.toml:2), @cpu (rlaunch.toml:3)";
+    assert_eq!(parsed("@gpux"), Err(format!("`@gpux` is no group of hosts: {known}")));
+    let listed = format!("in -H a,@x: `@x` is no group of hosts: {known}");
+    assert_eq!(parsed("a,@x"), Err(listed));
+    assert_eq!(parsed("@gpu:no"), Err("`@gpu:no`: `no` is not a number of slots".to_owned()));
+    let none = rlaunch_plan::hosts::parse(&["@gpu".to_owned()]).unwrap_err().to_string();
+    assert_eq!(none, "`@gpu` is no group of hosts: no configuration file that is read has any");
 }
 
 #[test]

@@ -37,7 +37,7 @@ use find::ReadFile;
 use merge::OptionSetting;
 use rlaunch_bootstrap::env::{RLAUNCH_JOB_ID, RLAUNCH_PREFIX, is_rank_variable};
 use rlaunch_console::process_env::ProcessEnv;
-use rlaunch_plan::hosts::host_table::{HostEntry, HostTable};
+use rlaunch_plan::hosts::host_table::{HostEntry, HostGroup, HostTable};
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use untrusted::IgnoredKeys;
@@ -52,7 +52,7 @@ pub(crate) fn usual_files(directory: &Path) -> Vec<PathBuf> {
 /// the configuration sets are not in here, since they are inserted into the command line.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LoadedConfig {
-    /// Tables `[hosts.NAME]` of the trusted configuration file.
+    /// Tables `[hosts.NAME]` and `[groups]` of the trusted configuration file.
     pub(crate) hosts: HostTable,
     /// Files that were read.
     files: Vec<PathBuf>,
@@ -121,13 +121,15 @@ struct CheckedFile {
     /// Hosts of a job for which the user names none.
     host_list: Vec<OptionSetting>,
     hosts: Vec<HostEntry>,
+    groups: Vec<HostGroup>,
 }
 
 impl CheckedFile {
     /// Checks all settings of a file, also those that will have no effect.
     fn check(read: ReadFile, all: &Command) -> Result<CheckedFile, ConfigError> {
         let ReadFile { path, text, is_trusted, changed } = read;
-        let ConfigFile { defaults, profiles, hosts, host_list } = file::parse(&text, &path)?;
+        let ConfigFile { defaults, profiles, hosts, groups, host_list } =
+            file::parse(&text, &path)?;
         let profile = |(name, settings): (String, Vec<Setting>)| {
             check(all, &settings).map(|settings| (name, settings))
         };
@@ -138,8 +140,16 @@ impl CheckedFile {
             defaults: check(all, &defaults)?,
             host_list: check(all, host_list.as_slice())?,
             hosts,
+            groups,
             path,
         })
+    }
+
+    /// Lists the tables that need trust, each with the line of its first entry.
+    fn tables(&self) -> Vec<(String, usize)> {
+        let hosts = self.hosts.first().map(|host| ("hosts".to_owned(), host.line));
+        let groups = self.groups.first().map(|group| ("groups".to_owned(), group.line));
+        hosts.into_iter().chain(groups).collect()
     }
 
     fn profile(&self, name: &str) -> Option<&Vec<OptionSetting>> {
@@ -177,7 +187,7 @@ pub(crate) fn with_defaults(
             let (effective_if_trusted, _) = merge::select(&command, &matches, layers.clone())?;
             drop_untrusted(&mut layers, file);
             let changed = file.changed.as_deref();
-            IgnoredKeys::collect(&file.path, changed, &effective_if_trusted, &file.hosts)
+            IgnoredKeys::collect(&file.path, changed, &effective_if_trusted, file.tables())
         }
         None => None,
     };
@@ -189,7 +199,8 @@ pub(crate) fn with_defaults(
     let effective = settings.iter().map(|s| format!("{} ({})", s.option, s.origin)).collect();
     let paths = files.iter().map(|file| file.path.clone()).collect();
     let trusted = files.into_iter().find(|file| file.is_trusted);
-    let hosts = trusted.map(|file| HostTable { path: file.path, entries: file.hosts });
+    let hosts =
+        trusted.map(|file| HostTable { path: file.path, entries: file.hosts, groups: file.groups });
     let config = LoadedConfig {
         hosts: hosts.unwrap_or_default(),
         files: paths,
@@ -204,6 +215,17 @@ pub(crate) fn with_defaults(
     let inserted: Vec<OsString> = settings.into_iter().flat_map(|setting| setting.words).collect();
     words.splice(behind_name..behind_name, inserted);
     Ok((words, config))
+}
+
+/// Reads the hosts and groups of the trusted configuration file, for verbs that take no settings from it.
+pub(crate) fn host_table(env: &ProcessEnv) -> Result<HostTable, ConfigError> {
+    let cluster = env.variable("RLAUNCH_CLUSTER").map(PathBuf::from);
+    let files = find::find_files(cluster.as_deref(), env)?;
+    let Some(ReadFile { path, text, .. }) = files.into_iter().find(|file| file.is_trusted) else {
+        return Ok(HostTable::default());
+    };
+    let ConfigFile { hosts, groups, .. } = file::parse(&text, &path)?;
+    Ok(HostTable { path, entries: hosts, groups })
 }
 
 /// Removes an untrusted file's keys that need trust, and lets the user's own file override its other keys.

@@ -6,7 +6,7 @@ use super::trusted::{NamedFile, TrustStore, named_files};
 use super::{find, merge, untrusted};
 use clap::Command;
 use rlaunch_console::process_env::ProcessEnv;
-use rlaunch_plan::hosts::host_table::HostEntry;
+use rlaunch_plan::hosts::host_table::{HostEntry, HostGroup};
 use std::path::{Path, PathBuf};
 
 /// Configuration file, the effects that it would have if trusted, and its content, which [`Review::trust`]
@@ -42,6 +42,7 @@ impl Review {
             }
         }
         found.extend(file.hosts.iter().filter_map(|host| Some((host.line, host_effect(host)?))));
+        found.extend(file.groups.iter().map(|group| (group.line, group_effect(group))));
         let named = named_files(&all, &file, path);
         found.extend(named.iter().filter_map(|named| Some((named.line, file_effect(named)?))));
         found.sort_by_key(|(line, _)| *line);
@@ -105,6 +106,11 @@ fn host_effect(host: &HostEntry) -> Option<String> {
     (!words.is_empty()).then(|| format!("host {:?}: {}", host.name, words.join(", ")))
 }
 
+fn group_effect(group: &HostGroup) -> String {
+    let lists: Vec<String> = group.lists.iter().map(|list| format!("{list:?}")).collect();
+    format!("group @{}: {}", group.name, lists.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -142,6 +148,12 @@ mod tests {
         }
         let env = "[profile.x]\nenv = [\"A_KEY=1\", \"LD_PRELOAD=/e\"]\n";
         assert!(reviewed(env, &[]).contains("env = \"A_KEY=1\", \"LD_PRELOAD=/e\": sets "));
+    }
+
+    #[test]
+    fn the_hosts_of_a_group_are_listed() {
+        let lines = reviewed("[groups]\ngpu = [\"a\", \"me@b:4\", \"n[1-2]\"]\n", &[]);
+        assert_eq!(lines, "rlaunch.toml:2: group @gpu: \"a\", \"me@b:4\", \"n[1-2]\"");
     }
 
     #[test]

@@ -260,6 +260,17 @@ fn of_an_untrusted_file_harmless_keys_count_and_others_are_named() {
 }
 
 #[test]
+fn groups_of_an_untrusted_file_stand_for_no_hosts() {
+    let file = "[groups]\ngpu = [\"a\"]\n";
+    let own = "[groups]\ncpu = [\"b\"]\n";
+    let (_, config) = with_untrusted("-H @gpu p", file, Some(own)).unwrap();
+    assert!(config.warning().unwrap().contains("so groups (line 2) are ignored"), "{config:?}");
+    assert!(config.trust_hint().unwrap().starts_with("groups (line 2) of "), "{config:?}");
+    let names: Vec<&str> = config.hosts.groups.iter().map(|group| &*group.name).collect();
+    assert_eq!(names, ["cpu"]);
+}
+
+#[test]
 fn no_key_that_needs_trust_counts_before_it() {
     const VALUES: [&str; 11] = [
         "true",

@@ -6,7 +6,6 @@
 
 use super::error::SettingOrigin;
 use super::merge::OptionSetting;
-use rlaunch_plan::hosts::host_table::HostEntry;
 use rlaunch_text::shell::quoted;
 use std::path::{Path, PathBuf};
 
@@ -146,21 +145,20 @@ pub(crate) struct IgnoredKeys {
 }
 
 impl IgnoredKeys {
-    /// Collects the ignored keys of the file `path`: its table `hosts`, and its settings that need trust.
+    /// Collects the ignored keys of the file `path`: its `tables` of hosts and groups, and its settings that need trust.
     /// `effective_if_trusted` are the settings that would take effect if the file were trusted. Returns
     /// `None` if no key is ignored.
     pub(super) fn collect(
         path: &Path,
         changed: Option<&Path>,
         effective_if_trusted: &[OptionSetting],
-        hosts: &[HostEntry],
+        tables: Vec<(String, usize)>,
     ) -> Option<IgnoredKeys> {
         let line_here = |setting: &OptionSetting| match &setting.origin {
             SettingOrigin::Line(file, line) if file == path => Some(*line),
             _ => None,
         };
-        let mut keys: Vec<(String, usize)> =
-            hosts.first().map(|first| ("hosts".to_owned(), first.line)).into_iter().collect();
+        let mut keys = tables;
         let mut names_the_hosts = false;
         for setting in effective_if_trusted.iter().filter(|setting| !is_harmless(setting)) {
             let Some(line) = line_here(setting) else { continue };
@@ -191,7 +189,7 @@ impl IgnoredKeys {
     /// Describes in one line which keys are ignored, and how to trust the file.
     pub(super) fn warning(&self) -> String {
         let are = match &self.keys[..] {
-            [(key, _)] if key != "hosts" => "is",
+            [(key, _)] if !matches!(key.as_str(), "hosts" | "groups") => "is",
             _ => "are",
         };
         let path = display_path(&self.path);

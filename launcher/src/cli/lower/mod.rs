@@ -17,8 +17,8 @@ pub(crate) use directory::here;
 pub(crate) use options::connect_options;
 
 use crate::cli::args::{
-    CompatArgs, HostArgs, JobArgs, MeasurementArgs, NodeCountError, OutputArgs, ProcessArgs,
-    RendezvousArgs, TerminationArgs,
+    CompatArgs, EnvironmentArgs, HostArgs, JobArgs, MeasurementArgs, NodeCountError, OutputArgs,
+    ProcessArgs, RendezvousArgs, TerminationArgs,
 };
 use crate::cli::config::{ConfigError, LoadedConfig};
 use crate::cli::host_selection::{self, HostOptions, HostSelectionError};
@@ -61,13 +61,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     let named = named_hosts(&args.hosts, config);
     let (hosts, is_local) = select_hosts(&named, ranks, &programs, config, &mut reach)?;
     args.compat.check_nodes(&hosts)?;
-    let variables = EnvOptions {
-        named: args.environment.env,
-        files: args.environment.env_file,
-        nothing_else: args.environment.no_env,
-        login: args.environment.login,
-    };
-    let (env, user_set_vars) = options::variables(variables, &args.network)?;
+    let (env, user_set_vars) = options::variables(env_options(&args.environment), &args.network)?;
     let rank_options = options::rank_options(args.placement, args.network, &env)?;
     let wdir = directory::of_option(args.environment.wdir)?;
     let first = AppSpec {
@@ -123,6 +117,15 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         notify: termination.notify.filter(|_| !is_dry),
     };
     Ok(Launch { spec, reach, stdio: Stdio::Stdout })
+}
+
+fn env_options(environment: &EnvironmentArgs) -> EnvOptions {
+    EnvOptions {
+        named: environment.env.clone(),
+        files: environment.env_file.clone(),
+        nothing_else: environment.no_env,
+        login: environment.login,
+    }
 }
 
 fn timeout_report(termination: &TerminationArgs) -> Result<TimeoutReport, JobError> {

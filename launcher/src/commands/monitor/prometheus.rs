@@ -7,6 +7,7 @@ use nix::unistd::gethostname;
 use rlaunch_bootstrap::inventory::traffic::{GpuUsage, HostCounters, Traffic};
 use rlaunch_engine::run::live::client::LiveError;
 use rlaunch_engine::run::live::messages::{JobStatus, RankSpeed};
+use std::collections::VecDeque;
 use std::fmt::Write;
 use std::io;
 use std::net::IpAddr;
@@ -14,8 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinError, JoinSet};
 use tokio::time::timeout;
 
 /// Labels of a value: names and values.
@@ -213,35 +213,76 @@ fn escaped(value: &str) -> String {
 
 /// Time limit for a client to send its request, and to take the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum number of clients at a time. Further ones wait until others have their answer or have run out of time.
+/// Maximum number of clients at a time, but for those that wait for a sample. One more takes the place of the oldest.
 const MAX_CLIENTS: usize = 32;
 /// Maximum size of a request, in bytes.
 const MAX_REQUEST: usize = 8 << 10;
 /// Maximum number of headers of a request.
 const MAX_HEADERS: usize = 64;
 
-/// Request of a client's task for the text of a sample.
-type Question = oneshot::Sender<String>;
+/// Clients that send their request or take their answer. Each has a task, so that one that is silent delays no other.
+#[derive(Default)]
+struct Clients {
+    /// Returns the client if it asks for metrics.
+    receiving: JoinSet<io::Result<Option<TcpStream>>>,
+    answering: JoinSet<io::Result<()>>,
+    /// Tasks of both, oldest first.
+    tasks: VecDeque<AbortHandle>,
+}
 
-/// Answers scrapes until the job has ended. Each client has a task, so that one that is silent delays no other.
+impl Clients {
+    fn receive(&mut self, client: TcpStream, own: Arc<[String]>) {
+        let task = self.receiving.spawn(receive(client, own));
+        self.add(task);
+    }
+
+    fn answer(&mut self, mut client: TcpStream, text: Arc<str>) {
+        let task = self.answering.spawn(async move { answer(&mut client, "200 OK", &text).await });
+        self.add(task);
+    }
+
+    /// Ends the oldest task if there are too many: it has had the longest time for its client to send or to read.
+    fn add(&mut self, task: AbortHandle) {
+        self.tasks.retain(|task| !task.is_finished());
+        if self.tasks.len() >= MAX_CLIENTS
+            && let Some(oldest) = self.tasks.pop_front()
+        {
+            oldest.abort();
+        }
+        self.tasks.push_back(task);
+    }
+}
+
+/// Answers scrapes until the job has ended.
 pub(super) async fn serve(listener: &TcpListener, source: &mut Source) -> LiveError {
     let own: Arc<[String]> = own_names().into();
-    let (ask, mut asked) = mpsc::channel(MAX_CLIENTS);
-    let mut clients = JoinSet::new();
+    let mut clients = Clients::default();
     loop {
         tokio::select! {
             ended = source.ended() => return ended,
-            Some(first) = asked.recv() => match source.sample().await {
-                Ok(sample) => tell(&format(&sample), first, &mut asked),
-                Err(error) => return error,
-            },
-            Some(served) = clients.join_next() => {
-                if let Ok(Err(error)) = served {
-                    tracing::debug!("a scrape failed: {error}");
+            Some(received) = clients.receiving.join_next() => {
+                let Some(first) = served(received).flatten() else { continue };
+                let text: Arc<str> = match source.sample().await {
+                    Ok(sample) => format(&sample).into(),
+                    Err(error) => return error,
+                };
+                clients.answer(first, text.clone());
+                // Those that have asked while it was taken get it as well.
+                while let Some(received) = clients.receiving.try_join_next() {
+                    if let Some(next) = served(received).flatten() {
+                        clients.answer(next, text.clone());
+                    }
                 }
             }
-            accepted = listener.accept(), if clients.len() < MAX_CLIENTS => match accepted {
-                Ok((client, _)) => drop(clients.spawn(answer(client, ask.clone(), own.clone()))),
+            Some(answered) = clients.answering.join_next() => {
+                served(answered);
+            }
+            accepted = listener.accept() => match accepted {
+                Ok((client, _)) => {
+                    clients.receive(client, own.clone());
+                    // Many may connect at once: a request that has come is read before its client is the oldest.
+                    tokio::task::yield_now().await;
+                }
                 Err(error) => {
                     // Such as too many open files: the next client may come when some are closed.
                     tracing::warn!("cannot accept a scrape: {error}");
@@ -252,26 +293,18 @@ pub(super) async fn serve(listener: &TcpListener, source: &mut Source) -> LiveEr
     }
 }
 
-/// Sends the text of a sample to the client that has asked `first`, and to those that have asked while it was taken.
-fn tell(text: &str, first: Question, asked: &mut mpsc::Receiver<Question>) {
-    let mut next = Some(first);
-    while let Some(question) = next {
-        // The client may have gone.
-        let _ = question.send(text.to_owned());
-        next = asked.try_recv().ok();
-    }
+/// Returns the result of a client's task; `None` if it failed, or was ended.
+fn served<T>(task: Result<io::Result<T>, JoinError>) -> Option<T> {
+    let result = task.ok()?;
+    result.inspect_err(|error| tracing::debug!("a scrape failed: {error}")).ok()
 }
 
-/// Answers a client. `own` are the names of this machine.
-async fn answer(
-    mut client: TcpStream,
-    ask: mpsc::Sender<Question>,
-    own: Arc<[String]>,
-) -> io::Result<()> {
-    let late = |_| io::Error::from(io::ErrorKind::TimedOut);
+/// Reads the request of a client, and returns the client if it asks for metrics. Others are answered. `own` are the names
+/// of this machine.
+async fn receive(mut client: TcpStream, own: Arc<[String]>) -> io::Result<Option<TcpStream>> {
     let request = timeout(CLIENT_TIMEOUT, read_request(&mut client, &own)).await;
-    let (status, body) = match request.map_err(late)?? {
-        Target::Metrics => ("200 OK", metrics(&ask).await?),
+    let (status, body) = match request.map_err(|_| late())?? {
+        Target::Metrics => return Ok(Some(client)),
         Target::Other => ("404 Not Found", "see /metrics\n".to_owned()),
         Target::Unreadable => ("400 Bad Request", "only GET requests are answered\n".to_owned()),
         Target::Misdirected => {
@@ -279,6 +312,11 @@ async fn answer(
             ("421 Misdirected Request", names)
         }
     };
+    answer(&mut client, status, &body).await?;
+    Ok(None)
+}
+
+async fn answer(client: &mut TcpStream, status: &str, body: &str) -> io::Result<()> {
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\n\
          Content-Length: {}\r\nConnection: close\r\n\r\n",
@@ -289,16 +327,11 @@ async fn answer(
         client.write_all(body.as_bytes()).await?;
         client.shutdown().await
     });
-    sent.await.map_err(late)?
+    sent.await.map_err(|_| late())?
 }
 
-/// Asks for the text of a sample.
-async fn metrics(ask: &mpsc::Sender<Question>) -> io::Result<String> {
-    let (question, answer) = oneshot::channel();
-    // The loop that answers ends with the job, and this task with it.
-    let gone = || io::Error::from(io::ErrorKind::ConnectionAborted);
-    ask.send(question).await.map_err(|_| gone())?;
-    answer.await.map_err(|_| gone())
+fn late() -> io::Error {
+    io::ErrorKind::TimedOut.into()
 }
 
 /// Resource that a client asks for.
@@ -461,7 +494,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let scrapes = async {
             let mut silent = Vec::new();
-            for _ in 0..4 {
+            for _ in 0..2 * MAX_CLIENTS {
                 silent.push(TcpStream::connect(address).await.unwrap());
             }
             let mut client = TcpStream::connect(address).await.unwrap();
@@ -474,7 +507,7 @@ mod tests {
         let mut source = Source::Hosts(Vec::new());
         let answer = tokio::select! {
             _ = serve(&listener, &mut source) => panic!("it has ended"),
-            answer = timeout(CLIENT_TIMEOUT, scrapes) => answer.unwrap(),
+            answer = timeout(CLIENT_TIMEOUT / 2, scrapes) => answer.unwrap(),
         };
         assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     }

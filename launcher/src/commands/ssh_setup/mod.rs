@@ -16,16 +16,19 @@ mod login;
 mod remote;
 
 use crate::cli::args::SshArgs;
+use crate::cli::config;
 use clap::{ArgAction, Parser};
 use container::{HostBlock, NamedContainer, tilde};
 use error::SetupError;
 use host_state::HostState;
 use keys::KeyPair;
 use remote::{DesiredState, ForcedCommand};
+use rlaunch_console::process_env::ProcessEnv;
 use rlaunch_console::progress::Progress;
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::connect::connector::destination;
 use rlaunch_engine::run::signals::{Signals, ended_by};
+use rlaunch_plan::hosts::host_table::HostTable;
 use rlaunch_plan::hosts::{self, Host};
 use rlaunch_ssh::config::{HostConfig, SshConfig};
 use rlaunch_ssh::{KeyLogin, Ssh, SshOptions};
@@ -148,7 +151,14 @@ impl SshSetup {
     fn from_args(args: SshSetupArgs) -> Result<SshSetup, Failed> {
         let SshArgs { port, ssh_config } = args.ssh;
         let usage = |error: &dyn std::error::Error| Failed::from_error(Exit::USAGE, error);
-        let hosts = hosts::parse(&args.hosts).map_err(|error| usage(&error))?;
+        let mut entries = args.hosts.iter().flat_map(|list| hosts::entries(list));
+        let table = if entries.any(|entry| entry.starts_with('@')) {
+            let table = config::host_table(&ProcessEnv::current());
+            table.map_err(|error| usage(&error).hint(error.hint()))?
+        } else {
+            HostTable::default()
+        };
+        let hosts = table.parse_hosts(&args.hosts).map_err(|error| usage(&error))?;
         if hosts::are_local(&hosts) {
             let hint = "rlaunch -np 2 hostname runs here without SSH";
             return Err(Failed::new(Exit::USAGE, "this machine needs no set-up").hint(Some(hint)));

@@ -27,6 +27,8 @@ const ROUTE_STATES: &[&str] = &[
     "rt_trap",
     "rt_offload_failed",
 ];
+/// Words that `ip` prints behind a neighbour for its state.
+const NEIGHBOUR_STATES: &[&str] = &["PERMANENT", "offload"];
 /// Time of the end of what does not end.
 const NEVER: u64 = u64::MAX;
 
@@ -42,13 +44,17 @@ pub(super) struct Record {
     /// network primary.
     addresses: Vec<(String, Vec<Address>)>,
     /// Routes that may go with these addresses, in the kernel's order.
-    routes: Vec<Route>,
+    routes: Vec<Listed>,
+    /// Permanent neighbours and proxies of each interface that changes. The kernel removes them with the last IPv4
+    /// address, and when the interface is set down.
+    neighbours: Vec<Listed>,
     /// IPv4 addresses that the trial adds, with interface and prefix length.
     additions: Vec<(String, IpAddr, u8)>,
 }
 
+/// Route or neighbour, as `ip` takes it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-struct Route {
+struct Listed {
     line: String,
     /// Whether the changes have removed it, or may yet. Others may remove it as well, and then it stays away.
     is_lost: bool,
@@ -66,6 +72,7 @@ impl Record {
 
     /// Records what these changes may cost.
     pub(super) fn note(&mut self, changes: &[NetworkChange]) -> Result<(), ChangeFailure> {
+        note_tied_neighbours(&mut self.neighbours, changes, &list_neighbours()?);
         let fresh = self.note_addresses(changes)?;
         if self.addresses.is_empty() {
             return Ok(());
@@ -95,39 +102,29 @@ impl Record {
         Ok(fresh)
     }
 
-    /// Records the routes that may go with the addresses of these interfaces. From now on, each recorded route counts as
-    /// lost, until [`Record::note_lost`] has looked.
+    /// Records the routes that may go with the addresses of these interfaces.
     fn note_routes(&mut self, fresh: &BTreeSet<&str>) -> Result<(), ChangeFailure> {
         let present = list_routes()?;
-        self.routes.retain(|route| route.is_lost || present.contains(&route.line));
         let sources = self.addresses.iter().filter(|(interface, _)| fresh.contains(&**interface));
         let sources =
             sources.flat_map(|(_, all)| all.iter().map(Address::without_prefix)).collect();
-        let tied = tied_routes(&present, fresh, &sources);
-        let is_new = |line: &&String| self.routes.iter().all(|known| known.line != **line);
-        let new: Vec<String> = tied.into_iter().filter(is_new).cloned().collect();
-        self.routes.extend(new.into_iter().map(|line| Route { line, is_lost: true }));
-        self.routes.iter_mut().for_each(|route| route.is_lost = true);
+        let tied = tied_routes(&present, fresh, &sources).into_iter().cloned().collect();
+        note_listed(&mut self.routes, &present, tied);
         Ok(())
     }
 
-    /// Records which routes are gone after the changes.
+    /// Records which routes and neighbours are gone after the changes.
     pub(super) fn note_lost(&mut self) {
-        if self.routes.is_empty() {
-            return;
-        }
-        if let Ok(present) = list_routes() {
-            for route in &mut self.routes {
-                route.is_lost = !present.contains(&route.line);
-            }
-        }
+        note_lost(&mut self.routes, list_routes);
+        note_lost(&mut self.neighbours, list_neighbours);
     }
 
     /// Brings back what was recorded.
     pub(super) fn restore(&self) -> RollBackReport {
         let mut undo = Undo { privilege: self.privilege, report: RollBackReport::default() };
-        // Routes go with addresses that go, also with those that the trial has added.
-        let routes = self.wanted_routes(&mut undo);
+        // Routes go with addresses that go, also with those that the trial has added, and neighbours with the last one.
+        let routes = undo.wanted(&self.routes, list_routes);
+        let neighbours = undo.wanted(&self.neighbours, list_neighbours);
         let now = monotonic_seconds();
         let mut recorded = Vec::new();
         for (interface, all) in &self.addresses {
@@ -153,7 +150,8 @@ impl Record {
                 undo.run(&address.addition(interface, now));
             }
         }
-        undo.restore_routes(&routes);
+        undo.restore(&routes, list_routes, route_repairs);
+        undo.restore(&neighbours, list_neighbours, neighbour_repairs);
         undo.report
     }
 
@@ -177,15 +175,33 @@ impl Record {
         let foreign = present.iter().filter(|one| !had.contains(one) && !is_of_trial(one));
         living.chain(foreign).cloned().collect()
     }
+}
 
-    fn wanted_routes(&self, undo: &mut Undo) -> Vec<&str> {
-        if self.routes.is_empty() {
-            return Vec::new();
-        }
-        let present = undo.listed(list_routes());
-        let is_there = |line: &String| present.as_ref().is_none_or(|all| all.contains(line));
-        let wanted = self.routes.iter().filter(|route| route.is_lost || is_there(&route.line));
-        wanted.map(|route| &*route.line).collect()
+/// Records the permanent neighbours and proxies of interfaces that are about to change.
+fn note_tied_neighbours(known: &mut Vec<Listed>, changes: &[NetworkChange], present: &[String]) {
+    let is_tied = |line: &&String| {
+        values(line, "dev").any(|name| changes.iter().any(|change| change.interface() == name))
+    };
+    let tied = present.iter().filter(is_tied).cloned().collect();
+    note_listed(known, present, tied);
+}
+
+/// Records the lines `tied`, which may go. From now on, each recorded line counts as lost, until [`note_lost`] has looked.
+fn note_listed(known: &mut Vec<Listed>, present: &[String], mut tied: Vec<String>) {
+    // Others have removed what is gone now and was not lost.
+    known.retain(|one| one.is_lost || present.contains(&one.line));
+    tied.retain(|line| known.iter().all(|one| one.line != *line));
+    known.extend(tied.into_iter().map(|line| Listed { line, is_lost: true }));
+    known.iter_mut().for_each(|one| one.is_lost = true);
+}
+
+/// Records which lines are gone after the changes.
+fn note_lost(known: &mut [Listed], list: fn() -> Result<Vec<String>, ChangeFailure>) {
+    if known.is_empty() {
+        return;
+    }
+    if let Ok(present) = list() {
+        known.iter_mut().for_each(|one| one.is_lost = !present.contains(&one.line));
     }
 }
 
@@ -244,12 +260,34 @@ impl Undo {
         listed.map_err(|failure| self.report.failed.push(failure)).ok()
     }
 
-    fn restore_routes(&mut self, wanted: &[&str]) {
+    /// Returns the recorded lines that are to be there: those that the changes have removed, and those that others have
+    /// left there.
+    fn wanted<'a>(
+        &mut self,
+        recorded: &'a [Listed],
+        list: fn() -> Result<Vec<String>, ChangeFailure>,
+    ) -> Vec<&'a str> {
+        if recorded.is_empty() {
+            return Vec::new();
+        }
+        let present = self.listed(list());
+        let is_there = |line: &String| present.as_ref().is_none_or(|all| all.contains(line));
+        let wanted = recorded.iter().filter(|one| one.is_lost || is_there(&one.line));
+        wanted.map(|one| &*one.line).collect()
+    }
+
+    /// Runs the repairs that bring wanted lines back among those present.
+    fn restore(
+        &mut self,
+        wanted: &[&str],
+        list: fn() -> Result<Vec<String>, ChangeFailure>,
+        repairs: fn(&[&str], &[String]) -> Vec<Vec<String>>,
+    ) {
         if wanted.is_empty() {
             return;
         }
-        if let Some(present) = self.listed(list_routes()) {
-            for arguments in route_repairs(wanted, &present) {
+        if let Some(present) = self.listed(list()) {
+            for arguments in repairs(wanted, &present) {
                 self.run(&arguments);
             }
         }
@@ -377,6 +415,45 @@ fn appendable_route(line: &str) -> String {
         }
     }
     words.join(" ")
+}
+
+/// Lists the permanent neighbours and the proxies of all interfaces, of IPv4 and IPv6, as `ip neigh replace` takes them.
+fn list_neighbours() -> Result<Vec<String>, ChangeFailure> {
+    let permanent = list_by_ip(&words("neigh show nud permanent"))?;
+    let proxies = list_by_ip(&words("neigh show proxy"))?;
+    let permanent = permanent.lines().map(replaceable_neighbour);
+    Ok(permanent.chain(proxies.lines().map(replaceable_proxy)).collect())
+}
+
+/// Returns a listed neighbour as `ip neigh replace` takes it.
+fn replaceable_neighbour(line: &str) -> String {
+    let mut words = words(line);
+    words.retain(|word| !NEIGHBOUR_STATES.contains(&&**word));
+    words.extend(["nud", "permanent"].map(str::to_owned));
+    words.join(" ")
+}
+
+/// Returns a listed proxy as `ip neigh replace` takes it: its word comes before the address.
+fn replaceable_proxy(line: &str) -> String {
+    let mut words = words(line);
+    words.retain(|word| word != "proxy");
+    words.insert(0, "proxy".to_owned());
+    words.join(" ")
+}
+
+/// Returns the arguments for `ip` that bring wanted neighbours back. One that others have given another link address
+/// meanwhile is theirs.
+fn neighbour_repairs(wanted: &[&str], present: &[String]) -> Vec<Vec<String>> {
+    let is_missing = |line: &&&str| present.iter().all(|other| neighbour(other) != neighbour(line));
+    let missing = wanted.iter().filter(is_missing);
+    // The kernel may have learned the neighbour by itself meanwhile, which `add` would refuse.
+    missing.map(|line| words(&format!("neigh replace {line}"))).collect()
+}
+
+/// Returns what names a neighbour: whether it is a proxy, its address, and the interface.
+fn neighbour(line: &str) -> (&str, &str) {
+    let (address, rest) = line.split_once(" dev ").unwrap_or((line, ""));
+    (address, rest.split(' ').next().unwrap_or_default())
 }
 
 /// Returns the routes through these interfaces or from these addresses, and those that the kernel tries before or
@@ -623,6 +700,49 @@ mod tests {
         assert_eq!(repairs(&[&second]), [delete, append(&first), append(&second), append(&far)]);
         let strange = line("10.1.0.0/24 dev eth3");
         assert_eq!(repairs(&[&strange, &first, &second, &far]), [""; 0], "of somebody else");
+    }
+
+    /// Listed by iproute2 6.1.
+    #[test]
+    fn neighbours_are_written_as_they_are_replaced() {
+        let neighbours = [
+            "10.0.0.9 dev eth1 lladdr 00:11:22:33:44:55 PERMANENT ",
+            "fe80::9 dev eth1 lladdr 00:11:22:33:44:55 router offload PERMANENT proto static ",
+        ];
+        let wanted = [
+            "10.0.0.9 dev eth1 lladdr 00:11:22:33:44:55 nud permanent",
+            "fe80::9 dev eth1 lladdr 00:11:22:33:44:55 router proto static nud permanent",
+        ];
+        assert_eq!(neighbours.map(replaceable_neighbour), wanted);
+        let proxy = replaceable_proxy("fd00::77 dev eth1 proxy proto static ");
+        assert_eq!(proxy, "proxy fd00::77 dev eth1 proto static");
+    }
+
+    #[test]
+    fn neighbours_that_went_with_an_address_come_back() {
+        let change = NetworkChange::RemoveAddress {
+            interface: "eth1".into(),
+            address: [10, 0, 0, 1].into(),
+            prefix: 24,
+        };
+        let line = |address: &str, interface: &str, last: u8| {
+            format!("{address} dev {interface} lladdr 00:11:22:33:44:{last:02} nud permanent")
+        };
+        let proxy = "proxy 10.0.0.9 dev eth1".to_owned();
+        let [one, other, removed, replaced] =
+            [9, 10, 11, 12].map(|last| line(&format!("10.0.0.{last}"), "eth1", 1));
+        let elsewhere = line("10.0.0.9", "eth2", 1);
+        let had = [&one, &other, &removed, &replaced, &elsewhere, &proxy].map(Clone::clone);
+        let mut known = Vec::new();
+        note_tied_neighbours(&mut known, &[change], &had);
+        let lines: Vec<&str> = known.iter().map(|one| &*one.line).collect();
+        assert_eq!(lines, [&one, &other, &removed, &replaced, &proxy], "of eth1");
+        // All are lost, one is added again with another link address, one is there.
+        let present = [line("10.0.0.12", "eth1", 7), other.clone()];
+        let wanted = [&*one, &*other, &*replaced, &*proxy];
+        let repairs = neighbour_repairs(&wanted, &present).into_iter();
+        let repairs: Vec<String> = repairs.map(|line| line.join(" ")).collect();
+        assert_eq!(repairs, [format!("neigh replace {one}"), format!("neigh replace {proxy}")]);
     }
 
     #[test]

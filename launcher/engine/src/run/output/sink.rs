@@ -110,6 +110,11 @@ impl Sink {
             .collect()
     }
 
+    /// Tells whether both streams lead to the same place.
+    pub(super) fn is_shared(&self) -> bool {
+        self.is_shared
+    }
+
     pub(crate) fn tags(&mut self) -> Option<&mut Tags> {
         self.tags.as_mut()
     }

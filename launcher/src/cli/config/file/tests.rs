@@ -84,7 +84,7 @@ fn mistakes_are_named_with_their_line() {
     );
     assert_eq!(
         error("transport = \"tcp\"\n"),
-        "rlaunch.toml:1: unknown key `transport`: there are defaults, hosts, profile"
+        "rlaunch.toml:1: unknown key `transport`: there are defaults, groups, hosts, profile"
     );
     let cases = [
         ("defaults = 1", "rlaunch.toml:1: `defaults` is a table: [defaults]"),
@@ -104,6 +104,20 @@ fn mistakes_are_named_with_their_line() {
         (
             "[hosts.a]\nmesh = [\"x\"]",
             "rlaunch.toml:2: `mesh` is a list of addresses, as [\"10.1.0.1\"]",
+        ),
+        (
+            "[groups]\ng = 1979-05-27",
+            "rlaunch.toml:2: `g` takes a string, a number, true or false, or a list of strings",
+        ),
+        ("[groups]\ng = []", "rlaunch.toml:2: `g` is a list of hosts, as [\"a\", \"b:4\"]"),
+        ("[groups]\ng = [\"a:x\"]", "rlaunch.toml:2: `g`: `a:x`: `x` is not a number of slots"),
+        (
+            "[groups]\ng = [\"a\", \"@h\"]",
+            "rlaunch.toml:2: `g`: `@h`: a group has hosts, and no other groups",
+        ),
+        (
+            "[groups]\n\"a b\" = \"c\"",
+            "rlaunch.toml:2: \"a b\" is not a name of a group: letters, digits and -_.",
         ),
         (
             "[defaults]\n\nnp = 1979-05-27",
