@@ -41,8 +41,9 @@ use tokio::net::TcpListener;
 /// Watch CPUs, memory, and the traffic of RDMA ports and interfaces, of a job or of hosts.
 ///
 /// At a terminal this is a page that is drawn once a second, with graphs of the last minute, and keys that show the
-/// output of the job or the stack of a rank, open a shell in its place, or end the job (`?` lists them). Traffic comes from the counters of the hardware: bytes and packets per second, and bytes
-/// per packet. JOB is the beginning of the job's id; it may be left out while one job runs here.
+/// output of the job or the stack of a rank, open a shell in its place, or end the job; `?` lists them. Traffic comes
+/// from the counters of the hardware: bytes and packets per second, and bytes per packet. JOB is the beginning of the
+/// job's id; it may be left out while one job runs here.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
