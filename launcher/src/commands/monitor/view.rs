@@ -86,7 +86,7 @@ const RANKS: [Column; 9] = [
 ];
 
 /// Readings of what a port has received and sent.
-type Traffic<'a> = [Recent<'a>; 2];
+type PortReadings<'a> = [Recent<'a>; 2];
 
 /// What is seen, and how.
 #[derive(Debug)]
@@ -262,7 +262,7 @@ impl<'a> View<'a> {
     fn ports(
         &self,
         host: &'a HostActivity<'a>,
-    ) -> impl Iterator<Item = (&'a PortActivity, Option<Traffic<'a>>)> {
+    ) -> impl Iterator<Item = (&'a PortActivity, Option<PortReadings<'a>>)> {
         host.ports.iter().filter_map(move |port| {
             let recent = self.history.port(host.host, port);
             let is_idle = recent.is_none_or(|both| both.into_iter().all(Recent::is_idle));
@@ -270,7 +270,12 @@ impl<'a> View<'a> {
         })
     }
 
-    fn port(&self, host: &str, port: &PortActivity, recent: Option<Traffic<'a>>) -> Vec<Cell<'a>> {
+    fn port(
+        &self,
+        host: &str,
+        port: &PortActivity,
+        recent: Option<PortReadings<'a>>,
+    ) -> Vec<Cell<'a>> {
         let mut cells = vec![self.name(host), Cell::text(&port.name)];
         for (direction, rate) in [port.received, port.sent].into_iter().enumerate() {
             let [bytes, packets, size] = tables::rate_cells(rate);
