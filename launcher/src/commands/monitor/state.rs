@@ -91,8 +91,8 @@ impl State {
     }
 
     pub(super) fn on_key(&mut self, key: KeyEvent, extent: &Extent) -> Wish {
-        let is_interrupt = key.modifiers.contains(KeyModifiers::CONTROL);
-        if is_interrupt && key.code == KeyCode::Char('c') {
+        let has_control = key.modifiers.contains(KeyModifiers::CONTROL);
+        if has_control && key.code == KeyCode::Char('c') {
             return Wish::Quit;
         }
         if std::mem::take(&mut self.is_confirming) {
