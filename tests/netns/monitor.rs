@@ -2,19 +2,42 @@
 
 use crate::live::State;
 use crate::running::{Outcome, Running};
-use crate::support::{BOUND, Field};
+use crate::support::{BOUND, Field, Run};
 use crate::terminal::Terminal;
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
 use rlaunch_lab::setup::unpacked::promtool;
+use std::cell::Cell;
 use std::io::Write;
-use std::process::{Command, Stdio};
+use std::os::fd::OwnedFd;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
 
 fn job<'a>(field: &'a Field, state: &State) -> Running<'a> {
     let run = field.rlaunch("-H a:2,b").env("XDG_STATE_HOME", state.path());
     let mut running = run.sh("echo up; while :; do :; done").spawn();
     running.wait_for_text("up\n", 3);
     running
+}
+
+/// Starts a page at a terminal.
+fn page(run: Run<'_>, slave: &OwnedFd) -> Child {
+    let mut command = run.at_terminal().command();
+    let shared = || slave.try_clone().unwrap();
+    command.stdin(shared()).stdout(shared()).stderr(shared());
+    command.spawn().unwrap()
+}
+
+/// Waits for a text on the page. It is drawn anew for that, since of a text that replaces another one only what differs is
+/// written.
+fn wait_for(terminal: &Terminal, text: &str) {
+    let rows = Cell::new(30);
+    terminal.wait_until(BOUND, text, |shown| {
+        rows.set(61 - rows.get());
+        terminal.resize(rows.get(), 120);
+        shown.contains(text)
+    });
 }
 
 fn end(running: Running<'_>) -> Outcome {
@@ -94,19 +117,74 @@ fn the_page_ends_a_job_by_two_keys() {
     let (mut terminal, slave) = Terminal::open();
     terminal.resize(30, 120);
     let run = field.rlaunch("monitor --interval 0.2").env("XDG_STATE_HOME", state.path());
-    let mut command = run.env("TERM", "xterm").at_terminal().command();
     let before = nix::sys::termios::tcgetattr(&slave).unwrap();
-    let shared = || slave.try_clone().unwrap();
-    command.stdin(shared()).stdout(shared()).stderr(shared());
-    let mut monitor = command.spawn().unwrap();
+    let mut monitor = page(run.env("TERM", "xterm"), &slave);
     terminal.wait_until(BOUND, "the page", |shown| shown.contains("end the job"));
     terminal.write("e");
     terminal.wait_until(BOUND, "a question", |shown| shown.contains("any other key"));
     terminal.write("y");
     assert!(monitor.wait().unwrap().success(), "{}", terminal.text());
     assert!(nix::sys::termios::tcgetattr(&slave).unwrap() == before);
-    drop((command, slave));
+    drop(slave);
     let shown = terminal.finish();
     assert!(shown.contains("has ended"), "{shown}");
     running.finish().ended_with(143);
+}
+
+#[test]
+fn the_page_shows_graphs_keys_and_output() {
+    let (field, state) = (Field::new(), State::new());
+    let running = job(&field, &state);
+    let (mut terminal, slave) = Terminal::open();
+    terminal.resize(30, 120);
+    let run = field.rlaunch("monitor --interval 0.2").env("XDG_STATE_HOME", state.path());
+    let mut monitor = page(run.env("TERM", "xterm").env("NO_COLOR", "1"), &slave);
+    // Memory in use is a part of a bar.
+    wait_for(&terminal, "░");
+    terminal.write("?");
+    wait_for(&terminal, "highest");
+    // The first one leaves the help.
+    terminal.write("ll");
+    wait_for(&terminal, "output of the job");
+    wait_for(&terminal, "Esc back");
+    terminal.write("q");
+    assert!(monitor.wait().unwrap().success(), "{}", terminal.text());
+    drop(slave);
+    let shown = terminal.finish();
+    let colours = ["\u{1b}[32m", "\u{1b}[36m", "\u{1b}[38;5;"];
+    assert!(!colours.iter().any(|colour| shown.contains(colour)), "{shown:?}");
+    end(running).ended_with(143);
+}
+
+#[test]
+fn a_page_that_does_not_change_is_not_written() {
+    let (field, state) = (Field::new(), State::new());
+    let running = job(&field, &state);
+    let (mut terminal, slave) = Terminal::open();
+    terminal.resize(30, 120);
+    // No UTF-8 here.
+    let run = field.rlaunch("monitor --interval 600").env("LC_ALL", "C").env("TERM", "xterm");
+    let mut monitor = page(run.env("XDG_STATE_HOME", state.path()), &slave);
+    terminal.wait_until(BOUND, "the page", |shown| shown.contains("end the job"));
+    sleep(Duration::from_millis(300));
+    let drawn = terminal.text();
+    assert!(drawn.is_ascii(), "{drawn}");
+    sleep(Duration::from_millis(1500));
+    assert_eq!(terminal.text(), drawn);
+    terminal.write("q");
+    assert!(monitor.wait().unwrap().success(), "{}", terminal.text());
+    drop(slave);
+    terminal.finish();
+    end(running).ended_with(143);
+}
+
+#[test]
+fn a_dumb_terminal_has_no_page() {
+    let field = Field::new();
+    let (terminal, slave) = Terminal::open();
+    let mut monitor = page(field.rlaunch("monitor -H a").env("TERM", "dumb"), &slave);
+    assert_eq!(monitor.wait().unwrap().code(), Some(200));
+    drop(slave);
+    let shown = terminal.finish();
+    assert!(shown.contains("TERM is `dumb`") && shown.contains("--once"), "{shown}");
 }

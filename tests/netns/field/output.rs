@@ -3,6 +3,7 @@
 
 use crate::support::{BOUND, Field, launch_directory};
 use crate::terminal::Terminal;
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::pty::{OpenptyResult, openpty};
 use rlaunch_lab::command::wait_until;
 use rlaunch_lab::{Account, Stopwatch};
@@ -197,6 +198,8 @@ fn a_terminal_that_is_gone_has_left() {
     let field = Field::new();
     field.warm("a,b", Account::Root);
     let OpenptyResult { master, slave } = openpty(None, None).unwrap();
+    // Otherwise rlaunch would have the terminal's other end open itself.
+    fcntl(&master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).unwrap();
     let mut command = field.rlaunch("-H a,b yes").command();
     command.stdin(Stdio::null()).stdout(slave).stderr(Stdio::piped());
     let child = command.spawn().unwrap();

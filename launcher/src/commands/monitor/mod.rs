@@ -4,13 +4,22 @@
 //! |---|---|
 //! | `mod.rs` | options; which of the three forms is wanted |
 //! | `sample` | where samples come from: a job's launcher, or agents on hosts; the figures between two of them |
-//! | `tables`, `page` | figures as text; the page at a terminal, and its keys |
+//! | `tables` | figures as text |
+//! | `page`, `state` | the page at a terminal, which is drawn again and again; what keys change |
+//! | `view`, `grid`, `graphs` | its lines; tables that fit; bars and sparklines |
+//! | `history`, `tail` | the last minute, for sparklines; the last lines of output |
 //! | `prometheus` | a sample in Prometheus's format; the answers to its scrapes |
 
+mod graphs;
+mod grid;
+mod history;
 mod page;
 mod prometheus;
 mod sample;
+mod state;
 mod tables;
+mod tail;
+mod view;
 
 use super::agent_session;
 use super::jobs::live_failure;
@@ -32,9 +41,10 @@ use tokio::net::TcpListener;
 
 /// Watch CPUs, memory, and the traffic of RDMA ports and interfaces, of a job or of hosts.
 ///
-/// At a terminal this is a live page, with keys that show the stack of a rank, open a shell in
-/// its place, or end the job. Traffic comes from the counters of the hardware: bytes and packets per second, and bytes
-/// per packet. JOB is the beginning of the job's id; it may be left out while one job runs here.
+/// At a terminal this is a live page, with graphs of the last minute, and keys that show the
+/// output of the job or the stack of a rank, open a shell in its place, or end the job; `?` lists them. Traffic comes
+/// from the counters of the hardware: bytes and packets per second, and bytes per packet. JOB is the beginning of the
+/// job's id; it may be left out while one job runs here.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -83,10 +93,8 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
 
 /// Watches a job or hosts.
 pub(super) async fn run(args: MonitorArgs, line: &CommandLine) -> Result<Exit, Failed> {
-    let is_page = args.listen.is_none() && !args.once;
-    if is_page && !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
-        let failed = Failed::new(Exit::USAGE, "the page of `rlaunch monitor` needs a terminal");
-        return Err(failed.hint(Some("--once prints one table, --listen serves Prometheus")));
+    if args.listen.is_none() && !args.once {
+        check_terminal()?;
     }
     // Before hosts are connected, since it may fail.
     let listener = match args.listen {
@@ -103,6 +111,19 @@ pub(super) async fn run(args: MonitorArgs, line: &CommandLine) -> Result<Exit, F
     let watched = watch(&args, listener, &mut source).await;
     source.close().await;
     watched
+}
+
+/// Checks that the page can be drawn.
+fn check_terminal() -> Result<(), Failed> {
+    let lack = if !(io::stdout().is_terminal() && io::stdin().is_terminal()) {
+        "needs a terminal"
+    } else if std::env::var_os("TERM").is_some_and(|term| term == "dumb") {
+        "needs a terminal that places its cursor, and TERM is `dumb`"
+    } else {
+        return Ok(());
+    };
+    let failed = Failed::new(Exit::USAGE, format!("the page of `rlaunch monitor` {lack}"));
+    Err(failed.hint(Some("--once prints one table, --listen serves Prometheus")))
 }
 
 async fn watch(

@@ -1,29 +1,42 @@
-//! The page at a terminal: figures once an interval, and keys that look into ranks.
+//! The page at a terminal: samples, keys, and what is drawn.
 
-use super::sample::{Activity, Source};
-use super::tables;
+use super::graphs::Look;
+use super::history::History;
+use super::sample::{Sample, Source};
+use super::state::{Extent, RankVerb, Shown, State, Table, Wish};
+use super::tail::Tail;
+use super::view::{HELP, View};
 use nix::sys::signal::Signal;
-use ratatui::Frame;
-use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
-use ratatui::layout::{Constraint, Layout, Rect};
-use ratatui::style::{Style, Stylize};
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
+use ratatui::layout::Constraint;
+use ratatui::symbols::border;
 use ratatui::text::{Line, Text};
-use ratatui::widgets::Paragraph;
+use ratatui::widgets::{Block, Clear, Padding, Paragraph};
+use ratatui::{Frame, Terminal};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_console::messages;
+use rlaunch_console::process_env::ProcessEnv;
 use rlaunch_console::signals::EndSignals;
 use rlaunch_engine::run::live::client::LiveError;
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, BufWriter, Stdout};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Longest wait for a key, after which the end of this process is noticed.
 const KEY_WAIT: Duration = Duration::from_millis(250);
-/// Rows of the rank table, with its header, that are kept free of hosts.
-const MIN_RANK_ROWS: u16 = 6;
-const JOB_KEYS: &str = "↑↓ rank  s stack  x shell  e end the job  q quit";
-const HOST_KEYS: &str = "q quit";
-const CONFIRM: &str = "end the job? y: yes, any other key: no";
+/// Bytes that are written at once. What changes in a second is less, so that no half of it is ever seen.
+const WRITTEN: usize = 64 << 10;
+const ASCII_BORDER: border::Set<'_> = border::Set {
+    top_left: "+",
+    top_right: "+",
+    bottom_left: "+",
+    bottom_right: "+",
+    vertical_left: "|",
+    vertical_right: "|",
+    horizontal_top: "-",
+    horizontal_bottom: "-",
+};
 
 /// Reason why the page was left.
 #[derive(Debug)]
@@ -36,99 +49,169 @@ pub(super) enum PageEnd {
     Job(LiveError),
 }
 
-/// State of the page.
-#[derive(Debug, Default)]
-struct Page {
-    /// Place of the selected rank in the table.
-    selected: usize,
-    /// Whether the next key confirms the end of the job.
-    is_confirming: bool,
+/// Event at the terminal.
+#[derive(Clone, Copy, Debug)]
+enum Input {
+    Key(KeyEvent),
+    Resized,
 }
 
-/// Request of a key.
-#[derive(Debug, PartialEq, Eq)]
-enum Wish {
-    Nothing,
-    Quit,
-    /// A verb about the selected rank.
-    Verb(RankVerb),
-    EndJob,
-}
+type Screen = Terminal<CrosstermBackend<BufWriter<Stdout>>>;
 
-/// Verb that the page runs for a rank, on the whole terminal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum RankVerb {
-    Stack,
-    Exec,
+/// Page at a terminal.
+struct Page<'a> {
+    screen: Screen,
+    look: Look,
+    source: &'a mut Source,
+    interval: Duration,
+    /// The last two samples.
+    before: Sample,
+    now: Sample,
+    history: History,
+    tail: Tail,
+    state: State,
 }
 
 /// Shows the page until the user leaves it or the job ends. The terminal is restored before this returns.
 pub(super) async fn show(source: &mut Source, interval: Duration) -> io::Result<PageEnd> {
-    let mut terminal = ratatui::try_init()?;
-    let ended = run(&mut terminal, source, interval).await;
-    ratatui::try_restore()?;
-    ended
-}
-
-async fn run(
-    terminal: &mut ratatui::DefaultTerminal,
-    source: &mut Source,
-    interval: Duration,
-) -> io::Result<PageEnd> {
-    let mut ends = EndSignals::install()?;
-    let mut page = Page::default();
-    let mut now = match source.sample().await {
+    let now = match source.sample().await {
         Ok(sample) => sample,
         Err(error) => return Ok(PageEnd::Job(error)),
     };
-    let mut before = now.clone();
-    loop {
-        let activity = now.since(&before);
-        page.selected = page.selected.min(activity.ranks.len().saturating_sub(1));
-        terminal.draw(|frame| page.draw(frame, &activity))?;
-        let due = now.at + interval;
-        let wish = tokio::select! {
-            key = next_key(due) => key?.map_or(Wish::Nothing, |key| page.on_key(key, &activity)),
-            signal = ends.next() => return Ok(PageEnd::Signalled(signal)),
-        };
-        match wish {
-            Wish::Nothing => {}
-            Wish::Quit => return Ok(PageEnd::Quit),
-            Wish::Verb(verb) => {
-                if let (Some(job), Some(rank)) = (activity.job, activity.ranks.get(page.selected)) {
-                    let words = verb.words(&job.job, rank.usage.rank);
-                    ratatui::try_restore()?;
-                    tokio::task::spawn_blocking(move || run_verb(verb, &words)).await??;
-                    *terminal = ratatui::try_init()?;
+    let mut page = Page {
+        screen: open_screen()?,
+        look: Look::of_stdout(&ProcessEnv::current()),
+        source,
+        interval,
+        before: now.clone(),
+        history: History::new(now.at),
+        now,
+        tail: Tail::default(),
+        state: State::default(),
+    };
+    let ended = page.run().await;
+    close_screen(&mut page.screen)?;
+    ended
+}
+
+fn open_screen() -> io::Result<Screen> {
+    // It also restores the terminal if this process panics. Its own writer would write each frame in pieces.
+    drop(ratatui::try_init()?);
+    Terminal::new(CrosstermBackend::new(BufWriter::with_capacity(WRITTEN, io::stdout())))
+}
+
+fn close_screen(screen: &mut Screen) -> io::Result<()> {
+    screen.show_cursor()?;
+    ratatui::try_restore()
+}
+
+impl Page<'_> {
+    async fn run(&mut self) -> io::Result<PageEnd> {
+        let mut ends = EndSignals::install()?;
+        loop {
+            let extent = self.draw()?;
+            let due = self.now.at + self.interval;
+            let input = tokio::select! {
+                input = next_input(due) => input?,
+                signal = ends.next() => return Ok(PageEnd::Signalled(signal)),
+            };
+            let wish = match input {
+                Some(Input::Key(key)) => self.state.on_key(key, &extent),
+                Some(Input::Resized) => Wish::Nothing,
+                None => {
+                    if let Err(error) = self.look_again().await {
+                        return Ok(PageEnd::Job(error));
+                    }
+                    Wish::Nothing
                 }
+            };
+            if wish == Wish::Quit {
+                return Ok(PageEnd::Quit);
             }
-            Wish::EndJob => {
-                if let Source::Job(job) = source
-                    && let Err(error) = job.end().await
-                {
-                    return Ok(PageEnd::Job(error));
-                }
-            }
-        }
-        if Instant::now() >= due {
-            match source.sample().await {
-                Ok(sample) => before = std::mem::replace(&mut now, sample),
-                Err(error) => return Ok(PageEnd::Job(error)),
+            if let Err(error) = self.fulfil(wish, &extent).await? {
+                return Ok(PageEnd::Job(error));
             }
         }
     }
+
+    /// Draws the page, of which only what has changed is written. Returns how far the user can move in it.
+    fn draw(&mut self) -> io::Result<Extent> {
+        let activity = self.now.since(&self.before);
+        let view = View {
+            activity: &activity,
+            history: &self.history,
+            tail: &self.tail,
+            look: self.look,
+            size: self.screen.size()?,
+        };
+        let state = &self.state;
+        self.screen.draw(|frame| draw(frame, &view, state))?;
+        Ok(view.extent())
+    }
+
+    /// Takes a sample and, if the output is shown, what was printed since the last one.
+    async fn look_again(&mut self) -> Result<(), LiveError> {
+        let sample = self.source.sample().await?;
+        self.before = std::mem::replace(&mut self.now, sample);
+        self.history.add(self.now.at, &self.now.since(&self.before));
+        if self.state.shown == Shown::Output {
+            self.read_output().await?;
+        }
+        Ok(())
+    }
+
+    async fn read_output(&mut self) -> Result<(), LiveError> {
+        if let Source::Job(job) = &mut *self.source {
+            let part = job.output(self.tail.position).await?;
+            self.state.keep_place(self.tail.add(&part));
+        }
+        Ok(())
+    }
+
+    /// Does what a key asks for. The inner error means that the job cannot be asked.
+    async fn fulfil(&mut self, wish: Wish, extent: &Extent) -> io::Result<Result<(), LiveError>> {
+        match wish {
+            Wish::Nothing | Wish::Quit => Ok(Ok(())),
+            Wish::Output => Ok(self.read_output().await),
+            Wish::Verb(verb) => self.run_verb(verb, extent).await.map(Ok),
+            Wish::EndJob => match &mut *self.source {
+                Source::Job(job) => Ok(job.end().await),
+                Source::Hosts(_) => Ok(Ok(())),
+            },
+        }
+    }
+
+    /// Leaves the terminal to a verb about the selected rank.
+    async fn run_verb(&mut self, verb: RankVerb, extent: &Extent) -> io::Result<()> {
+        let selected = self.state.cursor(Table::Ranks, extent);
+        let activity = self.now.since(&self.before);
+        let (Some(job), Some(rank)) = (activity.job, activity.ranks.get(selected)) else {
+            return Ok(());
+        };
+        let words = verb.words(&job.job, rank.usage.rank);
+        close_screen(&mut self.screen)?;
+        tokio::task::spawn_blocking(move || run_verb(verb, &words)).await??;
+        self.screen = open_screen()?;
+        Ok(())
+    }
 }
 
-/// Waits for a key until `due`, or for a short time. Returns `None` if none was pressed.
-async fn next_key(due: Instant) -> io::Result<Option<KeyEvent>> {
-    let wait = due.saturating_duration_since(Instant::now()).min(KEY_WAIT);
-    let read = tokio::task::spawn_blocking(move || {
-        Ok(match event::poll(wait)?.then(event::read).transpose()? {
-            Some(Event::Key(key)) if key.kind != KeyEventKind::Release => Some(key),
-            _ => None,
-        })
-    });
-    read.await?
+/// Waits for a key, or another size of the terminal, until `due`.
+async fn next_input(due: Instant) -> io::Result<Option<Input>> {
+    loop {
+        let left = due.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok(None);
+        }
+        let poll = move || event::poll(left.min(KEY_WAIT))?.then(event::read).transpose();
+        match tokio::task::spawn_blocking(poll).await?? {
+            Some(Event::Key(key)) if key.kind != KeyEventKind::Release => {
+                return Ok(Some(Input::Key(key)));
+            }
+            Some(Event::Resize(..)) => return Ok(Some(Input::Resized)),
+            _ => {}
+        }
+    }
 }
 
 impl RankVerb {
@@ -154,123 +237,53 @@ fn run_verb(verb: RankVerb, words: &[String]) -> io::Result<()> {
     Ok(())
 }
 
-impl Page {
-    fn on_key(&mut self, key: KeyEvent, activity: &Activity<'_>) -> Wish {
-        if std::mem::take(&mut self.is_confirming) {
-            let is_yes = matches!(key.code, KeyCode::Char('y' | 'Y'));
-            return if is_yes { Wish::EndJob } else { Wish::Nothing };
-        }
-        let last = activity.ranks.len().saturating_sub(1);
-        let has_job = activity.job.is_some();
-        match key.code {
-            KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => {
-                return Wish::Quit;
-            }
-            KeyCode::Char('q') | KeyCode::Esc => return Wish::Quit,
-            KeyCode::Up | KeyCode::Char('k') => self.selected = self.selected.saturating_sub(1),
-            KeyCode::Down | KeyCode::Char('j') => self.selected = (self.selected + 1).min(last),
-            KeyCode::PageUp => self.selected = self.selected.saturating_sub(10),
-            KeyCode::PageDown => self.selected = (self.selected + 10).min(last),
-            KeyCode::Home => self.selected = 0,
-            KeyCode::End => self.selected = last,
-            KeyCode::Char('s') if has_job => return Wish::Verb(RankVerb::Stack),
-            KeyCode::Char('x') if has_job => return Wish::Verb(RankVerb::Exec),
-            KeyCode::Char('e') if has_job => self.is_confirming = true,
-            _ => {}
-        }
-        Wish::Nothing
-    }
-
-    fn draw(&self, frame: &mut Frame<'_>, activity: &Activity<'_>) {
-        let job = activity.job.map(tables::describe_job).unwrap_or_default();
-        let hosts = tables::hosts(activity);
-        let rows = |text: &str| u16::try_from(text.lines().count()).unwrap_or(u16::MAX);
-        let rank_rows = if activity.ranks.is_empty() { 0 } else { MIN_RANK_ROWS };
-        let free = frame.area().height.saturating_sub(rows(&job) + 2 + rank_rows);
-        let [top, upper, _, lower, keys] = Layout::vertical([
-            Constraint::Length(rows(&job)),
-            Constraint::Length(rows(&hosts).min(free)),
-            Constraint::Length(1),
-            Constraint::Fill(1),
-            Constraint::Length(1),
-        ])
-        .areas(frame.area());
-        frame.render_widget(Paragraph::new(job), top);
-        frame.render_widget(table(&hosts, None, upper), upper);
-        if !activity.ranks.is_empty() {
-            let ranks = tables::ranks(&activity.ranks);
-            frame.render_widget(table(&ranks, Some(self.selected), lower), lower);
-        }
-        let help = match (self.is_confirming, activity.job) {
-            (true, _) => CONFIRM,
-            (false, Some(_)) => JOB_KEYS,
-            (false, None) => HOST_KEYS,
-        };
-        frame.render_widget(Line::from(help).reversed(), keys);
+fn draw(frame: &mut Frame<'_>, view: &View<'_>, state: &State) {
+    frame.render_widget(Text::from(view.lines(state)), frame.area());
+    if state.has_help {
+        draw_help(frame, view.look);
     }
 }
 
-/// Makes a widget of a table: its header, and as many rows as fit around the selected one.
-fn table(text: &str, selected: Option<usize>, area: Rect) -> Paragraph<'static> {
-    let mut lines = text.lines();
-    let header = Line::from(lines.next().unwrap_or_default().to_owned()).bold();
-    let visible = usize::from(area.height.saturating_sub(1));
-    let first = selected.map_or(0, |selected| (selected + 1).saturating_sub(visible));
-    let rows = lines.enumerate().skip(first).take(visible).map(|(at, line)| {
-        let style = if selected == Some(at) { Style::new().reversed() } else { Style::new() };
-        Line::styled(line.to_owned(), style)
-    });
-    Paragraph::new(Text::from(std::iter::once(header).chain(rows).collect::<Vec<_>>()))
+/// Draws the help on top of what is there.
+fn draw_help(frame: &mut Frame<'_>, look: Look) {
+    let help = Text::from_iter(HELP.iter().map(|line| Line::from(look.text(line))));
+    let (width, height) = (help.width() + 4, help.height() + 2);
+    let length = |length: usize| Constraint::Length(u16::try_from(length).unwrap_or(u16::MAX));
+    let area = frame.area().centered(length(width), length(height));
+    let border = if look.is_unicode { border::PLAIN } else { ASCII_BORDER };
+    let block = Block::bordered().border_set(border).title(" any key: back ");
+    let block = block.padding(Padding::horizontal(1));
+    frame.render_widget(Clear, area);
+    frame.render_widget(Paragraph::new(help).block(block), area);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::sample::Sample;
-    use super::super::sample::tests::{job, samples, usage};
+    use super::super::sample::tests::samples;
     use super::*;
-    use ratatui::Terminal;
     use ratatui::backend::TestBackend;
-
-    fn shown(page: &Page, before: &Sample, now: &Sample, height: u16) -> String {
-        let mut terminal = Terminal::new(TestBackend::new(120, height)).unwrap();
-        terminal.draw(|frame| page.draw(frame, &now.since(before))).unwrap();
-        terminal.backend().to_string()
-    }
+    use ratatui::crossterm::event::KeyCode;
+    use ratatui::layout::Size;
 
     #[test]
-    fn the_selected_rank_is_always_in_sight() {
-        let [before, mut now] = samples();
-        now.hosts[1].ranks = (2..50).map(|rank| usage(rank, 0)).collect();
-        let page = Page { selected: 40, ..Page::default() };
-        let text = shown(&page, &before, &now, 16);
-        assert!(text.contains("40    b") && !text.contains("41    b"), "{text}");
-        for word in ["erdma_0/1", "1413 B/packet", "RANK  HOST", HOST_KEYS] {
-            assert!(text.contains(word), "{word} in {text}");
+    fn the_help_lies_on_top_of_a_page_of_any_size() {
+        let [before, now] = samples();
+        let (activity, history) = (now.since(&before), History::new(before.at));
+        let tail = Tail::default();
+        let look = Look { has_colours: false, is_unicode: false };
+        let mut state = State::default();
+        state.on_key(KeyCode::Char('?').into(), &Extent::default());
+        for (width, height) in [(80, 24), (20, 5), (1, 1)] {
+            let size = Size { width, height };
+            let view = View { activity: &activity, history: &history, tail: &tail, look, size };
+            let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+            terminal.draw(|frame| draw(frame, &view, &state)).unwrap();
+            let shown = terminal.backend().to_string();
+            assert!(shown.is_ascii(), "{shown}");
+            if width == 80 {
+                assert!(shown.contains("any key: back") && shown.contains("shell in"), "{shown}");
+                assert!(shown.contains("HOST") && shown.contains("q quit"), "{shown}");
+            }
         }
-        // Any size will do.
-        for height in 1..8 {
-            shown(&page, &before, &now, height);
-        }
-    }
-
-    #[test]
-    fn a_job_is_ended_after_a_second_key() {
-        let [before, mut now] = samples();
-        let key = |code| KeyEvent::new(KeyCode::Char(code), KeyModifiers::NONE);
-        let mut page = Page::default();
-        assert_eq!(page.on_key(key('e'), &now.since(&before)), Wish::Nothing);
-        assert!(!page.is_confirming, "hosts have no job");
-        now.job = Some(job());
-        let activity = now.since(&before);
-        assert_eq!(page.on_key(key('e'), &activity), Wish::Nothing);
-        assert_eq!(page.on_key(key('n'), &activity), Wish::Nothing);
-        assert_eq!(page.on_key(key('y'), &activity), Wish::Nothing);
-        assert_eq!(page.on_key(key('e'), &activity), Wish::Nothing);
-        assert!(shown(&page, &before, &now, 16).contains(CONFIRM));
-        assert_eq!(page.on_key(key('y'), &activity), Wish::EndJob);
-        page.on_key(key('j'), &activity);
-        page.on_key(key('j'), &activity);
-        assert_eq!(page.selected, 1);
-        assert_eq!(page.on_key(key('s'), &activity), Wish::Verb(RankVerb::Stack));
     }
 }

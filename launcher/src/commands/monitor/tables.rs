@@ -43,15 +43,7 @@ pub(super) fn hosts(activity: &Activity<'_>) -> String {
 fn gpus(activity: &Activity<'_>) -> String {
     let header = row(["HOST", "GPU", "USE", "MEMORY", "POWER", "TEMPERATURE"]);
     let cells = |host: &str, gpu: &GpuUsage| {
-        let memory = gpu.memory_used.zip(gpu.memory);
-        vec![
-            host.to_owned(),
-            gpu.index.to_string(),
-            gpu.busy_percent.map(|share| format!("{share} %")).unwrap_or_default(),
-            memory.map(|(used, all)| part_of(used, all)).unwrap_or_default(),
-            gpu.power_mw.map(|power| format!("{:.0} W", power as f64 / 1e3)).unwrap_or_default(),
-            gpu.temperature.map(|degrees| format!("{degrees} °C")).unwrap_or_default(),
-        ]
+        std::iter::once(host.to_owned()).chain(gpu_cells(gpu)).collect::<Vec<_>>()
     };
     let hosts = activity.hosts.iter();
     let rows = hosts.flat_map(|host| host.gpus.iter().map(|gpu| cells(host.host, gpu)));
@@ -65,22 +57,39 @@ fn gpus(activity: &Activity<'_>) -> String {
 /// Lists ranks. The line after the header is the first rank's.
 pub(super) fn ranks(ranks: &[RankActivity<'_>]) -> String {
     let header = row(["RANK", "HOST", "CPU", "WAITING", "SPEED", "MEMORY", "PROCESSES", "STATE"]);
-    let rows = ranks.iter().map(|RankActivity { host, usage, cpus, waiting, speed }| {
-        vec![
-            usage.rank.to_string(),
-            (*host).to_owned(),
-            cpus.map(|cpus| percent(cpus, 1.0)).unwrap_or_default(),
-            waiting.map(|share| percent(share, 1.0)).unwrap_or_default(),
-            speed.map(|speed| format!("{} {}", speed.value, speed.unit)).unwrap_or_default(),
-            bytes(usage.resident as f64),
-            usage.processes.to_string(),
-            state(usage.state).to_owned(),
-        ]
-    });
+    let rows = ranks.iter().map(|rank| rank_cells(rank).to_vec());
     lay_out(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
 }
 
-fn host_cells(host: &HostActivity<'_>) -> Vec<String> {
+/// Returns rank, host, CPU, share of waiting, speed, memory, number of processes and state.
+pub(super) fn rank_cells(rank: &RankActivity<'_>) -> [String; 8] {
+    let RankActivity { host, usage, cpus, waiting, speed } = rank;
+    [
+        usage.rank.to_string(),
+        (*host).to_owned(),
+        cpus.map(|cpus| percent(cpus, 1.0)).unwrap_or_default(),
+        waiting.map(|share| percent(share, 1.0)).unwrap_or_default(),
+        speed.map(|speed| format!("{} {}", speed.value, speed.unit)).unwrap_or_default(),
+        bytes(usage.resident as f64),
+        usage.processes.to_string(),
+        state(usage.state).to_owned(),
+    ]
+}
+
+/// Returns index, use, memory, power and temperature.
+pub(super) fn gpu_cells(gpu: &GpuUsage) -> [String; 5] {
+    let memory = gpu.memory_used.zip(gpu.memory);
+    [
+        gpu.index.to_string(),
+        gpu.busy_percent.map(|share| format!("{share} %")).unwrap_or_default(),
+        memory.map(|(used, all)| part_of(used, all)).unwrap_or_default(),
+        gpu.power_mw.map(|power| format!("{:.0} W", power as f64 / 1e3)).unwrap_or_default(),
+        gpu.temperature.map(|degrees| format!("{degrees} °C")).unwrap_or_default(),
+    ]
+}
+
+/// Returns host, CPUs and memory.
+pub(super) fn host_cells(host: &HostActivity<'_>) -> [String; 3] {
     let cpus = match (host.answers, host.busy_cpus, host.cpus) {
         (false, ..) => "no answer".to_owned(),
         (true, Some(busy), Some(cpus)) => format!("{busy:.1} of {cpus}"),
@@ -89,7 +98,7 @@ fn host_cells(host: &HostActivity<'_>) -> Vec<String> {
     };
     let memory = host.memory_used.zip(host.memory);
     let memory = memory.map(|(used, all)| part_of(used, all));
-    vec![host.host.to_owned(), cpus, memory.unwrap_or_default()]
+    [host.host.to_owned(), cpus, memory.unwrap_or_default()]
 }
 
 fn port_cells(port: &PortActivity) -> Vec<String> {
@@ -100,7 +109,7 @@ fn port_cells(port: &PortActivity) -> Vec<String> {
 }
 
 /// Returns bytes per second, packets per second and bytes per packet.
-fn rate_cells(rate: Rate) -> [String; 3] {
+pub(super) fn rate_cells(rate: Rate) -> [String; 3] {
     [
         rate.bytes.map(|rate| format!("{}/s", bytes(rate))).unwrap_or_default(),
         rate.packets.map(|rate| format!("{rate:.0} packets/s")).unwrap_or_default(),
