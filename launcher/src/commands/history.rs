@@ -16,18 +16,18 @@ const NAMED: usize = 3;
 
 /// List your jobs that have ended, the last one at the end.
 ///
-/// The last 50 that were started on this machine, except those with --no-record. `rlaunch logs JOB` prints what their
-/// ranks have printed, `rlaunch report JOB` how fast they were.
+/// The last 50 of the 1,000 newest that were started on this machine, except those with --no-record. `rlaunch logs NAME`
+/// prints what their ranks have printed, `rlaunch report NAME` how fast they were.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
-  rlaunch history            all of them
+  rlaunch history            the last 50
   rlaunch history -n 5       the last five
   rlaunch history --json     for programs, one array")]
 pub(crate) struct HistoryArgs {
     /// List the last N jobs
-    #[arg(short = 'n', long = "last", value_name = "N")]
-    pub(crate) last: Option<usize>,
+    #[arg(short = 'n', long = "last", value_name = "N", default_value_t = 50)]
+    pub(crate) last: usize,
 
     /// Print JSON
     #[arg(long)]
@@ -38,6 +38,8 @@ pub(crate) struct HistoryArgs {
 #[derive(Debug, Serialize)]
 struct EndedJob {
     job: String,
+    /// Empty if an older rlaunch has started it.
+    name: String,
     /// Start, in seconds since 1970.
     started: f64,
     seconds: f64,
@@ -55,6 +57,7 @@ impl EndedJob {
             ranks: record.ranks(),
             hosts: record.hosts.into_iter().map(|host| host.host).collect(),
             job: record.job,
+            name: record.name,
             started: record.started,
             seconds: record.seconds,
             program: record.program,
@@ -69,8 +72,7 @@ pub(super) fn run(args: &HistoryArgs) -> Result<Exit, Failed> {
     let store = RecordStore::for_user();
     let store =
         store.map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
-    let mut jobs: Vec<EndedJob> = store.all().into_iter().map(EndedJob::new).collect();
-    jobs.drain(..jobs.len().saturating_sub(args.last.unwrap_or(usize::MAX)));
+    let jobs: Vec<EndedJob> = store.newest(args.last).into_iter().map(EndedJob::new).collect();
     if args.json {
         stdout::print(&output::json(&jobs)?);
     } else if jobs.is_empty() {
@@ -84,9 +86,10 @@ pub(super) fn run(args: &HistoryArgs) -> Result<Exit, Failed> {
 
 /// Lays the jobs out. `now` is in seconds since 1970.
 fn table(jobs: &[EndedJob], now: f64) -> String {
-    let header = row(["JOB", "STARTED", "TOOK", "EXIT", "RANKS", "HOSTS", "PROGRAM"]);
+    let header = row(["NAME", "JOB", "STARTED", "TOOK", "EXIT", "RANKS", "HOSTS", "PROGRAM"]);
     let rows = jobs.iter().map(|job| {
         vec![
+            job.name.clone(),
             short_id(&job.job),
             format!("{} ago", duration(now - job.started)),
             duration(job.seconds),
@@ -115,6 +118,7 @@ mod tests {
     fn a_job_is_a_line() {
         let job = EndedJob {
             job: "0123456789abcdef0123456789abcdef".into(),
+            name: "amber-fox".into(),
             started: 1000.0,
             seconds: 61.0,
             program: vec!["python3".into(), "train.py".into()],
@@ -124,7 +128,7 @@ mod tests {
             message: "rank 1 on b exited with code 3".into(),
         };
         let table = table(&[job], 1090.0);
-        let expected = "0123456789abc  1 min 30 s ago  1 min 1 s  3     10     a,b,c and 2 more  \
+        let expected = "amber-fox  0123456789abc  1 min 30 s ago  1 min 1 s  3     10     a,b,c and 2 more  \
                         python3 train.py";
         assert_eq!(table.lines().nth(1).unwrap().trim_end(), expected);
     }

@@ -1,6 +1,6 @@
 //! `rlaunch jobs`: the running jobs of this user.
 
-use super::{agent_session, output};
+use super::{agent_session, named, output};
 use crate::cli::args::{ConnectArgs, HostListArgs};
 use crate::cli::command_line::CommandLine;
 use clap::Parser;
@@ -30,11 +30,11 @@ const SHORT_ID: usize = 13;
 #[command(after_help = "\
 Examples:
   rlaunch jobs               jobs started here; rlaunch status is the same
-  rlaunch jobs 0199f3        one of them
+  rlaunch jobs amber-fox     one of them
   rlaunch jobs -H a,b        jobs with processes on a and b
   rlaunch jobs --json        for programs, one array")]
 pub(crate) struct JobsArgs {
-    /// List only this job, by the beginning of its id
+    /// List only this job, by its name or id, or the beginning of either; `last` is the newest
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
 
@@ -141,8 +141,9 @@ async fn ask(mut job: RunningJob) -> Result<JobRow, LiveError> {
 }
 
 fn table(jobs: &[JobRow]) -> String {
-    let header =
-        row(["JOB", "AGE", "STATE", "RANKS", "HOSTS", "CPU", "MEMORY", "OUTPUT", "PROGRAM"]);
+    let header = row([
+        "NAME", "JOB", "AGE", "STATE", "RANKS", "HOSTS", "CPU", "MEMORY", "OUTPUT", "PROGRAM",
+    ]);
     let rows = jobs.iter().map(|JobRow { status, cpu_seconds, resident_bytes, silent_hosts }| {
         let running = status.ranks_started.saturating_sub(status.ranks_ended);
         let output = status.last_output.map_or("none".to_owned(), |last| {
@@ -153,6 +154,7 @@ fn table(jobs: &[JobRow]) -> String {
             silent => format!("{}, no answer of {}", status.phase.word(), silent.join(", ")),
         };
         vec![
+            status.name.clone(),
             short_id(&status.job),
             duration(status.seconds),
             state,
@@ -178,8 +180,10 @@ async fn list_on_hosts(args: JobsArgs, line: &CommandLine) -> Result<Exit, Faile
             Err(failed) => failures.push(failed),
         }
     }
-    if let Some(job) = args.job.map(|job| job.to_ascii_lowercase()) {
-        rows.retain(|row| row.job.starts_with(&job));
+    if let Some(job) = args.job {
+        // Hosts know ids alone.
+        let begin = named::find_id(&job).await?.unwrap_or_else(|| job.to_ascii_lowercase());
+        rows.retain(|row| row.job.starts_with(&begin));
     }
     rows.sort_by(|a, b| a.job.cmp(&b.job));
     if args.json {
@@ -280,6 +284,7 @@ mod tests {
         let host = |host: &str, ranks: &[u32]| HostRanks { host: host.into(), ranks: ranks.into() };
         let status = JobStatus {
             job: "0123456789abcdef0123456789abcdef".into(),
+            name: "amber-fox".into(),
             pid: 1,
             program: vec!["python3".into(), "train.py".into(), "x".repeat(80)],
             started: 0.0,
@@ -300,7 +305,7 @@ mod tests {
         };
         let table = table(&[row]);
         let line = table.lines().nth(1).unwrap();
-        let expected = "0123456789abc  1 min 40 s  running, no answer of b  2/3    2      150 %  \
+        let expected = "amber-fox  0123456789abc  1 min 40 s  running, no answer of b  2/3    2      150 %  \
                         3.0 MiB  1 min 1 s ago, rank 2  python3 train.py xxx";
         assert!(line.starts_with(expected) && line.ends_with("x…"), "{line}");
     }

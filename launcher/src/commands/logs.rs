@@ -20,16 +20,17 @@ const INTERVAL: Duration = Duration::from_millis(300);
 
 /// Print what the ranks of a job have printed, running or ended.
 ///
-/// Each line goes to stdout or stderr, as it did in the job. The first and the last 384 KiB are kept, of the last 50 jobs.
+/// Each line goes to stdout or stderr, as it did in the job. The first and the last 384 KiB are kept, of the last
+/// 1,000 jobs.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   rlaunch logs               the running job, or else the last one
   rlaunch logs -f            and what it prints until it ends
-  rlaunch logs 0199f3a2      another job, by the beginning of its id
+  rlaunch logs amber-fox     another job
   rlaunch logs --rank 0,3    some ranks")]
 pub(crate) struct LogsArgs {
-    /// Beginning of the job's id, as `rlaunch jobs` and `rlaunch history` print it, or `last`
+    /// Name or id of the job, or the beginning of either; `last` is the newest
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
 

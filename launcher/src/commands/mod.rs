@@ -18,6 +18,7 @@
 //! | `meant` | hints for a job that was meant as something else, such as a mistyped verb |
 //! | `jobs`, `stack` | `rlaunch jobs`: running jobs; `rlaunch stack`: where their ranks are |
 //! | `logs`, `history` | `rlaunch logs`: what ranks have printed; `rlaunch history`: jobs that have ended |
+//! | `named` | which job of this machine a word means |
 //! | `monitor` | `rlaunch monitor`: what jobs and hosts do; metrics for Prometheus |
 //! | `shell` | `rlaunch shell`: lines that are typed run on all hosts |
 //! | `exec` | `rlaunch exec`, `rlaunch attach`: commands and debuggers beside a rank |
@@ -55,6 +56,7 @@ mod logs;
 mod man;
 mod meant;
 mod monitor;
+mod named;
 pub(crate) mod network;
 mod output;
 mod overview;

@@ -18,6 +18,7 @@ use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_bootstrap::security::{Secret, Token};
 use rlaunch_console::messages;
+use rlaunch_plan::job::name::JobName;
 use rlaunch_plan::job::options::Restarts;
 use rlaunch_plan::job::{Identity, JobSpec};
 use rlaunch_text::exit::Exit;
@@ -114,6 +115,7 @@ impl JobRun {
 pub fn new_identity() -> Result<Identity, NoRandom> {
     Ok(Identity {
         id: JobId(uuid::Uuid::now_v7().as_u128()),
+        name: JobName::from_bits(u16::from_le_bytes(random()?)),
         secret: Secret::from_bytes(random()?),
         token: Token(random()?),
     })

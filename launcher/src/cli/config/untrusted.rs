@@ -23,6 +23,7 @@ const HARMLESS: &[&str] = &[
     "get-stack-traces",
     "gpu-mask",
     "init-timeout",
+    "job-name",
     "log-json",
     "map-by",
     "master-port",

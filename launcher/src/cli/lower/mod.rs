@@ -82,9 +82,10 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     apps::check_slots(&apps, &hosts)?;
     let (output, termination) = (args.output, args.termination);
     let (is_dry, watches_hangs) = (output.dry_run.is_some(), termination.hang_timeout.is_some());
-    let Identity { id, secret, token } = new_identity()?;
+    let Identity { id, name, secret, token } = new_identity()?;
     let spec = JobSpec {
         id,
+        name: output.job_name.clone().unwrap_or(name),
         hosts,
         is_local,
         map_by,
@@ -388,6 +389,16 @@ mod tests {
         assert_eq!(of("--no-pty x", true), Pseudoterminals::None);
         assert_eq!(of("--pty x", false), Pseudoterminals::All(size));
         assert!(parse("--pty --no-pty x").is_err());
+    }
+
+    #[test]
+    fn a_job_has_a_name() {
+        assert_eq!(parse("--job-name night_1 x").unwrap().name.as_str(), "night_1");
+        assert_eq!(parse("x").unwrap().name.as_str().split('-').count(), 2);
+        for name in ["a/b", "last", "-x"] {
+            let error = parse(&format!("--job-name={name} x")).err().unwrap();
+            assert!(error.contains("job-name"), "{error}");
+        }
     }
 
     #[test]

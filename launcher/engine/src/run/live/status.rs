@@ -95,14 +95,15 @@ impl LiveStatus {
         self.0.outputs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the state now. `job` is the job's id, `program` the words of its programs.
-    pub fn report(&self, job: String, program: Vec<String>) -> JobStatus {
+    /// Returns the state now of the job with this id and name; `program` are the words of its programs.
+    pub fn report(&self, job: String, name: String, program: Vec<String>) -> JobStatus {
         let StatusState { started, clock, .. } = &*self.0;
         let since_1970 = started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let changing = self.changing();
         let ranks = changing.hosts.iter().map(|host| host.ranks.len()).sum::<usize>();
         JobStatus {
             job,
+            name,
             pid: std::process::id(),
             program,
             started: since_1970.as_secs_f64(),
@@ -165,7 +166,7 @@ mod tests {
     #[test]
     fn a_job_goes_through_its_phases() {
         let status = LiveStatus::new();
-        let report = || status.report("5".into(), vec!["a".into()]);
+        let report = || status.report("5".into(), "x".into(), vec!["a".into()]);
         assert_eq!(report().phase, JobPhase::Connecting);
         let map = RankMap::by_slot(&[Host::this_machine()], Some(1), false).unwrap();
         status.mapped(&map);
