@@ -1,9 +1,10 @@
 //! Entry point: reads the command line, sets up logging and the runtime, and runs the verb.
 
-use crate::cli::args::OutputArgs;
+use crate::cli::args::{JobArgs, OutputArgs};
 use crate::commands::{Invocation, Verb};
 use rlaunch_client::command;
-use rlaunch_console::{messages, open_files, panics};
+use rlaunch_console::{messages, open_files, panics, stdout};
+use rlaunch_engine::run::detach::{self, Side, Start};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::process::ExitCode;
@@ -31,13 +32,17 @@ fn run() -> ExitCode {
         FIRST_STEPS.lines().for_each(messages::line);
         return Exit::USAGE.into();
     }
-    let (verb, line) = match Invocation::parse(std::env::args_os().collect()) {
+    let (mut verb, line) = match Invocation::parse(std::env::args_os().collect()) {
         Ok(Invocation::Verb(verb, line)) => (verb, line),
         Ok(Invocation::RankCommand(words)) => return command::run(words.into_iter()),
         Err(error) => return error.print().into(),
     };
-    if let Verb::Job(args) = &*verb {
+    if let Verb::Job(args) = &mut *verb {
         set_up_messages(&args.output);
+        // Before the first message, which starts a thread.
+        if let Some(exit) = args.output.detach.then(|| detach(args)).flatten() {
+            return exit.into();
+        }
         line.config.log();
     }
     line.config.unread_variables.iter().for_each(|warning| messages::warn(warning));
@@ -62,6 +67,33 @@ fn run() -> ExitCode {
     // exit.
     runtime.shutdown_background();
     exit.into()
+}
+
+/// Forks this process. Returns the exit code in the one that the user waits for; `None` in the one that runs the job.
+fn detach(args: &mut JobArgs) -> Option<Exit> {
+    let started = match detach::fork() {
+        Ok(Side::Child(detaching)) => {
+            args.detaching = Some(detaching);
+            return None;
+        }
+        Ok(Side::Parent(job)) => job.wait(),
+        Err(failed) => Err(failed),
+    };
+    Some(match started {
+        Ok(Start::Runs(name)) => {
+            stdout::print(&format!("{name}\n"));
+            messages::info("the job goes on without this terminal:");
+            messages::line(&format!("  rlaunch logs -f {name}    shows what it prints"));
+            messages::line(&format!("  rlaunch wait {name}       waits for its end"));
+            messages::line(&format!("  rlaunch stop {name}       ends it"));
+            Exit::SUCCESS
+        }
+        Ok(Start::Ended(exit)) => exit,
+        Err(failed) => {
+            messages::error(&failed);
+            failed.exit
+        }
+    })
 }
 
 fn set_up_messages(output: &OutputArgs) {

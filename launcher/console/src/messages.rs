@@ -126,6 +126,11 @@ pub(crate) fn erase_transient() {
     }
 }
 
+/// Waits until the reader has taken all messages so far, for a second at most.
+pub fn settle() {
+    STDERR.wait(LAST_TIMEOUT);
+}
+
 /// Writes the last words of this process, whose reader has a second for them.
 pub(crate) fn last_words(lines: Vec<u8>) {
     STDERR.write_always(lines);

@@ -54,11 +54,16 @@ impl Running {
                 None => supervisor.handle_timeout(pump::now(), writer.waits_for_reader()),
             }
             if supervisor.is_ending() {
-                job.events.status().ending();
+                status.ending();
             }
             while let Some(action) = supervisor.poll_action() {
                 let nodes = supervisor.nodes();
                 perform(action, job, &pump.agents, nodes, &mut writer, &mut stack_reader);
+            }
+            if let Some(detaching) = job.detaching.as_ref().filter(|due| due.is_due())
+                && status.has_started()
+            {
+                detaching.detach(&job.spec.name);
             }
         }
         Ended { outcome: supervisor.into_outcome(), writer, master_port }

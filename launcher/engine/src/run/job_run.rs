@@ -6,6 +6,7 @@
 pub use crate::run::output::Stdio;
 
 use crate::connect::connector::Reach;
+use crate::run::detach::Detaching;
 use crate::run::events::{Event, EventLog};
 use crate::run::live::JobSocket;
 use crate::run::record::{self, JobRecord, Recorder};
@@ -32,6 +33,8 @@ pub struct Launch {
     pub spec: JobSpec,
     pub reach: Reach,
     pub stdio: Stdio,
+    /// Handle to leave the terminal once ranks have started; `None` for a job that stays there.
+    pub detaching: Option<Detaching>,
 }
 
 /// Attempt at a job.
@@ -39,6 +42,7 @@ pub struct JobRun {
     pub spec: JobSpec,
     pub reach: Reach,
     pub stdio: Stdio,
+    pub(crate) detaching: Option<Detaching>,
     pub events: EventLog,
     /// Collector of the job's record; `None` if no record is wanted.
     pub(crate) recorder: Option<Recorder>,
@@ -84,20 +88,30 @@ impl JobRun {
     }
 
     fn new(launch: Launch, events: EventLog) -> JobRun {
-        let Launch { spec, reach, stdio } = launch;
+        let Launch { spec, reach, stdio, detaching } = launch;
         let recorder = spec.is_recorded.then(Recorder::new);
         // A dry run is over at once.
         let is_run = spec.dry_run.is_none();
         let output = recorder.as_ref().map(|recorder| recorder.transcript().clone());
         let socket = is_run.then(|| JobSocket::open(&spec, events.status().clone(), output));
         let socket = socket.flatten();
-        JobRun { spec, reach, stdio, events, recorder, facts: None, socket, says_directory: false }
+        JobRun {
+            spec,
+            reach,
+            stdio,
+            detaching,
+            events,
+            recorder,
+            facts: None,
+            socket,
+            says_directory: false,
+        }
     }
 
     /// Returns the parts that the next attempt is made from.
     pub(crate) fn into_parts(self) -> (Launch, EventLog) {
-        let JobRun { spec, reach, stdio, events, .. } = self;
-        (Launch { spec, reach, stdio }, events)
+        let JobRun { spec, reach, stdio, detaching, events, .. } = self;
+        (Launch { spec, reach, stdio, detaching }, events)
     }
 
     /// Runs a phase of the job, logs its duration and emits it as an event.

@@ -3,6 +3,7 @@
 //! | files | subject |
 //! |---|---|
 //! | `job_run` | attempts at a job, with event log and record; `--max-restarts` |
+//! | `detach` | `--detach`: a launcher that leaves its terminal |
 //! | `pump`, `loss` | what happens to an attempt: events of nodes, signals, `--timeout`; how a node was lost |
 //! | `nodes`, `session` | all nodes together: connecting, assigning ranks, preparing; the session with one agent |
 //! | `rendezvous`, `links` | agents join a tree and RDMA paths are proved; the paths are monitored while ranks run |
@@ -19,6 +20,7 @@
 //! | `live` | the socket at which a running job is asked (`rlaunch jobs`) |
 //! | `events`, `record` | `--events`; files about a job that `rlaunch report` reads |
 
+pub mod detach;
 mod driver;
 pub mod events;
 #[cfg(test)]

@@ -78,6 +78,8 @@ pub enum Stdio {
     Stdout,
     /// This process's stderr, because it prints its own result to stdout.
     Stderr,
+    /// Nowhere, stderr neither: the output is read elsewhere, and later.
+    Nowhere,
     /// A pipe whose other end this process reads. The reader sees the end once the job is dropped.
     Pipe(Arc<PipeWriter>),
 }
@@ -87,7 +89,7 @@ impl Stdio {
         match self {
             Stdio::Stdout => io::stdout().is_terminal(),
             Stdio::Stderr => io::stderr().is_terminal(),
-            Stdio::Pipe(_) => false,
+            Stdio::Nowhere | Stdio::Pipe(_) => false,
         }
     }
 }
@@ -234,7 +236,7 @@ pub fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver) -> Out
             .try_clone()
             .and_then(|writer| pipe::Sender::from_owned_fd_unchecked(writer.into()))
             .ok(),
-        Stdio::Stdout | Stdio::Stderr => None,
+        Stdio::Stdout | Stdio::Stderr | Stdio::Nowhere => None,
     };
     let writer = WriterThread::new(config, gone);
     let outlets = writer.sink.outlets();
@@ -362,9 +364,10 @@ impl WriterThread {
         let account = |node| CreditAccount { node, owed: 0, lump };
         // Unfinished lines are shown at once if there is only one rank, or on a terminal, where a
         // person may wait for a prompt.
-        let (alone, stderr) = (config.ranks == 1, std::io::stderr().is_terminal());
+        let alone = config.ranks == 1;
         let stdout = config.stdio.is_terminal();
-        let streams = PerStream { stdout, stderr: std::io::stderr().is_terminal() };
+        let stderr = !matches!(config.stdio, Stdio::Nowhere) && io::stderr().is_terminal();
+        let streams = PerStream { stdout, stderr };
         // The reader of a pipe may print at the same terminal, where it would find the rows in its way.
         let has_rows = stdout && footer::is_possible();
         let show_unfinished = PerStream { stdout: alone || stdout, stderr: alone || stderr };

@@ -33,6 +33,7 @@ pub(crate) use program::{
 pub(crate) use termination::TerminationArgs;
 
 use clap::{Args, Command, FromArgMatches, Parser};
+use rlaunch_engine::run::detach::Detaching;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
@@ -90,6 +91,7 @@ Examples:
   rlaunch -np 4 ./program                       four ranks on this machine, without SSH
   rlaunch --hostfile hosts --map-by node ./program    hosts from a file, one rank on each in turn
   rlaunch -H a -np 1 ./server : -H b,c ./client    two programs in one job
+  rlaunch -d -H a,b python3 train.py            let it outlive this terminal
   rlaunch --dry-run=offline -H a:2,b hostname   print the hosts and ranks that a job would have
   rlaunch topo -H a,b                           show CPUs, GPUs, NICs and networks of hosts
   rlaunch capture -H a,b -o x.tar               record them, to be shown elsewhere
@@ -162,6 +164,10 @@ pub(crate) struct JobArgs {
     /// Whole command line as the user typed it.
     #[arg(skip)]
     pub(crate) typed: Vec<OsString>,
+
+    /// Handle to leave the terminal, in the process that runs a job with `--detach`.
+    #[arg(skip)]
+    pub(crate) detaching: Option<Detaching>,
 }
 
 /// Hosts and network of a measurement.

@@ -85,6 +85,13 @@ pub(crate) struct OutputArgs {
     #[arg(long, value_name = "FILE|fd:N", help_heading = "Output")]
     pub(crate) events: Option<String>,
 
+    /// Return once all ranks have started, and let the job outlive this terminal; `rlaunch logs -f NAME` shows it
+    ///
+    /// Its name is printed, and its output is kept in a file below ~/.local/state/rlaunch. Rank 0 reads stdin only if that is
+    /// a file, or with --stdin. If the job cannot start, the exit code says why, as without -d.
+    #[arg(short, long, conflicts_with_all = ["dry_run", "no_record"], help_heading = "Output")]
+    pub(crate) detach: bool,
+
     /// Name the job: letters, digits, - and _; by default two words, as amber-fox
     ///
     /// Verbs that ask about a job take its name, its id, or the beginning of either; `last` is the newest job.

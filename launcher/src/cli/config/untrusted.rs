@@ -68,6 +68,7 @@ const NEEDS_TRUST: &[(&str, &str)] = &[
     ("container-exec", "runs a command on hosts"),
     ("continue-on-error", "lets jobs go on after a failure"),
     ("copy", "sends a file to hosts"),
+    ("detach", "lets jobs outlive their terminal"),
     ("dry-run", "starts no ranks"),
     ("env", "sets variables of ranks"),
     ("env-file", "sends a file's variables to hosts"),

@@ -100,7 +100,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         preload: apps::preloads(&preloaded)?,
         mpi: args.environment.mpi,
         singleton: args.environment.singleton,
-        stdin: Stdin::from_option(output.stdin.as_ref())?,
+        stdin: stdin(&output)?,
         output: output_options(&output),
         kill_after: termination.kill_after,
         node_timeout: termination.node_timeout,
@@ -120,7 +120,9 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         events: output.events,
         is_recorded: !output.no_record && !is_dry,
     };
-    Ok(Launch { spec, reach, stdio: Stdio::Stdout })
+    let detaching = args.detaching;
+    let stdio = if detaching.is_some() { Stdio::Nowhere } else { Stdio::Stdout };
+    Ok(Launch { spec, reach, stdio, detaching })
 }
 
 fn timeout_report(termination: &TerminationArgs) -> Result<TimeoutReport, JobError> {
@@ -138,6 +140,11 @@ fn watch_options(termination: &TerminationArgs) -> WatchOptions {
     let ends_job = !termination.hang_report;
     let hang = termination.hang_timeout.map(|timeout| HangOptions { timeout, ends_job });
     WatchOptions { hang, straggler_window: termination.straggler_report }
+}
+
+fn stdin(output: &OutputArgs) -> Result<Stdin, StdinError> {
+    let option = output.stdin.as_ref();
+    if output.detach { Stdin::of_detached(option) } else { Stdin::from_option(option) }
 }
 
 fn output_options(output: &OutputArgs) -> OutputOptions {
@@ -339,7 +346,7 @@ impl MeasurementJob {
         // The record says what the user typed, not the program that came of it.
         job.command_line = std::env::args_os().collect();
         job.is_recorded = true;
-        Ok(Launch { spec: job, reach, stdio: Stdio::Stdout })
+        Ok(Launch { spec: job, reach, stdio: Stdio::Stdout, detaching: None })
     }
 }
 
@@ -398,6 +405,14 @@ mod tests {
         for name in ["a/b", "last", "-x"] {
             let error = parse(&format!("--job-name={name} x")).err().unwrap();
             assert!(error.contains("job-name"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_job_without_a_terminal_keeps_its_output() {
+        assert!(parse("-d --stdin none x").is_ok());
+        for line in ["-d --no-record x", "--detach --dry-run x"] {
+            assert!(parse(line).err().unwrap().contains("--detach"), "{line}");
         }
     }
 

@@ -74,6 +74,13 @@ impl LiveStatus {
         self.changing().ranks_started += 1;
     }
 
+    /// Tells whether the processes of all ranks have started, whether or not they run on.
+    pub(crate) fn has_started(&self) -> bool {
+        let changing = self.changing();
+        let ranks = changing.hosts.iter().map(|host| host.ranks.len()).sum::<usize>();
+        ranks > 0 && changing.ranks_started as usize >= ranks
+    }
+
     /// Takes note that the process of a rank has ended.
     pub(crate) fn rank_exited(&self) {
         self.changing().ranks_ended += 1;
@@ -178,7 +185,9 @@ mod tests {
             status.phase_ended(name);
             assert_eq!(report().phase, phase);
         }
+        assert!(!status.has_started());
         status.rank_started();
+        assert!(status.has_started());
         let now = report();
         assert_eq!((now.ranks, now.ranks_started, now.ranks_ended), (1, 1, 0));
         status.ending();
