@@ -14,7 +14,7 @@ use rlaunch_text::message::{Failed, Message};
 use rlaunch_text::{printable, style};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
@@ -60,6 +60,7 @@ pub fn error(failed: &Failed) {
     if let Some(id) = failed.finding {
         let _ = writeln!(err, "{HINT}hint:{HINT:#} `rlaunch help {id}` explains this");
     }
+    keep(&err);
     STDERR.write_always(err);
 }
 
@@ -182,12 +183,42 @@ async fn until_read() -> io::Result<()> {
     Ok(())
 }
 
+/// Keeper of messages beside stderr.
+type Keeper = Box<dyn Fn(&[u8]) + Send + Sync>;
+
+/// Keeper of messages, once there is one.
+static KEEPER: OnceLock<Keeper> = OnceLock::new();
+
+/// Gives lines of messages, with their colours, to `keeper` as well from now on. May be called once per process.
+pub fn keep_by(keeper: impl Fn(&[u8]) + Send + Sync + 'static) {
+    let set = KEEPER.set(Box::new(keeper));
+    debug_assert!(set.is_ok(), "messages are kept in one place");
+}
+
+fn keep(lines: &[u8]) {
+    if let Some(keeper) = KEEPER.get() {
+        keeper(lines);
+    }
+}
+
+fn write(line: Vec<u8>) {
+    keep(&line);
+    STDERR.write(line);
+}
+
+/// Prints lines that were kept, unless messages are suppressed.
+pub fn replay(lines: Vec<u8>) {
+    if !is_quiet() {
+        STDERR.write(lines);
+    }
+}
+
 /// Writes a line of a log.
 struct LogLine;
 
 impl Write for LogLine {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        STDERR.write(line.to_vec());
+        write(line.to_vec());
         Ok(line.len())
     }
 
@@ -199,7 +230,7 @@ impl Write for LogLine {
 /// Prints a line, unless messages are suppressed.
 fn print_line(line: &str) {
     if !is_quiet() {
-        STDERR.write(format!("{line}\n").into_bytes());
+        write(format!("{line}\n").into_bytes());
     }
 }
 

@@ -4,19 +4,22 @@
 //! passwords there. Once all ranks have started, it leaves the session and tells the parent the job's name; the parent prints
 //! it and exits. If the child ends before that, it has printed why, and the parent exits with its code.
 
+use crate::run::output::store::OutputStore;
+use crate::run::record::RecordStore;
 use crate::run::signals;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, setsid};
 use rlaunch_console::messages;
+use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::name::JobName;
 use rlaunch_sys::Fork;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{SignalKind, signal};
@@ -46,7 +49,15 @@ pub enum Start {
 
 /// Handle by which the launcher leaves its terminal, once. Clones share it.
 #[derive(Clone, Debug)]
-pub struct Detaching(Arc<Mutex<Option<PipeWriter>>>);
+pub struct Detaching(Arc<DetachState>);
+
+#[derive(Debug)]
+struct DetachState {
+    /// `None` once the parent has been told.
+    parent: Mutex<Option<PipeWriter>>,
+    /// File with the output of all attempts.
+    store: OnceLock<OutputStore>,
+}
 
 /// Forks this process, which must have no other thread.
 pub fn fork() -> Result<Side, Failed> {
@@ -56,7 +67,10 @@ pub fn fork() -> Result<Side, Failed> {
         Fork::Parent(pid) => {
             Ok(Side::Parent(StartingJob { launcher: Pid::from_raw(pid), started }))
         }
-        Fork::Child => Ok(Side::Child(Detaching(Arc::new(Mutex::new(Some(parent)))))),
+        Fork::Child => {
+            let parent = Mutex::new(Some(parent));
+            Ok(Side::Child(Detaching(Arc::new(DetachState { parent, store: OnceLock::new() }))))
+        }
     }
 }
 
@@ -121,6 +135,27 @@ fn exit_of(launcher: Pid) -> Exit {
 }
 
 impl Detaching {
+    /// Creates the file with the output of the job, which also gets what rlaunch says from now on.
+    pub(crate) fn keep_output(&self, job: &JobSpec) -> Result<(), Failed> {
+        let store = RecordStore::for_user()
+            .map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
+        let store = store.create_output(job).map_err(|error| {
+            let hint = "XDG_STATE_HOME=DIR keeps it elsewhere; without --detach it is shown here";
+            Failed::new(Exit::FILES, format!("cannot keep the job's output: {error}"))
+                .hint(Some(hint))
+        })?;
+        let keeper = store.clone();
+        messages::keep_by(move |lines| keeper.message(lines));
+        // An error would mean a second call, which a job does not make.
+        let _ = self.0.store.set(store);
+        Ok(())
+    }
+
+    /// Returns the file with the output of all attempts.
+    pub(crate) fn store(&self) -> Option<&OutputStore> {
+        self.0.store.get()
+    }
+
     /// Tells whether this process has not left its terminal.
     pub(crate) fn is_due(&self) -> bool {
         self.parent().is_some()
@@ -139,7 +174,7 @@ impl Detaching {
     }
 
     fn parent(&self) -> MutexGuard<'_, Option<PipeWriter>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.parent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

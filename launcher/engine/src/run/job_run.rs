@@ -66,8 +66,12 @@ pub struct StartFacts {
 pub type FactsCell = Arc<OnceLock<StartFacts>>;
 
 impl JobRun {
-    /// Begins the first attempt. Returns an error if the file of `--events` cannot be opened.
+    /// Begins the first attempt. Returns an error if the file of `--events`, or that of the output of a job without a
+    /// terminal, cannot be opened.
     pub fn first(launch: Launch) -> Result<JobRun, Failed> {
+        if let Some(detaching) = &launch.detaching {
+            detaching.keep_output(&launch.spec)?;
+        }
         let target = launch.spec.events.as_deref();
         let events = EventLog::open(target, launch.spec.id).map_err(|error| {
             let target = target.unwrap_or_default();
@@ -89,7 +93,9 @@ impl JobRun {
 
     fn new(launch: Launch, events: EventLog) -> JobRun {
         let Launch { spec, reach, stdio, detaching } = launch;
-        let recorder = spec.is_recorded.then(Recorder::new);
+        let store = detaching.as_ref().and_then(Detaching::store);
+        let output_file = store.map(|store| store.file_name().to_owned());
+        let recorder = spec.is_recorded.then(|| Recorder::new(output_file));
         // A dry run is over at once.
         let is_run = spec.dry_run.is_none();
         let output = recorder.as_ref().map(|recorder| recorder.transcript().clone());
@@ -158,9 +164,12 @@ pub(crate) async fn run_with_restarts(
 ) -> Result<Exit, Failed> {
     // A restart says it no more, nor does a measurement, whose ranks need no directory.
     let job = JobRun { says_directory: true, ..JobRun::first(launch)? };
-    let events = job.events.clone();
+    let (events, detaching) = (job.events.clone(), job.detaching.clone());
     let ended = run_attempts(job, signals).await;
     await_reader(&events, signals).await;
+    if let Some(store) = detaching.as_ref().and_then(Detaching::store) {
+        store.sync();
+    }
     ended
 }
 

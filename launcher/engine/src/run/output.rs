@@ -13,6 +13,7 @@
 //! | `sink`, `tags` | this process's stdout and stderr; tags in front of lines |
 //! | `outlet` | readers that do not read |
 //! | `rank_files` | `--output-dir` |
+//! | `store`, `replay` | the whole output of a job that has left its terminal, and how it is shown |
 //! | `transcript` | what is kept for the record of the job, and for the report of a failure |
 
 mod bursts;
@@ -20,8 +21,10 @@ mod fold;
 mod line_arbiter;
 mod outlet;
 mod rank_files;
+pub mod replay;
 mod rows;
 mod sink;
+pub mod store;
 mod tags;
 mod transcript;
 
@@ -35,6 +38,7 @@ use crate::run::output::bursts::{Bursts, ShownOutput};
 use crate::run::output::line_arbiter::{Chunk, LineArbiter, ReadyChunk};
 use crate::run::output::outlet::{Outlet, Patience};
 use crate::run::output::sink::Sink;
+use crate::run::output::store::{OutputStore, StoredRecord};
 use crate::run::output::transcript::Tails;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
@@ -141,6 +145,8 @@ enum OutputItem {
     Chunk(Chunk, Option<Reserved>),
     /// Process id of a rank, which precedes the rank's output.
     Started(Rank, u32, Option<Reserved>),
+    /// Lines that rlaunch itself has printed when the output that is shown again came.
+    Message(Vec<u8>),
 }
 
 /// Sender of output to the writing thread.
@@ -159,6 +165,11 @@ impl OutputSender {
     ) {
         // The receiver outlives every sender.
         let _ = self.0.send(OutputItem::Chunk(Chunk { node, source, stamp, data }, room));
+    }
+
+    /// Queues lines of rlaunch itself.
+    fn message(&self, lines: Vec<u8>) {
+        let _ = self.0.send(OutputItem::Message(lines));
     }
 
     /// Queues the process id of a rank. Must be called before any output of the rank is queued.
@@ -213,6 +224,8 @@ pub struct OutputConfig {
     pub nccl: Option<Log>,
     /// Output for the job's record and for `rlaunch logs`; `None` if no record is wanted.
     pub(crate) transcript: Option<SharedTranscript>,
+    /// File for the whole output; `None` if the output is shown as it comes.
+    pub(crate) store: Option<OutputStore>,
     pub stdio: Stdio,
     /// State of the job, which has the time of the last output.
     pub status: LiveStatus,
@@ -343,6 +356,7 @@ struct WriterThread {
     is_stdout_elsewhere: bool,
     nccl: Option<Log>,
     transcript: Option<SharedTranscript>,
+    store: Option<OutputStore>,
     credit: Vec<CreditAccount>,
     ranks: u32,
     status: LiveStatus,
@@ -381,6 +395,7 @@ impl WriterThread {
             is_stdout_elsewhere: matches!(config.stdio, Stdio::Pipe(_)) || stdout != stderr,
             nccl: config.nccl,
             transcript: config.transcript,
+            store: config.store,
             credit: config.credit.into_iter().map(account).collect(),
             ranks: config.ranks,
             status: config.status,
@@ -402,10 +417,14 @@ impl WriterThread {
                     | OutputItem::Started(rank, ..),
                 ) if rank.0 >= self.ranks => {}
                 Ok(OutputItem::Chunk(chunk, _room)) => {
-                    self.store(&chunk);
+                    self.keep(&chunk);
                     self.arbiter.push(now, chunk);
                 }
+                Ok(OutputItem::Message(lines)) => messages::replay(lines),
                 Ok(OutputItem::Started(rank, pid, _room)) => {
+                    if let Some(store) = &self.store {
+                        store.add(&StoredRecord::Started { rank, pid });
+                    }
                     self.sink.tags().into_iter().for_each(|tags| tags.started(rank, pid));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -435,9 +454,12 @@ impl WriterThread {
         }
     }
 
-    /// Adds a chunk to the last lines of its rank and to the files of `--output-dir`. Both get the chunk at
-    /// once, even if stdout and stderr must wait for the end of a line.
-    fn store(&mut self, Chunk { source, data, .. }: &Chunk) {
+    /// Adds a chunk to the last lines of its rank, to the file with the whole output and to the files of `--output-dir`.
+    /// All get the chunk at once, even if stdout and stderr must wait for the end of a line.
+    fn keep(&mut self, Chunk { source, stamp, data, .. }: &Chunk) {
+        if let Some(store) = &self.store {
+            store.output(*source, *stamp, data);
+        }
         if !data.is_empty() {
             self.status.printed(source.0, data);
             self.tails.count(data);

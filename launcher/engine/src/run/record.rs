@@ -8,6 +8,7 @@
 
 use crate::run::live::machine;
 use crate::run::live::messages::HostRanks;
+use crate::run::output::store::{self, OutputStore, StoreReader};
 use crate::run::output::{RecordedOutput, SharedTranscript};
 use crate::run::show::{self, RankPlace, VariableRow};
 use nix::sys::signal::Signal;
@@ -60,6 +61,9 @@ pub struct JobRecord {
     /// Variables of ranks, as `--show env` prints them.
     pub environment: Vec<RankVariable>,
     pub output: RecordedOutput,
+    /// Name of the file with the whole output, beside the record, if the job has left its terminal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_file: Option<String>,
     pub end: RecordedEnd,
 }
 
@@ -123,6 +127,7 @@ pub struct Recorder {
     start: OnceLock<RankStart>,
     /// Output of the ranks so far.
     transcript: SharedTranscript,
+    output_file: Option<String>,
     /// Record for the case that this process is killed; `None` if it could not be written.
     begun: OnceLock<BegunRecord>,
 }
@@ -143,13 +148,15 @@ impl Drop for BegunRecord {
 }
 
 impl Recorder {
-    pub(crate) fn new() -> Recorder {
+    /// Makes the collector; the whole output is in `output_file`, if there is one.
+    pub(crate) fn new(output_file: Option<String>) -> Recorder {
         Recorder {
             started: SystemTime::now(),
             clock: Instant::now(),
             map: OnceLock::new(),
             start: OnceLock::new(),
             transcript: SharedTranscript::default(),
+            output_file,
             begun: OnceLock::new(),
         }
     }
@@ -218,6 +225,7 @@ impl Recorder {
             placement,
             environment,
             output: self.transcript.take(),
+            output_file: self.output_file.clone(),
             end,
         }
     }
@@ -255,6 +263,10 @@ fn group_by_rank(rows: &[VariableRow<'_>]) -> Vec<RankVariable> {
 
 /// Maximum number of records that are kept; older ones are removed.
 const MAX_RECORDS: usize = 1000;
+/// Maximum size of all that is kept, in bytes.
+const MAX_BYTES: u64 = 10 << 30;
+/// Ends of the names of files that a job leaves.
+const ENDINGS: [&str; 3] = [".json", store::ENDING, store::OLD_ENDING];
 /// End of the name of a file that a launcher writes when its job begins.
 const BEGUN: &str = ".begun";
 /// Maximum size of a record that is read, in bytes. The output in a record is up to 1 MiB, which JSON's
@@ -266,10 +278,12 @@ pub struct RecordStore {
     directory: PathBuf,
     /// Number of records that are kept.
     most: usize,
+    /// Size of all records and output that are kept, in bytes.
+    most_bytes: u64,
 }
 
 /// Job as the names of its files say it: `ID.NAME`, or `ID` if an older rlaunch wrote them.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecordedJob {
     /// Id of the job, 32 hexadecimal digits.
     pub id: String,
@@ -347,7 +361,11 @@ impl RecordStore {
     }
 
     fn below(state: &Path) -> RecordStore {
-        RecordStore { directory: state.join("rlaunch/jobs"), most: MAX_RECORDS }
+        RecordStore {
+            directory: state.join("rlaunch/jobs"),
+            most: MAX_RECORDS,
+            most_bytes: MAX_BYTES,
+        }
     }
 
     /// Stores a record, and removes the oldest ones beyond [`RecordStore::most`].
@@ -363,11 +381,81 @@ impl RecordStore {
         // Errors are ignored: another rlaunch may have removed the file, and any other error recurs with the
         // next record.
         let removed = jobs.drain(..old).filter(|job| job.id != record.job);
-        removed.for_each(|job| drop(fs::remove_file(self.path(&job))));
+        removed.for_each(|job| self.remove(&job));
         if let Some(oldest) = jobs.iter().min().filter(|_| old > 0) {
             self.forget_begun(&oldest.id);
         }
+        self.bound_size(&jobs, &record.job);
         Ok(())
+    }
+
+    /// Removes what a job has left. Errors are ignored, as above.
+    fn remove(&self, job: &RecordedJob) {
+        for ending in ENDINGS {
+            let _ = fs::remove_file(self.directory.join(format!("{job}{ending}")));
+        }
+    }
+
+    /// Removes what the oldest of `jobs` have left, until all files together have [`RecordStore::most_bytes`], and output
+    /// without a record. Keeps what the job `kept` has left.
+    fn bound_size(&self, jobs: &[RecordedJob], kept: &str) {
+        let mut sizes: HashMap<RecordedJob, u64> = HashMap::new();
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let of_job = |ending: &&str| name.to_str().and_then(|name| name.strip_suffix(*ending));
+            let job = ENDINGS.iter().find_map(of_job).and_then(RecordedJob::parse);
+            if let Some((job, metadata)) = job.zip(entry.metadata().ok()) {
+                *sizes.entry(job).or_default() += metadata.len();
+            }
+        }
+        let mut total: u64 = sizes.values().sum();
+        let begun = self.begun();
+        for job in sizes.keys().filter(|job| !jobs.contains(job) && !begun.contains(job)) {
+            let file = File::open(self.directory.join(format!("{job}{}", store::ENDING)));
+            // A job that has just begun holds a lock.
+            if file.is_ok_and(|file| file.try_lock_shared().is_ok()) {
+                self.remove(job);
+                total -= sizes[job];
+            }
+        }
+        for job in jobs.iter().filter(|job| job.id != kept) {
+            if total <= self.most_bytes {
+                return;
+            }
+            self.remove(job);
+            total -= sizes.get(job).copied().unwrap_or_default();
+        }
+    }
+
+    /// Creates the file with the whole output of a job.
+    pub(crate) fn create_output(&self, job: &JobSpec) -> io::Result<OutputStore> {
+        let job = RecordedJob { id: job.id.to_string(), name: job.name.to_string() };
+        OutputStore::create(&self.directory, &job.to_string())
+    }
+
+    /// Opens the file with the whole output of a job that runs or has ended; `None` if it has none.
+    pub fn open_output(&self, id: &str) -> Result<Option<StoreReader>, RecordStoreError> {
+        let Some(record) = self.record_of(id)? else { return Ok(None) };
+        let Some(name) = record.output_file else { return Ok(None) };
+        let path = self.directory.join(&name);
+        // The name is a word of a file, which is only the user's own.
+        let is_plain = name.strip_suffix(store::ENDING).and_then(RecordedJob::parse).is_some();
+        let opened = if is_plain { StoreReader::open(&path) } else { Ok(None) };
+        opened.map_err(|source| RecordStoreError::Read { path, source })
+    }
+
+    /// Reads the record of a job, or what it has left when it began; `None` if there is neither.
+    fn record_of(&self, id: &str) -> Result<Option<JobRecord>, RecordStoreError> {
+        if let Some(job) = self.existing()?.into_iter().find(|job| job.id == id) {
+            return read(&self.path(&job)).map(Some);
+        }
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if name.to_str().is_some_and(|name| name.starts_with(id) && name.ends_with(BEGUN)) {
+                return read(&entry.path()).map(Some);
+            }
+        }
+        Ok(None)
     }
 
     /// Removes files of jobs that began before another: those of machines that are no more stay otherwise. On this machine
@@ -576,6 +664,7 @@ mod tests {
             placement: vec![],
             environment: vec![],
             output: RecordedOutput::default(),
+            output_file: None,
             end: RecordedEnd {
                 exit_code: 0,
                 spoke: "rank".into(),
@@ -640,6 +729,49 @@ mod tests {
         drop(store.begin(&record(1)).unwrap());
         let files = fs::read_dir(&store.directory).unwrap().count();
         assert_eq!((files, store.newest(9).len()), (1, 1));
+    }
+
+    #[test]
+    fn the_oldest_gives_way_to_what_is_too_large() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore { most_bytes: 20_000, ..RecordStore::below(state.path()) };
+        (1..4).for_each(|number| store.save(&record(number)).unwrap());
+        let output = |number: u32, ending: &str| {
+            store.directory.join(format!("{}{ending}", record(number).recorded_job()))
+        };
+        for (number, ending) in
+            [(1, store::ENDING), (1, store::OLD_ENDING), (2, store::ENDING), (9, store::ENDING)]
+        {
+            fs::write(output(number, ending), vec![0; 9000]).unwrap();
+        }
+        let running = OutputStore::create(&store.directory, &record(8).recorded_job().to_string());
+        store.save(&record(4)).unwrap();
+        let jobs: Vec<String> = store.jobs().into_iter().map(|job| job.name).collect();
+        assert_eq!(jobs, ["name-2", "name-3", "name-4"]);
+        // Its launcher was killed before the job had a record.
+        assert!(!output(1, store::OLD_ENDING).exists() && !output(9, store::ENDING).exists());
+        assert!(output(2, store::ENDING).exists() && output(8, store::ENDING).exists());
+        drop(running);
+    }
+
+    #[test]
+    fn output_is_found_by_the_record_and_before_it() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore::below(state.path());
+        fs::create_dir_all(&store.directory).unwrap();
+        let first = record(1).recorded_job().to_string();
+        let output = OutputStore::create(&store.directory, &first).unwrap();
+        let output_file = Some(output.file_name().to_owned());
+        let restarted = JobRecord { output_file, ..record(2) };
+        let found = |id: &str| store.open_output(id).unwrap().is_some();
+        let begun = store.begin(&restarted).unwrap();
+        assert!(found(&record(2).job) && !found(&record(1).job));
+        store.save(&restarted).unwrap();
+        drop(begun);
+        assert!(found(&record(2).job));
+        let elsewhere = JobRecord { output_file: Some("../x.output".into()), ..record(3) };
+        store.save(&elsewhere).unwrap();
+        assert!(!found(&record(3).job));
     }
 
     #[test]

@@ -120,9 +120,8 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         events: output.events,
         is_recorded: !output.no_record && !is_dry,
     };
-    let detaching = args.detaching;
-    let stdio = if detaching.is_some() { Stdio::Nowhere } else { Stdio::Stdout };
-    Ok(Launch { spec, reach, stdio, detaching })
+    let stdio = if args.detaching.is_some() { Stdio::Nowhere } else { Stdio::Stdout };
+    Ok(Launch { spec, reach, stdio, detaching: args.detaching })
 }
 
 fn timeout_report(termination: &TerminationArgs) -> Result<TimeoutReport, JobError> {
