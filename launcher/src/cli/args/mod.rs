@@ -40,7 +40,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 /// Long names of options that `rlaunch --help` leaves to `rlaunch help options`.
-const RARE: [&str; 26] = [
+const RARE: [&str; 27] = [
     "agent",
     "agent-dir",
     "connect",
@@ -49,6 +49,7 @@ const RARE: [&str; 26] = [
     "gid-index",
     "hang-report",
     "init-timeout",
+    "job-name",
     "log-json",
     "log-level",
     "mesh-timeout",

@@ -61,10 +61,11 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("worker/agent/silence.rs worker/network/connection.rs", "standstill lost ending teardown abuse callback", ""),
     ("launcher/run/supervisor worker/cleanup", "failing ending lost teardown abuse mpi restarts delivery environment live field", "launching"),
     ("worker/cleanup/processes worker/cleanup/helpers.rs worker/cleanup/usage.rs", "failing ending lost teardown abuse mpi restarts delivery environment live hang sessions monitor", "launching stacks mesh_killed"),
+    ("launcher/run/detach.rs launcher/run/output/store.rs launcher/run/output/replay.rs", "detached live", ""),
     ("launcher/run/output worker/ranks/output.rs bootstrap/protocol/line_turn.rs", "output printing teardown stdin field", ""),
     ("launcher/cli/terminal.rs launcher/commands/shell.rs worker/ranks/pseudoterminal.rs", "printing sessions", ""),
-    ("launcher/run/record launcher/commands/report", "report network", ""),
-    ("launcher/run/live launcher/run/hang launcher/run/stragglers worker/stack launcher/commands/logs.rs launcher/commands/history.rs launcher/commands/meant.rs", "live hang sessions stragglers containers", "stacks"),
+    ("launcher/run/record launcher/commands/report launcher/commands/named.rs launcher/job/name.rs", "report network live detached", ""),
+    ("launcher/run/live launcher/run/hang launcher/run/stragglers worker/stack launcher/commands/logs.rs launcher/commands/history.rs launcher/commands/meant.rs", "live hang sessions stragglers containers detached", "stacks"),
     ("launcher/commands/exec worker/ranks/session bootstrap/protocol/session.rs", "sessions library", ""),
     ("launcher/commands/monitor", "monitor field", ""),
     // What is wrong with hosts.
