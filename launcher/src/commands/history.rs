@@ -47,6 +47,8 @@ struct EndedJob {
     hosts: Vec<String>,
     ranks: u32,
     exit_code: u8,
+    /// Whether rlaunch itself was killed, so that neither its time nor its code are known.
+    launcher_killed: bool,
     /// Reason why the job failed; empty if it succeeded.
     message: String,
 }
@@ -62,6 +64,7 @@ impl EndedJob {
             seconds: record.seconds,
             program: record.program,
             exit_code: record.end.exit_code,
+            launcher_killed: record.end.is_killed(),
             message: record.end.message,
         }
     }
@@ -88,12 +91,17 @@ pub(super) fn run(args: &HistoryArgs) -> Result<Exit, Failed> {
 fn table(jobs: &[EndedJob], now: f64) -> String {
     let header = row(["NAME", "JOB", "STARTED", "TOOK", "EXIT", "RANKS", "HOSTS", "PROGRAM"]);
     let rows = jobs.iter().map(|job| {
+        let (took, exit) = if job.launcher_killed {
+            (String::new(), "launcher killed".to_owned())
+        } else {
+            (duration(job.seconds), job.exit_code.to_string())
+        };
         vec![
             job.name.clone(),
             short_id(&job.job),
             format!("{} ago", duration(now - job.started)),
-            duration(job.seconds),
-            job.exit_code.to_string(),
+            took,
+            exit,
             job.ranks.to_string(),
             hosts(&job.hosts),
             program(&job.program),
@@ -125,11 +133,33 @@ mod tests {
             hosts: ["a", "b", "c", "d", "e"].map(str::to_owned).into(),
             ranks: 10,
             exit_code: 3,
+            launcher_killed: false,
             message: "rank 1 on b exited with code 3".into(),
         };
-        let table = table(&[job], 1090.0);
+        let line = |job: EndedJob| {
+            let table = table(&[job], 1090.0);
+            table.lines().nth(1).unwrap().trim_end().to_owned()
+        };
         let expected = "amber-fox  0123456789abc  1 min 30 s ago  1 min 1 s  3     10     a,b,c and 2 more  \
                         python3 train.py";
-        assert_eq!(table.lines().nth(1).unwrap().trim_end(), expected);
+        assert_eq!(line(job), expected);
+    }
+
+    #[test]
+    fn a_launcher_that_was_killed_has_no_code() {
+        let job = EndedJob {
+            job: "0123456789abcdef0123456789abcdef".into(),
+            name: "amber-fox".into(),
+            started: 1000.0,
+            seconds: 0.0,
+            program: vec!["true".into()],
+            hosts: vec!["a".into()],
+            ranks: 1,
+            exit_code: 137,
+            launcher_killed: true,
+            message: String::new(),
+        };
+        let table = table(&[job], 1090.0);
+        assert!(table.contains("1 min 30 s ago  launcher killed  1"), "{table}");
     }
 }

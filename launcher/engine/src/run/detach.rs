@@ -192,19 +192,20 @@ fn leave_terminal() -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::process::Command;
+    use std::process::{Child, Command};
 
-    fn starting(script: &str) -> (StartingJob, PipeWriter) {
+    /// Starts a launcher that does what the script says.
+    fn starting(script: &str) -> (Child, StartingJob, PipeWriter) {
         let (started, parent) = io::pipe().unwrap();
         let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
         let launcher = Pid::from_raw(i32::try_from(child.id()).unwrap());
-        (StartingJob { launcher, started }, parent)
+        (child, StartingJob { launcher, started }, parent)
     }
 
     #[test]
     fn a_launcher_that_ends_before_the_start_gives_its_code() {
         for (script, code) in [("exit 201", 201), ("kill -9 $$", 137)] {
-            let (job, parent) = starting(script);
+            let (_child, job, parent) = starting(script);
             drop(parent);
             assert_eq!(job.wait().unwrap(), Start::Ended(Exit(code)));
         }
@@ -212,7 +213,7 @@ mod tests {
 
     #[test]
     fn a_job_that_has_started_gives_its_name() {
-        let (job, mut parent) = starting("exit 0");
+        let (_child, job, mut parent) = starting("exit 0");
         let launcher = job.launcher;
         parent.write_all(b"amber-fox").unwrap();
         drop(parent);

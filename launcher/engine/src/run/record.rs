@@ -89,6 +89,11 @@ pub struct RecordedEnd {
 }
 
 impl RecordedEnd {
+    /// Tells whether the launcher was killed, so that it is not known how the job would have ended.
+    pub fn is_killed(&self) -> bool {
+        *self == RecordedEnd::killed()
+    }
+
     /// Returns the end of a job whose launcher does not come to write another.
     fn killed() -> RecordedEnd {
         let message = "the launcher was killed before the job was over";
@@ -712,7 +717,8 @@ mod tests {
         // The lock goes with the process, the file stays.
         begun._locked.unlock().unwrap();
         let last = store.last().unwrap();
-        assert_eq!((last.job, last.end.exit_code), (record(2).job, 137));
+        assert_eq!((&last.job, last.end.exit_code), (&record(2).job, 137));
+        assert!(last.end.is_killed() && !record(1).end.is_killed());
         assert!(last.end.message.contains("killed"), "{}", last.end.message);
         assert!(!begun.path.exists() && store.path(&record(2).recorded_job()).exists());
     }
