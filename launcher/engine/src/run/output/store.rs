@@ -220,6 +220,8 @@ struct StoreWriter<F> {
     is_torn: bool,
     /// The attempt whose output is written. It is repeated in each file.
     attempt: Option<StoredRecord>,
+    /// Whether the file has it.
+    has_attempt: bool,
     buffer: Vec<u8>,
 }
 
@@ -234,6 +236,7 @@ impl<F: Files> StoreWriter<F> {
             has_failed: false,
             is_torn: false,
             attempt: None,
+            has_attempt: false,
             buffer: Vec::new(),
         };
         writer.begin(0)?;
@@ -242,14 +245,14 @@ impl<F: Files> StoreWriter<F> {
 
     fn begin(&mut self, number: u32) -> io::Result<()> {
         self.files.begin(&[&MAGIC[..], &number.to_le_bytes()].concat())?;
-        (self.number, self.length) = (number, FILE_HEAD as u64);
+        (self.number, self.length, self.has_attempt) = (number, FILE_HEAD as u64, false);
         Ok(())
     }
 
     /// Adds a record. Returns the first error there has been.
     fn add(&mut self, record: &StoredRecord) -> Option<io::Error> {
         if matches!(record, StoredRecord::Attempt(_)) {
-            self.attempt = Some(record.clone());
+            (self.attempt, self.has_attempt) = (Some(record.clone()), false);
         }
         let error = self.try_add(record).err()?;
         self.lost += match record {
@@ -268,15 +271,19 @@ impl<F: Files> StoreWriter<F> {
         }
         if self.length >= self.most {
             self.begin(self.number + 1)?;
-            if let Some(attempt) = self.attempt.clone().filter(|attempt| attempt != record) {
-                self.write_record(&attempt)?;
-            }
+        }
+        if let Some(attempt) = self.attempt.clone().filter(|_| !self.has_attempt) {
+            self.write_record(&attempt)?;
+            self.has_attempt = true;
         }
         if self.lost > 0 {
             self.write_record(&StoredRecord::Lost(self.lost))?;
             self.lost = 0;
         }
-        self.write_record(record)
+        match record {
+            StoredRecord::Attempt(_) => Ok(()),
+            record => self.write_record(record),
+        }
     }
 
     fn write_record(&mut self, record: &StoredRecord) -> io::Result<()> {
@@ -352,8 +359,10 @@ impl Files for StoreFiles {
         file.write_all(head)?;
         // The lock comes before the name, so that no reader takes the job for one that is over.
         file.try_lock().map_err(io::Error::other)?;
-        if self.file.is_some() {
-            fs::rename(&self.path, with_ending(&self.path, ".old"))?;
+        match fs::rename(&self.path, with_ending(&self.path, ".old")) {
+            // It is the first file, or the one before has the name already.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            renamed => renamed?,
         }
         fs::rename(&new, &self.path)?;
         self.file = Some(Arc::new(file));
@@ -638,6 +647,16 @@ mod tests {
     }
 
     #[test]
+    fn an_attempt_that_found_no_room_is_written_later() {
+        let disk = SmallDisk { room: 30, ..SmallDisk::default() };
+        let mut writer = StoreWriter::create(disk, MAX_BYTES).unwrap();
+        assert!(writer.add(&attempt("1")).is_some());
+        writer.files.room = 1000;
+        writer.add(&output(0, "a\n"));
+        assert_eq!(records(&writer.files.bytes[FILE_HEAD..]), [attempt("1"), output(0, "a\n")]);
+    }
+
+    #[test]
     fn nothing_follows_a_part_that_cannot_be_removed() {
         let disk = SmallDisk { room: 50, cannot_cut: true, ..SmallDisk::default() };
         let mut writer = StoreWriter::create(disk, MAX_BYTES).unwrap();
@@ -671,11 +690,12 @@ mod tests {
     proptest! {
         #[test]
         fn records_are_read_back_however_many_bytes_are_there(
-            texts in prop::collection::vec((0..4_u32, ".{0,20}"), 0..8),
+            texts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..20), 0..8),
             cut in any::<prop::sample::Index>(),
         ) {
-            let all: Vec<StoredRecord> =
-                texts.iter().map(|(rank, text)| output(*rank, text)).collect();
+            let source = (Rank(3), Stream::Stderr);
+            let record = |data| StoredRecord::Output { source, at: 5, data };
+            let all: Vec<StoredRecord> = texts.into_iter().map(record).collect();
             let mut bytes = Vec::new();
             all.iter().for_each(|record| encode(record, &mut bytes).unwrap());
             prop_assert_eq!(&records(&bytes), &all);
