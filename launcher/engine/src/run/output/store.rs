@@ -272,7 +272,9 @@ impl<F: Files> StoreWriter<F> {
         if self.length >= self.most {
             self.begin(self.number + 1)?;
         }
-        if let Some(attempt) = self.attempt.clone().filter(|_| !self.has_attempt) {
+        if !self.has_attempt
+            && let Some(attempt) = self.attempt.clone()
+        {
             self.write_record(&attempt)?;
             self.has_attempt = true;
         }
