@@ -371,6 +371,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn messages_are_kept_beside_stderr() {
+        let (sender, kept) = std::sync::mpsc::channel();
+        // An error means that the test is over.
+        keep_by(move |lines| drop(sender.send(lines.to_vec())));
+        info("one");
+        error(&Failed::new(rlaunch_text::exit::Exit::USAGE, "two"));
+        replay(b"three\n".to_vec());
+        let kept: Vec<u8> = kept.try_iter().flatten().collect();
+        let kept = strip_str(&String::from_utf8_lossy(&kept)).to_string();
+        assert!(kept.contains("rlaunch: one\nerror: two\n") && !kept.contains("three"), "{kept}");
+    }
+
+    #[test]
     fn what_comes_next_erases_a_transient_line() {
         let shown = AtomicUsize::new(0);
         assert_eq!(erasure(&shown, b"a message\n"), "");
