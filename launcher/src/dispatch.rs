@@ -1,10 +1,11 @@
 //! Entry point: reads the command line, sets up logging and the runtime, and runs the verb.
 
-use crate::cli::args::OutputArgs;
+use crate::cli::args::{JobArgs, OutputArgs};
 use crate::cli::command_line::CommandLine;
 use crate::commands::{Invocation, Verb};
 use rlaunch_client::command;
 use rlaunch_console::{file_size, messages, open_files, panics, signals, stdout};
+use rlaunch_engine::run::detach::{self, Side, Start};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::process::ExitCode;
@@ -47,9 +48,13 @@ fn run() -> ExitCode {
     if is_cause { failed.exit.into() } else { exit.into() }
 }
 
-fn run_verb(verb: Verb, line: CommandLine) -> Exit {
-    if let Verb::Job(args) = &verb {
+fn run_verb(mut verb: Verb, line: CommandLine) -> Exit {
+    if let Verb::Job(args) = &mut verb {
         set_up_messages(&args.output);
+        // Before the first message, which starts a thread.
+        if let Some(exit) = args.output.detach.then(|| detach(args)).flatten() {
+            return exit;
+        }
         line.config.log();
     }
     line.config.unread_variables.iter().for_each(|warning| messages::warn(warning));
@@ -75,6 +80,33 @@ fn run_verb(verb: Verb, line: CommandLine) -> Exit {
     // exit.
     runtime.shutdown_background();
     exit
+}
+
+/// Forks this process. Returns the exit code in the one that the user waits for; `None` in the one that runs the job.
+fn detach(args: &mut JobArgs) -> Option<Exit> {
+    let started = match detach::fork() {
+        Ok(Side::Child(detaching)) => {
+            args.detaching = Some(detaching);
+            return None;
+        }
+        Ok(Side::Parent(job)) => job.wait(),
+        Err(failed) => Err(failed),
+    };
+    Some(match started {
+        Ok(Start::Runs(name)) => {
+            stdout::print(&format!("{name}\n"));
+            messages::info("the job goes on without this terminal:");
+            messages::line(&format!("  rlaunch logs -f {name}    shows what it prints"));
+            messages::line(&format!("  rlaunch wait {name}       waits for its end"));
+            messages::line(&format!("  rlaunch stop {name}       ends it"));
+            Exit::SUCCESS
+        }
+        Ok(Start::Ended(exit)) => exit,
+        Err(failed) => {
+            messages::error(&failed);
+            failed.exit
+        }
+    })
 }
 
 fn set_up_messages(output: &OutputArgs) {

@@ -139,8 +139,12 @@ fn jobs_of_hosts() {
 fn a_job_is_found_by_the_words_of_other_tools() {
     let (field, state) = (Field::new(), State::new());
     let running = state.job(&field);
-    let id = state.jobs(&field)[0]["job"].as_str().unwrap().to_owned();
-    assert!(state.ask(&field, &format!("status {}", &id[..13])).out().contains("running"));
+    let job = state.jobs(&field).remove(0);
+    let [id, name] = ["job", "name"].map(|key| job[key].as_str().unwrap().to_owned());
+    assert_eq!(name.split('-').count(), 2, "{name}");
+    for word in [&id[..13], &name, &name[..name.len() - 1], "last"] {
+        assert!(state.ask(&field, &format!("status {word}")).out().contains("running"), "{word}");
+    }
     let logs = state.ask(&field, "logs");
     assert_eq!(logs.out(), "up\nup\nup\n", "{logs}");
     assert_eq!(state.ask(&field, &format!("logs {id} --rank 1")).out(), "up\n");
@@ -151,12 +155,12 @@ fn a_job_is_found_by_the_words_of_other_tools() {
     running.finish_first().ended_with(143);
     let followed = following.finish();
     assert_eq!(followed.ended_with(0).out(), "up\nup\nup\n", "{followed}");
-    for words in ["logs", "logs last", &format!("logs {}", &id[..8])] {
+    for words in ["logs", "logs last", &format!("logs {}", &id[..8]), &format!("logs {name}")] {
         let logs = state.ask(&field, words);
         assert_eq!(logs.out(), "up\nup\nup\n", "{words}: {logs}");
     }
     let listed = state.ask(&field, "history");
-    for text in ["EXIT", &id[..13], "143", "a,b", "sh -c echo up"] {
+    for text in ["EXIT", &name, &id[..13], "143", "a,b", "sh -c echo up"] {
         assert!(listed.out().contains(text), "{listed}");
     }
     let jobs: Vec<Value> =

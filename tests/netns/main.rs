@@ -21,6 +21,7 @@ mod communicator;
 mod config;
 mod containers;
 mod delivery;
+mod detached;
 mod doctor;
 mod dry_run;
 mod ending;

@@ -218,7 +218,7 @@ fn what_has_no_figures_is_refused() {
     state.rlaunch(&field, "-H a true").run().succeeded();
     let refused = [
         ("none.log", "cannot read none.log"),
-        ("aaaaaaaa", "no record of a job that begins with aaaaaaaa"),
+        ("aaaaaaaa", "no record of a job whose name or id begins with aaaaaaaa"),
     ];
     for (given, sentence) in refused {
         state.rlaunch(&field, &format!("report {given}")).run().refused(203, &[sentence]);

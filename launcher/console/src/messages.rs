@@ -15,8 +15,8 @@ use rlaunch_text::message::{Failed, Message};
 use rlaunch_text::{printable, style};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
@@ -62,6 +62,7 @@ pub fn error(failed: &Failed) {
     if let Some(id) = failed.finding {
         let _ = writeln!(err, "{HINT}hint:{HINT:#} `rlaunch help {id}` explains this");
     }
+    keep(&err);
     STDERR.write_always(err);
 }
 
@@ -128,6 +129,11 @@ pub(crate) fn erase_transient() {
     }
 }
 
+/// Waits until the reader has taken all messages so far, for a second at most.
+pub fn settle() {
+    STDERR.wait(LAST_TIMEOUT);
+}
+
 /// Writes the last words of this process, whose reader has a second for them.
 pub(crate) fn last_words(lines: Vec<u8>) {
     STDERR.write_always(lines);
@@ -175,12 +181,42 @@ async fn until_read() -> io::Result<()> {
     Ok(())
 }
 
+/// Keeper of messages beside stderr.
+type Keeper = Box<dyn Fn(&[u8]) + Send + Sync>;
+
+/// Keeper of messages, once there is one.
+static KEEPER: OnceLock<Keeper> = OnceLock::new();
+
+/// Gives lines of messages, with their colours, to `keeper` as well from now on. May be called once per process.
+pub fn keep_by(keeper: impl Fn(&[u8]) + Send + Sync + 'static) {
+    let set = KEEPER.set(Box::new(keeper));
+    debug_assert!(set.is_ok(), "messages are kept in one place");
+}
+
+fn keep(lines: &[u8]) {
+    if let Some(keeper) = KEEPER.get() {
+        keeper(lines);
+    }
+}
+
+fn write(line: Vec<u8>) {
+    keep(&line);
+    STDERR.write(line);
+}
+
+/// Prints lines that were kept, unless messages are suppressed.
+pub fn replay(lines: Vec<u8>) {
+    if !is_quiet() {
+        STDERR.write(lines);
+    }
+}
+
 /// Writes a line of a log.
 struct LogLine;
 
 impl Write for LogLine {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        STDERR.write(line.to_vec());
+        write(line.to_vec());
         Ok(line.len())
     }
 
@@ -192,7 +228,7 @@ impl Write for LogLine {
 /// Prints a line, unless messages are suppressed.
 fn print_line(line: &str) {
     if !is_quiet() {
-        STDERR.write(format!("{line}\n").into_bytes());
+        write(format!("{line}\n").into_bytes());
     }
 }
 
@@ -336,6 +372,19 @@ pub fn log_to_stderr(verbose: u8, level: Option<Level>, json: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn messages_are_kept_beside_stderr() {
+        let (sender, kept) = std::sync::mpsc::channel();
+        // An error means that the test is over.
+        keep_by(move |lines| drop(sender.send(lines.to_vec())));
+        info("one");
+        error(&Failed::new(rlaunch_text::exit::Exit::USAGE, "two"));
+        replay(b"three\n".to_vec());
+        let kept: Vec<u8> = kept.try_iter().flatten().collect();
+        let kept = strip_str(&String::from_utf8_lossy(&kept)).to_string();
+        assert!(kept.contains("rlaunch: one\nerror: two\n") && !kept.contains("three"), "{kept}");
+    }
 
     #[test]
     fn what_comes_next_erases_a_transient_line() {

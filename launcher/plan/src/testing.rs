@@ -4,6 +4,7 @@
 
 use crate::env::nccl::Fabric;
 use crate::job::apps::{AppSpec, AppTitle};
+use crate::job::name::JobName;
 use crate::job::{Identity, JobSpec};
 use crate::map::RankMap;
 use crate::mesh::outcome::{Failure, ProofOutcome};
@@ -207,8 +208,12 @@ fn outcome_of(proof: &Proof, step: Option<ProofStep>) -> ProofOutcome {
 
 /// Makes a job of a line of words, with the few options that tests of running jobs need.
 pub fn job(line: &str) -> JobSpec {
-    let identity =
-        Identity { id: JobId(7), secret: Secret::from_bytes([7; 32]), token: Token([7; 16]) };
+    let identity = Identity {
+        id: JobId(7),
+        name: JobName::from_bits(7),
+        secret: Secret::from_bytes([7; 32]),
+        token: Token([7; 16]),
+    };
     let programs: Vec<Vec<&str>> =
         line.split(" : ").map(|program| program.split(' ').collect()).collect();
     let app = || AppSpec::new(Vec::new(), WorkingDir::SameAsLauncher("/".into()));

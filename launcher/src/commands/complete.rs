@@ -2,7 +2,7 @@
 //! [`super::completions`].
 
 use super::invocation::definition;
-use super::{help, jobs};
+use super::{found, help};
 use crate::cli::args::ConfigArgs;
 use crate::cli::command_line::CommandLine;
 use clap::{Arg, Command, Parser};
@@ -10,6 +10,7 @@ use rlaunch_console::stdout;
 use rlaunch_engine::run::live::client::RunningJob;
 use rlaunch_engine::run::record::RecordStore;
 use rlaunch_plan::checks;
+use rlaunch_plan::job::name::LAST;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
@@ -34,9 +35,9 @@ pub(crate) struct CompleteArgs {
 enum Wanted {
     /// Names of hosts with commas between them.
     Hosts,
-    /// Running jobs.
+    /// Names of running jobs.
     Running,
-    /// Jobs that have ended, and `last`.
+    /// Names of jobs that have ended, and `last`.
     Ended,
     /// Both.
     Jobs,
@@ -115,13 +116,13 @@ fn topics() -> Vec<String> {
 
 async fn running() -> Vec<String> {
     let jobs = RunningJob::all().await.map(|(jobs, _)| jobs).unwrap_or_default();
-    jobs.iter().map(|job| jobs::short_id(&job.id)).collect()
+    jobs.into_iter().map(|job| job.name).collect()
 }
 
 fn ended() -> Vec<String> {
-    let ids = RecordStore::for_user().map(|store| store.ids()).unwrap_or_default();
-    let last = (!ids.is_empty()).then(|| "last".to_owned());
-    ids.iter().map(|id| jobs::short_id(id)).chain(last).collect()
+    let jobs = RecordStore::for_user().map(|store| store.jobs()).unwrap_or_default();
+    let last = (!jobs.is_empty()).then(|| LAST.to_owned());
+    jobs.iter().map(|job| found::word_for(job).to_owned()).chain(last).collect()
 }
 
 /// Lists the hosts that the user knows: those of a trusted rlaunch.toml with its groups, of the SSH configuration, and of
@@ -134,8 +135,7 @@ fn known_hosts(line: &CommandLine) -> Vec<String> {
         hosts.extend(ssh_hosts(&fs::read_to_string(home.join(".ssh/config")).unwrap_or_default()));
     }
     if let Ok(store) = RecordStore::for_user() {
-        let ids = store.ids();
-        let records = ids.iter().rev().take(RECORDS).filter_map(|id| store.find(id).ok());
+        let records = store.newest(RECORDS).into_iter();
         hosts.extend(records.flat_map(|record| record.hosts).map(|host| host.host));
     }
     hosts

@@ -1,10 +1,12 @@
-//! Jobs that the user names: those that run, and those that have ended.
+//! Jobs of this machine, running or ended, and the words that mean them.
 
 use super::jobs::live_failure;
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
-use rlaunch_engine::run::record::{JobRecord, RecordStore, RecordStoreError};
+use rlaunch_engine::run::record::{JobRecord, RecordStore, RecordStoreError, RecordedJob};
+use rlaunch_plan::job::name::{LAST, Meant};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::text;
 use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
@@ -21,9 +23,14 @@ pub(super) enum FoundJob {
 }
 
 impl FoundJob {
-    /// Finds a job by the beginning of its id, or `last` for the last that has ended; without a word, the only running one. Of
-    /// a job that was started again it is the last attempt.
-    pub(super) async fn find(job: Option<&str>) -> Result<FoundJob, Failed> {
+    /// Finds the job that a word means ([`Meant::find`]); without a word, the only running one. Of a job that was started
+    /// again it is the last attempt.
+    pub(super) async fn find(word: Option<&str>) -> Result<FoundJob, Failed> {
+        let id = match word {
+            Some(word) => find_id(word).await?,
+            None => None,
+        };
+        let job = id.as_deref().or(word);
         let mut found = match running(job).await? {
             Some(job) => FoundJob::Running(Box::new(job)),
             None if job.is_some() => FoundJob::Ended(Box::new(record(job)?)),
@@ -39,9 +46,6 @@ impl FoundJob {
 
 /// Finds the job among those that run; `None` if it has ended, or if no word is given and none runs.
 pub(super) async fn running(job: Option<&str>) -> Result<Option<RunningJob>, Failed> {
-    if job == Some("last") {
-        return Ok(None);
-    }
     match RunningJob::find(job).await {
         Ok(job) => Ok(Some(job)),
         Err(LiveError::NoJob | LiveError::Unknown(_) | LiveError::Ended(_)) => Ok(None),
@@ -51,12 +55,41 @@ pub(super) async fn running(job: Option<&str>) -> Result<Option<RunningJob>, Fai
 
 /// Finds the job among those that have ended; the last one without a word.
 pub(super) fn record(job: Option<&str>) -> Result<JobRecord, Failed> {
-    let store = store()?;
-    let found = match job.filter(|job| *job != "last") {
-        Some(job) => store.find(job),
-        None => store.last(),
-    };
-    found.map_err(|error| record_failure(&error))
+    store()?.find(job.unwrap_or(LAST)).map_err(|error| record_failure(&error))
+}
+
+/// Returns the id of the job of this machine that `word` means; `None` if none is meant.
+pub(super) async fn find_id(word: &str) -> Result<Option<String>, Failed> {
+    let jobs = known_jobs().await;
+    match Meant::find(word, &jobs) {
+        Meant::Nothing => Ok(None),
+        Meant::One(at) => Ok(Some(jobs[at].id.clone())),
+        Meant::Several(found) => {
+            let names: Vec<&str> = found.iter().map(|at| word_for(&jobs[*at])).collect();
+            let message = format!(
+                "{word} begins the names or ids of {}: {}",
+                found.len(),
+                text::list(&names)
+            );
+            Err(Failed::new(Exit::USAGE, message).hint(Some("give more of the name or id")))
+        }
+    }
+}
+
+/// Lists the jobs that run or have left a record, oldest first.
+async fn known_jobs() -> Vec<RecordedJob> {
+    let mut jobs = RecordStore::for_user().map(|store| store.jobs()).unwrap_or_default();
+    let running = RunningJob::all().await.map(|(running, _)| running).unwrap_or_default();
+    jobs.extend(running.into_iter().map(|job| RecordedJob { id: job.id, name: job.name }));
+    // Ids begin with the time.
+    jobs.sort_unstable();
+    jobs.dedup();
+    jobs
+}
+
+/// Returns the word by which a job is named to the user: its name, or its id if it has none.
+pub(super) fn word_for(job: &RecordedJob) -> &str {
+    if job.name.is_empty() { &job.id } else { &job.name }
 }
 
 /// Opens the records of this user.
@@ -64,7 +97,7 @@ pub(super) fn store() -> Result<RecordStore, Failed> {
     RecordStore::for_user().map_err(|error| record_failure(&error))
 }
 
-fn record_failure(error: &RecordStoreError) -> Failed {
+pub(super) fn record_failure(error: &RecordStoreError) -> Failed {
     Failed::from_error(Exit::FILES, error).hint(error.hint())
 }
 

@@ -30,18 +30,18 @@ const SHORT_ID: usize = 13;
 ///
 /// Without -H the jobs that were started on this machine. With -H those that have processes on the named hosts,
 /// whichever machine started them; `left over` are processes that no agent looks after. -a adds those that have ended and
-/// left a record: the last 50.
+/// left a record: the last 50 of the 1,000 newest.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   rlaunch jobs               jobs started here; rlaunch status is the same
-  rlaunch jobs 0199f3        one of them
+  rlaunch jobs amber-fox     one of them
   rlaunch jobs -a            those that have ended too, with exit codes
   rlaunch jobs -a -n 5       the last five
   rlaunch jobs -H a,b        jobs with processes on a and b
   rlaunch jobs --json        for programs, one array")]
 pub(crate) struct JobsArgs {
-    /// List only this job, by the beginning of its id
+    /// List only this job, by its name or id, or the beginning of either; `last` is the newest
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
 
@@ -49,9 +49,9 @@ pub(crate) struct JobsArgs {
     #[arg(short, long, conflicts_with_all = ["job", "hosts"])]
     pub(crate) all: bool,
 
-    /// List the last N jobs
-    #[arg(short = 'n', long = "last", value_name = "N", requires = "all")]
-    pub(crate) last: Option<usize>,
+    /// List the last N jobs that have ended
+    #[arg(short = 'n', long = "last", value_name = "N", default_value_t = 50)]
+    pub(crate) last: usize,
 
     #[command(flatten)]
     pub(crate) hosts: HostListArgs,
@@ -68,8 +68,8 @@ pub(crate) struct JobsArgs {
 #[derive(Debug, Parser)]
 pub(crate) struct HistoryArgs {
     /// List the last N jobs
-    #[arg(short = 'n', long = "last", value_name = "N")]
-    pub(crate) last: Option<usize>,
+    #[arg(short = 'n', long = "last", value_name = "N", default_value_t = 50)]
+    pub(crate) last: usize,
 
     /// Print JSON
     #[arg(long)]
@@ -80,6 +80,8 @@ pub(crate) struct HistoryArgs {
 #[derive(Debug, Serialize)]
 struct AnyJob {
     job: String,
+    /// Empty if an older rlaunch has started it.
+    name: String,
     /// Start, in seconds since 1970.
     started: f64,
     /// Duration so far, or to the end.
@@ -91,6 +93,8 @@ struct AnyJob {
     state: &'static str,
     /// `None` while the job runs.
     exit_code: Option<u8>,
+    /// Whether rlaunch itself was killed, so that neither its time nor its code are known.
+    launcher_killed: bool,
     /// Reason why the job failed; empty if it runs or has succeeded.
     message: String,
 }
@@ -100,12 +104,14 @@ impl AnyJob {
         AnyJob {
             hosts: status.hosts.into_iter().map(|host| host.host).collect(),
             job: status.job,
+            name: status.name,
             started: status.started,
             seconds: status.seconds,
             program: status.program,
             ranks: status.ranks,
             state: status.phase.word(),
             exit_code: None,
+            launcher_killed: false,
             message: String::new(),
         }
     }
@@ -115,11 +121,13 @@ impl AnyJob {
             ranks: record.ranks(),
             hosts: record.hosts.into_iter().map(|host| host.host).collect(),
             job: record.job,
+            name: record.name,
             started: record.started,
             seconds: record.seconds,
             program: record.program,
             state: "ended",
             exit_code: Some(record.end.exit_code),
+            launcher_killed: record.end.is_killed(),
             message: record.end.message,
         }
     }
@@ -188,13 +196,12 @@ async fn all_running() -> Result<(Vec<AnyJob>, Vec<LiveError>), Failed> {
 }
 
 /// Prints the jobs that have ended, and behind them those that run.
-fn print_all(running: Vec<AnyJob>, last: Option<usize>, json: bool) -> Result<(), Failed> {
-    let ended = found::store()?.all();
+fn print_all(running: Vec<AnyJob>, last: usize, json: bool) -> Result<(), Failed> {
+    let ended = found::store()?.newest(last);
     // A job that ended after it was found running.
     let is_new = |job: &AnyJob| !ended.iter().any(|record| record.job == job.job);
     let running: Vec<AnyJob> = running.into_iter().filter(is_new).collect();
-    let mut jobs: Vec<AnyJob> = ended.into_iter().map(AnyJob::ended).chain(running).collect();
-    jobs.drain(..jobs.len().saturating_sub(last.unwrap_or(usize::MAX)));
+    let jobs: Vec<AnyJob> = ended.into_iter().map(AnyJob::ended).chain(running).collect();
     if json {
         stdout::print(&output::json(&jobs)?);
     } else if jobs.is_empty() {
@@ -208,13 +215,19 @@ fn print_all(running: Vec<AnyJob>, last: Option<usize>, json: bool) -> Result<()
 
 /// Lays jobs out, running or ended. `now` is in seconds since 1970.
 fn table_of_all(jobs: &[AnyJob], now: f64) -> String {
-    let header = row(["JOB", "STARTED", "TOOK", "EXIT", "RANKS", "HOSTS", "PROGRAM"]);
+    let header = row(["NAME", "JOB", "STARTED", "TOOK", "EXIT", "RANKS", "HOSTS", "PROGRAM"]);
     let rows = jobs.iter().map(|job| {
+        let exit = match job.exit_code {
+            Some(_) if job.launcher_killed => "launcher killed".to_owned(),
+            Some(code) => code.to_string(),
+            None => job.state.to_owned(),
+        };
         vec![
+            job.name.clone(),
             short_id(&job.job),
             format!("{} ago", duration(now - job.started)),
-            duration(job.seconds),
-            job.exit_code.map_or_else(|| job.state.to_owned(), |code| code.to_string()),
+            if job.launcher_killed { String::new() } else { duration(job.seconds) },
+            exit,
             job.ranks.to_string(),
             hosts(&job.hosts),
             program(&job.program),
@@ -292,8 +305,9 @@ async fn ask(mut job: RunningJob) -> Result<JobRow, LiveError> {
 }
 
 fn table(jobs: &[JobRow]) -> String {
-    let header =
-        row(["JOB", "AGE", "STATE", "RANKS", "HOSTS", "CPU", "MEMORY", "OUTPUT", "PROGRAM"]);
+    let header = row([
+        "NAME", "JOB", "AGE", "STATE", "RANKS", "HOSTS", "CPU", "MEMORY", "OUTPUT", "PROGRAM",
+    ]);
     let rows = jobs.iter().map(|JobRow { status, cpu_seconds, resident_bytes, silent_hosts }| {
         let running = status.ranks_started.saturating_sub(status.ranks_ended);
         let output = status.last_output.map_or("none".to_owned(), |last| {
@@ -304,6 +318,7 @@ fn table(jobs: &[JobRow]) -> String {
             silent => format!("{}, no answer of {}", status.phase.word(), silent.join(", ")),
         };
         vec![
+            status.name.clone(),
             short_id(&status.job),
             duration(status.seconds),
             state,
@@ -329,8 +344,10 @@ async fn list_on_hosts(args: JobsArgs, line: &CommandLine) -> Result<Exit, Faile
             Err(failed) => failures.push(failed),
         }
     }
-    if let Some(job) = args.job.map(|job| job.to_ascii_lowercase()) {
-        rows.retain(|row| row.job.starts_with(&job));
+    if let Some(job) = args.job {
+        // Hosts know ids alone.
+        let begin = found::find_id(&job).await?.unwrap_or_else(|| job.to_ascii_lowercase());
+        rows.retain(|row| row.job.starts_with(&begin));
     }
     rows.sort_by(|a, b| a.job.cmp(&b.job));
     if args.json {
@@ -430,6 +447,7 @@ mod tests {
     fn a_job_that_has_ended_is_a_line_beside_one_that_runs() {
         let ended = AnyJob {
             job: "0123456789abcdef0123456789abcdef".into(),
+            name: "amber-fox".into(),
             started: 1000.0,
             seconds: 61.0,
             program: vec!["python3".into(), "train.py".into()],
@@ -437,10 +455,12 @@ mod tests {
             ranks: 10,
             state: "ended",
             exit_code: Some(3),
+            launcher_killed: false,
             message: "rank 1 on b exited with code 3".into(),
         };
         let running = AnyJob {
             job: "0223456789abcdef0123456789abcdef".into(),
+            name: "calm-owl".into(),
             started: 1080.0,
             seconds: 10.0,
             program: vec!["sh".into()],
@@ -448,6 +468,7 @@ mod tests {
             ranks: 1,
             state: "running",
             exit_code: None,
+            launcher_killed: false,
             message: String::new(),
         };
         let table = table_of_all(&[ended, running], 1090.0);
@@ -458,8 +479,8 @@ mod tests {
         assert_eq!(
             lines[1..],
             [
-                "0123456789abc 1 min 30 s ago 1 min 1 s 3 10 a,b,c and 2 more python3 train.py",
-                "0223456789abc 10 s ago 10 s running 1 a sh",
+                "amber-fox 0123456789abc 1 min 30 s ago 1 min 1 s 3 10 a,b,c and 2 more python3 train.py",
+                "calm-owl 0223456789abc 10 s ago 10 s running 1 a sh",
             ]
         );
     }
@@ -469,6 +490,7 @@ mod tests {
         let host = |host: &str, ranks: &[u32]| HostRanks { host: host.into(), ranks: ranks.into() };
         let status = JobStatus {
             job: "0123456789abcdef0123456789abcdef".into(),
+            name: "amber-fox".into(),
             pid: 1,
             program: vec!["python3".into(), "train.py".into(), "x".repeat(80)],
             started: 0.0,
@@ -489,7 +511,7 @@ mod tests {
         };
         let table = table(&[row]);
         let line = table.lines().nth(1).unwrap();
-        let expected = "0123456789abc  1 min 40 s  running, no answer of b  2/3    2      150 %  \
+        let expected = "amber-fox  0123456789abc  1 min 40 s  running, no answer of b  2/3    2      150 %  \
                         3.0 MiB  1 min 1 s ago, rank 2  python3 train.py xxx";
         assert!(line.starts_with(expected) && line.ends_with("x…"), "{line}");
     }

@@ -1,5 +1,5 @@
-//! `rlaunch logs`: what the ranks of a job have printed, from the socket of a running job or from the record of one that
-//! has ended.
+//! `rlaunch logs`: what the ranks of a job have printed, from the file of a job that has left its terminal, the socket of a
+//! running job or the record of one that has ended.
 
 use super::found;
 use super::jobs::live_failure;
@@ -7,29 +7,35 @@ use super::stack;
 use clap::Parser;
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
+use rlaunch_engine::run::output::replay::{self, Shown};
+use rlaunch_engine::run::output::store::StoreReader;
 use rlaunch_engine::run::output::{RecordedChunk, RecordedOutput};
+use rlaunch_plan::job::name::LAST;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
 use std::io::{self, Write};
 use std::ops::RangeInclusive;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Time between two looks at a job whose output is followed.
 const INTERVAL: Duration = Duration::from_millis(300);
 
 /// Print what the ranks of a job have printed, running or ended.
 ///
-/// Each line goes to stdout or stderr, as it did in the job. The first and the last 384 KiB are kept, of the last 50 jobs.
+/// Of a job that was started with -d all of it, up to 1 GiB, as it would be at this terminal, with the messages of rlaunch and
+/// through restarts. Of another the first and the last 384 KiB; each line goes to stdout or stderr, as it did in the job.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   rlaunch logs               the running job, or else the last one
   rlaunch logs -f            and what it prints until it ends
-  rlaunch logs 0199f3a2      another job, by the beginning of its id
-  rlaunch logs --rank 0,3    some ranks")]
+  rlaunch logs amber-fox     another job
+  rlaunch logs --rank 0,3    some ranks
+  rlaunch logs -n 100        the last 100 lines
+  rlaunch logs --since 10m   what was printed in the last 10 minutes, by a job with -d")]
 pub(crate) struct LogsArgs {
-    /// Beginning of the job's id, as `rlaunch jobs -a` prints it, or `last`
+    /// Name or id of the job, or the beginning of either; `last` is the newest
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
 
@@ -40,12 +46,55 @@ pub(crate) struct LogsArgs {
     /// Print these ranks, as 0,3-5; by default all
     #[arg(long = "rank", visible_alias = "ranks", value_name = "RANKS", value_delimiter = ',', value_parser = stack::parse_ranks)]
     pub(crate) ranks: Vec<RangeInclusive<u32>>,
+
+    /// Print the last N lines only
+    #[arg(short = 'n', long = "lines", value_name = "N")]
+    pub(crate) lines: Option<usize>,
+
+    /// Print what was printed in this time only, as 90s, 10m, 2h or 1d
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    pub(crate) since: Option<Duration>,
+}
+
+/// Parses a number of seconds, minutes, hours or days.
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = &text[number.len()..];
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86_400,
+        _ => 0,
+    };
+    let count = number.parse::<u32>().ok().filter(|_| seconds > 0);
+    count
+        .map(|count| Duration::from_secs(u64::from(count) * seconds))
+        .ok_or_else(|| "a time, as 90s, 10m, 2h or 1d".to_owned())
 }
 
 /// Prints the output of a job.
 pub(super) async fn run(args: &LogsArgs) -> Result<Exit, Failed> {
-    let mut printer = Printer::new(&args.ranks);
-    let printed = match found::running(args.job.as_deref()).await? {
+    let running = found::running(args.job.as_deref()).await?;
+    let id = match &running {
+        Some(job) => Some(job.id.clone()),
+        None => found::find_id(args.job.as_deref().unwrap_or(LAST)).await?,
+    };
+    if let Some(id) = id
+        && let Some(reader) =
+            found::store()?.open_output(&id).map_err(|error| found::record_failure(&error))?
+    {
+        return show_stored(reader, args, running).await;
+    }
+    if args.since.is_some() {
+        let failed = Failed::new(
+            Exit::USAGE,
+            "this job was not started with -d, so its lines have no times",
+        );
+        return Err(failed.hint(Some("-n 100 prints its last lines")));
+    }
+    let mut printer = Printer::new(&args.ranks, args.lines);
+    let printed = match running {
         Some(job) => print_running(job, args.follow, &mut printer).await?,
         None => printer.print_rest(&found::record(args.job.as_deref())?.output),
     };
@@ -54,6 +103,32 @@ pub(super) async fn run(args: &LogsArgs) -> Result<Exit, Failed> {
         // The reader of a pipe may have read all that it wanted.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::READER_GONE),
         Err(error) => Err(stdout::unwritten("the job's output", &error)),
+    }
+}
+
+/// Shows the output that a job with -d has left in its file. Ctrl-C leaves it, and not the job.
+async fn show_stored(
+    reader: StoreReader,
+    args: &LogsArgs,
+    running: Option<RunningJob>,
+) -> Result<Exit, Failed> {
+    let name = running.map(|job| job.name);
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let since = args.since.map_or(Duration::ZERO, |time| since_1970.saturating_sub(time));
+    let shown = Shown {
+        ranks: args.ranks.clone(),
+        since: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
+        lines: args.lines,
+        follows: args.follow,
+    };
+    tokio::select! {
+        ended = replay::show(reader, &shown) => ended,
+        Ok(()) = tokio::signal::ctrl_c() => {
+            if let Some(name) = name {
+                messages::info(&format!("{name} runs on; `rlaunch stop {name}` ends it"));
+            }
+            Ok(Exit::SUCCESS)
+        }
     }
 }
 
@@ -87,6 +162,8 @@ async fn print_running(
 /// Printer of the chosen ranks' output.
 struct Printer<'a> {
     ranks: &'a [RangeInclusive<u32>],
+    /// Number of last lines to which what is printed next is cut.
+    lines: Option<usize>,
     /// Number of bytes of all ranks that were printed or passed over; `None` if it is not known any more.
     passed: Option<u64>,
 }
@@ -97,11 +174,13 @@ enum Piece<'a> {
     Text(&'a RecordedChunk, &'a str),
     /// Output that is not kept, in bytes.
     LeftOut(u64),
+    /// Output that is not kept, of unknown size.
+    Gap,
 }
 
 impl<'a> Printer<'a> {
-    fn new(ranks: &'a [RangeInclusive<u32>]) -> Printer<'a> {
-        Printer { ranks, passed: Some(0) }
+    fn new(ranks: &'a [RangeInclusive<u32>], lines: Option<usize>) -> Printer<'a> {
+        Printer { ranks, lines, passed: Some(0) }
     }
 
     /// Prints what a running job has printed since the last part.
@@ -111,35 +190,47 @@ impl<'a> Printer<'a> {
         is_cut: bool,
         last: &[RecordedChunk],
     ) -> io::Result<()> {
-        first.iter().try_for_each(|chunk| self.print_text(chunk, &chunk.text))?;
-        if is_cut {
-            messages::info("output in between is not kept");
+        fn text(chunk: &RecordedChunk) -> Piece<'_> {
+            Piece::Text(chunk, &chunk.text)
         }
-        last.iter().try_for_each(|chunk| self.print_text(chunk, &chunk.text))?;
+        let gap = is_cut.then_some(Piece::Gap);
+        self.print(first.iter().map(text).chain(gap).chain(last.iter().map(text)).collect())?;
         let bytes: usize = first.iter().chain(last).map(|chunk| chunk.text.len()).sum();
         self.passed = self.passed.filter(|_| !is_cut).map(|passed| passed + bytes as u64);
         Ok(())
     }
 
     /// Prints what is in a record and was not printed.
-    fn print_rest(&self, output: &RecordedOutput) -> io::Result<()> {
+    fn print_rest(&mut self, output: &RecordedOutput) -> io::Result<()> {
         let Some(passed) = self.passed else {
             messages::info("the job has ended: `rlaunch logs last` prints its last output");
             return Ok(());
         };
-        for piece in rest(output, passed) {
+        self.print(rest(output, passed))
+    }
+
+    fn print(&mut self, mut pieces: Vec<Piece<'_>>) -> io::Result<()> {
+        if let Some(most) = self.lines.take() {
+            cut_to_last(&mut pieces, most, |rank| self.has_rank(rank));
+        }
+        for piece in pieces {
             match piece {
                 Piece::Text(chunk, text) => self.print_text(chunk, text)?,
                 Piece::LeftOut(bytes) => {
                     messages::info(&format!("{} in between are not kept", text::size(bytes)));
                 }
+                Piece::Gap => messages::info("output in between is not kept"),
             }
         }
         Ok(())
     }
 
+    fn has_rank(&self, rank: u32) -> bool {
+        self.ranks.is_empty() || self.ranks.iter().any(|range| range.contains(&rank))
+    }
+
     fn print_text(&self, chunk: &RecordedChunk, text: &str) -> io::Result<()> {
-        if !self.ranks.is_empty() && !self.ranks.iter().any(|range| range.contains(&chunk.rank)) {
+        if !self.has_rank(chunk.rank) {
             return Ok(());
         }
         if chunk.stream == "stderr" {
@@ -151,6 +242,27 @@ impl<'a> Printer<'a> {
         let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
         written.map_err(|error| stdout::or_broken_pipe(&out, error))
     }
+}
+
+/// Cuts pieces to the last `most` lines of the chosen ranks.
+fn cut_to_last(pieces: &mut Vec<Piece<'_>>, most: usize, is_chosen: impl Fn(u32) -> bool) {
+    let (mut left, mut first) = (most, 0);
+    for (at, piece) in pieces.iter_mut().enumerate().rev() {
+        let Piece::Text(chunk, text) = piece else { continue };
+        if !is_chosen(chunk.rank) {
+            continue;
+        }
+        let lines = text.matches('\n').count();
+        if lines >= left {
+            let before = text.split_inclusive('\n').take(lines - left).map(str::len).sum();
+            let whole = *text;
+            *text = &whole[before..];
+            first = at;
+            break;
+        }
+        left -= lines;
+    }
+    pieces.drain(..first);
 }
 
 /// Returns the recorded output without its first `passed` bytes.
@@ -194,6 +306,7 @@ mod tests {
             let piece = |piece: &Piece<'_>| match piece {
                 Piece::Text(chunk, text) => format!("{}:{}", chunk.rank, text.replace('\n', ".")),
                 Piece::LeftOut(bytes) => format!("({bytes})"),
+                Piece::Gap => "(?)".to_owned(),
             };
             rest(&output, passed).iter().map(piece).collect::<Vec<_>>().join(" ")
         };
@@ -206,9 +319,40 @@ mod tests {
     }
 
     #[test]
+    fn the_last_lines_are_those_of_the_chosen_ranks() {
+        let chunks = [chunk(0, "a\nb\n"), chunk(1, "c\n"), chunk(0, "d\ne\n")];
+        let last = |most: usize, rank: Option<u32>| {
+            let mut pieces: Vec<Piece<'_>> =
+                chunks.iter().map(|chunk| Piece::Text(chunk, &chunk.text)).collect();
+            let is_chosen = |of: u32| rank.is_none_or(|rank| rank == of);
+            cut_to_last(&mut pieces, most, is_chosen);
+            let text = |piece: &Piece<'_>| match piece {
+                Piece::Text(chunk, text) if is_chosen(chunk.rank) => text.replace('\n', ""),
+                _ => String::new(),
+            };
+            pieces.iter().map(text).collect::<String>()
+        };
+        assert_eq!(last(1, None), "e");
+        assert_eq!(last(4, None), "bcde");
+        assert_eq!(last(9, None), "abcde");
+        assert_eq!(last(0, None), "");
+        assert_eq!(last(3, Some(0)), "bde");
+        assert_eq!(last(1, Some(1)), "c");
+    }
+
+    #[test]
+    fn times_have_a_unit() {
+        assert_eq!(parse_time("10m"), Ok(Duration::from_secs(600)));
+        assert_eq!(parse_time("2h"), Ok(Duration::from_secs(7200)));
+        for text in ["", "10", "m", "-1s", "1.5h", "3 weeks", "5ä"] {
+            assert!(parse_time(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn a_cut_in_what_was_followed_ends_the_count() {
-        let mut printer = Printer::new(&[]);
-        let none = Printer::new(&[7..=7]);
+        let mut printer = Printer::new(&[], None);
+        let none = Printer::new(&[7..=7], None);
         none.print_text(&chunk(0, "never\n"), "never\n").unwrap();
         printer.print_part(&[], false, &[]).unwrap();
         assert_eq!(printer.passed, Some(0));

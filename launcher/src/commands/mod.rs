@@ -17,7 +17,7 @@
 //! | `invocation` | which verb the command line means |
 //! | `meant` | hints for a job that was meant as something else, such as a mistyped verb |
 //! | `jobs`, `stack` | `rlaunch jobs`: jobs that run, and with -a those that have ended; `rlaunch stack`: where their ranks are |
-//! | `found` | the job that the user names, running or ended |
+//! | `found` | the job that a word means, running or ended |
 //! | `rerun` | `rlaunch rerun`: a job run again |
 //! | `stop` | `rlaunch stop`, `rlaunch wait`: the end of a job |
 //! | `logs` | `rlaunch logs`: what ranks have printed |

@@ -1,6 +1,6 @@
 //! `rlaunch reap`: ends processes that a job left behind on its hosts.
 
-use super::agent_session;
+use super::{agent_session, found};
 use crate::cli::args::{ConnectArgs, HostListArgs, values};
 use crate::cli::command_line::CommandLine;
 use clap::Parser;
@@ -8,8 +8,7 @@ use rlaunch_bootstrap::protocol::housekeeping::{CleanupReport, HostJobs};
 use rlaunch_console::stdout;
 use rlaunch_engine::connect::agent::store::AGENT;
 use rlaunch_engine::connect::connector::Container;
-use rlaunch_engine::run::live::client::RunningJob;
-use rlaunch_engine::run::record::RecordStore;
+use rlaunch_engine::run::record;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
@@ -24,8 +23,8 @@ const ID_DIGITS: usize = 32;
 #[derive(Debug, Parser)]
 #[command(version, display_name = "rlaunch reap")]
 pub(crate) struct ReapArgs {
-    /// Beginning of the job's id, as `rlaunch jobs -H a,b` and `rlaunch jobs -a` print it
-    #[arg(value_name = "JOB", required_unless_present = "all", value_parser = values::parse_job_id)]
+    /// Name or id of the job, or the beginning of either; hosts know ids alone (`rlaunch jobs -H a,b`)
+    #[arg(value_name = "JOB", required_unless_present = "all", value_parser = values::parse_job_word)]
     pub(crate) job: Option<String>,
 
     /// All your jobs on these hosts, also those that are running
@@ -65,14 +64,10 @@ pub(super) async fn run(args: ReapArgs, line: &CommandLine) -> Result<Exit, Fail
 /// Returns the whole id of the job that is meant. Jobs that were started on this machine are known here; others are those
 /// that have processes on the hosts.
 async fn full_id(job: &str, args: &ReapArgs, line: &CommandLine) -> Result<String, Failed> {
-    if job.len() == ID_DIGITS {
+    if is_whole(job) {
         return Ok(job.to_owned());
     }
-    let mut ids = RecordStore::for_user().map(|store| store.ids()).unwrap_or_default();
-    if let Ok((running, _)) = RunningJob::all().await {
-        ids.extend(running.into_iter().map(|job| job.id));
-    }
-    if let Some(id) = only_one(job, ids)? {
+    if let Some(id) = found::find_id(job).await? {
         return Ok(id);
     }
     let connect = args.connect.clone();
@@ -89,16 +84,20 @@ async fn full_id(job: &str, args: &ReapArgs, line: &CommandLine) -> Result<Strin
         return Ok(id);
     }
     agent_session::conclude(failures)?;
-    let message = format!("no job that begins with {job} is known here, or has processes there");
+    let message = format!("no job {job} is known here, or has processes there");
     let hint = "`rlaunch reap` with the whole id, 32 digits, also removes files of a job without processes";
     Err(Failed::new(Exit::USAGE, message).hint(Some(hint)))
+}
+
+/// Tells whether a text is a whole id.
+fn is_whole(id: &str) -> bool {
+    id.len() == ID_DIGITS && record::begins_id(id)
 }
 
 /// Returns the only id that begins with `job`; `None` if there is none.
 fn only_one(job: &str, mut ids: Vec<String>) -> Result<Option<String>, Failed> {
     let begin = job.to_ascii_lowercase();
     // Hosts may answer anything, and the id goes to their agents.
-    let is_whole = |id: &str| id.len() == ID_DIGITS && values::parse_job_id(id).is_ok();
     ids.retain(|id| id.starts_with(&begin) && is_whole(id));
     ids.sort_unstable();
     ids.dedup();

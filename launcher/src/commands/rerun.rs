@@ -1,6 +1,6 @@
 //! `rlaunch rerun`: runs the command line of a recorded job again.
 
-use super::found::FoundJob;
+use super::found::{self, FoundJob};
 use super::jobs::short_id;
 use crate::cli::config;
 use clap::Parser;
@@ -25,20 +25,24 @@ const FILES: [&str; 4] = ["--hostfile", "-hostfile", "--machinefile", "--cluster
 #[command(after_help = "\
 Examples:
   rlaunch rerun              the last job that has ended
-  rlaunch rerun 0199f3       another, by the beginning of its id
+  rlaunch rerun amber-fox    another
   rlaunch jobs -a            lists them")]
 pub(crate) struct RerunArgs {
-    /// Beginning of the job's id, as `rlaunch jobs -a` prints it, or `last`
+    /// Name or id of the job, or the beginning of either; `last` is the newest
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
 }
 
 /// Becomes an rlaunch with the words of the job. Returns the reason if that is not possible.
 pub(super) async fn run(args: &RerunArgs) -> Result<Exit, Failed> {
-    let record = match FoundJob::find(Some(args.job.as_deref().unwrap_or("last"))).await? {
+    let found = match args.job.as_deref() {
+        Some(word) => FoundJob::find(Some(word)).await?,
+        None => FoundJob::Ended(Box::new(found::record(None)?)),
+    };
+    let record = match found {
         FoundJob::Ended(record) => *record,
         FoundJob::Running(job) => {
-            let id = short_id(&job.id);
+            let id = &job.name;
             let message = format!("job {id} is still running");
             let hint =
                 format!("`rlaunch stop {id}` ends it, `rlaunch wait {id}` waits for its end");

@@ -21,17 +21,17 @@ use std::ops::RangeInclusive;
 /// Show where the ranks of a running job are: their stacks, and what they wait for.
 ///
 /// Ranks at the same place are one line. Frames of Python have names and lines; --native adds those of C, C++ and Rust.
-/// Nothing has to be installed on the hosts, and a rank stops for some milliseconds only. JOB is the beginning of the
-/// job's id; it may be left out while one job runs here.
+/// Nothing has to be installed on the hosts, and a rank stops for some milliseconds only. JOB is the job's
+/// name or id; it may be left out while one job runs here.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   rlaunch stack                 all ranks of the only running job
   rlaunch stack --rank 0,3-5    some of them
   rlaunch stack --native        with frames of C, C++ and Rust
-  rlaunch stack 01a2 --full     every thread of every process")]
+  rlaunch stack amber-fox --full   every thread of every process")]
 pub(crate) struct StackArgs {
-    /// Beginning of the job's id, as `rlaunch jobs` prints it
+    /// Name or id of the job, or the beginning of either; `last` is the newest
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
 

@@ -21,10 +21,10 @@ use rlaunch_text::message::Failed;
 #[command(after_help = "\
 Examples:
   rlaunch stop               the only job that runs here
-  rlaunch stop 0199f3        another, by the beginning of its id
-  rlaunch stop 0199f3 --force   one whose launcher or agents do not end it")]
+  rlaunch stop amber-fox     another
+  rlaunch stop amber-fox --force   one whose launcher or agents do not end it")]
 pub(crate) struct StopArgs {
-    /// Beginning of the job's id, as `rlaunch jobs` prints it
+    /// Name or id of the job, or the beginning of either; `last` is the newest
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
 
@@ -44,10 +44,10 @@ pub(crate) struct StopArgs {
 #[command(after_help = "\
 Examples:
   rlaunch wait               the only job that runs here
-  rlaunch wait 0199f3        another, running or ended
+  rlaunch wait amber-fox     another, running or ended
   rlaunch wait && ./next     go on if all ranks succeed")]
 pub(crate) struct WaitArgs {
-    /// Beginning of the job's id, as `rlaunch jobs -a` prints it, or `last` for the last that has ended
+    /// Name or id of the job, or the beginning of either; `last` is the newest
     #[arg(value_name = "JOB")]
     pub(crate) job: Option<String>,
 }
@@ -62,19 +62,24 @@ pub(super) async fn run(args: StopArgs, line: &CommandLine) -> Result<Exit, Fail
         FoundJob::Running(job) => *job,
         FoundJob::Ended(record) => {
             let how = if stopped.is_some() { "ended" } else { "had already ended" };
-            print_end(&record.job, how, Some(&record));
+            print_end(word_of(&record), how, Some(&record));
             return Ok(Exit::SUCCESS);
         }
     };
-    let (id, record) = (job.id.clone(), end(job).await?);
-    print_end(&id, "ended", record.as_ref());
+    let (name, record) = (job.name.clone(), end(job).await?);
+    print_end(&name, "ended", record.as_ref());
     Ok(Exit::SUCCESS)
 }
 
-/// Prints how a job ended: `0199f3a2c4d1e ended: code 143`.
+/// Returns the word by which a job that has ended is named to the user.
+fn word_of(record: &JobRecord) -> &str {
+    if record.name.is_empty() { &record.job } else { &record.name }
+}
+
+/// Prints how a job ended: `amber-fox ended: code 143`.
 fn print_end(job: &str, how: &str, record: Option<&JobRecord>) {
     let code = record.map(|record| format!(": code {}", record.end.exit_code));
-    stdout::print(&format!("{} {how}{}\n", short_id(job), code.unwrap_or_default()));
+    stdout::print(&format!("{job} {how}{}\n", code.unwrap_or_default()));
 }
 
 /// Ends a job whose launcher is stopped, as by Ctrl-Z, and which cannot be asked therefore. Returns its id.
@@ -95,7 +100,7 @@ async fn end(mut job: RunningJob) -> Result<Option<JobRecord>, Failed> {
         // From another container the process is not to be seen, and the socket takes requests while ranks run.
         None => job.end().await.map_err(|error| live_failure(&error))?,
     }
-    let progress = Progress::new(std::iter::once(short_id(&job.id)), "ending");
+    let progress = Progress::new(std::iter::once(job.name.clone()), "ending");
     progress.report_while(found::until_ended(job)).await
 }
 
@@ -147,15 +152,15 @@ pub(super) async fn run_wait(args: &WaitArgs) -> Result<Exit, Failed> {
     let record = match FoundJob::find(args.job.as_deref()).await? {
         FoundJob::Ended(record) => *record,
         FoundJob::Running(job) => {
-            let id = job.id.clone();
-            found::until_ended(*job).await?.ok_or_else(|| no_code(&id))?
+            let name = job.name.clone();
+            found::until_ended(*job).await?.ok_or_else(|| no_code(&name))?
         }
     };
     outcome(&record)
 }
 
 fn no_code(job: &str) -> Failed {
-    let message = format!("job {} has ended, and its exit code is not known", short_id(job));
+    let message = format!("job {job} has ended, and its exit code is not known");
     let hint =
         "it has left no record: because of --no-record, or it was killed before it had hosts";
     Failed::new(Exit::FILES, message).hint(Some(hint))
@@ -171,7 +176,7 @@ fn outcome(record: &JobRecord) -> Result<Exit, Failed> {
         "" => String::new(),
         message => format!(": {message}"),
     };
-    let message = format!("job {} ended with code {}{reason}", short_id(&record.job), exit.0);
+    let message = format!("job {} ended with code {}{reason}", word_of(record), exit.0);
     // The code is not one of this command.
     Err(Failed { by_rank: true, ..Failed::new(exit, message) })
 }

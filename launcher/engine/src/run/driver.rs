@@ -60,11 +60,16 @@ impl Running {
                 }
             }
             if supervisor.is_ending() {
-                job.events.status().ending();
+                status.ending();
             }
             while let Some(action) = supervisor.poll_action() {
                 let nodes = supervisor.nodes();
                 perform(action, job, &pump.agents, nodes, &mut writer, &mut stack_reader);
+            }
+            if let Some(detaching) = job.detaching.as_ref().filter(|due| due.is_due())
+                && status.has_started()
+            {
+                detaching.detach(&job.spec.name);
             }
         }
         Ended { outcome: supervisor.into_outcome(), writer, master_port }

@@ -358,7 +358,7 @@ mod tests {
     fn a_log_without_a_target_keeps_the_state_of_the_job() {
         let events = EventLog::open(None, JobId(5)).unwrap();
         let state = || {
-            let now = events.status().report("5".into(), Vec::new());
+            let now = events.status().report("5".into(), "x".into(), Vec::new());
             (now.phase, now.ranks_started, now.ranks_ended)
         };
         assert_eq!(state(), (JobPhase::Connecting, 0, 0));

@@ -6,6 +6,7 @@
 pub use crate::run::output::Stdio;
 
 use crate::connect::connector::Reach;
+use crate::run::detach::Detaching;
 use crate::run::events::{Event, EventLog};
 use crate::run::live::JobSocket;
 use crate::run::notify::Notice;
@@ -19,6 +20,7 @@ use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_bootstrap::security::{Secret, Token};
 use rlaunch_console::messages;
+use rlaunch_plan::job::name::JobName;
 use rlaunch_plan::job::options::{Restarts, Show};
 use rlaunch_plan::job::{Identity, JobSpec};
 use rlaunch_text::exit::Exit;
@@ -32,6 +34,8 @@ pub struct Launch {
     pub spec: JobSpec,
     pub reach: Reach,
     pub stdio: Stdio,
+    /// Handle to leave the terminal once ranks have started; `None` for a job that stays there.
+    pub detaching: Option<Detaching>,
 }
 
 /// Attempt at a job.
@@ -39,6 +43,7 @@ pub struct JobRun {
     pub spec: JobSpec,
     pub reach: Reach,
     pub stdio: Stdio,
+    pub(crate) detaching: Option<Detaching>,
     pub events: EventLog,
     /// Collector of the job's record; `None` if no record is wanted.
     pub(crate) recorder: Option<Recorder>,
@@ -62,8 +67,12 @@ pub struct StartFacts {
 pub type FactsCell = Arc<OnceLock<StartFacts>>;
 
 impl JobRun {
-    /// Begins the first attempt. Returns an error if the file of `--events` cannot be opened.
+    /// Begins the first attempt. Returns an error if the file of `--events`, or that of the output of a job without a
+    /// terminal, cannot be opened.
     pub fn first(launch: Launch) -> Result<JobRun, Failed> {
+        if let Some(detaching) = &launch.detaching {
+            detaching.keep_output(&launch.spec)?;
+        }
         let target = launch.spec.events.as_deref();
         let events = EventLog::open(target, launch.spec.id).map_err(|error| {
             let target = target.unwrap_or_default();
@@ -84,22 +93,34 @@ impl JobRun {
     }
 
     fn new(launch: Launch, events: EventLog) -> JobRun {
-        let Launch { spec, reach, stdio } = launch;
+        let Launch { spec, reach, stdio, detaching } = launch;
         let is_timed = spec.show.contains(&Show::Timing);
         let events = if is_timed { events.with_timing() } else { events };
-        let recorder = spec.is_recorded.then(Recorder::new);
+        let store = detaching.as_ref().and_then(Detaching::store);
+        let output_file = store.map(|store| store.file_name().to_owned());
+        let recorder = spec.is_recorded.then(|| Recorder::new(output_file));
         // A dry run is over at once.
         let is_run = spec.dry_run.is_none();
         let output = recorder.as_ref().map(|recorder| recorder.transcript().clone());
         let socket = is_run.then(|| JobSocket::open(&spec, events.status().clone(), output));
         let socket = socket.flatten();
-        JobRun { spec, reach, stdio, events, recorder, facts: None, socket, says_directory: false }
+        JobRun {
+            spec,
+            reach,
+            stdio,
+            detaching,
+            events,
+            recorder,
+            facts: None,
+            socket,
+            says_directory: false,
+        }
     }
 
     /// Returns the parts that the next attempt is made from.
     pub(crate) fn into_parts(self) -> (Launch, EventLog) {
-        let JobRun { spec, reach, stdio, events, .. } = self;
-        (Launch { spec, reach, stdio }, events)
+        let JobRun { spec, reach, stdio, detaching, events, .. } = self;
+        (Launch { spec, reach, stdio, detaching }, events)
     }
 
     /// Runs a phase of the job, logs its duration and emits it as an event.
@@ -120,6 +141,7 @@ impl JobRun {
 pub fn new_identity() -> Result<Identity, NoRandom> {
     Ok(Identity {
         id: JobId(uuid::Uuid::now_v7().as_u128()),
+        name: JobName::from_bits(u16::from_le_bytes(random()?)),
         secret: Secret::from_bytes(random()?),
         token: Token(random()?),
     })
@@ -149,12 +171,15 @@ pub(crate) async fn run_with_restarts(
     let (notify, began) = (launch.spec.notify.clone(), Instant::now());
     // A restart says it no more, nor does a measurement, whose ranks need no directory.
     let job = JobRun { says_directory: true, ..JobRun::first(launch)? };
-    let events = job.events.clone();
+    let (events, detaching) = (job.events.clone(), job.detaching.clone());
     let (job, ended) = run_attempts(job, signals).await;
     if let Some(command) = notify {
         Notice { job, took: began.elapsed(), ended: &ended }.send(&command, signals).await;
     }
     await_reader(&events, signals).await;
+    if let Some(store) = detaching.as_ref().and_then(Detaching::store) {
+        store.sync();
+    }
     ended
 }
 

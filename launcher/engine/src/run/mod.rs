@@ -3,6 +3,7 @@
 //! | files | subject |
 //! |---|---|
 //! | `job_run` | attempts at a job, with event log and record; `--max-restarts` |
+//! | `detach` | `--detach`: a launcher that leaves its terminal |
 //! | `pump`, `loss` | what happens to an attempt: events of nodes, signals, `--timeout`; how a node was lost |
 //! | `nodes`, `session` | all nodes together: connecting, assigning ranks, preparing; the session with one agent |
 //! | `rendezvous`, `links` | agents join a tree and RDMA paths are proved; the paths are monitored while ranks run |
@@ -20,6 +21,7 @@
 //! | `notify` | `--notify`: a command at the end of the job |
 //! | `events`, `record` | `--events`; files about a job that `rlaunch report` reads |
 
+pub mod detach;
 mod driver;
 pub mod events;
 #[cfg(test)]

@@ -13,6 +13,7 @@
 //! | `sink`, `tags` | this process's stdout and stderr; tags in front of lines |
 //! | `outlet` | readers that do not read |
 //! | `rank_files` | `--output-dir` |
+//! | `store`, `replay` | the whole output of a job that has left its terminal, and how it is shown |
 //! | `transcript` | what is kept for the record of the job, and for the report of a failure |
 
 mod bursts;
@@ -20,8 +21,10 @@ mod fold;
 mod line_arbiter;
 mod outlet;
 mod rank_files;
+pub mod replay;
 mod rows;
 mod sink;
+pub mod store;
 mod tags;
 mod transcript;
 
@@ -35,6 +38,7 @@ use crate::run::output::bursts::{Bursts, ShownOutput};
 use crate::run::output::line_arbiter::{Chunk, LineArbiter, ReadyChunk};
 use crate::run::output::outlet::{Outlet, Patience};
 use crate::run::output::sink::Sink;
+use crate::run::output::store::{OutputStore, StoredRecord};
 use crate::run::output::transcript::Tails;
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
@@ -78,6 +82,8 @@ pub enum Stdio {
     Stdout,
     /// This process's stderr, because it prints its own result to stdout.
     Stderr,
+    /// Nowhere, stderr neither: the output is read elsewhere, and later.
+    Nowhere,
     /// A pipe whose other end this process reads. The reader sees the end once the job is dropped.
     Pipe(Arc<PipeWriter>),
 }
@@ -87,7 +93,7 @@ impl Stdio {
         match self {
             Stdio::Stdout => io::stdout().is_terminal(),
             Stdio::Stderr => io::stderr().is_terminal(),
-            Stdio::Pipe(_) => false,
+            Stdio::Nowhere | Stdio::Pipe(_) => false,
         }
     }
 }
@@ -139,6 +145,8 @@ enum OutputItem {
     Chunk(Chunk, Option<Reserved>),
     /// Process id of a rank, which precedes the rank's output.
     Started(Rank, u32, Option<Reserved>),
+    /// Lines that rlaunch itself has printed when the output that is shown again came.
+    Message(Vec<u8>),
 }
 
 /// Sender of output to the writing thread.
@@ -157,6 +165,11 @@ impl OutputSender {
     ) {
         // The receiver outlives every sender.
         let _ = self.0.send(OutputItem::Chunk(Chunk { node, source, stamp, data }, room));
+    }
+
+    /// Queues lines of rlaunch itself.
+    fn message(&self, lines: Vec<u8>) {
+        let _ = self.0.send(OutputItem::Message(lines));
     }
 
     /// Queues the process id of a rank. Must be called before any output of the rank is queued.
@@ -211,6 +224,8 @@ pub struct OutputConfig {
     pub nccl: Option<Log>,
     /// Output for the job's record and for `rlaunch logs`; `None` if no record is wanted.
     pub(crate) transcript: Option<SharedTranscript>,
+    /// File for the whole output; `None` if the output is shown as it comes.
+    pub(crate) store: Option<OutputStore>,
     pub stdio: Stdio,
     /// State of the job, which has the time of the last output.
     pub status: LiveStatus,
@@ -234,7 +249,7 @@ pub fn start(config: OutputConfig, OutputReceiver(items): OutputReceiver) -> Out
             .try_clone()
             .and_then(|writer| pipe::Sender::from_owned_fd_unchecked(writer.into()))
             .ok(),
-        Stdio::Stdout | Stdio::Stderr => None,
+        Stdio::Stdout | Stdio::Stderr | Stdio::Nowhere => None,
     };
     let writer = WriterThread::new(config, gone);
     let outlets = writer.sink.outlets();
@@ -341,6 +356,7 @@ struct WriterThread {
     is_stdout_elsewhere: bool,
     nccl: Option<Log>,
     transcript: Option<SharedTranscript>,
+    store: Option<OutputStore>,
     credit: Vec<CreditAccount>,
     ranks: u32,
     status: LiveStatus,
@@ -362,9 +378,10 @@ impl WriterThread {
         let account = |node| CreditAccount { node, owed: 0, lump };
         // Unfinished lines are shown at once if there is only one rank, or on a terminal, where a
         // person may wait for a prompt.
-        let (alone, stderr) = (config.ranks == 1, std::io::stderr().is_terminal());
+        let alone = config.ranks == 1;
         let stdout = config.stdio.is_terminal();
-        let streams = PerStream { stdout, stderr: std::io::stderr().is_terminal() };
+        let stderr = !matches!(config.stdio, Stdio::Nowhere) && io::stderr().is_terminal();
+        let streams = PerStream { stdout, stderr };
         // The reader of a pipe may print at the same terminal, where it would find the rows in its way.
         let has_rows = stdout && footer::is_possible();
         let show_unfinished = PerStream { stdout: alone || stdout, stderr: alone || stderr };
@@ -379,6 +396,7 @@ impl WriterThread {
             error_stream: if config.merged { Stream::Stdout } else { Stream::Stderr },
             nccl: config.nccl,
             transcript: config.transcript,
+            store: config.store,
             credit: config.credit.into_iter().map(account).collect(),
             ranks: config.ranks,
             status: config.status,
@@ -400,10 +418,14 @@ impl WriterThread {
                     | OutputItem::Started(rank, ..),
                 ) if rank.0 >= self.ranks => {}
                 Ok(OutputItem::Chunk(chunk, _room)) => {
-                    self.store(&chunk);
+                    self.keep(&chunk);
                     self.arbiter.push(now, chunk);
                 }
+                Ok(OutputItem::Message(lines)) => messages::replay(lines),
                 Ok(OutputItem::Started(rank, pid, _room)) => {
+                    if let Some(store) = &self.store {
+                        store.add(&StoredRecord::Started { rank, pid });
+                    }
                     self.sink.tags().into_iter().for_each(|tags| tags.started(rank, pid));
                 }
                 Err(RecvTimeoutError::Timeout) => {}
@@ -433,9 +455,12 @@ impl WriterThread {
         }
     }
 
-    /// Adds a chunk to the last lines of its rank and to the files of `--output-dir`. Both get the chunk at
-    /// once, even if stdout and stderr must wait for the end of a line.
-    fn store(&mut self, Chunk { source, data, .. }: &Chunk) {
+    /// Adds a chunk to the last lines of its rank, to the file with the whole output and to the files of `--output-dir`.
+    /// All get the chunk at once, even if stdout and stderr must wait for the end of a line.
+    fn keep(&mut self, Chunk { source, stamp, data, .. }: &Chunk) {
+        if let Some(store) = &self.store {
+            store.output(*source, *stamp, data);
+        }
         if !data.is_empty() {
             self.status.printed(source.0, data);
             self.tails.count(data);

@@ -161,6 +161,7 @@ async fn attempt(at: At, trouble: Trouble) -> (Failed, u64) {
         spec,
         reach: Reach::default(),
         stdio: Stdio::Stderr,
+        detaching: None,
         events,
         recorder: None,
         facts: None,

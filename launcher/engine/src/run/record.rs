@@ -1,13 +1,14 @@
 //! Record of a job: one JSON file, written when the job is over and readable by its user only. `rlaunch report` reads the
 //! file. [`JobRecord`] is its schema. The files of the newest [`MAX_RECORDS`] jobs are kept, as
-//! `$XDG_STATE_HOME/rlaunch/jobs/JOB.json`.
+//! `$XDG_STATE_HOME/rlaunch/jobs/ID.NAME.json`: jobs are found by their files' names, without reading them.
 //!
-//! A launcher that is killed cannot write. So it writes another file when its job begins, `JOB@MACHINE.begun`, which says
+//! A launcher that is killed cannot write. So it writes another file when its job begins, `ID.NAME@MACHINE.begun`, which says
 //! that it was killed, and holds a lock on it. Whoever lists the records finds the lock free then, and gives the file the
 //! name of a record ([`RecordStore::adopt`]).
 
 use crate::run::live::machine;
 use crate::run::live::messages::HostRanks;
+use crate::run::output::store::{self, OutputStore, StoreReader};
 use crate::run::output::{RecordedOutput, SharedTranscript};
 use crate::run::show::{self, RankPlace, VariableRow};
 use nix::sys::signal::Signal;
@@ -16,6 +17,7 @@ use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_console::messages;
 use rlaunch_console::process_env::{ProcessEnv, create_state_directory};
 use rlaunch_plan::job::JobSpec;
+use rlaunch_plan::job::name::{JobName, LAST, Meant, NamedJob};
 use rlaunch_plan::map::RankMap;
 use rlaunch_plan::rank_config::RankConfig;
 use rlaunch_text::exit::Exit;
@@ -23,6 +25,7 @@ use rlaunch_text::message::Failed;
 use rlaunch_text::redact::without_secrets;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
+use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read};
 use std::path::{Path, PathBuf};
@@ -39,6 +42,9 @@ pub struct JobRecord {
     pub v: u32,
     /// Id of the job, 32 hexadecimal digits.
     pub job: String,
+    /// Name of the job; empty if an older rlaunch has written the record.
+    #[serde(default)]
+    pub name: String,
     /// Start, in seconds since 1970.
     pub started: f64,
     /// Duration in seconds; 0 if the launcher was killed.
@@ -55,6 +61,9 @@ pub struct JobRecord {
     /// Variables of ranks, as `--show env` prints them.
     pub environment: Vec<RankVariable>,
     pub output: RecordedOutput,
+    /// Name of the file with the whole output, beside the record, if the job has left its terminal.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub output_file: Option<String>,
     pub end: RecordedEnd,
     /// Id of the next attempt at the job, if it has started again after this end (`--max-restarts`).
     #[serde(default)]
@@ -120,6 +129,11 @@ pub struct RecordedEnd {
 }
 
 impl RecordedEnd {
+    /// Tells whether the launcher was killed, so that it is not known how the job would have ended.
+    pub fn is_killed(&self) -> bool {
+        *self == RecordedEnd::killed()
+    }
+
     /// Returns the end of a job whose launcher does not come to write another.
     fn killed() -> RecordedEnd {
         let message = "the launcher was killed before the job was over";
@@ -159,6 +173,7 @@ pub struct Recorder {
     /// Output of the ranks so far.
     transcript: SharedTranscript,
     phases: Mutex<Vec<RecordedPhase>>,
+    output_file: Option<String>,
     /// Record for the case that this process is killed; `None` if it could not be written.
     begun: OnceLock<BegunRecord>,
 }
@@ -179,7 +194,8 @@ impl Drop for BegunRecord {
 }
 
 impl Recorder {
-    pub(crate) fn new() -> Recorder {
+    /// Makes the collector; the whole output is in `output_file`, if there is one.
+    pub(crate) fn new(output_file: Option<String>) -> Recorder {
         Recorder {
             started: SystemTime::now(),
             clock: Instant::now(),
@@ -187,6 +203,7 @@ impl Recorder {
             start: OnceLock::new(),
             transcript: SharedTranscript::default(),
             phases: Mutex::default(),
+            output_file,
             begun: OnceLock::new(),
         }
     }
@@ -257,6 +274,7 @@ impl Recorder {
             v: VERSION,
             launch: Some(RecordedLaunch::new(job, &argv)),
             job: job.id.to_string(),
+            name: job.name.to_string(),
             started: since_1970.as_secs_f64(),
             seconds: self.clock.elapsed().as_secs_f64(),
             argv,
@@ -265,6 +283,7 @@ impl Recorder {
             placement,
             environment,
             output: self.transcript.take(),
+            output_file: self.output_file.clone(),
             end,
             next: None,
             phases: self.phases().clone(),
@@ -273,6 +292,10 @@ impl Recorder {
 }
 
 impl JobRecord {
+    fn recorded_job(&self) -> RecordedJob {
+        RecordedJob { id: self.job.clone(), name: self.name.clone() }
+    }
+
     /// Returns the number of ranks of the job.
     pub fn ranks(&self) -> u32 {
         let ranks: usize = self.hosts.iter().map(|host| host.ranks.len()).sum();
@@ -299,7 +322,11 @@ fn group_by_rank(rows: &[VariableRow<'_>]) -> Vec<RankVariable> {
 }
 
 /// Maximum number of records that are kept; older ones are removed.
-const MAX_RECORDS: usize = 50;
+const MAX_RECORDS: usize = 1000;
+/// Maximum size of all that is kept, in bytes.
+const MAX_BYTES: u64 = 10 << 30;
+/// Ends of the names of files that a job leaves.
+const ENDINGS: [&str; 3] = [".json", store::ENDING, store::OLD_ENDING];
 /// End of the name of a file that a launcher writes when its job begins.
 const BEGUN: &str = ".begun";
 /// Maximum size of a record that is read, in bytes. The output in a record is up to 1 MiB, which JSON's
@@ -309,6 +336,45 @@ const MAX_SIZE: u64 = 16 << 20;
 /// Store with the records of one user's jobs.
 pub struct RecordStore {
     directory: PathBuf,
+    /// Number of records that are kept.
+    most: usize,
+    /// Size of all records and output that are kept, in bytes.
+    most_bytes: u64,
+}
+
+/// Job as the names of its files say it: `ID.NAME`, or `ID` if an older rlaunch wrote them.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RecordedJob {
+    /// Id of the job, 32 hexadecimal digits.
+    pub id: String,
+    /// Name of the job; may be empty.
+    pub name: String,
+}
+
+impl RecordedJob {
+    fn parse(stem: &str) -> Option<RecordedJob> {
+        let (id, name) = stem.split_once('.').unwrap_or((stem, ""));
+        let is_name = name.is_empty() || name.parse::<JobName>().is_ok();
+        let job = || RecordedJob { id: id.to_owned(), name: name.to_owned() };
+        (is_id(id) && is_name).then(job)
+    }
+}
+
+impl fmt::Display for RecordedJob {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let RecordedJob { id, name } = self;
+        if name.is_empty() { write!(f, "{id}") } else { write!(f, "{id}.{name}") }
+    }
+}
+
+impl NamedJob for RecordedJob {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 /// Error in writing, finding or reading a record.
@@ -322,9 +388,9 @@ pub enum RecordStoreError {
     Read { path: PathBuf, source: io::Error },
     #[error("no job has left a record in {}", .0.display())]
     Empty(PathBuf),
-    #[error("no record of a job that begins with {job} in {}", directory.display())]
+    #[error("no record of a job whose name or id begins with {job} in {}", directory.display())]
     Unknown { job: String, directory: PathBuf },
-    #[error("{job} begins the ids of {count} jobs")]
+    #[error("{job} begins the names or ids of {count} jobs")]
     Ambiguous { job: String, count: usize },
 }
 
@@ -338,10 +404,10 @@ impl RecordStoreError {
                 "every job leaves a record when it is over, unless it is run with --no-record"
                     .into(),
             ),
-            RecordStoreError::Unknown { .. } => Some(format!(
-                "the newest {MAX_RECORDS} are kept; rlaunch report last reads the last"
-            )),
-            RecordStoreError::Ambiguous { .. } => Some("give more of the id".into()),
+            RecordStoreError::Unknown { .. } => {
+                Some(format!("`rlaunch history` lists them; the newest {MAX_RECORDS} are kept"))
+            }
+            RecordStoreError::Ambiguous { .. } => Some("give more of the name or id".into()),
             RecordStoreError::Read { .. } => None,
         }
     }
@@ -355,34 +421,110 @@ impl RecordStore {
     }
 
     fn below(state: &Path) -> RecordStore {
-        RecordStore { directory: state.join("rlaunch/jobs") }
+        RecordStore {
+            directory: state.join("rlaunch/jobs"),
+            most: MAX_RECORDS,
+            most_bytes: MAX_BYTES,
+        }
     }
 
-    /// Stores a record, and removes the oldest ones beyond [`MAX_RECORDS`].
+    /// Stores a record, and removes the oldest ones beyond [`RecordStore::most`].
     pub(crate) fn save(&self, record: &JobRecord) -> Result<(), RecordStoreError> {
-        let path = self.path(&record.job);
+        let path = self.path(&record.recorded_job());
         let written = self.write(record).and_then(|file| {
             self.correct_times(file.as_file().metadata()?.modified()?);
             Ok(file.persist(&path)?)
         });
         written.map_err(|source| RecordStoreError::Write { path, source })?;
-        let mut jobs = self.jobs().unwrap_or_default();
-        let old = jobs.len().saturating_sub(MAX_RECORDS);
+        let mut jobs = self.jobs();
+        let old = jobs.len().saturating_sub(self.most);
         // Errors are ignored: another rlaunch may have removed the file, and any other error recurs with the
         // next record.
-        let removed = jobs.drain(..old).filter(|job| *job != record.job);
-        removed.for_each(|job| drop(fs::remove_file(self.path(&job))));
+        let removed = jobs.drain(..old).filter(|job| job.id != record.job);
+        removed.for_each(|job| self.remove(&job));
         if let Some(oldest) = jobs.iter().min().filter(|_| old > 0) {
-            self.forget_begun(oldest);
+            self.forget_begun(&oldest.id);
         }
+        self.bound_size(&jobs, &record.job);
         Ok(())
     }
 
-    /// Removes files of jobs that began before another: those of machines that are no more stay otherwise.
-    fn forget_begun(&self, oldest: &str) {
+    /// Removes what a job has left. Errors are ignored, as above.
+    fn remove(&self, job: &RecordedJob) {
+        for ending in ENDINGS {
+            let _ = fs::remove_file(self.directory.join(format!("{job}{ending}")));
+        }
+    }
+
+    /// Removes what the oldest of `jobs` have left, until all files together have [`RecordStore::most_bytes`], and output
+    /// without a record. Keeps what the job `kept` has left.
+    fn bound_size(&self, jobs: &[RecordedJob], kept: &str) {
+        let mut sizes: HashMap<RecordedJob, u64> = HashMap::new();
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            if name.to_str().is_some_and(|name| name.ends_with(BEGUN) && name < oldest) {
+            let of_job = |ending: &&str| name.to_str().and_then(|name| name.strip_suffix(*ending));
+            let job = ENDINGS.iter().find_map(of_job).and_then(RecordedJob::parse);
+            if let Some((job, metadata)) = job.zip(entry.metadata().ok()) {
+                *sizes.entry(job).or_default() += metadata.len();
+            }
+        }
+        let mut total: u64 = sizes.values().sum();
+        let begun = self.begun();
+        for job in sizes.keys().filter(|job| !jobs.contains(job) && !begun.contains(job)) {
+            let file = File::open(self.directory.join(format!("{job}{}", store::ENDING)));
+            // A job that has just begun holds a lock.
+            if file.is_ok_and(|file| file.try_lock_shared().is_ok()) {
+                self.remove(job);
+                total -= sizes[job];
+            }
+        }
+        for job in jobs.iter().filter(|job| job.id != kept) {
+            if total <= self.most_bytes {
+                return;
+            }
+            self.remove(job);
+            total -= sizes.get(job).copied().unwrap_or_default();
+        }
+    }
+
+    /// Creates the file with the whole output of a job.
+    pub(crate) fn create_output(&self, job: &JobSpec) -> io::Result<OutputStore> {
+        let job = RecordedJob { id: job.id.to_string(), name: job.name.to_string() };
+        OutputStore::create(&self.directory, &job.to_string())
+    }
+
+    /// Opens the file with the whole output of a job that runs or has ended; `None` if it has none.
+    pub fn open_output(&self, id: &str) -> Result<Option<StoreReader>, RecordStoreError> {
+        let Some(record) = self.record_of(id)? else { return Ok(None) };
+        let Some(name) = record.output_file else { return Ok(None) };
+        let path = self.directory.join(&name);
+        // The name is a word of a file, which is only the user's own.
+        let is_plain = name.strip_suffix(store::ENDING).and_then(RecordedJob::parse).is_some();
+        let opened = if is_plain { StoreReader::open(&path) } else { Ok(None) };
+        opened.map_err(|source| RecordStoreError::Read { path, source })
+    }
+
+    /// Reads the record of a job, or what it has left when it began; `None` if there is neither.
+    fn record_of(&self, id: &str) -> Result<Option<JobRecord>, RecordStoreError> {
+        if let Some(job) = self.existing()?.into_iter().find(|job| job.id == id) {
+            return read(&self.path(&job)).map(Some);
+        }
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if name.to_str().is_some_and(|name| name.starts_with(id) && name.ends_with(BEGUN)) {
+                return read(&entry.path()).map(Some);
+            }
+        }
+        Ok(None)
+    }
+
+    /// Removes files of jobs that began before another: those of machines that are no more stay otherwise. On this machine
+    /// only jobs that run have such files.
+    fn forget_begun(&self, oldest: &str) {
+        let here = begun_suffix();
+        let is_old = |name: &str| name.ends_with(BEGUN) && !name.ends_with(&here) && name < oldest;
+        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
+            if entry.file_name().to_str().is_some_and(is_old) {
                 // As above.
                 let _ = fs::remove_file(entry.path());
             }
@@ -394,16 +536,16 @@ impl RecordStore {
         let file = self.write(record)?;
         // The lock comes before the name, so that no other rlaunch finds the file unlocked.
         file.as_file().try_lock().map_err(io::Error::other)?;
-        let path = self.directory.join(format!("{}{}", record.job, begun_suffix()));
+        let path = self.directory.join(format!("{}{}", record.recorded_job(), begun_suffix()));
         let locked = file.persist(&path)?;
         Ok(BegunRecord { path, _locked: locked })
     }
 
-    /// Makes the file of a job that has begun its record, if its launcher is no more. Returns the job's id then.
-    fn adopt(&self, file_name: &str) -> Option<String> {
+    /// Makes the file of a job that has begun its record, if its launcher is no more. Returns the job then.
+    fn adopt(&self, file_name: &str) -> Option<RecordedJob> {
         // Locks of other machines may not be seen here.
-        let job = file_name.strip_suffix(&begun_suffix()).filter(|job| is_id(job))?;
-        let (begun, record) = (self.directory.join(file_name), self.path(job));
+        let job = file_name.strip_suffix(&begun_suffix()).and_then(RecordedJob::parse)?;
+        let (begun, record) = (self.directory.join(file_name), self.path(&job));
         File::open(&begun).ok()?.try_lock_shared().ok()?;
         if record.exists() {
             // The launcher was killed when it had written the record.
@@ -411,7 +553,7 @@ impl RecordStore {
         } else {
             fs::rename(&begun, &record).ok()?;
         }
-        Some(job.to_owned())
+        Some(job)
     }
 
     /// Writes a record, which only its user may read. The file has no name before it is complete, so that no
@@ -434,27 +576,22 @@ impl RecordStore {
         }
     }
 
-    fn path(&self, job: &str) -> PathBuf {
+    fn path(&self, job: &RecordedJob) -> PathBuf {
         self.directory.join(format!("{job}.json"))
     }
 
-    /// Lists the ids of recorded jobs, oldest first.
-    fn jobs(&self) -> io::Result<Vec<String>> {
-        let mut jobs = self.adopt_and_date()?;
-        jobs.sort_unstable();
-        // A record that was adopted may be listed again.
-        jobs.dedup();
-        Ok(jobs.into_iter().map(|(_, job)| job).collect())
+    /// Lists the recorded jobs, oldest first; none if they cannot be listed.
+    pub fn jobs(&self) -> Vec<RecordedJob> {
+        self.existing().unwrap_or_default()
     }
 
-    /// Lists the ids of recorded jobs with the times at which the records were written. Adopts what killed launchers have
-    /// begun.
-    fn adopt_and_date(&self) -> io::Result<Vec<(SystemTime, String)>> {
+    /// Lists the recorded jobs with the times at which the records were written. Adopts what killed launchers have begun.
+    fn adopt_and_date(&self) -> io::Result<Vec<(SystemTime, RecordedJob)>> {
         let mut jobs = Vec::new();
         for entry in fs::read_dir(&self.directory)? {
             let name = entry?.file_name();
             let Some(name) = name.to_str() else { continue };
-            let job = name.strip_suffix(".json").filter(|job| is_id(job)).map(str::to_owned);
+            let job = name.strip_suffix(".json").and_then(RecordedJob::parse);
             let Some(job) = job.or_else(|| self.adopt(name)) else { continue };
             // Another rlaunch may have removed the file.
             let Ok(at) = fs::metadata(self.path(&job)).and_then(|meta| meta.modified()) else {
@@ -467,40 +604,51 @@ impl RecordStore {
 
     /// Reads the newest record.
     pub fn last(&self) -> Result<JobRecord, RecordStoreError> {
+        self.find(LAST)
+    }
+
+    /// Reads the record of the job that `word` means ([`Meant::find`]).
+    pub fn find(&self, word: &str) -> Result<JobRecord, RecordStoreError> {
         let jobs = self.existing()?;
-        let last = jobs.last().ok_or_else(|| RecordStoreError::Empty(self.directory.clone()))?;
-        read(&self.path(last))
-    }
-
-    /// Reads the record of the only job with an id that begins with `job`.
-    pub fn find(&self, job: &str) -> Result<JobRecord, RecordStoreError> {
-        let mut jobs = self.existing()?;
-        let job = job.to_ascii_lowercase();
-        jobs.retain(|known| known.starts_with(&job));
-        match &jobs[..] {
-            [found] => read(&self.path(found)),
-            [] => Err(RecordStoreError::Unknown { job, directory: self.directory.clone() }),
-            many => Err(RecordStoreError::Ambiguous { job, count: many.len() }),
+        let (job, directory) = (word.to_owned(), self.directory.clone());
+        match Meant::find(word, &jobs) {
+            Meant::One(at) => read(&self.path(&jobs[at])),
+            Meant::Several(found) => Err(RecordStoreError::Ambiguous { job, count: found.len() }),
+            Meant::Nothing if word == LAST => Err(RecordStoreError::Empty(directory)),
+            Meant::Nothing => Err(RecordStoreError::Unknown { job, directory }),
         }
     }
 
-    /// Lists the ids of recorded jobs, oldest first; none if the records cannot be listed.
-    pub fn ids(&self) -> Vec<String> {
-        self.jobs().unwrap_or_default()
+    /// Reads the newest `count` records, oldest first. Records that cannot be read are left out.
+    pub fn newest(&self, count: usize) -> Vec<JobRecord> {
+        let jobs = self.jobs();
+        let newest = &jobs[jobs.len().saturating_sub(count)..];
+        newest.iter().filter_map(|job| read(&self.path(job)).ok()).collect()
     }
 
-    /// Reads all records, oldest first. Records that cannot be read are left out.
-    pub fn all(&self) -> Vec<JobRecord> {
-        let jobs = self.jobs().unwrap_or_default();
-        jobs.iter().filter_map(|job| read(&self.path(job)).ok()).collect()
+    fn existing(&self) -> Result<Vec<RecordedJob>, RecordStoreError> {
+        let mut jobs = match self.adopt_and_date() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(source) => {
+                return Err(RecordStoreError::Read { path: self.directory.clone(), source });
+            }
+            Ok(jobs) => jobs,
+        };
+        jobs.sort_unstable();
+        // A record that was adopted may be listed again.
+        jobs.dedup();
+        Ok(jobs.into_iter().map(|(_, job)| job).collect())
     }
 
-    fn existing(&self) -> Result<Vec<String>, RecordStoreError> {
-        let read = |source| RecordStoreError::Read { path: self.directory.clone(), source };
-        match self.jobs() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            jobs => jobs.map_err(read),
-        }
+    /// Lists jobs that have begun and left no record yet, on any machine, in no order.
+    pub(crate) fn begun(&self) -> Vec<RecordedJob> {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let begun = |entry: fs::DirEntry| {
+            let name = entry.file_name();
+            let (job, _) = name.to_str()?.strip_suffix(BEGUN)?.split_once('@')?;
+            RecordedJob::parse(job)
+        };
+        entries.filter_map(begun).collect()
     }
 }
 
@@ -567,6 +715,7 @@ mod tests {
         JobRecord {
             v: 1,
             job: format!("{number:032x}"),
+            name: format!("name-{number}"),
             started: 0.0,
             seconds: 1.0,
             argv: vec!["rlaunch".into()],
@@ -575,6 +724,7 @@ mod tests {
             placement: vec![],
             environment: vec![],
             output: RecordedOutput::default(),
+            output_file: None,
             end: RecordedEnd {
                 exit_code: 0,
                 spoke: "rank".into(),
@@ -601,23 +751,27 @@ mod tests {
     #[test]
     fn the_newest_are_kept_for_their_user_alone() {
         let state = tempfile::tempdir().unwrap();
-        let store = RecordStore::below(state.path());
+        let store = RecordStore { most: 9, ..RecordStore::below(state.path()) };
         assert!(matches!(store.last(), Err(RecordStoreError::Empty(_))));
         fs::create_dir_all(&store.directory).unwrap();
         fs::set_permissions(&store.directory, fs::Permissions::from_mode(0o700)).unwrap();
         let of_others = [1, 7].map(|number| format!("{}@another{BEGUN}", record(number).job));
         let of_others = of_others.map(|name| store.directory.join(name));
         of_others.iter().for_each(|path| fs::write(path, "").unwrap());
-        let count = u32::try_from(MAX_RECORDS).unwrap() + 3;
+        let count = 9 + 3;
+        let running = store.begin(&record(0)).unwrap();
         (0..count).for_each(|number| store.save(&record(number)).unwrap());
         assert_eq!(store.last().unwrap().job, record(count - 1).job);
-        let jobs: Vec<String> = store.all().into_iter().map(|record| record.job).collect();
+        let jobs: Vec<String> = store.newest(99).into_iter().map(|record| record.job).collect();
+        assert!(running.path.exists());
         let expected: Vec<String> = (3..count).map(|number| record(number).job).collect();
         assert_eq!(jobs, expected);
         assert_eq!(of_others.map(|path| path.exists()), [false, true]);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&store.directory), 0o700);
-        assert_eq!(mode(&store.path(&record(9).job)), 0o600);
+        assert_eq!(mode(&store.path(&record(9).recorded_job())), 0o600);
+        let newest = store.newest(1);
+        assert_eq!(newest[0].job, record(count - 1).job);
     }
 
     #[test]
@@ -632,9 +786,10 @@ mod tests {
         // The lock goes with the process, the file stays.
         begun._locked.unlock().unwrap();
         let last = store.last().unwrap();
-        assert_eq!((last.job, last.end.exit_code), (record(2).job, 137));
+        assert_eq!((&last.job, last.end.exit_code), (&record(2).job, 137));
+        assert!(last.end.is_killed() && !record(1).end.is_killed());
         assert!(last.end.message.contains("killed"), "{}", last.end.message);
-        assert!(!begun.path.exists() && store.path(&record(2).job).exists());
+        assert!(!begun.path.exists() && store.path(&record(2).recorded_job()).exists());
     }
 
     #[test]
@@ -648,37 +803,101 @@ mod tests {
         assert_eq!(store.last().unwrap().end.exit_code, 0);
         drop(store.begin(&record(1)).unwrap());
         let files = fs::read_dir(&store.directory).unwrap().count();
-        assert_eq!((files, store.all().len()), (1, 1));
+        assert_eq!((files, store.newest(9).len()), (1, 1));
+    }
+
+    #[test]
+    fn the_oldest_gives_way_to_what_is_too_large() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore { most_bytes: 20_000, ..RecordStore::below(state.path()) };
+        (1..4).for_each(|number| store.save(&record(number)).unwrap());
+        let output = |number: u32, ending: &str| {
+            store.directory.join(format!("{}{ending}", record(number).recorded_job()))
+        };
+        for (number, ending) in
+            [(1, store::ENDING), (1, store::OLD_ENDING), (2, store::ENDING), (9, store::ENDING)]
+        {
+            fs::write(output(number, ending), vec![0; 9000]).unwrap();
+        }
+        let running = OutputStore::create(&store.directory, &record(8).recorded_job().to_string());
+        store.save(&record(4)).unwrap();
+        let jobs: Vec<String> = store.jobs().into_iter().map(|job| job.name).collect();
+        assert_eq!(jobs, ["name-2", "name-3", "name-4"]);
+        // Its launcher was killed before the job had a record.
+        assert!(!output(1, store::OLD_ENDING).exists() && !output(9, store::ENDING).exists());
+        assert!(output(2, store::ENDING).exists() && output(8, store::ENDING).exists());
+        drop(running);
+    }
+
+    #[test]
+    fn output_is_found_by_the_record_and_before_it() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore::below(state.path());
+        fs::create_dir_all(&store.directory).unwrap();
+        let first = record(1).recorded_job().to_string();
+        let output = OutputStore::create(&store.directory, &first).unwrap();
+        let output_file = Some(output.file_name().to_owned());
+        let restarted = JobRecord { output_file, ..record(2) };
+        let found = |id: &str| store.open_output(id).unwrap().is_some();
+        let begun = store.begin(&restarted).unwrap();
+        assert!(found(&record(2).job) && !found(&record(1).job));
+        store.save(&restarted).unwrap();
+        drop(begun);
+        assert!(found(&record(2).job));
+        let elsewhere = JobRecord { output_file: Some("../x.output".into()), ..record(3) };
+        store.save(&elsewhere).unwrap();
+        assert!(!found(&record(3).job));
     }
 
     #[test]
     fn records_of_a_clock_that_was_ahead_give_way() {
         let state = tempfile::tempdir().unwrap();
-        let store = RecordStore::below(state.path());
+        let store = RecordStore { most: 9, ..RecordStore::below(state.path()) };
         let ahead = SystemTime::now() + Duration::from_secs(86_400);
-        for number in 1000..1000 + u32::try_from(MAX_RECORDS).unwrap() {
+        for number in 1000..1009 {
             store.save(&record(number)).unwrap();
-            let file = File::open(store.path(&record(number).job)).unwrap();
+            let file = File::open(store.path(&record(number).recorded_job())).unwrap();
             file.set_modified(ahead).unwrap();
         }
         for number in [1, 2] {
             store.save(&record(number)).unwrap();
             assert_eq!(store.last().unwrap().job, record(number).job);
         }
-        let jobs = store.jobs().unwrap();
-        assert_eq!(jobs.len(), MAX_RECORDS);
-        assert_eq!(jobs[MAX_RECORDS - 2..], [record(1).job, record(2).job]);
+        let jobs = store.jobs();
+        assert_eq!(jobs.len(), 9);
+        assert_eq!(jobs[7..], [record(1).recorded_job(), record(2).recorded_job()]);
     }
 
     #[test]
-    fn jobs_are_found_by_how_their_ids_begin() {
+    fn jobs_are_found_by_how_their_names_and_ids_begin() {
         let state = tempfile::tempdir().unwrap();
         let store = RecordStore::below(state.path());
         [0x1, 0x2].iter().for_each(|number| store.save(&record(*number)).unwrap());
         assert_eq!(store.find(&record(2).job.to_ascii_uppercase()).unwrap().job, record(2).job);
+        assert_eq!(store.find("name-1").unwrap().job, record(1).job);
         let error = |job: &str| store.find(job).unwrap_err().to_string();
-        assert_eq!(error("000000"), "000000 begins the ids of 2 jobs");
-        assert!(error("abcdef").starts_with("no record of a job that begins with abcdef in /"));
+        assert_eq!(error("000000"), "000000 begins the names or ids of 2 jobs");
+        let unknown = "no record of a job whose name or id begins with abcdef in /";
+        assert!(error("abcdef").starts_with(unknown));
+        // An older rlaunch has left it.
+        let old = store.directory.join(format!("{:0>32}.json", 3));
+        fs::write(old, serde_json::to_vec(&record(3)).unwrap()).unwrap();
+        assert_eq!(store.find(&record(3).job).unwrap().job, record(3).job);
+        assert_eq!(store.jobs().len(), 3);
+    }
+
+    #[test]
+    fn the_newest_of_a_thousand_is_found_at_once() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore::below(state.path());
+        store.save(&record(0)).unwrap();
+        for number in 1..1000 {
+            // What is not wanted is not read.
+            fs::write(store.path(&record(number).recorded_job()), "{").unwrap();
+        }
+        store.save(&record(1000)).unwrap();
+        assert_eq!(store.last().unwrap().job, record(1000).job);
+        assert_eq!(store.find("name-1000").unwrap().job, record(1000).job);
     }
 
     #[test]

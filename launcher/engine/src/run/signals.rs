@@ -6,12 +6,21 @@ use rlaunch_console::signals::EndSignals;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 /// Least time between two Ctrl-C that count as two requests. One that a wrapper or the shell of a terminal that closes
 /// passes on comes as often as there are ways to rlaunch.
 const MIN_REQUEST_GAP: Duration = Duration::from_millis(500);
+
+/// Whether SIGHUP asks for nothing any more.
+static HANGUPS_IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// Ignores SIGHUP from now on, since this process has left its terminal.
+pub(crate) fn ignore_hangups() {
+    HANGUPS_IGNORED.store(true, Ordering::Relaxed);
+}
 
 /// Request that the user makes by a signal to rlaunch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +101,9 @@ impl Signals {
         loop {
             let signal = self.receive().await;
             let UserSignal::End(end) = signal else { return signal };
+            if end == Signal::SIGHUP && HANGUPS_IGNORED.load(Ordering::Relaxed) {
+                continue;
+            }
             if self.requests.count_if_request(end, Instant::now()) {
                 messages::hurry_last_messages();
                 return signal;

@@ -1,10 +1,13 @@
 //! Start of the ranks: the job's decisions are shown, this process's own streams are opened, and every node gets the order
 //! to start.
 
+use crate::run::detach::Detaching;
 use crate::run::driver::Running;
 use crate::run::job_run::{JobRun, StartFacts};
 use crate::run::links::LinkMonitor;
+use crate::run::live::messages::HostRanks;
 use crate::run::nodes::{Agents, Node, PendingStdio};
+use crate::run::output::store::{StoredAttempt, StoredRecord};
 use crate::run::output::{self, OutputWriter, Tags};
 use crate::run::pump::{self, Pump};
 use crate::run::rendezvous::Joined;
@@ -19,7 +22,8 @@ use rlaunch_plan::env::nccl::Log;
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::apps::{self, RenderedTexts, StartOrder};
 use rlaunch_plan::job::options::OutputOptions;
-use rlaunch_plan::map::RankMap;
+use rlaunch_plan::job::tag_pattern::TagPattern;
+use rlaunch_plan::map::{MappedNode, RankMap};
 use rlaunch_plan::rank_config::RankConfig;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -119,6 +123,9 @@ fn open_stdio(
         Failed::new(Exit::FILES, format!("cannot read standard input: {error}"))
     })?;
     let nccl = job.spec.options.nccl_verify.then(|| Log::new(job.spec.sets_variable("NCCL_DEBUG")));
+    if let Some(store) = job.detaching.as_ref().and_then(Detaching::store) {
+        store.add(&StoredRecord::Attempt(stored_attempt(&job.spec, map)));
+    }
     let config = output::OutputConfig {
         tags: tags(&job.spec.output, map),
         fold: job.spec.output.fold,
@@ -128,10 +135,29 @@ fn open_stdio(
         ranks: map.world_size,
         nccl,
         transcript: job.recorder.as_ref().map(|recorder| recorder.transcript().clone()),
+        store: job.detaching.as_ref().and_then(Detaching::store).cloned(),
         stdio: job.stdio.clone(),
         status: job.events.status().clone(),
     };
     Ok(output::start(config, streams.output))
+}
+
+/// Returns what is needed to show the output of this attempt later.
+fn stored_attempt(job: &JobSpec, map: &RankMap) -> StoredAttempt {
+    let OutputOptions { tag, no_tag, fold, merge_stderr, .. } = &job.output;
+    // Tags have names of hosts, without users and ports.
+    let host = |node: &MappedNode| HostRanks {
+        host: node.host.name.clone(),
+        ranks: node.ranks.iter().map(|rank| rank.0).collect(),
+    };
+    StoredAttempt {
+        job: job.id.to_string(),
+        hosts: map.nodes.iter().map(host).collect(),
+        tag: tag.as_ref().map(TagPattern::to_string).unwrap_or_default(),
+        no_tag: *no_tag,
+        fold: fold.map(<&'static str>::from).unwrap_or_default().to_owned(),
+        merged: *merge_stderr,
+    }
 }
 
 fn tags(options: &OutputOptions, map: &RankMap) -> Option<Tags> {

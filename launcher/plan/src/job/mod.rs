@@ -3,10 +3,12 @@
 //! | file | subject |
 //! |---|---|
 //! | `apps` | programs, their order of start, templates |
+//! | `name` | names of jobs, and which job a word means |
 //! | `options` | dry runs, `--show`, output, restarts |
 //! | `stdin`, `tag_pattern` | `--stdin`; `--tag-output` |
 
 pub mod apps;
+pub mod name;
 pub mod options;
 pub mod stdin;
 pub mod tag_pattern;
@@ -15,6 +17,7 @@ use crate::hosts::{Host, SlotsBy, addresses};
 use crate::map::{MapBy, MapError, RankBy, RankMap};
 use crate::options::{Options, UserChoices};
 use apps::AppSpec;
+use name::JobName;
 use options::{DryRun, OutputOptions, Restarts, Show, TimeoutReport, WatchOptions};
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::{MpiInterfaces, PortRange, PreloadFile, SingletonPolicy};
@@ -40,6 +43,8 @@ pub const PORT_RANGE: PortRange = PortRange { first: 21_000, last: 21_511 };
 /// Job as the user asked for it, with all options checked.
 pub struct JobSpec {
     pub id: JobId,
+    /// Name, which restarts keep.
+    pub name: JobName,
     /// Hosts in the user's order; this machine if none were named or allocated. A program may have other
     /// hosts ([`AppSpec::hosts`]).
     pub hosts: Vec<Host>,
@@ -103,9 +108,10 @@ pub struct JobSpec {
     pub notify: Option<String>,
 }
 
-/// Id and secrets of one attempt at a job, by which it recognizes its own agents and ranks.
+/// Id, name and secrets of one attempt at a job. By id and secrets it recognizes its own agents and ranks.
 pub struct Identity {
     pub id: JobId,
+    pub name: JobName,
     pub secret: Secret,
     pub token: Token,
 }
@@ -122,9 +128,10 @@ impl JobSpec {
     /// Makes a job whose options all have their defaults. Its ranks read no standard input, and it leaves no
     /// record.
     pub fn new(identity: Identity, hosts: Vec<Host>, app: AppSpec) -> JobSpec {
-        let Identity { id, secret, token } = identity;
+        let Identity { id, name, secret, token } = identity;
         JobSpec {
             id,
+            name,
             is_local: false,
             hosts,
             map_by: MapBy::default(),

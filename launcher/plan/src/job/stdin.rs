@@ -4,7 +4,7 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::convert::Infallible;
-use std::fs::File;
+use std::fs::{File, FileType};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileTypeExt;
@@ -95,6 +95,15 @@ impl Stdin {
         }
     }
 
+    /// Does the same for a job that outlives its terminal. Without the option it reads a file alone: whoever writes to a pipe
+    /// may be gone before it.
+    pub fn of_detached(option: Option<&StdinArg>) -> Result<Stdin, StdinError> {
+        match option {
+            None if !is_file(io::stdin().as_fd()) => Stdin::from_option(Some(&StdinArg::None)),
+            option => Stdin::from_option(option),
+        }
+    }
+
     /// Returns the standard input of a restarted job. A file is read again. Without a file no rank reads
     /// standard input, since the first attempt may have consumed it.
     pub fn for_restart(self) -> Stdin {
@@ -122,9 +131,15 @@ impl Stdin {
 
 /// Tells whether an inherited stdin is a pipe, a socket or a file, and not a terminal or /dev/null.
 fn has_data(stdin: BorrowedFd<'_>) -> bool {
-    let file = stdin.try_clone_to_owned().map(File::from);
-    let kind = file.and_then(|file| file.metadata()).map(|metadata| metadata.file_type());
-    kind.is_ok_and(|kind| kind.is_fifo() || kind.is_socket() || kind.is_file())
+    kind_of(stdin).is_ok_and(|kind| kind.is_fifo() || kind.is_socket() || kind.is_file())
+}
+
+fn is_file(stdin: BorrowedFd<'_>) -> bool {
+    kind_of(stdin).is_ok_and(|kind| kind.is_file())
+}
+
+fn kind_of(stdin: BorrowedFd<'_>) -> io::Result<FileType> {
+    Ok(File::from(stdin.try_clone_to_owned()?).metadata()?.file_type())
 }
 
 #[cfg(test)]
@@ -163,6 +178,7 @@ mod tests {
         let (pipe, _other) = io::pipe().unwrap();
         assert!(has_data(pipe.as_fd()));
         assert!(has_data(tempfile::tempfile().unwrap().as_fd()));
+        assert!(is_file(tempfile::tempfile().unwrap().as_fd()) && !is_file(pipe.as_fd()));
         assert!(!has_data(File::open("/dev/null").unwrap().as_fd()));
     }
 }

@@ -33,13 +33,14 @@ pub(crate) use program::{
 pub(crate) use termination::TerminationArgs;
 
 use clap::{Args, Command, FromArgMatches, Parser};
+use rlaunch_engine::run::detach::Detaching;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
 use std::time::Duration;
 
 /// Long names of options that `rlaunch --help` leaves to `rlaunch help options`.
-const RARE: [&str; 27] = [
+const RARE: [&str; 28] = [
     "agent",
     "agent-dir",
     "connect",
@@ -48,6 +49,7 @@ const RARE: [&str; 27] = [
     "gid-index",
     "hang-report",
     "init-timeout",
+    "job-name",
     "log-json",
     "log-level",
     "mesh-timeout",
@@ -91,6 +93,7 @@ Examples:
   rlaunch -np 4 ./program                       four ranks on this machine, without SSH
   rlaunch --hostfile hosts --map-by node ./program    hosts from a file, one rank on each in turn
   rlaunch -H a -np 1 ./server : -H b,c ./client    two programs in one job
+  rlaunch -d -H a,b python3 train.py            let it outlive this terminal
   rlaunch --dry-run=offline -H a:2,b hostname   print the hosts and ranks that a job would have
   rlaunch topo -H a,b                           show CPUs, GPUs, NICs and networks of hosts
   rlaunch capture -H a,b -o x.tar               record them, to be shown elsewhere
@@ -163,6 +166,10 @@ pub(crate) struct JobArgs {
     /// Whole command line as the user typed it.
     #[arg(skip)]
     pub(crate) typed: Vec<OsString>,
+
+    /// Handle to leave the terminal, in the process that runs a job with `--detach`.
+    #[arg(skip)]
+    pub(crate) detaching: Option<Detaching>,
 }
 
 /// Hosts and network of a measurement.

@@ -2,6 +2,7 @@
 
 use crate::cli::args::values;
 use clap::ArgAction;
+use rlaunch_plan::job::name::JobName;
 use rlaunch_plan::job::options::{DryRun, Folding, Show};
 use rlaunch_plan::job::stdin::StdinArg;
 use rlaunch_plan::job::tag_pattern::TagPattern;
@@ -83,6 +84,19 @@ pub(crate) struct OutputArgs {
     /// Write the job's events as JSON, one object per line, to a file or to file descriptor N
     #[arg(long, value_name = "FILE|fd:N", help_heading = "Output")]
     pub(crate) events: Option<String>,
+
+    /// Return once all ranks have started, and let the job outlive this terminal; `rlaunch logs -f NAME` shows it
+    ///
+    /// Its name is printed, and its output is kept in a file below ~/.local/state/rlaunch. Rank 0 reads stdin only if that is
+    /// a file, or with --stdin. If the job cannot start, the exit code says why, as without -d.
+    #[arg(short, long, conflicts_with_all = ["dry_run", "no_record"], help_heading = "Output")]
+    pub(crate) detach: bool,
+
+    /// Name the job: letters, digits, - and _; by default two words, as amber-fox
+    ///
+    /// Verbs that ask about a job take its name, its id, or the beginning of either; `last` is the newest job.
+    #[arg(long, value_name = "NAME", help_heading = "Output")]
+    pub(crate) job_name: Option<JobName>,
 
     /// Keep no record of the job for `rlaunch report`. A record has the output of ranks, and is below
     /// ~/.local/state/rlaunch ($XDG_STATE_HOME/rlaunch)

@@ -3,16 +3,17 @@
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::BEAT;
-use rlaunch_engine::run::record;
+use rlaunch_plan::job::name::{JobName, JobNameError};
 use std::str::FromStr;
 use std::time::Duration;
 use strum::VariantArray;
 
-/// Parses the id of a job, 32 hexadecimal digits, or the first six or more of them.
-pub(crate) fn parse_job_id(text: &str) -> Result<String, String> {
-    record::begins_id(text)
-        .then(|| text.to_owned())
-        .ok_or_else(|| "an id of 32 hexadecimal digits, or the first 6 or more of them".to_owned())
+/// Parses a word that means a job. Ids have the form of names.
+pub(crate) fn parse_job_word(text: &str) -> Result<String, String> {
+    match text.parse::<JobName>() {
+        Ok(_) | Err(JobNameError::Last) => Ok(text.to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }
 
 pub(crate) fn parse_ranks(text: &str) -> Result<u32, String> {

@@ -77,9 +77,10 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     apps::check_slots(&apps, &hosts)?;
     let (output, termination) = (args.output, args.termination);
     let (is_dry, watches_hangs) = (output.dry_run.is_some(), termination.hang_timeout.is_some());
-    let Identity { id, secret, token } = new_identity()?;
+    let Identity { id, name, secret, token } = new_identity()?;
     let spec = JobSpec {
         id,
+        name: output.job_name.clone().unwrap_or(name),
         hosts,
         is_local,
         map_by,
@@ -95,7 +96,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         preload: apps::preloads(&preloaded)?,
         mpi: args.environment.mpi,
         singleton: args.environment.singleton,
-        stdin: Stdin::from_option(output.stdin.as_ref())?,
+        stdin: stdin(&output)?,
         output: output_options(&output),
         kill_after: termination.kill_after,
         node_timeout: termination.node_timeout,
@@ -116,7 +117,8 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         is_recorded: !output.no_record && !is_dry,
         notify: termination.notify.filter(|_| !is_dry),
     };
-    Ok(Launch { spec, reach, stdio: Stdio::Stdout })
+    let stdio = if args.detaching.is_some() { Stdio::Nowhere } else { Stdio::Stdout };
+    Ok(Launch { spec, reach, stdio, detaching: args.detaching })
 }
 
 fn env_options(environment: &EnvironmentArgs) -> EnvOptions {
@@ -143,6 +145,11 @@ fn watch_options(termination: &TerminationArgs) -> WatchOptions {
     let ends_job = !termination.hang_report;
     let hang = termination.hang_timeout.map(|timeout| HangOptions { timeout, ends_job });
     WatchOptions { hang, straggler_window: termination.straggler_report }
+}
+
+fn stdin(output: &OutputArgs) -> Result<Stdin, StdinError> {
+    let option = output.stdin.as_ref();
+    if output.detach { Stdin::of_detached(option) } else { Stdin::from_option(option) }
 }
 
 fn output_options(output: &OutputArgs) -> OutputOptions {
@@ -346,7 +353,7 @@ impl MeasurementJob {
         job.command_line = std::env::args_os().collect();
         job.directory = here().ok().map(|here| here.path);
         job.is_recorded = true;
-        Ok(Launch { spec: job, reach, stdio: Stdio::Stdout })
+        Ok(Launch { spec: job, reach, stdio: Stdio::Stdout, detaching: None })
     }
 }
 
@@ -396,6 +403,24 @@ mod tests {
         assert_eq!(of("--no-pty x", true), Pseudoterminals::None);
         assert_eq!(of("--pty x", false), Pseudoterminals::All(size));
         assert!(parse("--pty --no-pty x").is_err());
+    }
+
+    #[test]
+    fn a_job_has_a_name() {
+        assert_eq!(parse("--job-name night_1 x").unwrap().name.as_str(), "night_1");
+        assert_eq!(parse("x").unwrap().name.as_str().split('-').count(), 2);
+        for name in ["a/b", "last", "-x"] {
+            let error = parse(&format!("--job-name={name} x")).err().unwrap();
+            assert!(error.contains("job-name"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_job_without_a_terminal_keeps_its_output() {
+        assert!(parse("-d --stdin none x").is_ok());
+        for line in ["-d --no-record x", "--detach --dry-run x"] {
+            assert!(parse(line).err().unwrap().contains("--detach"), "{line}");
+        }
     }
 
     #[test]

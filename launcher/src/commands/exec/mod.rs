@@ -74,7 +74,7 @@ pub(crate) struct AttachArgs {
 /// Rank of a running job on the command line.
 #[derive(Debug, clap::Args)]
 pub(crate) struct TargetArgs {
-    /// Rank; before it the beginning of the job's id, if several jobs run
+    /// Rank; before it the job's name or id, or the beginning of either, if several jobs run
     #[arg(value_name = "[JOB] RANK", num_args = 1..=2, required = true)]
     words: Vec<String>,
 }

@@ -43,8 +43,8 @@ use tokio::net::TcpListener;
 ///
 /// At a terminal this is a live page, with graphs of the last minute, and keys that show the
 /// output of the job or the stack of a rank, open a shell in its place, or end the job; `?` lists them. Traffic comes
-/// from the counters of the hardware: bytes and packets per second, and bytes per packet. JOB is the beginning of the
-/// job's id; it may be left out while one job runs here.
+/// from the counters of the hardware: bytes and packets per second, and bytes per packet. JOB is its name
+/// or id; it may be left out while one job runs here.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -53,7 +53,7 @@ Examples:
   rlaunch monitor --once                     one table, as text
   rlaunch monitor --listen 127.0.0.1:9101    the same for Prometheus, at /metrics")]
 pub(crate) struct MonitorArgs {
-    /// Beginning of the job's id, as `rlaunch jobs` prints it
+    /// Name or id of the job, or the beginning of either; `last` is the newest
     #[arg(value_name = "JOB", conflicts_with = "hosts")]
     pub(crate) job: Option<String>,
 

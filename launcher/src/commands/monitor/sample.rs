@@ -391,6 +391,7 @@ pub(super) mod tests {
     pub(in super::super) fn job() -> JobStatus {
         JobStatus {
             job: "019a".into(),
+            name: "amber-fox".into(),
             pid: 1,
             program: vec!["sh".into(), "-c".into(), "echo \"a\\\nb\"".into()],
             started: 1.5,

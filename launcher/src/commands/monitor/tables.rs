@@ -13,9 +13,10 @@ pub(super) fn describe_job(job: &JobStatus) -> String {
         let ago = duration(output.seconds_ago);
         format!("last output {ago} ago by rank {}", output.rank)
     });
-    let (id, age, phase) = (short_id(&job.job), duration(job.seconds), job.phase.word());
+    let (name, id, age) = (&job.name, short_id(&job.job), duration(job.seconds));
+    let phase = job.phase.word();
     format!(
-        "job {id}  {phase} for {age}  {running} of {} ranks run  {output}\n{}\n",
+        "job {name} ({id})  {phase} for {age}  {running} of {} ranks run  {output}\n{}\n",
         job.ranks,
         program(&job.program)
     )

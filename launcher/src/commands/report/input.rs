@@ -3,6 +3,7 @@
 use super::log_metrics::{KNOWN_FORMATS, LogMetrics};
 use super::{FindingKind, ReportFinding};
 use rlaunch_engine::run::record::{self, JobRecord, RecordStore, RecordStoreError, RecordedPhase};
+use rlaunch_plan::job::name::{JobName, LAST};
 use rlaunch_text::text;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ pub(crate) struct ReportInput {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct JobFacts {
     pub(crate) id: String,
+    pub(crate) name: String,
     pub(crate) program: Vec<String>,
     pub(crate) ranks: u32,
     /// Hosts by rank.
@@ -67,8 +69,7 @@ impl InputError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             InputError::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                let words = "`last` is the last job; other jobs are named by their ids, or by the \
-                             first 6 or more digits of them";
+                let words = "`last` is the last job; `rlaunch history` lists the names of others";
                 Some(words.to_owned())
             }
             InputError::Read { .. } => None,
@@ -82,8 +83,8 @@ impl InputError {
 }
 
 impl ReportInput {
-    /// Reads an input. `source` is a file, `-`, `last`, or the beginning of a job's id. A file takes
-    /// precedence over a job.
+    /// Reads an input. `source` is a file, `-`, or a word that means a job. A file takes precedence over a
+    /// job.
     pub(crate) fn read(source: &OsStr) -> Result<ReportInput, InputError> {
         let path = Path::new(source);
         let text = source.to_string_lossy();
@@ -91,11 +92,12 @@ impl ReportInput {
         if source == "-" {
             return ReportInput::from_stream("standard input", io::stdin().lock());
         }
-        if text == "last" && !is_file {
-            return Ok(ReportInput::from_record(&RecordStore::for_user()?.last()?));
-        }
-        if record::begins_id(&text) && !is_file {
-            return Ok(ReportInput::from_record(&RecordStore::for_user()?.find(&text)?));
+        if !is_file && (text == LAST || text.parse::<JobName>().is_ok()) {
+            match RecordStore::for_user()?.find(&text) {
+                // It may be a file that is missing.
+                Err(RecordStoreError::Unknown { .. }) if !record::begins_id(&text) => {}
+                found => return Ok(ReportInput::from_record(&found?)),
+            }
         }
         let opened = File::open(path).map_err(|source| {
             let name = text.clone().into_owned();
@@ -153,6 +155,7 @@ impl JobFacts {
             .flat_map(|host| host.ranks.iter().map(|rank| (*rank, host.host.clone())));
         JobFacts {
             id: record.job.clone(),
+            name: record.name.clone(),
             program: record.program.clone(),
             ranks: record.ranks(),
             hosts: ranks.collect(),

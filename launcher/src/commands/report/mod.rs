@@ -42,6 +42,8 @@ use std::ffi::OsString;
 const VERSION: u32 = 1;
 /// Relative difference up to which two figures count as equal.
 const TOLERANCE: f64 = 0.02;
+/// Number of the newest records among which a run to compare with is looked for.
+const COMPARED: usize = 50;
 
 /// Show how fast a run was, whether its figures agree, and which network it used.
 ///
@@ -237,7 +239,7 @@ fn draw(file: &PlotFile, curves: &[Curves], report: &Report) -> Result<Exit, Fai
 /// Finds the recorded run with which to compare the run `than`: of the successful runs of the same program with fewer
 /// ranks than `than`, the one with the fewest ranks. If several have that number, the newest is returned.
 fn smaller_run(than: &Run, program: &[String]) -> Option<Run> {
-    let mut records = RecordStore::for_user().ok()?.all();
+    let mut records = RecordStore::for_user().ok()?.newest(COMPARED);
     records.retain(|record| record.program == program && record.ranks() < than.ranks);
     records.retain(|record| record.end.exit_code == 0);
     // `min_by_key` returns the first of several, so the newest has to come first.

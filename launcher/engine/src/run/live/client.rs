@@ -3,11 +3,13 @@
 use super::directory::{SocketDirectory, SocketName};
 use super::messages::{Greeting, JobStatus, Reply, Request, SOCKET_VERSION};
 use crate::run::output::OutputPart;
+use crate::run::record::{RecordStore, RecordedJob};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::frame::{self, FrameError, FrameReader};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
+use rlaunch_plan::job::name::{Meant, NamedJob};
 use rlaunch_text::printable;
 use rlaunch_text::redact::without_secrets;
 use serde::de::DeserializeOwned;
@@ -31,6 +33,8 @@ const MAX_COMMAND: usize = 160;
 pub struct RunningJob {
     /// Id of the job, 32 hexadecimal digits.
     pub id: String,
+    /// Name of the job.
+    pub name: String,
     launcher: Option<Launcher>,
     stream: UnixStream,
     frames: FrameReader,
@@ -58,7 +62,7 @@ pub enum LiveError {
     List(#[source] io::Error),
     #[error("no job of yours runs from this machine")]
     NoJob,
-    #[error("no job that begins with {0} runs from this machine")]
+    #[error("no job whose name or id begins with {0} runs from this machine")]
     Unknown(String),
     #[error("{} jobs of yours run from this machine: {}", .0.len(), .0.join(", "))]
     Several(Vec<String>),
@@ -100,7 +104,7 @@ impl LiveError {
                  `rlaunch report last` shows the last job that has ended"
                     .into(),
             ),
-            LiveError::Several(_) => Some("name one by the beginning of its id".into()),
+            LiveError::Several(_) => Some("give one of these names".into()),
             LiveError::Elsewhere { machine, .. } => {
                 Some(format!("its launcher runs on {machine}; ask there"))
             }
@@ -143,24 +147,28 @@ impl RunningJob {
         Ok((jobs, failed))
     }
 
-    /// Connects to the job whose id begins with `job`, or to the only running one.
-    pub async fn find(job: Option<&str>) -> Result<RunningJob, LiveError> {
+    /// Connects to the job that `word` means ([`Meant::find`]), or to the only running one.
+    pub async fn find(word: Option<&str>) -> Result<RunningJob, LiveError> {
         let (mut jobs, mut failed) = RunningJob::all().await?;
-        if let Some(job) = job {
-            let prefix = job.to_ascii_lowercase();
-            jobs.retain(|found| found.id.starts_with(&prefix));
-            failed.retain(|error| error.job().is_some_and(|found| found.starts_with(&prefix)));
-        } else {
+        let names = |jobs: &[RunningJob], found: &[usize]| {
+            LiveError::Several(found.iter().map(|at| jobs[*at].name.clone()).collect())
+        };
+        let Some(word) = word else {
             failed.retain(|error| !matches!(error, LiveError::Elsewhere { .. }));
-        }
-        if jobs.len() > 1 {
-            return Err(LiveError::Several(jobs.into_iter().map(|job| job.id).collect()));
-        }
-        match (jobs.pop(), failed.pop(), job) {
-            (Some(job), ..) => Ok(job),
-            (None, Some(error), _) => Err(error),
-            (None, None, Some(job)) => Err(LiveError::Unknown(job.to_owned())),
-            (None, None, None) => Err(LiveError::NoJob),
+            return match (jobs.pop(), failed.pop()) {
+                (Some(job), _) if jobs.is_empty() => Ok(job),
+                (Some(job), _) => {
+                    jobs.push(job);
+                    Err(names(&jobs, &Vec::from_iter(0..jobs.len())))
+                }
+                (None, Some(error)) => Err(error),
+                (None, None) => Err(LiveError::NoJob),
+            };
+        };
+        match Meant::find(word, &jobs) {
+            Meant::One(at) => Ok(jobs.swap_remove(at)),
+            Meant::Several(found) => Err(names(&jobs, &found)),
+            Meant::Nothing => Err(unasked(word, failed)),
         }
     }
 
@@ -187,7 +195,7 @@ impl RunningJob {
         };
         let launcher = Launcher::at_other_end(&stream);
         let frames = FrameReader::default();
-        let mut running = RunningJob { id: job, launcher, stream, frames };
+        let mut running = RunningJob { id: job, name: String::new(), launcher, stream, frames };
         let greeting = match running.greeting().await {
             Ok(greeting) => greeting,
             Err(LiveError::Ended(_)) => return Ok(None),
@@ -200,7 +208,7 @@ impl RunningJob {
         // An error means that the launcher has closed the connection, after its last message.
         let _ = running.send(&Request::Status).await;
         match running.receive().await {
-            Ok(Reply::Status(_)) => Ok(Some(running)),
+            Ok(Reply::Status(status)) => Ok(Some(RunningJob { name: status.name, ..running })),
             Ok(other) => Err(running.unexpected(other)),
             Err(LiveError::Ended(_)) => Ok(None),
             Err(error) => Err(error),
@@ -316,6 +324,34 @@ impl RunningJob {
                 Ok(0) | Err(_) => return Err(LiveError::Ended(self.id.clone())),
             }
         }
+    }
+}
+
+/// Returns the reason why the job that `word` means cannot be asked, from those of all jobs.
+fn unasked(word: &str, mut failed: Vec<LiveError>) -> LiveError {
+    // Such a job does not say its name, but its file does.
+    let begun = RecordStore::for_user().map(|store| store.begun()).unwrap_or_default();
+    let ids = failed.iter().map(|error| error.job().unwrap_or_default());
+    let jobs: Vec<RecordedJob> = ids
+        .map(|id| match begun.iter().find(|job| job.id == id) {
+            Some(job) => job.clone(),
+            None => RecordedJob { id: id.to_owned(), name: String::new() },
+        })
+        .collect();
+    match Meant::find(word, &jobs) {
+        Meant::One(at) => failed.swap_remove(at),
+        Meant::Several(found) => failed.swap_remove(found[found.len() - 1]),
+        Meant::Nothing => LiveError::Unknown(word.to_owned()),
+    }
+}
+
+impl NamedJob for RunningJob {
+    fn id(&self) -> &str {
+        &self.id
+    }
+
+    fn name(&self) -> &str {
+        &self.name
     }
 }
 
@@ -445,7 +481,8 @@ mod tests {
         let launcher = Launcher::at_other_end(&here);
         assert_eq!(launcher.unwrap().pid, Pid::this().as_raw());
         let frames = FrameReader::default();
-        let mut job = RunningJob { id: "5".into(), launcher, stream: here, frames };
+        let mut job =
+            RunningJob { id: "5".into(), name: "x".into(), launcher, stream: here, frames };
         let began = tokio::time::Instant::now();
         let error = job.greeting().await.unwrap_err();
         assert!(matches!(error, LiveError::Silent { .. }), "{error}");

@@ -13,7 +13,7 @@ use rlaunch_plan::map::RankMap;
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages. Every change of a message needs a new number.
-pub(crate) const SOCKET_VERSION: u16 = 5;
+pub(crate) const SOCKET_VERSION: u16 = 6;
 
 /// First message of the launcher.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -75,6 +75,8 @@ pub enum Reply {
 pub struct JobStatus {
     /// Id of the job, 32 hexadecimal digits.
     pub job: String,
+    /// Name of the job.
+    pub name: String,
     /// Process id of the launcher.
     pub pid: u32,
     /// Words of the ranks' programs; those whose names suggest a secret are replaced.

@@ -85,6 +85,7 @@ pub struct JobSocket {
 /// State that the tasks of all connections share.
 struct SocketState {
     job: String,
+    name: String,
     program: Vec<String>,
     status: LiveStatus,
     /// Output of the ranks; `None` if no record is kept.
@@ -126,6 +127,7 @@ impl JobSocket {
         let (sender, receiver) = mpsc::channel(MAX_CONNECTIONS);
         let shared = Arc::new(SocketState {
             job: job.id.to_string(),
+            name: job.name.to_string(),
             program: without_secrets(&job.program_words()),
             status,
             output,
@@ -273,7 +275,10 @@ async fn answer_or_pass_on(
     replies: &mpsc::UnboundedSender<Reply>,
     shared: &SocketState,
 ) {
-    let status = || shared.status.report(shared.job.clone(), shared.program.clone());
+    let status = || {
+        let SocketState { job, name, program, status, .. } = shared;
+        status.report(job.clone(), name.clone(), program.clone())
+    };
     let kind = match request {
         Request::Status => {
             // An error means that the client has gone.

@@ -74,6 +74,13 @@ impl LiveStatus {
         self.changing().ranks_started += 1;
     }
 
+    /// Tells whether the processes of all ranks have started, whether or not they run on.
+    pub(crate) fn has_started(&self) -> bool {
+        let changing = self.changing();
+        let ranks = changing.hosts.iter().map(|host| host.ranks.len()).sum::<usize>();
+        ranks > 0 && changing.ranks_started as usize >= ranks
+    }
+
     /// Takes note that the process of a rank has ended.
     pub(crate) fn rank_exited(&self) {
         self.changing().ranks_ended += 1;
@@ -95,14 +102,15 @@ impl LiveStatus {
         self.0.outputs.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns the state now. `job` is the job's id, `program` the words of its programs.
-    pub fn report(&self, job: String, program: Vec<String>) -> JobStatus {
+    /// Returns the state now of the job with this id and name; `program` are the words of its programs.
+    pub fn report(&self, job: String, name: String, program: Vec<String>) -> JobStatus {
         let StatusState { started, clock, .. } = &*self.0;
         let since_1970 = started.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let changing = self.changing();
         let ranks = changing.hosts.iter().map(|host| host.ranks.len()).sum::<usize>();
         JobStatus {
             job,
+            name,
             pid: std::process::id(),
             program,
             started: since_1970.as_secs_f64(),
@@ -165,7 +173,7 @@ mod tests {
     #[test]
     fn a_job_goes_through_its_phases() {
         let status = LiveStatus::new();
-        let report = || status.report("5".into(), vec!["a".into()]);
+        let report = || status.report("5".into(), "x".into(), vec!["a".into()]);
         assert_eq!(report().phase, JobPhase::Connecting);
         let map = RankMap::by_slot(&[Host::this_machine()], Some(1), false).unwrap();
         status.mapped(&map);
@@ -177,7 +185,9 @@ mod tests {
             status.phase_ended(name);
             assert_eq!(report().phase, phase);
         }
+        assert!(!status.has_started());
         status.rank_started();
+        assert!(status.has_started());
         let now = report();
         assert_eq!((now.ranks, now.ranks_started, now.ranks_ended), (1, 1, 0));
         status.ending();

@@ -58,6 +58,10 @@ impl OutputStream {
         OutputStream::new(&io::stderr(), AutoStream::choice(&io::stderr()))
     }
 
+    fn nowhere() -> OutputStream {
+        OutputStream { outlet: None, is_terminal: false, coloured: false }
+    }
+
     /// Makes a stream from a duplicate of the descriptor, because the standard handles buffer by line.
     fn new(stream: &(impl AsFd + IsTerminal), colours: ColorChoice) -> OutputStream {
         OutputStream {
@@ -85,8 +89,13 @@ impl Sink {
             Stdio::Stdout => OutputStream::stdout(),
             Stdio::Stderr => OutputStream::stderr(),
             Stdio::Pipe(writer) => OutputStream::new(&writer.as_fd(), ColorChoice::Never),
+            Stdio::Nowhere => OutputStream::nowhere(),
         };
-        Sink::with_streams(PerStream { stdout, stderr: OutputStream::stderr() }, tags)
+        let stderr = match stdio {
+            Stdio::Nowhere => OutputStream::nowhere(),
+            _ => OutputStream::stderr(),
+        };
+        Sink::with_streams(PerStream { stdout, stderr }, tags)
     }
 
     fn with_streams(streams: PerStream<OutputStream>, tags: Option<Tags>) -> Sink {

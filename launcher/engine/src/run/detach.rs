@@ -1,0 +1,223 @@
+//! `--detach`: a job that outlives its terminal.
+//!
+//! Before this process has a thread, it forks. The child runs the job, at first at the terminal, so that it can ask for
+//! passwords there. Once all ranks have started, it leaves the session and tells the parent the job's name; the parent prints
+//! it and exits. If the child ends before that, it has printed why, and the parent exits with its code.
+
+use crate::run::output::store::OutputStore;
+use crate::run::record::RecordStore;
+use crate::run::signals;
+use nix::errno::Errno;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, setsid};
+use rlaunch_console::messages;
+use rlaunch_plan::job::JobSpec;
+use rlaunch_plan::job::name::JobName;
+use rlaunch_sys::Fork;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Write};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use tokio::io::AsyncReadExt;
+use tokio::net::unix::pipe;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// Process after the fork.
+pub enum Side {
+    /// The process for which the user waits.
+    Parent(StartingJob),
+    /// The process that runs the job.
+    Child(Detaching),
+}
+
+/// Job whose launcher has not left the terminal.
+pub struct StartingJob {
+    launcher: Pid,
+    started: PipeReader,
+}
+
+/// End of the wait for a job's start.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Start {
+    /// All ranks have started; the job has this name.
+    Runs(String),
+    /// The launcher has ended with this code.
+    Ended(Exit),
+}
+
+/// Handle by which the launcher leaves its terminal, once. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Detaching(Arc<DetachState>);
+
+#[derive(Debug)]
+struct DetachState {
+    /// `None` once the parent has been told.
+    parent: Mutex<Option<PipeWriter>>,
+    /// File with the output of all attempts.
+    store: OnceLock<OutputStore>,
+}
+
+/// Forks this process, which must have no other thread.
+pub fn fork() -> Result<Side, Failed> {
+    // Both ends are closed in programs that either process starts.
+    let (started, parent) = io::pipe().map_err(|error| failed(&error))?;
+    match rlaunch_sys::fork().map_err(|error| failed(&error))? {
+        Fork::Parent(pid) => {
+            Ok(Side::Parent(StartingJob { launcher: Pid::from_raw(pid), started }))
+        }
+        Fork::Child => {
+            let parent = Mutex::new(Some(parent));
+            Ok(Side::Child(Detaching(Arc::new(DetachState { parent, store: OnceLock::new() }))))
+        }
+    }
+}
+
+fn failed(error: &io::Error) -> Failed {
+    Failed::new(Exit::BUG, format!("cannot detach the job: {error}"))
+        .hint(Some("without --detach it runs at this terminal"))
+}
+
+impl StartingJob {
+    /// Waits until the job has started, or its launcher has ended. Meanwhile passes signals on to the launcher.
+    pub fn wait(self) -> Result<Start, Failed> {
+        let StartingJob { launcher, started } = self;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let name = runtime.and_then(|runtime| runtime.block_on(read_name(launcher, started)));
+        let name = name.map_err(|error| failed(&error))?;
+        Ok(if name.is_empty() { Start::Ended(exit_of(launcher)) } else { Start::Runs(name) })
+    }
+}
+
+/// Reads the job's name from the launcher; empty if the launcher has ended without sending one.
+async fn read_name(launcher: Pid, started: PipeReader) -> io::Result<String> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let mut started = pipe::Receiver::from_owned_fd(started.into())?;
+    let mut name = String::new();
+    loop {
+        // What has been read so far is in `name`, whichever branch ends first.
+        let passed_on = tokio::select! {
+            read = read_some(&mut started, &mut name) => match read? {
+                0 => return Ok(name),
+                _ => continue,
+            },
+            // From a terminal it comes to the launcher twice, which counts it once.
+            _ = interrupt.recv() => Signal::SIGINT,
+            _ = terminate.recv() => Signal::SIGTERM,
+            _ = hangup.recv() => Signal::SIGHUP,
+        };
+        // An error means that the launcher has ended, which the pipe tells.
+        let _ = kill(launcher, passed_on);
+    }
+}
+
+/// Adds what the launcher has sent to `name`, and returns its length. Cancel-safe.
+async fn read_some(started: &mut pipe::Receiver, name: &mut String) -> io::Result<usize> {
+    let mut buffer = [0; 64];
+    let length = started.read(&mut buffer).await?;
+    name.push_str(&String::from_utf8_lossy(&buffer[..length]));
+    Ok(length)
+}
+
+/// Waits for the end of the launcher.
+fn exit_of(launcher: Pid) -> Exit {
+    loop {
+        return match waitpid(launcher, None) {
+            Ok(WaitStatus::Exited(_, code)) => Exit(u8::try_from(code).unwrap_or(Exit::BUG.0)),
+            Ok(WaitStatus::Signaled(_, signal, _)) => Exit::signal(signal as i32),
+            Ok(_) | Err(Errno::EINTR) => continue,
+            Err(_) => Exit::BUG,
+        };
+    }
+}
+
+impl Detaching {
+    /// Creates the file with the output of the job, which also gets what rlaunch says from now on.
+    pub(crate) fn keep_output(&self, job: &JobSpec) -> Result<(), Failed> {
+        let store = RecordStore::for_user()
+            .map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
+        let store = store.create_output(job).map_err(|error| {
+            let hint = "XDG_STATE_HOME=DIR keeps it elsewhere; without --detach it is shown here";
+            Failed::new(Exit::FILES, format!("cannot keep the job's output: {error}"))
+                .hint(Some(hint))
+        })?;
+        let keeper = store.clone();
+        messages::keep_by(move |lines| keeper.message(lines));
+        // An error would mean a second call, which a job does not make.
+        let _ = self.0.store.set(store);
+        Ok(())
+    }
+
+    /// Returns the file with the output of all attempts.
+    pub(crate) fn store(&self) -> Option<&OutputStore> {
+        self.0.store.get()
+    }
+
+    /// Tells whether this process has not left its terminal.
+    pub(crate) fn is_due(&self) -> bool {
+        self.parent().is_some()
+    }
+
+    /// Leaves the terminal, and tells the parent that the job of this name has started.
+    pub(crate) fn detach(&self, name: &JobName) {
+        let Some(mut parent) = self.parent().take() else { return };
+        messages::settle();
+        if let Err(error) = leave_terminal() {
+            messages::warn(&format!("the job may end with its terminal: {error}"));
+        }
+        signals::ignore_hangups();
+        // An error means that the parent was killed.
+        let _ = parent.write_all(name.as_str().as_bytes());
+    }
+
+    fn parent(&self) -> MutexGuard<'_, Option<PipeWriter>> {
+        self.0.parent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Makes this process one without a terminal, which holds nothing open for the reader of its output.
+fn leave_terminal() -> io::Result<()> {
+    // Cannot fail, since a forked child does not lead a process group.
+    setsid()?;
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    dup2_stdin(&null)?;
+    dup2_stdout(&null)?;
+    dup2_stderr(&null)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    /// Starts a launcher that does what the script says.
+    fn starting(script: &str) -> (Child, StartingJob, PipeWriter) {
+        let (started, parent) = io::pipe().unwrap();
+        let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let launcher = Pid::from_raw(i32::try_from(child.id()).unwrap());
+        (child, StartingJob { launcher, started }, parent)
+    }
+
+    #[test]
+    fn a_launcher_that_ends_before_the_start_gives_its_code() {
+        for (script, code) in [("exit 201", 201), ("kill -9 $$", 137)] {
+            let (_child, job, parent) = starting(script);
+            drop(parent);
+            assert_eq!(job.wait().unwrap(), Start::Ended(Exit(code)));
+        }
+    }
+
+    #[test]
+    fn a_job_that_has_started_gives_its_name() {
+        let (_child, job, mut parent) = starting("exit 0");
+        let launcher = job.launcher;
+        parent.write_all(b"amber-fox").unwrap();
+        drop(parent);
+        assert_eq!(job.wait().unwrap(), Start::Runs("amber-fox".into()));
+        assert_eq!(exit_of(launcher), Exit::SUCCESS);
+    }
+}
