@@ -8,6 +8,7 @@ use crate::run::output::store::OutputStore;
 use crate::run::record::RecordStore;
 use crate::run::signals;
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, setsid};
@@ -95,7 +96,9 @@ async fn read_name(launcher: Pid, started: PipeReader) -> io::Result<String> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;
-    let mut started = pipe::Receiver::from_owned_fd(started.into())?;
+    fcntl(&started, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+    // The check that this is a pipe calls a function that old versions of the C library lack.
+    let mut started = pipe::Receiver::from_owned_fd_unchecked(started.into())?;
     let mut name = String::new();
     loop {
         // What has been read so far is in `name`, whichever branch ends first.
