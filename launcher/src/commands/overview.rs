@@ -68,7 +68,7 @@ const OPTIONS: [[(&str, &str); 2]; 5] = [
     [("-H, --host HOST[:N]", "hosts and slots"), ("--hostfile FILE", "a line per host")],
     [("-n, --np N", "number of ranks"), ("--map-by node", "ranks in turn")],
     [("-x, --env NAME=VALUE", "a variable"), ("--wdir DIR", "run there")],
-    [("--copy FILE", "copy it along"), ("-d, --detach", "without terminal")],
+    [("--copy FILE", "copy it along"), ("-d, --detach", "go home")],
     [("--transport rdma", "RDMA or nothing"), ("--dry-run", "start no ranks")],
 ];
 

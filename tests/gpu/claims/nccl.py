@@ -62,6 +62,12 @@ def _shared(run, size):
 SWITCHES = ("NCCL_DEBUG", "NCCL_DEBUG_SUBSYS")
 
 
+def _has(ranks, rank):
+    """Tells whether a list such as 0,2-4 has a rank."""
+    spans = (part.split("-") for part in ranks.split(","))
+    return any(int(span[0]) <= rank <= int(span[-1]) for span in spans)
+
+
 def variables(run):
     """NCCL takes the variables that --show env lists, and no others."""
     output = run.work / "output"
@@ -69,7 +75,8 @@ def variables(run):
     ran = run.rlaunch("job", *words, *_training(run, 2)).passed("rlaunch --show env")
     silent = set()
     for rank in range(2):
-        shown = dict(re.findall(rf"^{rank} +\S+ +(NCCL_\w+)=(\S*)", ran.out, re.MULTILINE))
+        rows = re.findall(r"^(NCCL_\w+)=(\S*) +([\d,-]+) ", ran.out, re.MULTILINE)
+        shown = {name: value for name, value, ranks in rows if _has(ranks, rank)}
         check(shown, f"--show env lists no NCCL_* of rank {rank}")
         log = (output / f"rank.{rank}" / "stdout").read_text(errors="replace")
         taken = dict(re.findall(r"NCCL INFO (NCCL_\w+) set by environment to (\S+?)\.?$", log, re.MULTILINE))

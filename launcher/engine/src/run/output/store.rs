@@ -635,9 +635,11 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_said_once_and_what_was_lost_is_a_record() {
-        let disk = SmallDisk { room: 70, ..SmallDisk::default() };
+        let disk = SmallDisk { room: 1000, ..SmallDisk::default() };
         let mut writer = StoreWriter::create(disk, MAX_BYTES).unwrap();
         assert!(writer.add(&output(0, "a\n")).is_none());
+        // Not even the record of what is lost has room.
+        writer.files.room = writer.files.bytes.len() + 1;
         let long = "x".repeat(60);
         let error = writer.add(&output(0, &long)).unwrap();
         assert_eq!(error.kind(), io::ErrorKind::StorageFull);
