@@ -1,7 +1,8 @@
 //! Ranks on the launching machine itself, which has no sshd.
 
 use crate::support::Field;
-use nix::pty::{OpenptyResult, openpty};
+use crate::terminal::open_pair;
+use nix::pty::OpenptyResult;
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
 use std::fs;
@@ -71,7 +72,7 @@ fn ranks_of_a_host_share_a_session_without_a_terminal() {
     let field = Field::new();
     let script = "read -r pid _ _ _ group session terminal _ </proc/self/stat; \
                   echo $((pid == group)) $((pid == session)) $session $terminal";
-    let OpenptyResult { master: _master, slave } = openpty(None, None).unwrap();
+    let OpenptyResult { master: _master, slave } = open_pair();
     let run = field.rlaunch("-np 2").sh(script).at_terminal();
     let ran = run.command().stdin(slave).output().unwrap();
     let local = String::from_utf8(ran.stdout).unwrap();

@@ -4,7 +4,8 @@
 use crate::output::{check_flood, flood};
 use crate::running::Running;
 use crate::support::{BOUND, Field, Run, launch_directory};
-use nix::pty::{OpenptyResult, openpty};
+use crate::terminal::open_pair;
+use nix::pty::OpenptyResult;
 use nix::sys::termios::tcgetattr;
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -184,7 +185,7 @@ fn a_rank_that_has_enough_ends_well() {
 #[test]
 fn a_terminal_is_read_when_that_was_asked_for_and_never_changed() {
     let field = Field::new();
-    let OpenptyResult { master, slave } = openpty(None, None).unwrap();
+    let OpenptyResult { master, slave } = open_pair();
     let before = tcgetattr(&slave).unwrap();
     // Nothing is typed, and the job does not wait for it.
     let run = field.rlaunch("-H a cat");

@@ -1,5 +1,6 @@
 //! A terminal at which a program runs, with a keyboard that types and a screen that remembers.
 
+use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::pty::{OpenptyResult, openpty};
 use rlaunch_lab::command::wait_until;
 use rustix::termios::{Winsize, tcsetwinsize};
@@ -59,10 +60,20 @@ pub(crate) struct Terminal {
     reader: JoinHandle<()>,
 }
 
+/// Opens both ends of a pseudo-terminal, which programs inherit only as their standard streams: an end that stays open in
+/// one would keep the other from noticing that it is gone.
+pub(crate) fn open_pair() -> OpenptyResult {
+    let pair = openpty(None, None).unwrap();
+    for end in [&pair.master, &pair.slave] {
+        fcntl(end, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).unwrap();
+    }
+    pair
+}
+
 impl Terminal {
     /// Opens a terminal, and returns the program's end of it too.
     pub(crate) fn open() -> (Terminal, OwnedFd) {
-        let OpenptyResult { master, slave } = openpty(None, None).unwrap();
+        let OpenptyResult { master, slave } = open_pair();
         let keyboard = File::from(master);
         let mut screen = keyboard.try_clone().unwrap();
         let shown: Arc<Mutex<Vec<u8>>> = Arc::default();

@@ -2,9 +2,8 @@
 //! lost in silence, and a reader that has left is no error, whatever it has read from.
 
 use crate::support::{BOUND, Field, launch_directory};
-use crate::terminal::Terminal;
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::pty::{OpenptyResult, openpty};
+use crate::terminal::{Terminal, open_pair};
+use nix::pty::OpenptyResult;
 use rlaunch_lab::command::wait_until;
 use rlaunch_lab::{Account, Stopwatch};
 use std::fs::{self, File};
@@ -25,7 +24,7 @@ const STOPPED: &str = "[ -e /tmp/stop ] || [ $((i += 1)) = 900 ]";
 /// all the time.
 fn script(writer: &str) -> String {
     format!(
-        "until_there() {{ until [ -e /tmp/go$RANK ]; do eval $1; sleep 0.05; done; rm /tmp/go$RANK; echo line $RANK; }}
+        "until_there() {{ until [ -e /tmp/go$RANK ]; do eval $1; sleep 0.05; done; echo line $RANK; sleep 0.2; rm /tmp/go$RANK; }}
         i=0
         case $RANK in
         0) {writer}; rm -f /tmp/stop; echo end;;
@@ -197,9 +196,7 @@ fn a_reader_that_resets_its_connection_has_left() {
 fn a_terminal_that_is_gone_has_left() {
     let field = Field::new();
     field.warm("a,b", Account::Root);
-    let OpenptyResult { master, slave } = openpty(None, None).unwrap();
-    // Otherwise rlaunch would have the terminal's other end open itself.
-    fcntl(&master, FcntlArg::F_SETFD(FdFlag::FD_CLOEXEC)).unwrap();
+    let OpenptyResult { master, slave } = open_pair();
     let mut command = field.rlaunch("-H a,b yes").command();
     command.stdin(Stdio::null()).stdout(slave).stderr(Stdio::piped());
     let child = command.spawn().unwrap();
