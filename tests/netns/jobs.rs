@@ -35,16 +35,17 @@ fn a_job_is_stopped_and_waited_for() {
     let running = state.job(&field);
     let id = id(&field, &state);
     let short = &id[..SHORT];
+    let name = state.jobs(&field)[0]["name"].as_str().unwrap().to_owned();
     let waiting = start(&field, &state, &format!("wait {short}"));
     let stopped = state.ask(&field, "stop");
-    assert_eq!(stopped.out(), format!("{short} ended: code 143\n"), "{stopped}");
+    assert_eq!(stopped.out(), format!("{name} ended: code 143\n"), "{stopped}");
     running.finish().ended_with(143);
     let waited = waiting.finish_first();
-    waited.ended_with(143).says(&[&format!("job {short} ended with code 143: ")]);
+    waited.ended_with(143).says(&[&format!("job {name} ended with code 143: ")]);
 
     run(&field, &state, "wait last").ended_with(143);
     let again = state.ask(&field, &format!("stop {short}"));
-    assert_eq!(again.out(), format!("{short} had already ended: code 143\n"), "{again}");
+    assert_eq!(again.out(), format!("{name} had already ended: code 143\n"), "{again}");
     for verb in ["stop", "wait"] {
         run(&field, &state, verb).refused(200, &["no job of yours runs from this machine"]);
     }

@@ -29,6 +29,17 @@ fn page(run: Run<'_>, slave: &OwnedFd) -> Child {
     command.spawn().unwrap()
 }
 
+/// Returns what was shown with a blank for each sequence, since the page moves the cursor over blanks.
+fn words(shown: &str) -> String {
+    let mut parts = shown.split("\u{1b}[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let text = |part: &str| {
+        part.split_once(|c: char| c.is_ascii_alphabetic())
+            .map_or_else(String::new, |(_, text)| text.to_owned())
+    };
+    parts.fold(first, |shown, part| shown + " " + &text(part))
+}
+
 /// Waits for a text on the page. It is drawn anew for that, since of a text that replaces another one only what differs is
 /// written.
 fn wait_for(terminal: &Terminal, text: &str) {
@@ -36,7 +47,7 @@ fn wait_for(terminal: &Terminal, text: &str) {
     terminal.wait_until(BOUND, text, |shown| {
         rows.set(61 - rows.get());
         terminal.resize(rows.get(), 120);
-        shown.contains(text)
+        words(shown).contains(text)
     });
 }
 
@@ -119,9 +130,9 @@ fn the_page_ends_a_job_by_two_keys() {
     let run = field.rlaunch("monitor --interval 0.2").env("XDG_STATE_HOME", state.path());
     let before = nix::sys::termios::tcgetattr(&slave).unwrap();
     let mut monitor = page(run.env("TERM", "xterm"), &slave);
-    terminal.wait_until(BOUND, "the page", |shown| shown.contains("end the job"));
+    terminal.wait_until(BOUND, "the page", |shown| words(shown).contains("end the job"));
     terminal.write("e");
-    terminal.wait_until(BOUND, "a question", |shown| shown.contains("any other key"));
+    terminal.wait_until(BOUND, "a question", |shown| words(shown).contains("any other key"));
     terminal.write("y");
     assert!(monitor.wait().unwrap().success(), "{}", terminal.text());
     assert!(nix::sys::termios::tcgetattr(&slave).unwrap() == before);
@@ -165,7 +176,7 @@ fn a_page_that_does_not_change_is_not_written() {
     // No UTF-8 here.
     let run = field.rlaunch("monitor --interval 600").env("LC_ALL", "C").env("TERM", "xterm");
     let mut monitor = page(run.env("XDG_STATE_HOME", state.path()), &slave);
-    terminal.wait_until(BOUND, "the page", |shown| shown.contains("end the job"));
+    terminal.wait_until(BOUND, "the page", |shown| words(shown).contains("end the job"));
     sleep(Duration::from_millis(300));
     let drawn = terminal.text();
     assert!(drawn.is_ascii(), "{drawn}");

@@ -49,7 +49,7 @@ pub(crate) struct JobsArgs {
     #[arg(short, long, conflicts_with_all = ["job", "hosts"])]
     pub(crate) all: bool,
 
-    /// List the last N jobs that have ended
+    /// List the last N jobs
     #[arg(short = 'n', long = "last", value_name = "N", default_value_t = 50)]
     pub(crate) last: usize,
 
@@ -201,7 +201,8 @@ fn print_all(running: Vec<AnyJob>, last: usize, json: bool) -> Result<(), Failed
     // A job that ended after it was found running.
     let is_new = |job: &AnyJob| !ended.iter().any(|record| record.job == job.job);
     let running: Vec<AnyJob> = running.into_iter().filter(is_new).collect();
-    let jobs: Vec<AnyJob> = ended.into_iter().map(AnyJob::ended).chain(running).collect();
+    let mut jobs: Vec<AnyJob> = ended.into_iter().map(AnyJob::ended).chain(running).collect();
+    jobs.drain(..jobs.len().saturating_sub(last));
     if json {
         stdout::print(&output::json(&jobs)?);
     } else if jobs.is_empty() {

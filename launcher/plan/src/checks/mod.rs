@@ -7,7 +7,7 @@
 //!
 //! 1. Add its id to [`crate::findings::id`], a [`Check`] to the file of its subject, and a test there that makes the fault. A
 //!    new subject is a file with `CHECKS`, its `mod` line here, and its entry in `CATALOGUE`.
-//! 2. If hosts may lack what it reads, or refuse it, add an arm to `input` in `state.rs`: without one the check counts as run
+//! 2. If hosts may lack what it reads, or refuse it, add an arm to `input_state` in `state.rs`: without one the check counts as run
 //!    on every host.
 //! 3. If jobs are to run it, add its id to `OF_USED_PORTS` or `OF_UNUSED_PORTS` here, which are about RDMA ports
 //!    ([`examine_job`]), or else to `CHECKED` in `launcher/engine/src/run/inventory_check.rs`.

@@ -19,7 +19,7 @@
 //! | default with a reason, which the value of the user or the host replaces | a function here that returns a [`Variable`], called in `node_variables`, or in `rank_config` of `rank_config.rs` if it differs from rank to rank of a node |
 //! | number of a rank | `rank_variables` in `identity` |
 //! | known only when ranks start, as an address is | [`identity::master_variables`], called where the launcher sends the order to start |
-//! | known only on the node, as a path is | the agent: `announce` in `worker/src/network/services.rs`, `prepare_program` in `worker/src/ranks/prepare.rs`, `worker/src/ranks/library.rs` |
+//! | known only on the node, as a path is | the agent: `add_variables` in `worker/src/network/services.rs`, `prepare_program` in `worker/src/ranks/prepare.rs`, `worker/src/ranks/library.rs` |
 //!
 //! Its name is a constant in `bootstrap/src/env/mod.rs`. Two functions there may have to know it: `is_foreign_launch`, if the value
 //! of another launch would mislead this one's ranks, and `is_rank_variable`, if it begins with `RLAUNCH_`. Users read of it in
