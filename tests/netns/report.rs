@@ -110,19 +110,19 @@ fn a_record_is_bounded() {
 }
 
 #[test]
-fn the_newest_fifty_are_kept_and_no_record_is_none() {
+fn the_newest_thousand_are_kept_and_no_record_is_none() {
     let (field, state) = (Field::new(), State::new());
     state.rlaunch(&field, "-H a --no-record true").run().succeeded();
     // Not even the socket is left, at which the job could be asked.
     assert!(state.records().is_empty(), "{:?}", state.records());
     state.rlaunch(&field, "-H a true").run().succeeded();
     let job = state.records()[0].clone();
-    for old in 0..60 {
+    for old in 0..1010 {
         fs::copy(&job, state.jobs().join(format!("{old:032x}.json"))).unwrap();
     }
     state.rlaunch(&field, "-H a true").run().succeeded();
     let records = state.records();
-    assert_eq!(records.len(), 50);
+    assert_eq!(records.len(), 1000);
     // The copies were written after it.
     assert!(!records.contains(&job) && records[0].ends_with(format!("{:032x}.json", 11)));
 }

@@ -199,6 +199,7 @@ fn shells_take_the_completions_and_man_the_page() {
     let asked = |words: &str, position: usize| {
         shell(&format!(
             "eval \"$(rlaunch completions bash)\"; COMP_WORDS=({words}); COMP_CWORD={position}; \
+             COMP_LINE=\"{words}\"; COMP_POINT=${{#COMP_LINE}}; \
              cur=${{COMP_WORDS[-1]}}; _rlaunch_words rlaunch \"$cur\" rlaunch; echo \"${{COMPREPLY[@]}}\""
         ))
     };
