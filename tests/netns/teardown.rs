@@ -365,8 +365,12 @@ fn shared_memory_of_dead_ranks() {
         let ran = running.finish_first();
         assert!(failed.elapsed() < PROMPT, "{ran}");
         ran.ended_with(3).says(&["error: rank 5 on c "]);
-        let of_c =
-            ran.err().lines().find(|line| line.contains(" on c (in /dev/shm")).unwrap_or_default().to_owned();
+        let of_c = ran
+            .err()
+            .lines()
+            .find(|line| line.contains(" on c (in /dev/shm"))
+            .unwrap_or_default()
+            .to_owned();
         let pid = ran.out().lines().find_map(|l| l.strip_prefix("pid ")).unwrap().to_owned();
         let of_rank = format!("torch_{pid}_1_0");
         assert!(of_c.contains("nccl-xyz") && of_c.contains(&of_rank), "{ran}");

@@ -428,28 +428,30 @@ impl RecordStore {
         }
     }
 
-    /// Stores a record, and removes the oldest ones beyond [`RecordStore::most`].
+    /// Stores a record, and makes room for it: removes the oldest jobs beyond [`RecordStore::most`] and, after one whose
+    /// output is kept in a file, beyond [`RecordStore::most_bytes`].
     pub(crate) fn save(&self, record: &JobRecord) -> Result<(), RecordStoreError> {
         let path = self.path(&record.recorded_job());
-        let written = self.write(record).and_then(|file| {
-            self.correct_times(file.as_file().metadata()?.modified()?);
-            Ok(file.persist(&path)?)
-        });
-        written.map_err(|source| RecordStoreError::Write { path, source })?;
-        let mut jobs = self.jobs();
-        let old = jobs.len().saturating_sub(self.most);
-        // Errors are ignored: another rlaunch may have removed the file, and any other error recurs with the
-        // next record.
-        let removed = jobs.drain(..old).filter(|job| job.id != record.job);
-        removed.for_each(|job| self.remove(&job));
-        if let Some(oldest) = jobs.iter().min().filter(|_| old > 0) {
+        let written =
+            self.write(record).and_then(|file| file.persist(&path)?.metadata()?.modified());
+        let now = written.map_err(|source| RecordStoreError::Write { path, source })?;
+        let mut jobs = self.jobs_until(now);
+        let beyond = jobs.len().saturating_sub(self.most);
+        for job in jobs.drain(..beyond).filter(|job| job.id != record.job) {
+            self.remove(&job);
+        }
+        // Ids begin with the time.
+        if let Some(oldest) = jobs.iter().min().filter(|_| beyond > 0) {
             self.forget_begun(&oldest.id);
         }
-        self.bound_size(&jobs, &record.job);
+        if record.output_file.is_some() {
+            self.bound_size(&jobs, &record.job);
+        }
         Ok(())
     }
 
-    /// Removes what a job has left. Errors are ignored, as above.
+    /// Removes what a job has left. Errors are ignored: another rlaunch may have removed a file, and any other error recurs with
+    /// the next record.
     fn remove(&self, job: &RecordedJob) {
         for ending in ENDINGS {
             let _ = fs::remove_file(self.directory.join(format!("{job}{ending}")));
@@ -565,15 +567,20 @@ impl RecordStore {
         Ok(file.into_inner()?)
     }
 
-    /// Gives records of a clock that was ahead a time before `now`, so that they do not count as newer than those that
-    /// follow. Errors are ignored: another rlaunch may have removed a file.
-    fn correct_times(&self, now: SystemTime) {
-        // Some file systems store whole seconds, or two.
-        let earlier = now.checked_sub(Duration::from_secs(2)).unwrap_or(now);
-        for (_, job) in self.adopt_and_date().unwrap_or_default().iter().filter(|(at, _)| *at > now)
-        {
+    /// Lists the recorded jobs, oldest first. Gives records of a clock that was ahead of `now` a time before it, so that they
+    /// do not count as newer than those that follow.
+    fn jobs_until(&self, now: SystemTime) -> Vec<RecordedJob> {
+        // Some file systems store whole seconds, or two; and another rlaunch may have written a record since.
+        const SLACK: Duration = Duration::from_secs(2);
+        let (earlier, later) = (now.checked_sub(SLACK), now.checked_add(SLACK));
+        let (Some(earlier), Some(later)) = (earlier, later) else { return self.jobs() };
+        let mut jobs = self.adopt_and_date().unwrap_or_default();
+        for (at, job) in jobs.iter_mut().filter(|(at, _)| *at > later) {
+            // An error means that another rlaunch has removed the file.
             let _ = File::open(self.path(job)).and_then(|file| file.set_modified(earlier));
+            *at = earlier;
         }
+        in_order(jobs)
     }
 
     fn path(&self, job: &RecordedJob) -> PathBuf {
@@ -627,17 +634,11 @@ impl RecordStore {
     }
 
     fn existing(&self) -> Result<Vec<RecordedJob>, RecordStoreError> {
-        let mut jobs = match self.adopt_and_date() {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => {
-                return Err(RecordStoreError::Read { path: self.directory.clone(), source });
-            }
-            Ok(jobs) => jobs,
-        };
-        jobs.sort_unstable();
-        // A record that was adopted may be listed again.
-        jobs.dedup();
-        Ok(jobs.into_iter().map(|(_, job)| job).collect())
+        match self.adopt_and_date() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(source) => Err(RecordStoreError::Read { path: self.directory.clone(), source }),
+            Ok(jobs) => Ok(in_order(jobs)),
+        }
     }
 
     /// Lists jobs that have begun and left no record yet, on any machine, in no order.
@@ -650,6 +651,14 @@ impl RecordStore {
         };
         entries.filter_map(begun).collect()
     }
+}
+
+/// Returns jobs in the order of their times.
+fn in_order(mut jobs: Vec<(SystemTime, RecordedJob)>) -> Vec<RecordedJob> {
+    jobs.sort_unstable();
+    // A record that was adopted may be listed again.
+    jobs.dedup();
+    jobs.into_iter().map(|(_, job)| job).collect()
 }
 
 /// Stores a record in the store of this process's user. A failure is only a warning, since the job itself is
