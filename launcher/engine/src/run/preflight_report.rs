@@ -288,6 +288,16 @@ pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
                 messages::warn_of(Some(id::LIM_FILES.as_str()), &sentence);
                 messages::hint(&more_files_hint(few));
             }
+            Notice::OtherTmpdir { cause, instead } => {
+                messages::warn(&format!(
+                    "TMPDIR on {hosts} cannot be used ({cause}): temporary files of the ranks there go to {}",
+                    instead.display()
+                ));
+                messages::hint(
+                    "make the directory there, or name another by -x TMPDIR=DIR or in the file that sets it \
+                     (~/.bashrc)",
+                );
+            }
             Notice::NoWorkspace { cause } => {
                 messages::warn(&format!(
                     "no directory for the job on {hosts} ({cause}): its ranks have no `rlaunch` \
