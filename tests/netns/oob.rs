@@ -131,7 +131,10 @@ fn the_rule_of_the_hint_opens_the_host_whichever_chain_drops() {
     let field = Field::new();
     let b = first_network(&field, "b");
     let _open = Undo(|| {
-        field.on("a", "nft delete table inet filter; iptables -F INPUT");
+        field.on(
+            "a",
+            "nft delete table inet filter; iptables -F INPUT; nft delete table ip filter; :",
+        );
         Ok::<(), String>(())
     });
     field.on(
