@@ -125,6 +125,38 @@ fn where_no_network_is_open_the_launcher_carries() {
     }
 }
 
+/// A packet passes every chain at its hook, so accepting it in one that drops nothing is no help.
+#[test]
+fn the_rule_of_the_hint_opens_the_host_whichever_chain_drops() {
+    let field = Field::new();
+    let b = first_network(&field, "b");
+    let _open = Undo(|| {
+        field.on(
+            "a",
+            "nft delete table inet filter; iptables -F INPUT; nft delete table ip filter; :",
+        );
+        Ok::<(), String>(())
+    });
+    field.on(
+        "a",
+        &format!(
+            "nft add table inet filter && nft add chain inet filter input \
+         '{{ type filter hook input priority 0; policy accept; }}' && \
+         iptables -A INPUT -s {b} -p tcp --dport 21000:21511 -j DROP"
+        ),
+    );
+    let ran = meet(&field, "").run();
+    met_at(&ran, &first_network(&field, "a"));
+    let said = ran.err();
+    let rule = said.split_once("on a, let b in: ").and_then(|(_, hint)| hint.split_once(" (or"));
+    let (rule, _) = rule.unwrap_or_else(|| panic!("no rule in\n{ran}"));
+    // The next job may take another port of the range.
+    let port = rule.split_once("dport ").and_then(|(_, rest)| rest.split(' ').next()).unwrap();
+    let of_range = rule.replace(&format!("{port} accept"), "21000-21511 accept");
+    field.on("a", &of_range.replace(&format!("{port} -j"), "21000:21511 -j"));
+    meet(&field, "").run().succeeded().keeps_quiet_about(&["cannot reach"]);
+}
+
 #[test]
 fn where_nobody_reaches_anybody_the_job_runs_all_the_same() {
     let field = Field::new();

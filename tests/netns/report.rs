@@ -5,6 +5,7 @@ use crate::mpi::PATIENCE;
 use crate::mpi::stand_in::StandIn;
 use crate::output::flood;
 use crate::support::{Field, Run, launch_directory};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -209,6 +210,30 @@ fn a_job_without_figures_has_its_start_and_its_last_lines() {
     let said = state.rlaunch(&field, "report last --json").run();
     let said: Value = serde_json::from_str(&said.succeeded().out()).unwrap();
     assert_eq!(said["reports"][0]["job"]["phases"][0]["name"], "reach", "{said}");
+}
+
+#[test]
+fn a_job_that_still_runs_is_no_unknown_one() {
+    let (field, state) = (Field::new(), State::new());
+    let mut running =
+        state.rlaunch(&field, "-H a --job-name night").sh("echo up; sleep 60").spawn();
+    running.wait_for_text("up\n", 1);
+    let report = |word: &str| state.rlaunch(&field, "report").args([word]).spawn().finish_first();
+    for word in ["night", "nig", "last"] {
+        let said = report(word);
+        said.refused(203, &["job night is still running"]).hints("`rlaunch logs night`");
+    }
+    state.rlaunch(&field, "-H a --job-name day true").spawn().finish_first().succeeded();
+    // The newest job is the one that has ended.
+    report("last").succeeded().keeps_quiet_about(&["night"]);
+    let mut newer = state.rlaunch(&field, "-H a --job-name noon").sh("echo up; sleep 60").spawn();
+    newer.wait_for_text("up\n", 1);
+    let said = report("last");
+    said.succeeded().says(&["job noon is still running; this is an earlier one"]);
+    for job in [running, newer] {
+        job.signal(Signal::SIGTERM);
+        job.finish_first().ended_with(143);
+    }
 }
 
 #[test]

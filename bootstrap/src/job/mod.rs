@@ -490,6 +490,14 @@ pub enum Notice {
     },
     /// The agent may not have open enough files for all ranks to call it, as for a barrier.
     FewFiles(FewFiles),
+    /// The account's TMPDIR on the node cannot be used, so temporary files of the ranks go elsewhere.
+    OtherTmpdir {
+        /// Directories that were tried, with the errors of the operating system.
+        cause: String,
+        /// Directory that is used.
+        #[serde(with = "crate::serde_path")]
+        instead: PathBuf,
+    },
 }
 
 #[cfg(test)]

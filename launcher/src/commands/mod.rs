@@ -159,7 +159,7 @@ impl Verb {
             Verb::Capture(args) => capture::run(args, &line).await,
             Verb::Cache(args) => host_files::run_cache(args, &line).await,
             Verb::Bench(command) => bench::run(*command, &line).await,
-            Verb::Report(args) => report::run(&args),
+            Verb::Report(args) => report::run(&args).await,
             Verb::Hostfile(args) => hostfile::run(&args, &line),
             Verb::Ssh(args) | Verb::SshConfig(args) => ssh_config::run(&args),
             Verb::SshSetup(args) => ssh_setup::run(args).await,

@@ -2,10 +2,12 @@
 
 use crate::cli::args::SshArgs;
 use clap::Parser;
+use nix::unistd::Uid;
 use rlaunch_console::stdout;
 use rlaunch_plan::hosts::{self, Host};
 use rlaunch_ssh::AlgorithmNames;
 use rlaunch_ssh::config::{HostConfig, SshConfig, StrictHostKeyChecking};
+use rlaunch_ssh::error::SshError;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::path::PathBuf;
@@ -83,6 +85,10 @@ fn host_config(config: &SshConfig, host: &Host, port: Option<u16>) -> Result<Str
     let names = AlgorithmNames::for_host(&resolved)
         .map_err(|error| failed(&error, error.hint(&host.name)))?;
     let mut text = "\n".to_owned();
+    if config.user_for(&resolved).is_none() {
+        let error = SshError::NoUser { uid: Uid::current().as_raw() };
+        text += &format!("# {error}; a job needs NAME@{}\n", host.name);
+    }
     for (keyword, value) in config.show(&host.name, &resolved) {
         text += &format!("{keyword} {value}\n");
     }

@@ -245,7 +245,15 @@ fn ranks_have_their_commands_where_tmp_is_read_only() {
         let bashrc = Account::Root.home().join(".bashrc");
         let text = "export TMPDIR=/nonexistent\n";
         let _bashrc = field.files(&["a", "b"], bashrc.to_str().unwrap(), text, 0o644);
-        assert_eq!(run().succeeded().sorted().len(), 2);
+        let ran = run();
+        assert_eq!(ran.succeeded().sorted().len(), 2);
+        ran.says(&["warning: TMPDIR on a cannot be used (/nonexistent: No such file"]);
+        ran.says(&["; /tmp: Read-only file system", " go to /var/tmp\n"]);
+        ran.says(&["warning: TMPDIR on b cannot be used (", " go to /tmp\n"]);
+        ran.hints("-x TMPDIR=DIR");
+        let own = field.rlaunch("-H b -x TMPDIR=/var/tmp").sh("echo $TMPDIR").run();
+        assert_eq!(own.succeeded().out(), "/var/tmp\n");
+        own.says_nothing();
     }
     // Directories can still be created on a full disk.
     {

@@ -82,17 +82,22 @@ fn an_account_without_a_name_is_not_root() {
     let field = Field::new();
     let home = launch_directory();
     chown(home.path(), Some(54321), Some(54321)).unwrap();
-    let run = |host: &str| {
+    let run = |words: &str| {
         let mut command = field.lab.exec_in(Account::Root, Path::new("/"));
         command.args(["setpriv", "--reuid=54321", "--regid=54321", "--clear-groups", "--"]);
-        command.arg(&field.rlaunch).args(["-H", host, "hostname"]).env_clear();
+        command.arg(&field.rlaunch).args(words.split(' ')).env_clear();
         command.env("PATH", PATH).env("HOME", home.path()).env("USER", "root");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Running::start(&field, &mut command, BOUND).finish()
     };
-    let ran = run("a");
+    let ran = run("-H a hostname");
     ran.refused(201, &["no login name: uid 54321"]).hints("NAME@a").hints("    User NAME");
-    run("user@a").refused(201, &["user may not log in"]);
+    run("-H user@a hostname").refused(201, &["user may not log in"]);
+    let shown = run("ssh --show a user@b");
+    let out = shown.succeeded().out();
+    let users: Vec<&str> = out.lines().filter(|line| line.starts_with("user ")).collect();
+    assert_eq!(users, ["user user"], "{shown}");
+    assert!(out.contains("# no login name: uid 54321"), "{shown}");
 }
 
 /// DeepSpeed#1924: `h1:2222` is meant as a port, and would start 2222 ranks.

@@ -42,6 +42,8 @@ struct Created {
     files: OwnDirectory,
     /// Directory for sockets, if that of the files takes none.
     sockets: Option<OwnDirectory>,
+    /// Parent directories that were not usable for the files, with the cause for each.
+    passed_over: String,
 }
 
 #[derive(Debug)]
@@ -65,16 +67,18 @@ impl Workspace {
     /// one for sockets if it takes none. If no parent is usable, returns an error text with the cause
     /// for each.
     pub(crate) fn create(&self) -> Result<(), String> {
-        let files = self.create_first(|_| true, |_| Ok(()))?;
+        let (files, passed_over) = self.create_first(|_| true, |_| Ok(()))?;
         let sockets = if takes_sockets(&files.path) && probe_sockets(&files.path).is_ok() {
             None
         } else {
             let is_other = |path: &Path| path != files.path && takes_sockets(path);
             let created = self.create_first(is_other, probe_sockets);
-            Some(created.inspect_err(|_| drop(fs::remove_dir_all(&files.path)))?)
+            let created = created.inspect_err(|_| drop(fs::remove_dir_all(&files.path)));
+            Some(created?.0)
         };
         // Fails only if this is called twice.
-        self.created.set(Created { files, sockets }).map_err(|Created { files, sockets }| {
+        let created = Created { files, sockets, passed_over };
+        self.created.set(created).map_err(|Created { files, sockets, .. }| {
             for directory in [Some(&files), sockets.as_ref()].into_iter().flatten() {
                 let _ = fs::remove_dir(&directory.path);
             }
@@ -83,16 +87,16 @@ impl Workspace {
     }
 
     /// Creates a directory in the first parent directory that is usable, of those where its path would be
-    /// one that `is_wanted`.
+    /// one that `is_wanted`. Also returns the causes why others before it are not usable, as the error does.
     fn create_first(
         &self,
         is_wanted: impl Fn(&Path) -> bool,
         probe: impl Fn(&Path) -> io::Result<()>,
-    ) -> Result<OwnDirectory, String> {
+    ) -> Result<(OwnDirectory, String), String> {
         let mut causes = Vec::new();
         for place in self.places.iter().filter(|place| is_wanted(&place.join(&self.name))) {
             match create_locked(place, &self.name, &probe) {
-                Ok(created) => return Ok(created),
+                Ok(created) => return Ok((created, causes.join("; "))),
                 Err(error) => causes.push(format!("{}: {error}", place.display())),
             }
         }
@@ -109,6 +113,13 @@ impl Workspace {
     /// [`Workspace::create`].
     pub(crate) fn files(&self) -> Option<&Path> {
         self.created.get().map(|created| created.files.path.as_path())
+    }
+
+    /// Returns the parent directories that were tried for the files and are not usable, with the cause for each; `None` if
+    /// the best one is, or before [`Workspace::create`].
+    pub(crate) fn passed_over(&self) -> Option<&str> {
+        let passed_over = &self.created.get()?.passed_over;
+        (!passed_over.is_empty()).then_some(passed_over)
     }
 
     /// Returns the TMPDIR for ranks, below which a socket of a rank fits. `None` if they keep the host's
@@ -305,6 +316,8 @@ mod tests {
         };
         workspace.create().unwrap();
         assert_eq!(workspace.path().unwrap().parent(), Some(good.path()));
+        let passed_over = workspace.passed_over().unwrap();
+        assert!(passed_over.starts_with("/nonexistent: No such file"), "{passed_over}");
         assert_eq!(fs::read_dir(workspace.path().unwrap()).unwrap().count(), 0);
         guardian.remove();
         assert_eq!(fs::read_dir(good.path()).unwrap().count(), 0);

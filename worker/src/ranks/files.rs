@@ -19,6 +19,8 @@ pub(crate) struct JobFiles {
     workspace: Option<PathBuf>,
     /// Reason why the directory could not be created.
     workspace_error: Option<String>,
+    /// Parent directories that are not usable, with the causes; `None` if the directory is in the best one.
+    passed_over: Option<String>,
     /// TMPDIR for ranks; `None` if they keep the host's.
     tmpdir: Option<PathBuf>,
     directory: PathBuf,
@@ -54,10 +56,16 @@ impl JobFiles {
                 .create(&directory)
                 .map_err(|error| preload_failed("create", &directory, &error))?;
         }
-        let [tmpdir, workspace] =
-            [workspace.tmpdir(), workspace.path()].map(|path| path.map(Path::to_owned));
-        let (files, open) = (job.preload.clone(), None);
-        Ok(JobFiles { workspace, workspace_error, tmpdir, directory, files, open, received: 0 })
+        Ok(JobFiles {
+            workspace: workspace.path().map(Path::to_owned),
+            workspace_error,
+            passed_over: workspace.passed_over().map(str::to_owned),
+            tmpdir: workspace.tmpdir().map(Path::to_owned),
+            directory,
+            files: job.preload.clone(),
+            open: None,
+            received: 0,
+        })
     }
 
     /// Returns the job's private directory, if there is one.
@@ -68,6 +76,11 @@ impl JobFiles {
     /// Returns the reason why there is no private directory, if it could not be created.
     pub(super) fn workspace_error(&self) -> Option<&str> {
         self.workspace_error.as_deref()
+    }
+
+    /// Returns the directories in which the private one could not be created, with the causes, if it is in another one.
+    pub(super) fn passed_over(&self) -> Option<&str> {
+        self.passed_over.as_deref()
     }
 
     /// Returns the TMPDIR for ranks, unless they keep the host's.

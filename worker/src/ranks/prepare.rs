@@ -111,6 +111,7 @@ pub(crate) fn prepare(
     if let Some(cause) = files.workspace_error() {
         notices.push(Notice::NoWorkspace { cause: cause.to_owned() });
     }
+    notices.extend(other_tmpdir(job, files));
     let of_rank = |rank: &RankSpec| job.applications.get(rank.application as usize);
     let waiting = job.ranks.iter().filter_map(of_rank).filter(|one| one.starts_on_request).count();
     match check_open_files(job.ranks.len(), waiting, job.merge_stderr, open_files_limit()) {
@@ -230,6 +231,18 @@ fn set_directories(env: &mut Environment, application: &Application, files: &Job
         let pipes = workspace.join("torch-").into_os_string();
         env.entry(TORCH_NCCL_DEBUG_INFO_PIPE_FILE.into()).or_insert(pipes);
     }
+}
+
+/// Returns a notice if the account has a TMPDIR on this node that cannot be used, and ranks would have had it.
+fn other_tmpdir(job: &Job, files: &JobFiles) -> Option<Notice> {
+    let cause = files.passed_over()?;
+    // That of a login shell, which ranks may have, is not the one that was tried.
+    let is_set = std::env::var_os(TMPDIR).is_some_and(|own| Path::new(&own).is_absolute());
+    let keeps_it = |one: &Application| one.env.iter().all(|var| var.name != TMPDIR);
+    (is_set && job.applications.iter().any(keeps_it)).then(|| Notice::OtherTmpdir {
+        cause: cause.to_owned(),
+        instead: files.parent().to_owned(),
+    })
 }
 
 /// Tells whether a word of a command line is a Python or a script for one.

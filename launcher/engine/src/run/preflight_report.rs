@@ -233,7 +233,8 @@ fn missing_directory_hint(directory: &Path, hosts: &str) -> String {
 }
 
 fn describe_few_files(few: &FewFiles, hosts: &str) -> (Exit, String, Option<String>) {
-    let sentence = format!("{} do not fit on {hosts}: {}", count_ranks(few), describe_limit(few));
+    let (ranks, does) = (count_ranks(few), if few.ranks == 1 { "does" } else { "do" });
+    let sentence = format!("{ranks} {does} not fit on {hosts}: {}", describe_limit(few));
     (Exit::AGENT, sentence, Some(more_files_hint(few)))
 }
 
@@ -243,7 +244,7 @@ fn count_ranks(few: &FewFiles) -> String {
 
 fn describe_limit(few: &FewFiles) -> String {
     format!(
-        "with them rlaunch's agent has up to {} files open, and {} are allowed there",
+        "rlaunch's agent would have up to {} files open, and {} are allowed there",
         few.needed, few.limit
     )
 }
@@ -286,6 +287,16 @@ pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
                 );
                 messages::warn_of(Some(id::LIM_FILES.as_str()), &sentence);
                 messages::hint(&more_files_hint(few));
+            }
+            Notice::OtherTmpdir { cause, instead } => {
+                messages::warn(&format!(
+                    "TMPDIR on {hosts} cannot be used ({cause}): temporary files of the ranks there go to {}",
+                    instead.display()
+                ));
+                messages::hint(
+                    "make the directory there, or name another by -x TMPDIR=DIR or in the file that sets it \
+                     (~/.bashrc)",
+                );
             }
             Notice::NoWorkspace { cause } => {
                 messages::warn(&format!(
@@ -382,10 +393,13 @@ mod tests {
         let failed = explain(&[(&b, &problem)], None);
         assert_eq!(
             failed.message,
-            "501 ranks do not fit on b: with them rlaunch's agent has up to 1526 files open, and \
-             1024 are allowed there"
+            "501 ranks do not fit on b: rlaunch's agent would have up to 1526 files open, and 1024 \
+             are allowed there"
         );
         assert!(failed.hints[0].starts_with("`ulimit -n 1526` "), "{:?}", failed.hints);
+        let problem = Problem::FewFiles(FewFiles { ranks: 1, limit: 8, needed: 26 });
+        let failed = explain(&[(&b, &problem)], None);
+        assert!(failed.message.starts_with("1 rank does not fit on b: "), "{}", failed.message);
     }
 
     #[test]

@@ -527,7 +527,10 @@ fn failed_attempt(child: &str, parent: &str, remote: SocketAddr, outcome: &EdgeF
 /// host `on`.
 fn firewall_rule_hint(on: &str, at: SocketAddr, peer: &str, from: IpAddr) -> String {
     let line = firewall::admission(Some(&from.to_string()), "tcp", (at.port(), at.port()));
-    format!("on {on}, let {peer} in: {line} (or all of --port-range)")
+    format!(
+        "on {on}, let {peer} in: {line} (or all of --port-range); `rlaunch doctor -H {on},{peer}` \
+         looks for the rule that drops it"
+    )
 }
 
 #[cfg(test)]
@@ -586,7 +589,9 @@ mod tests {
         let (line, hint) = described(&report(None, &[EdgeFailure::Refused]));
         let way = "b cannot reach a at 10.1.0.1:21007 (refused)";
         assert_eq!(line, format!("{way}: their messages go through this machine"));
-        assert!(hint.unwrap().starts_with("on a, let b in: nft insert rule inet filter input ip saddr 10.1.0.2 tcp dport 21007 accept"));
+        let hint = hint.unwrap();
+        assert!(hint.starts_with("on a, let b in: nft insert rule inet filter input ip saddr 10.1.0.2 tcp dport 21007 accept"));
+        assert!(hint.contains("`rlaunch doctor -H a,b` looks for"), "{hint}");
         let back = EdgeFailure::NoReturnPath("10.1.0.2:21009".parse().unwrap());
         let (line, hint) = described(&report(None, &[back]));
         assert!(line.starts_with("a cannot reach b at 10.1.0.2:21009 (no answer)"), "{line}");

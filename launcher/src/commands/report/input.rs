@@ -6,6 +6,7 @@ use rlaunch_engine::run::record::{self, JobRecord, RecordStore, RecordStoreError
 use rlaunch_plan::job::name::{JobName, LAST};
 use rlaunch_text::text;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -66,6 +67,17 @@ pub(crate) enum InputError {
 }
 
 impl InputError {
+    /// Tells whether there is neither such a file nor such a record.
+    pub(crate) fn is_absence(&self) -> bool {
+        match self {
+            InputError::Read { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            InputError::Record(error) => {
+                matches!(error, RecordStoreError::Unknown { .. } | RecordStoreError::Empty(_))
+            }
+            InputError::TooLarge(_) | InputError::NoFigures(_) => false,
+        }
+    }
+
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             InputError::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
@@ -83,19 +95,24 @@ impl InputError {
 }
 
 impl ReportInput {
-    /// Reads an input. `source` is a file, `-`, or a word that means a job. A file takes precedence over a
-    /// job.
+    /// Returns the word of a source that may mean a job. A file takes precedence over a job.
+    pub(crate) fn job_word(source: &OsStr) -> Option<Cow<'_, str>> {
+        let text = source.to_string_lossy();
+        let may_be = text == LAST || text.parse::<JobName>().is_ok();
+        (may_be && !Path::new(source).exists()).then_some(text)
+    }
+
+    /// Reads an input. `source` is a file, `-`, or a word that means a job.
     pub(crate) fn read(source: &OsStr) -> Result<ReportInput, InputError> {
         let path = Path::new(source);
         let text = source.to_string_lossy();
-        let is_file = path.exists();
         if source == "-" {
             return ReportInput::from_stream("standard input", io::stdin().lock());
         }
-        if !is_file && (text == LAST || text.parse::<JobName>().is_ok()) {
-            match RecordStore::for_user()?.find(&text) {
+        if let Some(word) = ReportInput::job_word(source) {
+            match RecordStore::for_user()?.find(&word) {
                 // It may be a file that is missing.
-                Err(RecordStoreError::Unknown { .. }) if !record::begins_id(&text) => {}
+                Err(RecordStoreError::Unknown { .. }) if !record::begins_id(&word) => {}
                 found => return Ok(ReportInput::from_record(&found?)),
             }
         }

@@ -22,13 +22,15 @@ mod text;
 pub(crate) use speed::{Run, Scaling, Speed};
 pub(crate) use text::{scaling_head, scaling_row};
 
+use super::jobs::live_failure;
 use super::output;
 use clap::Parser;
 use input::{InputError, JobFacts, ReportInput};
 use log_metrics::LogMetrics;
 use log_metrics::collective::CollectiveTable;
 use nccl::RankNetwork;
-use rlaunch_console::stdout;
+use rlaunch_console::{messages, stdout};
+use rlaunch_engine::run::live::client::{LiveError, RunningJob};
 use rlaunch_engine::run::record::{JobRecord, RecordStore};
 use rlaunch_plot::Picture;
 use rlaunch_plot::PlotFile;
@@ -36,7 +38,7 @@ use rlaunch_plot::curves::Curves;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use serde::Serialize;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 /// Version of the output of `--json`. New fields may appear in the same version.
 const VERSION: u32 = 1;
@@ -195,16 +197,16 @@ struct Report {
 }
 
 /// Reads all inputs and prints the report.
-pub(super) fn run(args: &ReportArgs) -> Result<Exit, Failed> {
-    let failed = |error: InputError| Failed::from_error(Exit::FILES, &error).hint(error.hint());
+pub(super) async fn run(args: &ReportArgs) -> Result<Exit, Failed> {
     output::prepare_plot(args.plot.as_ref())?;
-    let inputs: Result<Vec<ReportInput>, InputError> =
-        args.sources.iter().map(|source| ReportInput::read(source)).collect();
-    let inputs = inputs.map_err(failed)?;
+    let mut inputs = Vec::new();
+    for source in &args.sources {
+        inputs.push(read(source).await?);
+    }
     // A job has its command, its end and its start to show.
     let is_empty = |input: &&ReportInput| input.metrics.is_empty() && input.job.is_none();
     if let Some(empty) = inputs.iter().find(is_empty) {
-        return Err(failed(InputError::NoFigures(empty.name.clone())));
+        return Err(input_failure(&InputError::NoFigures(empty.name.clone())));
     }
     let curves = args.plot.as_ref().map(|_| curves::pictures(&inputs)).unwrap_or_default();
     let program = inputs.iter().find_map(|input| Some(input.job.as_ref()?.program.clone()));
@@ -220,6 +222,52 @@ pub(super) fn run(args: &ReportArgs) -> Result<Exit, Failed> {
         Some(file) => draw(file, &curves, &report),
         None => Ok(Exit::SUCCESS),
     }
+}
+
+/// Reads one input. A job leaves its record at its end, so one that runs is an error; if an earlier job is meant by the
+/// same word, that one is reported, and a message says so.
+async fn read(source: &OsStr) -> Result<ReportInput, Failed> {
+    let input = ReportInput::read(source);
+    let Some(word) = ReportInput::job_word(source) else {
+        return input.map_err(|error| input_failure(&error));
+    };
+    let error = match input {
+        Ok(input) => {
+            let ended = input.job.as_ref().map_or("", |job| job.id.as_str());
+            // Ids begin with the time.
+            if let Ok(running) = RunningJob::find(Some(&word)).await
+                && running.id.as_str() > ended
+            {
+                let name = &running.name;
+                messages::info(&format!("job {name} is still running; this is an earlier one"));
+            }
+            return Ok(input);
+        }
+        Err(error) if error.is_absence() => error,
+        Err(error) => return Err(input_failure(&error)),
+    };
+    match RunningJob::find(Some(&word)).await {
+        Ok(running) => Err(still_running(&running.name)),
+        // It may have ended between the two looks.
+        Err(LiveError::Unknown(_) | LiveError::Ended(_)) => {
+            ReportInput::read(source).map_err(|error| input_failure(&error))
+        }
+        Err(LiveError::List(_)) => Err(input_failure(&error)),
+        Err(running) => Err(live_failure(&running)),
+    }
+}
+
+fn still_running(job: &str) -> Failed {
+    let message = format!("job {job} is still running, and leaves its record at its end");
+    let hint = format!(
+        "`rlaunch jobs {job}` shows its state, `rlaunch logs {job}` what it has printed so far; \
+         `rlaunch wait {job}` waits for its end"
+    );
+    Failed::new(Exit::FILES, message).hint(Some(hint))
+}
+
+fn input_failure(error: &InputError) -> Failed {
+    Failed::from_error(Exit::FILES, error).hint(error.hint())
 }
 
 fn draw(file: &PlotFile, curves: &[Curves], report: &Report) -> Result<Exit, Failed> {

@@ -255,8 +255,8 @@ fn bandwidths_of_nccl_tests_are_drawn_over_sizes() {
     assert!(pictures[0].series[0].1.len() > 1, "{pictures:?}");
 }
 
-#[test]
-fn reports_are_drawn_in_each_format() {
+#[tokio::test]
+async fn reports_are_drawn_in_each_format() {
     let directory = tempfile::tempdir().unwrap();
     let log = |name: &str| Path::new(env!("CARGO_MANIFEST_DIR")).join("fixtures").join(name);
     for (ending, begins) in [("svg", "<svg "), ("html", "<!DOCTYPE html>")] {
@@ -264,7 +264,7 @@ fn reports_are_drawn_in_each_format() {
         let words = [log("tf-cnn-1.log"), log("tf-cnn-4.log"), "--plot".into(), path.clone()];
         let words = words.map(std::path::PathBuf::into_os_string);
         let args = ReportArgs::try_parse_from(std::iter::once("report".into()).chain(words));
-        run(&args.unwrap()).unwrap();
+        run(&args.unwrap()).await.unwrap();
         let text = std::fs::read_to_string(&path).unwrap();
         assert!(text.starts_with(begins), "{ending}");
         assert!(text.contains("tf-cnn-4.log: 4 ranks") && text.contains("images/s"), "{ending}");
@@ -273,15 +273,15 @@ fn reports_are_drawn_in_each_format() {
     assert!(bad.to_string().contains(".svg, .html or .png"), "{bad}");
 }
 
-#[test]
-fn a_log_without_rates_is_not_drawn() {
+#[tokio::test]
+async fn a_log_without_rates_is_not_drawn() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("nccl.log");
     std::fs::write(&log, "[0,a] h:1:2 [0] NCCL INFO Using network Socket\n").unwrap();
     let picture = directory.path().join("x.svg");
     let words = ["report".into(), log.into_os_string(), "--plot".into(), picture.clone().into()];
     let words: [std::ffi::OsString; 4] = words;
-    let failed = run(&ReportArgs::try_parse_from(words).unwrap()).unwrap_err();
+    let failed = run(&ReportArgs::try_parse_from(words).unwrap()).await.unwrap_err();
     assert!(failed.message.contains("no rates over steps"), "{}", failed.message);
     assert!(!picture.exists());
 }

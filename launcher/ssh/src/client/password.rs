@@ -63,8 +63,8 @@ impl Ssh {
 
     /// Returns the login name for a host with this configuration.
     pub fn user_for(&self, config: &HostConfig) -> Result<String, SshError> {
-        let user = config.user.clone().or_else(|| self.keys.local_user());
-        user.ok_or_else(|| SshError::NoUser { uid: Uid::effective().as_raw() })
+        let user = self.config.user_for(config).map(str::to_owned);
+        user.ok_or_else(|| SshError::NoUser { uid: Uid::current().as_raw() })
     }
 
     /// Returns the user's home directory.

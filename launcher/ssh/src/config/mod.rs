@@ -399,6 +399,12 @@ impl SshConfig {
         self.run_pass(alias, user, port, Some(&target))
     }
 
+    /// Returns the login name for a host with this configuration: its own, or else the name of the local user. `None` if
+    /// there is neither.
+    pub fn user_for<'a>(&'a self, host: &'a HostConfig) -> Option<&'a str> {
+        host.user.as_deref().or(self.local.user.as_deref())
+    }
+
     fn run_pass(
         &self,
         alias: &str,
@@ -502,6 +508,7 @@ impl<'a> Pass<'a> {
     fn meets(&self, criterion: &Criterion) -> Result<bool, String> {
         let Scope { local, alias, .. } = self.scope;
         let pattern = criterion.patterns.to_ascii_lowercase();
+        let local_user = local.user.as_deref();
         let met = match criterion.subject {
             Subject::Unsupported => false,
             Subject::All => true,
@@ -510,10 +517,10 @@ impl<'a> Pass<'a> {
             Subject::Host => matches_list(&pattern, &self.config.hostname.to_ascii_lowercase()),
             Subject::OriginalHost => matches_list(&pattern, &alias.to_ascii_lowercase()),
             Subject::User => {
-                let user = self.config.user.as_ref().unwrap_or(&local.user);
-                matches_list(&criterion.patterns, user)
+                let user = self.config.user.as_deref().or(local_user);
+                matches_list(&criterion.patterns, user.unwrap_or_default())
             }
-            Subject::LocalUser => matches_list(&criterion.patterns, &local.user),
+            Subject::LocalUser => matches_list(&criterion.patterns, local_user.unwrap_or_default()),
         };
         Ok(met != criterion.negated)
     }

@@ -12,7 +12,8 @@ use super::{HostConfig, IdentityAgent, Proxy};
 #[derive(Clone, Debug)]
 pub(super) struct Local {
     pub(super) home: PathBuf,
-    pub(super) user: String,
+    /// Name of the account; `None` if it has none.
+    pub(super) user: Option<String>,
     pub(super) uid: String,
     pub(super) hostname: String,
 }
@@ -20,13 +21,27 @@ pub(super) struct Local {
 impl Local {
     pub(super) fn current() -> Self {
         let uid = Uid::current();
-        let user = User::from_uid(uid).ok().flatten().map(|user| user.name);
         Self {
             home: env::home_dir().unwrap_or_else(|| PathBuf::from("/")),
-            user: user.or_else(|| env::var("USER").ok()).unwrap_or_else(|| uid.to_string()),
+            user: user_name(uid),
             uid: uid.to_string(),
             hostname: gethostname().map_or_else(|_| String::new(), |n| n.to_string_lossy().into()),
         }
+    }
+
+    /// Returns the name of the account for tokens; its uid if it has none.
+    fn name(&self) -> String {
+        self.user.as_ref().unwrap_or(&self.uid).clone()
+    }
+}
+
+/// Returns the name of an account. `None` if the user database has none, as in a container that runs under any uid. USER
+/// and HOME are then those of the image, often root's, so that ssh(1) goes by neither.
+fn user_name(uid: Uid) -> Option<String> {
+    match User::from_uid(uid) {
+        Ok(user) => user.map(|user| user.name),
+        // The database does not answer.
+        Err(_) => env::var("USER").ok().filter(|name| name != "root"),
     }
 }
 
@@ -47,8 +62,8 @@ impl Scope<'_> {
             'n' => self.alias.to_owned(),
             'k' => target.host_key_alias.clone().unwrap_or_else(|| self.alias.to_owned()),
             'p' => target.port.unwrap_or(super::DEFAULT_PORT).to_string(),
-            'r' => target.user.clone().unwrap_or_else(|| self.local.user.clone()),
-            'u' => self.local.user.clone(),
+            'r' => target.user.clone().unwrap_or_else(|| self.local.name()),
+            'u' => self.local.name(),
             'd' => self.local.home.to_string_lossy().into_owned(),
             'i' => self.local.uid.clone(),
             'l' => self.local.hostname.clone(),

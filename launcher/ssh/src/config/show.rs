@@ -18,8 +18,7 @@ impl SshConfig {
     }
 
     fn show_reach(&self, host: &HostConfig, lines: &mut Vec<(&'static str, String)>) {
-        let user = host.user.as_ref().unwrap_or(&self.local.user);
-        lines.push(("user", user.clone()));
+        lines.extend(self.user_for(host).map(|user| ("user", user.to_owned())));
         lines.push(("hostname", host.hostname.clone()));
         lines.push(("port", host.port.unwrap_or(super::DEFAULT_PORT).to_string()));
         lines.push(("addressfamily", family(host.address_family).to_owned()));

@@ -104,6 +104,7 @@ fn typed_values() {
 #[test]
 fn tokens_follow_the_final_host() {
     let Local { home, user, uid, hostname } = local();
+    let user = user.unwrap_or_else(|| uid.clone());
     let text = "ProxyJump u@gate:7,last\nIdentityFile ~/k/%n-%h-%p-%r-%%-%j\nIdentityFile %d/%u.%i.%l.%L\n\
         IdentityFile ${HOME}/$x\nIdentityAgent %k.sock\nHostName %h.cluster\nPort 2022\nUser me";
     let host = resolve(text, "Node");
@@ -119,6 +120,21 @@ fn tokens_follow_the_final_host() {
     let host = config.resolve_as("Node", Some("cli"), Some(9)).unwrap();
     assert_eq!(host.identity_files[0], home.join("k/Node-node.cluster-9-cli-%-last"));
     assert_eq!((host.user.as_deref(), host.port), (Some("cli"), Some(9)));
+}
+
+/// A container that runs under any uid has USER of its image, often root.
+#[test]
+fn an_account_without_a_name_has_no_login_name() {
+    let text = "Match localuser root,1*\n Port 7\nHost b\n User me\nHost *\n IdentityFile /k/%u";
+    let mut config = SshConfig::parse(text, Path::new("c")).unwrap();
+    (config.local.user, config.local.uid) = (None, "12345".into());
+    let host = config.resolve("a").unwrap();
+    assert_eq!((host.port, config.user_for(&host)), (None, None));
+    assert_eq!(host.identity_files, [PathBuf::from("/k/12345")]);
+    assert!(config.show("a", &host).iter().all(|(keyword, _)| *keyword != "user"));
+    let host = config.resolve("b").unwrap();
+    assert_eq!(config.user_for(&host), Some("me"));
+    assert!(config.show("b", &host).contains(&("user", "me".into())));
 }
 
 #[test]

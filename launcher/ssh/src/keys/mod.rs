@@ -18,7 +18,7 @@ use aes::cipher::{BlockModeDecrypt, KeyIvInit};
 use aes::{Aes128, Aes192, Aes256};
 use data_encoding::{BASE64, HEXLOWER_PERMISSIVE};
 use des::TdesEde3;
-use nix::unistd::{Uid, User};
+use nix::unistd::Uid;
 use rlaunch_console::deadline::Deadline;
 use russh::keys::{self, PrivateKey, PublicKey, decode_secret_key, ssh_key};
 use std::collections::HashMap;
@@ -310,17 +310,6 @@ pub(crate) struct KeyRing {
 }
 
 impl KeyRing {
-    /// Returns the name of the local user, which is the default login name. `None` if the user database has none, as in
-    /// a container that runs under any uid. USER and HOME are then those of the image, often root's, so that ssh(1) goes
-    /// by neither.
-    pub(crate) fn local_user(&self) -> Option<String> {
-        match User::from_uid(Uid::effective()) {
-            Ok(user) => user.map(|user| user.name),
-            // The database does not answer.
-            Err(_) => std::env::var("USER").ok().filter(|name| name != "root"),
-        }
-    }
-
     /// Reads a key file, unless it was read before.
     pub(crate) fn load(&self, file: &Path) -> Loaded {
         let mut files = self.files.lock().unwrap_or_else(PoisonError::into_inner);

@@ -430,8 +430,12 @@ mod tests {
         fs::write(&curl, "#!/bin/sh\necho half; echo no space >&2; exit 23\n").unwrap();
         set_mode(&curl, 0o755);
         let said = fetched();
-        assert!(said.starts_with("rlaunch-install full no rlaunch-worker of this build"), "{said}");
+        assert!(said.starts_with(&format!("rlaunch-install full {home}/.rlaunch-")), "{said}");
+        assert!(said.contains(": no rlaunch-worker of this build"), "{said}");
         assert!(said.contains(", curl 127.0.0.1:1: no space"), "{said}");
+        // The words of gzip name no directory.
+        let said = answers(tools, &cache, "staff");
+        assert!(said.contains(&format!("rlaunch-install failed {home}/.rlaunch-")), "{said}");
     }
 
     fn set_mode(path: &Path, mode: u32) {

@@ -8,6 +8,6 @@ if seek; then say present $(at); exit 0; fi;
 take || fail "$p";
 z=raw; command -v gzip >&2 && z=gzip;
 say want $z;
-if [ $z = gzip ]; then m=$( { gzip -dc >"$t"; } 2>&1); else m=$( { cat >"$t"; } 2>&1); fi || fail "$m";
+if [ $z = gzip ]; then m=$( { gzip -dc >"$t"; } 2>&1); else m=$( { cat >"$t"; } 2>&1); fi || fail "$b: $m";
 [ $(wc -c <"$t") -eq $n ] || fail "$t: the copy is $(wc -c <"$t") bytes of $n, is the disk full?";
 keep installed;
