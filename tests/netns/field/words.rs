@@ -100,7 +100,7 @@ fn an_account_without_a_name_is_not_root() {
 fn a_port_is_not_a_number_of_ranks() {
     let field = Field::new();
     let ran = field.rlaunch("-H a:2222 hostname").run();
-    ran.refused(200, &["`a:2222` gives a host 2222 slots"]).hints("--port 2222");
+    ran.refused(200, &["`a:2222` of -H gives a host 2222 slots"]).hints("--port 2222");
     assert_eq!(field.rlaunch("-H a:2222 -np 1 hostname").run().succeeded().out(), "a\n");
 }
 
