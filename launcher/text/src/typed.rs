@@ -85,6 +85,17 @@ impl<'a> TypedJob<'a> {
         OF_SHELLS.contains(&text).then(|| format!("only shells understand `{text}`: {}", line()))
     }
 
+    /// Returns the command line with the first word as its hosts, if that looks like a list of hosts and none are named.
+    pub fn for_hosts(&self) -> Option<String> {
+        let (hosts, program) = self.program.split_first()?;
+        let are_named = self.has_option_value("-H") || self.has_option_value("--host");
+        let are_meant = !are_named && hosts.to_str().is_some_and(are_hosts);
+        let none: &[OsString] = &["PROGRAM".into()];
+        let program = if program.is_empty() { none } else { program };
+        let line = || self.with(&[OsStr::new("-H"), hosts], program);
+        are_meant.then(|| format!("-H names hosts: {}", line()))
+    }
+
     fn with(&self, added: &[&OsStr], program: &[OsString]) -> String {
         let begins_with_dash =
             program.first().is_some_and(|word| word.as_encoded_bytes().starts_with(b"-"));
@@ -127,6 +138,13 @@ const OF_SHELLS: &[&str] = &[
 fn is_line(text: &str) -> bool {
     let is_of_lines = |c: char| c.is_whitespace() || "|&;<>$`".contains(c);
     text.contains(is_of_lines) || text.starts_with('~')
+}
+
+/// Tells whether a word that names no program looks like a list of hosts: `a,b`, `me@a`, `a:2` or `n[01-16]`.
+fn are_hosts(text: &str) -> bool {
+    let has_slots = text.rsplit_once(':').is_some_and(|(_, slots)| slots.parse::<u32>().is_ok());
+    let has_range = text.contains('[') && text.ends_with(']');
+    !text.contains('/') && (text.contains(['@', ',']) || has_slots || has_range)
 }
 
 /// Tells whether a word sets a variable, as before a program in a shell.
@@ -173,6 +191,26 @@ mod tests {
         for other in ["python3", "./run.sh", "/opt/x-1.2+b", "1=2", "a-b=c", "=x", "/a=c", "cds"] {
             assert_eq!(for_shell(&[], &[other]), "", "{other}");
         }
+    }
+
+    #[test]
+    fn hosts_without_their_option_get_it() {
+        let for_hosts = |options: &[&str], program: &[&str]| {
+            let typed = words(&[&["rlaunch"][..], options, program].concat());
+            let program = words(program);
+            TypedJob::new(&typed, &program).unwrap().for_hosts().unwrap_or_default()
+        };
+        for hosts in ["a,b", "me@a", "a:2", "fd00::2"] {
+            let hint = for_hosts(&["-v"], &[hosts, "hostname"]);
+            assert_eq!(hint, format!("-H names hosts: rlaunch -v -H {hosts} hostname"));
+        }
+        assert!(for_hosts(&[], &["n[1-2]", "x"]).ends_with("rlaunch -H 'n[1-2]' x"));
+        assert!(for_hosts(&[], &["me@a"]).ends_with("rlaunch -H me@a PROGRAM"));
+        for other in ["a", "./a,b", "x@/y", "a:b", "["] {
+            assert_eq!(for_hosts(&[], &[other, "x"]), "", "{other}");
+        }
+        assert_eq!(for_hosts(&["-H", "a"], &["me@b", "x"]), "");
+        assert_eq!(for_hosts(&["--hostfile=h"], &["me@b", "x"]), "");
     }
 
     #[test]

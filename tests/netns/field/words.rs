@@ -113,6 +113,8 @@ fn a_line_for_a_shell_goes_to_one() {
     ran.keeps_quiet_about(&["--copy"]);
     let ran = field.rlaunch("-H a FOO=1 python3 x").run();
     ran.refused(127, &["FOO=1 is not on a"]).hints("-x FOO=1");
+    let ran = field.rlaunch("user@a hostname").run();
+    ran.refused(127, &["user@a is not on"]).hints("rlaunch -H user@a hostname");
     field.rlaunch("-H a pushd").run().refused(127, &["pushd"]).hints("bash -c 'pushd …'");
 }
 
