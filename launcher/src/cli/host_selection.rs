@@ -102,7 +102,7 @@ pub(crate) fn select(
     if selection.hosts.is_empty()
         && let Some(hint) = allocation::hint_at_unread(|name| std::env::var_os(name))
     {
-        messages::info(hint);
+        messages::info(&hint);
     }
     if let Some(job) = &selection.mpi_job {
         // The pods of an MPIJob may still be starting.
