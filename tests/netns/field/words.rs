@@ -62,13 +62,17 @@ fn variables_of_one_machine_stay_there() {
     let run = |words: &str| {
         let run = field.rlaunch(words).in_directory(Path::new("/usr/lib"));
         let run = run.env("HOST", "launch").env("KRB5CCNAME", "FILE:/tmp/krb5cc_0");
+        let run =
+            run.env("SLURMD_NODENAME", "launch").env("TMP", "/launch").env("POD_IP", "launch");
         run.env("KRB5_CONFIG", "/etc/krb5.conf").args(["env"]).run()
     };
     let has = |out: &str, line: &str| out.lines().any(|own| own == line);
     let ran = run("-H a");
     let out = ran.succeeded().out();
     assert!(has(&out, "PWD=/usr/lib") && has(&out, "KRB5_CONFIG=/etc/krb5.conf"), "{ran}");
-    assert!(!out.contains("HOST=launch") && !out.contains("KRB5CCNAME="), "{ran}");
+    for own in ["HOST=launch", "KRB5CCNAME=", "SLURMD_NODENAME=", "TMP=/launch", "POD_IP="] {
+        assert!(!out.contains(own), "{own}: {ran}");
+    }
     let ran = run("-H a -x KRB5CCNAME -x PWD=/data");
     let out = ran.succeeded().out();
     assert!(has(&out, "PWD=/data") && has(&out, "KRB5CCNAME=FILE:/tmp/krb5cc_0"), "{ran}");
