@@ -16,6 +16,9 @@ fn a_relative_directory_is_below_the_launchers() {
     let run = |words: &str| field.rlaunch(words).in_directory(Path::new("/usr/lib")).run();
     let ran = run("-H a,b -np 1 --wdir . pwd : -np 1 --wdir ../share pwd");
     assert_eq!(ran.succeeded().sorted(), ["/usr/lib", "/usr/share"], "{ran}");
+    // No shell puts a home directory there, and the host's may be another.
+    let home = format!("{}\n", Account::Root.home().display());
+    assert_eq!(run("-H a --wdir=~ printenv PWD").succeeded().out(), home);
     run("-H a --wdir no/such pwd").refused(203, &["/usr/lib/no/such is not on a"]).hints("--wdir");
 }
 
