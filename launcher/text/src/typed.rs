@@ -3,6 +3,7 @@
 use crate::redact::without_secrets;
 use crate::shell::quoted;
 use std::ffi::{OsStr, OsString};
+use std::iter;
 
 /// Length from which on the rest of a repeated command line is left out, in characters.
 const LONGEST: usize = 240;
@@ -58,13 +59,16 @@ impl<'a> TypedJob<'a> {
     /// Returns the command line with what it should be, if its program was meant for a shell: a line of several words, a
     /// variable that is set before a program, or a builtin.
     pub fn for_shell(&self) -> Option<String> {
-        let (word, arguments) = self.program.split_first()?;
-        let text = word.to_str()?;
+        let text = self.program.first()?.to_str()?;
         let in_shell = |option: &str, line: String| {
             self.with(&[], &["bash".into(), option.into(), OsString::from(line)])
         };
+        // As a part of one word, secrets would not be known for what they are.
+        let rest = without_secrets(self.program).into_iter().skip(1);
+        let rest: Vec<String> = rest.map(|word| quoted(OsStr::new(&word))).collect();
         if is_line(text) {
-            let line = in_shell("-c", text.to_owned());
+            let words: Vec<String> = iter::once(text.to_owned()).chain(rest).collect();
+            let line = in_shell("-c", words.join(" "));
             return Some(format!("it is one word; if it is a line for a shell: {line}"));
         }
         if is_assignment(text) {
@@ -77,7 +81,6 @@ impl<'a> TypedJob<'a> {
             let line = self.with(&dashed.collect::<Vec<_>>(), program);
             return Some(format!("-x sets a variable for the ranks: {line}"));
         }
-        let rest: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
         let rest = if rest.is_empty() { "…".to_owned() } else { rest.join(" ") };
         // Login shells alone know how to load modules.
         let option = if text == "module" { "-lc" } else { "-c" };
@@ -178,6 +181,10 @@ mod tests {
             let hint = for_shell(&["-H", "a,b"], &[line]);
             assert!(hint.ends_with(&expected), "{line}: {hint}");
         }
+        let hint = for_shell(&["-H", "a"], &["$HOME/prog", "--lr", "1", "a b"]);
+        let expected = r": rlaunch -H a bash -c '$HOME/prog --lr 1 '\''a b'\'''";
+        assert!(hint.ends_with(expected), "{hint}");
+        assert!(!for_shell(&[], &["$HOME/prog", "--token", "abc"]).contains("abc"));
         let hint = for_shell(&["-H", "a"], &["FOO=1", "BAR=2", "python3", "x"]);
         assert!(hint.ends_with(": rlaunch -H a -x FOO=1 -x BAR=2 python3 x"), "{hint}");
         let hint = for_shell(&[], &["FOO=1"]);
