@@ -133,4 +133,6 @@ fn braces_of_a_program_stay() {
     assert_eq!(ran.succeeded().out(), "{{1}} {x} {{.State}} a\n", "{ran}");
     let ran = field.rlaunch("-H a echo {{hots.name}}").run();
     ran.refused(200, &["`{{hots.name}}`"]).hints("host.name");
+    let ran = field.rlaunch("-H a echo {{rank}}").run();
+    ran.refused(200, &["`{{rank}}`", "several values"]).hints("rank.index");
 }

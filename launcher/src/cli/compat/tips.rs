@@ -217,7 +217,7 @@ mod tests {
         ] {
             assert_eq!(tip(line), "", "{line}");
             let error = parse_job(words(&format!("rlaunch {line}"))).unwrap_err().to_string();
-            assert!(!error.contains("--np"), "{error}");
+            assert!(!error.contains("--np exists"), "{error}");
         }
         // The second program's options.
         let error = parse_job(words("rlaunch a : -w b c")).unwrap_err().to_string();
