@@ -175,6 +175,11 @@ fn hosts_that_were_allocated_are_found() {
     assert_eq!(listed(&[&lsf, &mpi_job]), expected);
     let flux = [("FLUX_URI", "local:///run/flux/local")];
     run("true", &[&flux]).run().succeeded().says(&["$(flux hostlist local)"]);
+    // A shell that has lost the list of Slurm's hosts.
+    run("true", &[&slurm[..1]])
+        .run()
+        .succeeded()
+        .says(&["hosts that Slurm has allocated", "squeue"]);
     let expected = format!("# hosts of {nodes} ({})\n", mpi_job[0].0);
     assert!(listed(&[&mpi_job]).starts_with(&expected));
     let expected = "# hosts of this machine: no others are named\nlocalhost slots=1\n";

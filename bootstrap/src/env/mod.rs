@@ -225,6 +225,7 @@ pub fn is_foreign_launch(name: &str) -> bool {
         "OMPI_MCA_ess_",
         "OMPI_MCA_pmix",
         "SLURM_",
+        "SLURMD_",
         "HYDRA_",
         "I_MPI_HYDRA_",
         "PALS_",
@@ -275,6 +276,9 @@ pub fn is_node_specific(name: &str) -> bool {
         PWD,
         "OLDPWD",
         "TMPDIR",
+        "TMP",
+        "TEMP",
+        "TEMPDIR",
         "DISPLAY",
         "WAYLAND_DISPLAY",
         "XAUTHORITY",
@@ -295,21 +299,35 @@ pub fn is_node_specific(name: &str) -> bool {
         // Most name a file, or a key of this kernel. A login that brings a ticket sets it on each host.
         "KRB5CCNAME",
         "GPG_AGENT_INFO",
-        // Variables of a systemd service: a rank on another host has neither its sockets nor its journal.
+        "GPG_TTY",
+        // Names that manifests of Kubernetes give to what they tell a container of its own pod and node.
+        "POD_NAME",
+        "POD_IP",
+        "POD_IPS",
+        "POD_UID",
+        "NODE_NAME",
+        "NODE_IP",
+        "HOST_IP",
+        // Variables of a systemd service: a rank on another host has neither its sockets nor its files, and is not who
+        // keeps its watchdog quiet.
+        "CREDENTIALS_DIRECTORY",
         "INVOCATION_ID",
         "JOURNAL_STREAM",
         "LISTEN_FDNAMES",
         "LISTEN_FDS",
         "LISTEN_PID",
+        "MAINPID",
         "MANAGERPID",
         "NOTIFY_SOCKET",
+        "RUNTIME_DIRECTORY",
         "SYSTEMD_EXEC_PID",
         "LINES",
         "COLUMNS",
         "NVIDIA_VISIBLE_DEVICES",
         "NVIDIA_DRIVER_CAPABILITIES",
     ];
-    const PREFIX: &[&str] = &["XDG_", "DBUS_", "SSH_", "KUBERNETES_"];
+    const PREFIX: &[&str] =
+        &["XDG_", "DBUS_", "SSH_", "KUBERNETES_", "MEMORY_PRESSURE_", "WATCHDOG_"];
     EXACT.contains(&name) || PREFIX.iter().any(|prefix| name.starts_with(prefix))
 }
 
@@ -336,7 +354,7 @@ mod tests {
         for name in ["PMI_RANK", "PMIX_NAMESPACE", "SLURM_PROCID", "OMPI_MCA_orte_hnp_uri", "RANK"]
             .into_iter()
             .chain(["HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_PORT"])
-            .chain([TORCHELASTIC_RESTART_COUNT, RLAUNCH_RESTART_COUNT])
+            .chain([TORCHELASTIC_RESTART_COUNT, RLAUNCH_RESTART_COUNT, "SLURMD_NODENAME"])
         {
             assert!(is_foreign_launch(name), "{name}");
         }
@@ -352,10 +370,14 @@ mod tests {
         for name in ["PWD", "HOST", "HOSTNAME", "KRB5CCNAME", "TMUX_PANE", "NOTIFY_SOCKET"]
             .into_iter()
             .chain(["XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "MACHTYPE"])
+            .chain(["TMP", "TEMP", "GPG_TTY", "POD_NAME", "POD_IP", "NODE_NAME", "HOST_IP"])
+            .chain(["WATCHDOG_USEC", "MAINPID", "CREDENTIALS_DIRECTORY", "MEMORY_PRESSURE_WATCH"])
         {
             assert!(is_node_specific(name), "{name}");
         }
-        for name in ["HOSTS", "KRB5_CONFIG", "TERM", "CC", "MODULEPATH"] {
+        for name in
+            ["HOSTS", "KRB5_CONFIG", "TERM", "CC", "MODULEPATH", "POD_NAMESPACE", "VLLM_HOST_IP"]
+        {
             assert!(!is_node_specific(name), "{name}");
         }
     }

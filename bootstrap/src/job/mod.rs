@@ -13,9 +13,9 @@ use crate::job::library::LibrarySource;
 use crate::rendezvous::oob::OobConfig;
 use crate::security::Token;
 use serde::{Deserialize, Serialize};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// Everything that an agent needs to prepare and start its ranks. It is sent over the control
@@ -165,8 +165,19 @@ pub enum SingletonPolicy {
 pub enum WorkingDir {
     /// The launcher's directory if it exists on the node, otherwise the user's home directory.
     SameAsLauncher(LauncherDir),
-    /// Directory that the user chose. The job fails if it does not exist on the node.
+    /// Directory that the user chose; `~/x` is in the user's home directory on the node. The job fails if it
+    /// does not exist there.
     Required(#[serde(with = "crate::serde_path")] PathBuf),
+}
+
+/// Puts the home directory in the place of a `~` at the beginning of a path, as a shell does. Shells leave
+/// it where a word does not begin with it, as in `--wdir=~/x`.
+pub fn below_home(path: &Path, home: Option<&OsStr>) -> PathBuf {
+    match (path.strip_prefix("~"), home) {
+        // Joined to an empty path, a directory would end in a slash.
+        (Ok(below), Some(home)) => Path::new(home).join(below).components().collect(),
+        _ => path.to_owned(),
+    }
 }
 
 /// Working directory of the launcher. Nodes may have it under one of its two paths alone: where each
@@ -507,6 +518,22 @@ mod tests {
     fn net(address: &str, prefix: u8) -> InterfaceAddress {
         let address = address.parse().unwrap();
         InterfaceAddress { interface: "eth0".into(), address, prefix }
+    }
+
+    #[test]
+    fn a_tilde_that_a_shell_left_is_the_home_directory() {
+        let of = |path: &str| below_home(Path::new(path), Some(OsStr::new("/home/me")));
+        for (path, expected) in [
+            ("~", "/home/me"),
+            ("~/", "/home/me"),
+            ("~/run/1", "/home/me/run/1"),
+            ("./~/run", "./~/run"),
+            ("~you/run", "~you/run"),
+            ("/a/~", "/a/~"),
+        ] {
+            assert_eq!(of(path).into_os_string(), OsString::from(expected), "{path}");
+        }
+        assert_eq!(below_home(Path::new("~/run"), None), Path::new("~/run"));
     }
 
     #[test]

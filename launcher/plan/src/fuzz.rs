@@ -1,7 +1,7 @@
 //! Fuzzing targets for `tests/fuzz`. Each accepts any bytes and panics only if the parser has a bug.
 
 use crate::env::forwarded;
-use crate::hosts::{self, Host, MAX_HOSTS, hostfile};
+use crate::hosts::{self, Host, MAX_HOSTS, SlotsBy, hostfile};
 use crate::job::tag_pattern::{LineOrigin, TagPattern};
 
 /// Asserts that each host has a slot, and a name that is not empty and cannot be taken for an option of a
@@ -20,9 +20,13 @@ pub fn hostfile(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     match hostfile::parse(&text) {
         Err((line, _)) => assert!((1..=text.lines().count()).contains(&line)),
-        Ok(hosts) => {
+        Ok(mut hosts) => {
             check_hosts(&hosts);
-            assert_eq!(hostfile::parse(&hostfile::write(&hosts)), Ok(hosts));
+            let written = hostfile::write(&hosts);
+            for host in hosts.iter_mut().filter(|host| host.has_given_slots()) {
+                host.slots_by = SlotsBy::Given;
+            }
+            assert_eq!(hostfile::parse(&written), Ok(hosts));
         }
     }
 }

@@ -312,7 +312,7 @@ fn equal_counts(
     let count = |host: &Host| {
         let count = each.min(left);
         left -= count;
-        let is_full = host.slots_by == SlotsBy::Given && count > host.slots;
+        let is_full = host.has_given_slots() && count > host.slots;
         if is_full && !oversubscribe {
             let (host, slots) = (host.to_string(), host.slots);
             return Err(MapError::OfEach { each, host, slots });

@@ -4,6 +4,7 @@
 mod batch;
 
 use batch::BatchError;
+pub(crate) use batch::hint_at_unread;
 use rlaunch_engine::connect::connector::{Rsh, RshError};
 use rlaunch_plan::hosts::hostfile::{self, HostfileError};
 use rlaunch_plan::hosts::{self, Host, HostsError, MAX_HOSTS, SlotsBy};
@@ -59,11 +60,6 @@ pub(crate) fn find(
         return Ok(Some(AllocatedHosts::Scheduler(allocation)));
     }
     Ok(MpiJob::from_environment(env).map(AllocatedHosts::MpiJob))
-}
-
-/// Returns a sentence about hosts that a batch system has allocated and whose variables do not name them.
-pub(crate) fn hint_at_unread(env: impl Fn(&str) -> Option<OsString>) -> Option<&'static str> {
-    batch::hint_at_flux(env)
 }
 
 /// Returns the text of a variable without surrounding spaces; `None` if that is empty.

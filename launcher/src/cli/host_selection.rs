@@ -6,7 +6,7 @@ use rlaunch_console::messages;
 use rlaunch_engine::connect::connector::{Reach, RshError};
 use rlaunch_plan::hosts::host_table::HostTable;
 use rlaunch_plan::hosts::hostfile::{self, HostfileError};
-use rlaunch_plan::hosts::{self, Host, HostSet, HostsError, SlotsBy};
+use rlaunch_plan::hosts::{Host, HostSet, HostsError};
 use rlaunch_plan::map::MapBy;
 use rlaunch_text::text;
 use std::path::PathBuf;
@@ -53,8 +53,10 @@ pub(crate) enum HostSelectionError {
     NotExcluded { host: String, known: String },
     #[error("--exclude leaves none of the hosts: {known}")]
     NoneLeft { known: String },
-    #[error("`{entry}` gives a host {slots} slots, on which {slots} ranks would start")]
-    Port { entry: String, slots: u32 },
+    #[error(
+        "`{entry}` of {source_of} gives a host {slots} slots, on which {slots} ranks would start"
+    )]
+    Port { entry: String, source_of: String, slots: u32 },
 }
 
 impl HostSelectionError {
@@ -76,7 +78,7 @@ impl HostSelectionError {
             HostSelectionError::NotExcluded { .. } | HostSelectionError::NoneLeft { .. } => None,
             HostSelectionError::Port { slots, .. } => Some(format!(
                 "a port is given by --port {slots}, or for one host by Port in ~/.ssh/config; if it \
-                 is not a port, -np says how many ranks start"
+                 is not a port, -np says how many ranks start, or slots={slots} in a hostfile"
             )),
         }
     }
@@ -84,18 +86,23 @@ impl HostSelectionError {
 
 /// Selects the hosts of a job; the list is empty if none are named or allocated. Prints where allocated hosts
 /// come from. If they come from mpirun's configuration, `connect` gets the remote shell of that
-/// configuration, unless the user set `--rsh`.
+/// configuration, unless the user set `--rsh`. `count` says whether the hosts' slots are numbers of ranks.
 pub(crate) fn select(
     options: &HostOptions<'_>,
+    count: RankCount,
     connect: &mut Reach,
 ) -> Result<Vec<Host>, HostSelectionError> {
     let selection = HostSelection::new(options)?;
     if selection.is_allocated {
+        // A number that a scheduler wrote is no port.
         messages::info(&selection.origin());
-    } else if selection.hosts.is_empty()
+    } else {
+        check_ports(&selection.hosts, &selection.source, count)?;
+    }
+    if selection.hosts.is_empty()
         && let Some(hint) = allocation::hint_at_unread(|name| std::env::var_os(name))
     {
-        messages::info(hint);
+        messages::info(&hint);
     }
     if let Some(job) = &selection.mpi_job {
         // The pods of an MPIJob may still be starting.
@@ -107,17 +114,32 @@ pub(crate) fn select(
     Ok(selection.hosts)
 }
 
-/// Returns an error if a number in `-H` was probably meant as a port. `ranks` is the number of ranks on these
-/// hosts, without which each slot gets one.
+/// What decides how many ranks start on hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RankCount {
+    /// Their slots.
+    Slots,
+    /// An option, or a verb that starts no ranks.
+    Other,
+}
+
+impl RankCount {
+    /// Decides by the options; `ranks` is the number of ranks on the hosts.
+    pub(crate) fn new(ranks: Option<u32>, map_by: MapBy) -> RankCount {
+        let is_counted = ranks.is_some() || matches!(map_by, MapBy::Ppr(_));
+        if is_counted { RankCount::Other } else { RankCount::Slots }
+    }
+}
+
+/// Returns an error if a host's number of slots was probably meant as a port. `source` is the origin of the hosts.
 pub(crate) fn check_ports(
-    lists: &[String],
-    ranks: Option<u32>,
-    map_by: MapBy,
+    hosts: &[Host],
+    source: &str,
+    count: RankCount,
 ) -> Result<(), HostSelectionError> {
-    let is_counted = ranks.is_some() || matches!(map_by, MapBy::Ppr(_));
-    match hosts::likely_port(lists) {
-        Some((entry, slots)) if !is_counted => {
-            Err(HostSelectionError::Port { entry: entry.to_owned(), slots })
+    match hosts.iter().find_map(Host::likely_port) {
+        Some((entry, slots)) if count == RankCount::Slots => {
+            Err(HostSelectionError::Port { entry, source_of: source.to_owned(), slots })
         }
         _ => Ok(()),
     }
@@ -210,9 +232,10 @@ fn choose(
             return Err(HostSelectionError::NotInFile { host, source_of, known });
         }
         for host in matching {
-            hosts.add(match typed.slots_by {
-                SlotsBy::Given => Host { user: host.user.clone(), ..typed.clone() },
-                _ => host.clone(),
+            hosts.add(if typed.has_given_slots() {
+                Host { user: host.user.clone(), ..typed.clone() }
+            } else {
+                host.clone()
             })?;
         }
     }

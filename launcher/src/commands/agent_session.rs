@@ -7,7 +7,7 @@
 use crate::cli::args::{ConnectArgs, HostListArgs};
 use crate::cli::command_line::CommandLine;
 use crate::cli::config::LoadedConfig;
-use crate::cli::host_selection::{self, HostOptions};
+use crate::cli::host_selection::{self, HostOptions, RankCount};
 use crate::cli::lower;
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::{FrameReader, HelloScanner, MAX_NOISE, encode};
@@ -51,7 +51,7 @@ pub(super) fn select_hosts(
         |error: &dyn std::error::Error, hint| Failed::from_error(Exit::USAGE, error).hint(hint);
     let reach = lower::connect_options(connect.clone(), &line.config);
     let mut reach = reach.map_err(|error| usage(&error, error.hint()))?;
-    let selected = host_selection::select(options, &mut reach);
+    let selected = host_selection::select(options, RankCount::Other, &mut reach);
     let mut hosts = selected.map_err(|error| usage(&error, error.hint()))?;
     reach.here = reach.settle(&hosts) || reach.here;
     if hosts.is_empty() {

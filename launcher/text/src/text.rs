@@ -80,17 +80,19 @@ pub fn nearest<'a>(typed: &str, known: impl IntoIterator<Item = &'a str>) -> Opt
     nearest_by(typed, known, |name| name)
 }
 
-/// Finds the candidate whose name is nearest to the mistyped name `typed`: it differs by at most 2 edits,
-/// or begins with `typed` if that has at least 3 bytes. `None` if there is no such candidate. `name`
-/// returns the name of a candidate.
+/// Finds the candidate whose name is nearest to the mistyped name `typed`: it differs by at most 2 edits, which are fewer
+/// than the letters of `typed`, or begins with `typed` if that has at least 3 bytes. `None` if there is no such candidate.
+/// `name` returns the name of a candidate.
 pub fn nearest_by<T>(
     typed: &str,
     candidates: impl IntoIterator<Item = T>,
     name: impl Fn(&T) -> &str,
 ) -> Option<T> {
     let distance = |candidate: &T| strsim::levenshtein(name(candidate), typed);
+    // As many edits as letters make any word of any other.
+    let edits = EDITS.min(typed.chars().count().saturating_sub(1));
     let is_near = |candidate: &T| {
-        distance(candidate) <= EDITS || (typed.len() > 2 && name(candidate).starts_with(typed))
+        distance(candidate) <= edits || (typed.len() > 2 && name(candidate).starts_with(typed))
     };
     candidates.into_iter().filter(is_near).min_by_key(distance)
 }
@@ -129,5 +131,9 @@ mod tests {
         assert_eq!(nearest("tiemout", known), Some("timeout"));
         assert_eq!(nearest("tran", known), Some("transport"));
         assert_eq!(nearest("xyz", known), None);
+        assert_eq!(nearest("J", ["np"]), None);
+        assert_eq!([nearest("xy", ["np"]), nearest("pn", ["np"])], [None; 2]);
+        assert_eq!(nearest("n", ["np"]), None);
+        assert_eq!(nearest("npp", ["np"]), Some("np"));
     }
 }

@@ -3,6 +3,7 @@
 use crate::redact::without_secrets;
 use crate::shell::quoted;
 use std::ffi::{OsStr, OsString};
+use std::iter;
 
 /// Length from which on the rest of a repeated command line is left out, in characters.
 const LONGEST: usize = 240;
@@ -58,13 +59,16 @@ impl<'a> TypedJob<'a> {
     /// Returns the command line with what it should be, if its program was meant for a shell: a line of several words, a
     /// variable that is set before a program, or a builtin.
     pub fn for_shell(&self) -> Option<String> {
-        let (word, arguments) = self.program.split_first()?;
-        let text = word.to_str()?;
+        let text = self.program.first()?.to_str()?;
         let in_shell = |option: &str, line: String| {
             self.with(&[], &["bash".into(), option.into(), OsString::from(line)])
         };
+        // As a part of one word, secrets would not be known for what they are.
+        let rest = without_secrets(self.program).into_iter().skip(1);
+        let rest: Vec<String> = rest.map(|word| quoted(OsStr::new(&word))).collect();
         if is_line(text) {
-            let line = in_shell("-c", text.to_owned());
+            let words: Vec<String> = iter::once(text.to_owned()).chain(rest).collect();
+            let line = in_shell("-c", words.join(" "));
             return Some(format!("it is one word; if it is a line for a shell: {line}"));
         }
         if is_assignment(text) {
@@ -77,12 +81,22 @@ impl<'a> TypedJob<'a> {
             let line = self.with(&dashed.collect::<Vec<_>>(), program);
             return Some(format!("-x sets a variable for the ranks: {line}"));
         }
-        let rest: Vec<String> = arguments.iter().map(|word| quoted(word)).collect();
         let rest = if rest.is_empty() { "…".to_owned() } else { rest.join(" ") };
         // Login shells alone know how to load modules.
         let option = if text == "module" { "-lc" } else { "-c" };
         let line = || in_shell(option, format!("{text} {rest}"));
         OF_SHELLS.contains(&text).then(|| format!("only shells understand `{text}`: {}", line()))
+    }
+
+    /// Returns the command line with the first word as its hosts, if that looks like a list of hosts and none are named.
+    pub fn for_hosts(&self) -> Option<String> {
+        let (hosts, program) = self.program.split_first()?;
+        let are_named = self.has_option_value("-H") || self.has_option_value("--host");
+        let are_meant = !are_named && hosts.to_str().is_some_and(are_hosts);
+        let none: &[OsString] = &["PROGRAM".into()];
+        let program = if program.is_empty() { none } else { program };
+        let line = || self.with(&[OsStr::new("-H"), hosts], program);
+        are_meant.then(|| format!("-H names hosts: {}", line()))
     }
 
     fn with(&self, added: &[&OsStr], program: &[OsString]) -> String {
@@ -129,6 +143,13 @@ fn is_line(text: &str) -> bool {
     text.contains(is_of_lines) || text.starts_with('~')
 }
 
+/// Tells whether a word that names no program looks like a list of hosts: `a,b`, `me@a`, `a:2` or `n[01-16]`.
+fn are_hosts(text: &str) -> bool {
+    let has_slots = text.rsplit_once(':').is_some_and(|(_, slots)| slots.parse::<u32>().is_ok());
+    let has_range = text.contains('[') && text.ends_with(']');
+    !text.contains('/') && (text.contains(['@', ',']) || has_slots || has_range)
+}
+
 /// Tells whether a word sets a variable, as before a program in a shell.
 fn is_assignment(text: &str) -> bool {
     text.split_once('=').is_some_and(|(name, _)| is_variable(name))
@@ -160,6 +181,10 @@ mod tests {
             let hint = for_shell(&["-H", "a,b"], &[line]);
             assert!(hint.ends_with(&expected), "{line}: {hint}");
         }
+        let hint = for_shell(&["-H", "a"], &["$HOME/prog", "--lr", "1", "a b"]);
+        let expected = r": rlaunch -H a bash -c '$HOME/prog --lr 1 '\''a b'\'''";
+        assert!(hint.ends_with(expected), "{hint}");
+        assert!(!for_shell(&[], &["$HOME/prog", "--token", "abc"]).contains("abc"));
         let hint = for_shell(&["-H", "a"], &["FOO=1", "BAR=2", "python3", "x"]);
         assert!(hint.ends_with(": rlaunch -H a -x FOO=1 -x BAR=2 python3 x"), "{hint}");
         let hint = for_shell(&[], &["FOO=1"]);
@@ -173,6 +198,26 @@ mod tests {
         for other in ["python3", "./run.sh", "/opt/x-1.2+b", "1=2", "a-b=c", "=x", "/a=c", "cds"] {
             assert_eq!(for_shell(&[], &[other]), "", "{other}");
         }
+    }
+
+    #[test]
+    fn hosts_without_their_option_get_it() {
+        let for_hosts = |options: &[&str], program: &[&str]| {
+            let typed = words(&[&["rlaunch"][..], options, program].concat());
+            let program = words(program);
+            TypedJob::new(&typed, &program).unwrap().for_hosts().unwrap_or_default()
+        };
+        for hosts in ["a,b", "me@a", "a:2", "fd00::2"] {
+            let hint = for_hosts(&["-v"], &[hosts, "hostname"]);
+            assert_eq!(hint, format!("-H names hosts: rlaunch -v -H {hosts} hostname"));
+        }
+        assert!(for_hosts(&[], &["n[1-2]", "x"]).ends_with("rlaunch -H 'n[1-2]' x"));
+        assert!(for_hosts(&[], &["me@a"]).ends_with("rlaunch -H me@a PROGRAM"));
+        for other in ["a", "./a,b", "x@/y", "a:b", "["] {
+            assert_eq!(for_hosts(&[], &[other, "x"]), "", "{other}");
+        }
+        assert_eq!(for_hosts(&["-H", "a"], &["me@b", "x"]), "");
+        assert_eq!(for_hosts(&["--hostfile=h"], &["me@b", "x"]), "");
     }
 
     #[test]

@@ -16,6 +16,9 @@ fn a_relative_directory_is_below_the_launchers() {
     let run = |words: &str| field.rlaunch(words).in_directory(Path::new("/usr/lib")).run();
     let ran = run("-H a,b -np 1 --wdir . pwd : -np 1 --wdir ../share pwd");
     assert_eq!(ran.succeeded().sorted(), ["/usr/lib", "/usr/share"], "{ran}");
+    // No shell puts a home directory there, and the host's may be another.
+    let home = format!("{}\n", Account::Root.home().display());
+    assert_eq!(run("-H a --wdir=~ printenv PWD").succeeded().out(), home);
     run("-H a --wdir no/such pwd").refused(203, &["/usr/lib/no/such is not on a"]).hints("--wdir");
 }
 
@@ -62,13 +65,17 @@ fn variables_of_one_machine_stay_there() {
     let run = |words: &str| {
         let run = field.rlaunch(words).in_directory(Path::new("/usr/lib"));
         let run = run.env("HOST", "launch").env("KRB5CCNAME", "FILE:/tmp/krb5cc_0");
+        let run =
+            run.env("SLURMD_NODENAME", "launch").env("TMP", "/launch").env("POD_IP", "launch");
         run.env("KRB5_CONFIG", "/etc/krb5.conf").args(["env"]).run()
     };
     let has = |out: &str, line: &str| out.lines().any(|own| own == line);
     let ran = run("-H a");
     let out = ran.succeeded().out();
     assert!(has(&out, "PWD=/usr/lib") && has(&out, "KRB5_CONFIG=/etc/krb5.conf"), "{ran}");
-    assert!(!out.contains("HOST=launch") && !out.contains("KRB5CCNAME="), "{ran}");
+    for own in ["HOST=launch", "KRB5CCNAME=", "SLURMD_NODENAME=", "TMP=/launch", "POD_IP="] {
+        assert!(!out.contains(own), "{own}: {ran}");
+    }
     let ran = run("-H a -x KRB5CCNAME -x PWD=/data");
     let out = ran.succeeded().out();
     assert!(has(&out, "PWD=/data") && has(&out, "KRB5CCNAME=FILE:/tmp/krb5cc_0"), "{ran}");
@@ -105,7 +112,7 @@ fn an_account_without_a_name_is_not_root() {
 fn a_port_is_not_a_number_of_ranks() {
     let field = Field::new();
     let ran = field.rlaunch("-H a:2222 hostname").run();
-    ran.refused(200, &["`a:2222` gives a host 2222 slots"]).hints("--port 2222");
+    ran.refused(200, &["`a:2222` of -H gives a host 2222 slots"]).hints("--port 2222");
     assert_eq!(field.rlaunch("-H a:2222 -np 1 hostname").run().succeeded().out(), "a\n");
 }
 
@@ -118,6 +125,8 @@ fn a_line_for_a_shell_goes_to_one() {
     ran.keeps_quiet_about(&["--copy"]);
     let ran = field.rlaunch("-H a FOO=1 python3 x").run();
     ran.refused(127, &["FOO=1 is not on a"]).hints("-x FOO=1");
+    let ran = field.rlaunch("user@a hostname").run();
+    ran.refused(127, &["user@a is not on"]).hints("rlaunch -H user@a hostname");
     field.rlaunch("-H a pushd").run().refused(127, &["pushd"]).hints("bash -c 'pushd …'");
 }
 
@@ -129,4 +138,6 @@ fn braces_of_a_program_stay() {
     assert_eq!(ran.succeeded().out(), "{{1}} {x} {{.State}} a\n", "{ran}");
     let ran = field.rlaunch("-H a echo {{hots.name}}").run();
     ran.refused(200, &["`{{hots.name}}`"]).hints("host.name");
+    let ran = field.rlaunch("-H a echo {{rank}}").run();
+    ran.refused(200, &["`{{rank}}`", "several values"]).hints("rank.index");
 }

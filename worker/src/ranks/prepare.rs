@@ -19,7 +19,7 @@ use rlaunch_bootstrap::env::{
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{
     Application, FewFiles, Job, LauncherDir, Notice, Problem, ProgramDefect, Pseudoterminals,
-    RankSpec, ScriptCheck, SingletonPolicy, WorkingDir,
+    RankSpec, ScriptCheck, SingletonPolicy, WorkingDir, below_home,
 };
 use rlaunch_bootstrap::protocol::control::UnservedMpi;
 use sha2::{Digest, Sha256};
@@ -317,9 +317,9 @@ pub(crate) fn find_working_dir(
     notices: &mut Vec<Notice>,
 ) -> Result<PathBuf, Problem> {
     match wanted {
-        WorkingDir::Required(directory) if directory.is_dir() => Ok(directory.clone()),
         WorkingDir::Required(directory) => {
-            Err(Problem::NoDirectory { directory: directory.clone() })
+            let directory = below_home(directory, std::env::var_os("HOME").as_deref());
+            if directory.is_dir() { Ok(directory) } else { Err(Problem::NoDirectory { directory }) }
         }
         WorkingDir::SameAsLauncher(LauncherDir { path, physical }) => {
             // A link of the same path may lead elsewhere here.

@@ -129,7 +129,7 @@ fn describe_missing_program(
     let is_here = Path::new(program).is_file();
     let alone = TypedJob::of_program(slice::from_ref(program));
     let own = typed.filter(|typed| typed.program() == program).unwrap_or(alone);
-    let advice = own.for_shell().filter(|_| !is_here);
+    let advice = own.for_shell().or_else(|| own.for_hosts()).filter(|_| !is_here);
     let hint = advice.unwrap_or_else(|| match instead {
         Some(instead) => format!("{instead} is there: use {instead}"),
         None if by_path => missing_file_hint(program, typed),
@@ -382,6 +382,7 @@ mod tests {
         assert_eq!(failed.message, "cd /tmp && ls is not on b");
         assert!(failed.hints[0].ends_with("bash -c 'cd /tmp && ls'"), "{:?}", failed.hints);
         assert!(missing("FOO=1").hints[0].contains("-x FOO=1"));
+        assert_eq!(missing("a,b").hints, ["-H names hosts: rlaunch -H a,b PROGRAM"]);
         let failed = missing("API_KEY=abc");
         assert!(!format!("{failed:?}").contains("abc"), "{failed:?}");
     }

@@ -2,7 +2,10 @@
 //! and its addresses on the fabric, the fast network between hosts. And its table `[groups]`, whose names stand for
 //! several hosts in `-H`.
 
-use super::{Host, HostsError, MAX_HOSTS, SlotsBy, entries, parse_entry, parse_lists, parse_slots};
+use super::{
+    Host, HostsError, MAX_HOSTS, SlotsBy, entries, parse_entry, parse_lists,
+    parse_slots_behind_colon,
+};
 use rlaunch_bootstrap::job::InterfaceAddress;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -97,7 +100,9 @@ impl HostTable {
     /// Returns the hosts of `gpu` or, each with four slots, of `gpu:4`.
     fn hosts_of_group(&self, entry: &str) -> Result<Vec<Host>, HostsError> {
         let (name, slots) = match entry.split_once(':') {
-            Some((name, slots)) => (name, Some(parse_slots(&format!("@{entry}"), slots)?)),
+            Some((name, slots)) => {
+                (name, Some(parse_slots_behind_colon(&format!("@{entry}"), slots)?))
+            }
             None => (entry, None),
         };
         let Some(group) = self.groups.iter().find(|group| group.name == name) else {
@@ -108,7 +113,7 @@ impl HostTable {
         };
         let mut hosts = group.hosts()?;
         if let Some(slots) = slots {
-            hosts.iter_mut().for_each(|host| (host.slots, host.slots_by) = (slots, SlotsBy::Given));
+            hosts.iter_mut().for_each(|host| (host.slots, host.slots_by) = slots);
         }
         Ok(hosts)
     }

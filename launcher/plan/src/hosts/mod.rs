@@ -17,7 +17,6 @@ use rlaunch_bootstrap::shell_safe;
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::ops::RangeInclusive;
 
 /// Maximum length of a host name, in bytes. A name with ranges is copied for each host that it stands for,
 /// so a long one could take much memory.
@@ -45,6 +44,9 @@ pub struct Host {
 pub enum SlotsBy {
     /// Number given by the user or the batch system.
     Given,
+    /// Number behind a colon that is more likely meant as a port, such as 2222 in `a:2222`. Mentions of the host elsewhere
+    /// may have added to `slots`.
+    LikelyPort(u32),
     /// Default of one slot, for a host in `-H` without a number of slots.
     One,
     /// Not known yet: a host in a host file without a number of slots gets one slot per GPU, once its agent
@@ -60,6 +62,21 @@ impl Host {
     /// Returns a host with one slot that stands for the machine on which rlaunch runs.
     pub fn this_machine() -> Host {
         Host { name: "localhost".into(), user: None, slots: 1, slots_by: SlotsBy::One }
+    }
+
+    /// Tells whether the user or the batch system gave the number of slots.
+    pub fn has_given_slots(&self) -> bool {
+        matches!(self.slots_by, SlotsBy::Given | SlotsBy::LikelyPort(_))
+    }
+
+    /// Returns the number behind the host's colon if it is more likely meant as a port, and the host with it as the user
+    /// typed it: `a:2222`, `[fd00::2]:2222`.
+    pub fn likely_port(&self) -> Option<(String, u32)> {
+        let SlotsBy::LikelyPort(port) = self.slots_by else { return None };
+        let is_ipv6 = self.name.contains(':');
+        let name = if is_ipv6 { format!("[{}]", self.name) } else { self.name.clone() };
+        let host = Host { name, ..self.clone() };
+        Some((format!("{host}:{port}"), port))
     }
 
     /// Returns a copy of the host. If its slots are [`SlotsBy::Open`], the copy has one slot per GPU, but
@@ -166,7 +183,10 @@ impl HostSet {
         if let Some(known) = known {
             known.slots = known.slots.saturating_add(host.slots);
             // Whoever names a host twice wants two ranks there, however many GPUs it has.
-            known.slots_by = SlotsBy::Given;
+            known.slots_by = match (known.slots_by, host.slots_by) {
+                (port @ SlotsBy::LikelyPort(_), _) | (_, port @ SlotsBy::LikelyPort(_)) => port,
+                _ => SlotsBy::Given,
+            };
             return Ok(());
         }
         if self.hosts.len() == MAX_HOSTS {
@@ -192,7 +212,7 @@ pub(crate) fn parse_entry(entry: &str, default_slots: SlotsBy) -> Result<Vec<Hos
     let NameAndSlots { name, slots, is_address } = NameAndSlots::parse(rest);
     let (slots, slots_by) = match slots {
         None => (1, default_slots),
-        Some(slots) => (parse_slots(entry, slots)?, SlotsBy::Given),
+        Some(slots) => parse_slots_behind_colon(entry, slots)?,
     };
     if name.is_empty() || user.as_deref() == Some("") {
         return Err(HostsError::Empty(entry.to_owned()));
@@ -230,20 +250,13 @@ pub(crate) fn parse_slots(entry: &str, slots: &str) -> Result<u32, HostsError> {
     number.ok_or_else(none)
 }
 
-/// Numbers of slots that are more likely meant as a port, at which an sshd listens that does not listen at 22.
-/// Hosts with as many CPUs are rare, and their users can give the number of ranks.
-const LIKELY_PORTS: RangeInclusive<u32> = 1024..=65_535;
-
-/// Finds an entry in the values of `-H`, such as `a:2222`, whose number of slots is likely meant as a port.
-/// Also returns the number.
-pub fn likely_port(lists: &[String]) -> Option<(&str, u32)> {
-    let port = |entry: &str| {
-        let host = entry.rsplit_once('@').map_or(entry, |(_, host)| host);
-        let slots: u32 = NameAndSlots::parse(host).slots?.parse().ok()?;
-        LIKELY_PORTS.contains(&slots).then_some(slots)
-    };
-    let mut entries = lists.iter().flat_map(|list| entries(list));
-    entries.find_map(|entry| Some((entry, port(entry)?)))
+/// Parses a number of slots behind a colon, where other programs take a port.
+fn parse_slots_behind_colon(entry: &str, slots: &str) -> Result<(u32, SlotsBy), HostsError> {
+    let slots = parse_slots(entry, slots)?;
+    // Port 22, and those of an sshd that does not listen there. Hosts with as many CPUs are rare, and their users can
+    // give the number of ranks.
+    let is_port = matches!(slots, 22 | 1024..=65_535);
+    Ok((slots, if is_port { SlotsBy::LikelyPort(slots) } else { SlotsBy::Given }))
 }
 
 /// Host name and number of slots of an entry, as text.
@@ -429,15 +442,25 @@ mod tests {
 
     #[test]
     fn ports_in_the_place_of_slots_are_found() {
-        let found = |list: &str| likely_port(&["z".to_owned(), list.to_owned()]).map(|(_, n)| n);
-        for list in ["h1:2222", "a:8,me@h1:2222,c", "[fd00::2]:2222", "n[01-16]:2222"] {
-            assert_eq!(found(list), Some(2222), "{list}");
+        let found = |list: &str| {
+            let hosts = parse(&["z".to_owned(), list.to_owned()]).unwrap();
+            hosts.iter().find_map(Host::likely_port).map(|(entry, _)| entry)
+        };
+        for (list, entry) in [
+            ("h1:2222", "h1:2222"),
+            ("h1:22", "h1:22"),
+            ("a:8,me@h1:2222,c", "me@h1:2222"),
+            ("me@[fd00::2]:2222", "me@[fd00::2]:2222"),
+            ("n[01-16]:2222", "n01:2222"),
+            ("a,a:2222,a:8", "a:2222"),
+        ] {
+            assert_eq!(found(list).as_deref(), Some(entry), "{list}");
         }
-        let lists = ["a,me@h1:22022".to_owned()];
-        assert_eq!(likely_port(&lists), Some(("me@h1:22022", 22022)));
-        for list in ["a:768", "fd00::2:2222", "a:100000", "a:x2222", "n[2222-2223]"] {
+        for list in ["a:768", "fd00::2:2222", "a:100000", "a:11,a:11", "n[2222-2223]"] {
             assert_eq!(found(list), None, "{list}");
         }
+        let host = parse(&["h1:2222".to_owned()]).unwrap().remove(0);
+        assert!(host.has_given_slots() && host.slots == 2222);
     }
 
     #[test]

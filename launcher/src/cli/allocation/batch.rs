@@ -32,8 +32,51 @@ const PBS_FILE: &str = "PBS_NODEFILE";
 /// Variable of Torque with the number of allocated CPUs on each node, for files with a line for each node.
 const CPUS_PER_NODE: &str = "PBS_NUM_PPN";
 
-/// Variables of a job or a shell of Flux, none of which has names of hosts.
-const FLUX: &[&str] = &["FLUX_URI", "FLUX_JOB_ID"];
+/// What the value of a variable says of the number of hosts.
+#[derive(Clone, Copy)]
+enum Several {
+    /// Nothing: the variable is set in every job.
+    Unknown,
+    /// It lists them, with a comma or a semicolon between two.
+    Listed,
+    /// It is their number.
+    Counted,
+}
+
+impl Several {
+    fn are_in(self, value: &str) -> bool {
+        match self {
+            Several::Unknown => true,
+            Several::Listed => value.contains([',', ';']),
+            Several::Counted => value != "1",
+        }
+    }
+}
+
+/// Variables of jobs whose hosts rlaunch does not read, each with the name of its system and the option that names the
+/// hosts. Some give no names, others come from systems whose hosts seldom have an sshd. Slurm and PBS name hosts by
+/// another variable, which containers and cleaned environments may lack.
+const UNREAD: &[(&str, Several, &str, &str)] = &[
+    ("FLUX_URI", Several::Unknown, "Flux", OF_FLUX),
+    ("FLUX_JOB_ID", Several::Unknown, "Flux", OF_FLUX),
+    ("PJM_O_NODEINF", Several::Unknown, "PJM", r#"--hostfile "$PJM_O_NODEINF""#),
+    ("LOADL_HOSTFILE", Several::Unknown, "LoadLeveler", r#"--hostfile "$LOADL_HOSTFILE""#),
+    ("AZ_BATCH_HOST_LIST", Several::Listed, "Azure Batch", r#"-H "$AZ_BATCH_HOST_LIST""#),
+    (
+        "AZ_BATCH_NODE_LIST",
+        Several::Listed,
+        "Azure Batch",
+        r#"-H "$(echo "$AZ_BATCH_NODE_LIST" | tr ';' ,)""#,
+    ),
+    ("SM_HOSTS", Several::Listed, "SageMaker", r#"-H "$(echo "$SM_HOSTS" | tr -d '[]" ')""#),
+    ("VC_WORKER_HOSTS", Several::Listed, "Volcano", r#"-H "$VC_WORKER_HOSTS""#),
+    ("_CONDOR_NPROCS", Several::Counted, "HTCondor", "-H HOST,..."),
+    ("AWS_BATCH_JOB_NUM_NODES", Several::Counted, "AWS Batch", "-H HOST,..."),
+    ("SLURM_JOB_ID", Several::Unknown, "Slurm", r#"-H "$(squeue -h -j "$SLURM_JOB_ID" -o %N)""#),
+    ("PBS_JOBID", Several::Unknown, "PBS", r#"--hostfile "/var/spool/pbs/aux/$PBS_JOBID""#),
+];
+
+const OF_FLUX: &str = r#"-H "$(flux hostlist local)""#;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BatchError {
@@ -84,11 +127,13 @@ pub(super) fn hosts(
     Ok(Some(Allocation { hosts, source }))
 }
 
-/// Returns what to type for the hosts of Flux, whose variables do not name them.
-pub(super) fn hint_at_flux(env: impl Fn(&str) -> Option<OsString>) -> Option<&'static str> {
-    FLUX.iter().any(|name| trimmed(&env, name).is_some()).then_some(
-        "the hosts that Flux has allocated are not used: -H \"$(flux hostlist local)\" names them",
-    )
+/// Returns what to type for hosts that a system has allocated and that rlaunch does not read.
+pub(crate) fn hint_at_unread(env: impl Fn(&str) -> Option<OsString>) -> Option<String> {
+    let is_set = |(name, several, ..): &&(&str, Several, &str, &str)| {
+        trimmed(&env, name).is_some_and(|value| several.are_in(&value))
+    };
+    let (_, _, system, option) = UNREAD.iter().find(is_set)?;
+    Some(format!("the hosts that {system} has allocated are not used: {option} names them"))
 }
 
 /// Rewrites the lines of Grid Engine's file, such as `a 4 all.q@a UNDEFINED`, as those of a hostfile.
@@ -246,10 +291,36 @@ mod tests {
     }
 
     #[test]
-    fn flux_is_asked_for_its_hosts() {
-        let with = |set: &'static str| move |name: &str| (name == set).then(|| OsString::from("f"));
-        assert!(hint_at_flux(with("FLUX_URI")).unwrap().contains("flux hostlist"));
-        assert!(hint_at_flux(with("FLUX_JOB_ID")).is_some());
-        assert_eq!(hint_at_flux(with("LSB_JOBID")), None);
+    fn hosts_that_are_not_read_are_not_left_out_without_a_word() {
+        let hint = |set: &str, value: &str| {
+            hint_at_unread(|name| (name == set).then(|| OsString::from(value))).unwrap_or_default()
+        };
+        for (set, value, words) in [
+            ("FLUX_URI", "f", "Flux has allocated are not used: -H \"$(flux hostlist local)\""),
+            ("FLUX_JOB_ID", "f", "flux hostlist"),
+            ("PJM_O_NODEINF", "/var/nodes", "--hostfile \"$PJM_O_NODEINF\""),
+            ("LOADL_HOSTFILE", "/var/nodes", "--hostfile \"$LOADL_HOSTFILE\""),
+            ("AZ_BATCH_HOST_LIST", "10.0.0.4,10.0.0.5", "-H \"$AZ_BATCH_HOST_LIST\""),
+            ("AZ_BATCH_NODE_LIST", "10.0.0.4;10.0.0.5", "tr ';' ,"),
+            ("SM_HOSTS", r#"["algo-1", "algo-2"]"#, "SageMaker"),
+            ("VC_WORKER_HOSTS", "w-0.w,w-1.w", "-H \"$VC_WORKER_HOSTS\""),
+            ("_CONDOR_NPROCS", "2", "HTCondor"),
+            ("AWS_BATCH_JOB_NUM_NODES", "2", "AWS Batch"),
+            ("SLURM_JOB_ID", "4711", "squeue"),
+            ("PBS_JOBID", "7.head", "/var/spool/pbs/aux/$PBS_JOBID"),
+        ] {
+            let hint = hint(set, value);
+            assert!(hint.contains(words), "{set}: {hint}");
+        }
+        for (set, value) in [
+            ("LSB_JOBID", "7"),
+            ("AZ_BATCH_HOST_LIST", "10.0.0.4"),
+            ("SM_HOSTS", r#"["algo-1"]"#),
+            ("_CONDOR_NPROCS", "1"),
+            ("AWS_BATCH_JOB_NUM_NODES", "1"),
+            ("SLURM_JOB_ID", " "),
+        ] {
+            assert_eq!(hint(set, value), "", "{set}");
+        }
     }
 }

@@ -42,7 +42,9 @@ pub(crate) struct ConnectArgs {
     pub(crate) container_exec: Option<String>,
 
     /// Read this file in place of ~/.ssh/config and /etc/ssh/ssh_config
-    #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
+    #[arg(
+        long, value_name = "FILE", value_parser = values::path(), help_heading = "Reaching hosts"
+    )]
     pub(crate) ssh_config: Option<PathBuf>,
 
     /// Accept, ask about, or refuse hosts whose keys are not in ~/.ssh/known_hosts
@@ -60,7 +62,9 @@ pub(crate) struct ConnectArgs {
     pub(crate) new_hosts: Option<NewHostsRule>,
 
     /// Agent to install on hosts, in place of the one that came with rlaunch
-    #[arg(long, value_name = "FILE", help_heading = "Reaching hosts")]
+    #[arg(
+        long, value_name = "FILE", value_parser = values::path(), help_heading = "Reaching hosts"
+    )]
     pub(crate) agent: Option<PathBuf>,
 
     /// Directory in which hosts keep the agent, in place of ~/.cache/rlaunch. Accounts may share it: each has
@@ -85,7 +89,7 @@ pub(crate) struct SshArgs {
     pub(crate) port: Option<u16>,
 
     /// Read this file in place of ~/.ssh/config and /etc/ssh/ssh_config
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = values::path())]
     pub(crate) ssh_config: Option<PathBuf>,
 }
 
@@ -97,7 +101,9 @@ pub(crate) struct ConfigArgs {
     /// Without this option rlaunch reads ./rlaunch.toml (only its harmless keys before `rlaunch trust`), or
     /// else ~/.config/rlaunch/rlaunch.toml ($XDG_CONFIG_HOME/rlaunch). Keys are the long names of options. An
     /// option on the command line overrides its variable RLAUNCH_NAME, which overrides the file.
-    #[arg(long, value_name = "FILE|none", help_heading = "Configuration")]
+    #[arg(
+        long, value_name = "FILE|none", value_parser = values::path(), help_heading = "Configuration"
+    )]
     pub(crate) cluster: Option<PathBuf>,
 
     /// Take [profile.NAME] of that file as well; it overrides [defaults]

@@ -26,7 +26,7 @@ pub(crate) struct HostArgs {
     /// or one slot. With -H as well, -H chooses among the hosts of the file.
     #[arg(
         long = "hostfile", visible_alias = "machinefile", value_name = "FILE",
-        action = ArgAction::Append, help_heading = "Hosts and ranks"
+        value_parser = values::path(), action = ArgAction::Append, help_heading = "Hosts and ranks"
     )]
     pub(crate) hostfiles: Vec<PathBuf>,
 

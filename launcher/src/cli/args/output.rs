@@ -47,7 +47,10 @@ pub(crate) struct OutputArgs {
 
     /// Write the output of each rank to DIR/rank.N/stdout and DIR/rank.N/stderr as well, replacing these files;
     /// the job then goes on if the reader of its output goes away
-    #[arg(long, value_name = "DIR", alias = "output-filename", help_heading = "Output")]
+    #[arg(
+        long, value_name = "DIR", alias = "output-filename", value_parser = values::path(),
+        help_heading = "Output"
+    )]
     pub(crate) output_dir: Option<PathBuf>,
 
     /// Send ranks' stderr to stdout, in the order in which they write

@@ -112,7 +112,10 @@ pub(crate) struct EnvironmentArgs {
 
     /// Set the variables of this file, with a line NAME=VALUE for each, as docker and dotenv have them; -x
     /// overrides it
-    #[arg(long, value_name = "FILE", action = ArgAction::Append, help_heading = "The program")]
+    #[arg(
+        long, value_name = "FILE", value_parser = values::path(), action = ArgAction::Append,
+        help_heading = "The program"
+    )]
     pub(crate) env_file: Vec<PathBuf>,
 
     /// Pass on nothing of this shell's environment but what -x and --env-file name
@@ -126,8 +129,8 @@ pub(crate) struct EnvironmentArgs {
 
     /// Run in this directory, which every host must have
     ///
-    /// A relative one is below this shell's directory. Without it ranks run in this shell's directory, or in the
-    /// home directory on hosts that lack it.
+    /// A relative one is below this shell's directory; '~/x' is in the home directory of the host. Without it
+    /// ranks run in this shell's directory, or in the home directory on hosts that lack it.
     #[arg(long, value_name = "DIR", help_heading = "The program")]
     pub(crate) wdir: Option<PathBuf>,
 
@@ -135,8 +138,8 @@ pub(crate) struct EnvironmentArgs {
     ///
     /// Arguments that name it are replaced by the copy's path.
     #[arg(
-        long = "copy", alias = "preload", value_name = "FILE", action = ArgAction::Append,
-        help_heading = "The program"
+        long = "copy", alias = "preload", value_name = "FILE", value_parser = values::path(),
+        action = ArgAction::Append, help_heading = "The program"
     )]
     pub(crate) preload: Vec<PathBuf>,
 
@@ -178,7 +181,10 @@ pub(crate) struct ProcessArgs {
     pub(crate) wdir: Option<PathBuf>,
 
     /// Copy this file to its hosts; arguments that name it are replaced by the copy's path
-    #[arg(long = "copy", alias = "preload", value_name = "FILE", action = ArgAction::Append)]
+    #[arg(
+        long = "copy", alias = "preload", value_name = "FILE", value_parser = values::path(),
+        action = ArgAction::Append
+    )]
     pub(crate) preload: Vec<PathBuf>,
 }
 

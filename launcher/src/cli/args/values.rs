@@ -1,12 +1,19 @@
 //! Parsers of options' values. The error of each says which values are accepted.
 
-use clap::builder::{PossibleValuesParser, TypedValueParser};
-use rlaunch_bootstrap::job::PortRange;
+use clap::builder::{PathBufValueParser, PossibleValuesParser, TypedValueParser};
+use rlaunch_bootstrap::job::{PortRange, below_home};
 use rlaunch_bootstrap::protocol::control::BEAT;
 use rlaunch_plan::job::name::{JobName, JobNameError};
+use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 use strum::VariantArray;
+
+/// Returns the parser of a path on this machine. `~/x` is in the home directory here.
+pub(crate) fn path() -> impl TypedValueParser<Value = PathBuf> {
+    PathBufValueParser::new()
+        .map(|path: PathBuf| below_home(&path, std::env::var_os("HOME").as_deref()))
+}
 
 /// Parses a word that means a job. Ids have the form of names.
 pub(crate) fn parse_job_word(text: &str) -> Result<String, String> {

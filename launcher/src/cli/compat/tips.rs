@@ -1,8 +1,11 @@
-//! Options that people know from docker, pdsh, clush, make and the like. They are none of rlaunch's, and mean different
+//! Options that people know from ssh, docker, pdsh, clush, make and the like. They are none of rlaunch's, and mean different
 //! things in different tools, so they are not translated: the error has the command line to type.
 
+use rlaunch_text::shell::quoted;
 use rlaunch_text::typed::command_line;
 use std::ffi::{OsStr, OsString};
+use std::num::NonZeroU16;
+use std::path::Path;
 
 /// Options that name a job's hosts.
 const HOSTS: [&str; 5] = ["-H", "--host", "--hosts", "-host", "-hosts"];
@@ -10,11 +13,12 @@ const HOSTS: [&str; 5] = ["-H", "--host", "--hosts", "-host", "-hosts"];
 /// Returns the command line that does what the unknown option `word` was meant for. `before` and `after` are the words
 /// around it.
 pub(super) fn command(before: &[OsString], word: &OsStr, after: &[OsString]) -> Option<String> {
-    let (option, attached) = split(word.to_str()?);
-    let line = |option: &[&str], after: &[OsString]| {
-        let option: Vec<OsString> = option.iter().map(OsString::from).collect();
-        command_line(&[before, &option, after].concat())
-    };
+    let word = word.to_str()?;
+    if let Some(tip) = of_ssh(before, word, after) {
+        return Some(tip);
+    }
+    let (option, attached) = split(word);
+    let line = |option: &[&str], after: &[OsString]| with_option(before, option, after);
     if matches!(option, "-it" | "-ti" | "-i" | "-t") {
         let command = line(&["--stdin", "0"], after);
         return Some(format!("rank 0 reads this terminal: {command}"));
@@ -47,6 +51,52 @@ pub(super) fn command(before: &[OsString], word: &OsStr, after: &[OsString]) -> 
         }
         _ => format!("hosts of a file, a line for each: {}", line(&["--hostfile", value], after)),
     })
+}
+
+/// Returns the command line for an option of ssh. Most of them are set for good in its configuration.
+fn of_ssh(before: &[OsString], word: &str, after: &[OsString]) -> Option<String> {
+    let (option, attached) = word.split_at_checked(2)?;
+    let (value, after) = if attached.is_empty() {
+        let (value, after) = after.split_first()?;
+        (value.to_str()?, after)
+    } else {
+        (attached, after)
+    };
+    let keyword = match option {
+        "-p" if value.parse::<NonZeroU16>().is_ok() => {
+            let command = with_option(before, &["--port", value], after);
+            return Some(format!("the port of the hosts' sshd: {command}"));
+        }
+        "-i" if is_key(Path::new(value)) => "IdentityFile",
+        "-J" if attached.is_empty() && !value.starts_with('-') => "ProxyJump",
+        "-o" => keyword(value)?,
+        _ => return None,
+    };
+    let ssh = format!("ssh {option} {}", quoted(OsStr::new(value)));
+    let command = with_option(before, &["--rsh", &ssh], after);
+    Some(format!("an option of ssh, which {keyword} in ~/.ssh/config sets as well: {command}"))
+}
+
+/// Tells whether a path looks like that of a private key, and not like a program behind docker's `-i`.
+fn is_key(path: &Path) -> bool {
+    let is_named = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("id_"));
+    is_named
+        || path.extension().is_some_and(|extension| extension == "pem")
+        || path.components().any(|part| part.as_os_str() == ".ssh")
+}
+
+/// Returns the keyword of a setting such as `ForwardAgent=yes`.
+fn keyword(setting: &str) -> Option<&str> {
+    let (keyword, _) = setting.split_once(['=', ' '])?;
+    let is_word = keyword.chars().all(|letter| letter.is_ascii_alphanumeric());
+    // Of others than ssh, `-o` names a file, or begins a longer word.
+    (is_word && keyword.starts_with(|letter: char| letter.is_ascii_uppercase())).then_some(keyword)
+}
+
+/// Returns the command line with `option` in place of the word that was typed.
+fn with_option(before: &[OsString], option: &[&str], after: &[OsString]) -> String {
+    let option: Vec<OsString> = option.iter().map(OsString::from).collect();
+    command_line(&[before, &option, after].concat())
 }
 
 /// Splits an option and its value behind `=`. Of variables, `-eNAME=VALUE` is split as well.
@@ -121,6 +171,9 @@ mod tests {
             ("-H a,b -g 8 python3 t.py", "-H a,b --npernode 8 --gpu-mask python3 t.py"),
             ("-g nodes uptime", "--hostfile nodes uptime"),
             ("-H a -it bash", "-H a --stdin 0 bash"),
+            ("-H a -i /bin/bash", "-H a --stdin 0 /bin/bash"),
+            ("-p 2222 -H a id", "--port 2222 -H a id"),
+            ("-H a -p22 id", "-H a --port 22 id"),
         ] {
             let expected = format!("rlaunch {command}");
             assert_eq!(tip(typed).replace('\'', ""), expected, "{typed}");
@@ -130,9 +183,41 @@ mod tests {
     }
 
     #[test]
+    fn options_of_ssh_are_given_to_ssh() {
+        for (typed, keyword, ssh, rest) in [
+            ("-i /root/.ssh/k -H a id", "IdentityFile", "-i /root/.ssh/k", "-H a id"),
+            ("-i cloud.pem -H a id", "IdentityFile", "-i cloud.pem", "-H a id"),
+            ("-i id_ed25519 -H a id", "IdentityFile", "-i id_ed25519", "-H a id"),
+            ("-J me@b -H a id", "ProxyJump", "-J me@b", "-H a id"),
+            ("-oUser=me -H a id", "User", "-o User=me", "-H a id"),
+            ("-o BatchMode=yes -H a id", "BatchMode", "-o BatchMode=yes", "-H a id"),
+        ] {
+            let error = parse_job(words(&format!("rlaunch {typed}"))).unwrap_err().to_string();
+            assert!(error.contains(&format!("which {keyword} in ~/.ssh/config sets")), "{error}");
+            assert_eq!(tip(typed), format!("rlaunch --rsh 'ssh {ssh}' {rest}"));
+        }
+        let ssh = ["rlaunch", "--rsh", "ssh -J me@b", "-H", "a", "id"].map(OsString::from);
+        assert!(parse_job(ssh.to_vec()).is_ok());
+    }
+
+    #[test]
     fn other_options_are_just_unknown() {
-        for line in ["-u -H a id", "-wrong x", "-update x", "-e", "-Q x"] {
+        for line in [
+            "-u -H a id",
+            "-wrong x",
+            "-update x",
+            "-e",
+            "-Q x",
+            "-p gpu x",
+            "-p 0 x",
+            "-J -H a x",
+            "-o out.log x",
+            "-other=1 x",
+            "-A x",
+        ] {
             assert_eq!(tip(line), "", "{line}");
+            let error = parse_job(words(&format!("rlaunch {line}"))).unwrap_err().to_string();
+            assert!(!error.contains("--np exists"), "{error}");
         }
         // The second program's options.
         let error = parse_job(words("rlaunch a : -w b c")).unwrap_err().to_string();

@@ -3,7 +3,7 @@
 
 use super::{JobError, directory};
 use crate::cli::args::{ApplicationArgs, ProgramArgs};
-use crate::cli::host_selection::{self, HostSelectionError};
+use crate::cli::host_selection::{self, HostSelectionError, RankCount};
 use rlaunch_bootstrap::job::{PreloadFile, ScriptCheck};
 use rlaunch_plan::env::forwarded;
 use rlaunch_plan::hosts::host_table::HostTable;
@@ -31,8 +31,8 @@ pub(super) fn with_hosts(
     map_by: MapBy,
 ) -> Result<Vec<Program>, HostSelectionError> {
     let with_hosts = |args: ProgramArgs| {
-        host_selection::check_ports(&args.hosts, args.ranks, map_by)?;
         let hosts = table.parse_hosts(&args.hosts)?;
+        host_selection::check_ports(&hosts, "-H", RankCount::new(args.ranks, map_by))?;
         Ok(Program { args, hosts })
     };
     programs.into_iter().map(with_hosts).collect()

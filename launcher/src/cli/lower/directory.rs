@@ -34,9 +34,10 @@ pub(super) fn of_option(wdir: Option<PathBuf>) -> Result<WorkingDir, JobError> {
     }
 }
 
-/// Returns the directory of `--wdir`. A relative one is relative to the launcher's, as for mpirun and hydra.
+/// Returns the directory of `--wdir`. A relative one is relative to the launcher's, as for mpirun and hydra, unless it
+/// begins with `~`, which each host takes for its own home directory.
 pub(super) fn required(wdir: PathBuf) -> Result<WorkingDir, JobError> {
-    if wdir.is_absolute() {
+    if wdir.is_absolute() || wdir.starts_with("~") {
         // The launcher's own directory does not matter, and may have been deleted.
         return Ok(WorkingDir::Required(wdir));
     }
@@ -87,5 +88,7 @@ mod tests {
         assert_eq!(text("../gone"), physical.join("here/../gone").as_os_str());
         let absolute = required("/srv/".into()).unwrap();
         assert_eq!(absolute, WorkingDir::Required("/srv/".into()));
+        assert_eq!(required("~/run".into()).unwrap(), WorkingDir::Required("~/run".into()));
+        assert_eq!(text("./~"), "/data92/~");
     }
 }

@@ -21,7 +21,7 @@ use crate::cli::args::{
     ProcessArgs, RendezvousArgs, TerminationArgs,
 };
 use crate::cli::config::{ConfigError, LoadedConfig};
-use crate::cli::host_selection::{self, HostOptions, HostSelectionError};
+use crate::cli::host_selection::{self, HostOptions, HostSelectionError, RankCount};
 use crate::cli::terminal;
 use rlaunch_bootstrap::job::Pseudoterminals;
 use rlaunch_engine::connect::connector::{ContainerOptionError, Reach, RshError};
@@ -54,12 +54,11 @@ pub(crate) fn job_or_fail(args: JobArgs, config: &LoadedConfig) -> Result<Launch
 pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobError> {
     let HostArgs { map_by, per_node, rank_by, ranks, oversubscribe, .. } = args.hosts;
     let (map_by, rank_by) = map::combine_orders(map_by, per_node, rank_by)?;
-    host_selection::check_ports(&args.hosts.hosts, ranks, map_by)?;
     let programs = apps::with_hosts(args.other_programs, &config.hosts, map_by)?;
     let mut reach = connect_options(args.connect, config)?;
     reach.node_timeout = args.termination.node_timeout;
     let named = named_hosts(&args.hosts, config);
-    let (hosts, is_local) = select_hosts(&named, ranks, &programs, config, &mut reach)?;
+    let (hosts, is_local) = select_hosts(&named, ranks, map_by, &programs, config, &mut reach)?;
     args.compat.check_nodes(&hosts)?;
     let (env, user_set_vars) = options::variables(env_options(&args.environment), &args.network)?;
     let rank_options = options::rank_options(args.placement, args.network, &env)?;
@@ -202,11 +201,12 @@ fn named_hosts<'a>(args: &'a HostArgs, config: &'a LoadedConfig) -> HostOptions<
 fn select_hosts(
     options: &HostOptions<'_>,
     ranks: Option<u32>,
+    map_by: MapBy,
     programs: &[apps::Program],
     config: &LoadedConfig,
     connect: &mut Reach,
 ) -> Result<(Vec<Host>, bool), JobError> {
-    let mut hosts = host_selection::select(options, connect)?;
+    let mut hosts = host_selection::select(options, RankCount::new(ranks, map_by), connect)?;
     let all = apps::all_hosts(&hosts, programs).map_err(HostSelectionError::from)?;
     let is_local = connect.settle(&all);
     if hosts.is_empty() {
@@ -320,12 +320,11 @@ impl MeasurementJob {
 
     fn lower(self, config: &LoadedConfig) -> Result<Launch, JobError> {
         let MeasurementJob { args, argv, process, ranks, map_by, timeout } = self;
-        host_selection::check_ports(&args.hosts, ranks, map_by)?;
         let mut reach = options::connect_options(args.connect, config)?;
         reach.node_timeout = args.node_timeout;
         let lists =
             HostOptions { lists: &args.hosts, files: &[], exclude: &[], table: &config.hosts };
-        let (hosts, is_local) = select_hosts(&lists, ranks, &[], config, &mut reach)?;
+        let (hosts, is_local) = select_hosts(&lists, ranks, map_by, &[], config, &mut reach)?;
         let named = EnvOptions { named: process.env, ..EnvOptions::default() };
         let (env, user_set_vars) = options::variables(named, &args.network)?;
         let options = options::rank_options(args.placement, args.network, &env)?;
@@ -380,13 +379,35 @@ mod tests {
 
     #[test]
     fn a_port_is_not_a_number_of_ranks() {
-        for line in ["-H h1:2222 x", "-H a,me@h1:22022 --map-by node x", "-np 1 x : -H h1:2222 y"] {
+        let directory = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = directory.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            format!("--hostfile {}", path.display())
+        };
+        let ports = file("ports", "h0\nme@h1:2222 # two\n");
+        for line in [
+            "-H h1:2222 x",
+            "-H h1:22 x",
+            "-H a,me@h1:22022 --map-by node x",
+            "-np 1 x : -H h1:2222 y",
+            &format!("{ports} x"),
+            &format!("{ports} -H h1 x"),
+        ] {
             let error = parse(line).err().unwrap();
             assert!(error.contains("h1:22") && error.contains("slots, on which"), "{error}");
         }
+        assert!(parse(&format!("{ports} x")).err().unwrap().contains("/ports gives a host 2222"));
         let counted = ["-H h:2222 -np 2 x", "-H h:2222 --ppn 2 x", "-np 1 x : -H h:2222 -np 1 y"];
-        for line in counted {
-            assert!(parse(line).is_ok(), "{line}");
+        let written = [
+            format!("{ports} -np 2 x"),
+            format!("{ports} -H h0 x"),
+            format!("{ports} -H h1:2 x"),
+            format!("{ports} --exclude me@h1 x"),
+            format!("{} x", file("slots", "h slots=2222\nh2:2222 slots=2\n")),
+        ];
+        for line in counted.into_iter().chain(written.iter().map(String::as_str)) {
+            assert!(parse(line).is_ok(), "{line}: {:?}", parse(line).err());
         }
     }
 

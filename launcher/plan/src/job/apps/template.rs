@@ -6,8 +6,8 @@ use super::{AppError, AppSpec, AppTitle, nodes_of};
 use crate::job::JobSpec;
 use crate::map::RankMap;
 use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Serde, Value};
-use minijinja::{Environment, Template, UndefinedBehavior};
+use minijinja::value::{Serde, Value, ValueKind};
+use minijinja::{Environment, ErrorKind, Template, UndefinedBehavior, escape_formatter};
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::env::redacted_value;
 use rlaunch_bootstrap::id::{NodeId, Rank};
@@ -166,10 +166,20 @@ pub fn texts(app: &AppSpec) -> Vec<TemplateText<'_>> {
     arguments.chain(variables).chain(files).collect()
 }
 
-/// Returns the template engine. An unknown placeholder is an error, and values are not escaped.
+/// Returns the template engine. An unknown placeholder is an error, as is one that stands for several values, and values
+/// are not escaped.
 pub fn environment<'a>() -> Environment<'a> {
     let mut environment = Environment::new();
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    // The engine writes `rank` as {'index': 0, 'local': 0}, which no program wants.
+    environment.set_formatter(|out, state, value| {
+        if value.kind() != ValueKind::Map {
+            return escape_formatter(out, state, value);
+        }
+        let names: Vec<String> = value.try_iter()?.map(|name| name.to_string()).collect();
+        let detail = format!("it has several values; name one of them: {}", names.join(", "));
+        Err(minijinja::Error::new(ErrorKind::InvalidOperation, detail))
+    });
     // Without this, the engine removes the newline at the end of a file.
     if let Ok(syntax) = SyntaxConfig::builder().keep_trailing_newline(true).build() {
         environment.set_syntax(syntax);

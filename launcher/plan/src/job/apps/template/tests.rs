@@ -120,6 +120,11 @@ fn what_is_not_known_is_an_error_with_the_text() {
         );
         assert!(error(word).starts_with(&begin), "{}", error(word));
     }
+    for word in ["{{rank}}", "n{{ host }}", "{{app.srv}}", "{{app}}"] {
+        assert!(error(word).contains("several values"), "{}", error(word));
+    }
+    let names = error("{{rank}}");
+    assert!(["index", "local", "hcas"].iter().all(|name| names.contains(name)), "{names}");
     assert!(error("{{world_size | nope}}").contains("nope"));
     let mut secret = app("srv", &[]);
     set(&mut secret, "API_KEY", "{{host.no}} abc");
