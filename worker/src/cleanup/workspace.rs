@@ -105,7 +105,7 @@ impl Workspace {
 
     /// Returns the path of the directory that takes sockets, or `None` before [`Workspace::create`].
     pub(crate) fn path(&self) -> Option<&Path> {
-        let Created { files, sockets } = self.created.get()?;
+        let Created { files, sockets, .. } = self.created.get()?;
         Some(&sockets.as_ref().unwrap_or(files).path)
     }
 

@@ -829,7 +829,7 @@ mod tests {
             fs::write(output(number, ending), vec![0; 9000]).unwrap();
         }
         let running = OutputStore::create(&store.directory, &record(8).recorded_job().to_string());
-        store.save(&record(4)).unwrap();
+        store.save(&JobRecord { output_file: Some("output".into()), ..record(4) }).unwrap();
         let jobs: Vec<String> = store.jobs().into_iter().map(|job| job.name).collect();
         assert_eq!(jobs, ["name-2", "name-3", "name-4"]);
         // Its launcher was killed before the job had a record.
