@@ -44,7 +44,7 @@ pub enum SshError {
     NoAddress { name: String },
     #[error("cannot connect to {}", list(tried, ", nor to "))]
     Connect { tried: Vec<TriedAddress> },
-    #[error("no TCP connection within {} s: {}", timeout.as_secs(), list(tried, ", "))]
+    #[error("no {} within {} s: {}", awaited(tried), timeout.as_secs(), list(tried, ", "))]
     NoAnswer { tried: Vec<TriedAddress>, timeout: Duration },
     #[error("cannot connect from BindAddress {name}")]
     Bind { name: String, source: io::Error },
@@ -52,8 +52,8 @@ pub enum SshError {
     Socket(#[source] io::Error),
     #[error("{what} within {} s", timeout.as_secs())]
     Timeout { what: Cow<'static, str>, timeout: Duration },
-    #[error("the server at {address} drops connections ({})", drop_reason(banner))]
-    Dropped { address: String, banner: String },
+    #[error("the server at {address} {what}")]
+    NoVersion { address: String, what: NoVersion },
     #[error("the SSH handshake with {address} failed")]
     Handshake { address: String, source: Box<russh::Error> },
     /// The server has no algorithm of a `kind` that this client may use. `keyword` sets them in ssh_config and sshd_config.
@@ -103,12 +103,82 @@ pub struct TriedAddress {
 
 impl fmt::Display for TriedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.error {
-            Some(error) => write!(f, "{}: {error}", self.address),
-            None => write!(f, "{} does not answer", self.address),
+        match (&self.error, self.no_version()) {
+            (_, Some(what)) => write!(f, "{} {what}", self.address),
+            (Some(error), None) => write!(f, "{}: {error}", self.address),
+            (None, None) => write!(f, "{} does not answer", self.address),
         }
     }
 }
+
+impl TriedAddress {
+    /// Returns what came in place of an SSH version, if a TCP connection was made.
+    pub(crate) fn no_version(&self) -> Option<&NoVersion> {
+        self.error.as_ref()?.get_ref()?.downcast_ref()
+    }
+}
+
+/// Returns what none of the `tried` addresses has brought in time.
+fn awaited(tried: &[TriedAddress]) -> &'static str {
+    let accepts = tried.iter().any(|tried| tried.no_version().is_some());
+    if accepts { "SSH version" } else { "TCP connection" }
+}
+
+/// What a server does in place of sending its SSH version, by which an SSH connection begins.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoVersion {
+    #[error("closes connections before it says anything")]
+    Closes,
+    #[error("drops connections ({0})")]
+    Drops(String),
+    #[error("answers, but is no SSH server: {0}")]
+    SaysOther(String),
+    #[error("takes TCP connections, but says nothing")]
+    IsSilent,
+}
+
+impl NoVersion {
+    /// Classifies the end of a connection on which the server has `said` this line.
+    pub(crate) fn of(said: String) -> NoVersion {
+        // The reasons that sshd gives. One before 8.3 gives none.
+        let reasons = ["Exceeded MaxStartups", SHUT_OUT];
+        if said.is_empty() {
+            NoVersion::Closes
+        } else if reasons.iter().any(|reason| said.starts_with(reason)) {
+            NoVersion::Drops(said)
+        } else {
+            NoVersion::SaysOther(said)
+        }
+    }
+
+    /// Tells whether a server that does this may serve a later connection.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, NoVersion::Closes | NoVersion::Drops(_))
+    }
+
+    fn hint(&self, host: &str) -> String {
+        let fewer = "--ssh-fanout 8 makes 8 logins at a time; `MaxStartups 100:30:200` in the \
+                     server's sshd_config allows more";
+        match self {
+            NoVersion::Drops(reason) if reason.starts_with(SHUT_OUT) => format!(
+                "its sshd shuts this machine out for a while, as after failed logins \
+                 (PerSourcePenalties); the log of sshd on {host} says why"
+            ),
+            NoVersion::Drops(_) => fewer.to_owned(),
+            NoVersion::Closes => format!(
+                "perhaps too many connect at once, or a firewall or another program closes them; \
+                 the log of sshd on {host} names those that it drops (MaxStartups): {fewer}"
+            ),
+            NoVersion::SaysOther(_) | NoVersion::IsSilent => format!(
+                "another program may have this port, or the name another address; sshd's port is \
+                 given by --port or by Port in ~/.ssh/config; `ssh -v {host}` shows what answers"
+            ),
+        }
+    }
+}
+
+/// Line of an sshd that serves an address no more for some time.
+const SHUT_OUT: &str = "Not allowed at this time";
 
 fn list(tried: &[TriedAddress], separator: &str) -> String {
     tried.iter().map(TriedAddress::to_string).collect::<Vec<_>>().join(separator)
@@ -135,12 +205,6 @@ pub struct HostKeyChange {
 
 fn chain_fault(is_loop: bool) -> &'static str {
     if is_loop { "its jump hosts form a loop" } else { "more than 8 jump hosts" }
-}
-
-/// Returns the server's reason for dropping a connection. If the server has sent none, as older servers do,
-/// returns the usual reason, `MaxStartups`.
-fn drop_reason(banner: &str) -> &str {
-    if banner.is_empty() { "MaxStartups" } else { banner }
 }
 
 /// Login that the host refused.
@@ -298,11 +362,7 @@ impl SshError {
             SshError::Connect { tried } => connect_hint(host, tried),
             SshError::JumpHost { jump, source } => source.hint(jump),
             SshError::Repeated { last, .. } => last.hint(host),
-            SshError::Dropped { .. } => Some(
-                "--ssh-fanout 8 makes 8 logins at a time; `MaxStartups 100:30:200` in the server's \
-                 sshd_config allows more"
-                    .into(),
-            ),
+            SshError::NoVersion { what, .. } => Some(what.hint(host)),
             SshError::JumpChain { .. }
             | SshError::Forward { .. }
             | SshError::NoForwarding { .. }
@@ -413,6 +473,10 @@ impl SshError {
 }
 
 fn connect_hint(host: &str, tried: &[TriedAddress]) -> Option<String> {
+    // An address that takes connections says more than one that does not.
+    if let Some(what) = tried.iter().find_map(TriedAddress::no_version) {
+        return Some(what.hint(host));
+    }
     let failed = |tried: &TriedAddress| Some((tried.address, tried.error.as_ref()?.kind()));
     let failed = tried.iter().filter_map(failed);
     // A host that refuses is up, which is more than is known of the other addresses.
@@ -539,5 +603,29 @@ mod tests {
         let unreachable = tried("[2001:db8::1]:22", Some(ErrorKind::NetworkUnreachable));
         let error = SshError::Connect { tried: vec![unreachable] };
         assert!(error.hint("b").unwrap().contains("`ping 2001:db8::1`"));
+    }
+
+    #[test]
+    fn what_comes_in_place_of_a_version_is_told_apart() {
+        let error = |said: &str| {
+            let what = NoVersion::of(said.into());
+            let may_pass = what.may_pass();
+            (SshError::NoVersion { address: "192.0.2.1:22".into(), what }, may_pass)
+        };
+        for (said, sentence, may_pass, advice) in [
+            ("", "closes connections before it says anything", true, "perhaps too many"),
+            ("Exceeded MaxStartups", "drops connections (Exceeded MaxStartups)", true, "fanout 8"),
+            ("Not allowed at this time", "drops connections (Not allowed", true, "PerSource"),
+            ("HTTP/1.1 400 Bad", "is no SSH server: HTTP/1.1 400 Bad", false, "another program"),
+        ] {
+            let (error, passes) = error(said);
+            assert!(error.to_string().contains(sentence), "{error}");
+            let hint = error.hint("b").unwrap();
+            assert!(hint.contains(advice) && passes == may_pass, "{hint}");
+            assert_eq!(
+                hint.contains("MaxStartups"),
+                advice.contains("many") || advice.contains("fan")
+            );
+        }
     }
 }

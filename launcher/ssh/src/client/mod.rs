@@ -16,7 +16,7 @@ pub use connection::Connection;
 use crate::config::{
     ConfigError, DEFAULT_PORT, HostConfig, Proxy, SshConfig, StrictHostKeyChecking,
 };
-use crate::error::SshError;
+use crate::error::{NoVersion, SshError};
 use crate::host_keys::HostKeys;
 use crate::keys::KeyRing;
 use crate::transport::retry::{Attempts, RetryPolicy};
@@ -298,8 +298,7 @@ impl Ssh {
             }
             (None, Proxy::Direct | Proxy::Jump(_)) => {
                 let (stream, remote) = dial::dial(&hop.config, hop.port, deadline).await?;
-                let local = stream.local_addr().ok().map(|local| local.ip());
-                let ip_addresses = local.map(|local| (local, remote.ip()));
+                let ip_addresses = stream.local_ip().map(|local| (local, remote.ip()));
                 let (stream, address) = (Box::new(stream), remote.to_string());
                 return Ok(Transport { stream, address, ip_addresses, proxy: None });
             }
@@ -345,12 +344,11 @@ impl Ssh {
         if let Some(refusal) = outcome.take_refusal() {
             return Err(refusal);
         }
-        let hung_up = matches!(source, russh::Error::Disconnect | russh::Error::IO(_));
-        if !hung_up || banner.has_version() {
+        if banner.has_version() {
             return Err(SshError::of_handshake(address, source));
         }
-        let dropped = || SshError::Dropped { address, banner: banner.text() };
-        Err(failure.unwrap_or_else(dropped))
+        let no_version = || SshError::NoVersion { address, what: NoVersion::of(banner.text()) };
+        Err(failure.unwrap_or_else(no_version))
     }
 }
 
