@@ -370,9 +370,9 @@ impl SshError {
             | SshError::ProxyCommand { .. }
             | SshError::Bind { .. } => self.route_hint(),
             SshError::Timeout { .. } => Some(format!(
-                "the host hangs, a firewall drops the packets, or only large ones are lost, as with an MTU of 9000 \
-                 and a switch that carries 1500 (`ping -M do -s 1472 {host}` is answered, -s 8972 is not); \
-                 `ssh -v {host}` shows where it stops; ConnectTimeout in ~/.ssh/config changes the limit"
+                "the host hangs, a firewall drops the packets, or {}; `ssh -v {host}` shows where it \
+                 stops; ConnectTimeout in ~/.ssh/config changes the limit",
+                only_large_packets(host)
             )),
             SshError::NoAnswer { .. } => Some(format!(
                 "a firewall may drop the packets, or the host may be down; `ssh -v {host}` shows where \
@@ -380,7 +380,8 @@ impl SshError {
             )),
             SshError::Lost { .. } | SshError::Stalled { .. } => Some(format!(
                 "the login worked, so something between here and the host breaks or holds connections, \
-                 or the host hangs; `ssh {host} date` shows whether it does so each time"
+                 {}, or the host hangs; `ssh {host} date` shows whether it does so each time",
+                only_large_packets(host)
             )),
             SshError::Handshake { .. } | SshError::Socket(_) => {
                 Some(format!("`ssh -v {host}` shows what the server says"))
@@ -470,6 +471,16 @@ impl SshError {
             _ => None,
         }
     }
+}
+
+/// Returns words about a network on which full packets are lost: a switch or a tunnel carries less than the interface
+/// sends.
+fn only_large_packets(host: &str) -> String {
+    format!(
+        "only large packets are lost, as by a tunnel or switch that carries less than the MTU of the \
+         interface here (`ping -c 3 {host}` is answered, and `ping -c 3 -M do -s 1472 {host}` is not; \
+         -s 8972 for an MTU of 9000)"
+    )
 }
 
 fn connect_hint(host: &str, tried: &[TriedAddress]) -> Option<String> {

@@ -19,6 +19,7 @@ use russh::client::{self, DisconnectReason};
 use russh::keys::ssh_key::public::KeyData;
 use russh::keys::{Algorithm, Certificate, PublicKey, PublicKeyOrCertificate};
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -244,6 +245,12 @@ impl client::Handler for HostKeyChecker {
             DisconnectReason::Error(russh::Error::KeepaliveTimeout) => {
                 let how = "it did not answer keepalives (ServerAliveInterval)".to_owned();
                 (how, Err(russh::Error::KeepaliveTimeout))
+            }
+            DisconnectReason::Error(russh::Error::IO(error))
+                if error.kind() == ErrorKind::TimedOut =>
+            {
+                let how = "what is sent to it does not arrive".to_owned();
+                (how, Err(russh::Error::IO(error)))
             }
             DisconnectReason::Error(russh::Error::Disconnect) => {
                 ("the other end closed it".to_owned(), Err(russh::Error::Disconnect))

@@ -116,6 +116,24 @@ fn an_address_without_an_sshd_costs_a_moment() {
     ran.hints("perhaps too many connect at once");
 }
 
+/// nccl#1524: full packets from here are lost, so that the login works, and the agent does not get through.
+#[test]
+fn an_upload_into_a_hole_ends_soon_and_names_large_packets() {
+    let field = Field::new();
+    let line = "nft add table inet hole && \
+                nft add chain inet hole c '{ type filter hook input priority 0; }' && \
+                nft add rule inet hole c tcp dport 22 meta length gt 1400 drop";
+    field.on("b", line);
+    let _undo = Undo(|| {
+        field.on("b", "nft delete table inet hole");
+        Ok::<(), std::io::Error>(())
+    });
+    let ran = field.rlaunch("--agent-dir /tmp/none -H b hostname").run();
+    assert_ne!(ran.code, 0, "{ran}");
+    ran.says(&["b: the connection to ", "what is sent to it does not arrive"]).took_less_than(20);
+    ran.hints("only large packets are lost");
+}
+
 /// A forwarded agent whose other end is gone: it takes connections and never answers.
 #[test]
 fn a_hung_ssh_agent_is_named() {

@@ -5,6 +5,8 @@
 use crate::config::{AddressFamily, HostConfig};
 use crate::error::{NoVersion, SshError, TriedAddress};
 use crate::transport::stream::{BANNER_KEPT, has_version, one_line};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::TcpUserTimeout;
 use rlaunch_console::deadline::Deadline;
 use rlaunch_console::open_files;
 use russh::{SshId, client};
@@ -99,6 +101,13 @@ impl Greeted {
     /// Returns the address of this machine from which the connection was made.
     pub(crate) fn local_ip(&self) -> Option<IpAddr> {
         self.tcp.local_addr().ok().map(|local| local.ip())
+    }
+
+    /// Makes the kernel end the connection when the server's has acknowledged nothing of what was sent for this time.
+    pub(crate) fn end_unacknowledged_after(&self, limit: Duration) {
+        let millis = u32::try_from(limit.as_millis()).unwrap_or(u32::MAX);
+        // A kernel without it keeps trying, and keepalives end the connection later.
+        let _ = setsockopt(&self.tcp, TcpUserTimeout, &millis);
     }
 }
 
@@ -300,7 +309,10 @@ mod tests {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let mut deadline = Deadline::after(LIMIT);
-        let (_stream, address) = dial(&config("127.0.0.7"), port, &mut deadline).await.unwrap();
+        let (stream, address) = dial(&config("127.0.0.7"), port, &mut deadline).await.unwrap();
+        stream.end_unacknowledged_after(LIMIT);
+        let limit = nix::sys::socket::getsockopt(&stream.tcp, TcpUserTimeout).unwrap();
+        assert_eq!(u128::from(limit), LIMIT.as_millis());
         assert_eq!(address.port(), port);
         assert_eq!(listener.accept().await.unwrap().1.ip().to_string(), "127.0.0.7");
         // First an address that this machine does not have, then one of the wrong address family.
