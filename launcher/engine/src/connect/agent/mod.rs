@@ -19,7 +19,7 @@ pub mod library;
 pub mod pack;
 pub mod store;
 
-use crate::connect::connector::{ConnectError, HostConnection, last_lines};
+use crate::connect::connector::{ConnectError, HostConnection, quoted_output};
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::{FrameError, NO_PROC, PROTOCOL_VERSION};
 use rlaunch_console::deadline::Late;
@@ -65,11 +65,6 @@ pub enum DeployError {
     Wire(#[from] FrameError),
 }
 
-fn quoted_output(words: &str) -> String {
-    let words = last_lines(words);
-    if words.is_empty() { String::new() } else { format!("; what came back: {words}") }
-}
-
 impl DeployError {
     /// Returns the id of the finding that the error states.
     pub fn finding(&self) -> CheckId {
@@ -88,9 +83,13 @@ impl DeployError {
     #[must_use]
     pub fn explained(self, connection: &HostConnection) -> DeployError {
         let known = match &self {
-            DeployError::Silent { words, .. }
-            | DeployError::NoStart(words)
-            | DeployError::Cut(words) => connection.explain(words, false),
+            DeployError::Silent { words, late } => {
+                let explained = connection.explain(words, false);
+                explained.or_else(|| connection.engine_silence(*late, words))
+            }
+            DeployError::NoStart(words) | DeployError::Cut(words) => {
+                connection.explain(words, false)
+            }
             DeployError::Shell(words) => connection.explain(words, true),
             _ => None,
         };
