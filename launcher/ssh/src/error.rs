@@ -356,6 +356,11 @@ impl SshError {
         match self {
             SshError::Config(error) => error.hint(),
             SshError::KnownHosts(error) => error.hint(),
+            SshError::LookUp { name, source } if is_dns_silent(source) => Some(format!(
+                "no DNS server answers, so it is not known whether the name exists: `getent hosts {name}` \
+                 asks them, /etc/resolv.conf names them; a line in /etc/hosts or a HostName in \
+                 ~/.ssh/config needs none"
+            )),
             SshError::LookUp { .. } | SshError::NoAddress { .. } => Some(
                 "check the spelling, /etc/hosts, or give it a HostName in ~/.ssh/config".into(),
             ),
@@ -471,6 +476,15 @@ impl SshError {
             _ => None,
         }
     }
+}
+
+/// Tells whether a name was not found because no DNS server has answered.
+pub(crate) fn is_dns_silent(source: &io::Error) -> bool {
+    // The standard library reports only the text of gai_strerror(3) and no error code. These are the texts of
+    // EAI_AGAIN in glibc and in musl.
+    let text = source.to_string();
+    source.kind() == ErrorKind::TimedOut
+        || ["Temporary failure", "Try again"].iter().any(|words| text.contains(words))
 }
 
 /// Returns words about a network on which full packets are lost: a switch or a tunnel carries less than the interface
@@ -614,6 +628,16 @@ mod tests {
         let unreachable = tried("[2001:db8::1]:22", Some(ErrorKind::NetworkUnreachable));
         let error = SshError::Connect { tried: vec![unreachable] };
         assert!(error.hint("b").unwrap().contains("`ping 2001:db8::1`"));
+    }
+
+    #[test]
+    fn a_silent_dns_server_is_told_from_a_wrong_name() {
+        let of = |source| SshError::LookUp { name: "x".into(), source }.hint("x").unwrap();
+        assert!(of(io::Error::other("Name or service not known")).contains("spelling"));
+        for silent in [ErrorKind::TimedOut.into(), io::Error::other("Temporary failure in name")] {
+            let hint = of(silent);
+            assert!(hint.contains("getent hosts x") && !hint.contains("spelling"), "{hint}");
+        }
     }
 
     #[test]

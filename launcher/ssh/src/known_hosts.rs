@@ -43,7 +43,7 @@ impl KnownHostsError {
     /// Returns advice for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Read { file, source } => Some(files::hint(file, source)),
+            Self::Read { file, source } => files::hint(file, source),
             Self::CreateDir { .. } | Self::Open { .. } | Self::Write { .. } => Some(
                 "make it writable, or name another file as UserKnownHostsFile in ~/.ssh/config"
                     .into(),

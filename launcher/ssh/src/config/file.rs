@@ -5,6 +5,7 @@ use super::ConfigError;
 use super::scope::tilde;
 use crate::files::{self, Content};
 use nix::unistd::Uid;
+use rlaunch_text::encoding;
 use rlaunch_text::glob::matches_file_name;
 use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -148,6 +149,8 @@ pub(super) fn read(path: &Path, check: PermissionCheck) -> Result<Option<String>
     {
         return Err(ConfigError::Unsafe { path: path.to_owned(), reason, cure });
     }
+    encoding::refuse_utf16(&bytes)
+        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
     // Invalid UTF-8 is replaced, because comments may be in another encoding. With a byte order mark, the
     // first keyword would not be one.
     let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
@@ -361,6 +364,13 @@ mod tests {
         fs::write(&file, "\u{feff}Host a\n").unwrap();
         let text = read(&file, PermissionCheck::None).unwrap();
         assert_eq!(text.as_deref(), Some("Host a\n"));
+        // Read as UTF-8, such a file would have no settings.
+        fs::write(&file, b"\xff\xfeH\0o\0s\0t\0").unwrap();
+        let error = read(&file, PermissionCheck::None).unwrap_err();
+        assert!(
+            matches!(&error, ConfigError::Read { source, .. } if source.to_string().contains("iconv"))
+        );
+        assert_eq!(error.hint(), None);
     }
 
     #[test]

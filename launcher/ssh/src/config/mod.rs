@@ -53,7 +53,7 @@ impl ConfigError {
     /// Returns advice for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Read { path, source } => Some(files::hint(path, source)),
+            Self::Read { path, source } => files::hint(path, source),
             Self::Value { path, line, keyword, .. } => {
                 let file = path.display();
                 Some(format!("correct line {line} of {file}; `man ssh_config` explains {keyword}"))

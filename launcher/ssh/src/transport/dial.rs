@@ -37,7 +37,8 @@ pub(crate) async fn dial(
 ) -> Result<(Greeted, SocketAddr), SshError> {
     let limit = deadline.limit();
     let Some(found) = deadline.run(routes(config, port)).await else {
-        let source = io::Error::other(format!("no answer within {} s", limit.as_secs()));
+        let text = format!("no answer within {} s", limit.as_secs());
+        let source = io::Error::new(io::ErrorKind::TimedOut, text);
         return Err(SshError::LookUp { name: config.hostname.clone(), source });
     };
     let routes = found?;

@@ -1,7 +1,7 @@
 //! Retries of failed connections: which failures are retried, and after which pause.
 
 use crate::config::HostConfig;
-use crate::error::{NoVersion, SshError, TriedAddress};
+use crate::error::{NoVersion, SshError, TriedAddress, is_dns_silent};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::time::{Duration, Instant};
 
@@ -93,13 +93,10 @@ fn retryable(error: &SshError) -> Option<RetryableFailure> {
     match error {
         SshError::NoVersion { what, .. } => what.may_pass().then_some(RetryableFailure::Dropped),
         SshError::Connect { tried } if tried.iter().any(drops) => Some(RetryableFailure::Dropped),
-        SshError::LookUp { source, .. } => {
-            // The standard library reports only the text of gai_strerror(3) and no error code. These are
-            // the texts of EAI_AGAIN in glibc and in musl.
-            let text = source.to_string();
-            let later = ["Temporary failure", "Try again"].iter().any(|w| text.contains(w));
-            Some(if later { RetryableFailure::NoAnswer } else { RetryableFailure::NoName })
+        SshError::LookUp { source, .. } if is_dns_silent(source) => {
+            Some(RetryableFailure::NoAnswer)
         }
+        SshError::LookUp { .. } => Some(RetryableFailure::NoName),
         SshError::Connect { .. } | SshError::Forward { .. } | SshError::ProxyCommand { .. } => {
             Some(RetryableFailure::NoConnection)
         }

@@ -51,6 +51,8 @@ pub enum DeployError {
     NoCallback { tried: String, from: Option<IpAddr>, ports: PortRange },
     #[error("{late}{}", quoted_output(words))]
     Silent { words: String, late: Late },
+    #[error("its login shell sends stdout to stderr")]
+    Misdirected,
     #[error("cannot install the agent: {0}; the connection stalls, or the host does")]
     Stalled(#[from] Late),
     #[error("the agent's installer ended early{}", quoted_output(.0))]
@@ -144,6 +146,11 @@ impl DeployError {
             DeployError::Silent { .. } => Some(format!(
                 "`ssh {host} echo hello` should print just that, and end; a start-up file there, as \
                  ~/.bashrc, that starts another shell or waits for something keeps it from that"
+            )),
+            DeployError::Misdirected => Some(format!(
+                "`ssh {host} echo hello 2>/dev/null` should print hello: a start-up file there, as \
+                 ~/.bashrc, has a line like `exec 1>&2`, which is for terminals alone:\n  \
+                 [ -t 1 ] && exec 1>&2"
             )),
             DeployError::Stalled(_) => Some(format!(
                 "`head -c 4M /dev/zero | ssh {host} wc -c` shows whether data passes"
