@@ -324,11 +324,17 @@ impl LoginRefusal {
         };
         format!(
             "install a key there, {install}if it is there already, sshd refuses it while others may \
-             write to it; on {host}:\n  chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys\n{other}"
+             write to it; on {host}:\n  chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys\n\
+             or while it does not let {user} in, or no keys of this kind (AllowUsers, PermitRootLogin, \
+             PubkeyAcceptedAlgorithms), which its log says; on {host}:\n  {SSHD_LOG}\n{other}"
         )
     }
 }
 
+/// How a connection was lost that the server, or something in front of it, has closed.
+pub(crate) const CLOSED: &str = "the other end closed it";
+/// Line that shows the end of sshd's log; the unit has one of two names.
+const SSHD_LOG: &str = "sudo journalctl -u ssh -u sshd -n 20";
 /// Names of the lists in a server's key exchange that announce extensions of the protocol.
 const EXTENSIONS: [&str; 2] = ["ext-info-s", "kex-strict-s-v00@openssh.com"];
 
@@ -382,6 +388,12 @@ impl SshError {
             SshError::NoAnswer { .. } => Some(format!(
                 "a firewall may drop the packets, or the host may be down; `ssh -v {host}` shows where \
                  it stops; ConnectTimeout in ~/.ssh/config changes the limit"
+            )),
+            // A network that breaks sends no end.
+            SshError::Lost { how, .. } if how == CLOSED => Some(format!(
+                "its sshd closed it, as it does for an account that may not run this command \
+                 (PermitRootLogin forced-commands-only), or when the host goes down: its log says why; on \
+                 {host}:\n  {SSHD_LOG}"
             )),
             SshError::Lost { .. } | SshError::Stalled { .. } => Some(format!(
                 "the login worked, so something between here and the host breaks or holds connections, \
@@ -570,6 +582,19 @@ mod tests {
             let names_another = hint.contains("-H NAME@a");
             assert_eq!(names_another, !refusal.accepts_no_keys(), "{hint}");
         }
+    }
+
+    #[test]
+    fn an_account_that_sshd_does_not_let_in_is_in_its_log() {
+        let key = Some("/k".into());
+        let refused = LoginRefusal { key, ..refusal(&["publickey"]) }.hint("a");
+        assert!(refused.contains("AllowUsers, PermitRootLogin"), "{refused}");
+        assert!(refused.contains(SSHD_LOG), "{refused}");
+        let lost = |how: &str| SshError::Lost { address: "192.0.2.1:22".into(), how: how.into() };
+        let closed = lost(CLOSED).hint("a").unwrap();
+        assert!(closed.contains(SSHD_LOG) && !closed.contains("MTU"), "{closed}");
+        let broken = lost("Connection reset by peer").hint("a").unwrap();
+        assert!(broken.contains("something between here and the host"), "{broken}");
     }
 
     #[test]

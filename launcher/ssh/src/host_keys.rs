@@ -5,7 +5,7 @@
 //! printed together, before any data of the user is sent to the hosts.
 
 use crate::config::{DEFAULT_PORT, HostConfig, StrictHostKeyChecking};
-use crate::error::{HostKeyChange, SshError};
+use crate::error::{CLOSED, HostKeyChange, SshError};
 use crate::keys::certificate;
 use crate::known_hosts::{
     KnownHosts, KnownHostsError, NewHostKey, Verdict, fingerprint, written_name,
@@ -253,7 +253,7 @@ impl client::Handler for HostKeyChecker {
                 (how, Err(russh::Error::IO(error)))
             }
             DisconnectReason::Error(russh::Error::Disconnect) => {
-                ("the other end closed it".to_owned(), Err(russh::Error::Disconnect))
+                (CLOSED.to_owned(), Err(russh::Error::Disconnect))
             }
             DisconnectReason::Error(error) => (messages::error_chain(&error), Err(error)),
         };
