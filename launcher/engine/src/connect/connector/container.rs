@@ -253,14 +253,19 @@ impl Container {
         }
     }
 
+    /// Returns the command that starts or enters the container; `None` if the login leads into it.
+    fn engine_command(&self) -> Option<String> {
+        match self.entry() {
+            ContainerEntry::Login => None,
+            ContainerEntry::Exec(enter) => Some(enter),
+            ContainerEntry::Run(image) => Some(image.run.unwrap_or(image.tool).to_owned()),
+        }
+    }
+
     /// Recognises an error of the container engine in `output`, the output of a command that ended without an
     /// agent; `None` if there is none. `ended` is the command's exit status, if known.
     pub fn explain(&self, ended: Option<ExitStatus>, output: &str) -> Option<ContainerError> {
-        let command = match self.entry() {
-            ContainerEntry::Login => return None,
-            ContainerEntry::Exec(enter) => enter,
-            ContainerEntry::Run(image) => image.run.unwrap_or(image.tool).to_owned(),
-        };
+        let command = self.engine_command()?;
         let (tool, name) = (self.engine.command(), self.name.clone());
         let said = self.engine_error(output).filter(|_| ended != Some(ExitStatus::Code(0)));
         let is_image = self.is_image();
@@ -303,11 +308,7 @@ impl Container {
     /// Returns the error of an engine by which no agent has come in time, with what it has `said`; `None` if the login leads
     /// into the container.
     pub(super) fn silence(&self, late: Late, said: &str) -> Option<ContainerError> {
-        let command = match self.entry() {
-            ContainerEntry::Login => return None,
-            ContainerEntry::Exec(enter) => enter,
-            ContainerEntry::Run(image) => image.run.unwrap_or(image.tool).to_owned(),
-        };
+        let command = self.engine_command()?;
         let mut words = command.split(' ').filter(|word| *word != "sudo");
         let tool = words.next().unwrap_or_default().to_owned();
         Some(ContainerError::Silent { tool, late, said: said.to_owned() })
