@@ -81,6 +81,19 @@ fn an_account_that_may_not_log_in() {
     ran.took_less_than(5).hints("chsh -s /bin/bash").keeps_quiet_about(&["a: ", "c: "]);
 }
 
+/// At a terminal such a shell looks as any other.
+#[test]
+fn a_shell_whose_stdout_leads_to_stderr_is_told_from_one_that_is_silent() {
+    let field = Field::new();
+    field.warm("a", Account::Root);
+    let _files = ["a", "b"].map(|host| of_root(&field, host, ".bashrc", "exec 1>&2\n"));
+    for line in ["-H a hostname", "-H b --agent-dir /tmp/none hostname"] {
+        let ran = field.rlaunch(line).run();
+        ran.refused(202, &["its login shell sends stdout to stderr"]).took_less_than(5);
+        ran.hints("2>/dev/null").keeps_quiet_about(&["what came back"]);
+    }
+}
+
 /// The bashrc of the first host is merely slow. With the others, the agent's command never runs:
 /// one shell exits, and the other becomes a shell that reads commands from stdin and finds none. That of another account
 /// never gets to them, and is ended.

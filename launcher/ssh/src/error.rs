@@ -44,7 +44,7 @@ pub enum SshError {
     NoAddress { name: String },
     #[error("cannot connect to {}", list(tried, ", nor to "))]
     Connect { tried: Vec<TriedAddress> },
-    #[error("no TCP connection within {} s: {}", timeout.as_secs(), list(tried, ", "))]
+    #[error("no {} within {} s: {}", awaited(tried), timeout.as_secs(), list(tried, ", "))]
     NoAnswer { tried: Vec<TriedAddress>, timeout: Duration },
     #[error("cannot connect from BindAddress {name}")]
     Bind { name: String, source: io::Error },
@@ -52,8 +52,8 @@ pub enum SshError {
     Socket(#[source] io::Error),
     #[error("{what} within {} s", timeout.as_secs())]
     Timeout { what: Cow<'static, str>, timeout: Duration },
-    #[error("the server at {address} drops connections ({})", drop_reason(banner))]
-    Dropped { address: String, banner: String },
+    #[error("the server at {address} {what}")]
+    NoVersion { address: String, what: NoVersion },
     #[error("the SSH handshake with {address} failed")]
     Handshake { address: String, source: Box<russh::Error> },
     /// The server has no algorithm of a `kind` that this client may use. `keyword` sets them in ssh_config and sshd_config.
@@ -103,12 +103,82 @@ pub struct TriedAddress {
 
 impl fmt::Display for TriedAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.error {
-            Some(error) => write!(f, "{}: {error}", self.address),
-            None => write!(f, "{} does not answer", self.address),
+        match (&self.error, self.no_version()) {
+            (_, Some(what)) => write!(f, "{} {what}", self.address),
+            (Some(error), None) => write!(f, "{}: {error}", self.address),
+            (None, None) => write!(f, "{} does not answer", self.address),
         }
     }
 }
+
+impl TriedAddress {
+    /// Returns what came in place of an SSH version, if a TCP connection was made.
+    pub(crate) fn no_version(&self) -> Option<&NoVersion> {
+        self.error.as_ref()?.get_ref()?.downcast_ref()
+    }
+}
+
+/// Returns what none of the `tried` addresses has brought in time.
+fn awaited(tried: &[TriedAddress]) -> &'static str {
+    let accepts = tried.iter().any(|tried| tried.no_version().is_some());
+    if accepts { "SSH version" } else { "TCP connection" }
+}
+
+/// What a server does in place of sending its SSH version, by which an SSH connection begins.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoVersion {
+    #[error("closes connections before it says anything")]
+    Closes,
+    #[error("drops connections ({0})")]
+    Drops(String),
+    #[error("answers, but is no SSH server: {0}")]
+    SaysOther(String),
+    #[error("takes TCP connections, but says nothing")]
+    IsSilent,
+}
+
+impl NoVersion {
+    /// Classifies the end of a connection on which the server has `said` this line.
+    pub(crate) fn of(said: String) -> NoVersion {
+        // The reasons that sshd gives. One before 8.3 gives none.
+        let reasons = ["Exceeded MaxStartups", SHUT_OUT];
+        if said.is_empty() {
+            NoVersion::Closes
+        } else if reasons.iter().any(|reason| said.starts_with(reason)) {
+            NoVersion::Drops(said)
+        } else {
+            NoVersion::SaysOther(said)
+        }
+    }
+
+    /// Tells whether a server that does this may serve a later connection.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self, NoVersion::Closes | NoVersion::Drops(_))
+    }
+
+    fn hint(&self, host: &str) -> String {
+        let fewer = "--ssh-fanout 8 makes 8 logins at a time; `MaxStartups 100:30:200` in the \
+                     server's sshd_config allows more";
+        match self {
+            NoVersion::Drops(reason) if reason.starts_with(SHUT_OUT) => format!(
+                "its sshd shuts this machine out for a while, as after failed logins \
+                 (PerSourcePenalties); the log of sshd on {host} says why"
+            ),
+            NoVersion::Drops(_) => fewer.to_owned(),
+            NoVersion::Closes => format!(
+                "perhaps too many connect at once, or a firewall or another program closes them; \
+                 the log of sshd on {host} names those that it drops (MaxStartups): {fewer}"
+            ),
+            NoVersion::SaysOther(_) | NoVersion::IsSilent => format!(
+                "another program may have this port, or the name another address; sshd's port is \
+                 given by --port or by Port in ~/.ssh/config; `ssh -v {host}` shows what answers"
+            ),
+        }
+    }
+}
+
+/// Line of an sshd that serves an address no more for some time.
+const SHUT_OUT: &str = "Not allowed at this time";
 
 fn list(tried: &[TriedAddress], separator: &str) -> String {
     tried.iter().map(TriedAddress::to_string).collect::<Vec<_>>().join(separator)
@@ -135,12 +205,6 @@ pub struct HostKeyChange {
 
 fn chain_fault(is_loop: bool) -> &'static str {
     if is_loop { "its jump hosts form a loop" } else { "more than 8 jump hosts" }
-}
-
-/// Returns the server's reason for dropping a connection. If the server has sent none, as older servers do,
-/// returns the usual reason, `MaxStartups`.
-fn drop_reason(banner: &str) -> &str {
-    if banner.is_empty() { "MaxStartups" } else { banner }
 }
 
 /// Login that the host refused.
@@ -260,11 +324,17 @@ impl LoginRefusal {
         };
         format!(
             "install a key there, {install}if it is there already, sshd refuses it while others may \
-             write to it; on {host}:\n  chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys\n{other}"
+             write to it; on {host}:\n  chmod go-w ~ ~/.ssh ~/.ssh/authorized_keys\n\
+             or while it does not let {user} in, or no keys of this kind (AllowUsers, PermitRootLogin, \
+             PubkeyAcceptedAlgorithms), which its log says; on {host}:\n  {SSHD_LOG}\n{other}"
         )
     }
 }
 
+/// How a connection was lost that the server, or something in front of it, has closed.
+pub(crate) const CLOSED: &str = "the other end closed it";
+/// Line that shows the end of sshd's log; the unit has one of two names.
+const SSHD_LOG: &str = "sudo journalctl -u ssh -u sshd -n 20";
 /// Names of the lists in a server's key exchange that announce extensions of the protocol.
 const EXTENSIONS: [&str; 2] = ["ext-info-s", "kex-strict-s-v00@openssh.com"];
 
@@ -292,17 +362,18 @@ impl SshError {
         match self {
             SshError::Config(error) => error.hint(),
             SshError::KnownHosts(error) => error.hint(),
+            SshError::LookUp { name, source } if is_dns_silent(source) => Some(format!(
+                "no DNS server answers, so it is not known whether the name exists: `getent hosts {name}` \
+                 asks them, /etc/resolv.conf names them; a line in /etc/hosts or a HostName in \
+                 ~/.ssh/config needs none"
+            )),
             SshError::LookUp { .. } | SshError::NoAddress { .. } => Some(
                 "check the spelling, /etc/hosts, or give it a HostName in ~/.ssh/config".into(),
             ),
             SshError::Connect { tried } => connect_hint(host, tried),
             SshError::JumpHost { jump, source } => source.hint(jump),
             SshError::Repeated { last, .. } => last.hint(host),
-            SshError::Dropped { .. } => Some(
-                "--ssh-fanout 8 makes 8 logins at a time; `MaxStartups 100:30:200` in the server's \
-                 sshd_config allows more"
-                    .into(),
-            ),
+            SshError::NoVersion { what, .. } => Some(what.hint(host)),
             SshError::JumpChain { .. }
             | SshError::Forward { .. }
             | SshError::NoForwarding { .. }
@@ -310,17 +381,24 @@ impl SshError {
             | SshError::ProxyCommand { .. }
             | SshError::Bind { .. } => self.route_hint(),
             SshError::Timeout { .. } => Some(format!(
-                "the host hangs, a firewall drops the packets, or only large ones are lost, as with an MTU of 9000 \
-                 and a switch that carries 1500 (`ping -M do -s 1472 {host}` is answered, -s 8972 is not); \
-                 `ssh -v {host}` shows where it stops; ConnectTimeout in ~/.ssh/config changes the limit"
+                "the host hangs, a firewall drops the packets, or {}; `ssh -v {host}` shows where it \
+                 stops; ConnectTimeout in ~/.ssh/config changes the limit",
+                only_large_packets(host)
             )),
             SshError::NoAnswer { .. } => Some(format!(
                 "a firewall may drop the packets, or the host may be down; `ssh -v {host}` shows where \
                  it stops; ConnectTimeout in ~/.ssh/config changes the limit"
             )),
+            // A network that breaks sends no end.
+            SshError::Lost { how, .. } if how == CLOSED => Some(format!(
+                "its sshd closed it, as it does for an account that may not run this command \
+                 (PermitRootLogin forced-commands-only), or when the host goes down: its log says why; on \
+                 {host}:\n  {SSHD_LOG}"
+            )),
             SshError::Lost { .. } | SshError::Stalled { .. } => Some(format!(
                 "the login worked, so something between here and the host breaks or holds connections, \
-                 or the host hangs; `ssh {host} date` shows whether it does so each time"
+                 {}, or the host hangs; `ssh {host} date` shows whether it does so each time",
+                only_large_packets(host)
             )),
             SshError::Handshake { .. } | SshError::Socket(_) => {
                 Some(format!("`ssh -v {host}` shows what the server says"))
@@ -412,7 +490,30 @@ impl SshError {
     }
 }
 
+/// Tells whether a name was not found because no DNS server has answered.
+pub(crate) fn is_dns_silent(source: &io::Error) -> bool {
+    // The standard library reports only the text of gai_strerror(3) and no error code. These are the texts of
+    // EAI_AGAIN in glibc and in musl.
+    let text = source.to_string();
+    source.kind() == ErrorKind::TimedOut
+        || ["Temporary failure", "Try again"].iter().any(|words| text.contains(words))
+}
+
+/// Returns words about a network on which full packets are lost: a switch or a tunnel carries less than the interface
+/// sends.
+fn only_large_packets(host: &str) -> String {
+    format!(
+        "only large packets are lost, as by a tunnel or switch that carries less than the MTU of the \
+         interface here (`ping -c 3 {host}` is answered, and `ping -c 3 -M do -s 1472 {host}` is not; \
+         -s 8972 for an MTU of 9000)"
+    )
+}
+
 fn connect_hint(host: &str, tried: &[TriedAddress]) -> Option<String> {
+    // An address that takes connections says more than one that does not.
+    if let Some(what) = tried.iter().find_map(TriedAddress::no_version) {
+        return Some(what.hint(host));
+    }
     let failed = |tried: &TriedAddress| Some((tried.address, tried.error.as_ref()?.kind()));
     let failed = tried.iter().filter_map(failed);
     // A host that refuses is up, which is more than is known of the other addresses.
@@ -484,6 +585,19 @@ mod tests {
     }
 
     #[test]
+    fn an_account_that_sshd_does_not_let_in_is_in_its_log() {
+        let key = Some("/k".into());
+        let refused = LoginRefusal { key, ..refusal(&["publickey"]) }.hint("a");
+        assert!(refused.contains("AllowUsers, PermitRootLogin"), "{refused}");
+        assert!(refused.contains(SSHD_LOG), "{refused}");
+        let lost = |how: &str| SshError::Lost { address: "192.0.2.1:22".into(), how: how.into() };
+        let closed = lost(CLOSED).hint("a").unwrap();
+        assert!(closed.contains(SSHD_LOG) && !closed.contains("MTU"), "{closed}");
+        let broken = lost("Connection reset by peer").hint("a").unwrap();
+        assert!(broken.contains("something between here and the host"), "{broken}");
+    }
+
+    #[test]
     fn a_second_factor_is_left_to_ssh() {
         let tried = vec!["/k (accepted, but the host requires keyboard-interactive too)".into()];
         let key_accepted = true;
@@ -539,5 +653,39 @@ mod tests {
         let unreachable = tried("[2001:db8::1]:22", Some(ErrorKind::NetworkUnreachable));
         let error = SshError::Connect { tried: vec![unreachable] };
         assert!(error.hint("b").unwrap().contains("`ping 2001:db8::1`"));
+    }
+
+    #[test]
+    fn a_silent_dns_server_is_told_from_a_wrong_name() {
+        let of = |source| SshError::LookUp { name: "x".into(), source }.hint("x").unwrap();
+        assert!(of(io::Error::other("Name or service not known")).contains("spelling"));
+        for silent in [ErrorKind::TimedOut.into(), io::Error::other("Temporary failure in name")] {
+            let hint = of(silent);
+            assert!(hint.contains("getent hosts x") && !hint.contains("spelling"), "{hint}");
+        }
+    }
+
+    #[test]
+    fn what_comes_in_place_of_a_version_is_told_apart() {
+        let error = |said: &str| {
+            let what = NoVersion::of(said.into());
+            let may_pass = what.may_pass();
+            (SshError::NoVersion { address: "192.0.2.1:22".into(), what }, may_pass)
+        };
+        for (said, sentence, may_pass, advice) in [
+            ("", "closes connections before it says anything", true, "perhaps too many"),
+            ("Exceeded MaxStartups", "drops connections (Exceeded MaxStartups)", true, "fanout 8"),
+            ("Not allowed at this time", "drops connections (Not allowed", true, "PerSource"),
+            ("HTTP/1.1 400 Bad", "is no SSH server: HTTP/1.1 400 Bad", false, "another program"),
+        ] {
+            let (error, passes) = error(said);
+            assert!(error.to_string().contains(sentence), "{error}");
+            let hint = error.hint("b").unwrap();
+            assert!(hint.contains(advice) && passes == may_pass, "{hint}");
+            assert_eq!(
+                hint.contains("MaxStartups"),
+                advice.contains("many") || advice.contains("fan")
+            );
+        }
     }
 }

@@ -5,7 +5,7 @@
 //! printed together, before any data of the user is sent to the hosts.
 
 use crate::config::{DEFAULT_PORT, HostConfig, StrictHostKeyChecking};
-use crate::error::{HostKeyChange, SshError};
+use crate::error::{CLOSED, HostKeyChange, SshError};
 use crate::keys::certificate;
 use crate::known_hosts::{
     KnownHosts, KnownHostsError, NewHostKey, Verdict, fingerprint, written_name,
@@ -19,6 +19,7 @@ use russh::client::{self, DisconnectReason};
 use russh::keys::ssh_key::public::KeyData;
 use russh::keys::{Algorithm, Certificate, PublicKey, PublicKeyOrCertificate};
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -245,8 +246,14 @@ impl client::Handler for HostKeyChecker {
                 let how = "it did not answer keepalives (ServerAliveInterval)".to_owned();
                 (how, Err(russh::Error::KeepaliveTimeout))
             }
+            DisconnectReason::Error(russh::Error::IO(error))
+                if error.kind() == ErrorKind::TimedOut =>
+            {
+                let how = "what is sent to it does not arrive".to_owned();
+                (how, Err(russh::Error::IO(error)))
+            }
             DisconnectReason::Error(russh::Error::Disconnect) => {
-                ("the other end closed it".to_owned(), Err(russh::Error::Disconnect))
+                (CLOSED.to_owned(), Err(russh::Error::Disconnect))
             }
             DisconnectReason::Error(error) => (messages::error_chain(&error), Err(error)),
         };

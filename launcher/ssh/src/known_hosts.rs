@@ -1,7 +1,7 @@
 //! Known-hosts files in the format of sshd(8): reading, searching, and adding keys.
 
-use std::fs::{self, DirBuilder, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, Write};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,8 +13,11 @@ use russh::keys::{Algorithm, HashAlg, PublicKey};
 use thiserror::Error;
 
 use crate::config::DEFAULT_PORT;
+use crate::files;
 use rlaunch_text::glob::matches;
 
+/// Maximum size of a file, in bytes.
+const LONGEST: u64 = 256 << 20;
 /// Maximum length of a line that is parsed, in bytes. The limit bounds the depth to which the decoder
 /// recurses.
 const LONGEST_LINE: usize = 32 << 10;
@@ -40,7 +43,7 @@ impl KnownHostsError {
     /// Returns advice for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Read { file, .. } => Some(format!("make {} readable for you", file.display())),
+            Self::Read { file, source } => files::hint(file, source),
             Self::CreateDir { .. } | Self::Open { .. } | Self::Write { .. } => Some(
                 "make it writable, or name another file as UserKnownHostsFile in ~/.ssh/config"
                     .into(),
@@ -203,13 +206,13 @@ impl Entry {
 }
 
 impl KnownHosts {
-    /// Reads `files`; missing ones are skipped.
-    pub fn load(files: &[PathBuf]) -> Result<Self, KnownHostsError> {
+    /// Reads the files in `paths`; missing ones are skipped.
+    pub fn load(paths: &[PathBuf]) -> Result<Self, KnownHostsError> {
         let mut known = Self::default();
-        for file in files {
-            match fs::read(file) {
-                Ok(bytes) => known.add(&String::from_utf8_lossy(&bytes), file),
-                Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {}
+        for file in paths {
+            match files::read(file, LONGEST) {
+                Ok(content) => known.add(&String::from_utf8_lossy(&content.bytes), file),
+                Err(error) if files::is_missing(&error) => {}
                 Err(source) => return Err(KnownHostsError::Read { file: file.clone(), source }),
             }
         }
@@ -392,6 +395,7 @@ fn append_line(path: &Path, name: &str, line: &str) -> Result<(), KnownHostsErro
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::process::Command;
     use std::thread;

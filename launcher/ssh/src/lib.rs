@@ -11,11 +11,13 @@
 //! | log in with certificates, agent keys and key files | [`keys`], `client` |
 //! | ask the user for passphrases, passwords and consent | [`prompt`] |
 //!
-//! A failed step is an [`error::SshError`], whose `hint` has advice for the user.
+//! The user's files are read by `files`, which gives up those that block. A failed step is an [`error::SshError`], whose
+//! `hint` has advice for the user.
 
 mod client;
 pub mod config;
 pub mod error;
+mod files;
 mod host_keys;
 pub mod keys;
 pub mod known_hosts;

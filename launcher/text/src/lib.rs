@@ -8,9 +8,11 @@
 //! | `shell`, `glob` | quoting for shells; patterns |
 //! | `typed` | the command line of a job, as it should have been typed |
 //! | `firewall` | lines that open ports |
+//! | `encoding` | texts of files that are not in UTF-8 |
 //! | `printable`, `redact` | text of other programs made safe to print; command lines without secrets |
 
 pub mod columns;
+pub mod encoding;
 pub mod exit;
 pub mod firewall;
 pub mod glob;

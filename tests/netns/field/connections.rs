@@ -6,8 +6,10 @@ use crate::support::{Field, Undo, launch_directory};
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::process::Stdio;
 
 /// Writes an ssh configuration with additional `lines`, and returns its path.
 fn configuration(directory: &Path, lines: &str) -> String {
@@ -62,6 +64,74 @@ fn a_dead_address_of_a_name_costs_a_moment() {
     let dead =
         format!("no TCP connection within 2 s: {one}:22 does not answer, {c}:22: Connection");
     ran.refused(201, &["no-way: ", &dead]).hints("ConnectTimeout");
+}
+
+/// Listens at three addresses of the launch node as programs that are no sshd: one closes connections, one says nothing, and
+/// one speaks HTTP.
+const NO_SSHDS: &str = "import socket, threading
+kept = []
+def serve(listener, answer):
+    while True:
+        peer, _ = listener.accept()
+        if answer is None:
+            kept.append(peer)
+        else:
+            peer.sendall(answer)
+            peer.close()
+http = b'HTTP/1.1 400 Bad Request\\r\\n\\r\\n'
+for last, answer in ((8, b''), (9, None), (10, http)):
+    listener = socket.create_server((f'127.0.0.{last}', 22))
+    threading.Thread(target=serve, args=(listener, answer)).start()
+print('up', flush=True)
+";
+
+/// A first address that takes TCP connections, and has no sshd, is as good as a dead one.
+#[test]
+fn an_address_without_an_sshd_costs_a_moment() {
+    let field = Field::new();
+    let b = field.lab.address("b").unwrap();
+    let lines = |(name, last): (&str, u8)| {
+        format!("127.0.0.{last} {name}-first\n{b} {name}-first\n127.0.0.{last} {name}-only\n")
+    };
+    let all: String =
+        [("closed", 8), ("silent", 9), ("other", 10)].into_iter().map(lines).collect();
+    let _names = names(&field, &all);
+    let mut python = field.lab.exec_in(Account::Root, Path::new("/tmp"));
+    python.args(["/usr/bin/python3", "-c", NO_SSHDS]).stdout(Stdio::piped());
+    let mut python = python.spawn().unwrap();
+    let mut said = BufReader::new(python.stdout.take().unwrap());
+    let _end = Undo(move || python.kill().and_then(|()| python.wait().map(drop)));
+    said.read_line(&mut String::new()).unwrap();
+    for name in ["closed", "silent", "other"] {
+        let ran = field.rlaunch(&format!("-H {name}-first hostname")).run();
+        assert_eq!(ran.succeeded().out(), "b\n", "{ran}");
+    }
+    let ran = field.rlaunch("-H other-only hostname").run();
+    ran.refused(201, &["127.0.0.10:22 answers, but is no SSH server: HTTP/1.1 400 Bad Request"]);
+    ran.hints("--port").keeps_quiet_about(&["MaxStartups", "tried "]).took_less_than(5);
+    let directory = launch_directory();
+    let config = configuration(directory.path(), "ConnectTimeout 2");
+    let ran = field.rlaunch("--ssh-config").args([&config, "-H", "closed-only", "hostname"]).run();
+    ran.refused(201, &["127.0.0.8:22 closes connections before it says anything"]);
+    ran.hints("perhaps too many connect at once");
+}
+
+/// nccl#1524: full packets from here are lost, so that the login works, and the agent does not get through.
+#[test]
+fn an_upload_into_a_hole_ends_soon_and_names_large_packets() {
+    let field = Field::new();
+    let line = "nft add table inet hole && \
+                nft add chain inet hole c '{ type filter hook input priority 0; }' && \
+                nft add rule inet hole c tcp dport 22 meta length gt 1400 drop";
+    field.on("b", line);
+    let _undo = Undo(|| {
+        field.on("b", "nft delete table inet hole");
+        Ok::<(), std::io::Error>(())
+    });
+    let ran = field.rlaunch("--agent-dir /tmp/none -H b hostname").run();
+    assert_ne!(ran.code, 0, "{ran}");
+    ran.says(&["b: the connection to ", "what is sent to it does not arrive"]).took_less_than(20);
+    ran.hints("only large packets are lost");
 }
 
 /// A forwarded agent whose other end is gone: it takes connections and never answers.

@@ -8,7 +8,7 @@
 
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
-use rlaunch_text::glob;
+use rlaunch_text::{encoding, glob};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
@@ -193,12 +193,12 @@ pub struct EnvLine {
 
 fn read_env_file(path: &Path) -> Result<Vec<EnvLine>, EnvFileError> {
     let read = || {
-        let mut text = String::new();
-        let length = File::open(path)?.take(MAX_ENV_FILE + 1).read_to_string(&mut text)?;
+        let mut bytes = Vec::new();
+        let length = File::open(path)?.take(MAX_ENV_FILE + 1).read_to_end(&mut bytes)?;
         if length as u64 > MAX_ENV_FILE {
             return Err(io::Error::other(format!("longer than {} MiB", MAX_ENV_FILE >> 20)));
         }
-        Ok(text)
+        encoding::utf8(bytes)
     };
     let text = read().map_err(|source| EnvFileError::Read { path: path.to_owned(), source })?;
     parse_env_file(&text).map_err(|(line, reason)| EnvFileError::EnvLine {

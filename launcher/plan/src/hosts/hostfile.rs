@@ -5,6 +5,7 @@
 //! without slots, gets as many slots as it has GPUs ([`SlotsBy::Open`]).
 
 use super::{Host, HostSet, SlotsBy};
+use rlaunch_text::encoding;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -53,11 +54,7 @@ pub fn read_rewritten(
     if bytes.len() as u64 > MAX_BYTES {
         return Err(failed(io::Error::other(format!("more than {} MiB", MAX_BYTES >> 20))));
     }
-    // Every second byte of such a text is zero, which no error about a line would show.
-    if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-        let cause = "it is in UTF-16: `iconv -f UTF-16 -t UTF-8` converts it";
-        return Err(failed(io::Error::other(cause)));
-    }
+    encoding::refuse_utf16(&bytes).map_err(failed)?;
     let hosts = parse(&rewrite(&String::from_utf8_lossy(&bytes)))
         .map_err(|(line, what)| HostfileError::Line { path: path.to_owned(), line, what })?;
     if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }

@@ -1,6 +1,7 @@
 //! Opening and reading of configuration files, whoever owns them.
 
 use nix::fcntl::OFlag;
+use rlaunch_text::encoding;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -17,10 +18,10 @@ pub(super) fn open(path: &Path) -> io::Result<File> {
 
 /// Reads the text of a configuration file.
 pub(super) fn read_text(file: File) -> io::Result<String> {
-    let mut text = String::new();
-    let length = file.take(MAX_FILE + 1).read_to_string(&mut text)?;
+    let mut bytes = Vec::new();
+    let length = file.take(MAX_FILE + 1).read_to_end(&mut bytes)?;
     if length as u64 > MAX_FILE {
         return Err(io::Error::other(format!("longer than {} MiB", MAX_FILE >> 20)));
     }
-    Ok(text)
+    encoding::utf8(bytes)
 }

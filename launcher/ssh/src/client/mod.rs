@@ -16,7 +16,7 @@ pub use connection::Connection;
 use crate::config::{
     ConfigError, DEFAULT_PORT, HostConfig, Proxy, SshConfig, StrictHostKeyChecking,
 };
-use crate::error::SshError;
+use crate::error::{NoVersion, SshError};
 use crate::host_keys::HostKeys;
 use crate::keys::KeyRing;
 use crate::transport::retry::{Attempts, RetryPolicy};
@@ -41,6 +41,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const UP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Interval of keepalives on an idle connection, unless the configuration sets it.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(15);
+/// Time for which a server may acknowledge nothing that is sent, unless [`SshOptions::longest_silence`] is longer.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(10);
 /// Number of keepalives in a row that the server may leave unanswered, unless the configuration or
 /// [`SshOptions::longest_silence`] sets it.
 const KEEPALIVE_MAX: usize = 3;
@@ -298,8 +300,10 @@ impl Ssh {
             }
             (None, Proxy::Direct | Proxy::Jump(_)) => {
                 let (stream, remote) = dial::dial(&hop.config, hop.port, deadline).await?;
-                let local = stream.local_addr().ok().map(|local| local.ip());
-                let ip_addresses = local.map(|local| (local, remote.ip()));
+                if let Some(limit) = unacknowledged(&hop.config, self.longest_silence) {
+                    stream.end_unacknowledged_after(limit);
+                }
+                let ip_addresses = stream.local_ip().map(|local| (local, remote.ip()));
                 let (stream, address) = (Box::new(stream), remote.to_string());
                 return Ok(Transport { stream, address, ip_addresses, proxy: None });
             }
@@ -345,12 +349,11 @@ impl Ssh {
         if let Some(refusal) = outcome.take_refusal() {
             return Err(refusal);
         }
-        let hung_up = matches!(source, russh::Error::Disconnect | russh::Error::IO(_));
-        if !hung_up || banner.has_version() {
+        if banner.has_version() {
             return Err(SshError::of_handshake(address, source));
         }
-        let dropped = || SshError::Dropped { address, banner: banner.text() };
-        Err(failure.unwrap_or_else(dropped))
+        let no_version = || SshError::NoVersion { address, what: NoVersion::of(banner.text()) };
+        Err(failure.unwrap_or_else(no_version))
     }
 }
 
@@ -380,6 +383,14 @@ fn keepalive(config: &HostConfig, longest_silence: Option<Duration>) -> (Option<
         (None, _) => KEEPALIVE_MAX,
     };
     (Some(interval).filter(|interval| !interval.is_zero()), count)
+}
+
+/// Returns the time for which a server may acknowledge nothing that is sent, as when large packets are lost on the way.
+/// `None` if the configuration has keepalives, which decide then.
+fn unacknowledged(config: &HostConfig, longest_silence: Option<Duration>) -> Option<Duration> {
+    let is_configured =
+        config.server_alive_interval.is_some() || config.server_alive_count_max.is_some();
+    (!is_configured).then(|| longest_silence.unwrap_or_default().max(UNACKNOWLEDGED))
 }
 
 #[cfg(test)]
@@ -415,5 +426,20 @@ mod tests {
         }
         assert_eq!(keepalive_within(Some(600), "ServerAliveInterval 5"), (Some(5), 3));
         assert_eq!(keepalive_within(Some(600), "ServerAliveCountMax 2"), (Some(15), 2));
+    }
+
+    #[test]
+    fn what_is_sent_into_a_hole_ends_a_connection_before_keepalives_do() {
+        let limit = |silence: Option<u64>, text: &str| {
+            let files = SshConfig::parse(text, Path::new("/config")).unwrap();
+            let limit =
+                unacknowledged(&files.resolve("h").unwrap(), silence.map(Duration::from_secs));
+            limit.map(|limit| limit.as_secs())
+        };
+        assert_eq!(limit(None, ""), Some(10));
+        assert_eq!(limit(Some(6), ""), Some(10));
+        assert_eq!(limit(Some(600), ""), Some(600));
+        assert_eq!(limit(Some(6), "ServerAliveInterval 30"), None);
+        assert_eq!(limit(None, "ServerAliveCountMax 2"), None);
     }
 }

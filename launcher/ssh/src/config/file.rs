@@ -3,10 +3,11 @@
 
 use super::ConfigError;
 use super::scope::tilde;
+use crate::files::{self, Content};
 use nix::unistd::Uid;
+use rlaunch_text::encoding;
 use rlaunch_text::glob::matches_file_name;
-use std::fs::{self, File, Metadata};
-use std::io::{self, ErrorKind, Read};
+use std::fs::{self, Metadata};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -138,33 +139,22 @@ pub(super) enum PermissionCheck {
 
 /// Reads the file `path`; `None` if it does not exist.
 pub(super) fn read(path: &Path, check: PermissionCheck) -> Result<Option<String>, ConfigError> {
-    let mut found = None;
-    let mut read = || {
-        let mut bytes = Vec::new();
-        let file = File::open(path)?;
-        if check == PermissionCheck::Strict {
-            found = permission_fault(path, &file.metadata()?);
-        }
-        let count = file.take(LONGEST + 1).read_to_end(&mut bytes)?;
-        if count as u64 > LONGEST {
-            return Err(io::Error::other(format!("longer than {} MiB", LONGEST >> 20)));
-        }
-        Ok(bytes)
+    let Content { metadata, bytes } = match files::read(path, LONGEST) {
+        Ok(content) => content,
+        Err(error) if files::is_missing(&error) => return Ok(None),
+        Err(source) => return Err(ConfigError::Read { path: path.to_owned(), source }),
     };
-    let content = read();
-    if let Some(Fault { reason, cure }) = found {
+    if check == PermissionCheck::Strict
+        && let Some(Fault { reason, cure }) = permission_fault(path, &metadata)
+    {
         return Err(ConfigError::Unsafe { path: path.to_owned(), reason, cure });
     }
-    match content {
-        // Invalid UTF-8 is replaced, because comments may be in another encoding. With a byte order mark,
-        // the first keyword would not be one.
-        Ok(bytes) => {
-            let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
-            Ok(Some(String::from_utf8_lossy(text).into_owned()))
-        }
-        Err(e) if matches!(e.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(None),
-        Err(source) => Err(ConfigError::Read { path: path.to_owned(), source }),
-    }
+    encoding::refuse_utf16(&bytes)
+        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    // Invalid UTF-8 is replaced, because comments may be in another encoding. With a byte order mark, the
+    // first keyword would not be one.
+    let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+    Ok(Some(String::from_utf8_lossy(text).into_owned()))
 }
 
 /// Parses `text`, the content of the file `path`, and the files that it includes.
@@ -374,6 +364,13 @@ mod tests {
         fs::write(&file, "\u{feff}Host a\n").unwrap();
         let text = read(&file, PermissionCheck::None).unwrap();
         assert_eq!(text.as_deref(), Some("Host a\n"));
+        // Read as UTF-8, such a file would have no settings.
+        fs::write(&file, b"\xff\xfeH\0o\0s\0t\0").unwrap();
+        let error = read(&file, PermissionCheck::None).unwrap_err();
+        assert!(
+            matches!(&error, ConfigError::Read { source, .. } if source.to_string().contains("iconv"))
+        );
+        assert_eq!(error.hint(), None);
     }
 
     #[test]

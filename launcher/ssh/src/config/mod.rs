@@ -32,6 +32,7 @@ use values::{
     parse_time,
 };
 
+use crate::files;
 use rlaunch_text::glob::{matches, matches_list};
 
 /// TCP port of SSH servers if none is configured. Entries of known-hosts files leave this port out.
@@ -52,7 +53,7 @@ impl ConfigError {
     /// Returns advice for the user.
     pub fn hint(&self) -> Option<String> {
         match self {
-            Self::Read { path, .. } => Some(format!("make {} readable for you", path.display())),
+            Self::Read { path, source } => files::hint(path, source),
             Self::Value { path, line, keyword, .. } => {
                 let file = path.display();
                 Some(format!("correct line {line} of {file}; `man ssh_config` explains {keyword}"))

@@ -1,10 +1,10 @@
 //! OpenSSH certificates of hosts and of the user.
 
+use crate::files;
 use rlaunch_text::glob::matches;
 use russh::keys::ssh_key::certificate::CertType;
 use russh::keys::{Algorithm, Certificate, HashAlg};
-use std::fs::File;
-use std::io::Read;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -19,12 +19,12 @@ pub(crate) fn now() -> u64 {
 /// Reads a user certificate; `None` if the file cannot be opened. The inner error is a phrase such as
 /// `not a certificate`.
 pub(crate) fn read(path: &Path) -> Option<Result<Certificate, String>> {
-    let file = File::open(path).ok()?;
-    let mut text = String::new();
-    if let Err(error) = file.take(LONGEST).read_to_string(&mut text) {
-        return Some(Err(format!("unreadable: {error}")));
+    match files::read(path, LONGEST) {
+        Ok(content) => Some(parse(&String::from_utf8_lossy(&content.bytes))),
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
+        Err(error) if files::is_missing(&error) => None,
+        Err(error) => Some(Err(format!("unreadable: {error}"))),
     }
-    Some(parse(&text))
 }
 
 /// Parses the content of a user certificate file. The error is a phrase such as `not a certificate`.

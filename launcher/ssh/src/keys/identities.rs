@@ -5,7 +5,7 @@ use crate::config::HostConfig;
 use crate::keys::{KeyError, KeyFile, KeyRing, Loaded, certificate};
 use russh::keys::agent::AgentIdentity;
 use russh::keys::ssh_key::public::KeyData;
-use russh::keys::{Certificate, PublicKey, load_public_key};
+use russh::keys::{Certificate, PublicKey};
 use std::path::{Path, PathBuf};
 
 /// Public key or certificate that a host is offered.
@@ -66,7 +66,8 @@ impl Identities {
         let key = |path: PathBuf| {
             let loaded = ring.load(&path);
             let known = loaded.as_ref().ok().and_then(|key| key.public().cloned());
-            let public = known.or_else(|| load_public_key(with_suffix(&path, ".pub")).ok());
+            let public =
+                known.or_else(|| ring.load(&with_suffix(&path, ".pub")).ok()?.public().cloned());
             KeyEntry { configured: config.identity_files.contains(&path), path, loaded, public }
         };
         let configured = config.certificate_files.iter().map(|path| {

@@ -12,6 +12,7 @@
 pub mod certificate;
 pub(crate) mod identities;
 
+use crate::files::{self, Content};
 use crate::prompt::Prompter;
 use aes::cipher::block_padding::Pkcs7;
 use aes::cipher::{BlockModeDecrypt, KeyIvInit};
@@ -23,8 +24,6 @@ use rlaunch_console::deadline::Deadline;
 use russh::keys::{self, PrivateKey, PublicKey, decode_secret_key, ssh_key};
 use std::collections::HashMap;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -91,18 +90,15 @@ impl KeyFile {
     ///
     /// [`KeyError::Missing`] if there is no file, [`KeyError::Exposed`] if it is refused.
     pub fn read(path: &Path) -> Result<KeyFile, KeyError> {
-        let unreadable = |error: std::io::Error| match error.kind() {
-            ErrorKind::NotFound | ErrorKind::NotADirectory => KeyError::Missing,
-            _ => KeyError::Unreadable(error.to_string()),
-        };
-        let file = File::open(path).map_err(unreadable)?;
-        let metadata = file.metadata().map_err(unreadable)?;
-        let mut text = Zeroizing::new(String::new());
-        file.take(LONGEST + 1).read_to_string(&mut text).map_err(unreadable)?;
-        if text.len() as u64 > LONGEST {
-            return Err(KeyError::Broken(format!("longer than {} KiB", LONGEST >> 10)));
-        }
-        let key = KeyFile::parse(&text)?;
+        let Content { metadata, bytes } = files::read(path, LONGEST).map_err(|error| {
+            if files::is_missing(&error) {
+                KeyError::Missing
+            } else {
+                KeyError::Unreadable(error.to_string())
+            }
+        })?;
+        let text = std::str::from_utf8(&bytes);
+        let key = KeyFile::parse(text.map_err(|error| KeyError::Broken(error.to_string()))?)?;
         let ours = metadata.uid() == Uid::current().as_raw();
         let exposed = ours && metadata.permissions().mode() & 0o077 != 0;
         if exposed && !matches!(key, KeyFile::Public(_)) {

@@ -1,7 +1,7 @@
 //! Retries of failed connections: which failures are retried, and after which pause.
 
 use crate::config::HostConfig;
-use crate::error::SshError;
+use crate::error::{NoVersion, SshError, TriedAddress, is_dns_silent};
 use ring::rand::{SecureRandom, SystemRandom};
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ pub(crate) struct RetryPolicy {
 /// Failure after which a later attempt may succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RetryableFailure {
-    /// The server closed the connection before it sent its SSH version.
+    /// The server closed the connection before it sent its SSH version, as one does that serves too many.
     Dropped,
     /// The DNS server did not answer.
     NoAnswer,
@@ -58,7 +58,7 @@ impl RetryPolicy {
     /// `random` determines the length of the pause.
     fn retry(self, failure: RetryableFailure, made: u32, random: u64) -> Option<Retry> {
         let (unlimited, stage) = match failure {
-            RetryableFailure::Dropped => (true, "its sshd drops connections"),
+            RetryableFailure::Dropped => (true, "it drops connections"),
             RetryableFailure::NoAnswer => (true, "DNS does not answer yet"),
             RetryableFailure::NoName => {
                 (self.until_up || self.is_pod, "its name is not in DNS yet")
@@ -91,19 +91,22 @@ fn random() -> u64 {
 /// Classifies an error; `None` if a retry would not help.
 fn retryable(error: &SshError) -> Option<RetryableFailure> {
     match error {
-        SshError::Dropped { .. } => Some(RetryableFailure::Dropped),
-        SshError::LookUp { source, .. } => {
-            // The standard library reports only the text of gai_strerror(3) and no error code. These are
-            // the texts of EAI_AGAIN in glibc and in musl.
-            let text = source.to_string();
-            let later = ["Temporary failure", "Try again"].iter().any(|w| text.contains(w));
-            Some(if later { RetryableFailure::NoAnswer } else { RetryableFailure::NoName })
+        SshError::NoVersion { what, .. } => what.may_pass().then_some(RetryableFailure::Dropped),
+        SshError::Connect { tried } if tried.iter().any(drops) => Some(RetryableFailure::Dropped),
+        SshError::LookUp { source, .. } if is_dns_silent(source) => {
+            Some(RetryableFailure::NoAnswer)
         }
+        SshError::LookUp { .. } => Some(RetryableFailure::NoName),
         SshError::Connect { .. } | SshError::Forward { .. } | SshError::ProxyCommand { .. } => {
             Some(RetryableFailure::NoConnection)
         }
         _ => None,
     }
+}
+
+/// Tells whether an address took a connection and closed it, which may have been one too many.
+fn drops(tried: &TriedAddress) -> bool {
+    tried.no_version().is_some_and(NoVersion::may_pass)
 }
 
 /// Failed attempts to connect to one host, and the policy for further ones.
@@ -157,7 +160,6 @@ impl Attempts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::error::TriedAddress;
     use std::io;
 
     const MOST: u64 = u64::MAX;
@@ -180,7 +182,7 @@ mod tests {
     }
 
     fn dropped() -> SshError {
-        SshError::Dropped { address: "192.0.2.1:22".into(), banner: String::new() }
+        SshError::NoVersion { address: "192.0.2.1:22".into(), what: NoVersion::Closes }
     }
 
     #[test]
@@ -236,6 +238,15 @@ mod tests {
         );
         assert_eq!(retryable(&refused()), Some(RetryableFailure::NoConnection));
         assert_eq!(retryable(&dropped()), Some(RetryableFailure::Dropped));
+        let what = NoVersion::of("HTTP/1.1 400 Bad Request".into());
+        let of_address = |what: NoVersion| {
+            let error = Some(io::Error::other(what));
+            TriedAddress { address: "192.0.2.1:22".parse().unwrap(), error }
+        };
+        let tried = vec![of_address(what.clone()), of_address(NoVersion::Closes)];
+        assert_eq!(retryable(&SshError::Connect { tried }), Some(RetryableFailure::Dropped));
+        let address = "192.0.2.1:22".to_owned();
+        assert_eq!(retryable(&SshError::NoVersion { address, what }), None);
         assert_eq!(retryable(&SshError::HostKeyUnknown { shown: String::new(), why: "" }), None);
     }
 
@@ -252,7 +263,7 @@ mod tests {
         else {
             panic!("not said that it was tried twice");
         };
-        assert!(attempts == 2 && matches!(*last, SshError::Dropped { .. }));
+        assert!(attempts == 2 && matches!(*last, SshError::NoVersion { .. }));
 
         let mut changed = Attempts::new(policy("", "n1", false));
         changed.note_failure(dropped(), LEFT).unwrap();

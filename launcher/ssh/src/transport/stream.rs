@@ -18,7 +18,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 /// Maximum number of bytes kept from a server's banner.
-const BANNER_KEPT: usize = 1024;
+pub(crate) const BANNER_KEPT: usize = 1024;
 
 /// Byte stream to a server: TCP, a channel through a jump host, or the pipes of a command.
 pub(crate) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -51,7 +51,8 @@ impl Banner {
     }
 }
 
-fn has_version(received: &[u8]) -> bool {
+/// Tells whether a line with an SSH version has begun.
+pub(crate) fn has_version(received: &[u8]) -> bool {
     received.split(|&byte| byte == b'\n').any(|line| line.starts_with(b"SSH-"))
 }
 

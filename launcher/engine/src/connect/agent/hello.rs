@@ -9,7 +9,7 @@ use crate::connect::connector::{AgentLocation, HELLO_TIMEOUT};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::protocol::control::{
-    self, FrameReader, FromAgent, HelloScanner, PROTOCOL_VERSION, ToAgent,
+    self, FrameReader, FromAgent, HELLO_MAGIC, HelloScanner, PROTOCOL_VERSION, ToAgent,
 };
 use rlaunch_bootstrap::security::callback::{Announcement, AnnouncementScanner};
 use rlaunch_console::deadline::{Deadline, Late};
@@ -131,7 +131,10 @@ impl HelloReader {
                         return Ok(FirstOutput::Announced(announced));
                     }
                 }
-                Incoming::Diagnostics(bytes) => self.diagnose(&bytes),
+                Incoming::Diagnostics(bytes) => {
+                    self.diagnose(&bytes);
+                    self.check_stderr()?;
+                }
             }
             if let Some(FromAgent::Hello { version, facts }) = frames.next_frame()? {
                 return Ok(FirstOutput::Hello(Hello { frames, version, facts }));
@@ -159,6 +162,12 @@ impl HelloReader {
     fn diagnose(&mut self, bytes: &[u8]) {
         let room = MAX_ANSWER.saturating_sub(self.diagnostics.len());
         self.diagnostics.extend_from_slice(&bytes[..bytes.len().min(room)]);
+    }
+
+    /// Refuses a shell by which the agent's hello has come on stderr.
+    fn check_stderr(&self) -> Result<(), DeployError> {
+        let has_hello = self.diagnostics.windows(HELLO_MAGIC.len()).any(|w| w == HELLO_MAGIC);
+        if has_hello { Err(DeployError::Misdirected) } else { Ok(()) }
     }
 
     fn silent(&self, late: Late) -> DeployError {
@@ -251,7 +260,6 @@ mod tests {
     use super::*;
     use crate::connect::fault_peer::{Fault, Step, channel_to_peer, length};
     use rlaunch_bootstrap::job::PortRange;
-    use rlaunch_bootstrap::protocol::control::HELLO_MAGIC;
     use rlaunch_plan::hosts::addresses::AddressConstraints;
     use rlaunch_plan::testing;
     use tokio::time::Instant;
@@ -300,6 +308,17 @@ mod tests {
             assert!(took <= HELLO_TIMEOUT + Duration::from_millis(10), "{bytes}: {took:?}");
         }
         assert!(hello_after(all, Fault::Stalls).await.0.is_ok());
+    }
+
+    #[test]
+    fn a_hello_on_stderr_is_one_that_went_astray() {
+        let mut output = HelloReader::default();
+        output.diagnose(b"Welcome!\n");
+        assert!(output.check_stderr().is_ok());
+        let (begin, end) = HELLO_MAGIC.split_at(3);
+        output.diagnose(begin);
+        output.diagnose(end);
+        assert!(matches!(output.check_stderr(), Err(DeployError::Misdirected)));
     }
 
     #[tokio::test(start_paused = true)]

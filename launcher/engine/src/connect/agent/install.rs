@@ -324,8 +324,13 @@ impl InstallerReplies {
                 }
                 // Never an answer: a command of --rsh that traces what it runs (`set -x`, as that of the MPI operator)
                 // prints the script there, which contains the prefix of answers.
+                // A line that begins with it was written by the script, to a stdout that leads to stderr.
                 Some(Incoming::Diagnostics(bytes)) => {
-                    self.keep_noise(&String::from_utf8_lossy(&bytes));
+                    let said = String::from_utf8_lossy(&bytes);
+                    if said.lines().any(|line| line.starts_with(MARK)) {
+                        return Err(DeployError::Misdirected);
+                    }
+                    self.keep_noise(&said);
                 }
                 _ => {
                     let words = std::mem::take(&mut self.noise) + &std::mem::take(&mut self.text);

@@ -19,7 +19,7 @@ pub mod library;
 pub mod pack;
 pub mod store;
 
-use crate::connect::connector::{ConnectError, HostConnection, last_lines};
+use crate::connect::connector::{ConnectError, HostConnection, quoted_output};
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::control::{FrameError, NO_PROC, PROTOCOL_VERSION};
 use rlaunch_console::deadline::Late;
@@ -51,6 +51,8 @@ pub enum DeployError {
     NoCallback { tried: String, from: Option<IpAddr>, ports: PortRange },
     #[error("{late}{}", quoted_output(words))]
     Silent { words: String, late: Late },
+    #[error("its login shell sends stdout to stderr")]
+    Misdirected,
     #[error("cannot install the agent: {0}; the connection stalls, or the host does")]
     Stalled(#[from] Late),
     #[error("the agent's installer ended early{}", quoted_output(.0))]
@@ -63,11 +65,6 @@ pub enum DeployError {
     Version { theirs: u16 },
     #[error("cannot parse the agent's hello")]
     Wire(#[from] FrameError),
-}
-
-fn quoted_output(words: &str) -> String {
-    let words = last_lines(words);
-    if words.is_empty() { String::new() } else { format!("; what came back: {words}") }
 }
 
 impl DeployError {
@@ -88,9 +85,13 @@ impl DeployError {
     #[must_use]
     pub fn explained(self, connection: &HostConnection) -> DeployError {
         let known = match &self {
-            DeployError::Silent { words, .. }
-            | DeployError::NoStart(words)
-            | DeployError::Cut(words) => connection.explain(words, false),
+            DeployError::Silent { words, late } => {
+                let explained = connection.explain(words, false);
+                explained.or_else(|| connection.engine_silence(*late, words))
+            }
+            DeployError::NoStart(words) | DeployError::Cut(words) => {
+                connection.explain(words, false)
+            }
             DeployError::Shell(words) => connection.explain(words, true),
             _ => None,
         };
@@ -145,6 +146,11 @@ impl DeployError {
             DeployError::Silent { .. } => Some(format!(
                 "`ssh {host} echo hello` should print just that, and end; a start-up file there, as \
                  ~/.bashrc, that starts another shell or waits for something keeps it from that"
+            )),
+            DeployError::Misdirected => Some(format!(
+                "`ssh {host} echo hello 2>/dev/null` should print hello: a start-up file there, as \
+                 ~/.bashrc, has a line like `exec 1>&2`, which is for terminals alone:\n  \
+                 [ -t 1 ] && exec 1>&2"
             )),
             DeployError::Stalled(_) => Some(format!(
                 "`head -c 4M /dev/zero | ssh {host} wc -c` shows whether data passes"

@@ -5,8 +5,10 @@
 //! copies it to a writable directory, because the library for ranks is stored in the same directory.
 
 use super::command::{AgentLocation, HOME};
+use super::rsh::quoted_output;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::job::ExitStatus;
+use rlaunch_console::deadline::Late;
 use rlaunch_text::printable;
 use std::str::FromStr;
 use strum::VariantNames;
@@ -96,6 +98,8 @@ pub enum ContainerError {
     NoShell { place: String },
     #[error("{tool} fails: {said}")]
     Engine { tool: &'static str, said: String },
+    #[error("{tool} has started no agent within {} s{}", late.limit.as_secs(), quoted_output(said))]
+    Silent { tool: String, late: Late, said: String },
     #[error("there is no image {name}")]
     NoImage { tool: &'static str, name: String },
     #[error(
@@ -131,6 +135,10 @@ impl ContainerError {
             ContainerError::Engine { tool, .. } => Some(format!(
                 "this is {tool}'s own error: on {host}, `{tool} run` and `{tool} exec` of any command probably \
                  end with it too; --container-exec starts or enters the container with other options"
+            )),
+            ContainerError::Silent { tool, .. } => Some(format!(
+                "`{tool} info` on {host} shows whether its engine answers; an entrypoint of the image that \
+                 waits for something keeps the agent from its start too"
             )),
             ContainerError::NoImage { tool, name } => Some(format!(
                 "on {host}: {tool} pull {name}; root's own images are used by --container-exec \
@@ -245,14 +253,19 @@ impl Container {
         }
     }
 
+    /// Returns the command that starts or enters the container; `None` if the login leads into it.
+    fn engine_command(&self) -> Option<String> {
+        match self.entry() {
+            ContainerEntry::Login => None,
+            ContainerEntry::Exec(enter) => Some(enter),
+            ContainerEntry::Run(image) => Some(image.run.unwrap_or(image.tool).to_owned()),
+        }
+    }
+
     /// Recognises an error of the container engine in `output`, the output of a command that ended without an
     /// agent; `None` if there is none. `ended` is the command's exit status, if known.
     pub fn explain(&self, ended: Option<ExitStatus>, output: &str) -> Option<ContainerError> {
-        let command = match self.entry() {
-            ContainerEntry::Login => return None,
-            ContainerEntry::Exec(enter) => enter,
-            ContainerEntry::Run(image) => image.run.unwrap_or(image.tool).to_owned(),
-        };
+        let command = self.engine_command()?;
         let (tool, name) = (self.engine.command(), self.name.clone());
         let said = self.engine_error(output).filter(|_| ended != Some(ExitStatus::Code(0)));
         let is_image = self.is_image();
@@ -290,6 +303,15 @@ impl Container {
         } else {
             None
         }
+    }
+
+    /// Returns the error of an engine by which no agent has come in time, with what it has `said`; `None` if the login leads
+    /// into the container.
+    pub(super) fn silence(&self, late: Late, said: &str) -> Option<ContainerError> {
+        let command = self.engine_command()?;
+        let mut words = command.split(' ').filter(|word| *word != "sudo");
+        let tool = words.next().unwrap_or_default().to_owned();
+        Some(ContainerError::Silent { tool, late, said: said.to_owned() })
     }
 
     /// Finds the engine's own error in an output, without the parts of the engine through which it came.
@@ -481,6 +503,24 @@ mod tests {
             ContainerEntry::Login => String::new(),
             ContainerEntry::Run(image) => format!("{} starts {}", image.tool, image.name),
         }
+    }
+
+    #[test]
+    fn an_engine_that_starts_nothing_in_time_is_named() {
+        let late =
+            Late { awaited: "hello from the agent", limit: std::time::Duration::from_secs(30) };
+        let of = |text: &str, enter: Option<&str>, said: &str| {
+            let error = container(text, enter).silence(late, said)?;
+            Some((error.to_string(), error.hint("a").unwrap_or_default()))
+        };
+        let (error, hint) = of("docker:img:1", None, " ").unwrap();
+        assert_eq!(error, "docker has started no agent within 30 s");
+        assert!(hint.starts_with("`docker info` on a shows") && !hint.contains("bashrc"), "{hint}");
+        let sudo = Some("sudo podman exec -i {name}");
+        let (error, hint) = of("other:x", sudo, "waiting\n").unwrap();
+        assert_eq!(error, "podman has started no agent within 30 s; what came back: waiting");
+        assert!(hint.starts_with("`podman info` on a"), "{hint}");
+        assert_eq!(of("forced:x", None, ""), None);
     }
 
     #[test]

@@ -11,11 +11,13 @@ mod rsh;
 pub use command::{AgentLocation, RemoteCommand};
 pub(crate) use container::{CONTAINER_GONE, ContainerError};
 pub use container::{Container, ContainerEngine, ContainerOptionError, is_container_name};
+pub(crate) use rsh::quoted_output;
 pub use rsh::{Rsh, RshError, last_lines};
 
 use crate::connect::channel::{AgentChannel, CommandStatus};
 use container::{ContainerEntry, container_name};
 use rlaunch_bootstrap::id::JobId;
+use rlaunch_console::deadline::Late;
 use rlaunch_console::messages;
 use rlaunch_console::progress::Progress;
 use rlaunch_plan::findings::{CheckId, id};
@@ -275,6 +277,11 @@ impl HostConnection {
             Login::Rsh(rsh, host) if is_of_shell => Some(rsh.no_agent(host, ended, output).into()),
             _ => None,
         }
+    }
+
+    /// Returns the error of a container engine by which no agent has come in time; `None` without an engine.
+    pub(crate) fn engine_silence(&self, late: Late, output: &str) -> Option<ConnectError> {
+        Some(self.container.as_ref()?.silence(late, output)?.into())
     }
 
     /// Tells whether a command that has ended with `output` is to be run again, because the container engine refused to

@@ -136,6 +136,12 @@ pub fn last_lines(output: &str) -> String {
     printable::first_line(&lines[lines.len().saturating_sub(2)..].join("; "))
 }
 
+/// Returns the last lines of a command's output as the end of a sentence; empty if there are none.
+pub(crate) fn quoted_output(words: &str) -> String {
+    let words = last_lines(words);
+    if words.is_empty() { String::new() } else { format!("; what came back: {words}") }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,10 +1,16 @@
 //! Pairs of hosts between which TCP does not work.
 
-use super::{Cluster, Finding, id};
+use super::{Cluster, ClusterHost, Finding, id};
 use crate::checks::cluster::{Probe, ProbeKind, ProbeOutcome};
+use crate::checks::quoted;
 use crate::findings::Step;
+use crate::selection::Subnet;
+use rlaunch_bootstrap::inventory::net::Netdev;
 use rlaunch_text::text;
 use std::net::IpAddr;
+
+/// MTU of interfaces that nobody has configured.
+const COMMON_MTU: u32 = 1500;
 
 /// Way in which a connection failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,7 +151,61 @@ fn group_finding(
         }
     };
     let Some(first) = pairs.first() else { return found };
-    with_search(found, failure, name(first.from), name(first.to), first.address)
+    let sender = cluster.hosts.get(first.from);
+    let sends_by = sender.zip(first.address).and_then(|(host, to)| sending_interface(host, to));
+    match failure {
+        ConnectFailure::OnlyShort => with_sizes(found, name(first.from), first.address, sends_by),
+        _ => with_search(found, failure, name(first.from), name(first.to), first.address),
+    }
+}
+
+/// Returns the interface by which a host sends to `address`, as far as its own addresses tell.
+fn sending_interface<'a>(host: &ClusterHost<'a>, address: IpAddr) -> Option<&'a Netdev> {
+    let mut netdevs = host.inventory.netdevs.iter();
+    let in_subnet = |netdev: &&Netdev| {
+        netdev.addresses.iter().any(|(own, prefix)| Subnet::new(*own, *prefix).contains(address))
+    };
+    let has_its_own =
+        |netdev: &&Netdev| netdev.addresses.iter().any(|(own, _)| Some(*own) == host.address);
+    netdevs.clone().find(in_subnet).or_else(|| netdevs.find(has_its_own))
+}
+
+/// Adds lines that show and change the size of packets.
+fn with_sizes(
+    found: Finding,
+    from: &str,
+    address: Option<IpAddr>,
+    sends_by: Option<&Netdev>,
+) -> Finding {
+    let mtu = sends_by.map_or(9000, |netdev| netdev.mtu);
+    let run = |line: String| Step::RunOn(from.to_owned(), line);
+    // What the headers of IP and ICMP leave for ping's data.
+    let data = |address: IpAddr| mtu.saturating_sub(if address.is_ipv6() { 48 } else { 28 });
+    let searches = address.into_iter().flat_map(|a| {
+        let ping = format!("ping -c 3 -M do -s {} {a}  # for an MTU of {mtu}", data(a));
+        [run(format!("ip route get {a}")), run(ping)]
+    });
+    let (advice, change) = match sends_by {
+        // 50 bytes are the headers of VXLAN; IPv6 works with no less than 1280.
+        Some(Netdev { name, .. }) if mtu <= COMMON_MTU => (
+            format!(
+                "what is between them, as a tunnel or VXLAN, carries less than the {mtu} bytes of {name}: let \
+                 it carry them, or set a smaller MTU"
+            ),
+            Some(format!(
+                "sudo ip link set {} mtu {}",
+                quoted(name),
+                mtu.saturating_sub(50).max(1280)
+            )),
+        ),
+        _ => (
+            "an interface has a larger MTU than what is between them carries: set both to 1500, or let \
+             switches and tunnels carry it"
+                .to_owned(),
+            None,
+        ),
+    };
+    searches.chain(change.map(run)).fold(found.advise(advice), Finding::step)
 }
 
 /// Adds lines that show where packets are lost.
@@ -164,20 +224,10 @@ fn with_search(
     let owner = address.map(|a| Step::RunOn(to.to_owned(), format!("ip address show to {a}")));
     match failure {
         ConnectFailure::Silent => route.into_iter().fold(found.step(rules), Finding::step),
-        ConnectFailure::OnlyShort => {
-            // What an MTU of 9000 leaves for ping's data beside the headers of IP and ICMP.
-            let size = |a: IpAddr| if a.is_ipv6() { 8952 } else { 8972 };
-            let ping = address
-                .map(|a| format!("ping -c 3 -M do -s {} {a}  # for an MTU of 9000", size(a)));
-            let ping = ping.map(|line| Step::RunOn(from.to_owned(), line));
-            let found = found.advise(
-                "an interface has a larger MTU than what is between them carries: set both to 1500, or let \
-                 switches and tunnels carry it",
-            );
-            route.into_iter().chain(ping).fold(found, Finding::step)
-        }
         ConnectFailure::Refused => owner.into_iter().fold(found.step(rules), Finding::step),
         ConnectFailure::NoRoute => route.into_iter().fold(found, Finding::step).step(rules),
-        ConnectFailure::Other(_) => route.into_iter().fold(found, Finding::step),
+        ConnectFailure::OnlyShort | ConnectFailure::Other(_) => {
+            route.into_iter().fold(found, Finding::step)
+        }
     }
 }

@@ -10,6 +10,11 @@ fn plain() -> Machine {
 /// Runs the check of pairs on `count` hosts; `failed` lists pairs of hosts with the error's text, which is
 /// empty for silence, and `short` if full packets are lost.
 fn pairs(count: usize, failed: &[(usize, usize, &str)]) -> Vec<Finding> {
+    pairs_of(&vec![plain(); count], failed)
+}
+
+fn pairs_of(machines: &[Machine], failed: &[(usize, usize, &str)]) -> Vec<Finding> {
+    let count = machines.len();
     let probe = |(from, to)| {
         let failure = failed.iter().find(|(a, b, _)| (*a, *b) == (from, to));
         let outcome = match failure {
@@ -23,7 +28,7 @@ fn pairs(count: usize, failed: &[(usize, usize, &str)]) -> Vec<Finding> {
     };
     let all = (0..count).flat_map(|from| (0..count).map(move |to| (from, to)));
     let probes: Vec<Probe> = all.filter(|(from, to)| from != to).map(probe).collect();
-    with_cluster(&vec![plain(); count], |cluster| {
+    with_cluster(machines, |cluster| {
         let mut cluster = cluster;
         cluster.probes = Some(&probes);
         pairs::examine(&cluster)
@@ -71,6 +76,28 @@ fn pairs_are_grouped_by_the_host_that_they_share() {
             format!("error net.pair a → b: cannot connect at 10.0.0.1: x — {WHY}"),
         ]
     );
+}
+
+#[test]
+fn full_packets_are_those_of_the_interface_that_sends_them() {
+    let sends = |mtu: u32| {
+        let machine = plain().change(|inventory| {
+            inventory.netdevs[1].mtu = mtu;
+            inventory.netdevs[1].addresses[0].0 = "10.0.0.9".parse().unwrap();
+        });
+        pairs_of(&[machine.clone(), machine], &[(0, 1, "short")])[0].hints().join("\n")
+    };
+    let jumbo = sends(9000);
+    assert!(jumbo.contains("-s 8972 10.0.0.1  # for an MTU of 9000"), "{jumbo}");
+    assert!(jumbo.contains("set both to 1500"), "{jumbo}");
+    let common = sends(1500);
+    assert!(
+        common.contains("on a: ping -c 3 -M do -s 1472 10.0.0.1  # for an MTU of 1500"),
+        "{common}"
+    );
+    assert!(common.contains("a tunnel or VXLAN, carries less than the 1500 bytes of "), "{common}");
+    assert!(common.contains(" mtu 1450") && !common.contains("set both"), "{common}");
+    assert!(sends(1450).contains(" mtu 1400"), "{}", sends(1450));
 }
 
 #[test]
