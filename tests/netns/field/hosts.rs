@@ -92,6 +92,61 @@ fn what_a_program_lacks_is_named_before_any_rank_starts() {
     ran.refused(126, &["/tmp/field is a directory on a, b"]);
 }
 
+/// What a host has is not said to be missing, and a shell executes no binary.
+#[test]
+fn a_program_that_is_there_but_cannot_be_used() {
+    let field = Field::new();
+    let _scratch = field.scratch(&["a"], "/tmp/field");
+    let binary = r"printf '\177ELF\001\ntouch /tmp/field/ran\n' >odd && chmod 755 odd";
+    field.on("a", "mkdir -p /tmp/field/noexec && mount -t tmpfs -o noexec none /tmp/field/noexec");
+    let _mount = Undo(|| {
+        let mut umount = field.lab.on("a", Account::Root)?;
+        let words = ["umount", "/tmp/field/noexec"];
+        rlaunch_lab::command::run("umount", umount.args(words)).map(drop)
+    });
+    let made = "cd /tmp/field && cp /bin/true noexec && mkdir -m 700 closed && cp /bin/true closed && \
+                ln -s gone link && : >data && head -c 1000 /bin/true >cut && chmod 755 cut";
+    field.on("a", &format!("{made} && {binary}"));
+    let refused = |account, words: &str, code: i32, text: &str, hint: &str| {
+        let ran = field.rlaunch("-H a").args(words.split(' ')).account(account).run();
+        ran.refused(code, &[text]).hints(hint);
+    };
+    let closed = "this user may not enter /tmp/field/closed";
+    for (account, words, code, text, hint) in [
+        (Account::Root, "/tmp/field/noexec/true", 126, "is mounted noexec", "findmnt -T"),
+        (Account::User, "/tmp/field/closed/true", 126, closed, "ls -ld /tmp/field/closed"),
+        (Account::User, "--wdir /tmp/field/closed pwd", 203, closed, "ls -ld /tmp/field/closed"),
+        (
+            Account::Root,
+            "/tmp/field/link",
+            127,
+            "a link to /tmp/field/gone",
+            "ls -l /tmp/field/link",
+        ),
+        (
+            Account::Root,
+            "-x PATH=/tmp/field:/bin data",
+            126,
+            "/tmp/field/data is not executable on a",
+            "chmod +x /tmp/field/data",
+        ),
+        (
+            Account::Root,
+            "--wdir /tmp/field/data pwd",
+            203,
+            "/tmp/field/data is a file on a",
+            "--wdir",
+        ),
+        (Account::Root, "/tmp/field/cut", 126, "only 1000 of its", "copy it there again"),
+    ] {
+        refused(account, words, code, text, hint);
+    }
+    let ran = field.rlaunch("-H a /tmp/field/odd").run();
+    ran.ended_with(126).says(&["it is neither a script nor a program for this host"]);
+    let left = field.on("a", "ls /tmp/field");
+    assert!(!left.contains("ran"), "{left}");
+}
+
 /// `ompi#3798`: a host's TMPDIR below which the path of a socket would be too long.
 #[test]
 fn files_stay_below_the_hosts_tmpdir_however_long_its_path_is() {

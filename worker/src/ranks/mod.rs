@@ -3,7 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `mod.rs` | [`Ranks`]: the state machine of all ranks of the node |
-//! | `prepare.rs`, `interpreter.rs`, `files.rs`, `library.rs` | what ranks need before they start |
+//! | `prepare.rs`, `paths.rs`, `interpreter.rs`, `files.rs`, `library.rs` | what ranks need before they start |
 //! | `holder.rs` | the process that holds what a command beside a rank starts |
 //! | `child.rs` | a rank's process: spawned through its stub, which sets itself up and executes the program |
 //! | `stdin.rs`, `output.rs` | input from the launcher, output to it |
@@ -18,6 +18,7 @@ mod interpreter;
 pub(crate) mod library;
 pub(crate) mod mpi_library;
 mod output;
+mod paths;
 pub(crate) mod prepare;
 mod pseudoterminal;
 mod session;
