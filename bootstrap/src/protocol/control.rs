@@ -365,10 +365,10 @@ pub enum FromAgent {
     /// The node was suspended during the grace period in which its ranks end, so the grace period
     /// has been restarted.
     GraceRestarted,
-    /// The process of a rank ended.
+    /// The process of a rank ended, or could not be started.
     Exited {
         rank: Rank,
-        /// Process id of the rank on its node.
+        /// Process id of the rank on its node; 0 if it could not be started.
         pid: u32,
         status: ExitStatus,
         /// Whether the rank died by SIGKILL, and the kernel's out-of-memory killer has killed a

@@ -4,6 +4,8 @@
 use crate::shells::login_shell;
 use crate::support::{Field, Undo, launch_directory};
 use rlaunch_lab::Account;
+use std::os::unix::fs::chown;
+use std::path::Path;
 
 /// Executes a program under a seccomp filter that answers `EPERM` to the system calls that older
 /// container engines do not know: clone3, openat2 and all others since Linux 5.1, statx and execveat.
@@ -145,6 +147,25 @@ fn a_program_that_is_there_but_cannot_be_used() {
     ran.ended_with(126).says(&["it is neither a script nor a program for this host"]);
     let left = field.on("a", "ls /tmp/field");
     assert!(!left.contains("ran"), "{left}");
+}
+
+/// Where no more processes or threads may be started, that is the error: no bug of rlaunch, and no rank with a number of
+/// a process that has never been.
+#[test]
+fn a_limit_of_processes_is_named() {
+    let field = Field::new();
+    let home = launch_directory();
+    chown(home.path(), Some(54322), Some(54322)).unwrap();
+    let (home, rlaunch) = (home.path().display(), field.rlaunch.display());
+    for limit in 2..=8 {
+        let line = format!(
+            "setpriv --reuid=54322 --regid=54322 --clear-groups env HOME={home} bash -c 'ulimit -u \
+             {limit}; exec {rlaunch} --no-record -np 2 sh -c \"echo hi\"' 2>&1"
+        );
+        let said = field.shell(&line, Path::new("/"));
+        assert!(!said.contains("bug of rlaunch") && !said.contains("pid 0"), "{limit}: {said}");
+        assert!(said.contains("hi\nhi\n") || said.contains("`ulimit -u` is "), "{limit}: {said}");
+    }
 }
 
 /// `ompi#3798`: a host's TMPDIR below which the path of a socket would be too long.

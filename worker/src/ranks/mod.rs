@@ -251,7 +251,9 @@ impl Ranks {
             Ok(child) => self.on_started(spec, child),
             Err(error) => {
                 let program = program.path.display();
-                self.print(rank, &format!("rlaunch: cannot start {program}: {error}"));
+                let limit = processes::reached_limit(&error);
+                let hint = limit.map(|limit| format!("\nhint: {limit}")).unwrap_or_default();
+                self.print(rank, &format!("rlaunch: cannot start {program}: {error}{hint}"));
                 if spec.stdin {
                     self.stdin.add(None);
                 }

@@ -190,7 +190,11 @@ fn rank_error(exit: RankExit, others: u32, host: &str, written: &Written) -> Fai
             format!("was killed by signal {number} ({name})")
         }
     };
-    let message = format!("rank {rank} on {host} (pid {pid}) {how}");
+    let message = match pid {
+        // What its agent has printed in its place says why.
+        0 => format!("rank {rank} on {host} could not be started"),
+        _ => format!("rank {rank} on {host} (pid {pid}) {how}"),
+    };
     let exit = if left_mpi { Exit::ABORTED } else { Exit::from_rank(status) };
     let mut failed = Failed::new(exit, message);
     (failed.by_rank, failed.may_restart) = (true, true);
@@ -535,6 +539,17 @@ mod tests {
             by_itself: true,
             at,
         }
+    }
+
+    #[test]
+    fn a_rank_without_a_process_could_not_be_started() {
+        let of = |pid| {
+            let exit = RankExit { pid, ..exit(2, 126, Instant::now()) };
+            rank_error(exit, 0, "b", &Written::default())
+        };
+        assert_eq!(of(0).message, "rank 2 on b could not be started");
+        assert_eq!(of(7).message, "rank 2 on b (pid 7) exited with code 126");
+        assert_eq!(of(0).exit, Exit::NOT_EXECUTABLE);
     }
 
     #[test]
