@@ -58,6 +58,7 @@ pub struct Job {
     pub singleton: SingletonPolicy,
     /// Whether the inventory must list the hardware threads of each core.
     pub wants_cores: bool,
+    pub binding: Binding,
     /// Path of an NCCL network plugin that must exist on the node; `None` if the job uses none.
     #[serde(with = "crate::serde_path::optional")]
     pub nccl_net_plugin: Option<PathBuf>,
@@ -202,6 +203,16 @@ pub struct EnvVar {
     pub value: OsString,
     /// Rule for combining the value with the value that the node's own environment has.
     pub rule: EnvRule,
+}
+
+/// Whether ranks are going to be bound to CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Binding {
+    None,
+    /// Bound, but they run all the same where that is forbidden.
+    Usual,
+    /// Bound, because the user has asked for it.
+    Required,
 }
 
 /// Rule for combining the value of a variable with the value that the node's own environment has.
@@ -430,6 +441,11 @@ pub enum Problem {
     },
     /// The output of the ranks takes more open files than the agent may have.
     FewFiles(FewFiles),
+    /// The system forbids the binding to CPUs that the user has asked for.
+    CannotBind {
+        /// Error of the operating system.
+        cause: String,
+    },
     /// The operating system refused another operation that the job needs.
     System {
         operation: String,
@@ -527,6 +543,11 @@ pub enum Notice {
     },
     /// The agent may not have open enough files for all ranks to call it, as for a barrier.
     FewFiles(FewFiles),
+    /// The system forbids to bind ranks to CPUs, so that they are not.
+    Unbound {
+        /// Error of the operating system.
+        cause: String,
+    },
 }
 
 #[cfg(test)]

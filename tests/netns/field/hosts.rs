@@ -7,12 +7,12 @@ use rlaunch_lab::Account;
 use std::os::unix::fs::chown;
 use std::path::Path;
 
-/// Executes a program under a seccomp filter that answers `EPERM` to the system calls that older
-/// container engines do not know: clone3, openat2 and all others since Linux 5.1, statx and execveat.
+/// Executes a program under a seccomp filter that answers `EPERM` to two system calls, and to those that older
+/// container engines do not know: clone3, openat2 and all others since Linux 5.1. See [`filter`].
 const FILTER: &str = r#"
 import ctypes, os, platform, struct, sys
-statx, execveat = {"x86_64": (332, 322), "aarch64": (291, 281)}[platform.machine()]
-steps = [(0x20, 0, 0), (0x35, 3, 424), (0x15, 2, statx), (0x15, 1, execveat),
+one, other = NUMBERS[platform.machine()]
+steps = [(0x20, 0, 0), (0x35, 3, 424), (0x15, 2, one), (0x15, 1, other),
          (0x06, 0, 0x7fff0000), (0x06, 0, 0x50001)]
 code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", c, t, 0, k) for c, t, k in steps))
 class Program(ctypes.Structure):
@@ -22,6 +22,16 @@ prctl = ctypes.CDLL(None).prctl
 assert prctl(38, 1, 0, 0, 0) == 0 and prctl(22, 2, ctypes.byref(program)) == 0
 os.execvp(sys.argv[1], sys.argv[1:])
 "#;
+
+/// Numbers of statx and execveat, which older container engines do not know either.
+const RECENT: &str = r#"{"x86_64": (332, 322), "aarch64": (291, 281)}"#;
+/// Number of sched_setaffinity.
+const AFFINITY: &str = r#"{"x86_64": (203, 203), "aarch64": (122, 122)}"#;
+
+/// Returns the filter for system calls of these numbers.
+fn filter(numbers: &str) -> String {
+    FILTER.replace("NUMBERS", numbers)
+}
 
 /// Start-up file of a shell that goes on under the filter.
 const FILTERED: &str = "[ \"$FILTERED\" ] || FILTERED=1 exec python3 /tmp/field/filter.py \
@@ -37,12 +47,30 @@ fn bashrc() -> String {
 fn ranks_start_where_recent_system_calls_are_forbidden() {
     let field = Field::new();
     field.warm("a,b", Account::Root);
-    let _filter = field.files(&["b"], "/tmp/field/filter.py", FILTER, 0o644);
+    let _filter = field.files(&["b"], "/tmp/field/filter.py", &filter(RECENT), 0o644);
     let _bashrc = field.files(&["b"], &bashrc(), FILTERED, 0o644);
     let script = "echo $(hostname) $(grep ^Seccomp: /proc/self/status)";
     let ran = field.rlaunch("-H a,b -np 2").sh(script).run();
     let lines = ran.succeeded().sorted();
     assert!(lines.len() == 2 && lines[1] == "b Seccomp: 2", "{ran}");
+}
+
+/// A filter that forbids to bind kept every rank from starting, though nobody had asked for it.
+#[test]
+fn ranks_start_where_binding_is_forbidden() {
+    let field = Field::new();
+    field.warm("b", Account::Root);
+    let _filter = field.files(&["b"], "/tmp/field/filter.py", &filter(AFFINITY), 0o644);
+    let _bashrc = field.files(&["b"], &bashrc(), FILTERED, 0o644);
+    let ran = field.rlaunch("-H b hostname").run();
+    assert_eq!(ran.succeeded().out(), "b\n", "{ran}");
+    ran.says(&["warning: ranks on b are not bound to CPUs: Operation not permitted"])
+        .hints("--bind none");
+    let ran = field.rlaunch("-H b --bind numa hostname").run();
+    ran.refused(202, &["ranks cannot be bound to CPUs on b"]).hints("--bind none");
+    let ran = field.rlaunch("-H b --bind none hostname").run();
+    assert_eq!(ran.succeeded().out(), "b\n", "{ran}");
+    ran.says_nothing();
 }
 
 /// `nccl#290`: a container with little shared memory, where programs die of SIGBUS or cannot make their files.

@@ -366,8 +366,10 @@ fn bind(setup: &RankSetup) -> io::Result<()> {
         for cpu in cpu_numbers(cpus) {
             set.set(cpu)?;
         }
-        sched_setaffinity(Pid::from_raw(0), &set)
-            .map_err(|errno| io::Error::other(format!("cannot bind to CPUs {cpus}: {errno}")))?;
+        sched_setaffinity(Pid::from_raw(0), &set).map_err(|errno| {
+            let cause = errno.desc();
+            io::Error::other(format!("cannot bind to CPUs {cpus}: {cause} (see --bind none)"))
+        })?;
     }
     if let Some(node) = setup.memory_node {
         let _ = rlaunch_sys::prefer_numa_node(node);

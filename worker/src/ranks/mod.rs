@@ -167,13 +167,17 @@ impl Ranks {
     pub(crate) fn start(
         job: &Job,
         mut prepared: PreparedRanks,
-        setup: StartConfig,
+        mut setup: StartConfig,
         to_launcher: &FrameSender,
         hello_at: Instant,
         context: ProcessContext,
     ) -> Ranks {
         // Freed as late as possible: the ranks bind these ports next.
         prepared.reserved_ports.clear();
+        if !prepared.can_bind {
+            // Memory of one node would be no nearer to CPUs of any.
+            setup.ranks.iter_mut().for_each(|own| (own.cpus, own.memory_node) = (None, None));
+        }
         let checks_for_mpi = job.world_size > 1 && job.singleton != SingletonPolicy::Ignore;
         let mut ranks = Ranks {
             job: job.id,

@@ -10,15 +10,17 @@ use crate::node::inventory::{self, Root, libraries};
 use crate::ranks::child::RankStdout;
 use crate::ranks::files::JobFiles;
 use crate::ranks::{interpreter, mpi_library, paths};
+use nix::errno::Errno;
+use nix::sched::{sched_getaffinity, sched_setaffinity};
 use nix::sys::resource::{Resource, getrlimit};
-use nix::unistd::Uid;
+use nix::unistd::{Pid, Uid};
 use rlaunch_bootstrap::env::{
     LD_LIBRARY_PATH, PATH, PWD, PYTHONPATH, RLAUNCH_PRELOAD_DIR, TMPDIR, TORCH_FR_BUFFER_SIZE,
     TORCH_NCCL_DEBUG_INFO_PIPE_FILE, TORCHINDUCTOR_CACHE_DIR,
 };
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{
-    Application, FewFiles, Job, LauncherDir, Notice, PathDefect, Problem, ProgramDefect,
+    Application, Binding, FewFiles, Job, LauncherDir, Notice, PathDefect, Problem, ProgramDefect,
     Pseudoterminals, RankSpec, ScriptCheck, SingletonPolicy, WorkingDir,
 };
 use rlaunch_bootstrap::protocol::control::UnservedMpi;
@@ -56,6 +58,8 @@ pub(crate) struct PreparedRanks {
     /// Programs, by index of the application; at least one.
     pub(crate) programs: Vec<Program>,
     pub(crate) notices: Vec<Notice>,
+    /// Whether the ranks can be bound to CPUs.
+    pub(crate) can_bind: bool,
     /// Ports that no other process can take until these are dropped.
     pub(crate) reserved_ports: Vec<ReservedPort>,
     /// Listeners for this node's children in the tree of agents.
@@ -117,6 +121,12 @@ pub(crate) fn prepare(
         Ok(few) => notices.extend(few.map(Notice::FewFiles)),
         Err(few) => problems.push(Problem::FewFiles(few)),
     }
+    let binding = check_binding(job.binding, try_to_bind());
+    let can_bind = binding == Ok(None);
+    match binding {
+        Ok(notice) => notices.extend(notice),
+        Err(problem) => problems.push(problem),
+    }
     let mut programs = Vec::with_capacity(job.applications.len());
     for application in &job.applications {
         match prepare_program(job, application, files, node) {
@@ -129,7 +139,7 @@ pub(crate) fn prepare(
     }
     match reserve_ports(job) {
         Ok((reserved_ports, listeners)) if problems.is_empty() => {
-            Ok(PreparedRanks { programs, notices, reserved_ports, listeners })
+            Ok(PreparedRanks { programs, notices, can_bind, reserved_ports, listeners })
         }
         ports => {
             problems.extend(ports.err());
@@ -160,6 +170,26 @@ fn check_open_files(
         Err(few)
     } else {
         Ok((needed > limit).then_some(few))
+    }
+}
+
+/// Binds this thread to the CPUs that it has already.
+fn try_to_bind() -> Result<(), Errno> {
+    let this = Pid::from_raw(0);
+    sched_getaffinity(this).and_then(|cpus| sched_setaffinity(this, &cpus))
+}
+
+/// Returns a notice, or a problem for a user who has asked for a binding, if the system forbids it. `tried` is what came
+/// of an attempt.
+fn check_binding(binding: Binding, tried: Result<(), Errno>) -> Result<Option<Notice>, Problem> {
+    // Other errors say nothing of ranks: a set of the C library is too small for all CPUs of some machines.
+    let forbidden = [Errno::EPERM, Errno::EACCES, Errno::ENOSYS];
+    let cause = tried.err().filter(|errno| forbidden.contains(errno));
+    let cause = cause.map(|errno| errno.desc().to_owned());
+    match (binding, cause) {
+        (Binding::None, _) | (_, None) => Ok(None),
+        (Binding::Usual, Some(cause)) => Ok(Some(Notice::Unbound { cause })),
+        (Binding::Required, Some(cause)) => Err(Problem::CannotBind { cause }),
     }
 }
 
@@ -584,6 +614,18 @@ mod tests {
         assert_eq!(check_open_files(501, 1, false, 1024), Ok(Some(few(501, 1526))));
         assert_eq!(check(1, 26), Ok(None));
         assert!(check(1, 24).is_err());
+    }
+
+    #[test]
+    fn a_binding_that_nobody_asked_for_prevents_no_job() {
+        let cause = || "Operation not permitted".to_owned();
+        let check = |binding| check_binding(binding, Err(Errno::EPERM));
+        assert_eq!(check(Binding::None), Ok(None));
+        assert_eq!(check(Binding::Usual), Ok(Some(Notice::Unbound { cause: cause() })));
+        assert_eq!(check(Binding::Required), Err(Problem::CannotBind { cause: cause() }));
+        for fine in [Ok(()), Err(Errno::EINVAL)] {
+            assert_eq!(check_binding(Binding::Required, fine), Ok(None));
+        }
     }
 
     #[test]

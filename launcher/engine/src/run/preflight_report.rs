@@ -52,6 +52,7 @@ fn finding(problem: &Problem) -> Option<CheckId> {
         | Problem::PreloadFailed { .. }
         | Problem::NoPort { .. }
         | Problem::PortTaken { .. }
+        | Problem::CannotBind { .. }
         | Problem::System { .. } => None,
     }
 }
@@ -105,6 +106,12 @@ fn describe(
             (Exit::SINGLETON, sentence, Some(hint))
         }
         Problem::FewFiles(few) => describe_few_files(few, hosts),
+        Problem::CannotBind { cause } => {
+            let sentence = format!("ranks cannot be bound to CPUs on {hosts}: {cause}");
+            let hint = "a filter of system calls there, as of a container, forbids sched_setaffinity; \
+                        with --bind none ranks run without";
+            (Exit::AGENT, sentence, Some(hint.into()))
+        }
         Problem::System { operation, cause } => {
             (Exit::AGENT, format!("cannot {operation} on {hosts}: {cause}"), None)
         }
@@ -395,6 +402,10 @@ pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
                 );
                 messages::warn_of(Some(id::LIM_FILES.as_str()), &sentence);
                 messages::hint(&more_files_hint(few));
+            }
+            Notice::Unbound { cause } => {
+                messages::warn(&format!("ranks on {hosts} are not bound to CPUs: {cause}"));
+                messages::hint("--bind none asks for that, without this warning");
             }
             Notice::NoWorkspace { cause } => {
                 messages::warn(&format!(
