@@ -92,6 +92,21 @@ fn too_little_shared_memory_is_named() {
     assert!(out.contains("/dev/shm of this ") && out.contains(" has only 1 MiB"), "{doctor}");
 }
 
+/// A /dev/shm in which no file can be made passed for a healthy one, and ranks failed without a hint.
+#[test]
+fn shared_memory_that_takes_no_files_is_named() {
+    let field = Field::new();
+    field.on("b", "mount -t tmpfs -o ro none /dev/shm");
+    let _mount = Undo(|| {
+        let mut umount = field.lab.on("b", Account::Root)?;
+        rlaunch_lab::command::run("umount", umount.args(["umount", "/dev/shm"])).map(drop)
+    });
+    let ran = field.rlaunch("-H b:2 python3 -c").args(["import rlaunch; rlaunch.init()"]).run();
+    ran.ended_with(1).hints("/dev/shm of b is mounted read-only");
+    let doctor = field.rlaunch("doctor -H b").run();
+    assert!(doctor.out().contains("/dev/shm is mounted read-only"), "{doctor}");
+}
+
 /// `ompi#4528`: "No such file or directory" about a program that is there.
 #[test]
 fn what_a_program_lacks_is_named_before_any_rank_starts() {
