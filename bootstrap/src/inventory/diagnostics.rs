@@ -58,6 +58,9 @@ pub struct Diagnostics {
     pub tmp_available: Option<u64>,
     /// Space that is free in `/dev/shm`, in bytes.
     pub shared_memory_available: Option<u64>,
+    /// Why the agent's user cannot make files in `/dev/shm`; `None` if it can, or for another reason.
+    #[serde(default)]
+    pub shared_memory_defect: Option<SharedMemoryDefect>,
     /// Time since the epoch at which the agent read its clock, in microseconds; `None` for a
     /// recorded host.
     pub clock: Option<u64>,
@@ -66,6 +69,20 @@ pub struct Diagnostics {
     /// Time between the two readings of each counter, in milliseconds; 0 if counters were read
     /// once.
     pub interval_ms: u32,
+}
+
+/// Reason why files cannot be made in `/dev/shm`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SharedMemoryDefect {
+    /// It does not exist.
+    Missing,
+    /// It is mounted read-only.
+    ReadOnly,
+    /// Its mode does not permit it.
+    Denied,
+    /// It has as many files as it may have (inodes), whatever their sizes.
+    NoInodes,
 }
 
 /// Network controller on the PCI bus.

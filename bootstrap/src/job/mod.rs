@@ -58,6 +58,7 @@ pub struct Job {
     pub singleton: SingletonPolicy,
     /// Whether the inventory must list the hardware threads of each core.
     pub wants_cores: bool,
+    pub binding: Binding,
     /// Path of an NCCL network plugin that must exist on the node; `None` if the job uses none.
     #[serde(with = "crate::serde_path::optional")]
     pub nccl_net_plugin: Option<PathBuf>,
@@ -213,6 +214,16 @@ pub struct EnvVar {
     pub value: OsString,
     /// Rule for combining the value with the value that the node's own environment has.
     pub rule: EnvRule,
+}
+
+/// Whether ranks are going to be bound to CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Binding {
+    None,
+    /// Bound, but they run all the same where that is forbidden.
+    Usual,
+    /// Bound, because the user has asked for it.
+    Required,
 }
 
 /// Rule for combining the value of a variable with the value that the node's own environment has.
@@ -379,7 +390,7 @@ impl InterfaceAddress {
 /// Reason why a node cannot run the job. Every problem is found before any rank starts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Problem {
-    /// The program is not on the node's search path, or the path given for it does not exist.
+    /// The program is not on the node's search path, or nothing has the path given for it.
     NoProgram {
         /// Program as the user typed it.
         program: OsString,
@@ -387,28 +398,25 @@ pub enum Problem {
         /// `python`.
         instead: Option<String>,
     },
-    /// The program exists but is not executable.
-    NotExecutable {
-        #[serde(with = "crate::serde_path")]
-        program: PathBuf,
-    },
-    /// The program exists but cannot start.
+    /// The program has a name there, but cannot start.
     CannotStart {
         /// Program as the user typed it, or its path if it was found on the search path.
         program: OsString,
         defect: ProgramDefect,
     },
-    /// The script that an interpreter is going to run does not exist.
+    /// The script that an interpreter is going to run cannot be reached.
     NoScript {
         /// Path of the script as the user typed it.
         #[serde(with = "crate::serde_path")]
         script: PathBuf,
+        defect: PathDefect,
     },
-    /// The directory given by `--wdir` does not exist.
+    /// The directory given by `--wdir` cannot be entered.
     NoDirectory {
         /// Directory as the user typed it.
         #[serde(with = "crate::serde_path")]
         directory: PathBuf,
+        defect: PathDefect,
     },
     /// A file given to an option does not exist.
     NoFile {
@@ -444,6 +452,11 @@ pub enum Problem {
     },
     /// The output of the ranks takes more open files than the agent may have.
     FewFiles(FewFiles),
+    /// The system forbids the binding to CPUs that the user has asked for.
+    CannotBind {
+        /// Error of the operating system.
+        cause: String,
+    },
     /// The operating system refused another operation that the job needs.
     System {
         operation: String,
@@ -452,19 +465,59 @@ pub enum Problem {
     },
 }
 
-/// Reason why a program that exists cannot start.
+/// Reason why a path does not lead to what it should: a program, a script or a directory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ProgramDefect {
+pub enum PathDefect {
+    /// Nothing has this name.
+    Missing,
+    /// A symbolic link on the way leads to a place that does not exist.
+    DanglingLink {
+        #[serde(with = "crate::serde_path")]
+        link: PathBuf,
+        #[serde(with = "crate::serde_path")]
+        target: PathBuf,
+    },
+    /// A symbolic link on the way leads back to itself.
+    LinkLoop {
+        #[serde(with = "crate::serde_path")]
+        link: PathBuf,
+    },
+    /// The user may not enter this directory, which is on the way or the path's own.
+    Closed {
+        #[serde(with = "crate::serde_path")]
+        directory: PathBuf,
+    },
     /// It is a directory, or else a device, a pipe or a socket.
     NotAFile { is_directory: bool },
-    /// The interpreter that its first line names does not exist or is not executable.
-    NoInterpreter { interpreter: OsString },
+    /// This file, on the way or the path's own, is where a directory should be.
+    NotADirectory {
+        #[serde(with = "crate::serde_path")]
+        file: PathBuf,
+    },
+    /// The user may not execute the file.
+    NotExecutable,
+    /// Nothing may be executed on the file system.
+    MountedNoexec,
+    /// The operating system has another error, such as that of a network file system that was lost.
+    Unreachable { cause: String },
+}
+
+/// Reason why a program that has a name on the node cannot start.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ProgramDefect {
+    /// Its path does not lead to a file that can be executed.
+    Unusable(PathDefect),
+    /// An interpreter cannot be executed: the last of these, of which each is named by the first line of the one before,
+    /// and the first by the program's.
+    NoInterpreter { interpreters: Vec<OsString>, defect: PathDefect },
     /// Its first line lets env(1) look for the interpreter, which is not on the search path.
     NotOnPath { interpreter: OsString },
     /// Its first line ends in a carriage return, which counts as a part of the interpreter's name.
     CarriageReturn { interpreter: OsString },
     /// The loader that the executable names does not exist.
     NoLoader { loader: OsString },
+    /// The executable ends before all that its headers name. Both are in bytes.
+    CutOff { length: u64, whole: u64 },
 }
 
 /// Limit of open files that is too low for the ranks of a node.
@@ -508,6 +561,11 @@ pub enum Notice {
         /// Directory that is used.
         #[serde(with = "crate::serde_path")]
         instead: PathBuf,
+    },
+    /// The system forbids to bind ranks to CPUs, so that they are not.
+    Unbound {
+        /// Error of the operating system.
+        cause: String,
     },
 }
 

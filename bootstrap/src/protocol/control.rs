@@ -62,7 +62,7 @@ use std::time::Duration;
 
 /// Version of these messages. Every change of a message needs a new number. Launcher and agent are
 /// normally of the same build; they differ only if `--agent` names another agent.
-pub const PROTOCOL_VERSION: u16 = 25;
+pub const PROTOCOL_VERSION: u16 = 26;
 
 /// Words with which an agent ends where it has no /proc. It could find neither its own file nor its ranks.
 pub const NO_PROC: &str = "/proc is not mounted on this host";
@@ -365,10 +365,10 @@ pub enum FromAgent {
     /// The node was suspended during the grace period in which its ranks end, so the grace period
     /// has been restarted.
     GraceRestarted,
-    /// The process of a rank ended.
+    /// The process of a rank ended, or could not be started.
     Exited {
         rank: Rank,
-        /// Process id of the rank on its node.
+        /// Process id of the rank on its node; 0 if it could not be started.
         pid: u32,
         status: ExitStatus,
         /// Whether the rank died by SIGKILL, and the kernel's out-of-memory killer has killed a

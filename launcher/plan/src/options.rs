@@ -17,7 +17,8 @@ use strum::{EnumString, IntoStaticStr, VariantArray};
 pub struct Options {
     /// `--map-by`, from which planning learns whether ranks take the NUMA nodes of their host in turn.
     pub map_by: MapBy,
-    pub bind: Bind,
+    /// `--bind` or `--cpus-per-rank`; `None` if the user has asked for neither, which leaves it to [`Bind::default`].
+    pub bind: Option<Bind>,
     /// Hide all GPUs but its own from each rank.
     pub gpu_mask: bool,
     pub transport: Transport,

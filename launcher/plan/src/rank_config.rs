@@ -50,15 +50,15 @@ pub fn decide(
     ports: &[Vec<u16>],
 ) -> Result<Vec<Vec<RankConfig>>, Failed> {
     let options = choices.options;
+    let bind = options.bind.clone().unwrap_or_default();
     let reserved: Vec<ReservedPorts> =
         job.map.nodes.iter().map(|node| ReservedPorts::for_node(options, job.map, node)).collect();
     let servers = servers(job, &reserved, ports);
     let store = GlooStore::new(options, job, ports);
     let nodes = job.map.nodes.iter().zip(job.inventories).enumerate();
     let decided = nodes.map(|(node, (mapped, inventory))| {
-        let placements =
-            placement::place(inventory, mapped.ranks.len(), options.map_by, &options.bind)
-                .map_err(|error| Failed::new(Exit::USAGE, format!("{}: {error}", mapped.host)))?;
+        let placements = placement::place(inventory, mapped.ranks.len(), options.map_by, &bind)
+            .map_err(|error| Failed::new(Exit::USAGE, format!("{}: {error}", mapped.host)))?;
         let own_ports = ports.get(node).map_or(&[][..], Vec::as_slice);
         let node_variables =
             env::node_variables(choices, job, fabric, node, reserved[node].ras(own_ports));

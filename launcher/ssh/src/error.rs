@@ -411,6 +411,26 @@ impl SshError {
             SshError::Algorithms { keyword, .. } => {
                 Some(format!("correct {keyword} in ~/.ssh/config"))
             }
+            SshError::HostKeyChanged(_)
+            | SshError::NoPassword(_)
+            | SshError::HostKeyRevoked { .. }
+            | SshError::HostKeyUnknown { .. }
+            | SshError::HostKeyToAsk(_)
+            | SshError::HostCertificate { .. } => self.host_key_hint(host),
+            SshError::Refused(refused) => Some(refused.hint(host)),
+            SshError::NoUser { .. }
+            | SshError::Disconnected(_)
+            | SshError::AgentSilent { .. }
+            | SshError::Login { .. }
+            | SshError::Channel { .. } => self.login_hint(host),
+        }
+    }
+}
+
+impl SshError {
+    /// Returns advice on errors of the host's key.
+    fn host_key_hint(&self, host: &str) -> Option<String> {
+        match self {
             SshError::HostKeyChanged(change) | SshError::NoPassword(change) => Some(format!(
                 "find out why first: another machine may pose as this host; if it was reinstalled:\n  \
                  ssh-keygen -R {} -f {}",
@@ -430,17 +450,10 @@ impl SshError {
                 "its authority has to sign a new one (its id is {key_id:?}); on {host}:\n  \
                  ssh-keygen -L -f /etc/ssh/ssh_host_ed25519_key-cert.pub"
             )),
-            SshError::Refused(refused) => Some(refused.hint(host)),
-            SshError::NoUser { .. }
-            | SshError::Disconnected(_)
-            | SshError::AgentSilent { .. }
-            | SshError::Login { .. }
-            | SshError::Channel { .. } => self.login_hint(host),
+            _ => None,
         }
     }
-}
 
-impl SshError {
     /// Returns advice on errors of jump hosts, ProxyCommand and BindAddress.
     fn route_hint(&self) -> Option<String> {
         match self {

@@ -4,13 +4,15 @@
 use crate::shells::login_shell;
 use crate::support::{Field, Undo, launch_directory};
 use rlaunch_lab::Account;
+use std::os::unix::fs::chown;
+use std::path::Path;
 
-/// Executes a program under a seccomp filter that answers `EPERM` to the system calls that older
-/// container engines do not know: clone3, openat2 and all others since Linux 5.1, statx and execveat.
+/// Executes a program under a seccomp filter that answers `EPERM` to two system calls, and to those that older
+/// container engines do not know: clone3, openat2 and all others since Linux 5.1. See [`filter`].
 const FILTER: &str = r#"
 import ctypes, os, platform, struct, sys
-statx, execveat = {"x86_64": (332, 322), "aarch64": (291, 281)}[platform.machine()]
-steps = [(0x20, 0, 0), (0x35, 3, 424), (0x15, 2, statx), (0x15, 1, execveat),
+one, other = NUMBERS[platform.machine()]
+steps = [(0x20, 0, 0), (0x35, 3, 424), (0x15, 2, one), (0x15, 1, other),
          (0x06, 0, 0x7fff0000), (0x06, 0, 0x50001)]
 code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", c, t, 0, k) for c, t, k in steps))
 class Program(ctypes.Structure):
@@ -20,6 +22,16 @@ prctl = ctypes.CDLL(None).prctl
 assert prctl(38, 1, 0, 0, 0) == 0 and prctl(22, 2, ctypes.byref(program)) == 0
 os.execvp(sys.argv[1], sys.argv[1:])
 "#;
+
+/// Numbers of statx and execveat, which older container engines do not know either.
+const RECENT: &str = r#"{"x86_64": (332, 322), "aarch64": (291, 281)}"#;
+/// Number of sched_setaffinity.
+const AFFINITY: &str = r#"{"x86_64": (203, 203), "aarch64": (122, 122)}"#;
+
+/// Returns the filter for system calls of these numbers.
+fn filter(numbers: &str) -> String {
+    FILTER.replace("NUMBERS", numbers)
+}
 
 /// Start-up file of a shell that goes on under the filter.
 const FILTERED: &str = "[ \"$FILTERED\" ] || FILTERED=1 exec python3 /tmp/field/filter.py \
@@ -35,12 +47,30 @@ fn bashrc() -> String {
 fn ranks_start_where_recent_system_calls_are_forbidden() {
     let field = Field::new();
     field.warm("a,b", Account::Root);
-    let _filter = field.files(&["b"], "/tmp/field/filter.py", FILTER, 0o644);
+    let _filter = field.files(&["b"], "/tmp/field/filter.py", &filter(RECENT), 0o644);
     let _bashrc = field.files(&["b"], &bashrc(), FILTERED, 0o644);
     let script = "echo $(hostname) $(grep ^Seccomp: /proc/self/status)";
     let ran = field.rlaunch("-H a,b -np 2").sh(script).run();
     let lines = ran.succeeded().sorted();
     assert!(lines.len() == 2 && lines[1] == "b Seccomp: 2", "{ran}");
+}
+
+/// A filter that forbids to bind kept every rank from starting, though nobody had asked for it.
+#[test]
+fn ranks_start_where_binding_is_forbidden() {
+    let field = Field::new();
+    field.warm("b", Account::Root);
+    let _filter = field.files(&["b"], "/tmp/field/filter.py", &filter(AFFINITY), 0o644);
+    let _bashrc = field.files(&["b"], &bashrc(), FILTERED, 0o644);
+    let ran = field.rlaunch("-H b hostname").run();
+    assert_eq!(ran.succeeded().out(), "b\n", "{ran}");
+    ran.says(&["warning: ranks on b are not bound to CPUs: Operation not permitted"])
+        .hints("--bind none");
+    let ran = field.rlaunch("-H b --bind numa hostname").run();
+    ran.refused(202, &["ranks cannot be bound to CPUs on b"]).hints("--bind none");
+    let ran = field.rlaunch("-H b --bind none hostname").run();
+    assert_eq!(ran.succeeded().out(), "b\n", "{ran}");
+    ran.says_nothing();
 }
 
 /// `nccl#290`: a container with little shared memory, where programs die of SIGBUS or cannot make their files.
@@ -60,6 +90,21 @@ fn too_little_shared_memory_is_named() {
     let doctor = field.rlaunch("doctor -H b").run();
     let out = doctor.out();
     assert!(out.contains("/dev/shm of this ") && out.contains(" has only 1 MiB"), "{doctor}");
+}
+
+/// A /dev/shm in which no file can be made passed for a healthy one, and ranks failed without a hint.
+#[test]
+fn shared_memory_that_takes_no_files_is_named() {
+    let field = Field::new();
+    field.on("b", "mount -t tmpfs -o ro none /dev/shm");
+    let _mount = Undo(|| {
+        let mut umount = field.lab.on("b", Account::Root)?;
+        rlaunch_lab::command::run("umount", umount.args(["umount", "/dev/shm"])).map(drop)
+    });
+    let ran = field.rlaunch("-H b:2 python3 -c").args(["import rlaunch; rlaunch.init()"]).run();
+    ran.ended_with(1).hints("/dev/shm of b is mounted read-only");
+    let doctor = field.rlaunch("doctor -H b").run();
+    assert!(doctor.out().contains("/dev/shm is mounted read-only"), "{doctor}");
 }
 
 /// `ompi#4528`: "No such file or directory" about a program that is there.
@@ -90,6 +135,80 @@ fn what_a_program_lacks_is_named_before_any_rank_starts() {
     refused(127, &[cannot, "it needs the loader", "/no-linux"], "C library");
     let ran = field.rlaunch("-H a,b -np 2 /tmp/field").run();
     ran.refused(126, &["/tmp/field is a directory on a, b"]);
+}
+
+/// What a host has is not said to be missing, and a shell executes no binary.
+#[test]
+fn a_program_that_is_there_but_cannot_be_used() {
+    let field = Field::new();
+    let _scratch = field.scratch(&["a"], "/tmp/field");
+    let binary = r"printf '\177ELF\001\ntouch /tmp/field/ran\n' >odd && chmod 755 odd";
+    field.on("a", "mkdir -p /tmp/field/noexec && mount -t tmpfs -o noexec none /tmp/field/noexec");
+    let _mount = Undo(|| {
+        let mut umount = field.lab.on("a", Account::Root)?;
+        let words = ["umount", "/tmp/field/noexec"];
+        rlaunch_lab::command::run("umount", umount.args(words)).map(drop)
+    });
+    let made = "cd /tmp/field && cp /bin/true noexec && mkdir -m 700 closed && cp /bin/true closed && \
+                ln -s gone link && : >data && head -c 1000 /bin/true >cut && chmod 755 cut";
+    field.on("a", &format!("{made} && {binary}"));
+    let refused = |account, words: &str, code: i32, text: &str, hint: &str| {
+        let ran = field.rlaunch("-H a").args(words.split(' ')).account(account).run();
+        ran.refused(code, &[text]).hints(hint);
+    };
+    let closed = "this user may not enter /tmp/field/closed";
+    for (account, words, code, text, hint) in [
+        (Account::Root, "/tmp/field/noexec/true", 126, "is mounted noexec", "findmnt -T"),
+        (Account::User, "/tmp/field/closed/true", 126, closed, "ls -ld /tmp/field/closed"),
+        (Account::User, "--wdir /tmp/field/closed pwd", 203, closed, "ls -ld /tmp/field/closed"),
+        (
+            Account::Root,
+            "/tmp/field/link",
+            127,
+            "a link to /tmp/field/gone",
+            "ls -l /tmp/field/link",
+        ),
+        (
+            Account::Root,
+            "-x PATH=/tmp/field:/bin data",
+            126,
+            "/tmp/field/data is not executable on a",
+            "chmod +x /tmp/field/data",
+        ),
+        (
+            Account::Root,
+            "--wdir /tmp/field/data pwd",
+            203,
+            "/tmp/field/data is a file on a",
+            "--wdir",
+        ),
+        (Account::Root, "/tmp/field/cut", 126, "only 1000 of its", "copy it there again"),
+    ] {
+        refused(account, words, code, text, hint);
+    }
+    let ran = field.rlaunch("-H a /tmp/field/odd").run();
+    ran.ended_with(126).says(&["it is neither a script nor a program for this host"]);
+    let left = field.on("a", "ls /tmp/field");
+    assert!(!left.contains("ran"), "{left}");
+}
+
+/// Where no more processes or threads may be started, that is the error: no bug of rlaunch, and no rank with a number of
+/// a process that has never been.
+#[test]
+fn a_limit_of_processes_is_named() {
+    let field = Field::new();
+    let home = launch_directory();
+    chown(home.path(), Some(54322), Some(54322)).unwrap();
+    let (home, rlaunch) = (home.path().display(), field.rlaunch.display());
+    for limit in 2..=8 {
+        let line = format!(
+            "setpriv --reuid=54322 --regid=54322 --clear-groups env HOME={home} bash -c 'ulimit -u \
+             {limit}; exec {rlaunch} --no-record -np 2 sh -c \"echo hi\"' 2>&1"
+        );
+        let said = field.shell(&line, Path::new("/"));
+        assert!(!said.contains("bug of rlaunch") && !said.contains("pid 0"), "{limit}: {said}");
+        assert!(said.contains("hi\nhi\n") || said.contains("`ulimit -u` is "), "{limit}: {said}");
+    }
 }
 
 /// `ompi#3798`: a host's TMPDIR below which the path of a socket would be too long.

@@ -61,7 +61,8 @@ pub(crate) fn guard(agent: impl FnOnce(&Workspace, Grace) -> ExitCode) -> ExitCo
             code
         }
         Err(error) => {
-            errln!("rlaunch-worker: cannot fork: {error}");
+            let limit = processes::reached_limit(&error).map(|limit| format!("; {limit}"));
+            errln!("rlaunch-worker: cannot fork: {error}{}", limit.unwrap_or_default());
             ExitCode::FAILURE
         }
     }

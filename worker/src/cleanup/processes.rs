@@ -4,6 +4,7 @@
 //! descendants, including background processes, daemons, double forks and callers of `setsid`.
 
 use nix::errno::Errno;
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::{Pid, getpgid, getpgrp, getsid};
@@ -16,6 +17,19 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 use std::{fs, io};
+
+/// Returns a sentence about the limit of processes if that is why one cannot be started.
+pub(crate) fn reached_limit(error: &io::Error) -> Option<String> {
+    if error.raw_os_error() != Some(libc::EAGAIN) {
+        return None;
+    }
+    let (limit, _) = getrlimit(Resource::RLIMIT_NPROC).ok()?;
+    let limit = if limit == RLIM_INFINITY { "unlimited".into() } else { limit.to_string() };
+    Some(format!(
+        "no more processes or threads are allowed there: `ulimit -u` is {limit}; a control group \
+         may have fewer (pids.max)"
+    ))
+}
 
 /// Signals that tell processes to end. A stopped process handles SIGTERM only after SIGCONT.
 pub(crate) const TERM: &[Signal] = &[Signal::SIGTERM, Signal::SIGCONT];
@@ -415,6 +429,13 @@ mod tests {
     use super::*;
     use nix::sys::signal::SigSet;
     use std::process::{Command, Stdio};
+
+    #[test]
+    fn a_limit_of_processes_is_named() {
+        let limit = |code| reached_limit(&io::Error::from_raw_os_error(code));
+        assert!(limit(libc::EAGAIN).unwrap().contains("`ulimit -u` is "));
+        assert_eq!(limit(libc::ENOMEM), None);
+    }
 
     /// The kernel's lists of children and the process table both lead to a grandchild.
     #[test]

@@ -15,6 +15,8 @@ const PT_INTERP: u64 = 3;
 const EM_386: u64 = 3;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
+/// Length of the header of a 64-bit file, in bytes.
+const HEADER: u64 = 64;
 /// Number of bytes per read.
 const BLOCK: usize = 4096;
 /// Maximum number of program headers or dynamic entries that are read; no real file has more.
@@ -32,6 +34,27 @@ pub(crate) fn needed(path: &Path) -> Vec<String> {
 /// and for a file that is not a supported executable.
 pub(crate) fn machine(path: &Path) -> Option<&'static str> {
     machine_of(&Blocks::open(path)?)
+}
+
+/// Returns the length of an executable for this machine, and the length that its headers and segments take, if it is
+/// shorter than that. Both are in bytes.
+pub(crate) fn cut_off(path: &Path) -> Option<(u64, u64)> {
+    let file = Blocks::open(path)?;
+    if machine_of(&file)? != ARCH {
+        return None;
+    }
+    let length = file.file.metadata().ok()?.len();
+    let whole = if length < HEADER {
+        HEADER
+    } else {
+        let table = read_number(&file, 54, 2)? * read_number(&file, 56, 2)?;
+        let headers = read_number(&file, 32, 8)?.checked_add(table)?;
+        let segments = read_segments(&file).unwrap_or_default();
+        let loaded = segments.iter().filter(|segment| segment.kind == PT_LOAD);
+        let ends = loaded.filter_map(|segment| segment.offset.checked_add(segment.size));
+        ends.fold(headers, u64::max)
+    };
+    (length < whole).then_some((length, whole))
 }
 
 /// Returns the path of the loader that the kernel starts for an executable (PT_INTERP). `None` for a
@@ -221,7 +244,7 @@ mod tests {
             let mut bytes = whole[..whole.len().min(4096)].to_vec();
             bytes[at] ^= 0xff;
             std::fs::write(&path, bytes).unwrap();
-            let _ = (needed(&path), loader(&path));
+            let _ = (needed(&path), loader(&path), cut_off(&path));
         }
     }
 

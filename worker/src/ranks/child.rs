@@ -36,8 +36,8 @@ use rlaunch_bootstrap::job::{RankSetup, TerminalSize};
 use rlaunch_sys::SpawnArgs;
 use std::env::consts::ARCH;
 use std::ffi::{CString, OsStr, OsString};
-use std::fs::OpenOptions;
-use std::io::{self, IsTerminal};
+use std::fs::{File, OpenOptions};
+use std::io::{self, IsTerminal, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
@@ -286,14 +286,21 @@ pub(crate) fn exec(kind: StubKind, mut args: impl Iterator<Item = OsString>) -> 
         return ExitCode::from(126);
     }
     let machine = elf::machine(Path::new(&program)).filter(|machine| *machine != ARCH);
-    let error = match machine {
-        // An emulator may be registered for the other machine (binfmt_misc). Without one, execvp(3)
-        // would run the binary as a shell script and report a syntax error.
-        Some(_) => exec_binary(&program, argv0, args),
-        None => Command::new(&program).arg0(argv0).args(args).exec(),
+    // An emulator may be registered for another machine (binfmt_misc). What the kernel does not know,
+    // execvp(3) would hand to a shell, which executes the bytes of a binary as if they were commands.
+    let error = if is_binary(Path::new(&program)) {
+        exec_binary(&program, argv0, args)
+    } else {
+        Command::new(&program).arg0(argv0).args(args).exec()
     };
     let program = program.display();
-    match machine.filter(|_| error.raw_os_error() == Some(libc::ENOEXEC)) {
+    let is_unknown = error.raw_os_error() == Some(libc::ENOEXEC);
+    match machine.filter(|_| is_unknown) {
+        None if is_unknown => errln!(
+            "rlaunch: cannot execute {program}: it is neither a script nor a program for this host \
+             ({ARCH})\n\
+             hint: `file {program}` there says what it is; it may be damaged"
+        ),
         Some(machine) => errln!(
             "rlaunch: cannot execute {program}: it is built for {machine}, and this host is {ARCH}\n\
              hint: give hosts of each kind their own program: \
@@ -302,6 +309,17 @@ pub(crate) fn exec(kind: StubKind, mut args: impl Iterator<Item = OsString>) -> 
         None => errln!("rlaunch: cannot execute {program}: {error}"),
     }
     ExitCode::from(if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 })
+}
+
+/// Tells whether a file is no script: an executable, or one with a zero byte in its first line, as shells see it. A name
+/// without a directory is searched for only later.
+fn is_binary(program: &Path) -> bool {
+    let mut head = Vec::new();
+    let has_directory = program.as_os_str().as_bytes().contains(&b'/');
+    let file = has_directory.then(|| File::open(program).ok()).flatten();
+    let read = file.and_then(|file| file.take(256).read_to_end(&mut head).ok());
+    let line = head.split(|&byte| byte == b'\n').next().unwrap_or_default();
+    read.is_some() && (head.starts_with(b"\x7fELF") || line.contains(&0))
 }
 
 /// Executes a program without execvp's second try as a shell script.
@@ -348,8 +366,10 @@ fn bind(setup: &RankSetup) -> io::Result<()> {
         for cpu in cpu_numbers(cpus) {
             set.set(cpu)?;
         }
-        sched_setaffinity(Pid::from_raw(0), &set)
-            .map_err(|errno| io::Error::other(format!("cannot bind to CPUs {cpus}: {errno}")))?;
+        sched_setaffinity(Pid::from_raw(0), &set).map_err(|errno| {
+            let cause = errno.desc();
+            io::Error::other(format!("cannot bind to CPUs {cpus}: {cause} (see --bind none)"))
+        })?;
     }
     if let Some(node) = setup.memory_node {
         let _ = rlaunch_sys::prefer_numa_node(node);
@@ -423,6 +443,25 @@ pub(crate) fn restore_open_files(original: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_binary_is_a_script() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let files: [(&[u8], bool); 6] = [
+            (b"", false),
+            (b"echo\n", false),
+            (b"#!/bin/sh\n", false),
+            // A script may carry data behind its first line.
+            (b"exec tar -x\n\0\0", false),
+            (b"\x7fELF\x01\x01\x01\n", true),
+            (b"\xcf\xfa\xed\xfe\0\n", true),
+        ];
+        for (content, binary) in files {
+            std::fs::write(file.path(), content).unwrap();
+            assert_eq!(is_binary(file.path()), binary, "{content:?}");
+        }
+        assert!(!is_binary(Path::new("sh")) && !is_binary(Path::new("/nonexistent")));
+    }
 
     #[test]
     fn the_stub_is_told_what_was_meant() {

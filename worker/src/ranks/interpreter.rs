@@ -1,9 +1,11 @@
 //! What the kernel executes in place of a program: the interpreter that the first line of a script names,
-//! or the loader of an executable. If that is missing, execve(2) says that the program does not exist.
+//! or the loader of an executable. If that is missing, execve(2) says that the program does not exist. Also executables
+//! that are cut off, which execve(2) may start until they fail.
 
 use crate::node::elf;
-use crate::ranks::prepare::{find_on_path, is_executable};
-use rlaunch_bootstrap::job::ProgramDefect;
+use crate::ranks::paths;
+use crate::ranks::prepare::find_on_path;
+use rlaunch_bootstrap::job::{PathDefect, ProgramDefect};
 use std::env::consts::ARCH;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,7 +16,10 @@ use std::path::{Path, PathBuf};
 /// Number of bytes of a script that the kernel reads (`BINPRM_BUF_SIZE`).
 const HEAD: u64 = 256;
 
-/// Checks that the program has its interpreter or loader; what these lack themselves is left to the kernel.
+/// Number of scripts that may be each other's interpreters. The kernel takes one more.
+const MAX_SCRIPTS: usize = 4;
+
+/// Checks that the program has its interpreter or loader. Of interpreters, only those of scripts are checked in turn.
 /// `directory` is that of the ranks, and `search_path` their PATH, in which env(1) looks for the interpreter
 /// that it is given.
 pub(super) fn check(
@@ -22,14 +27,15 @@ pub(super) fn check(
     directory: &Path,
     search_path: &OsStr,
 ) -> Result<(), ProgramDefect> {
-    let Some(line) = first_line(program) else { return check_loader(program) };
+    let Some(line) = first_line(program) else { return check_binary(program) };
     // The kernel takes no other line for that of a script.
     let Some((name, argument)) = split_line(&line) else { return Ok(()) };
     let at = |name: &[u8]| {
         let path = directory.join(OsStr::from_bytes(name));
-        if path.is_file() && is_executable(&path) { Ok(path) } else { Err(lacking(name)) }
+        paths::check_executable(&path).map(|()| path).map_err(|defect| lacking(name, defect))
     };
     let path: PathBuf = at(name)?;
+    check_interpreter(&path, name, directory)?;
     // A script called `env` does with its arguments what it likes.
     if path.file_name() != Some(OsStr::new("env")) || first_line(&path).is_some() {
         return Ok(());
@@ -42,9 +48,9 @@ pub(super) fn check(
     let is_known =
         !search_path.is_empty() && !search_path.as_bytes().windows(2).any(|two| two == b"{{");
     match find_on_path(OsStr::from_bytes(name), search_path, directory) {
-        None if is_known => Err(match lacking(name) {
-            ProgramDefect::NoInterpreter { interpreter } => {
-                ProgramDefect::NotOnPath { interpreter }
+        None if is_known => Err(match lacking(name, PathDefect::Missing) {
+            ProgramDefect::NoInterpreter { .. } => {
+                ProgramDefect::NotOnPath { interpreter: word(name) }
             }
             defect => defect,
         }),
@@ -52,17 +58,41 @@ pub(super) fn check(
     }
 }
 
-/// Returns the defect of a program whose interpreter is missing.
-fn lacking(name: &[u8]) -> ProgramDefect {
-    let word = |name: &[u8]| -> OsString { OsStr::from_bytes(name).to_owned() };
+/// Returns the defect of a program whose interpreter has this one.
+fn lacking(name: &[u8], defect: PathDefect) -> ProgramDefect {
     match name.strip_suffix(b"\r") {
-        Some(name) => ProgramDefect::CarriageReturn { interpreter: word(name) },
-        None => ProgramDefect::NoInterpreter { interpreter: word(name) },
+        Some(name) if defect == PathDefect::Missing => {
+            ProgramDefect::CarriageReturn { interpreter: word(name) }
+        }
+        _ => ProgramDefect::NoInterpreter { interpreters: vec![word(name)], defect },
     }
 }
 
-/// Checks that the loader of an executable exists, if it has one.
-fn check_loader(file: &Path) -> Result<(), ProgramDefect> {
+fn word(name: &[u8]) -> OsString {
+    OsStr::from_bytes(name).to_owned()
+}
+
+/// Checks that an interpreter that is a script has its own interpreter, and so on. `name` is that in the first line of
+/// the program.
+fn check_interpreter(file: &Path, name: &[u8], directory: &Path) -> Result<(), ProgramDefect> {
+    let (mut file, mut interpreters) = (file.to_owned(), vec![word(name)]);
+    for _ in 0..MAX_SCRIPTS {
+        let Some(line) = first_line(&file) else { break };
+        let Some((name, _)) = split_line(&line) else { break };
+        interpreters.push(word(name));
+        file = directory.join(OsStr::from_bytes(name));
+        if let Err(defect) = paths::check_executable(&file) {
+            return Err(ProgramDefect::NoInterpreter { interpreters, defect });
+        }
+    }
+    Ok(())
+}
+
+/// Checks that an executable is whole, and that its loader exists, if it has one.
+fn check_binary(file: &Path) -> Result<(), ProgramDefect> {
+    if let Some((length, whole)) = elf::cut_off(file) {
+        return Err(ProgramDefect::CutOff { length, whole });
+    }
     // An emulator that runs this agent may find loaders elsewhere; the host's own programs are then of
     // another machine.
     let is_emulated = || elf::machine(Path::new("/bin/sh")) != Some(ARCH);
@@ -140,14 +170,18 @@ mod tests {
 
     #[test]
     fn a_script_whose_interpreter_is_missing_cannot_start() {
-        let lacks = |line: &str, name: &str| {
-            let defect = ProgramDefect::NoInterpreter { interpreter: name.into() };
+        let cannot = |line: &str, names: &[&str], defect| {
+            let interpreters = names.iter().map(OsString::from).collect();
+            let defect = ProgramDefect::NoInterpreter { interpreters, defect };
             assert_eq!(check_of(line.as_bytes()), Err(defect), "{line:?}");
         };
+        let lacks = |line: &str, name: &str| cannot(line, &[name], PathDefect::Missing);
         lacks("#!/opt/venv/bin/python\nimport os\n", "/opt/venv/bin/python");
         lacks("#! \t/no/such/sh -e\n", "/no/such/sh");
         lacks("#!/no/such/sh", "/no/such/sh");
-        lacks("#!/tmp\n", "/tmp");
+        cannot("#!/tmp\n", &["/tmp"], PathDefect::NotAFile { is_directory: true });
+        cannot("#!/etc/passwd\n", &["/etc/passwd"], PathDefect::NotExecutable);
+        cannot("#!./tool\n", &["./tool", "/no/such/tool"], PathDefect::Missing);
         lacks("#!/usr/bin/env /no/such/python\n", "/no/such/python");
         let not_on_path = |line: &str, name: &str| {
             let defect = ProgramDefect::NotOnPath { interpreter: name.into() };
@@ -193,8 +227,7 @@ mod tests {
             "#!/usr/bin/env -i python9\n",
             "#!/usr/bin/env -S A=b python9\n",
             "#!fine\n",
-            // What an interpreter lacks itself is not told from here: env(1) may find another one.
-            "#!./tool\n",
+            // What this one lacks itself is not told from here: env(1) may find another one.
             "#!/usr/bin/env tool\n",
             "#!./env python9\n",
             &long,
@@ -224,5 +257,19 @@ mod tests {
         let missing: OsString = OsStr::from_bytes(&moved[at..at + name.len()]).to_owned();
         assert_eq!(check_of(&moved), Err(ProgramDefect::NoLoader { loader: missing }));
         assert_eq!(check_of(&shell), Ok(()));
+    }
+
+    /// A shell would execute what is left of it.
+    #[test]
+    fn an_executable_that_is_cut_off_cannot_start() {
+        let shell = fs::read("/bin/sh").unwrap();
+        for length in [40, 1000, shell.len() / 2] {
+            let found = check_of(&shell[..length]);
+            let Err(ProgramDefect::CutOff { length: found, whole }) = found else {
+                panic!("{length}: {found:?}");
+            };
+            assert_eq!(found, length as u64);
+            assert!(found < whole && whole <= shell.len() as u64, "{whole}");
+        }
     }
 }

@@ -3,7 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `mod.rs` | [`Ranks`]: the state machine of all ranks of the node |
-//! | `prepare.rs`, `interpreter.rs`, `files.rs`, `library.rs` | what ranks need before they start |
+//! | `prepare.rs`, `paths.rs`, `interpreter.rs`, `files.rs`, `library.rs` | what ranks need before they start |
 //! | `holder.rs` | the process that holds what a command beside a rank starts |
 //! | `child.rs` | a rank's process: spawned through its stub, which sets itself up and executes the program |
 //! | `stdin.rs`, `output.rs` | input from the launcher, output to it |
@@ -18,6 +18,7 @@ mod interpreter;
 pub(crate) mod library;
 pub(crate) mod mpi_library;
 mod output;
+mod paths;
 pub(crate) mod prepare;
 mod pseudoterminal;
 mod session;
@@ -166,13 +167,17 @@ impl Ranks {
     pub(crate) fn start(
         job: &Job,
         mut prepared: PreparedRanks,
-        setup: StartConfig,
+        mut setup: StartConfig,
         to_launcher: &FrameSender,
         hello_at: Instant,
         context: ProcessContext,
     ) -> Ranks {
         // Freed as late as possible: the ranks bind these ports next.
         prepared.reserved_ports.clear();
+        if !prepared.can_bind {
+            // Memory of one node would be no nearer to CPUs of any.
+            setup.ranks.iter_mut().for_each(|own| (own.cpus, own.memory_node) = (None, None));
+        }
         let checks_for_mpi = job.world_size > 1 && job.singleton != SingletonPolicy::Ignore;
         let mut ranks = Ranks {
             job: job.id,
@@ -250,7 +255,9 @@ impl Ranks {
             Ok(child) => self.on_started(spec, child),
             Err(error) => {
                 let program = program.path.display();
-                self.print(rank, &format!("rlaunch: cannot start {program}: {error}"));
+                let limit = processes::reached_limit(&error);
+                let hint = limit.map(|limit| format!("\nhint: {limit}")).unwrap_or_default();
+                self.print(rank, &format!("rlaunch: cannot start {program}: {error}{hint}"));
                 if spec.stdin {
                     self.stdin.add(None);
                 }

@@ -9,17 +9,19 @@ use crate::node::environment::{self, Environment};
 use crate::node::inventory::{self, Root, libraries};
 use crate::ranks::child::RankStdout;
 use crate::ranks::files::JobFiles;
-use crate::ranks::{interpreter, mpi_library};
+use crate::ranks::{interpreter, mpi_library, paths};
+use nix::errno::Errno;
+use nix::sched::{sched_getaffinity, sched_setaffinity};
 use nix::sys::resource::{Resource, getrlimit};
-use nix::unistd::{AccessFlags, Uid, access};
+use nix::unistd::{Pid, Uid};
 use rlaunch_bootstrap::env::{
     LD_LIBRARY_PATH, PATH, PWD, PYTHONPATH, RLAUNCH_PRELOAD_DIR, TMPDIR, TORCH_FR_BUFFER_SIZE,
     TORCH_NCCL_DEBUG_INFO_PIPE_FILE, TORCHINDUCTOR_CACHE_DIR,
 };
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{
-    Application, FewFiles, Job, LauncherDir, Notice, Problem, ProgramDefect, Pseudoterminals,
-    RankSpec, ScriptCheck, SingletonPolicy, WorkingDir, below_home,
+    Application, Binding, FewFiles, Job, LauncherDir, Notice, PathDefect, Problem, ProgramDefect,
+    Pseudoterminals, RankSpec, ScriptCheck, SingletonPolicy, WorkingDir, below_home,
 };
 use rlaunch_bootstrap::protocol::control::UnservedMpi;
 use sha2::{Digest, Sha256};
@@ -56,6 +58,8 @@ pub(crate) struct PreparedRanks {
     /// Programs, by index of the application; at least one.
     pub(crate) programs: Vec<Program>,
     pub(crate) notices: Vec<Notice>,
+    /// Whether the ranks can be bound to CPUs.
+    pub(crate) can_bind: bool,
     /// Ports that no other process can take until these are dropped.
     pub(crate) reserved_ports: Vec<ReservedPort>,
     /// Listeners for this node's children in the tree of agents.
@@ -118,6 +122,12 @@ pub(crate) fn prepare(
         Ok(few) => notices.extend(few.map(Notice::FewFiles)),
         Err(few) => problems.push(Problem::FewFiles(few)),
     }
+    let binding = check_binding(job.binding, try_to_bind());
+    let can_bind = binding == Ok(None);
+    match binding {
+        Ok(notice) => notices.extend(notice),
+        Err(problem) => problems.push(problem),
+    }
     let mut programs = Vec::with_capacity(job.applications.len());
     for application in &job.applications {
         match prepare_program(job, application, files, node) {
@@ -130,7 +140,7 @@ pub(crate) fn prepare(
     }
     match reserve_ports(job) {
         Ok((reserved_ports, listeners)) if problems.is_empty() => {
-            Ok(PreparedRanks { programs, notices, reserved_ports, listeners })
+            Ok(PreparedRanks { programs, notices, can_bind, reserved_ports, listeners })
         }
         ports => {
             problems.extend(ports.err());
@@ -161,6 +171,26 @@ fn check_open_files(
         Err(few)
     } else {
         Ok((needed > limit).then_some(few))
+    }
+}
+
+/// Binds this thread to the CPUs that it has already.
+fn try_to_bind() -> Result<(), Errno> {
+    let this = Pid::from_raw(0);
+    sched_getaffinity(this).and_then(|cpus| sched_setaffinity(this, &cpus))
+}
+
+/// Returns a notice, or a problem for a user who has asked for a binding, if the system forbids it. `tried` is what came
+/// of an attempt.
+fn check_binding(binding: Binding, tried: Result<(), Errno>) -> Result<Option<Notice>, Problem> {
+    // Other errors say nothing of ranks: a set of the C library is too small for all CPUs of some machines.
+    let forbidden = [Errno::EPERM, Errno::EACCES, Errno::ENOSYS];
+    let cause = tried.err().filter(|errno| forbidden.contains(errno));
+    let cause = cause.map(|errno| errno.desc().to_owned());
+    match (binding, cause) {
+        (Binding::None, _) | (_, None) => Ok(None),
+        (Binding::Usual, Some(cause)) => Ok(Some(Notice::Unbound { cause })),
+        (Binding::Required, Some(cause)) => Err(Problem::CannotBind { cause }),
     }
 }
 
@@ -310,8 +340,8 @@ fn reserve_ports(job: &Job) -> Result<(Vec<ReservedPort>, Vec<TcpListener>), Pro
     Ok((held, listeners))
 }
 
-/// Finds the directory in which ranks start: that of the launcher, under its own path or behind its links, if this host
-/// has it; else the home directory, with a notice. A directory that the user has named must exist.
+/// Finds the directory in which ranks start: that of the launcher, under its own path or behind its links, if it can be
+/// entered on this host; else the home directory, with a notice. A directory that the user has named must be one to enter.
 pub(crate) fn find_working_dir(
     wanted: &WorkingDir,
     notices: &mut Vec<Notice>,
@@ -319,19 +349,23 @@ pub(crate) fn find_working_dir(
     match wanted {
         WorkingDir::Required(directory) => {
             let directory = below_home(directory, std::env::var_os("HOME").as_deref());
-            if directory.is_dir() { Ok(directory) } else { Err(Problem::NoDirectory { directory }) }
+            match paths::check_directory(&directory) {
+                Ok(()) => Ok(directory),
+                Err(defect) => Err(Problem::NoDirectory { directory, defect }),
+            }
         }
         WorkingDir::SameAsLauncher(LauncherDir { path, physical }) => {
             // A link of the same path may lead elsewhere here.
             let id = |path: &Path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+            let can_enter = |path: &Path| paths::check_directory(path).is_ok();
             let is_same = || !physical.is_dir() || id(path) == id(physical);
-            if path.is_dir() && is_same() {
+            if can_enter(path) && is_same() {
                 return Ok(path.clone());
             }
-            if physical.is_dir() {
+            if can_enter(physical) {
                 return Ok(physical.clone());
             }
-            let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir());
+            let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| can_enter(home));
             let home = home.unwrap_or_else(|| PathBuf::from("/"));
             notices.push(Notice::RunsInHome { home: home.clone() });
             Ok(home)
@@ -356,7 +390,7 @@ fn find_by_any_name(
     directory: &Path,
 ) -> Result<PathBuf, Problem> {
     let found = find_program(argv, search_path, directory);
-    if !matches!(found, Err(Problem::NoProgram { .. })) {
+    if found.is_ok() {
         return found;
     }
     let other = other_names.iter().find_map(|name| {
@@ -380,24 +414,30 @@ pub(crate) fn find_program(
 ) -> Result<PathBuf, Problem> {
     let name = argv.first().cloned().unwrap_or_default();
     let no_program = |instead| Err(Problem::NoProgram { program: name.clone(), instead });
+    let unusable = |program: &OsStr, defect| {
+        let (program, defect) = (program.to_owned(), ProgramDefect::Unusable(defect));
+        Err(Problem::CannotStart { program, defect })
+    };
     if name.is_empty() {
         return no_program(None);
     }
     if name.as_encoded_bytes().contains(&b'/') {
         let path = directory.join(&name);
-        let Ok(found) = fs::metadata(&path) else { return no_program(None) };
-        if !found.is_file() {
-            let defect = ProgramDefect::NotAFile { is_directory: found.is_dir() };
-            return Err(Problem::CannotStart { program: name, defect });
-        }
-        return if is_executable(&path) {
-            Ok(path)
-        } else {
-            Err(Problem::NotExecutable { program: path })
+        return match paths::check_executable(&path) {
+            Ok(()) => Ok(path),
+            Err(PathDefect::Missing) => no_program(None),
+            Err(defect) => unusable(&name, defect),
         };
     }
     if let Some(path) = find_on_path(&name, search_path, directory) {
         return Ok(path);
+    }
+    // A directory of this name is nothing that the user means.
+    let is_meant = |path: &PathBuf| fs::symlink_metadata(path).is_ok() && !path.is_dir();
+    if let Some(path) = on_path(&name, search_path, directory).find(is_meant)
+        && let Err(defect) = paths::check_executable(&path)
+    {
+        return unusable(path.as_os_str(), defect);
     }
     let instead = (name == "python").then_some("python3");
     no_program(
@@ -446,21 +486,19 @@ fn check_plugin(job: &Job) -> Result<(), Problem> {
 
 /// Finds an executable file of this name; entries of the path may be relative to `directory`.
 pub(super) fn find_on_path(name: &OsStr, search_path: &OsStr, directory: &Path) -> Option<PathBuf> {
-    std::env::split_paths(search_path)
-        .map(|entry| directory.join(entry).join(name))
-        .find(|path| path.is_file() && is_executable(path))
+    on_path(name, search_path, directory).find(|path| paths::is_executable(path))
 }
 
-pub(super) fn is_executable(path: &Path) -> bool {
-    access(path, AccessFlags::X_OK).is_ok()
+/// Returns the paths at which a program of this name is looked for.
+fn on_path(name: &OsStr, search_path: &OsStr, directory: &Path) -> impl Iterator<Item = PathBuf> {
+    std::env::split_paths(search_path).map(move |entry| directory.join(entry).join(name))
 }
 
 /// Checks that a script is here. A notice says that it differs from the launcher's.
 fn check_script(check: &ScriptCheck, directory: &Path) -> Result<Option<Notice>, Problem> {
     let path = directory.join(&check.path);
-    let Ok(metadata) = fs::metadata(&path) else {
-        return Err(Problem::NoScript { script: check.path.clone() });
-    };
+    let metadata = paths::metadata(&path)
+        .map_err(|defect| Problem::NoScript { script: check.path.clone(), defect })?;
     let Some(expected) = check.sha256 else { return Ok(None) };
     let same = metadata.len() <= COMPARED
         && fs::read(&path).is_ok_and(|bytes| Sha256::digest(bytes)[..] == expected);
@@ -483,12 +521,28 @@ mod tests {
         let tool = dir.path().join("tool");
         fs::write(&tool, "").unwrap();
         let by_path = argv(&["./tool"]);
-        let problem = find_program(&by_path, OsStr::new(""), dir.path()).unwrap_err();
-        assert!(matches!(problem, Problem::NotExecutable { .. }));
+        let unusable = |program: &OsStr, defect| {
+            let defect = ProgramDefect::Unusable(defect);
+            Err(Problem::CannotStart { program: program.to_owned(), defect })
+        };
+        let found = find_program(&by_path, OsStr::new(""), dir.path());
+        assert_eq!(found, unusable(OsStr::new("./tool"), PathDefect::NotExecutable));
+        let search = || find_program(&argv(&["tool"]), dir.path().as_os_str(), Path::new("/"));
+        assert_eq!(search(), unusable(tool.as_os_str(), PathDefect::NotExecutable));
+        fs::remove_file(&tool).unwrap();
+        std::os::unix::fs::symlink("gone", &tool).unwrap();
+        let target = dir.path().join("gone");
+        let dangling = PathDefect::DanglingLink { link: tool.clone(), target };
+        assert_eq!(search(), unusable(tool.as_os_str(), dangling));
+        fs::remove_file(&tool).unwrap();
+        fs::create_dir(&tool).unwrap();
+        let nothing = Problem::NoProgram { program: "tool".into(), instead: None };
+        assert_eq!(search(), Err(nothing));
+        fs::remove_dir(&tool).unwrap();
+        fs::write(&tool, "").unwrap();
         fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
         assert!(find_program(&by_path, OsStr::new(""), dir.path()).is_ok());
-        let on_path = find_program(&argv(&["tool"]), dir.path().as_os_str(), Path::new("/"));
-        assert_eq!(on_path, Ok(tool));
+        assert_eq!(search(), Ok(tool));
     }
 
     #[test]
@@ -521,7 +575,7 @@ mod tests {
     #[test]
     fn a_directory_and_a_device_are_there_but_are_no_programs() {
         for (name, is_directory) in [("/usr/bin", true), ("./", true), ("/dev/null", false)] {
-            let defect = ProgramDefect::NotAFile { is_directory };
+            let defect = ProgramDefect::Unusable(PathDefect::NotAFile { is_directory });
             let problem = Problem::CannotStart { program: name.into(), defect };
             let found = find_program(&argv(&[name]), OsStr::new(""), Path::new("/"));
             assert_eq!(found, Err(problem));
@@ -552,8 +606,14 @@ mod tests {
         drop(scratch);
         assert!(![path, physical].contains(&found(&mut notices)));
         assert!(matches!(notices[..], [Notice::RunsInHome { .. }]), "{notices:?}");
-        let required = WorkingDir::Required("/no/such/place".into());
-        assert!(find_working_dir(&required, &mut notices).is_err());
+        for (name, defect) in [
+            ("/no/such/place", PathDefect::Missing),
+            ("/dev/null", PathDefect::NotADirectory { file: "/dev/null".into() }),
+        ] {
+            let required = WorkingDir::Required(name.into());
+            let problem = Problem::NoDirectory { directory: name.into(), defect };
+            assert_eq!(find_working_dir(&required, &mut notices), Err(problem));
+        }
     }
 
     #[test]
@@ -570,6 +630,18 @@ mod tests {
         assert_eq!(check_open_files(501, 1, false, 1024), Ok(Some(few(501, 1526))));
         assert_eq!(check(1, 26), Ok(None));
         assert!(check(1, 24).is_err());
+    }
+
+    #[test]
+    fn a_binding_that_nobody_asked_for_prevents_no_job() {
+        let cause = || "Operation not permitted".to_owned();
+        let check = |binding| check_binding(binding, Err(Errno::EPERM));
+        assert_eq!(check(Binding::None), Ok(None));
+        assert_eq!(check(Binding::Usual), Ok(Some(Notice::Unbound { cause: cause() })));
+        assert_eq!(check(Binding::Required), Err(Problem::CannotBind { cause: cause() }));
+        for fine in [Ok(()), Err(Errno::EINVAL)] {
+            assert_eq!(check_binding(Binding::Required, fine), Ok(None));
+        }
     }
 
     #[test]

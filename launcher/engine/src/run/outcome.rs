@@ -149,7 +149,7 @@ impl Outcome {
         let host = host.unwrap_or_default();
         let lines = written.tails.lines(exit.rank);
         let hint = taken_port(exit.rank, &lines, master_port, &host)
-            .or_else(|| full_shared_memory(exit.status, &lines, &host));
+            .or_else(|| unusable_shared_memory(exit.status, &lines, &host));
         Some(rank_error(exit, others, &host, written).hint(hint))
     }
 
@@ -190,7 +190,11 @@ fn rank_error(exit: RankExit, others: u32, host: &str, written: &Written) -> Fai
             format!("was killed by signal {number} ({name})")
         }
     };
-    let message = format!("rank {rank} on {host} (pid {pid}) {how}");
+    let message = match pid {
+        // What its agent has printed in its place says why.
+        0 => format!("rank {rank} on {host} could not be started"),
+        _ => format!("rank {rank} on {host} (pid {pid}) {how}"),
+    };
     let exit = if left_mpi { Exit::ABORTED } else { Exit::from_rank(status) };
     let mut failed = Failed::new(exit, message);
     (failed.by_rank, failed.may_restart) = (true, true);
@@ -234,17 +238,26 @@ fn taken_port(rank: Rank, lines: &[String], master: u16, host: &str) -> Option<S
     }
 }
 
-/// Returns a hint if a rank probably failed because `/dev/shm` is full: its last lines say so, or it touched memory there
-/// that the kernel could not provide, which is a SIGBUS.
-fn full_shared_memory(status: ExitStatus, lines: &[String], host: &str) -> Option<String> {
+/// Returns a hint if a rank probably failed because `/dev/shm` is full or takes no files: its last lines say so, or it
+/// touched memory there that the kernel could not provide, which is a SIGBUS.
+fn unusable_shared_memory(status: ExitStatus, lines: &[String], host: &str) -> Option<String> {
     const FULL: &[&str] = &["no space left", "bus error", "out of shared memory", "insufficient"];
     const SHARED: &[&str] = &["/dev/shm", "shared memory", "</torch_", "posix_fallocate"];
     let says = |line: &str, words: &[&str]| words.iter().any(|word| line.contains(word));
-    let is_about_it = |line: &String| {
-        let line = line.to_ascii_lowercase();
-        says(&line, FULL) && says(&line, SHARED)
-    };
-    let cause = if lines.iter().any(is_about_it) {
+    let lines: Vec<String> = lines.iter().map(|line| line.to_ascii_lowercase()).collect();
+    let is_said = |words: &[&str]| lines.iter().any(|line| says(line, words) && says(line, SHARED));
+    if is_said(&["read-only file system"]) {
+        return Some(format!(
+            "/dev/shm of {host} is mounted read-only: `sudo mount -o remount,rw /dev/shm` there"
+        ));
+    }
+    if is_said(&["permission denied"]) {
+        return Some(format!(
+            "`ls -ld /dev/shm` on {host} should begin with drwxrwxrwt, else `sudo chmod 1777 /dev/shm`; if it does, \
+             the file is another user's"
+        ));
+    }
+    let cause = if is_said(FULL) {
         format!("/dev/shm of {host} is full or small")
     } else if Exit::from_rank(status) == Exit::signal(Signal::SIGBUS as i32) {
         format!("SIGBUS often means that /dev/shm, here of {host}, is full or small")
@@ -252,8 +265,8 @@ fn full_shared_memory(status: ExitStatus, lines: &[String], host: &str) -> Optio
         return None;
     };
     Some(format!(
-        "{cause}: `df -h /dev/shm` there shows it; a container is started with --shm-size=1g or --ipc=host, on a \
-         host `sudo mount -o remount,size=50% /dev/shm` makes it larger"
+        "{cause}: `df -h /dev/shm` there shows it, or `df -i /dev/shm` for inodes; a container is started with \
+         --shm-size=1g or --ipc=host, on a host `sudo mount -o remount,size=50% /dev/shm` makes it larger"
     ))
 }
 
@@ -470,7 +483,7 @@ mod tests {
 
     #[test]
     fn shared_memory_that_is_full_is_named() {
-        let hint = |status, line: &str| full_shared_memory(status, &[line.into()], "n1");
+        let hint = |status, line: &str| unusable_shared_memory(status, &[line.into()], "n1");
         for line in [
             "NCCL WARN Call to posix_fallocate failed : No space left on device",
             "NCCL WARN Error while creating shared memory segment /dev/shm/nccl-x (size 9637888), error: No space \
@@ -485,7 +498,13 @@ mod tests {
         for status in [ExitStatus::Signal(Signal::SIGBUS as i32), ExitStatus::Code(135)] {
             assert!(hint(status, "epoch 1").unwrap().starts_with("SIGBUS often means"));
         }
-        assert_eq!(hint(ExitStatus::Code(1), "/data/ckpt: No space left on device"), None);
+        let failed = |line| hint(ExitStatus::Code(1), line);
+        let read_only = failed("cannot create /dev/shm/rlaunch-1: Read-only file system").unwrap();
+        assert!(read_only.contains("remount,rw /dev/shm"), "{read_only}");
+        let denied = failed("cannot create /dev/shm/rlaunch-1: Permission denied").unwrap();
+        assert!(denied.contains("chmod 1777 /dev/shm"), "{denied}");
+        assert_eq!(failed("/data/x: Read-only file system"), None);
+        assert_eq!(failed("/data/ckpt: No space left on device"), None);
         assert_eq!(hint(ExitStatus::Signal(Signal::SIGSEGV as i32), "epoch 1"), None);
     }
 
@@ -535,6 +554,17 @@ mod tests {
             by_itself: true,
             at,
         }
+    }
+
+    #[test]
+    fn a_rank_without_a_process_could_not_be_started() {
+        let of = |pid| {
+            let exit = RankExit { pid, ..exit(2, 126, Instant::now()) };
+            rank_error(exit, 0, "b", &Written::default())
+        };
+        assert_eq!(of(0).message, "rank 2 on b could not be started");
+        assert_eq!(of(7).message, "rank 2 on b (pid 7) exited with code 126");
+        assert_eq!(of(0).exit, Exit::NOT_EXECUTABLE);
     }
 
     #[test]

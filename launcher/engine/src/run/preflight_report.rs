@@ -3,7 +3,7 @@
 
 use crate::run::nodes::Node;
 use rlaunch_bootstrap::env::redacted;
-use rlaunch_bootstrap::job::{FewFiles, Notice, Problem, ProgramDefect};
+use rlaunch_bootstrap::job::{FewFiles, Notice, PathDefect, Problem, ProgramDefect};
 use rlaunch_console::messages;
 use rlaunch_plan::checks;
 use rlaunch_plan::findings::{self, CheckId, id};
@@ -48,11 +48,11 @@ fn finding(problem: &Problem) -> Option<CheckId> {
         Problem::Singleton { .. } => Some(id::MPI_SINGLETON),
         Problem::FewFiles(_) => Some(id::LIM_FILES),
         Problem::NoProgram { .. }
-        | Problem::NotExecutable { .. }
         | Problem::CannotStart { .. }
         | Problem::PreloadFailed { .. }
         | Problem::NoPort { .. }
         | Problem::PortTaken { .. }
+        | Problem::CannotBind { .. }
         | Problem::System { .. } => None,
     }
 }
@@ -67,24 +67,21 @@ fn describe(
         Problem::NoProgram { program, instead } => {
             describe_missing_program(program, instead.as_deref(), hosts, typed)
         }
-        Problem::NotExecutable { program } => {
-            let sentence = format!("{} is not executable on {hosts}", program.display());
-            (Exit::NOT_EXECUTABLE, sentence, Some(format!("chmod +x {}", program.display())))
-        }
         Problem::CannotStart { program, defect } => describe_defect(program, defect, hosts),
-        Problem::NoScript { script } => {
-            let name = script.display().to_string();
-            let hint = missing_file_hint(script.as_os_str(), typed);
-            (Exit::FILES, format!("{name} is not on {hosts}"), Some(hint))
+        Problem::NoScript { script, defect } => {
+            let state = describe_path(script, defect, &format!("on {hosts}"));
+            let sentence = format!("{} {state}", script.display());
+            (Exit::FILES, sentence, Some(missing_file_hint(script.as_os_str(), typed)))
         }
         Problem::NoFile { option, path } => {
             let sentence = format!("{} of {option} is not on {hosts}", path.display());
             let hint = format!("every host needs {} at this path", path.display());
             (Exit::FILES, sentence, Some(hint))
         }
-        Problem::NoDirectory { directory } => {
-            let sentence = format!("the directory {} is not on {hosts}", directory.display());
-            (Exit::FILES, sentence, Some(missing_directory_hint(directory, hosts)))
+        Problem::NoDirectory { directory, defect } => {
+            let state = describe_path(directory, defect, &format!("on {hosts}"));
+            let sentence = format!("the directory {} {state}", directory.display());
+            (Exit::FILES, sentence, Some(directory_hint(directory, defect, hosts)))
         }
         Problem::PreloadFailed { operation, cause } => {
             let sentence = format!("cannot copy files to {hosts}: {operation}: {cause}");
@@ -109,6 +106,12 @@ fn describe(
             (Exit::SINGLETON, sentence, Some(hint))
         }
         Problem::FewFiles(few) => describe_few_files(few, hosts),
+        Problem::CannotBind { cause } => {
+            let sentence = format!("ranks cannot be bound to CPUs on {hosts}: {cause}");
+            let hint = "a filter of system calls there, as of a container, forbids sched_setaffinity; \
+                        with --bind none ranks run without";
+            (Exit::AGENT, sentence, Some(hint.into()))
+        }
         Problem::System { operation, cause } => {
             (Exit::AGENT, format!("cannot {operation} on {hosts}: {cause}"), None)
         }
@@ -122,6 +125,11 @@ fn describe_missing_program(
     hosts: &str,
     typed: Option<TypedJob<'_>>,
 ) -> (Exit, String, Option<String>) {
+    if program.is_empty() {
+        let hint =
+            "a variable that is not set may stand there: write its value, or name the program";
+        return (Exit::NOT_FOUND, "the program has an empty name".into(), Some(hint.into()));
+    }
     // Variables may stand where a program was expected.
     let name = redacted(&program.to_string_lossy());
     let sentence = format!("{name} is not on {hosts}");
@@ -151,22 +159,19 @@ fn describe_defect(
     let name = program.display();
     let cannot = format!("{name} cannot start on {hosts}");
     match defect {
-        ProgramDefect::NotAFile { is_directory } => {
-            let kind = if *is_directory { "a directory" } else { "a device, a pipe or a socket" };
-            let sentence = format!("{name} is {kind} on {hosts}");
-            (Exit::NOT_EXECUTABLE, sentence, Some("name the program to start".to_owned()))
+        ProgramDefect::Unusable(defect) => {
+            let state = describe_path(Path::new(program), defect, &format!("on {hosts}"));
+            let sentence = format!("{name} {state}");
+            (exit_of(defect), sentence, Some(program_hint(program, defect)))
         }
-        ProgramDefect::NoInterpreter { interpreter } => {
-            let path = interpreter.display();
-            let sentence = format!(
-                "{cannot}: its first line needs {path}, which is not there or not executable"
-            );
-            let base = Path::new(interpreter).file_name().unwrap_or(interpreter);
-            let words = format!("{} {}", shell::quoted(base), shell::quoted(program));
-            let hint = format!(
-                "install it there, or name the interpreter to take: rlaunch -H HOSTS {words}"
-            );
-            (Exit::NOT_FOUND, sentence, Some(hint))
+        ProgramDefect::NoInterpreter { interpreters, defect } => {
+            let (needed, hint) = describe_interpreters(program, interpreters, defect);
+            (exit_of(defect), format!("{cannot}: its first line needs {needed}"), Some(hint))
+        }
+        ProgramDefect::CutOff { length, whole } => {
+            let sentence = format!("{cannot}: only {length} of its {whole} bytes are there");
+            let hint = format!("copy it there again; `cksum {}` compares", shell::quoted(program));
+            (Exit::NOT_EXECUTABLE, sentence, Some(hint))
         }
         ProgramDefect::NotOnPath { interpreter } => {
             let line = interpreter.display();
@@ -198,6 +203,106 @@ fn describe_defect(
     }
 }
 
+/// Describes why a path does not lead to what it should, as the rest of a sentence that begins with the path. `place` is
+/// `there`, or names hosts.
+fn describe_path(path: &Path, defect: &PathDefect, place: &str) -> String {
+    match defect {
+        PathDefect::Missing => format!("is not {place}"),
+        PathDefect::DanglingLink { link, target } => {
+            let link = if link == path { "it".into() } else { link.display().to_string() };
+            let target = target.display();
+            format!("is not {place}: {link} is a link to {target}, which is not there")
+        }
+        PathDefect::LinkLoop { link } => {
+            format!("is not {place}: the link {} leads back to itself", link.display())
+        }
+        PathDefect::Closed { directory } => {
+            let directory = directory.display();
+            format!("cannot be reached {place}: this user may not enter {directory}")
+        }
+        PathDefect::NotAFile { is_directory } => {
+            let kind = if *is_directory { "a directory" } else { "a device, a pipe or a socket" };
+            format!("is {kind} {place}")
+        }
+        PathDefect::NotADirectory { file } if file == path => {
+            format!("is a file {place}")
+        }
+        PathDefect::NotADirectory { file } => {
+            format!("is not {place}: {} is a file there", file.display())
+        }
+        PathDefect::NotExecutable => format!("is not executable {place}"),
+        PathDefect::MountedNoexec => {
+            format!("cannot be executed {place}: its file system is mounted noexec")
+        }
+        PathDefect::Unreachable { cause } => format!("cannot be reached {place}: {cause}"),
+    }
+}
+
+/// Returns the exit code that a shell would have for a program with this defect.
+fn exit_of(defect: &PathDefect) -> Exit {
+    match defect {
+        PathDefect::Missing
+        | PathDefect::DanglingLink { .. }
+        | PathDefect::NotADirectory { .. } => Exit::NOT_FOUND,
+        _ => Exit::NOT_EXECUTABLE,
+    }
+}
+
+/// Returns advice on a program that has a name on the hosts, but cannot be used.
+fn program_hint(program: &OsStr, defect: &PathDefect) -> String {
+    let name = shell::quoted(program);
+    match defect {
+        PathDefect::NotExecutable => format!("chmod +x {name}"),
+        PathDefect::NotAFile { .. } => "name the program to start".into(),
+        PathDefect::MountedNoexec => format!(
+            "put it elsewhere, such as below your home directory; `findmnt -T {name}` there shows \
+             the mount"
+        ),
+        PathDefect::Closed { directory } => closed_hint(directory),
+        PathDefect::DanglingLink { link, .. } | PathDefect::LinkLoop { link } => {
+            let link = shell::quoted(link.as_os_str());
+            format!("`ls -l {link}` there shows the link: install what it should lead to")
+        }
+        PathDefect::Missing | PathDefect::NotADirectory { .. } | PathDefect::Unreachable { .. } => {
+            format!("`ls -l {name}` there")
+        }
+    }
+}
+
+fn closed_hint(directory: &Path) -> String {
+    let directory = shell::quoted(directory.as_os_str());
+    format!(
+        "`ls -ld {directory}` there shows who may enter it: name a place that this user may enter"
+    )
+}
+
+/// Describes the interpreters that a script needs, of which the last has this defect: the rest of a sentence, and a hint.
+fn describe_interpreters(
+    program: &OsStr,
+    interpreters: &[OsString],
+    defect: &PathDefect,
+) -> (String, String) {
+    let names: Vec<String> = interpreters.iter().map(|name| name.display().to_string()).collect();
+    let last = interpreters.last().map(OsString::as_os_str).unwrap_or_default();
+    let state = describe_path(Path::new(last), defect, "there");
+    let needed = format!("{}, which {state}", names.join(", whose first line needs "));
+    // Only what could be an interpreter is one to name.
+    let hint = match defect {
+        PathDefect::Missing if names.len() == 1 => {
+            let base = Path::new(last).file_name().unwrap_or(last);
+            let words = format!("{} {}", shell::quoted(base), shell::quoted(program));
+            format!("install it there, or name the interpreter to take: rlaunch -H HOSTS {words}")
+        }
+        PathDefect::Missing => "install it there".into(),
+        PathDefect::NotExecutable | PathDefect::NotAFile { .. } => {
+            "let the first line name an interpreter, such as #!/bin/sh or #!/usr/bin/env python3"
+                .into()
+        }
+        defect => program_hint(last, defect),
+    };
+    (needed, hint)
+}
+
 /// Tells whether a program is called as the interpreter of Python is.
 fn is_python(program: &OsStr) -> bool {
     program == "python" || program == "python3"
@@ -220,6 +325,17 @@ fn missing_file_hint(file: &OsStr, typed: Option<TypedJob<'_>>) -> String {
             format!("copy it along: {}", typed.with_options(&[OsStr::new("--copy"), file]))
         }
         None => format!("copy it along: --copy {}", shell::quoted(file)),
+    }
+}
+
+/// Returns advice on a directory that ranks cannot enter.
+fn directory_hint(directory: &Path, defect: &PathDefect, hosts: &str) -> String {
+    match defect {
+        PathDefect::Missing => missing_directory_hint(directory, hosts),
+        // mkdir(1) makes nothing at the place of a link.
+        PathDefect::DanglingLink { target, .. } => missing_directory_hint(target, hosts),
+        PathDefect::Closed { directory } => closed_hint(directory),
+        _ => "name another by --wdir DIR".into(),
     }
 }
 
@@ -298,6 +414,10 @@ pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
                      (~/.bashrc)",
                 );
             }
+            Notice::Unbound { cause } => {
+                messages::warn(&format!("ranks on {hosts} are not bound to CPUs: {cause}"));
+                messages::hint("--bind none asks for that, without this warning");
+            }
             Notice::NoWorkspace { cause } => {
                 messages::warn(&format!(
                     "no directory for the job on {hosts} ({cause}): its ranks have no `rlaunch` \
@@ -325,7 +445,8 @@ mod tests {
     #[test]
     fn one_sentence_for_one_cause() {
         let (b, c) = (host("b"), host("c"));
-        let missing = Problem::NoScript { script: "train.py".into() };
+        let defect = PathDefect::Missing;
+        let missing = Problem::NoScript { script: "train.py".into(), defect: defect.clone() };
         let typed = ["rlaunch", "-H", "b,c", "python3", "train.py"].map(OsString::from);
         let typed = TypedJob::new(&typed, &typed[3..]);
         let failed = explain(&[(&b, &missing), (&c, &missing)], typed);
@@ -338,7 +459,7 @@ mod tests {
         let line = "rlaunch -H b,c --port-range 22000-22511 python3 train.py";
         let failed = explain(&[(&b, &no_port)], typed);
         assert_eq!(failed.hints, [format!("choose other ports: {line}")]);
-        let missing = Problem::NoDirectory { directory: "/a b".into() };
+        let missing = Problem::NoDirectory { directory: "/a b".into(), defect };
         let failed = explain(&[(&b, &missing), (&c, &missing)], typed);
         let made = "make it there: rlaunch -H b,c mkdir -p '/a b'; or name another by --wdir DIR";
         assert_eq!(failed.hints, [made]);
@@ -352,10 +473,18 @@ mod tests {
             let problem = Problem::CannotStart { program: program.into(), defect };
             explain(&[(&b, &problem)], None)
         };
-        let interpreter = || "/opt/venv/bin/python".into();
-        let failed = of("./run.py", ProgramDefect::NoInterpreter { interpreter: interpreter() });
+        let needs = |names: &[&str], defect| {
+            let interpreters = names.iter().map(OsString::from).collect();
+            of("./run.py", ProgramDefect::NoInterpreter { interpreters, defect })
+        };
+        let failed = needs(&["./tool", "/tmp"], PathDefect::NotAFile { is_directory: true });
         let words =
-            "its first line needs /opt/venv/bin/python, which is not there or not executable";
+            "its first line needs ./tool, whose first line needs /tmp, which is a directory";
+        assert_eq!(failed.message, format!("./run.py cannot start on b: {words} there"));
+        assert_eq!(failed.exit, Exit::NOT_EXECUTABLE);
+        assert!(failed.hints[0].contains("#!/bin/sh"), "{failed:?}");
+        let failed = needs(&["/opt/venv/bin/python"], PathDefect::Missing);
+        let words = "its first line needs /opt/venv/bin/python, which is not there";
         assert_eq!(failed.message, format!("./run.py cannot start on b: {words}"));
         assert_eq!(failed.exit, Exit::NOT_FOUND);
         assert!(failed.hints[0].ends_with("rlaunch -H HOSTS python ./run.py"), "{failed:?}");
@@ -366,9 +495,68 @@ mod tests {
         assert!(failed.hints[0].ends_with("#!/usr/bin/env -S python3 -u"), "{failed:?}");
         let failed = of("x", ProgramDefect::NoLoader { loader: "/lib/ld-linux.so.2".into() });
         assert!(failed.message.ends_with("the loader /lib/ld-linux.so.2, which is not there"));
-        let failed = of("/usr", ProgramDefect::NotAFile { is_directory: true });
-        assert_eq!(failed.message, "/usr is a directory on b");
-        assert_eq!(failed.exit, Exit::NOT_EXECUTABLE);
+        let failed = of("x", ProgramDefect::CutOff { length: 100, whole: 4000 });
+        assert_eq!(failed.message, "x cannot start on b: only 100 of its 4000 bytes are there");
+    }
+
+    #[test]
+    fn what_is_there_is_not_said_to_be_missing() {
+        let b = host("b");
+        let of = |defect| {
+            let defect = ProgramDefect::Unusable(defect);
+            let problem = Problem::CannotStart { program: "/d/x".into(), defect };
+            let failed = explain(&[(&b, &problem)], None);
+            (failed.exit, failed.message, failed.hints.concat())
+        };
+        let closed = || PathDefect::Closed { directory: "/d".into() };
+        let link = |link: &str| PathDefect::DanglingLink { link: link.into(), target: "/n".into() };
+        let file = |file: &str| PathDefect::NotADirectory { file: file.into() };
+        let (found, executable) = (Exit::NOT_FOUND, Exit::NOT_EXECUTABLE);
+        for (defect, exit, sentence, hint) in [
+            (
+                closed(),
+                executable,
+                "cannot be reached on b: this user may not enter /d",
+                "ls -ld /d",
+            ),
+            (
+                link("/d/x"),
+                found,
+                "is not on b: it is a link to /n, which is not there",
+                "ls -l /d/x",
+            ),
+            (link("/d"), found, "is not on b: /d is a link to /n, which is not there", "ls -l /d"),
+            (file("/d"), found, "is not on b: /d is a file there", "ls -l /d/x"),
+            (PathDefect::NotExecutable, executable, "is not executable on b", "chmod +x /d/x"),
+            (
+                PathDefect::NotAFile { is_directory: true },
+                executable,
+                "is a directory on b",
+                "name",
+            ),
+            (
+                PathDefect::MountedNoexec,
+                executable,
+                "cannot be executed on b: its file system is mounted noexec",
+                "findmnt -T /d/x",
+            ),
+        ] {
+            let (code, message, advice) = of(defect);
+            assert_eq!((code, message), (exit, format!("/d/x {sentence}")));
+            assert!(advice.contains(hint), "{advice}");
+        }
+        let wdir = |defect| {
+            let problem = Problem::NoDirectory { directory: "/d".into(), defect };
+            let failed = explain(&[(&b, &problem)], None);
+            (failed.message, failed.hints.concat())
+        };
+        let (message, hint) = wdir(file("/d"));
+        assert_eq!(message, "the directory /d is a file on b");
+        assert_eq!(hint, "name another by --wdir DIR");
+        assert!(wdir(closed()).1.contains("ls -ld /d"));
+        let (message, hint) = wdir(link("/d"));
+        assert!(message.ends_with("it is a link to /n, which is not there"), "{message}");
+        assert!(hint.contains("mkdir -p /n;"), "{hint}");
     }
 
     #[test]

@@ -4,7 +4,7 @@ use super::containers::{SHARED_MEMORY, Scope, has_accelerators, small_shared_mem
 use super::{Check, Cluster, ClusterHost, Needs, version};
 use crate::findings::{Finding, id};
 use rlaunch_bootstrap::inventory::Inventory;
-use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
+use rlaunch_bootstrap::inventory::diagnostics::{Diagnostics, SharedMemoryDefect};
 use rlaunch_bootstrap::inventory::rdma::{RdmaDevice, Uverbs};
 
 pub(super) const CHECKS: &[Check] = &[
@@ -28,18 +28,20 @@ container, start it with --ulimit memlock=-1.",
     },
     Check {
         id: id::LIM_SHM,
-        about: "/dev/shm has room for the ranks of a host",
+        about: "/dev/shm takes files, and has room for the ranks of a host",
         needs: Needs::Inventories,
         examine: shared_memory,
         causes: &[],
         explanation: "\
-Symptoms: `Bus error`, `NCCL WARN Call to posix_fallocate failed`, `No space left on device` for a file below \
-/dev/shm, DataLoader workers that are killed.
+Symptoms: `Bus error`, `NCCL WARN Call to posix_fallocate failed`, `No space left on device`, `Read-only file system` \
+or `Permission denied` for a file below /dev/shm, DataLoader workers that are killed.
 
 Ranks of one host exchange data in shared memory below /dev/shm, which is a file system with a limited size, usually \
 half of the memory. rlaunch read its size and what is free; 64 MiB are small with GPUs or RDMA, less is small anywhere. \
 It is small where a container engine or /etc/fstab says \
-so, and full where programs that were killed left files behind.
+so, and full where programs that were killed left files behind. rlaunch also tried to make a file: /dev/shm may be \
+missing, mounted read-only, closed to users (its mode should be 1777), or have as many files as it may (nr_inodes), \
+which `df -i /dev/shm` shows.
 
 `ls -lS /dev/shm` shows the files; those that no running program uses may be deleted. \
 `sudo mount -o remount,size=50% /dev/shm` makes it larger until the next boot. For containers see \
@@ -170,6 +172,9 @@ fn is_usable(device: &RdmaDevice) -> bool {
 
 fn shared_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
     let finding = |host: &ClusterHost<'_>| {
+        if let Some(defect) = host.diagnostics.and_then(|state| state.shared_memory_defect) {
+            return Some(closed_shared_memory(host, Scope::new(host, cluster), defect));
+        }
         let size = host.inventory.limits.shared_memory?;
         let matters = "ranks may run out of it";
         let warning = |seen| Finding::warning(id::LIM_SHM, host.name, seen, matters);
@@ -187,6 +192,39 @@ fn shared_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
         is_full.then(|| warning(seen).run(list))
     };
     cluster.hosts.iter().filter_map(finding).collect()
+}
+
+/// Reports a /dev/shm in which no file can be made.
+fn closed_shared_memory(
+    host: &ClusterHost<'_>,
+    scope: Scope,
+    defect: SharedMemoryDefect,
+) -> Finding {
+    let (seen, fix) = match defect {
+        SharedMemoryDefect::Missing => (
+            "/dev/shm does not exist",
+            "sudo mkdir -p /dev/shm && sudo mount -t tmpfs -o mode=1777 tmpfs /dev/shm",
+        ),
+        SharedMemoryDefect::ReadOnly => {
+            ("/dev/shm is mounted read-only", "sudo mount -o remount,rw /dev/shm")
+        }
+        SharedMemoryDefect::Denied => {
+            ("this user may not make files in /dev/shm", "sudo chmod 1777 /dev/shm")
+        }
+        SharedMemoryDefect::NoInodes => (
+            "/dev/shm has no inode left for another file",
+            "sudo mount -o remount,nr_inodes=1m /dev/shm  # df -i /dev/shm",
+        ),
+    };
+    let matters = "ranks on one host cannot share memory";
+    let found = Finding::error(id::LIM_SHM, host.name, seen, matters);
+    match scope {
+        Scope::Host => found.run(fix),
+        Scope::Container(_) => {
+            let volume = "a volume emptyDir: {medium: Memory} mounted at /dev/shm";
+            found.advise(scope.needs("--ipc=host or --shm-size=1g", volume))
+        }
+    }
 }
 
 fn memory_maps(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -353,6 +391,32 @@ mod tests {
         let container = with(32 << 20, 0)
             .change(|inventory| inventory.system.container = Some(ContainerKind::Docker));
         assert!(own_lines(&[container]).is_empty());
+    }
+
+    #[test]
+    fn shared_memory_that_takes_no_files() {
+        let with = |defect| {
+            machine("no-rdma").diagnosed(|state| state.shared_memory_defect = Some(defect))
+        };
+        for (defect, seen, fix) in [
+            (SharedMemoryDefect::Missing, "/dev/shm does not exist", "mkdir -p /dev/shm"),
+            (SharedMemoryDefect::ReadOnly, "/dev/shm is mounted read-only", "remount,rw /dev/shm"),
+            (SharedMemoryDefect::Denied, "this user may not make files in /dev/shm", "chmod 1777"),
+            (SharedMemoryDefect::NoInodes, "/dev/shm has no inode left for another file", "df -i"),
+        ] {
+            // A /dev/shm that is missing has no size either.
+            let machine = with(defect).change(|inventory| inventory.limits.shared_memory = None);
+            let found = with_cluster(&[machine], |cluster| shared_memory(&cluster));
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert_eq!(found[0].seen, seen);
+            let [Step::Run(line)] = &found[0].fix[..] else { panic!("{found:?}") };
+            assert!(line.contains(fix), "{line}");
+        }
+        let container = with(SharedMemoryDefect::ReadOnly)
+            .change(|inventory| inventory.system.container = Some(ContainerKind::Docker));
+        let found = with_cluster(&[container], |cluster| shared_memory(&cluster));
+        let needs = "docker run needs --ipc=host or --shm-size=1g";
+        assert_eq!(found[0].fix, [Step::Do(needs.into())]);
     }
 
     #[test]

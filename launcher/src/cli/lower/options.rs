@@ -76,8 +76,8 @@ pub(super) fn rank_options(
     env: &[EnvVar],
 ) -> Result<Options, JobError> {
     let bind = match (placement.bind, placement.cpus_per_rank) {
-        (bind, None) => bind.unwrap_or_default(),
-        (None | Some(Bind::Core(_)), each) => Bind::Core(each),
+        (bind, None) => bind,
+        (None | Some(Bind::Core(_)), each) => Some(Bind::Core(each)),
         (Some(_), Some(_)) => return Err(JobError::CpusPerRank),
     };
     let require_rdma = network.require_rdma;

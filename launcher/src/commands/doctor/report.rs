@@ -254,7 +254,7 @@ mod tests {
         has(
             "ok     fw.ports  packet filters let rlaunch's TCP ports through (not checked on b, c: needs root)",
         );
-        has("ok     lim.shm  /dev/shm has room for the ranks of a host");
+        has("ok     lim.shm  /dev/shm takes files, and has room for the ranks of a host");
         let json = report.to_json().unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         let not_run = serde_json::json!({ "id": "gpu.acs", "state": "not_run", "why": "root" });

@@ -9,7 +9,7 @@ pub(crate) use raised::{Error, PeerLost, TimedOut};
 
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::{PyErr, Python};
-use rlaunch_comm::{Cause, CommError, StartError};
+use rlaunch_comm::{Cause, CommError, StartError, error_chain};
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
@@ -48,11 +48,11 @@ pub(crate) fn to_exception(error: &CommError) -> PyErr {
     }
 }
 
-/// Converts an error of starting the communicator to a Python exception, with its hint.
+/// Converts an error of starting the communicator to a Python exception, with its causes and its hint.
 pub(crate) fn start_exception(error: &StartError) -> PyErr {
     let sentence = match error.hint() {
-        Some(hint) => format!("{error}; {hint}"),
-        None => error.to_string(),
+        Some(hint) => format!("{}; {hint}", error_chain(error)),
+        None => error_chain(error),
     };
     Error::new_err(sentence)
 }

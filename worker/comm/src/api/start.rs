@@ -99,6 +99,12 @@ impl StartError {
                 "a rank is one process and creates one communicator; split it for more".to_owned(),
             ),
             StartError::SharedMemory(AttachError::Full { .. }) => Some(enlarge_shared_memory()),
+            // Not even an empty segment: what is used up is inodes.
+            StartError::SharedMemory(AttachError::System { source, .. })
+                if source.kind() == io::ErrorKind::StorageFull =>
+            {
+                Some(enlarge_shared_memory())
+            }
             StartError::Connect(error) => error.hint(),
             _ => None,
         }
@@ -108,6 +114,11 @@ impl StartError {
 /// Returns advice on how to make /dev/shm larger, with its size.
 fn enlarge_shared_memory() -> String {
     let stat = statvfs(SharedMemory::DIRECTORY);
+    if stat.is_ok_and(|stat| stat.files() > 0 && stat.files_available() == 0) {
+        return "/dev/shm has no inode left for another file (`df -i /dev/shm`): remove files of \
+                programs that have ended, or `sudo mount -o remount,nr_inodes=1m /dev/shm`"
+            .to_owned();
+    }
     let size = stat.map_or_else(
         |_| String::new(),
         |stat| {

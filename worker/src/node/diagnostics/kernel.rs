@@ -1,8 +1,11 @@
 //! Settings of the kernel and of the distribution, and free memory.
 
 use crate::node::inventory::Root;
+use nix::errno::Errno;
 use nix::sys::statvfs::statvfs;
-use rlaunch_bootstrap::inventory::diagnostics::KernelSettings;
+use rlaunch_bootstrap::inventory::diagnostics::{KernelSettings, SharedMemoryDefect};
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
 
 /// Maximum number of words of the kernel's command line.
 const MAX_WORDS: usize = 256;
@@ -75,9 +78,42 @@ pub(super) fn free_space(root: &Root, recorded: &str, directory: &str) -> Option
     lines.first()?.parse().ok()
 }
 
+/// Says why files cannot be made in `/dev/shm`. A recording has the number of the error.
+pub(super) fn shared_memory_defect(root: &Root) -> Option<SharedMemoryDefect> {
+    let code = || try_file("/dev/shm").map(|code| code.to_string());
+    let lines = root.asked_lines("/shared-memory-error", || code().into_iter().collect());
+    match Errno::from_raw(lines.first()?.parse().ok()?) {
+        Errno::ENOENT | Errno::ENOTDIR => Some(SharedMemoryDefect::Missing),
+        Errno::EROFS => Some(SharedMemoryDefect::ReadOnly),
+        Errno::EACCES | Errno::EPERM => Some(SharedMemoryDefect::Denied),
+        // An empty file takes no space.
+        Errno::ENOSPC => Some(SharedMemoryDefect::NoInodes),
+        // Some file systems do not make files without a name.
+        _ => None,
+    }
+}
+
+/// Makes a file without a name in a directory, which is gone at once. Returns the number of the error.
+fn try_file(directory: &str) -> Option<i32> {
+    let mut options = OpenOptions::new();
+    let made = options.write(true).mode(0o600).custom_flags(libc::O_TMPFILE).open(directory);
+    made.err().and_then(|error| error.raw_os_error())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_directory_without_files_says_why() {
+        assert_eq!(try_file("/nonexistent"), Some(libc::ENOENT));
+        // Not even root makes a file there.
+        assert!(try_file("/proc/self").is_some());
+        let made = tempfile::tempdir().unwrap();
+        let tried = try_file(made.path().to_str().unwrap());
+        assert!(matches!(tried, None | Some(libc::EOPNOTSUPP | libc::EISDIR)), "{tried:?}");
+        assert_eq!(std::fs::read_dir(made.path()).unwrap().count(), 0, "a file is left");
+    }
 
     #[test]
     fn secrets_are_left_out() {

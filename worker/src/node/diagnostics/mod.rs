@@ -90,6 +90,7 @@ pub(crate) fn read(root: &Root) -> HostState {
         memory_available: kernel::memory_available(root),
         tmp_available: kernel::free_space(root, "/tmp-available", "/tmp"),
         shared_memory_available: kernel::free_space(root, "/shared-memory-available", "/dev/shm"),
+        shared_memory_defect: kernel::shared_memory_defect(root),
         ..Diagnostics::default()
     };
     let login =

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::library::{LibrarySource, NodeLibrary};
-use rlaunch_bootstrap::job::{InterfaceAddress, Job, NodeFacts, Notice, Problem};
+use rlaunch_bootstrap::job::{Binding, InterfaceAddress, Job, NodeFacts, Notice, Problem};
 use rlaunch_bootstrap::protocol::control::{self, FromAgent, ToAgent};
 use rlaunch_bootstrap::rendezvous::oob::OobConfig;
 use rlaunch_console::deadline::Deadline;
@@ -267,7 +267,12 @@ fn node_job(
         world_size: map.world_size,
         mpi: job.mpi,
         singleton: job.singleton,
-        wants_cores: matches!(job.options.bind, Bind::Core(_)),
+        wants_cores: matches!(job.options.bind, Some(Bind::Core(_))),
+        binding: match &job.options.bind {
+            None => Binding::Usual,
+            Some(Bind::None) => Binding::None,
+            Some(_) => Binding::Required,
+        },
         nccl_net_plugin: job.options.nccl_net_plugin.clone(),
         library,
         reserved_port_count: ReservedPorts::for_node(

@@ -4,7 +4,7 @@ use super::*;
 use crate::node::inventory::tests::lay_out_recording;
 use crate::node::inventory::tests::tree::{self, lay_out};
 use rlaunch_bootstrap::inventory::diagnostics::{
-    Counter, DeviceFile, KernelSettings, ListeningPort, LogLine, PciAdapter,
+    Counter, DeviceFile, KernelSettings, ListeningPort, LogLine, PciAdapter, SharedMemoryDefect,
 };
 
 /// Host with a card that has a driver, one that has none, and everything else that is read.
@@ -109,6 +109,7 @@ proxy-variables = https_proxy\n
 flow-control = eth1 9\n
 tmp-available = 1000\n
 shared-memory-available = 2000\n
+shared-memory-error = 30\n
 python = python 3.11\ntorch 2.4.0\n
 "#;
 
@@ -137,6 +138,7 @@ fn kernel_and_modules_are_read() {
     assert_eq!(state.kernel, wanted);
     let space = (state.memory_available, state.tmp_available, state.shared_memory_available);
     assert_eq!(space, (Some(1_024_000), Some(1000), Some(2000)));
+    assert_eq!(state.shared_memory_defect, Some(SharedMemoryDefect::ReadOnly));
 }
 
 #[test]
