@@ -219,3 +219,24 @@ fn another_user_neither_stops_nor_waits_for_a_job() {
     state.ask(&field, &format!("stop {id}"));
     running.finish().ended_with(143);
 }
+
+/// Of several jobs, one whose launcher is stopped may be the one that is meant.
+#[test]
+fn a_job_that_cannot_be_asked_is_not_passed_over() {
+    let (field, state) = (Field::new(), State::new());
+    let rlaunch = |words: &str| field.rlaunch(words).env("XDG_STATE_HOME", state.path());
+    let asked = state.job(&field);
+    let mut stopped = rlaunch("--job-name fg -H b").sh("echo up; sleep 60").spawn();
+    stopped.wait_for_text("up\n", 1);
+    stopped.signal(Signal::SIGSTOP);
+    for verb in ["stop", "wait"] {
+        run(&field, &state, verb).refused(200, &["2 jobs of yours run from this machine", "fg"]);
+    }
+    // Nor is an ended one of the same name meant.
+    rlaunch("--job-name fg -np 1 true").run().succeeded();
+    run(&field, &state, "wait fg").refused(200, &["its launcher is stopped"]);
+    state.ask(&field, "stop fg");
+    stopped.finish_first().ended_with(143);
+    state.ask(&field, "stop");
+    asked.finish().ended_with(143);
+}

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 /// Time between two looks for what comes at once.
-const LOOK: Duration = Duration::from_millis(20);
+pub(super) const LOOK: Duration = Duration::from_millis(20);
 /// Time within which the record of a job that has ended is there, and its next attempt. The kernel closes the socket of a
 /// launcher that is killed a moment before it frees the lock on the record.
 const AT_ONCE: Duration = Duration::from_secs(1);
@@ -23,14 +23,14 @@ pub(super) enum FoundJob {
 }
 
 impl FoundJob {
-    /// Finds the job that a word means ([`Meant::find`]); without a word, the only running one. Of a job that was started
-    /// again it is the last attempt.
+    /// Finds the job that a word means ([`Meant::find`]), first among those that run; without a word, the only running one.
+    /// Of a job that was started again it is the last attempt.
     pub(super) async fn find(word: Option<&str>) -> Result<FoundJob, Failed> {
-        let id = match word {
-            Some(word) => find_id(word).await?,
-            None => None,
+        let newest = match word {
+            Some(LAST) => find_id(LAST).await?,
+            _ => None,
         };
-        let job = id.as_deref().or(word);
+        let job = newest.as_deref().or(word);
         let mut found = match running(job).await? {
             Some(job) => FoundJob::Running(Box::new(job)),
             None if job.is_some() => FoundJob::Ended(Box::new(record(job)?)),

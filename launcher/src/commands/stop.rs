@@ -57,7 +57,7 @@ pub(super) async fn run(args: StopArgs, line: &CommandLine) -> Result<Exit, Fail
     if args.force {
         return end_by_force(args, line).await;
     }
-    let stopped = end_stopped(args.job.as_deref()).await?;
+    let stopped = end_unasked(args.job.as_deref()).await?;
     let job = match FoundJob::find(stopped.as_deref().or(args.job.as_deref())).await? {
         FoundJob::Running(job) => *job,
         FoundJob::Ended(record) => {
@@ -82,14 +82,26 @@ fn print_end(job: &str, how: &str, record: Option<&JobRecord>) {
     stdout::print(&format!("{job} {how}{}\n", code.unwrap_or_default()));
 }
 
-/// Ends a job whose launcher is stopped, as by Ctrl-Z, and which cannot be asked therefore. Returns its id.
-async fn end_stopped(job: Option<&str>) -> Result<Option<String>, Failed> {
+/// Ends a job that cannot be asked: its launcher is stopped, as by Ctrl-Z, or has too many clients. Returns its id.
+async fn end_unasked(job: Option<&str>) -> Result<Option<String>, Failed> {
     match RunningJob::find(job).await {
-        Err(LiveError::Stopped { job, launcher }) => {
+        Err(
+            LiveError::Stopped { job, launcher }
+            | LiveError::Refused { job, launcher: Some(launcher), .. },
+        ) => {
             launcher.end().map_err(|error| cannot_end(&job, &error))?;
+            let progress = Progress::new(std::iter::once(short_id(&job)), "ending");
+            progress.report_while(until_it_answers(&job)).await;
             Ok(Some(job))
         }
         _ => Ok(None),
+    }
+}
+
+/// Waits until a job has a place for one more client, or has ended.
+async fn until_it_answers(job: &str) {
+    while let Err(LiveError::Refused { .. }) = RunningJob::find(Some(job)).await {
+        tokio::time::sleep(found::LOOK).await;
     }
 }
 
@@ -114,7 +126,8 @@ async fn end_by_force(args: StopArgs, line: &CommandLine) -> Result<Exit, Failed
     let (id, hosts) = match RunningJob::find(args.job.as_deref()).await {
         Err(
             LiveError::Stopped { job, launcher }
-            | LiveError::Silent { job, launcher: Some(launcher) },
+            | LiveError::Silent { job, launcher: Some(launcher) }
+            | LiveError::Refused { job, launcher: Some(launcher), .. },
         ) => {
             launcher.kill().map_err(|error| cannot_end(&job, &error))?;
             (job, None)

@@ -86,7 +86,7 @@ pub enum LiveError {
     #[error("unreadable answer of job {job}")]
     Frame { job: String, source: FrameError },
     #[error("job {job} cannot answer: {why}")]
-    Refused { job: String, why: String },
+    Refused { job: String, why: String, launcher: Option<Launcher> },
 }
 
 impl LiveError {
@@ -155,14 +155,16 @@ impl RunningJob {
         };
         let Some(word) = word else {
             failed.retain(|error| !matches!(error, LiveError::Elsewhere { .. }));
-            return match (jobs.pop(), failed.pop()) {
-                (Some(job), _) if jobs.is_empty() => Ok(job),
-                (Some(job), _) => {
-                    jobs.push(job);
-                    Err(names(&jobs, &Vec::from_iter(0..jobs.len())))
+            return match (jobs.len(), failed.pop()) {
+                (0, Some(error)) if failed.is_empty() => Err(error),
+                (0, None) => Err(LiveError::NoJob),
+                (1, None) => Ok(jobs.swap_remove(0)),
+                // One that cannot be asked, as that of a stopped launcher, may be the one that is meant.
+                (_, last) => {
+                    let unasked = failed.iter().chain(&last).filter_map(LiveError::name);
+                    let names = jobs.iter().map(|job| job.name.clone()).chain(unasked);
+                    Err(LiveError::Several(names.collect()))
                 }
-                (None, Some(error)) => Err(error),
-                (None, None) => Err(LiveError::NoJob),
             };
         };
         match Meant::find(word, &jobs) {
@@ -276,7 +278,7 @@ impl RunningJob {
             Reply::Refused(why) => why,
             _ => "its answer belongs to another question".to_owned(),
         };
-        LiveError::Refused { job: self.id.clone(), why }
+        LiveError::Refused { job: self.id.clone(), why, launcher: self.launcher }
     }
 
     pub async fn send(&mut self, request: &Request) -> Result<(), LiveError> {
@@ -329,20 +331,20 @@ impl RunningJob {
 
 /// Returns the reason why the job that `word` means cannot be asked, from those of all jobs.
 fn unasked(word: &str, mut failed: Vec<LiveError>) -> LiveError {
-    // Such a job does not say its name, but its file does.
-    let begun = RecordStore::for_user().map(|store| store.begun()).unwrap_or_default();
     let ids = failed.iter().map(|error| error.job().unwrap_or_default());
-    let jobs: Vec<RecordedJob> = ids
-        .map(|id| match begun.iter().find(|job| job.id == id) {
-            Some(job) => job.clone(),
-            None => RecordedJob { id: id.to_owned(), name: String::new() },
-        })
-        .collect();
+    let jobs: Vec<RecordedJob> = ids.map(begun_job).collect();
     match Meant::find(word, &jobs) {
         Meant::One(at) => failed.swap_remove(at),
         Meant::Several(found) => failed.swap_remove(found[found.len() - 1]),
         Meant::Nothing => LiveError::Unknown(word.to_owned()),
     }
+}
+
+/// Returns a running job that does not say its name, by the name that its file has.
+fn begun_job(id: &str) -> RecordedJob {
+    let begun = RecordStore::for_user().map(|store| store.begun()).unwrap_or_default();
+    let known = begun.into_iter().find(|job| job.id == id);
+    known.unwrap_or_else(|| RecordedJob { id: id.to_owned(), name: String::new() })
 }
 
 impl NamedJob for RunningJob {
@@ -356,6 +358,12 @@ impl NamedJob for RunningJob {
 }
 
 impl LiveError {
+    /// Returns the word by which the job that the error is about is named to the user.
+    fn name(&self) -> Option<String> {
+        let job = begun_job(self.job()?);
+        Some(if job.name.is_empty() { job.id } else { job.name })
+    }
+
     /// Returns the id of the job that the error is about.
     fn job(&self) -> Option<&str> {
         match self {

@@ -26,7 +26,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
 /// Maximum number of connections at a time. Further ones are refused.
-const MAX_CONNECTIONS: usize = 16;
+const MAX_CONNECTIONS: usize = 64;
 
 /// Time limit for the first request of a client, so that one that says nothing keeps no place. This rlaunch sends a request
 /// as soon as it is connected.
@@ -200,7 +200,7 @@ fn is_own(stream: &UnixStream) -> bool {
 fn refuse(stream: UnixStream) -> io::Result<()> {
     let why = format!(
         "its {MAX_CONNECTIONS} connections are all in use; \
-         end an `rlaunch monitor` or `rlaunch exec` of it"
+         end an `rlaunch monitor`, `wait` or `exec` of it"
     );
     let mut message = frame::encode(&greeting()).map_err(io::Error::other)?;
     message.extend(frame::encode(&Reply::Refused(why)).map_err(io::Error::other)?);
