@@ -75,7 +75,8 @@ fn a_job_outlives_its_terminal() {
     assert!(status.success(), "{}", terminal.text());
     // Nobody has the terminal any more, although the job runs.
     let shown = terminal.finish();
-    let name = shown.lines().next().unwrap().trim();
+    let before = shown.lines().take_while(|line| !line.contains("the job goes on"));
+    let name = before.last().unwrap().trim();
     let running = state.list(&field, "jobs");
     assert_eq!((&running[0]["name"], running.len()), (&name.into(), 1), "{shown}");
     let (code, logs) = state.end(&field, name);
@@ -186,6 +187,7 @@ fn a_full_disk_stops_no_job() {
     field.shell("umount .", place);
     assert_eq!(code, 0, "{logs}");
     assert!(logs.out().starts_with("1\n2\n3\n") && logs.out().ends_with("after\n"), "{logs}");
-    assert!(!logs.out().contains("40000"), "{logs}");
+    // A small part may have found room behind a large one that did not.
+    assert!(logs.out().lines().count() < 40_000, "{logs}");
     logs.says(&["could not be kept here"]);
 }

@@ -233,7 +233,7 @@ fn a_job_that_cannot_be_asked_is_not_passed_over() {
         run(&field, &state, verb).refused(200, &["2 jobs of yours run from this machine", "fg"]);
     }
     // Nor is an ended one of the same name meant.
-    rlaunch("--job-name fg -np 1 true").run().succeeded();
+    rlaunch("--job-name fg -np 1 true").spawn().finish_first().succeeded();
     run(&field, &state, "wait fg").refused(200, &["its launcher is stopped"]);
     state.ask(&field, "stop fg");
     stopped.finish_first().ended_with(143);

@@ -354,7 +354,7 @@ mod tests {
             silent.push(UnixStream::connect(socket.directory.address(&socket.name)).await.unwrap());
         }
         let error = look(&socket).await.unwrap_err();
-        assert!(error.contains("cannot answer: its 16 connections are all in use"), "{error}");
+        assert!(error.contains("cannot answer: its 64 connections are all in use"), "{error}");
 
         tokio::time::pause();
         tokio::time::advance(FIRST_REQUEST).await;
