@@ -24,7 +24,7 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::redact::without_secrets;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read};
@@ -390,6 +390,8 @@ pub enum RecordStoreError {
     Empty(PathBuf),
     #[error("no record of a job whose name or id begins with {job} in {}", directory.display())]
     Unknown { job: String, directory: PathBuf },
+    #[error("the whole output of this job is not kept any more")]
+    OutputGone,
     #[error("{job} begins the names or ids of {count} jobs")]
     Ambiguous { job: String, count: usize },
 }
@@ -407,6 +409,7 @@ impl RecordStoreError {
             RecordStoreError::Unknown { .. } => {
                 Some(format!("`rlaunch history` lists them; the newest {MAX_RECORDS} are kept"))
             }
+            RecordStoreError::OutputGone => Some("-n 100 prints its last lines".into()),
             RecordStoreError::Ambiguous { .. } => Some("give more of the name or id".into()),
             RecordStoreError::Read { .. } => None,
         }
@@ -450,42 +453,82 @@ impl RecordStore {
         Ok(())
     }
 
-    /// Removes what a job has left. Errors are ignored: another rlaunch may have removed a file, and any other error recurs with
-    /// the next record.
-    fn remove(&self, job: &RecordedJob) {
-        for ending in ENDINGS {
-            let _ = fs::remove_file(self.directory.join(format!("{job}{ending}")));
+    /// Removes what a job has left, and returns the size of that. Output stays until the last attempt at the job gives way.
+    fn remove(&self, job: &RecordedJob) -> u64 {
+        let path = self.path(job);
+        let record = read(&path).ok();
+        let output = record.as_ref().and_then(output_of).map(str::to_owned);
+        let next = record.and_then(|record| record.next);
+        let freed = removed(&path);
+        if next.is_some_and(|next| self.has(&next)) {
+            return freed;
         }
+        freed + self.remove_output(&output.unwrap_or_else(|| format!("{job}{}", store::ENDING)))
+    }
+
+    /// Removes the output of a job, and returns its size. Keeps what a launcher still writes.
+    fn remove_output(&self, name: &str) -> u64 {
+        let newer = self.directory.join(name);
+        if File::open(&newer).is_ok_and(|file| file.try_lock_shared().is_err() || self.fills(name))
+        {
+            return 0;
+        }
+        let old = name.strip_suffix(store::ENDING).unwrap_or(name);
+        removed(&newer) + removed(&self.directory.join(format!("{old}{}", store::OLD_ENDING)))
+    }
+
+    /// Tells whether a job that has begun names this file of output. Locks of other machines may not be seen here.
+    fn fills(&self, output: &str) -> bool {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let mut begun = entries.filter(|entry| entry.path().to_string_lossy().ends_with(BEGUN));
+        begun.any(|entry| read(&entry.path()).is_ok_and(|job| output_of(&job) == Some(output)))
+    }
+
+    /// Tells whether a job has a record, or has begun.
+    fn has(&self, id: &str) -> bool {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let mut names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.any(|name| name.starts_with(id) && [".json", BEGUN].iter().any(|e| name.ends_with(e)))
+    }
+
+    /// Tells whether one of `jobs` is a later attempt at a job, whose output is in the file of the first.
+    fn has_later_attempt(&self, first: &RecordedJob, jobs: &[RecordedJob]) -> bool {
+        let output = format!("{first}{}", store::ENDING);
+        let is_later = |job: &&RecordedJob| job.name == first.name && job.id > first.id;
+        let mut later: Vec<&RecordedJob> = jobs.iter().filter(is_later).collect();
+        // The next attempt is among the first of that name: ids begin with the time.
+        later.sort_unstable();
+        let names = |record: JobRecord| output_of(&record) == Some(output.as_str());
+        later.into_iter().any(|job| read(&self.path(job)).is_ok_and(names))
     }
 
     /// Removes what the oldest of `jobs` have left, until all files together have [`RecordStore::most_bytes`], and output
     /// without a record. Keeps what the job `kept` has left.
     fn bound_size(&self, jobs: &[RecordedJob], kept: &str) {
-        let mut sizes: HashMap<RecordedJob, u64> = HashMap::new();
+        let (mut total, mut found) = (0_u64, HashSet::new());
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let of_job = |ending: &&str| name.to_str().and_then(|name| name.strip_suffix(*ending));
             let job = ENDINGS.iter().find_map(of_job).and_then(RecordedJob::parse);
             if let Some((job, metadata)) = job.zip(entry.metadata().ok()) {
-                *sizes.entry(job).or_default() += metadata.len();
+                total += metadata.len();
+                found.insert(job);
             }
         }
-        let mut total: u64 = sizes.values().sum();
         let begun = self.begun();
-        for job in sizes.keys().filter(|job| !jobs.contains(job) && !begun.contains(job)) {
-            let file = File::open(self.directory.join(format!("{job}{}", store::ENDING)));
-            // A job that has just begun holds a lock.
-            if file.is_ok_and(|file| file.try_lock_shared().is_ok()) {
-                self.remove(job);
-                total -= sizes[job];
+        // Another rlaunch may have written a record since `jobs` were listed.
+        for job in found.iter().filter(|job| !begun.contains(job) && !self.path(job).exists()) {
+            if !self.has_later_attempt(job, jobs) {
+                // A job that has just begun holds a lock.
+                let freed = self.remove_output(&format!("{job}{}", store::ENDING));
+                total = total.saturating_sub(freed);
             }
         }
         for job in jobs.iter().filter(|job| job.id != kept) {
             if total <= self.most_bytes {
                 return;
             }
-            self.remove(job);
-            total -= sizes.get(job).copied().unwrap_or_default();
+            total = total.saturating_sub(self.remove(job));
         }
     }
 
@@ -495,15 +538,16 @@ impl RecordStore {
         OutputStore::create(&self.directory, &job.to_string())
     }
 
-    /// Opens the file with the whole output of a job that runs or has ended; `None` if it has none.
+    /// Opens the file with the whole output of a job that runs or has ended; `None` if the job kept none.
     pub fn open_output(&self, id: &str) -> Result<Option<StoreReader>, RecordStoreError> {
         let Some(record) = self.record_of(id)? else { return Ok(None) };
-        let Some(name) = record.output_file else { return Ok(None) };
-        let path = self.directory.join(&name);
-        // The name is a word of a file, which is only the user's own.
-        let is_plain = name.strip_suffix(store::ENDING).and_then(RecordedJob::parse).is_some();
-        let opened = if is_plain { StoreReader::open(&path) } else { Ok(None) };
-        opened.map_err(|source| RecordStoreError::Read { path, source })
+        let Some(name) = output_of(&record) else { return Ok(None) };
+        let path = self.directory.join(name);
+        match StoreReader::open(&path) {
+            Ok(None) => Err(RecordStoreError::OutputGone),
+            Ok(reader) => Ok(reader),
+            Err(source) => Err(RecordStoreError::Read { path, source }),
+        }
     }
 
     /// Reads the record of a job, or what it has left when it began; `None` if there is neither.
@@ -668,6 +712,19 @@ pub(crate) fn save_or_warn(record: &JobRecord) {
         messages::warn(&messages::error_chain(&error));
         error.hint().iter().for_each(|hint| messages::hint(hint));
     }
+}
+
+/// Returns the name of the file with the whole output of a job. The name is a word of a file, and must not lead elsewhere.
+fn output_of(record: &JobRecord) -> Option<&str> {
+    let name = record.output_file.as_deref()?;
+    name.strip_suffix(store::ENDING).and_then(RecordedJob::parse).map(|_| name)
+}
+
+/// Removes a file, and returns its size. Errors are ignored: another rlaunch may have removed it, and any other error recurs
+/// with the next record.
+fn removed(path: &Path) -> u64 {
+    let size = fs::metadata(path).map_or(0, |found| found.len());
+    fs::remove_file(path).map_or(0, |()| size)
 }
 
 /// Returns the end of the name of a file that a launcher on this machine writes when its job begins.
@@ -856,6 +913,62 @@ mod tests {
         let elsewhere = JobRecord { output_file: Some("../x.output".into()), ..record(3) };
         store.save(&elsewhere).unwrap();
         assert!(!found(&record(3).job));
+        fs::remove_file(store.directory.join(output.file_name())).unwrap();
+        let gone = store.open_output(&record(2).job).err().unwrap();
+        assert!(gone.to_string().ends_with("not kept any more"), "{gone}");
+    }
+
+    #[test]
+    fn output_outlives_the_record_of_the_first_attempt() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore { most: 2, most_bytes: 0, ..RecordStore::below(state.path()) };
+        let attempt = |number: u32, next: Option<u32>| JobRecord {
+            name: "amber-fox".into(),
+            output_file: Some(format!("{}.amber-fox{}", record(1).job, store::ENDING)),
+            next: next.map(|next| record(next).job),
+            ..record(number)
+        };
+        let first = attempt(1, Some(2));
+        let output = OutputStore::create(&store.directory, &first.recorded_job().to_string());
+        let output = output.unwrap();
+        let path = store.directory.join(output.file_name());
+        let old = store.directory.join(format!("{}{}", first.recorded_job(), store::OLD_ENDING));
+        fs::write(&old, "").unwrap();
+        let of_another = || JobRecord { output_file: Some("output".into()), ..record(9) };
+        store.save(&first).unwrap();
+        // Nothing but the lock keeps the output.
+        store.save(&of_another()).unwrap();
+        assert!(!store.path(&first.recorded_job()).exists() && path.exists() && old.exists());
+        // The launcher is on another machine, whose lock is not seen here.
+        output.unlock();
+        let begun = store.begin(&attempt(2, None)).unwrap();
+        store.save(&of_another()).unwrap();
+        assert!(path.exists() && old.exists());
+        // The job is over, and the record of its last attempt keeps the output as long as itself.
+        store.save(&attempt(2, None)).unwrap();
+        drop(begun);
+        let large = RecordStore { most: 2, ..RecordStore::below(state.path()) };
+        large.save(&of_another()).unwrap();
+        assert!(path.exists() && large.open_output(&record(2).job).unwrap().is_some());
+        (10..12).for_each(|number| store.save(&record(number)).unwrap());
+        assert!(!path.exists() && !old.exists());
+    }
+
+    #[test]
+    fn output_stays_while_the_next_attempt_has_a_record() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore { most: 1, ..RecordStore::below(state.path()) };
+        fs::create_dir_all(&store.directory).unwrap();
+        let first = record(1);
+        let output_file = Some(format!("{}{}", first.recorded_job(), store::ENDING));
+        let path = store.directory.join(output_file.as_deref().unwrap());
+        fs::write(&path, "output").unwrap();
+        let next = Some(record(2).job);
+        store.save(&JobRecord { output_file: output_file.clone(), next, ..first }).unwrap();
+        store.save(&JobRecord { output_file, name: "name-1".into(), ..record(2) }).unwrap();
+        assert!(path.exists() && store.jobs().len() == 1);
+        store.save(&record(3)).unwrap();
+        assert!(!path.exists());
     }
 
     #[test]

@@ -187,6 +187,12 @@ impl OutputStore {
         let _ = file.map(|file| file.sync_data());
     }
 
+    /// Releases the lock, as seen from another machine.
+    #[cfg(test)]
+    pub(crate) fn unlock(&self) {
+        let _ = self.writing().files.file.as_ref().map(|file| file.unlock());
+    }
+
     fn writing(&self) -> MutexGuard<'_, StoreWriter<StoreFiles>> {
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
     }
