@@ -12,10 +12,11 @@ use crate::run::output::store::{self, OutputStore, StoreReader};
 use crate::run::output::{RecordedOutput, SharedTranscript};
 use crate::run::show::{self, RankPlace, VariableRow};
 use nix::sys::signal::Signal;
+use nix::unistd::Uid;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_console::messages;
-use rlaunch_console::process_env::{ProcessEnv, create_state_directory};
+use rlaunch_console::process_env::{ProcessEnv, check_private, create_state_directory};
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::name::{JobName, LAST, Meant, NamedJob};
 use rlaunch_plan::map::RankMap;
@@ -28,6 +29,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -639,6 +641,7 @@ impl RecordStore {
     /// Lists the recorded jobs with the times at which the records were written. Adopts what killed launchers have begun.
     fn adopt_and_date(&self) -> io::Result<Vec<(SystemTime, RecordedJob)>> {
         let mut jobs = Vec::new();
+        check_private(&self.directory, &fs::metadata(&self.directory)?)?;
         for entry in fs::read_dir(&self.directory)? {
             let name = entry?.file_name();
             let Some(name) = name.to_str() else { continue };
@@ -742,12 +745,21 @@ fn is_id(text: &str) -> bool {
 }
 
 fn read(path: &Path) -> Result<JobRecord, RecordStoreError> {
-    let read = || {
-        let mut text = Vec::new();
-        File::open(path)?.take(MAX_SIZE).read_to_end(&mut text)?;
-        Ok(serde_json::from_slice(&text)?)
-    };
-    read().map_err(|source| RecordStoreError::Read { path: path.to_owned(), source })
+    read_of(Uid::effective(), path)
+        .map_err(|source| RecordStoreError::Read { path: path.to_owned(), source })
+}
+
+/// Reads a record that this user has written: its command may be run again.
+fn read_of(user: Uid, path: &Path) -> io::Result<JobRecord> {
+    let file = File::open(path)?;
+    let owner = file.metadata()?.uid();
+    if owner != user.as_raw() {
+        let message = format!("it belongs to another user (uid {owner})");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    }
+    let mut text = Vec::new();
+    file.take(MAX_SIZE).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
 }
 
 #[cfg(test)]
@@ -969,6 +981,22 @@ mod tests {
         assert!(path.exists() && store.jobs().len() == 1);
         store.save(&record(3)).unwrap();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_another_user_may_have_written_is_refused() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore::below(state.path());
+        store.save(&record(1)).unwrap();
+        let path = store.path(&record(1).recorded_job());
+        let (owner, another) = (Uid::effective(), Uid::from_raw(Uid::effective().as_raw() + 1));
+        assert!(read_of(owner, &path).is_ok());
+        let error = read_of(another, &path).unwrap_err().to_string();
+        assert!(error.contains("belongs to another user"), "{error}");
+        fs::set_permissions(&store.directory, fs::Permissions::from_mode(0o1777)).unwrap();
+        assert!(matches!(store.last(), Err(RecordStoreError::Read { .. })));
+        assert!(store.newest(9).is_empty() && store.save(&record(2)).is_err());
+        assert!(store.open_output(&record(1).job).is_err());
     }
 
     #[test]

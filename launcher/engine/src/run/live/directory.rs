@@ -6,12 +6,11 @@
 
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
-use nix::unistd::Uid;
-use rlaunch_console::process_env::{ProcessEnv, create_state_directory};
+use rlaunch_console::process_env::{ProcessEnv, check_private, create_state_directory};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Directory with the sockets of a user's running jobs, held open.
@@ -58,11 +57,7 @@ impl SocketDirectory {
     pub(super) fn open_at(path: PathBuf) -> io::Result<SocketDirectory> {
         let open =
             File::options().read(true).custom_flags(OFlag::O_DIRECTORY.bits()).open(&path)?;
-        let meta = open.metadata()?;
-        if meta.uid() != Uid::effective().as_raw() || meta.mode() & 0o022 != 0 {
-            let message = format!("{} can be written to by other users", path.display());
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
-        }
+        check_private(&path, &open.metadata()?)?;
         Ok(SocketDirectory { path, open })
     }
 
