@@ -67,11 +67,11 @@ pub fn check_private(directory: &Path, found: &Metadata) -> io::Result<()> {
 }
 
 fn check_private_to(user: Uid, directory: &Path, found: &Metadata) -> io::Result<()> {
-    let (path, owner) = (directory.display(), account(found.uid()));
+    let (path, owner) = (directory.display(), || account(found.uid()));
     let message = if found.uid() != user.as_raw() {
-        format!("{path} belongs to {owner}, not to the user of this rlaunch")
+        format!("{path} belongs to {}, not to the user of this rlaunch", owner())
     } else if found.mode() & 0o022 != 0 {
-        format!("{path} of {owner} can be written to by other users: `chmod go-w {path}`")
+        format!("{path} of {} can be written to by other users: `chmod go-w {path}`", owner())
     } else {
         return Ok(());
     };

@@ -331,6 +331,12 @@ const MAX_BYTES: u64 = 10 << 30;
 const ENDINGS: [&str; 3] = [".json", store::ENDING, store::OLD_ENDING];
 /// End of the name of a file that a launcher writes when its job begins.
 const BEGUN: &str = ".begun";
+/// Age at which the file of a job that has begun on another machine is removed, if all records are newer. Few jobs run so long.
+const MAX_BEGUN_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Beginning of the name of a record that is being written.
+const PARTIAL: &str = ".tmp";
+/// Age at which a file that was being written is removed. It gets its name at once.
+const MAX_PARTIAL_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Maximum size of a record that is read, in bytes. The output in a record is up to 1 MiB, which JSON's
 /// escapes make at most six times longer.
 const MAX_SIZE: u64 = 16 << 20;
@@ -447,7 +453,7 @@ impl RecordStore {
         }
         // Ids begin with the time.
         if let Some(oldest) = jobs.iter().min().filter(|_| beyond > 0) {
-            self.forget_begun(&oldest.id);
+            self.forget_leftovers(&oldest.id, now);
         }
         if record.output_file.is_some() {
             self.bound_size(&jobs, &record.job);
@@ -566,15 +572,27 @@ impl RecordStore {
         Ok(None)
     }
 
-    /// Removes files of jobs that began before another: those of machines that are no more stay otherwise. On this machine
-    /// only jobs that run have such files.
-    fn forget_begun(&self, oldest: &str) {
+    /// Removes what launchers that were killed have left: files that they were writing, and those of jobs of other machines
+    /// that began before the job `oldest` and long ago. Such a job may still run; on this machine only jobs that run have
+    /// such files.
+    fn forget_leftovers(&self, oldest: &str, now: SystemTime) {
         let here = begun_suffix();
-        let is_old = |name: &str| name.ends_with(BEGUN) && !name.ends_with(&here) && name < oldest;
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
-            if entry.file_name().to_str().is_some_and(is_old) {
-                // As above.
-                let _ = fs::remove_file(entry.path());
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let is_begun = name.ends_with(BEGUN) && !name.ends_with(&here) && name < oldest;
+            let is_partial = name.starts_with(PARTIAL) || name.ends_with(store::NEW_ENDING);
+            let most = if is_begun {
+                MAX_BEGUN_AGE
+            } else if is_partial {
+                MAX_PARTIAL_AGE
+            } else {
+                continue;
+            };
+            let written = entry.metadata().and_then(|found| found.modified());
+            let age = written.ok().and_then(|at| now.duration_since(at).ok());
+            if age.is_some_and(|age| age > most) {
+                removed(&entry.path());
             }
         }
     }
@@ -608,7 +626,8 @@ impl RecordStore {
     /// reader finds a partial record.
     fn write(&self, record: &JobRecord) -> io::Result<NamedTempFile> {
         create_state_directory(&self.directory)?;
-        let mut file = BufWriter::new(NamedTempFile::new_in(&self.directory)?);
+        let file = tempfile::Builder::new().prefix(PARTIAL).tempfile_in(&self.directory)?;
+        let mut file = BufWriter::new(file);
         serde_json::to_writer(&mut file, record)?;
         Ok(file.into_inner()?)
     }
@@ -833,9 +852,22 @@ mod tests {
         assert!(matches!(store.last(), Err(RecordStoreError::Empty(_))));
         fs::create_dir_all(&store.directory).unwrap();
         fs::set_permissions(&store.directory, fs::Permissions::from_mode(0o700)).unwrap();
-        let of_others = [1, 7].map(|number| format!("{}@another{BEGUN}", record(number).job));
-        let of_others = of_others.map(|name| store.directory.join(name));
-        of_others.iter().for_each(|path| fs::write(path, "").unwrap());
+        let begun = |number: u32, machine: &str| {
+            store.directory.join(format!("{}@{machine}{BEGUN}", record(number).job))
+        };
+        let left = |name: &str| store.directory.join(name);
+        let files = [
+            (begun(1, "another"), 31),
+            (begun(1, "busy"), 29),
+            (begun(7, "another"), 31),
+            (left(".tmpOld"), 2),
+            (left(".tmpNew"), 0),
+            (left("x.output.new"), 2),
+        ];
+        for (path, days) in &files {
+            let at = SystemTime::now() - Duration::from_secs(days * 86_400);
+            File::create(path).unwrap().set_modified(at).unwrap();
+        }
         let count = 9 + 3;
         let running = store.begin(&record(0)).unwrap();
         (0..count).for_each(|number| store.save(&record(number)).unwrap());
@@ -844,7 +876,8 @@ mod tests {
         assert!(running.path.exists());
         let expected: Vec<String> = (3..count).map(|number| record(number).job).collect();
         assert_eq!(jobs, expected);
-        assert_eq!(of_others.map(|path| path.exists()), [false, true]);
+        let is_kept = files.map(|(path, _)| path.exists());
+        assert_eq!(is_kept, [false, true, true, false, true, false]);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&store.directory), 0o700);
         assert_eq!(mode(&store.path(&record(9).recorded_job())), 0o600);
