@@ -2,7 +2,7 @@
 
 use nix::unistd::{Uid, User};
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder};
+use std::fs::{self, DirBuilder, Metadata};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -52,10 +52,36 @@ fn home() -> Option<PathBuf> {
 }
 
 /// Creates a directory below [`ProcessEnv::state_directory`] for this user alone, unless it exists. The superuser creates nothing
-/// where another user's programs would then fail to write: `sudo` may keep that user's HOME.
+/// where another user's programs would then fail to write: `sudo` may keep that user's HOME. One that exists must be private
+/// ([`check_private`]).
 pub fn create_state_directory(directory: &Path) -> io::Result<()> {
     check_owner(directory, Uid::effective())?;
-    DirBuilder::new().recursive(true).mode(0o700).create(directory)
+    DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+    check_private(directory, &fs::metadata(directory)?)
+}
+
+/// Checks that a directory of state is this user's, and that no other user can create files in it: commands of a job that is
+/// run again are read from there. Where all may write to XDG_STATE_HOME, another user may have been the first to create it.
+pub fn check_private(directory: &Path, found: &Metadata) -> io::Result<()> {
+    check_private_to(Uid::effective(), directory, found)
+}
+
+fn check_private_to(user: Uid, directory: &Path, found: &Metadata) -> io::Result<()> {
+    let (path, owner) = (directory.display(), || account(found.uid()));
+    let message = if found.uid() != user.as_raw() {
+        format!("{path} belongs to {}, not to the user of this rlaunch", owner())
+    } else if found.mode() & 0o022 != 0 {
+        format!("{path} of {} can be written to by other users: `chmod go-w {path}`", owner())
+    } else {
+        return Ok(());
+    };
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, message))
+}
+
+/// Returns the name of a user.
+fn account(id: u32) -> String {
+    let name = User::from_uid(Uid::from_raw(id)).ok().flatten().map(|user| user.name);
+    name.unwrap_or_else(|| format!("uid {id}"))
 }
 
 /// Checks that a directory, or the one in which it would be created, is no other user's if `user` is the superuser.
@@ -65,8 +91,7 @@ fn check_owner(directory: &Path, user: Uid) -> io::Result<()> {
     let Some((path, owner)) = existing.filter(|(_, owner)| user.is_root() && *owner != 0) else {
         return Ok(());
     };
-    let name = User::from_uid(Uid::from_raw(owner)).ok().flatten().map(|user| user.name);
-    let name = name.unwrap_or_else(|| format!("uid {owner}"));
+    let name = account(owner);
     let message = format!(
         "{} belongs to {name}, and this rlaunch runs as root (`sudo -H` sets root's HOME)",
         path.display()
@@ -77,6 +102,7 @@ fn check_owner(directory: &Path, user: Uid) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn the_superuser_leaves_directories_of_others_alone() {
@@ -95,5 +121,23 @@ mod tests {
             assert!(error.contains(" belongs to ") && error.contains("as root"), "{error}");
         }
         assert!(of_user.is_ok() && check_owner(Path::new("/no/such"), root).is_ok());
+    }
+
+    #[test]
+    fn a_directory_of_another_user_or_open_to_others_is_refused() {
+        let above = std::env::temp_dir().join(format!("rlaunch-private-{}", std::process::id()));
+        let directory = above.join("rlaunch/jobs");
+        let created = create_state_directory(&directory);
+        let found = fs::metadata(&directory).unwrap();
+        let of_another = check_private_to(Uid::from_raw(found.uid() + 1), &directory, &found);
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o1777)).unwrap();
+        let open = create_state_directory(&directory);
+        fs::remove_dir_all(&above).unwrap();
+        assert!(created.is_ok());
+        for (refused, cause) in [(of_another, " belongs to "), (open, "other users")] {
+            let error = refused.unwrap_err().to_string();
+            assert!(error.contains(cause), "{error}");
+            assert!(error.starts_with(directory.to_str().unwrap()), "{error}");
+        }
     }
 }

@@ -10,6 +10,7 @@ use rlaunch_engine::run::live::client::{LiveError, RunningJob};
 use rlaunch_engine::run::output::replay::{self, Shown};
 use rlaunch_engine::run::output::store::StoreReader;
 use rlaunch_engine::run::output::{RecordedChunk, RecordedOutput};
+use rlaunch_engine::run::record::RecordStoreError;
 use rlaunch_plan::job::name::LAST;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -80,11 +81,16 @@ pub(super) async fn run(args: &LogsArgs) -> Result<Exit, Failed> {
         Some(job) => Some(job.id.clone()),
         None => found::find_id(args.job.as_deref().unwrap_or(LAST)).await?,
     };
-    if let Some(id) = id
-        && let Some(reader) =
-            found::store()?.open_output(&id).map_err(|error| found::record_failure(&error))?
-    {
-        return show_stored(reader, args, running).await;
+    if let Some(id) = id {
+        match found::store()?.open_output(&id) {
+            Ok(Some(reader)) => return show_stored(reader, args, running).await,
+            Ok(None) => {}
+            // The record has the first and the last of it.
+            Err(gone @ RecordStoreError::OutputGone) if args.since.is_none() => {
+                messages::warn(&gone.to_string());
+            }
+            Err(error) => return Err(found::record_failure(&error)),
+        }
     }
     if args.since.is_some() {
         let failed = Failed::new(

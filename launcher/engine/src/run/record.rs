@@ -12,10 +12,11 @@ use crate::run::output::store::{self, OutputStore, StoreReader};
 use crate::run::output::{RecordedOutput, SharedTranscript};
 use crate::run::show::{self, RankPlace, VariableRow};
 use nix::sys::signal::Signal;
+use nix::unistd::Uid;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_console::messages;
-use rlaunch_console::process_env::{ProcessEnv, create_state_directory};
+use rlaunch_console::process_env::{ProcessEnv, check_private, create_state_directory};
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::name::{JobName, LAST, Meant, NamedJob};
 use rlaunch_plan::map::RankMap;
@@ -24,10 +25,11 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::redact::without_secrets;
 use serde::{Deserialize, Serialize};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
@@ -329,6 +331,12 @@ const MAX_BYTES: u64 = 10 << 30;
 const ENDINGS: [&str; 3] = [".json", store::ENDING, store::OLD_ENDING];
 /// End of the name of a file that a launcher writes when its job begins.
 const BEGUN: &str = ".begun";
+/// Age at which the file of a job that has begun on another machine is removed, if all records are newer. Few jobs run so long.
+const MAX_BEGUN_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Beginning of the name of a record that is being written.
+const PARTIAL: &str = ".tmp";
+/// Age at which a file that was being written is removed. It gets its name at once.
+const MAX_PARTIAL_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Maximum size of a record that is read, in bytes. The output in a record is up to 1 MiB, which JSON's
 /// escapes make at most six times longer.
 const MAX_SIZE: u64 = 16 << 20;
@@ -390,6 +398,8 @@ pub enum RecordStoreError {
     Empty(PathBuf),
     #[error("no record of a job whose name or id begins with {job} in {}", directory.display())]
     Unknown { job: String, directory: PathBuf },
+    #[error("the whole output of this job is not kept any more")]
+    OutputGone,
     #[error("{job} begins the names or ids of {count} jobs")]
     Ambiguous { job: String, count: usize },
 }
@@ -407,6 +417,7 @@ impl RecordStoreError {
             RecordStoreError::Unknown { .. } => {
                 Some(format!("`rlaunch history` lists them; the newest {MAX_RECORDS} are kept"))
             }
+            RecordStoreError::OutputGone => Some("-n 100 prints its last lines".into()),
             RecordStoreError::Ambiguous { .. } => Some("give more of the name or id".into()),
             RecordStoreError::Read { .. } => None,
         }
@@ -442,7 +453,7 @@ impl RecordStore {
         }
         // Ids begin with the time.
         if let Some(oldest) = jobs.iter().min().filter(|_| beyond > 0) {
-            self.forget_begun(&oldest.id);
+            self.forget_leftovers(&oldest.id, now);
         }
         if record.output_file.is_some() {
             self.bound_size(&jobs, &record.job);
@@ -450,42 +461,82 @@ impl RecordStore {
         Ok(())
     }
 
-    /// Removes what a job has left. Errors are ignored: another rlaunch may have removed a file, and any other error recurs with
-    /// the next record.
-    fn remove(&self, job: &RecordedJob) {
-        for ending in ENDINGS {
-            let _ = fs::remove_file(self.directory.join(format!("{job}{ending}")));
+    /// Removes what a job has left, and returns the size of that. Output stays until the last attempt at the job gives way.
+    fn remove(&self, job: &RecordedJob) -> u64 {
+        let path = self.path(job);
+        let record = read(&path).ok();
+        let output = record.as_ref().and_then(output_of).map(str::to_owned);
+        let next = record.and_then(|record| record.next);
+        let freed = removed(&path);
+        if next.is_some_and(|next| self.has(&next)) {
+            return freed;
         }
+        freed + self.remove_output(&output.unwrap_or_else(|| format!("{job}{}", store::ENDING)))
+    }
+
+    /// Removes the output of a job, and returns its size. Keeps what a launcher still writes.
+    fn remove_output(&self, name: &str) -> u64 {
+        let newer = self.directory.join(name);
+        if File::open(&newer).is_ok_and(|file| file.try_lock_shared().is_err() || self.fills(name))
+        {
+            return 0;
+        }
+        let old = name.strip_suffix(store::ENDING).unwrap_or(name);
+        removed(&newer) + removed(&self.directory.join(format!("{old}{}", store::OLD_ENDING)))
+    }
+
+    /// Tells whether a job that has begun names this file of output. Locks of other machines may not be seen here.
+    fn fills(&self, output: &str) -> bool {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let mut begun = entries.filter(|entry| entry.path().to_string_lossy().ends_with(BEGUN));
+        begun.any(|entry| read(&entry.path()).is_ok_and(|job| output_of(&job) == Some(output)))
+    }
+
+    /// Tells whether a job has a record, or has begun.
+    fn has(&self, id: &str) -> bool {
+        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
+        let mut names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        names.any(|name| name.starts_with(id) && [".json", BEGUN].iter().any(|e| name.ends_with(e)))
+    }
+
+    /// Tells whether one of `jobs` is a later attempt at a job, whose output is in the file of the first.
+    fn has_later_attempt(&self, first: &RecordedJob, jobs: &[RecordedJob]) -> bool {
+        let output = format!("{first}{}", store::ENDING);
+        let is_later = |job: &&RecordedJob| job.name == first.name && job.id > first.id;
+        let mut later: Vec<&RecordedJob> = jobs.iter().filter(is_later).collect();
+        // The next attempt is among the first of that name: ids begin with the time.
+        later.sort_unstable();
+        let names = |record: JobRecord| output_of(&record) == Some(output.as_str());
+        later.into_iter().any(|job| read(&self.path(job)).is_ok_and(names))
     }
 
     /// Removes what the oldest of `jobs` have left, until all files together have [`RecordStore::most_bytes`], and output
     /// without a record. Keeps what the job `kept` has left.
     fn bound_size(&self, jobs: &[RecordedJob], kept: &str) {
-        let mut sizes: HashMap<RecordedJob, u64> = HashMap::new();
+        let (mut total, mut found) = (0_u64, HashSet::new());
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let name = entry.file_name();
             let of_job = |ending: &&str| name.to_str().and_then(|name| name.strip_suffix(*ending));
             let job = ENDINGS.iter().find_map(of_job).and_then(RecordedJob::parse);
             if let Some((job, metadata)) = job.zip(entry.metadata().ok()) {
-                *sizes.entry(job).or_default() += metadata.len();
+                total += metadata.len();
+                found.insert(job);
             }
         }
-        let mut total: u64 = sizes.values().sum();
         let begun = self.begun();
-        for job in sizes.keys().filter(|job| !jobs.contains(job) && !begun.contains(job)) {
-            let file = File::open(self.directory.join(format!("{job}{}", store::ENDING)));
-            // A job that has just begun holds a lock.
-            if file.is_ok_and(|file| file.try_lock_shared().is_ok()) {
-                self.remove(job);
-                total -= sizes[job];
+        // Another rlaunch may have written a record since `jobs` were listed.
+        for job in found.iter().filter(|job| !begun.contains(job) && !self.path(job).exists()) {
+            if !self.has_later_attempt(job, jobs) {
+                // A job that has just begun holds a lock.
+                let freed = self.remove_output(&format!("{job}{}", store::ENDING));
+                total = total.saturating_sub(freed);
             }
         }
         for job in jobs.iter().filter(|job| job.id != kept) {
             if total <= self.most_bytes {
                 return;
             }
-            self.remove(job);
-            total -= sizes.get(job).copied().unwrap_or_default();
+            total = total.saturating_sub(self.remove(job));
         }
     }
 
@@ -495,15 +546,16 @@ impl RecordStore {
         OutputStore::create(&self.directory, &job.to_string())
     }
 
-    /// Opens the file with the whole output of a job that runs or has ended; `None` if it has none.
+    /// Opens the file with the whole output of a job that runs or has ended; `None` if the job kept none.
     pub fn open_output(&self, id: &str) -> Result<Option<StoreReader>, RecordStoreError> {
         let Some(record) = self.record_of(id)? else { return Ok(None) };
-        let Some(name) = record.output_file else { return Ok(None) };
-        let path = self.directory.join(&name);
-        // The name is a word of a file, which is only the user's own.
-        let is_plain = name.strip_suffix(store::ENDING).and_then(RecordedJob::parse).is_some();
-        let opened = if is_plain { StoreReader::open(&path) } else { Ok(None) };
-        opened.map_err(|source| RecordStoreError::Read { path, source })
+        let Some(name) = output_of(&record) else { return Ok(None) };
+        let path = self.directory.join(name);
+        match StoreReader::open(&path) {
+            Ok(None) => Err(RecordStoreError::OutputGone),
+            Ok(reader) => Ok(reader),
+            Err(source) => Err(RecordStoreError::Read { path, source }),
+        }
     }
 
     /// Reads the record of a job, or what it has left when it began; `None` if there is neither.
@@ -520,15 +572,27 @@ impl RecordStore {
         Ok(None)
     }
 
-    /// Removes files of jobs that began before another: those of machines that are no more stay otherwise. On this machine
-    /// only jobs that run have such files.
-    fn forget_begun(&self, oldest: &str) {
+    /// Removes what launchers that were killed have left: files that they were writing, and those of jobs of other machines
+    /// that began before the job `oldest` and long ago. Such a job may still run; on this machine only jobs that run have
+    /// such files.
+    fn forget_leftovers(&self, oldest: &str, now: SystemTime) {
         let here = begun_suffix();
-        let is_old = |name: &str| name.ends_with(BEGUN) && !name.ends_with(&here) && name < oldest;
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
-            if entry.file_name().to_str().is_some_and(is_old) {
-                // As above.
-                let _ = fs::remove_file(entry.path());
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let is_begun = name.ends_with(BEGUN) && !name.ends_with(&here) && name < oldest;
+            let is_partial = name.starts_with(PARTIAL) || name.ends_with(store::NEW_ENDING);
+            let most = if is_begun {
+                MAX_BEGUN_AGE
+            } else if is_partial {
+                MAX_PARTIAL_AGE
+            } else {
+                continue;
+            };
+            let written = entry.metadata().and_then(|found| found.modified());
+            let age = written.ok().and_then(|at| now.duration_since(at).ok());
+            if age.is_some_and(|age| age > most) {
+                removed(&entry.path());
             }
         }
     }
@@ -562,7 +626,8 @@ impl RecordStore {
     /// reader finds a partial record.
     fn write(&self, record: &JobRecord) -> io::Result<NamedTempFile> {
         create_state_directory(&self.directory)?;
-        let mut file = BufWriter::new(NamedTempFile::new_in(&self.directory)?);
+        let file = tempfile::Builder::new().prefix(PARTIAL).tempfile_in(&self.directory)?;
+        let mut file = BufWriter::new(file);
         serde_json::to_writer(&mut file, record)?;
         Ok(file.into_inner()?)
     }
@@ -595,6 +660,7 @@ impl RecordStore {
     /// Lists the recorded jobs with the times at which the records were written. Adopts what killed launchers have begun.
     fn adopt_and_date(&self) -> io::Result<Vec<(SystemTime, RecordedJob)>> {
         let mut jobs = Vec::new();
+        check_private(&self.directory, &fs::metadata(&self.directory)?)?;
         for entry in fs::read_dir(&self.directory)? {
             let name = entry?.file_name();
             let Some(name) = name.to_str() else { continue };
@@ -670,6 +736,19 @@ pub(crate) fn save_or_warn(record: &JobRecord) {
     }
 }
 
+/// Returns the name of the file with the whole output of a job. The name is a word of a file, and must not lead elsewhere.
+fn output_of(record: &JobRecord) -> Option<&str> {
+    let name = record.output_file.as_deref()?;
+    name.strip_suffix(store::ENDING).and_then(RecordedJob::parse).map(|_| name)
+}
+
+/// Removes a file, and returns its size. Errors are ignored: another rlaunch may have removed it, and any other error recurs
+/// with the next record.
+fn removed(path: &Path) -> u64 {
+    let size = fs::metadata(path).map_or(0, |found| found.len());
+    fs::remove_file(path).map_or(0, |()| size)
+}
+
 /// Returns the end of the name of a file that a launcher on this machine writes when its job begins.
 fn begun_suffix() -> String {
     format!("@{}{BEGUN}", machine())
@@ -685,12 +764,21 @@ fn is_id(text: &str) -> bool {
 }
 
 fn read(path: &Path) -> Result<JobRecord, RecordStoreError> {
-    let read = || {
-        let mut text = Vec::new();
-        File::open(path)?.take(MAX_SIZE).read_to_end(&mut text)?;
-        Ok(serde_json::from_slice(&text)?)
-    };
-    read().map_err(|source| RecordStoreError::Read { path: path.to_owned(), source })
+    read_of(Uid::effective(), path)
+        .map_err(|source| RecordStoreError::Read { path: path.to_owned(), source })
+}
+
+/// Reads a record that this user has written: its command may be run again.
+fn read_of(user: Uid, path: &Path) -> io::Result<JobRecord> {
+    let file = File::open(path)?;
+    let owner = file.metadata()?.uid();
+    if owner != user.as_raw() {
+        let message = format!("it belongs to another user (uid {owner})");
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
+    }
+    let mut text = Vec::new();
+    file.take(MAX_SIZE).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
 }
 
 #[cfg(test)]
@@ -764,9 +852,22 @@ mod tests {
         assert!(matches!(store.last(), Err(RecordStoreError::Empty(_))));
         fs::create_dir_all(&store.directory).unwrap();
         fs::set_permissions(&store.directory, fs::Permissions::from_mode(0o700)).unwrap();
-        let of_others = [1, 7].map(|number| format!("{}@another{BEGUN}", record(number).job));
-        let of_others = of_others.map(|name| store.directory.join(name));
-        of_others.iter().for_each(|path| fs::write(path, "").unwrap());
+        let begun = |number: u32, machine: &str| {
+            store.directory.join(format!("{}@{machine}{BEGUN}", record(number).job))
+        };
+        let left = |name: &str| store.directory.join(name);
+        let files = [
+            (begun(1, "another"), 31),
+            (begun(1, "busy"), 29),
+            (begun(7, "another"), 31),
+            (left(".tmpOld"), 2),
+            (left(".tmpNew"), 0),
+            (left("x.output.new"), 2),
+        ];
+        for (path, days) in &files {
+            let at = SystemTime::now() - Duration::from_secs(days * 86_400);
+            File::create(path).unwrap().set_modified(at).unwrap();
+        }
         let count = 9 + 3;
         let running = store.begin(&record(0)).unwrap();
         (0..count).for_each(|number| store.save(&record(number)).unwrap());
@@ -775,7 +876,8 @@ mod tests {
         assert!(running.path.exists());
         let expected: Vec<String> = (3..count).map(|number| record(number).job).collect();
         assert_eq!(jobs, expected);
-        assert_eq!(of_others.map(|path| path.exists()), [false, true]);
+        let is_kept = files.map(|(path, _)| path.exists());
+        assert_eq!(is_kept, [false, true, true, false, true, false]);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&store.directory), 0o700);
         assert_eq!(mode(&store.path(&record(9).recorded_job())), 0o600);
@@ -856,6 +958,78 @@ mod tests {
         let elsewhere = JobRecord { output_file: Some("../x.output".into()), ..record(3) };
         store.save(&elsewhere).unwrap();
         assert!(!found(&record(3).job));
+        fs::remove_file(store.directory.join(output.file_name())).unwrap();
+        let gone = store.open_output(&record(2).job).err().unwrap();
+        assert!(gone.to_string().ends_with("not kept any more"), "{gone}");
+    }
+
+    #[test]
+    fn output_outlives_the_record_of_the_first_attempt() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore { most: 2, most_bytes: 0, ..RecordStore::below(state.path()) };
+        let attempt = |number: u32, next: Option<u32>| JobRecord {
+            name: "amber-fox".into(),
+            output_file: Some(format!("{}.amber-fox{}", record(1).job, store::ENDING)),
+            next: next.map(|next| record(next).job),
+            ..record(number)
+        };
+        let first = attempt(1, Some(2));
+        let output = OutputStore::create(&store.directory, &first.recorded_job().to_string());
+        let output = output.unwrap();
+        let path = store.directory.join(output.file_name());
+        let old = store.directory.join(format!("{}{}", first.recorded_job(), store::OLD_ENDING));
+        fs::write(&old, "").unwrap();
+        let of_another = || JobRecord { output_file: Some("output".into()), ..record(9) };
+        store.save(&first).unwrap();
+        // Nothing but the lock keeps the output.
+        store.save(&of_another()).unwrap();
+        assert!(!store.path(&first.recorded_job()).exists() && path.exists() && old.exists());
+        // The launcher is on another machine, whose lock is not seen here.
+        output.unlock();
+        let begun = store.begin(&attempt(2, None)).unwrap();
+        store.save(&of_another()).unwrap();
+        assert!(path.exists() && old.exists());
+        // The job is over, and the record of its last attempt keeps the output as long as itself.
+        store.save(&attempt(2, None)).unwrap();
+        drop(begun);
+        let large = RecordStore { most: 2, ..RecordStore::below(state.path()) };
+        large.save(&of_another()).unwrap();
+        assert!(path.exists() && large.open_output(&record(2).job).unwrap().is_some());
+        (10..12).for_each(|number| store.save(&record(number)).unwrap());
+        assert!(!path.exists() && !old.exists());
+    }
+
+    #[test]
+    fn output_stays_while_the_next_attempt_has_a_record() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore { most: 1, ..RecordStore::below(state.path()) };
+        fs::create_dir_all(&store.directory).unwrap();
+        let first = record(1);
+        let output_file = Some(format!("{}{}", first.recorded_job(), store::ENDING));
+        let path = store.directory.join(output_file.as_deref().unwrap());
+        fs::write(&path, "output").unwrap();
+        let next = Some(record(2).job);
+        store.save(&JobRecord { output_file: output_file.clone(), next, ..first }).unwrap();
+        store.save(&JobRecord { output_file, name: "name-1".into(), ..record(2) }).unwrap();
+        assert!(path.exists() && store.jobs().len() == 1);
+        store.save(&record(3)).unwrap();
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_another_user_may_have_written_is_refused() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore::below(state.path());
+        store.save(&record(1)).unwrap();
+        let path = store.path(&record(1).recorded_job());
+        let (owner, another) = (Uid::effective(), Uid::from_raw(Uid::effective().as_raw() + 1));
+        assert!(read_of(owner, &path).is_ok());
+        let error = read_of(another, &path).unwrap_err().to_string();
+        assert!(error.contains("belongs to another user"), "{error}");
+        fs::set_permissions(&store.directory, fs::Permissions::from_mode(0o1777)).unwrap();
+        assert!(matches!(store.last(), Err(RecordStoreError::Read { .. })));
+        assert!(store.newest(9).is_empty() && store.save(&record(2)).is_err());
+        assert!(store.open_output(&record(1).job).is_err());
     }
 
     #[test]

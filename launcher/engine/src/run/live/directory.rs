@@ -6,12 +6,12 @@
 
 use nix::fcntl::OFlag;
 use nix::sys::stat::Mode;
-use nix::unistd::Uid;
-use rlaunch_console::process_env::{ProcessEnv, create_state_directory};
+use rlaunch_console::process_env::{ProcessEnv, check_private, create_state_directory};
+use sha2::{Digest, Sha256};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 /// Directory with the sockets of a user's running jobs, held open.
@@ -58,11 +58,7 @@ impl SocketDirectory {
     pub(super) fn open_at(path: PathBuf) -> io::Result<SocketDirectory> {
         let open =
             File::options().read(true).custom_flags(OFlag::O_DIRECTORY.bits()).open(&path)?;
-        let meta = open.metadata()?;
-        if meta.uid() != Uid::effective().as_raw() || meta.mode() & 0o022 != 0 {
-            let message = format!("{} can be written to by other users", path.display());
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
-        }
+        check_private(&path, &open.metadata()?)?;
         Ok(SocketDirectory { path, open })
     }
 
@@ -127,13 +123,26 @@ impl SocketName {
 /// more.
 const MAX_MACHINE: usize = 40;
 
-/// Returns the name of this machine, shortened, and without characters that a file name cannot have.
+/// Returns the name of this machine, without characters that a file name cannot have.
 pub(crate) fn machine() -> String {
     let name = nix::unistd::gethostname().unwrap_or_default();
-    let name = name.to_string_lossy();
+    plain_machine(&name.to_string_lossy())
+}
+
+/// Shortens a machine's name, and replaces characters that a file name cannot have. The end of a shortened one is a hash of the
+/// whole: names of pods may begin alike.
+fn plain_machine(name: &str) -> String {
     let plain = |c: char| if c.is_ascii_graphic() && c != '/' { c } else { '_' };
-    let name: String = name.chars().map(plain).take(MAX_MACHINE).collect();
-    if name.is_empty() { "localhost".to_owned() } else { name }
+    let plain: String = name.chars().map(plain).collect();
+    if plain.is_empty() {
+        return "localhost".to_owned();
+    }
+    if plain.len() <= MAX_MACHINE {
+        return plain;
+    }
+    let digest = Sha256::digest(name);
+    let hash = u32::from_be_bytes(std::array::from_fn(|at| digest[at]));
+    format!("{}-{hash:08x}", &plain[..MAX_MACHINE - 9])
 }
 
 #[cfg(test)]
@@ -148,6 +157,17 @@ mod tests {
         for other in ["x.json", "5@a.sock", "0123456789abcdef0123456789abcdef@.sock"] {
             assert_eq!(SocketName::parse(other), None, "{other}");
         }
+    }
+
+    #[test]
+    fn machines_whose_names_begin_alike_are_told_apart() {
+        let pods = ["0", "1"].map(|pod| plain_machine(&format!("{}-{pod}", "pod".repeat(20))));
+        assert_ne!(pods[0], pods[1]);
+        for pod in &pods {
+            assert!(pod.len() == MAX_MACHINE && pod.starts_with("podpod"), "{pod}");
+        }
+        assert_eq!(plain_machine("a/b"), "a_b");
+        assert_eq!(plain_machine(&"a".repeat(MAX_MACHINE)), "a".repeat(MAX_MACHINE));
     }
 
     #[test]

@@ -39,6 +39,8 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) const ENDING: &str = ".output";
 /// End of the name of the older file.
 pub(crate) const OLD_ENDING: &str = ".output.old";
+/// End of the name of a file that is about to be the newer one.
+pub(crate) const NEW_ENDING: &str = ".output.new";
 
 /// Record of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -185,6 +187,12 @@ impl OutputStore {
         let file = self.writing().files.file.clone();
         // An error recurs at no later time.
         let _ = file.map(|file| file.sync_data());
+    }
+
+    /// Releases the lock, as seen from another machine.
+    #[cfg(test)]
+    pub(crate) fn unlock(&self) {
+        let _ = self.writing().files.file.as_ref().map(|file| file.unlock());
     }
 
     fn writing(&self) -> MutexGuard<'_, StoreWriter<StoreFiles>> {
