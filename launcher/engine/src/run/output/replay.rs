@@ -1,5 +1,5 @@
 //! Output of a job that has left its terminal, shown from its file by the thread that shows output as it comes: with the same
-//! tags, rows and folding.
+//! tags, rows and folding, and held together by the times at which it came then.
 
 use super::store::{StoreReader, StoredAttempt, StoredRecord};
 use super::{
@@ -178,7 +178,10 @@ impl Replay<'_> {
                     return Ok(attempt.push(source, at, behind_lines(&data, skipped)).await);
                 }
             }
-            StoredRecord::Message { lines, .. } => {
+            StoredRecord::Message { at, lines } => {
+                if let Some(attempt) = &mut self.attempt {
+                    attempt.set_time(at);
+                }
                 self.say(behind_lines(&lines, skipped).to_vec());
             }
             StoredRecord::Lost(bytes) => {
@@ -229,6 +232,8 @@ impl Replay<'_> {
 struct ShownAttempt {
     job: String,
     ranks: u32,
+    /// Time of the last record, in microseconds since 1970.
+    time: u64,
     sender: OutputSender,
     writer: OutputWriter,
     granted: OutboxReceiver,
@@ -257,9 +262,18 @@ impl ShownAttempt {
         ShownAttempt {
             job: attempt.job.clone(),
             ranks,
+            time: 0,
             sender,
             writer: start(config, queue),
             granted,
+        }
+    }
+
+    /// Sets the time at which the next record came.
+    fn set_time(&mut self, at: u64) {
+        if at > self.time {
+            self.time = at;
+            self.sender.came_at(at);
         }
     }
 
@@ -269,6 +283,7 @@ impl ShownAttempt {
         if source.0.0 >= self.ranks {
             return false;
         }
+        self.set_time(at);
         while self.granted.high_priority.try_recv().is_ok() {}
         if data.is_empty() {
             self.sender.push((NodeId(0), source), Some(at), Vec::new(), None);
