@@ -163,7 +163,7 @@ fn a_job_is_found_by_the_words_of_other_tools() {
         assert_eq!(logs.out(), "up\nup\nup\n", "{words}: {logs}");
         logs.says(&["error: ended by SIGTERM"]);
     }
-    let (mut terminal, end) = Terminal::open();
+    let (terminal, end) = Terminal::open();
     let run = field.rlaunch("logs last").env("XDG_STATE_HOME", state.path());
     let mut command = run.env("NO_COLOR", "1").command();
     command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(end);

@@ -405,7 +405,7 @@ impl RecordStoreError {
                     .into(),
             ),
             RecordStoreError::Unknown { .. } => {
-                Some(format!("`rlaunch history` lists them; the newest {MAX_RECORDS} are kept"))
+                Some(format!("`rlaunch jobs -a` lists them; the newest {MAX_RECORDS} are kept"))
             }
             RecordStoreError::Ambiguous { .. } => Some("give more of the name or id".into()),
             RecordStoreError::Read { .. } => None,

@@ -81,7 +81,7 @@ impl InputError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             InputError::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                let words = "`last` is the last job; `rlaunch history` lists the names of others";
+                let words = "`last` is the last job; `rlaunch jobs -a` lists the names of others";
                 Some(words.to_owned())
             }
             InputError::Read { .. } => None,
