@@ -11,6 +11,7 @@ use crate::run::live::messages::HostRanks;
 use crate::run::output::store::{self, OutputStore, StoreReader};
 use crate::run::output::{RecordedOutput, SharedTranscript};
 use crate::run::show::{self, RankPlace, VariableRow};
+use chrono::DateTime;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::rank_table::RankTable;
@@ -294,6 +295,12 @@ impl Recorder {
 impl JobRecord {
     fn recorded_job(&self) -> RecordedJob {
         RecordedJob { id: self.job.clone(), name: self.name.clone() }
+    }
+
+    /// Returns the minute in which the job began: `2026-11-29 10:10 UTC`.
+    pub fn began(&self) -> String {
+        let began = DateTime::from_timestamp(self.started as i64, 0).unwrap_or_default();
+        began.format("%Y-%m-%d %H:%M UTC").to_string()
     }
 
     /// Returns the number of ranks of the job.
@@ -744,6 +751,12 @@ mod tests {
             launch: None,
             phases: vec![],
         }
+    }
+
+    #[test]
+    fn a_job_began_in_a_minute() {
+        let began = JobRecord { started: 1_700_000_000.9, ..record(1) }.began();
+        assert_eq!(began, "2023-11-14 22:13 UTC");
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub(crate) struct JobFacts {
     #[serde(skip)]
     hosts: BTreeMap<u32, String>,
     pub(crate) nodes: usize,
+    /// Minute in which the job began.
+    #[serde(skip)]
+    pub(crate) began: String,
     pub(crate) seconds: f64,
     pub(crate) exit_code: u8,
     /// Reason for the end of a job that has failed; empty if there is none.
@@ -177,6 +180,7 @@ impl JobFacts {
             ranks: record.ranks(),
             hosts: ranks.collect(),
             nodes: record.hosts.len(),
+            began: record.began(),
             seconds: record.seconds,
             exit_code: record.end.exit_code,
             message: record.end.message.clone(),
