@@ -485,7 +485,7 @@ pub(super) fn duration(seconds: f64) -> String {
 }
 
 /// Formats how long ago something was, by one unit.
-pub(super) fn ago(seconds: f64) -> String {
+fn ago(seconds: f64) -> String {
     let seconds = seconds.max(0.0) as u64;
     match seconds {
         0..60 => format!("{seconds} s ago"),
