@@ -2,11 +2,13 @@
 
 use crate::running::{Outcome, Running};
 use crate::support::{Field, launch_directory};
+use crate::terminal::Terminal;
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 use tempfile::TempDir;
 
 /// Directory in which the launching machine keeps the sockets of jobs.
@@ -155,10 +157,22 @@ fn a_job_is_found_by_the_words_of_other_tools() {
     running.finish_first().ended_with(143);
     let followed = following.finish();
     assert_eq!(followed.ended_with(0).out(), "up\nup\nup\n", "{followed}");
+    followed.says(&["error: ended by SIGTERM"]);
     for words in ["logs", "logs last", &format!("logs {}", &id[..8]), &format!("logs {name}")] {
         let logs = state.ask(&field, words);
         assert_eq!(logs.out(), "up\nup\nup\n", "{words}: {logs}");
+        logs.says(&["error: ended by SIGTERM"]);
     }
+    let (terminal, end) = Terminal::open();
+    let run = field.rlaunch("logs last").env("XDG_STATE_HOME", state.path());
+    let mut command = run.env("NO_COLOR", "1").command();
+    command.stdin(Stdio::null()).stderr(Stdio::null()).stdout(end);
+    assert!(command.spawn().unwrap().wait().unwrap().success());
+    drop(command);
+    let shown = terminal.finish();
+    let mut lines: Vec<&str> = shown.lines().collect();
+    lines.sort_unstable();
+    assert_eq!(lines, ["0 a | up", "1 a | up", "2 b | up"]);
     let listed = state.ask(&field, "history");
     for text in ["EXIT", &name, &id[..13], "143", "a,b", "sh -c echo up"] {
         assert!(listed.out().contains(text), "{listed}");

@@ -118,7 +118,7 @@ fn prometheus_reads_the_same() {
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
 
     end(running).ended_with(143);
-    monitor.finish_first().succeeded().says(&["has ended"]);
+    monitor.finish_first().succeeded().says(&["ended: code 143"]);
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn the_page_ends_a_job_by_two_keys() {
     assert!(nix::sys::termios::tcgetattr(&slave).unwrap() == before);
     drop(slave);
     let shown = terminal.finish();
-    assert!(shown.contains("has ended"), "{shown}");
+    assert!(shown.contains("ended: code 143"), "{shown}");
     running.finish().ended_with(143);
 }
 

@@ -6,7 +6,7 @@ use crate::cli::command_line::CommandLine;
 use clap::Parser;
 use rlaunch_bootstrap::protocol::housekeeping::{HostJob, HostJobs};
 use rlaunch_bootstrap::protocol::inspection::{Inspection, InspectionResult};
-use rlaunch_console::{messages, stdout};
+use rlaunch_console::{messages, stdout, terminal};
 use rlaunch_engine::run::live::client::{LiveError, NodeAnswers, RunningJob};
 use rlaunch_engine::run::live::messages::JobStatus;
 use rlaunch_engine::run::record::JobRecord;
@@ -23,6 +23,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 const NAMED: usize = 3;
 /// Maximum length of a program in the table, in characters.
 const MAX_PROGRAM: usize = 60;
+/// Room for a program at a terminal, in characters, for which other columns give way.
+const MIN_PROGRAM: usize = 10;
+/// Columns that give way at a narrow terminal, in this order.
+const GIVING_WAY: [&str; 3] = ["MEMORY", "HOSTS", "CPU"];
+/// Number of the last jobs that are listed.
+const LAST_JOBS: usize = 50;
 /// Length of the beginning of an id that the table shows. It names a job among a thousand of the same minute.
 const SHORT_ID: usize = 13;
 
@@ -30,14 +36,14 @@ const SHORT_ID: usize = 13;
 ///
 /// Without -H the jobs that were started on this machine. With -H those that have processes on the named hosts,
 /// whichever machine started them; `left over` are processes that no agent looks after. -a adds those that have ended and
-/// left a record: the last 50 of the 1,000 newest.
+/// left a record: the last 50 of the 1,000 newest. At a terminal, columns give way to its width; a pipe gets all.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
   rlaunch jobs               jobs started here; rlaunch status is the same
   rlaunch jobs amber-fox     one of them
   rlaunch jobs -a            those that have ended too, with exit codes
-  rlaunch jobs -a -n 5       the last five
+  rlaunch jobs -n 5          the last five, running or ended
   rlaunch jobs -H a,b        jobs with processes on a and b
   rlaunch jobs --json        for programs, one array")]
 pub(crate) struct JobsArgs {
@@ -49,9 +55,9 @@ pub(crate) struct JobsArgs {
     #[arg(short, long, conflicts_with_all = ["job", "hosts"])]
     pub(crate) all: bool,
 
-    /// List the last N jobs
-    #[arg(short = 'n', long = "last", value_name = "N", default_value_t = 50)]
-    pub(crate) last: usize,
+    /// List the last N jobs, as with -a
+    #[arg(short = 'n', long = "last", value_name = "N", conflicts_with_all = ["job", "hosts"])]
+    pub(crate) last: Option<usize>,
 
     #[command(flatten)]
     pub(crate) hosts: HostListArgs,
@@ -68,7 +74,7 @@ pub(crate) struct JobsArgs {
 #[derive(Debug, Parser)]
 pub(crate) struct HistoryArgs {
     /// List the last N jobs
-    #[arg(short = 'n', long = "last", value_name = "N", default_value_t = 50)]
+    #[arg(short = 'n', long = "last", value_name = "N", default_value_t = LAST_JOBS)]
     pub(crate) last: usize,
 
     /// Print JSON
@@ -162,9 +168,9 @@ struct HostJobRow {
 
 /// Lists the jobs of this machine or of hosts.
 pub(super) async fn run(args: JobsArgs, line: &CommandLine) -> Result<Exit, Failed> {
-    if args.all {
+    if args.all || args.last.is_some() {
         let (running, failed) = all_running().await?;
-        print_all(running, args.last, args.json)?;
+        print_all(running, args.last.unwrap_or(LAST_JOBS), args.json)?;
         warn_of_unknown(&failed);
         Ok(Exit::SUCCESS)
     } else if args.hosts.hosts.is_empty() {
@@ -209,13 +215,13 @@ fn print_all(running: Vec<AnyJob>, last: usize, json: bool) -> Result<(), Failed
         messages::info("no job of yours has ended here; `rlaunch jobs` lists those that run");
     } else {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        stdout::print(&table_of_all(&jobs, now.as_secs_f64()));
+        stdout::print(&fit(table_of_all(&jobs, now.as_secs_f64()), terminal::columns()));
     }
     Ok(())
 }
 
-/// Lays jobs out, running or ended. `now` is in seconds since 1970.
-fn table_of_all(jobs: &[AnyJob], now: f64) -> String {
+/// Makes the rows of jobs, running or ended. `now` is in seconds since 1970.
+fn table_of_all(jobs: &[AnyJob], now: f64) -> Vec<Vec<String>> {
     let header = row(["NAME", "JOB", "STARTED", "TOOK", "EXIT", "RANKS", "HOSTS", "PROGRAM"]);
     let rows = jobs.iter().map(|job| {
         let exit = match job.exit_code {
@@ -226,7 +232,7 @@ fn table_of_all(jobs: &[AnyJob], now: f64) -> String {
         vec![
             job.name.clone(),
             short_id(&job.job),
-            format!("{} ago", duration(now - job.started)),
+            ago(now - job.started),
             if job.launcher_killed { String::new() } else { duration(job.seconds) },
             exit,
             job.ranks.to_string(),
@@ -234,7 +240,52 @@ fn table_of_all(jobs: &[AnyJob], now: f64) -> String {
             program(&job.program),
         ]
     });
-    lay_out(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
+    std::iter::once(header).chain(rows).collect()
+}
+
+/// Lays out rows with programs in the last column, to fit into a terminal of so many columns. There, names stand for ids.
+fn fit(mut rows: Vec<Vec<String>>, columns: Option<u16>) -> String {
+    let Some(columns) = columns.map(usize::from) else { return lay_out(&rows) };
+    if rows.first().is_some_and(|header| header.iter().any(|cell| cell == "NAME")) {
+        for row in &mut rows {
+            let id = row.remove(1);
+            // An older rlaunch gave no name.
+            if row[0].is_empty() {
+                row[0] = id;
+            }
+        }
+    }
+    let programs: Vec<String> = rows.iter_mut().filter_map(Vec::pop).collect();
+    let longest = programs.iter().map(|program| program.chars().count()).max().unwrap_or(0);
+    for column in GIVING_WAY {
+        if begin_of_last(&rows) + longest.min(MIN_PROGRAM) <= columns {
+            break;
+        }
+        let at = rows.first().and_then(|header| header.iter().position(|cell| cell == column));
+        if let Some(at) = at {
+            rows.iter_mut().for_each(|row| drop(row.remove(at)));
+        }
+    }
+    let room = columns.saturating_sub(begin_of_last(&rows)).max(1);
+    for (row, program) in rows.iter_mut().zip(programs) {
+        row.push(cut(program, room));
+    }
+    lay_out(&rows)
+}
+
+/// Returns the column at which one more begins.
+fn begin_of_last(rows: &[Vec<String>]) -> usize {
+    let table = lay_out(rows);
+    table.lines().map(|line| line.chars().count()).max().unwrap_or(0) + 2
+}
+
+/// Cuts a text to `most` characters, with `…` at its end.
+fn cut(text: String, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text;
+    }
+    let kept: String = text.chars().take(most.saturating_sub(1)).collect();
+    format!("{}…", kept.trim_end())
 }
 
 /// Names the first hosts of a job.
@@ -271,7 +322,7 @@ async fn list_here(job: Option<&str>, json: bool) -> Result<Exit, Failed> {
     if json {
         stdout::print(&output::json(&rows)?);
     } else if !rows.is_empty() {
-        stdout::print(&table(&rows));
+        stdout::print(&fit(table(&rows), terminal::columns()));
     } else if unknown.iter().all(|error| matches!(error, LiveError::Elsewhere { .. })) {
         stdout::print("no job of yours runs from this machine\n");
     }
@@ -305,7 +356,7 @@ async fn ask(mut job: RunningJob) -> Result<JobRow, LiveError> {
     })
 }
 
-fn table(jobs: &[JobRow]) -> String {
+fn table(jobs: &[JobRow]) -> Vec<Vec<String>> {
     let header = row([
         "NAME", "JOB", "AGE", "STATE", "RANKS", "HOSTS", "CPU", "MEMORY", "OUTPUT", "PROGRAM",
     ]);
@@ -331,7 +382,7 @@ fn table(jobs: &[JobRow]) -> String {
             program(&status.program),
         ]
     });
-    lay_out(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
+    std::iter::once(header).chain(rows).collect()
 }
 
 async fn list_on_hosts(args: JobsArgs, line: &CommandLine) -> Result<Exit, Failed> {
@@ -356,7 +407,7 @@ async fn list_on_hosts(args: JobsArgs, line: &CommandLine) -> Result<Exit, Faile
     } else if rows.is_empty() && failures.is_empty() {
         stdout::print("no job of yours has processes there\n");
     } else if !rows.is_empty() {
-        stdout::print(&host_table(&rows));
+        stdout::print(&fit(host_table(&rows), terminal::columns()));
     }
     if let Some(left) = rows.iter().find(|row| row.left_over) {
         let hint = format!("rlaunch reap {} -H {} ends what is left over", left.job, left.host);
@@ -382,7 +433,7 @@ impl HostJobRow {
     }
 }
 
-fn host_table(rows: &[HostJobRow]) -> String {
+fn host_table(rows: &[HostJobRow]) -> Vec<Vec<String>> {
     let header =
         row(["JOB", "HOST", "AGE", "STATE", "RANKS", "PROCESSES", "CPU", "MEMORY", "PROGRAM"]);
     let rows = rows.iter().map(|job| {
@@ -398,7 +449,7 @@ fn host_table(rows: &[HostJobRow]) -> String {
             program(&job.program),
         ]
     });
-    lay_out(&std::iter::once(header).chain(rows).collect::<Vec<_>>())
+    std::iter::once(header).chain(rows).collect()
 }
 
 /// Makes the failure of a verb that talks to a running job.
@@ -433,6 +484,17 @@ pub(super) fn duration(seconds: f64) -> String {
     }
 }
 
+/// Formats how long ago something was, by one unit.
+fn ago(seconds: f64) -> String {
+    let seconds = seconds.max(0.0) as u64;
+    match seconds {
+        0..60 => format!("{seconds} s ago"),
+        60..3600 => format!("{} min ago", seconds / 60),
+        3600..86_400 => format!("{} h ago", seconds / 3600),
+        _ => format!("{} d ago", seconds / 86_400),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -442,6 +504,8 @@ mod tests {
     fn times_have_two_units() {
         let texts = [0.4, 59.9, 60.0, 3725.0, 90_000.0].map(duration);
         assert_eq!(texts, ["0 s", "59 s", "1 min 0 s", "1 h 2 min", "1 d 1 h"]);
+        let texts = [0.4, 119.0, 7300.0, 200_000.0].map(ago);
+        assert_eq!(texts, ["0 s ago", "1 min ago", "2 h ago", "2 d ago"]);
     }
 
     #[test]
@@ -472,7 +536,7 @@ mod tests {
             launcher_killed: false,
             message: String::new(),
         };
-        let table = table_of_all(&[ended, running], 1090.0);
+        let table = fit(table_of_all(&[ended, running], 1090.0), None);
         let lines: Vec<String> = table
             .lines()
             .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
@@ -480,7 +544,7 @@ mod tests {
         assert_eq!(
             lines[1..],
             [
-                "amber-fox 0123456789abc 1 min 30 s ago 1 min 1 s 3 10 a,b,c and 2 more python3 train.py",
+                "amber-fox 0123456789abc 1 min ago 1 min 1 s 3 10 a,b,c and 2 more python3 train.py",
                 "calm-owl 0223456789abc 10 s ago 10 s running 1 a sh",
             ]
         );
@@ -511,9 +575,35 @@ mod tests {
             silent_hosts: vec!["b".into()],
         };
         let table = table(&[row]);
-        let line = table.lines().nth(1).unwrap();
+        let lines = fit(table.clone(), None);
+        let line = lines.lines().nth(1).unwrap();
         let expected = "amber-fox  0123456789abc  1 min 40 s  running, no answer of b  2/3    2      150 %  \
                         3.0 MiB  1 min 1 s ago, rank 2  python3 train.py xxx";
         assert!(line.starts_with(expected) && line.ends_with("x…"), "{line}");
+        let at_terminal = fit(table.clone(), Some(150));
+        let line = at_terminal.lines().nth(1).unwrap();
+        assert!(line.starts_with("amber-fox  1 min 40 s  ") && line.contains("3.0 MiB"), "{line}");
+        let mut quick = table;
+        quick[1][3] = "running".into();
+        let narrow = fit(quick, Some(80));
+        assert_eq!(
+            narrow,
+            "NAME       AGE         STATE    RANKS  CPU    OUTPUT                 PROGRAM\n\
+             amber-fox  1 min 40 s  running  2/3    150 %  1 min 1 s ago, rank 2  python3 tr…\n"
+        );
+    }
+
+    #[test]
+    fn a_job_without_a_name_goes_by_its_id() {
+        let rows = [row(["NAME", "JOB", "PROGRAM"]), row(["", "0123", "sh"])];
+        assert_eq!(fit(rows.to_vec(), Some(80)), "NAME  PROGRAM\n0123  sh\n");
+        assert_eq!(fit(rows.to_vec(), None), "JOB   PROGRAM\n0123  sh\n");
+    }
+
+    #[test]
+    fn the_last_jobs_are_of_all() {
+        let parse = |line: &str| JobsArgs::try_parse_from(line.split(' '));
+        assert_eq!(parse("jobs -n 3").unwrap().last, Some(3));
+        assert!(parse("jobs -n 3 -H a").is_err() && parse("jobs -n 3 amber").is_err());
     }
 }

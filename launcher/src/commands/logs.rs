@@ -7,15 +7,16 @@ use super::stack;
 use clap::Parser;
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
-use rlaunch_engine::run::output::replay::{self, Shown};
+use rlaunch_engine::run::live::messages::HostRanks;
+use rlaunch_engine::run::output::replay::{self, RecordedWriter, Shown};
 use rlaunch_engine::run::output::store::StoreReader;
 use rlaunch_engine::run::output::{RecordedChunk, RecordedOutput};
-use rlaunch_engine::run::record::RecordStoreError;
+use rlaunch_engine::run::record::{JobRecord, RecordStoreError};
 use rlaunch_plan::job::name::LAST;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
-use std::io::{self, Write};
+use std::io;
 use std::ops::RangeInclusive;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,7 +26,8 @@ const INTERVAL: Duration = Duration::from_millis(300);
 /// Print what the ranks of a job have printed, running or ended.
 ///
 /// Of a job that was started with -d all of it, up to 1 GiB, as it would be at this terminal, with the messages of rlaunch and
-/// through restarts. Of another the first and the last 384 KiB; each line goes to stdout or stderr, as it did in the job.
+/// through restarts. Of another the first and the last 384 KiB, and why it has failed; each line goes to stdout or stderr, as
+/// it did in the job.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -102,7 +104,7 @@ pub(super) async fn run(args: &LogsArgs) -> Result<Exit, Failed> {
     let mut printer = Printer::new(&args.ranks, args.lines);
     let printed = match running {
         Some(job) => print_running(job, args.follow, &mut printer).await?,
-        None => printer.print_rest(&found::record(args.job.as_deref())?.output),
+        None => printer.print_record(&found::record(args.job.as_deref())?),
     };
     match printed {
         Ok(()) => Ok(Exit::SUCCESS),
@@ -150,11 +152,18 @@ async fn print_running(
         let part = match job.output(position).await {
             Ok(part) => part,
             Err(LiveError::Ended(id)) => {
-                return Ok(printer.print_rest(&found::record(Some(&id))?.output));
+                return Ok(printer.print_record(&found::record(Some(&id))?));
             }
             Err(error) => return Err(live_failure(&error)),
         };
         position = part.next;
+        // Hosts are known before a rank prints. A job that has just ended says no more, but in its record.
+        if printer.writer.is_none()
+            && let Ok(status) = job.status().await
+            && !status.hosts.is_empty()
+        {
+            printer.name_ranks(&status.hosts);
+        }
         if let Err(gone) = printer.print_part(&part.first, part.is_cut, &part.last) {
             return Ok(Err(gone));
         }
@@ -172,6 +181,8 @@ struct Printer<'a> {
     lines: Option<usize>,
     /// Number of bytes of all ranks that were printed or passed over; `None` if it is not known any more.
     passed: Option<u64>,
+    /// `None` before the hosts of the ranks are known.
+    writer: Option<RecordedWriter>,
 }
 
 /// What is printed next.
@@ -186,7 +197,12 @@ enum Piece<'a> {
 
 impl<'a> Printer<'a> {
     fn new(ranks: &'a [RangeInclusive<u32>], lines: Option<usize>) -> Printer<'a> {
-        Printer { ranks, lines, passed: Some(0) }
+        Printer { ranks, lines, passed: Some(0), writer: None }
+    }
+
+    /// Takes the hosts of the ranks, for tags.
+    fn name_ranks(&mut self, hosts: &[HostRanks]) {
+        self.writer.get_or_insert_with(|| RecordedWriter::new(hosts));
     }
 
     /// Prints what a running job has printed since the last part.
@@ -206,7 +222,16 @@ impl<'a> Printer<'a> {
         Ok(())
     }
 
-    /// Prints what is in a record and was not printed.
+    /// Prints what is in a record and was not printed, and why the job has failed.
+    fn print_record(&mut self, record: &JobRecord) -> io::Result<()> {
+        self.name_ranks(&record.hosts);
+        self.print_rest(&record.output)?;
+        // It is the job's failure and not one of this command.
+        messages::error(&Failed::new(Exit(record.end.exit_code), record.end.message.as_str()));
+        Ok(())
+    }
+
+    /// Prints output of a record that was not printed.
     fn print_rest(&mut self, output: &RecordedOutput) -> io::Result<()> {
         let Some(passed) = self.passed else {
             messages::info("the job has ended: `rlaunch logs last` prints its last output");
@@ -218,6 +243,13 @@ impl<'a> Printer<'a> {
     fn print(&mut self, mut pieces: Vec<Piece<'_>>) -> io::Result<()> {
         if let Some(most) = self.lines.take() {
             cut_to_last(&mut pieces, most, |rank| self.has_rank(rank));
+        }
+        for piece in &pieces {
+            if let Piece::Text(chunk, _) = piece
+                && self.has_rank(chunk.rank)
+            {
+                self.writer().expect(chunk.rank);
+            }
         }
         for piece in pieces {
             match piece {
@@ -235,18 +267,15 @@ impl<'a> Printer<'a> {
         self.ranks.is_empty() || self.ranks.iter().any(|range| range.contains(&rank))
     }
 
-    fn print_text(&self, chunk: &RecordedChunk, text: &str) -> io::Result<()> {
+    fn print_text(&mut self, chunk: &RecordedChunk, text: &str) -> io::Result<()> {
         if !self.has_rank(chunk.rank) {
             return Ok(());
         }
-        if chunk.stream == "stderr" {
-            let written = io::stderr().lock().write_all(text.as_bytes());
-            return written.map_err(|error| stdout::or_broken_pipe(&io::stderr(), error));
-        }
-        let mut out = io::stdout().lock();
-        // Flushed for a line that the rank has not finished, such as a progress bar.
-        let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-        written.map_err(|error| stdout::or_broken_pipe(&out, error))
+        self.writer().write(chunk, text)
+    }
+
+    fn writer(&mut self) -> &mut RecordedWriter {
+        self.writer.get_or_insert_with(|| RecordedWriter::new(&[]))
     }
 }
 
@@ -358,7 +387,7 @@ mod tests {
     #[test]
     fn a_cut_in_what_was_followed_ends_the_count() {
         let mut printer = Printer::new(&[], None);
-        let none = Printer::new(&[7..=7], None);
+        let mut none = Printer::new(&[7..=7], None);
         none.print_text(&chunk(0, "never\n"), "never\n").unwrap();
         printer.print_part(&[], false, &[]).unwrap();
         assert_eq!(printer.passed, Some(0));

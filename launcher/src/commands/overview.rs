@@ -68,7 +68,7 @@ const OPTIONS: [[(&str, &str); 2]; 5] = [
     [("-H, --host HOST[:N]", "hosts and slots"), ("--hostfile FILE", "a line per host")],
     [("-n, --np N", "number of ranks"), ("--map-by node", "ranks in turn")],
     [("-x, --env NAME=VALUE", "a variable"), ("--wdir DIR", "run there")],
-    [("--copy FILE", "copy it along"), ("-d, --detach", "go home")],
+    [("--copy FILE", "copy it along"), ("-d, --detach", "in background")],
     [("--transport rdma", "RDMA or nothing"), ("--dry-run", "start no ranks")],
 ];
 
@@ -152,6 +152,14 @@ mod tests {
     fn listed() -> Vec<&'static str> {
         let verbs = GROUPS.iter().flat_map(|(_, verbs)| verbs.iter().map(|(words, _)| *words));
         verbs.flat_map(|words| words.split(", ")).collect()
+    }
+
+    #[test]
+    fn both_lists_of_verbs_say_the_same_of_bench() {
+        let about = definition().find_subcommand("bench").unwrap().get_about().unwrap().to_string();
+        let mut lines = GROUPS.iter().flat_map(|(_, lines)| lines.iter());
+        let line = lines.find(|(verb, _)| *verb == "bench").unwrap();
+        assert_eq!(about.trim_end_matches('.').to_lowercase(), line.1);
     }
 
     #[test]

@@ -78,8 +78,13 @@ fn word_of(record: &JobRecord) -> &str {
 
 /// Prints how a job ended: `amber-fox ended: code 143`.
 fn print_end(job: &str, how: &str, record: Option<&JobRecord>) {
+    stdout::print(&format!("{}\n", end_line(job, how, record)));
+}
+
+/// Says how a job ended, with its code if that is known.
+pub(super) fn end_line(job: &str, how: &str, record: Option<&JobRecord>) -> String {
     let code = record.map(|record| format!(": code {}", record.end.exit_code));
-    stdout::print(&format!("{job} {how}{}\n", code.unwrap_or_default()));
+    format!("{job} {how}{}", code.unwrap_or_default())
 }
 
 /// Ends a job that cannot be asked: its launcher is stopped, as by Ctrl-Z, or has too many clients. Returns its id.

@@ -277,5 +277,5 @@ fn silent_clients_and_strangers_keep_no_scrape_waiting() {
     assert!(words[0].parse::<f64>().unwrap() < 4.0, "{told}");
     job.signal(Signal::SIGTERM);
     job.finish().ended_with(143);
-    monitor.finish_first().succeeded().says(&["has ended"]);
+    monitor.finish_first().succeeded().says(&["ended: code 143"]);
 }

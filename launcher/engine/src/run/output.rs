@@ -147,6 +147,8 @@ enum OutputItem {
     Started(Rank, u32, Option<Reserved>),
     /// Lines that rlaunch itself has printed when the output that is shown again came.
     Message(Vec<u8>),
+    /// Time at which the items that follow came before, in microseconds since 1970.
+    CameAt(u64),
 }
 
 /// Sender of output to the writing thread.
@@ -170,6 +172,11 @@ impl OutputSender {
     /// Queues lines of rlaunch itself.
     fn message(&self, lines: Vec<u8>) {
         let _ = self.0.send(OutputItem::Message(lines));
+    }
+
+    /// Says when what is queued next came before.
+    fn came_at(&self, time: u64) {
+        let _ = self.0.send(OutputItem::CameAt(time));
     }
 
     /// Queues the process id of a rank. Must be called before any output of the rank is queued.
@@ -343,11 +350,42 @@ fn unwritten(stream: Stream, error: &io::Error) -> Failed {
         .hint(full.then_some("`df` shows which file system is full; --output-dir writes elsewhere"))
 }
 
+/// Clock of output that is shown again: it goes on from the time at which the last item came before. So what came seconds
+/// apart is not taken for one moment, because it is read from a file at once.
+#[derive(Clone, Copy)]
+struct RecordedClock {
+    first: u64,
+    latest: u64,
+    /// Times at which the items of these two times were taken.
+    first_taken: Instant,
+    latest_taken: Instant,
+}
+
+impl RecordedClock {
+    fn new(time: u64) -> RecordedClock {
+        let now = Instant::now();
+        RecordedClock { first: time, latest: time, first_taken: now, latest_taken: now }
+    }
+
+    /// Sets the clock, which never goes back: clocks of hosts may differ.
+    fn set(&mut self, time: u64) {
+        self.latest = self.latest.max(time);
+        self.latest_taken = Instant::now();
+    }
+
+    fn now(&self) -> Instant {
+        let recorded = Duration::from_micros(self.latest - self.first);
+        self.first_taken + recorded + self.latest_taken.elapsed()
+    }
+}
+
 struct WriterThread {
     sink: Sink,
     arbiter: LineArbiter,
     /// Output that is held; `None` if none is, but for its last line.
     bursts: Option<Bursts>,
+    /// Clock of the bursts; `None` for that of this machine.
+    recorded: Option<RecordedClock>,
     files: Option<RankFiles>,
     tails: Tails,
     /// Stream on which ranks report errors. Its last lines are kept.
@@ -391,6 +429,7 @@ impl WriterThread {
             sink,
             arbiter: LineArbiter::new(show_unfinished),
             bursts: Bursts::new(config.fold, config.ranks, streams, has_rows),
+            recorded: None,
             files: config.files,
             tails: Tails::default(),
             error_stream: if config.merged { Stream::Stdout } else { Stream::Stderr },
@@ -421,7 +460,13 @@ impl WriterThread {
                     self.keep(&chunk);
                     self.arbiter.push(now, chunk);
                 }
-                Ok(OutputItem::Message(lines)) => messages::replay(lines),
+                Ok(OutputItem::Message(lines)) => {
+                    self.release_bursts();
+                    messages::replay(lines);
+                }
+                Ok(OutputItem::CameAt(time)) => {
+                    self.recorded.get_or_insert_with(|| RecordedClock::new(time)).set(time);
+                }
                 Ok(OutputItem::Started(rank, pid, _room)) => {
                     if let Some(store) = &self.store {
                         store.add(&StoredRecord::Started { rank, pid });
@@ -446,8 +491,8 @@ impl WriterThread {
         if turn_end.is_none() && self.bursts.is_none() {
             return items.recv().map_err(|_| RecvTimeoutError::Disconnected);
         }
-        let now = Instant::now();
-        let turn = turn_end.map(|end| end.saturating_duration_since(now));
+        let turn = turn_end.map(|end| end.saturating_duration_since(Instant::now()));
+        let now = self.burst_time();
         let held = self.bursts.as_ref().and_then(|bursts| bursts.timeout(now));
         match turn.into_iter().chain(held).min() {
             None => items.recv().map_err(|_| RecvTimeoutError::Disconnected),
@@ -488,9 +533,15 @@ impl WriterThread {
         }
     }
 
+    /// Returns the present time for bursts.
+    fn burst_time(&self) -> Instant {
+        self.recorded.map_or_else(Instant::now, |clock| clock.now())
+    }
+
     fn write_ready(&mut self) {
         while let Some(ReadyChunk { chunk, credit }) = self.arbiter.next() {
             let Chunk { node, source, stamp, data } = chunk;
+            let now = self.burst_time();
             let shown = match &mut self.nccl {
                 Some(log) => Cow::Owned(log.read_lines(source.0, &data)),
                 None => Cow::Borrowed(&data[..]),
@@ -501,7 +552,6 @@ impl WriterThread {
                     self.end_job_on_error(source.1, written);
                 }
                 Some(bursts) => {
-                    let now = Instant::now();
                     bursts.push(now, (source, stamp), &shown);
                     if data.is_empty() {
                         bursts.end(now, source);
@@ -522,10 +572,19 @@ impl WriterThread {
         }
     }
 
+    /// Writes all that is held, but for unfinished lines.
+    fn release_bursts(&mut self) {
+        let now = self.burst_time();
+        if let Some(bursts) = &mut self.bursts {
+            bursts.release(now);
+        }
+        self.write_bursts(false);
+    }
+
     /// Writes what was held and is due, all of it if there is no further output, and draws rows that have changed.
     fn write_bursts(&mut self, is_end: bool) {
+        let now = self.burst_time();
         let Some(bursts) = &mut self.bursts else { return };
-        let now = Instant::now();
         if is_end {
             bursts.show_all(now);
         }
@@ -576,6 +635,38 @@ impl WriterThread {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn output_that_is_shown_again_keeps_the_order_of_its_times() {
+        let (reader, writer) = io::pipe().unwrap();
+        let config = OutputConfig {
+            tags: None,
+            fold: None,
+            files: None,
+            merged: true,
+            credit: Vec::new(),
+            ranks: 2,
+            nccl: None,
+            transcript: None,
+            store: None,
+            stdio: Stdio::Pipe(Arc::new(writer)),
+            status: LiveStatus::new(),
+        };
+        let mut thread = WriterThread::new(config, oneshot::channel().0);
+        let terminal = PerStream { stdout: true, stderr: true };
+        thread.bursts = Bursts::new(None, 2, terminal, false);
+        let (sender, OutputReceiver(items)) = output_channel();
+        // A clock of a host that is behind does not put lines into one moment with later ones.
+        for (rank, seconds, line) in [(0, 9, "a\n"), (1, 11, "b\n"), (1, 10, "c\n"), (0, 13, "d\n")]
+        {
+            sender.came_at(seconds * 1_000_000);
+            let source = (Rank(rank), Stream::Stdout);
+            sender.push((NodeId(0), source), None, line.into(), None);
+        }
+        drop(sender);
+        thread.run(&items);
+        assert_eq!(io::read_to_string(reader).unwrap(), "a\nb\nc\nd\n");
+    }
 
     #[test]
     fn a_frame_goes_whatever_is_still_to_be_paid_back() {

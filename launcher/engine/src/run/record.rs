@@ -11,6 +11,7 @@ use crate::run::live::messages::HostRanks;
 use crate::run::output::store::{self, OutputStore, StoreReader};
 use crate::run::output::{RecordedOutput, SharedTranscript};
 use crate::run::show::{self, RankPlace, VariableRow};
+use chrono::DateTime;
 use nix::sys::signal::Signal;
 use nix::unistd::Uid;
 use rlaunch_bootstrap::env::redacted;
@@ -298,6 +299,12 @@ impl JobRecord {
         RecordedJob { id: self.job.clone(), name: self.name.clone() }
     }
 
+    /// Returns the minute in which the job began: `2026-11-29 10:10 UTC`.
+    pub fn began(&self) -> String {
+        let began = DateTime::from_timestamp(self.started as i64, 0).unwrap_or_default();
+        began.format("%Y-%m-%d %H:%M UTC").to_string()
+    }
+
     /// Returns the number of ranks of the job.
     pub fn ranks(&self) -> u32 {
         let ranks: usize = self.hosts.iter().map(|host| host.ranks.len()).sum();
@@ -415,7 +422,7 @@ impl RecordStoreError {
                     .into(),
             ),
             RecordStoreError::Unknown { .. } => {
-                Some(format!("`rlaunch history` lists them; the newest {MAX_RECORDS} are kept"))
+                Some(format!("`rlaunch jobs -a` lists them; the newest {MAX_RECORDS} are kept"))
             }
             RecordStoreError::OutputGone => Some("-n 100 prints its last lines".into()),
             RecordStoreError::Ambiguous { .. } => Some("give more of the name or id".into()),
@@ -832,6 +839,12 @@ mod tests {
             launch: None,
             phases: vec![],
         }
+    }
+
+    #[test]
+    fn a_job_began_in_a_minute() {
+        let began = JobRecord { started: 1_700_000_000.9, ..record(1) }.began();
+        assert_eq!(began, "2023-11-14 22:13 UTC");
     }
 
     #[test]

@@ -114,7 +114,9 @@ impl BenchCommand {
     }
 }
 
-/// Measure messages and collectives of rlaunch's communicator between hosts.
+/// Measure links, collectives, and how a program scales.
+///
+/// Messages and collectives are those of rlaunch's communicator between hosts.
 ///
 /// Without a kind of measurement: the bandwidth of each link in Gb/s, its latency, the slowest cable, and what the
 /// hardware can give, as by `rlaunch bench mesh`.

@@ -22,7 +22,9 @@ mod tail;
 mod view;
 
 use super::agent_session;
+use super::found::{self, FoundJob};
 use super::jobs::live_failure;
+use super::stop::end_line;
 use crate::cli::args::{ConnectArgs, HostListArgs};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
@@ -131,20 +133,24 @@ async fn watch(
     listener: Option<TcpListener>,
     source: &mut Source,
 ) -> Result<Exit, Failed> {
+    let name = match &*source {
+        Source::Job(job) => job.name.clone(),
+        Source::Hosts(_) => String::new(),
+    };
     if let Some(listener) = listener {
-        return conclude(prometheus::serve(&listener, source).await);
+        return conclude(&name, prometheus::serve(&listener, source).await).await;
     }
     if args.once {
         return match print_once(source, args.interval).await {
             Ok(()) => Ok(Exit::SUCCESS),
-            Err(error) => conclude(error),
+            Err(error) => conclude(&name, error).await,
         };
     }
     let shown = page::show(source, args.interval).await;
     match shown.map_err(|error| stdout::or_broken_pipe(&io::stdout(), error)) {
         Ok(PageEnd::Quit) => Ok(Exit::SUCCESS),
         Ok(PageEnd::Signalled(signal)) => Err(ended_by(signal, "")),
-        Ok(PageEnd::Job(error)) => conclude(error),
+        Ok(PageEnd::Job(error)) => conclude(&name, error).await,
         // The terminal is gone.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(Exit::READER_GONE),
         Err(error) => Err(Failed::new(Exit::FILES, format!("cannot use the terminal: {error}"))),
@@ -187,11 +193,15 @@ async fn print_once(source: &mut Source, interval: Duration) -> Result<(), LiveE
     Ok(())
 }
 
-/// Ends a watch that the source has ended.
-fn conclude(error: LiveError) -> Result<Exit, Failed> {
+/// Ends a watch that the source has ended. `name` is that of the job.
+async fn conclude(name: &str, error: LiveError) -> Result<Exit, Failed> {
     match error {
-        LiveError::Ended(job) => {
-            messages::info(&format!("job {job} has ended"));
+        LiveError::Ended(id) => {
+            let record = match found::at_once(&id).await {
+                Ok(Some(FoundJob::Ended(record))) => Some(record),
+                _ => None,
+            };
+            messages::info(&end_line(name, "ended", record.as_deref()));
             Ok(Exit::SUCCESS)
         }
         error => Err(live_failure(&error)),

@@ -37,6 +37,9 @@ pub(crate) struct JobFacts {
     #[serde(skip)]
     hosts: BTreeMap<u32, String>,
     pub(crate) nodes: usize,
+    /// Minute in which the job began.
+    #[serde(skip)]
+    pub(crate) began: String,
     pub(crate) seconds: f64,
     pub(crate) exit_code: u8,
     /// Reason for the end of a job that has failed; empty if there is none.
@@ -81,7 +84,7 @@ impl InputError {
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
             InputError::Read { source, .. } if source.kind() == io::ErrorKind::NotFound => {
-                let words = "`last` is the last job; `rlaunch history` lists the names of others";
+                let words = "`last` is the last job; `rlaunch jobs -a` lists the names of others";
                 Some(words.to_owned())
             }
             InputError::Read { .. } => None,
@@ -177,6 +180,7 @@ impl JobFacts {
             ranks: record.ranks(),
             hosts: ranks.collect(),
             nodes: record.hosts.len(),
+            began: record.began(),
             seconds: record.seconds,
             exit_code: record.end.exit_code,
             message: record.end.message.clone(),

@@ -32,6 +32,7 @@ use nccl::RankNetwork;
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
 use rlaunch_engine::run::record::{JobRecord, RecordStore};
+use rlaunch_plan::job::name::LAST;
 use rlaunch_plot::Picture;
 use rlaunch_plot::PlotFile;
 use rlaunch_plot::curves::Curves;
@@ -59,15 +60,15 @@ const COMPARED: usize = 50;
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
-  rlaunch report last                  the last job, from its record
-  rlaunch report 0199f3a2c4d1          another job, by its id or the beginning of it
+  rlaunch report                       the last job, from its record
+  rlaunch report amber-fox             another job, by its name or id, or the beginning of either
   rlaunch report train.log             output of any launcher's job
   rlaunch report np1.log np4.log       two runs compared
   rlaunch report np1.log np4.log --plot runs.svg   and their images/s over steps, in one picture
   mpirun … | rlaunch report -          output of another program")]
 pub(crate) struct ReportArgs {
-    /// Files with output, `-` for standard input, `last` for the last job, or ids of jobs
-    #[arg(value_name = "FILE|JOB|last|-", required = true)]
+    /// Files with output, `-` for standard input, or names or ids of jobs; by default `last`, the last job
+    #[arg(value_name = "FILE|JOB|last|-", default_value = LAST, hide_default_value = true)]
     pub(crate) sources: Vec<OsString>,
 
     /// Draw images/s over steps, a curve for each run; .svg, .html or .png

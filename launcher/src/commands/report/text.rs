@@ -43,7 +43,10 @@ fn write(out: &mut impl Write, report: &Report) -> fmt::Result {
 
 fn write_source(out: &mut impl Write, report: &SourceReport) -> fmt::Result {
     let SourceReport { source, job, speed, collective, networks, findings } = report;
-    writeln!(out, "{source}{}", job.as_ref().map(describe_job).unwrap_or_default())?;
+    match job {
+        Some(job) => writeln!(out, "{}", describe_job(job))?,
+        None => writeln!(out, "{source}")?,
+    }
     let has_figures = speed.is_some() || collective.is_some() || !networks.is_empty();
     if let Some(job) = job.as_ref().filter(|_| !has_figures) {
         indent(out, &facts(job))?;
@@ -61,10 +64,10 @@ fn write_source(out: &mut impl Write, report: &SourceReport) -> fmt::Result {
     findings.iter().try_for_each(|finding| write_finding(out, finding))
 }
 
-/// Describes a job: `: python3 train.py, 4 ranks on 2 hosts, 12.3 s`.
+/// Describes a job: `job amber-fox (0199f3a2…), 2026-11-29 10:10 UTC: python3 train.py, 4 ranks on 2 hosts, 12.3 s`.
 fn describe_job(job: &JobFacts) -> String {
     const MAX_CHARS: usize = 80;
-    let JobFacts { program, ranks, nodes, seconds, .. } = job;
+    let JobFacts { id, name, began, program, ranks, nodes, seconds, .. } = job;
     let printable = |c: char| if c.is_control() { ' ' } else { c };
     let mut words: String = program.join(" ").chars().map(printable).take(MAX_CHARS + 1).collect();
     if words.chars().count() > MAX_CHARS {
@@ -74,7 +77,8 @@ fn describe_job(job: &JobFacts) -> String {
     let (ranks, nodes) = (count(*ranks as usize, "rank"), count(*nodes, "host"));
     // It is not known how long a job took whose launcher was killed.
     let time = if *seconds > 0.0 { format!(", {seconds:.1} s") } else { String::new() };
-    format!(": {words}, {ranks} on {nodes}{time}")
+    let job = if name.is_empty() { id.clone() } else { format!("{name} ({id})") };
+    format!("job {job}, {began}: {words}, {ranks} on {nodes}{time}")
 }
 
 /// Lays out what is known of a job without figures: its command, where it ran, its end, and where the time of its start

@@ -298,6 +298,11 @@ impl Bursts {
         for (rank, is_error) in unfinished {
             self.end(now, (rank, if is_error { Stream::Stderr } else { Stream::Stdout }));
         }
+        self.release(now);
+    }
+
+    /// Makes everything due but unfinished lines, because something else is shown behind it.
+    pub(crate) fn release(&mut self, now: Instant) {
         while let Some(&(_, oldest)) = self.queue.first() {
             self.show(now, oldest);
         }

@@ -1,14 +1,17 @@
 //! Output of a job that has left its terminal, shown from its file by the thread that shows output as it comes: with the same
-//! tags, rows and folding.
+//! tags, rows and folding, and held together by the times at which it came then.
 
+use super::sink::Sink;
 use super::store::{StoreReader, StoredAttempt, StoredRecord};
 use super::{
-    OutputConfig, OutputSender, OutputWriter, Stdio, StreamId, Tags, output_channel, start, window,
+    OutputConfig, OutputSender, OutputWriter, RecordedChunk, Stdio, StreamId, Tags, output_channel,
+    start, stream_name, window,
 };
 use crate::connect::outbox::{Outbox, OutboxReceiver};
 use crate::run::live::LiveStatus;
-use rlaunch_bootstrap::id::NodeId;
-use rlaunch_bootstrap::protocol::control::MAX_OUTPUT;
+use crate::run::live::messages::HostRanks;
+use rlaunch_bootstrap::id::{NodeId, Rank};
+use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
 use rlaunch_console::messages;
 use rlaunch_plan::job::tag_pattern::{LineOrigin, TagPattern};
 use rlaunch_text::exit::Exit;
@@ -178,7 +181,10 @@ impl Replay<'_> {
                     return Ok(attempt.push(source, at, behind_lines(&data, skipped)).await);
                 }
             }
-            StoredRecord::Message { lines, .. } => {
+            StoredRecord::Message { at, lines } => {
+                if let Some(attempt) = &mut self.attempt {
+                    attempt.set_time(at);
+                }
                 self.say(behind_lines(&lines, skipped).to_vec());
             }
             StoredRecord::Lost(bytes) => {
@@ -229,6 +235,8 @@ impl Replay<'_> {
 struct ShownAttempt {
     job: String,
     ranks: u32,
+    /// Time of the last record, in microseconds since 1970.
+    time: u64,
     sender: OutputSender,
     writer: OutputWriter,
     granted: OutboxReceiver,
@@ -257,9 +265,18 @@ impl ShownAttempt {
         ShownAttempt {
             job: attempt.job.clone(),
             ranks,
+            time: 0,
             sender,
             writer: start(config, queue),
             granted,
+        }
+    }
+
+    /// Sets the time at which the next record came.
+    fn set_time(&mut self, at: u64) {
+        if at > self.time {
+            self.time = at;
+            self.sender.came_at(at);
         }
     }
 
@@ -269,6 +286,7 @@ impl ShownAttempt {
         if source.0.0 >= self.ranks {
             return false;
         }
+        self.set_time(at);
         while self.granted.high_priority.try_recv().is_ok() {}
         if data.is_empty() {
             self.sender.push((NodeId(0), source), Some(at), Vec::new(), None);
@@ -306,13 +324,40 @@ fn tags(attempt: &StoredAttempt, count: usize) -> Option<Tags> {
     }
 }
 
+/// Writer of what is kept of a job without such a file: at a terminal with short tags, once a second rank prints.
+pub struct RecordedWriter {
+    sink: Sink,
+    first: Option<u32>,
+}
+
+impl RecordedWriter {
+    pub fn new(hosts: &[HostRanks]) -> RecordedWriter {
+        let attempt = StoredAttempt { hosts: hosts.to_vec(), ..StoredAttempt::default() };
+        let count: usize = hosts.iter().map(|host| host.ranks.len()).sum();
+        RecordedWriter { sink: Sink::new(tags(&attempt, count), &Stdio::Stdout), first: None }
+    }
+
+    /// Takes note that a rank has printed some of what is written next.
+    pub fn expect(&mut self, rank: u32) {
+        if *self.first.get_or_insert(rank) != rank
+            && let Some(tags) = self.sink.tags()
+        {
+            tags.need();
+        }
+    }
+
+    /// Writes a part of a chunk to stdout or stderr, as the rank did.
+    pub fn write(&mut self, chunk: &RecordedChunk, text: &str) -> io::Result<()> {
+        let is_error = chunk.stream == stream_name(Stream::Stderr);
+        let stream = if is_error { Stream::Stderr } else { Stream::Stdout };
+        self.sink.write(((Rank(chunk.rank), stream), None), text.as_bytes())
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::store::OutputStore;
     use super::*;
-    use crate::run::live::messages::HostRanks;
-    use rlaunch_bootstrap::id::Rank;
-    use rlaunch_bootstrap::protocol::control::Stream;
 
     fn of_rank(rank: u32) -> StreamId {
         (Rank(rank), Stream::Stdout)

@@ -88,6 +88,17 @@ fn what_a_rank_prints_within_a_moment_is_shown_in_one_piece() {
 }
 
 #[test]
+fn what_is_held_can_be_shown_early_but_for_unfinished_lines() {
+    let mut screen = Screen::new(None, 2);
+    screen.print(0, "a\n");
+    screen.print(1, "10 %");
+    screen.bursts.release(screen.now);
+    screen.look();
+    assert_eq!(screen.lines, ["0 a\n"]);
+    assert_eq!(screen.rows, ["1 10 %"]);
+}
+
+#[test]
 fn equal_bursts_are_shown_once() {
     let mut screen = Screen::new(None, 4);
     (0..3).for_each(|rank| screen.print(rank, "+---+\n| x |\n"));
