@@ -15,6 +15,14 @@ fn a_program_that_is_not_there() {
 }
 
 #[test]
+fn hosts_with_spaces_between_them() {
+    let field = Field::new();
+    let hint = "hosts are joined by commas: rlaunch -H a,b,c hostname";
+    field.rlaunch("-H a b c hostname").run().refused(127, &["b is not on a"]).hints(hint);
+    field.rlaunch("-H a, b, c hostname").run().ended_with(200).hints(hint);
+}
+
+#[test]
 fn a_program_that_one_host_lacks_runs_nowhere() {
     let field = Field::new();
     let _program = field.files(&["a", "c"], "/tmp/tool", "#!/bin/sh\ntouch /tmp/ran\n", 0o755);
