@@ -79,7 +79,7 @@ fn python_where_only_python3_is() {
     }
     let path = "PATH=/tmp/only3";
     let ran = field.rlaunch("-H a,b,c -np 3 -x").args([path, "python", "-c", "pass"]).run();
-    ran.refused(127, &["python is not on a, b, c"]).hints("use python3");
+    ran.refused(127, &["python is not on a, b, c"]).hints("python3 is there: rlaunch ");
     let ran = field.rlaunch("-H a,b,c -np 3 -x").args([path, "python3", "-c", "pass"]).run();
     ran.succeeded();
 }
@@ -95,6 +95,10 @@ fn a_script_that_only_some_have() {
 
     let run = field.rlaunch("-H a,b,c -np 3").args(words).in_directory(directory.path());
     run.run().refused(203, &["train.py is not on b, c"]).hints("--copy train.py python3 train.py");
+
+    let run = field.rlaunch("-H a,b,c train.py").in_directory(directory.path());
+    let line = "rlaunch -H a,b,c --copy train.py python3 train.py";
+    run.run().refused(127, &["train.py is not on a, b, c"]).hints(line);
 
     let run = field.rlaunch("-H a,b,c -np 3 --preload train.py").args(words);
     let ran = run.in_directory(directory.path()).run();
