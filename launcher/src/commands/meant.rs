@@ -67,7 +67,8 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Refuses a command line whose first word is no program here and resembles a verb, before a job leaves a record.
+/// Refuses a command line whose first word is no program here and resembles a verb or stands for one, before a job leaves a
+/// record.
 pub(super) fn refuse(args: &JobArgs) -> Result<(), Failed> {
     let Some(words) = Words::of(args) else { return Ok(()) };
     let Some(first) = words.first().filter(|first| !is_program_here(OsStr::new(first))) else {
