@@ -59,7 +59,8 @@ fn without_python_the_hint_leads_to_a_line_that_works() {
         |words: &str| field.rlaunch(bare).args(words.split(' ')).in_directory(project.path()).run();
     let refused = run("-H a,b,c -np 3 python train.py");
     refused.refused(127, &["python is not on a, b, c", "train.py is not on a, b, c"]);
-    refused.hints("use python3").hints("--copy train.py");
+    refused.hints("-H a,b,c -np 3 --copy train.py python3 train.py");
+    refused.keeps_quiet_about(&["python3 is there"]);
     trained(&run("-H a,b,c -np 3 --preload train.py python3 train.py"));
 }
 

@@ -191,6 +191,9 @@ fn a_mistyped_verb_is_no_job() {
     let ran = run("monitr");
     ran.refused(127, &["`monitr` is neither a verb of rlaunch nor a program here"]);
     ran.hints("rlaunch monitor");
+    let ran = run("latency -H a,b");
+    ran.refused(127, &["`latency` is neither a verb of rlaunch nor a program here"]);
+    ran.hints("rlaunch bench -H a,b");
     let none = state.ask(&field, "history --json");
     assert_eq!(none.out().trim(), "[]", "{none}");
     run("ls -d /").succeeded().keeps_quiet_about(&["hint"]);

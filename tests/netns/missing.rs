@@ -15,6 +15,14 @@ fn a_program_that_is_not_there() {
 }
 
 #[test]
+fn hosts_with_spaces_between_them() {
+    let field = Field::new();
+    let hint = "hosts are joined by commas: rlaunch -H a,b,c hostname";
+    field.rlaunch("-H a b c hostname").run().refused(127, &["b is not on a"]).hints(hint);
+    field.rlaunch("-H a, b, c hostname").run().ended_with(200).hints(hint);
+}
+
+#[test]
 fn a_program_that_one_host_lacks_runs_nowhere() {
     let field = Field::new();
     let _program = field.files(&["a", "c"], "/tmp/tool", "#!/bin/sh\ntouch /tmp/ran\n", 0o755);
@@ -71,7 +79,7 @@ fn python_where_only_python3_is() {
     }
     let path = "PATH=/tmp/only3";
     let ran = field.rlaunch("-H a,b,c -np 3 -x").args([path, "python", "-c", "pass"]).run();
-    ran.refused(127, &["python is not on a, b, c"]).hints("use python3");
+    ran.refused(127, &["python is not on a, b, c"]).hints("python3 is there: rlaunch ");
     let ran = field.rlaunch("-H a,b,c -np 3 -x").args([path, "python3", "-c", "pass"]).run();
     ran.succeeded();
 }
@@ -87,6 +95,15 @@ fn a_script_that_only_some_have() {
 
     let run = field.rlaunch("-H a,b,c -np 3").args(words).in_directory(directory.path());
     run.run().refused(203, &["train.py is not on b, c"]).hints("--copy train.py python3 train.py");
+
+    let run = field.rlaunch("-H a,b,c train.py").in_directory(directory.path());
+    let line = "rlaunch -H a,b,c --copy train.py python3 train.py";
+    run.run().refused(127, &["train.py is not on a, b, c"]).hints(line);
+
+    let run = field.rlaunch("-H b,c --copy train.py train.py").in_directory(directory.path());
+    let ran = run.run();
+    ran.refused(126, &["train.py is not executable\n"]).hints("chmod +x train.py");
+    ran.hints("rlaunch -H b,c --copy train.py python3 train.py");
 
     let run = field.rlaunch("-H a,b,c -np 3 --preload train.py").args(words);
     let ran = run.in_directory(directory.path()).run();

@@ -1,5 +1,5 @@
 //! What a command line was meant as that is typed as a job: a verb that was mistyped or typed behind options, a word of
-//! another tool, the number of ranks, a flag's value, or options that stand behind the program.
+//! another tool, the number of ranks, a flag's value, hosts with spaces between them, or options that stand behind the program.
 
 use super::invocation::definition;
 use crate::cli::args::JobArgs;
@@ -9,16 +9,38 @@ use rlaunch_client::command;
 use rlaunch_plan::hosts;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use rlaunch_text::typed::command_line;
+use rlaunch_text::typed::{TypedJob, command_line};
 use std::ffi::{OsStr, OsString};
+use std::iter;
+use std::path::Path;
 
-/// Words of other tools, what people want of them, and the command of rlaunch that does it.
-const FOREIGN: [(&str, &str, &str); 4] = [
-    ("ps", "your running jobs", "rlaunch jobs"),
-    ("ls", "your running jobs", "rlaunch jobs"),
-    ("top", "what a job and its hosts do", "rlaunch monitor"),
-    ("kill", "the end of a running job", "rlaunch stop"),
+/// Words of other tools, or words that people try for a verb; what they want of them; the verb that does it, and the words
+/// that it has if none were typed that it takes.
+const FOREIGN: [(&[&str], &str, &str, &str); 10] = [
+    (&["ps", "ls", "list", "squeue"], "your running jobs", "jobs", ""),
+    (&["inspect", "info", "show"], "how a job went", "report", "last"),
+    (&["again", "restart"], "a job once more", "rerun", ""),
+    (&["kill", "cancel", "scancel", "end", "quit"], "the end of a running job", "stop", ""),
+    (
+        &["where", "why", "hang", "trace", "py-spy", "dump", "bt"],
+        "where each rank of a job is",
+        "stack",
+        "",
+    ),
+    (
+        &["bandwidth", "net", "links", "speed", "latency", "iperf", "iperf3"],
+        "how fast the links between hosts are",
+        "bench",
+        "-H HOSTS",
+    ),
+    (&["check"], "what is wrong with hosts", "doctor", "-H HOSTS"),
+    (&["hosts", "nodes", "gpus"], "what hosts have", "topo", "-H HOSTS"),
+    (&["tail", "output"], "what a job prints", "logs", "-f"),
+    (&["top", "htop", "stats"], "what a job and its hosts do", "monitor", ""),
 ];
+
+/// Words of [`FOREIGN`] that run as programs where they are installed, but rarely are meant so.
+const TOOLS: [&str; 6] = ["ps", "ls", "squeue", "kill", "top", "htop"];
 
 /// Command line of a job with one program that does not stand behind `--`.
 struct Words<'a> {
@@ -45,13 +67,17 @@ impl<'a> Words<'a> {
     }
 }
 
-/// Refuses a command line whose first word is no program here and resembles a verb, before a job leaves a record.
+/// Refuses a command line whose first word is no program here and resembles a verb or stands for one, before a job leaves a
+/// record.
 pub(super) fn refuse(args: &JobArgs) -> Result<(), Failed> {
     let Some(words) = Words::of(args) else { return Ok(()) };
     let Some(first) = words.first().filter(|first| !is_program_here(OsStr::new(first))) else {
         return Ok(());
     };
-    let Some(meant) = foreign(first).or_else(|| near_verb(&words)) else { return Ok(()) };
+    // Settings may name hosts, and those have programs of their own.
+    let is_local = args.hosts.hosts.is_empty() && args.hosts.hostfiles.is_empty();
+    let foreign = foreign(first, words.arguments).filter(|_| is_local);
+    let Some(meant) = foreign.or_else(|| near_verb(&words)) else { return Ok(()) };
     let message = format!("`{first}` is neither a verb of rlaunch nor a program here");
     let mut forced = vec![OsString::from("--")];
     forced.extend_from_slice(&args.command.argv);
@@ -61,16 +87,21 @@ pub(super) fn refuse(args: &JobArgs) -> Result<(), Failed> {
 
 /// Returns a hint for a first word that is a program, and a verb of other tools.
 pub(super) fn aside(args: &JobArgs) -> Option<String> {
-    foreign(Words::of(args)?.first()?)
+    foreign(Words::of(args)?.first().filter(|first| TOOLS.contains(first))?, &[])
 }
 
-fn foreign(word: &str) -> Option<String> {
-    let (_, what, command) = FOREIGN.iter().find(|(known, ..)| *known == word)?;
-    Some(format!("{what}: {command}"))
+fn foreign(word: &str, arguments: &[OsString]) -> Option<String> {
+    let (_, what, verb, alone) = FOREIGN.iter().find(|(words, ..)| words.contains(&word))?;
+    let takes_them = !arguments.is_empty()
+        && definition().find_subcommand(verb).is_some_and(|verb| accepts(verb, arguments));
+    let alone: Vec<OsString> = alone.split_whitespace().map(OsString::from).collect();
+    let rest = if takes_them { arguments } else { &alone[..] };
+    let line = [&[OsString::from(verb)][..], rest].concat();
+    Some(format!("{what}: {}", command_line(&line)))
 }
 
-/// Returns a hint with the command line that was meant, for a program that is not found. `None` if it is not a number and
-/// resembles no verb.
+/// Returns a hint with the command line that was meant, for a program that is not found. `None` if nothing is known that it
+/// could have been meant as.
 pub(super) fn hint(args: &JobArgs) -> Option<String> {
     let words = Words::of(args)?;
     if let Some(tip) = value_of_flag(args) {
@@ -82,7 +113,45 @@ pub(super) fn hint(args: &JobArgs) -> Option<String> {
         let line = command_line(&[options, &number, arguments].concat());
         return Some(format!("for {} ranks: {line}", program.display()));
     }
-    near_verb(&words)
+    let first = words.first().and_then(|first| foreign(first, arguments));
+    first.or_else(|| near_verb(&words)).or_else(|| hosts_apart(args)).or_else(|| no_verb(args))
+}
+
+/// Returns a hint for a bare word that resembles no verb and nothing else.
+fn no_verb(args: &JobArgs) -> Option<String> {
+    let words = Words::of(args)?;
+    let word = words.first().filter(|_| words.arguments.is_empty())?;
+    let is_bare = word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+    let typed = TypedJob::of_program(&args.command.argv);
+    let is_other = is_program_here(OsStr::new(word)) || typed.for_shell().is_some();
+    let hint = format!("`{word}` is no verb of rlaunch either: rlaunch --help lists them");
+    (is_bare && !is_other).then_some(hint)
+}
+
+/// Returns a hint for hosts with spaces between them, as in `-H a b c hostname` and `-H a, b, c hostname`: all but the first
+/// stand where the program does.
+pub(super) fn hosts_apart(args: &JobArgs) -> Option<String> {
+    let words = Words::of(args)?;
+    let (first, options) = words.options.split_last()?;
+    let option = options.last()?.to_str()?;
+    if !matches!(option, "-H" | "--host" | "--hosts" | "-host" | "-hosts") {
+        return None;
+    }
+    let is_program = |word: &OsString| is_program_here(word) || Path::new(word).exists();
+    let at = args.command.argv.iter().position(is_program).filter(|at| *at > 0)?;
+    let (others, program) = args.command.argv.split_at(at);
+    let listed = iter::once(first).chain(others).map(|word| host_of_list(word));
+    let hosts = listed.collect::<Option<Vec<&str>>>()?.join(",");
+    hosts::parse(std::slice::from_ref(&hosts)).ok()?;
+    let line = command_line(&[options, &[OsString::from(hosts)], program].concat());
+    Some(format!("hosts are joined by commas: {line}"))
+}
+
+/// Returns a word without the commas around it, if it can be a host or a list of hosts.
+fn host_of_list(word: &OsStr) -> Option<&str> {
+    let word = word.to_str()?.trim_matches(',');
+    let is_other = word.starts_with('-') || word.contains(['=', '/', ' ']);
+    (!is_other).then_some(word)
 }
 
 /// Returns a hint for options that name a job's hosts or ranks and stand behind the program, whose own they are then.
@@ -129,19 +198,24 @@ fn nearest_verb(
 ) -> Option<(String, Vec<OsString>)> {
     let definition = definition();
     let own = definition.get_subcommands().filter(|verb| !verb.is_hide_set());
-    let own = own.flat_map(|verb| std::iter::once(verb.get_name()).chain(verb.get_all_aliases()));
+    let own = own.flat_map(|verb| iter::once(verb.get_name()).chain(verb.get_all_aliases()));
     let of_ranks = command::VERBS.iter().copied().filter(|_| is_first);
     let distance = |verb: &str| strsim::damerau_levenshtein(verb, word);
-    let near = own.chain(of_ranks).filter(|verb| distance(verb) <= verb.len() / 4);
+    // A slip of the finger is rarely the first letter: `htop` is not `stop`.
+    let begins_alike = |verb: &str| verb.chars().next() == word.chars().next();
+    let is_near = |verb: &&str| begins_alike(verb) && distance(verb) <= verb.len() / 4;
+    let near = own.chain(of_ranks).filter(is_near);
     let verb = near.min_by_key(|verb| distance(verb))?.to_owned();
-    let accepts = |command: &Command| {
-        let line = std::iter::once(OsStr::new("rlaunch")).chain(typed.iter().map(|word| &**word));
-        command.clone().try_get_matches_from(line).is_ok()
-    };
     match definition.find_subcommand(&verb) {
-        Some(command) if !accepts(command) => Some((verb, vec!["--help".into()])),
+        Some(command) if !accepts(command, &typed) => Some((verb, vec!["--help".into()])),
         _ => Some((verb, typed)),
     }
+}
+
+/// Tells whether a verb takes these words.
+fn accepts(verb: &Command, words: &[OsString]) -> bool {
+    let line = iter::once(OsStr::new("rlaunch")).chain(words.iter().map(|word| &**word));
+    verb.clone().try_get_matches_from(line).is_ok()
 }
 
 #[cfg(test)]
@@ -160,7 +234,7 @@ mod tests {
     }
 
     fn verb_hint(line: &str) -> Option<String> {
-        Some(hint(&job(line))?.strip_prefix("for the verb: ").unwrap().to_owned())
+        Some(hint(&job(line))?.strip_prefix("for the verb: ")?.to_owned())
     }
 
     #[test]
@@ -199,7 +273,7 @@ mod tests {
                 let line = format!("rlaunch {}{rest}", &verb[..verb.len() - 1]);
                 let Ok((args, _)) = parse_job(words(&line)) else { continue };
                 let Some(hint) = hint(&args) else { continue };
-                let meant = hint.strip_prefix("for the verb: ").unwrap();
+                let Some(meant) = hint.strip_prefix("for the verb: ") else { continue };
                 hints += 1;
                 match Invocation::parse(words(meant)) {
                     Ok(Invocation::Verb(verb, _)) => {
@@ -229,8 +303,33 @@ mod tests {
             "rlaunch -H a barrier",
             "rlaunch -H a topo : hostname",
             "rlaunch mpi",
+            "rlaunch -H a htop",
         ] {
             assert_eq!(verb_hint(typed), None, "{typed}");
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_nothing_is_said_to_be_no_verb() {
+        let expected = "`frobnicate` is no verb of rlaunch either: rlaunch --help lists them";
+        assert_eq!(hint(&job("rlaunch frobnicate")).as_deref(), Some(expected));
+        for other in ["rlaunch module", "rlaunch frobnicate x", "rlaunch -H a frobnicate"] {
+            assert_eq!(hint(&job(other)), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_joined_by_commas() {
+        for (typed, meant) in [
+            ("-H h1 h2 h3 sh -c x", "-H h1,h2,h3 sh -c x"),
+            ("-np 3 -H h1, h2:2, n[1-2] sh", "-np 3 -H 'h1,h2:2,n[1-2]' sh"),
+        ] {
+            let expected = format!("hosts are joined by commas: rlaunch {meant}");
+            let args = job(&format!("rlaunch {typed}"));
+            assert_eq!(hint(&args).as_deref(), Some(&*expected), "{typed}");
+        }
+        for other in ["-H h1 h2 h3", "-H h1 -q h2 sh", "-H h1 -- h2 sh", "-H h1 h2 -np 2 sh"] {
+            assert_eq!(hosts_apart(&job(&format!("rlaunch {other}"))), None, "{other}");
         }
     }
 
@@ -256,12 +355,32 @@ mod tests {
         assert_eq!(aside("rlaunch -H a ps"), None);
         assert_eq!(aside("rlaunch psql"), None);
         assert!(refuse(&job("rlaunch ls -l")).is_ok());
-        for (word, _, command) in FOREIGN {
-            let hint = foreign(word).unwrap();
-            assert!(hint.ends_with(command), "{hint}");
-            let verb = Invocation::parse(words(command));
-            assert!(matches!(verb, Ok(Invocation::Verb(..))), "{command}");
+        for word in FOREIGN.iter().flat_map(|(words, ..)| words.iter()) {
+            let hint = foreign(word, &[]).unwrap();
+            let (_, command) = hint.split_once(": ").unwrap();
+            match Invocation::parse(words(command)) {
+                Ok(Invocation::Verb(verb, _)) => assert!(!matches!(*verb, Verb::Job(_)), "{hint}"),
+                _ => panic!("{hint}"),
+            }
         }
+        assert!(TOOLS.iter().all(|tool| foreign(tool, &[]).is_some()));
+    }
+
+    #[test]
+    fn words_for_a_verb_lead_to_it_where_no_hosts_are_named() {
+        let meant = |line: &str| refuse(&job(line)).unwrap_err().hints.swap_remove(0);
+        let job_ended = "the end of a running job: rlaunch stop";
+        assert_eq!(meant("rlaunch quit"), job_ended);
+        assert_eq!(meant("rlaunch quit amber-fox"), format!("{job_ended} amber-fox"));
+        assert_eq!(meant("rlaunch quit --no-such"), job_ended);
+        assert_eq!(meant("rlaunch inspect"), "how a job went: rlaunch report last");
+        assert_eq!(meant("rlaunch output"), "what a job prints: rlaunch logs -f");
+        let links = "how fast the links between hosts are: rlaunch bench -H";
+        assert_eq!(meant("rlaunch latency"), format!("{links} HOSTS"));
+        assert_eq!(meant("rlaunch latency -H a,b"), format!("{links} a,b"));
+        assert!(refuse(&job("rlaunch -H a gpus")).is_ok());
+        let listed = JobArgs { hosts: job("rlaunch -H a x").hosts, ..job("rlaunch gpus") };
+        assert!(refuse(&listed).is_ok());
     }
 
     #[test]

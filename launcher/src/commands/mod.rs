@@ -186,7 +186,8 @@ async fn launch_job(args: JobArgs, line: &CommandLine) -> Result<Exit, Failed> {
     if args.network.preflight == Preflight::Full {
         doctor::check_before_job(&args, line).await?;
     }
-    let launch = lower::job_or_fail(args, &line.config)?;
+    let apart = meant::hosts_apart(&args);
+    let launch = lower::job_or_fail(args, &line.config).map_err(|failed| failed.hint(apart))?;
     let ended = match launch.spec.dry_run {
         Some(DryRun::Offline) => show::offline(&launch.spec),
         Some(DryRun::Agents) | None => run::run_job(launch).await,

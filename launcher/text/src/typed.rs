@@ -4,6 +4,7 @@ use crate::redact::without_secrets;
 use crate::shell::quoted;
 use std::ffi::{OsStr, OsString};
 use std::iter;
+use std::path::Path;
 
 /// Length from which on the rest of a repeated command line is left out, in characters.
 const LONGEST: usize = 240;
@@ -44,6 +45,20 @@ impl<'a> TypedJob<'a> {
     /// Returns the first word of the program.
     pub fn program(&self) -> &'a OsStr {
         self.program.first().map(OsString::as_os_str).unwrap_or_default()
+    }
+
+    /// Returns the program and its arguments.
+    pub fn words(&self) -> &'a [OsString] {
+        self.program
+    }
+
+    /// Returns the command line with another program and other arguments.
+    #[must_use]
+    pub fn with_program<'b>(self, program: &'b [OsString]) -> TypedJob<'b>
+    where
+        'a: 'b,
+    {
+        TypedJob { options: self.options, program }
     }
 
     /// Tells whether a word before the program begins so.
@@ -128,6 +143,15 @@ pub fn command_line(words: &[OsString]) -> String {
         shown.push(word);
     }
     shown.join(" ")
+}
+
+/// Returns the interpreter that the name of a script stands for.
+pub fn interpreter_of(script: &OsStr) -> Option<&'static str> {
+    match Path::new(script).extension()?.to_str()? {
+        "py" => Some("python3"),
+        "sh" => Some("bash"),
+        _ => None,
+    }
 }
 
 /// Words that are typed like programs but are part of shells. Few systems also have files of these names.

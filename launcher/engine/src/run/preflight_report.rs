@@ -12,10 +12,11 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::shell;
 use rlaunch_text::text;
-use rlaunch_text::typed::{TypedJob, command_line};
+use rlaunch_text::typed::{TypedJob, command_line, interpreter_of};
 use std::ffi::{OsStr, OsString};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::slice;
+use std::{env, fs, slice};
 
 /// Ports for a hint where the usual ones are taken.
 const OTHER_PORTS: &str = "22000-22511";
@@ -24,9 +25,15 @@ const OTHER_PORTS: &str = "22000-22511";
 /// the job, if it has one program.
 pub(crate) fn explain(problems: &[(&Host, &Problem)], typed: Option<TypedJob<'_>>) -> Failed {
     let groups = text::grouped(problems.iter().map(|&(host, problem)| (problem, host)));
+    let replaced = typed.and_then(|typed| with_program_there(problems, typed));
+    let works = typed.zip(replaced.as_deref()).map(|(typed, words)| typed.with_program(words));
+    let lacks_script = problems.iter().any(|(_, one)| matches!(one, Problem::NoScript { .. }));
     let mut failed = Failed::new(Exit::FILES, "");
     for (problem, hosts) in groups {
-        let (exit, sentence, hint) = describe(problem, &text::list(&hosts), typed);
+        let (exit, sentence, hint) = describe(problem, &text::list(&hosts), works.or(typed));
+        // The line that copies the script names the program that is there.
+        let is_said = works.is_some() && lacks_script;
+        let hint = hint.filter(|_| !is_said || !matches!(problem, Problem::NoProgram { .. }));
         if failed.message.is_empty() {
             failed = findings::with_finding(failed, finding(problem));
             failed.message = sentence;
@@ -37,6 +44,19 @@ pub(crate) fn explain(problems: &[(&Host, &Problem)], typed: Option<TypedJob<'_>
         failed = failed.hint(hint);
     }
     failed
+}
+
+/// Returns the words of the program with the name that is installed in place of the one that was typed, if there is such.
+fn with_program_there(
+    problems: &[(&Host, &Problem)],
+    typed: TypedJob<'_>,
+) -> Option<Vec<OsString>> {
+    let (program, arguments) = typed.words().split_first()?;
+    let instead = problems.iter().find_map(|(_, problem)| match problem {
+        Problem::NoProgram { program: missing, instead } if missing == program => instead.clone(),
+        _ => None,
+    })?;
+    Some([&[OsString::from(instead)][..], arguments].concat())
 }
 
 /// Returns the id of the finding that a problem states, if it has one.
@@ -139,8 +159,14 @@ fn describe_missing_program(
     let own = typed.filter(|typed| typed.program() == program).unwrap_or(alone);
     let advice = own.for_shell().or_else(|| own.for_hosts()).filter(|_| !is_here);
     let hint = advice.unwrap_or_else(|| match instead {
-        Some(instead) => format!("{instead} is there: use {instead}"),
-        None if by_path => missing_file_hint(program, typed),
+        Some(instead) => match typed.filter(|typed| typed.program() == instead) {
+            Some(typed) => format!("{instead} is there: {}", typed.with_options(&[])),
+            None => format!("{instead} is there: use {instead}"),
+        },
+        None if is_here && !by_path && hosts == Host::this_machine().name => {
+            file_here_hint(program, own)
+        }
+        None if by_path || is_here => program_here_hint(program, typed),
         None if is_python(program) => format!(
             "install it there: sudo apt install python3 || sudo dnf install python3; or, if \
              it is elsewhere on {hosts}, give its path, or pass PATH on by -x PATH"
@@ -310,13 +336,47 @@ fn is_python(program: &OsStr) -> bool {
 
 /// Returns advice on a program that is not in PATH. `name` is the program without secrets.
 fn searched_path_hint(name: &str, typed: TypedJob<'_>) -> String {
-    let advice = format!("rlaunch searched PATH there: give {name} with its path, or pass");
+    let advice = format!("rlaunch searched PATH there: give {name} with its path");
+    if !is_on_path_here(typed.program()) {
+        return advice;
+    }
+    let advice = format!("{advice}, or pass");
     if typed.has_option_value("PATH=") {
         format!("{advice} -x PATH")
     } else {
         let words = [OsStr::new("-x"), OsStr::new("PATH")];
         format!("{advice} yours on: {}", typed.with_options(&words))
     }
+}
+
+fn is_on_path_here(program: &OsStr) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    env::split_paths(&path).any(|directory| directory.join(program).is_file())
+}
+
+/// Returns the words that start a script of this machine, if its interpreter must be named.
+fn interpreted(script: &OsStr, typed: TypedJob<'_>) -> Option<Vec<OsString>> {
+    let is_executable = |found: fs::Metadata| found.permissions().mode() & 0o111 != 0;
+    let interpreter = interpreter_of(script)?;
+    let starts_itself = fs::metadata(script).is_ok_and(is_executable);
+    let words = || [&[OsString::from(interpreter)][..], typed.words()].concat();
+    (!starts_itself).then(words)
+}
+
+/// Returns the hint for a job on this machine whose program is a file of the current directory.
+fn file_here_hint(program: &OsStr, typed: TypedJob<'_>) -> String {
+    let words = interpreted(program, typed).unwrap_or_else(|| {
+        let arguments = typed.words().get(1..).unwrap_or_default();
+        [&[Path::new(".").join(program).into_os_string()][..], arguments].concat()
+    });
+    format!("it is in this directory: {}", typed.with_program(&words).with_options(&[]))
+}
+
+/// Returns the hint for a program that this machine may have and hosts lack.
+fn program_here_hint(program: &OsStr, typed: Option<TypedJob<'_>>) -> String {
+    let words = typed.and_then(|typed| interpreted(program, typed));
+    let works = typed.zip(words.as_deref()).map(|(typed, words)| typed.with_program(words));
+    missing_file_hint(program, works.or(typed))
 }
 
 fn missing_file_hint(file: &OsStr, typed: Option<TypedJob<'_>>) -> String {
@@ -592,6 +652,44 @@ mod tests {
     }
 
     #[test]
+    fn a_program_of_this_machine_is_copied() {
+        let directory = tempfile::tempdir().unwrap();
+        let b = host("b");
+        let hint = |name: &str, mode: u32| {
+            let path = directory.path().join(name);
+            fs::write(&path, "").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let program = path.into_os_string();
+            let missing = Problem::NoProgram { program: program.clone(), instead: None };
+            let typed = [OsString::from("rlaunch"), program];
+            let failed = explain(&[(&b, &missing)], TypedJob::new(&typed, &typed[1..]));
+            failed.hints[0].replace(&format!("{}/", directory.path().display()), "")
+        };
+        let copied = "copy it along: rlaunch --copy";
+        assert_eq!(hint("x.py", 0o644), format!("{copied} x.py python3 x.py"));
+        assert_eq!(hint("y.sh", 0o644), format!("{copied} y.sh bash y.sh"));
+        assert_eq!(hint("z.py", 0o755), format!("{copied} z.py z.py"));
+        let here = |program: &str| {
+            let words = [OsString::from(program), "-v".into()];
+            file_here_hint(&words[0], TypedJob::of_program(&words))
+        };
+        assert_eq!(here("no.py"), "it is in this directory: rlaunch python3 no.py -v");
+        assert_eq!(here("tool"), "it is in this directory: rlaunch ./tool -v");
+    }
+
+    #[test]
+    fn path_is_passed_on_where_it_has_the_program() {
+        let b = host("b");
+        let hint = |program: &str| {
+            let problem = Problem::NoProgram { program: program.into(), instead: None };
+            explain(&[(&b, &problem)], None).hints.swap_remove(0)
+        };
+        assert!(hint("sh").ends_with("or pass yours on: rlaunch -x PATH sh"), "{}", hint("sh"));
+        let unknown = "rlaunch searched PATH there: give no-such-program with its path";
+        assert_eq!(hint("no-such-program"), unknown);
+    }
+
+    #[test]
     fn python3_is_offered() {
         let b = host("b");
         let missing =
@@ -599,6 +697,14 @@ mod tests {
         let failed = explain(&[(&b, &missing)], None);
         assert_eq!(failed.hints, ["python3 is there: use python3"]);
         assert_eq!(failed.exit, Exit::NOT_FOUND);
+        let typed = ["rlaunch", "-H", "b", "python", "x.py"].map(OsString::from);
+        let typed = TypedJob::new(&typed, &typed[3..]);
+        let failed = explain(&[(&b, &missing)], typed);
+        assert_eq!(failed.hints, ["python3 is there: rlaunch -H b python3 x.py"]);
+        let script = Problem::NoScript { script: "x.py".into() };
+        let failed = explain(&[(&b, &missing), (&b, &script)], typed);
+        assert_eq!(failed.hints, ["copy it along: rlaunch -H b --copy x.py python3 x.py"]);
+        assert_eq!(failed.details, ["x.py is not on b"]);
         let missing = Problem::NoProgram { program: "python3".into(), instead: None };
         let failed = explain(&[(&b, &missing)], None);
         assert!(failed.hints[0].contains("apt install python3"), "{:?}", failed.hints);

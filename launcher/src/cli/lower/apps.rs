@@ -8,10 +8,11 @@ use rlaunch_bootstrap::job::{PreloadFile, ScriptCheck};
 use rlaunch_plan::env::forwarded;
 use rlaunch_plan::hosts::host_table::HostTable;
 use rlaunch_plan::hosts::{Host, HostSet, HostsError, SlotsBy};
-use rlaunch_plan::job::Preload;
 use rlaunch_plan::job::apps::template::{self, TemplateFile};
 use rlaunch_plan::job::apps::{AppError, AppSpec, AppTitle, after};
+use rlaunch_plan::job::{JobSpec, Preload};
 use rlaunch_plan::map::MapBy;
+use rlaunch_text::typed::{TypedJob, interpreter_of};
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
@@ -171,6 +172,34 @@ pub(super) fn preloads(paths: &[PathBuf]) -> Result<Vec<Preload>, JobError> {
     Ok(preloads)
 }
 
+/// Returns an error if a program is one of its copied files and not executable: copies keep the mode. Hosts would say so of a
+/// path each.
+pub(super) fn check_copied_programs(job: &JobSpec) -> Result<(), JobError> {
+    let without_dot =
+        |path: &OsStr| Path::new(path).strip_prefix(".").unwrap_or(Path::new(path)).to_owned();
+    for app in &job.apps {
+        let Some(program) = app.argv.first() else { continue };
+        let own = app.preload.iter().filter_map(|&index| job.preload.get(index as usize));
+        let is_program = |file: &&PreloadFile| {
+            let names = [file.typed_path.as_os_str(), &file.name];
+            names.map(without_dot).contains(&without_dot(program))
+        };
+        let copied = own.map(|preload| &preload.file).find(is_program);
+        if copied.is_some_and(|file| file.mode & 0o111 == 0) {
+            let line = job.typed().map(|typed| interpreted(program, typed));
+            return Err(JobError::CopyNotExecutable { program: program.clone(), line });
+        }
+    }
+    Ok(())
+}
+
+/// Returns the command line by which an interpreter runs the program.
+fn interpreted(program: &OsStr, typed: TypedJob<'_>) -> String {
+    let interpreter = interpreter_of(program).unwrap_or("INTERPRETER");
+    let words = [&[OsString::from(interpreter)][..], typed.words()].concat();
+    typed.with_program(&words).with_options(&[])
+}
+
 /// Finds the script that a program runs. If this machine has the script, hosts must have it, too. Logs the
 /// other arguments that are files on this machine, since hosts may lack them.
 pub(super) fn script_check(argv: &[OsString]) -> Option<ScriptCheck> {
@@ -303,6 +332,27 @@ mod tests {
         {
             assert_eq!(script(none), None, "{none}");
         }
+    }
+
+    #[test]
+    fn a_copied_program_must_be_executable() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("x.py");
+        fs::write(&path, "pass").unwrap();
+        let copy = format!("-H a --copy {}", path.display());
+        let chmod = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        chmod(0o644);
+        for program in ["x.py", "./x.py", path.to_str().unwrap()] {
+            let error = job(&format!("{copy} {program}")).err().unwrap();
+            assert_eq!(error, format!("{program} is not executable"));
+        }
+        let words = ["rlaunch", "-H", "a", "x.py"].map(OsString::from);
+        let typed = TypedJob::new(&words, &words[3..]).unwrap();
+        assert_eq!(interpreted(&words[3], typed), "rlaunch -H a python3 x.py");
+        assert!(job(&format!("{copy} python3 x.py")).is_ok());
+        assert!(job(&format!("{copy} other")).is_ok());
+        chmod(0o755);
+        assert!(job(&format!("{copy} x.py")).is_ok());
     }
 
     #[test]

@@ -39,6 +39,7 @@ use rlaunch_plan::map::{self, MapBy, TwoNumbers};
 use rlaunch_plan::options::Options;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::shell::quoted;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
@@ -116,6 +117,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         is_recorded: !output.no_record && !is_dry,
         notify: termination.notify.filter(|_| !is_dry),
     };
+    apps::check_copied_programs(&spec)?;
     let stdio = if args.detaching.is_some() { Stdio::Nowhere } else { Stdio::Stdout };
     Ok(Launch { spec, reach, stdio, detaching: args.detaching })
 }
@@ -244,6 +246,9 @@ pub(crate) enum JobError {
     Preload { path: PathBuf, source: io::Error },
     #[error("two files of --copy are called {}", name.display())]
     PreloadTwice { name: OsString },
+    /// `line` is the command line by which an interpreter runs the program.
+    #[error("{} is not executable", program.display())]
+    CopyNotExecutable { program: OsString, line: Option<String> },
     #[error("{0}")]
     AgentDir(String),
     #[error("--cpus-per-rank is for --bind core, which it implies")]
@@ -268,6 +273,7 @@ impl JobError {
             | JobError::WorkingDir(_)
             | JobError::Stdin(_)
             | JobError::App(AppError::Read { .. }) => Exit::FILES,
+            JobError::CopyNotExecutable { .. } => Exit::NOT_EXECUTABLE,
             _ => Exit::USAGE,
         }
     }
@@ -281,6 +287,10 @@ impl JobError {
             JobError::App(error) => error.hint(),
             JobError::Rsh(error) => error.hint(),
             JobError::Stdin(error) => error.hint(),
+            JobError::CopyNotExecutable { program, line } => {
+                let line = line.as_deref().unwrap_or("name its interpreter before it");
+                Some(format!("{line}; or make it executable here: chmod +x {}", quoted(program)))
+            }
             JobError::WorkingDir(_) => {
                 Some("it may have been deleted: cd to another, or name one by --wdir".into())
             }
