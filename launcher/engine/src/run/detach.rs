@@ -142,6 +142,14 @@ fn exit_of(launcher: Pid) -> Exit {
 }
 
 impl Detaching {
+    /// Makes that of a launcher whose parent has been killed.
+    #[cfg(test)]
+    pub(crate) fn from_killed_parent() -> Detaching {
+        let (_, parent) = io::pipe().unwrap();
+        let parent = Mutex::new(Some(parent));
+        Detaching(Arc::new(DetachState { parent, store: OnceLock::new() }))
+    }
+
     /// Creates the file with the output of the job, which also gets what rlaunch says from now on.
     pub(crate) fn keep_output(&self, job: &JobSpec) -> Result<(), Failed> {
         let store = RecordStore::for_user()
@@ -260,8 +268,7 @@ mod tests {
         assert!(has_reader(&parent));
         drop(started);
         assert!(!has_reader(&parent));
-        let state = DetachState { parent: Mutex::new(Some(parent)), store: OnceLock::new() };
-        let detaching = Detaching(Arc::new(state));
+        let detaching = Detaching::from_killed_parent();
         let name: JobName = "amber-fox".parse().unwrap();
         assert!(!detaching.detach(&name));
         // It is said once.
