@@ -72,11 +72,7 @@ impl Running {
                 let nodes = supervisor.nodes();
                 perform(action, job, &pump.agents, nodes, &mut writer, &mut stack_reader);
             }
-            if let Some(detaching) = job.detaching.as_ref().filter(|due| due.is_due())
-                && status.has_started()
-            {
-                is_untold = !detaching.detach(&job.spec.name) && !supervisor.is_ending();
-            }
+            is_untold |= !detach_once_started(job) && !supervisor.is_ending();
         }
         Ended { outcome: supervisor.into_outcome(), writer, master_port }
     }
@@ -98,6 +94,14 @@ impl Ended {
             ));
         }
         decide_exit(job, self.outcome, written, ended_wait, self.master_port)
+    }
+}
+
+/// Leaves the terminal when all ranks have started. Returns `false` if nobody could be told of the job.
+fn detach_once_started(job: &JobRun) -> bool {
+    match job.detaching.as_ref().filter(|detaching| detaching.is_due()) {
+        Some(detaching) if job.events.status().has_started() => detaching.detach(&job.spec.name),
+        _ => true,
     }
 }
 
