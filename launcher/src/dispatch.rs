@@ -92,21 +92,31 @@ fn detach(args: &mut JobArgs) -> Option<Exit> {
         Ok(Side::Parent(job)) => job.wait(),
         Err(failed) => Err(failed),
     };
-    Some(match started {
-        Ok(Start::Runs(name)) => {
+    let told = started.and_then(|started| match started {
+        Start::Runs(name) => {
             stdout::print(&format!("{name}\n"));
+            if let Some(failed) = stdout::failure() {
+                return Err(untold(failed, &name));
+            }
             messages::info("the job goes on without this terminal:");
             messages::line(&format!("  rlaunch logs -f {name}    shows what it prints"));
             messages::line(&format!("  rlaunch wait {name}       waits for its end"));
             messages::line(&format!("  rlaunch stop {name}       ends it"));
-            Exit::SUCCESS
+            Ok(Exit::SUCCESS)
         }
-        Ok(Start::Ended(exit)) => exit,
-        Err(failed) => {
-            messages::error(&failed);
-            failed.exit
-        }
-    })
+        Start::Ended(exit) => Ok(exit),
+    });
+    Some(told.unwrap_or_else(|failed| {
+        messages::error(&failed);
+        failed.exit
+    }))
+}
+
+/// Makes the error of a job that runs although its name could not be written.
+fn untold(failed: Failed, name: &str) -> Failed {
+    let message = format!("{}; the job runs as {name}", failed.message);
+    let hint = format!("`rlaunch stop {name}` ends it");
+    Failed { message, ..failed }.hint(Some(hint))
 }
 
 fn set_up_messages(output: &OutputArgs) {

@@ -6,7 +6,9 @@ use crate::terminal::Terminal;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
+use std::fs::File;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -100,6 +102,22 @@ fn a_job_that_cannot_start_says_why() {
     let (code, logs) = state.end(&field, &name);
     assert_eq!((code, &*logs.out()), (3.into(), "short\n"), "{logs}");
     logs.says(&["exited with code 3"]);
+}
+
+#[test]
+fn a_job_whose_name_cannot_be_written_is_named_by_the_error() {
+    let (field, state) = (Field::new(), State::new());
+    let mut command = state.rlaunch(&field, "-d -H a").sh("exec sleep 1000").command();
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let started =
+        command.stdin(Stdio::null()).stdout(full).stderr(Stdio::piped()).output().unwrap();
+    let said = String::from_utf8(started.stderr).unwrap();
+    assert_eq!(started.status.code(), Some(203), "{said}");
+    let name = state.list(&field, "jobs")[0]["name"].as_str().unwrap().to_owned();
+    assert!(said.contains(&format!("the job runs as {name}")), "{said}");
+    assert!(said.contains(&format!("`rlaunch stop {name}`")), "{said}");
+    state.signal(&field, "TERM");
+    state.end(&field, &name);
 }
 
 #[test]

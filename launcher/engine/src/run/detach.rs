@@ -2,17 +2,20 @@
 //!
 //! Before this process has a thread, it forks. The child runs the job, at first at the terminal, so that it can ask for
 //! passwords there. Once all ranks have started, it leaves the session and tells the parent the job's name; the parent prints
-//! it and exits. If the child ends before that, it has printed why, and the parent exits with its code.
+//! it and exits. If the child ends before that, it has printed why, and the parent exits with its code. If the parent is
+//! killed before that, the job ends: nobody was told its name.
 
 use crate::run::output::store::OutputStore;
 use crate::run::record::RecordStore;
 use crate::run::signals;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, setsid};
 use rlaunch_console::messages;
+use rlaunch_console::signals::EndSignals;
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::name::JobName;
 use rlaunch_sys::Fork;
@@ -20,6 +23,7 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Write};
+use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -93,9 +97,9 @@ impl StartingJob {
 
 /// Reads the job's name from the launcher; empty if the launcher has ended without sending one.
 async fn read_name(launcher: Pid, started: PipeReader) -> io::Result<String> {
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut hangup = signal(SignalKind::hangup())?;
+    let mut ends = EndSignals::install()?;
+    let mut user1 = signal(SignalKind::user_defined1())?;
+    let mut user2 = signal(SignalKind::user_defined2())?;
     fcntl(&started, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     // The check that this is a pipe calls a function that old versions of the C library lack.
     let mut started = pipe::Receiver::from_owned_fd_unchecked(started.into())?;
@@ -108,9 +112,9 @@ async fn read_name(launcher: Pid, started: PipeReader) -> io::Result<String> {
                 _ => continue,
             },
             // From a terminal it comes to the launcher twice, which counts it once.
-            _ = interrupt.recv() => Signal::SIGINT,
-            _ = terminate.recv() => Signal::SIGTERM,
-            _ = hangup.recv() => Signal::SIGHUP,
+            end = ends.next() => end,
+            _ = user1.recv() => Signal::SIGUSR1,
+            _ = user2.recv() => Signal::SIGUSR2,
         };
         // An error means that the launcher has ended, which the pipe tells.
         let _ = kill(launcher, passed_on);
@@ -138,6 +142,14 @@ fn exit_of(launcher: Pid) -> Exit {
 }
 
 impl Detaching {
+    /// Makes that of a launcher whose parent has been killed.
+    #[cfg(test)]
+    pub(crate) fn from_killed_parent() -> Detaching {
+        let (_, parent) = io::pipe().unwrap();
+        let parent = Mutex::new(Some(parent));
+        Detaching(Arc::new(DetachState { parent, store: OnceLock::new() }))
+    }
+
     /// Creates the file with the output of the job, which also gets what rlaunch says from now on.
     pub(crate) fn keep_output(&self, job: &JobSpec) -> Result<(), Failed> {
         let store = RecordStore::for_user()
@@ -164,21 +176,36 @@ impl Detaching {
         self.parent().is_some()
     }
 
-    /// Leaves the terminal, and tells the parent that the job of this name has started.
-    pub(crate) fn detach(&self, name: &JobName) {
-        let Some(mut parent) = self.parent().take() else { return };
-        messages::settle();
-        if let Err(error) = leave_terminal() {
-            messages::warn(&format!("the job may end with its terminal: {error}"));
+    /// Leaves the terminal, and tells the parent that the job of this name has started. Returns `false` if the parent has
+    /// been killed, so that nobody is told of the job.
+    pub(crate) fn detach(&self, name: &JobName) -> bool {
+        let Some(mut parent) = self.parent().take() else { return true };
+        // While there is a terminal, the user sees why the job ends.
+        if has_reader(&parent) {
+            messages::settle();
+            if let Err(error) = leave_terminal() {
+                messages::warn(&format!("the job may end with its terminal: {error}"));
+            }
+            signals::ignore_hangups();
+            if parent.write_all(name.as_str().as_bytes()).is_ok() {
+                return true;
+            }
         }
-        signals::ignore_hangups();
-        // An error means that the parent was killed.
-        let _ = parent.write_all(name.as_str().as_bytes());
+        messages::warn("the job ends: the process that was to print its name has been killed");
+        false
     }
 
     fn parent(&self) -> MutexGuard<'_, Option<PipeWriter>> {
         self.0.parent.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Tells whether the other end of a pipe is open. Where the kernel does not say, it is.
+fn has_reader(pipe: &PipeWriter) -> bool {
+    // A reader that is gone is told of without being asked for.
+    let mut polled = [PollFd::new(pipe.as_fd(), PollFlags::empty())];
+    let _ = poll(&mut polled, PollTimeout::ZERO);
+    polled[0].revents().is_none_or(|events| !events.contains(PollFlags::POLLERR))
 }
 
 /// Makes this process one without a terminal, which holds nothing open for the reader of its output.
@@ -197,10 +224,11 @@ mod tests {
     use super::*;
     use std::process::{Child, Command};
 
-    /// Starts a launcher that does what the script says.
+    /// Starts a launcher that does what the script says, and holds the pipe open until it ends.
     fn starting(script: &str) -> (Child, StartingJob, PipeWriter) {
         let (started, parent) = io::pipe().unwrap();
-        let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
+        let held = parent.try_clone().unwrap();
+        let child = Command::new("sh").args(["-c", script]).stdout(held).spawn().unwrap();
         let launcher = Pid::from_raw(i32::try_from(child.id()).unwrap());
         (child, StartingJob { launcher, started }, parent)
     }
@@ -212,6 +240,39 @@ mod tests {
             drop(parent);
             assert_eq!(job.wait().unwrap(), Start::Ended(Exit(code)));
         }
+    }
+
+    #[test]
+    fn signals_before_the_start_are_for_the_launcher() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        // The launcher may send one before the wait begins.
+        runtime.block_on(async {
+            drop(EndSignals::install().unwrap());
+            drop(signal(SignalKind::user_defined1()).unwrap());
+            drop(signal(SignalKind::user_defined2()).unwrap());
+        });
+        for sent in [Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGALRM, Signal::SIGXCPU] {
+            let number = sent as i32;
+            let script = format!(
+                "trap 'exit 41' {number}; while :; do kill -{number} $PPID; sleep 0.05; done"
+            );
+            let (_child, job, parent) = starting(&script);
+            drop(parent);
+            assert_eq!(job.wait().unwrap(), Start::Ended(Exit(41)), "{sent}");
+        }
+    }
+
+    #[test]
+    fn a_parent_that_was_killed_is_noticed_at_the_terminal() {
+        let (started, parent) = io::pipe().unwrap();
+        assert!(has_reader(&parent));
+        drop(started);
+        assert!(!has_reader(&parent));
+        let detaching = Detaching::from_killed_parent();
+        let name: JobName = "amber-fox".parse().unwrap();
+        assert!(!detaching.detach(&name));
+        // It is said once.
+        assert!(!detaching.is_due() && detaching.detach(&name));
     }
 
     #[test]

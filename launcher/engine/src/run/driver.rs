@@ -9,7 +9,7 @@ use crate::run::nodes::{Agents, Node};
 use crate::run::outcome::Outcome;
 use crate::run::output::{OutputWriter, Written};
 use crate::run::pump::{self, Pump};
-use crate::run::signals::{self, Signals, ended_by};
+use crate::run::signals::{self, Signals, UserSignal, ended_by};
 use crate::run::stdin::StdinFeed;
 use crate::run::supervisor::{Action, Input, PhaseStates, READER_PATIENCE, Supervisor};
 use nix::sys::signal::Signal;
@@ -44,13 +44,19 @@ impl Running {
         let mut supervisor = Supervisor::new(&job.spec, nodes, phase_states, status, pump::now());
         let mut stack_reader = HelperUpload::new(Helper::Stack);
         let mut queries = job.socket.as_ref().map(JobSocket::take_queries).unwrap_or_default();
+        let mut is_untold = false;
         while !supervisor.is_over() {
             let is_listening = !supervisor.is_suspending();
-            let input = tokio::select! {
-                () = pump::until(supervisor.poll_timeout()) => None,
-                input = pump.next_input(is_listening) => Some(input),
-                () = writer.reader_gone(), if is_listening => Some(Input::ReaderGone),
-                query = queries.next() => Some(Input::Query(query)),
+            let input = if is_listening && std::mem::take(&mut is_untold) {
+                // As if its terminal had closed: nobody knows of it.
+                Some(Input::Signal(UserSignal::End(Signal::SIGHUP)))
+            } else {
+                tokio::select! {
+                    () = pump::until(supervisor.poll_timeout()) => None,
+                    input = pump.next_input(is_listening) => Some(input),
+                    () = writer.reader_gone(), if is_listening => Some(Input::ReaderGone),
+                    query = queries.next() => Some(Input::Query(query)),
+                }
             };
             match input {
                 Some(input) => supervisor.handle(pump::now(), input),
@@ -66,11 +72,7 @@ impl Running {
                 let nodes = supervisor.nodes();
                 perform(action, job, &pump.agents, nodes, &mut writer, &mut stack_reader);
             }
-            if let Some(detaching) = job.detaching.as_ref().filter(|due| due.is_due())
-                && status.has_started()
-            {
-                detaching.detach(&job.spec.name);
-            }
+            is_untold |= !detach_once_started(job) && !supervisor.is_ending();
         }
         Ended { outcome: supervisor.into_outcome(), writer, master_port }
     }
@@ -92,6 +94,14 @@ impl Ended {
             ));
         }
         decide_exit(job, self.outcome, written, ended_wait, self.master_port)
+    }
+}
+
+/// Leaves the terminal when all ranks have started. Returns `false` if nobody could be told of the job.
+fn detach_once_started(job: &JobRun) -> bool {
+    match job.detaching.as_ref().filter(|detaching| detaching.is_due()) {
+        Some(detaching) if job.events.status().has_started() => detaching.detach(&job.spec.name),
+        _ => true,
     }
 }
 

@@ -1,5 +1,6 @@
 //! Every trouble in every phase, in virtual time: how the attempt ends, when, and with which sentence.
 
+use super::detach::Detaching;
 use super::job_run::{JobRun, Stdio};
 use super::nodes::open_sessions;
 use super::phases;
@@ -47,6 +48,8 @@ enum Trouble {
     Signal,
     /// The agent is as silent in a job with `--timeout 3`.
     Timeout,
+    /// The process that was to print the name of a detached job has been killed; agents make no trouble.
+    Untold,
 }
 
 /// Agent of one rank, which makes trouble at a message of the launcher.
@@ -81,7 +84,7 @@ impl Agent {
                     }
                     Some(Trouble::IsSilent | Trouble::Timeout) => Vec::new(),
                     None if message == (ToAgent::End { now: true }) => return,
-                    None => answers(rank, &message, began),
+                    Some(Trouble::Untold) | None => answers(rank, &message, began),
                 };
                 for answer in answers {
                     // An error means that the launcher has hung up.
@@ -157,11 +160,12 @@ async fn attempt(at: At, trouble: Trouble) -> (Failed, u64) {
     let spec = testing::job(&format!("-H a,b {options}x"));
     let map = spec.map_ranks().unwrap();
     let events = EventLog::open(None, spec.id).unwrap();
+    events.status().mapped(&map);
     let job = JobRun {
         spec,
         reach: Reach::default(),
         stdio: Stdio::Stderr,
-        detaching: None,
+        detaching: (trouble == Trouble::Untold).then(Detaching::from_killed_parent),
         events,
         recorder: None,
         facts: None,
@@ -230,6 +234,13 @@ async fn each_trouble_ends_each_phase_in_time_and_is_named() {
         assert_eq!((failed.exit.0, took), (exit, seconds), "{at:?}: {failed:?}");
         assert!(failed.message.starts_with(sentence), "{at:?}: {failed:?}");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_whose_name_nobody_is_told_ends() {
+    let (failed, took) = attempt(At::Start, Trouble::Untold).await;
+    assert_eq!((failed.exit.0, took), (129, 0), "{failed:?}");
+    assert!(failed.message.starts_with("ended by SIGHUP"), "{failed:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,12 +1,16 @@
 //! Lines that a program writes again and again by carriage returns, as progress bars: what is left of them, and the rows
 //! that show them below everything else.
 
-use memchr::{memchr, memchr_iter, memrchr};
+use memchr::{memchr, memchr_iter, memchr3, memrchr};
 use rlaunch_bootstrap::id::Rank;
 use std::borrow::Cow;
+use std::ops::RangeInclusive;
+use unicode_width::UnicodeWidthStr;
 
 /// Maximum number of rows. Of more ranks only the slowest and the fastest have one.
 const MAX_ROWS: usize = 8;
+/// Columns from one tab stop to the next.
+const TAB_STOP: usize = 8;
 
 /// Unfinished line of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,19 +84,23 @@ pub(super) fn flatten(line: &[u8]) -> Vec<u8> {
             b"\x1b[K" | b"\x1b[0K" => cells.all.truncate(cells.column),
             b"\x1b[1K" => cells.blank_up_to_column(),
             b"\x1b[2K" => cells.all.clear(),
-            // Others take no room, and stay in front of the next character.
-            [b'\0'..=b'\x1f' | b'\x7f', ..] if line[at] != b'\t' => {
+            // Others print nothing, and stay in front of the next character.
+            [b'\0'..=b'\x1f' | b'\x7f', ..] => {
+                if line[at] == b'\t' {
+                    cells.column = (cells.column / TAB_STOP + 1) * TAB_STOP;
+                }
                 at = end;
                 continue;
             }
-            _ => cells.put(&line[begin..end]),
+            character => cells.put(&line[begin..end], is_wide(character)),
         }
         (at, begin) = (end, end);
     }
     cells.into_text()
 }
 
-/// Characters of a line by their columns, each with the colours in front of it.
+/// Characters of a line by their columns, each with the colours in front of it. The second column of a wide character is
+/// empty.
 #[derive(Default)]
 struct Cells<'a> {
     all: Vec<&'a [u8]>,
@@ -100,12 +108,21 @@ struct Cells<'a> {
 }
 
 impl<'a> Cells<'a> {
-    fn put(&mut self, cell: &'a [u8]) {
-        if self.all.len() <= self.column {
-            self.all.resize(self.column + 1, b" ");
+    fn put(&mut self, cell: &'a [u8], is_wide: bool) {
+        let begin = self.column;
+        self.column += if is_wide { 2 } else { 1 };
+        if self.all.len() < self.column {
+            self.all.resize(self.column, b" ");
         }
-        self.all[self.column] = cell;
-        self.column += 1;
+        // Of a wide character that is half written over, nothing is to be seen.
+        if self.all[begin].is_empty() && begin > 0 {
+            self.all[begin - 1] = b" ";
+        }
+        if let Some(behind) = self.all.get_mut(self.column).filter(|cell| cell.is_empty()) {
+            *behind = b" ";
+        }
+        self.all[begin] = cell;
+        self.all[begin + 1..self.column].fill(b"");
     }
 
     fn blank_up_to_column(&mut self) {
@@ -117,8 +134,9 @@ impl<'a> Cells<'a> {
         let (mut text, mut is_coloured) = (Vec::new(), false);
         for cell in self.all {
             let mut at = 0;
-            while cell.get(at) == Some(&b'\x1b') {
-                let end = escape_end(cell, at);
+            while let Some(&(byte @ (b'\x1b' | b'\t'))) = cell.get(at) {
+                // A tab has chosen the column.
+                let end = if byte == b'\t' { at + 1 } else { escape_end(cell, at) };
                 if cell[at..end].starts_with(b"\x1b[") && cell[end - 1] == b'm' {
                     text.extend_from_slice(&cell[at..end]);
                     is_coloured = true;
@@ -144,16 +162,36 @@ fn character_length(first: u8) -> usize {
     }
 }
 
-/// Returns the end of the escape sequence that begins at `start`.
+/// Tells whether a character takes two columns.
+fn is_wide(character: &[u8]) -> bool {
+    !character.is_ascii() && std::str::from_utf8(character).is_ok_and(|text| text.width() == 2)
+}
+
+/// Returns the end of the escape sequence that begins at `start`. Of one that is not whole, only its beginning belongs to it,
+/// so that no text behind it is lost.
 fn escape_end(text: &[u8], start: usize) -> usize {
-    let behind = |length: Option<usize>| length.map_or(text.len(), |length| start + 2 + length + 1);
-    let rest = text.get(start + 2..).unwrap_or_default();
+    let end = |introducer: usize, inner: RangeInclusive<u8>, last: RangeInclusive<u8>| {
+        let rest = text.get(start + introducer..).unwrap_or_default();
+        let length = rest.iter().take_while(|byte| inner.contains(*byte)).count();
+        let has_last = rest.get(length).is_some_and(|byte| last.contains(byte));
+        start + introducer + length + usize::from(has_last)
+    };
     match text.get(start + 1) {
-        None => text.len(),
-        Some(b'[') => behind(rest.iter().position(|byte| (0x40..=0x7e).contains(byte))),
-        // Title of the window and its like, to the bell.
-        Some(b']') => behind(memchr(b'\x07', rest)),
-        Some(_) => start + 2,
+        Some(b'[') => end(2, 0x20..=0x3f, 0x40..=0x7e),
+        // Links, titles of the window and other strings for the terminal (OSC, DCS, APC, PM, SOS).
+        Some(b']' | b'P' | b'_' | b'^' | b'X') => string_end(text, start + 2),
+        // Others, such as the choice of a character set. A control character is none of theirs.
+        _ => end(1, 0x20..=0x2f, 0x30..=0x7e),
+    }
+}
+
+/// Returns the end of a string for the terminal, which a bell or `ESC \` ends; `start` if it has none.
+fn string_end(text: &[u8], start: usize) -> usize {
+    let rest = text.get(start..).unwrap_or_default();
+    match memchr3(b'\x07', b'\x1b', b'\r', rest).map(|at| (at, &rest[at..])) {
+        Some((at, [b'\x07', ..])) => start + at + 1,
+        Some((at, [b'\x1b', b'\\', ..])) => start + at + 2,
+        _ => start,
     }
 }
 
@@ -197,6 +235,39 @@ mod tests {
     }
 
     #[test]
+    fn text_behind_sequences_for_the_terminal_stays() {
+        let link =
+            "RANK 50%\r\u{1b}]8;;http://h/x\u{1b}\\LINK\u{1b}]8;;\u{1b}\\ loss 0.5 IMPORTANT";
+        assert_eq!(flat(link), "LINK loss 0.5 IMPORTANT");
+        assert_eq!(flat("a\rok\u{1b}(B\u{1b}[m done"), "ok\u{1b}[m done\u{1b}[0m");
+        for kind in ["]0;", "P1$q", "_G", "^", "X"] {
+            for end in ["\u{7}", "\u{1b}\\"] {
+                assert_eq!(flat(&format!("a\r\u{1b}{kind}inside{end}ok")), "ok", "{kind:?}");
+            }
+            // One that is not whole takes nothing of the text.
+            let seen = flat(&format!("a\r\u{1b}{kind}0 of 9"));
+            assert_eq!(seen, format!("{}0 of 9", &kind[1..]));
+            assert!(flat(&format!("\u{1b}{kind}old text\rnew\u{7}")).contains("new"), "{kind:?}");
+        }
+        assert_eq!(flat("a\r\u{1b}[1;äb"), "äb");
+        assert_eq!(flat("abc\u{1b}\rx"), "xbc");
+    }
+
+    #[test]
+    fn tabs_and_wide_characters_take_their_columns() {
+        assert_eq!(flat("10%\rloss\t0.5"), "loss    0.5");
+        assert_eq!(flat("abcdefgh 1\r\t-2"), "abcdefgh-2");
+        assert_eq!(flat("\r\u{1b}[31m\tred"), "        \u{1b}[31mred\u{1b}[0m");
+        assert_eq!(flat("学習 10%\r学習 20%"), "学習 20%");
+        assert_eq!(flat("学習 10%\rabcd"), "abcd 10%");
+        // Half of a wide character is none.
+        assert_eq!(flat("学習\rab\u{8}c"), "ac習");
+        assert_eq!(flat("学習\ra"), "a 習");
+        assert_eq!(flat("ab学\r 習"), " 習 ");
+        assert_eq!(flat("学\u{8}x"), " x");
+    }
+
+    #[test]
     fn whole_lines_keep_their_final_state_and_others_their_bytes() {
         assert_eq!(
             &*settle(b"1%\r2%\r\nplain\r\n\x1b[1mx\x1b[0m\n"),
@@ -227,7 +298,7 @@ mod tests {
     proptest! {
         /// However often it is shortened, a line looks the same in the end.
         #[test]
-        fn a_shortened_line_looks_the_same(text in "[ab\r]{0,40}", cut in 1_usize..9) {
+        fn a_shortened_line_looks_the_same(text in "[ab学\t\r]{0,40}", cut in 1_usize..9) {
             let mut line = Vec::new();
             for piece in text.as_bytes().chunks(cut) {
                 line.extend_from_slice(piece);
@@ -240,7 +311,8 @@ mod tests {
         fn any_bytes_are_flattened(text in prop::collection::vec(any::<u8>(), 0..60)) {
             let mut line = text.clone();
             shorten(&mut line);
-            prop_assert!(flatten(&text).len() <= text.len() + 4 || text.contains(&b'\x1b'));
+            let is_plain = !text.iter().any(|byte| b"\x1b\t".contains(byte));
+            prop_assert!(flatten(&text).len() <= text.len() + 4 || !is_plain);
             moves_cursor(&text);
         }
     }
