@@ -701,7 +701,7 @@ mod tests {
         let typed = TypedJob::new(&typed, &typed[3..]);
         let failed = explain(&[(&b, &missing)], typed);
         assert_eq!(failed.hints, ["python3 is there: rlaunch -H b python3 x.py"]);
-        let script = Problem::NoScript { script: "x.py".into() };
+        let script = Problem::NoScript { script: "x.py".into(), defect: PathDefect::Missing };
         let failed = explain(&[(&b, &missing), (&b, &script)], typed);
         assert_eq!(failed.hints, ["copy it along: rlaunch -H b --copy x.py python3 x.py"]);
         assert_eq!(failed.details, ["x.py is not on b"]);

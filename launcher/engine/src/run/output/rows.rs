@@ -134,7 +134,7 @@ impl<'a> Cells<'a> {
         let (mut text, mut is_coloured) = (Vec::new(), false);
         for cell in self.all {
             let mut at = 0;
-            while let Some(&(byte @ (b'\x1b' | b'\t'))) = cell.get(at) {
+            while let Some(&byte @ (b'\x1b' | b'\t')) = cell.get(at) {
                 // A tab has chosen the column.
                 let end = if byte == b'\t' { at + 1 } else { escape_end(cell, at) };
                 if cell[at..end].starts_with(b"\x1b[") && cell[end - 1] == b'm' {
