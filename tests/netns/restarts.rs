@@ -85,7 +85,7 @@ fn a_job_that_its_user_ends_stays_ended() {
     running.wait_for_text("told\n", 1);
     running.signal(Signal::SIGINT);
     running.finish().ended_with(7).keeps_quiet_about(&["restart"]);
-    let ran = field.rlaunch("-H a,b --max-restarts 3 --timeout 0.5").sh("exec sleep 1000").run();
+    let ran = field.rlaunch("-H a,b --max-restarts 3 --timeout 1.5").sh("exec sleep 1000").run();
     ran.ended_with(124).keeps_quiet_about(&["restart"]);
     let ran = field.rlaunch("-H a,b --max-restarts 3 no-such-program").run();
     ran.refused(127, &["no-such-program"]).keeps_quiet_about(&["restart 1 of 3", "restarts: "]);
