@@ -156,13 +156,16 @@ pub fn hurry_last_messages() {
 /// Waits until the reader has taken all messages, or the user asks for the end. To be called before the process exits,
 /// outside of a runtime.
 pub fn flush() {
+    // A reader that reads is waited for without a runtime, which takes files that may not be opened any more.
+    STDERR.wait(LAST_CHECK);
     if !STDERR.is_behind() {
         return;
     }
     // A runtime of this process may have handlers of signals, so that these would not end it.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    // Without a runtime the messages that are not read yet are lost.
-    let _ = runtime.and_then(|runtime| runtime.block_on(until_read()));
+    if runtime.and_then(|runtime| runtime.block_on(until_read())).is_err() {
+        STDERR.wait(LAST_TIMEOUT);
+    }
 }
 
 /// Returns once the reader has taken all messages, or a signal ends the wait for it.
