@@ -14,7 +14,8 @@ pub(crate) fn write_stdout(words: Arguments<'_>) {
 }
 
 pub(crate) fn write_stderr(words: Arguments<'_>) {
-    let _ = writeln!(io::stderr(), "{words}");
+    // In one piece: stderr has no buffer, and whoever reads a part may take it for the whole.
+    let _ = io::stderr().write_all(format!("{words}\n").as_bytes());
 }
 
 /// Prints a line to stdout and ignores errors.
