@@ -9,8 +9,8 @@ use std::time::Duration;
 
 /// Size of a terminal that tells none.
 const USUAL_SIZE: Size = Size { rows: 24, columns: 80 };
-/// Number of attempts to get the terminal for oneself, and the time between them. Its reader may have stopped reading,
-/// so that whoever has it waits in a write.
+/// Number of attempts to get the terminal for oneself, and the time between them. Another thread may be blocked
+/// in a write, if the terminal is not read.
 const ATTEMPTS: usize = 100;
 const BETWEEN: Duration = Duration::from_millis(5);
 
@@ -70,7 +70,7 @@ pub fn erase() {
     let Some(mut footer) = wait_for_footer() else { return };
     let bytes = footer.erasure(size().columns);
     footer.rows.clear();
-    // Whoever reads no rows misses nothing.
+    // An error means that the terminal is gone, and the rows with it.
     if io::stdout().is_terminal() {
         let mut stdout = io::stdout().lock();
         let _ = stdout.write_all(bytes.as_bytes()).and_then(|()| stdout.flush());
@@ -94,7 +94,7 @@ pub(crate) fn write_above(
     }
 }
 
-/// Waits for the footer. `None` if somebody has it whose reader does not read.
+/// Waits for the footer. `None` if another thread holds it and is blocked in a write.
 fn wait_for_footer() -> Option<MutexGuard<'static, Footer>> {
     for _ in 0..ATTEMPTS {
         match FOOTER.try_lock() {

@@ -27,7 +27,7 @@ const ERROR: Style = AnsiColor::Red.on_default().bold();
 pub const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 /// Style of an end that the user has asked for.
 const ASKED: Style = AnsiColor::Yellow.on_default();
-/// Style of lines that nobody has to read.
+/// Style of lines that may be skipped.
 const DIM: Style = Style::new().dimmed();
 /// Style of the prefix `hint:`.
 pub const HINT: Style = AnsiColor::Cyan.on_default().bold();

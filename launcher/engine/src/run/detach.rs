@@ -3,7 +3,7 @@
 //! Before this process has a thread, it forks. The child runs the job, at first at the terminal, so that it can ask for
 //! passwords there. Once all ranks have started, it leaves the session and tells the parent the job's name; the parent prints
 //! it and exits. If the child ends before that, it has printed why, and the parent exits with its code. If the parent is
-//! killed before that, the job ends: nobody was told its name.
+//! killed before that, the job ends, since its name was never printed.
 
 use crate::run::output::store::OutputStore;
 use crate::run::record::RecordStore;
@@ -105,7 +105,7 @@ async fn read_name(launcher: Pid, started: PipeReader) -> io::Result<String> {
     let mut started = pipe::Receiver::from_owned_fd_unchecked(started.into())?;
     let mut name = String::new();
     loop {
-        // What has been read so far is in `name`, whichever branch ends first.
+        // `name` holds what has been read so far, whichever branch ends first.
         let passed_on = tokio::select! {
             read = read_some(&mut started, &mut name) => match read? {
                 0 => return Ok(name),
@@ -177,7 +177,7 @@ impl Detaching {
     }
 
     /// Leaves the terminal, and tells the parent that the job of this name has started. Returns `false` if the parent has
-    /// been killed, so that nobody is told of the job.
+    /// been killed, so that the name cannot be printed.
     pub(crate) fn detach(&self, name: &JobName) -> bool {
         let Some(mut parent) = self.parent().take() else { return true };
         // While there is a terminal, the user sees why the job ends.

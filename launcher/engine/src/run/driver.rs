@@ -48,7 +48,7 @@ impl Running {
         while !supervisor.is_over() {
             let is_listening = !supervisor.is_suspending();
             let input = if is_listening && std::mem::take(&mut is_untold) {
-                // As if its terminal had closed: nobody knows of it.
+                // The job ends as if its terminal had closed, since the user does not know its name.
                 Some(Input::Signal(UserSignal::End(Signal::SIGHUP)))
             } else {
                 tokio::select! {

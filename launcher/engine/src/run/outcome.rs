@@ -191,7 +191,7 @@ fn rank_error(exit: RankExit, others: u32, host: &str, written: &Written) -> Fai
         }
     };
     let message = match pid {
-        // What its agent has printed in its place says why.
+        // The agent has printed the reason in place of the rank.
         0 => format!("rank {rank} on {host} could not be started"),
         _ => format!("rank {rank} on {host} (pid {pid}) {how}"),
     };

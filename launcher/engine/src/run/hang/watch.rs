@@ -451,12 +451,12 @@ pub(super) mod tests {
         let waits = |input| OutsideWaits { input, output: false };
         let reads = |input| Simulation { waits: waits(input), reads: true, ..Simulation::new(4) };
         assert!(reads(true).run(8 * TIMEOUT, |_, _| (0.0, 1)).is_empty());
-        // What has come, or the end, does not get to the rank.
+        // The launcher has passed its input on, or the input has ended, and the rank still waits.
         assert_eq!(reads(false).run(2 * TIMEOUT, |_, _| (0.0, 1)).len(), 1);
         // The launcher waits for input that no rank reads.
         let mut job = Simulation { waits: waits(true), ..Simulation::new(4) };
         assert_eq!(job.run(2 * TIMEOUT, |_, _| (0.0, 1)).len(), 1);
-        // What the rank reads is not the launcher's.
+        // Rank 0 alone has the launcher's input; another rank waits for input of its own.
         let mut job = reads(true);
         job.watch.stdin_readers = Readers::One(Rank(0));
         assert_eq!(job.run(2 * TIMEOUT, |_, _| (0.0, 1)).len(), 1);
