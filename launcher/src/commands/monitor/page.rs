@@ -6,9 +6,9 @@ use super::sample::{Sample, Source};
 use super::state::{Extent, RankVerb, Shown, State, Table, Wish};
 use super::tail::Tail;
 use super::view::{HELP, View};
+use crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use nix::sys::signal::Signal;
 use ratatui::backend::CrosstermBackend;
-use ratatui::crossterm::event::{self, Event, KeyEvent, KeyEventKind};
 use ratatui::layout::Constraint;
 use ratatui::symbols::border;
 use ratatui::text::{Line, Text};
@@ -261,8 +261,8 @@ fn draw_help(frame: &mut Frame<'_>, look: Look) {
 mod tests {
     use super::super::sample::tests::samples;
     use super::*;
+    use crossterm::event::KeyCode;
     use ratatui::backend::TestBackend;
-    use ratatui::crossterm::event::KeyCode;
     use ratatui::layout::Size;
 
     #[test]

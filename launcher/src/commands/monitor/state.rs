@@ -1,6 +1,6 @@
 //! What the page shows, and how keys change that.
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
+use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// Rows by which the keys of pages move.
 const PAGE: isize = 10;

@@ -385,7 +385,7 @@ mod tests {
     use super::super::sample::Sample;
     use super::super::sample::tests::{job, samples, usage};
     use super::*;
-    use ratatui::crossterm::event::KeyCode;
+    use crossterm::event::KeyCode;
     use rlaunch_engine::run::live::PrintedSpeed;
     use rlaunch_engine::run::live::messages::RankSpeed;
     use rlaunch_engine::run::output::{OutputPart, RecordedChunk};
