@@ -63,7 +63,10 @@ fn a_dead_link_of_it_is_found_out() {
 fn ranks_talk_over_it_and_are_missed() {
     let field = Field::new();
     let _alone = soft_iwarp(&field, ALL);
-    communicator::holds(&field, ("n1:2,n2", 3), IWARP, "cover 3/3");
+    // Several starts: whether a first message comes before its receive is a matter of moments.
+    for part in ["cover 3/3", "cover 8/8", "cover 8/8", "cover 8/8"] {
+        communicator::holds(&field, ("n1:2,n2", 3), IWARP, part);
+    }
     communicator::speak_later(&field, IWARP);
     communicator::is_killed(&field, &format!("{IWARP} {LATER}"));
     communicator::leaves(&field, IWARP);

@@ -32,6 +32,7 @@ use bytes::Bytes;
 use handshake::RankKey;
 use lazy_link::LazyLink;
 use nix::sys::socket::{Backlog, listen};
+use rdma::ConnectedQp;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::rank_table::{PairTransport, RankTable};
 use rlaunch_client::{Client, ClientError};
@@ -173,6 +174,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// Links of this rank, by peer.
 pub(crate) type Links = BTreeMap<Rank, Box<dyn Link>>;
 
+/// Links that can be used, and queue pairs that must not be used before all ranks are ready: the first message of one
+/// that the connection manager has connected would find no receive at the peer, and iWARP closes the connection then.
+type Connected = (Links, BTreeMap<Rank, ConnectedQp>);
+
 /// Connects this rank with the ranks of other nodes: by RDMA if the rank table says so and both
 /// ends support it, otherwise by TCP. If the job `is_large`, pairs connect at their first message.
 /// When the function returns, all ranks have sent their contacts.
@@ -195,15 +200,18 @@ pub(crate) fn connect_all(
     let contacts = exchange_contacts(&contact, |own| client.all_gather(GATHER, own))?;
     let connects = || match listener {
         Some(listener) if is_large => {
-            connect_lazily(listener, fabric, &contacts, table, (me, &others))
+            let links = connect_lazily(listener, fabric, &contacts, table, (me, &others))?;
+            Ok((links, BTreeMap::new()))
         }
         listener => connect_now(listener, fabric, &contacts, table, (me, &others)),
     };
-    let connected = connects();
+    let connected: Result<Connected, ConnectError> = connects();
     if contacts.iter().any(|contact| !contact.verbs.is_empty()) {
         report_ready(connected.as_ref().err(), names, |own| client.all_gather(READY, own))?;
     }
-    connected
+    let (mut links, pairs) = connected?;
+    links.extend(pairs.into_iter().map(|(rank, pair)| (rank, Box::new(pair.link()) as _)));
+    Ok(links)
 }
 
 /// Returns whether `me` and `peer` use RDMA: the rank table says so, and the peer's contact has
@@ -221,7 +229,7 @@ fn connect_now(
     contacts: &[Contact],
     table: &RankTable,
     (me, others): (Rank, &[Rank]),
-) -> Result<Links, ConnectError> {
+) -> Result<Connected, ConnectError> {
     let uses_rdma = |peer: &Rank| fabric.is_some() && has_rdma(table, contacts, me, *peer);
     let tcp_peers: Vec<Rank> = others.iter().copied().filter(|peer| !uses_rdma(peer)).collect();
     let mut links = Links::new();
@@ -230,12 +238,9 @@ fn connect_now(
             eager_connect::connect_all(listener, contacts, table, me, &tcp_peers, CONNECT_TIMEOUT)?;
         links.extend(connected.into_iter().map(|(rank, link)| (rank, Box::new(link) as _)));
     }
-    if let Some(fabric) = fabric {
-        let queue_pairs = fabric.connect(contacts, table, CONNECT_TIMEOUT)?;
-        links
-            .extend(queue_pairs.into_iter().map(|(rank, pair)| (rank, Box::new(pair.link()) as _)));
-    }
-    Ok(links)
+    let pairs =
+        fabric.map(|fabric| fabric.connect(contacts, table, CONNECT_TIMEOUT)).transpose()?;
+    Ok((links, pairs.unwrap_or_default()))
 }
 
 /// Makes a link to each of `others`. A link connects to its peer when the link is first used.
