@@ -126,10 +126,9 @@ const TRIALS: &[Trial] = &[
         162,
         &["error: rank 0 on d (pid ", "was killed by signal 34"],
     ),
-    // What comes on both streams at once may be read in any order.
     fails(
         "Horovod: the traceback of the rank that failed is far above the last line, or lost",
-        "rlaunch -H a sh -c '/usr/bin/python3 -c \"raise ValueError(7)\" || { sleep 1; seq 100; exit 1; }' >/dev/null",
+        "rlaunch -H a sh -c '/usr/bin/python3 -c \"raise ValueError(7)\" || { sleep 0.2; seq 100; exit 1; }' >/dev/null",
         1,
         &["exited with code 1", "its last lines on stderr:", "  ValueError: 7\n"],
     ),

@@ -509,9 +509,10 @@ impl WriterThread {
         if !data.is_empty() {
             self.status.printed(source.0, data);
             self.tails.count(data);
-        }
-        if source.1 == self.error_stream {
-            self.tails.add(source.0, data);
+            // The end of the stream, which has no data, is nothing that anybody sees.
+            if source.1 == self.error_stream {
+                self.tails.add(source.0, data);
+            }
         }
         let unwritten = self.files.as_mut().and_then(|files| files.add(*source, data));
         if let Some(unwritten) = unwritten {
@@ -636,23 +637,44 @@ impl WriterThread {
 mod tests {
     use super::*;
 
-    #[test]
-    fn output_that_is_shown_again_keeps_the_order_of_its_times() {
-        let (reader, writer) = io::pipe().unwrap();
+    fn writer_thread(stdio: Stdio, merged: bool) -> WriterThread {
         let config = OutputConfig {
             tags: None,
             fold: None,
             files: None,
-            merged: true,
+            merged,
             credit: Vec::new(),
             ranks: 2,
             nccl: None,
             transcript: None,
             store: None,
-            stdio: Stdio::Pipe(Arc::new(writer)),
+            stdio,
             status: LiveStatus::new(),
         };
-        let mut thread = WriterThread::new(config, oneshot::channel().0);
+        WriterThread::new(config, oneshot::channel().0)
+    }
+
+    #[test]
+    fn lines_are_as_far_as_they_were_printed_whichever_stream_ends_last() {
+        let (out, err) = ((Rank(0), Stream::Stdout), (Rank(0), Stream::Stderr));
+        for ends in [[out, err], [err, out]] {
+            let (sender, OutputReceiver(items)) = output_channel();
+            let chunks = [(err, b"why\n".to_vec()), (out, b"a line\n".repeat(100))];
+            let ends = ends.map(|source| (source, Vec::new()));
+            for (source, data) in chunks.into_iter().chain(ends) {
+                sender.push((NodeId(0), source), None, data.into(), None);
+            }
+            drop(sender);
+            let written = writer_thread(Stdio::Nowhere, false).run(&items);
+            assert!(written.tails.is_out_of_sight(Rank(0), 24));
+            assert!(!written.tails.is_out_of_sight(Rank(0), 100));
+        }
+    }
+
+    #[test]
+    fn output_that_is_shown_again_keeps_the_order_of_its_times() {
+        let (reader, writer) = io::pipe().unwrap();
+        let mut thread = writer_thread(Stdio::Pipe(Arc::new(writer)), true);
         let terminal = PerStream { stdout: true, stderr: true };
         thread.bursts = Bursts::new(None, 2, terminal, false);
         let (sender, OutputReceiver(items)) = output_channel();
