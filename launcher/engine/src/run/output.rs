@@ -662,7 +662,7 @@ mod tests {
             let chunks = [(err, b"why\n".to_vec()), (out, b"a line\n".repeat(100))];
             let ends = ends.map(|source| (source, Vec::new()));
             for (source, data) in chunks.into_iter().chain(ends) {
-                sender.push((NodeId(0), source), None, data.into(), None);
+                sender.push((NodeId(0), source), None, data, None);
             }
             drop(sender);
             let written = writer_thread(Stdio::Nowhere, false).run(&items);
