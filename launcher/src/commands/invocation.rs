@@ -123,6 +123,28 @@ mod tests {
     }
 
     #[test]
+    fn options_of_other_tools_are_understood_or_answered() {
+        let parse = |line: &str| {
+            let words = line.split(' ').map(OsString::from).collect();
+            match Invocation::parse(words) {
+                Ok(Invocation::Verb(verb, _)) => Ok(*verb),
+                Err(error) => Err(error.to_string()),
+                other => panic!("{line}: {other:?}"),
+            }
+        };
+        let Ok(Verb::Logs(args)) = parse("rlaunch logs --tail 2") else { panic!() };
+        assert_eq!(args.lines, Some(2));
+        let Ok(Verb::Stop(args)) = parse("rlaunch stop -f amber-fox") else { panic!() };
+        assert!(args.force);
+        for verb in ["rerun", "stop", "wait", "jobs", "stack", "monitor"] {
+            let error = parse(&format!("rlaunch {verb} -3")).unwrap_err();
+            assert!(error.contains("`rlaunch jobs -n 3` lists the last 3"), "{error}");
+            assert!(!error.contains("-- -3"), "{error}");
+        }
+        assert!(parse("rlaunch logs -3").unwrap_err().contains("-n 3 prints the last lines"));
+    }
+
+    #[test]
     fn a_verb_in_a_verb_has_its_own_options() {
         let parse = |line: &str| {
             let words = line.split(' ').map(OsString::from).collect();
