@@ -54,6 +54,11 @@ pub fn is_possible() -> bool {
     std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
+/// Tells whether there are rows.
+pub(crate) fn is_shown() -> bool {
+    wait_for_footer().is_some_and(|footer| !footer.rows.is_empty())
+}
+
 /// Draws rows in place of those that are there; each is cut to the width of the terminal.
 pub fn draw(rows: Vec<String>, write: impl FnOnce(&[u8]) -> io::Result<()>) -> io::Result<()> {
     let Some(mut footer) = wait_for_footer() else { return Ok(()) };

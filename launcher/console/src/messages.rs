@@ -4,7 +4,7 @@
 use crate::footer;
 use crate::line_writer::LineWriter;
 use crate::signals::EndSignals;
-use crate::{file_size, open_files};
+use crate::{file_size, open_files, terminal};
 use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
@@ -127,6 +127,23 @@ pub(crate) fn erase_transient() {
     if TRANSIENT.load(Ordering::Relaxed) > 0 {
         STDERR.write(Vec::new());
     }
+}
+
+/// Ends the line in which the terminal has shown a key that sent a signal, as `^C`, so that what is printed next has one of
+/// its own.
+pub fn end_line_of_key() {
+    if !terminal::shows_keys() {
+        return;
+    }
+    let is_erased = lengthen_by_key(&TRANSIENT) || footer::is_shown();
+    STDERR.write(if is_erased { Vec::new() } else { b"\n".to_vec() });
+}
+
+/// Counts the columns of a key behind the transient line, with which it is erased. Returns `false` if there is no such line.
+fn lengthen_by_key(transient: &AtomicUsize) -> bool {
+    const KEY: usize = "^C".len();
+    let lengthen = |shown| (shown > 0).then_some(shown + KEY);
+    transient.fetch_update(Ordering::Relaxed, Ordering::Relaxed, lengthen).is_ok()
 }
 
 /// Waits until the reader has taken all messages so far, for a second at most.
@@ -398,5 +415,9 @@ mod tests {
         assert_eq!(erasure(&shown, b"rlaunch: 34"), erased);
         assert_eq!(erasure(&shown, b""), erased);
         assert_eq!(erasure(&shown, b"a message\n"), "");
+        assert!(!lengthen_by_key(&shown));
+        erasure(&shown, b"rlaunch: 34");
+        assert!(lengthen_by_key(&shown));
+        assert_eq!(erasure(&shown, b""), format!("\r{}\r", " ".repeat(13)));
     }
 }

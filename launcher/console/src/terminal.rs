@@ -1,6 +1,6 @@
-//! Size of the terminal that this process writes to.
+//! Size of the terminal that this process writes to, and whether it shows keys.
 
-use rustix::termios::tcgetwinsize;
+use rustix::termios::{LocalModes, tcgetattr, tcgetwinsize};
 use std::io;
 use std::os::fd::AsFd;
 
@@ -15,6 +15,12 @@ pub fn rows() -> u16 {
 /// Returns the number of columns of the terminal at stdout; `None` if that is no terminal, or one without a size.
 pub fn columns() -> Option<u16> {
     size(io::stdout()).map(|(_, columns)| columns)
+}
+
+/// Tells whether the terminal at stderr shows keys that send signals, such as Ctrl-C as `^C`.
+pub(crate) fn shows_keys() -> bool {
+    let shown = LocalModes::ECHO | LocalModes::ECHOCTL;
+    tcgetattr(io::stderr()).is_ok_and(|mode| mode.local_modes.contains(shown))
 }
 
 fn size(terminal: impl AsFd) -> Option<(u16, u16)> {

@@ -138,6 +138,7 @@ async fn show_stored(
     tokio::select! {
         ended = replay::show(reader, &shown) => ended,
         Ok(()) = tokio::signal::ctrl_c() => {
+            messages::end_line_of_key();
             if let Some(name) = name {
                 messages::info(&format!("{name} runs on; `rlaunch stop {name}` ends it"));
             }

@@ -162,7 +162,12 @@ impl Streams {
     async fn receive(&mut self) -> UserSignal {
         tokio::select! {
             biased;
-            end = self.ends.next() => UserSignal::End(end),
+            end = self.ends.next() => {
+                if matches!(end, Signal::SIGINT | Signal::SIGQUIT) {
+                    messages::end_line_of_key();
+                }
+                UserSignal::End(end)
+            }
             _ = self.user1.recv() => UserSignal::Forward(Signal::SIGUSR1),
             _ = self.user2.recv() => UserSignal::Forward(Signal::SIGUSR2),
             _ = self.window.recv() => UserSignal::Forward(Signal::SIGWINCH),
