@@ -335,13 +335,9 @@ fn examine(cluster: &Cluster<'_>, selected: &[&'static Check]) -> DoctorReport {
     let partly = partly.collect();
     let found = ran().flat_map(|(check, _)| (check.examine)(cluster));
     let folded: Vec<FoldedFinding> = checks::fold(&findings::merge(found), cluster);
-    let paths_tested = match cluster.proof {
-        Proof::Tried { paths } => paths,
-        Proof::NotApplicable(_) | Proof::NotRun(_) => 0,
-    };
     DoctorReport {
         hosts: cluster.hosts.len() + cluster.unreached.len(),
-        paths_tested,
+        proof: cluster.proof.clone(),
         states,
         partly,
         folded,
