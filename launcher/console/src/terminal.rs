@@ -17,6 +17,11 @@ pub fn columns() -> Option<u16> {
     size(io::stdout()).map(|(_, columns)| columns)
 }
 
+/// Returns the number of columns of the terminal at stderr, as [`columns`] does.
+pub(crate) fn message_columns() -> Option<u16> {
+    size(io::stderr()).map(|(_, columns)| columns)
+}
+
 /// Tells whether the terminal at stderr shows keys that send signals, such as Ctrl-C as `^C`.
 pub(crate) fn shows_keys() -> bool {
     let shown = LocalModes::ECHO | LocalModes::ECHOCTL;

@@ -170,7 +170,10 @@ impl Streams {
             }
             _ = self.user1.recv() => UserSignal::Forward(Signal::SIGUSR1),
             _ = self.user2.recv() => UserSignal::Forward(Signal::SIGUSR2),
-            _ = self.window.recv() => UserSignal::Forward(Signal::SIGWINCH),
+            _ = self.window.recv() => {
+                messages::redraw();
+                UserSignal::Forward(Signal::SIGWINCH)
+            }
             _ = self.go_on.recv() => UserSignal::Forward(Signal::SIGCONT),
             _ = self.stop.recv() => UserSignal::Suspend,
         }
