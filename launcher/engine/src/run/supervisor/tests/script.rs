@@ -175,7 +175,9 @@ impl Played<'_> {
         if let Some(line) = outcome.closing_line() {
             let _ = writeln!(text, "rlaunch: {line}");
         }
-        let _ = match outcome.decide(&job.options, Written::default(), 29500) {
+        let reap = outcome.reap_hint(&"amber-fox".parse().unwrap());
+        let decided = outcome.decide(&job.options, Written::default(), 29500);
+        let _ = match decided.map_err(|failed| failed.hint(reap)) {
             Ok(exit) => writeln!(text, "exit {}", exit.0),
             Err(failed) => {
                 let restart = if failed.may_restart { ", may restart" } else { "" };
