@@ -1,11 +1,18 @@
 //! Size of the terminal that this process writes to, and whether it shows keys.
 
+use rlaunch_bootstrap::job::TerminalSize;
 use rustix::termios::{LocalModes, tcgetattr, tcgetwinsize};
 use std::io;
 use std::os::fd::AsFd;
 
 /// Number of rows where there is no terminal.
 const ROWS: u16 = 24;
+
+/// Returns the size of the user's terminal, which is at stdout, stdin or stderr.
+pub fn user_size() -> Option<TerminalSize> {
+    let size = size(io::stdout()).or_else(|| size(io::stdin())).or_else(|| size(io::stderr()));
+    size.map(|(rows, columns)| TerminalSize { rows, columns })
+}
 
 /// Returns the number of rows of the terminal at stderr.
 pub fn rows() -> u16 {
