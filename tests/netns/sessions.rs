@@ -1,8 +1,7 @@
 //! Commands and debuggers beside the ranks of a running job: `rlaunch exec` and `rlaunch attach`.
 
-use crate::live::State;
 use crate::running::{Outcome, Running};
-use crate::support::{BOUND, Field, Run};
+use crate::support::{BOUND, Field, Run, State};
 use crate::terminal::Terminal;
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
