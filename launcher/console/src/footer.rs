@@ -1,6 +1,7 @@
 //! Rows at the bottom of the terminal, such as progress bars, below everything that scrolls. Whoever prints there
 //! erases them first.
 
+use rlaunch_text::escape;
 use rustix::termios::tcgetwinsize;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -128,11 +129,12 @@ fn size() -> Size {
 
 /// Characters of a row, and whether each takes a column. Those of escape sequences take none.
 fn columns(row: &str) -> impl Iterator<Item = (char, bool)> {
-    let mut is_escape = false;
-    row.chars().map(move |c| {
-        let takes_none = is_escape || c == '\x1b';
-        is_escape = takes_none && !(is_escape && c.is_ascii_alphabetic());
-        (c, !takes_none)
+    let mut escape_end = 0;
+    row.char_indices().map(move |(at, c)| {
+        if c == '\x1b' && at >= escape_end {
+            escape_end = escape::end(row.as_bytes(), at);
+        }
+        (c, at >= escape_end)
     })
 }
 
@@ -169,6 +171,7 @@ mod tests {
         assert_eq!(cut("a\tcd", 3), "a c");
         assert_eq!(cut("\x1b[31m5%|██|\x1b[0m x", 4), "\x1b[31m5%|█\x1b[0m\x1b[0m");
         assert_eq!(width("\x1b[31m5%|██|\x1b[0m x"), 8);
+        assert_eq!(width("\x1b]8;;http://h/x\x1b\\link\x1b]8;;\x1b\\"), 4);
     }
 
     #[test]
