@@ -108,7 +108,6 @@ fn ranks_without_a_place_are_refused() {
     exec("exec 019 77 -- true").ended_with(200);
     let meant = "rank 2 is on b: rlaunch exec 2 -- hostname";
     exec("exec b hostname").ended_with(200).says(&["`hostname` is not a rank", meant]);
-    exec("exec b 0 -- hostname").ended_with(200).says(&[meant]);
     exec("attach 0").ended_with(200).says(&["does not wait in breakpoint()"]);
     job.end();
     let state = State::new();

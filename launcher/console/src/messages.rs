@@ -5,7 +5,6 @@ use crate::footer;
 use crate::line_writer::LineWriter;
 use crate::signals::EndSignals;
 use crate::{file_size, open_files, terminal};
-use anstream::adapter::strip_str;
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -420,6 +419,7 @@ pub fn log_to_stderr(verbose: u8, level: Option<Level>, json: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anstream::adapter::strip_str;
 
     #[test]
     fn messages_are_kept_beside_stderr() {

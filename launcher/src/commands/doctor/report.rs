@@ -245,7 +245,7 @@ mod tests {
         let unread = Unread { hosts, is_everywhere: false, needs: "root" };
         let report = DoctorReport {
             hosts: 3,
-            proof: Proof::NotApplicable("no two hosts have RDMA ports that reach each other"),
+            proof: crate::commands::doctor::rdma::NO_PATHS,
             states: vec![
                 (check("fw.ports"), CheckState::Ran),
                 (check("lim.shm"), CheckState::Ran),
