@@ -1,7 +1,7 @@
 //! Jobs that outlive their terminal (`-d`), and what is kept of them.
 
 use crate::running::Outcome;
-use crate::support::{Field, Run, launch_directory};
+use crate::support::{Field, State};
 use crate::terminal::Terminal;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -10,23 +10,11 @@ use std::fs::File;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
-use tempfile::TempDir;
 
 /// Program that prints numbered lines until it is ended.
 const LINES: &str = "i=0; while :; do i=$((i + 1)); echo $RANK $i; sleep 0.01; done";
 
-/// Directory in which the launching machine keeps records.
-struct State(TempDir);
-
 impl State {
-    fn new() -> State {
-        State(launch_directory())
-    }
-
-    fn rlaunch<'a>(&self, field: &'a Field, words: &str) -> Run<'a> {
-        field.rlaunch(words).env("XDG_STATE_HOME", self.0.path().to_str().unwrap())
-    }
-
     /// Starts a job, and returns its name.
     fn start(&self, field: &Field, words: &str, script: &str) -> String {
         let started = self.rlaunch(field, &format!("-d {words}")).sh(script).spawn();
@@ -35,18 +23,6 @@ impl State {
         assert_eq!(name.split('-').count(), 2, "{started}");
         started.says(&[&format!("rlaunch logs -f {name}"), &format!("rlaunch stop {name}")]);
         name
-    }
-
-    /// Asks about jobs, which may run meanwhile.
-    fn ask(&self, field: &Field, words: &str) -> Outcome {
-        let outcome = self.rlaunch(field, words).spawn().finish_first();
-        outcome.ended_with(0);
-        outcome
-    }
-
-    fn list(&self, field: &Field, verb: &str) -> Vec<Value> {
-        let listed = self.ask(field, &format!("{verb} --json"));
-        serde_json::from_slice(&listed.stdout).unwrap_or_else(|_| panic!("{listed}"))
     }
 
     /// Sends a signal to the launcher of the only running job.

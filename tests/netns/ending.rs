@@ -2,6 +2,7 @@
 
 use crate::running::Running;
 use crate::support::{BOUND, Field, Run, Undo, state};
+use crate::terminal::Terminal;
 use nix::sys::signal::Signal;
 use rlaunch_lab::command::wait_until;
 use rlaunch_lab::{Account, Cut, Stopwatch};
@@ -44,6 +45,24 @@ fn each_signal_of_the_user_has_its_code() {
             took_less_than(3, asked);
         }
     }
+}
+
+#[test]
+fn the_message_after_ctrl_c_has_a_line_of_its_own() {
+    let field = Field::new();
+    field.warm("a", Account::Root);
+    let (mut terminal, slave) = Terminal::open();
+    let run = field.rlaunch("-H a").env("NO_COLOR", "1").sh(MEEK).at_terminal();
+    let mut command = run.command();
+    let shared = || slave.try_clone().unwrap();
+    command.stdin(shared()).stdout(shared()).stderr(shared());
+    let mut launcher = command.spawn().unwrap();
+    terminal.wait_until(BOUND, "up", |shown| shown.contains("up\r\n"));
+    terminal.write("\x03");
+    assert_eq!(launcher.wait().unwrap().code(), Some(130), "{}", terminal.text());
+    drop((command, slave));
+    let shown = terminal.finish();
+    assert!(shown.ends_with("up\r\n^C\r\ninterrupted: 1 rank ended\r\n"), "{shown:?}");
 }
 
 #[test]

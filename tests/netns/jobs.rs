@@ -1,8 +1,7 @@
 //! Jobs from another terminal than their own, and after their end: `rlaunch stop`, `wait`, `jobs -a`, `rerun`.
 
-use crate::live::State;
 use crate::running::{Outcome, Running};
-use crate::support::{Field, launch_directory, state as stat};
+use crate::support::{Field, State, launch_directory, state as stat};
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
 use serde_json::Value;
@@ -25,7 +24,7 @@ fn run(field: &Field, state: &State, words: &str) -> Outcome {
 
 /// Returns the id of the only running job.
 fn id(field: &Field, state: &State) -> String {
-    let [job] = &state.jobs(field)[..] else { panic!("not one job") };
+    let [job] = &state.list(field, "jobs")[..] else { panic!("not one job") };
     job["job"].as_str().unwrap().to_owned()
 }
 
@@ -35,7 +34,7 @@ fn a_job_is_stopped_and_waited_for() {
     let running = state.job(&field);
     let id = id(&field, &state);
     let short = &id[..SHORT];
-    let name = state.jobs(&field)[0]["name"].as_str().unwrap().to_owned();
+    let name = state.list(&field, "jobs")[0]["name"].as_str().unwrap().to_owned();
     let waiting = start(&field, &state, &format!("wait {short}"));
     let stopped = state.ask(&field, "stop");
     assert_eq!(stopped.out(), format!("{name} ended: code 143\n"), "{stopped}");
@@ -84,7 +83,7 @@ fn the_job_to_stop_is_named_where_several_run() {
         let refused = run(&field, &state, verb);
         refused.refused(200, &["2 jobs of yours run from this machine: "]);
     }
-    for job in state.jobs(&field) {
+    for job in state.list(&field, "jobs") {
         state.ask(&field, &format!("stop {}", job["job"].as_str().unwrap()));
     }
     for job in jobs {
@@ -215,7 +214,7 @@ fn another_user_neither_stops_nor_waits_for_a_job() {
         let refused = run.env("XDG_STATE_HOME", state.path()).spawn().finish_first();
         assert_ne!(refused.code, 0, "{verb}: {refused}");
     }
-    assert_eq!(state.jobs(&field)[0]["phase"], "running");
+    assert_eq!(state.list(&field, "jobs")[0]["phase"], "running");
     state.ask(&field, &format!("stop {id}"));
     running.finish().ended_with(143);
 }

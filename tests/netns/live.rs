@@ -1,7 +1,7 @@
 //! Running jobs as other rlaunch processes see them: `rlaunch jobs`.
 
-use crate::running::{Outcome, Running};
-use crate::support::{Field, launch_directory};
+use crate::running::Running;
+use crate::support::{Field, State};
 use crate::terminal::Terminal;
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
@@ -9,44 +9,19 @@ use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
-use tempfile::TempDir;
-
-/// Directory in which the launching machine keeps the sockets of jobs.
-pub(crate) struct State(TempDir);
 
 impl State {
-    pub(crate) fn new() -> State {
-        State(launch_directory())
-    }
-
-    pub(crate) fn path(&self) -> &str {
-        self.0.path().to_str().unwrap()
-    }
-
     /// Starts a job of three ranks on two hosts, and waits until all have printed a line.
     pub(crate) fn job<'a>(&self, field: &'a Field) -> Running<'a> {
-        let run = field.rlaunch("-H a:2,b").env("XDG_STATE_HOME", self.path());
+        let run = self.rlaunch(field, "-H a:2,b");
         let mut running = run.sh("echo up; exec sleep 1000").spawn();
         running.wait_for_text("up\n", 3);
         running
     }
 
-    /// Runs a verb while the job goes on.
-    pub(crate) fn ask(&self, field: &Field, words: &str) -> Outcome {
-        let run = field.rlaunch(words).env("XDG_STATE_HOME", self.path());
-        let outcome = run.spawn().finish_first();
-        outcome.ended_with(0);
-        outcome
-    }
-
-    pub(crate) fn jobs(&self, field: &Field) -> Vec<Value> {
-        let listed = self.ask(field, "jobs --json");
-        serde_json::from_slice(&listed.stdout).unwrap_or_else(|_| panic!("{listed}"))
-    }
-
     /// Lists the sockets.
     pub(crate) fn sockets(&self) -> Vec<fs::DirEntry> {
-        let entries = fs::read_dir(self.0.path().join("rlaunch/jobs")).unwrap().flatten();
+        let entries = fs::read_dir(self.jobs()).unwrap().flatten();
         entries.filter(|entry| entry.path().extension().is_some_and(|e| e == "sock")).collect()
     }
 }
@@ -58,7 +33,7 @@ fn a_running_job_is_listed() {
     let [socket] = &state.sockets()[..] else { panic!("{:?}", state.sockets()) };
     assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
 
-    let [job] = &state.jobs(&field)[..] else { panic!() };
+    let [job] = &state.list(&field, "jobs")[..] else { panic!() };
     assert_eq!((&job["phase"], &job["ranks"]), (&"running".into(), &3.into()), "{job}");
     assert_eq!((&job["ranks_started"], &job["ranks_ended"]), (&3.into(), &0.into()), "{job}");
     assert_eq!(job["hosts"][1], serde_json::json!({ "host": "b", "ranks": [2] }), "{job}");
@@ -72,7 +47,7 @@ fn a_running_job_is_listed() {
 
     running.signal(Signal::SIGTERM);
     running.finish().ended_with(143);
-    assert!(state.jobs(&field).is_empty() && state.sockets().is_empty());
+    assert!(state.list(&field, "jobs").is_empty() && state.sockets().is_empty());
 }
 
 #[test]
@@ -116,7 +91,7 @@ fn a_launcher_that_was_killed_is_not_listed() {
     drop(running.finish_first());
     field.wait_for("the ranks to end", || field.started().is_empty());
     assert_eq!(state.sockets().len(), 1);
-    assert!(state.jobs(&field).is_empty() && state.sockets().is_empty());
+    assert!(state.list(&field, "jobs").is_empty() && state.sockets().is_empty());
 }
 
 #[test]
@@ -141,7 +116,7 @@ fn jobs_of_hosts() {
 fn a_job_is_found_by_the_words_of_other_tools() {
     let (field, state) = (Field::new(), State::new());
     let running = state.job(&field);
-    let job = state.jobs(&field).remove(0);
+    let job = state.list(&field, "jobs").remove(0);
     let [id, name] = ["job", "name"].map(|key| job[key].as_str().unwrap().to_owned());
     assert_eq!(name.split('-').count(), 2, "{name}");
     for word in [&id[..13], &name, &name[..name.len() - 1], "last"] {

@@ -1,8 +1,7 @@
 //! What a running job and hosts do: `rlaunch monitor`.
 
-use crate::live::State;
 use crate::running::{Outcome, Running};
-use crate::support::{BOUND, Field, Run};
+use crate::support::{BOUND, Field, Run, State};
 use crate::terminal::Terminal;
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;

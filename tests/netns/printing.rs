@@ -329,6 +329,30 @@ fn ranks_print_to_a_terminal_where_people_expect_one() {
     assert_eq!(in_pipe("-H a:2 --pty").succeeded().out(), "terminal\n".repeat(2));
 }
 
+#[test]
+fn the_terminal_of_a_rank_follows_the_size_of_the_users() {
+    let field = Field::new();
+    field.warm("a", Account::Root);
+    let (mut terminal, slave) = Terminal::open();
+    terminal.resize(24, 80);
+    let script = "trap 'stty size <&1' WINCH; stty size <&1; while :; do sleep 0.1; done";
+    let run = field.rlaunch("-H a").sh(script).at_terminal();
+    let mut command = run.command();
+    let shared = || slave.try_clone().unwrap();
+    command.stdin(shared()).stdout(shared()).stderr(shared());
+    let mut launcher = command.spawn().unwrap();
+    let wait = |terminal: &Terminal, text: &str| {
+        terminal.wait_until(BOUND, text, |shown| shown.contains(text));
+    };
+    wait(&terminal, "24 80\r\n");
+    terminal.resize(30, 100);
+    wait(&terminal, "30 100\r\n");
+    terminal.write("\x03");
+    assert_eq!(launcher.wait().unwrap().code(), Some(130), "{}", terminal.text());
+    drop((command, slave));
+    terminal.finish();
+}
+
 /// Only stdout is a terminal, and nobody's controlling one. It passes every byte, also those that are read after the rank
 /// has ended.
 #[test]

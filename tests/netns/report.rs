@@ -4,14 +4,13 @@
 use crate::mpi::PATIENCE;
 use crate::mpi::stand_in::StandIn;
 use crate::output::flood;
-use crate::support::{Field, Run, launch_directory};
+use crate::support::{Field, State};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
-use tempfile::TempDir;
 
 /// Script of a rank that prints the results of a benchmark: `$RATE` images/sec per rank, and the
 /// total.
@@ -19,22 +18,7 @@ const BENCHMARK: &str = "for step in 10 20 30; do \
     echo \"$step images/sec: $RATE +/- 0.1 (jitter = 0.1) 7.5\"; done; \
     echo \"total images/sec: $((RATE * WORLD_SIZE))\"";
 
-/// Directory in which the launching machine keeps records.
-struct State(TempDir);
-
 impl State {
-    fn new() -> State {
-        State(launch_directory())
-    }
-
-    fn rlaunch<'a>(&self, field: &'a Field, words: &str) -> Run<'a> {
-        field.rlaunch(words).env("XDG_STATE_HOME", self.0.path().to_str().unwrap())
-    }
-
-    fn jobs(&self) -> PathBuf {
-        self.0.path().join("rlaunch/jobs")
-    }
-
     /// Lists the records, oldest first.
     fn records(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir(self.jobs()).map(|entries| entries.flatten().collect());

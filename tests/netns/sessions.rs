@@ -1,8 +1,7 @@
 //! Commands and debuggers beside the ranks of a running job: `rlaunch exec` and `rlaunch attach`.
 
-use crate::live::State;
 use crate::running::{Outcome, Running};
-use crate::support::{BOUND, Field, Run};
+use crate::support::{BOUND, Field, Run, State};
 use crate::terminal::Terminal;
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
@@ -107,6 +106,8 @@ fn ranks_without_a_place_are_refused() {
     exec("exec 4 -- true").ended_with(200).says(&["beside rank 4", "its last rank is 3"]);
     exec("exec three -- true").ended_with(200).says(&["`three` is not a rank"]);
     exec("exec 019 77 -- true").ended_with(200);
+    let meant = "rank 2 is on b: rlaunch exec 2 -- hostname";
+    exec("exec b hostname").ended_with(200).says(&["`hostname` is not a rank", meant]);
     exec("attach 0").ended_with(200).says(&["does not wait in breakpoint()"]);
     job.end();
     let state = State::new();

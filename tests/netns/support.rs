@@ -6,6 +6,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use rlaunch_lab::command::wait_until;
 use rlaunch_lab::{Account, Lab, Process, UnderTest};
+use serde_json::Value;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Debug;
 use std::os::unix::fs::PermissionsExt;
@@ -227,6 +228,41 @@ pub(crate) fn launch_directory() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     std::fs::set_permissions(directory.path(), PermissionsExt::from_mode(0o755)).unwrap();
     directory
+}
+
+/// Directory in which the launching machine keeps records and sockets of jobs.
+pub(crate) struct State(TempDir);
+
+impl State {
+    pub(crate) fn new() -> State {
+        State(launch_directory())
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        self.0.path().to_str().unwrap()
+    }
+
+    /// Returns the directory with the files of jobs.
+    pub(crate) fn jobs(&self) -> PathBuf {
+        self.0.path().join("rlaunch/jobs")
+    }
+
+    pub(crate) fn rlaunch<'a>(&self, field: &'a Field, words: &str) -> Run<'a> {
+        field.rlaunch(words).env("XDG_STATE_HOME", self.path())
+    }
+
+    /// Asks about jobs, which may run meanwhile.
+    pub(crate) fn ask(&self, field: &Field, words: &str) -> Outcome {
+        let outcome = self.rlaunch(field, words).spawn().finish_first();
+        outcome.ended_with(0);
+        outcome
+    }
+
+    /// Lists jobs by `jobs` or `history`.
+    pub(crate) fn list(&self, field: &Field, verb: &str) -> Vec<Value> {
+        let listed = self.ask(field, &format!("{verb} --json"));
+        serde_json::from_slice(&listed.stdout).unwrap_or_else(|_| panic!("{listed}"))
+    }
 }
 
 /// Machine on which rlaunch is started.

@@ -125,6 +125,18 @@ pub enum Pseudoterminals {
     All(TerminalSize),
 }
 
+impl Pseudoterminals {
+    /// Returns the same choice with this size, if one is known.
+    #[must_use]
+    pub fn with_size(self, size: Option<TerminalSize>) -> Pseudoterminals {
+        match (self, size) {
+            (Pseudoterminals::Usual(_), Some(size)) => Pseudoterminals::Usual(size),
+            (Pseudoterminals::All(_), Some(size)) => Pseudoterminals::All(size),
+            (other, _) => other,
+        }
+    }
+}
+
 /// Size of a terminal, in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminalSize {
@@ -576,6 +588,16 @@ mod tests {
     fn net(address: &str, prefix: u8) -> InterfaceAddress {
         let address = address.parse().unwrap();
         InterfaceAddress { interface: "eth0".into(), address, prefix }
+    }
+
+    #[test]
+    fn a_terminal_has_the_size_that_is_known() {
+        let [then, now] = [80, 100].map(|columns| TerminalSize { rows: 24, columns });
+        let usual = Pseudoterminals::Usual(then);
+        assert_eq!(usual.with_size(Some(now)), Pseudoterminals::Usual(now));
+        assert_eq!(Pseudoterminals::All(then).with_size(Some(now)), Pseudoterminals::All(now));
+        assert_eq!(usual.with_size(None), usual);
+        assert_eq!(Pseudoterminals::None.with_size(Some(now)), Pseudoterminals::None);
     }
 
     #[test]

@@ -23,7 +23,7 @@
 //!                     ◀──────   Table             to the root, which sends it down the tree
 //!   TableEverywhere   ──────▶                     from the root
 //!                     ◀──────   Start
-//!   Started, Output…  ──────▶   ◀── Credit, Signal
+//!   Started, Output…  ──────▶   ◀── Credit, Signal, Resize
 //!   StdinCredit       ──────▶   ◀── Stdin…        if ranks of the node read standard input
 //!   PortOpen          ──────▶                     if an application waits for the port
 //!                     ◀──────   StartApplication  for an application that has waited
@@ -49,7 +49,9 @@ pub use crate::protocol::session::Stream;
 use crate::id::{NodeId, Rank};
 use crate::inventory::Inventory;
 use crate::job::library::NodeLibrary;
-use crate::job::{AwaitedPort, ExitStatus, Job, NodeFacts, Notice, Problem, RankSetup};
+use crate::job::{
+    AwaitedPort, ExitStatus, Job, NodeFacts, Notice, Problem, RankSetup, TerminalSize,
+};
 use crate::protocol::inspection::{Inspection, InspectionResult};
 use crate::protocol::mesh::{PathEvent, PathOutcome, ProofRound, RoundCost};
 use crate::protocol::rank::JobEvent;
@@ -62,7 +64,7 @@ use std::time::Duration;
 
 /// Version of these messages. Every change of a message needs a new number. Launcher and agent are
 /// normally of the same build; they differ only if `--agent` names another agent.
-pub const PROTOCOL_VERSION: u16 = 26;
+pub const PROTOCOL_VERSION: u16 = 27;
 
 /// Words with which an agent ends where it has no /proc. It could find neither its own file nor its ranks.
 pub const NO_PROC: &str = "/proc is not mounted on this host";
@@ -182,6 +184,8 @@ pub enum ToAgent {
     JobEvent(JobEvent),
     /// Request to send the signal with this number to every rank.
     Signal(i32),
+    /// New size of the user's terminal, for ranks whose stdout is a pseudoterminal; all ranks are sent SIGWINCH.
+    Resize(TerminalSize),
     /// Request to end every rank with SIGTERM, and with SIGKILL after the grace period.
     End {
         /// Whether to send SIGKILL immediately instead.

@@ -1,6 +1,7 @@
 //! Rows at the bottom of the terminal, such as progress bars, below everything that scrolls. Whoever prints there
 //! erases them first.
 
+use rlaunch_text::escape;
 use rustix::termios::tcgetwinsize;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -14,7 +15,7 @@ const USUAL_SIZE: Size = Size { rows: 24, columns: 80 };
 const ATTEMPTS: usize = 100;
 const BETWEEN: Duration = Duration::from_millis(5);
 
-static FOOTER: Mutex<Footer> = Mutex::new(Footer { rows: Vec::new() });
+static FOOTER: Mutex<Footer> = Mutex::new(Footer { rows: Vec::new(), drawn: Vec::new() });
 
 #[derive(Clone, Copy)]
 struct Size {
@@ -22,9 +23,11 @@ struct Size {
     columns: usize,
 }
 
-/// Rows that are drawn.
 struct Footer {
+    /// Rows as they were given.
     rows: Vec<String>,
+    /// Rows that are drawn, as the terminal had room for them.
+    drawn: Vec<String>,
 }
 
 impl Footer {
@@ -32,7 +35,7 @@ impl Footer {
     fn erasure(&self, columns: usize) -> String {
         // A terminal that has become narrower has broken them.
         let broken = |row: &String| width(row).div_ceil(columns).max(1);
-        let lines: usize = self.rows.iter().map(broken).sum();
+        let lines: usize = self.drawn.iter().map(broken).sum();
         match lines {
             0 => String::new(),
             1 => "\r\x1b[J".to_owned(),
@@ -40,12 +43,14 @@ impl Footer {
         }
     }
 
-    /// Returns what draws the rows. A character that is wider than was counted breaks none.
-    fn drawing(&self) -> String {
-        if self.rows.is_empty() {
+    /// Fits the rows into the terminal, and returns what draws them. A character that is wider than was counted breaks none.
+    fn drawing(&mut self, size: Size) -> String {
+        let rows = self.rows.iter().take(size.rows.saturating_sub(1));
+        self.drawn = rows.map(|row| cut(row, size.columns)).collect();
+        if self.drawn.is_empty() {
             return String::new();
         }
-        format!("\x1b[?7l{}\x1b[?7h", self.rows.join("\r\n"))
+        format!("\x1b[?7l{}\x1b[?7h", self.drawn.join("\r\n"))
     }
 }
 
@@ -54,14 +59,18 @@ pub fn is_possible() -> bool {
     std::env::var_os("TERM").is_some_and(|term| !term.is_empty() && term != "dumb")
 }
 
+/// Tells whether there are rows.
+pub(crate) fn is_shown() -> bool {
+    wait_for_footer().is_some_and(|footer| !footer.rows.is_empty())
+}
+
 /// Draws rows in place of those that are there; each is cut to the width of the terminal.
 pub fn draw(rows: Vec<String>, write: impl FnOnce(&[u8]) -> io::Result<()>) -> io::Result<()> {
     let Some(mut footer) = wait_for_footer() else { return Ok(()) };
-    let Size { rows: height, columns } = size();
-    let mut bytes = footer.erasure(columns);
-    let rows = rows.into_iter().take(height.saturating_sub(1));
-    footer.rows = rows.map(|row| cut(&row, columns)).collect();
-    bytes.push_str(&footer.drawing());
+    let size = size();
+    let mut bytes = footer.erasure(size.columns);
+    footer.rows = rows;
+    bytes.push_str(&footer.drawing(size));
     if bytes.is_empty() { Ok(()) } else { write(bytes.as_bytes()) }
 }
 
@@ -69,7 +78,7 @@ pub fn draw(rows: Vec<String>, write: impl FnOnce(&[u8]) -> io::Result<()>) -> i
 pub fn erase() {
     let Some(mut footer) = wait_for_footer() else { return };
     let bytes = footer.erasure(size().columns);
-    footer.rows.clear();
+    *footer = Footer { rows: Vec::new(), drawn: Vec::new() };
     // An error means that the terminal is gone, and the rows with it.
     if io::stdout().is_terminal() {
         let mut stdout = io::stdout().lock();
@@ -86,8 +95,10 @@ pub(crate) fn write_above(
 ) -> io::Result<()> {
     let footer = if io::stderr().is_terminal() { wait_for_footer() } else { None };
     match footer.filter(|footer| !footer.rows.is_empty()) {
-        Some(footer) => {
-            let (erasure, drawing) = (footer.erasure(size().columns), footer.drawing());
+        Some(mut footer) => {
+            let size = size();
+            let erasure = footer.erasure(size.columns);
+            let drawing = footer.drawing(size);
             write(&[erasure.as_bytes(), lines, drawing.as_bytes()].concat())
         }
         None => write(lines),
@@ -118,20 +129,22 @@ fn size() -> Size {
 
 /// Characters of a row, and whether each takes a column. Those of escape sequences take none.
 fn columns(row: &str) -> impl Iterator<Item = (char, bool)> {
-    let mut is_escape = false;
-    row.chars().map(move |c| {
-        let takes_none = is_escape || c == '\x1b';
-        is_escape = takes_none && !(is_escape && c.is_ascii_alphabetic());
-        (c, !takes_none)
+    let mut escape_end = 0;
+    row.char_indices().map(move |(at, c)| {
+        if c == '\x1b' && at >= escape_end {
+            escape_end = escape::end(row.as_bytes(), at);
+        }
+        (c, at >= escape_end)
     })
 }
 
-fn width(row: &str) -> usize {
+/// Returns the number of columns that a row takes.
+pub(crate) fn width(row: &str) -> usize {
     columns(row).filter(|(_, is_column)| *is_column).count()
 }
 
-/// Cuts a row, and makes control characters spaces. Colours end with it.
-fn cut(row: &str, most: usize) -> String {
+/// Cuts a row to a number of columns, and makes control characters spaces. Colours end with it.
+pub(crate) fn cut(row: &str, most: usize) -> String {
     let (mut left, mut is_coloured) = (most, false);
     let mut text = String::with_capacity(row.len());
     for (c, is_column) in columns(row) {
@@ -158,16 +171,23 @@ mod tests {
         assert_eq!(cut("a\tcd", 3), "a c");
         assert_eq!(cut("\x1b[31m5%|██|\x1b[0m x", 4), "\x1b[31m5%|█\x1b[0m\x1b[0m");
         assert_eq!(width("\x1b[31m5%|██|\x1b[0m x"), 8);
+        assert_eq!(width("\x1b]8;;http://h/x\x1b\\link\x1b]8;;\x1b\\"), 4);
     }
 
     #[test]
     fn rows_are_erased_whatever_became_of_the_width() {
-        let footer =
-            |rows: &[&str]| Footer { rows: rows.iter().map(|row| (*row).to_owned()).collect() };
+        let footer = |rows: &[&str]| Footer {
+            rows: Vec::new(),
+            drawn: rows.iter().map(|row| (*row).to_owned()).collect(),
+        };
         assert_eq!(footer(&[]).erasure(80), "");
         assert_eq!(footer(&["x"]).erasure(80), "\r\x1b[J");
         assert_eq!(footer(&["12345678", ""]).erasure(8), "\r\x1b[1A\x1b[J");
         assert_eq!(footer(&["12345678", ""]).erasure(5), "\r\x1b[2A\x1b[J");
-        assert_eq!(footer(&["a", "b"]).drawing(), "\x1b[?7la\r\nb\x1b[?7h");
+        // A wider one shows more of them.
+        let mut footer = Footer { rows: vec!["abcd".into(), "b".into()], drawn: Vec::new() };
+        let mut drawing = |columns| footer.drawing(Size { rows: 24, columns });
+        assert_eq!(drawing(1), "\x1b[?7la\r\nb\x1b[?7h");
+        assert_eq!(drawing(9), "\x1b[?7labcd\r\nb\x1b[?7h");
     }
 }

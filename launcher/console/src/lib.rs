@@ -3,7 +3,7 @@
 //! | files | subject |
 //! |---|---|
 //! | `messages`, `progress`, `stdout` | errors, warnings, log lines and progress on stderr; results on stdout |
-//! | `terminal` | size of the terminal |
+//! | `terminal` | size of the terminal, and whether it shows keys |
 //! | `line_writer` | lines to a reader that may not read |
 //! | `footer` | rows at the bottom of the terminal |
 //! | `deadline` | time limits that restart after a suspension |

@@ -4,8 +4,7 @@
 use crate::footer;
 use crate::line_writer::LineWriter;
 use crate::signals::EndSignals;
-use crate::{file_size, open_files};
-use anstream::adapter::strip_str;
+use crate::{file_size, open_files, terminal};
 use anstream::{AutoStream, ColorChoice};
 use anstyle::{AnsiColor, Style};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -15,8 +14,8 @@ use rlaunch_text::message::{Failed, Message};
 use rlaunch_text::{printable, style};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{LazyLock, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::Level;
@@ -76,9 +75,10 @@ static STDERR: LazyLock<LineWriter> = LazyLock::new(|| {
 /// Writes lines to stderr, above rows that are at the bottom of the terminal.
 fn write_to_stderr(lines: &[u8]) -> io::Result<()> {
     let mut coloured = AutoStream::new(Vec::new(), AutoStream::choice(&io::stderr()));
-    coloured.write_all(erasure(&TRANSIENT, lines).as_bytes())?;
     coloured.write_all(lines)?;
-    footer::write_above(&coloured.into_inner(), write_all)
+    let columns = terminal::message_columns().map(usize::from);
+    let erasure = transient().replace(lines, columns);
+    footer::write_above(&[erasure.into_bytes(), coloured.into_inner()].concat(), write_all)
 }
 
 /// Writes to stderr, even if another process that shares it has made it non-blocking.
@@ -97,36 +97,80 @@ fn write_all(mut left: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Number of columns of the transient line that is shown; 0 if there is none.
-static TRANSIENT: AtomicUsize = AtomicUsize::new(0);
+/// Line that whatever is written next replaces.
+struct Transient {
+    /// The line, with its colours; empty if there is none.
+    line: String,
+    /// Number of its columns, with keys that the terminal has shown behind it.
+    columns: usize,
+}
 
-/// Returns what erases the transient line of `transient` columns before `next` is written. What has no newline at its end
-/// is transient itself.
-fn erasure(transient: &AtomicUsize, next: &[u8]) -> String {
-    let columns = if next.last().is_some_and(|byte| *byte != b'\n') {
-        strip_str(&String::from_utf8_lossy(next)).to_string().chars().count()
-    } else {
-        0
-    };
-    match transient.swap(columns, Ordering::Relaxed) {
-        0 => String::new(),
-        // Spaces, since escape sequences are removed where there are no colours.
-        shown => format!("\r{:shown$}\r", ""),
+static TRANSIENT: Mutex<Transient> = Mutex::new(Transient { line: String::new(), columns: 0 });
+
+fn transient() -> MutexGuard<'static, Transient> {
+    TRANSIENT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Transient {
+    /// Returns what erases the line before `next` is written at a terminal with this number of columns. What has no newline
+    /// at its end is transient itself.
+    fn replace(&mut self, next: &[u8], columns: Option<usize>) -> String {
+        let shown = self.columns;
+        let is_transient = next.last().is_some_and(|byte| *byte != b'\n');
+        self.line = if is_transient { String::from_utf8_lossy(next).into() } else { String::new() };
+        self.columns = footer::width(&self.line);
+        // A terminal that has become narrower has broken the line.
+        let above = columns.map_or(0, |columns| shown.saturating_sub(1) / columns.max(1));
+        match (shown, above) {
+            (0, _) => String::new(),
+            (shown, 0) => format!("\r{:shown$}\r", ""),
+            (_, above) => format!("\r\x1b[{above}A\x1b[J"),
+        }
+    }
+
+    /// Counts the columns of a key behind the line. Returns `false` if there is no line.
+    fn lengthen_by_key(&mut self) -> bool {
+        let is_shown = self.columns > 0;
+        self.columns += if is_shown { "^C".len() } else { 0 };
+        is_shown
     }
 }
 
-/// Writes a dim line that whatever is written next replaces. It must fit into the terminal's width.
+/// Writes a dim line that whatever is written next replaces. It is cut to the terminal's width.
 pub(crate) fn write_transient(line: &str) {
     if !is_quiet() {
-        STDERR.write(format!("{DIM}rlaunch: {line}{DIM:#}").into_bytes());
+        write_cut(&format!("{DIM}rlaunch: {line}{DIM:#}"));
     }
+}
+
+fn write_cut(line: &str) {
+    let columns = terminal::message_columns().map_or(usize::MAX, usize::from);
+    STDERR.write(footer::cut(line, columns).into_bytes());
 }
 
 /// Erases the transient line, if there is one.
 pub(crate) fn erase_transient() {
-    if TRANSIENT.load(Ordering::Relaxed) > 0 {
+    if transient().columns > 0 {
         STDERR.write(Vec::new());
     }
+}
+
+/// Draws again what is at the bottom of the terminal, since its size has changed.
+pub fn redraw() {
+    let line = transient().line.clone();
+    if !line.is_empty() || footer::is_shown() {
+        write_cut(&line);
+    }
+}
+
+/// Ends the line in which the terminal has shown a key that sent a signal, as `^C`, so that what is printed next has one of
+/// its own.
+pub fn end_line_of_key() {
+    if !terminal::shows_keys() {
+        return;
+    }
+    let is_erased = transient().lengthen_by_key() || footer::is_shown();
+    STDERR.write(if is_erased { Vec::new() } else { b"\n".to_vec() });
 }
 
 /// Waits until the reader has taken all messages so far, for a second at most.
@@ -375,6 +419,7 @@ pub fn log_to_stderr(verbose: u8, level: Option<Level>, json: bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use anstream::adapter::strip_str;
 
     #[test]
     fn messages_are_kept_beside_stderr() {
@@ -391,12 +436,25 @@ mod tests {
 
     #[test]
     fn what_comes_next_erases_a_transient_line() {
-        let shown = AtomicUsize::new(0);
-        assert_eq!(erasure(&shown, b"a message\n"), "");
-        assert_eq!(erasure(&shown, "\x1b[2mrlaunch: 3…\x1b[0m".as_bytes()), "");
-        let erased = format!("\r{}\r", " ".repeat(11));
-        assert_eq!(erasure(&shown, b"rlaunch: 34"), erased);
-        assert_eq!(erasure(&shown, b""), erased);
-        assert_eq!(erasure(&shown, b"a message\n"), "");
+        let mut shown = Transient { line: String::new(), columns: 0 };
+        let erased = |columns: usize| format!("\r{}\r", " ".repeat(columns));
+        assert_eq!(shown.replace(b"a message\n", Some(80)), "");
+        assert_eq!(shown.replace("\x1b[2mrlaunch: 3…\x1b[0m".as_bytes(), Some(80)), "");
+        assert_eq!(shown.replace(b"rlaunch: 34", Some(80)), erased(11));
+        assert_eq!(shown.replace(b"", Some(80)), erased(11));
+        assert_eq!(shown.replace(b"a message\n", Some(80)), "");
+        assert!(!shown.lengthen_by_key());
+        shown.replace(b"rlaunch: 34", Some(80));
+        assert!(shown.lengthen_by_key());
+        assert_eq!(shown.replace(b"", None), erased(13));
+    }
+
+    #[test]
+    fn a_transient_line_is_erased_at_a_terminal_that_became_narrower() {
+        let mut shown = Transient { line: String::new(), columns: 0 };
+        shown.replace(b"rlaunch: 34", Some(80));
+        assert_eq!(shown.replace(b"rlaunch: 34", Some(11)), format!("\r{:11}\r", ""));
+        assert_eq!(shown.replace(b"rlaunch:", Some(5)), "\r\x1b[2A\x1b[J");
+        assert_eq!(shown.line, "rlaunch:");
     }
 }

@@ -48,6 +48,14 @@ const TOPICS: &[Topic] = topics! {
     "security": "trust, encryption, and what other users can see or disturb",
 };
 
+/// Words that people look for, and the topic and the section that answer them.
+const SECTIONS: [(&str, &str, &str); 4] = [
+    ("exit", "ends", "Exit codes"),
+    ("hang", "running", "A job that hangs"),
+    ("table", "programs", "The rank table"),
+    ("files", "programs", "Scripts and files that only this machine has"),
+];
+
 /// Word for the page with all options of jobs.
 const OPTIONS: &str = "options";
 
@@ -73,7 +81,8 @@ pub(crate) struct HelpArgs {
 pub(super) fn run(args: &HelpArgs) -> Result<Exit, Failed> {
     match &args.words[..] {
         [] => stdout::print_styled(&contents()),
-        [word] if let Some((_, _, text)) = topic(word) => show_formatted(&without_comments(text)),
+        [word] if let Some((_, text)) = page(word) => show_formatted(&text),
+        [word] if let Some(text) = section(word) => show_formatted(&text),
         [word] if let Some(check) = checks::find(word) => {
             let text = explanation(check);
             show_formatted(&if io::stdout().is_terminal() { format!("# {text}") } else { text });
@@ -137,6 +146,15 @@ pub(super) fn page(word: &str) -> Option<(&'static str, String)> {
 
 fn topic(word: &str) -> Option<&'static Topic> {
     TOPICS.iter().find(|(name, ..)| *name == word)
+}
+
+/// Returns the section of a topic that answers a word of [`SECTIONS`].
+fn section(word: &str) -> Option<String> {
+    let (_, topic, heading) = SECTIONS.iter().find(|(name, ..)| *name == word)?;
+    let (_, text) = page(topic)?;
+    let (_, section) = text.split_once(&format!("\n## {heading}\n"))?;
+    let section = section.split("\n## ").next().unwrap_or_default().trim_end();
+    Some(format!("# {heading}\n{section}\n\n`rlaunch help {topic}` has more.\n"))
 }
 
 /// Removes comments from a page, since they are for its authors.
@@ -377,6 +395,14 @@ mod tests {
         assert!(verb_help(&words("ssh-config")).is_ok(), "old words go on working");
         assert!(verb_help(&words("topo")).unwrap().contains("--gids"));
         assert!(verb_help(&words("bench train")).unwrap().contains("--np"));
+        for (word, topic, heading) in SECTIONS {
+            let text = section(word).expect(heading);
+            assert!(text.starts_with(&format!("# {heading}\n\n")), "{text}");
+            assert!(!text.contains("\n## "), "{text}");
+            assert!(text.ends_with(&format!("\n\n`rlaunch help {topic}` has more.\n")), "{text}");
+            assert!(page(word).is_none() && verb_help(&words(word)).is_err(), "{word}");
+        }
+        assert!(section("exit").unwrap().contains("124: `--timeout`"));
         let failed = verb_help(&words("securty")).unwrap_err();
         assert_eq!(failed.message, "`securty` is not a topic, a verb or a finding of rlaunch");
         assert!(failed.hints[0].contains("security"), "{failed:?}");

@@ -2,10 +2,14 @@
 
 use super::{ALIASES, Verb, overview};
 use crate::cli::args::JobArgs;
-use crate::cli::command_line::{CommandLine, UsageError, parse_job};
+use crate::cli::command_line::{CommandLine, HOSTS, UsageError, parse_job};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches, Subcommand, ValueHint};
 use rlaunch_client::command;
+use rlaunch_plan::job::name::LAST;
+use rlaunch_text::typed::command_line;
 use std::ffi::OsString;
+use std::slice;
 
 #[derive(Debug)]
 pub(crate) enum Invocation {
@@ -65,9 +69,31 @@ fn parse_verb(typed: &[OsString]) -> Result<Invocation, UsageError> {
     let (names, options) = typed.split_at(depth);
     let line = CommandLine::prepare(verb, [&names[..1], options].concat())?;
     let words = names.iter().chain(line.words.iter().skip(1));
-    let matches = rlaunch.try_get_matches_from(words)?;
+    let matches = rlaunch.try_get_matches_from(words).map_err(|error| with_tip(error, typed))?;
     let verb = Verb::from_arg_matches(&matches)?;
     Ok(Invocation::Verb(Box::new(verb), Box::new(line)))
+}
+
+/// Adds the command line that was meant to the error of one that lacks a word.
+fn with_tip(mut error: clap::Error, typed: &[OsString]) -> clap::Error {
+    let words = typed.get(1..).unwrap_or_default();
+    let Some((verb, rest)) = words.split_first() else { return error };
+    let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
+    let names_hosts = |word: &OsString| word.to_str().is_some_and(|word| HOSTS.contains(&word));
+    let (what, word) = match (verb.to_str(), error.kind()) {
+        (Some("network"), ErrorKind::UnknownArgument) if rest.first().is_some_and(is_option) => {
+            ("which port is cabled to which", "discover")
+        }
+        (Some("reap"), ErrorKind::MissingRequiredArgument) => ("the last job", LAST),
+        _ => return error,
+    };
+    let mut meant = [slice::from_ref(verb), &[OsString::from(word)][..], rest].concat();
+    if !rest.iter().any(names_hosts) {
+        meant.extend(["-H", "HOSTS"].map(OsString::from));
+    }
+    let tip = format!("{what}: {}", command_line(&meant));
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    error
 }
 
 #[cfg(test)]
@@ -120,6 +146,39 @@ mod tests {
         let words = ["rlaunch", "status", "--json"].map(OsString::from).to_vec();
         let Ok(Invocation::Verb(verb, _)) = Invocation::parse(words) else { panic!() };
         assert!(matches!(*verb, Verb::Jobs(_)), "{verb:?}");
+    }
+
+    #[test]
+    fn options_of_other_tools_are_understood_or_answered() {
+        let parse = |line: &str| {
+            let words = line.split(' ').map(OsString::from).collect();
+            match Invocation::parse(words) {
+                Ok(Invocation::Verb(verb, _)) => Ok(*verb),
+                Err(error) => Err(error.to_string()),
+                other => panic!("{line}: {other:?}"),
+            }
+        };
+        let Ok(Verb::Logs(args)) = parse("rlaunch logs --tail 2") else { panic!() };
+        assert_eq!(args.lines, Some(2));
+        let Ok(Verb::Stop(args)) = parse("rlaunch stop -f amber-fox") else { panic!() };
+        assert!(args.force);
+        for verb in ["rerun", "stop", "wait", "jobs", "stack", "monitor"] {
+            let error = parse(&format!("rlaunch {verb} -3")).unwrap_err();
+            assert!(error.contains("`rlaunch jobs -n 3` lists the last 3"), "{error}");
+            assert!(!error.contains("-- -3"), "{error}");
+        }
+        assert!(parse("rlaunch logs -3").unwrap_err().contains("-n 3 prints the last lines"));
+        for (typed, meant) in [
+            ("network -H a,b", "network discover -H a,b"),
+            ("reap -H a,b", "reap last -H a,b"),
+            ("reap", "reap last -H HOSTS"),
+        ] {
+            let error = parse(&format!("rlaunch {typed}")).unwrap_err();
+            assert!(error.contains(&format!(": rlaunch {meant}\n")), "{error}");
+            assert!(parse(&format!("rlaunch {meant}")).is_ok(), "{meant}");
+        }
+        let error = parse("rlaunch network mesh --no-such").unwrap_err();
+        assert!(!error.contains("discover"), "{error}");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! `rlaunch jobs`: the jobs of this user that run; `rlaunch jobs -a`: those that have ended as well.
 
 use super::{agent_session, found, output};
-use crate::cli::args::{ConnectArgs, HostListArgs};
+use crate::cli::args::{ConnectArgs, HostListArgs, values};
 use crate::cli::command_line::CommandLine;
 use clap::Parser;
 use rlaunch_bootstrap::protocol::housekeeping::{HostJob, HostJobs};
@@ -48,7 +48,7 @@ Examples:
   rlaunch jobs --json        for programs, one array")]
 pub(crate) struct JobsArgs {
     /// List only this job, by its name or id, or the beginning of either; `last` is the newest
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", allow_negative_numbers = true, value_parser = values::parse_listed_job)]
     pub(crate) job: Option<String>,
 
     /// List jobs that have ended too, before those that run

@@ -4,6 +4,7 @@
 use super::found;
 use super::jobs::live_failure;
 use super::stack;
+use crate::cli::args::values;
 use clap::Parser;
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
@@ -39,7 +40,7 @@ Examples:
   rlaunch logs --since 10m   what was printed in the last 10 minutes, by a job with -d")]
 pub(crate) struct LogsArgs {
     /// Name or id of the job, or the beginning of either; `last` is the newest
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", allow_negative_numbers = true, value_parser = parse_job)]
     pub(crate) job: Option<String>,
 
     /// Go on until the job ends
@@ -51,12 +52,17 @@ pub(crate) struct LogsArgs {
     pub(crate) ranks: Vec<RangeInclusive<u32>>,
 
     /// Print the last N lines only
-    #[arg(short = 'n', long = "lines", value_name = "N")]
+    #[arg(short = 'n', long = "lines", visible_alias = "tail", value_name = "N")]
     pub(crate) lines: Option<usize>,
 
     /// Print what was printed in this time only, as 90s, 10m, 2h or 1d
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) since: Option<Duration>,
+}
+
+/// Parses the word for a job. A number behind a dash is one of lines, as for `tail -3`.
+fn parse_job(text: &str) -> Result<String, String> {
+    values::parse_listed_job(text).map_err(|_| format!("-n {} prints the last lines", &text[1..]))
 }
 
 /// Parses a number of seconds, minutes, hours or days.
@@ -132,6 +138,7 @@ async fn show_stored(
     tokio::select! {
         ended = replay::show(reader, &shown) => ended,
         Ok(()) = tokio::signal::ctrl_c() => {
+            messages::end_line_of_key();
             if let Some(name) = name {
                 messages::info(&format!("{name} runs on; `rlaunch stop {name}` ends it"));
             }

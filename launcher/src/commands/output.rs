@@ -1,10 +1,12 @@
-//! Output of verbs: JSON, and files with pictures, which `--plot` names.
+//! Output of verbs: JSON, measurements, and files with pictures, which `--plot` names.
 
-use rlaunch_console::messages;
+use rlaunch_console::{messages, stdout};
 use rlaunch_plot::{Picture, PlotFile, WriteError};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::{printable, style};
 use serde::Serialize;
+use std::io::{self, IsTerminal};
 
 /// Formats JSON, with a newline at the end.
 pub(super) fn json<T: Serialize + ?Sized>(value: &T) -> Result<String, Failed> {
@@ -12,6 +14,15 @@ pub(super) fn json<T: Serialize + ?Sized>(value: &T) -> Result<String, Failed> {
     let cannot_write =
         |error: serde_json::Error| Failed::new(Exit::BUG, format!("cannot write JSON: {error}"));
     text.map(|text| text + "\n").map_err(cannot_write)
+}
+
+/// Prints a measurement: in a file all lines but rows of its table are comments, at a terminal what came of it is none.
+pub(super) fn print_measurement(text: &str) {
+    if io::stdout().is_terminal() {
+        stdout::print_styled(&style::measurement(&printable::text(text)));
+    } else {
+        stdout::print(text);
+    }
 }
 
 /// Makes sure that the file for a picture can be written, before hosts are made busy.

@@ -2,6 +2,7 @@
 
 use super::found::{self, FoundJob};
 use super::jobs::short_id;
+use crate::cli::args::values;
 use crate::cli::config;
 use clap::Parser;
 use rlaunch_console::{messages, open_files};
@@ -29,7 +30,7 @@ Examples:
   rlaunch jobs -a            lists them")]
 pub(crate) struct RerunArgs {
     /// Name or id of the job, or the beginning of either; `last` is the newest
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", allow_negative_numbers = true, value_parser = values::parse_listed_job)]
     pub(crate) job: Option<String>,
 }
 

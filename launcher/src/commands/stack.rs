@@ -2,6 +2,7 @@
 
 use super::jobs::live_failure;
 use super::output;
+use crate::cli::args::values;
 use clap::Parser;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{
@@ -32,7 +33,7 @@ Examples:
   rlaunch stack amber-fox --full   every thread of every process")]
 pub(crate) struct StackArgs {
     /// Name or id of the job, or the beginning of either; `last` is the newest
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", allow_negative_numbers = true, value_parser = values::parse_listed_job)]
     pub(crate) job: Option<String>,
 
     /// Ranks to look at, as 0,3-5; by default all

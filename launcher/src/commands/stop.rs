@@ -3,7 +3,7 @@
 use super::found::{self, FoundJob};
 use super::jobs::{live_failure, short_id};
 use super::reap::{self, ReapArgs};
-use crate::cli::args::{ConnectArgs, HostListArgs};
+use crate::cli::args::{ConnectArgs, HostListArgs, values};
 use crate::cli::command_line::CommandLine;
 use clap::Parser;
 use rlaunch_console::progress::Progress;
@@ -22,14 +22,14 @@ use rlaunch_text::message::Failed;
 Examples:
   rlaunch stop               the only job that runs here
   rlaunch stop amber-fox     another
-  rlaunch stop amber-fox --force   one whose launcher or agents do not end it")]
+  rlaunch stop amber-fox -f  one whose launcher or agents do not end it")]
 pub(crate) struct StopArgs {
     /// Name or id of the job, or the beginning of either; `last` is the newest
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", allow_negative_numbers = true, value_parser = values::parse_listed_job)]
     pub(crate) job: Option<String>,
 
     /// Kill the job's launcher, and end what is left of the job on its hosts, as `rlaunch reap` does
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) force: bool,
 
     #[command(flatten)]
@@ -48,7 +48,7 @@ Examples:
   rlaunch wait && ./next     go on if all ranks succeed")]
 pub(crate) struct WaitArgs {
     /// Name or id of the job, or the beginning of either; `last` is the newest
-    #[arg(value_name = "JOB")]
+    #[arg(value_name = "JOB", allow_negative_numbers = true, value_parser = values::parse_listed_job)]
     pub(crate) job: Option<String>,
 }
 

@@ -9,10 +9,12 @@
 //! | `typed` | the command line of a job, as it should have been typed |
 //! | `firewall` | lines that open ports |
 //! | `encoding` | texts of files that are not in UTF-8 |
+//! | `escape` | escape sequences, which print nothing |
 //! | `printable`, `redact` | text of other programs made safe to print; command lines without secrets |
 
 pub mod columns;
 pub mod encoding;
+pub mod escape;
 pub mod exit;
 pub mod firewall;
 pub mod glob;

@@ -28,13 +28,18 @@ impl Paint {
     }
 }
 
-/// Paints lines that begin with `#`, such as those around a table of measurements, as details.
-pub fn dim_comments(text: &str) -> String {
-    let paint = |line: &str| match line.strip_suffix('\n') {
-        Some(comment) if line.starts_with('#') => format!("{}\n", DIM.paint(comment)),
-        _ => line.to_owned(),
+/// Paints a measurement, in which lines that are no row of its table begin with `#`: those above rows as details. Those
+/// below all rows say what came of it, and are shown without the sign.
+pub fn measurement(text: &str) -> String {
+    let is_row = |line: &&str| !line.starts_with('#');
+    let lines: Vec<&str> = text.lines().collect();
+    let rows = lines.iter().rposition(is_row).map_or(0, |last| last + 1);
+    let paint = |(at, line): (usize, &&str)| match line.strip_prefix('#') {
+        Some(_) if at < rows => DIM.paint(line),
+        Some(answer) => answer.trim_start().to_owned(),
+        None => (*line).to_owned(),
     };
-    text.split_inclusive('\n').map(paint).collect()
+    lines.iter().enumerate().map(paint).map(|line| line + "\n").collect()
 }
 
 #[cfg(test)]
@@ -42,9 +47,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn comments_alone_are_dim() {
-        let text = dim_comments("# bytes: of each message\n 8 0.12\n");
-        assert_eq!(text, format!("{}\n 8 0.12\n", DIM.paint("# bytes: of each message")));
+    fn the_answer_of_a_measurement_is_no_comment() {
+        let text = measurement("# bytes: of each message\n 8 0.12\n# 97 % of the link\n");
+        let above = DIM.paint("# bytes: of each message");
+        assert_eq!(text, format!("{above}\n 8 0.12\n97 % of the link\n"));
         assert!(text.starts_with("\x1b[2m# "), "{text:?}");
+        assert_eq!(measurement("# 97 % of the link\n"), "97 % of the link\n");
+        assert_eq!(measurement(""), "");
     }
 }

@@ -3,7 +3,7 @@
 use crate::stream::{parts, whole};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::library::NodeLibrary;
-use rlaunch_bootstrap::job::{AwaitedPort, RankFile, RankSetup};
+use rlaunch_bootstrap::job::{AwaitedPort, RankFile, RankSetup, TerminalSize};
 use rlaunch_bootstrap::protocol::control::{
     FrameReader, FromAgent, HELLO_MAGIC, HelloScanner, MAX_NOISE, Stream, ToAgent, encode,
 };
@@ -131,6 +131,7 @@ pub(crate) fn to_agent_seeds() -> Vec<Vec<u8>> {
             ToAgent::Stdin(b"typed\n".to_vec()),
             ToAgent::Stdin(Vec::new()),
             ToAgent::Signal(15),
+            ToAgent::Resize(TerminalSize { rows: 24, columns: 80 }),
             ToAgent::JobEvent(JobEvent::NodeLost { node: NodeId(2), how: "silence".into() }),
             end,
         ]),

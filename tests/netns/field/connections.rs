@@ -1,8 +1,7 @@
 //! Ways to hosts that are odd: names with dead addresses, hung SSH agents, servers that want more than a key; limits and
 //! files of machines without which no job starts; and clients of `rlaunch monitor --listen` that are silent or strangers.
 
-use crate::live::State;
-use crate::support::{Field, Undo, launch_directory};
+use crate::support::{Field, State, Undo, launch_directory};
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
 use std::fs;

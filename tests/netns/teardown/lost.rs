@@ -45,6 +45,7 @@ fn cut(kind: Cut) {
         assert!(both.is_ok(), "after {took:?} on c: {:#?}\n{ran}", started_on(field, "c"));
         ran.ended_with(206).says(&["error: node c is lost: ", "all processes ended on a, b, d"]);
         ran.says(&["c: lost; its ranks end there by themselves, which was not verified"]);
+        ran.says(&[" -H c` ends what may be left there"]);
         drop(heal);
         nothing_left(field, SOON, &ran);
     });

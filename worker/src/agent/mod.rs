@@ -617,6 +617,7 @@ impl Agent {
             Input::Message(ToAgent::Credit(bytes)) => to_launcher.grant(bytes),
             Input::Message(ToAgent::Stdin(data)) => ranks.feed_stdin(data),
             Input::Message(ToAgent::Signal(signal)) => ranks.forward_signal(signal),
+            Input::Message(ToAgent::Resize(size)) => ranks.resize(size),
             Input::Message(ToAgent::StartApplication { index }) => ranks.start_application(index),
             Input::Message(ToAgent::End { now }) => ranks.end(now),
             Input::Message(ToAgent::Session { id, what }) => ranks.on_session(id, what),

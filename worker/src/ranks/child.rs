@@ -56,6 +56,14 @@ pub(crate) struct Child {
     pub(crate) stderr: Option<pipe::Receiver>,
 }
 
+impl Child {
+    /// Returns the agent's end of the pseudoterminal, once more; `None` if the rank's stdout is a pipe.
+    pub(super) fn terminal(&self) -> Option<OwnedFd> {
+        let stdout = self.stdout.as_fd();
+        stdout.is_terminal().then(|| stdout.try_clone_to_owned().ok()).flatten()
+    }
+}
+
 /// Choice of streams for a rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Streams {

@@ -44,12 +44,12 @@ use output::{RankStream, pump};
 use rlaunch_bootstrap::deadline::{CHECK_INTERVAL, Deadline};
 use rlaunch_bootstrap::id::{JobId, LocalRank, Rank};
 use rlaunch_bootstrap::job::{
-    AwaitedPort, ExitStatus, Job, MpiInterfaces, RankSetup, RankSpec, SingletonPolicy,
+    AwaitedPort, ExitStatus, Job, MpiInterfaces, RankSetup, RankSpec, SingletonPolicy, TerminalSize,
 };
 use rlaunch_bootstrap::protocol::control::{CleanupReceipt, FromAgent, Stream};
 use rlaunch_bootstrap::protocol::inspection::{MAX_STACK_PROCESSES, RankUsage};
 use std::collections::{BTreeMap, HashSet, VecDeque};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
@@ -85,6 +85,10 @@ pub(crate) struct Ranks {
     prepared: PreparedRanks,
     setup: StartConfig,
     running: Vec<(Rank, Pid)>,
+    /// Pseudoterminals of ranks that run.
+    terminals: Vec<(Rank, OwnedFd)>,
+    /// Size of the user's terminal, once it has changed.
+    terminal_size: Option<TerminalSize>,
     /// Ranks that have not been started, because their application waits for another one. Each has
     /// the index of its own application.
     waiting: Vec<(u32, RankSpec)>,
@@ -188,6 +192,8 @@ impl Ranks {
             sessions: Sessions::new(to_launcher, context.workspace.clone()),
             files: RankFiles::default(),
             running: Vec::with_capacity(job.ranks.len()),
+            terminals: Vec::new(),
+            terminal_size: None,
             context,
             pumps: JoinSet::new(),
             stdin: Stdin::new(to_launcher),
@@ -275,6 +281,13 @@ impl Ranks {
         if spec.stdin {
             self.stdin.add(child.stdin.take());
         }
+        if let Some(terminal) = child.terminal() {
+            if let Some(size) = self.terminal_size {
+                // Fails if the terminal is gone.
+                let _ = pseudoterminal::set_size(&terminal, size);
+            }
+            self.terminals.push((rank, terminal));
+        }
         let stderr = child.stderr.map(|stderr| (Stream::Stderr, stderr));
         for (stream, pipe) in [(Stream::Stdout, child.stdout)].into_iter().chain(stderr) {
             let source = RankStream { rank, stream, stamped: self.stamped };
@@ -315,6 +328,7 @@ impl Ranks {
     /// Reports the end of a rank. Whether it has ended by itself depends on the phase of the job.
     fn report_end(&mut self, rank: Rank, pid: Pid, status: ExitStatus) {
         self.changes.push_back(RankChange::Ended(rank, status));
+        self.terminals.retain(|(of, _)| *of != rank);
         let at_us = u64::try_from(self.hello_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         let killed = status == ExitStatus::Signal(Signal::SIGKILL as i32);
         let out_of_memory = killed && self.phase == Phase::Running && self.oom_kills.has_grown();
@@ -513,6 +527,17 @@ impl Ranks {
         if let Ok(signal) = Signal::try_from(signal) {
             self.running.iter().for_each(|&(_, pid)| processes::signal_rank(pid, signal));
         }
+    }
+
+    /// Gives the ranks' terminals the size of the user's, and tells all ranks. The kernel tells only processes that a
+    /// terminal controls.
+    pub(crate) fn resize(&mut self, size: TerminalSize) {
+        self.terminal_size = Some(size);
+        for (_, terminal) in &self.terminals {
+            // Fails if the terminal is gone.
+            let _ = pseudoterminal::set_size(terminal, size);
+        }
+        self.forward_signal(Signal::SIGWINCH as i32);
     }
 
     /// Sends signals to every process of the job.

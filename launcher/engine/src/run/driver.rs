@@ -176,7 +176,9 @@ fn decide_exit(
     master_port: u16,
 ) -> Result<Exit, Failed> {
     let closing_line = outcome.closing_line().map(str::to_owned);
+    let reap = outcome.reap_hint(&job.spec.name);
     let decided = outcome.decide(&job.spec.options, written, master_port);
+    let decided = decided.map_err(|failed| failed.hint(reap));
     // A job that has failed keeps its own error, which says more than the signal.
     let decided = match ended_wait {
         Some(signal) => decided.and(Err(ended_by(signal, ""))),

@@ -12,6 +12,7 @@ use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::protocol::control::CleanupReceipt;
 use rlaunch_console::{messages, terminal};
 use rlaunch_plan::env::nccl;
+use rlaunch_plan::job::name::JobName;
 use rlaunch_plan::options::Options;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -88,6 +89,19 @@ impl Outcome {
             Some(Reason::Served(line)) => Some(line),
             _ => None,
         }
+    }
+
+    /// Returns a hint with the command that ends what may be left on hosts that have not said what is.
+    pub(crate) fn reap_hint(&self, job: &JobName) -> Option<String> {
+        let is_unsure = |end: &Option<NodeEnd>| match end {
+            None
+            | Some(NodeEnd::Lost(CleanupOutcome::Unclear(_) | CleanupOutcome::Unreachable)) => true,
+            Some(NodeEnd::Lost(_) | NodeEnd::Done(_)) => false,
+        };
+        let hosts = self.nodes.iter().zip(&self.ends).filter(|(_, end)| is_unsure(end));
+        let hosts: Vec<String> = hosts.map(|(node, _)| node.host.to_string()).collect();
+        let line = format!("rlaunch reap {job} -H {}", hosts.join(","));
+        (!hosts.is_empty()).then(|| format!("`{line}` ends what may be left there"))
     }
 
     /// Decides the exit code and the message. `written` is the result of writing the ranks' output.
@@ -321,16 +335,16 @@ fn is_clean(end: Option<&NodeEnd>) -> bool {
 
 fn describe(end: Option<&NodeEnd>) -> String {
     match end {
-        None => "its end was not reported; `rlaunch reap` ends what may be left".to_owned(),
+        None => "its end was not reported".to_owned(),
         Some(NodeEnd::Lost(CleanupOutcome::Clean(words))) => {
             format!("agent lost, nothing more found ({words})")
         }
         Some(NodeEnd::Lost(CleanupOutcome::Left(processes))) => {
             format!("agent lost, could not end {processes}")
         }
-        Some(NodeEnd::Lost(CleanupOutcome::Unclear(words))) => format!(
-            "agent lost, and its host did not say what is left ({words:?}); `rlaunch reap` ends it"
-        ),
+        Some(NodeEnd::Lost(CleanupOutcome::Unclear(words))) => {
+            format!("agent lost, and its host did not say what is left ({words:?})")
+        }
         Some(NodeEnd::Lost(CleanupOutcome::Unreachable)) => {
             "lost; its ranks end there by themselves, which was not verified".to_owned()
         }
@@ -538,7 +552,7 @@ mod tests {
             [
                 "all processes ended on a, b",
                 "all processes ended on c (1 helper process ended)",
-                "d: its end was not reported; `rlaunch reap` ends what may be left",
+                "d: its end was not reported",
             ]
         );
     }

@@ -177,7 +177,7 @@ fn obey_before_start(signal: UserSignal) -> Result<(), Failed> {
             });
         }
         UserSignal::Suspend => signals::stop_process(),
-        UserSignal::Forward(_) => {}
+        UserSignal::Forward(_) | UserSignal::Resize(_) => {}
     }
     Ok(())
 }

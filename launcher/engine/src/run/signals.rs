@@ -1,8 +1,9 @@
 //! Signals that rlaunch receives, as requests of the user.
 
 use nix::sys::signal::Signal;
-use rlaunch_console::messages;
+use rlaunch_bootstrap::job::TerminalSize;
 use rlaunch_console::signals::EndSignals;
+use rlaunch_console::{messages, terminal};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::io;
@@ -29,6 +30,8 @@ pub enum UserSignal {
     End(Signal),
     /// Pass the signal on to every rank.
     Forward(Signal),
+    /// Tell every rank that the user's terminal has this size.
+    Resize(TerminalSize),
     /// Suspend the job and this process until SIGCONT.
     Suspend,
 }
@@ -141,7 +144,7 @@ impl Signals {
             match self.next().await {
                 UserSignal::End(signal) => return signal,
                 UserSignal::Suspend => stop_process(),
-                UserSignal::Forward(_) => {}
+                UserSignal::Forward(_) | UserSignal::Resize(_) => {}
             }
         }
     }
@@ -162,10 +165,20 @@ impl Streams {
     async fn receive(&mut self) -> UserSignal {
         tokio::select! {
             biased;
-            end = self.ends.next() => UserSignal::End(end),
+            end = self.ends.next() => {
+                if matches!(end, Signal::SIGINT | Signal::SIGQUIT) {
+                    messages::end_line_of_key();
+                }
+                UserSignal::End(end)
+            }
             _ = self.user1.recv() => UserSignal::Forward(Signal::SIGUSR1),
             _ = self.user2.recv() => UserSignal::Forward(Signal::SIGUSR2),
-            _ = self.window.recv() => UserSignal::Forward(Signal::SIGWINCH),
+            _ = self.window.recv() => {
+                messages::redraw();
+                // A batch system may send it without a terminal.
+                let size = terminal::user_size().map(UserSignal::Resize);
+                size.unwrap_or(UserSignal::Forward(Signal::SIGWINCH))
+            }
             _ = self.go_on.recv() => UserSignal::Forward(Signal::SIGCONT),
             _ = self.stop.recv() => UserSignal::Suspend,
         }

@@ -471,6 +471,7 @@ impl<'a> Supervisor<'a> {
     fn on_signal(&mut self, now: Instant, signal: UserSignal) {
         match signal {
             UserSignal::Forward(signal) => self.send_all(ToAgent::Signal(signal as i32)),
+            UserSignal::Resize(size) => self.send_all(ToAgent::Resize(size)),
             UserSignal::Suspend => self.suspend(now),
             UserSignal::End(signal) if !self.is_ending() => {
                 self.asked_to_end = true;

@@ -1,4 +1,6 @@
-use super::values::{parse_master_port, parse_port_range, parse_ranks, parse_seconds};
+use super::values::{
+    parse_listed_job, parse_master_port, parse_port_range, parse_ranks, parse_seconds,
+};
 use super::*;
 use crate::cli::command_line::translate_job;
 use clap::CommandFactory;
@@ -93,4 +95,6 @@ fn ranges_and_times_are_checked() {
     assert!(parse_seconds("-1").is_err());
     assert_eq!(parse_ranks(" 4 "), Ok(4));
     assert!(parse_ranks("0").is_err());
+    assert_eq!(parse_listed_job("amber-3"), Ok("amber-3".to_owned()));
+    assert!(parse_listed_job("-3").unwrap_err().contains("`rlaunch jobs -n 3` lists"));
 }

@@ -23,6 +23,17 @@ pub(crate) fn parse_job_word(text: &str) -> Result<String, String> {
     }
 }
 
+/// Parses a word for a job that a verb asks about. A number of jobs back, as in `!-3` of a shell, means none; clap would
+/// advise to type `-- -3`.
+pub(crate) fn parse_listed_job(text: &str) -> Result<String, String> {
+    match text.strip_prefix('-').and_then(|number| number.parse::<u32>().ok()) {
+        Some(number) => Err(format!(
+            "a job has a name or an id: `rlaunch jobs -n {number}` lists the last {number}"
+        )),
+        None => Ok(text.to_owned()),
+    }
+}
+
 pub(crate) fn parse_ranks(text: &str) -> Result<u32, String> {
     let ranks = text.trim().parse().ok().filter(|&n: &u32| n > 0);
     ranks.ok_or_else(|| "a number of ranks, 1 or more".to_owned())

@@ -35,7 +35,6 @@ use rlaunch_plan::job::JobSpec;
 use rlaunch_plot::PlotFile;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use rlaunch_text::{printable, style};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -386,7 +385,7 @@ impl ResultArgs {
     ) -> Result<(), Failed> {
         let Some(summary) = summary else { return Ok(()) };
         let text = if self.json { format!("{}\n", summary.json()) } else { summary.end() };
-        stdout::print_styled(&style::dim_comments(&printable::text(&text)));
+        output::print_measurement(&text);
         if let Some(file) = self.plot.as_ref().filter(|_| complete) {
             let curves = summary.curves(self.report, earlier);
             output::write_plot(file, &curves.title, &[&curves])?;

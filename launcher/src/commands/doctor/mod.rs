@@ -335,13 +335,11 @@ fn examine(cluster: &Cluster<'_>, selected: &[&'static Check]) -> DoctorReport {
     let partly = partly.collect();
     let found = ran().flat_map(|(check, _)| (check.examine)(cluster));
     let folded: Vec<FoldedFinding> = checks::fold(&findings::merge(found), cluster);
-    let paths_tested = match cluster.proof {
-        Proof::Tried { paths } => paths,
-        Proof::NotApplicable(_) | Proof::NotRun(_) => 0,
-    };
+    // Where there is nothing to try, nobody misses the trial.
+    let has_paths = cluster.plan.is_none_or(Plan::connects_any) || !cluster.unreached.is_empty();
     DoctorReport {
         hosts: cluster.hosts.len() + cluster.unreached.len(),
-        paths_tested,
+        proof: if has_paths { cluster.proof.clone() } else { rdma::NO_PATHS },
         states,
         partly,
         folded,

@@ -19,6 +19,10 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::time::Duration;
 
+/// Result of the proof where there is nothing to prove.
+pub(super) const NO_PATHS: Proof =
+    Proof::NotApplicable("no two hosts have RDMA ports that reach each other");
+
 /// Tries all RDMA paths between the hosts, and adds the outcomes to the probes and what came of the proof to the
 /// examination.
 pub(super) async fn try_paths(
@@ -35,7 +39,7 @@ pub(super) async fn try_paths(
     } else if !examination.unreached.is_empty() {
         Proof::NotRun("every host to be reached".to_owned())
     } else if !plan.connects_any() {
-        Proof::NotApplicable("no two hosts have RDMA ports that reach each other")
+        NO_PATHS
     } else {
         match job(hosts, reach, probe == ProbeWhen::Always) {
             Ok(mut launch) => {

@@ -2,6 +2,7 @@
 
 use crate::commands::output;
 use rlaunch_console::messages;
+use rlaunch_plan::checks::cluster::Proof;
 use rlaunch_plan::checks::{Check, CheckState, FoldedFinding, Unread};
 use rlaunch_plan::findings::{self, CheckId, Finding, Severity};
 use rlaunch_text::exit::Exit;
@@ -20,8 +21,8 @@ const ERRORS: Exit = Exit(2);
 pub(super) struct DoctorReport {
     /// Number of hosts, with those that were not reached.
     pub(super) hosts: usize,
-    /// Number of RDMA paths that were tried, each direction counted.
-    pub(super) paths_tested: usize,
+    /// Result of the proof of RDMA paths.
+    pub(super) proof: Proof,
     /// All checks that were asked for.
     pub(super) states: Vec<(&'static Check, CheckState)>,
     /// Checks that ran and had nothing to judge on some hosts.
@@ -33,6 +34,7 @@ pub(super) struct DoctorReport {
 #[derive(Serialize)]
 struct JsonReport<'a> {
     hosts: usize,
+    /// Each direction of a path counts.
     paths_tested: usize,
     checks: Vec<JsonCheck<'a>>,
     findings: Vec<JsonFinding<'a>>,
@@ -183,10 +185,14 @@ impl DoctorReport {
         ];
         let left_out = left_out.iter().filter(|(count, _)| *count > 0);
         let left_out: String = left_out.map(|(count, word)| format!(", {count} {word}")).collect();
+        let tested = match self.proof {
+            Proof::Tried { paths } => format!("{} tested", text::count(paths, "path")),
+            Proof::NotApplicable(_) => "no RDMA paths".to_owned(),
+            Proof::NotRun(_) => "RDMA paths not tested".to_owned(),
+        };
         format!(
-            "{ok}{}, {} tested, {} ran{left_out}: {found}\n",
+            "{ok}{}, {tested}, {} ran{left_out}: {found}\n",
             text::count(self.hosts, "host"),
-            text::count(self.paths_tested, "path"),
             text::count(self.ran().count(), "check")
         )
     }
@@ -194,7 +200,10 @@ impl DoctorReport {
     pub(super) fn to_json(&self) -> Result<String, Failed> {
         let report = JsonReport {
             hosts: self.hosts,
-            paths_tested: self.paths_tested,
+            paths_tested: match self.proof {
+                Proof::Tried { paths } => paths,
+                Proof::NotApplicable(_) | Proof::NotRun(_) => 0,
+            },
             checks: self.states.iter().map(JsonCheck::from_state).collect(),
             findings: self.folded.iter().map(JsonFinding::from_folded).collect(),
             errors: self.count(Severity::Error),
@@ -236,7 +245,7 @@ mod tests {
         let unread = Unread { hosts, is_everywhere: false, needs: "root" };
         let report = DoctorReport {
             hosts: 3,
-            paths_tested: 0,
+            proof: crate::commands::doctor::rdma::NO_PATHS,
             states: vec![
                 (check("fw.ports"), CheckState::Ran),
                 (check("lim.shm"), CheckState::Ran),
@@ -250,7 +259,8 @@ mod tests {
         let has = |line: &str| assert!(text.lines().any(|own| own == line), "{text}");
         has("-      gpu.acs  not run: needs root");
         has("-      dev.cq  not applicable: rlaunch prevents it");
-        has("ok: 3 hosts, 0 paths tested, 2 checks ran, 1 not applicable, 1 not run: 0 findings");
+        let rest = "2 checks ran, 1 not applicable, 1 not run: 0 findings";
+        has(&format!("ok: 3 hosts, no RDMA paths, {rest}"));
         has(
             "ok     fw.ports  packet filters let rlaunch's TCP ports through (not checked on b, c: needs root)",
         );
@@ -259,5 +269,14 @@ mod tests {
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         let not_run = serde_json::json!({ "id": "gpu.acs", "state": "not_run", "why": "root" });
         assert_eq!(json["checks"][2], not_run);
+        assert_eq!(json["paths_tested"], 0);
+        for (proof, tested) in [
+            (Proof::Tried { paths: 6 }, "6 paths tested"),
+            (Proof::NotRun("probes (--probe)".to_owned()), "RDMA paths not tested"),
+        ] {
+            let (states, partly, folded) = (Vec::new(), Vec::new(), Vec::new());
+            let text = DoctorReport { hosts: 3, proof, states, partly, folded }.summary();
+            assert!(text.contains(&format!("3 hosts, {tested}, 0 checks ran")), "{text}");
+        }
     }
 }

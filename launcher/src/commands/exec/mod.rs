@@ -16,10 +16,12 @@ use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::session::{SessionError, SessionKind, SessionStart, Terminal};
 use rlaunch_console::messages;
-use rlaunch_engine::run::live::client::RunningJob;
+use rlaunch_engine::run::live::client::{LiveError, RunningJob};
+use rlaunch_engine::run::live::messages::HostRanks;
 use rlaunch_engine::run::signals::ended_by;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use rlaunch_text::typed::command_line;
 use session::{SessionFailure, SessionOutcome};
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
@@ -92,18 +94,57 @@ impl TargetArgs {
                 .hint(Some("a rank is a number; a command stands behind `--`"))),
         }
     }
+
+    /// Returns the command line that was meant by words that begin with a rank, or with a host of a job as for ssh.
+    fn meant(&self, command: &[OsString], hosts: &[HostRanks]) -> Option<String> {
+        let (first, rest) = self.words.split_first()?;
+        let (rank, what) = match first.parse::<u32>() {
+            Ok(rank) => (rank, String::new()),
+            Err(_) => {
+                let rank = *hosts.iter().find(|host| host.host == *first)?.ranks.first()?;
+                (rank, format!("rank {rank} is on {first}: "))
+            }
+        };
+        // A number behind a host is meant as a rank.
+        let rest = rest.iter().filter(|word| word.parse::<u32>().is_err()).map(OsString::from);
+        let rest: Vec<OsString> = rest.chain(command.iter().cloned()).collect();
+        let mut words = vec![OsString::from("exec"), rank.to_string().into()];
+        if !rest.is_empty() {
+            words.push("--".into());
+            words.extend(rest);
+        }
+        Some(what + &command_line(&words))
+    }
+}
+
+/// Adds the command line that was meant to an error of `exec`, if the only running job tells it.
+async fn with_meant(failed: Failed, args: &ExecArgs) -> Failed {
+    let hosts = match RunningJob::find(None).await {
+        Ok(mut job) => job.status().await.map(|status| status.hosts).unwrap_or_default(),
+        Err(_) => Vec::new(),
+    };
+    failed.hint(args.target.meant(&args.command, &hosts))
 }
 
 /// Runs a command in a rank's place.
 pub(super) async fn run_exec(args: ExecArgs) -> Result<Exit, Failed> {
-    let (job, rank) = args.target.parse()?;
+    let (job, rank) = match args.target.parse() {
+        Ok(target) => target,
+        Err(failed) => return Err(with_meant(failed, &args).await),
+    };
     let both = io::stdin().is_terminal() && io::stdout().is_terminal();
     let has_terminal = args.terminal || (both && !args.no_terminal);
+    let mut job = match RunningJob::find(job).await {
+        Ok(job) => job,
+        Err(error @ LiveError::Unknown(_)) => {
+            return Err(with_meant(live_failure(&error), &args).await);
+        }
+        Err(error) => return Err(live_failure(&error)),
+    };
     let local = if has_terminal { LocalTerminal::open() } else { LocalTerminal::none() };
     let terminal = has_terminal
         .then(|| Terminal { term: std::env::var_os("TERM"), size: terminal::size_or_default() });
     let kind = SessionKind::Command { argv: args.command, terminal };
-    let mut job = RunningJob::find(job).await.map_err(|error| live_failure(&error))?;
     let ended = session::run(&mut job, SessionStart { rank, kind }, local).await;
     match ended {
         Ok(SessionOutcome::Ended(status)) => Ok(Exit::from_rank(status)),
@@ -184,6 +225,21 @@ mod tests {
         assert_eq!(target(&["019a", "3"]), Ok((Some("019a".into()), 3)));
         assert_eq!(target(&["3", "hostname"]), Err("`hostname` is not a rank".into()));
         assert!(target(&["-1"]).is_err());
+    }
+
+    #[test]
+    fn a_host_in_the_place_of_a_rank_leads_to_the_line() {
+        let hosts = [(&[0, 1][..], "a"), (&[2][..], "b")]
+            .map(|(ranks, host)| HostRanks { host: host.to_owned(), ranks: ranks.to_vec() });
+        let meant = |words: &str| {
+            let words = words.split(' ').map(str::to_owned).collect();
+            TargetArgs { words }.meant(&[], &hosts)
+        };
+        assert_eq!(meant("b bash").as_deref(), Some("rank 2 is on b: rlaunch exec 2 -- bash"));
+        assert_eq!(meant("a").as_deref(), Some("rank 0 is on a: rlaunch exec 0"));
+        assert_eq!(meant("b 0").as_deref(), Some("rank 2 is on b: rlaunch exec 2"));
+        assert_eq!(meant("1 bash").as_deref(), Some("rlaunch exec 1 -- bash"));
+        assert_eq!(meant("c bash"), None);
     }
 
     #[test]

@@ -25,7 +25,7 @@ use super::agent_session;
 use super::found::{self, FoundJob};
 use super::jobs::live_failure;
 use super::stop::end_line;
-use crate::cli::args::{ConnectArgs, HostListArgs};
+use crate::cli::args::{ConnectArgs, HostListArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
 use clap::Parser;
@@ -56,7 +56,12 @@ Examples:
   rlaunch monitor --listen 127.0.0.1:9101    the same for Prometheus, at /metrics")]
 pub(crate) struct MonitorArgs {
     /// Name or id of the job, or the beginning of either; `last` is the newest
-    #[arg(value_name = "JOB", conflicts_with = "hosts")]
+    #[arg(
+        value_name = "JOB",
+        conflicts_with = "hosts",
+        allow_negative_numbers = true,
+        value_parser = values::parse_listed_job
+    )]
     pub(crate) job: Option<String>,
 
     #[command(flatten)]

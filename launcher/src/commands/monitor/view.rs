@@ -44,34 +44,36 @@ const LEAST_GAP: f64 = 0.05;
 /// Lines of a table that it has before others get more: its header, three rows, and an empty line.
 const LEAST_LINES: usize = 5;
 
-const HOSTS: [Column; 5] = [
-    Column::text("HOST", 9),
-    Column::text("CPUS", 8).at_least(10),
-    Column::graph("", 3, 24),
-    Column::text("MEMORY", 7).at_least(20),
-    Column::graph("", 3, 24),
-];
+// Columns of several tables.
+const HOST: Column = Column::text("HOST", 9);
+const MEMORY: Column = Column::text("MEMORY", 7).at_least(20);
+const BAR: Column = Column::graph("", 3, 24);
+const TRAFFIC: Column = Column::graph("60 s", 4, 30);
+const PACKETS: Column = Column::text("", 2).at_least(17);
+const PACKET_SIZE: Column = Column::text("", 1).at_least(13);
+
+const HOSTS: [Column; 5] = [HOST, Column::text("CPUS", 8).at_least(10), BAR, MEMORY, BAR];
 const GPUS: [Column; 8] = [
-    Column::text("HOST", 9),
+    HOST,
     Column::text("GPU", 9),
     Column::text("USE", 8).at_least(5),
-    Column::graph("", 3, 24),
-    Column::text("MEMORY", 7).at_least(20),
-    Column::graph("", 3, 24),
+    BAR,
+    MEMORY,
+    BAR,
     Column::text("POWER", 6).at_least(6),
     Column::text("TEMP", 5).at_least(6),
 ];
 const PORTS: [Column; 10] = [
-    Column::text("HOST", 9),
+    HOST,
     Column::text("PORT", 9),
     Column::text("RECEIVED", 8).at_least(10),
-    Column::graph("60 s", 4, 30),
-    Column::text("", 2).at_least(17),
-    Column::text("", 1).at_least(13),
+    TRAFFIC,
+    PACKETS,
+    PACKET_SIZE,
     Column::text("SENT", 8).at_least(10),
-    Column::graph("60 s", 4, 30),
-    Column::text("", 2).at_least(17),
-    Column::text("", 1).at_least(13),
+    TRAFFIC,
+    PACKETS,
+    PACKET_SIZE,
 ];
 const RANKS: [Column; 9] = [
     Column::text("RANK", 9),
@@ -203,27 +205,26 @@ impl<'a> View<'a> {
 
     fn grid(&self, table: Table) -> Grid<'a> {
         let hosts = self.activity.hosts.iter();
-        match table {
-            Table::Hosts => {
-                Grid { columns: &HOSTS, rows: hosts.map(|host| self.host(host)).collect() }
-            }
+        let (columns, rows): (&'static [Column], Vec<_>) = match table {
+            Table::Hosts => (&HOSTS, hosts.map(|host| self.host(host)).collect()),
             Table::Gpus => {
                 let gpus =
                     hosts.flat_map(|host| host.gpus.iter().map(|gpu| self.gpu(host.host, gpu)));
-                Grid { columns: &GPUS, rows: gpus.collect() }
+                (&GPUS, gpus.collect())
             }
             Table::Ports => {
                 let ports = hosts.flat_map(|host| {
                     self.ports(host).map(|(port, recent)| self.port(host.host, port, recent))
                 });
-                Grid { columns: &PORTS, rows: ports.collect() }
+                (&PORTS, ports.collect())
             }
             Table::Ranks => {
                 let slowest = slowest(&self.activity.ranks);
                 let rank = |rank| self.rank(rank, slowest);
-                Grid { columns: &RANKS, rows: self.activity.ranks.iter().map(rank).collect() }
+                (&RANKS, self.activity.ranks.iter().map(rank).collect())
             }
-        }
+        };
+        Grid { columns, rows }
     }
 
     fn host(&self, host: &HostActivity<'_>) -> Vec<Cell<'a>> {

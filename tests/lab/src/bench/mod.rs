@@ -7,7 +7,7 @@
 //! | `mpi` | MPI programs under rlaunch and under the launchers of their libraries |
 //! | `comm`, `train` | the communicator beside MPI libraries; training beside gloo |
 //! | `verbs`, `mesh` | RDMA on guests: beside perftest; cost of proving the mesh |
-//! | `inventory` | an agent reading a server's hardware |
+//! | `inventory`, `monitor` | an agent reading a server's hardware; CPU time of the live page |
 //! | `table`, `series` | the harness: rows, rounds in turn, bars; values and their interval |
 //! | `contender`, `against` | what takes turns, and on which hosts; an earlier build |
 
@@ -22,6 +22,7 @@ mod failure;
 mod inventory;
 mod launch;
 pub mod mesh;
+mod monitor;
 mod mpi;
 mod output;
 mod rendezvous;
@@ -50,12 +51,14 @@ pub enum Bench {
     Train(train::TrainOptions),
     /// Time an agent's reading of a large server's hardware inventory.
     Inventory(inventory::InventoryOptions),
+    /// Measure the CPU time of `rlaunch monitor` at a terminal.
+    Monitor(monitor::MonitorOptions),
     /// Time RDMA writes and messages between two guests, by perftest, rlaunch and perftest in turn.
     Verbs(verbs::VerbsOptions),
     /// Start `hostname` on three guests with and without the RDMA mesh, in turn.
     Mesh(mesh::MeshOptions),
     /// Print lines on every host by rlaunch, Hydra and Open MPI in turn, with and without tags, and by
-    /// rlaunch to a slow reader.
+    /// rlaunch to a slow reader and to a terminal.
     Output(output::OutputOptions),
     /// Make a rank, a launcher, an agent and a host fail under rlaunch, Hydra and Open MPI in turn, and
     /// time how their jobs end; then make MPI programs of six libraries fail.
@@ -71,6 +74,7 @@ pub fn run(bench: &Bench) -> Result<bool, LabError> {
         Bench::Comm(options) => comm::run(options),
         Bench::Train(options) => train::run(options),
         Bench::Inventory(options) => inventory::run(options),
+        Bench::Monitor(options) => monitor::run(options),
         Bench::Verbs(options) => verbs::run(options),
         Bench::Mesh(options) => mesh::run(options),
         Bench::Output(options) => output::run(options),

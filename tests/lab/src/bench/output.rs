@@ -37,12 +37,23 @@ const LIMIT: Duration = Duration::from_secs(310);
 /// Minimum ratios of rlaunch's speed to Hydra's.
 const PLAIN_BAR: Bar = Bar::RatioAtLeast("hydra", 0.7);
 const TAGGED_BAR: Bar = Bar::RatioAtLeast("hydra", 2.0);
-/// Minimum ratios of the speed at a terminal with folding to that without, and to that of a pipe.
-const FOLD_BARS: [Bar; 2] = [Bar::RatioAtLeast(FOLD[1], 0.8), Bar::RatioAtLeast(PIPE, 0.8)];
-/// Options of rlaunch at a terminal, and a pipe beside it. No line occurs twice, so that folding has
-/// all of its cost and no effect.
-const FOLD: [&str; 3] = ["--fold=lines", "--fold=none", PIPE];
-const PIPE: &str = "pipe";
+/// Name of a reader, and options of rlaunch if it is a terminal. Lines have no tags, which would come
+/// with the second rank that prints.
+type Reading = (&'static str, Option<&'static [&'static str]>);
+const PIPE: Reading = ("pipe", None);
+/// A terminal as people have it, and a pipe.
+const USUAL: [Reading; 2] = [("terminal", Some(&["--no-tag"])), PIPE];
+/// Minimum ratio of the speed at a terminal to that of a pipe.
+const USUAL_BARS: [Bar; 1] = [Bar::RatioAtLeast(PIPE.0, 0.8)];
+/// A terminal with folding and without, and a pipe. No line occurs twice, so that folding has all of
+/// its cost and no effect.
+const FOLD: [Reading; 3] = [
+    ("--fold=lines", Some(&["--no-tag", "--fold=lines"])),
+    ("--fold=none", Some(&["--no-tag", "--fold=none"])),
+    PIPE,
+];
+/// Minimum ratios of the speed with folding to that without, and to that of a pipe.
+const FOLD_BARS: [Bar; 2] = [Bar::RatioAtLeast(FOLD[1].0, 0.8), Bar::RatioAtLeast(PIPE.0, 0.8)];
 /// Maximum memory of rlaunch's own process in MiB.
 const MEMORY_BAR: Bar = Bar::Most(16.0);
 /// Output arrives whole.
@@ -85,8 +96,8 @@ struct Task<'a> {
     lines: usize,
     /// Maximum bytes per second that are read.
     pace: Option<f64>,
-    /// Option of rlaunch at a terminal; none if the reader is a pipe.
-    terminal: Option<&'a str>,
+    /// Options of rlaunch at a terminal; none if the reader is a pipe.
+    terminal: Option<&'static [&'static str]>,
 }
 
 impl<'a> Task<'a> {
@@ -160,14 +171,18 @@ pub(super) fn run(options: &OutputOptions) -> Result<bool, LabError> {
         })?;
         if earlier.is_none() {
             others.push(reader.measure_slowly(&contenders[0])?);
-            others.push(reader.measure_folding(&contenders[0], options.rounds)?);
+            for (readings, bars) in [(&USUAL[..], &USUAL_BARS[..]), (&FOLD[..], &FOLD_BARS[..])] {
+                let rounds = Rounds::new(options.rounds);
+                others.push(reader.measure_readings(&contenders[0], readings, bars, rounds)?);
+            }
         }
         Ok(())
     })?;
     let OutputOptions { hosts, mebibytes, rounds, .. } = options;
     let title = format!("{mebibytes} MiB of lines of {LINE} bytes from each of {hosts} hosts");
     let is_met = table.print(&format!("{title}, {rounds} rounds"));
-    let titles = [format!("a reader of {:.0} MB/s", SLOW / 1e6), "at a terminal".into()];
+    let slow = format!("a reader of {:.0} MB/s", SLOW / 1e6);
+    let titles = [slow, "at a terminal".to_owned(), "at a terminal, folded".to_owned()];
     let met: Vec<bool> =
         others.iter().zip(titles).map(|(table, title)| table.print(&title)).collect();
     Ok(is_met && met.into_iter().all(|met| met))
@@ -222,11 +237,18 @@ impl<'a> Reader<'a> {
         Ok(table)
     }
 
-    /// Measures the speed at a terminal, with and without folding.
-    fn measure_folding(&mut self, rlaunch: &Contender, rounds: usize) -> Result<Table, LabError> {
-        let mut table = Table::new(FOLD, [Row::new("speed", "MB/s", &FOLD_BARS)]);
-        table.measure(Rounds::new(rounds), |turn| {
-            let terminal = Some(FOLD[turn.contender]).filter(|name| *name != PIPE);
+    /// Measures the speed to readers, which take turns.
+    fn measure_readings(
+        &mut self,
+        rlaunch: &Contender,
+        readings: &[Reading],
+        bars: &[Bar],
+        rounds: Rounds,
+    ) -> Result<Table, LabError> {
+        let names = readings.iter().map(|(name, _)| *name);
+        let mut table = Table::new(names, [Row::new("speed", "MB/s", bars)]);
+        table.measure(rounds, |turn| {
+            let (_, terminal) = readings[turn.contender];
             let task = Task { terminal, ..Task::new(rlaunch, false, self.lines) };
             let of = self.measure(&task)?;
             self.must_be_whole(&task, &of)?;
@@ -257,9 +279,7 @@ impl<'a> Reader<'a> {
         let ends = if task.terminal.is_some() { terminal() } else { pipe() };
         let (reading, writing) = ends.map_err(failed())?;
         let mut options = task.tagging(0, "").0.to_vec();
-        if let Some(option) = task.terminal {
-            options.extend([option, "--no-tag"]);
-        }
+        options.extend(task.terminal.into_iter().flatten());
         let length = (task.lines * LINE).to_string();
         let program = ["head", "-c", &length, ON_HOST];
         let program = if task.lines == self.lines { &["cat", ON_HOST] } else { &program[..] };

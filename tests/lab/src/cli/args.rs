@@ -59,6 +59,7 @@ Measure:
   cargo lab bench comm                messages and collectives, beside MPICH and Open MPI
   cargo lab bench train               training with torch, beside its own backend
   cargo lab bench inventory           how quickly an agent reads a server's hardware
+  cargo lab bench monitor             what share of a CPU the live page takes
   cargo lab bench output              how fast and how intact the ranks' output arrives
   cargo lab bench failure             how quickly and cleanly jobs end when something fails
   cargo lab bench verbs               RDMA writes and messages, beside perftest

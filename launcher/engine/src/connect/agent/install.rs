@@ -499,13 +499,7 @@ mod tests {
         fault: Fault,
     ) -> (Result<StdinInstall, DeployError>, u64) {
         let callbacks = callbacks();
-        let installer = Installer {
-            store,
-            directory: "~/x",
-            allow_other: true,
-            callbacks: &callbacks,
-            shown_hosts: None,
-        };
+        let installer = installer(store, &callbacks);
         let channel = channel_to_peer(&exchange(store), bytes, fault);
         let began = tokio::time::Instant::now();
         let mut deadline = Deadline::after(INSTALL_TIMEOUT);
@@ -576,13 +570,7 @@ mod tests {
     async fn a_host_without_room_is_told_from_one_that_cannot_call() {
         let store = AgentStore::new(Some(std::env::current_exe().unwrap()));
         let (file, callbacks) = (store.native().unwrap(), callbacks());
-        let installer = Installer {
-            store: &store,
-            directory: "~/x",
-            allow_other: true,
-            callbacks: &callbacks,
-            shown_hosts: None,
-        };
+        let installer = installer(&store, &callbacks);
         for is_full in [true, false] {
             let word = if is_full { "full" } else { "failed" };
             let steps = [Step::Says(format!("rlaunch-install {word} curl: (23)\n").into_bytes())];
@@ -598,6 +586,10 @@ mod tests {
         }
     }
 
+    fn installer<'a>(store: &'a AgentStore, callbacks: &'a Callbacks) -> Installer<'a> {
+        Installer { store, directory: "~/x", allow_other: true, callbacks, shown_hosts: None }
+    }
+
     fn callbacks() -> Callbacks {
         Callbacks::new(
             rlaunch_plan::hosts::addresses::AddressConstraints::default(),
@@ -611,13 +603,7 @@ mod tests {
         let store = AgentStore::new(Some(exe));
         let file = store.native().unwrap();
         let callbacks = callbacks();
-        let installer = Installer {
-            store: &store,
-            directory: "~/x",
-            allow_other: true,
-            callbacks: &callbacks,
-            shown_hosts: None,
-        };
+        let installer = installer(&store, &callbacks);
         let build = || file.hash.clone();
         let in_cache =
             |cache: &str| AgentLocation::InCache { cache: cache.to_owned(), build: build() };

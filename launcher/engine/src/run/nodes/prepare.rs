@@ -13,8 +13,8 @@ use rlaunch_bootstrap::job::{Binding, InterfaceAddress, Job, NodeFacts, Notice, 
 use rlaunch_bootstrap::protocol::control::{self, FromAgent, ToAgent};
 use rlaunch_bootstrap::rendezvous::oob::OobConfig;
 use rlaunch_console::deadline::Deadline;
-use rlaunch_console::messages;
 use rlaunch_console::progress::Progress;
+use rlaunch_console::{messages, terminal};
 use rlaunch_plan::env::ReservedPorts;
 use rlaunch_plan::hosts::{Host, addresses};
 use rlaunch_plan::job::{JobSpec, Preload, apps};
@@ -263,7 +263,8 @@ fn node_job(
         output_window: output::window(map.nodes.len()),
         stamp_output: job.output.needs_timestamps(),
         merge_stderr: job.output.merge_stderr,
-        pseudoterminals: job.output.pseudoterminals,
+        // The user may have changed the size since the job was typed, or last started.
+        pseudoterminals: job.output.pseudoterminals.with_size(terminal::user_size()),
         world_size: map.world_size,
         mpi: job.mpi,
         singleton: job.singleton,

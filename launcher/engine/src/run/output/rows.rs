@@ -1,10 +1,10 @@
 //! Lines that a program writes again and again by carriage returns, as progress bars: what is left of them, and the rows
 //! that show them below everything else.
 
-use memchr::{memchr, memchr_iter, memchr3, memrchr};
+use memchr::{memchr, memchr_iter, memrchr};
 use rlaunch_bootstrap::id::Rank;
+use rlaunch_text::escape;
 use std::borrow::Cow;
-use std::ops::RangeInclusive;
 use unicode_width::UnicodeWidthStr;
 
 /// Maximum number of rows. Of more ranks only the slowest and the fastest have one.
@@ -75,7 +75,7 @@ pub(super) fn flatten(line: &[u8]) -> Vec<u8> {
     let (mut at, mut begin) = (0, 0);
     while at < line.len() {
         let end = match line[at] {
-            b'\x1b' => escape_end(line, at),
+            b'\x1b' => escape::end(line, at),
             byte => (at + character_length(byte)).min(line.len()),
         };
         match &line[at..end] {
@@ -136,7 +136,7 @@ impl<'a> Cells<'a> {
             let mut at = 0;
             while let Some(&byte @ (b'\x1b' | b'\t')) = cell.get(at) {
                 // A tab has chosen the column.
-                let end = if byte == b'\t' { at + 1 } else { escape_end(cell, at) };
+                let end = if byte == b'\t' { at + 1 } else { escape::end(cell, at) };
                 if cell[at..end].starts_with(b"\x1b[") && cell[end - 1] == b'm' {
                     text.extend_from_slice(&cell[at..end]);
                     is_coloured = true;
@@ -167,37 +167,9 @@ fn is_wide(character: &[u8]) -> bool {
     !character.is_ascii() && std::str::from_utf8(character).is_ok_and(|text| text.width() == 2)
 }
 
-/// Returns the end of the escape sequence that begins at `start`. Of one that is not whole, only its beginning belongs to it,
-/// so that no text behind it is lost.
-fn escape_end(text: &[u8], start: usize) -> usize {
-    let end = |introducer: usize, inner: RangeInclusive<u8>, last: RangeInclusive<u8>| {
-        let rest = text.get(start + introducer..).unwrap_or_default();
-        let length = rest.iter().take_while(|byte| inner.contains(*byte)).count();
-        let has_last = rest.get(length).is_some_and(|byte| last.contains(byte));
-        start + introducer + length + usize::from(has_last)
-    };
-    match text.get(start + 1) {
-        Some(b'[') => end(2, 0x20..=0x3f, 0x40..=0x7e),
-        // Links, titles of the window and other strings for the terminal (OSC, DCS, APC, PM, SOS).
-        Some(b']' | b'P' | b'_' | b'^' | b'X') => string_end(text, start + 2),
-        // Others, such as the choice of a character set. A control character is none of theirs.
-        _ => end(1, 0x20..=0x2f, 0x30..=0x7e),
-    }
-}
-
-/// Returns the end of a string for the terminal, which a bell or `ESC \` ends; `start` if it has none.
-fn string_end(text: &[u8], start: usize) -> usize {
-    let rest = text.get(start..).unwrap_or_default();
-    match memchr3(b'\x07', b'\x1b', b'\r', rest).map(|at| (at, &rest[at..])) {
-        Some((at, [b'\x07', ..])) => start + at + 1,
-        Some((at, [b'\x1b', b'\\', ..])) => start + at + 2,
-        _ => start,
-    }
-}
-
 /// Tells whether output moves the cursor otherwise than by line breaks, or takes the whole screen.
 pub(super) fn moves_cursor(data: &[u8]) -> bool {
-    memchr_iter(b'\x1b', data).any(|start| match &data[start..escape_end(data, start)] {
+    memchr_iter(b'\x1b', data).any(|start| match &data[start..escape::end(data, start)] {
         [_, b'[', parameters @ .., b'h'] => {
             matches!(parameters, b"?47" | b"?1047" | b"?1049")
         }

@@ -16,11 +16,9 @@ use crate::commands::output;
 use clap::Parser;
 use report::MeshReport;
 use rlaunch_bootstrap::bench::BenchRecord;
-use rlaunch_console::stdout;
 use rlaunch_plot::PlotFile;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use rlaunch_text::{printable, style};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -111,7 +109,7 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
             compared.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
         }
         let text = if json { report.to_json() } else { text::report(&report, unit) };
-        stdout::print_styled(&style::dim_comments(&printable::text(&text)));
+        output::print_measurement(&text);
         if let Some(file) = plot {
             let maps = text::heat_maps(&report, unit);
             let title = format!("mesh: {}", text::title(&report));

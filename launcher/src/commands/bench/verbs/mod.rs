@@ -15,7 +15,6 @@ use rlaunch_plan::options::Transport;
 use rlaunch_plot::PlotFile;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use rlaunch_text::{printable, style};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use table::{VerbsSummary, VerbsTable};
@@ -238,7 +237,7 @@ pub(super) async fn run(
             (_, true) => table::perftest_tables(&summary.rows, args.report),
             _ => summary.end(),
         };
-        stdout::print_styled(&style::dim_comments(&printable::text(&text)));
+        output::print_measurement(&text);
         if let Some(file) = args.plot.filter(|_| measured.ended.is_ok()) {
             let curves = summary.curves(args.report);
             output::write_plot(&file, &curves.title, &[&curves])?;

@@ -63,8 +63,9 @@ fn nodes_that_do_not_report_their_end_are_given_up() {
         6.00 wait
         6.10 wait
         exit 1 of the rank, may restart: rank 0 on a (pid 100) exited with code 1
-          b: its end was not reported; `rlaunch reap` ends what may be left
+          b: its end was not reported
           all processes ended on a
+        hint: `rlaunch reap amber-fox -H b` ends what may be left there
         "#,
     );
 }
@@ -105,7 +106,8 @@ fn a_launcher_that_was_suspended_waits_for_nodes_again() {
         35.90 wait
         36.00 wait
         exit 1 of the rank, may restart: rank 0 on a (pid 100) exited with code 1
-          a: its end was not reported; `rlaunch reap` ends what may be left
+          a: its end was not reported
+        hint: `rlaunch reap amber-fox -H a` ends what may be left there
         "#,
     );
 }
@@ -167,8 +169,9 @@ fn the_second_signal_of_the_user_does_not() {
         4.10 wait
         4.20 wait
         exit 130: ended by SIGINT
-          b: its end was not reported; `rlaunch reap` ends what may be left
+          b: its end was not reported
           all processes ended on a
+        hint: `rlaunch reap amber-fox -H b` ends what may be left there
         "#,
     );
 }
@@ -360,7 +363,8 @@ fn sessions_that_close_end_the_wait() {
           readers may pause for 1 s
         0.20 sessions closed
         exit 130: ended by SIGINT
-          a, b: its end was not reported; `rlaunch reap` ends what may be left
+          a, b: its end was not reported
+        hint: `rlaunch reap amber-fox -H a,b` ends what may be left there
         "#,
     );
 }

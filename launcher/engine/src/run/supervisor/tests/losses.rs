@@ -40,6 +40,7 @@ fn a_second_lost_node_is_a_warning() {
         0.30 a cleaned-up: unreachable
         exit 206, may restart: node b is lost: nothing received for 10 s
           a, b: lost; its ranks end there by themselves, which was not verified
+        hint: `rlaunch reap amber-fox -H a,b` ends what may be left there
         "#,
     );
 }
@@ -128,6 +129,7 @@ fn a_lost_node_explains_its_broken_edge() {
         exit 206, may restart: node b is lost: the connection ended
           b: lost; its ranks end there by themselves, which was not verified
           all processes ended on a
+        hint: `rlaunch reap amber-fox -H b` ends what may be left there
         "#,
     );
 }

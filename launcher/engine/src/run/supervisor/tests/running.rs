@@ -82,6 +82,8 @@ fn signals_reach_the_ranks() {
           to all: SIGUSR1
         0.20 signal SIGWINCH
           to all: SIGWINCH
+        0.25 resize 30 100
+          to all: resize 30 100
         0.30 signal SIGCONT
           to all: SIGCONT
         (goes on)

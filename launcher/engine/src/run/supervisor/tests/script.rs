@@ -22,7 +22,7 @@ use crate::run::session::{NodeEvent, NodeEventKind};
 use crate::run::signals::UserSignal;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::job::ExitStatus;
+use rlaunch_bootstrap::job::{ExitStatus, TerminalSize};
 use rlaunch_bootstrap::protocol::control::{
     CleanupReceipt, EndCause, FromAgent, ToAgent, UnservedMpi,
 };
@@ -175,7 +175,9 @@ impl Played<'_> {
         if let Some(line) = outcome.closing_line() {
             let _ = writeln!(text, "rlaunch: {line}");
         }
-        let _ = match outcome.decide(&job.options, Written::default(), 29500) {
+        let reap = outcome.reap_hint(&"amber-fox".parse().unwrap());
+        let decided = outcome.decide(&job.options, Written::default(), 29500);
+        let _ = match decided.map_err(|failed| failed.hint(reap)) {
             Ok(exit) => writeln!(text, "exit {}", exit.0),
             Err(failed) => {
                 let restart = if failed.may_restart { ", may restart" } else { "" };
@@ -200,6 +202,11 @@ impl Played<'_> {
                 let signal =
                     if ends { UserSignal::End(signal) } else { UserSignal::Forward(signal) };
                 Input::Signal(signal)
+            }
+            ("resize", size) => {
+                let (rows, columns) = size.split_once(' ')?;
+                let (rows, columns) = (rows.parse().ok()?, columns.parse().ok()?);
+                Input::Signal(UserSignal::Resize(TerminalSize { rows, columns }))
             }
             ("ctrl-z", "") => Input::Signal(UserSignal::Suspend),
             ("reader", "gone") => Input::ReaderGone,
@@ -385,6 +392,7 @@ fn message_of(message: ToAgent) -> String {
         ToAgent::End { now: false } => "end".to_owned(),
         ToAgent::End { now: true } => "end now".to_owned(),
         ToAgent::Signal(signal) => Signal::try_from(signal).unwrap().to_string(),
+        ToAgent::Resize(TerminalSize { rows, columns }) => format!("resize {rows} {columns}"),
         ToAgent::Suspend => "suspend".to_owned(),
         ToAgent::Resume => "resume".to_owned(),
         ToAgent::StartApplication { index } => format!("start application {}", index + 1),
