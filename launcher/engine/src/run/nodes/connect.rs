@@ -194,7 +194,8 @@ impl AgentStarter {
         let host = &mapped.host;
         let (started_agent, connection) = match &self.connector {
             None => {
-                let path = self.deployment.native().local_path().map_err(NodeError::NoPlace)?;
+                let own = self.deployment.own().map_err(DeployError::from)?;
+                let path = own.local_path().map_err(NodeError::NoPlace)?;
                 let channel = AgentChannel::local(&path, self.no_env).map_err(NodeError::Local)?;
                 (hello::local_hello(channel, path.display().to_string()).await?, None)
             }
