@@ -202,7 +202,8 @@ fn describe_defect(
         ProgramDefect::OtherMachine { machine, host } => {
             let sentence =
                 format!("{cannot}: it is built for {machine}, and the machine there is {host}");
-            let hint = "give hosts of each kind their own program: rlaunch -H HOSTS PROGRAM : -H OTHERS PROGRAM";
+            let hint = "give hosts of each kind their own program: \
+                        rlaunch -H HOSTS PROGRAM : -H OTHERS PROGRAM";
             (Exit::NOT_EXECUTABLE, sentence, Some(hint.to_owned()))
         }
         ProgramDefect::NotOnPath { interpreter } => {

@@ -382,7 +382,7 @@ pub(super) fn is_limit_refused(output: &str) -> bool {
 /// Shell code for the host, before the client of a container engine. A client whose engine hangs does not notice that the
 /// launcher has gone. The code kills its process group, in which sshd has put nothing else, if the process that started
 /// the shell ends within 40 s, in which every agent has started or was given up.
-const WATCH: &str = "(n=0; while [ $((n+=1)) -le 8 ] && sleep 5; do p=; while read -r k p x; do case $k in PPid:) \
+const WATCH: &str = "(n=0; while [ $((n+=1)) -le 20 ] && sleep 2; do p=; while read -r k p x; do case $k in PPid:) \
     break; esac; done </proc/$$/status; case $p in $PPID) ;; \"\") exit;; *) kill -9 -$$; exit;; esac; done) \
     </dev/null >/dev/null 2>&1 &";
 /// Shell code for the host, after the client: ends [`WATCH`], and with the client's exit status.
@@ -768,7 +768,7 @@ mod tests {
             let mut client = String::new();
             BufReader::new(login.stdout.take().unwrap()).read_line(&mut client).unwrap();
             let client = client.trim();
-            sleep(Duration::from_secs(6));
+            sleep(Duration::from_secs(3));
             assert!(Path::new("/proc").join(client).exists(), "it ended before its login: {line}");
             login.kill().unwrap();
             login.wait().unwrap();
