@@ -213,8 +213,8 @@ fn a_command_can_ask_for_the_error_of_a_job_without_a_terminal() {
     assert!(told.contains("up\n"), "{told}");
     assert_eq!(told.matches("exited with code 7").count(), 1, "{told}");
     run(&field, &state, "wait last").ended_with(7);
-    let logs = state.ask(&field, "logs last").err();
-    assert_eq!(logs.matches("exited with code 7").count(), 1, "{logs}");
+    let logs = state.ask(&field, "logs last");
+    assert_eq!(logs.err().matches("exited with code 7").count(), 1, "{logs}");
 }
 
 #[test]
@@ -222,8 +222,9 @@ fn a_name_that_a_running_job_has_is_refused() {
     let (field, state) = (Field::new(), State::new());
     let job = |words: &str| start(&field, &state, &format!("--job-name night -H a {words}"));
     job("true").finish().succeeded();
-    let mut running = job("sleep 1000");
-    field.wait_for("the job", || state.jobs(&field).iter().any(|job| job["phase"] == "running"));
+    let run = field.rlaunch("--job-name night -H a").env("XDG_STATE_HOME", state.path());
+    let mut running = run.sh("echo up; exec sleep 1000").spawn();
+    running.wait_for_text("up\n", 1);
     let id = id(&field, &state);
     let taken = job("true").finish_first();
     taken.refused(200, &[&format!("--job-name night: job {id} of yours has that name and runs")]);
