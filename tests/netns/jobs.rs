@@ -196,6 +196,45 @@ fn a_command_is_told_how_a_job_ended() {
     failing.succeeded().says(&["warning: the command of --notify exited with code 5"]);
 }
 
+#[test]
+fn a_command_can_ask_for_the_error_of_a_job_without_a_terminal() {
+    let (field, state, directory) = (Field::new(), State::new(), launch_directory());
+    let file = directory.path().join("told");
+    let notify = format!(
+        "{} logs $RLAUNCH_JOB >{}.new 2>&1; mv {1}.new {1}",
+        field.rlaunch.display(),
+        file.display()
+    );
+    let job = field.rlaunch("-d -H a --notify").args([&notify, "sh", "-c", "echo up; exit 7"]);
+    job.env("XDG_STATE_HOME", state.path()).spawn().finish_first().succeeded();
+    field.wait_for("the command", || file.exists());
+    let told = fs::read_to_string(&file).unwrap();
+    assert!(told.contains("up\n"), "{told}");
+    assert_eq!(told.matches("exited with code 7").count(), 1, "{told}");
+    run(&field, &state, "wait last").ended_with(7);
+    let logs = state.ask(&field, "logs last");
+    assert_eq!(logs.err().matches("exited with code 7").count(), 1, "{logs}");
+}
+
+#[test]
+fn a_name_that_a_running_job_has_is_refused() {
+    let (field, state) = (Field::new(), State::new());
+    let job = |words: &str| start(&field, &state, &format!("--job-name night -H a {words}"));
+    job("true").finish().succeeded();
+    let run = field.rlaunch("--job-name night -H a").env("XDG_STATE_HOME", state.path());
+    let mut running = run.sh("echo up; exec sleep 1000").spawn();
+    running.wait_for_text("up\n", 1);
+    let id = id(&field, &state);
+    let taken = job("true").finish_first();
+    taken.refused(200, &[&format!("--job-name night: job {id} of yours has that name and runs")]);
+    taken.hints("rlaunch stop night");
+    start(&field, &state, "--job-name night --dry-run -H a true").finish_first().succeeded();
+    assert!(!running.has_ended());
+    running.signal(Signal::SIGTERM);
+    running.finish().ended_with(143);
+    job("true").finish().succeeded();
+}
+
 /// The directory of jobs is closed to others; these are the checks behind its door.
 #[test]
 fn another_user_neither_stops_nor_waits_for_a_job() {
@@ -224,6 +263,8 @@ fn another_user_neither_stops_nor_waits_for_a_job() {
 fn a_job_that_cannot_be_asked_is_not_passed_over() {
     let (field, state) = (Field::new(), State::new());
     let rlaunch = |words: &str| field.rlaunch(words).env("XDG_STATE_HOME", state.path());
+    // Nor is an ended one of the same name meant.
+    rlaunch("--job-name fg -np 1 true").spawn().finish_first().succeeded();
     let asked = state.job(&field);
     let mut stopped = rlaunch("--job-name fg -H b").sh("echo up; sleep 60").spawn();
     stopped.wait_for_text("up\n", 1);
@@ -231,8 +272,6 @@ fn a_job_that_cannot_be_asked_is_not_passed_over() {
     for verb in ["stop", "wait"] {
         run(&field, &state, verb).refused(200, &["2 jobs of yours run from this machine", "fg"]);
     }
-    // Nor is an ended one of the same name meant.
-    rlaunch("--job-name fg -np 1 true").spawn().finish_first().succeeded();
     run(&field, &state, "wait fg").refused(200, &["its launcher is stopped"]);
     state.ask(&field, "stop fg");
     stopped.finish_first().ended_with(143);

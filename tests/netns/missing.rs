@@ -55,9 +55,24 @@ fn a_program_for_other_machines() {
     let line = format!("mkdir /tmp/foreign && printf '{header}' >/tmp/foreign/tool");
     field.on("b", &format!("{line} && chmod 755 /tmp/foreign/tool"));
     let ran = field.rlaunch("-H b /tmp/foreign/tool").run();
-    let said =
-        format!("cannot execute /tmp/foreign/tool: it is built for {machine}, and this host is");
-    ran.ended_with(126).says(&["rank 0 on b", &said, ": -H OTHERS PROGRAM"]);
+    let said = format!("/tmp/foreign/tool cannot start on b: it is built for {machine}, and the");
+    ran.refused(126, &[&said]).hints(": -H OTHERS PROGRAM");
+}
+
+#[test]
+fn an_agent_for_other_machines() {
+    let field = Field::new();
+    let machine = if std::env::consts::ARCH == "aarch64" { "x86_64" } else { "aarch64" };
+    let directory = launch_directory();
+    let agent = directory.path().join("rlaunch-worker");
+    let mut header = *b"\x7fELF\x02\x01\x01\0\0\0\0\0\0\0\0\0\x02\0\0\0";
+    header[18] = if machine == "aarch64" { 183 } else { 62 };
+    std::fs::write(&agent, header).unwrap();
+    let said = format!("is not an agent for {}: it is {machine}", std::env::consts::ARCH);
+    for words in ["--agent", "-H a --agent"] {
+        let ran = field.rlaunch(words).args([agent.to_str().unwrap(), "true"]).run();
+        ran.refused(202, &[&said]).hints("built for the hosts' architecture");
+    }
 }
 
 /// A script without `#!` is run by a shell, as shells and execvp(3) do.

@@ -273,6 +273,7 @@ esac
 [ "$1 $2" = "exec -i" ] || { echo "not understood: $*" >&2; exit 64; }
 case $3 in
     mpi) ;;
+    hung) trap : TERM; while sleep 0.1; do :; done ;;
     stopped) echo "Error response from daemon: container 3f2a is not running" >&2; exit 1 ;;
     locked)
         echo "permission denied while trying to connect to the Docker daemon socket at" \
@@ -345,6 +346,19 @@ fn a_container_that_is_not_entered_is_said_with_what_helps() {
     run("nerdctl:mpi")
         .refused(201, &["nerdctl is not installed there"])
         .hints("command -v nerdctl");
+}
+
+/// The client of an engine that hangs neither reads its stdin nor ends on SIGTERM.
+#[test]
+fn a_client_of_a_hung_engine_ends_soon_after_its_job() {
+    let field = Field::new();
+    let _engine = engine(&field, &["a"]);
+    let running = field.rlaunch("-H a --container docker:hung hostname").spawn();
+    let calls = || field.on("a", "cat /tmp/engines/calls 2>/dev/null || true");
+    field.wait_for("the client", || calls().contains("exec -i hung"));
+    running.signal(Signal::SIGTERM);
+    running.finish_first().ended_with(143);
+    field.wait_for("the client to be gone", || field.started().is_empty());
 }
 
 #[test]

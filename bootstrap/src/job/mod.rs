@@ -530,6 +530,8 @@ pub enum ProgramDefect {
     NoLoader { loader: OsString },
     /// The executable ends before all that its headers name. Both are in bytes.
     CutOff { length: u64, whole: u64 },
+    /// The executable is built for `machine`, and the node, which is `host`, has no emulator for that.
+    OtherMachine { machine: String, host: String },
 }
 
 /// Limit of open files that is too low for the ranks of a node.

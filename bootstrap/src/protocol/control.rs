@@ -400,7 +400,8 @@ pub enum FromAgent {
     },
     /// Message of a session beside a rank.
     Session { id: u32, what: FromSession },
-    /// Every rank of this node has ended, all output is sent, and the agent is about to exit.
+    /// Every rank of this node has ended, or none will start since the job ends. All output is sent, and the agent is
+    /// about to exit.
     Done(CleanupReceipt),
     /// Sign of life, without content.
     Beat,

@@ -408,7 +408,9 @@ pub(super) async fn query_this_machine(args: &ConnectArgs, words: &[OsString]) -
     let no_place = |error: std::io::Error| {
         failed("keep a copy of the agent", &error).hint(Some(host_file::PLACES))
     };
-    let agent = deployment.native().local_path().map_err(no_place)?;
+    let own = deployment.own();
+    let own = own.map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?;
+    let agent = own.local_path().map_err(no_place)?;
     let mut command = tokio::process::Command::new(&agent);
     command.args(words).stderr(std::process::Stdio::inherit()).kill_on_drop(true);
     let late = |_| Failed::new(Exit::AGENT, late_answer(LOCAL_TIMEOUT));

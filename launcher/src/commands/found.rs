@@ -3,7 +3,7 @@
 use super::jobs::live_failure;
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
 use rlaunch_engine::run::record::{JobRecord, RecordStore, RecordStoreError, RecordedJob};
-use rlaunch_plan::job::name::{LAST, Meant};
+use rlaunch_plan::job::name::{JobName, LAST, Meant};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
@@ -90,6 +90,15 @@ async fn known_jobs() -> Vec<RecordedJob> {
 /// Returns the word by which a job is named to the user: its name, or its id if it has none.
 pub(super) fn word_for(job: &RecordedJob) -> &str {
     if job.name.is_empty() { &job.id } else { &job.name }
+}
+
+/// Returns an error if a job of this machine and user runs under a name that another is to have.
+pub(super) fn refuse_taken(name: &JobName) -> Result<(), Failed> {
+    let store = RecordStore::for_user().ok();
+    let Some(job) = store.and_then(|store| store.running_as(name)) else { return Ok(()) };
+    let message = format!("--job-name {name}: job {} of yours has that name and runs", job.id);
+    let hint = format!("`rlaunch stop {name}` ends that one; or give this one another name");
+    Err(Failed::new(Exit::USAGE, message).hint(Some(hint)))
 }
 
 /// Opens the records of this user.

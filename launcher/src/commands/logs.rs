@@ -55,7 +55,7 @@ pub(crate) struct LogsArgs {
     #[arg(short = 'n', long = "lines", visible_alias = "tail", value_name = "N")]
     pub(crate) lines: Option<usize>,
 
-    /// Print what was printed in this time only, as 90s, 10m, 2h or 1d
+    /// Print what was printed in this time only, as 90s, 10m, 2h or 1d, by the clock of this machine
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(crate) since: Option<Duration>,
 }

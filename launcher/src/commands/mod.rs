@@ -179,6 +179,8 @@ impl Verb {
 /// failure has a hint with the command line to type.
 async fn launch_job(args: JobArgs, line: &CommandLine) -> Result<Exit, Failed> {
     meant::refuse(&args)?;
+    let name = args.output.job_name.as_ref().filter(|_| args.output.dry_run.is_none());
+    name.map_or(Ok(()), found::refuse_taken)?;
     if io::stderr().is_terminal() {
         meant::aside(&args).iter().for_each(|hint| messages::dim_hint(hint));
     }

@@ -7,6 +7,7 @@ use crate::cli::config;
 use clap::Parser;
 use rlaunch_console::{messages, open_files};
 use rlaunch_engine::run::record::{JobRecord, RecordedLaunch};
+use rlaunch_plan::job::stdin::{Readers, Stdin};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::shell::quoted;
@@ -51,7 +52,8 @@ pub(super) async fn run(args: &RerunArgs) -> Result<Exit, Failed> {
         }
     };
     let again = Again::new(&record)?;
-    again.differences().iter().for_each(|difference| messages::info(difference));
+    let reads = Stdin::from_option(None).is_ok_and(|stdin| stdin.readers != Readers::None);
+    again.differences(reads).iter().for_each(|difference| messages::info(difference));
     messages::info(&again.line);
     let program = std::env::current_exe()
         .map_err(|error| again.failed(&format!("the path of rlaunch is not known: {error}")))?;
@@ -109,8 +111,9 @@ impl<'a> Again<'a> {
         failed(self.record, why)
     }
 
-    /// Says what is not as it was when the job ran.
-    fn differences(&self) -> Vec<String> {
+    /// Says what is not as it was when the job ran. `reads` tells whether a job that is started now reads this standard input
+    /// by itself.
+    fn differences(&self, reads: bool) -> Vec<String> {
         let version = env!("CARGO_PKG_VERSION");
         let then = self.launch.rlaunch.as_str();
         let version =
@@ -118,7 +121,13 @@ impl<'a> Again<'a> {
         let changed =
             self.files().into_iter().filter(|file| has_changed(file, self.record.started));
         let changed = changed.map(|file| format!("{} has changed since", file.display()));
-        version.into_iter().chain(changed).collect()
+        let names_stdin = |word: &String| word == "--stdin" || word.starts_with("--stdin=");
+        let reads_nothing = self.launch.stdin && !reads && !self.words.iter().any(names_stdin);
+        let stdin = reads_nothing.then(|| {
+            let again = format!("rlaunch rerun {} <FILE", short_id(&self.record.job));
+            format!("it read what came by stdin, and now reads nothing: `{again}` gives it a file")
+        });
+        version.into_iter().chain(stdin).chain(changed).collect()
     }
 
     /// Lists the files with hosts and settings that the job may have read.
@@ -155,6 +164,7 @@ mod tests {
             directory: Some(directory.to_owned()),
             rlaunch: "0.0.1".to_owned(),
             altered: altered.to_vec(),
+            stdin: true,
         };
         let argv: Vec<&str> = ["rlaunch"].iter().chain(argv).copied().collect();
         serde_json::from_value(serde_json::json!({
@@ -175,7 +185,12 @@ mod tests {
         let record = record(&["--hostfile", "hosts", "a b"], path, &[]);
         let again = Again::new(&record).unwrap();
         assert_eq!(again.line, format!("cd {path} && rlaunch --hostfile hosts 'a b'"));
-        let differences = again.differences();
+        let differences = again.differences(true);
+        let says_stdin = |reads: bool| {
+            let differences = again.differences(reads);
+            differences.iter().any(|line| line.starts_with("it read what came by stdin"))
+        };
+        assert!(says_stdin(false) && !says_stdin(true));
         assert!(differences[0].starts_with("it ran with rlaunch 0.0.1; this is "));
         let changed = format!("{path}/hosts has changed since");
         assert!(differences.contains(&changed), "{differences:?}");

@@ -1,13 +1,15 @@
-//! Reading the user's files: configuration, keys, certificates, known hosts. One that blocks, as a pipe into which nobody
-//! writes or a file on a server that hangs, is given up after some seconds, since all else would wait for it.
+//! Reading the user's files: configuration, keys, certificates, known hosts. One that blocks, as on a server that hangs, is
+//! given up after some seconds, since all else would wait for it. What is no file, as a named pipe, is refused at once.
 
 use std::collections::BTreeSet;
-use std::fs::{File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
+use tokio::runtime::{Handle, RuntimeFlavor};
 use zeroize::Zeroizing;
 
 /// Time limit for reading a file.
@@ -19,10 +21,19 @@ pub(crate) struct Content {
     pub(crate) bytes: Zeroizing<Vec<u8>>,
 }
 
+/// Does work that reads files. Other tasks of the runtime go on meanwhile: signals, `--timeout`, connections to other hosts.
+pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}
+
 /// Reads a file of at most `longest` bytes.
 ///
 /// # Errors
 ///
+/// [`ErrorKind::Other`], which says the kind, if the path is of something else than a file.
 /// [`ErrorKind::TimedOut`] if that takes too long. The file is then not read again.
 pub(crate) fn read(path: &Path, longest: u64) -> io::Result<Content> {
     read_within(path, longest, LIMIT)
@@ -51,7 +62,32 @@ fn read_within(path: &Path, longest: u64, limit: Duration) -> io::Result<Content
     })
 }
 
+/// Returns what is at a path in place of a file; `None` if it is one. The null device is an empty file, and a pipe that this
+/// process was started with (`<(…)` of a shell) is read as one.
+fn other_kind(path: &Path, metadata: &Metadata) -> Option<&'static str> {
+    let kind = metadata.file_type();
+    let is_inherited =
+        ["/dev/fd", "/proc/self/fd", "/dev/stdin"].iter().any(|at| path.starts_with(at));
+    // Device 1:3 is the null device on every Linux.
+    let is_null = kind.is_char_device() && metadata.rdev() == 0x103;
+    if kind.is_file() || is_null || (is_inherited && kind.is_fifo()) {
+        None
+    } else if kind.is_fifo() {
+        Some("a named pipe")
+    } else if kind.is_dir() {
+        Some("a directory")
+    } else if kind.is_socket() {
+        Some("a socket")
+    } else {
+        Some("a device")
+    }
+}
+
 fn read_now(path: &Path, longest: u64) -> io::Result<Content> {
+    // Opening a named pipe would wait for a writer.
+    if let Some(kind) = other_kind(path, &fs::metadata(path)?) {
+        return Err(io::Error::other(format!("it is {kind}, and no file")));
+    }
     let file = File::open(path)?;
     let metadata = file.metadata()?;
     let mut bytes = Zeroizing::new(Vec::new());
@@ -89,16 +125,22 @@ mod tests {
     use super::*;
     use nix::sys::stat::Mode;
     use nix::unistd::mkfifo;
-    use std::fs;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
     use std::time::Instant;
 
     const SHORT: Duration = Duration::from_millis(200);
 
+    /// Returns the path of this process's own descriptor, as a shell puts it in the place of `<(…)`.
+    fn own(descriptor: &impl AsRawFd) -> PathBuf {
+        format!("/dev/fd/{}", descriptor.as_raw_fd()).into()
+    }
+
     #[test]
-    fn a_pipe_without_a_writer_is_waited_for_once() {
-        let directory = tempfile::tempdir().unwrap();
-        let pipe = directory.path().join("pipe");
-        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+    fn a_file_that_blocks_is_waited_for_once() {
+        let (reader, _writer) = nix::unistd::pipe().unwrap();
+        // A path that no other test reads, since it is given up for the whole process.
+        let pipe = PathBuf::from(format!("/proc/self/fd/{}", reader.as_raw_fd()));
         let error = read_within(&pipe, 9, SHORT).map(drop).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         let advice = hint(&pipe, &error).unwrap();
@@ -110,16 +152,53 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_with_a_writer_is_read_as_a_file_is() {
+    fn a_pipe_that_this_process_was_given_is_read_as_a_file_is() {
+        let (reader, writer) = nix::unistd::pipe().unwrap();
+        File::from(writer).write_all(b"Host a\n").unwrap();
+        assert_eq!(&read(&own(&reader), 9).unwrap().bytes[..], b"Host a\n");
         let directory = tempfile::tempdir().unwrap();
-        let pipe = directory.path().join("pipe");
-        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
-        let into = pipe.clone();
-        let writing = thread::spawn(move || fs::write(into, "Host a\n"));
-        assert_eq!(&read(&pipe, 9).unwrap().bytes[..], b"Host a\n");
-        writing.join().unwrap().unwrap();
-        let error = read(Path::new("/dev/zero"), 4 << 20).map(drop).unwrap_err();
+        let long = directory.path().join("long");
+        File::create(&long).unwrap().set_len((4 << 20) + 1).unwrap();
+        let error = read(&long, 4 << 20).map(drop).unwrap_err();
         assert_eq!(error.to_string(), "longer than 4 MiB");
-        assert!(is_missing(&read(&pipe.join("x"), 9).map(drop).unwrap_err()));
+        assert!(is_missing(&read(&long.join("x"), 9).map(drop).unwrap_err()));
+    }
+
+    #[test]
+    fn what_is_no_file_is_refused_at_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let [pipe, socket] = ["pipe", "socket"].map(|name| directory.path().join(name));
+        mkfifo(&pipe, Mode::S_IRWXU).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let began = Instant::now();
+        for (path, kind) in [
+            (pipe.as_path(), "a named pipe"),
+            (socket.as_path(), "a socket"),
+            (directory.path(), "a directory"),
+            (Path::new("/dev/zero"), "a device"),
+        ] {
+            let error = read(path, 9).map(drop).unwrap_err();
+            assert_eq!(error.to_string(), format!("it is {kind}, and no file"));
+            assert_eq!(hint(path, &error), None);
+        }
+        assert!(began.elapsed() < LIMIT / 2, "{:?}", began.elapsed());
+        assert!(read(Path::new("/dev/null"), 9).unwrap().bytes.is_empty());
+    }
+
+    /// As many files block as the runtime has threads.
+    #[test]
+    fn a_file_that_blocks_holds_nothing_else_up() {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(1).enable_time().build().unwrap();
+        let (reader, writer) = nix::unistd::pipe().unwrap();
+        let reading = runtime.spawn(async move { aside(|| read(&own(&reader), 9).map(drop)) });
+        // The writer goes by a task of the only thread.
+        let ending = runtime.spawn(async move {
+            tokio::time::sleep(SHORT).await;
+            drop(writer);
+        });
+        let began = Instant::now();
+        runtime.block_on(async { tokio::join!(reading, ending) }).0.unwrap().unwrap();
+        assert!(began.elapsed() < LIMIT / 2, "{:?}", began.elapsed());
     }
 }

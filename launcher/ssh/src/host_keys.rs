@@ -119,6 +119,15 @@ impl HostKeys {
             .chain(&config.global_known_hosts_files)
             .cloned()
             .collect();
+        // What is read already costs no other thread.
+        let read = self.cache.try_lock().ok().and_then(|cache| cache.get(&files).cloned());
+        match read {
+            Some(known) => Ok(known),
+            None => files::aside(|| self.read_known_hosts(files)),
+        }
+    }
+
+    fn read_known_hosts(&self, files: Vec<PathBuf>) -> Result<Arc<KnownHosts>, KnownHostsError> {
         let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = cache.get(&files) {
             return Ok(known.clone());

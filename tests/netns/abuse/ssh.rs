@@ -1,7 +1,9 @@
 //! SSH: names, files and hosts that try to run commands here or to write to the terminal.
 
 use crate::ssh_setup::Typist;
+use crate::stdin::piped;
 use crate::support::{Field, Undo, launch_directory};
+use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -216,4 +218,33 @@ fn a_changed_key_that_is_let_pass_is_given_no_password() {
         ran.hints("ssh-keygen -R b");
         assert!(!asked.exists(), "a password was asked for");
     }
+}
+
+#[test]
+fn files_of_ssh_that_are_none_or_block_hold_nothing_up() {
+    let field = Field::new();
+    let directory = launch_directory();
+    let pipe = directory.path().join("pipe").display().to_string();
+    field.shell(&format!("mkfifo {pipe}"), directory.path());
+    let ran = field.rlaunch("-H a --ssh-config").args([&*pipe, "true"]).run();
+    ran.refused(200, &[&format!("read ssh configuration {pipe}: it is a named pipe, and no file")]);
+    let config = directory.path().join("config");
+    fs::write(&config, format!("UserKnownHostsFile {pipe}\n")).unwrap();
+    let ran = field.rlaunch("-H a --ssh-config").args([config.to_str().unwrap(), "true"]).run();
+    ran.refused(201, &[&format!("read known hosts {pipe}: it is a named pipe, and no file")]);
+    fs::write(&config, format!("IdentityFile {pipe}\nIdentityAgent none\n")).unwrap();
+    let ran = field.rlaunch("-H a --ssh-config").args([config.to_str().unwrap(), "true"]).run();
+    ran.refused(201, &[&format!("{pipe} (unreadable: it is a named pipe, and no file)")]);
+    ran.took_less_than(4);
+    // A shell passes `<(…)` in this way. Nothing is ever written to it.
+    let run = field.rlaunch("-H a --ssh-config /dev/stdin true");
+    let (_keyboard, running) = piped(&field, &run);
+    let threads = format!("cat /proc/{}/task/*/comm", running.pid());
+    let reads = || field.shell(&threads, directory.path()).lines().any(|name| name == "file");
+    field.wait_for("the file to be read", reads);
+    running.signal(Signal::SIGINT);
+    running.finish().ended_with(130).took_less_than(4);
+    let run = field.rlaunch("-H a --timeout 1 --ssh-config /dev/stdin true");
+    let (_keyboard, running) = piped(&field, &run);
+    running.finish().ended_with(124).took_less_than(4);
 }

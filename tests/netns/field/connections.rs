@@ -115,7 +115,8 @@ fn an_address_without_an_sshd_costs_a_moment() {
     ran.hints("perhaps too many connect at once");
 }
 
-/// nccl#1524: full packets from here are lost, so that the login works, and the agent does not get through.
+/// nccl#1524: full packets to b are lost, so that the login works, and the agent does not get through; from here and through
+/// a jump host.
 #[test]
 fn an_upload_into_a_hole_ends_soon_and_names_large_packets() {
     let field = Field::new();
@@ -128,10 +129,17 @@ fn an_upload_into_a_hole_ends_soon_and_names_large_packets() {
         field.on("b", "nft delete table inet hole; pkill -f '^sshd: root@notty' || true");
         Ok::<(), std::io::Error>(())
     });
-    let ran = field.rlaunch("--agent-dir /tmp/none -H b hostname").spawn().finish_first();
-    assert_ne!(ran.code, 0, "{ran}");
-    ran.says(&["b: the connection to ", "what is sent to it does not arrive"]).took_less_than(20);
-    ran.hints("only large packets are lost");
+    let b = field.lab.address("b").unwrap();
+    let directory = launch_directory();
+    let far = format!("Host far-b\n HostName {b}\n ProxyJump a\nHost *\n");
+    let config = configuration(directory.path(), &far);
+    for (host, how) in [("b", "what is sent to it does not arrive"), ("far-b", "keepalives")] {
+        let run = field.rlaunch("--agent-dir /tmp/none --ssh-config").args([&config, "-H", host]);
+        let ran = run.args(["hostname"]).spawn().finish_first();
+        assert_ne!(ran.code, 0, "{ran}");
+        ran.says(&[&format!("{host}: the connection to "), how]).took_less_than(20);
+        ran.hints("only large packets are lost");
+    }
 }
 
 /// A forwarded agent whose other end is gone: it takes connections and never answers.

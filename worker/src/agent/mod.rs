@@ -36,7 +36,7 @@ use crate::ranks::{ProcessContext, RankChange, Ranks, StartConfig, child};
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::job::{Job, Problem};
 use rlaunch_bootstrap::protocol::control::{
-    BEAT, EndCause, FromAgent, Helper, PROTOCOL_VERSION, ToAgent,
+    BEAT, CleanupReceipt, EndCause, FromAgent, Helper, PROTOCOL_VERSION, ToAgent,
 };
 use rlaunch_bootstrap::protocol::rank::JobEvent;
 use rlaunch_bootstrap::rank_table::TableMessage;
@@ -76,15 +76,10 @@ pub(crate) fn run(workspace: &Workspace, grace: Grace, target: Option<CallbackTa
 }
 
 async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::Result<()> {
-    let mut agent = Agent::start(kind).await?;
+    let mut agent = Agent::start(Channel::open(kind)).await?;
     agent.send_hello();
     cache::hold_build();
-    if agent.run(workspace, grace).await.is_some() {
-        agent.channel.close().await;
-    } else {
-        // The launcher may read nothing any more, and there is no output of ranks that it has to get.
-        let _ = tokio::time::timeout(EARLY_CLOSE_TIMEOUT, agent.channel.close()).await;
-    }
+    agent.run_and_leave(workspace, grace).await;
     Ok(())
 }
 
@@ -121,7 +116,7 @@ struct Agent {
 
 /// Where a method returns an option, `None` means that the job ended, or its launcher was lost, before the ranks started.
 impl Agent {
-    async fn start(kind: ChannelKind) -> io::Result<Agent> {
+    async fn start(opening: impl Future<Output = io::Result<Channel>>) -> io::Result<Agent> {
         // Installed before any child exists, so that no SIGCHLD is missed.
         let children = signal(SignalKind::child())?;
         let interrupts = [
@@ -129,7 +124,7 @@ impl Agent {
             signal(SignalKind::interrupt())?,
             signal(SignalKind::hangup())?,
         ];
-        let channel = Channel::open(kind).await?;
+        let channel = opening.await?;
         let mut beat = interval_at(Instant::now() + BEAT, BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Agent {
@@ -150,6 +145,19 @@ impl Agent {
         let hello = FromAgent::Hello { version: PROTOCOL_VERSION, facts: node::facts() };
         self.hello_at = std::time::Instant::now();
         self.channel.to_launcher.send(&hello);
+    }
+
+    /// Runs the job's ranks on this node, and leaves the channel when everything is sent.
+    async fn run_and_leave(mut self, workspace: &Workspace, grace: Grace) {
+        if self.run(workspace, grace).await.is_some() {
+            return self.channel.close().await;
+        }
+        if self.job_is_ending {
+            // The launcher may have ordered the start already, and then takes a node that leaves without this for lost.
+            self.channel.to_launcher.send_last(&FromAgent::Done(CleanupReceipt::default()));
+        }
+        // The launcher may read nothing any more, and there is no output of ranks that it has to get.
+        let _ = tokio::time::timeout(EARLY_CLOSE_TIMEOUT, self.channel.close()).await;
     }
 
     /// Runs the job's ranks on this node, from the job's description to the last of their output. Returns `None`
@@ -254,7 +262,10 @@ impl Agent {
                 Input::Message(ToAgent::End { .. })
                 | Input::LauncherGone(_)
                 | Input::LauncherSilent(_)
-                | Input::Interrupted => return None,
+                | Input::Interrupted => {
+                    self.job_is_ending = true;
+                    return None;
+                }
                 Input::Message(message) => return Some(message),
                 // While no rank runs, the only child is the prover.
                 Input::Children => drop(processes::reap()),
@@ -697,5 +708,35 @@ fn end_reason(input: &Input) -> Option<String> {
             Some(format!("nothing from the launcher for {} s", length.as_secs()))
         }
         Input::Message(_) | Input::Children => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlaunch_bootstrap::protocol::control::{FrameReader, encode};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::unix::pipe;
+
+    /// Returns what an agent sends that gets these messages before its ranks have started.
+    async fn said_to(orders: &[ToAgent]) -> Vec<FromAgent> {
+        let (mut launcher, input) = pipe::pipe().unwrap();
+        let (output, mut reports) = pipe::pipe().unwrap();
+        let agent = Agent::start(async { Ok(Channel::over_pipes(input, output)) }).await.unwrap();
+        for order in orders {
+            launcher.write_all(&encode(order).unwrap()).await.unwrap();
+        }
+        drop(launcher);
+        agent.run_and_leave(&Workspace::choose(), Grace::share()).await;
+        let (mut frames, mut bytes) = (FrameReader::default(), Vec::new());
+        reports.read_to_end(&mut bytes).await.unwrap();
+        frames.push(&bytes);
+        std::iter::from_fn(|| frames.next_frame().unwrap()).collect()
+    }
+
+    #[tokio::test]
+    async fn an_agent_that_is_ended_before_its_ranks_start_says_that_it_is_done() {
+        let said = said_to(&[ToAgent::Beat, ToAgent::End { now: false }]).await;
+        assert!(matches!(said[..], [FromAgent::Done(_)]), "{said:?}");
     }
 }

@@ -124,6 +124,12 @@ impl Channel {
         }
     }
 
+    /// Makes the channel of a test.
+    #[cfg(test)]
+    pub(crate) fn over_pipes(input: pipe::Receiver, output: pipe::Sender) -> Channel {
+        Channel::start(input, Vec::new(), output, false, None)
+    }
+
     fn start(
         input: impl ByteSource,
         first: Vec<u8>,

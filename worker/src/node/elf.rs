@@ -16,7 +16,7 @@ const EM_386: u64 = 3;
 const DT_NEEDED: u64 = 1;
 const DT_STRTAB: u64 = 5;
 /// Length of the header of a 64-bit file, in bytes.
-const HEADER: u64 = 64;
+pub(crate) const HEADER: u64 = 64;
 /// Number of bytes per read.
 const BLOCK: usize = 4096;
 /// Maximum number of program headers or dynamic entries that are read; no real file has more.

@@ -1,17 +1,21 @@
 //! What the kernel executes in place of a program: the interpreter that the first line of a script names,
 //! or the loader of an executable. If that is missing, execve(2) says that the program does not exist. Also executables
-//! that are cut off, which execve(2) may start until they fail.
+//! that are cut off, which execve(2) may start until they fail, and those of other machines.
 
 use crate::node::elf;
 use crate::ranks::paths;
 use crate::ranks::prepare::find_on_path;
+use nix::errno::Errno;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use rlaunch_bootstrap::job::{PathDefect, ProgramDefect};
 use std::env::consts::ARCH;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 /// Number of bytes of a script that the kernel reads (`BINPRM_BUF_SIZE`).
 const HEAD: u64 = 256;
@@ -96,9 +100,37 @@ fn check_binary(file: &Path) -> Result<(), ProgramDefect> {
     // An emulator that runs this agent may find loaders elsewhere; the host's own programs are then of
     // another machine.
     let is_emulated = || elf::machine(Path::new("/bin/sh")) != Some(ARCH);
+    let machine = elf::machine(file).filter(|machine| *machine != ARCH);
+    if let Some(machine) = machine.filter(|_| !is_emulated() && is_unknown(file)) {
+        let (machine, host) = (machine.to_owned(), ARCH.to_owned());
+        return Err(ProgramDefect::OtherMachine { machine, host });
+    }
     match elf::loader(file).filter(|loader| !loader.exists() && !is_emulated()) {
         Some(loader) => Err(ProgramDefect::NoLoader { loader: loader.into() }),
         None => Ok(()),
+    }
+}
+
+/// Tells whether the kernel knows no way to execute programs like this executable of another machine. An emulator may be
+/// registered (binfmt_misc), which a container need not show, so a copy of the header alone is executed. An emulator ends
+/// at once where nothing follows.
+fn is_unknown(file: &Path) -> bool {
+    let copy = || -> io::Result<File> {
+        let mut header = Vec::new();
+        File::open(file)?.take(elf::HEADER).read_to_end(&mut header)?;
+        let mut copy = File::from(memfd_create("header", MFdFlags::MFD_CLOEXEC)?);
+        copy.write_all(&header)?;
+        Ok(copy)
+    };
+    let Ok(copy) = copy() else { return false };
+    let mut command = Command::new(format!("/proc/self/fd/{}", copy.as_raw_fd()));
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    match rlaunch_sys::spawn(&mut command) {
+        Ok(mut emulator) => {
+            let _ = emulator.wait();
+            false
+        }
+        Err(error) => error.raw_os_error() == Some(Errno::ENOEXEC as i32),
     }
 }
 
@@ -257,6 +289,21 @@ mod tests {
         let missing: OsString = OsStr::from_bytes(&moved[at..at + name.len()]).to_owned();
         assert_eq!(check_of(&moved), Err(ProgramDefect::NoLoader { loader: missing }));
         assert_eq!(check_of(&shell), Ok(()));
+    }
+
+    /// The machine that runs the tests may have an emulator of one of them.
+    #[test]
+    fn an_executable_of_another_machine_cannot_start_without_an_emulator() {
+        let mut shell = fs::read("/bin/sh").unwrap();
+        let others = [(21, "powerpc64"), (62, "x86_64"), (183, "aarch64"), (243, "riscv64")];
+        for (number, machine) in others.into_iter().filter(|(_, machine)| *machine != ARCH) {
+            shell[18] = number;
+            let defect = ProgramDefect::OtherMachine { machine: machine.into(), host: ARCH.into() };
+            let is_emulated = fs::read_dir("/proc/sys/fs/binfmt_misc")
+                .is_ok_and(|mut entries| entries.any(|entry| entry.is_ok()));
+            let found = check_of(&shell);
+            assert!(found == Err(defect) || is_emulated && found == Ok(()), "{machine}: {found:?}");
+        }
     }
 
     /// A shell would execute what is left of it.

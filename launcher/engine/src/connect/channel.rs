@@ -24,7 +24,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
 /// Time limit for the rest of a process's stderr, and separately for the process's exit, after the process
-/// has closed its stdout.
+/// has closed its stdout; and for the end of a command that has nothing more to do.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for the end of a command that was abandoned, after each thing that makes it end.
 const ABANDON_TIMEOUT: Duration = Duration::from_millis(500);
@@ -200,6 +200,15 @@ impl AgentChannel {
     pub(crate) async fn abandon(&mut self) {
         abandon(&mut self.reader, &mut self.writer).await;
     }
+}
+
+/// Waits for the end of a command that has said its last word, so that its shell is gone when rlaunch returns.
+pub(crate) async fn finish(reader: &mut AgentReader, writer: &mut AgentWriter) {
+    let ends = async {
+        drop(writer.end().await);
+        while reader.next().await.is_some() {}
+    };
+    let _ = tokio::time::timeout(EXIT_TIMEOUT, ends).await;
 }
 
 /// Ends a command on a host that is waited for no longer, and waits for its end. A shell whose start-up file hangs does not

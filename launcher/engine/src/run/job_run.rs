@@ -172,9 +172,20 @@ pub(crate) async fn run_with_restarts(
     // A restart says it no more, nor does a measurement, whose ranks need no directory.
     let job = JobRun { says_directory: true, ..JobRun::first(launch)? };
     let (events, detaching) = (job.events.clone(), job.detaching.clone());
-    let (job, ended) = run_attempts(job, signals).await;
+    let (job, mut ended) = run_attempts(job, signals).await;
     if let Some(command) = notify {
+        // The command may ask for the output of a job that has no terminal, of which the error is a part.
+        let has_left = detaching.as_ref().is_some_and(|detaching| !detaching.is_due());
+        if let Err(failed) = ended.as_ref()
+            && has_left
+        {
+            messages::error(failed);
+        }
         Notice { job, took: began.elapsed(), ended: &ended }.send(&command, signals).await;
+        if has_left {
+            // An error without words is not said once more.
+            ended = ended.map_err(|failed| Failed { message: String::new(), ..failed });
+        }
     }
     await_reader(&events, signals).await;
     if let Some(store) = detaching.as_ref().and_then(Detaching::store) {

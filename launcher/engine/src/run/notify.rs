@@ -11,6 +11,7 @@ use rlaunch_text::message::Failed;
 use std::io;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
+use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 
 /// Time limit of the command. rlaunch returns when it has ended.
@@ -35,10 +36,18 @@ impl Notice<'_> {
     }
 
     async fn run(&self, command: &str, signals: &mut Signals) -> Result<(), String> {
-        let spawned = self.command(command).spawn();
+        let spawned = self.shell().spawn();
         let mut child = spawned.map_err(|error| format!("cannot be run: {error}"))?;
+        let stdin = child.stdin.take();
+        let run = async {
+            if let Some(mut stdin) = stdin {
+                // An error means that the shell has ended, and its status says how.
+                let _ = stdin.write_all(command.as_bytes()).await;
+            }
+            child.wait().await
+        };
         let why = tokio::select! {
-            ended = child.wait() => return outcome(ended),
+            ended = run => return outcome(ended),
             () = tokio::time::sleep(LIMIT) => {
                 format!("has not ended within {} s, and was killed", LIMIT.as_secs())
             }
@@ -48,7 +57,9 @@ impl Notice<'_> {
         Err(why)
     }
 
-    fn command(&self, line: &str) -> Command {
+    /// Returns a shell that runs the line that it reads from its stdin. Every user of this machine sees the words of a
+    /// process, and the line may have a secret.
+    fn shell(&self) -> Command {
         let (exit, message) = match self.ended {
             Ok(exit) => (*exit, String::new()),
             Err(failed) => (failed.exit, redacted(&failed.message)),
@@ -56,12 +67,12 @@ impl Notice<'_> {
         let mut shell = Command::new("sh");
         open_files::restore_limit(shell.as_std_mut());
         shell
-            .args(["-c", line])
+            .args(["-c", "eval \"$(cat)\" </dev/null"])
             .env("RLAUNCH_JOB", self.job.to_string())
             .env("RLAUNCH_EXIT_CODE", exit.0.to_string())
             .env("RLAUNCH_DURATION", self.took.as_secs().to_string())
             .env("RLAUNCH_MESSAGE", message)
-            .stdin(Stdio::null())
+            .stdin(Stdio::piped())
             // stdout belongs to the ranks.
             .stdout(io::stderr())
             // A Ctrl-C for rlaunch is not one for the command, which may tell of it.
@@ -116,6 +127,16 @@ mod tests {
         assert!(text.starts_with(&expected) && !text.contains("abc"), "{text}");
         run(&Ok(Exit::SUCCESS), &told).await.unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), format!("{}:0:61:\n", JobId(5)));
+    }
+
+    #[tokio::test]
+    async fn other_users_do_not_see_the_line_nor_does_it_read_itself() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("seen");
+        let line = format!("cat /proc/$$/cmdline - >{}\n: hunter2", file.display());
+        run(&Ok(Exit::SUCCESS), &line).await.unwrap();
+        let seen = std::fs::read_to_string(&file).unwrap();
+        assert!(seen.starts_with("sh\0-c\0") && !seen.contains("hunter2"), "{seen}");
     }
 
     #[tokio::test]

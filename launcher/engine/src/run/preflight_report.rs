@@ -199,6 +199,13 @@ fn describe_defect(
             let hint = format!("copy it there again; `cksum {}` compares", shell::quoted(program));
             (Exit::NOT_EXECUTABLE, sentence, Some(hint))
         }
+        ProgramDefect::OtherMachine { machine, host } => {
+            let sentence =
+                format!("{cannot}: it is built for {machine}, and the machine there is {host}");
+            let hint = "give hosts of each kind their own program: \
+                        rlaunch -H HOSTS PROGRAM : -H OTHERS PROGRAM";
+            (Exit::NOT_EXECUTABLE, sentence, Some(hint.to_owned()))
+        }
         ProgramDefect::NotOnPath { interpreter } => {
             let line = interpreter.display();
             let sentence =
@@ -557,6 +564,10 @@ mod tests {
         assert!(failed.message.ends_with("the loader /lib/ld-linux.so.2, which is not there"));
         let failed = of("x", ProgramDefect::CutOff { length: 100, whole: 4000 });
         assert_eq!(failed.message, "x cannot start on b: only 100 of its 4000 bytes are there");
+        let (machine, host) = ("aarch64".to_owned(), "x86_64".to_owned());
+        let failed = of("x", ProgramDefect::OtherMachine { machine, host });
+        let words = "it is built for aarch64, and the machine there is x86_64";
+        assert_eq!(failed.message, format!("x cannot start on b: {words}"));
     }
 
     #[test]

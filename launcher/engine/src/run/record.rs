@@ -20,6 +20,7 @@ use rlaunch_console::messages;
 use rlaunch_console::process_env::{ProcessEnv, check_private, create_state_directory};
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::name::{JobName, LAST, Meant, NamedJob};
+use rlaunch_plan::job::stdin::Readers;
 use rlaunch_plan::map::RankMap;
 use rlaunch_plan::rank_config::RankConfig;
 use rlaunch_text::exit::Exit;
@@ -95,6 +96,9 @@ pub struct RecordedLaunch {
     pub rlaunch: String,
     /// Words of `argv`, by their index, that are not as they were typed: they have secrets, or are no text.
     pub altered: Vec<usize>,
+    /// Whether ranks read rlaunch's own standard input.
+    #[serde(default)]
+    pub stdin: bool,
 }
 
 impl RecordedLaunch {
@@ -106,6 +110,7 @@ impl RecordedLaunch {
             directory: job.directory.as_ref().and_then(|path| path.to_str()).map(str::to_owned),
             rlaunch: env!("CARGO_PKG_VERSION").to_owned(),
             altered: altered.map(|(index, _)| index).collect(),
+            stdin: job.stdin.file.is_none() && job.stdin.readers != Readers::None,
         }
     }
 }
@@ -714,6 +719,16 @@ impl RecordStore {
         }
     }
 
+    /// Returns the job of this machine that has this name and runs; `None` if there is none, or if it keeps no record.
+    pub fn running_as(&self, name: &JobName) -> Option<RecordedJob> {
+        let runs = |job: &RecordedJob| {
+            let begun = self.directory.join(format!("{job}{}", begun_suffix()));
+            File::open(begun).is_ok_and(|file| file.try_lock_shared().is_err())
+        };
+        let mut named = self.begun().into_iter().filter(|job| job.name == name.as_str());
+        named.find(runs)
+    }
+
     /// Lists jobs that have begun and left no record yet, on any machine, in no order.
     pub(crate) fn begun(&self) -> Vec<RecordedJob> {
         let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
@@ -849,6 +864,7 @@ mod tests {
 
     #[test]
     fn words_that_are_not_kept_as_typed_are_noted() {
+        use rlaunch_plan::job::stdin::Stdin;
         let mut job = rlaunch_plan::testing::job("-H a hostname");
         let line = "rlaunch -x HF_TOKEN=abc -H a hostname";
         job.command_line = line.split(' ').map(Into::into).collect();
@@ -856,6 +872,14 @@ mod tests {
         let launch = RecordedLaunch::new(&job, &without_secrets(&job.command_line));
         assert_eq!(launch.directory.as_deref(), Some("/home/me/run"));
         assert_eq!(launch.altered, [2]);
+        for (readers, file, reads) in [
+            (Readers::All, None, true),
+            (Readers::None, None, false),
+            (Readers::All, Some("in".into()), false),
+        ] {
+            job.stdin = Stdin { readers, file };
+            assert_eq!(RecordedLaunch::new(&job, &[]).stdin, reads, "{:?}", job.stdin);
+        }
     }
 
     #[test]
@@ -907,8 +931,12 @@ mod tests {
         let begun = store.begin(&killed).unwrap();
         assert_eq!(store.last().unwrap().job, record(1).job);
         assert!(store.find(&killed.job).is_err());
+        let running_as = |name: &str| store.running_as(&name.parse().unwrap());
+        assert_eq!(running_as("name-2"), Some(killed.recorded_job()));
+        assert_eq!(running_as("name-1"), None);
         // The lock goes with the process, the file stays.
         begun._locked.unlock().unwrap();
+        assert_eq!(running_as("name-2"), None);
         let last = store.last().unwrap();
         assert_eq!((&last.job, last.end.exit_code), (&record(2).job, 137));
         assert!(last.end.is_killed() && !record(1).end.is_killed());

@@ -127,6 +127,8 @@ pub(crate) struct Supervisor<'a> {
     first_failure: FirstFailure,
     /// Reason why the job is being ended; `None` while it runs.
     reason: Option<Reason>,
+    /// Whether the loss of a node was told, by node. A channel that then ends says no more.
+    told_losses: Vec<bool>,
     /// Final reports, by node; `None` until the node has reported its end, or was cleaned up after its loss.
     ends: Vec<Option<NodeEnd>>,
     /// Time at which `--timeout` ends the job.
@@ -180,6 +182,7 @@ impl<'a> Supervisor<'a> {
     ) -> Supervisor<'a> {
         Supervisor {
             job,
+            told_losses: vec![false; nodes.len()],
             ends: nodes.iter().map(|_| None).collect(),
             line_limits: nodes.iter().map(|_| LineLimit::new(now)).collect(),
             nodes,
@@ -457,6 +460,9 @@ impl<'a> Supervisor<'a> {
             self.send_answers(now);
             self.sessions.on_node_lost(node, &lost.message);
             self.send_for_sessions();
+        }
+        if std::mem::replace(&mut self.told_losses[node.index()], true) {
+            return;
         }
         self.emit(Event::NodeLost { host, cause: loss.how.clone() });
         if self.is_ending() {

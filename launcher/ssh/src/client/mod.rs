@@ -314,7 +314,10 @@ impl Ssh {
     async fn handshake(&self, hop: &Hop, transport: Transport) -> Result<Connection, SshError> {
         let Transport { stream, address, ip_addresses, proxy } = transport;
         let (checker, outcome) = self.host_keys.checker(&hop.config, hop.port)?;
-        let (keepalive_interval, keepalive_max) = keepalive(&hop.config, self.longest_silence);
+        let (keepalive_interval, keepalive_max) = match &ip_addresses {
+            Some(_) => keepalive(&hop.config, self.longest_silence),
+            None => keepalive_through(&hop.config, self.longest_silence),
+        };
         let client_config = client::Config {
             preferred: checker.preferred(&hop.config)?,
             limits: algorithms::rekey_limits(&hop.config.rekey_limit),
@@ -385,6 +388,23 @@ fn keepalive(config: &HostConfig, longest_silence: Option<Duration>) -> (Option<
     (Some(interval).filter(|interval| !interval.is_zero()), count)
 }
 
+/// Returns interval and number of keepalives, as [`keepalive`] does, for a connection through a jump host or a
+/// `ProxyCommand`. The kernel here does not see that the server acknowledges nothing, so keepalives end the connection after
+/// the same time. Nothing overtakes what is lost for its size.
+fn keepalive_through(
+    config: &HostConfig,
+    longest_silence: Option<Duration>,
+) -> (Option<Duration>, usize) {
+    match unacknowledged(config, longest_silence) {
+        // The connection ends when the one after them is due.
+        Some(limit) => {
+            let parts = u32::try_from(KEEPALIVE_MAX + 1).unwrap_or(u32::MAX);
+            (Some(limit / parts), KEEPALIVE_MAX)
+        }
+        None => keepalive(config, longest_silence),
+    }
+}
+
 /// Returns the time for which a server may acknowledge nothing that is sent, as when large packets are lost on the way.
 /// `None` if the configuration has keepalives, which decide then.
 fn unacknowledged(config: &HostConfig, longest_silence: Option<Duration>) -> Option<Duration> {
@@ -426,6 +446,23 @@ mod tests {
         }
         assert_eq!(keepalive_within(Some(600), "ServerAliveInterval 5"), (Some(5), 3));
         assert_eq!(keepalive_within(Some(600), "ServerAliveCountMax 2"), (Some(15), 2));
+    }
+
+    #[test]
+    fn a_connection_through_a_jump_host_ends_as_soon_as_a_direct_one() {
+        let ends = |silence: Option<u64>, text: &str| {
+            let config = SshConfig::parse(text, Path::new("/config")).unwrap();
+            let config = config.resolve("h").unwrap();
+            let silence = silence.map(Duration::from_secs);
+            let (interval, count) = keepalive_through(&config, silence);
+            let after = interval.unwrap() * u32::try_from(count + 1).unwrap();
+            (after, unacknowledged(&config, silence).unwrap_or(after))
+        };
+        for (silence, text) in [(None, ""), (Some(6), ""), (Some(600), "")] {
+            let (through, direct) = ends(silence, text);
+            assert_eq!(through, direct, "{silence:?}");
+        }
+        assert_eq!(ends(Some(6), "ServerAliveInterval 30").0, Duration::from_secs(120));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::store::{AgentStore, AgentStoreError};
 use crate::connect::connector::{AgentLocation, HostConnection, RemoteCommand};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_console::deadline;
+use std::env::consts::ARCH;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, TryAcquireError};
@@ -64,9 +65,9 @@ impl Deployment {
         Deployment { shown_hosts: Some(hosts), ..self }
     }
 
-    /// Returns the agent's executable for this machine.
-    pub fn native(&self) -> &HostFile {
-        &self.native
+    /// Returns the agent that is to run on this machine itself, so that its architecture is known before it starts.
+    pub fn own(&self) -> Result<Arc<HostFile>, AgentStoreError> {
+        self.store.for_arch(ARCH)
     }
 
     /// Starts the agent of `node` on a host. Installs it first if the host does not have it.

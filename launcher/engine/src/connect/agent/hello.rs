@@ -75,7 +75,7 @@ pub(super) async fn await_hello(
             return Err(error);
         }
     };
-    let (channel, hello) = match (first, callback) {
+    let (mut channel, hello) = match (first, callback) {
         (FirstOutput::Hello(hello), _) => (channel, hello),
         (FirstOutput::Announced(announcement), Some(callback)) => {
             callback.hello_by_tcp(channel, announcement, &mut output).await?
@@ -86,6 +86,7 @@ pub(super) async fn await_hello(
     };
     let Hello { frames, version, facts } = hello;
     if version != PROTOCOL_VERSION {
+        channel.abandon().await;
         return Err(DeployError::Version { theirs: version });
     }
     Ok(StartedAgent { channel, frames, facts, agent: agent.program, sent: agent.sent })

@@ -10,7 +10,7 @@ use super::callback::Callbacks;
 use super::host_file::HostFile;
 use super::store::AgentStore;
 use super::{DeployError, MAX_ANSWER, check_directory};
-use crate::connect::channel::{AgentChannel, AgentReader, AgentWriter, Incoming, abandon};
+use crate::connect::channel::{AgentChannel, AgentReader, AgentWriter, Incoming, abandon, finish};
 use crate::connect::connector::{AgentLocation, HostConnection, RemoteCommand};
 use rlaunch_console::deadline::{self, Deadline};
 use rlaunch_console::progress;
@@ -121,7 +121,7 @@ impl Installer<'_> {
         self.by_fetching(channel, file, host, &mut deadline).await
     }
 
-    /// Installs through stdin. Unless that succeeds, no shell is left when this returns.
+    /// Installs through stdin. No shell is left when this returns.
     async fn by_stdin(
         &self,
         channel: AgentChannel,
@@ -130,8 +130,9 @@ impl Installer<'_> {
         let AgentChannel { reader, mut writer } = channel;
         let mut replies = InstallerReplies::new(reader);
         let installed = self.follow_installer(&mut writer, &mut replies, deadline).await;
-        if !matches!(installed, Ok(StdinInstall::Installed(_))) {
-            abandon(&mut replies.reader, &mut writer).await;
+        match installed {
+            Ok(StdinInstall::Installed(_)) => finish(&mut replies.reader, &mut writer).await,
+            _ => abandon(&mut replies.reader, &mut writer).await,
         }
         installed
     }
@@ -198,8 +199,14 @@ impl Installer<'_> {
         host: Option<IpAddr>,
         deadline: &mut Deadline,
     ) -> Result<InstalledAgent, DeployError> {
-        let mut replies = InstallerReplies::new(channel.reader);
-        let reply = replies.next_reply_within(deadline, TRANSFER).await?;
+        let AgentChannel { reader, mut writer } = channel;
+        let mut replies = InstallerReplies::new(reader);
+        let reply = replies.next_reply_within(deadline, TRANSFER).await;
+        match reply {
+            Ok(_) => finish(&mut replies.reader, &mut writer).await,
+            Err(_) => abandon(&mut replies.reader, &mut writer).await,
+        }
+        let reply = reply?;
         let at = |place| self.program(file, place);
         match reply.split_once(' ').unwrap_or((&reply, "")) {
             ("present", place) => Ok(InstalledAgent { program: at(place), sent: None }),
@@ -562,8 +569,12 @@ mod tests {
                 assert_eq!(took, limit, "{case}");
             }
         }
-        let (done, _) = install_by(&store, wanted, Fault::Stalls).await;
-        assert!(matches!(done, Ok(StdinInstall::Installed(_))));
+        // The shell is waited for, but it does not hold the job up.
+        for (fault, expected) in [(Fault::Closes, 0), (Fault::Stalls, 1)] {
+            let (done, took) = install_by(&store, wanted, fault).await;
+            assert!(matches!(done, Ok(StdinInstall::Installed(_))));
+            assert_eq!(took, expected, "{fault:?}");
+        }
     }
 
     #[tokio::test]

@@ -253,6 +253,15 @@ impl Container {
         }
     }
 
+    /// Returns the command that runs `enter`, which enters the container. A command of an unknown engine may become the
+    /// agent itself, so it is run as it is; other engines have clients, which end with the connection.
+    pub(super) fn client(&self, enter: String) -> String {
+        if self.engine == ContainerEngine::Other {
+            return enter;
+        }
+        format!("sh -c '{WATCH} \"$@\"; {WATCHED}' sh {enter}")
+    }
+
     /// Returns the command that starts or enters the container; `None` if the login leads into it.
     fn engine_command(&self) -> Option<String> {
         match self.entry() {
@@ -370,6 +379,15 @@ pub(super) fn is_limit_refused(output: &str) -> bool {
     has("rlimit") && (has("not permitted") || has("permission denied"))
 }
 
+/// Shell code for the host, before the client of a container engine. A client whose engine hangs does not notice that the
+/// launcher has gone. The code kills its process group, in which sshd has put nothing else, if the process that started
+/// the shell ends within 40 s, in which every agent has started or was given up.
+const WATCH: &str = "(n=0; while [ $((n+=1)) -le 20 ] && sleep 2; do p=; while read -r k p x; do case $k in PPid:) \
+    break; esac; done </proc/$$/status; case $p in $PPID) ;; \"\") exit;; *) kill -9 -$$; exit;; esac; done) \
+    </dev/null >/dev/null 2>&1 &";
+/// Shell code for the host, after the client: ends [`WATCH`], and with the client's exit status.
+const WATCHED: &str = "s=$?; exec 2>/dev/null; trap \"\" TERM; kill -15 -$$ && wait; exit $s";
+
 /// Directory in the container at which the host's directory with the agent is mounted.
 const MOUNT: &str = "/opt/rlaunch";
 
@@ -432,13 +450,13 @@ impl<'a> Image<'a> {
         let image = self.name;
         let placed = format!("--name {container} -v \"$a:{MOUNT}:ro\" {image}");
         let start = match self.run {
-            Some(run) => format!("exec {}", run.replace(PLACEHOLDER, &placed)),
+            Some(run) => run.replace(PLACEHOLDER, &placed),
             None => self.default_run(&placed),
         };
         let inside = format!("{HOME} {INSIDE}");
         format!(
-            "exec sh -c 'a=$1; i=$2; shift 2; {own} {LOOK} {start} sh -c \"$i\" sh \"${{a##*/}}\" \"$@\"' sh {path} \
-             '{inside}' {words}"
+            "exec sh -c 'a=$1; i=$2; shift 2; {own} {LOOK} {WATCH} {start} sh -c \"$i\" sh \"${{a##*/}}\" \"$@\"; \
+             {WATCHED}' sh {path} '{inside}' {words}"
         )
     }
 
@@ -455,7 +473,7 @@ impl<'a> Image<'a> {
         // SELinux labels would deny access to devices and mounts.
         let labels = if tool == "nerdctl" { "" } else { "--security-opt label=disable " };
         format!(
-            "{locked} d=; [ -e /dev/infiniband ] && d=\"--device /dev/infiniband\"; exec {tool} run \
+            "{locked} d=; [ -e /dev/infiniband ] && d=\"--device /dev/infiniband\"; {tool} run \
              --rm -i --pull never --network host --ipc host $m $d {labels}{placed}"
         )
     }
@@ -485,11 +503,15 @@ pub(super) fn container_name(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::command::RemoteCommand;
     use super::*;
     use std::fs;
+    use std::io::{BufRead, BufReader};
     use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
-    use std::process::{Command, Output};
+    use std::process::{Command, Output, Stdio};
+    use std::thread::sleep;
+    use std::time::{Duration, Instant};
 
     fn container(text: &str, enter: Option<&str>) -> Container {
         let enter = enter.map(str::to_owned);
@@ -507,8 +529,7 @@ mod tests {
 
     #[test]
     fn an_engine_that_starts_nothing_in_time_is_named() {
-        let late =
-            Late { awaited: "hello from the agent", limit: std::time::Duration::from_secs(30) };
+        let late = Late { awaited: "hello from the agent", limit: Duration::from_secs(30) };
         let of = |text: &str, enter: Option<&str>, said: &str| {
             let error = container(text, enter).silence(late, said)?;
             Some((error.to_string(), error.hint("a").unwrap_or_default()))
@@ -714,6 +735,62 @@ mod tests {
             let output = sh.output().unwrap();
             (output, fs::read_to_string(self.at("calls")).unwrap_or_default())
         }
+    }
+
+    /// Waits until no process of a group runs. Zombies may stay, where nobody waits for orphans.
+    fn wait_for_end(group: &str, limit: Duration) {
+        let is_of_group = |entry: fs::DirEntry| {
+            let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
+            let fields = stat.rsplit_once(") ").map_or("Z", |(_, fields)| fields);
+            !fields.starts_with('Z') && fields.split(' ').nth(2) == Some(group)
+        };
+        let began = Instant::now();
+        while fs::read_dir("/proc").unwrap().flatten().any(is_of_group) {
+            assert!(began.elapsed() < limit, "left after {limit:?}");
+            sleep(Duration::from_millis(50));
+        }
+    }
+
+    #[test]
+    fn a_client_whose_engine_hangs_ends_with_the_login() {
+        let host = Host::new();
+        write(&host.at(".cache/rlaunch/0f/rlaunch-worker"), "");
+        write(&host.at("docker"), "#!/bin/sh\ntrap : TERM\nwhile sleep 0.1; do :; done\n");
+        let enter = container("docker:mpi", None).client("docker exec -i mpi".to_owned());
+        let entering = RemoteCommand::Script("true", &[]).line_inside(&enter);
+        for line in [entering, image("docker", None).line("n", &agent(), "agent")] {
+            assert!(!line.contains(['\\', '!', '\n']), "{line}");
+            let mut login = Command::new("sh");
+            login.args(["-c", "setsid sh -c \"$0\" & echo $!; wait", &line]);
+            login.env("PATH", format!("{}:/usr/bin:/bin", host.0.path().display()));
+            let mut login =
+                login.env("HOME", host.0.path()).stdout(Stdio::piped()).spawn().unwrap();
+            let mut client = String::new();
+            BufReader::new(login.stdout.take().unwrap()).read_line(&mut client).unwrap();
+            let client = client.trim();
+            sleep(Duration::from_secs(3));
+            assert!(Path::new("/proc").join(client).exists(), "it ended before its login: {line}");
+            login.kill().unwrap();
+            login.wait().unwrap();
+            wait_for_end(client, Duration::from_secs(30));
+        }
+    }
+
+    #[test]
+    fn a_client_ends_with_its_own_status_and_leaves_nothing() {
+        let host = Host::new();
+        write(&host.at("docker"), "#!/bin/sh\ncat\nexit 3\n");
+        let enter = container("docker:mpi", None).client("docker exec -i mpi".to_owned());
+        let line = RemoteCommand::Script("true", &[]).line_inside(&enter);
+        let started = "echo in | setsid sh -c 'echo $$; eval \"$0\"' \"$0\"; echo $?";
+        let mut sh = Command::new("sh");
+        sh.args(["-c", started, &line]).env("HOME", host.0.path());
+        sh.env("PATH", format!("{}:/usr/bin:/bin", host.0.path().display()));
+        let output = sh.output().unwrap();
+        let printed = String::from_utf8(output.stdout).unwrap();
+        let (group, rest) = printed.split_once('\n').unwrap();
+        assert_eq!((rest, output.stderr.as_slice()), ("in\n3\n", &b""[..]));
+        wait_for_end(group, Duration::from_secs(2));
     }
 
     fn image<'a>(tool: &'a str, run: Option<&'a str>) -> Image<'a> {

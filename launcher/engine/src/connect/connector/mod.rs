@@ -183,7 +183,10 @@ impl HostConnection {
     /// scripts run on the host, and each program runs in a new container.
     pub async fn exec(&self, command: &RemoteCommand<'_>) -> Result<AgentChannel, ConnectError> {
         let line = match (self.entry(), command) {
-            (ContainerEntry::Exec(enter), _) => command.line_inside(&enter),
+            (ContainerEntry::Exec(enter), _) => match &self.container {
+                Some(container) => command.line_inside(&container.client(enter)),
+                None => command.line_inside(&enter),
+            },
             (ContainerEntry::Run(image), RemoteCommand::Exec(agent, words)) => {
                 let image = image.keep_limits(self.keeps_limits.load(Ordering::Relaxed));
                 image.line(&self.next_name(), agent, words)

@@ -126,11 +126,7 @@ impl Connecting {
         let deployment = Deployment::new(store, job.reach.agent_dir.clone(), callbacks)
             .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?
             .shown_for(map.nodes.len());
-        let connector = if job.spec.is_local {
-            None
-        } else {
-            Some(Connector::new(&job.reach)?.for_job(job.spec.id))
-        };
+        let connector = if job.spec.is_local { None } else { Some(connector(job).await?) };
         let names = map.nodes.iter().map(|node| node.host.to_string());
         let progress = Progress::new(names, "connecting");
         let (no_env, events) = (job.spec.no_env, job.events.clone());
@@ -168,6 +164,14 @@ impl Connecting {
     }
 }
 
+/// Makes the job's connector in another thread, since the SSH configuration may be on a file server that hangs.
+async fn connector(job: &JobRun) -> Result<Connector, Failed> {
+    let reach = job.reach.clone();
+    let made = tokio::task::spawn_blocking(move || Connector::new(&reach)).await;
+    let made = made.map_err(|error| Failed::new(Exit::BUG, error.to_string())).flatten()?;
+    Ok(made.for_job(job.spec.id))
+}
+
 /// Context for starting agents, shared by the tasks of all hosts.
 struct AgentStarter {
     /// Client that connects to hosts; `None` if the only host is this machine.
@@ -190,7 +194,8 @@ impl AgentStarter {
         let host = &mapped.host;
         let (started_agent, connection) = match &self.connector {
             None => {
-                let path = self.deployment.native().local_path().map_err(NodeError::NoPlace)?;
+                let own = self.deployment.own().map_err(DeployError::from)?;
+                let path = own.local_path().map_err(NodeError::NoPlace)?;
                 let channel = AgentChannel::local(&path, self.no_env).map_err(NodeError::Local)?;
                 (hello::local_hello(channel, path.display().to_string()).await?, None)
             }

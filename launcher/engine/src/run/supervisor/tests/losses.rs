@@ -66,6 +66,27 @@ fn an_agent_that_cannot_go_on_is_lost() {
 }
 
 #[test]
+fn a_node_is_lost_once() {
+    check(
+        "-H a,b x",
+        r#"
+        0.10 b cannot open /dev/null: No such file or directory
+          event node_lost cause="cannot open /dev/null: No such file or directory" host="b"
+          to all: event: node 1 lost: cannot open /dev/null: No such file or directory
+          to all: end
+          readers may pause for 1 s
+        0.20 b lost: the connection ended
+        0.30 a done
+          event node_clean helpers_ended=0 host="a" segments_removed=0
+        0.40 b cleaned-up: unreachable
+        exit 206, may restart: node b is lost: cannot open /dev/null: No such file or directory
+          b: lost; its ranks end there by themselves, which was not verified
+          all processes ended on a
+        "#,
+    );
+}
+
+#[test]
 fn a_node_that_gave_up_this_launcher_is_lost() {
     check(
         "-H a,b x",
