@@ -60,6 +60,7 @@ Measure:
   cargo lab bench train               training with torch, beside its own backend
   cargo lab bench inventory           how quickly an agent reads a server's hardware
   cargo lab bench output              how fast and how intact the ranks' output arrives
+  cargo lab bench detach              jobs with -d, and verbs beside a thousand records
   cargo lab bench failure             how quickly and cleanly jobs end when something fails
   cargo lab bench verbs               RDMA writes and messages, beside perftest
   cargo lab bench mesh                what proving the RDMA mesh adds to a job's start
