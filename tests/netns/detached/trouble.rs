@@ -8,7 +8,7 @@ use rlaunch_lab::{Account, Cut};
 use serde_json::Value;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Stdio};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
@@ -175,17 +175,13 @@ impl Cell<'_> {
             self.on_launcher(&format!("mount -t tmpfs -o size=4m none {directory}"));
         }
         self.on_launcher(&held);
-        let mut words = format!("-d -H {host} --kill-after 20");
+        let mut words = format!("-d -H {host} --no-pty --kill-after 20");
         if moment == Connecting && trouble != Host {
             words.push_str(&format!(" --rsh {directory}/ssh"));
         }
         if moment == Connecting && trouble == Host {
             field.lab.cut(host, Cut::Silent).unwrap();
         }
-        let quiet = |mut command: Command| {
-            let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-            command.spawn().unwrap()
-        };
         let run = self.rlaunch(&words).sh(&self.script());
         match trouble {
             Terminal => {
@@ -206,7 +202,11 @@ impl Cell<'_> {
                 let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
                 Start { child, terminal: None }
             }
-            _ => Start { child: quiet(run.command()), terminal: None },
+            _ => {
+                let mut command = run.command();
+                command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+                Start { child: command.spawn().unwrap(), terminal: None }
+            }
         }
     }
 
