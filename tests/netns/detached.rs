@@ -1,5 +1,6 @@
 //! Jobs that outlive their terminal (`-d`), and what is kept of them.
 
+mod logout;
 mod trouble;
 
 use crate::running::Outcome;
@@ -23,24 +24,6 @@ const COPIED: &str = "i=0; mkdir -p /tmp/detached-copy; exec 3>/tmp/detached-cop
 /// Maximum number of bytes that four ranks of a host have printed and rlaunch has not taken: its credit, and what pipes and
 /// the agent hold.
 const UNDER_WAY: u64 = (256 << 10) + 4 * ((64 << 10) + (64 << 10));
-
-/// A busctl of a machine whose logind ends what users leave. It notes in the file ASKED what it is asked for, refuses lingering
-/// where that names a file `refused`, and moves a process as systemd does: after the answer.
-const BUSCTL: &str = r#"#!/bin/sh
-all=$*
-echo "$all" >>"$ASKED"
-case $all in
-*KillUserProcesses*) printf 'b true\nas 0\nas 1 "root"\n' ;;
-*" Linger") echo 'b false' ;;
-*SetUserLinger*) [ ! -e "${ASKED%/*}/refused" ] || { echo 'Call failed: Access denied' >&2; exit 1; } ;;
-*StartTransientUnit*)
-    unit=${all#*"a(sa(sv)) "} pid=${all##*" au 1 "}
-    unit=/sys/fs/cgroup/user.slice/${unit%% *}
-    mkdir "$unit"
-    { sleep 0.2; echo "${pid% 0}" >"$unit/cgroup.procs"; } >/dev/null 2>&1 &
-    ;;
-esac
-"#;
 
 /// Directory in which the launching machine keeps records.
 struct State(TempDir);
@@ -246,85 +229,4 @@ fn restarts_are_one_job() {
     logs.says(&["restart 1 of 1"]);
     let jobs = state.list(&field, "history");
     assert!(jobs.len() == 2 && jobs.iter().all(|job| job["name"] == name.as_str()), "{jobs:?}");
-}
-
-/// Starts a job as `account` in a session of the lab's user, with the busctl that is in `place`. Returns all that rlaunch prints.
-fn start_in_session(field: &Field, place: &Path, account: Account) -> String {
-    let (id, home, name) = (account.id(), account.home(), account.name());
-    let session =
-        format!("/sys/fs/cgroup/user.slice/user-{}.slice/session-9.scope", Account::User.id());
-    let line = format!(
-        "mkdir -p {session} && chown -R {id} /sys/fs/cgroup/user.slice . && \
-         echo $$ >{session}/cgroup.procs && exec setpriv --reuid {id} --regid {id} --clear-groups \
-         env HOME={} USER={name} LOGNAME={name} XDG_STATE_HOME=$PWD ASKED=$PWD/asked PATH=$PWD:$PATH \
-         {} -d -H a sh -c 'exec sleep 1000' 2>&1",
-        home.display(),
-        field.rlaunch.display()
-    );
-    field.shell(&line, place)
-}
-
-#[test]
-fn a_job_leaves_a_session_that_logind_ends_with_what_is_in_it() {
-    let field = Field::new();
-    if field.lab.status().cgroup.is_none() {
-        return;
-    }
-    for (account, is_refused) in
-        [(Account::User, false), (Account::User, true), (Account::Root, false)]
-    {
-        let state = State::new();
-        let place = state.0.path();
-        fs::write(place.join("busctl"), BUSCTL).unwrap();
-        fs::set_permissions(place.join("busctl"), fs::Permissions::from_mode(0o755)).unwrap();
-        if is_refused {
-            fs::write(place.join("refused"), "").unwrap();
-        }
-        let said = start_in_session(&field, place, account);
-        let asked = fs::read_to_string(place.join("asked")).unwrap_or_default();
-        let listed = state.rlaunch(&field, "jobs --json").account(account).spawn().finish_first();
-        let jobs: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
-        let [job] = &jobs[..] else { panic!("{said}\n{listed}") };
-        let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", job["pid"])).unwrap();
-        let unit = format!("/rlaunch-{}-{}.scope", job["name"].as_str().unwrap(), job["pid"]);
-        assert_eq!(cgroup.contains(&unit), !is_refused, "{cgroup}{said}");
-        assert_eq!(cgroup.contains("/session-9.scope"), is_refused, "{cgroup}{said}");
-        let until = if is_refused { " until you log out" } else { "" };
-        assert!(said.contains(&format!("the job goes on without this terminal{until}:")), "{said}");
-        let ends = "the job ends when you log out, as systemd here ends what users leave behind: \
-                    lingering is refused: Call failed: Access denied";
-        assert_eq!(said.contains(ends), is_refused, "{said}");
-        // A unit of the machine's systemd needs no lingering.
-        let is_user = account == Account::User;
-        assert_eq!(said.contains("lingering is enabled for you"), is_user, "{said}");
-        assert_eq!(asked.contains("SetUserLinger ubb 4242 true false"), is_user, "{asked}");
-        let bus = if is_user { "--user" } else { "--system" };
-        let moves = asked.lines().find(|line| line.contains("StartTransientUnit"));
-        assert_eq!(moves.is_some_and(|line| line.starts_with(bus)), !is_refused, "{asked}");
-        let stopped = state.rlaunch(&field, "stop").account(account).spawn().finish_first();
-        stopped.succeeded();
-        let removed =
-            "find /sys/fs/cgroup/user.slice -depth -type d -exec rmdir {} +; ls /sys/fs/cgroup";
-        field.wait_for("the units to be empty", || {
-            !field.shell(removed, Path::new("/")).contains("user.slice")
-        });
-    }
-}
-
-#[test]
-fn a_forwarded_agent_is_said_to_end_with_the_login() {
-    let (field, state) = (Field::new(), State::new());
-    let start = |words: &str, agent: &str| {
-        let run = state.rlaunch(&field, &format!("-d -H a {words}")).env("SSH_AUTH_SOCK", agent);
-        let started = run.sh("exec sleep 1000").spawn().finish_first();
-        started.succeeded();
-        state.signal(&field, "TERM");
-        state.end(&field, started.out().trim());
-        started
-    };
-    let (forwarded, own) = ("/nowhere/s.aBcDeFgHiJ.sshd.kLmNoPqRsT", "/nowhere/agent");
-    let sentence = "the SSH agent here is forwarded and ends with this login";
-    start("--max-restarts 1", forwarded).says(&[sentence]);
-    start("--max-restarts 1", own).keeps_quiet_about(&[sentence]);
-    start("", forwarded).keeps_quiet_about(&[sentence]);
 }
