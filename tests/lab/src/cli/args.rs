@@ -68,6 +68,7 @@ Measure:
   cargo lab fuzz                      fuzz the decoders
   cargo lab soak launch --load        300 jobs in a row on a busy machine
   cargo lab soak comm                 an hour of messages between 8 ranks
+  cargo lab soak detach               300 jobs with -d, in random troubles
   cargo lab soak teardown             500 jobs whose helpers try to outlive them";
 
 /// Test hosts on this machine, and all checks, tests and measurements of rlaunch.
