@@ -175,10 +175,9 @@ impl Cell<'_> {
             self.on_launcher(&format!("mount -t tmpfs -o size=4m none {directory}"));
         }
         self.on_launcher(&held);
-        let mut words = format!("-d -H {host} --no-pty --kill-after 20");
-        if moment == Connecting && trouble != Host {
-            words.push_str(&format!(" --rsh {directory}/ssh"));
-        }
+        let is_held = moment == Connecting && trouble != Host;
+        let rsh = if is_held { format!("--rsh {directory}/ssh") } else { String::new() };
+        let words = format!("-d -H {host} --no-pty --kill-after 20 {rsh}");
         if moment == Connecting && trouble == Host {
             field.lab.cut(host, Cut::Silent).unwrap();
         }

@@ -233,12 +233,18 @@ mod tests {
                 "9:pids:/\n1:name=systemd:/user.slice/user-7.slice/session-c1.scope\n0::/\n",
                 Some(Place::Session(7)),
             ),
-            (&format!("0::{manager}/app.slice/vte-spawn-5.scope\n"), Some(Place::UserScope)),
             (
-                &format!("0::{manager}/app.slice/gnome-terminal-server.service\n"),
+                format!("0::{manager}/app.slice/vte-spawn-5.scope\n").as_str(),
+                Some(Place::UserScope),
+            ),
+            (
+                format!("0::{manager}/app.slice/gnome-terminal-server.service\n").as_str(),
                 Some(Place::UserService),
             ),
-            (&format!("0::{manager}/app.slice/a.service/ranks\n"), Some(Place::UserService)),
+            (
+                format!("0::{manager}/app.slice/a.service/ranks\n").as_str(),
+                Some(Place::UserService),
+            ),
             ("0::/\n", None),
             ("0::/system.slice/cron.service\n", None),
             ("0::/system.slice/docker-0123.scope\n", None),
@@ -275,7 +281,7 @@ mod tests {
         assert!(session.is_ended(|| Some(rules("b true\nas 0\nas 0\n"))));
         assert!(!session.is_ended(|| Some(rules("b false\nas 0\nas 0\n"))));
         assert!(!session.is_ended(|| None));
-        let unasked = || unreachable!("its rules are about sessions");
+        let unasked = || -> Option<KillRules> { unreachable!("its rules are about sessions") };
         assert!(Place::UserService.is_ended(unasked) && Place::UserScope.is_ended(unasked));
     }
 
