@@ -93,12 +93,13 @@ fn detach(args: &mut JobArgs) -> Option<Exit> {
         Err(failed) => Err(failed),
     };
     let told = started.and_then(|started| match started {
-        Start::Runs(name) => {
+        Start::Runs { name, until_logout } => {
             stdout::print(&format!("{name}\n"));
             if let Some(failed) = stdout::failure() {
                 return Err(untold(failed, &name));
             }
-            messages::info("the job goes on without this terminal:");
+            let until = if until_logout { " until you log out" } else { "" };
+            messages::info(&format!("the job goes on without this terminal{until}:"));
             messages::line(&format!("  rlaunch logs -f {name}    shows what it prints"));
             messages::line(&format!("  rlaunch wait {name}       waits for its end"));
             messages::line(&format!("  rlaunch stop {name}       ends it"));

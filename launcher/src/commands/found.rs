@@ -78,7 +78,8 @@ pub(super) async fn find_id(word: &str) -> Result<Option<String>, Failed> {
 
 /// Lists the jobs that run or have left a record, oldest first.
 async fn known_jobs() -> Vec<RecordedJob> {
-    let mut jobs = RecordStore::for_user().map(|store| store.jobs()).unwrap_or_default();
+    let recorded = RecordStore::for_user().and_then(|store| store.recorded());
+    let mut jobs = recorded.unwrap_or_default();
     let running = RunningJob::all().await.map(|(running, _)| running).unwrap_or_default();
     jobs.extend(running.into_iter().map(|job| RecordedJob { id: job.id, name: job.name }));
     // Ids begin with the time.
@@ -148,10 +149,8 @@ pub(super) async fn at_once(job: &str) -> Result<Option<FoundJob>, Failed> {
         if let Some(job) = running(Some(job)).await? {
             return Ok(Some(FoundJob::Running(Box::new(job))));
         }
-        match store.find(job) {
-            Ok(record) => return Ok(Some(FoundJob::Ended(Box::new(record)))),
-            Err(RecordStoreError::Unknown { .. } | RecordStoreError::Empty(_)) => {}
-            Err(error) => return Err(record_failure(&error)),
+        if let Some(record) = store.of_id(job).map_err(|error| record_failure(&error))? {
+            return Ok(Some(FoundJob::Ended(Box::new(record))));
         }
         if Instant::now() >= due {
             return Ok(None);

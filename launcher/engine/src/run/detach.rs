@@ -5,6 +5,7 @@
 //! it and exits. If the child ends before that, it has printed why, and the parent exits with its code. If the parent is
 //! killed before that, the job ends, since its name was never printed.
 
+use crate::run::logout;
 use crate::run::output::store::OutputStore;
 use crate::run::record::RecordStore;
 use crate::run::signals;
@@ -24,6 +25,7 @@ use rlaunch_text::message::Failed;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Write};
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
@@ -46,8 +48,13 @@ pub struct StartingJob {
 /// End of the wait for a job's start.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Start {
-    /// All ranks have started; the job has this name.
-    Runs(String),
+    /// All ranks have started.
+    Runs {
+        /// Name of the job.
+        name: String,
+        /// Whether the job ends when the user logs out.
+        until_logout: bool,
+    },
     /// The launcher has ended with this code.
     Ended(Exit),
 }
@@ -62,7 +69,22 @@ struct DetachState {
     parent: Mutex<Option<PipeWriter>>,
     /// File with the output of all attempts.
     store: OnceLock<OutputStore>,
+    /// Whether the job ends when the user logs out.
+    until_logout: AtomicBool,
 }
+
+impl DetachState {
+    fn new(parent: PipeWriter) -> DetachState {
+        DetachState {
+            parent: Mutex::new(Some(parent)),
+            store: OnceLock::new(),
+            until_logout: AtomicBool::new(false),
+        }
+    }
+}
+
+/// What follows the name of a job that ends when the user logs out, on the way to the parent.
+const UNTIL_LOGOUT: &str = " until logout";
 
 /// Forks this process, which must have no other thread.
 pub fn fork() -> Result<Side, Failed> {
@@ -72,10 +94,7 @@ pub fn fork() -> Result<Side, Failed> {
         Fork::Parent(pid) => {
             Ok(Side::Parent(StartingJob { launcher: Pid::from_raw(pid), started }))
         }
-        Fork::Child => {
-            let parent = Mutex::new(Some(parent));
-            Ok(Side::Child(Detaching(Arc::new(DetachState { parent, store: OnceLock::new() }))))
-        }
+        Fork::Child => Ok(Side::Child(Detaching(Arc::new(DetachState::new(parent))))),
     }
 }
 
@@ -89,26 +108,31 @@ impl StartingJob {
     pub fn wait(self) -> Result<Start, Failed> {
         let StartingJob { launcher, started } = self;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let name = runtime.and_then(|runtime| runtime.block_on(read_name(launcher, started)));
-        let name = name.map_err(|error| failed(&error))?;
-        Ok(if name.is_empty() { Start::Ended(exit_of(launcher)) } else { Start::Runs(name) })
+        let told = runtime.and_then(|runtime| runtime.block_on(read_told(launcher, started)));
+        let told = told.map_err(|error| failed(&error))?;
+        if told.is_empty() {
+            return Ok(Start::Ended(exit_of(launcher)));
+        }
+        let name = told.strip_suffix(UNTIL_LOGOUT);
+        let until_logout = name.is_some();
+        Ok(Start::Runs { name: name.unwrap_or(&told).to_owned(), until_logout })
     }
 }
 
-/// Reads the job's name from the launcher; empty if the launcher has ended without sending one.
-async fn read_name(launcher: Pid, started: PipeReader) -> io::Result<String> {
+/// Reads the job's name from the launcher, and what follows it; empty if the launcher has ended without sending one.
+async fn read_told(launcher: Pid, started: PipeReader) -> io::Result<String> {
     let mut ends = EndSignals::install()?;
     let mut user1 = signal(SignalKind::user_defined1())?;
     let mut user2 = signal(SignalKind::user_defined2())?;
     fcntl(&started, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
     // The check that this is a pipe calls a function that old versions of the C library lack.
     let mut started = pipe::Receiver::from_owned_fd_unchecked(started.into())?;
-    let mut name = String::new();
+    let mut told = String::new();
     loop {
-        // `name` holds what has been read so far, whichever branch ends first.
+        // `told` holds what has been read so far, whichever branch ends first.
         let passed_on = tokio::select! {
-            read = read_some(&mut started, &mut name) => match read? {
-                0 => return Ok(name),
+            read = read_some(&mut started, &mut told) => match read? {
+                0 => return Ok(told),
                 _ => continue,
             },
             // From a terminal it comes to the launcher twice, which counts it once.
@@ -121,11 +145,11 @@ async fn read_name(launcher: Pid, started: PipeReader) -> io::Result<String> {
     }
 }
 
-/// Adds what the launcher has sent to `name`, and returns its length. Cancel-safe.
-async fn read_some(started: &mut pipe::Receiver, name: &mut String) -> io::Result<usize> {
+/// Adds what the launcher has sent to `told`, and returns its length. Cancel-safe.
+async fn read_some(started: &mut pipe::Receiver, told: &mut String) -> io::Result<usize> {
     let mut buffer = [0; 64];
     let length = started.read(&mut buffer).await?;
-    name.push_str(&String::from_utf8_lossy(&buffer[..length]));
+    told.push_str(&String::from_utf8_lossy(&buffer[..length]));
     Ok(length)
 }
 
@@ -146,8 +170,7 @@ impl Detaching {
     #[cfg(test)]
     pub(crate) fn from_killed_parent() -> Detaching {
         let (_, parent) = io::pipe().unwrap();
-        let parent = Mutex::new(Some(parent));
-        Detaching(Arc::new(DetachState { parent, store: OnceLock::new() }))
+        Detaching(Arc::new(DetachState::new(parent)))
     }
 
     /// Creates the file with the output of the job, which also gets what rlaunch says from now on.
@@ -164,6 +187,11 @@ impl Detaching {
         // An error would mean a second call, which a job does not make.
         let _ = self.0.store.set(store);
         Ok(())
+    }
+
+    /// Sees to it that the job outlives the user's logout, before it starts anything; notes if it does not.
+    pub(crate) fn outlive_logout(&self, job: &JobSpec) {
+        self.0.until_logout.store(!logout::outlive(job), Ordering::Relaxed);
     }
 
     /// Returns the file with the output of all attempts.
@@ -187,7 +215,9 @@ impl Detaching {
                 messages::warn(&format!("the job may end with its terminal: {error}"));
             }
             signals::ignore_hangups();
-            if parent.write_all(name.as_str().as_bytes()).is_ok() {
+            let until = self.0.until_logout.load(Ordering::Relaxed);
+            let told = format!("{name}{}", if until { UNTIL_LOGOUT } else { "" });
+            if parent.write_all(told.as_bytes()).is_ok() {
                 return true;
             }
         }
@@ -277,11 +307,14 @@ mod tests {
 
     #[test]
     fn a_job_that_has_started_gives_its_name() {
-        let (_child, job, mut parent) = starting("exit 0");
-        let launcher = job.launcher;
-        parent.write_all(b"amber-fox").unwrap();
-        drop(parent);
-        assert_eq!(job.wait().unwrap(), Start::Runs("amber-fox".into()));
-        assert_eq!(exit_of(launcher), Exit::SUCCESS);
+        for (told, until_logout) in [("amber-fox", false), ("amber-fox until logout", true)] {
+            let (_child, job, mut parent) = starting("exit 0");
+            let launcher = job.launcher;
+            parent.write_all(told.as_bytes()).unwrap();
+            drop(parent);
+            let name = "amber-fox".into();
+            assert_eq!(job.wait().unwrap(), Start::Runs { name, until_logout });
+            assert_eq!(exit_of(launcher), Exit::SUCCESS);
+        }
     }
 }

@@ -72,6 +72,7 @@ impl JobRun {
     pub fn first(launch: Launch) -> Result<JobRun, Failed> {
         if let Some(detaching) = &launch.detaching {
             detaching.keep_output(&launch.spec)?;
+            detaching.outlive_logout(&launch.spec);
         }
         let target = launch.spec.events.as_deref();
         let events = EventLog::open(target, launch.spec.id).map_err(|error| {

@@ -3,7 +3,7 @@
 //! | files | subject |
 //! |---|---|
 //! | `job_run` | attempts at a job, with event log and record; `--max-restarts` |
-//! | `detach` | `--detach`: a launcher that leaves its terminal |
+//! | `detach`, `logout` | `--detach`: a launcher that leaves its terminal, and the user's login |
 //! | `pump`, `loss` | what happens to an attempt: events of nodes, signals, `--timeout`; how a node was lost |
 //! | `nodes`, `session` | all nodes together: connecting, assigning ranks, preparing; the session with one agent |
 //! | `rendezvous`, `links` | agents join a tree and RDMA paths are proved; the paths are monitored while ranks run |
@@ -32,6 +32,7 @@ pub mod inventory_check;
 pub mod job_run;
 mod links;
 pub mod live;
+mod logout;
 mod loss;
 mod nodes;
 mod notify;

@@ -4,7 +4,7 @@
 //!
 //! A launcher that is killed cannot write. So it writes another file when its job begins, `ID.NAME@MACHINE.begun`, which says
 //! that it was killed, and holds a lock on it. Whoever lists the records finds the lock free then, and gives the file the
-//! name of a record ([`RecordStore::adopt`]).
+//! name of a record ([`RecordStore::adopt_begun`]).
 
 use crate::run::live::machine;
 use crate::run::live::messages::HostRanks;
@@ -12,6 +12,7 @@ use crate::run::output::store::{self, OutputStore, StoreReader};
 use crate::run::output::{RecordedOutput, SharedTranscript};
 use crate::run::show::{self, RankPlace, VariableRow};
 use chrono::DateTime;
+use memchr::memmem;
 use nix::sys::signal::Signal;
 use nix::unistd::Uid;
 use rlaunch_bootstrap::env::redacted;
@@ -64,7 +65,6 @@ pub struct JobRecord {
     pub placement: Vec<RankPlace>,
     /// Variables of ranks, as `--show env` prints them.
     pub environment: Vec<RankVariable>,
-    pub output: RecordedOutput,
     /// Name of the file with the whole output, beside the record, if the job has left its terminal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_file: Option<String>,
@@ -78,6 +78,9 @@ pub struct JobRecord {
     /// Phases of the launcher that have ended, in their order, as in `--events`.
     #[serde(default)]
     pub phases: Vec<RecordedPhase>,
+    /// First and last output of the ranks. It comes last, so that a list of jobs need not read it.
+    #[serde(default)]
+    pub output: RecordedOutput,
 }
 
 /// Phase of the launcher: `reach`, `prepare`, `join` and, while ranks run, `run`.
@@ -290,11 +293,11 @@ impl Recorder {
             hosts: HostRanks::of_map(map),
             placement,
             environment,
-            output: self.transcript.take(),
             output_file: self.output_file.clone(),
             end,
             next: None,
             phases: self.phases().clone(),
+            output: self.transcript.take(),
         }
     }
 }
@@ -349,6 +352,10 @@ const MAX_BEGUN_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 const PARTIAL: &str = ".tmp";
 /// Age at which a file that was being written is removed. It gets its name at once.
 const MAX_PARTIAL_AGE: Duration = Duration::from_secs(24 * 60 * 60);
+/// Number of bytes at the beginning of a record that are read where its output is not wanted.
+const HEAD: u64 = 64 << 10;
+/// Beginning of the last field of a record. Within words, quotes have a backslash.
+const OUTPUT: &[u8] = br#","output":{"#;
 /// Maximum size of a record that is read, in bytes. The output in a record is up to 1 MiB, which JSON's
 /// escapes make at most six times longer.
 const MAX_SIZE: u64 = 16 << 20;
@@ -570,10 +577,16 @@ impl RecordStore {
         }
     }
 
+    /// Reads the record of a job by its whole id; `None` if it has none.
+    pub fn of_id(&self, id: &str) -> Result<Option<JobRecord>, RecordStoreError> {
+        let job = self.recorded()?.into_iter().find(|job| job.id == id);
+        job.map(|job| read(&self.path(&job))).transpose()
+    }
+
     /// Reads the record of a job, or what it has left when it began; `None` if there is neither.
     fn record_of(&self, id: &str) -> Result<Option<JobRecord>, RecordStoreError> {
-        if let Some(job) = self.existing()?.into_iter().find(|job| job.id == id) {
-            return read(&self.path(&job)).map(Some);
+        if let Some(record) = self.of_id(id)? {
+            return Ok(Some(record));
         }
         for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
             let name = entry.file_name();
@@ -620,7 +633,10 @@ impl RecordStore {
     }
 
     /// Makes the file of a job that has begun its record, if its launcher is no more. Returns the job then.
-    fn adopt(&self, file_name: &str) -> Option<RecordedJob> {
+    fn adopt_begun(&self, file_name: &str) -> Option<RecordedJob> {
+        if !file_name.ends_with(BEGUN) {
+            return None;
+        }
         // Locks of other machines may not be seen here.
         let job = file_name.strip_suffix(&begun_suffix()).and_then(RecordedJob::parse)?;
         let (begun, record) = (self.directory.join(file_name), self.path(&job));
@@ -669,22 +685,30 @@ impl RecordStore {
         self.existing().unwrap_or_default()
     }
 
-    /// Lists the recorded jobs with the times at which the records were written. Adopts what killed launchers have begun.
-    fn adopt_and_date(&self) -> io::Result<Vec<(SystemTime, RecordedJob)>> {
+    /// Lists the recorded jobs in no order, without a look at their records.
+    pub fn recorded(&self) -> Result<Vec<RecordedJob>, RecordStoreError> {
+        self.listed(self.adopt())
+    }
+
+    /// Lists the recorded jobs, in no order. Makes records of what killed launchers have begun.
+    fn adopt(&self) -> io::Result<Vec<RecordedJob>> {
         let mut jobs = Vec::new();
         check_private(&self.directory, &fs::metadata(&self.directory)?)?;
         for entry in fs::read_dir(&self.directory)? {
             let name = entry?.file_name();
             let Some(name) = name.to_str() else { continue };
             let job = name.strip_suffix(".json").and_then(RecordedJob::parse);
-            let Some(job) = job.or_else(|| self.adopt(name)) else { continue };
-            // Another rlaunch may have removed the file.
-            let Ok(at) = fs::metadata(self.path(&job)).and_then(|meta| meta.modified()) else {
-                continue;
-            };
-            jobs.push((at, job));
+            jobs.extend(job.or_else(|| self.adopt_begun(name)));
         }
         Ok(jobs)
+    }
+
+    /// Lists the recorded jobs with the times at which the records were written.
+    fn adopt_and_date(&self) -> io::Result<Vec<(SystemTime, RecordedJob)>> {
+        // Another rlaunch may have removed a file.
+        let written = |job: &RecordedJob| fs::metadata(self.path(job))?.modified();
+        let dated = |job: RecordedJob| Some((written(&job).ok()?, job));
+        Ok(self.adopt()?.into_iter().filter_map(dated).collect())
     }
 
     /// Reads the newest record.
@@ -704,18 +728,26 @@ impl RecordStore {
         }
     }
 
-    /// Reads the newest `count` records, oldest first. Records that cannot be read are left out.
+    /// Reads the newest `count` records, oldest first, as a rule without the ranks' output. Records that cannot be read are
+    /// left out.
     pub fn newest(&self, count: usize) -> Vec<JobRecord> {
         let jobs = self.jobs();
         let newest = &jobs[jobs.len().saturating_sub(count)..];
-        newest.iter().filter_map(|job| read(&self.path(job)).ok()).collect()
+        let head = |job: &RecordedJob| read_head(open_of(Uid::effective(), &self.path(job)).ok()?);
+        newest.iter().filter_map(head).collect()
     }
 
+    /// Lists the recorded jobs, oldest first.
     fn existing(&self) -> Result<Vec<RecordedJob>, RecordStoreError> {
-        match self.adopt_and_date() {
+        self.listed(self.adopt_and_date()).map(in_order)
+    }
+
+    /// A directory that is not there has no records.
+    fn listed<J>(&self, jobs: io::Result<Vec<J>>) -> Result<Vec<J>, RecordStoreError> {
+        match jobs {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(source) => Err(RecordStoreError::Read { path: self.directory.clone(), source }),
-            Ok(jobs) => Ok(in_order(jobs)),
+            Ok(jobs) => Ok(jobs),
         }
     }
 
@@ -790,17 +822,34 @@ fn read(path: &Path) -> Result<JobRecord, RecordStoreError> {
         .map_err(|source| RecordStoreError::Read { path: path.to_owned(), source })
 }
 
-/// Reads a record that this user has written: its command may be run again.
 fn read_of(user: Uid, path: &Path) -> io::Result<JobRecord> {
+    let mut text = Vec::new();
+    open_of(user, path)?.take(MAX_SIZE).read_to_end(&mut text)?;
+    Ok(serde_json::from_slice(&text)?)
+}
+
+/// Opens a record that this user has written: its command may be run again.
+fn open_of(user: Uid, path: &Path) -> io::Result<File> {
     let file = File::open(path)?;
     let owner = file.metadata()?.uid();
     if owner != user.as_raw() {
         let message = format!("it belongs to another user (uid {owner})");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, message));
     }
+    Ok(file)
+}
+
+/// Reads a record without the output behind its head; with it where the head is longer, or an older rlaunch has put the output
+/// before other fields. `None` if it cannot be read.
+fn read_head(file: File) -> Option<JobRecord> {
     let mut text = Vec::new();
-    file.take(MAX_SIZE).read_to_end(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
+    (&file).take(HEAD).read_to_end(&mut text).ok()?;
+    let head = memmem::find(&text, OUTPUT).map(|end| [&text[..end], b"}"].concat());
+    if let Some(record) = head.and_then(|head| serde_json::from_slice(&head).ok()) {
+        return Some(record);
+    }
+    file.take(MAX_SIZE).read_to_end(&mut text).ok()?;
+    serde_json::from_slice(&text).ok()
 }
 
 #[cfg(test)]
@@ -842,7 +891,6 @@ mod tests {
             hosts: vec![],
             placement: vec![],
             environment: vec![],
-            output: RecordedOutput::default(),
             output_file: None,
             end: RecordedEnd {
                 exit_code: 0,
@@ -853,6 +901,7 @@ mod tests {
             next: None,
             launch: None,
             phases: vec![],
+            output: RecordedOutput::default(),
         }
     }
 
@@ -1122,6 +1171,38 @@ mod tests {
         store.save(&record(1000)).unwrap();
         assert_eq!(store.last().unwrap().job, record(1000).job);
         assert_eq!(store.find("name-1000").unwrap().job, record(1000).job);
+    }
+
+    #[test]
+    fn a_list_of_jobs_reads_no_output() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore::below(state.path());
+        let output = RecordedOutput { left_out_bytes: 5, ..RecordedOutput::default() };
+        let word = r#"{},"output":{"first":["#.to_owned();
+        let saved = JobRecord { program: vec![word], output: output.clone(), ..record(1) };
+        store.save(&saved).unwrap();
+        let path = store.path(&saved.recorded_job());
+        let text = fs::read_to_string(&path).unwrap();
+        let end = text.rfind(r#""output":{"#).unwrap();
+        // What follows is neither read nor missed.
+        fs::write(&path, format!("{}not JSON", &text[..end + 12])).unwrap();
+        let listed = store.newest(1);
+        assert_eq!((&listed[0].program, &listed[0].end), (&saved.program, &saved.end));
+        assert!(store.find(&saved.job).is_err());
+
+        // As older versions wrote it, and one with a long head.
+        let mut old = serde_json::to_value(record(2)).unwrap();
+        old["output"] = serde_json::to_value(&output).unwrap();
+        let end = old.as_object_mut().unwrap().remove("end").unwrap();
+        let text = old.to_string();
+        let text = format!("{},\"end\":{end}}}", text.strip_suffix('}').unwrap());
+        fs::write(store.path(&record(2).recorded_job()), text).unwrap();
+        let argv = vec!["x".repeat(usize::try_from(HEAD).unwrap())];
+        store.save(&JobRecord { argv, ..record(3) }).unwrap();
+        let listed: Vec<String> = store.newest(2).into_iter().map(|record| record.job).collect();
+        assert_eq!(listed, [record(2).job, record(3).job]);
+        assert_eq!(store.of_id(&record(2).job).unwrap().unwrap().output, output);
+        assert!(store.of_id(&record(9).job).unwrap().is_none());
     }
 
     #[test]

@@ -288,12 +288,15 @@ fn draw(file: &PlotFile, curves: &[Curves], report: &Report) -> Result<Exit, Fai
 /// Finds the recorded run with which to compare the run `than`: of the successful runs of the same program with fewer
 /// ranks than `than`, the one with the fewest ranks. If several have that number, the newest is returned.
 fn smaller_run(than: &Run, program: &[String]) -> Option<Run> {
-    let mut records = RecordStore::for_user().ok()?.newest(COMPARED);
+    let store = RecordStore::for_user().ok()?;
+    let mut records = store.newest(COMPARED);
     records.retain(|record| record.program == program && record.ranks() < than.ranks);
     records.retain(|record| record.end.exit_code == 0);
     // `min_by_key` returns the first of several, so the newest has to come first.
     records.reverse();
-    let runs = records.iter().filter_map(|record| SourceReport::from_record(record).run());
+    // With their output, which has the figures.
+    let whole = records.iter().filter_map(|record| store.of_id(&record.job).ok().flatten());
+    let runs = whole.filter_map(|record| SourceReport::from_record(&record).run());
     runs.min_by_key(|run| run.ranks)
 }
 

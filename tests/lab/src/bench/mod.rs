@@ -6,6 +6,7 @@
 //! | `launch`, `rendezvous`, `output`, `failure` | launchers beside `mpirun` and `mpiexec.hydra` |
 //! | `mpi` | MPI programs under rlaunch and under the launchers of their libraries |
 //! | `comm`, `train` | the communicator beside MPI libraries; training beside gloo |
+//! | `detach` | a job with `-d` beside one in front; verbs beside a thousand records |
 //! | `verbs`, `mesh` | RDMA on guests: beside perftest; cost of proving the mesh |
 //! | `inventory`, `monitor` | an agent reading a server's hardware; CPU time of the live page |
 //! | `table`, `series` | the harness: rows, rounds in turn, bars; values and their interval |
@@ -18,6 +19,7 @@ use crate::LabError;
 mod against;
 mod comm;
 pub(crate) mod contender;
+mod detach;
 mod failure;
 mod inventory;
 mod launch;
@@ -60,6 +62,9 @@ pub enum Bench {
     /// Print lines on every host by rlaunch, Hydra and Open MPI in turn, with and without tags, and by
     /// rlaunch to a slow reader and to a terminal.
     Output(output::OutputOptions),
+    /// Start jobs with -d and in front in turn, and time their first line; then ask about jobs where a
+    /// thousand have left records.
+    Detach(detach::DetachOptions),
     /// Make a rank, a launcher, an agent and a host fail under rlaunch, Hydra and Open MPI in turn, and
     /// time how their jobs end; then make MPI programs of six libraries fail.
     Failure(failure::FailureOptions),
@@ -78,6 +83,7 @@ pub fn run(bench: &Bench) -> Result<bool, LabError> {
         Bench::Verbs(options) => verbs::run(options),
         Bench::Mesh(options) => mesh::run(options),
         Bench::Output(options) => output::run(options),
+        Bench::Detach(options) => detach::run(options),
         Bench::Failure(options) => failure::run(options),
     }
 }

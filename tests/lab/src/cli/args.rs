@@ -61,6 +61,7 @@ Measure:
   cargo lab bench inventory           how quickly an agent reads a server's hardware
   cargo lab bench monitor             what share of a CPU the live page takes
   cargo lab bench output              how fast and how intact the ranks' output arrives
+  cargo lab bench detach              jobs with -d, and verbs beside a thousand records
   cargo lab bench failure             how quickly and cleanly jobs end when something fails
   cargo lab bench verbs               RDMA writes and messages, beside perftest
   cargo lab bench mesh                what proving the RDMA mesh adds to a job's start
@@ -68,6 +69,7 @@ Measure:
   cargo lab fuzz                      fuzz the decoders
   cargo lab soak launch --load        300 jobs in a row on a busy machine
   cargo lab soak comm                 an hour of messages between 8 ranks
+  cargo lab soak detach               300 jobs with -d, in random troubles
   cargo lab soak teardown             500 jobs whose helpers try to outlive them";
 
 /// Test hosts on this machine, and all checks, tests and measurements of rlaunch.

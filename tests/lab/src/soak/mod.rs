@@ -2,6 +2,7 @@
 //! times.
 
 mod comm;
+mod detach;
 mod doctor;
 mod hostile;
 mod launch;
@@ -76,6 +77,17 @@ pub enum Soak {
         #[arg(long, requires = "suite", value_parser = PossibleValuesParser::new(NAMES))]
         library: Vec<String>,
     },
+    /// Run jobs with -d, four at once, each in a random trouble at a random moment: stopped, by signals to its
+    /// launcher or to the rlaunch that waits for its start, or on a host that is cut off. Fails if one has
+    /// another end, if anything is left, or if its log has a gap.
+    Detach {
+        /// Number of jobs.
+        #[arg(long, default_value_t = 300)]
+        jobs: usize,
+        /// Seed that chooses troubles and moments; by default a random one, which is printed.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
     /// Run jobs whose helpers try to outlive them, four at once, and end each in a random way at a random
     /// moment: by signals to rlaunch, agents and ranks, pauses of these, connections that stall or close,
     /// and output that nobody reads. Fails if anything is left, if an end takes too long, or if exit code
@@ -101,6 +113,10 @@ pub fn run(soak: &Soak) -> Result<bool, LabError> {
             mpi::suite::run(library, &dist::build(Profile::Lab)?)
         }
         Soak::Mpi { seconds, .. } => mpi::run(*seconds, &dist::build(Profile::Lab)?),
+        Soak::Detach { jobs, seed } => {
+            let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+            detach::run(*jobs, seed, &dist::build(Profile::Lab)?)
+        }
         Soak::Teardown { jobs, seed } => {
             let seed = seed.unwrap_or_else(|| fastrand::u64(..));
             teardown::run(*jobs, seed, &dist::build(Profile::Lab)?)

@@ -61,7 +61,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("worker/agent/silence.rs worker/network/connection.rs", "standstill lost ending teardown abuse callback", ""),
     ("launcher/run/supervisor worker/cleanup", "failing ending lost teardown abuse mpi restarts delivery environment live field", "launching"),
     ("worker/cleanup/processes worker/cleanup/helpers.rs worker/cleanup/usage.rs", "failing ending lost teardown abuse mpi restarts delivery environment live hang sessions monitor", "launching stacks mesh_killed"),
-    ("launcher/run/detach.rs launcher/run/output/store.rs launcher/run/output/replay.rs", "detached live", ""),
+    ("launcher/run/detach.rs launcher/run/logout.rs launcher/run/output/store.rs launcher/run/output/replay.rs", "detached live", ""),
     ("launcher/run/output worker/ranks/output.rs bootstrap/protocol/line_turn.rs", "output printing teardown stdin field", ""),
     ("launcher/cli/terminal.rs launcher/commands/shell.rs worker/ranks/pseudoterminal.rs", "printing sessions", ""),
     ("launcher/run/record launcher/commands/report launcher/job/name.rs", "report network live detached", ""),

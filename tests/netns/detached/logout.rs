@@ -1,0 +1,221 @@
+//! Jobs that outlive the login of their user, and what ends with it.
+
+use crate::support::State;
+use crate::support::Field;
+use rlaunch_lab::Account;
+use rlaunch_lab::command::wait_until;
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// Script that becomes a machine with a real systemd.
+const SYSTEMD: &str = include_str!("systemd.sh");
+/// What such a machine needs, each in one of its places: systemd, D-Bus for users, sessions of logins, and a polkit that lets
+/// users linger.
+const PARTS: [&[&str]; 5] = [
+    &["/lib/systemd/systemd"],
+    &["/usr/bin/busctl"],
+    &["/usr/lib/systemd/user/dbus.socket"],
+    &[
+        "/lib/x86_64-linux-gnu/security/pam_systemd.so",
+        "/lib/aarch64-linux-gnu/security/pam_systemd.so",
+    ],
+    &["/usr/lib/polkit-1/polkitd", "/usr/libexec/polkitd"],
+];
+/// Time limit for each step of that machine.
+const BOUND: Duration = Duration::from_secs(60);
+/// Words that make logind say whether it ends what users leave behind.
+const RULE: &str = "busctl get-property org.freedesktop.login1 /org/freedesktop/login1 \
+    org.freedesktop.login1.Manager KillUserProcesses";
+
+/// A busctl of a machine whose logind ends what users leave. It notes in the file ASKED what it is asked for, refuses lingering
+/// where that names a file `refused`, and moves a process as systemd does: after the answer.
+const BUSCTL: &str = r#"#!/bin/sh
+all=$*
+echo "$all" >>"$ASKED"
+case $all in
+*KillUserProcesses*) printf 'b true\nas 0\nas 1 "root"\n' ;;
+*" Linger") echo 'b false' ;;
+*SetUserLinger*) [ ! -e "${ASKED%/*}/refused" ] || { echo 'Call failed: Access denied' >&2; exit 1; } ;;
+*StartTransientUnit*)
+    unit=${all#*"a(sa(sv)) "} pid=${all##*" au 1 "}
+    unit=/sys/fs/cgroup/user.slice/${unit%% *}
+    mkdir "$unit"
+    { sleep 0.2; echo "${pid% 0}" >"$unit/cgroup.procs"; } >/dev/null 2>&1 &
+    ;;
+esac
+"#;
+
+/// Starts a job as `account` in a session of the lab's user, with the busctl that is in `place`. Returns all that rlaunch prints.
+fn start_in_session(field: &Field, place: &Path, account: Account) -> String {
+    let (id, home, name) = (account.id(), account.home(), account.name());
+    let session =
+        format!("/sys/fs/cgroup/user.slice/user-{}.slice/session-9.scope", Account::User.id());
+    let line = format!(
+        "mkdir -p {session} && chown -R {id} /sys/fs/cgroup/user.slice . && \
+         echo $$ >{session}/cgroup.procs && exec setpriv --reuid {id} --regid {id} --clear-groups \
+         env HOME={} USER={name} LOGNAME={name} XDG_STATE_HOME=$PWD ASKED=$PWD/asked PATH=$PWD:$PATH \
+         {} -d -H a sh -c 'exec sleep 1000' 2>&1",
+        home.display(),
+        field.rlaunch.display()
+    );
+    field.shell(&line, place)
+}
+
+#[test]
+fn a_job_leaves_a_session_that_logind_ends_with_what_is_in_it() {
+    let field = Field::new();
+    if field.lab.status().cgroup.is_none() {
+        return;
+    }
+    for (account, is_refused) in
+        [(Account::User, false), (Account::User, true), (Account::Root, false)]
+    {
+        let state = State::new();
+        let place = Path::new(state.path());
+        fs::write(place.join("busctl"), BUSCTL).unwrap();
+        fs::set_permissions(place.join("busctl"), fs::Permissions::from_mode(0o755)).unwrap();
+        if is_refused {
+            fs::write(place.join("refused"), "").unwrap();
+        }
+        let said = start_in_session(&field, place, account);
+        let asked = fs::read_to_string(place.join("asked")).unwrap_or_default();
+        let listed = state.rlaunch(&field, "jobs --json").account(account).spawn().finish_first();
+        let jobs: Vec<Value> = serde_json::from_slice(&listed.stdout).unwrap();
+        let [job] = &jobs[..] else { panic!("{said}\n{listed}") };
+        let cgroup = fs::read_to_string(format!("/proc/{}/cgroup", job["pid"])).unwrap();
+        let unit = format!("/rlaunch-{}-{}.scope", job["name"].as_str().unwrap(), job["pid"]);
+        assert_eq!(cgroup.contains(&unit), !is_refused, "{cgroup}{said}");
+        assert_eq!(cgroup.contains("/session-9.scope"), is_refused, "{cgroup}{said}");
+        let until = if is_refused { " until you log out" } else { "" };
+        assert!(said.contains(&format!("the job goes on without this terminal{until}:")), "{said}");
+        let ends = "the job ends when you log out, as systemd here ends what users leave behind: \
+                    lingering is refused: Call failed: Access denied";
+        assert_eq!(said.contains(ends), is_refused, "{said}");
+        // A unit of the machine's systemd needs no lingering.
+        let is_user = account == Account::User;
+        assert_eq!(said.contains("lingering is enabled for you"), is_user, "{said}");
+        assert_eq!(asked.contains("SetUserLinger ubb 4242 true false"), is_user, "{asked}");
+        let bus = if is_user { "--user" } else { "--system" };
+        let moves = asked.lines().find(|line| line.contains("StartTransientUnit"));
+        assert_eq!(moves.is_some_and(|line| line.starts_with(bus)), !is_refused, "{asked}");
+        let stopped = state.rlaunch(&field, "stop").account(account).spawn().finish_first();
+        stopped.succeeded();
+        let removed =
+            "find /sys/fs/cgroup/user.slice -depth -type d -exec rmdir {} +; ls /sys/fs/cgroup";
+        field.wait_for("the units to be empty", || {
+            !field.shell(removed, Path::new("/")).contains("user.slice")
+        });
+    }
+}
+
+#[test]
+fn a_forwarded_agent_is_said_to_end_with_the_login() {
+    let (field, state) = (Field::new(), State::new());
+    let start = |words: &str, agent: &str| {
+        let run = state.rlaunch(&field, &format!("-d -H a {words}")).env("SSH_AUTH_SOCK", agent);
+        let started = run.sh("exec sleep 1000").spawn().finish_first();
+        started.succeeded();
+        state.signal(&field, "TERM");
+        state.end(&field, started.out().trim());
+        started
+    };
+    let (forwarded, own) = ("/nowhere/s.aBcDeFgHiJ.sshd.kLmNoPqRsT", "/nowhere/agent");
+    let sentence = "the SSH agent here is forwarded and ends with this login";
+    start("--max-restarts 1", forwarded).says(&[sentence]);
+    start("--max-restarts 1", own).keeps_quiet_about(&[sentence]);
+    start("", forwarded).keeps_quiet_about(&[sentence]);
+}
+
+/// Machine with a real systemd, whose account `visitor` has an rlaunch in /opt/dist.
+struct Machine {
+    outer: Child,
+    /// Process 1.
+    systemd: String,
+    cgroup: PathBuf,
+    _directory: TempDir,
+}
+
+impl Machine {
+    /// Starts one; `None` where a part of it is missing.
+    fn start(field: &Field) -> Option<Machine> {
+        if !PARTS.iter().all(|places| places.iter().any(|place| Path::new(place).exists())) {
+            eprintln!("not run: no systemd with D-Bus for users, pam_systemd and polkit here");
+            return None;
+        }
+        let cgroup = field.lab.status().cgroup?.join("systemd");
+        fs::create_dir_all(&cgroup).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let script = directory.path().join("systemd.sh");
+        fs::write(&script, SYSTEMD).unwrap();
+        let mut command = Command::new("sh");
+        command.args([
+            script.as_path(),
+            directory.path(),
+            &cgroup,
+            field.rlaunch.parent().unwrap(),
+        ]);
+        let outer = command.stdin(Stdio::null()).spawn().unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", outer.id());
+        let mut systemd = String::new();
+        wait_until(BOUND, "a process 1", || {
+            systemd = fs::read_to_string(&children).unwrap_or_default().trim().to_owned();
+            Ok(!systemd.is_empty())
+        })
+        .unwrap();
+        let machine = Machine { outer, systemd, cgroup, _directory: directory };
+        wait_until(BOUND, "logind", || Ok(machine.run(RULE) == "b true\n")).unwrap();
+        Some(machine)
+    }
+
+    /// Runs a shell line as root, outside of any session, and returns what it prints.
+    fn run(&self, line: &str) -> String {
+        let mut command = Command::new("nsenter");
+        command.args(["--target", &self.systemd, "--mount", "--pid", "--uts", "--ipc", "--net"]);
+        command.args(["--cgroup", "--root", "--", "env", "-i"]);
+        command.args(["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "sh", "-c"]);
+        command.arg(format!("cd /; {line}")).stdin(Stdio::null()).stderr(Stdio::null());
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = self.outer.kill();
+        let _ = self.outer.wait();
+        let _ = fs::write(self.cgroup.join("cgroup.kill"), "1");
+        let mut remove = Command::new("find");
+        remove.arg(&self.cgroup).args(["-depth", "-type", "d", "-exec", "rmdir", "{}", "+"]);
+        remove.stderr(Stdio::null());
+        // Killed processes leave it a moment later.
+        let removed = wait_until(BOUND, "the end of a machine", || {
+            let _ = remove.status();
+            Ok(!self.cgroup.exists())
+        });
+        assert!(removed.is_ok() || std::thread::panicking());
+    }
+}
+
+#[test]
+fn a_job_outlives_the_login_on_a_machine_with_systemd() {
+    let field = Field::new();
+    let Some(machine) = Machine::start(&field) else { return };
+    let left = "setsid sleep 778 </dev/null >/dev/null 2>&1 &";
+    let job = "/opt/dist/rlaunch -d -np 1 sh -c \"exec sleep 777\" 2>&1";
+    let said = machine.run(&format!("su -l visitor -c '{left} exec {job}'"));
+    assert!(said.contains("lingering is enabled for you"), "{said}");
+    assert!(said.contains("the job goes on without this terminal:"), "{said}");
+    // What has not moved is ended with the session.
+    let runs = |program: &str| !machine.run(&format!("pgrep -fx '{program}'")).is_empty();
+    wait_until(BOUND, "the end of the session", || Ok(!runs("sleep 778"))).unwrap();
+    assert!(runs("sleep 777"), "{}", machine.run("ps -eo pid,user,cgroup:100,args"));
+    assert_eq!(machine.run("ls /var/lib/systemd/linger"), "visitor\n");
+    let visitor = "setpriv --reuid visitor --regid visitor --init-groups env HOME=/home/visitor";
+    let stopped = machine.run(&format!("{visitor} /opt/dist/rlaunch stop 2>&1"));
+    assert!(stopped.ends_with(" ended: code 143\n"), "{stopped}");
+    assert!(!runs("sleep 777"));
+}
