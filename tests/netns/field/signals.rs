@@ -4,9 +4,11 @@ use crate::support::{Field, launch_directory};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-/// Rank that saves its work when it is told to end, below a shell that handles no signal.
+/// Rank that saves its work when it is told to end, below a shell that handles no signal. It takes longer than anybody
+/// waits who has little patience.
 const RANK: &str = r#"trap "echo TOLD" USR1
-trap "sleep 0.7; : > /tmp/signals/$CASE; exit 0" TERM
+save=0.7; [ $CASE != service-manager ] || save=4
+trap "sleep $save; : > /tmp/signals/$CASE; exit 0" TERM
 mkdir -p /tmp/signals; echo READY; while :; do sleep 0.05; done"#;
 
 /// Types a command at a terminal, and closes it once ranks run: the kernel and the shell send a hangup.

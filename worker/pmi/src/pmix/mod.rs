@@ -102,7 +102,9 @@ impl Pmix {
                 // Open MPI 4 has said why in a help message before, and gives no reason here.
                 let reason = if message == b"N/A" { b"" } else { message };
                 node.abort(caller.local, code, shortened(reason));
-                Some(Status::SUCCESS)
+                // The rank waits until it is ended with the job. If it left by itself, ranks that lose their connection to
+                // it would call MPI_Abort too, and the launcher might hear of that first.
+                return None;
             }
             Request::Commit(sections) => {
                 let stored = self.data.commit(caller.local, &sections, now);
