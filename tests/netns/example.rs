@@ -93,7 +93,11 @@ fn a_look_at_the_gpus_of_other_hosts() {
 
 /// Gives `account` on `host` a copy of rlaunch and the key that opens all hosts, as on the launch
 /// node.
-pub(crate) fn make_launcher<'a>(field: &'a Field, host: &'a str, account: Account) -> impl Drop + 'a {
+pub(crate) fn make_launcher<'a>(
+    field: &'a Field,
+    host: &'a str,
+    account: Account,
+) -> impl Drop + 'a {
     let ssh = account.home().join(".ssh");
     for entry in fs::read_dir(field.lab.ssh_dir(account)).unwrap().flatten() {
         let bytes = fs::read(entry.path()).unwrap();

@@ -8,6 +8,7 @@ use rlaunch_lab::Account;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::Stdio;
 
 impl State {
@@ -55,7 +56,7 @@ fn a_job_of_another_user_is_not_answered() {
     let (field, state) = (Field::new(), State::new());
     let running = state.job(&field);
     // Root's directory is closed to others, so the socket's own check is reached by opening it.
-    let jobs = state.0.path().join("rlaunch");
+    let jobs = Path::new(state.path()).join("rlaunch");
     for path in [&jobs, &jobs.join("jobs")] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
     }

@@ -1,7 +1,7 @@
 //! Jobs that outlive the login of their user, and what ends with it.
 
-use crate::support::State;
 use crate::support::Field;
+use crate::support::State;
 use rlaunch_lab::Account;
 use rlaunch_lab::command::wait_until;
 use serde_json::Value;
