@@ -385,8 +385,9 @@ impl Peer {
             _ => u32::from_be_bytes([n0, n1, n2, n3]),
         };
         let body = rest.get(..length as usize)?;
-        // A client that no longer wants to hear of events awaits no answer.
-        if self.messages > 0 && !body.starts_with(&[0, 0, 0, 1, 14]) {
+        // Nothing answers a client that no longer wants to hear of events, and one that has aborted is ended.
+        let is_answered = ![1, 14].iter().any(|command| body.starts_with(&[0, 0, 0, 1, *command]));
+        if self.messages > 0 && is_answered {
             self.open_tags.push(u32::from_be_bytes([t0, t1, t2, t3]));
         }
         self.read += header.len() + body.len();

@@ -145,5 +145,8 @@ fn what_is_no_key_says_so() {
     assert!(broken(&format!("{head}AES-128-CBC,{}\n\nä\n", "0".repeat(32))).contains("base64"));
     assert_eq!(KeyFile::read(Path::new("/nowhere/k")).unwrap_err(), KeyError::Missing);
     assert_eq!(KeyFile::read(Path::new("/dev/null")).unwrap_err().to_string(), broken(""));
-    assert!(KeyFile::read(Path::new("/dev/zero")).unwrap_err().to_string().contains("KiB"));
+    assert!(KeyFile::read(Path::new("/dev/zero")).unwrap_err().to_string().contains("a device"));
+    let long = tempfile::NamedTempFile::new().unwrap();
+    long.as_file().set_len(8 << 20).unwrap();
+    assert!(KeyFile::read(long.path()).unwrap_err().to_string().contains("KiB"));
 }

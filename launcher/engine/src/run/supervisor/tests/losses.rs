@@ -82,6 +82,7 @@ fn a_node_is_lost_once() {
         exit 206, may restart: node b is lost: cannot open /dev/null: No such file or directory
           b: lost; its ranks end there by themselves, which was not verified
           all processes ended on a
+        hint: `rlaunch reap amber-fox -H b` ends what may be left there
         "#,
     );
 }
