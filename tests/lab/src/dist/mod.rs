@@ -96,24 +96,20 @@ pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
 /// optimised as a whole keeps one processor busy for minutes, and cargo locks its directory of a profile, so what it
 /// puts into different directories is built at once.
 pub fn build_all(profile: Profile) -> Result<PathBuf, LabError> {
-    let rest = || match profile {
-        Profile::Lab => Ok(()),
+    match profile {
+        Profile::Lab => build(profile).map(drop)?,
         Profile::Release => {
             let (target, machine) = (target_directory()?, TargetMachine::own()?);
-            build_agent(&target, &machine)?;
-            build_library(&target, &machine)?;
-            build_prover_for(&machine)
+            let sent = || {
+                build_agent(&target, &machine)?;
+                build_library(&target, &machine)?;
+                build_prover_for(&machine)
+            };
+            let here = || build_launcher().and_then(|()| build_bench(profile));
+            let lanes: [&(dyn Fn() -> Result<(), LabError> + Sync); 2] = [&here, &sent];
+            at_once(lanes, |build| build())?;
         }
-    };
-    let launcher_and_bench = || {
-        match profile {
-            Profile::Lab => build(profile).map(drop)?,
-            Profile::Release => build_launcher()?,
-        }
-        build_bench(profile)
-    };
-    let lanes: [&(dyn Fn() -> Result<(), LabError> + Sync); 2] = [&launcher_and_bench, &rest];
-    at_once(lanes, |build| build())?;
+    }
     aarch64::build(profile)?;
     launcher(profile)
 }
