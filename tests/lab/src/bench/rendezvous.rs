@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::contender::{Contender, Launcher, ON_HOST, Ran, Scratch, Testbed, compile};
 use super::table::{Bar, Rounds, Row, Table};
 use crate::LabError;
-use crate::command::{run as run_command, show};
+use crate::command::{printed, show};
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
 
@@ -55,8 +55,7 @@ pub(super) fn run(hosts: usize, rounds: usize) -> Result<bool, LabError> {
 /// Builds every program that ranks run.
 fn programs(scratch: &Scratch) -> Result<Vec<PathBuf>, LabError> {
     let pkg_config = ["--cflags", "--libs", "pmix"];
-    let flags = run_command("ask for PMIx", Command::new("pkg-config").args(pkg_config))?;
-    let flags = String::from_utf8_lossy(&flags.stdout).into_owned();
+    let flags = printed("ask for PMIx", Command::new("pkg-config").args(pkg_config))?;
     let pmix: Vec<&str> = flags.split_whitespace().collect();
     scratch.write(MEET)?;
     let mut services = dist::cargo();

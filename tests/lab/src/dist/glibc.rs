@@ -6,7 +6,7 @@
 //! versions as well.
 
 use super::machine::TargetMachine;
-use crate::command::run;
+use crate::command::{printed, run};
 use crate::{LabError, files};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -140,8 +140,8 @@ pub(super) fn check(machine: &TargetMachine, built: &Path) -> Result<(), LabErro
 /// Finds the file that the compiler uses for a library.
 fn find(machine: &TargetMachine, name: &str) -> Result<PathBuf, LabError> {
     let mut cc = Command::new(machine.compiler());
-    let found = run("look for the C library", cc.arg(format!("-print-file-name={name}")))?;
-    Ok(PathBuf::from(String::from_utf8_lossy(&found.stdout).trim()))
+    let found = printed("look for the C library", cc.arg(format!("-print-file-name={name}")))?;
+    Ok(PathBuf::from(found.trim()))
 }
 
 /// Name and version of a symbol, and whether it is an object rather than a function.
@@ -154,8 +154,7 @@ fn symbols(
     wanted: fn(&str) -> bool,
 ) -> Result<Vec<Symbol>, LabError> {
     let mut objdump = Command::new(machine.objdump());
-    let listed = run("list symbols", objdump.arg("-T").arg(library))?;
-    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let listed = printed("list symbols", objdump.arg("-T").arg(library))?;
     Ok(listed.lines().filter_map(|line| parse(line, wanted)).collect())
 }
 

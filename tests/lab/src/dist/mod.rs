@@ -32,7 +32,7 @@ use clap::ValueEnum;
 use nix::unistd::geteuid;
 use serde_json::Value;
 
-use crate::command::{at_once, run, show};
+use crate::command::{at_once, printed, run, show};
 use crate::{LabError, setup};
 use glibc::BinaryKind;
 use machine::TargetMachine;
@@ -336,10 +336,14 @@ pub(crate) fn build_directories() -> Vec<PathBuf> {
     [workspace].into_iter().chain(target).collect()
 }
 
+/// Asks rustc about itself.
+fn rustc(words: &[&str]) -> Result<String, LabError> {
+    printed("ask rustc about itself", as_caller("rustc".into()).args(words))
+}
+
 /// Returns this machine's target triple.
 pub fn host_triple() -> Result<String, LabError> {
-    let output = run("ask rustc for its host", Command::new("rustc").arg("-vV"))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = rustc(&["-vV"])?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).ok_or_else(|| LabError::Unexpected("rustc -vV names no host".into()))
 }
