@@ -26,17 +26,13 @@ Examples:
 )]
 pub(crate) struct HostfileArgs {
     /// Hosts, as for a job
-    #[arg(
-        short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...",
-        action = ArgAction::Append
-    )]
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...")]
+    #[arg(action = ArgAction::Append)]
     pub(crate) hosts: Vec<String>,
 
     /// Files with a line for each host, as for a job
-    #[arg(
-        long = "hostfile", visible_alias = "machinefile", value_name = "FILE",
-        action = ArgAction::Append
-    )]
+    #[arg(long = "hostfile", visible_alias = "machinefile", value_name = "FILE")]
+    #[arg(action = ArgAction::Append)]
     pub(crate) hostfiles: Vec<PathBuf>,
 
     /// Leave out these hosts

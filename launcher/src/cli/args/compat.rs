@@ -10,9 +10,8 @@ use rlaunch_text::text;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct CompatArgs {
     /// Networks that agents prefer on hosts that have them: a parameter of mpirun and its value
-    #[arg(
-        long = "interfaces", value_name = "PARAMETER LIST", action = ArgAction::Append, hide = true
-    )]
+    #[arg(long = "interfaces", value_name = "PARAMETER LIST", action = ArgAction::Append)]
+    #[arg(hide = true)]
     pub(crate) preferences: Vec<Preference>,
 
     /// Number of hosts, as torchrun takes it

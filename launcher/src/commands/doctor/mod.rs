@@ -59,17 +59,13 @@ Examples:
   rlaunch doctor --list                      all checks")]
 pub(crate) struct DoctorArgs {
     /// Hosts, as for a job; by default those that a scheduler has allocated, or this machine
-    #[arg(
-        short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...",
-        action = ArgAction::Append
-    )]
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
+    #[arg(action = ArgAction::Append)]
     pub(crate) hosts: Vec<String>,
 
     /// Files with a line for each host, as for a job
-    #[arg(
-        long = "hostfile", visible_alias = "machinefile", value_name = "FILE",
-        action = ArgAction::Append
-    )]
+    #[arg(long = "hostfile", visible_alias = "machinefile", value_name = "FILE")]
+    #[arg(action = ArgAction::Append)]
     pub(crate) hostfiles: Vec<PathBuf>,
 
     /// Leave out these hosts

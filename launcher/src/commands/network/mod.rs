@@ -70,17 +70,13 @@ enum NetworkVerb {
 #[derive(Debug, Args)]
 struct CableArgs {
     /// Hosts, as for a job
-    #[arg(
-        short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...",
-        action = ArgAction::Append
-    )]
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
+    #[arg(action = ArgAction::Append)]
     hosts: Vec<String>,
 
     /// Files with a line for each host, as for a job
-    #[arg(
-        long = "hostfile", visible_alias = "machinefile", value_name = "FILE",
-        action = ArgAction::Append
-    )]
+    #[arg(long = "hostfile", visible_alias = "machinefile", value_name = "FILE")]
+    #[arg(action = ArgAction::Append)]
     hostfiles: Vec<PathBuf>,
 
     /// Leave out these hosts

@@ -65,10 +65,8 @@ Examples:
   rlaunch --ssh-config ~/.ssh/rlaunch-mpicont -H a,b hostname")]
 pub(crate) struct SshSetupArgs {
     /// Hosts, as for a job
-    #[arg(
-        short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...",
-        action = ArgAction::Append, required = true
-    )]
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
+    #[arg(action = ArgAction::Append, required = true)]
     pub(crate) hosts: Vec<String>,
 
     /// Make a second key that logs in to the container of this name on every host: by docker, or by podman
