@@ -3,7 +3,7 @@
 use crate::cli::args::ConfigArgs;
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::{HostOptions, HostSelection};
-use clap::{ArgAction, Parser};
+use clap::Parser;
 use rlaunch_console::stdout;
 use rlaunch_plan::hosts::{Host, SlotsBy, hostfile};
 use rlaunch_text::exit::Exit;
@@ -27,16 +27,14 @@ Examples:
 pub(crate) struct HostfileArgs {
     /// Hosts, as for a job
     #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...")]
-    #[arg(action = ArgAction::Append)]
     pub(crate) hosts: Vec<String>,
 
     /// Files with a line for each host, as for a job
     #[arg(long = "hostfile", visible_alias = "machinefile", value_name = "FILE")]
-    #[arg(action = ArgAction::Append)]
     pub(crate) hostfiles: Vec<PathBuf>,
 
     /// Leave out these hosts
-    #[arg(long, value_name = "HOST,...", action = ArgAction::Append)]
+    #[arg(long, value_name = "HOST,...")]
     pub(crate) exclude: Vec<String>,
 
     #[command(flatten)]

@@ -1,7 +1,6 @@
 //! Options for the hosts of a job, and for the number, the order, the CPUs and the GPUs of its ranks.
 
 use super::values;
-use clap::ArgAction;
 use rlaunch_plan::map::{MapBy, RankBy};
 use rlaunch_plan::placement::Bind;
 use std::path::PathBuf;
@@ -15,7 +14,7 @@ pub(crate) struct HostArgs {
     /// of rlaunch.toml. Ports come from ~/.ssh/config or --port. Without -H and --hostfile the job runs on the
     /// hosts that Slurm, another batch system or an MPIJob has allocated, or on this machine.
     #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...")]
-    #[arg(action = ArgAction::Append, help_heading = "Hosts and ranks")]
+    #[arg(help_heading = "Hosts and ranks")]
     pub(crate) hosts: Vec<String>,
 
     /// File with a line for each host, such as `a slots=4`
@@ -23,13 +22,11 @@ pub(crate) struct HostArgs {
     /// Also `b:4`, `user@c` and `n[01-16] slots=8`. A host without a number has one slot for each of its GPUs,
     /// or one slot. With -H as well, -H chooses among the hosts of the file.
     #[arg(long = "hostfile", visible_alias = "machinefile", value_name = "FILE")]
-    #[arg(value_parser = values::path(), action = ArgAction::Append)]
-    #[arg(help_heading = "Hosts and ranks")]
+    #[arg(value_parser = values::path(), help_heading = "Hosts and ranks")]
     pub(crate) hostfiles: Vec<PathBuf>,
 
     /// Leave out these hosts, such as `a,n[03-04]`
-    #[arg(long, value_name = "HOST,...", action = ArgAction::Append)]
-    #[arg(help_heading = "Hosts and ranks")]
+    #[arg(long, value_name = "HOST,...", help_heading = "Hosts and ranks")]
     pub(crate) exclude: Vec<String>,
 
     /// Number of ranks, also `-np N`; by default one for each slot

@@ -1,7 +1,6 @@
 //! Options for the network between ranks (RDMA, TCP, NCCL), and for that between agents.
 
 use super::values;
-use clap::ArgAction;
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::mesh::QpSettings;
 use rlaunch_plan::hosts::addresses::Network;
@@ -57,7 +56,7 @@ pub(crate) struct NetworkArgs {
 
     /// Set another launcher's variables as well, for programs that read no others
     #[arg(long, value_parser = values::named::<EnvStyle>())]
-    #[arg(value_name = "tensorflow|slurm|openmpi", action = ArgAction::Append)]
+    #[arg(value_name = "tensorflow|slurm|openmpi")]
     #[arg(hide_possible_values = true, help_heading = "The program")]
     pub(crate) env_style: Vec<EnvStyle>,
 

@@ -118,6 +118,6 @@ pub(crate) struct OutputArgs {
     ///
     /// placement=svg is a picture of the hosts with the CPUs, the GPU and the ports of each rank, on stdout. With
     /// --dry-run nothing else is there: rlaunch --dry-run --show placement=svg -H a,b python3 train.py > job.svg
-    #[arg(long, value_name = "WHAT[=FORMAT]", action = ArgAction::Append, help_heading = "Output")]
+    #[arg(long, value_name = "WHAT[=FORMAT]", help_heading = "Output")]
     pub(crate) show: Vec<Show>,
 }

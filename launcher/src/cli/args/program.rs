@@ -1,7 +1,7 @@
 //! The programs of a job: their words, variables, working directory and files, and several programs with `:` between them.
 
 use super::{CompatArgs, values};
-use clap::{ArgAction, Parser};
+use clap::Parser;
 use rlaunch_bootstrap::job::{MpiInterfaces, SingletonPolicy};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -25,7 +25,7 @@ pub(crate) struct ApplicationArgs {
 
     /// Start this program only when all conditions are met: NAME (the ranks of that program have been
     /// started), ready:tcp:HOST:PORT (HOST, one of the job's or any other, accepts connections at PORT)
-    #[arg(long, value_name = "CONDITION,...", value_delimiter = ',', action = ArgAction::Append)]
+    #[arg(long, value_name = "CONDITION,...", value_delimiter = ',')]
     #[arg(help_heading = "Several programs")]
     pub(crate) after: Vec<String>,
 
@@ -33,8 +33,7 @@ pub(crate) struct ApplicationArgs {
     ///
     /// DEST is relative to the working directory. Only the user may read it, and it is removed when the job
     /// ends.
-    #[arg(long, value_name = "FILE:DEST", action = ArgAction::Append)]
-    #[arg(help_heading = "Several programs")]
+    #[arg(long, value_name = "FILE:DEST", help_heading = "Several programs")]
     pub(crate) template: Vec<String>,
 }
 
@@ -48,7 +47,6 @@ pub(crate) struct ApplicationArgs {
 pub(crate) struct ProgramArgs {
     /// Its hosts; by default those of the job, from the first free slot on
     #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...")]
-    #[arg(action = ArgAction::Append)]
     pub(crate) hosts: Vec<String>,
 
     /// Number of its ranks; by default one for each slot
@@ -94,14 +92,12 @@ pub(crate) struct EnvironmentArgs {
     ///
     /// NAME=VALUE; NAME to pass on its value here; or 'NAME*' for all variables whose names begin so. The rest
     /// of this shell's environment is passed on as well, except variables of one host or of another launch.
-    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append)]
-    #[arg(help_heading = "The program")]
+    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", help_heading = "The program")]
     pub(crate) env: Vec<OsString>,
 
     /// Set the variables of this file, with a line NAME=VALUE for each, as docker and dotenv have them; -x
     /// overrides it
-    #[arg(long, value_name = "FILE", value_parser = values::path(), action = ArgAction::Append)]
-    #[arg(help_heading = "The program")]
+    #[arg(long, value_name = "FILE", value_parser = values::path(), help_heading = "The program")]
     pub(crate) env_file: Vec<PathBuf>,
 
     /// Pass on nothing of this shell's environment but what -x and --env-file name
@@ -124,7 +120,7 @@ pub(crate) struct EnvironmentArgs {
     ///
     /// Arguments that name it are replaced by the copy's path.
     #[arg(long = "copy", alias = "preload", value_name = "FILE", value_parser = values::path())]
-    #[arg(action = ArgAction::Append, help_heading = "The program")]
+    #[arg(help_heading = "The program")]
     pub(crate) preload: Vec<PathBuf>,
 
     /// How MPI programs find their ranks: `pmix` (Open MPI), `pmi1` (MPICH, Intel MPI) or `none`
@@ -145,7 +141,7 @@ pub(crate) struct EnvironmentArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ProcessArgs {
     /// Set this variable for its ranks: NAME=VALUE, or NAME to pass on its value here
-    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append)]
+    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<OsString>,
 
     /// Run in this directory, which its hosts must have
@@ -154,7 +150,6 @@ pub(crate) struct ProcessArgs {
 
     /// Copy this file to its hosts; arguments that name it are replaced by the copy's path
     #[arg(long = "copy", alias = "preload", value_name = "FILE", value_parser = values::path())]
-    #[arg(action = ArgAction::Append)]
     pub(crate) preload: Vec<PathBuf>,
 }
 

@@ -20,7 +20,7 @@ use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
 use crate::commands::self_test::{self, SelfTestArgs};
 use crate::commands::{agent_session, capture};
-use clap::{ArgAction, Parser};
+use clap::Parser;
 use report::DoctorReport;
 use rlaunch_bootstrap::env::PATH;
 use rlaunch_bootstrap::inventory::Inventory;
@@ -60,16 +60,14 @@ Examples:
 pub(crate) struct DoctorArgs {
     /// Hosts, as for a job; by default those that a scheduler has allocated, or this machine
     #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
-    #[arg(action = ArgAction::Append)]
     pub(crate) hosts: Vec<String>,
 
     /// Files with a line for each host, as for a job
     #[arg(long = "hostfile", visible_alias = "machinefile", value_name = "FILE")]
-    #[arg(action = ArgAction::Append)]
     pub(crate) hostfiles: Vec<PathBuf>,
 
     /// Leave out these hosts
-    #[arg(long, value_name = "HOST,...", action = ArgAction::Append)]
+    #[arg(long, value_name = "HOST,...")]
     pub(crate) exclude: Vec<String>,
 
     /// Judge hosts that `rlaunch capture` has recorded

@@ -24,7 +24,7 @@ use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
 use crate::commands::agent_session;
 use agents::HostAgents;
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use formats::{ConfigFormat, SetupFile};
 use links::FoundLink;
 use picture::Picture;
@@ -71,16 +71,14 @@ enum NetworkVerb {
 struct CableArgs {
     /// Hosts, as for a job
     #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
-    #[arg(action = ArgAction::Append)]
     hosts: Vec<String>,
 
     /// Files with a line for each host, as for a job
     #[arg(long = "hostfile", visible_alias = "machinefile", value_name = "FILE")]
-    #[arg(action = ArgAction::Append)]
     hostfiles: Vec<PathBuf>,
 
     /// Leave out these hosts
-    #[arg(long, value_name = "HOST,...", action = ArgAction::Append)]
+    #[arg(long, value_name = "HOST,...")]
     exclude: Vec<String>,
 
     /// Interfaces, such as eth1 or 'enp1*'; by default all network cards
