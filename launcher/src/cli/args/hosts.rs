@@ -63,6 +63,22 @@ pub(crate) struct HostArgs {
     pub(crate) _root: bool,
 }
 
+/// Hosts of a verb, where they may also come from files or from a scheduler.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct HostSourceArgs {
+    /// Hosts, as for a job; by default those that a scheduler has allocated, or this machine
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
+    pub(crate) hosts: Vec<String>,
+
+    /// Files with a line for each host, as for a job
+    #[arg(long = "hostfile", visible_alias = "machinefile", value_name = "FILE")]
+    pub(crate) hostfiles: Vec<PathBuf>,
+
+    /// Leave out these hosts
+    #[arg(long, value_name = "HOST,...")]
+    pub(crate) exclude: Vec<String>,
+}
+
 /// Hosts that a verb asks, all at once.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct HostListArgs {
