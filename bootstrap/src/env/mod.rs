@@ -156,24 +156,22 @@ pub mod horovod {
 
     /// Variables whose values are valid for one job only. They are never taken over from an outer
     /// launcher.
-    #[rustfmt::skip]
     pub const PER_LAUNCH: &[&str] = &[
-        RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, CROSS_RANK, CROSS_SIZE, HOSTNAME, RENDEZVOUS_ADDR, RENDEZVOUS_PORT,
+        RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, CROSS_RANK, CROSS_SIZE, HOSTNAME, RENDEZVOUS_ADDR,
+        RENDEZVOUS_PORT,
     ];
 }
 
 /// Variables of rlaunch that are valid for one job only.
-#[rustfmt::skip]
 const OF_JOB: &[&str] = &[
-    RLAUNCH_JOB_ID, RLAUNCH_EXEC, RLAUNCH_HOST, RLAUNCH_LIB, RLAUNCH_NODES, RLAUNCH_PRELOAD_DIR, RLAUNCH_RANK,
-    RLAUNCH_RANK_TABLE, RLAUNCH_RESTART_COUNT, RLAUNCH_SOCKET, RLAUNCH_TOKEN,
+    RLAUNCH_JOB_ID, RLAUNCH_EXEC, RLAUNCH_HOST, RLAUNCH_LIB, RLAUNCH_NODES, RLAUNCH_PRELOAD_DIR,
+    RLAUNCH_RANK, RLAUNCH_RANK_TABLE, RLAUNCH_RESTART_COUNT, RLAUNCH_SOCKET, RLAUNCH_TOKEN,
 ];
 
 /// Tells whether a variable belongs to another launch: to an `srun` or `mpirun` around this one, or
 /// to an outer rlaunch. Such variables are not forwarded, because programs would mistake their
 /// numbers for numbers of this job.
 pub fn is_foreign_launch(name: &str) -> bool {
-    #[rustfmt::skip]
     const EXACT: &[&str] = &[
         RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, NODE_RANK, MASTER_ADDR,
         MASTER_PORT, JAX_COORDINATOR_ADDRESS, GROUP_WORLD_SIZE, LOCAL_SIZE, CROSS_RANK, CROSS_SIZE,

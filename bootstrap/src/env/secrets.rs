@@ -198,14 +198,8 @@ mod tests {
         }
         assert_eq!(redacted("pg://u:x_key=pw@d A"), "pg://u:(set, 12 chars)");
         for url in [
-            "https://h:80/a",
-            "ssh://git@h/x",
-            "docker://h:5000/image@sha256:00",
-            "tcp://[::1]:80/a@b",
-            "https://h/a:b@c",
-            "see http://a:1 mail me@x",
-            "://",
-            "a://",
+            "https://h:80/a", "ssh://git@h/x", "docker://h:5000/image@sha256:00",
+            "tcp://[::1]:80/a@b", "https://h/a:b@c", "see http://a:1 mail me@x", "://", "a://",
         ] {
             assert_eq!(redacted(url), url);
         }

@@ -256,15 +256,8 @@ impl Unit {
 }
 
 const COLLECTIVES: [&str; 9] = [
-    "all_reduce",
-    "reduce",
-    "broadcast",
-    "gather",
-    "scatter",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "barrier",
+    "all_reduce", "reduce", "broadcast", "gather", "scatter", "all_gather", "reduce_scatter",
+    "all_to_all", "barrier",
 ];
 
 /// Kind of measurement: latency, bandwidth, or a collective.

@@ -13,15 +13,8 @@ const EVERYTHING: &[&str] =
     &["Cargo.lock", "Cargo.toml", ".cargo", ".ci", ".config", "tests/lab", "tests/stopwatch"];
 /// Files that only formatting and `cargo deny` read, if anything does.
 const PLAIN: &[&str] = &[
-    "LICENSE",
-    "ARCHITECTURE.md",
-    "CHANGELOG.md",
-    ".github",
-    ".gitignore",
-    ".rustfmt.toml",
-    ".deny.toml",
-    ".advisories.toml",
-    "tests/README.md",
+    "LICENSE", "ARCHITECTURE.md", "CHANGELOG.md", ".github", ".gitignore", ".rustfmt.toml",
+    ".deny.toml", ".advisories.toml", "tests/README.md",
 ];
 /// Sources of the simulation.
 const SIM: &str = "tests/sim bootstrap/rendezvous bootstrap/id.rs \

@@ -5,28 +5,14 @@ use crate::setup::recipe_name;
 
 /// Debian packages in the image, beside the essential ones.
 pub(super) const PACKAGES: &[&str] = &[
-    "openssh-server",
-    "openssh-client",
+    "openssh-server", "openssh-client",
     // Verbs: libraries, tools and benchmarks.
-    "rdma-core",
-    "ibverbs-providers",
-    "ibverbs-utils",
-    "perftest",
+    "rdma-core", "ibverbs-providers", "ibverbs-utils", "perftest",
     // Memory checker for unsafe code around verbs.
-    "valgrind",
-    // `ip`, `tc` and `rdma`; `lspci`; `ping`.
-    "iproute2",
-    "pciutils",
-    "iputils-ping",
-    "kmod",
-    "procps",
-    "hostname",
-    "python3-minimal",
+    "valgrind", // `ip`, `tc` and `rdma`; `lspci`; `ping`.
+    "iproute2", "pciutils", "iputils-ping", "kmod", "procps", "hostname", "python3-minimal",
     // Containers inside guests.
-    "podman",
-    "crun",
-    "netavark",
-    "iptables",
+    "podman", "crun", "netavark", "iptables",
 ];
 
 /// Script, and its name in error messages.

@@ -25,12 +25,8 @@ const CHUNK: usize = 1 << 20;
 const MAX_VERSION: usize = 32;
 /// Directories that loaders search in addition to their configured ones.
 const SYSTEM_DIRECTORIES: &[&str] = &[
-    "/usr/local/cuda/lib64",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/lib64",
-    "/usr/lib64",
-    "/usr/lib",
+    "/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64",
+    "/usr/lib64", "/usr/lib",
 ];
 
 /// Program, and the variables that decide where its libraries are found.
