@@ -1,23 +1,36 @@
-//! Size of the terminal that this process writes to.
+//! Size of the terminal at which the user sits.
 
+use rlaunch_bootstrap::job::TerminalSize;
 use rustix::termios::tcgetwinsize;
 use std::io;
 use std::os::fd::AsFd;
 
-/// Number of rows where there is no terminal.
-const ROWS: u16 = 24;
+/// Size where there is no terminal.
+const USUAL: TerminalSize = TerminalSize { rows: 24, columns: 80 };
 
 /// Returns the number of rows of the terminal at stderr.
 pub fn rows() -> u16 {
-    size(io::stderr()).map_or(ROWS, |(rows, _)| rows)
+    size_of(io::stderr()).unwrap_or(USUAL).rows
 }
 
 /// Returns the number of columns of the terminal at stdout; `None` if that is no terminal, or one without a size.
 pub fn columns() -> Option<u16> {
-    size(io::stdout()).map(|(_, columns)| columns)
+    size_of(io::stdout()).map(|size| size.columns)
 }
 
-fn size(terminal: impl AsFd) -> Option<(u16, u16)> {
+/// Returns the size of the terminal at stdout, stdin or stderr.
+pub fn size() -> Option<TerminalSize> {
+    let of_input = || size_of(io::stdin());
+    size_of(io::stdout()).or_else(of_input).or_else(|| size_of(io::stderr()))
+}
+
+/// Returns the size of the user's terminal, or a usual one.
+pub fn size_or_default() -> TerminalSize {
+    size().unwrap_or(USUAL)
+}
+
+fn size_of(terminal: impl AsFd) -> Option<TerminalSize> {
     let size = tcgetwinsize(terminal).ok()?;
-    (size.ws_row > 0 && size.ws_col > 0).then_some((size.ws_row, size.ws_col))
+    let known = TerminalSize { rows: size.ws_row, columns: size.ws_col };
+    (known.rows > 0 && known.columns > 0).then_some(known)
 }
