@@ -338,7 +338,8 @@ pub(crate) fn build_directories() -> Vec<PathBuf> {
 
 /// Asks rustc about itself.
 fn rustc(words: &[&str]) -> Result<String, LabError> {
-    printed("ask rustc about itself", as_caller("rustc".into()).args(words))
+    let mut rustc = as_caller("rustc".into());
+    printed("ask rustc about itself", rustc.current_dir(workspace()).args(words))
 }
 
 /// Returns this machine's target triple.

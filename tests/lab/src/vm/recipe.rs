@@ -8,11 +8,9 @@ pub(super) const PACKAGES: &[&str] = &[
     "openssh-server", "openssh-client",
     // Verbs: libraries, tools and benchmarks.
     "rdma-core", "ibverbs-providers", "ibverbs-utils", "perftest",
-    // Memory checker for unsafe code around verbs.
-    "valgrind", // `ip`, `tc` and `rdma`; `lspci`; `ping`.
-    "iproute2", "pciutils", "iputils-ping", "kmod", "procps", "hostname", "python3-minimal",
-    // Containers inside guests.
-    "podman", "crun", "netavark", "iptables",
+    // Memory checker for unsafe code around verbs; `ip`, `tc` and `rdma`; `lspci`; `ping`. Containers inside guests.
+    "valgrind", "iproute2", "pciutils", "iputils-ping", "kmod", "procps", "hostname",
+    "python3-minimal", "podman", "crun", "netavark", "iptables",
 ];
 
 /// Script, and its name in error messages.
