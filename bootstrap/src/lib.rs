@@ -8,7 +8,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`id`], [`frame`], [`deadline`] | small types that the others use |
+//! | [`id`], [`frame`], [`deadline`], [`decimal`] | small types that the others use |
 //! | [`env`](mod@env), [`shell_safe`] | names of environment variables, valid host names |
 //! | [`inventory`] | hardware and system software of a node |
 //! | [`security`] | authentication and encryption of TCP connections |
@@ -71,6 +71,7 @@
 
 pub mod bench;
 pub mod deadline;
+pub mod decimal;
 pub mod env;
 pub mod frame;
 pub mod id;

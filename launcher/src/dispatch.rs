@@ -4,7 +4,7 @@ use crate::cli::args::{JobArgs, OutputArgs};
 use crate::cli::command_line::CommandLine;
 use crate::commands::{Invocation, Verb};
 use rlaunch_client::command;
-use rlaunch_console::{file_size, messages, open_files, panics, signals, stdout};
+use rlaunch_console::{limits, messages, open_files, panics, signals, stdout};
 use rlaunch_engine::run::detach::{self, Side, Start};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -24,7 +24,7 @@ rlaunch starts one program on many hosts over SSH:
 pub fn main() -> ExitCode {
     signals::unblock_all();
     panics::end_at_panics();
-    file_size::survive_limit();
+    limits::survive_file_size();
     let exit = run();
     messages::flush();
     exit

@@ -113,11 +113,7 @@ fn programs_share_one_world_and_have_what_is_their_own() {
     let run = run.args([":", "-H", "c,a", "sh", "-c", "echo \"$0\" $RANK $1 $WHO", "\\:"]);
     let ran = run.args(["{{host.name}}/{{world_size}}"]).run();
     let expected = [
-        ": 3 c/5 one",
-        ": 4 a/5 one",
-        "one 0/5 0 a / 77",
-        "one 1/5 1 a / 77",
-        "two 2/5 0 b /usr 78",
+        ": 3 c/5 one", ": 4 a/5 one", "one 0/5 0 a / 77", "one 1/5 1 a / 77", "two 2/5 0 b /usr 78",
     ];
     assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
     ran.says_nothing();

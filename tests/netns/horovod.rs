@@ -73,17 +73,14 @@ fn four_ranks_meet_as_horovod_does() {
     let _files = field.files(&["a", "b"], path, CLIENT, 0o644);
     let ran = clients(&field, "-H a:2,b:2", path).run();
     let expected = [
-        "rank 0 met [0, 1, 2, 3] [0, 1] [0, 2]",
-        "rank 1 met [0, 1, 2, 3] [0, 1] [1, 3]",
-        "rank 2 met [0, 1, 2, 3] [2, 3] [0, 2]",
-        "rank 3 met [0, 1, 2, 3] [2, 3] [1, 3]",
+        "rank 0 met [0, 1, 2, 3] [0, 1] [0, 2]", "rank 1 met [0, 1, 2, 3] [0, 1] [1, 3]",
+        "rank 2 met [0, 1, 2, 3] [2, 3] [0, 2]", "rank 3 met [0, 1, 2, 3] [2, 3] [1, 3]",
     ];
     assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
     // If one host has more ranks than the other, its last rank has no peer in the cross context.
     let ran = clients(&field, "-H a:2,b", path).run();
     let expected = [
-        "rank 0 met [0, 1, 2] [0, 1] [0, 2]",
-        "rank 1 met [0, 1, 2] [0, 1] [1]",
+        "rank 0 met [0, 1, 2] [0, 1] [0, 2]", "rank 1 met [0, 1, 2] [0, 1] [1]",
         "rank 2 met [0, 1, 2] [2] [0, 2]",
     ];
     assert_eq!(ran.succeeded().sorted(), expected, "{ran}");

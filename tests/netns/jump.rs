@@ -87,16 +87,8 @@ fn hosts_behind_jump_hosts_which_are_logged_in_to_once() {
     assert_eq!(ran.succeeded().sorted(), ["b", "c", "e", "f", "g"], "{ran}");
     let expected = [
         // One login each for b and c, for the ProxyCommand of g, for e, and for f.
-        "a from d",
-        "a from d",
-        "a from launch",
-        "a from launch",
-        "b from a",
-        "c from a",
-        "d from launch",
-        "e from a",
-        "f from a",
-        "g from a",
+        "a from d", "a from d", "a from launch", "a from launch", "b from a", "c from a",
+        "d from launch", "e from a", "f from a", "g from a",
     ];
     assert_eq!(logins.all(), expected, "{ran}");
     let proxied = format!("{}:22", at("g"));

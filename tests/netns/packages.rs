@@ -165,8 +165,7 @@ fn dpkg_installs_and_removes_the_package() {
 fn the_rpm_package_has_the_same_files() {
     let listed = run("rpm", &["-qlp", package(".rpm").to_str().unwrap()]);
     for file in [
-        "/usr/bin/rlaunch",
-        "/usr/share/man/man1/rlaunch.1",
+        "/usr/bin/rlaunch", "/usr/share/man/man1/rlaunch.1",
         "/usr/share/zsh/site-functions/_rlaunch",
     ] {
         assert!(listed.lines().any(|line| line == file), "{file}: {listed}");

@@ -187,11 +187,8 @@ fn a_rank_exits_and_the_others_may_go_on() {
         let released = Stopwatch::start();
         let _go = go(field, &HOSTS);
         let ran = ends(field, running, released, PROMPT);
-        ran.ended_with(3).says(&[
-            "error: rank 5 on c ",
-            "exited with code 3",
-            "1 more rank failed",
-        ]);
+        ran.ended_with(3)
+            .says(&["error: rank 5 on c ", "exited with code 3", "1 more rank failed"]);
         assert_eq!(ran.out().matches("done\n").count(), 7, "{ran}");
     });
 }

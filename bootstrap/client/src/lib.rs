@@ -24,7 +24,6 @@ pub use asynchronous::AsyncClient;
 pub use blocking::Client;
 pub use session::ClockOffset;
 
-use rlaunch_bootstrap::env;
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::protocol::rank::HelloRefusal;
 use rlaunch_bootstrap::rendezvous::codec::CodecError;
@@ -32,6 +31,7 @@ use rlaunch_bootstrap::rendezvous::message::{CollectiveFailure, MissingRanks};
 use rlaunch_bootstrap::rendezvous::node::Refusal;
 use rlaunch_bootstrap::rendezvous::payload::GatherError;
 use rlaunch_bootstrap::security::Token;
+use rlaunch_bootstrap::{decimal, env};
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -110,7 +110,7 @@ pub enum ClientError {
 }
 
 fn timed_out(what: &str, after: &Duration, missing: &MissingRanks) -> String {
-    let seconds = after.as_secs_f64();
+    let seconds = decimal::in_seconds(*after);
     if missing.ranks.is_empty() {
         format!("{what}: not within {seconds} s")
     } else {
@@ -167,8 +167,7 @@ impl Credentials {
 
 /// Parses a number of seconds above 0, with or without a fraction.
 pub(crate) fn parse_seconds(text: &str) -> Option<Duration> {
-    let seconds = text.trim().parse().ok()?;
-    Duration::try_from_secs_f64(seconds).ok().filter(|duration| !duration.is_zero())
+    decimal::seconds(text).filter(|duration| !duration.is_zero())
 }
 
 #[cfg(test)]

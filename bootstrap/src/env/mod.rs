@@ -157,106 +157,45 @@ pub mod horovod {
     /// Variables whose values are valid for one job only. They are never taken over from an outer
     /// launcher.
     pub const PER_LAUNCH: &[&str] = &[
-        RANK,
-        SIZE,
-        LOCAL_RANK,
-        LOCAL_SIZE,
-        CROSS_RANK,
-        CROSS_SIZE,
-        HOSTNAME,
-        RENDEZVOUS_ADDR,
+        RANK, SIZE, LOCAL_RANK, LOCAL_SIZE, CROSS_RANK, CROSS_SIZE, HOSTNAME, RENDEZVOUS_ADDR,
         RENDEZVOUS_PORT,
     ];
 }
+
+/// Variables of rlaunch that are valid for one job only.
+const OF_JOB: &[&str] = &[
+    RLAUNCH_JOB_ID, RLAUNCH_EXEC, RLAUNCH_HOST, RLAUNCH_LIB, RLAUNCH_NODES, RLAUNCH_PRELOAD_DIR,
+    RLAUNCH_RANK, RLAUNCH_RANK_TABLE, RLAUNCH_RESTART_COUNT, RLAUNCH_SOCKET, RLAUNCH_TOKEN,
+];
 
 /// Tells whether a variable belongs to another launch: to an `srun` or `mpirun` around this one, or
 /// to an outer rlaunch. Such variables are not forwarded, because programs would mistake their
 /// numbers for numbers of this job.
 pub fn is_foreign_launch(name: &str) -> bool {
     const EXACT: &[&str] = &[
-        RANK,
-        WORLD_SIZE,
-        LOCAL_RANK,
-        LOCAL_WORLD_SIZE,
-        GROUP_RANK,
-        NODE_RANK,
-        MASTER_ADDR,
-        MASTER_PORT,
-        JAX_COORDINATOR_ADDRESS,
-        GROUP_WORLD_SIZE,
-        LOCAL_SIZE,
-        CROSS_RANK,
-        CROSS_SIZE,
-        "ROLE_RANK",
-        "ROLE_NAME",
-        "ROLE_WORLD_SIZE",
-        "MPI_LOCALRANKID",
-        "MPI_LOCALNRANKS",
-        "HYDI_CONTROL_FD",
-        "PRTE_LAUNCHED",
-        "OMPI_UNIVERSE_SIZE",
-        "OMPI_NUM_APP_CTX",
-        "OMPI_APP_CTX_NUM_PROCS",
-        "OMPI_FIRST_RANKS",
-        "OMPI_COMMAND",
-        "OMPI_ARGV",
-        "OMPI_FILE_LOCATION",
-        "OMPI_WORLD_SIZE",
-        "OMPI_WORLD_LOCAL_SIZE",
-        RLAUNCH_JOB_ID,
-        RLAUNCH_EXEC,
-        RLAUNCH_HOST,
-        RLAUNCH_LIB,
-        RLAUNCH_NODES,
-        RLAUNCH_PRELOAD_DIR,
-        RLAUNCH_RANK,
-        RLAUNCH_RANK_TABLE,
-        RLAUNCH_RESTART_COUNT,
-        RLAUNCH_SOCKET,
-        RLAUNCH_TOKEN,
+        RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK, NODE_RANK, MASTER_ADDR,
+        MASTER_PORT, JAX_COORDINATOR_ADDRESS, GROUP_WORLD_SIZE, LOCAL_SIZE, CROSS_RANK, CROSS_SIZE,
     ];
-    const PREFIX: &[&str] = &[
-        "PMI_",
-        "PMIX_",
-        "OMPI_COMM_WORLD_",
-        "OMPI_MCA_orte_",
-        "OMPI_MCA_plm_",
-        "PRTE_MCA_",
-        "OMPI_MCA_ess_",
-        "OMPI_MCA_pmix",
-        "SLURM_",
-        "SLURMD_",
-        "HYDRA_",
-        "I_MPI_HYDRA_",
-        "PALS_",
-        "TORCHELASTIC_",
-    ];
+    const OF_OTHERS: &str = "\
+        ROLE_RANK ROLE_NAME ROLE_WORLD_SIZE MPI_LOCALRANKID MPI_LOCALNRANKS HYDI_CONTROL_FD \
+        PRTE_LAUNCHED OMPI_UNIVERSE_SIZE OMPI_NUM_APP_CTX OMPI_APP_CTX_NUM_PROCS OMPI_FIRST_RANKS \
+        OMPI_COMMAND OMPI_ARGV OMPI_FILE_LOCATION OMPI_WORLD_SIZE OMPI_WORLD_LOCAL_SIZE";
+    const PREFIX: &str = "\
+        PMI_ PMIX_ OMPI_COMM_WORLD_ OMPI_MCA_orte_ OMPI_MCA_plm_ PRTE_MCA_ OMPI_MCA_ess_ \
+        OMPI_MCA_pmix SLURM_ SLURMD_ HYDRA_ I_MPI_HYDRA_ PALS_ TORCHELASTIC_";
     EXACT.contains(&name)
+        || OF_JOB.contains(&name)
         || horovod::PER_LAUNCH.contains(&name)
-        || PREFIX.iter().any(|prefix| name.starts_with(prefix))
+        || OF_OTHERS.split(' ').any(|other| name == other)
+        || PREFIX.split(' ').any(|prefix| name.starts_with(prefix))
 }
 
 /// Tells whether a variable is set for ranks or read by them. Such a name never sets an option of
 /// the launcher, because a launcher may itself run inside a rank.
 pub fn is_rank_variable(name: &str) -> bool {
-    const NAMES: &[&str] = &[
-        RLAUNCH_JOB_ID,
-        RLAUNCH_EXEC,
-        RLAUNCH_HOST,
-        RLAUNCH_NODES,
-        RLAUNCH_RESTART_COUNT,
-        RLAUNCH_RANK,
-        RLAUNCH_SOCKET,
-        RLAUNCH_TOKEN,
-        RLAUNCH_RANK_TABLE,
-        RLAUNCH_COMM_TIMEOUT,
-        RLAUNCH_INIT_TIMEOUT,
-        RLAUNCH_SPIN,
-        RLAUNCH_EAGER_RANKS,
-        RLAUNCH_LIB,
-        RLAUNCH_PRELOAD_DIR,
-    ];
-    NAMES.contains(&name)
+    const SETTINGS: &[&str] =
+        &[RLAUNCH_COMM_TIMEOUT, RLAUNCH_INIT_TIMEOUT, RLAUNCH_SPIN, RLAUNCH_EAGER_RANKS];
+    OF_JOB.contains(&name) || SETTINGS.contains(&name)
 }
 
 /// Tells whether a login sets this variable by itself on every host. Such a variable says nothing
@@ -269,66 +208,22 @@ pub fn is_host_variable(name: &OsStr) -> bool {
 /// are not forwarded; each node keeps its own.
 pub fn is_node_specific(name: &str) -> bool {
     const EXACT: &[&str] = &[
-        "HOME",
-        "USER",
-        "LOGNAME",
-        "SHELL",
-        PWD,
-        "OLDPWD",
-        "TMPDIR",
-        "TMP",
-        "TEMP",
-        "TEMPDIR",
-        "DISPLAY",
-        "WAYLAND_DISPLAY",
-        "XAUTHORITY",
-        "WINDOWID",
-        "SESSION_MANAGER",
-        "TMUX",
-        "TMUX_PANE",
-        "STY",
-        "HOSTNAME",
-        "HOST",
-        "HOSTTYPE",
-        "MACHTYPE",
-        "OSTYPE",
-        "REMOTEHOST",
-        "MAIL",
-        "SHLVL",
-        "_",
+        "HOME USER LOGNAME SHELL PWD OLDPWD TMPDIR TMP TEMP TEMPDIR DISPLAY WAYLAND_DISPLAY XAUTHORITY",
+        "WINDOWID SESSION_MANAGER TMUX TMUX_PANE STY HOSTNAME HOST HOSTTYPE MACHTYPE OSTYPE REMOTEHOST",
+        "MAIL SHLVL _ LINES COLUMNS NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES",
         // Most name a file, or a key of this kernel. A login that brings a ticket sets it on each host.
-        "KRB5CCNAME",
-        "GPG_AGENT_INFO",
-        "GPG_TTY",
+        "KRB5CCNAME GPG_AGENT_INFO GPG_TTY",
         // Names that manifests of Kubernetes give to what they tell a container of its own pod and node.
-        "POD_NAME",
-        "POD_IP",
-        "POD_IPS",
-        "POD_UID",
-        "NODE_NAME",
-        "NODE_IP",
-        "HOST_IP",
+        "POD_NAME POD_IP POD_IPS POD_UID NODE_NAME NODE_IP HOST_IP",
         // Variables of a systemd service: a rank on another host has neither its sockets nor its files, and is not who
         // keeps its watchdog quiet.
-        "CREDENTIALS_DIRECTORY",
-        "INVOCATION_ID",
-        "JOURNAL_STREAM",
-        "LISTEN_FDNAMES",
-        "LISTEN_FDS",
-        "LISTEN_PID",
-        "MAINPID",
-        "MANAGERPID",
-        "NOTIFY_SOCKET",
-        "RUNTIME_DIRECTORY",
-        "SYSTEMD_EXEC_PID",
-        "LINES",
-        "COLUMNS",
-        "NVIDIA_VISIBLE_DEVICES",
-        "NVIDIA_DRIVER_CAPABILITIES",
+        "CREDENTIALS_DIRECTORY INVOCATION_ID JOURNAL_STREAM LISTEN_FDNAMES LISTEN_FDS LISTEN_PID",
+        "MAINPID MANAGERPID NOTIFY_SOCKET RUNTIME_DIRECTORY SYSTEMD_EXEC_PID",
     ];
     const PREFIX: &[&str] =
         &["XDG_", "DBUS_", "SSH_", "KUBERNETES_", "MEMORY_PRESSURE_", "WATCHDOG_"];
-    EXACT.contains(&name) || PREFIX.iter().any(|prefix| name.starts_with(prefix))
+    EXACT.iter().any(|names| names.split(' ').any(|exact| name == exact))
+        || PREFIX.iter().any(|prefix| name.starts_with(prefix))
 }
 
 /// Joins two search paths and drops duplicates. Empty entries are dropped too, because they would

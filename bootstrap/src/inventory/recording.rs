@@ -88,11 +88,8 @@ mod tests {
         let recording = Recording::from_entries(&entries, &listed.into_iter().collect());
         let paths: Vec<&str> = recording.entries().map(|(path, _)| path).collect();
         let wanted = [
-            "/sys/class/net",
-            "/sys/class/net/eth0",
-            "/sys/devices/pci/eth0/device",
-            "/sys/devices/pci/eth0/lower_x",
-            "/sys/devices/pci/eth0/mtu",
+            "/sys/class/net", "/sys/class/net/eth0", "/sys/devices/pci/eth0/device",
+            "/sys/devices/pci/eth0/lower_x", "/sys/devices/pci/eth0/mtu",
             "/sys/devices/pci/vendor",
         ];
         assert_eq!(paths, wanted);

@@ -488,13 +488,8 @@ mod tests {
         let mut endless = b"GET /".to_vec();
         endless.resize(MAX_FIRST_MESSAGE, b'a');
         let strangers: [&[u8]; 7] = [
-            b"SSH-2.0-x\r\n",
-            b"FETCH 0123\n",
-            b"FETCH ../../etc/passwd\n",
-            b"GET /etc/passwd HTTP/1.0\r\n\r\n",
-            b"POST",
-            &endless,
-            &eager,
+            b"SSH-2.0-x\r\n", b"FETCH 0123\n", b"FETCH ../../etc/passwd\n",
+            b"GET /etc/passwd HTTP/1.0\r\n\r\n", b"POST", &endless, &eager,
         ];
         for stranger in strangers {
             assert_eq!(

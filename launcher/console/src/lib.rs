@@ -7,20 +7,19 @@
 //! | `line_writer` | lines to a reader that may not read |
 //! | `footer` | rows at the bottom of the terminal |
 //! | `deadline` | time limits that restart after a suspension |
-//! | `open_files`, `file_size`, `processes` | limits of open files, of the size of files, and of processes |
+//! | `open_files`, `limits` | limits of open files; of the size of files, and of processes |
 //! | `process_env` | environment variables and directories of this process |
 //! | `panics` | what happens at a bug, or where no thread can be started |
 //! | `signals` | signals that tell this process to end |
 
 pub mod deadline;
-pub mod file_size;
 pub mod footer;
+pub mod limits;
 pub mod line_writer;
 pub mod messages;
 pub mod open_files;
 pub mod panics;
 pub mod process_env;
-pub mod processes;
 pub mod progress;
 pub mod signals;
 pub mod stdout;

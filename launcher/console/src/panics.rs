@@ -2,7 +2,7 @@
 //! thread with the bug ended, the rest of a job could wait for it for ever. Agents notice that rlaunch is gone, and end
 //! their ranks. A thread that the system refuses is a panic as well, but no bug.
 
-use crate::{messages, processes};
+use crate::{limits, messages};
 use nix::libc::termios;
 use nix::sys::termios::{SetArg, tcgetattr, tcsetattr};
 use nix::unistd::{getpgrp, tcgetpgrp};
@@ -29,7 +29,11 @@ pub fn end_at_panics() {
 fn explain(panic: &PanicHookInfo<'_>) -> (Exit, String, Option<String>) {
     if let Some(code) = panic.payload_as_str().and_then(refused_thread) {
         let cause = printable::without_codes(&io::Error::from_raw_os_error(code).to_string());
-        return (Exit::USAGE, format!("cannot start a thread: {cause}"), processes::hint(code));
+        return (
+            Exit::USAGE,
+            format!("cannot start a thread: {cause}"),
+            limits::process_hint(code),
+        );
     }
     let hint = "this is a bug of rlaunch; please report it, with the line above";
     (Exit::BUG, describe(panic), Some(hint.to_owned()))

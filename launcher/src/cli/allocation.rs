@@ -143,9 +143,7 @@ fn counts(text: &str) -> Option<Vec<u32>> {
 /// Variables that name a hostfile: of Open MPI up to version 4, of Open MPI from version 5 on, of MPICH, and
 /// of Intel MPI. The first that is set takes effect.
 const HOSTFILES: &[&str] = &[
-    "OMPI_MCA_orte_default_hostfile",
-    "PRTE_MCA_prte_default_hostfile",
-    "HYDRA_HOST_FILE",
+    "OMPI_MCA_orte_default_hostfile", "PRTE_MCA_prte_default_hostfile", "HYDRA_HOST_FILE",
     "I_MPI_HYDRA_HOST_FILE",
 ];
 

@@ -2,6 +2,7 @@
 //! those of `--exclude`.
 
 use crate::cli::allocation::{self, AllocatedHosts, AllocationError, MpiJob, MpiJobError};
+use crate::cli::args::HostSourceArgs;
 use rlaunch_console::messages;
 use rlaunch_engine::connect::connector::{Reach, RshError};
 use rlaunch_plan::hosts::host_table::HostTable;
@@ -20,6 +21,12 @@ pub(crate) struct HostOptions<'a> {
     pub(crate) exclude: &'a [String],
     /// Tables `[hosts.NAME]` and `[groups]` of the configuration file.
     pub(crate) table: &'a HostTable,
+}
+
+impl<'a> HostOptions<'a> {
+    pub(crate) fn of_verb(args: &'a HostSourceArgs, table: &'a HostTable) -> HostOptions<'a> {
+        HostOptions { lists: &args.hosts, files: &args.hostfiles, exclude: &args.exclude, table }
+    }
 }
 
 /// Hosts that were selected, and their origin.

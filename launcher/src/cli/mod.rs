@@ -7,7 +7,6 @@
 //! | `args` | options, grouped for the verbs that share them |
 //! | `compat` | translation of other launchers' options |
 //! | `config` | settings from `rlaunch.toml` and from variables; trust in files |
-//! | `terminal` | the size of the user's terminal |
 //! | `host_selection`, `allocation` | the hosts of a job: from options, or allocated by a batch system or an MPIJob |
 //! | `lower` | from parsed options to [`rlaunch_engine::run::job_run::Launch`], the job and the way to its hosts |
 
@@ -18,4 +17,3 @@ pub(crate) mod compat;
 pub(crate) mod config;
 pub(crate) mod host_selection;
 pub(crate) mod lower;
-pub(crate) mod terminal;

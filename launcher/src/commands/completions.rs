@@ -20,11 +20,8 @@ Examples:
   rlaunch completions fish > ~/.config/fish/completions/rlaunch.fish")]
 pub(crate) struct CompletionsArgs {
     /// The shell; without it the line to type is printed
-    #[arg(
-        value_name = "bash|zsh|fish",
-        value_parser = values::one_of(SHELLS),
-        hide_possible_values = true
-    )]
+    #[arg(value_name = "bash|zsh|fish", value_parser = values::one_of(SHELLS))]
+    #[arg(hide_possible_values = true)]
     pub(crate) shell: Option<Shell>,
 }
 

@@ -1,14 +1,13 @@
 //! `rlaunch hostfile`: the hosts that a job would have, as a hostfile for other launchers and for people.
 
-use crate::cli::args::ConfigArgs;
+use crate::cli::args::{ConfigArgs, HostSourceArgs};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::{HostOptions, HostSelection};
-use clap::{ArgAction, Parser};
+use clap::Parser;
 use rlaunch_console::stdout;
 use rlaunch_plan::hosts::{Host, SlotsBy, hostfile};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use std::path::PathBuf;
 
 /// Print the hosts that a job would have, as a hostfile.
 ///
@@ -25,35 +24,15 @@ Examples:
   mpirun --hostfile <(rlaunch hostfile) ./program"
 )]
 pub(crate) struct HostfileArgs {
-    /// Hosts, as for a job
-    #[arg(
-        short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...",
-        action = ArgAction::Append
-    )]
-    pub(crate) hosts: Vec<String>,
-
-    /// Files with a line for each host, as for a job
-    #[arg(
-        long = "hostfile", visible_alias = "machinefile", value_name = "FILE",
-        action = ArgAction::Append
-    )]
-    pub(crate) hostfiles: Vec<PathBuf>,
-
-    /// Leave out these hosts
-    #[arg(long, value_name = "HOST,...", action = ArgAction::Append)]
-    pub(crate) exclude: Vec<String>,
+    #[command(flatten)]
+    pub(crate) hosts: HostSourceArgs,
 
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
 }
 
 pub(crate) fn run(args: &HostfileArgs, line: &CommandLine) -> Result<Exit, Failed> {
-    let options = HostOptions {
-        lists: &args.hosts,
-        files: &args.hostfiles,
-        exclude: &args.exclude,
-        table: &line.config.hosts,
-    };
+    let options = HostOptions::of_verb(&args.hosts, &line.config.hosts);
     let selection = HostSelection::new(&options)
         .map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))?;
     if selection.hosts.is_empty() {
@@ -80,6 +59,7 @@ mod tests {
     use super::*;
     use rlaunch_console::messages;
     use rlaunch_plan::hosts::host_table::HostTable;
+    use std::path::PathBuf;
 
     fn listed(lists: &[&str], file: Option<&str>, exclude: &[&str]) -> Result<String, String> {
         let owned =

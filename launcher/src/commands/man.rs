@@ -154,12 +154,7 @@ fn inlines(text: &str) -> Vec<Inline> {
 /// Options that must not appear in any help or completion.
 #[cfg(test)]
 pub(super) const HIDDEN: [&str; 7] = [
-    "ignored",
-    "remark",
-    "interfaces",
-    "nnodes",
-    "allow-run-as-root",
-    "get-stack-traces",
+    "ignored", "remark", "interfaces", "nnodes", "allow-run-as-root", "get-stack-traces",
     "report-state-on-timeout",
 ];
 

@@ -297,12 +297,8 @@ mod tests {
     #[test]
     fn other_programs_are_no_verbs() {
         for typed in [
-            "rlaunch -H a hostname",
-            "rlaunch -H a -- topo",
-            "rlaunch -H a ./topo",
-            "rlaunch -H a barrier",
-            "rlaunch -H a topo : hostname",
-            "rlaunch mpi",
+            "rlaunch -H a hostname", "rlaunch -H a -- topo", "rlaunch -H a ./topo",
+            "rlaunch -H a barrier", "rlaunch -H a topo : hostname", "rlaunch mpi",
             "rlaunch -H a htop",
         ] {
             assert_eq!(verb_hint(typed), None, "{typed}");
@@ -396,11 +392,8 @@ mod tests {
             assert_eq!(hint(typed).as_deref(), Some(meant), "{typed}");
         }
         for typed in [
-            "rlaunch -H a sh -H b",
-            "rlaunch sh x.sh -np 4",
-            "rlaunch sh -np many",
-            "rlaunch sh -H",
-            "rlaunch -- sh -H a",
+            "rlaunch -H a sh -H b", "rlaunch sh x.sh -np 4", "rlaunch sh -np many",
+            "rlaunch sh -H", "rlaunch -- sh -H a",
         ] {
             assert_eq!(hint(typed), None, "{typed}");
         }

@@ -38,16 +38,9 @@ mod tests {
     #[test]
     fn a_sequence_ends_where_the_text_begins() {
         for sequence in [
-            "\u{1b}[31m",
-            "\u{1b}[?25l",
-            "\u{1b}(B",
-            "\u{1b}7",
-            "\u{1b}]0;title\u{7}",
-            "\u{1b}]8;;http://h/x\u{1b}\\",
-            // Not whole.
-            "\u{1b}[1;",
-            "\u{1b}]",
-            "\u{1b}",
+            "\u{1b}[31m", "\u{1b}[?25l", "\u{1b}(B", "\u{1b}7", "\u{1b}]0;title\u{7}",
+            "\u{1b}]8;;http://h/x\u{1b}\\", // Not whole.
+            "\u{1b}[1;", "\u{1b}]", "\u{1b}",
         ] {
             let text = format!("a{sequence}äb");
             assert_eq!(&text[end(text.as_bytes(), 1)..], "äb", "{sequence:?}");

@@ -63,9 +63,7 @@ mod tests {
     #[test]
     fn all_else_stays() {
         for line in [
-            "rlaunch -H a:2,b -x A=1 p --lr=0.1",
-            "p --token --lr 1",
-            "-x HF_TOKEN p",
+            "rlaunch -H a:2,b -x A=1 p --lr=0.1", "p --token --lr 1", "-x HF_TOKEN p",
             "-xHF_TOKEN p",
         ] {
             assert_eq!(kept(line), line);

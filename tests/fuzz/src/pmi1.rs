@@ -66,14 +66,8 @@ fn questions() -> Vec<Act> {
     acts.extend(lines(
         0,
         [
-            "cmd=get_maxes",
-            "cmd=get_appnum",
-            "cmd=get_my_kvsname",
-            "cmd=get_universe_size",
-            "cmd=getbyidx kvsname=x idx=0",
-            "cmd=barrier_in group=NODE:1",
-            FINALIZE,
-            INIT,
+            "cmd=get_maxes", "cmd=get_appnum", "cmd=get_my_kvsname", "cmd=get_universe_size",
+            "cmd=getbyidx kvsname=x idx=0", "cmd=barrier_in group=NODE:1", FINALIZE, INIT,
         ],
     ));
     acts.extend([Close(0), line(1, "cmd=init pmi_version=2 pmi_subversion=0")]);

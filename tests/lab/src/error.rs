@@ -40,44 +40,22 @@ pub enum LabError {
     },
     /// No lab of this name is up.
     #[error("no lab named `{name}` is up")]
-    NotUp {
-        /// Name of the lab.
-        name: String,
-    },
+    NotUp { name: String },
     /// The lab has no such host.
     #[error("lab `{lab}` has no host `{host}`")]
-    NoHost {
-        /// Name of the lab.
-        lab: String,
-        /// Name that was given.
-        host: String,
-    },
+    NoHost { lab: String, host: String },
     /// The host exists but has crashed.
     #[error("host {host} is down")]
-    HostDown {
-        /// Name of the host.
-        host: String,
-    },
+    HostDown { host: String },
     /// No guests of a lab of this name are up.
     #[error("no guests of a lab named `{lab}` are up")]
-    NoGuests {
-        /// Name of the lab.
-        lab: String,
-    },
+    NoGuests { lab: String },
     /// The lab has no such guest.
     #[error("lab `{lab}` has no guest `{guest}`")]
-    NoGuest {
-        /// Name of the lab.
-        lab: String,
-        /// Name that was given.
-        guest: String,
-    },
+    NoGuest { lab: String, guest: String },
     /// The guest exists but its QEMU process has ended.
     #[error("guest {guest} is down")]
-    GuestDown {
-        /// Name of the guest.
-        guest: String,
-    },
+    GuestDown { guest: String },
     /// An argument is invalid.
     #[error("{0}")]
     Usage(String),

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::LabError;
-use crate::command::run;
+use crate::command::printed;
 use crate::dist::{self, Profile};
 use crate::files::remove_dir;
 
@@ -47,8 +47,7 @@ fn pack_into(folder: &Path, built: &Path, triple: &str) -> Result<(), LabError> 
 }
 
 fn check_size(folder: &Path) -> Result<(), LabError> {
-    let measured = run("measure the folder", Command::new("du").arg("-sb").arg(folder))?.stdout;
-    let measured = String::from_utf8_lossy(&measured);
+    let measured = printed("measure the folder", Command::new("du").arg("-sb").arg(folder))?;
     let size = measured.split_whitespace().next().and_then(|bytes| bytes.parse::<u64>().ok());
     match size.filter(|size| *size <= MAX_SIZE) {
         Some(_) => Ok(()),

@@ -116,20 +116,9 @@ fn results_that_cannot_be_written_are_an_error() {
     let field = Field::new();
     let directory = launch_directory();
     let lines = [
-        "jobs",
-        "jobs --json",
-        "history --json",
-        "help",
-        "help hosts",
-        "-h",
-        "jobs --help",
-        "--version",
-        "completions bash",
-        "hostfile -H a,b",
-        "-H a --dry-run=offline true",
-        "-H a --dry-run true",
-        "topo -H a",
-        "monitor -H a --once",
+        "jobs", "jobs --json", "history --json", "help", "help hosts", "-h", "jobs --help",
+        "--version", "completions bash", "hostfile -H a,b", "-H a --dry-run=offline true",
+        "-H a --dry-run true", "topo -H a", "monitor -H a --once",
     ];
     for line in lines {
         let run = field.rlaunch(line).env("XDG_STATE_HOME", directory.path().to_str().unwrap());

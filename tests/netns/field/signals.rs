@@ -97,18 +97,12 @@ const CASES: &[Case] = &[
     case("service-manager", "./job", "kill $pid; sleep 0.3; kill -KILL $pid", 137, ""),
     // Ahead of the time limit; ompi#2075, pytorch#154849.
     case(
-        "batch-system",
-        "./job",
-        "kill -USR1 $pid; shows TOLD; kill $pid",
-        143,
+        "batch-system", "./job", "kill -USR1 $pid; shows TOLD; kill $pid", 143,
         "error: ended by SIGTERM",
     ),
     // The kernel would end rlaunch without a word, and its agents would find it gone.
     case(
-        "quit",
-        "env --default-signal=QUIT ./job",
-        "kill -QUIT $pid",
-        131,
+        "quit", "env --default-signal=QUIT ./job", "kill -QUIT $pid", 131,
         "error: ended by SIGQUIT",
     ),
     case("cpu-time", "./job", "kill -XCPU $pid", 152, "hint: rlaunch has used the CPU time"),

@@ -115,10 +115,8 @@ pub const MUTATIONS: &[Mutation] = &[
         "let _ = now.since(since);",
     ),
     mutation(
-        "arrived ranks are counted as missing",
-        "node/stragglers.rs",
-        "if !arrived.contains(*rank) {",
-        "if arrived.contains(*rank) {",
+        "arrived ranks are counted as missing", "node/stragglers.rs",
+        "if !arrived.contains(*rank) {", "if arrived.contains(*rank) {",
     ),
     mutation(
         "a table that every child has is not confirmed",

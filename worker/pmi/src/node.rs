@@ -485,14 +485,8 @@ mod tests {
         let add = |path: &str| name_of(path.as_bytes()).and_then(|name| Segments::new(1).add(name));
         assert_eq!(add("/dev/shm/sm_segment.a.0.97830000.0"), Some(true));
         for path in [
-            "/tmp/x",
-            "/dev/shm/",
-            "/dev/shm/..",
-            "/dev/shm/a/b",
-            "/dev/shm/../etc/passwd",
-            "/dev/shm/\0",
-            "/dev/shm/a\nb",
-            "x",
+            "/tmp/x", "/dev/shm/", "/dev/shm/..", "/dev/shm/a/b", "/dev/shm/../etc/passwd",
+            "/dev/shm/\0", "/dev/shm/a\nb", "x",
         ] {
             assert_eq!(add(path), None, "{path}");
         }

@@ -194,7 +194,7 @@ impl Mesh {
             }
             (RoundPhase::Waiting, Answer::Done) => self.start_proving(),
             (RoundPhase::Gathering | RoundPhase::Waiting, other) => {
-                let cause = format!("the agents could not synchronise: {other:?}");
+                let cause = format!("the agents could not synchronise: {}", reason(other));
                 self.fail_round(ProofStep::Exchange, &cause);
             }
             // No collective runs in the other phases.
@@ -361,6 +361,17 @@ impl Mesh {
         if let ProverState::Running(prover) = self.prover {
             prover.end().await;
         }
+    }
+}
+
+/// Tells why a collective of the agents has failed.
+fn reason(answer: Answer) -> String {
+    match answer {
+        Answer::TimedOut(missing) => format!("not in time: missing {missing}"),
+        Answer::Failed(failure) => failure.to_string(),
+        Answer::Refused(refusal) => refusal.to_string(),
+        Answer::Aborted { text, .. } => text,
+        _ => "unexpected answer".to_owned(),
     }
 }
 

@@ -407,11 +407,7 @@ impl Agent {
             match self.next_message().await? {
                 ToAgent::Join { parent } => {
                     return Some(Tree::join(
-                        job,
-                        listeners,
-                        parent,
-                        services,
-                        &self.channel.to_launcher,
+                        job, listeners, parent, services, &self.channel.to_launcher,
                     ));
                 }
                 other => self.on_startup_message(parts, other),

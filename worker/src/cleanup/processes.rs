@@ -84,8 +84,9 @@ pub(crate) fn reap() -> Vec<(Pid, ExitStatus)> {
         let status = signal.or_else(|| status.exit_status().map(ExitStatus::Code));
         ended.extend(status.map(|status| (Pid::from_raw(pid.as_raw_nonzero().get()), status)));
     }
-    ended.sort_by_key(|(_, status)| matches!(status, ExitStatus::Code(_)));
-    ended
+    let is_by_signal = |(_, status): &(Pid, ExitStatus)| matches!(status, ExitStatus::Signal(_));
+    let (by_signal, others): (Vec<_>, Vec<_>) = ended.into_iter().partition(is_by_signal);
+    [by_signal, others].concat()
 }
 
 /// Returns all living descendants of this process except `except`, parents before children. Zombies

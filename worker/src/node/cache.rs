@@ -9,6 +9,7 @@
 //! `rlaunch-worker cache`: lists what this account keeps of rlaunch on this host, or removes it.
 
 use crate::console::{self, errln};
+use crate::node;
 use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::statfs::statfs;
@@ -115,7 +116,7 @@ pub(crate) fn hold(directory: PathBuf) {
         }
     };
     // If no thread can be started, the directory is not protected.
-    let _ = thread::Builder::new().stack_size(STACK).spawn(holding);
+    let _ = node::start_thread(Some(STACK), Box::new(holding));
 }
 
 /// Tells whether a directory is on a known local file system, where calls do not wait for another

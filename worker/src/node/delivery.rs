@@ -9,7 +9,7 @@
 //! programs are beside the agent under their own names, and the directory may be read-only.
 
 use crate::console::outln;
-use crate::node::cache;
+use crate::node::{self, cache};
 use nix::unistd::{Pid, gethostname};
 use rlaunch_bootstrap::protocol::control::{Helper, HelperFile};
 use sha2::{Digest, Sha256};
@@ -21,9 +21,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::sync::mpsc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::net::unix::pipe;
 
 /// File name of the agent in its build directory.
@@ -102,15 +103,19 @@ fn move_into_place(new: &Path, path: &Path, expected: &str) -> io::Result<()> {
 /// Takes no longer than the time [`TRIMMING`].
 fn trim_beside(path: &Path) {
     let Some(own) = path.parent().map(Path::to_owned) else { return };
-    let (done, trimmed) = mpsc::channel();
-    let trimming = thread::Builder::new().spawn(move || {
+    let (is_done, waiting) = (Arc::new(AtomicBool::new(false)), thread::current());
+    let done = Arc::clone(&is_done);
+    let trimming = move || {
         if let Some(cache) = own.parent() {
             cache::trim(cache, cache::is_build, &own);
         }
-        let _ = done.send(());
-    });
-    if trimming.is_ok() {
-        let _ = trimmed.recv_timeout(TRIMMING);
+        done.store(true, Ordering::Release);
+        waiting.unpark();
+    };
+    let (begun, started) = (Instant::now(), node::start_thread(None, Box::new(trimming)));
+    let left = || TRIMMING.checked_sub(begun.elapsed()).filter(|_| started.is_ok());
+    while let Some(left) = left().filter(|_| !is_done.load(Ordering::Acquire)) {
+        thread::park_timeout(left);
     }
 }
 

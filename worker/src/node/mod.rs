@@ -14,8 +14,8 @@ use nix::net::if_::InterfaceFlags;
 use nix::unistd::{SysconfVar, Uid, gethostname, sysconf};
 use rlaunch_bootstrap::job::{InterfaceAddress, NodeFacts};
 use std::net::IpAddr;
-use std::sync::mpsc;
-use std::thread;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{io, thread};
 
 /// Units of the numbers in `/proc/stat` and `/proc/PID/stat`.
 pub(crate) struct Units {
@@ -40,13 +40,33 @@ impl Units {
 /// Runs work in a thread of its own. Runs it at once, in the caller's, if no thread can be started: glibc starts
 /// threads by clone3(2), which seccomp filters of older container engines forbid.
 pub(crate) fn in_thread(work: impl FnOnce() + Send + 'static) {
-    // A failed start would take the work with it, so the thread gets the work afterwards.
-    let (to_thread, given) = mpsc::channel();
-    let thread = move || given.recv().into_iter().for_each(|work: Box<dyn FnOnce() + Send>| work());
-    match thread::Builder::new().spawn(thread) {
-        Ok(_) => drop(to_thread.send(Box::new(work))),
-        Err(_) => work(),
+    run_in_thread(Box::new(work));
+}
+
+/// Work for a thread. It is boxed, since what starts a thread is some kilobytes of code for each kind of work.
+pub(crate) type Work = Box<dyn FnOnce() + Send>;
+
+fn run_in_thread(work: Work) {
+    // A failed start takes what it is given with it.
+    let work = Arc::new(Mutex::new(Some(work)));
+    let shared = Arc::clone(&work);
+    if start_thread(None, Box::new(move || run_once(&shared))).is_err() {
+        run_once(&work);
     }
+}
+
+fn run_once(work: &Mutex<Option<Work>>) {
+    let work = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(work) = work {
+        work();
+    }
+}
+
+/// Starts a thread, with a stack of this size in bytes or the usual one.
+pub(crate) fn start_thread(stack: Option<usize>, work: Work) -> io::Result<()> {
+    let thread = thread::Builder::new();
+    let thread = if let Some(size) = stack { thread.stack_size(size) } else { thread };
+    thread.spawn(work).map(drop)
 }
 
 /// Reads the facts about this node that the agent sends in its first frame. Facts that cannot be read are left empty.

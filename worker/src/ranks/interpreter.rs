@@ -245,25 +245,11 @@ mod tests {
         let long = format!("#!/{}\n", "x".repeat(400));
         let option = format!("#!/bin/sh {}\n", "x".repeat(400));
         for content in [
-            "",
-            "#",
-            "#!",
-            "#!\n",
-            "#! \n",
-            "echo\n",
-            "\n#!/no/such/sh\n",
-            "#!/bin/sh\n",
-            "#!/usr/bin/env\n",
-            "#!/usr/bin/env fine\n",
-            "#!/usr/bin/env A=b fine\n",
-            "#!/usr/bin/env -i python9\n",
-            "#!/usr/bin/env -S A=b python9\n",
-            "#!fine\n",
+            "", "#", "#!", "#!\n", "#! \n", "echo\n", "\n#!/no/such/sh\n", "#!/bin/sh\n",
+            "#!/usr/bin/env\n", "#!/usr/bin/env fine\n", "#!/usr/bin/env A=b fine\n",
+            "#!/usr/bin/env -i python9\n", "#!/usr/bin/env -S A=b python9\n", "#!fine\n",
             // What this one lacks itself is not told from here: env(1) may find another one.
-            "#!/usr/bin/env tool\n",
-            "#!./env python9\n",
-            &long,
-            &option,
+            "#!/usr/bin/env tool\n", "#!./env python9\n", &long, &option,
         ] {
             assert_eq!(check_of(content.as_bytes()), Ok(()), "{content:?}");
         }

@@ -2,8 +2,8 @@
 //! agent's executable in the cache, named by the hash of its content. Looking for a library that is
 //! in the cache takes one stat(2).
 
-use crate::node::cache;
 use crate::node::environment::Environment;
+use crate::node::{self, cache};
 use flate2::write::ZlibDecoder;
 use nix::unistd::gethostname;
 use rlaunch_bootstrap::env::{
@@ -197,7 +197,7 @@ fn trim_beside(path: PathBuf) {
         }
     };
     // If no thread can be started, a later job removes them.
-    let _ = std::thread::Builder::new().spawn(trimming);
+    let _ = node::start_thread(None, Box::new(trimming));
 }
 
 #[cfg(test)]

@@ -176,7 +176,7 @@ impl Streams {
             _ = self.window.recv() => {
                 messages::redraw();
                 // A batch system may send it without a terminal.
-                let size = terminal::user_size().map(UserSignal::Resize);
+                let size = terminal::size().map(UserSignal::Resize);
                 size.unwrap_or(UserSignal::Forward(Signal::SIGWINCH))
             }
             _ = self.go_on.recv() => UserSignal::Forward(Signal::SIGCONT),

@@ -15,13 +15,8 @@ pub(super) const CHECKS: &[Check] = &[
         needs: Needs::Inventories,
         examine: no_manager,
         causes: &[
-            id::MESH_SUBNET,
-            id::MESH_SILENT,
-            id::NUMA_FAR,
-            id::NCCL_NET,
-            id::NCCL_EDGE,
-            id::LOG_LINK,
-            id::ODD_RATE,
+            id::MESH_SUBNET, id::MESH_SILENT, id::NUMA_FAR, id::NCCL_NET, id::NCCL_EDGE,
+            id::LOG_LINK, id::ODD_RATE,
         ],
         explanation: "\
 Symptoms: ibstat shows `State: Initializing` and `Physical state: LinkUp`, `Base lid: 0`; perftest says \

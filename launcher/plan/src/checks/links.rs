@@ -19,23 +19,10 @@ pub(super) const CHECKS: &[Check] = &[
         needs: Needs::Inventories,
         examine: down,
         causes: &[
-            id::MESH_SUBNET,
-            id::MESH_SILENT,
-            id::MESH_ROUTE,
-            id::MESH_BANDWIDTH,
-            id::LINK_FLAPS,
-            id::LINK_ERRORS,
-            id::NUMA_FAR,
-            id::NCCL_NET,
-            id::NCCL_EDGE,
-            id::ROCE_GID_EMPTY,
-            id::ROCE_LINK_LOCAL,
-            id::DEV_CAPS,
-            id::NET_PAIR,
-            id::LOG_LINK,
-            id::LOG_NIC,
-            id::ODD_RATE,
-            id::ODD_HARDWARE,
+            id::MESH_SUBNET, id::MESH_SILENT, id::MESH_ROUTE, id::MESH_BANDWIDTH, id::LINK_FLAPS,
+            id::LINK_ERRORS, id::NUMA_FAR, id::NCCL_NET, id::NCCL_EDGE, id::ROCE_GID_EMPTY,
+            id::ROCE_LINK_LOCAL, id::DEV_CAPS, id::NET_PAIR, id::LOG_LINK, id::LOG_NIC,
+            id::ODD_RATE, id::ODD_HARDWARE,
         ],
         explanation: "\
 Symptoms: ibstat shows `State: Down` and `Physical state: Polling` or `Disabled`; `ip link` shows NO-CARRIER; a job uses TCP \
@@ -92,15 +79,9 @@ const MANY_ERRORS: u64 = 1000;
 /// Number of losses of a link from which it is worth a note.
 const MANY_LOSSES: u64 = 20;
 /// Counters of bits that arrived wrong, of RDMA ports and of interfaces.
-const ERROR_COUNTERS: &[&str] = &[
-    "symbol_error",
-    "port_rcv_errors",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-    "link_error_recovery",
-    "rx_crc_errors",
-    "rx_frame_errors",
-];
+const ERROR_COUNTERS: &str = "\
+    symbol_error port_rcv_errors local_link_integrity_errors excessive_buffer_overrun_errors \
+    link_error_recovery rx_crc_errors rx_frame_errors";
 const LOSS_COUNTER: &str = "link_downed";
 
 type DevicePort<'a> = (&'a RdmaDevice, &'a Port);
@@ -282,7 +263,8 @@ fn errors(cluster: &Cluster<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
     for (host, diagnostics) in cluster.diagnosed() {
         for (port, counters) in port_counters(host, diagnostics) {
-            let wrong = counters.iter().filter(|c| ERROR_COUNTERS.contains(&c.name.as_str()));
+            let wrong =
+                counters.iter().filter(|c| ERROR_COUNTERS.split(' ').any(|name| name == c.name));
             let growing = wrong.clone().find(|counter| counter.growth() > 0);
             let large = wrong.clone().find(|counter| counter.last >= MANY_ERRORS);
             let cure = "clean or replace the cable or transceiver; try another port of the switch";

@@ -27,16 +27,8 @@ pub(super) const CHECKS: &[Check] = &[
         needs: Needs::Inventories,
         examine: cables::misplaced,
         causes: &[
-            id::LINK_DOWN,
-            id::MESH_SUBNET,
-            id::MESH_ROUTE,
-            id::MESH_SILENT,
-            id::MTU_PATH,
-            id::ROCE_LINK_LOCAL,
-            id::ROCE_GID_EMPTY,
-            id::NCCL_NET,
-            id::NCCL_EDGE,
-            id::NET_ARP,
+            id::LINK_DOWN, id::MESH_SUBNET, id::MESH_ROUTE, id::MESH_SILENT, id::MTU_PATH,
+            id::ROCE_LINK_LOCAL, id::ROCE_GID_EMPTY, id::NCCL_NET, id::NCCL_EDGE, id::NET_ARP,
         ],
         explanation: "\
 Symptoms: two hosts are cabled and do not reach each other; `ping` says \

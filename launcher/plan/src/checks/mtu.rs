@@ -34,13 +34,7 @@ cable, or mtu.mismatch follows.",
         examine: mismatch,
         // The check is among its own effects: soft RoCE and Soft-iWARP may share an interface, so
         // that one MTU gives two findings.
-        causes: &[
-            id::MTU_MISMATCH,
-            id::MTU_RDMA,
-            id::MTU_PATH,
-            id::MESH_BANDWIDTH,
-            id::ODD_RATE,
-        ],
+        causes: &[id::MTU_MISMATCH, id::MTU_RDMA, id::MTU_PATH, id::MESH_BANDWIDTH, id::ODD_RATE],
         explanation: "\
 Symptoms: `IBV_WC_LOC_LEN_ERR`; small messages arrive and large ones hang; one host is slower than the others.
 

@@ -73,11 +73,7 @@ where one number is right for all ports of a host.",
         needs: Needs::Inventories,
         examine: gids::link_local,
         causes: &[
-            id::ROCE_GID_EMPTY,
-            id::MESH_SUBNET,
-            id::MESH_SILENT,
-            id::MESH_ROUTE,
-            id::NCCL_NET,
+            id::ROCE_GID_EMPTY, id::MESH_SUBNET, id::MESH_SILENT, id::MESH_ROUTE, id::NCCL_NET,
             id::NCCL_EDGE,
         ],
         explanation: "\
@@ -191,19 +187,10 @@ choice.",
 
 /// Counters that grow when packets are lost.
 const LOSSES: &[&str] = &[
-    "out_of_sequence",
-    "packet_seq_err",
-    "local_ack_timeout_err",
-    "roce_adp_retrans",
-    "req_transport_retries_exceeded",
-    "seq_err_naks_rcvd",
-    "oos_drop_count",
-    "rx_roce_discards",
+    "out_of_sequence", "packet_seq_err", "local_ack_timeout_err", "roce_adp_retrans",
+    "req_transport_retries_exceeded", "seq_err_naks_rcvd", "oos_drop_count", "rx_roce_discards",
     // Those of rxe. Its rnr counters grow where a receiver is slow, and say nothing of packets.
-    "retry_exceeded_err",
-    "out_of_seq_request",
-    "rcvd_seq_err",
-    "completer_retry_err",
+    "retry_exceeded_err", "out_of_seq_request", "rcvd_seq_err", "completer_retry_err",
 ];
 /// Priority that carries RoCE by convention.
 const PRIORITY: u8 = 3;

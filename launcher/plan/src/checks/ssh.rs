@@ -83,15 +83,8 @@ correct owner and mode.",
         needs: Needs::Connections,
         examine: |cluster| unreached(cluster, ReachStage::Landing, &LANDING),
         causes: &[
-            id::FILES_MISSING,
-            id::MPI_SINGLETON,
-            id::MPI_HOROVOD,
-            id::ODD_LIBRARY,
-            id::ODD_PYTHON,
-            id::LIM_MEMLOCK,
-            id::LIM_SHM,
-            id::CT_NET,
-            id::CT_SHM,
+            id::FILES_MISSING, id::MPI_SINGLETON, id::MPI_HOROVOD, id::ODD_LIBRARY, id::ODD_PYTHON,
+            id::LIM_MEMLOCK, id::LIM_SHM, id::CT_NET, id::CT_SHM,
         ],
         explanation: "\
 Symptoms: `No module named torch` although the image has it; `docker: permission denied while trying to connect to \
@@ -304,13 +297,8 @@ mod tests {
         assert_eq!(
             stages.map(id),
             [
-                "ssh.reach",
-                "ssh.hostkey",
-                "ssh.auth",
-                "ssh.landing",
-                "agent.arch",
-                "net.callback",
-                "agent.run"
+                "ssh.reach", "ssh.hostkey", "ssh.auth", "ssh.landing", "agent.arch",
+                "net.callback", "agent.run"
             ]
         );
     }

@@ -160,19 +160,11 @@ mod tests {
         let addresses = ADDRESSES.map(IpAddr::from);
         let set = |place| variables(&served(), &addresses, place);
         let wanted = [
-            "HOROVOD_RANK=2",
-            "HOROVOD_SIZE=3",
-            "HOROVOD_LOCAL_RANK=0",
-            "HOROVOD_LOCAL_SIZE=1",
-            "HOROVOD_CROSS_RANK=1",
-            "HOROVOD_CROSS_SIZE=2",
-            "HOROVOD_HOSTNAME=b",
-            "HOROVOD_CONTROLLER=gloo",
-            "HOROVOD_CPU_OPERATIONS=gloo",
-            "HOROVOD_GLOO_RENDEZVOUS_ADDR=127.0.0.1",
-            "HOROVOD_GLOO_RENDEZVOUS_PORT=21003",
-            "HOROVOD_GLOO_IFACE=eno1",
-            "HOROVOD_GLOO_TIMEOUT_SECONDS=300",
+            "HOROVOD_RANK=2", "HOROVOD_SIZE=3", "HOROVOD_LOCAL_RANK=0", "HOROVOD_LOCAL_SIZE=1",
+            "HOROVOD_CROSS_RANK=1", "HOROVOD_CROSS_SIZE=2", "HOROVOD_HOSTNAME=b",
+            "HOROVOD_CONTROLLER=gloo", "HOROVOD_CPU_OPERATIONS=gloo",
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR=127.0.0.1", "HOROVOD_GLOO_RENDEZVOUS_PORT=21003",
+            "HOROVOD_GLOO_IFACE=eno1", "HOROVOD_GLOO_TIMEOUT_SECONDS=300",
         ];
         assert_eq!(set((2, 1, 0)), wanted);
         assert!(set((0, 0, 0)).contains(&"HOROVOD_GLOO_RENDEZVOUS_PORT=21001".to_owned()));

@@ -104,39 +104,36 @@ impl Meant {
 }
 
 /// First words of names.
-#[rustfmt::skip]
 const FIRST: [&str; 128] = [
     "agile", "alert", "amber", "azure", "brave", "breezy", "bright", "brisk", "bronze", "calm",
-    "candid", "civil", "clear", "clever", "cobalt", "copper", "cosmic", "cozy", "crisp",
-    "crystal", "curious", "daring", "deep", "deft", "dewy", "eager", "early", "earnest", "easy",
-    "emerald", "epic", "fair", "famous", "fancy", "festive", "fine", "fleet", "fluent", "fond",
-    "free", "fresh", "frosty", "gentle", "glad", "golden", "good", "grand", "great", "green",
-    "handy", "happy", "hardy", "hazel", "honest", "humble", "icy", "indigo", "jade", "jolly",
-    "jovial", "keen", "kind", "lively", "loyal", "lucid", "lucky", "lunar", "magic", "mellow",
-    "merry", "mighty", "mild", "mint", "misty", "modest", "neat", "nimble", "noble", "novel",
-    "olive", "opal", "open", "patient", "placid", "plucky", "polar", "polite", "proud", "quick",
-    "quiet", "rapid", "ready", "regal", "robust", "rosy", "royal", "ruby", "rustic", "sage",
-    "scarlet", "serene", "sharp", "shiny", "silent", "silver", "sleek", "smart", "smooth",
-    "snowy", "solar", "solid", "spry", "stable", "steady", "stellar", "sturdy", "sunny", "sure",
-    "swift", "tidy", "trusty", "velvet", "violet", "vivid", "warm", "wise", "witty", "zesty",
+    "candid", "civil", "clear", "clever", "cobalt", "copper", "cosmic", "cozy", "crisp", "crystal",
+    "curious", "daring", "deep", "deft", "dewy", "eager", "early", "earnest", "easy", "emerald",
+    "epic", "fair", "famous", "fancy", "festive", "fine", "fleet", "fluent", "fond", "free",
+    "fresh", "frosty", "gentle", "glad", "golden", "good", "grand", "great", "green", "handy",
+    "happy", "hardy", "hazel", "honest", "humble", "icy", "indigo", "jade", "jolly", "jovial",
+    "keen", "kind", "lively", "loyal", "lucid", "lucky", "lunar", "magic", "mellow", "merry",
+    "mighty", "mild", "mint", "misty", "modest", "neat", "nimble", "noble", "novel", "olive",
+    "opal", "open", "patient", "placid", "plucky", "polar", "polite", "proud", "quick", "quiet",
+    "rapid", "ready", "regal", "robust", "rosy", "royal", "ruby", "rustic", "sage", "scarlet",
+    "serene", "sharp", "shiny", "silent", "silver", "sleek", "smart", "smooth", "snowy", "solar",
+    "solid", "spry", "stable", "steady", "stellar", "sturdy", "sunny", "sure", "swift", "tidy",
+    "trusty", "velvet", "violet", "vivid", "warm", "wise", "witty", "zesty",
 ];
 /// Second words of names.
-#[rustfmt::skip]
 const SECOND: [&str; 128] = [
-    "acorn", "anchor", "apple", "arrow", "aspen", "aster", "badger", "bamboo", "basil",
-    "beacon", "birch", "bison", "breeze", "bridge", "brook", "camel", "canoe", "canyon",
-    "cedar", "cliff", "clover", "comet", "coral", "crane", "creek", "cricket", "daisy", "dawn",
-    "delta", "dolphin", "dove", "dune", "eagle", "elk", "ember", "falcon", "fern", "field",
-    "finch", "forest", "fox", "garden", "gecko", "glacier", "glade", "grove", "gull", "harbor",
-    "hare", "harp", "hawk", "heron", "hill", "horizon", "iris", "island", "jaguar", "jasmine",
-    "juniper", "kestrel", "kite", "koala", "lagoon", "lake", "lantern", "lark", "laurel",
-    "lemur", "lilac", "lily", "lotus", "lynx", "magpie", "mango", "maple", "marble", "marlin",
-    "meadow", "meteor", "moose", "narwhal", "nebula", "oak", "oasis", "ocean", "orchid",
-    "oriole", "osprey", "otter", "owl", "panda", "peak", "pebble", "pelican", "penguin", "pine",
-    "planet", "pond", "poppy", "prairie", "puffin", "quail", "quartz", "rabbit", "raven",
-    "reef", "ridge", "river", "robin", "salmon", "shore", "sparrow", "spruce", "star", "stream",
-    "summit", "swan", "tiger", "toucan", "trout", "tulip", "turtle", "valley", "walrus",
-    "whale", "willow", "wren", "zebra",
+    "acorn", "anchor", "apple", "arrow", "aspen", "aster", "badger", "bamboo", "basil", "beacon",
+    "birch", "bison", "breeze", "bridge", "brook", "camel", "canoe", "canyon", "cedar", "cliff",
+    "clover", "comet", "coral", "crane", "creek", "cricket", "daisy", "dawn", "delta", "dolphin",
+    "dove", "dune", "eagle", "elk", "ember", "falcon", "fern", "field", "finch", "forest", "fox",
+    "garden", "gecko", "glacier", "glade", "grove", "gull", "harbor", "hare", "harp", "hawk",
+    "heron", "hill", "horizon", "iris", "island", "jaguar", "jasmine", "juniper", "kestrel",
+    "kite", "koala", "lagoon", "lake", "lantern", "lark", "laurel", "lemur", "lilac", "lily",
+    "lotus", "lynx", "magpie", "mango", "maple", "marble", "marlin", "meadow", "meteor", "moose",
+    "narwhal", "nebula", "oak", "oasis", "ocean", "orchid", "oriole", "osprey", "otter", "owl",
+    "panda", "peak", "pebble", "pelican", "penguin", "pine", "planet", "pond", "poppy", "prairie",
+    "puffin", "quail", "quartz", "rabbit", "raven", "reef", "ridge", "river", "robin", "salmon",
+    "shore", "sparrow", "spruce", "star", "stream", "summit", "swan", "tiger", "toucan", "trout",
+    "tulip", "turtle", "valley", "walrus", "whale", "willow", "wren", "zebra",
 ];
 
 #[cfg(test)]

@@ -53,14 +53,9 @@ fn a_pair_with_infiniband_uses_the_active_port_alone() {
     let pair = [inventory("connectx3"), inventory("connectx3")];
     let [one, _] = defaults(&pair, &[]);
     let wanted = [
-        "OMP_NUM_THREADS=16",
-        "NCCL_SOCKET_IFNAME==eno1",
-        "GLOO_SOCKET_IFNAME=eno1",
-        "TP_SOCKET_IFNAME=eno1",
-        "OMPI_MCA_btl_tcp_if_include=eno1",
-        "FI_TCP_IFACE=eno1",
-        "NCCL_IB_HCA==mlx4_0:1",
-        "UCX_NET_DEVICES=mlx4_0:1",
+        "OMP_NUM_THREADS=16", "NCCL_SOCKET_IFNAME==eno1", "GLOO_SOCKET_IFNAME=eno1",
+        "TP_SOCKET_IFNAME=eno1", "OMPI_MCA_btl_tcp_if_include=eno1", "FI_TCP_IFACE=eno1",
+        "NCCL_IB_HCA==mlx4_0:1", "UCX_NET_DEVICES=mlx4_0:1",
     ];
     assert_eq!(one, wanted);
 }

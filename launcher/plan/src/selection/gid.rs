@@ -142,12 +142,8 @@ mod tests {
         for index in [1, 3, 5] {
             let best = format!("{index} v2 ::ffff:10.0.0.2 eth0");
             let entries = [
-                "0 v1 fe80::1 eth0",
-                "2 v1 ::ffff:10.0.0.2 eth0",
-                "4 v2 fe80::1 eth0",
-                "6 v2 fd00::2 eth0",
-                &best,
-                "9 v2 ::ffff:172.17.0.1 docker0",
+                "0 v1 fe80::1 eth0", "2 v1 ::ffff:10.0.0.2 eth0", "4 v2 fe80::1 eth0",
+                "6 v2 fd00::2 eth0", &best, "9 v2 ::ffff:172.17.0.1 docker0",
             ];
             let (found, reason) = chosen(&entries).unwrap();
             assert_eq!((found, reason.as_str()), (index, "RoCE v2, 10.0.0.2 of eth0"));
@@ -166,9 +162,7 @@ mod tests {
     #[test]
     fn addresses_of_other_networks_are_kept() {
         let entries = [
-            "0 v2 fe80::1 eth0",
-            "2 v2 fd00::2 eth0",
-            "3 v2 ::ffff:10.0.0.2 eth0",
+            "0 v2 fe80::1 eth0", "2 v2 fd00::2 eth0", "3 v2 ::ffff:10.0.0.2 eth0",
             "4 v1 fd00::2 eth0",
         ];
         let netdevs = [netdev("eth0", &["10.0.0.2", "fd00::2"])];

@@ -1,7 +1,6 @@
 //! Hidden options. Another launcher's option is translated to one of them if no documented option has its
 //! meaning.
 
-use clap::ArgAction;
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::hosts::addresses::Preference;
 use rlaunch_text::text;
@@ -10,9 +9,7 @@ use rlaunch_text::text;
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct CompatArgs {
     /// Networks that agents prefer on hosts that have them: a parameter of mpirun and its value
-    #[arg(
-        long = "interfaces", value_name = "PARAMETER LIST", action = ArgAction::Append, hide = true
-    )]
+    #[arg(long = "interfaces", value_name = "PARAMETER LIST", hide = true)]
     pub(crate) preferences: Vec<Preference>,
 
     /// Number of hosts, as torchrun takes it

@@ -19,10 +19,8 @@ pub(crate) struct ConnectArgs {
     ///
     /// It is called as mpirun calls its remote shell, `CMD HOST LINE`, and runs LINE in a shell on HOST. In a
     /// CMD with {host} the host's name goes there.
-    #[arg(
-        long, value_name = "CMD", conflicts_with_all = ["port", "ssh_config"],
-        help_heading = "Reaching hosts"
-    )]
+    #[arg(long, value_name = "CMD", conflicts_with_all = ["port", "ssh_config"])]
+    #[arg(help_heading = "Reaching hosts")]
     pub(crate) rsh: Option<String>,
 
     /// Run in the container of this name on every host, or in one started from this image
@@ -42,9 +40,8 @@ pub(crate) struct ConnectArgs {
     pub(crate) container_exec: Option<String>,
 
     /// Read this file in place of ~/.ssh/config and /etc/ssh/ssh_config
-    #[arg(
-        long, value_name = "FILE", value_parser = values::path(), help_heading = "Reaching hosts"
-    )]
+    #[arg(long, value_name = "FILE", value_parser = values::path())]
+    #[arg(help_heading = "Reaching hosts")]
     pub(crate) ssh_config: Option<PathBuf>,
 
     /// Accept, ask about, or refuse hosts whose keys are not in ~/.ssh/known_hosts
@@ -52,19 +49,13 @@ pub(crate) struct ConnectArgs {
     /// Accepted keys are reported. Nothing of yours is sent to a refused host. Without this option
     /// StrictHostKeyChecking decides (accept-new or no, ask, yes); if it is not set, new hosts are accepted. A
     /// host whose key has changed is always refused.
-    #[arg(
-        long,
-        value_name = "RULE",
-        value_parser = values::named::<NewHostsRule>(),
-        conflicts_with = "rsh",
-        help_heading = "Reaching hosts"
-    )]
+    #[arg(long, value_name = "RULE", value_parser = values::named::<NewHostsRule>())]
+    #[arg(conflicts_with = "rsh", help_heading = "Reaching hosts")]
     pub(crate) new_hosts: Option<NewHostsRule>,
 
     /// Agent to install on hosts, in place of the one that came with rlaunch
-    #[arg(
-        long, value_name = "FILE", value_parser = values::path(), help_heading = "Reaching hosts"
-    )]
+    #[arg(long, value_name = "FILE", value_parser = values::path())]
+    #[arg(help_heading = "Reaching hosts")]
     pub(crate) agent: Option<PathBuf>,
 
     /// Directory in which hosts keep the agent, in place of ~/.cache/rlaunch. Accounts may share it: each has
@@ -74,10 +65,8 @@ pub(crate) struct ConnectArgs {
 
     /// Limit of simultaneous logins, 128 by default; fewer if an sshd drops connections (MaxStartups), and 8
     /// at most through one jump host
-    #[arg(
-        long, value_name = "N", help_heading = "Reaching hosts",
-        value_parser = clap::value_parser!(u16).range(1..=4096)
-    )]
+    #[arg(long, value_name = "N", help_heading = "Reaching hosts")]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) ssh_fanout: Option<u16>,
 }
 
@@ -101,9 +90,8 @@ pub(crate) struct ConfigArgs {
     /// Without this option rlaunch reads ./rlaunch.toml (only its harmless keys before `rlaunch trust`), or
     /// else ~/.config/rlaunch/rlaunch.toml ($XDG_CONFIG_HOME/rlaunch). Keys are the long names of options. An
     /// option on the command line overrides its variable RLAUNCH_NAME, which overrides the file.
-    #[arg(
-        long, value_name = "FILE|none", value_parser = values::path(), help_heading = "Configuration"
-    )]
+    #[arg(long, value_name = "FILE|none", value_parser = values::path())]
+    #[arg(help_heading = "Configuration")]
     pub(crate) cluster: Option<PathBuf>,
 
     /// Take [profile.NAME] of that file as well; it overrides [defaults]

@@ -24,7 +24,7 @@ pub(crate) mod values;
 
 pub(crate) use compat::{CompatArgs, NodeCountError};
 pub(crate) use connect::{ConfigArgs, ConnectArgs, SshArgs};
-pub(crate) use hosts::{HostArgs, HostListArgs, PlacementArgs};
+pub(crate) use hosts::{HostArgs, HostListArgs, HostSourceArgs, PlacementArgs};
 pub(crate) use network::{NetworkArgs, RendezvousArgs};
 pub(crate) use output::OutputArgs;
 pub(crate) use program::{
@@ -40,36 +40,11 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 /// Long names of options that `rlaunch --help` leaves to `rlaunch help options`.
-const RARE: [&str; 28] = [
-    "agent",
-    "agent-dir",
-    "connect",
-    "container-exec",
-    "env-style",
-    "gid-index",
-    "hang-report",
-    "init-timeout",
-    "job-name",
-    "log-json",
-    "log-level",
-    "mesh-timeout",
-    "nccl-net-plugin",
-    "nccl-share-gpu",
-    "no-horovod",
-    "no-pty",
-    "oob-if",
-    "oob-net",
-    "port-range",
-    "radix",
-    "rank-by",
-    "rdma-retries",
-    "rdma-timeout",
-    "service-level",
-    "singleton",
-    "ssh-fanout",
-    "straggler-report",
-    "traffic-class",
-];
+const RARE: &str = "\
+    agent agent-dir connect container-exec env-style gid-index hang-report init-timeout job-name \
+    log-json log-level mesh-timeout nccl-net-plugin nccl-share-gpu no-horovod no-pty oob-if \
+    oob-net port-range radix rank-by rdma-retries rdma-timeout service-level singleton ssh-fanout \
+    straggler-report traffic-class";
 
 /// Start one program on many hosts over SSH.
 ///
@@ -82,7 +57,7 @@ const RARE: [&str; 28] = [
     max_term_width = 100,
     override_usage = "rlaunch [OPTIONS] PROGRAM [ARGUMENT]... [: [OPTIONS] PROGRAM [ARGUMENT]...]...",
     mut_args = |arg| {
-        let is_rare = arg.get_long().is_some_and(|name| RARE.contains(&name));
+        let is_rare = arg.get_long().is_some_and(|name| RARE.split(' ').any(|rare| rare == name));
         arg.hide_long_help(is_rare)
     },
     after_long_help = "\

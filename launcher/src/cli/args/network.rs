@@ -1,7 +1,6 @@
 //! Options for the network between ranks (RDMA, TCP, NCCL), and for that between agents.
 
 use super::values;
-use clap::ArgAction;
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::protocol::mesh::QpSettings;
 use rlaunch_plan::hosts::addresses::Network;
@@ -17,13 +16,8 @@ pub(crate) struct NetworkArgs {
     ///
     /// auto: RDMA between hosts that it connects, otherwise TCP, which is reported; rdma: no TCP, a job that
     /// needs it fails; tcp: no RDMA.
-    #[arg(
-        long, value_parser = values::named::<Transport>(),
-        value_name = "auto|rdma|tcp",
-        default_value = "auto",
-        hide_possible_values = true,
-        help_heading = "Network of ranks"
-    )]
+    #[arg(long, value_parser = values::named::<Transport>(), value_name = "auto|rdma|tcp")]
+    #[arg(default_value = "auto", hide_possible_values = true, help_heading = "Network of ranks")]
     pub(crate) transport: Transport,
 
     /// Like --transport rdma, and NCCL must be able to use it as well
@@ -39,13 +33,8 @@ pub(crate) struct NetworkArgs {
     ///
     /// oob: over the agents' TCP connections, without devices that need the RDMA connection manager; rdma_cm: by
     /// the connection manager; auto: by the connection manager for devices that need it, otherwise oob.
-    #[arg(
-        long, value_parser = values::named::<ConnectBy>(),
-        value_name = "auto|oob|rdma_cm",
-        default_value = "auto",
-        hide_possible_values = true,
-        help_heading = "Network of ranks"
-    )]
+    #[arg(long, value_parser = values::named::<ConnectBy>(), value_name = "auto|oob|rdma_cm")]
+    #[arg(default_value = "auto", hide_possible_values = true, help_heading = "Network of ranks")]
     pub(crate) connect: ConnectBy,
 
     /// Entry of every RoCE port's GID table to use, in place of the one that rlaunch would choose
@@ -66,10 +55,9 @@ pub(crate) struct NetworkArgs {
     pub(crate) nccl_share_gpu: bool,
 
     /// Set another launcher's variables as well, for programs that read no others
-    #[arg(
-        long, value_parser = values::named::<EnvStyle>(), value_name = "tensorflow|slurm|openmpi", action = ArgAction::Append,
-        hide_possible_values = true, help_heading = "The program"
-    )]
+    #[arg(long, value_parser = values::named::<EnvStyle>())]
+    #[arg(value_name = "tensorflow|slurm|openmpi")]
+    #[arg(hide_possible_values = true, help_heading = "The program")]
     pub(crate) env_style: Vec<EnvStyle>,
 
     /// Do not serve the store that Horovod's ranks use for rendezvous, and set none of its variables. By default
@@ -79,23 +67,16 @@ pub(crate) struct NetworkArgs {
 
     /// Time that a communicator of rlaunch's library waits for all ranks to create it, in seconds; 300 by
     /// default. Sets RLAUNCH_INIT_TIMEOUT
-    #[arg(
-        long, value_name = "SECONDS", help_heading = "Network of ranks",
-        value_parser = values::parse_timeout
-    )]
+    #[arg(long, value_name = "SECONDS", help_heading = "Network of ranks")]
+    #[arg(value_parser = values::parse_timeout)]
     pub(crate) init_timeout: Option<Duration>,
 
     /// Checks of the hosts before the program starts
     ///
     /// quick: what can be told without a further message to a host; full: everything that rlaunch doctor checks,
     /// which takes some seconds, and an error of it ends the job; off: nothing beyond what the job needs.
-    #[arg(
-        long, value_parser = values::named::<Preflight>(),
-        value_name = "quick|full|off",
-        default_value = "quick",
-        hide_possible_values = true,
-        help_heading = "Network of ranks"
-    )]
+    #[arg(long, value_parser = values::named::<Preflight>(), value_name = "quick|full|off")]
+    #[arg(default_value = "quick", hide_possible_values = true, help_heading = "Network of ranks")]
     pub(crate) preflight: Preflight,
 
     #[command(flatten)]
@@ -109,20 +90,13 @@ pub(crate) struct MeshArgs {
     ///
     /// auto: for each pair of ranks in jobs of up to 64 ranks, for each pair of ports in larger ones; full: for
     /// each pair of ranks; off: not at all.
-    #[arg(
-        long = "mesh", value_parser = values::named::<MeshMode>(),
-        value_name = "auto|full|off",
-        default_value = "auto",
-        hide_possible_values = true,
-        help_heading = "Network of ranks"
-    )]
+    #[arg(long = "mesh", value_parser = values::named::<MeshMode>(), value_name = "auto|full|off")]
+    #[arg(default_value = "auto", hide_possible_values = true, help_heading = "Network of ranks")]
     pub(crate) mode: MeshMode,
 
     /// Time limit of the test of RDMA paths, in seconds; paths not tested by then count as broken
-    #[arg(
-        long, value_name = "SECONDS", default_value = "5", help_heading = "Network of ranks",
-        value_parser = values::parse_timeout
-    )]
+    #[arg(long, value_name = "SECONDS", default_value = "5", help_heading = "Network of ranks")]
+    #[arg(value_parser = values::parse_timeout)]
     pub(crate) mesh_timeout: Duration,
 
     /// Do not watch RDMA links while the program runs. By default a link that goes down is reported within
@@ -139,24 +113,18 @@ pub(crate) struct MeshArgs {
     pub(crate) traffic_class: Option<u8>,
 
     /// Service level of InfiniBand packets. Sets NCCL_IB_SL as well
-    #[arg(
-        long, value_name = "0-15", help_heading = "Network of ranks",
-        value_parser = clap::value_parser!(u8).range(0..=15)
-    )]
+    #[arg(long, value_name = "0-15", help_heading = "Network of ranks")]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=15))]
     pub(crate) service_level: Option<u8>,
 
     /// Acknowledgement timeout of the queue pairs of this test: 4.096 us times 2 to the power of N
-    #[arg(
-        long, value_name = "N", default_value = "16", help_heading = "Network of ranks",
-        value_parser = clap::value_parser!(u8).range(1..=31)
-    )]
+    #[arg(long, value_name = "N", default_value = "16", help_heading = "Network of ranks")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=31))]
     pub(crate) rdma_timeout: u8,
 
     /// Number of retries of these queue pairs when a packet is not acknowledged
-    #[arg(
-        long, value_name = "0-7", default_value = "1", help_heading = "Network of ranks",
-        value_parser = clap::value_parser!(u8).range(0..=7)
-    )]
+    #[arg(long, value_name = "0-7", default_value = "1", help_heading = "Network of ranks")]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=7))]
     pub(crate) rdma_retries: u8,
 }
 
@@ -182,18 +150,14 @@ impl MeshArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct RendezvousArgs {
     /// Ports from which rlaunch chooses MASTER_PORT and those of its agents
-    #[arg(
-        long, value_name = "FIRST-LAST", default_value = "21000-21511",
-        help_heading = "Between hosts", value_parser = values::parse_port_range
-    )]
+    #[arg(long, value_name = "FIRST-LAST", default_value = "21000-21511")]
+    #[arg(help_heading = "Between hosts", value_parser = values::parse_port_range)]
     pub(crate) port_range: PortRange,
 
     /// MASTER_PORT, at which ranks reach rank 0: a free port of its host, from 1024 up. By default rlaunch
     /// chooses one
-    #[arg(
-        long, value_name = "PORT", help_heading = "Between hosts",
-        value_parser = values::parse_master_port
-    )]
+    #[arg(long, value_name = "PORT", help_heading = "Between hosts")]
+    #[arg(value_parser = values::parse_master_port)]
     pub(crate) master_port: Option<u16>,
 
     /// Interfaces by which agents reach each other; by default all that work
@@ -205,9 +169,7 @@ pub(crate) struct RendezvousArgs {
     pub(crate) oob_net: Vec<Network>,
 
     /// Children of each agent in the tree of agents; by default it depends on the number of hosts
-    #[arg(
-        long, value_name = "N", help_heading = "Between hosts",
-        value_parser = clap::value_parser!(u32).range(1..=1024)
-    )]
+    #[arg(long, value_name = "N", help_heading = "Between hosts")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub(crate) radix: Option<u32>,
 }

@@ -22,10 +22,8 @@ pub(crate) struct OutputArgs {
     ///
     /// In a pattern %r is the rank, %h the host, %l the local rank, %p the process id, %t the time at which the
     /// line was written, by the host's clock, and %% a plain %.
-    #[arg(
-        long, value_name = "PATTERN", num_args = 0..=1, require_equals = true,
-        default_missing_value = "[%r,%h] ", help_heading = "Output"
-    )]
+    #[arg(long, value_name = "PATTERN", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "[%r,%h] ", help_heading = "Output")]
     pub(crate) tag_output: Option<TagPattern>,
 
     /// At a terminal, start no line with its host or rank
@@ -39,18 +37,15 @@ pub(crate) struct OutputArgs {
     ///
     /// If all that ranks print within 0.3 s is equal it is shown once anyway; =none prevents that. Output in pipes
     /// and files is never folded.
-    #[arg(
-        long, value_parser = values::named::<Folding>(), value_name = "lines|numbers|none", num_args = 0..=1, require_equals = true,
-        default_missing_value = "lines", hide_possible_values = true, help_heading = "Output"
-    )]
+    #[arg(long, value_parser = values::named::<Folding>(), value_name = "lines|numbers|none")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "lines")]
+    #[arg(hide_possible_values = true, help_heading = "Output")]
     pub(crate) fold: Option<Folding>,
 
     /// Write the output of each rank to DIR/rank.N/stdout and DIR/rank.N/stderr as well, replacing these files;
     /// the job then goes on if the reader of its output goes away
-    #[arg(
-        long, value_name = "DIR", alias = "output-filename", value_parser = values::path(),
-        help_heading = "Output"
-    )]
+    #[arg(long, value_name = "DIR", alias = "output-filename", value_parser = values::path())]
+    #[arg(help_heading = "Output")]
     pub(crate) output_dir: Option<PathBuf>,
 
     /// Send ranks' stderr to stdout, in the order in which they write
@@ -110,10 +105,9 @@ pub(crate) struct OutputArgs {
     ///
     /// Agents on the hosts check everything that the job needs, so placement and variables are known as well.
     /// With =offline rlaunch connects to no host.
-    #[arg(
-        long, value_parser = values::named::<DryRun>(), value_name = "agents|offline", num_args = 0..=1, require_equals = true,
-        default_missing_value = "agents", hide_possible_values = true, help_heading = "Output"
-    )]
+    #[arg(long, value_parser = values::named::<DryRun>(), value_name = "agents|offline")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = "agents")]
+    #[arg(hide_possible_values = true, help_heading = "Output")]
     pub(crate) dry_run: Option<DryRun>,
 
     /// Explain the start: placement[=svg], env, mesh[=json], rank-table[=json] or timing; repeats add up
@@ -124,8 +118,6 @@ pub(crate) struct OutputArgs {
     ///
     /// placement=svg is a picture of the hosts with the CPUs, the GPU and the ports of each rank, on stdout. With
     /// --dry-run nothing else is there: rlaunch --dry-run --show placement=svg -H a,b python3 train.py > job.svg
-    #[arg(
-        long, value_name = "WHAT[=FORMAT]", action = ArgAction::Append, help_heading = "Output"
-    )]
+    #[arg(long, value_name = "WHAT[=FORMAT]", help_heading = "Output")]
     pub(crate) show: Vec<Show>,
 }

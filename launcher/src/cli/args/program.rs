@@ -1,7 +1,7 @@
 //! The programs of a job: their words, variables, working directory and files, and several programs with `:` between them.
 
 use super::{CompatArgs, values};
-use clap::{ArgAction, Parser};
+use clap::Parser;
 use rlaunch_bootstrap::job::{MpiInterfaces, SingletonPolicy};
 use std::ffi::OsString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -11,12 +11,8 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct CommandArgs {
     /// Program and its arguments
-    #[arg(
-        trailing_var_arg = true,
-        allow_hyphen_values = true,
-        value_name = "PROGRAM",
-        required = true
-    )]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
+    #[arg(required = true)]
     pub(crate) argv: Vec<OsString>,
 }
 
@@ -29,20 +25,15 @@ pub(crate) struct ApplicationArgs {
 
     /// Start this program only when all conditions are met: NAME (the ranks of that program have been
     /// started), ready:tcp:HOST:PORT (HOST, one of the job's or any other, accepts connections at PORT)
-    #[arg(
-        long, value_name = "CONDITION,...", value_delimiter = ',', action = ArgAction::Append,
-        help_heading = "Several programs"
-    )]
+    #[arg(long, value_name = "CONDITION,...", value_delimiter = ',')]
+    #[arg(help_heading = "Several programs")]
     pub(crate) after: Vec<String>,
 
     /// Write DEST on the program's hosts: FILE with its placeholders, as {{host.oob_ip}}, replaced
     ///
     /// DEST is relative to the working directory. Only the user may read it, and it is removed when the job
     /// ends.
-    #[arg(
-        long, value_name = "FILE:DEST", action = ArgAction::Append,
-        help_heading = "Several programs"
-    )]
+    #[arg(long, value_name = "FILE:DEST", help_heading = "Several programs")]
     pub(crate) template: Vec<String>,
 }
 
@@ -55,10 +46,7 @@ pub(crate) struct ApplicationArgs {
 )]
 pub(crate) struct ProgramArgs {
     /// Its hosts; by default those of the job, from the first free slot on
-    #[arg(
-        short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...",
-        action = ArgAction::Append
-    )]
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST[:N],...")]
     pub(crate) hosts: Vec<String>,
 
     /// Number of its ranks; by default one for each slot
@@ -104,18 +92,12 @@ pub(crate) struct EnvironmentArgs {
     ///
     /// NAME=VALUE; NAME to pass on its value here; or 'NAME*' for all variables whose names begin so. The rest
     /// of this shell's environment is passed on as well, except variables of one host or of another launch.
-    #[arg(
-        short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append,
-        help_heading = "The program"
-    )]
+    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", help_heading = "The program")]
     pub(crate) env: Vec<OsString>,
 
     /// Set the variables of this file, with a line NAME=VALUE for each, as docker and dotenv have them; -x
     /// overrides it
-    #[arg(
-        long, value_name = "FILE", value_parser = values::path(), action = ArgAction::Append,
-        help_heading = "The program"
-    )]
+    #[arg(long, value_name = "FILE", value_parser = values::path(), help_heading = "The program")]
     pub(crate) env_file: Vec<PathBuf>,
 
     /// Pass on nothing of this shell's environment but what -x and --env-file name
@@ -137,35 +119,21 @@ pub(crate) struct EnvironmentArgs {
     /// Copy this file to every host for the job
     ///
     /// Arguments that name it are replaced by the copy's path.
-    #[arg(
-        long = "copy", alias = "preload", value_name = "FILE", value_parser = values::path(),
-        action = ArgAction::Append, help_heading = "The program"
-    )]
+    #[arg(long = "copy", alias = "preload", value_name = "FILE", value_parser = values::path())]
+    #[arg(help_heading = "The program")]
     pub(crate) preload: Vec<PathBuf>,
 
     /// How MPI programs find their ranks: `pmix` (Open MPI), `pmi1` (MPICH, Intel MPI) or `none`
     ///
     /// `auto` goes by the MPI library that a program is linked with, and offers both to other
     /// programs, such as scripts.
-    #[arg(
-        long,
-        value_parser = values::one_of(MPI),
-        value_name = "auto|pmix|pmi1|none",
-        default_value = "auto",
-        hide_possible_values = true,
-        help_heading = "The program"
-    )]
+    #[arg(long, value_parser = values::one_of(MPI), value_name = "auto|pmix|pmi1|none")]
+    #[arg(default_value = "auto", hide_possible_values = true, help_heading = "The program")]
     pub(crate) mpi: MpiInterfaces,
 
     /// Reaction to several ranks that each run MPI as rank 0 of 1, of a library that is not served
-    #[arg(
-        long,
-        value_parser = values::one_of(SINGLETON),
-        value_name = "error|warn|ignore",
-        default_value = "error",
-        hide_possible_values = true,
-        help_heading = "The program"
-    )]
+    #[arg(long, value_parser = values::one_of(SINGLETON), value_name = "error|warn|ignore")]
+    #[arg(default_value = "error", hide_possible_values = true, help_heading = "The program")]
     pub(crate) singleton: SingletonPolicy,
 }
 
@@ -173,7 +141,7 @@ pub(crate) struct EnvironmentArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct ProcessArgs {
     /// Set this variable for its ranks: NAME=VALUE, or NAME to pass on its value here
-    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]", action = ArgAction::Append)]
+    #[arg(short = 'x', long = "env", value_name = "NAME[=VALUE]")]
     pub(crate) env: Vec<OsString>,
 
     /// Run in this directory, which its hosts must have
@@ -181,10 +149,7 @@ pub(crate) struct ProcessArgs {
     pub(crate) wdir: Option<PathBuf>,
 
     /// Copy this file to its hosts; arguments that name it are replaced by the copy's path
-    #[arg(
-        long = "copy", alias = "preload", value_name = "FILE", value_parser = values::path(),
-        action = ArgAction::Append
-    )]
+    #[arg(long = "copy", alias = "preload", value_name = "FILE", value_parser = values::path())]
     pub(crate) preload: Vec<PathBuf>,
 }
 

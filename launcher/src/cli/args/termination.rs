@@ -7,10 +7,8 @@ use std::time::Duration;
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct TerminationArgs {
     /// Time that ranks have between TERM and KILL, in seconds
-    #[arg(
-        long, value_name = "SECONDS", default_value = "5", help_heading = "The end",
-        value_parser = values::parse_seconds
-    )]
+    #[arg(long, value_name = "SECONDS", default_value = "5", help_heading = "The end")]
+    #[arg(value_parser = values::parse_seconds)]
     pub(crate) kill_after: Duration,
 
     /// Give up a host that has been silent for this time, in seconds (6)
@@ -18,26 +16,21 @@ pub(crate) struct TerminationArgs {
     /// A host gives up a silent rlaunch after the same time, and ends its ranks. Without this option it waits 30 s if the
     /// machine of rlaunch still answers: rlaunch is stopped, or gets no CPU. Set it higher for machines that are
     /// slow or suspended for a while, for example while they are migrated.
-    #[arg(
-        long, value_name = "SECONDS", help_heading = "The end",
-        value_parser = values::parse_node_timeout
-    )]
+    #[arg(long, value_name = "SECONDS", help_heading = "The end")]
+    #[arg(value_parser = values::parse_node_timeout)]
     pub(crate) node_timeout: Option<Duration>,
 
     /// End the job after this time, in seconds, with exit code 124
-    #[arg(
-        long, value_name = "SECONDS", help_heading = "The end", value_parser = values::parse_timeout
-    )]
+    #[arg(long, value_name = "SECONDS", help_heading = "The end")]
+    #[arg(value_parser = values::parse_timeout)]
     pub(crate) timeout: Option<Duration>,
 
     /// End the job, with exit code 124, if it makes no progress for this time, in seconds
     ///
     /// No progress means that no rank prints anything, and that each rank uses no CPU or spins in a wait. The report
     /// names the ranks that the others wait for and where each is. See `rlaunch help running`.
-    #[arg(
-        long, value_name = "SECONDS", help_heading = "The end",
-        value_parser = values::parse_hang_timeout
-    )]
+    #[arg(long, value_name = "SECONDS", help_heading = "The end")]
+    #[arg(value_parser = values::parse_hang_timeout)]
     pub(crate) hang_timeout: Option<Duration>,
 
     /// Report where all ranks are: after --hang-timeout in place of ending the job, at --timeout before it ends
@@ -48,10 +41,8 @@ pub(crate) struct TerminationArgs {
     ///
     /// They are compared by the time that they wait in rlaunch's communicator, or by the speed that each prints, such as
     /// `812 images/s`. See `rlaunch help running`.
-    #[arg(
-        long, value_name = "SECONDS", help_heading = "The end",
-        value_parser = values::parse_hang_timeout
-    )]
+    #[arg(long, value_name = "SECONDS", help_heading = "The end")]
+    #[arg(value_parser = values::parse_hang_timeout)]
     pub(crate) straggler_report: Option<Duration>,
 
     /// Run this line in a shell here when the job is over, for at most 10 s

@@ -203,17 +203,8 @@ mod tests {
     #[test]
     fn other_options_are_just_unknown() {
         for line in [
-            "-u -H a id",
-            "-wrong x",
-            "-update x",
-            "-e",
-            "-Q x",
-            "-p gpu x",
-            "-p 0 x",
-            "-J -H a x",
-            "-o out.log x",
-            "-other=1 x",
-            "-A x",
+            "-u -H a id", "-wrong x", "-update x", "-e", "-Q x", "-p gpu x", "-p 0 x", "-J -H a x",
+            "-o out.log x", "-other=1 x", "-A x",
         ] {
             assert_eq!(tip(line), "", "{line}");
             let error = parse_job(words(&format!("rlaunch {line}"))).unwrap_err().to_string();

@@ -22,8 +22,8 @@ use crate::cli::args::{
 };
 use crate::cli::config::{ConfigError, LoadedConfig};
 use crate::cli::host_selection::{self, HostOptions, HostSelectionError, RankCount};
-use crate::cli::terminal;
 use rlaunch_bootstrap::job::Pseudoterminals;
+use rlaunch_console::terminal;
 use rlaunch_engine::connect::connector::{ContainerOptionError, Reach, RshError};
 use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
 use rlaunch_plan::env::forwarded::{EnvError, EnvOptions};

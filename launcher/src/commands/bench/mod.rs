@@ -184,25 +184,19 @@ pub(crate) struct BenchArgs {
     pub(crate) sizes: Option<Sizes>,
 
     /// Type of elements: f16, bf16, f32, f64, i32, i64, u8 or u64
-    #[arg(
-        long = "type", value_name = "TYPE", default_value = "f32", hide_possible_values = true,
-        value_parser = ["f16", "bf16", "f32", "f64", "i32", "i64", "u8", "u64"],
-        requires = "benchmark"
-    )]
+    #[arg(long = "type", value_name = "TYPE", default_value = "f32", hide_possible_values = true)]
+    #[arg(value_parser = ["f16", "bf16", "f32", "f64", "i32", "i64", "u8", "u64"])]
+    #[arg(requires = "benchmark")]
     pub(crate) element: String,
 
     /// Operation of all_reduce, reduce and reduce_scatter: sum, prod, min or max
-    #[arg(
-        long, value_name = "OP", default_value = "sum", hide_possible_values = true,
-        value_parser = ["sum", "prod", "min", "max"], requires = "benchmark"
-    )]
+    #[arg(long, value_name = "OP", default_value = "sum", hide_possible_values = true)]
+    #[arg(value_parser = ["sum", "prod", "min", "max"], requires = "benchmark")]
     pub(crate) op: String,
 
     /// Number of batches of each size; by default as many as fit into a second, from 10 to 1000
-    #[arg(
-        long, value_name = "N", visible_alias = "iters", requires = "benchmark",
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
-    )]
+    #[arg(long, value_name = "N", visible_alias = "iters", requires = "benchmark")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) iterations: Option<u32>,
 
     #[command(flatten)]
@@ -261,15 +255,8 @@ impl Unit {
 }
 
 const COLLECTIVES: [&str; 9] = [
-    "all_reduce",
-    "reduce",
-    "broadcast",
-    "gather",
-    "scatter",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "barrier",
+    "all_reduce", "reduce", "broadcast", "gather", "scatter", "all_gather", "reduce_scatter",
+    "all_to_all", "barrier",
 ];
 
 /// Kind of measurement: latency, bandwidth, or a collective.

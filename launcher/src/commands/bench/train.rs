@@ -48,10 +48,8 @@ pub(crate) struct TrainArgs {
     pub(crate) measurement: MeasurementArgs,
 
     /// Numbers of ranks, also `-np N,...`; smaller jobs run on the first hosts
-    #[arg(
-        short = 'n', long = "np", value_name = "N,...", required = true, value_delimiter = ',',
-        value_parser = values::parse_ranks
-    )]
+    #[arg(short = 'n', long = "np", value_name = "N,...", required = true, value_delimiter = ',')]
+    #[arg(value_parser = values::parse_ranks)]
     pub(crate) ranks: Vec<u32>,
 
     #[command(flatten)]

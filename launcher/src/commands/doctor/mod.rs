@@ -15,12 +15,12 @@ mod report;
 mod sessions;
 mod ssh_files;
 
-use crate::cli::args::{ConnectArgs, JobArgs, MeasurementArgs, values};
+use crate::cli::args::{ConnectArgs, HostSourceArgs, JobArgs, MeasurementArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
 use crate::commands::self_test::{self, SelfTestArgs};
 use crate::commands::{agent_session, capture};
-use clap::{ArgAction, Parser};
+use clap::Parser;
 use report::DoctorReport;
 use rlaunch_bootstrap::env::PATH;
 use rlaunch_bootstrap::inventory::Inventory;
@@ -58,23 +58,8 @@ Examples:
   rlaunch doctor --from x.tar                hosts that rlaunch capture has recorded
   rlaunch doctor --list                      all checks")]
 pub(crate) struct DoctorArgs {
-    /// Hosts, as for a job; by default those that a scheduler has allocated, or this machine
-    #[arg(
-        short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...",
-        action = ArgAction::Append
-    )]
-    pub(crate) hosts: Vec<String>,
-
-    /// Files with a line for each host, as for a job
-    #[arg(
-        long = "hostfile", visible_alias = "machinefile", value_name = "FILE",
-        action = ArgAction::Append
-    )]
-    pub(crate) hostfiles: Vec<PathBuf>,
-
-    /// Leave out these hosts
-    #[arg(long, value_name = "HOST,...", action = ArgAction::Append)]
-    pub(crate) exclude: Vec<String>,
+    #[command(flatten)]
+    pub(crate) hosts: HostSourceArgs,
 
     /// Judge hosts that `rlaunch capture` has recorded
     #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "hostfiles", "exclude", "program"])]
@@ -236,9 +221,9 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
 
 /// Makes the options of `--try`. Hosts are those that the user has named, if there are any.
 fn trial(args: &DoctorArgs, line: &CommandLine) -> Result<SelfTestArgs, Failed> {
-    let is_list = args.hostfiles.is_empty() && args.exclude.is_empty();
+    let is_list = args.hosts.hostfiles.is_empty() && args.hosts.exclude.is_empty();
     let hosts = if is_list {
-        args.hosts.clone()
+        args.hosts.hosts.clone()
     } else {
         select_hosts(args, line)?.0.iter().map(ToString::to_string).collect()
     };
@@ -268,9 +253,11 @@ impl DoctorArgs {
         let args = DoctorArgs::try_parse_from(["rlaunch doctor"]);
         let args = args.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
         Ok(DoctorArgs {
-            hosts: job.hosts.hosts.clone(),
-            hostfiles: job.hosts.hostfiles.clone(),
-            exclude: job.hosts.exclude.clone(),
+            hosts: HostSourceArgs {
+                hosts: job.hosts.hosts.clone(),
+                hostfiles: job.hosts.hostfiles.clone(),
+                exclude: job.hosts.exclude.clone(),
+            },
             program: judged_words(job),
             // Agents can be probed at the usual ports alone, which may be closed if the user chose others.
             probe: match job.rendezvous.port_range == PortRange::DEFAULT {
@@ -394,12 +381,7 @@ fn select_hosts(
     args: &DoctorArgs,
     line: &CommandLine,
 ) -> Result<(Vec<Host>, rlaunch_engine::connect::connector::Reach), Failed> {
-    let options = HostOptions {
-        lists: &args.hosts,
-        files: &args.hostfiles,
-        exclude: &args.exclude,
-        table: &line.config.hosts,
-    };
+    let options = HostOptions::of_verb(&args.hosts, &line.config.hosts);
     agent_session::select_hosts(&options, &args.connect, line)
 }
 

@@ -10,12 +10,11 @@ mod session;
 mod stdio;
 
 use super::jobs::live_failure;
-use crate::cli::terminal;
 use clap::Parser;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::session::{SessionError, SessionKind, SessionStart, Terminal};
-use rlaunch_console::messages;
+use rlaunch_console::{messages, terminal};
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
 use rlaunch_engine::run::live::messages::HostRanks;
 use rlaunch_engine::run::signals::ended_by;

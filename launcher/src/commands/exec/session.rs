@@ -1,14 +1,13 @@
 //! The client's end of a session: one loop that relays input, output and sizes, one message of each at a time.
 
 use super::stdio::{LocalTerminal, PartReader, PartWriter};
-use crate::cli::terminal;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_bootstrap::protocol::session::{
     FromSession, SessionError, SessionKind, SessionStart, ToSession,
 };
-use rlaunch_console::messages;
 use rlaunch_console::signals::EndSignals;
+use rlaunch_console::{messages, terminal};
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
 use rlaunch_engine::run::live::messages::{Reply, Request};
 use std::io;

@@ -141,8 +141,7 @@ impl Metrics {
         let memory = [
             ("rlaunch_host_memory_bytes", "Memory of the host.", counters.memory),
             (
-                "rlaunch_host_memory_available_bytes",
-                "Memory that programs can still get.",
+                "rlaunch_host_memory_available_bytes", "Memory that programs can still get.",
                 counters.memory_available,
             ),
         ];
@@ -467,13 +466,8 @@ mod tests {
     fn only_requests_for_this_machine_are_answered() {
         let get = |host: &str| parse(format!("GET /metrics HTTP/1.1\r\n{host}\r\n").as_bytes());
         for own in [
-            "Host: 127.0.0.1:9101\r\n",
-            "host: [fd00::1]:9101\r\n",
-            "Host: 10.0.0.1\r\n",
-            "Host: localhost:9101\r\n",
-            "Host: N1.cluster:9101\r\n",
-            "Host: n1.\r\n",
-            "",
+            "Host: 127.0.0.1:9101\r\n", "host: [fd00::1]:9101\r\n", "Host: 10.0.0.1\r\n",
+            "Host: localhost:9101\r\n", "Host: N1.cluster:9101\r\n", "Host: n1.\r\n", "",
         ] {
             assert_eq!(get(own), Some(Target::Metrics), "{own}");
         }

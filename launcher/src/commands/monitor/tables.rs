@@ -159,12 +159,7 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(lines.len(), 7, "{text}");
         for word in [
-            "a ",
-            "3.0 of 4",
-            "2.0 GiB of 8.0 GiB",
-            "erdma_0/1",
-            "1.3 MiB/s",
-            "1000 packets/s",
+            "a ", "3.0 of 4", "2.0 GiB of 8.0 GiB", "erdma_0/1", "1.3 MiB/s", "1000 packets/s",
             "1413 B/packet",
         ] {
             assert!(lines[1].contains(word), "{word} in {text}");

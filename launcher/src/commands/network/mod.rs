@@ -19,12 +19,12 @@ mod standing;
 #[cfg(test)]
 mod testing;
 
-use crate::cli::args::ConnectArgs;
+use crate::cli::args::{ConnectArgs, HostSourceArgs};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
 use crate::commands::agent_session;
 use agents::HostAgents;
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use formats::{ConfigFormat, SetupFile};
 use links::FoundLink;
 use picture::Picture;
@@ -69,23 +69,8 @@ enum NetworkVerb {
 /// Hosts, and which of their interfaces are asked.
 #[derive(Debug, Args)]
 struct CableArgs {
-    /// Hosts, as for a job
-    #[arg(
-        short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...",
-        action = ArgAction::Append
-    )]
-    hosts: Vec<String>,
-
-    /// Files with a line for each host, as for a job
-    #[arg(
-        long = "hostfile", visible_alias = "machinefile", value_name = "FILE",
-        action = ArgAction::Append
-    )]
-    hostfiles: Vec<PathBuf>,
-
-    /// Leave out these hosts
-    #[arg(long, value_name = "HOST,...", action = ArgAction::Append)]
-    exclude: Vec<String>,
+    #[command(flatten)]
+    hosts: HostSourceArgs,
 
     /// Interfaces, such as eth1 or 'enp1*'; by default all network cards
     #[arg(long = "if", value_name = "NAME,...", value_delimiter = ',')]
@@ -389,12 +374,7 @@ impl CableArgs {
         line: &CommandLine,
         will_change: bool,
     ) -> Result<(HostAgents, Vec<Failed>), Failed> {
-        let options = HostOptions {
-            lists: &self.hosts,
-            files: &self.hostfiles,
-            exclude: &self.exclude,
-            table: &line.config.hosts,
-        };
+        let options = HostOptions::of_verb(&self.hosts, &line.config.hosts);
         let (hosts, options) = agent_session::select_hosts(&options, &self.connect, line)?;
         HostAgents::open(&hosts, &options, will_change).await
     }

@@ -17,7 +17,7 @@ mod remote;
 
 use crate::cli::args::SshArgs;
 use crate::cli::config;
-use clap::{ArgAction, Parser};
+use clap::Parser;
 use container::{HostBlock, NamedContainer, tilde};
 use error::SetupError;
 use host_state::HostState;
@@ -65,10 +65,8 @@ Examples:
   rlaunch --ssh-config ~/.ssh/rlaunch-mpicont -H a,b hostname")]
 pub(crate) struct SshSetupArgs {
     /// Hosts, as for a job
-    #[arg(
-        short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...",
-        action = ArgAction::Append, required = true
-    )]
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
+    #[arg(required = true)]
     pub(crate) hosts: Vec<String>,
 
     /// Make a second key that logs in to the container of this name on every host: by docker, or by podman

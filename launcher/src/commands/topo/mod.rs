@@ -182,15 +182,7 @@ fn as_json(hosts: &[(String, Inventory)]) -> Result<String, Failed> {
 fn overview(host: &str, inventory: &Inventory) -> String {
     let mut text = format!("{host}: {}\n", summary(inventory));
     let mut rows = vec![row([
-        "port",
-        "driver",
-        "link",
-        "state",
-        "rate",
-        "mtu",
-        "interface",
-        "addresses",
-        "use",
+        "port", "driver", "link", "state", "rate", "mtu", "interface", "addresses", "use",
     ])];
     let ports = |device: &'_ RdmaDevice| -> Vec<Vec<String>> {
         device.ports.iter().map(|port| port_row(device, port, &inventory.netdevs)).collect()

@@ -23,29 +23,7 @@ pub(super) const USUAL_ROUNDS: &str = "15";
 const LAUNCHER: &str = "rlaunch";
 
 /// Long help of `--against`. Each paragraph is one line, which clap wraps to the terminal's width.
-const HELP: &str = "\
-Measure beside an earlier build of rlaunch instead of other launchers.
-
-DIR is the directory target/dist-release that `cargo lab build --profile release` made of the earlier \
-build, or a copy of it; the path of the `rlaunch` in it will do as well. `bench comm` also needs the \
-programs `measure` and `init` in it. Copy the earlier build before you build this one: this build's own \
-directory is refused.
-
-In each round this build and the earlier one run in turn on the same hosts, and which one begins \
-alternates. Other launchers and their bars, a slow reader (output) and settings with more ranks than \
-processors (comm) are measured only without --against.
-
-Each row prints the median over all rounds of the ratio this build/earlier, for wall time and for CPU \
-time (all hosts and the launch node together), the 90 % interval of that median by order statistics, \
-and a verdict:
-
-  faster     the whole interval is below 1.00
-  no slower  the interval begins at 1.00 or below, and the median is at most 1.05
-  SLOWER     neither
-
-A change that must cost nothing has to be \"no slower\" in CPU time. Memory is printed without a \
-verdict. The exit code is 1 if any row is SLOWER, or if there are too few rounds for an interval: it \
-takes at least 5, and 15 are usual.";
+const HELP: &str = include_str!("against.txt").trim_ascii_end();
 
 /// Earlier build to compare with.
 #[derive(Debug, Clone, Args)]

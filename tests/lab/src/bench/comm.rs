@@ -67,65 +67,39 @@ impl CommOptions {
     }
 }
 
-/// Transport between ranks.
-#[derive(Debug, Clone, Copy)]
-enum Transport {
-    /// Shared memory of one host.
-    Shm,
-    /// TCP between hosts.
-    Tcp,
-}
-
-/// Placement of ranks.
+/// Placement of ranks: those of one host talk over its shared memory, those of several over TCP.
 #[derive(Debug, Clone, Copy)]
 struct Setting {
-    transport: Transport,
     hosts: usize,
     per_host: usize,
     /// Whether rows of this setting have a bar. With more ranks than processors they have none,
     /// since the results depend mostly on the kernel's scheduling.
     has_bar: bool,
-    peers: &'static [Peer],
+    peers: [Peer; 2],
 }
 
 /// Name, launcher and the options that make it fastest in a setting.
 type Peer = (&'static str, Launcher, &'static str);
 
 const fn setting(
-    transport: Transport,
-    (hosts, per_host): (usize, usize),
+    hosts: usize,
+    per_host: usize,
     has_bar: bool,
-    peers: &'static [Peer],
+    mpich: &'static str,
+    open_mpi: &'static str,
 ) -> Setting {
-    Setting { transport, hosts, per_host, has_bar, peers }
+    let peers = [("MPICH", Launcher::Hydra, mpich), ("Open MPI", Launcher::OpenMpi, open_mpi)];
+    Setting { hosts, per_host, has_bar, peers }
 }
 
 const SETTINGS: [Setting; 4] = [
-    setting(
-        Transport::Shm,
-        (1, 2),
-        true,
-        &[("MPICH", Launcher::Hydra, "-bind-to core"), ("Open MPI", Launcher::OpenMpi, OB1_SHM)],
-    ),
-    setting(
-        Transport::Tcp,
-        (2, 1),
-        true,
-        &[("MPICH", Launcher::Hydra, UCX_TCP_HYDRA), ("Open MPI", Launcher::OpenMpi, OB1_TCP)],
-    ),
-    setting(
-        Transport::Shm,
-        (1, 4),
-        false,
-        &[("MPICH", Launcher::Hydra, ""), ("Open MPI", Launcher::OpenMpi, OB1_SHM_CROWDED)],
-    ),
-    setting(Transport::Tcp, (4, 1), false, TCP_CROWDED),
+    setting(1, 2, true, "-bind-to core", OB1_SHM),
+    setting(2, 1, true, UCX_TCP_HYDRA, OB1_TCP),
+    setting(1, 4, false, "", OB1_SHM_CROWDED),
+    setting(4, 1, false, UCX_TCP_HYDRA, OB1_TCP_CROWDED),
 ];
 /// Setting in which the time until ranks can communicate is measured.
-const INIT_SETTING: Setting = setting(Transport::Tcp, (2, 4), false, TCP_CROWDED);
-
-const TCP_CROWDED: &[Peer] =
-    &[("MPICH", Launcher::Hydra, UCX_TCP_HYDRA), ("Open MPI", Launcher::OpenMpi, OB1_TCP_CROWDED)];
+const INIT_SETTING: Setting = setting(2, 4, false, UCX_TCP_HYDRA, OB1_TCP_CROWDED);
 
 const OB1_SHM: &str = "--mca pml ob1 --mca btl self,vader --bind-to core";
 /// Options for more ranks than processors, where waiting ranks have to yield.
@@ -151,9 +125,9 @@ impl Setting {
 impl fmt::Display for Setting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ranks = self.hosts * self.per_host;
-        match self.transport {
-            Transport::Shm => write!(f, "shared memory, {ranks} ranks on one host"),
-            Transport::Tcp => write!(f, "TCP, {ranks} ranks on {} hosts", self.hosts),
+        match self.hosts {
+            1 => write!(f, "shared memory, {ranks} ranks on one host"),
+            hosts => write!(f, "TCP, {ranks} ranks on {hosts} hosts"),
         }
     }
 }

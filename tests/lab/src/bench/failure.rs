@@ -10,7 +10,6 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use clap::Args;
 use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -52,14 +51,6 @@ const MPI_PROGRAM: &str = "/run/fail-mpi";
 /// at. Arguments: the program and its arguments.
 const VARIABLES: &str = r#"export RANK=${PMI_RANK:-$OMPI_COMM_WORLD_RANK}
     export WORLD_SIZE=${PMI_SIZE:-$OMPI_COMM_WORLD_SIZE}; exec "$0" "$@""#;
-
-/// Options of the bench.
-#[derive(Debug, Clone, Args)]
-pub struct FailureOptions {
-    /// Number of timed rounds, after one warm-up round; 3 at most for MPI programs.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-}
 
 /// Cause of a failure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -169,7 +160,7 @@ const MPI_FAILURES: [Failure; 4] = [
 ];
 
 /// Measures and prints; returns whether every bar is met.
-pub(super) fn run(options: &FailureOptions) -> Result<bool, LabError> {
+pub(super) fn run(rounds: usize) -> Result<bool, LabError> {
     setup::install(PackageSet::Headers)?;
     mpi::build()?;
     let contenders = Contender::with_services(&dist::build(Profile::Release)?);
@@ -178,9 +169,9 @@ pub(super) fn run(options: &FailureOptions) -> Result<bool, LabError> {
     let what = format!("{RANKS} ranks on {HOSTS} hosts, from the failure");
     Testbed::with_fresh(HOSTS, |testbed| {
         let bench = Bench { testbed, scratch: &scratch, contenders: &contenders };
-        let mut tables = vec![(what, bench.measure(options.rounds)?)];
+        let mut tables = vec![(what, bench.measure(rounds)?)];
         for library in DEBIAN.iter().chain(&WHEELS) {
-            let rounds = options.rounds.min(MAX_MPI_ROUNDS);
+            let rounds = rounds.min(MAX_MPI_ROUNDS);
             tables.push((library.name.into(), bench.measure_mpi(library, rounds)?));
         }
         let met: Vec<bool> = tables.iter().map(|(title, table)| table.print(title)).collect();

@@ -5,8 +5,6 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Instant;
 
-use clap::Args;
-
 use super::contender::Scratch;
 use super::table::{Bar, Rounds, Row, Table};
 use crate::dist::{self, Profile};
@@ -20,23 +18,15 @@ const MACHINE: &str = include_str!("../../../../worker/fixtures/dgx.tree");
 /// Maximum time of a reading in milliseconds.
 const BAR: f64 = 30.0;
 
-/// Options of the bench.
-#[derive(Debug, Clone, Args)]
-pub struct InventoryOptions {
-    /// Number of timed readings, after one warm-up.
-    #[arg(long, default_value_t = 50)]
-    rounds: usize,
-}
-
 /// Measures and prints; returns whether the bar is met.
-pub(super) fn run(options: &InventoryOptions) -> Result<bool, LabError> {
+pub(super) fn run(rounds: usize) -> Result<bool, LabError> {
     dist::build(Profile::Release)?;
     let agent = dist::directory(Profile::Release)?.join(dist::agent_beside()?);
     let root = Scratch::make("/dev/shm")?;
     tree::lay_out_below(&root.0, MACHINE).map_err(LabError::io("lay out a recorded machine"))?;
     let row = Row::new("time", "ms", &[Bar::Median(BAR)]);
     let mut table = Table::new(["inventory", "start alone"], [row]);
-    table.measure(Rounds::new(options.rounds), |turn| {
+    table.measure(Rounds::new(rounds), |turn| {
         let words = [&[Path::new("inventory"), &root.0][..], &[Path::new("--version")]];
         let mut program = Command::new(&agent);
         // Without a search path the agent starts no other program.

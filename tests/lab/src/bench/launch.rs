@@ -35,11 +35,8 @@ pub struct LaunchOptions {
     #[arg(long, default_value_t = 64)]
     hosts: usize,
     /// Number of timed rounds, after one warm-up round; 15 with --against.
-    #[arg(
-        long,
-        default_value_t = 5,
-        default_value_if(AGAINST, ArgPredicate::IsPresent, USUAL_ROUNDS)
-    )]
+    #[arg(long, default_value_t = 5)]
+    #[arg(default_value_if(AGAINST, ArgPredicate::IsPresent, USUAL_ROUNDS))]
     rounds: usize,
     #[command(flatten)]
     against: Against,

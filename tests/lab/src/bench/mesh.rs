@@ -4,8 +4,6 @@
 
 use std::time::{Duration, Instant};
 
-use clap::Args;
-
 use super::table::{Rounds, Row, Table};
 use crate::LabError;
 use crate::dist::{self, Profile};
@@ -23,14 +21,6 @@ const TRANSPORTS: [&str; 2] = ["--transport rdma", "--transport tcp"];
 /// Arguments of a job with 192 pairs of ranks on different nodes, each with a queue pair at both
 /// ends.
 const MANY: &str = "-H n1:8,n2:8,n3:8 -np 24 --transport rdma --mesh-timeout 20 -v hostname";
-
-/// Options of the bench.
-#[derive(Debug, Clone, Args)]
-pub struct MeshOptions {
-    /// Number of timed rounds, after one warm-up round.
-    #[arg(long, default_value_t = 15)]
-    rounds: usize,
-}
 
 /// Builds rlaunch by this profile, and calls `act` with three fresh guests cabled to each other.
 pub(crate) fn with_guests<T>(
@@ -72,10 +62,10 @@ fn prove(lab: &VmLab, launch: usize) -> Result<(), LabError> {
 }
 
 /// Measures and prints. The only bar is the mesh's own time budget, beyond which the job fails.
-pub fn run(options: &MeshOptions) -> Result<bool, LabError> {
+pub(super) fn run(rounds: usize) -> Result<bool, LabError> {
     let mut table = Table::new(["with the mesh", TRANSPORTS[1]], [Row::new("start", "s", &[])]);
     let many = with_guests(Profile::Release, |lab| {
-        table.measure(Rounds::new(options.rounds), |turn| {
+        table.measure(Rounds::new(rounds), |turn| {
             let started = Instant::now();
             let transport = TRANSPORTS[turn.contender];
             job(lab, &format!("-H n1,n2,n3 --mesh-timeout 20 {transport} hostname"))?;
@@ -83,7 +73,7 @@ pub fn run(options: &MeshOptions) -> Result<bool, LabError> {
         })?;
         job(lab, MANY)
     })?;
-    table.print(&format!("{} rounds of `hostname` on 3 guests", options.rounds));
+    table.print(&format!("{rounds} rounds of `hostname` on 3 guests"));
     let [with, without] = [0, 1].map(|at| &table.rows[0].values[at]);
     println!("the mesh adds {} s\n24 ranks:", with.minus(without).summary());
     let of_mesh = many.lines().filter_map(|line| Some(&line[line.find("mesh: ")?..]));

@@ -42,23 +42,62 @@ pub enum Bench {
     Launch(launch::LaunchOptions),
     /// Time rank table, barrier and all-gather of two ranks on every host, under rlaunch, Hydra and
     /// Open MPI in turn.
-    Rendezvous(rendezvous::RendezvousOptions),
+    Rendezvous {
+        /// Number of hosts.
+        #[arg(long, default_value_t = 64)]
+        hosts: usize,
+        /// Number of timed jobs of each launcher, after one warm-up job.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+    },
     /// Start an MPI program by rlaunch and by the launcher of its MPI library in turn, for MPICH and
     /// Open MPI.
-    Mpi(mpi::MpiOptions),
+    Mpi {
+        /// Numbers of hosts, each of which is measured.
+        #[arg(long, value_delimiter = ',', default_values_t = [16, 64])]
+        hosts: Vec<usize>,
+        /// Number of ranks on each host.
+        #[arg(long, default_value_t = 2)]
+        ranks: usize,
+        /// Number of timed rounds, after one warm-up round.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+    },
     /// Time messages, barrier and all-reduce over shared memory and TCP, and how long ranks take until
     /// they can communicate, with rlaunch, MPICH and Open MPI in turn.
     Comm(comm::CommOptions),
     /// Train a network with torch on three hosts, over rlaunch's backend and over gloo in turn.
-    Train(train::TrainOptions),
+    Train {
+        /// Number of timed trainings over each backend, after one warm-up.
+        #[arg(long, default_value_t = 15)]
+        rounds: usize,
+        /// Number of steps of each training.
+        #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(2..))]
+        steps: u64,
+    },
     /// Time an agent's reading of a large server's hardware inventory.
-    Inventory(inventory::InventoryOptions),
+    Inventory {
+        /// Number of timed readings, after one warm-up.
+        #[arg(long, default_value_t = 50)]
+        rounds: usize,
+    },
     /// Measure the CPU time of `rlaunch monitor` at a terminal.
     Monitor(monitor::MonitorOptions),
     /// Time RDMA writes and messages between two guests, by perftest, rlaunch and perftest in turn.
-    Verbs(verbs::VerbsOptions),
+    Verbs {
+        /// Number of rounds; each takes 3 minutes if the guests are emulated.
+        #[arg(long, default_value_t = 3)]
+        rounds: usize,
+        /// Measure only rows whose names contain this, such as "message" or "write latency".
+        #[arg(long)]
+        row: Option<String>,
+    },
     /// Start `hostname` on three guests with and without the RDMA mesh, in turn.
-    Mesh(mesh::MeshOptions),
+    Mesh {
+        /// Number of timed rounds, after one warm-up round.
+        #[arg(long, default_value_t = 15)]
+        rounds: usize,
+    },
     /// Print lines on every host by rlaunch, Hydra and Open MPI in turn, with and without tags, and by
     /// rlaunch to a slow reader and to a terminal.
     Output(output::OutputOptions),
@@ -67,23 +106,27 @@ pub enum Bench {
     Detach(detach::DetachOptions),
     /// Make a rank, a launcher, an agent and a host fail under rlaunch, Hydra and Open MPI in turn, and
     /// time how their jobs end; then make MPI programs of six libraries fail.
-    Failure(failure::FailureOptions),
+    Failure {
+        /// Number of timed rounds, after one warm-up round; 3 at most for MPI programs.
+        #[arg(long, default_value_t = 5)]
+        rounds: usize,
+    },
 }
 
 /// Runs a bench; returns whether every bar was met.
 pub fn run(bench: &Bench) -> Result<bool, LabError> {
     match bench {
         Bench::Launch(options) => launch::run(options),
-        Bench::Rendezvous(options) => rendezvous::run(options),
-        Bench::Mpi(options) => mpi::run(options),
+        Bench::Rendezvous { hosts, rounds } => rendezvous::run(*hosts, *rounds),
+        Bench::Mpi { hosts, ranks, rounds } => mpi::run(hosts, *ranks, *rounds),
         Bench::Comm(options) => comm::run(options),
-        Bench::Train(options) => train::run(options),
-        Bench::Inventory(options) => inventory::run(options),
+        Bench::Train { rounds, steps } => train::run(*rounds, *steps),
+        Bench::Inventory { rounds } => inventory::run(*rounds),
+        Bench::Verbs { rounds, row } => verbs::run(*rounds, row.as_deref().unwrap_or_default()),
+        Bench::Mesh { rounds } => mesh::run(*rounds),
         Bench::Monitor(options) => monitor::run(options),
-        Bench::Verbs(options) => verbs::run(options),
-        Bench::Mesh(options) => mesh::run(options),
         Bench::Output(options) => output::run(options),
         Bench::Detach(options) => detach::run(options),
-        Bench::Failure(options) => failure::run(options),
+        Bench::Failure { rounds } => failure::run(*rounds),
     }
 }

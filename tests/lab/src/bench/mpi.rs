@@ -16,8 +16,6 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use clap::Args;
-
 use super::contender::{
     Contender, Launcher, ON_HOST, Place, Scratch, Testbed, compile, peak_memory,
 };
@@ -60,46 +58,24 @@ struct Library {
 }
 
 static LIBRARIES: [Library; 3] = [
-    Library {
-        name: "mpich",
-        launcher: "hydra",
-        wall_bar: 0.35,
-        start: &DEBIAN[0],
-        compiler: Some("mpicc.mpich"),
-    },
-    Library {
-        name: "open-mpi",
-        launcher: "mpirun",
-        wall_bar: 0.30,
-        start: &DEBIAN[1],
-        compiler: Some("mpicc.openmpi"),
-    },
-    Library {
-        name: "open-mpi-5",
-        launcher: "mpirun 5",
-        wall_bar: 0.30,
-        start: &WHEELS[0],
-        compiler: None,
-    },
+    library("mpich", "hydra", 0.35, &DEBIAN[0], Some("mpicc.mpich")),
+    library("open-mpi", "mpirun", 0.30, &DEBIAN[1], Some("mpicc.openmpi")),
+    library("open-mpi-5", "mpirun 5", 0.30, &WHEELS[0], None),
 ];
 
-/// Options of the bench.
-#[derive(Debug, Clone, Args)]
-pub struct MpiOptions {
-    /// Numbers of hosts, each of which is measured.
-    #[arg(long, value_delimiter = ',', default_values_t = [16, 64])]
-    hosts: Vec<usize>,
-    /// Number of ranks on each host.
-    #[arg(long, default_value_t = 2)]
-    ranks: usize,
-    /// Number of timed rounds, after one warm-up round.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
+const fn library(
+    name: &'static str,
+    launcher: &'static str,
+    wall_bar: f64,
+    start: &'static MpiLibrary,
+    compiler: Option<&'static str>,
+) -> Library {
+    Library { name, launcher, wall_bar, start, compiler }
 }
 
 /// Measures and prints; returns whether every bar is met.
-pub(super) fn run(options: &MpiOptions) -> Result<bool, LabError> {
-    if options.ranks == 0 || options.hosts.contains(&0) {
+pub(super) fn run(hosts: &[usize], ranks: usize, rounds: usize) -> Result<bool, LabError> {
+    if ranks == 0 || hosts.contains(&0) {
         return Err(LabError::Usage("a job has at least one host and one rank on each".into()));
     }
     setup::install(PackageSet::Headers)?;
@@ -107,15 +83,15 @@ pub(super) fn run(options: &MpiOptions) -> Result<bool, LabError> {
     let scratch = Scratch::make(std::env::temp_dir())?;
     let programs: Vec<PathBuf> =
         LIBRARIES.iter().map(|library| library.compile(&scratch)).collect::<Result<_, _>>()?;
-    let most = options.hosts.iter().copied().max().unwrap_or(1);
+    let most = hosts.iter().copied().max().unwrap_or(1);
     Testbed::with_fresh(most, |testbed| {
         programs.iter().try_for_each(|program| testbed.place(program))?;
         let mut met = true;
-        for hosts in &options.hosts {
-            let place = Place { limit: LIMIT, ..testbed.first(*hosts, options.ranks) };
+        for hosts in hosts {
+            let place = Place { limit: LIMIT, ..testbed.first(*hosts, ranks) };
             let bench = Bench { testbed, place, rlaunch: &rlaunch };
             for library in &LIBRARIES {
-                met &= bench.measure(library, options.rounds)?;
+                met &= bench.measure(library, rounds)?;
             }
         }
         Ok(met)

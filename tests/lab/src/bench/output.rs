@@ -76,11 +76,8 @@ pub struct OutputOptions {
     #[arg(long, default_value_t = 64)]
     mebibytes: usize,
     /// Number of timed rounds, after one warm-up round; 15 with --against.
-    #[arg(
-        long,
-        default_value_t = 3,
-        default_value_if(AGAINST, ArgPredicate::IsPresent, USUAL_ROUNDS)
-    )]
+    #[arg(long, default_value_t = 3)]
+    #[arg(default_value_if(AGAINST, ArgPredicate::IsPresent, USUAL_ROUNDS))]
     rounds: usize,
     #[command(flatten)]
     against: Against,

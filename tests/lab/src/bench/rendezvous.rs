@@ -9,13 +9,12 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use clap::Args;
 use serde_json::Value;
 
 use super::contender::{Contender, Launcher, ON_HOST, Ran, Scratch, Testbed, compile};
 use super::table::{Bar, Rounds, Row, Table};
 use crate::LabError;
-use crate::command::{run as run_command, show};
+use crate::command::{printed, show};
 use crate::dist::{self, Profile};
 use crate::setup::{self, PackageSet};
 
@@ -32,19 +31,8 @@ const MEET: (&str, &str) = ("meet.h", include_str!("rendezvous/meet.h"));
 /// Source of a program that prints its time in MPI_Init.
 pub(super) const INIT: (&str, &str) = ("init.c", include_str!("rendezvous/init.c"));
 
-/// Options of the bench.
-#[derive(Debug, Clone, Args)]
-pub struct RendezvousOptions {
-    /// Number of hosts.
-    #[arg(long, default_value_t = 64)]
-    hosts: usize,
-    /// Number of timed jobs of each launcher, after one warm-up job.
-    #[arg(long, default_value_t = 5)]
-    rounds: usize,
-}
-
 /// Measures and prints; returns whether the bar is met.
-pub(super) fn run(options: &RendezvousOptions) -> Result<bool, LabError> {
+pub(super) fn run(hosts: usize, rounds: usize) -> Result<bool, LabError> {
     setup::install(PackageSet::Headers)?;
     let rlaunch = dist::build(Profile::Release)?;
     let scratch = Scratch::make(std::env::temp_dir())?;
@@ -53,23 +41,21 @@ pub(super) fn run(options: &RendezvousOptions) -> Result<bool, LabError> {
     let rows = MEETINGS.map(|name| Row::new(name, "ms", &[]));
     let rows = [Row::new("ready", "ms", &[Bar::Median(READY_BAR)])].into_iter().chain(rows);
     let mut table = Table::new(contenders.iter().map(|one| one.name), rows);
-    Testbed::with_fresh(options.hosts, |testbed| {
+    Testbed::with_fresh(hosts, |testbed| {
         programs.iter().try_for_each(|program| testbed.place(program))?;
-        table.measure(Rounds::new(options.rounds), |turn| {
+        table.measure(Rounds::new(rounds), |turn| {
             let times = measure(testbed, &contenders[turn.contender])?;
             Ok(times.into_iter().map(|seconds| Some(seconds * 1e3)).collect())
         })
     })?;
-    let ranks = options.hosts * PER_HOST;
-    let title = format!("{} jobs of {ranks} ranks on {} hosts", options.rounds, options.hosts);
-    Ok(table.print(&title))
+    let ranks = hosts * PER_HOST;
+    Ok(table.print(&format!("{rounds} jobs of {ranks} ranks on {hosts} hosts")))
 }
 
 /// Builds every program that ranks run.
 fn programs(scratch: &Scratch) -> Result<Vec<PathBuf>, LabError> {
     let pkg_config = ["--cflags", "--libs", "pmix"];
-    let flags = run_command("ask for PMIx", Command::new("pkg-config").args(pkg_config))?;
-    let flags = String::from_utf8_lossy(&flags.stdout).into_owned();
+    let flags = printed("ask for PMIx", Command::new("pkg-config").args(pkg_config))?;
     let pmix: Vec<&str> = flags.split_whitespace().collect();
     scratch.write(MEET)?;
     let mut services = dist::cargo();

@@ -2,8 +2,6 @@
 //! gloo in turn, started by rlaunch in both cases. The time of an image has to be as low as over
 //! gloo.
 
-use clap::Args;
-
 use super::contender::{Contender, Launcher, ON_HOST, Testbed};
 use super::table::{Bar, Rounds, Row, Table};
 use crate::LabError;
@@ -27,19 +25,8 @@ const ATTEMPTS: usize = 3;
 /// Beginning of the line with the number of images per second.
 const RATE: &str = "total images/sec:";
 
-/// Options of the bench.
-#[derive(Debug, Clone, Args)]
-pub struct TrainOptions {
-    /// Number of timed trainings over each backend, after one warm-up.
-    #[arg(long, default_value_t = 15)]
-    rounds: usize,
-    /// Number of steps of each training.
-    #[arg(long, default_value_t = 40, value_parser = clap::value_parser!(u64).range(2..))]
-    steps: u64,
-}
-
 /// Measures and prints; returns whether every network meets its bar.
-pub(super) fn run(options: &TrainOptions) -> Result<bool, LabError> {
+pub(super) fn run(rounds: usize, steps: u64) -> Result<bool, LabError> {
     setup::install(PackageSet::Peers)?;
     python::TORCH.build()?;
     let rlaunch = Contender::new(Launcher::Rlaunch, &dist::build(Profile::Release)?);
@@ -51,17 +38,17 @@ pub(super) fn run(options: &TrainOptions) -> Result<bool, LabError> {
         for file in FILES {
             testbed.place(&dist::workspace().join("examples").join(file))?;
         }
-        table.measure(Rounds::new(options.rounds), |turn| {
+        table.measure(Rounds::new(rounds), |turn| {
             let backend = BACKENDS[turn.contender];
             let train = |(model, fewer): &(&[&str], u64)| {
-                let steps = (options.steps / fewer).max(2).to_string();
+                let steps = (steps / fewer).max(2).to_string();
                 let words = ["--backend", backend, "--steps", &steps];
                 Ok(Some(1.0 / train(testbed, &rlaunch, &[&words, *model].concat(), backend)?))
             };
             MODELS.iter().map(train).collect()
         })
     })?;
-    Ok(table.print(&format!("training on {HOSTS} hosts, {} rounds", options.rounds)))
+    Ok(table.print(&format!("training on {HOSTS} hosts, {rounds} rounds")))
 }
 
 /// Trains, again if gloo aborted; returns images per second on all hosts.

@@ -7,8 +7,6 @@
 
 use std::fmt;
 
-use clap::Args;
-
 use super::table::{Bar, Rounds, Row, Table};
 use crate::LabError;
 use crate::dist::{self, Profile};
@@ -23,17 +21,6 @@ const NAMES: [&str; 3] = ["rlaunch", "perftest", "perftest again"];
 const ORDER: &[usize] = &[1, 0, 2];
 /// Part of the rows that have to be inside their band.
 const ROWS: f64 = 0.9;
-
-/// Options of the bench.
-#[derive(Debug, Clone, Args)]
-pub struct VerbsOptions {
-    /// Number of rounds; each takes 3 minutes if the guests are emulated.
-    #[arg(long, default_value_t = 3)]
-    rounds: usize,
-    /// Measure only rows whose names contain this, such as "message" or "write latency".
-    #[arg(long)]
-    row: Option<String>,
-}
 
 /// Sizes that are measured by one job of rlaunch.
 #[derive(Debug, Clone, Copy)]
@@ -90,9 +77,8 @@ impl fmt::Display for Group {
 }
 
 /// Measures and prints; returns whether all bars are met.
-pub(super) fn run(options: &VerbsOptions) -> Result<bool, LabError> {
-    let wanted =
-        |group: &&Group| options.row.as_ref().is_none_or(|row| group.to_string().contains(row));
+pub(super) fn run(rounds: usize, row: &str) -> Result<bool, LabError> {
+    let wanted = |group: &&Group| group.to_string().contains(row);
     let groups: Vec<Group> = GROUPS.iter().filter(wanted).copied().collect();
     if groups.is_empty() {
         let names = GROUPS.map(|group| format!("`{group}`")).join(", ");
@@ -106,10 +92,10 @@ pub(super) fn run(options: &VerbsOptions) -> Result<bool, LabError> {
     println!("starting {GUESTS} guests");
     let share = Some(dist::directory(Profile::Release)?);
     let lab = VmOptions { share, ..VmOptions::new(LAB, GUESTS, Topology::Star) };
-    let tables = VmLab::with_fresh(&lab, |lab| measure(lab, &groups, options.rounds))?;
+    let tables = VmLab::with_fresh(&lab, |lab| measure(lab, &groups, rounds))?;
     let mut met = Vec::new();
     for (group, table) in groups.iter().zip(&tables) {
-        met.extend(table.print_bars(&format!("{group}, {} rounds", options.rounds)));
+        met.extend(table.print_bars(&format!("{group}, {rounds} rounds")));
     }
     let inside = met.iter().filter(|met| **met).count();
     let part = inside as f64 / met.len() as f64;

@@ -12,65 +12,7 @@ use rlaunch_lab::dist::Profile;
 use rlaunch_lab::soak::Soak;
 use rlaunch_lab::{names, stages};
 
-const EXAMPLES: &str = "\
-From a clean checkout:
-  cargo lab demo                      set up, build, and run a job on three hosts
-  cargo lab test                      every test, with a ledger at the end
-  cargo lab test --changed            the tests that your change can affect
-  cargo lab test --stage unit         one stage
-  cargo lab test --repeat 20 --filter lost::   is a test flaky?
-
-Hosts:
-  cargo lab up 3                      hosts a, b and c, each with a real sshd
-  cargo lab up 64 --lab big --net 10.92   a second lab beside the first
-  cargo lab status                    which hosts are up
-  cargo lab down                      remove everything
-
-Work on them:
-  cargo lab ssh a hostname            by ssh, from the launch node
-  cargo lab exec rlaunch -H a,b hostname   on the launch node, where jobs start
-  cargo lab on a ps ax                inside a host, without ssh
-  cargo lab ps                        processes on the hosts
-
-Break them:
-  cargo lab cut b --silent            b drops all packets
-  cargo lab heal b                    and is back
-  cargo lab crash c                   c loses power
-  cargo lab boot c                    and is back
-
-Hosts with RDMA:
-  cargo lab vm up 3 triangle          guests n1, n2 and n3 with soft RoCE and Soft-iWARP
-  cargo lab vm ssh n1 ibv_devinfo     and so on: `cargo lab vm --help`
-  cargo lab vm down
-
-Ship:
-  cargo lab dist                      executables and packages, in target/dist
-  cargo lab gpu                       a folder that proves claims about GPUs where there is one
-
-Simulate:
-  cargo lab sim --seeds 200           small jobs with faults, in virtual time
-  cargo lab sim --nodes 10000         a large job, and its cost
-
-Measure:
-  cargo lab bench launch              how quickly jobs start, beside other launchers
-  cargo lab bench launch --against DIR   the same, beside an earlier build of rlaunch
-  cargo lab bench rendezvous          how quickly their ranks find each other
-  cargo lab bench mpi                 how quickly MPI programs start, beside the launchers of MPI libraries
-  cargo lab bench comm                messages and collectives, beside MPICH and Open MPI
-  cargo lab bench train               training with torch, beside its own backend
-  cargo lab bench inventory           how quickly an agent reads a server's hardware
-  cargo lab bench monitor             what share of a CPU the live page takes
-  cargo lab bench output              how fast and how intact the ranks' output arrives
-  cargo lab bench detach              jobs with -d, and verbs beside a thousand records
-  cargo lab bench failure             how quickly and cleanly jobs end when something fails
-  cargo lab bench verbs               RDMA writes and messages, beside perftest
-  cargo lab bench mesh                what proving the RDMA mesh adds to a job's start
-  cargo lab deps                      dependencies: licences, and versions with known vulnerabilities
-  cargo lab fuzz                      fuzz the decoders
-  cargo lab soak launch --load        300 jobs in a row on a busy machine
-  cargo lab soak comm                 an hour of messages between 8 ranks
-  cargo lab soak detach               300 jobs with -d, in random troubles
-  cargo lab soak teardown             500 jobs whose helpers try to outlive them";
+const EXAMPLES: &str = include_str!("examples.txt").trim_ascii_end();
 
 /// Test hosts on this machine, and all checks, tests and measurements of rlaunch.
 ///

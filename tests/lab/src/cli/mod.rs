@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::setup::{self, PackageSet};
-use rlaunch_lab::stages::{fuzz, sim};
+use rlaunch_lab::stages::fuzz;
 use rlaunch_lab::{LabError, bench, demo, gpu, soak, stages};
 
 pub(crate) use args::Args;
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, LabError> {
         Verb::Gpu { from } => pack_proofs(from.as_deref())?,
         Verb::Demo { keep } => demo::run(*keep).map(|()| true)?,
         Verb::Test(args) => test(args)?,
-        Verb::Sim { words } => sim::run(words),
+        Verb::Sim { words } => stages::run_simulation(words),
         Verb::Deps { online } => stages::check_dependencies(*online).failed == 0,
         Verb::Fuzz { target, seconds } => {
             let targets = target.clone().map(|target| vec![target]);

@@ -11,21 +11,7 @@ use rlaunch_lab::dist::{self, Profile};
 use rlaunch_lab::vm::{self, Topology, VmLab, VmOptions};
 use rlaunch_lab::{Cut, LabError, command};
 
-const EXAMPLES: &str = "\
-Three guests, each with a cable to both others, as a ring of machines without a switch:
-  cargo lab build                     rlaunch and its agent; n1 sees them as /share
-  cargo lab vm up 3 triangle          the first time this builds the image: about a minute
-  cargo lab vm ssh n1 /share/rlaunch -H n1,n2,n3 hostname
-  cargo lab vm ssh n1 /share/rlaunch topo -H n1,n2,n3
-  cargo lab vm ssh n2 rdma link       rxe and siw on every fabric interface
-  cargo lab vm down
-
-Break its links:
-  cargo lab vm cut n1 eth1            pull the cable between n1 and n2
-  cargo lab vm heal n1 eth1           and plug it back in
-  cargo lab vm netem n1 eth1 loss 10% drop every tenth packet; without words, stop
-  cargo lab vm mtu n1 eth1 1500       the MTUs of the two ends now differ
-  cargo lab vm port n1 eth1 down      take it down, as an administrator would";
+const EXAMPLES: &str = include_str!("vm.txt").trim_ascii_end();
 
 /// Everything that can follow `cargo lab vm`.
 #[derive(Debug, Subcommand)]

@@ -21,6 +21,11 @@ pub fn run(operation: &str, command: &mut Command) -> Result<Output, LabError> {
     checked(operation, command, output)
 }
 
+/// Runs a program as [`run`] does, and returns what it printed on stdout.
+pub(crate) fn printed(operation: &str, command: &mut Command) -> Result<String, LabError> {
+    Ok(String::from_utf8_lossy(&run(operation, command)?.stdout).into_owned())
+}
+
 /// Runs a program as [`run`] does, with `input` on its stdin.
 pub fn feed(operation: &str, command: &mut Command, input: &str) -> Result<Output, LabError> {
     let start = || LabError::io(format!("{operation}: start {}", program(command)));

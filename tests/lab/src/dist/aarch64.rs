@@ -10,7 +10,7 @@ use super::{
     AGENT, LAUNCHER, Profile, STACK_READER, build_bench_for, build_library, build_program,
     build_prover_for,
 };
-use super::{as_caller, place, release_cargo, target_directory, workspace};
+use super::{as_caller, place, release_cargo, rustc, target_directory};
 use crate::command::{run, show, with_spinner};
 use crate::{LabError, setup};
 use std::path::PathBuf;
@@ -134,10 +134,7 @@ fn obstacle(target: &str, compiler: &str) -> Result<Option<String>, LabError> {
 }
 
 fn has_target(target: &str) -> Result<bool, LabError> {
-    let mut rustc = as_caller("rustc".into());
-    rustc.current_dir(workspace());
-    let output = run("ask rustc for its targets", rustc.args(["--print", "sysroot"]))?;
-    let sysroot = PathBuf::from(String::from_utf8_lossy(&output.stdout).trim());
+    let sysroot = PathBuf::from(rustc(&["--print", "sysroot"])?.trim());
     Ok(sysroot.join("lib/rustlib").join(target).join("lib").is_dir())
 }
 

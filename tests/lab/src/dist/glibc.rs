@@ -6,7 +6,7 @@
 //! versions as well.
 
 use super::machine::TargetMachine;
-use crate::command::run;
+use crate::command::{printed, run};
 use crate::{LabError, files};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,60 +26,12 @@ const OLDEST_HOST: Version = (2, 28, 0);
 const LIBRARIES: [&str; 2] = ["libc.so.6", "libm.so.6"];
 
 /// C source of functions that were inline functions in the headers of glibc before 2.33.
-const STAT_FUNCTIONS: &str = "
-struct stat64;
-int __xstat64(int version, const char *path, struct stat64 *into);
-int __lxstat64(int version, const char *path, struct stat64 *into);
-int __fxstat64(int version, int descriptor, struct stat64 *into);
-int __fxstatat64(int version, int at, const char *path, struct stat64 *into, int flags);
-#if defined(__x86_64__)
-#define VERSION 1
-#else
-#define VERSION 0
-#endif
-#define HIDDEN __attribute__((visibility(\"hidden\")))
-HIDDEN int stat64(const char *path, struct stat64 *into)
-{
-    return __xstat64(VERSION, path, into);
-}
-HIDDEN int lstat64(const char *path, struct stat64 *into)
-{
-    return __lxstat64(VERSION, path, into);
-}
-HIDDEN int fstat64(int descriptor, struct stat64 *into)
-{
-    return __fxstat64(VERSION, descriptor, into);
-}
-HIDDEN int fstatat64(int at, const char *path, struct stat64 *into, int flags)
-{
-    return __fxstatat64(VERSION, at, path, into, flags);
-}
-";
+const STAT_FUNCTIONS: &str = include_str!("glibc/inline.c");
 
 /// C source of the start of a program for glibc before 2.34, which expected the program to pass a
 /// function that runs its constructors. Newer versions call such a function instead of running the
 /// constructors themselves.
-const STARTUP: &str = "
-#include <stddef.h>
-#define HIDDEN __attribute__((visibility(\"hidden\")))
-typedef void constructor(int count, char **words, char **environment);
-extern constructor *__init_array_start[] HIDDEN, *__init_array_end[] HIDDEN;
-void _init(void) HIDDEN;
-int __real___libc_start_main(int (*main)(int, char **, char **), int count, char **words,
-    constructor *init, void (*fini)(void), void (*loader)(void), void *stack);
-static void construct(int count, char **words, char **environment)
-{
-    size_t at, all = (size_t)(__init_array_end - __init_array_start);
-    _init();
-    for (at = 0; at < all; at++)
-        __init_array_start[at](count, words, environment);
-}
-HIDDEN int __wrap___libc_start_main(int (*main)(int, char **, char **), int count, char **words,
-    constructor *init, void (*fini)(void), void (*loader)(void), void *stack)
-{
-    return __real___libc_start_main(main, count, words, init ? init : construct, fini, loader, stack);
-}
-";
+const STARTUP: &str = include_str!("glibc/start.c");
 
 /// Kind of file that is linked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -188,8 +140,8 @@ pub(super) fn check(machine: &TargetMachine, built: &Path) -> Result<(), LabErro
 /// Finds the file that the compiler uses for a library.
 fn find(machine: &TargetMachine, name: &str) -> Result<PathBuf, LabError> {
     let mut cc = Command::new(machine.compiler());
-    let found = run("look for the C library", cc.arg(format!("-print-file-name={name}")))?;
-    Ok(PathBuf::from(String::from_utf8_lossy(&found.stdout).trim()))
+    let found = printed("look for the C library", cc.arg(format!("-print-file-name={name}")))?;
+    Ok(PathBuf::from(found.trim()))
 }
 
 /// Name and version of a symbol, and whether it is an object rather than a function.
@@ -202,8 +154,7 @@ fn symbols(
     wanted: fn(&str) -> bool,
 ) -> Result<Vec<Symbol>, LabError> {
     let mut objdump = Command::new(machine.objdump());
-    let listed = run("list symbols", objdump.arg("-T").arg(library))?;
-    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let listed = printed("list symbols", objdump.arg("-T").arg(library))?;
     Ok(listed.lines().filter_map(|line| parse(line, wanted)).collect())
 }
 

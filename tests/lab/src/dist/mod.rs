@@ -32,7 +32,7 @@ use clap::ValueEnum;
 use nix::unistd::geteuid;
 use serde_json::Value;
 
-use crate::command::{at_once, run, show};
+use crate::command::{at_once, printed, run, show};
 use crate::{LabError, setup};
 use glibc::BinaryKind;
 use machine::TargetMachine;
@@ -96,24 +96,20 @@ pub fn build(profile: Profile) -> Result<PathBuf, LabError> {
 /// optimised as a whole keeps one processor busy for minutes, and cargo locks its directory of a profile, so what it
 /// puts into different directories is built at once.
 pub fn build_all(profile: Profile) -> Result<PathBuf, LabError> {
-    let rest = || match profile {
-        Profile::Lab => Ok(()),
+    match profile {
+        Profile::Lab => build(profile).map(drop)?,
         Profile::Release => {
             let (target, machine) = (target_directory()?, TargetMachine::own()?);
-            build_agent(&target, &machine)?;
-            build_library(&target, &machine)?;
-            build_prover_for(&machine)
+            let sent = || {
+                build_agent(&target, &machine)?;
+                build_library(&target, &machine)?;
+                build_prover_for(&machine)
+            };
+            let here = || build_launcher().and_then(|()| build_bench(profile));
+            let lanes: [&(dyn Fn() -> Result<(), LabError> + Sync); 2] = [&here, &sent];
+            at_once(lanes, |build| build())?;
         }
-    };
-    let launcher_and_bench = || {
-        match profile {
-            Profile::Lab => build(profile).map(drop)?,
-            Profile::Release => build_launcher()?,
-        }
-        build_bench(profile)
-    };
-    let lanes: [&(dyn Fn() -> Result<(), LabError> + Sync); 2] = [&launcher_and_bench, &rest];
-    at_once(lanes, |build| build())?;
+    }
     aarch64::build(profile)?;
     launcher(profile)
 }
@@ -340,10 +336,15 @@ pub(crate) fn build_directories() -> Vec<PathBuf> {
     [workspace].into_iter().chain(target).collect()
 }
 
+/// Asks rustc about itself.
+fn rustc(words: &[&str]) -> Result<String, LabError> {
+    let mut rustc = as_caller("rustc".into());
+    printed("ask rustc about itself", rustc.current_dir(workspace()).args(words))
+}
+
 /// Returns this machine's target triple.
 pub fn host_triple() -> Result<String, LabError> {
-    let output = run("ask rustc for its host", Command::new("rustc").arg("-vV"))?;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let text = rustc(&["-vV"])?;
     let host = text.lines().find_map(|line| line.strip_prefix("host: "));
     host.map(str::to_owned).ok_or_else(|| LabError::Unexpected("rustc -vV names no host".into()))
 }

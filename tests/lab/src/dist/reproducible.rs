@@ -4,9 +4,8 @@ use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::{as_caller, cargo, workspace};
+use super::{cargo, rustc, workspace};
 use crate::LabError;
-use crate::command::run;
 
 /// Makes a cargo command that builds what ships; the caller appends what to build.
 ///
@@ -34,12 +33,7 @@ fn cargo_home() -> PathBuf {
 
 /// Returns where rustup puts the sources of the standard library, and their name without them.
 fn standard_library() -> Result<(PathBuf, String), LabError> {
-    let ask = |words: &[&str]| {
-        let output = run("ask rustc about itself", as_caller("rustc".into()).args(words))?;
-        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
-    };
-    let sysroot = ask(&["--print", "sysroot"])?;
-    let version = ask(&["-vV"])?;
+    let (sysroot, version) = (rustc(&["--print", "sysroot"])?, rustc(&["-vV"])?);
     let commit = version.lines().find_map(|line| line.strip_prefix("commit-hash: "));
     let sources = Path::new(sysroot.trim()).join("lib/rustlib/src/rust");
     Ok((sources, format!("/rustc/{}", commit.unwrap_or("unknown"))))

@@ -103,44 +103,28 @@ const EXAMPLE: &str = "example";
 const TEST: &str = "test";
 
 const DIST_FILES: &[DistFile] = &[
-    DistFile { target: "rlaunch", kind: BIN, sent: None, linkage: Linkage::Portable },
-    DistFile { target: AGENT, kind: BIN, sent: Some(AGENT), linkage: Linkage::Static },
-    DistFile {
-        target: STACK_READER,
-        kind: BIN,
-        sent: Some(STACK_READER),
-        linkage: Linkage::Static,
-    },
-    DistFile {
-        target: "rlaunch-bench",
-        kind: BIN,
-        sent: Some("rlaunch-bench"),
-        linkage: Linkage::PortableStripped,
-    },
-    DistFile {
-        target: "rlaunch-prover",
-        kind: BIN,
-        sent: Some("rlaunch-prover"),
-        linkage: Linkage::PortableStripped,
-    },
-    DistFile {
-        target: "rlaunch",
-        kind: CDYLIB,
-        sent: Some(SHARED),
-        linkage: Linkage::PortableStripped,
-    },
-    DistFile {
-        target: "_rlaunch",
-        kind: CDYLIB,
-        sent: Some(MODULE_PATH),
-        linkage: Linkage::PortableStripped,
-    },
-    DistFile { target: "comm-suite", kind: BIN, sent: None, linkage: Linkage::Stripped },
+    dist_file("rlaunch", BIN, None, Linkage::Portable),
+    dist_file(AGENT, BIN, Some(AGENT), Linkage::Static),
+    dist_file(STACK_READER, BIN, Some(STACK_READER), Linkage::Static),
+    dist_file("rlaunch-bench", BIN, Some("rlaunch-bench"), Linkage::PortableStripped),
+    dist_file("rlaunch-prover", BIN, Some("rlaunch-prover"), Linkage::PortableStripped),
+    dist_file("rlaunch", CDYLIB, Some(SHARED), Linkage::PortableStripped),
+    dist_file("_rlaunch", CDYLIB, Some(MODULE_PATH), Linkage::PortableStripped),
+    dist_file("comm-suite", BIN, None, Linkage::Stripped),
     // Example of rlaunch-verbs, for guests.
-    DistFile { target: "loopback", kind: EXAMPLE, sent: None, linkage: Linkage::Plain },
+    dist_file("loopback", EXAMPLE, None, Linkage::Plain),
     // Test of rlaunch-prover, which runs on guests since it needs RDMA devices.
-    DistFile { target: "two_provers", kind: TEST, sent: None, linkage: Linkage::Plain },
+    dist_file("two_provers", TEST, None, Linkage::Plain),
 ];
+
+const fn dist_file(
+    target: &'static str,
+    kind: &'static str,
+    sent: Option<&'static str>,
+    linkage: Linkage,
+) -> DistFile {
+    DistFile { target, kind, sent, linkage }
+}
 
 /// Artifacts and warnings of one call of cargo.
 #[derive(Debug)]

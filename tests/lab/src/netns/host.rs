@@ -5,9 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
 use super::names::LAUNCH;
 use super::processes::{self, KEEPER};
 use super::state::{LabPaths, LabRecord, ProcessId};
@@ -80,10 +77,9 @@ pub(super) fn start_launch(paths: &LabPaths, record: &LabRecord) -> Result<(), L
 
 /// Kills every process of `host` at once, as a power loss does.
 pub(super) fn kill_host(paths: &LabPaths, record: &LabRecord, host: &str) -> Result<(), LabError> {
-    let init = ProcessId::load(&paths.host(host).join("init"));
-    if let Some(init) = init.filter(|init| init.is_alive()) {
+    if let Some(init) = ProcessId::load(&paths.host(host).join("init")) {
         // All processes of its pid namespace die with it.
-        let _ = kill(Pid::from_raw(init.pid), Signal::SIGKILL);
+        processes::kill(init.pid);
         let what = format!("host {host} to end");
         wait_until(Duration::from_secs(10), &what, || Ok(!init.is_alive()))?;
     }

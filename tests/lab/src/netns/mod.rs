@@ -19,7 +19,7 @@ mod host;
 mod machine;
 pub mod names;
 pub(crate) mod network;
-mod processes;
+pub(crate) mod processes;
 pub(crate) mod sshd;
 pub(crate) mod state;
 pub(crate) mod teardown;
@@ -33,8 +33,6 @@ use std::time::Duration;
 
 pub use accounts::Account;
 pub use network::Cut;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 pub use processes::Process;
 pub use sshd::Sshd;
 
@@ -42,7 +40,7 @@ use crate::command::wait_until;
 use crate::setup::venv::Venv;
 use crate::setup::{self, venvs};
 use crate::{LabError, dist, files};
-use state::{LabPaths, LabRecord, ProcessId};
+use state::{LabPaths, LabRecord, ProcessId, read_json, write_json};
 
 /// Default of the first two octets of a lab's addresses.
 pub const DEFAULT_NET: [u8; 2] = [10, 91];
@@ -140,8 +138,8 @@ impl Lab {
     /// Attaches to the lab called `name`. Fails if it is not up.
     pub fn attach(name: &str) -> Result<Lab, LabError> {
         let paths = LabPaths::new(name);
-        let launch = ProcessId::load(&paths.launch().join("init")).filter(|init| init.is_alive());
-        match (LabRecord::load(&paths)?, launch) {
+        let launch = ProcessId::load(&paths.launch().join("init"));
+        match (read_json(&paths.record())?, launch) {
             (Some(record), Some(launch)) => Ok(Lab { paths, record, launch }),
             _ => Err(LabError::NotUp { name: name.into() }),
         }
@@ -218,17 +216,11 @@ impl Lab {
 
     /// Kills everything that runs on the hosts and on the launch node.
     pub fn clear(&self) -> Result<(), LabError> {
-        let own = i32::try_from(std::process::id()).unwrap_or(0);
         let launch = self.paths.netns(names::LAUNCH);
-        wait_until(Duration::from_secs(10), "everything in the lab to end", || {
-            let mut left: Vec<i32> = self.all_processes().iter().map(|p| p.pid).collect();
-            left.extend(network::processes(&launch));
-            left.retain(|pid| ![own, self.launch.pid].contains(pid));
-            for &pid in &left {
-                // Fails if the process has ended meanwhile.
-                let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-            }
-            Ok(left.is_empty())
+        processes::kill_all("everything in the lab to end", || {
+            let on_hosts = self.all_processes().into_iter().map(|process| process.pid);
+            let all = on_hosts.chain(network::processes(&launch));
+            all.filter(|pid| *pid != self.launch.pid).collect()
         })
     }
 
@@ -342,7 +334,6 @@ impl Lab {
     fn init(&self, host: &str) -> Result<ProcessId, LabError> {
         self.number(host)?;
         ProcessId::load(&self.paths.host(host).join("init"))
-            .filter(|init| init.is_alive())
             .ok_or_else(|| LabError::HostDown { host: host.into() })
     }
 }
@@ -374,7 +365,7 @@ fn create(paths: &LabPaths, options: &Options) -> Result<LabRecord, LabError> {
     accounts::create_launch(paths)?;
     network::create_launch(paths, record.net)?;
     host::start_launch(paths, &record)?;
-    record.store(paths)?;
+    write_json(&paths.record(), &record)?;
     Ok(record)
 }
 
@@ -396,7 +387,7 @@ fn grow(paths: &LabPaths, mut record: LabRecord, options: &Options) -> Result<()
         host::wait_for_host(paths, host)?;
     }
     record.hosts = options.hosts;
-    record.store(paths)
+    write_json(&paths.record(), &record)
 }
 
 /// Removes what an interrupted `up` left of hosts that are about to be made.

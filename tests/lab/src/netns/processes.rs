@@ -4,6 +4,13 @@
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
+
+use crate::LabError;
+use crate::command::wait_until;
 
 /// Number of seconds that pid 1 of a host sleeps while it waits for orphans. No other process
 /// sleeps as long, so the sleeper is recognised by it.
@@ -47,6 +54,22 @@ impl Process {
     pub(super) fn is_ssh_session(&self) -> bool {
         self.command_line().starts_with("sshd") && !self.is_listening_sshd()
     }
+}
+
+/// Kills a process of this machine, unless it has ended meanwhile.
+pub(crate) fn kill(pid: i32) {
+    let _ = signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
+}
+
+/// Kills what `list` finds, but for this process, until it finds nothing else.
+pub(super) fn kill_all(what: &str, list: impl Fn() -> Vec<i32>) -> Result<(), LabError> {
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    wait_until(Duration::from_secs(10), what, || {
+        let mut left = list();
+        left.retain(|&pid| pid != own);
+        left.iter().for_each(|pid| kill(*pid));
+        Ok(left.is_empty())
+    })
 }
 
 /// Lists all processes in the pid namespaces of `hosts`, each given by name and pid 1, in one pass

@@ -4,9 +4,6 @@ use std::fs;
 use std::process::Command;
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
 use super::accounts::make_key;
 use super::processes;
 use super::{Account, Lab, Process};
@@ -100,10 +97,7 @@ impl<'a> Sshd<'a> {
         let init = self.lab.init(self.host)?;
         let of_host = || processes::all(&[(self.host, init.pid)]).into_iter();
         let victims: Vec<i32> = of_host().filter(&chosen).map(|process| process.pid).collect();
-        for &pid in &victims {
-            // Fails if the process has ended meanwhile.
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
-        }
+        victims.iter().for_each(|pid| processes::kill(*pid));
         let what = format!("the sshd of {} to end", self.host);
         wait_until(Duration::from_secs(10), &what, || {
             Ok(!of_host().any(|process| victims.contains(&process.pid) && process.state != 'Z'))

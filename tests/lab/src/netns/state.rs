@@ -110,16 +110,6 @@ pub(crate) struct LabRecord {
     pub(crate) venvs: Vec<(String, PathBuf)>,
 }
 
-impl LabRecord {
-    pub(crate) fn load(paths: &LabPaths) -> Result<Option<LabRecord>, LabError> {
-        read_json(&paths.record())
-    }
-
-    pub(crate) fn store(&self, paths: &LabPaths) -> Result<(), LabError> {
-        write_json(&paths.record(), self)
-    }
-}
-
 /// Reads a JSON file. Returns nothing if it does not exist.
 pub(crate) fn read_json<T: for<'a> Deserialize<'a>>(path: &Path) -> Result<Option<T>, LabError> {
     let what = path.display().to_string();
@@ -161,9 +151,9 @@ impl ProcessId {
         super::processes::start_time(self.pid) == Some(self.start)
     }
 
-    /// Reads a file that [`ProcessId::store`] wrote.
+    /// Reads a file that [`ProcessId::store`] wrote; `None` if the process has ended.
     pub(crate) fn load(path: &Path) -> Option<ProcessId> {
-        read_json(path).ok()?
+        read_json(path).ok()?.filter(|process: &ProcessId| process.is_alive())
     }
 
     pub(crate) fn store(self, path: &Path) -> Result<(), LabError> {

@@ -45,25 +45,15 @@ pub struct MpiLibrary {
 #[derive(Debug)]
 enum Origin {
     /// Packages of Debian; the compiler links with the library.
-    Debian { compiler: &'static str },
+    Debian(&'static str),
     /// Virtual environment, in which the library has its own launcher as well.
-    Wheel { venv: &'static Venv },
+    Wheel(&'static Venv),
 }
 
 /// Libraries of Debian.
 pub static DEBIAN: [MpiLibrary; 2] = [
-    MpiLibrary {
-        name: "mpich-debian",
-        origin: Origin::Debian { compiler: "mpicc.mpich" },
-        is_mpich: true,
-        one_sided: "all ranks",
-    },
-    MpiLibrary {
-        name: "open-mpi-debian",
-        origin: Origin::Debian { compiler: "mpicc.openmpi" },
-        is_mpich: false,
-        one_sided: "ranks of a node",
-    },
+    library("mpich-debian", Origin::Debian("mpicc.mpich"), true, "all ranks"),
+    library("open-mpi-debian", Origin::Debian("mpicc.openmpi"), false, "ranks of a node"),
 ];
 
 /// Names of the libraries of the Python package index, in the order of [`LIBRARIES`].
@@ -79,19 +69,19 @@ pub(crate) const LIBRARIES: [Venv; 4] = [
 
 /// Libraries of the Python package index.
 pub static WHEELS: [MpiLibrary; 4] = [
-    wheel(NAMES[0], &LIBRARIES[0], false, "all ranks"),
-    wheel(NAMES[1], &LIBRARIES[1], false, "ranks of a node"),
-    wheel(NAMES[2], &LIBRARIES[2], true, "all ranks"),
-    wheel(NAMES[3], &LIBRARIES[3], true, "all ranks"),
+    library(NAMES[0], Origin::Wheel(&LIBRARIES[0]), false, "all ranks"),
+    library(NAMES[1], Origin::Wheel(&LIBRARIES[1]), false, "ranks of a node"),
+    library(NAMES[2], Origin::Wheel(&LIBRARIES[2]), true, "all ranks"),
+    library(NAMES[3], Origin::Wheel(&LIBRARIES[3]), true, "all ranks"),
 ];
 
-const fn wheel(
+const fn library(
     name: &'static str,
-    venv: &'static Venv,
+    origin: Origin,
     is_mpich: bool,
     one_sided: &'static str,
 ) -> MpiLibrary {
-    MpiLibrary { name, origin: Origin::Wheel { venv }, is_mpich, one_sided }
+    MpiLibrary { name, origin, is_mpich, one_sided }
 }
 
 const fn venv(
@@ -107,8 +97,8 @@ impl MpiLibrary {
     /// Returns the contents of the program's file, compiled if it is in C.
     pub fn program(&self) -> Result<Vec<u8>, LabError> {
         match &self.origin {
-            Origin::Wheel { .. } => Ok(SCRIPT.as_bytes().to_vec()),
-            Origin::Debian { compiler } => {
+            Origin::Wheel(_) => Ok(SCRIPT.as_bytes().to_vec()),
+            Origin::Debian(compiler) => {
                 let program = compiled(compiler)?;
                 let operation = format!("read {}", program.display());
                 fs::read(program).map_err(LabError::io(operation))
@@ -119,8 +109,8 @@ impl MpiLibrary {
     /// Returns the words that start the program if its file is at `path` on a host.
     pub fn words(&self, path: &str) -> Vec<String> {
         let python = match &self.origin {
-            Origin::Debian { .. } => None,
-            Origin::Wheel { venv } => Some(format!("{}/bin/python", venv.on_hosts)),
+            Origin::Debian(_) => None,
+            Origin::Wheel(venv) => Some(format!("{}/bin/python", venv.on_hosts)),
         };
         python.into_iter().chain([path.to_owned()]).collect()
     }
@@ -137,9 +127,9 @@ impl MpiLibrary {
         let options = if self.is_mpich { &hydra[..] } else { &mpirun[..] };
         let program = if self.is_mpich { "mpiexec.hydra" } else { "mpirun" };
         let first: Vec<String> = match &self.origin {
-            Origin::Debian { .. } if self.is_mpich => vec![program.into()],
-            Origin::Debian { .. } => vec!["mpirun.openmpi".into()],
-            Origin::Wheel { venv } => {
+            Origin::Debian(_) if self.is_mpich => vec![program.into()],
+            Origin::Debian(_) => vec!["mpirun.openmpi".into()],
+            Origin::Wheel(venv) => {
                 let place = venv.place().join("bin").join(program).display().to_string();
                 match self.is_mpich {
                     // Hydra starts its proxies from the directory in its own name.

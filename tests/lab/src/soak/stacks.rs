@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
-use crate::command::run;
+use crate::command::printed;
 use crate::{Lab, Process, setup};
 
 /// Maximum number of functions of a stack that are printed.
@@ -42,8 +42,7 @@ fn describe(process: &Process) -> String {
 fn functions(pid: i32) -> Vec<String> {
     let mut gdb = Command::new("timeout");
     gdb.args(["20", "gdb", "-batch", "-nx", "-ex", "bt 60", "-p", &pid.to_string()]);
-    let printed = run("read a stack", &mut gdb).map(|output| output.stdout).unwrap_or_default();
-    parse(&String::from_utf8_lossy(&printed))
+    parse(&printed("read a stack", &mut gdb).unwrap_or_default())
 }
 
 fn parse(printed: &str) -> Vec<String> {

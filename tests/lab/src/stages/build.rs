@@ -5,7 +5,7 @@ use std::process::Command;
 use super::ledger::Tally;
 use super::nextest::{TestPrograms, Tests};
 use super::tool::DENY;
-use super::{TestPlan, advisories, check, failed, fuzz, report, sim};
+use super::{TestPlan, advisories, check, failed, fuzz, report};
 use crate::LabError;
 use crate::dist::{self, Profile, TEST_FEATURES, aarch64};
 use crate::setup::{self, PackageSet};
@@ -103,13 +103,30 @@ fn doc_tests(plan: &TestPlan) -> Result<Tally, LabError> {
 /// Simulates with fixed seeds, and with some that depend on the commit.
 pub(super) fn simulate(_: &TestPlan) -> Result<Tally, LabError> {
     let program = dist::build_everything()?.program("rlaunch-sim")?;
-    let fresh = sim::fresh_seed().to_string();
+    let fresh = fresh_seed().to_string();
     println!("fresh seeds begin at {fresh}");
     let mut tally = Tally::default();
     for words in [&["--seeds", FIXED_SEEDS][..], &["--from", &fresh, "--seeds", FRESH_SEEDS]] {
         tally.add(check(Command::new(&program).args(words).current_dir(dist::workspace())));
     }
     Ok(tally)
+}
+
+/// Builds and runs the simulation of the agents' tree with these arguments; returns whether it found nothing wrong. It
+/// is a program of its own, so that the lab builds without the code that it simulates.
+pub fn run_simulation(words: &[String]) -> bool {
+    let mut cargo = dist::cargo();
+    cargo.args(["run", "--quiet", "--profile", "lab", "--package", "rlaunch-sim", "--"]);
+    check(cargo.args(words)).failed == 0
+}
+
+/// Returns a seed that depends on the commit, so that each commit has new ones that can be
+/// reproduced.
+fn fresh_seed() -> u64 {
+    let head = Command::new("git").args(["rev-parse", "HEAD"]).output().ok();
+    let id = head.and_then(|output| String::from_utf8(output.stdout).ok());
+    let digits = id.and_then(|id| id.get(..12).map(str::to_owned));
+    digits.and_then(|digits| u64::from_str_radix(&digits, 16).ok()).unwrap_or(1_000_000)
 }
 
 /// Replays known inputs, and searches for new ones in targets whose sources have changed.

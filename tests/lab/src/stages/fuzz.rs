@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 use super::ledger::Tally;
-use crate::command::{at_once, run as run_command};
+use crate::command::{at_once, printed, run as run_command};
 use crate::dist::workspace_build::{TEST_FEATURES, program_of, write_wrapper};
 use crate::files::make_dir;
 use crate::setup::{self, PackageSet};
@@ -110,8 +110,8 @@ impl Fuzzer {
     /// Lists the names of all targets.
     fn targets(&self) -> Result<Vec<String>, LabError> {
         let mut list = Command::new(&self.program);
-        let output = run_command("list what is fuzzed", list.env("RLAUNCH_FUZZ", "list"))?;
-        Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+        let listed = printed("list what is fuzzed", list.env("RLAUNCH_FUZZ", "list"))?;
+        Ok(listed.lines().map(str::to_owned).collect())
     }
 
     /// Replays the known inputs of a target, then searches for new ones for `seconds`. Returns

@@ -1,11 +1,9 @@
 //! Results of the stages of a test run: counts, times against budgets, and the totals as the last
 //! line.
 
-use std::fmt;
 use std::path::PathBuf;
-use std::time::Duration;
-
-use super::times::{StageTime, slowest};
+use std::time::{Duration, Instant};
+use std::{fmt, fs};
 
 /// Budget of a whole run on two processors. Beyond it a warning is printed.
 const BUDGET: Duration = Duration::from_secs(30 * 60);
@@ -14,6 +12,8 @@ const BUDGET: Duration = Duration::from_secs(30 * 60);
 const LIMIT: Duration = Duration::from_secs(60 * 60);
 /// Number of tests passing only at the second attempt that fails the run: fewer may be bad luck.
 pub(crate) const FLAKY_LIMIT: usize = 3;
+/// Number of tests that are listed as the slowest ones.
+const LISTED: usize = 10;
 
 /// Counts of one stage.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -154,11 +154,13 @@ impl Ledger {
 }
 
 fn write_slowest(f: &mut fmt::Formatter<'_>, total: &Tally) -> fmt::Result {
-    let lines = slowest(&total.times);
-    if !lines.is_empty() {
+    let mut times: Vec<_> = total.times.iter().collect();
+    times.sort_by_key(|(_, took)| std::cmp::Reverse(*took));
+    if !times.is_empty() {
         writeln!(f, "slowest tests:")?;
     }
-    lines.iter().try_for_each(|line| writeln!(f, "{line}"))
+    let mut slowest = times.into_iter().take(LISTED);
+    slowest.try_for_each(|(name, took)| writeln!(f, "{:>6.1} s  {name}", took.as_secs_f64()))
 }
 
 fn write_flaky(f: &mut fmt::Formatter<'_>, total: &Tally) -> fmt::Result {
@@ -178,6 +180,44 @@ fn write_flaky(f: &mut fmt::Formatter<'_>, total: &Tally) -> fmt::Result {
 fn minutes(time: Duration) -> String {
     let seconds = time.as_secs();
     format!("{}:{:02} min", seconds / 60, seconds % 60)
+}
+
+/// Time of a stage.
+#[derive(Debug, Clone, Copy)]
+pub struct StageTime {
+    pub(super) took: Duration,
+    /// Time that the processors were idle, all together, if it is known.
+    pub(super) idle: Option<Duration>,
+}
+
+/// Stopwatch for a stage.
+#[derive(Debug)]
+pub(super) struct StageClock {
+    start: Instant,
+    idle: Option<Duration>,
+}
+
+impl StageClock {
+    pub(super) fn start() -> StageClock {
+        StageClock { start: Instant::now(), idle: idle_time() }
+    }
+
+    pub(super) fn stop(self) -> StageTime {
+        let idle = self.idle.zip(idle_time()).map(|(before, now)| now.saturating_sub(before));
+        StageTime { took: self.start.elapsed(), idle }
+    }
+}
+
+/// Returns how long all processors together have been idle since the machine started, waiting for a disk
+/// included; `None` where `/proc/stat` is not as proc(5) describes it.
+fn idle_time() -> Option<Duration> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let columns: Vec<u64> =
+        line.split_whitespace().map_while(|number| number.parse().ok()).collect();
+    let [_, _, _, idle, waiting_for_disk, ..] = columns[..] else { return None };
+    // In hundredths of a second, on every architecture that rlaunch is built for.
+    Some(Duration::from_millis((idle + waiting_for_disk) * 10))
 }
 
 #[cfg(test)]

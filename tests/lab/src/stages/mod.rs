@@ -10,8 +10,8 @@
 //! | `changed`, `reach` | `--changed`: files that differ, and the tests that they can affect |
 //! | `advisories` | check of dependencies |
 //! | `tool` | subcommands of cargo, which are installed where they are missing |
-//! | `fuzz`, `sim` | the fuzzer and the simulation, which are also verbs of their own |
-//! | `ledger`, `times` | counts and times of stages; times of tests |
+//! | `fuzz` | the fuzzer, which is also a verb of its own |
+//! | `ledger` | counts and times of stages; times of tests |
 
 mod advisories;
 mod build;
@@ -23,8 +23,6 @@ mod netns;
 mod nextest;
 mod reach;
 mod repeat;
-pub mod sim;
-pub mod times;
 mod tool;
 mod vm;
 
@@ -38,11 +36,10 @@ use crate::command::display;
 use crate::setup::{self, PackageSet, mpi, python};
 use crate::{LabError, dist};
 use changed::Checkout;
-use ledger::{Ledger, Tally};
+use ledger::{Ledger, StageClock, Tally};
 use reach::Reach;
-use times::StageClock;
 
-pub use build::check_dependencies;
+pub use build::{check_dependencies, run_simulation};
 pub use hosts::{UnderTest, VmUnderTest};
 pub use repeat::repeat;
 

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use super::TestPlan;
 use super::ledger::Tally;
 use super::tool::NEXTEST;
-use crate::command::display;
+use crate::command::{display, printed};
 use crate::{LabError, dist, files};
 
 /// Test programs of the whole workspace, built by the profile of tests.
@@ -115,10 +115,10 @@ impl Tests {
     fn list(&self, ignored: &str) -> Result<Vec<String>, LabError> {
         let mut list = self.command("list");
         list.args(["--message-format", "oneline", "--color", "never", "--run-ignored", ignored]);
-        let listed = crate::command::run("list tests", &mut list)?.stdout;
+        let listed = printed("list tests", &mut list)?;
         // The name comes after that of its program.
         let name = |line: &str| Some(line.split_once(' ')?.1.to_owned());
-        Ok(String::from_utf8_lossy(&listed).lines().filter_map(name).collect())
+        Ok(listed.lines().filter_map(name).collect())
     }
 
     /// Runs them `times` times.

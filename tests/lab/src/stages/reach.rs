@@ -13,15 +13,8 @@ const EVERYTHING: &[&str] =
     &["Cargo.lock", "Cargo.toml", ".cargo", ".ci", ".config", "tests/lab", "tests/stopwatch"];
 /// Files that only formatting and `cargo deny` read, if anything does.
 const PLAIN: &[&str] = &[
-    "LICENSE",
-    "ARCHITECTURE.md",
-    "CHANGELOG.md",
-    ".github",
-    ".gitignore",
-    ".rustfmt.toml",
-    ".deny.toml",
-    ".advisories.toml",
-    "tests/README.md",
+    "LICENSE", "ARCHITECTURE.md", "CHANGELOG.md", ".github", ".gitignore", ".rustfmt.toml",
+    ".deny.toml", ".advisories.toml", "tests/README.md",
 ];
 /// Sources of the simulation.
 const SIM: &str = "tests/sim bootstrap/rendezvous bootstrap/id.rs \
@@ -63,7 +56,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     ("worker/cleanup/processes worker/cleanup/helpers.rs worker/cleanup/usage.rs", "failing ending lost teardown abuse mpi restarts delivery environment live hang sessions monitor", "launching stacks mesh_killed"),
     ("launcher/run/detach.rs launcher/run/logout.rs launcher/run/output/store.rs launcher/run/output/replay.rs", "detached live", ""),
     ("launcher/run/output worker/ranks/output.rs bootstrap/protocol/line_turn.rs", "output printing teardown stdin field", ""),
-    ("launcher/cli/terminal.rs launcher/commands/shell.rs worker/ranks/pseudoterminal.rs", "printing sessions", ""),
+    ("launcher/terminal.rs launcher/commands/shell.rs worker/ranks/pseudoterminal.rs", "printing sessions", ""),
     ("launcher/run/record launcher/commands/report launcher/job/name.rs", "report network live detached", ""),
     ("launcher/run/live launcher/run/hang launcher/run/stragglers worker/stack launcher/commands/logs.rs launcher/commands/meant.rs", "live jobs hang sessions stragglers containers detached", "stacks"),
     ("launcher/commands/found.rs launcher/commands/stop.rs launcher/commands/rerun.rs launcher/run/notify.rs", "jobs live detached", ""),

@@ -27,13 +27,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
 use crate::command::background::Background;
 use crate::command::wait_until;
 use crate::files::{self, make_dir, remove_dir};
-use crate::netns::{names, network as namespaces, teardown};
+use crate::netns::state::{read_json, write_json};
+use crate::netns::{names, network as namespaces, processes, teardown};
 use crate::setup::{self, PackageSet};
 use crate::{LabError, netns};
 use accelerator::Accelerator;
@@ -147,7 +145,7 @@ impl VmLab {
         let dir = &self.paths.dir;
         make_dir(dir)?;
         // Recorded first, so that `down` finds what a crash leaves.
-        self.record.store(&self.paths)?;
+        write_json(&self.paths.record(), &self.record)?;
         self.write_ssh_config()?;
         network::create(&self.paths, &self.record)?;
         let accelerator = Accelerator::detect(&self.record.image());
@@ -161,7 +159,7 @@ impl VmLab {
     /// Finds the lab called `name`. Fails if it is not up.
     pub fn find(name: &str) -> Result<VmLab, LabError> {
         let paths = VmPaths::new(name);
-        match VmRecord::load(&paths)? {
+        match read_json::<VmRecord>(&paths.record())? {
             Some(record) if paths.netns_file().exists() => Ok(VmLab { paths, record }),
             _ => Err(LabError::NoGuests { lab: name.into() }),
         }
@@ -342,7 +340,7 @@ fn remove(paths: &VmPaths) -> Result<bool, LabError> {
     let guests: Vec<_> = dirs.filter_map(|entry| state::process(&entry.path())).collect();
     for guest in &guests {
         // A guest has no disk that could be damaged.
-        let _ = kill(Pid::from_raw(guest.pid), Signal::SIGKILL);
+        processes::kill(guest.pid);
     }
     wait_until(Duration::from_secs(60), "the guests to end", || {
         Ok(!guests.iter().any(|guest| guest.is_alive()))

@@ -5,28 +5,12 @@ use crate::setup::recipe_name;
 
 /// Debian packages in the image, beside the essential ones.
 pub(super) const PACKAGES: &[&str] = &[
-    "openssh-server",
-    "openssh-client",
+    "openssh-server", "openssh-client",
     // Verbs: libraries, tools and benchmarks.
-    "rdma-core",
-    "ibverbs-providers",
-    "ibverbs-utils",
-    "perftest",
-    // Memory checker for unsafe code around verbs.
-    "valgrind",
-    // `ip`, `tc` and `rdma`; `lspci`; `ping`.
-    "iproute2",
-    "pciutils",
-    "iputils-ping",
-    "kmod",
-    "procps",
-    "hostname",
-    "python3-minimal",
-    // Containers inside guests.
-    "podman",
-    "crun",
-    "netavark",
-    "iptables",
+    "rdma-core", "ibverbs-providers", "ibverbs-utils", "perftest",
+    // Memory checker for unsafe code around verbs; `ip`, `tc` and `rdma`; `lspci`; `ping`. Containers inside guests.
+    "valgrind", "iproute2", "pciutils", "iputils-ping", "kmod", "procps", "hostname",
+    "python3-minimal", "podman", "crun", "netavark", "iptables",
 ];
 
 /// Script, and its name in error messages.

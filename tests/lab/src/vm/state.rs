@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::image::Image;
 use super::topology::Topology;
 use crate::LabError;
-use crate::netns::state::{self, ProcessId, read_json, write_json};
+use crate::netns::state::{self, ProcessId};
 
 /// Paths of one lab.
 #[derive(Debug, Clone)]
@@ -25,7 +25,7 @@ impl VmPaths {
         VmPaths { name: name.into(), dir: state::LabPaths::root().join(format!("vm-{name}")) }
     }
 
-    fn record(&self) -> PathBuf {
+    pub(super) fn record(&self) -> PathBuf {
         self.dir.join("lab.json")
     }
 
@@ -76,14 +76,6 @@ impl VmRecord {
     pub(super) fn image(&self) -> Image {
         Image::at(&self.image)
     }
-
-    pub(super) fn load(paths: &VmPaths) -> Result<Option<VmRecord>, LabError> {
-        read_json(&paths.record())
-    }
-
-    pub(super) fn store(&self, paths: &VmPaths) -> Result<(), LabError> {
-        write_json(&paths.record(), self)
-    }
 }
 
 /// Records the QEMU process of a guest, by its pid and start time.
@@ -94,5 +86,5 @@ pub(super) fn store_process(dir: &Path, pid: i32) -> Result<(), LabError> {
 
 /// Returns the QEMU process of a guest, if it still runs.
 pub(super) fn process(dir: &Path) -> Option<ProcessId> {
-    ProcessId::load(&dir.join("process")).filter(|process| process.is_alive())
+    ProcessId::load(&dir.join("process"))
 }

@@ -130,10 +130,7 @@ mod tests {
         };
         let place = layout.place(3).unwrap();
         let identity = [
-            "PMI_RANK=3",
-            "PMI_SIZE=5",
-            "MPI_LOCALRANKID=1",
-            "MPI_LOCALNRANKS=3",
+            "PMI_RANK=3", "PMI_SIZE=5", "MPI_LOCALRANKID=1", "MPI_LOCALNRANKS=3",
             "MPIR_CVAR_PMI_VERSION=1",
         ];
         let contact = ["PMI_PORT=127.0.0.1:5000", "PMI_ID=80"];

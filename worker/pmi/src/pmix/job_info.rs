@@ -163,12 +163,8 @@ fn number(number: usize) -> u32 {
 /// Variables of other launchers that a rank must not inherit. A client takes the dialect, and the server,
 /// of the first address that it finds; this server speaks only that of version 3.
 pub const REMOVED: [&str; 6] = [
-    "PMIX_SERVER_URI61",
-    "PMIX_SERVER_URI51",
-    "PMIX_SERVER_URI41",
-    "PMIX_SERVER_URI4",
-    "PMIX_SERVER_URI21",
-    "PMIX_SERVER_URI2",
+    "PMIX_SERVER_URI61", "PMIX_SERVER_URI51", "PMIX_SERVER_URI41", "PMIX_SERVER_URI4",
+    "PMIX_SERVER_URI21", "PMIX_SERVER_URI2",
 ];
 
 /// Version of PMIx that the server passes itself off as, so that newer clients speak the dialect of

@@ -16,17 +16,8 @@ use std::time::Duration;
 /// Words that `ip` prints behind an address for its state. The kernel finds them out by itself.
 const ADDRESS_STATES: &[&str] = &["secondary", "dynamic", "deprecated"];
 /// Words that `ip` prints behind a route for its state.
-const ROUTE_STATES: &[&str] = &[
-    "linkdown",
-    "dead",
-    "unresolved",
-    "offload",
-    "trap",
-    "offload_failed",
-    "rt_offload",
-    "rt_trap",
-    "rt_offload_failed",
-];
+const ROUTE_STATES: &str =
+    "linkdown dead unresolved offload trap offload_failed rt_offload rt_trap rt_offload_failed";
 /// Words that `ip` prints behind a neighbour for its state.
 const NEIGHBOUR_STATES: &[&str] = &["PERMANENT", "offload"];
 /// Time of the end of what does not end.
@@ -395,7 +386,7 @@ fn list_routes() -> Result<Vec<String>, ChangeFailure> {
 /// Leaves out of a listed route what `ip route append` does not take.
 fn appendable_route(line: &str) -> String {
     let mut words = words(line);
-    words.retain(|word| !ROUTE_STATES.contains(&&**word));
+    words.retain(|word| !ROUTE_STATES.split(' ').any(|state| state == &**word));
     let position = |words: &[String], name: &str| words.iter().position(|word| word == name);
     if let Some(at) = position(&words, "rto_min")
         .filter(|at| words.get(at + 1).is_some_and(|word| word == "lock"))

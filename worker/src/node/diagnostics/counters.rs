@@ -5,112 +5,31 @@ use rlaunch_bootstrap::inventory::diagnostics::{Counter, Diagnostics};
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
 
 /// Counters of a network interface (Documentation/ABI/testing/sysfs-class-net-statistics).
-const OF_INTERFACE: &[&str] = &[
-    "rx_errors",
-    "tx_errors",
-    "rx_dropped",
-    "tx_dropped",
-    "rx_crc_errors",
-    "rx_frame_errors",
-    "rx_length_errors",
-    "rx_over_errors",
-    "rx_fifo_errors",
-    "rx_missed_errors",
-    "tx_carrier_errors",
-    "tx_fifo_errors",
-];
+const OF_INTERFACE: &str = "\
+    rx_errors tx_errors rx_dropped tx_dropped rx_crc_errors rx_frame_errors rx_length_errors \
+    rx_over_errors rx_fifo_errors rx_missed_errors tx_carrier_errors tx_fifo_errors";
 /// Counters of a port that InfiniBand defines (drivers/infiniband/core/sysfs.c).
-const OF_PORT: &[&str] = &[
-    "symbol_error",
-    "link_error_recovery",
-    "link_downed",
-    "port_rcv_errors",
-    "port_rcv_remote_physical_errors",
-    "port_rcv_switch_relay_errors",
-    "port_rcv_constraint_errors",
-    "port_xmit_constraint_errors",
-    "port_xmit_discards",
-    "port_xmit_wait",
-    "local_link_integrity_errors",
-    "excessive_buffer_overrun_errors",
-    "VL15_dropped",
-];
-/// Counters of drivers: mlx5, bnxt_re, rxe, irdma, mlx4, erdma.
-const OF_DRIVER: &[&str] = &[
-    // mlx5
-    "out_of_sequence",
-    "out_of_buffer",
-    "packet_seq_err",
-    "implied_nak_seq_err",
-    "local_ack_timeout_err",
-    "rnr_nak_retry_err",
-    "duplicate_request",
-    "resp_local_length_error",
-    "resp_cqe_error",
-    "resp_remote_access_errors",
-    "req_cqe_error",
-    "req_remote_access_errors",
-    "req_transport_retries_exceeded",
-    "req_rnr_retries_exceeded",
-    "rx_icrc_encapsulated",
-    "np_cnp_sent",
-    "np_ecn_marked_roce_packets",
-    "rp_cnp_handled",
-    "rp_cnp_ignored",
-    "roce_slow_restart",
-    "roce_adp_retrans",
-    "roce_adp_retrans_to",
-    // bnxt_re
-    "rx_roce_discards",
-    "rx_roce_errors",
-    "tx_roce_discards",
-    "tx_roce_errors",
-    "seq_err_naks_rcvd",
-    "max_retry_exceeded",
-    "rnr_naks_rcvd",
-    "missing_resp",
-    "oos_drop_count",
-    // rxe
-    "out_of_seq_request",
-    "rcvd_rnr_err",
-    "send_rnr_err",
-    "rcvd_seq_err",
-    "retry_exceeded_err",
-    "retry_rnr_exceeded_err",
-    "send_err",
-    "completer_retry_err",
-    "link_downed",
-    // irdma
-    "ip4InDiscards",
-    "ip4OutNoRoutes",
-    "tcpRetransSegs",
-    "iwRdmaInv",
-    "RxECNMrkd",
-    "cnpHandled",
-    "cnpSent",
-    "cnpIgnored",
-    // mlx4
-    "rq_num_oos",
-    "rq_num_rnr",
-    "sq_num_oos",
-    "sq_num_rnr",
-    "sq_num_roos",
-    "sq_num_to",
-    "sq_num_tree",
-    // erdma, in the kernel and out of it
-    "tx_disable_drop_cnt",
-    "tx_bps_limit_drop_cnt",
-    "tx_pps_limit_drop_cnt",
-    "rx_disable_drop_cnt",
-    "rx_bps_limit_drop_cnt",
-    "rx_pps_limit_drop_cnt",
-    "hw_tx_disable_drop_cnt",
-    "hw_tx_bps_limit_drop_cnt",
-    "hw_tx_pps_limit_drop_cnt",
-    "hw_rx_disable_drop_cnt",
-    "hw_rx_bps_limit_drop_cnt",
-    "hw_rx_pps_limit_drop_cnt",
-];
+const OF_PORT: &str = "\
+    symbol_error link_error_recovery link_downed port_rcv_errors port_rcv_remote_physical_errors \
+    port_rcv_switch_relay_errors port_rcv_constraint_errors port_xmit_constraint_errors \
+    port_xmit_discards port_xmit_wait local_link_integrity_errors excessive_buffer_overrun_errors \
+    VL15_dropped";
+/// Counters of drivers, in this order: mlx5, bnxt_re, rxe, irdma, mlx4, erdma in the kernel and out of it.
+const OF_DRIVER: &str = "\
+    out_of_sequence out_of_buffer packet_seq_err implied_nak_seq_err local_ack_timeout_err \
+    rnr_nak_retry_err duplicate_request resp_local_length_error resp_cqe_error \
+    resp_remote_access_errors req_cqe_error req_remote_access_errors \
+    req_transport_retries_exceeded req_rnr_retries_exceeded rx_icrc_encapsulated np_cnp_sent \
+    np_ecn_marked_roce_packets rp_cnp_handled rp_cnp_ignored roce_slow_restart roce_adp_retrans \
+    roce_adp_retrans_to rx_roce_discards rx_roce_errors tx_roce_discards tx_roce_errors \
+    seq_err_naks_rcvd max_retry_exceeded rnr_naks_rcvd missing_resp oos_drop_count \
+    out_of_seq_request rcvd_rnr_err send_rnr_err rcvd_seq_err retry_exceeded_err \
+    retry_rnr_exceeded_err send_err completer_retry_err link_downed ip4InDiscards ip4OutNoRoutes \
+    tcpRetransSegs iwRdmaInv RxECNMrkd cnpHandled cnpSent cnpIgnored rq_num_oos rq_num_rnr \
+    sq_num_oos sq_num_rnr sq_num_roos sq_num_to sq_num_tree tx_disable_drop_cnt \
+    tx_bps_limit_drop_cnt tx_pps_limit_drop_cnt rx_disable_drop_cnt rx_bps_limit_drop_cnt \
+    rx_pps_limit_drop_cnt hw_tx_disable_drop_cnt hw_tx_bps_limit_drop_cnt hw_tx_pps_limit_drop_cnt \
+    hw_rx_disable_drop_cnt hw_rx_bps_limit_drop_cnt hw_rx_pps_limit_drop_cnt";
 /// Counter of packets that the kernel has dropped before their protocol saw them, because the queue of
 /// a CPU was full.
 const BACKLOG_DROPS: &str = "softnet_dropped";
@@ -150,12 +69,12 @@ pub(super) fn read_port(root: &Root, device: &str, port: u8) -> Vec<Counter> {
 }
 
 /// Reads those of the counters `names` that a directory has.
-fn read_files(root: &Root, directory: &str, names: &[&str]) -> Vec<Counter> {
+fn read_files(root: &Root, directory: &str, names: &str) -> Vec<Counter> {
     if !root.exists(directory) {
         return Vec::new();
     }
-    let read = |name: &&str| Some(counter(name, root.value(&format!("{directory}/{name}"))?));
-    names.iter().filter_map(read).collect()
+    let read = |name: &str| Some(counter(name, root.value(&format!("{directory}/{name}"))?));
+    names.split(' ').filter_map(read).collect()
 }
 
 fn counter(name: &str, value: u64) -> Counter {

@@ -3,11 +3,12 @@
 //! NVML is a library that a static program cannot load, so the driver's own program is asked: `nvidia-smi` prints
 //! what NVML tells, once a second. It runs only while there are questions.
 
+use crate::node;
+use rlaunch_bootstrap::decimal;
 use rlaunch_bootstrap::inventory::traffic::GpuUsage;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// Program of the driver.
@@ -96,8 +97,8 @@ impl GpuMonitor {
             Some(stdout) => {
                 let shared = self.shared.clone();
                 // Without a thread the pipe is closed, and the program ends when it prints.
-                match thread::Builder::new().spawn(move || read_gpus(stdout, &shared)) {
-                    Ok(_) => ReaderState::Running,
+                match node::start_thread(None, Box::new(move || read_gpus(stdout, &shared))) {
+                    Ok(()) => ReaderState::Running,
                     Err(_) => ReaderState::Failed,
                 }
             }
@@ -115,8 +116,8 @@ fn read_gpus(stdout: ChildStdout, shared: &Shared) {
         let mut readings = shared.lock();
         readings.gpus.retain(|(_, known)| known.index != gpu.index);
         if readings.gpus.len() < MAX_GPUS {
-            readings.gpus.push((Instant::now(), gpu));
-            readings.gpus.sort_by_key(|(_, gpu)| gpu.index);
+            let at = readings.gpus.partition_point(|(_, known)| known.index < gpu.index);
+            readings.gpus.insert(at, (Instant::now(), gpu));
         }
         if readings.asked.is_none_or(|asked| asked.elapsed() > IDLE) {
             readings.state = ReaderState::Idle;
@@ -150,7 +151,7 @@ fn parse_gpu(line: &str) -> Option<GpuUsage> {
         busy_percent: busy.parse().ok(),
         memory_used: bytes(used),
         memory: bytes(memory),
-        power_mw: power.parse::<f64>().ok().map(|watts| (watts * 1e3) as u64),
+        power_mw: decimal::thousandths(power),
         temperature: temperature.parse().ok(),
     })
 }
@@ -159,6 +160,7 @@ fn parse_gpu(line: &str) -> Option<GpuUsage> {
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+    use std::thread;
 
     /// Monitor that asks a script.
     fn monitor(script: &str) -> (tempfile::TempDir, GpuMonitor) {

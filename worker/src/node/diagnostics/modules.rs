@@ -4,76 +4,16 @@ use crate::node::inventory::Root;
 use rlaunch_bootstrap::inventory::diagnostics::DeviceFile;
 
 /// Modules that are reported.
-const MODULES: &[&str] = &[
-    "8021q",
-    "amdgpu",
-    "bnxt_en",
-    "bnxt_re",
-    "bonding",
-    "bridge",
-    "cxgb4",
-    "efa",
-    "erdma",
-    "gdrdrv",
-    "hns_roce_hw_v2",
-    "i40e",
-    "ib_cm",
-    "ib_core",
-    "ib_ipoib",
-    "ib_iser",
-    "ib_mad",
-    "ib_umad",
-    "ib_uverbs",
-    "ice",
-    "ionic_rdma",
-    "ip_set",
-    "ip_tables",
-    "irdma",
-    "iw_cm",
-    "iw_cxgb4",
-    "mana_ib",
-    "mlx4_core",
-    "mlx4_en",
-    "mlx4_ib",
-    "mlx5_core",
-    "mlx5_ib",
-    "nf_conntrack",
-    "nf_tables",
-    "nft_compat",
-    "nouveau",
-    "nv_peer_mem",
-    "nvidia",
-    "nvidia_fs",
-    "nvidia_modeset",
-    "nvidia_peermem",
-    "nvidia_uvm",
-    "ocrdma",
-    "qedr",
-    "rdma_cm",
-    "rdma_rxe",
-    "rdma_ucm",
-    "rpcrdma",
-    "siw",
-    "thunderbolt_net",
-    "usnic_verbs",
-    "vmw_pvrdma",
-    "x_tables",
-];
+const MODULES: &str = "\
+    8021q amdgpu bnxt_en bnxt_re bonding bridge cxgb4 efa erdma gdrdrv hns_roce_hw_v2 i40e ib_cm \
+    ib_core ib_ipoib ib_iser ib_mad ib_umad ib_uverbs ice ionic_rdma ip_set ip_tables irdma iw_cm \
+    iw_cxgb4 mana_ib mlx4_core mlx4_en mlx4_ib mlx5_core mlx5_ib nf_conntrack nf_tables nft_compat \
+    nouveau nv_peer_mem nvidia nvidia_fs nvidia_modeset nvidia_peermem nvidia_uvm ocrdma qedr \
+    rdma_cm rdma_rxe rdma_ucm rpcrdma siw thunderbolt_net usnic_verbs vmw_pvrdma x_tables";
 /// Modules whose parameters are reported.
-const WITH_PARAMETERS: &[&str] = &[
-    "erdma",
-    "ib_core",
-    "ib_ipoib",
-    "irdma",
-    "mlx4_core",
-    "mlx4_en",
-    "mlx4_ib",
-    "mlx5_core",
-    "mlx5_ib",
-    "nvidia_peermem",
-    "rdma_rxe",
-    "siw",
-];
+const WITH_PARAMETERS: &str = "\
+    erdma ib_core ib_ipoib irdma mlx4_core mlx4_en mlx4_ib mlx5_core mlx5_ib nvidia_peermem \
+    rdma_rxe siw";
 /// Maximum length of a parameter's value, in characters.
 const MAX_VALUE: usize = 100;
 
@@ -88,11 +28,11 @@ pub(super) fn list_loaded(root: &Root) -> Vec<String> {
     let loaded = loaded.lines().filter_map(|line| line.split(' ').next());
     let names: Vec<String> =
         loaded.chain(built_in.iter().map(String::as_str)).map(kernel_name).collect();
-    let is_there = |name: &&&str| {
+    let is_there = |name: &&str| {
         // Modules built into the kernel are listed here if they have parameters.
-        names.iter().any(|own| own == **name) || root.exists(&format!("/sys/module/{name}"))
+        names.iter().any(|own| own == *name) || root.exists(&format!("/sys/module/{name}"))
     };
-    MODULES.iter().filter(is_there).map(|name| (*name).to_owned()).collect()
+    MODULES.split(' ').filter(is_there).map(str::to_owned).collect()
 }
 
 /// Returns the wanted modules in the kernel's list of those that are built in, which has lines like
@@ -103,7 +43,8 @@ fn list_built_in(root: &Root) -> Option<Vec<String>> {
         let path = format!("/lib/modules/{release}/modules.builtin");
         let text = std::fs::read_to_string(path).ok()?;
         let files = text.lines().filter_map(|line| line.rsplit('/').next()?.strip_suffix(".ko"));
-        let wanted = files.map(kernel_name).filter(|name| MODULES.contains(&name.as_str()));
+        let wanted =
+            files.map(kernel_name).filter(|name| MODULES.split(' ').any(|known| known == name));
         Some(wanted.collect::<Vec<String>>().join("\n"))
     })?;
     Some(list.lines().map(str::to_owned).collect())
@@ -130,7 +71,7 @@ fn kernel_name(name: &str) -> String {
 
 /// Returns the parameters of RDMA modules, such as `erdma.compat_mode`, with their values.
 pub(super) fn read_parameters(root: &Root) -> Vec<(String, String)> {
-    let of_module = |module: &&str| {
+    let of_module = |module: &str| {
         let directory = format!("/sys/module/{module}/parameters");
         let names = if root.exists(&directory) { root.names(&directory) } else { Vec::new() };
         let read = move |name: String| {
@@ -143,7 +84,7 @@ pub(super) fn read_parameters(root: &Root) -> Vec<(String, String)> {
             .map(|(name, value)| (format!("{module}.{name}"), value))
             .collect::<Vec<_>>()
     };
-    let mut parameters: Vec<_> = WITH_PARAMETERS.iter().flat_map(of_module).collect();
+    let mut parameters: Vec<_> = WITH_PARAMETERS.split(' ').flat_map(of_module).collect();
     parameters.sort_unstable();
     parameters
 }

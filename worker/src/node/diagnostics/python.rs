@@ -10,18 +10,8 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 /// Packages that are reported. A name that ends in `*` is the beginning of one.
-const PACKAGES: &[&str] = &[
-    "torch",
-    "horovod",
-    "mpi4py",
-    "numpy",
-    "nvidia-nccl-*",
-    "tensorflow",
-    "jax",
-    "jaxlib",
-    "deepspeed",
-    "cupy-*",
-];
+const PACKAGES: &str =
+    "torch horovod mpi4py numpy nvidia-nccl-* tensorflow jax jaxlib deepspeed cupy-*";
 /// Recorded file with Python and its packages; each line is `NAME VERSION`.
 const RECORDED: &str = "/python";
 /// Recorded file with the version and path of the NCCL library.
@@ -101,12 +91,12 @@ fn parse_package(file: &str) -> Option<(String, String)> {
     let stem = file.strip_suffix(".dist-info").or_else(|| file.strip_suffix(".egg-info"))?;
     let (name, version) = stem.split_once('-')?;
     let name = name.to_ascii_lowercase().replace('_', "-");
-    let is_wanted = |wanted: &&str| match wanted.strip_suffix('*') {
+    let is_wanted = |wanted: &str| match wanted.strip_suffix('*') {
         Some(beginning) => name.starts_with(beginning),
-        None => name == **wanted,
+        None => name == wanted,
     };
     let version = version.split("-py3").next().unwrap_or(version);
-    PACKAGES.iter().any(is_wanted).then(|| (name.clone(), version.to_owned()))
+    PACKAGES.split(' ').any(is_wanted).then(|| (name.clone(), version.to_owned()))
 }
 
 /// Lists Python and its packages that matter to jobs.

@@ -5,6 +5,7 @@
 use super::kernel;
 use crate::node::Units;
 use crate::node::inventory::Root;
+use rlaunch_bootstrap::decimal;
 use rlaunch_bootstrap::inventory::traffic::{
     CpuTime, HostCounters, InterfaceTraffic, RdmaTraffic, Traffic,
 };
@@ -81,8 +82,7 @@ pub(crate) fn read(root: &Root) -> HostCounters {
 
 /// Parses `/proc/uptime`: seconds with two decimal places.
 fn parse_uptime_ms(text: &str) -> Option<u64> {
-    let seconds = text.split_whitespace().next()?.parse::<f64>().ok()?;
-    Some((seconds * 1000.0).round() as u64)
+    decimal::thousandths(text.split_whitespace().next()?)
 }
 
 /// Adds up the CPU time in `/proc/stat`. Time of guests is part of the time of their programs.

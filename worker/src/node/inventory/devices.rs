@@ -386,7 +386,7 @@ pub(super) fn count_gpus(root: &Root) -> usize {
 fn driven_names(root: &Root) -> Vec<String> {
     let names = DRIVERS.iter().flat_map(|driver| root.names(&format!("{DRIVEN}/{driver}")));
     let mut names: Vec<String> = names.filter(|name| is_address(name)).collect();
-    names.sort();
+    names.sort_unstable();
     names
 }
 

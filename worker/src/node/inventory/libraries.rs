@@ -25,12 +25,8 @@ const CHUNK: usize = 1 << 20;
 const MAX_VERSION: usize = 32;
 /// Directories that loaders search in addition to their configured ones.
 const SYSTEM_DIRECTORIES: &[&str] = &[
-    "/usr/local/cuda/lib64",
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/lib64",
-    "/usr/lib64",
-    "/usr/lib",
+    "/usr/local/cuda/lib64", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/lib64",
+    "/usr/lib64", "/usr/lib",
 ];
 
 /// Program, and the variables that decide where its libraries are found.
@@ -92,7 +88,7 @@ pub(crate) fn file_names(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let mut names: Vec<String> =
         entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
+    names.sort_unstable();
     names
 }
 

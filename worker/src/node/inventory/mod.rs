@@ -163,7 +163,7 @@ fn read_numa_nodes(root: &Root) -> Vec<NumaNode> {
             distances: Vec::new(),
         })
         .collect();
-    nodes.sort_by_key(|node| node.number);
+    nodes.sort_unstable_by_key(|node| node.number);
     nodes
 }
 

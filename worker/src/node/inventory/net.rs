@@ -37,7 +37,7 @@ pub(super) fn read(root: &Root) -> Vec<Netdev> {
         })
     };
     let mut netdevs: Vec<Netdev> = root.names(DIRECTORY).into_iter().filter_map(netdev).collect();
-    netdevs.sort_by_key(|netdev| netdev.index);
+    netdevs.sort_unstable_by(|one, other| (one.index, &one.name).cmp(&(other.index, &other.name)));
     netdevs
 }
 

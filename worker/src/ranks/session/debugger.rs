@@ -74,7 +74,7 @@ fn waiting_processes(directory: &Path, rank: Rank) -> Vec<(Pid, PathBuf)> {
             is_of_rank.then_some((Pid::from_raw(pid.parse().ok()?), entry.path()))
         })
         .collect();
-    found.sort();
+    found.sort_unstable();
     found
 }
 

@@ -627,10 +627,8 @@ mod tests {
                         exec: \"sh\": executable file not found in $PATH: unknown";
         expect("docker:mpi", 127, no_shell, &["the container mpi has no `sh`"]);
         for output in [
-            "bash: line 1: exec: docker: not found",
-            "zsh:1: command not found: docker",
-            "docker: Command not found.",
-            "fish: Unknown command: docker",
+            "bash: line 1: exec: docker: not found", "zsh:1: command not found: docker",
+            "docker: Command not found.", "fish: Unknown command: docker",
         ] {
             expect("docker:mpi", 127, output, &["docker is not installed there"]);
         }

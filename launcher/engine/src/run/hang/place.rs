@@ -11,11 +11,8 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Parts of the paths of files whose code starts and watches other processes, which do the work.
 const STARTERS: [&str; 5] = [
-    "/torch/distributed/run.py",
-    "/torch/distributed/launcher/",
-    "/accelerate/commands/launch.py",
-    "/deepspeed/launcher/",
-    "/multiprocessing/resource_tracker.py",
+    "/torch/distributed/run.py", "/torch/distributed/launcher/", "/accelerate/commands/launch.py",
+    "/deepspeed/launcher/", "/multiprocessing/resource_tracker.py",
 ];
 
 /// Beginnings of the names of functions in which a process waits for other ranks, perhaps while it uses CPU: MPI
@@ -24,10 +21,7 @@ const OF_RANKS: [&str; 9] =
     ["MPI_", "PMPI_", "ompi_", "opal_", "MPIR_", "MPIDI_", "MPID_", "gloo::", "rl_"];
 /// The same for GPUs, whose kernels may wait for other ranks.
 const OF_GPUS: [&str; 5] = [
-    "ncclGroup",
-    "cudaStreamSynchronize",
-    "cudaDeviceSynchronize",
-    "cudaEventSynchronize",
+    "ncclGroup", "cudaStreamSynchronize", "cudaDeviceSynchronize", "cudaEventSynchronize",
     "cuStreamSynchronize",
 ];
 

@@ -26,7 +26,7 @@ use rlaunch_bootstrap::id::JobId;
 #[cfg(test)]
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_console::progress::Progress;
-use rlaunch_console::{messages, open_files, processes};
+use rlaunch_console::{limits, messages, open_files};
 use rlaunch_plan::findings::{self, CheckId};
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::job::JobSpec;
@@ -106,7 +106,7 @@ impl NodeError {
         open_files::hint(&messages::error_chain(self)).or_else(|| match self {
             NodeError::Deploy(error) => error.hint(host),
             NodeError::NoPlace(_) => Some(host_file::PLACES.to_owned()),
-            NodeError::Local(error) => error.raw_os_error().and_then(processes::hint),
+            NodeError::Local(error) => error.raw_os_error().and_then(limits::process_hint),
         })
     }
 }

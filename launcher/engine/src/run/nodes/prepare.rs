@@ -264,7 +264,7 @@ fn node_job(
         stamp_output: job.output.needs_timestamps(),
         merge_stderr: job.output.merge_stderr,
         // The user may have changed the size since the job was typed, or last started.
-        pseudoterminals: job.output.pseudoterminals.with_size(terminal::user_size()),
+        pseudoterminals: job.output.pseudoterminals.with_size(terminal::size()),
         world_size: map.world_size,
         mpi: job.mpi,
         singleton: job.singleton,

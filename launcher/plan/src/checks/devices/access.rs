@@ -27,12 +27,7 @@ pub(super) const UVERBS: Check = Check {
     needs: Needs::Inventories,
     examine: files,
     causes: &[
-        id::DEV_RDMA_CM,
-        id::NCCL_NET,
-        id::MESH_SUBNET,
-        id::NCCL_EDGE,
-        id::NUMA_FAR,
-        id::CT_NET,
+        id::DEV_RDMA_CM, id::NCCL_NET, id::MESH_SUBNET, id::NCCL_EDGE, id::NUMA_FAR, id::CT_NET,
     ],
     explanation: "\
 Symptoms: `Unable to open device`, `Failed to open mlx5_0`, or no device at all, although \

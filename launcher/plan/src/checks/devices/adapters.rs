@@ -38,17 +38,8 @@ pub(super) const MODULE: Check = Check {
     needs: Needs::Diagnostics,
     examine: module,
     causes: &[
-        id::DEV_ABSENT,
-        id::LINK_DOWN,
-        id::MESH_SUBNET,
-        id::NUMA_FAR,
-        id::NCCL_NET,
-        id::NCCL_EDGE,
-        id::DEV_RDMA_CM,
-        id::DEV_UVERBS,
-        id::ERDMA_DRIVER,
-        id::ODD_HARDWARE,
-        id::ODD_DRIVER,
+        id::DEV_ABSENT, id::LINK_DOWN, id::MESH_SUBNET, id::NUMA_FAR, id::NCCL_NET, id::NCCL_EDGE,
+        id::DEV_RDMA_CM, id::DEV_UVERBS, id::ERDMA_DRIVER, id::ODD_HARDWARE, id::ODD_DRIVER,
     ],
     explanation: "\
 Symptoms: lspci shows the card, but `ibv_devices` and `rdma link` print nothing; perftest says `IB device not \
@@ -69,14 +60,8 @@ pub(super) const DROPPED: Check = Check {
     needs: Needs::Diagnostics,
     examine: dropped,
     causes: &[
-        id::DEV_ABSENT,
-        id::DEV_MODULE,
-        id::LINK_DOWN,
-        id::MESH_SUBNET,
-        id::NUMA_FAR,
-        id::NCCL_NET,
-        id::ODD_DRIVER,
-        id::ODD_HARDWARE,
+        id::DEV_ABSENT, id::DEV_MODULE, id::LINK_DOWN, id::MESH_SUBNET, id::NUMA_FAR, id::NCCL_NET,
+        id::ODD_DRIVER, id::ODD_HARDWARE,
     ],
     explanation: "\
 Symptom: a ConnectX-3 works until MLNX_OFED is installed; then ibv_devices is empty and `modprobe mlx4_ib` says \

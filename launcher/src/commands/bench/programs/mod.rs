@@ -124,10 +124,8 @@ struct ProgramOptions {
     sizes: Option<SizeRange>,
 
     /// Number of iterations for each size; by default the program's own
-    #[arg(
-        long, value_name = "N", visible_alias = "iters",
-        value_parser = clap::value_parser!(u32).range(1..=1_000_000)
-    )]
+    #[arg(long, value_name = "N", visible_alias = "iters")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     iterations: Option<u32>,
 
     /// The program, with its path on the hosts or as a name that is looked for

@@ -369,14 +369,8 @@ mod tests {
             ..ProgramRow::default()
         };
         let expected = [
-            "# bytes=1048576",
-            "elements=262144",
-            "average us=1000.000",
-            "algbw MiB/s=1000.000",
-            "busbw MiB/s=1500.000",
-            "in place us=2000.000",
-            "in place MiB/s=750.000",
-            "wrong=0",
+            "# bytes=1048576", "elements=262144", "average us=1000.000", "algbw MiB/s=1000.000",
+            "busbw MiB/s=1500.000", "in place us=2000.000", "in place MiB/s=750.000", "wrong=0",
         ];
         assert_eq!(cells(&measurement, &row, Unit::Mebibytes), expected);
         let json = measurement.summary(&row).json;
@@ -396,10 +390,7 @@ mod tests {
             ..ProgramRow::default()
         };
         let expected = [
-            "# bytes=4000",
-            "average us=4.000",
-            "min us=3.000",
-            "algbw GB/s=1.000",
+            "# bytes=4000", "average us=4.000", "min us=3.000", "algbw GB/s=1.000",
             "busbw GB/s=0.750",
         ];
         assert_eq!(cells(&gather, &row, Unit::Gigabytes), expected);

@@ -62,11 +62,7 @@ launcher/schemas/bench-verbs.schema.json describes the output of --json.";
 #[derive(Clone, Debug, Parser)]
 pub(crate) struct BenchVerbsArgs {
     /// lat: times of single messages; bw: streams of messages; both unless given
-    #[arg(
-        value_name = "lat|bw",
-        value_parser = values::one_of(PARTS),
-        hide_possible_values = true
-    )]
+    #[arg(value_name = "lat|bw", value_parser = values::one_of(PARTS), hide_possible_values = true)]
     pub(crate) part: Option<VerbsPart>,
 
     #[command(flatten)]
@@ -78,10 +74,8 @@ pub(crate) struct BenchVerbsArgs {
     pub(crate) sizes: Option<Sizes>,
 
     /// Number of messages of each size and queue pair, in place of --duration
-    #[arg(
-        long, value_name = "N", visible_alias = "iters", conflicts_with = "duration",
-        value_parser = clap::value_parser!(u64).range(2..=MAX_MESSAGES)
-    )]
+    #[arg(long, value_name = "N", visible_alias = "iters", conflicts_with = "duration")]
+    #[arg(value_parser = clap::value_parser!(u64).range(2..=MAX_MESSAGES))]
     pub(crate) iterations: Option<u64>,
 
     /// Seconds for each size, for lat and for bw, by default 0.3; 0: a stream until Ctrl-C, with a line a second
@@ -89,17 +83,13 @@ pub(crate) struct BenchVerbsArgs {
     pub(crate) duration: Option<f64>,
 
     /// Number of queue pairs of a stream
-    #[arg(
-        long, value_name = "N", default_value = "1",
-        value_parser = clap::value_parser!(u32).range(1..=MAX_QPS)
-    )]
+    #[arg(long, value_name = "N", default_value = "1")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=MAX_QPS))]
     pub(crate) qps: u32,
 
     /// Maximum number of outstanding requests of each queue pair of a stream
-    #[arg(
-        long, value_name = "N", default_value = "128",
-        value_parser = clap::value_parser!(u32).range(1..=MAX_DEPTH)
-    )]
+    #[arg(long, value_name = "N", default_value = "128")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=MAX_DEPTH))]
     pub(crate) depth: u32,
 
     /// Send streams in both directions at once; bandwidths are those of both together

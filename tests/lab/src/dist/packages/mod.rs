@@ -21,7 +21,7 @@ use super::{
     Profile, aarch64, cargo, dist_in, host_triple, launcher, place, target_directory, workspace,
 };
 use crate::LabError;
-use crate::command::{run, show};
+use crate::command::{printed, run, show};
 use crate::files::{self, make_dir};
 
 /// Seconds since 1970 of files whose commit is not known: 1 January 1980, the first day of zip archives.
@@ -187,9 +187,8 @@ fn version() -> Result<String, LabError> {
 fn time() -> u64 {
     let mut git = Command::new("git");
     git.current_dir(workspace()).args(["log", "-1", "--format=%ct"]);
-    let found = run("ask git for the time of the last commit", &mut git).ok();
-    let text = found.map(|found| String::from_utf8_lossy(&found.stdout).trim().to_owned());
-    text.and_then(|text| text.parse().ok()).unwrap_or(UNKNOWN_TIME)
+    let found = printed("ask git for the time of the last commit", &mut git).ok();
+    found.and_then(|text| text.trim().parse().ok()).unwrap_or(UNKNOWN_TIME)
 }
 
 /// Writes a file that all can read, and its directory.

@@ -8,17 +8,12 @@ use serde_json::{Value, json};
 
 use super::{cargo_metadata, write};
 use crate::LabError;
-use crate::command::run;
+use crate::command::{printed, run};
 
 /// Packages that ship.
 const SHIPPED: [&str; 7] = [
-    "rlaunch",
-    "rlaunch-worker",
-    "rlaunch-prover",
-    "rlaunch-stack",
-    "rlaunch-bench",
-    "rlaunch-capi",
-    "rlaunch-python",
+    "rlaunch", "rlaunch-worker", "rlaunch-prover", "rlaunch-stack", "rlaunch-bench",
+    "rlaunch-capi", "rlaunch-python",
 ];
 
 /// Writes `rlaunch-VERSION.cdx.json`.
@@ -106,16 +101,15 @@ fn text(value: &Value) -> &str {
 fn timestamp(time: u64) -> String {
     let mut date = Command::new("date");
     date.args(["-u", "+%Y-%m-%dT%H:%M:%SZ", "-d", &format!("@{time}")]);
-    let text = run("format a time", &mut date).map(|output| output.stdout).unwrap_or_default();
-    String::from_utf8_lossy(&text).trim().to_owned()
+    printed("format a time", &mut date).unwrap_or_default().trim().to_owned()
 }
 
 /// Writes `SHA256SUMS` of all packages and executables, as sha256sum checks it.
 pub(super) fn write_checksums(output: &Path) -> Result<(), LabError> {
     let mut find = Command::new("find");
     find.current_dir(output).args([".", "-type", "f", "!", "-name", "SHA256SUMS", "-printf"]);
-    let found = run("list packages", find.arg("%P\\n"))?.stdout;
-    let mut names: Vec<&str> = str::from_utf8(&found).unwrap_or_default().lines().collect();
+    let found = printed("list packages", find.arg("%P\\n"))?;
+    let mut names: Vec<&str> = found.lines().collect();
     names.sort_unstable();
     let mut sum = Command::new("sha256sum");
     let sums = run("compute checksums", sum.current_dir(output).args(names))?.stdout;

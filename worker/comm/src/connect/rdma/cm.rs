@@ -213,10 +213,7 @@ pub(super) fn accept(
 ) -> Result<ConnectedQp, VerbsError> {
     let private_data = reply_data(&cm_context.own, &cm_context.job, target.peer, cm_context.me);
     let pair = request.accept(
-        &target.poller.resources,
-        &private_data,
-        &cm_context.settings,
-        cm_context.deadline,
+        &target.poller.resources, &private_data, &cm_context.settings, cm_context.deadline,
     )?;
     connected(pair, target, FirstSender::Peer)
 }

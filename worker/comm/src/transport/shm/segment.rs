@@ -220,10 +220,7 @@ impl Segment {
             });
         }
         let words = [
-            identity.namespaces[0],
-            identity.namespaces[1],
-            identity.doorbell,
-            identity.probe[0],
+            identity.namespaces[0], identity.namespaces[1], identity.doorbell, identity.probe[0],
             identity.probe[1],
         ];
         for (index, word) in words.into_iter().enumerate() {

@@ -65,16 +65,9 @@ fn each_rank_has_what_it_named() {
 #[test]
 fn braces_of_other_programs_stay() {
     let words = [
-        "{{1}}",
-        "{x}",
-        "{{.State.Status}}",
-        "--format={{json .host}}",
-        "{{range $host := .Hosts}}{{end}}",
-        "{{ post.title }}",
-        "{{name}}-{{ 'x' }}",
-        "{% if a %}{{b}}",
-        "{{",
-        "}} host.name {{",
+        "{{1}}", "{x}", "{{.State.Status}}", "--format={{json .host}}",
+        "{{range $host := .Hosts}}{{end}}", "{{ post.title }}", "{{name}}-{{ 'x' }}",
+        "{% if a %}{{b}}", "{{", "}} host.name {{",
     ];
     let mut first = app("srv", &words);
     set(&mut first, "FORMAT", "{{.Names}} {{end");
@@ -85,15 +78,8 @@ fn braces_of_other_programs_stay() {
 #[test]
 fn nearly_a_placeholder_is_an_error() {
     let words = [
-        "{{hostname}}",
-        "{{ hots.name }}",
-        "{{rnk.idnex}}",
-        "{{100 - ranks.local}}",
-        "{{apps['srv'].hosts}}",
-        "{{worldsize}}",
-        "{{oob_ip}}",
-        "{{host.nam}}",
-        "{{host.name",
+        "{{hostname}}", "{{ hots.name }}", "{{rnk.idnex}}", "{{100 - ranks.local}}",
+        "{{apps['srv'].hosts}}", "{{worldsize}}", "{{oob_ip}}", "{{host.nam}}", "{{host.name",
         "{% for h in app.srv.hosts %}{{h}}",
     ];
     for word in words {
