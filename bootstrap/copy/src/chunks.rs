@@ -197,3 +197,121 @@ impl fmt::Debug for ChunkSet {
 fn bit(id: u32) -> u64 {
     1 << (id % 64)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn hashes_are_those_of_blake3() {
+        let empty = "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262";
+        assert_eq!(hash(b"").to_string(), empty);
+        assert_ne!(hash(b"a"), hash(b"b"));
+    }
+
+    #[test]
+    fn a_set_ends_with_the_manifest() {
+        for len in [0, 1, 63, 64, 65, 200] {
+            let mut set = ChunkSet::new(len);
+            assert_eq!((set.count(), set.is_empty(), set.is_full()), (0, true, len == 0));
+            assert_eq!(set.ranges().next(), None);
+            assert!(!set.insert(ChunkId(len)) && !set.insert(ChunkId(u32::MAX)));
+            set.insert_range(0..u32::MAX);
+            assert_eq!((set.len(), set.count(), set.is_full()), (len, len, true));
+            assert_eq!(set, ChunkSet::full(len));
+            assert_eq!(set.iter().count(), len as usize);
+            assert_eq!(
+                set.ranges().collect::<Vec<_>>(),
+                Vec::from_iter((len > 0).then_some(0..len))
+            );
+            assert_eq!(set.first_from(len), None);
+            set.remove_range(0..u32::MAX);
+            assert!(set.is_empty() && !set.contains(ChunkId(0)));
+        }
+    }
+
+    #[test]
+    fn ranges_that_are_empty_or_reversed_add_nothing() {
+        let mut set = ChunkSet::new(100);
+        for (start, end) in [(5, 5), (7, 3), (100, 200), (u32::MAX, u32::MAX)] {
+            set.insert_range(start..end);
+        }
+        assert!(set.is_empty());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Change {
+        Insert(u32),
+        Remove(u32),
+        InsertRange(u32, u32),
+        RemoveRange(u32, u32),
+    }
+
+    fn changes() -> impl Strategy<Value = Vec<Change>> {
+        let at = 0..300_u32;
+        let change = prop_oneof![
+            at.clone().prop_map(Change::Insert),
+            at.clone().prop_map(Change::Remove),
+            (at.clone(), at.clone()).prop_map(|(from, to)| Change::InsertRange(from, to)),
+            (at.clone(), at).prop_map(|(from, to)| Change::RemoveRange(from, to)),
+        ];
+        prop::collection::vec(change, 0..40)
+    }
+
+    /// Applies changes to a bitmap and to a set of numbers.
+    fn apply(len: u32, changes: &[Change]) -> (ChunkSet, BTreeSet<u32>) {
+        let mut set = ChunkSet::new(len);
+        let mut model = BTreeSet::new();
+        for change in changes {
+            match *change {
+                Change::Insert(id) => {
+                    let is_new = id < len && model.insert(id);
+                    assert_eq!(set.insert(ChunkId(id)), is_new);
+                }
+                Change::Remove(id) => assert_eq!(set.remove(ChunkId(id)), model.remove(&id)),
+                Change::InsertRange(from, to) => {
+                    set.insert_range(from..to);
+                    model.extend((from..to).filter(|id| *id < len));
+                }
+                Change::RemoveRange(from, to) => {
+                    set.remove_range(from..to);
+                    model.retain(|id| !(from..to).contains(id));
+                }
+            }
+        }
+        (set, model)
+    }
+
+    fn ids(set: &ChunkSet) -> BTreeSet<u32> {
+        set.iter().map(|id| id.0).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_set_is_one_of_numbers(len in 0..260_u32, changes in changes(), from in 0..300_u32) {
+            let (set, model) = apply(len, &changes);
+            prop_assert_eq!(ids(&set), model.clone());
+            prop_assert_eq!(set.count() as usize, model.len());
+            prop_assert_eq!(set.first_from(from).map(|id| id.0), model.range(from..).next().copied());
+            let ranges: Vec<_> = set.ranges().collect();
+            prop_assert!(ranges.windows(2).all(|pair| pair[0].end < pair[1].start), "{:?}", ranges);
+            prop_assert_eq!(ranges.into_iter().flatten().collect::<BTreeSet<_>>(), model);
+        }
+
+        #[test]
+        fn two_sets_are_combined(len in 0..260_u32, one in changes(), other in changes()) {
+            let ((set, model), (other, others)) = (apply(len, &one), apply(len, &other));
+            let combined = |combine: fn(&mut ChunkSet, &ChunkSet)| {
+                let mut set = set.clone();
+                combine(&mut set, &other);
+                assert_eq!(set.count() as usize, ids(&set).len());
+                ids(&set)
+            };
+            prop_assert_eq!(combined(ChunkSet::union_with), &model | &others);
+            prop_assert_eq!(combined(ChunkSet::subtract), &model - &others);
+            prop_assert_eq!(combined(ChunkSet::intersect_with), &model & &others);
+        }
+    }
+}
