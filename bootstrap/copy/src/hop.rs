@@ -182,8 +182,24 @@ impl Hop {
         if self.asking == Asking::Open {
             return Some(self.ask());
         }
-        if let Some(id) = self.next_send() {
-            return Some(Step::Send(id));
+        self.next_send().map(Step::Send).or_else(|| self.next_other())
+    }
+
+    /// Returns the next chunk for the host after, as [`Hop::next`] does, for a thread that only
+    /// sends.
+    pub fn next_send(&mut self) -> Option<ChunkId> {
+        let id = self.ready.first_from(self.ready_from)?;
+        self.ready_from = id.0 + 1;
+        self.ready.remove(id);
+        self.wanted.remove(id);
+        self.sent.insert(id);
+        Some(id)
+    }
+
+    /// Returns what is to be done next but for sending chunks, for the thread that does the rest.
+    pub fn next_other(&mut self) -> Option<Step> {
+        if self.asking == Asking::Open {
+            return Some(self.ask());
         }
         if self.files == Files::Lacking && self.asking == Asking::Ended && self.had.is_full() {
             self.files = Files::Finishing;
@@ -195,16 +211,6 @@ impl Hop {
             return Some(Step::Done);
         }
         None
-    }
-
-    /// Returns the next chunk for the host after, for a thread that does nothing but send.
-    pub fn next_send(&mut self) -> Option<ChunkId> {
-        let id = self.ready.first_from(self.ready_from)?;
-        self.ready_from = id.0 + 1;
-        self.ready.remove(id);
-        self.wanted.remove(id);
-        self.sent.insert(id);
-        Some(id)
     }
 
     /// Returns how many chunks this host has.
@@ -260,6 +266,10 @@ mod tests {
         set
     }
 
+    fn one(range: Range<u32>) -> Vec<Range<u32>> {
+        Vec::from([range])
+    }
+
     fn steps(hop: &mut Hop) -> Vec<Step> {
         std::iter::from_fn(|| hop.next()).collect()
     }
@@ -303,19 +313,19 @@ mod tests {
         hop.on_chunk(ChunkId(0));
         assert_eq!((steps(&mut hop), hop.to_send()), (vec![Step::Send(ChunkId(0))], 0));
         // Wanted again, or after it has come.
-        hop.on_want(&[0..2]);
+        hop.on_want(&one(0..2));
         assert_eq!(steps(&mut hop), [Step::Send(ChunkId(1))]);
         assert!(!hop.has_sent_all());
         hop.on_want_end();
         assert!(hop.has_sent_all());
-        hop.on_want(&[2..3]);
+        hop.on_want(&one(2..3));
         assert_eq!(hop.to_send(), 0);
     }
 
     #[test]
     fn the_lowest_chunk_goes_first() {
         let mut hop = Hop::source(200);
-        hop.on_want(&[150..152]);
+        hop.on_want(&one(150..152));
         assert_eq!(hop.next(), Some(Step::Send(ChunkId(150))));
         hop.on_want(&[7..8, 160..161]);
         let order: Vec<_> = std::iter::from_fn(|| hop.next_send()).map(|id| id.0).collect();
@@ -357,13 +367,14 @@ mod tests {
         hop.on_chunk(ChunkId(9));
         hop.on_chunk(ChunkId(u32::MAX));
         hop.on_chunk(ChunkId(0));
-        hop.on_want(&[9..10, 5..2, u32::MAX - 1..u32::MAX]);
+        let reversed = |start, end| start..end;
+        hop.on_want(&[9..10, reversed(5, 2), u32::MAX - 1..u32::MAX]);
         hop.on_finished();
         assert_eq!((steps(&mut hop), hop.had(), hop.to_send()), (vec![], 1, 0));
         hop.on_chunk(ChunkId(1));
         assert!(!hop.awaits(ChunkId(1)), "it comes once");
         let mut last = Hop::receiver(1, false);
-        last.on_want(std::slice::from_ref(&(0..1)));
+        last.on_want(&one(0..1));
         last.on_downstream_done();
         assert_eq!(steps(&mut last), []);
     }
@@ -372,7 +383,7 @@ mod tests {
     fn a_chunk_that_turns_up_locally_is_not_asked_for_but_sent() {
         let mut hop = Hop::receiver(3, true);
         hop.on_scanned();
-        hop.on_want(std::slice::from_ref(&(0..3)));
+        hop.on_want(&one(0..3));
         hop.on_have(&set(3, &[1]));
         assert_eq!(
             steps(&mut hop),
@@ -385,7 +396,7 @@ mod tests {
         assert_eq!(steps(&mut hop), []);
     }
 
-    /// Message on its way: to the host with this number.
+    /// What happens to a host.
     #[derive(Debug)]
     enum Event {
         Scan,
@@ -408,7 +419,9 @@ mod tests {
             let hosts = had.len();
             let mut hops = vec![Hop::source(chunks)];
             hops.extend((0..hosts).map(|host| Hop::receiver(chunks, host + 1 < hosts)));
-            let mut lanes: Vec<VecDeque<Event>> = (0..4 * (hosts + 1)).map(|_| VecDeque::new()).collect();
+            // Four of each host: its own events, what is wanted, chunks, and ends of those after it.
+            let mut lanes: Vec<VecDeque<Event>> = Vec::new();
+            lanes.resize_with(4 * (hosts + 1), VecDeque::new);
             for lane in lanes.chunks_mut(4).skip(1) {
                 lane[0].push_back(Event::Scan);
             }
@@ -416,7 +429,8 @@ mod tests {
             let mut is_done = vec![false; hosts + 1];
             let mut order = order.iter().cycle();
             loop {
-                let filled: Vec<usize> = (0..lanes.len()).filter(|lane| !lanes[*lane].is_empty()).collect();
+                let is_filled = |lane: &usize| !lanes[*lane].is_empty();
+                let filled: Vec<usize> = (0..lanes.len()).filter(is_filled).collect();
                 if filled.is_empty() {
                     break;
                 }
@@ -455,10 +469,10 @@ mod tests {
                 }
             }
             prop_assert_eq!(is_done, vec![true; hosts + 1]);
-            for host in 1..=hosts {
-                prop_assert_eq!(hops[host].had(), chunks);
-                let lacked = (0..chunks).filter(|id| !had[host - 1][*id as usize]).count();
-                prop_assert_eq!(crossed[host].count() as usize, lacked);
+            for ((hop, had), crossed) in hops[1..].iter().zip(&had).zip(&crossed[1..]) {
+                prop_assert_eq!(hop.had(), chunks);
+                let lacked = had[..chunks as usize].iter().filter(|had| !**had).count();
+                prop_assert_eq!(crossed.count() as usize, lacked);
             }
         }
     }

@@ -553,7 +553,9 @@ mod tests {
         }
 
         #[test]
-        fn any_bytes_are_decoded_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        fn any_bytes_are_decoded_without_a_panic(
+            bytes in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
             if let Ok(manifest) = Manifest::decode(&bytes) {
                 prop_assert_eq!(Manifest::decode(&manifest.encode()), Ok(manifest));
             }

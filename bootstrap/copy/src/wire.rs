@@ -266,7 +266,9 @@ mod tests {
 
     #[test]
     fn ranges_are_filled_and_in_order() {
-        let refused = [vec![3..3], vec![5..4], vec![0..3, 2..4], vec![4..5, 0..1]];
+        let range = |start: u32, end: u32| start..end;
+        let one = |range: Range<u32>| Vec::from([range]);
+        let refused = [one(3..3), one(range(5, 4)), vec![0..3, 2..4], vec![4..5, 0..1]];
         for ranges in refused {
             let message = Message::Want(ranges);
             assert_eq!(message.encode(0), Err(WireError::Ranges));
