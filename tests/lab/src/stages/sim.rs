@@ -1,4 +1,4 @@
-//! `cargo lab sim`: the simulation of the agents' tree. It is a separate program, so that the lab
+//! `cargo lab sim`: the simulation of the agents' tree and of copies. It is a separate program, so that the lab
 //! builds without the code that it simulates.
 
 use std::ffi::OsStr;
