@@ -218,19 +218,9 @@ impl Hop {
         self.had.count()
     }
 
-    /// Returns how many chunks have been asked for and have not come.
-    pub fn awaited(&self) -> u32 {
-        self.awaited.count()
-    }
-
-    /// Returns how many chunks the host after has asked for and has not been sent.
-    pub fn to_send(&self) -> u32 {
-        self.wanted.count()
-    }
-
-    /// Tells whether the host after has asked for everything and been sent it.
-    pub fn has_sent_all(&self) -> bool {
-        self.downstream != Downstream::Open && self.wanted.is_empty()
+    /// Tells whether no chunk is there that the host after asked for and was not sent.
+    pub fn is_idle(&self) -> bool {
+        self.ready.is_empty()
     }
 
     fn ask(&mut self) -> Step {
@@ -282,7 +272,7 @@ mod tests {
         hop.on_have(&set(6, &[4, 5]));
         hop.on_scanned();
         assert_eq!(steps(&mut hop), [Step::Ask(vec![0..1, 2..4]), Step::AskEnd]);
-        assert_eq!((hop.had(), hop.awaited()), (3, 3));
+        assert_eq!(hop.had(), 3);
         hop.on_scanned();
         assert_eq!(steps(&mut hop), []);
     }
@@ -311,15 +301,16 @@ mod tests {
         hop.on_chunk(ChunkId(1));
         assert_eq!(steps(&mut hop), []);
         hop.on_chunk(ChunkId(0));
-        assert_eq!((steps(&mut hop), hop.to_send()), (vec![Step::Send(ChunkId(0))], 0));
+        assert!(!hop.is_idle());
+        assert_eq!(steps(&mut hop), [Step::Send(ChunkId(0))]);
+        assert!(hop.is_idle());
         // Wanted again, or after it has come.
         hop.on_want(&one(0..2));
         assert_eq!(steps(&mut hop), [Step::Send(ChunkId(1))]);
-        assert!(!hop.has_sent_all());
         hop.on_want_end();
-        assert!(hop.has_sent_all());
         hop.on_want(&one(2..3));
-        assert_eq!(hop.to_send(), 0);
+        hop.on_chunk(ChunkId(2));
+        assert_eq!(steps(&mut hop), [Step::Complete]);
     }
 
     #[test]
@@ -370,7 +361,7 @@ mod tests {
         let reversed = |start, end| start..end;
         hop.on_want(&[9..10, reversed(5, 2), u32::MAX - 1..u32::MAX]);
         hop.on_finished();
-        assert_eq!((steps(&mut hop), hop.had(), hop.to_send()), (vec![], 1, 0));
+        assert_eq!((steps(&mut hop), hop.had()), (vec![], 1));
         hop.on_chunk(ChunkId(1));
         assert!(!hop.awaits(ChunkId(1)), "it comes once");
         let mut last = Hop::receiver(1, false);
