@@ -26,7 +26,7 @@ struct Args {
     #[arg(long, value_name = "HOSTS", conflicts_with_all = ["seeds", "mutations", "nodes"])]
     chain: Option<usize>,
     /// Chunks of that file, 1 MiB each
-    #[arg(long, default_value_t = 128)]
+    #[arg(long, default_value_t = 64)]
     chunks: u32,
     /// Seed of that job
     #[arg(long, default_value_t = 1)]
