@@ -95,7 +95,7 @@ impl Lengths {
     }
 
     fn encode(self) -> [u8; PREFIX] {
-        (self.head as u64 | (self.payload as u64) << 32).to_le_bytes()
+        (self.head as u64 | ((self.payload as u64) << 32)).to_le_bytes()
     }
 }
 

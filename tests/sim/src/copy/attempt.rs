@@ -203,7 +203,7 @@ impl<'a> Attempt<'a> {
                 self.nodes[at].hop.as_mut().ok_or("finished without a manifest")?.on_finished();
             }
         }
-        self.drive(at)
+        if self.nodes[at].is_alive { self.drive(at) } else { Ok(()) }
     }
 
     fn on_down(&mut self, at: usize, frame: &[u8], payload: usize) -> Result<(), String> {
