@@ -9,6 +9,7 @@ use std::process::Command;
 const LAYERS: &[(&str, &[&str])] = &[
     // Shared by launcher, agents and ranks, of which some have no runtime.
     ("rlaunch-bootstrap", &["clap", "nix", "russh", "tokio"]),
+    ("rlaunch-copy", &["clap", "nix", "ring", "rlaunch-bootstrap", "serde_json", "tokio"]),
     ("rlaunch-horovod", &["libc", "rlaunch-bootstrap", "tokio"]),
     ("rlaunch-pmi", &["libc", "rlaunch-bootstrap", "tokio"]),
     ("rlaunch-plot", &["clap", "libc", "rlaunch-bootstrap", "tokio"]),

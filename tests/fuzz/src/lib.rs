@@ -6,6 +6,7 @@
 mod callback;
 mod client;
 mod comm;
+mod copy;
 mod frames;
 mod horovod;
 mod launcher;
@@ -67,6 +68,10 @@ pub const TARGETS: &[Target] = &[
     },
     Target { name: "packets", run: comm::packets, seeds: comm::packets_seeds },
     Target { name: "wire-up", run: comm::contact_and_hello, seeds: comm::contact_and_hello_seeds },
+    Target { name: "copy-frames", run: copy::frames, seeds: copy::frames_seeds },
+    Target { name: "copy-manifest", run: copy::manifest, seeds: copy::manifest_seeds },
+    Target { name: "copy-control", run: copy::control, seeds: copy::control_seeds },
+    Target { name: "copy-hop", run: copy::hop, seeds: copy::hop_seeds },
     Target { name: "horovod", run: horovod::requests, seeds: horovod::requests_seeds },
     Target { name: "cluster", run: launcher::cluster, seeds: launcher::cluster_seeds },
     Target { name: "variables", run: launcher::variables, seeds: launcher::variables_seeds },

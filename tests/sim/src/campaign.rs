@@ -1,5 +1,6 @@
-//! Runs of many seeds, or of one large job, with reports as text.
+//! Runs of many seeds, or of one large job or copy, with reports as text.
 
+use crate::copy::{self, CopyStats};
 use crate::scenario::Scenario;
 use crate::world::{RunStats, World};
 use std::fmt::Write;
@@ -7,12 +8,14 @@ use std::fmt::Write;
 /// Number of failures that are reported individually.
 const MAX_REPORTED: usize = 5;
 
-/// Runs the seeds `from..from + count`. Returns a report of the first failures, and their number.
+/// Runs a job and a copy for each of the seeds `from..from + count`. Returns a report of the first
+/// failures, and their number.
 pub fn seeds(from: u64, count: u64) -> (String, u64) {
     let mut report = String::new();
     let mut broken = 0;
     for seed in from..from.saturating_add(count) {
-        if let Err(why) = crate::run(seed) {
+        let runs = [crate::run(seed).map(drop), copy::run(seed).map(drop)];
+        for why in runs.into_iter().filter_map(Result::err) {
             broken += 1;
             if broken <= MAX_REPORTED as u64 {
                 let _ = writeln!(report, "seed {seed}: {why}");
@@ -41,6 +44,23 @@ pub fn large(seed: u64, nodes: u32, blob: usize) -> Result<String, String> {
         mean(messages),
         mean(bytes),
     ))
+}
+
+/// Copies a file of this many chunks along a chain of hosts that have nothing. Returns statistics as
+/// text. Fails if this takes more than 1 % longer than an ideal pipeline, or a link carries more than
+/// 0.1 % beyond the file.
+pub fn chain(seed: u64, hosts: usize, chunks: u32) -> Result<String, String> {
+    let CopyStats { bytes, max_link, duration, ideal, .. } =
+        copy::simulate(&copy::Scenario::large(seed, hosts, chunks))?;
+    let ideal = ideal.unwrap_or_default();
+    let text = format!(
+        "{chunks} chunks to {hosts} hosts: virtual time {:.3} s, ideal {:.3} s\n\
+         bytes of the busiest link: {max_link}, of the file: {bytes}",
+        duration.as_secs_f64(),
+        ideal.as_secs_f64(),
+    );
+    let is_good = duration <= ideal.mul_f64(1.01) && max_link <= bytes + bytes / 1000;
+    if is_good { Ok(text) } else { Err(text) }
 }
 
 /// Returns the peak memory of this process, in KiB.

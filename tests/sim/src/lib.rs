@@ -1,19 +1,21 @@
-//! Simulation of the tree of agents in virtual time.
+//! Simulation of the tree of agents, and of copies along a chain of hosts, in virtual time.
 //!
-//! The state machines are those of `rlaunch_bootstrap::rendezvous`. The network delays frames, breaks
-//! and partitions; nodes are slow or crash; ranks exit early, hang or abort. Everything is drawn from
-//! one seed, so each run can be replayed, and invariants are checked after every step.
+//! The state machines of the tree are those of `rlaunch_bootstrap::rendezvous`. The network delays
+//! frames, breaks and partitions; nodes are slow or crash; ranks exit early, hang or abort. Everything
+//! is drawn from one seed, so each run can be replayed, and invariants are checked after every step.
 //!
 //! | module | contents |
 //! |---|---|
 //! | [`scenario`], [`script`] | size and faults of a job, and the steps of its ranks, drawn from a seed |
 //! | [`world`] | nodes, edges and events |
 //! | [`check`] | invariants |
-//! | [`campaign`] | runs of many seeds, or of one large job |
+//! | [`copy`] | copies, with all of these for themselves |
+//! | [`campaign`] | runs of many seeds, or of one large job or copy |
 //! | [`mutations`] | bugs put into the state machines, which the simulation must detect |
 
 pub mod campaign;
 pub mod check;
+pub mod copy;
 pub mod mutations;
 pub mod scenario;
 pub mod script;

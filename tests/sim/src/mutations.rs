@@ -1,8 +1,8 @@
 //! Mutation test of the simulation: bugs put into the state machines, which the simulation must
 //! detect.
 //!
-//! Each mutation replaces text in `bootstrap/src/rendezvous`. `cargo lab sim --mutations` applies one
-//! after the other to a copy of the sources and runs seeds until an invariant is violated.
+//! Each mutation replaces text in `bootstrap/`. `cargo lab sim --mutations` applies one after the other
+//! to a copy of the sources and runs seeds until an invariant is violated.
 
 use rlaunch_stopwatch::Stopwatch;
 use std::fs;
@@ -17,7 +17,7 @@ use tempfile::TempDir;
 pub struct Mutation {
     /// Description of the bug.
     pub name: &'static str,
-    /// File below `bootstrap/src/rendezvous`.
+    /// File below `bootstrap`.
     pub file: &'static str,
     /// Original text, which occurs once in the file.
     pub from: &'static str,
@@ -38,133 +38,183 @@ const fn mutation(
 pub const MUTATIONS: &[Mutation] = &[
     mutation(
         "a node arrives without its children",
-        "node/collective.rs",
+        "src/rendezvous/node/collective.rs",
         "&& open.children.len() == self.children.len();",
         "&& open.children.len() + 1 >= self.children.len();",
     ),
     mutation(
         "a node arrives without one of its ranks",
-        "node/collective.rs",
+        "src/rendezvous/node/collective.rs",
         "open.arrived.len() as usize == self.locals.len()",
         "open.arrived.len() as usize + 1 >= self.locals.len()",
     ),
     mutation(
         "a child receives its own records",
-        "node/collective.rs",
+        "src/rendezvous/node/collective.rs",
         "filter(|(id, _)| **id != child)",
         "filter(|(id, _)| **id != child || true)",
     ),
     mutation(
         "records from the parent are not sent to children",
-        "node/collective.rs",
+        "src/rendezvous/node/collective.rs",
         "Payload::join([above, &ours].into_iter().chain(others)).shared()",
         "Payload::join([&ours].into_iter().chain(others)).shared()",
     ),
     mutation(
         "a release is not sent to all children",
-        "node/collective.rs",
+        "src/rendezvous/node/collective.rs",
         "self.send_with(child, Message::Released(operation.clone()), payload);",
         "if child.0 % 7 != 3 { self.send_with(child, Message::Released(operation.clone()), payload); }",
     ),
     mutation(
         "every rank's first call counts twice",
-        "node/collective.rs",
+        "src/rendezvous/node/collective.rs",
         "*count += 1;",
         "*count += 1 + u64::from(*count == 0 && rank.0 == 1);",
     ),
     mutation(
         "collectives do not fail for ended ranks",
-        "node/collective.rs",
+        "src/rendezvous/node/collective.rs",
         "taken <= operation.sequence",
         "taken > operation.sequence",
     ),
     mutation(
         "collectives fail for ranks that arrived before they ended",
-        "node/collective.rs",
+        "src/rendezvous/node/collective.rs",
         "taken <= operation.sequence",
         "taken <= operation.sequence + 1",
     ),
     mutation(
         "ended ranks are not reported to the parent",
-        "node/mod.rs",
+        "src/rendezvous/node/mod.rs",
         "self.report_at.get_or_insert(now + REPORT_DELAY);",
         "let _ = now + REPORT_DELAY;",
     ),
     mutation(
         "failed collectives are not reported to children",
-        "node/collective.rs",
+        "src/rendezvous/node/collective.rs",
         "self.send_down(&Message::Failed(operation.clone(), why.clone()).into());",
         "",
     ),
     mutation(
         "an abort is not sent to neighbours",
-        "node/mod.rs",
+        "src/rendezvous/node/mod.rs",
         "self.send(id, Message::Abort { by, text: text.to_owned() });",
         "let _ = id;",
     ),
     mutation(
         "an abort does not answer waits for keys",
-        "node/mod.rs",
+        "src/rendezvous/node/mod.rs",
         "let waiting = waiting.chain(self.store.abandon()).chain(self.clock.abandon());",
         "let waiting = waiting.chain(self.clock.abandon());",
     ),
     mutation(
         "missing ranks are not searched for",
-        "node/collective.rs",
+        "src/rendezvous/node/collective.rs",
         "ask.push((operation.clone(), now.since(since)));",
         "let _ = now.since(since);",
     ),
     mutation(
-        "arrived ranks are counted as missing", "node/stragglers.rs",
-        "if !arrived.contains(*rank) {", "if arrived.contains(*rank) {",
+        "arrived ranks are counted as missing",
+        "src/rendezvous/node/stragglers.rs",
+        "if !arrived.contains(*rank) {",
+        "if arrived.contains(*rank) {",
     ),
     mutation(
         "a table that every child has is not confirmed",
-        "node/mod.rs",
+        "src/rendezvous/node/mod.rs",
         "self.send(parent, Message::TableReceived { ranks });",
         "let _ = (parent, ranks);",
     ),
     mutation(
         "the table is not passed on to the last child",
-        "node/mod.rs",
+        "src/rendezvous/node/mod.rs",
         "for child in &self.children {\n            self.outputs.push_back(NodeOutput::Send(child.id, packet.clone()));",
         "for child in self.children.iter().skip(1) {\n            self.outputs.push_back(NodeOutput::Send(child.id, packet.clone()));",
     ),
     mutation(
         "a put does not answer waits for its key",
-        "node/store.rs",
+        "src/rendezvous/node/store.rs",
         "self.deliver_to_all(&key, &value);",
         "let _ = &value;",
     ),
     mutation(
         "answers go to the wrong call",
-        "node/store.rs",
+        "src/rendezvous/node/store.rs",
         "self.store.next_request += 1;",
         "self.store.next_request += u64::from(request % 3 != 1);",
     ),
     mutation(
         "the error of an offset is too small",
-        "node/clock.rs",
+        "src/rendezvous/node/clock.rs",
         "error: error.saturating_add(half_round_trip)",
         "error: error.saturating_add(half_round_trip / 8)",
     ),
     mutation(
         "unconfirmed packets are not sent again",
-        "link.rs",
+        "src/rendezvous/link.rs",
         "                    self.apply(CarrierEvent::Resumed);\n                    self.send_unconfirmed();",
         "                    self.apply(CarrierEvent::Resumed);",
     ),
     mutation(
         "a duplicate packet is accepted",
-        "link.rs",
+        "src/rendezvous/link.rs",
         "if number < self.expected {\n                    return Ok(None);\n                }",
         "if number < self.expected {\n                    return Ok(Some(Packet { message, payload: frame.payload }));\n                }",
     ),
     mutation(
         "an unconfirmed packet is dropped",
-        "link.rs",
+        "src/rendezvous/link.rs",
         "while self.confirmed < next {",
         "while self.confirmed < next + u64::from(next > 0 && self.unconfirmed.len() > 1) {",
+    ),
+    mutation(
+        "what is there is asked for",
+        "copy/src/hop.rs",
+        "self.to_ask.subtract(&self.had);",
+        "",
+    ),
+    mutation(
+        "what is asked for is asked for again",
+        "copy/src/hop.rs",
+        "self.to_ask.remove_range(range.clone());",
+        "",
+    ),
+    mutation(
+        "a chunk that was sent is sent again",
+        "copy/src/hop.rs",
+        "self.ready.remove(id);",
+        "",
+    ),
+    mutation(
+        "a chunk that has come is not sent on",
+        "copy/src/hop.rs",
+        "self.ready.insert(id);",
+        "",
+    ),
+    mutation(
+        "a chunk below those that were sent is forgotten",
+        "copy/src/hop.rs",
+        "self.ready_from.min(id.0)",
+        "self.ready_from",
+    ),
+    mutation(
+        "a chunk is sent before it is there",
+        "copy/src/hop.rs",
+        "asked.intersect_with(&self.had);",
+        "",
+    ),
+    mutation(
+        "files get their names before all chunks are there",
+        "copy/src/hop.rs",
+        "&& self.had.is_full()",
+        "&& self.awaited.count() < 2",
+    ),
+    mutation(
+        "a host is done before those after it",
+        "copy/src/hop.rs",
+        "Downstream::None | Downstream::Done)",
+        "Downstream::None | Downstream::Done | Downstream::Asked)",
     ),
 ];
 
@@ -220,7 +270,7 @@ impl Copy {
     }
 
     fn run_mutant(&self, mutation: &Mutation, seeds: u64) -> io::Result<String> {
-        let file = self.directory.path().join("bootstrap/src/rendezvous").join(mutation.file);
+        let file = self.directory.path().join("bootstrap").join(mutation.file);
         let sound = fs::read_to_string(&file)?;
         if sound.matches(mutation.from).count() != 1 {
             return Ok("does not apply to the sources".to_owned());
@@ -280,7 +330,7 @@ mod tests {
 
     #[test]
     fn every_mutation_still_has_its_place() {
-        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bootstrap/src/rendezvous");
+        let tree = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bootstrap");
         for mutation in MUTATIONS {
             let text = std::fs::read_to_string(tree.join(mutation.file)).unwrap();
             let places = text.matches(mutation.from).count();

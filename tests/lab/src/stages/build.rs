@@ -17,6 +17,8 @@ pub(super) const FUZZ: &str = "fuzz";
 /// Numbers of seeds that are simulated: fixed ones, and others that depend on the commit.
 const FIXED_SEEDS: &str = "200";
 const FRESH_SEEDS: &str = "50";
+/// Number of hosts of the one long copy that is simulated.
+const CHAIN: &str = "10000";
 
 pub(super) fn set_up(_: &TestPlan) -> Result<Tally, LabError> {
     setup::install(PackageSet::Headers)?;
@@ -100,19 +102,21 @@ fn doc_tests(plan: &TestPlan) -> Result<Tally, LabError> {
     Ok(check(&mut doc))
 }
 
-/// Simulates with fixed seeds, and with some that depend on the commit.
+/// Simulates with fixed seeds, and with some that depend on the commit, and one copy to many hosts.
 pub(super) fn simulate(_: &TestPlan) -> Result<Tally, LabError> {
     let program = dist::build_everything()?.program("rlaunch-sim")?;
     let fresh = fresh_seed().to_string();
     println!("fresh seeds begin at {fresh}");
     let mut tally = Tally::default();
-    for words in [&["--seeds", FIXED_SEEDS][..], &["--from", &fresh, "--seeds", FRESH_SEEDS]] {
+    let fixed = ["--seeds", FIXED_SEEDS];
+    let fresh = ["--from", &fresh, "--seeds", FRESH_SEEDS];
+    for words in [&fixed[..], &fresh, &["--chain", CHAIN]] {
         tally.add(check(Command::new(&program).args(words).current_dir(dist::workspace())));
     }
     Ok(tally)
 }
 
-/// Builds and runs the simulation of the agents' tree with these arguments; returns whether it found nothing wrong. It
+/// Builds and runs the simulation of the agents' tree and of copies with these arguments; returns whether it found nothing wrong. It
 /// is a program of its own, so that the lab builds without the code that it simulates.
 pub fn run_simulation(words: &[String]) -> bool {
     let mut cargo = dist::cargo();

@@ -17,7 +17,7 @@ const PLAIN: &[&str] = &[
     ".deny.toml", ".advisories.toml", "tests/README.md",
 ];
 /// Sources of the simulation.
-const SIM: &str = "tests/sim bootstrap/rendezvous bootstrap/id.rs \
+const SIM: &str = "tests/sim bootstrap/copy bootstrap/rendezvous bootstrap/id.rs \
                    bootstrap/job bootstrap/Cargo.toml";
 /// Crate of tests on hosts.
 const ON_HOSTS: &str = "rlaunch-tests";
@@ -90,6 +90,7 @@ const FUZZED: &[(&str, &str)] = &[
     ("bootstrap/protocol bootstrap/inventory", "to-agent from-agent hello live-messages stack-order to-prover endpoints"),
     ("bootstrap/rendezvous", "edge node server gathered from-rank to-rank to-agent from-agent table-message"),
     ("bootstrap/client", "from-rank to-rank to-agent from-agent"),
+    ("bootstrap/copy", "copy-control copy-frames copy-hop copy-manifest"),
     ("bootstrap/security", "handshake sealed callback announcement"),
     ("bootstrap/rank_table bootstrap/rank-table.example.json", "table table-message"),
     ("launcher/config", "ssh-config"),
@@ -399,6 +400,7 @@ mod tests {
         let verbs = reach(&["worker/verbs/src/queue/queue_pair.rs"]);
         assert!(verbs.netns.is_nothing() && verbs.vm.includes("counts"));
         assert!(reach(&["bootstrap/src/rendezvous/link.rs"]).sim);
+        assert!(reach(&["bootstrap/copy/src/hop.rs"]).sim);
     }
 
     #[test]

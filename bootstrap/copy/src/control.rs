@@ -1,0 +1,189 @@
+//! Messages between the launcher and the programs that copy, each a line of JSON.
+//!
+//! A program reads one [`Request`] from its standard input, and writes [`Report`]s to its standard
+//! output. The launcher's own child, which is in no job, then reads the [`Report::Listening`] of the
+//! ranks that it has to connect to, as the launcher got them.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::de::Error;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Secret of one copy, by which its hosts know each other. Nothing prints it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(pub [u8; 32]);
+
+/// What the launcher asks of a program that copies.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Request {
+    /// 64 hexadecimal digits.
+    pub secret: Secret,
+    /// Names of the ranks' hosts as the user knows them, for messages and for folders of a fetch.
+    pub hosts: Vec<String>,
+    /// Whether chunks are sent without encryption. All else is encrypted, the hashes by which chunks
+    /// are checked included.
+    pub plain: bool,
+    /// Number of connections between two hosts.
+    pub streams: u32,
+    /// Directory that files go to. `~/` and relative paths are below the home directory.
+    pub destination: String,
+    /// Whether both ends read their files again and compare.
+    pub verify: bool,
+    /// Bytes per second that a host sends at most.
+    pub limit: Option<u64>,
+    /// Whether extended attributes are copied.
+    pub xattrs: bool,
+    pub role: Role,
+}
+
+/// What a program that copies has to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    /// Receive, and send on to the next rank.
+    Relay,
+    /// Send these files and directories.
+    Source { paths: Vec<String> },
+}
+
+/// What a program that copies tells the launcher.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Report {
+    /// The rank can be connected to.
+    Listening { rank: u32, addresses: Vec<IpAddr>, port: u16 },
+    /// Bytes so far.
+    Progress { rank: u32, received: u64, written: u64, total: u64, waits_for: Limit },
+    /// All files are there.
+    Done {
+        rank: u32,
+        files: u64,
+        bytes: u64,
+        /// Bytes that came over the network.
+        received: u64,
+        /// Bytes that were there before.
+        unchanged: u64,
+        seconds: f64,
+        /// Directory that the files are in.
+        root: String,
+    },
+    /// The rank cannot go on.
+    Failed { rank: u32, text: String, hint: Option<String> },
+    /// Something that the user may want to know.
+    Note { rank: u32, text: String },
+}
+
+/// What a rank waits for most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Limit {
+    Wire,
+    Disk,
+    Cpu,
+    /// The hosts before it.
+    Upstream,
+    /// The hosts after it.
+    Downstream,
+    Nothing,
+}
+
+impl Serialize for Secret {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let digits: String = self.0.iter().map(|byte| format!("{byte:02x}")).collect();
+        serializer.serialize_str(&digits)
+    }
+}
+
+impl<'de> Deserialize<'de> for Secret {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Secret, D::Error> {
+        let digits = String::deserialize(deserializer)?;
+        // Does not repeat what came: it may be a secret with one digit too many.
+        parse(&digits).ok_or_else(|| D::Error::custom("a secret has 64 hexadecimal digits"))
+    }
+}
+
+fn parse(digits: &str) -> Option<Secret> {
+    if digits.len() != 64 {
+        return None;
+    }
+    let digit = |byte: &u8| (*byte as char).to_digit(16);
+    let digits: Vec<u32> = digits.as_bytes().iter().map(digit).collect::<Option<_>>()?;
+    let bytes: Vec<u8> = digits.chunks(2).map(|pair| (pair[0] * 16 + pair[1]) as u8).collect();
+    bytes.try_into().ok().map(Secret)
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> Request {
+        Request {
+            secret: Secret(std::array::from_fn(|index| index as u8 * 7)),
+            hosts: vec!["a".into(), "b".into()],
+            plain: false,
+            streams: 4,
+            destination: "~/data".into(),
+            verify: true,
+            limit: Some(100_000_000),
+            xattrs: false,
+            role: Role::Source { paths: vec!["hf:a/b".into()] },
+        }
+    }
+
+    #[test]
+    fn a_request_is_one_line() {
+        for role in [Role::Relay, Role::Source { paths: vec!["x\ny".into()] }] {
+            let request = Request { role, ..request() };
+            let line = serde_json::to_string(&request).unwrap();
+            assert!(!line.contains('\n'), "{line}");
+            assert_eq!(serde_json::from_str::<Request>(&line).unwrap(), request);
+        }
+    }
+
+    #[test]
+    fn reports_survive_their_way() {
+        let reports = [
+            Report::Listening { rank: 3, addresses: vec!["::1".parse().unwrap()], port: 7000 },
+            Report::Progress { rank: 0, received: 1, written: 2, total: 3, waits_for: Limit::Disk },
+            Report::Done {
+                rank: 1,
+                files: 12,
+                bytes: 1 << 40,
+                received: 5,
+                unchanged: 6,
+                seconds: 9.8,
+                root: "/home/u/data".into(),
+            },
+            Report::Failed { rank: 2, text: "no space".into(), hint: None },
+            Report::Note { rank: 2, text: "x".into() },
+        ];
+        for report in reports {
+            let line = serde_json::to_string(&report).unwrap();
+            assert_eq!(serde_json::from_str::<Report>(&line).unwrap(), report);
+        }
+        let listening = r#"{"listening":{"rank":0,"addresses":["10.0.0.1"],"port":7}}"#;
+        let addresses = vec!["10.0.0.1".parse().unwrap()];
+        let expected = Report::Listening { rank: 0, addresses, port: 7 };
+        assert_eq!(serde_json::from_str::<Report>(listening).unwrap(), expected);
+    }
+
+    #[test]
+    fn a_secret_is_64_digits_and_nothing_prints_it() {
+        let line = serde_json::to_string(&request()).unwrap();
+        let digits: String = (0..32).map(|index| format!("{:02x}", index * 7)).collect();
+        assert!(line.contains(&digits), "{line}");
+        assert!(!format!("{:?}", request()).contains(&digits[..8]));
+        let long = format!("{digits}0");
+        for wrong in ["", "00", &digits[1..], &long, &"g".repeat(64), &"é".repeat(32)] {
+            let error = serde_json::from_value::<Secret>(wrong.into()).unwrap_err().to_string();
+            assert_eq!(error, "a secret has 64 hexadecimal digits");
+        }
+    }
+}
