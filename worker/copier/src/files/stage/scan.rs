@@ -140,7 +140,7 @@ impl Stage {
                 continue;
             }
             if in_old > 0 && self.shares_data.get().is_none() && self.leftover(at)?.is_none() {
-                self.begin_first(at)?;
+                self.try_sharing(at)?;
             }
             let leftover = self.leftover(at)?;
             inodes += u64::from(leftover.is_none());

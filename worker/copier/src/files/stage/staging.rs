@@ -15,7 +15,7 @@ use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 /// What the name of an unfinished file has between the name that it will have and the digits of its
 /// content's hash.
@@ -78,17 +78,37 @@ impl Stage {
         if active.left == 0 { self.complete(at, &file) } else { Ok(()) }
     }
 
-    fn active(&self, at: usize) -> Arc<std::sync::Mutex<Active>> {
+    fn active(&self, at: usize) -> Arc<Mutex<Active>> {
         Arc::clone(lock(&self.active).entry(at).or_default())
     }
 
-    /// Opens the file beside an entry's place, and puts into it what stays of the old file.
-    pub(super) fn begin_first(&self, at: usize) -> Result<(), StageError> {
-        let active = self.active(at);
-        let mut active = lock(&active);
-        self.begin(at, &mut active).map(drop)
+    /// Finds out whether new files can share data with old ones, by that of an entry.
+    pub(super) fn try_sharing(&self, at: usize) -> Result<(), StageError> {
+        let path = self.staging_path(at);
+        let (file, is_new) = self.open_staging(&path)?;
+        if !is_new {
+            // Of another attempt, which has put something into it.
+            return Ok(());
+        }
+        let old = self.disk.beneath.file(self.manifest.entries[at].path.as_bytes(), OFlags::RDONLY);
+        if let Ok(old) = &old {
+            self.share(&path, old, &file)?;
+        }
+        // What stays of the old file is put into it when the first chunk comes, not before any is
+        // asked for.
+        self.remove(&path)
     }
 
+    /// Makes a new file share the data of an old one. Returns whether that worked.
+    fn share(&self, path: &[u8], old: &File, new: &File) -> Result<bool, StageError> {
+        let shared = self.change("share the data of", path, || {
+            Ok(rustix::fs::ioctl_ficlone(new, old).is_ok())
+        })?;
+        let _ = self.shares_data.set(shared);
+        Ok(shared)
+    }
+
+    /// Opens the file beside an entry's place, and puts into it what stays of the old file.
     fn begin(&self, at: usize, active: &mut Active) -> Result<Arc<File>, StageError> {
         if let Some(file) = &active.file {
             return Ok(Arc::clone(file));
@@ -190,14 +210,8 @@ impl Stage {
         if self.old_file(at).is_none_or(|seen| seen.meta.stamp() != meta.stamp()) {
             return Err(StageError::Changed { path: self.place(&entry.path) });
         }
-        if is_new && self.shares_data.get() != Some(&false) {
-            let shared = self.change("share the data of", path, || {
-                Ok(rustix::fs::ioctl_ficlone(file, &old).is_ok())
-            })?;
-            let _ = self.shares_data.set(shared);
-            if shared {
-                return Ok(true);
-            }
+        if is_new && self.shares_data.get() != Some(&false) && self.share(path, &old, file)? {
+            return Ok(true);
         }
         self.allocate(entry, file)?;
         let is_sparse = matches!(entry.kind, Kind::File { sparse: true, .. });
