@@ -1,4 +1,4 @@
-use super::disk::Free;
+use super::disk::{Free, Gate};
 use super::*;
 use crate::files::{How, Original, Part, manifest, walk};
 use rlaunch_copy::{CHUNK, Hash, Time};

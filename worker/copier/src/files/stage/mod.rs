@@ -19,7 +19,7 @@ mod staging;
 
 use super::beneath::{Beneath, Seen};
 use super::index::Index;
-use disk::{Disk, Gate, Real};
+use disk::{Disk, Real};
 use rlaunch_copy::{ChunkId, ChunkSet, Entry, Kind, Manifest, RelativePath, hash};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;

@@ -108,7 +108,8 @@ impl Stage {
         Ok(shared)
     }
 
-    /// Opens the file beside an entry's place, and puts into it what stays of the old file.
+    /// Opens the file beside an entry's place, and puts into it what stays of the old file. Others wait
+    /// for that: the caller has locked `active`.
     fn begin(&self, at: usize, active: &mut Active) -> Result<Arc<File>, StageError> {
         if let Some(file) = &active.file {
             return Ok(Arc::clone(file));
