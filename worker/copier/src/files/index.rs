@@ -1,0 +1,174 @@
+//! What files contained when they were last read, so that what is unchanged need not be read.
+//!
+//! There is one index per directory that was copied from or to, in the user's cache. A file whose
+//! size, times and inode are those that the index has is unchanged, with git's exception: one that
+//! was written to in the instant in which it was read may have been written to again without
+//! another time, so it is read the next time as well.
+
+use super::meta::Stamp;
+use rlaunch_copy::{Hash, RelativePath, Time, hash};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::{env, process};
+
+/// First line of an index. Another version of the format has another one.
+const MAGIC: &[u8] = b"rlaunch copy index 1\n";
+/// Seconds for which a file is not trusted after it was written to: the times of some file systems
+/// are no more accurate.
+const RACY_SECS: i64 = 2;
+
+/// What the files below one directory contained.
+#[derive(Debug)]
+pub struct Index {
+    /// File that the index is kept in, unless the user has no directory for it.
+    file: Option<PathBuf>,
+    root: Vec<u8>,
+    known: HashMap<Vec<u8>, Known>,
+    is_changed: bool,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Known {
+    stamp: Stamp,
+    /// Whether the content may be another without another stamp.
+    is_racy: bool,
+    hashes: Vec<Hash>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    #[serde(with = "serde_bytes")]
+    root: Vec<u8>,
+    records: Vec<Record>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Record {
+    #[serde(with = "serde_bytes")]
+    path: Vec<u8>,
+    known: Known,
+}
+
+impl Index {
+    /// Loads the index of a directory. One that is missing or unreadable is empty.
+    pub fn load(root: &Path) -> Index {
+        let set =
+            |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+        let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+        Index::load_in(cache.map(|cache| cache.join("rlaunch/copy")).as_deref(), root)
+    }
+
+    /// Loads the index of a directory from the directory that indexes are in.
+    pub fn load_in(indexes: Option<&Path>, root: &Path) -> Index {
+        let root = fs::canonicalize(root).unwrap_or_else(|_| root.to_owned());
+        let root = root.into_os_string().into_vec();
+        let file = indexes.map(|indexes| indexes.join(file_name(&root)));
+        let stored = file.as_ref().and_then(|file| read(&fs::read(file).ok()?));
+        let records = stored.filter(|stored| stored.root == root).map(|stored| stored.records);
+        let known = records.into_iter().flatten().map(|record| (record.path, record.known));
+        let known = known.collect();
+        Index { file, root, known, is_changed: false }
+    }
+
+    /// Makes an index that knows nothing and is kept nowhere.
+    pub fn none() -> Index {
+        Index { file: None, root: Vec::new(), known: HashMap::new(), is_changed: false }
+    }
+
+    /// Forgets everything, so that all files are read.
+    pub fn clear(&mut self) {
+        self.is_changed |= !self.known.is_empty();
+        self.known.clear();
+    }
+
+    /// Returns the hashes of a file's chunks, if the file is unchanged.
+    pub fn lookup(&self, path: &RelativePath, stamp: &Stamp) -> Option<&[Hash]> {
+        let known = self.known.get(path.as_bytes());
+        let known = known.filter(|known| known.stamp == *stamp && !known.is_racy);
+        known.map(|known| known.hashes.as_slice())
+    }
+
+    /// Tells whether a file is one that was copied, to all appearances.
+    pub fn knows(&self, path: &[u8], stamp: &Stamp) -> bool {
+        self.known.get(path).is_some_and(|known| known.stamp == *stamp)
+    }
+
+    /// Notes what a file contains. `since` is when reading began, or when the file was written
+    /// and its time set.
+    pub fn insert(&mut self, path: &RelativePath, stamp: Stamp, hashes: &[Hash], since: Time) {
+        let is_racy = stamp.mtime().secs.saturating_add(RACY_SECS) >= since.secs;
+        let is_known = self.known.get(path.as_bytes()).is_some_and(|known| {
+            known.stamp == stamp && known.is_racy == is_racy && known.hashes == hashes
+        });
+        if !is_known {
+            self.is_changed = true;
+            let known = Known { stamp, is_racy, hashes: hashes.to_vec() };
+            self.known.insert(path.as_bytes().to_vec(), known);
+        }
+    }
+
+    /// Forgets a file.
+    pub fn remove(&mut self, path: &[u8]) {
+        self.is_changed |= self.known.remove(path).is_some();
+    }
+
+    /// Forgets the files for which `is_there` is false.
+    pub fn retain(&mut self, is_there: impl Fn(&[u8]) -> bool) {
+        let before = self.known.len();
+        self.known.retain(|path, _| is_there(path));
+        self.is_changed |= self.known.len() < before;
+    }
+
+    /// Writes the index, if anything in it has changed. Nobody but the user can read it.
+    pub fn save(&mut self) -> io::Result<()> {
+        let Some(file) = self.file.as_ref().filter(|_| self.is_changed) else { return Ok(()) };
+        let Some(directory) = file.parent() else { return Ok(()) };
+        DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        let bytes = self.encode();
+        // Of this process alone: two that save at the same time must not write to one file.
+        let temporary = file.with_extension(format!("{}.new", process::id()));
+        let mut options = OpenOptions::new();
+        options.write(true).create(true).truncate(true).mode(0o600);
+        let written = options.open(&temporary).and_then(|mut new| new.write_all(&bytes));
+        // Without a sync: half a file is one that nobody believes.
+        let saved = written.and_then(|()| fs::rename(&temporary, file));
+        if saved.is_err() {
+            let _ = fs::remove_file(&temporary);
+        }
+        self.is_changed &= saved.is_err();
+        saved
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let records = self.known.iter();
+        let records =
+            records.map(|(path, known)| Record { path: path.clone(), known: known.clone() });
+        let stored = Stored { root: self.root.clone(), records: records.collect() };
+        // Nothing in it can be refused, and a vector is never full.
+        let body = postcard::to_stdvec(&stored).unwrap_or_default();
+        [MAGIC, &hash(&body).0, &body].concat()
+    }
+}
+
+fn read(bytes: &[u8]) -> Option<Stored> {
+    let (sum, body) = bytes.strip_prefix(MAGIC)?.split_first_chunk::<32>()?;
+    (hash(body).0 == *sum).then(|| postcard::from_bytes(body).ok())?
+}
+
+/// Returns the name of the index of a directory on this host: homes are often shared by hosts, each
+/// of which has disks of its own.
+fn file_name(root: &[u8]) -> OsString {
+    let host = fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = hash(&[host.as_slice(), b"\0", root].concat()).to_string();
+    OsString::from(format!("{}.index", &name[..32]))
+}
+
+#[cfg(test)]
+#[path = "index_tests.rs"]
+mod tests;

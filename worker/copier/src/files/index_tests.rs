@@ -1,0 +1,111 @@
+use super::super::meta::Meta;
+use super::*;
+use std::os::unix::fs::PermissionsExt;
+use tempfile::TempDir;
+
+fn path(text: &str) -> RelativePath {
+    RelativePath::new(text).unwrap()
+}
+
+/// Makes a file that was written a minute ago, and returns its stamp.
+fn old_file(root: &TempDir, name: &str) -> Stamp {
+    let file = fs::File::create(root.path().join(name)).unwrap();
+    let minute_ago = std::time::SystemTime::now() - std::time::Duration::from_secs(60);
+    file.set_modified(minute_ago).unwrap();
+    Meta::of(&file.metadata().unwrap()).stamp()
+}
+
+fn now() -> Time {
+    super::super::meta::now()
+}
+
+#[test]
+fn what_was_saved_is_loaded_for_the_same_directory_alone() {
+    let (indexes, root, other) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let stamp = old_file(&root, "a");
+    let mut index = Index::load_in(Some(indexes.path()), root.path());
+    assert_eq!(index.lookup(&path("a"), &stamp), None);
+    index.insert(&path("a"), stamp, &[hash(b"x")], now());
+    index.save().unwrap();
+    let index = Index::load_in(Some(indexes.path()), root.path());
+    assert_eq!(index.lookup(&path("a"), &stamp), Some(&[hash(b"x")][..]));
+    assert_eq!(index.lookup(&path("b"), &stamp), None);
+    assert!(!Index::load_in(Some(indexes.path()), other.path()).knows(b"a", &stamp));
+}
+
+#[test]
+fn a_file_with_another_stamp_is_not_known() {
+    let (root, mut index) = (tempfile::tempdir().unwrap(), Index::none());
+    let stamp = old_file(&root, "a");
+    index.insert(&path("a"), stamp, &[], now());
+    // Another inode, even if all times are equal.
+    let other = old_file(&root, "b");
+    assert_eq!(index.lookup(&path("a"), &other), None);
+    assert!(!index.knows(b"a", &other));
+    assert!(index.lookup(&path("a"), &stamp).is_some());
+}
+
+#[test]
+fn a_file_written_to_in_the_instant_of_reading_is_read_again() {
+    let root = tempfile::tempdir().unwrap();
+    let file = fs::File::create(root.path().join("a")).unwrap();
+    let stamp = Meta::of(&file.metadata().unwrap()).stamp();
+    let mut index = Index::none();
+    index.insert(&path("a"), stamp, &[], now());
+    assert_eq!(index.lookup(&path("a"), &stamp), None);
+    // It is one that was copied all the same.
+    assert!(index.knows(b"a", &stamp));
+    let later = Time { secs: now().secs + 10, nanos: 0 };
+    index.insert(&path("a"), stamp, &[], later);
+    assert!(index.lookup(&path("a"), &stamp).is_some());
+}
+
+#[test]
+fn nobody_else_can_read_an_index() {
+    let (above, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let indexes = above.path().join("rlaunch/copy");
+    let mut index = Index::load_in(Some(&indexes), root.path());
+    index.insert(&path("a"), old_file(&root, "a"), &[], now());
+    index.save().unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let files: Vec<_> = fs::read_dir(&indexes).unwrap().map(|file| file.unwrap().path()).collect();
+    assert_eq!(files.len(), 1, "{files:?}");
+    assert_eq!((mode(&indexes), mode(&files[0])), (0o700, 0o600));
+}
+
+#[test]
+fn a_damaged_index_is_empty() {
+    let (indexes, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let stamp = old_file(&root, "a");
+    let mut index = Index::load_in(Some(indexes.path()), root.path());
+    index.insert(&path("a"), stamp, &[hash(b"x")], now());
+    index.save().unwrap();
+    let file = index.file.clone().unwrap();
+    let whole = fs::read(&file).unwrap();
+    for length in 0..whole.len() {
+        fs::write(&file, &whole[..length]).unwrap();
+        assert!(!Index::load_in(Some(indexes.path()), root.path()).knows(b"a", &stamp), "{length}");
+    }
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    fs::write(&file, &flipped).unwrap();
+    assert!(!Index::load_in(Some(indexes.path()), root.path()).knows(b"a", &stamp));
+}
+
+#[test]
+fn what_has_not_changed_is_not_written() {
+    let (indexes, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let stamp = old_file(&root, "a");
+    let mut index = Index::load_in(Some(indexes.path()), root.path());
+    index.insert(&path("a"), stamp, &[hash(b"x")], now());
+    index.save().unwrap();
+    let file = index.file.clone().unwrap();
+    fs::remove_file(&file).unwrap();
+    index.insert(&path("a"), stamp, &[hash(b"x")], now());
+    index.save().unwrap();
+    assert!(!file.exists());
+    index.retain(|path| path != b"a");
+    index.save().unwrap();
+    assert!(file.exists());
+}

@@ -1,0 +1,91 @@
+//! What the file system says about a file.
+
+use rlaunch_copy::Time;
+use rustix::fs::Stat;
+use serde::{Deserialize, Serialize};
+use std::fs::Metadata;
+use std::os::unix::fs::MetadataExt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Bits of a mode that are copied: those that give rights to users. A program that runs as its owner
+/// is to be installed by whoever may.
+const MODE: u32 = 0o777;
+/// Unit of `st_blocks`, in bytes.
+const BLOCK: u64 = 512;
+
+/// What the file system says about a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    pub size: u64,
+    /// Permissions alone.
+    pub mode: u32,
+    pub mtime: Time,
+    pub ctime: Time,
+    pub device: u64,
+    pub inode: u64,
+    /// Bytes on the disk.
+    pub allocated: u64,
+}
+
+/// What tells that a file has not been written to. Without the device, whose number may be another
+/// after a reboot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
+    size: u64,
+    mtime: Time,
+    ctime: Time,
+    inode: u64,
+}
+
+impl Meta {
+    pub fn of(metadata: &Metadata) -> Meta {
+        Meta {
+            size: metadata.size(),
+            mode: metadata.mode() & MODE,
+            mtime: time(metadata.mtime(), metadata.mtime_nsec()),
+            ctime: time(metadata.ctime(), metadata.ctime_nsec()),
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            allocated: metadata.blocks() * BLOCK,
+        }
+    }
+
+    pub(super) fn of_stat(stat: &Stat) -> Meta {
+        Meta {
+            size: u64::try_from(stat.st_size).unwrap_or(0),
+            mode: stat.st_mode & MODE,
+            mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+            ctime: time(stat.st_ctime, stat.st_ctime_nsec),
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            allocated: u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK,
+        }
+    }
+
+    /// Tells whether the file has holes.
+    pub fn is_sparse(&self) -> bool {
+        self.allocated < self.size
+    }
+
+    pub fn stamp(&self) -> Stamp {
+        Stamp { size: self.size, mtime: self.mtime, ctime: self.ctime, inode: self.inode }
+    }
+}
+
+impl Stamp {
+    pub fn mtime(&self) -> Time {
+        self.mtime
+    }
+}
+
+fn time(secs: i64, nanos: impl TryInto<u32>) -> Time {
+    // No file system has a second of more nanoseconds; a manifest with one would be refused.
+    let nanos = nanos.try_into().ok().filter(|nanos| *nanos < 1_000_000_000);
+    Time { secs, nanos: nanos.unwrap_or(0) }
+}
+
+/// Returns the time that it is.
+pub(super) fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time { secs: since.as_secs().cast_signed(), nanos: since.subsec_nanos() }
+}

@@ -1,0 +1,28 @@
+//! Files of one host: what is in a directory that is copied, and what a copy writes.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`walk`] | which files of a directory are copied |
+//! | [`hub`] | which files of the Hugging Face hub's cache a model consists of |
+//! | [`index`] | what files contained when they were last read |
+//! | [`hashing`] | a manifest, by several threads |
+//! | [`original`] | chunks of the files that a manifest was made of |
+//! | [`stage`] | files that are made at the destination |
+//! | `beneath` | opening files below a directory without following links |
+//! | `meta` | what the file system says about a file |
+
+mod beneath;
+pub mod hashing;
+pub mod hub;
+pub mod index;
+mod meta;
+pub mod original;
+pub mod stage;
+pub mod walk;
+
+pub use hashing::{HashError, manifest};
+pub use index::Index;
+pub use meta::{Meta, Stamp};
+pub use original::{Original, OriginalError, Part};
+pub use stage::{Finished, Stage, StageError};
+pub use walk::{Found, FoundKind, How, Walk, WalkError, walk};

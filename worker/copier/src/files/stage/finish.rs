@@ -1,0 +1,299 @@
+//! Giving files their names when all are whole.
+
+use super::super::beneath::{Seen, split};
+use super::super::meta::{Stamp, now};
+use super::super::walk::joined;
+use super::staging::{mode_of, os, times, without_digits};
+use super::{Finished, IN_PLACE, STAGED, Stage, StageError, lock};
+use rlaunch_copy::{ChunkId, Entry, Kind, RelativePath, Time, hash};
+use rustix::fs::{AtFlags, FileType, FlockOperation, OFlags};
+use rustix::io::Errno;
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::Ordering;
+
+impl Stage {
+    /// Writes everything to the disk, then gives files their names, makes links, and sets modes and
+    /// times. Comes when all chunks are there.
+    pub fn finish(&self) -> Result<Finished, StageError> {
+        self.check_all_there()?;
+        for (at, _) in self.files() {
+            if self.state(at) != IN_PLACE {
+                self.settle(at)?;
+            }
+        }
+        // A name must not be on the disk before what it names. One call is enough for all files.
+        let written: Vec<_> = lock(&self.written).drain().map(|(_, file)| file).collect();
+        for file in written {
+            self.change("write to the disk", b"", || rustix::fs::syncfs(&file))?;
+        }
+        let since = now();
+        let mut finished = self.count_files();
+        for (at, entry) in self.manifest.entries.iter().enumerate() {
+            match &entry.kind {
+                Kind::Directory => {}
+                Kind::File { .. } if self.state(at) == STAGED => {
+                    self.name(at, entry, since)?;
+                    finished.made += 1;
+                }
+                Kind::File { .. } => self.correct(at, entry, since)?,
+                Kind::Link { target } => self.link(at, entry, target, since)?,
+            }
+        }
+        self.remove_stale()?;
+        // What is made in a directory sets its time, so the innermost come first.
+        for entry in self.manifest.entries.iter().rev() {
+            if entry.kind == Kind::Directory {
+                self.finish_directory(entry)?;
+            }
+        }
+        finished.notes.extend(self.save_index());
+        Ok(finished)
+    }
+
+    fn check_all_there(&self) -> Result<(), StageError> {
+        let chunks = lock(&self.chunks);
+        let is_missing =
+            |id: &u32| !chunks.old.contains(ChunkId(*id)) && !chunks.staged.contains(ChunkId(*id));
+        for (at, entry) in self.files() {
+            let missing = self.manifest.chunks_of(at).filter(is_missing).count() as u32;
+            if missing > 0 {
+                return Err(StageError::Incomplete { path: self.place(&entry.path), missing });
+            }
+        }
+        Ok(())
+    }
+
+    fn count_files(&self) -> Finished {
+        Finished {
+            files: self.files().count() as u64,
+            bytes: self.manifest.bytes(),
+            unchanged: self.found.load(Ordering::Relaxed),
+            made: 0,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Gives a whole file its name.
+    fn name(&self, at: usize, entry: &Entry, since: Time) -> Result<(), StageError> {
+        let path = entry.path.as_bytes();
+        if self.before[at].is_some_and(|seen| is_directory(&seen)) {
+            self.clear(path, true)?;
+        }
+        let staging = self.staging_path(at);
+        let (_, from) = split(&staging);
+        self.at_parent("rename a file to", path, |parent, name| {
+            rustix::fs::renameat(parent, from, parent, name)
+        })?;
+        // What a file has that somebody else wrote since is not known.
+        let seen = self.look(path)?.filter(|seen| {
+            seen.meta.size == entry.size() && seen.meta.mtime.secs == entry.mtime.secs
+        });
+        if let Some(seen) = seen {
+            lock(&self.index).insert(&entry.path, seen.meta.stamp(), entry.chunks(), since);
+        }
+        Ok(())
+    }
+
+    /// Gives a file that has its content already the mode and the time that it is to have.
+    fn correct(&self, at: usize, entry: &Entry, since: Time) -> Result<(), StageError> {
+        let Some(seen) = self.before[at] else { return Ok(()) };
+        let path = entry.path.as_bytes();
+        let has_mode = seen.meta.mode == mode_of(entry).as_raw_mode();
+        let has_time = seen.meta.mtime == entry.mtime;
+        if has_mode && has_time {
+            return Ok(());
+        }
+        // One that somebody writes to meanwhile keeps what it gets by that.
+        if self.look(path)?.is_none_or(|now| now.meta.stamp() != seen.meta.stamp()) {
+            return Ok(());
+        }
+        if !has_mode {
+            self.at_parent("set the mode of", path, |parent, name| {
+                rustix::fs::chmodat(parent, name, mode_of(entry), AtFlags::empty())
+            })?;
+        }
+        if !has_time {
+            self.set_time(entry)?;
+        }
+        if let Some(seen) = self.look(path)? {
+            lock(&self.index).insert(&entry.path, seen.meta.stamp(), entry.chunks(), since);
+        }
+        Ok(())
+    }
+
+    fn link(&self, at: usize, entry: &Entry, target: &[u8], since: Time) -> Result<(), StageError> {
+        let path = entry.path.as_bytes();
+        let seen = self.before[at];
+        let is_link = seen.is_some_and(|seen| seen.file_type == FileType::Symlink);
+        if !is_link || self.target(path).is_none_or(|there| there != target) {
+            self.make_link(at, path, target)?;
+        } else if seen.is_some_and(|seen| seen.meta.mtime == entry.mtime) {
+            return Ok(());
+        }
+        self.set_time(entry)?;
+        if let Some(seen) = self.look(path)? {
+            // So that the directory that it is in may be replaced, as long as it is this link.
+            lock(&self.index).insert(&entry.path, seen.meta.stamp(), &[hash(target)], since);
+        }
+        Ok(())
+    }
+
+    /// Makes a link beside its place, then moves it there.
+    fn make_link(&self, at: usize, path: &[u8], target: &[u8]) -> Result<(), StageError> {
+        let staging = self.staging_path(at);
+        let (_, from) = split(&staging);
+        if self.look(&staging)?.is_some() {
+            self.remove(&staging)?;
+        }
+        self.at_parent("make the link", path, |parent, _| {
+            rustix::fs::symlinkat(target, parent, from)
+        })?;
+        if self.before[at].is_some_and(|seen| is_directory(&seen)) {
+            self.clear(path, true)?;
+        }
+        self.at_parent("rename a link to", path, |parent, name| {
+            rustix::fs::renameat(parent, from, parent, name)
+        })
+    }
+
+    fn target(&self, path: &[u8]) -> Option<Vec<u8>> {
+        let (parent, name) = split(path);
+        let parent = self.disk.beneath.directory(parent).ok()?;
+        let target = rustix::fs::readlinkat(&parent, name, Vec::new()).ok()?;
+        Some(target.into_bytes())
+    }
+
+    fn finish_directory(&self, entry: &Entry) -> Result<(), StageError> {
+        let path = entry.path.as_bytes();
+        let Some(seen) = self.look(path)?.filter(is_directory) else {
+            return Err(StageError::Changed { path: self.place(&entry.path) });
+        };
+        if seen.meta.mode != mode_of(entry).as_raw_mode() {
+            self.at_parent("set the mode of", path, |parent, name| {
+                rustix::fs::chmodat(parent, name, mode_of(entry), AtFlags::empty())
+            })?;
+        }
+        if seen.meta.mtime == entry.mtime { Ok(()) } else { self.set_time(entry) }
+    }
+
+    fn set_time(&self, entry: &Entry) -> Result<(), StageError> {
+        let times = times(entry.mtime);
+        self.at_parent("set the time of", entry.path.as_bytes(), |parent, name| {
+            rustix::fs::utimensat(parent, name, &times, AtFlags::SYMLINK_NOFOLLOW)
+        })
+    }
+
+    /// Saves the index. Returns what the user may want to know if that fails: nothing but time is
+    /// lost then.
+    fn save_index(&self) -> Option<String> {
+        let mut index = lock(&self.index);
+        let entries = &self.manifest.entries;
+        index.retain(|path| {
+            let is_listed = RelativePath::new(path)
+                .is_ok_and(|path| entries.binary_search_by(|entry| entry.path.cmp(&path)).is_ok());
+            is_listed || !matches!(self.disk.beneath.look(path), Ok(None))
+        });
+        let saved = index.save();
+        saved.err().map(|cause| format!("all files will be read the next time: {cause}"))
+    }
+
+    /// Removes what other copies to these files have left, unless they are still running.
+    fn remove_stale(&self) -> Result<(), StageError> {
+        let mut made: HashMap<&[u8], HashSet<&[u8]>> = HashMap::new();
+        for (at, entry) in self.files() {
+            if self.state(at) == STAGED {
+                let (parent, name) = split(entry.path.as_bytes());
+                made.entry(parent).or_default().insert(name);
+            }
+        }
+        for (directory, names) in made {
+            let listed = self.disk.beneath.list(directory);
+            let listed = listed.map_err(|cause| self.failed("list", directory, cause))?;
+            for name in listed {
+                let of = without_digits(&name).and_then(|start| start.strip_prefix(b"."));
+                let path = joined(directory, &name);
+                if of.is_some_and(|of| names.contains(of)) && self.is_abandoned(&path)? {
+                    self.remove(&path)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_abandoned(&self, path: &[u8]) -> Result<bool, StageError> {
+        let is_file = |seen: Seen| seen.file_type == FileType::RegularFile && seen.is_own;
+        if !self.look(path)?.is_some_and(is_file) {
+            return Ok(false);
+        }
+        let Ok(file) = self.disk.beneath.file(path, OFlags::RDONLY) else { return Ok(false) };
+        // Until it is closed, which is after it is removed if that is what comes of it.
+        Ok(rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
+    }
+
+    /// Looks whether a directory has nothing in it but what was copied there, and removes it then if
+    /// `removes`.
+    pub(super) fn clear(&self, directory: &[u8], removes: bool) -> Result<(), StageError> {
+        self.clear_below(directory, directory, removes)
+    }
+
+    fn clear_below(&self, top: &[u8], directory: &[u8], removes: bool) -> Result<(), StageError> {
+        let listed = self.disk.beneath.list(directory);
+        let mut names = listed.map_err(|cause| self.failed("list", directory, cause))?;
+        names.sort_unstable();
+        let paths: Vec<Vec<u8>> = names.iter().map(|name| joined(directory, name)).collect();
+        for path in &paths {
+            let Some(seen) = self.look(path)? else { continue };
+            if is_directory(&seen) {
+                self.clear_below(top, path, removes)?;
+                continue;
+            }
+            let (_, name) = split(path);
+            let is_copied = self.is_copied(path, &seen.meta.stamp());
+            if !is_copied && !super::is_staging_name(name) {
+                let unknown = self.path.join(os(path));
+                return Err(StageError::InTheWay { path: self.path.join(os(top)), unknown });
+            }
+            if removes {
+                self.remove(path)?;
+                lock(&self.index).remove(path);
+            }
+        }
+        if removes {
+            // One that is open could be found there again.
+            self.disk.beneath.forget();
+            self.at_parent("remove", directory, |parent, name| {
+                rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn is_copied(&self, path: &[u8], stamp: &Stamp) -> bool {
+        lock(&self.index).knows(path, stamp)
+    }
+
+    /// Removes a file or a link.
+    pub(super) fn remove(&self, path: &[u8]) -> Result<(), StageError> {
+        self.at_parent("remove", path, |parent, name| {
+            rustix::fs::unlinkat(parent, name, AtFlags::empty())
+        })
+    }
+
+    /// Changes something in the directory that a path is in.
+    pub(super) fn at_parent(
+        &self,
+        operation: &'static str,
+        path: &[u8],
+        change: impl FnOnce(BorrowedFd<'_>, &[u8]) -> Result<(), Errno>,
+    ) -> Result<(), StageError> {
+        let (parent, name) = split(path);
+        let parent = self.disk.beneath.directory(parent);
+        let parent = parent.map_err(|cause| self.failed("open the directory of", path, cause))?;
+        self.change(operation, path, || change(parent.as_fd(), name))
+    }
+}
+
+pub(super) fn is_directory(seen: &Seen) -> bool {
+    seen.file_type == FileType::Directory
+}
