@@ -19,7 +19,7 @@ impl Pace {
         Pace { rate: rate.filter(|rate| *rate > 0), free_at: Mutex::new(Instant::now()) }
     }
 
-    /// Waits until `bytes` may be sent, or something `is_over`.
+    /// Waits until `bytes` may be sent, or all `is_over`.
     pub fn wait(&self, bytes: usize, is_over: impl Fn() -> bool) {
         let Some(start) = self.reserve(bytes, Instant::now()) else { return };
         while !is_over() {
