@@ -50,10 +50,12 @@ impl Acceptor {
         Err(LinkError::Listen { first: ports.first, last: ports.last, source: last })
     }
 
-    /// Returns the addresses that neighbours can connect to from other hosts, as they were given.
+    /// Returns the addresses that neighbours can connect to, in the order in which they were given. Loopback
+    /// is for other hosts none, unless this host has no other.
     pub fn addresses(&self) -> Vec<IpAddr> {
         let all = self.addresses.iter().copied();
-        all.filter(|address| !address.is_loopback()).collect()
+        let others: Vec<IpAddr> = all.filter(|address| !address.is_loopback()).collect();
+        if others.is_empty() { self.addresses.clone() } else { others }
     }
 
     pub fn port(&self) -> u16 {

@@ -21,6 +21,8 @@ mod accept;
 mod dial;
 mod handshake;
 mod pace;
+#[cfg(test)]
+pub(crate) mod proxy;
 mod record;
 mod socket;
 #[cfg(test)]
