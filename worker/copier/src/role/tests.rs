@@ -86,7 +86,7 @@ impl Outcome {
     /// Returns the errors, that of the program on the launcher's machine first.
     fn errors(&self) -> Vec<String> {
         let all = [&self.local].into_iter().chain(&self.ranks);
-        all.map(|result| result.as_ref().map_or_else(RoleError::text, |()| "ok".into())).collect()
+        all.map(|result| result.as_ref().map_or_else(RoleError::text, |_| "ok".into())).collect()
     }
 }
 
@@ -138,7 +138,7 @@ impl Copy {
         fs::set_permissions(tree.join("run.sh"), Permissions::from_mode(0o750)).unwrap();
         symlink("deep/large", tree.join("link")).unwrap();
         let hosts = (0..hosts).map(|_| TempDir::new().unwrap()).collect();
-        Copy { source, hosts, change: |_| {}, fault: None }
+        Copy { source, hosts, change: as_it_is, fault: None }
     }
 
     fn tree(&self) -> PathBuf {
@@ -247,6 +247,22 @@ impl Copy {
     }
 }
 
+/// Returns the same amounts for each of several ranks.
+fn each(ranks: u32, amounts: (u64, u64)) -> BTreeMap<u32, (u64, u64)> {
+    (0..ranks).map(|rank| (rank, amounts)).collect()
+}
+
+fn as_it_is(_: &mut Request) {}
+
+fn plain(request: &mut Request) {
+    request.plain = true;
+}
+
+/// Lets threads of a copy that has failed end: until then they hold its unfinished files.
+fn settle() {
+    thread::sleep(Duration::from_millis(500));
+}
+
 /// Returns the line that tells where a rank listens.
 fn listening(rank: u32, port: u16) -> Vec<u8> {
     let report = Report::Listening { rank, addresses: vec![HERE], port };
@@ -262,10 +278,10 @@ fn a_tree_goes_down_the_chain_once() {
     let outcome = copy.push();
     outcome.all_is_well();
     copy.hosts_have_all();
-    assert_eq!(outcome.amounts(), (0..4).map(|rank| (rank, (total, 0))).collect());
+    assert_eq!(outcome.amounts(), each(4, (total, 0)));
     let again = copy.push();
     again.all_is_well();
-    assert_eq!(again.amounts(), (0..4).map(|rank| (rank, (0, total))).collect());
+    assert_eq!(again.amounts(), each(4, (0, total)));
     copy.hosts_have_all();
 }
 
@@ -281,7 +297,7 @@ fn a_changed_byte_sends_its_chunk() {
     outcome.all_is_well();
     copy.hosts_have_all();
     let rest = LARGE as u64 + 5 - CHUNK;
-    assert_eq!(outcome.amounts(), (0..3).map(|rank| (rank, (CHUNK, rest))).collect());
+    assert_eq!(outcome.amounts(), each(3, (CHUNK, rest)));
 }
 
 #[test]
@@ -295,13 +311,13 @@ fn a_host_that_lacks_what_those_before_it_have_gets_it_from_them() {
     copy.hosts_have_all();
     let total = LARGE as u64 + 5;
     let expected = [(0, (5, total - 5)), (1, (0, total)), (2, (total, 0))];
-    assert_eq!(outcome.amounts(), expected.into());
+    assert_eq!(outcome.amounts(), BTreeMap::from(expected));
 }
 
 #[test]
 fn all_ways_of_sending_bring_the_same() {
     let changes: [fn(&mut Request); 4] = [
-        |request| request.plain = true,
+        plain,
         |request| request.streams = 4,
         |request| (request.plain, request.streams, request.verify) = (true, 3, true),
         |request| request.limit = Some(20 << 20),
@@ -345,35 +361,37 @@ fn what_came_before_a_cut_is_not_sent_again() {
     assert!(errors.iter().all(ended), "{errors:?}");
     copy.nothing_is_half();
     copy.fault = None;
+    settle();
     let resumed = copy.push();
     resumed.all_is_well();
     copy.hosts_have_all();
-    for (rank, (received, found)) in resumed.amounts() {
-        assert_eq!(received + found, LARGE as u64 + 5);
-        assert!(found >= CHUNK, "rank {rank} has received {received} again");
-    }
+    let amounts = resumed.amounts();
+    assert!(amounts.values().all(|(received, found)| received + found == LARGE as u64 + 5));
+    // Ranks after the cut may not have been sent anything yet.
+    let found = [amounts[&0].1, amounts[&1].1];
+    assert!(found.iter().all(|found| *found >= CHUNK), "{amounts:?}");
 }
 
 #[test]
 fn what_was_altered_on_the_way_is_not_taken() {
     let expected = [
         (false, "what came from h0 was altered on the way"),
-        (true, "a part of tree/deep/large from h0 is not what it was when the copy began"),
+        (true, "/tree/deep/large from h0 is not what it was when the copy began"),
     ];
     for (is_plain, text) in expected {
         let fault = Fault { flip_at: Some(3 << 19), ..Fault::default() };
-        let change: fn(&mut Request) =
-            if is_plain { |request| request.plain = true } else { |_| {} };
+        let change = if is_plain { plain } else { as_it_is };
         let mut copy = Copy { change, fault: Some((1, fault)), ..Copy::new(3) };
         let outcome = copy.push();
         let errors = outcome.errors();
-        assert!(errors[2].ends_with(text) || errors[2].contains("tree/deep/large"), "{errors:?}");
+        assert!(errors[2].ends_with(text), "{errors:?}");
         // All others say which host it was.
         for error in [&errors[0], &errors[1], &errors[3]] {
             assert!(error.starts_with("h1: "), "{errors:?}");
         }
         copy.nothing_is_half();
         copy.fault = None;
+        settle();
         copy.push().all_is_well();
         copy.hosts_have_all();
     }
@@ -436,7 +454,7 @@ fn the_first_rank_may_have_the_files() {
     outcome.all_is_well();
     let total = LARGE as u64 + 5;
     let expected = [(0, (0, total)), (1, (total, 0)), (2, (total, 0))];
-    assert_eq!(outcome.amounts(), expected.into());
+    assert_eq!(outcome.amounts(), BTreeMap::from(expected));
     assert!(contents(copy.hosts.remove(0).path()).is_empty());
     copy.hosts_have_all();
 }
@@ -466,7 +484,7 @@ fn every_host_is_fetched_from_into_a_directory_of_its_name() {
     }
     let outcome = Outcome { local: Ok(()), ranks: Vec::new(), reports: lines.reports() };
     let total = LARGE as u64 + 5;
-    assert_eq!(outcome.amounts(), [(0, (total, 0)), (1, (total, 0))].into());
+    assert_eq!(outcome.amounts(), each(2, (total, 0)));
 }
 
 #[test]
