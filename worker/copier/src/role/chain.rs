@@ -176,13 +176,6 @@ impl State {
     }
 }
 
-/// What a sender does next.
-enum Task {
-    Send(ChunkId, Option<Arc<Payload>>),
-    Beat,
-    End,
-}
-
 impl Place {
     fn run(self: &Arc<Self>, upstream: Option<Link>, downstream: Option<Link>, verify: bool) {
         if let Some(link) = upstream {
@@ -375,32 +368,28 @@ impl Place {
     /// Sends the chunks that the host after asks for.
     fn send(&self, sender: &Mutex<Sender>) -> Result<(), RoleError> {
         let mut read = Vec::new();
-        loop {
-            match self.next_task() {
-                Task::End => return Ok(()),
-                Task::Beat => lock(sender).send(&Message::Beat, &[])?,
-                Task::Send(id, Some(bytes)) => self.send_chunk(sender, id, &bytes)?,
-                Task::Send(id, None) => {
-                    let begin = Instant::now();
-                    self.files.read(id, &mut read)?;
-                    self.meter.disk(begin.elapsed());
-                    self.send_chunk(sender, id, &read)?;
-                }
+        while let Some((id, fresh)) = self.next_chunk() {
+            if let Some(bytes) = fresh {
+                self.send_chunk(sender, id, &bytes)?;
+                continue;
             }
+            let begin = Instant::now();
+            self.files.read(id, &mut read)?;
+            self.meter.disk(begin.elapsed());
+            self.send_chunk(sender, id, &read)?;
         }
+        Ok(())
     }
 
-    fn next_task(&self) -> Task {
+    /// Waits for a chunk that the host after asks for, and takes it from memory if it has just come. `None` is the end.
+    fn next_chunk(&self) -> Option<(ChunkId, Option<Arc<Payload>>)> {
         let mut next = None;
-        let mut state = self.wait(BEAT, |state| {
+        let mut state = self.wait(FOREVER, |state| {
             next = state.hop.next_send();
             next.is_none() && !state.is_downstream_done
         });
-        match next {
-            _ if state.has_ended() || state.is_downstream_done => Task::End,
-            Some(id) => Task::Send(id, state.take_fresh(id)),
-            None => Task::Beat,
-        }
+        let id = next.filter(|_| !state.has_ended())?;
+        Some((id, state.take_fresh(id)))
     }
 
     fn send_chunk(
@@ -539,7 +528,7 @@ impl Place {
         let waits_for = match state.phase {
             Phase::Scanning | Phase::Finishing => Limit::Disk,
             Phase::Finished if !is_source => Limit::Downstream,
-            Phase::Finished if state.hop.to_send() == 0 => Limit::Downstream,
+            Phase::Finished if state.hop.is_idle() => Limit::Downstream,
             Phase::Receiving | Phase::Finished => times.limit(before, is_source),
         };
         let written = if is_source { state.sent } else { state.found + state.received };

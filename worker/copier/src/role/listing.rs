@@ -61,26 +61,28 @@ fn send_or_ask(link: &mut Link, message: &Message) -> Result<(), RoleError> {
     }
 }
 
-/// Does something long, and meanwhile lets the host after know that this one is there.
+/// Does something long, and meanwhile lets neighbours know that this host is there.
 pub(super) fn while_beating<T>(
-    link: &mut Link,
+    mut links: Vec<&mut Link>,
     work: impl FnOnce() -> Result<T, RoleError>,
 ) -> Result<T, RoleError> {
-    let (running, is_over) = mpsc::channel::<()>();
-    let sender = &mut link.senders[0];
+    let (working, is_over) = mpsc::channel();
     std::thread::scope(|scope| {
-        scope.spawn(move || {
-            while is_over.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
-                // What comes next fails too.
-                if sender.send(&Message::Beat, &[]).is_err() {
-                    return;
-                }
-            }
-        });
+        scope.spawn(move || beat_until(&is_over, &mut links));
         let done = work();
-        drop(running);
+        drop(working);
         done
     })
+}
+
+/// Sends beats until the other end of a channel is dropped.
+pub(super) fn beat_until(is_over: &mpsc::Receiver<()>, links: &mut [&mut Link]) {
+    while is_over.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
+        for link in links.iter_mut() {
+            // What is sent next fails too.
+            let _ = link.senders[0].send(&Message::Beat, &[]);
+        }
+    }
 }
 
 /// Tells neighbours why this host cannot go on, before it has begun to copy.

@@ -17,6 +17,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 /// Time in which the program on the launcher's machine has to connect, which it may do by way of the job.
@@ -153,14 +154,21 @@ pub(super) fn take_part(
 ) -> Result<(), RoleError> {
     let began = Instant::now();
     let party = &settings.party(me.rank());
+    let (waiting, is_over) = mpsc::channel();
     let (upstream, downstream) = std::thread::scope(|scope| {
-        let dialled = downstream
-            .as_ref()
-            .map(|peer| scope.spawn(move || dial(peer, party, settings.streams, CONNECT)));
+        let dialled = downstream.as_ref().map(|peer| {
+            scope.spawn(move || {
+                let mut link = dial(peer, party, settings.streams, CONNECT)?;
+                // The host after waits for as long as this one does.
+                listing::beat_until(&is_over, &mut [&mut link]);
+                Ok(link)
+            })
+        });
         let accepted = upstream.map(|rank| {
             let within = if rank == LOCAL { CONNECT_LOCAL } else { CONNECT };
             acceptor.accept(party, (rank, me.name_of(rank)), within)
         });
+        drop(waiting);
         let joined = dialled
             .map(|dialled| dialled.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         (accepted, joined)
@@ -216,8 +224,11 @@ pub(super) fn receive_files(
     (mut upstream, mut downstream): (Link, Option<Link>),
 ) -> Result<(), RoleError> {
     let began = Instant::now();
-    let staged = listing::receive(&mut upstream, downstream.as_mut()).and_then(|manifest| {
-        let files = Files::stage(destination, Arc::clone(&manifest), settings.verify)?;
+    let listed = listing::receive(&mut upstream, downstream.as_mut());
+    let staged = listed.and_then(|manifest| {
+        let links = [&mut upstream].into_iter().chain(downstream.as_mut()).collect();
+        let stage = || Files::stage(destination, Arc::clone(&manifest), settings.verify);
+        let files = listing::while_beating(links, stage)?;
         Ok((manifest, Arc::new(files)))
     });
     let (manifest, files) = match staged {
@@ -247,7 +258,8 @@ pub(super) fn send_files(
     settings: &Settings,
     mut link: Link,
 ) -> Result<Arc<Manifest>, RoleError> {
-    let looked = listing::while_beating(&mut link, || files::original(paths, settings.verify, me));
+    let looked =
+        listing::while_beating(vec![&mut link], || files::original(paths, settings.verify, me));
     let listed = looked.and_then(|original| {
         listing::send(&mut link, original.manifest())?;
         Ok(original)
