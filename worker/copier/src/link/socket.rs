@@ -39,9 +39,16 @@ impl Socket {
 
 impl Read for &Socket {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        // Reads and writes through shared references, as both halves of a stream have one.
         match self {
-            Socket::Tcp(stream) => (&*stream).read(buffer),
-            Socket::Unix(stream) => (&*stream).read(buffer),
+            Socket::Tcp(stream) => {
+                let mut stream: &TcpStream = stream;
+                stream.read(buffer)
+            }
+            Socket::Unix(stream) => {
+                let mut stream: &UnixStream = stream;
+                stream.read(buffer)
+            }
         }
     }
 }
@@ -53,8 +60,14 @@ impl Write for &Socket {
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Socket::Tcp(stream) => (&*stream).write_vectored(slices),
-            Socket::Unix(stream) => (&*stream).write_vectored(slices),
+            Socket::Tcp(stream) => {
+                let mut stream: &TcpStream = stream;
+                stream.write_vectored(slices)
+            }
+            Socket::Unix(stream) => {
+                let mut stream: &UnixStream = stream;
+                stream.write_vectored(slices)
+            }
         }
     }
 

@@ -38,7 +38,8 @@ const FAREWELL: Duration = Duration::from_millis(500);
 const CLOSING: Duration = Duration::from_secs(5);
 /// Longer than any copy.
 const FOREVER: Duration = Duration::from_secs(u32::MAX as u64);
-/// Number of chunks that stay in memory for the host after. Others are read again from files, which are in the page cache.
+/// Number of chunks that stay in memory for the host after. Others are read again from files, which
+/// are in the page cache.
 const FRESH: usize = 32;
 
 /// What a place has done.
@@ -381,7 +382,8 @@ impl Place {
         Ok(())
     }
 
-    /// Waits for a chunk that the host after asks for, and takes it from memory if it has just come. `None` is the end.
+    /// Waits for a chunk that the host after asks for, with its bytes if it has just come. `None` is
+    /// the end.
     fn next_chunk(&self) -> Option<(ChunkId, Option<Arc<Payload>>)> {
         let mut next = None;
         let mut state = self.wait(FOREVER, |state| {

@@ -157,7 +157,7 @@ pub(super) fn take_part(
     let (waiting, is_over) = mpsc::channel();
     let (upstream, downstream) = std::thread::scope(|scope| {
         let dialled = downstream.as_ref().map(|peer| {
-            scope.spawn(move || {
+            scope.spawn(move || -> Result<Link, LinkError> {
                 let mut link = dial(peer, party, settings.streams, CONNECT)?;
                 // The host after waits for as long as this one does.
                 listing::beat_until(&is_over, &mut [&mut link]);
