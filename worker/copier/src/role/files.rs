@@ -116,7 +116,7 @@ fn part(path: &str, is_verified: bool, me: &Reporter) -> Result<Part, RoleError>
             (place, How::All, at)
         }
     };
-    let walk = walk(&place, &how).map_err(|error| RoleError::Sources(error.into()))?;
+    let walk = walk(&place, &how)?;
     if !walk.left_out.is_empty() {
         let count = walk.left_out.len();
         me.note(format!("{count} sockets, pipes or devices below {path} are not copied"));

@@ -20,10 +20,10 @@ pub(super) fn receive(
     let mut assembly = Assembly::default();
     loop {
         let Incoming { message, .. } = upstream.receivers[0].receive()?;
-        match &message {
-            Message::Manifest { .. } => {}
-            Message::Beat => upstream.senders[0].send(&Message::Beat, &[])?,
-            _ => return Err(unexpected(message, Some(&upstream.handle))),
+        if message == Message::Beat {
+            upstream.senders[0].send(&Message::Beat, &[])?;
+        } else if !matches!(message, Message::Manifest { .. }) {
+            return Err(unexpected(message, Some(&upstream.handle)));
         }
         if let Some(link) = &mut downstream {
             send_or_ask(link, &message)?;

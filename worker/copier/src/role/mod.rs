@@ -29,7 +29,7 @@ pub use pipe::pipe;
 pub use rank::{receive, serve};
 pub use report::LOCAL;
 
-use crate::files::{OriginalError, StageError};
+use crate::files::{OriginalError, StageError, WalkError};
 use crate::link::{LinkError, Party};
 use rlaunch_bootstrap::security::Secret;
 use rlaunch_client::ClientError;
@@ -76,6 +76,9 @@ pub enum RoleError {
     NoHome(String),
     #[error("{0} is no model in the cache of the Hugging Face hub")]
     Model(String),
+    /// The files to be copied cannot be listed.
+    #[error(transparent)]
+    Walk(#[from] WalkError),
     /// The files to be copied cannot be read.
     #[error("{0}")]
     Sources(Box<dyn Error + Send + Sync>),
@@ -121,6 +124,7 @@ impl RoleError {
     pub fn hint(&self) -> Option<String> {
         match self {
             RoleError::Link(error) => error.hint(),
+            RoleError::Walk(WalkError::Hub(error)) => Some(error.hint()),
             RoleError::Original(error) => error.hint(),
             RoleError::Stage(error) => error.hint(),
             RoleError::Damaged { .. } => {
