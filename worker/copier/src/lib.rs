@@ -3,5 +3,9 @@
 //! | module | contents |
 //! |---|---|
 //! | [`files`] | what is in a directory, and what is written to one |
+//! | [`link`] | connections between two neighbours of the chain |
+//! | [`role`] | what the program does: receive and pass on, send, fetch, carry bytes |
 
 pub mod files;
+pub mod link;
+pub mod role;

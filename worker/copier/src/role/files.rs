@@ -1,0 +1,198 @@
+//! Files of one place in the chain: those that are copied, or those that a copy makes.
+
+use super::RoleError;
+use super::report::Reporter;
+use crate::files::hub::{self, HubModel};
+use crate::files::{How, Index, Original, Part, Stage, hashing, manifest, walk};
+use rlaunch_copy::{ChunkId, ChunkSet, Manifest, RelativePath, hash};
+use std::env;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Word that names a model in the cache of the Hugging Face hub.
+const HUB: &str = "hf:";
+
+pub(super) enum Files {
+    /// Those of the host that they come from.
+    Original(Original),
+    /// Those of a host that they go to.
+    Stage(Stage),
+}
+
+impl Files {
+    /// Finds chunks that are there. All of a source are.
+    pub(super) fn scan(&self, found: &mut dyn FnMut(ChunkSet)) -> Result<(), RoleError> {
+        match self {
+            Files::Original(_) => Ok(()),
+            Files::Stage(stage) => Ok(stage.scan(found)?),
+        }
+    }
+
+    /// Reads a chunk into `buffer`, which then has nothing else.
+    pub(super) fn read(&self, id: ChunkId, buffer: &mut Vec<u8>) -> Result<(), RoleError> {
+        match self {
+            Files::Original(original) => Ok(original.read(id, buffer)?),
+            Files::Stage(stage) => Ok(stage.read(id, buffer)?),
+        }
+    }
+
+    /// Writes a chunk that was checked. Nothing is written to a source.
+    pub(super) fn write(&self, id: ChunkId, bytes: &[u8]) -> Result<(), RoleError> {
+        match self {
+            Files::Original(_) => Ok(()),
+            Files::Stage(stage) => Ok(stage.write(id, bytes)?),
+        }
+    }
+
+    /// Gives files their names.
+    pub(super) fn finish(&self, me: &Reporter) -> Result<(), RoleError> {
+        if let Files::Stage(stage) = self {
+            stage.finish()?.notes.into_iter().for_each(|note| me.note(note));
+        }
+        Ok(())
+    }
+
+    /// Reads all files again and compares them with the manifest.
+    pub(super) fn verify(&self) -> Result<(), RoleError> {
+        let wrong = match self {
+            Files::Original(original) => wrong_of(original)?,
+            Files::Stage(stage) => stage.verify(hashing::threads()).into_iter().next(),
+        };
+        wrong.map_or(Ok(()), |path| Err(RoleError::Differs { path: path.to_string() }))
+    }
+
+    /// Begins to make the files of a manifest. With `is_verified` no file is taken for what it was.
+    pub(super) fn stage(
+        destination: &Path,
+        manifest: Arc<Manifest>,
+        is_verified: bool,
+    ) -> Result<Files, RoleError> {
+        let stage = Stage::open(destination, manifest)?;
+        if is_verified {
+            stage.distrust();
+        }
+        Ok(Files::Stage(stage))
+    }
+}
+
+/// Returns a file that is no longer what was sent.
+fn wrong_of(original: &Original) -> Result<Option<RelativePath>, RoleError> {
+    let manifest = original.manifest();
+    let mut bytes = Vec::new();
+    for id in (0..manifest.chunk_count()).map(ChunkId) {
+        let place = manifest.chunk(id);
+        original.read(id, &mut bytes)?;
+        if hash(&bytes) != *place.hash {
+            return Ok(Some(manifest.entries[place.entry].path.clone()));
+        }
+    }
+    Ok(None)
+}
+
+/// Looks at the files and directories that are to be sent, each of which goes below the destination
+/// by its own name, and hashes what is not known yet.
+pub(super) fn original(
+    paths: &[String],
+    is_verified: bool,
+    me: &Reporter,
+) -> Result<Original, RoleError> {
+    let parts: Result<Vec<Part>, RoleError> =
+        paths.iter().map(|path| part(path, is_verified, me)).collect();
+    Original::new(parts?).map_err(|error| RoleError::Sources(error.into()))
+}
+
+fn part(path: &str, is_verified: bool, me: &Reporter) -> Result<Part, RoleError> {
+    let (place, how, at) = match path.strip_prefix(HUB) {
+        Some(_) => {
+            let unknown = || RoleError::Model(path.to_owned());
+            let model = HubModel::parse(path).ok_or_else(unknown)?;
+            let cache = hub::cache(|name| env::var_os(name)).ok_or_else(unknown)?;
+            (cache, How::Hub(model), None)
+        }
+        None => {
+            let place = below_home(path)?;
+            let at = name_of_directory(&place)?;
+            (place, How::All, at)
+        }
+    };
+    let walk = walk(&place, &how)?;
+    if !walk.left_out.is_empty() {
+        let count = walk.left_out.len();
+        me.note(format!("{count} sockets, pipes or devices below {path} are not copied"));
+    }
+    let mut index = Index::load(&walk.root);
+    if is_verified {
+        // So that all files are read.
+        index.clear();
+    }
+    let manifest = manifest(&walk, &mut index, hashing::threads(), &|_| {});
+    let manifest = manifest.map_err(|error| RoleError::Sources(error.into()))?;
+    if let Err(error) = index.save() {
+        me.note(format!(
+            "cannot note what {path} contains, so it is read again next time: {error}"
+        ));
+    }
+    Ok(Part { at, root: walk.root, manifest })
+}
+
+/// Returns the name that a directory has at the destination; `None` for a file, whose name is in its manifest, and
+/// for `/`.
+fn name_of_directory(place: &Path) -> Result<Option<RelativePath>, RoleError> {
+    if !place.is_dir() {
+        return Ok(None);
+    }
+    // `.` and `..` have names elsewhere.
+    let name = match place.file_name() {
+        Some(name) => Some(name.to_owned()),
+        None => {
+            place.canonicalize().ok().and_then(|place| place.file_name().map(ToOwned::to_owned))
+        }
+    };
+    let name = name.map(|name| RelativePath::new(name.as_bytes()));
+    name.transpose().map_err(|error| RoleError::Sources(error.into()))
+}
+
+/// Returns where a path leads that is below the home directory if it is relative or begins with `~/`.
+pub(super) fn below_home(path: &str) -> Result<PathBuf, RoleError> {
+    let rest = if path == "~" { "" } else { path.strip_prefix("~/").unwrap_or(path) };
+    let rest = Path::new(rest);
+    if rest.is_absolute() && !path.starts_with('~') {
+        return Ok(rest.to_owned());
+    }
+    let home = env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    // A second slash after the tilde is only a slash.
+    let below = rest.strip_prefix("/").unwrap_or(rest);
+    home.map(|home| home.join(below)).ok_or_else(|| RoleError::NoHome(path.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn relative_paths_begin_in_the_home_directory() {
+        let home = PathBuf::from(env::var_os("HOME").unwrap());
+        for (path, below) in [("~/a/b", "a/b"), ("a", "a"), ("~", ""), ("~//etc", "etc")] {
+            assert_eq!(below_home(path).unwrap(), home.join(below), "{path}");
+        }
+        assert_eq!(below_home("/etc").unwrap(), Path::new("/etc"));
+    }
+
+    #[test]
+    fn a_directory_keeps_its_name_and_a_file_has_it_already() {
+        let place = tempfile::tempdir().unwrap();
+        std::fs::create_dir(place.path().join("tree")).unwrap();
+        std::fs::write(place.path().join("file"), "x").unwrap();
+        let name = |path: &str| {
+            let name = name_of_directory(&place.path().join(path)).unwrap();
+            name.map(|name| name.to_string())
+        };
+        for path in ["tree", "tree/", "tree/."] {
+            assert_eq!(name(path).as_deref(), Some("tree"), "{path}");
+        }
+        assert_eq!(name("tree/..").as_deref(), place.path().file_name().and_then(|n| n.to_str()));
+        assert_eq!(name("file"), None);
+        assert_eq!(name_of_directory(Path::new("/")).unwrap(), None);
+    }
+}

@@ -1,0 +1,98 @@
+//! The manifest goes down the chain first: every host passes parts of it on as they come.
+//!
+//! Until the source has hashed its files there is nothing to send. Meanwhile it beats, and every host
+//! passes that on too.
+
+use super::RoleError;
+use super::chain::unexpected;
+use super::report::Reporter;
+use crate::link::{BEAT, Handle, Incoming, Link, LinkError};
+use rlaunch_copy::wire::{Assembly, manifest_parts};
+use rlaunch_copy::{Manifest, Message};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+
+/// Receives the manifest, and passes it on.
+pub(super) fn receive(
+    upstream: &mut Link,
+    mut downstream: Option<&mut Link>,
+) -> Result<Arc<Manifest>, RoleError> {
+    let mut assembly = Assembly::default();
+    loop {
+        let Incoming { message, .. } = upstream.receivers[0].receive()?;
+        if message == Message::Beat {
+            upstream.senders[0].send(&Message::Beat, &[])?;
+        } else if !matches!(message, Message::Manifest { .. }) {
+            return Err(unexpected(message, Some(&upstream.handle)));
+        }
+        if let Some(link) = &mut downstream {
+            send_or_ask(link, &message)?;
+        }
+        if let Message::Manifest { part, last } = message
+            && let Some(manifest) =
+                assembly.push(&part, last).map_err(|source| unusable(&upstream.handle, source))?
+        {
+            return Ok(Arc::new(manifest));
+        }
+    }
+}
+
+fn unusable(link: &Handle, source: rlaunch_copy::WireError) -> RoleError {
+    RoleError::Listing { host: link.host().to_owned(), source }
+}
+
+/// Sends the manifest to the host after.
+pub(super) fn send(link: &mut Link, manifest: &Manifest) -> Result<(), RoleError> {
+    manifest_parts(manifest).try_for_each(|message| send_or_ask(link, &message))
+}
+
+/// Sends a message. If the connection has ended, finds out whether the host after has said why.
+fn send_or_ask(link: &mut Link, message: &Message) -> Result<(), RoleError> {
+    match link.senders[0].send(message, &[]) {
+        Err(error @ LinkError::Closed { .. }) => {
+            while let Ok(Incoming { message, .. }) = link.receivers[0].receive() {
+                if matches!(message, Message::Failed { .. }) {
+                    return Err(unexpected(message, Some(&link.handle)));
+                }
+            }
+            Err(error.into())
+        }
+        sent => Ok(sent?),
+    }
+}
+
+/// Does something long, and meanwhile lets neighbours know that this host is there.
+pub(super) fn while_beating<T>(
+    mut links: Vec<&mut Link>,
+    work: impl FnOnce() -> Result<T, RoleError>,
+) -> Result<T, RoleError> {
+    let (working, is_over) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || beat_until(&is_over, &mut links));
+        let done = work();
+        drop(working);
+        done
+    })
+}
+
+/// Sends beats until the other end of a channel is dropped.
+pub(super) fn beat_until(is_over: &mpsc::Receiver<()>, links: &mut [&mut Link]) {
+    while is_over.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
+        for link in links.iter_mut() {
+            // What is sent next fails too.
+            let _ = link.senders[0].send(&Message::Beat, &[]);
+        }
+    }
+}
+
+/// Tells neighbours why this host cannot go on, before it has begun to copy.
+pub(super) fn tell<'a>(
+    links: impl IntoIterator<Item = &'a mut Link>,
+    error: &RoleError,
+    me: &Reporter,
+) {
+    for link in links {
+        // One that has gone knows.
+        let _ = link.senders[0].send(&me.message(error), &[]);
+    }
+}

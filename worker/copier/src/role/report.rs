@@ -1,0 +1,84 @@
+//! What a program tells the launcher.
+
+use super::RoleError;
+use crate::link::lock;
+use rlaunch_copy::Message;
+use rlaunch_copy::control::Report;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+/// Rank of the programs on the launcher's machine, which are in no job.
+pub const LOCAL: u32 = u32::MAX;
+/// Name of the launcher's machine in messages.
+const LOCAL_NAME: &str = "this machine";
+
+/// Writes the reports of one rank, and knows what hosts are called.
+#[derive(Clone)]
+pub(super) struct Reporter {
+    rank: u32,
+    hosts: Arc<[String]>,
+    out: Arc<Mutex<dyn Write + Send>>,
+}
+
+impl Reporter {
+    /// Makes the reporter of `rank`. `hosts` are the names of the ranks' hosts.
+    pub(super) fn new(rank: u32, hosts: &[String], out: impl Write + Send + 'static) -> Reporter {
+        Reporter { rank, hosts: hosts.into(), out: Arc::new(Mutex::new(out)) }
+    }
+
+    /// Makes a reporter to stdout.
+    pub(super) fn to_stdout(rank: u32, hosts: &[String]) -> Reporter {
+        Reporter::new(rank, hosts, io::stdout())
+    }
+
+    /// Makes one that reports for another rank.
+    pub(super) fn for_rank(&self, rank: u32) -> Reporter {
+        Reporter { rank, ..self.clone() }
+    }
+
+    pub(super) fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Returns the name of a rank's host.
+    pub(super) fn name_of(&self, rank: u32) -> &str {
+        if rank == LOCAL {
+            return LOCAL_NAME;
+        }
+        self.hosts.get(rank as usize).map_or("an unknown host", String::as_str)
+    }
+
+    pub(super) fn report(&self, report: &Report) {
+        let Ok(mut line) = serde_json::to_vec(report) else { return };
+        line.push(b'\n');
+        let mut out = lock(&self.out);
+        // If the launcher has gone, its job ends, and so does this program.
+        let _ = out.write_all(&line).and_then(|()| out.flush());
+    }
+
+    pub(super) fn note(&self, text: String) {
+        self.report(&Report::Note { rank: self.rank, text });
+    }
+
+    /// Reports an error under the rank of the host that it is of, which may be another one.
+    pub(super) fn failed(&self, error: &RoleError) {
+        let (rank, text, hint) = match error {
+            RoleError::Other { host, text } => (self.rank_of(host), text.clone(), None),
+            error => (self.rank, error.text(), error.hint()),
+        };
+        self.report(&Report::Failed { rank, text, hint });
+    }
+
+    /// Makes the message that tells neighbours of an error.
+    pub(super) fn message(&self, error: &RoleError) -> Message {
+        match error {
+            RoleError::Other { host, text } => Message::failed(host, text),
+            error => Message::failed(self.name_of(self.rank), &error.text()),
+        }
+    }
+
+    fn rank_of(&self, host: &str) -> u32 {
+        let place = self.hosts.iter().position(|known| known == host);
+        place.and_then(|place| u32::try_from(place).ok()).unwrap_or(LOCAL)
+    }
+}
