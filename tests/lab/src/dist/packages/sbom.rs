@@ -11,11 +11,12 @@ use crate::LabError;
 use crate::command::run;
 
 /// Packages that ship.
-const SHIPPED: [&str; 7] = [
+const SHIPPED: [&str; 8] = [
     "rlaunch",
     "rlaunch-worker",
     "rlaunch-prover",
     "rlaunch-stack",
+    "rlaunch-copier",
     "rlaunch-bench",
     "rlaunch-capi",
     "rlaunch-python",
