@@ -49,8 +49,7 @@ pub(crate) enum BuildSet {
 const JOB_PACKAGES: &[&str] = &["rlaunch", AGENT, "rlaunch-capi", "rlaunch-python"];
 const SHIPPED_PACKAGES: &[&str] =
     &["rlaunch", AGENT, STACK_READER, COPIER, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
-const SENT_PACKAGES: &[&str] =
-    &[AGENT, COPIER, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
+const SENT_PACKAGES: &[&str] = &[AGENT, COPIER, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
 
 impl BuildSet {
     fn words(self) -> Vec<&'static str> {
