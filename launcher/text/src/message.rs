@@ -28,6 +28,8 @@ pub struct Failed {
     pub finding: Option<&'static str>,
     /// One-line message; if it is empty, nothing is printed.
     pub message: String,
+    /// Host without which it might not have happened: the one that was lost, or whose rank failed first.
+    pub host: Option<String>,
     /// Further lines, printed indented below the message.
     pub details: Vec<String>,
     /// Lines below the details that ask nothing of the user, printed dim.
@@ -48,6 +50,7 @@ impl Failed {
             exit,
             finding: None,
             message: message.into(),
+            host: None,
             details: vec![],
             asides: vec![],
             hints: vec![],

@@ -37,7 +37,8 @@ impl Loss {
     /// Makes the error of a job that has lost the node on `host`.
     pub(crate) fn error(&self, host: &str) -> Failed {
         let message = format!("node {host} is lost: {}", self.how);
-        let failed = Failed { may_restart: true, ..Failed::new(Exit::NODE_LOST, message) };
+        let mut failed = Failed { may_restart: true, ..Failed::new(Exit::NODE_LOST, message) };
+        failed.host = Some(host.to_owned());
         failed.hint(self.hint)
     }
 }

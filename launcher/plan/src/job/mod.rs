@@ -27,7 +27,7 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::typed::TypedJob;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use stdin::{Readers, Stdin};
 
@@ -122,6 +122,16 @@ pub struct Preload {
     pub file: PreloadFile,
     /// Path of the file on this machine.
     pub source: PathBuf,
+    /// Files that hosts of other architectures get in its place, by the architecture: a program that comes with rlaunch.
+    pub of_other_archs: Vec<(String, PathBuf)>,
+}
+
+impl Preload {
+    /// Returns the path of the file for hosts of an architecture.
+    pub fn source_for(&self, arch: &str) -> &Path {
+        let other = self.of_other_archs.iter().find(|(other, _)| other == arch);
+        other.map_or(&self.source, |(_, path)| path)
+    }
 }
 
 impl JobSpec {

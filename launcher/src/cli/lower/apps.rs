@@ -167,7 +167,8 @@ pub(super) fn preloads(paths: &[PathBuf]) -> Result<Vec<Preload>, JobError> {
         }
         let mode = metadata.permissions().mode() & 0o777;
         let file = PreloadFile { typed_path: path.clone(), name, size: metadata.len(), mode };
-        preloads.push(Preload { file, source: path.clone() });
+        let of_other_archs = Vec::new();
+        preloads.push(Preload { file, source: path.clone(), of_other_archs });
     }
     Ok(preloads)
 }
