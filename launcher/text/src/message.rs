@@ -28,8 +28,7 @@ pub struct Failed {
     pub finding: Option<&'static str>,
     /// One-line message; if it is empty, nothing is printed.
     pub message: String,
-    /// Host without which it might not have happened: the one that was lost, or whose rank failed first.
-    pub host: Option<String>,
+    pub host: Option<FailedHost>,
     /// Further lines, printed indented below the message.
     pub details: Vec<String>,
     /// Lines below the details that ask nothing of the user, printed dim.
@@ -42,6 +41,14 @@ pub struct Failed {
     pub is_asked: bool,
     /// Whether `--max-restarts` restarts the job after this error, as after a failed rank or a lost node.
     pub may_restart: bool,
+}
+
+/// Host without which a failure might not have happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedHost {
+    pub name: String,
+    /// Whether its agent is gone, rather than one of its ranks.
+    pub is_lost: bool,
 }
 
 impl Failed {

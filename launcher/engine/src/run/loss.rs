@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::protocol::control::{EndCause, FromAgent};
 use rlaunch_text::exit::Exit;
-use rlaunch_text::message::Failed;
+use rlaunch_text::message::{Failed, FailedHost};
 
 /// Loss of a node.
 pub(crate) struct Loss {
@@ -38,7 +38,7 @@ impl Loss {
     pub(crate) fn error(&self, host: &str) -> Failed {
         let message = format!("node {host} is lost: {}", self.how);
         let mut failed = Failed { may_restart: true, ..Failed::new(Exit::NODE_LOST, message) };
-        failed.host = Some(host.to_owned());
+        failed.host = Some(FailedHost { name: host.to_owned(), is_lost: true });
         failed.hint(self.hint)
     }
 }
