@@ -164,7 +164,7 @@ pub(super) fn list(groups: &[SourceGroup], hosts: &str) -> Result<String, Failed
             let size = amount(file.size);
             let _ = writeln!(text, "{size:>9}  {}", file.name.display());
         }
-        let count = text::count(found.len(), "file");
+        let count = text::count(found.iter().filter(|file| file.is_regular).count(), "file");
         let bytes = amount(found.iter().map(|file| file.size).sum());
         let _ = writeln!(text, "{count}, {bytes} would go to {destination} on {hosts}");
     }
@@ -174,6 +174,7 @@ pub(super) fn list(groups: &[SourceGroup], hosts: &str) -> Result<String, Failed
 /// File of a dry run's list.
 struct ListedFile {
     name: PathBuf,
+    is_regular: bool,
     size: u64,
 }
 
@@ -196,8 +197,9 @@ fn add_files(path: &Path, top: &Path, found: &mut Vec<ListedFile>) -> Result<(),
         return entries.iter().try_for_each(|entry| add_files(entry, top, found));
     }
     let name = path.strip_prefix(top).unwrap_or(path).to_owned();
-    let size = if metadata.is_file() { metadata.len() } else { 0 };
-    found.push(ListedFile { name, size });
+    let is_regular = metadata.is_file();
+    let size = if is_regular { metadata.len() } else { 0 };
+    found.push(ListedFile { name, is_regular, size });
     Ok(())
 }
 
@@ -282,7 +284,7 @@ mod tests {
         let expected = "      3 B  tree/a
       0 B  tree/link
    1.5 kB  tree/sub/b
-3 files, 1.5 kB would go to /data on a, b
+2 files, 1.5 kB would go to /data on a, b
 ";
         assert_eq!(list(&[group], "a, b").unwrap(), expected);
     }
