@@ -13,6 +13,7 @@ use rlaunch_console::{messages, progress};
 use rlaunch_copy::control::{Report, Request, Role, Secret};
 use rlaunch_engine::connect::agent::store;
 use rlaunch_engine::run::job_run::{Launch, NoRandom};
+use rlaunch_engine::run::live::client::RunningJob;
 use rlaunch_engine::run::signals::{Signals, ended_by};
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::stdin::{Readers, Stdin};
@@ -27,11 +28,14 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
 /// Architectures of hosts.
 const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
+/// Interval at which the program on this machine is looked after.
+const LOOK: Duration = Duration::from_millis(200);
 /// Line for a shell on a rank's host that carries bytes between its stdin, its stdout and the port in `$0`.
 const PIPE: &str = "exec \"$RLAUNCH_PRELOAD_DIR/rlaunch-copier\" pipe \"$0\"";
 
@@ -185,7 +189,14 @@ pub(super) async fn run(
     };
     let (to_local, local) = local.map_or((None, None), |(pipe, local)| (Some(pipe), Some(local)));
     let reader = RankReports { reports: Arc::clone(&reports), to_local };
-    let Ended { ended, reader, .. } = records::run_lines(launch, reader).await?;
+    let job = launch.spec.id;
+    let running = records::run_lines(launch, reader);
+    tokio::pin!(running);
+    let ended = tokio::select! {
+        ended = &mut running => ended,
+        () = end_after_failure(job, &reports) => running.await,
+    };
+    let Ended { ended, reader, .. } = ended?;
     // The program here has heard of all ranks.
     drop((reader, stdin));
     let ended = match local {
@@ -214,10 +225,29 @@ fn conclude(
         return Ok(AttemptEnd::Without { rest: rest.cloned().collect(), lost });
     }
     // An end that the user has asked for makes all programs fail.
-    let is_of_programs = failed.by_rank || failed.exit == Exit::READER_GONE;
+    let is_of_programs = failed.by_rank || reports.is_ended;
     let of_local = reports.local_failure().filter(|_| is_of_programs);
     let hint = reports.has_begun().then(resume_hint);
     Err(of_local.unwrap_or(failed).hint(hint))
+}
+
+/// Ends the job when the program on this machine has failed and the job goes on: its ranks would wait for that program.
+async fn end_after_failure(job: JobId, reports: &SharedReports) {
+    let is_over = || reports.lock().unwrap_or_else(PoisonError::into_inner).is_over(Instant::now());
+    let name = job.to_string();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        if !is_over() {
+            continue;
+        }
+        // It can be asked once its ranks run.
+        if let Ok(mut job) = RunningJob::find(Some(&name)).await
+            && job.end().await.is_ok()
+        {
+            reports.lock().unwrap_or_else(PoisonError::into_inner).is_ended = true;
+            return;
+        }
+    }
 }
 
 /// What is asked of the ranks, and of the program on this machine.
@@ -238,7 +268,7 @@ fn requests(copy: &FileCopy, hosts: &[String]) -> Result<Requests, Failed> {
         destination: copy.way.destination().to_owned(),
         verify: copy.transfer.verify,
         limit: copy.transfer.limit,
-        xattrs: copy.transfer.xattrs,
+        xattrs: false,
         role,
     });
     Ok(Requests { of_ranks, of_local })

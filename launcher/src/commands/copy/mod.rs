@@ -56,10 +56,6 @@ pub(crate) struct TransferArgs {
     /// Read all files again at both ends when they have arrived, and compare
     #[arg(long)]
     pub(crate) verify: bool,
-
-    /// Copy extended attributes too
-    #[arg(long)]
-    pub(crate) xattrs: bool,
 }
 
 fn parse_rate(text: &str) -> Result<u64, String> {

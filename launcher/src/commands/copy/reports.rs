@@ -61,6 +61,8 @@ pub(super) struct Reports {
     local: HostState,
     /// In the order in which they came.
     failures: Vec<Failure>,
+    /// Whether the job was ended because of a failure here.
+    pub(super) is_ended: bool,
     line: ProgressLine,
 }
 
@@ -73,6 +75,7 @@ impl Reports {
             of_progress,
             local: HostState::default(),
             failures: Vec::new(),
+            is_ended: false,
             line: ProgressLine::new(verb),
         }
     }
@@ -157,6 +160,10 @@ impl Reports {
     pub(super) fn culprit(&self, failed: &Failed) -> Option<LeftOut> {
         let FailedHost { name, is_lost } = failed.host.as_ref().filter(|_| !failed.is_asked)?;
         let rank = self.hosts.iter().position(|host| host == name)?;
+        if !is_lost && !self.has_begun() && self.local_failure().is_some() {
+            // Ranks have waited in vain.
+            return None;
+        }
         if !is_lost && failed.exit == REPORTED {
             let own = self.failures.iter().find(|failure| failure.rank == Some(rank));
             if let Some(failure) = own.or(self.failures.first()) {
@@ -183,7 +190,7 @@ impl Reports {
     }
 
     /// Tells whether the job is to be ended because the program on this machine has failed.
-    fn is_over(&self, now: Instant) -> bool {
+    pub(super) fn is_over(&self, now: Instant) -> bool {
         let local = self.failures.iter().find(|failure| failure.rank.is_none());
         let patience = if self.has_begun() { PATIENCE } else { Duration::ZERO };
         local.is_some_and(|failure| now.saturating_duration_since(failure.at) >= patience)
@@ -207,10 +214,8 @@ impl LineReader for RankReports {
             // Fails if the program has ended, which is noticed as that.
             let _ = to_local.write_all(line);
         }
-        let mut reports = self.reports.lock().unwrap_or_else(PoisonError::into_inner);
-        reports.note(Source::Rank, report);
-        // Ends the job: its output cannot be read any more.
-        if reports.is_over(Instant::now()) { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(()) }
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner).note(Source::Rank, report);
+        Ok(())
     }
 }
 
@@ -305,11 +310,16 @@ mod tests {
         // Rank 0 was told.
         reports.note(Source::Rank, failed(LOCAL, "cannot read x"));
         assert!(reports.culprit(&of_job(REPORTED, "a", false)).is_none());
-        assert_eq!(reports.local_failure().unwrap().message, "cannot read x");
+        let failure = reports.local_failure().unwrap();
+        assert_eq!((failure.message.as_str(), failure.exit), ("cannot read x", Exit::FILES));
+        assert!(reports.is_over(Instant::now()));
+        // A rank has waited for it.
+        reports.note(Source::Rank, failed(0, "nobody has connected"));
+        assert!(reports.culprit(&of_job(REPORTED, "a", false)).is_none());
     }
 
     #[test]
-    fn a_failure_here_ends_the_job() {
+    fn ranks_are_made_known_to_the_program_here() {
         let (pipe, to_local) = io::pipe().unwrap();
         let shared = Arc::new(Mutex::new(reports(Source::Rank)));
         let mut reader = RankReports { reports: Arc::clone(&shared), to_local: Some(to_local) };
@@ -321,10 +331,7 @@ mod tests {
         BufReader::new(pipe).read_line(&mut passed_on).unwrap();
         assert_eq!(passed_on.as_bytes(), line);
         reader.take(b"no report\n", None).unwrap();
-        shared.lock().unwrap().note(Source::Local, failed(LOCAL, "cannot read x"));
-        assert!(reader.take(&line, None).is_err());
-        let failure = shared.lock().unwrap().local_failure().unwrap();
-        assert_eq!((failure.message.as_str(), failure.exit), ("cannot read x", Exit::FILES));
+        assert!(shared.lock().unwrap().complete().is_err());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, Metadata};
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
@@ -157,8 +157,11 @@ pub(super) fn list(groups: &[SourceGroup], hosts: &str) -> Result<String, Failed
             }
             let path = Path::new(path);
             let top = path.parent().unwrap_or(path);
-            add_files(path, top, &mut found)
-                .map_err(|error| Failed::new(Exit::FILES, error.to_string()))?;
+            // A link that is named itself is followed.
+            let added = fs::metadata(path)
+                .map_err(|source| ListError { path: path.to_owned(), source })
+                .and_then(|metadata| add_files(path, &metadata, top, &mut found));
+            added.map_err(|error| Failed::new(Exit::FILES, error.to_string()))?;
         }
         for file in &found {
             let size = amount(file.size);
@@ -186,15 +189,24 @@ struct ListError {
 }
 
 /// Adds a file, or those below a directory, with their names below `top`.
-fn add_files(path: &Path, top: &Path, found: &mut Vec<ListedFile>) -> Result<(), ListError> {
+fn add_files(
+    path: &Path,
+    metadata: &Metadata,
+    top: &Path,
+    found: &mut Vec<ListedFile>,
+) -> Result<(), ListError> {
     let failed = |source| ListError { path: path.to_owned(), source };
-    let metadata = fs::symlink_metadata(path).map_err(failed)?;
     if metadata.is_dir() {
         let entries = fs::read_dir(path).map_err(failed)?;
         let entries = entries.map(|entry| entry.map(|entry| entry.path()));
         let mut entries = entries.collect::<io::Result<Vec<PathBuf>>>().map_err(failed)?;
         entries.sort();
-        return entries.iter().try_for_each(|entry| add_files(entry, top, found));
+        for entry in entries {
+            let failed = |source| ListError { path: entry.clone(), source };
+            let metadata = fs::symlink_metadata(&entry).map_err(failed)?;
+            add_files(&entry, &metadata, top, found)?;
+        }
+        return Ok(());
     }
     let name = path.strip_prefix(top).unwrap_or(path).to_owned();
     let is_regular = metadata.is_file();
