@@ -402,7 +402,6 @@ fn read_local(pipe: PipeReader, reports: &SharedReports) {
 mod tests {
     use super::*;
     use clap::Parser;
-    use rlaunch_bootstrap::job::WorkingDir;
     use std::io::Read;
 
     fn copy(hosts: &str, way: Way) -> FileCopy {
@@ -466,11 +465,5 @@ mod tests {
         let mut text = String::new();
         pipe_with(b"{}\n".to_vec()).unwrap().read_to_string(&mut text).unwrap();
         assert_eq!(text, "{}\n");
-    }
-
-    #[test]
-    fn relative_paths_begin_in_the_home_directory() {
-        let wdir = crate::cli::lower::parse("-H a --wdir ~ x").unwrap().apps[0].wdir.clone();
-        assert_eq!(wdir, WorkingDir::Required("~".into()));
     }
 }

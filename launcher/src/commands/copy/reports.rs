@@ -247,6 +247,10 @@ mod tests {
         Report::Failed { rank, text: text.into(), hint: Some("df".into()) }
     }
 
+    fn progress(rank: u32) -> Report {
+        Report::Progress { rank, received: 1, written: 1, total: 9, waits_for: Limit::Wire }
+    }
+
     /// Makes the failure of a job whose rank on `host` ended first.
     fn of_job(exit: Exit, host: &str, is_lost: bool) -> Failed {
         let name = host.to_owned();
@@ -305,15 +309,26 @@ mod tests {
 
     #[test]
     fn no_host_is_left_out_for_what_fails_here() {
+        for has_begun in [false, true] {
+            let mut reports = reports(Source::Rank);
+            if has_begun {
+                reports.note(Source::Rank, progress(0));
+            }
+            reports.note(Source::Local, failed(LOCAL, "cannot read x"));
+            // Rank 0 was told.
+            reports.note(Source::Rank, failed(LOCAL, "cannot read x"));
+            assert!(reports.culprit(&of_job(REPORTED, "a", false)).is_none());
+            let failure = reports.local_failure().unwrap();
+            assert_eq!((failure.message.as_str(), failure.exit), ("cannot read x", Exit::FILES));
+            assert_eq!(reports.is_over(Instant::now()), !has_begun);
+            assert!(reports.is_over(Instant::now() + PATIENCE));
+        }
+    }
+
+    #[test]
+    fn a_rank_that_has_waited_for_the_program_here_is_not_left_out() {
         let mut reports = reports(Source::Rank);
         reports.note(Source::Local, failed(LOCAL, "cannot read x"));
-        // Rank 0 was told.
-        reports.note(Source::Rank, failed(LOCAL, "cannot read x"));
-        assert!(reports.culprit(&of_job(REPORTED, "a", false)).is_none());
-        let failure = reports.local_failure().unwrap();
-        assert_eq!((failure.message.as_str(), failure.exit), ("cannot read x", Exit::FILES));
-        assert!(reports.is_over(Instant::now()));
-        // A rank has waited for it.
         reports.note(Source::Rank, failed(0, "nobody has connected"));
         assert!(reports.culprit(&of_job(REPORTED, "a", false)).is_none());
     }
@@ -332,18 +347,5 @@ mod tests {
         assert_eq!(passed_on.as_bytes(), line);
         reader.take(b"no report\n", None).unwrap();
         assert!(shared.lock().unwrap().complete().is_err());
-    }
-
-    #[test]
-    fn after_the_begin_the_job_may_find_out_who_is_lost() {
-        let mut reports = reports(Source::Rank);
-        let waits_for = Limit::Wire;
-        reports.note(
-            Source::Rank,
-            Report::Progress { rank: 0, received: 1, written: 1, total: 9, waits_for },
-        );
-        reports.note(Source::Local, failed(LOCAL, "a has closed the connection"));
-        assert!(!reports.is_over(Instant::now()));
-        assert!(reports.is_over(Instant::now() + PATIENCE));
     }
 }
