@@ -114,6 +114,10 @@ fn put_first(spec: &mut JobSpec, from: &str) -> Result<(), Failed> {
         return Err(Failed::new(Exit::USAGE, message).hint(Some("-H names it too")));
     };
     spec.hosts[..=place].rotate_right(1);
+    if spec.hosts.len() < 2 {
+        let message = format!("{from} is the only host, and has the files");
+        return Err(Failed::new(Exit::USAGE, message).hint(Some("-H names those that get them")));
+    }
     Ok(())
 }
 
@@ -214,14 +218,19 @@ fn conclude(
     ended: Result<Exit, Failed>,
     reports: &Reports,
 ) -> Result<AttemptEnd, Failed> {
+    let source = reports.hosts().first().filter(|_| matches!(way, Way::Between { .. }));
     let failed = match ended {
-        Ok(_) => return reports.complete().map(AttemptEnd::Complete),
+        Ok(_) => {
+            let mut hosts = reports.complete()?;
+            hosts.retain(|host| source != Some(&host.host));
+            return Ok(AttemptEnd::Complete(hosts));
+        }
         Err(failed) => failed,
     };
     if let Some(lost) = reports.culprit(&failed) {
-        let is_source =
-            matches!(way, Way::Between { .. }) && reports.hosts().first() == Some(&lost.host);
-        let rest = reports.hosts().iter().filter(|host| !is_source && **host != lost.host);
+        let has_source = source != Some(&lost.host);
+        let gets_files = |host: &&String| **host != lost.host && source != Some(*host);
+        let rest = reports.hosts().iter().filter(|host| has_source && gets_files(host));
         return Ok(AttemptEnd::Without { rest: rest.cloned().collect(), lost });
     }
     // An end that the user has asked for makes all programs fail.
@@ -342,6 +351,12 @@ impl LocalCopier {
     ) -> Result<Exit, Failed> {
         let LocalCopier { mut child, reading } = self;
         if ended.is_err() {
+            if let Ok(Some(status)) = child.try_wait()
+                && status.code().is_none()
+            {
+                let failed = silent_end(&Ok(status));
+                reports.lock().unwrap_or_else(PoisonError::into_inner).local_was_killed(&failed);
+            }
             // Fails if it has ended.
             let _ = child.start_kill();
         }
@@ -443,6 +458,8 @@ mod tests {
         assert_eq!(order, ["c", "a", "b", "d"]);
         let failed = put_first(&mut spec_of("a,b"), "x").unwrap_err();
         assert_eq!(failed.message, "--from x is not among the hosts: a, b");
+        let alone = put_first(&mut spec_of("a"), "a").unwrap_err();
+        assert_eq!(alone.message, "a is the only host, and has the files");
         assert!(way("c").words().local.is_none());
     }
 

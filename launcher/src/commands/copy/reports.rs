@@ -61,6 +61,8 @@ pub(super) struct Reports {
     local: HostState,
     /// In the order in which they came.
     failures: Vec<Failure>,
+    /// Whether the program on this machine was killed, which ranks take for the loss of a neighbour.
+    is_local_killed: bool,
     /// Whether the job was ended because of a failure here.
     pub(super) is_ended: bool,
     line: ProgressLine,
@@ -75,6 +77,7 @@ impl Reports {
             of_progress,
             local: HostState::default(),
             failures: Vec::new(),
+            is_local_killed: false,
             is_ended: false,
             line: ProgressLine::new(verb),
         }
@@ -153,6 +156,13 @@ impl Reports {
         Some(Failed::new(Exit::FILES, failure.text.clone()).hint(failure.hint.clone()))
     }
 
+    /// Takes note that the program on this machine was killed, as `failed` says.
+    pub(super) fn local_was_killed(&mut self, failed: &Failed) {
+        self.is_local_killed = true;
+        let (text, at) = (failed.message.clone(), Instant::now());
+        self.failures.insert(0, Failure { rank: None, text, hint: None, at });
+    }
+
     /// Returns the host without which the copy can go on after the job has failed; `None` if there is none.
     ///
     /// A program that fails reports it under the rank of the host that it is of, also if a neighbour has told it, and exits
@@ -160,8 +170,9 @@ impl Reports {
     pub(super) fn culprit(&self, failed: &Failed) -> Option<LeftOut> {
         let FailedHost { name, is_lost } = failed.host.as_ref().filter(|_| !failed.is_asked)?;
         let rank = self.hosts.iter().position(|host| host == name)?;
-        if !is_lost && !self.has_begun() && self.local_failure().is_some() {
-            // Ranks have waited in vain.
+        // Before the copy has begun, ranks have waited in vain for a program here that has failed.
+        let is_local = self.is_local_killed || !self.has_begun() && self.local_failure().is_some();
+        if is_local && !is_lost {
             return None;
         }
         if !is_lost && failed.exit == REPORTED {
@@ -331,6 +342,13 @@ mod tests {
         reports.note(Source::Local, failed(LOCAL, "cannot read x"));
         reports.note(Source::Rank, failed(0, "nobody has connected"));
         assert!(reports.culprit(&of_job(REPORTED, "a", false)).is_none());
+        let mut killed = Reports::new(vec!["a".into()], "pushing", Source::Rank);
+        killed.note(Source::Rank, progress(0));
+        killed.note(Source::Rank, failed(0, "this machine has closed the connection"));
+        assert!(killed.culprit(&of_job(REPORTED, "a", false)).is_some());
+        killed.local_was_killed(&Failed::new(Exit::BUG, "it was killed"));
+        assert!(killed.culprit(&of_job(REPORTED, "a", false)).is_none());
+        assert_eq!(killed.local_failure().unwrap().message, "it was killed");
     }
 
     #[test]
