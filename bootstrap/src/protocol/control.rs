@@ -62,7 +62,7 @@ use std::time::Duration;
 
 /// Version of these messages. Every change of a message needs a new number. Launcher and agent are
 /// normally of the same build; they differ only if `--agent` names another agent.
-pub const PROTOCOL_VERSION: u16 = 26;
+pub const PROTOCOL_VERSION: u16 = 27;
 
 /// Words with which an agent ends where it has no /proc. It could find neither its own file nor its ranks.
 pub const NO_PROC: &str = "/proc is not mounted on this host";
@@ -116,7 +116,8 @@ pub enum ToAgent {
         data: Vec<u8>,
     },
     /// Hash and size of a helper program's executable: the prover's for nodes with RDMA, that of
-    /// the reader of stacks before the first question about stacks.
+    /// the reader of stacks before the first question about stacks, that of the copier behind a job
+    /// whose ranks run it ([`Job::runs_copier`]).
     Helper(Helper, HelperFile),
     /// Next part of a helper program's executable, after [`FromAgent::NeedsHelper`]; an empty part
     /// marks the end of the file.
@@ -436,7 +437,7 @@ pub struct CleanupReceipt {
     pub segments_unclaimed: Vec<String>,
 }
 
-/// Program that an agent runs beside the ranks, and that the launcher sends to nodes that have no
+/// Program that an agent runs beside the ranks or as ranks, and that the launcher sends to nodes that have no
 /// copy. Each is needed by few jobs, or loads libraries that the agent must not need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Helper {
@@ -444,6 +445,8 @@ pub enum Helper {
     Prover,
     /// `rlaunch-stack`, which reads the stacks of ranks and asks their libraries how far they are.
     Stack,
+    /// `rlaunch-copier`, which copies files. It is the program of the ranks of a copy.
+    Copier,
 }
 
 impl Helper {
@@ -452,6 +455,7 @@ impl Helper {
         match self {
             Helper::Prover => "rlaunch-prover",
             Helper::Stack => "rlaunch-stack",
+            Helper::Copier => "rlaunch-copier",
         }
     }
 }

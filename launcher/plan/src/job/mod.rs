@@ -27,7 +27,7 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::typed::TypedJob;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 use stdin::{Readers, Stdin};
 
@@ -70,6 +70,8 @@ pub struct JobSpec {
     pub login: bool,
     pub options: Options,
     pub preload: Vec<Preload>,
+    /// Whether the program of ranks is the copier, which nodes keep.
+    pub runs_copier: bool,
     /// Process management interfaces that agents serve to MPI programs.
     pub mpi: MpiInterfaces,
     pub singleton: SingletonPolicy,
@@ -122,16 +124,6 @@ pub struct Preload {
     pub file: PreloadFile,
     /// Path of the file on this machine.
     pub source: PathBuf,
-    /// Files that hosts of other architectures get in its place, by the architecture: a program that comes with rlaunch.
-    pub of_other_archs: Vec<(String, PathBuf)>,
-}
-
-impl Preload {
-    /// Returns the path of the file for hosts of an architecture.
-    pub fn source_for(&self, arch: &str) -> &Path {
-        let other = self.of_other_archs.iter().find(|(other, _)| other == arch);
-        other.map_or(&self.source, |(_, path)| path)
-    }
 }
 
 impl JobSpec {
@@ -155,6 +147,7 @@ impl JobSpec {
             login: false,
             options: Options::default(),
             preload: Vec::new(),
+            runs_copier: false,
             mpi: MpiInterfaces::default(),
             singleton: SingletonPolicy::default(),
             stdin: Stdin { readers: Readers::None, file: None },

@@ -167,8 +167,7 @@ pub(super) fn preloads(paths: &[PathBuf]) -> Result<Vec<Preload>, JobError> {
         }
         let mode = metadata.permissions().mode() & 0o777;
         let file = PreloadFile { typed_path: path.clone(), name, size: metadata.len(), mode };
-        let of_other_archs = Vec::new();
-        preloads.push(Preload { file, source: path.clone(), of_other_archs });
+        preloads.push(Preload { file, source: path.clone() });
     }
     Ok(preloads)
 }

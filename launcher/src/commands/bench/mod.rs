@@ -410,7 +410,7 @@ pub(super) fn own_program(name: &'static str, agent: Option<&Path>) -> Result<Pa
     })
 }
 
-/// Returns the job that copies a program of rlaunch's own to the hosts and runs it with `words`.
+/// Returns the job that copies the measuring program to the hosts and runs it with `words`.
 pub(super) fn measuring_job(
     args: MeasurementArgs,
     program: PathBuf,

@@ -4,8 +4,9 @@ use super::reports::{RankReports, Reports, SharedReports, Source};
 use super::{FileCopy, HostCopy, LeftOut, Way, resume_hint};
 use crate::cli::args::MeasurementArgs;
 use crate::cli::config::LoadedConfig;
+use crate::cli::lower::MeasurementJob;
+use crate::commands::bench::own_program;
 use crate::commands::bench::records::{self, Ended};
-use crate::commands::bench::{measuring_job, own_program};
 use nix::sys::signal::Signal;
 use ring::rand::{SecureRandom, SystemRandom};
 use rlaunch_bootstrap::id::JobId;
@@ -32,8 +33,6 @@ use std::time::{Duration, Instant};
 use tokio::process::{Child, Command};
 use tokio::task::JoinHandle;
 
-/// Architectures of hosts.
-const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 /// Interval at which the program on this machine is looked after.
 const LOOK: Duration = Duration::from_millis(200);
 /// Line for a shell on a rank's host that carries bytes between its stdin, its stdout and the port in `$0`.
@@ -57,11 +56,9 @@ pub(super) fn launch(
     config: &LoadedConfig,
     left_out: &[LeftOut],
 ) -> Result<Launch, Failed> {
-    let agent = copy.connect.agent.as_deref();
-    let program = own_program(store::COPIER, agent)?;
     let args = MeasurementArgs::for_hosts(copy.hosts.clone(), copy.connect.clone())?;
-    let words = vec![copy.way.words().rank.to_owned()];
-    let mut job = measuring_job(args, program, words).with_one_rank_on_each_host();
+    let argv = [store::COPIER, copy.way.words().rank].map(OsString::from).to_vec();
+    let mut job = MeasurementJob::new(args, argv).with_one_rank_on_each_host();
     // There relative paths begin.
     job.process.wdir = Some("~".into());
     let mut launch = job.launch(config)?;
@@ -88,21 +85,8 @@ pub(super) fn launch(
         ..Options::default()
     };
     spec.is_recorded = false;
-    for preload in &mut spec.preload {
-        preload.of_other_archs = other_programs(agent);
-    }
+    spec.runs_copier = true;
     Ok(launch)
-}
-
-/// Finds the program for hosts of other architectures than this machine's. Where there is none, such a host says that it
-/// cannot execute the one that it gets.
-fn other_programs(agent: Option<&Path>) -> Vec<(String, PathBuf)> {
-    let others = ARCHITECTURES.into_iter().filter(|arch| *arch != std::env::consts::ARCH);
-    let found = others.filter_map(|arch| {
-        let file = store::beside_agent(store::COPIER, agent, arch).ok()?;
-        Some((arch.to_owned(), file.local_path().ok()?))
-    });
-    found.collect()
 }
 
 /// Makes a host that has the files the first of the chain.

@@ -2,6 +2,7 @@
 
 use super::{Agents, Node, Reached};
 use crate::connect::agent::library::RankLibraries;
+use crate::run::helper_upload::HelperUpload;
 use crate::run::job_run::JobRun;
 use crate::run::pump::{AgentMessage, Pump};
 use crate::run::{inventory_check, output, preflight_report, told};
@@ -10,7 +11,7 @@ use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::library::{LibrarySource, NodeLibrary};
 use rlaunch_bootstrap::job::{Binding, InterfaceAddress, Job, NodeFacts, Notice, Problem};
-use rlaunch_bootstrap::protocol::control::{self, FromAgent, ToAgent};
+use rlaunch_bootstrap::protocol::control::{self, FromAgent, Helper, ToAgent};
 use rlaunch_bootstrap::rendezvous::oob::OobConfig;
 use rlaunch_console::deadline::Deadline;
 use rlaunch_console::messages;
@@ -22,10 +23,8 @@ use rlaunch_plan::map::RankMap;
 use rlaunch_plan::placement::Bind;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
 use std::time::Duration;
 
 /// Time limit for nodes to prepare, without the time that preloaded files take. A longer node timeout, which says how
@@ -81,6 +80,7 @@ impl Reached {
         let (files, libraries) =
             pump.run_unless_ended(self.read_local_files(&job.spec, limit)).await?;
         let candidates = self.candidates(job)?;
+        let mut copier = job.spec.runs_copier.then(|| HelperUpload::new(Helper::Copier));
         for ((node, own), library) in self.nodes.iter().zip(&candidates).zip(libraries) {
             let addresses = own.iter().map(|candidate| candidate.address).collect();
             let part = node_job(&job.spec, &self.map, node, addresses, library);
@@ -90,11 +90,13 @@ impl Reached {
                 Failed::new(Exit::USAGE, format!("the job does not fit a frame: {error}"))
                     .hint(Some("the environment or the command line is too large"))
             })?;
-            let frames = files.get(&node.facts.arch).into_iter().flatten();
-            frames.for_each(|frame| agent.send_frame(frame.clone()));
+            files.iter().for_each(|frame| agent.send_frame(frame.clone()));
+            if let Some(copier) = &mut copier {
+                copier.offer(&pump.agents, node, job.reach.agent.as_deref())?;
+            }
         }
         let progress = Progress::new(self.nodes.iter().map(|n| n.host.to_string()), "preparing");
-        let answers = self.await_answers(pump, limit, &progress);
+        let answers = self.await_answers(pump, limit, &progress, copier.as_mut());
         let answers = progress.report_while(answers).await?;
         let prepared = self.evaluate(job, answers, candidates)?;
         preflight_report::homes(&prepared.nodes, "run").iter().for_each(|line| told::once(line));
@@ -110,18 +112,16 @@ impl Reached {
         Ok(prepared)
     }
 
-    /// Reads within `limit` what nodes need from this machine: the frames of preloaded files by architecture, and where
-    /// each node finds the library for its ranks.
+    /// Reads within `limit` what nodes need from this machine: the frames of preloaded files, and where each node finds
+    /// the library for its ranks.
     async fn read_local_files(
         &mut self,
         job: &JobSpec,
         limit: Duration,
-    ) -> Result<(FramesByArch, Vec<Option<LibrarySource>>), Failed> {
+    ) -> Result<(Vec<Bytes>, Vec<Option<LibrarySource>>), Failed> {
         let mut deadline = Deadline::after(limit);
         let preload = job.preload.clone();
-        let archs: BTreeSet<String> =
-            self.nodes.iter().map(|node| node.facts.arch.clone()).collect();
-        let reading = tokio::task::spawn_blocking(move || preload_frames(&preload, archs));
+        let reading = tokio::task::spawn_blocking(move || preload_frames(&preload));
         let files = in_time(&mut deadline, "the files of --copy were", reading).await?;
         let files = files.map_err(|error| Failed::from_error(Exit::BUG, &error))??;
         let mut libraries = Vec::with_capacity(self.nodes.len());
@@ -147,12 +147,14 @@ impl Reached {
         Ok(candidates)
     }
 
-    /// Collects one answer from every node, in the order of nodes.
+    /// Collects one answer from every node, in the order of nodes. Sends `copier`, the ranks' program if it is this one, to
+    /// nodes that ask for it.
     async fn await_answers(
         &self,
         pump: &mut Pump<'_>,
         limit: Duration,
         progress: &Progress,
+        mut copier: Option<&mut HelperUpload>,
     ) -> Result<Vec<FromAgent>, Failed> {
         let mut deadline = Deadline::after(limit);
         let mut answers = BTreeMap::new();
@@ -163,6 +165,10 @@ impl Reached {
                 let message = format!("no answer within {seconds} s: {missing}");
                 return Err(Failed::new(Exit::AGENT, message));
             };
+            if let (FromAgent::NeedsHelper(Helper::Copier), Some(copier)) = (&message, &mut copier)
+            {
+                copier.send(&pump.agents, &self.nodes[node.index()]);
+            }
             if matches!(message, FromAgent::Prepared { .. } | FromAgent::Refused { .. }) {
                 progress.done(&pump.host(node));
                 answers.insert(node, message);
@@ -262,6 +268,7 @@ fn node_job(
         applications,
         ranks,
         preload: job.preload.iter().map(|preload| preload.file.clone()).collect(),
+        runs_copier: job.runs_copier,
         kill_after_ms: u32::try_from(job.kill_after.as_millis()).unwrap_or(u32::MAX),
         node_timeout_ms: u32::try_from(node_timeout.as_millis()).unwrap_or(u32::MAX),
         launcher_timeout_ms: u32::try_from(launcher_timeout.as_millis()).unwrap_or(u32::MAX),
@@ -298,71 +305,19 @@ fn node_job(
     }
 }
 
-/// Frames of the preloaded files, by the architecture of nodes.
-type FramesByArch = BTreeMap<String, Vec<Bytes>>;
-
-/// Encodes the preloaded files as frames, each file once for all nodes.
-fn preload_frames(preload: &[Preload], archs: BTreeSet<String>) -> Result<FramesByArch, Failed> {
-    let mut encoded: BTreeMap<(u32, &Path), Vec<Bytes>> = BTreeMap::new();
-    let mut by_arch = FramesByArch::new();
-    for arch in archs {
-        let mut frames = Vec::new();
-        for (index, preload) in (0u32..).zip(preload) {
-            let source = preload.source_for(&arch);
-            let of_file = match encoded.entry((index, source)) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(place) => place.insert(file_frames(index, source)?),
-            };
-            frames.extend(of_file.iter().cloned());
+/// Encodes the preloaded files as frames, once for all nodes.
+fn preload_frames(preload: &[Preload]) -> Result<Vec<Bytes>, Failed> {
+    let mut frames = Vec::new();
+    for (index, preload) in (0u32..).zip(preload) {
+        let failed = |error: &dyn std::error::Error| {
+            let message = format!("cannot copy {}: {error}", preload.source.display());
+            Failed::new(Exit::FILES, message)
+        };
+        let content = std::fs::read(&preload.source).map_err(|error| failed(&error))?;
+        for data in control::file_parts(&content).map(<[u8]>::to_vec) {
+            let frame = control::encode(&ToAgent::File { index, data });
+            frames.push(frame.map_err(|error| failed(&error))?.into());
         }
-        by_arch.insert(arch, frames);
     }
-    Ok(by_arch)
-}
-
-fn file_frames(index: u32, source: &Path) -> Result<Vec<Bytes>, Failed> {
-    let failed = |error: &dyn std::error::Error| {
-        let message = format!("cannot copy {}: {error}", source.display());
-        Failed::new(Exit::FILES, message)
-    };
-    let content = std::fs::read(source).map_err(|error| failed(&error))?;
-    let frame = |data: &[u8]| {
-        let frame = control::encode(&ToAgent::File { index, data: data.to_vec() });
-        frame.map(Bytes::from).map_err(|error| failed(&error))
-    };
-    control::file_parts(&content).map(frame).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rlaunch_bootstrap::job::PreloadFile;
-
-    #[test]
-    fn a_host_gets_the_file_of_its_architecture() {
-        let directory = tempfile::tempdir().unwrap();
-        let write = |name: &str| {
-            let path = directory.path().join(name);
-            std::fs::write(&path, name).unwrap();
-            path
-        };
-        let file = PreloadFile {
-            typed_path: "program".into(),
-            name: "program".into(),
-            size: 6,
-            mode: 0o755,
-        };
-        let of_other_archs = vec![("aarch64".to_owned(), write("other"))];
-        let preload = [Preload { file, source: write("usual"), of_other_archs }];
-        let archs = BTreeSet::from(["aarch64".to_owned(), "x86_64".to_owned()]);
-        let frames = preload_frames(&preload, archs).unwrap();
-        let has = |arch: &str, text: &str| {
-            let text = text.as_bytes();
-            frames[arch][0].windows(text.len()).any(|window| window == text)
-        };
-        assert!(has("x86_64", "usual") && !has("x86_64", "other"));
-        assert!(has("aarch64", "other") && !has("aarch64", "usual"));
-        // The content, and the part that marks its end.
-        assert_eq!(frames["aarch64"].len(), 2);
-    }
+    Ok(frames)
 }
