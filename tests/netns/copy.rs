@@ -13,6 +13,7 @@ use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
+const SCHEMA: &str = include_str!("../../launcher/schemas/copy.schema.json");
 /// Directory of hosts that trees are pushed to.
 const PLACE: &str = "/tmp/copied";
 /// Lines about all that a tree has: content of files, targets of links, modes, and times of files.
@@ -82,6 +83,9 @@ fn push<'a>(field: &'a Field, words: &str, source: &str) -> Run<'a> {
 /// Returns what each host has received, by the output of `--json`.
 fn received(ran: &Outcome) -> Vec<(String, u64)> {
     let said: Value = serde_json::from_str(&ran.out()).unwrap_or_else(|_| panic!("{ran}"));
+    let validator = jsonschema::validator_for(&serde_json::from_str(SCHEMA).unwrap()).unwrap();
+    let errors: Vec<String> = validator.iter_errors(&said).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:?}: {ran}");
     let hosts = said["copies"][0]["hosts"].as_array().unwrap().iter();
     let of = |host: &Value| {
         (host["host"].as_str().unwrap().to_owned(), host["received"].as_u64().unwrap())
