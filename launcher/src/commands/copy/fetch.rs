@@ -32,7 +32,10 @@ pub(crate) struct FetchArgs {
     pub(crate) path: String,
 
     /// Directory of this machine that gets a directory for each host
-    #[arg(value_name = "DIR", default_value = ".", value_parser = values::path(), value_hint = clap::ValueHint::DirPath)]
+    #[arg(
+        value_name = "DIR", default_value = ".", value_parser = values::path(),
+        value_hint = clap::ValueHint::DirPath
+    )]
     pub(crate) directory: PathBuf,
 
     /// Hosts, as for a job
