@@ -20,6 +20,7 @@ mod callback;
 mod communicator;
 mod config;
 mod containers;
+mod copy;
 mod delivery;
 mod detached;
 mod doctor;

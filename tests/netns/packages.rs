@@ -84,7 +84,7 @@ fn one_file_is_all_of_it() {
     let field = with(rlaunch);
     try_out(&field, Account::Root);
     let files = field.rlaunch("version -v").run();
-    for name in ["rlaunch-worker", "rlaunch-bench", "librlaunch.so"] {
+    for name in ["rlaunch-worker", "rlaunch-copier", "rlaunch-bench", "librlaunch.so"] {
         let carried = |line: &str| line.contains(name) && line.contains(" in rlaunch (");
         assert!(files.out().lines().any(carried), "{name}: {files}");
     }

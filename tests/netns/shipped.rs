@@ -15,7 +15,7 @@ const OF_HOSTS: [&str; 6] =
     ["libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "libgcc_s.so.1", "ld-linux"];
 
 /// Programs that need no C library of the host.
-const STATIC: [&str; 2] = ["rlaunch-worker", "rlaunch-stack"];
+const STATIC: [&str; 3] = ["rlaunch-worker", "rlaunch-stack", "rlaunch-copier"];
 
 /// Lists the executables and libraries below a directory. `bin` is left out: there, agents that run
 /// from this directory leave themselves under another name.

@@ -35,6 +35,8 @@ pub struct Job {
     pub ranks: Vec<RankSpec>,
     /// Files that the launcher sends next, as [`crate::protocol::control::ToAgent::File`] frames.
     pub preload: Vec<PreloadFile>,
+    /// Whether ranks run the program that copies files. Its hash comes next; the node may have it already.
+    pub runs_copier: bool,
     /// Grace period: time between SIGTERM and SIGKILL when ranks are ended, in milliseconds.
     pub kill_after_ms: u32,
     /// Node timeout: the peer on a connection is considered lost when nothing was received from it

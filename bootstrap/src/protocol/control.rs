@@ -118,7 +118,8 @@ pub enum ToAgent {
         data: Vec<u8>,
     },
     /// Hash and size of a helper program's executable: the prover's for nodes with RDMA, that of
-    /// the reader of stacks before the first question about stacks.
+    /// the reader of stacks before the first question about stacks, that of the copier behind a job
+    /// whose ranks run it ([`Job::runs_copier`]).
     Helper(Helper, HelperFile),
     /// Next part of a helper program's executable, after [`FromAgent::NeedsHelper`]; an empty part
     /// marks the end of the file.
@@ -441,7 +442,7 @@ pub struct CleanupReceipt {
     pub segments_unclaimed: Vec<String>,
 }
 
-/// Program that an agent runs beside the ranks, and that the launcher sends to nodes that have no
+/// Program that an agent runs beside the ranks or as ranks, and that the launcher sends to nodes that have no
 /// copy. Each is needed by few jobs, or loads libraries that the agent must not need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Helper {
@@ -449,6 +450,8 @@ pub enum Helper {
     Prover,
     /// `rlaunch-stack`, which reads the stacks of ranks and asks their libraries how far they are.
     Stack,
+    /// `rlaunch-copier`, which copies files. It is the program of the ranks of a copy.
+    Copier,
 }
 
 impl Helper {
@@ -457,6 +460,7 @@ impl Helper {
         match self {
             Helper::Prover => "rlaunch-prover",
             Helper::Stack => "rlaunch-stack",
+            Helper::Copier => "rlaunch-copier",
         }
     }
 }

@@ -68,7 +68,7 @@ pub(super) async fn run(args: &CompleteArgs, line: &CommandLine) -> Result<Exit,
 
 /// Finds out what stands behind the words `before`. `None` for what the shell's script completes: options and verbs.
 fn wanted(current: &str, before: &[String]) -> Option<Wanted> {
-    const HOSTS: [&str; 4] = ["-H", "--host", "--hosts", "--exclude"];
+    const HOSTS: [&str; 5] = ["-H", "--host", "--hosts", "--exclude", "--from"];
     let last = before.last()?;
     if current.starts_with('-') {
         return None;

@@ -66,6 +66,7 @@ fn files_for(args: &VersionArgs, arch: &str) -> String {
         (store::AGENT, AgentStore::new(args.agent.clone()).for_arch(arch).ok().map(describe_file)),
         beside(store::PROVER),
         beside(store::STACK_READER),
+        beside(store::COPIER),
         beside(store::BENCH),
         (library::SHARED, library::place_of(agent, arch)),
     ];
@@ -84,7 +85,7 @@ fn describe_file(file: impl AsRef<HostFile>) -> String {
 
 /// Write a copy of rlaunch that carries the files for hosts
 ///
-/// Agents, provers, the program of `rlaunch bench` and the libraries for ranks are appended to the executable as a zip
+/// Agents, provers, the programs of `rlaunch bench` and `rlaunch push` and the libraries for ranks are appended to the executable as a zip
 /// archive, so that nothing needs to lie beside it. Files beside rlaunch and those of --agent are still used first.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
@@ -224,7 +225,7 @@ mod tests {
     fn missing_files_are_said_to_be_missing() {
         let args = VersionArgs { verbose: true, agent: Some("/nonexistent".into()) };
         let said = files_for(&args, "x86_64");
-        assert_eq!(said.lines().filter(|line| line.ends_with("none")).count(), 5, "{said}");
+        assert_eq!(said.lines().filter(|line| line.ends_with("none")).count(), 6, "{said}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// Words of other tools, or words that people try for a verb; what they want of them; the verb that does it, and the words
 /// that it has if none were typed that it takes.
-const FOREIGN: [(&[&str], &str, &str, &str); 10] = [
+const FOREIGN: [(&[&str], &str, &str, &str); 12] = [
     (&["ps", "ls", "list", "squeue"], "your running jobs", "jobs", ""),
     (&["inspect", "info", "show"], "how a job went", "report", "last"),
     (&["again", "restart"], "a job once more", "rerun", ""),
@@ -37,6 +37,8 @@ const FOREIGN: [(&[&str], &str, &str, &str); 10] = [
     (&["hosts", "nodes", "gpus"], "what hosts have", "topo", "-H HOSTS"),
     (&["tail", "output"], "what a job prints", "logs", "-f"),
     (&["top", "htop", "stats"], "what a job and its hosts do", "monitor", ""),
+    (&["copy", "upload", "put", "send"], "files to hosts", "push", "-H HOSTS FILE"),
+    (&["download", "pull", "get"], "files of hosts", "fetch", "-H HOSTS PATH"),
 ];
 
 /// Words of [`FOREIGN`] that run as programs where they are installed, but rarely are meant so.

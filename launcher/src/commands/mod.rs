@@ -30,6 +30,7 @@
 //! | `self_test` | `rlaunch doctor --try`, once `self-test` |
 //! | `network` | `rlaunch network discover`, `rlaunch network mesh` |
 //! | `bench` | `rlaunch bench`; `rlaunch bench train` |
+//! | `copy` | `rlaunch push`, `rlaunch fetch`: files to hosts, and from them |
 //! | `report` | `rlaunch report`; `log_metrics` finds speeds and networks in output |
 //! | `hostfile`, `trust` | `rlaunch hostfile`, the older form of `--dry-run=offline`; `rlaunch trust` |
 //! | `ssh_config`, `ssh_setup` | `rlaunch ssh --show`, once `ssh-config`; `rlaunch ssh-setup` |
@@ -44,6 +45,7 @@ pub(crate) mod bench;
 mod capture;
 mod complete;
 mod completions;
+pub(crate) mod copy;
 pub(crate) mod doctor;
 #[cfg(test)]
 mod dry_run_tests;
@@ -103,6 +105,8 @@ pub(crate) enum Verb {
     Shell(shell::ShellArgs),
     Exec(exec::ExecArgs),
     Attach(exec::AttachArgs),
+    Push(Box<copy::push::PushArgs>),
+    Fetch(Box<copy::fetch::FetchArgs>),
     Reap(reap::ReapArgs),
     Topo(topo::TopoArgs),
     Doctor(Box<doctor::DoctorArgs>),
@@ -151,6 +155,8 @@ impl Verb {
             Verb::Shell(args) => shell::run(args, &line).await,
             Verb::Exec(args) => exec::run_exec(args).await,
             Verb::Attach(args) => exec::run_attach(args).await,
+            Verb::Push(args) => copy::push::run_push(&args, &line).await,
+            Verb::Fetch(args) => copy::fetch::run_fetch(*args, &line).await,
             Verb::Reap(args) => reap::run(args, &line).await,
             Verb::Topo(args) => topo::run(args, &line).await,
             Verb::Doctor(args) => doctor::run(*args, &line).await,

@@ -28,6 +28,7 @@ const GROUPS: [(&str, &[VerbLine]); 4] = [
             ("attach", "a debugger to a rank that waits in breakpoint()"),
             ("rerun", "a job again, in its directory"),
             ("stop, wait", "end a running job; wait for the end of one"),
+            ("push, fetch", "copy files to all hosts; bring files from them"),
             ("bench", "measure links, collectives, and how a program scales"),
             ("reap", "end processes that a job left behind"),
         ],

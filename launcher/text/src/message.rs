@@ -28,6 +28,7 @@ pub struct Failed {
     pub finding: Option<&'static str>,
     /// One-line message; if it is empty, nothing is printed.
     pub message: String,
+    pub host: Option<FailedHost>,
     /// Further lines, printed indented below the message.
     pub details: Vec<String>,
     /// Lines below the details that ask nothing of the user, printed dim.
@@ -42,12 +43,21 @@ pub struct Failed {
     pub may_restart: bool,
 }
 
+/// Host without which a failure might not have happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FailedHost {
+    pub name: String,
+    /// Whether its agent is gone, rather than one of its ranks.
+    pub is_lost: bool,
+}
+
 impl Failed {
     pub fn new(exit: Exit, message: impl Into<String>) -> Failed {
         Failed {
             exit,
             finding: None,
             message: message.into(),
+            host: None,
             details: vec![],
             asides: vec![],
             hints: vec![],

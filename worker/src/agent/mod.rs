@@ -376,9 +376,18 @@ impl Agent {
             Err(problem) => return Some(Err(problem)),
         };
         while !files.is_complete() {
-            if let ToAgent::File { index, data } = self.next_message().await?
-                && let Err(problem) = files.receive(index, &data)
-            {
+            let received = match self.next_message().await? {
+                ToAgent::File { index, data } => files.receive(index, &data),
+                ToAgent::Helper(Helper::Copier, file) => files.locate_copier(file).map(|needed| {
+                    if needed {
+                        let to_launcher = &self.channel.to_launcher;
+                        to_launcher.send(&FromAgent::NeedsHelper(Helper::Copier));
+                    }
+                }),
+                ToAgent::HelperPart(Helper::Copier, part) => files.receive_copier(&part),
+                _ => Ok(()),
+            };
+            if let Err(problem) = received {
                 return Some(Err(problem));
             }
         }

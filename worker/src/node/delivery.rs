@@ -131,6 +131,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 const HASH_BYTES: usize = 16;
 
 /// Helper's file while it is being received.
+#[derive(Debug)]
 pub(crate) struct HelperDownload {
     helper: Helper,
     wanted: HelperFile,

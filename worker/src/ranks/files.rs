@@ -3,12 +3,14 @@
 
 use crate::cleanup::workspace::Workspace;
 use crate::console::errln;
+use crate::node::delivery::{HelperDownload, Located};
 use rlaunch_bootstrap::job::{Job, PreloadFile, Problem, RankFile, ScriptCheck};
+use rlaunch_bootstrap::protocol::control::{Helper, HelperFile};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
 /// The node's copies of `--copy` files, and the job's private directory that contains them.
@@ -27,6 +29,17 @@ pub(crate) struct JobFiles {
     files: Vec<PreloadFile>,
     open: Option<File>,
     received: usize,
+    /// The program that copies files; `None` unless ranks run it.
+    copier: Option<Copier>,
+}
+
+/// Program that copies files, of which there is a link beside the copies of files.
+#[derive(Debug)]
+enum Copier {
+    /// The launcher has not said yet which one it is.
+    Awaited,
+    Downloading(HelperDownload),
+    Placed,
 }
 
 impl JobFiles {
@@ -37,11 +50,12 @@ impl JobFiles {
 
     /// Creates the directories, accessible to this user only.
     pub(crate) fn create(job: &Job, workspace: &Workspace) -> Result<JobFiles, Problem> {
+        let has_files = !job.preload.is_empty() || job.runs_copier;
         let workspace_error = workspace.create().err();
         let made = match (workspace.files(), &workspace_error) {
             (Some(path), _) => path,
             // A job can do without a TMPDIR of its own, but not without its files.
-            (None, Some(cause)) if !job.preload.is_empty() => {
+            (None, Some(cause)) if has_files => {
                 return Err(Problem::PreloadFailed {
                     operation: "create a directory for the files".to_owned(),
                     cause: cause.clone(),
@@ -50,7 +64,7 @@ impl JobFiles {
             (None, _) => Path::new(""),
         };
         let directory = made.join("preload");
-        if !job.preload.is_empty() {
+        if has_files {
             DirBuilder::new()
                 .mode(0o700)
                 .create(&directory)
@@ -65,6 +79,7 @@ impl JobFiles {
             files: job.preload.clone(),
             open: None,
             received: 0,
+            copier: job.runs_copier.then_some(Copier::Awaited),
         })
     }
 
@@ -90,12 +105,42 @@ impl JobFiles {
 
     /// Returns the directory of the copies, if there are any.
     pub(super) fn directory(&self) -> Option<&Path> {
-        (!self.files.is_empty()).then_some(&*self.directory)
+        let has_files = !self.files.is_empty() || self.copier.is_some();
+        has_files.then_some(&*self.directory)
     }
 
     /// Tells whether every file has arrived.
     pub(crate) fn is_complete(&self) -> bool {
-        self.received == self.files.len()
+        let has_copier = matches!(self.copier, None | Some(Copier::Placed));
+        self.received == self.files.len() && has_copier
+    }
+
+    /// Looks for the program that copies files among those that this node keeps. Returns whether the launcher has to send
+    /// it.
+    pub(crate) fn locate_copier(&mut self, file: HelperFile) -> Result<bool, Problem> {
+        match HelperDownload::locate(Helper::Copier, file).map_err(copier_failed)? {
+            Located::Cached(path) => self.place_copier(&path).map(|()| false),
+            Located::Missing(download) => {
+                self.copier = Some(Copier::Downloading(download));
+                Ok(true)
+            }
+        }
+    }
+
+    /// Takes a part of that program; an empty part ends it.
+    pub(crate) fn receive_copier(&mut self, part: &[u8]) -> Result<(), Problem> {
+        let Some(Copier::Downloading(download)) = &mut self.copier else { return Ok(()) };
+        match download.receive(part).map_err(copier_failed)? {
+            Some(path) => self.place_copier(&path),
+            None => Ok(()),
+        }
+    }
+
+    fn place_copier(&mut self, path: &Path) -> Result<(), Problem> {
+        let link = self.directory.join(Helper::Copier.name());
+        symlink(path, &link).map_err(|error| preload_failed("create", &link, &error))?;
+        self.copier = Some(Copier::Placed);
+        Ok(())
     }
 
     /// Appends a part to the current file; an empty part ends the file.
@@ -130,9 +175,12 @@ impl JobFiles {
     /// Replaces arguments that name a preloaded file with the path of its copy. `own` has the
     /// indices of the application's files.
     pub(super) fn redirect(&self, argv: &mut [OsString], own: &[u32]) {
+        let copier = self.copier.as_ref().map(|_| OsStr::new(Helper::Copier.name()));
         for argument in argv {
-            if let Some(file) = self.named(argument, own) {
-                *argument = self.directory.join(&file.name).into();
+            let file = self.named(argument, own).map(|file| file.name.as_os_str());
+            let is_copier = |name: &&OsStr| argument.as_os_str() == *name;
+            if let Some(name) = file.or(copier.filter(is_copier)) {
+                *argument = self.directory.join(name).into();
             }
         }
     }
@@ -151,6 +199,10 @@ impl JobFiles {
             names.contains(&argument) || bare.is_some_and(|bare| names.contains(&bare))
         })
     }
+}
+
+fn copier_failed(cause: String) -> Problem {
+    Problem::PreloadFailed { operation: format!("keep {}", Helper::Copier.name()), cause }
 }
 
 fn preload_failed(operation: &str, path: &Path, error: &io::Error) -> Problem {
@@ -208,6 +260,7 @@ fn cannot_create(path: &Path, error: &io::Error) -> io::Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sha2::{Digest, Sha256};
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
@@ -240,5 +293,44 @@ mod tests {
         assert!(error.to_string().ends_with("theirs: it exists already"), "{error}");
         files.remove();
         assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+    }
+
+    #[test]
+    fn the_copier_is_a_link_to_what_the_node_keeps() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut files = JobFiles {
+            workspace: None,
+            workspace_error: None,
+            passed_over: None,
+            tmpdir: None,
+            directory: directory.path().to_owned(),
+            files: Vec::new(),
+            open: None,
+            received: 0,
+            copier: Some(Copier::Awaited),
+        };
+        let content = b"#!/bin/true\n# copies\n";
+        let (sha256, size) = (Sha256::digest(content).into(), content.len() as u64);
+        let wanted = HelperFile { sha256, size };
+        assert!(!files.is_complete());
+        assert!(files.locate_copier(wanted.clone()).unwrap(), "it is kept already");
+        files.receive_copier(content).unwrap();
+        assert!(!files.is_complete());
+        files.receive_copier(&[]).unwrap();
+        assert!(files.is_complete());
+        let mut argv = vec![OsString::from("rlaunch-copier"), "receive".into()];
+        files.redirect(&mut argv, &[]);
+        assert_eq!(
+            argv,
+            [directory.path().join("rlaunch-copier").into(), OsString::from("receive")]
+        );
+        assert_eq!(fs::read(&argv[0]).unwrap(), content);
+        // The next job has it at once.
+        let link = Path::new(&argv[0]);
+        let kept = fs::read_link(link).unwrap();
+        fs::remove_file(link).unwrap();
+        assert!(!files.locate_copier(wanted).unwrap());
+        assert_eq!(fs::read_link(link).unwrap(), kept);
+        fs::remove_file(kept).unwrap();
     }
 }

@@ -1,5 +1,5 @@
-//! Upload of a helper program to nodes: of the prover, which proves RDMA paths, and of the reader of stacks. A node is
-//! sent the SHA-256 digest of the program's file, and the file itself if it asks for it.
+//! Upload of a helper program to nodes: of the prover, which proves RDMA paths, of the reader of stacks, and of the
+//! copier of files. A node is sent the SHA-256 digest of the program's file, and the file itself if it asks for it.
 
 use crate::connect::agent::host_file::HostFile;
 use crate::connect::agent::store;
@@ -52,6 +52,7 @@ impl HelperUpload {
         let program = match self.helper {
             Helper::Prover => store::PROVER,
             Helper::Stack => store::STACK_READER,
+            Helper::Copier => store::COPIER,
         };
         let file = store::beside_agent(program, given, &arch)
             .map_err(|error| Failed::from_error(Exit::AGENT, &error).hint(error.hint()))?;

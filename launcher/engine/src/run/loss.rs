@@ -3,7 +3,7 @@
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::protocol::control::{EndCause, FromAgent};
 use rlaunch_text::exit::Exit;
-use rlaunch_text::message::Failed;
+use rlaunch_text::message::{Failed, FailedHost};
 
 /// Loss of a node.
 pub(crate) struct Loss {
@@ -37,7 +37,8 @@ impl Loss {
     /// Makes the error of a job that has lost the node on `host`.
     pub(crate) fn error(&self, host: &str) -> Failed {
         let message = format!("node {host} is lost: {}", self.how);
-        let failed = Failed { may_restart: true, ..Failed::new(Exit::NODE_LOST, message) };
+        let mut failed = Failed { may_restart: true, ..Failed::new(Exit::NODE_LOST, message) };
+        failed.host = Some(FailedHost { name: host.to_owned(), is_lost: true });
         failed.hint(self.hint)
     }
 }

@@ -15,7 +15,7 @@ use rlaunch_plan::env::nccl;
 use rlaunch_plan::job::name::JobName;
 use rlaunch_plan::options::Options;
 use rlaunch_text::exit::Exit;
-use rlaunch_text::message::Failed;
+use rlaunch_text::message::{Failed, FailedHost};
 use rlaunch_text::text;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -146,6 +146,11 @@ impl Outcome {
         }
         let hosts: Vec<String> = self.nodes.iter().map(|node| node.host.to_string()).collect();
         let hosts = || hosts.iter().map(String::as_str).zip(&self.ends);
+        // A rank often fails because another host is gone, before that is noticed here.
+        let gone = hosts().find(|(_, end)| !matches!(end, Some(NodeEnd::Done(_))));
+        if let Some((host, _)) = gone.filter(|_| failed.by_rank) {
+            failed.host = Some(FailedHost { name: host.to_owned(), is_lost: true });
+        }
         failed.details.extend(receipts(hosts().filter(|(_, end)| !is_clean(end.as_ref()))));
         // The message of an interrupted job says that its ranks have ended.
         let is_told = |end: Option<&NodeEnd>| failed.is_asked && describe(end) == ALL_ENDED;
@@ -212,6 +217,7 @@ fn rank_error(exit: RankExit, others: u32, host: &str, written: &Written) -> Fai
     let exit = if left_mpi { Exit::ABORTED } else { Exit::from_rank(status) };
     let mut failed = Failed::new(exit, message);
     (failed.by_rank, failed.may_restart) = (true, true);
+    failed.host = Some(FailedHost { name: host.to_owned(), is_lost: false });
     if out_of_memory {
         let active = format!("the kernel's out-of-memory killer was active on {host} at that time");
         failed.details.push(active);
@@ -579,6 +585,7 @@ mod tests {
         assert_eq!(of(0).message, "rank 2 on b could not be started");
         assert_eq!(of(7).message, "rank 2 on b (pid 7) exited with code 126");
         assert_eq!(of(0).exit, Exit::NOT_EXECUTABLE);
+        assert_eq!(of(7).host, Some(FailedHost { name: "b".into(), is_lost: false }));
     }
 
     #[test]

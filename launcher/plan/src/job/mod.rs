@@ -70,6 +70,8 @@ pub struct JobSpec {
     pub login: bool,
     pub options: Options,
     pub preload: Vec<Preload>,
+    /// Whether the program of ranks is the copier, which nodes keep.
+    pub runs_copier: bool,
     /// Process management interfaces that agents serve to MPI programs.
     pub mpi: MpiInterfaces,
     pub singleton: SingletonPolicy,
@@ -145,6 +147,7 @@ impl JobSpec {
             login: false,
             options: Options::default(),
             preload: Vec::new(),
+            runs_copier: false,
             mpi: MpiInterfaces::default(),
             singleton: SingletonPolicy::default(),
             stdin: Stdin { readers: Readers::None, file: None },

@@ -94,6 +94,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         login: args.environment.login,
         options: Options { map_by, watches_hangs, ..rank_options },
         preload: apps::preloads(&preloaded)?,
+        runs_copier: false,
         mpi: args.environment.mpi,
         singleton: args.environment.singleton,
         stdin: stdin(&output)?,

@@ -36,7 +36,7 @@ use rlaunch_plot::PlotFile;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use table::{EarlierRun, Summary, Table};
 use train::TrainArgs;
@@ -297,7 +297,7 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 /// Reads a number of bytes, in which K, M and G are powers of 1024.
-fn parse_size(text: &str) -> Option<usize> {
+pub(super) fn parse_size(text: &str) -> Option<usize> {
     let (digits, unit) = match text.trim().char_indices().last() {
         Some((at, 'K' | 'k')) => (&text.trim()[..at], 1 << 10),
         Some((at, 'M' | 'm')) => (&text.trim()[..at], 1 << 20),
@@ -383,8 +383,12 @@ impl ResultArgs {
 
 /// Finds the program that measures, which comes with rlaunch.
 pub(super) fn measuring_program(measurement: &MeasurementArgs) -> Result<PathBuf, Failed> {
-    let agent = measurement.connect.agent.as_deref();
-    let program = store::beside_agent(store::BENCH, agent, std::env::consts::ARCH)
+    own_program(store::BENCH, measurement.connect.agent.as_deref())
+}
+
+/// Finds a program that comes with rlaunch, for this machine. `agent` is the path from `--agent`.
+pub(super) fn own_program(name: &'static str, agent: Option<&Path>) -> Result<PathBuf, Failed> {
+    let program = store::beside_agent(name, agent, std::env::consts::ARCH)
         .map_err(|error| Failed::from_error(Exit::FILES, &error).hint(error.hint()))?;
     program.local_path().map_err(|error| {
         Failed::new(Exit::FILES, format!("no place for {program} on this machine: {error}"))

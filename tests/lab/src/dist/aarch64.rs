@@ -7,7 +7,7 @@ use super::machine::TargetMachine;
 use super::unwinding::{LinkerCall, without_tables};
 use super::workspace_build::{self, BuildSet};
 use super::{
-    AGENT, LAUNCHER, Profile, STACK_READER, build_bench_for, build_library, build_program,
+    AGENT, COPIER, LAUNCHER, Profile, STACK_READER, build_bench_for, build_library, build_program,
     build_prover_for,
 };
 use super::{as_caller, place, release_cargo, rustc, target_directory};
@@ -78,6 +78,7 @@ pub fn build(profile: Profile) -> Result<Vec<String>, LabError> {
     if profile == Profile::Release && obstacle(STATIC, COMPILER)?.is_none() {
         build_static(AGENT, "agent-aarch64")?;
         build_static(STACK_READER, "stack-aarch64")?;
+        build_static(COPIER, "copier-aarch64")?;
     }
     if obstacle(TARGET, &machine().compiler())?.is_none() {
         build_the_rest(profile)?;

@@ -1,8 +1,8 @@
 //! Building rlaunch, and laying it out as it ships: `dist-PROFILE/rlaunch`, and in
 //! `dist-PROFILE/lib/rlaunch/TRIPLE` the files that travel to hosts: `rlaunch-worker`,
-//! `rlaunch-prover`, `rlaunch-stack`, `rlaunch-bench`, and for ranks `librlaunch.so` and `python/rlaunch`. Beside a
-//! released `rlaunch` there are also `measure` and `init`, so that later builds can be compared
-//! with it.
+//! `rlaunch-prover`, `rlaunch-stack`, `rlaunch-copier`, `rlaunch-bench`, and for ranks `librlaunch.so` and
+//! `python/rlaunch`. Beside a released `rlaunch` there are also `measure` and `init`, so that later
+//! builds can be compared with it.
 //!
 //! | file | what |
 //! |---|---|
@@ -64,6 +64,8 @@ impl Profile {
 const AGENT: &str = "rlaunch-worker";
 /// File name of the program that reads stacks.
 const STACK_READER: &str = "rlaunch-stack";
+/// File name of the program that copies files.
+const COPIER: &str = "rlaunch-copier";
 /// File name of the library that ranks link.
 const SHARED: &str = "librlaunch.so";
 /// File name that cargo gives to the Python module.
@@ -173,8 +175,10 @@ fn build_agent(target: &Path, machine: &TargetMachine) -> Result<(), LabError> {
     let linking = without_tables(target, LinkerCall::Compiler)?;
     show("build the agent", release_cargo()?.arg("agent").args(&linking))?;
     show("build the reader of stacks", release_cargo()?.arg("stack").args(&linking))?;
+    show("build the copier of files", release_cargo()?.arg("copier").args(&linking))?;
     let (built, laid_out) = (target.join("agent"), machine.place(target, Profile::Release));
-    [AGENT, STACK_READER].iter().try_for_each(|name| place(&built.join(name), &laid_out.join(name)))
+    let programs = [AGENT, STACK_READER, COPIER];
+    programs.iter().try_for_each(|name| place(&built.join(name), &laid_out.join(name)))
 }
 
 /// Builds the libraries that ranks link and import, optimised across crates, and lays them out

@@ -14,7 +14,8 @@ use serde_json::Value;
 use super::glibc::BinaryKind;
 use super::machine::TargetMachine;
 use super::{
-    AGENT, MODULE_PATH, PACKAGE, Profile, SHARED, STACK_READER, place, place_sources, workspace,
+    AGENT, COPIER, MODULE_PATH, PACKAGE, Profile, SHARED, STACK_READER, place, place_sources,
+    workspace,
 };
 use crate::command::{checked, display, quote};
 use crate::{LabError, files, setup};
@@ -47,8 +48,8 @@ pub(crate) enum BuildSet {
 /// features for both.
 const JOB_PACKAGES: &[&str] = &["rlaunch", AGENT, "rlaunch-capi", "rlaunch-python"];
 const SHIPPED_PACKAGES: &[&str] =
-    &["rlaunch", AGENT, STACK_READER, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
-const SENT_PACKAGES: &[&str] = &[AGENT, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
+    &["rlaunch", AGENT, STACK_READER, COPIER, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
+const SENT_PACKAGES: &[&str] = &[AGENT, COPIER, "rlaunch-bench", "rlaunch-capi", "rlaunch-python"];
 
 impl BuildSet {
     fn words(self) -> Vec<&'static str> {
@@ -106,6 +107,7 @@ const DIST_FILES: &[DistFile] = &[
     dist_file("rlaunch", BIN, None, Linkage::Portable),
     dist_file(AGENT, BIN, Some(AGENT), Linkage::Static),
     dist_file(STACK_READER, BIN, Some(STACK_READER), Linkage::Static),
+    dist_file(COPIER, BIN, Some(COPIER), Linkage::Static),
     dist_file("rlaunch-bench", BIN, Some("rlaunch-bench"), Linkage::PortableStripped),
     dist_file("rlaunch-prover", BIN, Some("rlaunch-prover"), Linkage::PortableStripped),
     dist_file("rlaunch", CDYLIB, Some(SHARED), Linkage::PortableStripped),

@@ -1,5 +1,5 @@
-//! Search for the programs that the launcher sends to hosts: the agent (for each architecture), the prover, and the
-//! program of `rlaunch bench`. Those that rlaunch carries come last.
+//! Search for the programs that the launcher sends to hosts: the agent (for each architecture), the prover, and those of
+//! `rlaunch bench` and `rlaunch push`. Those that rlaunch carries come last.
 
 use super::bundle::{Bundle, DIRECTORY};
 use super::host_file::HostFile;
@@ -18,11 +18,13 @@ pub const PROVER: &str = "rlaunch-prover";
 pub const BENCH: &str = "rlaunch-bench";
 /// Name of the program that reads stacks, which is in the directory of the agent's executable.
 pub const STACK_READER: &str = "rlaunch-stack";
+/// Name of the program that copies files, which is in the directory of the agent's executable.
+pub const COPIER: &str = "rlaunch-copier";
 /// Advice for a machine without /proc.
 pub(super) const MOUNT_PROC: &str =
     "sudo mount -t proc proc /proc; below a chroot it has to be mounted as well";
 /// Programs that are sent to hosts.
-pub(super) const PROGRAMS: [&str; 4] = [AGENT, PROVER, BENCH, STACK_READER];
+pub(super) const PROGRAMS: [&str; 5] = [AGENT, PROVER, BENCH, STACK_READER, COPIER];
 
 /// Reason why there is no executable to send to a host.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +78,7 @@ impl AgentStoreError {
                         "build it with `cargo prover` and put it beside the agent, or give --mesh off"
                     }
                     STACK_READER => "build it with `cargo stack` and put it beside the agent",
+                    COPIER => "build it with `cargo copier` and put it beside the agent",
                     BENCH => {
                         "build it with `cargo build --release -p rlaunch-bench` and put it beside the \
                          agent"

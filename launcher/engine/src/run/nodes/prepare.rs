@@ -2,6 +2,7 @@
 
 use super::{Agents, Node, Reached};
 use crate::connect::agent::library::RankLibraries;
+use crate::run::helper_upload::HelperUpload;
 use crate::run::job_run::JobRun;
 use crate::run::pump::{AgentMessage, Pump};
 use crate::run::{inventory_check, output, preflight_report, told};
@@ -10,7 +11,7 @@ use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::library::{LibrarySource, NodeLibrary};
 use rlaunch_bootstrap::job::{Binding, InterfaceAddress, Job, NodeFacts, Notice, Problem};
-use rlaunch_bootstrap::protocol::control::{self, FromAgent, ToAgent};
+use rlaunch_bootstrap::protocol::control::{self, FromAgent, Helper, ToAgent};
 use rlaunch_bootstrap::rendezvous::oob::OobConfig;
 use rlaunch_console::deadline::Deadline;
 use rlaunch_console::progress::Progress;
@@ -79,6 +80,7 @@ impl Reached {
         let (files, libraries) =
             pump.run_unless_ended(self.read_local_files(&job.spec, limit)).await?;
         let candidates = self.candidates(job)?;
+        let mut copier = job.spec.runs_copier.then(|| HelperUpload::new(Helper::Copier));
         for ((node, own), library) in self.nodes.iter().zip(&candidates).zip(libraries) {
             let addresses = own.iter().map(|candidate| candidate.address).collect();
             let part = node_job(&job.spec, &self.map, node, addresses, library);
@@ -89,9 +91,12 @@ impl Reached {
                     .hint(Some("the environment or the command line is too large"))
             })?;
             files.iter().for_each(|frame| agent.send_frame(frame.clone()));
+            if let Some(copier) = &mut copier {
+                copier.offer(&pump.agents, node, job.reach.agent.as_deref())?;
+            }
         }
         let progress = Progress::new(self.nodes.iter().map(|n| n.host.to_string()), "preparing");
-        let answers = self.await_answers(pump, limit, &progress);
+        let answers = self.await_answers(pump, limit, &progress, copier.as_mut());
         let answers = progress.report_while(answers).await?;
         let prepared = self.evaluate(job, answers, candidates)?;
         preflight_report::homes(&prepared.nodes, "run").iter().for_each(|line| told::once(line));
@@ -142,12 +147,14 @@ impl Reached {
         Ok(candidates)
     }
 
-    /// Collects one answer from every node, in the order of nodes.
+    /// Collects one answer from every node, in the order of nodes. Sends `copier`, the ranks' program if it is this one, to
+    /// nodes that ask for it.
     async fn await_answers(
         &self,
         pump: &mut Pump<'_>,
         limit: Duration,
         progress: &Progress,
+        mut copier: Option<&mut HelperUpload>,
     ) -> Result<Vec<FromAgent>, Failed> {
         let mut deadline = Deadline::after(limit);
         let mut answers = BTreeMap::new();
@@ -158,6 +165,10 @@ impl Reached {
                 let message = format!("no answer within {seconds} s: {missing}");
                 return Err(Failed::new(Exit::AGENT, message));
             };
+            if let (FromAgent::NeedsHelper(Helper::Copier), Some(copier)) = (&message, &mut copier)
+            {
+                copier.send(&pump.agents, &self.nodes[node.index()]);
+            }
             if matches!(message, FromAgent::Prepared { .. } | FromAgent::Refused { .. }) {
                 progress.done(&pump.host(node));
                 answers.insert(node, message);
@@ -257,6 +268,7 @@ fn node_job(
         applications,
         ranks,
         preload: job.preload.iter().map(|preload| preload.file.clone()).collect(),
+        runs_copier: job.runs_copier,
         kill_after_ms: u32::try_from(job.kill_after.as_millis()).unwrap_or(u32::MAX),
         node_timeout_ms: u32::try_from(node_timeout.as_millis()).unwrap_or(u32::MAX),
         launcher_timeout_ms: u32::try_from(launcher_timeout.as_millis()).unwrap_or(u32::MAX),

@@ -11,9 +11,15 @@ use crate::LabError;
 use crate::command::{printed, run};
 
 /// Packages that ship.
-const SHIPPED: [&str; 7] = [
-    "rlaunch", "rlaunch-worker", "rlaunch-prover", "rlaunch-stack", "rlaunch-bench",
-    "rlaunch-capi", "rlaunch-python",
+const SHIPPED: [&str; 8] = [
+    "rlaunch",
+    "rlaunch-worker",
+    "rlaunch-prover",
+    "rlaunch-stack",
+    "rlaunch-copier",
+    "rlaunch-bench",
+    "rlaunch-capi",
+    "rlaunch-python",
 ];
 
 /// Writes `rlaunch-VERSION.cdx.json`.

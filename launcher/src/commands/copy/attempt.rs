@@ -1,0 +1,470 @@
+//! One attempt at a copy: the job on the hosts, and the program on this machine beside it.
+
+use super::reports::{RankReports, Reports, SharedReports, Source};
+use super::{FileCopy, HostCopy, LeftOut, Way, resume_hint};
+use crate::cli::args::MeasurementArgs;
+use crate::cli::config::LoadedConfig;
+use crate::cli::lower::MeasurementJob;
+use crate::commands::bench::own_program;
+use crate::commands::bench::records::{self, Ended};
+use nix::sys::signal::Signal;
+use ring::rand::{SecureRandom, SystemRandom};
+use rlaunch_bootstrap::id::JobId;
+use rlaunch_console::{messages, progress};
+use rlaunch_copy::control::{Report, Request, Role, Secret};
+use rlaunch_engine::connect::agent::store;
+use rlaunch_engine::run::job_run::{Launch, NoRandom};
+use rlaunch_engine::run::live::client::RunningJob;
+use rlaunch_engine::run::signals::{Signals, ended_by};
+use rlaunch_plan::job::JobSpec;
+use rlaunch_plan::job::stdin::{Readers, Stdin};
+use rlaunch_plan::map::MapBy;
+use rlaunch_plan::options::{Options, Preflight, Transport};
+use rlaunch_plan::placement::Bind;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::process::{Child, Command};
+use tokio::task::JoinHandle;
+
+/// Interval at which the program on this machine is looked after.
+const LOOK: Duration = Duration::from_millis(200);
+/// Line for a shell on a rank's host that carries bytes between its stdin, its stdout and the port in `$0`.
+const PIPE: &str = "exec \"$RLAUNCH_PRELOAD_DIR/rlaunch-copier\" pipe \"$0\"";
+
+/// End of an attempt that tells how to go on.
+#[derive(Debug)]
+pub(super) enum AttemptEnd {
+    Complete(Vec<HostCopy>),
+    /// A host has failed. The copy can go on with `rest`, which is empty if no other host has the files.
+    Without {
+        lost: LeftOut,
+        rest: Vec<String>,
+    },
+}
+
+/// Makes the job: one rank on each host that is not in `left_out`, in the order in which bytes pass hosts. Its ranks
+/// need no variables of this shell, no RDMA and no CPUs of their own.
+pub(super) fn launch(
+    copy: &FileCopy,
+    config: &LoadedConfig,
+    left_out: &[LeftOut],
+) -> Result<Launch, Failed> {
+    let args = MeasurementArgs::for_hosts(copy.hosts.clone(), copy.connect.clone())?;
+    let argv = [store::COPIER, copy.way.words().rank].map(OsString::from).to_vec();
+    let mut job = MeasurementJob::new(args, argv).with_one_rank_on_each_host();
+    // There relative paths begin.
+    job.process.wdir = Some("~".into());
+    let mut launch = job.launch(config)?;
+    let is_nowhere = copy.hosts.is_empty() && launch.spec.is_local;
+    if is_nowhere {
+        let failed = Failed::new(Exit::USAGE, "no hosts are named");
+        return Err(failed.hint(Some("-H a,b names them; `rlaunch help hosts` lists other ways")));
+    }
+    let spec = &mut launch.spec;
+    spec.hosts.retain(|host| left_out.iter().all(|left| left.host != host.to_string()));
+    if let Way::Between { from, .. } = &copy.way {
+        put_first(spec, from)?;
+    }
+    spec.no_env = true;
+    for app in &mut spec.apps {
+        app.env.clear();
+        app.user_set_vars.clear();
+    }
+    spec.options = Options {
+        map_by: MapBy::Ppr(1),
+        transport: Transport::Tcp,
+        preflight: Preflight::Off,
+        bind: Some(Bind::None),
+        ..Options::default()
+    };
+    spec.is_recorded = false;
+    spec.runs_copier = true;
+    Ok(launch)
+}
+
+/// Makes a host that has the files the first of the chain.
+fn put_first(spec: &mut JobSpec, from: &str) -> Result<(), Failed> {
+    let place = spec.hosts.iter().position(|host| host.to_string() == from || host.name == from);
+    let Some(place) = place else {
+        let hosts: Vec<String> = spec.hosts.iter().map(ToString::to_string).collect();
+        let message = format!("--from {from} is not among the hosts: {}", hosts.join(", "));
+        return Err(Failed::new(Exit::USAGE, message).hint(Some("-H names it too")));
+    };
+    spec.hosts[..=place].rotate_right(1);
+    if spec.hosts.len() < 2 {
+        let message = format!("{from} is the only host, and has the files");
+        return Err(Failed::new(Exit::USAGE, message).hint(Some("-H names those that get them")));
+    }
+    Ok(())
+}
+
+/// Words by which the programs know what to do.
+struct Words {
+    rank: &'static str,
+    /// `None` where no program runs on this machine.
+    local: Option<&'static str>,
+}
+
+impl Way {
+    fn words(&self) -> Words {
+        match self {
+            Way::Push { .. } => Words { rank: "receive", local: Some("send") },
+            Way::Between { .. } => Words { rank: "receive", local: None },
+            Way::Fetch { .. } => Words { rank: "serve", local: Some("fetch") },
+        }
+    }
+
+    /// Returns the roles of the ranks and of the program on this machine.
+    fn roles(&self) -> [Role; 2] {
+        let source = |paths: &Vec<String>| Role::Source { paths: paths.clone() };
+        match self {
+            Way::Push { paths, .. } => [Role::Relay, source(paths)],
+            Way::Between { paths, .. } | Way::Fetch { paths, .. } => [source(paths), Role::Relay],
+        }
+    }
+
+    fn destination(&self) -> &str {
+        match self {
+            Way::Push { destination, .. }
+            | Way::Between { destination, .. }
+            | Way::Fetch { destination, .. } => destination,
+        }
+    }
+
+    /// Tells who reports how far the copy is.
+    fn source_of_progress(&self) -> Source {
+        match self {
+            Way::Push { .. } | Way::Between { .. } => Source::Rank,
+            Way::Fetch { .. } => Source::Local,
+        }
+    }
+
+    fn verb(&self) -> &'static str {
+        match self {
+            Way::Push { .. } | Way::Between { .. } => "pushing",
+            Way::Fetch { .. } => "fetching",
+        }
+    }
+}
+
+/// Runs the job. Also returns what each host has received.
+pub(super) async fn run(
+    copy: &FileCopy,
+    mut launch: Launch,
+) -> Result<(AttemptEnd, Vec<(String, u64)>), Failed> {
+    let hosts: Vec<String> = launch.spec.hosts.iter().map(ToString::to_string).collect();
+    let requests = requests(copy, &hosts)?;
+    let reports = Reports::new(hosts, copy.way.verb(), copy.way.source_of_progress());
+    let reports: SharedReports = Arc::new(Mutex::new(reports));
+    // Held until the job has opened it by its path.
+    let stdin = pipe_with(line(&requests.of_ranks)?)?;
+    let file = Some(PathBuf::from(format!("/dev/fd/{}", stdin.as_raw_fd())));
+    launch.spec.stdin = Stdin { readers: Readers::All, file };
+    let local = match copy.way.words().local {
+        Some(word) => {
+            let request = line(&requests.of_local)?;
+            let agent = copy.connect.agent.as_deref();
+            Some(LocalCopier::start(word, launch.spec.id, &request, agent, &reports)?)
+        }
+        None => None,
+    };
+    let (to_local, local) = local.map_or((None, None), |(pipe, local)| (Some(pipe), Some(local)));
+    let reader = RankReports { reports: Arc::clone(&reports), to_local };
+    let job = launch.spec.id;
+    let running = records::run_lines(launch, reader);
+    tokio::pin!(running);
+    let ended = tokio::select! {
+        ended = &mut running => ended,
+        () = end_after_failure(job, &reports) => running.await,
+    };
+    let Ended { ended, reader, .. } = ended?;
+    // The program here has heard of all ranks.
+    drop((reader, stdin));
+    let ended = match local {
+        Some(local) => local.conclude(ended, &reports).await,
+        None => ended,
+    };
+    progress::erase_step();
+    let reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok((conclude(&copy.way, ended, &reports)?, reports.received()))
+}
+
+/// Decides how to go on after the job.
+fn conclude(
+    way: &Way,
+    ended: Result<Exit, Failed>,
+    reports: &Reports,
+) -> Result<AttemptEnd, Failed> {
+    let source = reports.hosts().first().filter(|_| matches!(way, Way::Between { .. }));
+    let failed = match ended {
+        Ok(_) => {
+            let mut hosts = reports.complete()?;
+            hosts.retain(|host| source != Some(&host.host));
+            return Ok(AttemptEnd::Complete(hosts));
+        }
+        Err(failed) => failed,
+    };
+    if let Some(lost) = reports.culprit(&failed) {
+        let has_source = source != Some(&lost.host);
+        let gets_files = |host: &&String| **host != lost.host && source != Some(*host);
+        let rest = reports.hosts().iter().filter(|host| has_source && gets_files(host));
+        return Ok(AttemptEnd::Without { rest: rest.cloned().collect(), lost });
+    }
+    // An end that the user has asked for makes all programs fail.
+    let is_of_programs = failed.by_rank || reports.is_ended;
+    let of_local = reports.local_failure().filter(|_| is_of_programs);
+    let hint = reports.has_begun().then(resume_hint);
+    Err(of_local.unwrap_or(failed).hint(hint))
+}
+
+/// Ends the job when the program on this machine has failed and the job goes on: its ranks would wait for that program.
+async fn end_after_failure(job: JobId, reports: &SharedReports) {
+    let is_over = || reports.lock().unwrap_or_else(PoisonError::into_inner).is_over(Instant::now());
+    let name = job.to_string();
+    loop {
+        tokio::time::sleep(LOOK).await;
+        if !is_over() {
+            continue;
+        }
+        // It can be asked once its ranks run.
+        if let Ok(mut job) = RunningJob::find(Some(&name)).await
+            && job.end().await.is_ok()
+        {
+            reports.lock().unwrap_or_else(PoisonError::into_inner).is_ended = true;
+            return;
+        }
+    }
+}
+
+/// What is asked of the ranks, and of the program on this machine.
+struct Requests {
+    of_ranks: Request,
+    of_local: Request,
+}
+
+fn requests(copy: &FileCopy, hosts: &[String]) -> Result<Requests, Failed> {
+    let mut secret = [0; 32];
+    SystemRandom::new().fill(&mut secret).map_err(|_| Failed::from_error(Exit::BUG, &NoRandom))?;
+    let secret = Secret(secret);
+    let [of_ranks, of_local] = copy.way.roles().map(|role| Request {
+        secret: secret.clone(),
+        hosts: hosts.to_vec(),
+        plain: copy.transfer.plain,
+        streams: copy.transfer.streams,
+        destination: copy.way.destination().to_owned(),
+        verify: copy.transfer.verify,
+        limit: copy.transfer.limit,
+        xattrs: false,
+        role,
+    });
+    Ok(Requests { of_ranks, of_local })
+}
+
+fn line(request: &Request) -> Result<Vec<u8>, Failed> {
+    let line = serde_json::to_vec(request);
+    let mut line = line.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+/// Makes a pipe from which `line` can be read, and then its end.
+fn pipe_with(line: Vec<u8>) -> Result<PipeReader, Failed> {
+    let (reader, mut writer) = io::pipe().map_err(|error| no_pipe(&error))?;
+    // A thread, since paths may be more than a pipe takes.
+    std::thread::spawn(move || {
+        // Fails if the job ends before its ranks start.
+        let _ = writer.write_all(&line);
+    });
+    Ok(reader)
+}
+
+fn no_pipe(error: &io::Error) -> Failed {
+    Failed::new(Exit::FILES, format!("cannot make a pipe for the copy: {error}"))
+}
+
+/// Program that copies on this machine. It is killed when this is dropped.
+struct LocalCopier {
+    child: Child,
+    reading: JoinHandle<()>,
+}
+
+impl LocalCopier {
+    /// Starts it, and writes its request. Also returns its stdin, where it reads of ranks.
+    fn start(
+        word: &str,
+        job: JobId,
+        request: &[u8],
+        agent: Option<&Path>,
+        reports: &SharedReports,
+    ) -> Result<(PipeWriter, LocalCopier), Failed> {
+        let program = own_program(store::COPIER, agent)?;
+        let (stdin, mut to_child) = io::pipe().map_err(|error| no_pipe(&error))?;
+        let (from_child, stdout) = io::pipe().map_err(|error| no_pipe(&error))?;
+        let started = Command::new(&program)
+            .arg(word)
+            .args(way_through_the_job(job)?)
+            .stdin(stdin)
+            .stdout(stdout)
+            // A Ctrl-C is for this process, which ends the job in order.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn();
+        let child = started.map_err(|error| {
+            Failed::new(Exit::FILES, format!("cannot start {}: {error}", program.display()))
+        })?;
+        let reports = Arc::clone(reports);
+        let reading = tokio::task::spawn_blocking(move || read_local(from_child, &reports));
+        // Fails if the program has ended, which is noticed as that.
+        let _ = to_child.write_all(request);
+        Ok((to_child, LocalCopier { child, reading }))
+    }
+
+    /// Waits until it has ended, and has reported all. Ends it if the job has failed. Returns the end of the copy: that of
+    /// the job, unless only this program has failed.
+    async fn conclude(
+        self,
+        ended: Result<Exit, Failed>,
+        reports: &SharedReports,
+    ) -> Result<Exit, Failed> {
+        let LocalCopier { mut child, reading } = self;
+        if ended.is_err() {
+            if let Ok(Some(status)) = child.try_wait()
+                && status.code().is_none()
+            {
+                let failed = silent_end(&Ok(status));
+                reports.lock().unwrap_or_else(PoisonError::into_inner).local_was_killed(&failed);
+            }
+            // Fails if it has ended.
+            let _ = child.start_kill();
+        }
+        let mut signals = Signals::install()?;
+        let finished = async {
+            let _ = reading.await;
+            child.wait().await
+        };
+        let status = tokio::select! {
+            status = finished => status,
+            signal = signals.end() => return Err(interrupted(signal)),
+        };
+        ended?;
+        let reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
+        match status {
+            Ok(status) if status.success() => Ok(Exit::SUCCESS),
+            status => Err(reports.local_failure().unwrap_or_else(|| silent_end(&status))),
+        }
+    }
+}
+
+fn interrupted(signal: Signal) -> Failed {
+    Failed { is_asked: signal == Signal::SIGINT, ..ended_by(signal, "") }.hint(Some(resume_hint()))
+}
+
+/// Describes the end of a program that has not said why it failed.
+fn silent_end(status: &io::Result<ExitStatus>) -> Failed {
+    let how = match status {
+        Ok(status) => status.to_string(),
+        Err(error) => error.to_string(),
+    };
+    Failed::new(Exit::BUG, format!("{} on this machine has ended: {how}", store::COPIER))
+}
+
+/// Returns the command by which the program here reaches a rank where TCP does not: it is carried by the job.
+fn way_through_the_job(job: JobId) -> Result<Vec<OsString>, Failed> {
+    let own = std::env::current_exe();
+    let own = own.map_err(|error| Failed::new(Exit::BUG, format!("where is rlaunch? {error}")))?;
+    let job = job.to_string();
+    let words = ["exec", "-T", &job, "{rank}", "--", "sh", "-c", PIPE].map(OsString::from);
+    Ok([OsString::from(own)].into_iter().chain(words).collect())
+}
+
+/// Reads what the program on this machine reports, until it ends.
+fn read_local(pipe: PipeReader, reports: &SharedReports) {
+    for line in BufReader::new(pipe).split(b'\n').map_while(Result::ok) {
+        match serde_json::from_slice::<Report>(&line) {
+            Ok(report) => {
+                let mut reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
+                reports.note(Source::Local, report);
+            }
+            Err(_) => messages::warn(&String::from_utf8_lossy(&line)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use std::io::Read;
+
+    fn copy(hosts: &str, way: Way) -> FileCopy {
+        let words = ["push", "-H", hosts, "x", "--plain", "--limit", "1M"];
+        let args = super::super::push::PushArgs::try_parse_from(words).unwrap();
+        FileCopy { way, hosts: args.hosts, connect: args.connect, transfer: args.transfer }
+    }
+
+    fn push(hosts: &str) -> FileCopy {
+        let paths = vec!["/x".to_owned()];
+        copy(hosts, Way::Push { paths, destination: "~/".to_owned() })
+    }
+
+    #[test]
+    fn each_host_of_the_chain_has_one_role() {
+        let hosts = ["a".to_owned(), "b".to_owned()];
+        let Requests { of_ranks, of_local } = requests(&push("a,b"), &hosts).unwrap();
+        assert_eq!(
+            (of_ranks.role, of_ranks.plain, of_ranks.limit),
+            (Role::Relay, true, Some(1 << 20))
+        );
+        assert_eq!(of_local.role, Role::Source { paths: vec!["/x".to_owned()] });
+        assert_eq!((of_ranks.hosts, of_ranks.secret), (hosts.to_vec(), of_local.secret.clone()));
+        let again = requests(&push("a,b"), &hosts).unwrap();
+        assert_ne!(again.of_local.secret, of_local.secret, "a secret is for one copy");
+    }
+
+    #[test]
+    fn the_host_that_has_the_files_comes_first() {
+        let paths = vec!["/x".to_owned()];
+        let way = |from: &str| Way::Between {
+            from: from.to_owned(),
+            paths: paths.clone(),
+            destination: "~/".to_owned(),
+        };
+        let mut spec = spec_of("a,b,c,d");
+        put_first(&mut spec, "c").unwrap();
+        let order: Vec<String> = spec.hosts.iter().map(ToString::to_string).collect();
+        assert_eq!(order, ["c", "a", "b", "d"]);
+        let failed = put_first(&mut spec_of("a,b"), "x").unwrap_err();
+        assert_eq!(failed.message, "--from x is not among the hosts: a, b");
+        let alone = put_first(&mut spec_of("a"), "a").unwrap_err();
+        assert_eq!(alone.message, "a is the only host, and has the files");
+        assert!(way("c").words().local.is_none());
+    }
+
+    fn spec_of(hosts: &str) -> JobSpec {
+        crate::cli::lower::parse(&format!("-H {hosts} x")).unwrap()
+    }
+
+    #[test]
+    fn the_way_through_a_job_ends_in_the_port() {
+        let words = way_through_the_job(JobId(7)).unwrap();
+        let words: Vec<String> =
+            words[1..].iter().map(|word| word.to_string_lossy().into_owned()).collect();
+        let job = JobId(7).to_string();
+        assert_eq!(words[..6], ["exec", "-T", &job, "{rank}", "--", "sh"].map(str::to_owned));
+        assert!(words.last().unwrap().ends_with("pipe \"$0\""), "{words:?}");
+    }
+
+    #[test]
+    fn a_request_is_a_line_of_a_pipe() {
+        let mut text = String::new();
+        pipe_with(b"{}\n".to_vec()).unwrap().read_to_string(&mut text).unwrap();
+        assert_eq!(text, "{}\n");
+    }
+}

@@ -1,0 +1,200 @@
+//! `rlaunch push` and `rlaunch fetch`: files to hosts, and from them.
+//!
+//! A copy is a job whose ranks, one on each host, are the program `rlaunch-copier`. One more of it runs on this machine: it
+//! is the source of a push and the destination of a fetch. Bytes go from program to program and never through here; this
+//! process starts them, tells them of each other, and shows what they report. A host that is lost ends the job, as any
+//! job: the copy then goes on without that host, and what has arrived is not sent again.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `push`, `fetch` | the verbs: options, and what they print at the end |
+//! | `sources` | `SRC[:DEST]`: what goes where, and the list of a dry run |
+//! | `attempt` | a job and the program on this machine, to their end |
+//! | `reports` | what the programs report, and which host is to blame for a failure |
+//! | `progress` | the line at a terminal |
+
+mod attempt;
+pub(crate) mod fetch;
+mod progress;
+pub(crate) mod push;
+mod reports;
+mod sources;
+
+use crate::cli::args::ConnectArgs;
+use crate::cli::config::LoadedConfig;
+use crate::commands::bench;
+use attempt::AttemptEnd;
+use rlaunch_console::messages;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
+use rlaunch_text::typed::command_line;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::time::Instant;
+
+/// How bytes travel.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct TransferArgs {
+    /// Do not encrypt the content of files on the way; it is checked by hashes all the same. For networks that nobody
+    /// else can read
+    #[arg(long)]
+    pub(crate) plain: bool,
+
+    /// Bytes per second that each host and this machine send at most, such as 100M; K, M and G are powers of 1024
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    pub(crate) limit: Option<u64>,
+
+    /// Number of connections between two machines; more can fill a link for which one processor is too slow
+    #[arg(
+        long, value_name = "N", default_value = "4",
+        value_parser = clap::value_parser!(u32).range(1..=64)
+    )]
+    pub(crate) streams: u32,
+
+    /// Read all files again at both ends when they have arrived, and compare
+    #[arg(long)]
+    pub(crate) verify: bool,
+}
+
+fn parse_rate(text: &str) -> Result<u64, String> {
+    let rate = bench::parse_size(text).and_then(|rate| u64::try_from(rate).ok());
+    let rate = rate.filter(|rate| *rate > 0);
+    rate.ok_or_else(|| format!("{text:?} is not a number of bytes per second, such as 100M or 1G"))
+}
+
+/// Copy of files, as a value.
+#[derive(Clone, Debug)]
+pub(crate) struct FileCopy {
+    pub(crate) way: Way,
+    /// Lists of hosts, as behind `-H`.
+    pub(crate) hosts: Vec<String>,
+    pub(crate) connect: ConnectArgs,
+    pub(crate) transfer: TransferArgs,
+}
+
+/// Direction of a copy. Every path goes below its destination by its own name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// From this machine to each host.
+    Push { paths: Vec<String>, destination: String },
+    /// From one of the hosts to each other one.
+    Between { from: String, paths: Vec<String>, destination: String },
+    /// From each host to this machine, into a directory of the host's name below `destination`.
+    Fetch { paths: Vec<String>, destination: String },
+}
+
+/// Files of one host that have arrived.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(crate) struct HostCopy {
+    pub(crate) host: String,
+    pub(crate) files: u64,
+    pub(crate) bytes: u64,
+    /// Bytes that came over the network, before the loss of another host too.
+    pub(crate) received: u64,
+    /// Directory that the files are in.
+    pub(crate) root: String,
+}
+
+/// Host whose copy failed, while those of others went on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LeftOut {
+    pub(crate) host: String,
+    pub(crate) why: String,
+    pub(crate) hint: Option<String>,
+    /// [`Exit::NODE_LOST`], or [`Exit::FILES`] if the host itself said why.
+    pub(crate) exit: Exit,
+}
+
+/// Copy that has ended.
+#[derive(Debug)]
+pub(crate) struct Copied {
+    pub(crate) hosts: Vec<HostCopy>,
+    pub(crate) seconds: f64,
+}
+
+/// Copies files. Hosts that fail meanwhile are added to `left_out`, and those that are in it have no part. Fails if
+/// nothing can be copied to or from any host.
+pub(crate) async fn run(
+    copy: &FileCopy,
+    config: &LoadedConfig,
+    left_out: &mut Vec<LeftOut>,
+) -> Result<Copied, Failed> {
+    let began = Instant::now();
+    // What each host has received in the attempts so far.
+    let mut received: BTreeMap<String, u64> = BTreeMap::new();
+    loop {
+        let launch = attempt::launch(copy, config, left_out)?;
+        let (end, arrived) = attempt::run(copy, launch).await?;
+        for (host, bytes) in arrived {
+            *received.entry(host).or_default() += bytes;
+        }
+        match end {
+            AttemptEnd::Complete(mut hosts) => {
+                for host in &mut hosts {
+                    host.received = received.get(&host.host).copied().unwrap_or(0);
+                }
+                return Ok(Copied { hosts, seconds: began.elapsed().as_secs_f64() });
+            }
+            AttemptEnd::Without { lost, rest } if rest.is_empty() => {
+                left_out.push(lost);
+                return Err(failure_of(left_out));
+            }
+            AttemptEnd::Without { lost, rest } => {
+                messages::warn(&format!("{}; going on with {}", lost.why, text::list(&rest)));
+                left_out.push(lost);
+            }
+        }
+    }
+}
+
+/// Returns the exit code of a copy that has ended: an error that names the hosts whose files did not arrive, if any.
+fn conclude(left_out: &[LeftOut]) -> Result<Exit, Failed> {
+    if left_out.is_empty() { Ok(Exit::SUCCESS) } else { Err(failure_of(left_out)) }
+}
+
+fn failure_of(left_out: &[LeftOut]) -> Failed {
+    let lost = left_out.iter().find(|host| host.exit == Exit::NODE_LOST);
+    let exit = lost.or(left_out.first()).map_or(Exit::BUG, |host| host.exit);
+    let hosts: Vec<&str> = left_out.iter().map(|host| host.host.as_str()).collect();
+    let mut failed = Failed::new(exit, format!("not complete: {}", text::list(&hosts)));
+    failed.details = left_out.iter().map(|host| host.why.clone()).collect();
+    let failed = left_out.iter().fold(failed, |failed, host| failed.hint(host.hint.clone()));
+    failed.hint(Some(resume_hint()))
+}
+
+/// Says how an incomplete copy goes on.
+fn resume_hint() -> String {
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    format!("what has arrived stays, and is not sent again by {}", command_line(&words))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn left_out(host: &str, exit: Exit) -> LeftOut {
+        let (host, why) = (host.to_owned(), format!("{host}: it was so"));
+        LeftOut { host, why, hint: None, exit }
+    }
+
+    #[test]
+    fn rates_are_positive_numbers_of_bytes() {
+        assert_eq!(parse_rate("100M"), Ok(100 << 20));
+        assert_eq!(parse_rate("5"), Ok(5));
+        for bad in ["0", "", "fast", "-1", "1T"] {
+            assert!(parse_rate(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_lost_host_decides_the_exit_code() {
+        assert_eq!(conclude(&[]).unwrap(), Exit::SUCCESS);
+        let full = left_out("a", Exit::FILES);
+        assert_eq!(failure_of(std::slice::from_ref(&full)).exit, Exit::FILES);
+        let failed = failure_of(&[full, left_out("b", Exit::NODE_LOST)]);
+        assert_eq!((failed.exit, failed.message.as_str()), (Exit::NODE_LOST, "not complete: a, b"));
+        assert_eq!(failed.details, ["a: it was so", "b: it was so"]);
+    }
+}

@@ -1,0 +1,369 @@
+//! What the programs of a copy report, and which host is to blame if it fails.
+
+use super::progress::ProgressLine;
+use super::{HostCopy, LeftOut};
+use crate::commands::bench::records::LineReader;
+use rlaunch_console::messages;
+use rlaunch_copy::control::{Limit, Report};
+use rlaunch_engine::run::job_run::StartFacts;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::{Failed, FailedHost};
+use std::io::{self, PipeWriter, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time in which the job may find out by itself that a host is lost, after the program on this machine has failed. It is
+/// longer than a host's silence before it is lost.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Exit code of a program that has reported why it failed.
+const REPORTED: Exit = Exit(1);
+
+/// Program that reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// Program on a host, a rank of the job.
+    Rank,
+    /// The one on this machine.
+    Local,
+}
+
+/// Reports so far, for the threads that read them.
+pub(super) type SharedReports = Arc<Mutex<Reports>>;
+
+/// How far the copy of a host, or of this machine, is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct HostState {
+    pub(super) received: u64,
+    pub(super) written: u64,
+    pub(super) total: u64,
+    pub(super) waits_for: Option<Limit>,
+    pub(super) done: Option<HostCopy>,
+}
+
+/// Failure of a program.
+#[derive(Clone, Debug)]
+struct Failure {
+    /// `None` for the program on this machine.
+    rank: Option<usize>,
+    text: String,
+    hint: Option<String>,
+    at: Instant,
+}
+
+#[derive(Debug)]
+pub(super) struct Reports {
+    hosts: Vec<String>,
+    /// Who reports how far the copy is: the end to which files go.
+    of_progress: Source,
+    /// State by rank.
+    ranks: Vec<HostState>,
+    local: HostState,
+    /// In the order in which they came.
+    failures: Vec<Failure>,
+    /// Whether the program on this machine was killed, which ranks take for the loss of a neighbour.
+    is_local_killed: bool,
+    /// Whether the job was ended because of a failure here.
+    pub(super) is_ended: bool,
+    line: ProgressLine,
+}
+
+impl Reports {
+    /// Begins without any report. `verb` says at a terminal what is done.
+    pub(super) fn new(hosts: Vec<String>, verb: &'static str, of_progress: Source) -> Reports {
+        Reports {
+            ranks: vec![HostState::default(); hosts.len()],
+            hosts,
+            of_progress,
+            local: HostState::default(),
+            failures: Vec::new(),
+            is_local_killed: false,
+            is_ended: false,
+            line: ProgressLine::new(verb),
+        }
+    }
+
+    pub(super) fn hosts(&self) -> &[String] {
+        &self.hosts
+    }
+
+    /// Takes a report of a program. One that names a rank is about this rank, whoever reports it.
+    pub(super) fn note(&mut self, source: Source, report: Report) {
+        match report {
+            Report::Listening { .. } => {}
+            Report::Progress { rank, received, written, total, waits_for } => {
+                let is_counted = source == self.of_progress;
+                let Some(state) = self.state(rank, source).filter(|_| is_counted) else { return };
+                (state.received, state.written, state.total) = (received, written, total);
+                state.waits_for = Some(waits_for);
+                self.line.show(&self.hosts, &self.ranks, &self.local, Instant::now());
+            }
+            Report::Done { rank, files, bytes, received, root, .. } => {
+                let host = self.name(rank);
+                let is_counted = source == self.of_progress;
+                let Some(state) = self.state(rank, source).filter(|_| is_counted) else { return };
+                (state.received, state.written, state.total) = (received, bytes, bytes);
+                state.waits_for = Some(Limit::Nothing);
+                state.done = Some(HostCopy { host, files, bytes, received, root });
+            }
+            Report::Failed { rank, text, hint } => {
+                let rank = self.index(rank);
+                self.failures.push(Failure { rank, text, hint, at: Instant::now() });
+            }
+            Report::Note { rank, text } => {
+                messages::info(&format!("{}: {text}", self.name(rank)));
+            }
+        }
+    }
+
+    /// Returns the place of a rank among the hosts; `None` for the program on this machine.
+    fn index(&self, rank: u32) -> Option<usize> {
+        usize::try_from(rank).ok().filter(|rank| *rank < self.hosts.len())
+    }
+
+    fn name(&self, rank: u32) -> String {
+        self.index(rank).map_or_else(|| "this machine".to_owned(), |rank| self.hosts[rank].clone())
+    }
+
+    /// Returns the state that a report is about: the only other program that has no rank is the one on this machine.
+    fn state(&mut self, rank: u32, source: Source) -> Option<&mut HostState> {
+        match (self.index(rank), source) {
+            (Some(rank), _) => self.ranks.get_mut(rank),
+            (None, Source::Local) => Some(&mut self.local),
+            (None, Source::Rank) => None,
+        }
+    }
+
+    /// Returns what has arrived, if that is everything.
+    pub(super) fn complete(&self) -> Result<Vec<HostCopy>, Failed> {
+        let missing = self.ranks.iter().zip(&self.hosts).find(|(state, _)| state.done.is_none());
+        if let Some((_, host)) = missing {
+            let message = format!("{host}: the program that copies has ended without a report");
+            return Err(Failed::new(Exit::BUG, message));
+        }
+        Ok(self.ranks.iter().filter_map(|state| state.done.clone()).collect())
+    }
+
+    /// Returns the number of bytes that each host has received.
+    pub(super) fn received(&self) -> Vec<(String, u64)> {
+        let received = self.ranks.iter().map(|state| state.received);
+        self.hosts.iter().cloned().zip(received).collect()
+    }
+
+    /// Returns the failure of the program on this machine.
+    pub(super) fn local_failure(&self) -> Option<Failed> {
+        let failure = self.failures.iter().find(|failure| failure.rank.is_none())?;
+        Some(Failed::new(Exit::FILES, failure.text.clone()).hint(failure.hint.clone()))
+    }
+
+    /// Takes note that the program on this machine was killed, as `failed` says.
+    pub(super) fn local_was_killed(&mut self, failed: &Failed) {
+        self.is_local_killed = true;
+        let (text, at) = (failed.message.clone(), Instant::now());
+        self.failures.insert(0, Failure { rank: None, text, hint: None, at });
+    }
+
+    /// Returns the host without which the copy can go on after the job has failed; `None` if there is none.
+    ///
+    /// A program that fails reports it under the rank of the host that it is of, also if a neighbour has told it, and exits
+    /// with [`REPORTED`].
+    pub(super) fn culprit(&self, failed: &Failed) -> Option<LeftOut> {
+        let FailedHost { name, is_lost } = failed.host.as_ref().filter(|_| !failed.is_asked)?;
+        let rank = self.hosts.iter().position(|host| host == name)?;
+        // Before the copy has begun, ranks have waited in vain for a program here that has failed.
+        let is_local = self.is_local_killed || !self.has_begun() && self.local_failure().is_some();
+        if is_local && !is_lost {
+            return None;
+        }
+        if !is_lost && failed.exit == REPORTED {
+            let own = self.failures.iter().find(|failure| failure.rank == Some(rank));
+            if let Some(failure) = own.or(self.failures.first()) {
+                return self.left_out_for(failure);
+            }
+        }
+        // Of a rank that failed beside a lost host the message does not matter.
+        let is_beside = *is_lost && failed.by_rank;
+        let why = if is_beside { format!("node {name} is lost") } else { failed.message.clone() };
+        let hint = failed.hints.first().filter(|_| !is_beside).cloned();
+        Some(LeftOut { host: name.clone(), why, hint, exit: Exit::NODE_LOST })
+    }
+
+    /// Returns the host of a failure; `None` if it is this machine.
+    fn left_out_for(&self, failure: &Failure) -> Option<LeftOut> {
+        let host = self.hosts.get(failure.rank?)?.clone();
+        let why = format!("{host}: {}", failure.text);
+        Some(LeftOut { host, why, hint: failure.hint.clone(), exit: Exit::FILES })
+    }
+
+    /// Tells whether any host knows what it gets.
+    pub(super) fn has_begun(&self) -> bool {
+        self.ranks.iter().any(|state| state.total > 0)
+    }
+
+    /// Tells whether the job is to be ended because the program on this machine has failed.
+    pub(super) fn is_over(&self, now: Instant) -> bool {
+        let local = self.failures.iter().find(|failure| failure.rank.is_none());
+        let patience = if self.has_begun() { PATIENCE } else { Duration::ZERO };
+        local.is_some_and(|failure| now.saturating_duration_since(failure.at) >= patience)
+    }
+}
+
+/// Reader of what the ranks report.
+pub(super) struct RankReports {
+    pub(super) reports: SharedReports,
+    /// Stdin of the program on this machine, which connects to the ranks; `None` if there is none.
+    pub(super) to_local: Option<PipeWriter>,
+}
+
+impl LineReader for RankReports {
+    fn take(&mut self, line: &[u8], _facts: Option<&StartFacts>) -> io::Result<()> {
+        let Ok(report) = serde_json::from_slice::<Report>(line) else {
+            messages::warn(String::from_utf8_lossy(line).trim_end());
+            return Ok(());
+        };
+        if let (Report::Listening { .. }, Some(to_local)) = (&report, &mut self.to_local) {
+            // Fails if the program has ended, which is noticed as that.
+            let _ = to_local.write_all(line);
+        }
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner).note(Source::Rank, report);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{BufRead, BufReader};
+
+    const LOCAL: u32 = u32::MAX;
+
+    fn reports(of_progress: Source) -> Reports {
+        Reports::new(vec!["a".into(), "b".into()], "pushing", of_progress)
+    }
+
+    fn done(rank: u32, received: u64) -> Report {
+        let (root, seconds) = ("/data".to_owned(), 1.0);
+        Report::Done {
+            rank,
+            files: 2,
+            bytes: 10,
+            received,
+            unchanged: 10 - received,
+            seconds,
+            root,
+        }
+    }
+
+    fn failed(rank: u32, text: &str) -> Report {
+        Report::Failed { rank, text: text.into(), hint: Some("df".into()) }
+    }
+
+    fn progress(rank: u32) -> Report {
+        Report::Progress { rank, received: 1, written: 1, total: 9, waits_for: Limit::Wire }
+    }
+
+    /// Makes the failure of a job whose rank on `host` ended first.
+    fn of_job(exit: Exit, host: &str, is_lost: bool) -> Failed {
+        let name = host.to_owned();
+        let failed = Failed::new(exit, format!("the rank on {host} ended"));
+        Failed { host: Some(FailedHost { name, is_lost }), by_rank: true, ..failed }
+    }
+
+    #[test]
+    fn a_copy_is_complete_when_every_host_says_so() {
+        let mut reports = reports(Source::Rank);
+        reports.note(Source::Rank, done(0, 10));
+        // The program here is the source.
+        reports.note(Source::Local, done(LOCAL, 0));
+        let failed = reports.complete().unwrap_err();
+        assert!(failed.message.starts_with("b: the program"), "{}", failed.message);
+        reports.note(Source::Rank, done(1, 4));
+        let hosts = reports.complete().unwrap();
+        assert_eq!((hosts[1].host.as_str(), hosts[1].received, hosts[1].files), ("b", 4, 2));
+        assert_eq!(reports.received(), [("a".to_owned(), 10), ("b".to_owned(), 4)]);
+    }
+
+    #[test]
+    fn of_a_fetch_the_program_here_reports() {
+        let mut reports = reports(Source::Local);
+        reports.note(Source::Rank, done(0, 3));
+        assert!(reports.complete().is_err());
+        reports.note(Source::Local, done(0, 10));
+        reports.note(Source::Local, done(1, 10));
+        assert_eq!(reports.complete().unwrap()[0].received, 10);
+    }
+
+    #[test]
+    fn a_host_is_left_out_for_what_it_says_or_because_it_is_gone() {
+        let mut reports = reports(Source::Rank);
+        let loss = Failed { by_rank: false, ..of_job(Exit::NODE_LOST, "b", true) };
+        let lost = reports.culprit(&loss).unwrap();
+        assert_eq!((lost.why.as_str(), lost.exit), ("the rank on b ended", Exit::NODE_LOST));
+        // Its program was killed.
+        let lost = reports.culprit(&of_job(Exit(137), "a", false)).unwrap();
+        assert_eq!((lost.why.as_str(), lost.exit), ("the rank on a ended", Exit::NODE_LOST));
+        reports.note(Source::Rank, failed(0, "no space left"));
+        let lost = reports.culprit(&of_job(REPORTED, "a", false)).unwrap();
+        assert_eq!((lost.why.as_str(), lost.exit), ("a: no space left", Exit::FILES));
+        assert_eq!(lost.hint.as_deref(), Some("df"));
+        // A neighbour ended first, after it was told.
+        let lost = reports.culprit(&of_job(REPORTED, "b", false)).unwrap();
+        assert_eq!((lost.host.as_str(), lost.exit), ("a", Exit::FILES));
+        // It noticed that its neighbour is gone.
+        let lost = reports.culprit(&of_job(REPORTED, "b", true)).unwrap();
+        assert_eq!((lost.why.as_str(), lost.exit), ("node b is lost", Exit::NODE_LOST));
+        // No host is to blame for the user's wish.
+        let asked = Failed { is_asked: true, ..of_job(Exit(130), "a", false) };
+        assert!(reports.culprit(&asked).is_none());
+        assert!(reports.culprit(&Failed::new(Exit::HOST, "")).is_none());
+    }
+
+    #[test]
+    fn no_host_is_left_out_for_what_fails_here() {
+        for has_begun in [false, true] {
+            let mut reports = reports(Source::Rank);
+            if has_begun {
+                reports.note(Source::Rank, progress(0));
+            }
+            reports.note(Source::Local, failed(LOCAL, "cannot read x"));
+            // Rank 0 was told.
+            reports.note(Source::Rank, failed(LOCAL, "cannot read x"));
+            assert!(reports.culprit(&of_job(REPORTED, "a", false)).is_none());
+            let failure = reports.local_failure().unwrap();
+            assert_eq!((failure.message.as_str(), failure.exit), ("cannot read x", Exit::FILES));
+            assert_eq!(reports.is_over(Instant::now()), !has_begun);
+            assert!(reports.is_over(Instant::now() + PATIENCE));
+        }
+    }
+
+    #[test]
+    fn a_rank_that_has_waited_for_the_program_here_is_not_left_out() {
+        let mut reports = reports(Source::Rank);
+        reports.note(Source::Local, failed(LOCAL, "cannot read x"));
+        reports.note(Source::Rank, failed(0, "nobody has connected"));
+        assert!(reports.culprit(&of_job(REPORTED, "a", false)).is_none());
+        let mut killed = Reports::new(vec!["a".into()], "pushing", Source::Rank);
+        killed.note(Source::Rank, progress(0));
+        killed.note(Source::Rank, failed(0, "this machine has closed the connection"));
+        assert!(killed.culprit(&of_job(REPORTED, "a", false)).is_some());
+        killed.local_was_killed(&Failed::new(Exit::BUG, "it was killed"));
+        assert!(killed.culprit(&of_job(REPORTED, "a", false)).is_none());
+        assert_eq!(killed.local_failure().unwrap().message, "it was killed");
+    }
+
+    #[test]
+    fn ranks_are_made_known_to_the_program_here() {
+        let (pipe, to_local) = io::pipe().unwrap();
+        let shared = Arc::new(Mutex::new(reports(Source::Rank)));
+        let mut reader = RankReports { reports: Arc::clone(&shared), to_local: Some(to_local) };
+        let listening = Report::Listening { rank: 0, addresses: Vec::new(), port: 7 };
+        let mut line = serde_json::to_vec(&listening).unwrap();
+        line.push(b'\n');
+        reader.take(&line, None).unwrap();
+        let mut passed_on = String::new();
+        BufReader::new(pipe).read_line(&mut passed_on).unwrap();
+        assert_eq!(passed_on.as_bytes(), line);
+        reader.take(b"no report\n", None).unwrap();
+        assert!(shared.lock().unwrap().complete().is_err());
+    }
+}
