@@ -121,9 +121,8 @@ impl Message {
 
     /// Decodes the head of a frame whose payload has `payload` bytes.
     pub fn decode(head: &[u8], payload: usize) -> Result<Message, WireError> {
-        let message = match postcard::take_from_bytes::<Message>(head) {
-            Ok((message, [])) => message,
-            _ => return Err(WireError::Unreadable(head.len())),
+        let Ok((message, [])) = postcard::take_from_bytes::<Message>(head) else {
+            return Err(WireError::Unreadable(head.len()));
         };
         message.check(payload)?;
         Ok(message)

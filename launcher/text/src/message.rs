@@ -28,7 +28,7 @@ pub struct Failed {
     pub finding: Option<&'static str>,
     /// One-line message; if it is empty, nothing is printed.
     pub message: String,
-    pub host: Option<FailedHost>,
+    pub host: Option<Box<FailedHost>>,
     /// Further lines, printed indented below the message.
     pub details: Vec<String>,
     /// Lines below the details that ask nothing of the user, printed dim.

@@ -115,10 +115,8 @@ pub const MUTATIONS: &[Mutation] = &[
         "let _ = now.since(since);",
     ),
     mutation(
-        "arrived ranks are counted as missing",
-        "src/rendezvous/node/stragglers.rs",
-        "if !arrived.contains(*rank) {",
-        "if arrived.contains(*rank) {",
+        "arrived ranks are counted as missing", "src/rendezvous/node/stragglers.rs",
+        "if !arrived.contains(*rank) {", "if arrived.contains(*rank) {",
     ),
     mutation(
         "a table that every child has is not confirmed",
@@ -169,10 +167,7 @@ pub const MUTATIONS: &[Mutation] = &[
         "while self.confirmed < next + u64::from(next > 0 && self.unconfirmed.len() > 1) {",
     ),
     mutation(
-        "what is there is asked for",
-        "copy/src/hop.rs",
-        "self.to_ask.subtract(&self.had);",
-        "",
+        "what is there is asked for", "copy/src/hop.rs", "self.to_ask.subtract(&self.had);", "",
     ),
     mutation(
         "what is asked for is asked for again",
@@ -181,16 +176,10 @@ pub const MUTATIONS: &[Mutation] = &[
         "",
     ),
     mutation(
-        "a chunk that was sent is sent again",
-        "copy/src/hop.rs",
-        "self.ready.remove(id);",
-        "",
+        "a chunk that was sent is sent again", "copy/src/hop.rs", "self.ready.remove(id);", "",
     ),
     mutation(
-        "a chunk that has come is not sent on",
-        "copy/src/hop.rs",
-        "self.ready.insert(id);",
-        "",
+        "a chunk that has come is not sent on", "copy/src/hop.rs", "self.ready.insert(id);", "",
     ),
     mutation(
         "a chunk below those that were sent is forgotten",
@@ -199,10 +188,8 @@ pub const MUTATIONS: &[Mutation] = &[
         "self.ready_from",
     ),
     mutation(
-        "a chunk is sent before it is there",
-        "copy/src/hop.rs",
-        "asked.intersect_with(&self.had);",
-        "",
+        "a chunk is sent before it is there", "copy/src/hop.rs",
+        "asked.intersect_with(&self.had);", "",
     ),
     mutation(
         "files get their names before all chunks are there",

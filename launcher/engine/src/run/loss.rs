@@ -38,7 +38,7 @@ impl Loss {
     pub(crate) fn error(&self, host: &str) -> Failed {
         let message = format!("node {host} is lost: {}", self.how);
         let mut failed = Failed { may_restart: true, ..Failed::new(Exit::NODE_LOST, message) };
-        failed.host = Some(FailedHost { name: host.to_owned(), is_lost: true });
+        failed.host = Some(Box::new(FailedHost { name: host.to_owned(), is_lost: true }));
         failed.hint(self.hint)
     }
 }

@@ -149,7 +149,7 @@ impl Outcome {
         // A rank often fails because another host is gone, before that is noticed here.
         let gone = hosts().find(|(_, end)| !matches!(end, Some(NodeEnd::Done(_))));
         if let Some((host, _)) = gone.filter(|_| failed.by_rank) {
-            failed.host = Some(FailedHost { name: host.to_owned(), is_lost: true });
+            failed.host = Some(Box::new(FailedHost { name: host.to_owned(), is_lost: true }));
         }
         failed.details.extend(receipts(hosts().filter(|(_, end)| !is_clean(end.as_ref()))));
         // The message of an interrupted job says that its ranks have ended.
@@ -217,7 +217,7 @@ fn rank_error(exit: RankExit, others: u32, host: &str, written: &Written) -> Fai
     let exit = if left_mpi { Exit::ABORTED } else { Exit::from_rank(status) };
     let mut failed = Failed::new(exit, message);
     (failed.by_rank, failed.may_restart) = (true, true);
-    failed.host = Some(FailedHost { name: host.to_owned(), is_lost: false });
+    failed.host = Some(Box::new(FailedHost { name: host.to_owned(), is_lost: false }));
     if out_of_memory {
         let active = format!("the kernel's out-of-memory killer was active on {host} at that time");
         failed.details.push(active);
@@ -585,7 +585,7 @@ mod tests {
         assert_eq!(of(0).message, "rank 2 on b could not be started");
         assert_eq!(of(7).message, "rank 2 on b (pid 7) exited with code 126");
         assert_eq!(of(0).exit, Exit::NOT_EXECUTABLE);
-        assert_eq!(of(7).host, Some(FailedHost { name: "b".into(), is_lost: false }));
+        assert_eq!(of(7).host, Some(Box::new(FailedHost { name: "b".into(), is_lost: false })));
     }
 
     #[test]

@@ -203,13 +203,10 @@ fn conclude(
     reports: &Reports,
 ) -> Result<AttemptEnd, Failed> {
     let source = reports.hosts().first().filter(|_| matches!(way, Way::Between { .. }));
-    let failed = match ended {
-        Ok(_) => {
-            let mut hosts = reports.complete()?;
-            hosts.retain(|host| source != Some(&host.host));
-            return Ok(AttemptEnd::Complete(hosts));
-        }
-        Err(failed) => failed,
+    let Err(failed) = ended else {
+        let mut hosts = reports.complete()?;
+        hosts.retain(|host| source != Some(&host.host));
+        return Ok(AttemptEnd::Complete(hosts));
     };
     if let Some(lost) = reports.culprit(&failed) {
         let has_source = source != Some(&lost.host);

@@ -168,7 +168,7 @@ impl Reports {
     /// A program that fails reports it under the rank of the host that it is of, also if a neighbour has told it, and exits
     /// with [`REPORTED`].
     pub(super) fn culprit(&self, failed: &Failed) -> Option<LeftOut> {
-        let FailedHost { name, is_lost } = failed.host.as_ref().filter(|_| !failed.is_asked)?;
+        let FailedHost { name, is_lost } = failed.host.as_deref().filter(|_| !failed.is_asked)?;
         let rank = self.hosts.iter().position(|host| host == name)?;
         // Before the copy has begun, ranks have waited in vain for a program here that has failed.
         let is_local = self.is_local_killed || !self.has_begun() && self.local_failure().is_some();
@@ -266,7 +266,7 @@ mod tests {
     fn of_job(exit: Exit, host: &str, is_lost: bool) -> Failed {
         let name = host.to_owned();
         let failed = Failed::new(exit, format!("the rank on {host} ended"));
-        Failed { host: Some(FailedHost { name, is_lost }), by_rank: true, ..failed }
+        Failed { host: Some(Box::new(FailedHost { name, is_lost })), by_rank: true, ..failed }
     }
 
     #[test]

@@ -106,13 +106,16 @@ pub fn threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(16)
 }
 
+/// Receiver of the hashes of a piece's chunks.
+type Each<'e> = &'e mut dyn FnMut(&Piece, io::Result<Vec<Hash>>) -> ControlFlow<()>;
+
 /// Reads pieces of files by `threads` threads, and passes on their hashes in any order until `each`
 /// breaks.
 pub(super) fn hash_pieces(
     pieces: &[Piece],
     threads: usize,
     open: &(dyn Fn(usize) -> io::Result<File> + Sync),
-    each: &mut dyn FnMut(&Piece, io::Result<Vec<Hash>>) -> ControlFlow<()>,
+    each: Each<'_>,
 ) {
     let (next, is_stopped) = (AtomicUsize::new(0), AtomicBool::new(false));
     let (sender, results) = sync_channel(QUEUE);

@@ -136,8 +136,11 @@ fn commit(
     Err(HubError::NoRevision { name: model.name.clone(), revision: revision.into(), cache, there })
 }
 
+/// Name of a revision, and its commit.
+type Reference = (Vec<u8>, Vec<u8>);
+
 /// Reads which commits revisions are.
-fn references(directory: &Path) -> Result<Vec<(Vec<u8>, Vec<u8>)>, WalkError> {
+fn references(directory: &Path) -> Result<Vec<Reference>, WalkError> {
     let mut found = Vec::new();
     let mut left = vec![(Vec::new(), directory.to_owned(), 0)];
     while let Some((name, place, depth)) = left.pop() {

@@ -19,17 +19,9 @@ use std::process::{Command, Stdio};
 /// Variables by which a caller, such as a hook, points git at another repository than that of the
 /// directory that git runs in.
 const GIT_VARIABLES: &[&str] = &[
-    "GIT_DIR",
-    "GIT_WORK_TREE",
-    "GIT_INDEX_FILE",
-    "GIT_COMMON_DIR",
-    "GIT_OBJECT_DIRECTORY",
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES",
-    "GIT_NAMESPACE",
-    "GIT_PREFIX",
-    "GIT_LITERAL_PATHSPECS",
-    "GIT_CONFIG_PARAMETERS",
-    "GIT_CONFIG_COUNT",
+    "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_OBJECT_DIRECTORY",
+    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "GIT_PREFIX", "GIT_LITERAL_PATHSPECS",
+    "GIT_CONFIG_PARAMETERS", "GIT_CONFIG_COUNT",
 ];
 
 /// Which files are copied.

@@ -132,16 +132,8 @@ fn submodules_and_other_repositories_inside_are_listed_as_their_git_does() {
     fs::write(root.path().join("third/lib/new.py"), "").unwrap();
     fs::write(root.path().join("third/lib/new.log"), "").unwrap();
     let expected = [
-        ".gitmodules",
-        "main.py",
-        "other",
-        "other/.gitignore",
-        "other/lib.py",
-        "third",
-        "third/lib",
-        "third/lib/.gitignore",
-        "third/lib/lib.py",
-        "third/lib/new.py",
+        ".gitmodules", "main.py", "other", "other/.gitignore", "other/lib.py", "third",
+        "third/lib", "third/lib/.gitignore", "third/lib/lib.py", "third/lib/new.py",
     ];
     assert_eq!(found(root.path(), &How::Git), expected);
 }

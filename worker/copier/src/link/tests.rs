@@ -35,12 +35,12 @@ fn linked(streams: u32, is_plain: bool, fault: Fault) -> (Link, Link) {
 }
 
 /// Connects two hosts that do not agree on something. Returns the errors of both.
-fn not_linked(dials: Party, accepts: Party) -> (LinkError, LinkError) {
+fn not_linked(dials: &Party, accepts: Party) -> (LinkError, LinkError) {
     let acceptor = acceptor();
     let port = acceptor.port();
     let within = Duration::from_millis(700);
     let accepting = thread::spawn(move || acceptor.accept(&accepts, (0, "a"), within).unwrap_err());
-    let dialled = dial(&peer(port), &dials, 1, Duration::from_millis(100)).unwrap_err();
+    let dialled = dial(&peer(port), dials, 1, Duration::from_millis(100)).unwrap_err();
     (dialled, accepting.join().unwrap())
 }
 
@@ -77,7 +77,7 @@ fn all_messages_cross_on_all_streams_both_ways() {
 
 #[test]
 fn another_secret_is_refused() {
-    let (dialled, accepted) = not_linked(party(0, 1, false), party(1, 2, false));
+    let (dialled, accepted) = not_linked(&party(0, 1, false), party(1, 2, false));
     let text = dialled.to_string();
     assert!(text.starts_with("cannot connect to b: 127.0.0.1:"), "{text}");
     assert!(text.ends_with("closed at once, as by a host of another copy"), "{text}");
@@ -93,7 +93,7 @@ fn what_both_ends_must_agree_on_is_not_taken_from_one() {
         (party(5, 1, false), party(1, 1, false)),
         (party(0, 1, false), party(2, 1, false)),
     ] {
-        let (dialled, accepted) = not_linked(dials, accepts);
+        let (dialled, accepted) = not_linked(&dials, accepts);
         assert!(matches!(dialled, LinkError::Unreachable { .. }), "{dialled}");
         assert!(matches!(accepted, LinkError::NotConnected { .. }), "{accepted}");
     }

@@ -17,7 +17,7 @@ pub(super) enum Files {
     /// Those of the host that they come from.
     Original(Original),
     /// Those of a host that they go to.
-    Stage(Stage),
+    Stage(Box<Stage>),
 }
 
 impl Files {
@@ -72,7 +72,7 @@ impl Files {
         if is_verified {
             stage.distrust();
         }
-        Ok(Files::Stage(stage))
+        Ok(Files::Stage(Box::new(stage)))
     }
 }
 

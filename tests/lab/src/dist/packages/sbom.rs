@@ -12,14 +12,8 @@ use crate::command::{printed, run};
 
 /// Packages that ship.
 const SHIPPED: [&str; 8] = [
-    "rlaunch",
-    "rlaunch-worker",
-    "rlaunch-prover",
-    "rlaunch-stack",
-    "rlaunch-copier",
-    "rlaunch-bench",
-    "rlaunch-capi",
-    "rlaunch-python",
+    "rlaunch", "rlaunch-worker", "rlaunch-prover", "rlaunch-stack", "rlaunch-copier",
+    "rlaunch-bench", "rlaunch-capi", "rlaunch-python",
 ];
 
 /// Writes `rlaunch-VERSION.cdx.json`.
