@@ -266,7 +266,10 @@ fn expected(job_line: &JobLine) -> ParsedLines {
     let required = job_line.wdir.clone().map(|wdir| {
         // A relative directory is below this one, and has no empty names.
         let below: PathBuf = here.join(OsStr::from_bytes(&wdir)).components().collect();
-        let path = if wdir.starts_with(b"/") { wdir } else { below.into_os_string().into_vec() };
+        let typed = PathBuf::from(OsString::from_vec(wdir.clone()));
+        // `~` is the home on each host.
+        let is_whole = typed.is_absolute() || typed.starts_with("~");
+        let path = if is_whole { wdir } else { below.into_os_string().into_vec() };
         ("required".to_owned(), path)
     });
     let env = job_line.env.iter().cloned();
