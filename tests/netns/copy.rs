@@ -283,7 +283,7 @@ fn closed_ports<'a>(field: &'a Field, host: &'a str) -> impl Drop + 'a {
         host,
         &format!(
             "nft add table inet copied && nft add chain inet copied c '{chain}' && \
-             nft add rule inet copied c tcp dport 21000-21511 drop"
+             nft add rule inet copied c iif != lo tcp dport 21000-21511 drop"
         ),
     );
     Undo(move || {
