@@ -36,11 +36,25 @@ fn carry(
     // Ends with the process, if nothing more is written to stdin.
     thread::spawn(move || {
         // The program at the port notices what is missing.
-        let _ = io::copy(&mut input, &mut to);
+        let _ = carry_to_end(&mut input, &mut to);
         let _ = to.shutdown(Shutdown::Write);
     });
-    io::copy(&mut socket, &mut output)?;
+    carry_to_end(&mut socket, &mut output)?;
     output.flush()
+}
+
+/// Copies to the end of `from`. `io::copy` would call splice(2), which holds the pipe's lock while it waits for the socket:
+/// the agent at the other end of the pipe would be blocked by a read that must not block.
+fn carry_to_end(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
+    let mut buffer = vec![0; 128 << 10];
+    loop {
+        match from.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(length) => to.write_all(&buffer[..length])?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
 }
 
 #[cfg(test)]
