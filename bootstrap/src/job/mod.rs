@@ -290,7 +290,7 @@ pub struct RankSetup {
     /// Variables that the rank gets if neither the user nor the host has set them.
     pub defaults: Vec<(String, String)>,
     /// Arguments that contain placeholders, rendered for this rank, with their positions in
-    /// [`Application::argv`]. Position 0 is the program.
+    /// [`Application::argv`]. Position 0 is the program. Those that are empty are left out.
     pub rendered_args: Vec<(u32, OsString)>,
     /// Variables whose values contain placeholders, rendered for this rank. They replace all
     /// other values.

@@ -104,7 +104,7 @@ impl Workspace {
     /// for each.
     pub(crate) fn create(&self, job: JobId) -> Result<(), String> {
         let created = match self.create_named(u64::try_from(job.0 >> 64).unwrap_or_default()) {
-            // A random number: two agents of a job may have the same process id on two machines.
+            // Another agent of the job is on this machine, or on one that has the same place.
             Err(CreateError::Taken) => self.create_named(RandomState::new().hash_one(&self.tag)),
             created => created,
         };
