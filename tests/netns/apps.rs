@@ -165,3 +165,39 @@ fn a_file_that_is_there_is_not_replaced() {
     let ours = field.lab.path("a", Path::new("/tmp/rank-0.conf")).unwrap();
     assert!(!ours.exists(), "left on a");
 }
+
+#[test]
+fn numbers_of_nodes_and_ports_are_filled_in() {
+    let field = Field::new();
+    let words = [
+        "{{nodes}}/{{node.index}}/{{node.ranks}}",
+        "{{ 'first' if rank.index == 0 }}",
+        "{{.State}}",
+        "{{master.addr}}:{{master.port}}",
+    ];
+    let show = "echo $RANK $# $1 $MASTER_ADDR:$MASTER_PORT; for last; do :; done; echo $last";
+    let ran = field.rlaunch("-H a:2,b --no-tag").args(["sh", "-c", show, "sh"]).args(words).run();
+    let out = ran.succeeded().sorted();
+    let first = |begin: &str| out.iter().find(|line| line.starts_with(begin)).cloned();
+    let master = first("0 4 2/0/2 ").unwrap().split_off("0 4 2/0/2 ".len());
+    let mut expected = vec![
+        format!("0 4 2/0/2 {master}"),
+        format!("1 3 2/0/2 {master}"),
+        format!("2 3 2/1/1 {master}"),
+    ];
+    expected.extend([(); 3].map(|()| master.clone()));
+    expected.sort();
+    assert_eq!(out, expected, "{ran}");
+
+    // The second program connects to a port of which it knows the name alone.
+    let directory = launch_directory();
+    fs::write(directory.path().join("service.py"), SERVICE).unwrap();
+    let line = r#"--serve --preload service.py
+        -H b -np 1 --name api python3 service.py api {{port["api"]}}
+        : -H a -np 1 bash -c"#;
+    let connect = "until (: </dev/tcp/$0/$1) 2>/dev/null; do sleep 0.1; done";
+    let run = field.rlaunch(line).args([connect, r#"{{app["api"].oob_ip}}"#, r#"{{port["api"]}}"#]);
+    run.in_directory(directory.path()).run().succeeded();
+    let ran = field.rlaunch("-H a echo {{node.idx}}").run();
+    ran.refused(200, &["cannot replace placeholders in `{{node.idx}}`"]).hints("node.index");
+}

@@ -111,6 +111,23 @@ fn listener<'a>(field: &'a Field, host: &'a str, port: u16) -> impl Drop + 'a {
     })
 }
 
+/// Ray's workers on other hosts have their sockets in the TMPDIR of its head.
+#[test]
+fn the_directory_of_a_job_has_one_short_name_on_all_hosts() {
+    let field = Field::new();
+    let script = "stat -c '%a %U' $TMPDIR; basename $TMPDIR; ls -A $TMPDIR";
+    let ran = field.rlaunch("-H a,b,c --no-tag").sh(script).run();
+    let lines = ran.succeeded().sorted();
+    let names: Vec<&String> = lines.iter().filter(|line| line.starts_with("rlaunch-")).collect();
+    assert_eq!(names.len(), 3, "{ran}");
+    assert!(names[0].len() <= 24 && names.iter().all(|name| *name == names[0]), "{ran}");
+    assert_eq!(lines.iter().filter(|line| *line == "700 root").count(), 3, "{ran}");
+    assert_eq!(lines.iter().filter(|line| *line == ".rlaunch").count(), 3, "{ran}");
+    let again = field.rlaunch("-H a").sh("basename $TMPDIR").run();
+    assert_ne!(again.succeeded().out().trim(), names[0]);
+    assert!(field.job_directories().is_empty());
+}
+
 #[test]
 fn other_launches_and_other_machines_stay_out() {
     let field = Field::new();

@@ -107,6 +107,22 @@ fn torch_trains_by_rlaunch_as_by_gloo() {
     tell(&format!("torch: images/sec {own_rate:.1}, {ratio:.2} of gloo's {gloo_rate:.1}"));
 }
 
+/// What torch.compile leaves is where it is without rlaunch, in both places in which torch looks for it.
+#[test]
+fn torch_finds_what_earlier_jobs_have_compiled() {
+    const SHOW: &str = "import os; from torch._inductor.runtime import cache_dir_utils as c; \
+                        os.makedirs(c.default_cache_dir(), exist_ok=True); \
+                        print(os.path.realpath(c.default_cache_dir()), c.cache_dir())";
+    let field = Field::new();
+    let _gone = field.scratch(&["a"], "/tmp/torchinductor_root");
+    let line = format!("-H a --show env {} -c", python::PROGRAM);
+    let ran = field.rlaunch(&line).args([SHOW]).within(PATIENCE).run();
+    let said = ran.succeeded().out();
+    let last = said.lines().last();
+    assert_eq!(last, Some("/tmp/torchinductor_root /tmp/torchinductor_root"), "{ran}");
+    assert!(said.lines().any(|line| line.starts_with("TORCHINDUCTOR_CACHE_DIR ")), "{ran}");
+}
+
 #[test]
 fn torch_resnet_trains_as_one_process_with_all_images_does() {
     let field = Field::new();

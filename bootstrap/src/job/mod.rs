@@ -209,6 +209,19 @@ pub struct LauncherDir {
     pub physical: PathBuf,
 }
 
+/// Tells whether a command line runs Python, as far as its words say: a Python, a script for one, or a program that is written
+/// in it and starts others.
+pub fn runs_python(argv: &[OsString]) -> bool {
+    const PROGRAMS: [&[u8]; 8] =
+        [b"accelerate", b"deepspeed", b"fabric", b"lightning", b"ray", b"sglang", b"uv", b"vllm"];
+    argv.iter().any(|word| {
+        let name = Path::new(word).file_name().unwrap_or_default().as_encoded_bytes();
+        [&b"python"[..], b"torchrun"].iter().any(|start| name.starts_with(start))
+            || name.ends_with(b".py")
+            || PROGRAMS.contains(&name)
+    })
+}
+
 impl From<PathBuf> for LauncherDir {
     fn from(path: PathBuf) -> LauncherDir {
         LauncherDir { physical: path.clone(), path }
@@ -277,7 +290,7 @@ pub struct RankSetup {
     /// Variables that the rank gets if neither the user nor the host has set them.
     pub defaults: Vec<(String, String)>,
     /// Arguments that contain placeholders, rendered for this rank, with their positions in
-    /// [`Application::argv`]. Position 0 is the program.
+    /// [`Application::argv`]. Position 0 is the program. Those that are empty are left out.
     pub rendered_args: Vec<(u32, OsString)>,
     /// Variables whose values contain placeholders, rendered for this rank. They replace all
     /// other values.
@@ -592,6 +605,15 @@ mod tests {
     fn net(address: &str, prefix: u8) -> InterfaceAddress {
         let address = address.parse().unwrap();
         InterfaceAddress { interface: "eth0".into(), address, prefix }
+    }
+
+    #[test]
+    fn words_say_whether_python_runs() {
+        let runs = |word: &&str| runs_python(&["env".into(), word.into()]);
+        let words = ["/usr/bin/python3.11", "torchrun", "train.py", "/venv/bin/accelerate", "uv"];
+        assert!(words.iter().all(runs));
+        let words = ["sh", "/opt/python/x", "raytrace", ""];
+        assert!(!words.iter().any(runs));
     }
 
     #[test]

@@ -44,6 +44,16 @@ pub struct Options {
     pub init_timeout: Option<Duration>,
     /// Whether libraries record what the hang watch asks them for: `--hang-timeout` is set.
     pub watches_hangs: bool,
+    /// Ports that templates name.
+    pub named_ports: Vec<NamedPort>,
+}
+
+/// Port that a template names by `port["NAME"]`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NamedPort {
+    pub name: String,
+    /// Number of the program, from 0, on whose first node the port is free.
+    pub app: usize,
 }
 
 /// `--preflight`: checks of hosts before a job's program starts.

@@ -1,20 +1,20 @@
-# A machine whose process 1 is a real systemd, with a logind that ends what users leave behind. Its files are those of this
-# machine, and changes to them are gone with it.
+# A machine whose process 1 is a real systemd, with a logind that ends what users leave behind. Its files are those in FILES,
+# and changes to them are gone with it.
 #
-# systemd.sh DIRECTORY CGROUP DIST
+# systemd.sh DIRECTORY CGROUP DIST FILES
 #
 # DIRECTORY is empty but for this script, CGROUP is one of version 2; DIST has the rlaunch that will be in /opt/dist.
 set -eu
-directory=$1 cgroup=$2 dist=$3
+directory=$1 cgroup=$2 dist=$3 files=$4
 if [ -n "$cgroup" ]; then
     echo $$ >"$cgroup/cgroup.procs"
-    exec unshare --cgroup --mount --pid --fork --kill-child --uts --ipc --net sh "$0" "$directory" '' "$dist"
+    exec unshare --cgroup --mount --pid --fork --kill-child --uts --ipc --net sh "$0" "$directory" '' "$dist" "$files"
 fi
 
 root=$directory/root
 mount -t tmpfs none "$directory"
 mkdir "$directory/changes" "$directory/work" "$root"
-mount -t overlay -o "lowerdir=/,upperdir=$directory/changes,workdir=$directory/work" overlay "$root"
+mount -t overlay -o "lowerdir=$files,upperdir=$directory/changes,workdir=$directory/work" overlay "$root"
 mount -t proc proc "$root/proc"
 mount --bind "$root/proc/sys" "$root/proc/sys"
 mount -o remount,bind,ro "$root/proc/sys"
@@ -25,7 +25,6 @@ mount --rbind /dev "$root/dev"
 mount -t tmpfs tmpfs "$root/run"
 mount -t tmpfs tmpfs "$root/tmp"
 cp -a "$dist" "$root/opt/dist"
-rm -f "$root/etc/fstab"
 mkdir -p "$root/etc/systemd/logind.conf.d"
 printf '[Login]\nKillUserProcesses=yes\n' >"$root/etc/systemd/logind.conf.d/lab.conf"
 for unit in systemd-udevd systemd-networkd systemd-resolved systemd-timesyncd ssh; do

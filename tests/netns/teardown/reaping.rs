@@ -91,17 +91,24 @@ fn all_jobs() {
     });
 }
 
-/// A directory of the user whose name begins like that of a job's directory stays.
+/// A directory of the user whose name begins like that of a job's directory stays, and so does one that a program of a job on
+/// another host may have made by the name of the job's directory there.
 #[test]
 fn directories_of_the_user() {
     const NOTES: &str = "/tmp/rlaunch-notes";
+    const NAMESAKE: &str = "/tmp/rlaunch-0123456789abcdef";
     as_each(|field, account| {
-        let _gone = field.scratch(&HOSTS, NOTES);
+        let _gone = [NOTES, NAMESAKE].map(|path| field.scratch(&HOSTS, path));
         for host in HOSTS {
-            field.on(host, &format!("install -d -o {} {NOTES}", account.name()));
+            let name = account.name();
+            field.on(host, &format!("install -d -m 700 -o {name} {NOTES} {NAMESAKE}"));
         }
         every_host_says(&reap(field, account, "--all"), ended_nothing);
         let left = field.job_directories();
-        assert_eq!(left.len(), HOSTS.len(), "reap took other directories than a job's: {left:?}");
+        assert_eq!(
+            left.len(),
+            2 * HOSTS.len(),
+            "reap took other directories than a job's: {left:?}"
+        );
     });
 }

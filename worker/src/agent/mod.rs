@@ -167,7 +167,7 @@ impl Agent {
         let library = RankLibrary::locate(&job);
         let (mut prepared, services) = self.prepare(&job, workspace, &library).await?;
         // Overlaps with waiting for the other agents.
-        let cgroup = Cgroup::create(&job.id.to_string(), &workspace.tag());
+        let cgroup = Cgroup::create(&job.id.to_string(), workspace.tag());
         let mesh = Mesh::new(&job, &self.channel.to_launcher);
         let mut parts = StartupParts { mesh, library };
         let mut tree = self.join(&job, &mut prepared, services, &mut parts).await?;

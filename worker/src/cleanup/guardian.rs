@@ -56,7 +56,7 @@ pub(crate) fn guard(agent: impl FnOnce(&Workspace, Grace) -> ExitCode) -> ExitCo
             agent(&workspace, grace)
         }
         Ok(Fork::Parent(pid)) => {
-            let code = guard_until_end(Pid::from_raw(pid), &watched, &workspace.tag(), &grace);
+            let code = guard_until_end(Pid::from_raw(pid), &watched, workspace.tag(), &grace);
             workspace.remove();
             code
         }

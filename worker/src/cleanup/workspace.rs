@@ -1,22 +1,30 @@
 //! Private directory of the job on this node. It is the ranks' TMPDIR, and contains the preloaded
 //! files and the job's sockets.
 //!
-//! The name of the directory is chosen before the guardian forks the agent. So each of the two can
+//! Its name is short, random and the same on all nodes, for programs such as Ray that hand their TMPDIR on
+//! to their processes on other hosts. Agent and guardian share the name in memory, so each of the two can
 //! remove the directory if the other one has died. The directory is created in the first of several
 //! parent directories that is usable. If no sockets can be there, because its path is too long or its
 //! file system has none, a second one of the same name has the sockets.
+//!
+//! A file in it, which is locked while the agent lives, says whose it is. Nothing without such a file is
+//! removed: programs and users may have made a directory of that name.
 
 use crate::cleanup::shm;
 use crate::console::errln;
 use crate::node::cache;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::unistd::Uid;
+use rlaunch_bootstrap::id::JobId;
+use rlaunch_sys::SharedMemory;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Write};
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 /// Maximum length in bytes of the path of a Unix socket.
@@ -29,11 +37,20 @@ const SOCKETS_OF_RANKS: usize = 37;
 /// Parent directories to try if TMPDIR is not usable. Files in the last one take memory.
 const PLACES: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
 
+/// Name of the file that is locked, and has the tag of the agent to which the directory belongs.
+const LOCK: &str = ".rlaunch";
+/// Length in bytes of the memory with the number in the directory's name: one page.
+const LENGTH: usize = 4096;
+
 /// Directory of one agent. It does not exist before [`Workspace::create`].
 #[derive(Debug)]
 pub(crate) struct Workspace {
-    name: String,
+    /// Identifies this agent on the host: process and time.
+    tag: String,
     places: Vec<PathBuf>,
+    /// Memory whose first word is the number in the directory's name, 0 before there is one. Without it, the guardian
+    /// leaves the directory to [`sweep`].
+    number: Option<SharedMemory>,
     created: OnceLock<Created>,
 }
 
@@ -53,26 +70,58 @@ struct OwnDirectory {
     _lock: Flock<File>,
 }
 
+/// Reason why a directory was not created.
+#[derive(Debug)]
+enum CreateError {
+    /// There is one of this name: of another agent of the job on this machine, or on a machine that shares the place.
+    Taken,
+    /// Cause for each place.
+    Unusable(String),
+}
+
+impl CreateError {
+    fn cause(self) -> String {
+        match self {
+            CreateError::Taken => "a directory of this name exists".to_owned(),
+            CreateError::Unusable(cause) => cause,
+        }
+    }
+}
+
 impl Workspace {
-    /// Chooses a name made of user, process and time. Lists the parent directories to try: TMPDIR, then
-    /// [`PLACES`].
+    /// Lists the parent directories to try: TMPDIR, then [`PLACES`]. Processes that are forked later know the name of the
+    /// directory once it is created.
     pub(crate) fn choose() -> Workspace {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let name =
-            format!("rlaunch-{}-{}-{:016x}", Uid::effective(), std::process::id(), now.as_nanos());
-        Workspace { name, places: places(), created: OnceLock::new() }
+        let tag = format!("{}-{:016x}", std::process::id(), now.as_nanos());
+        let memory = SharedMemory::pair(LENGTH, LENGTH).map(|(memory, _)| memory);
+        let memory = memory.and_then(|memory| memory.reserve(0..LENGTH).map(|()| memory));
+        Workspace { tag, places: places(), number: memory.ok(), created: OnceLock::new() }
     }
 
     /// Creates the directory, accessible to this user only, in the first usable parent directory, and
     /// one for sockets if it takes none. If no parent is usable, returns an error text with the cause
     /// for each.
-    pub(crate) fn create(&self) -> Result<(), String> {
-        let (files, passed_over) = self.create_first(|_| true, |_| Ok(()))?;
+    pub(crate) fn create(&self, job: JobId) -> Result<(), String> {
+        let created = match self.create_named(u64::try_from(job.0 >> 64).unwrap_or_default()) {
+            // Another agent of the job is on this machine, or on one that has the same place.
+            Err(CreateError::Taken) => self.create_named(RandomState::new().hash_one(&self.tag)),
+            created => created,
+        };
+        created.map_err(CreateError::cause)
+    }
+
+    fn create_named(&self, number: u64) -> Result<(), CreateError> {
+        if let Some(memory) = &self.number {
+            memory.word(0).store(number, Ordering::Release);
+        }
+        let name = name(number);
+        let (files, passed_over) = self.create_first(&name, |_| true, |_| Ok(()))?;
         let sockets = if takes_sockets(&files.path) && probe_sockets(&files.path).is_ok() {
             None
         } else {
             let is_other = |path: &Path| path != files.path && takes_sockets(path);
-            let created = self.create_first(is_other, probe_sockets);
+            let created = self.create_first(&name, is_other, probe_sockets);
             let created = created.inspect_err(|_| drop(fs::remove_dir_all(&files.path)));
             Some(created?.0)
         };
@@ -80,9 +129,9 @@ impl Workspace {
         let created = Created { files, sockets, passed_over };
         self.created.set(created).map_err(|Created { files, sockets, .. }| {
             for directory in [Some(&files), sockets.as_ref()].into_iter().flatten() {
-                let _ = fs::remove_dir(&directory.path);
+                let _ = fs::remove_dir_all(&directory.path);
             }
-            format!("{}: it exists already", files.path.display())
+            CreateError::Unusable(format!("{}: it exists already", files.path.display()))
         })
     }
 
@@ -90,17 +139,21 @@ impl Workspace {
     /// one that `is_wanted`. Also returns the causes why others before it are not usable, as the error does.
     fn create_first(
         &self,
+        name: &str,
         is_wanted: impl Fn(&Path) -> bool,
         probe: impl Fn(&Path) -> io::Result<()>,
-    ) -> Result<(OwnDirectory, String), String> {
+    ) -> Result<(OwnDirectory, String), CreateError> {
         let mut causes = Vec::new();
-        for place in self.places.iter().filter(|place| is_wanted(&place.join(&self.name))) {
-            match create_locked(place, &self.name, &probe) {
+        for place in self.places.iter().filter(|place| is_wanted(&place.join(name))) {
+            match create_locked(place, name, &self.tag, &probe) {
                 Ok(created) => return Ok((created, causes.join("; "))),
+                Err(error) if is_taken(error.kind()) => {
+                    return Err(CreateError::Taken);
+                }
                 Err(error) => causes.push(format!("{}: {error}", place.display())),
             }
         }
-        Err(causes.join("; "))
+        Err(CreateError::Unusable(causes.join("; ")))
     }
 
     /// Returns the path of the directory that takes sockets, or `None` before [`Workspace::create`].
@@ -134,9 +187,9 @@ impl Workspace {
         }
     }
 
-    /// Returns the part of the name that identifies this agent on the host: process and time.
-    pub(crate) fn tag(&self) -> String {
-        self.name.splitn(3, '-').nth(2).unwrap_or_default().to_owned()
+    /// Returns what identifies this agent on the host: process and time.
+    pub(crate) fn tag(&self) -> &str {
+        &self.tag
     }
 
     /// Returns the path of the file that [`Workspace::write_rank_table`] writes.
@@ -162,20 +215,41 @@ impl Workspace {
         })
     }
 
-    /// Removes the directory and its content, and the files in shared memory that it names. Looks in
-    /// every parent directory, since the guardian does not know in which one the agent has created it. A
+    /// Finds what the agent has created, by its tag: another agent of the job may have a directory of the same name elsewhere.
+    fn find(&self) -> Vec<PathBuf> {
+        let number =
+            self.number.as_ref().map_or(0, |memory| memory.word(0).load(Ordering::Acquire));
+        let name = name(number);
+        let is_its = |path: &PathBuf| {
+            is_own(path) && fs::read(path.join(LOCK)).is_ok_and(|tag| tag == self.tag.as_bytes())
+        };
+        self.places.iter().map(|place| place.join(&name)).filter(is_its).collect()
+    }
+
+    /// Removes the directory and its content, and the files in shared memory that it names. The guardian looks in
+    /// every parent directory, since it does not know in which one the agent has created it. A
     /// missing directory is not an error.
     pub(crate) fn remove(&self) {
-        for path in self.places.iter().map(|place| place.join(&self.name)) {
-            if path.symlink_metadata().is_err() {
-                continue;
-            }
+        let paths: Vec<PathBuf> = match self.created.get() {
+            Some(Created { files, sockets, .. }) => [Some(files), sockets.as_ref()]
+                .into_iter()
+                .flatten()
+                .map(|own| own.path.clone())
+                .collect(),
+            None => self.find(),
+        };
+        for path in paths.into_iter().filter(|path| path.symlink_metadata().is_ok()) {
             shm::sweep_noted(&path);
             if let Err(error) = fs::remove_dir_all(&path) {
                 errln!("rlaunch-worker: cannot remove {}: {error}", path.display());
             }
         }
     }
+}
+
+/// Returns the name of the directory with a number: 24 bytes, since programs have sockets below it.
+fn name(number: u64) -> String {
+    format!("rlaunch-{number:016x}")
 }
 
 /// Returns the parent directories to try, best first.
@@ -195,35 +269,52 @@ fn takes_sockets(directory: &Path) -> bool {
     directory.as_os_str().len() + OWN_SOCKETS <= MAX_ADDRESS
 }
 
-/// Creates a directory that can be locked, in which files can be created and which `probe` accepts.
-/// Fails if the directory exists and is not empty, because then it belongs to another agent.
+/// Creates a directory with a lock, which shows that files can be created there (on a full disk only directories can be),
+/// and which `probe` accepts. If there is one of this name, which belongs to another agent, the error [`is_taken`].
 ///
 /// The directory gets its final name only after it was locked, because [`sweep`] removes
-/// directories that have such a name and are not locked.
+/// directories that have such a name and a lock that nobody holds.
 fn create_locked(
     place: &Path,
     name: &str,
+    tag: &str,
     probe: impl Fn(&Path) -> io::Result<()>,
 ) -> io::Result<OwnDirectory> {
     let path = place.join(name);
-    let unnamed = path.with_extension("new");
+    let unnamed = place.join(format!("{name}.{}", std::process::id()));
     DirBuilder::new().mode(0o700).create(&unnamed)?;
     let claim = || {
-        let lock = lock(&unnamed).ok_or_else(|| io::Error::other("it cannot be locked"))?;
-        probe_files(&unnamed)?;
+        let mut new = OpenOptions::new();
+        let mut file =
+            new.read(true).write(true).create_new(true).mode(0o600).open(unnamed.join(LOCK))?;
+        file.write_all(tag.as_bytes())?;
+        let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
+            .map_err(|(_, errno)| io::Error::other(format!("it cannot be locked: {errno}")))?;
         probe(&unnamed)?;
         fs::rename(&unnamed, &path)?;
-        Ok::<_, io::Error>(lock)
+        // Some file systems have no owners and modes. And where others may rename what they do not own, this may be
+        // somebody else's by now.
+        if !is_own(&path) {
+            return Err(io::Error::other("a directory in it would not be private"));
+        }
+        Ok(lock)
     };
     let lock = claim().inspect_err(|_| drop(fs::remove_dir_all(&unnamed)))?;
     Ok(OwnDirectory { path, _lock: lock })
 }
 
-/// Checks that files can be created in a directory. On a full disk only directories can be.
-fn probe_files(directory: &Path) -> io::Result<()> {
-    let file = directory.join("try");
-    fs::write(&file, "x")?;
-    fs::remove_file(&file)
+/// Tells whether an error means that another agent has a directory of this name.
+fn is_taken(kind: ErrorKind) -> bool {
+    // NFS says the latter of a directory that is not empty.
+    matches!(kind, ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists)
+}
+
+/// Tells whether a path is a directory of this user that others cannot access.
+fn is_own(path: &Path) -> bool {
+    path.symlink_metadata().is_ok_and(|found| {
+        let is_mine = found.uid() == Uid::effective().as_raw();
+        found.is_dir() && is_mine && found.mode() & 0o077 == 0
+    })
 }
 
 /// Checks that sockets can be created in a directory. Some network file systems do not support them.
@@ -257,9 +348,7 @@ fn link_command(agent: &Path, directory: &Path) -> io::Result<()> {
 /// files in shared memory that they name.
 pub(crate) fn sweep() {
     for entry in places().iter().filter_map(|p| fs::read_dir(p).ok()).flatten().flatten() {
-        let is_ours = is_name(&entry.file_name().to_string_lossy(), Uid::effective())
-            && entry.metadata().is_ok_and(|m| m.is_dir() && m.uid() == Uid::effective().as_raw());
-        if !is_ours {
+        if !(is_name(&entry.file_name().to_string_lossy()) && is_own(&entry.path())) {
             continue;
         }
         let Some(_held) = lock(&entry.path()) else { continue };
@@ -268,19 +357,18 @@ pub(crate) fn sweep() {
     }
 }
 
-/// Tells whether a name has the form of the names that [`Workspace::choose`] makes for `user`.
-fn is_name(name: &str, user: Uid) -> bool {
-    let parts: Vec<&str> = name.split('-').collect();
-    let ["rlaunch", uid, pid, time] = parts[..] else { return false };
-    uid == user.to_string()
-        && pid.parse::<u32>().is_ok()
-        && time.len() == 16
-        && time.bytes().all(|byte| byte.is_ascii_hexdigit())
+/// Tells whether a name has the form of the names of directories.
+fn is_name(name: &str) -> bool {
+    let number = name.strip_prefix("rlaunch-").unwrap_or_default();
+    number.len() == 16 && number.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Locks a directory. Returns `None` if it cannot be opened or another process holds the lock.
-fn lock(path: &Path) -> Option<Flock<File>> {
-    Flock::lock(File::open(path).ok()?, FlockArg::LockExclusiveNonblock).ok()
+/// Locks a directory that an agent has left. Returns `None` if it has no lock of an agent, or another process holds it.
+fn lock(directory: &Path) -> Option<Flock<File>> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).custom_flags(OFlag::O_NOFOLLOW.bits());
+    let file = options.open(directory.join(LOCK)).ok()?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
 }
 
 #[cfg(test)]
@@ -290,12 +378,9 @@ mod tests {
     #[test]
     fn it_is_private_and_goes() {
         let workspace = Workspace::choose();
-        workspace.create().unwrap();
+        workspace.create(random_job()).unwrap();
         let path = workspace.path().unwrap().to_owned();
-        fs::write(path.join("x"), "x").unwrap();
-        let (place, name) = (path.parent().unwrap(), path.file_name().unwrap());
-        let again = create_locked(place, name.to_str().unwrap(), |_| Ok(()));
-        assert!(again.is_err(), "an existing directory was taken over");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o700);
         sweep();
         assert!(path.exists(), "a directory in use was swept");
         workspace.remove();
@@ -309,20 +394,23 @@ mod tests {
         let places = vec!["/nonexistent".into(), file.path().into(), good.path().into()];
         let workspace = Workspace { places, ..Workspace::choose() };
         // The guardian was forked before the directory was created.
-        let guardian = Workspace {
-            name: workspace.name.clone(),
-            places: workspace.places.clone(),
-            ..Workspace::choose()
+        let shared = workspace.number.as_ref().unwrap();
+        let guardian = || {
+            let mine = Workspace::choose();
+            let number = shared.word(0).load(Ordering::Acquire);
+            mine.number.as_ref().unwrap().word(0).store(number, Ordering::Release);
+            Workspace { tag: workspace.tag.clone(), places: workspace.places.clone(), ..mine }
         };
-        workspace.create().unwrap();
+        workspace.create(random_job()).unwrap();
         assert_eq!(workspace.path().unwrap().parent(), Some(good.path()));
         let passed_over = workspace.passed_over().unwrap();
         assert!(passed_over.starts_with("/nonexistent: No such file"), "{passed_over}");
-        assert_eq!(fs::read_dir(workspace.path().unwrap()).unwrap().count(), 0);
-        guardian.remove();
+        let left: Vec<_> = fs::read_dir(workspace.path().unwrap()).unwrap().collect();
+        assert_eq!(left.len(), 1, "more than the lock: {left:?}");
+        guardian().remove();
         assert_eq!(fs::read_dir(good.path()).unwrap().count(), 0);
         let places = vec!["/nonexistent".into(), file.path().into()];
-        let why = Workspace { places, ..Workspace::choose() }.create().unwrap_err();
+        let why = Workspace { places, ..Workspace::choose() }.create(random_job()).unwrap_err();
         assert!(why.starts_with("/nonexistent: No such file or directory"), "{why}");
         assert!(why.ends_with("Not a directory (os error 20)"), "{why}");
     }
@@ -333,12 +421,12 @@ mod tests {
         let room = |length: usize| length - host.path().as_os_str().len() - 1;
         let fits_below = MAX_ADDRESS - SOCKETS_OF_RANKS;
         // Python's multiprocessing works below the first, and below the second only without our directory.
-        for (length, has_sockets) in [(fits_below - 44, true), (fits_below, false), (200, false)] {
+        for (length, has_sockets) in [(fits_below - 25, true), (fits_below, false), (200, false)] {
             let long = host.path().join("x".repeat(room(length)));
             fs::create_dir(&long).unwrap();
             let places = vec![long.clone(), short.path().into()];
             let workspace = Workspace { places, ..Workspace::choose() };
-            workspace.create().unwrap();
+            workspace.create(random_job()).unwrap();
             let (files, sockets) = (workspace.files().unwrap(), workspace.path().unwrap());
             assert_eq!(files.parent(), Some(long.as_path()));
             assert_eq!(sockets == files, has_sockets, "{sockets:?}");
@@ -353,23 +441,64 @@ mod tests {
         }
     }
 
+    fn random_job() -> JobId {
+        let half = || u128::from(RandomState::new().hash_one(0));
+        JobId(half() << 64 | half())
+    }
+
     #[test]
-    fn other_directories_are_nobodys_workspace() {
-        let user = Uid::from_raw(7);
-        assert!(is_name("rlaunch-7-4711-18e9e9aa4fe64244", user));
-        for other in ["rlaunch-notes", "rlaunch-7-1-2", "rlaunch-8-4711-18e9e9aa4fe64244"] {
-            assert!(!is_name(other, user), "{other}");
+    fn agents_of_a_job_have_the_same_name_unless_they_share_the_place() {
+        let [own, other] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+        let job = random_job();
+        let agent = |place: &Path, tag: &str| {
+            let workspace =
+                Workspace { places: vec![place.into()], tag: tag.into(), ..Workspace::choose() };
+            workspace.create(job).unwrap();
+            let name =
+                workspace.path().unwrap().file_name().unwrap().to_string_lossy().into_owned();
+            (workspace, name)
+        };
+        let (first, name) = agent(own.path(), "1-a");
+        let (_elsewhere, same) = agent(other.path(), "1-b");
+        let (_beside, another) = agent(own.path(), "1-c");
+        assert_eq!((&same, name.len()), (&name, 24));
+        assert_ne!(another, name);
+        // The guardian of the second agent would look in all places.
+        let number = first.number.as_ref().unwrap().word(0).load(Ordering::Acquire);
+        let guardian = Workspace {
+            places: vec![own.path().into(), other.path().into()],
+            tag: "1-b".into(),
+            ..Workspace::choose()
+        };
+        guardian.number.as_ref().unwrap().word(0).store(number, Ordering::Release);
+        guardian.remove();
+        assert!(own.path().join(&name).exists(), "that of another agent was removed");
+        assert!(!other.path().join(&name).exists());
+    }
+
+    #[test]
+    fn only_what_has_a_lock_of_an_agent_is_swept() {
+        let numbered = name(RandomState::new().hash_one(1));
+        assert!(is_name(&numbered), "{numbered}");
+        for other in
+            ["rlaunch-notes", "rlaunch-7-4711-18e9e9aa4fe64244", "rlaunch-0123456789ABCDEF"]
+        {
+            assert!(!is_name(other), "{other}");
         }
-        let chosen = Workspace::choose();
-        let name = &chosen.name;
-        assert!(is_name(name, Uid::effective()), "{name}");
-        assert_eq!(*name, format!("rlaunch-{}-{}", Uid::effective(), chosen.tag()));
+        let path = std::env::temp_dir().join(numbered);
+        DirBuilder::new().mode(0o700).create(&path).unwrap();
+        sweep();
+        assert!(path.exists(), "a program's own directory was removed");
+        std::os::unix::fs::symlink("/dev/null", path.join(LOCK)).unwrap();
+        sweep();
+        assert!(path.exists());
+        fs::remove_dir_all(&path).unwrap();
     }
 
     #[test]
     fn one_whose_owner_is_gone_is_swept() {
         let workspace = Workspace::choose();
-        workspace.create().unwrap();
+        workspace.create(random_job()).unwrap();
         let path = workspace.path().unwrap().to_owned();
         drop(workspace);
         assert!(path.exists());

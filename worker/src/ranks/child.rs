@@ -137,17 +137,27 @@ pub(crate) fn spawn(
     } else {
         (None, OpenOptions::new().read(true).open("/dev/null")?.into())
     };
-    // Arguments that were templates are in `setup`, with their places; the others are as they were given.
-    let rendered = |at: u32| setup.rendered_args.iter().find(|(place, _)| *place == at);
-    let argument = |(at, given)| rendered(at).map_or(given, |(_, word): &(u32, OsString)| word);
     let words = StubWords::new("__exec-rank", setup);
     let mut args = words.before(&program.directory);
     args.push(program.path.as_os_str());
-    args.extend((0..).zip(&program.argv).map(argument).map(OsString::as_os_str));
+    args.extend(arguments(&program.argv, &setup.rendered_args));
 
     let stub = Stub { args, env, streams: [read, out, err] };
     let pid = stub.launch(cgroup)?;
     Ok(Child { pid, stdin: stdin.map(pipe::Sender::from_owned_fd).transpose()?, stdout, stderr })
+}
+
+/// Returns a rank's arguments. Those that were templates are in `rendered`, with their places, and left out if nothing has
+/// come of them; the others are as they were given.
+fn arguments<'a>(
+    given: &'a [OsString],
+    rendered: &'a [(u32, OsString)],
+) -> impl Iterator<Item = &'a OsStr> {
+    let argument = move |(at, given): (u32, &'a OsString)| {
+        let word = rendered.iter().find(|(place, _)| *place == at);
+        word.map_or(Some(given), |(_, word)| Some(word).filter(|word| !word.is_empty()))
+    };
+    (0..).zip(given).filter_map(argument).map(OsString::as_os_str)
 }
 
 /// First words of a stub's command line.
@@ -451,6 +461,14 @@ pub(crate) fn restore_open_files(original: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_argument_of_which_nothing_is_left_is_left_out() {
+        let words = |words: &[&str]| words.iter().map(OsString::from).collect::<Vec<_>>();
+        let given = words(&["train", "{{x}}", "", "{{y}}"]);
+        let rendered = [(1, OsString::from("--x")), (3, OsString::new())];
+        assert!(arguments(&given, &rendered).eq(["train", "--x", ""]), "one that is empty is kept");
+    }
 
     #[test]
     fn no_binary_is_a_script() {

@@ -51,7 +51,7 @@ impl JobFiles {
     /// Creates the directories, accessible to this user only.
     pub(crate) fn create(job: &Job, workspace: &Workspace) -> Result<JobFiles, Problem> {
         let has_files = !job.preload.is_empty() || job.runs_copier;
-        let workspace_error = workspace.create().err();
+        let workspace_error = workspace.create(job.id).err();
         let made = match (workspace.files(), &workspace_error) {
             (Some(path), _) => path,
             // A job can do without a TMPDIR of its own, but not without its files.

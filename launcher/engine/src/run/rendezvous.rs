@@ -37,6 +37,7 @@ use rlaunch_plan::env::nccl::Fabric;
 use rlaunch_plan::findings::{self, id};
 use rlaunch_plan::hosts::addresses;
 use rlaunch_plan::job::JobSpec;
+use rlaunch_plan::job::apps::JobAddresses;
 use rlaunch_plan::map::RankMap;
 use rlaunch_plan::mesh::{self, Mesh};
 use rlaunch_plan::options::JobView;
@@ -64,8 +65,7 @@ pub(crate) struct Joined {
     /// Inventories by node.
     pub inventories: Vec<Inventory>,
     pub relay: Relay,
-    /// MASTER_ADDR and MASTER_PORT, at which rank 0 will listen.
-    pub master: (IpAddr, u16),
+    pub addresses: JobAddresses,
     /// Port at which each node's agent serves Horovod's store, by node; empty if there is no store.
     pub horovod: Vec<u16>,
     pub table: RankTable,
@@ -155,7 +155,10 @@ impl Prepared {
         let used: Vec<String> = hosts.map(|(node, a)| format!("{} {a}", node.host)).collect();
         tracing::info!("out-of-band addresses: {}", text::list(&used));
         let relay = state.relay;
-        let master = (addresses[0], ReservedPorts::master(&self.ports));
+        let addresses = JobAddresses {
+            master: (addresses[0], ReservedPorts::master(&self.ports)),
+            ports: ReservedPorts::named(options, &self.map, &self.ports),
+        };
         let Prepared { map, nodes, answers, inventories, .. } = self;
         let path = |own: PreparedNode| own.library.map(|library| library.path);
         let libraries = answers.into_iter().map(path).collect();
@@ -164,7 +167,7 @@ impl Prepared {
             nodes,
             inventories,
             relay,
-            master,
+            addresses,
             horovod,
             table,
             mesh,

@@ -24,7 +24,7 @@ use rlaunch_bootstrap::env::{self as names, redacted_value};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::library::PYTHON;
-use rlaunch_bootstrap::job::{EnvRule, EnvVar, WorkingDir};
+use rlaunch_bootstrap::job::{EnvRule, EnvVar, WorkingDir, runs_python};
 use rlaunch_bootstrap::rank_table::{RankNic, RankTable};
 use rlaunch_console::{messages, stdout};
 use rlaunch_plan::env::{Variable, identity};
@@ -129,13 +129,14 @@ impl ShownPlan<'_> {
             "its number; WORLD_SIZE, LOCAL_RANK and others tell the rest of its place";
         const MASTER: &str = "on rank 0's node, where the other nodes have reached it";
         const TMPDIR: &str = "(host): a directory of the job there";
+        const COMPILED: &str = "(host): where torch has it without rlaunch, so that the next job finds what was compiled";
         let ShownPlan { job, map, rank_configs, master: (address, port), .. } = *self;
         let for_all = apps::vars_set_for_all_apps(&job.apps);
         let master = identity::master_variables(address, port, &for_all);
         let mut rows = Vec::new();
         for (Rank(rank), ..) in ranks_in_order(map, rank_configs) {
-            let own = &job.application_of(map, Rank(rank)).user_set_vars;
-            let is_own = |name: &str| own.iter().any(|set| set == name);
+            let app = job.application_of(map, Rank(rank));
+            let is_own = |name: &str| app.user_set_vars.iter().any(|set| set == name);
             let mut push = |name: &str, variable: String, why: &str| {
                 if !is_own(name) {
                     rows.push((rank, variable, why.to_owned()));
@@ -146,6 +147,11 @@ impl ShownPlan<'_> {
                 push(name, format!("{name}={value}"), MASTER);
             }
             push(names::TMPDIR, names::TMPDIR.to_owned(), TMPDIR);
+            let forwards = app.env.iter().any(|var| var.name == names::TORCHINDUCTOR_CACHE_DIR);
+            if runs_python(&app.argv) && !forwards && !is_own(names::TMPDIR) {
+                let name = names::TORCHINDUCTOR_CACHE_DIR;
+                push(name, name.to_owned(), COMPILED);
+            }
         }
         rows
     }

@@ -40,7 +40,7 @@ impl Joined {
             mesh: &self.mesh,
             rank_configs: &self.rank_configs,
             libraries: &self.libraries,
-            master: self.master,
+            master: self.addresses.master,
         };
         let showing = async {
             show::print(&shown).await;
@@ -78,18 +78,19 @@ impl Joined {
         if let Some(recorder) = &job.recorder {
             recorder.starting(self.table, self.rank_configs, self.libraries);
         }
-        let (nodes, master_port) = (self.nodes, self.master.1);
+        let (nodes, master_port) = (self.nodes, self.addresses.master.1);
         Ok(Running { nodes, writer, stdin, phase_states, master_port })
     }
 
     /// Encodes each node's order to start its ranks, by node.
     fn orders(&self, job: &JobSpec) -> Result<Vec<Vec<u8>>, Failed> {
-        let Joined { map, table, master: (address, port), .. } = self;
+        let Joined { map, table, addresses, .. } = self;
+        let (address, port) = addresses.master;
         tracing::info!("MASTER_ADDR {address} MASTER_PORT {port}");
         let user_set_vars = apps::vars_set_for_all_apps(&job.apps);
-        let mut env = identity::master_variables(*address, *port, &user_set_vars);
+        let mut env = identity::master_variables(address, port, &user_set_vars);
         env.extend(job.restarts.into_iter().flat_map(|restarts| restarts.env(&user_set_vars)));
-        let mut filled = RenderedTexts::render_all(job, map, table)?;
+        let mut filled = RenderedTexts::render_all(job, map, table, addresses)?;
         let awaited = apps::awaited_ports(job, map, table);
         let encode = |(node, rank_configs): (&Node, &Vec<RankConfig>)| {
             let rank_setup = |(rank, setup): (&Rank, &RankConfig)| {

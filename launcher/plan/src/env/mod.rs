@@ -32,12 +32,14 @@ pub mod identity;
 pub mod nccl;
 pub(crate) mod styles;
 
+use crate::job::apps;
 use crate::map::{MappedNode, RankMap};
-use crate::options::{EnvStyle, JobView, Options, UserChoices};
+use crate::options::{EnvStyle, JobView, NamedPort, Options, UserChoices};
 use nccl::{Fabric, NcclNetwork};
 use rlaunch_bootstrap::env::{RLAUNCH_INIT_TIMEOUT, TORCH_FR_BUFFER_SIZE};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::EnvVar;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 
 /// Prefixes of variables that choose a network. If the user sets such a variable, rlaunch does not choose the
@@ -119,6 +121,18 @@ fn recorder_variable(env: &[EnvVar]) -> Option<Variable> {
     (!is_set).then(|| Variable::new(TORCH_FR_BUFFER_SIZE, TORCH_OPERATIONS, "--hang-timeout"))
 }
 
+/// Lists the names of the ports of templates that are free on a node.
+fn named_on<'a>(
+    options: &'a Options,
+    map: &'a RankMap,
+    node: NodeId,
+) -> impl Iterator<Item = &'a str> {
+    let is_here = move |port: &&NamedPort| {
+        apps::nodes_of(map, port.app).next().is_some_and(|first| first.id == node)
+    };
+    options.named_ports.iter().filter(is_here).map(|port| port.name.as_str())
+}
+
 /// Count of ports that a node reserves for each use. A node's list of reserved ports is in the order of these
 /// fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +143,8 @@ pub struct ReservedPorts {
     store: u32,
     /// Number of TensorFlow servers: one for each rank, or 0 if none are asked for.
     servers: u32,
+    /// Number of ports that templates name and that are free on this node.
+    named: u32,
 }
 
 impl ReservedPorts {
@@ -141,11 +157,25 @@ impl ReservedPorts {
             master: u32::from(is_first),
             store: u32::from(horovod::is_served(options, map)),
             servers: if serves { ranks } else { 0 },
+            named: u32::try_from(named_on(options, map, node.id).count()).unwrap_or(u32::MAX),
         }
     }
 
+    /// Returns the ports that templates name, by name. `ports` is indexed by node.
+    pub fn named(options: &Options, map: &RankMap, ports: &[Vec<u16>]) -> BTreeMap<String, u16> {
+        let of_node = |(node, ports): (&MappedNode, &Vec<u16>)| {
+            let Self { master, store, servers, .. } = Self::for_node(options, map, node);
+            let own = ports.iter().skip((master + store + servers) as usize).copied();
+            named_on(options, map, node.id).map(str::to_owned).zip(own).collect::<Vec<_>>()
+        };
+        if options.named_ports.is_empty() {
+            return BTreeMap::new();
+        }
+        map.nodes.iter().zip(ports).flat_map(of_node).collect()
+    }
+
     pub fn count(self) -> u32 {
-        (self.master + self.store).saturating_add(self.servers)
+        (self.master + self.store).saturating_add(self.servers).saturating_add(self.named)
     }
 
     /// Returns MASTER_PORT, the first reserved port of the first node, or 0 if that node has none. `ports` is

@@ -95,7 +95,8 @@ program are for all programs (-x, --wdir, --copy) or for the job, except -np, --
 --template, which are for the first program. A program without -H runs on the job's hosts, from the
 first free slot on. In arguments, values of -x and files of --template, these placeholders are
 replaced: {{host.name}}, {{host.oob_ip}}, {{rank.index}}, {{rank.local}}, {{rank.hca}},
-{{rank.hcas | join(\",\")}}, {{world_size}}, {{app[\"NAME\"].oob_ip}} and {{app[\"NAME\"].hosts}}.
+{{rank.hcas | join(\",\")}}, {{world_size}}, {{nodes}}, {{node.index}}, {{node.ranks}}, {{master.addr}},
+{{master.port}}, {{port[\"NAME\"]}}, {{app[\"NAME\"].oob_ip}} and {{app[\"NAME\"].hosts}}.
 
 Each rank has RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT in its environment.
 The exit code is that of the first rank to fail, or 128 + its signal; 0 if all ranks succeed."

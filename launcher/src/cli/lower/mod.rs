@@ -29,7 +29,7 @@ use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
 use rlaunch_plan::env::forwarded::{EnvError, EnvOptions};
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::hosts::addresses::AddressConstraints;
-use rlaunch_plan::job::apps::{AppError, AppSpec};
+use rlaunch_plan::job::apps::{AppError, AppSpec, template};
 use rlaunch_plan::job::options::{
     HangOptions, OutputOptions, Restarts, TimeoutReport, WatchOptions,
 };
@@ -77,6 +77,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     apps::check_slots(&apps, &hosts)?;
     let (output, termination) = (args.output, args.termination);
     let (is_dry, watches_hangs) = (output.dry_run.is_some(), termination.hang_timeout.is_some());
+    let named_ports = template::named_ports(&apps);
     let Identity { id, name, secret, token } = new_identity()?;
     let spec = JobSpec {
         id,
@@ -92,7 +93,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         directory: here().ok().map(|here| here.path),
         no_env: args.environment.no_env,
         login: args.environment.login,
-        options: Options { map_by, watches_hangs, ..rank_options },
+        options: Options { map_by, watches_hangs, named_ports, ..rank_options },
         preload: apps::preloads(&preloaded)?,
         runs_copier: false,
         mpi: args.environment.mpi,

@@ -107,6 +107,7 @@ pub(super) fn rank_options(
         service_level: network.mesh.service_level,
         init_timeout: network.init_timeout,
         watches_hangs: false,
+        named_ports: Vec::new(),
         mesh: network.mesh.options(),
     })
 }

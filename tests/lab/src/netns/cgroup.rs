@@ -31,6 +31,12 @@ pub(super) fn create(lab: &str) -> Option<PathBuf> {
     Some(path)
 }
 
+/// Tells whether labs have cgroups on this machine.
+pub(crate) fn are_available() -> bool {
+    let path = tree().map(|tree| tree.join(format!("rlaunch-lab-try-{}", std::process::id())));
+    path.is_some_and(|path| fs::create_dir(&path).and_then(|()| fs::remove_dir(&path)).is_ok())
+}
+
 /// Returns the cgroup of one node, and makes it if it does not exist.
 pub(super) fn node(lab_cgroup: &Path, node: &str) -> Result<PathBuf, LabError> {
     let path = match node {

@@ -14,7 +14,7 @@
 //! | `teardown` | removing a lab, even after a crash |
 
 mod accounts;
-mod cgroup;
+pub(crate) mod cgroup;
 mod host;
 mod machine;
 pub mod names;

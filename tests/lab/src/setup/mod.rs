@@ -1,7 +1,8 @@
-//! Requirements of the lab on this machine: packages, virtual environments for hosts, and root.
+//! Requirements of the lab on this machine: packages, virtual environments for hosts, a machine with systemd, and root.
 
 pub mod mpi;
 pub mod python;
+pub mod systemd;
 pub mod unpacked;
 pub(crate) mod venv;
 
@@ -54,7 +55,7 @@ const PEERS: &[Requirement] = &[
     ("bsd-csh", "csh"),
     // Container engine on hosts.
     ("podman", "podman"),
-    // Runs programs of aarch64, and downloads those of other architectures.
+    // Runs programs of aarch64; downloads those of other architectures, and a machine with systemd.
     ("qemu-aarch64", "qemu-user"),
     ("mmdebstrap", "mmdebstrap"),
 ];

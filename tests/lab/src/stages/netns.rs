@@ -8,8 +8,9 @@ use super::ledger::Tally;
 use super::nextest::{TestPrograms, Tests};
 use super::{TestPlan, failed, hosts};
 use crate::dist::{self, Profile, aarch64, packages};
+use crate::netns::cgroup;
 use crate::setup::venv::BASE;
-use crate::setup::{self, PackageSet, mpi, python};
+use crate::setup::{self, PackageSet, mpi, python, systemd};
 use crate::{LabError, soak};
 
 pub(super) const NAME: &str = "netns";
@@ -104,6 +105,14 @@ fn skipped(names: &[String]) -> SkippedTests {
     if is_wanted(GPU) && !has_gpu() {
         skipped.push((GPU, "this machine has no NVIDIA GPU".to_owned()));
     }
+    if !cgroup::are_available() {
+        let are_wanted = CGROUPS.into_iter().filter(|part| is_wanted(part));
+        skipped.extend(are_wanted.map(|part| (part, "no cgroups of version 2 here".to_owned())));
+    } else if is_wanted(SYSTEMD)
+        && let Err(error) = systemd::root()
+    {
+        skipped.push((SYSTEMD, format!("no machine with systemd: {error}")));
+    }
     let shells: Vec<_> = LOGIN_SHELLS.into_iter().filter(|shell| !setup::has(shell)).collect();
     if is_wanted(SHELLS) && !shells.is_empty() {
         skipped.push((SHELLS, format!("not installed: {}", shells.join(", "))));
@@ -115,7 +124,7 @@ fn skipped(names: &[String]) -> SkippedTests {
 }
 
 /// Parts of the names of tests that need numpy, torch, Debian's MPI libraries, those of the Python
-/// package index, an NVIDIA GPU, hosts of another architecture, or several login shells.
+/// package index, an NVIDIA GPU, hosts of another architecture, several login shells, or a machine with systemd.
 const NUMPY: &str = "numpy_";
 const TORCH: &str = "torch_";
 const MPI: &str = "mpi::";
@@ -125,6 +134,9 @@ const AARCH64: &str = "aarch64::";
 const AARCH64_PYTHON: &str = "aarch64::python_";
 const SHELLS: &str = "shells::";
 const LOGIN_SHELLS: [&str; 3] = ["fish", "zsh", "tcsh"];
+const SYSTEMD: &str = "logout::systemd_";
+/// Parts of the names of tests that need cgroups.
+const CGROUPS: [&str; 2] = [SYSTEMD, "logout::logind_"];
 /// Part of the names of tests that need the csh of BSD.
 const BSD_CSH: &str = "bsd_csh_";
 /// Beginning of the names of tests that install packages.

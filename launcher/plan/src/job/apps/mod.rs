@@ -12,7 +12,7 @@ pub mod after;
 pub mod template;
 
 pub use after::{DueProgram, StartOrder, awaited_ports};
-pub use template::RenderedTexts;
+pub use template::{JobAddresses, RenderedTexts};
 
 use crate::env::identity;
 use crate::hosts::Host;
@@ -152,7 +152,7 @@ pub fn node_applications(
 }
 
 /// Returns the nodes on which a program has ranks. `index` is the program's number in the job, from 0.
-fn nodes_of(map: &RankMap, index: usize) -> impl Iterator<Item = &MappedNode> {
+pub(crate) fn nodes_of(map: &RankMap, index: usize) -> impl Iterator<Item = &MappedNode> {
     let has_any =
         move |node: &&MappedNode| node.ranks.iter().any(|rank| map.application_of(*rank) == index);
     map.nodes.iter().filter(has_any)

@@ -5,6 +5,7 @@
 use super::{AppError, AppSpec, AppTitle, nodes_of};
 use crate::job::JobSpec;
 use crate::map::RankMap;
+use crate::options::NamedPort;
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::{Serde, Value, ValueKind};
 use minijinja::{Environment, ErrorKind, Template, UndefinedBehavior, escape_formatter};
@@ -18,10 +19,12 @@ use rlaunch_text::message::Failed;
 use rlaunch_text::redact::without_secrets;
 use rlaunch_text::text;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// Maximum size of a template file, in bytes.
@@ -80,7 +83,15 @@ pub struct TemplateText<'a> {
     pub usage: TemplateUse<'a>,
 }
 
-impl TemplateText<'_> {
+impl<'a> TemplateText<'a> {
+    /// Returns the text for the engine. In files every expression is rlaunch's, as they are written for it.
+    fn code(&self) -> Cow<'a, str> {
+        match self.usage {
+            TemplateUse::Argument(_) | TemplateUse::Variable(_) => without_foreign(self.text),
+            TemplateUse::Dest(_) | TemplateUse::Content(_) => self.text.into(),
+        }
+    }
+
     /// Describes the template for an error message, without secrets.
     pub fn describe(&self, app: &AppSpec) -> String {
         let cut = |text: String| text.chars().take(QUOTED).collect::<String>();
@@ -103,11 +114,19 @@ impl TemplateText<'_> {
 const NAMES: &[(&str, &[&str])] = &[
     ("host", &["name", "hostname", "oob_ip"]),
     ("rank", &["index", "local", "hca", "hcas"]),
+    ("node", &["index", "ranks"]),
+    ("nodes", &[]),
+    ("master", &["addr", "port"]),
     ("app", &["oob_ip", "hosts", "size"]),
+    ("port", &[]),
     ("world_size", &[]),
 ];
-/// Names that are not complete without the one before them, and are not likely to be those of other programs.
-const PARTS: &[&str] = &["hostname", "oob_ip", "hca", "hcas"];
+/// Names that are not complete without the one before them, or that other launchers have, and that are not likely to be
+/// those of programs.
+const PARTS: &[&str] =
+    &["hostname", "oob_ip", "hca", "hcas", "nnodes", "master_addr", "master_port"];
+/// Minimum length of a name that is recognised alone when it is misspelt. Shorter ones are too near to other words.
+const LONG: usize = 8;
 
 /// Tells whether a text has a placeholder of rlaunch, or nearly so. If not, its braces mean something to the
 /// program, as in `docker inspect --format {{.State}}`.
@@ -122,9 +141,59 @@ fn has_placeholder(text: &str) -> bool {
         text.match_indices("{{").any(is_escape) || text.match_indices("{%").any(is_escape);
     let inside =
         |open: &'static str| text.split(open).skip(1).filter_map(|rest| rest.split('}').next());
+    let mut code = inside("{{").chain(inside("{%"));
+    text.contains("{{") && (has_braces || code.any(names_placeholder))
+}
+
+/// Tells whether an expression has a placeholder of rlaunch, or nearly so.
+fn names_placeholder(code: &str) -> bool {
     let is_outside = |c: char| !(is_of_name(c) || ".$[]\"'".contains(c));
-    let mut paths = inside("{{").chain(inside("{%")).flat_map(|code| code.split(is_outside));
-    text.contains("{{") && (has_braces || paths.any(is_placeholder))
+    code.split(is_outside).any(is_placeholder)
+}
+
+/// Returns the text of a template for the engine, with expressions that are not rlaunch's as they stand:
+/// `{{host.name}}:{{.State}}`. In a text with statements, as `{% for %}`, names may be the text's own.
+fn without_foreign(text: &str) -> Cow<'_, str> {
+    if text.contains("{%") {
+        return text.into();
+    }
+    let (mut kept, mut rest) = (String::new(), text);
+    while let Some((before, from)) = rest.find("{{").map(|at| rest.split_at(at)) {
+        let end = from.find("}}").map_or(from.len(), |at| at + 2);
+        let (whole, after) = from.split_at(end);
+        let code = whole[2..].trim_start_matches('-').trim_start();
+        let is_foreign = whole.ends_with("}}")
+            && !code.starts_with(['"', '\''])
+            && !names_placeholder(code.trim_end_matches('}'));
+        kept.push_str(before);
+        if is_foreign {
+            kept.push_str("{% raw %}");
+            kept.push_str(whole);
+            kept.push_str("{% endraw %}");
+        } else {
+            kept.push_str(whole);
+        }
+        rest = after;
+    }
+    kept.push_str(rest);
+    kept.into()
+}
+
+/// Lists the names of the ports that programs ask for by `port["NAME"]`, each with the number of the program on whose first
+/// node it is free: the one of this name, or else the first.
+pub fn named_ports(apps: &[AppSpec]) -> Vec<NamedPort> {
+    let mut names: Vec<&str> = Vec::new();
+    let all = apps.iter().flat_map(texts);
+    for rest in all.flat_map(|text| text.text.split("port[").skip(1)) {
+        let quoted = |quote: char| rest.strip_prefix(quote)?.split_once(quote);
+        let Some((name, _)) = quoted('"').or_else(|| quoted('\'')) else { continue };
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let of = |name: &str| apps.iter().position(|app| app.name.as_deref() == Some(name));
+    let port = |name: &str| NamedPort { name: name.to_owned(), app: of(name).unwrap_or(0) };
+    names.into_iter().map(port).collect()
 }
 
 fn is_of_name(c: char) -> bool {
@@ -139,10 +208,11 @@ fn is_placeholder(path: &str) -> bool {
     let is_like = |known: &&str, typed: &str| typed == *known || text::is_one_edit(typed, known);
     let has_part = |known: &[&str]| {
         let mut parts = rest.split(|c: char| !is_of_name(c));
-        known.is_empty() || parts.any(|part| known.iter().any(|known| is_like(known, part)))
+        parts.any(|part| known.iter().any(|known| is_like(known, part)))
     };
     let is_known = |(name, parts): &(&str, &[&str])| {
-        first == *name || (is_like(name, first) && has_part(parts))
+        let is_enough = || if parts.is_empty() { name.len() >= LONG } else { has_part(parts) };
+        first == *name || (is_like(name, first) && is_enough())
     };
     PARTS.contains(&first) || NAMES.iter().any(is_known)
 }
@@ -190,9 +260,10 @@ pub fn environment<'a>() -> Environment<'a> {
 /// Checks the syntax of a program's templates. This needs no rank table, so errors are found before a host is
 /// connected to.
 pub fn check(app: &AppSpec, title: &AppTitle) -> Result<(), AppError> {
-    let environment = environment();
     for text in texts(app) {
-        environment.template_from_str(text.text).map_err(|error| AppError::Syntax {
+        let code = text.code();
+        let environment = environment();
+        environment.template_from_str(&code).map_err(|error| AppError::Syntax {
             title: title.clone(),
             what: text.describe(app),
             cause: cause(&error, text),
@@ -215,8 +286,9 @@ pub fn cause(error: &minijinja::Error, text: TemplateText<'_>) -> String {
 
 /// Placeholders that a template may contain, as the text of a hint.
 pub(super) const PLACEHOLDERS: &str = "host.name, host.hostname, host.oob_ip, rank.index, rank.local, \
-    rank.hca, rank.hcas, world_size, app[\"NAME\"].oob_ip, app[\"NAME\"].hosts, \
-    app[\"NAME\"].size; rank.hca where the host has RDMA, and NAME as --name has it";
+    rank.hca, rank.hcas, world_size, nodes, node.index, node.ranks, master.addr, master.port, \
+    port[\"NAME\"], app[\"NAME\"].oob_ip, app[\"NAME\"].hosts, app[\"NAME\"].size; rank.hca where the host \
+    has RDMA, and NAME of app as --name has it";
 
 /// Rendered templates of one rank: arguments, variables and files with their placeholders replaced.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -246,6 +318,19 @@ struct RankContext<'a> {
 }
 
 #[derive(Serialize)]
+struct NodeContext {
+    index: u32,
+    /// Number of ranks on the node.
+    ranks: usize,
+}
+
+#[derive(Clone, Serialize)]
+struct MasterContext {
+    addr: String,
+    port: String,
+}
+
+#[derive(Serialize)]
 struct AppContext<'a> {
     oob_ip: String,
     hosts: Vec<&'a str>,
@@ -258,7 +343,20 @@ struct TemplateContext<'a> {
     host: HostContext<'a>,
     rank: RankContext<'a>,
     world_size: u32,
+    nodes: usize,
+    node: NodeContext,
+    master: MasterContext,
+    port: &'a BTreeMap<String, u16>,
     app: &'a BTreeMap<&'a str, AppContext<'a>>,
+}
+
+/// Ports and addresses of a job's nodes, which are known once agents have reserved the ports.
+#[derive(Clone, Debug)]
+pub struct JobAddresses {
+    /// MASTER_ADDR and MASTER_PORT, at which rank 0 will listen.
+    pub master: (IpAddr, u16),
+    /// Ports that `port["NAME"]` stands for, by name.
+    pub ports: BTreeMap<String, u16>,
 }
 
 impl RenderedTexts {
@@ -267,8 +365,9 @@ impl RenderedTexts {
         job: &JobSpec,
         map: &RankMap,
         table: &RankTable,
+        addresses: &JobAddresses,
     ) -> Result<BTreeMap<Rank, RenderedTexts>, Failed> {
-        render(&job.apps, map, table)
+        render(&job.apps, map, table, addresses)
             .map_err(|error| Failed::from_error(Exit::USAGE, &error).hint(error.hint()))
     }
 }
@@ -280,19 +379,24 @@ fn render(
     apps: &[AppSpec],
     map: &RankMap,
     table: &RankTable,
+    addresses: &JobAddresses,
 ) -> Result<BTreeMap<Rank, RenderedTexts>, AppError> {
     let mut rendered: BTreeMap<Rank, RenderedTexts> = BTreeMap::new();
+    let codes: Vec<Vec<(TemplateText<'_>, Cow<'_, str>)>> = apps.iter().map(codes).collect();
     let environment = environment();
     let named = named_apps(apps, map, table);
-    for (index, app) in apps.iter().enumerate() {
+    for ((index, app), codes) in apps.iter().enumerate().zip(&codes) {
         let master_vars = user_master_vars(apps, app);
-        let compiled = compile(&environment, app, index)?;
+        let master = master_of(app, addresses);
+        let compiled = compile(&environment, app, index, codes)?;
         if master_vars.is_empty() && compiled.is_empty() {
             continue;
         }
         let ranks = (0..map.world_size).map(Rank).filter(|r| map.application_of(*r) == index);
         for rank in ranks {
-            let Some(context) = context(table, rank, &named) else { continue };
+            let known =
+                JobContext { map, table, app: &named, master: &master, port: &addresses.ports };
+            let Some(context) = context(known, rank) else { continue };
             let context = Value::from(Serde(context));
             let mut rank_texts = render_rank(app, index, rank, &context, &compiled)?;
             rank_texts.env.splice(..0, master_vars.iter().cloned());
@@ -303,13 +407,34 @@ fn render(
     Ok(rendered)
 }
 
+/// Returns a program's templates with their texts for the engine.
+fn codes(app: &AppSpec) -> Vec<(TemplateText<'_>, Cow<'_, str>)> {
+    texts(app).into_iter().map(|text| (text, text.code())).collect()
+}
+
+/// Returns the address at which a program's ranks will look for rank 0: the user's own, or that of the job.
+fn master_of(app: &AppSpec, addresses: &JobAddresses) -> MasterContext {
+    let set = |name: &str| {
+        let is_set = app.user_set_vars.iter().any(|asked| asked == name);
+        let var = app.env.iter().find(|var| is_set && var.name == name)?;
+        Some(var.value.to_string_lossy().into_owned()).filter(|value| !has_placeholder(value))
+    };
+    let (addr, port) = addresses.master;
+    MasterContext {
+        addr: set(names::MASTER_ADDR).unwrap_or_else(|| addr.to_string()),
+        port: set(names::MASTER_PORT).unwrap_or_else(|| port.to_string()),
+    }
+}
+
 fn compile<'e, 'a>(
     environment: &'e Environment<'a>,
-    app: &'a AppSpec,
+    app: &AppSpec,
     index: usize,
+    codes: &'a [(TemplateText<'a>, Cow<'a, str>)],
 ) -> Result<Compiled<'e, 'a>, AppError> {
-    let compile = |text: TemplateText<'a>| {
-        let template = environment.template_from_str(text.text);
+    let compile = |(text, code): &'a (TemplateText<'a>, Cow<'a, str>)| {
+        let text = *text;
+        let template = environment.template_from_str(code);
         let template = template.map_err(|error| AppError::Syntax {
             title: app.title(index),
             what: text.describe(app),
@@ -317,7 +442,7 @@ fn compile<'e, 'a>(
         });
         Ok((text, template?))
     };
-    texts(app).into_iter().map(compile).collect()
+    codes.iter().map(compile).collect()
 }
 
 fn render_rank(
@@ -383,11 +508,18 @@ fn named_apps<'a>(
     apps.iter().enumerate().filter_map(app_context).collect()
 }
 
-fn context<'a>(
+/// What is known of a job, for the placeholders of each of a program's ranks.
+#[derive(Clone, Copy)]
+struct JobContext<'a> {
+    map: &'a RankMap,
     table: &'a RankTable,
-    rank: Rank,
     app: &'a BTreeMap<&'a str, AppContext<'a>>,
-) -> Option<TemplateContext<'a>> {
+    master: &'a MasterContext,
+    port: &'a BTreeMap<String, u16>,
+}
+
+fn context(known: JobContext<'_>, rank: Rank) -> Option<TemplateContext<'_>> {
+    let JobContext { map, table, app, master, port } = known;
     let row = table.ranks().get(rank.index())?;
     let node = table.nodes().get(row.node.index())?;
     let mut hcas: Vec<&str> = Vec::new();
@@ -397,6 +529,7 @@ fn context<'a>(
             hcas.push(device);
         }
     }
+    let on_node = map.nodes.get(row.node.index()).map(|node| node.ranks.len());
     let (name, hostname) = (node.host.as_str(), node.hostname.as_str());
     Some(TemplateContext {
         host: HostContext { name, hostname, oob_ip: node.address.to_string() },
@@ -407,6 +540,10 @@ fn context<'a>(
             hcas,
         },
         world_size: table.ranks().len().try_into().unwrap_or(u32::MAX),
+        nodes: map.nodes.len(),
+        node: NodeContext { index: row.node.0, ranks: on_node.unwrap_or_default() },
+        master: master.clone(),
+        port,
         app,
     })
 }

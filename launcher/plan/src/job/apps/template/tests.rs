@@ -37,7 +37,14 @@ fn rendered(apps: &[AppSpec]) -> Result<BTreeMap<Rank, RenderedTexts>, AppError>
     let table = testing::table_of(&machines, 1, &Plan::new(&machines, &PortOptions::default()));
     let host = |name: &str| Host { name: name.to_owned(), ..Host::this_machine() };
     let hosts = ["a", "b", "c"].map(host).into_iter().zip((0..).map(|rank| vec![Rank(rank)]));
-    render(apps, &RankMap::from_assignment(hosts.collect(), vec![Rank(1)]), &table)
+    let map = RankMap::from_assignment(hosts.collect(), vec![Rank(1)]);
+    render(apps, &map, &table, &addresses(apps))
+}
+
+/// Addresses of a job whose ports are 7001 and so on, in the order in which its templates name them.
+fn addresses(apps: &[AppSpec]) -> JobAddresses {
+    let ports = named_ports(apps).into_iter().map(|port| port.name).zip(7001..);
+    JobAddresses { master: ([10, 0, 0, 1].into(), 29500), ports: ports.collect() }
 }
 
 #[test]
@@ -63,6 +70,47 @@ fn each_rank_has_what_it_named() {
 }
 
 #[test]
+fn nodes_and_the_master_are_known() {
+    let words = ["{{nodes}}:{{node.index}}:{{node.ranks}}", "{{master.addr}}:{{master.port}}"];
+    let last = app("y", &words);
+    let mut own = last.clone();
+    set(&mut own, "MASTER_PORT", "4000");
+    for (last, port) in [(last, 29500), (own, 4000)] {
+        let rendered = rendered(&[app("srv", &[]), last]).unwrap();
+        let master = format!("10.0.0.1:{port}");
+        let expected = [(1, "3:2:1".into()), (2, master.into())];
+        assert_eq!(rendered[&Rank(2)].arguments, expected);
+    }
+}
+
+#[test]
+fn a_named_port_is_the_same_everywhere_and_free_where_its_program_is() {
+    let words = ["{{port[\"y\"]}}", "{{ port['x'] + 1 }}", "--at={{app.srv.oob_ip}}:{{port['y']}}"];
+    let apps = [app("srv", &words[..1]), app("y", &words)];
+    let places: Vec<_> = named_ports(&apps).into_iter().map(|port| (port.name, port.app)).collect();
+    assert_eq!(places, [("y".into(), 1), ("x".into(), 0)]);
+    let rendered = rendered(&apps).unwrap();
+    assert_eq!(rendered[&Rank(0)].arguments, [(1, "7001".into())]);
+    assert_eq!(rendered[&Rank(1)].arguments[..2], [(1, "7001".into()), (2, "7003".into())]);
+    let plain = [app("srv", &["port[\"z\"]"]), app("y", &[])];
+    assert!(named_ports(&plain).is_empty(), "no template names it");
+}
+
+#[test]
+fn braces_of_other_programs_stay_beside_ours() {
+    let words =
+        ["{{host.name}}:{{.State}} {{ json .Host }}", "{{post.title}}{{nodes}}{{ \"{{\" }}"];
+    let mut first = app("srv", &words);
+    set(&mut first, "FORMAT", "{{ title }}/{{rank.index}}");
+    assert!(check(&first, &first.title(0)).is_ok());
+    let rendered = rendered(&[first, app("y", &[])]).unwrap();
+    let expected = ["a:{{.State}} {{ json .Host }}", "{{post.title}}3{{"];
+    let arguments = &rendered[&Rank(0)].arguments;
+    assert!(arguments.iter().map(|(_, word)| word).eq(expected), "{arguments:?}");
+    assert_eq!(rendered[&Rank(0)].env, [("FORMAT".into(), "{{ title }}/0".into())]);
+}
+
+#[test]
 fn braces_of_other_programs_stay() {
     let words = [
         "{{1}}", "{x}", "{{.State.Status}}", "--format={{json .host}}",
@@ -80,7 +128,8 @@ fn nearly_a_placeholder_is_an_error() {
     let words = [
         "{{hostname}}", "{{ hots.name }}", "{{rnk.idnex}}", "{{100 - ranks.local}}",
         "{{apps['srv'].hosts}}", "{{worldsize}}", "{{oob_ip}}", "{{host.nam}}", "{{host.name",
-        "{% for h in app.srv.hosts %}{{h}}",
+        "{% for h in app.srv.hosts %}{{h}}", "{{node.idx}}", "{{nodes.index}}", "{{nnodes}}",
+        "{{master_addr}}", "{{master.adr}}", "{{mastr.port}}", "{{port.x}}",
     ];
     for word in words {
         let apps = [app("srv", &[word]), app("y", &[])];
@@ -106,7 +155,7 @@ fn what_is_not_known_is_an_error_with_the_text() {
         );
         assert!(error(word).starts_with(&begin), "{}", error(word));
     }
-    for word in ["{{rank}}", "n{{ host }}", "{{app.srv}}", "{{app}}"] {
+    for word in ["{{rank}}", "n{{ host }}", "{{app.srv}}", "{{app}}", "{{node}}", "{{port}}"] {
         assert!(error(word).contains("several values"), "{}", error(word));
     }
     let names = error("{{rank}}");
@@ -135,7 +184,7 @@ fn two_files_at_one_place_are_refused() {
         let host = Host { slots: 3, ..Host::this_machine() };
         let map =
             RankMap::from_assignment(vec![(host, vec![Rank(0), Rank(1), Rank(2)])], vec![Rank(1)]);
-        render(apps, &map, &table)
+        render(apps, &map, &table, &addresses(apps))
     };
     let with = |text: &str, dest: &str| {
         let mut app = app("y", &[]);
