@@ -182,7 +182,7 @@ fn enter_unit(bus: &str, unit: &str) -> Result<(), String> {
         if Instant::now() > due || !why.contains("Failed to connect") {
             return Err(why);
         }
-        thread::sleep(CHECK);
+        thread::sleep(CHECK * 10);
     }
     while !fs::read_to_string("/proc/self/cgroup").is_ok_and(|cgroups| cgroups.contains(unit)) {
         if Instant::now() > due {
