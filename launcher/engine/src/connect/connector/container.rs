@@ -381,8 +381,8 @@ pub(super) fn is_limit_refused(output: &str) -> bool {
 
 /// Shell code for the host, before the client of a container engine. A client whose engine hangs does not notice that the
 /// launcher has gone. The code kills its process group, in which sshd has put nothing else, if the process that started
-/// the shell ends within 40 s, in which every agent has started or was given up.
-const WATCH: &str = "(n=0; while [ $((n+=1)) -le 20 ] && sleep 2; do p=; while read -r k p x; do case $k in PPid:) \
+/// the shell ends within 150 s, in which every agent was sent and has started, or was given up.
+const WATCH: &str = "(n=0; while [ $((n+=1)) -le 75 ] && sleep 2; do p=; while read -r k p x; do case $k in PPid:) \
     break; esac; done </proc/$$/status; case $p in $PPID) ;; \"\") exit;; *) kill -9 -$$; exit;; esac; done) \
     </dev/null >/dev/null 2>&1 &";
 /// Shell code for the host, after the client: ends [`WATCH`], and with the client's exit status.
@@ -788,7 +788,8 @@ mod tests {
         let printed = String::from_utf8(output.stdout).unwrap();
         let (group, rest) = printed.split_once('\n').unwrap();
         assert_eq!((rest, output.stderr.as_slice()), ("in\n3\n", &b""[..]));
-        wait_for_end(group, Duration::from_secs(2));
+        // Far sooner than what watches would end by itself.
+        wait_for_end(group, Duration::from_secs(30));
     }
 
     fn image<'a>(tool: &'a str, run: Option<&'a str>) -> Image<'a> {

@@ -16,7 +16,7 @@ use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::name::{JobName, LAST, Meant, NamedJob};
 use std::collections::HashSet;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -455,7 +455,9 @@ impl RecordStore {
     pub fn running_as(&self, name: &JobName) -> Option<RecordedJob> {
         let runs = |job: &RecordedJob| {
             let begun = self.directory.join(format!("{job}{}", begun_suffix()));
-            File::open(begun).is_ok_and(|file| file.try_lock_shared().is_err())
+            let tried = File::open(begun).map(|file| file.try_lock_shared());
+            // Where nothing can be locked, nobody holds a lock.
+            matches!(tried, Ok(Err(TryLockError::WouldBlock)))
         };
         let mut named = self.begun().into_iter().filter(|job| job.name == name.as_str());
         named.find(runs)
