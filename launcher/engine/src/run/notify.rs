@@ -154,11 +154,8 @@ mod tests {
         let [started, late] = ["started", "late"].map(|name| directory.path().join(name));
         let ended = Ok(Exit::SUCCESS);
         let notice = Notice { job: JobId(5), took: Duration::ZERO, ended: &ended };
-        let line = format!(
-            "(touch {}; sleep 2; touch {}) & wait",
-            started.display(),
-            late.display()
-        );
+        let line =
+            format!("(touch {}; sleep 2; touch {}) & wait", started.display(), late.display());
         let asking = async {
             while !started.exists() {
                 tokio::time::sleep(Duration::from_millis(10)).await;
