@@ -54,8 +54,11 @@ impl State {
 #[test]
 fn a_job_outlives_its_terminal() {
     let (field, state) = (Field::new(), State::new());
+    let _places = field.scratch(&["a", "b"], "/tmp/detached-on");
     let (terminal, end) = Terminal::open();
-    let run = state.rlaunch(&field, "-d -H a:2,b").sh("echo up $RANK; sleep 2; echo on $RANK");
+    let script =
+        "echo up $RANK; until [ -e /tmp/detached-on ]; do sleep 0.05; done; echo on $RANK";
+    let run = state.rlaunch(&field, "-d -H a:2,b").sh(script);
     let mut command = run.at_terminal().command();
     command.stdin(end.try_clone().unwrap()).stdout(end.try_clone().unwrap()).stderr(end);
     let status = command.spawn().unwrap().wait().unwrap();
@@ -68,6 +71,9 @@ fn a_job_outlives_its_terminal() {
     let name = before.last().unwrap().trim_end().rsplit('\r').next().unwrap();
     let running = state.list(&field, "jobs");
     assert_eq!((&running[0]["name"], running.len()), (&name.into(), 1), "{shown}");
+    for host in ["a", "b"] {
+        field.on(host, "mkdir /tmp/detached-on");
+    }
     let (code, logs) = state.end(&field, name);
     assert_eq!(code, 0);
     assert_eq!(logs.sorted(), ["on 0", "on 1", "on 2", "up 0", "up 1", "up 2"], "{logs}");
