@@ -56,8 +56,7 @@ fn a_job_outlives_its_terminal() {
     let (field, state) = (Field::new(), State::new());
     let _places = field.scratch(&["a", "b"], "/tmp/detached-on");
     let (terminal, end) = Terminal::open();
-    let script =
-        "echo up $RANK; until [ -e /tmp/detached-on ]; do sleep 0.05; done; echo on $RANK";
+    let script = "echo up $RANK; until [ -e /tmp/detached-on ]; do sleep 0.05; done; echo on $RANK";
     let run = state.rlaunch(&field, "-d -H a:2,b").sh(script);
     let mut command = run.at_terminal().command();
     command.stdin(end.try_clone().unwrap()).stdout(end.try_clone().unwrap()).stderr(end);
