@@ -6,8 +6,9 @@
 //! name of a record ([`RecordStore::adopt_begun`]).
 
 use crate::run::live::machine;
+use crate::run::output::RecordedOutput;
 use crate::run::output::store::{self, OutputStore, StoreReader};
-use crate::run::record::JobRecord;
+use crate::run::record::{JobRecord, RecordedEnd};
 use memchr::memmem;
 use nix::unistd::Uid;
 use rlaunch_console::messages;
@@ -18,7 +19,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use tempfile::NamedTempFile;
@@ -59,7 +60,25 @@ pub struct RecordStore {
 pub(super) struct BegunRecord {
     path: PathBuf,
     /// File with the lock, which ends with this process.
-    _locked: File,
+    locked: File,
+}
+
+impl BegunRecord {
+    /// Makes the file the record of the job. It is a short one, for which the file has room on a disk that is full.
+    fn conclude(&self, record: &JobRecord) -> io::Result<()> {
+        let short = JobRecord {
+            placement: Vec::new(),
+            environment: Vec::new(),
+            phases: Vec::new(),
+            end: RecordedEnd { details: Vec::new(), ..record.end.clone() },
+            output: RecordedOutput::default(),
+            ..record.clone()
+        };
+        let text = serde_json::to_vec(&short)?;
+        self.locked.write_all_at(&text, 0)?;
+        self.locked.set_len(text.len() as u64)?;
+        fs::rename(&self.path, self.path.with_file_name(record.recorded_job().record_name()))
+    }
 }
 
 impl Drop for BegunRecord {
@@ -84,6 +103,11 @@ impl RecordedJob {
         let is_name = name.is_empty() || name.parse::<JobName>().is_ok();
         let job = || RecordedJob { id: id.to_owned(), name: name.to_owned() };
         (is_id(id) && is_name).then(job)
+    }
+
+    /// Returns the name of the file with its record.
+    fn record_name(&self) -> String {
+        format!("{self}.json")
     }
 }
 
@@ -329,7 +353,7 @@ impl RecordStore {
         file.as_file().try_lock().map_err(io::Error::other)?;
         let path = self.directory.join(format!("{}{}", record.recorded_job(), begun_suffix()));
         let locked = file.persist(&path)?;
-        Ok(BegunRecord { path, _locked: locked })
+        Ok(BegunRecord { path, locked })
     }
 
     /// Makes the file of a job that has begun its record, if its launcher is no more. Returns the job then.
@@ -377,7 +401,7 @@ impl RecordStore {
     }
 
     fn path(&self, job: &RecordedJob) -> PathBuf {
-        self.directory.join(format!("{job}.json"))
+        self.directory.join(job.record_name())
     }
 
     /// Lists the recorded jobs, oldest first; none if they cannot be listed.
@@ -483,11 +507,13 @@ fn in_order(mut jobs: Vec<(SystemTime, RecordedJob)>) -> Vec<RecordedJob> {
     jobs.into_iter().map(|(_, job)| job).collect()
 }
 
-/// Stores a record in the store of this process's user. A failure is only a warning, since the job itself is
-/// over.
-pub(crate) fn save_or_warn(record: &JobRecord) {
+/// Stores a record in the store of this process's user. A failure is only a warning, since the job itself is over; a short
+/// record then takes the place of what the job has `begun`.
+pub(super) fn save_or_warn(record: &JobRecord, begun: Option<&BegunRecord>) {
     if let Err(error) = RecordStore::for_user().and_then(|store| store.save(record)) {
-        messages::warn(&messages::error_chain(&error));
+        let is_kept = begun.is_some_and(|begun| begun.conclude(record).is_ok());
+        let rest = if is_kept { "; one without output is kept" } else { "" };
+        messages::warn(&format!("{}{rest}", messages::error_chain(&error)));
         error.hint().iter().for_each(|hint| messages::hint(hint));
     }
 }
@@ -557,8 +583,6 @@ fn read_head(file: File) -> Option<JobRecord> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::output::RecordedOutput;
-    use crate::run::record::RecordedEnd;
     use crate::run::record::tests::record;
     use std::os::unix::fs::PermissionsExt;
 
@@ -615,7 +639,7 @@ mod tests {
         assert_eq!(running_as("name-2"), Some(killed.recorded_job()));
         assert_eq!(running_as("name-1"), None);
         // The lock goes with the process, the file stays.
-        begun._locked.unlock().unwrap();
+        begun.locked.unlock().unwrap();
         assert_eq!(running_as("name-2"), None);
         let last = store.last().unwrap();
         assert_eq!((&last.job, last.end.exit_code), (&record(2).job, 137));
@@ -631,11 +655,27 @@ mod tests {
         let begun = store.begin(&JobRecord { end: RecordedEnd::killed(), ..record(1) }).unwrap();
         store.save(&record(1)).unwrap();
         // The launcher is killed between the two.
-        begun._locked.unlock().unwrap();
+        begun.locked.unlock().unwrap();
         assert_eq!(store.last().unwrap().end.exit_code, 0);
         drop(store.begin(&record(1)).unwrap());
         let files = fs::read_dir(&store.directory).unwrap().count();
         assert_eq!((files, store.newest(9).len()), (1, 1));
+    }
+
+    #[test]
+    fn a_job_that_ends_on_a_full_disk_has_a_short_record() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore::below(state.path());
+        let begun = store.begin(&JobRecord { end: RecordedEnd::killed(), ..record(1) }).unwrap();
+        let output = RecordedOutput { left_out_bytes: 5, ..RecordedOutput::default() };
+        let details = vec!["rank 0: \"x\"".to_owned()];
+        let end = RecordedEnd { exit_code: 3, details, ..record(1).end };
+        begun.conclude(&JobRecord { end, output, ..record(1) }).unwrap();
+        drop(begun);
+        let kept = store.find(&record(1).job).unwrap();
+        assert_eq!((kept.end.exit_code, kept.end.is_killed()), (3, false));
+        assert_eq!((kept.output, kept.end.details.len()), (RecordedOutput::default(), 0));
+        assert_eq!(fs::read_dir(&store.directory).unwrap().count(), 1);
     }
 
     #[test]
