@@ -4,7 +4,7 @@ mod logout;
 mod trouble;
 
 use crate::running::Outcome;
-use crate::support::{Field, State};
+use crate::support::{Field, State, Undo};
 use crate::terminal::Terminal;
 use rlaunch_lab::Account;
 use serde_json::Value;
@@ -210,4 +210,28 @@ fn restarts_are_one_job() {
     logs.says(&["restart 1 of 1"]);
     let jobs = state.list(&field, "history");
     assert!(jobs.len() == 2 && jobs.iter().all(|job| job["name"] == name.as_str()), "{jobs:?}");
+}
+
+/// Until its end, the disk has room for no more than a short record, and for how much is missing.
+#[test]
+fn a_job_that_ends_on_a_full_disk_is_known() {
+    let (field, state) = (Field::new(), State::new());
+    let _places = field.scratch(&["a"], "/tmp/detached-full");
+    let disk = state.path();
+    let shell = |line: &str| field.shell(line, Path::new("/"));
+    shell(&format!("mount -t tmpfs -o size=4m none {disk}"));
+    let _mounted = Undo(|| {
+        shell(&format!("umount -l {disk}"));
+        Ok::<(), std::io::Error>(())
+    });
+    let script =
+        "echo up; until [ -e /tmp/detached-full ]; do sleep 0.05; done; seq 200000; exit 3";
+    let name = state.start(&field, "-H a", script);
+    let up = || state.ask(&field, &format!("logs {name}")).out() == "up\n";
+    field.wait_for("the first line", up);
+    shell(&format!("cat /dev/zero >{disk}/filler 2>/dev/null"));
+    field.on("a", "mkdir /tmp/detached-full");
+    let (code, logs) = state.end(&field, &name);
+    assert_eq!(code, 3, "{logs}");
+    logs.says(&["could not be kept here"]);
 }
