@@ -66,12 +66,15 @@ pub(super) struct BegunRecord {
 impl BegunRecord {
     /// Makes the file the record of the job. It is a short one, for which the file has room on a disk that is full.
     fn conclude(&self, record: &JobRecord) -> io::Result<()> {
+        let RecordedOutput { first, left_out_bytes, last } = &record.output;
+        let kept: usize = first.iter().chain(last).map(|chunk| chunk.text.len()).sum();
+        let left_out_bytes = left_out_bytes + kept as u64;
         let short = JobRecord {
             placement: Vec::new(),
             environment: Vec::new(),
             phases: Vec::new(),
             end: RecordedEnd { details: Vec::new(), ..record.end.clone() },
-            output: RecordedOutput::default(),
+            output: RecordedOutput { left_out_bytes, ..RecordedOutput::default() },
             ..record.clone()
         };
         let text = serde_json::to_vec(&short)?;
@@ -583,6 +586,7 @@ fn read_head(file: File) -> Option<JobRecord> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::output::RecordedChunk;
     use crate::run::record::tests::record;
     use std::os::unix::fs::PermissionsExt;
 
@@ -667,14 +671,16 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let store = RecordStore::below(state.path());
         let begun = store.begin(&JobRecord { end: RecordedEnd::killed(), ..record(1) }).unwrap();
-        let output = RecordedOutput { left_out_bytes: 5, ..RecordedOutput::default() };
+        let chunk = RecordedChunk { rank: 0, stream: "stdout".into(), text: "four".into() };
+        let output = RecordedOutput { left_out_bytes: 5, last: vec![chunk], first: vec![] };
         let details = vec!["rank 0: \"x\"".to_owned()];
         let end = RecordedEnd { exit_code: 3, details, ..record(1).end };
         begun.conclude(&JobRecord { end, output, ..record(1) }).unwrap();
         drop(begun);
         let kept = store.find(&record(1).job).unwrap();
         assert_eq!((kept.end.exit_code, kept.end.is_killed()), (3, false));
-        assert_eq!((kept.output, kept.end.details.len()), (RecordedOutput::default(), 0));
+        let left_out = RecordedOutput { left_out_bytes: 9, ..RecordedOutput::default() };
+        assert_eq!((kept.output, kept.end.details.len()), (left_out, 0));
         assert_eq!(fs::read_dir(&store.directory).unwrap().count(), 1);
     }
 
