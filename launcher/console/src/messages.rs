@@ -155,9 +155,9 @@ pub(crate) fn write_transient(line: &str) {
     }
 }
 
-/// Erases the transient line, if there is one.
+/// Erases the transient line, if there is one or it waits for a slow terminal.
 pub(crate) fn erase_transient() {
-    if transient().columns > 0 {
+    if transient().columns > 0 || STDERR.is_behind() {
         STDERR.write(Vec::new());
     }
 }
