@@ -184,6 +184,7 @@ fn enter_unit(bus: &str, unit: &str) -> Result<(), String> {
         }
         thread::sleep(CHECK * 10);
     }
+    let due = Instant::now() + MOVE;
     while !fs::read_to_string("/proc/self/cgroup").is_ok_and(|cgroups| cgroups.contains(unit)) {
         if Instant::now() > due {
             return Err(format!("it has not moved the job to {unit}"));
