@@ -4,7 +4,7 @@ mod logout;
 mod trouble;
 
 use crate::running::Outcome;
-use crate::support::{Field, State};
+use crate::support::{Field, State, Undo};
 use crate::terminal::Terminal;
 use rlaunch_lab::Account;
 use serde_json::Value;
@@ -54,8 +54,10 @@ impl State {
 #[test]
 fn a_job_outlives_its_terminal() {
     let (field, state) = (Field::new(), State::new());
+    let _places = field.scratch(&["a", "b"], "/tmp/detached-on");
     let (terminal, end) = Terminal::open();
-    let run = state.rlaunch(&field, "-d -H a:2,b").sh("echo up $RANK; sleep 2; echo on $RANK");
+    let script = "echo up $RANK; until [ -e /tmp/detached-on ]; do sleep 0.05; done; echo on $RANK";
+    let run = state.rlaunch(&field, "-d -H a:2,b").sh(script);
     let mut command = run.at_terminal().command();
     command.stdin(end.try_clone().unwrap()).stdout(end.try_clone().unwrap()).stderr(end);
     let status = command.spawn().unwrap().wait().unwrap();
@@ -68,6 +70,9 @@ fn a_job_outlives_its_terminal() {
     let name = before.last().unwrap().trim_end().rsplit('\r').next().unwrap();
     let running = state.list(&field, "jobs");
     assert_eq!((&running[0]["name"], running.len()), (&name.into(), 1), "{shown}");
+    for host in ["a", "b"] {
+        field.on(host, "mkdir /tmp/detached-on");
+    }
     let (code, logs) = state.end(&field, name);
     assert_eq!(code, 0);
     assert_eq!(logs.sorted(), ["on 0", "on 1", "on 2", "up 0", "up 1", "up 2"], "{logs}");
@@ -205,4 +210,28 @@ fn restarts_are_one_job() {
     logs.says(&["restart 1 of 1"]);
     let jobs = state.list(&field, "history");
     assert!(jobs.len() == 2 && jobs.iter().all(|job| job["name"] == name.as_str()), "{jobs:?}");
+}
+
+/// Until its end, the disk has room for no more than a short record, and for how much is missing.
+#[test]
+fn a_job_that_ends_on_a_full_disk_is_known() {
+    let (field, state) = (Field::new(), State::new());
+    let _places = field.scratch(&["a"], "/tmp/detached-full");
+    let disk = state.path();
+    let shell = |line: &str| field.shell(line, Path::new("/"));
+    shell(&format!("mount -t tmpfs -o size=4m none {disk}"));
+    let _mounted = Undo(|| {
+        shell(&format!("umount -l {disk}"));
+        Ok::<(), std::io::Error>(())
+    });
+    let script =
+        "echo up; until [ -e /tmp/detached-full ]; do sleep 0.05; done; seq 200000; exit 3";
+    let name = state.start(&field, "-H a", script);
+    let up = || state.ask(&field, &format!("logs {name}")).out() == "up\n";
+    field.wait_for("the first line", up);
+    shell(&format!("cat /dev/zero >{disk}/filler 2>/dev/null"));
+    field.on("a", "mkdir /tmp/detached-full");
+    let (code, logs) = state.end(&field, &name);
+    assert_eq!(code, 3, "{logs}");
+    logs.says(&["could not be kept here"]);
 }

@@ -176,11 +176,13 @@ fn a_page_that_does_not_change_is_not_written() {
     let run = field.rlaunch("monitor --interval 600").env("LC_ALL", "C").env("TERM", "xterm");
     let mut monitor = page(run.env("XDG_STATE_HOME", state.path()), &slave);
     terminal.wait_until(BOUND, "the page", |shown| words(shown).contains("end the job"));
-    sleep(Duration::from_millis(300));
-    let drawn = terminal.text();
-    assert!(drawn.is_ascii(), "{drawn}");
-    sleep(Duration::from_millis(1500));
-    assert_eq!(terminal.text(), drawn);
+    // The first answers of the job may come a moment later.
+    field.wait_for("a page that stays as it is", || {
+        let drawn = terminal.text();
+        sleep(Duration::from_millis(1500));
+        terminal.text() == drawn
+    });
+    assert!(terminal.text().is_ascii(), "{}", terminal.text());
     terminal.write("q");
     assert!(monitor.wait().unwrap().success(), "{}", terminal.text());
     drop(slave);

@@ -72,11 +72,16 @@ static STDERR: LazyLock<LineWriter> = LazyLock::new(|| {
     })
 });
 
+/// Stands for the transient line as it is when this is written: it may have been erased by then.
+const REDRAW: &[u8] = b"\0";
+
 /// Writes lines to stderr, above rows that are at the bottom of the terminal.
 fn write_to_stderr(lines: &[u8]) -> io::Result<()> {
+    let columns = terminal::message_columns().map(usize::from);
+    let again = (lines == REDRAW).then(|| transient().cut_to(columns));
+    let lines = again.as_deref().unwrap_or(lines);
     let mut coloured = AutoStream::new(Vec::new(), AutoStream::choice(&io::stderr()));
     coloured.write_all(lines)?;
-    let columns = terminal::message_columns().map(usize::from);
     let erasure = transient().replace(lines, columns);
     footer::write_above(&[erasure.into_bytes(), coloured.into_inner()].concat(), write_all)
 }
@@ -128,6 +133,11 @@ impl Transient {
         }
     }
 
+    /// Returns the line for a terminal with this number of columns.
+    fn cut_to(&self, columns: Option<usize>) -> Vec<u8> {
+        footer::cut(&self.line, columns.unwrap_or(usize::MAX)).into_bytes()
+    }
+
     /// Counts the columns of a key behind the line. Returns `false` if there is no line.
     fn lengthen_by_key(&mut self) -> bool {
         let is_shown = self.columns > 0;
@@ -139,27 +149,23 @@ impl Transient {
 /// Writes a dim line that whatever is written next replaces. It is cut to the terminal's width.
 pub(crate) fn write_transient(line: &str) {
     if !is_quiet() {
-        write_cut(&format!("{DIM}rlaunch: {line}{DIM:#}"));
+        let columns = terminal::message_columns().map_or(usize::MAX, usize::from);
+        let line = format!("{DIM}rlaunch: {line}{DIM:#}");
+        STDERR.write(footer::cut(&line, columns).into_bytes());
     }
 }
 
-fn write_cut(line: &str) {
-    let columns = terminal::message_columns().map_or(usize::MAX, usize::from);
-    STDERR.write(footer::cut(line, columns).into_bytes());
-}
-
-/// Erases the transient line, if there is one.
+/// Erases the transient line, if there is one or it waits for a slow terminal.
 pub(crate) fn erase_transient() {
-    if transient().columns > 0 {
+    if transient().columns > 0 || STDERR.is_behind() {
         STDERR.write(Vec::new());
     }
 }
 
 /// Draws again what is at the bottom of the terminal, since its size has changed.
 pub fn redraw() {
-    let line = transient().line.clone();
-    if !line.is_empty() || footer::is_shown() {
-        write_cut(&line);
+    if transient().columns > 0 || footer::is_shown() {
+        STDERR.write(REDRAW.to_vec());
     }
 }
 
@@ -456,5 +462,15 @@ mod tests {
         assert_eq!(shown.replace(b"rlaunch: 34", Some(11)), format!("\r{:11}\r", ""));
         assert_eq!(shown.replace(b"rlaunch:", Some(5)), "\r\x1b[2A\x1b[J");
         assert_eq!(shown.line, "rlaunch:");
+    }
+
+    #[test]
+    fn a_line_that_was_erased_meanwhile_is_not_drawn_again() {
+        let mut shown = Transient { line: String::new(), columns: 0 };
+        shown.replace(b"rlaunch: 34", Some(80));
+        assert_eq!(shown.cut_to(Some(7)), b"rlaunch");
+        assert_eq!(shown.cut_to(None), b"rlaunch: 34");
+        shown.replace(b"", Some(80));
+        assert_eq!(shown.cut_to(Some(80)), b"");
     }
 }

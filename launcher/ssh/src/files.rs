@@ -6,7 +6,7 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 use tokio::runtime::{Handle, RuntimeFlavor};
@@ -34,16 +34,19 @@ pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
 /// # Errors
 ///
 /// [`ErrorKind::Other`], which says the kind, if the path is of something else than a file.
-/// [`ErrorKind::TimedOut`] if that takes too long. The file is then not read again.
+/// [`ErrorKind::TimedOut`] if that takes too long. The file is not read again while it blocks.
 pub(crate) fn read(path: &Path, longest: u64) -> io::Result<Content> {
     read_within(path, longest, LIMIT)
 }
 
-fn read_within(path: &Path, longest: u64, limit: Duration) -> io::Result<Content> {
-    /// Files that were given up, so that each is waited for once and not for every host.
-    static GIVEN_UP: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
-    let given_up = || GIVEN_UP.lock().unwrap_or_else(PoisonError::into_inner);
+/// Files that were given up and still block, so that each is waited for once and not for every host.
+static GIVEN_UP: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
+fn given_up() -> MutexGuard<'static, BTreeSet<PathBuf>> {
+    GIVEN_UP.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn read_within(path: &Path, longest: u64, limit: Duration) -> io::Result<Content> {
     let late = || {
         let text = format!("it cannot be read within {} s", limit.as_secs());
         io::Error::new(ErrorKind::TimedOut, text)
@@ -54,11 +57,18 @@ fn read_within(path: &Path, longest: u64, limit: Duration) -> io::Result<Content
     let (sender, receiver) = mpsc::channel();
     let owned = path.to_owned();
     // A thread that waits for ever does not keep the process from its end.
-    let reading = move || drop(sender.send(read_now(&owned, longest)));
+    let reading = move || {
+        // An error means that nobody waits any more.
+        let _ = sender.send(read_now(&owned, longest));
+        given_up().remove(&owned);
+    };
     thread::Builder::new().name("file".to_owned()).spawn(reading)?;
     receiver.recv_timeout(limit).unwrap_or_else(|_| {
         given_up().insert(path.to_owned());
-        Err(late())
+        // What comes from now on removes it.
+        let Ok(read) = receiver.try_recv() else { return Err(late()) };
+        given_up().remove(path);
+        read
     })
 }
 
@@ -138,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_file_that_blocks_is_waited_for_once() {
-        let (reader, _writer) = nix::unistd::pipe().unwrap();
+        let (reader, writer) = nix::unistd::pipe().unwrap();
         // A path that no other test reads, since it is given up for the whole process.
         let pipe = PathBuf::from(format!("/proc/self/fd/{}", reader.as_raw_fd()));
         let error = read_within(&pipe, 9, SHORT).map(drop).unwrap_err();
@@ -149,6 +159,13 @@ mod tests {
         let error = read(&pipe, 9).map(drop).unwrap_err();
         assert_eq!(error.to_string(), "it cannot be read within 10 s");
         assert!(again.elapsed() < LIMIT / 2, "{:?}", again.elapsed());
+        // A server that answers again.
+        drop(writer);
+        while let Err(error) = read(&pipe, 9).map(drop) {
+            assert_eq!(error.kind(), ErrorKind::TimedOut);
+            assert!(again.elapsed() < 6 * LIMIT, "{:?}", again.elapsed());
+            thread::sleep(Duration::from_millis(10));
+        }
     }
 
     #[test]

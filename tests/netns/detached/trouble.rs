@@ -53,6 +53,9 @@ const CELLS: [(Trouble, &str, [i32; 3]); 6] = [
 const HEAD: &str = "g";
 /// Directory of the cell on the host of its rank, and on the launching machine.
 const PLACE: &str = "/tmp/detached";
+/// Numbers that are 1.3 MB of lines: more than is ever under way, so that much of them has come to the launcher once all are
+/// printed.
+const NUMBERS: u32 = 200_000;
 
 /// Job with one rank, in one trouble at one moment.
 struct Cell<'a> {
@@ -152,7 +155,7 @@ impl Cell<'_> {
     fn script(&self) -> String {
         let wait = format!(
             "until [ -e {PLACE}/go ]; do sleep 0.05; [ ! -e {PLACE}/print ] || \
-             {{ seq 5000; rm {PLACE}/print; mkdir {PLACE}/printed; }}; done; echo after"
+             {{ seq {NUMBERS}; rm {PLACE}/print; mkdir {PLACE}/printed; }}; done; echo after"
         );
         match self.moment {
             Ending => format!(
@@ -280,8 +283,6 @@ impl Cell<'_> {
                 touch("print");
                 let printed = format!("[ ! -d {PLACE}/printed ] || echo printed");
                 field.wait_for("the numbers", || field.on(host, &printed) == "printed\n");
-                // What the rank has printed last is still under way.
-                sleep(Duration::from_secs(1));
                 self.on_launcher(&format!("rm {directory}/filler"));
                 touch("go");
             }

@@ -50,6 +50,8 @@ impl Running {
             let input = if is_listening && std::mem::take(&mut is_untold) {
                 // The job ends as if its terminal had closed, since the user does not know its name.
                 Some(Input::Signal(UserSignal::End(Signal::SIGHUP)))
+            } else if let Some(resize) = pump.take_resize() {
+                Some(Input::Signal(resize))
             } else {
                 tokio::select! {
                     () = pump::until(supervisor.poll_timeout()) => None,

@@ -10,7 +10,7 @@ use crate::run::detach::Detaching;
 use crate::run::events::{Event, EventLog};
 use crate::run::live::JobSocket;
 use crate::run::notify::Notice;
-use crate::run::record::{self, JobRecord, Recorder};
+use crate::run::record::{JobRecord, Recorder};
 use crate::run::signals::Signals;
 use ring::rand::SecureRandom;
 use rlaunch_bootstrap::env as names;
@@ -190,7 +190,7 @@ pub(crate) async fn run_with_restarts(
     }
     await_reader(&events, signals).await;
     if let Some(store) = detaching.as_ref().and_then(Detaching::store) {
-        store.sync();
+        store.finish();
     }
     ended
 }
@@ -275,8 +275,8 @@ async fn attempt(job: &JobRun, signals: &mut Signals) -> Attempt {
     let record = job.recorder.as_ref().and_then(|recorder| recorder.finish(&job.spec, &ended));
     let next_id = next.map(|next| next.id.to_string());
     let record = record.map(|record| JobRecord { next: next_id, ..record });
-    if let Some(record) = &record {
-        record::save_or_warn(record);
+    if let Some((recorder, record)) = job.recorder.as_ref().zip(record.as_ref()) {
+        recorder.save_or_warn(record);
     }
     Attempt { ended, record, next }
 }

@@ -11,7 +11,7 @@ use rlaunch_plan::job::JobSpec;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{env, fs, thread};
 
@@ -21,10 +21,14 @@ const LOGIND: [&str; 3] =
 /// Destination, object and interface of what manages units.
 const SYSTEMD: [&str; 3] =
     ["org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager"];
-/// Time limit for an answer, in seconds, as an option of busctl.
+/// Time limit for an answer, as an option of busctl.
 const ANSWER: &str = "--timeout=5";
-/// Time within which a process is in its unit. systemd answers before it is.
-const MOVE: Duration = Duration::from_secs(2);
+/// Time limit for busctl itself, which waits longer for a bus that lets nobody in.
+const BUSCTL: Duration = Duration::from_secs(6);
+/// Time within which a user's systemd has started and a process is in its unit. systemd answers before it is.
+const MOVE: Duration = Duration::from_secs(10);
+/// Time between two looks at what is waited for.
+const CHECK: Duration = Duration::from_millis(10);
 
 /// Place of a process that a logout may end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,13 +157,14 @@ fn linger(user: Uid) -> Result<(), String> {
     if busctl("--system", words).is_ok_and(|answer| answer.trim() == "b true") {
         return Ok(());
     }
-    messages::info(
-        "lingering is enabled for you, since systemd here ends what users leave behind (`loginctl disable-linger` undoes it)",
-    );
     let user = user.to_string();
     // The last word: nobody is asked for a password.
     let words = ["call", name, object, interface, "SetUserLinger", "ubb", &user, "true", "false"];
-    busctl("--system", words).map(drop).map_err(|why| format!("lingering is refused: {why}"))
+    busctl("--system", words).map_err(|why| format!("lingering is refused: {why}"))?;
+    messages::info(
+        "lingering is enabled for you, since systemd here ends what users leave behind (`loginctl disable-linger` undoes it)",
+    );
+    Ok(())
 }
 
 /// Moves this process to a new unit of the systemd on a bus.
@@ -170,13 +175,21 @@ fn enter_unit(bus: &str, unit: &str) -> Result<(), String> {
     let properties = ["3", "Description", "s", "rlaunch -d", "CollectMode", "s"];
     let properties = properties.into_iter().chain(["inactive-or-failed", "PIDs", "au", "1"]);
     let words = method.into_iter().chain([unit, "fail"]).chain(properties);
-    busctl(bus, words.chain([process.as_str(), "0"]))?;
+    let words: Vec<&str> = words.chain([process.as_str(), "0"]).collect();
+    let due = Instant::now() + MOVE;
+    // The systemd of a user who lingers only now is just starting.
+    while let Err(why) = busctl(bus, words.iter().copied()) {
+        if Instant::now() > due || !why.contains("Failed to connect") {
+            return Err(why);
+        }
+        thread::sleep(CHECK * 10);
+    }
     let due = Instant::now() + MOVE;
     while !fs::read_to_string("/proc/self/cgroup").is_ok_and(|cgroups| cgroups.contains(unit)) {
         if Instant::now() > due {
             return Err(format!("it has not moved the job to {unit}"));
         }
-        thread::sleep(Duration::from_millis(5));
+        thread::sleep(CHECK);
     }
     Ok(())
 }
@@ -188,12 +201,40 @@ fn busctl<'a>(bus: &str, words: impl IntoIterator<Item = &'a str>) -> Result<Str
     // After su(1), the variables are those of another user.
     command.env_remove("DBUS_SESSION_BUS_ADDRESS");
     command.env("XDG_RUNTIME_DIR", format!("/run/user/{}", Uid::effective()));
-    let output = command.output().map_err(|error| format!("busctl: {error}"))?;
+    said_within(&mut command, BUSCTL).map_err(|why| format!("busctl {why}"))
+}
+
+/// Returns what a command prints on stdout. An error, which follows the command's name, has the last line of its stderr. The
+/// command prints less than a pipe holds.
+fn said_within(command: &mut Command, limit: Duration) -> Result<String, String> {
+    let spawned = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut child = spawned.map_err(|error| format!("cannot be run: {error}"))?;
+    if !has_ended_within(&mut child, limit) {
+        // An error means that it has just ended.
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(format!("has no answer within {} s", limit.as_secs()));
+    }
+    let output = child.wait_with_output().map_err(|error| format!("cannot be read: {error}"))?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let said = String::from_utf8_lossy(&output.stderr);
-    Err(said.lines().next_back().unwrap_or("busctl has failed").trim().to_owned())
+    Err(said.lines().next_back().map_or_else(
+        || format!("has failed: {}", output.status),
+        |line| format!("says: {}", line.trim()),
+    ))
+}
+
+fn has_ended_within(child: &mut Child, limit: Duration) -> bool {
+    let due = Instant::now() + limit;
+    while child.try_wait().is_ok_and(|status| status.is_none()) {
+        if Instant::now() > due {
+            return false;
+        }
+        thread::sleep(CHECK);
+    }
+    true
 }
 
 /// Tells whether the SSH agent of the environment is one that sshd has forwarded.
@@ -283,6 +324,20 @@ mod tests {
         assert!(!session.is_ended(|| None));
         let unasked = || -> Option<KillRules> { unreachable!("its rules are about sessions") };
         assert!(Place::UserService.is_ended(unasked) && Place::UserScope.is_ended(unasked));
+    }
+
+    #[test]
+    fn a_bus_that_does_not_answer_is_given_up() {
+        let said = |script: &str, limit: Duration| {
+            said_within(Command::new("sh").args(["-c", script]).stdin(Stdio::null()), limit)
+        };
+        let (long, none) = (Duration::from_secs(60), Duration::ZERO);
+        assert_eq!(said("echo b true", long), Ok("b true\n".to_owned()));
+        let refused = said("echo first >&2; echo Call failed: Access denied >&2; exit 1", long);
+        assert_eq!(refused, Err("says: Call failed: Access denied".to_owned()));
+        assert_eq!(said("exit 3", long), Err("has failed: exit status: 3".to_owned()));
+        let silent = said("exec sleep 1000", none);
+        assert_eq!(silent, Err("has no answer within 0 s".to_owned()));
     }
 
     #[test]

@@ -151,14 +151,21 @@ mod tests {
     async fn a_request_to_end_ends_the_command_and_what_it_has_started() {
         let (sender, mut signals) = Signals::scripted();
         let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("late");
-        sender.send(UserSignal::End(Signal::SIGINT)).unwrap();
+        let [started, late] = ["started", "late"].map(|name| directory.path().join(name));
         let ended = Ok(Exit::SUCCESS);
         let notice = Notice { job: JobId(5), took: Duration::ZERO, ended: &ended };
-        let line = format!("(sleep 2; touch {}) & wait", file.display());
-        let why = notice.run(&line, &mut signals).await.unwrap_err();
+        let line =
+            format!("(touch {}; sleep 2; touch {}) & wait", started.display(), late.display());
+        let asking = async {
+            while !started.exists() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            sender.send(UserSignal::End(Signal::SIGINT)).unwrap();
+        };
+        let (ran, ()) = tokio::join!(notice.run(&line, &mut signals), asking);
+        let why = ran.unwrap_err();
         assert_eq!(why, "was killed: SIGINT");
         tokio::time::sleep(Duration::from_secs(3)).await;
-        assert!(!file.exists());
+        assert!(!late.exists());
     }
 }

@@ -10,7 +10,7 @@ use crate::connect::connector::Reach;
 use crate::run::events::EventLog;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::{NodeId, Rank};
-use rlaunch_bootstrap::job::{ExitStatus, InterfaceAddress, NodeFacts};
+use rlaunch_bootstrap::job::{ExitStatus, InterfaceAddress, NodeFacts, TerminalSize};
 use rlaunch_bootstrap::protocol::control::{
     BEAT, CleanupReceipt, FrameReader, FromAgent, ToAgent, encode,
 };
@@ -24,6 +24,8 @@ use tokio::time::{Instant, interval_at, timeout};
 
 /// Time in which any wait of rlaunch must have ended.
 const FOREVER: Duration = Duration::from_secs(3600);
+/// Size that the user gives the terminal.
+const WIDE: TerminalSize = TerminalSize { rows: 30, columns: 100 };
 
 /// Message of the launcher at which the trouble begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,6 +52,8 @@ enum Trouble {
     Timeout,
     /// The process that was to print the name of a detached job has been killed; agents make no trouble.
     Untold,
+    /// The user changes the size of the terminal, and agents fail once their ranks are told.
+    Resized,
 }
 
 /// Agent of one rank, which makes trouble at a message of the launcher.
@@ -81,6 +85,10 @@ impl Agent {
                     Some(Trouble::Signal) => {
                         signals.send(UserSignal::End(Signal::SIGINT)).unwrap();
                         Vec::new()
+                    }
+                    Some(Trouble::Resized) => {
+                        signals.send(UserSignal::Resize(WIDE)).unwrap();
+                        answers(rank, &message, began)
                     }
                     Some(Trouble::IsSilent | Trouble::Timeout) => Vec::new(),
                     None if message == (ToAgent::End { now: true }) => return,
@@ -131,6 +139,10 @@ fn answers(rank: Rank, message: &ToAgent, began: Instant) -> Vec<FromAgent> {
         })],
         ToAgent::Table(_) => vec![FromAgent::TableEverywhere],
         ToAgent::Start { .. } => vec![FromAgent::Started { rank, pid: 7 }],
+        ToAgent::Resize(size) => vec![FromAgent::Failed {
+            operation: format!("draw {} columns", size.columns),
+            cause: "too wide".into(),
+        }],
         ToAgent::End { .. } => vec![
             FromAgent::Exited {
                 rank,
@@ -241,6 +253,13 @@ async fn a_job_whose_name_nobody_is_told_ends() {
     let (failed, took) = attempt(At::Start, Trouble::Untold).await;
     assert_eq!((failed.exit.0, took), (129, 0), "{failed:?}");
     assert!(failed.message.starts_with("ended by SIGHUP"), "{failed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn ranks_are_told_of_a_size_that_changed_before_they_started() {
+    let (failed, took) = attempt(At::Job, Trouble::Resized).await;
+    assert_eq!((failed.exit.0, took), (206, 0), "{failed:?}");
+    assert!(failed.message.contains("cannot draw 100 columns: too wide"), "{failed:?}");
 }
 
 #[tokio::test(start_paused = true)]

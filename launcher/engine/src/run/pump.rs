@@ -14,6 +14,7 @@ use crate::run::signals::{self, Signals, UserSignal};
 use crate::run::supervisor::Input;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::NodeId;
+use rlaunch_bootstrap::job::TerminalSize;
 use rlaunch_bootstrap::protocol::control::FromAgent;
 use rlaunch_console::deadline::Deadline;
 use rlaunch_text::exit::Exit;
@@ -45,6 +46,8 @@ pub(crate) struct Pump<'s> {
     timeout: Option<Duration>,
     /// Time at which `timeout` ends an attempt that has started no rank.
     due: Option<Instant>,
+    /// Size of the user's terminal, if it has changed before ranks run: nodes may have been told the former one.
+    resized: Option<TerminalSize>,
 }
 
 /// Message of an agent before ranks run.
@@ -65,7 +68,7 @@ impl<'s> Pump<'s> {
         timeout: Option<Duration>,
     ) -> Pump<'s> {
         let due = timeout.map(|timeout| now() + timeout);
-        Pump { agents, events, signals, hosts, timeout, due }
+        Pump { agents, events, signals, hosts, timeout, due, resized: None }
     }
 
     /// Ends the agents of all but the first `count` hosts, which have no ranks, and drops their events.
@@ -133,7 +136,7 @@ impl<'s> Pump<'s> {
                 Some(Input::SessionsClosed) => {
                     return Err(Failed::new(Exit::BUG, "every session has ended"));
                 }
-                Some(Input::Signal(signal)) => obey_before_start(signal)?,
+                Some(Input::Signal(signal)) => self.obey_before_start(signal)?,
                 // The driver makes these, once ranks run.
                 Some(Input::ReaderGone | Input::Query(_)) => {}
             }
@@ -149,7 +152,7 @@ impl<'s> Pump<'s> {
         loop {
             tokio::select! {
                 done = &mut work => return done,
-                signal = self.signals.next() => obey_before_start(signal)?,
+                signal = self.signals.next() => self.obey_before_start(signal)?,
                 () = until(self.due) => return Err(self.timed_out()),
             }
         }
@@ -159,25 +162,31 @@ impl<'s> Pump<'s> {
         let details = vec!["no rank was started yet".to_owned()];
         outcome::timed_out(self.timeout.unwrap_or_default(), details)
     }
-}
 
-/// Obeys a signal of the user before ranks run; returns an error if it ends the job. Signals for ranks have no receiver
-/// yet.
-fn obey_before_start(signal: UserSignal) -> Result<(), Failed> {
-    match signal {
-        UserSignal::End(signal) => {
-            const WHEN: &str = " before any rank was started";
-            return Err(if signal == Signal::SIGINT {
-                Failed {
-                    is_asked: true,
-                    ..Failed::new(Exit::signal(signal as i32), format!("interrupted{WHEN}"))
-                }
-            } else {
-                signals::ended_by(signal, WHEN)
-            });
-        }
-        UserSignal::Suspend => signals::stop_process(),
-        UserSignal::Forward(_) | UserSignal::Resize(_) => {}
+    /// Takes the change of the terminal's size that ranks have not been told of, once they run.
+    pub(crate) fn take_resize(&mut self) -> Option<UserSignal> {
+        self.resized.take().map(UserSignal::Resize)
     }
-    Ok(())
+
+    /// Obeys a signal of the user before ranks run; returns an error if it ends the job. Signals for ranks have no receiver
+    /// yet.
+    fn obey_before_start(&mut self, signal: UserSignal) -> Result<(), Failed> {
+        match signal {
+            UserSignal::End(signal) => {
+                const WHEN: &str = " before any rank was started";
+                return Err(if signal == Signal::SIGINT {
+                    Failed {
+                        is_asked: true,
+                        ..Failed::new(Exit::signal(signal as i32), format!("interrupted{WHEN}"))
+                    }
+                } else {
+                    signals::ended_by(signal, WHEN)
+                });
+            }
+            UserSignal::Suspend => signals::stop_process(),
+            UserSignal::Resize(size) => self.resized = Some(size),
+            UserSignal::Forward(_) => {}
+        }
+        Ok(())
+    }
 }

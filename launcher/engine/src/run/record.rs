@@ -25,7 +25,6 @@ use store::BegunRecord;
 
 mod store;
 
-pub(crate) use store::save_or_warn;
 pub use store::{RecordStore, RecordStoreError, RecordedJob, begins_id};
 
 /// Version of the schema. New fields may appear without a new version, but no field changes its meaning.
@@ -243,6 +242,11 @@ impl Recorder {
             None => return None,
         };
         Some(self.record(job, &map, RecordedEnd::new(ended)))
+    }
+
+    /// Stores the record of the job that has ended. A failure is only a warning.
+    pub(crate) fn save_or_warn(&self, record: &JobRecord) {
+        store::save_or_warn(record, self.begun.get());
     }
 
     /// Makes the record, and moves the output so far into it.

@@ -381,8 +381,8 @@ pub(super) fn is_limit_refused(output: &str) -> bool {
 
 /// Shell code for the host, before the client of a container engine. A client whose engine hangs does not notice that the
 /// launcher has gone. The code kills its process group, in which sshd has put nothing else, if the process that started
-/// the shell ends within 40 s, in which every agent has started or was given up.
-const WATCH: &str = "(n=0; while [ $((n+=1)) -le 20 ] && sleep 2; do p=; while read -r k p x; do case $k in PPid:) \
+/// the shell ends within 150 s, in which every agent was sent and has started, or was given up.
+const WATCH: &str = "(n=0; while [ $((n+=1)) -le 75 ] && sleep 2; do p=; while read -r k p x; do case $k in PPid:) \
     break; esac; done </proc/$$/status; case $p in $PPID) ;; \"\") exit;; *) kill -9 -$$; exit;; esac; done) \
     </dev/null >/dev/null 2>&1 &";
 /// Shell code for the host, after the client: ends [`WATCH`], and with the client's exit status.
@@ -735,16 +735,23 @@ mod tests {
         }
     }
 
-    /// Waits until no process of a group runs. Zombies may stay, where nobody waits for orphans.
-    fn wait_for_end(group: &str, limit: Duration) {
-        let is_of_group = |entry: fs::DirEntry| {
-            let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-            let fields = stat.rsplit_once(") ").map_or("Z", |(_, fields)| fields);
-            !fields.starts_with('Z') && fields.split(' ').nth(2) == Some(group)
+    /// Lists the names of a group's processes. Zombies may stay, where nobody waits for orphans.
+    fn names(group: &str) -> Vec<String> {
+        let name = |entry: fs::DirEntry| {
+            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
+            let (begin, fields) = stat.rsplit_once(") ")?;
+            let runs = !fields.starts_with('Z') && fields.split(' ').nth(2) == Some(group);
+            let (_, name) = begin.split_once('(')?;
+            runs.then(|| name.to_owned())
         };
+        fs::read_dir("/proc").unwrap().flatten().filter_map(name).collect()
+    }
+
+    /// Waits until no process of a group runs.
+    fn wait_for_end(group: &str, limit: Duration) {
         let began = Instant::now();
-        while fs::read_dir("/proc").unwrap().flatten().any(is_of_group) {
-            assert!(began.elapsed() < limit, "left after {limit:?}");
+        while !names(group).is_empty() {
+            assert!(began.elapsed() < limit, "left after {limit:?}: {:?}", names(group));
             sleep(Duration::from_millis(50));
         }
     }
@@ -788,7 +795,9 @@ mod tests {
         let printed = String::from_utf8(output.stdout).unwrap();
         let (group, rest) = printed.split_once('\n').unwrap();
         assert_eq!((rest, output.stderr.as_slice()), ("in\n3\n", &b""[..]));
-        wait_for_end(group, Duration::from_secs(2));
+        // The watch itself has been waited for; its sleep is being killed.
+        assert!(!names(group).contains(&"sh".to_owned()), "{:?}", names(group));
+        wait_for_end(group, Duration::from_secs(30));
     }
 
     fn image<'a>(tool: &'a str, run: Option<&'a str>) -> Image<'a> {

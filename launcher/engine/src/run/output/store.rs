@@ -182,10 +182,13 @@ impl OutputStore {
         self.add(&StoredRecord::Message { at: now(), lines: lines.to_vec() });
     }
 
-    /// Lets the disk keep what was written.
-    pub(crate) fn sync(&self) {
-        let file = self.writing().files.file.clone();
-        // An error recurs at no later time.
+    /// Says at the end what was lost at last, and lets the disk keep what was written.
+    pub(crate) fn finish(&self) {
+        let mut writing = self.writing();
+        // An error means that not even this has room, or recurs at no later time.
+        let _ = writing.say_lost();
+        let file = writing.files.file.clone();
+        drop(writing);
         let _ = file.map(|file| file.sync_data());
     }
 
@@ -286,14 +289,20 @@ impl<F: Files> StoreWriter<F> {
             self.write_record(&attempt)?;
             self.has_attempt = true;
         }
-        if self.lost > 0 {
-            self.write_record(&StoredRecord::Lost(self.lost))?;
-            self.lost = 0;
-        }
+        self.say_lost()?;
         match record {
             StoredRecord::Attempt(_) => Ok(()),
             record => self.write_record(record),
         }
+    }
+
+    /// Writes how much was lost since this was last said. It often has room where output has none.
+    fn say_lost(&mut self) -> io::Result<()> {
+        if self.lost > 0 && !self.is_torn {
+            self.write_record(&StoredRecord::Lost(self.lost))?;
+            self.lost = 0;
+        }
+        Ok(())
     }
 
     fn write_record(&mut self, record: &StoredRecord) -> io::Result<()> {
@@ -656,6 +665,16 @@ mod tests {
         assert!(writer.add(&output(0, "b\n")).is_none());
         let expected = [output(0, "a\n"), StoredRecord::Lost(120), output(0, "b\n")];
         assert_eq!(records(&writer.files.bytes[FILE_HEAD..]), expected);
+    }
+
+    #[test]
+    fn what_is_lost_until_the_end_is_said_where_output_has_no_room() {
+        let disk = SmallDisk { room: 60, ..SmallDisk::default() };
+        let mut writer = StoreWriter::create(disk, MAX_BYTES).unwrap();
+        assert!(writer.add(&output(0, &"x".repeat(60))).is_some());
+        writer.say_lost().unwrap();
+        writer.say_lost().unwrap();
+        assert_eq!(records(&writer.files.bytes[FILE_HEAD..]), [StoredRecord::Lost(60)]);
     }
 
     #[test]

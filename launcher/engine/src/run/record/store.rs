@@ -6,8 +6,9 @@
 //! name of a record ([`RecordStore::adopt_begun`]).
 
 use crate::run::live::machine;
+use crate::run::output::RecordedOutput;
 use crate::run::output::store::{self, OutputStore, StoreReader};
-use crate::run::record::JobRecord;
+use crate::run::record::{JobRecord, RecordedEnd};
 use memchr::memmem;
 use nix::unistd::Uid;
 use rlaunch_console::messages;
@@ -16,9 +17,9 @@ use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::name::{JobName, LAST, Meant, NamedJob};
 use std::collections::HashSet;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, BufWriter, Read};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use tempfile::NamedTempFile;
@@ -59,7 +60,28 @@ pub struct RecordStore {
 pub(super) struct BegunRecord {
     path: PathBuf,
     /// File with the lock, which ends with this process.
-    _locked: File,
+    locked: File,
+}
+
+impl BegunRecord {
+    /// Makes the file the record of the job. It is a short one, for which the file has room on a disk that is full.
+    fn conclude(&self, record: &JobRecord) -> io::Result<()> {
+        let RecordedOutput { first, left_out_bytes, last } = &record.output;
+        let kept: usize = first.iter().chain(last).map(|chunk| chunk.text.len()).sum();
+        let left_out_bytes = left_out_bytes + kept as u64;
+        let short = JobRecord {
+            placement: Vec::new(),
+            environment: Vec::new(),
+            phases: Vec::new(),
+            end: RecordedEnd { details: Vec::new(), ..record.end.clone() },
+            output: RecordedOutput { left_out_bytes, ..RecordedOutput::default() },
+            ..record.clone()
+        };
+        let text = serde_json::to_vec(&short)?;
+        self.locked.write_all_at(&text, 0)?;
+        self.locked.set_len(text.len() as u64)?;
+        fs::rename(&self.path, self.path.with_file_name(record.recorded_job().record_name()))
+    }
 }
 
 impl Drop for BegunRecord {
@@ -84,6 +106,11 @@ impl RecordedJob {
         let is_name = name.is_empty() || name.parse::<JobName>().is_ok();
         let job = || RecordedJob { id: id.to_owned(), name: name.to_owned() };
         (is_id(id) && is_name).then(job)
+    }
+
+    /// Returns the name of the file with its record.
+    fn record_name(&self) -> String {
+        format!("{self}.json")
     }
 }
 
@@ -329,7 +356,7 @@ impl RecordStore {
         file.as_file().try_lock().map_err(io::Error::other)?;
         let path = self.directory.join(format!("{}{}", record.recorded_job(), begun_suffix()));
         let locked = file.persist(&path)?;
-        Ok(BegunRecord { path, _locked: locked })
+        Ok(BegunRecord { path, locked })
     }
 
     /// Makes the file of a job that has begun its record, if its launcher is no more. Returns the job then.
@@ -377,7 +404,7 @@ impl RecordStore {
     }
 
     fn path(&self, job: &RecordedJob) -> PathBuf {
-        self.directory.join(format!("{job}.json"))
+        self.directory.join(job.record_name())
     }
 
     /// Lists the recorded jobs, oldest first; none if they cannot be listed.
@@ -455,7 +482,9 @@ impl RecordStore {
     pub fn running_as(&self, name: &JobName) -> Option<RecordedJob> {
         let runs = |job: &RecordedJob| {
             let begun = self.directory.join(format!("{job}{}", begun_suffix()));
-            File::open(begun).is_ok_and(|file| file.try_lock_shared().is_err())
+            let tried = File::open(begun).map(|file| file.try_lock_shared());
+            // Where nothing can be locked, nobody holds a lock.
+            matches!(tried, Ok(Err(TryLockError::WouldBlock)))
         };
         let mut named = self.begun().into_iter().filter(|job| job.name == name.as_str());
         named.find(runs)
@@ -481,11 +510,13 @@ fn in_order(mut jobs: Vec<(SystemTime, RecordedJob)>) -> Vec<RecordedJob> {
     jobs.into_iter().map(|(_, job)| job).collect()
 }
 
-/// Stores a record in the store of this process's user. A failure is only a warning, since the job itself is
-/// over.
-pub(crate) fn save_or_warn(record: &JobRecord) {
+/// Stores a record in the store of this process's user. A failure is only a warning, since the job itself is over; a short
+/// record then takes the place of what the job has `begun`.
+pub(super) fn save_or_warn(record: &JobRecord, begun: Option<&BegunRecord>) {
     if let Err(error) = RecordStore::for_user().and_then(|store| store.save(record)) {
-        messages::warn(&messages::error_chain(&error));
+        let is_kept = begun.is_some_and(|begun| begun.conclude(record).is_ok());
+        let rest = if is_kept { "; one without output is kept" } else { "" };
+        messages::warn(&format!("{}{rest}", messages::error_chain(&error)));
         error.hint().iter().for_each(|hint| messages::hint(hint));
     }
 }
@@ -555,8 +586,7 @@ fn read_head(file: File) -> Option<JobRecord> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::output::RecordedOutput;
-    use crate::run::record::RecordedEnd;
+    use crate::run::output::RecordedChunk;
     use crate::run::record::tests::record;
     use std::os::unix::fs::PermissionsExt;
 
@@ -613,7 +643,7 @@ mod tests {
         assert_eq!(running_as("name-2"), Some(killed.recorded_job()));
         assert_eq!(running_as("name-1"), None);
         // The lock goes with the process, the file stays.
-        begun._locked.unlock().unwrap();
+        begun.locked.unlock().unwrap();
         assert_eq!(running_as("name-2"), None);
         let last = store.last().unwrap();
         assert_eq!((&last.job, last.end.exit_code), (&record(2).job, 137));
@@ -629,11 +659,29 @@ mod tests {
         let begun = store.begin(&JobRecord { end: RecordedEnd::killed(), ..record(1) }).unwrap();
         store.save(&record(1)).unwrap();
         // The launcher is killed between the two.
-        begun._locked.unlock().unwrap();
+        begun.locked.unlock().unwrap();
         assert_eq!(store.last().unwrap().end.exit_code, 0);
         drop(store.begin(&record(1)).unwrap());
         let files = fs::read_dir(&store.directory).unwrap().count();
         assert_eq!((files, store.newest(9).len()), (1, 1));
+    }
+
+    #[test]
+    fn a_job_that_ends_on_a_full_disk_has_a_short_record() {
+        let state = tempfile::tempdir().unwrap();
+        let store = RecordStore::below(state.path());
+        let begun = store.begin(&JobRecord { end: RecordedEnd::killed(), ..record(1) }).unwrap();
+        let chunk = RecordedChunk { rank: 0, stream: "stdout".into(), text: "four".into() };
+        let output = RecordedOutput { left_out_bytes: 5, last: vec![chunk], first: vec![] };
+        let details = vec!["rank 0: \"x\"".to_owned()];
+        let end = RecordedEnd { exit_code: 3, details, ..record(1).end };
+        begun.conclude(&JobRecord { end, output, ..record(1) }).unwrap();
+        drop(begun);
+        let kept = store.find(&record(1).job).unwrap();
+        assert_eq!((kept.end.exit_code, kept.end.is_killed()), (3, false));
+        let left_out = RecordedOutput { left_out_bytes: 9, ..RecordedOutput::default() };
+        assert_eq!((kept.output, kept.end.details.len()), (left_out, 0));
+        assert_eq!(fs::read_dir(&store.directory).unwrap().count(), 1);
     }
 
     #[test]
