@@ -35,6 +35,8 @@ const DIGITS: usize = 32;
 /// Number of directories of each kind (builds, libraries) that are kept regardless of age: those
 /// used last.
 const KEEP_NEWEST: usize = 3;
+/// Directory with the indexes of the copier.
+const COPIES: &str = "copy";
 /// Time since its last use after which an unused directory is removed.
 const RECENT_AGE: Duration = Duration::from_hours(7 * 24);
 /// Time since its last use after which an unused directory is removed if the cache is too large. A
@@ -374,6 +376,8 @@ fn visit(directory: &Path, clean: bool) -> Vec<CachedDirectory> {
                 CachedKind::Agent
             } else if name.starts_with(LIBRARY_PREFIX) {
                 CachedKind::Library
+            } else if name == COPIES {
+                CachedKind::Copies
             } else {
                 return None;
             };
@@ -495,21 +499,28 @@ mod tests {
         let cache = tempfile::tempdir().unwrap();
         let build = cache.path().join("0123456789abcdef0123456789abcdef");
         let library = cache.path().join("library-00");
-        for directory in [&build, &library, &cache.path().join("mine")] {
+        let copies = cache.path().join(COPIES);
+        for directory in [&build, &library, &copies, &cache.path().join("mine")] {
             fs::create_dir(directory).unwrap();
             fs::write(directory.join("file"), [0; 1000]).unwrap();
         }
         symlink("/", cache.path().join("library-link")).unwrap();
         let listed = visit(cache.path(), false);
         let kinds: Vec<_> = listed.iter().map(|found| (found.kind, found.size)).collect();
-        assert_eq!(kinds, [(CachedKind::Agent, 1000), (CachedKind::Library, 1000)]);
+        let expected = [CachedKind::Agent, CachedKind::Copies, CachedKind::Library];
+        assert_eq!(kinds, expected.map(|kind| (kind, 1000)));
         assert!(listed.iter().all(|found| found.state == CachedState::Idle));
         assert!(build.exists() && library.exists());
         super::hold(library.clone());
         let states: Vec<_> =
             visit(cache.path(), true).into_iter().map(|found| found.state).collect();
-        assert_eq!(states, [CachedState::Removed, CachedState::InUse]);
-        assert!(!build.exists() && library.exists() && cache.path().join("mine").exists());
+        assert_eq!(states, [CachedState::Removed, CachedState::Removed, CachedState::InUse]);
+        assert!(
+            !build.exists()
+                && !copies.exists()
+                && library.exists()
+                && cache.path().join("mine").exists()
+        );
     }
 
     #[test]
