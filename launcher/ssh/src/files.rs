@@ -14,6 +14,8 @@ use zeroize::Zeroizing;
 
 /// Time limit for reading a file.
 const LIMIT: Duration = Duration::from_secs(10);
+/// Time in which nearly every file is read.
+const PROMPT: Duration = Duration::from_millis(20);
 
 /// Content of a file, which is wiped from memory after use.
 pub(crate) struct Content {
@@ -21,8 +23,8 @@ pub(crate) struct Content {
     pub(crate) bytes: Zeroizing<Vec<u8>>,
 }
 
-/// Does work that reads files. Other tasks of the runtime go on meanwhile: signals, `--timeout`, connections to other hosts.
-pub(crate) fn aside<T>(work: impl FnOnce() -> T) -> T {
+/// Waits for a file. Other tasks of the runtime go on meanwhile: signals, `--timeout`, connections to other hosts.
+fn aside<T>(work: impl FnOnce() -> T) -> T {
     match Handle::try_current().map(|handle| handle.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
         _ => work(),
@@ -63,7 +65,10 @@ fn read_within(path: &Path, longest: u64, limit: Duration) -> io::Result<Content
         given_up().remove(&owned);
     };
     thread::Builder::new().name("file".to_owned()).spawn(reading)?;
-    receiver.recv_timeout(limit).unwrap_or_else(|_| {
+    // Another thread of the runtime costs memory that few starts need.
+    let prompt = receiver.recv_timeout(PROMPT.min(limit));
+    let read = prompt.or_else(|_| aside(|| receiver.recv_timeout(limit.saturating_sub(PROMPT))));
+    read.unwrap_or_else(|_| {
         given_up().insert(path.to_owned());
         // What comes from now on removes it.
         let Ok(read) = receiver.try_recv() else { return Err(late()) };
@@ -208,7 +213,7 @@ mod tests {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let runtime = builder.worker_threads(1).enable_time().build().unwrap();
         let (reader, writer) = nix::unistd::pipe().unwrap();
-        let reading = runtime.spawn(async move { aside(|| read(&own(&reader), 9).map(drop)) });
+        let reading = runtime.spawn(async move { read(&own(&reader), 9).map(drop) });
         // The writer goes by a task of the only thread.
         let ending = runtime.spawn(async move {
             tokio::time::sleep(SHORT).await;

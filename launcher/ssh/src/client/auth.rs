@@ -2,7 +2,6 @@
 
 use crate::config::{HostConfig, IdentityAgent};
 use crate::error::{LoginRefusal, SshError};
-use crate::files;
 use crate::host_keys::HostKeyChecker;
 use crate::keys::identities::{Candidate, Credential, Identities, KeySource};
 use crate::keys::{KeyError, KeyRing, certificate};
@@ -128,7 +127,7 @@ impl KeyRing {
             Some(agent) => agent.identities(handle).await,
             None => Vec::new(),
         };
-        let identities = files::aside(|| Identities::read(self, config, home));
+        let identities = Identities::read(self, config, home);
         let candidates = identities.in_order(&held);
         let accepted = Accepted::new(config.pubkey_accepted_algorithms.as_deref());
         let (user, has_agent) = (user.to_owned(), agent.is_some());
