@@ -69,6 +69,7 @@ mod ssh_setup;
 mod standstill;
 mod stdin;
 mod stragglers;
+mod sync;
 mod teardown;
 mod topo;
 mod training;

@@ -35,6 +35,16 @@ pub struct Request {
     /// Whether extended attributes are copied.
     pub xattrs: bool,
     pub role: Role,
+    /// How large a working tree may be: without what git ignores it goes to hosts, where what came
+    /// with it before and is gone is removed. `None` if the files are no working tree.
+    pub tree: Option<TreeLimit>,
+}
+
+/// How large a working tree may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TreeLimit {
+    pub files: u64,
+    pub bytes: u64,
 }
 
 /// What a program that copies has to do.
@@ -68,6 +78,8 @@ pub enum Report {
         /// Directory that the files are in.
         root: String,
     },
+    /// The working tree is larger than it may be, and is not copied.
+    TooLarge { files: u64, bytes: u64 },
     /// The rank cannot go on.
     Failed { rank: u32, text: String, hint: Option<String> },
     /// Something that the user may want to know.
@@ -134,6 +146,7 @@ mod tests {
             limit: Some(100_000_000),
             xattrs: false,
             role: Role::Source { paths: vec!["hf:a/b".into()] },
+            tree: Some(TreeLimit { files: 5, bytes: 1 << 30 }),
         }
     }
 
@@ -161,6 +174,7 @@ mod tests {
                 seconds: 9.8,
                 root: "/home/u/data".into(),
             },
+            Report::TooLarge { files: 7, bytes: 1 << 40 },
             Report::Failed { rank: 2, text: "no space".into(), hint: None },
             Report::Note { rank: 2, text: "x".into() },
         ];

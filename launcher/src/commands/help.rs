@@ -43,7 +43,7 @@ const TOPICS: &[Topic] = topics! {
     "nccl": "variables of NCCL and UCX, and whether NCCL uses RDMA",
     "config": "rlaunch.toml, trust, variables, options of other launchers",
     "output": "input and output of ranks, records, reports, benchmarks",
-    "copy": "rlaunch push and fetch: files, directories and models to hosts, and from them",
+    "copy": "rlaunch push, fetch and --sync: files, directories and models to hosts, and from them",
     "running": "running jobs: what they do, where their ranks are",
     "ends": "how a job ends, exit codes, restarts",
     "security": "trust, encryption, and what other users can see or disturb",

@@ -30,7 +30,7 @@
 //! | `self_test` | `rlaunch doctor --try`, once `self-test` |
 //! | `network` | `rlaunch network discover`, `rlaunch network mesh` |
 //! | `bench` | `rlaunch bench`; `rlaunch bench train` |
-//! | `copy` | `rlaunch push`, `rlaunch fetch`: files to hosts, and from them |
+//! | `copy` | `rlaunch push`, `rlaunch fetch`, `--sync` of jobs: files to hosts, and from them |
 //! | `report` | `rlaunch report`; `log_metrics` finds speeds and networks in output |
 //! | `hostfile`, `trust` | `rlaunch hostfile`, the older form of `--dry-run=offline`; `rlaunch trust` |
 //! | `ssh_config`, `ssh_setup` | `rlaunch ssh --show`, once `ssh-config`; `rlaunch ssh-setup` |
@@ -80,6 +80,7 @@ pub(crate) use invocation::Invocation;
 use crate::cli::args::JobArgs;
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower;
+use copy::sync::SyncedTree;
 use rlaunch_console::messages;
 use rlaunch_engine::run::{self, show};
 use rlaunch_plan::job::options::DryRun;
@@ -195,7 +196,13 @@ async fn launch_job(args: JobArgs, line: &CommandLine) -> Result<Exit, Failed> {
         doctor::check_before_job(&args, line).await?;
     }
     let apart = meant::hosts_apart(&args);
+    let tree = SyncedTree::from_options(&args.environment)?;
     let launch = lower::job_or_fail(args, &line.config).map_err(|failed| failed.hint(apart))?;
+    // Held until the job has ended.
+    let (launch, _held) = match tree {
+        Some(tree) => tree.place(launch).await?,
+        None => (launch, None),
+    };
     let ended = match launch.spec.dry_run {
         Some(DryRun::Offline) => show::offline(&launch.spec),
         Some(DryRun::Agents) | None => run::run_job(launch).await,

@@ -1,7 +1,7 @@
 //! Manifests and messages of copies, and the state machine behind them.
 
 use crate::stream::{acts, parts, whole, written};
-use rlaunch_copy::control::{Limit, Report, Request, Role, Secret};
+use rlaunch_copy::control::{Limit, Report, Request, Role, Secret, TreeLimit};
 use rlaunch_copy::wire::{Assembly, MAX_RANGES, PREFIX, manifest_parts, split};
 use rlaunch_copy::{
     CHUNK, ChunkId, ChunkSet, Entry, Hash, Hop, Kind, Manifest, Message, RelativePath, Step, Time,
@@ -134,11 +134,13 @@ pub(crate) fn control_seeds() -> Vec<Vec<u8>> {
         limit: Some(7),
         xattrs: false,
         role: Role::Source { paths: vec!["y".into()] },
+        tree: Some(TreeLimit { files: 1, bytes: 2 }),
     };
     let addresses = vec![[10, 0, 0, 1].into()];
     let reports = [
         Report::Listening { rank: 0, addresses, port: 9 },
         Report::Progress { rank: 1, received: 2, written: 3, total: 4, waits_for: Limit::Wire },
+        Report::TooLarge { files: 1, bytes: 2 },
         Report::Failed { rank: 1, text: "x".into(), hint: Some("y".into()) },
     ];
     let lines = reports.iter().filter_map(|report| serde_json::to_string(report).ok());

@@ -44,7 +44,7 @@ const RARE: &str = "\
     agent agent-dir connect container-exec env-style gid-index hang-report init-timeout job-name \
     log-json log-level mesh-timeout nccl-net-plugin nccl-share-gpu no-horovod no-pty oob-if \
     oob-net port-range radix rank-by rdma-retries rdma-timeout service-level singleton ssh-fanout \
-    straggler-report traffic-class";
+    straggler-report sync-limit traffic-class";
 
 /// Start one program on many hosts over SSH.
 ///

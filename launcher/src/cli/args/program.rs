@@ -116,6 +116,19 @@ pub(crate) struct EnvironmentArgs {
     #[arg(long, value_name = "DIR", help_heading = "The program")]
     pub(crate) wdir: Option<PathBuf>,
 
+    /// Copy this directory, or DIR, to every host before the start, and run in the copy
+    ///
+    /// What .gitignore names is not copied. Only what has changed since the last time travels. What ranks write in the
+    /// copy stays there. `rlaunch help copy` explains more.
+    #[arg(long, value_name = "DIR", value_parser = values::path(), help_heading = "The program")]
+    #[arg(num_args = 0..=1, require_equals = true, default_missing_value = ".")]
+    pub(crate) sync: Option<PathBuf>,
+
+    /// Bytes that --sync copies without asking, such as 3G; by default 1G, and 50000 files
+    #[arg(long, value_name = "SIZE", value_parser = values::parse_bytes, requires = "sync")]
+    #[arg(help_heading = "The program")]
+    pub(crate) sync_limit: Option<u64>,
+
     /// Copy this file to every host for the job
     ///
     /// Arguments that name it are replaced by the copy's path.

@@ -39,6 +39,25 @@ pub(crate) fn parse_ranks(text: &str) -> Result<u32, String> {
     ranks.ok_or_else(|| "a number of ranks, 1 or more".to_owned())
 }
 
+/// Reads a number of bytes, in which K, M and G are powers of 1024.
+pub(crate) fn parse_size(text: &str) -> Option<usize> {
+    let (digits, unit) = match text.trim().char_indices().last() {
+        Some((at, 'K' | 'k')) => (&text.trim()[..at], 1 << 10),
+        Some((at, 'M' | 'm')) => (&text.trim()[..at], 1 << 20),
+        Some((at, 'G' | 'g')) => (&text.trim()[..at], 1 << 30),
+        _ => (text.trim(), 1),
+    };
+    digits.parse::<usize>().ok()?.checked_mul(unit)
+}
+
+/// Parses a number of bytes above 0.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text).and_then(|bytes| u64::try_from(bytes).ok());
+    bytes
+        .filter(|bytes| *bytes > 0)
+        .ok_or_else(|| "a number of bytes, such as 500M or 3G".to_owned())
+}
+
 /// Parses a number of seconds from 0 to 3600, which may have a fraction.
 pub(crate) fn parse_seconds(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text.parse().map_err(|_| "a number of seconds".to_owned())?;

@@ -70,6 +70,8 @@ const NEEDS_TRUST: &[(&str, &str)] = &[
     ("singleton", "can hide that each rank is a job of its own"),
     ("ssh-config", "can run commands on this machine"),
     ("stdin", "sends a file to a rank"),
+    ("sync", "sends a directory to hosts"),
+    ("sync-limit", "sends large directories to hosts"),
     ("tag-output", "puts text into output"),
     ("template", "sends a file to hosts"),
     ("timeout", "ends jobs"),

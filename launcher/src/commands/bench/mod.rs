@@ -292,19 +292,8 @@ impl FromStr for Sizes {
 }
 
 fn size(text: &str) -> Result<usize, String> {
-    let size = parse_size(text).filter(|size| *size <= MAX_SIZE);
+    let size = values::parse_size(text).filter(|size| *size <= MAX_SIZE);
     size.ok_or_else(|| format!("{text:?} is not a size of up to 1G, such as 8, 64K or 16M"))
-}
-
-/// Reads a number of bytes, in which K, M and G are powers of 1024.
-pub(super) fn parse_size(text: &str) -> Option<usize> {
-    let (digits, unit) = match text.trim().char_indices().last() {
-        Some((at, 'K' | 'k')) => (&text.trim()[..at], 1 << 10),
-        Some((at, 'M' | 'm')) => (&text.trim()[..at], 1 << 20),
-        Some((at, 'G' | 'g')) => (&text.trim()[..at], 1 << 30),
-        _ => (text.trim(), 1),
-    };
-    digits.parse::<usize>().ok()?.checked_mul(unit)
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -1,7 +1,7 @@
 //! One attempt at a copy: the job on the hosts, and the program on this machine beside it.
 
 use super::reports::{RankReports, Reports, SharedReports, Source};
-use super::{FileCopy, HostCopy, LeftOut, Way, resume_hint};
+use super::{FileCopy, HostCopy, LeftOut, TransferArgs, Way, resume_hint};
 use crate::cli::args::MeasurementArgs;
 use crate::cli::config::LoadedConfig;
 use crate::cli::lower::MeasurementJob;
@@ -10,13 +10,16 @@ use crate::commands::bench::records::{self, Ended};
 use nix::sys::signal::Signal;
 use ring::rand::{SecureRandom, SystemRandom};
 use rlaunch_bootstrap::id::JobId;
+use rlaunch_bootstrap::job::{PortRange, WorkingDir};
 use rlaunch_console::{messages, progress};
-use rlaunch_copy::control::{Report, Request, Role, Secret};
+use rlaunch_copy::control::{Report, Request, Role, Secret, TreeLimit};
 use rlaunch_engine::connect::agent::store;
-use rlaunch_engine::run::job_run::{Launch, NoRandom};
+use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
 use rlaunch_engine::run::live::client::RunningJob;
 use rlaunch_engine::run::signals::{Signals, ended_by};
+use rlaunch_plan::hosts::Host;
 use rlaunch_plan::job::JobSpec;
+use rlaunch_plan::job::apps::AppSpec;
 use rlaunch_plan::job::stdin::{Readers, Stdin};
 use rlaunch_plan::map::MapBy;
 use rlaunch_plan::options::{Options, Preflight, Transport};
@@ -47,10 +50,15 @@ pub(super) enum AttemptEnd {
         lost: LeftOut,
         rest: Vec<String>,
     },
+    /// The working tree is larger than it may be, and nothing was copied.
+    TooLarge {
+        files: u64,
+        bytes: u64,
+        failed: Failed,
+    },
 }
 
-/// Makes the job: one rank on each host that is not in `left_out`, in the order in which bytes pass hosts. Its ranks
-/// need no variables of this shell, no RDMA and no CPUs of their own.
+/// Makes the job: one rank on each host that is not in `left_out`, in the order in which bytes pass hosts.
 pub(super) fn launch(
     copy: &FileCopy,
     config: &LoadedConfig,
@@ -72,6 +80,46 @@ pub(super) fn launch(
     if let Way::Between { from, .. } = &copy.way {
         put_first(spec, from)?;
     }
+    only_copies(spec);
+    Ok(launch)
+}
+
+/// Makes the job that copies to the hosts of another one, before that starts.
+pub(super) fn launch_ahead_of(job: &Launch, way: &Way) -> Result<Launch, Failed> {
+    let PortRange { first, last } = job.spec.port_range;
+    let ports = format!("{first}-{last}");
+    let argv = [store::COPIER, way.words().rank, ports.as_str()].map(OsString::from).to_vec();
+    let app = AppSpec::new(argv, WorkingDir::Required("~".into()));
+    let identity = new_identity().map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+    let mut spec = JobSpec::new(identity, hosts_with_ranks(&job.spec), app);
+    spec.map_by = MapBy::Ppr(1);
+    spec.command_line.clone_from(&job.spec.command_line);
+    spec.directory.clone_from(&job.spec.directory);
+    spec.node_timeout = job.spec.node_timeout;
+    spec.port_range = job.spec.port_range;
+    spec.oob = job.spec.oob.clone();
+    only_copies(&mut spec);
+    let (reach, stdio) = (job.reach.clone(), Stdio::Stdout);
+    Ok(Launch { spec, reach, stdio, detaching: None })
+}
+
+/// Returns the hosts that get ranks; all of the job while nobody knows how many GPUs they have.
+fn hosts_with_ranks(spec: &JobSpec) -> Vec<Host> {
+    if let Ok(map) = spec.map_ranks() {
+        return map.nodes.into_iter().map(|node| node.host).collect();
+    }
+    let of_programs = spec.apps.iter().filter_map(|app| app.hosts.as_ref()).flatten();
+    let mut all: Vec<Host> = Vec::new();
+    for host in spec.hosts.iter().chain(of_programs) {
+        if all.iter().all(|other| other.to_string() != host.to_string()) {
+            all.push(host.clone());
+        }
+    }
+    all
+}
+
+/// Sets what all jobs that copy have in common: their ranks need no variables of this shell, no RDMA and no CPUs of their own.
+fn only_copies(spec: &mut JobSpec) {
     spec.no_env = true;
     for app in &mut spec.apps {
         app.env.clear();
@@ -86,7 +134,6 @@ pub(super) fn launch(
     };
     spec.is_recorded = false;
     spec.runs_copier = true;
-    Ok(launch)
 }
 
 /// Makes a host that has the files the first of the chain.
@@ -115,7 +162,7 @@ struct Words {
 impl Way {
     fn words(&self) -> Words {
         match self {
-            Way::Push { .. } => Words { rank: "receive", local: Some("send") },
+            Way::Push { .. } | Way::Tree { .. } => Words { rank: "receive", local: Some("send") },
             Way::Between { .. } => Words { rank: "receive", local: None },
             Way::Fetch { .. } => Words { rank: "serve", local: Some("fetch") },
         }
@@ -126,6 +173,7 @@ impl Way {
         let source = |paths: &Vec<String>| Role::Source { paths: paths.clone() };
         match self {
             Way::Push { paths, .. } => [Role::Relay, source(paths)],
+            Way::Tree { path, .. } => [Role::Relay, Role::Source { paths: vec![path.clone()] }],
             Way::Between { paths, .. } | Way::Fetch { paths, .. } => [source(paths), Role::Relay],
         }
     }
@@ -133,6 +181,7 @@ impl Way {
     fn destination(&self) -> &str {
         match self {
             Way::Push { destination, .. }
+            | Way::Tree { destination, .. }
             | Way::Between { destination, .. }
             | Way::Fetch { destination, .. } => destination,
         }
@@ -141,7 +190,7 @@ impl Way {
     /// Tells who reports how far the copy is.
     fn source_of_progress(&self) -> Source {
         match self {
-            Way::Push { .. } | Way::Between { .. } => Source::Rank,
+            Way::Push { .. } | Way::Tree { .. } | Way::Between { .. } => Source::Rank,
             Way::Fetch { .. } => Source::Local,
         }
     }
@@ -149,28 +198,37 @@ impl Way {
     fn verb(&self) -> &'static str {
         match self {
             Way::Push { .. } | Way::Between { .. } => "pushing",
+            Way::Tree { .. } => "copying the working tree:",
             Way::Fetch { .. } => "fetching",
+        }
+    }
+
+    fn tree(&self) -> Option<TreeLimit> {
+        match self {
+            Way::Tree { limit, .. } => Some(*limit),
+            Way::Push { .. } | Way::Between { .. } | Way::Fetch { .. } => None,
         }
     }
 }
 
 /// Runs the job. Also returns what each host has received.
 pub(super) async fn run(
-    copy: &FileCopy,
+    way: &Way,
+    transfer: &TransferArgs,
     mut launch: Launch,
 ) -> Result<(AttemptEnd, Vec<(String, u64)>), Failed> {
     let hosts: Vec<String> = launch.spec.hosts.iter().map(ToString::to_string).collect();
-    let requests = requests(copy, &hosts)?;
-    let reports = Reports::new(hosts, copy.way.verb(), copy.way.source_of_progress());
+    let requests = requests(way, transfer, &hosts)?;
+    let reports = Reports::new(hosts, way.verb(), way.source_of_progress());
     let reports: SharedReports = Arc::new(Mutex::new(reports));
     // Held until the job has opened it by its path.
     let stdin = pipe_with(line(&requests.of_ranks)?)?;
     let file = Some(PathBuf::from(format!("/dev/fd/{}", stdin.as_raw_fd())));
     launch.spec.stdin = Stdin { readers: Readers::All, file };
-    let local = match copy.way.words().local {
+    let local = match way.words().local {
         Some(word) => {
             let request = line(&requests.of_local)?;
-            let agent = copy.connect.agent.as_deref();
+            let agent = launch.reach.agent.as_deref();
             Some(LocalCopier::start(word, launch.spec.id, &request, agent, &reports)?)
         }
         None => None,
@@ -193,7 +251,7 @@ pub(super) async fn run(
     };
     progress::erase_step();
     let reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok((conclude(&copy.way, ended, &reports)?, reports.received()))
+    Ok((conclude(way, ended, &reports)?, reports.received()))
 }
 
 /// Decides how to go on after the job.
@@ -208,6 +266,11 @@ fn conclude(
         hosts.retain(|host| source != Some(&host.host));
         return Ok(AttemptEnd::Complete(hosts));
     };
+    if let Some((files, bytes)) = reports.too_large().filter(|_| !failed.is_asked)
+        && let Some(failed) = reports.local_failure()
+    {
+        return Ok(AttemptEnd::TooLarge { files, bytes, failed });
+    }
     if let Some(lost) = reports.culprit(&failed) {
         let has_source = source != Some(&lost.host);
         let gets_files = |host: &&String| **host != lost.host && source != Some(*host);
@@ -246,20 +309,21 @@ struct Requests {
     of_local: Request,
 }
 
-fn requests(copy: &FileCopy, hosts: &[String]) -> Result<Requests, Failed> {
+fn requests(way: &Way, transfer: &TransferArgs, hosts: &[String]) -> Result<Requests, Failed> {
     let mut secret = [0; 32];
     SystemRandom::new().fill(&mut secret).map_err(|_| Failed::from_error(Exit::BUG, &NoRandom))?;
     let secret = Secret(secret);
-    let [of_ranks, of_local] = copy.way.roles().map(|role| Request {
+    let [of_ranks, of_local] = way.roles().map(|role| Request {
         secret: secret.clone(),
         hosts: hosts.to_vec(),
-        plain: copy.transfer.plain,
-        streams: copy.transfer.streams,
-        destination: copy.way.destination().to_owned(),
-        verify: copy.transfer.verify,
-        limit: copy.transfer.limit,
+        plain: transfer.plain,
+        streams: transfer.streams,
+        destination: way.destination().to_owned(),
+        verify: transfer.verify,
+        limit: transfer.limit,
         xattrs: false,
         role,
+        tree: way.tree(),
     });
     Ok(Requests { of_ranks, of_local })
 }
@@ -414,14 +478,15 @@ mod tests {
     #[test]
     fn each_host_of_the_chain_has_one_role() {
         let hosts = ["a".to_owned(), "b".to_owned()];
-        let Requests { of_ranks, of_local } = requests(&push("a,b"), &hosts).unwrap();
+        let FileCopy { way, transfer, .. } = push("a,b");
+        let Requests { of_ranks, of_local } = requests(&way, &transfer, &hosts).unwrap();
         assert_eq!(
             (of_ranks.role, of_ranks.plain, of_ranks.limit),
             (Role::Relay, true, Some(1 << 20))
         );
         assert_eq!(of_local.role, Role::Source { paths: vec!["/x".to_owned()] });
         assert_eq!((of_ranks.hosts, of_ranks.secret), (hosts.to_vec(), of_local.secret.clone()));
-        let again = requests(&push("a,b"), &hosts).unwrap();
+        let again = requests(&way, &transfer, &hosts).unwrap();
         assert_ne!(again.of_local.secret, of_local.secret, "a secret is for one copy");
     }
 
@@ -446,6 +511,18 @@ mod tests {
 
     fn spec_of(hosts: &str) -> JobSpec {
         crate::cli::lower::parse(&format!("-H {hosts} x")).unwrap()
+    }
+
+    #[test]
+    fn a_tree_goes_to_the_hosts_that_get_ranks() {
+        let hosts = |line: &str| {
+            let job = crate::cli::lower::parse(line).unwrap();
+            let hosts: Vec<String> =
+                hosts_with_ranks(&job).iter().map(ToString::to_string).collect();
+            hosts.join(" ")
+        };
+        assert_eq!(hosts("-H a:2,b,c -np 3 x"), "a b");
+        assert_eq!(hosts("-H a -np 1 x : -H b,c y"), "a b c");
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! | file | subject |
 //! |---|---|
 //! | `push`, `fetch` | the verbs: options, and what they print at the end |
+//! | `sync` | `--sync` of jobs: the working tree, before they start |
 //! | `sources` | `SRC[:DEST]`: what goes where, and the list of a dry run |
 //! | `attempt` | a job and the program on this machine, to their end |
 //! | `reports` | what the programs report, and which host is to blame for a failure |
@@ -19,12 +20,13 @@ mod progress;
 pub(crate) mod push;
 mod reports;
 mod sources;
+pub(crate) mod sync;
 
-use crate::cli::args::ConnectArgs;
+use crate::cli::args::{ConnectArgs, values};
 use crate::cli::config::LoadedConfig;
-use crate::commands::bench;
 use attempt::AttemptEnd;
 use rlaunch_console::messages;
+use rlaunch_copy::control::TreeLimit;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
@@ -59,9 +61,8 @@ pub(crate) struct TransferArgs {
 }
 
 fn parse_rate(text: &str) -> Result<u64, String> {
-    let rate = bench::parse_size(text).and_then(|rate| u64::try_from(rate).ok());
-    let rate = rate.filter(|rate| *rate > 0);
-    rate.ok_or_else(|| format!("{text:?} is not a number of bytes per second, such as 100M or 1G"))
+    let rate = values::parse_bytes(text);
+    rate.map_err(|_| format!("{text:?} is not a number of bytes per second, such as 100M or 1G"))
 }
 
 /// Copy of files, as a value.
@@ -79,6 +80,8 @@ pub(crate) struct FileCopy {
 pub(crate) enum Way {
     /// From this machine to each host.
     Push { paths: Vec<String>, destination: String },
+    /// A working tree, from this machine to each host.
+    Tree { path: String, destination: String, limit: TreeLimit },
     /// From one of the hosts to each other one.
     Between { from: String, paths: Vec<String>, destination: String },
     /// From each host to this machine, into a directory of the host's name below `destination`.
@@ -126,7 +129,7 @@ pub(crate) async fn run(
     let mut received: BTreeMap<String, u64> = BTreeMap::new();
     loop {
         let launch = attempt::launch(copy, config, left_out)?;
-        let (end, arrived) = attempt::run(copy, launch).await?;
+        let (end, arrived) = attempt::run(&copy.way, &copy.transfer, launch).await?;
         for (host, bytes) in arrived {
             *received.entry(host).or_default() += bytes;
         }
@@ -137,6 +140,7 @@ pub(crate) async fn run(
                 }
                 return Ok(Copied { hosts, seconds: began.elapsed().as_secs_f64() });
             }
+            AttemptEnd::TooLarge { failed, .. } => return Err(failed),
             AttemptEnd::Without { lost, rest } if rest.is_empty() => {
                 left_out.push(lost);
                 return Err(failure_of(left_out));

@@ -61,6 +61,8 @@ pub(super) struct Reports {
     local: HostState,
     /// In the order in which they came.
     failures: Vec<Failure>,
+    /// Files and bytes of a working tree that has more than it may.
+    too_large: Option<(u64, u64)>,
     /// Whether the program on this machine was killed, which ranks take for the loss of a neighbour.
     is_local_killed: bool,
     /// Whether the job was ended because of a failure here.
@@ -77,6 +79,7 @@ impl Reports {
             of_progress,
             local: HostState::default(),
             failures: Vec::new(),
+            too_large: None,
             is_local_killed: false,
             is_ended: false,
             line: ProgressLine::new(verb),
@@ -106,6 +109,7 @@ impl Reports {
                 state.waits_for = Some(Limit::Nothing);
                 state.done = Some(HostCopy { host, files, bytes, received, root });
             }
+            Report::TooLarge { files, bytes } => self.too_large = Some((files, bytes)),
             Report::Failed { rank, text, hint } => {
                 let rank = self.index(rank);
                 self.failures.push(Failure { rank, text, hint, at: Instant::now() });
@@ -148,6 +152,11 @@ impl Reports {
     pub(super) fn received(&self) -> Vec<(String, u64)> {
         let received = self.ranks.iter().map(|state| state.received);
         self.hosts.iter().cloned().zip(received).collect()
+    }
+
+    /// Returns files and bytes of a working tree that has more than it may.
+    pub(super) fn too_large(&self) -> Option<(u64, u64)> {
+        self.too_large
     }
 
     /// Returns the failure of the program on this machine.

@@ -113,6 +113,11 @@ impl Index {
         }
     }
 
+    /// Iterates over the paths of files and links that were copied or read.
+    pub fn paths(&self) -> impl Iterator<Item = &[u8]> {
+        self.known.keys().map(Vec::as_slice)
+    }
+
     /// Forgets a file.
     pub fn remove(&mut self, path: &[u8]) {
         self.is_changed |= self.known.remove(path).is_some();

@@ -772,3 +772,35 @@ fn thousands_of_files_arrive() {
     two.assert_same();
     assert_eq!(two.copy().received, 0);
 }
+
+#[test]
+fn a_tree_loses_what_came_with_it_and_is_gone() {
+    let two = Two::new();
+    fs::create_dir_all(two.source("old/deep")).unwrap();
+    fs::create_dir(two.source("mixed")).unwrap();
+    for name in ["old/deep/a", "mixed/a", "mixed/changed", "stays"] {
+        fs::write(two.source(name), name).unwrap();
+    }
+    symlink("a", two.source("old/link")).unwrap();
+    two.copy();
+    fs::write(two.target("mixed/own"), "own").unwrap();
+    fs::write(two.target("mixed/changed"), "of a rank").unwrap();
+    fs::write(two.target("own"), "own").unwrap();
+    fs::remove_dir_all(two.source("old")).unwrap();
+    fs::remove_dir_all(two.source("mixed")).unwrap();
+    // Any other copy leaves them there.
+    two.copy();
+    assert!(two.target("old/deep/a").exists());
+    let original = two.original();
+    let mut stage = two.open(&original, Real).unwrap();
+    stage.prune_at_end();
+    receive(&stage, &original).unwrap();
+    stage.finish().unwrap();
+    let gone = |name: &str| two.target(name).symlink_metadata().is_err();
+    assert!(gone("old") && gone("mixed/a"));
+    for (name, content) in
+        [("mixed/own", "own"), ("mixed/changed", "of a rank"), ("own", "own"), ("stays", "stays")]
+    {
+        assert_eq!(fs::read_to_string(two.target(name)).unwrap(), content);
+    }
+}

@@ -1,9 +1,10 @@
 //! Files of one place in the chain: those that are copied, or those that a copy makes.
 
-use super::RoleError;
 use super::report::Reporter;
+use super::{RoleError, Settings};
 use crate::files::hub::{self, HubModel};
-use crate::files::{How, Index, Original, Part, Stage, hashing, manifest, walk};
+use crate::files::{How, Index, Original, Part, Stage, Walk, WalkError, hashing, manifest, walk};
+use rlaunch_copy::control::{Report, TreeLimit};
 use rlaunch_copy::{ChunkId, ChunkSet, Manifest, RelativePath, hash};
 use std::env;
 use std::os::unix::ffi::OsStrExt;
@@ -62,15 +63,19 @@ impl Files {
         wrong.map_or(Ok(()), |path| Err(RoleError::Differs { path: path.to_string() }))
     }
 
-    /// Begins to make the files of a manifest. With `is_verified` no file is taken for what it was.
+    /// Begins to make the files of a manifest.
     pub(super) fn stage(
         destination: &Path,
         manifest: Arc<Manifest>,
-        is_verified: bool,
+        settings: &Settings,
     ) -> Result<Files, RoleError> {
-        let stage = Stage::open(destination, manifest)?;
-        if is_verified {
+        let mut stage = Stage::open(destination, manifest)?;
+        if settings.verify {
+            // No file is taken for what it was.
             stage.distrust();
+        }
+        if settings.tree.is_some() {
+            stage.prune_at_end();
         }
         Ok(Files::Stage(Box::new(stage)))
     }
@@ -90,19 +95,68 @@ fn wrong_of(original: &Original) -> Result<Option<RelativePath>, RoleError> {
     Ok(None)
 }
 
+/// Files that are to be sent, by name and metadata.
+pub(super) struct Looked {
+    path: String,
+    /// Directory below the destination; `None` for the destination itself.
+    at: Option<RelativePath>,
+    walk: Walk,
+}
+
 /// Looks at the files and directories that are to be sent, each of which goes below the destination
-/// by its own name, and hashes what is not known yet.
-pub(super) fn original(
+/// by its own name.
+pub(super) fn look(
     paths: &[String],
+    tree: Option<TreeLimit>,
+    me: &Reporter,
+) -> Result<Vec<Looked>, RoleError> {
+    let look = |path: &String| {
+        let looked = match tree {
+            Some(limit) => look_at_tree(path, limit, me),
+            None => look_at(path),
+        }?;
+        let left_out = looked.walk.left_out.len();
+        if left_out > 0 {
+            me.note(format!("{left_out} sockets, pipes or devices below {path} are not copied"));
+        }
+        Ok(looked)
+    };
+    paths.iter().map(look).collect()
+}
+
+/// Hashes what is not known yet.
+pub(super) fn original(
+    looked: Vec<Looked>,
     is_verified: bool,
     me: &Reporter,
 ) -> Result<Original, RoleError> {
     let parts: Result<Vec<Part>, RoleError> =
-        paths.iter().map(|path| part(path, is_verified, me)).collect();
+        looked.into_iter().map(|looked| part(looked, is_verified, me)).collect();
     Original::new(parts?).map_err(|error| RoleError::Sources(error.into()))
 }
 
-fn part(path: &str, is_verified: bool, me: &Reporter) -> Result<Part, RoleError> {
+/// Looks at a working tree.
+fn look_at_tree(path: &str, limit: TreeLimit, me: &Reporter) -> Result<Looked, RoleError> {
+    let place = below_home(path)?;
+    let walk = match walk(&place, &How::Git) {
+        // A directory that git ignores has no files for it.
+        Ok(walk) if walk.entries.is_empty() => walk_without_git(&place),
+        Err(WalkError::NoGit | WalkError::NoRepository { .. }) => walk_without_git(&place),
+        walk => walk,
+    }?;
+    let (files, bytes) = (walk.files() as u64, walk.bytes());
+    if files > limit.files || bytes > limit.bytes {
+        me.report(&Report::TooLarge { files, bytes });
+        return Err(RoleError::TooLarge { path: path.to_owned(), files, bytes });
+    }
+    Ok(Looked { path: path.to_owned(), at: name_of_directory(&place)?, walk })
+}
+
+fn walk_without_git(place: &Path) -> Result<Walk, WalkError> {
+    walk(place, &How::Ignore)
+}
+
+fn look_at(path: &str) -> Result<Looked, RoleError> {
     let (place, how, at) = match path.strip_prefix(HUB) {
         Some(_) => {
             let unknown = || RoleError::Model(path.to_owned());
@@ -116,11 +170,11 @@ fn part(path: &str, is_verified: bool, me: &Reporter) -> Result<Part, RoleError>
             (place, How::All, at)
         }
     };
-    let walk = walk(&place, &how)?;
-    if !walk.left_out.is_empty() {
-        let count = walk.left_out.len();
-        me.note(format!("{count} sockets, pipes or devices below {path} are not copied"));
-    }
+    Ok(Looked { path: path.to_owned(), at, walk: walk(&place, &how)? })
+}
+
+fn part(looked: Looked, is_verified: bool, me: &Reporter) -> Result<Part, RoleError> {
+    let Looked { path, at, walk } = looked;
     let mut index = Index::load(&walk.root);
     if is_verified {
         // So that all files are read.

@@ -45,6 +45,8 @@ pub(super) fn send_to_first(
 ) -> Result<(), RoleError> {
     let settings = Settings::of(request)?;
     let Role::Source { paths } = &request.role else { return Err(RoleError::NoSource) };
+    // While the job reaches its hosts. A tree that is too large is refused before they wait for it.
+    let tree = settings.tree.map(|limit| files::look(paths, Some(limit), me)).transpose()?;
     let first = loop {
         let peer = next_peer(input, me)?.ok_or_else(|| not_listening(me, 0))?;
         if peer.rank == 0 {
@@ -52,7 +54,11 @@ pub(super) fn send_to_first(
         }
     };
     let (link, command) = connect(me, &settings, &first, via)?;
-    let sent = rank::send_files(me, paths, &settings, link);
+    let original = || match tree {
+        Some(looked) => files::original(looked, settings.verify, me),
+        None => rank::look_and_hash(me, paths, &settings),
+    };
+    let sent = rank::send_files(me, original, &settings, link);
     end(command);
     let manifest = sent?;
     me.report(&Report::Done {

@@ -34,7 +34,7 @@ use crate::link::{LinkError, Party};
 use rlaunch_bootstrap::security::Secret;
 use rlaunch_client::ClientError;
 use rlaunch_copy::WireError;
-use rlaunch_copy::control::Request;
+use rlaunch_copy::control::{Request, TreeLimit};
 use std::error::Error;
 use std::io::{self, BufRead};
 use std::path::PathBuf;
@@ -76,6 +76,8 @@ pub enum RoleError {
     NoHome(String),
     #[error("{0} is no model in the cache of the Hugging Face hub")]
     Model(String),
+    #[error("{path} is large: {files} files that git does not ignore, {bytes} bytes")]
+    TooLarge { path: String, files: u64, bytes: u64 },
     /// The files to be copied cannot be listed.
     #[error(transparent)]
     Walk(#[from] WalkError),
@@ -127,6 +129,12 @@ impl RoleError {
             RoleError::Walk(WalkError::Hub(error)) => Some(error.hint()),
             RoleError::Original(error) => error.hint(),
             RoleError::Stage(error) => error.hint(),
+            RoleError::TooLarge { bytes, .. } => {
+                let size = bytes.div_ceil(1 << 30);
+                Some(format!(
+                    "--sync-limit {size}G copies it all the same; what .gitignore names stays here"
+                ))
+            }
             RoleError::Damaged { .. } => {
                 Some("copy again when nothing writes to it; what is there stays".to_owned())
             }
@@ -146,6 +154,7 @@ struct Settings {
     streams: u32,
     limit: Option<u64>,
     verify: bool,
+    tree: Option<TreeLimit>,
 }
 
 impl Settings {
@@ -159,6 +168,7 @@ impl Settings {
             streams: request.streams,
             limit: request.limit,
             verify: request.verify,
+            tree: request.tree,
         })
     }
 

@@ -4,6 +4,7 @@ use super::files::{self, Files};
 use super::order::{addresses_toward, order};
 use super::report::{LOCAL, Reporter};
 use super::{CONNECT, RoleError, Settings, chain, listing, read_line};
+use crate::files::Original;
 use crate::link::{Acceptor, Link, LinkError, Peer, dial};
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::Rank;
@@ -73,7 +74,7 @@ pub(super) fn serve_at(
     let party = settings.party(me.rank());
     let local = (LOCAL, me.name_of(LOCAL));
     let link = acceptor.accept(&party, local, CONNECT_LOCAL)?;
-    send_files(me, paths, settings, link).map(drop)
+    send_files(me, || look_and_hash(me, paths, settings), settings, link).map(drop)
 }
 
 /// Runs as a rank of a job, and reports how that failed.
@@ -179,7 +180,9 @@ pub(super) fn take_part(
     };
     match (&request.role, upstream) {
         (Role::Source { paths }, None) => {
-            let sent = downstream.map(|link| send_files(me, paths, settings, link)).transpose()?;
+            let original = || look_and_hash(me, paths, settings);
+            let sent =
+                downstream.map(|link| send_files(me, original, settings, link)).transpose()?;
             let bytes = sent.as_ref().map_or(0, |manifest| manifest.bytes());
             me.report(&Report::Done {
                 rank: me.rank(),
@@ -227,7 +230,7 @@ pub(super) fn receive_files(
     let listed = listing::receive(&mut upstream, downstream.as_mut());
     let staged = listed.and_then(|manifest| {
         let links = [&mut upstream].into_iter().chain(downstream.as_mut()).collect();
-        let stage = || Files::stage(destination, Arc::clone(&manifest), settings.verify);
+        let stage = || Files::stage(destination, Arc::clone(&manifest), settings);
         let files = listing::while_beating(links, stage)?;
         Ok((manifest, Arc::new(files)))
     });
@@ -251,16 +254,24 @@ pub(super) fn receive_files(
     Ok(())
 }
 
-/// Sends files. Returns what they are.
-pub(super) fn send_files(
+/// Looks at files that are to be sent, and hashes what is not known yet.
+pub(super) fn look_and_hash(
     me: &Reporter,
     paths: &[String],
     settings: &Settings,
+) -> Result<Original, RoleError> {
+    files::original(files::look(paths, settings.tree, me)?, settings.verify, me)
+}
+
+/// Sends the files that `original` finds. Returns what they are.
+pub(super) fn send_files(
+    me: &Reporter,
+    original: impl FnOnce() -> Result<Original, RoleError>,
+    settings: &Settings,
     mut link: Link,
 ) -> Result<Arc<Manifest>, RoleError> {
-    let looked =
-        listing::while_beating(vec![&mut link], || files::original(paths, settings.verify, me));
-    let listed = looked.and_then(|original| {
+    let hashed = listing::while_beating(vec![&mut link], original);
+    let listed = hashed.and_then(|original| {
         listing::send(&mut link, original.manifest())?;
         Ok(original)
     });

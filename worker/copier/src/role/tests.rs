@@ -156,6 +156,7 @@ impl Copy {
             limit: None,
             xattrs: false,
             role,
+            tree: None,
         };
         (self.change)(&mut request);
         request

@@ -12,7 +12,7 @@ pub(crate) mod suite;
 mod table;
 
 use super::table::EarlierRun;
-use super::{ResultArgs, known_ranks, parse_size, records};
+use super::{ResultArgs, known_ranks, records};
 use crate::cli::args::{MeasurementArgs, ProcessArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower::MeasurementJob;
@@ -156,7 +156,7 @@ impl FromStr for SizeRange {
 
     fn from_str(text: &str) -> Result<SizeRange, String> {
         let size = |text: &str| {
-            let size = parse_size(text).filter(|size| (1..=1 << 40).contains(size));
+            let size = values::parse_size(text).filter(|size| (1..=1 << 40).contains(size));
             size.ok_or_else(|| {
                 format!("{text:?} is not a size of 1 to 1024G, such as 8, 64K or 16M")
             })

@@ -8,7 +8,7 @@ use super::{Finished, IN_PLACE, STAGED, Stage, StageError, lock};
 use rlaunch_copy::{ChunkId, Entry, Kind, RelativePath, Time, hash};
 use rustix::fs::{AtFlags, FileType, FlockOperation, OFlags};
 use rustix::io::Errno;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
@@ -41,6 +41,9 @@ impl Stage {
             }
         }
         self.remove_stale()?;
+        if self.prunes {
+            self.prune()?;
+        }
         // What is made in a directory sets its time, so the innermost come first.
         for entry in self.manifest.entries.iter().rev() {
             if entry.kind == Kind::Directory {
@@ -188,14 +191,59 @@ impl Stage {
     /// lost then.
     fn save_index(&self) -> Option<String> {
         let mut index = lock(&self.index);
-        let entries = &self.manifest.entries;
         index.retain(|path| {
-            let is_listed = RelativePath::new(path)
-                .is_ok_and(|path| entries.binary_search_by(|entry| entry.path.cmp(&path)).is_ok());
-            is_listed || !matches!(self.disk.beneath.look(path), Ok(None))
+            self.is_listed(path) || !matches!(self.disk.beneath.look(path), Ok(None))
         });
         let saved = index.save();
         saved.err().map(|cause| format!("all files will be read the next time: {cause}"))
+    }
+
+    /// Tells whether the manifest has an entry of this path.
+    fn is_listed(&self, path: &[u8]) -> bool {
+        let entries = &self.manifest.entries;
+        RelativePath::new(path)
+            .is_ok_and(|path| entries.binary_search_by(|entry| entry.path.cmp(&path)).is_ok())
+    }
+
+    /// Removes the files and links that earlier copies brought and this one lacks, unless somebody has
+    /// written to them since, and then their directories if nothing else is in them.
+    fn prune(&self) -> Result<(), StageError> {
+        let gone: Vec<Vec<u8>> = {
+            let index = lock(&self.index);
+            index.paths().filter(|path| !self.is_listed(path)).map(<[u8]>::to_vec).collect()
+        };
+        let mut directories = BTreeSet::new();
+        for path in gone {
+            if let Some(seen) = self.look(&path)?
+                && self.is_copied(&path, &seen.meta.stamp())
+            {
+                self.remove(&path)?;
+                directories.insert(split(&path).0.to_vec());
+            }
+            lock(&self.index).remove(&path);
+        }
+        // A directory comes before what is in it, so the innermost are the last.
+        while let Some(directory) = directories.pop_last() {
+            if directory.is_empty() || self.is_listed(&directory) {
+                continue;
+            }
+            let listed = self.disk.beneath.list(&directory);
+            let listed = listed.map_err(|cause| self.failed("list", &directory, cause))?;
+            if listed.is_empty() {
+                self.remove_directory(&directory)?;
+                directories.insert(split(&directory).0.to_vec());
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    fn remove_directory(&self, directory: &[u8]) -> Result<(), StageError> {
+        // One that is open could be found there again.
+        self.disk.beneath.forget();
+        self.at_parent("remove", directory, |parent, name| {
+            rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
+        })
     }
 
     /// Removes what other copies to these files have left, unless they are still running.
@@ -259,14 +307,7 @@ impl Stage {
                 lock(&self.index).remove(path);
             }
         }
-        if removes {
-            // One that is open could be found there again.
-            self.disk.beneath.forget();
-            self.at_parent("remove", directory, |parent, name| {
-                rustix::fs::unlinkat(parent, name, AtFlags::REMOVEDIR)
-            })?;
-        }
-        Ok(())
+        if removes { self.remove_directory(directory) } else { Ok(()) }
     }
 
     fn is_copied(&self, path: &[u8], stamp: &Stamp) -> bool {

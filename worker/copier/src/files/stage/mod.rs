@@ -133,6 +133,8 @@ pub struct Stage {
     shares_data: OnceLock<bool>,
     /// Bytes that a scan has found.
     found: AtomicU64,
+    /// Whether what earlier copies brought and this one lacks is removed.
+    prunes: bool,
 }
 
 /// Which chunks are there.
@@ -175,6 +177,7 @@ impl Stage {
             written: Mutex::default(),
             shares_data: OnceLock::new(),
             found: AtomicU64::new(0),
+            prunes: false,
             manifest,
         };
         let looks = stage.manifest.entries.iter().map(|entry| stage.look(entry.path.as_bytes()));
@@ -186,6 +189,11 @@ impl Stage {
 
     pub fn manifest(&self) -> &Arc<Manifest> {
         &self.manifest
+    }
+
+    /// Lets [`Stage::finish`] remove what earlier copies to the destination brought and this one lacks.
+    pub fn prune_at_end(&mut self) {
+        self.prunes = true;
     }
 
     /// Forgets what files contained, so that a scan reads all of them.

@@ -1,0 +1,282 @@
+//! `--sync` of jobs: the working tree is on all hosts before the job starts, and ranks run in it.
+//!
+//! A host has one copy for each directory of each machine that jobs are started on, and a second one only if a job starts while
+//! another has the first. Which one a job has is decided here, by a lock that this process holds until the job has ended:
+//! so it is the same on all hosts, and they need to know nothing of it.
+
+use super::attempt::{self, AttemptEnd};
+use super::progress::amount;
+use super::{TransferArgs, Way};
+use crate::cli::args::EnvironmentArgs;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::gethostname;
+use rlaunch_bootstrap::job::WorkingDir;
+use rlaunch_copy::control::TreeLimit;
+use rlaunch_engine::run::job_run::Launch;
+use rlaunch_plan::job::JobSpec;
+use rlaunch_plan::job::options::DryRun;
+use rlaunch_ssh::prompt::Prompter;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
+use sha2::{Digest, Sha256};
+use std::env;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, IsTerminal};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// Directory of hosts that has the copies.
+const COPIES: &str = "~/.cache/rlaunch/sync";
+/// What is copied without asking.
+const USUAL: TreeLimit = TreeLimit { files: 50_000, bytes: 1 << 30 };
+const ANY: TreeLimit = TreeLimit { files: u64::MAX, bytes: u64::MAX };
+/// Number of jobs with the same tree at a time.
+const MOST: u32 = 64;
+/// How files travel: they are few, and most are there.
+const TRANSFER: TransferArgs =
+    TransferArgs { plain: false, limit: None, streams: 1, verify: false };
+
+/// Directory that is copied to a job's hosts.
+#[derive(Debug)]
+pub(crate) struct SyncedTree {
+    /// Without links.
+    directory: PathBuf,
+    limit: TreeLimit,
+}
+
+/// Copy of a tree that no other job changes until this is dropped.
+#[derive(Debug)]
+pub(crate) struct HeldCopy {
+    _lock: Flock<File>,
+}
+
+impl SyncedTree {
+    /// Returns `None` without `--sync`.
+    pub(crate) fn from_options(args: &EnvironmentArgs) -> Result<Option<SyncedTree>, Failed> {
+        let Some(named) = &args.sync else { return Ok(None) };
+        let failed = |why: &dyn std::fmt::Display| {
+            let message = format!("--sync cannot copy {}: {why}", named.display());
+            Failed::new(Exit::FILES, message).hint(Some("--sync=DIR names the directory to copy"))
+        };
+        let directory = named.canonicalize().map_err(|error| failed(&error))?;
+        if !directory.is_dir() {
+            return Err(failed(&"it is not a directory"));
+        }
+        if directory.to_str().is_none() {
+            return Err(failed(&"its name is not UTF-8"));
+        }
+        let chosen = args.sync_limit.map(|bytes| TreeLimit { bytes, ..ANY });
+        Ok(Some(SyncedTree { directory, limit: chosen.unwrap_or(USUAL) }))
+    }
+
+    /// Copies the tree to the hosts of the job, and makes its ranks start there.
+    pub(crate) async fn place(
+        &self,
+        mut launch: Launch,
+    ) -> Result<(Launch, Option<HeldCopy>), Failed> {
+        if launch.spec.is_local {
+            self.start_in(&mut launch.spec, &self.directory);
+            return Ok((launch, None));
+        }
+        let key = self.key();
+        match launch.spec.dry_run {
+            None => {}
+            Some(DryRun::Offline) => {
+                self.start_in(&mut launch.spec, &self.in_copy(&copy_dir(&key, 1)));
+                return Ok((launch, None));
+            }
+            // Hosts would lack a directory that only the job itself makes.
+            Some(DryRun::Agents) => return Ok((launch, None)),
+        }
+        let (number, lock) = hold(&key)?;
+        let copy = copy_dir(&key, number);
+        self.copy_to(&copy, &launch).await?;
+        let root = self.in_copy(&copy);
+        tracing::info!(
+            "ranks run in {root}: rlaunch fetch brings what they write",
+            root = root.display()
+        );
+        self.start_in(&mut launch.spec, &root);
+        Ok((launch, Some(HeldCopy { _lock: lock })))
+    }
+
+    /// Returns where the tree is in one of its copies: there it has its own name.
+    fn in_copy(&self, copy: &str) -> PathBuf {
+        Path::new(copy).join(self.directory.file_name().unwrap_or_default()).components().collect()
+    }
+
+    /// Returns the name of the copies of this directory of this machine.
+    fn key(&self) -> String {
+        let host = gethostname().unwrap_or_default();
+        // Machines of one home directory may also have one name.
+        let machine = fs::read("/etc/machine-id").unwrap_or_default();
+        let parts = [host.as_bytes(), machine.as_slice(), self.directory.as_os_str().as_bytes()];
+        let digest = Sha256::digest(parts.join(&b'\0'));
+        digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    async fn copy_to(&self, copy: &str, job: &Launch) -> Result<(), Failed> {
+        let mut limit = self.limit;
+        loop {
+            let path = self.directory.display().to_string();
+            let way = Way::Tree { path, destination: copy.to_owned(), limit };
+            let launch = attempt::launch_ahead_of(job, &way)?;
+            let hosts = launch.spec.hosts.len();
+            match attempt::run(&way, &TRANSFER, launch).await?.0 {
+                AttemptEnd::Complete(_) => return Ok(()),
+                AttemptEnd::TooLarge { files, bytes, failed } => {
+                    if !self.is_agreed(files, bytes, hosts).await {
+                        return Err(failed);
+                    }
+                    limit = ANY;
+                }
+                AttemptEnd::Without { lost, .. } => {
+                    let message = format!("cannot copy the working tree: {}", lost.why);
+                    return Err(Failed::new(lost.exit, message).hint(lost.hint));
+                }
+            }
+        }
+    }
+
+    /// Asks whether a large tree is to be copied. Without a terminal it is not.
+    async fn is_agreed(&self, files: u64, bytes: u64, hosts: usize) -> bool {
+        if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+            return false;
+        }
+        let Some(prompter) = Prompter::open() else { return false };
+        let (size, hosts) = (amount(bytes), text::count(hosts, "host"));
+        let question = format!(
+            "copy {files} files, {size} of {} to {hosts}? [y/N] ",
+            self.directory.display()
+        );
+        let answer = prompter.ask_visibly(&question).await;
+        answer.is_some_and(|answer| {
+            let answer = answer.trim();
+            answer.eq_ignore_ascii_case("y") || answer.eq_ignore_ascii_case("yes")
+        })
+    }
+
+    /// Makes ranks that would start in the tree, or in no directory that was named, start at the same place of its copy.
+    fn start_in(&self, spec: &mut JobSpec, copy: &Path) {
+        for app in &mut spec.apps {
+            let below = match &app.wdir {
+                WorkingDir::SameAsLauncher(here) => {
+                    let below = here.physical.strip_prefix(&self.directory);
+                    Some(below.unwrap_or(Path::new("")).to_owned())
+                }
+                WorkingDir::Required(named) => {
+                    let physical = named.canonicalize().unwrap_or_else(|_| named.clone());
+                    physical.strip_prefix(&self.directory).map(Path::to_owned).ok()
+                }
+            };
+            if let Some(below) = below {
+                // Joined to an empty path, a directory would end in a slash.
+                app.wdir = WorkingDir::Required(copy.join(below).components().collect());
+            }
+        }
+    }
+}
+
+/// Returns the directory of hosts that has the copy of this number, from 1.
+fn copy_dir(key: &str, number: u32) -> String {
+    match number {
+        1 => format!("{COPIES}/{key}"),
+        _ => format!("{COPIES}/{key}.{number}"),
+    }
+}
+
+/// Takes the first copy that no other job has.
+fn hold(key: &str) -> Result<(u32, Flock<File>), Failed> {
+    let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+    let cache = cache.ok_or_else(|| {
+        let message = "--sync keeps locks in the home directory, but HOME is not set";
+        Failed::new(Exit::FILES, message).hint(Some("XDG_CACHE_HOME=DIR keeps them elsewhere"))
+    })?;
+    hold_in(&cache.join("rlaunch/sync"), key)
+}
+
+fn hold_in(directory: &Path, key: &str) -> Result<(u32, Flock<File>), Failed> {
+    let failed = |error: io::Error| {
+        let message = format!("cannot lock a file of --sync in {}: {error}", directory.display());
+        Failed::new(Exit::FILES, message).hint(Some("XDG_CACHE_HOME=DIR keeps them elsewhere"))
+    };
+    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    for number in 1..=MOST {
+        let path = directory.join(format!("{key}.{number}.lock"));
+        let file = options.open(path).map_err(failed)?;
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok((number, lock)),
+            Err((_, Errno::EAGAIN)) => {}
+            Err((_, errno)) => return Err(failed(errno.into())),
+        }
+    }
+    let message = format!("{MOST} jobs run in copies of this directory");
+    Err(Failed::new(Exit::FILES, message).hint(Some("rlaunch jobs lists them")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::lower;
+
+    fn tree(directory: &Path) -> SyncedTree {
+        SyncedTree { directory: directory.canonicalize().unwrap(), limit: USUAL }
+    }
+
+    fn wdir(tree: &SyncedTree, line: &str) -> PathBuf {
+        let mut spec = lower::parse(line).unwrap();
+        tree.start_in(&mut spec, Path::new("~/copy/x"));
+        match &spec.first().wdir {
+            WorkingDir::Required(path) => path.clone(),
+            WorkingDir::SameAsLauncher(here) => panic!("{}", here.path.display()),
+        }
+    }
+
+    #[test]
+    fn ranks_start_at_the_same_place_of_the_copy() {
+        let here = env::current_dir().unwrap();
+        let copy = |below: &str| Path::new("~/copy/x").join(below);
+        let own = tree(&here);
+        assert_eq!(wdir(&own, "-H a x").as_os_str(), "~/copy/x");
+        assert_eq!(wdir(&own, "-H a --wdir src x"), copy("src"));
+        assert_eq!(wdir(&own, "-H a --wdir /elsewhere x"), Path::new("/elsewhere"));
+        assert_eq!(wdir(&own, "-H a --wdir ~/runs x"), Path::new("~/runs"));
+        let above = tree(here.parent().unwrap());
+        assert_eq!(wdir(&above, "-H a x"), copy(here.file_name().unwrap().to_str().unwrap()));
+        // A directory that this one is not below.
+        let other = tempfile::tempdir().unwrap();
+        assert_eq!(wdir(&tree(other.path()), "-H a x").as_os_str(), "~/copy/x");
+    }
+
+    #[test]
+    fn each_directory_has_copies_of_its_own() {
+        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (one, two) = (tree(one.path()), tree(two.path()));
+        assert_eq!(one.key().len(), 16);
+        assert_ne!(one.key(), two.key());
+        assert_eq!(copy_dir("k", 1), "~/.cache/rlaunch/sync/k");
+        assert_eq!(copy_dir("k", 2), "~/.cache/rlaunch/sync/k.2");
+        let name = one.directory.file_name().unwrap();
+        assert_eq!(one.in_copy("~/c"), Path::new("~/c").join(name));
+        assert_eq!(tree(Path::new("/")).in_copy("~/c").as_os_str(), "~/c");
+    }
+
+    #[test]
+    fn a_copy_that_a_job_has_is_left_to_it() {
+        let scratch = tempfile::tempdir().unwrap();
+        let directory = scratch.path().join("sync");
+        let number = |held: &(u32, Flock<File>)| held.0;
+        let first = hold_in(&directory, "k").unwrap();
+        let second = hold_in(&directory, "k").unwrap();
+        let other = hold_in(&directory, "l").unwrap();
+        assert_eq!([&first, &second, &other].map(number), [1, 2, 1]);
+        drop(first);
+        assert_eq!(number(&hold_in(&directory, "k").unwrap()), 1);
+    }
+}

@@ -1,0 +1,128 @@
+//! `--sync`: the working tree on hosts, before a job starts and while it runs.
+
+use crate::support::{Field, Run, launch_directory};
+use std::fs;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// Directory of hosts that has the copies of trees.
+const COPIES: &str = "/root/.cache/rlaunch/sync";
+
+/// Working tree on the launching machine, and the directory of the launcher's locks.
+struct Project {
+    directory: TempDir,
+}
+
+impl Project {
+    /// Makes a tree in which a file and a directory are ignored.
+    fn new() -> Project {
+        let project = Project { directory: launch_directory() };
+        for directory in ["tree/src", "tree/data", "cache"] {
+            fs::create_dir_all(project.directory.path().join(directory)).unwrap();
+        }
+        for (name, content) in [
+            (".gitignore", "data/\n*.log\n"),
+            ("src/module", "first\n"),
+            ("old", "old\n"),
+            ("data/large", "large\n"),
+            ("run.log", "log\n"),
+        ] {
+            project.write(name, content);
+        }
+        project
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join("tree").join(name)
+    }
+
+    fn write(&self, name: &str, content: &str) {
+        fs::write(self.path(name), content).unwrap();
+    }
+
+    /// Prepares a job that is started in a directory of the tree.
+    fn job<'a>(&self, field: &'a Field, words: &str, below: &str) -> Run<'a> {
+        let cache = self.directory.path().join("cache");
+        let run = field.rlaunch(words).in_directory(&self.path(below));
+        run.env("XDG_CACHE_HOME", cache.to_str().unwrap())
+    }
+}
+
+/// Returns the path of the first copy on a host, below which the tree has its name.
+fn first_copy(field: &Field, host: &str) -> String {
+    field.on(host, &format!("ls -d {COPIES}/*/tree | grep -v '[.]2/'")).trim().to_owned()
+}
+
+#[test]
+fn ranks_run_in_a_copy_that_follows_the_directory() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    let _copies = field.scratch(&hosts, COPIES);
+    let project = Project::new();
+    let list = "cat src/module; find . -type f | sort | xargs; echo mine > own; pwd";
+    let ran = project.job(&field, "--sync -H a,b --no-tag", "").sh(list).run();
+    let copy = first_copy(&field, "a");
+    let files = "./.gitignore ./old ./src/module";
+    let mut expected = [&*copy, files, "first"].repeat(2);
+    expected.sort_unstable();
+    assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
+    ran.says_nothing();
+    assert_eq!(first_copy(&field, "b"), copy);
+    // What has changed here, and what a rank has written.
+    project.write("src/module", "second\n");
+    fs::remove_file(project.path("old")).unwrap();
+    let ran = project.job(&field, "--sync -H a,b --no-tag", "").sh(list).run();
+    let files = "./.gitignore ./own ./src/module";
+    let mut expected = [&*copy, files, "second"].repeat(2);
+    expected.sort_unstable();
+    assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
+    // From a directory of the tree, and for a directory of it.
+    let ran = project.job(&field, "--sync=.. -H a --no-tag", "src").args(["pwd"]).run();
+    assert_eq!(ran.succeeded().out(), format!("{copy}/src\n"), "{ran}");
+    let ran = project.job(&field, "--sync -H a --wdir src --no-tag", "").args(["pwd"]).run();
+    assert_eq!(ran.succeeded().out(), format!("{copy}/src\n"), "{ran}");
+}
+
+#[test]
+fn a_running_job_keeps_its_copy() {
+    let field = Field::new();
+    let _copies = field.scratch(&["a"], COPIES);
+    let project = Project::new();
+    let wait = "echo begun; while ! test -e stop; do sleep 0.1; done; cat src/module";
+    let mut first = project.job(&field, "--sync -H a --no-tag", "").sh(wait).spawn();
+    first.wait_for_lines(1);
+    let copy = first_copy(&field, "a");
+    project.write("src/module", "second\n");
+    let show = "cat src/module; pwd";
+    let second = project.job(&field, "--sync -H a --no-tag", "").sh(show).spawn().finish_first();
+    let out = second.succeeded().out().into_owned();
+    assert!(out.starts_with("second\n/root/") && out.ends_with(".2/tree\n"), "{second}");
+    field.on("a", &format!("touch {copy}/stop"));
+    let ran = first.finish();
+    assert_eq!(ran.succeeded().out(), "begun\nfirst\n", "{ran}");
+    let third = project.job(&field, "--sync -H a --no-tag", "").sh(show).run();
+    assert_eq!(third.succeeded().out(), format!("second\n{copy}\n"), "{third}");
+}
+
+#[test]
+fn a_large_tree_needs_consent() {
+    let field = Field::new();
+    let _copies = field.scratch(&["a"], COPIES);
+    let project = Project::new();
+    project.write("big", &"x".repeat(5000));
+    let ran = project.job(&field, "--sync --sync-limit 4K -H a", "").args(["true"]).run();
+    ran.ended_with(203).says(&["4 files that git does not ignore"]).hints("--sync-limit 1G");
+    assert_eq!(field.on("a", &format!("ls {COPIES} 2>/dev/null || true")), "");
+    project.job(&field, "--sync --sync-limit 8K -H a", "").args(["true"]).run().succeeded();
+}
+
+#[test]
+fn on_this_machine_alone_nothing_is_copied() {
+    let field = Field::new();
+    let project = Project::new();
+    let ran = project.job(&field, "--sync -np 1", "").args(["pwd"]).run();
+    let here = project.path("").canonicalize().unwrap();
+    assert_eq!(ran.succeeded().out().trim_end(), here.to_str().unwrap(), "{ran}");
+    let ran = project.job(&field, "--sync=/nowhere -np 1", "").args(["pwd"]).run();
+    ran.ended_with(203).says(&["--sync cannot copy /nowhere"]);
+}
