@@ -676,6 +676,33 @@ fn what_an_attempt_has_received_is_not_received_again() {
 }
 
 #[test]
+fn a_file_that_nobody_may_write_to_is_finished_by_the_next_attempt() {
+    let two = Two::new();
+    for mode in [0o444, 0o400] {
+        let bytes = content(MEGA, mode as u8);
+        put(&two.source("a"), &bytes);
+        set_mode(&two.source("a"), mode);
+        let original = two.original();
+        let stage = two.open(&original, Real).unwrap();
+        let place = two.to.path().join(OsStr::from_bytes(&stage.staging_path(0)));
+        stage.scan(&mut |_| ()).unwrap();
+        stage.write(ChunkId(0), &bytes).unwrap();
+        // It is whole. Without root's rights a mode without this bit keeps it from being opened again.
+        assert_eq!(node(&place).mode, 0o600);
+        drop(stage);
+        // As of a host that died right before the file was renamed.
+        set_mode(&place, mode);
+        let stage = two.open(&original, Real).unwrap();
+        stage.scan(&mut |_| ()).unwrap();
+        stage.settle(0).unwrap();
+        assert_eq!(node(&place).mode, 0o600);
+        stage.finish().unwrap();
+        two.assert_same();
+        set_mode(&two.source("a"), 0o600);
+    }
+}
+
+#[test]
 fn two_copies_of_one_file_do_not_mix() {
     let two = Two::new();
     put(&two.source("a"), &content(2 * MEGA, 13));
@@ -694,17 +721,22 @@ fn two_copies_of_one_file_do_not_mix() {
 #[test]
 fn what_copies_of_other_content_left_is_removed() {
     let two = Two::new();
-    put(&two.source("a"), &content(2 * MEGA, 14));
-    let first = two.original();
-    let stage = two.open(&first, Real).unwrap();
-    stage.scan(&mut |_| ()).unwrap();
-    stage.write(ChunkId(0), &content(2 * MEGA, 14)[..MEGA]).unwrap();
-    drop(stage);
-    put(&two.source("a"), &content(2 * MEGA, 15));
     put(&two.target(".b.rlaunch-00000000"), b"of a file that is not copied");
-    two.copy();
+    // A long name is not whole in that of the unfinished file.
+    let long = "l".repeat(250);
+    for name in ["a", &long] {
+        put(&two.source(name), &content(2 * MEGA, 14));
+        let first = two.original();
+        let stage = two.open(&first, Real).unwrap();
+        stage.scan(&mut |_| ()).unwrap();
+        let id = ChunkId(first.manifest().chunk_count() - 2);
+        stage.write(id, &content(2 * MEGA, 14)[..MEGA]).unwrap();
+        drop(stage);
+        put(&two.source(name), &content(2 * MEGA, 15));
+        two.copy();
+    }
     let names: Vec<PathBuf> = snapshot(two.to.path()).into_keys().collect();
-    assert_eq!(names, [Path::new(".b.rlaunch-00000000"), Path::new("a")]);
+    assert_eq!(names, [".b.rlaunch-00000000", "a", &long].map(PathBuf::from));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::super::beneath::{Seen, split};
 use super::super::meta::{Stamp, now};
 use super::super::walk::joined;
-use super::staging::{mode_of, os, times, without_digits};
+use super::staging::{mode_of, os, stem, times, without_digits};
 use super::{Finished, IN_PLACE, STAGED, Stage, StageError, lock};
 use rlaunch_copy::{ChunkId, Entry, Kind, RelativePath, Time, hash};
 use rustix::fs::{AtFlags, FileType, FlockOperation, OFlags};
@@ -85,6 +85,9 @@ impl Stage {
         }
         let staging = self.staging_path(at);
         let (_, from) = split(&staging);
+        self.at_parent("set the mode of", path, |parent, _| {
+            rustix::fs::chmodat(parent, from, mode_of(entry), AtFlags::empty())
+        })?;
         self.at_parent("rename a file to", path, |parent, name| {
             rustix::fs::renameat(parent, from, parent, name)
         })?;
@@ -248,18 +251,18 @@ impl Stage {
 
     /// Removes what other copies to these files have left, unless they are still running.
     fn remove_stale(&self) -> Result<(), StageError> {
-        let mut made: HashMap<&[u8], HashSet<&[u8]>> = HashMap::new();
+        let mut made: HashMap<&[u8], HashSet<Vec<u8>>> = HashMap::new();
         for (at, entry) in self.files() {
             if self.state(at) == STAGED {
                 let (parent, name) = split(entry.path.as_bytes());
-                made.entry(parent).or_default().insert(name);
+                made.entry(parent).or_default().insert(stem(name));
             }
         }
         for (directory, names) in made {
             let listed = self.disk.beneath.list(directory);
             let listed = listed.map_err(|cause| self.failed("list", directory, cause))?;
             for name in listed {
-                let of = without_digits(&name).and_then(|start| start.strip_prefix(b"."));
+                let of = without_digits(&name);
                 let path = joined(directory, &name);
                 if of.is_some_and(|of| names.contains(of)) && self.is_abandoned(&path)? {
                     self.remove(&path)?;

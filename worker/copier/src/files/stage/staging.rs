@@ -27,6 +27,8 @@ const MAX_NAME: usize = 255;
 /// File system whose files are in memory: asking it for space fills that with zeros, which takes as
 /// long as writing.
 const TMPFS: i64 = 0x0102_1994;
+/// Rights by which an owner can go on with an unfinished file.
+const WRITABLE: u32 = 0o600;
 /// Number of times that an unfinished file is opened which another copy renames at that moment.
 const ATTEMPTS: usize = 3;
 
@@ -161,7 +163,11 @@ impl Stage {
                 // Somebody else has put it there.
                 self.remove(path)?;
             }
-            let is_new = !seen.is_some_and(|seen| is_usable(&seen));
+            let left = seen.filter(is_usable);
+            if left.is_some_and(|seen| seen.meta.mode & WRITABLE != WRITABLE) {
+                self.make_writable(path)?;
+            }
+            let is_new = self.look(path)?.filter(is_usable).is_none();
             let options = if is_new { options | OFlags::EXCL } else { options };
             let file = match self.change("make", path, || self.disk.beneath.file(path, options)) {
                 Err(StageError::Io { cause, .. })
@@ -190,6 +196,23 @@ impl Stage {
             }
         }
         Err(StageError::Busy { path: self.path.join(os(path)) })
+    }
+
+    /// Gives an unfinished file back the mode that it had before its last one, which it has if a host
+    /// died right before the file was renamed.
+    fn make_writable(&self, path: &[u8]) -> Result<(), StageError> {
+        let Ok(file) = self.disk.beneath.file(path, OFlags::RDONLY) else {
+            // Nothing was found in it either.
+            return self.remove(path);
+        };
+        // A copy that has it locked is about to rename it.
+        if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)
+            == Err(Errno::WOULDBLOCK)
+        {
+            return Err(StageError::Busy { path: self.path.join(os(path)) });
+        }
+        let mode = Mode::RUSR | Mode::WUSR;
+        self.change("set the mode of", path, || rustix::fs::fchmod(&file, mode))
     }
 
     /// Puts what stays of the old file into the new one. Returns whether that may have put something
@@ -268,11 +291,11 @@ impl Stage {
         written.map_err(|cause| self.failed("write", path, cause))
     }
 
-    /// Gives a whole file its mode and time. The caller has locked its [`Active`].
+    /// Gives a whole file its time. Its mode comes with its name: one that forbids writing would keep
+    /// the next attempt from using the file. The caller has locked its [`Active`].
     fn complete(&self, at: usize, file: &File) -> Result<(), StageError> {
         let entry = &self.manifest.entries[at];
         let path = entry.path.as_bytes();
-        self.change("set the mode of", path, || rustix::fs::fchmod(file, mode_of(entry)))?;
         self.change("set the time of", path, || rustix::fs::futimens(file, &times(entry.mtime)))?;
         self.set_state(at, STAGED);
         lock(&self.active).remove(&at);
@@ -357,13 +380,16 @@ fn content_of(entry: &Entry) -> u32 {
 
 /// Returns the name under which a file is made.
 fn staging_name(name: &[u8], content: u32) -> Vec<u8> {
-    let digits = format!("{content:08x}");
-    let whole = [b".", name, MARK, digits.as_bytes()].concat();
-    if whole.len() <= MAX_NAME {
-        return whole;
+    [&stem(name), MARK, format!("{content:08x}").as_bytes()].concat()
+}
+
+/// Returns what the name of an unfinished file begins with, whatever it is to contain.
+pub(super) fn stem(name: &[u8]) -> Vec<u8> {
+    if 1 + name.len() + MARK.len() + DIGITS <= MAX_NAME {
+        return [b".", name].concat();
     }
     let short = hash(name).to_string();
-    [b".", &short.as_bytes()[..2 * DIGITS], MARK, digits.as_bytes()].concat()
+    [b".", &short.as_bytes()[..2 * DIGITS]].concat()
 }
 
 /// Tells whether a name is one under which files are made.
