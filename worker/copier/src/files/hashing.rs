@@ -7,13 +7,13 @@ use super::index::Index;
 use super::meta::{Meta, now};
 use super::walk::{FoundKind, Walk, is_gone};
 use rlaunch_copy::{CHUNK, Entry, Hash, Kind, Manifest, ManifestError, RelativePath, Time, hash};
-use rustix::fs::SeekFrom;
+use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::ops::ControlFlow;
-use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread;
@@ -104,6 +104,18 @@ pub(super) fn is_zeros_hash(length: u32, of: &Hash) -> bool {
 /// Returns how many threads hash at the same time.
 pub fn threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(16)
+}
+
+/// Opens a file to read it. What has taken its place since it was found, such as a named pipe, which nobody may write to, is an
+/// error at once.
+pub(super) fn open_file(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::other("it is no file any more"))
+    }
 }
 
 /// Receiver of the hashes of a piece's chunks.
@@ -241,7 +253,7 @@ impl<'a> Files<'a> {
             is_short[at] = false;
             pieces.extend(Piece::of(at, meta.size, meta.is_sparse()));
         }
-        let open = |at: usize| File::open(walk.place(&walk.entries[at].path));
+        let open = |at: usize| open_file(&walk.place(&walk.entries[at].path));
         let mut failed = None;
         hash_pieces(&pieces, threads, &open, &mut |piece, read| {
             match read {

@@ -1,7 +1,6 @@
 use super::super::walk::{How, walk};
 use super::*;
 use std::cell::Cell;
-use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 fn content(length: usize, seed: u8) -> Vec<u8> {
@@ -120,6 +119,17 @@ fn reading_ends_when_its_caller_breaks() {
         ControlFlow::Break(())
     });
     assert_eq!(results, 1);
+}
+
+#[test]
+fn what_is_no_file_any_more_is_not_waited_for() {
+    let root = tempfile::tempdir().unwrap();
+    let pipe = root.path().join("pipe");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    for place in [pipe.as_path(), root.path(), Path::new("/dev/zero")] {
+        assert_eq!(open_file(place).unwrap_err().to_string(), "it is no file any more");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Chunks of the files that a manifest was made of.
 
+use super::hashing::open_file;
 use super::walk::is_gone;
 use rlaunch_copy::{ChunkId, Entry, Kind, Manifest, ManifestError, RelativePath, hash};
 use std::collections::HashSet;
@@ -138,7 +139,7 @@ impl Original {
         if let Some(file) = find(&lock()) {
             return Ok(file);
         }
-        let file = Arc::new(File::open(self.place(entry))?);
+        let file = Arc::new(open_file(&self.place(entry))?);
         let mut open = lock();
         if open.len() == OPEN_FILES {
             open.remove(0);
