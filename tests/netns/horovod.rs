@@ -58,8 +58,8 @@ print("rank", E["RANK"], "met", *met)
 "#;
 
 /// Option for ranks that keep two processors busy until they have met: on some kernels the launcher gets none for
-/// eight seconds.
-const STARVED: [&str; 2] = ["--node-timeout", "30"];
+/// eight seconds, and sometimes for thirty.
+const STARVED: [&str; 2] = ["--node-timeout", "60"];
 
 fn clients<'a>(field: &'a Field, words: &str, path: &str) -> Run<'a> {
     let addresses = ["a", "b"].map(|host| field.lab.address(host).unwrap().to_string());
