@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(pub [u8; 32]);
 
-/// What the launcher asks of a program that copies.
+/// Request of the launcher to a program that copies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     /// 64 hexadecimal digits.
@@ -47,7 +47,7 @@ pub struct TreeLimit {
     pub bytes: u64,
 }
 
-/// What a program that copies has to do.
+/// Part of a program in the copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Role {
@@ -57,7 +57,7 @@ pub enum Role {
     Source { paths: Vec<String> },
 }
 
-/// What a program that copies tells the launcher.
+/// Report of a program that copies to the launcher.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Report {
@@ -86,7 +86,7 @@ pub enum Report {
     Note { rank: u32, text: String },
 }
 
-/// What a rank waits for most.
+/// Cause of most of a rank's waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Limit {

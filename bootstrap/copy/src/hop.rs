@@ -5,7 +5,7 @@ use std::ops::Range;
 use crate::chunks::{ChunkId, ChunkSet};
 use crate::wire::MAX_RANGES;
 
-/// What a host is to do next.
+/// Next step of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Ask the host before for these chunks, in one [`crate::Message::Want`].

@@ -18,7 +18,7 @@ pub const MAX_NAME: usize = 255;
 /// Maximum length of an encoded manifest, in bytes. That of 10 TiB of files has 330 MiB.
 pub const MAX_ENCODED: usize = 2 << 30;
 
-/// Error of a manifest that nobody may act upon.
+/// Reason why a manifest is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
     #[error("{0:?} is no path below the destination")]

@@ -244,8 +244,8 @@ fn agent_is_forwarded() -> bool {
     is_of_sshd(Path::new(&socket), program)
 }
 
-/// Tells it of the agent's socket. sshd calls it `/tmp/ssh-XXXXXXXXXX/agent.PID` with its own pid, as ssh-agent does with
-/// another, and since version 10.1 `~/.ssh/agent/s.XXXXXXXXXX.sshd.XXXXXXXXXX`.
+/// Tells whether sshd has made the socket of an SSH agent, by its name: `/tmp/ssh-RANDOM/agent.PID` with the pid of sshd, which
+/// ssh-agent forms with its own, and since version 10.1 `~/.ssh/agent/s.RANDOM.sshd.RANDOM`.
 fn is_of_sshd(socket: &Path, program: impl Fn(&str) -> Option<String>) -> bool {
     let name = socket.file_name().map(OsStr::as_bytes).map(String::from_utf8_lossy);
     let Some(name) = name else { return false };
