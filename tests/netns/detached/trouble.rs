@@ -129,6 +129,11 @@ impl Cell<'_> {
         let _ = start.child.wait();
         drop(start.terminal);
         drop(healed);
+        if trouble == Host {
+            // TCP tries again ever more rarely while it is cut off, so an sshd there may learn only much later that
+            // its peer is gone.
+            field.on(host, "pkill -KILL -f '^sshd.*@notty' || true");
+        }
         field.wait_for(&format!("the end on {host} ({cell})"), || {
             field.started().iter().all(|process| process.host != host)
         });

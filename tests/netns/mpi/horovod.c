@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <unistd.h>
 
 enum { TENSOR = 1000, MESSAGE = 300, SHUT_DOWN_BIT = 1 };
 
@@ -169,7 +170,7 @@ int horovod_init(const int *ranks, int count, const int *set_ranks, const int *s
     (void)ranks, (void)count, (void)set_ranks, (void)set_sizes, (void)sets;
     is_mpi = !chooses_gloo("HOROVOD_CONTROLLER") || !chooses_gloo("HOROVOD_CPU_OPERATIONS");
     if (pthread_create(&background, NULL, background_loop, NULL)) return 0;
-    while (!initialized) sched_yield();
+    while (!initialized) usleep(1000);
     return 1;
 }
 
