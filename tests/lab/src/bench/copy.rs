@@ -68,7 +68,7 @@ pub struct CopyOptions {
 
 /// Part of the bench.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Part {
+enum Part {
     /// One file to all hosts over slow links.
     Chain,
     /// One file to one host over a fast link.
@@ -325,7 +325,8 @@ impl Field<'_> {
         for host in hosts {
             make_dir(&lab.home(host, Account::Root)?.join(PLACE).join(folder))?;
         }
-        let to = Account::Root.home().join(PLACE).join(folder);
+        // Without a slash at the end where there is no folder.
+        let to: PathBuf = Account::Root.home().join(PLACE).join(folder).components().collect();
         let task = Task { lab, rlaunch: self.rlaunch, cache: &self.cache, source, hosts, to: &to };
         let before = lab.cpu_usage_of_ends();
         let seconds = task.run(copier)?;
