@@ -199,11 +199,11 @@ impl Field<'_> {
         self.strike(trial, &push)?;
         let status = push.wait(BOUND)?;
         let said = last_lines(&push.stderr(), 15);
-        self.mend(trial)?;
         let Some(status) = status else {
             let waits = stacks::of(self.lab);
             return Err(LabError::Unexpected(format!("hung\n{waits}\n{said}")));
         };
+        self.mend(trial)?;
         let wrong = |what: String| LabError::Unexpected(format!("{status}: {what}\n{said}"));
         if !trial.is_true(status.code()) {
             return Err(wrong("is not the end of this trouble".into()));
