@@ -6,6 +6,7 @@
 //! | `launch`, `rendezvous`, `output`, `failure` | launchers beside `mpirun` and `mpiexec.hydra` |
 //! | `mpi` | MPI programs under rlaunch and under the launchers of their libraries |
 //! | `comm`, `train` | the communicator beside MPI libraries; training beside gloo |
+//! | `copy` | copies of files to hosts beside scp, rsync, socat and clush |
 //! | `detach` | a job with `-d` beside one in front; verbs beside a thousand records |
 //! | `verbs`, `mesh` | RDMA on guests: beside perftest; cost of proving the mesh |
 //! | `inventory`, `monitor` | an agent reading a server's hardware; CPU time of the live page |
@@ -19,6 +20,7 @@ use crate::LabError;
 mod against;
 mod comm;
 pub(crate) mod contender;
+mod copy;
 mod detach;
 mod failure;
 mod inventory;
@@ -104,6 +106,9 @@ pub enum Bench {
     /// Start jobs with -d and in front in turn, and time their first line; then ask about jobs where a
     /// thousand have left records.
     Detach(detach::DetachOptions),
+    /// Copy a file to seven hosts over slow links and to one over a fast one, files that are there, and one with
+    /// a changed byte: by rlaunch push, scp, rsync, clush and a chain of socats in turn.
+    Copy(copy::CopyOptions),
     /// Make a rank, a launcher, an agent and a host fail under rlaunch, Hydra and Open MPI in turn, and
     /// time how their jobs end; then make MPI programs of six libraries fail.
     Failure {
@@ -126,6 +131,7 @@ pub fn run(bench: &Bench) -> Result<bool, LabError> {
         Bench::Mesh { rounds } => mesh::run(*rounds),
         Bench::Monitor(options) => monitor::run(options),
         Bench::Output(options) => output::run(options),
+        Bench::Copy(options) => copy::run(options),
         Bench::Detach(options) => detach::run(options),
         Bench::Failure { rounds } => failure::run(*rounds),
     }

@@ -53,6 +53,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, LabError> {
 
 fn set_up() -> Result<bool, LabError> {
     setup::install(PackageSet::Headers)?;
+    setup::install(PackageSet::Copying)?;
     dist::aarch64::prepare()?;
     println!("everything the lab and its benches need is installed");
     Ok(true)

@@ -47,6 +47,11 @@ pub(super) fn node(lab_cgroup: &Path, node: &str) -> Result<PathBuf, LabError> {
     Ok(path)
 }
 
+/// Returns the cgroup of the launch node, and the one that those of all hosts are in.
+pub(super) fn ends(lab_cgroup: &Path) -> [PathBuf; 2] {
+    [super::names::LAUNCH, "hosts"].map(|name| lab_cgroup.join(name))
+}
+
 /// Kills every process in `path` and below.
 pub(super) fn kill(path: &Path) {
     // Fails if the cgroup is gone already.

@@ -262,6 +262,21 @@ impl Lab {
         network::unplug(&self.paths, one, other)
     }
 
+    /// Limits what the launch node and each host send to `rate`, in the words of tc(8), such as
+    /// `200mbit`; without a rate, to nothing. The launch node sends to all hosts by one link.
+    pub fn shape(&self, rate: Option<&str>) -> Result<(), LabError> {
+        let hosts = self.hosts();
+        let mut nodes = hosts.iter().map(String::as_str).chain([names::LAUNCH]);
+        nodes.try_for_each(|node| network::shape(&self.paths, node, rate))
+    }
+
+    /// Returns the number of bytes that the link of `host` has carried so far, in both directions and
+    /// with all headers.
+    pub fn bytes_on_link(&self, host: &str) -> Result<u64, LabError> {
+        self.number(host)?;
+        network::bytes_carried(&network::end(self.launch.pid, &network::link(host)))
+    }
+
     /// Crashes `host` as a power loss would. The link is cut first, so that no peer receives a FIN
     /// or RST.
     pub fn crash(&self, host: &str) -> Result<(), LabError> {
@@ -313,6 +328,12 @@ impl Lab {
     /// nothing on a machine without cgroup v2.
     pub fn cpu_usage(&self) -> Option<Duration> {
         cgroup::cpu_usage(self.record.cgroup.as_deref()?)
+    }
+
+    /// Returns the parts of [`Lab::cpu_usage`]: that of the launch node, and that of all hosts.
+    pub fn cpu_usage_of_ends(&self) -> Option<[Duration; 2]> {
+        let [launch, hosts] = cgroup::ends(self.record.cgroup.as_deref()?);
+        Some([cgroup::cpu_usage(&launch)?, cgroup::cpu_usage(&hosts)?])
     }
 
     /// Returns the memory in bytes of the processes on the launch node, shared pages counted once,

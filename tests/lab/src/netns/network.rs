@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use super::names::{LAUNCH, host_address, launch_address};
 use super::state::LabPaths;
-use crate::LabError;
 use crate::command::{feed, run, wait_until};
+use crate::{LabError, files};
 
 /// Time limit for the kernel to notice that a cable is plugged in.
 const CARRIER: Duration = Duration::from_secs(10);
@@ -115,6 +115,34 @@ pub(super) fn cable(other: &str) -> String {
 /// Returns the sysfs directory of an interface of a node, seen through the `/sys` of the node's process.
 pub(super) fn end(process: i32, interface: &str) -> PathBuf {
     PathBuf::from(format!("/proc/{process}/root/sys/class/net/{interface}"))
+}
+
+/// Limits what a node sends to `rate`, or to nothing without one. Frames between hosts pass the
+/// bridge, but not its own interface: what is sent by that comes from the launch node.
+pub(super) fn shape(paths: &LabPaths, node: &str, rate: Option<&str>) -> Result<(), LabError> {
+    let interface = if node == LAUNCH { "br0" } else { "eth0" };
+    let mut tc = Command::new("tc");
+    tc.args(["-n", &paths.netns(node), "qdisc"]);
+    match rate {
+        // A burst is at least what the kernel passes on at once.
+        Some(rate) => tc.args([
+            "replace", "dev", interface, "root", "tbf", "rate", rate, "burst", "256kb", "latency",
+            "50ms",
+        ]),
+        None => tc.args(["delete", "dev", interface, "root"]),
+    };
+    run(&format!("shape the link of {node}"), &mut tc).map(drop)
+}
+
+/// Returns the number of bytes that the interface of an end has received and sent.
+pub(super) fn bytes_carried(end: &Path) -> Result<u64, LabError> {
+    let count = |name: &str| -> Result<u64, LabError> {
+        let path = end.join("statistics").join(name);
+        let text = files::read(&path)?;
+        let wrong = |_| LabError::Unexpected(format!("{} contains {text:?}", path.display()));
+        text.trim().parse().map_err(wrong)
+    };
+    Ok(count("rx_bytes")? + count("tx_bytes")?)
 }
 
 /// Returns whether an end of a link carries frames. The kernel reports changes of the carrier with

@@ -60,6 +60,15 @@ const PEERS: &[Requirement] = &[
     ("mmdebstrap", "mmdebstrap"),
 ];
 
+/// What people copy files with, and what limits the rate of a link.
+const COPYING: &[Requirement] = &[
+    ("scp", "openssh-client"),
+    ("rsync", "rsync"),
+    ("socat", "socat"),
+    ("clush", "clustershell"),
+    ("tc", "iproute2"),
+];
+
 /// Cross compiler for aarch64.
 const AARCH64: &[Requirement] = if cfg!(target_arch = "x86_64") {
     &[
@@ -117,6 +126,8 @@ pub enum PackageSet {
     Headers,
     /// Packages for hosts, for building all of rlaunch, and for packing it.
     Packing,
+    /// Packages for hosts, and programs that copy files.
+    Copying,
     /// Packages for hosts, and for building a fuzzer.
     Fuzzer,
     /// Packages for hosts, for guests of `cargo lab vm`, and for building their image.
@@ -162,6 +173,7 @@ pub(crate) fn missing(extent: PackageSet) -> Vec<&'static str> {
         PackageSet::Peers => &[PEERS, VERBS, AARCH64],
         PackageSet::Headers => &[PEERS, VERBS, HEADERS, PACKERS],
         PackageSet::Packing => &[VERBS, AARCH64, PACKERS],
+        PackageSet::Copying => &[COPYING],
         PackageSet::Fuzzer => &[FUZZER],
     };
     let mut packages: Vec<_> = LAB

@@ -2,6 +2,7 @@
 //! times.
 
 mod comm;
+mod copy;
 mod detach;
 mod doctor;
 mod hostile;
@@ -77,6 +78,17 @@ pub enum Soak {
         #[arg(long, requires = "suite", value_parser = PossibleValuesParser::new(NAMES))]
         library: Vec<String>,
     },
+    /// Push changing trees to three hosts, three pushes at once, each in a random trouble at a random moment: a host that
+    /// is cut off, crashes, is killed or has no space, or a signal to rlaunch. Fails if a file is neither the old nor the
+    /// new one, if anything is left, if the wrong host is blamed, or if the next push does not make all hosts whole.
+    Copy {
+        /// Number of pushes.
+        #[arg(long, default_value_t = 200)]
+        copies: usize,
+        /// Seed that chooses troubles, moments and trees; by default a random one, which is printed.
+        #[arg(long)]
+        seed: Option<u64>,
+    },
     /// Run jobs with -d, four at once, each in a random trouble at a random moment: stopped, by signals to its
     /// launcher or to the rlaunch that waits for its start, or on a host that is cut off. Fails if one has
     /// another end, if anything is left, or if its log has a gap.
@@ -113,6 +125,10 @@ pub fn run(soak: &Soak) -> Result<bool, LabError> {
             mpi::suite::run(library, &dist::build(Profile::Lab)?)
         }
         Soak::Mpi { seconds, .. } => mpi::run(*seconds, &dist::build(Profile::Lab)?),
+        Soak::Copy { copies, seed } => {
+            let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+            copy::run(*copies, seed, &dist::build(Profile::Lab)?)
+        }
         Soak::Detach { jobs, seed } => {
             let seed = seed.unwrap_or_else(|| fastrand::u64(..));
             detach::run(*jobs, seed, &dist::build(Profile::Lab)?)
