@@ -5,9 +5,9 @@
 //! of agents, by which both ends prove that they have the secret of this copy. Over what that has encrypted
 //! they tell each other a key for each direction, and go on with records (AES-256-GCM).
 //!
-//! A neighbour that sends nothing for [`SILENCE`], and takes nothing of what waits for it, is lost. While there is nothing to send, each end
-//! sends a [`Message::Beat`](rlaunch_copy::Message::Beat) every [`BEAT`]. Time for which this process stood still does
-//! not count.
+//! A neighbour that sends nothing for [`SILENCE`], and takes nothing of what waits for it, is lost.
+//! While there is nothing to send, each end sends a [`Message::Beat`](rlaunch_copy::Message::Beat)
+//! every [`BEAT`]. Time for which this process stood still does not count.
 //!
 //! | file | subject |
 //! |---|---|
