@@ -3,12 +3,12 @@
 use super::local::{fetch_all, send_to_first};
 use super::rank::{serve_at, take_part};
 use super::report::Reporter;
-use super::{LOCAL, RoleError, Settings};
+use super::{LOCAL, RoleError, Settings, listing};
 use crate::link::proxy::{self, Fault};
-use crate::link::{Acceptor, Peer, lock};
+use crate::link::{Acceptor, Peer, dial, lock};
 use rlaunch_bootstrap::job::PortRange;
-use rlaunch_copy::CHUNK;
 use rlaunch_copy::control::{Report, Request, Role, Secret};
+use rlaunch_copy::{CHUNK, Message};
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
@@ -357,6 +357,28 @@ fn a_slow_wire_only_takes_longer() {
     copy.hosts_have_all();
     let is_progress = |report: &Report| matches!(report, Report::Progress { .. });
     assert!(outcome.reports.iter().any(is_progress), "{:?}", outcome.reports);
+}
+
+#[test]
+fn a_host_that_receives_the_list_says_that_it_is_there() {
+    let copy = Copy::new(1);
+    let acceptor = copy.acceptors().remove(0);
+    let (host, port) = ("h0".to_owned(), acceptor.port());
+    let peer = Peer { rank: 0, host, addresses: vec![HERE], port };
+    let settings = Settings::of(&copy.request(copy.source(), Path::new("/"))).unwrap();
+    let within = Duration::from_secs(10);
+    thread::scope(|scope| {
+        let receiving = scope.spawn(|| {
+            let local = (LOCAL, "this machine");
+            let mut link = acceptor.accept(&settings.party(0), local, within).unwrap();
+            listing::receive(&mut link, None).is_err()
+        });
+        let mut link = dial(&peer, &settings.party(LOCAL), 1, within).unwrap();
+        // Nothing was sent that it could be an answer to.
+        assert_eq!(link.receivers[0].receive().unwrap().message, Message::Beat);
+        link.handle.close();
+        assert!(receiving.join().unwrap());
+    });
 }
 
 #[test]
