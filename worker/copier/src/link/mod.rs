@@ -5,9 +5,9 @@
 //! of agents, by which both ends prove that they have the secret of this copy. Over what that has encrypted
 //! they tell each other a key for each direction, and go on with records (AES-256-GCM).
 //!
-//! A neighbour that sends nothing for [`SILENCE`] is lost. While there is nothing to send, each end
-//! sends a [`Message::Beat`](rlaunch_copy::Message::Beat) every [`BEAT`]. Time for which this process stood still does
-//! not count.
+//! A neighbour that sends nothing for [`SILENCE`], and takes nothing of what waits for it, is lost.
+//! While there is nothing to send, each end sends a [`Message::Beat`](rlaunch_copy::Message::Beat)
+//! every [`BEAT`]. Time for which this process stood still does not count.
 //!
 //! | file | subject |
 //! |---|---|
@@ -44,7 +44,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Time after which a neighbour that sends nothing is lost.
+/// Time after which a neighbour that neither sends nor takes anything is lost.
 pub const SILENCE: Duration = Duration::from_secs(20);
 /// Time after which an end that has nothing else to send sends a beat.
 pub const BEAT: Duration = Duration::from_secs(2);
@@ -192,7 +192,7 @@ impl Handle {
         self.0.ended.load(Ordering::Acquire)
     }
 
-    /// Notes that bytes came from the neighbour.
+    /// Notes that bytes came from the neighbour, or that it took some.
     fn heard(&self) {
         lock(&self.0.silence).restart(Instant::now());
     }

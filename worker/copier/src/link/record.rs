@@ -128,10 +128,24 @@ fn write_all(
 ) -> Result<(), LinkError> {
     let mut slices = [IoSlice::new(first), IoSlice::new(second)];
     let mut rest = &mut slices[..];
+    // Whether the kernel has no room for more.
+    let mut is_full = false;
     while !rest.is_empty() {
+        let left: usize = rest.iter().map(|slice| slice.len()).sum();
         match socket.write_vectored(rest) {
-            Ok(count) => IoSlice::advance_slices(&mut rest, count),
-            Err(error) if is_tick(&error) => link.check()?,
+            Ok(count) => {
+                if is_full {
+                    // Room comes only of what the neighbour has taken. Before that, the kernel takes bytes for a
+                    // neighbour that has gone as well.
+                    link.heard();
+                }
+                is_full |= count < left;
+                IoSlice::advance_slices(&mut rest, count);
+            }
+            Err(error) if is_tick(&error) => {
+                is_full = true;
+                link.check()?;
+            }
             Err(error) => return Err(link.failed("send to", error)),
         }
     }
@@ -291,5 +305,66 @@ impl Deref for Payload {
 impl Drop for Payload {
     fn drop(&mut self) {
         self.pool.give_back(std::mem::take(&mut self.buffer));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CHECK, Shared};
+    use super::*;
+    use rlaunch_bootstrap::deadline::Deadline;
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    /// Makes a link to a neighbour that is lost after a time of `silence`, and the neighbour's end.
+    fn linked(silence: Duration) -> (Handle, Arc<Socket>, UnixStream) {
+        let (own, its) = UnixStream::pair().unwrap();
+        let socket = Arc::new(Socket::unix(own).unwrap());
+        let deadline = Deadline::after(silence, Instant::now()).checked_every(CHECK);
+        let link = Handle(Arc::new(Shared {
+            host: "b".into(),
+            silence: Mutex::new(deadline),
+            ended: AtomicBool::new(false),
+            sockets: vec![Arc::clone(&socket)],
+        }));
+        (link, socket, its)
+    }
+
+    #[test]
+    fn what_takes_longer_than_a_silence_to_send_is_sent() {
+        let silence = Duration::from_millis(1500);
+        let (link, socket, mut its) = linked(silence);
+        let bytes = vec![7; 700 << 10];
+        let length = bytes.len();
+        let reading = thread::spawn(move || {
+            let (mut taken, mut buffer) = (0, [0; 16 << 10]);
+            while taken < length {
+                // So slow that writes wait for more than a tick, and says nothing.
+                thread::sleep(Duration::from_millis(100));
+                taken += its.read(&mut buffer).unwrap();
+            }
+        });
+        let begin = Instant::now();
+        write_all(&socket, &link, &bytes[..100], &bytes[100..]).unwrap();
+        assert!(begin.elapsed() > silence, "{:?}", begin.elapsed());
+        // Whoever waits for the neighbour's answer has the full time.
+        link.check().unwrap();
+        reading.join().unwrap();
+    }
+
+    #[test]
+    fn a_neighbour_that_takes_nothing_is_lost() {
+        let (link, socket, _its) = linked(Duration::from_secs(1));
+        let error = write_all(&socket, &link, &vec![7; 4 << 20], &[]).unwrap_err();
+        assert!(matches!(error, LinkError::Silent { .. }), "{error}");
+    }
+
+    #[test]
+    fn bytes_that_the_kernel_has_room_for_are_no_sign_of_the_neighbour() {
+        let (link, socket, _its) = linked(Duration::from_secs(1));
+        let due = lock(&link.0.silence).due();
+        write_all(&socket, &link, b"beat", &[]).unwrap();
+        assert_eq!(lock(&link.0.silence).due(), due);
     }
 }

@@ -324,8 +324,11 @@ impl Place {
         }
         let begin = Instant::now();
         self.files.write(id, &payload).map_err(|error| match error {
-            RoleError::Stage(StageError::WrongChunk { path, .. }) => {
-                RoleError::Damaged { path: path.display().to_string(), host: host() }
+            RoleError::Stage(StageError::WrongChunk { .. }) => {
+                // As all hosts know it, since the error is reported of another one.
+                let entry = self.manifest.chunk(id).entry;
+                let path = self.manifest.entries[entry].path.to_string();
+                RoleError::Damaged { path, host: host() }
             }
             error => error,
         })?;

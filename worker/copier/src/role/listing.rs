@@ -1,12 +1,13 @@
 //! The manifest goes down the chain first: every host passes parts of it on as they come.
 //!
 //! Until the source has hashed its files there is nothing to send. Meanwhile it beats, and every host
-//! passes that on too.
+//! passes that on too. Each host beats to the one before, which has no other sign of it once all parts
+//! are under way: hosts after it may take long to take them.
 
 use super::RoleError;
 use super::chain::unexpected;
 use super::report::Reporter;
-use crate::link::{BEAT, Handle, Incoming, Link, LinkError};
+use crate::link::{BEAT, Handle, Incoming, Link, LinkError, Receiver, Sender};
 use rlaunch_copy::wire::{Assembly, manifest_parts};
 use rlaunch_copy::{Manifest, Message};
 use std::sync::Arc;
@@ -15,22 +16,29 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 /// Receives the manifest, and passes it on.
 pub(super) fn receive(
     upstream: &mut Link,
+    downstream: Option<&mut Link>,
+) -> Result<Arc<Manifest>, RoleError> {
+    let Link { senders, receivers, handle } = upstream;
+    while_beating(vec![&mut senders[0]], || receive_parts(&mut receivers[0], handle, downstream))
+}
+
+fn receive_parts(
+    receiver: &mut Receiver,
+    upstream: &Handle,
     mut downstream: Option<&mut Link>,
 ) -> Result<Arc<Manifest>, RoleError> {
     let mut assembly = Assembly::default();
     loop {
-        let Incoming { message, .. } = upstream.receivers[0].receive()?;
-        if message == Message::Beat {
-            upstream.senders[0].send(&Message::Beat, &[])?;
-        } else if !matches!(message, Message::Manifest { .. }) {
-            return Err(unexpected(message, Some(&upstream.handle)));
+        let Incoming { message, .. } = receiver.receive()?;
+        if !matches!(message, Message::Beat | Message::Manifest { .. }) {
+            return Err(unexpected(message, Some(upstream)));
         }
         if let Some(link) = &mut downstream {
             send_or_ask(link, &message)?;
         }
         if let Message::Manifest { part, last } = message
             && let Some(manifest) =
-                assembly.push(&part, last).map_err(|source| unusable(&upstream.handle, source))?
+                assembly.push(&part, last).map_err(|source| unusable(upstream, source))?
         {
             return Ok(Arc::new(manifest));
         }
@@ -63,12 +71,12 @@ fn send_or_ask(link: &mut Link, message: &Message) -> Result<(), RoleError> {
 
 /// Does something long, and meanwhile lets neighbours know that this host is there.
 pub(super) fn while_beating<T>(
-    mut links: Vec<&mut Link>,
+    mut senders: Vec<&mut Sender>,
     work: impl FnOnce() -> Result<T, RoleError>,
 ) -> Result<T, RoleError> {
     let (working, is_over) = mpsc::channel();
     std::thread::scope(|scope| {
-        scope.spawn(move || beat_until(&is_over, &mut links));
+        scope.spawn(move || beat_until(&is_over, &mut senders));
         let done = work();
         drop(working);
         done
@@ -76,11 +84,11 @@ pub(super) fn while_beating<T>(
 }
 
 /// Sends beats until the other end of a channel is dropped.
-pub(super) fn beat_until(is_over: &mpsc::Receiver<()>, links: &mut [&mut Link]) {
+pub(super) fn beat_until(is_over: &mpsc::Receiver<()>, senders: &mut [&mut Sender]) {
     while is_over.recv_timeout(BEAT) == Err(RecvTimeoutError::Timeout) {
-        for link in links.iter_mut() {
+        for sender in senders.iter_mut() {
             // What is sent next fails too.
-            let _ = link.senders[0].send(&Message::Beat, &[]);
+            let _ = sender.send(&Message::Beat, &[]);
         }
     }
 }

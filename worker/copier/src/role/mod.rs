@@ -91,6 +91,8 @@ pub enum RoleError {
     Stage(#[from] StageError),
     #[error("the list of files from {host} cannot be used")]
     Listing { host: String, source: WireError },
+    /// What the host before has sent is not what its list of files says, so that host is to blame. With
+    /// `--plain` the wire between may be.
     #[error("a part of {path} from {host} is not what it was when the copy began")]
     Damaged { path: String, host: String },
     #[error("{path} is not on this host's disk what was copied")]

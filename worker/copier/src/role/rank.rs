@@ -161,7 +161,7 @@ pub(super) fn take_part(
             scope.spawn(move || -> Result<Link, LinkError> {
                 let mut link = dial(peer, party, settings.streams, CONNECT)?;
                 // The host after waits for as long as this one does.
-                listing::beat_until(&is_over, &mut [&mut link]);
+                listing::beat_until(&is_over, &mut [&mut link.senders[0]]);
                 Ok(link)
             })
         });
@@ -229,9 +229,10 @@ pub(super) fn receive_files(
     let began = Instant::now();
     let listed = listing::receive(&mut upstream, downstream.as_mut());
     let staged = listed.and_then(|manifest| {
-        let links = [&mut upstream].into_iter().chain(downstream.as_mut()).collect();
+        let links = [&mut upstream].into_iter().chain(downstream.as_mut());
+        let senders = links.map(|link| &mut link.senders[0]).collect();
         let stage = || Files::stage(destination, Arc::clone(&manifest), settings);
-        let files = listing::while_beating(links, stage)?;
+        let files = listing::while_beating(senders, stage)?;
         Ok((manifest, Arc::new(files)))
     });
     let (manifest, files) = match staged {
@@ -270,7 +271,7 @@ pub(super) fn send_files(
     settings: &Settings,
     mut link: Link,
 ) -> Result<Arc<Manifest>, RoleError> {
-    let hashed = listing::while_beating(vec![&mut link], original);
+    let hashed = listing::while_beating(vec![&mut link.senders[0]], original);
     let listed = hashed.and_then(|original| {
         listing::send(&mut link, original.manifest())?;
         Ok(original)

@@ -64,6 +64,7 @@ impl Reporter {
     pub(super) fn failed(&self, error: &RoleError) {
         let (rank, text, hint) = match error {
             RoleError::Other { host, text } => (self.rank_of(host), text.clone(), None),
+            RoleError::Damaged { host, .. } => (self.rank_of(host), error.text(), error.hint()),
             error => (self.rank, error.text(), error.hint()),
         };
         self.report(&Report::Failed { rank, text, hint });
@@ -73,6 +74,7 @@ impl Reporter {
     pub(super) fn message(&self, error: &RoleError) -> Message {
         match error {
             RoleError::Other { host, text } => Message::failed(host, text),
+            RoleError::Damaged { host, .. } => Message::failed(host, &error.text()),
             error => Message::failed(self.name_of(self.rank), &error.text()),
         }
     }
@@ -80,5 +82,26 @@ impl Reporter {
     fn rank_of(&self, host: &str) -> u32 {
         let place = self.hosts.iter().position(|known| known == host);
         place.and_then(|place| u32::try_from(place).ok()).unwrap_or(LOCAL)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_is_reported_of_the_host_that_sent_it() {
+        let hosts = ["a", "b"].map(str::to_owned);
+        for (host, rank) in [("a", 0), (LOCAL_NAME, LOCAL)] {
+            let out = Arc::new(Mutex::new(Vec::<u8>::new()));
+            let me = Reporter { rank: 1, hosts: hosts.as_slice().into(), out: out.clone() };
+            let error = RoleError::Damaged { path: "x".into(), host: host.into() };
+            me.failed(&error);
+            let report: Report = serde_json::from_slice(&lock(&out)).unwrap();
+            let (text, hint) = (error.text(), error.hint());
+            assert_eq!(Report::Failed { rank, text, hint }, report);
+            // Hosts that are told of it report the same.
+            assert_eq!(me.message(&error), Message::failed(host, &error.text()));
+        }
     }
 }

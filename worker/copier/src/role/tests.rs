@@ -3,12 +3,12 @@
 use super::local::{fetch_all, send_to_first};
 use super::rank::{serve_at, take_part};
 use super::report::Reporter;
-use super::{LOCAL, RoleError, Settings};
+use super::{LOCAL, RoleError, Settings, listing};
 use crate::link::proxy::{self, Fault};
-use crate::link::{Acceptor, Peer, lock};
+use crate::link::{Acceptor, Peer, dial, lock};
 use rlaunch_bootstrap::job::PortRange;
-use rlaunch_copy::CHUNK;
 use rlaunch_copy::control::{Report, Request, Role, Secret};
+use rlaunch_copy::{CHUNK, Message};
 use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
@@ -81,6 +81,15 @@ impl Outcome {
         let errors: Vec<String> =
             all.filter_map(|result| result.as_ref().err()).map(RoleError::text).collect();
         assert_eq!(errors, Vec::<String>::new());
+    }
+
+    /// Returns the ranks and texts of reported failures.
+    fn failed(&self) -> Vec<(u32, String)> {
+        let failed = self.reports.iter().filter_map(|report| match report {
+            Report::Failed { rank, text, .. } => Some((*rank, text.clone())),
+            _ => None,
+        });
+        failed.collect()
     }
 
     /// Returns the errors, that of the program on the launcher's machine first.
@@ -351,6 +360,28 @@ fn a_slow_wire_only_takes_longer() {
 }
 
 #[test]
+fn a_host_that_receives_the_list_says_that_it_is_there() {
+    let copy = Copy::new(1);
+    let acceptor = copy.acceptors().remove(0);
+    let (host, port) = ("h0".to_owned(), acceptor.port());
+    let peer = Peer { rank: 0, host, addresses: vec![HERE], port };
+    let settings = Settings::of(&copy.request(copy.source(), Path::new("/"))).unwrap();
+    let within = Duration::from_secs(10);
+    thread::scope(|scope| {
+        let receiving = scope.spawn(|| {
+            let local = (LOCAL, "this machine");
+            let mut link = acceptor.accept(&settings.party(0), local, within).unwrap();
+            listing::receive(&mut link, None).is_err()
+        });
+        let mut link = dial(&peer, &settings.party(LOCAL), 1, within).unwrap();
+        // Nothing was sent that it could be an answer to.
+        assert_eq!(link.receivers[0].receive().unwrap().message, Message::Beat);
+        link.handle.close();
+        assert!(receiving.join().unwrap());
+    });
+}
+
+#[test]
 fn what_came_before_a_cut_is_not_sent_again() {
     let fault = Fault { cut_at: Some(5 << 19), ..Fault::default() };
     let mut copy = Copy { fault: Some((1, fault)), ..Copy::new(4) };
@@ -376,19 +407,19 @@ fn what_came_before_a_cut_is_not_sent_again() {
 #[test]
 fn what_was_altered_on_the_way_is_not_taken() {
     let expected = [
-        (false, "what came from h0 was altered on the way"),
-        (true, "/tree/deep/large from h0 is not what it was when the copy began"),
+        (false, "h1: ", "what came from h0 was altered on the way"),
+        (true, "h0: ", "a part of tree/deep/large from h0 is not what it was when the copy began"),
     ];
-    for (is_plain, text) in expected {
+    for (is_plain, blamed, text) in expected {
         let fault = Fault { flip_at: Some(3 << 19), ..Fault::default() };
         let change = if is_plain { plain } else { as_it_is };
         let mut copy = Copy { change, fault: Some((1, fault)), ..Copy::new(3) };
         let outcome = copy.push();
         let errors = outcome.errors();
-        assert!(errors[2].ends_with(text), "{errors:?}");
+        assert_eq!(errors[2], text);
         // All others say which host it was.
         for error in [&errors[0], &errors[1], &errors[3]] {
-            assert!(error.starts_with("h1: "), "{errors:?}");
+            assert!(error.starts_with(blamed), "{errors:?}");
         }
         copy.nothing_is_half();
         copy.fault = None;
@@ -396,6 +427,16 @@ fn what_was_altered_on_the_way_is_not_taken() {
         copy.push().all_is_well();
         copy.hosts_have_all();
     }
+}
+
+#[test]
+fn no_host_is_to_blame_for_damage_that_comes_from_here() {
+    let fault = Fault { flip_at: Some(3 << 19), ..Fault::default() };
+    let copy = Copy { change: plain, fault: Some((0, fault)), ..Copy::new(3) };
+    let outcome = copy.push();
+    let failed = outcome.failed();
+    let text = "a part of tree/deep/large from this machine is not what it was when the copy began";
+    assert_eq!(failed, vec![(LOCAL, text.to_owned()); 4]);
 }
 
 #[test]
@@ -420,11 +461,7 @@ fn a_host_that_cannot_write_is_named_everywhere() {
     for error in [&errors[0], &errors[1], &errors[2], &errors[4]] {
         assert_eq!(*error, format!("h2: {own}"));
     }
-    let failed = outcome.reports.iter().filter_map(|report| match report {
-        Report::Failed { rank, text, .. } => Some((*rank, text.clone())),
-        _ => None,
-    });
-    assert_eq!(failed.collect::<Vec<_>>(), vec![(2, own); 5]);
+    assert_eq!(outcome.failed(), vec![(2, own); 5]);
 }
 
 #[test]
