@@ -38,6 +38,10 @@ use tokio::task::JoinHandle;
 
 /// Interval at which the program on this machine is looked after.
 const LOOK: Duration = Duration::from_millis(200);
+/// Time after the job's end until a line says what the launcher waits for.
+const SAID_AFTER: Duration = Duration::from_secs(3);
+/// Time in which the program on this machine has to end once it is killed; it cannot while a disk keeps it.
+const KILLED: Duration = Duration::from_secs(10);
 /// Line for a shell on a rank's host that carries bytes between its stdin, its stdout and the port in `$0`.
 const PIPE: &str = "exec \"$RLAUNCH_PRELOAD_DIR/rlaunch-copier\" pipe \"$0\"";
 
@@ -387,8 +391,8 @@ impl LocalCopier {
         Ok((to_child, LocalCopier { child, reading }))
     }
 
-    /// Waits until it has ended, and has reported all. Ends it if the job has failed. Returns the end of the copy: that of
-    /// the job, unless only this program has failed.
+    /// Waits until it has ended, and has reported all. Ends it if the job has failed, or if it makes no progress. Returns the
+    /// end of the copy: that of the job, unless only this program has failed.
     async fn conclude(
         self,
         ended: Result<Exit, Failed>,
@@ -405,6 +409,11 @@ impl LocalCopier {
             // Fails if it has ended.
             let _ = child.start_kill();
         }
+        let patience = if ended.is_err() {
+            KILLED
+        } else {
+            reports.lock().unwrap_or_else(PoisonError::into_inner).patience_with_local()
+        };
         let mut signals = Signals::install()?;
         let finished = async {
             let _ = reading.await;
@@ -413,6 +422,8 @@ impl LocalCopier {
         let status = tokio::select! {
             status = finished => status,
             signal = signals.end() => return Err(interrupted(signal)),
+            // The child is killed as it is dropped.
+            failed = without_progress(reports, patience) => return Err(ended.err().unwrap_or(failed)),
         };
         ended?;
         let reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -421,6 +432,41 @@ impl LocalCopier {
             status => Err(reports.local_failure().unwrap_or_else(|| silent_end(&status))),
         }
     }
+}
+
+/// Returns an error once the program on this machine has made no progress for `patience`. Says meanwhile what is waited for.
+async fn without_progress(reports: &SharedReports, patience: Duration) -> Failed {
+    let look = || {
+        let reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
+        (reports.local_progress(), reports.local_wait())
+    };
+    let began = Instant::now();
+    let ((mut before, _), mut since, mut is_said) = (look(), began, false);
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let (progress, wait) = look();
+        let now = Instant::now();
+        if progress != before {
+            (before, since) = (progress, now);
+        }
+        if !is_said && now.saturating_duration_since(began) >= SAID_AFTER {
+            is_said = true;
+            messages::info(&format!("the hosts are done; waiting for {wait}…"));
+        }
+        if now.saturating_duration_since(since) >= patience {
+            return stuck(wait, patience);
+        }
+    }
+}
+
+fn stuck(wait: &str, patience: Duration) -> Failed {
+    let seconds = patience.as_secs();
+    let message = format!(
+        "{} on this machine was ended: without progress for {seconds} s while waiting for {wait}",
+        store::COPIER
+    );
+    let disks = "`dmesg | tail` and `cat /proc/pressure/io` tell of slow or broken disks";
+    Failed::new(Exit::FILES, message).hint(Some(disks)).hint(Some(resume_hint()))
 }
 
 fn interrupted(signal: Signal) -> Failed {
@@ -462,6 +508,7 @@ fn read_local(pipe: PipeReader, reports: &SharedReports) {
 mod tests {
     use super::*;
     use clap::Parser;
+    use rlaunch_copy::control::Limit;
     use std::io::Read;
 
     fn copy(hosts: &str, way: Way) -> FileCopy {
@@ -533,6 +580,43 @@ mod tests {
         let job = JobId(7).to_string();
         assert_eq!(words[..6], ["exec", "-T", &job, "{rank}", "--", "sh"].map(str::to_owned));
         assert!(words.last().unwrap().ends_with("pipe \"$0\""), "{words:?}");
+    }
+
+    #[tokio::test]
+    async fn a_program_here_without_progress_is_not_waited_for() {
+        let reports = Reports::new(vec!["a".into()], "fetching", Source::Local);
+        let reports: SharedReports = Arc::new(Mutex::new(reports));
+        let report = |written| Report::Progress {
+            rank: 0,
+            received: 9,
+            written,
+            total: 9,
+            waits_for: Limit::Disk,
+        };
+        let note = |written| reports.lock().unwrap().note(Source::Local, report(written));
+        note(1);
+        let patience = LOOK * 5;
+        let progress = async {
+            for written in 2..6 {
+                tokio::time::sleep(LOOK * 2).await;
+                note(written);
+            }
+            // A report of the same number is none of progress.
+            loop {
+                tokio::time::sleep(LOOK).await;
+                note(5);
+            }
+        };
+        let began = Instant::now();
+        let failed = tokio::select! {
+            failed = without_progress(&reports, patience) => failed,
+            () = progress => unreachable!(),
+        };
+        assert!(began.elapsed() >= LOOK * 8, "{:?}", began.elapsed());
+        assert_eq!(failed.exit, Exit::FILES);
+        let expected = "rlaunch-copier on this machine was ended: without progress for 1 s while \
+                        waiting for the disk of this machine";
+        assert_eq!(failed.message, expected);
     }
 
     #[test]

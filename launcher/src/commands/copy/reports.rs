@@ -16,6 +16,12 @@ use std::time::{Duration, Instant};
 /// longer than a host's silence before it is lost.
 const PATIENCE: Duration = Duration::from_secs(8);
 
+/// Time without progress after which the program on this machine is ended when the job is over. That of a fetch may still
+/// make the disk write what it keeps in memory, which shows in no number.
+const PATIENCE_WITH_DISK: Duration = Duration::from_secs(300);
+/// The same for the program of a push, which has nothing left to do then.
+const PATIENCE_WITH_SOURCE: Duration = Duration::from_secs(60);
+
 /// Exit code of a program that has reported why it failed.
 const REPORTED: Exit = Exit(1);
 
@@ -163,6 +169,33 @@ impl Reports {
     pub(super) fn local_failure(&self) -> Option<Failed> {
         let failure = self.failures.iter().find(|failure| failure.rank.is_none())?;
         Some(Failed::new(Exit::FILES, failure.text.clone()).hint(failure.hint.clone()))
+    }
+
+    /// Returns what grows while the program on this machine gets on with a fetch: bytes received, bytes written, and hosts
+    /// whose files are whole. It reports at intervals also if nothing has changed.
+    pub(super) fn local_progress(&self) -> (u64, u64, usize) {
+        let sum = |number: fn(&HostState) -> u64| self.ranks.iter().map(number).sum::<u64>();
+        let done = self.ranks.iter().filter(|state| state.done.is_some()).count();
+        (sum(|state| state.received), sum(|state| state.written), done)
+    }
+
+    /// Returns how long the program on this machine may go on without progress after the job has ended.
+    pub(super) fn patience_with_local(&self) -> Duration {
+        match self.of_progress {
+            Source::Local => PATIENCE_WITH_DISK,
+            Source::Rank => PATIENCE_WITH_SOURCE,
+        }
+    }
+
+    /// Returns what the launcher waits for after the job has ended.
+    pub(super) fn local_wait(&self) -> &'static str {
+        let is_writing =
+            |state: &HostState| state.done.is_none() && state.waits_for == Some(Limit::Disk);
+        if self.of_progress == Source::Local && self.ranks.iter().any(is_writing) {
+            "the disk of this machine"
+        } else {
+            "the end of the program that copies on this machine"
+        }
     }
 
     /// Takes note that the program on this machine was killed, as `failed` says.
@@ -358,6 +391,24 @@ mod tests {
         killed.local_was_killed(&Failed::new(Exit::BUG, "it was killed"));
         assert!(killed.culprit(&of_job(REPORTED, "a", false)).is_none());
         assert_eq!(killed.local_failure().unwrap().message, "it was killed");
+    }
+
+    #[test]
+    fn the_disk_is_waited_for_only_where_files_arrive() {
+        let writing =
+            Report::Progress { rank: 0, received: 9, written: 9, total: 9, waits_for: Limit::Disk };
+        let program = "the end of the program that copies on this machine";
+        let mut fetch = reports(Source::Local);
+        assert_eq!(fetch.local_wait(), program);
+        fetch.note(Source::Local, writing.clone());
+        assert_eq!(fetch.local_wait(), "the disk of this machine");
+        assert_eq!(fetch.local_progress(), (9, 9, 0));
+        fetch.note(Source::Local, done(0, 9));
+        assert_eq!((fetch.local_wait(), fetch.local_progress()), (program, (9, 10, 1)));
+        let mut push = reports(Source::Rank);
+        push.note(Source::Rank, writing);
+        assert_eq!(push.local_wait(), program);
+        assert!(push.patience_with_local() < fetch.patience_with_local());
     }
 
     #[test]

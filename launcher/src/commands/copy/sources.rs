@@ -3,7 +3,8 @@
 use super::progress::amount;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use rlaunch_text::text;
+use rlaunch_text::{printable, shell, text};
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::{self, Metadata};
 use std::io;
@@ -165,13 +166,23 @@ pub(super) fn list(groups: &[SourceGroup], hosts: &str) -> Result<String, Failed
         }
         for file in &found {
             let size = amount(file.size);
-            let _ = writeln!(text, "{size:>9}  {}", file.name.display());
+            let _ = writeln!(text, "{size:>9}  {}", shown(file.name.as_os_str()));
         }
         let count = text::count(found.iter().filter(|file| file.is_regular).count(), "file");
         let bytes = amount(found.iter().map(|file| file.size).sum());
+        let (destination, hosts) = (shown(destination.as_ref()), shown(hosts.as_ref()));
         let _ = writeln!(text, "{count}, {bytes} would go to {destination} on {hosts}");
     }
     Ok(text)
+}
+
+/// Returns a name as it stands in a list: one that would break its line, or is not UTF-8, as a word for a shell.
+fn shown(name: &OsStr) -> String {
+    let word = match name.to_str() {
+        Some(text) if !text.contains(char::is_control) => text.to_owned(),
+        _ => shell::quoted(name),
+    };
+    printable::text(&word).into_owned()
 }
 
 /// File of a dry run's list.
@@ -218,6 +229,7 @@ fn add_files(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStrExt;
 
     fn parsed(word: &str, files: &[&str]) -> (String, Option<String>) {
         let source =
@@ -299,5 +311,27 @@ mod tests {
 2 files, 1.5 kB would go to /data on a, b
 ";
         assert_eq!(list(&[group], "a, b").unwrap(), expected);
+    }
+
+    #[test]
+    fn names_in_a_list_cannot_change_the_terminal_or_its_lines() {
+        for (name, expected) in [
+            (&b"a b"[..], "a b"),
+            ("é".as_bytes(), "é"),
+            (b"x\n9 files", r"$'x\n9 files'"),
+            (b"\x1b[2J", r"$'\x1b[2J'"),
+            (b"x\xff", r"$'x\xff'"),
+            ("x\u{202e}y".as_bytes(), r"x\u202ey"),
+        ] {
+            assert_eq!(shown(OsStr::from_bytes(name)), expected);
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("x\n\x1b[2J");
+        fs::write(&file, "").unwrap();
+        let paths = vec![file.to_str().unwrap().to_owned()];
+        let group = SourceGroup { destination: "/\x1bd".into(), paths };
+        let listed = list(&[group], "a\x07").unwrap();
+        assert!(!listed.contains(['\x1b', '\x07']), "{listed:?}");
+        assert_eq!(listed.lines().count(), 2, "{listed:?}");
     }
 }
