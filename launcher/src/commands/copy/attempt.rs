@@ -423,7 +423,9 @@ impl LocalCopier {
             status = finished => status,
             signal = signals.end() => return Err(interrupted(signal)),
             // The child is killed as it is dropped.
-            failed = without_progress(reports, patience) => return Err(ended.err().unwrap_or(failed)),
+            failed = without_progress(reports, patience) => {
+                return Err(ended.err().unwrap_or(failed));
+            }
         };
         ended?;
         let reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
