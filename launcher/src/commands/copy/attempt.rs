@@ -423,7 +423,9 @@ impl LocalCopier {
             status = finished => status,
             signal = signals.end() => return Err(interrupted(signal)),
             // The child is killed as it is dropped.
-            failed = without_progress(reports, patience) => return Err(ended.err().unwrap_or(failed)),
+            failed = without_progress(reports, patience) => {
+                return Err(ended.err().unwrap_or(failed));
+            }
         };
         ended?;
         let reports = reports.lock().unwrap_or_else(PoisonError::into_inner);
@@ -451,7 +453,7 @@ async fn without_progress(reports: &SharedReports, patience: Duration) -> Failed
         }
         if !is_said && now.saturating_duration_since(began) >= SAID_AFTER {
             is_said = true;
-            messages::info(&format!("the hosts are done; waiting for {wait}…"));
+            messages::info(&format!("the job is over; waiting for {wait}…"));
         }
         if now.saturating_duration_since(since) >= patience {
             return stuck(wait, patience);
@@ -461,9 +463,9 @@ async fn without_progress(reports: &SharedReports, patience: Duration) -> Failed
 
 fn stuck(wait: &str, patience: Duration) -> Failed {
     let seconds = patience.as_secs();
+    let copier = store::COPIER;
     let message = format!(
-        "{} on this machine was ended: without progress for {seconds} s while waiting for {wait}",
-        store::COPIER
+        "gave up on {wait}, and killed {copier}: no progress for {seconds} s after the job"
     );
     let disks = "`dmesg | tail` and `cat /proc/pressure/io` tell of slow or broken disks";
     Failed::new(Exit::FILES, message).hint(Some(disks)).hint(Some(resume_hint()))
@@ -602,7 +604,7 @@ mod tests {
                 note(written);
             }
             // A report of the same number is none of progress.
-            loop {
+            for _ in 0..100 {
                 tokio::time::sleep(LOOK).await;
                 note(5);
             }
@@ -610,12 +612,12 @@ mod tests {
         let began = Instant::now();
         let failed = tokio::select! {
             failed = without_progress(&reports, patience) => failed,
-            () = progress => unreachable!(),
+            () = progress => panic!("it is waited for without end"),
         };
         assert!(began.elapsed() >= LOOK * 8, "{:?}", began.elapsed());
         assert_eq!(failed.exit, Exit::FILES);
-        let expected = "rlaunch-copier on this machine was ended: without progress for 1 s while \
-                        waiting for the disk of this machine";
+        let expected = "gave up on the disk of this machine, and killed rlaunch-copier: no progress \
+                        for 1 s after the job";
         assert_eq!(failed.message, expected);
     }
 

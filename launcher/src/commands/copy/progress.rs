@@ -1,11 +1,13 @@
-//! The line at a terminal: how much has arrived, how fast, the time left, and the slowest host with what limits it.
+//! The line at a terminal: how much has arrived, how fast, the time left, and the host or link that limits the copy.
 
-use super::reports::HostState;
+use super::reports::{HostState, Source};
 use rlaunch_console::progress::show_step;
 use rlaunch_copy::control::Limit;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
+/// Name of the machine of the launcher.
+const HERE: &str = "this machine";
 /// Time between two lines.
 const REFRESH: Duration = Duration::from_millis(500);
 /// Time over which the rate is measured.
@@ -15,14 +17,16 @@ const WINDOW: Duration = Duration::from_secs(5);
 pub(super) struct ProgressLine {
     /// What is done, such as `pushing`.
     verb: &'static str,
+    /// [`Source::Rank`] if hosts form a chain; otherwise each sends to this machine.
+    of_progress: Source,
     shown: Option<Instant>,
-    /// Bytes that the slowest host had, at times within the last [`WINDOW`].
+    /// Bytes that the host with the least had, at times within the last [`WINDOW`].
     samples: VecDeque<(Instant, u64)>,
 }
 
 impl ProgressLine {
-    pub(super) fn new(verb: &'static str) -> ProgressLine {
-        ProgressLine { verb, shown: None, samples: VecDeque::new() }
+    pub(super) fn new(verb: &'static str, of_progress: Source) -> ProgressLine {
+        ProgressLine { verb, of_progress, shown: None, samples: VecDeque::new() }
     }
 
     /// Shows how far the copy is, unless the last line is new.
@@ -52,7 +56,7 @@ impl ProgressLine {
         now: Instant,
     ) -> Option<String> {
         let known = ranks.iter().enumerate().filter(|(_, state)| state.total > 0);
-        let (slowest, state) = known.min_by_key(|(_, state)| permille(state))?;
+        let (least, state) = known.min_by_key(|(_, state)| permille(state))?;
         let left = state.total.saturating_sub(state.written);
         let (written, total) = (amount(state.written), amount(state.total));
         let percent = permille(state) / 10;
@@ -63,7 +67,11 @@ impl ProgressLine {
                 line += &format!(" · {} left", time_left(left as f64 / rate));
             }
         }
-        if let Some((who, limit)) = bottleneck(hosts, ranks, local, slowest) {
+        let slowest = match self.of_progress {
+            Source::Rank => slowest_of_chain(hosts, ranks, local, least),
+            Source::Local => hosts.get(least).and_then(|host| limit_of_fetch(host, state)),
+        };
+        if let Some((who, limit)) = slowest {
             line += &format!(" · slowest: {who} ({limit})");
         }
         Some(line)
@@ -71,7 +79,7 @@ impl ProgressLine {
 
     /// Returns bytes per second of late; `None` while too little is known.
     fn rate(&mut self, now: Instant, bytes: u64) -> Option<f64> {
-        // Another host is the slowest now, or the copy has begun anew.
+        // Another host has the least now, or the copy has begun anew.
         if self.samples.back().is_some_and(|(_, last)| *last > bytes) {
             self.samples.clear();
         }
@@ -95,36 +103,62 @@ fn permille(state: &HostState) -> u64 {
     u64::try_from(share).unwrap_or(1000).min(1000)
 }
 
-/// Follows who waits for whom from the host `start` on, and returns the host for which the others wait, with its own
-/// limit.
-fn bottleneck(
+/// Follows who waits for whom from the host `start` on, and returns the host for which the others wait, or the link at
+/// whose ends two wait for each other, with what limits it. Rates do not tell it: that of all hosts in the chain is the
+/// same.
+fn slowest_of_chain(
     hosts: &[String],
     ranks: &[HostState],
     local: &HostState,
     start: usize,
 ) -> Option<(String, &'static str)> {
-    // The place in the chain; 0 is this machine.
+    // Places in the chain; 0 is this machine.
+    let name = |place: usize| place.checked_sub(1).map_or(HERE, |rank| hosts[rank].as_str());
+    let limit = |place: usize| -> Option<Limit> {
+        place.checked_sub(1).map_or(Some(local), |rank| ranks.get(rank))?.waits_for
+    };
     let mut place = start + 1;
-    for _ in 0..=ranks.len() {
-        let state = if place == 0 { local } else { ranks.get(place - 1)? };
-        let limit = match state.waits_for? {
+    // Whether the host before `place`, or the one behind it, waits for that at `place`.
+    let (mut is_sent_to, mut is_received_from) = (false, false);
+    loop {
+        match limit(place)? {
+            Limit::Upstream if is_sent_to => return Some(link(name(place - 1), name(place))),
+            Limit::Wire | Limit::Downstream if is_received_from => {
+                return Some(link(name(place), name(place + 1)));
+            }
             Limit::Upstream if place > 0 => {
                 place -= 1;
-                continue;
+                (is_sent_to, is_received_from) = (false, true);
             }
-            Limit::Downstream if place < ranks.len() => {
+            // A source that cannot send does not know whether the network or the next host is slow.
+            Limit::Wire | Limit::Downstream if place < ranks.len() => {
                 place += 1;
-                continue;
+                (is_sent_to, is_received_from) = (true, false);
             }
-            Limit::Wire => "network",
-            Limit::Disk => "disk",
-            Limit::Cpu => "CPU",
-            Limit::Upstream | Limit::Downstream | Limit::Nothing => return None,
-        };
-        let who = place.checked_sub(1).map_or("this machine", |rank| hosts[rank].as_str());
-        return Some((who.to_owned(), limit));
+            Limit::Disk => return Some((name(place).to_owned(), "disk")),
+            Limit::Cpu => return Some((name(place).to_owned(), "CPU")),
+            Limit::Wire | Limit::Upstream | Limit::Downstream | Limit::Nothing => return None,
+        }
     }
-    None
+}
+
+/// Returns what limits the fetch from a host, which depends on no other host.
+fn limit_of_fetch(host: &str, state: &HostState) -> Option<(String, &'static str)> {
+    match state.waits_for? {
+        Limit::Disk => Some((HERE.to_owned(), "disk")),
+        Limit::Cpu => Some((HERE.to_owned(), "CPU")),
+        Limit::Upstream => match state.source_waits_for? {
+            Limit::Disk => Some((host.to_owned(), "disk")),
+            Limit::Cpu => Some((host.to_owned(), "CPU")),
+            Limit::Wire | Limit::Downstream => Some(link(host, HERE)),
+            Limit::Upstream | Limit::Nothing => None,
+        },
+        Limit::Wire | Limit::Downstream | Limit::Nothing => None,
+    }
+}
+
+fn link(from: &str, to: &str) -> (String, &'static str) {
+    (format!("{from} → {to}"), "network")
 }
 
 /// Formats a number of bytes with a decimal unit: `12 B`, `340 kB`, `2.1 GB`.
@@ -174,7 +208,7 @@ mod tests {
 
     #[test]
     fn the_line_says_how_far_and_who_is_slow() {
-        let mut line = ProgressLine::new("pushing");
+        let mut line = ProgressLine::new("pushing", Source::Rank);
         let local = HostState { waits_for: Some(Limit::Downstream), ..HostState::default() };
         let began = Instant::now();
         let at = |written: u64| {
@@ -190,18 +224,53 @@ mod tests {
         assert_eq!(second.unwrap(), expected);
     }
 
+    /// Returns who is slow in a chain of this machine and hosts that wait for `limits`.
+    fn slowest(here: Option<Limit>, limits: &[Limit]) -> Option<String> {
+        let ranks: Vec<HostState> = limits.iter().map(|limit| state(1, *limit)).collect();
+        let source = HostState { waits_for: here, ..HostState::default() };
+        let found: Vec<Option<String>> = (0..ranks.len())
+            .map(|start| slowest_of_chain(&hosts(), &ranks, &source, start))
+            .map(|found| found.map(|(who, limit)| format!("{who} ({limit})")))
+            .collect();
+        assert!(found.windows(2).all(|pair| pair[0] == pair[1]), "{found:?}");
+        found.into_iter().next().flatten()
+    }
+
     #[test]
     fn whoever_waits_is_not_what_others_wait_for() {
-        let ranks = [state(1, Limit::Upstream), state(1, Limit::Upstream)];
-        let source = HostState { waits_for: Some(Limit::Cpu), ..HostState::default() };
-        let found = bottleneck(&hosts(), &ranks, &source, 1);
-        assert_eq!(found, Some(("this machine".to_owned(), "CPU")));
-        // Two that wait for each other are no answer.
-        let ranks = [state(1, Limit::Downstream), state(1, Limit::Upstream)];
-        assert_eq!(bottleneck(&hosts(), &ranks, &source, 1), None);
+        use Limit::{Cpu, Disk, Downstream, Nothing, Upstream, Wire};
+        let is = |text: &str| Some(text.to_owned());
+        assert_eq!(slowest(Some(Cpu), &[Upstream, Upstream]), is("this machine (CPU)"));
+        assert_eq!(slowest(Some(Wire), &[Downstream, Disk, Upstream]), is("b (disk)"));
+        // Two that wait for each other have a slow link between them.
+        assert_eq!(slowest(Some(Wire), &[Upstream, Upstream]), is("this machine → a (network)"));
+        let late = slowest(Some(Wire), &[Downstream, Downstream, Upstream]);
+        assert_eq!(late, is("b → c (network)"));
+        // The source of the chain may be a rank.
+        assert_eq!(slowest(None, &[Wire, Cpu, Upstream]), is("b (CPU)"));
+        assert_eq!(slowest(None, &[Wire, Upstream]), is("a → b (network)"));
         // The program here may not have reported yet.
-        let ranks = [state(1, Limit::Upstream)];
-        assert_eq!(bottleneck(&hosts(), &ranks, &HostState::default(), 0), None);
+        assert_eq!(slowest(None, &[Upstream]), None);
+        assert_eq!(slowest(Some(Wire), &[Nothing]), None);
+    }
+
+    #[test]
+    fn hosts_of_a_fetch_do_not_wait_for_each_other() {
+        let of = |here, there| HostState { source_waits_for: there, ..state(1, here) };
+        let found = |here, there| {
+            limit_of_fetch("b", &of(here, there)).map(|(who, limit)| format!("{who} ({limit})"))
+        };
+        let is = |text: &str| Some(text.to_owned());
+        assert_eq!(found(Limit::Disk, Some(Limit::Wire)), is("this machine (disk)"));
+        assert_eq!(found(Limit::Upstream, Some(Limit::Disk)), is("b (disk)"));
+        assert_eq!(found(Limit::Upstream, Some(Limit::Wire)), is("b → this machine (network)"));
+        assert_eq!(found(Limit::Upstream, None), None);
+        let mut line = ProgressLine::new("fetching", Source::Local);
+        let first = state(1_500_000_000, Limit::Disk);
+        let second =
+            HostState { source_waits_for: Some(Limit::Cpu), ..state(500_000_000, Limit::Upstream) };
+        let line = line.line(&hosts(), &[first, second], &HostState::default(), Instant::now());
+        assert_eq!(line.unwrap(), "fetching 500 MB of 2.0 GB (25 %) · slowest: b (CPU)");
     }
 
     #[test]

@@ -44,6 +44,8 @@ pub(super) struct HostState {
     pub(super) written: u64,
     pub(super) total: u64,
     pub(super) waits_for: Option<Limit>,
+    /// The same of the program on this host that sends the files of a fetch.
+    pub(super) source_waits_for: Option<Limit>,
     pub(super) done: Option<HostCopy>,
 }
 
@@ -88,7 +90,7 @@ impl Reports {
             too_large: None,
             is_local_killed: false,
             is_ended: false,
-            line: ProgressLine::new(verb),
+            line: ProgressLine::new(verb, of_progress),
         }
     }
 
@@ -102,9 +104,16 @@ impl Reports {
             Report::Listening { .. } => {}
             Report::Progress { rank, received, written, total, waits_for } => {
                 let is_counted = source == self.of_progress;
-                let Some(state) = self.state(rank, source).filter(|_| is_counted) else { return };
-                (state.received, state.written, state.total) = (received, written, total);
-                state.waits_for = Some(waits_for);
+                let Some(state) = self.state(rank, source) else { return };
+                match source {
+                    _ if is_counted => {
+                        (state.received, state.written, state.total) = (received, written, total);
+                        state.waits_for = Some(waits_for);
+                    }
+                    // What a source has sent is not what has arrived, but it knows why it sends no more.
+                    Source::Local => state.waits_for = Some(waits_for),
+                    Source::Rank => state.source_waits_for = Some(waits_for),
+                }
                 self.line.show(&self.hosts, &self.ranks, &self.local, Instant::now());
             }
             Report::Done { rank, files, bytes, received, root, .. } => {
@@ -391,6 +400,18 @@ mod tests {
         killed.local_was_killed(&Failed::new(Exit::BUG, "it was killed"));
         assert!(killed.culprit(&of_job(REPORTED, "a", false)).is_none());
         assert_eq!(killed.local_failure().unwrap().message, "it was killed");
+    }
+
+    #[test]
+    fn a_source_says_only_why_it_waits() {
+        let mut push = reports(Source::Rank);
+        push.note(Source::Local, progress(LOCAL));
+        assert_eq!((push.local.waits_for, push.local.total), (Some(Limit::Wire), 0));
+        let mut fetch = reports(Source::Local);
+        fetch.note(Source::Rank, progress(1));
+        let HostState { total, waits_for, source_waits_for, .. } = &fetch.ranks[1];
+        assert_eq!((*total, *waits_for, *source_waits_for), (0, None, Some(Limit::Wire)));
+        assert!(!fetch.has_begun());
     }
 
     #[test]

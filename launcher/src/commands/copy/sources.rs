@@ -318,9 +318,9 @@ mod tests {
         for (name, expected) in [
             (&b"a b"[..], "a b"),
             ("é".as_bytes(), "é"),
-            (b"x\n9 files", r"$'x\n9 files'"),
-            (b"\x1b[2J", r"$'\x1b[2J'"),
-            (b"x\xff", r"$'x\xff'"),
+            (&b"x\n9 files"[..], r"$'x\n9 files'"),
+            (&b"\x1b[2J"[..], r"$'\x1b[2J'"),
+            (&b"x\xff"[..], r"$'x\xff'"),
             ("x\u{202e}y".as_bytes(), r"x\u202ey"),
         ] {
             assert_eq!(shown(OsStr::from_bytes(name)), expected);
