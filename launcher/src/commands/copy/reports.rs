@@ -16,11 +16,11 @@ use std::time::{Duration, Instant};
 /// longer than a host's silence before it is lost.
 const PATIENCE: Duration = Duration::from_secs(8);
 
-/// Time without progress after which the program on this machine is ended when the job is over. That of a fetch may still
-/// make the disk write what it keeps in memory, which shows in no number.
-const PATIENCE_WITH_DISK: Duration = Duration::from_secs(300);
-/// The same for the program of a push, which has nothing left to do then.
-const PATIENCE_WITH_SOURCE: Duration = Duration::from_secs(60);
+/// Time without progress after which the program on this machine is ended when the job is over, and bytes for each of which
+/// it gets a second more. That of a fetch may still make the disk write what it keeps in memory, and that of a push with
+/// `--verify` reads all files again, which shows in no number.
+const PATIENCE_WITH_LOCAL: Duration = Duration::from_secs(60);
+const SLOWEST_DISK: u64 = 10_000_000;
 
 /// Exit code of a program that has reported why it failed.
 const REPORTED: Exit = Exit(1);
@@ -190,10 +190,12 @@ impl Reports {
 
     /// Returns how long the program on this machine may go on without progress after the job has ended.
     pub(super) fn patience_with_local(&self) -> Duration {
-        match self.of_progress {
-            Source::Local => PATIENCE_WITH_DISK,
-            Source::Rank => PATIENCE_WITH_SOURCE,
-        }
+        let totals = self.ranks.iter().map(|state| state.total);
+        let bytes = match self.of_progress {
+            Source::Local => totals.fold(0, u64::saturating_add),
+            Source::Rank => totals.max().unwrap_or_default(),
+        };
+        PATIENCE_WITH_LOCAL + Duration::from_secs(bytes / SLOWEST_DISK)
     }
 
     /// Returns what the launcher waits for after the job has ended.
@@ -429,7 +431,25 @@ mod tests {
         let mut push = reports(Source::Rank);
         push.note(Source::Rank, writing);
         assert_eq!(push.local_wait(), program);
-        assert!(push.patience_with_local() < fetch.patience_with_local());
+    }
+
+    #[test]
+    fn much_may_take_long_to_write_or_to_read_again() {
+        let large = |rank| Report::Progress {
+            rank,
+            received: 0,
+            written: 0,
+            total: 100 * SLOWEST_DISK,
+            waits_for: Limit::Disk,
+        };
+        for (source, seconds) in [(Source::Local, 200), (Source::Rank, 100)] {
+            let mut reports = reports(source);
+            assert_eq!(reports.patience_with_local(), PATIENCE_WITH_LOCAL);
+            reports.note(source, large(0));
+            reports.note(source, large(1));
+            let expected = PATIENCE_WITH_LOCAL + Duration::from_secs(seconds);
+            assert_eq!(reports.patience_with_local(), expected);
+        }
     }
 
     #[test]
