@@ -333,15 +333,16 @@ mod tests {
 
     #[test]
     fn what_takes_longer_than_a_silence_to_send_is_sent() {
-        let silence = Duration::from_millis(1500);
+        let silence = Duration::from_secs(3);
         let (link, socket, mut its) = linked(silence);
-        let bytes = vec![7; 700 << 10];
+        let bytes = vec![7; 1700 << 10];
         let length = bytes.len();
         let reading = thread::spawn(move || {
             let (mut taken, mut buffer) = (0, [0; 16 << 10]);
             while taken < length {
-                // So slow that writes wait for more than a tick, and says nothing.
-                thread::sleep(Duration::from_millis(100));
+                // So slow that writes wait, and without a word. The kernel has room again only once three quarters of
+                // its buffer are taken, after some 0.4 s.
+                thread::sleep(Duration::from_millis(40));
                 taken += its.read(&mut buffer).unwrap();
             }
         });
