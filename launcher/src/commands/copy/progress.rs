@@ -103,9 +103,8 @@ fn permille(state: &HostState) -> u64 {
     u64::try_from(share).unwrap_or(1000).min(1000)
 }
 
-/// Follows who waits for whom from the host `start` on, and returns the host for which the others wait, or the link at
-/// whose ends two wait for each other, with what limits it. Rates do not tell it: that of all hosts in the chain is the
-/// same.
+/// Returns the host that the others wait for, or the link between two that wait for each other, and what limits it.
+/// The search begins at the rank `start`. Rates cannot tell, since all hosts of a chain have the same.
 fn slowest_of_chain(
     hosts: &[String],
     ranks: &[HostState],
@@ -224,7 +223,7 @@ mod tests {
         assert_eq!(second.unwrap(), expected);
     }
 
-    /// Returns who is slow in a chain of this machine and hosts that wait for `limits`.
+    /// Returns the slowest of a chain: this machine, which waits for `here`, and hosts, which wait for `limits`.
     fn slowest(here: Option<Limit>, limits: &[Limit]) -> Option<String> {
         let ranks: Vec<HostState> = limits.iter().map(|limit| state(1, *limit)).collect();
         let source = HostState { waits_for: here, ..HostState::default() };

@@ -44,7 +44,7 @@ pub(super) struct HostState {
     pub(super) written: u64,
     pub(super) total: u64,
     pub(super) waits_for: Option<Limit>,
-    /// The same of the program on this host that sends the files of a fetch.
+    /// Limit of the program on this host that sends the files of a fetch.
     pub(super) source_waits_for: Option<Limit>,
     pub(super) done: Option<HostCopy>,
 }
@@ -110,7 +110,7 @@ impl Reports {
                         (state.received, state.written, state.total) = (received, written, total);
                         state.waits_for = Some(waits_for);
                     }
-                    // What a source has sent is not what has arrived, but it knows why it sends no more.
+                    // A source knows why it sends no more, but not how much has arrived.
                     Source::Local => state.waits_for = Some(waits_for),
                     Source::Rank => state.source_waits_for = Some(waits_for),
                 }

@@ -132,7 +132,7 @@ fn rows(time: &[Bar], speed: &[Bar]) -> [Row; 4] {
     ]
 }
 
-/// What a copy has taken.
+/// Time and CPU of one copy.
 struct Taken {
     seconds: f64,
     /// CPU seconds of the launch node and of all hosts; none on a machine without cgroup v2.
@@ -217,7 +217,7 @@ impl Field<'_> {
             Ok(self.first_copy(copier, &source, host)?.values(bytes, 1))
         })?;
         self.clear()?;
-        // The same values, beside what does not encrypt either.
+        // Values of `--plain` once more, beside a peer that does not encrypt either.
         let plain = Contenders::new(&[Copier::PushPlain, Copier::Socat]);
         let place = |copier: &Copier| contenders.here.iter().position(|other| other == copier);
         let places: Vec<usize> = plain.here.iter().filter_map(place).collect();

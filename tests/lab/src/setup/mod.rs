@@ -60,7 +60,7 @@ const PEERS: &[Requirement] = &[
     ("mmdebstrap", "mmdebstrap"),
 ];
 
-/// What people copy files with, and what limits the rate of a link.
+/// Programs that people copy files with, and the one that limits the rate of a link.
 const COPYING: &[Requirement] = &[
     ("scp", "openssh-client"),
     ("rsync", "rsync"),

@@ -106,8 +106,8 @@ pub fn threads() -> usize {
     thread::available_parallelism().map_or(1, usize::from).min(16)
 }
 
-/// Opens a file to read it. What has taken its place since it was found, such as a named pipe, which nobody may write to, is an
-/// error at once.
+/// Opens a file to read it. Fails at once if something else has taken its place since it was found, such as a named pipe
+/// that nobody writes to.
 pub(super) fn open_file(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;

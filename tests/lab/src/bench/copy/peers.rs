@@ -1,5 +1,5 @@
-//! What copies files in the bench: rlaunch, and what people use in its place. Each is done when the files are on the disks
-//! of all hosts.
+//! Programs that copy files in the bench: rlaunch, and those that people use in its place. A copy is done when the files
+//! are on the disks of all hosts.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
