@@ -125,17 +125,19 @@ fn a_rank_that_waits_for_what_is_typed_is_not_a_hang() {
 
 /// Training with gloo in which rank 2 skips a backward pass, so that the others wait for its gradients.
 const SKIPPED: &str = "\
-import os, threading, time, torch, torch.distributed as dist
+import os, sys, threading, time, torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 def skip():
     while True: time.sleep(1)
 
 def record():
-    # Where its backend is NCCL, torch does this by itself.
+    # Where its backend is NCCL, torch does this by itself, in these words, and takes some seconds.
     pipe = os.environ['TORCH_NCCL_DEBUG_INFO_PIPE_FILE'] + os.environ['RANK'] + '.pipe'
     os.mkfifo(pipe)
     while open(pipe).read():
+        print('[rank%d]:[E1 x.cpp:1] ProcessGroupNCCL preparing to dump debug info.' % dist.get_rank(), file=sys.stderr, flush=True)
+        time.sleep(4)
         torch._C._distributed_c10d._dump_fr_trace_file(dist.get_rank(), True, True)
 
 torch.set_num_threads(1)
@@ -150,9 +152,10 @@ print('done')
 ";
 
 #[test]
-fn a_rank_that_skips_a_backward_pass_is_named() {
+fn torch_names_a_rank_that_skips_a_backward_pass() {
     let field = Field::new();
-    let run = field.rlaunch("-H a:2,b:2 --hang-timeout 4 -x TORCH_FR_BUFFER_SIZE=100");
+    // The launcher turns the recorder on where it sees GPUs, by a variable that only a rank's own environment has, as this one.
+    let run = field.rlaunch("-H a:2,b:2 --hang-timeout 4 -x TORCH_FR_BUFFER_SIZE={{rank.index+100}}");
     let run = run.within(Duration::from_secs(240));
     let outcome = run.args([python::PROGRAM, "-c", SKIPPED]).run();
     outcome.refused(124, &["no progress for ", " s: rank 2 on b: skip <string>:5 < "]);

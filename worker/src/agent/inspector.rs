@@ -29,11 +29,11 @@ use tokio::net::unix::pipe;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// Time limits of the program itself for stacks, and for libraries that it asks. The launcher gives a node 5 seconds.
+/// Time limits of the program itself for stacks, and for libraries that it asks. The launcher gives a node 5 and 9 seconds.
 const STACK_LIMIT: Duration = Duration::from_millis(2500);
-const COLLECTIVE_LIMIT: Duration = Duration::from_millis(3500);
-/// Time after which the program is given up, although it should have ended.
-const GIVE_UP: Duration = Duration::from_secs(4);
+const COLLECTIVE_LIMIT: Duration = Duration::from_secs(7);
+/// Time for which the program is waited for beyond its limit.
+const LEEWAY: Duration = Duration::from_secs(1);
 /// Size of reads from the program's stdout, in bytes.
 const PART: usize = 64 << 10;
 /// Maximum number of bytes of the program's stderr that are read.
@@ -261,8 +261,9 @@ fn start_program(
                 }
             })
         };
-        let answer = timeout(GIVE_UP, conversation).await;
-        answer.unwrap_or_else(|_| Err(format!("no answer within {} s", GIVE_UP.as_secs())))
+        let patience = limit + LEEWAY;
+        let answer = timeout(patience, conversation).await;
+        answer.unwrap_or_else(|_| Err(format!("no answer within {} s", patience.as_secs())))
     });
     Ok((pid, reading))
 }

@@ -10,7 +10,9 @@
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, Uid, User};
-use rlaunch_bootstrap::env::{is_foreign_launch, join_search_path};
+use rlaunch_bootstrap::env::{
+    TORCH_FR_BUFFER_SIZE, TORCH_NCCL_DEBUG_INFO_PIPE_FILE, is_foreign_launch, join_search_path,
+};
 use rlaunch_bootstrap::job::{EnvRule, EnvVar, Problem};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -61,6 +63,15 @@ pub(crate) fn for_rank<'a>(
         env.entry(name.into()).or_insert_with(|| value.into());
     }
     env
+}
+
+/// Names the pipe by which a process of torch is asked for what its flight recorder keeps, where it keeps anything. The
+/// launcher turns the recorder on by a default of the rank, so this comes after [`for_rank`].
+pub(crate) fn add_recorder_pipe(env: &mut Environment, workspace: &Path) {
+    if env.contains_key(OsStr::new(TORCH_FR_BUFFER_SIZE)) {
+        let pipes = workspace.join("torch-").into_os_string();
+        env.entry(TORCH_NCCL_DEBUG_INFO_PIPE_FILE.into()).or_insert(pipes);
+    }
 }
 
 fn is_foreign(name: &OsStr) -> bool {

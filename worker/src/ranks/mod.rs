@@ -254,6 +254,9 @@ impl Ranks {
             env.entry(name.into()).or_insert_with(|| value.into());
         }
         env.extend(own.rendered_env.iter().cloned());
+        if let Some(workspace) = &self.context.workspace {
+            environment::add_recorder_pipe(&mut env, workspace);
+        }
         let streams = Streams { stdin: spec.stdin, stdout: program.stdout, merged: self.merged };
         let written = self.files.write(&own.files, &program.directory);
         let cgroup = self.context.cgroup.as_mut();

@@ -15,8 +15,7 @@ use nix::sched::{sched_getaffinity, sched_setaffinity};
 use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::{Pid, Uid, User};
 use rlaunch_bootstrap::env::{
-    LD_LIBRARY_PATH, PATH, PWD, PYTHONPATH, RLAUNCH_PRELOAD_DIR, TMPDIR, TORCH_FR_BUFFER_SIZE,
-    TORCH_NCCL_DEBUG_INFO_PIPE_FILE, TORCHINDUCTOR_CACHE_DIR,
+    LD_LIBRARY_PATH, PATH, PWD, PYTHONPATH, RLAUNCH_PRELOAD_DIR, TMPDIR, TORCHINDUCTOR_CACHE_DIR,
 };
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::job::{
@@ -250,16 +249,11 @@ fn set_directories(env: &mut Environment, application: &Application, files: &Job
     if application.env.iter().any(|var| var.name == TMPDIR) {
         return;
     }
-    let Some(workspace) = files.workspace() else { return };
     if let Some(tmpdir) = files.tmpdir() {
         if runs_python(&application.argv) {
             set_compile_cache(env, files.parent(), tmpdir);
         }
         env.insert(TMPDIR.into(), tmpdir.into());
-    }
-    if env.contains_key(OsStr::new(TORCH_FR_BUFFER_SIZE)) {
-        let pipes = workspace.join("torch-").into_os_string();
-        env.entry(TORCH_NCCL_DEBUG_INFO_PIPE_FILE.into()).or_insert(pipes);
     }
 }
 

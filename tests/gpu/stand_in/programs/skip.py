@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import socket
+import sys
 import threading
 import time
 from pathlib import Path
@@ -22,6 +23,15 @@ while not all(Path(f"pid-{other}").exists() for other in range(2)):
 def count(of, name):
     """Number of all-reduces that a rank has begun."""
     return 3 if of == 1 and lie != name else 4
+
+
+def reply(command):
+    if command.startswith("client"):
+        return "SERVER PROTOCOL 2\n"
+    # The service takes whole seconds alone.
+    if command.startswith("timeout") and not command.split()[1].isdigit():
+        return f"ERROR: Invalid timeout value {command.split()[1]}\n"
+    return "OK\n"
 
 
 def serve():
@@ -44,7 +54,7 @@ def serve():
                 if line.startswith("status"):
                     lines.write(json.dumps(status))
                     break
-                lines.write("SERVER PROTOCOL 2\n" if line.startswith("client") else "OK\n")
+                lines.write(reply(line.strip()))
                 lines.flush()
 
 
@@ -64,6 +74,7 @@ def record():
     ]
     dump = {"version": "2.10", "pg_config": {"0": {"ranks": "[0, 1]"}}, "entries": entries}
     while open(pipe).read():
+        print(f"[rank{rank}]:[E1 x.cpp:1] ProcessGroupNCCL preparing to dump debug info.", file=sys.stderr, flush=True)
         Path(f"{os.environ['TORCH_FR_DUMP_TEMP_FILE']}{rank}").write_bytes(pickle.dumps(dump, 2))
 
 

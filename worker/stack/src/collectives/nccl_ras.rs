@@ -132,8 +132,9 @@ impl Conversation {
     fn begin(address: &SocketAddr, soon: Instant, deadline: Instant) -> io::Result<Conversation> {
         let socket = TcpStream::connect_timeout(address, left(soon)?)?;
         let mut conversation = Conversation { socket, deadline: soon };
-        let limit = left(deadline)?.as_secs_f64() * SERVICE_SHARE;
-        let timeout = format!("timeout {limit:.1}");
+        // The service refuses fractions of a second.
+        let limit = (left(deadline)?.as_secs_f64() * SERVICE_SHARE).floor().max(1.0);
+        let timeout = format!("timeout {limit}");
         // The service has little room for commands that wait, so each one waits for the answer to the last.
         for command in ["client protocol 2", &timeout, "set format json"] {
             conversation.send(command)?;
@@ -235,6 +236,15 @@ mod tests {
         address
     }
 
+    /// Answers `timeout` as the service does, which takes whole seconds alone; anything else is accepted.
+    fn accepts_timeout(command: &str) -> &'static str {
+        let seconds = command.strip_prefix("timeout ");
+        match seconds.map(str::parse::<u32>) {
+            Some(Err(_)) => "ERROR: Invalid timeout value\n",
+            Some(Ok(_)) | None => "OK\n",
+        }
+    }
+
     fn asked(address: &str) -> io::Result<Vec<GroupPosition>> {
         let deadline = Instant::now() + Duration::from_secs(20);
         positions(address, &[process(5, 40), process(6, 41)], deadline)
@@ -245,7 +255,7 @@ mod tests {
         let address = service(|command| match command {
             "status" => STATUS,
             "client protocol 2" => "SERVER PROTOCOL 2\n",
-            _ => "OK\n",
+            _ => accepts_timeout(command),
         });
         let position = |rank, progress| {
             let (group, size) = ("0x5b1c".to_owned(), 3);
@@ -265,7 +275,7 @@ mod tests {
     fn a_service_without_json_has_no_positions() {
         let address = service(|command| match command {
             "set format json" => "ERROR: Unknown command set format json\n",
-            _ => "OK\n",
+            _ => accepts_timeout(command),
         });
         assert!(asked(&address).is_err());
     }

@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 /// Time that nodes have to answer. A node that is busy with its ranks answers later than an idle one, but a user
 /// waits.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for what libraries are asked: torch looks once a second whether it is asked.
+const LIBRARY_TIMEOUT: Duration = Duration::from_secs(9);
 
 /// Maximum number of questions that wait at a time. Further ones are refused.
 const MAX_PENDING: usize = 32;
@@ -72,7 +74,11 @@ impl Inspections {
         let waiting: BTreeSet<NodeId> = nodes.collect();
         let message = |&node| (node, ToAgent::Inspect { id, what: what.clone() });
         let messages = waiting.iter().map(message).collect();
-        self.pending.insert(id, Pending { asker, waiting, deadline: now + ANSWER_TIMEOUT });
+        let limit = match what {
+            Inspection::Collectives => LIBRARY_TIMEOUT,
+            _ => ANSWER_TIMEOUT,
+        };
+        self.pending.insert(id, Pending { asker, waiting, deadline: now + limit });
         self.complete_if_answered(id);
         messages
     }

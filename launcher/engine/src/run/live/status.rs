@@ -3,6 +3,7 @@
 
 use super::messages::{HostRanks, JobPhase, JobStatus, LastOutput, RankSpeed};
 use super::speed::PrintedSpeed;
+use memchr::memmem;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_plan::map::RankMap;
 use std::collections::BTreeMap;
@@ -93,6 +94,9 @@ impl LiveStatus {
 
     /// Takes note of a rank's output.
     pub fn printed(&self, rank: Rank, output: &[u8]) {
+        if announces_dumps(output) {
+            return;
+        }
         if let Some(speed) = PrintedSpeed::last_in(output) {
             self.speeds().insert(rank, (speed, Instant::now()));
         }
@@ -165,6 +169,15 @@ impl LiveStatus {
     }
 }
 
+/// Tells whether all lines are those with which torch announces that it writes what its flight recorder keeps. It does so
+/// when it is asked, by rlaunch too, and the rank makes no progress by it. Such lines begin with `[rank0]:[E`, and all
+/// backends of torch have the same words (`dumpDebuggingInfo` in its `ProcessGroup*.cpp`).
+fn announces_dumps(output: &[u8]) -> bool {
+    const WORDS: &[u8] = b" preparing to dump debug info";
+    let lines = output.strip_suffix(b"\n").unwrap_or(output).split(|&byte| byte == b'\n');
+    lines.into_iter().all(|line| line.starts_with(b"[") && memmem::find(line, WORDS).is_some())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -192,6 +205,19 @@ mod tests {
         assert_eq!((now.ranks, now.ranks_started, now.ranks_ended), (1, 1, 0));
         status.ending();
         assert_eq!(report().phase, JobPhase::Ending);
+    }
+
+    #[test]
+    fn what_torch_says_of_its_dumps_is_no_progress() {
+        const NOTICE: &[u8] = b"[rank1]:[E1129 19:41:03.515258727 ProcessGroupNCCL.cpp:1628] [PG ID 0 PG GUID \
+            0(default_pg) Rank 1] ProcessGroupNCCL preparing to dump debug info. Include stack trace: 1\n";
+        let status = LiveStatus::new();
+        status.printed(Rank(1), NOTICE);
+        status.printed(Rank(1), &NOTICE.repeat(2));
+        assert_eq!((status.outputs(), status.last_output()), (0, None));
+        status.printed(Rank(1), &[NOTICE, b"step 7\n"].concat());
+        status.printed(Rank(1), b"\n");
+        assert_eq!(status.outputs(), 2);
     }
 
     #[test]
