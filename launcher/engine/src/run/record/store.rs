@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `store.rs` | [`RecordStore`]: writes, finds and reads records |
 //! | `begun.rs` | what a job has if its launcher is killed |
+//! | `held_name.rs` | names that users give to jobs |
 //! | `room.rs` | which records are kept |
 
 use crate::run::output::store::{self, OutputStore, StoreReader};
@@ -24,10 +25,12 @@ use std::time::{Duration, SystemTime};
 use tempfile::NamedTempFile;
 
 mod begun;
+mod held_name;
 mod room;
 
 use begun::BEGUN;
 pub(super) use begun::BegunRecord;
+pub use held_name::{HeldName, NameClaim};
 
 /// Maximum number of records that are kept; older ones are removed.
 const MAX_RECORDS: usize = 1000;
