@@ -235,6 +235,29 @@ fn a_name_that_a_running_job_has_is_refused() {
     job("true").finish().succeeded();
 }
 
+#[test]
+fn of_jobs_that_start_at_once_one_has_the_name() {
+    let (field, state) = (Field::new(), State::new());
+    let job = || {
+        let run = field.rlaunch("--job-name night -H a").env("XDG_STATE_HOME", state.path());
+        run.sh("echo up; exec sleep 1000").spawn()
+    };
+    let mut jobs: Vec<Running<'_>> = (0..4).map(|_| job()).collect();
+    field.wait_for("all but one to end", || {
+        jobs.iter_mut().filter_map(|job| (!job.has_ended()).then_some(())).count() == 1
+    });
+    let at = jobs.iter_mut().position(|job| !job.has_ended()).unwrap();
+    let mut running = jobs.swap_remove(at);
+    running.wait_for_text("up\n", 1);
+    let id = id(&field, &state);
+    for taken in jobs {
+        let taken = taken.finish_first();
+        taken.refused(200, &[&format!("job {id} of yours has that name and runs")]);
+    }
+    running.signal(Signal::SIGTERM);
+    running.finish().ended_with(143);
+}
+
 /// The directory of jobs is closed to others; these are the checks behind its door.
 #[test]
 fn another_user_neither_stops_nor_waits_for_a_job() {

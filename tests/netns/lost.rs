@@ -21,7 +21,7 @@ fn is_agent(process: &Process) -> bool {
 }
 
 /// Returns the guardian on `host`, and its child, the agent.
-fn agents(field: &Field, host: &str) -> (Pid, Pid) {
+pub(crate) fn agents(field: &Field, host: &str) -> (Pid, Pid) {
     let mut found = field.lab.processes(host).unwrap();
     found.retain(is_agent);
     let is_child = |process: &&Process| found.iter().any(|other| other.pid == process.parent);

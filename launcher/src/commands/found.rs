@@ -1,8 +1,11 @@
 //! Jobs of this machine, running or ended, and the words that mean them.
 
 use super::jobs::live_failure;
+use rlaunch_bootstrap::id::JobId;
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
-use rlaunch_engine::run::record::{JobRecord, RecordStore, RecordStoreError, RecordedJob};
+use rlaunch_engine::run::record::{
+    HeldName, JobRecord, NameClaim, RecordStore, RecordStoreError, RecordedJob,
+};
 use rlaunch_plan::job::name::{JobName, LAST, Meant};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -96,10 +99,28 @@ pub(super) fn word_for(job: &RecordedJob) -> &str {
 /// Returns an error if a job of this machine and user runs under a name that another is to have.
 pub(super) fn refuse_taken(name: &JobName) -> Result<(), Failed> {
     let store = RecordStore::for_user().ok();
-    let Some(job) = store.and_then(|store| store.running_as(name)) else { return Ok(()) };
-    let message = format!("--job-name {name}: job {} of yours has that name and runs", job.id);
+    let running = store.and_then(|store| store.running_as(name));
+    running.map_or(Ok(()), |job| Err(name_taken(name, &job.id)))
+}
+
+/// Takes a name for a job until the value is dropped, or returns an error if another job has taken it meanwhile. `None`
+/// where that cannot be known.
+pub(super) fn hold_name(name: &JobName, job: JobId) -> Result<Option<HeldName>, Failed> {
+    let Ok(store) = RecordStore::for_user() else { return Ok(None) };
+    match store.hold_name(name, job) {
+        Ok(NameClaim::Held(held)) => Ok(Some(held)),
+        Ok(NameClaim::Taken(id)) => Err(name_taken(name, &id)),
+        Err(error) => {
+            tracing::info!("two jobs may take the name {name} at once: {error}");
+            Ok(None)
+        }
+    }
+}
+
+fn name_taken(name: &JobName, id: &str) -> Failed {
+    let message = format!("--job-name {name}: job {id} of yours has that name and runs");
     let hint = format!("`rlaunch stop {name}` ends that one; or give this one another name");
-    Err(Failed::new(Exit::USAGE, message).hint(Some(hint)))
+    Failed::new(Exit::USAGE, message).hint(Some(hint))
 }
 
 /// Opens the records of this user.

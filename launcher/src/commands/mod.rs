@@ -186,8 +186,8 @@ impl Verb {
 /// failure has a hint with the command line to type.
 async fn launch_job(args: JobArgs, line: &CommandLine) -> Result<Exit, Failed> {
     meant::refuse(&args)?;
-    let name = args.output.job_name.as_ref().filter(|_| args.output.dry_run.is_none());
-    name.map_or(Ok(()), found::refuse_taken)?;
+    let name = args.output.job_name.clone().filter(|_| args.output.dry_run.is_none());
+    name.as_ref().map_or(Ok(()), found::refuse_taken)?;
     if io::stderr().is_terminal() {
         meant::aside(&args).iter().for_each(|hint| messages::dim_hint(hint));
     }
@@ -198,8 +198,12 @@ async fn launch_job(args: JobArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let apart = meant::hosts_apart(&args);
     let tree = SyncedTree::from_options(&args.environment)?;
     let launch = lower::job_or_fail(args, &line.config).map_err(|failed| failed.hint(apart))?;
-    // Held until the job has ended.
-    let (launch, _held) = match tree {
+    // Both are held until the job has ended.
+    let _name = match &name {
+        Some(name) => found::hold_name(name, launch.spec.id)?,
+        None => None,
+    };
+    let (launch, _copy) = match tree {
         Some(tree) => tree.place(launch).await?,
         None => (launch, None),
     };

@@ -2,8 +2,8 @@
 //!
 //! The guardian has one task. When the agent dies, for whatever reason, the guardian inherits all
 //! of the agent's descendants (it is their nearest subreaper) and ends them. If the agent did not
-//! end in order, the descendants first get the rest of their grace period, in which the guardian reads
-//! their output. The guardian has no threads, opens no files and waits in one system call, so that
+//! end in order, the descendants first get the rest of their grace period, in which threads of the guardian read
+//! their output. Until then it has no threads; it opens no files and waits in one system call, so that
 //! little can go wrong.
 //!
 //! Agent and guardian share the grace period, and the time when it ends, in memory ([`Grace`]), so that
@@ -111,7 +111,7 @@ fn wait_out_grace(agent: Pid, cgroup: Option<&Cgroup>, grace: &Grace, watched: &
         }
     };
     let mut deadline = Deadline::after(limit, Instant::now()).checked_every(CHECK_INTERVAL);
-    let mut outputs = grace.outputs.take();
+    grace.outputs.take().into_iter().for_each(outputs::drain);
     loop {
         drop(processes::reap());
         let now = Instant::now();
@@ -119,11 +119,7 @@ fn wait_out_grace(agent: Pid, cgroup: Option<&Cgroup>, grace: &Grace, watched: &
             return;
         }
         let pause = PollTimeout::try_from(deadline.next_check() - now).unwrap_or(PollTimeout::ZERO);
-        let awaited = std::iter::once(signals.as_fd()).chain(outputs.iter().map(AsFd::as_fd));
-        let mut awaited: Vec<PollFd<'_>> =
-            awaited.map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
-        let _ = poll(&mut awaited, pause);
-        outputs::drain(&mut outputs);
+        let _ = poll(&mut [PollFd::new(signals.as_fd(), PollFlags::POLLIN)], pause);
         while let Ok(Some(signal)) = signals.read_signal() {
             if signal.ssi_signo == Signal::SIGTERM as u32 {
                 return;

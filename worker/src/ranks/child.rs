@@ -27,6 +27,7 @@ use crate::node::environment::Environment;
 use crate::ranks::holder;
 use crate::ranks::prepare::Program;
 use crate::ranks::pseudoterminal::Pseudoterminal;
+use crate::ranks::stream_ends::{InputEnd, OutputEnd};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -44,16 +45,15 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
-use tokio::net::unix::pipe;
 
 /// Spawned rank, with the agent's ends of its streams.
 pub(crate) struct Child {
     pub(crate) pid: Pid,
     /// `None` if the rank's stdin is /dev/null.
-    pub(crate) stdin: Option<pipe::Sender>,
-    pub(crate) stdout: pipe::Receiver,
+    pub(crate) stdin: Option<InputEnd>,
+    pub(crate) stdout: OutputEnd,
     /// `None` if the rank's stderr is merged into its stdout.
-    pub(crate) stderr: Option<pipe::Receiver>,
+    pub(crate) stderr: Option<OutputEnd>,
 }
 
 impl Child {
@@ -86,7 +86,7 @@ pub(crate) enum RankStdout {
 
 impl RankStdout {
     /// Opens it, and returns the agent's end and the rank's.
-    fn open(self) -> io::Result<(pipe::Receiver, OwnedFd)> {
+    fn open(self) -> io::Result<(OutputEnd, OwnedFd)> {
         match self {
             RankStdout::Pipe => open_pipe(),
             RankStdout::TerminalOrPipe(size) => open_terminal(size).or_else(|_| open_pipe()),
@@ -97,15 +97,14 @@ impl RankStdout {
     }
 }
 
-fn open_pipe() -> io::Result<(pipe::Receiver, OwnedFd)> {
+fn open_pipe() -> io::Result<(OutputEnd, OwnedFd)> {
     let (reader, writer) = io::pipe()?;
-    Ok((pipe::Receiver::from_owned_fd(reader.into())?, writer.into()))
+    Ok((OutputEnd::new(reader)?, writer.into()))
 }
 
-fn open_terminal(size: TerminalSize) -> io::Result<(pipe::Receiver, OwnedFd)> {
+fn open_terminal(size: TerminalSize) -> io::Result<(OutputEnd, OwnedFd)> {
     let Pseudoterminal { master, slave } = Pseudoterminal::open_raw(size)?;
-    // Unchecked, because this is no pipe.
-    Ok((pipe::Receiver::from_owned_fd_unchecked(master)?, slave))
+    Ok((OutputEnd::new(master)?, slave))
 }
 
 /// Path of the stub's executable, which is the agent's own. The agent's file in the cache may have
@@ -133,7 +132,7 @@ pub(crate) fn spawn(
     };
     let (stdin, read) = if streams.stdin {
         let (read, stdin) = io::pipe()?;
-        (Some(OwnedFd::from(stdin)), OwnedFd::from(read))
+        (Some(InputEnd::new(stdin)?), OwnedFd::from(read))
     } else {
         (None, OpenOptions::new().read(true).open("/dev/null")?.into())
     };
@@ -144,7 +143,7 @@ pub(crate) fn spawn(
 
     let stub = Stub { args, env, streams: [read, out, err] };
     let pid = stub.launch(cgroup)?;
-    Ok(Child { pid, stdin: stdin.map(pipe::Sender::from_owned_fd).transpose()?, stdout, stderr })
+    Ok(Child { pid, stdin, stdout, stderr })
 }
 
 /// Returns a rank's arguments. Those that were templates are in `rendered`, with their places, and left out if nothing has

@@ -7,6 +7,7 @@
 //! | `holder.rs` | the process that holds what a command beside a rank starts |
 //! | `child.rs` | a rank's process: spawned through its stub, which sets itself up and executes the program |
 //! | `stdin.rs`, `output.rs` | input from the launcher, output to it |
+//! | `stream_ends.rs` | the agent's ends of streams, which no program can block it with |
 //! | `pseudoterminal.rs` | terminals of commands beside ranks, and for the stdout of ranks |
 //! | `session/` | commands beside a rank, and its debugger |
 //! | `mpi_library.rs` | the process management interface that a program needs; MPI programs that would each run alone |
@@ -23,6 +24,7 @@ pub(crate) mod prepare;
 mod pseudoterminal;
 mod session;
 pub(crate) mod stdin;
+mod stream_ends;
 
 use crate::cleanup::cgroup::{self, Cgroup};
 use crate::cleanup::guardian::{ENDING, Grace};

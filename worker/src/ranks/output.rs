@@ -5,19 +5,17 @@
 //! reads, waits for the turn of the stream and sends.
 
 use crate::network::frames::{FrameSender, WriterTurn};
+use crate::ranks::stream_ends::{Output, read_unless_abandoned};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::control::{MAX_OUTPUT, Stream};
 use rlaunch_bootstrap::protocol::line_turn::LineTurn;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
-use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::io::AsyncReadExt;
 use tokio::sync::watch;
 use tokio::time::timeout_at;
 
 /// Time after which an unfinished line is sent, so that prompts and progress bars become visible.
 const FLUSH_AFTER: Duration = Duration::from_millis(200);
-
-/// Time without output after which a stream counts as ended, once no process of the job is left.
-const ABANDONED_AFTER: Duration = Duration::from_millis(50);
 
 /// Capacity of the buffer of a stream: a frame, and the byte that stays behind it ([`frame_length`]).
 const BUFFER: usize = MAX_OUTPUT + 1;
@@ -37,7 +35,7 @@ pub(crate) struct RankStream {
 /// remaining output, even if a process outside the job keeps the pipe open.
 pub(crate) async fn pump(
     RankStream { rank, stream, stamped }: RankStream,
-    pipe: impl AsyncRead + Unpin,
+    pipe: impl Output,
     to_launcher: FrameSender,
     abandoned: watch::Receiver<bool>,
 ) {
@@ -111,7 +109,7 @@ struct Source<P> {
     stamp: Option<u64>,
 }
 
-impl<P: AsyncRead + Unpin> Source<P> {
+impl<P: Output> Source<P> {
     /// Reads what there is, until this time at most.
     async fn read(&mut self, until: Option<Instant>) -> Read {
         let more = self.read_more();
@@ -127,26 +125,21 @@ impl<P: AsyncRead + Unpin> Source<P> {
     }
 
     async fn read_more(&mut self) -> Read {
-        let silence = async {
+        let abandoned = async {
             // The sender exists as long as the ranks do.
             let _ = self.abandoned.wait_for(|&abandoned| abandoned).await;
-            tokio::time::sleep(ABANDONED_AFTER).await;
         };
-        tokio::select! {
-            biased;
-            // After an error on a pipe nothing more can come.
-            read = self.pipe.read_buf(self.unsent.space()) => match read {
-                Ok(1..) => Read::More,
-                _ => Read::End,
-            },
-            () = silence => Read::End,
+        // After an error on a pipe nothing more can come.
+        match read_unless_abandoned(&mut self.pipe, self.unsent.space(), abandoned).await {
+            Ok(1..) => Read::More,
+            _ => Read::End,
         }
     }
 }
 
 /// Reads and discards the rest of the stream, so that a rank which is ending does not block on a
 /// full pipe.
-async fn discard(mut pipe: impl AsyncRead + Unpin) {
+async fn discard(mut pipe: impl Output) {
     let mut scratch = vec![0; MAX_OUTPUT];
     while !matches!(pipe.read(&mut scratch).await, Ok(0) | Err(_)) {}
 }

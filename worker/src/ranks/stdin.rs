@@ -5,10 +5,10 @@
 //! input, but fills no memory and blocks no other messages on the channel.
 
 use crate::network::frames::FrameSender;
+use crate::ranks::stream_ends::InputEnd;
 use rlaunch_bootstrap::protocol::control::{FromAgent, STDIN_WINDOW, stdin_cost};
 use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
-use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -33,7 +33,7 @@ impl Stdin {
     }
 
     /// Adds a rank that reads from this pipe, or `None` if the rank could not be started.
-    pub(crate) fn add(&mut self, pipe: Option<pipe::Sender>) {
+    pub(crate) fn add(&mut self, pipe: Option<InputEnd>) {
         let open = self.open.get_or_insert_with(|| Arc::new(OpenReaders(self.to_launcher.clone())));
         if let Some(pipe) = pipe {
             let (queue, chunks) = mpsc::unbounded_channel();
@@ -93,7 +93,7 @@ impl Drop for OpenReaders {
 
 /// Writes the input to one rank's pipe until the input ends or the rank stops reading.
 async fn write_chunks(
-    mut pipe: pipe::Sender,
+    mut pipe: InputEnd,
     mut chunks: mpsc::UnboundedReceiver<Arc<Chunk>>,
     _open: Arc<OpenReaders>,
 ) {
@@ -110,7 +110,6 @@ mod tests {
     use crate::network::frames::Queue;
     use rlaunch_bootstrap::protocol::control::{FrameReader, MAX_STDIN};
     use std::io::{PipeReader, Read};
-    use std::os::fd::OwnedFd;
     use std::time::Duration;
 
     /// Time limit for events that must happen. It is long, because a test machine may be suspended
@@ -118,9 +117,9 @@ mod tests {
     const BOUND: Duration = Duration::from_secs(60);
 
     /// Returns the reading end of a pipe, and the agent's end.
-    fn pipe() -> (PipeReader, pipe::Sender) {
+    fn pipe() -> (PipeReader, InputEnd) {
         let (reader, writer) = std::io::pipe().unwrap();
-        (reader, pipe::Sender::from_owned_fd(OwnedFd::from(writer)).unwrap())
+        (reader, InputEnd::new(writer).unwrap())
     }
 
     async fn next_frame(queue: &mut Queue) -> FromAgent {

@@ -25,7 +25,7 @@ use store::BegunRecord;
 
 mod store;
 
-pub use store::{RecordStore, RecordStoreError, RecordedJob, begins_id};
+pub use store::{HeldName, NameClaim, RecordStore, RecordStoreError, RecordedJob, begins_id};
 
 /// Version of the schema. New fields may appear without a new version, but no field changes its meaning.
 const VERSION: u32 = 1;

@@ -25,9 +25,7 @@ const TOOLS: &str = "aarch64-linux-gnu-";
 /// Compiler of the C code in the agent, and emulator for programs of aarch64.
 const COMPILER: &str = "clang";
 const EMULATOR: &str = "qemu-aarch64";
-/// Script that unpacks a Python of aarch64. Arguments: directory, packages.
-const UNPACK: &str = include_str!("aarch64/python.sh");
-/// Debian packages that the script unpacks.
+/// Debian packages with a Python of aarch64.
 const PYTHON: [&str; 2] = ["python3", "libgcc-s1"];
 
 fn machine() -> TargetMachine {
@@ -145,7 +143,7 @@ pub fn python() -> Result<PathBuf, LabError> {
     let place = setup::cache().join("aarch64-python");
     if !place.exists() {
         let (mut unpack, text) = (Command::new("sh"), "fetching a Python of aarch64");
-        unpack.args(["-c", UNPACK, "python.sh"]).arg(&place).args(PYTHON);
+        unpack.args(["-c", setup::DEBIAN, "debian.sh"]).arg(&place).arg("aarch64").args(PYTHON);
         with_spinner(text, || run("fetch a Python of aarch64", &mut unpack))?;
     }
     Ok(place)

@@ -23,6 +23,9 @@ use venv::Venv;
 /// without a program, it is the path of one of their files.
 type Requirement = (&'static str, &'static str);
 
+/// Script that makes a root directory of Debian's packages. Arguments: directory, kind, packages.
+pub(crate) const DEBIAN: &str = include_str!("debian.sh");
+
 const LAB: &[Requirement] = &[
     // Interpreter of the wrapper around rustc: other shells drop variables whose names are not
     // identifiers.

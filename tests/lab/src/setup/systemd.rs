@@ -5,8 +5,6 @@ use crate::{LabError, setup};
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Script that makes the directory. Arguments: directory, packages.
-const SCRIPT: &str = include_str!("systemd.sh");
 /// Packages of Debian: systemd as process 1, sessions of logins, D-Bus for users, a polkit that lets users linger, and
 /// programs for tests.
 const PACKAGES: [&str; 6] =
@@ -14,7 +12,7 @@ const PACKAGES: [&str; 6] =
 
 /// Returns the directory, which is made once and kept in the cache. Nothing may write to it.
 pub fn root() -> Result<PathBuf, LabError> {
-    let name = setup::recipe_name("systemd", PACKAGES.into_iter().chain([SCRIPT]));
+    let name = setup::recipe_name("systemd", PACKAGES.into_iter().chain([setup::DEBIAN]));
     let place = setup::cache().join(name);
     if place.is_dir() {
         return Ok(place);
@@ -22,7 +20,7 @@ pub fn root() -> Result<PathBuf, LabError> {
     println!("making a machine with systemd in {} (once, about a minute)", place.display());
     let make = || {
         let mut command = Command::new("sh");
-        command.args(["-c", SCRIPT, "systemd.sh"]).arg(&place).args(PACKAGES);
+        command.args(["-c", setup::DEBIAN, "debian.sh"]).arg(&place).arg("machine").args(PACKAGES);
         command.env("LC_ALL", "C").env("DEBIAN_FRONTEND", "noninteractive");
         run("make a machine with systemd", &mut command)
     };

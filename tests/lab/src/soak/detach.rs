@@ -4,14 +4,13 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use fastrand::Rng;
 use serde_json::Value;
 
-use super::{IDLE, MAX_FAILURES, install, left_on};
+use super::{IDLE, Tally, install, left_on};
 use crate::command::background::Background;
 use crate::command::{at_once, run as run_program, wait_until};
 use crate::setup::{self, PackageSet};
@@ -27,8 +26,6 @@ const OPTIONS: [&str; 6] = ["--job-name", "soak", "--kill-after", "0.3", "--node
 const START: Duration = Duration::from_secs(60);
 /// Time limit for a host to end what its launcher does not.
 const UNATTENDED: Duration = Duration::from_secs(15);
-/// Number of jobs between two lines of progress.
-const PROGRESS_EVERY: usize = 100;
 
 /// What happens to a job.
 #[derive(Clone, Copy, Debug)]
@@ -50,38 +47,25 @@ use Trouble::{Kill, Starter, Stop, Term};
 pub(super) fn run(jobs: usize, seed: u64, rlaunch: &Path) -> Result<bool, LabError> {
     setup::install(PackageSet::Lab)?;
     let options = Options { net: NET, ..Options::new(NAME, CONCURRENT) };
-    println!("{jobs} jobs with seed {seed}");
     Lab::with_fresh(&options, |lab| soak(&lab, rlaunch, jobs, seed))
 }
 
 fn soak(lab: &Lab, rlaunch: &Path, jobs: usize, seed: u64) -> Result<bool, LabError> {
     let rlaunch = install(lab, rlaunch)?;
-    let (next, failed, began) = (AtomicUsize::new(0), AtomicUsize::new(0), Instant::now());
+    let tally = Tally::new(jobs, seed);
     at_once(lab.hosts(), |host| {
         let mut command = lab.exec_in(Account::Root, Path::new("/"));
         run_program("run a first job", command.arg(&rlaunch).args(["-H", &host, "true"]))?;
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= jobs || failed.load(Ordering::Relaxed) >= MAX_FAILURES {
-                return Ok(());
-            }
+        tally.run_each(|number| {
             let job = Job::draw(lab, &rlaunch, &host, seed, number);
-            if let Err(error) = job.run() {
-                let Job { trouble, is_early, delay, .. } = job;
-                let moment = if is_early { "start" } else { "return" };
-                println!(
-                    "job {number} of seed {seed}, {trouble:?} {delay:?} after its {moment}: {error}"
-                );
-                failed.fetch_add(1, Ordering::Relaxed);
-            }
-            let number = number + 1;
-            if number.is_multiple_of(PROGRESS_EVERY) {
-                println!("{number} of {jobs}, {} s", began.elapsed().as_secs());
-            }
-        }
+            let Job { trouble, is_early, delay, .. } = job;
+            let moment = if is_early { "start" } else { "return" };
+            let failure = |error| format!("{trouble:?} {delay:?} after its {moment}: {error}");
+            Ok(job.run().err().map(failure))
+        })
     })?;
-    let failed = failed.into_inner();
-    println!("jobs with -d, seed {seed}, in {} s: {failed} failed", began.elapsed().as_secs());
+    let failed = tally.failed();
+    println!("jobs with -d, seed {seed}, in {} s: {failed} failed", tally.seconds());
     Ok(failed == 0)
 }
 

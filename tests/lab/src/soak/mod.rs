@@ -13,6 +13,7 @@ mod teardown;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Subcommand;
@@ -33,6 +34,8 @@ pub use launch::{SoakOptions, run as launch};
 const IDLE: Duration = Duration::from_secs(10);
 /// Number of failures after which a soak stops.
 const MAX_FAILURES: usize = 5;
+/// Number of jobs between two lines of progress.
+const PROGRESS_EVERY: usize = 100;
 
 /// Things that are repeated.
 #[derive(Debug, Subcommand)]
@@ -144,6 +147,58 @@ pub fn run(soak: &Soak) -> Result<bool, LabError> {
 /// changes nothing in it.
 fn install(lab: &Lab, rlaunch: &Path) -> Result<PathBuf, LabError> {
     Ok(lab.install(rlaunch.parent().unwrap_or(rlaunch))?.join("rlaunch"))
+}
+
+/// Jobs with numbers, which hosts run at once.
+struct Tally {
+    jobs: usize,
+    seed: u64,
+    began: Instant,
+    next: AtomicUsize,
+    failed: AtomicUsize,
+}
+
+impl Tally {
+    fn new(jobs: usize, seed: u64) -> Tally {
+        println!("{jobs} jobs with seed {seed}");
+        let (next, failed) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Tally { jobs, seed, began: Instant::now(), next, failed }
+    }
+
+    /// Runs jobs that no other host has taken until all are taken or too many have failed. `run` returns what has failed,
+    /// which is printed.
+    fn run_each(
+        &self,
+        mut run: impl FnMut(usize) -> Result<Option<String>, LabError>,
+    ) -> Result<(), LabError> {
+        loop {
+            let number = self.next.fetch_add(1, Ordering::Relaxed);
+            if number >= self.jobs || self.failed() >= MAX_FAILURES {
+                return Ok(());
+            }
+            if let Some(failure) = run(number)? {
+                println!("job {number} of seed {}, {failure}", self.seed);
+                self.failed.fetch_add(1, Ordering::Relaxed);
+            }
+            let begun = number + 1;
+            if begun.is_multiple_of(PROGRESS_EVERY) {
+                println!(
+                    "{begun} of {}: {} failed, {} s",
+                    self.jobs,
+                    self.failed(),
+                    self.seconds()
+                );
+            }
+        }
+    }
+
+    fn failed(&self) -> usize {
+        self.failed.load(Ordering::Relaxed)
+    }
+
+    fn seconds(&self) -> u64 {
+        self.began.elapsed().as_secs()
+    }
 }
 
 /// Launches of one kind.

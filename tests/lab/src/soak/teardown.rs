@@ -11,7 +11,6 @@ use std::io::PipeReader;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,7 +18,7 @@ use fastrand::Rng;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use super::{IDLE, MAX_FAILURES, hostile, hostile_runs, install};
+use super::{IDLE, MAX_FAILURES, Tally, hostile, hostile_runs, install};
 use crate::bench::Series;
 use crate::command::background::Background;
 use crate::command::{at_once, last_lines, run as run_program, wait_until};
@@ -45,8 +44,6 @@ const UNATTENDED: Duration = Duration::from_secs(5);
 const SURVIVAL: Duration = Duration::from_millis(500);
 /// Time in which a job sends what a connection passes on before it fails.
 const SENDING: Duration = Duration::from_secs(2);
-/// Number of jobs between two lines of progress.
-const PROGRESS_EVERY: usize = 100;
 
 /// Kinds of helpers (see hostile.c); some entries combine several kinds. Expensive kinds occur
 /// once.
@@ -59,7 +56,6 @@ const HELPERS: [&str; 16] = [
 pub(super) fn run(jobs: usize, seed: u64, rlaunch: &Path) -> Result<bool, LabError> {
     setup::install(PackageSet::Lab)?;
     let options = Options { net: NET, ..Options::new(NAME, CONCURRENT) };
-    println!("{jobs} jobs with seed {seed}");
     Lab::with_fresh(&options, |lab| soak(&lab, rlaunch, jobs, seed))
 }
 
@@ -69,40 +65,29 @@ fn soak(lab: &Lab, rlaunch: &Path, jobs: usize, seed: u64) -> Result<bool, LabEr
     let program = fs::read(&program).map_err(LabError::io("read the hostile rank"))?;
     fs::write(rlaunch.with_file_name(PROXY), include_str!("teardown/connection.py"))
         .map_err(LabError::io("write a ProxyCommand"))?;
-    let (next, failed, began) = (AtomicUsize::new(0), AtomicUsize::new(0), Instant::now());
+    let tally = Tally::new(jobs, seed);
     let on_host = |host: &str| -> Result<Vec<(String, f64)>, LabError> {
         lab.write_file(host, Path::new(PROGRAM), &program, 0o755)?;
         warm(lab, &rlaunch, host)?;
         let mut times = Vec::new();
-        loop {
-            let number = next.fetch_add(1, Ordering::Relaxed);
-            if number >= jobs || failed.load(Ordering::Relaxed) >= MAX_FAILURES {
-                return Ok(times);
-            }
+        tally.run_each(|number| {
             let job = Job::draw(seed, number, host);
             match job.run(lab, &rlaunch) {
                 Ok(took) => times.push((job.cause.kind(), took.as_secs_f64())),
                 Err(error) => {
-                    println!("job {number} of seed {seed} ({job}): {error}");
-                    failed.fetch_add(1, Ordering::Relaxed);
                     clear(lab, host)?;
+                    return Ok(Some(format!("{job}: {error}")));
                 }
             }
-            if (number + 1).is_multiple_of(PROGRESS_EVERY) {
-                let failed = failed.load(Ordering::Relaxed);
-                println!(
-                    "{} of {jobs}: {failed} failed, {} s",
-                    number + 1,
-                    began.elapsed().as_secs()
-                );
-            }
-        }
+            Ok(None)
+        })?;
+        Ok(times)
     };
     let mut times: BTreeMap<String, Series> = BTreeMap::new();
     for (kind, took) in at_once(lab.hosts(), |host| on_host(&host))?.into_iter().flatten() {
         times.entry(kind).or_default().push(took);
     }
-    let failed = failed.into_inner();
+    let failed = tally.failed();
     if failed >= MAX_FAILURES {
         println!("giving up after {MAX_FAILURES} failures");
     }
@@ -110,7 +95,7 @@ fn soak(lab: &Lab, rlaunch: &Path, jobs: usize, seed: u64) -> Result<bool, LabEr
     println!(
         "{ran} jobs with hostile helpers, {CONCURRENT} at once, seed {seed}, in {} s: {failed} failed; seconds \
          from the cause to the last trace, median (min–max):",
-        began.elapsed().as_secs()
+        tally.seconds()
     );
     for (kind, series) in times {
         println!("  {kind}: {} of {}", series.summary(), series.count());

@@ -15,6 +15,16 @@ fn old_file(root: &TempDir, name: &str) -> Stamp {
     Meta::of(&file.metadata().unwrap()).stamp()
 }
 
+/// Returns an index of `root` that knows `a` and was saved, and the stamp of `a`.
+fn saved(indexes: &TempDir, root: &TempDir) -> (Index, Stamp) {
+    let stamp = old_file(root, "a");
+    let mut index = Index::load_in(Some(indexes.path()), root.path());
+    assert_eq!(index.lookup(&path("a"), &stamp), None);
+    index.insert(&path("a"), stamp, &[hash(b"x")], now());
+    index.save().unwrap();
+    (index, stamp)
+}
+
 fn now() -> Time {
     super::super::meta::now()
 }
@@ -23,11 +33,7 @@ fn now() -> Time {
 fn what_was_saved_is_loaded_for_the_same_directory_alone() {
     let (indexes, root, other) =
         (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let stamp = old_file(&root, "a");
-    let mut index = Index::load_in(Some(indexes.path()), root.path());
-    assert_eq!(index.lookup(&path("a"), &stamp), None);
-    index.insert(&path("a"), stamp, &[hash(b"x")], now());
-    index.save().unwrap();
+    let (_, stamp) = saved(&indexes, &root);
     let index = Index::load_in(Some(indexes.path()), root.path());
     assert_eq!(index.lookup(&path("a"), &stamp), Some(&[hash(b"x")][..]));
     assert_eq!(index.lookup(&path("b"), &stamp), None);
@@ -77,10 +83,7 @@ fn nobody_else_can_read_an_index() {
 #[test]
 fn a_damaged_index_is_empty() {
     let (indexes, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let stamp = old_file(&root, "a");
-    let mut index = Index::load_in(Some(indexes.path()), root.path());
-    index.insert(&path("a"), stamp, &[hash(b"x")], now());
-    index.save().unwrap();
+    let (index, stamp) = saved(&indexes, &root);
     let file = index.file.clone().unwrap();
     let whole = fs::read(&file).unwrap();
     for length in 0..whole.len() {
@@ -96,10 +99,7 @@ fn a_damaged_index_is_empty() {
 #[test]
 fn what_has_not_changed_is_not_written() {
     let (indexes, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let stamp = old_file(&root, "a");
-    let mut index = Index::load_in(Some(indexes.path()), root.path());
-    index.insert(&path("a"), stamp, &[hash(b"x")], now());
-    index.save().unwrap();
+    let (mut index, stamp) = saved(&indexes, &root);
     let file = index.file.clone().unwrap();
     fs::remove_file(&file).unwrap();
     index.insert(&path("a"), stamp, &[hash(b"x")], now());

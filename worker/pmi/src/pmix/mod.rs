@@ -11,7 +11,8 @@
 //! | `request` | the other messages of clients, decoded |
 //! | `client` | connections and their ranks: messages, the first of which is a handshake |
 //! | `job_info` | the job's ranks and nodes, as clients read them; environment of ranks |
-//! | `data` | what ranks have committed; clients that wait for what a rank has not committed yet |
+//! | `data` | what ranks have committed |
+//! | `gets` | clients that wait for what a rank has not committed yet |
 //! | `names` | values that ranks publish |
 //! | `collective` | fences and groups of some ranks, and what the members of a group share |
 
@@ -19,6 +20,7 @@ mod bfrops;
 mod client;
 mod collective;
 mod data;
+mod gets;
 mod job_info;
 mod names;
 mod request;
@@ -30,7 +32,8 @@ use crate::sorted_map::SortedSet;
 use bfrops::{Proc, Status, Writer};
 use client::{Caller, Clients, Event, Version};
 use collective::{Arrival, Call, Collectives, FinishedCall, Group, Groups, Kind};
-use data::{Data, DataError, Gets, RankData, Stored, Target, Waiting, storage_key};
+use data::{Data, DataError, RankData, Stored, storage_key};
+use gets::{Gets, Target, Waiting};
 use names::Names;
 use request::{Get, Request};
 use std::time::Instant;

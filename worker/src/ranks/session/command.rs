@@ -5,6 +5,7 @@ use crate::cleanup::cgroup::Cgroup;
 use crate::node::environment::Environment;
 use crate::ranks::child::{Stub, StubWords};
 use crate::ranks::pseudoterminal::Pseudoterminal;
+use crate::ranks::stream_ends::{InputEnd, OutputEnd};
 use nix::unistd::Pid;
 use rlaunch_bootstrap::env::{PWD, RLAUNCH_EXEC};
 use rlaunch_bootstrap::id::Rank;
@@ -17,7 +18,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
-use tokio::net::unix::pipe;
 
 /// Shell of ranks without the variable SHELL, or whose shell is not on this host.
 const SHELL: &str = "/bin/sh";
@@ -25,16 +25,16 @@ const SHELL: &str = "/bin/sh";
 /// Command that was started, with the agent's ends of its streams.
 pub(super) struct StartedCommand {
     pub(super) pid: Pid,
-    pub(super) stdin: pipe::Sender,
-    pub(super) outputs: Vec<(Stream, pipe::Receiver)>,
+    pub(super) stdin: InputEnd,
+    pub(super) outputs: Vec<(Stream, OutputEnd)>,
     /// Agent's end of the terminal; `None` if the streams are pipes.
     pub(super) terminal: Option<OwnedFd>,
 }
 
 /// Agent's ends of a command's streams, and then the command's.
 struct CommandStreams {
-    stdin: pipe::Sender,
-    outputs: Vec<(Stream, pipe::Receiver)>,
+    stdin: InputEnd,
+    outputs: Vec<(Stream, OutputEnd)>,
     terminal: Option<OwnedFd>,
     of_command: [OwnedFd; 3],
 }
@@ -101,19 +101,18 @@ impl CommandStreams {
         let (stdout, out) = io::pipe()?;
         let (stderr, err) = io::pipe()?;
         let outputs = vec![
-            (Stream::Stdout, pipe::Receiver::from_owned_fd(stdout.into())?),
-            (Stream::Stderr, pipe::Receiver::from_owned_fd(stderr.into())?),
+            (Stream::Stdout, OutputEnd::new(stdout)?),
+            (Stream::Stderr, OutputEnd::new(stderr)?),
         ];
-        let stdin = pipe::Sender::from_owned_fd(stdin.into())?;
+        let stdin = InputEnd::new(stdin)?;
         let of_command = [read.into(), out.into(), err.into()];
         Ok(CommandStreams { stdin, outputs, terminal: None, of_command })
     }
 
     fn terminal(terminal: &Terminal) -> io::Result<CommandStreams> {
         let Pseudoterminal { master, slave } = Pseudoterminal::open(terminal.size)?;
-        // Unchecked, because these are no pipes.
-        let stdout = pipe::Receiver::from_owned_fd_unchecked(master.try_clone()?)?;
-        let stdin = pipe::Sender::from_owned_fd_unchecked(master.try_clone()?)?;
+        let stdout = OutputEnd::new(master.try_clone()?)?;
+        let stdin = InputEnd::new(master.try_clone()?)?;
         let of_command = [slave.try_clone()?, slave.try_clone()?, slave];
         let outputs = vec![(Stream::Stdout, stdout)];
         Ok(CommandStreams { stdin, outputs, terminal: Some(master), of_command })

@@ -14,6 +14,7 @@ use crate::cleanup::cgroup::Cgroup;
 use crate::cleanup::processes;
 use crate::network::frames::FrameSender;
 use crate::ranks::holder::HOLDER;
+use crate::ranks::stream_ends::{InputEnd, Output, OutputEnd, read_unless_abandoned};
 use crate::ranks::{Phase, Ranks, pseudoterminal};
 use command::RankPlace;
 use debugger::Debugger;
@@ -34,8 +35,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::net::unix::pipe;
+use tokio::io::{AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::{AbortHandle, JoinSet};
@@ -347,10 +347,6 @@ impl Ranks {
     }
 }
 
-/// Time without output after which a stream of a command that has ended counts as ended too: a
-/// process in the background may keep it open.
-const ABANDONED_AFTER: Duration = Duration::from_millis(50);
-
 /// Task's ends of the channels of a session.
 struct Relay {
     sender: SessionSender,
@@ -383,7 +379,7 @@ impl Relay {
     }
 
     /// Relays for a command until it has ended and its output is sent.
-    async fn of_command(self, stdin: pipe::Sender, outputs: Vec<(Stream, pipe::Receiver)>) {
+    async fn of_command(self, stdin: InputEnd, outputs: Vec<(Stream, OutputEnd)>) {
         let Relay { sender, input, turn, mut last } = self;
         let mut pumps = JoinSet::new();
         for (stream, pipe) in outputs {
@@ -441,7 +437,7 @@ async fn feed(
 /// Sends what can be read until the end of the stream.
 async fn pump(
     stream: Stream,
-    mut reader: impl AsyncRead + Unpin,
+    mut reader: impl Output,
     sender: SessionSender,
     turn: Arc<Semaphore>,
     mut last: watch::Receiver<Option<FromSession>>,
@@ -451,13 +447,9 @@ async fn pump(
         let abandoned = async {
             // The sender exists as long as the session does.
             let _ = last.wait_for(Option::is_some).await;
-            tokio::time::sleep(ABANDONED_AFTER).await;
         };
-        let read = tokio::select! {
-            biased;
-            read = reader.read_buf(&mut buffer) => read,
-            () = abandoned => return,
-        };
+        // A process in the background may keep the stream of a command open that has ended.
+        let read = read_unless_abandoned(&mut reader, &mut buffer, abandoned).await;
         // Reading a terminal fails once no process has it open.
         if !matches!(read, Ok(1..)) {
             return;

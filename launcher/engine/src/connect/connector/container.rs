@@ -99,7 +99,7 @@ pub enum ContainerError {
     #[error("{tool} fails: {said}")]
     Engine { tool: &'static str, said: String },
     #[error("{tool} has started no agent within {} s{}", late.limit.as_secs(), quoted_output(said))]
-    Silent { tool: String, late: Late, said: String },
+    Silent { tool: String, by_sudo: bool, late: Late, said: String },
     #[error("there is no image {name}")]
     NoImage { tool: &'static str, name: String },
     #[error(
@@ -136,10 +136,19 @@ impl ContainerError {
                 "this is {tool}'s own error: on {host}, `{tool} run` and `{tool} exec` of any command probably \
                  end with it too; --container-exec starts or enters the container with other options"
             )),
-            ContainerError::Silent { tool, .. } => Some(format!(
-                "`{tool} info` on {host} shows whether its engine answers; an entrypoint of the image that \
-                 waits for something keeps the agent from its start too"
-            )),
+            ContainerError::Silent { tool, by_sudo, .. } => {
+                let left = if *by_sudo {
+                    format!(
+                        "; where sudo permits no `kill`, `sudo pkill -KILL {tool}` ends clients that are left"
+                    )
+                } else {
+                    String::new()
+                };
+                Some(format!(
+                    "`{tool} info` on {host} shows whether its engine answers; an entrypoint of the image \
+                     that waits for something keeps the agent from its start too{left}"
+                ))
+            }
             ContainerError::NoImage { tool, name } => Some(format!(
                 "on {host}: {tool} pull {name}; root's own images are used by --container-exec \
                  'sudo {tool} run --rm -i --network host --ipc host {PLACEHOLDER}'"
@@ -320,7 +329,8 @@ impl Container {
         let command = self.engine_command()?;
         let mut words = command.split(' ').filter(|word| *word != "sudo");
         let tool = words.next().unwrap_or_default().to_owned();
-        Some(ContainerError::Silent { tool, late, said: said.to_owned() })
+        let by_sudo = command.starts_with("sudo ");
+        Some(ContainerError::Silent { tool, by_sudo, late, said: said.to_owned() })
     }
 
     /// Finds the engine's own error in an output, without the parts of the engine through which it came.
@@ -381,9 +391,11 @@ pub(super) fn is_limit_refused(output: &str) -> bool {
 
 /// Shell code for the host, before the client of a container engine. A client whose engine hangs does not notice that the
 /// launcher has gone. The code kills its process group, in which sshd has put nothing else, if the process that started
-/// the shell ends within 150 s, in which every agent was sent and has started, or was given up.
+/// the shell ends within 150 s, in which every agent was sent and has started, or was given up. What sudo has started, only
+/// sudo can kill.
 const WATCH: &str = "(n=0; while [ $((n+=1)) -le 75 ] && sleep 2; do p=; while read -r k p x; do case $k in PPid:) \
-    break; esac; done </proc/$$/status; case $p in $PPID) ;; \"\") exit;; *) kill -9 -$$; exit;; esac; done) \
+    break; esac; done </proc/$$/status; case $p in $PPID) ;; \"\") exit;; *) case $1 in sudo) \
+    sudo -n kill -9 -- -$$;; esac; kill -9 -$$; exit;; esac; done) \
     </dev/null >/dev/null 2>&1 &";
 /// Shell code for the host, after the client: ends [`WATCH`], and with the client's exit status.
 const WATCHED: &str = "s=$?; exec 2>/dev/null; trap \"\" TERM; kill -15 -$$ && wait; exit $s";
@@ -540,7 +552,7 @@ mod tests {
         let sudo = Some("sudo podman exec -i {name}");
         let (error, hint) = of("other:x", sudo, "waiting\n").unwrap();
         assert_eq!(error, "podman has started no agent within 30 s; what came back: waiting");
-        assert!(hint.starts_with("`podman info` on a"), "{hint}");
+        assert!(hint.starts_with("`podman info` on a") && hint.contains("sudo pkill"), "{hint}");
         assert_eq!(of("forced:x", None, ""), None);
     }
 
@@ -779,6 +791,30 @@ mod tests {
             login.wait().unwrap();
             wait_for_end(client, Duration::from_secs(30));
         }
+    }
+
+    /// This sudo changes no account; what it is asked counts.
+    #[test]
+    fn a_client_that_sudo_has_started_is_ended_by_sudo() {
+        let host = Host::new();
+        write(&host.at("docker"), "#!/bin/sh\ntrap : TERM\nwhile sleep 0.1; do :; done\n");
+        let sudo = "#!/bin/sh\necho $* >>$HOME/asked\n[ $1 != -n ] || shift\nexec \"$@\"\n";
+        write(&host.at("sudo"), sudo);
+        let enter = container("docker:mpi", Some("sudo docker exec -i {name}"));
+        let enter = enter.client("sudo docker exec -i mpi".to_owned());
+        let line = RemoteCommand::Script("true", &[]).line_inside(&enter);
+        let mut login = Command::new("sh");
+        login.args(["-c", "setsid sh -c \"$0\" & echo $!; wait", &line]);
+        login.env("PATH", format!("{}:/usr/bin:/bin", host.0.path().display()));
+        let mut login = login.env("HOME", host.0.path()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut client = String::new();
+        BufReader::new(login.stdout.take().unwrap()).read_line(&mut client).unwrap();
+        login.kill().unwrap();
+        login.wait().unwrap();
+        wait_for_end(client.trim(), Duration::from_secs(30));
+        let asked = fs::read_to_string(host.0.path().join("asked")).unwrap();
+        let killed = format!("-n kill -9 -- -{}\n", client.trim());
+        assert!(asked.starts_with("docker exec -i mpi ") && asked.ends_with(&killed), "{asked}");
     }
 
     #[test]

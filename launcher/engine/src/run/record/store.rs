@@ -1,43 +1,43 @@
 //! Store of the records of a user's jobs. The files of the newest [`MAX_RECORDS`] jobs are kept, as
 //! `$XDG_STATE_HOME/rlaunch/jobs/ID.NAME.json`: jobs are found by their files' names, without reading them.
 //!
-//! A launcher that is killed cannot write. So it writes another file when its job begins, `ID.NAME@MACHINE.begun`, which says
-//! that it was killed, and holds a lock on it. Whoever lists the records finds the lock free then, and gives the file the
-//! name of a record ([`RecordStore::adopt_begun`]).
+//! | file | contents |
+//! |---|---|
+//! | `store.rs` | [`RecordStore`]: writes, finds and reads records |
+//! | `begun.rs` | what a job has if its launcher is killed |
+//! | `held_name.rs` | names that users give to jobs |
+//! | `room.rs` | which records are kept |
 
-use crate::run::live::machine;
-use crate::run::output::RecordedOutput;
 use crate::run::output::store::{self, OutputStore, StoreReader};
-use crate::run::record::{JobRecord, RecordedEnd};
+use crate::run::record::JobRecord;
 use memchr::memmem;
 use nix::unistd::Uid;
 use rlaunch_console::messages;
 use rlaunch_console::process_env::{ProcessEnv, check_private, create_state_directory};
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::name::{JobName, LAST, Meant, NamedJob};
-use std::collections::HashSet;
 use std::fmt;
-use std::fs::{self, File, TryLockError};
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Read};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use tempfile::NamedTempFile;
+
+mod begun;
+mod held_name;
+mod room;
+
+use begun::BEGUN;
+pub(super) use begun::BegunRecord;
+pub use held_name::{HeldName, NameClaim};
 
 /// Maximum number of records that are kept; older ones are removed.
 const MAX_RECORDS: usize = 1000;
 /// Maximum size of all that is kept, in bytes.
 const MAX_BYTES: u64 = 10 << 30;
-/// Ends of the names of files that a job leaves.
-const ENDINGS: [&str; 3] = [".json", store::ENDING, store::OLD_ENDING];
-/// End of the name of a file that a launcher writes when its job begins.
-const BEGUN: &str = ".begun";
-/// Age at which the file of a job that has begun on another machine is removed, if all records are newer. Few jobs run so long.
-const MAX_BEGUN_AGE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Beginning of the name of a record that is being written.
 const PARTIAL: &str = ".tmp";
-/// Age at which a file that was being written is removed. It gets its name at once.
-const MAX_PARTIAL_AGE: Duration = Duration::from_secs(24 * 60 * 60);
 /// Number of bytes at the beginning of a record that are read where its output is not wanted.
 const HEAD: u64 = 64 << 10;
 /// Beginning of the last field of a record. Within words, quotes have a backslash.
@@ -53,42 +53,6 @@ pub struct RecordStore {
     most: usize,
     /// Size of all records and output that are kept, in bytes.
     most_bytes: u64,
-}
-
-/// File that becomes the job's record if this process is killed. Dropping it removes the file.
-#[derive(Debug)]
-pub(super) struct BegunRecord {
-    path: PathBuf,
-    /// File with the lock, which ends with this process.
-    locked: File,
-}
-
-impl BegunRecord {
-    /// Makes the file the record of the job. It is a short one, for which the file has room on a disk that is full.
-    fn conclude(&self, record: &JobRecord) -> io::Result<()> {
-        let RecordedOutput { first, left_out_bytes, last } = &record.output;
-        let kept: usize = first.iter().chain(last).map(|chunk| chunk.text.len()).sum();
-        let left_out_bytes = left_out_bytes + kept as u64;
-        let short = JobRecord {
-            placement: Vec::new(),
-            environment: Vec::new(),
-            phases: Vec::new(),
-            end: RecordedEnd { details: Vec::new(), ..record.end.clone() },
-            output: RecordedOutput { left_out_bytes, ..RecordedOutput::default() },
-            ..record.clone()
-        };
-        let text = serde_json::to_vec(&short)?;
-        self.locked.write_all_at(&text, 0)?;
-        self.locked.set_len(text.len() as u64)?;
-        fs::rename(&self.path, self.path.with_file_name(record.recorded_job().record_name()))
-    }
-}
-
-impl Drop for BegunRecord {
-    fn drop(&mut self) {
-        // An error means that the user has removed the file.
-        let _ = fs::remove_file(&self.path);
-    }
 }
 
 /// Job as the names of its files say it: `ID.NAME`, or `ID` if an older rlaunch wrote them.
@@ -207,85 +171,6 @@ impl RecordStore {
         Ok(())
     }
 
-    /// Removes what a job has left, and returns the size of that. Output stays until the last attempt at the job gives way.
-    fn remove(&self, job: &RecordedJob) -> u64 {
-        let path = self.path(job);
-        let record = read(&path).ok();
-        let output = record.as_ref().and_then(output_of).map(str::to_owned);
-        let next = record.and_then(|record| record.next);
-        let freed = removed(&path);
-        if next.is_some_and(|next| self.has(&next)) {
-            return freed;
-        }
-        freed + self.remove_output(&output.unwrap_or_else(|| format!("{job}{}", store::ENDING)))
-    }
-
-    /// Removes the output of a job, and returns its size. Keeps what a launcher still writes.
-    fn remove_output(&self, name: &str) -> u64 {
-        let newer = self.directory.join(name);
-        if File::open(&newer).is_ok_and(|file| file.try_lock_shared().is_err() || self.fills(name))
-        {
-            return 0;
-        }
-        let old = name.strip_suffix(store::ENDING).unwrap_or(name);
-        removed(&newer) + removed(&self.directory.join(format!("{old}{}", store::OLD_ENDING)))
-    }
-
-    /// Tells whether a job that has begun names this file of output. Locks of other machines may not be seen here.
-    fn fills(&self, output: &str) -> bool {
-        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
-        let mut begun = entries.filter(|entry| entry.path().to_string_lossy().ends_with(BEGUN));
-        begun.any(|entry| read(&entry.path()).is_ok_and(|job| output_of(&job) == Some(output)))
-    }
-
-    /// Tells whether a job has a record, or has begun.
-    fn has(&self, id: &str) -> bool {
-        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
-        let mut names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        names.any(|name| name.starts_with(id) && [".json", BEGUN].iter().any(|e| name.ends_with(e)))
-    }
-
-    /// Tells whether one of `jobs` is a later attempt at a job, whose output is in the file of the first.
-    fn has_later_attempt(&self, first: &RecordedJob, jobs: &[RecordedJob]) -> bool {
-        let output = format!("{first}{}", store::ENDING);
-        let is_later = |job: &&RecordedJob| job.name == first.name && job.id > first.id;
-        let mut later: Vec<&RecordedJob> = jobs.iter().filter(is_later).collect();
-        // The next attempt is among the first of that name: ids begin with the time.
-        later.sort_unstable();
-        let names = |record: JobRecord| output_of(&record) == Some(output.as_str());
-        later.into_iter().any(|job| read(&self.path(job)).is_ok_and(names))
-    }
-
-    /// Removes what the oldest of `jobs` have left, until all files together have [`RecordStore::most_bytes`], and output
-    /// without a record. Keeps what the job `kept` has left.
-    fn bound_size(&self, jobs: &[RecordedJob], kept: &str) {
-        let (mut total, mut found) = (0_u64, HashSet::new());
-        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let of_job = |ending: &&str| name.to_str().and_then(|name| name.strip_suffix(*ending));
-            let job = ENDINGS.iter().find_map(of_job).and_then(RecordedJob::parse);
-            if let Some((job, metadata)) = job.zip(entry.metadata().ok()) {
-                total += metadata.len();
-                found.insert(job);
-            }
-        }
-        let begun = self.begun();
-        // Another rlaunch may have written a record since `jobs` were listed.
-        for job in found.iter().filter(|job| !begun.contains(job) && !self.path(job).exists()) {
-            if !self.has_later_attempt(job, jobs) {
-                // A job that has just begun holds a lock.
-                let freed = self.remove_output(&format!("{job}{}", store::ENDING));
-                total = total.saturating_sub(freed);
-            }
-        }
-        for job in jobs.iter().filter(|job| job.id != kept) {
-            if total <= self.most_bytes {
-                return;
-            }
-            total = total.saturating_sub(self.remove(job));
-        }
-    }
-
     /// Creates the file with the whole output of a job.
     pub(crate) fn create_output(&self, job: &JobSpec) -> io::Result<OutputStore> {
         let job = RecordedJob { id: job.id.to_string(), name: job.name.to_string() };
@@ -322,59 +207,6 @@ impl RecordStore {
             }
         }
         Ok(None)
-    }
-
-    /// Removes what launchers that were killed have left: files that they were writing, and those of jobs of other machines
-    /// that began before the job `oldest` and long ago. Such a job may still run; on this machine only jobs that run have
-    /// such files.
-    fn forget_leftovers(&self, oldest: &str, now: SystemTime) {
-        let here = begun_suffix();
-        for entry in fs::read_dir(&self.directory).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            let Some(name) = name.to_str() else { continue };
-            let is_begun = name.ends_with(BEGUN) && !name.ends_with(&here) && name < oldest;
-            let is_partial = name.starts_with(PARTIAL) || name.ends_with(store::NEW_ENDING);
-            let most = if is_begun {
-                MAX_BEGUN_AGE
-            } else if is_partial {
-                MAX_PARTIAL_AGE
-            } else {
-                continue;
-            };
-            let written = entry.metadata().and_then(|found| found.modified());
-            let age = written.ok().and_then(|at| now.duration_since(at).ok());
-            if age.is_some_and(|age| age > most) {
-                removed(&entry.path());
-            }
-        }
-    }
-
-    /// Stores the record of a job that begins.
-    pub(super) fn begin(&self, record: &JobRecord) -> io::Result<BegunRecord> {
-        let file = self.write(record)?;
-        // The lock comes before the name, so that no other rlaunch finds the file unlocked.
-        file.as_file().try_lock().map_err(io::Error::other)?;
-        let path = self.directory.join(format!("{}{}", record.recorded_job(), begun_suffix()));
-        let locked = file.persist(&path)?;
-        Ok(BegunRecord { path, locked })
-    }
-
-    /// Makes the file of a job that has begun its record, if its launcher is no more. Returns the job then.
-    fn adopt_begun(&self, file_name: &str) -> Option<RecordedJob> {
-        if !file_name.ends_with(BEGUN) {
-            return None;
-        }
-        // Locks of other machines may not be seen here.
-        let job = file_name.strip_suffix(&begun_suffix()).and_then(RecordedJob::parse)?;
-        let (begun, record) = (self.directory.join(file_name), self.path(&job));
-        File::open(&begun).ok()?.try_lock_shared().ok()?;
-        if record.exists() {
-            // The launcher was killed when it had written the record.
-            let _ = fs::remove_file(&begun);
-        } else {
-            fs::rename(&begun, &record).ok()?;
-        }
-        Some(job)
     }
 
     /// Writes a record, which only its user may read. The file has no name before it is complete, so that no
@@ -477,29 +309,6 @@ impl RecordStore {
             Ok(jobs) => Ok(jobs),
         }
     }
-
-    /// Returns the job of this machine that has this name and runs; `None` if there is none, or if it keeps no record.
-    pub fn running_as(&self, name: &JobName) -> Option<RecordedJob> {
-        let runs = |job: &RecordedJob| {
-            let begun = self.directory.join(format!("{job}{}", begun_suffix()));
-            let tried = File::open(begun).map(|file| file.try_lock_shared());
-            // Where nothing can be locked, nobody holds a lock.
-            matches!(tried, Ok(Err(TryLockError::WouldBlock)))
-        };
-        let mut named = self.begun().into_iter().filter(|job| job.name == name.as_str());
-        named.find(runs)
-    }
-
-    /// Lists jobs that have begun and left no record yet, on any machine, in no order.
-    pub(crate) fn begun(&self) -> Vec<RecordedJob> {
-        let entries = fs::read_dir(&self.directory).into_iter().flatten().flatten();
-        let begun = |entry: fs::DirEntry| {
-            let name = entry.file_name();
-            let (job, _) = name.to_str()?.strip_suffix(BEGUN)?.split_once('@')?;
-            RecordedJob::parse(job)
-        };
-        entries.filter_map(begun).collect()
-    }
 }
 
 /// Returns jobs in the order of their times.
@@ -525,18 +334,6 @@ pub(super) fn save_or_warn(record: &JobRecord, begun: Option<&BegunRecord>) {
 fn output_of(record: &JobRecord) -> Option<&str> {
     let name = record.output_file.as_deref()?;
     name.strip_suffix(store::ENDING).and_then(RecordedJob::parse).map(|_| name)
-}
-
-/// Removes a file, and returns its size. Errors are ignored: another rlaunch may have removed it, and any other error recurs
-/// with the next record.
-fn removed(path: &Path) -> u64 {
-    let size = fs::metadata(path).map_or(0, |found| found.len());
-    fs::remove_file(path).map_or(0, |()| size)
-}
-
-/// Returns the end of the name of a file that a launcher on this machine writes when its job begins.
-fn begun_suffix() -> String {
-    format!("@{}{BEGUN}", machine())
 }
 
 /// Tells whether `text` may be the id of a job, or the first 6 or more characters of one.
@@ -586,126 +383,9 @@ fn read_head(file: File) -> Option<JobRecord> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::output::RecordedChunk;
+    use crate::run::output::RecordedOutput;
     use crate::run::record::tests::record;
     use std::os::unix::fs::PermissionsExt;
-
-    #[test]
-    fn the_newest_are_kept_for_their_user_alone() {
-        let state = tempfile::tempdir().unwrap();
-        let store = RecordStore { most: 9, ..RecordStore::below(state.path()) };
-        assert!(matches!(store.last(), Err(RecordStoreError::Empty(_))));
-        fs::create_dir_all(&store.directory).unwrap();
-        fs::set_permissions(&store.directory, fs::Permissions::from_mode(0o700)).unwrap();
-        let begun = |number: u32, machine: &str| {
-            store.directory.join(format!("{}@{machine}{BEGUN}", record(number).job))
-        };
-        let left = |name: &str| store.directory.join(name);
-        let files = [
-            (begun(1, "another"), 31),
-            (begun(1, "busy"), 29),
-            (begun(7, "another"), 31),
-            (left(".tmpOld"), 2),
-            (left(".tmpNew"), 0),
-            (left("x.output.new"), 2),
-        ];
-        for (path, days) in &files {
-            let at = SystemTime::now() - Duration::from_secs(days * 86_400);
-            File::create(path).unwrap().set_modified(at).unwrap();
-        }
-        let count = 9 + 3;
-        let running = store.begin(&record(0)).unwrap();
-        (0..count).for_each(|number| store.save(&record(number)).unwrap());
-        assert_eq!(store.last().unwrap().job, record(count - 1).job);
-        let jobs: Vec<String> = store.newest(99).into_iter().map(|record| record.job).collect();
-        assert!(running.path.exists());
-        let expected: Vec<String> = (3..count).map(|number| record(number).job).collect();
-        assert_eq!(jobs, expected);
-        let is_kept = files.map(|(path, _)| path.exists());
-        assert_eq!(is_kept, [false, true, true, false, true, false]);
-        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
-        assert_eq!(mode(&store.directory), 0o700);
-        assert_eq!(mode(&store.path(&record(9).recorded_job())), 0o600);
-        let newest = store.newest(1);
-        assert_eq!(newest[0].job, record(count - 1).job);
-    }
-
-    #[test]
-    fn the_record_of_a_killed_launcher_is_there_once_it_is_dead() {
-        let state = tempfile::tempdir().unwrap();
-        let store = RecordStore::below(state.path());
-        let killed = JobRecord { end: RecordedEnd::killed(), ..record(2) };
-        store.save(&record(1)).unwrap();
-        let begun = store.begin(&killed).unwrap();
-        assert_eq!(store.last().unwrap().job, record(1).job);
-        assert!(store.find(&killed.job).is_err());
-        let running_as = |name: &str| store.running_as(&name.parse().unwrap());
-        assert_eq!(running_as("name-2"), Some(killed.recorded_job()));
-        assert_eq!(running_as("name-1"), None);
-        // The lock goes with the process, the file stays.
-        begun.locked.unlock().unwrap();
-        assert_eq!(running_as("name-2"), None);
-        let last = store.last().unwrap();
-        assert_eq!((&last.job, last.end.exit_code), (&record(2).job, 137));
-        assert!(last.end.is_killed() && !record(1).end.is_killed());
-        assert!(last.end.message.contains("killed"), "{}", last.end.message);
-        assert!(!begun.path.exists() && store.path(&record(2).recorded_job()).exists());
-    }
-
-    #[test]
-    fn a_job_that_is_over_leaves_one_record() {
-        let state = tempfile::tempdir().unwrap();
-        let store = RecordStore::below(state.path());
-        let begun = store.begin(&JobRecord { end: RecordedEnd::killed(), ..record(1) }).unwrap();
-        store.save(&record(1)).unwrap();
-        // The launcher is killed between the two.
-        begun.locked.unlock().unwrap();
-        assert_eq!(store.last().unwrap().end.exit_code, 0);
-        drop(store.begin(&record(1)).unwrap());
-        let files = fs::read_dir(&store.directory).unwrap().count();
-        assert_eq!((files, store.newest(9).len()), (1, 1));
-    }
-
-    #[test]
-    fn a_job_that_ends_on_a_full_disk_has_a_short_record() {
-        let state = tempfile::tempdir().unwrap();
-        let store = RecordStore::below(state.path());
-        let begun = store.begin(&JobRecord { end: RecordedEnd::killed(), ..record(1) }).unwrap();
-        let chunk = RecordedChunk { rank: 0, stream: "stdout".into(), text: "four".into() };
-        let output = RecordedOutput { left_out_bytes: 5, last: vec![chunk], first: vec![] };
-        let details = vec!["rank 0: \"x\"".to_owned()];
-        let end = RecordedEnd { exit_code: 3, details, ..record(1).end };
-        begun.conclude(&JobRecord { end, output, ..record(1) }).unwrap();
-        drop(begun);
-        let kept = store.find(&record(1).job).unwrap();
-        assert_eq!((kept.end.exit_code, kept.end.is_killed()), (3, false));
-        let left_out = RecordedOutput { left_out_bytes: 9, ..RecordedOutput::default() };
-        assert_eq!((kept.output, kept.end.details.len()), (left_out, 0));
-        assert_eq!(fs::read_dir(&store.directory).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn the_oldest_gives_way_to_what_is_too_large() {
-        let state = tempfile::tempdir().unwrap();
-        let store = RecordStore { most_bytes: 20_000, ..RecordStore::below(state.path()) };
-        (1..4).for_each(|number| store.save(&record(number)).unwrap());
-        let output = |number: u32, ending: &str| {
-            store.directory.join(format!("{}{ending}", record(number).recorded_job()))
-        };
-        for (number, ending) in
-            [(1, store::ENDING), (1, store::OLD_ENDING), (2, store::ENDING), (9, store::ENDING)]
-        {
-            fs::write(output(number, ending), vec![0; 9000]).unwrap();
-        }
-        let running = OutputStore::create(&store.directory, &record(8).recorded_job().to_string());
-        store.save(&JobRecord { output_file: Some("output".into()), ..record(4) }).unwrap();
-        let jobs: Vec<String> = store.jobs().into_iter().map(|job| job.name).collect();
-        assert_eq!(jobs, ["name-2", "name-3", "name-4"]);
-        // Its launcher was killed before the job had a record.
-        assert!(!output(1, store::OLD_ENDING).exists() && !output(9, store::ENDING).exists());
-        assert!(output(2, store::ENDING).exists() && output(8, store::ENDING).exists());
-        drop(running);
-    }
 
     #[test]
     fn output_is_found_by_the_record_and_before_it() {
@@ -728,59 +408,6 @@ mod tests {
         fs::remove_file(store.directory.join(output.file_name())).unwrap();
         let gone = store.open_output(&record(2).job).err().unwrap();
         assert!(gone.to_string().ends_with("not kept any more"), "{gone}");
-    }
-
-    #[test]
-    fn output_outlives_the_record_of_the_first_attempt() {
-        let state = tempfile::tempdir().unwrap();
-        let store = RecordStore { most: 2, most_bytes: 0, ..RecordStore::below(state.path()) };
-        let attempt = |number: u32, next: Option<u32>| JobRecord {
-            name: "amber-fox".into(),
-            output_file: Some(format!("{}.amber-fox{}", record(1).job, store::ENDING)),
-            next: next.map(|next| record(next).job),
-            ..record(number)
-        };
-        let first = attempt(1, Some(2));
-        let output = OutputStore::create(&store.directory, &first.recorded_job().to_string());
-        let output = output.unwrap();
-        let path = store.directory.join(output.file_name());
-        let old = store.directory.join(format!("{}{}", first.recorded_job(), store::OLD_ENDING));
-        fs::write(&old, "").unwrap();
-        let of_another = || JobRecord { output_file: Some("output".into()), ..record(9) };
-        store.save(&first).unwrap();
-        // Nothing but the lock keeps the output.
-        store.save(&of_another()).unwrap();
-        assert!(!store.path(&first.recorded_job()).exists() && path.exists() && old.exists());
-        // The launcher is on another machine, whose lock is not seen here.
-        output.unlock();
-        let begun = store.begin(&attempt(2, None)).unwrap();
-        store.save(&of_another()).unwrap();
-        assert!(path.exists() && old.exists());
-        // The job is over, and the record of its last attempt keeps the output as long as itself.
-        store.save(&attempt(2, None)).unwrap();
-        drop(begun);
-        let large = RecordStore { most: 2, ..RecordStore::below(state.path()) };
-        large.save(&of_another()).unwrap();
-        assert!(path.exists() && large.open_output(&record(2).job).unwrap().is_some());
-        (10..12).for_each(|number| store.save(&record(number)).unwrap());
-        assert!(!path.exists() && !old.exists());
-    }
-
-    #[test]
-    fn output_stays_while_the_next_attempt_has_a_record() {
-        let state = tempfile::tempdir().unwrap();
-        let store = RecordStore { most: 1, ..RecordStore::below(state.path()) };
-        fs::create_dir_all(&store.directory).unwrap();
-        let first = record(1);
-        let output_file = Some(format!("{}{}", first.recorded_job(), store::ENDING));
-        let path = store.directory.join(output_file.as_deref().unwrap());
-        fs::write(&path, "output").unwrap();
-        let next = Some(record(2).job);
-        store.save(&JobRecord { output_file: output_file.clone(), next, ..first }).unwrap();
-        store.save(&JobRecord { output_file, name: "name-1".into(), ..record(2) }).unwrap();
-        assert!(path.exists() && store.jobs().len() == 1);
-        store.save(&record(3)).unwrap();
-        assert!(!path.exists());
     }
 
     #[test]

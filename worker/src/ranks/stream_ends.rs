@@ -1,0 +1,375 @@
+//! The agent's ends of a program's streams: of a rank, or of a command beside it.
+//!
+//! A program may hold the lock of a pipe for as long as it likes: splice(2) keeps it while it waits for a silent socket, or
+//! for one that nobody reads. Whoever reads, writes or closes the other end meanwhile sleeps in the kernel, even if the end
+//! does not block, and no signal wakes him. Waiting for readiness takes no lock. So the agent's loop only waits, and threads
+//! of the runtime's pool do the rest: the few that are busy at a time, and one for each stream that is held up.
+
+use rustix::buffer::spare_capacity;
+use rustix::io::{ioctl_fionbio, ioctl_fionread, read, retry_on_intr, write};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf};
+use tokio::net::unix::OwnedReadHalf;
+use tokio::runtime::Handle;
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
+
+/// Size of the largest read or write, in bytes: that of a pipe.
+const PART: usize = 64 << 10;
+
+/// Time without output after which an abandoned stream counts as ended.
+const SILENCE: Duration = Duration::from_millis(50);
+
+/// Number of silences after which it does so although a thread is reading it: another process holds the thread up.
+const MAX_SILENCES: u32 = 40;
+
+/// Stream that a program writes to.
+pub(super) trait Output: AsyncRead + Unpin {
+    /// Tells whether a thread is reading the stream, so that there may be bytes although none have come.
+    fn is_being_read(&self) -> bool {
+        false
+    }
+}
+
+impl Output for OwnedReadHalf {}
+
+#[cfg(test)]
+impl Output for tokio::io::DuplexStream {}
+
+/// Reads what comes, or returns zero: at the end of the stream, or once nothing has come for a moment after nobody is left
+/// whom the stream belongs to. Another process may keep it open.
+pub(super) async fn read_unless_abandoned(
+    output: &mut impl Output,
+    buffer: &mut Vec<u8>,
+    abandoned: impl Future<Output = ()>,
+) -> io::Result<usize> {
+    tokio::select! {
+        biased;
+        read = output.read_buf(buffer) => return read,
+        () = abandoned => {}
+    }
+    for _ in 0..MAX_SILENCES {
+        if let Ok(read) = timeout(SILENCE, output.read_buf(buffer)).await {
+            return read;
+        }
+        // On a busy machine the thread may not have had its turn.
+        if !output.is_being_read() {
+            break;
+        }
+    }
+    Ok(0)
+}
+
+/// The agent's end of a stream that a program writes to.
+pub(crate) struct OutputEnd {
+    file: AsyncFd<Arc<File>>,
+    reading: Option<JoinHandle<io::Result<Vec<u8>>>>,
+    /// Bytes that were read, of which the first `taken` have been passed on.
+    part: Vec<u8>,
+    taken: usize,
+    /// Whether the last read has left nothing in the pipe.
+    is_drained: bool,
+}
+
+impl OutputEnd {
+    pub(crate) fn new(end: impl Into<OwnedFd>) -> io::Result<OutputEnd> {
+        let file = File::open(end.into(), Interest::READABLE)?;
+        Ok(OutputEnd { file, reading: None, part: Vec::new(), taken: 0, is_drained: true })
+    }
+}
+
+impl Output for OutputEnd {
+    fn is_being_read(&self) -> bool {
+        self.reading.is_some()
+    }
+}
+
+impl AsFd for OutputEnd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.get_ref().as_fd()
+    }
+}
+
+impl AsyncRead for OutputEnd {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let left = &self.part[self.taken..];
+            if !left.is_empty() {
+                let length = left.len().min(buffer.remaining());
+                buffer.put_slice(&left[..length]);
+                self.taken += length;
+                return Poll::Ready(Ok(()));
+            }
+            if let Some(reading) = &mut self.reading {
+                let read = ready!(Pin::new(reading).poll(context))?;
+                self.reading = None;
+                match read {
+                    Ok(part) if part.is_empty() => return Poll::Ready(Ok(())),
+                    Ok(part) => {
+                        self.is_drained = part.len() < part.capacity();
+                        (self.part, self.taken) = (part, 0);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        self.is_drained = true;
+                    }
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+                continue;
+            }
+            if self.is_drained {
+                self.part = Vec::new();
+                self.taken = 0;
+                let mut event = ready!(self.file.poll_read_ready(context))?;
+                if event.ready().is_read_closed() {
+                    // No process has the other end, so none has the lock.
+                    let length = read(self.file.get_ref().as_fd(), buffer.initialize_unfilled())?;
+                    buffer.advance(length);
+                    return Poll::Ready(Ok(()));
+                }
+                // Before the read: bytes that come later are an event of their own.
+                event.clear_ready();
+            }
+            let file = self.file.get_ref().clone();
+            self.reading = Some(spawn_blocking(move || file.read_part()));
+        }
+    }
+}
+
+/// The agent's end of a stream that a program reads.
+pub(crate) struct InputEnd {
+    file: AsyncFd<Arc<File>>,
+    writing: Option<JoinHandle<io::Result<usize>>>,
+    /// Whether the last write has found the pipe full.
+    is_full: bool,
+}
+
+impl InputEnd {
+    pub(crate) fn new(end: impl Into<OwnedFd>) -> io::Result<InputEnd> {
+        let file = File::open(end.into(), Interest::WRITABLE)?;
+        Ok(InputEnd { file, writing: None, is_full: false })
+    }
+}
+
+impl AsyncWrite for InputEnd {
+    /// Writes a part of `data`. What has been begun is finished: a call that is not ready must be repeated with the same data.
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        data: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let data = &data[..data.len().min(PART)];
+        loop {
+            if let Some(writing) = &mut self.writing {
+                let written = ready!(Pin::new(writing).poll(context))?;
+                self.writing = None;
+                match written {
+                    Ok(length) => {
+                        self.is_full = length < data.len();
+                        return Poll::Ready(Ok(length));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.is_full = true,
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            }
+            match self.file.poll_write_ready(context) {
+                Poll::Ready(event) => {
+                    let mut event = event?;
+                    if event.ready().is_write_closed() {
+                        return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
+                    }
+                    // Before the write: space that is made later is an event of its own.
+                    event.clear_ready();
+                }
+                Poll::Pending if self.is_full => return Poll::Pending,
+                Poll::Pending => {}
+            }
+            let (file, data) = (self.file.get_ref().clone(), data.to_vec());
+            self.writing = Some(spawn_blocking(move || Ok(retry_on_intr(|| write(&file, &data))?)));
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// Does nothing: a pipe ends when it is closed.
+    fn poll_shutdown(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Open file of an end. Its last clone closes it, in the pool as well.
+struct File(Option<OwnedFd>);
+
+impl File {
+    #[expect(
+        deprecated,
+        reason = "what replaces it is unsafe; this file stays open as long as it is registered"
+    )]
+    fn open(end: OwnedFd, interest: Interest) -> io::Result<AsyncFd<Arc<File>>> {
+        // The guardian relies on this too, if it inherits the end.
+        ioctl_fionbio(&end, true)?;
+        AsyncFd::with_interest(Arc::new(File(Some(end))), interest)
+    }
+
+    /// Reads what there is, into a buffer that is larger unless that is more than [`PART`].
+    fn read_part(&self) -> io::Result<Vec<u8>> {
+        // Terminals need not tell what there is.
+        let length = ioctl_fionread(self).ok().and_then(|n| usize::try_from(n).ok());
+        let mut part =
+            Vec::with_capacity(length.unwrap_or(0).saturating_add(1).clamp(1 << 10, PART));
+        retry_on_intr(|| read(self, spare_capacity(&mut part)))?;
+        Ok(part)
+    }
+}
+
+impl AsRawFd for File {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl AsFd for File {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_ref().expect("it is there until the drop").as_fd()
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        let Some(end) = self.0.take() else { return };
+        // Without a runtime the agent is at its end, and closes everything anyway.
+        if let Ok(runtime) = Handle::try_current() {
+            drop(runtime.spawn_blocking(move || drop(end)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixStream;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+    use tokio::io::AsyncWriteExt;
+    use tokio::time::sleep;
+
+    /// Time limit for events that must happen.
+    const BOUND: Duration = Duration::from_secs(60);
+
+    /// Starts a thread that copies by splice(2), and waits until it sleeps in there.
+    async fn splice(from: impl Into<OwnedFd>, to: impl Into<OwnedFd>) -> thread::JoinHandle<u64> {
+        let (mut from, mut to) = (fs::File::from(from.into()), fs::File::from(to.into()));
+        let (tell, told) = mpsc::channel();
+        let copying = thread::spawn(move || {
+            tell.send(nix::unistd::gettid()).unwrap();
+            // Its copy loop of files, pipes and sockets is splice(2).
+            io::copy(&mut from, &mut to).unwrap_or(0)
+        });
+        let call = format!("/proc/self/task/{}/syscall", told.recv().unwrap());
+        let splice = format!("{} ", libc::SYS_splice);
+        let in_splice = async {
+            while !fs::read_to_string(&call).unwrap().starts_with(&splice) {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(BOUND, in_splice).await.unwrap();
+        copying
+    }
+
+    #[tokio::test]
+    async fn a_splice_from_a_silent_socket_holds_up_its_own_stream_alone() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let (mut other_reader, other_writer) = io::pipe().unwrap();
+        writer.write_all(b"before ").unwrap();
+        let (socket, mut far) = UnixStream::pair().unwrap();
+        let copying = splice(socket, writer).await;
+        let mut end = OutputEnd::new(reader).unwrap();
+        let mut text = [0; 13];
+        // The loop goes on: its timers, and other streams.
+        let early = timeout(Duration::from_millis(300), end.read_exact(&mut text)).await;
+        assert!(early.is_err() && end.is_being_read());
+        let mut other = InputEnd::new(other_writer).unwrap();
+        timeout(BOUND, other.write_all(b"other")).await.unwrap().unwrap();
+        let mut others = [0; 5];
+        other_reader.read_exact(&mut others).unwrap();
+        far.write_all(b"after!").unwrap();
+        drop(far);
+        timeout(BOUND, end.read_exact(&mut text)).await.unwrap().unwrap();
+        assert_eq!((&text, &others), (b"before after!", b"other"));
+        assert_eq!(timeout(BOUND, end.read(&mut text)).await.unwrap().unwrap(), 0);
+        assert_eq!(copying.join().unwrap(), 6);
+    }
+
+    #[tokio::test]
+    async fn a_splice_into_a_socket_that_nobody_reads_holds_up_neither_writer_nor_close() {
+        let (reader, writer) = io::pipe().unwrap();
+        let (socket, mut far) = UnixStream::pair().unwrap();
+        let mut end = InputEnd::new(writer).unwrap();
+        // More than socket and pipe hold.
+        let data = vec![b'x'; 4 << 20];
+        let copying = splice(reader, socket).await;
+        let early = timeout(Duration::from_millis(300), end.write_all(&data)).await;
+        assert!(early.is_err());
+        drop(end);
+        sleep(Duration::from_millis(1)).await;
+        let reading = thread::spawn(move || {
+            let mut all = Vec::new();
+            far.read_to_end(&mut all).map(|length| length as u64)
+        });
+        let ended = async {
+            while !(copying.is_finished() && reading.is_finished()) {
+                sleep(Duration::from_millis(1)).await;
+            }
+        };
+        timeout(BOUND, ended).await.unwrap();
+        let copied = copying.join().unwrap();
+        assert!(copied > 0 && reading.join().unwrap().unwrap() == copied);
+    }
+
+    #[tokio::test]
+    async fn every_byte_comes_in_order_whatever_the_sizes() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let data: Vec<u8> =
+            (0..3_000_000_u32).map(|n| n.to_le_bytes()[0] ^ n.to_le_bytes()[1]).collect();
+        let sent = data.clone();
+        let writing = thread::spawn(move || {
+            let mut rest = &sent[..];
+            for size in (1..).map(|n: usize| n * n * 37 % 100_003) {
+                let (part, after) = rest.split_at(size.min(rest.len()));
+                writer.write_all(part).unwrap();
+                rest = after;
+                if rest.is_empty() {
+                    return;
+                }
+            }
+        });
+        let mut end = OutputEnd::new(reader).unwrap();
+        let mut all = Vec::new();
+        timeout(BOUND, end.read_to_end(&mut all)).await.unwrap().unwrap();
+        writing.join().unwrap();
+        assert!(all == data);
+    }
+
+    #[tokio::test]
+    async fn input_for_which_there_is_no_reader_is_an_error() {
+        let (reader, writer) = io::pipe().unwrap();
+        let mut end = InputEnd::new(writer).unwrap();
+        drop(reader);
+        let error = timeout(BOUND, end.write_all(b"x")).await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    }
+}
