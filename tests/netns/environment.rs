@@ -50,6 +50,16 @@ fn every_rank_knows_its_place() {
             ("OMPI_COMM_WORLD_LOCAL_RANK", local),
             ("OMPI_COMM_WORLD_LOCAL_SIZE", there),
             ("OMPI_COMM_WORLD_NODE_RANK", local),
+            ("OMPI_UNIVERSE_SIZE", "3"),
+            ("PMI_RANK", rank),
+            ("PMI_SIZE", "3"),
+            ("MPI_LOCALRANKID", local),
+            ("MPI_LOCALNRANKS", there),
+            ("ROLE_RANK", rank),
+            ("ROLE_WORLD_SIZE", "3"),
+            ("ROLE_NAME", "default"),
+            ("TORCHELASTIC_RESTART_COUNT", "0"),
+            ("TORCHELASTIC_MAX_RESTARTS", "0"),
             ("RLAUNCH_HOST", host),
             ("RLAUNCH_NODES", "2"),
             ("PYTHONUNBUFFERED", "1"),
@@ -58,6 +68,9 @@ fn every_rank_knows_its_place() {
         ];
         assert_has(variables, &expected);
         let id = &variables["RLAUNCH_JOB_ID"];
+        assert_eq!(&variables["TORCHELASTIC_RUN_ID"], id);
+        let error_file = &variables["TORCHELASTIC_ERROR_FILE"];
+        assert!(error_file.ends_with(&format!("/error-{rank}.json")), "{error_file}");
         assert!(id.len() == 32 && id.chars().all(|c| c.is_ascii_hexdigit()), "{id}");
     }
     for name in ["MASTER_ADDR", "MASTER_PORT", "RLAUNCH_JOB_ID"] {
@@ -65,6 +78,8 @@ fn every_rank_knows_its_place() {
     }
     let address = field.lab.address("a").unwrap();
     assert_eq!(found[0]["MASTER_ADDR"], address.to_string());
+    let uri = format!("1.0;tcp://{address}:0");
+    assert!(found.iter().all(|variables| variables["OMPI_MCA_orte_hnp_uri"] == uri), "{uri}");
     let port: u16 = found[0]["MASTER_PORT"].parse().unwrap();
     assert!((21000..=21511).contains(&port), "{port}");
 }
@@ -149,6 +164,13 @@ fn other_launches_and_other_machines_stay_out() {
         ("TMPDIR", "/nonexistent"),
         ("USER", "somebody"),
         ("LOGNAME", "somebody"),
+        ("MPLBACKEND", "module://matplotlib_inline.backend_inline"),
+        ("JPY_PARENT_PID", "4242"),
+        ("FORCE_COLOR", "1"),
+        ("VSCODE_IPC_HOOK_CLI", "/nonexistent"),
+        ("GIT_ASKPASS", "/nonexistent"),
+        ("PBS_JOBID", "77"),
+        ("FLUX_JOB_ID", "77"),
     ];
     let mut run = field.rlaunch("--mpi none --tag-output -H a,b");
     for (name, value) in foreign {
@@ -159,11 +181,27 @@ fn other_launches_and_other_machines_stay_out() {
         for (name, value) in foreign {
             assert_ne!(variables.get(name).map(String::as_str), Some(value), "{name}");
         }
-        for prefix in ["PMI_", "PMIX_", "SLURM_", "OMPI_MCA_orte_", "HYDRA_"] {
+        for prefix in ["PMI_", "PMIX_", "SLURM_", "HYDRA_", "JPY_", "VSCODE_", "PBS_", "FLUX_"] {
             assert!(!variables.keys().any(|name| name.starts_with(prefix)), "{variables:#?}");
         }
         assert_has(variables, &[("RANK", &rank.to_string()), ("USER", "root")]);
         assert_has(variables, &[("NCCL_DEBUG", "a b'c\"$d"), ("OMPI_MCA_btl", "tcp")]);
+    }
+}
+
+#[test]
+fn gpus_that_this_shell_hides_are_said() {
+    let field = Field::new();
+    let run = |words: &str| {
+        let run = field.rlaunch(words).env("CUDA_VISIBLE_DEVICES", "0,1");
+        run.sh("echo ${CUDA_VISIBLE_DEVICES-none}").run()
+    };
+    let line = "CUDA_VISIBLE_DEVICES=0,1 of this shell holds on all hosts";
+    let ran = run("-H a,b");
+    assert_eq!(ran.succeeded().out(), "0,1\n0,1\n", "{ran}");
+    ran.says(&[line]);
+    for words in ["-H a,b -x CUDA_VISIBLE_DEVICES", "-H a --no-env"] {
+        run(words).succeeded().keeps_quiet_about(&["of this shell"]);
     }
 }
 

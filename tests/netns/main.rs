@@ -67,6 +67,7 @@ mod shipped;
 mod singleton;
 mod ssh_setup;
 mod standstill;
+mod starters;
 mod stdin;
 mod stragglers;
 mod sync;

@@ -62,8 +62,10 @@ fn the_last_attempt_decides() {
     ran.refused(8, &["restart 1 of 1 after: ", "exited with code 8", "restarts: 1 of 1"]);
     // The count of another launcher is not passed on.
     let run = field.rlaunch("-H a").env("TORCHELASTIC_RESTART_COUNT", "5");
-    let ran = run.sh("echo ${TORCHELASTIC_RESTART_COUNT-none}; exit 7").run();
-    assert_eq!(ran.ended_with(7).out(), "none\n", "{ran}");
+    let ran = run
+        .sh("echo ${TORCHELASTIC_RESTART_COUNT-none} ${RLAUNCH_RESTART_COUNT-none}; exit 7")
+        .run();
+    assert_eq!(ran.ended_with(7).out(), "0 none\n", "{ran}");
     ran.keeps_quiet_about(&["restart"]);
 }
 

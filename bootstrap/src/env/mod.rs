@@ -30,6 +30,8 @@ pub const MASTER_ADDR: &str = "MASTER_ADDR";
 pub const MASTER_PORT: &str = "MASTER_PORT";
 /// [`MASTER_ADDR`] and [`MASTER_PORT`] joined by a colon, for JAX.
 pub const JAX_COORDINATOR_ADDRESS: &str = "JAX_COORDINATOR_ADDRESS";
+/// Devices that a process of JAX uses, by number. Without it a process takes the one of its [`LOCAL_RANK`].
+pub const JAX_LOCAL_DEVICE_IDS: &str = "JAX_LOCAL_DEVICE_IDS";
 /// Copy of [`RLAUNCH_NODES`] under the name that torchrun uses.
 pub const GROUP_WORLD_SIZE: &str = "GROUP_WORLD_SIZE";
 /// Copy of [`LOCAL_WORLD_SIZE`] under the name that DeepSpeed uses.
@@ -49,6 +51,18 @@ pub const OMPI_LOCAL_RANK: &str = "OMPI_COMM_WORLD_LOCAL_RANK";
 pub const OMPI_LOCAL_SIZE: &str = "OMPI_COMM_WORLD_LOCAL_SIZE";
 /// Copy of [`LOCAL_RANK`] under another name that Open MPI's `mpirun` sets.
 pub const OMPI_NODE_RANK: &str = "OMPI_COMM_WORLD_NODE_RANK";
+/// Number of ranks that may run, by the name of Open MPI's `mpirun`.
+pub const OMPI_UNIVERSE_SIZE: &str = "OMPI_UNIVERSE_SIZE";
+/// Address of Open MPI's `mpirun`. JAX refuses the variables above without it; Open MPI reads it in its own daemons alone.
+pub const OMPI_HNP_URI: &str = "OMPI_MCA_orte_hnp_uri";
+/// Copy of [`RANK`] for programs that expect MPICH or Intel MPI.
+pub const PMI_RANK: &str = "PMI_RANK";
+/// Copy of [`WORLD_SIZE`] for programs that expect MPICH or Intel MPI.
+pub const PMI_SIZE: &str = "PMI_SIZE";
+/// Copy of [`LOCAL_RANK`] for programs that expect MPICH or Intel MPI.
+pub const MPI_LOCAL_RANK: &str = "MPI_LOCALRANKID";
+/// Copy of [`LOCAL_WORLD_SIZE`] for programs that expect MPICH or Intel MPI.
+pub const MPI_LOCAL_SIZE: &str = "MPI_LOCALNRANKS";
 
 /// Identifier of the job, different for every run of rlaunch: 32 hexadecimal digits.
 pub const RLAUNCH_JOB_ID: &str = "RLAUNCH_JOB_ID";
@@ -60,10 +74,29 @@ pub const RLAUNCH_HOST: &str = "RLAUNCH_HOST";
 pub const RLAUNCH_NODES: &str = "RLAUNCH_NODES";
 /// Number of restarts of the job so far, from 0. Set only with `--max-restarts`.
 pub const RLAUNCH_RESTART_COUNT: &str = "RLAUNCH_RESTART_COUNT";
-/// Copy of [`RLAUNCH_RESTART_COUNT`] under the name that torchrun uses.
+/// Number of restarts of the job so far, under the name that torchrun uses.
 pub const TORCHELASTIC_RESTART_COUNT: &str = "TORCHELASTIC_RESTART_COUNT";
 /// Maximum number of restarts of the job, under the name that torchrun uses.
 pub const TORCHELASTIC_MAX_RESTARTS: &str = "TORCHELASTIC_MAX_RESTARTS";
+/// Copy of [`RLAUNCH_JOB_ID`] under the name by which torch and Lightning know ranks of torchrun.
+pub const TORCHELASTIC_RUN_ID: &str = "TORCHELASTIC_RUN_ID";
+/// File to which torch writes the error of a rank whose `main` has the decorator `record`. The agent sets it to a path in the
+/// job's directory.
+pub const TORCHELASTIC_ERROR_FILE: &str = "TORCHELASTIC_ERROR_FILE";
+/// Copy of [`RANK`] under another name that torchrun uses.
+pub const ROLE_RANK: &str = "ROLE_RANK";
+/// Copy of [`WORLD_SIZE`] under another name that torchrun uses.
+pub const ROLE_WORLD_SIZE: &str = "ROLE_WORLD_SIZE";
+/// Name of a group of ranks, as torchrun has it for all ranks by default.
+pub const ROLE_NAME: &str = "ROLE_NAME";
+/// Number of nodes, for torchrun itself.
+pub const PET_NNODES: &str = "PET_NNODES";
+/// Number of the node, for torchrun itself.
+pub const PET_NODE_RANK: &str = "PET_NODE_RANK";
+/// Address at which torchrun's first node listens, for torchrun itself.
+pub const PET_MASTER_ADDR: &str = "PET_MASTER_ADDR";
+/// Port at which torchrun's first node listens, for torchrun itself.
+pub const PET_MASTER_PORT: &str = "PET_MASTER_PORT";
 /// Copy of [`RANK`] under a name that no other launcher sets.
 pub const RLAUNCH_RANK: &str = "RLAUNCH_RANK";
 /// Path of the Unix socket at which this node's agent serves its ranks.
@@ -182,7 +215,7 @@ pub fn is_foreign_launch(name: &str) -> bool {
         OMPI_COMMAND OMPI_ARGV OMPI_FILE_LOCATION OMPI_WORLD_SIZE OMPI_WORLD_LOCAL_SIZE";
     const PREFIX: &str = "\
         PMI_ PMIX_ OMPI_COMM_WORLD_ OMPI_MCA_orte_ OMPI_MCA_plm_ PRTE_MCA_ OMPI_MCA_ess_ \
-        OMPI_MCA_pmix SLURM_ SLURMD_ HYDRA_ I_MPI_HYDRA_ PALS_ TORCHELASTIC_";
+        OMPI_MCA_pmix SLURM_ SLURMD_ HYDRA_ I_MPI_HYDRA_ PALS_ TORCHELASTIC_ FLUX_ JSM_";
     EXACT.contains(&name)
         || OF_JOB.contains(&name)
         || horovod::PER_LAUNCH.contains(&name)
@@ -220,10 +253,26 @@ pub fn is_node_specific(name: &str) -> bool {
         "CREDENTIALS_DIRECTORY INVOCATION_ID JOURNAL_STREAM LISTEN_FDNAMES LISTEN_FDS LISTEN_PID",
         "MAINPID MANAGERPID NOTIFY_SOCKET RUNTIME_DIRECTORY SYSTEMD_EXEC_PID",
     ];
-    const PREFIX: &[&str] =
-        &["XDG_", "DBUS_", "SSH_", "KUBERNETES_", "MEMORY_PRESSURE_", "WATCHDOG_"];
+    const PREFIX: &str = "XDG_ DBUS_ SSH_ KUBERNETES_ MEMORY_PRESSURE_ WATCHDOG_";
     EXACT.iter().any(|names| names.split(' ').any(|exact| name == exact))
-        || PREFIX.iter().any(|prefix| name.starts_with(prefix))
+        || PREFIX.split(' ').any(|prefix| name.starts_with(prefix))
+}
+
+/// Tells whether a variable belongs to a notebook, an editor, a terminal or a batch system of the machine that set it. Such
+/// variables are not forwarded: on other hosts they name helpers that are not there, or draw into a cell that is not.
+pub fn is_of_session(name: &str) -> bool {
+    const EXACT: &str = "\
+        MPLBACKEND IPYTHONENABLE COLAB_RELEASE_TAG \
+        GIT_ASKPASS GIT_EDITOR BROWSER CURSOR_TRACE_ID PYCHARM_HOSTED INSIDE_EMACS NVIM VIM VIMRUNTIME MYVIMRC \
+        FORCE_COLOR CLICOLOR_FORCE COLORTERM VTE_VERSION TERMINAL_EMULATOR LC_TERMINAL LC_TERMINAL_VERSION \
+        DESKTOP_SESSION DESKTOP_STARTUP_ID GDMSESSION GIO_LAUNCHED_DESKTOP_FILE \
+        GIO_LAUNCHED_DESKTOP_FILE_PID PE_HOSTFILE";
+    const PREFIX: &str = "\
+        JPY_ JUPYTERHUB_ JUPYTER_SERVER_ VSCODE_ ELECTRON_ PYDEVD_ DEBUGPY_ \
+        TERM_PROGRAM TERM_SESSION_ ITERM_ KITTY_ WEZTERM_ ALACRITTY_ GHOSTTY_ KONSOLE_ GNOME_TERMINAL_ WT_ ZELLIJ \
+        PBS_ LSB_ LSF_ SGE_ OAR_ COBALT_ PJM_ _CONDOR_ NOMAD_ AWS_BATCH_";
+    EXACT.split(' ').any(|exact| name == exact)
+        || PREFIX.split(' ').any(|prefix| name.starts_with(prefix))
 }
 
 /// Joins two search paths and drops duplicates. Empty entries are dropped too, because they would
@@ -250,6 +299,8 @@ mod tests {
             .into_iter()
             .chain(["HOROVOD_SIZE", "HOROVOD_GLOO_RENDEZVOUS_PORT"])
             .chain([TORCHELASTIC_RESTART_COUNT, RLAUNCH_RESTART_COUNT, "SLURMD_NODENAME"])
+            .chain([TORCHELASTIC_RUN_ID, OMPI_UNIVERSE_SIZE, OMPI_HNP_URI, PMI_SIZE, ROLE_NAME])
+            .chain([MPI_LOCAL_RANK, "FLUX_TASK_RANK"])
         {
             assert!(is_foreign_launch(name), "{name}");
         }
@@ -274,6 +325,22 @@ mod tests {
             ["HOSTS", "KRB5_CONFIG", "TERM", "CC", "MODULEPATH", "POD_NAMESPACE", "VLLM_HOST_IP"]
         {
             assert!(!is_node_specific(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_names_a_notebook_an_editor_or_a_terminal_is_of_its_session() {
+        for name in ["MPLBACKEND", "JPY_PARENT_PID", "FORCE_COLOR", "VSCODE_IPC_HOOK_CLI"]
+            .into_iter()
+            .chain([
+                "GIT_ASKPASS", "PBS_JOBID", "LSB_HOSTS", "TERM_PROGRAM", "TERM_PROGRAM_VERSION",
+            ])
+        {
+            assert!(is_of_session(name), "{name}");
+        }
+        for name in ["NO_COLOR", "TERM", "JUPYTER_CONFIG_DIR", "MPLCONFIGDIR", "JOB_NAME", "EDITOR"]
+        {
+            assert!(!is_of_session(name), "{name}");
         }
     }
 

@@ -108,6 +108,11 @@ pub struct Application {
     /// Script that the program is going to read. The agent checks that it exists before any rank
     /// starts.
     pub script: Option<ScriptCheck>,
+    /// Path of the program in the launcher's virtual environment, if it is there. A node that runs
+    /// another one says so.
+    pub in_environment: Option<PathBuf>,
+    /// Whether ranks are offered a process manager of MPI. A service is not: what it runs is no rank.
+    pub offers_mpi: bool,
     /// Indices into [`Job::preload`] of the files that arguments of this program may name.
     pub preload: Vec<u32>,
     /// Whether the ranks start only after [`crate::protocol::control::ToAgent::StartApplication`].
@@ -319,8 +324,7 @@ pub struct AwaitedPort {
     pub port: u16,
 }
 
-/// Script that an interpreter runs: the interpreter's first argument that is not an option, if a
-/// file of that name exists on the launcher's machine.
+/// Script that an interpreter runs, if a file or directory of that name exists on the launcher's machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ScriptCheck {
     /// Path of the script as the user typed it, relative to the working directory.
@@ -328,6 +332,9 @@ pub struct ScriptCheck {
     pub path: PathBuf,
     /// SHA-256 of the launcher's copy; `None` if that is longer than 1 MiB or cannot be read.
     pub sha256: Option<[u8; 32]>,
+    /// Package or module of Python that `path` is a part of, if the script is named as a module. A node may have it
+    /// elsewhere, where it is installed.
+    pub package: Option<String>,
 }
 
 /// File that is copied to the node for this job. If an argument of a rank equals `typed_path` or
@@ -568,6 +575,15 @@ pub enum Notice {
         /// Path of the user's home directory.
         #[serde(with = "crate::serde_path")]
         home: PathBuf,
+    },
+    /// The program is another one than that in the launcher's virtual environment.
+    OtherProgram {
+        /// Path on the launcher's machine.
+        #[serde(with = "crate::serde_path")]
+        expected: PathBuf,
+        /// Path on the node.
+        #[serde(with = "crate::serde_path")]
+        found: PathBuf,
     },
     /// The node's copy of the script differs from the launcher's.
     ScriptDiffers {

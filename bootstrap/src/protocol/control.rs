@@ -27,7 +27,7 @@
 //!   StdinCredit       ──────▶   ◀── Stdin…        if ranks of the node read standard input
 //!   PortOpen          ──────▶                     if an application waits for the port
 //!                     ◀──────   StartApplication  for an application that has waited
-//!   Exited            ──────▶
+//!   RankError, Exited ──────▶
 //!                     ◀──────   Inspect           on request: usage, stacks
 //!   Inspected         ──────▶
 //!   Session           ──────▶   ◀── Session       on request: a command beside a rank
@@ -64,7 +64,7 @@ use std::time::Duration;
 
 /// Version of these messages. Every change of a message needs a new number. Launcher and agent are
 /// normally of the same build; they differ only if `--agent` names another agent.
-pub const PROTOCOL_VERSION: u16 = 27;
+pub const PROTOCOL_VERSION: u16 = 28;
 
 /// Words with which an agent ends where it has no /proc. It could find neither its own file nor its ranks.
 pub const NO_PROC: &str = "/proc is not mounted on this host";
@@ -93,6 +93,9 @@ pub fn stdin_cost(length: usize) -> u32 {
 
 /// Maximum size of a part of a file in one frame, in bytes.
 pub const MAX_FILE_CHUNK: usize = 256 << 10;
+
+/// Maximum size of a file in which a rank has left its error, in bytes. A longer one is ignored.
+pub const MAX_ERROR_FILE: usize = 64 << 10;
 
 /// Splits a file into the parts that frames carry: parts of at most [`MAX_FILE_CHUNK`] bytes, then
 /// an empty part that marks the end of the file.
@@ -160,8 +163,6 @@ pub enum ToAgent {
     },
     /// Request to start the ranks. Sent when every node has the rank table.
     Start {
-        /// Variables for every rank whose values are known only now: MASTER_ADDR and MASTER_PORT.
-        env: Vec<(String, String)>,
         /// Settings of the node's ranks, indexed by local rank.
         ranks: Vec<RankSetup>,
         /// Loopback port at which the agent must serve the rendezvous store to Horovod's ranks;
@@ -370,6 +371,14 @@ pub enum FromAgent {
     /// The node was suspended during the grace period in which its ranks end, so the grace period
     /// has been restarted.
     GraceRestarted,
+    /// A rank has left a file with its error ([`crate::env::TORCHELASTIC_ERROR_FILE`]). Sent before its
+    /// [`FromAgent::Exited`].
+    RankError {
+        rank: Rank,
+        /// Content of the file, at most [`MAX_ERROR_FILE`] bytes.
+        #[serde(with = "serde_bytes")]
+        content: Vec<u8>,
+    },
     /// The process of a rank ended, or could not be started.
     Exited {
         rank: Rank,

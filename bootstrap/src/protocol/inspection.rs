@@ -164,6 +164,8 @@ pub struct StackFrame {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupPosition {
     pub rank: Rank,
+    /// Number of the process among those that ranks have started, as torchrun does; `None` for the rank's own.
+    pub started: Option<u32>,
     /// Name of the group: the hash of an NCCL communicator, or the name of a process group of torch.
     pub group: String,
     /// Number of ranks in the group.

@@ -5,6 +5,7 @@
 //!
 //! | files | subject |
 //! |---|---|
+//! | `program` | what a command line runs, and programs that start processes themselves |
 //! | `hosts/` | hosts as users name them, and the addresses at which they reach each other |
 //! | `job/` | the job that the user asked for: its programs and options |
 //! | `findings/`, `checks/` | what can be wrong with hosts, with ids and fixes; the checks that find it |
@@ -31,6 +32,7 @@ pub mod mesh;
 pub mod options;
 pub mod picture;
 pub mod placement;
+pub mod program;
 pub mod rank_config;
 pub mod rdma_check;
 pub mod selection;

@@ -2,6 +2,7 @@
 
 use crate::map::{MapBy, RankMap};
 use crate::placement::Bind;
+use crate::program::Starter;
 use crate::selection::{Plan, PortOptions};
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::inventory::Inventory;
@@ -46,6 +47,15 @@ pub struct Options {
     pub watches_hangs: bool,
     /// Ports that templates name.
     pub named_ports: Vec<NamedPort>,
+    /// Programs that start processes themselves, by number; `None` for others.
+    pub starters: Vec<Option<Starter>>,
+}
+
+impl Options {
+    /// Returns what a program is if it starts processes itself. `app` is its number, from 0.
+    pub fn starter(&self, app: usize) -> Option<Starter> {
+        self.starters.get(app).copied().flatten()
+    }
 }
 
 /// Port that a template names by `port["NAME"]`.
@@ -124,7 +134,7 @@ pub enum EnvStyle {
     Tensorflow,
     /// SLURM_*, from which JAX and others read ranks
     Slurm,
-    /// OMPI_MCA_orte_hnp_uri, by which JAX finds rank 0
+    /// OMPI_MCA_orte_hnp_uri, which every rank has by now
     Openmpi,
 }
 

@@ -3,10 +3,11 @@
 
 use crate::env::horovod::GlooStore;
 use crate::env::nccl::{self, Fabric, NcclNetwork};
-use crate::env::{self, ReservedPorts, Variable, hardware, styles};
+use crate::env::{self, ReservedPorts, Variable, hardware, identity, starters, styles};
 use crate::map::RankMap;
 use crate::options::{JobView, RankPosition, UserChoices};
 use crate::placement::{self, Placement};
+use crate::program::Starter;
 use crate::selection::{self, UsablePort};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::inventory::Inventory;
@@ -55,6 +56,9 @@ pub fn decide(
         job.map.nodes.iter().map(|node| ReservedPorts::for_node(options, job.map, node)).collect();
     let servers = servers(job, &reserved, ports);
     let store = GlooStore::new(options, job, ports);
+    let master = job.addresses.first().map(|address| (*address, ReservedPorts::master(ports)));
+    let master = master.map(|(address, port)| identity::master_variables(address, port));
+    let master = master.unwrap_or_default();
     let nodes = job.map.nodes.iter().zip(job.inventories).enumerate();
     let decided = nodes.map(|(node, (mapped, inventory))| {
         let placements = placement::place(inventory, mapped.ranks.len(), options.map_by, &bind)
@@ -66,8 +70,13 @@ pub fn decide(
         let configs = ranks.map(|(local_rank, (&rank, placement))| {
             let place = RankPosition { rank, node, local_rank };
             let mut config = rank_config(choices, job, place, placement, &node_variables, &servers);
-            let horovod = store.as_ref().map(|store| store.variables(job, place));
-            config.defaults.extend(horovod.into_iter().flatten());
+            let starter = options.starter(job.map.application_of(rank));
+            if !starter.is_some_and(Starter::is_service) {
+                config.defaults.extend_from_slice(&master);
+                let horovod = store.as_ref().map(|store| store.variables(job, place));
+                config.defaults.extend(horovod.into_iter().flatten());
+            }
+            config.defaults.extend(starters::variables(options, job, place, ports));
             config
         });
         Ok(configs.collect())
@@ -114,8 +123,18 @@ fn rank_config(
     let ports = &job.plan.ports[place.node];
     let nics = nearest_first(inventory, ports, pci, placement.numa_node, place.local_rank);
     let ranks = job.map.nodes[place.node].ranks.len();
-    let mut defaults = vec![hardware::threads(inventory, ranks, placement.cpus.as_ref())];
+    let mut defaults = Vec::new();
+    // What it starts divides the CPUs anew. torchrun, Ray and vLLM set the number where it is not set.
+    if choices.options.starter(job.map.application_of(place.rank)).is_none() {
+        defaults.push(hardware::threads(inventory, ranks, placement.cpus.as_ref()));
+    }
     defaults.extend_from_slice(node_variables);
+    let is_hidden =
+        choices.env.iter().any(|var| hardware::HIDING_GPUS.iter().any(|own| var.name == *own));
+    if !is_hidden {
+        let is_masked = choices.options.gpu_mask && gpu.is_some();
+        defaults.extend(hardware::jax_devices(inventory, ranks, place, is_masked));
+    }
     if choices.options.gpu_mask
         && let (Some(gpu), Some(index)) = (gpu, placement.gpu)
     {

@@ -48,6 +48,7 @@ pub(crate) fn stack_order_seeds() -> Vec<Vec<u8>> {
     let operation = EnteredOperation { number: 42, name, is_complete: false, caller };
     let position = GroupPosition {
         rank: Rank(3),
+        started: Some(5),
         group: "default_pg".into(),
         size: 8,
         progress: GroupProgress::Entered(operation),
@@ -105,7 +106,6 @@ pub(crate) fn stream<T: Serialize>(messages: &[T]) -> Vec<u8> {
 }
 
 pub(crate) fn to_agent_seeds() -> Vec<Vec<u8>> {
-    let env = vec![("MASTER_ADDR".into(), "10.0.0.1".into())];
     let cpus = Some([0, 1].into_iter().collect());
     let words = vec![(1, "--ip=10.0.0.1".into())];
     let variables = vec![("A".into(), "b".into())];
@@ -125,7 +125,7 @@ pub(crate) fn to_agent_seeds() -> Vec<Vec<u8>> {
     vec![
         stream(&[ToAgent::Join { parent: None }, ToAgent::Table(vec![7; 30]), relayed]),
         stream(&[
-            ToAgent::Start { env, ranks: vec![setup], horovod, ports },
+            ToAgent::Start { ranks: vec![setup], horovod, ports },
             ToAgent::StartApplication { index: 1 },
             ToAgent::Credit(9),
             ToAgent::Stdin(b"typed\n".to_vec()),
@@ -156,9 +156,10 @@ pub(crate) fn from_agent_seeds() -> Vec<Vec<u8>> {
     let aborted = FromAgent::Aborted { by: Some(Rank(1)), text: "no more".into(), code: Some(7) };
     let broke = FromAgent::EdgeBroke { peer: NodeId(1), how: "reset".into() };
     let stdin = [FromAgent::StdinCredit(7), FromAgent::StdinClosed];
+    let error = FromAgent::RankError { rank, content: b"{}".to_vec() };
     vec![
         self::stream(&[output, FromAgent::PortOpen { id: 1 }, prepared]),
-        self::stream(&[FromAgent::TableEverywhere, aborted, broke]),
+        self::stream(&[FromAgent::TableEverywhere, aborted, broke, error]),
         self::stream(&stdin),
     ]
 }

@@ -488,8 +488,8 @@ impl Agent {
             }
             tokio::select! {
                 message = self.next_message() => match message? {
-                    ToAgent::Start { env, ranks, horovod, ports } => {
-                        start = Some(StartConfig { env, ranks, horovod, ports, released: Vec::new() });
+                    ToAgent::Start { ranks, horovod, ports } => {
+                        start = Some(StartConfig { ranks, horovod, ports, released: Vec::new() });
                     }
                     // An application may be released before this node has everything it needs to
                     // start.

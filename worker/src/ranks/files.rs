@@ -4,12 +4,13 @@
 use crate::cleanup::workspace::Workspace;
 use crate::console::errln;
 use crate::node::delivery::{HelperDownload, Located};
+use nix::fcntl::OFlag;
 use rlaunch_bootstrap::job::{Job, PreloadFile, Problem, RankFile, ScriptCheck};
 use rlaunch_bootstrap::protocol::control::{Helper, HelperFile};
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind, Write};
+use std::fs::{DirBuilder, File, Metadata, OpenOptions};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, symlink};
 use std::path::{Path, PathBuf};
 
@@ -249,6 +250,17 @@ impl RankFiles {
     }
 }
 
+/// Returns the content of a regular file of at most `limit` bytes that is not empty; `None` of anything else. It is read while
+/// others wait, so it must not be one that waits itself, such as a pipe.
+pub(super) fn read_small(path: &Path, limit: usize) -> Option<Vec<u8>> {
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    file.metadata().ok().filter(Metadata::is_file)?;
+    let mut content = Vec::new();
+    file.take(limit as u64 + 1).read_to_end(&mut content).ok()?;
+    (!content.is_empty() && content.len() <= limit).then_some(content)
+}
+
 fn cannot_create(path: &Path, error: &io::Error) -> io::Error {
     let cause = match error.kind() {
         ErrorKind::AlreadyExists => "it exists already".to_owned(),
@@ -281,6 +293,21 @@ mod tests {
         files.remove();
         assert!(!path.exists());
         files.remove();
+    }
+
+    #[test]
+    fn only_a_small_regular_file_is_read() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        fs::write(path("small"), "{}").unwrap();
+        fs::write(path("long"), "12345").unwrap();
+        fs::write(path("empty"), "").unwrap();
+        symlink("small", path("link")).unwrap();
+        nix::unistd::mkfifo(&path("pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        assert_eq!(read_small(&path("small"), 4), Some(b"{}".to_vec()));
+        for none in ["long", "empty", "link", "pipe", "missing", ""] {
+            assert_eq!(read_small(&path(none), 4), None, "{none}");
+        }
     }
 
     #[test]

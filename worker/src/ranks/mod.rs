@@ -44,11 +44,12 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use output::{RankStream, pump};
 use rlaunch_bootstrap::deadline::{CHECK_INTERVAL, Deadline};
+use rlaunch_bootstrap::env::TORCHELASTIC_ERROR_FILE;
 use rlaunch_bootstrap::id::{JobId, LocalRank, Rank};
 use rlaunch_bootstrap::job::{
     AwaitedPort, ExitStatus, Job, MpiInterfaces, RankSetup, RankSpec, SingletonPolicy, TerminalSize,
 };
-use rlaunch_bootstrap::protocol::control::{CleanupReceipt, FromAgent, Stream};
+use rlaunch_bootstrap::protocol::control::{CleanupReceipt, FromAgent, MAX_ERROR_FILE, Stream};
 use rlaunch_bootstrap::protocol::inspection::{MAX_STACK_PROCESSES, RankUsage};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -132,8 +133,6 @@ pub(crate) struct Ranks {
 /// Configuration of the ranks that is known only after every node was prepared.
 #[derive(Debug)]
 pub(crate) struct StartConfig {
-    /// Variables for every rank.
-    pub(crate) env: Vec<(String, String)>,
     /// Setup of each rank, by local rank.
     pub(crate) ranks: Vec<RankSetup>,
     /// Port of this node at which its Horovod ranks reach their key-value store.
@@ -250,8 +249,10 @@ impl Ranks {
         let rank = spec.rank;
         let own = self.setup.ranks.get(spec.local_rank.index()).cloned().unwrap_or_default();
         let Some(program) = self.prepared.programs.get(spec.application as usize) else { return };
-        let variables = self.setup.env.iter().chain(&spec.env);
-        let mut env = environment::for_rank(&program.env, variables, &own.defaults);
+        let mut env = environment::for_rank(&program.env, spec.env.iter(), &own.defaults);
+        if let Some(path) = self.error_file(rank) {
+            env.entry(TORCHELASTIC_ERROR_FILE.into()).or_insert(path.into());
+        }
         for (name, value) in self.mpi_environment(spec, program) {
             env.entry(name.into()).or_insert_with(|| value.into());
         }
@@ -302,6 +303,14 @@ impl Ranks {
         }
     }
 
+    /// Returns the path of the file in which a rank may leave its error.
+    fn error_file(&self, rank: Rank) -> Option<PathBuf> {
+        self.context
+            .workspace
+            .as_ref()
+            .map(|directory| directory.join(format!("error-{rank}.json")))
+    }
+
     /// Prints a text on the standard error of a rank, as if the rank had printed it.
     pub(crate) fn print(&mut self, rank: Rank, text: &str) {
         let (to_launcher, text) = (self.to_launcher.clone(), format!("{text}\n").into_bytes());
@@ -340,6 +349,10 @@ impl Ranks {
         let unfinalized = self.context.unfinalized.borrow().contains(rank);
         self.context.unfinalized.borrow_mut().remove(rank);
         let by_itself = self.phase == Phase::Running || self.exiting.contains(&pid);
+        let left = self.error_file(rank).filter(|_| !status.success());
+        if let Some(content) = left.and_then(|path| files::read_small(&path, MAX_ERROR_FILE)) {
+            self.to_launcher.send(&FromAgent::RankError { rank, content });
+        }
         self.to_launcher.send(&FromAgent::Exited {
             rank,
             pid: pid.as_raw().cast_unsigned(),

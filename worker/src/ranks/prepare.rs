@@ -228,15 +228,20 @@ fn prepare_program(
         interpreter::check(&path, &directory, &search_path).map_err(|defect| {
             Problem::CannotStart { program: typed_name(application, files, &path), defect }
         })?;
-        let mpi = mpi_offer(job, &path)?;
+        let mpi = if application.offers_mpi { mpi_offer(job, &path)? } else { MpiOffer::default() };
         Ok((path, mpi))
     });
     let is_here = |script: &&ScriptCheck| !files.redirects(script, &application.preload);
     let script = application.script.as_ref().filter(is_here);
-    let script = script.map_or(Ok(None), |script| check_script(script, &directory));
+    let installed = |package: &str| {
+        let program = path.as_ref().map_or(Path::new(""), |(path, _)| path);
+        is_installed(package, program, &env)
+    };
+    let script = script.map_or(Ok(None), |script| check_script(script, &directory, installed));
     match (path, script) {
         (Ok((path, mpi)), Ok(notice)) => {
             notices.extend(notice);
+            notices.extend(other_program(application.in_environment.as_deref(), &path));
             let stdout = rank_stdout(job, &path);
             Ok((Program { directory, path, argv, env, mpi, stdout }, notices))
         }
@@ -493,11 +498,55 @@ fn on_path(name: &OsStr, search_path: &OsStr, directory: &Path) -> impl Iterator
     std::env::split_paths(search_path).map(move |entry| directory.join(entry).join(name))
 }
 
-/// Checks that a script is here. A notice says that it differs from the launcher's.
-fn check_script(check: &ScriptCheck, directory: &Path) -> Result<Option<Notice>, Problem> {
+/// Returns a notice if the program at `path` is not the one at the path in the launcher's virtual environment.
+fn other_program(expected: Option<&Path>, path: &Path) -> Option<Notice> {
+    let expected = expected.filter(|expected| *expected != path)?.to_owned();
+    Some(Notice::OtherProgram { expected, found: path.to_owned() })
+}
+
+/// Tells whether a package or module of Python may be installed here for a program: in one of the places where packages are,
+/// or by a file there that adds a place, as of `pip install -e`.
+fn is_installed(package: &str, program: &Path, env: &Environment) -> bool {
+    let of = |name| env.get(OsStr::new(name)).map_or(OsStr::new(""), |value| value);
+    let home = std::env::home_dir().unwrap_or_default();
+    // A launcher, such as torchrun, lies beside its Python.
+    let python = if libraries::is_python(program) {
+        program.to_owned()
+    } else {
+        program.with_file_name("python3")
+    };
+    let loading = libraries::Loading {
+        program: &python,
+        library_path: OsStr::new(""),
+        python_path: of(PYTHONPATH),
+        home: &home,
+    };
+    let has = |directory: &PathBuf| {
+        let is_module = |name: &String| {
+            let is_own = name == package || name.strip_suffix(".py") == Some(package);
+            let adds = ["easy-install.pth", "conda.pth"].contains(&name.as_str())
+                || name.ends_with(".egg-link")
+                || name.starts_with("__editable__");
+            is_own || adds || name.strip_suffix(".pth").is_some_and(|name| name.contains(package))
+        };
+        libraries::file_names(directory).iter().any(is_module)
+    };
+    libraries::python_directories(&loading).iter().any(has)
+}
+
+/// Checks that a script is here, or that its package is `installed` elsewhere. A notice says that the script differs from the
+/// launcher's.
+fn check_script(
+    check: &ScriptCheck,
+    directory: &Path,
+    installed: impl FnOnce(&str) -> bool,
+) -> Result<Option<Notice>, Problem> {
     let path = directory.join(&check.path);
-    let metadata = paths::metadata(&path)
-        .map_err(|defect| Problem::NoScript { script: check.path.clone(), defect })?;
+    let metadata = match paths::metadata(&path) {
+        Ok(metadata) => metadata,
+        Err(_) if check.package.as_deref().is_some_and(installed) => return Ok(None),
+        Err(defect) => return Err(Problem::NoScript { script: check.path.clone(), defect }),
+    };
     let Some(expected) = check.sha256 else { return Ok(None) };
     let same = metadata.len() <= COMPARED
         && fs::read(&path).is_ok_and(|bytes| Sha256::digest(bytes)[..] == expected);
@@ -697,9 +746,48 @@ mod tests {
         let check = |text: &str| ScriptCheck {
             path: "train.py".into(),
             sha256: Some(Sha256::digest(text).into()),
+            package: None,
         };
-        assert_eq!(check_script(&check("old"), dir.path()), Ok(None));
-        assert!(check_script(&check("new"), dir.path()).unwrap().is_some());
-        assert!(check_script(&check("old"), Path::new("/nonexistent")).is_err());
+        let checked = |check: &ScriptCheck, directory| check_script(check, directory, |_| false);
+        assert_eq!(checked(&check("old"), dir.path()), Ok(None));
+        assert!(checked(&check("new"), dir.path()).unwrap().is_some());
+        assert!(checked(&check("old"), Path::new("/nonexistent")).is_err());
+    }
+
+    #[test]
+    fn a_module_may_be_installed_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let check =
+            ScriptCheck { path: "pkg/x.py".into(), sha256: None, package: Some("pkg".into()) };
+        let python = dir.path().join("bin/python3");
+        let packages = dir.path().join("lib/python3.11/site-packages");
+        fs::create_dir_all(&packages).unwrap();
+        let env = Environment::from([(PYTHONPATH.into(), dir.path().join("path").into())]);
+        let checked = |program: &Path| {
+            check_script(&check, dir.path(), |package| is_installed(package, program, &env))
+        };
+        assert!(matches!(checked(&python), Err(Problem::NoScript { .. })));
+        for name in ["pkg", "__editable___x_finder.py", "pkg.pth"] {
+            fs::write(packages.join(name), "").unwrap();
+            assert_eq!(checked(&python), Ok(None), "{name}");
+            assert_eq!(checked(&dir.path().join("bin/torchrun")), Ok(None), "{name}");
+            fs::remove_file(packages.join(name)).unwrap();
+        }
+        fs::create_dir_all(dir.path().join("path/pkg")).unwrap();
+        assert_eq!(checked(&python), Ok(None), "PYTHONPATH");
+        fs::remove_dir_all(dir.path().join("path")).unwrap();
+        fs::create_dir(dir.path().join("pkg")).unwrap();
+        assert!(checked(&python).is_err());
+        fs::write(dir.path().join("pkg/x.py"), "").unwrap();
+        assert_eq!(checked(&python), Ok(None));
+    }
+
+    #[test]
+    fn another_program_than_that_of_the_virtual_environment_is_noticed() {
+        let (here, there) = (Path::new("/v/bin/python3"), Path::new("/usr/bin/python3"));
+        let notice = Notice::OtherProgram { expected: here.into(), found: there.into() };
+        assert_eq!(other_program(Some(here), there), Some(notice));
+        assert_eq!(other_program(Some(here), here), None);
+        assert_eq!(other_program(None, there), None);
     }
 }

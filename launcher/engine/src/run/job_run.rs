@@ -335,14 +335,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranks_are_told_which_attempt_it_is() {
-        let second = Restarts::up_to(3).next().unwrap();
-        let env = second.env(&["TORCHELASTIC_MAX_RESTARTS".to_owned()]);
-        let env: Vec<String> = env.iter().map(|(name, count)| format!("{name}={count}")).collect();
-        assert_eq!(env, ["TORCHELASTIC_RESTART_COUNT=1", "RLAUNCH_RESTART_COUNT=1"]);
-    }
-
-    #[test]
     fn there_are_as_many_restarts_as_were_asked_for() {
         assert_eq!(Restarts::up_to(0).next(), None);
         let last = Restarts::up_to(2).next().and_then(Restarts::next);

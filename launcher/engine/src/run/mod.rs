@@ -130,6 +130,7 @@ fn announce(job: &JobRun, map: &RankMap) -> Result<(), Failed> {
     job.spec.stdin.check(map.world_size)?;
     let line = map::placement_line(map, job.spec.map_by, job.spec.oversubscribe);
     messages::print(line.as_slice());
+    messages::print(&job.spec.notes(map));
     job.events.status().mapped(map);
     job.events.emit(&Event::job_started(&job.spec, map));
     if let Some(recorder) = &job.recorder {

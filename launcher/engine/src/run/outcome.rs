@@ -16,7 +16,9 @@ use rlaunch_plan::job::name::JobName;
 use rlaunch_plan::options::Options;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::{Failed, FailedHost};
-use rlaunch_text::text;
+use rlaunch_text::{printable, text};
+use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
@@ -169,7 +171,11 @@ impl Outcome {
         let lines = written.tails.lines(exit.rank);
         let hint = taken_port(exit.rank, &lines, master_port, &host)
             .or_else(|| unusable_shared_memory(exit.status, &lines, &host));
-        Some(rank_error(exit, others, &host, written).hint(hint))
+        let mut failed = rank_error(exit, others, &host, written).hint(hint);
+        if let Some(error) = self.first_failure.error_of(exit.rank) {
+            failed.message = format!("{}: {error}", failed.message);
+        }
+        Some(failed)
     }
 
     /// Lists the ranks with their hosts, by rank.
@@ -429,9 +435,53 @@ pub(crate) struct FirstFailure {
     /// Time at which the launcher began to end the job. Later failures are ignored, because ending the ranks
     /// may have caused them.
     ended_at: Option<Instant>,
+    /// Errors that ranks have left in files.
+    errors: BTreeMap<Rank, String>,
+}
+
+/// Number of ranks whose errors are kept. The first failure is among the first of them.
+const KEPT_ERRORS: usize = 1024;
+/// Maximum length of an error that a rank has left, in characters.
+const LONGEST_ERROR: usize = 300;
+
+/// File that torch's `record` writes. The message has a message where torch knows more, such as the traceback.
+#[derive(Deserialize)]
+struct ErrorFile {
+    message: ErrorMessage,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum ErrorMessage {
+    Text(String),
+    Described { message: String },
+}
+
+/// Returns the first line of the error in a file that torch has written; `None` of other content.
+fn recorded_error(content: &[u8]) -> Option<String> {
+    let file: ErrorFile = serde_json::from_slice(content).ok()?;
+    let (ErrorMessage::Text(text) | ErrorMessage::Described { message: text }) = file.message;
+    let line = text.lines().map(str::trim).find(|line| !line.is_empty())?;
+    let mut line = printable::text(line).into_owned();
+    if let Some((end, _)) = line.char_indices().nth(LONGEST_ERROR) {
+        line.truncate(end);
+        line.push('…');
+    }
+    Some(line)
 }
 
 impl FirstFailure {
+    /// Notes the error that a rank has left in a file, if it is one.
+    pub(crate) fn note_error(&mut self, rank: Rank, content: &[u8]) {
+        if let Some(error) = recorded_error(content).filter(|_| self.errors.len() < KEPT_ERRORS) {
+            self.errors.insert(rank, error);
+        }
+    }
+
+    fn error_of(&self, rank: Rank) -> Option<&str> {
+        self.errors.get(&rank).map(String::as_str)
+    }
+
     /// Adds an exit. The exit counts only if it is a failure and happened before the launcher began to end
     /// the job.
     pub(crate) fn observe(&mut self, exit: RankExit) {
@@ -526,6 +576,20 @@ mod tests {
         assert_eq!(failed("/data/x: Read-only file system"), None);
         assert_eq!(failed("/data/ckpt: No space left on device"), None);
         assert_eq!(hint(ExitStatus::Signal(Signal::SIGSEGV as i32), "epoch 1"), None);
+    }
+
+    #[test]
+    fn the_error_that_torch_has_recorded_is_one_line() {
+        let full =
+            br#"{"message": {"message": "ValueError: lr\nis 0", "extraInfo": {"timestamp": "1"}}}"#;
+        assert_eq!(recorded_error(full).as_deref(), Some("ValueError: lr"));
+        let text = br#"{"message": "Signal 9 \u001b[2J"}"#;
+        assert!(recorded_error(text).is_some_and(|line| !line.contains('\x1b')));
+        for none in [&b""[..], b"{}", b"[]", b"\xff", br#"{"message": ""}"#, br#"{"message": 3}"#] {
+            assert_eq!(recorded_error(none), None, "{none:?}");
+        }
+        let long = format!(r#"{{"message": "{}"}}"#, "x".repeat(1000));
+        assert_eq!(recorded_error(long.as_bytes()).unwrap().chars().count(), LONGEST_ERROR + 1);
     }
 
     #[test]

@@ -387,6 +387,11 @@ fn program_here_hint(program: &OsStr, typed: Option<TypedJob<'_>>) -> String {
 }
 
 fn missing_file_hint(file: &OsStr, typed: Option<TypedJob<'_>>) -> String {
+    // The file of a module is found by its package, and a directory is more than one file.
+    let is_typed = |typed: TypedJob<'_>| typed.words().iter().any(|word| word == file);
+    if Path::new(file).is_dir() || typed.is_some_and(|typed| !is_typed(typed)) {
+        return format!("copy this directory along: {}", TypedJob::or_options(typed, &["--sync"]));
+    }
     match typed {
         Some(typed) => {
             format!("copy it along: {}", typed.with_options(&[OsStr::new("--copy"), file]))
@@ -458,6 +463,11 @@ pub(crate) fn print_notices(notices: &[(&Host, &Notice)]) {
         match notice {
             // Nodes keep it, since it is said again when a rank fails.
             Notice::RunsInHome { .. } => {}
+            Notice::OtherProgram { expected, found } => {
+                let name = expected.file_name().unwrap_or_default().display();
+                let (expected, found) = (expected.display(), found.display());
+                messages::warn(&format!("{name} is {found} on {hosts}, and {expected} here"));
+            }
             Notice::ScriptDiffers { script } => {
                 let line = format!("{} on {hosts} differs from yours", script.display());
                 messages::warn_of(Some(id::FILES_DIFFER.as_str()), &line);

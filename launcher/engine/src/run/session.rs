@@ -138,6 +138,7 @@ fn rank_of(message: &FromAgent) -> Option<Rank> {
     match message {
         FromAgent::Output { rank, .. }
         | FromAgent::Started { rank, .. }
+        | FromAgent::RankError { rank, .. }
         | FromAgent::Exited { rank, .. }
         | FromAgent::RankEvent { rank, .. } => Some(*rank),
         FromAgent::Aborted { by, .. } => *by,

@@ -30,10 +30,11 @@ use rlaunch_console::{messages, stdout};
 use rlaunch_plan::env::{Variable, identity};
 use rlaunch_plan::hosts::{Host, SlotsBy};
 use rlaunch_plan::job::JobSpec;
-use rlaunch_plan::job::apps::{self, AppSpec};
+use rlaunch_plan::job::apps::AppSpec;
 use rlaunch_plan::job::options::{Show, ShowFormat};
 use rlaunch_plan::map::{self, MappedNode, RankMap};
 use rlaunch_plan::mesh::{self, Mesh};
+use rlaunch_plan::program::Starter;
 use rlaunch_plan::rank_config::RankConfig;
 use rlaunch_plan::{picture, table};
 use rlaunch_text::exit::Exit;
@@ -46,7 +47,6 @@ use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Display;
 use std::io::{self, IsTerminal};
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 /// Prints to stdout what `--show` or `--dry-run` asks for, before ranks write to stdout. Waits until a slow
@@ -75,8 +75,6 @@ pub struct ShownPlan<'a> {
     pub rank_configs: &'a [Vec<RankConfig>],
     /// Directory of the library for ranks, by node.
     pub libraries: &'a [Option<PathBuf>],
-    /// Address and port of MASTER_ADDR and MASTER_PORT.
-    pub master: (IpAddr, u16),
 }
 
 impl ShownPlan<'_> {
@@ -127,12 +125,9 @@ impl ShownPlan<'_> {
     fn variables_of_all(&self) -> Vec<(u32, String, String)> {
         const RANK: &str =
             "its number; WORLD_SIZE, LOCAL_RANK and others tell the rest of its place";
-        const MASTER: &str = "on rank 0's node, where the other nodes have reached it";
         const TMPDIR: &str = "(host): a directory of the job there";
         const COMPILED: &str = "(host): where torch has it without rlaunch, so that the next job finds what was compiled";
-        let ShownPlan { job, map, rank_configs, master: (address, port), .. } = *self;
-        let for_all = apps::vars_set_for_all_apps(&job.apps);
-        let master = identity::master_variables(address, port, &for_all);
+        let ShownPlan { job, map, rank_configs, .. } = *self;
         let mut rows = Vec::new();
         for (Rank(rank), ..) in ranks_in_order(map, rank_configs) {
             let app = job.application_of(map, Rank(rank));
@@ -142,9 +137,11 @@ impl ShownPlan<'_> {
                     rows.push((rank, variable, why.to_owned()));
                 }
             };
-            push(names::RANK, names::RANK.to_owned(), RANK);
-            for (name, value) in &master {
-                push(name, format!("{name}={value}"), MASTER);
+            if !job.starter_of(map, Rank(rank)).is_some_and(Starter::is_service) {
+                push(names::RANK, names::RANK.to_owned(), RANK);
+                for [name, why] in identity::rank_rows(job.mpi) {
+                    push(name, name.to_owned(), why);
+                }
             }
             push(names::TMPDIR, names::TMPDIR.to_owned(), TMPDIR);
             let forwards = app.env.iter().any(|var| var.name == names::TORCHINDUCTOR_CACHE_DIR);
@@ -328,7 +325,9 @@ pub fn variables<'a>(
         for [variable, why] in of_library.into_iter().flatten() {
             push(variable, why);
         }
-        let served = (world_size > 1).then(|| identity::process_manager_rows(job.mpi));
+        let is_served =
+            world_size > 1 && !job.starter_of(map, Rank(rank.0)).is_some_and(Starter::is_service);
+        let served = is_served.then(|| identity::process_manager_rows(job.mpi));
         for [variable, why] in served.into_iter().flatten() {
             push(variable.to_owned(), why.to_owned());
         }

@@ -17,7 +17,6 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::RankSetup;
 use rlaunch_bootstrap::protocol::control::{self, ToAgent};
 use rlaunch_console::progress;
-use rlaunch_plan::env::identity;
 use rlaunch_plan::env::nccl::Log;
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::apps::{self, RenderedTexts, StartOrder};
@@ -40,7 +39,6 @@ impl Joined {
             mesh: &self.mesh,
             rank_configs: &self.rank_configs,
             libraries: &self.libraries,
-            master: self.addresses.master,
         };
         let showing = async {
             show::print(&shown).await;
@@ -87,9 +85,6 @@ impl Joined {
         let Joined { map, table, addresses, .. } = self;
         let (address, port) = addresses.master;
         tracing::info!("MASTER_ADDR {address} MASTER_PORT {port}");
-        let user_set_vars = apps::vars_set_for_all_apps(&job.apps);
-        let mut env = identity::master_variables(address, port, &user_set_vars);
-        env.extend(job.restarts.into_iter().flat_map(|restarts| restarts.env(&user_set_vars)));
         let mut filled = RenderedTexts::render_all(job, map, table, addresses)?;
         let awaited = apps::awaited_ports(job, map, table);
         let encode = |(node, rank_configs): (&Node, &Vec<RankConfig>)| {
@@ -102,7 +97,7 @@ impl Joined {
             let own = awaited.iter().filter(|(looks, _)| *looks == node.id);
             let ports = own.map(|(_, port)| port.clone()).collect();
             let horovod = self.horovod.get(node.id.index()).copied();
-            let message = ToAgent::Start { env: env.clone(), ranks, horovod, ports };
+            let message = ToAgent::Start { ranks, horovod, ports };
             control::encode(&message).map_err(|error| {
                 Failed::new(Exit::USAGE, format!("templates do not fit a frame: {error}"))
             })

@@ -359,7 +359,10 @@ impl<'a> Supervisor<'a> {
 
     /// Tells whether a message reports a rank that its node does not run, which only a faulty agent sends.
     fn is_about_foreign_rank(&self, node: NodeId, message: &FromAgent) -> bool {
-        let (FromAgent::Started { rank, .. } | FromAgent::Exited { rank, .. }) = message else {
+        let (FromAgent::Started { rank, .. }
+        | FromAgent::RankError { rank, .. }
+        | FromAgent::Exited { rank, .. }) = message
+        else {
             return false;
         };
         let is_foreign = !self.nodes[node.index()].ranks.contains(rank);
@@ -380,6 +383,9 @@ impl<'a> Supervisor<'a> {
                 self.emit(Event::RankStarted { rank: rank.0, host, pid });
                 let due = self.order.on_rank_started(rank);
                 self.start(due);
+            }
+            FromAgent::RankError { rank, content } => {
+                self.first_failure.note_error(rank, &content);
             }
             FromAgent::Exited { .. } => self.on_exit_report(now, node, &host, &message),
             FromAgent::PortOpen { id } => {

@@ -127,11 +127,13 @@ fn add_requested(
     Ok(())
 }
 
-/// Tells whether a variable of this shell may be forwarded: it belongs neither to a host nor to another
-/// launcher.
+/// Tells whether a variable of this shell may be forwarded: it belongs neither to a host, nor to a session there, nor to
+/// another launcher.
 fn may_forward(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    !names::is_node_specific(&name) && !names::is_foreign_launch(&name)
+    !names::is_node_specific(&name)
+        && !names::is_of_session(&name)
+        && !names::is_foreign_launch(&name)
 }
 
 fn set(env: &mut Vec<EnvVar>, name: OsString, value: OsString) {

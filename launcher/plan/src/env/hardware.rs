@@ -1,9 +1,15 @@
 //! Variables that follow from a node's hardware: its CPUs and GPUs, which its ranks share, and its network interface.
 
 use super::Variable;
+use crate::options::RankPosition;
+use rlaunch_bootstrap::env::JAX_LOCAL_DEVICE_IDS;
 use rlaunch_bootstrap::inventory::{CpuSet, Gpu, GpuVendor, Inventory};
 use rlaunch_text::text;
 use std::net::IpAddr;
+
+/// Variables by which a shell hides GPUs from programs, and numbers the others anew.
+pub(crate) const HIDING_GPUS: [&str; 3] =
+    ["CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"];
 
 /// Variables that name the interface for TCP of MPI libraries, with the library that reads each.
 const MPI_INTERFACE: [&str; 2] = [
@@ -40,6 +46,29 @@ pub fn gpu_mask(inventory: &Inventory, gpu: &Gpu, index: usize) -> Vec<Variable>
         ],
         GpuVendor::Amd => vec![Variable::new("HIP_VISIBLE_DEVICES", number, &reason)],
     }
+}
+
+/// Returns the variable that gives a rank of JAX its GPUs, where these are not the one with the number of its local rank: it
+/// has several, or sees one alone.
+pub(crate) fn jax_devices(
+    inventory: &Inventory,
+    ranks: usize,
+    place: RankPosition,
+    is_masked: bool,
+) -> Option<Variable> {
+    let gpus = inventory.gpus.len();
+    let each = gpus / ranks.max(1);
+    let (own, reason) = if is_masked && gpus > 0 {
+        (0..1, "--gpu-mask: the rank sees one GPU".to_owned())
+    } else if each > 1 && each * ranks == gpus {
+        let first = place.local_rank * each;
+        let ranks = text::count(ranks, "rank");
+        (first..first + each, format!("{gpus} GPUs for {ranks} of this node, if it runs JAX"))
+    } else {
+        return None;
+    };
+    let numbers: Vec<String> = own.map(|gpu| gpu.to_string()).collect();
+    Some(Variable::new(JAX_LOCAL_DEVICE_IDS, numbers.join(","), &reason))
 }
 
 /// Returns the variables that name the interface with this address, by which other nodes reach the node. For

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `forwarded` | forwarded from the shell in which rlaunch was started, `-x`, `--env-file` |
 //! | `identity` | `RANK`, `WORLD_SIZE`, `LOCAL_RANK`, …, `MASTER_ADDR`, `MASTER_PORT`; `PMIX_*`, `PMI_*`: how MPI libraries find the agent |
+//! | `starters` | `PET_*`: torchrun's place among the hosts |
 //! | `nccl` | `NCCL_*`, `UCX_NET_DEVICES`: the RDMA ports; NCCL's version and log |
 //! | `hardware` | `OMP_NUM_THREADS`, `CUDA_VISIBLE_DEVICES`; `NCCL_SOCKET_IFNAME`, `GLOO_SOCKET_IFNAME`, …: the network interface for TCP |
 //! | `horovod` | `HOROVOD_*`: the store through which Horovod's ranks connect |
@@ -18,7 +19,7 @@
 //! |---|---|
 //! | default with a reason, which the value of the user or the host replaces | a function here that returns a [`Variable`], called in `node_variables`, or in `rank_config` of `rank_config.rs` if it differs from rank to rank of a node |
 //! | number of a rank | `rank_variables` in `identity` |
-//! | known only when ranks start, as an address is | [`identity::master_variables`], called where the launcher sends the order to start |
+//! | address or port | `master_variables` in `identity`, called in `rank_config`, too |
 //! | known only on the node, as a path is | the agent: `add_variables` in `worker/src/network/services.rs`, `prepare_program` in `worker/src/ranks/prepare.rs`, `worker/src/ranks/library.rs` |
 //!
 //! Its name is a constant in `bootstrap/src/env/mod.rs`. Two functions there may have to know it: `is_foreign_launch`, if the value
@@ -30,6 +31,7 @@ pub mod hardware;
 pub mod horovod;
 pub mod identity;
 pub mod nccl;
+pub mod starters;
 pub(crate) mod styles;
 
 use crate::job::apps;

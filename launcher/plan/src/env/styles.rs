@@ -5,7 +5,7 @@ use super::Variable;
 use crate::options::{EnvStyle, JobView, RankPosition};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// Returns a rank's variables in a style. `servers` has the address of each rank's TensorFlow server, by
 /// rank.
@@ -18,7 +18,8 @@ pub(crate) fn variables(
     match style {
         EnvStyle::Tensorflow => tensorflow(place, servers),
         EnvStyle::Slurm => slurm(seen, place),
-        EnvStyle::Openmpi => openmpi(seen.addresses),
+        // Every rank has its variable.
+        EnvStyle::Openmpi => Vec::new(),
     }
 }
 
@@ -52,6 +53,7 @@ fn slurm(seen: &JobView<'_>, place: RankPosition) -> Vec<Variable> {
     let hosts = hosts.join(",");
     let tasks: Vec<String> = nodes.iter().map(|node| node.ranks.len().to_string()).collect();
     let tasks_here = tasks.get(place.node).cloned().unwrap_or_default();
+    let tasks = tasks.join(",");
     let set = |name, value: String| Variable::new(name, value, "--env-style slurm");
     let world = seen.map.world_size.to_string();
     vec![
@@ -62,28 +64,21 @@ fn slurm(seen: &JobView<'_>, place: RankPosition) -> Vec<Variable> {
         set("SLURM_LOCALID", place.local_rank.to_string()),
         set("SLURM_NODEID", place.node.to_string()),
         set("SLURM_NTASKS", world.clone()),
-        set("SLURM_NPROCS", world),
+        set("SLURM_NPROCS", world.clone()),
         set("SLURM_NNODES", nodes.len().to_string()),
         set("SLURM_JOB_NUM_NODES", nodes.len().to_string()),
         set("SLURM_NODELIST", hosts.clone()),
         set("SLURM_JOB_NODELIST", hosts.clone()),
         set("SLURM_STEP_NODELIST", hosts),
-        set("SLURM_TASKS_PER_NODE", tasks.join(",")),
+        set("SLURM_TASKS_PER_NODE", tasks.clone()),
         set("SLURM_NTASKS_PER_NODE", tasks_here),
+        // TensorFlow's resolver reads those of the step.
+        set("SLURM_STEPID", "0".to_owned()),
+        set("SLURM_STEP_NUM_TASKS", world.clone()),
+        set("SLURM_STEP_NUM_NODES", nodes.len().to_string()),
+        set("SLURM_STEP_TASKS_PER_NODE", tasks),
+        set("SLURMD_NODENAME", nodes[place.node].host.name.clone()),
     ]
-}
-
-/// Returns the variable of Open MPI by which JAX finds rank 0. JAX takes the number before the first dot as
-/// the job's id and derives a port from this id.
-fn openmpi(addresses: &[IpAddr]) -> Vec<Variable> {
-    let Some(address) = addresses.first() else { return Vec::new() };
-    let scheme = if address.is_ipv4() { "tcp" } else { "tcp6" };
-    let address = match address {
-        IpAddr::V4(v4) => v4.to_string(),
-        IpAddr::V6(v6) => format!("[{v6}]"),
-    };
-    let uri = format!("1.0;{scheme}://{address}:0");
-    vec![Variable::new("OMPI_MCA_orte_hnp_uri", uri, "--env-style openmpi")]
 }
 
 #[cfg(test)]
@@ -92,6 +87,7 @@ mod tests {
     use crate::map::RankMap;
     use crate::selection::Plan;
     use rlaunch_bootstrap::id::{JobId, Rank};
+    use std::net::IpAddr;
 
     fn variables_as_text(style: EnvStyle) -> Vec<String> {
         let hosts = crate::hosts::parse(&["a:2,b:1".into()]).unwrap();
@@ -119,15 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn slurm_and_open_mpi_are_what_jax_reads() {
+    fn slurm_is_what_jax_and_tensorflow_read() {
         let slurm = variables_as_text(EnvStyle::Slurm);
-        for wanted in ["SLURM_PROCID=2", "SLURM_LOCALID=0", "SLURM_NTASKS=3", "SLURM_JOB_ID=7"] {
+        for wanted in ["SLURM_PROCID=2", "SLURM_LOCALID=0", "SLURM_NTASKS=3", "SLURM_JOB_ID=7"]
+            .into_iter()
+            .chain(["SLURM_STEP_NUM_TASKS=3", "SLURM_STEP_TASKS_PER_NODE=2,1", "SLURMD_NODENAME=b"])
+        {
             assert!(slurm.contains(&wanted.to_owned()), "{wanted}: {slurm:?}");
         }
         assert!(slurm.contains(&"SLURM_STEP_NODELIST=a,b".to_owned()));
-        assert_eq!(
-            variables_as_text(EnvStyle::Openmpi),
-            ["OMPI_MCA_orte_hnp_uri=1.0;tcp://10.1.0.1:0"]
-        );
     }
 }

@@ -13,9 +13,11 @@ pub mod options;
 pub mod stdin;
 pub mod tag_pattern;
 
+use crate::env::hardware::HIDING_GPUS;
 use crate::hosts::{Host, SlotsBy, addresses};
 use crate::map::{MapBy, MapError, RankBy, RankMap};
 use crate::options::{Options, UserChoices};
+use crate::program::Starter;
 use apps::AppSpec;
 use name::JobName;
 use options::{DryRun, OutputOptions, Restarts, Show, TimeoutReport, WatchOptions};
@@ -24,7 +26,7 @@ use rlaunch_bootstrap::job::{MpiInterfaces, PortRange, PreloadFile, SingletonPol
 use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use rlaunch_bootstrap::security::{Secret, Token};
 use rlaunch_text::exit::Exit;
-use rlaunch_text::message::Failed;
+use rlaunch_text::message::{Failed, Message};
 use rlaunch_text::typed::TypedJob;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -199,7 +201,16 @@ impl JobSpec {
     /// Returns the command line as the user typed it, if the job has one program.
     pub fn typed(&self) -> Option<TypedJob<'_>> {
         match self.apps.as_slice() {
-            [app] => TypedJob::new(&self.command_line, &app.argv),
+            [app] => {
+                // Python before a script or a module was not typed.
+                let added = match app.argv.as_slice() {
+                    [first, second, ..] if first == "python3" && second == "-m" => 2,
+                    [first, ..] if first == "python3" => 1,
+                    _ => 0,
+                };
+                let typed = |added| TypedJob::new(&self.command_line, app.argv.get(added..)?);
+                typed(0).or_else(|| typed(added))
+            }
             _ => None,
         }
     }
@@ -225,7 +236,9 @@ impl JobSpec {
     /// Tells whether any host has as many slots as GPUs, a number that only the host's agent knows.
     pub fn has_slots_from_gpus(&self) -> bool {
         let is_open = |host: &Host| host.slots_by == SlotsBy::Open;
-        !matches!(self.map_by, MapBy::Ppr(_)) && self.hosts.iter().any(is_open)
+        let only = Some(0).filter(|_| self.apps.len() == 1);
+        let order = self.order_of(only, self.first().ranks, self.hosts.len());
+        !matches!(order, MapBy::Ppr(_)) && self.hosts.iter().any(is_open)
     }
 
     /// Maps the job's ranks to its hosts. The number of slots of every host must be known.
@@ -236,14 +249,76 @@ impl JobSpec {
     /// Maps the job's ranks to `hosts` in place of [`JobSpec::hosts`], once agents have reported the number
     /// of slots.
     pub fn map_ranks_to(&self, hosts: &[Host]) -> Result<RankMap, MapError> {
-        let by = |hosts: &[Host], ranks| {
-            let map = RankMap::place(self.map_by, hosts, ranks, self.oversubscribe)?;
-            Ok(map.renumbered(self.map_by, self.rank_by))
+        let by = |hosts: &[Host], ranks, app| {
+            let order = self.order_of(app, ranks, hosts.len());
+            let map = RankMap::place(order, hosts, ranks, self.oversubscribe)?;
+            Ok(map.renumbered(order, self.rank_by))
         };
         match &self.apps[..] {
-            [only] => by(hosts, only.ranks),
+            [only] => by(hosts, only.ranks, Some(0)),
             several => apps::map_ranks(several, hosts, by),
         }
+    }
+
+    /// Returns the order in which a program's ranks are mapped to this number of hosts. Each host gets one of a program that
+    /// starts processes itself, unless the user has asked for more.
+    fn order_of(&self, app: Option<usize>, ranks: Option<u32>, hosts: usize) -> MapBy {
+        let starts = app.is_some_and(|app| self.options.starter(app).is_some());
+        let fits = ranks.is_none_or(|ranks| ranks as usize <= hosts);
+        match self.map_by {
+            MapBy::Ppr(each) => MapBy::Ppr(each),
+            _ if starts && fits => MapBy::Ppr(1),
+            order => order,
+        }
+    }
+
+    /// Returns what the user should know about the job before it starts: programs of which hosts get one whatever their slots,
+    /// GPUs that this shell hides on all hosts, and variables that TensorFlow lacks.
+    pub fn notes(&self, map: &RankMap) -> Vec<Message> {
+        let mut notes: Vec<Message> = self.one_on_each_host(map).into_iter().collect();
+        if !self.is_local {
+            notes.extend(HIDING_GPUS.iter().filter_map(|name| self.hidden_gpus(name)));
+        }
+        if map.world_size > 1 {
+            notes.extend(self.lacks_tf_config());
+        }
+        notes
+    }
+
+    /// Says that slots do not count for a program that starts processes itself, where hosts have several.
+    fn one_on_each_host(&self, map: &RankMap) -> Option<Message> {
+        let Starter { name, .. } = self.options.starter(0).filter(|_| self.apps.len() == 1)?;
+        let order = self.order_of(Some(0), self.first().ranks, self.hosts.len());
+        let has_slots = map.nodes.iter().any(|node| node.host.slots > 1);
+        (has_slots && order != self.map_by).then(|| {
+            Message::Info(format!(
+                "{name} starts processes itself: each host gets one {name}, whatever its slots"
+            ))
+        })
+    }
+
+    /// Says that a variable of this shell that hides GPUs is passed on.
+    fn hidden_gpus(&self, name: &str) -> Option<Message> {
+        let var = self.apps.iter().find_map(|app| {
+            let is_asked = app.user_set_vars.iter().any(|set| set == name);
+            app.env.iter().find(|var| !is_asked && var.name == name)
+        })?;
+        let value = var.value.display();
+        Some(Message::Info(format!(
+            "{name}={value} of this shell holds on all hosts: only these GPUs are seen there"
+        )))
+    }
+
+    /// Says that ranks of TensorFlow would not find each other.
+    fn lacks_tf_config(&self) -> Option<Message> {
+        const NAME: &str = "TF_CONFIG";
+        let is_set = |app: &AppSpec| app.env.iter().any(|var| var.name == NAME);
+        let is_chosen = !self.options.env_styles.is_empty();
+        self.apps.iter().find(|app| app.reads_tf_config && !is_set(app) && !is_chosen)?;
+        let line = self.with_options(&["--env-style", "tensorflow"]);
+        Some(Message::Hint(format!(
+            "each rank of TensorFlow would train alone without {NAME}: {line}"
+        )))
     }
 
     /// Returns the shape of the tree for this number of nodes, with the value of `--radix` if given.

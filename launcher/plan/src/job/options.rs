@@ -1,7 +1,6 @@
 //! Types of a job's options: dry runs, `--show`, output of ranks, hang watch, restarts.
 
 use crate::job::tag_pattern::TagPattern;
-use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::job::Pseudoterminals;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -136,17 +135,5 @@ impl Restarts {
     /// Makes the count for the next attempt, with one more restart made; `None` if the limit is reached.
     pub fn next(self) -> Option<Restarts> {
         (self.done < self.max).then_some(Restarts { done: self.done + 1, ..self })
-    }
-
-    /// Returns the variables that tell ranks how many restarts were made and how many are allowed, under
-    /// torchrun's names and rlaunch's own. Leaves out the names in `user_set_vars`, which the user set.
-    pub fn env(self, user_set_vars: &[String]) -> Vec<(String, String)> {
-        let all = [
-            (names::TORCHELASTIC_RESTART_COUNT, self.done),
-            (names::TORCHELASTIC_MAX_RESTARTS, self.max),
-            (names::RLAUNCH_RESTART_COUNT, self.done),
-        ];
-        let variables = all.map(|(name, count)| (name.to_owned(), count.to_string()));
-        variables.into_iter().filter(|(name, _)| !user_set_vars.contains(name)).collect()
     }
 }

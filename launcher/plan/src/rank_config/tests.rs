@@ -40,12 +40,13 @@ fn text(setup: &RankConfig) -> Vec<String> {
     setup.defaults.iter().map(|default| format!("{}={}", default.name, default.value)).collect()
 }
 
-/// Returns the variables, as `NAME=value`, of the first rank on each of two nodes. The nodes' GPUs are
-/// ignored.
+/// Returns the variables, as `NAME=value`, of the first rank on each of two nodes, up to those of the address of rank 0. The
+/// nodes' GPUs are ignored.
 fn defaults(inventories: &[Inventory; 2], env: &[EnvVar]) -> [Vec<String>; 2] {
     let without_gpus = inventories.clone().map(|i| Inventory { gpus: vec![], ..i });
     let decided = rank_configs("pc1:2,pc2:2", &without_gpus, &Options::default(), env);
-    [0, 1].map(|node: usize| text(&decided[node][0]))
+    let is_own = |one: &String| !one.starts_with("MASTER_ADDR=");
+    [0, 1].map(|node: usize| text(&decided[node][0]).into_iter().take_while(is_own).collect())
 }
 
 #[test]
@@ -146,6 +147,55 @@ fn a_masked_rank_sees_its_gpu_alone() {
     assert!(wanted.iter().all(|wanted| set.contains(&(*wanted).to_owned())), "{set:?}");
     let decided = rank_configs("pc", &[inventory("connectx3")], &options, &[]);
     assert!(text(&decided[0][0]).contains(&"HIP_VISIBLE_DEVICES=0".to_owned()));
+}
+
+#[test]
+fn a_rank_of_jax_is_told_its_devices_where_they_are_not_that_of_its_number() {
+    let devices = |hosts: &str, options: &Options, env: &[EnvVar]| -> Vec<Option<String>> {
+        let decided = rank_configs(hosts, &[inventory("dgx")], options, env);
+        let of_rank = |setup: &RankConfig| {
+            let set = text(setup);
+            set.iter().find_map(|one| Some(one.strip_prefix("JAX_LOCAL_DEVICE_IDS=")?.to_owned()))
+        };
+        decided[0].iter().map(of_rank).collect()
+    };
+    let some = |ids: &str| Some(ids.to_owned());
+    let usual = Options::default();
+    assert_eq!(devices("big", &usual, &[]), [some("0,1,2,3,4,5,6,7")]);
+    assert_eq!(devices("big:2", &usual, &[]), [some("0,1,2,3"), some("4,5,6,7")]);
+    assert_eq!(devices("big:8", &usual, &[]), vec![None; 8]);
+    assert_eq!(devices("big:3", &usual, &[]), vec![None; 3]);
+    let masked = Options { gpu_mask: true, ..Options::default() };
+    assert_eq!(devices("big:8", &masked, &[]), vec![some("0"); 8]);
+    let hidden = EnvVar {
+        name: "CUDA_VISIBLE_DEVICES".into(),
+        value: "2,3".into(),
+        rule: rlaunch_bootstrap::job::EnvRule::Set,
+    };
+    assert_eq!(devices("big", &usual, &[hidden]), [None]);
+}
+
+#[test]
+fn what_starts_processes_divides_the_processors_itself() {
+    let names = |line: &str| -> Vec<String> {
+        let words: Vec<_> = line.split(' ').map(std::ffi::OsString::from).collect();
+        let starters = vec![crate::program::read(&words).starter];
+        let options = Options { starters, horovod: true, ..Options::default() };
+        let set = text(
+            &rank_configs("a,b", &["connectx3", "connectx3"].map(inventory), &options, &[])[1][0],
+        );
+        set.iter().filter_map(|one| Some(one.split_once('=')?.0.to_owned())).collect()
+    };
+    let has = |names: &[String], name: &str| names.iter().any(|own| own.starts_with(name));
+    let all = ["OMP_NUM_THREADS", "MASTER_ADDR", "HOROVOD_RANK", "PET_NNODES"];
+    for (line, expected) in [
+        ("python3 x.py", [true, true, true, false]),
+        ("torchrun x.py", [false, true, true, true]),
+        ("ray start", [false, false, false, false]),
+    ] {
+        let names = names(line);
+        assert_eq!(all.map(|name| has(&names, name)), expected, "{line}: {names:?}");
+    }
 }
 
 #[test]

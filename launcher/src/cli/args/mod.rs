@@ -28,7 +28,8 @@ pub(crate) use hosts::{HostArgs, HostListArgs, HostSourceArgs, PlacementArgs};
 pub(crate) use network::{NetworkArgs, RendezvousArgs};
 pub(crate) use output::OutputArgs;
 pub(crate) use program::{
-    ApplicationArgs, CommandArgs, EnvironmentArgs, ProcessArgs, ProgramArgs, split_programs,
+    ApplicationArgs, CommandArgs, EnvironmentArgs, ProcessArgs, ProgramArgs, PythonArgs,
+    split_programs,
 };
 pub(crate) use termination::TerminationArgs;
 
@@ -42,7 +43,7 @@ use std::time::Duration;
 /// Long names of options that `rlaunch --help` leaves to `rlaunch help options`.
 const RARE: &str = "\
     agent agent-dir connect container-exec env-style gid-index hang-report init-timeout job-name \
-    log-json log-level mesh-timeout nccl-net-plugin nccl-share-gpu nccl-verify no-horovod no-pty oob-if \
+    log-json log-level mesh-timeout nccl-net-plugin nccl-share-gpu nccl-verify no-horovod no-pty no-watch oob-if \
     oob-net port-range radix rank-by rdma-retries rdma-timeout service-level singleton ssh-fanout \
     straggler-report sync-limit traffic-class";
 
@@ -110,6 +111,9 @@ pub(crate) struct JobArgs {
 
     #[command(flatten)]
     pub(crate) environment: EnvironmentArgs,
+
+    #[command(flatten)]
+    pub(crate) python: PythonArgs,
 
     #[command(flatten)]
     pub(crate) application: ApplicationArgs,

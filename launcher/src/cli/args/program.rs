@@ -37,6 +37,20 @@ pub(crate) struct ApplicationArgs {
     pub(crate) template: Vec<String>,
 }
 
+/// How Python runs a program.
+#[derive(Clone, Copy, Debug, Default, clap::Args)]
+pub(crate) struct PythonArgs {
+    /// The program is a module of Python: `-m pkg.train` is `python3 -m pkg.train`
+    ///
+    /// A program whose name ends in .py is run by python3, unless it is executable and named by its path.
+    #[arg(short, long, help_heading = "The program")]
+    pub(crate) module: bool,
+
+    /// Run a program whose name ends in .py without Python, as torchrun does
+    #[arg(long, hide = true)]
+    pub(crate) no_python: bool,
+}
+
 /// Options and program behind a `:`.
 #[derive(Clone, Debug, Parser)]
 #[command(
@@ -55,6 +69,9 @@ pub(crate) struct ProgramArgs {
 
     #[command(flatten)]
     pub(crate) process: ProcessArgs,
+
+    #[command(flatten)]
+    pub(crate) python: PythonArgs,
 
     #[command(flatten)]
     pub(crate) application: ApplicationArgs,

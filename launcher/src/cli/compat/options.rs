@@ -141,7 +141,6 @@ pub(super) const OPTIONS: &[ForeignOption] = &[
     option("monitor-interval", Any, Ignored(1)),
     option("start-method", Any, Ignored(1)),
     option("role", Any, Ignored(1)),
-    option("no-python", Any, Default),
     // horovodrun.
     option("ssh-port", Any, SameAs("port")),
     option("network-interface", Any, SameAs("oob-if")),

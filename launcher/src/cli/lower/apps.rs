@@ -2,9 +2,10 @@
 //! are copied to hosts or that hosts must have.
 
 use super::{JobError, directory};
-use crate::cli::args::{ApplicationArgs, ProgramArgs};
+use crate::cli::args::{ApplicationArgs, ProgramArgs, PythonArgs};
+use crate::cli::command_line::is_program_here;
 use crate::cli::host_selection::{self, HostSelectionError, RankCount};
-use rlaunch_bootstrap::job::{PreloadFile, ScriptCheck};
+use rlaunch_bootstrap::job::{PreloadFile, ScriptCheck, WorkingDir};
 use rlaunch_plan::env::forwarded;
 use rlaunch_plan::hosts::host_table::HostTable;
 use rlaunch_plan::hosts::{Host, HostSet, HostsError, SlotsBy};
@@ -12,9 +13,11 @@ use rlaunch_plan::job::apps::template::{self, TemplateFile};
 use rlaunch_plan::job::apps::{AppError, AppSpec, AppTitle, after};
 use rlaunch_plan::job::{JobSpec, Preload};
 use rlaunch_plan::map::MapBy;
+use rlaunch_plan::program::{self, Script, Starter};
 use rlaunch_text::typed::{TypedJob, interpreter_of};
 use sha2::{Digest, Sha256};
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
@@ -80,11 +83,10 @@ pub(super) fn lower(
         apps.push(AppSpec {
             hosts: Some(hosts).filter(|hosts| !hosts.is_empty()),
             ranks: args.ranks,
-            script: script_check(&args.command.argv),
             env,
             user_set_vars,
             preload,
-            ..AppSpec::new(args.command.argv, wdir)
+            ..of_words(args.command.argv, args.python, wdir)
         });
         application_args.push(args.application);
     }
@@ -99,6 +101,11 @@ pub(super) fn check_slots(apps: &[AppSpec], common: &[Host]) -> Result<(), AppEr
         Some(open) if apps.len() > 1 => Err(AppError::SlotsFromGpus(open.to_string())),
         _ => Ok(()),
     }
+}
+
+/// Lists what the programs are that start processes themselves.
+pub(super) fn starters(apps: &[AppSpec]) -> Vec<Option<Starter>> {
+    apps.iter().map(|app| program::read(&app.argv).starter).collect()
 }
 
 /// Returns the index of a file in `files`, after adding the file if it is missing.
@@ -200,63 +207,126 @@ fn interpreted(program: &OsStr, typed: TypedJob<'_>) -> String {
     typed.with_program(&words).with_options(&[])
 }
 
+/// Makes a program of its words, with Python before them where they name a script or module of it, and with what follows from
+/// this machine's files.
+pub(super) fn of_words(argv: Vec<OsString>, python: PythonArgs, wdir: WorkingDir) -> AppSpec {
+    let argv = with_python(argv, python);
+    let Words { script, reads_tf_config, in_environment } = read(&argv);
+    AppSpec { script, reads_tf_config, in_environment, ..AppSpec::new(argv, wdir) }
+}
+
+/// Returns the words of a program: Python before a script of it, as torchrun has it. A script that can be executed by its path
+/// is, and so is one that only hosts have there.
+fn with_python(argv: Vec<OsString>, options: PythonArgs) -> Vec<OsString> {
+    let Some(first) = argv.first().filter(|_| !options.no_python) else { return argv };
+    let script = Path::new(first);
+    let is_script = || {
+        let has_slash = first.as_bytes().contains(&b'/');
+        let here = fs::metadata(script).ok().filter(fs::Metadata::is_file);
+        let is_executable = |found: &fs::Metadata| found.permissions().mode() & 0o111 != 0;
+        let runs_itself =
+            here.as_ref().map_or(has_slash, |found| has_slash && is_executable(found));
+        script.extension().is_some_and(|extension| extension == "py")
+            && !runs_itself
+            && (has_slash || !is_program_here(first))
+    };
+    let added: &[&str] = if options.module {
+        &["python3", "-m"]
+    } else if is_script() {
+        &["python3"]
+    } else {
+        &[]
+    };
+    added.iter().map(OsString::from).chain(argv).collect()
+}
+
+/// Facts about a program that follow from its words and this machine's files.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    pub(super) script: Option<ScriptCheck>,
+    reads_tf_config: bool,
+    in_environment: Option<PathBuf>,
+}
+
 /// Finds the script that a program runs. If this machine has the script, hosts must have it, too. Logs the
 /// other arguments that are files on this machine, since hosts may lack them.
-pub(super) fn script_check(argv: &[OsString]) -> Option<ScriptCheck> {
-    let script = script_of(argv).and_then(required_script);
-    let is_script = |arg: &OsStr| script.as_ref().is_some_and(|script| script.path == arg);
+pub(super) fn read(argv: &[OsString]) -> Words {
+    let script = program::read(argv).script;
+    let found = script.and_then(|script| match script {
+        Script::File(path) => Some((PathBuf::from(path), None)),
+        Script::Module(name) => file_of_module(name.to_str()?),
+    });
+    let content = found.as_ref().and_then(|(path, _)| content(path));
+    let checked =
+        found.and_then(|(path, package)| required_script(path, package, content.as_deref()));
+    let is_script = |arg: &OsStr| checked.as_ref().is_some_and(|script| script.path == arg);
     for argument in argv.iter().skip(1).filter(|arg| !is_script(arg)) {
         if Path::new(argument).is_file() {
             tracing::info!("{} is a file here: do the hosts have it?", argument.display());
         }
     }
-    script
-}
-
-/// Returns the requirement that each host must meet before the script `path` runs: a file exists at the path and,
-/// unless the script is large, has this SHA-256. `None` if this machine does not have the script.
-fn required_script(path: &OsStr) -> Option<ScriptCheck> {
-    let metadata = fs::metadata(path).ok().filter(fs::Metadata::is_file)?;
-    let is_compared = metadata.len() <= MAX_COMPARED;
-    let content = is_compared.then(|| fs::read(path).ok()).flatten();
-    let sha256 = content.map(|bytes| Sha256::digest(bytes).into());
-    Some(ScriptCheck { path: path.into(), sha256 })
-}
-
-/// Returns the script that Python or a shell runs: the first argument that is not an option. `None` for other
-/// programs.
-fn script_of(argv: &[OsString]) -> Option<&OsStr> {
-    let program = Path::new(argv.first()?).file_name()?.to_str()?;
-    let version = program.strip_prefix("python").map(|v| v.trim_start_matches(['.', '-']));
-    let is_python = version.is_some_and(|v| v.chars().all(|c| c.is_ascii_digit() || c == '.'));
-    // Options whose value is the next word, and options in place of a script.
-    let (takes_word, no_script): (&[&str], &[&str]) = match program {
-        _ if is_python => (&["-W", "-X", "--check-hash-based-pycs"], &["-c", "-m", "-V"]),
-        "bash" | "sh" => (&["-o", "+o", "-O", "+O", "--rcfile", "--init-file"], &["-c", "-s"]),
-        _ => return None,
-    };
-    let mut words = argv[1..].iter();
-    while let Some(word) = words.next() {
-        let text = word.to_string_lossy();
-        if no_script.contains(&&*text) || text == "-" {
-            return None;
-        }
-        if takes_word.contains(&&*text) {
-            words.next();
-        } else if text == "--" {
-            return words.next().map(OsString::as_os_str);
-        } else if !text.starts_with(['-', '+']) {
-            return Some(word);
-        }
+    let text = content.as_deref().map(String::from_utf8_lossy).unwrap_or_default();
+    let names = |name: &str| text.contains(name);
+    let is_distributed = names("MultiWorkerMirroredStrategy") || names("ParameterServerStrategy");
+    let finds_others = names("TF_CONFIG") || names("SlurmClusterResolver");
+    Words {
+        script: checked,
+        reads_tf_config: is_distributed && !finds_others,
+        in_environment: argv.first().and_then(|program| in_environment(program)),
     }
-    None
+}
+
+/// Returns the file of a Python module below this directory, and the package or module that it belongs to; `None` if it is not
+/// here.
+fn file_of_module(name: &str) -> Option<(PathBuf, Option<String>)> {
+    let path: PathBuf = name.split('.').collect();
+    let package = name.split('.').next()?.to_owned();
+    let is_name =
+        |part: &str| part.chars().all(|c| c.is_alphanumeric() || c == '_') && !part.is_empty();
+    let files = [path.with_extension("py"), path.join("__main__.py")];
+    let file = files.into_iter().find(|file| file.is_file())?;
+    name.split('.').all(is_name).then_some((file, Some(package)))
+}
+
+/// Returns the content of a script of this machine, unless it is long.
+fn content(path: &Path) -> Option<Vec<u8>> {
+    let metadata = fs::metadata(path).ok()?;
+    let is_compared = metadata.is_file() && metadata.len() <= MAX_COMPARED;
+    is_compared.then(|| fs::read(path).ok()).flatten()
+}
+
+/// Returns the requirement that each host must meet before the script `path` runs: a file or directory exists at the path and,
+/// unless the script is large, has the SHA-256 of this content. `None` if this machine does not have the script.
+fn required_script(
+    path: PathBuf,
+    package: Option<String>,
+    content: Option<&[u8]>,
+) -> Option<ScriptCheck> {
+    let metadata = fs::metadata(&path).ok()?;
+    let is_checked = metadata.is_file() || path.join("__main__.py").is_file();
+    let sha256 = content.map(|bytes| Sha256::digest(bytes).into());
+    is_checked.then_some(ScriptCheck { path, sha256, package })
+}
+
+/// Returns the path of a program in the virtual environment of this shell, if it is there.
+fn in_environment(program: &OsStr) -> Option<PathBuf> {
+    if program.as_bytes().contains(&b'/') {
+        return None;
+    }
+    let search_path = std::env::var_os("PATH")?;
+    let mut found = std::env::split_paths(&search_path).map(|entry| entry.join(program));
+    let path = found.find(|path| path.is_file())?;
+    let of_shell = ["VIRTUAL_ENV", "CONDA_PREFIX"].iter().filter_map(std::env::var_os);
+    of_shell
+        .map(|root| Path::new(&root).join("bin"))
+        .any(|bin| path.starts_with(bin))
+        .then_some(path)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::lower::parse as job;
-    use rlaunch_bootstrap::job::WorkingDir;
 
     #[test]
     fn what_stands_before_the_first_program_is_for_all() {
@@ -315,44 +385,91 @@ mod tests {
         assert!(error("-np 1 x : -H a,,b -np 1 y").contains("empty host"));
     }
 
-    fn script(line: &str) -> Option<String> {
-        let argv: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-        script_of(&argv).map(|s| s.to_string_lossy().into_owned())
+    fn argv(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
     }
 
     #[test]
-    fn the_script_is_the_first_argument_that_is_no_option() {
-        let some = |path: &str| Some(path.to_owned());
-        assert_eq!(script("python train.py --epochs 3"), some("train.py"));
-        assert_eq!(script("/usr/bin/python3.11 -u -W ignore ./train.py"), some("./train.py"));
-        assert_eq!(script("bash -x -o pipefail run.sh a"), some("run.sh"));
-        assert_eq!(script("sh -- -odd"), some("-odd"));
-        for none in
-            ["python -m torch", "python -c pass", "sh -c true", "./train.py", "python", "perl x"]
-        {
-            assert_eq!(script(none), None, "{none}");
+    fn python_runs_its_scripts_and_modules() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str, mode| {
+            let path = directory.path().join(name);
+            fs::write(&path, "").unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            path.into_os_string().into_string().unwrap()
+        };
+        let (plain, executable) = (path("x.py", 0o644), path("y.py", 0o755));
+        let words = |line: &str, options: PythonArgs| with_python(argv(line), options);
+        let usual = PythonArgs::default();
+        for line in ["train.py --lr 1", &plain] {
+            assert_eq!(words(line, usual), argv(&format!("python3 {line}")), "{line}");
         }
+        for line in ["./train.py", "/data/x.py", &executable, "train", "python3 x.py", "a.pyc"] {
+            assert_eq!(words(line, usual), argv(line), "{line}");
+        }
+        let module = PythonArgs { module: true, ..PythonArgs::default() };
+        assert_eq!(words("pkg.train --lr 1", module), argv("python3 -m pkg.train --lr 1"));
+        let none = PythonArgs { no_python: true, ..PythonArgs::default() };
+        assert_eq!(words("train.py", none), argv("train.py"));
+        for (line, expected) in [
+            ("-H a --nproc_per_node 2 ddp.py --x 1", "python3 ddp.py --x 1"),
+            ("-H a,b -m pkg.train -m x", "python3 -m pkg.train -m x"),
+            ("-H a --module --nproc_per_node 2 pkg", "python3 -m pkg"),
+            ("-H a -np 1 x : -np 1 -m y", "x"),
+        ] {
+            assert_eq!(job(line).unwrap().apps[0].argv, argv(expected), "{line}");
+        }
+        assert_eq!(job("-np 1 x : -np 1 -m y").unwrap().apps[1].argv, argv("python3 -m y"));
+    }
+
+    #[test]
+    fn scripts_directories_and_packages_of_this_machine_are_checked() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let write = |name: &str, text: &str| {
+            fs::create_dir_all(root.join(name).parent().unwrap()).unwrap();
+            fs::write(root.join(name), text).unwrap();
+            root.join(name).into_os_string().into_string().unwrap()
+        };
+        let script = write("t.py", "tf.distribute.MultiWorkerMirroredStrategy()");
+        let told = write("u.py", "os.environ['TF_CONFIG']; MultiWorkerMirroredStrategy()");
+        write("dir/__main__.py", "");
+        let dir = root.join("dir").into_os_string().into_string().unwrap();
+        for line in ["python3", "uv run", "torchrun --nproc-per-node 2", "accelerate launch --cpu"]
+        {
+            let found = read(&argv(&format!("{line} {script} --lr 1")));
+            assert_eq!(found.script.as_ref().map(|own| own.path.to_str().unwrap()), Some(&*script));
+            assert!(found.script.unwrap().sha256.is_some() && found.reads_tf_config, "{line}");
+            assert!(read(&argv(&format!("{line} {script}.none"))).script.is_none(), "{line}");
+        }
+        assert!(!read(&argv(&format!("python3 {told}"))).reads_tf_config);
+        let found = read(&argv(&format!("python3 {dir}"))).script.unwrap();
+        assert_eq!((found.path, found.sha256), (root.join("dir"), None));
+        assert!(read(&argv(&format!("python3 {}", root.display()))).script.is_none(), "no program");
+        // Modules are looked for below the working directory, where this crate has none.
+        assert!(read(&argv("python3 -m json.tool")).script.is_none());
+        assert_eq!(file_of_module("no/such"), None);
     }
 
     #[test]
     fn a_copied_program_must_be_executable() {
         let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("x.py");
-        fs::write(&path, "pass").unwrap();
+        let path = directory.path().join("x.sh");
+        fs::write(&path, "true").unwrap();
         let copy = format!("-H a --copy {}", path.display());
         let chmod = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
         chmod(0o644);
-        for program in ["x.py", "./x.py", path.to_str().unwrap()] {
+        for program in ["x.sh", "./x.sh", path.to_str().unwrap()] {
             let error = job(&format!("{copy} {program}")).err().unwrap();
             assert_eq!(error, format!("{program} is not executable"));
         }
-        let words = ["rlaunch", "-H", "a", "x.py"].map(OsString::from);
+        let words = ["rlaunch", "-H", "a", "x.sh"].map(OsString::from);
         let typed = TypedJob::new(&words, &words[3..]).unwrap();
-        assert_eq!(interpreted(&words[3], typed), "rlaunch -H a python3 x.py");
-        assert!(job(&format!("{copy} python3 x.py")).is_ok());
+        assert_eq!(interpreted(&words[3], typed), "rlaunch -H a bash x.sh");
+        assert!(job(&format!("{copy} bash x.sh")).is_ok());
         assert!(job(&format!("{copy} other")).is_ok());
         chmod(0o755);
-        assert!(job(&format!("{copy} x.py")).is_ok());
+        assert!(job(&format!("{copy} x.sh")).is_ok());
     }
 
     #[test]

@@ -27,6 +27,7 @@ use rlaunch_console::terminal;
 use rlaunch_engine::connect::connector::{ContainerOptionError, Reach, RshError};
 use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
 use rlaunch_plan::env::forwarded::{EnvError, EnvOptions};
+use rlaunch_plan::env::starters;
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::hosts::addresses::AddressConstraints;
 use rlaunch_plan::job::apps::{AppError, AppSpec, template};
@@ -66,18 +67,17 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     let wdir = directory::of_option(args.environment.wdir)?;
     let first = AppSpec {
         ranks,
-        script: apps::script_check(&args.command.argv),
         env,
         user_set_vars,
         preload: (0..).zip(&args.environment.preload).map(|(index, _)| index).collect(),
-        ..AppSpec::new(args.command.argv, wdir)
+        ..apps::of_words(args.command.argv, args.python, wdir)
     };
     let (apps, preloaded) =
         apps::lower(first, &args.application, args.environment.preload, programs)?;
     apps::check_slots(&apps, &hosts)?;
     let (output, termination) = (args.output, args.termination);
     let (is_dry, watches_hangs) = (output.dry_run.is_some(), termination.hang_timeout.is_some());
-    let named_ports = template::named_ports(&apps);
+    let options = with_programs(rank_options, map_by, watches_hangs, &apps);
     let Identity { id, name, secret, token } = new_identity()?;
     let spec = JobSpec {
         id,
@@ -93,7 +93,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         directory: here().ok().map(|here| here.path),
         no_env: args.environment.no_env,
         login: args.environment.login,
-        options: Options { map_by, watches_hangs, named_ports, ..rank_options },
+        options,
         preload: apps::preloads(&preloaded)?,
         runs_copier: false,
         mpi: args.environment.mpi,
@@ -122,6 +122,19 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     apps::check_copied_programs(&spec)?;
     let stdio = if args.detaching.is_some() { Stdio::Nowhere } else { Stdio::Stdout };
     Ok(Launch { spec, reach, stdio, detaching: args.detaching })
+}
+
+/// Adds what the programs decide to the options of ranks.
+fn with_programs(
+    options: Options,
+    map_by: MapBy,
+    watches_hangs: bool,
+    apps: &[AppSpec],
+) -> Options {
+    let starters = apps::starters(apps);
+    let mut named_ports = template::named_ports(apps);
+    named_ports.extend(starters::ports(&starters));
+    Options { map_by, watches_hangs, named_ports, starters, ..options }
 }
 
 fn env_options(environment: &EnvironmentArgs) -> EnvOptions {
@@ -342,7 +355,7 @@ impl MeasurementJob {
         let options = options::rank_options(args.placement, args.network, &env)?;
         let app = AppSpec {
             ranks,
-            script: apps::script_check(&argv),
+            script: apps::read(&argv).script,
             env,
             user_set_vars,
             preload: (0..).zip(&process.preload).map(|(index, _)| index).collect(),
@@ -352,7 +365,7 @@ impl MeasurementJob {
         job.is_local = is_local;
         job.map_by = map_by;
         job.oversubscribe = args.oversubscribe;
-        job.options = Options { map_by, ..options };
+        job.options = with_programs(options, map_by, false, &job.apps);
         job.preload = apps::preloads(&process.preload)?;
         job.node_timeout = args.node_timeout;
         job.timeout = timeout;
@@ -421,6 +434,36 @@ mod tests {
         for line in counted.into_iter().chain(written.iter().map(String::as_str)) {
             assert!(parse(line).is_ok(), "{line}: {:?}", parse(line).err());
         }
+    }
+
+    #[test]
+    fn hosts_get_one_of_a_program_that_starts_processes_itself() {
+        let mapped = |line: &str| {
+            let job = parse(line).unwrap();
+            let map = job.map_ranks().unwrap();
+            let ranks: Vec<usize> = map.nodes.iter().map(|node| node.ranks.len()).collect();
+            let is_said = job.notes(&map).iter().any(|note| format!("{note:?}").contains("itself"));
+            (ranks, is_said)
+        };
+        for (line, ranks, is_said) in [
+            ("-H a:4,b:4 torchrun x.py", vec![1, 1], true),
+            ("-H a,b torchrun x.py", vec![1, 1], false),
+            ("-H a:4,b:4 -np 1 vllm serve m", vec![1], true),
+            ("-H a:4,b:4 -np 3 torchrun x.py", vec![3], false),
+            ("-H a:4,b:4 --npernode 2 torchrun x.py", vec![2, 2], false),
+            ("-H a:4,b:4 python3 x.py", vec![4, 4], false),
+            ("-H a -np 1 x : -H b:4,c:4 torchrun x.py", vec![1, 1, 1], false),
+        ] {
+            assert_eq!(mapped(line), (ranks, is_said), "{line}");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("hosts");
+        std::fs::write(&file, "a\nb\n").unwrap();
+        let counts = |program: &str| {
+            let line = format!("--hostfile {} {program}", file.display());
+            parse(&line).unwrap().has_slots_from_gpus()
+        };
+        assert_eq!([counts("python3 x.py"), counts("torchrun x.py")], [true, false]);
     }
 
     #[test]

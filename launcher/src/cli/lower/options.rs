@@ -108,6 +108,7 @@ pub(super) fn rank_options(
         init_timeout: network.init_timeout,
         watches_hangs: false,
         named_ports: Vec::new(),
+        starters: Vec::new(),
         mesh: network.mesh.options(),
     })
 }

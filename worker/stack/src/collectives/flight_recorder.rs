@@ -29,12 +29,15 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Recorder {
     rank: Rank,
+    /// Number that a launcher which the rank runs has given to the process; `None` for the rank's own.
+    started: Option<u32>,
     pipe: PathBuf,
     /// Paths at one of which the dump is written.
     dumps: Vec<PathBuf>,
 }
 
-/// Lists the recorders of these processes, each pipe once: what a rank starts inherits the variables that name its pipe.
+/// Lists the recorders of these processes, each pipe once: what a rank starts inherits the variables that name its pipe. A
+/// launcher that the rank runs has no pipe, and its own number may be that of a process that it has started.
 pub(super) fn recorders(processes: &[RankProcess]) -> Vec<Recorder> {
     let mut seen = BTreeSet::new();
     let recorder = |process: &RankProcess| {
@@ -42,11 +45,13 @@ pub(super) fn recorders(processes: &[RankProcess]) -> Vec<Recorder> {
         let is_pipe = fs::symlink_metadata(&pipe).is_ok_and(|file| file.file_type().is_fifo());
         (is_pipe && seen.insert(pipe.clone())).then_some(Recorder {
             rank: process.rank,
+            started: process.started,
             pipe,
             dumps,
         })
     };
-    processes.iter().filter_map(recorder).collect()
+    let (started, own): (Vec<_>, Vec<_>) = processes.iter().partition(|one| one.started.is_some());
+    started.into_iter().chain(own).filter_map(recorder).collect()
 }
 
 impl Recorder {
@@ -87,7 +92,8 @@ impl Recorder {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         file.take(MAX_DUMP).read_to_end(&mut bytes)?;
-        positions(self.rank, &bytes)
+        let positions = positions(self.rank, &bytes)?.into_iter();
+        Ok(positions.map(|own| GroupPosition { started: self.started, ..own }).collect())
     }
 }
 
@@ -164,6 +170,7 @@ fn positions(rank: Rank, dump: &[u8]) -> io::Result<Vec<GroupPosition>> {
     };
     let position = |(name, entry): (&str, &Entry)| GroupPosition {
         rank,
+        started: None,
         group: group_name(&entry.process_group, pg_config.get(name)),
         size: size(name),
         progress: GroupProgress::Entered(entry.operation()),

@@ -11,7 +11,13 @@ fn expected(number: u64) -> Vec<GroupPosition> {
     let (name, caller) = ("all_reduce".to_owned(), "step train.py:5".to_owned());
     let operation = EnteredOperation { number, name, is_complete: true, caller };
     let progress = GroupProgress::Entered(operation);
-    vec![GroupPosition { rank: Rank(7), group: "default_pg".into(), size: 1, progress }]
+    vec![GroupPosition {
+        rank: Rank(7),
+        started: None,
+        group: "default_pg".into(),
+        size: 1,
+        progress,
+    }]
 }
 
 #[test]
@@ -38,6 +44,7 @@ fn a_dump_is_requested_and_read() {
     nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
     let process = RankProcess {
         rank: Rank(7),
+        started: None,
         pids: vec![1],
         ras_address: None,
         recorder: Some((pipe.clone(), vec![directory.path().join("absent"), file.clone()])),

@@ -11,6 +11,7 @@ mod flight_recorder;
 mod nccl_ras;
 mod pickle;
 
+use rlaunch_bootstrap::env::{RLAUNCH_JOB_ID, TORCHELASTIC_RUN_ID};
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::inspection::{EnteredOperation, GroupPosition, GroupProgress};
 use std::collections::BTreeSet;
@@ -109,6 +110,8 @@ const EARLIER_DUMP: &str = "/tmp/nccl_trace_rank_";
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct RankProcess {
     rank: Rank,
+    /// Number that a launcher which the rank runs has given to the process; `None` for the rank's own.
+    started: Option<u32>,
     /// Process ids, here and in the process's own namespace.
     pids: Vec<u32>,
     /// Address of NCCL's RAS service, `NCCL_RAS_ADDR`.
@@ -141,9 +144,11 @@ impl RankProcess {
             path.push(suffix);
             Some(path.into())
         };
-        // torchrun numbers the ranks that it starts from 0, so they cannot be compared with those of this job.
-        let is_torchrun = variable("TORCHELASTIC_RUN_ID").is_some();
-        let pipe = first(PIPES).filter(|_| !is_torchrun).and_then(|prefix| path(prefix, ".pipe"));
+        // torchrun numbers the ranks that it starts anew, over all hosts. Of this job's ranks it has the id of its run.
+        let is_started = variable(TORCHELASTIC_RUN_ID) != variable(RLAUNCH_JOB_ID);
+        let started =
+            number.as_deref().filter(|_| is_started).and_then(|number| number.parse().ok());
+        let pipe = first(PIPES).and_then(|prefix| path(prefix, ".pipe"));
         let cache = variable("XDG_CACHE_HOME").map(PathBuf::from);
         let cache = cache.or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache")));
         let default = cache.map(|cache| cache.join(DEFAULT_DUMP).into_os_string());
@@ -155,6 +160,7 @@ impl RankProcess {
         let ras_address = variable("NCCL_RAS_ADDR").and_then(|address| address.into_string().ok());
         RankProcess {
             rank,
+            started,
             pids: pids(pid, status),
             ras_address,
             recorder: pipe.map(|pipe| (pipe, dumps)),
@@ -195,9 +201,16 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_torchrun_have_no_recorder() {
-        let environ = b"TORCHELASTIC_RUN_ID=none\0RANK=0\0TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/t/p_";
-        assert_eq!(RankProcess::from_text(Rank(0), 7, environ, "").recorder, None);
+    fn ranks_of_torchrun_have_its_numbers() {
+        let read = |run: &str, number: &str| {
+            let environ = format!(
+                "TORCHELASTIC_RUN_ID={run}\0RLAUNCH_JOB_ID=a1\0RANK={number}\0TORCH_NCCL_DEBUG_INFO_PIPE_FILE=/t/p_"
+            );
+            let process = RankProcess::from_text(Rank(1), 7, environ.as_bytes(), "");
+            (process.started, process.recorder.unwrap().0)
+        };
+        assert_eq!(read("none", "5"), (Some(5), "/t/p_5.pipe".into()));
+        assert_eq!(read("a1", "1"), (None, "/t/p_1.pipe".into()));
     }
 
     #[test]

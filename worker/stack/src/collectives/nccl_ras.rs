@@ -88,14 +88,15 @@ fn select(status: &Status, processes: &[RankProcess], local: &[IpAddr]) -> Vec<G
         let answered = ranks.iter().filter_map(|member| {
             let counts = member.collective_counts.iter().filter(|(_, count)| **count > 0);
             let counts = counts.map(|(name, count)| (name.clone(), *count)).collect();
-            Some((process(&member.host, member.pid)?.rank, GroupProgress::Launched(counts)))
+            Some((process(&member.host, member.pid)?, GroupProgress::Launched(counts)))
         });
         let missing = missing_ranks.iter().filter_map(|member| {
             let is_dead = member.status.considered_dead;
-            Some((process(&member.host, member.pid)?.rank, GroupProgress::Missing { is_dead }))
+            Some((process(&member.host, member.pid)?, GroupProgress::Missing { is_dead }))
         });
-        positions.extend(answered.chain(missing).map(|(rank, progress)| GroupPosition {
-            rank,
+        positions.extend(answered.chain(missing).map(|(process, progress)| GroupPosition {
+            rank: process.rank,
+            started: process.started,
             group: hash.clone(),
             size: *size,
             progress,
@@ -216,7 +217,13 @@ mod tests {
 "#;
 
     fn process(rank: u32, pid: u32) -> RankProcess {
-        RankProcess { rank: Rank(rank), pids: vec![pid], ras_address: None, recorder: None }
+        RankProcess {
+            rank: Rank(rank),
+            started: None,
+            pids: vec![pid],
+            ras_address: None,
+            recorder: None,
+        }
     }
 
     /// Serves one client as NCCL does, and returns the address. `answers` answers a command.
@@ -259,7 +266,7 @@ mod tests {
         });
         let position = |rank, progress| {
             let (group, size) = ("0x5b1c".to_owned(), 3);
-            GroupPosition { rank: Rank(rank), group, size, progress }
+            GroupPosition { rank: Rank(rank), started: None, group, size, progress }
         };
         let launched = vec![("AllReduce".to_owned(), 42), ("Broadcast".to_owned(), 2)];
         assert_eq!(

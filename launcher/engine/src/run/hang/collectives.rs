@@ -26,9 +26,9 @@ pub fn compare(positions: &[GroupPosition], host: impl Fn(Rank) -> String) -> Po
     }
     let mut report = PositionReport::default();
     for ((name, size), positions) in groups {
-        let ranks: BTreeSet<Rank> = positions.iter().map(|position| position.rank).collect();
-        // A rank with several processes in a group: they cannot be told apart.
-        if ranks.len() < positions.len() {
+        let members: BTreeSet<Member> = positions.iter().map(|one| Member::of(one)).collect();
+        // A rank with several processes in a group that have no numbers: they cannot be told apart.
+        if members.len() < positions.len() {
             continue;
         }
         let group = PositionGroup { name, size, positions, host: &host };
@@ -39,6 +39,20 @@ pub fn compare(positions: &[GroupPosition], host: impl Fn(Rank) -> String) -> Po
     report.differences.truncate(SENTENCES);
     report.agreements.truncate(SENTENCES);
     report
+}
+
+/// Process in a group: a rank, or a process with a number of its own that a launcher in the rank has started. In groups of
+/// such processes the order is that of their numbers.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Member {
+    started: Option<u32>,
+    rank: Rank,
+}
+
+impl Member {
+    fn of(position: &GroupPosition) -> Member {
+        Member { started: position.started, rank: position.rank }
+    }
 }
 
 /// Group of ranks with their positions.
@@ -53,7 +67,7 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
     /// Compares the numbers of operations that NCCL has launched, kind by kind.
     fn compare_launched(&self, report: &mut PositionReport) {
         let launched = self.positions.iter().filter_map(|position| match &position.progress {
-            GroupProgress::Launched(counts) => Some((position.rank, counts)),
+            GroupProgress::Launched(counts) => Some((Member::of(position), counts)),
             _ => None,
         });
         let launched: Vec<_> = launched.collect();
@@ -63,7 +77,7 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
             .collect();
         let mut same = Vec::new();
         for kind in kinds {
-            let mut ranks_by_count: BTreeMap<u64, Vec<Rank>> = BTreeMap::new();
+            let mut ranks_by_count: BTreeMap<u64, Vec<Member>> = BTreeMap::new();
             for (rank, counts) in &launched {
                 let count = counts.iter().find(|(name, _)| name == kind);
                 ranks_by_count.entry(count.map_or(0, |(_, count)| *count)).or_default().push(*rank);
@@ -85,7 +99,7 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
         }
         if !same.is_empty() && launched.len() > 1 {
             let (title, same) = (self.title("NCCL communicator"), same.join(", "));
-            let answered: Vec<Rank> = launched.iter().map(|(rank, _)| *rank).collect();
+            let answered: Vec<Member> = launched.iter().map(|(rank, _)| *rank).collect();
             let ranks = self.name_answered(&answered);
             report.agreements.push(format!("{title}: {ranks} have launched {same}"));
         }
@@ -94,16 +108,16 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
     /// Compares the operations that ranks entered last, from torch's flight recorder.
     fn compare_entered(&self, report: &mut PositionReport) {
         let entered = self.positions.iter().filter_map(|position| match &position.progress {
-            GroupProgress::Entered(operation) => Some((position.rank, operation)),
+            GroupProgress::Entered(operation) => Some((Member::of(position), operation)),
             _ => None,
         });
-        let mut entered: Vec<(Rank, &EnteredOperation)> = entered.collect();
+        let mut entered: Vec<(Member, &EnteredOperation)> = entered.collect();
         entered.sort_by_key(|(rank, operation)| (operation.number, *rank));
         let Some((_, last)) = entered.last().copied() else { return };
         let title = self.title("process group");
         let (behind, ahead): (Vec<_>, Vec<_>) =
             entered.iter().copied().partition(|(_, operation)| operation.number < last.number);
-        let ranks = |some: &[(Rank, &EnteredOperation)]| {
+        let ranks = |some: &[(Member, &EnteredOperation)]| {
             some.iter().map(|(rank, _)| *rank).collect::<Vec<_>>()
         };
         if let Some((_, theirs)) = behind.last() {
@@ -141,8 +155,8 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
         let (mut silent, mut dead) = (Vec::new(), Vec::new());
         for position in &self.positions {
             match position.progress {
-                GroupProgress::Missing { is_dead: true } => dead.push(position.rank),
-                GroupProgress::Missing { is_dead: false } => silent.push(position.rank),
+                GroupProgress::Missing { is_dead: true } => dead.push(Member::of(position)),
+                GroupProgress::Missing { is_dead: false } => silent.push(Member::of(position)),
                 GroupProgress::Launched(_) | GroupProgress::Entered(_) => {}
             }
         }
@@ -160,23 +174,38 @@ impl<H: Fn(Rank) -> String> PositionGroup<'_, H> {
     }
 
     /// Names ranks in ascending order, a single one with its host.
-    fn ranks(&self, ranks: &[Rank]) -> String {
-        let mut ranks = ranks.to_vec();
-        ranks.sort_unstable();
-        super::name_ranks(&ranks, self.host)
+    fn ranks(&self, members: &[Member]) -> String {
+        let mut members = members.to_vec();
+        members.sort_unstable();
+        let started: Vec<u32> = members.iter().filter_map(|member| member.started).collect();
+        match members[..] {
+            [Member { started: Some(number), rank }] => {
+                format!("process {number} of rank {rank} on {}", (self.host)(rank))
+            }
+            [Member { started: Some(_), .. }, ..] => {
+                format!("processes {}", text::ranges(started, super::RANGES))
+            }
+            _ => {
+                let ranks: Vec<Rank> = members.iter().map(|member| member.rank).collect();
+                super::name_ranks(&ranks, self.host)
+            }
+        }
     }
 
     /// Names the ranks that have answered, which agree.
-    fn name_answered(&self, answered: &[Rank]) -> String {
+    fn name_answered(&self, answered: &[Member]) -> String {
         let silent = (self.size as usize).saturating_sub(answered.len());
         match silent {
+            0 if answered.iter().all(|member| member.started.is_some()) => {
+                "all processes".to_owned()
+            }
             0 => "all ranks".to_owned(),
             _ => format!("{} ({silent} without an answer)", self.ranks(answered)),
         }
     }
 
     /// Names ranks, with the verb for what they have launched.
-    fn name_launching(&self, ranks: &[Rank]) -> String {
+    fn name_launching(&self, ranks: &[Member]) -> String {
         let verb = if ranks.len() == 1 { "has launched" } else { "have launched" };
         format!("{} {verb}", self.ranks(ranks))
     }
@@ -207,7 +236,7 @@ mod tests {
     }
 
     fn position(rank: u32, group: &str, progress: GroupProgress) -> GroupPosition {
-        GroupPosition { rank: Rank(rank), group: group.into(), size: 4, progress }
+        GroupPosition { rank: Rank(rank), started: None, group: group.into(), size: 4, progress }
     }
 
     fn compared(positions: &[GroupPosition]) -> PositionReport {
@@ -280,6 +309,28 @@ mod tests {
         // Processes that a rank has started itself are not told apart.
         let twice = [entered(0, 41, "all_reduce"), entered(0, 42, "all_reduce")];
         assert_eq!(compared(&twice), PositionReport::default());
+    }
+
+    #[test]
+    fn processes_that_a_rank_has_started_are_compared_by_their_numbers() {
+        let started = |rank, started, number| GroupPosition {
+            started: Some(started),
+            ..entered(rank, number, "all_reduce")
+        };
+        // Two torchrun, each of which has started two processes.
+        let positions =
+            |late| [started(0, 0, 42), started(0, 1, 42), started(1, 2, late), started(1, 3, 42)];
+        let title = "process group default_pg of 4 ranks";
+        let at = "(step train.py:88)";
+        assert_eq!(
+            compared(&positions(41)).differences,
+            [format!(
+                "{title}: process 2 of rank 1 on h1 has not entered all_reduce 42 {at}, which processes 0-1,3 \
+                 entered; last all_reduce 41 {at}"
+            )]
+        );
+        let agreement = format!("{title}: all processes wait in all_reduce 42 {at}");
+        assert_eq!(compared(&positions(42)).agreements, [agreement]);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::env::identity;
 use crate::hosts::Host;
 use crate::job::JobSpec;
 use crate::map::{MapError, MappedNode, RankMap};
+use crate::program::Starter;
 use after::Condition;
 use rlaunch_bootstrap::id::{LocalRank, NodeId, Rank};
 use rlaunch_bootstrap::job::{Application, EnvVar, RankSpec, ScriptCheck, WorkingDir};
@@ -46,6 +47,10 @@ pub struct AppSpec {
     /// for them.
     pub user_set_vars: Vec<String>,
     pub script: Option<ScriptCheck>,
+    /// Whether the script uses TensorFlow's strategies for several ranks, which find each other by TF_CONFIG.
+    pub reads_tf_config: bool,
+    /// Path of the program in the virtual environment of this shell.
+    pub in_environment: Option<PathBuf>,
     /// Preloaded files that this program's arguments may name, as indices into [`JobSpec::preload`].
     pub preload: Vec<u32>,
     /// Conditions that have to be met before this program's ranks start.
@@ -66,6 +71,8 @@ impl AppSpec {
             env: Vec::new(),
             user_set_vars: Vec::new(),
             script: None,
+            reads_tf_config: false,
+            in_environment: None,
             preload: Vec::new(),
             after: Vec::new(),
             templates: Vec::new(),
@@ -104,13 +111,11 @@ impl JobSpec {
         let index = map.application_of(rank);
         self.apps.get(index).unwrap_or_else(|| self.first())
     }
-}
 
-/// Returns the names of the variables that the user sets for every program, by `-x` or `--env-file`.
-pub fn vars_set_for_all_apps(apps: &[AppSpec]) -> Vec<String> {
-    let Some((first, others)) = apps.split_first() else { return Vec::new() };
-    let is_everywhere = |name: &&String| others.iter().all(|app| app.user_set_vars.contains(name));
-    first.user_set_vars.iter().filter(is_everywhere).cloned().collect()
+    /// Returns what the program of a rank is if it starts processes itself.
+    pub fn starter_of(&self, map: &RankMap, rank: Rank) -> Option<Starter> {
+        self.options.starter(map.application_of(rank))
+    }
 }
 
 /// Describes a node's programs and ranks for its agent.
@@ -132,18 +137,19 @@ pub fn node_applications(
             wdir: app.wdir.clone(),
             env: app.env.clone(),
             script: app.script.clone(),
+            in_environment: app.in_environment.clone(),
+            offers_mpi: !job.options.starter(index).is_some_and(Starter::is_service),
             preload: app.preload.clone(),
             starts_on_request: !app.after.is_empty(),
         })
     };
     let spec = |(local_rank, &rank): (LocalRank, &Rank)| {
         let at = here.binary_search(&map.application_of(rank)).unwrap_or(0);
-        let user_set_vars = &job.application_of(map, rank).user_set_vars;
         RankSpec {
             rank,
             local_rank,
             application: u32::try_from(at).unwrap_or(u32::MAX),
-            env: identity::rank_variables(job.id, map, node, local_rank, user_set_vars),
+            env: identity::rank_variables(job, map, node, local_rank),
             stdin: job.stdin.is_read_by(rank),
         }
     };
@@ -225,11 +231,11 @@ struct HostGroup<'a> {
 }
 
 /// Maps the ranks of all programs. `common` are the job's hosts. `by` maps a number of ranks to hosts, or
-/// with `None` one rank to each slot.
+/// with `None` one rank to each slot. It is told the number of the program, if only one has these hosts.
 pub fn map_ranks(
     apps: &[AppSpec],
     common: &[Host],
-    by: impl Fn(&[Host], Option<u32>) -> Result<RankMap, MapError>,
+    by: impl Fn(&[Host], Option<u32>, Option<usize>) -> Result<RankMap, MapError>,
 ) -> Result<RankMap, MapError> {
     let mut sizes: Vec<u32> = apps.iter().map(|app| app.ranks.unwrap_or(0)).collect();
     let on_common: Vec<usize> = (0..apps.len()).filter(|&i| apps[i].hosts.is_none()).collect();
@@ -237,17 +243,18 @@ pub fn map_ranks(
     let mut groups = Vec::new();
     for (hosts, members) in std::iter::once((common, on_common)).chain(own) {
         let Some(&last) = members.last() else { continue };
+        let only = Some(last).filter(|_| members.len() == 1);
         let asked = |sizes: &[u32]| members.iter().map(|&i| sizes[i]).fold(0, u32::saturating_add);
         let map = match apps[last].ranks {
-            Some(_) => by(hosts, Some(asked(&sizes)))?,
+            Some(_) => by(hosts, Some(asked(&sizes)), only)?,
             None => {
                 let others = asked(&sizes);
-                let all = by(hosts, None)?;
+                let all = by(hosts, None, only)?;
                 match all.world_size.checked_sub(others).filter(|&left| left > 0) {
                     Some(left) => sizes[last] = left,
                     // No slot is left for the last program. This fails, and the error has the number of ranks
                     // that need slots.
-                    None => return by(hosts, Some(others.saturating_add(1))),
+                    None => return by(hosts, Some(others.saturating_add(1)), only),
                 }
                 all
             }
@@ -323,24 +330,15 @@ mod tests {
 
     fn app(hosts: Option<&str>, ranks: Option<u32>) -> AppSpec {
         AppSpec {
-            name: None,
             hosts: hosts.map(|list| crate::hosts::parse(&[list.into()]).unwrap()),
             ranks,
-            argv: vec!["x".into()],
-            other_names: vec![],
-            wdir: WorkingDir::SameAsLauncher("/".into()),
-            env: vec![],
-            user_set_vars: vec![],
-            script: None,
-            preload: vec![],
-            after: vec![],
-            templates: vec![],
+            ..AppSpec::new(vec!["x".into()], WorkingDir::SameAsLauncher("/".into()))
         }
     }
 
     fn map(common: &str, apps: &[AppSpec], order: MapBy) -> Result<RankMap, String> {
         let common = crate::hosts::parse(&[common.into()]).unwrap();
-        let by = |hosts: &[Host], ranks| RankMap::place(order, hosts, ranks, false);
+        let by = |hosts: &[Host], ranks, _| RankMap::place(order, hosts, ranks, false);
         map_ranks(apps, &common, by).map_err(|error| error.to_string())
     }
 

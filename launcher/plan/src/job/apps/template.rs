@@ -386,10 +386,9 @@ fn render(
     let environment = environment();
     let named = named_apps(apps, map, table);
     for ((index, app), codes) in apps.iter().enumerate().zip(&codes) {
-        let master_vars = user_master_vars(apps, app);
         let master = master_of(app, addresses);
         let compiled = compile(&environment, app, index, codes)?;
-        if master_vars.is_empty() && compiled.is_empty() {
+        if compiled.is_empty() {
             continue;
         }
         let ranks = (0..map.world_size).map(Rank).filter(|r| map.application_of(*r) == index);
@@ -398,9 +397,7 @@ fn render(
                 JobContext { map, table, app: &named, master: &master, port: &addresses.ports };
             let Some(context) = context(known, rank) else { continue };
             let context = Value::from(Serde(context));
-            let mut rank_texts = render_rank(app, index, rank, &context, &compiled)?;
-            rank_texts.env.splice(..0, master_vars.iter().cloned());
-            rendered.insert(rank, rank_texts);
+            rendered.insert(rank, render_rank(app, index, rank, &context, &compiled)?);
         }
     }
     check_files(apps, map, &rendered)?;
@@ -476,19 +473,6 @@ fn render_rank(
         }
     }
     Ok(rendered)
-}
-
-/// Returns the variables with rank 0's address, such as MASTER_ADDR, that the user set for this program but
-/// not for every program. rlaunch sets these variables for all ranks of the job. The caller adds the returned
-/// ones to the rendered variables, which take precedence, so that this program gets the user's values.
-fn user_master_vars(apps: &[AppSpec], app: &AppSpec) -> Vec<(OsString, OsString)> {
-    const MASTER: [&str; 3] =
-        [names::MASTER_ADDR, names::MASTER_PORT, names::JAX_COORDINATOR_ADDRESS];
-    let sets = |app: &AppSpec, name: &str| app.user_set_vars.iter().any(|asked| asked == name);
-    let is_own = |name: &&str| sets(app, name) && !apps.iter().all(|other| sets(other, name));
-    let value = |name| app.env.iter().find(|var| var.name == name).map(|var| var.value.clone());
-    let own = MASTER.into_iter().filter(is_own);
-    own.filter_map(|name| Some((name.into(), value(name)?))).collect()
 }
 
 /// Returns the values of the placeholders `app["NAME"]`, by name, for the programs that have a name.

@@ -5,19 +5,10 @@ use crate::testing;
 use rlaunch_bootstrap::job::{EnvRule, EnvVar};
 
 fn app(name: &str, words: &[&str]) -> AppSpec {
+    let argv = ["x"].iter().chain(words).map(OsString::from).collect();
     AppSpec {
         name: Some(name.to_owned()),
-        hosts: None,
-        ranks: None,
-        argv: ["x"].iter().chain(words).map(OsString::from).collect(),
-        other_names: vec![],
-        wdir: WorkingDir::SameAsLauncher("/w".into()),
-        env: vec![],
-        user_set_vars: vec![],
-        script: None,
-        preload: vec![],
-        after: vec![],
-        templates: vec![],
+        ..AppSpec::new(argv, WorkingDir::SameAsLauncher("/w".into()))
     }
 }
 
@@ -198,15 +189,4 @@ fn two_files_at_one_place_are_refused() {
     assert_eq!(error.to_string(), expected);
     assert!(table(&[app("z", &[]), with("{{rank.index}}", "x")]).is_err());
     assert!(table(&[app("z", &[]), with("{{rank.index}}", "x{{rank.index}}")]).is_ok());
-}
-
-#[test]
-fn a_program_keeps_the_master_that_it_has_set() {
-    let mut first = app("srv", &[]);
-    set(&mut first, "MASTER_PORT", "4000");
-    let both = [first.clone(), first.clone()];
-    assert!(rendered(&both).unwrap().is_empty(), "rlaunch sets it for no rank");
-    let rendered = rendered(&[first, app("y", &[])]).unwrap();
-    assert_eq!(rendered[&Rank(0)].env, [("MASTER_PORT".into(), "4000".into())]);
-    assert_eq!(rendered.len(), 1);
 }

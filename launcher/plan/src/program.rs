@@ -1,0 +1,393 @@
+//! What a command line runs, as far as its words say: the script behind Python, shells, wrappers and launchers, and whether the
+//! program starts processes itself.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// Program that starts processes itself. Its host gets one of it, and it divides the CPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Starter {
+    /// Name for messages.
+    pub name: &'static str,
+    pub kind: StarterKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StarterKind {
+    /// torchrun, which takes its place among the hosts from `PET_*`.
+    Torchrun {
+        /// Whether its words say that each host is a job of its own.
+        is_alone: bool,
+    },
+    /// Launcher of ranks that finds its place in other ways.
+    Launcher,
+    /// Server, or worker of a cluster: what it runs is no rank of this job.
+    Service,
+}
+
+impl Starter {
+    pub fn is_service(self) -> bool {
+        self.kind == StarterKind::Service
+    }
+}
+
+/// File or module that an interpreter runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Script<'a> {
+    File(&'a OsStr),
+    /// Python module, by its dotted name.
+    Module(&'a OsStr),
+}
+
+/// What a command line runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Program<'a> {
+    pub starter: Option<Starter>,
+    pub script: Option<Script<'a>>,
+}
+
+/// Options of a program that stand before what it runs.
+enum Options {
+    /// The value of these is the next word; others are flags.
+    WithValue(&'static str),
+    /// These are flags; the value of others is the next word, or behind `=`.
+    Flags(&'static str),
+}
+
+/// What the first word behind the options of a program is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Behind {
+    /// Program that it executes.
+    Command,
+    /// Python script.
+    Python,
+    /// Script for a shell.
+    Shell,
+    /// Nothing that is run, except the program behind `--`.
+    Dashes,
+}
+
+/// Program that runs what stands behind it.
+struct Carrier {
+    /// Its name and the words that must follow it.
+    words: &'static [&'static str],
+    options: Options,
+    behind: Behind,
+    kind: Option<StarterKind>,
+}
+
+use Behind::{Command, Dashes, Python, Shell};
+use Options::{Flags, WithValue};
+
+const ALL: &[Carrier] = &[
+    carrier(&["env"], WithValue("-u --unset -C --chdir"), Command),
+    carrier(&["nice"], WithValue("-n --adjustment"), Command),
+    carrier(&["nohup"], WithValue(""), Command),
+    carrier(
+        &["numactl"],
+        WithValue("-N -m -C -p -i --cpunodebind --membind --physcpubind"),
+        Command,
+    ),
+    carrier(&["stdbuf"], WithValue("-i -o -e"), Command),
+    carrier(&["poetry", "run"], WithValue(""), Command),
+    carrier(&["pipenv", "run"], WithValue(""), Command),
+    carrier(&["pixi", "run"], WithValue("-e --environment --manifest-path"), Command),
+    carrier(&["uv", "run"], WithValue(OF_UV), Command),
+    carrier(&["python"], WithValue("-W -X --check-hash-based-pycs"), Python),
+    carrier(&["bash"], WithValue("-o +o -O +O --rcfile --init-file"), Shell),
+    carrier(&["sh"], WithValue("-o +o"), Shell),
+    starter(&["torchrun"], Flags(OF_TORCHRUN), Python, StarterKind::Torchrun { is_alone: false }),
+    starter(&["accelerate", "launch"], Flags(OF_ACCELERATE), Python, StarterKind::Launcher),
+    starter(&["deepspeed"], Flags(OF_DEEPSPEED), Python, StarterKind::Launcher),
+    starter(&["ray"], WithValue(""), Dashes, StarterKind::Service),
+    starter(&["dask", "worker"], WithValue(""), Dashes, StarterKind::Service),
+    starter(&["dask", "scheduler"], WithValue(""), Dashes, StarterKind::Service),
+    starter(&["dask", "cuda"], WithValue(""), Dashes, StarterKind::Service),
+    starter(&["dask-worker"], WithValue(""), Dashes, StarterKind::Service),
+    starter(&["dask-scheduler"], WithValue(""), Dashes, StarterKind::Service),
+    starter(&["vllm", "serve"], WithValue(""), Dashes, StarterKind::Service),
+    starter(&["sglang", "serve"], WithValue(""), Dashes, StarterKind::Service),
+    starter(&["jupyter", "lab"], WithValue(""), Dashes, StarterKind::Service),
+    starter(&["jupyter", "notebook"], WithValue(""), Dashes, StarterKind::Service),
+    starter(&["jupyter", "server"], WithValue(""), Dashes, StarterKind::Service),
+    starter(&["jupyter-lab"], WithValue(""), Dashes, StarterKind::Service),
+    starter(&["jupyter-notebook"], WithValue(""), Dashes, StarterKind::Service),
+];
+
+/// Python modules that are these programs.
+const MODULES: &[(&str, &[&str])] = &[
+    ("torch.distributed.run", &["torchrun"]),
+    ("torch.distributed.launch", &["torchrun"]),
+    ("accelerate.commands.launch", &["accelerate", "launch"]),
+    ("accelerate.commands.accelerate_cli", &["accelerate"]),
+    ("deepspeed.launcher.runner", &["deepspeed"]),
+    ("ray.scripts.scripts", &["ray"]),
+    ("distributed.cli.dask_worker", &["dask", "worker"]),
+    ("distributed.cli.dask_scheduler", &["dask", "scheduler"]),
+    ("vllm.entrypoints.openai.api_server", &["vllm", "serve"]),
+    ("vllm.entrypoints.api_server", &["vllm", "serve"]),
+    ("vllm.entrypoints.cli.main", &["vllm"]),
+    ("sglang.launch_server", &["sglang", "serve"]),
+    ("jupyter", &["jupyter"]),
+    ("jupyterlab", &["jupyter", "lab"]),
+    ("notebook", &["jupyter", "notebook"]),
+];
+
+const OF_UV: &str = "--with --with-editable --with-requirements -w -p --python --project --directory --package --extra \
+    --no-extra --group --no-group --only-group --env-file --index --default-index --index-url -i --extra-index-url \
+    --find-links -f --index-strategy --keyring-provider --resolution --prerelease --exclude-newer --link-mode \
+    --config-setting -C --cache-dir --config-file --color --refresh-package -P --upgrade-package --reinstall-package \
+    --allow-insecure-host --python-platform";
+const OF_TORCHRUN: &str = "-h --help --standalone -m --module --no-python --run-path --virtual-local-rank --use-env \
+    --signals-to-handle";
+const OF_ACCELERATE: &str = "-h --help -q --quiet -m --module --no-python --cpu --multi-gpu --tpu --ipex --use-xpu \
+    --use-deepspeed --use-fsdp --use-megatron-lm --use-parallelism-config --use-mps-device --same-network --debug \
+    --tpu-use-cluster --no-tpu-use-cluster --tpu-use-sudo --standalone --dynamo-use-dynamic --dynamo-use-fullgraph \
+    --enable-cpu-affinity --fsdp-offload-params";
+const OF_DEEPSPEED: &str = "-h --help --module --no-python --no-local-rank --no-ssh --no-ssh-check --force-multi \
+    --save-pid --bind-cores-to-rank --elastic-training --enable-each-rank-log";
+
+const fn carrier(words: &'static [&'static str], options: Options, behind: Behind) -> Carrier {
+    Carrier { words, options, behind, kind: None }
+}
+
+const fn starter(
+    words: &'static [&'static str],
+    options: Options,
+    behind: Behind,
+    kind: StarterKind,
+) -> Carrier {
+    Carrier { words, options, behind, kind: Some(kind) }
+}
+
+/// Reads a command line.
+pub fn read(argv: &[OsString]) -> Program<'_> {
+    let mut words: Vec<&OsStr> = argv.iter().map(OsString::as_os_str).collect();
+    let mut program = Program::default();
+    // Each step takes a word at least.
+    while let Some((carrier, behind)) = find(&words) {
+        let (options, found) = carrier.split(behind);
+        program.starter = program.starter.or_else(|| carrier.starter(options));
+        match found {
+            Found::Script(script) => {
+                program.script = Some(script);
+                let module = match script {
+                    Script::Module(name) => name.to_str(),
+                    Script::File(_) => None,
+                };
+                let module = module.and_then(|name| MODULES.iter().find(|(own, _)| *own == name));
+                let Some((_, own)) = module.filter(|_| program.starter.is_none()) else { break };
+                program.script = None;
+                let rest = behind.get(options.len() + 1..).unwrap_or_default();
+                words = own.iter().map(OsStr::new).chain(rest.iter().copied()).collect();
+            }
+            Found::Command(rest) => words = rest.to_vec(),
+            Found::Nothing => break,
+        }
+    }
+    program
+}
+
+/// Finds the program that the first words name, with the words behind it.
+fn find<'a, 'b>(words: &'b [&'a OsStr]) -> Option<(&'static Carrier, &'b [&'a OsStr])> {
+    let (first, rest) = words.split_first()?;
+    let name = Path::new(first).file_name()?.to_str()?;
+    let name = if is_python(name) { "python" } else { name };
+    let carrier = ALL.iter().find(|carrier| {
+        let (own, following) = carrier.words.split_first().unwrap_or((&"", &[]));
+        name == *own
+            && rest.len() >= following.len()
+            && rest.iter().zip(following).all(|(a, b)| **a == **b)
+    })?;
+    Some((carrier, rest.get(carrier.words.len() - 1..).unwrap_or_default()))
+}
+
+/// Tells whether a name is that of an interpreter of Python, such as `python3.11`.
+fn is_python(name: &str) -> bool {
+    let version = name.strip_prefix("python").map(|version| version.trim_start_matches(['.', '-']));
+    version.is_some_and(|version| version.chars().all(|c| c.is_ascii_digit() || c == '.'))
+}
+
+/// What was found behind the options of a program.
+enum Found<'a, 'b> {
+    Script(Script<'a>),
+    Command(&'b [&'a OsStr]),
+    Nothing,
+}
+
+impl Carrier {
+    /// Returns what this program is if it starts processes itself. `options` are its words before what it runs.
+    fn starter(&self, options: &[&OsStr]) -> Option<Starter> {
+        let kind = match self.kind? {
+            StarterKind::Torchrun { .. } => StarterKind::Torchrun { is_alone: is_alone(options) },
+            kind => kind,
+        };
+        Some(Starter { name: self.words.first().copied().unwrap_or_default(), kind })
+    }
+
+    /// Splits the words behind this program into its options and what it runs.
+    fn split<'a, 'b>(&self, words: &'b [&'a OsStr]) -> (&'b [&'a OsStr], Found<'a, 'b>) {
+        let has_modules = self.behind == Python || self.words == ["uv", "run"];
+        let (mut is_module, mut is_command) = (false, self.behind == Command);
+        let mut at = 0;
+        while let Some(&word) = words.get(at) {
+            let text = word.to_string_lossy().replace('_', "-");
+            at += 1;
+            match &*text {
+                "--" if self.behind == Dashes => {
+                    return (words, Found::Command(words.get(at..).unwrap_or_default()));
+                }
+                _ if self.behind == Dashes => {}
+                "--" => return self.found(words, at, is_module, is_command),
+                "-c" | "-" | "-s" if self.behind != Command && self.kind.is_none() => {
+                    return (words, Found::Nothing);
+                }
+                "-m" | "--module" if has_modules => {
+                    is_module = true;
+                    // What follows Python's own option is the module, and the rest is the module's.
+                    if self.kind.is_none() && self.behind == Python {
+                        return self.found(words, at, is_module, is_command);
+                    }
+                }
+                "--no-python" if self.kind.is_some() => is_command = true,
+                _ if self.takes_next(&text) => at += 1,
+                _ if text.starts_with(['-', '+']) => {}
+                // env(1) sets variables.
+                _ if self.behind == Command && text.contains('=') && self.words == ["env"] => {}
+                _ => return self.found(words, at - 1, is_module, is_command),
+            }
+        }
+        (words, Found::Nothing)
+    }
+
+    /// Tells whether the value of an option is the next word.
+    fn takes_next(&self, option: &str) -> bool {
+        let lists = |names: &str| names.split(' ').any(|name| name == option);
+        match self.options {
+            WithValue(names) => !option.is_empty() && lists(names),
+            Flags(names) => option.starts_with('-') && !option.contains('=') && !lists(names),
+        }
+    }
+
+    /// Returns the word at this place as what the program runs, with the words before it.
+    fn found<'a, 'b>(
+        &self,
+        words: &'b [&'a OsStr],
+        at: usize,
+        is_module: bool,
+        is_command: bool,
+    ) -> (&'b [&'a OsStr], Found<'a, 'b>) {
+        let (options, rest) = words.split_at(at.min(words.len()));
+        let Some(&word) = rest.first() else { return (options, Found::Nothing) };
+        let is_file = Path::new(word).extension().is_some_and(|extension| extension == "py");
+        let found = if is_module {
+            Found::Script(Script::Module(word))
+        } else if is_command && !is_file {
+            Found::Command(rest)
+        } else {
+            // uv runs a script by its own Python, and env by the script's first line.
+            Found::Script(Script::File(word))
+        };
+        (options, found)
+    }
+}
+
+/// Tells whether torchrun's options make each host a job of its own.
+fn is_alone(options: &[&OsStr]) -> bool {
+    let words: Vec<String> =
+        options.iter().map(|word| word.to_string_lossy().replace('_', "-")).collect();
+    let one = |value: &str| value == "1" || value == "1:1";
+    let has_one_node = words.iter().enumerate().any(|(at, word)| match word.as_str() {
+        "--nnodes" => words.get(at + 1).is_some_and(|value| one(value)),
+        word => word.strip_prefix("--nnodes=").is_some_and(one),
+    });
+    has_one_node || words.iter().any(|word| word == "--standalone")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<OsString> {
+        line.split(' ').map(OsString::from).collect()
+    }
+
+    fn script(line: &str) -> Option<String> {
+        match read(&words(line)).script? {
+            Script::File(path) => Some(path.to_string_lossy().into_owned()),
+            Script::Module(name) => Some(format!("-m {}", name.to_string_lossy())),
+        }
+    }
+
+    fn starter_of(line: &str) -> Option<(&'static str, StarterKind)> {
+        read(&words(line)).starter.map(|starter| (starter.name, starter.kind))
+    }
+
+    #[test]
+    fn the_script_is_the_first_argument_that_is_no_option() {
+        for (line, expected) in [
+            ("python train.py --epochs 3", "train.py"),
+            ("/usr/bin/python3.11 -u -W ignore ./train.py", "./train.py"),
+            ("bash -x -o pipefail run.sh a", "run.sh"),
+            ("sh -- -odd", "-odd"),
+            ("python3 pkg/", "pkg/"),
+            ("python3 -u -m pkg.train -c x", "-m pkg.train"),
+            ("env -u B A=1 python3 t.py", "t.py"),
+            ("numactl -N 0 -m 0 python3 t.py", "t.py"),
+            ("uv run --with torch t.py", "t.py"),
+            ("uv run -p 3.12 python -m pkg", "-m pkg"),
+            ("uv run -m pkg", "-m pkg"),
+            ("uv run torchrun --nproc_per_node 2 t.py", "t.py"),
+            ("torchrun --nproc-per-node 8 --rdzv-id=x t.py --standalone x", "t.py"),
+            ("torchrun --standalone -m pkg.train --lr 1", "-m pkg.train"),
+            ("torchrun -m --nproc_per_node 2 pkg", "-m pkg"),
+            ("python3 -m torch.distributed.run --nproc_per_node=2 t.py", "t.py"),
+            ("accelerate launch --multi_gpu --num_processes 4 t.py --x", "t.py"),
+            ("deepspeed --num_gpus 2 t.py --deepspeed ds.json", "t.py"),
+            ("torchrun --no-python --nnodes 2 bash run.sh", "run.sh"),
+            ("ray symmetric-run --address a:6379 -- python3 drv.py", "drv.py"),
+        ] {
+            assert_eq!(script(line).as_deref(), Some(expected), "{line}");
+        }
+        for none in [
+            "python -c pass", "sh -c true", "./train.py", "python", "perl x", "python -m",
+            "uv sync x.py", "torchrun", "accelerate config x.py", "ray start --head", "env", "",
+        ] {
+            assert_eq!(script(none), None, "{none}");
+        }
+    }
+
+    #[test]
+    fn programs_that_start_processes_are_known() {
+        let torchrun = |is_alone| Some(("torchrun", StarterKind::Torchrun { is_alone }));
+        for (line, expected) in [
+            ("torchrun --nproc-per-node 8 train.py", torchrun(false)),
+            ("/venv/bin/torchrun --nnodes 2 train.py --standalone", torchrun(false)),
+            ("torchrun --standalone train.py", torchrun(true)),
+            ("torchrun --nnodes=1 train.py", torchrun(true)),
+            ("torchrun --nnodes 1:1 train.py", torchrun(true)),
+            ("python3 -u -m torch.distributed.run --nnodes 2 x.py", torchrun(false)),
+            ("uv run torchrun x.py", torchrun(false)),
+            ("accelerate launch x.py", Some(("accelerate", StarterKind::Launcher))),
+            (
+                "python -m accelerate.commands.launch x.py",
+                Some(("accelerate", StarterKind::Launcher)),
+            ),
+            ("deepspeed x.py", Some(("deepspeed", StarterKind::Launcher))),
+            ("ray start --head", Some(("ray", StarterKind::Service))),
+            ("vllm serve model", Some(("vllm", StarterKind::Service))),
+            ("python3 -m sglang.launch_server --tp 8", Some(("sglang", StarterKind::Service))),
+            ("dask worker tcp://a:8786", Some(("dask", StarterKind::Service))),
+            ("jupyter lab --no-browser", Some(("jupyter", StarterKind::Service))),
+            ("ray symmetric-run -- torchrun x.py", Some(("ray", StarterKind::Service))),
+        ] {
+            assert_eq!(starter_of(line), expected, "{line}");
+        }
+        for none in [
+            "python3 torchrun.py", "sh torchrun", "accelerate env", "dask-mpi x",
+            "jupyter execute x", "echo ray",
+        ] {
+            assert_eq!(starter_of(none), None, "{none}");
+        }
+    }
+}
