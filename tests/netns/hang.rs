@@ -155,7 +155,8 @@ print('done')
 fn torch_names_a_rank_that_skips_a_backward_pass() {
     let field = Field::new();
     // The launcher turns the recorder on where it sees GPUs, by a variable that only a rank's own environment has, as this one.
-    let run = field.rlaunch("-H a:2,b:2 --hang-timeout 4 -x TORCH_FR_BUFFER_SIZE={{rank.index+100}}");
+    let run =
+        field.rlaunch("-H a:2,b:2 --hang-timeout 4 -x TORCH_FR_BUFFER_SIZE={{rank.index+100}}");
     let run = run.within(Duration::from_secs(240));
     let outcome = run.args([python::PROGRAM, "-c", SKIPPED]).run();
     outcome.refused(124, &["no progress for ", " s: rank 2 on b: skip <string>:5 < "]);
