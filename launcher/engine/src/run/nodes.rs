@@ -51,6 +51,8 @@ pub(crate) struct Node {
     pub(crate) hello_at: Instant,
     /// Home directory in which the ranks run for want of the launcher's directory, if the user should know that.
     pub(crate) runs_in: Option<PathBuf>,
+    /// Command of an engine that has started a container for the agent.
+    pub(crate) container: Option<String>,
 }
 
 /// Agents of a job, as the launcher reaches them. When this is dropped, sessions that are still open are cut off.

@@ -40,6 +40,7 @@ impl Joined {
             mesh: &self.mesh,
             rank_configs: &self.rank_configs,
             libraries: &self.libraries,
+            containers: &self.containers(),
             master: self.addresses.master,
         };
         let showing = async {
@@ -47,6 +48,11 @@ impl Joined {
             Ok(())
         };
         pump.run_unless_ended(showing).await
+    }
+
+    /// Returns the command that has started a node's container, by node.
+    fn containers(&self) -> Vec<Option<String>> {
+        self.nodes.iter().map(|node| node.container.clone()).collect()
     }
 
     /// Opens this process's streams and orders every node to start its ranks.

@@ -23,7 +23,7 @@ mod termination;
 pub(crate) mod values;
 
 pub(crate) use compat::{CompatArgs, NodeCountError};
-pub(crate) use connect::{ConfigArgs, ConnectArgs, SshArgs};
+pub(crate) use connect::{ConfigArgs, ConnectArgs, ImageArgs, SshArgs};
 pub(crate) use hosts::{HostArgs, HostListArgs, HostSourceArgs, PlacementArgs};
 pub(crate) use network::{NetworkArgs, RendezvousArgs};
 pub(crate) use output::OutputArgs;

@@ -24,7 +24,7 @@ use crate::cli::config::{ConfigError, LoadedConfig};
 use crate::cli::host_selection::{self, HostOptions, HostSelectionError, RankCount};
 use rlaunch_bootstrap::job::Pseudoterminals;
 use rlaunch_console::terminal;
-use rlaunch_engine::connect::connector::{ContainerOptionError, Reach, RshError};
+use rlaunch_engine::connect::connector::{Container, ContainerOptionError, Reach, RshError};
 use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
 use rlaunch_plan::env::forwarded::{EnvError, EnvOptions};
 use rlaunch_plan::hosts::Host;
@@ -58,10 +58,14 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     let programs = apps::with_hosts(args.other_programs, &config.hosts, map_by)?;
     let mut reach = connect_options(args.connect, config)?;
     reach.node_timeout = args.termination.node_timeout;
+    let containers =
+        options::containers_of_programs(reach.container.as_ref(), apps::images(&programs))?;
     let named = named_hosts(&args.hosts, config);
     let (hosts, is_local) = select_hosts(&named, ranks, map_by, &programs, config, &mut reach)?;
     args.compat.check_nodes(&hosts)?;
-    let (env, user_set_vars) = options::variables(env_options(&args.environment), &args.network)?;
+    let has_images = containers.iter().chain([&reach.container]).flatten().any(Container::is_image);
+    let of_shell = env_options(&args.environment, has_images);
+    let (env, user_set_vars) = options::variables(of_shell, &args.network)?;
     let rank_options = options::rank_options(args.placement, args.network, &env)?;
     let wdir = directory::of_option(args.environment.wdir)?;
     let first = AppSpec {
@@ -79,7 +83,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     let (is_dry, watches_hangs) = (output.dry_run.is_some(), termination.hang_timeout.is_some());
     let named_ports = template::named_ports(&apps);
     let Identity { id, name, secret, token } = new_identity()?;
-    let spec = JobSpec {
+    let mut spec = JobSpec {
         id,
         name: output.job_name.clone().unwrap_or(name),
         hosts,
@@ -120,15 +124,19 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         notify: termination.notify.filter(|_| !is_dry),
     };
     apps::check_copied_programs(&spec)?;
+    options::place_containers(&mut reach, &containers, &mut spec)?;
+    options::mount_directory(&mut reach);
     let stdio = if args.detaching.is_some() { Stdio::Nowhere } else { Stdio::Stdout };
     Ok(Launch { spec, reach, stdio, detaching: args.detaching })
 }
 
-fn env_options(environment: &EnvironmentArgs) -> EnvOptions {
+/// Collects the options for ranks' variables. With images, ranks have none of this shell but those that are named, as with
+/// `docker run`.
+fn env_options(environment: &EnvironmentArgs, has_images: bool) -> EnvOptions {
     EnvOptions {
         named: environment.env.clone(),
         files: environment.env_file.clone(),
-        nothing_else: environment.no_env,
+        nothing_else: environment.no_env || has_images,
         login: environment.login,
     }
 }
@@ -253,6 +261,10 @@ pub(crate) enum JobError {
     CopyNotExecutable { program: OsString, line: Option<String> },
     #[error("{0}")]
     AgentDir(String),
+    #[error("--volume: {0}")]
+    Volume(String),
+    #[error("programs on {0} want different containers, and a host has one")]
+    TwoContainers(String),
     #[error("--cpus-per-rank is for --bind core, which it implies")]
     CpusPerRank,
     #[error("--require-rdma and --transport tcp exclude each other")]
@@ -292,6 +304,9 @@ impl JobError {
             JobError::CopyNotExecutable { program, line } => {
                 let line = line.as_deref().unwrap_or("name its interpreter before it");
                 Some(format!("{line}; or make it executable here: chmod +x {}", quoted(program)))
+            }
+            JobError::TwoContainers(_) => {
+                Some("-H behind each `:` gives programs hosts of their own".into())
             }
             JobError::WorkingDir(_) => {
                 Some("it may have been deleted: cd to another, or name one by --wdir".into())
@@ -337,7 +352,9 @@ impl MeasurementJob {
         let lists =
             HostOptions { lists: &args.hosts, files: &[], exclude: &[], table: &config.hosts };
         let (hosts, is_local) = select_hosts(&lists, ranks, map_by, &[], config, &mut reach)?;
-        let named = EnvOptions { named: process.env, ..EnvOptions::default() };
+        let nothing_else = reach.starts_containers();
+        options::mount_directory(&mut reach);
+        let named = EnvOptions { named: process.env, nothing_else, ..EnvOptions::default() };
         let (env, user_set_vars) = options::variables(named, &args.network)?;
         let options = options::rank_options(args.placement, args.network, &env)?;
         let app = AppSpec {

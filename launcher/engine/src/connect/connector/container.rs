@@ -1,10 +1,7 @@
-//! `--container`: a running container of the same name on every host, or an image from which containers are started, one
-//! per agent, which end with their agent.
-//!
-//! The executable of an agent in a new container is cached on the host and mounted read-only. A script in the container first
-//! copies it to a writable directory, because the library for ranks is stored in the same directory.
+//! `--container` and `--image`: a running container of the same name on every host, or an image from which containers are
+//! started ([`super::image`]), one per agent, which end with their agent.
 
-use super::command::{AgentLocation, HOME};
+use super::image::{Image, Pull, RunOptions, SAYS};
 use super::rsh::quoted_output;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::job::ExitStatus;
@@ -15,7 +12,7 @@ use strum::VariantNames;
 
 /// Placeholder in `--container-exec`. It stands for the name of a running container or, with an image, for
 /// the arguments that name the new container and the image.
-const PLACEHOLDER: &str = "{name}";
+pub(super) const PLACEHOLDER: &str = "{name}";
 /// Characters that names of images may have, but not names of containers. They precede a repository, a tag
 /// or a digest.
 const IMAGE_CHARACTERS: [char; 3] = ['/', ':', '@'];
@@ -28,13 +25,42 @@ const NO_IMAGE: &[&str] =
 const ENGINE_ERRORS: &[&str] =
     &["error response from daemon", "oci runtime", "crun: ", "runc: ", "level=fatal", "fata["];
 
-/// Container or image named by `--container`.
+/// Container or image named by `--container` or `--image`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
     engine: ContainerEngine,
     name: String,
     /// Command of `--container-exec`, which enters or starts the container.
     enter: Option<String>,
+    /// How a container is started, if the name is that of an image.
+    image: Option<RunOptions>,
+}
+
+/// Options that say in which container agents run.
+#[derive(Clone, Debug, Default)]
+pub struct ContainerWords {
+    /// `--container`.
+    pub container: Option<Container>,
+    /// `--container-exec`.
+    pub enter: Option<String>,
+    /// `--image`.
+    pub image: Option<ImageName>,
+    /// `--engine`.
+    pub engine: Option<ContainerEngine>,
+    pub run: RunOptions,
+}
+
+/// Name of an image, with or without a registry, a tag or a digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageName(String);
+
+impl FromStr for ImageName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<ImageName, &'static str> {
+        let is_name = has_only(text, &[&['_', '.', '-'], &IMAGE_CHARACTERS[..]].concat());
+        is_name.then(|| ImageName(text.to_owned())).ok_or("an image, as in ubuntu:24.04")
+    }
 }
 
 /// Method by which an agent is started in a container.
@@ -77,8 +103,14 @@ pub enum ContainerOptionError {
         "--container-exec `{0}`: words of letters, digits and /._-+@=,:% for any shell, and {PLACEHOLDER}"
     )]
     Command(String),
-    #[error("--container-exec `{0}` starts no image: it needs `run` and {PLACEHOLDER}")]
+    #[error("--container-exec `{0}` starts no image: it needs `run`, and {PLACEHOLDER} at its end")]
     NoRun(String),
+    #[error("--image and --container exclude each other")]
+    Both,
+    #[error("--engine, --gpus, --volume, --device, --shm-size, --user and --pull are for --image")]
+    NoImage,
+    #[error("--engine {0} starts no image; docker, podman and nerdctl do")]
+    Engine(&'static str),
 }
 
 /// Reason why no agent was started in a container.
@@ -96,12 +128,17 @@ pub enum ContainerError {
     NoTool { tool: String },
     #[error("{place} has no `sh`")]
     NoShell { place: String },
+    /// `command` is the whole command, if the script for an image has told it.
     #[error("{tool} fails: {said}")]
-    Engine { tool: &'static str, said: String },
+    Engine { tool: &'static str, said: String, command: Option<String> },
     #[error("{tool} has started no agent within {} s{}", late.limit.as_secs(), quoted_output(said))]
     Silent { tool: String, late: Late, said: String },
     #[error("there is no image {name}")]
     NoImage { tool: &'static str, name: String },
+    #[error("{tool} cannot pull {name}: {said}")]
+    Pull { tool: &'static str, name: String, said: String },
+    #[error("{tool} has not pulled {name}: {late}")]
+    SlowPull { tool: &'static str, name: String, late: Late },
     #[error(
         "the login ends on the host and not in the container {name}: there is neither /.dockerenv \
          nor /run/.containerenv"
@@ -128,10 +165,13 @@ impl ContainerError {
                 Some(format!("on {host}: {tool} start {name}"))
             }
             ContainerError::NoTool { tool } => Some(format!(
-                "`ssh {host} command -v {tool}` should print its path; --container-exec can name \
-                 the path"
+                "`ssh {host} command -v {tool}` should print its path; --engine names another engine for \
+                 --image, --container-exec the path of this one"
             )),
             ContainerError::NoShell { .. } => Some("its image needs a shell".into()),
+            ContainerError::Engine { command: Some(command), .. } => Some(format!(
+                "this is the engine's own error; the command on {host} was:\n  {command}"
+            )),
             ContainerError::Engine { tool, .. } => Some(format!(
                 "this is {tool}'s own error: on {host}, `{tool} run` and `{tool} exec` of any command probably \
                  end with it too; --container-exec starts or enters the container with other options"
@@ -140,6 +180,10 @@ impl ContainerError {
                 "`{tool} info` on {host} shows whether its engine answers; an entrypoint of the image that \
                  waits for something keeps the agent from its start too"
             )),
+            ContainerError::SlowPull { tool, name, .. }
+            | ContainerError::Pull { tool, name, .. } => {
+                Some(format!("on {host}: {tool} pull {name}"))
+            }
             ContainerError::NoImage { tool, name } => Some(format!(
                 "on {host}: {tool} pull {name}; root's own images are used by --container-exec \
                  'sudo {tool} run --rm -i --network host --ipc host {PLACEHOLDER}'"
@@ -196,22 +240,32 @@ impl FromStr for Container {
                 "a NAME of letters, digits and _.-, or an IMAGE with / or : or @".to_owned()
             );
         }
-        let container = Container { engine, name: name.to_owned(), enter: None };
-        if container.is_image() && !engine.is_like_docker() {
+        // Hosts have such an image already, as ever.
+        let image = RunOptions { pull: Some(Pull::Never), ..RunOptions::default() };
+        let image = name.contains(IMAGE_CHARACTERS).then_some(image);
+        if image.is_some() && !engine.is_like_docker() {
             return Err(format!("{kind} enters a container; docker, podman and nerdctl start one"));
         }
-        Ok(container)
+        Ok(Container { engine, name: name.to_owned(), enter: None, image })
     }
 }
 
 impl Container {
-    /// Combines `--container` and `--container-exec`. Returns an error if one does not fit the other.
-    pub fn from_args(
-        container: Option<Container>,
-        enter: Option<String>,
-    ) -> Result<Option<Container>, ContainerOptionError> {
-        let Some(container) = container else {
-            return if enter.is_none() { Ok(None) } else { Err(ContainerOptionError::NoContainer) };
+    /// Combines the options for containers. Returns an error if one does not fit another.
+    pub fn from_words(words: ContainerWords) -> Result<Option<Container>, ContainerOptionError> {
+        let ContainerWords { container, enter, image, engine, run } = words;
+        let container = match (container, image) {
+            (Some(_), Some(_)) => return Err(ContainerOptionError::Both),
+            (named, None) if engine.is_some() || !run.is_empty() => {
+                let named = named.filter(|named| engine.is_none() && named.is_image());
+                let named = named.ok_or(ContainerOptionError::NoImage)?;
+                let image = named.image.map(|options| options.extended(run));
+                Container { image, ..named }
+            }
+            (Some(named), None) => named,
+            (None, Some(ImageName(name))) => Container::of_image(name, engine, run)?,
+            (None, None) if enter.is_some() => return Err(ContainerOptionError::NoContainer),
+            (None, None) => return Ok(None),
         };
         let name = container.name.clone();
         match (container.engine, &enter) {
@@ -220,30 +274,70 @@ impl Container {
             (_, Some(command)) => check_command(command)?,
             (_, None) => {}
         }
-        let starts = |command: &String| command.contains(" run ") && command.contains(PLACEHOLDER);
+        let starts = |command: &String| {
+            command.contains(" run ") && command.trim_end().ends_with(PLACEHOLDER)
+        };
         if container.is_image()
             && let Some(command) = enter.as_ref().filter(|command| !starts(command))
         {
             return Err(ContainerOptionError::NoRun(redacted(command)));
         }
+        let enter = enter.map(|command| command.trim_end().to_owned());
         Ok(Some(Container { enter, ..container }))
     }
 
-    /// Tells whether `--container` names an image, from which new containers are started.
+    /// Returns the container of a program with options of its own, which inherits those that stand before all programs.
+    pub fn for_program(
+        all: Option<&Container>,
+        own: ContainerWords,
+    ) -> Result<Option<Container>, ContainerOptionError> {
+        let Some(all) = all.filter(|all| all.is_image()) else { return Container::from_words(own) };
+        let engine = own.engine.unwrap_or(all.engine);
+        check_engine(engine)?;
+        let inherited = all.image.clone().unwrap_or_default();
+        let name = own.image.map_or_else(|| all.name.clone(), |ImageName(name)| name);
+        let (enter, image) = (all.enter.clone(), Some(inherited.extended(own.run)));
+        Ok(Some(Container { engine, name, enter, image }))
+    }
+
+    fn of_image(
+        name: String,
+        engine: Option<ContainerEngine>,
+        run: RunOptions,
+    ) -> Result<Container, ContainerOptionError> {
+        let engine = engine.unwrap_or(ContainerEngine::Docker);
+        check_engine(engine)?;
+        Ok(Container { engine, name, enter: None, image: Some(run) })
+    }
+
+    /// Tells whether containers are started from an image.
     pub fn is_image(&self) -> bool {
-        self.name.contains(IMAGE_CHARACTERS)
+        self.image.is_some()
+    }
+
+    /// Returns how containers are started, if they are.
+    pub fn run_options(&mut self) -> Option<&mut RunOptions> {
+        self.image.as_mut()
+    }
+
+    /// Returns what to do about an image that a host lacks; `None` if no container is started.
+    pub(super) fn pull(&self) -> Option<Pull> {
+        self.image.as_ref().map(|options| options.pull.unwrap_or(Pull::Missing))
+    }
+
+    /// Returns the engine's program and the image, for messages.
+    pub(super) fn tool_and_name(&self) -> (&'static str, &str) {
+        (self.engine.command(), &self.name)
     }
 
     /// Returns the method by which an agent is started in the container.
     pub(super) fn entry(&self) -> ContainerEntry<'_> {
         let name = &self.name;
+        if let Some(options) = &self.image {
+            let (tool, run) = (self.engine.command(), self.enter.as_deref());
+            return ContainerEntry::Run(Image { tool, name, run, options, keeps_limits: false });
+        }
         match (&self.enter, self.engine) {
-            (run, _) if self.is_image() => ContainerEntry::Run(Image {
-                tool: self.engine.command(),
-                name,
-                run: run.as_deref(),
-                keeps_limits: false,
-            }),
             (Some(command), _) => ContainerEntry::Exec(command.replace(PLACEHOLDER, name)),
             (None, ContainerEngine::Toolbox) => {
                 ContainerEntry::Exec(format!("toolbox run -c {name}"))
@@ -275,6 +369,8 @@ impl Container {
     /// agent; `None` if there is none. `ended` is the command's exit status, if known.
     pub fn explain(&self, ended: Option<ExitStatus>, output: &str) -> Option<ContainerError> {
         let command = self.engine_command()?;
+        let (output, started_by) = split_command(output);
+        let output = output.as_str();
         let (tool, name) = (self.engine.command(), self.name.clone());
         let said = self.engine_error(output).filter(|_| ended != Some(ExitStatus::Code(0)));
         let is_image = self.is_image();
@@ -306,7 +402,7 @@ impl Container {
             let what = if is_image { "image" } else { "container" };
             Some(ContainerError::NoShell { place: format!("the {what} {name}") })
         } else if let Some(said) = said {
-            Some(ContainerError::Engine { tool, said })
+            Some(ContainerError::Engine { tool, said, command: started_by })
         } else if missing && output.contains(&first) && ended != Some(ExitStatus::Code(0)) {
             Some(ContainerError::NoTool { tool: first })
         } else {
@@ -330,6 +426,8 @@ impl Container {
             let lower = line.to_lowercase();
             ENGINE_ERRORS.iter().any(|known| lower.contains(known))
                 || is_podmans && line.starts_with("Error: ")
+                // Of its command line; a shell says in such a form that there is no docker.
+                || line.starts_with("docker: ") && !lower.contains("not found")
         };
         let line = output.lines().map(str::trim).find(is_error)?;
         let inner = line.rsplit_once("create failed: ").map_or(line, |(_, inner)| inner);
@@ -363,6 +461,20 @@ impl Container {
     }
 }
 
+/// Separates the command that a script for an image has told from the rest of an output.
+fn split_command(output: &str) -> (String, Option<String>) {
+    let (told, rest): (Vec<&str>, Vec<&str>) =
+        output.lines().partition(|line| line.trim_start().starts_with(SAYS));
+    let command =
+        told.iter().find_map(|line| line.trim_start().strip_prefix(SAYS)?.strip_prefix("run "));
+    (rest.join("\n"), command.map(str::to_owned))
+}
+
+/// Checks that an engine starts containers from images.
+fn check_engine(engine: ContainerEngine) -> Result<(), ContainerOptionError> {
+    if engine.is_like_docker() { Ok(()) } else { Err(ContainerOptionError::Engine(engine.into())) }
+}
+
 /// Checks that `--container-exec` has only characters that no shell interprets.
 fn check_command(command: &str) -> Result<(), ContainerOptionError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || " /._-+@=,:%".contains(c);
@@ -382,124 +494,12 @@ pub(super) fn is_limit_refused(output: &str) -> bool {
 /// Shell code for the host, before the client of a container engine. A client whose engine hangs does not notice that the
 /// launcher has gone. The code kills its process group, in which sshd has put nothing else, if the process that started
 /// the shell ends within 150 s, in which every agent was sent and has started, or was given up.
-const WATCH: &str = "(n=0; while [ $((n+=1)) -le 75 ] && sleep 2; do p=; while read -r k p x; do case $k in PPid:) \
+pub(super) const WATCH: &str = "(n=0; while [ $((n+=1)) -le 75 ] && sleep 2; do p=; while read -r k p x; do case $k in PPid:) \
     break; esac; done </proc/$$/status; case $p in $PPID) ;; \"\") exit;; *) kill -9 -$$; exit;; esac; done) \
     </dev/null >/dev/null 2>&1 &";
 /// Shell code for the host, after the client: ends [`WATCH`], and with the client's exit status.
-const WATCHED: &str = "s=$?; exec 2>/dev/null; trap \"\" TERM; kill -15 -$$ && wait; exit $s";
-
-/// Directory in the container at which the host's directory with the agent is mounted.
-const MOUNT: &str = "/opt/rlaunch";
-
-/// Last line that the script of [`Image::removal_script`] prints on success.
-pub(crate) const CONTAINER_GONE: &str = "its container is gone";
-
-/// Shell code for the host. If the agent at the path `$a` is missing, the code fails, so that the launcher
-/// installs the agent; otherwise it sets `$a` to the agent's directory.
-const LOOK: &str = "[ -x \"$a\" ] || { echo there is no $a >&2; exit 127; }; a=${a%/*};";
-/// Shell code for the host. It fails unless the account owns the agent at the path `$a` and the two
-/// directories above it.
-const OWN: &str = "[ -O \"${a%/*/*}\" -a -O \"${a%/*}\" -a -O \"$a\" ] || exit 127;";
-/// Shell code for the host. It inserts the account's cache, `.rlaunch-UID`, into the path `$a` of an agent
-/// in a directory that accounts share.
-const SHARED: &str = "case $a in \"~/\"*) a=\"$HOME/${a#??}\";; esac; f=${a##*/}; a=${a%/*}; \
-    a=${a%/*}/.rlaunch-$(id -u)/${a##*/}/$f;";
-
-/// Shell code for the container that copies the agent and executes the copy. `$1` is the name of the build,
-/// further arguments are passed to the agent.
-const INSIDE: &str = "d=\"$h/.cache/rlaunch/$1\"; t=\"$d/.new.$(uname -n).$$\"; shift; \
-    [ -x \"$d/rlaunch-worker\" -a -O \"$d\" -a -O \"$d/rlaunch-worker\" ] || { mkdir -p \"$d\" && \
-    cp /opt/rlaunch/rlaunch-worker \"$t\" && mv -f \"$t\" \"$d/rlaunch-worker\"; } && \
-    exec \"$d/rlaunch-worker\" \"$@\"";
-
-/// Image, and the command that starts containers from it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Image<'a> {
-    /// Program of an engine that understands docker's command line.
-    tool: &'a str,
-    name: &'a str,
-    /// Command of `--container-exec`, with the placeholder [`PLACEHOLDER`]; `None` for
-    /// the default command.
-    run: Option<&'a str>,
-    /// Whether the container has the limits of its engine, which may not raise them.
-    keeps_limits: bool,
-}
-
-impl<'a> Image<'a> {
-    /// Returns the program of the engine if containers start by the default command, which may raise limits.
-    pub(super) fn usual_tool(&self) -> Option<&'a str> {
-        self.run.is_none().then_some(self.tool)
-    }
-
-    pub(super) fn keep_limits(self, keeps_limits: bool) -> Image<'a> {
-        Image { keeps_limits, ..self }
-    }
-
-    /// Returns the line for a host's login shell that starts the container `container` and executes the
-    /// agent in it with the arguments `words`.
-    pub(super) fn line(&self, container: &str, agent: &AgentLocation, words: &str) -> String {
-        let (path, own) = match agent {
-            AgentLocation::At(path) => (path.clone(), String::new()),
-            AgentLocation::InCache { cache, build } => {
-                (format!("{cache}/{build}/rlaunch-worker"), OWN.to_owned())
-            }
-            AgentLocation::InShared { directory, build } => {
-                (format!("{directory}/{build}/rlaunch-worker"), format!("{SHARED} {OWN}"))
-            }
-        };
-        let image = self.name;
-        let placed = format!("--name {container} -v \"$a:{MOUNT}:ro\" {image}");
-        let start = match self.run {
-            Some(run) => run.replace(PLACEHOLDER, &placed),
-            None => self.default_run(&placed),
-        };
-        let inside = format!("{HOME} {INSIDE}");
-        format!(
-            "exec sh -c 'a=$1; i=$2; shift 2; {own} {LOOK} {WATCH} {start} sh -c \"$i\" sh \"${{a##*/}}\" \"$@\"; \
-             {WATCHED}' sh {path} '{inside}' {words}"
-        )
-    }
-
-    /// Returns shell code that starts a container by the default command, with the options that RDMA and
-    /// shared memory need. Images are never pulled, since that would stall the job.
-    fn default_run(&self, placed: &str) -> String {
-        let tool = self.tool;
-        // Docker's daemon sets the limit of locked memory; rootless engines cannot exceed the user's.
-        let locked = match tool {
-            _ if self.keeps_limits => "m=;",
-            "docker" => "m=\"--ulimit memlock=-1\";",
-            _ => "m=; [ $(id -u) -ne 0 ] || m=\"--ulimit memlock=-1\";",
-        };
-        // SELinux labels would deny access to devices and mounts.
-        let labels = if tool == "nerdctl" { "" } else { "--security-opt label=disable " };
-        format!(
-            "{locked} d=; [ -e /dev/infiniband ] && d=\"--device /dev/infiniband\"; {tool} run \
-             --rm -i --pull never --network host --ipc host $m $d {labels}{placed}"
-        )
-    }
-
-    /// Returns a script for the host. It removes the containers in its arguments, and prints [`CONTAINER_GONE`] once
-    /// none of them runs. The engine's list of names confirms the removal, because a failing `inspect`
-    /// could also mean that the engine does not answer.
-    pub(super) fn removal_script(&self) -> String {
-        let engine = self.run.and_then(|run| run.split_once(" run ")).map(|(engine, _)| engine);
-        let engine = engine.unwrap_or(self.tool);
-        format!(
-            "set -f; for c do {engine} kill $c; {engine} rm -f $c; done >/dev/null 2>&1; for c do \
-             l=$({engine} ps -a --filter name=$c --format {{{{.Names}}}} 2>&1) || \
-             {{ echo {engine} does not say whether $c is gone: $l; exit 1; }}; \
-             for n in $l; do [ $n = $c ] || continue; \
-             case $({engine} inspect -f {{{{.State.Running}}}} $c 2>/dev/null) in \
-             false) ;; *) echo $c still runs; exit 1;; esac; done; done; echo {CONTAINER_GONE}"
-        )
-    }
-}
-
-/// Converts a text to a name for a container: characters that engines do not allow become dashes.
-pub(super) fn container_name(text: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '-' };
-    text.chars().map(plain).collect()
-}
+pub(super) const WATCHED: &str =
+    "s=$?; exec 2>/dev/null; trap \"\" TERM; kill -15 -$$ && wait; exit $s";
 
 #[cfg(test)]
 mod tests {

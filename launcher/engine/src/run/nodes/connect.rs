@@ -155,7 +155,7 @@ impl Connecting {
         let begin = |((slot, (facts, channel)), mapped): ((_, (NodeFacts, _)), MappedNode)| {
             let frames = rlaunch_bootstrap::protocol::control::FrameReader::default();
             let agent = crate::connect::connector::AgentLocation::At("/no/agent".to_owned());
-            let started = StartedAgent { channel, frames, facts, agent, sent: None };
+            let started = StartedAgent::new(channel, frames, facts, agent);
             begin_session(started, None, slot, mapped, job.spec.id)
         };
         let nodes = slots.into_iter().zip(agents).zip(map.nodes.clone()).map(begin).collect();
@@ -169,7 +169,7 @@ async fn connector(job: &JobRun) -> Result<Connector, Failed> {
     let reach = job.reach.clone();
     let made = tokio::task::spawn_blocking(move || Connector::new(&reach)).await;
     let made = made.map_err(|error| Failed::new(Exit::BUG, error.to_string())).flatten()?;
-    Ok(made.for_job(job.spec.id))
+    Ok(made.for_job(job.spec.id, &job.spec.name))
 }
 
 /// Context for starting agents, shared by the tasks of all hosts.
@@ -229,7 +229,8 @@ fn begin_session(
 ) -> Node {
     let MappedNode { id, host, ranks } = mapped;
     let (facts, hello_at) = (agent.facts.clone(), pump::now());
-    let node = Node { id, host, ranks, facts, hello_at, runs_in: None };
+    let container = agent.container.clone();
+    let node = Node { id, host, ranks, facts, hello_at, runs_in: None, container };
     let open = slot.open.clone();
     let session = async move {
         tokio::select! {
