@@ -86,9 +86,6 @@ impl Deployment {
         node: NodeId,
     ) -> Result<StartedAgent, DeployError> {
         let program = self.expected_location();
-        if connection.pulls_always() {
-            connection.pull().await?;
-        }
         match self.execute(connection, node, &InstalledAgent { program, sent: None }).await {
             // An engine that has refused a container has found the agent.
             Err(DeployError::NoStart(words)) if connection.explain(&words, false).is_none() => {}

@@ -503,19 +503,17 @@ pub(super) const WATCHED: &str =
 
 #[cfg(test)]
 mod tests {
-    use super::super::command::RemoteCommand;
+    use super::super::image::Gpus;
     use super::*;
-    use std::fs;
-    use std::io::{BufRead, BufReader};
-    use std::os::unix::fs::PermissionsExt;
-    use std::path::Path;
-    use std::process::{Command, Output, Stdio};
-    use std::thread::sleep;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     fn container(text: &str, enter: Option<&str>) -> Container {
-        let enter = enter.map(str::to_owned);
-        Container::from_args(Some(text.parse().unwrap()), enter).unwrap().unwrap()
+        let words = ContainerWords {
+            container: Some(text.parse().unwrap()),
+            enter: enter.map(str::to_owned),
+            ..ContainerWords::default()
+        };
+        Container::from_words(words).unwrap().unwrap()
     }
 
     /// Returns the command that enters a container, or describes what is started.
@@ -561,7 +559,8 @@ mod tests {
         }
         let own = container("docker:a/b", Some("sudo docker run -i {name}"));
         let run = Some("sudo docker run -i {name}");
-        let image = Image { tool: "docker", name: "a/b", run, keeps_limits: false };
+        let options = &RunOptions { pull: Some(Pull::Never), ..RunOptions::default() };
+        let image = Image { tool: "docker", name: "a/b", run, options, keeps_limits: false };
         assert_eq!(own.entry(), ContainerEntry::Run(image));
     }
 
@@ -574,12 +573,13 @@ mod tests {
             assert!(bad.parse::<Container>().is_err(), "{bad}");
         }
         let from = |text: &str, enter: Option<&str>| {
-            Container::from_args(text.parse().ok(), enter.map(str::to_owned))
+            let (container, enter) = (text.parse().ok(), enter.map(str::to_owned));
+            Container::from_words(ContainerWords { container, enter, ..ContainerWords::default() })
         };
         assert_eq!(from("other:x", None), Err(ContainerOptionError::NoCommand("x".into())));
         assert_eq!(from("", Some("x")), Err(ContainerOptionError::NoContainer));
         assert!(matches!(from("forced:x", Some("x")), Err(ContainerOptionError::Forced(_))));
-        for bad in ["docker exec -i {name}", "docker run -i a/b"] {
+        for bad in ["docker exec -i {name}", "docker run -i a/b", "docker run {name} sh"] {
             assert!(
                 matches!(from("docker:a/b", Some(bad)), Err(ContainerOptionError::NoRun(_))),
                 "{bad}"
@@ -680,6 +680,59 @@ mod tests {
         let nerdctl = "time=\"2026-01-01T00:00:00Z\" level=fatal msg=\"cgroup controller cpu is not available\"";
         assert!(said("nerdctl:a/b", nerdctl).starts_with("nerdctl fails: time="));
         assert_eq!(said("docker:a/b", "Error: this is a program's own"), "");
+        let usage = "docker: invalid publish opts format";
+        assert_eq!(said("docker:a/b", usage), format!("docker fails: {usage}"));
+        let output = format!("{SAYS}run docker run -i a/b agent\n{}", docker(cgroup));
+        let error = container("docker:a/b", None).explain(Some(ExitStatus::Code(125)), &output);
+        let hint = error.unwrap().hint("b").unwrap();
+        assert!(hint.ends_with("the command on b was:\n  docker run -i a/b agent"), "{hint}");
+    }
+
+    fn words(image: &str) -> ContainerWords {
+        ContainerWords { image: Some(image.parse().unwrap()), ..ContainerWords::default() }
+    }
+
+    #[test]
+    fn an_image_is_started_by_docker_unless_another_engine_is_named() {
+        let of = |words: ContainerWords| Container::from_words(words).map(Option::unwrap);
+        let ubuntu = of(words("ubuntu")).unwrap();
+        assert!(ubuntu.is_image() && ubuntu.pull() == Some(Pull::Missing));
+        assert_eq!(ubuntu.tool_and_name(), ("docker", "ubuntu"));
+        let podman = ContainerWords { engine: Some(ContainerEngine::Podman), ..words("ubuntu") };
+        assert_eq!(of(podman).unwrap().tool_and_name(), ("podman", "ubuntu"));
+        let toolbox = ContainerWords { engine: Some(ContainerEngine::Toolbox), ..words("ubuntu") };
+        assert_eq!(of(toolbox), Err(ContainerOptionError::Engine("toolbox")));
+        let both = ContainerWords { container: "docker:mpi".parse().ok(), ..words("ubuntu") };
+        assert_eq!(of(both), Err(ContainerOptionError::Both));
+    }
+
+    #[test]
+    fn options_of_containers_need_an_image() {
+        let run = || RunOptions { gpus: Some(Gpus::All), ..RunOptions::default() };
+        for container in [None, "docker:mpi".parse().ok()] {
+            let words = ContainerWords { container, run: run(), ..ContainerWords::default() };
+            assert_eq!(Container::from_words(words), Err(ContainerOptionError::NoImage));
+        }
+        let container = "docker:a/b".parse().ok();
+        let words = ContainerWords { container, run: run(), ..ContainerWords::default() };
+        let found = Container::from_words(words).unwrap().unwrap();
+        let expected = RunOptions { pull: Some(Pull::Never), ..run() };
+        assert_eq!(found.image, Some(expected));
+    }
+
+    #[test]
+    fn a_program_adds_to_the_container_of_all() {
+        let volume = |text: &str| text.parse().unwrap();
+        let run = RunOptions { volumes: vec![volume("/a:/a")], ..RunOptions::default() };
+        let all = Container::from_words(ContainerWords { run, ..words("one") }).unwrap();
+        let own = RunOptions { volumes: vec![volume("/b:/b")], ..RunOptions::default() };
+        let own = ContainerWords { run: own, ..ContainerWords::default() };
+        let found = Container::for_program(all.as_ref(), own.clone()).unwrap().unwrap();
+        let both = [volume("/a:/a"), volume("/b:/b")].to_vec();
+        assert_eq!((&*found.name, found.image.unwrap().volumes), ("one", both));
+        let other = Container::for_program(all.as_ref(), words("two")).unwrap().unwrap();
+        assert_eq!(other.name, "two");
+        assert_eq!(Container::for_program(None, own), Err(ContainerOptionError::NoImage));
     }
 
     #[test]
@@ -693,217 +746,5 @@ mod tests {
             assert_eq!(container(text, None).check_inside(false).is_ok(), lands, "{text}");
             assert!(container(text, None).check_inside(true).is_ok(), "{text}");
         }
-    }
-
-    /// Engine that logs its arguments and runs the container's command on this machine.
-    const ENGINE: &str = "#!/bin/sh\n\
-        [ $1 = run ] || { echo \"$*\" >>$CALLS; exit 0; }\n\
-        while [ $1 != some/image:1 ]; do echo \"$1\"; shift; done >>$CALLS\nshift\n\
-        exec env -i PATH=/usr/bin:/bin HOME=$INSIDE \"$@\"\n";
-
-    fn write(path: &Path, text: &str) {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
-
-    struct Host(tempfile::TempDir);
-
-    impl Host {
-        fn new() -> Host {
-            let host = Host(tempfile::tempdir().unwrap());
-            fs::create_dir(host.at("inside")).unwrap();
-            ["docker", "podman", "sudo"].iter().for_each(|name| write(&host.at(name), ENGINE));
-            write(&host.at("sudo"), "#!/bin/sh\nexec \"$@\"\n");
-            host
-        }
-
-        fn at(&self, name: &str) -> std::path::PathBuf {
-            self.0.path().join(name)
-        }
-
-        fn run(&self, line: &str) -> (Output, String) {
-            let path = format!("{}:/usr/bin:/bin", self.0.path().display());
-            // Without a container, the agent is at its path on the host and not at the mount point.
-            let agents = self.at(".cache/rlaunch/0f");
-            let line = line.replace(&format!("cp {MOUNT}"), &format!("cp {}", agents.display()));
-            let mut sh = Command::new("sh");
-            sh.args(["-c", &line]).env("PATH", path).env("HOME", self.0.path());
-            sh.env("CALLS", self.at("calls")).env("INSIDE", self.at("inside"));
-            let output = sh.output().unwrap();
-            (output, fs::read_to_string(self.at("calls")).unwrap_or_default())
-        }
-    }
-
-    /// Lists the names of a group's processes. Zombies may stay, where nobody waits for orphans.
-    fn names(group: &str) -> Vec<String> {
-        let name = |entry: fs::DirEntry| {
-            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            let (begin, fields) = stat.rsplit_once(") ")?;
-            let runs = !fields.starts_with('Z') && fields.split(' ').nth(2) == Some(group);
-            let (_, name) = begin.split_once('(')?;
-            runs.then(|| name.to_owned())
-        };
-        fs::read_dir("/proc").unwrap().flatten().filter_map(name).collect()
-    }
-
-    /// Waits until no process of a group runs.
-    fn wait_for_end(group: &str, limit: Duration) {
-        let began = Instant::now();
-        while !names(group).is_empty() {
-            assert!(began.elapsed() < limit, "left after {limit:?}: {:?}", names(group));
-            sleep(Duration::from_millis(50));
-        }
-    }
-
-    #[test]
-    fn a_client_whose_engine_hangs_ends_with_the_login() {
-        let host = Host::new();
-        write(&host.at(".cache/rlaunch/0f/rlaunch-worker"), "");
-        write(&host.at("docker"), "#!/bin/sh\ntrap : TERM\nwhile sleep 0.1; do :; done\n");
-        let enter = container("docker:mpi", None).client("docker exec -i mpi".to_owned());
-        let entering = RemoteCommand::Script("true", &[]).line_inside(&enter);
-        for line in [entering, image("docker", None).line("n", &agent(), "agent")] {
-            assert!(!line.contains(['\\', '!', '\n']), "{line}");
-            let mut login = Command::new("sh");
-            login.args(["-c", "setsid sh -c \"$0\" & echo $!; wait", &line]);
-            login.env("PATH", format!("{}:/usr/bin:/bin", host.0.path().display()));
-            let mut login =
-                login.env("HOME", host.0.path()).stdout(Stdio::piped()).spawn().unwrap();
-            let mut client = String::new();
-            BufReader::new(login.stdout.take().unwrap()).read_line(&mut client).unwrap();
-            let client = client.trim();
-            sleep(Duration::from_secs(3));
-            assert!(Path::new("/proc").join(client).exists(), "it ended before its login: {line}");
-            login.kill().unwrap();
-            login.wait().unwrap();
-            wait_for_end(client, Duration::from_secs(30));
-        }
-    }
-
-    #[test]
-    fn a_client_ends_with_its_own_status_and_leaves_nothing() {
-        let host = Host::new();
-        write(&host.at("docker"), "#!/bin/sh\ncat\nexit 3\n");
-        let enter = container("docker:mpi", None).client("docker exec -i mpi".to_owned());
-        let line = RemoteCommand::Script("true", &[]).line_inside(&enter);
-        let started = "echo in | setsid sh -c 'echo $$; eval \"$0\"' \"$0\"; echo $?";
-        let mut sh = Command::new("sh");
-        sh.args(["-c", started, &line]).env("HOME", host.0.path());
-        sh.env("PATH", format!("{}:/usr/bin:/bin", host.0.path().display()));
-        let output = sh.output().unwrap();
-        let printed = String::from_utf8(output.stdout).unwrap();
-        let (group, rest) = printed.split_once('\n').unwrap();
-        assert_eq!((rest, output.stderr.as_slice()), ("in\n3\n", &b""[..]));
-        // The watch itself has been waited for; its sleep is being killed.
-        assert!(!names(group).contains(&"sh".to_owned()), "{:?}", names(group));
-        wait_for_end(group, Duration::from_secs(30));
-    }
-
-    fn image<'a>(tool: &'a str, run: Option<&'a str>) -> Image<'a> {
-        Image { tool, name: "some/image:1", run, keeps_limits: false }
-    }
-
-    fn agent() -> AgentLocation {
-        AgentLocation::InCache { cache: "~/.cache/rlaunch".into(), build: "0f".into() }
-    }
-
-    #[test]
-    fn an_agent_that_is_not_there_starts_no_container() {
-        let host = Host::new();
-        let (output, calls) = host.run(&image("docker", None).line("n", &agent(), "agent"));
-        assert_eq!((output.status.code(), calls.as_str()), (Some(127), ""));
-    }
-
-    #[test]
-    fn a_container_has_the_hosts_agent_and_what_rdma_takes() {
-        let host = Host::new();
-        write(&host.at(".cache/rlaunch/0f/rlaunch-worker"), "#!/bin/sh\necho \"$0|$1|$2|$#\"\n");
-        let line =
-            image("podman", None).line("rlaunch-1-b", &agent(), "agent --callback 10.0.0.1:2");
-        assert!(!line.contains(['\\', '!', '\n']) && line.len() < 2 << 10, "{line}");
-        assert_eq!(line.matches('\'').count(), 4, "{line}");
-        let (output, calls) = host.run(&line);
-        let said = String::from_utf8(output.stdout).unwrap();
-        let inside = host.at("inside/.cache/rlaunch/0f/rlaunch-worker");
-        assert_eq!(said, format!("{}|agent|--callback|3\n", inside.display()));
-        let agents = host.at(".cache/rlaunch/0f");
-        let mount = format!("-v\n{}:{MOUNT}:ro\n", agents.display());
-        let name = "--name\nrlaunch-1-b\n";
-        for part in ["run\n--rm\n-i\n", "--network\nhost\n", "--ipc\nhost\n", name, &mount] {
-            assert!(calls.contains(part), "no {part:?} in {calls}");
-        }
-        let has_devices = Path::new("/dev/infiniband").exists();
-        assert_eq!(calls.contains("--device\n/dev/infiniband\n"), has_devices, "{calls}");
-        let is_root = nix::unistd::Uid::effective().is_root();
-        assert_eq!(calls.contains("--ulimit\nmemlock=-1\n"), is_root, "{calls}");
-    }
-
-    #[test]
-    fn limits_that_the_engine_may_not_raise_stay() {
-        let host = Host::new();
-        write(&host.at(".cache/rlaunch/0f/rlaunch-worker"), "#!/bin/sh\necho here\n");
-        for (keeps, raised) in [(false, true), (true, false)] {
-            let _ = fs::remove_file(host.at("calls"));
-            let image = image("docker", None).keep_limits(keeps);
-            let (output, calls) = host.run(&image.line("n", &agent(), "agent"));
-            assert_eq!(output.stdout, b"here\n");
-            assert_eq!(calls.contains("--ulimit\n"), raised, "{calls}");
-        }
-    }
-
-    #[test]
-    fn a_command_of_the_users_starts_it_and_its_engine_removes_it() {
-        let host = Host::new();
-        write(&host.at(".cache/rlaunch/0f/rlaunch-worker"), "#!/bin/sh\necho here\n");
-        let image = image("docker", Some("sudo docker run --rm -i --gpus all {name}"));
-        let (output, calls) = host.run(&image.line("n", &agent(), "agent"));
-        assert_eq!(output.stdout, b"here\n");
-        assert!(calls.starts_with("run\n--rm\n-i\n--gpus\nall\n--name\nn\n-v\n"), "{calls}");
-        fs::remove_file(host.at("calls")).unwrap();
-        let script = image.removal_script();
-        assert!(!script.contains(['\'', '\\', '!', '\n']), "{script}");
-        let (output, calls) = host.run(&format!("exec sh -c '{script}' sh n n-2"));
-        assert_eq!(output.stdout, b"its container is gone\n");
-        let each = |name| format!("kill {name}\nrm -f {name}\n");
-        let look = |name| format!("ps -a --filter name={name} --format {{{{.Names}}}}\n");
-        assert_eq!(calls, [each("n"), each("n-2"), look("n"), look("n-2")].concat());
-    }
-
-    /// An engine does not answer if its daemon is down, if the account lacks permission, or if sudo asks
-    /// for a password.
-    #[test]
-    fn an_engine_that_does_not_answer_has_removed_nothing() {
-        let host = Host::new();
-        write(&host.at("docker"), "#!/bin/sh\necho permission denied >&2\nexit 1\n");
-        let script = image("docker", None).removal_script();
-        let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(said, "docker does not say whether n is gone: permission denied\n");
-    }
-
-    #[test]
-    fn a_container_that_runs_on_is_not_gone() {
-        let host = Host::new();
-        let engine = "#!/bin/sh\ncase $1 in ps) echo n;; inspect) echo $STATE;; esac\n";
-        let script = image("docker", None).removal_script();
-        for (state, expected) in [
-            ("true", "n still runs\n"),
-            ("", "n still runs\n"),
-            ("false", "its container is gone\n"),
-        ] {
-            write(&host.at("docker"), &engine.replace("$STATE", state));
-            let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
-            assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "{state}");
-        }
-        // The engine's list may have another container, with a name that begins with this container's name.
-        write(&host.at("docker"), &engine.replace("echo n;", "echo n-2;"));
-        let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
-        assert_eq!(output.stdout, b"its container is gone\n");
-    }
-
-    #[test]
-    fn names_are_as_engines_have_them() {
-        assert_eq!(container_name("rlaunch-1-me@fe80::1"), "rlaunch-1-me-fe80--1");
     }
 }

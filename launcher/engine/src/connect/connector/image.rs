@@ -432,3 +432,6 @@ pub(super) fn container_name(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '-' };
     text.chars().map(plain).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -168,7 +168,7 @@ impl Connector {
     }
 
     /// Connects to a host, and reports each stage to `progress`. With `--rsh` this starts nothing: the
-    /// `--rsh` command starts when a command is run on the host.
+    /// `--rsh` command starts when a command is run on the host. With `--pull always` the host gets the image then.
     pub async fn connect(
         &self,
         host: &Host,
@@ -184,7 +184,7 @@ impl Connector {
         };
         let label = container_name(&format!("rlaunch-{}-{host}", self.job));
         let own = self.of_hosts.get(&host.to_string());
-        Ok(HostConnection {
+        let connection = HostConnection {
             host: host.to_string(),
             login,
             container: own.unwrap_or(&self.container).clone(),
@@ -194,7 +194,11 @@ impl Connector {
             job: self.job.clone(),
             title: self.title.clone(),
             command_status: Mutex::default(),
-        })
+        };
+        if connection.pull_rule() == Some(Pull::Always) {
+            connection.pull().await?;
+        }
+        Ok(connection)
     }
 }
 
@@ -347,19 +351,18 @@ impl HostConnection {
         said.iter().find_map(|line| line.strip_prefix("run ")).map(str::to_owned)
     }
 
-    /// Tells whether the host is to get the image from its registry before a container is started from it.
-    pub(crate) fn pulls_always(&self) -> bool {
-        self.container.as_ref().and_then(Container::pull) == Some(Pull::Always)
+    /// Returns what to do about an image that the host lacks; `None` if no container is started.
+    fn pull_rule(&self) -> Option<Pull> {
+        self.container.as_ref().and_then(Container::pull)
     }
 
     /// Tells whether a command has ended because the host lacks an image that it may get from its registry.
     pub(crate) fn may_pull(&self, output: &str) -> bool {
-        let pull = self.container.as_ref().and_then(Container::pull);
         let lacks = || {
             let known = self.explain(output, false);
             matches!(known, Some(ConnectError::Container(ContainerError::NoImage { .. })))
         };
-        pull == Some(Pull::Missing) && lacks()
+        self.pull_rule() == Some(Pull::Missing) && lacks()
     }
 
     /// Lets the host get the image from its registry.
