@@ -2,7 +2,7 @@
 //! (`tests/vm/containers.rs`), which have devices.
 
 use crate::engines::{BARE, Engine};
-use crate::support::{Field, Undo, launch_directory};
+use crate::support::{Field, State, Undo, launch_directory};
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
 use std::path::Path;
@@ -181,7 +181,8 @@ fn an_engine_may_refuse_limits_and_is_quoted_otherwise() {
         let engine = ENGINE.replace("REFUSED", refused).replace("CAUSE", cause);
         let path = Path::new("/tmp/engine/bin/nerdctl");
         field.lab.write_file("a", path, engine.as_bytes(), 0o755).unwrap();
-        field.rlaunch("-H a --container nerdctl:lab/inside:1 hostname").run()
+        let state = State::new();
+        state.rlaunch(&field, "-H a --container nerdctl:lab/inside:1 hostname").run()
     };
     let ran = run("*--ulimit*", "error setting rlimit type 8: operation not permitted");
     assert_eq!(ran.succeeded().out(), "a\n", "{ran}");

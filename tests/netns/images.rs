@@ -12,9 +12,11 @@ fn a_job_runs_in_its_image() {
     let hosts = ["a", "b"];
     for engine in Engine::ALL {
         let _engine = engine.on(&field, &hosts);
+        // What is said once a day is said here.
+        let state = State::new();
         let run = |image: &str| {
-            field
-                .rlaunch("-H a,b --engine")
+            state
+                .rlaunch(&field, "-H a,b --engine")
                 .args([engine.name(), "--image", image])
                 .env("SECRET", "1")
         };

@@ -52,7 +52,7 @@ impl Joined {
 
     /// Returns the command that has started a node's container, by node.
     fn containers(&self) -> Vec<Option<String>> {
-        self.nodes.iter().map(|node| node.container.clone()).collect()
+        self.nodes.iter().map(|node| Some(node.container.as_ref()?.command.clone())).collect()
     }
 
     /// Opens this process's streams and orders every node to start its ranks.

@@ -441,6 +441,32 @@ mod tests {
     }
 
     #[test]
+    fn each_host_has_the_container_of_its_programs() {
+        let launch = |line: &str| {
+            let words = ["rlaunch"].into_iter().chain(line.split(' ')).map(OsString::from);
+            let (args, line) = crate::cli::command_line::parse_job(words.collect()).unwrap();
+            job(args, &line.config).map_err(|error| error.to_string())
+        };
+        let line = "-H a --image one -x A=1 w : -H b --image two x : -H c --volume /d:/d y : -H d:2 -np 2 z";
+        let Launch { spec, reach, .. } = launch(line).unwrap();
+        let of = |name: &str| format!("{:?}", reach.of_hosts[name].as_ref().unwrap());
+        assert!(of("a").contains("\"one\"") && of("b").contains("\"two\""), "{}", of("a"));
+        assert!(of("c").contains("\"one\"") && of("c").contains("\"/d\""), "{}", of("c"));
+        assert_eq!(of("d"), of("a"));
+        let passed =
+            |app: &AppSpec| app.env.iter().filter(|var| var.name != "PYTHONUNBUFFERED").count();
+        assert!(spec.apps.iter().all(|app| passed(app) == 1), "{:?}", spec.apps[0].env);
+        let plain = launch("-H a -np 1 x : -H b --image two y").unwrap().reach;
+        assert!(plain.of_hosts["a"].is_none() && plain.of_hosts["b"].is_some());
+        let local = launch("-np 1 x").unwrap();
+        assert!(local.spec.is_local && !local.reach.here);
+        let inside = launch("--image one -np 1 x").unwrap();
+        assert!(!inside.spec.is_local && inside.reach.here);
+        let error = launch("-H a:2 -np 1 x : -np 1 --image two y").err().unwrap();
+        assert_eq!(error, "programs on a want different containers, and a host has one");
+    }
+
+    #[test]
     fn a_terminal_for_ranks_needs_one_here_or_the_option() {
         let of = |line: &str, is_terminal| {
             let words = ["rlaunch"].into_iter().chain(line.split(' ')).map(OsString::from);

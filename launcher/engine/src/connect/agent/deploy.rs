@@ -152,7 +152,7 @@ impl Deployment {
         let channel = connection.exec(&RemoteCommand::Exec(&agent.program, &words)).await?;
         let mut started =
             await_hello(channel, agent.clone(), callback, connection.hello_timeout()).await?;
-        started.container = connection.hear(&started.said);
+        started.container = connection.started_container(&started.said);
         Ok(started)
     }
 

@@ -5,7 +5,7 @@ use super::callback::Callbacks;
 use super::install::InstalledAgent;
 use super::{DeployError, MAX_ANSWER};
 use crate::connect::channel::{AgentCallback, AgentChannel, Incoming};
-use crate::connect::connector::{AgentLocation, HELLO_TIMEOUT, SAYS};
+use crate::connect::connector::{AgentLocation, HELLO_TIMEOUT, SAYS, StartedContainer};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::protocol::control::{
@@ -32,8 +32,8 @@ pub struct StartedAgent {
     pub sent: Option<usize>,
     /// Lines of the script that has started a container for the agent.
     pub(super) said: Vec<String>,
-    /// The engine's command of that container.
-    pub container: Option<String>,
+    /// That container.
+    pub(crate) container: Option<StartedContainer>,
 }
 
 impl StartedAgent {

@@ -15,12 +15,35 @@ pub(super) const MOUNT: &str = "/opt/rlaunch";
 /// Begin of lines on stderr by which the script tells the launcher how it starts the container.
 pub(crate) const SAYS: &str = "rlaunch-container ";
 /// Line that says that the engine may not raise limits.
-pub(super) const KEEPS_LIMITS: &str = "limits";
+const KEEPS_LIMITS: &str = "limits";
 /// Line that says that the host has GPUs that the engine cannot pass on.
-pub(super) const NO_GPUS: &str = "gpus";
+const NO_GPUS: &str = "gpus";
 
 /// Last line that the script of [`Image::removal_script`] prints on success.
 pub(crate) const CONTAINER_GONE: &str = "its container is gone";
+
+/// Container that was started for an agent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StartedContainer {
+    /// Program of its engine.
+    pub(crate) tool: String,
+    /// Whole command, as a person could type it.
+    pub(crate) command: String,
+    /// Whether the engine may not raise limits.
+    pub(crate) keeps_limits: bool,
+    /// Whether the host has GPUs that the engine cannot pass on.
+    pub(crate) lacks_gpus: bool,
+}
+
+impl StartedContainer {
+    /// Reads the lines of the script, without their begin [`SAYS`].
+    pub(super) fn read(tool: &str, said: &[String]) -> Option<StartedContainer> {
+        let has = |words: &str| said.iter().any(|line| line == words);
+        let command = said.iter().find_map(|line| line.strip_prefix("run "))?.to_owned();
+        let (keeps_limits, lacks_gpus) = (has(KEEPS_LIMITS), has(NO_GPUS));
+        Some(StartedContainer { tool: tool.to_owned(), command, keeps_limits, lacks_gpus })
+    }
+}
 
 /// What to do about an image that a host may lack.
 #[derive(
@@ -242,9 +265,9 @@ fn with(words: &str) -> String {
 }
 
 impl<'a> Image<'a> {
-    /// Returns the program of the engine if containers start by the usual command, which may raise limits.
-    pub(super) fn usual_tool(&self) -> Option<&'a str> {
-        self.run.is_none().then_some(self.tool)
+    /// Tells whether containers start by the usual command, which may raise limits.
+    pub(super) fn is_usual(&self) -> bool {
+        self.run.is_none()
     }
 
     pub(super) fn keep_limits(self, keeps_limits: bool) -> Image<'a> {
@@ -374,10 +397,10 @@ impl<'a> Image<'a> {
             "podman" => with("--ulimit host"),
             _ => String::new(),
         };
-        if self.keeps_limits {
-            return format!(" {own}");
-        }
         let kept = format!("echo {SAYS}{KEEPS_LIMITS} >&2;");
+        if self.keeps_limits {
+            return format!(" {own} {kept}");
+        }
         match self.tool {
             "docker" => format!(
                 " p= v=; {{ read -r p </run/docker.pid; while read -r k v; do case $k in CapEff:) break; esac; v=; done \

@@ -14,14 +14,14 @@ pub(crate) use container::ContainerError;
 pub use container::{
     Container, ContainerEngine, ContainerOptionError, ContainerWords, ImageName, is_container_name,
 };
-pub(crate) use image::{CONTAINER_GONE, SAYS};
+pub(crate) use image::{CONTAINER_GONE, SAYS, StartedContainer};
 pub use image::{Gpus, PlainWord, Pull, RunOptions, Volume};
 pub(crate) use rsh::quoted_output;
 pub use rsh::{Rsh, RshError, last_lines};
 
 use crate::connect::channel::{AgentChannel, CommandStatus, Incoming};
 use container::ContainerEntry;
-use image::{KEEPS_LIMITS, NO_GPUS, Names, container_name};
+use image::{Names, container_name};
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_console::deadline::{Deadline, Late};
@@ -316,39 +316,14 @@ impl HostConnection {
     /// raise a limit. Containers start without that from then on.
     pub fn gives_up_limits(&self, output: &str) -> bool {
         let ContainerEntry::Run(image) = self.entry() else { return false };
-        let Some(tool) = image.usual_tool().filter(|_| container::is_limit_refused(output)) else {
-            return false;
-        };
-        if self.keeps_limits.swap(true, Ordering::Relaxed) {
-            return false;
-        }
-        self.tell_limits(tool);
-        true
+        let is_refused = image.is_usual() && container::is_limit_refused(output);
+        is_refused && !self.keeps_limits.swap(true, Ordering::Relaxed)
     }
 
-    fn tell_limits(&self, tool: &str) {
-        messages::info(&format!(
-            "{}: {tool} may not raise limits there: ranks may lock only as much memory as it lets them, and where that is \
-             little RDMA fails to register buffers (rlaunch help lim.memlock)",
-            self.host
-        ));
-    }
-
-    /// Passes on what the script that has started a container says to the user. Returns the engine's command.
-    pub(crate) fn hear(&self, said: &[String]) -> Option<String> {
+    /// Reads what the script that has started a container has said.
+    pub(crate) fn started_container(&self, said: &[String]) -> Option<StartedContainer> {
         let ContainerEntry::Run(image) = self.entry() else { return None };
-        let has = |words: &str| said.iter().any(|line| line == words);
-        if has(KEEPS_LIMITS) {
-            self.tell_limits(image.tool);
-        }
-        if has(NO_GPUS) {
-            let (host, tool) = (&self.host, image.tool);
-            messages::info(&format!(
-                "{host}: its GPUs are not in the container, for which {tool} needs the NVIDIA Container Toolkit there \
-                 (--gpus none says that you want none)"
-            ));
-        }
-        said.iter().find_map(|line| line.strip_prefix("run ")).map(str::to_owned)
+        StartedContainer::read(image.tool, said)
     }
 
     /// Returns what to do about an image that the host lacks; `None` if no container is started.

@@ -13,7 +13,7 @@ use crate::connect::agent::host_file;
 use crate::connect::agent::library::RankLibraries;
 use crate::connect::agent::store::AgentStore;
 use crate::connect::channel::AgentChannel;
-use crate::connect::connector::{Connector, HostConnection};
+use crate::connect::connector::{Connector, HostConnection, StartedContainer};
 use crate::connect::outbox::Outbox;
 use crate::run::events::{Event, EventLog};
 use crate::run::job_run::JobRun;
@@ -22,6 +22,7 @@ use crate::run::pump::{self, Pump};
 use crate::run::session::{self, SessionSlot};
 use crate::run::signals::Signals;
 use crate::run::stdin::StdinFeed;
+use crate::run::told;
 use rlaunch_bootstrap::id::JobId;
 #[cfg(test)]
 use rlaunch_bootstrap::job::NodeFacts;
@@ -34,6 +35,7 @@ use rlaunch_plan::map::{MappedNode, RankMap};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tracing::Instrument;
@@ -141,6 +143,7 @@ impl Connecting {
         let started = starter.progress.run_all(tasks).await;
         starter.connector.iter().for_each(Connector::print_new_hosts);
         let nodes = collect(started, &map)?;
+        container_lines(&nodes).iter().for_each(|line| told::once(line));
         Ok(Reached { map, nodes, libraries })
     }
 
@@ -263,6 +266,35 @@ fn collect(
         tracing::info!("agent sent to {hosts} ({size} each)");
     }
     if failures.is_empty() { Ok(nodes) } else { Err(unreached(&failures, map.nodes.len())) }
+}
+
+/// Writes what containers lack: a line for all hosts of an engine.
+fn container_lines(nodes: &[Node]) -> Vec<String> {
+    let started = nodes.iter().filter_map(|node| Some((&node.host, node.container.as_ref()?)));
+    let started: Vec<(&Host, &StartedContainer)> = started.collect();
+    let tools: BTreeSet<&str> =
+        started.iter().map(|(_, container)| container.tool.as_str()).collect();
+    let mut lines = Vec::new();
+    for tool in tools {
+        let hosts = |lacks: fn(&StartedContainer) -> bool| {
+            let own = started.iter().filter(|(_, one)| one.tool == tool && lacks(one));
+            let hosts: Vec<&Host> = own.map(|(host, _)| *host).collect();
+            (!hosts.is_empty()).then(|| text::list(&hosts))
+        };
+        lines.extend(hosts(|one| one.keeps_limits).map(|hosts| {
+            format!(
+                "{hosts}: {tool} may not raise limits there: ranks may lock only as much memory as it lets them, and where \
+                 that is little RDMA fails to register buffers (rlaunch help lim.memlock)"
+            )
+        }));
+        lines.extend(hosts(|one| one.lacks_gpus).map(|hosts| {
+            format!(
+                "{hosts}: the GPUs are not in the container, for which {tool} needs the NVIDIA Container Toolkit there \
+                 (--gpus none says that you want none)"
+            )
+        }));
+    }
+    lines
 }
 
 /// Combines the failures of all hosts into one error.
