@@ -263,16 +263,17 @@ fn a_job_in_containers_is_asked_like_others() {
     let state = State::new();
     for engine in Engine::ALL {
         let _engine = engine.on(&field, &["a"]);
-        let words = format!("-H a --engine {} --image {INSIDE} --job-name calm", engine.name());
+        let name = engine.name();
+        let words = format!("-H a --engine {name} --image {INSIDE} --job-name by-{name}");
         let mut running = state.rlaunch(&field, &words).sh("echo up; exec sleep 4242").spawn();
         running.wait_for_lines(1);
         let ran = state
-            .rlaunch(&field, "exec calm 0 --")
+            .rlaunch(&field, &format!("exec by-{name} 0 --"))
             .sh("echo in $RANK of /opt/rlaunch/*")
             .spawn()
             .finish_first();
         assert!(ran.succeeded().out().starts_with("in 0 of /opt/rlaunch/"), "{ran}");
-        assert!(state.ask(&field, "logs calm").out().contains("up"));
+        assert!(state.ask(&field, &format!("logs by-{name}")).out().contains("up"));
         running.signal(Signal::SIGTERM);
         running.finish_first().ended_with(143);
         engine.wait_until_empty(&field, "a");
