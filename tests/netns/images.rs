@@ -4,7 +4,6 @@ use crate::engines::{BARE, Engine, INSIDE};
 use crate::support::{Field, State};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
-use rlaunch_lab::Process;
 
 #[test]
 fn a_job_runs_in_its_image() {
@@ -76,14 +75,11 @@ fn a_container_is_what_a_person_would_type() {
     }
 }
 
-/// Finds a process on the hosts by its arguments.
-fn find(field: &Field, wanted: impl Fn(&Process) -> bool) -> Pid {
-    let mut found = None;
-    field.wait_for("the process to be killed", || {
-        found = field.started().into_iter().find(&wanted);
-        found.is_some()
-    });
-    Pid::from_raw(found.unwrap().pid)
+/// Kills the newest process of host a whose command line begins so. The lab lists no processes of containers, since they
+/// have a namespace of their own for these.
+fn kill_newest(field: &Field, begin: &str) {
+    let line = format!("until p=$(pgrep -n -f '^{begin}'); do sleep 0.1; done; kill -9 $p");
+    field.on("a", &line);
 }
 
 /// Way to end a job, and its exit code.
@@ -91,24 +87,12 @@ type End = (&'static str, i32, fn(&Field, Engine, Pid));
 
 /// Kills the engine's client, which the login shell has started.
 fn kill_client(field: &Field, engine: Engine, _: Pid) {
-    let is_client = |process: &Process| {
-        let mut words = process.args.iter().map(String::as_str);
-        words.next().is_some_and(|program| program.ends_with(engine.name()))
-            && words.next() == Some("run")
-    };
-    kill(find(field, is_client), Signal::SIGKILL).unwrap();
+    kill_newest(field, &format!("{} run ", engine.name()));
 }
 
 /// Kills the agent, whose parent, the guardian, is the container's first process.
 fn kill_agent(field: &Field, _: Engine, _: Pid) {
-    let is_agent = |process: &&Process| {
-        process.args.first().is_some_and(|program| program.ends_with("/rlaunch-worker"))
-            && process.args.get(1).is_some_and(|verb| verb == "agent")
-    };
-    let agents: Vec<Process> = field.started();
-    let agents: Vec<&Process> = agents.iter().filter(is_agent).collect();
-    let youngest = agents.iter().map(|agent| agent.pid).max().unwrap();
-    kill(Pid::from_raw(youngest), Signal::SIGKILL).unwrap();
+    kill_newest(field, "/opt/rlaunch/rlaunch-worker agent");
 }
 
 fn kill_engine(field: &Field, engine: Engine, _: Pid) {
@@ -120,10 +104,7 @@ const ENDS: &[End] = &[
     ("the launcher gets TERM", 143, |_, _, launcher| kill(launcher, Signal::SIGTERM).unwrap()),
     ("the launcher gets INT", 130, |_, _, launcher| kill(launcher, Signal::SIGINT).unwrap()),
     ("the launcher is killed", -9, |_, _, launcher| kill(launcher, Signal::SIGKILL).unwrap()),
-    ("the rank is killed", 137, |field, _, _| {
-        let is_rank = |process: &Process| process.args == ["sleep", "4242"];
-        kill(find(field, is_rank), Signal::SIGKILL).unwrap();
-    }),
+    ("the rank is killed", 137, |field, _, _| kill_newest(field, "sleep 4242")),
     ("the agent is killed", 206, kill_agent),
     ("the client is killed", 206, kill_client),
 ];
@@ -143,9 +124,8 @@ fn end_in_each_way(engine: Engine, ends: &[End]) {
         let ran = running.finish_first();
         assert_eq!(ran.code, *code, "{way}: {ran}");
         engine.wait_until_empty(&field, "a");
-        let is_left =
-            || field.started().iter().any(|process| process.args.iter().any(|word| word == "4242"));
-        field.wait_for(way, || !is_left());
+        let is_gone = || field.on("a", "pgrep -f '^sleep 4242' || true").is_empty();
+        field.wait_for(way, is_gone);
     }
 }
 

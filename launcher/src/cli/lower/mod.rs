@@ -25,6 +25,7 @@ use crate::cli::host_selection::{self, HostOptions, HostSelectionError, RankCoun
 use rlaunch_bootstrap::job::Pseudoterminals;
 use rlaunch_console::terminal;
 use rlaunch_engine::connect::connector::{Container, ContainerOptionError, Reach, RshError};
+use rlaunch_engine::run::detach::Detaching;
 use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
 use rlaunch_plan::env::forwarded::{EnvError, EnvOptions};
 use rlaunch_plan::hosts::Host;
@@ -58,13 +59,11 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     let programs = apps::with_hosts(args.other_programs, &config.hosts, map_by)?;
     let mut reach = connect_options(args.connect, config)?;
     reach.node_timeout = args.termination.node_timeout;
-    let containers =
-        options::containers_of_programs(reach.container.as_ref(), apps::images(&programs))?;
+    let containers = options::containers(&reach, apps::images(&programs))?;
     let named = named_hosts(&args.hosts, config);
     let (hosts, is_local) = select_hosts(&named, ranks, map_by, &programs, config, &mut reach)?;
     args.compat.check_nodes(&hosts)?;
-    let has_images = containers.iter().chain([&reach.container]).flatten().any(Container::is_image);
-    let of_shell = env_options(&args.environment, has_images);
+    let of_shell = env_options(&args.environment, &containers);
     let (env, user_set_vars) = options::variables(of_shell, &args.network)?;
     let rank_options = options::rank_options(args.placement, args.network, &env)?;
     let wdir = directory::of_option(args.environment.wdir)?;
@@ -124,15 +123,24 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         notify: termination.notify.filter(|_| !is_dry),
     };
     apps::check_copied_programs(&spec)?;
-    options::place_containers(&mut reach, &containers, &mut spec)?;
-    options::mount_directory(&mut reach);
-    let stdio = if args.detaching.is_some() { Stdio::Nowhere } else { Stdio::Stdout };
-    Ok(Launch { spec, reach, stdio, detaching: args.detaching })
+    options::enter_containers(&mut reach, &containers, &mut spec)?;
+    Ok(Launch {
+        spec,
+        reach,
+        stdio: stdio_with(args.detaching.as_ref()),
+        detaching: args.detaching,
+    })
+}
+
+/// Returns where output goes: nowhere, if the job is going to leave its terminal.
+fn stdio_with(detaching: Option<&Detaching>) -> Stdio {
+    if detaching.is_some() { Stdio::Nowhere } else { Stdio::Stdout }
 }
 
 /// Collects the options for ranks' variables. With images, ranks have none of this shell but those that are named, as with
 /// `docker run`.
-fn env_options(environment: &EnvironmentArgs, has_images: bool) -> EnvOptions {
+fn env_options(environment: &EnvironmentArgs, containers: &[Option<Container>]) -> EnvOptions {
+    let has_images = containers.iter().flatten().any(Container::is_image);
     EnvOptions {
         named: environment.env.clone(),
         files: environment.env_file.clone(),

@@ -63,11 +63,12 @@ fn settle_volumes(words: &mut ContainerWords) -> Result<(), JobError> {
     volumes.iter_mut().try_for_each(|volume| volume.below(below_here)).map_err(JobError::Volume)
 }
 
-/// Returns the container of each program behind a `:` that has options of its own for that.
-pub(super) fn containers_of_programs<'a>(
-    all: Option<&Container>,
-    programs: impl Iterator<Item = &'a ImageArgs>,
+/// Returns the container of each program. `others` are the options of the programs behind a `:`, which add to those of all.
+pub(super) fn containers<'a>(
+    reach: &Reach,
+    others: impl Iterator<Item = &'a ImageArgs>,
 ) -> Result<Vec<Option<Container>>, JobError> {
+    let all = reach.container.as_ref();
     let own = |image: &ImageArgs| {
         let mut words = image.clone().into_words();
         if words.image.is_none() && words.engine.is_none() && words.run.is_empty() {
@@ -76,26 +77,34 @@ pub(super) fn containers_of_programs<'a>(
         settle_volumes(&mut words)?;
         Ok(Container::for_program(all, words)?)
     };
-    programs.map(own).collect()
+    std::iter::once(Ok(all.cloned())).chain(others.map(own)).collect()
 }
 
-/// Puts programs into their containers: one on each host. Returns an error if two programs on one host want different ones.
-/// `others` are the containers of the programs behind the first.
-pub(super) fn place_containers(
+/// Puts programs into their containers, by program: one container on each host, which has the job's directory. Returns an
+/// error if two programs on one host want different ones.
+pub(super) fn enter_containers(
     reach: &mut Reach,
-    others: &[Option<Container>],
+    containers: &[Option<Container>],
     spec: &mut JobSpec,
 ) -> Result<(), JobError> {
-    if others.iter().all(|other| *other == reach.container) {
-        return Ok(());
+    if containers.iter().any(|own| *own != reach.container) {
+        part_containers(reach, containers, spec)?;
     }
+    mount_directory(reach);
+    Ok(())
+}
+
+fn part_containers(
+    reach: &mut Reach,
+    containers: &[Option<Container>],
+    spec: &mut JobSpec,
+) -> Result<(), JobError> {
     // An error of the map is reported when hosts are about to be reached.
     let Ok(map) = spec.map_ranks() else { return Ok(()) };
     for node in &map.nodes {
         let mut wanted: Vec<&Option<Container>> = Vec::new();
         for rank in &node.ranks {
-            let program = map.application_of(*rank);
-            let container = program.checked_sub(1).map_or(&reach.container, |other| &others[other]);
+            let container = &containers[map.application_of(*rank)];
             if !wanted.contains(&container) {
                 wanted.push(container);
             }
