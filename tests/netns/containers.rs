@@ -1,7 +1,8 @@
 //! Jobs in containers of a real podman. What containers lack for RDMA is found on guests
 //! (`tests/vm/containers.rs`), which have devices.
 
-use crate::support::{Field, Undo, launch_directory};
+use crate::engines::{BARE, Engine};
+use crate::support::{Field, State, Undo, launch_directory};
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
 use std::path::Path;
@@ -104,6 +105,36 @@ fn a_job_runs_in_a_container_that_runs_already() {
     no_job_is_left(&field);
 }
 
+/// The same of the real Docker, whose daemon and not the login has started the rank.
+#[test]
+fn a_job_runs_in_a_container_of_docker_that_runs_already() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    let _docker = Engine::Docker.on(&field, &hosts);
+    let programs = "-v /usr:/usr:ro -v /bin:/bin:ro -v /lib:/lib:ro -v /lib64:/lib64:ro";
+    let start = format!(
+        "docker run -d --name mpi --network host {programs} {BARE} sleep infinity >/dev/null"
+    );
+    hosts.iter().for_each(|host| drop(field.on(host, &start)));
+    let job = "-H a,b --container docker:mpi -np 2";
+    let ran = field.rlaunch(job).sh("test -e /.dockerenv && hostname").spawn().finish_first();
+    assert_eq!(ran.succeeded().sorted(), ["a", "b"], "{ran}");
+    let none = field.rlaunch("-H a --container docker:nobody hostname").spawn().finish_first();
+    none.refused(201, &["there is no container nobody"]).hints("docker ps -a");
+    let mut running = field.rlaunch(job).sh("echo up; exec sleep 4242").spawn();
+    running.wait_for_lines(2);
+    running.signal(Signal::SIGKILL);
+    running.finish_first();
+    // Processes of containers are seen from their host alone.
+    let is_gone = |host: &&str| {
+        field.on(host, "pgrep -f '^sleep 4242|^[^ ]*rlaunch-worker agent' || true").is_empty()
+    };
+    field.wait_for("ranks and agents to be gone", || hosts.iter().all(is_gone));
+    field.on("b", "docker kill mpi >/dev/null");
+    let stopped = field.rlaunch("-H b --container docker:mpi hostname").spawn().finish_first();
+    stopped.refused(201, &["the container mpi is not running"]).hints("docker start mpi");
+}
+
 #[test]
 fn a_job_runs_in_a_container_that_is_started_for_it() {
     let field = Field::new();
@@ -127,15 +158,19 @@ fn a_job_runs_in_a_container_that_is_started_for_it() {
     field.wait_for("the container to be gone", || removed() && field.ranks().is_empty());
 }
 
-/// Engine that refuses what its first line says, and otherwise runs the command on the host itself.
+/// Engine that refuses what its first lines say, and otherwise runs the agent on the host itself.
 const ENGINE: &str = r#"#!/bin/sh
+[ "$1" = run ] || exit 0
 case "$*" in REFUSED)
     echo "FATA[0000] OCI runtime create failed: runc create failed: unable to start container process: CAUSE" >&2
     exit 1
 esac
-while [ "$1" != lab/inside:1 ]; do shift; done
+while [ "$1" != lab/inside:1 ]; do
+    case $1 in *:/opt/rlaunch:ro) agents=${1%%:*};; esac
+    shift
+done
 shift
-exec "$@"
+exec "$agents/rlaunch-worker" "$@"
 "#;
 
 #[test]
@@ -150,7 +185,8 @@ fn an_engine_may_refuse_limits_and_is_quoted_otherwise() {
         let engine = ENGINE.replace("REFUSED", refused).replace("CAUSE", cause);
         let path = Path::new("/tmp/engine/bin/nerdctl");
         field.lab.write_file("a", path, engine.as_bytes(), 0o755).unwrap();
-        field.rlaunch("-H a --container nerdctl:lab/inside:1 hostname").run()
+        let state = State::new();
+        state.rlaunch(&field, "-H a --container nerdctl:lab/inside:1 hostname").run()
     };
     let ran = run("*--ulimit*", "error setting rlimit type 8: operation not permitted");
     assert_eq!(ran.succeeded().out(), "a\n", "{ran}");

@@ -6,6 +6,7 @@
     reason = "where a helper cannot go on, its test has failed; clippy knows #[test] functions only"
 )]
 
+mod engines;
 #[path = "../guide.rs"]
 mod guide;
 mod running;
@@ -37,6 +38,7 @@ mod hang;
 mod hello;
 mod horovod;
 mod hosts;
+mod images;
 mod jobs;
 mod jump;
 mod keys;

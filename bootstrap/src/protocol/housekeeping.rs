@@ -83,6 +83,8 @@ pub enum CleanupReport {
         ended: usize,
         /// Number of shared-memory files that were removed.
         segments: u32,
+        /// Number of containers of the job that were removed.
+        containers: usize,
         /// Processes of the user that could not be inspected, each with pid, name and state. They
         /// may belong to the job. Empty if every process could be inspected.
         hidden: String,
@@ -90,6 +92,9 @@ pub enum CleanupReport {
     /// Processes of the job that could not be ended, each with pid, name and state.
     Remaining(String),
 }
+
+/// Words behind the number of removed containers.
+const CONTAINERS: &str = " containers removed";
 
 /// Error of parsing a line that is not a [`CleanupReport`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -99,8 +104,11 @@ pub struct CleanupReportError;
 impl fmt::Display for CleanupReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CleanupReport::Clean { ended, segments, hidden } => {
+            CleanupReport::Clean { ended, segments, containers, hidden } => {
                 write!(f, "{ended} ended, {segments} segments removed")?;
+                if *containers > 0 {
+                    write!(f, ", {containers}{CONTAINERS}")?;
+                }
                 if hidden.is_empty() { Ok(()) } else { write!(f, "{HIDDEN}{hidden}") }
             }
             CleanupReport::Remaining(processes) => write!(f, "left: {processes}"),
@@ -116,11 +124,16 @@ impl FromStr for CleanupReport {
             return Ok(CleanupReport::Remaining(processes.to_owned()));
         }
         let (line, hidden) = line.split_once(HIDDEN).unwrap_or((line, ""));
+        let (line, containers) = match line.strip_suffix(CONTAINERS) {
+            Some(line) => line.rsplit_once(", ").ok_or(CleanupReportError)?,
+            None => (line, "0"),
+        };
+        let containers = containers.parse().map_err(|_| CleanupReportError)?;
         let numbers = line.strip_suffix(" segments removed").and_then(|l| l.split_once(" ended, "));
         let (ended, segments) = numbers.ok_or(CleanupReportError)?;
         let ended = ended.parse().map_err(|_| CleanupReportError)?;
         let segments = segments.parse().map_err(|_| CleanupReportError)?;
-        Ok(CleanupReport::Clean { ended, segments, hidden: hidden.to_owned() })
+        Ok(CleanupReport::Clean { ended, segments, containers, hidden: hidden.to_owned() })
     }
 }
 
@@ -131,10 +144,12 @@ mod tests {
     #[test]
     fn what_is_written_is_read() {
         for reaped in [
-            CleanupReport::Clean { ended: 12, segments: 0, hidden: String::new() },
+            CleanupReport::Clean { ended: 12, segments: 0, containers: 0, hidden: String::new() },
+            CleanupReport::Clean { ended: 1, segments: 0, containers: 2, hidden: String::new() },
             CleanupReport::Clean {
                 ended: 0,
                 segments: 1,
+                containers: 1,
                 hidden: "7 su (state S), 8 x".to_owned(),
             },
             CleanupReport::Remaining("4711 python3 (state D), 4712 x".to_owned()),

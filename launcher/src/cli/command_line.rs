@@ -135,8 +135,7 @@ pub(crate) fn value_of_flag(args: &JobArgs) -> Option<String> {
             "-l is --tag-output here, not the login name of ssh, which goes before the host: -H {program}@HOST"
         )),
         "-v" if program.contains(':') && !Path::new(program).exists() => Some(format!(
-            "-v is --verbose here, not a volume of docker; --container-exec 'docker run -v {program} … {{name}}' \
-             mounts it (rlaunch help containers)"
+            "-v is --verbose here, not a volume of docker: --image NAME --volume {program} mounts it"
         )),
         _ => None,
     }
@@ -237,7 +236,7 @@ mod tests {
         let parsed = |line: &str| parse_job(words(&format!("rlaunch {line}")));
         for (line, tip) in [
             ("-l no-such-user -H h1 id", "before the host: -H no-such-user@HOST"),
-            ("-v /no/such:/data -H h1 python3 x", "--container-exec 'docker run -v /no/such:/data"),
+            ("-v /no/such:/data -H h1 python3 x", "--image NAME --volume /no/such:/data"),
         ] {
             let error = parsed(line).unwrap_err().to_string();
             assert!(error.contains(tip), "{error}");

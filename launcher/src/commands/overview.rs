@@ -109,7 +109,7 @@ pub(super) fn with_all_options() -> Command {
 }
 
 /// Headings of the options that a verb's help names in one line.
-const OF_CONNECTIONS: [&str; 2] = ["Reaching hosts", "Configuration"];
+const OF_CONNECTIONS: [&str; 3] = ["Reaching hosts", "Containers", "Configuration"];
 /// Those that the line names.
 const NAMED: [&str; 5] = ["port", "rsh", "container", "ssh-config", "cluster"];
 

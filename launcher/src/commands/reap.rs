@@ -42,7 +42,7 @@ pub(crate) struct ReapArgs {
 pub(super) async fn run(args: ReapArgs, line: &CommandLine) -> Result<Exit, Failed> {
     if args.connect.container.as_ref().is_some_and(Container::is_image) {
         let message = "a container that is started from an image ends with its job";
-        let hint = "without --container it ends processes on the hosts, also those in containers";
+        let hint = "without --image and --container it ends processes on the hosts, also those in containers";
         return Err(Failed::new(Exit::USAGE, message).hint(Some(hint)));
     }
     let words = match &args.job {

@@ -8,10 +8,12 @@
 //! | `processes.rs`, `cgroup.rs` | finding and ending all processes of a job |
 //! | `helpers.rs`, `usage.rs` | the agent's helpers; CPU time and memory of processes |
 //! | `reap.rs` | `rlaunch-worker reap`: ending a job without its agent |
+//! | `containers.rs` | containers that a job has left |
 //! | `jobs.rs` | `rlaunch-worker jobs`: the jobs on this host |
 //! | `shm.rs`, `workspace.rs` | files in `/dev/shm`; the job's directory |
 
 pub(crate) mod cgroup;
+mod containers;
 pub(crate) mod guardian;
 pub(crate) mod helpers;
 pub(crate) mod jobs;

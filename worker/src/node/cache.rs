@@ -13,15 +13,15 @@ use crate::node;
 use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::statfs::statfs;
-use nix::unistd::Uid;
+use nix::unistd::{AccessFlags, Uid, access};
 use rlaunch_bootstrap::job::library::LIBRARY_PREFIX;
 use rlaunch_bootstrap::protocol::housekeeping::{
     CacheReport, CachedDirectory, CachedKind, CachedState,
 };
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::LazyLock;
@@ -78,6 +78,34 @@ pub(crate) fn check_writers(path: &Path) -> io::Result<fs::Metadata> {
 pub(crate) fn agent_path() -> Option<&'static Path> {
     static AGENT: LazyLock<Option<PathBuf>> = LazyLock::new(|| std::env::current_exe().ok());
     AGENT.as_deref()
+}
+
+/// Parent directories of [`store`], where the agent's own directory is not writable.
+const PLACES: [&str; 3] = ["/tmp", "/var/tmp", "/dev/shm"];
+
+/// Returns the directory for what the launcher sends beside the agent: that of the agent itself. In a container the host's
+/// is mounted for reading, so that there is a private one instead, which is gone with the container.
+pub(crate) fn store() -> Option<&'static Path> {
+    static STORE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
+        let beside = agent_path()?.parent()?;
+        let places = PLACES.map(Path::new);
+        Some(store_in(beside, &places).unwrap_or_else(|| beside.to_owned()))
+    });
+    STORE.as_deref()
+}
+
+/// Returns `beside` if it is writable, or else a private directory in the first usable one of `places`.
+fn store_in(beside: &Path, places: &[&Path]) -> Option<PathBuf> {
+    if access(beside, AccessFlags::W_OK).is_ok() {
+        return Some(beside.to_owned());
+    }
+    let name = format!(".rlaunch-{}", Uid::effective());
+    let own = places.iter().map(|place| place.join(&name).join("inside"));
+    own.into_iter().find(|own| {
+        let made = DirBuilder::new().recursive(true).mode(0o700).create(own);
+        let above = own.parent().unwrap_or(own);
+        made.is_ok() && [above, own].iter().all(|path| check_writers(path).is_ok())
+    })
 }
 
 /// Tells whether this is the name of a build directory.

@@ -154,11 +154,15 @@ impl HelperDownload {
         let agent = std::env::current_exe()
             .map_err(|e| format!("cannot determine the path of the agent: {e}"))?;
         let beside = agent.parent().unwrap_or(Path::new("/"));
-        let path = beside.join(helper_name(helper, &wanted));
+        let name = helper_name(helper, &wanted);
+        let path = cache::store().unwrap_or(beside).join(&name);
         // The hash was verified before the file got this name; the size is checked again, because a
         // full disk may have truncated it since.
-        let is_whole = fs::metadata(&path).is_ok_and(|found| found.len() == wanted.size);
-        if is_whole && cache::check_writers(&path).is_ok() {
+        let is_whole = |path: &PathBuf| {
+            let has_size = fs::metadata(path).is_ok_and(|found| found.len() == wanted.size);
+            has_size && cache::check_writers(path).is_ok()
+        };
+        if let Some(path) = [beside.join(&name), path.clone()].into_iter().find(is_whole) {
             return Ok(Located::Cached(path));
         }
         let installed = beside.join(helper.name());

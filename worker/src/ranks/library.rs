@@ -34,14 +34,20 @@ impl RankLibrary {
             None => RankLibrary::Absent,
             Some(LibrarySource::Directory(path)) => RankLibrary::Ready(path.clone()),
             Some(LibrarySource::Cached(name)) => {
-                let Some(agent) = cache::agent_path() else { return RankLibrary::Absent };
-                let path = agent.with_file_name(name.directory());
-                if cache::check_writers(&path).is_ok_and(|found| found.is_dir()) {
-                    // The library was verified before its directory got this name.
-                    cache::hold(path.clone());
-                    RankLibrary::Ready(path)
-                } else {
-                    RankLibrary::Downloading(LibraryDownload::new(*name, path))
+                let (Some(agent), Some(store)) = (cache::agent_path(), cache::store()) else {
+                    return RankLibrary::Absent;
+                };
+                let kept = store.join(name.directory());
+                let places = [agent.with_file_name(name.directory()), kept.clone()];
+                let is_there =
+                    |path: &PathBuf| cache::check_writers(path).is_ok_and(|found| found.is_dir());
+                match places.into_iter().find(is_there) {
+                    Some(path) => {
+                        // The library was verified before its directory got this name.
+                        cache::hold(path.clone());
+                        RankLibrary::Ready(path)
+                    }
+                    None => RankLibrary::Downloading(LibraryDownload::new(*name, kept)),
                 }
             }
         }

@@ -2,7 +2,7 @@
 //! node lacks for RDMA and GPUs; with `--preflight quick`, also faults of RDMA ports. Each deficit is a finding, with a hint
 //! how to fix it.
 
-use crate::connect::connector::Container;
+use crate::connect::connector::Reach;
 use crate::run::job_run::JobRun;
 use rlaunch_bootstrap::inventory::rdma::{RdmaDevice, Uverbs};
 use rlaunch_bootstrap::inventory::{ContainerKind, Inventory};
@@ -23,16 +23,12 @@ const CHECKED: &[CheckId] = &[id::CT_NET, id::CT_SHM, id::LIM_MEMLOCK];
 const PROVIDERS: &[&str] = &["mlx4", "mlx5", "erdma", "rxe", "siw"];
 
 /// Returns an error if agents should run in a container and some agent does not.
-pub(crate) fn check_container(
-    wanted: Option<&Container>,
-    nodes: &[(&Host, &Inventory)],
-) -> Result<(), Failed> {
-    let Some(container) = wanted else { return Ok(()) };
-    let wrong = nodes.iter().map(|(host, inventory)| {
-        let checked = container.check_inside(inventory.system.container.is_some());
-        checked.map_err(|error| (format!("{host}: {error}"), error.hint(&host.name)))
+pub(crate) fn check_container(reach: &Reach, nodes: &[(&Host, &Inventory)]) -> Result<(), Failed> {
+    let mut wrong = nodes.iter().filter_map(|(host, inventory)| {
+        let container = reach.container_of(host)?;
+        let error = container.check_inside(inventory.system.container.is_some()).err()?;
+        Some((format!("{host}: {error}"), error.hint(&host.name)))
     });
-    let mut wrong = wrong.filter_map(Result::err);
     let Some((first, hint)) = wrong.next() else { return Ok(()) };
     let mut failed = Failed::new(Exit::HOST, first).hint(hint);
     failed.details.extend(wrong.map(|(line, _)| line));
@@ -42,7 +38,7 @@ pub(crate) fn check_container(
 /// Prints the deficits of all nodes, one line for all nodes with an equal deficit. `uids` has the user id of
 /// each node's agent.
 pub(crate) fn print_deficits(
-    wanted: Option<&Container>,
+    reach: &Reach,
     nodes: &[(&Host, &Inventory)],
     uids: impl Iterator<Item = u32>,
 ) {
@@ -55,7 +51,7 @@ pub(crate) fn print_deficits(
     let hosts = nodes.iter().zip(&names).zip(uids).map(|(((_, inventory), name), uid)| {
         ClusterHost { uid, ..ClusterHost::new(name, inventory, None) }
     });
-    for deficit in deficits(hosts.collect(), wanted.is_some()) {
+    for deficit in deficits(hosts.collect(), reach.container.is_some()) {
         let hosts = text::list(&deficit.hosts);
         let sentence = format!("{hosts}: {} — {}", deficit.seen, deficit.matters);
         messages::warn_of(Some(deficit.id.as_str()), &sentence);
@@ -213,6 +209,7 @@ fn quick_warnings(job: &JobRun, nodes: &[(&Host, &Inventory, u32)], plan: &Plan)
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::connect::connector::Container;
     use rlaunch_bootstrap::inventory::rdma::{LinkLayer, Port};
 
     /// Returns the inventory of a container with a usable device and without deficits.
@@ -295,9 +292,11 @@ mod tests {
         outside.system.container = None;
         let host = |name: &str| Host { name: name.into(), ..Host::this_machine() };
         let (b, c) = (host("b"), host("c"));
-        assert!(check_container(Some(&wanted), &[(&b, &inside)]).is_ok());
-        assert!(check_container(None, &[(&b, &outside)]).is_ok());
-        let failed = check_container(Some(&wanted), &[(&b, &inside), (&c, &outside)]).unwrap_err();
+        let nothing = Reach::default();
+        let wanted = Reach { container: Some(wanted), ..Reach::default() };
+        assert!(check_container(&wanted, &[(&b, &inside)]).is_ok());
+        assert!(check_container(&nothing, &[(&b, &outside)]).is_ok());
+        let failed = check_container(&wanted, &[(&b, &inside), (&c, &outside)]).unwrap_err();
         let expected = "c: the login ends on the host and not in the container mpicont";
         assert!(failed.message.starts_with(expected), "{}", failed.message);
         assert_eq!(failed.exit, Exit::HOST);

@@ -19,6 +19,7 @@ pub(crate) use connect::{Connecting, open_sessions};
 pub(crate) use prepare::{Prepared, PreparedNode};
 
 use crate::connect::agent::library::RankLibraries;
+use crate::connect::connector::StartedContainer;
 use crate::connect::outbox::{Outbox, Reserved};
 use crate::run::output::OutputReceiver;
 use crate::run::pump::Pump;
@@ -51,6 +52,8 @@ pub(crate) struct Node {
     pub(crate) hello_at: Instant,
     /// Home directory in which the ranks run for want of the launcher's directory, if the user should know that.
     pub(crate) runs_in: Option<PathBuf>,
+    /// Container that was started for the agent.
+    pub(crate) container: Option<StartedContainer>,
 }
 
 /// Agents of a job, as the launcher reaches them. When this is dropped, sessions that are still open are cut off.

@@ -75,6 +75,8 @@ pub struct ShownPlan<'a> {
     pub rank_configs: &'a [Vec<RankConfig>],
     /// Directory of the library for ranks, by node.
     pub libraries: &'a [Option<PathBuf>],
+    /// Command that has started the node's container, by node.
+    pub containers: &'a [Option<String>],
 }
 
 impl ShownPlan<'_> {
@@ -88,6 +90,7 @@ impl ShownPlan<'_> {
                 let drawn = rlaunch_plot::svg(&[&picture]);
                 drawn.unwrap_or_else(|error| format!("{error}\n"))
             }
+            Show::Container => self.container_text(),
             Show::Env => return self.env_text(io::stdout().is_terminal()),
             // It is printed when ranks have started, by `timing`.
             Show::Timing => return String::new(),
@@ -97,6 +100,15 @@ impl ShownPlan<'_> {
             Show::Mesh(ShowFormat::Json) => json(&mesh::json_rows(table, mesh)),
         };
         printable::text(&text).into_owned()
+    }
+
+    /// Lists the command of each node whose container was started for the job, as a person could type it there.
+    fn container_text(&self) -> String {
+        let nodes = self.map.nodes.iter().zip(self.containers);
+        let rows = nodes
+            .filter_map(|(node, command)| Some(format!("{}: {}\n", node.host, command.as_ref()?)));
+        let text: String = rows.collect();
+        if text.is_empty() { "no container was started for this job\n".to_owned() } else { text }
     }
 
     /// Lists the variables of ranks with the reasons; ranks that share a value share a row. At a terminal, long paths are

@@ -39,12 +39,18 @@ impl Joined {
             mesh: &self.mesh,
             rank_configs: &self.rank_configs,
             libraries: &self.libraries,
+            containers: &self.containers(),
         };
         let showing = async {
             show::print(&shown).await;
             Ok(())
         };
         pump.run_unless_ended(showing).await
+    }
+
+    /// Returns the command that has started a node's container, by node.
+    fn containers(&self) -> Vec<Option<String>> {
+        self.nodes.iter().map(|node| Some(node.container.as_ref()?.command.clone())).collect()
     }
 
     /// Opens this process's streams and orders every node to start its ranks.

@@ -26,6 +26,8 @@ pub enum Show {
     /// Placement as a picture in SVG, which other output would spoil.
     PlacementPicture,
     Env,
+    /// The commands that have started containers.
+    Container,
     /// Where the time of the start went, once ranks have started.
     Timing,
 }
@@ -49,8 +51,9 @@ impl FromStr for Show {
             "placement" => Ok(Show::Placement),
             "placement=svg" => Ok(Show::PlacementPicture),
             "env" => Ok(Show::Env),
+            "container" => Ok(Show::Container),
             "timing" => Ok(Show::Timing),
-            _ => Err("env, placement, placement=svg, mesh, mesh=json, rank-table, \
+            _ => Err("env, container, placement, placement=svg, mesh, mesh=json, rank-table, \
                 rank-table=json or timing can be shown"
                 .to_owned()),
         }

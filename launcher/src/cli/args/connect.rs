@@ -1,7 +1,10 @@
 //! Options that say how to reach hosts, and from which file settings are read.
 
 use super::values;
-use rlaunch_engine::connect::connector::{Container, NewHostsRule};
+use rlaunch_engine::connect::connector::{
+    Container, ContainerEngine, ContainerWords, Gpus, ImageName, NewHostsRule, PlainWord, Pull,
+    RunOptions, Volume,
+};
 use std::path::PathBuf;
 
 /// Connections to hosts: SSH or another command, containers, the agent.
@@ -39,6 +42,9 @@ pub(crate) struct ConnectArgs {
     #[arg(long, value_name = "CMD", help_heading = "Reaching hosts")]
     pub(crate) container_exec: Option<String>,
 
+    #[command(flatten)]
+    pub(crate) image: ImageArgs,
+
     /// Read this file in place of ~/.ssh/config and /etc/ssh/ssh_config
     #[arg(long, value_name = "FILE", value_parser = values::path())]
     #[arg(help_heading = "Reaching hosts")]
@@ -68,6 +74,75 @@ pub(crate) struct ConnectArgs {
     #[arg(long, value_name = "N", help_heading = "Reaching hosts")]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) ssh_fanout: Option<u16>,
+}
+
+/// Containers that are started from an image, by the words of `docker run`.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct ImageArgs {
+    /// Start a container from this image on every host, and run in it
+    ///
+    /// It has the host's network, IPC, /dev/infiniband and GPUs, its own limits of locked memory where the
+    /// engine may raise them, and this directory, if the host has it; it ends with the job. Ranks have the
+    /// variables of the image: -x passes on yours. `rlaunch help containers` explains more.
+    #[arg(long, value_name = "NAME", help_heading = CONTAINERS)]
+    pub(crate) image: Option<ImageName>,
+
+    /// Container engine of the hosts: docker (the default), podman or nerdctl
+    #[arg(long, value_name = "NAME", value_parser = values::one_of(ENGINES), help_heading = CONTAINERS)]
+    #[arg(hide_possible_values = true)]
+    pub(crate) engine: Option<ContainerEngine>,
+
+    /// GPUs of the container; by default all that the engine can pass on
+    #[arg(long, value_name = "all|N|none|device=0,1", help_heading = CONTAINERS)]
+    pub(crate) gpus: Option<Gpus>,
+
+    /// Mount this directory or volume of the hosts in the container; ~/ is their home directory
+    #[arg(long, value_name = "SRC:DST[:ro]", help_heading = CONTAINERS)]
+    pub(crate) volume: Vec<Volume>,
+
+    /// Pass this device of the hosts to the container
+    #[arg(long, value_name = "PATH[:PATH]", help_heading = CONTAINERS)]
+    pub(crate) device: Vec<PlainWord>,
+
+    /// Size of the container's own /dev/shm, in place of the host's
+    #[arg(long, value_name = "SIZE", help_heading = CONTAINERS)]
+    pub(crate) shm_size: Option<PlainWord>,
+
+    /// User in the container; by default that of the image
+    #[arg(long, value_name = "USER[:GROUP]", help_heading = CONTAINERS)]
+    pub(crate) user: Option<PlainWord>,
+
+    /// When hosts get the image from its registry: missing (the default), always or never
+    #[arg(long, value_name = "WHEN", value_parser = values::named::<Pull>(), help_heading = CONTAINERS)]
+    #[arg(hide_possible_values = true)]
+    pub(crate) pull: Option<Pull>,
+}
+
+/// Heading of the options for containers.
+const CONTAINERS: &str = "Containers";
+
+/// Values of `--engine`.
+const ENGINES: &[(&str, ContainerEngine)] = &[
+    ("docker", ContainerEngine::Docker),
+    ("podman", ContainerEngine::Podman),
+    ("nerdctl", ContainerEngine::Nerdctl),
+];
+
+impl ImageArgs {
+    /// Returns the options, without those for a container that runs already.
+    pub(crate) fn into_words(self) -> ContainerWords {
+        let ImageArgs { image, engine, gpus, volume, device, shm_size, user, pull } = self;
+        let run = RunOptions {
+            gpus,
+            volumes: volume,
+            devices: device,
+            shm_size,
+            user,
+            pull,
+            directory: None,
+        };
+        ContainerWords { image, engine, run, ..ContainerWords::default() }
+    }
 }
 
 /// Options of verbs that use SSH without an agent.

@@ -23,7 +23,7 @@ mod termination;
 pub(crate) mod values;
 
 pub(crate) use compat::{CompatArgs, NodeCountError};
-pub(crate) use connect::{ConfigArgs, ConnectArgs, SshArgs};
+pub(crate) use connect::{ConfigArgs, ConnectArgs, ImageArgs, SshArgs};
 pub(crate) use hosts::{HostArgs, HostListArgs, HostSourceArgs, PlacementArgs};
 pub(crate) use network::{NetworkArgs, RendezvousArgs};
 pub(crate) use output::OutputArgs;
@@ -42,10 +42,10 @@ use std::time::Duration;
 
 /// Long names of options that `rlaunch --help` leaves to `rlaunch help options`.
 const RARE: &str = "\
-    agent agent-dir connect container-exec env-style gid-index hang-report init-timeout job-name \
+    agent agent-dir connect container-exec device engine env-style gid-index hang-report init-timeout job-name \
     log-json log-level mesh-timeout nccl-net-plugin nccl-share-gpu nccl-verify no-horovod no-pty no-watch oob-if \
-    oob-net port-range radix rank-by rdma-retries rdma-timeout service-level singleton ssh-fanout \
-    straggler-report sync-limit traffic-class";
+    oob-net port-range pull radix rank-by rdma-retries rdma-timeout service-level shm-size singleton ssh-fanout \
+    straggler-report sync-limit traffic-class user";
 
 /// Start one program on many hosts over SSH.
 ///

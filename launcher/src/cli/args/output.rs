@@ -110,10 +110,11 @@ pub(crate) struct OutputArgs {
     #[arg(hide_possible_values = true, help_heading = "Output")]
     pub(crate) dry_run: Option<DryRun>,
 
-    /// Explain the start: placement[=svg], env, mesh[=json], rank-table[=json] or timing; repeats add up
+    /// Explain the start: placement[=svg], env, mesh[=json], rank-table[=json], container or timing; repeats
+    /// add up
     ///
-    /// placement: the host and CPUs of each rank, and why; env: the variables that rlaunch sets, and why; mesh:
-    /// the ports by which ranks of different hosts reach each other; rank-table: all of it, for programs. These
+    /// placement: the host and CPUs of each rank, and why; env: the variables that rlaunch sets, and why;
+    /// container: the command that has started each container; mesh: the ports by which ranks of different hosts reach each other; rank-table: all of it, for programs. These
     /// come before ranks start; timing, which says where the time of the start went, when they have, on stderr.
     ///
     /// placement=svg is a picture of the hosts with the CPUs, the GPU and the ports of each rank, on stdout. With

@@ -1,6 +1,6 @@
 //! The programs of a job: their words, variables, working directory and files, and several programs with `:` between them.
 
-use super::{CompatArgs, values};
+use super::{CompatArgs, ImageArgs, values};
 use clap::Parser;
 use rlaunch_bootstrap::job::{MpiInterfaces, SingletonPolicy};
 use std::ffi::OsString;
@@ -75,6 +75,9 @@ pub(crate) struct ProgramArgs {
 
     #[command(flatten)]
     pub(crate) application: ApplicationArgs,
+
+    #[command(flatten)]
+    pub(crate) image: ImageArgs,
 
     #[command(flatten)]
     pub(crate) compat: CompatArgs,

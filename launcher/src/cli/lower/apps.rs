@@ -2,7 +2,7 @@
 //! are copied to hosts or that hosts must have.
 
 use super::{JobError, directory};
-use crate::cli::args::{ApplicationArgs, ProgramArgs, PythonArgs};
+use crate::cli::args::{ApplicationArgs, ImageArgs, ProgramArgs, PythonArgs};
 use crate::cli::command_line::is_program_here;
 use crate::cli::host_selection::{self, HostSelectionError, RankCount};
 use rlaunch_bootstrap::job::{PreloadFile, ScriptCheck, WorkingDir};
@@ -26,6 +26,11 @@ use std::{fs, io};
 pub(super) struct Program {
     args: ProgramArgs,
     hosts: Vec<Host>,
+}
+
+/// Lists the options for containers of all programs.
+pub(super) fn images(programs: &[Program]) -> impl Iterator<Item = &ImageArgs> {
+    programs.iter().map(|program| &program.args.image)
 }
 
 /// Parses the hosts of programs. A host without a number of slots has that of `table`, or else one slot.

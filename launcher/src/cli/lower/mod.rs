@@ -24,7 +24,8 @@ use crate::cli::config::{ConfigError, LoadedConfig};
 use crate::cli::host_selection::{self, HostOptions, HostSelectionError, RankCount};
 use rlaunch_bootstrap::job::Pseudoterminals;
 use rlaunch_console::terminal;
-use rlaunch_engine::connect::connector::{ContainerOptionError, Reach, RshError};
+use rlaunch_engine::connect::connector::{Container, ContainerOptionError, Reach, RshError};
+use rlaunch_engine::run::detach::Detaching;
 use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
 use rlaunch_plan::env::forwarded::{EnvError, EnvOptions};
 use rlaunch_plan::env::starters;
@@ -59,10 +60,12 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     let programs = apps::with_hosts(args.other_programs, &config.hosts, map_by)?;
     let mut reach = connect_options(args.connect, config)?;
     reach.node_timeout = args.termination.node_timeout;
+    let containers = options::containers(&reach, apps::images(&programs))?;
     let named = named_hosts(&args.hosts, config);
     let (hosts, is_local) = select_hosts(&named, ranks, map_by, &programs, config, &mut reach)?;
     args.compat.check_nodes(&hosts)?;
-    let (env, user_set_vars) = options::variables(env_options(&args.environment), &args.network)?;
+    let of_shell = env_options(&args.environment, &containers);
+    let (env, user_set_vars) = options::variables(of_shell, &args.network)?;
     let rank_options = options::rank_options(args.placement, args.network, &env)?;
     let wdir = directory::of_option(args.environment.wdir)?;
     let first = AppSpec {
@@ -79,7 +82,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     let (is_dry, watches_hangs) = (output.dry_run.is_some(), termination.hang_timeout.is_some());
     let options = with_programs(rank_options, map_by, watches_hangs, &apps);
     let Identity { id, name, secret, token } = new_identity()?;
-    let spec = JobSpec {
+    let mut spec = JobSpec {
         id,
         name: output.job_name.clone().unwrap_or(name),
         hosts,
@@ -120,8 +123,13 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         notify: termination.notify.filter(|_| !is_dry),
     };
     apps::check_copied_programs(&spec)?;
-    let stdio = if args.detaching.is_some() { Stdio::Nowhere } else { Stdio::Stdout };
-    Ok(Launch { spec, reach, stdio, detaching: args.detaching })
+    options::enter_containers(&mut reach, &containers, &mut spec)?;
+    Ok(Launch {
+        spec,
+        reach,
+        stdio: stdio_with(args.detaching.as_ref()),
+        detaching: args.detaching,
+    })
 }
 
 /// Adds what the programs decide to the options of ranks.
@@ -137,11 +145,19 @@ fn with_programs(
     Options { map_by, watches_hangs, named_ports, starters, ..options }
 }
 
-fn env_options(environment: &EnvironmentArgs) -> EnvOptions {
+/// Returns where output goes: nowhere, if the job is going to leave its terminal.
+fn stdio_with(detaching: Option<&Detaching>) -> Stdio {
+    if detaching.is_some() { Stdio::Nowhere } else { Stdio::Stdout }
+}
+
+/// Collects the options for ranks' variables. With images, ranks have none of this shell but those that are named, as with
+/// `docker run`.
+fn env_options(environment: &EnvironmentArgs, containers: &[Option<Container>]) -> EnvOptions {
+    let has_images = containers.iter().flatten().any(Container::is_image);
     EnvOptions {
         named: environment.env.clone(),
         files: environment.env_file.clone(),
-        nothing_else: environment.no_env,
+        nothing_else: environment.no_env || has_images,
         login: environment.login,
     }
 }
@@ -266,6 +282,10 @@ pub(crate) enum JobError {
     CopyNotExecutable { program: OsString, line: Option<String> },
     #[error("{0}")]
     AgentDir(String),
+    #[error("--volume: {0}")]
+    Volume(String),
+    #[error("programs on {0} want different containers, and a host has one")]
+    TwoContainers(String),
     #[error("--cpus-per-rank is for --bind core, which it implies")]
     CpusPerRank,
     #[error("--require-rdma and --transport tcp exclude each other")]
@@ -305,6 +325,9 @@ impl JobError {
             JobError::CopyNotExecutable { program, line } => {
                 let line = line.as_deref().unwrap_or("name its interpreter before it");
                 Some(format!("{line}; or make it executable here: chmod +x {}", quoted(program)))
+            }
+            JobError::TwoContainers(_) => {
+                Some("-H behind each `:` gives programs hosts of their own".into())
             }
             JobError::WorkingDir(_) => {
                 Some("it may have been deleted: cd to another, or name one by --wdir".into())
@@ -350,7 +373,9 @@ impl MeasurementJob {
         let lists =
             HostOptions { lists: &args.hosts, files: &[], exclude: &[], table: &config.hosts };
         let (hosts, is_local) = select_hosts(&lists, ranks, map_by, &[], config, &mut reach)?;
-        let named = EnvOptions { named: process.env, ..EnvOptions::default() };
+        let nothing_else = reach.starts_containers();
+        options::mount_directory(&mut reach);
+        let named = EnvOptions { named: process.env, nothing_else, ..EnvOptions::default() };
         let (env, user_set_vars) = options::variables(named, &args.network)?;
         let options = options::rank_options(args.placement, args.network, &env)?;
         let app = AppSpec {
@@ -464,6 +489,32 @@ mod tests {
             parse(&line).unwrap().has_slots_from_gpus()
         };
         assert_eq!([counts("python3 x.py"), counts("torchrun x.py")], [true, false]);
+    }
+
+    #[test]
+    fn each_host_has_the_container_of_its_programs() {
+        let launch = |line: &str| {
+            let words = ["rlaunch"].into_iter().chain(line.split(' ')).map(OsString::from);
+            let (args, line) = crate::cli::command_line::parse_job(words.collect()).unwrap();
+            job(args, &line.config).map_err(|error| error.to_string())
+        };
+        let line = "-H a --image one -x A=1 w : -H b --image two x : -H c --volume /d:/d y : -H d:2 -np 2 z";
+        let Launch { spec, reach, .. } = launch(line).unwrap();
+        let of = |name: &str| format!("{:?}", reach.of_hosts[name].as_ref().unwrap());
+        assert!(of("a").contains("\"one\"") && of("b").contains("\"two\""), "{}", of("a"));
+        assert!(of("c").contains("\"one\"") && of("c").contains("\"/d\""), "{}", of("c"));
+        assert_eq!(of("d"), of("a"));
+        let passed =
+            |app: &AppSpec| app.env.iter().filter(|var| var.name != "PYTHONUNBUFFERED").count();
+        assert!(spec.apps.iter().all(|app| passed(app) == 1), "{:?}", spec.apps[0].env);
+        let plain = launch("-H a -np 1 x : -H b --image two y").unwrap().reach;
+        assert!(plain.of_hosts["a"].is_none() && plain.of_hosts["b"].is_some());
+        let local = launch("-np 1 x").unwrap();
+        assert!(local.spec.is_local && !local.reach.here);
+        let inside = launch("--image one -np 1 x").unwrap();
+        assert!(!inside.spec.is_local && inside.reach.here);
+        let error = launch("-H a:2 -np 1 x : -np 1 --image two y").err().unwrap();
+        assert_eq!(error, "programs on a want different containers, and a host has one");
     }
 
     #[test]

@@ -103,7 +103,8 @@ pub(super) fn launch_ahead_of(job: &Launch, way: &Way) -> Result<Launch, Failed>
     spec.port_range = job.spec.port_range;
     spec.oob = job.spec.oob.clone();
     only_copies(&mut spec);
-    let (reach, stdio) = (job.reach.clone(), Stdio::Stdout);
+    // Files are on the hosts, which containers of an image mount.
+    let (reach, stdio) = (job.reach.outside(), Stdio::Stdout);
     Ok(Launch { spec, reach, stdio, detaching: None })
 }
 

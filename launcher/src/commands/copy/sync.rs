@@ -12,7 +12,9 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::gethostname;
 use rlaunch_bootstrap::job::WorkingDir;
+use rlaunch_console::messages;
 use rlaunch_copy::control::TreeLimit;
+use rlaunch_engine::connect::connector::Volume;
 use rlaunch_engine::run::job_run::Launch;
 use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::options::DryRun;
@@ -85,7 +87,7 @@ impl SyncedTree {
         match launch.spec.dry_run {
             None => {}
             Some(DryRun::Offline) => {
-                self.start_in(&mut launch.spec, &self.in_copy(&copy_dir(&key, 1)));
+                self.enter(&mut launch, &self.in_copy(&copy_dir(&key, 1)));
                 return Ok((launch, None));
             }
             // Hosts would lack a directory that only the job itself makes.
@@ -99,8 +101,23 @@ impl SyncedTree {
             "ranks run in {root}: rlaunch fetch brings what they write",
             root = root.display()
         );
-        self.start_in(&mut launch.spec, &root);
+        self.enter(&mut launch, &root);
         Ok((launch, Some(HeldCopy { _lock: lock })))
+    }
+
+    /// Makes the ranks of a job start in its copy, which containers of an image have at the path of the tree here.
+    fn enter(&self, launch: &mut Launch, root: &Path) {
+        if !launch.reach.starts_containers() {
+            return self.start_in(&mut launch.spec, root);
+        }
+        let (source, target) = (root.display().to_string(), self.directory.display().to_string());
+        match Volume::of_directory(&source, &target) {
+            Some(copy) => launch.reach.mount(Some(&copy)),
+            None => {
+                messages::warn(&format!("{target} is not in the containers: its name is not plain"))
+            }
+        }
+        self.start_in(&mut launch.spec, &self.directory);
     }
 
     /// Returns where the tree is in one of its copies: there it has its own name.

@@ -56,8 +56,9 @@ const PEERS: &[Requirement] = &[
     // Two shells that may each be called csh.
     ("tcsh", "tcsh"),
     ("bsd-csh", "csh"),
-    // Container engine on hosts.
+    // Container engines on hosts.
     ("podman", "podman"),
+    ("dockerd", "docker.io"),
     // Runs programs of aarch64; downloads those of other architectures, and a machine with systemd.
     ("qemu-aarch64", "qemu-user"),
     ("mmdebstrap", "mmdebstrap"),

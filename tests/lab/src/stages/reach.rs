@@ -47,7 +47,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     // Connections, and what they carry.
     ("launcher/ssh", "jump keys unreachable first_contact rekey shells abuse ssh_setup field", ""),
     ("launcher/commands/ssh_setup", "ssh_setup abuse", ""),
-    ("launcher/connect/connector", "rsh callback delivery abuse containers field", "containers"),
+    ("launcher/connect/connector", "rsh callback delivery abuse containers images field", "containers"),
     ("launcher/connect/agent launcher/commands/host_files.rs launcher/commands/self_test launcher/commands/self_test.rs", "packages library local delivery shells aarch64 shipped callback rsh abuse containers field", "containers launching"),
     ("launcher/connect/agent/callback worker/network/channel.rs bootstrap/security", "callback oob services abuse", ""),
     ("bootstrap/client", "services communicator library horovod", ""),

@@ -87,7 +87,8 @@ impl Deployment {
     ) -> Result<StartedAgent, DeployError> {
         let program = self.expected_location();
         match self.execute(connection, node, &InstalledAgent { program, sent: None }).await {
-            Err(DeployError::NoStart(_)) => {}
+            // An engine that has refused a container has found the agent.
+            Err(DeployError::NoStart(words)) if connection.explain(&words, false).is_none() => {}
             started => return started,
         }
         let placed = self.first.run_after_first(self.install(connection)).await?;
@@ -114,18 +115,24 @@ impl Deployment {
         }
     }
 
-    /// Executes `agent`, in a container with the limits of its engine if that refuses to raise them.
+    /// Executes `agent`. A container starts with the limits of its engine if that refuses to raise them, and once the host
+    /// has pulled an image that it lacks.
     async fn execute(
         &self,
         connection: &HostConnection,
         node: NodeId,
         agent: &InstalledAgent,
     ) -> Result<StartedAgent, DeployError> {
-        match self.execute_once(connection, node, agent).await {
-            Err(DeployError::NoStart(words)) if connection.gives_up_limits(&words) => {
-                self.execute_once(connection, node, agent).await
+        let mut has_pulled = false;
+        loop {
+            match self.execute_once(connection, node, agent).await {
+                Err(DeployError::NoStart(words)) if connection.gives_up_limits(&words) => {}
+                Err(DeployError::NoStart(words)) if !has_pulled && connection.may_pull(&words) => {
+                    connection.pull().await?;
+                    has_pulled = true;
+                }
+                started => return started,
             }
-            started => started,
         }
     }
 
@@ -143,7 +150,10 @@ impl Deployment {
             words.is_some().then_some(CallbackContext { callbacks: &self.callbacks, node, from });
         let words = words.map_or_else(|| "agent".to_owned(), |words| format!("agent {words}"));
         let channel = connection.exec(&RemoteCommand::Exec(&agent.program, &words)).await?;
-        await_hello(channel, agent.clone(), callback, connection.hello_timeout()).await
+        let mut started =
+            await_hello(channel, agent.clone(), callback, connection.hello_timeout()).await?;
+        started.container = connection.started_container(&started.said);
+        Ok(started)
     }
 
     async fn install(&self, connection: &HostConnection) -> Result<InstalledAgent, DeployError> {

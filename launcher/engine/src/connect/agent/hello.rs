@@ -5,7 +5,7 @@ use super::callback::Callbacks;
 use super::install::InstalledAgent;
 use super::{DeployError, MAX_ANSWER};
 use crate::connect::channel::{AgentCallback, AgentChannel, Incoming};
-use crate::connect::connector::{AgentLocation, HELLO_TIMEOUT};
+use crate::connect::connector::{AgentLocation, HELLO_TIMEOUT, SAYS, StartedContainer};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_bootstrap::job::NodeFacts;
 use rlaunch_bootstrap::protocol::control::{
@@ -30,6 +30,30 @@ pub struct StartedAgent {
     pub agent: AgentLocation,
     /// Number of bytes transferred to install the agent; `None` if the host had it already.
     pub sent: Option<usize>,
+    /// Lines of the script that has started a container for the agent.
+    pub(super) said: Vec<String>,
+    /// That container.
+    pub(crate) container: Option<StartedContainer>,
+}
+
+impl StartedAgent {
+    /// Makes an agent for which no container was started.
+    pub(crate) fn new(
+        channel: AgentChannel,
+        frames: FrameReader,
+        facts: NodeFacts,
+        agent: AgentLocation,
+    ) -> StartedAgent {
+        StartedAgent {
+            channel,
+            frames,
+            facts,
+            agent,
+            sent: None,
+            said: Vec::new(),
+            container: None,
+        }
+    }
 }
 
 /// TCP listener to which the agent of `node` may connect.
@@ -89,7 +113,9 @@ pub(super) async fn await_hello(
         channel.abandon().await;
         return Err(DeployError::Version { theirs: version });
     }
-    Ok(StartedAgent { channel, frames, facts, agent: agent.program, sent: agent.sent })
+    let InstalledAgent { program, sent } = agent;
+    let started = StartedAgent::new(channel, frames, facts, program);
+    Ok(StartedAgent { sent, said: output.said(), ..started })
 }
 
 struct Hello {
@@ -169,6 +195,14 @@ impl HelloReader {
     fn check_stderr(&self) -> Result<(), DeployError> {
         let has_hello = self.diagnostics.windows(HELLO_MAGIC.len()).any(|w| w == HELLO_MAGIC);
         if has_hello { Err(DeployError::Misdirected) } else { Ok(()) }
+    }
+
+    /// Returns the lines by which a script has told how it starts a container.
+    fn said(&self) -> Vec<String> {
+        let text = String::from_utf8_lossy(&self.diagnostics);
+        text.lines()
+            .filter_map(|line| Some(line.strip_prefix(SAYS)?.trim_end().to_owned()))
+            .collect()
     }
 
     fn silent(&self, late: Late) -> DeployError {

@@ -1,10 +1,7 @@
-//! `--container`: a running container of the same name on every host, or an image from which containers are started, one
-//! per agent, which end with their agent.
-//!
-//! The executable of an agent in a new container is cached on the host and mounted read-only. A script in the container first
-//! copies it to a writable directory, because the library for ranks is stored in the same directory.
+//! `--container` and `--image`: a running container of the same name on every host, or an image from which containers are
+//! started ([`super::image`]), one per agent, which end with their agent.
 
-use super::command::{AgentLocation, HOME};
+use super::image::{Image, Pull, RunOptions, SAYS};
 use super::rsh::quoted_output;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::job::ExitStatus;
@@ -15,7 +12,7 @@ use strum::VariantNames;
 
 /// Placeholder in `--container-exec`. It stands for the name of a running container or, with an image, for
 /// the arguments that name the new container and the image.
-const PLACEHOLDER: &str = "{name}";
+pub(super) const PLACEHOLDER: &str = "{name}";
 /// Characters that names of images may have, but not names of containers. They precede a repository, a tag
 /// or a digest.
 const IMAGE_CHARACTERS: [char; 3] = ['/', ':', '@'];
@@ -28,13 +25,42 @@ const NO_IMAGE: &[&str] =
 const ENGINE_ERRORS: &[&str] =
     &["error response from daemon", "oci runtime", "crun: ", "runc: ", "level=fatal", "fata["];
 
-/// Container or image named by `--container`.
+/// Container or image named by `--container` or `--image`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Container {
     engine: ContainerEngine,
     name: String,
     /// Command of `--container-exec`, which enters or starts the container.
     enter: Option<String>,
+    /// How a container is started, if the name is that of an image.
+    image: Option<RunOptions>,
+}
+
+/// Options that say in which container agents run.
+#[derive(Clone, Debug, Default)]
+pub struct ContainerWords {
+    /// `--container`.
+    pub container: Option<Container>,
+    /// `--container-exec`.
+    pub enter: Option<String>,
+    /// `--image`.
+    pub image: Option<ImageName>,
+    /// `--engine`.
+    pub engine: Option<ContainerEngine>,
+    pub run: RunOptions,
+}
+
+/// Name of an image, with or without a registry, a tag or a digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageName(String);
+
+impl FromStr for ImageName {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<ImageName, &'static str> {
+        let is_name = has_only(text, &[&['_', '.', '-'], &IMAGE_CHARACTERS[..]].concat());
+        is_name.then(|| ImageName(text.to_owned())).ok_or("an image, as in ubuntu:24.04")
+    }
 }
 
 /// Method by which an agent is started in a container.
@@ -77,8 +103,14 @@ pub enum ContainerOptionError {
         "--container-exec `{0}`: words of letters, digits and /._-+@=,:% for any shell, and {PLACEHOLDER}"
     )]
     Command(String),
-    #[error("--container-exec `{0}` starts no image: it needs `run` and {PLACEHOLDER}")]
+    #[error("--container-exec `{0}` starts no image: it needs `run`, and {PLACEHOLDER} at its end")]
     NoRun(String),
+    #[error("--image and --container exclude each other")]
+    Both,
+    #[error("--engine, --gpus, --volume, --device, --shm-size, --user and --pull are for --image")]
+    NoImage,
+    #[error("--engine {0} starts no image; docker, podman and nerdctl do")]
+    Engine(&'static str),
 }
 
 /// Reason why no agent was started in a container.
@@ -96,12 +128,17 @@ pub enum ContainerError {
     NoTool { tool: String },
     #[error("{place} has no `sh`")]
     NoShell { place: String },
+    /// `command` is the whole command, if the script for an image has told it.
     #[error("{tool} fails: {said}")]
-    Engine { tool: &'static str, said: String },
+    Engine { tool: &'static str, said: String, command: Option<String> },
     #[error("{tool} has started no agent within {} s{}", late.limit.as_secs(), quoted_output(said))]
     Silent { tool: String, by_sudo: bool, late: Late, said: String },
     #[error("there is no image {name}")]
     NoImage { tool: &'static str, name: String },
+    #[error("{tool} cannot pull {name}: {said}")]
+    Pull { tool: &'static str, name: String, said: String },
+    #[error("{tool} has not pulled {name}: {late}")]
+    SlowPull { tool: &'static str, name: String, late: Late },
     #[error(
         "the login ends on the host and not in the container {name}: there is neither /.dockerenv \
          nor /run/.containerenv"
@@ -128,10 +165,13 @@ impl ContainerError {
                 Some(format!("on {host}: {tool} start {name}"))
             }
             ContainerError::NoTool { tool } => Some(format!(
-                "`ssh {host} command -v {tool}` should print its path; --container-exec can name \
-                 the path"
+                "`ssh {host} command -v {tool}` should print its path; --engine names another engine for \
+                 --image, --container-exec the path of this one"
             )),
             ContainerError::NoShell { .. } => Some("its image needs a shell".into()),
+            ContainerError::Engine { command: Some(command), .. } => Some(format!(
+                "this is the engine's own error; the command on {host} was:\n  {command}"
+            )),
             ContainerError::Engine { tool, .. } => Some(format!(
                 "this is {tool}'s own error: on {host}, `{tool} run` and `{tool} exec` of any command probably \
                  end with it too; --container-exec starts or enters the container with other options"
@@ -148,6 +188,10 @@ impl ContainerError {
                     "`{tool} info` on {host} shows whether its engine answers; an entrypoint of the image \
                      that waits for something keeps the agent from its start too{left}"
                 ))
+            }
+            ContainerError::SlowPull { tool, name, .. }
+            | ContainerError::Pull { tool, name, .. } => {
+                Some(format!("on {host}: {tool} pull {name}"))
             }
             ContainerError::NoImage { tool, name } => Some(format!(
                 "on {host}: {tool} pull {name}; root's own images are used by --container-exec \
@@ -205,22 +249,32 @@ impl FromStr for Container {
                 "a NAME of letters, digits and _.-, or an IMAGE with / or : or @".to_owned()
             );
         }
-        let container = Container { engine, name: name.to_owned(), enter: None };
-        if container.is_image() && !engine.is_like_docker() {
+        // Hosts have such an image already, as ever.
+        let image = RunOptions { pull: Some(Pull::Never), ..RunOptions::default() };
+        let image = name.contains(IMAGE_CHARACTERS).then_some(image);
+        if image.is_some() && !engine.is_like_docker() {
             return Err(format!("{kind} enters a container; docker, podman and nerdctl start one"));
         }
-        Ok(container)
+        Ok(Container { engine, name: name.to_owned(), enter: None, image })
     }
 }
 
 impl Container {
-    /// Combines `--container` and `--container-exec`. Returns an error if one does not fit the other.
-    pub fn from_args(
-        container: Option<Container>,
-        enter: Option<String>,
-    ) -> Result<Option<Container>, ContainerOptionError> {
-        let Some(container) = container else {
-            return if enter.is_none() { Ok(None) } else { Err(ContainerOptionError::NoContainer) };
+    /// Combines the options for containers. Returns an error if one does not fit another.
+    pub fn from_words(words: ContainerWords) -> Result<Option<Container>, ContainerOptionError> {
+        let ContainerWords { container, enter, image, engine, run } = words;
+        let container = match (container, image) {
+            (Some(_), Some(_)) => return Err(ContainerOptionError::Both),
+            (named, None) if engine.is_some() || !run.is_empty() => {
+                let named = named.filter(|named| engine.is_none() && named.is_image());
+                let named = named.ok_or(ContainerOptionError::NoImage)?;
+                let image = named.image.map(|options| options.extended(run));
+                Container { image, ..named }
+            }
+            (Some(named), None) => named,
+            (None, Some(ImageName(name))) => Container::of_image(name, engine, run)?,
+            (None, None) if enter.is_some() => return Err(ContainerOptionError::NoContainer),
+            (None, None) => return Ok(None),
         };
         let name = container.name.clone();
         match (container.engine, &enter) {
@@ -229,30 +283,70 @@ impl Container {
             (_, Some(command)) => check_command(command)?,
             (_, None) => {}
         }
-        let starts = |command: &String| command.contains(" run ") && command.contains(PLACEHOLDER);
+        let starts = |command: &String| {
+            command.contains(" run ") && command.trim_end().ends_with(PLACEHOLDER)
+        };
         if container.is_image()
             && let Some(command) = enter.as_ref().filter(|command| !starts(command))
         {
             return Err(ContainerOptionError::NoRun(redacted(command)));
         }
+        let enter = enter.map(|command| command.trim_end().to_owned());
         Ok(Some(Container { enter, ..container }))
     }
 
-    /// Tells whether `--container` names an image, from which new containers are started.
+    /// Returns the container of a program with options of its own, which inherits those that stand before all programs.
+    pub fn for_program(
+        all: Option<&Container>,
+        own: ContainerWords,
+    ) -> Result<Option<Container>, ContainerOptionError> {
+        let Some(all) = all.filter(|all| all.is_image()) else { return Container::from_words(own) };
+        let engine = own.engine.unwrap_or(all.engine);
+        check_engine(engine)?;
+        let inherited = all.image.clone().unwrap_or_default();
+        let name = own.image.map_or_else(|| all.name.clone(), |ImageName(name)| name);
+        let (enter, image) = (all.enter.clone(), Some(inherited.extended(own.run)));
+        Ok(Some(Container { engine, name, enter, image }))
+    }
+
+    fn of_image(
+        name: String,
+        engine: Option<ContainerEngine>,
+        run: RunOptions,
+    ) -> Result<Container, ContainerOptionError> {
+        let engine = engine.unwrap_or(ContainerEngine::Docker);
+        check_engine(engine)?;
+        Ok(Container { engine, name, enter: None, image: Some(run) })
+    }
+
+    /// Tells whether containers are started from an image.
     pub fn is_image(&self) -> bool {
-        self.name.contains(IMAGE_CHARACTERS)
+        self.image.is_some()
+    }
+
+    /// Returns how containers are started, if they are.
+    pub fn run_options(&mut self) -> Option<&mut RunOptions> {
+        self.image.as_mut()
+    }
+
+    /// Returns what to do about an image that a host lacks; `None` if no container is started.
+    pub(super) fn pull(&self) -> Option<Pull> {
+        self.image.as_ref().map(|options| options.pull.unwrap_or(Pull::Missing))
+    }
+
+    /// Returns the engine's program and the image, for messages.
+    pub(super) fn tool_and_name(&self) -> (&'static str, &str) {
+        (self.engine.command(), &self.name)
     }
 
     /// Returns the method by which an agent is started in the container.
     pub(super) fn entry(&self) -> ContainerEntry<'_> {
         let name = &self.name;
+        if let Some(options) = &self.image {
+            let (tool, run) = (self.engine.command(), self.enter.as_deref());
+            return ContainerEntry::Run(Image { tool, name, run, options, keeps_limits: false });
+        }
         match (&self.enter, self.engine) {
-            (run, _) if self.is_image() => ContainerEntry::Run(Image {
-                tool: self.engine.command(),
-                name,
-                run: run.as_deref(),
-                keeps_limits: false,
-            }),
             (Some(command), _) => ContainerEntry::Exec(command.replace(PLACEHOLDER, name)),
             (None, ContainerEngine::Toolbox) => {
                 ContainerEntry::Exec(format!("toolbox run -c {name}"))
@@ -284,6 +378,8 @@ impl Container {
     /// agent; `None` if there is none. `ended` is the command's exit status, if known.
     pub fn explain(&self, ended: Option<ExitStatus>, output: &str) -> Option<ContainerError> {
         let command = self.engine_command()?;
+        let (output, started_by) = split_command(output);
+        let output = output.as_str();
         let (tool, name) = (self.engine.command(), self.name.clone());
         let said = self.engine_error(output).filter(|_| ended != Some(ExitStatus::Code(0)));
         let is_image = self.is_image();
@@ -315,7 +411,7 @@ impl Container {
             let what = if is_image { "image" } else { "container" };
             Some(ContainerError::NoShell { place: format!("the {what} {name}") })
         } else if let Some(said) = said {
-            Some(ContainerError::Engine { tool, said })
+            Some(ContainerError::Engine { tool, said, command: started_by })
         } else if missing && output.contains(&first) && ended != Some(ExitStatus::Code(0)) {
             Some(ContainerError::NoTool { tool: first })
         } else {
@@ -340,6 +436,8 @@ impl Container {
             let lower = line.to_lowercase();
             ENGINE_ERRORS.iter().any(|known| lower.contains(known))
                 || is_podmans && line.starts_with("Error: ")
+                // Of its command line; a shell says in such a form that there is no docker.
+                || line.starts_with("docker: ") && !lower.contains("not found")
         };
         let line = output.lines().map(str::trim).find(is_error)?;
         let inner = line.rsplit_once("create failed: ").map_or(line, |(_, inner)| inner);
@@ -373,6 +471,20 @@ impl Container {
     }
 }
 
+/// Separates the command that a script for an image has told from the rest of an output.
+fn split_command(output: &str) -> (String, Option<String>) {
+    let (told, rest): (Vec<&str>, Vec<&str>) =
+        output.lines().partition(|line| line.trim_start().starts_with(SAYS));
+    let command =
+        told.iter().find_map(|line| line.trim_start().strip_prefix(SAYS)?.strip_prefix("run "));
+    (rest.join("\n"), command.map(str::to_owned))
+}
+
+/// Checks that an engine starts containers from images.
+fn check_engine(engine: ContainerEngine) -> Result<(), ContainerOptionError> {
+    if engine.is_like_docker() { Ok(()) } else { Err(ContainerOptionError::Engine(engine.into())) }
+}
+
 /// Checks that `--container-exec` has only characters that no shell interprets.
 fn check_command(command: &str) -> Result<(), ContainerOptionError> {
     let plain = |c: char| c.is_ascii_alphanumeric() || " /._-+@=,:%".contains(c);
@@ -393,141 +505,27 @@ pub(super) fn is_limit_refused(output: &str) -> bool {
 /// launcher has gone. The code kills its process group, in which sshd has put nothing else, if the process that started
 /// the shell ends within 150 s, in which every agent was sent and has started, or was given up. What sudo has started, only
 /// sudo can kill.
-const WATCH: &str = "(n=0; while [ $((n+=1)) -le 75 ] && sleep 2; do p=; while read -r k p x; do case $k in PPid:) \
+pub(super) const WATCH: &str = "(n=0; while [ $((n+=1)) -le 75 ] && sleep 2; do p=; while read -r k p x; do case $k in PPid:) \
     break; esac; done </proc/$$/status; case $p in $PPID) ;; \"\") exit;; *) case $1 in sudo) \
     sudo -n kill -9 -- -$$;; esac; kill -9 -$$; exit;; esac; done) \
     </dev/null >/dev/null 2>&1 &";
 /// Shell code for the host, after the client: ends [`WATCH`], and with the client's exit status.
-const WATCHED: &str = "s=$?; exec 2>/dev/null; trap \"\" TERM; kill -15 -$$ && wait; exit $s";
-
-/// Directory in the container at which the host's directory with the agent is mounted.
-const MOUNT: &str = "/opt/rlaunch";
-
-/// Last line that the script of [`Image::removal_script`] prints on success.
-pub(crate) const CONTAINER_GONE: &str = "its container is gone";
-
-/// Shell code for the host. If the agent at the path `$a` is missing, the code fails, so that the launcher
-/// installs the agent; otherwise it sets `$a` to the agent's directory.
-const LOOK: &str = "[ -x \"$a\" ] || { echo there is no $a >&2; exit 127; }; a=${a%/*};";
-/// Shell code for the host. It fails unless the account owns the agent at the path `$a` and the two
-/// directories above it.
-const OWN: &str = "[ -O \"${a%/*/*}\" -a -O \"${a%/*}\" -a -O \"$a\" ] || exit 127;";
-/// Shell code for the host. It inserts the account's cache, `.rlaunch-UID`, into the path `$a` of an agent
-/// in a directory that accounts share.
-const SHARED: &str = "case $a in \"~/\"*) a=\"$HOME/${a#??}\";; esac; f=${a##*/}; a=${a%/*}; \
-    a=${a%/*}/.rlaunch-$(id -u)/${a##*/}/$f;";
-
-/// Shell code for the container that copies the agent and executes the copy. `$1` is the name of the build,
-/// further arguments are passed to the agent.
-const INSIDE: &str = "d=\"$h/.cache/rlaunch/$1\"; t=\"$d/.new.$(uname -n).$$\"; shift; \
-    [ -x \"$d/rlaunch-worker\" -a -O \"$d\" -a -O \"$d/rlaunch-worker\" ] || { mkdir -p \"$d\" && \
-    cp /opt/rlaunch/rlaunch-worker \"$t\" && mv -f \"$t\" \"$d/rlaunch-worker\"; } && \
-    exec \"$d/rlaunch-worker\" \"$@\"";
-
-/// Image, and the command that starts containers from it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Image<'a> {
-    /// Program of an engine that understands docker's command line.
-    tool: &'a str,
-    name: &'a str,
-    /// Command of `--container-exec`, with the placeholder [`PLACEHOLDER`]; `None` for
-    /// the default command.
-    run: Option<&'a str>,
-    /// Whether the container has the limits of its engine, which may not raise them.
-    keeps_limits: bool,
-}
-
-impl<'a> Image<'a> {
-    /// Returns the program of the engine if containers start by the default command, which may raise limits.
-    pub(super) fn usual_tool(&self) -> Option<&'a str> {
-        self.run.is_none().then_some(self.tool)
-    }
-
-    pub(super) fn keep_limits(self, keeps_limits: bool) -> Image<'a> {
-        Image { keeps_limits, ..self }
-    }
-
-    /// Returns the line for a host's login shell that starts the container `container` and executes the
-    /// agent in it with the arguments `words`.
-    pub(super) fn line(&self, container: &str, agent: &AgentLocation, words: &str) -> String {
-        let (path, own) = match agent {
-            AgentLocation::At(path) => (path.clone(), String::new()),
-            AgentLocation::InCache { cache, build } => {
-                (format!("{cache}/{build}/rlaunch-worker"), OWN.to_owned())
-            }
-            AgentLocation::InShared { directory, build } => {
-                (format!("{directory}/{build}/rlaunch-worker"), format!("{SHARED} {OWN}"))
-            }
-        };
-        let image = self.name;
-        let placed = format!("--name {container} -v \"$a:{MOUNT}:ro\" {image}");
-        let start = match self.run {
-            Some(run) => run.replace(PLACEHOLDER, &placed),
-            None => self.default_run(&placed),
-        };
-        let inside = format!("{HOME} {INSIDE}");
-        format!(
-            "exec sh -c 'a=$1; i=$2; shift 2; {own} {LOOK} {WATCH} {start} sh -c \"$i\" sh \"${{a##*/}}\" \"$@\"; \
-             {WATCHED}' sh {path} '{inside}' {words}"
-        )
-    }
-
-    /// Returns shell code that starts a container by the default command, with the options that RDMA and
-    /// shared memory need. Images are never pulled, since that would stall the job.
-    fn default_run(&self, placed: &str) -> String {
-        let tool = self.tool;
-        // Docker's daemon sets the limit of locked memory; rootless engines cannot exceed the user's.
-        let locked = match tool {
-            _ if self.keeps_limits => "m=;",
-            "docker" => "m=\"--ulimit memlock=-1\";",
-            _ => "m=; [ $(id -u) -ne 0 ] || m=\"--ulimit memlock=-1\";",
-        };
-        // SELinux labels would deny access to devices and mounts.
-        let labels = if tool == "nerdctl" { "" } else { "--security-opt label=disable " };
-        format!(
-            "{locked} d=; [ -e /dev/infiniband ] && d=\"--device /dev/infiniband\"; {tool} run \
-             --rm -i --pull never --network host --ipc host $m $d {labels}{placed}"
-        )
-    }
-
-    /// Returns a script for the host. It removes the containers in its arguments, and prints [`CONTAINER_GONE`] once
-    /// none of them runs. The engine's list of names confirms the removal, because a failing `inspect`
-    /// could also mean that the engine does not answer.
-    pub(super) fn removal_script(&self) -> String {
-        let engine = self.run.and_then(|run| run.split_once(" run ")).map(|(engine, _)| engine);
-        let engine = engine.unwrap_or(self.tool);
-        format!(
-            "set -f; for c do {engine} kill $c; {engine} rm -f $c; done >/dev/null 2>&1; for c do \
-             l=$({engine} ps -a --filter name=$c --format {{{{.Names}}}} 2>&1) || \
-             {{ echo {engine} does not say whether $c is gone: $l; exit 1; }}; \
-             for n in $l; do [ $n = $c ] || continue; \
-             case $({engine} inspect -f {{{{.State.Running}}}} $c 2>/dev/null) in \
-             false) ;; *) echo $c still runs; exit 1;; esac; done; done; echo {CONTAINER_GONE}"
-        )
-    }
-}
-
-/// Converts a text to a name for a container: characters that engines do not allow become dashes.
-pub(super) fn container_name(text: &str) -> String {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "_.-".contains(c) { c } else { '-' };
-    text.chars().map(plain).collect()
-}
+pub(super) const WATCHED: &str =
+    "s=$?; exec 2>/dev/null; trap \"\" TERM; kill -15 -$$ && wait; exit $s";
 
 #[cfg(test)]
 mod tests {
-    use super::super::command::RemoteCommand;
+    use super::super::image::Gpus;
     use super::*;
-    use std::fs;
-    use std::io::{BufRead, BufReader};
-    use std::os::unix::fs::PermissionsExt;
-    use std::path::Path;
-    use std::process::{Command, Output, Stdio};
-    use std::thread::sleep;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     fn container(text: &str, enter: Option<&str>) -> Container {
-        let enter = enter.map(str::to_owned);
-        Container::from_args(Some(text.parse().unwrap()), enter).unwrap().unwrap()
+        let words = ContainerWords {
+            container: Some(text.parse().unwrap()),
+            enter: enter.map(str::to_owned),
+            ..ContainerWords::default()
+        };
+        Container::from_words(words).unwrap().unwrap()
     }
 
     /// Returns the command that enters a container, or describes what is started.
@@ -573,7 +571,8 @@ mod tests {
         }
         let own = container("docker:a/b", Some("sudo docker run -i {name}"));
         let run = Some("sudo docker run -i {name}");
-        let image = Image { tool: "docker", name: "a/b", run, keeps_limits: false };
+        let options = &RunOptions { pull: Some(Pull::Never), ..RunOptions::default() };
+        let image = Image { tool: "docker", name: "a/b", run, options, keeps_limits: false };
         assert_eq!(own.entry(), ContainerEntry::Run(image));
     }
 
@@ -586,12 +585,13 @@ mod tests {
             assert!(bad.parse::<Container>().is_err(), "{bad}");
         }
         let from = |text: &str, enter: Option<&str>| {
-            Container::from_args(text.parse().ok(), enter.map(str::to_owned))
+            let (container, enter) = (text.parse().ok(), enter.map(str::to_owned));
+            Container::from_words(ContainerWords { container, enter, ..ContainerWords::default() })
         };
         assert_eq!(from("other:x", None), Err(ContainerOptionError::NoCommand("x".into())));
         assert_eq!(from("", Some("x")), Err(ContainerOptionError::NoContainer));
         assert!(matches!(from("forced:x", Some("x")), Err(ContainerOptionError::Forced(_))));
-        for bad in ["docker exec -i {name}", "docker run -i a/b"] {
+        for bad in ["docker exec -i {name}", "docker run -i a/b", "docker run {name} sh"] {
             assert!(
                 matches!(from("docker:a/b", Some(bad)), Err(ContainerOptionError::NoRun(_))),
                 "{bad}"
@@ -692,6 +692,59 @@ mod tests {
         let nerdctl = "time=\"2026-01-01T00:00:00Z\" level=fatal msg=\"cgroup controller cpu is not available\"";
         assert!(said("nerdctl:a/b", nerdctl).starts_with("nerdctl fails: time="));
         assert_eq!(said("docker:a/b", "Error: this is a program's own"), "");
+        let usage = "docker: invalid publish opts format";
+        assert_eq!(said("docker:a/b", usage), format!("docker fails: {usage}"));
+        let output = format!("{SAYS}run docker run -i a/b agent\n{}", docker(cgroup));
+        let error = container("docker:a/b", None).explain(Some(ExitStatus::Code(125)), &output);
+        let hint = error.unwrap().hint("b").unwrap();
+        assert!(hint.ends_with("the command on b was:\n  docker run -i a/b agent"), "{hint}");
+    }
+
+    fn words(image: &str) -> ContainerWords {
+        ContainerWords { image: Some(image.parse().unwrap()), ..ContainerWords::default() }
+    }
+
+    #[test]
+    fn an_image_is_started_by_docker_unless_another_engine_is_named() {
+        let of = |words: ContainerWords| Container::from_words(words).map(Option::unwrap);
+        let ubuntu = of(words("ubuntu")).unwrap();
+        assert!(ubuntu.is_image() && ubuntu.pull() == Some(Pull::Missing));
+        assert_eq!(ubuntu.tool_and_name(), ("docker", "ubuntu"));
+        let podman = ContainerWords { engine: Some(ContainerEngine::Podman), ..words("ubuntu") };
+        assert_eq!(of(podman).unwrap().tool_and_name(), ("podman", "ubuntu"));
+        let toolbox = ContainerWords { engine: Some(ContainerEngine::Toolbox), ..words("ubuntu") };
+        assert_eq!(of(toolbox), Err(ContainerOptionError::Engine("toolbox")));
+        let both = ContainerWords { container: "docker:mpi".parse().ok(), ..words("ubuntu") };
+        assert_eq!(of(both), Err(ContainerOptionError::Both));
+    }
+
+    #[test]
+    fn options_of_containers_need_an_image() {
+        let run = || RunOptions { gpus: Some(Gpus::All), ..RunOptions::default() };
+        for container in [None, "docker:mpi".parse().ok()] {
+            let words = ContainerWords { container, run: run(), ..ContainerWords::default() };
+            assert_eq!(Container::from_words(words), Err(ContainerOptionError::NoImage));
+        }
+        let container = "docker:a/b".parse().ok();
+        let words = ContainerWords { container, run: run(), ..ContainerWords::default() };
+        let found = Container::from_words(words).unwrap().unwrap();
+        let expected = RunOptions { pull: Some(Pull::Never), ..run() };
+        assert_eq!(found.image, Some(expected));
+    }
+
+    #[test]
+    fn a_program_adds_to_the_container_of_all() {
+        let volume = |text: &str| text.parse().unwrap();
+        let run = RunOptions { volumes: vec![volume("/a:/a")], ..RunOptions::default() };
+        let all = Container::from_words(ContainerWords { run, ..words("one") }).unwrap();
+        let own = RunOptions { volumes: vec![volume("/b:/b")], ..RunOptions::default() };
+        let own = ContainerWords { run: own, ..ContainerWords::default() };
+        let found = Container::for_program(all.as_ref(), own.clone()).unwrap().unwrap();
+        let both = [volume("/a:/a"), volume("/b:/b")].to_vec();
+        assert_eq!((&*found.name, found.image.unwrap().volumes), ("one", both));
+        let other = Container::for_program(all.as_ref(), words("two")).unwrap().unwrap();
+        assert_eq!(other.name, "two");
+        assert_eq!(Container::for_program(None, own), Err(ContainerOptionError::NoImage));
     }
 
     #[test]
@@ -705,241 +758,5 @@ mod tests {
             assert_eq!(container(text, None).check_inside(false).is_ok(), lands, "{text}");
             assert!(container(text, None).check_inside(true).is_ok(), "{text}");
         }
-    }
-
-    /// Engine that logs its arguments and runs the container's command on this machine.
-    const ENGINE: &str = "#!/bin/sh\n\
-        [ $1 = run ] || { echo \"$*\" >>$CALLS; exit 0; }\n\
-        while [ $1 != some/image:1 ]; do echo \"$1\"; shift; done >>$CALLS\nshift\n\
-        exec env -i PATH=/usr/bin:/bin HOME=$INSIDE \"$@\"\n";
-
-    fn write(path: &Path, text: &str) {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, text).unwrap();
-        fs::set_permissions(path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
-
-    struct Host(tempfile::TempDir);
-
-    impl Host {
-        fn new() -> Host {
-            let host = Host(tempfile::tempdir().unwrap());
-            fs::create_dir(host.at("inside")).unwrap();
-            ["docker", "podman", "sudo"].iter().for_each(|name| write(&host.at(name), ENGINE));
-            write(&host.at("sudo"), "#!/bin/sh\nexec \"$@\"\n");
-            host
-        }
-
-        fn at(&self, name: &str) -> std::path::PathBuf {
-            self.0.path().join(name)
-        }
-
-        fn run(&self, line: &str) -> (Output, String) {
-            let path = format!("{}:/usr/bin:/bin", self.0.path().display());
-            // Without a container, the agent is at its path on the host and not at the mount point.
-            let agents = self.at(".cache/rlaunch/0f");
-            let line = line.replace(&format!("cp {MOUNT}"), &format!("cp {}", agents.display()));
-            let mut sh = Command::new("sh");
-            sh.args(["-c", &line]).env("PATH", path).env("HOME", self.0.path());
-            sh.env("CALLS", self.at("calls")).env("INSIDE", self.at("inside"));
-            let output = sh.output().unwrap();
-            (output, fs::read_to_string(self.at("calls")).unwrap_or_default())
-        }
-    }
-
-    /// Lists the names of a group's processes. Zombies may stay, where nobody waits for orphans.
-    fn names(group: &str) -> Vec<String> {
-        let name = |entry: fs::DirEntry| {
-            let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
-            let (begin, fields) = stat.rsplit_once(") ")?;
-            let runs = !fields.starts_with('Z') && fields.split(' ').nth(2) == Some(group);
-            let (_, name) = begin.split_once('(')?;
-            runs.then(|| name.to_owned())
-        };
-        fs::read_dir("/proc").unwrap().flatten().filter_map(name).collect()
-    }
-
-    /// Waits until no process of a group runs.
-    fn wait_for_end(group: &str, limit: Duration) {
-        let began = Instant::now();
-        while !names(group).is_empty() {
-            assert!(began.elapsed() < limit, "left after {limit:?}: {:?}", names(group));
-            sleep(Duration::from_millis(50));
-        }
-    }
-
-    #[test]
-    fn a_client_whose_engine_hangs_ends_with_the_login() {
-        let host = Host::new();
-        write(&host.at(".cache/rlaunch/0f/rlaunch-worker"), "");
-        write(&host.at("docker"), "#!/bin/sh\ntrap : TERM\nwhile sleep 0.1; do :; done\n");
-        let enter = container("docker:mpi", None).client("docker exec -i mpi".to_owned());
-        let entering = RemoteCommand::Script("true", &[]).line_inside(&enter);
-        for line in [entering, image("docker", None).line("n", &agent(), "agent")] {
-            assert!(!line.contains(['\\', '!', '\n']), "{line}");
-            let mut login = Command::new("sh");
-            login.args(["-c", "setsid sh -c \"$0\" & echo $!; wait", &line]);
-            login.env("PATH", format!("{}:/usr/bin:/bin", host.0.path().display()));
-            let mut login =
-                login.env("HOME", host.0.path()).stdout(Stdio::piped()).spawn().unwrap();
-            let mut client = String::new();
-            BufReader::new(login.stdout.take().unwrap()).read_line(&mut client).unwrap();
-            let client = client.trim();
-            sleep(Duration::from_secs(3));
-            assert!(Path::new("/proc").join(client).exists(), "it ended before its login: {line}");
-            login.kill().unwrap();
-            login.wait().unwrap();
-            wait_for_end(client, Duration::from_secs(30));
-        }
-    }
-
-    /// This sudo changes no account; what it is asked counts.
-    #[test]
-    fn a_client_that_sudo_has_started_is_ended_by_sudo() {
-        let host = Host::new();
-        write(&host.at("docker"), "#!/bin/sh\ntrap : TERM\nwhile sleep 0.1; do :; done\n");
-        let sudo = "#!/bin/sh\necho $* >>$HOME/asked\n[ $1 != -n ] || shift\nexec \"$@\"\n";
-        write(&host.at("sudo"), sudo);
-        let enter = container("docker:mpi", Some("sudo docker exec -i {name}"));
-        let enter = enter.client("sudo docker exec -i mpi".to_owned());
-        let line = RemoteCommand::Script("true", &[]).line_inside(&enter);
-        let mut login = Command::new("sh");
-        login.args(["-c", "setsid sh -c \"$0\" & echo $!; wait", &line]);
-        login.env("PATH", format!("{}:/usr/bin:/bin", host.0.path().display()));
-        let mut login = login.env("HOME", host.0.path()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut client = String::new();
-        BufReader::new(login.stdout.take().unwrap()).read_line(&mut client).unwrap();
-        login.kill().unwrap();
-        login.wait().unwrap();
-        wait_for_end(client.trim(), Duration::from_secs(30));
-        let asked = fs::read_to_string(host.0.path().join("asked")).unwrap();
-        let killed = format!("-n kill -9 -- -{}\n", client.trim());
-        assert!(asked.starts_with("docker exec -i mpi ") && asked.ends_with(&killed), "{asked}");
-    }
-
-    #[test]
-    fn a_client_ends_with_its_own_status_and_leaves_nothing() {
-        let host = Host::new();
-        write(&host.at("docker"), "#!/bin/sh\ncat\nexit 3\n");
-        let enter = container("docker:mpi", None).client("docker exec -i mpi".to_owned());
-        let line = RemoteCommand::Script("true", &[]).line_inside(&enter);
-        let started = "echo in | setsid sh -c 'echo $$; eval \"$0\"' \"$0\"; echo $?";
-        let mut sh = Command::new("sh");
-        sh.args(["-c", started, &line]).env("HOME", host.0.path());
-        sh.env("PATH", format!("{}:/usr/bin:/bin", host.0.path().display()));
-        let output = sh.output().unwrap();
-        let printed = String::from_utf8(output.stdout).unwrap();
-        let (group, rest) = printed.split_once('\n').unwrap();
-        assert_eq!((rest, output.stderr.as_slice()), ("in\n3\n", &b""[..]));
-        // The watch itself has been waited for; its sleep is being killed.
-        assert!(!names(group).contains(&"sh".to_owned()), "{:?}", names(group));
-        wait_for_end(group, Duration::from_secs(30));
-    }
-
-    fn image<'a>(tool: &'a str, run: Option<&'a str>) -> Image<'a> {
-        Image { tool, name: "some/image:1", run, keeps_limits: false }
-    }
-
-    fn agent() -> AgentLocation {
-        AgentLocation::InCache { cache: "~/.cache/rlaunch".into(), build: "0f".into() }
-    }
-
-    #[test]
-    fn an_agent_that_is_not_there_starts_no_container() {
-        let host = Host::new();
-        let (output, calls) = host.run(&image("docker", None).line("n", &agent(), "agent"));
-        assert_eq!((output.status.code(), calls.as_str()), (Some(127), ""));
-    }
-
-    #[test]
-    fn a_container_has_the_hosts_agent_and_what_rdma_takes() {
-        let host = Host::new();
-        write(&host.at(".cache/rlaunch/0f/rlaunch-worker"), "#!/bin/sh\necho \"$0|$1|$2|$#\"\n");
-        let line =
-            image("podman", None).line("rlaunch-1-b", &agent(), "agent --callback 10.0.0.1:2");
-        assert!(!line.contains(['\\', '!', '\n']) && line.len() < 2 << 10, "{line}");
-        assert_eq!(line.matches('\'').count(), 4, "{line}");
-        let (output, calls) = host.run(&line);
-        let said = String::from_utf8(output.stdout).unwrap();
-        let inside = host.at("inside/.cache/rlaunch/0f/rlaunch-worker");
-        assert_eq!(said, format!("{}|agent|--callback|3\n", inside.display()));
-        let agents = host.at(".cache/rlaunch/0f");
-        let mount = format!("-v\n{}:{MOUNT}:ro\n", agents.display());
-        let name = "--name\nrlaunch-1-b\n";
-        for part in ["run\n--rm\n-i\n", "--network\nhost\n", "--ipc\nhost\n", name, &mount] {
-            assert!(calls.contains(part), "no {part:?} in {calls}");
-        }
-        let has_devices = Path::new("/dev/infiniband").exists();
-        assert_eq!(calls.contains("--device\n/dev/infiniband\n"), has_devices, "{calls}");
-        let is_root = nix::unistd::Uid::effective().is_root();
-        assert_eq!(calls.contains("--ulimit\nmemlock=-1\n"), is_root, "{calls}");
-    }
-
-    #[test]
-    fn limits_that_the_engine_may_not_raise_stay() {
-        let host = Host::new();
-        write(&host.at(".cache/rlaunch/0f/rlaunch-worker"), "#!/bin/sh\necho here\n");
-        for (keeps, raised) in [(false, true), (true, false)] {
-            let _ = fs::remove_file(host.at("calls"));
-            let image = image("docker", None).keep_limits(keeps);
-            let (output, calls) = host.run(&image.line("n", &agent(), "agent"));
-            assert_eq!(output.stdout, b"here\n");
-            assert_eq!(calls.contains("--ulimit\n"), raised, "{calls}");
-        }
-    }
-
-    #[test]
-    fn a_command_of_the_users_starts_it_and_its_engine_removes_it() {
-        let host = Host::new();
-        write(&host.at(".cache/rlaunch/0f/rlaunch-worker"), "#!/bin/sh\necho here\n");
-        let image = image("docker", Some("sudo docker run --rm -i --gpus all {name}"));
-        let (output, calls) = host.run(&image.line("n", &agent(), "agent"));
-        assert_eq!(output.stdout, b"here\n");
-        assert!(calls.starts_with("run\n--rm\n-i\n--gpus\nall\n--name\nn\n-v\n"), "{calls}");
-        fs::remove_file(host.at("calls")).unwrap();
-        let script = image.removal_script();
-        assert!(!script.contains(['\'', '\\', '!', '\n']), "{script}");
-        let (output, calls) = host.run(&format!("exec sh -c '{script}' sh n n-2"));
-        assert_eq!(output.stdout, b"its container is gone\n");
-        let each = |name| format!("kill {name}\nrm -f {name}\n");
-        let look = |name| format!("ps -a --filter name={name} --format {{{{.Names}}}}\n");
-        assert_eq!(calls, [each("n"), each("n-2"), look("n"), look("n-2")].concat());
-    }
-
-    /// An engine does not answer if its daemon is down, if the account lacks permission, or if sudo asks
-    /// for a password.
-    #[test]
-    fn an_engine_that_does_not_answer_has_removed_nothing() {
-        let host = Host::new();
-        write(&host.at("docker"), "#!/bin/sh\necho permission denied >&2\nexit 1\n");
-        let script = image("docker", None).removal_script();
-        let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert_eq!(said, "docker does not say whether n is gone: permission denied\n");
-    }
-
-    #[test]
-    fn a_container_that_runs_on_is_not_gone() {
-        let host = Host::new();
-        let engine = "#!/bin/sh\ncase $1 in ps) echo n;; inspect) echo $STATE;; esac\n";
-        let script = image("docker", None).removal_script();
-        for (state, expected) in [
-            ("true", "n still runs\n"),
-            ("", "n still runs\n"),
-            ("false", "its container is gone\n"),
-        ] {
-            write(&host.at("docker"), &engine.replace("$STATE", state));
-            let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
-            assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "{state}");
-        }
-        // The engine's list may have another container, with a name that begins with this container's name.
-        write(&host.at("docker"), &engine.replace("echo n;", "echo n-2;"));
-        let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
-        assert_eq!(output.stdout, b"its container is gone\n");
-    }
-
-    #[test]
-    fn names_are_as_engines_have_them() {
-        assert_eq!(container_name("rlaunch-1-me@fe80::1"), "rlaunch-1-me-fe80--1");
     }
 }

@@ -6,27 +6,36 @@
 
 mod command;
 mod container;
+mod image;
 mod rsh;
 
 pub use command::{AgentLocation, RemoteCommand};
-pub(crate) use container::{CONTAINER_GONE, ContainerError};
-pub use container::{Container, ContainerEngine, ContainerOptionError, is_container_name};
+pub(crate) use container::ContainerError;
+pub use container::{
+    Container, ContainerEngine, ContainerOptionError, ContainerWords, ImageName, is_container_name,
+};
+pub(crate) use image::{CONTAINER_GONE, SAYS, StartedContainer};
+pub use image::{Gpus, PlainWord, Pull, RunOptions, Volume};
 pub(crate) use rsh::quoted_output;
 pub use rsh::{Rsh, RshError, last_lines};
 
-use crate::connect::channel::{AgentChannel, CommandStatus};
-use container::{ContainerEntry, container_name};
+use crate::connect::channel::{AgentChannel, CommandStatus, Incoming};
+use container::ContainerEntry;
+use image::{Names, container_name};
 use rlaunch_bootstrap::id::JobId;
-use rlaunch_console::deadline::Late;
+use rlaunch_bootstrap::job::ExitStatus;
+use rlaunch_console::deadline::{Deadline, Late};
 use rlaunch_console::messages;
 use rlaunch_console::progress::Progress;
 use rlaunch_plan::findings::{CheckId, id};
 use rlaunch_plan::hosts::host_table::HostTable;
 use rlaunch_plan::hosts::{self, Host};
+use rlaunch_plan::job::name::JobName;
 use rlaunch_ssh::config::StrictHostKeyChecking;
 use rlaunch_ssh::error::SshError;
 use rlaunch_ssh::{Connection, Destination, Ssh, SshOptions};
 use rlaunch_text::message::Failed;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,14 +47,20 @@ pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
 /// Time limit for an agent's hello if a container engine has to start a container or a process for the agent, which takes
 /// ten seconds on a slow host.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time limit for a host to pull an image, which may have tens of gigabytes.
+const PULL_TIMEOUT: Duration = Duration::from_hours(2);
+/// Maximum number of bytes of a pull's output to keep for its error.
+const MAX_PULL_OUTPUT: usize = 16 << 10;
 
 /// Client by which the launcher connects to the hosts of a job.
 pub struct Connector {
     by: RemoteShell,
     host_table: HostTable,
     container: Option<Container>,
-    /// Prefix of the names of containers that this job starts.
-    label: String,
+    of_hosts: BTreeMap<String, Option<Container>>,
+    /// Id of the job in the names of its containers, and the job's name, which is empty for a verb.
+    job: String,
+    title: String,
 }
 
 enum RemoteShell {
@@ -65,6 +80,8 @@ pub struct HostConnection {
     /// Names of the containers that were started on the host; each begins with `label`.
     started: Mutex<Vec<String>>,
     label: String,
+    job: String,
+    title: String,
     /// Exit status of the last command.
     command_status: Mutex<CommandStatus>,
 }
@@ -132,14 +149,14 @@ impl Connector {
             Some(rsh) => RemoteShell::Rsh(rsh.clone()),
             None => RemoteShell::Ssh(Box::new(Ssh::new(&reach.ssh())?)),
         };
-        let label = format!("rlaunch-{}", uuid::Uuid::new_v4().simple());
         let (host_table, container) = (reach.host_table.clone(), reach.container.clone());
-        Ok(Connector { by, host_table, container, label })
+        let (of_hosts, job) = (reach.of_hosts.clone(), uuid::Uuid::new_v4().simple().to_string());
+        Ok(Connector { by, host_table, container, of_hosts, job, title: String::new() })
     }
 
-    /// Puts the job's id in the names of started containers.
-    pub fn for_job(self, job: JobId) -> Connector {
-        Connector { label: format!("rlaunch-{job}"), ..self }
+    /// Puts the job's id in the names of started containers, and both in their labels.
+    pub fn for_job(self, job: JobId, name: &JobName) -> Connector {
+        Connector { job: job.to_string(), title: name.as_str().to_owned(), ..self }
     }
 
     /// Prints the hosts with newly recorded host keys, each only once.
@@ -151,7 +168,7 @@ impl Connector {
     }
 
     /// Connects to a host, and reports each stage to `progress`. With `--rsh` this starts nothing: the
-    /// `--rsh` command starts when a command is run on the host.
+    /// `--rsh` command starts when a command is run on the host. With `--pull always` the host gets the image then.
     pub async fn connect(
         &self,
         host: &Host,
@@ -165,16 +182,23 @@ impl Connector {
             }
             RemoteShell::Rsh(rsh) => Login::Rsh(rsh.clone(), dialled),
         };
-        let label = container_name(&format!("{}-{host}", self.label));
-        Ok(HostConnection {
+        let label = container_name(&format!("rlaunch-{}-{host}", self.job));
+        let own = self.of_hosts.get(&host.to_string());
+        let connection = HostConnection {
             host: host.to_string(),
             login,
-            container: self.container.clone(),
+            container: own.unwrap_or(&self.container).clone(),
             keeps_limits: AtomicBool::new(false),
             started: Mutex::default(),
             label,
+            job: self.job.clone(),
+            title: self.title.clone(),
             command_status: Mutex::default(),
-        })
+        };
+        if connection.pull_rule() == Some(Pull::Always) {
+            connection.pull().await?;
+        }
+        Ok(connection)
     }
 }
 
@@ -189,7 +213,8 @@ impl HostConnection {
             },
             (ContainerEntry::Run(image), RemoteCommand::Exec(agent, words)) => {
                 let image = image.keep_limits(self.keeps_limits.load(Ordering::Relaxed));
-                image.line(&self.next_name(), agent, words)
+                let (container, job, title) = (&*self.next_name(), &*self.job, &*self.title);
+                image.line(Names { container, job, title }, agent, words)
             }
             (ContainerEntry::Login | ContainerEntry::Run(_), _) => command.line(),
         };
@@ -291,17 +316,67 @@ impl HostConnection {
     /// raise a limit. Containers start without that from then on.
     pub fn gives_up_limits(&self, output: &str) -> bool {
         let ContainerEntry::Run(image) = self.entry() else { return false };
-        let Some(tool) = image.usual_tool().filter(|_| container::is_limit_refused(output)) else {
-            return false;
+        let is_refused = image.is_usual() && container::is_limit_refused(output);
+        is_refused && !self.keeps_limits.swap(true, Ordering::Relaxed)
+    }
+
+    /// Reads what the script that has started a container has said.
+    pub(crate) fn started_container(&self, said: &[String]) -> Option<StartedContainer> {
+        let ContainerEntry::Run(image) = self.entry() else { return None };
+        StartedContainer::read(image.tool, said)
+    }
+
+    /// Returns what to do about an image that the host lacks; `None` if no container is started.
+    fn pull_rule(&self) -> Option<Pull> {
+        self.container.as_ref().and_then(Container::pull)
+    }
+
+    /// Tells whether a command has ended because the host lacks an image that it may get from its registry.
+    pub(crate) fn may_pull(&self, output: &str) -> bool {
+        let lacks = || {
+            let known = self.explain(output, false);
+            matches!(known, Some(ConnectError::Container(ContainerError::NoImage { .. })))
         };
-        if self.keeps_limits.swap(true, Ordering::Relaxed) {
-            return false;
+        self.pull_rule() == Some(Pull::Missing) && lacks()
+    }
+
+    /// Lets the host get the image from its registry.
+    pub(crate) async fn pull(&self) -> Result<(), ConnectError> {
+        let (ContainerEntry::Run(image), Some(container)) = (self.entry(), &self.container) else {
+            return Ok(());
+        };
+        let (tool, name) = container.tool_and_name();
+        messages::info(&format!("{}: {tool} pulls {name}", self.host));
+        let mut channel = self.run(RemoteCommand::Script(&image.pull_script(), &[]).line()).await?;
+        let mut output = Vec::new();
+        let pulling = async {
+            while let Some(Incoming::Data(bytes) | Incoming::Diagnostics(bytes)) =
+                channel.next().await
+            {
+                output.extend_from_slice(&bytes);
+                let surplus = output.len().saturating_sub(MAX_PULL_OUTPUT);
+                output.drain(..surplus);
+            }
+        };
+        let pulled = Deadline::after(PULL_TIMEOUT).wait("the end of its pull", pulling).await;
+        let name = name.to_owned();
+        if let Err(late) = pulled {
+            channel.abandon().await;
+            return Err(ContainerError::SlowPull { tool, name, late }.into());
         }
-        messages::info(&format!(
-            "{}: {tool} may not raise limits there: the container starts without --ulimit memlock=-1",
-            self.host
-        ));
-        true
+        let output = String::from_utf8_lossy(&output);
+        let ended = self.command_status.lock().unwrap_or_else(PoisonError::into_inner).get();
+        if ended == Some(ExitStatus::Code(0)) {
+            return Ok(());
+        }
+        Err(match container.explain(ended, &output) {
+            Some(
+                known @ (ContainerError::Socket { .. }
+                | ContainerError::Daemon { .. }
+                | ContainerError::NoTool { .. }),
+            ) => known.into(),
+            _ => ContainerError::Pull { tool, name, said: last_lines(&output) }.into(),
+        })
     }
 
     /// Tells whether each agent runs in a new container of its own.
@@ -360,6 +435,8 @@ pub struct Reach {
     /// Command of `--rsh`, used in place of SSH.
     pub rsh: Option<Rsh>,
     pub container: Option<Container>,
+    /// Containers of hosts on which a program with options of its own runs; `None` for a host without one.
+    pub of_hosts: BTreeMap<String, Option<Container>>,
     /// Whether the job runs in a container on this machine, without other hosts.
     pub here: bool,
     pub agent: Option<PathBuf>,
@@ -381,6 +458,36 @@ impl Reach {
         let is_local = hosts::are_local(hosts);
         self.here = is_local && self.container.is_some();
         is_local && !self.here
+    }
+
+    /// Tells whether containers are started from an image on any host.
+    pub fn starts_containers(&self) -> bool {
+        let all = self.of_hosts.values().chain([&self.container]).flatten();
+        all.into_iter().any(Container::is_image)
+    }
+
+    /// Mounts a directory, in place of the one before, in containers that are started from an image.
+    pub fn mount(&mut self, directory: Option<&Volume>) {
+        let all = self.of_hosts.values_mut().chain([&mut self.container]).flatten();
+        for options in all.filter_map(Container::run_options) {
+            options.directory = directory.cloned();
+        }
+    }
+
+    /// Returns the container in which agents of a host run.
+    pub fn container_of(&self, host: &Host) -> Option<&Container> {
+        self.of_hosts.get(&host.to_string()).unwrap_or(&self.container).as_ref()
+    }
+
+    /// Returns the way to the hosts themselves, where containers would be started from an image.
+    #[must_use]
+    pub fn outside(&self) -> Reach {
+        let is_started =
+            |container: &Option<Container>| container.as_ref().is_some_and(Container::is_image);
+        let mut outside = self.clone();
+        outside.container = outside.container.filter(|container| !container.is_image());
+        outside.of_hosts.retain(|_, container| !is_started(container));
+        outside
     }
 
     pub fn ssh(&self) -> SshOptions {

@@ -13,7 +13,7 @@ use crate::connect::agent::host_file;
 use crate::connect::agent::library::RankLibraries;
 use crate::connect::agent::store::AgentStore;
 use crate::connect::channel::AgentChannel;
-use crate::connect::connector::{Connector, HostConnection};
+use crate::connect::connector::{Connector, HostConnection, StartedContainer};
 use crate::connect::outbox::Outbox;
 use crate::run::events::{Event, EventLog};
 use crate::run::job_run::JobRun;
@@ -22,6 +22,7 @@ use crate::run::pump::{self, Pump};
 use crate::run::session::{self, SessionSlot};
 use crate::run::signals::Signals;
 use crate::run::stdin::StdinFeed;
+use crate::run::told;
 use rlaunch_bootstrap::id::JobId;
 #[cfg(test)]
 use rlaunch_bootstrap::job::NodeFacts;
@@ -34,6 +35,7 @@ use rlaunch_plan::map::{MappedNode, RankMap};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tracing::Instrument;
@@ -141,6 +143,7 @@ impl Connecting {
         let started = starter.progress.run_all(tasks).await;
         starter.connector.iter().for_each(Connector::print_new_hosts);
         let nodes = collect(started, &map)?;
+        container_lines(&nodes).iter().for_each(|line| told::once(line));
         Ok(Reached { map, nodes, libraries })
     }
 
@@ -155,7 +158,7 @@ impl Connecting {
         let begin = |((slot, (facts, channel)), mapped): ((_, (NodeFacts, _)), MappedNode)| {
             let frames = rlaunch_bootstrap::protocol::control::FrameReader::default();
             let agent = crate::connect::connector::AgentLocation::At("/no/agent".to_owned());
-            let started = StartedAgent { channel, frames, facts, agent, sent: None };
+            let started = StartedAgent::new(channel, frames, facts, agent);
             begin_session(started, None, slot, mapped, job.spec.id)
         };
         let nodes = slots.into_iter().zip(agents).zip(map.nodes.clone()).map(begin).collect();
@@ -169,7 +172,7 @@ async fn connector(job: &JobRun) -> Result<Connector, Failed> {
     let reach = job.reach.clone();
     let made = tokio::task::spawn_blocking(move || Connector::new(&reach)).await;
     let made = made.map_err(|error| Failed::new(Exit::BUG, error.to_string())).flatten()?;
-    Ok(made.for_job(job.spec.id))
+    Ok(made.for_job(job.spec.id, &job.spec.name))
 }
 
 /// Context for starting agents, shared by the tasks of all hosts.
@@ -229,7 +232,8 @@ fn begin_session(
 ) -> Node {
     let MappedNode { id, host, ranks } = mapped;
     let (facts, hello_at) = (agent.facts.clone(), pump::now());
-    let node = Node { id, host, ranks, facts, hello_at, runs_in: None };
+    let container = agent.container.clone();
+    let node = Node { id, host, ranks, facts, hello_at, runs_in: None, container };
     let open = slot.open.clone();
     let session = async move {
         tokio::select! {
@@ -262,6 +266,35 @@ fn collect(
         tracing::info!("agent sent to {hosts} ({size} each)");
     }
     if failures.is_empty() { Ok(nodes) } else { Err(unreached(&failures, map.nodes.len())) }
+}
+
+/// Writes what containers lack: a line for all hosts of an engine.
+fn container_lines(nodes: &[Node]) -> Vec<String> {
+    let started = nodes.iter().filter_map(|node| Some((&node.host, node.container.as_ref()?)));
+    let started: Vec<(&Host, &StartedContainer)> = started.collect();
+    let tools: BTreeSet<&str> =
+        started.iter().map(|(_, container)| container.tool.as_str()).collect();
+    let mut lines = Vec::new();
+    for tool in tools {
+        let hosts = |lacks: fn(&StartedContainer) -> bool| {
+            let own = started.iter().filter(|(_, one)| one.tool == tool && lacks(one));
+            let hosts: Vec<&Host> = own.map(|(host, _)| *host).collect();
+            (!hosts.is_empty()).then(|| text::list(&hosts))
+        };
+        lines.extend(hosts(|one| one.keeps_limits).map(|hosts| {
+            format!(
+                "{hosts}: {tool} may not raise limits there: ranks may lock only as much memory as it lets them, and where \
+                 that is little RDMA fails to register buffers (rlaunch help lim.memlock)"
+            )
+        }));
+        lines.extend(hosts(|one| one.lacks_gpus).map(|hosts| {
+            format!(
+                "{hosts}: the GPUs are not in the container, for which {tool} needs the NVIDIA Container Toolkit there \
+                 (--gpus none says that you want none)"
+            )
+        }));
+    }
+    lines
 }
 
 /// Combines the failures of all hosts into one error.

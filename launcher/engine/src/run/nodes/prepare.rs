@@ -102,10 +102,9 @@ impl Reached {
         preflight_report::homes(&prepared.nodes, "run").iter().for_each(|line| told::once(line));
         let hosts = prepared.nodes.iter().map(|node| &node.host);
         let inventories: Vec<(&Host, &Inventory)> = hosts.zip(&prepared.inventories).collect();
-        let container = job.reach.container.as_ref();
-        inventory_check::check_container(container, &inventories)?;
+        inventory_check::check_container(&job.reach, &inventories)?;
         inventory_check::print_deficits(
-            container,
+            &job.reach,
             &inventories,
             prepared.nodes.iter().map(|node| node.facts.uid),
         );

@@ -84,6 +84,7 @@ fn play(job: &JobSpec, map: &RankMap, links: impl Fn(Instant) -> LinkMonitor, sc
         facts: testing::facts(),
         hello_at: start,
         runs_in: None,
+        container: None,
     });
     let nodes: Vec<Node> = nodes.collect();
     let hosts: Vec<String> = nodes.iter().map(|node| node.host.to_string()).collect();
