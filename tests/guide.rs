@@ -2,8 +2,8 @@
 //! print is compared with what it says they print.
 //!
 //! A block is four spaces deep. Lines of it that begin with `$ rlaunch` are commands, the rest is
-//! what they print, on stdout and stderr, up to the next command; blocks that begin otherwise are
-//! for the reader. `…` stands for anything within a line and, alone on a line, for any lines.
+//! what they print, on stdout and stderr, up to the next command; a `\` at its end continues a
+//! command on the next line. Blocks that begin otherwise are for the reader. `…` stands for anything within a line and, alone on a line, for any lines.
 //! Blanks are not counted, as columns are as wide as what is in them.
 
 use std::path::Path;
@@ -56,6 +56,10 @@ pub(crate) fn steps(text: &str) -> Vec<Step> {
         is_block = true;
         match (command, steps.last_mut()) {
             _ if !is_run => {}
+            (_, Some(step)) if step.printed.is_empty() && step.command.ends_with('\\') => {
+                step.command.pop();
+                step.command.push_str(text.trim_start());
+            }
             (Some(command), _) => {
                 steps.push(Step { line, command: command.into(), printed: Vec::new() });
             }

@@ -76,6 +76,50 @@ fn mpi_programs_of_four_libraries() {
     });
 }
 
+/// Follows a guide whose programs are stand-ins of these hosts, with its own files and these on the launching machine.
+fn follow_with_stand_ins(name: &str, files: &[(&str, &str)], on_hosts: &[(&str, &str)]) {
+    const HOSTS: [&str; 3] = ["a", "b", "c"];
+    let field = Field::new();
+    let directory = launch_directory();
+    let here = directory.path().to_str().unwrap();
+    let _programs = field.scratch(&HOSTS, here);
+    for (file, text) in files {
+        fs::write(directory.path().join(file), text).unwrap();
+    }
+    for host in HOSTS {
+        for (program, text) in on_hosts {
+            let path = directory.path().join(program);
+            field.lab.write_file(host, &path, text.as_bytes(), 0o755).unwrap();
+        }
+    }
+    field.warm("a,b,c", Account::Root);
+    guide::follow(name, field.rlaunch.to_str().unwrap(), |line| {
+        field.shell(&format!("PATH={here}:$PATH\n{line}"), directory.path())
+    });
+}
+
+#[test]
+fn prefill_and_decode_on_two_hosts() {
+    let files = [
+        ("lmcache.yaml", include_str!("../../examples/guides/split/lmcache.yaml")),
+        ("disagg_proxy_server.py", include_str!("frameworks/proxy_stand_in.py")),
+    ];
+    let programs = [
+        ("mooncake_master", include_str!("frameworks/mooncake_stand_in.py")),
+        ("vllm", include_str!("frameworks/vllm_stand_in.py")),
+    ];
+    follow_with_stand_ins("split", &files, &programs);
+}
+
+#[test]
+fn a_cluster_of_ray() {
+    let programs = [
+        ("ray", include_str!("frameworks/ray_stand_in.py")),
+        ("driver.py", "print('tasks 6 on 3 nodes')\n"),
+    ];
+    follow_with_stand_ins("ray", &[], &programs);
+}
+
 #[test]
 fn guides_speak_of_nothing_that_is_not_run() {
     let guides = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/guides");
@@ -100,7 +144,9 @@ Text.
     $ rlaunch one | sort
     first
       second
-    $ rlaunch two
+    $ rlaunch two \\
+        : more
+    $ rlaunch of two lines
 
     $ rlaunch three
     …
@@ -115,8 +161,9 @@ fn commands_are_found() {
     };
     let wanted = [
         step(9, "rlaunch one | sort", &["first", "  second"]),
-        step(12, "rlaunch two", &[]),
-        step(14, "rlaunch three", &["…"]),
+        step(12, "rlaunch two : more", &[]),
+        step(14, "rlaunch of two lines", &[]),
+        step(16, "rlaunch three", &["…"]),
     ];
     assert_eq!(guide::steps(GUIDE), wanted);
 }

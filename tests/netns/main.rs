@@ -32,6 +32,7 @@ mod example;
 mod failing;
 mod field;
 mod first_contact;
+mod frameworks;
 mod gpu;
 mod guides;
 mod hang;

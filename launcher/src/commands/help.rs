@@ -38,6 +38,7 @@ const TOPICS: &[Topic] = topics! {
     "ssh": "how hosts are reached: SSH, keys, jump hosts, ports",
     "env": "the variables of a rank, and which of your shell's are passed on",
     "programs": "several programs, templates, dry runs, commands for ranks",
+    "frameworks": "torch, jax, tensorflow, ray, vllm (also each by its name): lines to type",
     "containers": "Docker, Podman, Kubernetes",
     "mesh": "RDMA between hosts: which ports reach each other, the test before a job, the watch",
     "nccl": "variables of NCCL and UCX, and whether NCCL uses RDMA",
@@ -50,11 +51,16 @@ const TOPICS: &[Topic] = topics! {
 };
 
 /// Words that people look for, and the topic and the section that answer them.
-const SECTIONS: [(&str, &str, &str); 4] = [
+const SECTIONS: [(&str, &str, &str); 9] = [
     ("exit", "ends", "Exit codes"),
     ("hang", "running", "A job that hangs"),
     ("table", "programs", "The rank table"),
     ("files", "programs", "Scripts and files that only this machine has"),
+    ("torch", "frameworks", "torch"),
+    ("jax", "frameworks", "JAX"),
+    ("tensorflow", "frameworks", "TensorFlow"),
+    ("ray", "frameworks", "Ray"),
+    ("vllm", "frameworks", "vLLM"),
 ];
 
 /// Word for the page with all options of jobs.

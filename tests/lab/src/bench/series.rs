@@ -43,7 +43,7 @@ impl Series {
     }
 
     /// Returns the median: the middle value, or the mean of the middle two; `None` without values.
-    pub(super) fn median(&self) -> Option<f64> {
+    pub(crate) fn median(&self) -> Option<f64> {
         self.quantile(0.5)
     }
 
@@ -84,7 +84,7 @@ impl Series {
 
     /// Returns the ratio to `other` of each round. A disturbance in a round affects both values of
     /// its ratio.
-    pub(super) fn ratios_to(&self, other: &Series) -> Series {
+    pub(crate) fn ratios_to(&self, other: &Series) -> Series {
         self.paired(other, |own, other| own / other)
     }
 

@@ -231,7 +231,7 @@ pub(crate) fn free_space(directory: &Path) -> Result<u64, LabError> {
 
 /// Lists the virtual environments that hosts have if they were built.
 pub(crate) fn venvs() -> impl Iterator<Item = Venv> {
-    [python::TORCH].into_iter().chain(mpi::LIBRARIES)
+    python::all().chain(mpi::LIBRARIES)
 }
 
 /// Fails unless this process is root.

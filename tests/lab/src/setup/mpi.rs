@@ -9,7 +9,7 @@ use std::process::{self, Command};
 use crate::command::background::Background;
 use crate::command::run;
 use crate::setup::recipe_name;
-use crate::setup::venv::Venv;
+use crate::setup::venv::{Base, Venv};
 use crate::{LabError, setup};
 
 /// Sources of the programs, which have the same parts.
@@ -90,7 +90,7 @@ const fn venv(
     packages: &'static [&'static str],
 ) -> Venv {
     let (what, takes, disk_space) = ("a Python with an MPI library", "ten seconds", 1);
-    Venv { name, on_hosts, packages, what, takes, disk_space }
+    Venv { name, on_hosts, packages, what, takes, disk_space, base: Base::Machine }
 }
 
 impl MpiLibrary {

@@ -5,6 +5,7 @@ mod comm;
 mod copy;
 mod detach;
 mod doctor;
+mod frameworks;
 mod hostile;
 mod launch;
 mod mpi;
@@ -103,6 +104,11 @@ pub enum Soak {
         #[arg(long)]
         seed: Option<u64>,
     },
+    /// Run command lines of torch, Lightning, accelerate, DeepSpeed, JAX, TensorFlow, Ray, Dask, vLLM and SGLang as their
+    /// pages have them (the last two with stand-ins) on three hosts, also where a host's own name resolves to 127.0.1.1,
+    /// beside the frameworks' own launchers; then torch's steps with and without rlaunch, and jobs of Ray that end in every
+    /// way. Prints a table; fails if a line is wrong, slow, or leaves anything. Installs 8 GB once.
+    Frameworks(frameworks::FrameworkOptions),
     /// Run jobs whose helpers try to outlive them, four at once, and end each in a random way at a random
     /// moment: by signals to rlaunch, agents and ranks, pauses of these, connections that stall or close,
     /// and output that nobody reads. Fails if anything is left, if an end takes too long, or if exit code
@@ -132,6 +138,7 @@ pub fn run(soak: &Soak) -> Result<bool, LabError> {
             let seed = seed.unwrap_or_else(|| fastrand::u64(..));
             copy::run(*copies, seed, &dist::build(Profile::Lab)?)
         }
+        Soak::Frameworks(options) => frameworks::soak(options, &dist::build(Profile::Lab)?),
         Soak::Detach { jobs, seed } => {
             let seed = seed.unwrap_or_else(|| fastrand::u64(..));
             detach::run(*jobs, seed, &dist::build(Profile::Lab)?)

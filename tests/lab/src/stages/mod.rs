@@ -155,8 +155,17 @@ impl TestPlan {
         if self.reach.netns.includes("mpi") && is_about(&["mpi"]) {
             builds.extend(mpi::build_beside());
         }
-        if self.reach.netns.includes("training") && is_about(&["torch", "training"]) {
+        let uses_torch =
+            ["training", "frameworks"].iter().any(|file| self.reach.netns.includes(file));
+        if uses_torch && is_about(&["torch", "training", "frameworks"]) {
             builds.extend(python::TORCH.build_beside());
+        }
+        if self.reach.netns.includes("frameworks") && is_about(&["jax", "frameworks"]) {
+            builds.extend(python::NEW_JAX.build_beside());
+        }
+        if self.reach.netns.includes("frameworks") && is_about(&["torch", "starters", "frameworks"])
+        {
+            builds.extend(python::TORCH_STARTERS.build_beside());
         }
         builds
     }

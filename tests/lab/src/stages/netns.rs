@@ -93,6 +93,16 @@ fn skipped(names: &[String]) -> SkippedTests {
     {
         skipped.push((TORCH, format!("no Python with torch: {error}")));
     }
+    if is_wanted(STARTERS)
+        && let Err(error) = python::TORCH_STARTERS.build()
+    {
+        skipped.push((STARTERS, format!("no Python with accelerate and DeepSpeed: {error}")));
+    }
+    if is_wanted(JAX)
+        && let Err(error) = python::NEW_JAX.build()
+    {
+        skipped.push((JAX, format!("no Python with JAX: {error}")));
+    }
     let missing = setup::missing(PackageSet::Headers);
     if is_wanted(MPI) && !missing.is_empty() {
         skipped.push((MPI, format!("not installed: {}", missing.join(", "))));
@@ -123,10 +133,13 @@ fn skipped(names: &[String]) -> SkippedTests {
     skipped
 }
 
-/// Parts of the names of tests that need numpy, torch, Debian's MPI libraries, those of the Python
-/// package index, an NVIDIA GPU, hosts of another architecture, several login shells, or a machine with systemd.
+/// Parts of the names of tests that need numpy, torch, programs that start torch's, JAX, Debian's MPI
+/// libraries, those of the Python package index, an NVIDIA GPU, hosts of another architecture, several login
+/// shells, or a machine with systemd.
 const NUMPY: &str = "numpy_";
 const TORCH: &str = "torch_";
+const STARTERS: &str = "torch_starters_";
+const JAX: &str = "jax_";
 const MPI: &str = "mpi::";
 const MPI_WHEELS: &str = "mpi::wheels::";
 const GPU: &str = "gpu::";

@@ -30,14 +30,14 @@ const ON_HOSTS: &str = "rlaunch-tests";
 #[rustfmt::skip]
 const HOSTS: &[(&str, &str, &str)] = &[
     // Command line, configuration, hosts.
-    ("launcher/cli/args launcher/cli/compat launcher/commands/help.rs launcher/commands/complete.rs launcher/commands/completions.rs launcher/help", "words dry_run missing example field", ""),
+    ("launcher/cli/args launcher/cli/compat launcher/commands/help.rs launcher/commands/complete.rs launcher/commands/completions.rs launcher/help", "words dry_run missing example frameworks field", ""),
     ("launcher/cli/config", "config environment shells abuse hosts field", ""),
     ("launcher/cli/allocation.rs launcher/hosts/mod.rs launcher/hosts/hostfile.rs", "hosts rsh abuse field", ""),
     ("launcher/hosts/addresses bootstrap/rendezvous worker/network/rendezvous", "oob services lost hello mpi horovod abuse", "launching"),
     // Ranks, their environment, their devices.
     ("launcher/map", "placement hosts hello network starters", "launching"),
     ("launcher/program.rs launcher/cli/lower/apps.rs worker/ranks/prepare.rs", "starters missing environment dry_run", "launching"),
-    ("launcher/env launcher/rank_config", "environment starters placement network gpu mpi singleton missing horovod report config shells", "launching selection"),
+    ("launcher/env launcher/rank_config", "environment frameworks starters placement network gpu mpi singleton missing horovod report config shells", "launching selection"),
     ("launcher/selection", "network guides", "selection guides mesh"),
     ("launcher/mesh launcher/run/rendezvous/mesh_proof.rs launcher/run/links.rs worker/agent/mesh worker/prover bootstrap/protocol/mesh.rs", "", "mesh mesh_faults mesh_killed mesh_watch iwarp prover selection guides launching"),
     ("launcher/picture launcher/commands/topo", "topo placement guides", "topo launching guides"),

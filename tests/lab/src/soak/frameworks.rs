@@ -1,0 +1,399 @@
+//! `cargo lab soak frameworks`: command lines of the frameworks' own pages, with the real frameworks where they can be
+//! installed, each beside the framework's own way to start the same; then steps of torchrun and torch.compile beside those
+//! without rlaunch, and jobs of Ray that end in every way.
+
+mod ray;
+mod rows;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::{install, left_on};
+use crate::bench::Series;
+use crate::command::background::Background;
+use crate::command::{last_lines, run as run_program, wait_until};
+use crate::setup::{self, PackageSet, python};
+use crate::{Account, Lab, LabError, Options};
+use rows::{ROWS, Row, TORCH};
+
+const NAME: &str = "soakframe";
+const NET: [u8; 2] = [10, 86];
+/// Number of hosts of a line, and of those of Ray's jobs.
+const HOSTS: usize = 3;
+/// Time limit of a line. One that exceeds it hangs.
+const BOUND: Duration = Duration::from_secs(90);
+/// Time limit for the hosts to be empty after a line.
+const GONE: Duration = Duration::from_secs(20);
+/// PATH of the launch node and of hosts, after the framework's own programs.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Words of the frameworks' own ways.
+const OWN: &str = include_str!("frameworks/own.sh");
+/// Makes the name of a host resolve to a loopback address on that host, as Debian's and Ubuntu's installers do.
+const OWN_NAME: &str = r#"sed "s/^[0-9.]*\( $(hostname)\)$/127.0.1.1\1/" /etc/hosts >/run/hosts &&
+    grep -q ^127.0.1.1 /run/hosts && mount --bind /run/hosts /etc/hosts"#;
+
+/// Files of programs in their directory on hosts.
+const PROGRAMS: &[(&str, &str, u32)] = &[
+    ("ddp.py", include_str!("../../../netns/frameworks/ddp.py"), 0o644),
+    ("pkg/__init__.py", "", 0o644),
+    ("pkg/train.py", include_str!("../../../netns/frameworks/ddp.py"), 0o644),
+    ("steps.py", include_str!("../../../netns/frameworks/steps.py"), 0o644),
+    ("compiled.py", include_str!("../../../netns/frameworks/compiled.py"), 0o644),
+    ("fit.py", include_str!("../../../netns/frameworks/fit.py"), 0o644),
+    ("gathered.py", include_str!("../../../netns/frameworks/gathered.py"), 0o644),
+    ("deep.py", include_str!("../../../netns/frameworks/deep.py"), 0o644),
+    ("add_up.py", include_str!("../../../netns/frameworks/add_up.py"), 0o644),
+    ("workers.py", include_str!("../../../netns/frameworks/workers.py"), 0o644),
+    ("driver.py", include_str!("../../../netns/frameworks/driver.py"), 0o644),
+    ("client.py", include_str!("../../../netns/frameworks/client.py"), 0o644),
+    ("stand-ins/vllm", include_str!("../../../netns/frameworks/vllm_stand_in.py"), 0o755),
+    (
+        "sglang/launch_server.py",
+        include_str!("../../../netns/frameworks/sglang_stand_in.py"),
+        0o644,
+    ),
+    ("hosts", "a slots=2\nb slots=2\n", 0o644),
+];
+
+/// What a line must do to be right.
+#[derive(Debug, Clone, Copy)]
+enum Wanted {
+    /// It succeeds, and so many lines of its stdout have this text.
+    Prints(&'static str, usize),
+    /// It ends, and what it prints has this text.
+    Says(&'static str),
+}
+
+/// Options of the soak.
+#[derive(Debug, Clone, clap::Args)]
+pub struct FrameworkOptions {
+    /// Only lines in which this occurs, or whose framework's name has it; neither steps nor Ray's jobs.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+    /// Rounds of torchrun's steps, with and without rlaunch in turn.
+    #[arg(long, default_value_t = 15)]
+    rounds: usize,
+    /// Jobs of Ray, two at once, each of which ends in another way.
+    #[arg(long, default_value_t = 20)]
+    jobs: usize,
+}
+
+/// Runs all lines by `rlaunch`, on hosts of two kinds; returns whether all were right.
+pub(super) fn soak(options: &FrameworkOptions, rlaunch: &Path) -> Result<bool, LabError> {
+    setup::install(PackageSet::Headers)?;
+    for venv in python::all() {
+        // A row without its framework says so.
+        if let Err(error) = venv.build() {
+            println!("{error}");
+        }
+    }
+    Lab::with_fresh(&Options { net: NET, ..Options::new(NAME, HOSTS) }, |lab| {
+        let field = Field::new(&lab, rlaunch)?;
+        let mut wrong = field.all_rows(options)?;
+        if options.only.is_none() {
+            wrong += usize::from(!field.steps(options.rounds)?);
+            wrong += usize::from(!field.compiled(5)?);
+            wrong += usize::from(!ray::run(&field, options.jobs)?);
+        }
+        Ok(wrong == 0)
+    })
+}
+
+/// Hosts with the programs.
+struct Field<'a> {
+    lab: &'a Lab,
+    rlaunch: PathBuf,
+    /// Directory of the programs, here and on hosts.
+    directory: PathBuf,
+}
+
+impl Field<'_> {
+    fn new<'a>(lab: &'a Lab, rlaunch: &Path) -> Result<Field<'a>, LabError> {
+        let rlaunch = install(lab, rlaunch)?;
+        let directory = lab.installed().with_file_name("work");
+        for (name, text, mode) in PROGRAMS {
+            for host in lab.hosts() {
+                lab.write_file(&host, &directory.join(name), text.as_bytes(), *mode)?;
+            }
+        }
+        fs::create_dir_all(&directory).map_err(LabError::io("make a directory"))?;
+        let field = Field { lab, rlaunch, directory };
+        field.put_launcher_on("a")?;
+        run_program("run a first job", &mut field.shell("", "rlaunch -H a,b,c true")?)?;
+        Ok(field)
+    }
+
+    /// Gives root on a host rlaunch under the name `mpirun`, and the keys to the other hosts.
+    fn put_launcher_on(&self, host: &str) -> Result<(), LabError> {
+        let from = self.lab.installed();
+        let copy = |path: &Path, to: &Path, mode| {
+            let operation = format!("read {}", path.display());
+            let bytes = fs::read(path).map_err(LabError::io(operation))?;
+            self.lab.write_file(host, to, &bytes, mode)
+        };
+        for path in files_below(&from)? {
+            let inside = path.strip_prefix(&from).unwrap_or(&path);
+            copy(&path, &self.directory.join("dist").join(inside), 0o755)?;
+        }
+        let home = Account::Root.home().join(".ssh");
+        for path in files_below(&self.lab.ssh_dir(Account::Root))? {
+            copy(&path, &home.join(path.file_name().unwrap_or_default()), 0o600)?;
+        }
+        let link = format!("cd {} && ln -s rlaunch dist/mpirun", self.directory.display());
+        let mut command = self.lab.on(host, Account::Root)?;
+        run_program("name rlaunch mpirun", command.args(["sh", "-c", &link])).map(drop)
+    }
+
+    /// Makes a command that runs a line on the launch node, whose PATH begins with `programs`.
+    fn shell(&self, programs: &str, line: &str) -> Result<Command, LabError> {
+        let command = self.lab.exec_in(Account::Root, &self.directory);
+        self.with_environment(command, programs, line)
+    }
+
+    fn with_environment(
+        &self,
+        mut command: Command,
+        programs: &str,
+        line: &str,
+    ) -> Result<Command, LabError> {
+        let rlaunch = format!("rlaunch() {{ {} \"$@\"; }}", self.rlaunch.display());
+        command.args(["sh", "-c", &format!("{rlaunch}\n{OWN}\n{line}")]);
+        let programs =
+            programs.replace("stand-ins", &self.directory.join("stand-ins").to_string_lossy());
+        let first = if programs.is_empty() { programs } else { programs + ":" };
+        command.env_clear().env("PATH", format!("{first}{PATH}")).env("LANG", "C.UTF-8");
+        command.env("HOME", Account::Root.home()).env("USER", "root").env("LOGNAME", "root");
+        // For those that are services, and for Debian's mpirun.
+        command.env("STAND_IN_ENDS", "1").env("OMPI_ALLOW_RUN_AS_ROOT", "1");
+        command.env("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1");
+        for (name, host) in [("A", "a"), ("B", "b"), ("C", "c")] {
+            command.env(name, self.lab.address(host)?.to_string());
+        }
+        Ok(command)
+    }
+
+    /// Runs all rows on plain hosts, and those with rlaunch on hosts as Ubuntu sets them up; returns how many were wrong.
+    fn all_rows(&self, options: &FrameworkOptions) -> Result<usize, LabError> {
+        let is_wanted = |row: &&Row| {
+            options
+                .only
+                .as_ref()
+                .is_none_or(|text| row.framework.contains(text) || row.line.contains(text))
+        };
+        let rows: Vec<&Row> = ROWS.iter().filter(is_wanted).collect();
+        let mut own = Vec::new();
+        let mut plain = Vec::new();
+        for row in &rows {
+            plain.push(self.row(row)?);
+            own.push(if row.own.is_empty() { None } else { Some(self.own_way(row)?) });
+        }
+        println!("\nhosts whose own name resolves to 127.0.1.1:");
+        for host in self.lab.hosts() {
+            let mut command = self.lab.on(&host, Account::Root)?;
+            run_program("change /etc/hosts", command.args(["sh", "-c", OWN_NAME]))?;
+        }
+        let loopback = rows.iter().map(|row| self.row(row)).collect::<Result<Vec<_>, _>>()?;
+        println!("\n| framework | line | result | own name 127.0.1.1 | seconds | its own way |");
+        println!("|---|---|---|---|---|---|");
+        for (index, row) in rows.iter().enumerate() {
+            let seconds = own[index].as_ref().map_or("–".into(), Try::seconds);
+            println!(
+                "| {} | `{}` | {} | {} | {} | {seconds} |",
+                row.framework,
+                row.typed(),
+                plain[index].result(),
+                loopback[index].result(),
+                plain[index].seconds(),
+            );
+        }
+        let all = plain.iter().zip(&loopback);
+        let wrong =
+            all.filter(|(plain, other)| plain.wrong.is_some() || other.wrong.is_some()).count();
+        println!("\n{} lines: {wrong} wrong", rows.len());
+        Ok(wrong)
+    }
+
+    /// Runs a row by rlaunch, which must leave nothing.
+    fn row(&self, row: &Row) -> Result<Try, LabError> {
+        let mut ours = if row.is_on_host {
+            let programs = format!("{}:{}", self.directory.join("dist").display(), row.programs);
+            run(self.on_host(row, &programs)?, row.wanted)?
+        } else {
+            run(self.shell(row.programs, &row.typed())?, row.wanted)?
+        };
+        if let Err(left) = self.gone() {
+            ours.wrong = ours.wrong.or(Some(format!("left {left}")));
+            self.clear()?;
+        }
+        println!("{}: {} {:.1} s: {}", row.framework, ours.result(), ours.seconds, row.typed());
+        if let Some(wrong) = &ours.wrong {
+            println!("    {}", wrong.trim().replace('\n', "\n    "));
+        }
+        Ok(ours)
+    }
+
+    /// Runs a row as its framework does, and removes what that leaves.
+    fn own_way(&self, row: &Row) -> Result<Try, LabError> {
+        let command = if row.is_on_host {
+            self.on_host(row, row.programs)?
+        } else {
+            self.shell(row.programs, row.own)?
+        };
+        let own = run(command, row.wanted)?;
+        self.clear()?;
+        Ok(own)
+    }
+
+    fn on_host(&self, row: &Row, programs: &str) -> Result<Command, LabError> {
+        let line = format!("cd {} && {}", self.directory.display(), row.line);
+        self.with_environment(self.lab.on("a", Account::Root)?, programs, &line)
+    }
+
+    /// Waits until nothing is left on any host but what torch.compile keeps for later jobs; returns what is.
+    fn gone(&self) -> Result<(), String> {
+        let left = || -> Result<Vec<String>, LabError> {
+            let hosts = self.lab.hosts();
+            let left =
+                hosts.iter().map(|host| left_on(self.lab, host)).collect::<Result<Vec<_>, _>>()?;
+            Ok(left
+                .concat()
+                .into_iter()
+                .filter(|left| !left.contains("/tmp/torchinductor_"))
+                .collect())
+        };
+        wait_until(GONE, "the hosts to be empty", || Ok(left()?.is_empty()))
+            .map_err(|error| left().map_or_else(|_| error.to_string(), |left| left.join("; ")))
+    }
+
+    fn clear(&self) -> Result<(), LabError> {
+        self.lab.clear()?;
+        for host in self.lab.hosts() {
+            let mut command = self.lab.on(&host, Account::Root)?;
+            let line = "rm -rf /tmp/* /dev/shm/*; find /sys/fs/cgroup -depth -name 'rlaunch-*' -exec rmdir {} \\; ; :";
+            run_program("clear a host", command.args(["sh", "-c", line]))?;
+        }
+        Ok(())
+    }
+
+    /// Compares the time of torch's steps under torchrun with those of torchrun in a job, in turn.
+    fn steps(&self, rounds: usize) -> Result<bool, LabError> {
+        const STEPS: &str = "--nproc-per-node 2 steps.py 60";
+        let lines = [
+            format!("rlaunch -H a,b torchrun {STEPS}"),
+            format!("each 2 torchrun --nnodes 2 --node-rank %i --master-addr $A {STEPS}"),
+        ];
+        self.in_turn("steps", "steps of torchrun, 4 processes", rounds, &lines)
+    }
+
+    /// Compares torch.compile's second run with and without rlaunch.
+    fn compiled(&self, rounds: usize) -> Result<bool, LabError> {
+        let lines = ["rlaunch -H a python3 compiled.py", "at a python3 compiled.py"];
+        for line in lines {
+            let mut command = self.shell(TORCH.1, line)?;
+            run_program("compile for the first time", &mut command)?;
+        }
+        self.in_turn("compiled", "a second torch.compile", rounds, &lines.map(str::to_owned))
+    }
+
+    /// Prints the seconds that two lines print after `word`, and their ratio; returns whether the first is at most 5 %
+    /// above the second, in the median of all rounds.
+    fn in_turn(
+        &self,
+        word: &str,
+        what: &str,
+        rounds: usize,
+        lines: &[String; 2],
+    ) -> Result<bool, LabError> {
+        let mut times = [Series::default(), Series::default()];
+        for round in 0..rounds {
+            // Whoever is first in a round is second in the next.
+            for which in [round % 2, (round + 1) % 2] {
+                let command = self.shell(TORCH.1, &lines[which])?;
+                let mut job = Background::start(command)?;
+                job.wait(BOUND)?;
+                let stdout = job.stdout();
+                let seconds = stdout
+                    .lines()
+                    .find_map(|line| line.split_once(&format!("{word} "))?.1.parse::<f64>().ok());
+                times[which].push(seconds);
+            }
+        }
+        let [ours, own] = &times;
+        let ratios = ours.ratios_to(own);
+        println!(
+            "{what}, seconds: rlaunch {}, alone {}, ratio {}",
+            ours.summary(),
+            own.summary(),
+            ratios.summary()
+        );
+        Ok(ratios.median().is_some_and(|ratio| ratio <= 1.05))
+    }
+}
+
+/// Runs a command, and looks whether it does what is wanted.
+fn run(command: Command, wanted: Wanted) -> Result<Try, LabError> {
+    let start = Instant::now();
+    let mut job = Background::start(command)?;
+    let status = job.wait(BOUND)?;
+    let seconds = start.elapsed().as_secs_f64();
+    let (stdout, stderr) = (job.stdout(), job.stderr());
+    let is_right = match wanted {
+        Wanted::Prints(text, count) => {
+            status.is_some_and(|status| status.success())
+                && stdout.lines().filter(|line| line.contains(text)).count() == count
+        }
+        Wanted::Says(text) => status.is_some() && (stdout.contains(text) || stderr.contains(text)),
+    };
+    if is_right {
+        return Ok(Try { seconds, wrong: None });
+    }
+    let how = status.map_or("hung".into(), |status| status.to_string());
+    let wrong = format!("{how}\n{}\n{}", last_lines(&stdout, 6), last_lines(&stderr, 12));
+    Ok(Try { seconds, wrong: Some(wrong) })
+}
+
+impl Row {
+    /// The line as it is typed.
+    fn typed(&self) -> String {
+        let line =
+            if self.is_on_host { self.line.into() } else { format!("rlaunch {}", self.line) };
+        line.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+}
+
+/// How a line ended.
+struct Try {
+    seconds: f64,
+    /// What was wrong; none if it did what was wanted.
+    wrong: Option<String>,
+}
+
+impl Try {
+    fn result(&self) -> &'static str {
+        if self.wrong.is_none() { "right" } else { "WRONG" }
+    }
+
+    fn seconds(&self) -> String {
+        match &self.wrong {
+            None => format!("{:.1}", self.seconds),
+            Some(_) => format!("{:.1} (wrong)", self.seconds),
+        }
+    }
+}
+
+/// Lists the files below a directory.
+fn files_below(directory: &Path) -> Result<Vec<PathBuf>, LabError> {
+    let operation = format!("list {}", directory.display());
+    let mut files = Vec::new();
+    for entry in fs::read_dir(directory).map_err(LabError::io(operation))?.flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            files.extend(files_below(&path)?);
+        } else {
+            files.push(path);
+        }
+    }
+    Ok(files)
+}

@@ -1,0 +1,25 @@
+# Workers of TensorFlow add up their numbers, counted from 1. workers.py [slurm]
+import os
+import sys
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import tensorflow as tf
+
+resolver = None
+if sys.argv[1:] == ["slurm"]:
+    resolver = tf.distribute.cluster_resolver.SlurmClusterResolver()
+options = tf.distribute.experimental.CommunicationOptions(
+    implementation=tf.distribute.experimental.CommunicationImplementation.RING
+)
+strategy = tf.distribute.MultiWorkerMirroredStrategy(cluster_resolver=resolver, communication_options=options)
+
+
+@tf.function
+def add():
+    context = tf.distribute.get_replica_context()
+    mine = tf.cast(strategy.cluster_resolver.task_id or 0, tf.float32) + 1.0
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, mine)
+
+
+total = strategy.run(add)
+print(f"sum {int(total)} of {strategy.num_replicas_in_sync} on {os.uname().nodename}", flush=True)
