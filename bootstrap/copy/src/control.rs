@@ -32,8 +32,6 @@ pub struct Request {
     pub verify: bool,
     /// Bytes per second that a host sends at most.
     pub limit: Option<u64>,
-    /// Whether extended attributes are copied.
-    pub xattrs: bool,
     pub role: Role,
     /// How large a working tree may be: without what git ignores it goes to hosts, where what came
     /// with it before and is gone is removed. `None` if the files are no working tree.
@@ -144,7 +142,6 @@ mod tests {
             destination: "~/data".into(),
             verify: true,
             limit: Some(100_000_000),
-            xattrs: false,
             role: Role::Source { paths: vec!["hf:a/b".into()] },
             tree: Some(TreeLimit { files: 5, bytes: 1 << 30 }),
         }

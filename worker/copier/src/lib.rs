@@ -2,10 +2,12 @@
 //!
 //! | module | contents |
 //! |---|---|
+//! | `meter` | what a host spends its time on |
 //! | [`files`] | what is in a directory, and what is written to one |
 //! | [`link`] | connections between two neighbours of the chain |
 //! | [`role`] | what the program does: receive and pass on, send, fetch, carry bytes |
 
 pub mod files;
 pub mod link;
+mod meter;
 pub mod role;

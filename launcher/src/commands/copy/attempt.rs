@@ -326,7 +326,6 @@ fn requests(way: &Way, transfer: &TransferArgs, hosts: &[String]) -> Result<Requ
         destination: way.destination().to_owned(),
         verify: transfer.verify,
         limit: transfer.limit,
-        xattrs: false,
         role,
         tree: way.tree(),
     });

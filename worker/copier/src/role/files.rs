@@ -4,6 +4,7 @@ use super::report::Reporter;
 use super::{RoleError, Settings};
 use crate::files::hub::{self, HubModel};
 use crate::files::{How, Index, Original, Part, Stage, Walk, WalkError, hashing, manifest, walk};
+use crate::meter::Meter;
 use rlaunch_copy::control::{Report, TreeLimit};
 use rlaunch_copy::{ChunkId, ChunkSet, Manifest, RelativePath, hash};
 use std::env;
@@ -22,6 +23,14 @@ pub(super) enum Files {
 }
 
 impl Files {
+    /// Returns the meter of what is done with them.
+    pub(super) fn meter(&self) -> Arc<Meter> {
+        match self {
+            Files::Original(_) => Arc::default(),
+            Files::Stage(stage) => Arc::clone(stage.meter()),
+        }
+    }
+
     /// Finds chunks that are there. All of a source are.
     pub(super) fn scan(&self, found: &mut dyn FnMut(ChunkSet)) -> Result<(), RoleError> {
         match self {

@@ -9,13 +9,12 @@
 //! | `chain` | one place in the chain, while it copies |
 //! | `files` | files of a place |
 //! | `order` | order of the chain, and addresses of neighbours |
-//! | `meter`, `report` | what limits a host; what the launcher is told |
+//! | `report` | what the launcher is told |
 
 mod chain;
 mod files;
 mod listing;
 mod local;
-mod meter;
 mod order;
 mod pipe;
 mod rank;
@@ -70,8 +69,6 @@ pub enum RoleError {
     NoSource,
     #[error("{host} does not listen")]
     NotListening { host: String },
-    #[error("extended attributes are not copied by this version")]
-    Xattrs,
     #[error("{0} is relative to the home directory, but HOME is not set")]
     NoHome(String),
     #[error("{0} is no model in the cache of the Hugging Face hub")]
@@ -161,9 +158,6 @@ struct Settings {
 
 impl Settings {
     fn of(request: &Request) -> Result<Settings, RoleError> {
-        if request.xattrs {
-            return Err(RoleError::Xattrs);
-        }
         Ok(Settings {
             secret: Secret::from_bytes(request.secret.0),
             is_plain: request.plain,

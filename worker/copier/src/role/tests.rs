@@ -163,7 +163,6 @@ impl Copy {
             destination: destination.to_str().unwrap().to_owned(),
             verify: false,
             limit: None,
-            xattrs: false,
             role,
             tree: None,
         };
