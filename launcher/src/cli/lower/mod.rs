@@ -100,6 +100,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         options: Options { map_by, watches_hangs, named_ports, ..rank_options },
         preload: apps::preloads(&preloaded)?,
         runs_copier: false,
+        tree: None,
         mpi: args.environment.mpi,
         singleton: args.environment.singleton,
         stdin: stdin(&output)?,

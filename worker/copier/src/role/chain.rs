@@ -15,7 +15,7 @@
 //! for all that changes.
 
 use super::files::Files;
-use super::report::Reporter;
+use super::report::{INTERVAL, Reporter};
 use super::{RoleError, Settings};
 use crate::files::StageError;
 use crate::link::{BEAT, Handle, Incoming, Link, LinkError, Pace, Payload, Receiver, Sender, lock};
@@ -28,8 +28,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time between two reports of progress.
-const REPORT: Duration = Duration::from_millis(500);
 /// Time in which a neighbour whose connection has ended may still have said why.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Time for telling neighbours of an error.
@@ -514,7 +512,7 @@ impl Place {
     fn watch(&self) {
         let mut before = self.meter.read();
         loop {
-            let state = self.wait(REPORT, |_| true);
+            let state = self.wait(INTERVAL, |_| true);
             if state.has_ended() {
                 return;
             }

@@ -4,6 +4,8 @@
 //! |---|---|
 //! | `rank` | ranks of a push and of a fetch |
 //! | `local` | programs on the launcher's machine |
+//! | `answer` | questions about this host |
+//! | `shared` | hosts that share the destination |
 //! | `pipe` | bytes between stdin, stdout and a port |
 //! | `listing` | the manifest, which goes down the chain before anything else |
 //! | `chain` | one place in the chain, while it copies |
@@ -11,6 +13,7 @@
 //! | `order` | order of the chain, and addresses of neighbours |
 //! | `report` | what the launcher is told |
 
+mod answer;
 mod chain;
 mod files;
 mod listing;
@@ -19,9 +22,11 @@ mod order;
 mod pipe;
 mod rank;
 mod report;
+mod shared;
 #[cfg(test)]
 mod tests;
 
+pub use answer::answer;
 pub use local::{fetch, send};
 pub use order::order;
 pub use pipe::pipe;
@@ -29,11 +34,12 @@ pub use rank::{receive, serve};
 pub use report::LOCAL;
 
 use crate::files::{OriginalError, StageError, WalkError};
+use crate::images::EngineError;
 use crate::link::{LinkError, Party};
 use rlaunch_bootstrap::security::Secret;
 use rlaunch_client::ClientError;
 use rlaunch_copy::WireError;
-use rlaunch_copy::control::{Request, TreeLimit};
+use rlaunch_copy::control::{ImageCopy, Request, TreeLimit};
 use std::error::Error;
 use std::io::{self, BufRead};
 use std::path::PathBuf;
@@ -101,6 +107,9 @@ pub enum RoleError {
     /// Another host cannot go on, and said why.
     #[error("{host}: {text}")]
     Other { host: String, text: String },
+    /// The container engine of the source.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
     #[error("cannot carry bytes to port {port}")]
     Pipe { port: u16, source: io::Error },
 }
@@ -128,6 +137,7 @@ impl RoleError {
             RoleError::Walk(WalkError::Hub(error)) => Some(error.hint()),
             RoleError::Original(error) => error.hint(),
             RoleError::Stage(error) => error.hint(),
+            RoleError::Engine(error) => error.hint(),
             RoleError::TooLarge { bytes, .. } => {
                 let size = bytes.div_ceil(1 << 30);
                 Some(format!(
@@ -154,6 +164,7 @@ struct Settings {
     limit: Option<u64>,
     verify: bool,
     tree: Option<TreeLimit>,
+    image: Option<ImageCopy>,
 }
 
 impl Settings {
@@ -165,6 +176,7 @@ impl Settings {
             limit: request.limit,
             verify: request.verify,
             tree: request.tree,
+            image: request.image.clone(),
         })
     }
 

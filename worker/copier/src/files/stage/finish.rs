@@ -1,12 +1,12 @@
 //! Giving files their names when all are whole.
 
 use super::super::beneath::{Seen, split};
-use super::super::meta::{Stamp, now};
+use super::super::meta::{SETGID, Stamp, now};
 use super::super::walk::joined;
 use super::staging::{mode_of, os, stem, times, without_digits};
 use super::{Finished, IN_PLACE, STAGED, Stage, StageError, Written, lock};
 use rlaunch_copy::{ChunkId, Entry, Kind, RelativePath, Time, hash};
-use rustix::fs::{AtFlags, FileType, FlockOperation, OFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -186,9 +186,11 @@ impl Stage {
         let Some(seen) = self.look(path)?.filter(is_directory) else {
             return Err(StageError::Changed { path: self.place(&entry.path) });
         };
-        if seen.meta.mode != mode_of(entry).as_raw_mode() {
+        // Files of a directory that people share get its group here too, whatever it is where they come from.
+        let mode = mode_of(entry).as_raw_mode() | seen.meta.mode & SETGID;
+        if seen.meta.mode != mode {
             self.at_parent("set the mode of", path, |parent, name| {
-                rustix::fs::chmodat(parent, name, mode_of(entry), AtFlags::empty())
+                rustix::fs::chmodat(parent, name, Mode::from_raw_mode(mode), AtFlags::empty())
             })?;
         }
         if seen.meta.mtime == entry.mtime { Ok(()) } else { self.set_time(entry) }

@@ -26,6 +26,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use staging::Active;
 pub(super) use staging::is_staging_name;
+pub(crate) use staging::staging_name_of;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -164,24 +165,42 @@ struct Chunks {
 }
 
 impl Stage {
-    /// Opens a destination, and makes its directory if it does not exist.
-    pub fn open(destination: &Path, manifest: Arc<Manifest>) -> Result<Stage, StageError> {
+    /// Opens a destination, and makes its directory if it does not exist. What its files contain is not noted if they are
+    /// not kept.
+    pub fn open(
+        destination: &Path,
+        manifest: Arc<Manifest>,
+        is_kept: bool,
+    ) -> Result<Stage, StageError> {
         if destination.exists() && !destination.is_dir() {
             return Err(StageError::NotDirectory { path: destination.to_owned() });
         }
         let beneath = Beneath::open(destination);
         let beneath = beneath.map_err(|cause| failed("open", destination, cause))?;
         // After the directory is there: the index goes by where links on the way to it lead.
-        let index = Index::load(destination);
+        let index = if is_kept { Index::load(destination) } else { Index::none() };
+        Stage::open_with(destination, manifest, index, Disk::new(beneath, Box::new(Real)))
+    }
+
+    /// Opens a destination that is there, with an index of the caller's.
+    #[cfg(test)]
+    pub(super) fn open_at(
+        destination: &Path,
+        manifest: Arc<Manifest>,
+        index: Index,
+    ) -> Result<Stage, StageError> {
+        let beneath = Beneath::open(destination);
+        let beneath = beneath.map_err(|cause| failed("open", destination, cause))?;
         Stage::open_with(destination, manifest, index, Disk::new(beneath, Box::new(Real)))
     }
 
     fn open_with(
         destination: &Path,
         manifest: Arc<Manifest>,
-        index: Index,
+        mut index: Index,
         disk: Disk,
     ) -> Result<Stage, StageError> {
+        index.mark_received();
         let chunks = ChunkSet::new(manifest.chunk_count());
         let mut stage = Stage {
             path: destination.to_owned(),

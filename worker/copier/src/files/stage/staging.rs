@@ -2,7 +2,7 @@
 
 use super::super::beneath::{Seen, split};
 use super::super::hashing::{is_zeros, is_zeros_hash};
-use super::super::meta::Meta;
+use super::super::meta::{Meta, SETGID};
 use super::super::walk::joined;
 use super::{FEW, LACKING, STAGED, Stage, StageError, lock};
 use rlaunch_copy::{CHUNK, ChunkId, Entry, Kind, Time, hash};
@@ -390,6 +390,11 @@ fn content_of(entry: &Entry) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
+/// Returns a name that no copy takes along.
+pub(crate) fn staging_name_of(name: &str, number: u32) -> String {
+    String::from_utf8_lossy(&staging_name(name.as_bytes(), number)).into_owned()
+}
+
 /// Returns the name under which a file is made.
 fn staging_name(name: &[u8], content: u32) -> Vec<u8> {
     [&stem(name), MARK, format!("{content:08x}").as_bytes()].concat()
@@ -418,7 +423,8 @@ pub(super) fn without_digits(name: &[u8]) -> Option<&[u8]> {
 
 pub(super) fn mode_of(entry: &Entry) -> Mode {
     // Rights of users, and nothing that makes others run programs as this user.
-    Mode::from_raw_mode(entry.mode & 0o777)
+    let bits = if entry.kind == Kind::Directory { 0o777 | SETGID } else { 0o777 };
+    Mode::from_raw_mode(entry.mode & bits)
 }
 
 /// Returns times that change nothing but when something was last written to.
