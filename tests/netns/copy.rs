@@ -405,3 +405,49 @@ fn an_ordinary_user_copies_its_own_files() {
     let ran = push(&field, "-H a", &tree.to("/root/copied")).account(Account::User).run();
     ran.ended_with(203).says(&["error: not complete: a", "\n  a: "]);
 }
+
+#[test]
+fn hosts_that_share_the_directory_get_the_files_once() {
+    let field = Field::new();
+    // All hosts have the devices of this machine.
+    let shared = tempfile::tempdir_in("/dev").unwrap();
+    let place = shared.path().to_str().unwrap();
+    let tree = Tree::new(2 << 20);
+    let ran = push(&field, "-H a,b,c --json", &tree.to(place)).run();
+    ran.succeeded();
+    let bytes: Vec<u64> = received(&ran).into_iter().map(|(_, bytes)| bytes).collect();
+    assert!(bytes[0] >= 2 << 20 && bytes[1..] == [0, 0], "{ran}");
+    ran.says(&[&format!("b shares {place} with a"), &format!("c shares {place} with a")]);
+    ["a", "b", "c"].iter().for_each(|host| tree.is_on(&field, host, place));
+    let left: Vec<_> =
+        fs::read_dir(place).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["tree"]);
+}
+
+#[test]
+fn hosts_listen_at_the_ports_that_were_asked_for() {
+    let field = Field::new();
+    let _place = field.scratch(&["a", "b"], PLACE);
+    let tree = Tree::new(16 << 20);
+    let words = "-H a,b --limit 2M --port-range 31000-31005";
+    let running = push(&field, words, &tree.to(PLACE)).spawn();
+    wait_for_bytes(&field, "b");
+    for host in ["a", "b"] {
+        let ports = field.on(host, "ss -Hltn | grep -c ':3100[0-5] ' || true");
+        assert_ne!(ports, "0\n", "{host}");
+    }
+    running.signal(Signal::SIGINT);
+    running.finish().ended_with(130);
+}
+
+#[test]
+fn a_directory_keeps_the_bit_that_gives_files_their_group() {
+    let field = Field::new();
+    let _place = field.scratch(&["a"], PLACE);
+    let tree = Tree::new(10);
+    fs::set_permissions(tree.path().join("sub"), PermissionsExt::from_mode(0o2775)).unwrap();
+    field.on("a", &format!("mkdir -p {PLACE}/tree/sub/deep && chmod 2700 {PLACE}/tree/sub/deep"));
+    push(&field, "-H a", &tree.to(PLACE)).run().succeeded();
+    let modes = field.on("a", &format!("cd {PLACE}/tree && stat -c %a sub sub/deep"));
+    assert_eq!(modes, "2775\n2755\n");
+}

@@ -22,6 +22,7 @@ mod communicator;
 mod config;
 mod containers;
 mod copy;
+mod copy_images;
 mod delivery;
 mod detached;
 mod doctor;

@@ -66,8 +66,22 @@ fn ranks_run_in_a_copy_that_follows_the_directory() {
     let mut expected = [&*copy, files, "first"].repeat(2);
     expected.sort_unstable();
     assert_eq!(ran.succeeded().sorted(), expected, "{ran}");
-    ran.says_nothing();
+    let below_home = copy.strip_prefix("/root/").unwrap();
+    ran.says(&[&format!(
+        "ranks wrote 2 files, 1 KiB, such as own: rlaunch fetch -H a,b {below_home}"
+    )]);
     assert_eq!(first_copy(&field, "b"), copy);
+    // The line brings it, and is that of a job that has written something.
+    let results = launch_directory();
+    let fetch = field.rlaunch(&format!("fetch -H a,b {below_home}"));
+    fetch.in_directory(results.path()).run().succeeded();
+    for host in hosts {
+        let own = results.path().join(host).join("tree/own");
+        assert_eq!(fs::read_to_string(own).unwrap(), "mine\n");
+    }
+    let ran = project.job(&field, "--sync -H a,b --no-tag", "").args(["true"]).run();
+    ran.succeeded();
+    ran.says_nothing();
     // What has changed here, and what a rank has written.
     project.write("src/module", "second\n");
     fs::remove_file(project.path("old")).unwrap();
@@ -125,4 +139,36 @@ fn on_this_machine_alone_nothing_is_copied() {
     assert_eq!(ran.succeeded().out().trim_end(), here.to_str().unwrap(), "{ran}");
     let ran = project.job(&field, "--sync=/nowhere -np 1", "").args(["pwd"]).run();
     ran.ended_with(203).says(&["--sync cannot copy /nowhere"]);
+}
+
+#[test]
+fn copies_are_listed_and_pruned() {
+    let field = Field::new();
+    let _copies = field.scratch(&["a", "b"], COPIES);
+    let _data = field.scratch(&["a"], "/tmp/kept");
+    let project = Project::new();
+    let wait = "echo begun; while ! test -e stop; do sleep 0.1; done; echo mine > own";
+    let mut job = project.job(&field, "--sync -H a,b --no-tag", "").sh(wait).spawn();
+    job.wait_for_lines(2);
+    let copy = first_copy(&field, "a");
+    let source = format!("{}:/tmp/kept", project.path("src").display());
+    field.rlaunch("push -H a").args([source]).run().succeeded();
+    let list = || field.rlaunch("push -H a,b --list").run().succeeded().out().into_owned();
+    let listed = list();
+    let line = |path: &str| listed.lines().find(|line| line.starts_with(path)).unwrap_or_default();
+    assert!(line("/tmp/kept/src ").ends_with("  a"), "{listed}");
+    assert!(line(&copy).contains("in use") && line(&copy).ends_with("  a, b"), "{listed}");
+    // A tree that a job uses is not offered, and nobody is asked without need.
+    field.rlaunch("push -H a,b --prune").run().succeeded();
+    assert_eq!(field.on("a", &format!("cat {copy}/old")), "old\n");
+    ["a", "b"].iter().for_each(|host| drop(field.on(host, &format!("touch {copy}/stop"))));
+    job.finish().succeeded();
+    field.rlaunch("push -H a,b --prune").run().refused(200, &["without your consent"]);
+    let ran = field.rlaunch("push -H a,b --prune --yes").run();
+    assert_eq!(ran.succeeded().out().lines().count(), 2, "{ran}");
+    for host in ["a", "b"] {
+        assert_eq!(field.on(host, &format!("ls {copy}")), "own\nstop\n", "{host}");
+    }
+    assert_eq!(field.on("a", "cat /tmp/kept/src/module"), "first\n");
+    assert!(!list().contains(COPIES), "the tree has nothing that was copied");
 }

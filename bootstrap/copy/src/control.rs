@@ -32,12 +32,122 @@ pub struct Request {
     pub verify: bool,
     /// Bytes per second that a host sends at most.
     pub limit: Option<u64>,
-    /// Whether extended attributes are copied.
-    pub xattrs: bool,
     pub role: Role,
     /// How large a working tree may be: without what git ignores it goes to hosts, where what came
     /// with it before and is gone is removed. `None` if the files are no working tree.
     pub tree: Option<TreeLimit>,
+    /// Image whose layers are the files.
+    pub image: Option<ImageCopy>,
+}
+
+/// Image of a container engine, whose parts are files on their way: each of its layers is one, without those that all
+/// hosts have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageCopy {
+    /// Name by which the engine of the source knows it.
+    pub name: String,
+    /// Its bytes, to all appearances.
+    pub size: u64,
+    /// Engine of the source.
+    pub engine: String,
+    /// Engine of hosts, if the user has named one.
+    pub engine_of_hosts: Option<String>,
+    /// Layers that do not travel, by the digests of their content.
+    pub left_out: Vec<String>,
+    /// Directory in which the source may put what it sends; `None` for a rank, which has the job's.
+    pub scratch: Option<String>,
+}
+
+/// Question of the launcher to a program, which answers it and ends.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Question {
+    /// Which images container engines have: all engines of the host, or this one.
+    Images { engine: Option<String> },
+    /// What copies have put on the host.
+    Copies,
+    /// Asks to remove working trees, by their directories, and what copies have left that is of no use.
+    Prune { trees: Vec<String> },
+}
+
+/// Answer to a [`Question`]. The last one of a rank is an [`Answer::End`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Images of one engine.
+    Images {
+        rank: u32,
+        engine: EngineImages,
+    },
+    Copies {
+        rank: u32,
+        copies: Vec<CopyInfo>,
+    },
+    Pruned {
+        rank: u32,
+        pruned: Pruned,
+    },
+    /// An engine is there, but does not answer.
+    NoImages {
+        rank: u32,
+        engine: String,
+        text: String,
+    },
+    End {
+        rank: u32,
+    },
+}
+
+/// File or directory that copies have put on a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CopyInfo {
+    pub path: String,
+    /// Directory that it went into.
+    pub root: String,
+    pub files: u64,
+    pub bytes: u64,
+    /// Time of the last copy, in seconds since 1970.
+    pub secs: i64,
+    /// Whether it is a working tree.
+    pub is_tree: bool,
+    /// Whether a process is in that tree.
+    pub is_used: bool,
+}
+
+/// What was removed from a host.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pruned {
+    /// Working trees of which nothing is left.
+    pub trees: u64,
+    pub files: u64,
+    pub bytes: u64,
+}
+
+/// What a container engine has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct EngineImages {
+    /// Its command, such as `docker`.
+    pub name: String,
+    /// Whether it loads an image without the layers that it has.
+    pub takes_parts: bool,
+    pub images: Vec<ImageInfo>,
+}
+
+/// What an engine says about an image.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ImageInfo {
+    /// With tags.
+    pub names: Vec<String>,
+    /// Digest that this engine calls its id: of another kind in another engine, or with another storage driver.
+    pub id: String,
+    /// Digests in registries.
+    pub digests: Vec<String>,
+    /// Digests of the layers' contents, the lowest first.
+    pub layers: Vec<String>,
+    /// Time at which it was made, as the engine writes it.
+    pub created: String,
+    pub architecture: String,
+    pub size: u64,
 }
 
 /// How large a working tree may be.
@@ -63,6 +173,10 @@ pub enum Role {
 pub enum Report {
     /// The rank can be connected to.
     Listening { rank: u32, addresses: Vec<IpAddr>, port: u16 },
+    /// The files of this rank are in the directory of another one, which gets them.
+    Shares { rank: u32, with: u32 },
+    /// Bytes of the files to be sent that were read, or are known without that, before anything is sent.
+    Reading { rank: u32, bytes: u64, total: u64 },
     /// Bytes so far.
     Progress { rank: u32, received: u64, written: u64, total: u64, waits_for: Limit },
     /// All files are there.
@@ -78,6 +192,10 @@ pub enum Report {
         /// Directory that the files are in.
         root: String,
     },
+    /// All files are there, and the engine of the host reads them.
+    Loading { rank: u32, engine: String },
+    /// The engine has refused them, or there is none.
+    NotLoaded { rank: u32, text: String, hint: Option<String> },
     /// The working tree is larger than it may be, and is not copied.
     TooLarge { files: u64, bytes: u64 },
     /// The rank cannot go on.
@@ -144,9 +262,9 @@ mod tests {
             destination: "~/data".into(),
             verify: true,
             limit: Some(100_000_000),
-            xattrs: false,
             role: Role::Source { paths: vec!["hf:a/b".into()] },
             tree: Some(TreeLimit { files: 5, bytes: 1 << 30 }),
+            image: None,
         }
     }
 
@@ -164,6 +282,8 @@ mod tests {
     fn reports_survive_their_way() {
         let reports = [
             Report::Listening { rank: 3, addresses: vec!["::1".parse().unwrap()], port: 7000 },
+            Report::Shares { rank: 1, with: 0 },
+            Report::Reading { rank: 0, bytes: 1, total: 2 },
             Report::Progress { rank: 0, received: 1, written: 2, total: 3, waits_for: Limit::Disk },
             Report::Done {
                 rank: 1,
@@ -174,6 +294,8 @@ mod tests {
                 seconds: 9.8,
                 root: "/home/u/data".into(),
             },
+            Report::Loading { rank: 1, engine: "docker".into() },
+            Report::NotLoaded { rank: 1, text: "no space".into(), hint: Some("df".into()) },
             Report::TooLarge { files: 7, bytes: 1 << 40 },
             Report::Failed { rank: 2, text: "no space".into(), hint: None },
             Report::Note { rank: 2, text: "x".into() },
@@ -186,6 +308,19 @@ mod tests {
         let addresses = vec!["10.0.0.1".parse().unwrap()];
         let expected = Report::Listening { rank: 0, addresses, port: 7 };
         assert_eq!(serde_json::from_str::<Report>(listening).unwrap(), expected);
+    }
+
+    #[test]
+    fn questions_and_answers_are_lines() {
+        let image = ImageInfo { names: vec!["x\n:1".into()], ..ImageInfo::default() };
+        let engine = EngineImages { name: "docker".into(), takes_parts: true, images: vec![image] };
+        for answer in [Answer::Images { rank: 1, engine }, Answer::End { rank: 1 }] {
+            let line = serde_json::to_string(&answer).unwrap();
+            assert!(!line.contains('\n'), "{line}");
+            assert_eq!(serde_json::from_str::<Answer>(&line).unwrap(), answer);
+        }
+        let question = serde_json::from_str::<Question>(r#"{"images":{"engine":null}}"#);
+        assert_eq!(question.unwrap(), Question::Images { engine: None });
     }
 
     #[test]

@@ -37,6 +37,9 @@ pub struct Job {
     pub preload: Vec<PreloadFile>,
     /// Whether ranks run the program that copies files. Its hash comes next; the node may have it already.
     pub runs_copier: bool,
+    /// Copy of a working tree, of which the agent says in the end what ranks have written in it. `~/` is the home directory.
+    #[serde(with = "crate::serde_path::optional")]
+    pub tree: Option<PathBuf>,
     /// Grace period: time between SIGTERM and SIGKILL when ranks are ended, in milliseconds.
     pub kill_after_ms: u32,
     /// Node timeout: the peer on a connection is considered lost when nothing was received from it

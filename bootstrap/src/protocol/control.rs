@@ -449,6 +449,19 @@ pub struct CleanupReceipt {
     /// Names of shared-memory files that look like those of a known library and were created during
     /// the job, but may belong to a living process. They were not removed.
     pub segments_unclaimed: Vec<String>,
+    /// Files of ranks in the job's copy of a working tree.
+    pub written: WrittenFiles,
+}
+
+/// Files that ranks of a node have written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WrittenFiles {
+    pub files: u64,
+    pub bytes: u64,
+    /// Some of them, below the directory that was looked at.
+    pub names: Vec<String>,
+    /// Whether there may be more.
+    pub is_part: bool,
 }
 
 /// Program that an agent runs beside the ranks or as ranks, and that the launcher sends to nodes that have no

@@ -30,7 +30,7 @@
 //! | `self_test` | `rlaunch doctor --try`, once `self-test` |
 //! | `network` | `rlaunch network discover`, `rlaunch network mesh` |
 //! | `bench` | `rlaunch bench`; `rlaunch bench train` |
-//! | `copy` | `rlaunch push`, `rlaunch fetch`, `--sync` of jobs: files to hosts, and from them |
+//! | `copy` | `rlaunch push`, `fetch` and `images`, `--sync` of jobs: files and images to hosts, and from them |
 //! | `report` | `rlaunch report`; `log_metrics` finds speeds and networks in output |
 //! | `hostfile`, `trust` | `rlaunch hostfile`, the older form of `--dry-run=offline`; `rlaunch trust` |
 //! | `ssh_config`, `ssh_setup` | `rlaunch ssh --show`, once `ssh-config`; `rlaunch ssh-setup` |
@@ -108,6 +108,7 @@ pub(crate) enum Verb {
     Attach(exec::AttachArgs),
     Push(Box<copy::push::PushArgs>),
     Fetch(Box<copy::fetch::FetchArgs>),
+    Images(Box<copy::images::ImagesArgs>),
     Reap(reap::ReapArgs),
     Topo(topo::TopoArgs),
     Doctor(Box<doctor::DoctorArgs>),
@@ -158,6 +159,7 @@ impl Verb {
             Verb::Attach(args) => exec::run_attach(args).await,
             Verb::Push(args) => copy::push::run_push(&args, &line).await,
             Verb::Fetch(args) => copy::fetch::run_fetch(*args, &line).await,
+            Verb::Images(args) => copy::images::run(*args, &line).await,
             Verb::Reap(args) => reap::run(args, &line).await,
             Verb::Topo(args) => topo::run(args, &line).await,
             Verb::Doctor(args) => doctor::run(*args, &line).await,
@@ -207,6 +209,7 @@ async fn launch_job(args: JobArgs, line: &CommandLine) -> Result<Exit, Failed> {
         Some(tree) => tree.place(launch).await?,
         None => (launch, None),
     };
+    copy::image::place(&launch).await?;
     let ended = match launch.spec.dry_run {
         Some(DryRun::Offline) => show::offline(&launch.spec),
         Some(DryRun::Agents) | None => run::run_job(launch).await,

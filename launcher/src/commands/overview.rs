@@ -28,7 +28,7 @@ const GROUPS: [(&str, &[VerbLine]); 4] = [
             ("attach", "a debugger to a rank that waits in breakpoint()"),
             ("rerun", "a job again, in its directory"),
             ("stop, wait", "end a running job; wait for the end of one"),
-            ("push, fetch", "copy files to all hosts; bring files from them"),
+            ("push, fetch", "copy files, models, images to all hosts; bring files"),
             ("bench", "measure links, collectives, and how a program scales"),
             ("reap", "end processes that a job left behind"),
         ],
@@ -41,6 +41,7 @@ const GROUPS: [(&str, &[VerbLine]); 4] = [
             ("monitor", "CPUs, memory, GPUs and traffic, live"),
             ("stack", "where ranks are, and what they wait for"),
             ("report", "how fast a run was, and over which network"),
+            ("images", "container images of hosts, and who lacks which"),
         ],
     ),
     (

@@ -132,9 +132,9 @@ pub(crate) fn control_seeds() -> Vec<Vec<u8>> {
         destination: "~/x".into(),
         verify: false,
         limit: Some(7),
-        xattrs: false,
         role: Role::Source { paths: vec!["y".into()] },
         tree: Some(TreeLimit { files: 1, bytes: 2 }),
+        image: None,
     };
     let addresses = vec![[10, 0, 0, 1].into()];
     let reports = [

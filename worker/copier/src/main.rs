@@ -6,9 +6,13 @@
 //! | `serve [FIRST-LAST]` | each rank of a fetch | sends its files to the launcher's machine |
 //! | `send [VIA…]` | launcher's machine | sends to rank 0 |
 //! | `fetch [VIA…]` | launcher's machine | receives from every rank, into a folder for each host |
+//! | `answer` | anywhere | answers a question about this host |
 //! | `pipe PORT` | a rank's host | carries bytes between stdin, stdout and this port of the host |
 //!
-//! All but `pipe` read a [`Request`](rlaunch_copy::control::Request) from stdin, one line of JSON,
+//! `answer` reads a [`Question`](rlaunch_copy::control::Question) from stdin, and writes
+//! [`Answer`](rlaunch_copy::control::Answer)s to stdout, a line of JSON each.
+//!
+//! All others but `pipe` read a [`Request`](rlaunch_copy::control::Request) from stdin, one line of JSON,
 //! and write [`Report`](rlaunch_copy::control::Report)s to stdout, a line each. `send` and `fetch` then read the
 //! [`Listening`](rlaunch_copy::control::Report::Listening) of ranks as lines too, in any order, until
 //! they have what they need: rank 0's, or everyone's. Their own reports have the rank
@@ -30,7 +34,7 @@ use rlaunch_copier::role::{self, RoleError};
 use std::process::ExitCode;
 
 const USAGE: &str = "usage: rlaunch-copier receive [FIRST-LAST] | serve [FIRST-LAST] | send [VIA…] | \
-                     fetch [VIA…] | pipe PORT";
+                     fetch [VIA…] | answer | pipe PORT";
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -53,6 +57,7 @@ fn run(words: &[String]) -> Option<Result<(), RoleError>> {
         ("serve", ports) => Some(role::serve(read_ports(ports)?)),
         ("send", via) => Some(role::send(via)),
         ("fetch", via) => Some(role::fetch(via)),
+        ("answer", []) => Some(role::answer()),
         ("pipe", [port]) => Some(role::pipe(port.parse().ok()?)),
         _ => None,
     }

@@ -9,6 +9,7 @@
 //! | `stdin.rs`, `output.rs` | input from the launcher, output to it |
 //! | `stream_ends.rs` | the agent's ends of streams, which no program can block it with |
 //! | `pseudoterminal.rs` | terminals of commands beside ranks, and for the stdout of ranks |
+//! | `written.rs` | what ranks have written in a working tree |
 //! | `session/` | commands beside a rank, and its debugger |
 //! | `mpi_library.rs` | the process management interface that a program needs; MPI programs that would each run alone |
 
@@ -25,6 +26,7 @@ mod pseudoterminal;
 mod session;
 pub(crate) mod stdin;
 mod stream_ends;
+mod written;
 
 use crate::cleanup::cgroup::{self, Cgroup};
 use crate::cleanup::guardian::{ENDING, Grace};
@@ -47,11 +49,13 @@ use rlaunch_bootstrap::deadline::{CHECK_INTERVAL, Deadline};
 use rlaunch_bootstrap::env::TORCHELASTIC_ERROR_FILE;
 use rlaunch_bootstrap::id::{JobId, LocalRank, Rank};
 use rlaunch_bootstrap::job::{
-    AwaitedPort, ExitStatus, Job, MpiInterfaces, RankSetup, RankSpec, SingletonPolicy, TerminalSize,
+    AwaitedPort, ExitStatus, Job, MpiInterfaces, RankSetup, RankSpec, SingletonPolicy,
+    TerminalSize, below_home,
 };
 use rlaunch_bootstrap::protocol::control::{CleanupReceipt, FromAgent, MAX_ERROR_FILE, Stream};
 use rlaunch_bootstrap::protocol::inspection::{MAX_STACK_PROCESSES, RankUsage};
 use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::env;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -64,6 +68,9 @@ const KILL_RETRY: Duration = Duration::from_millis(20);
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Grace period of leftovers, the processes that outlive the ranks.
 const LEFTOVER_GRACE: Duration = Duration::from_millis(200);
+
+/// Longest time by which the clock of a file system is behind the one of processes.
+const CLOCK_TICK: Duration = Duration::from_millis(20);
 
 /// Phase of the node's ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +92,8 @@ enum Phase {
 /// Ranks of this node, in all phases from their start to their clean-up.
 pub(crate) struct Ranks {
     job: JobId,
+    /// Copy of a working tree in which ranks run.
+    tree: Option<PathBuf>,
     prepared: PreparedRanks,
     setup: StartConfig,
     running: Vec<(Rank, Pid)>,
@@ -186,6 +195,7 @@ impl Ranks {
         let checks_for_mpi = job.world_size > 1 && job.singleton != SingletonPolicy::Ignore;
         let mut ranks = Ranks {
             job: job.id,
+            tree: job.tree.as_ref().map(|tree| below_home(tree, env::var_os("HOME").as_deref())),
             prepared,
             setup,
             waiting: Vec::new(),
@@ -659,6 +669,9 @@ impl Ranks {
         let swept = shm::sweep(self.started_at);
         self.receipt.segments_removed = swept.removed + of_job;
         self.receipt.segments_unclaimed = swept.unclaimed;
+        if let Some(tree) = &self.tree {
+            self.receipt.written = written::since(tree, self.started_at - CLOCK_TICK);
+        }
         self.receipt
     }
 }

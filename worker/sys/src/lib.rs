@@ -6,7 +6,7 @@
 //! | `process.rs`, `spawn.rs` | fork and its detection, exec, limits and their signal, copying between processes; starting a program, also in a cgroup |
 //! | `shared.rs` | memory shared by processes, and a fence for it |
 //! | `pages.rs` | page-aligned memory; NUMA policy |
-//! | `descriptor.rs` | descriptors that change their file; files in use |
+//! | `descriptor.rs` | descriptors that change their file; files in use; writeback |
 //! | `socket.rs` | state of TCP connections, options of sockets |
 //! | `ticks.rs` | a clock that is cheap to read |
 //! | `trace.rs` | stops of threads of other processes |
@@ -19,7 +19,7 @@ mod socket;
 mod spawn;
 mod ticks;
 mod trace;
-pub use descriptor::{redirect, while_unused};
+pub use descriptor::{begin_writeback, redirect, while_unused};
 pub use pages::{Pages, prefer_numa_node};
 pub use process::{
     Fork, ForkGeneration, exec, fork, let_descendants_read, limit_open_files, spawn,

@@ -179,6 +179,8 @@ fn decide_exit(
 ) -> Result<Exit, Failed> {
     let closing_line = outcome.closing_line().map(str::to_owned);
     let reap = outcome.reap_hint(&job.spec.name);
+    let tree = job.spec.tree.as_ref();
+    let wrote = tree.and_then(|tree| outcome.written_line(tree));
     let decided = outcome.decide(&job.spec.options, written, master_port);
     let decided = decided.map_err(|failed| failed.hint(reap));
     // A job that has failed keeps its own error, which says more than the signal.
@@ -187,6 +189,9 @@ fn decide_exit(
         None => decided,
     };
     if let Some(line) = closing_line {
+        messages::info(&line);
+    }
+    if let Some(line) = wrote {
         messages::info(&line);
     }
     if let Err(failed) = &decided {

@@ -9,9 +9,10 @@ use crate::run::signals::ended_by;
 use nix::sys::signal::Signal;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::ExitStatus;
-use rlaunch_bootstrap::protocol::control::CleanupReceipt;
+use rlaunch_bootstrap::protocol::control::{CleanupReceipt, WrittenFiles};
 use rlaunch_console::{messages, terminal};
 use rlaunch_plan::env::nccl;
+use rlaunch_plan::job::TreeCopy;
 use rlaunch_plan::job::name::JobName;
 use rlaunch_plan::options::Options;
 use rlaunch_text::exit::Exit;
@@ -91,6 +92,12 @@ impl Outcome {
             Some(Reason::Served(line)) => Some(line),
             _ => None,
         }
+    }
+
+    /// Says what ranks have written in the copy of a working tree, and how to get it.
+    pub(crate) fn written_line(&self, tree: &TreeCopy) -> Option<String> {
+        let hosts: Vec<String> = self.nodes.iter().map(|node| node.host.to_string()).collect();
+        written_line(hosts.iter().map(String::as_str).zip(&self.ends), tree)
     }
 
     /// Returns a hint with the command that ends what may be left on hosts that have not said what is.
@@ -335,6 +342,26 @@ fn receipts<'a>(ends: impl Iterator<Item = (&'a str, &'a Option<NodeEnd>)>) -> V
         }
     };
     findings.into_iter().map(line).collect()
+}
+
+fn written_line<'a>(
+    ends: impl Iterator<Item = (&'a str, &'a Option<NodeEnd>)>,
+    tree: &TreeCopy,
+) -> Option<String> {
+    let written = ends.filter_map(|(host, end)| match end {
+        Some(NodeEnd::Done(receipt)) if receipt.written.files > 0 => Some((host, &receipt.written)),
+        _ => None,
+    });
+    let (hosts, written): (Vec<&str>, Vec<&WrittenFiles>) = written.unzip();
+    let first = written.iter().flat_map(|of| &of.names).min()?;
+    let sum = |number: fn(&WrittenFiles) -> u64| written.iter().map(|of| number(of)).sum::<u64>();
+    let files = text::count(usize::try_from(sum(|of| of.files)).unwrap_or(usize::MAX), "file");
+    let least = if written.iter().any(|of| of.is_part) { "at least " } else { "" };
+    let (size, hosts) = (text::size(sum(|of| of.bytes)), hosts.join(","));
+    let path = tree.for_fetch();
+    Some(format!(
+        "ranks wrote {least}{files}, {size}, such as {first}: rlaunch fetch -H {hosts} {path}"
+    ))
 }
 
 /// Tells whether a node has reported that nothing of the job is left on it.
@@ -605,6 +632,27 @@ mod tests {
             let text = text(unsure);
             assert!(!text.contains("nothing") && !text.contains('\x1b'), "{text}");
         }
+    }
+
+    #[test]
+    fn what_ranks_wrote_is_brought_from_the_hosts_that_have_it() {
+        let end = |names: &[&str], is_part| {
+            let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+            let written =
+                WrittenFiles { files: names.len() as u64, bytes: 3 << 20, names, is_part };
+            Some(NodeEnd::Done(CleanupReceipt { written, ..CleanupReceipt::default() }))
+        };
+        let tree = TreeCopy {
+            of_ranks: "/work/x y".into(),
+            of_hosts: "~/.cache/rlaunch/sync/ab/x y".into(),
+        };
+        let none = [end(&[], false), None];
+        assert_eq!(written_line(["a", "b"].into_iter().zip(&none), &tree), None);
+        let ends = [end(&["runs/7", "log"], false), end(&[], false), end(&["runs/8"], true)];
+        let line = written_line(["a", "b", "c"].into_iter().zip(&ends), &tree).unwrap();
+        let expected = "ranks wrote at least 3 files, 6.0 MiB, such as log: rlaunch fetch -H a,c \
+                        '.cache/rlaunch/sync/ab/x y'";
+        assert_eq!(line, expected);
     }
 
     #[test]

@@ -27,6 +27,7 @@ use rlaunch_bootstrap::rendezvous::shape::TreeShape;
 use rlaunch_bootstrap::security::{Secret, Token};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::{Failed, Message};
+use rlaunch_text::shell;
 use rlaunch_text::typed::TypedJob;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -41,6 +42,24 @@ const NODE_TIMEOUT: Duration = Duration::from_secs(6);
 const LAUNCHER_TIMEOUT: Duration = Duration::from_secs(30);
 /// Default of `--port-range`.
 pub const PORT_RANGE: PortRange = PortRange { first: 21_000, last: 21_511 };
+
+/// Copy of a working tree in which ranks run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TreeCopy {
+    /// Where ranks have it. `~/` is the home directory.
+    pub of_ranks: PathBuf,
+    /// Where hosts have it: in the same place, unless ranks are in containers.
+    pub of_hosts: PathBuf,
+}
+
+impl TreeCopy {
+    /// Returns the path by which `rlaunch fetch` brings it, as a word for a shell.
+    pub fn for_fetch(&self) -> String {
+        // Below the home directory of the host, which a shell here knows nothing of.
+        let path = self.of_hosts.strip_prefix("~").unwrap_or(&self.of_hosts);
+        shell::quoted(path.as_os_str())
+    }
+}
 
 /// Job as the user asked for it, with all options checked.
 pub struct JobSpec {
@@ -74,6 +93,8 @@ pub struct JobSpec {
     pub preload: Vec<Preload>,
     /// Whether the program of ranks is the copier, which nodes keep.
     pub runs_copier: bool,
+    /// Copy of a working tree that ranks run in.
+    pub tree: Option<TreeCopy>,
     /// Process management interfaces that agents serve to MPI programs.
     pub mpi: MpiInterfaces,
     pub singleton: SingletonPolicy,
@@ -150,6 +171,7 @@ impl JobSpec {
             options: Options::default(),
             preload: Vec::new(),
             runs_copier: false,
+            tree: None,
             mpi: MpiInterfaces::default(),
             singleton: SingletonPolicy::default(),
             stdin: Stdin { readers: Readers::None, file: None },

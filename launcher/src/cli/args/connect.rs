@@ -112,7 +112,8 @@ pub(crate) struct ImageArgs {
     #[arg(long, value_name = "USER[:GROUP]", help_heading = CONTAINERS)]
     pub(crate) user: Option<PlainWord>,
 
-    /// When hosts get the image from its registry: missing (the default), always or never
+    /// When hosts get the image from its registry: missing (the default), always or never; push: those that lack
+    /// it get it from this machine
     #[arg(long, value_name = "WHEN", value_parser = values::named::<Pull>(), help_heading = CONTAINERS)]
     #[arg(hide_possible_values = true)]
     pub(crate) pull: Option<Pull>,

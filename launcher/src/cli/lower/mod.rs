@@ -99,6 +99,7 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
         options,
         preload: apps::preloads(&preloaded)?,
         runs_copier: false,
+        tree: None,
         mpi: args.environment.mpi,
         singleton: args.environment.singleton,
         stdin: stdin(&output)?,

@@ -1,8 +1,8 @@
 //! One attempt at a copy: the job on the hosts, and the program on this machine beside it.
 
 use super::reports::{RankReports, Reports, SharedReports, Source};
-use super::{FileCopy, HostCopy, LeftOut, TransferArgs, Way, resume_hint};
-use crate::cli::args::MeasurementArgs;
+use super::{CopyArgs, HostCopy, LeftOut, TransferArgs, Way, resume_hint};
+use crate::cli::args::{ConnectArgs, MeasurementArgs};
 use crate::cli::config::LoadedConfig;
 use crate::cli::lower::MeasurementJob;
 use crate::commands::bench::own_program;
@@ -12,7 +12,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::{PortRange, WorkingDir};
 use rlaunch_console::{messages, progress};
-use rlaunch_copy::control::{Report, Request, Role, Secret, TreeLimit};
+use rlaunch_copy::control::{ImageCopy, Report, Request, Role, Secret, TreeLimit};
 use rlaunch_engine::connect::agent::store;
 use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
 use rlaunch_engine::run::live::client::RunningJob;
@@ -26,6 +26,7 @@ use rlaunch_plan::options::{Options, Preflight, Transport};
 use rlaunch_plan::placement::Bind;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
+use serde::Serialize;
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, PipeReader, PipeWriter, Write};
 use std::os::fd::AsRawFd;
@@ -48,51 +49,98 @@ const PIPE: &str = "exec \"$RLAUNCH_PRELOAD_DIR/rlaunch-copier\" pipe \"$0\"";
 /// End of an attempt that tells how to go on.
 #[derive(Debug)]
 pub(super) enum AttemptEnd {
-    Complete(Vec<HostCopy>),
+    /// Files are on all hosts; an image was refused by the engines of some.
+    Complete { hosts: Vec<HostCopy>, refused: Vec<LeftOut> },
     /// A host has failed. The copy can go on with `rest`, which is empty if no other host has the files.
-    Without {
-        lost: LeftOut,
-        rest: Vec<String>,
-    },
+    Without { lost: LeftOut, rest: Vec<String> },
     /// The working tree is larger than it may be, and nothing was copied.
-    TooLarge {
-        files: u64,
-        bytes: u64,
-        failed: Failed,
-    },
+    TooLarge { files: u64, bytes: u64, failed: Failed },
 }
 
-/// Makes the job: one rank on each host that is not in `left_out`, in the order in which bytes pass hosts.
-pub(super) fn launch(
-    copy: &FileCopy,
+/// Where the hosts of a copy come from.
+#[derive(Clone, Copy)]
+pub(super) enum Origin<'a> {
+    /// Options of a verb.
+    Verb {
+        hosts: &'a [String],
+        connect: &'a ConnectArgs,
+        ports: PortRange,
+        config: &'a LoadedConfig,
+    },
+    /// Job, ahead of which files are copied to its hosts.
+    Job(&'a Launch),
+}
+
+impl<'a> Origin<'a> {
+    pub(super) fn of(args: &'a CopyArgs, config: &'a LoadedConfig) -> Origin<'a> {
+        let CopyArgs { hosts, connect, port_range, .. } = args;
+        Origin::Verb { hosts, connect, ports: *port_range, config }
+    }
+
+    /// Returns the agent's executable, beside which the program that copies is.
+    pub(super) fn agent(&self) -> Option<&'a Path> {
+        match *self {
+            Origin::Verb { connect, .. } => connect.agent.as_deref(),
+            Origin::Job(job) => job.reach.agent.as_deref(),
+        }
+    }
+
+    /// Makes a job of the program that copies, with one rank on each host.
+    pub(super) fn launch(&self, words: &[&str]) -> Result<Launch, Failed> {
+        let argv = [&[store::COPIER][..], words].concat().into_iter().map(OsString::from).collect();
+        match *self {
+            Origin::Verb { hosts, connect, ports, config } => {
+                let mut launch = launch_on((hosts, connect), argv, config)?;
+                launch.spec.port_range = ports;
+                Ok(launch)
+            }
+            Origin::Job(job) => launch_ahead_of(job, argv),
+        }
+    }
+
+    /// Makes the job of a copy: hosts are in the order in which bytes pass them, without those in `left_out`.
+    pub(super) fn launch_copy(&self, way: &Way, left_out: &[LeftOut]) -> Result<Launch, Failed> {
+        let PortRange { first, last } = match self {
+            Origin::Verb { ports, .. } => *ports,
+            Origin::Job(job) => job.spec.port_range,
+        };
+        let ports = format!("{first}-{last}");
+        let mut launch = self.launch(&[way.words().rank, &ports])?;
+        let spec = &mut launch.spec;
+        spec.hosts.retain(|host| left_out.iter().all(|left| left.host != host.to_string()));
+        if let Way::Image { hosts, .. } = way {
+            let is_wanted = |host: &Host| hosts.contains(&host.to_string());
+            spec.hosts
+                .retain(|host| is_wanted(host) || way.from().is_some_and(|from| is(host, from)));
+        }
+        if let Some(from) = way.from() {
+            put_first(spec, from)?;
+        }
+        Ok(launch)
+    }
+}
+
+fn launch_on(
+    (hosts, connect): (&[String], &ConnectArgs),
+    argv: Vec<OsString>,
     config: &LoadedConfig,
-    left_out: &[LeftOut],
 ) -> Result<Launch, Failed> {
-    let args = MeasurementArgs::for_hosts(copy.hosts.clone(), copy.connect.clone())?;
-    let argv = [store::COPIER, copy.way.words().rank].map(OsString::from).to_vec();
+    let args = MeasurementArgs::for_hosts(hosts.to_vec(), connect.clone())?;
     let mut job = MeasurementJob::new(args, argv).with_one_rank_on_each_host();
     // There relative paths begin.
     job.process.wdir = Some("~".into());
     let mut launch = job.launch(config)?;
-    let is_nowhere = copy.hosts.is_empty() && launch.spec.is_local;
+    let is_nowhere = hosts.is_empty() && launch.spec.is_local;
     if is_nowhere {
         let failed = Failed::new(Exit::USAGE, "no hosts are named");
         return Err(failed.hint(Some("-H a,b names them; `rlaunch help hosts` lists other ways")));
     }
-    let spec = &mut launch.spec;
-    spec.hosts.retain(|host| left_out.iter().all(|left| left.host != host.to_string()));
-    if let Way::Between { from, .. } = &copy.way {
-        put_first(spec, from)?;
-    }
-    only_copies(spec);
+    only_copies(&mut launch.spec);
     Ok(launch)
 }
 
-/// Makes the job that copies to the hosts of another one, before that starts.
-pub(super) fn launch_ahead_of(job: &Launch, way: &Way) -> Result<Launch, Failed> {
-    let PortRange { first, last } = job.spec.port_range;
-    let ports = format!("{first}-{last}");
-    let argv = [store::COPIER, way.words().rank, ports.as_str()].map(OsString::from).to_vec();
+/// Makes a job on the hosts of another one, before that starts.
+fn launch_ahead_of(job: &Launch, argv: Vec<OsString>) -> Result<Launch, Failed> {
     let app = AppSpec::new(argv, WorkingDir::Required("~".into()));
     let identity = new_identity().map_err(|error| Failed::from_error(Exit::BUG, &error))?;
     let mut spec = JobSpec::new(identity, hosts_with_ranks(&job.spec), app);
@@ -109,7 +157,7 @@ pub(super) fn launch_ahead_of(job: &Launch, way: &Way) -> Result<Launch, Failed>
 }
 
 /// Returns the hosts that get ranks; all of the job while nobody knows how many GPUs they have.
-fn hosts_with_ranks(spec: &JobSpec) -> Vec<Host> {
+pub(super) fn hosts_with_ranks(spec: &JobSpec) -> Vec<Host> {
     if let Ok(map) = spec.map_ranks() {
         return map.nodes.into_iter().map(|node| node.host).collect();
     }
@@ -141,9 +189,14 @@ fn only_copies(spec: &mut JobSpec) {
     spec.runs_copier = true;
 }
 
+/// Tells whether a host is the one that the user means by a word.
+pub(super) fn is(host: &Host, word: &str) -> bool {
+    host.to_string() == word || host.name == word
+}
+
 /// Makes a host that has the files the first of the chain.
 fn put_first(spec: &mut JobSpec, from: &str) -> Result<(), Failed> {
-    let place = spec.hosts.iter().position(|host| host.to_string() == from || host.name == from);
+    let place = spec.hosts.iter().position(|host| is(host, from));
     let Some(place) = place else {
         let hosts: Vec<String> = spec.hosts.iter().map(ToString::to_string).collect();
         let message = format!("--from {from} is not among the hosts: {}", hosts.join(", "));
@@ -167,9 +220,20 @@ struct Words {
 impl Way {
     fn words(&self) -> Words {
         match self {
-            Way::Push { .. } | Way::Tree { .. } => Words { rank: "receive", local: Some("send") },
-            Way::Between { .. } => Words { rank: "receive", local: None },
+            _ if self.from().is_some() => Words { rank: "receive", local: None },
+            Way::Push { .. } | Way::Tree { .. } | Way::Between { .. } | Way::Image { .. } => {
+                Words { rank: "receive", local: Some("send") }
+            }
             Way::Fetch { .. } => Words { rank: "serve", local: Some("fetch") },
+        }
+    }
+
+    /// Returns the host from which files come, if they come from one of several.
+    fn from(&self) -> Option<&str> {
+        match self {
+            Way::Between { from, .. } => Some(from),
+            Way::Image { from, .. } => from.as_deref(),
+            Way::Push { .. } | Way::Tree { .. } | Way::Fetch { .. } => None,
         }
     }
 
@@ -179,6 +243,9 @@ impl Way {
         match self {
             Way::Push { paths, .. } => [Role::Relay, source(paths)],
             Way::Tree { path, .. } => [Role::Relay, Role::Source { paths: vec![path.clone()] }],
+            // The files are those of the image, wherever they are made.
+            Way::Image { from: None, .. } => [Role::Relay, source(&Vec::new())],
+            Way::Image { .. } => [source(&Vec::new()), Role::Relay],
             Way::Between { paths, .. } | Way::Fetch { paths, .. } => [source(paths), Role::Relay],
         }
     }
@@ -189,20 +256,24 @@ impl Way {
             | Way::Tree { destination, .. }
             | Way::Between { destination, .. }
             | Way::Fetch { destination, .. } => destination,
+            // The job's directory.
+            Way::Image { .. } => "",
         }
     }
 
     /// Tells who reports how far the copy is.
     fn source_of_progress(&self) -> Source {
         match self {
-            Way::Push { .. } | Way::Tree { .. } | Way::Between { .. } => Source::Rank,
+            Way::Push { .. } | Way::Tree { .. } | Way::Between { .. } | Way::Image { .. } => {
+                Source::Rank
+            }
             Way::Fetch { .. } => Source::Local,
         }
     }
 
     fn verb(&self) -> &'static str {
         match self {
-            Way::Push { .. } | Way::Between { .. } => "pushing",
+            Way::Push { .. } | Way::Between { .. } | Way::Image { .. } => "pushing",
             Way::Tree { .. } => "copying the working tree:",
             Way::Fetch { .. } => "fetching",
         }
@@ -211,7 +282,15 @@ impl Way {
     fn tree(&self) -> Option<TreeLimit> {
         match self {
             Way::Tree { limit, .. } => Some(*limit),
-            Way::Push { .. } | Way::Between { .. } | Way::Fetch { .. } => None,
+            Way::Push { .. } | Way::Between { .. } | Way::Image { .. } | Way::Fetch { .. } => None,
+        }
+    }
+
+    /// Returns the image as ranks know it, which have other places for its files than this machine.
+    fn image(&self) -> Option<&ImageCopy> {
+        match self {
+            Way::Image { image, .. } => Some(image),
+            Way::Push { .. } | Way::Tree { .. } | Way::Between { .. } | Way::Fetch { .. } => None,
         }
     }
 }
@@ -226,10 +305,7 @@ pub(super) async fn run(
     let requests = requests(way, transfer, &hosts)?;
     let reports = Reports::new(hosts, way.verb(), way.source_of_progress());
     let reports: SharedReports = Arc::new(Mutex::new(reports));
-    // Held until the job has opened it by its path.
-    let stdin = pipe_with(line(&requests.of_ranks)?)?;
-    let file = Some(PathBuf::from(format!("/dev/fd/{}", stdin.as_raw_fd())));
-    launch.spec.stdin = Stdin { readers: Readers::All, file };
+    let stdin = give_to_ranks(&mut launch, line(&requests.of_ranks)?)?;
     let local = match way.words().local {
         Some(word) => {
             let request = line(&requests.of_local)?;
@@ -265,11 +341,14 @@ fn conclude(
     ended: Result<Exit, Failed>,
     reports: &Reports,
 ) -> Result<AttemptEnd, Failed> {
-    let source = reports.hosts().first().filter(|_| matches!(way, Way::Between { .. }));
+    let source = reports.hosts().first().filter(|_| way.from().is_some());
     let Err(failed) = ended else {
         let mut hosts = reports.complete()?;
-        hosts.retain(|host| source != Some(&host.host));
-        return Ok(AttemptEnd::Complete(hosts));
+        let refused = reports.refused();
+        hosts.retain(|host| {
+            source != Some(&host.host) && refused.iter().all(|left| left.host != host.host)
+        });
+        return Ok(AttemptEnd::Complete { hosts, refused });
     };
     if let Some((files, bytes)) = reports.too_large().filter(|_| !failed.is_asked)
         && let Some(failed) = reports.local_failure()
@@ -285,7 +364,8 @@ fn conclude(
     // An end that the user has asked for makes all programs fail.
     let is_of_programs = failed.by_rank || reports.is_ended;
     let of_local = reports.local_failure().filter(|_| is_of_programs);
-    let hint = reports.has_begun().then(resume_hint);
+    // Of an image nothing stays.
+    let hint = (reports.has_begun() && way.image().is_none()).then(resume_hint);
     Err(of_local.unwrap_or(failed).hint(hint))
 }
 
@@ -318,6 +398,7 @@ fn requests(way: &Way, transfer: &TransferArgs, hosts: &[String]) -> Result<Requ
     let mut secret = [0; 32];
     SystemRandom::new().fill(&mut secret).map_err(|_| Failed::from_error(Exit::BUG, &NoRandom))?;
     let secret = Secret(secret);
+    let mut image = way.image().cloned();
     let [of_ranks, of_local] = way.roles().map(|role| Request {
         secret: secret.clone(),
         hosts: hosts.to_vec(),
@@ -326,14 +407,23 @@ fn requests(way: &Way, transfer: &TransferArgs, hosts: &[String]) -> Result<Requ
         destination: way.destination().to_owned(),
         verify: transfer.verify,
         limit: transfer.limit,
-        xattrs: false,
         role,
         tree: way.tree(),
+        image: image.clone(),
     });
-    Ok(Requests { of_ranks, of_local })
+    image.iter_mut().for_each(|image| image.scratch = None);
+    Ok(Requests { of_ranks: Request { image, ..of_ranks }, of_local })
 }
 
-fn line(request: &Request) -> Result<Vec<u8>, Failed> {
+/// Makes a line the stdin of all ranks. Returns what is held until the job has opened it by its path.
+pub(super) fn give_to_ranks(launch: &mut Launch, line: Vec<u8>) -> Result<PipeReader, Failed> {
+    let stdin = pipe_with(line)?;
+    let file = Some(PathBuf::from(format!("/dev/fd/{}", stdin.as_raw_fd())));
+    launch.spec.stdin = Stdin { readers: Readers::All, file };
+    Ok(stdin)
+}
+
+pub(super) fn line(request: &impl Serialize) -> Result<Vec<u8>, Failed> {
     let line = serde_json::to_vec(request);
     let mut line = line.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
     line.push(b'\n');
@@ -509,6 +599,7 @@ fn read_local(pipe: PipeReader, reports: &SharedReports) {
 
 #[cfg(test)]
 mod tests {
+    use super::super::FileCopy;
     use super::*;
     use clap::Parser;
     use rlaunch_copy::control::Limit;
@@ -517,7 +608,7 @@ mod tests {
     fn copy(hosts: &str, way: Way) -> FileCopy {
         let words = ["push", "-H", hosts, "x", "--plain", "--limit", "1M"];
         let args = super::super::push::PushArgs::try_parse_from(words).unwrap();
-        FileCopy { way, hosts: args.hosts, connect: args.connect, transfer: args.transfer }
+        FileCopy { way, args: args.copy }
     }
 
     fn push(hosts: &str) -> FileCopy {
@@ -528,7 +619,7 @@ mod tests {
     #[test]
     fn each_host_of_the_chain_has_one_role() {
         let hosts = ["a".to_owned(), "b".to_owned()];
-        let FileCopy { way, transfer, .. } = push("a,b");
+        let FileCopy { way, args: CopyArgs { transfer, .. } } = push("a,b");
         let Requests { of_ranks, of_local } = requests(&way, &transfer, &hosts).unwrap();
         assert_eq!(
             (of_ranks.role, of_ranks.plain, of_ranks.limit),
@@ -538,6 +629,46 @@ mod tests {
         assert_eq!((of_ranks.hosts, of_ranks.secret), (hosts.to_vec(), of_local.secret.clone()));
         let again = requests(&way, &transfer, &hosts).unwrap();
         assert_ne!(again.of_local.secret, of_local.secret, "a secret is for one copy");
+    }
+
+    #[test]
+    fn programs_listen_at_the_ports_that_were_asked_for() {
+        let mut copy = push("a,b");
+        copy.args.port_range = PortRange { first: 4000, last: 4010 };
+        let config = LoadedConfig::default();
+        let launch = Origin::of(&copy.args, &config).launch_copy(&copy.way, &[]).unwrap();
+        assert_eq!(launch.spec.port_range, copy.args.port_range);
+        let argv = &launch.spec.first().argv;
+        assert_eq!(argv[1..], ["receive", "4000-4010"].map(OsString::from));
+    }
+
+    #[test]
+    fn an_image_goes_to_the_hosts_that_lack_it() {
+        let image = ImageCopy {
+            name: "x:1".into(),
+            size: 1,
+            engine: "docker".into(),
+            engine_of_hosts: None,
+            left_out: Vec::new(),
+            scratch: Some("/tmp/x".into()),
+        };
+        let way = |from: Option<&str>| Way::Image {
+            image: image.clone(),
+            hosts: vec!["b".into(), "d".into()],
+            from: from.map(str::to_owned),
+        };
+        let hosts = |way: &Way| {
+            let (copy, config) = (push("a,b,c,d"), LoadedConfig::default());
+            let launch = Origin::of(&copy.args, &config).launch_copy(way, &[]).unwrap();
+            launch.spec.hosts.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        assert_eq!(hosts(&way(None)), ["b", "d"]);
+        assert_eq!(hosts(&way(Some("c"))), ["c", "b", "d"]);
+        let transfer = push("a").args.transfer;
+        let Requests { of_ranks, of_local } = requests(&way(None), &transfer, &[]).unwrap();
+        // The directory is one of this machine.
+        assert_eq!(of_ranks.image.unwrap().scratch, None);
+        assert_eq!(of_local.image.unwrap().scratch.as_deref(), Some("/tmp/x"));
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! `rlaunch fetch`: files of hosts to this machine.
 
 use super::progress::amount;
-use super::push::{GroupReport, count, how_fast, json};
-use super::{Copied, FileCopy, TransferArgs, Way, conclude};
-use crate::cli::args::{ConnectArgs, values};
+use super::push::{GroupReport, count, how_fast, json, names};
+use super::sources::shown;
+use super::{Copied, CopyArgs, FileCopy, Way, conclude};
+use crate::cli::args::values;
 use crate::cli::command_line::CommandLine;
 use clap::Parser;
 use rlaunch_console::stdout;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use rlaunch_text::text;
 use std::path::{Path, PathBuf};
 
 /// Bring files and directories from hosts.
@@ -38,19 +38,8 @@ pub(crate) struct FetchArgs {
     )]
     pub(crate) directory: PathBuf,
 
-    /// Hosts, as for a job
-    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
-    pub(crate) hosts: Vec<String>,
-
     #[command(flatten)]
-    pub(crate) transfer: TransferArgs,
-
-    /// Print one JSON object at the end
-    #[arg(long)]
-    pub(crate) json: bool,
-
-    #[command(flatten)]
-    pub(crate) connect: ConnectArgs,
+    pub(crate) copy: CopyArgs,
 }
 
 /// Copies, and prints a line.
@@ -59,20 +48,18 @@ pub(crate) async fn run_fetch(args: FetchArgs, line: &CommandLine) -> Result<Exi
     let paths = vec![args.path.clone()];
     let copy = FileCopy {
         way: Way::Fetch { paths: paths.clone(), destination: destination.clone() },
-        hosts: args.hosts,
-        connect: args.connect,
-        transfer: args.transfer,
+        args: args.copy,
     };
     let mut left_out = Vec::new();
     let copied = super::run(&copy, &line.config, &mut left_out).await?;
-    if args.json {
+    if copy.args.json {
         let seconds = copied.seconds;
         let report = GroupReport { paths, destination, hosts: copied.hosts };
         stdout::print(&json(&[report], seconds, &left_out)?);
     } else {
         stdout::print(&format!("{}\n", fetched(&copied, &args.directory)));
     }
-    conclude(&left_out)
+    conclude(&left_out, true)
 }
 
 /// Returns the directory as an absolute path: a relative one would begin in the home directory.
@@ -89,9 +76,8 @@ fn fetched(copied: &Copied, directory: &Path) -> String {
     let sum = |number: fn(&super::HostCopy) -> u64| copied.hosts.iter().map(number).sum::<u64>();
     let (files, bytes) = (sum(|host| host.files), sum(|host| host.bytes));
     let how = how_fast(bytes, sum(|host| host.received).min(bytes), copied.seconds);
-    let hosts: Vec<&str> = copied.hosts.iter().map(|host| host.host.as_str()).collect();
-    let (count, size, hosts) = (count(files), amount(bytes), text::list(&hosts));
-    let (into, seconds) = (directory.display(), copied.seconds);
+    let (count, size, hosts) = (count(files), amount(bytes), names(copied));
+    let (into, seconds) = (shown(directory.as_os_str()), copied.seconds);
     format!("fetched {count}, {size} from {hosts} into {into} in {seconds:.1} s{how}")
 }
 
@@ -112,6 +98,8 @@ mod tests {
         let copied = Copied { hosts: vec![host("a"), host("b")], seconds: 0.8 };
         let line = "fetched 4 files, 12 MB from a, b into results in 0.8 s (15 MB/s)";
         assert_eq!(fetched(&copied, Path::new("results")), line);
+        let into = fetched(&copied, Path::new("x\n\x1b[2J"));
+        assert!(into.contains(r"into $'x\n\x1b[2J' in"), "{into:?}");
     }
 
     #[test]

@@ -10,12 +10,20 @@
 //! | `push`, `fetch` | the verbs: options, and what they print at the end |
 //! | `sync` | `--sync` of jobs: the working tree, before they start |
 //! | `sources` | `SRC[:DEST]`: what goes where, and the list of a dry run |
+//! | `image` | `image:NAME`: images of container engines |
+//! | `images` | `rlaunch images`: which host has which |
+//! | `kept` | `push --list` and `--prune`: what copies have put on hosts |
+//! | `ask` | what hosts are asked by a job of the program that copies |
 //! | `attempt` | a job and the program on this machine, to their end |
 //! | `reports` | what the programs report, and which host is to blame for a failure |
 //! | `progress` | the line at a terminal |
 
+mod ask;
 mod attempt;
 pub(crate) mod fetch;
+pub(crate) mod image;
+pub(crate) mod images;
+mod kept;
 mod progress;
 pub(crate) mod push;
 mod reports;
@@ -24,9 +32,10 @@ pub(crate) mod sync;
 
 use crate::cli::args::{ConnectArgs, values};
 use crate::cli::config::LoadedConfig;
-use attempt::AttemptEnd;
+use attempt::{AttemptEnd, Origin};
+use rlaunch_bootstrap::job::PortRange;
 use rlaunch_console::messages;
-use rlaunch_copy::control::TreeLimit;
+use rlaunch_copy::control::{ImageCopy, TreeLimit};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
@@ -35,6 +44,31 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::Instant;
+
+/// Options that a push and a fetch have in common.
+#[derive(Clone, Debug, clap::Args)]
+pub(crate) struct CopyArgs {
+    /// Hosts, as for a job
+    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
+    pub(crate) hosts: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) transfer: TransferArgs,
+
+    /// Ports at which hosts wait for each other and for this machine
+    #[arg(
+        long, value_name = "FIRST-LAST", default_value = "21000-21511",
+        value_parser = values::parse_port_range
+    )]
+    pub(crate) port_range: PortRange,
+
+    /// Print one JSON object at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    #[command(flatten)]
+    pub(crate) connect: ConnectArgs,
+}
 
 /// How bytes travel.
 #[derive(Clone, Debug, clap::Args)]
@@ -69,10 +103,7 @@ fn parse_rate(text: &str) -> Result<u64, String> {
 #[derive(Clone, Debug)]
 pub(crate) struct FileCopy {
     pub(crate) way: Way,
-    /// Lists of hosts, as behind `-H`.
-    pub(crate) hosts: Vec<String>,
-    pub(crate) connect: ConnectArgs,
-    pub(crate) transfer: TransferArgs,
+    pub(crate) args: CopyArgs,
 }
 
 /// Direction of a copy. Every path goes below its destination by its own name.
@@ -84,6 +115,8 @@ pub(crate) enum Way {
     Tree { path: String, destination: String, limit: TreeLimit },
     /// From one of the hosts to each other one.
     Between { from: String, paths: Vec<String>, destination: String },
+    /// Container image, to the engines of `hosts`; from one of the hosts, or from this machine.
+    Image { image: ImageCopy, hosts: Vec<String>, from: Option<String> },
     /// From each host to this machine, into a directory of the host's name below `destination`.
     Fetch { paths: Vec<String>, destination: String },
 }
@@ -128,13 +161,14 @@ pub(crate) async fn run(
     // What each host has received in the attempts so far.
     let mut received: BTreeMap<String, u64> = BTreeMap::new();
     loop {
-        let launch = attempt::launch(copy, config, left_out)?;
-        let (end, arrived) = attempt::run(&copy.way, &copy.transfer, launch).await?;
+        let launch = Origin::of(&copy.args, config).launch_copy(&copy.way, left_out)?;
+        let (end, arrived) = attempt::run(&copy.way, &copy.args.transfer, launch).await?;
         for (host, bytes) in arrived {
             *received.entry(host).or_default() += bytes;
         }
         match end {
-            AttemptEnd::Complete(mut hosts) => {
+            AttemptEnd::Complete { mut hosts, refused } => {
+                left_out.extend(refused);
                 for host in &mut hosts {
                     host.received = received.get(&host.host).copied().unwrap_or(0);
                 }
@@ -143,7 +177,7 @@ pub(crate) async fn run(
             AttemptEnd::TooLarge { failed, .. } => return Err(failed),
             AttemptEnd::Without { lost, rest } if rest.is_empty() => {
                 left_out.push(lost);
-                return Err(failure_of(left_out));
+                return Err(failure_of(left_out, !matches!(copy.way, Way::Image { .. })));
             }
             AttemptEnd::Without { lost, rest } => {
                 messages::warn(&format!("{}; going on with {}", lost.why, text::list(&rest)));
@@ -153,19 +187,20 @@ pub(crate) async fn run(
     }
 }
 
-/// Returns the exit code of a copy that has ended: an error that names the hosts whose files did not arrive, if any.
-fn conclude(left_out: &[LeftOut]) -> Result<Exit, Failed> {
-    if left_out.is_empty() { Ok(Exit::SUCCESS) } else { Err(failure_of(left_out)) }
+/// Returns the exit code of a copy that has ended: an error that names the hosts whose files did not arrive, if any. What
+/// has arrived there stays if `is_kept`.
+fn conclude(left_out: &[LeftOut], is_kept: bool) -> Result<Exit, Failed> {
+    if left_out.is_empty() { Ok(Exit::SUCCESS) } else { Err(failure_of(left_out, is_kept)) }
 }
 
-fn failure_of(left_out: &[LeftOut]) -> Failed {
+fn failure_of(left_out: &[LeftOut], is_kept: bool) -> Failed {
     let lost = left_out.iter().find(|host| host.exit == Exit::NODE_LOST);
     let exit = lost.or(left_out.first()).map_or(Exit::BUG, |host| host.exit);
     let hosts: Vec<&str> = left_out.iter().map(|host| host.host.as_str()).collect();
     let mut failed = Failed::new(exit, format!("not complete: {}", text::list(&hosts)));
     failed.details = left_out.iter().map(|host| host.why.clone()).collect();
     let failed = left_out.iter().fold(failed, |failed, host| failed.hint(host.hint.clone()));
-    failed.hint(Some(resume_hint()))
+    failed.hint(is_kept.then(resume_hint))
 }
 
 /// Says how an incomplete copy goes on.
@@ -194,10 +229,10 @@ mod tests {
 
     #[test]
     fn a_lost_host_decides_the_exit_code() {
-        assert_eq!(conclude(&[]).unwrap(), Exit::SUCCESS);
+        assert_eq!(conclude(&[], true).unwrap(), Exit::SUCCESS);
         let full = left_out("a", Exit::FILES);
-        assert_eq!(failure_of(std::slice::from_ref(&full)).exit, Exit::FILES);
-        let failed = failure_of(&[full, left_out("b", Exit::NODE_LOST)]);
+        assert_eq!(failure_of(std::slice::from_ref(&full), true).exit, Exit::FILES);
+        let failed = failure_of(&[full, left_out("b", Exit::NODE_LOST)], true);
         assert_eq!((failed.exit, failed.message.as_str()), (Exit::NODE_LOST, "not complete: a, b"));
         assert_eq!(failed.details, ["a: it was so", "b: it was so"]);
     }

@@ -3,6 +3,7 @@
 use super::reports::{HostState, Source};
 use rlaunch_console::progress::show_step;
 use rlaunch_copy::control::Limit;
+use rlaunch_text::text;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -47,7 +48,18 @@ impl ProgressLine {
         }
     }
 
-    /// Returns `None` before any host knows how much there is.
+    /// Shows how far the copy is, which has come to what takes long without any more reports.
+    pub(super) fn show_at_once(
+        &mut self,
+        hosts: &[String],
+        ranks: &[HostState],
+        local: &HostState,
+    ) {
+        self.shown = None;
+        self.show(hosts, ranks, local, Instant::now());
+    }
+
+    /// Returns `None` before anybody knows how much there is.
     fn line(
         &mut self,
         hosts: &[String],
@@ -56,17 +68,15 @@ impl ProgressLine {
         now: Instant,
     ) -> Option<String> {
         let known = ranks.iter().enumerate().filter(|(_, state)| state.total > 0);
-        let (least, state) = known.min_by_key(|(_, state)| permille(state))?;
-        let left = state.total.saturating_sub(state.written);
-        let (written, total) = (amount(state.written), amount(state.total));
-        let percent = permille(state) / 10;
-        let mut line = format!("{} {written} of {total} ({percent} %)", self.verb);
-        if let Some(rate) = self.rate(now, state.written) {
-            line += &format!(" · {}/s", amount(rate as u64));
-            if rate >= 1.0 {
-                line += &format!(" · {} left", time_left(left as f64 / rate));
-            }
+        let Some((least, state)) = known.min_by_key(|(_, state)| permille(state)) else {
+            return self.line_of_reading(ranks, local, now);
+        };
+        if state.written == state.total
+            && let Some(line) = line_of_loading(hosts, ranks)
+        {
+            return Some(line);
         }
+        let mut line = self.how_far(self.verb, (state.written, state.total), now);
         let slowest = match self.of_progress {
             Source::Rank => slowest_of_chain(hosts, ranks, local, least),
             Source::Local => hosts.get(least).and_then(|host| limit_of_fetch(host, state)),
@@ -75,6 +85,33 @@ impl ProgressLine {
             line += &format!(" · slowest: {who} ({limit})");
         }
         Some(line)
+    }
+
+    /// Returns the line while a source reads its files, of which nothing has been sent yet.
+    fn line_of_reading(
+        &mut self,
+        ranks: &[HostState],
+        local: &HostState,
+        now: Instant,
+    ) -> Option<String> {
+        let reading = ranks.iter().chain([local]).filter(|state| state.to_read > 0);
+        let state = reading.min_by_key(|state| share(state.read, state.to_read))?;
+        let what = format!("{}: reading", self.verb.trim_end_matches(':'));
+        Some(self.how_far(&what, (state.read, state.to_read), now))
+    }
+
+    /// Formats bytes, rate and time left.
+    fn how_far(&mut self, what: &str, (bytes, total): (u64, u64), now: Instant) -> String {
+        let percent = share(bytes, total) / 10;
+        let mut line = format!("{what} {} of {} ({percent} %)", amount(bytes), amount(total));
+        if let Some(rate) = self.rate(now, bytes) {
+            line += &format!(" · {}/s", amount(rate as u64));
+            if rate >= 1.0 {
+                let left = total.saturating_sub(bytes);
+                line += &format!(" · {} left", time_left(left as f64 / rate));
+            }
+        }
+        line
     }
 
     /// Returns bytes per second of late; `None` while too little is known.
@@ -98,8 +135,21 @@ impl ProgressLine {
     }
 }
 
+/// Returns the line while engines read an image that has arrived.
+fn line_of_loading(hosts: &[String], ranks: &[HostState]) -> Option<String> {
+    let loading = hosts.iter().zip(ranks);
+    let loading = loading.filter_map(|(host, state)| Some((host, state.loads.as_ref()?)));
+    let (hosts, engines): (Vec<&String>, Vec<&String>) = loading.unzip();
+    Some(format!("loading: {} on {}", engines.first()?, text::list(&hosts)))
+}
+
 fn permille(state: &HostState) -> u64 {
-    let share = u128::from(state.written) * 1000 / u128::from(state.total.max(1));
+    share(state.written, state.total)
+}
+
+/// Returns a part of a whole in thousandths.
+fn share(part: u64, whole: u64) -> u64 {
+    let share = u128::from(part) * 1000 / u128::from(whole.max(1));
     u64::try_from(share).unwrap_or(1000).min(1000)
 }
 
@@ -221,6 +271,35 @@ mod tests {
             line.line(&hosts(), &at(1_000_000_000), &local, began + Duration::from_secs(1));
         let expected = "pushing 1.0 GB of 2.0 GB (50 %) · 200 MB/s · 5 s left · slowest: b (disk)";
         assert_eq!(second.unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_read_before_it_is_sent_has_a_line_too() {
+        let mut line = ProgressLine::new("copying the working tree:", Source::Rank);
+        let began = Instant::now();
+        let reading = |read| HostState { read, to_read: 4_000_000_000, ..HostState::default() };
+        let none = vec![HostState::default(); 3];
+        assert_eq!(line.line(&hosts(), &none, &HostState::default(), began), None);
+        line.line(&hosts(), &none, &reading(1_000_000_000), began).unwrap();
+        let later = began + Duration::from_secs(1);
+        let second = line.line(&hosts(), &none, &reading(2_000_000_000), later).unwrap();
+        let expected =
+            "copying the working tree: reading 2.0 GB of 4.0 GB (50 %) · 1.0 GB/s · 2 s left";
+        assert_eq!(second, expected);
+        // The first bytes that arrive are no step back.
+        let arrived = [state(0, Limit::Upstream)];
+        let third = line.line(&hosts(), &arrived, &reading(4_000_000_000), later).unwrap();
+        assert_eq!(third, "copying the working tree: 0 B of 2.0 GB (0 %)");
+    }
+
+    #[test]
+    fn hosts_that_load_are_named() {
+        let mut line = ProgressLine::new("pushing", Source::Rank);
+        let loads =
+            HostState { loads: Some("docker".into()), ..state(2_000_000_000, Limit::Nothing) };
+        let ranks = [loads.clone(), state(2_000_000_000, Limit::Nothing), loads];
+        let line = line.line(&hosts(), &ranks, &HostState::default(), Instant::now());
+        assert_eq!(line.unwrap(), "loading: docker on a, c");
     }
 
     /// Returns the slowest of a chain: this machine, which waits for `here`, and hosts, which wait for `limits`.

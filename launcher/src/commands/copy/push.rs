@@ -1,9 +1,9 @@
 //! `rlaunch push`: files of this machine, or of one host, to hosts.
 
+use super::image::{self, IMAGE, Wanted, take_engine};
 use super::progress::amount;
-use super::sources::{self, SourceGroup};
-use super::{Copied, FileCopy, HostCopy, LeftOut, TransferArgs, Way, conclude};
-use crate::cli::args::ConnectArgs;
+use super::sources::{self, SourceGroup, shown};
+use super::{Copied, CopyArgs, FileCopy, HostCopy, LeftOut, Way, conclude, kept};
 use crate::cli::command_line::CommandLine;
 use crate::commands::output;
 use clap::Parser;
@@ -30,6 +30,7 @@ Examples:
   rlaunch push -H a,b,c model            to the same place as here
   rlaunch push -H a,b,c model:/data      becomes /data/model
   rlaunch push -H a,b hf:org/model       a model of the Hugging Face cache, into theirs
+  rlaunch push -H a,b image:vllm:0.11    a container image, into docker or podman
   rlaunch push -H a,b,c --from b /data/model   from b, which has it, to a and c
   rlaunch push -H a,b -n src             what would go, without hosts
 
@@ -37,13 +38,10 @@ rlaunch help copy explains more. The exit code is 206 if a host was lost, and 20
 files; the others have them then."
 )]
 pub(crate) struct PushArgs {
-    /// File or directory, hf:ORG/MODEL or hf:ORG/MODEL@REVISION; behind a colon the directory that it goes into
-    #[arg(value_name = "SRC[:DEST]", required = true, value_hint = clap::ValueHint::AnyPath)]
+    /// File or directory, hf:ORG/MODEL or hf:ORG/MODEL@REVISION; behind a colon the directory that it goes into. Or
+    /// image:NAME, for the container engines of hosts
+    #[arg(value_name = "SRC[:DEST]", required_unless_present_any = ["list", "prune"], value_hint = clap::ValueHint::AnyPath)]
     pub(crate) sources: Vec<String>,
-
-    /// Hosts, as for a job
-    #[arg(short = 'H', long = "host", visible_alias = "hosts", value_name = "HOST,...")]
-    pub(crate) hosts: Vec<String>,
 
     /// Host that has the files, and sends them to the others
     #[arg(long, value_name = "HOST")]
@@ -53,15 +51,21 @@ pub(crate) struct PushArgs {
     #[arg(short = 'n', long, conflicts_with = "from")]
     pub(crate) dry_run: bool,
 
-    #[command(flatten)]
-    pub(crate) transfer: TransferArgs,
+    /// List what was copied to the hosts
+    #[arg(long, conflicts_with_all = ["sources", "from", "dry_run"])]
+    pub(crate) list: bool,
 
-    /// Print one JSON object at the end
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// Remove copies of working trees (--sync) that no job uses, but for what ranks have written there, and what copies
+    /// have left unfinished
+    #[arg(long, conflicts_with_all = ["sources", "from", "dry_run", "list"])]
+    pub(crate) prune: bool,
+
+    /// Remove it without a question
+    #[arg(short = 'y', long, requires = "prune")]
+    pub(crate) yes: bool,
 
     #[command(flatten)]
-    pub(crate) connect: ConnectArgs,
+    pub(crate) copy: CopyArgs,
 }
 
 /// Output of `--json`.
@@ -90,9 +94,22 @@ struct FailedHost<'a> {
 
 /// Copies, and prints a line for each directory that files went to.
 pub(crate) async fn run_push(args: &PushArgs, line: &CommandLine) -> Result<Exit, Failed> {
-    let groups = sources::groups(&args.sources, args.from.as_deref())?;
+    if args.list {
+        return kept::list(&args.copy, &line.config).await;
+    }
+    if args.prune {
+        return kept::prune(&args.copy, &line.config, args.yes).await;
+    }
+    let (images, files): (Vec<String>, Vec<String>) =
+        args.sources.iter().cloned().partition(|word| word.starts_with(IMAGE));
+    let groups = sources::groups(&files, args.from.as_deref())?;
     if args.dry_run {
-        let hosts = args.hosts.join(",").replace(',', ", ");
+        if let Some(image) = images.first() {
+            let message = format!("it is known only when it is copied what of {image} hosts lack");
+            let hint = "rlaunch images -H HOSTS shows which host has which";
+            return Err(Failed::new(Exit::USAGE, message).hint(Some(hint)));
+        }
+        let hosts = args.copy.hosts.join(",").replace(',', ", ");
         stdout::print(&sources::list(
             &groups,
             if hosts.is_empty() { "the hosts" } else { &hosts },
@@ -103,16 +120,13 @@ pub(crate) async fn run_push(args: &PushArgs, line: &CommandLine) -> Result<Exit
     let (mut reports, mut seconds) = (Vec::new(), 0.0);
     let mut stopped = None;
     for SourceGroup { destination, paths } in groups {
-        let copy = FileCopy {
-            way: args.way(paths.clone(), destination.clone()),
-            hosts: args.hosts.clone(),
-            connect: args.connect.clone(),
-            transfer: args.transfer.clone(),
-        };
+        let way = args.way(paths.clone(), destination.clone());
+        let copy = FileCopy { way, args: args.copy.clone() };
         match super::run(&copy, &line.config, &mut left_out).await {
             Ok(copied) => {
-                if !args.json {
-                    stdout::print(&format!("{}\n", pushed(&copied)));
+                if !args.copy.json {
+                    let files = copied.hosts.iter().map(|host| host.files).max().unwrap_or(0);
+                    stdout::print(&format!("{}\n", pushed(&count(files), &copied)));
                 }
                 seconds += copied.seconds;
                 reports.push(GroupReport { paths, destination, hosts: copied.hosts });
@@ -123,10 +137,49 @@ pub(crate) async fn run_push(args: &PushArgs, line: &CommandLine) -> Result<Exit
             }
         }
     }
-    if args.json {
+    for word in images {
+        if stopped.is_some() {
+            break;
+        }
+        match push_image(args, &word, line, &mut left_out).await {
+            Ok((seconds_of_image, report)) => {
+                seconds += seconds_of_image;
+                reports.push(report);
+            }
+            Err(failed) => stopped = Some(failed),
+        }
+    }
+    if args.copy.json {
         stdout::print(&json(&reports, seconds, &left_out)?);
     }
-    stopped.map_or_else(|| conclude(&left_out), Err)
+    stopped.map_or_else(|| conclude(&left_out, !files.is_empty()), Err)
+}
+
+/// Copies an image, and prints what came of it. Returns the seconds and the part of the output of `--json`.
+async fn push_image(
+    args: &PushArgs,
+    word: &str,
+    line: &CommandLine,
+    left_out: &mut Vec<LeftOut>,
+) -> Result<(f64, GroupReport), Failed> {
+    let name = word.strip_prefix(IMAGE).unwrap_or(word);
+    let mut copy = args.copy.clone();
+    let engine = take_engine(&mut copy.connect);
+    let wanted = Wanted { name, from: args.from.as_deref(), engine, hosts: None };
+    let (copied, there) = image::push(wanted, &copy, &line.config, left_out).await?;
+    if !args.copy.json {
+        if !there.is_empty() {
+            let hosts: Vec<&str> = there.iter().map(|host| host.host.as_str()).collect();
+            let (word, hosts) = (shown(word.as_ref()), shown(text::list(&hosts).as_ref()));
+            stdout::print(&format!("{word} was on {hosts}\n"));
+        }
+        if !copied.hosts.is_empty() {
+            stdout::print(&format!("{}\n", pushed(&shown(word.as_ref()), &copied)));
+        }
+    }
+    let Copied { mut hosts, seconds } = copied;
+    hosts.extend(there);
+    Ok((seconds, GroupReport { paths: vec![word.to_owned()], destination: "images".into(), hosts }))
 }
 
 impl PushArgs {
@@ -149,15 +202,19 @@ pub(super) fn json(
 }
 
 /// Formats the line at the end: `pushed 12 files, 2.1 GB to a, b, c in 9.8 s (184 MB/s; 300 MB were there)`.
-fn pushed(copied: &Copied) -> String {
-    let files = copied.hosts.iter().map(|host| host.files).max().unwrap_or(0);
+fn pushed(what: &str, copied: &Copied) -> String {
     let bytes = copied.hosts.iter().map(|host| host.bytes).max().unwrap_or(0);
     // The host that received most tells how much had to travel.
     let sent = copied.hosts.iter().map(|host| host.received).max().unwrap_or(0).min(bytes);
-    let hosts: Vec<&str> = copied.hosts.iter().map(|host| host.host.as_str()).collect();
-    let (count, size) = (count(files), amount(bytes));
+    let (size, hosts) = (amount(bytes), names(copied));
     let how = how_fast(bytes, sent, copied.seconds);
-    format!("pushed {count}, {size} to {} in {:.1} s{how}", text::list(&hosts), copied.seconds)
+    format!("pushed {what}, {size} to {hosts} in {:.1} s{how}", copied.seconds)
+}
+
+/// Lists the hosts of a copy, so that no name changes the terminal.
+pub(super) fn names(copied: &Copied) -> String {
+    let hosts: Vec<&str> = copied.hosts.iter().map(|host| host.host.as_str()).collect();
+    shown(text::list(&hosts).as_ref())
 }
 
 pub(super) fn count(files: u64) -> String {
@@ -192,7 +249,7 @@ mod tests {
     fn line(received: &[u64]) -> String {
         let names = ["a", "b", "c"];
         let hosts = names.iter().zip(received).map(|(name, received)| host(name, *received));
-        pushed(&Copied { hosts: hosts.collect(), seconds: 9.84 })
+        pushed("12 files", &Copied { hosts: hosts.collect(), seconds: 9.84 })
     }
 
     #[test]
@@ -203,6 +260,12 @@ mod tests {
             line(&[1_800_000_000, 0, 5]),
             "pushed 12 files, 2.1 GB to a, b, c in 9.8 s (183 MB/s; 300 MB were there)"
         );
+        let named = |name: &str| {
+            let hosts = vec![HostCopy { host: name.into(), ..host("a", 0) }];
+            pushed("12 files", &Copied { hosts, seconds: 1.0 })
+        };
+        let unsafe_name = named("a\x1b[2J\nb");
+        assert!(!unsafe_name.contains(char::is_control), "{unsafe_name:?}");
         assert_eq!(line(&[0]), "pushed 12 files, 2.1 GB to a in 9.8 s (all were there)");
     }
 
@@ -231,11 +294,15 @@ mod tests {
     #[test]
     fn options_are_read() {
         let args = parse("-H a,b x y:/data --limit 100M --streams 2 --plain").unwrap();
-        assert_eq!((args.sources.len(), args.transfer.streams), (2, 2));
-        assert_eq!(args.transfer.limit, Some(100 << 20));
+        assert_eq!((args.sources.len(), args.copy.transfer.streams), (2, 2));
+        assert_eq!(args.copy.transfer.limit, Some(100 << 20));
         assert!(matches!(args.way(Vec::new(), String::new()), Way::Push { .. }));
         let between = parse("-H a,b --from a /x").unwrap();
         assert!(matches!(between.way(Vec::new(), String::new()), Way::Between { .. }));
+        assert!(parse("-H a --prune -y").unwrap().yes && parse("-H a --list").unwrap().list);
+        for bad in ["-H a --list x", "-H a --list --prune", "-H a x -y"] {
+            assert!(parse(bad).is_err(), "{bad}");
+        }
         for bad in ["-H a", "-H a x --streams 0", "-H a x --limit 0", "-H a x -n --from a"] {
             assert!(parse(bad).is_err(), "{bad}");
         }

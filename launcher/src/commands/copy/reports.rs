@@ -40,6 +40,9 @@ pub(super) type SharedReports = Arc<Mutex<Reports>>;
 /// How far the copy of a host, or of this machine, is.
 #[derive(Clone, Debug, Default)]
 pub(super) struct HostState {
+    /// Bytes that a source has read before it sends any, and bytes that it reads.
+    pub(super) read: u64,
+    pub(super) to_read: u64,
     pub(super) received: u64,
     pub(super) written: u64,
     pub(super) total: u64,
@@ -47,6 +50,10 @@ pub(super) struct HostState {
     /// Limit of the program on this host that sends the files of a fetch.
     pub(super) source_waits_for: Option<Limit>,
     pub(super) done: Option<HostCopy>,
+    /// Rank whose files are those of this host.
+    pub(super) shares: Option<usize>,
+    /// Engine that reads an image which is there.
+    pub(super) loads: Option<String>,
 }
 
 /// Failure of a program.
@@ -69,6 +76,8 @@ pub(super) struct Reports {
     local: HostState,
     /// In the order in which they came.
     failures: Vec<Failure>,
+    /// Hosts whose engines have refused an image.
+    refused: Vec<LeftOut>,
     /// Files and bytes of a working tree that has more than it may.
     too_large: Option<(u64, u64)>,
     /// Whether the program on this machine was killed, which ranks take for the loss of a neighbour.
@@ -87,6 +96,7 @@ impl Reports {
             of_progress,
             local: HostState::default(),
             failures: Vec::new(),
+            refused: Vec::new(),
             too_large: None,
             is_local_killed: false,
             is_ended: false,
@@ -102,6 +112,15 @@ impl Reports {
     pub(super) fn note(&mut self, source: Source, report: Report) {
         match report {
             Report::Listening { .. } => {}
+            Report::Shares { rank, with } => {
+                let with = self.index(with);
+                self.state(rank, source).into_iter().for_each(|state| state.shares = with);
+            }
+            Report::Reading { rank, bytes, total } => {
+                let Some(state) = self.state(rank, source) else { return };
+                (state.read, state.to_read) = (bytes, total);
+                self.line.show(&self.hosts, &self.ranks, &self.local, Instant::now());
+            }
             Report::Progress { rank, received, written, total, waits_for } => {
                 let is_counted = source == self.of_progress;
                 let Some(state) = self.state(rank, source) else { return };
@@ -122,7 +141,18 @@ impl Reports {
                 let Some(state) = self.state(rank, source).filter(|_| is_counted) else { return };
                 (state.received, state.written, state.total) = (received, bytes, bytes);
                 state.waits_for = Some(Limit::Nothing);
+                state.loads = None;
                 state.done = Some(HostCopy { host, files, bytes, received, root });
+            }
+            Report::Loading { rank, engine } => {
+                let Some(state) = self.state(rank, source) else { return };
+                state.loads = Some(engine);
+                self.line.show_at_once(&self.hosts, &self.ranks, &self.local);
+            }
+            Report::NotLoaded { rank, text, hint } => {
+                let host = self.name(rank);
+                let why = format!("{host}: {text}");
+                self.refused.push(LeftOut { host, why, hint, exit: Exit::FILES });
             }
             Report::TooLarge { files, bytes } => self.too_large = Some((files, bytes)),
             Report::Failed { rank, text, hint } => {
@@ -155,18 +185,31 @@ impl Reports {
 
     /// Returns what has arrived, if that is everything.
     pub(super) fn complete(&self) -> Result<Vec<HostCopy>, Failed> {
-        let missing = self.ranks.iter().zip(&self.hosts).find(|(state, _)| state.done.is_none());
-        if let Some((_, host)) = missing {
-            let message = format!("{host}: the program that copies has ended without a report");
-            return Err(Failed::new(Exit::BUG, message));
-        }
-        Ok(self.ranks.iter().filter_map(|state| state.done.clone()).collect())
+        let done = |(state, host): (&HostState, &String)| match state.shares {
+            Some(with) => self.ranks.get(with)?.done.clone().map(|done| {
+                messages::info(&format!("{host} shares {} with {}", done.root, done.host));
+                HostCopy { host: host.clone(), received: 0, ..done }
+            }),
+            None => state.done.clone(),
+        };
+        let all = self.ranks.iter().zip(&self.hosts).map(|(state, host)| {
+            done((state, host)).ok_or_else(|| {
+                let message = format!("{host}: the program that copies has ended without a report");
+                Failed::new(Exit::BUG, message)
+            })
+        });
+        all.collect()
     }
 
     /// Returns the number of bytes that each host has received.
     pub(super) fn received(&self) -> Vec<(String, u64)> {
         let received = self.ranks.iter().map(|state| state.received);
         self.hosts.iter().cloned().zip(received).collect()
+    }
+
+    /// Returns the hosts whose engines have refused an image.
+    pub(super) fn refused(&self) -> Vec<LeftOut> {
+        self.refused.clone()
     }
 
     /// Returns files and bytes of a working tree that has more than it may.
@@ -414,6 +457,21 @@ mod tests {
         let HostState { total, waits_for, source_waits_for, .. } = &fetch.ranks[1];
         assert_eq!((*total, *waits_for, *source_waits_for), (0, None, Some(Limit::Wire)));
         assert!(!fetch.has_begun());
+    }
+
+    #[test]
+    fn a_host_that_shares_a_directory_has_the_files_of_the_other() {
+        let mut push = reports(Source::Rank);
+        push.note(Source::Rank, Report::Shares { rank: 1, with: 0 });
+        assert!(push.complete().is_err());
+        push.note(Source::Rank, done(0, 9));
+        let copies = push.complete().unwrap();
+        let of = |copy: &HostCopy| (copy.host.clone(), copy.received, copy.bytes);
+        let bytes = copies[0].bytes;
+        assert_eq!(
+            copies.iter().map(of).collect::<Vec<_>>(),
+            [("a".into(), 9, bytes), ("b".into(), 0, bytes)]
+        );
     }
 
     #[test]

@@ -177,7 +177,7 @@ pub(super) fn list(groups: &[SourceGroup], hosts: &str) -> Result<String, Failed
 }
 
 /// Returns a name as it stands in a list: one that would break its line, or is not UTF-8, as a word for a shell.
-fn shown(name: &OsStr) -> String {
+pub(super) fn shown(name: &OsStr) -> String {
     let word = match name.to_str() {
         Some(text) if !text.contains(char::is_control) => text.to_owned(),
         _ => shell::quoted(name),

@@ -4,7 +4,7 @@
 //! another has the first. Which one a job has is decided here, by a lock that this process holds until the job has ended:
 //! so it is the same on all hosts, and they need to know nothing of it.
 
-use super::attempt::{self, AttemptEnd};
+use super::attempt::{self, AttemptEnd, Origin};
 use super::progress::amount;
 use super::{TransferArgs, Way};
 use crate::cli::args::EnvironmentArgs;
@@ -16,8 +16,8 @@ use rlaunch_console::messages;
 use rlaunch_copy::control::TreeLimit;
 use rlaunch_engine::connect::connector::Volume;
 use rlaunch_engine::run::job_run::Launch;
-use rlaunch_plan::job::JobSpec;
 use rlaunch_plan::job::options::DryRun;
+use rlaunch_plan::job::{JobSpec, TreeCopy};
 use rlaunch_ssh::prompt::Prompter;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -97,11 +97,10 @@ impl SyncedTree {
         let copy = copy_dir(&key, number);
         self.copy_to(&copy, &launch).await?;
         let root = self.in_copy(&copy);
-        tracing::info!(
-            "ranks run in {root}: rlaunch fetch brings what they write",
-            root = root.display()
-        );
+        tracing::info!("ranks run in {root}", root = root.display());
         self.enter(&mut launch, &root);
+        let of_ranks = if launch.reach.starts_containers() { &self.directory } else { &root };
+        launch.spec.tree = Some(TreeCopy { of_ranks: of_ranks.clone(), of_hosts: root });
         Ok((launch, Some(HeldCopy { _lock: lock })))
     }
 
@@ -140,10 +139,10 @@ impl SyncedTree {
         loop {
             let path = self.directory.display().to_string();
             let way = Way::Tree { path, destination: copy.to_owned(), limit };
-            let launch = attempt::launch_ahead_of(job, &way)?;
+            let launch = Origin::Job(job).launch_copy(&way, &[])?;
             let hosts = launch.spec.hosts.len();
             match attempt::run(&way, &TRANSFER, launch).await?.0 {
-                AttemptEnd::Complete(_) => return Ok(()),
+                AttemptEnd::Complete { .. } => return Ok(()),
                 AttemptEnd::TooLarge { files, bytes, failed } => {
                     if !self.is_agreed(files, bytes, hosts).await {
                         return Err(failed);
@@ -160,20 +159,9 @@ impl SyncedTree {
 
     /// Asks whether a large tree is to be copied. Without a terminal it is not.
     async fn is_agreed(&self, files: u64, bytes: u64, hosts: usize) -> bool {
-        if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
-            return false;
-        }
-        let Some(prompter) = Prompter::open() else { return false };
         let (size, hosts) = (amount(bytes), text::count(hosts, "host"));
-        let question = format!(
-            "copy {files} files, {size} of {} to {hosts}? [y/N] ",
-            self.directory.display()
-        );
-        let answer = prompter.ask_visibly(&question).await;
-        answer.is_some_and(|answer| {
-            let answer = answer.trim();
-            answer.eq_ignore_ascii_case("y") || answer.eq_ignore_ascii_case("yes")
-        })
+        let directory = self.directory.display();
+        is_agreed(&format!("copy {files} files, {size} of {directory} to {hosts}?")).await
     }
 
     /// Makes ranks that would start in the tree, or in no directory that was named, start at the same place of its copy.
@@ -197,6 +185,19 @@ impl SyncedTree {
     }
 }
 
+/// Asks the user. Without a terminal there is no consent.
+pub(super) async fn is_agreed(question: &str) -> bool {
+    if !(io::stdin().is_terminal() && io::stderr().is_terminal()) {
+        return false;
+    }
+    let Some(prompter) = Prompter::open() else { return false };
+    let answer = prompter.ask_visibly(&format!("{question} [y/N] ")).await;
+    answer.is_some_and(|answer| {
+        let answer = answer.trim();
+        answer.eq_ignore_ascii_case("y") || answer.eq_ignore_ascii_case("yes")
+    })
+}
+
 /// Returns the directory of hosts that has the copy of this number, from 1.
 fn copy_dir(key: &str, number: u32) -> String {
     match number {
@@ -205,15 +206,28 @@ fn copy_dir(key: &str, number: u32) -> String {
     }
 }
 
+/// Tells whether a job that was started here has the copy of this directory's name.
+pub(super) fn is_held(name: &str) -> bool {
+    let (key, number) = name.split_once('.').unwrap_or((name, "1"));
+    let file =
+        locks().and_then(|locks| File::open(locks.join(format!("{key}.{number}.lock"))).ok());
+    file.is_some_and(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock).is_err())
+}
+
+/// Returns the directory of locks, unless the user has none for it.
+fn locks() -> Option<PathBuf> {
+    let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
+    Some(cache.join("rlaunch/sync"))
+}
+
 /// Takes the first copy that no other job has.
 fn hold(key: &str) -> Result<(u32, Flock<File>), Failed> {
-    let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
-    let cache = cache.ok_or_else(|| {
+    let locks = locks().ok_or_else(|| {
         let message = "--sync keeps locks in the home directory, but HOME is not set";
         Failed::new(Exit::FILES, message).hint(Some("XDG_CACHE_HOME=DIR keeps them elsewhere"))
     })?;
-    hold_in(&cache.join("rlaunch/sync"), key)
+    hold_in(&locks, key)
 }
 
 fn hold_in(directory: &Path, key: &str) -> Result<(u32, Flock<File>), Failed> {

@@ -6,6 +6,7 @@
 use super::index::Index;
 use super::meta::{Meta, now};
 use super::walk::{FoundKind, Walk, is_gone};
+use crate::meter::Meter;
 use rlaunch_copy::{CHUNK, Entry, Hash, Kind, Manifest, ManifestError, RelativePath, Time, hash};
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
@@ -17,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread;
+use std::time::Instant;
 
 /// Number of chunks that a thread reads before it takes another piece.
 const PIECE: u64 = 16;
@@ -66,7 +68,7 @@ impl Piece {
         self.end - self.first * CHUNK
     }
 
-    fn hashes(&self, file: &File, buffer: &mut Vec<u8>) -> io::Result<Vec<Hash>> {
+    fn hashes(&self, file: &File, buffer: &mut Vec<u8>, meter: &Meter) -> io::Result<Vec<Hash>> {
         let offsets = (self.first * CHUNK..self.end).step_by(CHUNK as usize);
         let hashes = offsets.map(|offset| {
             let length = (self.end - offset).min(CHUNK) as usize;
@@ -74,8 +76,13 @@ impl Piece {
                 return Ok(hash(&ZEROS[..length]));
             }
             buffer.resize(length, 0);
+            let begin = Instant::now();
             file.read_exact_at(buffer, offset)?;
-            Ok(hash(buffer))
+            let read = Instant::now();
+            meter.disk(read - begin);
+            let hash = hash(buffer);
+            meter.cpu(read.elapsed());
+            Ok(hash)
         });
         hashes.collect()
     }
@@ -126,6 +133,7 @@ type Each<'e> = &'e mut dyn FnMut(&Piece, io::Result<Vec<Hash>>) -> ControlFlow<
 pub(super) fn hash_pieces(
     pieces: &[Piece],
     threads: usize,
+    meter: &Meter,
     open: &(dyn Fn(usize) -> io::Result<File> + Sync),
     each: Each<'_>,
 ) {
@@ -147,7 +155,7 @@ pub(super) fn hash_pieces(
                         None => open(piece.file),
                     };
                     let hashes = file.and_then(|file| {
-                        let hashes = piece.hashes(&file, &mut buffer);
+                        let hashes = piece.hashes(&file, &mut buffer, meter);
                         last = Some((piece.file, file));
                         hashes
                     });
@@ -255,7 +263,7 @@ impl<'a> Files<'a> {
         }
         let open = |at: usize| open_file(&walk.place(&walk.entries[at].path));
         let mut failed = None;
-        hash_pieces(&pieces, threads, &open, &mut |piece, read| {
+        hash_pieces(&pieces, threads, &Meter::default(), &open, &mut |piece, read| {
             match read {
                 Ok(read) => {
                     progress(piece.bytes());

@@ -114,7 +114,7 @@ fn reading_ends_when_its_caller_breaks() {
     let pieces: Vec<Piece> = (0..10_000).flat_map(|at| Piece::of(at, 1000, false)).collect();
     let place = root.path().join("a");
     let mut results = 0;
-    hash_pieces(&pieces, 3, &|_| File::open(&place), &mut |_, _| {
+    hash_pieces(&pieces, 3, &Meter::default(), &|_| File::open(&place), &mut |_, _| {
         results += 1;
         ControlFlow::Break(())
     });

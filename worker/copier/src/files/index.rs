@@ -13,12 +13,12 @@ use std::ffi::OsString;
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::{env, process};
 
 /// First line of an index. Another version of the format has another one.
-const MAGIC: &[u8] = b"rlaunch copy index 1\n";
+const MAGIC: &[u8] = b"rlaunch copy index 2\n";
 /// Seconds for which a file is not trusted after it was written to: the times of some file systems
 /// are no more accurate.
 const RACY_SECS: i64 = 2;
@@ -30,6 +30,10 @@ pub struct Index {
     file: Option<PathBuf>,
     root: Vec<u8>,
     known: HashMap<Vec<u8>, Known>,
+    /// Whether files have come to the directory, and were not only read.
+    is_received: bool,
+    /// When it was saved, in seconds since 1970.
+    saved_at: i64,
     is_changed: bool,
 }
 
@@ -45,6 +49,7 @@ struct Known {
 struct Stored {
     #[serde(with = "serde_bytes")]
     root: Vec<u8>,
+    is_received: bool,
     records: Vec<Record>,
 }
 
@@ -58,10 +63,7 @@ struct Record {
 impl Index {
     /// Loads the index of a directory. One that is missing or unreadable is empty.
     pub fn load(root: &Path) -> Index {
-        let set =
-            |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-        let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
-        Index::load_in(cache.map(|cache| cache.join("rlaunch/copy")).as_deref(), root)
+        Index::load_in(cache().as_deref(), root)
     }
 
     /// Loads the index of a directory from the directory that indexes are in.
@@ -70,15 +72,64 @@ impl Index {
         let root = root.into_os_string().into_vec();
         let file = indexes.map(|indexes| indexes.join(file_name(&root)));
         let stored = file.as_ref().and_then(|file| read(&fs::read(file).ok()?));
-        let records = stored.filter(|stored| stored.root == root).map(|stored| stored.records);
-        let known = records.into_iter().flatten().map(|record| (record.path, record.known));
-        let known = known.collect();
-        Index { file, root, known, is_changed: false }
+        let stored = stored.filter(|stored| stored.root == root);
+        let (is_received, records) =
+            stored.map_or((false, Vec::new()), |stored| (stored.is_received, stored.records));
+        let known = records.into_iter().map(|record| (record.path, record.known)).collect();
+        let saved_at = file.as_ref().and_then(|file| fs::metadata(file).ok());
+        let saved_at = saved_at.map_or(0, |metadata| metadata.mtime());
+        Index { file, root, known, is_received, saved_at, is_changed: false }
+    }
+
+    /// Loads the indexes of all directories of this host that files have come to.
+    pub fn all() -> Vec<Index> {
+        cache().map_or_else(Vec::new, |cache| Index::all_in(&cache))
+    }
+
+    /// Loads them from the directory that indexes are in.
+    pub(super) fn all_in(indexes: &Path) -> Vec<Index> {
+        let files = fs::read_dir(indexes).into_iter().flatten().flatten();
+        let stored = files.filter_map(|file| {
+            let stored = read(&fs::read(file.path()).ok()?)?;
+            // Of this host, and not of one that has the same home directory.
+            let is_own = file_name(&stored.root) == file.file_name() && stored.is_received;
+            is_own.then_some(PathBuf::from(OsString::from_vec(stored.root)))
+        });
+        let roots: Vec<PathBuf> = stored.collect();
+        roots.iter().map(|root| Index::load_in(Some(indexes), root)).collect()
+    }
+
+    pub(super) fn root(&self) -> PathBuf {
+        PathBuf::from(OsString::from_vec(self.root.clone()))
+    }
+
+    /// Returns the time at which it was last saved, in seconds since 1970.
+    pub(super) fn saved_at(&self) -> i64 {
+        self.saved_at
+    }
+
+    /// Notes that files come to the directory.
+    pub fn mark_received(&mut self) {
+        self.is_changed |= !self.is_received;
+        self.is_received = true;
+    }
+
+    /// Removes the file that it is kept in.
+    pub(super) fn remove_file(&self) {
+        // One that stays is looked at again.
+        let _ = self.file.as_ref().map(fs::remove_file);
     }
 
     /// Makes an index that knows nothing and is kept nowhere.
     pub fn none() -> Index {
-        Index { file: None, root: Vec::new(), known: HashMap::new(), is_changed: false }
+        Index {
+            file: None,
+            root: Vec::new(),
+            known: HashMap::new(),
+            is_received: false,
+            saved_at: 0,
+            is_changed: false,
+        }
     }
 
     /// Forgets everything, so that all files are read.
@@ -154,11 +205,19 @@ impl Index {
         let records = self.known.iter();
         let records =
             records.map(|(path, known)| Record { path: path.clone(), known: known.clone() });
-        let stored = Stored { root: self.root.clone(), records: records.collect() };
+        let (root, is_received) = (self.root.clone(), self.is_received);
+        let stored = Stored { root, is_received, records: records.collect() };
         // Nothing in it can be refused, and a vector is never full.
         let body = postcard::to_stdvec(&stored).unwrap_or_default();
         [MAGIC, &hash(&body).0, &body].concat()
     }
+}
+
+/// Returns the directory that indexes are in.
+fn cache() -> Option<PathBuf> {
+    let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
+    Some(cache.join("rlaunch/copy"))
 }
 
 fn read(bytes: &[u8]) -> Option<Stored> {

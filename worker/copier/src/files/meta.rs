@@ -1,7 +1,7 @@
 //! What the file system says about a file.
 
 use rlaunch_copy::Time;
-use rustix::fs::Stat;
+use rustix::fs::{FileType, Stat};
 use serde::{Deserialize, Serialize};
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -10,6 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Bits of a mode that are copied: those that give rights to users. A program that runs as its owner
 /// is to be installed by whoever may.
 const MODE: u32 = 0o777;
+/// Bit of a directory whose files get its group.
+pub(super) const SETGID: u32 = 0o2000;
 /// Unit of `st_blocks`, in bytes.
 const BLOCK: u64 = 512;
 
@@ -17,7 +19,7 @@ const BLOCK: u64 = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Meta {
     pub size: u64,
-    /// Permissions alone.
+    /// Permissions, and [`SETGID`] of a directory.
     pub mode: u32,
     pub mtime: Time,
     pub ctime: Time,
@@ -41,7 +43,7 @@ impl Meta {
     pub fn of(metadata: &Metadata) -> Meta {
         Meta {
             size: metadata.size(),
-            mode: metadata.mode() & MODE,
+            mode: mode(metadata.mode()),
             mtime: time(metadata.mtime(), metadata.mtime_nsec()),
             ctime: time(metadata.ctime(), metadata.ctime_nsec()),
             device: metadata.dev(),
@@ -53,7 +55,7 @@ impl Meta {
     pub(super) fn of_stat(stat: &Stat) -> Meta {
         Meta {
             size: u64::try_from(stat.st_size).unwrap_or(0),
-            mode: stat.st_mode & MODE,
+            mode: mode(stat.st_mode),
             mtime: time(stat.st_mtime, stat.st_mtime_nsec),
             ctime: time(stat.st_ctime, stat.st_ctime_nsec),
             device: stat.st_dev,
@@ -76,6 +78,12 @@ impl Stamp {
     pub fn mtime(&self) -> Time {
         self.mtime
     }
+}
+
+/// Returns what is copied of a mode.
+fn mode(raw: u32) -> u32 {
+    let is_directory = FileType::from_raw_mode(raw) == FileType::Directory;
+    raw & if is_directory { MODE | SETGID } else { MODE }
 }
 
 fn time(secs: i64, nanos: impl TryInto<u32>) -> Time {

@@ -5,6 +5,7 @@
 //! | [`walk`] | which files of a directory are copied |
 //! | [`hub`] | which files of the Hugging Face hub's cache a model consists of |
 //! | [`index`] | what files contained when they were last read |
+//! | [`kept`] | what copies have put on a host, and what of it nobody uses |
 //! | [`hashing`] | a manifest, by several threads |
 //! | [`original`] | chunks of the files that a manifest was made of |
 //! | [`stage`] | files that are made at the destination |
@@ -15,6 +16,7 @@ mod beneath;
 pub mod hashing;
 pub mod hub;
 pub mod index;
+pub mod kept;
 mod meta;
 pub mod original;
 pub mod stage;
@@ -24,5 +26,6 @@ pub use hashing::{HashError, manifest};
 pub use index::Index;
 pub use meta::{Meta, Stamp};
 pub use original::{Original, OriginalError, Part};
+pub(crate) use stage::staging_name_of;
 pub use stage::{Finished, Stage, StageError};
 pub use walk::{Found, FoundKind, How, Walk, WalkError, walk};

@@ -415,7 +415,7 @@ fn names_of_unfinished_files_are_refused() {
         kind: Kind::File { size: 0, chunks: Vec::new(), sparse: false },
     };
     let manifest = Arc::new(Manifest::new(vec![entry]).unwrap());
-    let error = Stage::open(two.to.path(), manifest).err().unwrap();
+    let error = Stage::open(two.to.path(), manifest, true).err().unwrap();
     assert!(matches!(error, StageError::Name { .. }), "{error}");
 }
 
@@ -424,7 +424,7 @@ fn a_destination_that_is_a_file_is_refused() {
     let two = Two::new();
     put(&two.target("a"), b"a");
     let manifest = Arc::new(Manifest::new(Vec::new()).unwrap());
-    let error = Stage::open(&two.target("a"), manifest).err().unwrap();
+    let error = Stage::open(&two.target("a"), manifest, true).err().unwrap();
     assert!(matches!(error, StageError::NotDirectory { .. }), "{error}");
 }
 
@@ -835,4 +835,31 @@ fn a_tree_loses_what_came_with_it_and_is_gone() {
     {
         assert_eq!(fs::read_to_string(two.target(name)).unwrap(), content);
     }
+}
+
+#[test]
+fn directories_keep_the_bit_that_gives_files_their_group() {
+    let two = Two::new();
+    for name in ["both", "here", "there", "none"] {
+        put(&two.source(name).join("x"), b"x");
+    }
+    set_mode(&two.source("both"), 0o2755);
+    set_mode(&two.source("here"), 0o2750);
+    set_mode(&two.source("both/x"), 0o2755);
+    fs::create_dir(two.target("there")).unwrap();
+    set_mode(&two.target("there"), 0o2700);
+    two.copy();
+    let mode = |name: &str| fs::metadata(two.target(name)).unwrap().mode() & 0o7777;
+    let modes = ["both", "here", "there", "none", "both/x"].map(mode);
+    assert_eq!(modes, [0o2755, 0o2750, 0o2755, 0o755, 0o755]);
+}
+
+#[test]
+fn more_files_than_are_written_one_by_one_arrive() {
+    let two = Two::new();
+    for number in 0..FEW + 3 {
+        put(&two.source(&number.to_string()), number.to_string().as_bytes());
+    }
+    assert_eq!(two.copy().finished.made, FEW as u64 + 3);
+    two.assert_same();
 }

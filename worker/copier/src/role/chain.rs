@@ -15,11 +15,11 @@
 //! for all that changes.
 
 use super::files::Files;
-use super::meter::{Meter, Times};
-use super::report::Reporter;
+use super::report::{INTERVAL, Reporter};
 use super::{RoleError, Settings};
 use crate::files::StageError;
 use crate::link::{BEAT, Handle, Incoming, Link, LinkError, Pace, Payload, Receiver, Sender, lock};
+use crate::meter::{Meter, Times};
 use rlaunch_copy::control::{Limit, Report};
 use rlaunch_copy::{ChunkId, ChunkSet, Hop, Manifest, Message, Step};
 use std::collections::VecDeque;
@@ -28,8 +28,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time between two reports of progress.
-const REPORT: Duration = Duration::from_millis(500);
 /// Time in which a neighbour whose connection has ended may still have said why.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 /// Time for telling neighbours of an error.
@@ -88,7 +86,7 @@ struct Place {
     files: Arc<Files>,
     me: Reporter,
     pace: Pace,
-    meter: Meter,
+    meter: Arc<Meter>,
     state: Mutex<State>,
     changed: Condvar,
     upstream: Option<Handle>,
@@ -116,7 +114,7 @@ pub(super) fn copy(
         files: Arc::clone(files),
         me: me.clone(),
         pace: Pace::new(settings.limit),
-        meter: Meter::default(),
+        meter: files.meter(),
         state: Mutex::new(State::new(hop, upstream.is_none())),
         changed: Condvar::new(),
         upstream: upstream.as_ref().map(|link| link.handle.clone()),
@@ -322,7 +320,6 @@ impl Place {
         if !self.lock().hop.awaits(id) {
             return Err(RoleError::Unasked { host: host() });
         }
-        let begin = Instant::now();
         self.files.write(id, &payload).map_err(|error| match error {
             RoleError::Stage(StageError::WrongChunk { .. }) => {
                 // As all hosts know it, since the error is reported of another one.
@@ -332,7 +329,6 @@ impl Place {
             }
             error => error,
         })?;
-        self.meter.disk(begin.elapsed());
         let bytes = payload.len() as u64;
         self.change(|state| {
             state.received += bytes;
@@ -516,7 +512,7 @@ impl Place {
     fn watch(&self) {
         let mut before = self.meter.read();
         loop {
-            let state = self.wait(REPORT, |_| true);
+            let state = self.wait(INTERVAL, |_| true);
             if state.has_ended() {
                 return;
             }
@@ -531,7 +527,8 @@ impl Place {
     fn progress(&self, state: &State, times: Times, before: Times) -> Report {
         let is_source = self.upstream.is_none();
         let waits_for = match state.phase {
-            Phase::Scanning | Phase::Finishing => Limit::Disk,
+            Phase::Scanning => times.limit_of_reading(before),
+            Phase::Finishing => Limit::Disk,
             Phase::Finished if !is_source => Limit::Downstream,
             Phase::Finished if state.hop.is_idle() => Limit::Downstream,
             Phase::Receiving | Phase::Finished => times.limit(before, is_source),

@@ -1,15 +1,20 @@
 //! Files of one place in the chain: those that are copied, or those that a copy makes.
 
-use super::report::Reporter;
+use super::report::{INTERVAL, Reporter};
 use super::{RoleError, Settings};
 use crate::files::hub::{self, HubModel};
 use crate::files::{How, Index, Original, Part, Stage, Walk, WalkError, hashing, manifest, walk};
-use rlaunch_copy::control::{Report, TreeLimit};
+use crate::images::{self, Engine};
+use crate::meter::Meter;
+use rlaunch_bootstrap::env as names;
+use rlaunch_copy::control::{ImageCopy, Report, TreeLimit};
 use rlaunch_copy::{ChunkId, ChunkSet, Manifest, RelativePath, hash};
+use std::cell::Cell;
 use std::env;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Word that names a model in the cache of the Hugging Face hub.
 const HUB: &str = "hf:";
@@ -22,6 +27,14 @@ pub(super) enum Files {
 }
 
 impl Files {
+    /// Returns the meter of what is done with them.
+    pub(super) fn meter(&self) -> Arc<Meter> {
+        match self {
+            Files::Original(_) => Arc::default(),
+            Files::Stage(stage) => Arc::clone(stage.meter()),
+        }
+    }
+
     /// Finds chunks that are there. All of a source are.
     pub(super) fn scan(&self, found: &mut dyn FnMut(ChunkSet)) -> Result<(), RoleError> {
         match self {
@@ -69,7 +82,8 @@ impl Files {
         manifest: Arc<Manifest>,
         settings: &Settings,
     ) -> Result<Files, RoleError> {
-        let mut stage = Stage::open(destination, manifest)?;
+        let is_kept = settings.image.is_none();
+        let mut stage = Stage::open(destination, manifest, is_kept)?;
         if settings.verify {
             // No file is taken for what it was.
             stage.distrust();
@@ -124,14 +138,16 @@ pub(super) fn look(
     paths.iter().map(look).collect()
 }
 
-/// Hashes what is not known yet.
+/// Hashes what is not known yet, and reports how far that is.
 pub(super) fn original(
     looked: Vec<Looked>,
-    is_verified: bool,
+    settings: &Settings,
     me: &Reporter,
 ) -> Result<Original, RoleError> {
-    let parts: Result<Vec<Part>, RoleError> =
-        looked.into_iter().map(|looked| part(looked, is_verified, me)).collect();
+    let total = looked.iter().map(|looked| looked.walk.bytes()).sum();
+    let progress = reading(me, total);
+    let parts = looked.into_iter().map(|looked| part(looked, settings, &progress, me));
+    let parts: Result<Vec<Part>, RoleError> = parts.collect();
     Original::new(parts?).map_err(|error| RoleError::Sources(error.into()))
 }
 
@@ -173,14 +189,48 @@ fn look_at(path: &str) -> Result<Looked, RoleError> {
     Ok(Looked { path: path.to_owned(), at, walk: walk(&place, &how)? })
 }
 
-fn part(looked: Looked, is_verified: bool, me: &Reporter) -> Result<Part, RoleError> {
+/// Returns what takes the number of bytes that have been read, and reports at intervals how many of `total` it were.
+fn reading(me: &Reporter, total: u64) -> impl Fn(u64) {
+    let (read, reported) = (Cell::new(0), Cell::new(Instant::now()));
+    move |bytes| {
+        read.set(read.get() + bytes);
+        if reported.get().elapsed() >= INTERVAL {
+            reported.set(Instant::now());
+            me.report(&Report::Reading { rank: me.rank(), bytes: read.get(), total });
+        }
+    }
+}
+
+/// Makes files of an image, in the directory that is there for that. Returns where they are.
+pub(super) fn save_image(image: &ImageCopy, me: &Reporter) -> Result<String, RoleError> {
+    let place =
+        image.scratch.as_ref().map_or_else(image_place, |named| Ok(PathBuf::from(named)))?;
+    let engine = Engine::named(&image.engine);
+    let progress = reading(me, image.size);
+    let saved = images::save(&engine, &image.name, image.size, &image.left_out, &place, &progress)?;
+    Ok(saved.display().to_string())
+}
+
+/// Returns where a rank has the files of an image: in the job's directory, which is removed however the job ends.
+pub(super) fn image_place() -> Result<PathBuf, RoleError> {
+    let place = env::var_os(names::RLAUNCH_PRELOAD_DIR).map(PathBuf::from);
+    place.ok_or(RoleError::NotARank(names::RLAUNCH_PRELOAD_DIR))
+}
+
+fn part(
+    looked: Looked,
+    settings: &Settings,
+    progress: &impl Fn(u64),
+    me: &Reporter,
+) -> Result<Part, RoleError> {
     let Looked { path, at, walk } = looked;
-    let mut index = Index::load(&walk.root);
-    if is_verified {
+    // Nobody asks again for files that are there for one copy.
+    let mut index = if settings.image.is_some() { Index::none() } else { Index::load(&walk.root) };
+    if settings.verify {
         // So that all files are read.
         index.clear();
     }
-    let manifest = manifest(&walk, &mut index, hashing::threads(), &|_| {});
+    let manifest = manifest(&walk, &mut index, hashing::threads(), progress);
     let manifest = manifest.map_err(|error| RoleError::Sources(error.into()))?;
     if let Err(error) = index.save() {
         me.note(format!(

@@ -55,7 +55,7 @@ pub(super) fn send_to_first(
     };
     let (link, command) = connect(me, &settings, &first, via)?;
     let original = || match tree {
-        Some(looked) => files::original(looked, settings.verify, me),
+        Some(looked) => files::original(looked, &settings, me),
         None => rank::look_and_hash(me, paths, &settings),
     };
     let sent = rank::send_files(me, original, &settings, link);

@@ -4,25 +4,29 @@
 //! |---|---|
 //! | `rank` | ranks of a push and of a fetch |
 //! | `local` | programs on the launcher's machine |
+//! | `answer` | questions about this host |
+//! | `shared` | hosts that share the destination |
 //! | `pipe` | bytes between stdin, stdout and a port |
 //! | `listing` | the manifest, which goes down the chain before anything else |
 //! | `chain` | one place in the chain, while it copies |
 //! | `files` | files of a place |
 //! | `order` | order of the chain, and addresses of neighbours |
-//! | `meter`, `report` | what limits a host; what the launcher is told |
+//! | `report` | what the launcher is told |
 
+mod answer;
 mod chain;
 mod files;
 mod listing;
 mod local;
-mod meter;
 mod order;
 mod pipe;
 mod rank;
 mod report;
+mod shared;
 #[cfg(test)]
 mod tests;
 
+pub use answer::answer;
 pub use local::{fetch, send};
 pub use order::order;
 pub use pipe::pipe;
@@ -30,11 +34,12 @@ pub use rank::{receive, serve};
 pub use report::LOCAL;
 
 use crate::files::{OriginalError, StageError, WalkError};
+use crate::images::EngineError;
 use crate::link::{LinkError, Party};
 use rlaunch_bootstrap::security::Secret;
 use rlaunch_client::ClientError;
 use rlaunch_copy::WireError;
-use rlaunch_copy::control::{Request, TreeLimit};
+use rlaunch_copy::control::{ImageCopy, Request, TreeLimit};
 use std::error::Error;
 use std::io::{self, BufRead};
 use std::path::PathBuf;
@@ -70,8 +75,6 @@ pub enum RoleError {
     NoSource,
     #[error("{host} does not listen")]
     NotListening { host: String },
-    #[error("extended attributes are not copied by this version")]
-    Xattrs,
     #[error("{0} is relative to the home directory, but HOME is not set")]
     NoHome(String),
     #[error("{0} is no model in the cache of the Hugging Face hub")]
@@ -104,6 +107,9 @@ pub enum RoleError {
     /// Another host cannot go on, and said why.
     #[error("{host}: {text}")]
     Other { host: String, text: String },
+    /// The container engine of the source.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
     #[error("cannot carry bytes to port {port}")]
     Pipe { port: u16, source: io::Error },
 }
@@ -131,6 +137,7 @@ impl RoleError {
             RoleError::Walk(WalkError::Hub(error)) => Some(error.hint()),
             RoleError::Original(error) => error.hint(),
             RoleError::Stage(error) => error.hint(),
+            RoleError::Engine(error) => error.hint(),
             RoleError::TooLarge { bytes, .. } => {
                 let size = bytes.div_ceil(1 << 30);
                 Some(format!(
@@ -157,13 +164,11 @@ struct Settings {
     limit: Option<u64>,
     verify: bool,
     tree: Option<TreeLimit>,
+    image: Option<ImageCopy>,
 }
 
 impl Settings {
     fn of(request: &Request) -> Result<Settings, RoleError> {
-        if request.xattrs {
-            return Err(RoleError::Xattrs);
-        }
         Ok(Settings {
             secret: Secret::from_bytes(request.secret.0),
             is_plain: request.plain,
@@ -171,6 +176,7 @@ impl Settings {
             limit: request.limit,
             verify: request.verify,
             tree: request.tree,
+            image: request.image.clone(),
         })
     }
 

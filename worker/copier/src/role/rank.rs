@@ -3,15 +3,17 @@
 use super::files::{self, Files};
 use super::order::{addresses_toward, order};
 use super::report::{LOCAL, Reporter};
+use super::shared::{self, Mark};
 use super::{CONNECT, RoleError, Settings, chain, listing, read_line};
 use crate::files::Original;
+use crate::images::{self, Engine, EngineError};
 use crate::link::{Acceptor, Link, LinkError, Peer, dial};
 use rlaunch_bootstrap::env as names;
 use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::job::PortRange;
 use rlaunch_bootstrap::rank_table::RankTable;
 use rlaunch_client::Client;
-use rlaunch_copy::control::{Report, Request, Role};
+use rlaunch_copy::control::{ImageCopy, Report, Request, Role};
 use rlaunch_copy::{Kind, Manifest};
 use std::env;
 use std::io;
@@ -25,8 +27,9 @@ use std::time::{Duration, Instant};
 const CONNECT_LOCAL: Duration = Duration::from_secs(60);
 /// Time in which all ranks have to listen.
 const GATHER: Duration = Duration::from_secs(60);
-/// Name of the all-gather of ports.
+/// Names of the all-gathers of ports, and of ranks that have the same place for files.
 const PORTS: &str = "rlaunch copy";
+const LOWEST: &str = "rlaunch copy shared";
 
 /// Receives as a place of the chain, or sends if it is rank 0 and the files are there.
 pub fn receive(ports: PortRange) -> Result<(), RoleError> {
@@ -36,12 +39,28 @@ pub fn receive(ports: PortRange) -> Result<(), RoleError> {
         let mut client = Client::from_env()?;
         client.set_timeout(Some(GATHER));
         let acceptor = listen(&table, rank, ports, me)?;
+        let mark = mark(&request, rank)?;
         let gathered = client.all_gather(PORTS, &acceptor.port().to_le_bytes())?;
         let port_of = |rank: Rank| {
             let bytes = gathered.get(rank.index()).and_then(|bytes| bytes.first_chunk::<2>());
             bytes.map(|bytes| u16::from_le_bytes(*bytes)).ok_or(RoleError::NoSuchRank(rank.0))
         };
-        let neighbours = Neighbours::of(&table, rank, &request.role);
+        // All files of ranks are there, and none is removed before all have looked.
+        let ranks = u32::try_from(gathered.len()).unwrap_or(u32::MAX);
+        let lowest = mark.as_ref().map_or(rank.0, |mark| mark.lowest(ranks));
+        let all_lowest = client.all_gather(LOWEST, &lowest.to_le_bytes())?;
+        drop(mark);
+        let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u32::from_le_bytes(*bytes));
+        let all_lowest: Vec<u32> =
+            all_lowest.iter().map(|bytes| number(bytes).unwrap_or(u32::MAX)).collect();
+        let receivers = shared::receivers(&all_lowest);
+        let receives = |rank: Rank| receivers.get(rank.index()).is_none_or(|of| *of == rank.0);
+        if !receives(rank) {
+            let with = receivers[rank.index()];
+            me.report(&Report::Shares { rank: rank.0, with });
+            return Ok(());
+        }
+        let neighbours = Neighbours::of(&table, rank, &request.role, receives);
         let downstream = match neighbours.downstream {
             Some(next) => {
                 let addresses = addresses_toward(&table, rank, next);
@@ -52,6 +71,16 @@ pub fn receive(ports: PortRange) -> Result<(), RoleError> {
         };
         take_part(me, &request, &settings, &acceptor, (neighbours.upstream, downstream))
     })
+}
+
+/// Makes a mark where files go, by which ranks find others that have the same place.
+fn mark(request: &Request, rank: Rank) -> Result<Option<Mark>, RoleError> {
+    let is_source = rank.0 == 0 && matches!(request.role, Role::Source { .. });
+    if is_source || request.image.is_some() {
+        return Ok(None);
+    }
+    let destination = files::below_home(&request.destination)?;
+    Ok(Mark::make(&destination, &request.secret, rank.0))
 }
 
 /// Sends its files to the launcher's machine.
@@ -133,8 +162,10 @@ struct Neighbours {
 }
 
 impl Neighbours {
-    fn of(table: &RankTable, me: Rank, role: &Role) -> Neighbours {
-        let chain = order(table);
+    /// Finds them among the ranks for which `receives` is true, of which the first one of all is one.
+    fn of(table: &RankTable, me: Rank, role: &Role, receives: impl Fn(Rank) -> bool) -> Neighbours {
+        let mut chain = order(table);
+        chain.retain(|rank| receives(*rank));
         let place = chain.iter().position(|rank| *rank == me).unwrap_or(0);
         let upstream = match (place.checked_sub(1), role) {
             (Some(before), _) => Some(chain[before].0),
@@ -196,7 +227,10 @@ pub(super) fn take_part(
             Ok(())
         }
         (_, Some(link)) => {
-            let destination = files::below_home(&request.destination)?;
+            let destination = match &request.image {
+                Some(_) => files::image_place()?,
+                None => files::below_home(&request.destination)?,
+            };
             receive_files(me, &destination, settings, (link, downstream))
         }
         (Role::Relay, None) => Err(RoleError::NoSource),
@@ -243,6 +277,13 @@ pub(super) fn receive_files(
         }
     };
     let copied = chain::copy(&manifest, &files, (Some(upstream), downstream), settings, me)?;
+    if let Some(image) = &settings.image
+        && let Err(error) = load_image(image, destination, me)
+    {
+        // The job goes on, since other hosts are loading.
+        let (text, hint) = (error.to_string(), error.hint());
+        me.report(&Report::NotLoaded { rank: me.rank(), text, hint });
+    }
     me.report(&Report::Done {
         rank: me.rank(),
         files: count_files(&manifest),
@@ -255,13 +296,21 @@ pub(super) fn receive_files(
     Ok(())
 }
 
+fn load_image(image: &ImageCopy, place: &Path, me: &Reporter) -> Result<(), EngineError> {
+    let engine = Engine::find(image.engine_of_hosts.as_deref())?;
+    me.report(&Report::Loading { rank: me.rank(), engine: engine.name().to_owned() });
+    images::load(&engine, place)
+}
+
 /// Looks at files that are to be sent, and hashes what is not known yet.
 pub(super) fn look_and_hash(
     me: &Reporter,
     paths: &[String],
     settings: &Settings,
 ) -> Result<Original, RoleError> {
-    files::original(files::look(paths, settings.tree, me)?, settings.verify, me)
+    let saved = settings.image.as_ref().map(|image| files::save_image(image, me)).transpose()?;
+    let paths = saved.as_ref().map_or(paths, std::slice::from_ref);
+    files::original(files::look(paths, settings.tree, me)?, settings, me)
 }
 
 /// Sends the files that `original` finds. Returns what they are.

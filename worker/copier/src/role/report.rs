@@ -4,13 +4,25 @@ use super::RoleError;
 use crate::link::lock;
 use rlaunch_copy::Message;
 use rlaunch_copy::control::Report;
+use serde::Serialize;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// Rank of the programs on the launcher's machine, which are in no job.
 pub const LOCAL: u32 = u32::MAX;
 /// Name of the launcher's machine in messages.
 const LOCAL_NAME: &str = "this machine";
+
+/// Time between two reports of progress.
+pub(super) const INTERVAL: Duration = Duration::from_millis(500);
+
+/// Writes a line for the launcher. If that has gone, its job ends, and so does this program.
+pub(super) fn write_line(out: &mut (impl Write + ?Sized), what: &impl Serialize) {
+    let Ok(mut line) = serde_json::to_vec(what) else { return };
+    line.push(b'\n');
+    let _ = out.write_all(&line).and_then(|()| out.flush());
+}
 
 /// Writes the reports of one rank, and knows what hosts are called.
 #[derive(Clone)]
@@ -49,11 +61,7 @@ impl Reporter {
     }
 
     pub(super) fn report(&self, report: &Report) {
-        let Ok(mut line) = serde_json::to_vec(report) else { return };
-        line.push(b'\n');
-        let mut out = lock(&self.out);
-        // If the launcher has gone, its job ends, and so does this program.
-        let _ = out.write_all(&line).and_then(|()| out.flush());
+        write_line(&mut *lock(&self.out), report);
     }
 
     pub(super) fn note(&self, text: String) {

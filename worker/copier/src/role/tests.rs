@@ -163,9 +163,9 @@ impl Copy {
             destination: destination.to_str().unwrap().to_owned(),
             verify: false,
             limit: None,
-            xattrs: false,
             role,
             tree: None,
+            image: None,
         };
         (self.change)(&mut request);
         request

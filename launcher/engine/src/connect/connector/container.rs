@@ -335,6 +335,11 @@ impl Container {
     }
 
     /// Returns the engine's program and the image, for messages.
+    /// Returns the engine's command and the name of an image that hosts get from the launcher's machine.
+    pub fn pushed_image(&self) -> Option<(&'static str, &str)> {
+        (self.pull() == Some(Pull::Push)).then(|| self.tool_and_name())
+    }
+
     pub(super) fn tool_and_name(&self) -> (&'static str, &str) {
         (self.engine.command(), &self.name)
     }

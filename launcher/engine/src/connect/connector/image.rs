@@ -56,6 +56,8 @@ pub enum Pull {
     /// The host asks its registry for a newer one.
     Always,
     Never,
+    /// The host gets it from the launcher's machine if it lacks it, before the job.
+    Push,
 }
 
 /// GPUs that containers have.

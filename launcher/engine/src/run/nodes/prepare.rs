@@ -268,6 +268,7 @@ fn node_job(
         ranks,
         preload: job.preload.iter().map(|preload| preload.file.clone()).collect(),
         runs_copier: job.runs_copier,
+        tree: job.tree.as_ref().map(|tree| tree.of_ranks.clone()),
         kill_after_ms: u32::try_from(job.kill_after.as_millis()).unwrap_or(u32::MAX),
         node_timeout_ms: u32::try_from(node_timeout.as_millis()).unwrap_or(u32::MAX),
         launcher_timeout_ms: u32::try_from(launcher_timeout.as_millis()).unwrap_or(u32::MAX),

@@ -1,12 +1,12 @@
 //! Giving files their names when all are whole.
 
 use super::super::beneath::{Seen, split};
-use super::super::meta::{Stamp, now};
+use super::super::meta::{SETGID, Stamp, now};
 use super::super::walk::joined;
 use super::staging::{mode_of, os, stem, times, without_digits};
-use super::{Finished, IN_PLACE, STAGED, Stage, StageError, lock};
+use super::{Finished, IN_PLACE, STAGED, Stage, StageError, Written, lock};
 use rlaunch_copy::{ChunkId, Entry, Kind, RelativePath, Time, hash};
-use rustix::fs::{AtFlags, FileType, FlockOperation, OFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,11 +22,8 @@ impl Stage {
                 self.settle(at)?;
             }
         }
-        // A name must not be on the disk before what it names. One call is enough for all files.
-        let written: Vec<_> = lock(&self.written).drain().map(|(_, file)| file).collect();
-        for file in written {
-            self.change("write to the disk", b"", || rustix::fs::syncfs(&file))?;
-        }
+        // A name must not be on the disk before what it names.
+        self.write_to_disk()?;
         let since = now();
         let mut finished = self.count_files();
         for (at, entry) in self.manifest.entries.iter().enumerate() {
@@ -52,6 +49,20 @@ impl Stage {
         }
         finished.notes.extend(self.save_index());
         Ok(finished)
+    }
+
+    /// Waits until new files are on the disk, to which much of them is on its way.
+    fn write_to_disk(&self) -> Result<(), StageError> {
+        let Written { files, count, file_systems } = std::mem::take(&mut *lock(&self.written));
+        if files.len() == count {
+            return files.into_iter().try_for_each(|(at, file)| {
+                let path = self.manifest.entries[at].path.as_bytes();
+                self.change("write to the disk", path, || rustix::fs::fdatasync(&file))
+            });
+        }
+        file_systems.into_values().try_for_each(|file| {
+            self.change("write to the disk", b"", || rustix::fs::syncfs(&file))
+        })
     }
 
     fn check_all_there(&self) -> Result<(), StageError> {
@@ -175,9 +186,11 @@ impl Stage {
         let Some(seen) = self.look(path)?.filter(is_directory) else {
             return Err(StageError::Changed { path: self.place(&entry.path) });
         };
-        if seen.meta.mode != mode_of(entry).as_raw_mode() {
+        // Files of a directory that people share get its group here too, whatever it is where they come from.
+        let mode = mode_of(entry).as_raw_mode() | seen.meta.mode & SETGID;
+        if seen.meta.mode != mode {
             self.at_parent("set the mode of", path, |parent, name| {
-                rustix::fs::chmodat(parent, name, mode_of(entry), AtFlags::empty())
+                rustix::fs::chmodat(parent, name, Mode::from_raw_mode(mode), AtFlags::empty())
             })?;
         }
         if seen.meta.mtime == entry.mtime { Ok(()) } else { self.set_time(entry) }

@@ -19,12 +19,14 @@ mod staging;
 
 use super::beneath::{Beneath, Seen};
 use super::index::Index;
+use crate::meter::Meter;
 use disk::{Disk, Real};
 use rlaunch_copy::{ChunkId, ChunkSet, Entry, Kind, Manifest, RelativePath, hash};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use staging::Active;
 pub(super) use staging::is_staging_name;
+pub(crate) use staging::staging_name_of;
 use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fs::File;
@@ -34,6 +36,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 /// Error of a destination.
 #[derive(Debug, thiserror::Error)]
@@ -127,8 +130,8 @@ pub struct Stage {
     chunks: Mutex<Chunks>,
     /// Files that chunks are being written to.
     active: Mutex<HashMap<usize, Arc<Mutex<Active>>>>,
-    /// A file of each file system that was written to, by its device.
-    written: Mutex<HashMap<u64, File>>,
+    written: Mutex<Written>,
+    meter: Arc<Meter>,
     /// Whether files can share data; unknown until it is tried.
     shares_data: OnceLock<bool>,
     /// Bytes that a scan has found.
@@ -136,6 +139,22 @@ pub struct Stage {
     /// Whether what earlier copies brought and this one lacks is removed.
     prunes: bool,
 }
+
+/// What is to be on the disk before files get their names.
+#[derive(Default)]
+struct Written {
+    /// The first [`FEW`] files, by their entries. They are open since before anything was written, so that an error of the
+    /// disk meanwhile is not lost.
+    files: Vec<(usize, Arc<File>)>,
+    /// Number of all.
+    count: usize,
+    /// A file of each file system, by its device.
+    file_systems: HashMap<u64, File>,
+}
+
+/// Number of files that are written to the disk one by one. More are written by what also waits for everything else on
+/// their file systems, since each one may make the disk empty its cache.
+const FEW: usize = 16;
 
 /// Which chunks are there.
 struct Chunks {
@@ -146,24 +165,42 @@ struct Chunks {
 }
 
 impl Stage {
-    /// Opens a destination, and makes its directory if it does not exist.
-    pub fn open(destination: &Path, manifest: Arc<Manifest>) -> Result<Stage, StageError> {
+    /// Opens a destination, and makes its directory if it does not exist. What its files contain is not noted if they are
+    /// not kept.
+    pub fn open(
+        destination: &Path,
+        manifest: Arc<Manifest>,
+        is_kept: bool,
+    ) -> Result<Stage, StageError> {
         if destination.exists() && !destination.is_dir() {
             return Err(StageError::NotDirectory { path: destination.to_owned() });
         }
         let beneath = Beneath::open(destination);
         let beneath = beneath.map_err(|cause| failed("open", destination, cause))?;
         // After the directory is there: the index goes by where links on the way to it lead.
-        let index = Index::load(destination);
+        let index = if is_kept { Index::load(destination) } else { Index::none() };
+        Stage::open_with(destination, manifest, index, Disk::new(beneath, Box::new(Real)))
+    }
+
+    /// Opens a destination that is there, with an index of the caller's.
+    #[cfg(test)]
+    pub(super) fn open_at(
+        destination: &Path,
+        manifest: Arc<Manifest>,
+        index: Index,
+    ) -> Result<Stage, StageError> {
+        let beneath = Beneath::open(destination);
+        let beneath = beneath.map_err(|cause| failed("open", destination, cause))?;
         Stage::open_with(destination, manifest, index, Disk::new(beneath, Box::new(Real)))
     }
 
     fn open_with(
         destination: &Path,
         manifest: Arc<Manifest>,
-        index: Index,
+        mut index: Index,
         disk: Disk,
     ) -> Result<Stage, StageError> {
+        index.mark_received();
         let chunks = ChunkSet::new(manifest.chunk_count());
         let mut stage = Stage {
             path: destination.to_owned(),
@@ -175,6 +212,7 @@ impl Stage {
             chunks: Mutex::new(Chunks { old: chunks.clone(), staged: chunks }),
             active: Mutex::default(),
             written: Mutex::default(),
+            meter: Arc::default(),
             shares_data: OnceLock::new(),
             found: AtomicU64::new(0),
             prunes: false,
@@ -185,6 +223,10 @@ impl Stage {
         stage.check_places()?;
         stage.check_room_for_new()?;
         Ok(stage)
+    }
+
+    pub(crate) fn meter(&self) -> &Arc<Meter> {
+        &self.meter
     }
 
     pub fn manifest(&self) -> &Arc<Manifest> {
@@ -244,7 +286,10 @@ impl Stage {
     pub fn write(&self, id: ChunkId, bytes: &[u8]) -> Result<(), StageError> {
         let place = self.manifest.chunk(id);
         let (at, offset) = (place.entry, place.offset);
-        if bytes.len() as u64 != u64::from(place.length) || hash(bytes) != *place.hash {
+        let begin = Instant::now();
+        let is_wrong = bytes.len() as u64 != u64::from(place.length) || hash(bytes) != *place.hash;
+        self.meter.cpu(begin.elapsed());
+        if is_wrong {
             let path = self.place(&self.manifest.entries[at].path);
             return Err(StageError::WrongChunk { path, offset });
         }
@@ -252,7 +297,13 @@ impl Stage {
             let chunks = lock(&self.chunks);
             chunks.old.contains(id) || chunks.staged.contains(id)
         };
-        if is_there { Ok(()) } else { self.write_new(at, id, offset, bytes) }
+        if is_there {
+            return Ok(());
+        }
+        let begin = Instant::now();
+        let written = self.write_new(at, id, offset, bytes);
+        self.meter.disk(begin.elapsed());
+        written
     }
 
     /// Hashes all files in their places. Returns those that do not contain what they are to.

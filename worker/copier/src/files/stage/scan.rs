@@ -33,7 +33,7 @@ impl Stage {
         let pieces = self.pieces(&mut batch)?;
         self.pass_on(&mut batch, found);
         let open = |file: usize| self.open_piece(file);
-        hash_pieces(&pieces, threads(), &open, &mut |piece, hashes| {
+        hash_pieces(&pieces, threads(), &self.meter, &open, &mut |piece, hashes| {
             // What cannot be read is not there, and is made anew.
             for (hash, id) in hashes.unwrap_or_default().iter().zip(self.first_of(piece)..) {
                 if self.manifest.chunk(ChunkId(id)).hash == hash {
@@ -220,7 +220,7 @@ impl Stage {
             }
         }
         let open = |file: usize| self.open_piece(file);
-        hash_pieces(&pieces, threads, &open, &mut |piece, hashes| {
+        hash_pieces(&pieces, threads, &self.meter, &open, &mut |piece, hashes| {
             let at = piece.file / 2;
             let wanted = &self.manifest.entries[at].chunks()[piece.first as usize..];
             let is_right = hashes.is_ok_and(|hashes| wanted.starts_with(&hashes));

@@ -2,9 +2,9 @@
 
 use super::super::beneath::{Seen, split};
 use super::super::hashing::{is_zeros, is_zeros_hash};
-use super::super::meta::Meta;
+use super::super::meta::{Meta, SETGID};
 use super::super::walk::joined;
-use super::{LACKING, STAGED, Stage, StageError, lock};
+use super::{FEW, LACKING, STAGED, Stage, StageError, lock};
 use rlaunch_copy::{CHUNK, ChunkId, Entry, Kind, Time, hash};
 use rustix::fs::{
     AtFlags, FallocateFlags, FileType, FlockOperation, Mode, OFlags, Timespec, Timestamps,
@@ -141,14 +141,14 @@ impl Stage {
         if length != entry.size() {
             self.change("resize", &path, || rustix::fs::ftruncate(&file, entry.size()))?;
         }
-        self.note_device(&file, &path)?;
+        let file = Arc::new(file);
+        self.note_written(at, &file, &path)?;
         let mut chunks = lock(&self.chunks);
         for id in kept {
             chunks.staged.insert(id);
         }
         let is_left = |id: &u32| !chunks.staged.contains(ChunkId(*id));
         active.left = range.filter(is_left).count() as u32;
-        let file = Arc::new(file);
         active.file = Some(Arc::clone(&file));
         Ok(file)
     }
@@ -288,7 +288,13 @@ impl Stage {
         }
         let written = self.disk.gate.before_change();
         let written = written.and_then(|()| file.write_all_at(bytes, offset));
-        written.map_err(|cause| self.failed("write", path, cause))
+        written.map_err(|cause| self.failed("write", path, cause))?;
+        // The disk works while more arrives. Of small files it is cheaper to write many at once. Where this is not known,
+        // the end of the copy waits longer.
+        if bytes.len() as u64 == CHUNK {
+            let _ = rlaunch_sys::begin_writeback(file, offset, CHUNK);
+        }
+        Ok(())
     }
 
     /// Gives a whole file its time. Its mode comes with its name: one that forbids writing would keep
@@ -302,12 +308,18 @@ impl Stage {
         Ok(())
     }
 
-    fn note_device(&self, file: &File, path: &[u8]) -> Result<(), StageError> {
+    /// Notes a file that is to be on the disk in the end.
+    fn note_written(&self, at: usize, file: &Arc<File>, path: &[u8]) -> Result<(), StageError> {
         let noted = rustix::fs::fstat(file).map_err(io::Error::from).and_then(|stat| {
+            let mut written = lock(&self.written);
             if let std::collections::hash_map::Entry::Vacant(device) =
-                lock(&self.written).entry(stat.st_dev)
+                written.file_systems.entry(stat.st_dev)
             {
                 device.insert(self.any_file_beside(path)?);
+            }
+            written.count += 1;
+            if written.files.len() < FEW {
+                written.files.push((at, Arc::clone(file)));
             }
             Ok(())
         });
@@ -378,6 +390,11 @@ fn content_of(entry: &Entry) -> u32 {
     u32::from_be_bytes([a, b, c, d])
 }
 
+/// Returns a name that no copy takes along.
+pub(crate) fn staging_name_of(name: &str, number: u32) -> String {
+    String::from_utf8_lossy(&staging_name(name.as_bytes(), number)).into_owned()
+}
+
 /// Returns the name under which a file is made.
 fn staging_name(name: &[u8], content: u32) -> Vec<u8> {
     [&stem(name), MARK, format!("{content:08x}").as_bytes()].concat()
@@ -406,7 +423,8 @@ pub(super) fn without_digits(name: &[u8]) -> Option<&[u8]> {
 
 pub(super) fn mode_of(entry: &Entry) -> Mode {
     // Rights of users, and nothing that makes others run programs as this user.
-    Mode::from_raw_mode(entry.mode & 0o777)
+    let bits = if entry.kind == Kind::Directory { 0o777 | SETGID } else { 0o777 };
+    Mode::from_raw_mode(entry.mode & bits)
 }
 
 /// Returns times that change nothing but when something was last written to.

@@ -99,6 +99,30 @@ fn a_client_whose_engine_hangs_ends_with_the_login() {
     }
 }
 
+/// This sudo changes no account; what it is asked counts.
+#[test]
+fn a_client_that_sudo_has_started_is_ended_by_sudo() {
+    let host = Host::new();
+    write(&host.at("docker"), "#!/bin/sh\ntrap : TERM\nwhile sleep 0.1; do :; done\n");
+    let sudo = "#!/bin/sh\necho $* >>$HOME/asked\n[ $1 != -n ] || shift\nexec \"$@\"\n";
+    write(&host.at("sudo"), sudo);
+    let container: Container = "docker:mpi".parse().unwrap();
+    let enter = container.client("sudo docker exec -i mpi".to_owned());
+    let line = RemoteCommand::Script("true", &[]).line_inside(&enter);
+    let mut login = Command::new("sh");
+    login.args(["-c", "setsid sh -c \"$0\" & echo $!; wait", &line]);
+    login.env("PATH", format!("{}:/usr/bin:/bin", host.0.path().display()));
+    let mut login = login.env("HOME", host.0.path()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut client = String::new();
+    BufReader::new(login.stdout.take().unwrap()).read_line(&mut client).unwrap();
+    login.kill().unwrap();
+    login.wait().unwrap();
+    wait_for_end(client.trim(), Duration::from_secs(30));
+    let asked = fs::read_to_string(host.0.path().join("asked")).unwrap();
+    let killed = format!("-n kill -9 -- -{}\n", client.trim());
+    assert!(asked.starts_with("docker exec -i mpi ") && asked.ends_with(&killed), "{asked}");
+}
+
 #[test]
 fn a_client_ends_with_its_own_status_and_leaves_nothing() {
     let host = Host::new();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// Time of all threads together, by what they waited for or did.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(crate) struct Meter {
     /// Waiting for the host before.
     upstream: AtomicU64,
     /// Waiting for the host after to take bytes, or the wire to it.
@@ -18,7 +18,7 @@ pub(super) struct Meter {
 
 /// Times that a [`Meter`] had at one moment, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Times {
+pub(crate) struct Times {
     upstream: u64,
     wire: u64,
     disk: u64,
@@ -29,23 +29,23 @@ pub(super) struct Times {
 const NOTHING: u64 = 1_000_000;
 
 impl Meter {
-    pub(super) fn upstream(&self, time: Duration) {
+    pub(crate) fn upstream(&self, time: Duration) {
         add(&self.upstream, time);
     }
 
-    pub(super) fn wire(&self, time: Duration) {
+    pub(crate) fn wire(&self, time: Duration) {
         add(&self.wire, time);
     }
 
-    pub(super) fn disk(&self, time: Duration) {
+    pub(crate) fn disk(&self, time: Duration) {
         add(&self.disk, time);
     }
 
-    pub(super) fn cpu(&self, time: Duration) {
+    pub(crate) fn cpu(&self, time: Duration) {
         add(&self.cpu, time);
     }
 
-    pub(super) fn read(&self) -> Times {
+    pub(crate) fn read(&self) -> Times {
         let get = |of: &AtomicU64| of.load(Ordering::Relaxed);
         let (upstream, wire) = (get(&self.upstream), get(&self.wire));
         Times { upstream, wire, disk: get(&self.disk), cpu: get(&self.cpu) }
@@ -60,7 +60,7 @@ fn add(to: &AtomicU64, time: Duration) {
 impl Times {
     /// Returns what most of the time since `before` went to. A host that sends but does not receive
     /// is limited by its wire; whether the host after it is slow, that one knows.
-    pub(super) fn limit(self, before: Times, is_source: bool) -> Limit {
+    pub(crate) fn limit(self, before: Times, is_source: bool) -> Limit {
         let sending = if is_source { Limit::Wire } else { Limit::Downstream };
         let all = [
             (self.upstream - before.upstream, Limit::Upstream),
@@ -70,6 +70,11 @@ impl Times {
         ];
         let most = all.into_iter().max_by_key(|(time, _)| *time);
         most.filter(|(time, _)| *time >= NOTHING).map_or(Limit::Nothing, |(_, limit)| limit)
+    }
+
+    /// Returns what most of the time went to if files were read and hashed, whatever others waited for meanwhile.
+    pub(crate) fn limit_of_reading(self, before: Times) -> Limit {
+        if self.cpu - before.cpu > self.disk - before.disk { Limit::Cpu } else { Limit::Disk }
     }
 }
 
@@ -90,5 +95,7 @@ mod tests {
         assert_eq!(meter.read().limit(Times::default(), true), Limit::Disk);
         meter.upstream(Duration::from_millis(30));
         assert_eq!(meter.read().limit(before, false), Limit::Upstream);
+        assert_eq!(meter.read().limit_of_reading(before), Limit::Cpu);
+        assert_eq!(meter.read().limit_of_reading(Times::default()), Limit::Disk);
     }
 }
