@@ -10,7 +10,7 @@
 
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, Uid, User};
-use rlaunch_bootstrap::env::{is_foreign_launch, join_search_path};
+use rlaunch_bootstrap::env::{is_foreign_launch, is_of_slurm_node, join_search_path};
 use rlaunch_bootstrap::job::{EnvRule, EnvVar, Problem};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -64,7 +64,7 @@ pub(crate) fn for_rank<'a>(
 }
 
 fn is_foreign(name: &OsStr) -> bool {
-    name.to_str().is_some_and(is_foreign_launch)
+    name.to_str().is_some_and(|name| is_foreign_launch(name) && !is_of_slurm_node(name))
 }
 
 // The environment of a login.
