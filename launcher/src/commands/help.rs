@@ -39,6 +39,7 @@ const TOPICS: &[Topic] = topics! {
     "env": "the variables of a rank, and which of your shell's are passed on",
     "programs": "several programs, templates, dry runs, commands for ranks",
     "containers": "Docker, Podman, Kubernetes",
+    "slurm": "jobs of Slurm and other batch systems",
     "mesh": "RDMA between hosts: which ports reach each other, the test before a job, the watch",
     "nccl": "variables of NCCL and UCX, and whether NCCL uses RDMA",
     "config": "rlaunch.toml, trust, variables, options of other launchers",

@@ -1,7 +1,7 @@
 //! Options that say how to reach hosts, and from which file settings are read.
 
 use super::values;
-use rlaunch_engine::connect::connector::{Container, NewHostsRule};
+use rlaunch_engine::connect::connector::{Container, Launcher, NewHostsRule};
 use std::path::PathBuf;
 
 /// Connections to hosts: SSH or another command, containers, the agent.
@@ -22,6 +22,14 @@ pub(crate) struct ConnectArgs {
     #[arg(long, value_name = "CMD", conflicts_with_all = ["port", "ssh_config"])]
     #[arg(help_heading = "Reaching hosts")]
     pub(crate) rsh: Option<String>,
+
+    /// Start agents by srun or by SSH: by default by a step of srun where all hosts are nodes of the Slurm job in which
+    /// rlaunch runs
+    ///
+    /// Ranks are then within the job's CPUs, memory and accounting, and end with it.
+    #[arg(long, value_name = "auto|srun|ssh", value_parser = values::named::<Launcher>())]
+    #[arg(hide_possible_values = true, help_heading = "Reaching hosts")]
+    pub(crate) launcher: Option<Launcher>,
 
     /// Run in the container of this name on every host, or in one started from this image
     ///

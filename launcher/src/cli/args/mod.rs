@@ -41,7 +41,7 @@ use std::time::Duration;
 
 /// Long names of options that `rlaunch --help` leaves to `rlaunch help options`.
 const RARE: &str = "\
-    agent agent-dir connect container-exec env-style gid-index hang-report init-timeout job-name \
+    agent agent-dir connect container-exec env-style gid-index hang-report init-timeout job-name launcher \
     log-json log-level mesh-timeout nccl-net-plugin nccl-share-gpu nccl-verify no-horovod no-pty oob-if \
     oob-net port-range radix rank-by rdma-retries rdma-timeout service-level singleton ssh-fanout \
     straggler-report sync-limit traffic-class";

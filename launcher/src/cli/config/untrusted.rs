@@ -46,6 +46,7 @@ const NEEDS_TRUST: &[(&str, &str)] = &[
     ("hostfile", "chooses hosts"),
     ("interfaces", "chooses a network"),
     ("kill-after", "decides how long ranks may take to end"),
+    ("launcher", "decides by what hosts are reached"),
     ("log-level", "can hide warnings"),
     ("login", "runs a login shell on hosts"),
     ("max-restarts", "runs jobs again after a failure"),

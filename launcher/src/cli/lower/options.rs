@@ -25,6 +25,8 @@ pub(crate) fn connect_options(args: ConnectArgs, config: &LoadedConfig) -> Resul
         ssh_config,
         check_ssh_config_permissions: config.check_ssh_config_permissions,
         rsh: rsh.map(|text| Rsh::parse("--rsh", &text)).transpose()?,
+        launcher: args.launcher.unwrap_or_default(),
+        slurm: None,
         new_hosts,
         container: Container::from_args(container, container_exec)?,
         here: false,

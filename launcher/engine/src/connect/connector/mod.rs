@@ -1,18 +1,21 @@
 //! Connections to hosts, over which commands run on a host or in a container on it.
 //!
-//! A connection uses rlaunch's own SSH client ([`rlaunch_ssh`]) or the user's `--rsh` command ([`rsh`]).
-//! With either, commands may run in a running [`container`], or in a new one started from an image. [`Reach`] has the
+//! A connection uses rlaunch's own SSH client ([`rlaunch_ssh`]), the user's `--rsh` command ([`rsh`]), or steps of a Slurm
+//! job ([`step`]). With each, commands may run in a running [`container`], or in a new one started from an image. [`Reach`] has the
 //! user's choices.
 
 mod command;
 mod container;
 mod rsh;
+mod step;
 
 pub use command::{AgentLocation, RemoteCommand};
 pub(crate) use container::{CONTAINER_GONE, ContainerError};
 pub use container::{Container, ContainerEngine, ContainerOptionError, is_container_name};
 pub(crate) use rsh::quoted_output;
 pub use rsh::{Rsh, RshError, last_lines};
+pub(crate) use step::{JobState, STATE_AGE};
+pub use step::{Launcher, SlurmJob, StepError, StepReader};
 
 use crate::connect::channel::{AgentChannel, CommandStatus};
 use container::{ContainerEntry, container_name};
@@ -30,8 +33,9 @@ use rlaunch_text::message::Failed;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use step::Steps;
 
 /// Time limit for an agent's hello, its first message, from the moment its command was accepted.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
@@ -51,6 +55,7 @@ pub struct Connector {
 enum RemoteShell {
     Ssh(Box<Ssh>),
     Rsh(Rsh),
+    Slurm(Arc<Steps>),
 }
 
 /// Connection to a host. With `--rsh`, the launcher knows whether the host can be reached only after the
@@ -72,6 +77,7 @@ pub struct HostConnection {
 enum Login {
     Ssh(Connection),
     Rsh(Rsh, Host),
+    Slurm(Arc<Steps>, Host),
 }
 
 /// Reason why a host was not reached, or did not run a command.
@@ -82,6 +88,8 @@ pub enum ConnectError {
     #[error(transparent)]
     Rsh(#[from] RshError),
     #[error(transparent)]
+    Step(#[from] StepError),
+    #[error(transparent)]
     Container(#[from] ContainerError),
 }
 
@@ -90,7 +98,7 @@ impl ConnectError {
     pub fn finding(&self) -> CheckId {
         match self {
             ConnectError::Ssh(error) => ssh_finding(error),
-            ConnectError::Rsh(_) => id::SSH_REACH,
+            ConnectError::Rsh(_) | ConnectError::Step(_) => id::SSH_REACH,
             ConnectError::Container(_) => id::SSH_LANDING,
         }
     }
@@ -99,6 +107,7 @@ impl ConnectError {
         match self {
             ConnectError::Ssh(error) => error.hint(host),
             ConnectError::Rsh(error) => error.hint(),
+            ConnectError::Step(error) => Some(error.hint(host)),
             ConnectError::Container(error) => error.hint(host),
         }
     }
@@ -130,23 +139,30 @@ impl Connector {
         let by = match &reach.rsh {
             _ if reach.here => RemoteShell::Rsh(Rsh::here()),
             Some(rsh) => RemoteShell::Rsh(rsh.clone()),
-            None => RemoteShell::Ssh(Box::new(Ssh::new(&reach.ssh())?)),
+            None => match &reach.slurm {
+                Some(job) => RemoteShell::Slurm(Arc::new(Steps::new(job.clone()))),
+                None => RemoteShell::Ssh(Box::new(Ssh::new(&reach.ssh())?)),
+            },
         };
         let label = format!("rlaunch-{}", uuid::Uuid::new_v4().simple());
         let (host_table, container) = (reach.host_table.clone(), reach.container.clone());
         Ok(Connector { by, host_table, container, label })
     }
 
-    /// Puts the job's id in the names of started containers.
-    pub fn for_job(self, job: JobId) -> Connector {
-        Connector { label: format!("rlaunch-{job}"), ..self }
+    /// Puts the job's id in the names of started containers, and lets one step of Slurm start the agents of all `hosts`.
+    pub fn for_job<'h>(self, job: JobId, hosts: impl Iterator<Item = &'h Host>) -> Connector {
+        let by = match self.by {
+            RemoteShell::Slurm(steps) => RemoteShell::Slurm(Arc::new(steps.for_nodes(hosts))),
+            other => other,
+        };
+        Connector { label: format!("rlaunch-{job}"), by, ..self }
     }
 
     /// Prints the hosts with newly recorded host keys, each only once.
     pub fn print_new_hosts(&self) {
         match &self.by {
             RemoteShell::Ssh(ssh) => ssh.announce_new_hosts(),
-            RemoteShell::Rsh(_) => {}
+            RemoteShell::Rsh(_) | RemoteShell::Slurm(_) => {}
         }
     }
 
@@ -164,6 +180,7 @@ impl Connector {
                 Login::Ssh(ssh.connect(destination(&dialled, port), &tell).await?)
             }
             RemoteShell::Rsh(rsh) => Login::Rsh(rsh.clone(), dialled),
+            RemoteShell::Slurm(steps) => Login::Slurm(steps.clone(), host.clone()),
         };
         let label = container_name(&format!("{}-{host}", self.label));
         Ok(HostConnection {
@@ -193,7 +210,32 @@ impl HostConnection {
             }
             (ContainerEntry::Login | ContainerEntry::Run(_), _) => command.line(),
         };
-        self.run(line).await
+        // What passes between launcher and agent has the job's secret, and srun does not encrypt it.
+        let is_agent =
+            matches!(command, RemoteCommand::Exec(_, words) if words.starts_with("agent"));
+        self.run(line, !is_agent).await
+    }
+
+    /// Starts the agent by the step of Slurm that starts those of all nodes, whose tasks execute these words, and returns its
+    /// stream. `None` if another way starts it. Without words there is no address that an agent could call.
+    pub(crate) fn join_step(
+        &self,
+        words: impl FnOnce() -> Option<Vec<String>>,
+    ) -> Result<Option<AgentChannel>, ConnectError> {
+        let (Login::Slurm(steps, host), ContainerEntry::Login) = (&self.login, self.entry()) else {
+            return Ok(None);
+        };
+        let Some((channel, status)) = steps.join_agents(host, words)? else { return Ok(None) };
+        *self.command_status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        Ok(Some(channel))
+    }
+
+    /// Asks the batch system by which the host is reached for the state of its job.
+    pub(crate) async fn job_state(&self) -> JobState {
+        match &self.login {
+            Login::Slurm(steps, _) => steps.state().await,
+            Login::Ssh(_) | Login::Rsh(..) => JobState::Other,
+        }
     }
 
     /// Cleans up after a lost agent. With an image, removes the containers that were started; otherwise
@@ -205,7 +247,7 @@ impl HostConnection {
         let ContainerEntry::Run(image) = self.entry() else { return self.exec(reap).await };
         let names = self.started.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        self.run(RemoteCommand::Script(&image.removal_script(), &names).line()).await
+        self.run(RemoteCommand::Script(&image.removal_script(), &names).line(), true).await
     }
 
     fn entry(&self) -> ContainerEntry<'_> {
@@ -224,7 +266,7 @@ impl HostConnection {
         name
     }
 
-    async fn run(&self, line: String) -> Result<AgentChannel, ConnectError> {
+    async fn run(&self, line: String, has_stdin: bool) -> Result<AgentChannel, ConnectError> {
         let command_status = CommandStatus::default();
         *self.command_status.lock().unwrap_or_else(PoisonError::into_inner) =
             command_status.clone();
@@ -233,6 +275,7 @@ impl HostConnection {
                 Ok(AgentChannel::over_ssh(connection.exec(&line).await?, command_status))
             }
             Login::Rsh(rsh, host) => Ok(rsh.exec(host, &line, command_status)?),
+            Login::Slurm(steps, host) => Ok(steps.exec(host, &line, has_stdin, command_status)?),
         }
     }
 
@@ -241,7 +284,7 @@ impl HostConnection {
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         match &self.login {
             Login::Ssh(connection) => connection.addresses(),
-            Login::Rsh(..) => None,
+            Login::Rsh(..) | Login::Slurm(..) => None,
         }
     }
 
@@ -250,6 +293,7 @@ impl HostConnection {
         match self.login {
             Login::Ssh(_) => "ssh authenticated, agent not started",
             Login::Rsh(..) => "its command started, no agent yet",
+            Login::Slurm(..) => "Slurm's step started, no agent yet",
         }
     }
 
@@ -278,6 +322,7 @@ impl HostConnection {
         }
         match &self.login {
             Login::Rsh(rsh, host) if is_of_shell => Some(rsh.no_agent(host, ended, output).into()),
+            Login::Slurm(steps, _) if is_of_shell => Some(steps.no_agent(ended, output).into()),
             _ => None,
         }
     }
@@ -313,15 +358,15 @@ impl HostConnection {
     pub(crate) fn is_open(&self) -> bool {
         match &self.login {
             Login::Ssh(connection) => connection.is_open(),
-            Login::Rsh(..) => true,
+            Login::Rsh(..) | Login::Slurm(..) => true,
         }
     }
 
     pub async fn close(self) {
         match self.login {
             Login::Ssh(connection) => connection.close().await,
-            // Each `--rsh` command ends on its own.
-            Login::Rsh(..) => {}
+            // Each `--rsh` command and each step ends on its own.
+            Login::Rsh(..) | Login::Slurm(..) => {}
         }
     }
 }
@@ -359,6 +404,10 @@ pub struct Reach {
     pub check_ssh_config_permissions: bool,
     /// Command of `--rsh`, used in place of SSH.
     pub rsh: Option<Rsh>,
+    /// Value of `--launcher`.
+    pub launcher: Launcher,
+    /// Slurm job by whose steps every host is reached, in place of SSH.
+    pub slurm: Option<SlurmJob>,
     pub container: Option<Container>,
     /// Whether the job runs in a container on this machine, without other hosts.
     pub here: bool,
