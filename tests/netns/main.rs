@@ -65,6 +65,7 @@ mod sessions;
 mod shells;
 mod shipped;
 mod singleton;
+mod slurm;
 mod ssh_setup;
 mod standstill;
 mod stdin;

@@ -53,6 +53,11 @@ const PEERS: &[Requirement] = &[
     // Two shells that may each be called csh.
     ("tcsh", "tcsh"),
     ("bsd-csh", "csh"),
+    // Batch system on hosts.
+    ("slurmctld", "slurmctld"),
+    ("slurmd", "slurmd"),
+    ("srun", "slurm-client"),
+    ("munged", "munge"),
     // Container engine on hosts.
     ("podman", "podman"),
     // Runs programs of aarch64; downloads those of other architectures, and a machine with systemd.
