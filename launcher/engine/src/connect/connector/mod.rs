@@ -306,7 +306,7 @@ impl HostConnection {
 
     /// Explains by the connection's loss, the command's exit status or its `output` why the last command started no
     /// agent: a lost connection, or an error of the container engine; `None` if it was neither. If `is_of_shell`, the
-    /// output is all that came back, so that the `--rsh` command is to blame.
+    /// output is all that came back, so that the `--rsh` command is to blame. A step of Slurm always is.
     pub(crate) fn explain(&self, output: &str, is_of_shell: bool) -> Option<ConnectError> {
         let ended = self.command_status.lock().unwrap_or_else(PoisonError::into_inner).get();
         // The end of a lost connection looks like the end of the command, but comes without its exit status.
@@ -322,7 +322,7 @@ impl HostConnection {
         }
         match &self.login {
             Login::Rsh(rsh, host) if is_of_shell => Some(rsh.no_agent(host, ended, output).into()),
-            Login::Slurm(steps, _) if is_of_shell => Some(steps.no_agent(ended, output).into()),
+            Login::Slurm(steps, _) => Some(steps.no_agent(ended, output).into()),
             _ => None,
         }
     }
