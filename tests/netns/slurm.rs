@@ -10,8 +10,10 @@ const NODES: [&str; 4] = ["a", "b", "c", "d"];
 /// Rank that says that it runs, and dies of SIGTERM.
 const RANK: &str = "echo up; exec sleep 1000";
 /// Words of a rank that stands for itself: its number, its node, its step and whether it is in the job's cgroup.
-const WHERE: &str = r#"echo "$RANK:$SLURM_PROCID/$SLURM_NTASKS $SLURM_LOCALID $SLURMD_NODENAME $SLURM_STEP_ID \
-    $SLURM_JOB_ID $SLURM_SUBMIT_DIR $(grep -c "job_$SLURM_JOB_ID/step_$SLURM_STEP_ID" /proc/self/cgroup)""#;
+const WHERE: &str = concat!(
+    r#"echo "$RANK:$SLURM_PROCID/$SLURM_NTASKS $SLURM_LOCALID $SLURMD_NODENAME $SLURM_STEP_ID $SLURM_JOB_ID "#,
+    r#"$SLURM_SUBMIT_DIR $(grep -c "job_$SLURM_JOB_ID/step_$SLURM_STEP_ID" /proc/self/cgroup)""#
+);
 
 /// Slurm on the first hosts of a lab.
 struct Cluster<'f> {
@@ -184,7 +186,7 @@ fn scancel_ends_a_job_in_each_phase() {
     field.on("b", "kill -CONT $(cat /tmp/slurm-*/slurmd.pid)");
     let ended = running.finish_first();
     cluster.assert_idle(&ended);
-    ended.says(&["srun of Slurm's job"]);
+    ended.says(&["Slurm ends the job: STEP ", "srun of Slurm's job"]);
 }
 
 #[test]
@@ -227,7 +229,7 @@ fn a_lost_agent_is_reaped_by_another_step() {
     let ended = running.finish_first();
     ended.ended_with(206);
     cluster.assert_idle(&ended);
-    ended.says(&["node b is lost", "all processes ended on a, b"]);
+    ended.says(&["node b is lost", "b: agent lost, nothing more found"]);
 }
 
 #[test]
