@@ -152,7 +152,7 @@ fn hosts_that_were_allocated_are_found() {
         let settings = settings.concat();
         settings.iter().fold(field.rlaunch(words), |run, (name, value)| run.env(name, value))
     };
-    let ran = run("", &[&slurm, &pbs]).sh(WHERE).run();
+    let ran = run("--launcher ssh", &[&slurm, &pbs]).sh(WHERE).run();
     assert_eq!(ran.succeeded().sorted(), ["0 0 a", "1 1 a", "2 0 b"], "{ran}");
     ran.says(&["hosts of Slurm's job 4711 (SLURM_JOB_NODELIST): a, b\n"]);
     let ran = run("", &[&pbs, &mpi_job]).sh(WHERE).run();

@@ -269,6 +269,16 @@ fn a_host_that_takes_passwords_alone() {
 }
 
 #[test]
+fn what_a_host_says_of_a_refused_login_is_quoted() {
+    let field = Field::new();
+    let words = "Access denied by pam_slurm_adopt: you have no active jobs on this node";
+    let _text = field.files(&["a"], "/tmp/said/text", &format!("{words}\n"), 0o644);
+    let _sshd = sshd_with(&field, "a", &["Banner /tmp/said/text", "AllowUsers nobody"]);
+    let ran = field.rlaunch("-H a true").run();
+    ran.refused(201, &[&format!("; the server says {words:?}")]);
+}
+
+#[test]
 fn an_account_without_a_login_shell() {
     let field = Field::new();
     let changed = "sed 's|^\\(user:.*\\):[^:]*$|\\1:/usr/sbin/nologin|' /etc/passwd >/run/passwd";

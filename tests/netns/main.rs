@@ -69,6 +69,7 @@ mod sessions;
 mod shells;
 mod shipped;
 mod singleton;
+mod slurm;
 mod ssh_setup;
 mod standstill;
 mod starters;

@@ -223,6 +223,23 @@ pub fn is_foreign_launch(name: &str) -> bool {
         || PREFIX.split(' ').any(|prefix| name.starts_with(prefix))
 }
 
+/// Tells whether a variable says something of a Slurm job as a whole. Others say it of a step, a task or a node.
+pub fn is_of_slurm_job(name: &str) -> bool {
+    const PREFIX: &str = "\
+        SLURM_JOB SLURM_SUBMIT_ SLURM_ARRAY_ SLURM_CLUSTER_NAME SLURM_CONF SLURM_CPUS_PER_ \
+        SLURM_MEM_PER_ SLURM_GPUS SLURM_TRES_PER_TASK SLURM_THREADS_PER_CORE SLURM_HINT \
+        SLURM_RESTART_COUNT SLURM_WORKING_CLUSTER";
+    PREFIX.split(' ').any(|prefix| name.starts_with(prefix)) && name != "SLURM_JOB_GPUS"
+}
+
+/// Tells whether Slurm sets a variable on each node of a step by itself. The agent of that node passes it on.
+pub fn is_of_slurm_node(name: &str) -> bool {
+    const EXACT: &str = "\
+        SLURMD_NODENAME SLURM_CPUS_ON_NODE SLURM_STEP_ID SLURM_STEPID SLURM_JOB_GPUS SLURM_STEP_GPUS \
+        SLURM_TOPOLOGY_ADDR SLURM_TOPOLOGY_ADDR_PATTERN SLURM_LAUNCH_NODE_IPADDR";
+    EXACT.split(' ').any(|exact| name == exact)
+}
+
 /// Tells whether a variable is set for ranks or read by them. Such a name never sets an option of
 /// the launcher, because a launcher may itself run inside a rank.
 pub fn is_rank_variable(name: &str) -> bool {
@@ -308,6 +325,20 @@ mod tests {
             ["OMPI_MCA_btl", "HOROVOD_CYCLE_TIME", "NCCL_DEBUG", "RANKING", "LD_LIBRARY_PATH"]
         {
             assert!(!is_foreign_launch(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_slurm_says_of_a_job_differs_from_what_it_says_of_a_task() {
+        for name in ["SLURM_JOB_ID", "SLURM_JOBID", "SLURM_CPUS_PER_TASK", "SLURM_SUBMIT_DIR"] {
+            assert!(is_of_slurm_job(name) && !is_of_slurm_node(name), "{name}");
+        }
+        for name in ["SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NODELIST", "SLURM_TASKS_PER_NODE"]
+        {
+            assert!(!is_of_slurm_job(name) && !is_of_slurm_node(name), "{name}");
+        }
+        for name in ["SLURMD_NODENAME", "SLURM_STEP_ID", "SLURM_JOB_GPUS"] {
+            assert!(!is_of_slurm_job(name) && is_of_slurm_node(name), "{name}");
         }
     }
 

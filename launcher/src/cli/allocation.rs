@@ -5,7 +5,7 @@ mod batch;
 
 use batch::BatchError;
 pub(crate) use batch::hint_at_unread;
-use rlaunch_engine::connect::connector::{Rsh, RshError};
+use rlaunch_engine::connect::connector::{Rsh, RshError, SlurmJob};
 use rlaunch_plan::hosts::hostfile::{self, HostfileError};
 use rlaunch_plan::hosts::{self, Host, HostsError, MAX_HOSTS, SlotsBy};
 use rlaunch_text::text;
@@ -40,6 +40,11 @@ pub(crate) enum AllocationError {
 impl AllocationError {
     pub(crate) fn hint(&self) -> String {
         let variable = match self {
+            AllocationError::Slurm(SlurmError::Heterogeneous { .. }) => {
+                return "-H \"$SLURM_JOB_NODELIST_HET_GROUP_0\" names the hosts of a part, which are then \
+                        reached by SSH"
+                    .to_owned();
+            }
             AllocationError::Slurm(_) => NODES,
             AllocationError::Batch(error) => error.variable(),
         };
@@ -68,6 +73,13 @@ fn trimmed(env: &impl Fn(&str) -> Option<OsString>, name: &str) -> Option<String
     Some(value).filter(|value| !value.is_empty())
 }
 
+/// Variable with the number of the job.
+const JOB: &str = "SLURM_JOB_ID";
+/// Variables of a task of srun, whose step may have fewer nodes than the job.
+const STEP_NODES: &str = "SLURM_STEP_NODELIST";
+const STEP_TASKS: &str = "SLURM_STEP_TASKS_PER_NODE";
+/// Lowest number of steps that srun has not started: 4294967290 and above are shells, scripts and the like.
+const FIRST_SPECIAL_STEP: u32 = 0xffff_fff0;
 /// Variable that lists the nodes: `n[01-03],login`.
 const NODES: &str = "SLURM_JOB_NODELIST";
 /// Variable that lists the nodes in Slurm 1, before it was renamed.
@@ -83,35 +95,78 @@ pub(crate) enum SlurmError {
     Nodes { variable: &'static str, source: HostsError },
     #[error("{variable} is `{value}`, which is not understood")]
     Tasks { variable: &'static str, value: String },
-    #[error("{TASKS} `{value}` is for {counts} nodes, and {NODES} has {nodes}")]
-    Lengths { value: String, counts: usize, nodes: usize },
+    #[error("{tasks} `{value}` is for {counts} nodes, and {NODES} has {nodes}")]
+    Lengths { tasks: &'static str, value: String, counts: usize, nodes: usize },
+    #[error(
+        "Slurm's job{job} is heterogeneous, of {parts} parts, and a job of rlaunch runs in one"
+    )]
+    Heterogeneous { job: String, parts: String },
 }
 
 /// Reads the allocation of Slurm, if there is one. A node has a slot for each task that Slurm would start there, or
 /// one slot if no variable has the number of tasks.
 fn slurm_hosts(env: &impl Fn(&str) -> Option<OsString>) -> Result<Option<Allocation>, SlurmError> {
+    let job = trimmed(env, JOB).map(|id| format!(" {id}")).unwrap_or_default();
+    if let Some(parts) = trimmed(env, "SLURM_HET_SIZE").filter(|parts| parts != "1") {
+        return Err(SlurmError::Heterogeneous { job, parts });
+    }
     let named = |variable| Some((variable, trimmed(env, variable)?));
-    let Some((variable, list)) = named(NODES).or_else(|| named(OLD_NODES)) else {
-        return Ok(None);
-    };
+    let of_step = || named(STEP_NODES).filter(|_| is_in_step(env));
+    let listed = of_step().or_else(|| named(NODES)).or_else(|| named(OLD_NODES));
+    let Some((variable, list)) = listed else { return Ok(None) };
     let hosts = hosts::parse(&[list]);
     let mut hosts = hosts.map_err(|source| SlurmError::Nodes { variable, source })?;
-    let tasks = tasks(env, hosts.len())?;
+    let tasks = tasks(env, if variable == STEP_NODES { STEP_TASKS } else { TASKS }, hosts.len())?;
     for (host, tasks) in hosts.iter_mut().zip(tasks) {
         *host = Host { slots: tasks, slots_by: SlotsBy::Given, ..host.clone() };
     }
-    let job = trimmed(env, "SLURM_JOB_ID").map(|id| format!(" {id}")).unwrap_or_default();
     Ok(Some(Allocation { hosts, source: format!("Slurm's job{job} ({variable})") }))
 }
 
+/// Tells whether this process is a task of a step of srun. The scripts of sbatch and the shells of salloc are steps of their
+/// own kind, with numbers at the end of the range.
+fn is_in_step(env: &impl Fn(&str) -> Option<OsString>) -> bool {
+    let number = trimmed(env, "SLURM_STEP_ID").and_then(|number| number.parse().ok());
+    number.is_some_and(|number: u32| number < FIRST_SPECIAL_STEP)
+}
+
+/// Returns the Slurm job in which this process runs, with all its nodes.
+pub(crate) fn slurm_job(env: impl Fn(&str) -> Option<OsString>) -> Option<SlurmJob> {
+    let (id, list) =
+        (trimmed(&env, JOB)?, trimmed(&env, NODES).or_else(|| trimmed(&env, OLD_NODES))?);
+    let nodes = hosts::parse(&[list]).ok()?;
+    Some(SlurmJob { id, nodes: nodes.into_iter().map(|node| node.name).collect() })
+}
+
+/// Returns the sentence for a launcher that srun has started several times.
+pub(crate) fn hint_at_copies(env: impl Fn(&str) -> Option<OsString>) -> Option<String> {
+    let tasks =
+        trimmed(&env, "SLURM_STEP_NUM_TASKS").filter(|tasks| tasks != "1" && is_in_step(&env))?;
+    let is_first = trimmed(&env, "SLURM_PROCID").is_some_and(|task| task == "0");
+    is_first.then(|| {
+        format!(
+            "srun has started {tasks} rlaunches, and each runs the whole job: leave srun out, or start \
+             one by srun -N1 -n1"
+        )
+    })
+}
+
 /// Returns the number of tasks on each node, in the order of the nodes; empty if no variable has it.
-fn tasks(env: &impl Fn(&str) -> Option<OsString>, nodes: usize) -> Result<Vec<u32>, SlurmError> {
-    if let Some(value) = trimmed(env, TASKS) {
+fn tasks(
+    env: &impl Fn(&str) -> Option<OsString>,
+    variable: &'static str,
+    nodes: usize,
+) -> Result<Vec<u32>, SlurmError> {
+    if let Some(value) = trimmed(env, variable) {
         let counts = counts(&value);
-        let counts =
-            counts.ok_or_else(|| SlurmError::Tasks { variable: TASKS, value: value.clone() })?;
+        let counts = counts.ok_or_else(|| SlurmError::Tasks { variable, value: value.clone() })?;
         if counts.len() != nodes {
-            return Err(SlurmError::Lengths { value, counts: counts.len(), nodes });
+            return Err(SlurmError::Lengths {
+                tasks: variable,
+                value,
+                counts: counts.len(),
+                nodes,
+            });
         }
         return Ok(counts);
     }
@@ -358,6 +413,47 @@ mod tests {
             assert!(error(&[(NODES, "a"), (TASKS, bad)]).contains("not understood"), "{bad}");
         }
         assert!(error(&[(NODES, "a"), (TASKS_PER_NODE, "-1")]).contains(TASKS_PER_NODE));
+    }
+
+    #[test]
+    fn a_step_that_is_smaller_than_the_job_has_its_own_nodes() {
+        let job = [(NODES, "n[1-3]"), (JOB, "7"), (TASKS, "1")];
+        let step = [("SLURM_STEP_ID", "0"), (STEP_NODES, "n2"), (STEP_TASKS, "2")];
+        assert_eq!(slurm_parsed(&[job, step].concat()), some(&[("n2", 2)]));
+        // The shell of salloc is a step on the first node.
+        let shell = [("SLURM_STEP_ID", "4294967290"), (STEP_NODES, "n1"), (STEP_TASKS, "1")];
+        let of_job = [(NODES, "n[1-3]"), (JOB, "7"), (TASKS, "2(x3)")];
+        let all = some(&[("n1", 2), ("n2", 2), ("n3", 2)]);
+        assert_eq!(slurm_parsed(&[of_job, shell].concat()), all);
+    }
+
+    #[test]
+    fn a_heterogeneous_job_is_refused() {
+        let parts = [(JOB, "7"), ("SLURM_HET_SIZE", "2"), ("SLURM_JOB_NODELIST_HET_GROUP_0", "a")];
+        let error = slurm_parsed(&parts).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "Slurm's job 7 is heterogeneous, of 2 parts, and a job of rlaunch runs in one"
+        );
+    }
+
+    #[test]
+    fn several_launchers_of_one_srun_are_said_once() {
+        let said = |settings: &[(&str, &str)]| {
+            hint_at_copies(|name| settings.iter().find(|(n, _)| *n == name).map(|(_, v)| v.into()))
+        };
+        let of = |task, tasks, step| {
+            said(&[
+                ("SLURM_PROCID", task),
+                ("SLURM_STEP_NUM_TASKS", tasks),
+                ("SLURM_STEP_ID", step),
+            ])
+        };
+        assert!(of("0", "2", "0").unwrap().starts_with("srun has started 2 rlaunches"));
+        assert_eq!(
+            [of("1", "2", "0"), of("0", "1", "0"), of("0", "2", "4294967290")],
+            [None, None, None]
+        );
     }
 
     proptest! {

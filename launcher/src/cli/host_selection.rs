@@ -4,7 +4,7 @@
 use crate::cli::allocation::{self, AllocatedHosts, AllocationError, MpiJob, MpiJobError};
 use crate::cli::args::HostSourceArgs;
 use rlaunch_console::messages;
-use rlaunch_engine::connect::connector::{Reach, RshError};
+use rlaunch_engine::connect::connector::{Launcher, Reach, RshError, SlurmJob};
 use rlaunch_plan::hosts::host_table::HostTable;
 use rlaunch_plan::hosts::hostfile::{self, HostfileError};
 use rlaunch_plan::hosts::{Host, HostSet, HostsError};
@@ -60,6 +60,10 @@ pub(crate) enum HostSelectionError {
     NotExcluded { host: String, known: String },
     #[error("--exclude leaves none of the hosts: {known}")]
     NoneLeft { known: String },
+    #[error("--launcher srun is for the nodes of a Slurm job, and {0}")]
+    NoSlurm(String),
+    #[error("--launcher srun and {0} exclude each other")]
+    SrunAndRsh(&'static str),
     #[error(
         "`{entry}` of {source_of} gives a host {slots} slots, on which {slots} ranks would start"
     )]
@@ -82,7 +86,10 @@ impl HostSelectionError {
             HostSelectionError::NotInFile { .. } => {
                 Some("with --hostfile, -H chooses among its hosts".into())
             }
-            HostSelectionError::NotExcluded { .. } | HostSelectionError::NoneLeft { .. } => None,
+            HostSelectionError::NoSlurm(_) => Some("salloc -N2 rlaunch … allocates two".into()),
+            HostSelectionError::NotExcluded { .. }
+            | HostSelectionError::NoneLeft { .. }
+            | HostSelectionError::SrunAndRsh(_) => None,
             HostSelectionError::Port { slots, .. } => Some(format!(
                 "a port is given by --port {slots}, or for one host by Port in ~/.ssh/config; if it \
                  is not a port, -np says how many ranks start, or slots={slots} in a hostfile"
@@ -119,6 +126,65 @@ pub(crate) fn select(
         }
     }
     Ok(selection.hosts)
+}
+
+/// Chooses by what the hosts of a job are reached: by steps of the Slurm job whose nodes they are, or else by SSH. Returns
+/// whether they are its nodes.
+pub(crate) fn choose_launcher(
+    hosts: &[Host],
+    reach: &mut Reach,
+) -> Result<bool, HostSelectionError> {
+    let job = allocation::slurm_job(|name| std::env::var_os(name));
+    let wants_srun = reach.launcher == Launcher::Srun;
+    if wants_srun && reach.rsh.is_some() {
+        return Err(HostSelectionError::SrunAndRsh("--rsh"));
+    }
+    let Some(job) = job else {
+        if wants_srun {
+            return Err(HostSelectionError::NoSlurm("SLURM_JOB_ID is not set here".to_owned()));
+        }
+        return Ok(false);
+    };
+    if let Some(other) = job.foreign(hosts) {
+        if wants_srun {
+            let id = &job.id;
+            return Err(HostSelectionError::NoSlurm(format!("{other} is none of job {id}")));
+        }
+        if hosts.iter().any(|host| job.nodes.contains(&host.name)) {
+            messages::info(&format!(
+                "{other} is no node of Slurm's job {}: all hosts are reached by SSH",
+                job.id
+            ));
+        }
+        return Ok(false);
+    }
+    if hosts.is_empty() {
+        return Ok(false);
+    }
+    if let Some(rsh) = &reach.rsh {
+        if rsh.runs("srun") {
+            messages::info(
+                "without --rsh one step of srun starts all agents; with it, srun needs -u, or it keeps \
+                 back what they say",
+            );
+        }
+        return Ok(true);
+    }
+    if let Some(hint) = allocation::hint_at_copies(|name| std::env::var_os(name)) {
+        messages::warn(&hint);
+    }
+    let has_srun = SlurmJob::has_srun();
+    if reach.launcher == Launcher::Ssh || !has_srun {
+        let why = if has_srun { "" } else { "srun is not on PATH: " };
+        messages::info(&format!(
+            "{why}by SSH ranks may use more than Slurm's job {} has, are not in its accounting and may \
+             outlive it",
+            job.id
+        ));
+        return Ok(true);
+    }
+    reach.slurm = Some(job);
+    Ok(true)
 }
 
 /// What decides how many ranks start on hosts.

@@ -54,6 +54,10 @@ pub(super) fn select_hosts(
     let selected = host_selection::select(options, RankCount::Other, &mut reach);
     let mut hosts = selected.map_err(|error| usage(&error, error.hint()))?;
     reach.here = reach.settle(&hosts) || reach.here;
+    if !reach.here {
+        let chosen = host_selection::choose_launcher(&hosts, &mut reach);
+        chosen.map_err(|error| usage(&error, error.hint()))?;
+    }
     if hosts.is_empty() {
         let checked = line.config.check_no_hosts();
         checked.map_err(|error| usage(&error, error.hint()))?;
@@ -307,6 +311,10 @@ fn queried_hosts(
     let options = lower::connect_options(args.clone(), config);
     let mut options = options.map_err(|error| usage(&error).hint(error.hint()))?;
     let is_local = options.settle(&hosts);
+    if !is_local && !options.here {
+        let chosen = host_selection::choose_launcher(&hosts, &mut options);
+        chosen.map_err(|error| usage(&error).hint(error.hint()))?;
+    }
     if hosts.is_empty() {
         let checked = config.check_no_hosts();
         checked.map_err(|error| usage(&error).hint(error.hint()))?;

@@ -40,6 +40,7 @@ const TOPICS: &[Topic] = topics! {
     "programs": "several programs, templates, dry runs, commands for ranks",
     "frameworks": "torch, jax, tensorflow, ray, vllm (also each by its name): lines to type",
     "containers": "Docker, Podman, Kubernetes",
+    "slurm": "jobs of Slurm and other batch systems",
     "mesh": "RDMA between hosts: which ports reach each other, the test before a job, the watch",
     "nccl": "variables of NCCL and UCX, and whether NCCL uses RDMA",
     "config": "rlaunch.toml, trust, variables, options of other launchers",

@@ -75,9 +75,9 @@ pub enum SshError {
     HostKeyToAsk(Box<NewHostKey>),
     #[error("its host certificate {why}")]
     HostCertificate { why: String, key_id: String },
-    #[error("{} may not log in: {}", .0.user, .0.why())]
+    #[error("{} may not log in: {}{}", .0.user, .0.why(), .0.words())]
     Refused(Box<LoginRefusal>),
-    #[error("it closed the connection after {} of {}'s keys: {}", .0.offered, .0.user, .0.list())]
+    #[error("it closed the connection after {} of {}'s keys: {}{}", .0.offered, .0.user, .0.list(), .0.words())]
     Disconnected(Box<LoginRefusal>),
     #[error("no login name: uid {uid}, which runs rlaunch, is not in the user database here")]
     NoUser { uid: u32 },
@@ -227,6 +227,8 @@ pub struct LoginRefusal {
     pub locked: Option<PathBuf>,
     /// Whether an SSH agent answered.
     pub has_agent: bool,
+    /// What the server has sent for the user to read, in one line.
+    pub said: Option<String>,
 }
 
 impl LoginRefusal {
@@ -241,6 +243,24 @@ impl LoginRefusal {
         self.methods.is_empty() || self.methods.iter().any(is_password)
     }
 
+    /// Tells whether the server refuses the user because no job of a batch system is theirs there.
+    fn is_outside_of_slurm(&self) -> bool {
+        self.said.as_ref().is_some_and(|said| said.contains("pam_slurm"))
+    }
+
+    /// Adds what the server has said meanwhile to the error of a login.
+    pub(crate) fn quoting(error: SshError, said: Option<String>) -> SshError {
+        match error {
+            SshError::Refused(refused) => {
+                SshError::Refused(Box::new(LoginRefusal { said, ..*refused }))
+            }
+            SshError::Disconnected(refused) => {
+                SshError::Disconnected(Box::new(LoginRefusal { said, ..*refused }))
+            }
+            other => other,
+        }
+    }
+
     /// Returns the methods as text: `password and keyboard-interactive`.
     pub fn method_list(&self) -> String {
         self.methods.join(" and ")
@@ -252,6 +272,11 @@ impl LoginRefusal {
             ([], false) => "there is no key to try, no file and no SSH agent".to_owned(),
             (tried, _) => format!("tried {}", tried.join(", ")),
         }
+    }
+
+    /// Returns the server's own words as the end of a sentence; empty if there are none.
+    fn words(&self) -> String {
+        self.said.as_ref().map(|said| format!("; the server says {said:?}")).unwrap_or_default()
     }
 
     fn why(&self) -> String {
@@ -481,6 +506,10 @@ impl SshError {
     /// Returns advice on logins that failed for another reason than that no key was accepted.
     fn login_hint(&self, host: &str) -> Option<String> {
         match self {
+            SshError::Disconnected(refused) if refused.is_outside_of_slurm() => Some(format!(
+                "Slurm lets {} log in to {host} only where a job of theirs runs: salloc -w {host}",
+                refused.user
+            )),
             SshError::Disconnected(refused) => Some(format!(
                 "sshd limits how many keys {} may try (MaxAuthTries); name the right one in \
                  ~/.ssh/config:\n  Host {host}\n    IdentityFile ~/.ssh/id_ed25519\n    \
@@ -595,6 +624,17 @@ mod tests {
             let names_another = hint.contains("-H NAME@a");
             assert_eq!(names_another, !refusal.accepts_no_keys(), "{hint}");
         }
+    }
+
+    #[test]
+    fn what_the_server_says_of_a_refused_login_is_quoted() {
+        let words = "Access denied by pam_slurm_adopt: you have no active jobs on this node";
+        let closed = SshError::Disconnected(refusal(&[]).into());
+        assert!(!closed.to_string().contains("the server says"), "{closed}");
+        let closed = LoginRefusal::quoting(closed, Some(words.to_owned()));
+        assert!(closed.to_string().ends_with(&format!("; the server says {words:?}")), "{closed}");
+        let hint = closed.hint("n1").unwrap();
+        assert!(hint.contains("salloc -w n1") && !hint.contains("MaxAuthTries"), "{hint}");
     }
 
     #[test]

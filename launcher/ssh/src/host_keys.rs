@@ -13,7 +13,7 @@ use crate::known_hosts::{
 use crate::prompt::Prompter;
 use crate::transport::algorithms;
 use rlaunch_console::messages;
-use rlaunch_text::text;
+use rlaunch_text::{printable, text};
 use russh::Preferred;
 use russh::client::{self, DisconnectReason};
 use russh::keys::ssh_key::public::KeyData;
@@ -46,12 +46,19 @@ struct Findings {
     changed: Option<Box<HostKeyChange>>,
     /// Reason why the connection ended.
     end: Option<String>,
+    /// What the server has sent last to be shown to the user, such as why an account may not log in.
+    said: Option<String>,
 }
 
 impl CheckOutcome {
     /// Returns the reason why the connection ended; `None` while it is open, and if it was closed here.
     pub(crate) fn end(&self) -> Option<String> {
         self.with(|found| found.end.clone())
+    }
+
+    /// Returns the last message of the server to its users, in one line; `None` if there was none.
+    pub(crate) fn said(&self) -> Option<String> {
+        self.with(|found| found.said.clone())
     }
 
     /// Takes the reason why the key was refused.
@@ -241,6 +248,16 @@ impl client::Handler for HostKeyChecker {
         };
         let refused = |error| self.outcome.with(|found| found.refusal = Some(error));
         Ok(verdict.map_err(refused).is_ok())
+    }
+
+    async fn auth_banner(
+        &mut self,
+        text: &str,
+        _: &mut client::Session,
+    ) -> Result<(), russh::Error> {
+        let last = text.lines().map(str::trim).rfind(|line| !line.is_empty());
+        self.outcome.with(|found| found.said = last.map(printable::first_line));
+        Ok(())
     }
 
     async fn disconnected(

@@ -43,7 +43,9 @@ pub mod stages;
 pub mod vm;
 
 pub use error::LabError;
-pub use netns::{Account, Cut, DEFAULT_NET, Host, Lab, Options, Process, Sshd, Status, names};
+pub use netns::{
+    Account, Cut, DEFAULT_NET, Host, Lab, Options, Process, Slurm, Sshd, Status, names,
+};
 pub use rlaunch_stopwatch::Stopwatch;
 pub use setup::{mpi, python};
 pub use stages::{UnderTest, VmUnderTest};

@@ -114,6 +114,8 @@ pub(crate) enum Input {
     Children,
     /// A signal told the agent to end.
     Interrupted,
+    /// A signal that means the ranks.
+    Signal(Signal),
 }
 
 struct Agent {
@@ -122,6 +124,8 @@ struct Agent {
     hello_at: std::time::Instant,
     children: SignalStream,
     interrupts: [SignalStream; 3],
+    /// SIGUSR1 and SIGUSR2, which batch systems send to the processes that they have started.
+    user_signals: [SignalStream; 2],
     beat: Interval,
     silence: Silence,
     suspended: bool,
@@ -144,12 +148,15 @@ impl Agent {
             signal(SignalKind::interrupt())?,
             signal(SignalKind::hangup())?,
         ];
+        let user_signals =
+            [signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?];
         let channel = opening.await?;
         let mut beat = interval_at(Instant::now() + BEAT, BEAT);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Agent {
             children,
             interrupts,
+            user_signals,
             channel,
             hello_at: std::time::Instant::now(),
             beat,
@@ -229,6 +236,7 @@ impl Agent {
     async fn next_input(&mut self) -> Input {
         loop {
             let [terminate, interrupt, hangup] = &mut self.interrupts;
+            let [first, second] = &mut self.user_signals;
             tokio::select! {
                 // In this order: a signal that ends the agent and its ranks at once, as at a shutdown, has to be
                 // reported before the deaths of the ranks, which would seem to be of their own.
@@ -236,6 +244,8 @@ impl Agent {
                 _ = terminate.recv() => return self.report_interrupt(Signal::SIGTERM),
                 _ = interrupt.recv() => return self.report_interrupt(Signal::SIGINT),
                 _ = hangup.recv() => return self.report_interrupt(Signal::SIGHUP),
+                _ = first.recv() => return Input::Signal(Signal::SIGUSR1),
+                _ = second.recv() => return Input::Signal(Signal::SIGUSR2),
                 _ = self.children.recv() => return Input::Children,
                 due = self.beat.tick() => {
                     self.channel.to_launcher.send(&FromAgent::Beat);
@@ -293,6 +303,7 @@ impl Agent {
                 Input::Message(message) => return Some(message),
                 // While no rank runs, the only child is the prover.
                 Input::Children => drop(processes::reap()),
+                Input::Signal(_) => {}
             }
         }
     }
@@ -657,6 +668,7 @@ impl Agent {
             Input::Message(ToAgent::Credit(bytes)) => to_launcher.grant(bytes),
             Input::Message(ToAgent::Stdin(data)) => ranks.feed_stdin(data),
             Input::Message(ToAgent::Signal(signal)) => ranks.forward_signal(signal),
+            Input::Signal(signal) => ranks.forward_signal(signal as i32),
             Input::Message(ToAgent::Resize(size)) => ranks.resize(size),
             Input::Message(ToAgent::StartApplication { index }) => ranks.start_application(index),
             Input::Message(ToAgent::End { now }) => ranks.end(now),
@@ -736,7 +748,7 @@ fn end_reason(input: &Input) -> Option<String> {
         Input::LauncherSilent(length) => {
             Some(format!("nothing from the launcher for {} s", length.as_secs()))
         }
-        Input::Message(_) | Input::Children => None,
+        Input::Message(_) | Input::Children | Input::Signal(_) => None,
     }
 }
 

@@ -69,7 +69,11 @@ pub(crate) fn guard(agent: impl FnOnce(&Workspace, Grace) -> ExitCode) -> ExitCo
 }
 
 fn watched_signals() -> SigSet {
-    [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().collect()
+    [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]
+        .into_iter()
+        // Slurm sends them to the first process of a task, for the ranks.
+        .chain([Signal::SIGUSR1, Signal::SIGUSR2])
+        .collect()
 }
 
 /// Waits until the agent ends, meanwhile forwards signals to it, and then ends the processes that

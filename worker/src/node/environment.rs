@@ -11,7 +11,8 @@
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Pid, Uid, User};
 use rlaunch_bootstrap::env::{
-    TORCH_FR_BUFFER_SIZE, TORCH_NCCL_DEBUG_INFO_PIPE_FILE, is_foreign_launch, join_search_path,
+    TORCH_FR_BUFFER_SIZE, TORCH_NCCL_DEBUG_INFO_PIPE_FILE, is_foreign_launch, is_of_slurm_node,
+    join_search_path,
 };
 use rlaunch_bootstrap::job::{EnvRule, EnvVar, Problem};
 use std::collections::BTreeMap;
@@ -75,7 +76,7 @@ pub(crate) fn add_recorder_pipe(env: &mut Environment, workspace: &Path) {
 }
 
 fn is_foreign(name: &OsStr) -> bool {
-    name.to_str().is_some_and(is_foreign_launch)
+    name.to_str().is_some_and(|name| is_foreign_launch(name) && !is_of_slurm_node(name))
 }
 
 // The environment of a login.

@@ -1,6 +1,7 @@
 //! Byte stream to an agent: an SSH channel, the pipes of a process on this machine, or a TCP connection
-//! that the agent opened because nothing arrives on its stdin.
+//! that the agent opened because nothing arrives on its stdin, as in a step of Slurm.
 
+use crate::connect::connector::StepReader;
 use bytes::{Bytes, BytesMut};
 use nix::sys::signal::{Signal, killpg};
 use nix::sys::socket::{Shutdown, shutdown};
@@ -47,6 +48,7 @@ pub struct AgentChannel {
 pub enum AgentReader {
     Ssh(ChannelReadHalf, CommandStatus),
     Local(Box<LocalAgent>),
+    Step(StepReader),
     Callback(Box<CallbackReader>),
     #[cfg(test)]
     Stream(tokio::io::ReadHalf<tokio::io::DuplexStream>),
@@ -89,6 +91,8 @@ pub struct LocalAgent {
 pub enum AgentWriter {
     Ssh(ChannelWriteHalf<Msg>),
     Local(Option<ChildStdin>),
+    /// A step of a batch system passes its tasks no stdin.
+    Step,
     Callback(Box<CallbackWriter>),
     #[cfg(test)]
     Stream(tokio::io::WriteHalf<tokio::io::DuplexStream>),
@@ -112,7 +116,7 @@ impl CommandStatus {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn set(&self, status: ExitStatus) {
+    pub(crate) fn set(&self, status: ExitStatus) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(status);
     }
 }
@@ -227,8 +231,8 @@ pub(crate) async fn abandon(reader: &mut AgentReader, writer: &mut AgentWriter) 
             while reader.next().await.is_some() {}
         };
         let ended = tokio::time::timeout(ABANDON_TIMEOUT, ends).await.is_ok();
-        // A process here gets SIGTERM when its reader is dropped.
-        if ended || matches!(reader, AgentReader::Local(_)) {
+        // A process here gets SIGTERM when its reader is dropped, and so does a step with its last reader.
+        if ended || matches!(reader, AgentReader::Local(_) | AgentReader::Step(_)) {
             return;
         }
     }
@@ -240,6 +244,7 @@ impl AgentReader {
         match self {
             AgentReader::Ssh(channel, exit_status) => next_from_ssh(channel, exit_status).await,
             AgentReader::Local(agent) => agent.next().await,
+            AgentReader::Step(task) => task.next().await,
             // Boxed, because a callback reader contains another reader, which makes the future recursive.
             AgentReader::Callback(call) => Box::pin(call.next()).await,
             #[cfg(test)]
@@ -261,6 +266,12 @@ impl AgentReader {
                 // If the command does not exit in time, it receives SIGTERM when `agent` is dropped.
                 Some(_) => drop(tokio::time::timeout(EXIT_TIMEOUT, agent.child.wait()).await),
             },
+            // Ends with the last task of the step, so that srun is gone when rlaunch returns. A task of another node may
+            // hang, hence the limit.
+            AgentReader::Step(mut task) => {
+                let ends = async { while task.next().await.is_some() {} };
+                drop(tokio::time::timeout(EXIT_TIMEOUT, ends).await);
+            }
             AgentReader::Callback(call) => Box::pin(call.command.reap()).await,
             #[cfg(test)]
             AgentReader::Stream(_) => {}
@@ -304,6 +315,8 @@ impl CallbackReader {
         if let Some(tcp) = self.tcp.take() {
             let _ = shutdown(tcp.as_ref().as_raw_fd(), Shutdown::Both);
         }
+        // A step lasts until its last task has ended, on whichever node.
+        self.command_ended |= matches!(self.command, AgentReader::Step(_));
     }
 }
 
@@ -389,6 +402,7 @@ impl AgentWriter {
             AgentWriter::Ssh(channel) => channel.data_bytes(bytes).await.map_err(io::Error::other),
             AgentWriter::Local(Some(stdin)) => stdin.write_all(&bytes).await,
             AgentWriter::Local(None) => Err(io::ErrorKind::BrokenPipe.into()),
+            AgentWriter::Step => Ok(()),
             AgentWriter::Callback(call) => {
                 let sealed = call.secure_stream.seal(&bytes).map_err(io::Error::other)?;
                 call.tcp.write_all(&sealed).await
@@ -403,7 +417,7 @@ impl AgentWriter {
         match self {
             AgentWriter::Ssh(channel) => drop(channel.signal(signal).await),
             AgentWriter::Callback(call) => Box::pin(call.command.signal(signal)).await,
-            AgentWriter::Local(_) => {}
+            AgentWriter::Local(_) | AgentWriter::Step => {}
             #[cfg(test)]
             AgentWriter::Stream(_) => {}
         }
@@ -416,6 +430,7 @@ impl AgentWriter {
                 *stdin = None;
                 Ok(())
             }
+            AgentWriter::Step => Ok(()),
             AgentWriter::Callback(call) => {
                 let ended = call.tcp.shutdown().await;
                 let _ = Box::pin(call.command.end()).await;

@@ -7,7 +7,7 @@
 
 use crate::connect::agent::hello::StartedAgent;
 use crate::connect::channel::{AgentReader, AgentWriter, Incoming};
-use crate::connect::connector::HostConnection;
+use crate::connect::connector::{HostConnection, JobState, STATE_AGE};
 use crate::connect::lost_agent::{CleanupOutcome, LostAgent};
 use crate::connect::outbox::{Credit, OutboxReceiver, Reserved, UnreadCommands};
 use crate::run::output::OutputSender;
@@ -92,8 +92,16 @@ pub(crate) async fn serve(
         nothing_received: false,
     };
     let mut reader = started.channel.reader;
-    let how = session.read(&mut reader).await;
+    let mut how = session.read(&mut reader).await;
+    while session.nothing_received && session.waits_for(route.as_ref()).await {
+        how = session.read(&mut reader).await;
+    }
     if !session.done {
+        if let Some(route) = &route
+            && let JobState::Over(why) = route.job_state().await
+        {
+            how = format!("{how}: {why}");
+        }
         session.report_loss(&how);
     }
     writer.abort();
@@ -198,6 +206,20 @@ impl Session {
                 }
             }
         }
+    }
+
+    /// Tells whether a silent agent is to be waited for again, because its batch system has suspended the job.
+    async fn waits_for(&mut self, route: Option<&HostConnection>) -> bool {
+        let Some(route) = route else { return false };
+        if route.job_state().await != JobState::Suspended {
+            return false;
+        }
+        while route.job_state().await == JobState::Suspended {
+            tokio::time::sleep(STATE_AGE).await;
+        }
+        self.nothing_received = false;
+        self.receive_deadline.restart();
+        true
     }
 
     /// Handles all frames that have arrived. Waits while [`UNHANDLED`] is used up.

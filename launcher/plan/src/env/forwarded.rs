@@ -27,6 +27,8 @@ pub struct EnvOptions {
     pub nothing_else: bool,
     /// Let variables that a login shell sets on a host override those of this shell.
     pub login: bool,
+    /// Whether all ranks run in the Slurm job of this shell. They get what this shell knows of that job.
+    pub of_slurm: bool,
 }
 
 /// Error in `-x` or `--env-file`.
@@ -68,7 +70,11 @@ pub fn forwarded(
 ) -> Result<(Vec<EnvVar>, Vec<String>), EnvError> {
     let own: Vec<(OsString, OsString)> = own.collect();
     let mut env: Vec<EnvVar> = Vec::new();
-    let along = own.iter().filter(|(name, _)| !options.nothing_else && may_forward(name));
+    let is_of_job =
+        |name: &OsStr| options.of_slurm && names::is_of_slurm_job(&name.to_string_lossy());
+    let along = own
+        .iter()
+        .filter(|(name, _)| !options.nothing_else && (may_forward(name) || is_of_job(name)));
     for (name, value) in along {
         let rule = match &*name.to_string_lossy() {
             _ if options.login => EnvRule::Default,
@@ -146,7 +152,8 @@ fn value_of(own: &[(OsString, OsString)], name: &OsStr) -> Option<OsString> {
 }
 
 /// Returns the variables of one argument of `-x`: `NAME=VALUE`; `NAME`, with its value in this shell; or a
-/// pattern, which does not match variables that belong to a host or to another launcher.
+/// pattern, which matches variables that belong to a host or to another launcher only if it begins like theirs, as
+/// `SLURM_*` does.
 fn named(
     asked: &OsStr,
     own: &[(OsString, OsString)],
@@ -161,7 +168,9 @@ fn named(
         if value.is_some() {
             return Err(EnvError::Pattern(text.into_owned()));
         }
-        let fits = |own: &OsStr| glob::matches(&text, &own.to_string_lossy()) && may_forward(own);
+        let begins = text.split(['*', '?']).next().unwrap_or_default();
+        let is_asked = |own: &OsStr| may_forward(own) || names::is_foreign_launch(begins);
+        let fits = |own: &OsStr| glob::matches(&text, &own.to_string_lossy()) && is_asked(own);
         let found: Vec<_> = own.iter().filter(|(name, _)| fits(name)).cloned().collect();
         tracing::info!("-x {text}: {} variables", found.len());
         return Ok(found);

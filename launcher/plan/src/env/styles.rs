@@ -1,5 +1,5 @@
 //! `--env-style`: variables of other launchers, for programs that expect them. These variables are set only
-//! on request, since a program that sees them behaves as if the other launcher were running.
+//! on request, since a program that sees them behaves as if the other launcher were running; and Slurm's in its jobs.
 
 use super::Variable;
 use crate::options::{EnvStyle, JobView, RankPosition};

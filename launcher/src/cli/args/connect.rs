@@ -2,8 +2,8 @@
 
 use super::values;
 use rlaunch_engine::connect::connector::{
-    Container, ContainerEngine, ContainerWords, Gpus, ImageName, NewHostsRule, PlainWord, Pull,
-    RunOptions, Volume,
+    Container, ContainerEngine, ContainerWords, Gpus, ImageName, Launcher, NewHostsRule, PlainWord,
+    Pull, RunOptions, Volume,
 };
 use std::path::PathBuf;
 
@@ -25,6 +25,14 @@ pub(crate) struct ConnectArgs {
     #[arg(long, value_name = "CMD", conflicts_with_all = ["port", "ssh_config"])]
     #[arg(help_heading = "Reaching hosts")]
     pub(crate) rsh: Option<String>,
+
+    /// Start agents by srun or by SSH: by default by a step of srun where all hosts are nodes of the Slurm job in which
+    /// rlaunch runs
+    ///
+    /// Ranks are then within the job's CPUs, memory and accounting, and end with it.
+    #[arg(long, value_name = "auto|srun|ssh", value_parser = values::named::<Launcher>())]
+    #[arg(hide_possible_values = true, help_heading = "Reaching hosts")]
+    pub(crate) launcher: Option<Launcher>,
 
     /// Run in the container of this name on every host, or in one started from this image
     ///

@@ -39,6 +39,7 @@ const PARAMETERS: &[ParameterRule] = &[
         SameAs("hostfile"),
     ),
     (&["plm_rsh_num_concurrent", "plm_ssh_num_concurrent"], &["ssh-fanout"], SameAs("ssh-fanout")),
+    (&["plm"], &["launcher", "rsh"], Computed(launcher)),
     (&["btl_openib_if_include"], &["hca"], Computed(exact_ports)),
     (&["btl_openib_if_exclude"], &["hca"], Computed(other_ports)),
     (&["btl_openib_gid_index"], &["gid-index"], SameAs("gid-index")),
@@ -249,6 +250,15 @@ fn is_true(value: &str) -> bool {
         "true" | "t" | "yes" | "y" | "enabled" => true,
         number => number.parse().is_ok_and(|number: i64| number != 0),
     }
+}
+
+/// Translates what Open MPI is to start its daemons by: a name, or `^` and names that it must not use.
+fn launcher(text: &str) -> Result<Vec<Effect>, String> {
+    Ok(match text {
+        "slurm" => vec![Effect::value("launcher", "srun")],
+        "rsh" | "ssh" | "^slurm" => vec![Effect::value("launcher", "ssh")],
+        _ => vec![Effect::Ignored(format!("--mca plm {text}"))],
+    })
 }
 
 /// Translates a list like `mlx5_0:1,mlx5_1`. The `=` makes `--hca` compare whole names, and not their

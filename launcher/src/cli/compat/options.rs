@@ -118,7 +118,7 @@ pub(super) const OPTIONS: &[ForeignOption] = &[
     option("iface", Any, SameAs("oob-if")),
     option("launcher", Any, Computed(launcher)),
     option("bootstrap", Any, Computed(launcher)),
-    option("rmk", Any, Ignored(1)),
+    option("rmk", Any, Computed(resource_manager)),
     option("launcher-exec", Any, SameAs("rsh")),
     option("bootstrap-exec", Any, SameAs("rsh")),
     option("l", One, SameAs("tag-output")),
@@ -251,9 +251,23 @@ fn output(text: &str) -> Result<Vec<Effect>, String> {
 /// Translates values of mpiexec's `-launcher`, such as `ssh`.
 fn launcher(text: &str) -> Result<Vec<Effect>, String> {
     Ok(match text {
-        "ssh" => Vec::new(),
+        "ssh" | "srun" | "auto" => vec![Effect::value("launcher", text)],
+        "slurm" => vec![Effect::value("launcher", "srun")],
         "rsh" => vec![Effect::value("rsh", "rsh")],
-        _ => vec![Effect::Ignored(format!("-launcher {text}"))],
+        "cobalt" | "fork" | "ll" | "lsf" | "manual" | "pbs" | "pdsh" | "persist" | "sge" => {
+            vec![Effect::Ignored(format!("-launcher {text}"))]
+        }
+        // Refused with the values that there are.
+        _ => vec![Effect::value("launcher", text)],
+    })
+}
+
+/// Translates values of mpiexec's `-rmk`, whose manager also starts processes if it is Slurm.
+fn resource_manager(text: &str) -> Result<Vec<Effect>, String> {
+    Ok(match text {
+        "slurm" => vec![Effect::value("launcher", "srun")],
+        "user" => Vec::new(),
+        _ => vec![Effect::Ignored(format!("-rmk {text}"))],
     })
 }
 

@@ -144,7 +144,7 @@ fn parameters_with_a_meaning_take_effect() {
     becomes("--pmixmca gds hash --prtemca x 1 p", "--env=PMIX_MCA_gds=hash|p ignored(--prtemca x)");
     becomes(
         "--mca plm rsh --mca plm_base_verbose 5 p",
-        "p ignored(--mca plm) ignored(--mca plm_base_verbose)",
+        "--launcher=ssh|p ignored(--mca plm_base_verbose)",
     );
     becomes("--mca rmaps_base_oversubscribe true p", "--oversubscribe|p");
     becomes("--mca rmaps_base_oversubscribe 0 p", "p");
@@ -191,9 +191,22 @@ fn remote_shells_are_one_with_their_options() {
     assert_eq!(shell("rsh", "-p 2222"), "--rsh=rsh -p 2222|p");
     assert_eq!(shell("ssh", "-o ConnectionAttempts=10"), "p");
     becomes("--rsh x --mca plm_rsh_agent y p", "--rsh|x|p ignored(--mca plm_rsh_agent)");
-    becomes("-launcher ssh -launcher-exec /k.sh p", "--rsh|/k.sh|p");
+    becomes("-launcher ssh -launcher-exec /k.sh p", "--launcher=ssh|--rsh|/k.sh|p");
     becomes("-launcher rsh p", "--rsh=rsh|p");
-    becomes("-bootstrap slurm p", "p ignored(-launcher slurm)");
+    becomes("-bootstrap lsf p", "p ignored(-launcher lsf)");
+}
+
+#[test]
+fn slurm_is_meant_by_each_word_for_it() {
+    for words in
+        ["-launcher slurm", "-bootstrap slurm", "-rmk slurm", "--launcher srun", "--mca plm slurm"]
+    {
+        becomes(&format!("{words} p"), "--launcher=srun|p");
+    }
+    becomes("--mca plm ^slurm p", "--launcher=ssh|p");
+    becomes("--launcher ssh --mca plm slurm p", "--launcher=ssh|p ignored(--mca plm)");
+    becomes("-rmk user p", "p");
+    becomes("-rmk lsf p", "p ignored(-rmk lsf)");
 }
 
 #[test]

@@ -50,6 +50,7 @@ const NEEDS_TRUST: &[(&str, &str)] = &[
     ("image", "chooses where programs run"),
     ("interfaces", "chooses a network"),
     ("kill-after", "decides how long ranks may take to end"),
+    ("launcher", "decides by what hosts are reached"),
     ("log-level", "can hide warnings"),
     ("login", "runs a login shell on hosts"),
     ("max-restarts", "runs jobs again after a failure"),

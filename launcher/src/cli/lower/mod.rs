@@ -24,7 +24,9 @@ use crate::cli::config::{ConfigError, LoadedConfig};
 use crate::cli::host_selection::{self, HostOptions, HostSelectionError, RankCount};
 use rlaunch_bootstrap::job::Pseudoterminals;
 use rlaunch_console::terminal;
-use rlaunch_engine::connect::connector::{Container, ContainerOptionError, Reach, RshError};
+use rlaunch_engine::connect::connector::{
+    Container, ContainerOptionError, Launcher, Reach, RshError,
+};
 use rlaunch_engine::run::detach::Detaching;
 use rlaunch_engine::run::job_run::{Launch, NoRandom, Stdio, new_identity};
 use rlaunch_plan::env::forwarded::{EnvError, EnvOptions};
@@ -38,7 +40,7 @@ use rlaunch_plan::job::options::{
 use rlaunch_plan::job::stdin::{Stdin, StdinError};
 use rlaunch_plan::job::{Identity, JobSpec};
 use rlaunch_plan::map::{self, MapBy, TwoNumbers};
-use rlaunch_plan::options::Options;
+use rlaunch_plan::options::{EnvStyle, Options};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::shell::quoted;
@@ -54,7 +56,7 @@ pub(crate) fn job_or_fail(args: JobArgs, config: &LoadedConfig) -> Result<Launch
 }
 
 /// Converts parsed options to a job. Reads files and the environment of this machine.
-pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobError> {
+pub(crate) fn job(mut args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobError> {
     let HostArgs { map_by, per_node, rank_by, ranks, oversubscribe, .. } = args.hosts;
     let (map_by, rank_by) = map::combine_orders(map_by, per_node, rank_by)?;
     let programs = apps::with_hosts(args.other_programs, &config.hosts, map_by)?;
@@ -62,10 +64,15 @@ pub(crate) fn job(args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobErr
     reach.node_timeout = args.termination.node_timeout;
     let containers = options::containers(&reach, apps::images(&programs))?;
     let named = named_hosts(&args.hosts, config);
-    let (hosts, is_local) = select_hosts(&named, ranks, map_by, &programs, config, &mut reach)?;
+    let (hosts, place) = select_hosts(&named, ranks, map_by, &programs, config, &mut reach)?;
     args.compat.check_nodes(&hosts)?;
-    let of_shell = env_options(&args.environment, &containers);
+    let (is_local, in_slurm) = (place == Place::Here, place == Place::Slurm);
+    let of_shell =
+        EnvOptions { of_slurm: in_slurm, ..env_options(&args.environment, &containers) };
     let (env, user_set_vars) = options::variables(of_shell, &args.network)?;
+    if in_slurm && !args.network.env_style.contains(&EnvStyle::Slurm) {
+        args.network.env_style.push(EnvStyle::Slurm);
+    }
     let rank_options = options::rank_options(args.placement, args.network, &env)?;
     let wdir = directory::of_option(args.environment.wdir)?;
     let first = AppSpec {
@@ -160,6 +167,7 @@ fn env_options(environment: &EnvironmentArgs, containers: &[Option<Container>]) 
         files: environment.env_file.clone(),
         nothing_else: environment.no_env || has_images,
         login: environment.login,
+        of_slurm: false,
     }
 }
 
@@ -230,8 +238,17 @@ fn named_hosts<'a>(args: &'a HostArgs, config: &'a LoadedConfig) -> HostOptions<
     }
 }
 
-/// Selects the job's own hosts, or this machine if there are none. Also tells whether the whole job runs on this
-/// machine without SSH or a container.
+/// Where all of a job runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// On this machine, without SSH or a container.
+    Here,
+    /// On nodes of the Slurm job in which rlaunch runs.
+    Slurm,
+    Elsewhere,
+}
+
+/// Selects the job's own hosts, or this machine if there are none.
 fn select_hosts(
     options: &HostOptions<'_>,
     ranks: Option<u32>,
@@ -239,16 +256,23 @@ fn select_hosts(
     programs: &[apps::Program],
     config: &LoadedConfig,
     connect: &mut Reach,
-) -> Result<(Vec<Host>, bool), JobError> {
+) -> Result<(Vec<Host>, Place), JobError> {
     let mut hosts = host_selection::select(options, RankCount::new(ranks, map_by), connect)?;
     let all = apps::all_hosts(&hosts, programs).map_err(HostSelectionError::from)?;
     let is_local = connect.settle(&all);
+    let place = if is_local && connect.launcher != Launcher::Srun {
+        Place::Here
+    } else if host_selection::choose_launcher(&all, connect)? {
+        Place::Slurm
+    } else {
+        Place::Elsewhere
+    };
     if hosts.is_empty() {
         config.check_no_hosts()?;
         let slots = apps::ranks_on_job_hosts(ranks, programs);
         hosts.push(Host { slots, ..Host::this_machine() });
     }
-    Ok((hosts, is_local))
+    Ok((hosts, place))
 }
 
 /// Error in the options of a job, or in a file that they name.
@@ -373,10 +397,11 @@ impl MeasurementJob {
         reach.node_timeout = args.node_timeout;
         let lists =
             HostOptions { lists: &args.hosts, files: &[], exclude: &[], table: &config.hosts };
-        let (hosts, is_local) = select_hosts(&lists, ranks, map_by, &[], config, &mut reach)?;
-        let nothing_else = reach.starts_containers();
+        let (hosts, place) = select_hosts(&lists, ranks, map_by, &[], config, &mut reach)?;
+        let (nothing_else, of_slurm) = (reach.starts_containers(), place == Place::Slurm);
         options::mount_directory(&mut reach);
-        let named = EnvOptions { named: process.env, nothing_else, ..EnvOptions::default() };
+        let named =
+            EnvOptions { named: process.env, nothing_else, of_slurm, ..EnvOptions::default() };
         let (env, user_set_vars) = options::variables(named, &args.network)?;
         let options = options::rank_options(args.placement, args.network, &env)?;
         let app = AppSpec {
@@ -388,7 +413,7 @@ impl MeasurementJob {
             ..AppSpec::new(argv, directory::of_option(process.wdir)?)
         };
         let mut job = JobSpec::new(new_identity()?, hosts, app);
-        job.is_local = is_local;
+        job.is_local = place == Place::Here;
         job.map_by = map_by;
         job.oversubscribe = args.oversubscribe;
         job.options = with_programs(options, map_by, false, &job.apps);

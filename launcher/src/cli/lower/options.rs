@@ -29,6 +29,8 @@ pub(crate) fn connect_options(args: ConnectArgs, config: &LoadedConfig) -> Resul
         ssh_config,
         check_ssh_config_permissions: config.check_ssh_config_permissions,
         rsh: rsh.map(|text| Rsh::parse("--rsh", &text)).transpose()?,
+        launcher: args.launcher.unwrap_or_default(),
+        slurm: None,
         new_hosts,
         container: Container::from_words(container_words(
             args.container, args.container_exec, args.image,

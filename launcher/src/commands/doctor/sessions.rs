@@ -153,7 +153,7 @@ fn clock_offset(diagnosis: &Diagnosis, arrived: (SystemTime, Duration)) -> Optio
 fn connect_stage(error: &ConnectError) -> ReachStage {
     match error {
         ConnectError::Ssh(error) => ssh_stage(error),
-        ConnectError::Rsh(_) => ReachStage::Connect,
+        ConnectError::Rsh(_) | ConnectError::Step(_) => ReachStage::Connect,
         ConnectError::Container(_) => ReachStage::Landing,
     }
 }

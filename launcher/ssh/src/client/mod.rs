@@ -16,7 +16,7 @@ pub use connection::Connection;
 use crate::config::{
     ConfigError, DEFAULT_PORT, HostConfig, Proxy, SshConfig, StrictHostKeyChecking,
 };
-use crate::error::{NoVersion, SshError};
+use crate::error::{LoginRefusal, NoVersion, SshError};
 use crate::host_keys::HostKeys;
 use crate::keys::KeyRing;
 use crate::transport::retry::{Attempts, RetryPolicy};
@@ -216,7 +216,8 @@ impl Ssh {
         let (handle, awaited) = (&mut connection.handle, AwaitedAgent::default());
         let login = self.keys.log_in(handle, &user, &hop.config, &self.home, &awaited);
         let done = self.keys.run_login(&mut deadline, login).await;
-        done.ok_or_else(|| login_timeout(&deadline, &awaited))??;
+        let done = done.ok_or_else(|| login_timeout(&deadline, &awaited))?;
+        done.map_err(|error| LoginRefusal::quoting(error, connection.outcome.said()))?;
         let Connection { address, ip_addresses, .. } = &connection;
         tracing::debug!(host = %hop.name, %address, ?ip_addresses, %user, "logged in");
         Ok(connection)

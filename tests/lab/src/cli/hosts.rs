@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use super::become_command;
-use rlaunch_lab::{Account, Cut, Lab, LabError, Options, Status, names};
+use rlaunch_lab::{Account, Cut, Lab, LabError, Options, Slurm, Status, names};
 
 /// Verbs for hosts made of namespaces.
 #[derive(Debug, Subcommand)]
@@ -20,6 +20,9 @@ pub(crate) enum HostVerb {
         /// First two octets of the lab's addresses.
         #[arg(long, default_value = "10.91", value_parser = names::parse_net)]
         net: [u8; 2],
+        /// Start Slurm on all hosts, and print the variable by which its commands find it.
+        #[arg(long)]
+        slurm: bool,
     },
     /// Remove the lab and everything that runs in it, even after a crash.
     Down,
@@ -100,10 +103,17 @@ impl HostVerb {
 /// Runs a verb on the lab called `name`.
 pub(super) fn run(name: &str, verb: &HostVerb) -> Result<ExitCode, LabError> {
     match verb {
-        HostVerb::Up { hosts, shared_home, net } => {
+        HostVerb::Up { hosts, shared_home, net, slurm } => {
             let options =
                 Options { name: name.into(), hosts: *hosts, net: *net, shared_home: *shared_home };
-            print_status(&Lab::up(&options)?.status());
+            let lab = Lab::up(&options)?;
+            print_status(&lab.status());
+            if *slurm {
+                let names = lab.hosts();
+                let names: Vec<&str> = names.iter().map(String::as_str).collect();
+                let slurm = Slurm::start(&lab, &names)?;
+                println!("export SLURM_CONF={}", slurm.conf().display());
+            }
         }
         HostVerb::Down => match Lab::down(name)? {
             true => println!("lab {name}: removed"),

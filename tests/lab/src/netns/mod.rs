@@ -8,6 +8,7 @@
 //! | `accounts` | accounts, keys, files that replace those in `/etc` |
 //! | `host` | starting and killing nodes |
 //! | `sshd` | the sshd of a host |
+//! | `slurm` | Slurm on the hosts |
 //! | `enter` | commands and files inside a node |
 //! | `processes`, `cgroup` | what runs on hosts, and what it uses |
 //! | `machine` | changes to the machine that all labs share |
@@ -20,6 +21,7 @@ mod machine;
 pub mod names;
 pub(crate) mod network;
 pub(crate) mod processes;
+mod slurm;
 pub(crate) mod sshd;
 pub(crate) mod state;
 pub(crate) mod teardown;
@@ -34,6 +36,7 @@ use std::time::Duration;
 pub use accounts::Account;
 pub use network::Cut;
 pub use processes::Process;
+pub use slurm::Slurm;
 pub use sshd::Sshd;
 
 use crate::command::wait_until;

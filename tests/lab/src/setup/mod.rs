@@ -56,6 +56,11 @@ const PEERS: &[Requirement] = &[
     // Two shells that may each be called csh.
     ("tcsh", "tcsh"),
     ("bsd-csh", "csh"),
+    // Batch system on hosts.
+    ("slurmctld", "slurmctld"),
+    ("slurmd", "slurmd"),
+    ("srun", "slurm-client"),
+    ("munged", "munge"),
     // Container engines on hosts.
     ("podman", "podman"),
     ("dockerd", "docker.io"),

@@ -123,6 +123,10 @@ fn skipped(names: &[String]) -> SkippedTests {
     {
         skipped.push((SYSTEMD, format!("no machine with systemd: {error}")));
     }
+    let slurm: Vec<_> = SLURM_PROGRAMS.into_iter().filter(|program| !setup::has(program)).collect();
+    if is_wanted(SLURM) && !slurm.is_empty() {
+        skipped.push((SLURM, format!("not installed: {}", slurm.join(", "))));
+    }
     let shells: Vec<_> = LOGIN_SHELLS.into_iter().filter(|shell| !setup::has(shell)).collect();
     if is_wanted(SHELLS) && !shells.is_empty() {
         skipped.push((SHELLS, format!("not installed: {}", shells.join(", "))));
@@ -135,7 +139,7 @@ fn skipped(names: &[String]) -> SkippedTests {
 
 /// Parts of the names of tests that need numpy, torch, programs that start torch's, JAX, Debian's MPI
 /// libraries, those of the Python package index, an NVIDIA GPU, hosts of another architecture, several login
-/// shells, or a machine with systemd.
+/// shells, Slurm, or a machine with systemd.
 const NUMPY: &str = "numpy_";
 const TORCH: &str = "torch_";
 const STARTERS: &str = "torch_starters_";
@@ -148,6 +152,8 @@ const AARCH64_PYTHON: &str = "aarch64::python_";
 const SHELLS: &str = "shells::";
 const LOGIN_SHELLS: [&str; 3] = ["fish", "zsh", "tcsh"];
 const SYSTEMD: &str = "logout::systemd_";
+const SLURM: &str = "slurm::";
+const SLURM_PROGRAMS: [&str; 4] = ["slurmctld", "slurmd", "srun", "munged"];
 /// Parts of the names of tests that need cgroups.
 const CGROUPS: [&str; 2] = [SYSTEMD, "logout::logind_"];
 /// Part of the names of tests that need the csh of BSD.

@@ -32,7 +32,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
     // Command line, configuration, hosts.
     ("launcher/cli/args launcher/cli/compat launcher/commands/help.rs launcher/commands/complete.rs launcher/commands/completions.rs launcher/help", "words dry_run missing example frameworks field", ""),
     ("launcher/cli/config", "config environment shells abuse hosts field", ""),
-    ("launcher/cli/allocation.rs launcher/hosts/mod.rs launcher/hosts/hostfile.rs", "hosts rsh abuse field", ""),
+    ("launcher/cli/allocation.rs launcher/hosts/mod.rs launcher/hosts/hostfile.rs", "hosts rsh abuse field slurm", ""),
     ("launcher/hosts/addresses bootstrap/rendezvous worker/network/rendezvous", "oob services lost hello mpi horovod abuse", "launching"),
     // Ranks, their environment, their devices.
     ("launcher/map", "placement hosts hello network starters", "launching"),
@@ -47,8 +47,8 @@ const HOSTS: &[(&str, &str, &str)] = &[
     // Connections, and what they carry.
     ("launcher/ssh", "jump keys unreachable first_contact rekey shells abuse ssh_setup field", ""),
     ("launcher/commands/ssh_setup", "ssh_setup abuse", ""),
-    ("launcher/connect/connector", "rsh callback delivery abuse containers images field", "containers"),
-    ("launcher/connect/agent launcher/commands/host_files.rs launcher/commands/self_test launcher/commands/self_test.rs", "packages library local delivery shells aarch64 shipped callback rsh abuse containers field", "containers launching"),
+    ("launcher/connect/connector", "rsh callback delivery abuse containers images field slurm", "containers"),
+    ("launcher/connect/agent launcher/commands/host_files.rs launcher/commands/self_test launcher/commands/self_test.rs", "packages library local delivery shells aarch64 shipped callback rsh abuse containers field slurm", "containers launching"),
     ("launcher/connect/agent/callback worker/network/channel.rs bootstrap/security", "callback oob services abuse", ""),
     ("bootstrap/client", "services communicator library horovod", ""),
     // A job that runs, and its end.

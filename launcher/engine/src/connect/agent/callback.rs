@@ -55,9 +55,15 @@ impl Callbacks {
     ///
     /// Panics outside a Tokio runtime.
     pub(crate) fn callback_args(&self, node: NodeId, local: Option<IpAddr>) -> Option<String> {
+        let (addresses, key) = self.target(local)?;
+        Some(format!("--callback {addresses} {key} {node}"))
+    }
+
+    /// Returns the first two of the agent's arguments, as [`Callbacks::callback_args`] does.
+    pub(super) fn target(&self, local: Option<IpAddr>) -> Option<(String, String)> {
         let listener = self.listener()?;
         let addresses = format_addresses(listener.addresses(), local).join(",");
-        (!addresses.is_empty()).then(|| format!("--callback {addresses} {} {node}", listener.key()))
+        (!addresses.is_empty()).then(|| (addresses, listener.key().to_string()))
     }
 
     /// Permits hosts to download `file`, which they request by its SHA-256. Returns the addresses of the

@@ -10,7 +10,7 @@ use super::hello::{CallbackContext, StartedAgent, await_hello};
 use super::host_file::HostFile;
 use super::install::{InstalledAgent, Installer};
 use super::store::{AgentStore, AgentStoreError};
-use crate::connect::connector::{AgentLocation, HostConnection, RemoteCommand};
+use crate::connect::connector::{AgentLocation, HELLO_TIMEOUT, HostConnection, RemoteCommand};
 use rlaunch_bootstrap::id::NodeId;
 use rlaunch_console::deadline;
 use std::env::consts::ARCH;
@@ -76,8 +76,27 @@ impl Deployment {
         connection: &HostConnection,
         node: NodeId,
     ) -> Result<StartedAgent, DeployError> {
-        let started = self.start_or_install(connection, node).await;
+        let started = match self.join_step(connection).await {
+            Ok(None) => self.start_or_install(connection, node).await,
+            Ok(Some(started)) => Ok(started),
+            Err(error) => Err(error),
+        };
         started.map_err(|error| error.explained(connection))
+    }
+
+    /// Starts the agent by the step that starts those of all nodes of a Slurm job. `None` if the host is reached another way.
+    async fn join_step(
+        &self,
+        connection: &HostConnection,
+    ) -> Result<Option<StartedAgent>, DeployError> {
+        let installer = self.installer();
+        let target = self.callbacks.target(None);
+        let target = target.as_ref().map(|(addresses, key)| (&**addresses, &**key));
+        let words = || target.map(|(addresses, key)| installer.boot_words(addresses, key));
+        let Some(channel) = connection.join_step(words)? else { return Ok(None) };
+        let (task, agent, channel) = installer.booted(channel).await?;
+        let callback = CallbackContext { callbacks: &self.callbacks, node: task, from: None };
+        await_hello(channel, agent, Some(callback), HELLO_TIMEOUT).await.map(Some)
     }
 
     async fn start_or_install(
@@ -157,14 +176,17 @@ impl Deployment {
     }
 
     async fn install(&self, connection: &HostConnection) -> Result<InstalledAgent, DeployError> {
-        let installer = Installer {
+        self.installer().install(connection).await
+    }
+
+    fn installer(&self) -> Installer<'_> {
+        Installer {
             store: &self.store,
             directory: &self.directory,
             allow_other: !self.is_named,
             callbacks: &self.callbacks,
             shown_hosts: self.shown_hosts,
-        };
-        installer.install(connection).await
+        }
     }
 }
 

@@ -3,15 +3,18 @@
 //!
 //! `install.sh` prints lines that begin with `rlaunch-install`: first `host SYSTEM MACHINE`; then, once it
 //! has read the agent's hash and size, `present`, `want gzip`, `want raw` or `failed CAUSE`; after the
-//! transfer `installed` or `failed CAUSE`. `fetch.sh` prints only `present`, `installed`, `failed CAUSE` or `full CAUSE`. If
+//! transfer `installed` or `failed CAUSE`. `fetch.sh` prints only `present`, `installed`, `failed CAUSE` or `full CAUSE`,
+//! and so does `boot.sh`, in a task of a Slurm step, after the line `task NUMBER ARCH NODE`. If
 //! a home takes a small file and not the agent, the script runs once more with `other`, which leaves the home out.
 
 use super::callback::Callbacks;
 use super::host_file::HostFile;
+use super::pack::ARCHITECTURES;
 use super::store::AgentStore;
 use super::{DeployError, MAX_ANSWER, check_directory};
 use crate::connect::channel::{AgentChannel, AgentReader, AgentWriter, Incoming, abandon, finish};
 use crate::connect::connector::{AgentLocation, HostConnection, RemoteCommand};
+use rlaunch_bootstrap::id::NodeId;
 use rlaunch_console::deadline::{self, Deadline};
 use rlaunch_console::progress;
 use rlaunch_text::text;
@@ -24,6 +27,9 @@ use std::time::Duration;
 const PLACE: &str = include_str!("place.sh");
 const INSTALL: &str = include_str!("install.sh");
 const FETCH: &str = include_str!("fetch.sh");
+const BOOT: &str = include_str!("boot.sh");
+/// Time limit for a step of Slurm to start its first process on a node. A controller may be busy, and prologs take time.
+const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time limit for installing the agent on a host.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time limit for the installer's reply to the agent's hash. If the shell passes on no stdin, the installer
@@ -32,6 +38,7 @@ const REPLY_TIMEOUT: Duration = Duration::from_secs(8);
 /// Name in errors of the thing that an installation waits for.
 const FIRST_LINE: &str = "answer from the host's shell";
 const TRANSFER: &str = "word that the agent has arrived";
+const TASK: &str = "word from its task of Slurm's step";
 
 /// Agent installed on a host.
 #[derive(Clone)]
@@ -206,7 +213,16 @@ impl Installer<'_> {
             Ok(_) => finish(&mut replies.reader, &mut writer).await,
             Err(_) => abandon(&mut replies.reader, &mut writer).await,
         }
-        let reply = reply?;
+        self.fetched(file, reply?, host)
+    }
+
+    /// Understands the reply of [`FETCH`].
+    fn fetched(
+        &self,
+        file: &HostFile,
+        reply: String,
+        host: Option<IpAddr>,
+    ) -> Result<InstalledAgent, DeployError> {
         let at = |place| self.program(file, place);
         match reply.split_once(' ').unwrap_or((&reply, "")) {
             ("present", place) => Ok(InstalledAgent { program: at(place), sent: None }),
@@ -220,6 +236,59 @@ impl Installer<'_> {
             }
             _ => Err(DeployError::Shell(reply)),
         }
+    }
+
+    /// Returns the words that a task of a Slurm step executes to start the agent, which calls the launcher by `addresses`
+    /// and `key`.
+    pub(super) fn boot_words(&self, addresses: &str, key: &str) -> Vec<String> {
+        let scope = if self.allow_other { "any" } else { "only" };
+        let files =
+            ARCHITECTURES.iter().filter_map(|arch| Some((*arch, self.store.for_arch(arch).ok()?)));
+        let files: Vec<(&str, Arc<HostFile>)> = files.collect();
+        for (_, file) in &files {
+            self.callbacks.serve(file, None);
+        }
+        let at = addresses.replace(',', " ");
+        let (boot, fetch) = (without_comments(BOOT, "\n"), script(FETCH));
+        let words = [
+            "sh",
+            "-c",
+            &boot,
+            "sh",
+            &fetch,
+            addresses,
+            key,
+            self.directory,
+            scope,
+            self.on_host(),
+            &at,
+        ];
+        let of_file = |(arch, file): &(&str, Arc<HostFile>)| {
+            [(*arch).to_owned(), file.hash.clone(), file.sha256.clone(), file.size.to_string()]
+        };
+        words.into_iter().map(str::to_owned).chain(files.iter().flat_map(of_file)).collect()
+    }
+
+    /// Reads the first lines of a task that executes [`Installer::boot_words`], up to the start of the agent. Returns the
+    /// task's number, the agent, and the rest of the task's output.
+    pub(super) async fn booted(
+        &self,
+        channel: AgentChannel,
+    ) -> Result<(NodeId, InstalledAgent, AgentChannel), DeployError> {
+        let AgentChannel { reader, writer } = channel;
+        let mut replies = InstallerReplies::new(reader);
+        let task = replies.next_reply_within(&mut Deadline::after(STEP_TIMEOUT), TASK).await;
+        let task = task.map_err(|error| replies.with_noise(error))?;
+        let ["task", number, arch, _] = task.split_ascii_whitespace().collect::<Vec<_>>()[..]
+        else {
+            return Err(DeployError::Shell(task));
+        };
+        let Ok(number) = number.parse() else { return Err(DeployError::Shell(task)) };
+        let file = self.store.for_arch(arch)?;
+        let reply =
+            replies.next_reply_within(&mut Deadline::after(INSTALL_TIMEOUT), TRANSFER).await?;
+        let agent = self.fetched(&file, reply, None)?;
+        Ok((NodeId(number), agent, AgentChannel { reader: replies.reader, writer }))
     }
 
     /// Returns the agent for a host. `answer` is the installer's first line, `host SYSTEM MACHINE`.
@@ -351,6 +420,16 @@ impl InstallerReplies {
         }
     }
 
+    /// Lets the error of a silence say what came in place of an answer.
+    fn with_noise(&mut self, error: DeployError) -> DeployError {
+        match error {
+            DeployError::Stalled(late) => {
+                DeployError::Silent { words: std::mem::take(&mut self.noise), late }
+            }
+            other => other,
+        }
+    }
+
     /// Keeps other output of the shell, of which the end says the most.
     fn keep_noise(&mut self, words: &str) {
         tracing::debug!("before the installer: {}", words.trim_end());
@@ -363,9 +442,12 @@ impl InstallerReplies {
 
 /// Joins [`PLACE`] and a script into one line without comments.
 fn script(script: &str) -> String {
-    let lines = PLACE.lines().chain(script.lines());
-    let commands = lines.filter(|line| !line.starts_with('#'));
-    commands.collect::<Vec<_>>().join(" ")
+    without_comments(&format!("{PLACE}{script}"), " ")
+}
+
+fn without_comments(script: &str, separator: &str) -> String {
+    let commands = script.lines().filter(|line| !line.starts_with('#'));
+    commands.collect::<Vec<_>>().join(separator)
 }
 
 #[cfg(test)]
@@ -409,6 +491,57 @@ mod tests {
         let asked = format!("{} 5\n", "0".repeat(32));
         shell.stdin.take().unwrap().write_all(asked.as_bytes()).unwrap();
         String::from_utf8(shell.wait_with_output().unwrap().stdout).unwrap()
+    }
+
+    /// Runs a task of a step on this machine, in which `fetch` stands for [`FETCH`], and returns its lines.
+    fn booted(cache: &Path, scope: &str, fetch: &str, arch: &str) -> Vec<String> {
+        let (boot, cache) = (without_comments(BOOT, "\n"), cache.to_str().unwrap());
+        let words =
+            ["-c", &boot, "sh", fetch, "192.0.2.1:7", "KEY", cache, scope, "-", "192.0.2.1:7"];
+        let mut task = Command::new("sh");
+        task.args(words).args([arch, "0f", "sum", "5"]).env("SLURM_PROCID", "3");
+        let output = task.env("SLURMD_NODENAME", "n1").output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_task_of_a_step_becomes_the_agent() {
+        let root = tempfile::tempdir().unwrap();
+        let (cache, own) =
+            (root.path().join("cache"), format!(".rlaunch-{}", nix::unistd::Uid::effective()));
+        for place in [cache.clone(), cache.join(&own)] {
+            let build = place.join("0f");
+            fs::create_dir_all(&build).unwrap();
+            let agent = build.join("rlaunch-worker");
+            fs::write(&agent, "#!/bin/sh\necho agent $*\n").unwrap();
+            set_mode(&agent, 0o755);
+        }
+        let arch = Command::new("uname").arg("-m").output().unwrap().stdout;
+        let arch = String::from_utf8(arch).unwrap().trim().to_owned();
+        let first = format!("rlaunch-install task 3 {arch} n1");
+        let started = |place: &str| {
+            let place = format!("rlaunch-install {place}");
+            vec![first.clone(), place, "agent agent --callback 192.0.2.1:7 KEY 3".to_owned()]
+        };
+        let nowhere = root.path().join("nowhere");
+        for scope in ["any", "only"] {
+            assert_eq!(booted(&cache, scope, "exit 1", &arch), started("present"));
+        }
+        let inside = format!("installed in {}", cache.display());
+        let fetch = format!("echo noise; echo rlaunch-install {inside}");
+        assert_eq!(booted(&nowhere, "any", &fetch, &arch), started(&inside));
+        let at = format!("present at {}/0f/rlaunch-worker", cache.display());
+        assert_eq!(
+            booted(&nowhere, "only", &format!("echo rlaunch-install {at}"), &arch),
+            started(&at)
+        );
+        // A home without room.
+        let full = format!("case $2 in other) {fetch};; *) echo rlaunch-install full home; esac");
+        assert_eq!(booted(&nowhere, "any", &full, &arch), started(&inside));
+        let failed = booted(&nowhere, "any", "echo rlaunch-install failed why", &arch);
+        assert_eq!(failed, [first.clone(), "rlaunch-install failed why".to_owned()]);
+        assert_eq!(booted(&cache, "any", &fetch, "other-arch"), [first.clone()]);
     }
 
     /// Returns a shell that runs the script on this machine; programs in `tools` come before others of the same name.

@@ -13,7 +13,7 @@ use zip::write::SimpleFileOptions;
 use zip::{CompressionMethod, DateTime, ZipWriter};
 
 /// Architectures whose files are looked for.
-const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
+pub(super) const ARCHITECTURES: [&str; 2] = ["x86_64", "aarch64"];
 /// Best and slowest compression, of deflate and of xz. Packing happens once.
 const LEVEL: i64 = 9;
 

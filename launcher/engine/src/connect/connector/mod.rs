@@ -1,13 +1,14 @@
 //! Connections to hosts, over which commands run on a host or in a container on it.
 //!
-//! A connection uses rlaunch's own SSH client ([`rlaunch_ssh`]) or the user's `--rsh` command ([`rsh`]).
-//! With either, commands may run in a running [`container`], or in a new one started from an image. [`Reach`] has the
+//! A connection uses rlaunch's own SSH client ([`rlaunch_ssh`]), the user's `--rsh` command ([`rsh`]), or steps of a Slurm
+//! job ([`step`]). With each, commands may run in a running [`container`], or in a new one started from an image. [`Reach`] has the
 //! user's choices.
 
 mod command;
 mod container;
 mod image;
 mod rsh;
+mod step;
 
 pub use command::{AgentLocation, RemoteCommand};
 pub(crate) use container::ContainerError;
@@ -18,6 +19,8 @@ pub(crate) use image::{CONTAINER_GONE, SAYS, StartedContainer};
 pub use image::{Gpus, PlainWord, Pull, RunOptions, Volume};
 pub(crate) use rsh::quoted_output;
 pub use rsh::{Rsh, RshError, last_lines};
+pub(crate) use step::{JobState, STATE_AGE};
+pub use step::{Launcher, SlurmJob, StepError, StepReader};
 
 use crate::connect::channel::{AgentChannel, CommandStatus, Incoming};
 use container::ContainerEntry;
@@ -39,8 +42,9 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use step::Steps;
 
 /// Time limit for an agent's hello, its first message, from the moment its command was accepted.
 pub(crate) const HELLO_TIMEOUT: Duration = Duration::from_secs(8);
@@ -66,6 +70,7 @@ pub struct Connector {
 enum RemoteShell {
     Ssh(Box<Ssh>),
     Rsh(Rsh),
+    Slurm(Arc<Steps>),
 }
 
 /// Connection to a host. With `--rsh`, the launcher knows whether the host can be reached only after the
@@ -89,6 +94,7 @@ pub struct HostConnection {
 enum Login {
     Ssh(Connection),
     Rsh(Rsh, Host),
+    Slurm(Arc<Steps>, Host),
 }
 
 /// Reason why a host was not reached, or did not run a command.
@@ -99,6 +105,8 @@ pub enum ConnectError {
     #[error(transparent)]
     Rsh(#[from] RshError),
     #[error(transparent)]
+    Step(#[from] StepError),
+    #[error(transparent)]
     Container(#[from] ContainerError),
 }
 
@@ -107,7 +115,7 @@ impl ConnectError {
     pub fn finding(&self) -> CheckId {
         match self {
             ConnectError::Ssh(error) => ssh_finding(error),
-            ConnectError::Rsh(_) => id::SSH_REACH,
+            ConnectError::Rsh(_) | ConnectError::Step(_) => id::SSH_REACH,
             ConnectError::Container(_) => id::SSH_LANDING,
         }
     }
@@ -116,6 +124,7 @@ impl ConnectError {
         match self {
             ConnectError::Ssh(error) => error.hint(host),
             ConnectError::Rsh(error) => error.hint(),
+            ConnectError::Step(error) => Some(error.hint(host)),
             ConnectError::Container(error) => error.hint(host),
         }
     }
@@ -147,23 +156,36 @@ impl Connector {
         let by = match &reach.rsh {
             _ if reach.here => RemoteShell::Rsh(Rsh::here()),
             Some(rsh) => RemoteShell::Rsh(rsh.clone()),
-            None => RemoteShell::Ssh(Box::new(Ssh::new(&reach.ssh())?)),
+            None => match &reach.slurm {
+                Some(job) => RemoteShell::Slurm(Arc::new(Steps::new(job.clone()))),
+                None => RemoteShell::Ssh(Box::new(Ssh::new(&reach.ssh())?)),
+            },
         };
         let (host_table, container) = (reach.host_table.clone(), reach.container.clone());
         let (of_hosts, job) = (reach.of_hosts.clone(), uuid::Uuid::new_v4().simple().to_string());
         Ok(Connector { by, host_table, container, of_hosts, job, title: String::new() })
     }
 
-    /// Puts the job's id in the names of started containers, and both in their labels.
-    pub fn for_job(self, job: JobId, name: &JobName) -> Connector {
-        Connector { job: job.to_string(), title: name.as_str().to_owned(), ..self }
+    /// Puts the job's id in the names of started containers, and both in their labels, and lets one step of Slurm start the
+    /// agents of all `hosts`.
+    pub fn for_job<'h>(
+        self,
+        job: JobId,
+        name: &JobName,
+        hosts: impl Iterator<Item = &'h Host>,
+    ) -> Connector {
+        let by = match self.by {
+            RemoteShell::Slurm(steps) => RemoteShell::Slurm(Arc::new(steps.for_nodes(hosts))),
+            other => other,
+        };
+        Connector { job: job.to_string(), title: name.as_str().to_owned(), by, ..self }
     }
 
     /// Prints the hosts with newly recorded host keys, each only once.
     pub fn print_new_hosts(&self) {
         match &self.by {
             RemoteShell::Ssh(ssh) => ssh.announce_new_hosts(),
-            RemoteShell::Rsh(_) => {}
+            RemoteShell::Rsh(_) | RemoteShell::Slurm(_) => {}
         }
     }
 
@@ -181,6 +203,7 @@ impl Connector {
                 Login::Ssh(ssh.connect(destination(&dialled, port), &tell).await?)
             }
             RemoteShell::Rsh(rsh) => Login::Rsh(rsh.clone(), dialled),
+            RemoteShell::Slurm(steps) => Login::Slurm(steps.clone(), host.clone()),
         };
         let label = container_name(&format!("rlaunch-{}-{host}", self.job));
         let own = self.of_hosts.get(&host.to_string());
@@ -218,7 +241,32 @@ impl HostConnection {
             }
             (ContainerEntry::Login | ContainerEntry::Run(_), _) => command.line(),
         };
-        self.run(line).await
+        // What passes between launcher and agent has the job's secret, and srun does not encrypt it.
+        let is_agent =
+            matches!(command, RemoteCommand::Exec(_, words) if words.starts_with("agent"));
+        self.run(line, !is_agent).await
+    }
+
+    /// Starts the agent by the step of Slurm that starts those of all nodes, whose tasks execute these words, and returns its
+    /// stream. `None` if another way starts it. Without words there is no address that an agent could call.
+    pub(crate) fn join_step(
+        &self,
+        words: impl FnOnce() -> Option<Vec<String>>,
+    ) -> Result<Option<AgentChannel>, ConnectError> {
+        let (Login::Slurm(steps, host), ContainerEntry::Login) = (&self.login, self.entry()) else {
+            return Ok(None);
+        };
+        let Some((channel, status)) = steps.join_agents(host, words)? else { return Ok(None) };
+        *self.command_status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        Ok(Some(channel))
+    }
+
+    /// Asks the batch system by which the host is reached for the state of its job.
+    pub(crate) async fn job_state(&self) -> JobState {
+        match &self.login {
+            Login::Slurm(steps, _) => steps.state().await,
+            Login::Ssh(_) | Login::Rsh(..) => JobState::Other,
+        }
     }
 
     /// Cleans up after a lost agent. With an image, removes the containers that were started; otherwise
@@ -230,7 +278,7 @@ impl HostConnection {
         let ContainerEntry::Run(image) = self.entry() else { return self.exec(reap).await };
         let names = self.started.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
-        self.run(RemoteCommand::Script(&image.removal_script(), &names).line()).await
+        self.run(RemoteCommand::Script(&image.removal_script(), &names).line(), true).await
     }
 
     fn entry(&self) -> ContainerEntry<'_> {
@@ -249,7 +297,7 @@ impl HostConnection {
         name
     }
 
-    async fn run(&self, line: String) -> Result<AgentChannel, ConnectError> {
+    async fn run(&self, line: String, has_stdin: bool) -> Result<AgentChannel, ConnectError> {
         let command_status = CommandStatus::default();
         *self.command_status.lock().unwrap_or_else(PoisonError::into_inner) =
             command_status.clone();
@@ -258,6 +306,7 @@ impl HostConnection {
                 Ok(AgentChannel::over_ssh(connection.exec(&line).await?, command_status))
             }
             Login::Rsh(rsh, host) => Ok(rsh.exec(host, &line, command_status)?),
+            Login::Slurm(steps, host) => Ok(steps.exec(host, &line, has_stdin, command_status)?),
         }
     }
 
@@ -266,7 +315,7 @@ impl HostConnection {
     pub fn addresses(&self) -> Option<(IpAddr, IpAddr)> {
         match &self.login {
             Login::Ssh(connection) => connection.addresses(),
-            Login::Rsh(..) => None,
+            Login::Rsh(..) | Login::Slurm(..) => None,
         }
     }
 
@@ -275,6 +324,7 @@ impl HostConnection {
         match self.login {
             Login::Ssh(_) => "ssh authenticated, agent not started",
             Login::Rsh(..) => "its command started, no agent yet",
+            Login::Slurm(..) => "Slurm's step started, no agent yet",
         }
     }
 
@@ -287,7 +337,7 @@ impl HostConnection {
 
     /// Explains by the connection's loss, the command's exit status or its `output` why the last command started no
     /// agent: a lost connection, or an error of the container engine; `None` if it was neither. If `is_of_shell`, the
-    /// output is all that came back, so that the `--rsh` command is to blame.
+    /// output is all that came back, so that the `--rsh` command is to blame. A step of Slurm always is.
     pub(crate) fn explain(&self, output: &str, is_of_shell: bool) -> Option<ConnectError> {
         let ended = self.command_status.lock().unwrap_or_else(PoisonError::into_inner).get();
         // The end of a lost connection looks like the end of the command, but comes without its exit status.
@@ -303,6 +353,7 @@ impl HostConnection {
         }
         match &self.login {
             Login::Rsh(rsh, host) if is_of_shell => Some(rsh.no_agent(host, ended, output).into()),
+            Login::Slurm(steps, _) => Some(steps.no_agent(ended, output).into()),
             _ => None,
         }
     }
@@ -388,15 +439,15 @@ impl HostConnection {
     pub(crate) fn is_open(&self) -> bool {
         match &self.login {
             Login::Ssh(connection) => connection.is_open(),
-            Login::Rsh(..) => true,
+            Login::Rsh(..) | Login::Slurm(..) => true,
         }
     }
 
     pub async fn close(self) {
         match self.login {
             Login::Ssh(connection) => connection.close().await,
-            // Each `--rsh` command ends on its own.
-            Login::Rsh(..) => {}
+            // Each `--rsh` command and each step ends on its own.
+            Login::Rsh(..) | Login::Slurm(..) => {}
         }
     }
 }
@@ -434,6 +485,10 @@ pub struct Reach {
     pub check_ssh_config_permissions: bool,
     /// Command of `--rsh`, used in place of SSH.
     pub rsh: Option<Rsh>,
+    /// Value of `--launcher`.
+    pub launcher: Launcher,
+    /// Slurm job by whose steps every host is reached, in place of SSH.
+    pub slurm: Option<SlurmJob>,
     pub container: Option<Container>,
     /// Containers of hosts on which a program with options of its own runs; `None` for a host without one.
     pub of_hosts: BTreeMap<String, Option<Container>>,

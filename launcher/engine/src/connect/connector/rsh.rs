@@ -10,6 +10,7 @@ use rlaunch_text::redact::without_secrets;
 use rlaunch_text::shell::quoted;
 use std::ffi::OsString;
 use std::io;
+use std::path::Path;
 use tokio::process::Command;
 
 /// Placeholder in the command for the name of the host.
@@ -37,11 +38,11 @@ pub enum RshError {
     NoAgent { command: String, ended: Option<ExitStatus>, words: String },
 }
 
-fn describe_end(ended: Option<ExitStatus>) -> String {
+pub(super) fn describe_end(ended: Option<ExitStatus>) -> String {
     ended.map_or_else(|| "runs, but ".to_owned(), |ended| format!("{ended}, but "))
 }
 
-fn after_colon(words: &str) -> String {
+pub(super) fn after_colon(words: &str) -> String {
     if words.is_empty() { String::new() } else { format!(": {words}") }
 }
 
@@ -85,6 +86,11 @@ impl Rsh {
     pub fn here() -> Rsh {
         // With an empty source, the host's name is not appended to the words.
         Rsh { source: String::new(), words: vec!["sh".into(), "-c".into()] }
+    }
+
+    /// Tells whether the command is this program.
+    pub fn runs(&self, program: &str) -> bool {
+        self.words.first().is_some_and(|word| Path::new(word).file_name() == Some(program.as_ref()))
     }
 
     /// Returns the words of the command for a host. The caller appends the line for the host's shell.
@@ -156,6 +162,8 @@ mod tests {
         assert_eq!(words("ssh -o 'ProxyCommand a b'", "b"), "ssh|-o|ProxyCommand a b|me@b");
         assert_eq!(words("kubectl exec -i {host} -- sh -c", "b"), "kubectl|exec|-i|me@b|--|sh|-c");
         assert_eq!(words("srun --nodelist={host} -N1", "b"), "srun|--nodelist=me@b|-N1");
+        assert!(Rsh::parse("--rsh", "/usr/bin/srun -u").unwrap().runs("srun"));
+        assert!(!Rsh::parse("--rsh", "ssh srun").unwrap().runs("srun"));
         assert_eq!(Rsh::here().words_for(&Host::this_machine()), ["sh", "-c"]);
     }
 

@@ -128,7 +128,7 @@ impl Connecting {
         let deployment = Deployment::new(store, job.reach.agent_dir.clone(), callbacks)
             .map_err(|e| Failed::from_error(Exit::AGENT, &e).hint(e.hint()))?
             .shown_for(map.nodes.len());
-        let connector = if job.spec.is_local { None } else { Some(connector(job).await?) };
+        let connector = if job.spec.is_local { None } else { Some(connector(job, &map).await?) };
         let names = map.nodes.iter().map(|node| node.host.to_string());
         let progress = Progress::new(names, "connecting");
         let (no_env, events) = (job.spec.no_env, job.events.clone());
@@ -168,11 +168,12 @@ impl Connecting {
 }
 
 /// Makes the job's connector in another thread, since the SSH configuration may be on a file server that hangs.
-async fn connector(job: &JobRun) -> Result<Connector, Failed> {
+async fn connector(job: &JobRun, map: &RankMap) -> Result<Connector, Failed> {
     let reach = job.reach.clone();
     let made = tokio::task::spawn_blocking(move || Connector::new(&reach)).await;
     let made = made.map_err(|error| Failed::new(Exit::BUG, error.to_string())).flatten()?;
-    Ok(made.for_job(job.spec.id, &job.spec.name))
+    let hosts = map.nodes.iter().map(|node| &node.host);
+    Ok(made.for_job(job.spec.id, &job.spec.name, hosts))
 }
 
 /// Context for starting agents, shared by the tasks of all hosts.

@@ -1,0 +1,524 @@
+//! Nodes of a Slurm job, which are reached by steps of `srun` in place of SSH: within the job's limits and accounting, and
+//! gone with the job.
+//!
+//! The agents of a job start by one step for all its nodes. srun puts the number of a task in front of each of its lines,
+//! and the task's first line says on which node it runs; so each node has a stream of its own ([`StepReader`]). Everything
+//! else, such as the cleanup after a lost agent, is a step of one task. Streams of srun are not encrypted: no secret goes
+//! that way, and an agent calls the launcher back as on hosts whose shell passes on no stdin.
+
+use crate::connect::channel::{AgentChannel, AgentReader, AgentWriter, CommandStatus, Incoming};
+use crate::connect::connector::rsh::{after_colon, describe_end, last_lines};
+use bytes::Bytes;
+use rlaunch_bootstrap::job::ExitStatus;
+use rlaunch_console::{deadline, messages};
+use rlaunch_plan::hosts::{self, Host};
+use std::collections::HashMap;
+use std::io;
+use std::process::Stdio;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::process::Command;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+/// Words with which the first line of a task begins; its number, its architecture and the name of its node follow.
+const TASK_LINE: &str = "rlaunch-install task ";
+/// Variables of Slurm that its commands get: where the controller is. All others would change a step, as
+/// `SRUN_CPUS_PER_TASK`, `SLURM_EXACT` and `SLURM_KILL_BAD_EXIT` do.
+const KEPT: &[&str] =
+    &["SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_WORKING_CLUSTER", "SLURM_EXPORT_ENV", "SLURM_JWT"];
+/// Options of each step: it shares what the job has with other steps, binds no CPUs, and goes on when a task or a node fails.
+const OPTIONS: &[&str] = &[
+    "--overlap", "--ntasks-per-node=1", "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0",
+    "--wait=0", "--no-kill", "--job-name=rlaunch",
+];
+/// Maximum number of lines of a task that wait to be read. An agent writes a few; later lines are dropped.
+const UNREAD_LINES: usize = 64;
+/// Maximum length of a line, in bytes. Longer ones are cut.
+const MAX_LINE: usize = 16 << 10;
+/// Time limit for squeue, whose controller may be busy.
+const SQUEUE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for which a state of the job counts, so that many nodes that are silent ask once.
+pub(crate) const STATE_AGE: Duration = Duration::from_secs(4);
+
+/// By what agents start on the nodes of a Slurm job, as `--launcher` says.
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    strum::EnumString,
+    strum::IntoStaticStr,
+    strum::VariantArray,
+)]
+#[strum(serialize_all = "kebab-case")]
+pub enum Launcher {
+    /// By srun if all hosts are nodes of a Slurm job here, or else by SSH.
+    #[default]
+    Auto,
+    Srun,
+    Ssh,
+}
+
+/// Slurm job in which the launcher runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlurmJob {
+    pub id: String,
+    /// Names of its nodes.
+    pub nodes: Vec<String>,
+}
+
+impl SlurmJob {
+    /// Returns the first host that is no node of the job. A host with a user is none: steps run as the job's user.
+    pub fn foreign<'h>(&self, hosts: &'h [Host]) -> Option<&'h Host> {
+        let is_node = |host: &Host| host.user.is_none() && self.nodes.contains(&host.name);
+        hosts.iter().find(|host| !is_node(host))
+    }
+
+    /// Tells whether srun is on PATH.
+    pub fn has_srun() -> bool {
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        std::env::split_paths(&path).any(|directory| directory.join("srun").is_file())
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        for (name, _) in std::env::vars_os() {
+            let text = name.to_string_lossy();
+            let is_of_slurm = ["SLURM_", "SRUN_", "SLURMD_"].iter().any(|of| text.starts_with(of));
+            if is_of_slurm && !KEPT.contains(&&*text) {
+                command.env_remove(&name);
+            }
+        }
+        command
+    }
+
+    /// Returns the command of a step with a task on each of `nodes`; the words of the task follow.
+    fn srun(&self, nodes: &[String]) -> Command {
+        let count = nodes.len();
+        let mut command = self.command("srun");
+        command
+            .arg(format!("--jobid={}", self.id))
+            .args([format!("-N{count}"), format!("-n{count}")]);
+        command.args(OPTIONS).arg(format!("--nodelist={}", nodes.join(",")));
+        command
+    }
+
+    async fn ask_state(&self) -> Option<String> {
+        let mut squeue = self.command("squeue");
+        squeue.args(["-h", "-t", "all", "-o", "%T", "-j", &self.id]);
+        squeue.stdin(Stdio::null()).kill_on_drop(true);
+        let answer = deadline::within(SQUEUE_TIMEOUT, squeue.output()).await?.ok()?;
+        let state = String::from_utf8_lossy(&answer.stdout).lines().next()?.trim().to_owned();
+        Some(state).filter(|state| !state.is_empty())
+    }
+}
+
+/// Reason why a step did not start an agent.
+#[derive(Debug, thiserror::Error)]
+pub enum StepError {
+    #[error("cannot run srun, by which Slurm's job {job} is reached")]
+    Start { job: String, source: io::Error },
+    #[error(
+        "agents in a step of Slurm call the launcher, and it can listen on no address of this machine"
+    )]
+    NoAddress,
+    #[error("srun of Slurm's job {job} {}no agent answered{}", describe_end(*ended), after_colon(words))]
+    NoAgent { job: String, ended: Option<ExitStatus>, words: String },
+}
+
+impl StepError {
+    pub fn hint(&self, host: &str) -> String {
+        match self {
+            StepError::Start { .. } => {
+                "srun must be on PATH; --launcher ssh reaches the hosts by SSH".to_owned()
+            }
+            StepError::NoAddress => {
+                "--oob-if, --oob-net and --port-range limit where the launcher listens".to_owned()
+            }
+            StepError::NoAgent { job, .. } => format!(
+                "`srun --jobid={job} --overlap -N1 -n1 -w {host} hostname` should print its name; \
+                 --launcher ssh reaches the hosts by SSH"
+            ),
+        }
+    }
+}
+
+/// What Slurm says of a job from whose node nothing comes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum JobState {
+    Suspended,
+    /// The job is over; contains the sentence that says so.
+    Over(String),
+    Other,
+}
+
+/// Steps of a Slurm job, shared by the connections to its nodes.
+pub(crate) struct Steps {
+    job: SlurmJob,
+    /// Nodes of the step that starts the agents.
+    nodes: Vec<String>,
+    agents: Mutex<Option<AgentStep>>,
+    state: tokio::sync::Mutex<Option<(Instant, JobState)>>,
+}
+
+/// Step that starts the agents, with the streams that no node has taken yet.
+struct AgentStep {
+    waiting: HashMap<String, StepReader>,
+    status: CommandStatus,
+}
+
+impl Steps {
+    pub(super) fn new(job: SlurmJob) -> Steps {
+        Steps {
+            job,
+            nodes: Vec::new(),
+            agents: Mutex::new(None),
+            state: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Returns steps of the same job, one of which starts the agents of `hosts`.
+    pub(super) fn for_nodes<'h>(&self, hosts: impl Iterator<Item = &'h Host>) -> Steps {
+        let nodes = hosts.map(|host| host.name.clone()).collect();
+        Steps { nodes, ..Steps::new(self.job.clone()) }
+    }
+
+    /// Runs a line in a shell on a node, in a step of its own. `has_stdin` says whether the line reads stdin.
+    pub(super) fn exec(
+        &self,
+        host: &Host,
+        line: &str,
+        has_stdin: bool,
+        status: CommandStatus,
+    ) -> Result<AgentChannel, StepError> {
+        let mut srun = self.job.srun(std::slice::from_ref(&host.name));
+        if !has_stdin {
+            srun.arg("--input=none");
+        }
+        srun.args(["sh", "-c", line]);
+        AgentChannel::over_child(srun, Some(status)).map_err(|source| self.not_started(source))
+    }
+
+    /// Starts the agents of all nodes by the `words` of a task, unless that was done, and returns the stream of one of them.
+    /// `None` if the node has no task in that step.
+    pub(super) fn join_agents(
+        &self,
+        host: &Host,
+        words: impl FnOnce() -> Option<Vec<String>>,
+    ) -> Result<Option<(AgentChannel, CommandStatus)>, StepError> {
+        if !self.nodes.contains(&host.name) {
+            return Ok(None);
+        }
+        let mut agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
+        let step = match &mut *agents {
+            Some(step) => step,
+            None => {
+                let words = words().ok_or(StepError::NoAddress)?;
+                let step = AgentStep::start(&self.job, &self.nodes, &words);
+                agents.insert(step.map_err(|source| self.not_started(source))?)
+            }
+        };
+        let Some(reader) = step.waiting.remove(&host.name) else { return Ok(None) };
+        let channel = AgentChannel { reader: AgentReader::Step(reader), writer: AgentWriter::Step };
+        Ok(Some((channel, step.status.clone())))
+    }
+
+    fn not_started(&self, source: io::Error) -> StepError {
+        StepError::Start { job: self.job.id.clone(), source }
+    }
+
+    /// Makes the error for a step that printed `output` and did not start an agent.
+    pub(super) fn no_agent(&self, ended: Option<ExitStatus>, output: &str) -> StepError {
+        StepError::NoAgent { job: self.job.id.clone(), ended, words: last_lines(output) }
+    }
+
+    /// Asks Slurm for the state of the job, at most once in [`STATE_AGE`] for all nodes.
+    pub(super) async fn state(&self) -> JobState {
+        let mut known = self.state.lock().await;
+        if let Some((at, state)) = &*known
+            && at.elapsed() < STATE_AGE
+        {
+            return state.clone();
+        }
+        let id = &self.job.id;
+        let state = match self.job.ask_state().await.as_deref() {
+            Some("SUSPENDED") => JobState::Suspended,
+            None | Some("RUNNING" | "RESIZING" | "SIGNALING" | "STOPPED") => JobState::Other,
+            Some(over) => JobState::Over(format!("Slurm's job {id} is {over}")),
+        };
+        let was_suspended = known.as_ref().is_some_and(|(_, state)| *state == JobState::Suspended);
+        match (was_suspended, state == JobState::Suspended) {
+            (false, true) => messages::info(&format!(
+                "Slurm's job {id} is suspended: its nodes are waited for until it runs again"
+            )),
+            (true, false) => messages::info(&format!("Slurm's job {id} runs again")),
+            _ => {}
+        }
+        *known = Some((Instant::now(), state.clone()));
+        state
+    }
+}
+
+impl AgentStep {
+    /// Starts a step. Its streams are cut, and srun is ended, when all its readers are gone.
+    fn start(job: &SlurmJob, nodes: &[String], words: &[String]) -> io::Result<AgentStep> {
+        let mut srun = job.srun(nodes);
+        srun.args(["--label", "--input=none"]).args(words);
+        let status = CommandStatus::default();
+        let AgentChannel { reader, writer } = AgentChannel::over_child(srun, Some(status.clone()))?;
+        drop(writer);
+        let (open, all_gone) = mpsc::channel(1);
+        let streams = nodes.iter().map(|node| {
+            let (lines, unread) = mpsc::channel(UNREAD_LINES);
+            let reader = StepReader { unread, _open: open.clone() };
+            ((node.clone(), lines), (node.clone(), reader))
+        });
+        let (senders, waiting): (HashMap<_, _>, HashMap<_, _>) = streams.unzip();
+        tokio::spawn(distribute(reader, Tasks { unplaced: senders, ..Tasks::default() }, all_gone));
+        Ok(AgentStep { waiting, status })
+    }
+}
+
+/// Stream of one task of a step that has several.
+pub struct StepReader {
+    unread: mpsc::Receiver<Incoming>,
+    /// Dropped with the reader. The step ends with the last one.
+    _open: mpsc::Sender<()>,
+}
+
+impl StepReader {
+    /// Returns the next line; `None` once the task has ended, or the whole step. Cancel-safe.
+    pub(crate) async fn next(&mut self) -> Option<Incoming> {
+        self.unread.recv().await
+    }
+}
+
+/// Reads what srun prints until it ends or all readers are gone. Then srun gets SIGTERM, unless it has ended, and ends the
+/// tasks.
+async fn distribute(mut srun: AgentReader, mut tasks: Tasks, mut all_gone: mpsc::Receiver<()>) {
+    let (mut stdout, mut stderr) = (Lines::default(), Lines::default());
+    loop {
+        let incoming = tokio::select! {
+            incoming = srun.next() => incoming,
+            _ = all_gone.recv() => break,
+        };
+        match incoming {
+            Some(Incoming::Data(bytes)) => stdout.push(&bytes, |line| tasks.on_output(line)),
+            Some(Incoming::Diagnostics(bytes)) => stderr.push(&bytes, |line| tasks.on_words(line)),
+            None => break,
+        }
+    }
+    // The ends of the streams tell the readers, which must come after srun's exit status is known.
+    drop(tasks);
+    srun.reap().await;
+}
+
+/// Bytes up to the end of a line.
+#[derive(Default)]
+struct Lines(Vec<u8>);
+
+impl Lines {
+    fn push(&mut self, bytes: &[u8], mut on_line: impl FnMut(&str)) {
+        for part in bytes.split_inclusive(|&byte| byte == b'\n') {
+            let room = MAX_LINE.saturating_sub(self.0.len());
+            self.0.extend_from_slice(&part[..part.len().min(room)]);
+            if part.ends_with(b"\n") {
+                on_line(String::from_utf8_lossy(&self.0).trim_end());
+                self.0.clear();
+            }
+        }
+    }
+}
+
+/// Tasks of a step whose streams are open.
+#[derive(Default)]
+struct Tasks {
+    /// Nodes whose task has not said its number yet.
+    unplaced: HashMap<String, mpsc::Sender<Incoming>>,
+    /// Streams by the number of the task.
+    placed: HashMap<u32, mpsc::Sender<Incoming>>,
+    /// Whether Slurm has said that it ends the step.
+    is_ended: bool,
+}
+
+impl Tasks {
+    /// Passes a line of stdout to the reader of its task.
+    fn on_output(&mut self, line: &str) {
+        let Some((task, text)) = labelled(line) else { return };
+        if let Some(of) = text.strip_prefix(TASK_LINE)
+            && let Some((_, node)) = of.rsplit_once(' ')
+            && let Some(lines) = self.unplaced.remove(node)
+        {
+            self.placed.insert(task, lines);
+        }
+        if let Some(lines) = self.placed.get(&task) {
+            let _ = lines.try_send(Incoming::Data(with_newline(text)));
+        }
+    }
+
+    /// Passes a line of stderr to the reader of its task, or a line of srun itself to all that it is about.
+    fn on_words(&mut self, line: &str) {
+        if let Some(why) = ended_by_slurm(line)
+            && !std::mem::replace(&mut self.is_ended, true)
+        {
+            messages::warn(&format!("Slurm ends the job: {why}"));
+        }
+        if let Some((task, text)) = labelled(line) {
+            if let Some(lines) = self.placed.get(&task) {
+                let _ = lines.try_send(Incoming::Diagnostics(with_newline(text)));
+            }
+            return;
+        }
+        let words = || Incoming::Diagnostics(with_newline(line));
+        let Some((node, tasks)) = ended_tasks(line) else {
+            let all = self.placed.values().chain(self.unplaced.values());
+            return all.for_each(|lines| drop(lines.try_send(words())));
+        };
+        let placed = tasks.into_iter().filter_map(|task| self.placed.remove(&task));
+        // A task that failed before its first line.
+        let ended: Vec<_> = placed.chain(self.unplaced.remove(&node)).collect();
+        ended.iter().for_each(|lines| drop(lines.try_send(words())));
+    }
+}
+
+fn with_newline(text: &str) -> Bytes {
+    format!("{text}\n").into()
+}
+
+/// Splits `12: text`, as `srun --label` prints the lines of task 12. Numbers are padded to the same width.
+fn labelled(line: &str) -> Option<(u32, &str)> {
+    let (task, text) = line.split_once(':')?;
+    Some((task.trim_start().parse().ok()?, text.strip_prefix(' ').unwrap_or(text)))
+}
+
+/// Returns the reason in a line such as `slurmstepd: error: *** STEP 7.0 ON a CANCELLED AT 2026-11-29T19:11:10 DUE TO TIME
+/// LIMIT ***`.
+fn ended_by_slurm(line: &str) -> Option<&str> {
+    let (_, said) = line.split_once("*** ")?;
+    let (said, _) = said.split_once(" ***")?;
+    (said.starts_with("STEP ") || said.starts_with("JOB ")).then_some(said)
+}
+
+/// Returns the node and the tasks of a line by which srun says that tasks have ended, such as
+/// `srun: error: h[2-3]: tasks 1-2: Exited with exit code 1`.
+fn ended_tasks(line: &str) -> Option<(String, Vec<u32>)> {
+    let (_, text) = line.split_once("error: ")?;
+    let (node, rest) = text.split_once(": task")?;
+    let (tasks, how) = rest.strip_prefix('s').unwrap_or(rest).trim_start().split_once(": ")?;
+    let is_end = ["Exited", "Killed", "Terminated", "Segmentation", "Aborted", "Out Of Memory"];
+    if !is_end.iter().any(|end| how.starts_with(end)) {
+        return None;
+    }
+    let numbers = hosts::parse(&[format!("t[{tasks}]")]).ok()?;
+    let numbers = numbers.iter().filter_map(|name| name.name.strip_prefix('t')?.parse().ok());
+    Some((node.to_owned(), numbers.collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tasks(nodes: &[&str]) -> (Tasks, HashMap<String, mpsc::Receiver<Incoming>>) {
+        let channels = nodes.iter().map(|node| {
+            let (lines, unread) = mpsc::channel(UNREAD_LINES);
+            (((*node).to_owned(), lines), ((*node).to_owned(), unread))
+        });
+        let (unplaced, unread) = channels.unzip();
+        (Tasks { unplaced, ..Tasks::default() }, unread)
+    }
+
+    /// Returns all that waits in a stream; the last word says whether it is open.
+    fn read(unread: &mut mpsc::Receiver<Incoming>) -> String {
+        let mut text = String::new();
+        loop {
+            match unread.try_recv() {
+                Ok(Incoming::Data(line)) => text += &String::from_utf8_lossy(&line),
+                Ok(Incoming::Diagnostics(line)) => {
+                    text += &format!("! {}", String::from_utf8_lossy(&line))
+                }
+                Err(mpsc::error::TryRecvError::Empty) => return text + "open",
+                Err(mpsc::error::TryRecvError::Disconnected) => return text + "ended",
+            }
+        }
+    }
+
+    #[test]
+    fn each_node_reads_the_lines_of_its_task() {
+        let (mut tasks, mut unread) = tasks(&["h1", "h2", "h3"]);
+        for line in [
+            " 1: rlaunch-install task 1 x h3", " 0: rlaunch-install task 0 x h1", " 1: at: x",
+            "stray",
+        ] {
+            tasks.on_output(line);
+        }
+        tasks.on_words(" 0: sh: no");
+        tasks.on_words("srun: busy");
+        assert_eq!(
+            read(unread.get_mut("h3").unwrap()),
+            "rlaunch-install task 1 x h3\nat: x\n! srun: busy\nopen"
+        );
+        let of_first = "rlaunch-install task 0 x h1\n! sh: no\n! srun: busy\nopen";
+        assert_eq!(read(unread.get_mut("h1").unwrap()), of_first);
+        assert_eq!(read(unread.get_mut("h2").unwrap()), "! srun: busy\nopen");
+    }
+
+    #[test]
+    fn a_task_that_has_ended_ends_its_stream_alone() {
+        let (mut tasks, mut unread) = tasks(&["h1", "h2", "h3", "h4"]);
+        for task in 0..3 {
+            tasks.on_output(&format!("{task}: rlaunch-install task {task} x h{}", task + 1));
+        }
+        let ended = "srun: error: h[2-3]: tasks 1-2: Exited with exit code 1";
+        tasks.on_words(ended);
+        tasks.on_words("srun: error: h4: task 3: Killed");
+        let mut last =
+            |node: &str| read(unread.get_mut(node).unwrap()).lines().last().unwrap().to_owned();
+        assert_eq!(
+            ["h1", "h2", "h3", "h4"].map(|node| last(node)),
+            ["open", "ended", "ended", "ended"]
+        );
+    }
+
+    #[test]
+    fn slurms_reason_for_the_end_is_found() {
+        let line = "slurmstepd-a: error: *** STEP 2.0 ON a CANCELLED AT 2026-11-29T19:11:10 DUE TO TIME LIMIT ***";
+        let why = "STEP 2.0 ON a CANCELLED AT 2026-11-29T19:11:10 DUE TO TIME LIMIT";
+        assert_eq!(ended_by_slurm(line), Some(why));
+        assert_eq!(ended_by_slurm("srun: *** note ***"), None);
+    }
+
+    #[test]
+    fn lines_come_in_any_pieces_and_have_a_limit() {
+        let (mut lines, mut seen) = (Lines::default(), Vec::new());
+        for part in ["0: a", "b\n1: ", "c\n"] {
+            lines.push(part.as_bytes(), |line| seen.push(line.to_owned()));
+        }
+        lines.push(&vec![b'x'; 10 * MAX_LINE], |_| ());
+        lines.push(b"\n", |line| seen.push(line.len().to_string()));
+        assert_eq!(seen, ["0: ab".to_owned(), "1: c".to_owned(), (MAX_LINE).to_string()]);
+    }
+
+    #[test]
+    fn a_host_of_another_user_or_job_is_no_node() {
+        let job = SlurmJob { id: "7".into(), nodes: vec!["h1".into(), "h2".into()] };
+        let foreign = |hosts: &str| {
+            let hosts = hosts::parse(&[hosts.into()]).unwrap();
+            job.foreign(&hosts).map(ToString::to_string)
+        };
+        assert_eq!(foreign("h2,h1:4"), None);
+        assert_eq!(foreign("h1,h3"), Some("h3".to_owned()));
+        assert_eq!(foreign("me@h1"), Some("me@h1".to_owned()));
+    }
+
+    #[test]
+    fn a_step_shares_the_job_and_has_a_task_on_each_node() {
+        let job = SlurmJob { id: "7".into(), nodes: Vec::new() };
+        let srun = job.srun(&["h1".to_owned(), "h3".to_owned()]);
+        let words: Vec<_> = srun.as_std().get_args().map(|word| word.to_string_lossy()).collect();
+        assert_eq!(words[..3], ["--jobid=7", "-N2", "-n2"]);
+        assert!(words.contains(&"--overlap".into()) && words.contains(&"--nodelist=h1,h3".into()));
+    }
+}

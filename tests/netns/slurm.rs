@@ -1,0 +1,260 @@
+//! Jobs inside allocations of a real Slurm, whose agents start by srun and not by SSH.
+
+use crate::running::{Outcome, Running};
+use crate::support::{BOUND, Field, PATH};
+use rlaunch_lab::{Account, Process, Slurm};
+use std::process::{Command, Stdio};
+
+/// Nodes of the cluster. Their sshds are off.
+const NODES: [&str; 4] = ["a", "b", "c", "d"];
+/// Rank that says that it runs, and dies of SIGTERM.
+const RANK: &str = "echo up; exec sleep 1000";
+/// Words of a rank that stands for itself: its number, its node, its step and whether it is in the job's cgroup.
+const WHERE: &str = concat!(
+    r#"echo "$RANK:$SLURM_PROCID/$SLURM_NTASKS $SLURM_LOCALID $SLURMD_NODENAME $SLURM_STEP_ID $SLURM_JOB_ID "#,
+    r#"$SLURM_SUBMIT_DIR $(grep -c "job_$SLURM_JOB_ID/step_$SLURM_STEP_ID" /proc/self/cgroup)""#
+);
+
+/// Slurm on the first hosts of a lab.
+struct Cluster<'f> {
+    field: &'f Field,
+    slurm: Slurm<'f>,
+}
+
+impl<'f> Cluster<'f> {
+    fn new(field: &'f Field) -> Cluster<'f> {
+        let slurm = Slurm::start(&field.lab, &NODES).unwrap();
+        for node in NODES {
+            field.lab.sshd(node).unwrap().stop().unwrap();
+        }
+        Cluster { field, slurm }
+    }
+
+    /// Makes a command of Slurm on the launch node.
+    fn command(&self, account: Account, words: &str) -> Command {
+        let mut command = self.slurm.command(account);
+        command.env_clear().args(words.split_whitespace());
+        command.env("SLURM_CONF", self.slurm.conf()).env("PATH", PATH).env("LANG", "C.UTF-8");
+        command.env("HOME", account.home()).env("USER", account.name());
+        command.env("R", &self.field.rlaunch).stdin(Stdio::null());
+        command
+    }
+
+    /// Starts a shell script in an allocation, where $R is rlaunch.
+    fn salloc(&self, options: &str, script: &str) -> Running<'f> {
+        let mut command = self.command(Account::User, &format!("salloc -Q {options} sh -c"));
+        command.arg(script).stdout(Stdio::piped()).stderr(Stdio::piped());
+        Running::start(self.field, &mut command, BOUND)
+    }
+
+    fn run(&self, options: &str, script: &str) -> Outcome {
+        let outcome = self.salloc(options, script).finish_first();
+        self.assert_idle(&outcome);
+        outcome
+    }
+
+    /// Runs a command of Slurm as its administrator, and returns what it prints.
+    fn control(&self, words: &str) -> String {
+        let output = self.command(Account::Root, words).output().unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        assert!(output.status.success(), "{words}: {}", text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    /// Returns the number of the only job.
+    fn job(&self) -> String {
+        self.control("squeue -h -o %i")
+    }
+
+    /// Lists what runs on nodes beside Slurm itself.
+    fn started(&self) -> Vec<Process> {
+        let mut processes = self.field.started();
+        processes.retain(|process| {
+            let program = process.args[0].rsplit('/').next().unwrap_or_default();
+            !program.starts_with("slurm")
+                && program != "munged"
+                && process.args.last().unwrap() != "100000000"
+        });
+        processes
+    }
+
+    /// Asserts that soon nothing of a job is left on any node.
+    fn assert_idle(&self, outcome: &Outcome) {
+        self.field.wait_for(&format!("the nodes to be idle after {outcome}"), || {
+            self.started().is_empty()
+        });
+    }
+
+    /// Copies rlaunch to /tmp/dist on nodes, until the guard is dropped.
+    fn install(&self, nodes: &[&str]) -> impl Drop + use<> {
+        for node in nodes {
+            let mut copy = self.field.lab.on(node, Account::Root).unwrap();
+            let from = self.field.rlaunch.parent().unwrap();
+            let mut pack = Command::new("tar")
+                .arg("-C")
+                .arg(from)
+                .args(["-c", "."])
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            copy.args(["sh", "-c", "mkdir -m 755 /tmp/dist && exec tar -C /tmp/dist -x"]);
+            assert!(copy.stdin(pack.stdout.take().unwrap()).status().unwrap().success());
+            assert!(pack.wait().unwrap().success());
+        }
+        self.field.scratch(nodes, "/tmp/dist")
+    }
+
+    fn wait_for_ranks(&self, count: usize) {
+        self.field.wait_for("the ranks", || {
+            self.started().iter().filter(|process| process.args[0] == "sleep").count() == count
+        });
+    }
+}
+
+impl Drop for Cluster<'_> {
+    fn drop(&mut self) {
+        let stopped = self.slurm.stop();
+        let started =
+            NODES.into_iter().try_for_each(|node| self.field.lab.sshd(node)?.restart(&[]));
+        assert!(std::thread::panicking() || stopped.and(started).is_ok());
+    }
+}
+
+#[test]
+fn agents_start_by_one_step_for_all_nodes() {
+    let field = Field::new();
+    let cluster = Cluster::new(&field);
+    let ran = cluster.run("-N3 --ntasks-per-node=2", &format!("$R sh -c '{WHERE}' 2>&1"));
+    ran.succeeded();
+    let job = ran
+        .out()
+        .lines()
+        .find_map(|line| Some(line.split_once("Slurm's job ")?.1.to_owned()))
+        .unwrap();
+    let job = job.split(' ').next().unwrap();
+    for (rank, node) in [(0, "a"), (1, "a"), (2, "b"), (3, "b"), (4, "c"), (5, "c")] {
+        let line = format!("{rank}:{rank}/6 {} {node} 0 {job} /tmp ", rank % 2);
+        assert!(ran.out().contains(&line), "{line}: {ran}");
+    }
+    // Warm: the agents are in the nodes' caches. What a rank prints and reads goes as it does by SSH, and its code is rlaunch's.
+    let echo =
+        "head -c 20000000 /dev/zero | $R -q --stdin 1 sh -c 'cat | wc -c; exit $((3 * RANK))'";
+    let ran = cluster.run("-N2", echo);
+    ran.ended_with(3);
+    assert!(ran.out().lines().any(|line| line.ends_with("20000000")), "{ran}");
+    // What would change a step is kept from it.
+    let spoiled = "SLURM_KILL_BAD_EXIT=1 SRUN_CPUS_PER_TASK=1 SLURM_EXACT=1 SLURM_HOSTFILE=/nowhere SLURM_LABELIO=1";
+    let ran = cluster
+        .run("-N2 --exclusive", &format!("{spoiled} $R -q -H b:1,a:1 sh -c 'hostname; nproc'"));
+    ran.succeeded();
+    assert_eq!(ran.out().split_whitespace().filter(|word| *word == "2").count(), 2, "{ran}");
+    let ran = cluster.run(
+        "-N2",
+        "$R -q -x 'SLURM_*' -np 1 sh -c 'echo $SLURM_NODE_ALIASES$SLURM_TASKS_PER_NODE'",
+    );
+    ran.succeeded();
+    assert!(ran.out().contains("1(x2)"), "{ran}");
+}
+
+#[test]
+fn scancel_ends_a_job_in_each_phase() {
+    let field = Field::new();
+    let cluster = Cluster::new(&field);
+    for (rank, is_stubborn) in
+        [(RANK, false), ("trap '' TERM; echo up; sleep 1000; sleep 1000", true)]
+    {
+        let mut running = cluster.salloc("-N2", &format!("$R sh -c \"{rank}\""));
+        running.wait_for_text("up", 2);
+        let job = cluster.job();
+        cluster.control(&format!("scancel {job}"));
+        let ended = running.finish_first();
+        cluster.assert_idle(&ended);
+        ended.says(&["Slurm ends the job: STEP ", "CANCELLED AT"]);
+        assert!(is_stubborn || !ended.err().contains("SIGKILL"), "{ended}");
+    }
+    // While the step starts: the daemon of a node hangs.
+    let go = cluster.slurm.conf().with_file_name("go");
+    let waits =
+        format!("echo begun; until [ -e {} ]; do sleep 0.1; done; exec $R true", go.display());
+    let mut running = cluster.salloc("-N2 -w a,b", &waits);
+    running.wait_for_text("begun", 1);
+    field.on("b", "kill -STOP $(cat /tmp/slurm-*/slurmd.pid)");
+    std::fs::write(go, "").unwrap();
+    let job = cluster.job();
+    field.wait_for("the step", || cluster.control("squeue -h -s -o %j").contains("rlaunch"));
+    cluster.control(&format!("scancel {job}"));
+    field.on("b", "kill -CONT $(cat /tmp/slurm-*/slurmd.pid)");
+    let ended = running.finish_first();
+    cluster.assert_idle(&ended);
+    ended.says(&["Slurm ends the job: STEP ", "srun of Slurm's job"]);
+}
+
+#[test]
+fn signals_and_suspension_reach_the_ranks() {
+    let field = Field::new();
+    let cluster = Cluster::new(&field);
+    let rank = "trap 'echo first' USR1; trap 'echo second' USR2; trap 'exit 0' INT; echo up; while :; do sleep 0.1; done";
+    let mut running = cluster.salloc("-N2", &format!("exec $R --node-timeout 4 sh -c \"{rank}\""));
+    running.wait_for_text("up", 2);
+    let job = cluster.job();
+    for (signal, word) in [("USR1", "first"), ("USR2", "second")] {
+        cluster.control(&format!("scancel -s {signal} {job}"));
+        running.wait_for_text(word, 2);
+    }
+    cluster.control(&format!("scontrol suspend {job}"));
+    running.wait_for_stderr(&format!("Slurm's job {job} is suspended"), 1);
+    cluster.control(&format!("scontrol resume {job}"));
+    running.wait_for_stderr(&format!("Slurm's job {job} runs again"), 1);
+    cluster.control(&format!("scancel -s USR1 {job}"));
+    running.wait_for_text("first", 4);
+    cluster.control(&format!("scancel {job}"));
+    cluster.assert_idle(&running.finish_first());
+}
+
+#[test]
+fn a_lost_agent_is_reaped_by_another_step() {
+    let field = Field::new();
+    let cluster = Cluster::new(&field);
+    let mut running = cluster.salloc("-N2 -w a,b", &format!("exec $R sh -c \"{RANK}\""));
+    running.wait_for_text("up", 2);
+    cluster.wait_for_ranks(2);
+    // The agent and its guardian at once, so that nothing on the host ends the rank.
+    let agents = cluster
+        .started()
+        .into_iter()
+        .filter(|process| process.host == "b" && process.args[0].ends_with("rlaunch-worker"));
+    let agents: Vec<String> = agents.map(|process| process.pid.to_string()).collect();
+    assert_eq!(agents.len(), 2);
+    assert!(Command::new("kill").arg("-KILL").args(agents).status().unwrap().success());
+    let ended = running.finish_first();
+    ended.ended_with(206);
+    cluster.assert_idle(&ended);
+    ended.says(&["node b is lost", "b: agent lost, nothing more found"]);
+}
+
+#[test]
+fn what_is_no_job_of_slurm_for_rlaunch_is_said() {
+    let field = Field::new();
+    let cluster = Cluster::new(&field);
+    cluster.run("-N1 : -N1", "exec $R hostname").refused(200, &["heterogeneous"]);
+    let _copy = cluster.install(&["a", "b"]);
+    let smaller = cluster.run("-N3", "srun -N1 -n1 -w b /tmp/dist/rlaunch -q hostname");
+    smaller.succeeded();
+    assert_eq!(smaller.out().trim(), "b", "{smaller}");
+    let copies = cluster.run("-N2", "srun -N2 -n2 /tmp/dist/rlaunch -np 1 hostname");
+    copies.succeeded();
+    assert_eq!(copies.err().matches("srun has started 2 rlaunches").count(), 1, "{copies}");
+    let elsewhere = cluster.run("-N1", "$R --launcher srun -H d hostname");
+    elsewhere.refused(200, &["--launcher srun is for the nodes of a Slurm job, and d is none"]);
+    let mixed = cluster.run("-N1 -w a", "exec $R -H a,h hostname");
+    mixed.says(&["h is no node of Slurm's job"]);
+    let outside = field.rlaunch("--launcher srun -np 1 hostname").spawn().finish_first();
+    outside.refused(200, &["--launcher srun is for the nodes of a Slurm job, and SLURM_JOB_ID"]);
+    let broken = cluster.run("-N1", "SLURM_JOB_ID=77 exec $R hostname");
+    broken.ended_with(201);
+    broken.says(&["srun of Slurm's job 77", "Invalid job id"]).hints("--launcher ssh");
+    // By SSH after all: the sshd of this node is off.
+    let ran = cluster.run("-N1", "exec $R --launcher ssh hostname");
+    ran.ended_with(201);
+    ran.says(&["by SSH ranks may use more than Slurm's job"]);
+}
