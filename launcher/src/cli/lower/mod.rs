@@ -293,6 +293,10 @@ impl JobError {
                 let line = line.as_deref().unwrap_or("name its interpreter before it");
                 Some(format!("{line}; or make it executable here: chmod +x {}", quoted(program)))
             }
+            JobError::Preload { path, .. } if path.is_dir() => Some(format!(
+                "a directory goes by rlaunch push -H HOSTS {}, or with the job by --sync",
+                quoted(path.as_os_str())
+            )),
             JobError::WorkingDir(_) => {
                 Some("it may have been deleted: cd to another, or name one by --wdir".into())
             }
