@@ -210,7 +210,7 @@ fn what_cannot_be_measured_is_refused_in_a_sentence() {
         ("coll allreduce -H a,b", "invalid value 'allreduce'"),
         ("lat -H a,b --sizes 9..8", "a range starts at 1 or more"),
         ("coll all_reduce -H a,b -np 3", "3 ranks need 3 slots; there are 2"),
-        ("mesh -H a", "rlaunch bench mesh is between hosts, but there is 1"),
+        ("mesh -H a", "links are measured between hosts, but there is 1"),
         ("mesh -H a,b --size 1K,2K", "is not a size"),
         ("coll barrier -H a,b --plot x.svg", "a barrier has no sizes"),
         ("lat -H a,b --report KB", "invalid value 'KB'"),

@@ -92,6 +92,7 @@ fn parse(words: &[String]) -> Result<Command, String> {
         | ["abort" | "event", _]
         | ["kv", "put", _, _]
         | ["kv", "get" | "wait", _] => Ok(command),
+        [verb @ ("abort" | "event")] => Err(format!("rlaunch {verb} needs a TEXT")),
         _ => Err(format!("unknown command `rlaunch {}`", words.join(" "))),
     }
 }

@@ -75,21 +75,26 @@ impl Progress {
         results.into_iter().map(|(_, result)| result).collect()
     }
 
-    /// Runs `work`. Prints a progress line with the remaining names after 1, 3, 10, 30, 60 and 120 seconds,
-    /// unless a question to the user is open.
+    /// Runs `work`. Prints a progress line with the remaining names after 1, 3, 10, 30, 60 and 120 seconds, at a terminal one
+    /// that changes every second and is gone with the wait, unless a question to the user is open.
     pub async fn report_while<T>(&self, work: impl Future<Output = T>) -> T {
         let started = Instant::now();
         let mut work = std::pin::pin!(work);
-        for second in REPORT_AT {
+        let is_live = has_steps();
+        let last = if is_live { u64::MAX } else { REPORT_AT[REPORT_AT.len() - 1] };
+        for second in (1..=last).filter(|second| is_live || REPORT_AT.contains(second)) {
             let left = Duration::from_secs(second).saturating_sub(started.elapsed());
-            match tokio::time::timeout(left, &mut work).await {
-                Ok(done) => return done,
-                Err(_) if OPEN_QUESTIONS.load(Ordering::Relaxed) > 0 => {}
-                Err(_) => messages::info(&format!(
-                    "waiting {} s for: {}",
-                    started.elapsed().as_secs(),
-                    self.describe_pending()
-                )),
+            if let Ok(done) = tokio::time::timeout(left, &mut work).await {
+                if is_live && second > 1 {
+                    erase_step();
+                }
+                return done;
+            }
+            let line = format!("waiting {second} s for: {}", self.describe_pending());
+            if is_live {
+                show_step(&line);
+            } else if OPEN_QUESTIONS.load(Ordering::Relaxed) == 0 {
+                messages::info(&line);
             }
         }
         work.await
@@ -99,10 +104,15 @@ impl Progress {
 /// Shows at a terminal what takes time, until the next message, question or [`erase_step`]. Elsewhere the lines of
 /// [`Progress`] say it, from a second on.
 pub fn show_step(line: &str) {
-    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
-    if io::stderr().is_terminal() && !is_dumb && OPEN_QUESTIONS.load(Ordering::Relaxed) == 0 {
+    if has_steps() && OPEN_QUESTIONS.load(Ordering::Relaxed) == 0 {
         messages::write_transient(line);
     }
+}
+
+/// Tells whether stderr is a terminal on which a line can be erased.
+fn has_steps() -> bool {
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    io::stderr().is_terminal() && !is_dumb
 }
 
 /// Erases the line of [`show_step`], before others write to the terminal.

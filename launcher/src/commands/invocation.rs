@@ -74,8 +74,15 @@ fn parse_verb(typed: &[OsString]) -> Result<Invocation, UsageError> {
     Ok(Invocation::Verb(Box::new(verb), Box::new(line)))
 }
 
-/// Adds the command line that was meant to the error of one that lacks a word.
+/// Adds the command line that was meant to the error of another.
 fn with_tip(mut error: clap::Error, typed: &[OsString]) -> clap::Error {
+    if let Some(ContextValue::StyledStrs(tips)) = error.get(ContextKind::Suggested) {
+        // What clap does not know is an option of another tool or verb, not a value.
+        let is_value = tips.iter().any(|tip| tip.to_string().contains("as a value"));
+        if is_value {
+            error.remove(ContextKind::Suggested);
+        }
+    }
     let words = typed.get(1..).unwrap_or_default();
     let Some((verb, rest)) = words.split_first() else { return error };
     let is_option = |word: &OsString| word.as_encoded_bytes().starts_with(b"-");
@@ -85,7 +92,7 @@ fn with_tip(mut error: clap::Error, typed: &[OsString]) -> clap::Error {
             ("which port is cabled to which", "discover")
         }
         (Some("reap"), ErrorKind::MissingRequiredArgument) => ("the last job", LAST),
-        _ => return error,
+        _ => return with_other_line(error, verb, rest),
     };
     let mut meant = [slice::from_ref(verb), &[OsString::from(word)][..], rest].concat();
     if !rest.iter().any(names_hosts) {
@@ -94,6 +101,43 @@ fn with_tip(mut error: clap::Error, typed: &[OsString]) -> clap::Error {
     let tip = format!("{what}: {}", command_line(&meant));
     error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
     error
+}
+
+/// Adds the command line that was meant where the verb, or an option that it lacks, was not.
+fn with_other_line(mut error: clap::Error, verb: &OsString, rest: &[OsString]) -> clap::Error {
+    let names_hosts = rest.iter().any(|word| word.to_str().is_some_and(|w| HOSTS.contains(&w)));
+    let are_names = rest.iter().all(|word| !word.as_encoded_bytes().starts_with(b"-"));
+    let tip = match (verb.to_str().unwrap_or_default(), error.kind()) {
+        ("exec" | "shell", ErrorKind::UnknownArgument) if names_hosts => {
+            format!("a program on hosts: {}", command_line(rest))
+        }
+        ("stop", ErrorKind::UnknownArgument) if rest.iter().any(|word| word == "--all") => {
+            "one job at a time: rlaunch stop NAME (rlaunch jobs lists them)".to_owned()
+        }
+        ("doctor" | "topo" | "capture", ErrorKind::UnknownArgument) if are_names => {
+            let hosts = rest.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>();
+            let meant = [verb.clone(), "-H".into(), hosts.join(",").into()];
+            format!("hosts: {}", command_line(&meant))
+        }
+        ("bench", ErrorKind::InvalidValue) if is_invalid(&error, rest.first()) => {
+            let hosts = rest.get(1..).filter(|_| names_hosts).unwrap_or_default().to_vec();
+            let none = vec!["-H".into(), "HOSTS".into()];
+            let hosts = if hosts.is_empty() { none } else { hosts };
+            let meant = [vec![verb.clone()], hosts].concat();
+            format!("the links between hosts: {}", command_line(&meant))
+        }
+        _ => return error,
+    };
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    error
+}
+
+/// Tells whether `word` is the value to which an error objects.
+fn is_invalid(error: &clap::Error, word: Option<&OsString>) -> bool {
+    let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue) else {
+        return false;
+    };
+    word.is_some_and(|word| **word == **value)
 }
 
 #[cfg(test)]
@@ -176,6 +220,17 @@ mod tests {
             let error = parse(&format!("rlaunch {typed}")).unwrap_err();
             assert!(error.contains(&format!(": rlaunch {meant}\n")), "{error}");
             assert!(parse(&format!("rlaunch {meant}")).is_ok(), "{meant}");
+        }
+        for (typed, tip) in [
+            ("exec -H a,b hostname", "a program on hosts: rlaunch -H a,b hostname"),
+            ("shell -H a,b hostname", "a program on hosts: rlaunch -H a,b hostname"),
+            ("doctor a b", "hosts: rlaunch doctor -H a,b"),
+            ("bench links -H a,b", "the links between hosts: rlaunch bench -H a,b"),
+            ("bench links", "the links between hosts: rlaunch bench -H HOSTS"),
+            ("stop --all", "one job at a time: rlaunch stop NAME"),
+        ] {
+            let error = parse(&format!("rlaunch {typed}")).unwrap_err();
+            assert!(error.contains(tip) && !error.contains("as a value"), "{error}");
         }
         let error = parse("rlaunch network mesh --no-such").unwrap_err();
         assert!(!error.contains("discover"), "{error}");

@@ -16,19 +16,23 @@ use std::path::Path;
 
 /// Words of other tools, or words that people try for a verb; what they want of them; the verb that does it, and the words
 /// that it has if none were typed that it takes.
-const FOREIGN: [(&[&str], &str, &str, &str); 12] = [
-    (&["ps", "ls", "list", "squeue"], "your running jobs", "jobs", ""),
+const FOREIGN: [(&[&str], &str, &str, &str); 16] = [
+    (&["ps", "ls", "list", "queue", "squeue"], "your running jobs", "jobs", ""),
+    (&["past", "runs", "sacct"], "jobs that have ended, too", "jobs", "-a"),
     (&["inspect", "info", "show"], "how a job went", "report", "last"),
     (&["again", "restart"], "a job once more", "rerun", ""),
     (&["kill", "cancel", "scancel", "end", "quit"], "the end of a running job", "stop", ""),
     (
-        &["where", "why", "hang", "trace", "py-spy", "dump", "bt"],
+        &["where", "why", "hang", "trace", "py-spy", "dump", "bt", "debug"],
         "where each rank of a job is",
         "stack",
         "",
     ),
     (
-        &["bandwidth", "net", "links", "speed", "latency", "iperf", "iperf3"],
+        &[
+            "bandwidth", "net", "links", "speed", "latency", "iperf", "iperf3", "benchmark",
+            "compare", "ping",
+        ],
         "how fast the links between hosts are",
         "bench",
         "-H HOSTS",
@@ -36,13 +40,27 @@ const FOREIGN: [(&[&str], &str, &str, &str); 12] = [
     (&["check"], "what is wrong with hosts", "doctor", "-H HOSTS"),
     (&["hosts", "nodes", "gpus"], "what hosts have", "topo", "-H HOSTS"),
     (&["tail", "output"], "what a job prints", "logs", "-f"),
+    (&["errors", "error", "explain"], "what a job has printed, and why it failed", "logs", "last"),
     (&["top", "htop", "stats"], "what a job and its hosts do", "monitor", ""),
-    (&["copy", "upload", "put", "send"], "files to hosts", "push", "-H HOSTS FILE"),
+    (
+        &["copy", "cp", "scp", "rsync", "upload", "put", "send", "distribute", "deploy"],
+        "files to hosts",
+        "push",
+        "-H HOSTS FILE",
+    ),
     (&["download", "pull", "get"], "files of hosts", "fetch", "-H HOSTS PATH"),
+    (&["setup"], "a key that logs in to hosts", "ssh-setup", "-H HOSTS"),
+    (&["config", "settings"], "settings", "help", "config"),
+];
+
+/// Words that people type before the program to start a job; what they want, and the options for it.
+const STARTS: [(&[&str], &str, &[&str]); 2] = [
+    (&["run", "start", "launch"], "a job needs no verb", &[]),
+    (&["submit", "sbatch", "background", "detach", "bg"], "a job in the background", &["-d"]),
 ];
 
 /// Words of [`FOREIGN`] that run as programs where they are installed, but rarely are meant so.
-const TOOLS: [&str; 6] = ["ps", "ls", "squeue", "kill", "top", "htop"];
+const TOOLS: [&str; 9] = ["ps", "ls", "squeue", "kill", "top", "htop", "cp", "scp", "rsync"];
 
 /// Command line of a job with one program that does not stand behind `--`.
 struct Words<'a> {
@@ -78,8 +96,8 @@ pub(super) fn refuse(args: &JobArgs) -> Result<(), Failed> {
     };
     // Settings may name hosts, and those have programs of their own.
     let is_local = args.hosts.hosts.is_empty() && args.hosts.hostfiles.is_empty();
-    let foreign = foreign(first, words.arguments).filter(|_| is_local);
-    let Some(meant) = foreign.or_else(|| near_verb(&words)) else { return Ok(()) };
+    let word = foreign(first, words.arguments).or_else(|| start(&words)).filter(|_| is_local);
+    let Some(meant) = word.or_else(|| near_verb(&words)) else { return Ok(()) };
     let message = format!("`{first}` is neither a verb of rlaunch nor a program here");
     let mut forced = vec![OsString::from("--")];
     forced.extend_from_slice(&args.command.argv);
@@ -102,6 +120,19 @@ fn foreign(word: &str, arguments: &[OsString]) -> Option<String> {
     Some(format!("{what}: {}", command_line(&line)))
 }
 
+/// Returns a hint for a word that is typed before the program to start a job.
+fn start(words: &Words<'_>) -> Option<String> {
+    let word = words.program.to_str()?;
+    let (_, what, options) = STARTS.iter().find(|(starts, ..)| starts.contains(&word))?;
+    let mut line = [words.options.to_vec(), options.iter().map(OsString::from).collect()].concat();
+    if words.arguments.is_empty() {
+        let hosts: &[&str] = if words.options.is_empty() { &["-H", "HOSTS"] } else { &[] };
+        line.extend(hosts.iter().chain(&["PROGRAM"]).map(OsString::from));
+    }
+    line.extend_from_slice(words.arguments);
+    Some(format!("{what}: {}", command_line(&line)))
+}
+
 /// Returns a hint with the command line that was meant, for a program that is not found. `None` if nothing is known that it
 /// could have been meant as.
 pub(super) fn hint(args: &JobArgs) -> Option<String> {
@@ -116,7 +147,17 @@ pub(super) fn hint(args: &JobArgs) -> Option<String> {
         return Some(format!("for {} ranks: {line}", program.display()));
     }
     let first = words.first().and_then(|first| foreign(first, arguments));
-    first.or_else(|| near_verb(&words)).or_else(|| hosts_apart(args)).or_else(|| no_verb(args))
+    let verb = first.or_else(|| start(&words)).or_else(|| near_verb(&words));
+    verb.or_else(|| hosts_apart(args)).or_else(|| host_first(&words)).or_else(|| no_verb(args))
+}
+
+/// Returns a hint for a host that stands before the program, as ssh has it.
+fn host_first(words: &Words<'_>) -> Option<String> {
+    let host = host_of_list(OsStr::new(words.first()?))?;
+    hosts::parse(&[host.to_owned()]).ok()?;
+    words.arguments.first().filter(|program| is_program_here(program))?;
+    let line = [&["-H".into(), words.program.clone()][..], words.arguments].concat();
+    Some(format!("if {host} is a host: {}", command_line(&line)))
 }
 
 /// Returns a hint for a bare word that resembles no verb and nothing else.
@@ -141,6 +182,9 @@ pub(super) fn hosts_apart(args: &JobArgs) -> Option<String> {
     }
     let is_program = |word: &OsString| is_program_here(word) || Path::new(word).exists();
     let at = args.command.argv.iter().position(is_program).filter(|at| *at > 0)?;
+    if start(&words).is_some() {
+        return None;
+    }
     let (others, program) = args.command.argv.split_at(at);
     let listed = iter::once(first).chain(others).map(|word| host_of_list(word));
     let hosts = listed.collect::<Option<Vec<&str>>>()?.join(",");
@@ -305,6 +349,22 @@ mod tests {
         ] {
             assert_eq!(verb_hint(typed), None, "{typed}");
         }
+    }
+
+    #[test]
+    fn a_word_before_the_program_starts_no_job() {
+        for (typed, meant) in [
+            ("rlaunch -H a,b run sh", "a job needs no verb: rlaunch -H a,b sh"),
+            ("rlaunch -H a launch", "a job needs no verb: rlaunch -H a PROGRAM"),
+            ("rlaunch submit -H a sh", "a job in the background: rlaunch -d -H a sh"),
+            ("rlaunch submit", "a job in the background: rlaunch -d -H HOSTS PROGRAM"),
+            ("rlaunch node7 sh x.sh", "if node7 is a host: rlaunch -H node7 sh x.sh"),
+        ] {
+            assert_eq!(hint(&job(typed)).as_deref(), Some(meant), "{typed}");
+        }
+        let refused = refuse(&job("rlaunch submit -H a sh")).unwrap_err();
+        assert_eq!(refused.hints[0], "a job in the background: rlaunch -d -H a sh");
+        assert_eq!(hosts_apart(&job("rlaunch -H a,b run sh")), None);
     }
 
     #[test]

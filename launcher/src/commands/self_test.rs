@@ -235,7 +235,9 @@ impl ProbeOutput {
             let host = node.and_then(|node| facts.table.nodes().get(node));
             hosts_by_text.entry(text).or_default().extend(host.map(|host| &*host.host));
         }
-        let texts = hosts_by_text.iter().map(|(text, hosts)| {
+        let texts = hosts_by_text.iter_mut().map(|(text, hosts)| {
+            // Ranks print in any order.
+            hosts.sort_unstable();
             let hosts = text::list(hosts);
             if text.is_empty() { format!("on {hosts}") } else { format!("{text} on {hosts}") }
         });

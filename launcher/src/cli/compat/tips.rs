@@ -23,7 +23,12 @@ pub(super) fn command(before: &[OsString], word: &OsStr, after: &[OsString]) -> 
         let command = line(&["--stdin", "0"], after);
         return Some(format!("rank 0 reads this terminal: {command}"));
     }
-    if !matches!(option, "-u" | "-w" | "-e" | "-g" | "-C") {
+    if matches!(option, "--background" | "--bg" | "--daemon") {
+        return Some(format!("in the background: {}", line(&["-d"], after)));
+    }
+    let names_hosts = matches!(option, "--node" | "--on" | "--server")
+        && !before.iter().any(|word| word.to_str().is_some_and(|word| HOSTS.contains(&word)));
+    if !names_hosts && !matches!(option, "-u" | "-w" | "-e" | "-g" | "-C") {
         return None;
     }
     let (value, after) = match attached {
@@ -44,7 +49,7 @@ pub(super) fn command(before: &[OsString], word: &OsStr, after: &[OsString]) -> 
         "-w" if is_path => {
             format!("the directory of the ranks: {}", line(&["--wdir", value], after))
         }
-        "-w" => format!("hosts: {}", line(&["-H", value], after)),
+        _ if names_hosts || option == "-w" => format!("hosts: {}", line(&["-H", value], after)),
         _ if value.parse::<u32>().is_ok() => {
             let command = line(&["--npernode", value, "--gpu-mask"], after);
             format!("{value} ranks on each host, each with a GPU of its own: {command}")
@@ -164,6 +169,8 @@ mod tests {
             ("-H a -u root id", "-H root@a id"),
             ("-u root id", "-H root@HOST id"),
             ("-w a,b uptime", "-H a,b uptime"),
+            ("--node a uptime", "-H a uptime"),
+            ("--background -H a id", "-d -H a id"),
             ("-H a -w /data ls", "-H a --wdir /data ls"),
             ("-H a -C /data make", "-H a --wdir /data make"),
             ("-H a -e LEVEL=3 sh x", "-H a -x LEVEL=3 sh x"),

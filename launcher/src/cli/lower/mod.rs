@@ -67,8 +67,7 @@ pub(crate) fn job(mut args: JobArgs, config: &LoadedConfig) -> Result<Launch, Jo
     let (hosts, place) = select_hosts(&named, ranks, map_by, &programs, config, &mut reach)?;
     args.compat.check_nodes(&hosts)?;
     let (is_local, in_slurm) = (place == Place::Here, place == Place::Slurm);
-    let of_shell =
-        EnvOptions { of_slurm: in_slurm, ..env_options(&args.environment, &containers) };
+    let of_shell = EnvOptions { of_slurm: in_slurm, ..env_options(&args.environment, &containers) };
     let (env, user_set_vars) = options::variables(of_shell, &args.network)?;
     if in_slurm && !args.network.env_style.contains(&EnvStyle::Slurm) {
         args.network.env_style.push(EnvStyle::Slurm);
@@ -354,6 +353,10 @@ impl JobError {
             JobError::TwoContainers(_) => {
                 Some("-H behind each `:` gives programs hosts of their own".into())
             }
+            JobError::Preload { path, .. } if path.is_dir() => Some(format!(
+                "a directory goes by rlaunch push -H HOSTS {}, or with the job by --sync",
+                quoted(path.as_os_str())
+            )),
             JobError::WorkingDir(_) => {
                 Some("it may have been deleted: cd to another, or name one by --wdir".into())
             }

@@ -221,12 +221,17 @@ pub(super) fn count(files: u64) -> String {
     text::count(usize::try_from(files).unwrap_or(usize::MAX), "file")
 }
 
-/// Formats rate and what was there, in parentheses; nothing where there are no bytes.
+/// Bytes below which their rate is that of the start.
+const TOO_FEW: u64 = 1_000_000;
+
+/// Formats rate and what was there, in parentheses; nothing where there are no bytes, and no rate where they are few.
 pub(super) fn how_fast(bytes: u64, sent: u64, seconds: f64) -> String {
     let there = bytes - sent;
     match (sent, there) {
         (0, 0) => String::new(),
         (0, _) => " (all were there)".to_owned(),
+        (..TOO_FEW, 0) => String::new(),
+        (..TOO_FEW, _) => format!(" ({} were there)", amount(there)),
         _ => {
             let rate = amount((sent as f64 / seconds.max(1e-3)) as u64);
             match there {
@@ -255,6 +260,7 @@ mod tests {
     #[test]
     fn the_last_line_says_what_was_sent_and_what_was_there() {
         let all = 2_100_000_000;
+        assert_eq!(line(&[9]), "pushed 12 files, 2.1 GB to a in 9.8 s (2.1 GB were there)");
         assert_eq!(line(&[all, all]), "pushed 12 files, 2.1 GB to a, b in 9.8 s (213 MB/s)");
         assert_eq!(
             line(&[1_800_000_000, 0, 5]),

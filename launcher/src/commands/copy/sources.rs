@@ -56,7 +56,7 @@ impl CopySource {
         }
         let failed = |error: io::Error| {
             let failed = Failed::new(Exit::FILES, format!("cannot read {path}: {error}"));
-            failed.hint(Some("SRC:DEST copies SRC into the directory DEST of the hosts"))
+            failed.hint(Some("into a directory DEST of the hosts: rlaunch push -H HOSTS SRC:DEST"))
         };
         let own = named(Path::new(&path)).map_err(failed)?;
         fs::symlink_metadata(&own).map_err(failed)?;

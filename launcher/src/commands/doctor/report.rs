@@ -174,8 +174,8 @@ impl DoctorReport {
         let found: Vec<String> = found.map(|(count, noun)| text::count(*count, noun)).collect();
         let worst = self.folded.iter().map(|folded| folded.finding.severity).min();
         let (ok, found) = match worst {
-            None => (GOOD.paint("ok: "), GOOD.paint("0 findings")),
-            Some(worst) => (String::new(), worst.style().paint(&found.join(", "))),
+            None => (GOOD.paint("ok: "), String::new()),
+            Some(worst) => (String::new(), format!(": {}", worst.style().paint(&found.join(", ")))),
         };
         let absent = |(_, state): &&(_, CheckState)| matches!(state, CheckState::NotApplicable(_));
         let not_run = |(_, state): &&(_, CheckState)| matches!(state, CheckState::NotRun(_));
@@ -191,7 +191,7 @@ impl DoctorReport {
             Proof::NotRun(_) => "RDMA paths not tested".to_owned(),
         };
         format!(
-            "{ok}{}, {tested}, {} ran{left_out}: {found}\n",
+            "{ok}{}, {tested}, {} ran{left_out}{found}\n",
             text::count(self.hosts, "host"),
             text::count(self.ran().count(), "check")
         )
@@ -259,7 +259,7 @@ mod tests {
         let has = |line: &str| assert!(text.lines().any(|own| own == line), "{text}");
         has("-      gpu.acs  not run: needs root");
         has("-      dev.cq  not applicable: rlaunch prevents it");
-        let rest = "2 checks ran, 1 not applicable, 1 not run: 0 findings";
+        let rest = "2 checks ran, 1 not applicable, 1 not run";
         has(&format!("ok: 3 hosts, no RDMA paths, {rest}"));
         has(
             "ok     fw.ports  packet filters let rlaunch's TCP ports through (not checked on b, c: needs root)",

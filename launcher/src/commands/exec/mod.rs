@@ -114,12 +114,25 @@ impl TargetArgs {
         }
         Some(what + &command_line(&words))
     }
+
+    /// Returns the command line for a command on a host, which needs no job.
+    fn on_host(&self, command: &[OsString]) -> Option<String> {
+        let (host, rest) = self.words.split_first()?;
+        let has_rank = self.words.iter().any(|word| word.parse::<u32>().is_ok());
+        if has_rank || (rest.is_empty() && command.is_empty()) {
+            return None;
+        }
+        let mut words = vec![OsString::from("-H"), host.into()];
+        words.extend(rest.iter().map(OsString::from).chain(command.iter().cloned()));
+        Some(format!("on a host, without a job: {}", command_line(&words)))
+    }
 }
 
 /// Adds the command line that was meant to an error of `exec`, if the only running job tells it.
 async fn with_meant(failed: Failed, args: &ExecArgs) -> Failed {
     let hosts = match RunningJob::find(None).await {
         Ok(mut job) => job.status().await.map(|status| status.hosts).unwrap_or_default(),
+        Err(LiveError::NoJob) => return failed.hint(args.target.on_host(&args.command)),
         Err(_) => Vec::new(),
     };
     failed.hint(args.target.meant(&args.command, &hosts))
@@ -239,6 +252,15 @@ mod tests {
         assert_eq!(meant("b 0").as_deref(), Some("rank 2 is on b: rlaunch exec 2"));
         assert_eq!(meant("1 bash").as_deref(), Some("rlaunch exec 1 -- bash"));
         assert_eq!(meant("c bash"), None);
+        let on_host = |words: &str| {
+            let words = words.split(' ').map(str::to_owned).collect();
+            TargetArgs { words }.on_host(&[])
+        };
+        let expected = "on a host, without a job: rlaunch -H c bash";
+        assert_eq!(on_host("c bash").as_deref(), Some(expected));
+        assert_eq!(on_host("1 bash"), None);
+        assert_eq!(on_host("amber-fox 1"), None);
+        assert_eq!(on_host("c"), None);
     }
 
     #[test]

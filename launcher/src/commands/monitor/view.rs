@@ -87,6 +87,20 @@ const RANKS: [Column; 9] = [
     Column::text("STATE", 2).at_least(6),
 ];
 
+/// Returns the keys that a line has room for, each with its whole text.
+fn whole_keys(keys: &str, width: usize) -> String {
+    let mut shown = String::new();
+    for key in keys.split("  ") {
+        let gap = if shown.is_empty() { "" } else { "  " };
+        if !shown.is_empty() && shown.chars().count() + gap.len() + key.chars().count() > width {
+            break;
+        }
+        shown.push_str(gap);
+        shown.push_str(key);
+    }
+    shown
+}
+
 /// Readings of what a port has received and sent.
 type PortReadings<'a> = [Recent<'a>; 2];
 
@@ -115,7 +129,8 @@ impl<'a> View<'a> {
             (_, Shown::Figures, Some(_)) => JOB_KEYS,
             (_, Shown::Figures, None) => HOST_KEYS,
         };
-        lines.push(Line::styled(self.look.text(keys), Style::new().reversed()));
+        let keys = whole_keys(&self.look.text(keys), usize::from(self.size.width));
+        lines.push(Line::styled(keys, Style::new().reversed()));
         lines
     }
 
@@ -512,8 +527,8 @@ mod tests {
         let view = View { activity: &activity, history: &history, tail: &tail, look: ASCII, size };
         let mut state = State::default();
         state.on_key(KeyCode::Char('l').into(), &view.extent());
-        let keys = ASCII.text(OUTPUT_KEYS);
-        let newest = format!("output of the job\n0 b\n1 ?\n{}\n", keys[..40].trim_end());
+        // What has no room is left out whole: `End newest`.
+        let newest = "output of the job\n0 b\n1 ?\n? help  q quit  Esc back  ^v lines\n";
         assert_eq!(printed(&view.lines(&state), 40), newest);
         // Not further back than there is output.
         state.back = 7;

@@ -398,7 +398,8 @@ impl HostConnection {
         };
         let (tool, name) = container.tool_and_name();
         messages::info(&format!("{}: {tool} pulls {name}", self.host));
-        let mut channel = self.run(RemoteCommand::Script(&image.pull_script(), &[]).line()).await?;
+        let mut channel =
+            self.run(RemoteCommand::Script(&image.pull_script(), &[]).line(), false).await?;
         let mut output = Vec::new();
         let pulling = async {
             while let Some(Incoming::Data(bytes) | Incoming::Diagnostics(bytes)) =

@@ -92,8 +92,9 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
     let program = measuring_program(&args.measurement)?;
     let launch = args.job(program).launch(&line.config)?;
     if launch.spec.hosts.len() < 2 {
-        let message = "rlaunch bench mesh is between hosts, but there is 1";
-        return Err(Failed::new(Exit::USAGE, message).hint(Some("-H a,b,c for three hosts")));
+        let message = "links are measured between hosts, but there is 1";
+        let failed = Failed::new(Exit::USAGE, message);
+        return Err(failed.hint(Some("name two or more: rlaunch bench -H a,b")));
     }
     output::prepare_plot(plot.as_ref())?;
     let measured = records::run(launch, |_, _| Ok(())).await?;
