@@ -251,13 +251,12 @@ fn output(text: &str) -> Result<Vec<Effect>, String> {
 /// Translates values of mpiexec's `-launcher`, such as `ssh`.
 fn launcher(text: &str) -> Result<Vec<Effect>, String> {
     Ok(match text {
-        "ssh" | "srun" | "auto" => vec![Effect::value("launcher", text)],
         "slurm" => vec![Effect::value("launcher", "srun")],
         "rsh" => vec![Effect::value("rsh", "rsh")],
         "cobalt" | "fork" | "ll" | "lsf" | "manual" | "pbs" | "pdsh" | "persist" | "sge" => {
             vec![Effect::Ignored(format!("-launcher {text}"))]
         }
-        // Refused with the values that there are.
+        // Others than our own are refused with the values that there are.
         _ => vec![Effect::value("launcher", text)],
     })
 }

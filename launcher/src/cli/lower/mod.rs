@@ -66,43 +66,35 @@ pub(crate) fn job(mut args: JobArgs, config: &LoadedConfig) -> Result<Launch, Jo
     let named = named_hosts(&args.hosts, config);
     let (hosts, place) = select_hosts(&named, ranks, map_by, &programs, config, &mut reach)?;
     args.compat.check_nodes(&hosts)?;
-    let (is_local, in_slurm) = (place == Place::Here, place == Place::Slurm);
-    let of_shell = EnvOptions { of_slurm: in_slurm, ..env_options(&args.environment, &containers) };
+    let of_slurm = has_slurm_style(place, &mut args.network);
+    let of_shell = EnvOptions { of_slurm, ..env_options(&args.environment, &containers) };
     let (env, user_set_vars) = options::variables(of_shell, &args.network)?;
-    if in_slurm && !args.network.env_style.contains(&EnvStyle::Slurm) {
-        args.network.env_style.push(EnvStyle::Slurm);
-    }
     let rank_options = options::rank_options(args.placement, args.network, &env)?;
     let wdir = directory::of_option(args.environment.wdir)?;
-    let first = AppSpec {
-        ranks,
-        env,
-        user_set_vars,
-        preload: (0..).zip(&args.environment.preload).map(|(index, _)| index).collect(),
-        ..apps::of_words(args.command.argv, args.python, wdir)
-    };
+    let preload = (0..).zip(&args.environment.preload).map(|(index, _)| index).collect();
+    let words = apps::of_words(args.command.argv, args.python, wdir);
+    let first = AppSpec { ranks, env, user_set_vars, preload, ..words };
     let (apps, preloaded) =
         apps::lower(first, &args.application, args.environment.preload, programs)?;
     apps::check_slots(&apps, &hosts)?;
     let (output, termination) = (args.output, args.termination);
     let (is_dry, watches_hangs) = (output.dry_run.is_some(), termination.hang_timeout.is_some());
-    let options = with_programs(rank_options, map_by, watches_hangs, &apps);
     let Identity { id, name, secret, token } = new_identity()?;
     let mut spec = JobSpec {
         id,
         name: output.job_name.clone().unwrap_or(name),
         hosts,
-        is_local,
+        is_local: place == Place::Here,
         map_by,
         rank_by,
         oversubscribe,
+        options: with_programs(rank_options, map_by, watches_hangs, &apps),
         apps,
         serve: termination.serve,
         command_line: args.typed,
         directory: here().ok().map(|here| here.path),
         no_env: args.environment.no_env,
         login: args.environment.login,
-        options,
         preload: apps::preloads(&preloaded)?,
         runs_copier: false,
         tree: None,
@@ -131,12 +123,17 @@ pub(crate) fn job(mut args: JobArgs, config: &LoadedConfig) -> Result<Launch, Jo
     };
     apps::check_copied_programs(&spec)?;
     options::enter_containers(&mut reach, &containers, &mut spec)?;
-    Ok(Launch {
-        spec,
-        reach,
-        stdio: stdio_with(args.detaching.as_ref()),
-        detaching: args.detaching,
-    })
+    let (stdio, detaching) = (stdio_with(args.detaching.as_ref()), args.detaching);
+    Ok(Launch { spec, reach, stdio, detaching })
+}
+
+/// Tells whether agents start by a step of Slurm. Ranks have the variables of its steps then.
+fn has_slurm_style(place: Place, network: &mut NetworkArgs) -> bool {
+    let in_slurm = place == Place::Slurm;
+    if in_slurm && !network.env_style.contains(&EnvStyle::Slurm) {
+        network.env_style.push(EnvStyle::Slurm);
+    }
+    in_slurm
 }
 
 /// Adds what the programs decide to the options of ranks.

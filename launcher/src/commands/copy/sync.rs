@@ -113,7 +113,9 @@ impl SyncedTree {
         match Volume::of_directory(&source, &target) {
             Some(copy) => launch.reach.mount(Some(&copy)),
             None => {
-                messages::warn(&format!("{target} is not in the containers: its name is not plain"))
+                messages::warn(&format!(
+                    "{target} is not in the containers: its name is not plain"
+                ));
             }
         }
         self.start_in(&mut launch.spec, &self.directory);

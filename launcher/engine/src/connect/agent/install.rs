@@ -541,7 +541,7 @@ mod tests {
         assert_eq!(booted(&nowhere, "any", &full, &arch), started(&inside));
         let failed = booted(&nowhere, "any", "echo rlaunch-install failed why", &arch);
         assert_eq!(failed, [first.clone(), "rlaunch-install failed why".to_owned()]);
-        assert_eq!(booted(&cache, "any", &fetch, "other-arch"), [first.clone()]);
+        assert_eq!(booted(&cache, "any", &fetch, "other-arch"), [first]);
     }
 
     /// Returns a shell that runs the script on this machine; programs in `tools` come before others of the same name.

@@ -437,7 +437,7 @@ mod tests {
             match unread.try_recv() {
                 Ok(Incoming::Data(line)) => text += &String::from_utf8_lossy(&line),
                 Ok(Incoming::Diagnostics(line)) => {
-                    text += &format!("! {}", String::from_utf8_lossy(&line))
+                    text += &format!("! {}", String::from_utf8_lossy(&line));
                 }
                 Err(mpsc::error::TryRecvError::Empty) => return text + "open",
                 Err(mpsc::error::TryRecvError::Disconnected) => return text + "ended",
@@ -474,12 +474,9 @@ mod tests {
         let ended = "srun: error: h[2-3]: tasks 1-2: Exited with exit code 1";
         tasks.on_words(ended);
         tasks.on_words("srun: error: h4: task 3: Killed");
-        let mut last =
+        let last =
             |node: &str| read(unread.get_mut(node).unwrap()).lines().last().unwrap().to_owned();
-        assert_eq!(
-            ["h1", "h2", "h3", "h4"].map(|node| last(node)),
-            ["open", "ended", "ended", "ended"]
-        );
+        assert_eq!(["h1", "h2", "h3", "h4"].map(last), ["open", "ended", "ended", "ended"]);
     }
 
     #[test]
