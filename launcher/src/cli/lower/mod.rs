@@ -17,8 +17,8 @@ pub(crate) use directory::here;
 pub(crate) use options::connect_options;
 
 use crate::cli::args::{
-    CompatArgs, EnvironmentArgs, HostArgs, JobArgs, MeasurementArgs, NodeCountError, OutputArgs,
-    ProcessArgs, RendezvousArgs, TerminationArgs,
+    CompatArgs, EnvironmentArgs, HostArgs, JobArgs, MeasurementArgs, NetworkArgs, NodeCountError,
+    OutputArgs, ProcessArgs, RendezvousArgs, TerminationArgs,
 };
 use crate::cli::config::{ConfigError, LoadedConfig};
 use crate::cli::host_selection::{self, HostOptions, HostSelectionError, RankCount};
