@@ -272,9 +272,10 @@ fn groups_of_an_untrusted_file_stand_for_no_hosts() {
 
 #[test]
 fn no_key_that_needs_trust_counts_before_it() {
-    const VALUES: [&str; 11] = [
+    const VALUES: [&str; 16] = [
         "true", "\"a\"", "\"1\"", "\"10\"", "\"full\"", "\"warn\"", "\"info\"", "\"ask\"",
-        "\"docker:a\"", "\"10.0.0.0/8\"", "\"oob_tcp_if_include e0\"",
+        "\"docker:a\"", "\"docker\"", "\"all\"", "\"/a:/b\"", "\"srun\"", "\"never\"",
+        "\"10.0.0.0/8\"", "\"oob_tcp_if_include e0\"",
     ];
     for key in untrusted::needing_trust() {
         let parsed = |value: &&str| {

@@ -13,8 +13,9 @@ use rlaunch_engine::run::job_run::Launch;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -313,7 +314,9 @@ impl Scratch {
     }
 
     fn make_in(place: &Path) -> std::io::Result<Scratch> {
-        let directory = tempfile::Builder::new().prefix(SCRATCH).tempdir_in(place)?;
+        let private = Permissions::from_mode(0o700);
+        let mut builder = tempfile::Builder::new();
+        let directory = builder.prefix(SCRATCH).permissions(private).tempdir_in(place)?;
         let file = File::create(directory.path().join(LOCK))?;
         let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock);
         let lock = lock.map_err(|(_, errno)| std::io::Error::from(errno))?;
@@ -350,7 +353,6 @@ fn sweep(place: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::fs::PermissionsExt;
 
     fn image(name: &str, id: &str, layers: &[&str]) -> ImageInfo {
         ImageInfo {

@@ -61,7 +61,7 @@ pub(crate) struct PushArgs {
     pub(crate) prune: bool,
 
     /// Remove it without a question
-    #[arg(short = 'y', long, requires = "prune")]
+    #[arg(short = 'y', long, requires = "prune", conflicts_with = "sources")]
     pub(crate) yes: bool,
 
     #[command(flatten)]

@@ -104,7 +104,7 @@ fn a_client_whose_engine_hangs_ends_with_the_login() {
 fn a_client_that_sudo_has_started_is_ended_by_sudo() {
     let host = Host::new();
     write(&host.at("docker"), "#!/bin/sh\ntrap : TERM\nwhile sleep 0.1; do :; done\n");
-    let sudo = "#!/bin/sh\necho $* >>$HOME/asked\n[ $1 != -n ] || shift\nexec \"$@\"\n";
+    let sudo = "#!/bin/sh\nprintf '%s\\n' \"$*\" >>$HOME/asked\n[ $1 != -n ] || shift\nexec \"$@\"\n";
     write(&host.at("sudo"), sudo);
     let container: Container = "docker:mpi".parse().unwrap();
     let enter = container.client("sudo docker exec -i mpi".to_owned());
@@ -115,6 +115,10 @@ fn a_client_that_sudo_has_started_is_ended_by_sudo() {
     let mut login = login.env("HOME", host.0.path()).stdout(Stdio::piped()).spawn().unwrap();
     let mut client = String::new();
     BufReader::new(login.stdout.take().unwrap()).read_line(&mut client).unwrap();
+    // The client is there, so the watch knows the login.
+    while !host.at("asked").exists() {
+        sleep(Duration::from_millis(20));
+    }
     login.kill().unwrap();
     login.wait().unwrap();
     wait_for_end(client.trim(), Duration::from_secs(30));
