@@ -193,7 +193,7 @@ fn an_engine_may_refuse_limits_and_is_quoted_otherwise() {
     ran.says(&["a: nerdctl may not raise limits there"]);
     let cgroup = "unable to apply cgroup configuration: mkdir /x: no such file or directory";
     let ran = run("*", cgroup);
-    ran.refused(201, &["nerdctl fails: ", cgroup]).hints("--container-exec");
+    ran.refused(201, &["nerdctl fails: ", cgroup]).hints("the command on a was");
 }
 
 #[test]

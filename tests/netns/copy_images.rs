@@ -26,29 +26,32 @@ fn a_host_that_lacks_an_image_gets_it() {
         let rlaunch = |words: &str| field.rlaunch(words).args(["--engine", name]);
         field.on("b", &format!("{name} rmi {INSIDE}"));
         // Each host has made its own.
-        let listed = rlaunch("images -H a,b,c").args([INSIDE]).run();
+        let listed = rlaunch("images -H a,b,c").args([INSIDE]).spawn().finish_first();
         let out = listed.succeeded().out().into_owned();
         let rows: Vec<&str> = out.lines().skip(1).collect();
         assert_eq!(rows.len(), 3, "{listed}");
         assert!(rows[2].contains("missing") && rows[2].ends_with(" b"), "{listed}");
         let push = || rlaunch("push -H a,b,c --from a --json").args([format!("image:{INSIDE}")]);
-        let pushed = push().run();
+        let pushed = push().spawn().finish_first();
         let out = pushed.succeeded().out().into_owned();
         assert!(["b", "c"].iter().all(|host| received(&out, host) > MORE), "{pushed}");
         let limits = if engine == Engine::Podman { " --ulimit host" } else { "" };
         let run =
             format!("{name} run --rm --network host{limits} --entrypoint /bin/sh {INSIDE} -c :");
         field.on("b", &run);
-        let listed = rlaunch("images -H a,b,c").args([INSIDE]).run();
+        let listed = rlaunch("images -H a,b,c").args([INSIDE]).spawn().finish_first();
         let out = listed.succeeded().out().into_owned();
         assert!(out.lines().count() == 2 && out.ends_with(" a, b, c\n"), "{listed}");
-        let json = rlaunch("images -H a,b --json").run();
+        let json = rlaunch("images -H a,b --json").spawn().finish_first();
         let said: Value = serde_json::from_str(&json.succeeded().out()).unwrap();
         let validator = jsonschema::validator_for(&serde_json::from_str(SCHEMA).unwrap()).unwrap();
         let errors: Vec<String> =
             validator.iter_errors(&said).map(|error| error.to_string()).collect();
         assert!(errors.is_empty(), "{errors:?}: {json}");
-        let again = rlaunch("push -H a,b,c --from a").args([format!("image:{INSIDE}")]).run();
+        let again = rlaunch("push -H a,b,c --from a")
+            .args([format!("image:{INSIDE}")])
+            .spawn()
+            .finish_first();
         assert_eq!(again.succeeded().out(), format!("image:{INSIDE} was on b, c\n"), "{again}");
         // Of what was made ready on hosts nothing is left.
         for host in hosts {
@@ -65,7 +68,8 @@ fn of_a_changed_image_the_new_layer_travels() {
     let hosts = ["a", "b"];
     let _docker = Engine::Docker.on(&field, &hosts);
     let push = |words: &str| {
-        let ran = field.rlaunch(&format!("push -H a,b --from a --json {words}")).run();
+        let ran =
+            field.rlaunch(&format!("push -H a,b --from a --json {words}")).spawn().finish_first();
         received(&ran.succeeded().out(), "b")
     };
     let whole = push(&format!("image:{INSIDE}"));
@@ -87,8 +91,11 @@ fn what_an_engine_refuses_is_shown() {
     let field = Field::new();
     let hosts = ["a", "b"];
     let _podman = Engine::Podman.on(&field, &hosts);
-    let none = field.rlaunch("push -H a,b --from a --engine podman image:lab/none:1").run();
+    let none = field
+        .rlaunch("push -H a,b --from a --engine podman image:lab/none:1")
+        .spawn()
+        .finish_first();
     none.refused(203, &["a has no image lab/none:1"]);
-    let absent = field.rlaunch("images -H a,b --engine nerdctl").run();
+    let absent = field.rlaunch("images -H a,b --engine nerdctl").spawn().finish_first();
     absent.ended_with(203).says(&["a: nerdctl is not installed", "b: nerdctl is not installed"]);
 }

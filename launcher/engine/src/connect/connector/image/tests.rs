@@ -104,7 +104,8 @@ fn a_client_whose_engine_hangs_ends_with_the_login() {
 fn a_client_that_sudo_has_started_is_ended_by_sudo() {
     let host = Host::new();
     write(&host.at("docker"), "#!/bin/sh\ntrap : TERM\nwhile sleep 0.1; do :; done\n");
-    let sudo = "#!/bin/sh\nprintf '%s\\n' \"$*\" >>$HOME/asked\n[ $1 != -n ] || shift\nexec \"$@\"\n";
+    let sudo =
+        "#!/bin/sh\nprintf '%s\\n' \"$*\" >>$HOME/asked\n[ $1 != -n ] || shift\nexec \"$@\"\n";
     write(&host.at("sudo"), sudo);
     let container: Container = "docker:mpi".parse().unwrap();
     let enter = container.client("sudo docker exec -i mpi".to_owned());
