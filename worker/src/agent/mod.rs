@@ -48,7 +48,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::runtime::{Handle, Runtime};
+use tokio::runtime::Handle;
 use tokio::signal::unix::{Signal as SignalStream, SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
@@ -56,8 +56,6 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at};
 /// Time without a message from the launcher after which it is presumed dead, until the job says what it is. The
 /// launcher may be busy with other hosts, to which it sends agents, and no rank waits yet.
 const JOB_TIMEOUT: Duration = Duration::from_secs(20);
-/// Size of the stack of a thread that reads or writes a pipe, in bytes.
-const STACK: usize = 256 << 10;
 /// Time limit for the last messages of an agent whose ranks have not started.
 const EARLY_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -66,12 +64,8 @@ const EARLY_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) fn run(workspace: &Workspace, grace: Grace, target: Option<CallbackTarget>) -> ExitCode {
     child::raise_open_files();
     let kind = ChannelKind::detect(target);
-    let ended = start_runtime().and_then(|runtime| {
-        let ended = runtime.block_on(run_job(workspace, grace, kind));
-        // A thread that a stream holds up would be waited for.
-        runtime.shutdown_background();
-        ended
-    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let ended = runtime.and_then(|runtime| runtime.block_on(run_job(workspace, grace, kind)));
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -79,20 +73,6 @@ pub(crate) fn run(workspace: &Workspace, grace: Grace, target: Option<CallbackTa
             ExitCode::FAILURE
         }
     }
-}
-
-/// Makes the runtime, with a thread in its pool that stays: ranks may use up what the host permits of processes, and the
-/// runtime panics if it needs a thread and has none.
-fn start_runtime() -> io::Result<Runtime> {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    let builder = builder.enable_all().thread_stack_size(STACK).thread_keep_alive(Duration::MAX);
-    let runtime = builder.build()?;
-    node::start_thread(Some(STACK), Box::new(|| {})).map_err(|error| {
-        let limit = processes::reached_limit(&error).map(|limit| format!("; {limit}"));
-        io::Error::other(format!("cannot start a thread: {error}{}", limit.unwrap_or_default()))
-    })?;
-    drop(runtime.spawn_blocking(|| {}));
-    Ok(runtime)
 }
 
 async fn run_job(workspace: &Workspace, grace: Grace, kind: ChannelKind) -> io::Result<()> {

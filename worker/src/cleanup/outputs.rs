@@ -4,6 +4,7 @@
 //! The agent sends the reading end of each output over a socket. It stays open there, unread, as long as the guardian
 //! has its end of the socket; the guardian takes it only when the agent is dead.
 
+use crate::node::start_thread;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::read;
@@ -16,7 +17,6 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use std::thread;
 
 /// Size of reads, in bytes: that of a pipe.
 const PART: usize = 64 << 10;
@@ -83,7 +83,7 @@ pub(super) fn drain(output: OwnedFd) {
         }
     };
     // An error means that there are too many threads; the output is closed.
-    let _ = thread::Builder::new().stack_size(STACK).spawn(drain);
+    let _ = start_thread(Some(STACK), Box::new(drain));
 }
 
 #[cfg(test)]

@@ -3,25 +3,29 @@
 //! A program may hold the lock of a pipe for as long as it likes: splice(2) keeps it while it waits for a silent socket, or
 //! for one that nobody reads. Whoever reads, writes or closes the other end meanwhile sleeps in the kernel, even if the end
 //! does not block, and no signal wakes him. Waiting for readiness takes no lock. So the agent's loop only waits, and threads
-//! of the runtime's pool do the rest: the few that are busy at a time, and one for each stream that is held up.
+//! of a pool do the rest: the few that are busy at a time, and one for each stream that is held up.
 
+use crate::node::{Work, start_thread};
 use rustix::buffer::spare_capacity;
 use rustix::io::{ioctl_fionbio, ioctl_fionread, read, retry_on_intr, write};
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, Interest, ReadBuf};
 use tokio::net::unix::OwnedReadHalf;
-use tokio::runtime::Handle;
-use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// Size of the largest read or write, in bytes: that of a pipe.
 const PART: usize = 64 << 10;
+
+/// Size of the stack of a thread of the pool, in bytes.
+const STACK: usize = 256 << 10;
 
 /// Time without output after which an abandoned stream counts as ended.
 const SILENCE: Duration = Duration::from_millis(50);
@@ -69,7 +73,7 @@ pub(super) async fn read_unless_abandoned(
 /// The agent's end of a stream that a program writes to.
 pub(crate) struct OutputEnd {
     file: AsyncFd<Arc<File>>,
-    reading: Option<JoinHandle<io::Result<Vec<u8>>>>,
+    reading: Option<oneshot::Receiver<io::Result<Vec<u8>>>>,
     /// Bytes that were read, of which the first `taken` have been passed on.
     part: Vec<u8>,
     taken: usize,
@@ -111,7 +115,7 @@ impl AsyncRead for OutputEnd {
                 return Poll::Ready(Ok(()));
             }
             if let Some(reading) = &mut self.reading {
-                let read = ready!(Pin::new(reading).poll(context))?;
+                let read = ready!(Pin::new(reading).poll(context)).map_err(io::Error::other)?;
                 self.reading = None;
                 match read {
                     Ok(part) if part.is_empty() => return Poll::Ready(Ok(())),
@@ -140,7 +144,7 @@ impl AsyncRead for OutputEnd {
                 event.clear_ready();
             }
             let file = self.file.get_ref().clone();
-            self.reading = Some(spawn_blocking(move || file.read_part()));
+            self.reading = Some(POOL.call(move || file.read_part()));
         }
     }
 }
@@ -148,7 +152,7 @@ impl AsyncRead for OutputEnd {
 /// The agent's end of a stream that a program reads.
 pub(crate) struct InputEnd {
     file: AsyncFd<Arc<File>>,
-    writing: Option<JoinHandle<io::Result<usize>>>,
+    writing: Option<oneshot::Receiver<io::Result<usize>>>,
     /// Whether the last write has found the pipe full.
     is_full: bool,
 }
@@ -170,7 +174,7 @@ impl AsyncWrite for InputEnd {
         let data = &data[..data.len().min(PART)];
         loop {
             if let Some(writing) = &mut self.writing {
-                let written = ready!(Pin::new(writing).poll(context))?;
+                let written = ready!(Pin::new(writing).poll(context)).map_err(io::Error::other)?;
                 self.writing = None;
                 match written {
                     Ok(length) => {
@@ -194,7 +198,7 @@ impl AsyncWrite for InputEnd {
                 Poll::Pending => {}
             }
             let (file, data) = (self.file.get_ref().clone(), data.to_vec());
-            self.writing = Some(spawn_blocking(move || Ok(retry_on_intr(|| write(&file, &data))?)));
+            self.writing = Some(POOL.call(move || Ok(retry_on_intr(|| write(&file, &data))?)));
         }
     }
 
@@ -247,11 +251,79 @@ impl AsFd for File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        let Some(end) = self.0.take() else { return };
-        // Without a runtime the agent is at its end, and closes everything anyway.
-        if let Ok(runtime) = Handle::try_current() {
-            drop(runtime.spawn_blocking(move || drop(end)));
+        if let Some(end) = self.0.take() {
+            drop(POOL.call(move || drop(end)));
         }
+    }
+}
+
+/// Threads for calls that programs can hold up. They stay: ranks may use up what the host permits of processes.
+static POOL: Pool = Pool { state: Mutex::new(PoolState::new()), wake: Condvar::new() };
+
+struct Pool {
+    state: Mutex<PoolState>,
+    wake: Condvar,
+}
+
+struct PoolState {
+    calls: VecDeque<Work>,
+    threads: usize,
+    /// Number of threads that wait for a call.
+    idle: usize,
+}
+
+impl PoolState {
+    const fn new() -> PoolState {
+        PoolState { calls: VecDeque::new(), threads: 0, idle: 0 }
+    }
+}
+
+impl Pool {
+    /// Makes a call in a thread.
+    fn call<T: Send + 'static>(
+        &'static self,
+        call: impl FnOnce() -> T + Send + 'static,
+    ) -> oneshot::Receiver<T> {
+        let (tell, told) = oneshot::channel();
+        // Nobody may wait for it any more.
+        self.take_on(Box::new(move || drop(tell.send(call()))));
+        told
+    }
+
+    fn take_on(&'static self, call: Work) {
+        let mut state = self.lock();
+        state.calls.push_back(call);
+        if state.idle >= state.calls.len() {
+            return self.wake.notify_one();
+        }
+        if start_thread(Some(STACK), Box::new(|| self.work())).is_ok() {
+            state.threads += 1;
+        } else if state.threads == 0
+            && let Some(call) = state.calls.pop_back()
+        {
+            // No thread is permitted here, and programs that hold a call up are few.
+            drop(state);
+            call();
+        }
+    }
+
+    fn work(&self) {
+        let mut state = self.lock();
+        loop {
+            if let Some(call) = state.calls.pop_front() {
+                drop(state);
+                call();
+                state = self.lock();
+            } else {
+                state.idle += 1;
+                state = self.wake.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
