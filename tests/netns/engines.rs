@@ -42,6 +42,8 @@ const PODMAN: &str = r#"mkdir -p /tmp/engine/etc
     printf '[containers]\ncgroups = "disabled"\n[engine]\ncgroup_manager = "cgroupfs"\n' \
         >/tmp/engine/etc/containers.conf
     mount --bind /tmp/engine/etc /etc/containers
+    # A short name is looked up with a lock there.
+    if [ -d /var/cache/containers ]; then mount -t tmpfs none /var/cache/containers; fi
     mkdir -p /run/cdi
     # As nvidia-ctk describes GPUs, but of devices that every host has.
     gpu() { echo '{"name":"'$1'","containerEdits":{"env":["LAB_GPUS='$1'"],"deviceNodes":[{"path":"/dev/nvidia'$2'","hostPath":"/dev/null"}]}}'; }
@@ -92,7 +94,7 @@ impl Engine {
         let name = self.name();
         let stop = match self {
             Engine::Docker => KILL,
-            Engine::Podman => "umount -l /etc/containers",
+            Engine::Podman => "umount -l /etc/containers /var/cache/containers",
         };
         format!(
             "set +e

@@ -187,7 +187,8 @@ fn an_engine_is_quoted_and_so_is_the_command() {
     };
     let ran = run(&format!("{INSIDE} --device /dev/no-such"));
     ran.refused(201, &["docker fails: ", "no-such"])
-        .hints("the command on a was:\n  docker run --rm -i");
+        .hints("the command on a was:")
+        .hints("  docker run --rm -i ");
     let ran = run("lab/none:1 --pull never");
     ran.refused(201, &["there is no image lab/none:1"]).hints("docker pull lab/none:1");
     // Hosts of the lab reach no registry.
