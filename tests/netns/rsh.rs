@@ -248,6 +248,7 @@ case $1 in
         while [ $# -gt 0 ]; do
             case $1 in
                 --name) name=$2 ;;
+                --entrypoint) entry=$2 ;;
                 -v) agent=${2%%:*} ;;
                 lab/inside:1) break ;;
                 lab/*) echo "Error response from daemon: No such image: $1" >&2; exit 125 ;;
@@ -258,7 +259,7 @@ case $1 in
         begins="$begins && mount -t tmpfs none /opt && mkdir /opt/rlaunch"
         begins="$begins && mount -o bind,ro $agent /opt/rlaunch"
         begins="$begins && readlink /proc/self/ns/mnt >/tmp/engines/$name"
-        exec unshare --mount --uts sh -c "$begins && $becomes" sh "$@" ;;
+        exec unshare --mount --uts sh -c "$begins && $becomes" sh "$entry" "$@" ;;
     kill)
         [ -s /tmp/engines/$2 ] || exit 1
         for process in /proc/[0-9]*; do
@@ -376,7 +377,7 @@ fn a_job_runs_in_containers_of_its_own() {
     cold.says(&["agent sent to a, b "]);
     assert!(field.cache("a", Account::Root).exists(), "the host has not got an agent");
     let calls = || field.on("b", "cat /tmp/engines/calls");
-    let asked = "run --rm -i --pull never --network host --ipc host --ulimit memlock=-1 ";
+    let asked = "run --rm -i --pull never --name rlaunch-";
     assert_eq!(calls().matches(asked).count(), 1, "{}", calls());
     // If the agent is lost, the engine removes the container and the rest of the job in it.
     let mut running = run("sh -c").args(["echo up; exec sleep 1000"]).logging().spawn();

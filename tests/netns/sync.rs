@@ -152,14 +152,17 @@ fn copies_are_listed_and_pruned() {
     job.wait_for_lines(2);
     let copy = first_copy(&field, "a");
     let source = format!("{}:/tmp/kept", project.path("src").display());
-    field.rlaunch("push -H a").args([source]).run().succeeded();
-    let list = || field.rlaunch("push -H a,b --list").run().succeeded().out().into_owned();
+    field.rlaunch("push -H a").args([source]).spawn().finish_first().succeeded();
+    let list = || {
+        let listed = field.rlaunch("push -H a,b --list").spawn().finish_first();
+        listed.succeeded().out().into_owned()
+    };
     let listed = list();
     let line = |path: &str| listed.lines().find(|line| line.starts_with(path)).unwrap_or_default();
     assert!(line("/tmp/kept/src ").ends_with("  a"), "{listed}");
     assert!(line(&copy).contains("in use") && line(&copy).ends_with("  a, b"), "{listed}");
     // A tree that a job uses is not offered, and nobody is asked without need.
-    field.rlaunch("push -H a,b --prune").run().succeeded();
+    field.rlaunch("push -H a,b --prune").spawn().finish_first().succeeded();
     assert_eq!(field.on("a", &format!("cat {copy}/old")), "old\n");
     ["a", "b"].iter().for_each(|host| drop(field.on(host, &format!("touch {copy}/stop"))));
     job.finish().succeeded();
