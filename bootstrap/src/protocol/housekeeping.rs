@@ -6,6 +6,11 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
+/// Beginning of the names of files beside an account's agents on a host: for each container engine whose program has started
+/// containers for jobs of this account. No other engine is asked what it has kept: podman leaves a process and a segment of
+/// its own behind, even if it is only asked.
+pub const ENGINE_MARK: &str = ".ran-";
+
 /// Directories that an account keeps on a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheReport(pub Vec<CachedDirectory>);

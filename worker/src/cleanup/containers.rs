@@ -2,7 +2,8 @@
 //! away when the job ended, or their processes belong to another user, whom only the engine may disturb.
 
 use nix::unistd::Uid;
-use std::path::{Path, PathBuf};
+use rlaunch_bootstrap::protocol::housekeeping::ENGINE_MARK;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::thread;
@@ -13,17 +14,25 @@ const ENGINES: [&str; 3] = ["docker", "podman", "nerdctl"];
 /// Time that all engines have to answer; one that hangs is left behind.
 const LIMIT: Duration = Duration::from_secs(10);
 
-/// Removes the containers of a job, or of all jobs of this user for `all`, and returns their number.
+/// Removes the containers of a job, or of all jobs of this user for `all`, and returns their number. Engines that have started
+/// none for this user are not asked.
 pub(crate) fn remove(job: &str) -> usize {
+    let program = std::env::current_exe().unwrap_or_default();
+    let marks = program.parent().and_then(Path::parent);
+    let engines = ENGINES.into_iter().filter(|engine| {
+        marks.is_some_and(|marks| marks.join(format!("{ENGINE_MARK}{engine}")).exists())
+    });
+    let engines: Vec<&str> = engines.collect();
+    if engines.is_empty() { 0 } else { remove_by_all(&engines, job) }
+}
+
+fn remove_by_all(engines: &[&'static str], job: &str) -> usize {
     let filter = match job {
         "all" => format!("label=rlaunch.uid={}", Uid::effective()),
         id => format!("label=rlaunch.job={id}"),
     };
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let directories: Vec<PathBuf> = std::env::split_paths(&path).collect();
-    let has = |engine: &str| directories.iter().any(|directory| directory.join(engine).is_file());
     let (sender, removed) = mpsc::channel();
-    for engine in ENGINES.into_iter().filter(|engine| has(engine)) {
+    for &engine in engines {
         let (sender, filter) = (sender.clone(), filter.clone());
         // Without a thread, the containers stay until the next job there.
         let _ = thread::Builder::new().spawn(move || {

@@ -6,6 +6,7 @@
 
 use super::command::AgentLocation;
 use super::container::{PLACEHOLDER, WATCH, WATCHED};
+use rlaunch_bootstrap::protocol::housekeeping::ENGINE_MARK;
 use std::fmt::Write as _;
 use std::str::FromStr;
 
@@ -293,10 +294,11 @@ impl<'a> Image<'a> {
             Some(_) => "chmod go+rx \"$a\" \"$a/rlaunch-worker\" 2>/dev/null;",
             None => "",
         };
+        let mark = format!("(: >\"${{a%/*}}/{ENGINE_MARK}{}\") 2>/dev/null;", self.tool);
         let collect = self.collect(names);
         let sweep = self.sweep();
         format!(
-            "exec sh -c 'a=$1; shift; {own} {LOOK} {open} {BORN} u=$(id -u); {collect} echo {SAYS}run \"$@\" >&2; {sweep} \
+            "exec sh -c 'a=$1; shift; {own} {LOOK} {mark} {open} {BORN} u=$(id -u); {collect} echo {SAYS}run \"$@\" >&2; {sweep} \
              {WATCH} \"$@\"; {WATCHED}' sh {path} {words}"
         )
     }

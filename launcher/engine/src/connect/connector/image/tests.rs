@@ -202,6 +202,9 @@ fn a_container_has_the_hosts_agent_and_what_rdma_takes() {
     }
     let has_devices = Path::new("/dev/infiniband").exists();
     assert_eq!(calls.contains("--device\n/dev/infiniband\n"), has_devices, "{calls}");
+    // `rlaunch reap` asks this engine and no other.
+    assert!(host.at(".cache/rlaunch/.ran-podman").exists());
+    assert!(!host.at(".cache/rlaunch/.ran-docker").exists());
     // The command is told as it is.
     let said = String::from_utf8(output.stderr).unwrap();
     let told = said.lines().find_map(|line| line.strip_prefix(SAYS)?.strip_prefix("run "));
