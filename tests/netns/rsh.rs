@@ -404,7 +404,7 @@ fn a_job_runs_in_containers_of_its_own() {
     let none = field.rlaunch("-H a --container docker:lab/other:1 hostname").run();
     none.refused(201, &["a: there is no image lab/other:1"]).hints("on a: docker pull lab/other:1");
     let wrong = field.rlaunch("reap --all -H a --container docker:lab/inside:1").run();
-    wrong.refused(200, &["ends with its job"]).hints("without --container");
+    wrong.refused(200, &["ends with its job"]).hints("without --image and --container");
 }
 
 #[test]

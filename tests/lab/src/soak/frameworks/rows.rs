@@ -132,7 +132,7 @@ pub(super) const ROWS: &[Row] = &[
     row(ACCELERATE, "-H a:2,b:2 python3 gathered.py", Prints("sum 10 of 4", 4), ""),
     by_mpirun(
         ACCELERATE,
-        "accelerate launch --cpu --mpirun_hostfile hosts --num_machines 2 --num_processes 4 --main_process_ip $A gathered.py",
+        "accelerate launch --cpu --mpirun_hostfile hosts --num_machines 2 --num_processes 4 --main_process_ip $A --main_process_port 29500 gathered.py",
         Prints("sum 10 of 4", 4),
     ),
     row(DEEPSPEED, "-H a:2,b:2 python3 deep.py", Prints("sum 10 of 4", 4), ""),
