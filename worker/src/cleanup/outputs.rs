@@ -71,6 +71,8 @@ impl Outputs {
 /// Reads an output in a thread of its own until it ends, since a program may hold up whoever reads its pipe
 /// ([`crate::ranks`], `stream_ends.rs`).
 pub(super) fn drain(output: OwnedFd) {
+    let output = Arc::new(output);
+    let kept = Arc::clone(&output);
     let drain = move || {
         let mut part = vec![0; PART];
         loop {
@@ -82,8 +84,10 @@ pub(super) fn drain(output: OwnedFd) {
             }
         }
     };
-    // An error means that there are too many threads; the output is closed.
-    let _ = start_thread(Some(STACK), Box::new(drain));
+    if start_thread(Some(STACK), Box::new(drain)).is_err() {
+        // There are too many threads. A rank that waits until its end may yet save its work; one whose output is closed dies.
+        std::mem::forget(kept);
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::attempt::Origin;
 use super::progress::amount;
 use super::sources::shown;
-use super::sync::{is_agreed, is_held};
+use super::sync::{self, is_agreed, is_held};
 use super::{CopyArgs, ask};
 use crate::cli::config::LoadedConfig;
 use crate::commands::output;
@@ -14,6 +14,7 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -127,7 +128,8 @@ pub(super) async fn prune(
     is_agreed_already: bool,
 ) -> Result<Exit, Failed> {
     let kept = ask_hosts(args, config).await?;
-    let trees: Vec<Kept> = kept.into_iter().filter(|of| of.is_tree && !of.is_used).collect();
+    // Held until hosts have answered: a job that starts meanwhile gets another tree.
+    let (trees, _held) = unused(kept, sync::hold_named);
     if !trees.is_empty() && !is_agreed_already {
         stdout::print(&table(&trees));
         let bytes = amount(trees.iter().map(|of| of.bytes * of.hosts.len() as u64).sum());
@@ -150,6 +152,20 @@ pub(super) async fn prune(
         }
     }
     Ok(Exit::SUCCESS)
+}
+
+/// Selects the trees that no host uses and that `hold` gives, and returns them with what holds them.
+fn unused<H>(kept: Vec<Kept>, hold: impl Fn(&str) -> Option<H>) -> (Vec<Kept>, Vec<H>) {
+    let trees = kept.into_iter().filter(|of| of.is_tree);
+    let (used, mut free): (Vec<Kept>, Vec<Kept>) = trees.partition(|of| of.is_used);
+    // Hosts may share a directory, so that one host's use counts for all.
+    free.retain(|of| used.iter().all(|other| other.root != of.root));
+    let mut held: BTreeMap<String, Option<H>> = BTreeMap::new();
+    free.retain(|of| {
+        let name = Path::new(&of.root).file_name().unwrap_or_default().to_string_lossy();
+        held.entry(name.clone().into_owned()).or_insert_with(|| hold(&name)).is_some()
+    });
+    (free, held.into_values().flatten().collect())
 }
 
 fn removed(host: &str, pruned: &Pruned) -> String {
@@ -197,6 +213,20 @@ PATH                                 FILES  SIZE    COPIED               HOSTS
 /home/u/.cache/rlaunch/sync/ab/proj  12     2.1 GB  2 hours ago, in use  a
 ";
         assert_eq!(table(&kept), expected);
+    }
+
+    #[test]
+    fn a_tree_is_removed_only_where_nobody_can_have_it() {
+        let of = |root: &str, is_used| {
+            let one = CopyInfo { root: root.into(), ..copy("/p", 1, true, is_used) };
+            grouped([("a".to_owned(), one)].into_iter(), 10).remove(0)
+        };
+        let all = || {
+            vec![of("/s/ab", false), of("/s/ab", true), of("/s/cd", false), of("/s/ef.2", false)]
+        };
+        let (trees, held) = unused(all(), |name| (name != "cd").then_some(name.to_owned()));
+        let roots: Vec<&str> = trees.iter().map(|of| of.root.as_str()).collect();
+        assert_eq!((roots, held), (vec!["/s/ef.2"], vec!["ef.2".to_owned()]));
     }
 
     #[test]

@@ -55,7 +55,7 @@ pub(crate) struct PushArgs {
     #[arg(long, conflicts_with_all = ["sources", "from", "dry_run"])]
     pub(crate) list: bool,
 
-    /// Remove copies of working trees (--sync) that no job uses, but for what ranks have written there, and what copies
+    /// Remove copies of working trees (--sync) of this machine that no job uses, but for what ranks have written there, and what copies
     /// have left unfinished
     #[arg(long, conflicts_with_all = ["sources", "from", "dry_run", "list"])]
     pub(crate) prune: bool,

@@ -210,10 +210,23 @@ fn copy_dir(key: &str, number: u32) -> String {
 
 /// Tells whether a job that was started here has the copy of this directory's name.
 pub(super) fn is_held(name: &str) -> bool {
+    lock_of(name).is_some_and(|file| {
+        let tried = Flock::lock(file, FlockArg::LockExclusiveNonblock);
+        tried.is_err_and(|(_, errno)| errno == Errno::EWOULDBLOCK)
+    })
+}
+
+/// Takes the copy of this directory's name, so that no job that is started here gets it; `None` if a job has it, or if it
+/// was made by another machine, whose jobs are not known here.
+pub(super) fn hold_named(name: &str) -> Option<Flock<File>> {
+    Flock::lock(lock_of(name)?, FlockArg::LockExclusiveNonblock).ok()
+}
+
+/// Opens the lock of a copy that was made from here. For writing, without which NFS locks nothing.
+fn lock_of(name: &str) -> Option<File> {
     let (key, number) = name.split_once('.').unwrap_or((name, "1"));
-    let file =
-        locks().and_then(|locks| File::open(locks.join(format!("{key}.{number}.lock"))).ok());
-    file.is_some_and(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock).is_err())
+    let path = locks()?.join(format!("{key}.{number}.lock"));
+    OpenOptions::new().write(true).open(path).ok()
 }
 
 /// Returns the directory of locks, unless the user has none for it.

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::{env, process};
 
 /// First line of an index. Another version of the format has another one.
-const MAGIC: &[u8] = b"rlaunch copy index 2\n";
+const MAGIC: &[u8] = b"rlaunch copy index 3\n";
 /// Seconds for which a file is not trusted after it was written to: the times of some file systems
 /// are no more accurate.
 const RACY_SECS: i64 = 2;
@@ -42,6 +42,8 @@ struct Known {
     stamp: Stamp,
     /// Whether the content may be another without another stamp.
     is_racy: bool,
+    /// Whether a copy has put it there, or has found it as it was to be. What was only read is the user's own.
+    is_received: bool,
     hashes: Vec<Hash>,
 }
 
@@ -145,28 +147,50 @@ impl Index {
         known.map(|known| known.hashes.as_slice())
     }
 
-    /// Tells whether a file is one that was copied, to all appearances.
+    /// Tells whether a file is one that was copied there, to all appearances.
     pub fn knows(&self, path: &[u8], stamp: &Stamp) -> bool {
-        self.known.get(path).is_some_and(|known| known.stamp == *stamp)
+        self.known.get(path).is_some_and(|known| known.is_received && known.stamp == *stamp)
     }
 
-    /// Notes what a file contains. `since` is when reading began, or when the file was written
-    /// and its time set.
+    /// Notes what a file contains that was read from `since` on.
     pub fn insert(&mut self, path: &RelativePath, stamp: Stamp, hashes: &[Hash], since: Time) {
+        let before = self.known.get(path.as_bytes());
+        let is_received = before.is_some_and(|known| {
+            known.is_received && known.stamp == stamp && known.hashes == hashes
+        });
+        self.note(path, stamp, hashes, since, is_received);
+    }
+
+    /// Notes what a file contains that was copied there: it was written, and its time set, at `since`.
+    pub fn receive(&mut self, path: &RelativePath, stamp: Stamp, hashes: &[Hash], since: Time) {
+        self.note(path, stamp, hashes, since, true);
+    }
+
+    fn note(
+        &mut self,
+        path: &RelativePath,
+        stamp: Stamp,
+        hashes: &[Hash],
+        since: Time,
+        is_received: bool,
+    ) {
         let is_racy = stamp.mtime().secs.saturating_add(RACY_SECS) >= since.secs;
         let is_known = self.known.get(path.as_bytes()).is_some_and(|known| {
-            known.stamp == stamp && known.is_racy == is_racy && known.hashes == hashes
+            known.stamp == stamp
+                && (known.is_racy, known.is_received) == (is_racy, is_received)
+                && known.hashes == hashes
         });
         if !is_known {
             self.is_changed = true;
-            let known = Known { stamp, is_racy, hashes: hashes.to_vec() };
+            let known = Known { stamp, is_racy, is_received, hashes: hashes.to_vec() };
             self.known.insert(path.as_bytes().to_vec(), known);
         }
     }
 
-    /// Iterates over the paths of files and links that were copied or read.
+    /// Iterates over the paths of files and links that were copied there.
     pub fn paths(&self) -> impl Iterator<Item = &[u8]> {
-        self.known.keys().map(Vec::as_slice)
+        let received = self.known.iter().filter(|(_, known)| known.is_received);
+        received.map(|(path, _)| path.as_slice())
     }
 
     /// Forgets a file.

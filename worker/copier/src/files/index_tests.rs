@@ -20,7 +20,7 @@ fn saved(indexes: &TempDir, root: &TempDir) -> (Index, Stamp) {
     let stamp = old_file(root, "a");
     let mut index = Index::load_in(Some(indexes.path()), root.path());
     assert_eq!(index.lookup(&path("a"), &stamp), None);
-    index.insert(&path("a"), stamp, &[hash(b"x")], now());
+    index.receive(&path("a"), stamp, &[hash(b"x")], now());
     index.save().unwrap();
     (index, stamp)
 }
@@ -44,7 +44,7 @@ fn what_was_saved_is_loaded_for_the_same_directory_alone() {
 fn a_file_with_another_stamp_is_not_known() {
     let (root, mut index) = (tempfile::tempdir().unwrap(), Index::none());
     let stamp = old_file(&root, "a");
-    index.insert(&path("a"), stamp, &[], now());
+    index.receive(&path("a"), stamp, &[], now());
     // Another inode, even if all times are equal.
     let other = old_file(&root, "b");
     assert_eq!(index.lookup(&path("a"), &other), None);
@@ -58,13 +58,28 @@ fn a_file_written_to_in_the_instant_of_reading_is_read_again() {
     let file = fs::File::create(root.path().join("a")).unwrap();
     let stamp = Meta::of(&file.metadata().unwrap()).stamp();
     let mut index = Index::none();
-    index.insert(&path("a"), stamp, &[], now());
+    index.receive(&path("a"), stamp, &[], now());
     assert_eq!(index.lookup(&path("a"), &stamp), None);
     // It is one that was copied all the same.
     assert!(index.knows(b"a", &stamp));
     let later = Time { secs: now().secs + 10, nanos: 0 };
-    index.insert(&path("a"), stamp, &[], later);
+    index.receive(&path("a"), stamp, &[], later);
     assert!(index.lookup(&path("a"), &stamp).is_some());
+}
+
+#[test]
+fn what_was_only_read_is_the_users_own() {
+    let (root, mut index) = (tempfile::tempdir().unwrap(), Index::none());
+    let stamp = old_file(&root, "a");
+    index.insert(&path("a"), stamp, &[hash(b"x")], now());
+    assert!(index.lookup(&path("a"), &stamp).is_some());
+    assert!(!index.knows(b"a", &stamp) && index.paths().next().is_none());
+    // What was copied there and is read as it was stays what it is.
+    index.receive(&path("a"), stamp, &[hash(b"x")], now());
+    index.insert(&path("a"), stamp, &[hash(b"x")], now());
+    assert!(index.knows(b"a", &stamp));
+    index.insert(&path("a"), stamp, &[hash(b"y")], now());
+    assert!(!index.knows(b"a", &stamp));
 }
 
 #[test]
@@ -72,7 +87,7 @@ fn nobody_else_can_read_an_index() {
     let (above, root) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let indexes = above.path().join("rlaunch/copy");
     let mut index = Index::load_in(Some(&indexes), root.path());
-    index.insert(&path("a"), old_file(&root, "a"), &[], now());
+    index.receive(&path("a"), old_file(&root, "a"), &[], now());
     index.save().unwrap();
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
     let files: Vec<_> = fs::read_dir(&indexes).unwrap().map(|file| file.unwrap().path()).collect();
@@ -102,7 +117,7 @@ fn what_has_not_changed_is_not_written() {
     let (mut index, stamp) = saved(&indexes, &root);
     let file = index.file.clone().unwrap();
     fs::remove_file(&file).unwrap();
-    index.insert(&path("a"), stamp, &[hash(b"x")], now());
+    index.receive(&path("a"), stamp, &[hash(b"x")], now());
     index.save().unwrap();
     assert!(!file.exists());
     index.retain(|path| path != b"a");

@@ -1,7 +1,7 @@
 //! `--container` and `--image`: a running container of the same name on every host, or an image from which containers are
 //! started ([`super::image`]), one per agent, which end with their agent.
 
-use super::image::{Image, Pull, RunOptions, SAYS};
+use super::image::{self, Image, Pull, RunOptions, SAYS};
 use super::rsh::quoted_output;
 use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::job::ExitStatus;
@@ -482,7 +482,7 @@ fn split_command(output: &str) -> (String, Option<String>) {
         output.lines().partition(|line| line.trim_start().starts_with(SAYS));
     let command =
         told.iter().find_map(|line| line.trim_start().strip_prefix(SAYS)?.strip_prefix("run "));
-    (rest.join("\n"), command.map(str::to_owned))
+    (rest.join("\n"), command.map(image::without_secrets))
 }
 
 /// Checks that an engine starts containers from images.

@@ -6,6 +6,7 @@
 
 use super::command::AgentLocation;
 use super::container::{PLACEHOLDER, WATCH, WATCHED};
+use rlaunch_bootstrap::env::redacted;
 use rlaunch_bootstrap::protocol::housekeeping::ENGINE_MARK;
 use std::fmt::Write as _;
 use std::str::FromStr;
@@ -40,10 +41,15 @@ impl StartedContainer {
     /// Reads the lines of the script, without their begin [`SAYS`].
     pub(super) fn read(tool: &str, said: &[String]) -> Option<StartedContainer> {
         let has = |words: &str| said.iter().any(|line| line == words);
-        let command = said.iter().find_map(|line| line.strip_prefix("run "))?.to_owned();
+        let command = without_secrets(said.iter().find_map(|line| line.strip_prefix("run "))?);
         let (keeps_limits, lacks_gpus) = (has(KEEPS_LIMITS), has(NO_GPUS));
         Some(StartedContainer { tool: tool.to_owned(), command, keeps_limits, lacks_gpus })
     }
+}
+
+/// Returns an engine's command for printing: a command of the user's own may have secrets in it.
+pub(super) fn without_secrets(command: &str) -> String {
+    command.split(' ').map(redacted).collect::<Vec<_>>().join(" ")
 }
 
 /// What to do about an image that a host may lack.

@@ -107,7 +107,7 @@ impl Stage {
             seen.meta.size == entry.size() && seen.meta.mtime.secs == entry.mtime.secs
         });
         if let Some(seen) = seen {
-            lock(&self.index).insert(&entry.path, seen.meta.stamp(), entry.chunks(), since);
+            lock(&self.index).receive(&entry.path, seen.meta.stamp(), entry.chunks(), since);
         }
         Ok(())
     }
@@ -134,7 +134,7 @@ impl Stage {
             self.set_time(entry)?;
         }
         if let Some(seen) = self.look(path)? {
-            lock(&self.index).insert(&entry.path, seen.meta.stamp(), entry.chunks(), since);
+            lock(&self.index).receive(&entry.path, seen.meta.stamp(), entry.chunks(), since);
         }
         Ok(())
     }
@@ -151,7 +151,7 @@ impl Stage {
         self.set_time(entry)?;
         if let Some(seen) = self.look(path)? {
             // So that the directory that it is in may be replaced, as long as it is this link.
-            lock(&self.index).insert(&entry.path, seen.meta.stamp(), &[hash(target)], since);
+            lock(&self.index).receive(&entry.path, seen.meta.stamp(), &[hash(target)], since);
         }
         Ok(())
     }

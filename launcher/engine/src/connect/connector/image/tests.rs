@@ -381,3 +381,10 @@ fn a_container_that_runs_on_is_not_gone() {
 fn names_are_as_engines_have_them() {
     assert_eq!(container_name("rlaunch-1-me@fe80::1"), "rlaunch-1-me-fe80--1");
 }
+
+#[test]
+fn secrets_in_a_command_are_not_printed() {
+    let said = ["run docker run -e HF_TOKEN=abcd --rm image:1".to_owned()];
+    let started = StartedContainer::read("docker", &said).unwrap();
+    assert_eq!(started.command, "docker run -e HF_TOKEN=(set, 4 chars) --rm image:1");
+}
