@@ -151,10 +151,14 @@ fn copies_are_listed_and_pruned() {
     let mut job = project.job(&field, "--sync -H a,b --no-tag", "").sh(wait).spawn();
     job.wait_for_lines(2);
     let copy = first_copy(&field, "a");
+    // Only trees that were made from here are removed, by the locks in this cache.
+    let cache = project.directory.path().join("cache");
+    let cache = cache.to_str().unwrap();
+    let push = |words: &str| field.rlaunch(words).env("XDG_CACHE_HOME", cache);
     let source = format!("{}:/tmp/kept", project.path("src").display());
     field.rlaunch("push -H a").args([source]).spawn().finish_first().succeeded();
     let list = || {
-        let listed = field.rlaunch("push -H a,b --list").spawn().finish_first();
+        let listed = push("push -H a,b --list").spawn().finish_first();
         listed.succeeded().out().into_owned()
     };
     let listed = list();
@@ -162,13 +166,13 @@ fn copies_are_listed_and_pruned() {
     assert!(line("/tmp/kept/src ").ends_with("  a"), "{listed}");
     assert!(line(&copy).contains("in use") && line(&copy).ends_with("  a, b"), "{listed}");
     // A tree that a job uses is not offered, and nobody is asked without need.
-    field.rlaunch("push -H a,b --prune").spawn().finish_first().succeeded();
+    push("push -H a,b --prune").spawn().finish_first().succeeded();
     assert_eq!(field.on("a", &format!("cat {copy}/old")), "old\n");
     ["a", "b"].iter().for_each(|host| drop(field.on(host, &format!("touch {copy}/stop"))));
     job.finish().succeeded();
-    let asked = field.rlaunch("push -H a,b --prune").run();
+    let asked = push("push -H a,b --prune").run();
     asked.ended_with(200).says(&["without your consent"]);
-    let ran = field.rlaunch("push -H a,b --prune --yes").run();
+    let ran = push("push -H a,b --prune --yes").run();
     assert_eq!(ran.succeeded().out().lines().count(), 2, "{ran}");
     for host in ["a", "b"] {
         assert_eq!(field.on(host, &format!("ls {copy}")), "own\nstop\n", "{host}");
