@@ -64,7 +64,7 @@ pub struct ImageCopy {
 pub enum Question {
     /// Which images container engines have: all engines of the host, or this one.
     Images { engine: Option<String> },
-    /// What copies have put on the host.
+    /// Asks for the files that copies have put on the host.
     Copies,
     /// Asks to remove working trees, by their directories, and what copies have left that is of no use.
     Prune { trees: Vec<String> },
@@ -114,7 +114,7 @@ pub struct CopyInfo {
     pub is_used: bool,
 }
 
-/// What was removed from a host.
+/// Amount that was removed from a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pruned {
     /// Working trees of which nothing is left.
@@ -123,7 +123,7 @@ pub struct Pruned {
     pub bytes: u64,
 }
 
-/// What a container engine has.
+/// Images that a container engine has.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EngineImages {
     /// Its command, such as `docker`.
@@ -133,7 +133,7 @@ pub struct EngineImages {
     pub images: Vec<ImageInfo>,
 }
 
-/// What an engine says about an image.
+/// Description of an image by its engine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageInfo {
     /// With tags.

@@ -643,7 +643,7 @@ mod tests {
             Some(NodeEnd::Done(CleanupReceipt { written, ..CleanupReceipt::default() }))
         };
         let tree = TreeCopy {
-            of_ranks: "/work/x y".into(),
+            of_ranks: "/home/u/x y".into(),
             of_hosts: "~/.cache/rlaunch/sync/ab/x y".into(),
         };
         let none = [end(&[], false), None];

@@ -3,6 +3,7 @@
 use super::attempt::{self, Origin};
 use crate::commands::bench::own_program;
 use crate::commands::bench::records::{self, Ended, LineReader};
+use rlaunch_console::deadline::Deadline;
 use rlaunch_console::messages;
 use rlaunch_copy::control::{Answer, Question};
 use rlaunch_engine::connect::agent::store;
@@ -12,8 +13,12 @@ use rlaunch_text::message::Failed;
 use std::io;
 use std::path::Path;
 use std::process::Stdio;
+use std::time::Duration;
 use tokio::io::AsyncWriteExt;
 use tokio::process::Command;
+
+/// Time that the program has here. It gives each command of a container engine 30 s itself.
+const HERE: Duration = Duration::from_secs(300);
 
 /// Answers of one machine.
 pub(super) type Answers = Vec<Answer>;
@@ -49,7 +54,9 @@ pub(super) async fn here(agent: Option<&Path>, question: &Question) -> Result<An
     if let Some(mut pipe) = child.stdin.take() {
         pipe.write_all(&attempt::line(question)?).await.map_err(failed)?;
     }
-    let output = child.wait_with_output().await.map_err(failed)?;
+    let answered = Deadline::after(HERE).wait("its answer", child.wait_with_output()).await;
+    let late = |late| Failed::new(Exit::FILES, format!("{}: {late}", program.display()));
+    let output = answered.map_err(late)?.map_err(failed)?;
     let lines = output.stdout.split(|byte| *byte == b'\n');
     let mut answers = lines.filter_map(|line| serde_json::from_slice(line).ok()).collect();
     check_end(&mut answers, "this machine")?;

@@ -441,7 +441,7 @@ impl Container {
             let lower = line.to_lowercase();
             ENGINE_ERRORS.iter().any(|known| lower.contains(known))
                 || is_podmans && line.starts_with("Error: ")
-                // Of its command line; a shell says in such a form that there is no docker.
+                // Docker's client begins its own errors so; a shell says so, too, that there is no docker.
                 || line.starts_with("docker: ") && !lower.contains("not found")
         };
         let line = output.lines().map(str::trim).find(is_error)?;

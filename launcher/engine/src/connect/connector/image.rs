@@ -52,7 +52,7 @@ pub(super) fn without_secrets(command: &str) -> String {
     command.split(' ').map(redacted).collect::<Vec<_>>().join(" ")
 }
 
-/// What to do about an image that a host may lack.
+/// Policy for an image that a host may lack.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, strum::EnumString, strum::IntoStaticStr, strum::VariantArray,
 )]

@@ -248,7 +248,7 @@ impl HostConnection {
     }
 
     /// Starts the agent by the step of Slurm that starts those of all nodes, whose tasks execute these words, and returns its
-    /// stream. `None` if another way starts it. Without words there is no address that an agent could call.
+    /// stream. `None` if another way starts it, or without words: agents then have no address to call.
     pub(crate) fn join_step(
         &self,
         words: impl FnOnce() -> Option<Vec<String>>,

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -51,9 +51,20 @@ impl Host {
         let output = sh.output().unwrap();
         (output, fs::read_to_string(self.at("calls")).unwrap_or_default())
     }
+
+    /// Starts a line in a process group of its own, as a login does. Returns the login, and the id of the group.
+    fn log_in(&self, line: &str) -> (Child, String) {
+        let mut login = Command::new("sh");
+        login.args(["-c", "setsid sh -c \"$0\" & echo $!; wait", line]);
+        login.env("PATH", format!("{}:/usr/bin:/bin", self.0.path().display()));
+        let mut login = login.env("HOME", self.0.path()).stdout(Stdio::piped()).spawn().unwrap();
+        let mut client = String::new();
+        BufReader::new(login.stdout.take().unwrap()).read_line(&mut client).unwrap();
+        (login, client.trim().to_owned())
+    }
 }
 
-/// Lists the names of a group's processes. Zombies may stay, where nobody waits for orphans.
+/// Lists the names of a group's processes, without zombies: where nothing reaps orphans, they stay.
 fn names(group: &str) -> Vec<String> {
     let name = |entry: fs::DirEntry| {
         let stat = fs::read_to_string(entry.path().join("stat")).ok()?;
@@ -84,18 +95,12 @@ fn a_client_whose_engine_hangs_ends_with_the_login() {
     let entering = RemoteCommand::Script("true", &[]).line_inside(&enter);
     for line in [entering, image("docker", None).line(N, &agent(), "agent")] {
         assert!(!line.contains(['\\', '!', '\n']), "{line}");
-        let mut login = Command::new("sh");
-        login.args(["-c", "setsid sh -c \"$0\" & echo $!; wait", &line]);
-        login.env("PATH", format!("{}:/usr/bin:/bin", host.0.path().display()));
-        let mut login = login.env("HOME", host.0.path()).stdout(Stdio::piped()).spawn().unwrap();
-        let mut client = String::new();
-        BufReader::new(login.stdout.take().unwrap()).read_line(&mut client).unwrap();
-        let client = client.trim();
+        let (mut login, client) = host.log_in(&line);
         sleep(Duration::from_secs(3));
-        assert!(Path::new("/proc").join(client).exists(), "it ended before its login: {line}");
+        assert!(Path::new("/proc").join(&client).exists(), "it ended before its login: {line}");
         login.kill().unwrap();
         login.wait().unwrap();
-        wait_for_end(client, Duration::from_secs(30));
+        wait_for_end(&client, Duration::from_secs(30));
     }
 }
 
@@ -110,21 +115,16 @@ fn a_client_that_sudo_has_started_is_ended_by_sudo() {
     let container: Container = "docker:mpi".parse().unwrap();
     let enter = container.client("sudo docker exec -i mpi".to_owned());
     let line = RemoteCommand::Script("true", &[]).line_inside(&enter);
-    let mut login = Command::new("sh");
-    login.args(["-c", "setsid sh -c \"$0\" & echo $!; wait", &line]);
-    login.env("PATH", format!("{}:/usr/bin:/bin", host.0.path().display()));
-    let mut login = login.env("HOME", host.0.path()).stdout(Stdio::piped()).spawn().unwrap();
-    let mut client = String::new();
-    BufReader::new(login.stdout.take().unwrap()).read_line(&mut client).unwrap();
+    let (mut login, client) = host.log_in(&line);
     // The client is there, so the watch knows the login.
     while !host.at("asked").exists() {
         sleep(Duration::from_millis(20));
     }
     login.kill().unwrap();
     login.wait().unwrap();
-    wait_for_end(client.trim(), Duration::from_secs(30));
+    wait_for_end(&client, Duration::from_secs(30));
     let asked = fs::read_to_string(host.0.path().join("asked")).unwrap();
-    let killed = format!("-n kill -9 -- -{}\n", client.trim());
+    let killed = format!("-n kill -9 -- -{client}\n");
     assert!(asked.starts_with("docker exec -i mpi ") && asked.ends_with(&killed), "{asked}");
 }
 

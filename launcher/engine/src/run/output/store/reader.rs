@@ -134,7 +134,7 @@ impl StoreReader {
 
     /// Tells whether nothing more will be written. What was written before may not have been read.
     pub fn is_over(&self) -> bool {
-        // A lock of this process on a job that is over keeps nobody from anything.
+        // Nothing waits for this process's lock on a job that is over.
         self.segment.file.try_lock_shared().is_ok()
     }
 }

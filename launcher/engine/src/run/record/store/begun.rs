@@ -85,7 +85,7 @@ impl RecordStore {
         let runs = |job: &RecordedJob| {
             let begun = self.directory.join(format!("{job}{}", begun_suffix()));
             let tried = File::open(begun).map(|file| file.try_lock_shared());
-            // Where nothing can be locked, nobody holds a lock.
+            // Where files cannot be locked, no process holds a lock.
             matches!(tried, Ok(Err(TryLockError::WouldBlock)))
         };
         let mut named = self.begun().into_iter().filter(|job| job.name == name.as_str());

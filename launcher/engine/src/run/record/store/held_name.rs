@@ -13,7 +13,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Time within which who has locked the file writes its id there.
+/// Time within which the process that has locked the file writes its job's id to it.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
 /// Name that no other job of this user on this machine takes. Dropping it, or the end of this process, gives it back.
