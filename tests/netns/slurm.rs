@@ -145,7 +145,7 @@ fn agents_start_by_one_step_for_all_nodes() {
     // What would change a step is kept from it.
     let spoiled = "SLURM_KILL_BAD_EXIT=1 SRUN_CPUS_PER_TASK=1 SLURM_EXACT=1 SLURM_HOSTFILE=/nowhere SLURM_LABELIO=1";
     let ran = cluster
-        .run("-N2 --exclusive", &format!("{spoiled} $R -q -H b:1,a:1 sh -c 'hostname; nproc'"));
+        .run("-N2 --exclusive -w a,b", &format!("{spoiled} $R -q -H b:1,a:1 sh -c 'hostname; nproc'"));
     ran.succeeded();
     assert_eq!(ran.out().split_whitespace().filter(|word| *word == "2").count(), 2, "{ran}");
     let ran = cluster.run(
@@ -238,13 +238,13 @@ fn what_is_no_job_of_slurm_for_rlaunch_is_said() {
     let cluster = Cluster::new(&field);
     cluster.run("-N1 : -N1", "exec $R hostname").refused(200, &["heterogeneous"]);
     let _copy = cluster.install(&["a", "b"]);
-    let smaller = cluster.run("-N3", "srun -N1 -n1 -w b /tmp/dist/rlaunch -q hostname");
+    let smaller = cluster.run("-N3 -w a,b,c", "srun -N1 -n1 -w b /tmp/dist/rlaunch -q hostname");
     smaller.succeeded();
     assert_eq!(smaller.out().trim(), "b", "{smaller}");
-    let copies = cluster.run("-N2", "srun -N2 -n2 /tmp/dist/rlaunch -np 1 hostname");
+    let copies = cluster.run("-N2 -w a,b", "srun -N2 -n2 /tmp/dist/rlaunch -np 1 hostname");
     copies.succeeded();
     assert_eq!(copies.err().matches("srun has started 2 rlaunches").count(), 1, "{copies}");
-    let elsewhere = cluster.run("-N1", "$R --launcher srun -H d hostname");
+    let elsewhere = cluster.run("-N1 -w a", "$R --launcher srun -H d hostname");
     elsewhere.refused(200, &["--launcher srun is for the nodes of a Slurm job, and d is none"]);
     let mixed = cluster.run("-N1 -w a", "exec $R -H a,h hostname");
     mixed.says(&["h is no node of Slurm's job"]);
