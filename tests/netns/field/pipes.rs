@@ -91,6 +91,20 @@ fn a_guardian_ends_such_ranks_too() {
 }
 
 #[test]
+fn a_guardian_ends_such_ranks_where_nobody_else_can() {
+    let field = Field::new();
+    let mut running = beside(&field, "--kill-after 1", &[TO_STDOUT, "ignores TERM"]);
+    running.wait_for_text("before\n", 4);
+    running.wait_for_text("beat ", 10);
+    // The agent's thread sleeps at the pipe of a rank, so that the kernel reports its death to nobody.
+    let (_, agent) = agents(&field, "a");
+    running.signal(Signal::SIGKILL);
+    kill(agent, Signal::SIGKILL).unwrap();
+    running.finish_first();
+    field.wait_for("the ranks to end", || field.started().is_empty());
+}
+
+#[test]
 fn stdin_that_is_spliced_to_a_socket_that_nobody_reads() {
     let (field, directory) = (Field::new(), launch_directory());
     let input = directory.path().join("input");

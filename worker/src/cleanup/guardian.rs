@@ -33,10 +33,14 @@ use std::time::{Duration, Instant};
 /// them any longer.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Interval at which the guardian looks whether the agent has died without a word: no SIGCHLD comes as long as one of its
+/// threads sleeps in the kernel, at a pipe that a rank holds.
+const LOOK_INTERVAL: Duration = Duration::from_secs(2);
+
 /// Runs `agent` in a child process, and cleans up after its end.
 pub(crate) fn guard(agent: impl FnOnce(&Workspace, Grace) -> ExitCode) -> ExitCode {
     let (workspace, grace) = (Workspace::choose(), Grace::share());
-    let watched = watched_signals();
+    let watched = SigSet::from_iter(WATCHED);
     // Blocked before the fork, so that no signal is lost; the child unblocks them.
     if let Err(error) = prctl::set_child_subreaper(true).and_then(|()| watched.thread_block()) {
         errln!("rlaunch-worker: cannot supervise the agent: {error}");
@@ -68,29 +72,36 @@ pub(crate) fn guard(agent: impl FnOnce(&Workspace, Grace) -> ExitCode) -> ExitCo
     }
 }
 
-fn watched_signals() -> SigSet {
-    [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP]
-        .into_iter()
-        // Slurm sends them to the first process of a task, for the ranks.
-        .chain([Signal::SIGUSR1, Signal::SIGUSR2])
-        .collect()
-}
+/// Signals that the guardian waits for. Slurm sends the last two to the first process of a task, for the ranks.
+const WATCHED: [Signal; 6] = [
+    Signal::SIGCHLD,
+    Signal::SIGTERM,
+    Signal::SIGINT,
+    Signal::SIGHUP,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+];
 
 /// Waits until the agent ends, meanwhile forwards signals to it, and then ends the processes that
 /// the agent has left. Returns the agent's exit code.
 fn guard_until_end(agent: Pid, watched: &SigSet, tag: &str, grace: &Grace) -> ExitCode {
     release_channel();
+    let watched_numbers = WATCHED.map(|signal| signal as i32);
+    let mut was_dead = false;
     loop {
-        let Ok(signal) = watched.wait() else { continue };
-        if signal != Signal::SIGCHLD {
+        let signal = rlaunch_sys::wait_for_signal(&watched_numbers, LOOK_INTERVAL)
+            .and_then(|number| Signal::try_from(number).ok());
+        if let Some(signal) = signal.filter(|signal| *signal != Signal::SIGCHLD) {
             let _ = kill(agent, signal);
         }
-        if let Some(code) = reap_looking_for(agent) {
+        let is_stuck = was_dead && signal.is_none();
+        let stuck = || is_stuck.then_some(ExitCode::FAILURE);
+        if let Some(code) = reap_looking_for(agent).or_else(stuck) {
             // An agent that has run the job to its end has removed its cgroup.
             let has_seen_it_out = code == ExitCode::SUCCESS;
             let cgroup = if has_seen_it_out { None } else { Cgroup::find_by_tag(tag) };
             // A TERM after the agent's death ends the grace period: its sender has waited already.
-            if !has_seen_it_out && signal != Signal::SIGTERM {
+            if !has_seen_it_out && signal != Some(Signal::SIGTERM) {
                 wait_out_grace(agent, cgroup.as_ref(), grace, watched);
             }
             clear_up(cgroup.as_ref());
@@ -99,6 +110,7 @@ fn guard_until_end(agent: Pid, watched: &SigSet, tag: &str, grace: &Grace) -> Ex
             }
             return code;
         }
+        was_dead = processes::has_ended(agent);
     }
 }
 

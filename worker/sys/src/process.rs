@@ -3,9 +3,11 @@
 //! Detection of fork(2), for resources that a child must neither use nor close.
 
 use std::ffi::{CStr, CString, c_char, c_int};
+use std::mem::MaybeUninit;
 use std::os::unix::process::CommandExt;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use std::{io, iter, ptr};
 
 /// Process that is running after a [`fork`]: the parent or the child.
@@ -30,6 +32,26 @@ pub fn fork() -> io::Result<Fork> {
         0 => Ok(Fork::Child),
         pid => Ok(Fork::Parent(pid)),
     }
+}
+
+/// Waits until one of `signals`, which this thread blocks, arrives, at most `limit`. Returns its number; `None` if none has
+/// come.
+pub fn wait_for_signal(signals: &[c_int], limit: Duration) -> Option<c_int> {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: sigemptyset(3) writes one set, and `set` is one.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    for signal in signals {
+        // SAFETY: the set is initialised; sigaddset(3) changes it or refuses the number.
+        unsafe { libc::sigaddset(set.as_mut_ptr(), *signal) };
+    }
+    let limit = libc::timespec {
+        tv_sec: libc::time_t::try_from(limit.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    };
+    // SAFETY: sigtimedwait(2) reads the set and the time, which live until it returns, and writes no information where the
+    // pointer to it is null.
+    let signal = unsafe { libc::sigtimedwait(set.as_ptr(), ptr::null_mut(), &raw const limit) };
+    (signal > 0).then_some(signal)
 }
 
 /// Replaces this process with another program, keeping the environment. Returns only if that fails.

@@ -33,6 +33,8 @@ pub(super) struct HostSample {
     pub(super) counters: Option<HostCounters>,
     /// Usage of the job's ranks on the host.
     pub(super) ranks: Vec<RankUsage>,
+    /// Whether the host's part of the job is over, so that it is not asked any more.
+    pub(super) has_ended: bool,
 }
 
 /// Activity of all hosts over the time between two samples.
@@ -49,6 +51,7 @@ pub(super) struct Activity<'a> {
 pub(super) struct HostActivity<'a> {
     pub(super) host: &'a str,
     pub(super) answers: bool,
+    pub(super) has_ended: bool,
     /// Number of CPUs that were busy on average.
     pub(super) busy_cpus: Option<f64>,
     pub(super) cpus: Option<u32>,
@@ -164,6 +167,7 @@ impl HostSample {
         HostActivity {
             host: &self.host,
             answers: now.is_some(),
+            has_ended: self.has_ended,
             busy_cpus: before.and_then(busy),
             cpus: cpu.map(|cpu| cpu.cpus),
             memory_used: now.and_then(|now| now.memory?.checked_sub(now.memory_available?)),
@@ -295,12 +299,17 @@ async fn sample_job(job: &mut RunningJob) -> Result<Sample, LiveError> {
     let mut hosts: Vec<HostSample> =
         names.map(|host| HostSample { host, ..HostSample::default() }).collect();
     for question in [Inspection::Usage, Inspection::Counters] {
-        let NodeAnswers { answers, .. } = match job.inspect(question).await {
+        let NodeAnswers { answers, missing } = match job.inspect(question).await {
             Ok(answers) => answers,
             // Its ranks have not started, or are ending.
             Err(LiveError::Refused { .. }) => break,
             Err(error) => return Err(error),
         };
+        for sample in &mut hosts {
+            let is_host = |host: &String| *host == sample.host;
+            sample.has_ended =
+                !answers.iter().any(|(host, _)| is_host(host)) && !missing.iter().any(is_host);
+        }
         for (host, answer) in answers {
             let Some(sample) = hosts.iter_mut().find(|sample| sample.host == host) else {
                 continue;
@@ -325,7 +334,7 @@ async fn sample_hosts(hosts: &mut [WatchedHost]) -> Sample {
     let mut samples = Vec::new();
     for host in hosts {
         let counters = tokio::time::timeout_at(due, host.answer()).await.ok().flatten();
-        samples.push(HostSample { host: host.name.clone(), counters, ranks: Vec::new() });
+        samples.push(HostSample { host: host.name.clone(), counters, ..HostSample::default() });
     }
     Sample { at: Instant::now(), job: None, hosts: samples }
 }
@@ -438,7 +447,12 @@ pub(super) mod tests {
             }],
         };
         let cpu = |busy_ms, idle_ms| CpuTime { cpus: 4, busy_ms, idle_ms };
-        let host = |name: &str, counters, ranks| HostSample { host: name.into(), counters, ranks };
+        let host = |name: &str, counters, ranks| HostSample {
+            host: name.into(),
+            counters,
+            ranks,
+            has_ended: false,
+        };
         let first = counters(1000, cpu(0, 0), traffic(0, 0), traffic(5, 5));
         let second = counters(3000, cpu(6000, 2000), traffic(2_826_000, 2000), traffic(5, 5));
         let before = vec![

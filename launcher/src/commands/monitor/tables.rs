@@ -92,6 +92,7 @@ pub(super) fn gpu_cells(gpu: &GpuUsage) -> [String; 5] {
 /// Returns host, CPUs and memory.
 pub(super) fn host_cells(host: &HostActivity<'_>) -> [String; 3] {
     let cpus = match (host.answers, host.busy_cpus, host.cpus) {
+        (false, ..) if host.has_ended => "ended".to_owned(),
         (false, ..) => "no answer".to_owned(),
         (true, Some(busy), Some(cpus)) => format!("{busy:.1} of {cpus}"),
         (true, None, Some(cpus)) => format!("of {cpus}"),
@@ -166,6 +167,9 @@ mod tests {
         }
         assert!(lines[2].trim_start().starts_with("rxe0/1"), "{text}");
         assert_eq!(lines[3].trim_end(), "b     no answer");
+        let mut ended = now.clone();
+        ended.hosts[1].has_ended = true;
+        assert!(hosts(&ended.since(&before)).contains("\nb     ended\n"));
         let gpu: Vec<&str> = lines[6].split_whitespace().collect();
         assert_eq!(gpu.join(" "), "a 1 97 % 70.0 GiB of 80.0 GiB 612 W");
     }

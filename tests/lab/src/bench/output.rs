@@ -5,10 +5,10 @@
 //! received bytes are stored and checked afterwards, so that checking takes no time: for lines that
 //! no rank printed, missing lines, and whether the lines of each host are its file.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,23 +37,33 @@ const LIMIT: Duration = Duration::from_secs(310);
 /// Minimum ratios of rlaunch's speed to Hydra's.
 const PLAIN_BAR: Bar = Bar::RatioAtLeast("hydra", 0.7);
 const TAGGED_BAR: Bar = Bar::RatioAtLeast("hydra", 2.0);
-/// Name of a reader, and options of rlaunch if it is a terminal. Lines have no tags, which would come
-/// with the second rank that prints.
-type Reading = (&'static str, Option<&'static [&'static str]>);
-const PIPE: Reading = ("pipe", None);
-/// A terminal as people have it, and a pipe.
-const USUAL: [Reading; 2] = [("terminal", Some(&["--no-tag"])), PIPE];
-/// Minimum ratio of the speed at a terminal to that of a pipe.
-const USUAL_BARS: [Bar; 1] = [Bar::RatioAtLeast(PIPE.0, 0.8)];
-/// A terminal with folding and without, and a pipe. No line occurs twice, so that folding has all of
-/// its cost and no effect.
+/// What brings lines to a reader, and its name.
+type Reading = (&'static str, Source);
+
+#[derive(Clone, Copy)]
+enum Source {
+    /// rlaunch at a terminal, with options. Lines have no tags, which would come with the second rank that prints.
+    Rlaunch(&'static [&'static str]),
+    RlaunchByPipe,
+    /// cat(1) at a terminal, with the lines in a file of this machine: what the kernel's terminal carries at most.
+    Cat,
+}
+
+const CAT: Reading = ("cat", Source::Cat);
+const PIPE: Reading = ("pipe", Source::RlaunchByPipe);
+/// A terminal as people have it, cat there, and a pipe.
+const USUAL: [Reading; 3] = [("terminal", Source::Rlaunch(&["--no-tag"])), CAT, PIPE];
+/// Minimum ratio of the speed at a terminal to that of cat.
+const USUAL_BARS: [Bar; 1] = [Bar::RatioAtLeast(CAT.0, 0.8)];
+/// A terminal with folding and without, and cat there. No line occurs twice, so that folding has all of its cost and no
+/// effect.
 const FOLD: [Reading; 3] = [
-    ("--fold=lines", Some(&["--no-tag", "--fold=lines"])),
-    ("--fold=none", Some(&["--no-tag", "--fold=none"])),
-    PIPE,
+    ("--fold=lines", Source::Rlaunch(&["--no-tag", "--fold=lines"])),
+    ("--fold=none", Source::Rlaunch(&["--no-tag", "--fold=none"])),
+    CAT,
 ];
-/// Minimum ratios of the speed with folding to that without, and to that of a pipe.
-const FOLD_BARS: [Bar; 2] = [Bar::RatioAtLeast(FOLD[1].0, 0.8), Bar::RatioAtLeast(PIPE.0, 0.8)];
+/// Minimum ratios of the speed with folding to that without, and to that of cat.
+const FOLD_BARS: [Bar; 2] = [Bar::RatioAtLeast(FOLD[1].0, 0.8), Bar::RatioAtLeast(CAT.0, 0.8)];
 /// Maximum memory of rlaunch's own process in MiB.
 const MEMORY_BAR: Bar = Bar::Most(16.0);
 /// Output arrives whole.
@@ -245,13 +255,40 @@ impl<'a> Reader<'a> {
         let names = readings.iter().map(|(name, _)| *name);
         let mut table = Table::new(names, [Row::new("speed", "MB/s", bars)]);
         table.measure(rounds, |turn| {
-            let (_, terminal) = readings[turn.contender];
-            let task = Task { terminal, ..Task::new(rlaunch, false, self.lines) };
+            let mut task = Task::new(rlaunch, false, self.lines);
+            match readings[turn.contender].1 {
+                Source::Rlaunch(options) => task.terminal = Some(options),
+                Source::RlaunchByPipe => {}
+                Source::Cat => {
+                    let seconds = self.cat_to_terminal()?;
+                    return Ok(vec![Some(self.bytes(&task) / 1e6 / seconds)]);
+                }
+            }
             let of = self.measure(&task)?;
             self.must_be_whole(&task, &of)?;
             Ok(vec![Some(self.bytes(&task) / 1e6 / of.seconds)])
         })?;
         Ok(table)
+    }
+
+    /// Lets cat print the lines of all hosts at a terminal; returns its duration in seconds.
+    fn cat_to_terminal(&mut self) -> Result<f64, LabError> {
+        let failed = || LabError::io("run cat");
+        let file = self.scratch.0.join("lines");
+        if !file.exists() {
+            let all = (0..self.testbed.hosts.len()).map(|rank| lines_of(rank, self.lines));
+            fs::write(&file, all.collect::<Vec<_>>().concat()).map_err(failed())?;
+        }
+        let (reading, writing) = terminal().map_err(failed())?;
+        let mut command = Command::new("cat");
+        command.arg(&file).stdin(Stdio::null()).stdout(writing);
+        let started = Instant::now();
+        let mut child = command.spawn().map_err(failed())?;
+        drop(command);
+        read_all(&child, reading, None, &mut self.arrived).map_err(failed())?;
+        let seconds = started.elapsed().as_secs_f64();
+        child.wait().map_err(failed())?;
+        Ok(seconds)
     }
 
     /// Runs one job and checks its output.

@@ -321,7 +321,7 @@ impl Bursts {
         }
         let row = |(rank, line): (Rank, &Unfinished)| {
             let text = String::from_utf8_lossy(&rows::flatten(&line.text)).into_owned();
-            Row { rank, text }
+            Row { rank: Some(rank), text }
         };
         let rows = by_rank.into_iter().map(row).filter(|row| !row.text.trim().is_empty());
         Some(rows::choose(rows.collect()))

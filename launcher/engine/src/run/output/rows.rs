@@ -12,22 +12,25 @@ const MAX_ROWS: usize = 8;
 /// Columns from one tab stop to the next.
 const TAB_STOP: usize = 8;
 
-/// Unfinished line of a rank.
+/// Unfinished line of a rank, or a line about such lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Row {
-    pub(crate) rank: Rank,
+    pub(crate) rank: Option<Rank>,
     /// What is to be seen of the line.
     pub(crate) text: String,
 }
 
-/// Chooses the rows that are shown.
+/// Chooses the rows that are shown, and says how many are not.
 pub(super) fn choose(rows: Vec<Row>) -> Vec<Row> {
     if rows.len() <= MAX_ROWS {
         return rows;
     }
     let slowest = rows.iter().min_by_key(|row| percentage(&row.text));
     let fastest = rows.iter().rev().max_by_key(|row| percentage(&row.text));
-    slowest.into_iter().chain(fastest).cloned().collect()
+    let mut shown: Vec<Row> = slowest.into_iter().chain(fastest).cloned().collect();
+    let text = format!("slowest and fastest of {} ranks", rows.len());
+    shown.push(Row { rank: None, text });
+    shown
 }
 
 /// Returns the last number with a percent sign in a bar, in hundredths of a percent; 0 if there is none.
@@ -258,12 +261,15 @@ mod tests {
 
     #[test]
     fn of_many_bars_the_slowest_and_the_fastest_are_shown() {
-        let row =
-            |rank: u32| Row { rank: Rank(rank), text: format!("  {}%|##  | 3/7", rank * 5 % 45) };
+        let row = |rank: u32| Row {
+            rank: Some(Rank(rank)),
+            text: format!("  {}%|##  | 3/7", rank * 5 % 45),
+        };
         assert_eq!(choose((0..8).map(row).collect()).len(), 8);
         let shown = choose((1..10).map(row).collect());
-        let ranks: Vec<u32> = shown.iter().map(|row| row.rank.0).collect();
-        assert_eq!(ranks, [9, 8]);
+        let ranks: Vec<Option<u32>> = shown.iter().map(|row| row.rank.map(|rank| rank.0)).collect();
+        assert_eq!(ranks, [Some(9), Some(8), None]);
+        assert_eq!(shown[2].text, "slowest and fastest of 9 ranks");
         assert_eq!(percentage("epoch 3 12.5% of 7"), 1250);
     }
 

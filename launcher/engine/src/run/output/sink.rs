@@ -203,8 +203,8 @@ impl Sink {
         let coloured = self.streams.stdout.coloured;
         let tags = self.tags.as_ref().filter(|tags| tags.are_shown(true));
         let line = |row: &Row| {
-            let tag = tags.map(|tags| tags.of_row(row.rank, coloured)).unwrap_or_default();
-            format!("{tag}{}", row.text)
+            let tag = tags.zip(row.rank).map(|(tags, rank)| tags.of_row(rank, coloured));
+            format!("{}{}", tag.unwrap_or_default(), row.text)
         };
         let lines = rows.iter().map(line).collect();
         self.has_rows = true;

@@ -60,7 +60,10 @@ impl Screen {
             self.lines.extend(text.split_inclusive('\n').map(|line| format!("{ranks} {line}")));
         }
         if let Some(rows) = self.bursts.rows(self.now) {
-            self.rows = rows.iter().map(|row| format!("{} {}", row.rank, row.text)).collect();
+            self.rows = rows
+                .iter()
+                .map(|row| format!("{} {}", row.rank.unwrap_or(Rank(0)), row.text))
+                .collect();
         }
     }
 
