@@ -147,6 +147,8 @@ pub struct ImageInfo {
     /// Time at which it was made, as the engine writes it.
     pub created: String,
     pub architecture: String,
+    /// Digest of what containers of it run with: program, variables, user, directory and the like.
+    pub config: String,
     pub size: u64,
 }
 

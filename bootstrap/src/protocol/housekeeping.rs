@@ -6,7 +6,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Beginning of the names of files beside an account's agents on a host: for each container engine whose program has started
+/// Beginning of the names of files in the cache of an account on a host: for each container engine whose program has started
 /// containers for jobs of this account. No other engine is asked what it has kept: podman leaves a process and a segment of
 /// its own behind, even if it is only asked.
 pub const ENGINE_MARK: &str = ".ran-";
@@ -90,6 +90,9 @@ pub enum CleanupReport {
         segments: u32,
         /// Number of containers of the job that were removed.
         containers: usize,
+        /// Engines that may have containers of the job left, because they do not answer: `docker: not asked: why`, with `; `
+        /// between several. Empty if all were asked.
+        unasked: String,
         /// Processes of the user that could not be inspected, each with pid, name and state. They
         /// may belong to the job. Empty if every process could be inspected.
         hidden: String,
@@ -97,6 +100,9 @@ pub enum CleanupReport {
     /// Processes of the job that could not be ended, each with pid, name and state.
     Remaining(String),
 }
+
+/// Words between an engine that may have containers left, and the reason.
+pub const UNASKED: &str = ": not asked: ";
 
 /// Words behind the number of removed containers.
 const CONTAINERS: &str = " containers removed";
@@ -109,10 +115,13 @@ pub struct CleanupReportError;
 impl fmt::Display for CleanupReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CleanupReport::Clean { ended, segments, containers, hidden } => {
+            CleanupReport::Clean { ended, segments, containers, unasked, hidden } => {
                 write!(f, "{ended} ended, {segments} segments removed")?;
                 if *containers > 0 {
                     write!(f, ", {containers}{CONTAINERS}")?;
+                }
+                if !unasked.is_empty() {
+                    write!(f, "; {unasked}")?;
                 }
                 if hidden.is_empty() { Ok(()) } else { write!(f, "{HIDDEN}{hidden}") }
             }
@@ -129,6 +138,10 @@ impl FromStr for CleanupReport {
             return Ok(CleanupReport::Remaining(processes.to_owned()));
         }
         let (line, hidden) = line.split_once(HIDDEN).unwrap_or((line, ""));
+        let (line, unasked) = line.split_once("; ").unwrap_or((line, ""));
+        if !unasked.is_empty() && !unasked.contains(UNASKED) {
+            return Err(CleanupReportError);
+        }
         let (line, containers) = match line.strip_suffix(CONTAINERS) {
             Some(line) => line.rsplit_once(", ").ok_or(CleanupReportError)?,
             None => (line, "0"),
@@ -138,7 +151,8 @@ impl FromStr for CleanupReport {
         let (ended, segments) = numbers.ok_or(CleanupReportError)?;
         let ended = ended.parse().map_err(|_| CleanupReportError)?;
         let segments = segments.parse().map_err(|_| CleanupReportError)?;
-        Ok(CleanupReport::Clean { ended, segments, containers, hidden: hidden.to_owned() })
+        let (unasked, hidden) = (unasked.to_owned(), hidden.to_owned());
+        Ok(CleanupReport::Clean { ended, segments, containers, unasked, hidden })
     }
 }
 
@@ -148,15 +162,17 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
+        let clean = |ended, segments, containers, unasked: &str, hidden: &str| {
+            let (unasked, hidden) = (unasked.to_owned(), hidden.to_owned());
+            CleanupReport::Clean { ended, segments, containers, unasked, hidden }
+        };
+        let both = "docker: not asked: it is silent; podman: not asked: exit status: 3";
         for reaped in [
-            CleanupReport::Clean { ended: 12, segments: 0, containers: 0, hidden: String::new() },
-            CleanupReport::Clean { ended: 1, segments: 0, containers: 2, hidden: String::new() },
-            CleanupReport::Clean {
-                ended: 0,
-                segments: 1,
-                containers: 1,
-                hidden: "7 su (state S), 8 x".to_owned(),
-            },
+            clean(12, 0, 0, "", ""),
+            clean(1, 0, 2, "", ""),
+            clean(0, 1, 1, "", "7 su (state S), 8 x"),
+            clean(0, 0, 1, both, "7 a; b (state S)"),
+            clean(0, 0, 0, both, ""),
             CleanupReport::Remaining("4711 python3 (state D), 4712 x".to_owned()),
         ] {
             assert_eq!(reaped.to_string().parse(), Ok(reaped));
@@ -166,7 +182,8 @@ mod tests {
     #[test]
     fn no_other_line_says_that_nothing_is_left() {
         let wrong = "x ended, 0 segments removed";
-        for line in ["", "logout", "left: ", "2 ended", wrong, &wrong.replace('x', "-1")] {
+        let odd = "2 ended, 0 segments removed; but";
+        for line in ["", "logout", "left: ", "2 ended", odd, wrong, &wrong.replace('x', "-1")] {
             assert_eq!(line.parse::<CleanupReport>(), Err(CleanupReportError), "{line}");
         }
     }

@@ -119,6 +119,10 @@ fn parse_report(answer: &[u8], host: &str) -> Result<String, Failed> {
     let failed = |cause: String| Failed::new(Exit::HOST, format!("{host}: {cause}"));
     let last = text.lines().last().ok_or_else(|| failed(format!("no output of {AGENT}")))?;
     match last.parse() {
+        Ok(CleanupReport::Clean { unasked, .. }) if !unasked.is_empty() => {
+            let failed = failed(last.to_owned());
+            Err(failed.hint(Some("containers of the job may be left: the same command removes them once the engine answers")))
+        }
         Ok(clean @ CleanupReport::Clean { .. }) => Ok(clean.to_string()),
         Ok(CleanupReport::Remaining(processes)) => {
             Err(failed(format!("could not end {processes}")))
@@ -148,6 +152,10 @@ mod tests {
         assert_eq!(words, "2 ended, 0 segments removed");
         for (line, cause) in [
             ("left: 7 x (state D)", "a: could not end 7 x (state D)"),
+            (
+                "0 ended, 0 segments removed; docker: not asked: it is silent",
+                "a: 0 ended, 0 segments removed; docker: not asked: it is silent",
+            ),
             ("logout", "a: no report of rlaunch-worker, but \"logout\""),
         ] {
             assert_eq!(parse_report(line.as_bytes(), "a").unwrap_err().message, cause);

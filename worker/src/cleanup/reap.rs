@@ -8,9 +8,10 @@
 //! is harmless.
 
 use crate::cleanup::cgroup::Cgroup;
+use crate::cleanup::containers::{self, Removal};
 use crate::cleanup::guardian::ENDING;
 use crate::cleanup::processes::{self, TERM};
-use crate::cleanup::{containers, shm, workspace};
+use crate::cleanup::{shm, workspace};
 use crate::console::{errln, outln};
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, Uid, getpgid, getpgrp};
@@ -60,8 +61,8 @@ pub(crate) fn reap(args: impl Iterator<Item = OsString>) -> ExitCode {
         outln!("looking");
         end_agent(job, lost);
     }
-    let containers = if lost.is_none() { containers::remove(job) } else { 0 };
-    let reaped = clean_up(job, containers);
+    let removal = if lost.is_none() { containers::remove(job) } else { Removal::default() };
+    let reaped = clean_up(job, removal);
     outln!("{reaped}");
     match reaped {
         CleanupReport::Clean { .. } => ExitCode::SUCCESS,
@@ -162,7 +163,7 @@ fn wait_until(limit: Duration, pace: Duration, is_true: impl Fn() -> bool) -> bo
 }
 
 /// Ends all processes of the job that can be found, and removes the job's files.
-fn clean_up(job: &str, containers: usize) -> CleanupReport {
+fn clean_up(job: &str, removal: Removal) -> CleanupReport {
     let ended = match end_processes(job) {
         Ok(ended) => ended,
         Err(left) => return CleanupReport::Remaining(left),
@@ -172,7 +173,8 @@ fn clean_up(job: &str, containers: usize) -> CleanupReport {
     let hidden =
         hidden_processes().into_iter().map(processes::describe).collect::<Vec<_>>().join(", ");
     let segments = swept.removed + shm::sweep_job(job, &[]);
-    CleanupReport::Clean { ended, segments, containers, hidden }
+    let Removal { removed: containers, unasked } = removal;
+    CleanupReport::Clean { ended, segments, containers, unasked, hidden }
 }
 
 /// Ends a job's processes. Returns their number, or a description of those that could not be ended.

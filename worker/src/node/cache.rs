@@ -374,7 +374,7 @@ fn correct_shared(report: &mut CacheReport) {
 
 /// Lists the directories that may be caches of this account: the one that this agent runs from, and
 /// those in which launchers put agents.
-fn caches() -> Vec<PathBuf> {
+pub(crate) fn caches() -> Vec<PathBuf> {
     let own = own_build().and_then(Path::parent).map(Path::to_owned);
     let home = std::env::home_dir().filter(|home| home.is_absolute());
     let name = format!(".rlaunch-{}", Uid::effective());

@@ -352,7 +352,17 @@ fn written_line<'a>(
         Some(NodeEnd::Done(receipt)) if receipt.written.files > 0 => Some((host, &receipt.written)),
         _ => None,
     });
-    let (hosts, written): (Vec<&str>, Vec<&WrittenFiles>) = written.unzip();
+    // Of hosts with one home directory, each has seen the files of all; one that has seen most of them counts.
+    let mut of_copies: Vec<(&str, &WrittenFiles)> = Vec::new();
+    for (host, found) in written {
+        let holder = tree.holder(host);
+        match of_copies.iter_mut().find(|(other, _)| *other == holder) {
+            Some((_, most)) if most.files >= found.files => {}
+            Some((_, most)) => *most = found,
+            None => of_copies.push((holder, found)),
+        }
+    }
+    let (hosts, written): (Vec<&str>, Vec<&WrittenFiles>) = of_copies.into_iter().unzip();
     let first = written.iter().flat_map(|of| &of.names).min()?;
     let sum = |number: fn(&WrittenFiles) -> u64| written.iter().map(|of| number(of)).sum::<u64>();
     let files = text::count(usize::try_from(sum(|of| of.files)).unwrap_or(usize::MAX), "file");
@@ -645,6 +655,7 @@ mod tests {
         let tree = TreeCopy {
             of_ranks: "/home/u/x y".into(),
             of_hosts: "~/.cache/rlaunch/sync/ab/x y".into(),
+            shared: vec![("e".into(), "d".into()), ("f".into(), "d".into())],
         };
         let none = [end(&[], false), None];
         assert_eq!(written_line(["a", "b"].into_iter().zip(&none), &tree), None);
@@ -653,6 +664,13 @@ mod tests {
         let expected = "ranks wrote at least 3 files, 6.0 MiB, such as log: rlaunch fetch -H a,c \
                         '.cache/rlaunch/sync/ab/x y'";
         assert_eq!(line, expected);
+        // The clocks of hosts differ, and so does what they take for new.
+        let ends = [end(&["log"], false), end(&["log", "model"], false), end(&["log"], false)];
+        let line = written_line(["d", "e", "f"].into_iter().zip(&ends), &tree).unwrap();
+        assert!(
+            line.starts_with("ranks wrote 2 files, 3.0 MiB, such as log: rlaunch fetch -H d "),
+            "{line}"
+        );
     }
 
     #[test]

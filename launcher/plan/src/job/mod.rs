@@ -50,9 +50,17 @@ pub struct TreeCopy {
     pub of_ranks: PathBuf,
     /// Where hosts have it: in the same place, unless ranks are in containers.
     pub of_hosts: PathBuf,
+    /// Hosts whose copy is that of another host, with the latter: their home directory is one.
+    pub shared: Vec<(String, String)>,
 }
 
 impl TreeCopy {
+    /// Returns the host that stands for all that have the same copy as this one.
+    pub fn holder<'a>(&'a self, host: &'a str) -> &'a str {
+        let other = self.shared.iter().find(|(sharer, _)| sharer == host);
+        other.map_or(host, |(_, holder)| holder)
+    }
+
     /// Returns the path by which `rlaunch fetch` brings it, as a word for a shell.
     pub fn for_fetch(&self) -> String {
         // Below the home directory of the host, which a shell here knows nothing of.

@@ -50,7 +50,12 @@ const PIPE: &str = "exec \"$RLAUNCH_PRELOAD_DIR/rlaunch-copier\" pipe \"$0\"";
 #[derive(Debug)]
 pub(super) enum AttemptEnd {
     /// Files are on all hosts; an image was refused by the engines of some.
-    Complete { hosts: Vec<HostCopy>, refused: Vec<LeftOut> },
+    Complete {
+        hosts: Vec<HostCopy>,
+        refused: Vec<LeftOut>,
+        /// Hosts whose files are those of another host, with the latter.
+        shared: Vec<(String, String)>,
+    },
     /// A host has failed. The copy can go on with `rest`, which is empty if no other host has the files.
     Without { lost: LeftOut, rest: Vec<String> },
     /// The working tree is larger than it may be, and nothing was copied.
@@ -348,7 +353,8 @@ fn conclude(
         hosts.retain(|host| {
             source != Some(&host.host) && refused.iter().all(|left| left.host != host.host)
         });
-        return Ok(AttemptEnd::Complete { hosts, refused });
+        let shared = reports.shared();
+        return Ok(AttemptEnd::Complete { hosts, refused, shared });
     };
     if let Some((files, bytes)) = reports.too_large().filter(|_| !failed.is_asked)
         && let Some(failed) = reports.local_failure()

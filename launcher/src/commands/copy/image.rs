@@ -119,11 +119,12 @@ fn need(engine: &EngineImages, image: &ImageInfo, name: &str) -> Need {
     Need::Above(engine.images.iter().map(common).max().unwrap_or(0))
 }
 
-/// Tells whether two engines mean the same image.
+/// Tells whether two engines mean the same image. One of another name may have the same layers and run something else, and a
+/// build that is to be reproducible gives every image one date.
 pub(super) fn is_same(one: &ImageInfo, other: &ImageInfo) -> bool {
-    let parts = |image: &ImageInfo| {
-        (image.layers.clone(), image.created.clone(), image.architecture.clone())
-    };
+    fn parts(image: &ImageInfo) -> (&[String], &str, &str, &str) {
+        (&image.layers, &image.created, &image.architecture, &image.config)
+    }
     one.id == other.id
         || one.digests.iter().any(|digest| other.digests.contains(digest))
         || !one.layers.is_empty() && parts(one) == parts(other)
@@ -398,8 +399,10 @@ mod tests {
         let docker = image("x:1", "config", &["1", "2"]);
         let packed = ImageInfo { id: "index".into(), ..docker.clone() };
         assert!(is_same(&docker, &packed));
-        let later = ImageInfo { created: "2025".into(), ..packed };
+        let later = ImageInfo { created: "2025".into(), ..packed.clone() };
         assert!(!is_same(&docker, &later));
+        let runs_something_else = ImageInfo { config: "other".into(), ..packed };
+        assert!(!is_same(&docker, &runs_something_else));
         let of_registry =
             |id: &str| ImageInfo { digests: vec!["sha256:d".into()], ..image("x:1", id, &[]) };
         assert!(is_same(&of_registry("a"), &of_registry("b")));

@@ -167,7 +167,7 @@ pub(crate) async fn run(
             *received.entry(host).or_default() += bytes;
         }
         match end {
-            AttemptEnd::Complete { mut hosts, refused } => {
+            AttemptEnd::Complete { mut hosts, refused, .. } => {
                 left_out.extend(refused);
                 for host in &mut hosts {
                     host.received = received.get(&host.host).copied().unwrap_or(0);

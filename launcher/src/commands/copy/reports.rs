@@ -212,6 +212,14 @@ impl Reports {
         self.refused.clone()
     }
 
+    /// Returns the hosts whose files are those of another host, with the latter.
+    pub(super) fn shared(&self) -> Vec<(String, String)> {
+        let holders =
+            self.ranks.iter().map(|state| state.shares.and_then(|with| self.hosts.get(with)));
+        let pairs = self.hosts.iter().zip(holders);
+        pairs.filter_map(|(host, holder)| Some((host.clone(), holder?.clone()))).collect()
+    }
+
     /// Returns files and bytes of a working tree that has more than it may.
     pub(super) fn too_large(&self) -> Option<(u64, u64)> {
         self.too_large

@@ -95,12 +95,12 @@ impl SyncedTree {
         }
         let (number, lock) = hold(&key)?;
         let copy = copy_dir(&key, number);
-        self.copy_to(&copy, &launch).await?;
+        let shared = self.copy_to(&copy, &launch).await?;
         let root = self.in_copy(&copy);
         tracing::info!("ranks run in {root}", root = root.display());
         self.enter(&mut launch, &root);
         let of_ranks = if launch.reach.starts_containers() { &self.directory } else { &root };
-        launch.spec.tree = Some(TreeCopy { of_ranks: of_ranks.clone(), of_hosts: root });
+        launch.spec.tree = Some(TreeCopy { of_ranks: of_ranks.clone(), of_hosts: root, shared });
         Ok((launch, Some(HeldCopy { _lock: lock })))
     }
 
@@ -136,7 +136,8 @@ impl SyncedTree {
         digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect()
     }
 
-    async fn copy_to(&self, copy: &str, job: &Launch) -> Result<(), Failed> {
+    /// Copies the tree. Returns the hosts whose copy is that of another host, with the latter.
+    async fn copy_to(&self, copy: &str, job: &Launch) -> Result<Vec<(String, String)>, Failed> {
         let mut limit = self.limit;
         loop {
             let path = self.directory.display().to_string();
@@ -144,7 +145,7 @@ impl SyncedTree {
             let launch = Origin::Job(job).launch_copy(&way, &[])?;
             let hosts = launch.spec.hosts.len();
             match attempt::run(&way, &TRANSFER, launch).await?.0 {
-                AttemptEnd::Complete { .. } => return Ok(()),
+                AttemptEnd::Complete { shared, .. } => return Ok(shared),
                 AttemptEnd::TooLarge { files, bytes, failed } => {
                     if !self.is_agreed(files, bytes, hosts).await {
                         return Err(failed);

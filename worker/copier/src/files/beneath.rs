@@ -98,11 +98,15 @@ impl Beneath {
         }
     }
 
+    /// Opens a directory for more than what is below it.
+    pub(super) fn open_directory(&self, path: &[u8]) -> Result<OwnedFd> {
+        let options = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::openat(self.directory(path)?, ".", options, Mode::empty())
+    }
+
     /// Lists the names in a directory.
     pub(super) fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let directory = self.directory(path)?;
-        let options = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = rustix::fs::openat(&directory, ".", options, Mode::empty())?;
+        let directory = self.open_directory(path)?;
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::new(directory)? {
             let name = entry?.file_name().to_bytes().to_vec();

@@ -9,16 +9,16 @@ use super::meta::Stamp;
 use rlaunch_copy::{Hash, RelativePath, Time, hash};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::{env, process};
 
 /// First line of an index. Another version of the format has another one.
-const MAGIC: &[u8] = b"rlaunch copy index 3\n";
+const MAGIC: &[u8] = b"rlaunch copy index 4\n";
 /// Seconds for which a file is not trusted after it was written to: the times of some file systems
 /// are no more accurate.
 const RACY_SECS: i64 = 2;
@@ -29,6 +29,8 @@ pub struct Index {
     /// File that the index is kept in, unless the user has no directory for it.
     file: Option<PathBuf>,
     root: Vec<u8>,
+    /// Where the file system of the root was mounted when it was saved; empty before.
+    mount: Vec<u8>,
     known: HashMap<Vec<u8>, Known>,
     /// Whether files have come to the directory, and were not only read.
     is_received: bool,
@@ -51,6 +53,8 @@ struct Known {
 struct Stored {
     #[serde(with = "serde_bytes")]
     root: Vec<u8>,
+    #[serde(with = "serde_bytes")]
+    mount: Vec<u8>,
     is_received: bool,
     records: Vec<Record>,
 }
@@ -75,12 +79,13 @@ impl Index {
         let file = indexes.map(|indexes| indexes.join(file_name(&root)));
         let stored = file.as_ref().and_then(|file| read(&fs::read(file).ok()?));
         let stored = stored.filter(|stored| stored.root == root);
-        let (is_received, records) =
-            stored.map_or((false, Vec::new()), |stored| (stored.is_received, stored.records));
+        let (mount, is_received, records) = stored.map_or_else(Default::default, |stored| {
+            (stored.mount, stored.is_received, stored.records)
+        });
         let known = records.into_iter().map(|record| (record.path, record.known)).collect();
         let saved_at = file.as_ref().and_then(|file| fs::metadata(file).ok());
         let saved_at = saved_at.map_or(0, |metadata| metadata.mtime());
-        Index { file, root, known, is_received, saved_at, is_changed: false }
+        Index { file, root, mount, known, is_received, saved_at, is_changed: false }
     }
 
     /// Loads the indexes of all directories of this host that files have come to.
@@ -116,10 +121,32 @@ impl Index {
         self.is_received = true;
     }
 
-    /// Removes the file that it is kept in.
-    pub(super) fn remove_file(&self) {
+    /// Removes the file that it is kept in, if nothing is left of what came to the directory. That is not known of a disk that
+    /// is absent, nor is it if a copy has saved the index meanwhile.
+    pub(super) fn remove_file_if_all_is_gone(&self) {
+        let Some(file) = &self.file else { return };
+        let root = self.root();
+        let is_there = |path: &[u8]| root.join(OsStr::from_bytes(path)).symlink_metadata().is_ok();
+        let now = Index::load_in(file.parent(), &root);
+        if !now.has_its_disk() || self.paths().chain(now.paths()).any(is_there) {
+            return;
+        }
         // One that stays is looked at again.
-        let _ = self.file.as_ref().map(fs::remove_file);
+        let _ = fs::remove_file(file);
+    }
+
+    /// Tells whether the file system is mounted that the directory was on.
+    fn has_its_disk(&self) -> bool {
+        self.mount.is_empty() || mount_of(&self.root()).as_os_str().as_bytes() == self.mount
+    }
+
+    /// Pretends that the directory was on a disk that is mounted elsewhere.
+    #[cfg(test)]
+    pub(super) fn move_to_disk(&mut self, mount: &Path) {
+        self.is_changed = true;
+        self.mount = mount.as_os_str().as_bytes().to_vec();
+        let Some(file) = self.file.clone() else { return };
+        fs::write(file, self.encode()).unwrap();
     }
 
     /// Makes an index that knows nothing and is kept nowhere.
@@ -127,6 +154,7 @@ impl Index {
         Index {
             file: None,
             root: Vec::new(),
+            mount: Vec::new(),
             known: HashMap::new(),
             is_received: false,
             saved_at: 0,
@@ -210,6 +238,7 @@ impl Index {
         let Some(file) = self.file.as_ref().filter(|_| self.is_changed) else { return Ok(()) };
         let Some(directory) = file.parent() else { return Ok(()) };
         DirBuilder::new().recursive(true).mode(0o700).create(directory)?;
+        self.mount = mount_of(&self.root()).into_os_string().into_vec();
         let bytes = self.encode();
         // Of this process alone: two that save at the same time must not write to one file.
         let temporary = file.with_extension(format!("{}.new", process::id()));
@@ -229,8 +258,8 @@ impl Index {
         let records = self.known.iter();
         let records =
             records.map(|(path, known)| Record { path: path.clone(), known: known.clone() });
-        let (root, is_received) = (self.root.clone(), self.is_received);
-        let stored = Stored { root, is_received, records: records.collect() };
+        let (root, mount, is_received) = (self.root.clone(), self.mount.clone(), self.is_received);
+        let stored = Stored { root, mount, is_received, records: records.collect() };
         // Nothing in it can be refused, and a vector is never full.
         let body = postcard::to_stdvec(&stored).unwrap_or_default();
         [MAGIC, &hash(&body).0, &body].concat()
@@ -242,6 +271,14 @@ fn cache() -> Option<PathBuf> {
     let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
     Some(cache.join("rlaunch/copy"))
+}
+
+/// Returns where the file system is mounted that a path is on, or what exists on the way to it.
+fn mount_of(path: &Path) -> PathBuf {
+    let device = |path: &Path| fs::metadata(path).ok().map(|metadata| metadata.dev());
+    let on_the_way = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("/"));
+    let is_on_it = |place: &&Path| device(place) == device(on_the_way);
+    on_the_way.ancestors().take_while(is_on_it).last().unwrap_or(on_the_way).to_owned()
 }
 
 fn read(bytes: &[u8]) -> Option<Stored> {

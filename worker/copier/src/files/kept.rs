@@ -1,6 +1,6 @@
 //! What copies have put on this host, by their indexes, and what of it nobody uses any more.
 
-use super::beneath::{Beneath, split};
+use super::beneath::{Beneath, Seen, split};
 use super::index::Index;
 use super::stage::is_staging_name;
 use super::walk::joined;
@@ -8,7 +8,7 @@ use rlaunch_copy::control::{CopyInfo, Pruned};
 use rustix::fs::{AtFlags, FileType, FlockOperation, OFlags};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -63,10 +63,7 @@ pub fn prune(indexes: &[Index], trees: &[String], home: Option<&Path>) -> Pruned
                 pruned.trees += 1;
             }
         }
-        let is_there = |path: &[u8]| root.join(OsStr::from_bytes(path)).symlink_metadata().is_ok();
-        if !index.paths().any(is_there) {
-            index.remove_file();
-        }
+        index.remove_file_if_all_is_gone();
     }
     pruned
 }
@@ -86,7 +83,13 @@ fn remove_below(index: &Index, beneath: &Beneath, all: bool, pruned: &mut Pruned
     for directory in &directories {
         for name in beneath.list(directory).unwrap_or_default() {
             let path = joined(directory, &name);
-            if is_staging_name(&name) && is_abandoned(beneath, &path) && remove(beneath, &path) {
+            if !is_staging_name(&name) {
+                continue;
+            }
+            // A copy that begins to use the file finds it locked, or that it is gone.
+            if let Some(_lock) = lock_abandoned(beneath, &path)
+                && remove(beneath, &path)
+            {
                 pruned.files += 1;
             }
         }
@@ -117,17 +120,12 @@ fn remove(beneath: &Beneath, path: &[u8]) -> bool {
     parent.is_ok_and(|parent| rustix::fs::unlinkat(&parent, name, AtFlags::empty()).is_ok())
 }
 
-/// Tells whether an unfinished file is of this user, and of no copy that is running.
-fn is_abandoned(beneath: &Beneath, path: &[u8]) -> bool {
-    let is_own =
-        |seen: super::beneath::Seen| seen.is_own && seen.file_type == FileType::RegularFile;
-    if !beneath.look(path).ok().flatten().is_some_and(is_own) {
-        return false;
-    }
-    let file = beneath.file(path, OFlags::RDONLY);
-    file.is_ok_and(|file| {
-        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
-    })
+/// Locks an unfinished file of this user that no copy has locked. `None` if it is another one.
+pub(super) fn lock_abandoned(beneath: &Beneath, path: &[u8]) -> Option<File> {
+    let is_own = |seen: &Seen| seen.is_own && seen.file_type == FileType::RegularFile;
+    beneath.look(path).ok().flatten().filter(is_own)?;
+    let file = beneath.file(path, OFlags::RDONLY).ok()?;
+    rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).ok().map(|()| file)
 }
 
 fn is_tree(root: &Path, home: Option<&Path>) -> bool {

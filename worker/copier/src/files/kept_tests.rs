@@ -111,3 +111,43 @@ fn what_copies_left_unfinished_is_removed_unless_one_is_running() {
     home.prune(&[]);
     assert_eq!(fs::read_dir(home.indexes.path()).unwrap().count(), 0);
 }
+
+#[test]
+fn what_is_on_a_disk_that_is_absent_is_not_forgotten() {
+    let home = Home::new();
+    home.receive("usb/models");
+    let left = || fs::read_dir(home.indexes.path()).unwrap().count();
+    let [mut index] = <[Index; 1]>::try_from(home.all()).unwrap();
+    // The place at which the disk is mounted stays, and is empty.
+    fs::remove_dir_all(home.path("usb/models")).unwrap();
+    index.move_to_disk(&home.path("usb"));
+    home.prune(&[]);
+    assert_eq!(left(), 1);
+    fs::create_dir(home.path("usb/models")).unwrap();
+    home.prune(&[]);
+    assert_eq!(left(), 1);
+    // The same disk, without the files.
+    index.save().unwrap();
+    home.prune(&[]);
+    assert_eq!(left(), 0);
+}
+
+#[test]
+fn what_a_copy_has_noted_meanwhile_is_not_removed() {
+    let home = Home::new();
+    home.receive("data");
+    let before = home.all();
+    fs::remove_dir_all(home.path("data")).unwrap();
+    home.receive("data");
+    fs::rename(home.path("data/x"), home.path("data/y")).unwrap();
+    let mut index = Index::load_in(Some(home.indexes.path()), &home.path("data"));
+    let file = walk(&home.path("data"), &How::All).unwrap();
+    let listed = manifest(&file, &mut Index::none(), 1, &|_| ()).unwrap();
+    let entry = listed.entries.iter().find(|entry| entry.path.as_bytes() == b"y/a").unwrap();
+    let stamp = Beneath::open(&home.path("data")).unwrap().look(b"y/a").unwrap().unwrap();
+    let stamp = stamp.meta.stamp();
+    index.receive(&entry.path, stamp, entry.chunks(), super::super::meta::now());
+    index.save().unwrap();
+    prune(&before, &[], Some(home.home.path()));
+    assert_eq!(home.copies().len(), 1);
+}

@@ -863,3 +863,66 @@ fn more_files_than_are_written_one_by_one_arrive() {
     assert_eq!(two.copy().finished.made, FEW as u64 + 3);
     two.assert_same();
 }
+
+/// Disk that counts what is written to it for good.
+#[derive(Clone, Default)]
+struct Counting {
+    /// Whether the kernel is one whose `syncfs` says nothing of errors.
+    is_old: bool,
+    files: Arc<AtomicUsize>,
+    /// For each directory, the number of names in it.
+    names: Arc<Mutex<Vec<usize>>>,
+}
+
+impl Gate for Counting {
+    fn whole_sync_reports_errors(&self) -> bool {
+        !self.is_old
+    }
+
+    fn sync_file(&self, _: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.files.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn sync_names(&self, directory: BorrowedFd<'_>) -> Result<(), Errno> {
+        let names = rustix::fs::Dir::read_from(directory).unwrap();
+        lock(&self.names).push(names.count() - 2);
+        Ok(())
+    }
+}
+
+#[test]
+fn many_files_are_written_one_by_one_where_the_kernel_hides_errors() {
+    for (is_old, expected) in [(true, FEW + 3), (false, 0)] {
+        let two = Two::new();
+        for number in 0..FEW + 3 {
+            put(&two.source(&number.to_string()), number.to_string().as_bytes());
+        }
+        let disk = Counting { is_old, ..Counting::default() };
+        two.copy_by(disk.clone()).unwrap();
+        assert_eq!(disk.files.load(Ordering::Relaxed), expected, "old: {is_old}");
+        two.assert_same();
+    }
+}
+
+#[test]
+fn new_names_are_on_the_disk_once_for_each_directory() {
+    let two = Two::new();
+    for name in ["a", "b", "x/c", "x/d", "y/z/e", "old/f"] {
+        put(&two.source(name), b"four");
+    }
+    // A directory that nobody can open is one of its own names, too.
+    fs::create_dir(two.source("closed")).unwrap();
+    set_mode(&two.source("closed"), 0o300);
+    let count = |two: &Two| {
+        let disk = Counting::default();
+        two.copy_by(disk.clone()).unwrap();
+        let mut names = std::mem::take(&mut *lock(&disk.names));
+        names.sort_unstable();
+        names
+    };
+    assert_eq!(count(&two), [1, 1, 1, 2, 6]);
+    assert_eq!(count(&two), [0; 0]);
+    put(&two.source("x/d"), b"other");
+    assert_eq!(count(&two), [2]);
+}

@@ -1,7 +1,10 @@
 //! Container engines, by their commands.
 
 use rlaunch_copy::control::{EngineImages, ImageInfo};
+use rlaunch_copy::hash;
 use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
@@ -17,6 +20,11 @@ const LOOK: Duration = Duration::from_millis(10);
 const AT_ONCE: usize = 200;
 /// How a driver of docker is called that keeps layers as they were packed, and finds none by its content.
 const PACKED: &str = "io.containerd.";
+/// What is compared of an image's configuration: what both docker and podman tell.
+const COMPARED: [&str; 9] = [
+    "Cmd", "Entrypoint", "Env", "ExposedPorts", "Labels", "StopSignal", "User", "Volumes",
+    "WorkingDir",
+];
 /// Longest text of an engine's refusal, in bytes.
 const LONGEST: usize = 4096;
 
@@ -219,6 +227,8 @@ struct Inspected {
     #[serde(default)]
     architecture: String,
     #[serde(default)]
+    config: Option<BTreeMap<String, Value>>,
+    #[serde(default)]
     size: u64,
     #[serde(default, rename = "RootFS")]
     root: Root,
@@ -229,6 +239,22 @@ struct Inspected {
 struct Root {
     #[serde(default)]
     layers: Option<Vec<String>>,
+}
+
+/// Returns a digest of an image's configuration, which does not depend on whether an engine leaves out what is empty.
+fn digest_of(config: &BTreeMap<String, Value>) -> String {
+    let is_empty = |value: &Value| match value {
+        Value::Null => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(all) => all.is_empty(),
+        Value::Object(all) => all.is_empty(),
+        Value::Bool(_) | Value::Number(_) => false,
+    };
+    let compared =
+        |(name, value): &(&String, &Value)| COMPARED.contains(&name.as_str()) && !is_empty(value);
+    let text: String =
+        config.iter().filter(compared).map(|(name, value)| format!("{name}={value}\n")).collect();
+    hash(text.as_bytes()).to_string()
 }
 
 impl From<Inspected> for ImageInfo {
@@ -247,6 +273,7 @@ impl From<Inspected> for ImageInfo {
             layers: from.root.layers.unwrap_or_default(),
             created: from.created.unwrap_or_default(),
             architecture: from.architecture,
+            config: digest_of(&from.config.unwrap_or_default()),
             size: from.size,
         }
     }

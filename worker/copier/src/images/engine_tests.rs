@@ -17,9 +17,11 @@ fn stand_in(script: &str) -> (TempDir, Engine) {
 fn an_image_is_the_same_in_the_words_of_two_engines() {
     let docker = r#"[{"Id":"sha256:ab","RepoTags":["x:1"],"RepoDigests":["r/x@sha256:d","r/y@sha256:d"],
         "Created":"2024-01-01T00:00:00Z","Size":7,"Architecture":"amd64",
-        "RootFS":{"Type":"layers","Layers":["sha256:l"]},"Metadata":{"LastTagTime":"z"}}]"#;
+        "Config":{"Hostname":"","AttachStdin":false,"Env":["A=b"],"Cmd":null,"Volumes":null,
+        "Entrypoint":["/x"],"Labels":{"a":"1","b":"2"}},"RootFS":{"Type":"layers","Layers":["sha256:l"]},"Metadata":{"LastTagTime":"z"}}]"#;
     let podman = r#"[{"Id":"ab","RepoTags":["localhost/x:1"],"RepoDigests":["r/x@sha256:d"],
         "Created":"2024-01-01T00:00:00Z","Size":7,"Architecture":"amd64",
+        "Config":{"Entrypoint":["/x"],"Env":["A=b"],"Labels":{"b":"2","a":"1"}},
         "RootFS":{"Type":"layers","Layers":["sha256:l"]},"VirtualSize":7}]"#;
     let read = |text: &str| {
         let (_place, engine) = stand_in(&format!(
@@ -36,6 +38,19 @@ fn an_image_is_the_same_in_the_words_of_two_engines() {
         ImageInfo { names: Vec::new(), ..docker },
         ImageInfo { names: Vec::new(), ..podman }
     );
+}
+
+#[test]
+fn images_that_differ_in_what_they_run_differ() {
+    let of = |config: &str| {
+        let text = format!(r#"[{{"Id":"ab","Config":{config}}}]"#);
+        serde_json::from_str::<[Inspected; 1]>(&text).map(|[one]| ImageInfo::from(one).config)
+    };
+    let one = of(r#"{"Cmd":["a"],"Env":["X=1"]}"#).unwrap();
+    assert_eq!(one, of(r#"{"Env":["X=1"],"Cmd":["a"],"User":"","Domainname":"z"}"#).unwrap());
+    for other in [r#"{"Cmd":["a"],"Env":["X=2"]}"#, r#"{"Cmd":["a","X=1"]}"#, "null", "{}"] {
+        assert_ne!(one, of(other).unwrap(), "{other}");
+    }
 }
 
 #[test]

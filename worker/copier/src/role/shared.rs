@@ -6,9 +6,13 @@
 use crate::files::staging_name_of;
 use rlaunch_copy::control::Secret;
 use rlaunch_copy::hash;
-use std::fs::{self, OpenOptions};
+use rustix::fs::FlockOperation;
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+
+/// Number of times that the file is made, which somebody who tidies up may remove before it is locked.
+const ATTEMPTS: u32 = 3;
 
 /// File of a rank at the destination. It is removed when this is dropped.
 #[derive(Debug)]
@@ -17,6 +21,8 @@ pub(super) struct Mark {
     /// Number of this copy.
     copy: u32,
     rank: u32,
+    /// Locked, like every unfinished file that is of use: nobody who tidies up removes it.
+    _lock: File,
 }
 
 impl Mark {
@@ -25,28 +31,38 @@ impl Mark {
     pub(super) fn make(destination: &Path, secret: &Secret, rank: u32) -> Option<Mark> {
         let directory = destination.ancestors().find(|place| place.is_dir())?.to_owned();
         let [a, b, c, d, ..] = hash(&secret.0).0;
-        let mark = Mark { directory, copy: u32::from_be_bytes([a, b, c, d]), rank };
+        let copy = u32::from_be_bytes([a, b, c, d]);
+        let place = place_of(&directory, copy, rank);
         let mut options = OpenOptions::new();
         options.write(true).create_new(true).mode(0o600);
-        options.open(mark.place_of(rank)).ok().map(|_| mark)
+        for _ in 0..ATTEMPTS {
+            let lock = options.open(&place).ok()?;
+            // Where there are no locks, it is a mark without.
+            let _ = rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive);
+            if place.exists() {
+                return Some(Mark { directory, copy, rank, _lock: lock });
+            }
+        }
+        None
     }
 
     /// Returns the lowest rank of `ranks` that has a file in the directory: this one, if no other has.
     pub(super) fn lowest(&self, ranks: u32) -> u32 {
-        let is_there = |rank: &u32| *rank == self.rank || self.place_of(*rank).exists();
+        let is_there =
+            |rank: &u32| *rank == self.rank || place_of(&self.directory, self.copy, *rank).exists();
         (0..ranks).find(is_there).unwrap_or(self.rank)
     }
+}
 
-    /// Returns where a rank has its file, whose name is that of an unfinished one, which no copy takes along.
-    fn place_of(&self, rank: u32) -> PathBuf {
-        self.directory.join(staging_name_of(&format!("rank{rank}"), self.copy))
-    }
+/// Returns where a rank has its file, whose name is that of an unfinished one, which no copy takes along.
+fn place_of(directory: &Path, copy: u32, rank: u32) -> PathBuf {
+    directory.join(staging_name_of(&format!("rank{rank}"), copy))
 }
 
 impl Drop for Mark {
     fn drop(&mut self) {
         // One that stays is empty.
-        let _ = fs::remove_file(self.place_of(self.rank));
+        let _ = fs::remove_file(place_of(&self.directory, self.copy, self.rank));
     }
 }
 
@@ -86,6 +102,21 @@ mod tests {
         drop((marks, another_copy));
         assert_eq!(fs::read_dir(one.path()).unwrap().count(), 0);
         assert!(Mark::make(Path::new("/proc/self"), &secret(7), 0).is_none());
+    }
+
+    #[test]
+    fn a_mark_is_not_taken_for_what_a_copy_has_left() {
+        let place = tempfile::tempdir().unwrap();
+        let mark = Mark::make(place.path(), &Secret([7; 32]), 0).unwrap();
+        let [entry] = <[_; 1]>::try_from(
+            fs::read_dir(place.path()).unwrap().collect::<Result<Vec<_>, _>>().unwrap(),
+        )
+        .unwrap();
+        let other = File::open(entry.path()).unwrap();
+        let lock = || rustix::fs::flock(&other, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(lock(), Err(rustix::io::Errno::WOULDBLOCK));
+        drop(mark);
+        assert_eq!(lock(), Ok(()));
     }
 
     #[test]

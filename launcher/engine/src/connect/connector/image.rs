@@ -183,6 +183,12 @@ impl Volume {
         Ok(())
     }
 
+    /// Returns the path in the container.
+    fn path(&self) -> &str {
+        let path = self.target.split_once(':').map_or(&*self.target, |(path, _)| path);
+        path.trim_end_matches('/')
+    }
+
     /// Writes the source as a word of a shell on the host.
     fn source(&self) -> String {
         match self.source.strip_prefix("~/") {
@@ -300,7 +306,7 @@ impl<'a> Image<'a> {
             Some(_) => "chmod go+rx \"$a\" \"$a/rlaunch-worker\" 2>/dev/null;",
             None => "",
         };
-        let mark = format!("(: >\"${{a%/*}}/{ENGINE_MARK}{}\") 2>/dev/null;", self.tool);
+        let mark = mark(self.tool);
         let collect = self.collect(names);
         let sweep = self.sweep();
         format!(
@@ -319,8 +325,13 @@ impl<'a> Image<'a> {
         ));
         if let Some(directory) = &options.directory {
             let (source, target) = (directory.source(), &directory.target);
-            let mounted = with(&format!("-v {source}:{target} -w {target}"));
-            let _ = write!(code, " if [ -d {source} ]; then {mounted} fi;");
+            // Engines refuse two mounts at one path; that of the user is there on every host.
+            if options.volumes.iter().any(|volume| volume.path() == directory.path()) {
+                let _ = write!(code, " {}", with(&format!("-w {target}")));
+            } else {
+                let mounted = with(&format!("-v {source}:{target} -w {target}"));
+                let _ = write!(code, " if [ -d {source} ]; then {mounted} fi;");
+            }
         }
         let Names { container, job, title } = names;
         let title =
@@ -446,18 +457,29 @@ impl<'a> Image<'a> {
 
     /// Returns a script for the host. It removes the containers in its arguments, and prints [`CONTAINER_GONE`] once
     /// none of them runs. The engine's list of names confirms the removal, because a failing `inspect`
-    /// could also mean that the engine does not answer.
+    /// could also mean that the engine does not answer; and it is asked again after that, because a container may go
+    /// between the two questions.
     pub(super) fn removal_script(&self) -> String {
         let engine = self.engine();
         format!(
-            "set -f; for c do {engine} kill $c; {engine} rm -f $c; done >/dev/null 2>&1; for c do \
-             l=$({engine} ps -a --filter name=$c --format {{{{.Names}}}} 2>&1) || \
-             {{ echo {engine} does not say whether $c is gone: $l; exit 1; }}; \
-             for n in $l; do [ $n = $c ] || continue; \
-             case $({engine} inspect -f {{{{.State.Running}}}} $c 2>/dev/null) in \
-             false) ;; *) echo $c still runs; exit 1;; esac; done; done; echo {CONTAINER_GONE}"
+            "set -f; for c do {engine} kill $c; {engine} rm -f $c; done >/dev/null 2>&1; \
+             listed() {{ l=$({engine} ps -a --filter name=$1 --format {{{{.Names}}}} 2>&1) || \
+             {{ echo {engine} does not say whether $1 is gone: $l; exit 1; }}; \
+             for n in $l; do [ $n = $1 ] && return; done; return 1; }}; \
+             for c do listed $c || continue; \
+             case $({engine} inspect -f {{{{.State.Running}}}} $c 2>/dev/null) in false) continue; esac; \
+             listed $c || continue; echo $c still runs; exit 1; done; echo {CONTAINER_GONE}"
         )
     }
+}
+
+/// Returns shell code for the host that notes that an engine has started containers for this account: in its home directory,
+/// where every agent looks, or beside the agent `$a` if nothing can be written there.
+fn mark(engine: &str) -> String {
+    format!(
+        "for d in \"$HOME/.cache/rlaunch\" \"${{a%/*}}\"; do (mkdir -p -m 700 \"$d\" && : >\"$d/{ENGINE_MARK}{engine}\") \
+         2>/dev/null && break; done;"
+    )
 }
 
 /// Converts a text to a name for a container: characters that engines do not allow become dashes.

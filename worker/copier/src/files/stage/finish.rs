@@ -1,14 +1,16 @@
 //! Giving files their names when all are whole.
 
 use super::super::beneath::{Seen, split};
+use super::super::kept::lock_abandoned;
 use super::super::meta::{SETGID, Stamp, now};
 use super::super::walk::joined;
 use super::staging::{mode_of, os, stem, times, without_digits};
 use super::{Finished, IN_PLACE, STAGED, Stage, StageError, Written, lock};
 use rlaunch_copy::{ChunkId, Entry, Kind, RelativePath, Time, hash};
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 
@@ -41,6 +43,8 @@ impl Stage {
         if self.prunes {
             self.prune()?;
         }
+        // Before directories get modes that may forbid to open them.
+        self.write_names_to_disk()?;
         // What is made in a directory sets its time, so the innermost come first.
         for entry in self.manifest.entries.iter().rev() {
             if entry.kind == Kind::Directory {
@@ -55,14 +59,47 @@ impl Stage {
     fn write_to_disk(&self) -> Result<(), StageError> {
         let Written { files, count, file_systems } = std::mem::take(&mut *lock(&self.written));
         if files.len() == count {
-            return files.into_iter().try_for_each(|(at, file)| {
-                let path = self.manifest.entries[at].path.as_bytes();
-                self.change("write to the disk", path, || rustix::fs::fdatasync(&file))
+            return files.into_iter().try_for_each(|(at, file)| self.sync_file(at, &file));
+        }
+        if !self.disk.gate.whole_sync_reports_errors() {
+            let is_staged = |(at, _): &(usize, &Entry)| self.state(*at) == STAGED;
+            return self.files().filter(is_staged).try_for_each(|(at, _)| {
+                let path = self.staging_path(at);
+                let file = self.disk.beneath.file(&path, OFlags::RDONLY);
+                self.sync_file(at, &file.map_err(|cause| self.failed("open", &path, cause))?)
             });
         }
         file_systems.into_values().try_for_each(|file| {
             self.change("write to the disk", b"", || rustix::fs::syncfs(&file))
         })
+    }
+
+    fn sync_file(&self, at: usize, file: &File) -> Result<(), StageError> {
+        let path = self.manifest.entries[at].path.as_bytes();
+        self.change("write to the disk", path, || self.disk.gate.sync_file(file.as_fd()))
+    }
+
+    /// Waits until the new names are on the disk, too: each directory is written once.
+    fn write_names_to_disk(&self) -> Result<(), StageError> {
+        let mut directories = BTreeSet::new();
+        for (at, entry) in self.manifest.entries.iter().enumerate() {
+            let is_new = match &entry.kind {
+                Kind::File { .. } => self.state(at) == STAGED,
+                Kind::Link { .. } => true,
+                Kind::Directory => self.before[at].is_none_or(|seen| !is_directory(&seen)),
+            };
+            if is_new {
+                directories.insert(split(entry.path.as_bytes()).0);
+            }
+        }
+        for path in directories {
+            let directory = self.disk.beneath.open_directory(path);
+            let directory = directory.map_err(|cause| self.failed("open", path, cause))?;
+            self.change("write to the disk", path, || {
+                self.disk.gate.sync_names(directory.as_fd())
+            })?;
+        }
+        Ok(())
     }
 
     fn check_all_there(&self) -> Result<(), StageError> {
@@ -277,22 +314,14 @@ impl Stage {
             for name in listed {
                 let of = without_digits(&name);
                 let path = joined(directory, &name);
-                if of.is_some_and(|of| names.contains(of)) && self.is_abandoned(&path)? {
+                if of.is_some_and(|of| names.contains(of))
+                    && let Some(_lock) = lock_abandoned(&self.disk.beneath, &path)
+                {
                     self.remove(&path)?;
                 }
             }
         }
         Ok(())
-    }
-
-    fn is_abandoned(&self, path: &[u8]) -> Result<bool, StageError> {
-        let is_file = |seen: Seen| seen.file_type == FileType::RegularFile && seen.is_own;
-        if !self.look(path)?.is_some_and(is_file) {
-            return Ok(false);
-        }
-        let Ok(file) = self.disk.beneath.file(path, OFlags::RDONLY) else { return Ok(false) };
-        // Until it is closed, which is after it is removed if that is what comes of it.
-        Ok(rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok())
     }
 
     /// Looks whether a directory has nothing in it but what was copied there, and removes it then if

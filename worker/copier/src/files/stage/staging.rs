@@ -328,9 +328,7 @@ impl Stage {
 
     /// Opens the directory of a file, by which its file system can be written to the disk.
     fn any_file_beside(&self, path: &[u8]) -> io::Result<File> {
-        let directory = self.disk.beneath.directory(split(path).0)?;
-        let options = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(rustix::fs::openat(&directory, ".", options, Mode::empty())?.into())
+        Ok(self.disk.beneath.open_directory(split(path).0)?.into())
     }
 
     /// Returns what an earlier attempt left of a file.

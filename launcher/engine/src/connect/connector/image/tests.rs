@@ -250,6 +250,9 @@ fn options_have_the_words_of_docker_run() {
     let directory = Volume::of_directory("/usr", "/work");
     let options = RunOptions { directory, ..PLAIN.clone() };
     assert_eq!(own_words("docker", &options), "-v /usr:/work -w /work");
+    // The user may mount something there himself.
+    let options = RunOptions { volumes: vec![volume("/data:/work/:ro")], ..options };
+    assert_eq!(own_words("docker", &options), "-w /work -v /data:/work/:ro");
     for (gpus, docker, podman) in [
         ("2", "--gpus 2", "--device nvidia.com/gpu=0 --device nvidia.com/gpu=1"),
         ("none", "", ""),
@@ -347,6 +350,24 @@ fn a_command_of_the_users_starts_it_and_its_engine_removes_it() {
     assert_eq!(calls, [each("n"), each("n-2"), look("n"), look("n-2")].concat());
 }
 
+/// So that `rlaunch reap` without `--agent-dir` asks the engine, too.
+#[test]
+fn the_engine_of_an_agent_elsewhere_is_noted_in_the_home_directory() {
+    let host = Host::new();
+    let cache = host.at("elsewhere").display().to_string();
+    write(&host.at("elsewhere/0f/rlaunch-worker"), "#!/bin/sh\n");
+    let elsewhere = AgentLocation::InCache { cache, build: "0f".into() };
+    let line = image("docker", None).line(N, &elsewhere, "agent");
+    check_line(&line);
+    host.run(&line);
+    assert!(host.at(".cache/rlaunch/.ran-docker").exists());
+    assert!(!host.at("elsewhere/.ran-docker").exists());
+    fs::remove_dir_all(host.at(".cache")).unwrap();
+    write(&host.at(".cache"), "no directory");
+    host.run(&line);
+    assert!(host.at("elsewhere/.ran-docker").exists());
+}
+
 /// An engine does not answer if its daemon is down, if the account lacks permission, or if sudo asks
 /// for a password.
 #[test]
@@ -371,6 +392,13 @@ fn a_container_that_runs_on_is_not_gone() {
         let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
         assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "{state}");
     }
+    // It may go between the two questions.
+    let goes = engine
+        .replace("echo n;", "[ -e $HOME/gone ] || echo n;")
+        .replace("echo $STATE", ": >$HOME/gone; exit 1");
+    write(&host.at("docker"), &goes);
+    let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
+    assert_eq!(output.stdout, b"its container is gone\n");
     // The engine's list may have another container, with a name that begins with this container's name.
     write(&host.at("docker"), &engine.replace("echo n;", "echo n-2;"));
     let (output, _) = host.run(&format!("exec sh -c '{script}' sh n"));
