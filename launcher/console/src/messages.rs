@@ -285,6 +285,11 @@ fn print_line(line: &str) {
     }
 }
 
+/// Prints text on stderr that the user has asked for, whatever `--quiet` says.
+pub fn asked(text: &str) {
+    write(text.as_bytes().to_vec());
+}
+
 /// Prints messages in their order.
 pub fn print(messages: &[Message]) {
     for message in messages {

@@ -10,7 +10,7 @@
 //! | `job/` | the job that the user asked for: its programs and options |
 //! | `findings/`, `checks/` | what can be wrong with hosts, with ids and fixes; the checks that find it |
 //! | `options` | inputs: the user's options, and a read-only view of the job and its nodes |
-//! | `map` | mapping of ranks to nodes; the line `placement: a 0-1 · b 2` |
+//! | `map`, `rank_list` | mapping of ranks to nodes; the line `placement: a 0-1 · b 2`; rankfiles |
 //! | `selection/`, `rdma_check` | choice of RDMA ports and GIDs, and which ports reach each other; messages about hosts that RDMA does not connect |
 //! | `limit` | rate that a port can carry, and the link that binds |
 //! | `mesh/` | RDMA paths to prove, conclusions from the results, `--show mesh` |
@@ -34,6 +34,7 @@ pub mod picture;
 pub mod placement;
 pub mod program;
 pub mod rank_config;
+pub mod rank_list;
 pub mod rdma_check;
 pub mod selection;
 pub mod table;

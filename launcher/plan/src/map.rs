@@ -2,6 +2,7 @@
 //! `placement: a 0-1 · b 2` at the start of a job, which shows it.
 
 use crate::hosts::{Host, SlotsBy};
+use crate::rank_list::RankList;
 use rlaunch_bootstrap::id::{LocalRank, NodeId, Rank};
 use rlaunch_text::message::Message;
 use rlaunch_text::text;
@@ -122,6 +123,10 @@ pub enum MapError {
     Hosts { ranks: u32, each: u32, hosts: usize },
     #[error("{each} ranks on each host need {each} slots; {host} has {slots}: use {host}:{each}")]
     OfEach { each: u32, host: String, slots: u32 },
+    #[error("-np {ranks}, but the rankfile has {listed} ranks")]
+    Unlisted { ranks: u32, listed: usize },
+    #[error("rank {rank} of the rankfile is on {host}, and the hosts are {}", text::list(.hosts))]
+    NotThere { rank: usize, host: String, hosts: Vec<Host> },
     #[error("{ranks} ranks are more than the {MAX_RANKS} of a job")]
     Ranks { ranks: u64 },
 }
@@ -204,6 +209,35 @@ impl RankMap {
             MapBy::Node => assign_round_robin(hosts, world_size),
         };
         Ok(RankMap::from_assignment(hosts.iter().cloned().zip(ranks).collect(), Vec::new()))
+    }
+
+    /// Maps ranks to the hosts that `list` has for them: `ranks` of them, or all.
+    ///
+    /// # Errors
+    ///
+    /// The list has fewer ranks, or a host that is not among `hosts`.
+    pub(crate) fn listed(
+        list: &RankList,
+        hosts: &[Host],
+        ranks: Option<u32>,
+    ) -> Result<RankMap, MapError> {
+        let listed = list.len();
+        let count = ranks.map_or(listed, |ranks| ranks as usize);
+        if count > listed {
+            return Err(MapError::Unlisted { ranks: ranks.unwrap_or_default(), listed });
+        }
+        let indices = list.indices(hosts);
+        let indices = indices.map_err(|(rank, host)| MapError::NotThere {
+            rank,
+            host,
+            hosts: hosts.to_vec(),
+        })?;
+        let mut of_hosts: Vec<(Host, Vec<Rank>)> =
+            hosts.iter().map(|host| (host.clone(), Vec::new())).collect();
+        for (rank, host) in (0..).map(Rank).zip(indices).take(count) {
+            of_hosts[host].1.push(rank);
+        }
+        Ok(RankMap::from_assignment(of_hosts, Vec::new()))
     }
 
     /// Makes the map from hosts with their ranks. Nodes are numbered in the order of `hosts`, without hosts

@@ -1,8 +1,9 @@
 //! Inputs of planning: the user's options, and a view of the job and its nodes.
 
 use crate::map::{MapBy, RankMap};
-use crate::placement::Bind;
+use crate::placement::{Bind, CpuChoice};
 use crate::program::Starter;
+use crate::rank_list::RankList;
 use crate::selection::{Plan, PortOptions};
 use rlaunch_bootstrap::id::{JobId, Rank};
 use rlaunch_bootstrap::inventory::Inventory;
@@ -20,6 +21,8 @@ pub struct Options {
     pub map_by: MapBy,
     /// `--bind` or `--cpus-per-rank`; `None` if the user has asked for neither, which leaves it to [`Bind::default`].
     pub bind: Option<Bind>,
+    /// `--rankfile`: the host of each rank and its CPUs.
+    pub rank_list: Option<RankList>,
     /// Hide all GPUs but its own from each rank.
     pub gpu_mask: bool,
     pub transport: Transport,
@@ -52,6 +55,22 @@ pub struct Options {
 }
 
 impl Options {
+    /// Tells whether agents must say which CPUs are of one core.
+    pub fn wants_cores(&self) -> bool {
+        let is_core = |choice: &CpuChoice| matches!(choice, CpuChoice::Cores(_));
+        let by_bind = match &self.bind {
+            Some(Bind::Core(_)) => true,
+            Some(Bind::Each(choices)) => choices.iter().any(is_core),
+            _ => false,
+        };
+        by_bind || self.rank_list.iter().flat_map(RankList::choices).any(is_core)
+    }
+
+    /// Tells whether ranks have CPUs by `--rankfile`.
+    pub fn binds_by_list(&self) -> bool {
+        self.rank_list.iter().flat_map(RankList::choices).next().is_some()
+    }
+
     /// Returns what a program is if it starts processes itself. `app` is its number, from 0.
     pub fn starter(&self, app: usize) -> Option<Starter> {
         self.starters.get(app).copied().flatten()

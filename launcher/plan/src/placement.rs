@@ -2,7 +2,7 @@
 
 use crate::map::MapBy;
 use rlaunch_bootstrap::inventory::rdma::PortState;
-use rlaunch_bootstrap::inventory::{CpuSet, Inventory, NumaNode};
+use rlaunch_bootstrap::inventory::{CpuListError, CpuSet, Inventory, NumaNode};
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
@@ -20,6 +20,8 @@ pub enum Bind {
     Core(Option<u32>),
     /// CPUs in this list, the same for all ranks.
     List(CpuSet),
+    /// These CPUs in turn, by local rank. There is at least one choice.
+    Each(Vec<CpuChoice>),
     /// No binding.
     None,
 }
@@ -36,10 +38,87 @@ impl FromStr for Bind {
             _ => match text.strip_prefix("cpulist:").map(CpuSet::from_str) {
                 Some(Ok(cpus)) if !cpus.is_empty() => Ok(Bind::List(cpus)),
                 Some(Err(error)) => Err(error.to_string()),
-                _ => Err("numa, gpu, core, none or cpulist:0-3,8 are understood".to_owned()),
+                _ => match text.strip_prefix("each:") {
+                    Some(choices) => {
+                        choices.split('/').map(str::parse).collect::<Result<_, _>>().map(Bind::Each)
+                    }
+                    None => {
+                        Err("numa, gpu, core, none, cpulist:0-3,8 or each:0-3/4-7 are understood"
+                            .to_owned())
+                    }
+                },
             },
         }
     }
+}
+
+/// CPUs of one rank, as the user names them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CpuChoice {
+    /// By the numbers of the system.
+    Cpus(CpuSet),
+    /// All CPUs of these cores, which are numbered from 0 among those that the job may use.
+    Cores(CpuSet),
+}
+
+impl CpuChoice {
+    pub fn cpus(list: &str) -> Result<CpuChoice, String> {
+        some_numbers(list).map(CpuChoice::Cpus)
+    }
+
+    pub fn cores(list: &str) -> Result<CpuChoice, String> {
+        some_numbers(list).map(CpuChoice::Cores)
+    }
+
+    /// Returns the chosen CPUs that the job may use on a node.
+    pub(crate) fn on(&self, inventory: &Inventory) -> Result<CpuSet, Unplaceable> {
+        let allowed = &inventory.cpus.allowed;
+        let (wanted, chosen) = match self {
+            CpuChoice::Cpus(wanted) => (wanted.clone(), wanted.intersection(allowed)),
+            CpuChoice::Cores(numbers) => {
+                let cores = allowed_cores(inventory);
+                let number = |number: u32| cores.get(number as usize);
+                if let Some(core) = numbers.iter().find(|core| number(*core).is_none()) {
+                    return Err(Unplaceable::NoCore { core, cores: cores.len() });
+                }
+                let cpus: CpuSet =
+                    numbers.iter().filter_map(number).flat_map(CpuSet::iter).collect();
+                (cpus.clone(), cpus)
+            }
+        };
+        if chosen.is_empty() {
+            return Err(Unplaceable::NotAllowed { wanted, allowed: allowed.clone() });
+        }
+        Ok(chosen)
+    }
+}
+
+/// Parses `0-3,8` as CPUs and `c0-3,8` as cores.
+impl FromStr for CpuChoice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<CpuChoice, String> {
+        match text.strip_prefix('c') {
+            Some(cores) => CpuChoice::cores(cores),
+            None => CpuChoice::cpus(text),
+        }
+    }
+}
+
+fn some_numbers(list: &str) -> Result<CpuSet, String> {
+    let numbers: CpuSet = list.parse().map_err(|error: CpuListError| error.to_string())?;
+    if numbers.is_empty() { Err("a list of CPUs is empty".to_owned()) } else { Ok(numbers) }
+}
+
+/// Lists the cores that the job may use, each with the CPUs that it may use. Where the kernel reports no cores, each CPU is
+/// one.
+fn allowed_cores(inventory: &Inventory) -> Vec<CpuSet> {
+    let allowed = &inventory.cpus.allowed;
+    if inventory.cpus.cores.is_empty() {
+        return allowed.iter().map(|cpu| std::iter::once(cpu).collect()).collect();
+    }
+    let cores = inventory.cpus.cores.iter().map(|core| core.intersection(allowed));
+    cores.filter(|core| !core.is_empty()).collect()
 }
 
 /// Placement of a rank on its node.
@@ -60,6 +139,9 @@ pub enum Unplaceable {
     /// None of the listed CPUs may be used by this job.
     #[error("none of the CPUs {wanted} may be used: this job is allowed {allowed}")]
     NotAllowed { wanted: CpuSet, allowed: CpuSet },
+    /// A core is named that the node does not have.
+    #[error("there is no core {core}: this job is allowed {cores}, numbered from 0")]
+    NoCore { core: u32, cores: usize },
     /// `--cpus-per-rank` asks for more CPUs than the node has.
     #[error("{ranks} ranks of {each} CPUs each are more than the {allowed} that may be used")]
     TooFew { ranks: usize, each: u32, allowed: usize },
@@ -110,8 +192,29 @@ pub fn place(
             }
             placements.iter_mut().for_each(|placement| placement.cpus = Some(cpus.clone()));
         }
+        Bind::Each(choices) => {
+            for (placement, choice) in placements.iter_mut().zip(choices.iter().cycle()) {
+                placement.bind_to(choice, inventory)?;
+            }
+        }
     }
     Ok(placements)
+}
+
+impl Placement {
+    /// Binds the rank to CPUs that the user has named for it.
+    pub(crate) fn bind_to(
+        &mut self,
+        choice: &CpuChoice,
+        inventory: &Inventory,
+    ) -> Result<(), Unplaceable> {
+        let cpus = choice.on(inventory)?;
+        let has_all = |node: &&NumaNode| cpus.iter().all(|cpu| node.cpus.contains(cpu));
+        self.numa_node = inventory.numa_nodes.iter().find(has_all).map(|node| node.number);
+        self.cpus = Some(cpus);
+        self.reason = "as named".to_owned();
+        Ok(())
+    }
 }
 
 /// NUMA node of a rank, with the reason.
@@ -371,6 +474,25 @@ mod tests {
         let wanted = "none of the CPUs 6-7 may be used: this job is allowed 2-5";
         assert_eq!(error.to_string(), wanted);
         assert!("cpulist:".parse::<Bind>().is_err() && "socket".parse::<Bind>().is_err());
+    }
+
+    #[test]
+    fn ranks_take_named_cpus_in_turn() {
+        let mut inventory = inventory(&["0-3", "4-7"], "0-5", &[]);
+        let each = |text: &str| text.parse::<Bind>().unwrap();
+        assert_eq!(cpus(&inventory, 3, &each("each:4/0,2")), ["4", "0,2", "4"]);
+        assert_eq!(cpus(&inventory, 1, &each("each:c3")), ["3"]);
+        inventory.cpus.cores =
+            ["0,4", "1,5", "2,6", "3,7"].map(|core| core.parse().unwrap()).to_vec();
+        assert_eq!(cpus(&inventory, 2, &each("each:c0/c1-2")), ["0,4", "1-2,5"]);
+        let placed = place(&inventory, 2, MapBy::Slot, &each("each:4-5/0,4")).unwrap();
+        assert_eq!([placed[0].numa_node, placed[1].numa_node], [Some(1), None]);
+        let error = |text| place(&inventory, 1, MapBy::Slot, &each(text)).unwrap_err().to_string();
+        assert_eq!(error("each:c4"), "there is no core 4: this job is allowed 4, numbered from 0");
+        assert!(error("each:6").starts_with("none of the CPUs 6 may be used"));
+        for bad in ["each:", "each:0/", "each:c", "each:x"] {
+            assert!(bad.parse::<Bind>().is_err(), "{bad}");
+        }
     }
 
     #[test]

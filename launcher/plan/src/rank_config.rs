@@ -61,8 +61,18 @@ pub fn decide(
     let master = master.unwrap_or_default();
     let nodes = job.map.nodes.iter().zip(job.inventories).enumerate();
     let decided = nodes.map(|(node, (mapped, inventory))| {
-        let placements = placement::place(inventory, mapped.ranks.len(), options.map_by, &bind)
-            .map_err(|error| Failed::new(Exit::USAGE, format!("{}: {error}", mapped.host)))?;
+        let failed = |error| Failed::new(Exit::USAGE, format!("{}: {error}", mapped.host));
+        let mut placements = placement::place(inventory, mapped.ranks.len(), options.map_by, &bind)
+            .map_err(failed)?;
+        if let Some(list) = &options.rank_list {
+            for (rank, placement) in mapped.ranks.iter().zip(&mut placements) {
+                let cpus = list.cpus(*rank);
+                let bound = cpus.map_or(Ok(()), |cpus| placement.bind_to(cpus, inventory));
+                bound.map_err(|error| {
+                    Failed::new(Exit::USAGE, format!("rank {rank} on {}: {error}", mapped.host))
+                })?;
+            }
+        }
         let own_ports = ports.get(node).map_or(&[][..], Vec::as_slice);
         let node_variables =
             env::node_variables(choices, job, fabric, node, reserved[node].ras(own_ports));

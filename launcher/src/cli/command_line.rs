@@ -99,6 +99,7 @@ impl CommandLine {
 
 /// Parses the command line of a job: one program, or several with `:` between them.
 pub(crate) fn parse_job(typed: Vec<OsString>) -> Result<(JobArgs, CommandLine), UsageError> {
+    let typed = compat::with_programs_of_file(JobArgs::command(), typed)?;
     let mut programs = split_programs(&typed).into_iter();
     let (words, mut notices) = translate_job(programs.next().unwrap_or_default())?;
     let (words, config) = insert_settings(JobArgs::command(), words)?;

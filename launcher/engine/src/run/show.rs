@@ -54,7 +54,12 @@ use std::path::{Path, PathBuf};
 pub async fn print(plan: &ShownPlan<'_>) {
     let text = match plan.job.dry_run {
         Some(_) => dry_run_text(plan),
-        None => plan.job.show.iter().map(|show| plan.text(*show)).collect(),
+        None => {
+            let (on_stderr, shown): (Vec<Show>, Vec<Show>) =
+                plan.job.show.iter().partition(|show| **show == Show::PlacementOnStderr);
+            on_stderr.into_iter().for_each(|show| messages::asked(&plan.text(show)));
+            shown.into_iter().map(|show| plan.text(show)).collect()
+        }
     };
     if text.is_empty() {
         return;
@@ -84,7 +89,7 @@ impl ShownPlan<'_> {
     pub(crate) fn text(&self, show: Show) -> String {
         let ShownPlan { map, inventories, table, mesh, rank_configs, .. } = *self;
         let text = match show {
-            Show::Placement => placement(map, rank_configs, table),
+            Show::Placement | Show::PlacementOnStderr => placement(map, rank_configs, table),
             Show::PlacementPicture => {
                 let picture = picture::placement(map, inventories, rank_configs, table);
                 let drawn = rlaunch_plot::svg(&[&picture]);
@@ -421,12 +426,13 @@ pub fn offline(job: &JobSpec) -> Result<Exit, Failed> {
 /// variables of ranks, and what `--show` asks for. If that is a picture, there is nothing else.
 fn dry_run_text(plan: &ShownPlan<'_>) -> String {
     const ALWAYS: [Show; 2] = [Show::Placement, Show::Env];
+    const ELSEWHERE: [Show; 2] = [Show::Timing, Show::PlacementOnStderr];
     let ShownPlan { job, map, .. } = *plan;
     let lines = program_lines(job, Some(map));
     if job.show.contains(&Show::PlacementPicture) {
         return job.show.iter().map(|show| plan.text(*show)).collect();
     }
-    let is_more = |show: &&Show| !ALWAYS.contains(show) && **show != Show::Timing;
+    let is_more = |show: &&Show| !ALWAYS.contains(show) && !ELSEWHERE.contains(show);
     let more = job.show.iter().filter(is_more);
     let parts = ALWAYS.iter().chain(more).map(|show| plan.text(*show));
     std::iter::once(printable::text(&lines).into_owned())
@@ -521,6 +527,7 @@ mod tests {
         assert_eq!("rank-table=json".parse(), Ok(Show::RankTable(ShowFormat::Json)));
         assert_eq!("mesh=json".parse(), Ok(Show::Mesh(ShowFormat::Json)));
         assert_eq!("placement".parse(), Ok(Show::Placement));
+        assert_eq!("placement=stderr".parse(), Ok(Show::PlacementOnStderr));
         assert_eq!("placement=svg".parse(), Ok(Show::PlacementPicture));
         assert!("placement=json".parse::<Show>().is_err());
         assert!("rank-table=xml".parse::<Show>().is_err());

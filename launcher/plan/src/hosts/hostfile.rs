@@ -14,7 +14,7 @@ const MAX_BYTES: u64 = 4 << 20;
 /// Keys that set the number of slots, as in `slots=4`.
 const SLOTS: &[&str] = &["slots", "count", "cpu", "cpus"];
 /// Keys of other launchers that are accepted but ignored.
-const IGNORED: &[&str] = &["max_slots", "max-slots", "ifname", "binding"];
+const IGNORED: &[&str] = &["max_slots", "max-slots", "ifname"];
 
 /// Error in reading or parsing a host file.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +47,17 @@ pub fn read_rewritten(
     path: &Path,
     rewrite: impl Fn(&str) -> String,
 ) -> Result<Vec<Host>, HostfileError> {
+    let text = read_text(path)?;
+    let hosts = parse(&rewrite(&text)).map_err(|(line, what)| HostfileError::Line {
+        path: path.to_owned(),
+        line,
+        what,
+    })?;
+    if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
+}
+
+/// Reads a file of at most 4 MiB.
+pub(crate) fn read_text(path: &Path) -> Result<String, HostfileError> {
     let failed = |source| HostfileError::Read { path: path.to_owned(), source };
     let mut bytes = Vec::new();
     let file = std::fs::File::open(path).map_err(failed)?;
@@ -55,9 +66,7 @@ pub fn read_rewritten(
         return Err(failed(io::Error::other(format!("more than {} MiB", MAX_BYTES >> 20))));
     }
     encoding::refuse_utf16(&bytes).map_err(failed)?;
-    let hosts = parse(&rewrite(&String::from_utf8_lossy(&bytes)))
-        .map_err(|(line, what)| HostfileError::Line { path: path.to_owned(), line, what })?;
-    if hosts.is_empty() { Err(HostfileError::Empty { path: path.to_owned() }) } else { Ok(hosts) }
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// Parses the text of a host file. The error is the number of the first wrong line, from 1, and a
@@ -95,6 +104,8 @@ fn parse_line(line: &str) -> Result<Vec<Host>, String> {
             let named = super::parse_entry(&format!("{value}@host"), SlotsBy::Open);
             let user = named.map_err(text)?.into_iter().next().and_then(|host| host.user);
             hosts.iter_mut().for_each(|host| host.user.clone_from(&user));
+        } else if name == "binding" {
+            return Err("`binding=` is for all hosts here: --bind, or --rankfile with the CPUs of each rank".into());
         } else if !IGNORED.contains(&name) {
             return Err(format!("`{name}=` is not known"));
         }

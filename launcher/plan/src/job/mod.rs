@@ -268,7 +268,8 @@ impl JobSpec {
         let is_open = |host: &Host| host.slots_by == SlotsBy::Open;
         let only = Some(0).filter(|_| self.apps.len() == 1);
         let order = self.order_of(only, self.first().ranks, self.hosts.len());
-        !matches!(order, MapBy::Ppr(_)) && self.hosts.iter().any(is_open)
+        let is_listed = self.options.rank_list.is_some();
+        !is_listed && !matches!(order, MapBy::Ppr(_)) && self.hosts.iter().any(is_open)
     }
 
     /// Maps the job's ranks to its hosts. The number of slots of every host must be known.
@@ -285,6 +286,9 @@ impl JobSpec {
             Ok(map.renumbered(order, self.rank_by))
         };
         match &self.apps[..] {
+            [only] if let Some(list) = &self.options.rank_list => {
+                RankMap::listed(list, hosts, only.ranks)
+            }
             [only] => by(hosts, only.ranks, Some(0)),
             several => apps::map_ranks(several, hosts, by),
         }

@@ -23,6 +23,8 @@ pub enum Show {
     RankTable(ShowFormat),
     Mesh(ShowFormat),
     Placement,
+    /// Placement on stderr, where mpirun reports bindings.
+    PlacementOnStderr,
     /// Placement as a picture in SVG, which other output would spoil.
     PlacementPicture,
     Env,
@@ -49,11 +51,12 @@ impl FromStr for Show {
             "mesh" => Ok(Show::Mesh(ShowFormat::Text)),
             "mesh=json" => Ok(Show::Mesh(ShowFormat::Json)),
             "placement" => Ok(Show::Placement),
+            "placement=stderr" => Ok(Show::PlacementOnStderr),
             "placement=svg" => Ok(Show::PlacementPicture),
             "env" => Ok(Show::Env),
             "container" => Ok(Show::Container),
             "timing" => Ok(Show::Timing),
-            _ => Err("env, container, placement, placement=svg, mesh, mesh=json, rank-table, \
+            _ => Err("env, container, placement, placement=stderr, placement=svg, mesh, mesh=json, rank-table, \
                 rank-table=json or timing can be shown"
                 .to_owned()),
         }

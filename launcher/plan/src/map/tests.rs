@@ -193,3 +193,26 @@ fn slots_that_nobody_gave_are_said() {
         "placement: a 0-1 · b 2 · c 3 — slots are GPUs: a 2; 1 slot where there is no GPU: b"
     );
 }
+
+#[test]
+fn a_rankfile_names_the_host_of_each_rank() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("ranks");
+    std::fs::write(&file, "rank 0=c\nrank 1=a\nrank 2=c\nrank 3=b\n").unwrap();
+    let list = RankList::read(&file).unwrap();
+    let hosts = crate::hosts::parse(&["a,b,c".to_owned()]).unwrap();
+    let ranks = |ranks| {
+        let map = RankMap::listed(&list, &hosts, ranks).unwrap();
+        let of = |node: &MappedNode| {
+            (node.host.to_string(), node.ranks.iter().map(|rank| rank.0).collect::<Vec<_>>())
+        };
+        (map.nodes.iter().map(of).collect::<Vec<_>>(), map.unused.len())
+    };
+    let named = |host: &str, ranks: &[u32]| (host.to_owned(), ranks.to_vec());
+    assert_eq!(ranks(None), (vec![named("a", &[1]), named("b", &[3]), named("c", &[0, 2])], 0));
+    assert_eq!(ranks(Some(2)), (vec![named("a", &[1]), named("c", &[0])], 1));
+    let error = RankMap::listed(&list, &hosts, Some(5)).unwrap_err().to_string();
+    assert_eq!(error, "-np 5, but the rankfile has 4 ranks");
+    let error = RankMap::listed(&list, &hosts[..2], None).unwrap_err().to_string();
+    assert_eq!(error, "rank 0 of the rankfile is on c, and the hosts are a, b");
+}

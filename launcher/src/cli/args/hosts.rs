@@ -25,6 +25,13 @@ pub(crate) struct HostArgs {
     #[arg(value_parser = values::path(), help_heading = "Hosts and ranks")]
     pub(crate) hostfiles: Vec<PathBuf>,
 
+    /// File with a line for each rank: `rank 0=a slot=0-3`, or just its host
+    ///
+    /// slot= binds the rank to these cores, numbered from 0 on its host; slot=p0-3 to CPUs. Without -H the hosts are
+    /// those of the file.
+    #[arg(long, value_name = "FILE", value_parser = values::path(), help_heading = "Hosts and ranks")]
+    pub(crate) rankfile: Option<PathBuf>,
+
     /// Leave out these hosts, such as `a,n[03-04]`
     #[arg(long, value_name = "HOST,...", help_heading = "Hosts and ranks")]
     pub(crate) exclude: Vec<String>,
@@ -90,10 +97,10 @@ pub(crate) struct HostListArgs {
 /// CPUs and GPUs of each rank on its host.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct PlacementArgs {
-    /// Bind ranks to CPUs: numa (the default), gpu, core, cpulist:0-3,8 or none
+    /// Bind ranks to CPUs: numa (the default), gpu, core, cpulist:0-3,8, each:0-3/4-7 or none
     ///
     /// numa: the CPUs near the rank's GPU or NIC, which ranks share; gpu: those near its GPU; core: CPUs of its
-    /// own; cpulist: these CPUs. Ranks are never bound to CPUs that the host does not let them use.
+    /// own; cpulist: these CPUs; each: these in turn, by local rank, and with a c, as in each:c0/c1, cores. Ranks are never bound to CPUs that the host does not let them use.
     #[arg(long, value_name = "HOW", help_heading = "Hosts and ranks")]
     pub(crate) bind: Option<Bind>,
 

@@ -45,7 +45,7 @@ const RARE: &str = "\
     abort-on-link-down agent agent-dir connect container-exec device engine env-style gid-index hang-report \
     init-timeout job-name launcher log-json log-level mesh-timeout nccl-net-plugin nccl-share-gpu \
     nccl-verify new-hosts no-horovod no-pty no-record no-watch oob-if oob-net port-range pull radix rank-by \
-    rdma-retries rdma-timeout service-level shm-size singleton ssh-fanout straggler-report sync-limit \
+    rankfile rdma-retries rdma-timeout service-level shm-size singleton ssh-fanout straggler-report sync-limit \
     traffic-class user";
 
 /// Start one program on many hosts over SSH.

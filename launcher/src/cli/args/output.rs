@@ -44,12 +44,12 @@ pub(crate) struct OutputArgs {
 
     /// Write the output of each rank to DIR/rank.N/stdout and DIR/rank.N/stderr as well, replacing these files;
     /// the job then goes on if the reader of its output goes away
-    #[arg(long, value_name = "DIR", alias = "output-filename", value_parser = values::path())]
+    #[arg(long, value_name = "DIR", value_parser = values::path())]
     #[arg(help_heading = "Output")]
     pub(crate) output_dir: Option<PathBuf>,
 
     /// Send ranks' stderr to stdout, in the order in which they write
-    #[arg(long, alias = "merge-stderr-to-stdout", help_heading = "Output")]
+    #[arg(long, help_heading = "Output")]
     pub(crate) merge_stderr: bool,
 
     /// Let each rank's stdout be a terminal, so that C and Perl print line by line

@@ -3,7 +3,8 @@
 //! Parameters that have a meaning in rlaunch are recognized by their names in Open MPI 1.8 to 5. Parameters of
 //! the MPI library reach the ranks as variables (`OMPI_MCA_pml`); the launcher's own are reported as ignored.
 
-use super::{Effect, options};
+use super::values::{self, is_true};
+use super::{Effect, files};
 use crate::cli::allocation::shell_command;
 use rlaunch_plan::hosts::addresses::Preference;
 use std::ffi::OsString;
@@ -17,6 +18,22 @@ pub(super) struct Parameter {
     pub(super) value: String,
 }
 
+impl Parameter {
+    /// Tells whether a variable such as `OMPI_MCA_rmaps` sets the parameter.
+    fn is_of_environment(&self) -> bool {
+        ENVIRONMENT.contains(&self.option.as_str())
+    }
+
+    /// Returns the option with the parameter, or the variable.
+    pub(super) fn words(&self) -> String {
+        let space = if self.is_of_environment() { "" } else { " " };
+        format!("{}{space}{}", self.option, self.name)
+    }
+}
+
+/// Beginnings of variables that set parameters.
+const ENVIRONMENT: [&str; 2] = ["OMPI_MCA_", "PRTE_MCA_"];
+
 /// Meaning of a parameter whose effect does not depend on other parameters.
 enum ParameterMeaning {
     /// Equivalent to rlaunch's option of this name, with the same value.
@@ -25,9 +42,15 @@ enum ParameterMeaning {
     Computed(fn(&str) -> Result<Vec<Effect>, String>),
     /// Sets rlaunch's option of this name to this value, if the parameter is true.
     Sets(&'static str, Option<&'static str>),
+    /// Sets rlaunch's flag of this name, if the parameter is false.
+    SetsIfFalse(&'static str),
+    /// No effect, or what rlaunch does anyway.
+    Silent,
+    /// An error, with this sentence.
+    Refused(&'static str),
 }
 
-use ParameterMeaning::{Computed, SameAs, Sets};
+use ParameterMeaning::{Computed, Refused, SameAs, Sets, SetsIfFalse, Silent};
 
 /// Names of a parameter in different releases, rlaunch's options that override it, and its meaning.
 type ParameterRule = (&'static [&'static str], &'static [&'static str], ParameterMeaning);
@@ -47,26 +70,90 @@ const PARAMETERS: &[ParameterRule] = &[
     (
         &["hwloc_base_binding_policy", "hwloc_default_binding_policy"],
         &["bind", "cpus-per-rank"],
-        Computed(options::bind_to),
+        Computed(values::bind_to),
     ),
     (
         &["rmaps_base_mapping_policy", "rmaps_default_mapping_policy"],
         &["map-by"],
-        Computed(options::map_by),
+        Computed(values::map_by),
     ),
     (
         &["rmaps_base_ranking_policy", "rmaps_default_ranking_policy"],
         &["rank-by"],
-        SameAs("rank-by"),
+        Computed(values::rank_by),
+    ),
+    (&["rmaps"], &["rankfile"], Computed(mapper)),
+    (
+        &["rmaps_rank_file_path", "rmaps_rankfile_path", "orte_rankfile"],
+        &["rankfile"],
+        SameAs("rankfile"),
+    ),
+    (&["rmaps_ppr_pattern", "rmaps_base_pattern"], &["map-by", "npernode"], Computed(values::ppr)),
+    (&["rmaps_base_n_pernode"], &["npernode"], SameAs("npernode")),
+    (&["rmaps_base_pernode"], &["npernode"], Sets("npernode", Some("1"))),
+    (
+        &["rmaps_base_cpus_per_proc", "rmaps_base_cpus_per_rank"],
+        &["cpus-per-rank"],
+        SameAs("cpus-per-rank"),
+    ),
+    (&["rmaps_base_no_schedule_local"], &[], Sets("no-local", None)),
+    (
+        &[
+            "hwloc_base_cpu_list", "hwloc_base_cpu_set", "hwloc_base_slot_list",
+            "hwloc_default_cpu_list",
+        ],
+        &["bind"],
+        Computed(values::cpu_set),
+    ),
+    (
+        &["hwloc_base_mem_alloc_policy"],
+        &[],
+        Refused("numactl goes before the program: rlaunch … numactl --localalloc PROGRAM"),
+    ),
+    (
+        &["orte_set_default_slots", "prte_set_default_slots"],
+        &[],
+        Refused("-H a:N gives a host N slots"),
+    ),
+    (&["ras"], &[], Refused("-H names hosts, in place of those that a batch system has allocated")),
+    (
+        &["orte_abort_on_non_zero_status", "prte_abort_on_non_zero_status"],
+        &["continue-on-error"],
+        SetsIfFalse("continue-on-error"),
+    ),
+    (
+        &["orte_enable_recovery", "prte_enable_recovery"],
+        &["continue-on-error"],
+        Sets("continue-on-error", None),
+    ),
+    (&["orte_timestamp_output", "prte_timestamp_output"], &[], Computed(values::timestamps)),
+    (&["orte_execute_quiet"], &["quiet", "verbose"], Sets("quiet", None)),
+    (&["orte_display_alloc"], &[], Sets("show", Some("placement"))),
+    (&["mca_base_env_list"], &[], Computed(variables)),
+    (&["mca_base_param_files", "mca_base_envar_file_prefix"], &[], Computed(no_parameter_file)),
+    (
+        &[
+            "rmaps_base_no_oversubscribe", "hwloc_base_use_hwthreads_as_cpus",
+            "hwloc_base_mem_bind_failure_action", "rmaps_base_inherit", "orte_base_help_aggregate",
+            "plm_rsh_no_tree_spawn", "plm_ssh_no_tree_spawn", "orte_launch_agent",
+            "orte_keep_fqdn_hostnames", "orte_hetero_nodes",
+        ],
+        &[],
+        Silent,
     ),
     (&["rmaps_base_oversubscribe"], &[], Sets("oversubscribe", None)),
     (
-        &["rmaps_base_display_map", "hwloc_base_report_bindings", "orte_report_bindings"],
+        &["hwloc_base_report_bindings", "orte_report_bindings"],
         &[],
-        Sets("show", Some("placement")),
+        Sets("show", Some("placement=stderr")),
     ),
+    (&["rmaps_base_display_map"], &[], Sets("show", Some("placement"))),
     (&["orte_tag_output", "prte_tag_output"], &["tag-output"], Sets("tag-output", None)),
-    (&["orte_output_filename", "prte_output_filename"], &["output-dir"], SameAs("output-dir")),
+    (
+        &["orte_output_filename", "prte_output_filename"],
+        &["output-dir"],
+        Computed(values::output_filename),
+    ),
     (
         &["odls_base_sigkill_timeout", "prte_odls_base_sigkill_timeout"],
         &["kill-after"],
@@ -95,6 +182,40 @@ const LAUNCHER_FRAMEWORKS: &[&str] = &[
     "pls", "prte", "ras", "rmaps", "rml", "routed", "rtc", "schizo", "snapc", "sstore", "state",
 ];
 
+/// Frameworks by which daemons of mpirun find and talk to each other, which rlaunch's agents do in their own way.
+const OF_DAEMONS: &[&str] = &[
+    "dfs", "errmgr", "ess", "filem", "grpcomm", "iof", "oob", "rml", "routed", "rtc", "schizo",
+    "snapc", "sstore", "state",
+];
+
+/// Frameworks that decide where ranks run.
+const OF_PLACEMENT: &[&str] = &["hwloc", "ras", "rmaps"];
+
+/// Returns the parameters of the launcher that variables set. Those of the hosts and of the remote shell have a place of
+/// their own ([`crate::cli::allocation`]).
+pub(super) fn of_environment(env: &impl Fn(&str) -> Option<OsString>) -> Vec<Parameter> {
+    const ELSEWHERE: [&str; 3] = ["orte_default_hostfile", "prte_default_hostfile", "plm"];
+    let of_table = PARAMETERS.iter().flat_map(|(names, ..)| names.iter());
+    let names = of_table.chain(INTERFACES.iter().flat_map(|names| names.iter()));
+    let names = names.filter(|name| is_of_launcher(name) && !ELSEWHERE.contains(name));
+    let set = names.flat_map(|name| {
+        ENVIRONMENT.iter().filter_map(move |prefix| {
+            let value = env(&format!("{prefix}{name}"))?.to_string_lossy().trim().to_owned();
+            let parameter = Parameter { option: (*prefix).into(), name: (*name).into(), value };
+            Some(parameter).filter(|parameter| !parameter.value.is_empty())
+        })
+    });
+    set.collect()
+}
+
+fn is_of_launcher(name: &str) -> bool {
+    LAUNCHER_FRAMEWORKS.contains(&framework(name))
+}
+
+fn framework(name: &str) -> &str {
+    name.split('_').next().unwrap_or_default()
+}
+
 /// Returns the effects of each parameter, or the reason why its value is refused. If a parameter is repeated,
 /// only the last one is returned. `is_set` tells whether rlaunch's option of a given long name is on the
 /// command line.
@@ -114,7 +235,7 @@ pub(super) fn effects(
                 effects
             }),
             (None, Some(variable)) => Ok(vec![variable]),
-            (None, None) => Ok(vec![ignored(parameter)]),
+            (None, None) => all.without_effect(parameter),
         };
         (parameter, effects)
     })
@@ -126,7 +247,8 @@ pub(super) fn effects(
 pub(super) fn options() -> impl Iterator<Item = &'static str> {
     PARAMETERS.iter().filter_map(|(_, _, meaning)| match meaning {
         SameAs(option) | Sets(option, _) => Some(*option),
-        Computed(_) => None,
+        SetsIfFalse(option) => Some(*option),
+        Computed(_) | Refused(_) | Silent => None,
     })
 }
 
@@ -139,8 +261,8 @@ fn variable(parameter: &Parameter) -> Option<Effect> {
         "pmixmca" | "gpmixmca" => "PMIX_MCA_",
         _ => "OMPI_MCA_",
     };
-    let framework = parameter.name.split('_').next().unwrap_or_default();
-    if prefix == "OMPI_MCA_" && LAUNCHER_FRAMEWORKS.contains(&framework) {
+    let is_of_launcher = is_of_launcher(&parameter.name) || parameter.name == "mca_base_env_list";
+    if parameter.is_of_environment() || (prefix == "OMPI_MCA_" && is_of_launcher) {
         return None;
     }
     Some(Effect::value("env", format!("{prefix}{}={}", parameter.name, parameter.value)))
@@ -170,6 +292,25 @@ impl Parameters<'_> {
         options.iter().any(|option| (self.is_set)(option))
     }
 
+    /// Decides about a parameter without effect: one that places ranks is refused unless an option overrides it.
+    fn without_effect(&self, parameter: &Parameter) -> Result<Vec<Effect>, String> {
+        let name = parameter.name.as_str();
+        let is_known = PARAMETERS.iter().any(|(names, ..)| names.contains(&name));
+        let framework = framework(name);
+        if parameter.is_of_environment()
+            || (!is_known && OF_DAEMONS.contains(&framework) && !is_network(name))
+        {
+            return Ok(Vec::new());
+        }
+        if !is_known && OF_PLACEMENT.contains(&framework) && !name.ends_with("_verbose") {
+            return Err(
+                "rlaunch knows no such parameter; --map-by, --bind, --rankfile and -H place ranks"
+                    .to_owned(),
+            );
+        }
+        Ok(vec![ignored(parameter)])
+    }
+
     /// Returns the effects of one parameter; `None` if it is ignored.
     fn effects_of(&self, parameter: &Parameter) -> Option<Result<Vec<Effect>, String>> {
         let name = parameter.name.as_str();
@@ -191,7 +332,9 @@ impl Parameters<'_> {
             Sets(option, with) if is_true(value) => {
                 Ok(vec![Effect::Set(option, with.map(OsString::from))])
             }
-            Sets(..) => Ok(Vec::new()),
+            SetsIfFalse(option) if !is_true(value) => Ok(vec![Effect::flag(option)]),
+            Sets(..) | SetsIfFalse(_) | Silent => Ok(Vec::new()),
+            Refused(why) => Err((*why).to_owned()),
         })
     }
 
@@ -245,11 +388,30 @@ fn port(options: &str) -> Option<u16> {
     options.trim().strip_prefix("-p")?.trim().parse().ok().filter(|&port| port > 0)
 }
 
-fn is_true(value: &str) -> bool {
-    match value.to_ascii_lowercase().as_str() {
-        "true" | "t" | "yes" | "y" | "enabled" => true,
-        number => number.parse().is_ok_and(|number: i64| number != 0),
+/// Tells whether a parameter chooses networks.
+fn is_network(name: &str) -> bool {
+    INTERFACES.iter().any(|names| names.contains(&name))
+}
+
+/// Translates the component that maps ranks.
+fn mapper(text: &str) -> Result<Vec<Effect>, String> {
+    match text {
+        "seq" => Ok(vec![Effect::HostfileIsRankfile]),
+        "round_robin" | "rank_file" | "ppr" => Ok(Vec::new()),
+        _ => Err("--map-by and --rankfile place ranks".to_owned()),
     }
+}
+
+/// Translates variables of ranks, such as `A=1;B`.
+fn variables(text: &str) -> Result<Vec<Effect>, String> {
+    let names = text.split(';').filter(|name| !name.is_empty());
+    Ok(names.map(|name| Effect::value("env", name)).collect())
+}
+
+/// Refuses files of parameters, which another option reads.
+fn no_parameter_file(text: &str) -> Result<Vec<Effect>, String> {
+    files::settings(text)?;
+    Err(format!("--tune {text} reads it"))
 }
 
 /// Translates what Open MPI is to start its daemons by: a name, or `^` and names that it must not use.

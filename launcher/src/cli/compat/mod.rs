@@ -4,17 +4,22 @@
 //! | file | subject |
 //! |---|---|
 //! | `translate` | translation of a command line, option by option, up to the program |
-//! | `options` | the other launchers' options, and what their values mean, as of `--bind-to` and `--map-by` |
+//! | `options` | the other launchers' options |
+//! | `values` | what their values mean, as of `--bind-to` and `--map-by` |
+//! | `files` | files of options and of programs: `--tune`, `--app`, `-configfile` |
 //! | `tips` | options of other tools that are none here, and the command line that does the same |
 //! | `mca` | `--mca NAME VALUE` of Open MPI and PRRTE |
 
+mod files;
 mod mca;
 mod options;
 #[cfg(test)]
 mod tests;
 mod tips;
 mod translate;
+mod values;
 
+pub(crate) use files::with_programs_of_file;
 pub(crate) use translate::translate;
 
 use rlaunch_console::messages;
@@ -25,6 +30,14 @@ use std::ffi::OsString;
 enum Effect {
     /// Sets the option of rlaunch with this long name, without dashes; a flag has no value.
     Set(&'static str, Option<OsString>),
+    /// Sets an option unless another word sets it, or one of these.
+    SetUnless(&'static [&'static str], &'static str, &'static str),
+    /// Begins each line of output with the time.
+    Timestamps,
+    /// Copies the program to the hosts.
+    CopyProgram,
+    /// Each line is of a rank, in a file that `--hostfile` names.
+    HostfileIsRankfile,
     /// No effect, which is reported to the user. The text names the option.
     Ignored(String),
     /// No effect, or a different one than in the other launcher. The text is a sentence for the user.

@@ -1,7 +1,15 @@
-//! Table of other launchers' options and what each of them means in rlaunch. Of some, the value decides: a function returns
-//! the effects of a value, or the reason why the value is refused.
+//! Table of other launchers' options and what each of them means in rlaunch.
+//!
+//! An option that changes where ranks run, what they find in their environment or where their output goes is done, or
+//! refused with the words to type. One that has no effect here is accepted; a note says so only where people may wait for
+//! the effect.
 
 use super::Effect;
+use super::values::{
+    bind_to, copy_program, cpu_set, display, each_cpu, fork_signals, launcher, map_by, master_addr,
+    nproc_per_node, output, output_filename, ppr, prefix, preload_files, prepend_pattern, rank_by,
+    resource_manager, runtime_options, timestamps,
+};
 
 /// Option of another launcher.
 pub(super) struct ForeignOption {
@@ -28,20 +36,43 @@ pub(super) enum Meaning {
     Sets(&'static str, Option<&'static str>),
     /// Effects that this function derives from the value, or the reason why the value is refused.
     Computed(fn(&str) -> Result<Vec<Effect>, String>),
+    /// Flag with the effects of this value.
+    Means(fn(&str) -> Result<Vec<Effect>, String>, &'static str),
     /// Environment variable for ranks: NAME VALUE or NAME=VALUE.
     Variable,
-    /// Environment variables of this shell to pass on: NAME,...
+    /// Environment variables of this shell to pass on, and no others: NAME,...
     Variables,
     /// Parameter of mpirun: NAME VALUE.
     McaParameter,
+    /// File of options (`-x`, `--mca`) or of lines NAME = VALUE, which are parameters.
+    OptionFile,
+    /// File with a line for each program, in place of programs on the command line.
+    ProgramFile,
     /// No effect, which is reported. The option has this number of values.
     Ignored(usize),
-    /// Default behaviour of rlaunch, so nothing is reported.
-    Default,
+    /// No effect, which is what the user wants, or which nobody notices. The option has this number of values.
+    Silent(usize),
+    /// An error, with this sentence.
+    Refused(&'static str),
 }
 
 use Dashes::{Any, One};
-use Meaning::{Computed, Default, Ignored, McaParameter, SameAs, Sets, Variable, Variables};
+use Meaning::{
+    Computed, Ignored, McaParameter, Means, OptionFile, ProgramFile, Refused, SameAs, Sets, Silent,
+    Variable, Variables,
+};
+
+const DEBUGGER: &str = "`rlaunch stack JOB` shows where ranks are, and `rlaunch exec JOB RANK gdb -p PID` attaches to one";
+const REPORT_PID: &str =
+    "`rlaunch jobs` lists running jobs, which --job-name names and `rlaunch stop NAME` ends";
+const OUTPUT_FILES: &str = "--output-dir DIR writes DIR/rank.N/stdout and DIR/rank.N/stderr";
+const SOCKETS: &str = "--npernode N starts N ranks on each host, and --map-by numa deals them to its NUMA nodes in turn";
+const ONE_VARIABLE: &str =
+    "-x NAME=VALUE sets a variable of ranks, as in -x PATH=\"/opt/bin:$PATH\"";
+const WITHOUT_VARIABLE: &str = "env -u NAME rlaunch … starts the job without it";
+const NO_DAEMONS: &str = "each job has agents of its own: leave it out";
+const HOSTS: &str = "-H a,b names the hosts of a job, --hostfile FILE a file of them";
+const NO_TOOL: &str = "the tool goes before the program: rlaunch … TOOL PROGRAM";
 
 /// All options, grouped by launcher. An option that several launchers have is in the first of their groups
 /// only.
@@ -51,83 +82,237 @@ pub(super) const OPTIONS: &[ForeignOption] = &[
     option("c", One, SameAs("np")),
     option("N", Any, SameAs("npernode")),
     option("pernode", Any, Sets("npernode", Some("1"))),
+    option("npersocket", Any, Refused(SOCKETS)),
+    option("ppr", Any, Computed(ppr)),
     option("default-hostfile", Any, SameAs("hostfile")),
+    option("rf", Any, SameAs("rankfile")),
     option("map-by", Any, Computed(map_by)),
+    option("rank-by", Any, Computed(rank_by)),
     option("byslot", Any, Sets("map-by", Some("slot"))),
     option("bynode", Any, Sets("map-by", Some("node"))),
+    option("bycore", Any, Means(map_by, "core")),
+    option("bysocket", Any, Means(map_by, "socket")),
     option("bind-to", Any, Computed(bind_to)),
     option("bind-to-none", Any, Sets("bind", Some("none"))),
     option("bind-to-core", Any, Sets("bind", Some("core"))),
+    option("bind-to-socket", Any, Means(bind_to, "socket")),
+    option("cpu-list", Any, Computed(cpu_set)),
+    option("cpu-set", Any, Computed(cpu_set)),
     option("cpus-per-proc", Any, SameAs("cpus-per-rank")),
-    option("nooversubscribe", Any, Default),
-    option("no-oversubscribe", Any, Default),
-    option("nolocal", Any, Ignored(0)),
-    option("use-hwthread-cpus", Any, Ignored(0)),
+    option("nooversubscribe", Any, Silent(0)),
+    option("no-oversubscribe", Any, Silent(0)),
+    option("nolocal", Any, SameAs("no-local")),
+    option("use-hwthread-cpus", Any, Silent(0)),
+    option("hetero-nodes", Any, Silent(0)),
+    option("use-regexp", Any, Silent(0)),
+    option("do-not-resolve", Any, Silent(0)),
+    option("cf", One, Silent(1)),
+    option("cartofile", Any, Silent(1)),
+    option("gpu-support", Any, Silent(1)),
+    option("add-host", Any, Refused(HOSTS)),
+    option("add-hostfile", Any, Refused(HOSTS)),
     // mpirun: the program.
     option("x", Any, SameAs("env")),
+    option("set-env", Any, Refused(ONE_VARIABLE)),
+    option("append-env", Any, Refused(ONE_VARIABLE)),
+    option("prepend-env", Any, Refused(ONE_VARIABLE)),
+    option("unset-env", Any, Refused(WITHOUT_VARIABLE)),
     option("wd", Any, SameAs("wdir")),
-    option("path", Any, Ignored(1)),
-    option("prefix", Any, Ignored(1)),
+    option(
+        "set-cwd-to-session-dir",
+        Any,
+        Refused(
+            "the directory of a job is TMPDIR of its ranks: rlaunch … sh -c 'cd \"$TMPDIR\" && exec PROGRAM'",
+        ),
+    ),
+    option("path", Any, Refused("name the program by its path, or set -x PATH=\"DIR:$PATH\"")),
+    option("prefix", Any, Computed(prefix)),
+    option("noprefix", Any, Silent(0)),
+    option("app-prefix", Any, Computed(prefix)),
+    option("no-app-prefix", Any, Silent(0)),
+    option("pmix-prefix", Any, Silent(1)),
+    option("app-pmix-prefix", Any, Silent(1)),
     option("preload-files", Any, Computed(preload_files)),
-    option("allow-run-as-root", Any, Default),
+    option("preload-binary", Any, Means(copy_program, "")),
+    option("s", One, Means(copy_program, "")),
+    option("allow-run-as-root", Any, Silent(0)),
+    option("app", Any, ProgramFile),
+    option(
+        "index-argv-by-rank",
+        Any,
+        Refused("{{rank.index}} in an argument is the rank: rlaunch help programs"),
+    ),
+    option("tmpdir", Any, Refused("-x TMPDIR=DIR sets the directory of ranks for temporary files")),
+    option("memory-alloc-kind", Any, Refused("rlaunch passes on none: leave it out")),
+    option(
+        "with-ft",
+        Any,
+        Refused("--continue-on-error -x OMPI_MCA_mpi_ft_enable=1 lets the other ranks go on"),
+    ),
+    option("pset", Any, Refused("ranks are in no named sets of processes: leave it out")),
     // mpirun: parameters.
     option("mca", Any, McaParameter),
     option("gmca", Any, McaParameter),
     option("omca", Any, McaParameter),
+    option("gomca", Any, McaParameter),
     option("prtemca", Any, McaParameter),
     option("gprtemca", Any, McaParameter),
     option("pmixmca", Any, McaParameter),
     option("gpmixmca", Any, McaParameter),
-    option("am", Any, Ignored(1)),
-    option("tune", Any, Ignored(1)),
-    option("personality", Any, Ignored(1)),
+    option("am", Any, OptionFile),
+    option("tune", Any, OptionFile),
+    option("personality", Any, Silent(1)),
     // mpirun: output.
-    option("report-bindings", Any, Sets("show", Some("placement"))),
+    option("report-bindings", Any, Sets("show", Some("placement=stderr"))),
     option("display-map", Any, Sets("show", Some("placement"))),
     option("display-devel-map", Any, Sets("show", Some("placement"))),
+    option("display-diffable-map", Any, Sets("show", Some("placement"))),
     option("display-allocation", Any, Sets("show", Some("placement"))),
+    option("display-devel-allocation", Any, Sets("show", Some("placement"))),
+    option("display-topo", Any, Refused("`rlaunch topo -H HOST` shows what a host has")),
     option("display", Any, Computed(display)),
     option("output", Any, Computed(output)),
-    option("timestamp-output", Any, Ignored(0)),
+    option("output-filename", Any, Computed(output_filename)),
+    option("output-directory", Any, SameAs("output-dir")),
+    option("output-proctable", Any, Refused("--show placement prints the host of each rank")),
+    option("timestamp-output", Any, Means(timestamps, "true")),
     option("merge-stderr-to-stdout", Any, SameAs("merge-stderr")),
+    option("stream-buffering", Any, Refused("--pty lets C programs print line by line")),
+    option("xml", Any, Refused("--events FILE writes what happens as JSON")),
+    option("xml-file", Any, Refused("--events FILE writes what happens as JSON")),
+    option(
+        "xterm",
+        Any,
+        Refused("--tag-output tells ranks apart; each has a file with --output-dir DIR"),
+    ),
     option("q", One, SameAs("quiet")),
     option("do-not-launch", Any, SameAs("dry-run")),
-    option("show-progress", Any, Ignored(0)),
-    option("debug-daemons", Any, Ignored(0)),
-    option("leave-session-attached", Any, Ignored(0)),
+    option("show-progress", Any, Silent(0)),
+    option("report-pid", Any, Refused(REPORT_PID)),
+    option("report-uri", Any, Refused(REPORT_PID)),
+    option("report-events", Any, Refused("--events FILE writes what happens as JSON")),
+    option("report-child-jobs-separately", Any, Silent(0)),
+    // mpirun: its daemons, which rlaunch does not have.
+    option("debug-daemons", Any, Silent(0)),
+    option("debug-daemons-file", Any, Silent(0)),
+    option("debug-devel", Any, Silent(0)),
+    option("leave-session-attached", Any, Silent(0)),
+    option("launch-agent", Any, Silent(1)),
+    option("enable-instant-on-support", Any, Silent(0)),
+    option("fwd-mpirun-port", Any, Silent(0)),
+    option("novm", Any, Silent(0)),
+    option("max-vm-size", Any, Silent(1)),
+    option("spawn-timeout", Any, Silent(1)),
+    option("set-sid", Any, Silent(0)),
+    option("exec-agent", Any, Refused(NO_TOOL)),
+    option("hnp", Any, Refused(NO_DAEMONS)),
+    option("dvm", Any, Refused(NO_DAEMONS)),
+    option("dvm-uri", Any, Refused(NO_DAEMONS)),
+    option(
+        "ompi-server",
+        Any,
+        Refused(
+            "names are published within a job alone: several programs of one are joined by `:`",
+        ),
+    ),
+    option(
+        "daemonize",
+        Any,
+        Refused(
+            "-d returns when the ranks have started, and `rlaunch logs -f NAME` shows their output",
+        ),
+    ),
+    option("debug", Any, Refused(DEBUGGER)),
+    option("debugger", Any, Refused(DEBUGGER)),
+    option("tv", Any, Refused(DEBUGGER)),
+    option("stop-on-exec", Any, Refused(DEBUGGER)),
+    option("stop-in-init", Any, Refused(DEBUGGER)),
+    option("stop-in-app", Any, Refused(DEBUGGER)),
     // mpirun: termination.
     option("enable-recovery", Any, SameAs("continue-on-error")),
-    option("disable-recovery", Any, Default),
+    option("disable-recovery", Any, Silent(0)),
     option("continuous", Any, SameAs("continue-on-error")),
     option("report-state-on-timeout", Any, SameAs("report-state-on-timeout")),
     option("get-stack-traces", Any, SameAs("get-stack-traces")),
-    option("forward-signals", Any, Ignored(1)),
+    option("forward-signals", Any, Computed(fork_signals)),
+    option("runtime-options", Any, Computed(runtime_options)),
+    option("rtos", Any, Computed(runtime_options)),
+    option("keepalive", Any, Refused("--node-timeout SECONDS says when a silent host is lost")),
     // mpiexec of MPICH and Intel MPI.
     option("f", One, SameAs("hostfile")),
+    option("machine", One, Refused(HOSTS)),
+    option("machinelist", Any, SameAs("host")),
+    option("hosts-group", Any, Refused(HOSTS)),
     option("perhost", Any, SameAs("npernode")),
+    option("grr", One, SameAs("npernode")),
     option("rr", One, Sets("map-by", Some("node"))),
+    option("order-nodes", Any, Refused("hosts are used in the order of -H or of the hostfile")),
+    option("skip-launch-node", Any, SameAs("no-local")),
     option("env", One, Variable),
     option("genv", Any, Variable),
     option("envlist", Any, Variables),
     option("genvlist", Any, Variables),
-    option("envall", Any, Default),
-    option("genvall", Any, Default),
+    option("envall", Any, Silent(0)),
+    option("genvall", Any, Silent(0)),
     option("envnone", Any, SameAs("no-env")),
     option("genvnone", Any, SameAs("no-env")),
+    option("envexcl", Any, Refused(WITHOUT_VARIABLE)),
+    option("genvexcl", Any, Refused(WITHOUT_VARIABLE)),
     option("dir", One, SameAs("wdir")),
+    option("configfile", Any, ProgramFile),
     option("iface", Any, SameAs("oob-if")),
     option("launcher", Any, Computed(launcher)),
     option("bootstrap", Any, Computed(launcher)),
     option("rmk", Any, Computed(resource_manager)),
     option("launcher-exec", Any, SameAs("rsh")),
     option("bootstrap-exec", Any, SameAs("rsh")),
+    option("binding", Any, Computed(each_cpu)),
+    option(
+        "membind",
+        Any,
+        Refused("numactl goes before the program: rlaunch … numactl --interleave=all PROGRAM"),
+    ),
+    option("gpus-per-proc", Any, Refused("--gpu-mask lets each rank see a GPU of its own")),
+    option("ranks-per-proc", Any, Refused("each rank is a process")),
+    option("topolib", Any, Silent(1)),
+    option("demux", Any, Silent(1)),
+    option("enable-x", Any, Silent(0)),
+    option("disable-x", Any, Silent(0)),
+    option("localhost", Any, Silent(1)),
+    option("usize", Any, Silent(1)),
+    option("pmi-port", Any, Silent(0)),
+    option("profile", Any, Silent(0)),
+    option("prot", One, Silent(0)),
+    option("silent-abort", Any, Silent(0)),
+    option("disable-hostname-propagation", Any, Silent(0)),
+    option("enable-hostname-propagation", Any, Silent(0)),
+    option("nameserver", Any, Refused("names are published within a job alone")),
     option("l", One, SameAs("tag-output")),
     option("prepend-rank", Any, SameAs("tag-output")),
+    option("prepend-timestamp", Any, Means(timestamps, "true")),
+    option("prepend-pattern", Any, Computed(prepend_pattern)),
+    option("outfile-pattern", Any, Refused(OUTPUT_FILES)),
+    option("errfile-pattern", Any, Refused(OUTPUT_FILES)),
+    option("outfile", Any, Refused(OUTPUT_FILES)),
+    option("errfile", Any, Refused(OUTPUT_FILES)),
+    option("info", One, Refused("`rlaunch --version` says what this is")),
     option("disable-auto-cleanup", Any, SameAs("continue-on-error")),
+    option("enable-auto-cleanup", Any, Silent(0)),
+    option(
+        "cleanup",
+        Any,
+        Refused("`rlaunch reap --all -H a,b` ends what jobs have left on hosts"),
+    ),
     option("print-rank-map", Any, Sets("show", Some("placement"))),
     option("print-all-exitcodes", Any, Ignored(0)),
-    option("order-nodes", Any, Ignored(1)),
-    option("membind", Any, Ignored(1)),
+    option("gdb", One, Refused(DEBUGGER)),
+    option("gtool", Any, Refused(NO_TOOL)),
+    option("aps", One, Refused(NO_TOOL)),
+    option("trace", One, Refused(NO_TOOL)),
+    option("check-mpi", One, Refused(NO_TOOL)),
+    option("soft", One, Refused("-np N starts N ranks, neither more nor fewer")),
+    option("arch", One, Refused(HOSTS)),
+    option("file", One, Refused("-configfile FILE has a line for each program")),
     // torchrun.
     option("nproc-per-node", Any, Computed(nproc_per_node)),
     option("master-addr", Any, Computed(master_addr)),
@@ -145,8 +330,8 @@ pub(super) const OPTIONS: &[ForeignOption] = &[
     option("ssh-port", Any, SameAs("port")),
     option("network-interface", Any, SameAs("oob-if")),
     option("network-interfaces", Any, SameAs("oob-if")),
-    option("gloo", Any, Default),
-    option("use-gloo", Any, Default),
+    option("gloo", Any, Silent(0)),
+    option("use-gloo", Any, Silent(0)),
     option("start-timeout", Any, Ignored(1)),
     option("disable-cache", Any, Ignored(0)),
 ];
@@ -158,134 +343,4 @@ const fn option(name: &'static str, dashes: Dashes, meaning: Meaning) -> Foreign
 /// Finds the option with this name that is recognized with this number of dashes.
 pub(super) fn find(dashes: usize, name: &str) -> Option<&'static ForeignOption> {
     OPTIONS.iter().find(|option| option.name == name && (option.dashes == Any || dashes == 1))
-}
-
-/// Translates values of mpirun's `--bind-to`, such as `core:overload-allowed`.
-pub(super) fn bind_to(text: &str) -> Result<Vec<Effect>, String> {
-    let (policy, qualifiers) = text.trim().split_once(':').unwrap_or((text.trim(), ""));
-    let policy = policy.to_ascii_lowercase();
-    let mut effects = match policy.as_str() {
-        "none" | "core" | "numa" | "gpu" => vec![Effect::value("bind", policy.clone())],
-        "hwthread" => vec![Effect::value("cpus-per-rank", "1")],
-        "l1cache" | "l2cache" => vec![Effect::value("bind", "core")],
-        "socket" | "package" | "l3cache" => {
-            let note =
-                format!("--bind-to {policy}: ranks are bound to NUMA nodes, as by --bind numa");
-            vec![Effect::value("bind", "numa"), Effect::Note(note)]
-        }
-        "machine" | "board" | "node" => vec![Effect::value("bind", "none")],
-        _ => {
-            let known = "none, core, hwthread, numa, socket and package are understood; see --bind";
-            return Err(known.to_owned());
-        }
-    };
-    if !qualifiers.is_empty() {
-        effects.push(Effect::Ignored(format!("--bind-to :{qualifiers}")));
-    }
-    Ok(effects)
-}
-
-/// Translates values of mpirun's `--map-by`, such as `slot`, `ppr:2:node` or `node:PE=4,OVERSUBSCRIBE`. A
-/// policy that mpirun does not have is left for rlaunch's own `--map-by` to check.
-pub(super) fn map_by(text: &str) -> Result<Vec<Effect>, String> {
-    let mut parts = text.trim().split(':');
-    let mut policy = parts.next().unwrap_or_default().to_ascii_lowercase();
-    if policy == "ppr" {
-        for part in parts.by_ref().take(2) {
-            policy = format!("{policy}:{}", part.to_ascii_lowercase());
-        }
-    }
-    let mut effects = match policy.as_str() {
-        "" => Vec::new(),
-        // These policies fill one host after the other, too.
-        "core" | "hwthread" | "l1cache" | "l2cache" => vec![Effect::value("map-by", "slot")],
-        "socket" | "package" | "l3cache" => {
-            let note = format!(
-                "--map-by {policy}: ranks go to the NUMA nodes in turn, as by --map-by numa"
-            );
-            vec![Effect::value("map-by", "numa"), Effect::Note(note)]
-        }
-        _ => vec![Effect::value("map-by", policy.clone())],
-    };
-    for qualifier in parts.flat_map(|part| part.split(',')) {
-        let upper = qualifier.to_ascii_uppercase();
-        match (upper.as_str(), upper.strip_prefix("PE=")) {
-            ("" | "NOOVERSUBSCRIBE", _) => {}
-            ("OVERSUBSCRIBE", _) => effects.push(Effect::flag("oversubscribe")),
-            (_, Some(cpus)) => effects.push(Effect::value("cpus-per-rank", cpus)),
-            _ => effects.push(Effect::Ignored(format!("--map-by :{qualifier}"))),
-        }
-    }
-    Ok(effects)
-}
-
-/// Translates values of mpirun's `--preload-files`, such as `a,b`.
-fn preload_files(text: &str) -> Result<Vec<Effect>, String> {
-    Ok(text.split(',').map(|file| Effect::value("copy", file)).collect())
-}
-
-/// Translates values of mpirun's `--display`, such as `map,bind`.
-fn display(text: &str) -> Result<Vec<Effect>, String> {
-    let effect = |item: &str| match item.split(':').next().unwrap_or_default() {
-        "map" | "map-devel" | "allocation" | "alloc" | "bind" | "bindings" => {
-            Effect::value("show", "placement")
-        }
-        _ => Effect::Ignored(format!("--display {item}")),
-    };
-    Ok(text.split(',').map(effect).collect())
-}
-
-/// Translates values of mpirun's `--output`, such as `tag,merge,dir=D`.
-fn output(text: &str) -> Result<Vec<Effect>, String> {
-    let effect = |kind: &str| match kind.split_once('=') {
-        Some(("dir", directory)) => Effect::value("output-dir", directory),
-        None if matches!(kind, "tag" | "tag-detailed" | "tag-fullname" | "rank") => {
-            Effect::flag("tag-output")
-        }
-        None if kind.starts_with("merge") => Effect::flag("merge-stderr"),
-        _ => Effect::Ignored(format!("--output {kind}")),
-    };
-    Ok(text.split([',', ':']).map(effect).collect())
-}
-
-/// Translates values of mpiexec's `-launcher`, such as `ssh`.
-fn launcher(text: &str) -> Result<Vec<Effect>, String> {
-    Ok(match text {
-        "slurm" => vec![Effect::value("launcher", "srun")],
-        "rsh" => vec![Effect::value("rsh", "rsh")],
-        "cobalt" | "fork" | "ll" | "lsf" | "manual" | "pbs" | "pdsh" | "persist" | "sge" => {
-            vec![Effect::Ignored(format!("-launcher {text}"))]
-        }
-        // Others than our own are refused with the values that there are.
-        _ => vec![Effect::value("launcher", text)],
-    })
-}
-
-/// Translates values of mpiexec's `-rmk`, whose manager also starts processes if it is Slurm.
-fn resource_manager(text: &str) -> Result<Vec<Effect>, String> {
-    Ok(match text {
-        "slurm" => vec![Effect::value("launcher", "srun")],
-        "user" => Vec::new(),
-        _ => vec![Effect::Ignored(format!("-rmk {text}"))],
-    })
-}
-
-/// Translates values of torchrun's `--nproc-per-node`: a number, or a word that is refused.
-fn nproc_per_node(text: &str) -> Result<Vec<Effect>, String> {
-    match text.trim() {
-        "gpu" | "auto" | "cpu" | "xpu" => Err(
-            "rlaunch takes a number here; a line of a hostfile without slots= gives a host as many \
-             ranks as it has GPUs"
-                .to_owned(),
-        ),
-        number => Ok(vec![Effect::value("npernode", number)]),
-    }
-}
-
-/// Translates values of torchrun's `--master-addr`, which have no effect in rlaunch.
-fn master_addr(text: &str) -> Result<Vec<Effect>, String> {
-    Ok(vec![Effect::Note(format!(
-        "--master-addr {text} is left out: MASTER_ADDR is an address of rank 0's host that the other \
-         hosts have reached; --oob-if and --oob-net choose the network"
-    ))])
 }

@@ -1,15 +1,24 @@
 use super::options::{Meaning, OPTIONS};
-use super::translate::{long_option, translate_options};
+use super::translate::long_option;
 use super::{Notices, mca};
 use crate::cli::args::JobArgs;
+use crate::cli::command_line::parse_job;
 use crate::commands::bench::train::TrainArgs;
 use clap::{CommandFactory, Parser};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::os::unix::fs::PermissionsExt;
 
 fn words(line: &str) -> Vec<OsString> {
     line.split_whitespace().map(OsString::from).collect()
+}
+
+fn translate_options(
+    command: &clap::Command,
+    words: &[OsString],
+) -> Result<(Vec<OsString>, Notices), clap::Error> {
+    super::translate::translate_options(command, words, &|_| None)
 }
 
 fn built() -> clap::Command {
@@ -102,7 +111,7 @@ fn one_dash_does_for_long_options() {
 #[test]
 fn variables_are_given_as_mpiexec_has_them() {
     becomes("-genv A 1 -env B=2 -genv C -x p", "--env=A=1|--env=B=2|--env=C=-x|p");
-    becomes("-genvlist A,B -genvall p", "--env=A|--env=B|p");
+    becomes("-genvlist A,B -genvall p", "--no-env|--env=A|--env=B|p");
     refuses("-genv", &["'-genv' takes a value"]);
     refuses("-genv A", &["'-genv' takes a value"]);
     refuses("--mca pml", &["'--mca' takes a name and a value"]);
@@ -110,24 +119,33 @@ fn variables_are_given_as_mpiexec_has_them() {
 
 #[test]
 fn binding_and_mapping_are_translated() {
-    becomes("--bind-to core -report-bindings p", "--bind=core|--show=placement|p");
+    becomes("--bind-to core -report-bindings p", "--bind=core|--show=placement=stderr|p");
     becomes("-bind-to=hwthread p", "--cpus-per-rank=1|p");
     let note = "--bind-to socket: ranks are bound to NUMA nodes, as by --bind numa";
     becomes("--bind-to socket p", &format!("--bind=numa|p note({note})"));
-    becomes("--bind-to core:if-supported p", "--bind=core|p ignored(--bind-to :if-supported)");
+    becomes("--bind-to core:if-supported p", "--bind=core|p");
+    becomes("-bind-to user:1,0+2 p", "--bind=each:1/0,2|p");
+    becomes("-bind-to hwthread:2 p", "--cpus-per-rank=2|p");
+    refuses("-bind-to core:2 p", &["--cpus-per-rank N"]);
+    becomes("--cpu-set 0-3 p", "--bind=each:c0-3|p");
+    becomes("--map-by pe-list=0,1:ordered p", "--bind=each:c0/c1|p");
+    becomes("--map-by pe-list=0,1 p", "--bind=each:c0,1|p");
     refuses("--bind-to tray p", &["'tray' for '--bind-to'", "socket and package"]);
     becomes(
         "-map-by ppr:2:node:PE=4,OVERSUBSCRIBE p",
         "--map-by=ppr:2:node|--cpus-per-rank=4|--oversubscribe|p",
     );
     becomes("--map-by :OVERSUBSCRIBE --oversubscribe p", "--oversubscribe|p");
-    becomes(
-        "--oversubscribe --map-by core:span p",
-        "--oversubscribe|--map-by=slot|p ignored(--map-by :span)",
-    );
+    // Ranks are bound to what they are mapped by, unless another word says how, wherever it is.
+    becomes("--map-by core p", "--map-by=slot|--bind=core|p");
+    becomes("--map-by hwthread --bind-to none p", "--map-by=slot|--bind=none|p");
+    becomes("--map-by core:pe=2 p", "--map-by=slot|--cpus-per-rank=2|p");
+    refuses("--oversubscribe --map-by core:span p", &["--map-by node puts one rank"]);
+    refuses("--map-by ppr:2:socket p", &["--npernode N", "2 times their number"]);
+    refuses("--rank-by socket p", &["--map-by numa"]);
     becomes("-bynode p", "--map-by=node|p");
-    becomes("--display map,bind,topo p", "--show=placement|p ignored(--display topo)");
-    becomes("--output tag:pretty p", "--tag-output|p ignored(--output pretty)");
+    refuses("--display map,bind,topo p", &["rlaunch topo -H HOST"]);
+    becomes("--display map,bind p", "--show=placement|p");
 }
 
 #[test]
@@ -146,6 +164,12 @@ fn parameters_with_a_meaning_take_effect() {
         "--mca plm rsh --mca plm_base_verbose 5 p",
         "--launcher=ssh|p ignored(--mca plm_base_verbose)",
     );
+    becomes("--mca mca_base_env_list A=1;B p", "--env=A=1|--env=B|p");
+    becomes("--mca orte_abort_on_non_zero_status 0 p", "--continue-on-error|p");
+    becomes("--mca orte_abort_on_non_zero_status 1 p", "p");
+    becomes("--mca routed direct --mca plm_rsh_no_tree_spawn 1 p", "p");
+    refuses("--mca rmaps_base_n_persocket 2 p", &["--map-by, --bind, --rankfile"]);
+    refuses("--mca rmaps seq p", &["--map-by seq is not done here", "--rankfile FILE"]);
     becomes("--mca rmaps_base_oversubscribe true p", "--oversubscribe|p");
     becomes("--mca rmaps_base_oversubscribe 0 p", "p");
     becomes(
@@ -193,7 +217,7 @@ fn remote_shells_are_one_with_their_options() {
     becomes("--rsh x --mca plm_rsh_agent y p", "--rsh|x|p ignored(--mca plm_rsh_agent)");
     becomes("-launcher ssh -launcher-exec /k.sh p", "--launcher=ssh|--rsh|/k.sh|p");
     becomes("-launcher rsh p", "--rsh=rsh|p");
-    becomes("-bootstrap lsf p", "p ignored(-launcher lsf)");
+    refuses("-bootstrap lsf p", &["--rsh blaunch"]);
 }
 
 #[test]
@@ -206,7 +230,179 @@ fn slurm_is_meant_by_each_word_for_it() {
     becomes("--mca plm ^slurm p", "--launcher=ssh|p");
     becomes("--launcher ssh --mca plm slurm p", "--launcher=ssh|p ignored(--mca plm)");
     becomes("-rmk user p", "p");
-    becomes("-rmk lsf p", "p ignored(-rmk lsf)");
+    becomes("-rmk lsf p", "p");
+}
+
+#[test]
+fn lines_of_output_begin_as_the_words_say_together() {
+    becomes("--timestamp-output p", "--tag-output=%t |p");
+    becomes("--timestamp-output --tag-output p", "--tag-output=%t [%r,%h] |p");
+    becomes("-prepend-pattern %r@%h: --timestamp-output p", "--tag-output=%t %r@%h:|p");
+    becomes("--output tag,timestamp p", "--tag-output=%t [%r,%h] |p");
+    becomes("--output tag-detailed:merge p", "--merge-stderr|--tag-output=[%r,%h:%p] |p");
+    becomes("--output dir=/d p", "--output-dir=/d|p");
+    becomes("--output-filename /d:nojobid p", "--output-dir=/d|p");
+    refuses("--output-filename /d:nocopy p", &["> /dev/null"]);
+    refuses("--output file=/f p", &["--output-dir DIR"]);
+}
+
+#[test]
+fn an_attached_number_has_digits_alone() {
+    becomes("-n4 p", "-n|4|p");
+    becomes("-n=4 p", "-n|4|p");
+    becomes("-novm p", "p");
+    for word in ["-npx", "-nine", "-n4x"] {
+        refuses(&format!("{word} p"), &[&format!("unexpected argument '{word}'")]);
+    }
+}
+
+#[test]
+fn variables_of_mpirun_count_less_than_words() {
+    let set = |settings: &[(&str, &str)], line: &str| {
+        let env = |name: &str| {
+            settings
+                .iter()
+                .find(|(known, _)| *known == name)
+                .map(|(_, value)| OsString::from(value))
+        };
+        let (translated, notices) =
+            super::translate::translate_options(&built(), &words(line), &env).unwrap();
+        let words: Vec<String> = translated.iter().map(|word| word.display().to_string()).collect();
+        format!("{}{notices}", words.join("|"))
+    };
+    let policy = [("OMPI_MCA_rmaps_base_mapping_policy", "node")];
+    assert_eq!(set(&policy, "p"), "--map-by=node|p");
+    assert_eq!(set(&policy, "--map-by slot p"), "--map-by=slot|p");
+    assert_eq!(set(&policy, "--mca rmaps_base_mapping_policy slot p"), "--map-by=slot|p");
+    let newer =
+        [("PRTE_MCA_hwloc_default_binding_policy", "none"), ("PRTE_MCA_prte_tag_output", "1")];
+    assert_eq!(set(&newer, "p"), "--bind=none|--tag-output|p");
+    assert_eq!(set(&[("OMPI_MCA_btl", "tcp"), ("OMPI_MCA_plm_rsh_agent", "x")], "p"), "p");
+    let timeout = [("MPIEXEC_TIMEOUT", "9")];
+    assert_eq!(set(&timeout, "p"), "--timeout=9|p");
+    assert_eq!(set(&timeout, "--timeout 5 p"), "--timeout|5|p");
+    assert_eq!(set(&[("MPIEXEC_TIMEOUT", "soon"), ("OMPI_MCA_rmaps", "")], "p"), "p");
+}
+
+/// Files that options name, in a directory for them.
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn new() -> Files {
+        let files = Files(tempfile::tempdir().unwrap());
+        for (name, text) in [
+            ("rankfile", "rank 0=localhost slot=1\nrank 1=localhost slot=0\n"),
+            ("hosts", "localhost slots=2\n"),
+            ("programs", "# two\n-n 1 -x A='1 2' x y\n\n-n 1 z :\n"),
+            ("settings", "# some\n-x FOO=1 --mca pml ob1\n-x HOME\n"),
+            ("parameters", "pml = ob1 # one\n\nrmaps_base_mapping_policy=node\n"),
+            ("x", ""),
+        ] {
+            std::fs::write(files.0.path().join(name), text).unwrap();
+        }
+        let executable = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(files.path("x"), executable).unwrap();
+        files
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.path().join(name).into_os_string().into_string().unwrap()
+    }
+
+    /// Puts paths in the place of `{rankfile}` and others.
+    fn named(&self, line: &str) -> String {
+        let names = ["rankfile", "hosts", "programs", "settings", "parameters"];
+        let line = line.replace("{directory}", self.0.path().to_str().unwrap());
+        let line = line.replace("{host}", "localhost");
+        names.iter().fold(line, |line, name| line.replace(&format!("{{{name}}}"), &self.path(name)))
+    }
+}
+
+#[test]
+fn files_of_options_count_less_than_words() {
+    let files = Files::new();
+    let settings = files.path("settings");
+    becomes(
+        &format!("--tune {settings} --mca pml ucx p"),
+        "--env=FOO=1|--env=HOME|--env=OMPI_MCA_pml=ucx|p",
+    );
+    becomes(
+        &format!("-am {} p", files.path("parameters")),
+        "--env=OMPI_MCA_pml=ob1|--map-by=node|p",
+    );
+    refuses("--tune /no/such p", &["--tune is not done here", "cannot read /no/such"]);
+    std::fs::write(&settings, "\n--wdir /\n").unwrap();
+    refuses(&format!("--tune {settings} p"), &["settings:2: `--wdir` is neither -x nor --mca"]);
+    std::fs::write(&settings, "pml\n").unwrap();
+    refuses(&format!("--tune {settings} p"), &["settings:1: `pml` has no ="]);
+}
+
+#[test]
+fn programs_come_of_a_file() {
+    let files = Files::new();
+    let programs = files.path("programs");
+    let parsed = |line: &str| {
+        let typed = words("rlaunch").into_iter().chain(words(line)).collect();
+        parse_job(typed).map(|(args, _)| args).map_err(|error| error.to_string())
+    };
+    for line in [format!("-configfile {programs}"), format!("run --app={programs}")] {
+        let args = parsed(&line).unwrap();
+        assert_eq!((args.hosts.ranks, &args.command.argv[..]), (Some(1), &words("x y")[..]));
+        assert_eq!(args.environment.env, ["A=1 2"]);
+        assert_eq!(args.other_programs.len(), 1);
+        assert_eq!(args.other_programs[0].command.argv, ["z"]);
+    }
+    // The program may have such an option, too.
+    assert_eq!(parsed("x --app y").unwrap().command.argv, ["x", "--app", "y"]);
+    let error = |line: &str| parsed(line).unwrap_err();
+    assert!(
+        error(&format!("--app {programs} p")).contains("names all programs, and p is one more")
+    );
+    assert!(error("--app /no/such").contains("cannot read /no/such"));
+    assert!(error(&format!("-np 1 p : --app {programs}")).contains("before the first program"));
+    std::fs::write(&programs, "a 'b\n").unwrap();
+    assert!(error(&format!("--app {programs}")).contains("programs:1: a quotation mark"));
+    std::fs::write(&programs, "\n").unwrap();
+    assert!(error(&format!("--app {programs}")).contains("names no program"));
+}
+
+#[test]
+fn each_option_of_mpirun_and_mpiexec_is_done_or_refused() {
+    let files = Files::new();
+    let mut wrong = Vec::new();
+    let lines = include_str!("options.txt").lines();
+    for line in lines.filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        let line = line.split(" # ").next().unwrap_or_default();
+        let mut parts = line.splitn(3, ' ');
+        let (_, kind) = (parts.next(), parts.next().unwrap());
+        let options = files.named(parts.next().unwrap());
+        if !options.starts_with('-') {
+            continue;
+        }
+        let is_whole = line.contains("{programs}") && kind != "refused";
+        let program = if is_whole { String::new() } else { format!(" {}", files.path("x")) };
+        let typed =
+            words("rlaunch").into_iter().chain(words(&format!("{options}{program}"))).collect();
+        let found = match parse_job(typed) {
+            Ok((args, line)) => match crate::cli::lower::job(args, &line.config) {
+                Ok(_) if line.notices.to_string().contains("ignored(") => "noted".to_owned(),
+                Ok(_) => "done".to_owned(),
+                Err(error) if error.to_string().contains("--no-local") => "refused".to_owned(),
+                Err(error) => format!("not lowered: {error}"),
+            },
+            Err(error) => {
+                let error = error.to_string();
+                let is_named =
+                    error.contains("is not done here") || error.contains("invalid value");
+                if is_named { "refused".to_owned() } else { error }
+            }
+        };
+        let expected = if kind == "differs" { "done" } else { kind };
+        if found != expected {
+            wrong.push(format!("{line}: {found}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
 #[test]
@@ -256,7 +452,7 @@ proptest! {
         options in prop::collection::vec(
             prop::sample::select(vec![
                 "-np 2", "--mca pml ob1", "-bind-to none", "-genv A 1", "-x B=1", "-vn 3",
-                "--rdzv_id 7", "-map-by slot:OVERSUBSCRIBE", "--bind-to=core:x", "-l", "-Ha,b:2",
+                "--rdzv_id 7", "-map-by slot:OVERSUBSCRIBE", "--bind-to=core:if-supported", "-l", "-Ha,b:2",
             ]),
             0..6,
         ),

@@ -5,6 +5,7 @@
 //! and parameters of mpirun (`--mca`) are translated last, since some of them are combined and none overrides
 //! an option.
 
+use super::files::{self, FileSetting};
 use super::mca::{self, Parameter};
 use super::options::{self, Dashes, ForeignOption, Meaning, OPTIONS};
 use super::{Effect, Notices, tips};
@@ -22,32 +23,50 @@ pub(crate) fn translate(
 ) -> Result<(Vec<OsString>, Notices), clap::Error> {
     command.build();
     let (name, options) = words.split_at(words.len().min(1));
-    let (translated, notices) = translate_options(&command, options)?;
+    // What variables of other launchers say is for jobs.
+    let env = |name: &str| std::env::var_os(name).filter(|_| is_job(&command));
+    let (translated, notices) = translate_options(&command, options, &env)?;
     Ok(([name, &translated].concat(), notices))
 }
 
-/// Translates the words behind a command's name. [`clap::Command::build`] must have been called on `command`.
+/// Translates the words behind a command's name, and variables that `env` returns. [`clap::Command::build`] must have been
+/// called on `command`.
 pub(super) fn translate_options(
     command: &clap::Command,
     words: &[OsString],
+    env: &impl Fn(&str) -> Option<OsString>,
 ) -> Result<(Vec<OsString>, Notices), clap::Error> {
-    let mut translator = Translator {
-        command,
-        typed: words,
-        remaining: words,
-        translated: Vec::with_capacity(words.len()),
-        own_options: Vec::new(),
-        effects: Vec::new(),
-        parameters: Vec::new(),
-        notices: Notices::default(),
-    };
+    let mut translator = Translator::new(command, words);
     while let Some(word) = translator.next_option() {
         translator.translate_word(word)?;
     }
+    translator.parameters.splice(0..0, mca::of_environment(env));
     translator.translate_parameters()?;
+    translator.add_timeout(env);
+    translator.settle()?;
     let Translator { mut translated, remaining, notices, .. } = translator;
     translated.extend_from_slice(remaining);
     Ok((translated, notices))
+}
+
+/// Finds the option that names a file of programs. Returns the number of words before it, the file, and the words behind it.
+/// Options that are wrong are reported when they are translated.
+pub(super) fn program_file<'a>(
+    command: &'a clap::Command,
+    words: &'a [OsString],
+) -> Option<(usize, OsString, &'a [OsString])> {
+    let mut translator = Translator::new(command, words);
+    while let Some(word) = translator.next_option() {
+        let before = words.len() - translator.remaining.len() - 1;
+        let OptionWord { dashes, name, attached } = OptionWord::parse(word);
+        let foreign = options::find(dashes, &name.replace('_', "-"));
+        if foreign.is_some_and(|foreign| matches!(foreign.meaning, Meaning::ProgramFile)) {
+            let [file] = translator.take_values(word, attached).ok()?;
+            return Some((before, file, translator.remaining));
+        }
+        translator.translate_word(word).ok()?;
+    }
+    None
 }
 
 /// State of the translation of one command line.
@@ -62,10 +81,26 @@ struct Translator<'a> {
     /// Effects of other launchers' options so far.
     effects: Vec<Effect>,
     parameters: Vec<Parameter>,
+    /// Effects that depend on other words, which may come later.
+    late: Vec<Effect>,
     notices: Notices,
 }
 
 impl<'a> Translator<'a> {
+    fn new(command: &'a clap::Command, words: &'a [OsString]) -> Translator<'a> {
+        Translator {
+            command,
+            typed: words,
+            remaining: words,
+            translated: Vec::with_capacity(words.len()),
+            own_options: Vec::new(),
+            effects: Vec::new(),
+            parameters: Vec::new(),
+            late: Vec::new(),
+            notices: Notices::default(),
+        }
+    }
+
     /// Takes the next word if it is an option; `None` at the program.
     fn next_option(&mut self) -> Option<&'a OsString> {
         let (word, remaining) = self.remaining.split_first()?;
@@ -92,11 +127,22 @@ impl<'a> Translator<'a> {
         let long = long_option(self.command, &name).or_else(|| long_option(self.command, &dashed));
         match long.filter(|_| !is_letter) {
             Some(arg) => self.add_long(arg, attached),
-            None if own_letter.is_some() => self.add_letters(word),
+            None if own_letter.is_some() && !self.is_word_behind_number(word) => {
+                self.add_letters(word)
+            }
             // clap would take an unknown word here for the program.
             None => return Err(self.unknown(word)),
         }
         Ok(())
+    }
+
+    /// Tells whether an option of a number, such as `-n`, has something else attached to it: `-novm` is no number.
+    fn is_word_behind_number(&self, word: &OsStr) -> bool {
+        let [_, letter @ b'n', value @ ..] = word.as_bytes() else { return false };
+        let takes_value =
+            short_option(self.command, char::from(*letter)).is_some_and(|arg| value_count(arg) > 0);
+        let value = value.strip_prefix(b"=").unwrap_or(value);
+        takes_value && !value.iter().all(u8::is_ascii_digit)
     }
 
     /// Returns the error for the unknown option that was taken last. An option that people know from other tools is
@@ -183,12 +229,15 @@ impl<'a> Translator<'a> {
                 }
                 vec![Effect::flag(option)]
             }
-            Meaning::Default => return Ok(()),
             Meaning::Sets(option, value) => vec![Effect::Set(option, value.map(OsString::from))],
             Meaning::Computed(compute) => {
                 let [value] = self.take_values(word, attached)?;
                 let effects = compute(&value.to_string_lossy());
                 effects.map_err(|reason| refused(self.command, word, &value, &reason))?
+            }
+            Meaning::Means(compute, value) => {
+                let effects = compute(value);
+                effects.map_err(|reason| self.not_done(word, &reason))?
             }
             Meaning::Variable => {
                 let [mut variable] = self.take_values(word, attached)?;
@@ -201,8 +250,27 @@ impl<'a> Translator<'a> {
             }
             Meaning::Variables => {
                 let [names] = self.take_values(word, attached)?;
+                if long_option(self.command, "no-env").is_none() {
+                    return Err(
+                        self.not_done(word, "before the first program it is for all of them")
+                    );
+                }
                 let names = names.as_bytes().split(|&byte| byte == b',');
-                names.map(|name| Effect::value("env", OsStr::from_bytes(name))).collect()
+                let named = names.map(|name| Effect::value("env", OsStr::from_bytes(name)));
+                std::iter::once(Effect::flag("no-env")).chain(named).collect()
+            }
+            Meaning::OptionFile => {
+                let [file] = self.take_values(word, attached)?;
+                return self.add_file(word, &file);
+            }
+            Meaning::ProgramFile => {
+                let why = "it goes before the first program, and names all of them";
+                return Err(self.not_done(word, why));
+            }
+            Meaning::Refused(why) => return Err(self.not_done(word, why)),
+            Meaning::Silent(values) => {
+                self.skip_values(*values, attached);
+                return Ok(());
             }
             Meaning::McaParameter => {
                 let [name, value] = self.take_values(word, attached)?;
@@ -212,14 +280,45 @@ impl<'a> Translator<'a> {
                 return Ok(());
             }
             Meaning::Ignored(values) => {
-                if attached.is_none() {
-                    self.remaining = self.remaining.get(*values..).unwrap_or_default();
-                }
+                self.skip_values(*values, attached);
                 let name = word.as_bytes().split(|&byte| byte == b'=').next().unwrap_or_default();
                 vec![Effect::Ignored(String::from_utf8_lossy(name).into_owned())]
             }
         };
         self.add_effects(word, effects)
+    }
+
+    fn skip_values(&mut self, count: usize, attached: Option<&OsStr>) {
+        if attached.is_none() {
+            self.remaining = self.remaining.get(count..).unwrap_or_default();
+        }
+    }
+
+    /// Adds what a file of options says. Words of the command line override its parameters.
+    fn add_file(&mut self, word: &OsStr, file: &OsStr) -> Result<(), clap::Error> {
+        let settings = files::settings(&file.to_string_lossy());
+        let settings = settings.map_err(|why| self.not_done(word, &why))?;
+        let mut variables = Vec::new();
+        let mut parameters = Vec::new();
+        for setting in settings {
+            match setting {
+                FileSetting::Variable(variable) => variables.push(Effect::value("env", variable)),
+                FileSetting::Parameter { option, name, value } => {
+                    parameters.push(Parameter { option, name, value });
+                }
+            }
+        }
+        self.parameters.splice(0..0, parameters);
+        self.add_effects(word, variables)
+    }
+
+    /// Returns the error for an option of another launcher that is not done here; `why` has the words to type.
+    fn not_done(&self, word: &OsStr, why: &str) -> clap::Error {
+        let word = word.to_string_lossy();
+        let name = word.split('=').next().unwrap_or_default();
+        self.command
+            .clone()
+            .error(ErrorKind::UnknownArgument, format!("{name} is not done here\n\n  tip: {why}"))
     }
 
     /// Takes the next `N` values of the option `word`. The first one may be attached to the option by `=`.
@@ -253,6 +352,13 @@ impl<'a> Translator<'a> {
                     self.notices.add_note(sentence.clone());
                     continue;
                 }
+                Effect::SetUnless(..)
+                | Effect::Timestamps
+                | Effect::CopyProgram
+                | Effect::HostfileIsRankfile => {
+                    self.late.push(effect);
+                    continue;
+                }
             };
             let arg = long_option(self.command, option);
             let long = arg.and_then(clap::Arg::get_long);
@@ -273,12 +379,79 @@ impl<'a> Translator<'a> {
         Ok(())
     }
 
+    /// Adds the effects that depend on other words.
+    fn settle(&mut self) -> Result<(), clap::Error> {
+        for effect in std::mem::take(&mut self.late) {
+            match effect {
+                Effect::SetUnless(others, option, value) => {
+                    if !others.iter().chain([&option]).any(|other| self.own_options.contains(other))
+                    {
+                        self.add_effects(OsStr::new(option), vec![Effect::value(option, value)])?;
+                    }
+                }
+                Effect::HostfileIsRankfile => {
+                    let word = OsStr::new("--map-by seq");
+                    let why = "--rankfile FILE has the host of each rank on a line";
+                    let file =
+                        self.value_of("--hostfile").ok_or_else(|| self.not_done(word, why))?;
+                    self.add_effects(word, vec![Effect::value("rankfile", file)])?;
+                }
+                Effect::Timestamps => self.add_timestamps(),
+                Effect::CopyProgram => {
+                    let program = self.remaining.iter().find(|word| *word != "--").cloned();
+                    let effects = program.map(|program| Effect::value("copy", program));
+                    self.add_effects(
+                        OsStr::new("--preload-binary"),
+                        effects.into_iter().collect(),
+                    )?;
+                }
+                other => self.add_effects(OsStr::new(""), vec![other])?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the value of an option among the translated words.
+    fn value_of(&self, option: &str) -> Option<OsString> {
+        let at = self.translated.iter().position(|word| OptionWord::is(word, option))?;
+        let attached = OptionWord::parse(&self.translated[at]).attached.map(OsStr::to_owned);
+        attached.or_else(|| self.translated.get(at + 1).cloned())
+    }
+
+    /// Puts the time in front of the tag of each line, or makes it the tag.
+    fn add_timestamps(&mut self) {
+        let tag = self.translated.iter_mut().find(|word| OptionWord::is(word, "--tag-output"));
+        match tag {
+            Some(word) => {
+                let of_user = OptionWord::parse(word).attached.map(OsStr::to_owned);
+                *word = OsString::from("--tag-output=%t ");
+                word.push(of_user.unwrap_or_else(|| "[%r,%h] ".into()));
+            }
+            None => {
+                self.translated.push("--tag-output=%t ".into());
+                self.own_options.push("tag-output");
+            }
+        }
+    }
+
+    /// Adds the limit that a variable of mpirun and mpiexec sets.
+    fn add_timeout(&mut self, env: &impl Fn(&str) -> Option<OsString>) {
+        if let Some(seconds) = env("MPIEXEC_TIMEOUT").filter(|value| !value.is_empty()) {
+            let seconds = seconds.to_string_lossy();
+            if seconds.parse().is_ok_and(|seconds: f64| seconds > 0.0)
+                && !self.own_options.contains(&"timeout")
+            {
+                self.translated.push(format!("--timeout={seconds}").into());
+            }
+        }
+    }
+
     fn translate_parameters(&mut self) -> Result<(), clap::Error> {
         let parameters = std::mem::take(&mut self.parameters);
         let own_options = self.own_options.clone();
         let is_set = |option: &str| own_options.contains(&option);
         for (parameter, effects) in mca::effects(&parameters, is_set) {
-            let word = OsString::from(format!("{} {}", parameter.option, parameter.name));
+            let word = OsString::from(parameter.words());
             let value = OsStr::new(&parameter.value);
             let effects = effects.map_err(|why| refused(self.command, &word, value, &why))?;
             self.add_effects(&word, effects)?;
@@ -296,6 +469,12 @@ struct OptionWord<'a> {
 }
 
 impl OptionWord<'_> {
+    /// Tells whether a word is this long option, with or without a value.
+    fn is(word: &OsStr, option: &str) -> bool {
+        let rest = word.as_bytes().strip_prefix(option.as_bytes());
+        rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"="))
+    }
+
     fn parse(word: &OsStr) -> OptionWord<'_> {
         let bytes = word.as_bytes();
         let dashes = if bytes.starts_with(b"--") { 2 } else { 1 };

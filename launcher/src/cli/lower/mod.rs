@@ -41,6 +41,7 @@ use rlaunch_plan::job::stdin::{Stdin, StdinError};
 use rlaunch_plan::job::{Identity, JobSpec};
 use rlaunch_plan::map::{self, MapBy, TwoNumbers};
 use rlaunch_plan::options::{EnvStyle, Options};
+use rlaunch_plan::rank_list::{RankList, RankListError};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::shell::quoted;
@@ -59,12 +60,16 @@ pub(crate) fn job_or_fail(args: JobArgs, config: &LoadedConfig) -> Result<Launch
 pub(crate) fn job(mut args: JobArgs, config: &LoadedConfig) -> Result<Launch, JobError> {
     let HostArgs { map_by, per_node, rank_by, ranks, oversubscribe, .. } = args.hosts;
     let (map_by, rank_by) = map::combine_orders(map_by, per_node, rank_by)?;
+    let rank_list = rank_list(&mut args)?;
     let programs = apps::with_hosts(args.other_programs, &config.hosts, map_by)?;
     let mut reach = connect_options(args.connect, config)?;
     reach.node_timeout = args.termination.node_timeout;
     let containers = options::containers(&reach, apps::images(&programs))?;
     let named = named_hosts(&args.hosts, config);
-    let (hosts, place) = select_hosts(&named, ranks, map_by, &programs, config, &mut reach)?;
+    let (mut hosts, place) = select_hosts(&named, ranks, map_by, &programs, config, &mut reach)?;
+    if !args.compat.leave_out_this_machine(&mut hosts) {
+        return Err(JobError::OnlyThisMachine);
+    }
     args.compat.check_nodes(&hosts)?;
     let of_slurm = has_slurm_style(place, &mut args.network);
     let of_shell = EnvOptions { of_slurm, ..env_options(&args.environment, &containers) };
@@ -88,7 +93,7 @@ pub(crate) fn job(mut args: JobArgs, config: &LoadedConfig) -> Result<Launch, Jo
         map_by,
         rank_by,
         oversubscribe,
-        options: with_programs(rank_options, map_by, watches_hangs, &apps),
+        options: Options { rank_list, ..with_programs(rank_options, map_by, watches_hangs, &apps) },
         apps,
         serve: termination.serve,
         command_line: args.typed,
@@ -125,6 +130,19 @@ pub(crate) fn job(mut args: JobArgs, config: &LoadedConfig) -> Result<Launch, Jo
     options::enter_containers(&mut reach, &containers, &mut spec)?;
     let (stdio, detaching) = (stdio_with(args.detaching.as_ref()), args.detaching);
     Ok(Launch { spec, reach, stdio, detaching })
+}
+
+/// Reads the rankfile. Its hosts are those of the job if no option names any.
+fn rank_list(args: &mut JobArgs) -> Result<Option<RankList>, JobError> {
+    let Some(path) = &args.hosts.rankfile else { return Ok(None) };
+    if !args.other_programs.is_empty() {
+        return Err(JobError::RankfileOfSeveral);
+    }
+    let list = RankList::read(path)?;
+    if args.hosts.hosts.is_empty() && args.hosts.hostfiles.is_empty() {
+        args.hosts.hosts = list.names();
+    }
+    Ok(Some(list))
 }
 
 /// Tells whether agents start by a step of Slurm. Ranks have the variables of its steps then.
@@ -307,6 +325,12 @@ pub(crate) enum JobError {
     Volume(String),
     #[error("programs on {0} want different containers, and a host has one")]
     TwoContainers(String),
+    #[error(transparent)]
+    RankList(#[from] RankListError),
+    #[error("--rankfile lists the ranks of one program, and there are several")]
+    RankfileOfSeveral,
+    #[error("--no-local leaves none of the hosts: this machine is the only one")]
+    OnlyThisMachine,
     #[error("--cpus-per-rank is for --bind core, which it implies")]
     CpusPerRank,
     #[error("--require-rdma and --transport tcp exclude each other")]
@@ -347,6 +371,11 @@ impl JobError {
                 let line = line.as_deref().unwrap_or("name its interpreter before it");
                 Some(format!("{line}; or make it executable here: chmod +x {}", quoted(program)))
             }
+            JobError::RankList(_) => Some(
+                "a rankfile has a line for each rank, such as `rank 0=a slot=0-3`, or just its host".into(),
+            ),
+            JobError::RankfileOfSeveral => Some("behind each `:`, -H names the hosts of a program".into()),
+            JobError::OnlyThisMachine => Some("-H names other hosts".into()),
             JobError::TwoContainers(_) => {
                 Some("-H behind each `:` gives programs hosts of their own".into())
             }
@@ -446,6 +475,7 @@ pub(crate) fn parse(line: &str) -> Result<JobSpec, String> {
 mod tests {
     use super::*;
     use clap::Parser;
+    use rlaunch_bootstrap::id::Rank;
 
     #[derive(Parser)]
     struct Verb {
@@ -485,6 +515,27 @@ mod tests {
         for line in counted.into_iter().chain(written.iter().map(String::as_str)) {
             assert!(parse(line).is_ok(), "{line}: {:?}", parse(line).err());
         }
+    }
+
+    #[test]
+    fn a_rankfile_names_hosts_and_cpus() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("ranks");
+        std::fs::write(&file, "rank 1=a slot=1\nrank 0=b slot=p0\nrank 2=a slot=0\n").unwrap();
+        let line = |rest: &str| format!("--rankfile {} {rest}", file.display());
+        let job = parse(&line("x")).unwrap();
+        let map = job.map_ranks().unwrap();
+        let places: Vec<String> =
+            (0..3).map(|rank| map.node_of(Rank(rank)).unwrap().host.to_string()).collect();
+        assert_eq!(places, ["b", "a", "a"]);
+        assert!(job.options.wants_cores() && job.options.binds_by_list());
+        assert_eq!(parse(&line("-np 2 x")).unwrap().map_ranks().unwrap().world_size, 2);
+        let other = parse(&line("-H a,c x")).unwrap().map_ranks().unwrap_err().to_string();
+        assert_eq!(other, "rank 0 of the rankfile is on b, and the hosts are a, c");
+        assert!(parse(&line("-np 1 x : -np 1 y")).err().unwrap().contains("several"));
+        std::fs::write(&file, "rank 0=a slot=0:1\n").unwrap();
+        assert!(parse(&line("x")).err().unwrap().contains("ranks:1: slot=0:1"));
+        assert!(parse("-H localhost -nolocal x").err().unwrap().contains("the only one"));
     }
 
     #[test]

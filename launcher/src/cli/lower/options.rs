@@ -201,6 +201,7 @@ pub(super) fn rank_options(
     Ok(Options {
         map_by: MapBy::default(),
         bind,
+        rank_list: None,
         gpu_mask: placement.gpu_mask,
         transport,
         preflight: network.preflight,

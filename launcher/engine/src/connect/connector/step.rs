@@ -12,13 +12,13 @@ use bytes::Bytes;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_console::{deadline, messages};
 use rlaunch_plan::hosts::{self, Host};
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::process::Stdio;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::process::Command;
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 /// Words with which the first line of a task begins; its number, its architecture and the name of its node follow.
@@ -32,7 +32,7 @@ const OPTIONS: &[&str] = &[
     "--overlap", "--ntasks-per-node=1", "--cpu-bind=none", "--mpi=none", "--kill-on-bad-exit=0",
     "--wait=0", "--no-kill", "--job-name=rlaunch",
 ];
-/// Maximum number of lines of a task that wait to be read. An agent writes a few; later lines are dropped.
+/// Maximum number of lines of each [`Kind`] that wait to be read in the stream of a task.
 const UNREAD_LINES: usize = 64;
 /// Maximum length of a line, in bytes. Longer ones are cut.
 const MAX_LINE: usize = 16 << 10;
@@ -40,6 +40,8 @@ const MAX_LINE: usize = 16 << 10;
 const SQUEUE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time for which a state of the job counts, so that many nodes that are silent ask once.
 pub(crate) const STATE_AGE: Duration = Duration::from_secs(4);
+/// Time for which the last state counts while squeue does not answer. A controller that many jobs ask can be silent for a minute.
+const STALE_STATE_AGE: Duration = Duration::from_secs(120);
 
 /// By what agents start on the nodes of a Slurm job, as `--launcher` says.
 #[derive(
@@ -108,12 +110,19 @@ impl SlurmJob {
 
     async fn ask_state(&self) -> Option<String> {
         let mut squeue = self.command("squeue");
-        squeue.args(["-h", "-t", "all", "-o", "%T", "-j", &self.id]);
+        squeue.args(["-h", "-t", "all", "-o", "%A %T", "-j", &self.id]);
         squeue.stdin(Stdio::null()).kill_on_drop(true);
         let answer = deadline::within(SQUEUE_TIMEOUT, squeue.output()).await?.ok()?;
-        let state = String::from_utf8_lossy(&answer.stdout).lines().next()?.trim().to_owned();
-        Some(state).filter(|state| !state.is_empty())
+        state_of(&self.id, &String::from_utf8_lossy(&answer.stdout))
     }
+}
+
+/// Finds the state of a job in what squeue prints. Asked for the first element of an array, or of a heterogeneous job, it
+/// lists the others too.
+fn state_of(id: &str, printed: &str) -> Option<String> {
+    let lines = printed.lines().filter_map(|line| line.trim().split_once(' '));
+    let (_, state) = lines.into_iter().find(|(job, _)| *job == id)?;
+    Some(state.trim().to_owned()).filter(|state| !state.is_empty())
 }
 
 /// Reason why a step did not start an agent.
@@ -161,7 +170,42 @@ pub(crate) struct Steps {
     /// Nodes of the step that starts the agents.
     nodes: Vec<String>,
     agents: Mutex<Option<AgentStep>>,
-    state: tokio::sync::Mutex<Option<(Instant, JobState)>>,
+    state: tokio::sync::Mutex<Option<KnownState>>,
+}
+
+/// State of the job that squeue has told.
+#[derive(Clone)]
+struct KnownState {
+    /// When squeue was asked last, with or without an answer.
+    asked: Instant,
+    /// When it answered last.
+    told: Instant,
+    state: JobState,
+}
+
+impl KnownState {
+    /// Returns what is known after an answer of squeue: the state before it if `answer` is none and that is not too old.
+    fn after(
+        before: Option<&KnownState>,
+        id: &str,
+        answer: Option<&str>,
+        now: Instant,
+    ) -> KnownState {
+        let state = match answer {
+            Some("SUSPENDED") => JobState::Suspended,
+            Some("RUNNING" | "RESIZING" | "SIGNALING" | "STOPPED") => JobState::Other,
+            Some(over) => JobState::Over(format!("Slurm's job {id} is {over}")),
+            None => {
+                let recent = before.filter(|known| now - known.told < STALE_STATE_AGE);
+                return KnownState {
+                    asked: now,
+                    told: recent.map_or(now, |known| known.told),
+                    state: recent.map_or(JobState::Other, |known| known.state.clone()),
+                };
+            }
+        };
+        KnownState { asked: now, told: now, state }
+    }
 }
 
 /// Step that starts the agents, with the streams that no node has taken yet.
@@ -238,27 +282,21 @@ impl Steps {
     /// Asks Slurm for the state of the job, at most once in [`STATE_AGE`] for all nodes.
     pub(super) async fn state(&self) -> JobState {
         let mut known = self.state.lock().await;
-        if let Some((at, state)) = &*known
-            && at.elapsed() < STATE_AGE
-        {
-            return state.clone();
+        if let Some(known) = known.as_ref().filter(|known| known.asked.elapsed() < STATE_AGE) {
+            return known.state.clone();
         }
         let id = &self.job.id;
-        let state = match self.job.ask_state().await.as_deref() {
-            Some("SUSPENDED") => JobState::Suspended,
-            None | Some("RUNNING" | "RESIZING" | "SIGNALING" | "STOPPED") => JobState::Other,
-            Some(over) => JobState::Over(format!("Slurm's job {id} is {over}")),
-        };
-        let was_suspended = known.as_ref().is_some_and(|(_, state)| *state == JobState::Suspended);
-        match (was_suspended, state == JobState::Suspended) {
+        let answer = self.job.ask_state().await;
+        let now = KnownState::after(known.as_ref(), id, answer.as_deref(), Instant::now());
+        let was_suspended = known.as_ref().is_some_and(|known| known.state == JobState::Suspended);
+        match (was_suspended, now.state == JobState::Suspended) {
             (false, true) => messages::info(&format!(
                 "Slurm's job {id} is suspended: its nodes are waited for until it runs again"
             )),
             (true, false) => messages::info(&format!("Slurm's job {id} runs again")),
             _ => {}
         }
-        *known = Some((Instant::now(), state.clone()));
-        state
+        known.insert(now).state.clone()
     }
 }
 
@@ -272,7 +310,7 @@ impl AgentStep {
         drop(writer);
         let (open, all_gone) = mpsc::channel(1);
         let streams = nodes.iter().map(|node| {
-            let (lines, unread) = mpsc::channel(UNREAD_LINES);
+            let (lines, unread) = unread();
             let reader = StepReader { unread, _open: open.clone() };
             ((node.clone(), lines), (node.clone(), reader))
         });
@@ -284,7 +322,7 @@ impl AgentStep {
 
 /// Stream of one task of a step that has several.
 pub struct StepReader {
-    unread: mpsc::Receiver<Incoming>,
+    unread: Arc<Unread>,
     /// Dropped with the reader. The step ends with the last one.
     _open: mpsc::Sender<()>,
 }
@@ -292,7 +330,100 @@ pub struct StepReader {
 impl StepReader {
     /// Returns the next line; `None` once the task has ended, or the whole step. Cancel-safe.
     pub(crate) async fn next(&mut self) -> Option<Incoming> {
-        self.unread.recv().await
+        loop {
+            // A notification that comes before the wait for it is kept.
+            match self.unread.lines().take() {
+                Taken::Line(line) => return Some(line),
+                Taken::Ended => return None,
+                Taken::Nothing => {}
+            }
+            self.unread.changed.notified().await;
+        }
+    }
+}
+
+/// Source of a line. Each has its own share of a stream, so that a task that writes much pushes out nothing else.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// stdout of a task: what an agent says, which is little. Later lines are dropped.
+    Output,
+    /// stderr of a task. The oldest lines are dropped.
+    Words,
+    /// srun itself. The oldest lines are dropped.
+    Srun,
+}
+
+/// Lines of a task that are not read yet.
+#[derive(Default)]
+struct Unread {
+    lines: Mutex<UnreadLines>,
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct UnreadLines {
+    waiting: VecDeque<(Kind, Incoming)>,
+    is_ended: bool,
+}
+
+enum Taken {
+    Line(Incoming),
+    Nothing,
+    Ended,
+}
+
+impl Unread {
+    fn lines(&self) -> MutexGuard<'_, UnreadLines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl UnreadLines {
+    fn take(&mut self) -> Taken {
+        match self.waiting.pop_front() {
+            Some((_, line)) => Taken::Line(line),
+            None if self.is_ended => Taken::Ended,
+            None => Taken::Nothing,
+        }
+    }
+
+    fn add(&mut self, kind: Kind, line: Incoming) {
+        if self.waiting.iter().filter(|(other, _)| *other == kind).count() >= UNREAD_LINES {
+            if kind == Kind::Output {
+                return;
+            }
+            let oldest = self.waiting.iter().position(|(other, _)| *other == kind);
+            oldest.map(|at| self.waiting.remove(at));
+        }
+        self.waiting.push_back((kind, line));
+    }
+}
+
+/// Makes a stream of lines: the end that writes, and the one that reads.
+fn unread() -> (LineSender, Arc<Unread>) {
+    let unread = Arc::new(Unread::default());
+    (LineSender(Arc::clone(&unread)), unread)
+}
+
+/// Writing end of the stream of a task, which ends when this is dropped.
+struct LineSender(Arc<Unread>);
+
+impl LineSender {
+    fn send(&self, kind: Kind, text: &str) {
+        let bytes: Bytes = format!("{text}\n").into();
+        let line = match kind {
+            Kind::Output => Incoming::Data(bytes),
+            Kind::Words | Kind::Srun => Incoming::Diagnostics(bytes),
+        };
+        self.0.lines().add(kind, line);
+        self.0.changed.notify_one();
+    }
+}
+
+impl Drop for LineSender {
+    fn drop(&mut self) {
+        self.0.lines().is_ended = true;
+        self.0.changed.notify_one();
     }
 }
 
@@ -311,6 +442,8 @@ async fn distribute(mut srun: AgentReader, mut tasks: Tasks, mut all_gone: mpsc:
             None => break,
         }
     }
+    stdout.finish(|line| tasks.on_output(line));
+    stderr.finish(|line| tasks.on_words(line));
     // The ends of the streams tell the readers, which must come after srun's exit status is known.
     drop(tasks);
     srun.reap().await;
@@ -331,15 +464,23 @@ impl Lines {
             }
         }
     }
+
+    /// Passes on a last line that has no newline.
+    fn finish(&mut self, on_line: impl FnOnce(&str)) {
+        let rest = std::mem::take(&mut self.0);
+        if !rest.is_empty() {
+            on_line(String::from_utf8_lossy(&rest).trim_end());
+        }
+    }
 }
 
 /// Tasks of a step whose streams are open.
 #[derive(Default)]
 struct Tasks {
     /// Nodes whose task has not said its number yet.
-    unplaced: HashMap<String, mpsc::Sender<Incoming>>,
+    unplaced: HashMap<String, LineSender>,
     /// Streams by the number of the task.
-    placed: HashMap<u32, mpsc::Sender<Incoming>>,
+    placed: HashMap<u32, LineSender>,
     /// Whether Slurm has said that it ends the step.
     is_ended: bool,
 }
@@ -355,7 +496,7 @@ impl Tasks {
             self.placed.insert(task, lines);
         }
         if let Some(lines) = self.placed.get(&task) {
-            let _ = lines.try_send(Incoming::Data(with_newline(text)));
+            lines.send(Kind::Output, text);
         }
     }
 
@@ -368,24 +509,19 @@ impl Tasks {
         }
         if let Some((task, text)) = labelled(line) {
             if let Some(lines) = self.placed.get(&task) {
-                let _ = lines.try_send(Incoming::Diagnostics(with_newline(text)));
+                lines.send(Kind::Words, text);
             }
             return;
         }
-        let words = || Incoming::Diagnostics(with_newline(line));
-        let Some((node, tasks)) = ended_tasks(line) else {
+        let Some((nodes, tasks)) = ended_tasks(line) else {
             let all = self.placed.values().chain(self.unplaced.values());
-            return all.for_each(|lines| drop(lines.try_send(words())));
+            return all.for_each(|lines| lines.send(Kind::Srun, line));
         };
         let placed = tasks.into_iter().filter_map(|task| self.placed.remove(&task));
-        // A task that failed before its first line.
-        let ended: Vec<_> = placed.chain(self.unplaced.remove(&node)).collect();
-        ended.iter().for_each(|lines| drop(lines.try_send(words())));
+        // Tasks that failed before their first line.
+        let unplaced = nodes.iter().filter_map(|node| self.unplaced.remove(node));
+        placed.chain(unplaced).for_each(|lines| lines.send(Kind::Srun, line));
     }
-}
-
-fn with_newline(text: &str) -> Bytes {
-    format!("{text}\n").into()
 }
 
 /// Splits `12: text`, as `srun --label` prints the lines of task 12. Numbers are padded to the same width.
@@ -402,11 +538,11 @@ fn ended_by_slurm(line: &str) -> Option<&str> {
     (said.starts_with("STEP ") || said.starts_with("JOB ")).then_some(said)
 }
 
-/// Returns the node and the tasks of a line by which srun says that tasks have ended, such as
+/// Returns the nodes and the tasks of a line by which srun says that tasks have ended, such as
 /// `srun: error: h[2-3]: tasks 1-2: Exited with exit code 1`.
-fn ended_tasks(line: &str) -> Option<(String, Vec<u32>)> {
+fn ended_tasks(line: &str) -> Option<(Vec<String>, Vec<u32>)> {
     let (_, text) = line.split_once("error: ")?;
-    let (node, rest) = text.split_once(": task")?;
+    let (nodes, rest) = text.split_once(": task")?;
     let (tasks, how) = rest.strip_prefix('s').unwrap_or(rest).trim_start().split_once(": ")?;
     let is_end = ["Exited", "Killed", "Terminated", "Segmentation", "Aborted", "Out Of Memory"];
     if !is_end.iter().any(|end| how.starts_with(end)) {
@@ -414,16 +550,18 @@ fn ended_tasks(line: &str) -> Option<(String, Vec<u32>)> {
     }
     let numbers = hosts::parse(&[format!("t[{tasks}]")]).ok()?;
     let numbers = numbers.iter().filter_map(|name| name.name.strip_prefix('t')?.parse().ok());
-    Some((node.to_owned(), numbers.collect()))
+    let names = |listed: Vec<Host>| listed.into_iter().map(|host| host.name).collect();
+    let nodes = hosts::parse(&[nodes.to_owned()]).map_or_else(|_| vec![nodes.to_owned()], names);
+    Some((nodes, numbers.collect()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn tasks(nodes: &[&str]) -> (Tasks, HashMap<String, mpsc::Receiver<Incoming>>) {
+    fn tasks(nodes: &[&str]) -> (Tasks, HashMap<String, Arc<Unread>>) {
         let channels = nodes.iter().map(|node| {
-            let (lines, unread) = mpsc::channel(UNREAD_LINES);
+            let (lines, unread) = unread();
             (((*node).to_owned(), lines), ((*node).to_owned(), unread))
         });
         let (unplaced, unread) = channels.unzip();
@@ -431,23 +569,23 @@ mod tests {
     }
 
     /// Returns all that waits in a stream; the last word says whether it is open.
-    fn read(unread: &mut mpsc::Receiver<Incoming>) -> String {
+    fn read(unread: &Unread) -> String {
         let mut text = String::new();
         loop {
-            match unread.try_recv() {
-                Ok(Incoming::Data(line)) => text += &String::from_utf8_lossy(&line),
-                Ok(Incoming::Diagnostics(line)) => {
+            match unread.lines().take() {
+                Taken::Line(Incoming::Data(line)) => text += &String::from_utf8_lossy(&line),
+                Taken::Line(Incoming::Diagnostics(line)) => {
                     text += &format!("! {}", String::from_utf8_lossy(&line));
                 }
-                Err(mpsc::error::TryRecvError::Empty) => return text + "open",
-                Err(mpsc::error::TryRecvError::Disconnected) => return text + "ended",
+                Taken::Nothing => return text + "open",
+                Taken::Ended => return text + "ended",
             }
         }
     }
 
     #[test]
     fn each_node_reads_the_lines_of_its_task() {
-        let (mut tasks, mut unread) = tasks(&["h1", "h2", "h3"]);
+        let (mut tasks, unread) = tasks(&["h1", "h2", "h3"]);
         for line in [
             " 1: rlaunch-install task 1 x h3", " 0: rlaunch-install task 0 x h1", " 1: at: x",
             "stray",
@@ -456,27 +594,101 @@ mod tests {
         }
         tasks.on_words(" 0: sh: no");
         tasks.on_words("srun: busy");
-        assert_eq!(
-            read(unread.get_mut("h3").unwrap()),
-            "rlaunch-install task 1 x h3\nat: x\n! srun: busy\nopen"
-        );
+        assert_eq!(read(&unread["h3"]), "rlaunch-install task 1 x h3\nat: x\n! srun: busy\nopen");
         let of_first = "rlaunch-install task 0 x h1\n! sh: no\n! srun: busy\nopen";
-        assert_eq!(read(unread.get_mut("h1").unwrap()), of_first);
-        assert_eq!(read(unread.get_mut("h2").unwrap()), "! srun: busy\nopen");
+        assert_eq!(read(&unread["h1"]), of_first);
+        assert_eq!(read(&unread["h2"]), "! srun: busy\nopen");
     }
 
     #[test]
     fn a_task_that_has_ended_ends_its_stream_alone() {
-        let (mut tasks, mut unread) = tasks(&["h1", "h2", "h3", "h4"]);
+        let (mut tasks, unread) = tasks(&["h1", "h2", "h3", "h4"]);
         for task in 0..3 {
             tasks.on_output(&format!("{task}: rlaunch-install task {task} x h{}", task + 1));
         }
         let ended = "srun: error: h[2-3]: tasks 1-2: Exited with exit code 1";
         tasks.on_words(ended);
         tasks.on_words("srun: error: h4: task 3: Killed");
-        let last =
-            |node: &str| read(unread.get_mut(node).unwrap()).lines().last().unwrap().to_owned();
+        let last = |node: &str| read(&unread[node]).lines().last().unwrap().to_owned();
         assert_eq!(["h1", "h2", "h3", "h4"].map(last), ["open", "ended", "ended", "ended"]);
+    }
+
+    #[test]
+    fn tasks_of_several_nodes_that_end_before_their_first_line_end_their_streams() {
+        let (mut tasks, unread) = tasks(&["h1", "h2", "h3"]);
+        let ended = "srun: error: h[2-3]: tasks 1-2: Exited with exit code 1";
+        tasks.on_words(ended);
+        let ends = ["h1", "h2", "h3"].map(|node| read(&unread[node]));
+        assert_eq!(
+            ends,
+            ["open".to_owned(), format!("! {ended}\nended"), format!("! {ended}\nended")]
+        );
+    }
+
+    #[test]
+    fn what_a_task_writes_pushes_out_only_its_own_older_words() {
+        let (mut tasks, unread) = tasks(&["h1"]);
+        tasks.on_output("0: rlaunch-install task 0 x h1");
+        tasks.on_words("srun: first");
+        for number in 0..10 * UNREAD_LINES {
+            tasks.on_words(&format!("0: noise {number}"));
+        }
+        tasks.on_output("0: rlaunch-install key");
+        tasks.on_words("srun: last");
+        let seen = read(&unread["h1"]);
+        let begin =
+            format!("rlaunch-install task 0 x h1\n! srun: first\n! noise {}\n", 9 * UNREAD_LINES);
+        assert!(seen.starts_with(&begin), "{seen}");
+        assert!(seen.ends_with("rlaunch-install key\n! srun: last\nopen"), "{seen}");
+        assert_eq!(seen.lines().count(), UNREAD_LINES + 5);
+    }
+
+    #[tokio::test]
+    async fn a_reader_is_woken_by_a_line_and_by_the_end() {
+        let (open, _gone) = mpsc::channel(1);
+        let (lines, unread) = unread();
+        let mut reader = StepReader { unread, _open: open };
+        let reading = tokio::spawn(async move {
+            let first = reader.next().await;
+            (matches!(first, Some(Incoming::Data(_))), reader.next().await.is_none())
+        });
+        tokio::task::yield_now().await;
+        lines.send(Kind::Output, "x");
+        tokio::task::yield_now().await;
+        drop(lines);
+        assert_eq!(reading.await.unwrap(), (true, true));
+    }
+
+    #[test]
+    fn the_state_is_that_of_the_job_and_not_of_others_of_its_array() {
+        let printed = "12 PENDING\n10 SUSPENDED\n 7 COMPLETED\n";
+        assert_eq!(state_of("10", printed).as_deref(), Some("SUSPENDED"));
+        assert_eq!(state_of("7", printed).as_deref(), Some("COMPLETED"));
+        assert_eq!(
+            [state_of("1", printed), state_of("10", "10 \n"), state_of("10", "")],
+            [None, None, None]
+        );
+    }
+
+    #[test]
+    fn a_job_stays_suspended_while_squeue_is_late() {
+        let start = Instant::now();
+        let after = |before: Option<&KnownState>, answer, seconds| {
+            KnownState::after(before, "7", answer, start + Duration::from_secs(seconds))
+        };
+        let first = after(None, Some("SUSPENDED"), 0);
+        let late = after(Some(&first), None, 5);
+        assert_eq!(
+            (&late.state, late.asked - start),
+            (&JobState::Suspended, Duration::from_secs(5))
+        );
+        assert_eq!(after(Some(&late), None, 100).state, JobState::Suspended);
+        assert_eq!(after(Some(&late), Some("RUNNING"), 9).state, JobState::Other);
+        // Silence for long says nothing.
+        assert_eq!(after(Some(&late), None, 121).state, JobState::Other);
+        assert_eq!(after(None, None, 0).state, JobState::Other);
+        let over = JobState::Over("Slurm's job 7 is CANCELLED".into());
+        assert_eq!(after(Some(&late), Some("CANCELLED"), 9).state, over);
     }
 
     #[test]
@@ -495,7 +707,11 @@ mod tests {
         }
         lines.push(&vec![b'x'; 10 * MAX_LINE], |_| ());
         lines.push(b"\n", |line| seen.push(line.len().to_string()));
-        assert_eq!(seen, ["0: ab".to_owned(), "1: c".to_owned(), (MAX_LINE).to_string()]);
+        lines.push(b"1: last words", |_| ());
+        lines.finish(|line| seen.push(line.to_owned()));
+        lines.finish(|line| seen.push(line.to_owned()));
+        let longest = MAX_LINE.to_string();
+        assert_eq!(seen, ["0: ab", "1: c", &longest, "1: last words"]);
     }
 
     #[test]

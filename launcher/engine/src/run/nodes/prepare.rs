@@ -280,8 +280,9 @@ fn node_job(
         world_size: map.world_size,
         mpi: job.mpi,
         singleton: job.singleton,
-        wants_cores: matches!(job.options.bind, Some(Bind::Core(_))),
+        wants_cores: job.options.wants_cores(),
         binding: match &job.options.bind {
+            _ if job.options.binds_by_list() => Binding::Required,
             None => Binding::Usual,
             Some(Bind::None) => Binding::None,
             Some(_) => Binding::Required,
