@@ -9,6 +9,7 @@
 //! | `hosts/` | hosts as users name them, and the addresses at which they reach each other |
 //! | `job/` | the job that the user asked for: its programs and options |
 //! | `findings/`, `checks/` | what can be wrong with hosts, with ids and fixes; the checks that find it |
+//! | `fixes/` | what rlaunch may fix by itself, and the changes for it |
 //! | `options` | inputs: the user's options, and a read-only view of the job and its nodes |
 //! | `map` | mapping of ranks to nodes; the line `placement: a 0-1 · b 2` |
 //! | `selection/`, `rdma_check` | choice of RDMA ports and GIDs, and which ports reach each other; messages about hosts that RDMA does not connect |
@@ -22,6 +23,7 @@
 pub mod checks;
 pub mod env;
 pub mod findings;
+pub mod fixes;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod hosts;
