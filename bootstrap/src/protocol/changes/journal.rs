@@ -36,7 +36,9 @@ pub enum Event {
         was: Option<Was>,
     },
     /// It was not made, or not as a whole.
-    Failed { cause: String },
+    Failed {
+        cause: String,
+    },
     Undone,
 }
 

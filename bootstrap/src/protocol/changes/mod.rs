@@ -54,7 +54,10 @@ impl fmt::Display for Change {
             Change::File { path, mode, content: Some(content) } => {
                 let mark = here_mark(content);
                 let end = if content.ends_with('\n') { "" } else { "\n" };
-                write!(f, "install -D -m {mode:o} /dev/stdin {path} <<'{mark}'\n{content}{end}{mark}")
+                write!(
+                    f,
+                    "install -D -m {mode:o} /dev/stdin {path} <<'{mark}'\n{content}{end}{mark}"
+                )
             }
             Change::File { path, content: None, .. } => write!(f, "rm -f {path}"),
             Change::Run { line, .. } => f.write_str(line),

@@ -52,9 +52,13 @@ struct Faulty {
 enum Fault {
     None,
     /// The operation fails, and has happened or not.
-    Refused { is_done: bool },
+    Refused {
+        is_done: bool,
+    },
     /// The process is killed, before the operation or after it; the host may boot as well.
-    Crash { is_done: bool },
+    Crash {
+        is_done: bool,
+    },
 }
 
 impl Faulty {
@@ -66,7 +70,11 @@ impl Faulty {
             return Fault::None;
         }
         let is_done = self.random.below(2) == 0;
-        if self.random.below(2) == 0 { Fault::Refused { is_done } } else { Fault::Crash { is_done } }
+        if self.random.below(2) == 0 {
+            Fault::Refused { is_done }
+        } else {
+            Fault::Crash { is_done }
+        }
     }
 
     /// Carries out an operation, or the part of it that a fault leaves.
@@ -272,8 +280,7 @@ fn faults(seed: u64) -> Result<(), String> {
     }
     let keys = ["eth1", "sysctl", "service"];
     let is_as = |other: &State, key: &str| host.state.running.get(key) == other.running.get(key);
-    let is_restored =
-        |key: &&str| is_as(&before, key) || (host.has_booted && is_as(&booted, key));
+    let is_restored = |key: &&str| is_as(&before, key) || (host.has_booted && is_as(&booted, key));
     if !keys.iter().all(is_restored) {
         return fail("what runs");
     }
@@ -352,7 +359,8 @@ fn lines_of_a_journal_stay_as_they_are() {
 
 #[test]
 fn what_others_have_written_since_stays() {
-    let (was, ours) = ("127.0.0.1 localhost\n", "127.0.0.1 localhost\n# rlaunch\n10.0.0.2 b\n# end\n");
+    let (was, ours) =
+        ("127.0.0.1 localhost\n", "127.0.0.1 localhost\n# rlaunch\n10.0.0.2 b\n# end\n");
     assert_eq!(taken_out(was, ours, ours).as_deref(), Some(was));
     assert_eq!(taken_out(was, ours, was).as_deref(), Some(was), "it is taken out already");
     let since = ours.replace("localhost\n", "localhost\n10.9.9.9 own\n") + "# more\n";
