@@ -144,8 +144,10 @@ fn agents_start_by_one_step_for_all_nodes() {
     assert!(ran.out().lines().any(|line| line.ends_with("20000000")), "{ran}");
     // What would change a step is kept from it.
     let spoiled = "SLURM_KILL_BAD_EXIT=1 SRUN_CPUS_PER_TASK=1 SLURM_EXACT=1 SLURM_HOSTFILE=/nowhere SLURM_LABELIO=1";
-    let ran = cluster
-        .run("-N2 --exclusive -w a,b", &format!("{spoiled} $R -q -H b:1,a:1 sh -c 'hostname; nproc'"));
+    let ran = cluster.run(
+        "-N2 --exclusive -w a,b",
+        &format!("{spoiled} $R -q -H b:1,a:1 sh -c 'hostname; nproc'"),
+    );
     ran.succeeded();
     assert_eq!(ran.out().split_whitespace().filter(|word| *word == "2").count(), 2, "{ran}");
     let ran = cluster.run(

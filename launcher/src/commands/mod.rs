@@ -26,6 +26,7 @@
 //! | `exec` | `rlaunch exec`, `rlaunch attach`: commands and debuggers beside a rank |
 //! | `agent_session` | the agents of all hosts, asked at once or in a conversation |
 //! | `topo`, `capture`, `reap` | verbs that ask all hosts at once |
+//! | `changes` | changes to hosts that can be undone, for `up`, `down` and `doctor --fix` |
 //! | `doctor` | `rlaunch doctor` |
 //! | `self_test` | `rlaunch doctor --try`, once `self-test` |
 //! | `network` | `rlaunch network discover`, `rlaunch network mesh` |
@@ -43,6 +44,7 @@
 mod agent_session;
 pub(crate) mod bench;
 mod capture;
+mod changes;
 mod complete;
 mod completions;
 pub(crate) mod copy;
