@@ -18,6 +18,7 @@
 //! | `picture/` | pictures of hosts, and of what ranks use of them |
 //! | `rank_config`, `placement` | complete configuration of a rank: CPUs, GPU, NICs and variables; its part for CPUs and GPU |
 //! | `env/` | environment variables of ranks, a file for each library or purpose |
+//! | `up/` | what `rlaunch up` does on hosts, as steps |
 //! | `table` | the rank table, which every node receives; `bootstrap/src/rank_table/pair.rs` reads from it which NICs two ranks use |
 
 pub mod checks;
@@ -42,3 +43,4 @@ pub mod table;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
+pub mod up;

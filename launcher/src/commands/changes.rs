@@ -131,6 +131,27 @@ impl ChangingHosts {
         self.agents.iter().map(|agent| &agent.journal).collect()
     }
 
+    /// Runs lines that change nothing on each host, and returns what they print; an error says why not.
+    pub(crate) async fn ask(
+        &mut self,
+        lines: Vec<Vec<String>>,
+    ) -> Vec<Vec<Result<String, String>>> {
+        let counts: Vec<usize> = lines.iter().map(Vec::len).collect();
+        let orders = lines.into_iter().map(ChangeOrder::Ask).collect();
+        let answers = self.order("asking", orders).await;
+        let printed = |((replies, lost), count): (Answer, usize)| {
+            let printed = replies.into_iter().filter_map(|reply| match reply {
+                ChangeReply::Printed(printed) => Some(printed),
+                _ => None,
+            });
+            let mut printed: Vec<_> = printed.collect();
+            let cause = lost.unwrap_or_else(|| "its agent answered something else".to_owned());
+            printed.resize(count, Err(cause));
+            printed
+        };
+        answers.into_iter().zip(counts).map(printed).collect()
+    }
+
     /// Makes the changes of each host, in order, up to the first that fails. With `trial` they are undone after that time
     /// unless they are confirmed.
     pub(crate) async fn apply(
@@ -156,7 +177,13 @@ impl ChangingHosts {
     /// Keeps the changes on trial. Returns why a host has not confirmed.
     pub(crate) async fn confirm(&mut self) -> Vec<Option<String>> {
         let answers = self.order_all("confirming", &ChangeOrder::Confirm).await;
-        answers.into_iter().map(|(_, lost)| lost).collect()
+        let unconfirmed = |(replies, lost): Answer| {
+            // An agent whose time was over has answered before the order came.
+            let is_undone = replies.iter().any(|reply| matches!(reply, ChangeReply::Undone(_)));
+            let late = || "the time of the trial was over, and its changes are undone".to_owned();
+            lost.or_else(|| is_undone.then(late))
+        };
+        answers.into_iter().map(unconfirmed).collect()
     }
 
     /// Undoes the changes on trial.

@@ -20,7 +20,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal, kill};
-use nix::sys::wait::WaitStatus;
+use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::{Pid, setsid};
 use rlaunch_bootstrap::protocol::changes::journal::Journal;
 use rlaunch_bootstrap::protocol::changes::{Change, ChangeOrder, ChangeOutcome, ChangeReply};
@@ -39,6 +39,8 @@ const LOCKED: &str = "/var/lib";
 /// Time limit for the lock: another command ends, or a guardian undoes its changes.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 const LOCK_INTERVAL: Duration = Duration::from_millis(50);
+/// Time limit for a line that changes nothing.
+const ASK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time for which changes stay unconfirmed, whatever the launcher orders.
 const MAX_TRIAL: Duration = Duration::from_secs(3600);
 /// Time after the end of a trial in which the agent is to undo it by itself.
@@ -87,12 +89,18 @@ fn serve(guardian: Option<PipeWriter>) -> ExitCode {
             }
         };
         match next {
-            Ok(order) => agent.obey(order),
-            Err(_) => break,
+            Ok(Some(order)) => agent.obey(order),
+            Ok(None) | Err(_) => break,
         }
     }
     let is_undone = agent.trial.is_none() || agent.roll_back();
     if is_undone { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Signals that tell a process to end.
+fn ends() -> SigSet {
+    let all = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT];
+    all.into_iter().collect()
 }
 
 /// Acquires the right to change this host.
@@ -116,30 +124,40 @@ fn lock() -> Result<Flock<File>, String> {
     }
 }
 
-/// Reads orders in a thread of its own, until the launcher's end.
-fn read_orders() -> mpsc::Receiver<ChangeOrder> {
+/// Reads orders in a thread of its own, until the launcher's end. `None` stands for a signal to end: the guardian is gone.
+fn read_orders() -> mpsc::Receiver<Option<ChangeOrder>> {
     let (sender, orders) = mpsc::channel();
+    let signals = ends();
+    let _ = signals.thread_block();
+    let ending = sender.clone();
+    std::thread::spawn(move || {
+        // Fails for no set.
+        let _ = signals.wait();
+        // The agent may be ending by itself.
+        let _ = ending.send(None);
+    });
     std::thread::spawn(move || {
         let (mut frames, mut stdin) = (FrameReader::default(), io::stdin().lock());
         let mut buffer = vec![0; 64 << 10];
-        loop {
+        'frames: loop {
             match stdin.read(&mut buffer) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Ok(0) | Err(_) => return,
+                Ok(0) | Err(_) => break,
                 Ok(length) => frames.push(&buffer[..length]),
             }
             loop {
                 match frames.next_frame() {
                     Ok(Some(order)) => {
-                        if sender.send(order).is_err() {
+                        if sender.send(Some(order)).is_err() {
                             return;
                         }
                     }
                     Ok(None) => break,
-                    Err(_) => return,
+                    Err(_) => break 'frames,
                 }
             }
         }
+        let _ = sender.send(None);
     });
     orders
 }
@@ -165,6 +183,12 @@ impl ChangingAgent {
         match order {
             // Whoever started this process as root has dealt with it.
             ChangeOrder::Password(_) => return,
+            ChangeOrder::Ask(lines) => {
+                for line in lines {
+                    let printed = shell::run(&line, None, ASK_TIMEOUT);
+                    self.replies.send(&ChangeReply::Printed(printed));
+                }
+            }
             ChangeOrder::Apply { by, changes, trial_ms } => {
                 let begun = trial_ms.map_or(Ok(()), |time| self.begin_trial(time));
                 match begun {
@@ -281,18 +305,15 @@ impl Replies {
 /// Watches the agent. If it is killed, or does not undo a trial in time, the guardian ends it, undoes the trial and sends
 /// the last messages in its place.
 fn guard(agent: Pid, watches: PipeReader) -> ExitCode {
-    let mut signals = SigSet::empty();
-    for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT] {
-        signals.add(signal);
-    }
     // Fails for no set.
-    let _ = signals.thread_block();
+    let _ = ends().thread_block();
     let from = last_watch(agent, watches);
-    let status = trial::reap_all(agent, shell::TIMEOUT);
-    if let Some(WaitStatus::Exited(_, code)) = status {
+    if let Ok(WaitStatus::Exited(_, code)) = waitpid(agent, None) {
         return ExitCode::from(u8::try_from(code).unwrap_or(1));
     }
     let Some(from) = from else { return ExitCode::FAILURE };
+    // What the agent has begun must not come after its undoing.
+    trial::reap_all(agent, shell::TIMEOUT);
     let mut replies = Replies::new();
     match lock().and_then(|lock| Ok((lock, LiveHost::open().map_err(|e| e.to_string())?))) {
         Ok((_lock, (mut host, mut journal))) => {

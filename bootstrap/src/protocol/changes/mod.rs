@@ -114,6 +114,8 @@ impl fmt::Debug for Password {
 pub enum ChangeOrder {
     /// Start root's process by sudo with this password.
     Password(Password),
+    /// Run lines by `sh -c` that change nothing, and tell what they print.
+    Ask(Vec<String>),
     /// Make changes in order, up to the first that fails.
     Apply {
         /// Command of the user, for the journal.
@@ -136,6 +138,8 @@ pub enum ChangeOrder {
 pub enum ChangeReply {
     Access(Access),
     Ready(JournalState),
+    /// Output of a line of [`ChangeOrder::Ask`], or what it says on stderr if it fails.
+    Printed(Result<String, String>),
     /// A change was made or not, in the order of [`ChangeOrder::Apply`].
     Outcome(ChangeOutcome),
     /// A change was undone or not.
