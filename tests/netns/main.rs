@@ -80,4 +80,5 @@ mod teardown;
 mod topo;
 mod training;
 mod unreachable;
+mod up;
 mod words;

@@ -15,11 +15,13 @@
 //! | [`network`] | channel to the launcher, tree of agents, the socket for ranks, proxy for Horovod |
 //! | [`ranks`] | ranks: preparation, start, streams, shutdown |
 //! | [`agent`] | the steps of a job on this node, and the prover of its RDMA paths |
+//! | [`changes`] | changes to this host by root, their journal, and their undoing |
 //! | [`diagnosis`] | answers to `rlaunch doctor`, and probes of other hosts; answers to `rlaunch monitor` |
 
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod agent;
+mod changes;
 mod cleanup;
 mod console;
 mod diagnosis;
@@ -54,12 +56,15 @@ rlaunch-worker is the agent of rlaunch. `rlaunch` starts it on each host; it is 
   rlaunch-worker monitor           read counters of this host whenever the launcher asks on stdin
   rlaunch-worker network [change]  find cables of this host, and give them addresses, as the
                                    launcher orders on stdin
+  rlaunch-worker changes           change this host as root, on trial or to stay, and undo that, as
+                                   the launcher orders on stdin
   rlaunch-worker capture           record the files that inventory and diagnosis are read from
   rlaunch-worker cache [clean]     list what this account keeps of rlaunch here, or remove it
   rlaunch-worker __verify SHA256   check the hash of this executable
   rlaunch-worker __keep SHA256     check it, and move this executable into place in the cache
   rlaunch-worker __exec-rank …     become a rank (called by the agent)
   rlaunch-worker __exec-beside …   become a command in the place of a rank (called by the agent)
+  rlaunch-worker __changes         make changes as root (called by `rlaunch-worker changes`)
   rlaunch-worker __environment …   print the environment (called by a login shell)
   rlaunch-worker --version
 
@@ -97,6 +102,8 @@ fn main() -> ExitCode {
         Some("diagnose") => diagnosis::diagnose(args.next()),
         Some("monitor") => diagnosis::monitor(),
         Some("network") => cabling::run(args.next()),
+        Some("changes") => changes::run(),
+        Some("__changes") => changes::run_as_root(args.next().as_deref().and_then(OsStr::to_str)),
         Some("capture") => diagnostics::capture(),
         Some("cache") => cache::print_report(args.next().as_deref()),
         Some("__exec-rank") => child::exec(StubKind::Rank, args),

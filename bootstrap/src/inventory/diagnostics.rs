@@ -128,6 +128,9 @@ pub struct KernelSettings {
     pub command_line: Vec<String>,
     /// `net.ipv4.ip_local_port_range`: first and last port.
     pub ephemeral_ports: Option<(u16, u16)>,
+    /// `net.ipv4.ip_local_reserved_ports`: ranges of ports, first and last, that the kernel does not choose.
+    #[serde(default)]
+    pub reserved_ports: Vec<(u16, u16)>,
     pub max_map_count: Option<u64>,
     /// `kernel.yama.ptrace_scope`; `None` without Yama.
     pub ptrace_scope: Option<u8>,

@@ -1,6 +1,7 @@
 //! Messages between launcher, agents, provers and ranks. Neighbouring agents in the tree exchange
 //! those of [`crate::rendezvous`].
 
+pub mod changes;
 pub mod control;
 pub mod diagnosis;
 pub mod housekeeping;

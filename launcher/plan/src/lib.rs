@@ -9,6 +9,7 @@
 //! | `hosts/` | hosts as users name them, and the addresses at which they reach each other |
 //! | `job/` | the job that the user asked for: its programs and options |
 //! | `findings/`, `checks/` | what can be wrong with hosts, with ids and fixes; the checks that find it |
+//! | `fixes/` | what rlaunch may fix by itself, and the changes for it |
 //! | `options` | inputs: the user's options, and a read-only view of the job and its nodes |
 //! | `map`, `rank_list` | mapping of ranks to nodes; the line `placement: a 0-1 · b 2`; rankfiles |
 //! | `selection/`, `rdma_check` | choice of RDMA ports and GIDs, and which ports reach each other; messages about hosts that RDMA does not connect |
@@ -17,11 +18,13 @@
 //! | `picture/` | pictures of hosts, and of what ranks use of them |
 //! | `rank_config`, `placement` | complete configuration of a rank: CPUs, GPU, NICs and variables; its part for CPUs and GPU |
 //! | `env/` | environment variables of ranks, a file for each library or purpose |
+//! | `up/` | what `rlaunch up` does on hosts, as steps |
 //! | `table` | the rank table, which every node receives; `bootstrap/src/rank_table/pair.rs` reads from it which NICs two ranks use |
 
 pub mod checks;
 pub mod env;
 pub mod findings;
+pub mod fixes;
 #[doc(hidden)]
 pub mod fuzz;
 pub mod hosts;
@@ -41,3 +44,4 @@ pub mod table;
 #[cfg(any(test, feature = "testing"))]
 #[doc(hidden)]
 pub mod testing;
+pub mod up;

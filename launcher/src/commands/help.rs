@@ -35,6 +35,7 @@ macro_rules! topics {
 
 const TOPICS: &[Topic] = topics! {
     "hosts": "-H, hostfiles, slots, mapping of ranks, what hosts have, cables between them",
+    "up": "rlaunch up and down: hosts become a cluster that stays, and what they were",
     "ssh": "how hosts are reached: SSH, keys, jump hosts, ports",
     "env": "the variables of a rank, and which of your shell's are passed on",
     "programs": "several programs, templates, dry runs, commands for ranks",

@@ -16,7 +16,7 @@ use std::path::Path;
 
 /// Words of other tools, or words that people try for a verb; what they want of them; the verb that does it, and the words
 /// that it has if none were typed that it takes.
-const FOREIGN: [(&[&str], &str, &str, &str); 16] = [
+const FOREIGN: [(&[&str], &str, &str, &str); 17] = [
     (&["ps", "ls", "list", "queue", "squeue"], "your running jobs", "jobs", ""),
     (&["past", "runs", "sacct"], "jobs that have ended, too", "jobs", "-a"),
     (&["inspect", "info", "show"], "how a job went", "report", "last"),
@@ -49,7 +49,8 @@ const FOREIGN: [(&[&str], &str, &str, &str); 16] = [
         "-H HOSTS FILE",
     ),
     (&["download", "pull", "get"], "files of hosts", "fetch", "-H HOSTS PATH"),
-    (&["setup"], "a key that logs in to hosts", "ssh-setup", "-H HOSTS"),
+    (&["setup", "init", "bootstrap"], "hosts set up as a cluster", "up", "-H HOSTS"),
+    (&["undo", "restore", "teardown"], "what was changed on hosts undone", "down", "-H HOSTS"),
     (&["config", "settings"], "settings", "help", "config"),
 ];
 

@@ -26,12 +26,14 @@
 //! | `exec` | `rlaunch exec`, `rlaunch attach`: commands and debuggers beside a rank |
 //! | `agent_session` | the agents of all hosts, asked at once or in a conversation |
 //! | `topo`, `capture`, `reap` | verbs that ask all hosts at once |
+//! | `changes` | changes to hosts that can be undone, for `up`, `down` and `doctor --fix` |
 //! | `doctor` | `rlaunch doctor` |
 //! | `self_test` | `rlaunch doctor --try`, once `self-test` |
 //! | `network` | `rlaunch network discover`, `rlaunch network mesh` |
 //! | `bench` | `rlaunch bench`; `rlaunch bench train` |
 //! | `copy` | `rlaunch push`, `fetch` and `images`, `--sync` of jobs: files and images to hosts, and from them |
 //! | `report` | `rlaunch report`; `log_metrics` finds speeds and networks in output |
+//! | `up` | `rlaunch up` and `rlaunch down`: hosts become a cluster, and what they were |
 //! | `hostfile`, `trust` | `rlaunch hostfile`, the older form of `--dry-run=offline`; `rlaunch trust` |
 //! | `ssh_config`, `ssh_setup` | `rlaunch ssh --show`, once `ssh-config`; `rlaunch ssh-setup` |
 //! | `host_files` | `rlaunch version`, `pack` and `cache`: what is sent to hosts, and kept there |
@@ -43,6 +45,7 @@
 mod agent_session;
 pub(crate) mod bench;
 mod capture;
+mod changes;
 mod complete;
 mod completions;
 pub(crate) mod copy;
@@ -74,6 +77,7 @@ pub(crate) mod stack;
 mod stop;
 pub(crate) mod topo;
 mod trust;
+mod up;
 
 pub(crate) use invocation::Invocation;
 
@@ -125,6 +129,8 @@ pub(crate) enum Verb {
     #[command(hide = true)]
     SshConfig(ssh_config::SshConfigArgs),
     SshSetup(ssh_setup::SshSetupArgs),
+    Up(Box<up::UpArgs>),
+    Down(Box<up::down::DownArgs>),
     Trust(trust::TrustArgs),
     Version(host_files::VersionArgs),
     Pack(host_files::PackArgs),
@@ -172,6 +178,8 @@ impl Verb {
             Verb::Hostfile(args) => hostfile::run(&args, &line),
             Verb::Ssh(args) | Verb::SshConfig(args) => ssh_config::run(&args),
             Verb::SshSetup(args) => ssh_setup::run(args).await,
+            Verb::Up(args) => up::run(*args, &line).await,
+            Verb::Down(args) => up::down::run(*args, &line).await,
             Verb::Trust(args) => trust::run(&args),
             Verb::Version(args) => host_files::run_version(&args),
             Verb::Pack(args) => host_files::run_pack(args),

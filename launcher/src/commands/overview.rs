@@ -56,6 +56,7 @@ const GROUPS: [(&str, &[VerbLine]); 4] = [
     (
         "Set up",
         &[
+            ("up, down", "keys, names, addresses, ports that stay; undo them"),
             ("ssh-setup", "let your key log in to hosts"),
             ("ssh --show", "what ~/.ssh/config says about hosts"),
             ("trust", "let ./rlaunch.toml take full effect"),

@@ -2,8 +2,8 @@
 //! and the MTU that it needs.
 
 use super::devices::{has_nvidia, in_container, indexed, is_used, prevented, uses_nccl};
-use super::{Check, Cluster, ClusterHost, Needs, quoted};
-use crate::findings::{Finding, Severity, Step, id};
+use super::{Check, Cluster, ClusterHost, Needs};
+use crate::findings::{Finding, Fix, Severity, id};
 use crate::selection::{self, ConnectBy};
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_bootstrap::inventory::rdma::{NodeType, PortState, RdmaDevice};
@@ -142,12 +142,6 @@ const PORTS_PARAMETER: &str = "erdma.reserve_ports_base";
 const SAFE_MTUS: [u32; 2] = [1400, 8500];
 /// Name of the module's parameter that selects the mode.
 const MODE_PARAMETER: &str = "erdma.compat_mode";
-/// Lines that switch a host to compat mode.
-const COMPAT: [&str; 3] = [
-    "echo 'options erdma compat_mode=Y' | sudo tee /etc/modprobe.d/erdma.conf",
-    "sudo rmmod erdma",
-    "sudo modprobe erdma compat_mode=Y",
-];
 
 /// Returns the first and the last TCP port of compat mode on a host.
 pub(super) fn compat_ports(diagnostics: &Diagnostics) -> (u16, u16) {
@@ -194,11 +188,10 @@ fn driver(cluster: &Cluster<'_>) -> Vec<Finding> {
 /// Adds the lines that switch a host of the finding to compat mode.
 fn with_compat(cluster: &Cluster<'_>, found: Finding, host: &ClusterHost<'_>) -> Finding {
     if in_container(cluster, host) {
-        let lines = COMPAT.join("; ");
+        let lines = Fix::erdma_compat().lines.join("; ");
         return found.advise(format!("on the container's host: {lines}"));
     }
-    let steps = COMPAT.map(|line| Step::RunOn(host.name.to_owned(), line.to_owned()));
-    steps.into_iter().fold(found, Finding::step)
+    found.fixed_by(Fix::erdma_compat().on(host.name))
 }
 
 fn standard(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -277,7 +270,7 @@ fn mtu(cluster: &Cluster<'_>) -> Vec<Finding> {
         Some(
             found
                 .device(&*netdev.name)
-                .run(format!("sudo ip link set {} mtu {mtu}", quoted(&netdev.name)))
+                .fixed_by(Fix::mtu(&netdev.name, mtu))
                 .advise("on all hosts; or run jobs with -x NCCL_PROTO=^LL128"),
         )
     };
@@ -319,6 +312,7 @@ fn manager(cluster: &Cluster<'_>) -> Vec<Finding> {
 mod tests {
     use super::super::testing::{Machine, line, lines, with_cluster};
     use super::*;
+    use crate::findings::Step;
     use crate::selection::PortOptions;
     use rlaunch_bootstrap::inventory::diagnostics::ListeningPort;
 
@@ -348,7 +342,9 @@ mod tests {
             "warn erdma.standard a erdma_0: erdma_0 accepts only RDMA_CM (compat_mode=N)"
         ));
         let fix = with_cluster(&machines, |cluster| standard(&cluster)[0].fix.clone());
-        assert_eq!(fix[0], Step::RunOn("a".into(), COMPAT[0].into()));
+        let line =
+            "echo 'options erdma compat_mode=Y' | sudo tee /etc/modprobe.d/rlaunch-erdma.conf";
+        assert_eq!(fix[0], Step::RunOn("a".into(), line.into()));
         assert!(lines(standard, &[compat(), compat()]).is_empty());
     }
 

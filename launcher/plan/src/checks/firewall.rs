@@ -5,7 +5,7 @@ mod verdict;
 
 use super::{Check, Cluster, ClusterHost, Needs, quoted};
 use crate::checks::cluster::{ProbeKind, ProbeOutcome};
-use crate::findings::{CheckId, Finding, Severity, id};
+use crate::findings::{CheckId, Finding, Fix, Severity, id};
 use rlaunch_bootstrap::inventory::diagnostics::{
     Diagnostics, FilterProtocol, Firewall, FirewallRule,
 };
@@ -48,7 +48,7 @@ the kernel, so its packet filter sees them. Cards with RoCE in hardware bypass t
 these a rule is only a note, since it shows that RoCE is meant to be blocked here, and a virtual \
 switch in the card may do that.
 
-Remove the rule, or accept UDP port 4791 before it, on both hosts. Source ports vary, so a rule for established \
+Accept UDP port 4791 before the rule that drops it, or remove that rule, on both hosts. Source ports vary, so a rule for established \
 connections does not help.",
     },
     Check {
@@ -232,29 +232,25 @@ impl Closed<'_> {
             Some(rule) => format!("the packet filter drops {what}: {}", rule.text.trim()),
             None => format!("the packet filter drops {what} by default"),
         };
-        let found = Finding::new(id, severity, host.name, seen, matters);
-        self.cure(state).into_iter().fold(found, Finding::run)
+        Finding::new(id, severity, host.name, seen, matters).fixed_by(self.cure(state))
     }
 
-    /// Returns lines that open the ports, by the program that manages the filter.
-    fn cure(&self, state: &Diagnostics) -> Vec<String> {
+    /// Returns what opens the ports, by the program that manages the filter.
+    fn cure(&self, state: &Diagnostics) -> Fix {
         let protocol = self.protocol_word().to_ascii_lowercase();
         let has_firewalld = state.services.iter().any(|service| service == "firewalld");
         if has_firewalld && !self.is_in_other_table("firewalld") {
-            let add =
-                format!("sudo firewall-cmd --permanent --add-port={}/{protocol}", self.range("-"));
-            return vec![add, "sudo firewall-cmd --reload".to_owned()];
+            return accepted_by_firewalld(&format!("{}/{protocol}", self.range("-")));
         }
         if state.kernel.ufw_enabled && !self.is_in_other_table("filter") {
-            return vec![format!("sudo ufw allow {}/{protocol}", self.range(":"))];
+            return accepted_by_ufw(&format!("{}/{protocol}", self.range(":")));
         }
-        vec![match self.rule {
-            // Deleting a rule or policy that drops all ports would open the host.
-            Some(rule) if rule.ports.is_empty() => self.acceptance(&rule.chain),
-            Some(rule) if rule.text.starts_with("-A ") => deletion_by_text(&rule.text),
-            Some(rule) => deletion(rule),
-            None => self.acceptance(&self.filter.chain),
-        }]
+        // Deleting the rule that drops them may open more than these ports.
+        let (chain, arrive) = match self.rule {
+            Some(rule) => (&rule.chain, rule.is_input),
+            None => (&self.filter.chain, true),
+        };
+        self.acceptance(chain, arrive)
     }
 
     /// Tells whether the ports are dropped in a table of nft that is not the manager's own, so that
@@ -265,21 +261,25 @@ impl Closed<'_> {
         chain.split(' ').nth(1).is_some_and(|table| table != own)
     }
 
-    /// Returns the line that accepts the ports at the beginning of a chain. It has to be the chain
-    /// that drops them: a rule that accepts in one chain does not keep another one from dropping.
-    fn acceptance(&self, chain: &str) -> String {
+    /// Accepts the ports at the beginning of a chain. It has to be the chain that drops them: a rule that accepts in one
+    /// chain does not keep another one from dropping.
+    fn acceptance(&self, chain: &str, arrive: bool) -> Fix {
         let protocol = self.protocol_word().to_ascii_lowercase();
         // Names of nft's chains have a family and a table before them.
         let is_nft = match chain {
             "" => self.filter.read_by == "nft",
             chain => chain.contains(' '),
         };
+        let (nft, iptables) = match arrive {
+            true => ("inet filter input", "INPUT"),
+            false => ("inet filter output", "OUTPUT"),
+        };
         if is_nft {
-            let (chain, ports) = (words(named(chain, "inet filter input")), self.range("-"));
-            format!("sudo nft insert rule {chain} {protocol} dport {ports} accept")
+            let (chain, ports) = (words(named(chain, nft)), self.range("-"));
+            accepted_by_nft(&chain, &format!("{protocol} dport {ports} accept"))
         } else {
-            let (chain, ports) = (quoted(named(chain, "INPUT")), self.range(":"));
-            format!("sudo iptables -I {chain} -p {protocol} --dport {ports} -j ACCEPT")
+            let (chain, ports) = (quoted(named(chain, iptables)), self.range(":"));
+            accepted_by_iptables(&format!("{chain} -p {protocol} --dport {ports} -j ACCEPT"))
         }
     }
 
@@ -298,26 +298,40 @@ impl Closed<'_> {
     }
 }
 
-/// Returns the line that deletes a rule of nft.
-fn deletion(rule: &FirewallRule) -> String {
-    match rule.handle {
-        Some(handle) if !rule.chain.is_empty() => {
-            format!("sudo nft delete rule {} handle {handle}", words(&rule.chain))
-        }
-        _ => "sudo nft -a list ruleset  # then: sudo nft delete rule FAMILY TABLE CHAIN handle NUMBER"
-            .to_owned(),
-    }
+fn accepted_by_firewalld(port: &str) -> Fix {
+    let line =
+        format!("sudo firewall-cmd --permanent --add-port={port} && sudo firewall-cmd --reload");
+    let save = format!("firewall-cmd --permanent --query-port={port} || true");
+    let undo = format!(
+        "[ \"$SAVED\" = yes ] || {{ firewall-cmd --permanent --remove-port={port} && firewall-cmd --reload; }}"
+    );
+    Fix::accept(line, save, undo, true)
 }
 
-/// Returns the line that deletes a rule of iptables. A comment in it may mean something to the shell.
-fn deletion_by_text(rule: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%! \"".contains(c);
-    let has_pairs = rule.matches('"').count().is_multiple_of(2);
-    if has_pairs && rule.chars().all(is_plain) {
-        format!("sudo iptables {}", rule.replacen("-A ", "-D ", 1))
-    } else {
-        "sudo iptables -nL --line-numbers  # then: sudo iptables -D CHAIN NUMBER".to_owned()
-    }
+fn accepted_by_ufw(port: &str) -> Fix {
+    let save = format!("ufw show added | grep -xF 'ufw allow {port}' || true");
+    let undo = format!("[ -n \"$SAVED\" ] || ufw delete allow {port}");
+    Fix::accept(format!("sudo ufw allow {port}"), save, undo, true)
+}
+
+/// Inserts a rule of nft, which the next boot or the next load of the rules takes away.
+fn accepted_by_nft(chain: &str, rule: &str) -> Fix {
+    let handles = format!(
+        "nft -a list chain {chain} 2>/dev/null | sed -n 's/.*{rule} # handle \\([0-9]*\\)$/\\1/p'"
+    );
+    let undo = format!(
+        "for rule in $({handles}); do case \" $SAVED \" in *[!0-9]$rule[!0-9]*) ;; *) \
+         nft delete rule {chain} handle $rule ;; esac; done"
+    );
+    let line = format!("sudo nft insert rule {chain} {rule}");
+    Fix::accept(line, format!("echo $({handles})"), undo, false)
+}
+
+fn accepted_by_iptables(rule: &str) -> Fix {
+    let save = format!("if iptables -C {rule} 2>/dev/null; then echo there; fi");
+    let undo =
+        format!("[ \"$SAVED\" = there ] || ! iptables -C {rule} 2>/dev/null || iptables -D {rule}");
+    Fix::accept(format!("sudo iptables -I {rule}"), save, undo, false)
 }
 
 /// Quotes each word of an nft chain such as `inet filter input`.
@@ -337,14 +351,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_rule_is_not_a_program_for_the_shell() {
-        let plain = "-A INPUT ! -i lo -m comment --comment \"no jobs\" -j DROP";
-        let deleted = "sudo iptables -D INPUT ! -i lo -m comment --comment \"no jobs\" -j DROP";
-        assert_eq!(deletion_by_text(plain), deleted);
-        for text in ["-A INPUT --comment \"$(b)\"", "-A INPUT --comment \"cut", "-A a;b", "-A a\nb"]
-        {
-            assert!(deletion_by_text(text).starts_with("sudo iptables -nL "), "{text}");
-        }
+    fn a_chain_is_not_a_program_for_the_shell() {
         assert_eq!(words("inet a;b input"), "inet 'a;b' input");
     }
 
@@ -448,11 +455,12 @@ mod tests {
             ["error fw.roce a: the packet filter drops UDP 4791: udp dport 4791 drop — soft RoCE \
               loses every packet"]
         );
-        assert_eq!(dropped[0].fix, [run("sudo nft delete rule inet lab input handle 7")]);
+        let accepted = "sudo nft insert rule inet lab input udp dport 4791 accept";
+        assert_eq!(dropped[0].fix, [run(accepted)]);
         let iptables = machine("rxe", false, vec![drop("-A OUTPUT -p udp --dport 4791 -j DROP")])
             .diagnosed(|state| state.firewall.as_mut().unwrap().read_by = "iptables".into());
         let fix = found(iptables).remove(0).fix;
-        assert_eq!(fix, [run("sudo iptables -D OUTPUT -p udp --dport 4791 -j DROP")]);
+        assert_eq!(fix, [run("sudo iptables -I OUTPUT -p udp --dport 4791 -j ACCEPT")]);
         let on_second = FirewallRule {
             interface: Some("ens3".into()),
             ..drop("-A INPUT -i ens3 -p udp --dport 4791 -j DROP")
@@ -472,7 +480,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_that_drops_everything_is_not_deleted() {
+    fn ports_are_accepted_in_the_chain_that_drops_them() {
         let all = |chain: &str, text: &str| FirewallRule {
             chain: chain.into(),
             text: text.into(),
@@ -515,7 +523,7 @@ mod tests {
         };
         let beside = machine("no-rdma", false, vec![foreign])
             .diagnosed(|state| state.services = vec!["firewalld".into()]);
-        let deletion = "sudo nft delete rule inet lab input handle 7";
-        assert_eq!(found(beside).remove(0).fix[0], run(deletion));
+        let accepted = "sudo nft insert rule inet lab input tcp dport 21000-21511 accept";
+        assert_eq!(found(beside).remove(0).fix[0], run(accepted));
     }
 }

@@ -3,7 +3,7 @@
 use super::devices::{has_nvidia, indexed, used_hardware};
 use super::pcie::is_passed_through;
 use super::{Check, Cluster, ClusterHost, Needs, quoted, version};
-use crate::findings::{Finding, Severity, id};
+use crate::findings::{Finding, Fix, Severity, id};
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_bootstrap::inventory::pci::{Distance, PciDevice};
 use rlaunch_bootstrap::inventory::rdma::RdmaDevice;
@@ -131,7 +131,7 @@ fn driver(cluster: &Cluster<'_>) -> Vec<Finding> {
         let found = if bare.len() == 1 { found.device(&*first.pci.address) } else { found };
         Some(
             found
-                .run("sudo modprobe nvidia")
+                .fixed_by(Fix::module("nvidia"))
                 .advise("or install NVIDIA's driver; dmesg says why it does not load"),
         )
     };
@@ -168,9 +168,7 @@ fn peer_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
         Some(if super::devices::in_container(cluster, host) {
             found.advise("on the container's host: sudo modprobe nvidia-peermem")
         } else {
-            found
-                .run("sudo modprobe nvidia-peermem")
-                .run("echo nvidia-peermem | sudo tee /etc/modules-load.d/nvidia-peermem.conf")
+            found.fixed_by(Fix::module("nvidia-peermem"))
         })
     };
     indexed(cluster).filter_map(finding).collect()

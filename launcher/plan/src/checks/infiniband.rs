@@ -2,7 +2,7 @@
 
 use super::devices::{has_rdma, in_container, indexed, port_name, severity_of_loss};
 use super::{Check, Cluster, ClusterHost, Needs};
-use crate::findings::{Finding, Severity, Step, id};
+use crate::findings::{Finding, Fix, Severity, Step, id};
 use crate::selection::{self, Rejection};
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, Port, PortState, RdmaDevice};
@@ -116,7 +116,6 @@ fn no_manager(cluster: &Cluster<'_>) -> Vec<Finding> {
     };
     let manager = cluster.hosts.iter().find(runs_it).map(|host| host.name);
     let Some((_, first, _)) = hosts.first() else { return Vec::new() };
-    let cure = steps_to_a_manager(cluster, first, manager);
     let finding = |(index, host, names): &(usize, &ClusterHost<'_>, Vec<String>)| {
         let verb = if names.len() == 1 { "is" } else { "are" };
         let seen = format!(
@@ -130,48 +129,44 @@ fn no_manager(cluster: &Cluster<'_>) -> Vec<Finding> {
             [name] => found.device(name),
             _ => found,
         };
-        cure.iter().cloned().fold(found, Finding::step)
+        with_manager(cluster, first, manager, found)
     };
     hosts.iter().map(finding).collect()
 }
 
-/// Returns the steps that start a subnet manager, on the host that runs one already or else on `first`.
-fn steps_to_a_manager(
+/// Adds how to start a subnet manager, on the host that runs one already or else on `first`.
+fn with_manager(
     cluster: &Cluster<'_>,
     first: &ClusterHost<'_>,
     manager: Option<&str>,
-) -> Vec<Step> {
+    found: Finding,
+) -> Finding {
+    let look = |found: Finding, host: &str, line: &str| {
+        found.step(Step::RunOn(host.to_owned(), line.to_owned()))
+    };
     if let Some(manager) = manager {
-        let on = |line: &str| Step::RunOn(manager.to_owned(), line.to_owned());
-        return vec![
-            Step::Do(format!(
-                "opensm runs on {manager}; its log says why it does not configure the port"
-            )),
-            // The unit of MLNX_OFED has another name than those of distributions.
-            on("sudo systemctl restart opensm || sudo systemctl restart opensmd"),
-            on("journalctl -u opensm -u opensmd -n 20"),
-        ];
+        // The unit of MLNX_OFED has another name than those of distributions.
+        let restart =
+            Fix::run("sudo systemctl restart opensm || sudo systemctl restart opensmd").on(manager);
+        let found = found.advise(format!(
+            "opensm runs on {manager}; its log says why it does not configure the port"
+        ));
+        return look(found.fixed_by(restart), manager, "journalctl -u opensm -u opensmd -n 20");
     }
     if in_container(cluster, first) {
-        let advice = "start opensm on one host of the fabric, outside of the container";
-        return vec![Step::Do(advice.to_owned())];
+        return found.advise("start opensm on one host of the fabric, outside of the container");
     }
     let kernel = first.diagnostics.map(|diagnostics| &diagnostics.kernel);
     let ids = kernel.map(|kernel| kernel.distribution_ids.as_slice()).unwrap_or_default();
-    let install = install_line(ids, "opensm");
-    let mut steps: Vec<Step> = match install {
-        Some(_) => Vec::new(),
-        None => vec![Step::Do("install opensm on one host of the fabric".to_owned())],
+    let found = match install_line(ids, "opensm") {
+        Some(line) => found.fixed_by(Fix::package(&line).on(first.name)),
+        None => found.advise("install opensm on one host of the fabric"),
     };
+    let found = found.fixed_by(Fix::service("opensm").on(first.name));
     let is_enforcing = kernel.is_some_and(|kernel| kernel.selinux_enforcing);
-    let label = is_enforcing.then(|| RELABEL.to_owned());
-    let lines = install
-        .into_iter()
-        .chain(["sudo systemctl enable --now opensm".to_owned()])
-        .chain(label)
-        .chain(["journalctl -u opensm -n 20".to_owned()]);
-    steps.extend(lines.map(|line| Step::RunOn(first.name.to_owned(), line)));
-    steps
+    let relabel = is_enforcing.then(|| Fix::run(RELABEL).on(first.name));
+    let found = relabel.into_iter().fold(found, Finding::fixed_by);
+    look(found, first.name, "journalctl -u opensm -n 20")
 }
 
 fn many_managers(cluster: &Cluster<'_>) -> Vec<Finding> {

@@ -2,7 +2,7 @@
 
 use super::containers::{SHARED_MEMORY, Scope, has_accelerators, small_shared_memory};
 use super::{Check, Cluster, ClusterHost, Needs, version};
-use crate::findings::{Finding, id};
+use crate::findings::{Finding, Fix, id};
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::{Diagnostics, SharedMemoryDefect};
 use rlaunch_bootstrap::inventory::rdma::{RdmaDevice, Uverbs};
@@ -155,7 +155,11 @@ fn locked_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
                 scope.needs("--ulimit memlock=-1", "securityContext.capabilities.add: [IPC_LOCK]"),
             ),
             Scope::Host => found
-                .run("echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/rdma.conf")
+                .fixed_by(Fix::limit(
+                    "memlock",
+                    &["* - memlock unlimited"],
+                    "LimitMEMLOCK=infinity",
+                ))
                 .advise("log in anew; under systemd LimitMEMLOCK=infinity"),
         })
     };
@@ -182,8 +186,7 @@ fn shared_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
         if small_shared_memory(host.inventory).is_some() {
             let is_host = Scope::new(host, cluster) == Scope::Host;
             let seen = format!("/dev/shm of this host has only {}", super::size(size));
-            let enlarge = "sudo mount -o remount,size=50% /dev/shm";
-            return is_host.then(|| warning(seen).run(enlarge));
+            return is_host.then(|| warning(seen).fixed_by(enlarged("size", "50%", "50%")));
         }
         let left = host.diagnostics?.shared_memory_available?;
         let is_full = left < SHARED_MEMORY && left < size / 10;
@@ -192,6 +195,15 @@ fn shared_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
         is_full.then(|| warning(seen).run(list))
     };
     cluster.hosts.iter().filter_map(finding).collect()
+}
+
+/// Makes the fix that sets an option of /dev/shm. `usual` is the value that the kernel does not print.
+fn enlarged(option: &str, value: &str, usual: &str) -> Fix {
+    Fix::shared_memory(
+        &format!("mount -o remount,{option}={value} /dev/shm"),
+        &format!("findmnt -no OPTIONS /dev/shm | tr , '\\n' | grep ^{option}= || true"),
+        &format!("mount -o remount,\"${{SAVED:-{option}={usual}}}\" /dev/shm"),
+    )
 }
 
 /// Reports a /dev/shm in which no file can be made.
@@ -203,23 +215,31 @@ fn closed_shared_memory(
     let (seen, fix) = match defect {
         SharedMemoryDefect::Missing => (
             "/dev/shm does not exist",
-            "sudo mkdir -p /dev/shm && sudo mount -t tmpfs -o mode=1777 tmpfs /dev/shm",
+            Fix::shared_memory(
+                "sh -c 'mkdir -p /dev/shm && mount -t tmpfs -o mode=1777 tmpfs /dev/shm'",
+                "if mountpoint -q /dev/shm; then echo mounted; fi",
+                "[ \"$SAVED\" = mounted ] || ! mountpoint -q /dev/shm || umount /dev/shm",
+            ),
         ),
-        SharedMemoryDefect::ReadOnly => {
-            ("/dev/shm is mounted read-only", "sudo mount -o remount,rw /dev/shm")
-        }
+        SharedMemoryDefect::ReadOnly => (
+            "/dev/shm is mounted read-only",
+            Fix::shared_memory(
+                "mount -o remount,rw /dev/shm",
+                "findmnt -no OPTIONS /dev/shm | cut -d, -f1",
+                "mount -o remount,\"$SAVED\" /dev/shm",
+            ),
+        ),
         SharedMemoryDefect::Denied => {
-            ("this user may not make files in /dev/shm", "sudo chmod 1777 /dev/shm")
+            ("this user may not make files in /dev/shm", Fix::mode("1777", "/dev/shm"))
         }
-        SharedMemoryDefect::NoInodes => (
-            "/dev/shm has no inode left for another file",
-            "sudo mount -o remount,nr_inodes=1m /dev/shm  # df -i /dev/shm",
-        ),
+        SharedMemoryDefect::NoInodes => {
+            ("/dev/shm has no inode left for another file", enlarged("nr_inodes", "1m", "0"))
+        }
     };
     let matters = "ranks on one host cannot share memory";
     let found = Finding::error(id::LIM_SHM, host.name, seen, matters);
     match scope {
-        Scope::Host => found.run(fix),
+        Scope::Host => found.fixed_by(fix),
         Scope::Container(_) => {
             let volume = "a volume emptyDir: {medium: Memory} mounted at /dev/shm";
             found.advise(scope.needs("--ipc=host or --shm-size=1g", volume))
@@ -234,7 +254,7 @@ fn memory_maps(cluster: &Cluster<'_>) -> Vec<Finding> {
         let matters = "CUDA, NCCL and registered buffers need many mappings";
         let found = Finding::warning(id::LIM_MAPS, host.name, seen, matters);
         has_accelerators(host.inventory)
-            .then(|| found.run("sudo sysctl -w vm.max_map_count=262144"))
+            .then(|| found.fixed_by(Fix::sysctl("maps", &[("vm.max_map_count", "262144")])))
     };
     cluster.diagnosed().filter_map(finding).collect()
 }
@@ -253,10 +273,11 @@ fn open_files(cluster: &Cluster<'_>) -> Vec<Finding> {
         Some(
             found
                 // The wildcard does not include root.
-                .run(
-                    "printf '%s\\n' '* - nofile 65536' 'root - nofile 65536' | \
-                     sudo tee /etc/security/limits.d/nofile.conf",
-                )
+                .fixed_by(Fix::limit(
+                    "nofile",
+                    &["* - nofile 65536", "root - nofile 65536"],
+                    "LimitNOFILE=65536",
+                ))
                 .advise("log in anew; a container needs --ulimit nofile=65536"),
         )
     };
@@ -402,7 +423,11 @@ mod tests {
             (SharedMemoryDefect::Missing, "/dev/shm does not exist", "mkdir -p /dev/shm"),
             (SharedMemoryDefect::ReadOnly, "/dev/shm is mounted read-only", "remount,rw /dev/shm"),
             (SharedMemoryDefect::Denied, "this user may not make files in /dev/shm", "chmod 1777"),
-            (SharedMemoryDefect::NoInodes, "/dev/shm has no inode left for another file", "df -i"),
+            (
+                SharedMemoryDefect::NoInodes,
+                "/dev/shm has no inode left for another file",
+                "nr_inodes=1m",
+            ),
         ] {
             // A /dev/shm that is missing has no size either.
             let machine = with(defect).change(|inventory| inventory.limits.shared_memory = None);

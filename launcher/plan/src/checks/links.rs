@@ -2,7 +2,7 @@
 
 use super::devices::{has_rdma, indexed, others_have_rdma, port_name};
 use super::{Check, Cluster, ClusterHost, Needs, quoted};
-use crate::findings::{Finding, Severity, id};
+use crate::findings::{Finding, Fix, Severity, id};
 use crate::selection::{self, Rejection};
 use rlaunch_bootstrap::inventory::diagnostics::{Counter, Diagnostics, InterfaceState};
 use rlaunch_bootstrap::inventory::pci::Distance;
@@ -211,12 +211,8 @@ fn with_cure(host: &ClusterHost<'_>, (device, port): DevicePort<'_>, found: Find
     let state = netdev.and_then(|name| interface_state(host.diagnostics?, name));
     let is_off = port.physical_state.as_deref() == Some("Disabled");
     let found = match (netdev, state) {
-        (Some(netdev), Some(state)) if !state.is_up => {
-            found.run(format!("sudo ip link set {} up", quoted(netdev)))
-        }
-        (Some(netdev), None) if is_off => {
-            found.run(format!("sudo ip link set {} up", quoted(netdev)))
-        }
+        (Some(netdev), Some(state)) if !state.is_up => found.fixed_by(Fix::interface_up(netdev)),
+        (Some(netdev), None) if is_off => found.fixed_by(Fix::interface_up(netdev)),
         _ => found,
     };
     found.advise("check the cable, and the port at its other end")

@@ -15,7 +15,7 @@ pub(super) use probed::failures;
 use super::devices::indexed;
 use super::links::interface_state;
 use super::{Check, Cluster, Needs};
-use crate::findings::{Finding, Severity, id};
+use crate::findings::{Finding, Fix, Severity, id};
 use crate::options::Transport;
 use crate::selection::{Plan, UsablePort};
 use rlaunch_text::text;
@@ -242,10 +242,13 @@ fn duplicate(cluster: &Cluster<'_>) -> Vec<Finding> {
         let name = |port: &UsablePort| port.nic.netdev.clone().unwrap_or_default();
         let seen = format!("{} and {} are both on {subnet}", name(one), name(other));
         let matters = "each answers ARP for the other, so RoCE packets reach the wrong port";
-        let settings = "net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2 net.ipv4.conf.all.rp_filter=2";
+        let settings = [
+            ("net.ipv4.conf.all.arp_ignore", "1"),
+            ("net.ipv4.conf.all.arp_announce", "2"),
+            ("net.ipv4.conf.all.rp_filter", "2"),
+        ];
         let finding = Finding::warning(id::MESH_DUPLICATE, host.name, seen, matters)
-            .run(format!("sudo sysctl -w {settings}"))
-            .run(format!("printf '%s\\n' {settings} | sudo tee /etc/sysctl.d/90-rdma.conf"))
+            .fixed_by(Fix::sysctl("rdma", &settings))
             .advise("or use a subnet for each interface");
         found.push(finding);
     }

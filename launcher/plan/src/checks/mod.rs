@@ -36,6 +36,8 @@ mod erdma;
 mod faults;
 mod files;
 mod firewall;
+#[cfg(test)]
+mod fixable;
 mod fold;
 mod gpu;
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use super::cluster::{Probe, ProbeKind, ProbeOutcome};
 use super::devices::indexed;
 use super::{Check, Cluster, ClusterHost, Needs, quoted};
-use crate::findings::{Finding, id};
+use crate::findings::{Finding, Fix, id};
 use crate::selection::UsablePort;
 use rlaunch_bootstrap::rank_table::Transport;
 use rlaunch_text::text;
@@ -67,6 +67,9 @@ the fix repeats the test. If an interface at one end is itself too small for the
 const OVERHEAD: u32 = 82;
 /// MTU of RDMA that fits the usual MTU of Ethernet.
 const SMALL: u32 = 1024;
+/// MTU of interfaces that the largest RDMA packets fit, and the usual one, which everything carries.
+const JUMBO: u32 = 9000;
+const USUAL: u32 = 1500;
 /// Drivers that another check judges (erdma), and those without hardware, whose packet size costs
 /// little.
 const OTHER_RULES: &[&str] = &["erdma", "rxe", "siw"];
@@ -89,7 +92,7 @@ fn small(cluster: &Cluster<'_>) -> Vec<Finding> {
             let matters = format!("at most {}.{} % of the rate is data", tenths / 10, tenths % 10);
             let finding = Finding::note(id::MTU_RDMA, host.name, seen, matters)
                 .device(name(port))
-                .run(format!("sudo ip link set {} mtu 9000", quoted(netdev)))
+                .fixed_by(Fix::mtu(netdev, JUMBO))
                 .advise("and the same on the other hosts and in switches, if they can");
             found.push(finding);
         }
@@ -139,7 +142,7 @@ fn mismatch(cluster: &Cluster<'_>) -> Vec<Finding> {
                 "these paths use the smaller size, or fail where programs do not agree on it";
             let finding = Finding::warning(id::MTU_MISMATCH, host.name, seen, matters)
                 .device(name(port))
-                .run(format!("sudo ip link set {} mtu {of_netdev}", quoted(netdev)));
+                .fixed_by(Fix::mtu(netdev, of_netdev));
             found.push(finding);
         }
     }
@@ -177,7 +180,7 @@ fn larger_netdev_mtu(cluster: &Cluster<'_>, hosts: &[&str], port: &UsablePort) -
             Some(host.inventory.netdevs.iter().find(|netdev| netdev.name == *name)?.mtu)
         })
     });
-    mtus.max().unwrap_or(9000)
+    mtus.max().unwrap_or(JUMBO)
 }
 
 fn path(cluster: &Cluster<'_>) -> Vec<Finding> {
@@ -201,9 +204,21 @@ fn path(cluster: &Cluster<'_>) -> Vec<Finding> {
         if !seen_pairs.insert((*from.min(to), *from.max(to))) {
             continue;
         }
-        found.push(path_finding(probe, host.name, peer.name));
+        found.push(at_both_ends(cluster, probe, path_finding(probe, host.name, peer.name)));
     }
     found
+}
+
+/// Adds the usual MTU for the interfaces at both ends of a path, if both are known.
+fn at_both_ends(cluster: &Cluster<'_>, probe: &Probe, found: Finding) -> Finding {
+    let ends = || {
+        let (host, peer) = (cluster.hosts.get(probe.from)?, cluster.hosts.get(probe.to)?);
+        let reached = peer.inventory.netdev_with_address(probe.address?)?;
+        Some([(host.name, &**probe.netdev.as_ref()?), (peer.name, &*reached.name)])
+    };
+    let Some(ends) = ends() else { return found };
+    let fixes = ends.map(|(host, netdev)| Fix::mtu(netdev, USUAL).on(host));
+    fixes.into_iter().fold(found, Finding::fixed_by)
 }
 
 /// Makes the finding of a path that drops large packets.
@@ -254,8 +269,7 @@ fn too_small_end<'a>(cluster: &Cluster<'a>, probe: &Probe) -> Option<((usize, &'
     let matters = "RDMA hangs with the first large message";
     let (host, peer) = (cluster.hosts.get(end)?.name, cluster.hosts.get(peer)?.name);
     let finding = Finding::error(id::MTU_PATH, host, seen, matters).device(&netdev.name).peer(peer);
-    let line = format!("sudo ip link set {} mtu 9000", quoted(&netdev.name));
-    Some(((end, &netdev.name), finding.run(line)))
+    Some(((end, &netdev.name), finding.fixed_by(Fix::mtu(&netdev.name, JUMBO))))
 }
 
 #[cfg(test)]
@@ -299,7 +313,7 @@ mod tests {
                         smaller size, or fail where programs do not agree on it";
         assert_eq!(lines(mismatch, &machines), [expected]);
         let fix = with_cluster(&machines, |cluster| mismatch(&cluster)[0].fix.clone());
-        assert_eq!(fix, [Step::Run("sudo ip link set ens224 mtu 9000".into())]);
+        assert_eq!(fix, [Step::Run("sudo ip link set dev ens224 mtu 9000".into())]);
         for name in ["dual-port", "siw", "connectx3", "spark", "dgx"] {
             assert!(lines(mismatch, &vec![Machine::recorded(name); 3]).is_empty(), "{name}");
         }
@@ -350,7 +364,7 @@ mod tests {
         let machines = [sized("esxi-vm", 4096, 1500), Machine::recorded("esxi-vm")];
         let found = probed(path, &machines, &probes);
         assert_eq!(found.iter().map(line).collect::<Vec<_>>(), [expected("a", "b")]);
-        assert_eq!(found[0].fix, [Step::Run("sudo ip link set ens224 mtu 9000".into())]);
+        assert_eq!(found[0].fix, [Step::Run("sudo ip link set dev ens224 mtu 9000".into())]);
         let [small, large] = machines;
         let found = probed(path, &[large, small], &probes);
         assert_eq!(found.iter().map(line).collect::<Vec<_>>(), [expected("b", "a")]);

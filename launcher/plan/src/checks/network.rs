@@ -7,7 +7,7 @@ mod tests;
 use super::cluster::ReachStage;
 use super::ssh::{UnreachedReason, unreached};
 use super::{Check, Cluster, ClusterHost, Needs};
-use crate::findings::{Finding, Step, id};
+use crate::findings::{Finding, Fix, Step, id};
 use rlaunch_bootstrap::inventory::diagnostics::{Counter, Diagnostics, InterfaceState, OwnName};
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
 use std::net::{IpAddr, Ipv4Addr};
@@ -157,6 +157,10 @@ const CALLBACK: UnreachedReason = UnreachedReason {
     usual: |_| Step::Do("give its shell stdin, as by docker exec -i".to_owned()),
 };
 
+/// Settings with which interfaces answer ARP for their own addresses only.
+const ANSWER_FOR_ONESELF: &[(&str, &str)] =
+    &[("net.ipv4.conf.all.arp_ignore", "1"), ("net.ipv4.conf.all.arp_announce", "2")];
+
 fn own_name(cluster: &Cluster<'_>) -> Vec<Finding> {
     if cluster.hosts.len() < 2 {
         return Vec::new();
@@ -177,9 +181,10 @@ fn judge_name(
     let mut outside = addresses.iter().filter(|address| !address.is_loopback());
     let own = host.address.map_or_else(|| "ADDRESS".to_owned(), |address| address.to_string());
     let cure = |found: Finding| {
-        found.advise(format!(
-            "in /etc/hosts there, let this be the only line for the name: {own} {name}"
-        ))
+        let advice =
+            format!("in /etc/hosts there, let this be the only line for the name: {own} {name}");
+        let fix = host.address.filter(|_| !name.is_empty()).map(|own| Fix::own_name(name, own));
+        fix.into_iter().fold(found.advise(advice), Finding::fixed_by)
     };
     if let Some(address) = outside.clone().find(|address| !is_own(address)) {
         let mut others = cluster.hosts.iter().filter(|other| other.name != host.name);
@@ -241,11 +246,7 @@ fn answers_for_others(cluster: &Cluster<'_>) -> Vec<Finding> {
         let seen = format!("{} and {} are both in {subnet}, arp_ignore 0", one.name, other.name);
         let matters = "packets for one may arrive at the other";
         let found = Finding::note(id::NET_ARP, host.name, seen, matters);
-        Some(
-            found.run(
-                "sudo sysctl -w net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2",
-            ),
-        )
+        Some(found.fixed_by(Fix::sysctl("arp", ANSWER_FOR_ONESELF)))
     };
     cluster.diagnosed().filter_map(finding).collect()
 }
@@ -287,19 +288,23 @@ fn reserved_ports(cluster: &Cluster<'_>) -> Vec<Finding> {
         let device = devices.find(|device| device.driver.as_deref() == Some("erdma"))?;
         let (first, last) = super::erdma::compat_ports(state);
         let (lowest, highest) = state.kernel.ephemeral_ports?;
-        if lowest > last || highest < first {
+        let reserved = &state.kernel.reserved_ports;
+        // The kernel writes neighbours as one range.
+        let is_reserved = reserved.iter().any(|(from, to)| *from <= first && last <= *to);
+        if lowest > last || highest < first || is_reserved {
             return None;
         }
+        // A new value replaces the old one.
+        let ranges = reserved.iter().copied().chain([(first, last)]);
+        let ranges: Vec<String> = ranges.map(|(from, to)| format!("{from}-{to}")).collect();
+        let ranges = ranges.join(",");
+        let setting = [("net.ipv4.ip_local_reserved_ports", &*ranges)];
         let seen = format!(
             "the range from which the kernel chooses ports {lowest}-{highest} includes {first}-{last}"
         );
         let matters = "eRDMA's compat mode listens on these ports in the kernel";
         let found = Finding::warning(id::NET_RESERVED, host.name, seen, matters);
-        Some(
-            found
-                .device(&*device.name)
-                .run(format!("sudo sysctl -w net.ipv4.ip_local_reserved_ports={first}-{last}")),
-        )
+        Some(found.device(&*device.name).fixed_by(Fix::sysctl("erdma-ports", &setting)))
     };
     cluster.diagnosed().filter_map(finding).collect()
 }
@@ -379,7 +384,7 @@ fn udp_drops(cluster: &Cluster<'_>) -> Vec<Finding> {
         let found = Finding::warning(id::NET_UDP_DROPS, host.name, seen, matters);
         Some(
             found
-                .run("sudo sysctl -w net.core.netdev_max_backlog=10000")
+                .fixed_by(Fix::sysctl("backlog", &[("net.core.netdev_max_backlog", "10000")]))
                 .advise("or give the machine more processors, or run fewer ranks on it"),
         )
     };

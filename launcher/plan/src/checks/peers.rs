@@ -5,7 +5,7 @@ mod majority;
 mod tests;
 
 use super::{Check, Cluster, ClusterHost, Needs};
-use crate::findings::{Finding, Severity, id};
+use crate::findings::{Finding, Fix, Severity, id};
 use crate::selection;
 use majority::Comparison;
 use rlaunch_bootstrap::inventory::Inventory;
@@ -412,7 +412,7 @@ fn clock(cluster: &Cluster<'_>) -> Vec<Finding> {
         } else {
             Finding::warning(id::CLOCK_OFFSET, host.name, seen, matters)
         };
-        (sure > CLOCK_LIMIT).then(|| found.run("sudo timedatectl set-ntp true"))
+        (sure > CLOCK_LIMIT).then(|| found.fixed_by(Fix::time_service()))
     };
     cluster.hosts.iter().filter_map(finding).collect()
 }

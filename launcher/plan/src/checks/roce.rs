@@ -6,8 +6,8 @@ mod tests;
 
 use super::devices::{indexed, port_name};
 use super::links::{describe_growth, interface_state, port_counters};
-use super::{Check, Cluster, ClusterHost, Needs, quoted};
-use crate::findings::{Finding, Severity, id};
+use super::{Check, Cluster, ClusterHost, Needs};
+use crate::findings::{Finding, Fix, Severity, id};
 use crate::selection::{self, Addressing, ConnectBy};
 use rlaunch_bootstrap::inventory::diagnostics::Diagnostics;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
@@ -220,15 +220,13 @@ fn manager_mode(cluster: &Cluster<'_>) -> Vec<Finding> {
                 _ => Severity::Note,
             };
             let (name, number) = (&device.name, port.number);
-            let directory = format!("/sys/kernel/config/rdma_cm/{}", quoted(name));
+            let mode_file =
+                format!("/sys/kernel/config/rdma_cm/{name}/ports/{number}/default_roce_mode");
             let seen = format!("the RDMA connection manager uses {}", mode.unwrap_or_default());
             let matters = "routers and many switches drop packets of RoCE v1";
             let finding = Finding::new(id::ROCE_CM_MODE, severity, host.name, seen, matters)
                 .device(port_name(device, port))
-                .run(format!("sudo mkdir -p {directory}"))
-                .run(format!(
-                    "echo 'RoCE v2' | sudo tee {directory}/ports/{number}/default_roce_mode"
-                ));
+                .fixed_by(Fix::write("RoCE v2", &[mode_file]));
             found.push(finding);
         }
     }
@@ -252,12 +250,11 @@ fn congestion_control(cluster: &Cluster<'_>) -> Vec<Finding> {
             }
             let seen = format!("RoCE congestion control (ECN) is off on {netdev}");
             let matters = "throughput collapses when several hosts send to one";
-            let files = format!("/sys/class/net/{}/ecn", quoted(netdev));
+            let files = ["roce_np", "roce_rp"]
+                .map(|point| format!("/sys/class/net/{netdev}/ecn/{point}/enable/{PRIORITY}"));
             let finding = Finding::note(id::ROCE_ECN, host.name, seen, matters)
                 .device(port_name(device, port))
-                .run(format!(
-                    "echo 1 | sudo tee {files}/roce_np/enable/{PRIORITY} {files}/roce_rp/enable/{PRIORITY}"
-                ));
+                .fixed_by(Fix::write("1", &files));
             found.push(finding);
         }
     }

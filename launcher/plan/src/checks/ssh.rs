@@ -2,7 +2,7 @@
 
 use super::cluster::{ReachStage, Unreached};
 use super::{Check, Cluster, ClusterHost, Needs, quoted};
-use crate::findings::{CheckId, Finding, Severity, Step, id};
+use crate::findings::{CheckId, Finding, Fix, Severity, Step, id};
 use rlaunch_text::shell;
 use std::path::Path;
 
@@ -188,7 +188,10 @@ pub(super) fn unreached(
     let finding = |host: &Unreached| {
         let found = Finding::error(reason.id, &*host.host, &*host.cause, reason.matters);
         let advised = host.hints.iter().fold(found, Finding::advise);
-        if host.hints.is_empty() { advised.step((reason.usual)(&host.host)) } else { advised }
+        let advised =
+            if host.hints.is_empty() { advised.step((reason.usual)(&host.host)) } else { advised };
+        let fix = (reason.id == id::SSH_AUTH).then(Fix::install_key);
+        fix.into_iter().fold(advised, Finding::fixed_by)
     };
     let all = cluster.unreached.iter().chain(&cluster.outside);
     all.filter(|host| host.stage == stage).map(finding).collect()
@@ -209,7 +212,7 @@ fn refused_files(cluster: &Cluster<'_>) -> Vec<Finding> {
         let seen = format!("ssh refuses {}: {reason}", path.display());
         let found = Finding::new(id::SSH_PERMS, severity, String::new(), seen, matters);
         let found = Finding { hosts: Vec::new(), ..found };
-        found.step(Step::RunHere(correction(path, reason)))
+        found.fixed_by(Fix::here(correction(path, reason)))
     };
     cluster.ssh_files.iter().map(finding).collect()
 }

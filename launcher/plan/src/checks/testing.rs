@@ -39,6 +39,18 @@ impl Machine {
     }
 }
 
+/// Moves an interface of a host and its GID to another address.
+pub(super) fn readdress(inventory: &mut Inventory, from: &str, to: &str) {
+    let [from, to] = [from, to].map(|text| text.parse::<std::net::IpAddr>().unwrap());
+    let addresses = inventory.netdevs.iter_mut().flat_map(|netdev| &mut netdev.addresses);
+    addresses.filter(|(address, _)| *address == from).for_each(|(address, _)| *address = to);
+    let ports = inventory.rdma.iter_mut().flat_map(|device| &mut device.ports);
+    for gid in ports.flat_map(|port| &mut port.gids).filter(|gid| gid.ip() == from) {
+        let std::net::IpAddr::V4(v4) = to else { panic!("{to}") };
+        gid.value = v4.to_ipv6_mapped();
+    }
+}
+
 /// Runs `then` on a cluster of machines called `a`, `b`, `c` and so on, which may be changed before.
 pub(super) fn with_cluster<T>(machines: &[Machine], then: impl FnOnce(Cluster<'_>) -> T) -> T {
     const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];

@@ -3,8 +3,10 @@
 //! Each finding has an id, such as `mtu.path`. `rlaunch doctor` and jobs print it, and
 //! `rlaunch help ID` explains it. The functions that make findings are in [`crate::checks`].
 
+mod fix;
 pub mod id;
 
+pub use fix::{Action, Fix};
 pub use id::CheckId;
 
 use rlaunch_text::message::Failed;
@@ -45,6 +47,9 @@ pub struct Finding {
     pub matters: String,
     /// Steps that fix it, in order.
     pub fix: Vec<Step>,
+    /// What rlaunch can do of that itself. Their lines are among the steps.
+    #[serde(skip)]
+    pub fixes: Vec<Fix>,
 }
 
 /// Step of a fix.
@@ -79,6 +84,7 @@ impl Finding {
             seen: seen.into(),
             matters: matters.into(),
             fix: Vec::new(),
+            fixes: Vec::new(),
         }
     }
 
@@ -129,6 +135,17 @@ impl Finding {
         self.step(Step::Run(line.into()))
     }
 
+    /// Adds what rlaunch can do itself, and its lines.
+    pub(crate) fn fixed_by(mut self, fix: Fix) -> Finding {
+        self.fix.extend(fix.lines.iter().cloned().map(|line| match &fix.action {
+            Action::ChangeOn(host, _) => Step::RunOn(host.clone(), line),
+            Action::RunHere => Step::RunHere(line),
+            Action::Change(_) | Action::InstallKey => Step::Run(line),
+        }));
+        self.fixes.push(fix);
+        self
+    }
+
     /// Adds an action that is not a command.
     pub fn advise(self, text: impl Into<String>) -> Finding {
         self.step(Step::Do(text.into()))
@@ -148,6 +165,7 @@ impl Finding {
             && self.seen == other.seen
             && self.matters == other.matters
             && self.fix == other.fix
+            && self.fixes == other.fixes
     }
 }
 

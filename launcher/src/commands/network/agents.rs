@@ -195,7 +195,7 @@ impl HostAgents {
     }
 
     /// Reads the state of all hosts again, once their interfaces have settled.
-    async fn settle(&mut self) -> Result<(), Failed> {
+    pub(super) async fn settle(&mut self) -> Result<(), Failed> {
         let none = vec![Vec::new(); self.agents.len()];
         self.apply(none, PREPARED_MS, SETTLE_MS).await
     }

@@ -58,7 +58,7 @@ pub(super) async fn apply(
 }
 
 /// Returns the changes of a host, with removals first: an address may move from one interface to another.
-fn changes_of(plan: &MeshPlan, host: usize) -> Vec<NetworkChange> {
+pub(super) fn changes_of(plan: &MeshPlan, host: usize) -> Vec<NetworkChange> {
     let ends = plan.links.iter().flat_map(|link| &link.ends).filter(|end| end.end.host == host);
     let all: Vec<NetworkChange> = ends.flat_map(|end| end.changes.clone()).collect();
     let is_removal = |change: &NetworkChange| matches!(change, NetworkChange::RemoveAddress { .. });
@@ -86,7 +86,7 @@ fn directions(plan: &MeshPlan, hosts: &[Surveyed]) -> Vec<Direction> {
 }
 
 /// Probes all links. Returns the number of directions, or an error that names the links that do not answer.
-async fn probe(
+pub(super) async fn probe(
     agents: &mut HostAgents,
     plan: &MeshPlan,
     hosts: &[Surveyed],

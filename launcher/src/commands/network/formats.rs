@@ -20,6 +20,10 @@ pub(super) enum ConfigFormat {
     Nmcli,
     /// systemd-networkd: files for /etc/systemd/network
     Networkd,
+    /// ifupdown: a file for /etc/network/interfaces.d
+    Ifupdown,
+    /// NetworkManager: files for its system-connections
+    Keyfile,
     /// Commands for ip, which last until the next boot
     Ip,
 }
@@ -55,6 +59,12 @@ impl ConfigFormat {
                 text: netplan(&ends),
             }],
             ConfigFormat::Networkd => ends.iter().map(networkd).collect(),
+            ConfigFormat::Ifupdown => vec![SetupFile {
+                directory: Some("/etc/network/interfaces.d"),
+                name: "rdma-mesh".into(),
+                text: ends.iter().map(ifupdown).collect::<Vec<_>>().join("\n"),
+            }],
+            ConfigFormat::Keyfile => ends.iter().filter_map(keyfile).collect(),
             ConfigFormat::Nmcli => script(nmcli),
             ConfigFormat::Ip => script(ip),
         }
@@ -69,6 +79,13 @@ impl ConfigFormat {
             ConfigFormat::Nmcli => "on each host, as root: `sh rdma-mesh.sh`",
             ConfigFormat::Networkd => {
                 "on each host, as root: put the files into /etc/systemd/network, then `networkctl reload`"
+            }
+            ConfigFormat::Ifupdown => {
+                "on each host, as root: put the file into /etc/network/interfaces.d, then `ifup` its interfaces"
+            }
+            ConfigFormat::Keyfile => {
+                "on each host, as root: put the files into /etc/NetworkManager/system-connections with mode 600, then \
+                 `nmcli connection reload`"
             }
             ConfigFormat::Ip => {
                 "on each host, as root: `sh rdma-mesh.sh`; this lasts until the next boot, the other formats stay"
@@ -197,6 +214,51 @@ fn nmcli(end: &PeeredEnd<'_>) -> String {
          connection.autoconnect-priority 10\nnmcli connection up {connection}\n",
         end.peers
     )
+}
+
+/// Writes a file of ifupdown. Names of interfaces have no space in it.
+fn ifupdown(end: &PeeredEnd<'_>) -> String {
+    let name = end.interface();
+    let mut text = format!(
+        "# to {}\nauto {name}\niface {name} inet static\n    address {}\n",
+        end.peers,
+        end.address()
+    );
+    if end.is_ipoib() {
+        let _ = writeln!(text, "    pre-up echo {IPOIB_MODE} > /sys/class/net/$IFACE/mode");
+    }
+    if let Some(mtu) = end.end.mtu {
+        let _ = writeln!(text, "    mtu {mtu}");
+    }
+    text
+}
+
+/// Writes a connection of NetworkManager as it stores them; `None` for a bond, whose connection is there under another name.
+fn keyfile(end: &PeeredEnd<'_>) -> Option<SetupFile> {
+    let name = end.interface();
+    if end.end.kind == NetdevKind::Bond {
+        return None;
+    }
+    let kind = if end.is_ipoib() { "infiniband" } else { "ethernet" };
+    let mut text = format!(
+        "# to {}\n[connection]\nid=rdma-mesh-{name}\ntype={kind}\ninterface-name={name}\nautoconnect-priority=10\n\n",
+        end.peers
+    );
+    let special = match end.end.mtu {
+        _ if end.is_ipoib() => format!("transport-mode={IPOIB_MODE}\n"),
+        Some(mtu) => format!("mtu={mtu}\n"),
+        None => String::new(),
+    };
+    let _ = write!(
+        text,
+        "[{kind}]\n{special}\n[ipv4]\nmethod=manual\naddress1={}\nnever-default=true\n\n[ipv6]\nmethod=link-local\n",
+        end.address()
+    );
+    Some(SetupFile {
+        directory: Some("/etc/NetworkManager/system-connections"),
+        name: format!("rdma-mesh-{name}.nmconnection"),
+        text,
+    })
 }
 
 fn quoted(word: &str) -> String {

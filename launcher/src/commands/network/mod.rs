@@ -8,9 +8,11 @@
 //! | `picture` | links as text and as JSON |
 //! | `plan`, `formats` | a subnet for each link; configuration of each host |
 //! | `apply` | addresses on trial |
+//! | `cabled` | all of it for `rlaunch up`, with addresses that are kept |
 
 mod agents;
 mod apply;
+pub(super) mod cabled;
 mod formats;
 mod links;
 mod picture;

@@ -10,8 +10,8 @@
 
 mod host_network;
 mod probes;
-mod record;
-mod trial;
+pub(crate) mod record;
+pub(crate) mod trial;
 
 use crate::console::errln;
 use crate::network::channel::open_stdio;
@@ -46,7 +46,7 @@ type Step = Pin<Box<dyn Future<Output = NetworkReply>>>;
 /// network. Returns success unless a change could not be undone.
 pub(crate) fn run(word: Option<OsString>) -> ExitCode {
     if word.is_some_and(|word| word == "change") {
-        trial::guard(|guardian| serve(true, guardian))
+        trial::guard(|guardian| serve(true, guardian), trial::undo_after)
     } else {
         serve(false, None)
     }

@@ -26,7 +26,7 @@ const NEVER: u64 = u64::MAX;
 /// State of the host before the changes of a trial. It can be restored at any moment, in the midst of a change or
 /// twice.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub(super) struct Record {
+pub(crate) struct Record {
     /// Right to undo the changes.
     pub(super) privilege: Privilege,
     /// Changes that undo those of links and of IPv6 addresses, in the order in which those were made.
@@ -110,8 +110,16 @@ impl Record {
         note_lost(&mut self.neighbours, list_neighbours);
     }
 
+    /// Makes a record good for a host that has booted since: what a boot takes away, the changes have not.
+    pub(crate) fn forget_boot(&mut self) {
+        let addresses = self.addresses.iter_mut().flat_map(|(_, all)| all);
+        addresses.for_each(|address| address.expires_at = 0);
+        let listed = self.routes.iter_mut().chain(&mut self.neighbours);
+        listed.for_each(|one| one.is_lost = false);
+    }
+
     /// Brings back what was recorded.
-    pub(super) fn restore(&self) -> RollBackReport {
+    pub(crate) fn restore(&self) -> RollBackReport {
         let mut undo = Undo { privilege: self.privilege, report: RollBackReport::default() };
         // Routes go with addresses that go, also with those that the trial has added, and neighbours with the last one.
         let routes = undo.wanted(&self.routes, list_routes);
@@ -207,7 +215,7 @@ fn is_ipv4(change: &NetworkChange) -> bool {
 
 /// Runs `ip` to tell whether the IPv6 address that a change adds is there, or the one that it removes is not.
 /// Returns false if `ip` fails.
-fn is_in_effect(change: &NetworkChange) -> bool {
+pub(super) fn is_in_effect(change: &NetworkChange) -> bool {
     match change {
         NetworkChange::AddAddress { interface, address, prefix } => {
             list_ipv6(interface).is_ok_and(|listed| has_ipv6(&listed, *address, *prefix))

@@ -15,7 +15,7 @@ use rlaunch_sys::Fork;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
 use std::net::IpAddr;
 use std::process::ExitCode;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Changes that were made and not confirmed.
 pub(super) struct Changes {
@@ -64,10 +64,7 @@ impl Changes {
             self.record.inverses.truncate(known);
         }
         made?;
-        match neighbours {
-            Some(neighbours) => neighbours.restore(self.record.privilege),
-            None => Ok(()),
-        }
+        neighbours.map_or(Ok(()), |neighbours| neighbours.restore(self.record.privilege))
     }
 
     fn tell_guardian(&mut self) -> io::Result<()> {
@@ -98,6 +95,46 @@ impl Drop for Changes {
     fn drop(&mut self) {
         self.roll_back();
     }
+}
+
+/// Tells whether a change would change nothing.
+pub(crate) fn is_in_effect(change: &NetworkChange) -> bool {
+    let before = Before::read(change.interface());
+    let lists = |address: IpAddr, prefix| {
+        let listed = record::list_addresses(change.interface());
+        listed.map(|all| all.iter().any(|one| one.has_address(address, prefix)))
+    };
+    match change {
+        NetworkChange::SetUp { up, .. } => before.is_up == Some(*up),
+        NetworkChange::SetMtu { mtu, .. } => before.mtu == Some(*mtu),
+        NetworkChange::SetIpoibMode { mode, .. } => before.ipoib_mode.as_ref() == Some(mode),
+        NetworkChange::AddAddress { address: address @ IpAddr::V4(_), prefix, .. } => {
+            lists(*address, *prefix).unwrap_or(false)
+        }
+        NetworkChange::RemoveAddress { address: address @ IpAddr::V4(_), prefix, .. } => {
+            lists(*address, *prefix).is_ok_and(|is_there| !is_there)
+        }
+        NetworkChange::AddAddress { .. } | NetworkChange::RemoveAddress { .. } => {
+            record::is_in_effect(change)
+        }
+    }
+}
+
+/// Records what a single change by root may cost.
+pub(crate) fn note(change: &NetworkChange) -> Result<Record, ChangeFailure> {
+    let mut record = Record::new(Privilege::Root);
+    record.note(std::slice::from_ref(change))?;
+    record.inverses.extend(inverse(change, &Before::read(change.interface())));
+    Ok(record)
+}
+
+/// Makes a change that is recorded, and records what it has cost.
+pub(crate) fn make(change: &NetworkChange, record: &mut Record) -> Result<(), ChangeFailure> {
+    let neighbours = Neighbours::of(change)?;
+    record::change_by_ip(record.privilege, &change.arguments())?;
+    neighbours.map_or(Ok(()), |neighbours| neighbours.restore(record.privilege))?;
+    record.note_lost();
+    Ok(())
 }
 
 /// Other addresses of an interface that loses one. Without `promote_secondaries`, the kernel removes the other
@@ -182,12 +219,15 @@ fn inverse(change: &NetworkChange, before: &Before) -> Option<NetworkChange> {
     }
 }
 
-/// Runs `agent` in a child process. This process stays as its guardian: if the agent is killed, it undoes the changes
-/// that were not confirmed, and then sends the agent's last message. It keeps stdout open until then, so that the
-/// launcher does not take the end of the agent for the end of its changes.
-pub(super) fn guard(agent: impl FnOnce(Option<PipeWriter>) -> ExitCode) -> ExitCode {
+/// Runs `agent` in a child process. This process stays as its guardian: `guard` gets the id of the agent and what the agent
+/// writes to it, and undoes what an agent that was killed has left. It keeps stdout open until then, so that the launcher
+/// does not take the end of the agent for the end of its changes.
+pub(crate) fn guard(
+    agent: impl FnOnce(Option<PipeWriter>) -> ExitCode,
+    guard: impl FnOnce(Pid, PipeReader) -> ExitCode,
+) -> ExitCode {
     let forked = io::pipe().and_then(|(records, writer)| {
-        // An `ip` that the agent leaves becomes a child of the guardian.
+        // A program that the agent leaves becomes a child of the guardian.
         prctl::set_child_subreaper(true)?;
         Ok((records, writer, rlaunch_sys::fork()?))
     });
@@ -200,7 +240,7 @@ pub(super) fn guard(agent: impl FnOnce(Option<PipeWriter>) -> ExitCode) -> ExitC
         }
         Ok((records, writer, Fork::Parent(pid))) => {
             drop(writer);
-            undo_after(Pid::from_raw(pid), records)
+            guard(Pid::from_raw(pid), records)
         }
         Err(error) => {
             errln!("rlaunch-worker: cannot guard the agent: {error}");
@@ -210,9 +250,9 @@ pub(super) fn guard(agent: impl FnOnce(Option<PipeWriter>) -> ExitCode) -> ExitC
 }
 
 /// Waits for the end of the agent and undoes what it has left. Returns its exit code.
-fn undo_after(agent: Pid, records: PipeReader) -> ExitCode {
+pub(super) fn undo_after(agent: Pid, records: PipeReader) -> ExitCode {
     let record = last_record(records);
-    let status = reap_all(agent);
+    let status = reap_all(agent, COMMAND_TIMEOUT);
     // The record is empty if the agent has ended in order.
     let report = record.map(|record| record.restore());
     if let Some(WaitStatus::Exited(_, code)) = status {
@@ -243,10 +283,10 @@ fn last_record(mut records: impl Read) -> Option<Record> {
     }
 }
 
-/// Waits until the agent and every `ip` that it has left have ended, so that no change comes after its undoing. Returns
-/// how the agent ended.
-fn reap_all(agent: Pid) -> Option<WaitStatus> {
-    let deadline = Instant::now() + COMMAND_TIMEOUT;
+/// Waits until the agent and every program that it has left have ended, at most for `limit`, so that no change comes after
+/// its undoing. Returns how the agent ended.
+pub(crate) fn reap_all(agent: Pid, limit: Duration) -> Option<WaitStatus> {
+    let deadline = Instant::now() + limit;
     let mut ended = None;
     loop {
         match waitpid(None, Some(WaitPidFlag::WNOHANG)) {

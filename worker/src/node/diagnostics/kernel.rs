@@ -14,6 +14,7 @@ pub(super) fn read_settings(root: &Root) -> KernelSettings {
     KernelSettings {
         command_line: command_line(root),
         ephemeral_ports: ephemeral_ports(root),
+        reserved_ports: reserved_ports(root),
         max_map_count: root.value("/proc/sys/vm/max_map_count"),
         ptrace_scope: root.value("/proc/sys/kernel/yama/ptrace_scope"),
         receive_buffer_max: root.value("/proc/sys/net/core/rmem_max"),
@@ -47,6 +48,16 @@ fn ephemeral_ports(root: &Root) -> Option<(u16, u16)> {
     let text = root.text("/proc/sys/net/ipv4/ip_local_port_range")?;
     let (first, last) = text.split_once(char::is_whitespace)?;
     Some((first.trim().parse().ok()?, last.trim().parse().ok()?))
+}
+
+/// Returns the ranges of a list such as `8080,30608-30623`.
+fn reserved_ports(root: &Root) -> Vec<(u16, u16)> {
+    let text = root.text("/proc/sys/net/ipv4/ip_local_reserved_ports").unwrap_or_default();
+    let range = |word: &str| {
+        let (first, last) = word.split_once('-').unwrap_or((word, word));
+        Some((first.parse().ok()?, last.parse().ok()?))
+    };
+    text.trim().split(',').filter_map(range).collect()
 }
 
 fn distribution_ids(release: &str) -> Vec<String> {

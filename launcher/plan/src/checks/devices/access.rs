@@ -2,7 +2,7 @@
 
 use super::{container_cure, in_container, indexed, is_used, severity_of_loss};
 use crate::checks::{Check, Cluster, ClusterHost, Needs, POD_RESOURCE, quoted};
-use crate::findings::{Finding, Severity, id};
+use crate::findings::{Finding, Fix, Severity, id};
 use crate::selection::ConnectBy;
 use rlaunch_bootstrap::inventory::ContainerKind;
 use rlaunch_bootstrap::inventory::diagnostics::DeviceFile;
@@ -143,7 +143,7 @@ fn files(cluster: &Cluster<'_>) -> Vec<Finding> {
         Some(if in_container(cluster, host) || has_files {
             found.advise(container_cure(host, "--device=/dev/infiniband", POD_RESOURCE))
         } else {
-            found.run("sudo modprobe ib_uverbs")
+            found.fixed_by(Fix::module("ib_uverbs"))
         })
     };
     indexed(cluster).filter_map(finding).collect()
@@ -201,8 +201,10 @@ fn connection_manager(cluster: &Cluster<'_>) -> Vec<Finding> {
         let flag = "--device=/dev/infiniband/rdma_cm";
         Some(match (in_container(cluster, host), diagnostics.connection_manager) {
             (true, _) => found.advise(container_cure(host, flag, POD_RESOURCE)),
-            (false, DeviceFile::Denied) => found.run("sudo chmod 666 /dev/infiniband/rdma_cm"),
-            (false, _) => found.run("sudo modprobe rdma_ucm"),
+            (false, DeviceFile::Denied) => {
+                found.fixed_by(Fix::mode("666", "/dev/infiniband/rdma_cm"))
+            }
+            (false, _) => found.fixed_by(Fix::module("rdma_ucm")),
         })
     };
     indexed(cluster).filter_map(finding).collect()
@@ -270,7 +272,7 @@ fn with_packages(cluster: &Cluster<'_>, host: &ClusterHost<'_>, found: Finding) 
             "install in the image: apt-get install libibverbs1 ibverbs-providers, or the vendor's package; do \
              not mount the host's files",
         ),
-        (false, Some(line)) => found.run(line),
+        (false, Some(line)) => found.fixed_by(Fix::package(&line)),
         (false, None) => found.advise("install libibverbs and its providers (rdma-core)"),
     }
 }

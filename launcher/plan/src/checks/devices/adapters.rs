@@ -2,7 +2,7 @@
 
 use super::{in_container, indexed, others_have_rdma, severity_of_absence};
 use crate::checks::{Check, Cluster, ClusterHost, Needs};
-use crate::findings::{Finding, Severity, id};
+use crate::findings::{Finding, Fix, Severity, id};
 use rlaunch_bootstrap::inventory::diagnostics::{Diagnostics, PciAdapter};
 use rlaunch_text::text;
 
@@ -191,7 +191,7 @@ fn module(cluster: &Cluster<'_>) -> Vec<Finding> {
             found.push(if in_container(cluster, host) {
                 finding.advise(format!("on the container's host: sudo modprobe {module}"))
             } else {
-                with_package(finding.run(format!("sudo modprobe {module}")), module)
+                with_package(finding.fixed_by(Fix::module(module)), module)
             });
         }
     }

@@ -40,6 +40,12 @@ fn run(line: &str) -> Step {
     Step::Run(line.to_owned())
 }
 
+/// Returns the steps that load a module, now and at each boot.
+fn kept(module: &str) -> [Step; 2] {
+    let keep = format!("echo {module} | sudo tee /etc/modules-load.d/rlaunch-{module}.conf");
+    [run(&format!("sudo modprobe {module}")), run(&keep)]
+}
+
 #[test]
 fn a_missing_module_is_named() {
     let fault = without_device(connectx3()).diagnosed(|d| d.modules.retain(|m| m != "mlx4_ib"));
@@ -48,7 +54,7 @@ fn a_missing_module_is_named() {
                     loaded — RDMA cannot be used";
     let module = adapters::MODULE.examine;
     assert_eq!(lines(module, &machines), [expected]);
-    assert_eq!(fixes(module, &machines), [run("sudo modprobe mlx4_ib")]);
+    assert_eq!(fixes(module, &machines), kept("mlx4_ib"));
     assert!(lines(adapters::ABSENT.examine, &machines).is_empty());
     assert!(lines(module, &[connectx3(), connectx3()]).is_empty());
     let with_id = |vendor, device, driver: Option<&str>| {
@@ -136,7 +142,7 @@ fn device_files_that_are_missing_or_denied_are_named() {
     let files = access::UVERBS.examine;
     let expected = "error dev.uverbs a rxe0: rxe0 is in sysfs without a file in /dev/infiniband — RDMA cannot be used";
     assert_eq!(lines(files, &[Machine::recorded("rxe")]), [expected]);
-    assert_eq!(fixes(files, &[Machine::recorded("rxe")]), [run("sudo modprobe ib_uverbs")]);
+    assert_eq!(fixes(files, &[Machine::recorded("rxe")]), kept("ib_uverbs"));
     let container = Machine::recorded("rxe")
         .change(|inventory| inventory.system.container = Some(ContainerKind::Docker));
     let flag = Step::Do("start the container with docker run --device=/dev/infiniband".into());
@@ -173,7 +179,7 @@ fn the_connection_manager_is_needed_by_some_devices() {
     let expected = "error dev.rdma-cm a: /dev/infiniband/rdma_cm is missing — siw0 connects only through the RDMA \
                     connection manager";
     assert_eq!(lines(manager, &machines), [expected]);
-    assert_eq!(fixes(manager, &machines), [run("sudo modprobe rdma_ucm")]);
+    assert_eq!(fixes(manager, &machines), kept("rdma_ucm"));
     assert!(lines(manager, &[with("siw", DeviceFile::Usable)]).is_empty());
     let roce = [with("esxi-vm", DeviceFile::Missing)];
     assert!(lines(manager, &roce).is_empty());

@@ -35,7 +35,7 @@ fn the_only_port_of_a_host_is_an_error() {
             vec![InterfaceState { name: "ens224".into(), ..InterfaceState::default() }];
     });
     let fix = with_cluster(&[healthy, off], |cluster| down(&cluster)[0].fix.clone());
-    assert_eq!(fix[0], Step::Run("sudo ip link set ens224 up".into()));
+    assert_eq!(fix[0], Step::Run("sudo ip link set dev ens224 up".into()));
 }
 
 #[test]

@@ -1,5 +1,5 @@
 use super::super::cluster::{Probe, ProbeKind, ProbeOutcome, ProofFailure};
-use super::super::testing::{Machine, line, lines, probed, with_cluster};
+use super::super::testing::{Machine, line, lines, probed, readdress, with_cluster};
 use super::super::{Cluster, fold};
 use super::*;
 use crate::findings::{CheckId, Finding, Step};
@@ -8,7 +8,6 @@ use crate::testing::triangle;
 use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::diagnostics::{Firewall, InterfaceState};
 use rlaunch_bootstrap::inventory::rdma::PortState;
-use std::net::IpAddr;
 
 fn cabled() -> Vec<Machine> {
     let machine = |inventory: Inventory| Machine { inventory, ..Machine::default() };
@@ -16,18 +15,6 @@ fn cabled() -> Vec<Machine> {
         machine.diagnosed(|diagnostics| diagnostics.firewall = Some(Firewall::default()))
     });
     machines.into()
-}
-
-/// Moves an interface of a host and its GID to another address.
-fn readdress(inventory: &mut Inventory, from: &str, to: &str) {
-    let [from, to] = [from, to].map(|text| text.parse::<IpAddr>().unwrap());
-    let addresses = inventory.netdevs.iter_mut().flat_map(|netdev| &mut netdev.addresses);
-    addresses.filter(|(address, _)| *address == from).for_each(|(address, _)| *address = to);
-    let ports = inventory.rdma.iter_mut().flat_map(|device| &mut device.ports);
-    for gid in ports.flat_map(|port| &mut port.gids).filter(|gid| gid.ip() == from) {
-        let IpAddr::V4(v4) = to else { panic!("{to}") };
-        gid.value = v4.to_ipv6_mapped();
-    }
 }
 
 #[test]

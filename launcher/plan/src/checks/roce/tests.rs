@@ -167,7 +167,7 @@ fn the_connection_managers_mode_is_changed_in_configfs() {
     let fix = with_cluster(&machines, |cluster| manager_mode(&cluster)[0].fix.clone());
     let line =
         "echo 'RoCE v2' | sudo tee /sys/kernel/config/rdma_cm/mlx5_0/ports/1/default_roce_mode";
-    assert_eq!(fix[1], Step::Run(line.into()));
+    assert_eq!(fix, [Step::Run(line.into())]);
     let options = PortOptions { connect: ConnectBy::RdmaCm, ..PortOptions::default() };
     assert!(with_options(&machines, &options, manager_mode)[0].starts_with("warn "));
     assert!(lines(manager_mode, &[with("RoCE v2")]).is_empty());

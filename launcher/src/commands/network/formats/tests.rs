@@ -5,8 +5,14 @@ use rlaunch_plan::testing::is_golden;
 use std::path::Path;
 use std::process::Command;
 
-const FORMATS: [ConfigFormat; 4] =
-    [ConfigFormat::Netplan, ConfigFormat::Nmcli, ConfigFormat::Networkd, ConfigFormat::Ip];
+const FORMATS: [ConfigFormat; 6] = [
+    ConfigFormat::Netplan,
+    ConfigFormat::Nmcli,
+    ConfigFormat::Networkd,
+    ConfigFormat::Ifupdown,
+    ConfigFormat::Keyfile,
+    ConfigFormat::Ip,
+];
 
 /// Returns the plan of the guide for three hosts; the last cable of the last host is an IPoIB interface.
 fn guide(mtu: Option<u32>) -> (Vec<Surveyed>, MeshPlan) {

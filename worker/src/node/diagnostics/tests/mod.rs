@@ -25,6 +25,7 @@ kernel/yama/ptrace_scope = 1
 vm/max_map_count = 65530
 net/core/rmem_max = 212992
 net/ipv4/ip_local_port_range = 32768\t60999\n
+net/ipv4/ip_local_reserved_ports = 8080,30608-30623\n
 net/ipv4/conf/all/arp_ignore = 0
 net/ipv4/conf/eth1/arp_ignore = 1
 net/ipv4/conf/all/rp_filter = 2
@@ -128,6 +129,7 @@ fn kernel_and_modules_are_read() {
     let wanted = KernelSettings {
         command_line: words("BOOT_IMAGE=/vmlinuz root=/dev/sda1 iommu=pt"),
         ephemeral_ports: Some((32768, 60999)),
+        reserved_ports: vec![(8080, 8080), (30_608, 30_623)],
         max_map_count: Some(65530),
         ptrace_scope: Some(1),
         receive_buffer_max: Some(212_992),

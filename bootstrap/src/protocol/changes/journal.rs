@@ -1,0 +1,246 @@
+//! Journal of the changes to a host: what was, what is, when, and by which command.
+//!
+//! A change has up to three lines. The first is on the disk before the change is made, so that whatever happens later, it
+//! can be undone. To undo one that was not made, or is undone already, costs nothing.
+//!
+//! What runs is changed before the file that sets it again at boot. The other way round, a boot between the two would make
+//! the change, and nothing would say what was there before.
+
+use super::{Change, ChangeOutcome, JournalState, UndoneChange};
+use serde::{Deserialize, Serialize};
+
+/// Line of a journal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// Number of the change.
+    pub id: u64,
+    /// Seconds since 1970.
+    pub time: u64,
+    pub event: Event,
+}
+
+/// What happened to a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Event {
+    /// It is about to be made.
+    Begun {
+        /// Command of the user.
+        by: String,
+        change: Change,
+        was: Was,
+    },
+    /// It was made.
+    Done {
+        /// What is to be restored, if that is known better than before.
+        was: Option<Was>,
+    },
+    /// It was not made, or not as a whole.
+    Failed {
+        cause: String,
+    },
+    Undone,
+}
+
+/// What was there before a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Was {
+    /// Nothing that could be restored.
+    Nothing,
+    NoFile {
+        /// Directories that are made for the file, each in the one before.
+        directories: Vec<String>,
+    },
+    File {
+        mode: u32,
+        user: u32,
+        group: u32,
+        content: String,
+    },
+    /// Output of the line that saves.
+    Saved(String),
+    /// State of the network, in the words of the agent.
+    Network(String),
+}
+
+impl Record {
+    /// Writes the record as a line of the journal.
+    pub fn to_line(&self) -> String {
+        // Fails for maps with keys that are no text, and there are none.
+        let mut line = serde_json::to_string(self).unwrap_or_default();
+        line.push('\n');
+        line
+    }
+}
+
+/// Host that changes. All but `append` may have happened in part if they fail.
+pub trait ChangedHost {
+    /// Returns what is there before a change, or `None` if the change is in effect already.
+    fn look(&mut self, change: &Change) -> Result<Option<Was>, String>;
+
+    /// Makes a change. May return what is to be restored, if that is known better than before.
+    fn make(&mut self, change: &Change, was: &Was) -> Result<Option<Was>, String>;
+
+    /// Restores what was before a change. It may have been restored already.
+    fn restore(&mut self, change: &Change, was: &Was) -> Result<(), String>;
+
+    /// Appends a line to the journal, and returns when it is on the disk.
+    fn append(&mut self, record: &Record) -> Result<(), String>;
+
+    /// Removes the journal.
+    fn clear(&mut self) -> Result<(), String>;
+}
+
+/// Change that is not undone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Entry {
+    id: u64,
+    time: u64,
+    by: String,
+    change: Change,
+    was: Was,
+}
+
+/// Changes of a host that are to be undone, in the order in which they were made.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Journal {
+    entries: Vec<Entry>,
+    next_id: u64,
+    unreadable: u32,
+    was_torn: bool,
+}
+
+impl Journal {
+    /// Reads a journal. Returns it with the length of its whole lines in bytes: what follows them was cut off while it was
+    /// written, so that nothing was done about it.
+    pub fn parse(bytes: &[u8]) -> (Journal, usize) {
+        let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+        let mut journal = Journal { was_torn: whole < bytes.len(), ..Journal::default() };
+        let lines = bytes.get(..whole).unwrap_or_default().split(|byte| *byte == b'\n');
+        for line in lines.filter(|line| !line.is_empty()) {
+            match serde_json::from_slice(line) {
+                Ok(record) => journal.note(record),
+                Err(_) => journal.unreadable += 1,
+            }
+        }
+        (journal, whole)
+    }
+
+    fn note(&mut self, record: Record) {
+        let Record { id, time, event } = record;
+        self.next_id = self.next_id.max(id.saturating_add(1));
+        match event {
+            Event::Begun { by, change, was } => {
+                self.entries.push(Entry { id, time, by, change, was });
+            }
+            Event::Done { was: Some(was) } => {
+                let entry = self.entries.iter_mut().find(|entry| entry.id == id);
+                entry.into_iter().for_each(|entry| entry.was = was.clone());
+            }
+            // As long as a later change is there, it may bring this one back, as a file does at boot: then this one is undone
+            // again behind it.
+            Event::Undone => drop(self.entries.pop_if(|last| last.id == id)),
+            Event::Done { was: None } | Event::Failed { .. } => {}
+        }
+    }
+
+    /// Returns the number of the next change. Those from here on are made later.
+    pub fn next_id(&self) -> u64 {
+        self.next_id
+    }
+
+    pub fn state(&self) -> JournalState {
+        JournalState {
+            pending: u32::try_from(self.entries.len()).unwrap_or(u32::MAX),
+            unreadable: self.unreadable,
+            was_torn: self.was_torn,
+        }
+    }
+
+    /// Makes a change, unless it is in effect already.
+    pub fn apply(
+        &mut self,
+        host: &mut impl ChangedHost,
+        change: &Change,
+        by: &str,
+        time: u64,
+    ) -> ChangeOutcome {
+        let was = match host.look(change) {
+            Ok(Some(was)) => was,
+            Ok(None) => return ChangeOutcome::Already,
+            Err(cause) => return ChangeOutcome::Failed(cause),
+        };
+        let id = self.next_id;
+        let event = Event::Begun { by: by.to_owned(), change: change.clone(), was: was.clone() };
+        let begun = Record { id, time, event };
+        if let Err(cause) = host.append(&begun) {
+            return ChangeOutcome::Failed(format!("cannot write the journal: {cause}"));
+        }
+        self.note(begun);
+        let (event, outcome) = match host.make(change, &was) {
+            Ok(was) => (Event::Done { was }, ChangeOutcome::Made),
+            Err(cause) => (Event::Failed { cause: cause.clone() }, ChangeOutcome::Failed(cause)),
+        };
+        let ended = Record { id, time, event };
+        // If it cannot be written, the change is undone as one that has begun.
+        let _ = host.append(&ended);
+        self.note(ended);
+        outcome
+    }
+
+    /// Lists the changes from this one on that are to be undone, the last one first.
+    pub fn pending(&self, from: u64) -> Vec<u64> {
+        let ids = self.entries.iter().map(|entry| entry.id).filter(|id| *id >= from);
+        ids.rev().collect()
+    }
+
+    /// Undoes a change; `None` if there is none with this number.
+    pub fn undo(
+        &mut self,
+        host: &mut impl ChangedHost,
+        id: u64,
+        time: u64,
+    ) -> Option<UndoneChange> {
+        let Entry { change, was, by, time: made, .. } =
+            self.entries.iter().find(|entry| entry.id == id)?.clone();
+        let restored = host.restore(&change, &was);
+        if restored.is_ok() {
+            let record = Record { id, time, event: Event::Undone };
+            // If it cannot be written, it is undone once more later.
+            let _ = host.append(&record);
+            self.note(record);
+        }
+        Some(UndoneChange { change, by, time: made, failure: restored.err() })
+    }
+
+    /// Removes the journal if nothing in it can be undone any more.
+    pub fn clear(&mut self, host: &mut impl ChangedHost) -> Result<(), String> {
+        if self.entries.is_empty() && self.unreadable == 0 {
+            host.clear()?;
+            *self = Journal::default();
+        }
+        Ok(())
+    }
+}
+
+/// Takes a change out of a file that others have changed since: `was` is the content before the change, `ours` the one after
+/// it, `present` the one now. Returns `None` if what the change has put in is not there once, as it was.
+pub fn taken_out(was: &str, ours: &str, present: &str) -> Option<String> {
+    if present == ours || present == was {
+        return Some(was.to_owned());
+    }
+    let lines = |text: &str| text.split_inclusive('\n').map(str::to_owned).collect::<Vec<_>>();
+    let (before, after) = (lines(was), lines(ours));
+    let head = before.iter().zip(&after).take_while(|(one, other)| one == other).count();
+    let rest = before.len().min(after.len()) - head;
+    let pairs = before.iter().rev().zip(after.iter().rev());
+    let tail = pairs.take(rest).take_while(|(one, other)| one == other).count();
+    let removed = before.get(head..before.len() - tail)?.concat();
+    let inserted = after.get(head..after.len() - tail)?.concat();
+    let (first, last) = present.split_once(&inserted).filter(|_| !inserted.is_empty())?;
+    (!last.contains(&inserted)).then(|| format!("{first}{removed}{last}"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,280 @@
+//! What rlaunch itself can do about a fault: the lines that findings print, and the same as changes that can be undone.
+//!
+//! A finding gets its lines from here, so that what a person would paste and what `rlaunch doctor --fix` does are one
+//! thing. Changes leave a host as it was when they are undone, but for packages, which stay installed.
+
+use rlaunch_bootstrap::protocol::changes::Change;
+use rlaunch_bootstrap::protocol::network::NetworkChange;
+use rlaunch_text::shell;
+use std::net::IpAddr;
+
+/// Mode of files that rlaunch writes below `/etc`.
+const FILE_MODE: u32 = 0o644;
+
+/// Way to make a fault go away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fix {
+    /// Lines to paste into a shell.
+    pub lines: Vec<String>,
+    pub action: Action,
+    /// Whether it lasts beyond the next boot.
+    pub is_kept: bool,
+    /// What has to happen before a new examination can see the effect, if anything, as in `a reboot`.
+    pub waits_for: Option<&'static str>,
+}
+
+/// What rlaunch does in place of the lines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Changes on each host of the finding.
+    Change(Vec<Change>),
+    /// Changes on this host, which may be another one than the finding's.
+    ChangeOn(String, Vec<Change>),
+    /// The lines are run on the machine where rlaunch runs, as its user.
+    RunHere,
+    /// The user's key is installed on each host of the finding, as by `rlaunch ssh-setup`.
+    InstallKey,
+}
+
+impl Fix {
+    fn new(lines: impl IntoIterator<Item = String>, changes: Vec<Change>) -> Fix {
+        Fix {
+            lines: lines.into_iter().collect(),
+            action: Action::Change(changes),
+            is_kept: true,
+            waits_for: None,
+        }
+    }
+
+    fn until_boot(self) -> Fix {
+        Fix { is_kept: false, ..self }
+    }
+
+    pub(crate) fn waits_for(self, what: &'static str) -> Fix {
+        Fix { waits_for: Some(what), ..self }
+    }
+
+    /// Makes the fix one of a certain host.
+    pub(crate) fn on(self, host: &str) -> Fix {
+        let action = match self.action {
+            Action::Change(changes) => Action::ChangeOn(host.to_owned(), changes),
+            other => other,
+        };
+        Fix { action, ..self }
+    }
+
+    /// Sets kernel settings now and at each boot. `name` is that of the file below /etc/sysctl.d.
+    pub(crate) fn sysctl(name: &str, settings: &[(&str, &str)]) -> Fix {
+        let words: Vec<String> =
+            settings.iter().map(|(key, value)| format!("{key}={}", shell_word(value))).collect();
+        let words = words.join(" ");
+        let path = format!("/etc/sysctl.d/90-rlaunch-{name}.conf");
+        let content = settings.iter().map(|(key, value)| format!("{key} = {value}\n")).collect();
+        let set = settings.iter().map(|(key, value)| {
+            let file = format!("/proc/sys/{}", key.replace('.', "/"));
+            Change::Run {
+                line: format!("sysctl -w {key}={}", shell_word(value)),
+                save: Some(format!("cat {file}")),
+                undo: Some(format!("printf '%s\\n' \"$SAVED\" > {file}")),
+            }
+        });
+        let changes = set.chain([written(&path, content)]).collect();
+        let keep = format!("printf '%s\\n' {words} | sudo tee {path}");
+        Fix::new([format!("sudo sysctl -w {words}"), keep], changes)
+    }
+
+    /// Loads a module now and at each boot.
+    pub(crate) fn module(module: &str) -> Fix {
+        let file = format!("/etc/modules-load.d/rlaunch-{module}.conf");
+        let loaded = format!("grep -q '^{} ' /proc/modules", module.replace('-', "_"));
+        let load = Change::Run {
+            line: format!("modprobe {module}"),
+            save: Some(format!("if {loaded}; then echo loaded; fi")),
+            // One that is built in cannot be removed, and was not added.
+            undo: Some(format!(
+                "[ \"$SAVED\" = loaded ] || modprobe -r {module} 2>/dev/null || ! {loaded}"
+            )),
+        };
+        let lines = [format!("sudo modprobe {module}"), format!("echo {module} | sudo tee {file}")];
+        Fix::new(lines, vec![load, written(&file, format!("{module}\n"))])
+    }
+
+    pub(crate) fn interface_up(interface: &str) -> Fix {
+        Fix::network(NetworkChange::SetUp { interface: interface.to_owned(), up: true })
+    }
+
+    pub(crate) fn mtu(interface: &str, mtu: u32) -> Fix {
+        Fix::network(NetworkChange::SetMtu { interface: interface.to_owned(), mtu })
+    }
+
+    fn network(change: NetworkChange) -> Fix {
+        let words: Vec<String> =
+            change.arguments().iter().map(|word| shell::quoted(word.as_ref())).collect();
+        let line = format!("sudo ip {}", words.join(" "));
+        Fix::new([line], vec![Change::Network(change)]).until_boot()
+    }
+
+    /// Writes the same value to files of the kernel.
+    pub(crate) fn write(value: &str, files: &[String]) -> Fix {
+        let value = shell_word(value);
+        let write = |file: &String| {
+            let file = shell::quoted_posix(file);
+            Change::Run {
+                line: format!("printf '%s\\n' {value} > {file}"),
+                save: Some(format!("cat {file}")),
+                undo: Some(format!("printf '%s\\n' \"$SAVED\" > {file}")),
+            }
+        };
+        let names: Vec<String> = files.iter().map(|file| shell::quoted(file.as_ref())).collect();
+        let line = format!("echo {value} | sudo tee {}", names.join(" "));
+        Fix::new([line], files.iter().map(write).collect()).until_boot()
+    }
+
+    /// Sets the mode of a file that the kernel makes at each boot.
+    pub(crate) fn mode(mode: &str, file: &str) -> Fix {
+        let change = Change::Run {
+            line: format!("chmod {mode} {file}"),
+            save: Some(format!("stat -c %a {file}")),
+            undo: Some(format!("chmod \"$SAVED\" {file}")),
+        };
+        Fix::new([format!("sudo chmod {mode} {file}")], vec![change]).until_boot()
+    }
+
+    /// Raises a limit of logins, and of the sshd from which logins have it where PAM does not set it. `item` is pam_limits'
+    /// name of it, `of_sshd` systemd's setting.
+    pub(crate) fn limit(item: &str, lines: &[&str], of_sshd: &str) -> Fix {
+        let file = format!("/etc/security/limits.d/90-rlaunch-{item}.conf");
+        let content = lines.iter().map(|line| format!("{line}\n")).collect();
+        // The service is called ssh on Debian and Ubuntu, and sshd elsewhere. A file for a service that is not there does
+        // nothing.
+        let of_service = |service: &str| {
+            let file = format!("/etc/systemd/system/{service}.service.d/90-rlaunch-{item}.conf");
+            written(&file, format!("[Service]\n{of_sshd}\n"))
+        };
+        let changes = vec![written(&file, content), of_service("ssh"), of_service("sshd")];
+        let words: Vec<String> = lines.iter().map(|line| format!("'{line}'")).collect();
+        let line = format!("printf '%s\\n' {} | sudo tee {file}", words.join(" "));
+        Fix::new([line], changes).waits_for(
+            "a reboot, or `sudo systemctl daemon-reload && sudo systemctl restart ssh` (sshd outside of Debian): this \
+             sshd does not set limits by PAM",
+        )
+    }
+
+    /// Mounts /dev/shm anew with an option. `undo` gives it back what it had.
+    pub(crate) fn shared_memory(line: &str, save: &str, undo: &str) -> Fix {
+        let change = Change::Run {
+            line: line.to_owned(),
+            save: Some(save.to_owned()),
+            undo: Some(undo.to_owned()),
+        };
+        Fix::new([format!("sudo {line}")], vec![change]).until_boot()
+    }
+
+    /// Installs a package by the line that [`crate::checks`] knows for the distribution. It stays when the change is
+    /// undone: others may have come to need it.
+    pub(crate) fn package(line: &str) -> Fix {
+        let plain = line.strip_prefix("sudo ").unwrap_or(line);
+        let install = match plain.starts_with("apt-get ") {
+            // Lists of packages may be old, or never have been fetched.
+            true => format!(
+                "export DEBIAN_FRONTEND=noninteractive; {plain} || {{ apt-get update && {plain}; }}"
+            ),
+            false => plain.to_owned(),
+        };
+        let change = Change::Run { line: install, save: None, undo: None };
+        Fix::new([line.to_owned()], vec![change])
+    }
+
+    /// Starts a service, now and at each boot.
+    pub(crate) fn service(service: &str) -> Fix {
+        let change = Change::Run {
+            line: format!("systemctl enable --now {service}"),
+            save: Some(format!("systemctl is-enabled {service} 2>/dev/null || true")),
+            undo: Some(format!("[ \"$SAVED\" = enabled ] || systemctl disable --now {service}")),
+        };
+        Fix::new([format!("sudo systemctl enable --now {service}")], vec![change])
+    }
+
+    /// Runs a line that leaves nothing behind.
+    pub(crate) fn run(line: &str) -> Fix {
+        let plain = line.strip_prefix("sudo ").unwrap_or(line).replace("; sudo ", "; ");
+        let plain = plain.replace("|| sudo ", "|| ");
+        let change = Change::Run { line: plain, save: None, undo: None };
+        Fix::new([line.to_owned()], vec![change])
+    }
+
+    /// Lets timedatectl keep the clock right.
+    pub(crate) fn time_service() -> Fix {
+        let change = Change::Run {
+            line: "timedatectl set-ntp true".to_owned(),
+            save: Some("timedatectl show -p NTP --value".to_owned()),
+            undo: Some("timedatectl set-ntp \"$SAVED\"".to_owned()),
+        };
+        Fix::new(["sudo timedatectl set-ntp true".to_owned()], vec![change])
+            .waits_for("the time service, which may take some minutes")
+    }
+
+    /// Switches the driver of eRDMA to compat mode.
+    pub(crate) fn erdma_compat() -> Fix {
+        const FILE: &str = "/etc/modprobe.d/rlaunch-erdma.conf";
+        const OPTION: &str = "options erdma compat_mode=Y";
+        let reload = Change::Run {
+            line: "rmmod erdma && modprobe erdma compat_mode=Y".to_owned(),
+            save: Some("cat /sys/module/erdma/parameters/compat_mode 2>/dev/null || true".into()),
+            undo: Some("rmmod erdma && modprobe erdma compat_mode=\"${SAVED:-N}\"".to_owned()),
+        };
+        let lines = [
+            format!("echo '{OPTION}' | sudo tee {FILE}"),
+            "sudo rmmod erdma".to_owned(),
+            "sudo modprobe erdma compat_mode=Y".to_owned(),
+        ];
+        Fix::new(lines, vec![reload, written(FILE, format!("{OPTION}\n"))])
+    }
+
+    /// Lets a host's own name lead to one of its addresses, by /etc/hosts. Other lines lose the name.
+    pub(crate) fn own_name(name: &str, address: IpAddr) -> Fix {
+        let name = shell::quoted_posix(name);
+        // Comments end the names of a line.
+        let program = "\
+            BEGIN { print a, n } \
+            { has = 0; for (i = 2; i <= NF && $i !~ /^#/; i++) if ($i == n) has = 1 } \
+            !has || /^[[:space:]]*#/ { print; next } \
+            { out = $1; k = 0; for (i = 2; i <= NF; i++) if ($i != n) { out = out \" \" $i; k++ } \
+            if (k) print out }";
+        let change = Change::Run {
+            // The file is written in place: in a container it is a mount, which cannot be replaced.
+            line: format!(
+                "t=$(awk -v n={name} -v a={address} '{program}' /etc/hosts) && printf '%s\\n' \"$t\" > /etc/hosts"
+            ),
+            save: Some("cat /etc/hosts".to_owned()),
+            undo: Some("printf '%s\\n' \"$SAVED\" > /etc/hosts".to_owned()),
+        };
+        Fix::new([], vec![change])
+    }
+
+    /// Runs a line of the finding on the machine where rlaunch runs.
+    pub(crate) fn here(line: String) -> Fix {
+        Fix { action: Action::RunHere, ..Fix::new([line], Vec::new()) }
+    }
+
+    pub(crate) fn install_key() -> Fix {
+        Fix { action: Action::InstallKey, ..Fix::new([], Vec::new()) }
+    }
+
+    /// Accepts packets, by a line of the program that manages the filter.
+    pub(crate) fn accept(line: String, save: String, undo: String, is_kept: bool) -> Fix {
+        let plain = line.replace("sudo ", "");
+        let lines: Vec<String> = line.split(" && ").map(str::to_owned).collect();
+        let change = Change::Run { line: plain, save: Some(save), undo: Some(undo) };
+        Fix { is_kept, ..Fix::new(lines, vec![change]) }
+    }
+}
+
+fn written(path: &str, content: String) -> Change {
+    Change::File { path: path.to_owned(), mode: FILE_MODE, content: Some(content) }
+}
+
+/// Quotes a value of a setting only where a shell needs it.
+fn shell_word(value: &str) -> String {
+    shell::quoted(value.as_ref())
+}

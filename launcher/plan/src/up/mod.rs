@@ -1,0 +1,253 @@
+//! `rlaunch up`: what is to be done on hosts so that they are a cluster, as values.
+//!
+//! A step is done already, or is a list of changes to hosts, each of which is printed as the command that a person would
+//! type, or cannot be done for a reason. To add one, write a function that makes it from what the hosts are, and call it where
+//! the others are called, in `launcher/src/commands/up/mod.rs`.
+
+mod facts;
+
+pub use facts::{Facts, Keeper, Wall, survey};
+
+use rlaunch_bootstrap::protocol::changes::Change;
+use rlaunch_text::text;
+use std::fmt::Write as _;
+use std::net::IpAddr;
+
+/// Lines around what `up` writes into a file of others.
+const MARKS: (&str, &str) = ("# rlaunch up: names of hosts", "# rlaunch up: end");
+
+/// Host, as far as steps need it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UpHost {
+    /// Name by which the user calls it, with the login name.
+    pub name: String,
+    /// Name without the login name.
+    pub bare: String,
+    /// Address at which it is reached.
+    pub address: Option<IpAddr>,
+    pub facts: Facts,
+    /// Interfaces that are ends of cables.
+    pub cabled: Vec<String>,
+}
+
+/// Step of a plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    pub id: StepId,
+    pub state: State,
+}
+
+/// Name of a step, in the order in which they are taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StepId {
+    Names,
+    Firewall,
+    Manager,
+    Addresses,
+    Keep,
+}
+
+impl StepId {
+    pub fn title(self) -> &'static str {
+        match self {
+            StepId::Names => "names of the hosts",
+            StepId::Firewall => "ports of the cables",
+            StepId::Manager => "a subnet manager for InfiniBand",
+            StepId::Addresses => "addresses, on trial until every link answers",
+            StepId::Keep => "addresses kept for the next boot",
+        }
+    }
+
+    /// Tells whether this step makes no sense if the other one has failed.
+    pub fn needs(self, other: StepId) -> bool {
+        (self, other) == (StepId::Keep, StepId::Addresses)
+    }
+}
+
+/// What a step asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nothing: it says why.
+    Done(String),
+    /// Changes of each host, in the order of the hosts.
+    Will(Vec<Vec<Change>>),
+    /// It cannot be done: why, and a command that helps.
+    Cannot { why: String, fix: String },
+}
+
+impl Step {
+    /// Makes a step of changes; without any it is done already.
+    pub fn of(id: StepId, changes: Vec<Vec<Change>>, done: impl Into<String>) -> Step {
+        let state = if changes.iter().all(Vec::is_empty) {
+            State::Done(done.into())
+        } else {
+            State::Will(changes)
+        };
+        Step { id, state }
+    }
+
+    /// Returns the changes of the hosts; `None` if there are none.
+    pub fn changes(&self) -> Option<&[Vec<Change>]> {
+        match &self.state {
+            State::Will(changes) => Some(changes),
+            State::Done(_) | State::Cannot { .. } => None,
+        }
+    }
+}
+
+/// Lets the hosts find each other by name: those that a host does not know, or knows elsewhere, stand in its /etc/hosts.
+pub fn names(hosts: &[UpHost]) -> Step {
+    let change = |host: &UpHost| {
+        let named = || {
+            let others = hosts.iter().filter_map(|other| Some((other.address?, &*other.bare)));
+            others.filter(|(_, name)| name.parse::<IpAddr>().is_err())
+        };
+        let is_known = |(address, name): &(IpAddr, &str)| {
+            let found = host.facts.names.iter().find(|(known, _)| known == name);
+            // Many hosts have their own name at 127.0.1.1.
+            let is_own = |at: &IpAddr| at.is_loopback() && *name == host.bare;
+            found.is_some_and(|(_, at)| at.contains(address) || at.iter().any(is_own))
+        };
+        if named().all(|one| is_known(&one)) {
+            return None;
+        }
+        let ours = block(&host.facts.hosts_file);
+        let lines = named()
+            .map(|(address, name)| (is_known(&(address, name)), format!("{address} {name}\n")));
+        let lines = lines.filter(|(is_known, line)| !is_known || ours.contains(line.as_str()));
+        let lines: String = lines.map(|(_, line)| line).collect();
+        let content = Some(with_block(&host.facts.hosts_file, &lines));
+        Some(Change::File { path: "/etc/hosts".into(), mode: 0o644, content })
+    };
+    let changes = hosts.iter().map(|host| change(host).into_iter().collect()).collect();
+    Step::of(StepId::Names, changes, "every host finds the others by name")
+}
+
+/// Returns the lines that were added to a file before.
+fn block(file: &str) -> &str {
+    let begin = file.split_once(MARKS.0).map_or("", |(_, rest)| rest);
+    begin.split_once(MARKS.1).map_or("", |(lines, _)| lines)
+}
+
+/// Adds lines to a file, in the place of those that were added before.
+fn with_block(file: &str, lines: &str) -> String {
+    let (first, last) = MARKS;
+    let mut text = String::new();
+    let mut is_ours = false;
+    for line in file.split_inclusive('\n') {
+        is_ours |= line.trim_end() == first;
+        if !is_ours {
+            text.push_str(line);
+        }
+        is_ours &= line.trim_end() != last;
+    }
+    if !text.is_empty() && !text.ends_with('\n') {
+        text.push('\n');
+    }
+    format!("{text}{first}\n{lines}{last}\n")
+}
+
+/// Lets in what comes by cables: they lead to the other hosts alone.
+pub fn firewall(hosts: &[UpHost]) -> Step {
+    let changes = hosts.iter().map(|host| {
+        let closed = host.cabled.iter().filter(|name| !host.facts.open.contains(*name));
+        closed.filter_map(|name| host.facts.wall?.admission(name)).collect()
+    });
+    Step::of(StepId::Firewall, changes.collect(), "no packet filter is in the way")
+}
+
+/// Starts a subnet manager on one host, if InfiniBand ports wait for one.
+pub fn subnet_manager(hosts: &[UpHost]) -> Step {
+    let id = StepId::Manager;
+    let Some(first) = hosts.iter().find(|host| host.facts.waits_for_manager) else {
+        return Step { id, state: State::Done("no port waits for one".to_owned()) };
+    };
+    if let Some(managed) = hosts.iter().find(|host| host.facts.has_manager) {
+        let why =
+            format!("opensm runs on {}, and ports of {} still wait", managed.name, first.name);
+        let fix = format!("ssh {} journalctl -u opensm -n 20", managed.name);
+        return Step { id, state: State::Cannot { why, fix } };
+    }
+    let install =
+        "{ apt-get install -qy opensm || dnf install -qy opensm || zypper -n install opensm; }";
+    let remove =
+        "{ apt-get purge -qy opensm || dnf remove -qy opensm || zypper -n remove opensm; }";
+    let change = Change::Run {
+        line: format!("command -v opensm >/dev/null || {install} && systemctl enable --now opensm"),
+        save: Some("command -v opensm || :".to_owned()),
+        undo: Some(format!(
+            "systemctl disable --now opensm; [ -n \"$SAVED\" ] || ! command -v opensm >/dev/null || {remove}"
+        )),
+    };
+    let of =
+        |host: &UpHost| if host.name == first.name { vec![change.clone()] } else { Vec::new() };
+    Step::of(id, hosts.iter().map(of).collect(), "")
+}
+
+/// Writes the plan for a person: each step, each host, each command.
+pub fn to_text(steps: &[Step], hosts: &[UpHost]) -> String {
+    let mut text = String::new();
+    for step in steps {
+        let title = step.id.title();
+        match &step.state {
+            State::Done(why) => {
+                let _ = writeln!(text, "{title}: done already, {why}");
+            }
+            State::Cannot { why, fix } => {
+                let _ = writeln!(text, "{title}: cannot be done, {why}\n  {fix}");
+            }
+            State::Will(changes) => {
+                let _ = writeln!(text, "{title}:");
+                text.push_str(&commands(changes, hosts));
+            }
+        }
+    }
+    text
+}
+
+/// Lists the commands of hosts; those of hosts with the same ones stand together.
+fn commands(changes: &[Vec<Change>], hosts: &[UpHost]) -> String {
+    let mut groups: Vec<(Vec<&str>, &Vec<Change>)> = Vec::new();
+    for (host, changes) in hosts.iter().zip(changes).filter(|(_, changes)| !changes.is_empty()) {
+        match groups.iter_mut().find(|(_, known)| *known == changes) {
+            Some((names, _)) => names.push(&host.name),
+            None => groups.push((vec![&host.name], changes)),
+        }
+    }
+    let mut text = String::new();
+    for (names, changes) in groups {
+        let _ = writeln!(text, "  on {}:", text::list(&names));
+        for line in shown(changes).lines() {
+            let _ = writeln!(text, "    {line}");
+        }
+    }
+    text
+}
+
+/// Writes the commands of changes. A line that does nothing but prepare its undoing is left out.
+fn shown(changes: &[Change]) -> String {
+    let is_shown =
+        |change: &&Change| !matches!(change, Change::Run { line, .. } if line == ONLY_UNDO);
+    changes.iter().filter(is_shown).map(|change| format!("{change}\n")).collect()
+}
+
+/// Line of a change that does nothing, and whose undoing comes behind that of the changes after it.
+pub const ONLY_UNDO: &str = ":";
+
+/// Writes the plan as a script with a part for each host, for those who would rather type it.
+pub fn to_script(steps: &[Step], hosts: &[UpHost]) -> String {
+    let mut text = "# as root on each host\n".to_owned();
+    for (at, host) in hosts.iter().enumerate() {
+        let _ = writeln!(text, "\n# {}", host.name);
+        for step in steps {
+            let changes = step.changes().and_then(|changes| changes.get(at));
+            if let Some(changes) = changes.filter(|changes| !changes.is_empty()) {
+                let _ = write!(text, "# {}\n{}", step.id.title(), shown(changes));
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

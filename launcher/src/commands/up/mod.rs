@@ -1,0 +1,327 @@
+//! `rlaunch up`: hosts become a cluster that stays, in one command; `rlaunch down`: they become what they were.
+//!
+//! | file | subject |
+//! |---|---|
+//! | `down` | what was changed on hosts undone |
+//! | `settings` | the `rlaunch.toml` that is written and trusted |
+//!
+//! The steps are values, of `rlaunch_plan::up`. Here the hosts are asked what the steps need to know, the plan is printed, the
+//! user is asked once, and the steps are taken. `rlaunch_bootstrap::protocol::changes` says how each change can be undone.
+
+pub(super) mod down;
+mod settings;
+
+use crate::cli::args::{ConnectArgs, HostSourceArgs, JobArgs, SshArgs};
+use crate::cli::command_line::CommandLine;
+use crate::cli::host_selection::HostOptions;
+use crate::cli::lower;
+use crate::commands::agent_session;
+use crate::commands::changes::ChangingHosts;
+use crate::commands::network::cabled::CabledHosts;
+use crate::commands::ssh_setup::{self, SshSetupArgs};
+use clap::Parser;
+use rlaunch_bootstrap::protocol::changes::Change;
+use rlaunch_console::{messages, stdout};
+use rlaunch_engine::connect::connector::Reach;
+use rlaunch_engine::run;
+use rlaunch_plan::hosts::{self, Host};
+use rlaunch_plan::up::{self, Facts, State, Step, StepId, UpHost};
+use rlaunch_ssh::prompt::Prompter;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal};
+
+/// Make hosts a cluster that stays: keys, names, addresses of cables, ports, rlaunch.toml.
+///
+/// Prints what it would do, with each command, asks once, and does it. Addresses are tried before they are kept: if a link
+/// does not answer, or this program or its connection is gone, each host undoes them. Every change stands in a journal on its
+/// host first, and `rlaunch down` undoes all of them. What is done already stays: a second `up` changes nothing.
+///
+/// The hosts need a login as root, or sudo; a password for sudo is asked for once.
+#[derive(Debug, Parser)]
+#[command(after_help = "\
+Examples:
+  rlaunch up -H a,b                 two hosts, with or without cables between them
+  rlaunch up -H root@a,root@b --dry-run   the commands as a script; nothing is changed
+  rlaunch up -H a,b,c --yes         without a question
+  rlaunch down -H a,b               undo it")]
+pub(crate) struct UpArgs {
+    #[command(flatten)]
+    hosts: HostSourceArgs,
+
+    /// Interfaces that may be ends of cables, such as 'enp1*'; by default all network cards
+    #[arg(long = "if", value_name = "NAME,...", value_delimiter = ',')]
+    interfaces: Vec<String>,
+
+    /// Make the changes without asking
+    #[arg(short, long)]
+    yes: bool,
+
+    /// Print the commands as a script, and change nothing
+    #[arg(long, conflicts_with = "yes")]
+    dry_run: bool,
+
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// Words by which the journals of hosts name this verb.
+const BY: &str = "rlaunch up";
+
+/// Hosts with all that is known of them and open to be changed.
+struct Cluster {
+    changing: ChangingHosts,
+    cabled: CabledHosts,
+    hosts: Vec<UpHost>,
+}
+
+/// Sets hosts up, or prints what would be done.
+pub(super) async fn run(args: UpArgs, line: &CommandLine) -> Result<Exit, Failed> {
+    if !args.yes && !args.dry_run && !io::stdin().is_terminal() {
+        let hint = "--yes makes the changes without asking; --dry-run only prints them";
+        let message = "nothing was changed: standard input is not a terminal";
+        return Err(Failed::new(Exit::USAGE, message).hint(Some(hint)));
+    }
+    let options = HostOptions::of_verb(&args.hosts, &line.config.hosts);
+    let (hosts, reach) = agent_session::select_hosts(&options, &args.connect, line)?;
+    if hosts::are_local(&hosts) {
+        let hint = "rlaunch up -H a,b sets up two hosts";
+        return Err(Failed::new(Exit::USAGE, "this machine needs no set-up").hint(Some(hint)));
+    }
+    args.install_keys(&hosts).await?;
+    let mut cluster = Cluster::open(&args, &hosts, &reach).await?;
+    let done = set_up(&args, &mut cluster).await;
+    cluster.close().await;
+    if !done? {
+        return Ok(Exit::SUCCESS);
+    }
+    settings::write(&hosts)?;
+    args.first_job(&hosts, line).await
+}
+
+/// Makes the plan, and carries it out if the user agrees. Returns whether it was carried out.
+async fn set_up(args: &UpArgs, cluster: &mut Cluster) -> Result<bool, Failed> {
+    let steps = cluster.steps().await?;
+    if args.dry_run {
+        stdout::print(&up::to_script(&steps, &cluster.hosts));
+        return Ok(false);
+    }
+    if let Some(table) = cluster.cabled.table() {
+        stdout::print(&table);
+    }
+    stdout::print(&up::to_text(&steps, &cluster.hosts));
+    if steps.iter().all(|step| step.changes().is_none()) {
+        messages::info("there is nothing to change on the hosts");
+    } else if !args.yes {
+        consent().await?;
+    }
+    cluster.carry_out(&steps).await?;
+    Ok(true)
+}
+
+async fn consent() -> Result<(), Failed> {
+    let refused = || Failed::new(Exit::USAGE, "nothing was changed");
+    let prompter = Prompter::open().ok_or_else(refused)?;
+    let answer = prompter.ask_visibly("go on? [y/N] ").await.ok_or_else(refused)?;
+    let is_yes = matches!(answer.trim().to_ascii_lowercase().as_str(), "y" | "yes");
+    if is_yes { Ok(()) } else { Err(refused()) }
+}
+
+impl UpArgs {
+    /// Lets the user's key log in to the hosts. This comes with a question of its own, if there is something to do: nothing
+    /// more is known of a host before.
+    async fn install_keys(&self, hosts: &[Host]) -> Result<(), Failed> {
+        if self.connect.rsh.is_some() || self.connect.container.is_some() {
+            return Ok(());
+        }
+        let args = SshSetupArgs {
+            hosts: hosts.iter().map(ToString::to_string).collect(),
+            container: None,
+            key: None,
+            yes: self.yes,
+            dry_run: self.dry_run,
+            ssh: SshArgs { port: self.connect.port, ssh_config: self.connect.ssh_config.clone() },
+        };
+        ssh_setup::run(args).await.map(drop)
+    }
+
+    /// Runs `hostname` on the hosts.
+    async fn first_job(&self, hosts: &[Host], line: &CommandLine) -> Result<Exit, Failed> {
+        let names: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+        messages::info(&format!("first job: rlaunch -H {} hostname", names.join(",")));
+        let words = ["rlaunch", "-H", &names.join(","), "hostname"].map(OsString::from);
+        let parsed = JobArgs::try_parse_from(words);
+        let mut job = parsed.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+        job.connect = self.connect.clone();
+        run::run_job(lower::job_or_fail(job, &line.config)?).await
+    }
+}
+
+impl Cluster {
+    async fn open(args: &UpArgs, hosts: &[Host], reach: &Reach) -> Result<Cluster, Failed> {
+        let (changing, failures) = ChangingHosts::open(hosts, reach).await?;
+        if !failures.is_empty() {
+            changing.close().await;
+            agent_session::conclude(failures)?;
+            return Err(Failed::new(Exit::HOST, "a host was not reached"));
+        }
+        let cabled = CabledHosts::find(hosts, reach, &args.interfaces, !args.dry_run).await;
+        let cabled = match cabled {
+            Ok(cabled) => cabled,
+            Err(failed) => {
+                changing.close().await;
+                return Err(failed);
+            }
+        };
+        let host = |(at, host): (usize, &Host)| UpHost {
+            name: host.to_string(),
+            bare: host.name.clone(),
+            address: cabled.address(at),
+            facts: Facts::default(),
+            cabled: cabled.interfaces(at),
+        };
+        let hosts = hosts.iter().enumerate().map(host).collect();
+        Ok(Cluster { changing, cabled, hosts })
+    }
+
+    async fn close(self) {
+        self.cabled.close().await;
+        self.changing.close().await;
+    }
+
+    /// Asks the hosts what the steps need to know, and makes the steps.
+    async fn steps(&mut self) -> Result<Vec<Step>, Failed> {
+        let names: Vec<&str> = self.hosts.iter().map(|host| host.bare.as_str()).collect();
+        let survey = up::survey(&names);
+        let printed = self.changing.ask(vec![vec![survey]; self.hosts.len()]).await;
+        for (host, printed) in self.hosts.iter_mut().zip(printed) {
+            let printed = printed.into_iter().next().unwrap_or_else(|| Ok(String::new()));
+            let failed = |cause| Failed::new(Exit::HOST, format!("{}: {cause}", host.name));
+            host.facts = Facts::parse(&printed.map_err(failed)?);
+        }
+        let keep = self.keep().await;
+        let addresses = (0..self.hosts.len()).map(|host| self.cabled.changes(host)).collect();
+        let has_cables = self.hosts.iter().any(|host| !host.cabled.is_empty());
+        let done = if has_cables { "every cable has addresses" } else { "there is no cable" };
+        Ok(vec![
+            up::names(&self.hosts),
+            up::firewall(&self.hosts),
+            up::subnet_manager(&self.hosts),
+            Step::of(StepId::Addresses, addresses, done),
+            keep,
+        ])
+    }
+
+    /// Makes the step that keeps addresses in the configuration of each host.
+    async fn keep(&mut self) -> Step {
+        let has_cables = |host: &&UpHost| !host.cabled.is_empty();
+        let without = self.hosts.iter().filter(has_cables).find(|host| host.facts.keeper.is_none());
+        if let Some(host) = without {
+            let why = format!(
+                "{} has none of netplan, NetworkManager, systemd-networkd, and ifupdown with interfaces.d",
+                host.name
+            );
+            let fix =
+                "rlaunch network mesh --format ip prints commands that last until the next boot";
+            return Step { id: StepId::Keep, state: State::Cannot { why, fix: fix.to_owned() } };
+        }
+        let of = |(at, host): (usize, &UpHost)| match host.facts.keeper {
+            Some(keeper) => (
+                keeper.around(self.cabled.files(at, keeper), &host.cabled),
+                self.cabled.files(at, keeper),
+            ),
+            None => (Vec::new(), Vec::new()),
+        };
+        let planned: Vec<(Vec<Change>, Vec<Change>)> =
+            self.hosts.iter().enumerate().map(of).collect();
+        let paths = |files: &Vec<Change>| {
+            let path = |change: &Change| match change {
+                Change::File { path, .. } => Some(format!(
+                    "cat {} 2>/dev/null || :",
+                    rlaunch_text::shell::quoted_posix(path)
+                )),
+                _ => None,
+            };
+            files.iter().filter_map(path).collect::<Vec<_>>()
+        };
+        let lines = planned.iter().map(|(_, files)| paths(files)).collect();
+        let present = self.changing.ask(lines).await;
+        let left = planned.into_iter().zip(present).map(|((changes, files), present)| {
+            let is_kept = files.iter().zip(present).all(|(file, present)| {
+                let Change::File { content: Some(content), .. } = file else { return false };
+                // What is printed has lost the ends of its last line.
+                present.is_ok_and(|text| text == content.trim_end_matches('\n'))
+            });
+            if is_kept { Vec::new() } else { changes }
+        });
+        let left: Vec<Vec<Change>> = left.collect();
+        let has_any = self.hosts.iter().any(|host| !host.cabled.is_empty());
+        Step::of(StepId::Keep, left, if has_any { "they are" } else { "there is no cable" })
+    }
+
+    /// Takes the steps in order. A step that fails stops those that need it.
+    async fn carry_out(&mut self, steps: &[Step]) -> Result<(), Failed> {
+        let mut failures: Vec<(StepId, Failed)> = Vec::new();
+        for step in steps {
+            if let Some((other, _)) = failures.iter().find(|(other, _)| step.id.needs(*other)) {
+                messages::warn(&format!(
+                    "{}: left out, since {} failed",
+                    step.id.title(),
+                    other.title()
+                ));
+                continue;
+            }
+            match self.take(step).await {
+                Ok(Some(done)) => {
+                    messages::info(&format!("{}: {done}", step.id.title()));
+                    if step.id == StepId::Manager {
+                        messages::hint(
+                            "`rlaunch up` again finds the cables of ports that have waited for it",
+                        );
+                    }
+                }
+                Ok(None) => {}
+                Err(failed) => failures.push((step.id, failed)),
+            }
+        }
+        let first = failures.into_iter().map(|(id, mut failed)| {
+            failed.message = format!("{}: {}", id.title(), failed.message);
+            failed.hint(Some(
+                "`rlaunch up` again goes on from here; `rlaunch down` undoes what was done",
+            ))
+        });
+        agent_session::conclude(first.collect()).map(drop)
+    }
+
+    /// Takes a step. Returns what was done; `None` if there was nothing to do.
+    async fn take(&mut self, step: &Step) -> Result<Option<String>, Failed> {
+        let changes = match &step.state {
+            State::Done(_) => return Ok(None),
+            State::Cannot { why, fix } => {
+                return Err(Failed::new(Exit::USAGE, why.clone()).hint(Some(fix.clone())));
+            }
+            State::Will(changes) => changes,
+        };
+        if step.id == StepId::Addresses {
+            return self.cabled.try_addresses(&mut self.changing, BY).await.map(Some);
+        }
+        let changed = self.changing.apply(changes.clone(), BY, None).await;
+        let mut failures = Vec::new();
+        for ((host, changes), changed) in self.hosts.iter().zip(changes).zip(&changed) {
+            if let Some((at, cause)) = changed.failure() {
+                let line = changes.get(at).map(|change| format!("{}: ", change.title()));
+                failures.push(format!("{}: {}{cause}", host.name, line.unwrap_or_default()));
+            }
+        }
+        if !failures.is_empty() {
+            let mut failed = Failed::new(Exit::FILES, failures.remove(0));
+            failed.details = failures;
+            return Err(failed);
+        }
+        let hosts = self.hosts.iter().zip(&changed).filter(|(_, changed)| changed.has_changed());
+        let names: Vec<&str> = hosts.map(|(host, _)| host.name.as_str()).collect();
+        Ok(Some(format!("done on {}", text::list(&names))))
+    }
+}

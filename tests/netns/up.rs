@@ -1,0 +1,181 @@
+//! `rlaunch up` and `rlaunch down` on hosts with cables between them, whose `/etc` and `/var/lib` are their own for the time
+//! of a test.
+
+use crate::network_plan::{CABLES, drop_probes, plug};
+use crate::running::Outcome;
+use crate::support::{Field, Run, State, Undo};
+use nix::sys::signal::Signal;
+use std::path::Path;
+use std::time::Duration;
+
+/// Time limit for a plan, a discovery, a trial and a job.
+const BOUND: Duration = Duration::from_secs(120);
+
+/// Gives hosts directories of their own, and programs that say what keeps their addresses: ifupdown on `a`, and
+/// systemd-networkd, whose programs note how they are called, on the others.
+fn own_files<'a>(field: &'a Field, hosts: &'a [&'a str]) -> impl Drop + use<'a> {
+    for host in hosts {
+        field.on(
+            host,
+            "mkdir -p /run/up/upper /run/up/work && \
+             mount -t overlay overlay -o lowerdir=/etc,upperdir=/run/up/upper,workdir=/run/up/work /etc && \
+             mount -t tmpfs own /var/lib && mount -t tmpfs own /usr/local/sbin && \
+             echo '127.0.0.1 localhost' > /etc/hosts && : > /etc/resolv.conf",
+        );
+        let programs = if *host == "a" {
+            "mkdir -p /etc/network && echo 'source /etc/network/interfaces.d/*' > /etc/network/interfaces && \
+             printf '#!/bin/sh\\n' > /usr/local/sbin/ifup"
+        } else {
+            "mkdir -p /etc/systemd/network && printf '#!/bin/sh\\nexit 0\\n' > /usr/local/sbin/systemctl && \
+             printf '#!/bin/sh\\necho $* >> /run/up/networkctl\\n' > /usr/local/sbin/networkctl"
+        };
+        field.on(host, &format!("{programs} && chmod 755 /usr/local/sbin/*"));
+    }
+    Undo(move || {
+        for host in hosts {
+            field.on(host, "umount /etc /var/lib /usr/local/sbin && rm -rf /run/up");
+        }
+        Ok::<(), String>(())
+    })
+}
+
+/// Returns all that `up` may change on a host.
+fn dump(field: &Field, host: &str) -> String {
+    field.on(
+        host,
+        "ip -o address show | sed 's/valid_lft.*//' | grep -v ' inet6 fe80'; ip -o link show | grep -o '^.*mtu [0-9]*'; \
+         ip route show table all | grep -v fe80; find /etc /var/lib -xdev -type f -exec sha256sum {} + | sort -k2; \
+         find /etc /var/lib -xdev -type d | sort",
+    )
+}
+
+fn addresses(field: &Field, host: &str) -> String {
+    field.on(host, "ip -o -4 address show | awk '/cable/ {print $2, $4}'")
+}
+
+fn up<'a>(field: &'a Field, state: &State, words: &str) -> Run<'a> {
+    let run = state.rlaunch(field, &format!("up {CABLES} {words}"));
+    run.in_directory(Path::new(state.path())).within(BOUND)
+}
+
+fn down(field: &Field, state: &State, words: &str) -> Outcome {
+    let run = state.rlaunch(field, &format!("down {words}"));
+    run.in_directory(Path::new(state.path())).within(BOUND).run()
+}
+
+#[test]
+fn hosts_become_a_cluster_that_stays_and_what_they_were() {
+    let (field, state) = (Field::new(), State::new());
+    let hosts = ["a", "b", "c"];
+    let _files = own_files(&field, &hosts);
+    let _cables = plug(&field, &[("a", "b"), ("a", "c"), ("b", "c")]);
+    let before = hosts.map(|host| dump(&field, host));
+    let ran = up(&field, &state, "-H a,b,c --dry-run").run();
+    let script = ran.succeeded().out().into_owned();
+    assert!(script.contains("ip address add 192.168.101.2/24 dev cable-b"), "{ran}");
+    assert_eq!(hosts.map(|host| dump(&field, host)), before, "a dry run changes nothing: {ran}");
+    let ran = up(&field, &state, "-H a,b,c --yes").run();
+    let out = ran.succeeded().out().into_owned();
+    assert!(
+        out.contains("install -D -m 644 /dev/stdin /etc/network/interfaces.d/rdma-mesh"),
+        "{ran}"
+    );
+    assert!(
+        ["a", "b", "c"].iter().all(|host| out.lines().any(|line| line == *host)),
+        "the job: {ran}"
+    );
+    ran.says(&["3 links answered, 6 directions", "rlaunch.toml: written and trusted"]);
+    assert_eq!(addresses(&field, "a"), "cable-b 192.168.101.2/24\ncable-c 192.168.100.2/24\n");
+    let kept = field.on("a", "cat /etc/network/interfaces.d/rdma-mesh");
+    assert!(kept.contains("iface cable-b inet static\n    address 192.168.101.2/24\n"), "{kept}");
+    let kept = field.on("b", "cat /etc/systemd/network/10-rdma-mesh-cable-a.network");
+    assert!(kept.contains("Address=192.168.101.3/24\n"), "{kept}");
+    assert_eq!(field.on("b", "cat /run/up/networkctl"), "reload\n");
+    assert!(!field.on("b", "getent hosts c").is_empty());
+    // Jobs find the hosts without -H.
+    let job = state.rlaunch(&field, "hostname").in_directory(Path::new(state.path())).run();
+    assert_eq!(job.succeeded().sorted(), ["a", "b", "c"], "{job}");
+    let between = hosts.map(|host| dump(&field, host));
+    let ran = up(&field, &state, "-H a,b,c --yes").run();
+    ran.succeeded().says(&["there is nothing to change on the hosts", "written already"]);
+    assert_eq!(hosts.map(|host| dump(&field, host)), between, "{ran}");
+    let ran = down(&field, &state, "");
+    let out = ran.succeeded().out().into_owned();
+    assert!(out.contains("a: undone: write /etc/hosts (rlaunch up)"), "{ran}");
+    assert_eq!(hosts.map(|host| dump(&field, host)), before, "{ran}");
+    let ran = down(&field, &state, "-H a,b,c");
+    assert_eq!(ran.succeeded().out().matches("there is nothing to undo").count(), 3, "{ran}");
+}
+
+/// The host undoes its addresses without a word from the launcher; what was done before stands in the journal.
+#[test]
+fn an_up_that_is_killed_in_its_midst_is_undone() {
+    let (field, state) = (Field::new(), State::new());
+    let hosts = ["a", "b"];
+    let _files = own_files(&field, &hosts);
+    let _cables = plug(&field, &[("a", "b")]);
+    let before = hosts.map(|host| dump(&field, host));
+    let dropped = drop_probes(&field, "b");
+    let running = up(&field, &state, "-H a,b --yes").spawn();
+    let both = || addresses(&field, "a") + &addresses(&field, "b");
+    field.wait_for("addresses on a and b", || both().lines().count() == 2);
+    running.signal(Signal::SIGKILL);
+    field.wait_for("no addresses on a and b", || both().is_empty());
+    running.finish_first();
+    assert!(field.on("a", "cat /etc/hosts").contains("# rlaunch up"), "it was done before");
+    down(&field, &state, "-H a,b").succeeded();
+    assert_eq!(hosts.map(|host| dump(&field, host)), before);
+    drop(dropped);
+}
+
+#[test]
+fn links_that_do_not_answer_keep_no_address() {
+    let (field, state) = (Field::new(), State::new());
+    let hosts = ["a", "b"];
+    let _files = own_files(&field, &hosts);
+    let _cables = plug(&field, &[("a", "b")]);
+    let before = hosts.map(|host| dump(&field, host));
+    let _dropped = drop_probes(&field, "b");
+    let ran = up(&field, &state, "-H a,b --yes").run();
+    ran.ended_with(204)
+        .says(&["rolled back on a, b", "do not answer", "left out, since", "rlaunch down"]);
+    assert_eq!(addresses(&field, "a") + &addresses(&field, "b"), "", "{ran}");
+    down(&field, &state, "-H a,b").succeeded();
+    assert_eq!(hosts.map(|host| dump(&field, host)), before, "{ran}");
+}
+
+/// The agent is killed, and the launcher does not get to say anything: the guardian undoes the trial.
+#[test]
+fn an_agent_that_is_killed_leaves_no_address() {
+    let (field, state) = (Field::new(), State::new());
+    let hosts = ["a", "b"];
+    let _files = own_files(&field, &hosts);
+    let _cables = plug(&field, &[("a", "b")]);
+    let _dropped = drop_probes(&field, "b");
+    let running = up(&field, &state, "-H a,b --yes").spawn();
+    let both = || addresses(&field, "a") + &addresses(&field, "b");
+    field.wait_for("addresses on a and b", || both().lines().count() == 2);
+    let newest = "pkill -9 -n -f 'rlaunch-worker changes$'";
+    field.on("a", newest);
+    field.wait_for("no addresses on a", || addresses(&field, "a").is_empty());
+    running.finish_first();
+    down(&field, &state, "-H a,b").succeeded();
+}
+
+#[test]
+fn without_a_terminal_and_consent_nothing_is_done() {
+    let (field, state) = (Field::new(), State::new());
+    let ran = up(&field, &state, "-H a,b").run();
+    ran.refused(200, &["nothing was changed: standard input is not a terminal", "--yes"]);
+}
+
+/// The file system of the host is read-only, as that of an appliance.
+#[test]
+fn a_host_that_takes_no_journal_is_not_changed() {
+    let (field, state) = (Field::new(), State::new());
+    let _cables = plug(&field, &[("a", "b")]);
+    let ran = up(&field, &state, "-H a,b --yes").run();
+    ran.ended_with(204)
+        .says(&["cannot write the journal: /var/lib/rlaunch/journal: Read-only file system"]);
+    assert_eq!(addresses(&field, "a"), "", "{ran}");
+}

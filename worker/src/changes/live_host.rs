@@ -1,0 +1,431 @@
+//! Files, commands and the network of this host, and the file of its journal.
+
+use super::shell;
+use crate::network::cabling::record::Record as NetworkRecord;
+use crate::network::cabling::trial;
+use nix::unistd::{Gid, Uid, chown};
+use rlaunch_bootstrap::protocol::changes::Change;
+use rlaunch_bootstrap::protocol::changes::journal::{ChangedHost, Journal, Record, Was, taken_out};
+use rlaunch_bootstrap::protocol::network::{ChangeFailure, NetworkChange};
+use serde::{Deserialize, Serialize};
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+/// Directory of the journal.
+const DIRECTORY: &str = "/var/lib/rlaunch";
+
+/// This host, with its journal.
+pub(super) struct LiveHost {
+    directory: PathBuf,
+    /// Open journal; `None` until something is written.
+    journal: Option<File>,
+}
+
+/// Network before a change.
+#[derive(Serialize, Deserialize)]
+struct NetworkWas {
+    /// Id of the boot in which that was so.
+    boot: String,
+    record: NetworkRecord,
+}
+
+impl LiveHost {
+    /// Reads the journal of this host.
+    pub(super) fn open() -> io::Result<(LiveHost, Journal)> {
+        LiveHost::open_at(Path::new(DIRECTORY))
+    }
+
+    fn open_at(directory: &Path) -> io::Result<(LiveHost, Journal)> {
+        let mut host = LiveHost { directory: directory.to_owned(), journal: None };
+        let path = host.path();
+        let told = |error: io::Error| {
+            io::Error::new(error.kind(), format!("cannot read {}: {error}", path.display()))
+        };
+        let bytes = match fs::read(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            read => read.map_err(told)?,
+        };
+        let (journal, whole) = Journal::parse(&bytes);
+        if whole < bytes.len() {
+            let file = OpenOptions::new().append(true).open(&path).map_err(told)?;
+            file.set_len(whole as u64).and_then(|()| file.sync_all()).map_err(told)?;
+            host.journal = Some(file);
+        }
+        Ok((host, journal))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.join("journal")
+    }
+
+    fn file(&mut self) -> io::Result<&mut File> {
+        if self.journal.is_none() {
+            DirBuilder::new().recursive(true).mode(0o700).create(&self.directory)?;
+            let path = self.path();
+            let file = OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
+            sync_directory(&self.directory)?;
+            self.journal = Some(file);
+        }
+        self.journal.as_mut().ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+}
+
+impl ChangedHost for LiveHost {
+    fn look(&mut self, change: &Change) -> Result<Option<Was>, String> {
+        match change {
+            Change::File { path, content, .. } => look_at_file(path, content.as_deref()),
+            Change::Run { save, .. } => match save {
+                Some(save) => {
+                    let saved = shell::run(save, None, shell::TIMEOUT);
+                    let saved = saved.map_err(|cause| format!("`{save}`: {cause}"))?;
+                    Ok(Some(Was::Saved(saved)))
+                }
+                None => Ok(Some(Was::Nothing)),
+            },
+            Change::Network(change) => {
+                if !has_interface(change) {
+                    return Err(format!("there is no interface {}", change.interface()));
+                }
+                if trial::is_in_effect(change) {
+                    return Ok(None);
+                }
+                let record = trial::note(change).map_err(told)?;
+                write_network(record).map(Some)
+            }
+        }
+    }
+
+    fn make(&mut self, change: &Change, was: &Was) -> Result<Option<Was>, String> {
+        match change {
+            Change::File { path, mode, content: Some(content) } => {
+                let owner = match was {
+                    Was::File { mode, user, group, .. } => (*mode, Some((*user, *group))),
+                    _ => (*mode, None),
+                };
+                write_file(Path::new(path), content, owner).map(|()| None)
+            }
+            Change::File { path, content: None, .. } => remove_file(path).map(|()| None),
+            Change::Run { line, .. } => {
+                let saved = match was {
+                    Was::Saved(saved) => Some(saved.as_str()),
+                    _ => None,
+                };
+                shell::run(line, saved, shell::TIMEOUT).map(|_| None)
+            }
+            Change::Network(change) => {
+                let mut record = read_network(was)?.record;
+                trial::make(change, &mut record).map_err(told)?;
+                write_network(record).map(Some)
+            }
+        }
+    }
+
+    fn restore(&mut self, change: &Change, was: &Was) -> Result<(), String> {
+        match (change, was) {
+            (Change::File { path, content, .. }, _) => restore_file(path, content.as_deref(), was),
+            (Change::Run { undo: None, .. }, _) => Ok(()),
+            (Change::Run { undo: Some(undo), .. }, Was::Saved(saved)) => {
+                shell::run(undo, Some(saved), shell::TIMEOUT).map(drop)
+            }
+            (Change::Run { undo: Some(undo), .. }, _) => {
+                shell::run(undo, None, shell::TIMEOUT).map(drop)
+            }
+            // What an interface had is gone with it.
+            (Change::Network(change), _) if !has_interface(change) => Ok(()),
+            (Change::Network(_), _) => {
+                let NetworkWas { boot, mut record } = read_network(was)?;
+                if boot != boot_id() {
+                    record.forget_boot();
+                }
+                let failed = record.restore().failed.into_iter().map(told);
+                let failed: Vec<String> = failed.collect();
+                if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
+            }
+        }
+    }
+
+    fn append(&mut self, record: &Record) -> Result<(), String> {
+        let append = |host: &mut LiveHost| {
+            let file = host.file()?;
+            let length = file.metadata()?.len();
+            let line = record.to_line();
+            let written = file.write_all(line.as_bytes()).and_then(|()| file.sync_all());
+            if written.is_err() {
+                // A part would be in the way of the next line.
+                let _ = file.set_len(length);
+            }
+            written
+        };
+        append(self).map_err(|error| format!("{}: {error}", self.path().display()))
+    }
+
+    fn clear(&mut self) -> Result<(), String> {
+        self.journal = None;
+        match fs::remove_file(self.path()) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(format!("{}: {error}", self.path().display()));
+            }
+            _ => {}
+        }
+        // Something else may be in it.
+        let _ = fs::remove_dir(&self.directory);
+        Ok(())
+    }
+}
+
+fn told(failure: ChangeFailure) -> String {
+    format!("`{}`: {}", failure.line, failure.cause)
+}
+
+fn has_interface(change: &NetworkChange) -> bool {
+    Path::new("/sys/class/net").join(change.interface()).exists()
+}
+
+fn boot_id() -> String {
+    let id = fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    id.unwrap_or_default().trim().to_owned()
+}
+
+fn write_network(record: NetworkRecord) -> Result<Was, String> {
+    let was = NetworkWas { boot: boot_id(), record };
+    serde_json::to_string(&was).map(Was::Network).map_err(|error| error.to_string())
+}
+
+fn read_network(was: &Was) -> Result<NetworkWas, String> {
+    let Was::Network(text) = was else {
+        return Err("the journal does not say how the network was".to_owned());
+    };
+    serde_json::from_str(text).map_err(|error| format!("the journal cannot be read: {error}"))
+}
+
+/// Returns what is behind a path; a link is followed.
+fn read(path: &Path) -> Result<Option<String>, String> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Err(format!("{} is no text", path.display()))
+        }
+        Err(error) => Err(format!("{}: {error}", path.display())),
+    }
+}
+
+fn look_at_file(path: &str, wanted: Option<&str>) -> Result<Option<Was>, String> {
+    let path = Path::new(path);
+    let Some(content) = read(path)? else {
+        let ancestors = path.ancestors().skip(1).take_while(|directory| !directory.exists());
+        let mut directories: Vec<String> =
+            ancestors.map(|directory| directory.display().to_string()).collect();
+        directories.reverse();
+        return Ok(wanted.map(|_| Was::NoFile { directories }));
+    };
+    if wanted == Some(content.as_str()) {
+        return Ok(None);
+    }
+    let found = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let (mode, user, group) = (found.mode() & 0o7777, found.uid(), found.gid());
+    Ok(Some(Was::File { mode, user, group, content }))
+}
+
+/// Writes a file as a whole: whoever reads it sees the former content or this one. A link stays, and what it leads to is
+/// written.
+fn write_file(
+    path: &Path,
+    content: &str,
+    (mode, owner): (u32, Option<(u32, u32)>),
+) -> Result<(), String> {
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let write = || {
+        let (directory, name) = (path.parent(), path.file_name());
+        let (Some(directory), Some(name)) = (directory, name) else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        fs::create_dir_all(directory)?;
+        let fresh = directory.join(format!(".{}.rlaunch", name.display()));
+        let written = write_fresh(&fresh, content, mode, owner).and_then(|()| {
+            match fs::rename(&fresh, path) {
+                // A container engine mounts single files, such as /etc/hosts, and they keep their place.
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                    fs::write(path, content)?;
+                    File::open(path)?.sync_all()?;
+                    fs::remove_file(&fresh)
+                }
+                renamed => renamed,
+            }
+        });
+        if written.is_err() {
+            // It may not have been made.
+            let _ = fs::remove_file(&fresh);
+        }
+        written?;
+        sync_directory(directory)
+    };
+    write().map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+fn write_fresh(path: &Path, content: &str, mode: u32, owner: Option<(u32, u32)>) -> io::Result<()> {
+    let mut file =
+        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(content.as_bytes())?;
+    if let Some((user, group)) = owner {
+        chown(path, Some(Uid::from_raw(user)), Some(Gid::from_raw(group)))?;
+    }
+    file.set_permissions(Permissions::from_mode(mode))?;
+    file.sync_all()
+}
+
+fn sync_directory(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+fn remove_file(path: &str) -> Result<(), String> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(format!("cannot remove {path}: {error}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Restores a file. What others have written into it since stays; if it cannot be told apart, the file stays as it is.
+fn restore_file(path: &str, ours: Option<&str>, was: &Was) -> Result<(), String> {
+    let present = read(Path::new(path))?;
+    let changed = || {
+        format!(
+            "others have changed {path} since; its former content is in {DIRECTORY}/journal: put it in order by hand, \
+             then remove the line there"
+        )
+    };
+    match was {
+        Was::File { mode, user, group, content } => {
+            let wanted = match &present {
+                None => content.clone(),
+                Some(present) => {
+                    taken_out(content, ours.unwrap_or_default(), present).ok_or_else(changed)?
+                }
+            };
+            if present.as_ref() == Some(&wanted) {
+                return Ok(());
+            }
+            write_file(Path::new(path), &wanted, (*mode, Some((*user, *group))))
+        }
+        Was::NoFile { directories } => {
+            let ours = ours.unwrap_or_default();
+            // A write in place that was broken off leaves a part.
+            if present.is_some_and(|present| !ours.starts_with(&present)) {
+                return Err(changed());
+            }
+            remove_file(path)?;
+            for directory in directories.iter().rev() {
+                // Something else may be in it by now.
+                let _ = fs::remove_dir(directory);
+            }
+            Ok(())
+        }
+        Was::Nothing | Was::Saved(_) | Was::Network(_) => {
+            Err("the journal does not say what the file was".to_owned())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rlaunch_bootstrap::protocol::changes::ChangeOutcome;
+
+    /// Applies changes in a directory, undoes them with another process, and returns its content before, between, after.
+    fn up_and_down(directory: &Path, changes: &[Change]) -> Vec<ChangeOutcome> {
+        let journal_at = directory.join("state");
+        let (mut host, mut journal) = LiveHost::open_at(&journal_at).unwrap();
+        changes.iter().map(|change| journal.apply(&mut host, change, "rlaunch up", 1)).collect()
+    }
+
+    fn down(directory: &Path) -> Vec<Option<String>> {
+        let (mut host, mut journal) = LiveHost::open_at(&directory.join("state")).unwrap();
+        let ids = journal.pending(0);
+        let undone: Vec<Option<String>> =
+            ids.into_iter().map(|id| journal.undo(&mut host, id, 2).unwrap().failure).collect();
+        journal.clear(&mut host).unwrap();
+        undone
+    }
+
+    fn file(path: &Path, content: Option<&str>) -> Change {
+        let path = path.display().to_string();
+        Change::File { path, mode: 0o640, content: content.map(str::to_owned) }
+    }
+
+    #[test]
+    fn files_come_back_as_they_were() {
+        let directory = tempfile::tempdir().unwrap();
+        let at = |name: &str| directory.path().join(name);
+        fs::write(at("hosts"), "localhost\n").unwrap();
+        fs::set_permissions(at("hosts"), Permissions::from_mode(0o604)).unwrap();
+        fs::write(at("gone"), "x").unwrap();
+        std::os::unix::fs::symlink("hosts", at("link")).unwrap();
+        let changes = [
+            file(&at("new/deep/file"), Some("new")),
+            file(&at("link"), Some("localhost\nours\n")),
+            file(&at("gone"), None),
+        ];
+        assert_eq!(up_and_down(directory.path(), &changes), vec![ChangeOutcome::Made; 3]);
+        assert_eq!(fs::read_to_string(at("hosts")).unwrap(), "localhost\nours\n");
+        assert_eq!(fs::metadata(at("new/deep/file")).unwrap().mode() & 0o777, 0o640);
+        assert_eq!(fs::metadata(at("state/journal")).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(up_and_down(directory.path(), &changes), vec![ChangeOutcome::Already; 3]);
+        // Somebody else writes to it meanwhile.
+        fs::write(at("hosts"), "localhost\nours\ntheirs\n").unwrap();
+        assert_eq!(down(directory.path()), [None, None, None]);
+        assert_eq!(fs::read_to_string(at("hosts")).unwrap(), "localhost\ntheirs\n");
+        assert_eq!(fs::metadata(at("hosts")).unwrap().mode() & 0o777, 0o604);
+        assert!(fs::symlink_metadata(at("link")).unwrap().is_symlink());
+        assert_eq!(fs::read_to_string(at("gone")).unwrap(), "x");
+        assert!(!at("new").exists() && !at("state").exists());
+        assert_eq!(down(directory.path()), [], "there is nothing to undo");
+    }
+
+    #[test]
+    fn a_file_that_others_have_taken_over_stays() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("new");
+        up_and_down(directory.path(), &[file(&path, Some("ours"))]);
+        fs::write(&path, "theirs").unwrap();
+        let undone = down(directory.path());
+        assert!(undone[0].as_ref().unwrap().contains("others have changed"), "{undone:?}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
+        fs::remove_file(&path).unwrap();
+        assert_eq!(down(directory.path()), [None], "the journal still knows of it");
+    }
+
+    #[test]
+    fn what_a_line_saves_is_handed_to_its_undoing() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("value").display().to_string();
+        fs::write(&path, "1\n").unwrap();
+        let change = Change::Run {
+            line: format!("echo 2 > {path}"),
+            save: Some(format!("cat {path}")),
+            undo: Some(format!("echo $SAVED > {path}")),
+        };
+        assert_eq!(up_and_down(directory.path(), &[change]), [ChangeOutcome::Made]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "2\n");
+        assert_eq!(down(directory.path()), [None]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
+    }
+
+    #[test]
+    fn a_line_that_was_cut_off_is_taken_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("new");
+        up_and_down(directory.path(), &[file(&path, Some("ours"))]);
+        let journal = directory.path().join("state/journal");
+        let mut open = OpenOptions::new().append(true).open(&journal).unwrap();
+        open.write_all(b"{\"id\":5,").unwrap();
+        let (_, read) = LiveHost::open_at(&directory.path().join("state")).unwrap();
+        assert!(read.state().was_torn && read.state().pending == 1);
+        assert!(fs::read(&journal).unwrap().ends_with(b"\n"));
+        assert_eq!(down(directory.path()), [None]);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,389 @@
+//! `rlaunch-worker changes`: changes this host as the launcher orders, and undoes that. The messages are those of
+//! [`rlaunch_bootstrap::protocol::changes`].
+//!
+//! | file | contents |
+//! |---|---|
+//! | `access.rs` | the way to root: directly or by sudo |
+//! | `live_host.rs` | files, commands and the network of this host; the file of the journal |
+//! | `shell.rs` | lines that run by `sh -c` |
+
+mod access;
+mod live_host;
+mod shell;
+
+pub(crate) use access::run;
+
+use crate::console::errln;
+use crate::network::cabling::trial;
+use live_host::LiveHost;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{Pid, setsid};
+use rlaunch_bootstrap::protocol::changes::journal::Journal;
+use rlaunch_bootstrap::protocol::changes::{Change, ChangeOrder, ChangeOutcome, ChangeReply};
+use rlaunch_bootstrap::protocol::control::{FrameReader, encode};
+use serde::{Deserialize, Serialize};
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::AsFd;
+use std::process::ExitCode;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Directory whose lock is held by the one process that may change the host. It is there on every host, so that nothing is
+/// left when all is undone.
+const LOCKED: &str = "/var/lib";
+/// Time limit for the lock: another command ends, or a guardian undoes its changes.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
+const LOCK_INTERVAL: Duration = Duration::from_millis(50);
+/// Time limit for a line that changes nothing.
+const ASK_TIMEOUT: Duration = Duration::from_secs(30);
+/// Maximum time for which changes stay unconfirmed, whatever the launcher orders.
+const MAX_TRIAL: Duration = Duration::from_secs(3600);
+/// Time after the end of a trial in which the agent is to undo it by itself.
+const GUARDED_AFTER: Duration = Duration::from_secs(20);
+
+/// What the guardian is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Watch {
+    /// First change that is on trial; `None` if none is.
+    from: Option<u64>,
+    /// Time until they are undone, in milliseconds.
+    left_ms: u64,
+}
+
+/// Obeys the launcher until its end, as root. Then undoes what was not confirmed.
+pub(crate) fn run_as_root(word: Option<&str>) -> ExitCode {
+    access::give_sign(word);
+    trial::guard(
+        |guardian| {
+            // A signal to the terminal or group of the guardian is not for both.
+            let _ = setsid();
+            serve(guardian)
+        },
+        guard,
+    )
+}
+
+fn serve(guardian: Option<PipeWriter>) -> ExitCode {
+    let mut replies = Replies::new();
+    let opened = lock().and_then(|lock| Ok((lock, LiveHost::open().map_err(|e| e.to_string())?)));
+    let (_lock, (host, journal)) = match opened {
+        Ok(opened) => opened,
+        Err(cause) => {
+            replies.send(&ChangeReply::Unable(cause));
+            return ExitCode::FAILURE;
+        }
+    };
+    replies.send(&ChangeReply::Ready(journal.state()));
+    let mut agent = ChangingAgent { host, journal, replies, guardian, trial: None };
+    let orders = read_orders();
+    loop {
+        let next = match &agent.trial {
+            None => orders.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(trial) => {
+                orders.recv_timeout(trial.until.saturating_duration_since(Instant::now()))
+            }
+        };
+        match next {
+            Ok(Some(order)) => agent.obey(order),
+            Ok(None) | Err(_) => break,
+        }
+    }
+    let is_undone = agent.trial.is_none() || agent.roll_back();
+    if is_undone { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Signals that tell a process to end.
+fn ends() -> SigSet {
+    let all = [Signal::SIGHUP, Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT];
+    all.into_iter().collect()
+}
+
+/// Acquires the right to change this host.
+fn lock() -> Result<Flock<File>, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("cannot lock {LOCKED}: {error}");
+    let mut directory = File::open(LOCKED).map_err(|error| failed(&error))?;
+    let deadline = Instant::now() + LOCK_TIMEOUT;
+    loop {
+        match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(lock),
+            Err((file, Errno::EWOULDBLOCK)) if Instant::now() < deadline => {
+                directory = file;
+                std::thread::sleep(LOCK_INTERVAL);
+            }
+            Err((_, Errno::EWOULDBLOCK)) => {
+                let seconds = LOCK_TIMEOUT.as_secs();
+                return Err(format!("another rlaunch has been changing this host for {seconds} s"));
+            }
+            Err((_, error)) => return Err(failed(&error)),
+        }
+    }
+}
+
+/// Reads orders in a thread of its own, until the launcher's end. `None` stands for a signal to end: the guardian is gone.
+fn read_orders() -> mpsc::Receiver<Option<ChangeOrder>> {
+    let (sender, orders) = mpsc::channel();
+    let signals = ends();
+    let _ = signals.thread_block();
+    let ending = sender.clone();
+    std::thread::spawn(move || {
+        // Fails for no set.
+        let _ = signals.wait();
+        // The agent may be ending by itself.
+        let _ = ending.send(None);
+    });
+    std::thread::spawn(move || {
+        let (mut frames, mut stdin) = (FrameReader::default(), io::stdin().lock());
+        let mut buffer = vec![0; 64 << 10];
+        'frames: loop {
+            match stdin.read(&mut buffer) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Ok(0) | Err(_) => break,
+                Ok(length) => frames.push(&buffer[..length]),
+            }
+            loop {
+                match frames.next_frame() {
+                    Ok(Some(order)) => {
+                        if sender.send(Some(order)).is_err() {
+                            return;
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(_) => break 'frames,
+                }
+            }
+        }
+        let _ = sender.send(None);
+    });
+    orders
+}
+
+/// Changes that are undone unless they are confirmed.
+struct Trial {
+    /// First change.
+    from: u64,
+    until: Instant,
+}
+
+/// Agent that carries out the launcher's orders, one at a time.
+struct ChangingAgent {
+    host: LiveHost,
+    journal: Journal,
+    replies: Replies,
+    guardian: Option<PipeWriter>,
+    trial: Option<Trial>,
+}
+
+impl ChangingAgent {
+    fn obey(&mut self, order: ChangeOrder) {
+        match order {
+            // Whoever started this process as root has dealt with it.
+            ChangeOrder::Password(_) => return,
+            ChangeOrder::Ask(lines) => {
+                for line in lines {
+                    let printed = shell::run(&line, None, ASK_TIMEOUT);
+                    self.replies.send(&ChangeReply::Printed(printed));
+                }
+            }
+            ChangeOrder::Apply { by, changes, trial_ms } => {
+                let begun = trial_ms.map_or(Ok(()), |time| self.begin_trial(time));
+                match begun {
+                    Ok(()) => self.apply(&by, &changes),
+                    Err(cause) => {
+                        self.replies.send(&ChangeReply::Outcome(ChangeOutcome::Failed(cause)));
+                    }
+                }
+            }
+            ChangeOrder::Confirm => {
+                self.trial = None;
+                // Only a guardian that is gone cannot be told.
+                let _ = self.tell_guardian();
+            }
+            ChangeOrder::RollBack => {
+                self.roll_back();
+                return;
+            }
+            ChangeOrder::Undo => {
+                self.undo(0);
+                self.trial = None;
+                let _ = self.tell_guardian();
+            }
+        }
+        self.finish();
+    }
+
+    fn begin_trial(&mut self, time_ms: u32) -> Result<(), String> {
+        let time = Duration::from_millis(u64::from(time_ms)).min(MAX_TRIAL);
+        let from = self.trial.as_ref().map_or(self.journal.next_id(), |trial| trial.from);
+        self.trial = Some(Trial { from, until: Instant::now() + time });
+        self.tell_guardian().map_err(|error| format!("cannot tell the guardian: {error}"))
+    }
+
+    fn apply(&mut self, by: &str, changes: &[Change]) {
+        for change in changes {
+            let is_late = self.trial.as_ref().is_some_and(|trial| Instant::now() >= trial.until);
+            let outcome = if is_late {
+                ChangeOutcome::Failed("the time of the trial is over".to_owned())
+            } else {
+                self.journal.apply(&mut self.host, change, by, now())
+            };
+            let is_failure = matches!(outcome, ChangeOutcome::Failed(_));
+            self.replies.send(&ChangeReply::Outcome(outcome));
+            if is_failure {
+                return;
+            }
+        }
+    }
+
+    /// Undoes what is on trial, and tells the launcher. Returns whether all is undone.
+    fn roll_back(&mut self) -> bool {
+        let from = self.trial.take().map(|trial| trial.from);
+        let is_undone = from.is_none_or(|from| self.undo(from));
+        let _ = self.tell_guardian();
+        self.finish();
+        is_undone
+    }
+
+    fn undo(&mut self, from: u64) -> bool {
+        undo(&mut self.host, &mut self.journal, &mut self.replies, from)
+    }
+
+    fn finish(&mut self) {
+        self.replies.send(&ChangeReply::Finished(self.journal.state()));
+    }
+
+    fn tell_guardian(&mut self) -> io::Result<()> {
+        let Some(guardian) = &mut self.guardian else { return Ok(()) };
+        let left =
+            self.trial.as_ref().map(|trial| trial.until.saturating_duration_since(Instant::now()));
+        let left_ms = left.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
+        let watch = Watch { from: self.trial.as_ref().map(|trial| trial.from), left_ms };
+        guardian.write_all(&encode(&watch).map_err(io::Error::other)?)
+    }
+}
+
+/// Undoes the changes of the journal from this one on, the last one first.
+fn undo(host: &mut LiveHost, journal: &mut Journal, replies: &mut Replies, from: u64) -> bool {
+    let mut is_undone = true;
+    for id in journal.pending(from) {
+        if let Some(undone) = journal.undo(host, id, now()) {
+            is_undone &= undone.failure.is_none();
+            replies.send(&ChangeReply::Undone(undone));
+        }
+    }
+    if let Err(cause) = journal.clear(host) {
+        errln!("rlaunch-worker: cannot remove the journal: {cause}");
+    }
+    is_undone
+}
+
+/// Returns the seconds since 1970.
+fn now() -> u64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// Replies to the launcher, which may be gone.
+struct Replies(io::Stdout);
+
+impl Replies {
+    fn new() -> Replies {
+        Replies(io::stdout())
+    }
+
+    fn send(&mut self, reply: &ChangeReply) {
+        match encode(reply) {
+            Ok(frame) => drop(self.0.write_all(&frame).and_then(|()| self.0.flush())),
+            Err(error) => errln!("rlaunch-worker: {error}"),
+        }
+    }
+}
+
+/// Watches the agent. If it is killed, or does not undo a trial in time, the guardian ends it, undoes the trial and sends
+/// the last messages in its place.
+fn guard(agent: Pid, watches: PipeReader) -> ExitCode {
+    // Fails for no set.
+    let _ = ends().thread_block();
+    let from = last_watch(agent, watches);
+    if let Ok(WaitStatus::Exited(_, code)) = waitpid(agent, None) {
+        return ExitCode::from(u8::try_from(code).unwrap_or(1));
+    }
+    let Some(from) = from else { return ExitCode::FAILURE };
+    // What the agent has begun must not come after its undoing.
+    trial::reap_all(agent, shell::TIMEOUT);
+    let mut replies = Replies::new();
+    match lock().and_then(|lock| Ok((lock, LiveHost::open().map_err(|e| e.to_string())?))) {
+        Ok((_lock, (mut host, mut journal))) => {
+            undo(&mut host, &mut journal, &mut replies, from);
+            replies.send(&ChangeReply::Finished(journal.state()));
+        }
+        Err(cause) => replies.send(&ChangeReply::Unable(cause)),
+    }
+    ExitCode::FAILURE
+}
+
+/// Reads what the agent tells until it ends, or has been late to undo a trial; then it is killed. Returns the first change
+/// on trial.
+fn last_watch(agent: Pid, mut watches: PipeReader) -> Option<u64> {
+    let (mut frames, mut from, mut deadline) = (FrameReader::default(), None, None);
+    let mut buffer = vec![0; 4096];
+    loop {
+        let left = deadline.map(|end: Instant| end.saturating_duration_since(Instant::now()));
+        let left = left.map_or(PollTimeout::NONE, |left| {
+            PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut [PollFd::new(watches.as_fd(), PollFlags::POLLIN)], left) {
+            Ok(0) if deadline.is_some_and(|end| Instant::now() >= end) => {
+                // It may have ended by itself just now.
+                let _ = kill(agent, Signal::SIGKILL);
+                return from;
+            }
+            Ok(0) | Err(Errno::EINTR) => continue,
+            Ok(_) => {}
+            Err(_) => return from,
+        }
+        match watches.read(&mut buffer) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(0) | Err(_) => return from,
+            Ok(length) => frames.push(&buffer[..length]),
+        }
+        while let Ok(Some(Watch { from: first, left_ms })) = frames.next_frame() {
+            from = first;
+            let end = Instant::now() + Duration::from_millis(left_ms) + GUARDED_AFTER;
+            deadline = first.map(|_| end);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(watches: &[Watch]) -> (Option<u64>, PipeWriter) {
+        let (reader, mut writer) = io::pipe().unwrap();
+        for watch in watches {
+            writer.write_all(&encode(watch).unwrap()).unwrap();
+        }
+        let copy = writer.try_clone().unwrap();
+        drop(writer);
+        // The agent is killed while it writes.
+        let mut writer = copy;
+        writer.write_all(&[9, 0]).unwrap();
+        let (_, other) = io::pipe().unwrap();
+        drop(writer);
+        // No process has this id.
+        (last_watch(Pid::from_raw(i32::MAX), reader), other)
+    }
+
+    #[test]
+    fn a_guardian_knows_what_is_on_trial() {
+        let on_trial = Watch { from: Some(3), left_ms: 60_000 };
+        let confirmed = Watch { from: None, left_ms: 0 };
+        assert_eq!(told(&[on_trial]).0, Some(3));
+        assert_eq!(told(&[on_trial, confirmed]).0, None);
+        assert_eq!(told(&[]).0, None);
+    }
+}
