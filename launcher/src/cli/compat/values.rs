@@ -342,8 +342,7 @@ pub(super) fn runtime_options(text: &str) -> Result<Vec<Effect>, String> {
             | "donotlaunch"
             | "show-progress"
             | "notifyerrors"
-            | "report-child-jobs-separately"
-            | "exec-agent-none" => {}
+            | "report-child-jobs-separately" => {}
             "max-restarts" => effects.push(Effect::value("max-restarts", value)),
             "spawn-timeout" => {}
             "timeout" => effects.push(Effect::value("timeout", value)),
