@@ -33,7 +33,7 @@ const BOUND: Duration = Duration::from_secs(20);
 const PROBE: &str = r#"#!/bin/sh
 rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}
 cpus=$(/usr/bin/sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
-/usr/bin/env -0 | /usr/bin/tr '\n\0' ' \n' | /usr/bin/sed 's/=.*//' > "$(/usr/bin/dirname "$0")/names.$rank"
+/usr/bin/env -0 | /usr/bin/tr '\n\0' ' \n' | /usr/bin/sed 's/=.*//' > "{directory}/names.$rank"
 echo "[[rank=$rank host=$(/bin/hostname) cpus=$cpus directory=$(pwd) FOO=$FOO]]"
 echo "words" >&2
 "#;
@@ -44,7 +44,7 @@ pub struct OptionsSoak {
     #[arg(long)]
     pub rlaunch: Option<PathBuf>,
     /// Run only lines with this text.
-    #[arg(long)]
+    #[arg(long, allow_hyphen_values = true)]
     only: Option<String>,
 }
 
@@ -163,12 +163,13 @@ impl Soak {
     }
 
     fn write_files(&self, launcher: &str, own: &str) -> Result<(), LabError> {
-        let host = if launcher == "hydra" { "localhost:1" } else { "localhost slots=1" };
+        let hosts = if launcher == "hydra" { "localhost:2\n" } else { "localhost slots=2\n" };
         let probe = self.path("probe");
         for (name, text) in [
-            ("probe", PROBE.to_owned()),
+            ("probe", PROBE.replace("{directory}", &self.path(""))),
             ("rankfile", "rank 0=localhost slot=1\nrank 1=localhost slot=0\n".to_owned()),
-            ("hosts", format!("{host}\n{host}\n")),
+            ("hosts", hosts.to_owned()),
+            ("sequence", "localhost\nlocalhost\n".to_owned()),
             ("programs", format!("-n 1 {probe}\n-n 1 {probe}\n")),
             ("settings", "-x FOO=1 --mca pml ob1\n".to_owned()),
             ("parameters", "pml = ob1\n".to_owned()),
@@ -182,7 +183,7 @@ impl Soak {
 
     /// Runs the words of a line under a launcher; without a name, under rlaunch.
     fn seen(&self, own: &str, words: &str) -> Result<Seen, LabError> {
-        let files = ["rankfile", "hosts", "programs", "settings", "parameters"];
+        let files = ["rankfile", "hosts", "sequence", "programs", "settings", "parameters"];
         let words = words.replace("{directory}", &self.path("")).replace("{host}", "localhost");
         let words = files
             .iter()
@@ -219,19 +220,20 @@ impl Soak {
     fn read(&self, code: Option<i32>, stdout: &str, stderr: String) -> Result<Seen, LabError> {
         let mut seen = Seen { code, stderr, ..Seen::default() };
         for line in stdout.lines() {
-            let Some((tag, rest)) = line.split_once("[[") else {
+            let Some((tag, rest)) = line.split_once("[[rank=") else {
                 let is_of_rank = line.trim_end().ends_with("words");
                 seen.is_merged |= is_of_rank;
                 seen.more += usize::from(!is_of_rank && !line.trim().is_empty());
                 continue;
             };
             seen.has_tags |= !tag.is_empty();
-            let fields = rest.split("]]").next().unwrap_or_default().split(' ');
-            let mut fields: BTreeMap<String, String> = fields
+            let mut fields = rest.split("]]").next().unwrap_or_default().split(' ');
+            let rank = fields.next().unwrap_or_default();
+            let fields: BTreeMap<String, String> = fields
                 .filter_map(|field| field.split_once('='))
                 .map(|(k, v)| (k.into(), v.into()))
                 .collect();
-            let rank = fields.remove("rank").unwrap_or_default();
+            let rank = rank.to_owned();
             let names = self.directory.join(format!("names.{rank}"));
             let text =
                 fs::read_to_string(&names).map_err(LabError::io("read the variables of a rank"))?;
@@ -248,7 +250,7 @@ fn has_version(program: &str, version: &str) -> bool {
         .is_ok_and(|text| text.replace("(OpenRTE)", "(Open MPI)").contains(version))
 }
 
-/// Lists in what an option has another effect here. Where it differs on purpose, CPUs and output may be others.
+/// Lists in what an option has another effect here. Where it differs on purpose, only hosts and exit codes are compared.
 fn differences(
     their_base: &Seen,
     theirs: &Seen,
@@ -267,8 +269,9 @@ fn differences(
         found.push(format!("ranks {:?}, not {:?}", here.ranks.keys(), theirs.ranks.keys()));
     }
     for rank in theirs.ranks.keys().filter(|rank| here.ranks.contains_key(*rank)) {
-        let fields = ["host", "cpus", "directory", "FOO"].into_iter();
-        for name in fields.filter(|name| *name != "cpus" || !is_on_purpose) {
+        let compared: &[&str] =
+            if is_on_purpose { &["host", "FOO"] } else { &["host", "cpus", "directory", "FOO"] };
+        for &name in compared {
             let of = |seen: &Seen| seen.ranks.get(rank)?.get(name).cloned();
             let (is, wanted) = (of(here), of(theirs));
             let is_unchanged = of(their_base) == wanted && of(base) == is;
@@ -278,7 +281,7 @@ fn differences(
             }
         }
         let (wanted, names) = (changed(rank, their_base, theirs), changed(rank, base, here));
-        if wanted != names {
+        if wanted != names && !is_on_purpose {
             let list = |one: &BTreeSet<String>, other: &BTreeSet<String>| {
                 one.difference(other).take(6).cloned().collect::<Vec<_>>().join(" ")
             };
@@ -317,9 +320,10 @@ fn is_of_launcher(name: &str) -> bool {
         "GLOO_", "HOROVOD_", "TORCH", "MASTER_", "LOCAL_", "GROUP_", "ROLE_", "OMP_", "XLA_",
         "JAX_", "OPAL_",
     ];
-    const WHOLE: [&str; 9] = [
-        "_", "PWD", "OLDPWD", "SHLVL", "RANK", "WORLD_SIZE", "PYTHONUNBUFFERED", "TMPDIR",
-        "IPATH_NO_BACKTRACE",
+    const WHOLE: [&str; 14] = [
+        "_", "PWD", "OLDPWD", "SHLVL", "RANK", "WORLD_SIZE", "PYTHONUNBUFFERED",
+        "PYTHONBREAKPOINT", "TMPDIR", "IPATH_NO_BACKTRACE", "HFI_NO_BACKTRACE", "LD_LIBRARY_PATH",
+        "NODE_RANK", "CROSS_RANK",
     ];
     BEGIN.iter().any(|begin| name.starts_with(begin)) || WHOLE.contains(&name)
 }
