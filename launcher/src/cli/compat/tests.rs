@@ -141,7 +141,7 @@ fn binding_and_mapping_are_translated() {
     becomes("--map-by hwthread --bind-to none p", "--map-by=slot|--bind=none|p");
     becomes("--map-by core:pe=2 p", "--map-by=slot|--cpus-per-rank=2|p");
     refuses("--oversubscribe --map-by core:span p", &["--map-by node puts one rank"]);
-    refuses("--map-by ppr:2:socket p", &["--npernode N", "2 times their number"]);
+    refuses("--map-by ppr:2:socket p", &["--npernode N", "2 for each socket"]);
     refuses("--rank-by socket p", &["--map-by numa"]);
     becomes("-bynode p", "--map-by=node|p");
     refuses("--display map,bind,topo p", &["rlaunch topo -H HOST"]);

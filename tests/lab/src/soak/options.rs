@@ -31,7 +31,7 @@ const COUNTS: [&str; 11] =
 const BOUND: Duration = Duration::from_secs(20);
 /// Prints what a rank has, in a line and in a file for its variables.
 const PROBE: &str = r#"#!/bin/sh
-rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}
+rank=${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-${PMI_ID:-$RANK}}}
 cpus=$(/usr/bin/sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status)
 /usr/bin/env -0 | /usr/bin/tr '\n\0' ' \n' | /usr/bin/sed 's/=.*//' > "{directory}/names.$rank"
 echo "[[rank=$rank host=$(/bin/hostname) cpus=$cpus directory=$(pwd) FOO=$FOO]]"
