@@ -133,6 +133,27 @@ fn mpiexecs_and_torchruns_words_take_effect() {
     ran.ended_with(200).says(&["rlaunch takes a number here"]);
 }
 
+#[test]
+fn a_rankfile_says_where_each_rank_runs() {
+    let field = Field::new();
+    let directory = launch_directory();
+    let file = directory.path().join("ranks");
+    fs::write(&file, "rank 1=a slot=p0\nrank 0=b slot=p0 # first\nrank 2=b slot=0\n").unwrap();
+    let cpus = "sed -n 's/^Cpus_allowed_list:[[:space:]]*//p' /proc/self/status";
+    let script = format!("echo $RANK $(hostname) $({cpus})");
+    let words = format!("--rankfile {} --report-bindings -np 2", file.display());
+    let ran = field.rlaunch(&words).sh(&script).run();
+    // What is reported is not among the ranks' lines.
+    assert_eq!(ran.succeeded().sorted(), ["0 b 0", "1 a 0"], "{ran}");
+    ran.says(&["as named"]);
+    let ran = field.rlaunch(&format!("--rankfile {} -H a,c true", file.display())).run();
+    ran.refused(200, &["rank 0 of the rankfile is on b, and the hosts are a, c"]);
+    // A file of programs, whose hosts are those of the job.
+    fs::write(&file, "-n 1 sh -c 'echo one $RANK'\n-n 1 sh -c 'echo two $RANK'\n").unwrap();
+    let ran = field.rlaunch(&format!("-H a,b -configfile {}", file.display())).run();
+    assert_eq!(ran.succeeded().sorted(), ["one 0", "two 1"], "{ran}");
+}
+
 /// Program that listens on the port until a file tells it to end.
 const LISTENER: &str = "import socket, os, time
 listener = socket.create_server(('', 29518))

@@ -53,10 +53,12 @@ const TOPICS: &[Topic] = topics! {
 };
 
 /// Words that people look for, and the topic and the section that answer them.
-const SECTIONS: [(&str, &str, &str); 9] = [
+const SECTIONS: [(&str, &str, &str); 11] = [
     ("exit", "ends", "Exit codes"),
     ("hang", "running", "A job that hangs"),
     ("table", "programs", "The rank table"),
+    ("mpirun", "programs", "The words of mpirun and mpiexec"),
+    ("mpiexec", "programs", "The words of mpirun and mpiexec"),
     ("files", "programs", "Scripts and files that only this machine has"),
     ("torch", "frameworks", "torch"),
     ("jax", "frameworks", "JAX"),

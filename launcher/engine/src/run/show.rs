@@ -430,7 +430,8 @@ fn dry_run_text(plan: &ShownPlan<'_>) -> String {
     let ShownPlan { job, map, .. } = *plan;
     let lines = program_lines(job, Some(map));
     if job.show.contains(&Show::PlacementPicture) {
-        return job.show.iter().map(|show| plan.text(*show)).collect();
+        let drawn = job.show.iter().filter(|show| **show != Show::PlacementOnStderr);
+        return drawn.map(|show| plan.text(*show)).collect();
     }
     let is_more = |show: &&Show| !ALWAYS.contains(show) && !ELSEWHERE.contains(show);
     let more = job.show.iter().filter(is_more);

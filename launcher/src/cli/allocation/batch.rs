@@ -11,6 +11,8 @@ use std::path::Path;
 enum Form {
     /// Hosts, each with its slots: `a 4 b 2`.
     List,
+    /// A host for each slot: `a a b`.
+    Words,
     /// Path of a file with a line for each slot.
     Lines,
     /// Path of a file with lines that begin with a host and its slots, followed by queue and processors.
@@ -22,6 +24,7 @@ const VARIABLES: &[(&str, &str, Form)] = &[
     (PBS_FILE, "PBS", Form::Lines),
     ("LSB_MCPU_HOSTS", "LSF", Form::List),
     ("LSB_DJOB_HOSTFILE", "LSF", Form::Lines),
+    ("LSB_HOSTS", "LSF", Form::Words),
     ("PE_HOSTFILE", "Grid Engine", Form::Counts),
     ("OAR_NODEFILE", "OAR", Form::Lines),
     ("OAR_FILE_NODES", "OAR", Form::Lines),
@@ -39,6 +42,8 @@ enum Several {
     Unknown,
     /// It lists them, with a comma or a semicolon between two.
     Listed,
+    /// It lists them, each on a line.
+    Lines,
     /// It is their number.
     Counted,
 }
@@ -48,6 +53,7 @@ impl Several {
         match self {
             Several::Unknown => true,
             Several::Listed => value.contains([',', ';']),
+            Several::Lines => value.trim().contains('\n'),
             Several::Counted => value != "1",
         }
     }
@@ -70,6 +76,16 @@ const UNREAD: &[(&str, Several, &str, &str)] = &[
     ),
     ("SM_HOSTS", Several::Listed, "SageMaker", r#"-H "$(echo "$SM_HOSTS" | tr -d '[]" ')""#),
     ("VC_WORKER_HOSTS", Several::Listed, "Volcano", r#"-H "$VC_WORKER_HOSTS""#),
+    ("BATCH_HOSTS_FILE", Several::Unknown, "Google Batch", r#"--hostfile "$BATCH_HOSTS_FILE""#),
+    (
+        "SKYPILOT_NODE_IPS",
+        Several::Lines,
+        "SkyPilot",
+        r#"-H "$(echo "$SKYPILOT_NODE_IPS" | paste -sd,)""#,
+    ),
+    ("JOB_COMPLETION_INDEX", Several::Unknown, "Kubernetes", "-H JOB-0.SUBDOMAIN,JOB-1.SUBDOMAIN"),
+    ("NHOSTS", Several::Counted, "Grid Engine", "-H HOST,..."),
+    ("LSB_JOBID", Several::Unknown, "LSF", "-H HOST:N,..."),
     ("_CONDOR_NPROCS", Several::Counted, "HTCondor", "-H HOST,..."),
     ("AWS_BATCH_JOB_NUM_NODES", Several::Counted, "AWS Batch", "-H HOST,..."),
     ("SLURM_JOB_ID", Several::Unknown, "Slurm", r#"-H "$(squeue -h -j "$SLURM_JOB_ID" -o %N)""#),
@@ -116,10 +132,16 @@ pub(super) fn hosts(
             let wrong = || BatchError::List { variable, value: text.clone().into_owned() };
             hostfile::parse(&one_a_line(&text)).map_err(|_| wrong())?
         }
+        Form::Words => {
+            let text = value.to_string_lossy();
+            let lines = text.split_whitespace().collect::<Vec<_>>().join("\n");
+            let wrong = |_| BatchError::List { variable, value: text.clone().into_owned() };
+            hostfile::parse(&lines).map_err(wrong)?
+        }
     };
     let hosts = with_slots(env, variable, hosts)?;
     let source = match form {
-        Form::List => format!("{system}'s allocation ({variable})"),
+        Form::List | Form::Words => format!("{system}'s allocation ({variable})"),
         Form::Lines | Form::Counts => format!("{} ({variable})", path.display()),
     };
     // Clusters of the other systems often have no SSH between hosts, which a job on one host does not need.
@@ -132,8 +154,10 @@ pub(crate) fn hint_at_unread(env: impl Fn(&str) -> Option<OsString>) -> Option<S
     let is_set = |(name, several, ..): &&(&str, Several, &str, &str)| {
         trimmed(&env, name).is_some_and(|value| several.are_in(&value))
     };
-    let (_, _, system, option) = UNREAD.iter().find(is_set)?;
-    Some(format!("the hosts that {system} has allocated are not used: {option} names them"))
+    let (variable, _, system, option) = UNREAD.iter().find(is_set)?;
+    Some(format!(
+        "the hosts that {system} has allocated ({variable}) are not used: {option} names them"
+    ))
 }
 
 /// Rewrites the lines of Grid Engine's file, such as `a 4 all.q@a UNDEFINED`, as those of a hostfile.
@@ -200,8 +224,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let value = |name: &str| {
             let (_, text) = settings.iter().find(|(set, _)| *set == name)?;
-            let of_file =
-                |(known, _, form): &&(&str, &str, Form)| *known == name && *form != Form::List;
+            let of_file = |(known, _, form): &&(&str, &str, Form)| {
+                *known == name && !matches!(form, Form::List | Form::Words)
+            };
             if VARIABLES.iter().any(|variable| of_file(&variable)) {
                 let file = directory.path().join(name);
                 std::fs::write(&file, text).unwrap();
@@ -249,6 +274,8 @@ mod tests {
         let listed = |text| slots(&[("LSB_MCPU_HOSTS", text)]);
         assert_eq!(listed("hostA 2 hostB 3 "), ["hostA 2", "hostB 3"]);
         assert_eq!(listed("a 2 b 1 a 2"), ["a 4", "b 1"]);
+        assert_eq!(slots(&[("LSB_HOSTS", "hostA hostA hostB ")]), ["hostA 2", "hostB 1"]);
+        assert!(error(&[("LSB_HOSTS", "a; b")]).starts_with("LSB_HOSTS is `a; b`, which is not"));
         let both = [("LSB_MCPU_HOSTS", "a 2"), ("LSB_DJOB_HOSTFILE", "a\nb\n")];
         assert_eq!(slots(&both), ["a 2"]);
     }
@@ -296,7 +323,16 @@ mod tests {
             hint_at_unread(|name| (name == set).then(|| OsString::from(value))).unwrap_or_default()
         };
         for (set, value, words) in [
-            ("FLUX_URI", "f", "Flux has allocated are not used: -H \"$(flux hostlist local)\""),
+            (
+                "FLUX_URI",
+                "f",
+                "Flux has allocated (FLUX_URI) are not used: -H \"$(flux hostlist local)\"",
+            ),
+            ("BATCH_HOSTS_FILE", "/etc/hosts.batch", "--hostfile \"$BATCH_HOSTS_FILE\""),
+            ("SKYPILOT_NODE_IPS", "10.0.0.4\n10.0.0.5", "paste -sd,"),
+            ("JOB_COMPLETION_INDEX", "0", "Kubernetes has allocated (JOB_COMPLETION_INDEX)"),
+            ("NHOSTS", "2", "Grid Engine"),
+            ("LSB_JOBID", "7", "LSF has allocated (LSB_JOBID) are not used: -H HOST:N"),
             ("FLUX_JOB_ID", "f", "flux hostlist"),
             ("PJM_O_NODEINF", "/var/nodes", "--hostfile \"$PJM_O_NODEINF\""),
             ("LOADL_HOSTFILE", "/var/nodes", "--hostfile \"$LOADL_HOSTFILE\""),
@@ -313,7 +349,8 @@ mod tests {
             assert!(hint.contains(words), "{set}: {hint}");
         }
         for (set, value) in [
-            ("LSB_JOBID", "7"),
+            ("SKYPILOT_NODE_IPS", "10.0.0.4\n"),
+            ("NHOSTS", "1"),
             ("AZ_BATCH_HOST_LIST", "10.0.0.4"),
             ("SM_HOSTS", r#"["algo-1"]"#),
             ("_CONDOR_NPROCS", "1"),

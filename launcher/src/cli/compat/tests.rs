@@ -141,7 +141,7 @@ fn binding_and_mapping_are_translated() {
     becomes("--map-by hwthread --bind-to none p", "--map-by=slot|--bind=none|p");
     becomes("--map-by core:pe=2 p", "--map-by=slot|--cpus-per-rank=2|p");
     refuses("--oversubscribe --map-by core:span p", &["--map-by node puts one rank"]);
-    refuses("--map-by ppr:2:socket p", &["--npernode N", "2 times their number"]);
+    refuses("--map-by ppr:2:socket p", &["--npernode N", "2 for each socket"]);
     refuses("--rank-by socket p", &["--map-by numa"]);
     becomes("-bynode p", "--map-by=node|p");
     refuses("--display map,bind,topo p", &["rlaunch topo -H HOST"]);
@@ -293,6 +293,7 @@ impl Files {
         for (name, text) in [
             ("rankfile", "rank 0=localhost slot=1\nrank 1=localhost slot=0\n"),
             ("hosts", "localhost slots=2\n"),
+            ("sequence", "localhost\nlocalhost\n"),
             ("programs", "# two\n-n 1 -x A='1 2' x y\n\n-n 1 z :\n"),
             ("settings", "# some\n-x FOO=1 --mca pml ob1\n-x HOME\n"),
             ("parameters", "pml = ob1 # one\n\nrmaps_base_mapping_policy=node\n"),
@@ -311,7 +312,7 @@ impl Files {
 
     /// Puts paths in the place of `{rankfile}` and others.
     fn named(&self, line: &str) -> String {
-        let names = ["rankfile", "hosts", "programs", "settings", "parameters"];
+        let names = ["rankfile", "hosts", "sequence", "programs", "settings", "parameters"];
         let line = line.replace("{directory}", self.0.path().to_str().unwrap());
         let line = line.replace("{host}", "localhost");
         names.iter().fold(line, |line, name| line.replace(&format!("{{{name}}}"), &self.path(name)))

@@ -87,9 +87,8 @@ pub(super) fn map_by(text: &str) -> Result<Vec<Effect>, String> {
         if !matches!(object.as_str(), "node" | "board" | "") {
             let each = qualifiers[0];
             return Err(format!(
-                "the {object}s of a host are not counted before ranks are mapped: --npernode N starts N of \
-                 them on each host, which for {each} on each {object} is {each} times their number; \
-                 `rlaunch topo` shows it"
+                "a host's objects of this kind are not counted before ranks are mapped: --npernode N starts N \
+                 ranks on each host, {each} for each {object}; `rlaunch topo` shows how many there are"
             ));
         }
         policy = format!("ppr:{}:node", qualifiers[0]);
@@ -342,8 +341,7 @@ pub(super) fn runtime_options(text: &str) -> Result<Vec<Effect>, String> {
             | "donotlaunch"
             | "show-progress"
             | "notifyerrors"
-            | "report-child-jobs-separately"
-            | "exec-agent-none" => {}
+            | "report-child-jobs-separately" => {}
             "max-restarts" => effects.push(Effect::value("max-restarts", value)),
             "spawn-timeout" => {}
             "timeout" => effects.push(Effect::value("timeout", value)),

@@ -138,6 +138,13 @@ fn rank_list(args: &mut JobArgs) -> Result<Option<RankList>, JobError> {
     if !args.other_programs.is_empty() {
         return Err(JobError::RankfileOfSeveral);
     }
+    let others = [
+        ("--npernode", args.hosts.per_node.is_some()),
+        ("--rank-by", args.hosts.rank_by.is_some()),
+    ];
+    if let Some((option, _)) = others.into_iter().find(|(_, is_set)| *is_set) {
+        return Err(JobError::RankfileAnd(option));
+    }
     let list = RankList::read(path)?;
     if args.hosts.hosts.is_empty() && args.hosts.hostfiles.is_empty() {
         args.hosts.hosts = list.names();
@@ -329,6 +336,8 @@ pub(crate) enum JobError {
     RankList(#[from] RankListError),
     #[error("--rankfile lists the ranks of one program, and there are several")]
     RankfileOfSeveral,
+    #[error("--rankfile says where each rank runs, and {0} says otherwise")]
+    RankfileAnd(&'static str),
     #[error("--no-local leaves none of the hosts: this machine is the only one")]
     OnlyThisMachine,
     #[error("--cpus-per-rank is for --bind core, which it implies")]
@@ -532,6 +541,9 @@ mod tests {
         assert_eq!(parse(&line("-np 2 x")).unwrap().map_ranks().unwrap().world_size, 2);
         let other = parse(&line("-H a,c x")).unwrap().map_ranks().unwrap_err().to_string();
         assert_eq!(other, "rank 0 of the rankfile is on b, and the hosts are a, c");
+        assert!(
+            parse(&line("--npernode 2 x")).err().unwrap().contains("--npernode says otherwise")
+        );
         assert!(parse(&line("-np 1 x : -np 1 y")).err().unwrap().contains("several"));
         std::fs::write(&file, "rank 0=a slot=0:1\n").unwrap();
         assert!(parse(&line("x")).err().unwrap().contains("ranks:1: slot=0:1"));

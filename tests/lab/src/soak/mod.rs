@@ -9,6 +9,7 @@ mod frameworks;
 mod hostile;
 mod launch;
 mod mpi;
+mod options;
 mod stacks;
 mod teardown;
 
@@ -109,6 +110,10 @@ pub enum Soak {
     /// beside the frameworks' own launchers; then torch's steps with and without rlaunch, and jobs of Ray that end in every
     /// way. Prints a table; fails if a line is wrong, slow, or leaves anything. Installs 8 GB once.
     Frameworks(frameworks::FrameworkOptions),
+    /// Run each option of mpirun (Open MPI) and mpiexec (MPICH) alone, under the launcher of this machine that it is of and
+    /// under rlaunch. Prints a table; fails if one has another effect on ranks, variables, output or exit code, apart from
+    /// known differences.
+    Options(options::OptionsSoak),
     /// Run jobs whose helpers try to outlive them, four at once, and end each in a random way at a random
     /// moment: by signals to rlaunch, agents and ranks, pauses of these, connections that stall or close,
     /// and output that nobody reads. Fails if anything is left, if an end takes too long, or if exit code
@@ -143,6 +148,10 @@ pub fn run(soak: &Soak) -> Result<bool, LabError> {
             let seed = seed.unwrap_or_else(|| fastrand::u64(..));
             detach::run(*jobs, seed, &dist::build(Profile::Lab)?)
         }
+        Soak::Options(options) => match &options.rlaunch {
+            Some(rlaunch) => options::run(options, rlaunch),
+            None => options::run(options, &dist::build(Profile::Lab)?),
+        },
         Soak::Teardown { jobs, seed } => {
             let seed = seed.unwrap_or_else(|| fastrand::u64(..));
             teardown::run(*jobs, seed, &dist::build(Profile::Lab)?)
