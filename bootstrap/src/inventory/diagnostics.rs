@@ -33,6 +33,10 @@ pub struct Diagnostics {
     /// does not say so.
     #[serde(default)]
     pub nvidia_open: Option<bool>,
+    /// Whether the files are there by which programs reach GPUs (`/dev/nvidiactl`, or `/dev/kfd` of AMD); `None` of a recorded
+    /// host.
+    #[serde(default)]
+    pub gpu_files: Option<bool>,
     /// Names of running services that matter to jobs, such as `opensm` and `firewalld`, sorted.
     pub services: Vec<String>,
     /// TCP ports on which processes of this host listen.

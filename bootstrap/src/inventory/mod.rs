@@ -166,6 +166,9 @@ pub struct System {
     /// Whether the Horovod that the job's programs would load is built with MPI alone, without Gloo.
     #[serde(default)]
     pub horovod_needs_mpi: bool,
+    /// Whether a process may not read the memory of another one of its user (process_vm_readv(2)), as in containers of Docker.
+    #[serde(default)]
+    pub denies_memory_reads: bool,
 }
 
 /// Software that created a container.

@@ -3,7 +3,8 @@
 use super::{Check, Cluster, ClusterHost, Needs};
 use crate::findings::{Finding, id};
 use rlaunch_bootstrap::inventory::rdma::{LinkLayer, RdmaDevice};
-use rlaunch_bootstrap::inventory::{ContainerKind, Inventory};
+use rlaunch_bootstrap::inventory::{ContainerKind, Gpu, GpuVendor, Inventory};
+use rlaunch_text::text;
 use std::fmt;
 
 pub(super) const CHECKS: &[Check] = &[
@@ -40,6 +41,22 @@ that there is even less.
 
 Start the container with --ipc=host or --shm-size=1g; in a pod, mount a volume `emptyDir: {medium: Memory}` at \
 /dev/shm.",
+    },
+    Check {
+        id: id::CT_GPU,
+        about: "containers have the GPUs of their host",
+        needs: Needs::Diagnostics,
+        examine: gpus,
+        causes: &[],
+        explanation: "\
+Symptoms: `nvidia-smi: command not found` or `torch.cuda.is_available()` is False in the container, and both work on the host; ranks \
+end with `no CUDA-capable device is detected`.
+
+The container sees the host's PCI bus, and on it GPUs with their driver, but was started without their files in /dev. Without them \
+nothing in it can use a GPU, whatever the image has.
+
+Start the container with --gpus all (docker, nerdctl), --device nvidia.com/gpu=all (podman), or for AMD --device=/dev/kfd \
+--device=/dev/dri; in a pod, ask for nvidia.com/gpu or amd.com/gpu. `rlaunch --image` passes on all GPUs if the engine can.",
     },
 ];
 
@@ -140,6 +157,38 @@ fn shared_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
     containers(cluster).filter_map(finding).collect()
 }
 
+fn gpus(cluster: &Cluster<'_>) -> Vec<Finding> {
+    let finding = |(host, scope): (&ClusterHost<'_>, Scope)| {
+        let is_cut_off = host.diagnostics.and_then(|state| state.gpu_files) == Some(false);
+        let gpu = driven_gpus(host).next().filter(|_| is_cut_off)?;
+        let count = text::count(driven_gpus(host).count(), &format!("{} GPU", gpu.vendor.name()));
+        let seen = format!("{scope} was started without the {count} of its host");
+        let found = Finding::warning(id::CT_GPU, host.name, seen, "programs find no GPU there");
+        let (flag, resource) = match (gpu.vendor, scope) {
+            (GpuVendor::Nvidia, Scope::Container(Some(ContainerKind::Podman))) => {
+                ("--device nvidia.com/gpu=all", "resources.limits: nvidia.com/gpu")
+            }
+            (GpuVendor::Nvidia, _) => ("--gpus all", "resources.limits: nvidia.com/gpu"),
+            (GpuVendor::Amd, _) => {
+                ("--device=/dev/kfd --device=/dev/dri", "resources.limits: amd.com/gpu")
+            }
+        };
+        Some(found.advise(scope.needs(flag, resource)))
+    };
+    containers(cluster).filter_map(finding).collect()
+}
+
+/// Lists the GPUs that programs on the host itself can use.
+fn driven_gpus<'a>(host: &ClusterHost<'a>) -> impl Iterator<Item = &'a Gpu> + use<'a> {
+    let is_driven = |gpu: &&Gpu| matches!(gpu.pci.driver.as_deref(), Some("nvidia" | "amdgpu"));
+    host.inventory.gpus.iter().filter(is_driven)
+}
+
+/// Tells whether a host has GPUs, and its agent is in a container.
+pub(super) fn may_lack_gpus(cluster: &Cluster<'_>, host: &ClusterHost<'_>) -> bool {
+    Scope::new(host, cluster) != Scope::Host && driven_gpus(host).next().is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::testing::{Machine, lines, with_cluster};
@@ -177,6 +226,39 @@ mod tests {
             network(&cluster)
         });
         assert!(found[0].seen.starts_with("this container has"), "{found:?}");
+    }
+
+    #[test]
+    fn gpus_that_stay_outside() {
+        let apart = |kind, name: &str| {
+            let machine = Machine::recorded(name)
+                .change(|inventory| inventory.system.container = kind)
+                .diagnosed(|diagnostics| diagnostics.gpu_files = Some(false));
+            lines(gpus, std::slice::from_ref(&machine))
+        };
+        let without = "warn ct.gpu a: this docker container was started without the";
+        let docker = apart(Some(ContainerKind::Docker), "dgx");
+        let expected = format!("{without} 8 NVIDIA GPUs of its host — programs find no GPU there");
+        assert_eq!(docker, [expected]);
+        let amd = apart(Some(ContainerKind::Docker), "amd-apu");
+        assert!(amd[0].starts_with(&format!("{without} 1 AMD GPU of its host")), "{amd:?}");
+        assert!(
+            apart(None, "dgx").is_empty() && apart(Some(ContainerKind::Docker), "bond").is_empty()
+        );
+        for (kind, flag) in [
+            (ContainerKind::Docker, "docker run needs --gpus all"),
+            (ContainerKind::Podman, "podman run needs --device nvidia.com/gpu=all"),
+            (ContainerKind::Kubernetes, "the pod needs resources.limits: nvidia.com/gpu"),
+        ] {
+            let inside = Machine::recorded("dgx")
+                .change(|inventory| inventory.system.container = Some(kind))
+                .diagnosed(|diagnostics| diagnostics.gpu_files = Some(false));
+            let found = found(&inside);
+            let found = found.iter().find(|finding| finding.id == id::CT_GPU).unwrap();
+            assert_eq!(found.fix, [Step::Do(flag.into())]);
+            let has = inside.diagnosed(|diagnostics| diagnostics.gpu_files = Some(true));
+            assert!(lines(gpus, &[has]).is_empty());
+        }
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! check that judged nothing must not count as passed.
 
 use super::cluster::{ProbeKind, Proof};
+use super::containers::may_lack_gpus;
 use super::devices::{indexed, irdma_limit, used_hardware};
 use super::pcie::is_passed_through;
 use super::{Check, Cluster, ClusterHost, Needs};
@@ -94,6 +95,7 @@ pub fn unread(check: CheckId, cluster: &Cluster<'_>) -> Option<Unread> {
     let first = unread.first()?;
     let needs = match check {
         id::DEV_QP => "RDMA paths to test (--probe), or irdma's parameter limits_sel",
+        id::CT_GPU => "the host itself, not a record of it",
         _ if first.uid != 0 => "root",
         _ => "more rights than root has there",
     };
@@ -138,6 +140,8 @@ fn input_state(
     match (check, check.subject()) {
         (id::GPU_ACS, _) => acs_registers(cluster, index, host),
         (id::GPU_ATS, _) => ats_registers(cluster, index, host),
+        (id::CT_GPU, _) if !may_lack_gpus(cluster, host) => InputState::Absent,
+        (id::CT_GPU, _) => read_if(diagnostics.is_some_and(|state| state.gpu_files.is_some())),
         (id::DEV_QP, _) => read_if(
             diagnostics.and_then(irdma_limit).is_some()
                 || cluster.probes.unwrap_or_default().iter().any(|probe| {

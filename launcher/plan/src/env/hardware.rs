@@ -92,6 +92,20 @@ pub fn interface(inventory: &Inventory, address: IpAddr, has_rdma: bool) -> Vec<
     set
 }
 
+/// Variables by which MPI libraries copy messages by way of shared memory: Open MPI 4 and MPICH from 4.2 on. Both take for granted
+/// that ranks may read from each other's memory; where they may not, the former writes a line for each attempt and waits for
+/// ever, and the latter aborts. Open MPI 5 and Intel MPI notice it.
+const THROUGH_SHARED_MEMORY: [(&str, &str); 2] =
+    [("OMPI_MCA_btl_vader_single_copy_mechanism", "none"), ("MPIR_CVAR_CH4_CMA_ENABLE", "0")];
+
+pub(crate) fn single_copy(inventory: &Inventory) -> Vec<Variable> {
+    if !inventory.system.denies_memory_reads {
+        return Vec::new();
+    }
+    let reason = "processes may not read each other's memory here, as in containers of Docker";
+    THROUGH_SHARED_MEMORY.map(|(name, value)| Variable::new(name, value, reason)).into()
+}
+
 /// Returns the variable by which ranks of Open MPI leave the CPU to others while they wait, for a node with more
 /// ranks than CPUs. `mpirun` sets it too; without it, 32 ranks on 2 CPUs needed 90 s instead of 11 s to start.
 pub(crate) fn oversubscribed(inventory: &Inventory, ranks: usize) -> Option<Variable> {
@@ -100,4 +114,20 @@ pub(crate) fn oversubscribed(inventory: &Inventory, ranks: usize) -> Option<Vari
         let reason = format!("{} share {}", text::count(ranks, "rank"), text::count(usable, "CPU"));
         Variable::new("OMPI_MCA_mpi_yield_when_idle", "1", &reason)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mpi_copies_twice_where_memory_cannot_be_read() {
+        let mut inventory = Inventory::default();
+        assert!(single_copy(&inventory).is_empty());
+        inventory.system.denies_memory_reads = true;
+        let set = single_copy(&inventory).into_iter().map(|of| format!("{}={}", of.name, of.value));
+        let expected =
+            ["OMPI_MCA_btl_vader_single_copy_mechanism=none", "MPIR_CVAR_CH4_CMA_ENABLE=0"];
+        assert_eq!(set.collect::<Vec<_>>(), expected);
+    }
 }

@@ -87,6 +87,7 @@ pub(crate) fn node_variables(
             .extend(nccl::packet_priority_variables(options.traffic_class, options.service_level));
     }
     defaults.extend(hardware::oversubscribed(inventory, job.map.nodes[node].ranks.len()));
+    defaults.extend(hardware::single_copy(inventory));
     if job.inventories.iter().any(|inventory| !inventory.gpus.is_empty()) {
         defaults.extend(nccl::job_variables(job.short_id(), ras));
         if options.watches_hangs {

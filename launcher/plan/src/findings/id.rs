@@ -117,6 +117,7 @@ ids! {
     LIM_FORK = "lim.fork";
     CT_NET = "ct.net";
     CT_SHM = "ct.shm";
+    CT_GPU = "ct.gpu";
     NCCL_OLD = "nccl.old";
     NCCL_EDGE = "nccl.edge";
     NCCL_NET = "nccl.net";

@@ -80,6 +80,7 @@ pub(crate) fn read(root: &Root) -> HostState {
         connection_manager: modules::find_connection_manager(root),
         kernel: kernel::read_settings(root),
         nvidia_open: modules::is_nvidia_open(root),
+        gpu_files: modules::find_gpu_files(root),
         interfaces: interfaces::read(root, &inventory),
         rdma_ports: interfaces::read_rdma_ports(root, &inventory),
         counters: counters::read_host(root),

@@ -98,6 +98,12 @@ pub(super) fn is_nvidia_open(root: &Root) -> Option<bool> {
     }
 }
 
+/// Looks for the files by which programs reach GPUs. A recorded host has none, whatever it had.
+pub(super) fn find_gpu_files(root: &Root) -> Option<bool> {
+    let is_there = |path: &str| root.may_open(path).is_some();
+    root.is_live().then(|| ["/dev/nvidiactl", "/dev/kfd"].into_iter().any(is_there))
+}
+
 /// Looks for the device file of the RDMA connection manager.
 pub(super) fn find_connection_manager(root: &Root) -> DeviceFile {
     match root.may_open("/dev/infiniband/rdma_cm") {

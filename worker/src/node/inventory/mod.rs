@@ -18,12 +18,16 @@ pub(crate) use net::{ip_address, prefix_length};
 pub(crate) use root::Root;
 
 use crate::console;
+use nix::errno::Errno;
 use nix::sys::statvfs::statvfs;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
 use rlaunch_bootstrap::inventory::{
     ContainerKind, CpuSet, Cpus, Inventory, NumaNode, ResourceLimits, System,
 };
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io::IoSliceMut;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -77,7 +81,11 @@ pub(crate) fn read_for_job(root: &Root, with_cores: bool) -> Inventory {
         netdevs,
         routes,
         limits,
-        system: System { container, ..system },
+        system: System {
+            container,
+            denies_memory_reads: root.is_live() && denies_memory_reads(),
+            ..system
+        },
     }
 }
 
@@ -220,7 +228,17 @@ fn read_system(root: &Root) -> System {
         container: container(root),
         providers: providers(root),
         horovod_needs_mpi: false,
+        denies_memory_reads: root.is_live() && denies_memory_reads(),
     }
+}
+
+/// Tells whether the system forbids reading the memory of processes, even of this one: a filter of system calls, as of Docker,
+/// looks at no process.
+fn denies_memory_reads() -> bool {
+    let (from, mut into) = ([1_u8], [0_u8]);
+    let remote = RemoteIoVec { base: from.as_ptr() as usize, len: from.len() };
+    let read = process_vm_readv(Pid::this(), &mut [IoSliceMut::new(&mut into)], &[remote]);
+    matches!(read, Err(Errno::EPERM | Errno::ENOSYS))
 }
 
 /// Returns the versions of libraries from the loader's links: `libibverbs.so.1` points to
