@@ -5,7 +5,11 @@ use crate::engines::{BARE, Engine};
 use crate::support::{Field, State, Undo, launch_directory};
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
+use std::fs;
 use std::path::Path;
+
+#[path = "../../worker/fixtures/tree.rs"]
+mod tree;
 
 /// Shell line that configures podman for a host of the lab: its storage is in memory, and it does
 /// without control groups. The machine may not let limits be raised, as `--ulimit` asks, so
@@ -64,7 +68,7 @@ fn podman<'a>(field: &'a Field, hosts: &'a [&'a str]) -> impl Drop + 'a {
                 host,
                 "podman rm -f -t 0 -a >/dev/null
                 umount -R -l /etc/containers /tmp/podman/inside /tmp/podman/storage 2>/dev/null
-                rm -rf /tmp/podman /run/podman /run/libpod",
+                rm -rf /root/.cache/rlaunch/.ran-* /tmp/podman /run/podman /run/libpod",
             );
         }
         Ok::<(), std::io::Error>(())
@@ -156,6 +160,110 @@ fn a_job_runs_in_a_container_that_is_started_for_it() {
     running.signal(Signal::SIGKILL);
     running.finish_first();
     field.wait_for("the container to be gone", || removed() && field.ranks().is_empty());
+}
+
+/// Recorded machines, whose /sys containers get in place of the host's: hosts of the lab have neither RDMA nor GPUs.
+const WITH_RDMA: &str = include_str!("../../worker/fixtures/bond.tree");
+const WITH_GPUS: &str = include_str!("../../worker/fixtures/dgx.tree");
+
+/// Puts a recorded machine's /sys into a directory of host a, where it has these network interfaces or none.
+fn lay_out(field: &Field, name: &str, text: &str, has_interfaces: bool) -> String {
+    let place = format!("/tmp/machines/{name}");
+    let outside = field.lab.path("a", Path::new(&place)).unwrap();
+    tree::lay_out_below(&outside, text).unwrap();
+    // The engine mounts control groups there.
+    fs::create_dir_all(outside.join("sys/fs/cgroup")).unwrap();
+    if !has_interfaces {
+        fs::remove_dir_all(outside.join("sys/class/net")).unwrap();
+        fs::create_dir(outside.join("sys/class/net")).unwrap();
+    }
+    format!("{place}/sys:/sys:ro")
+}
+
+#[test]
+fn doctor_finds_what_a_container_of_docker_was_started_without() {
+    let field = Field::new();
+    let _docker = Engine::Docker.on(&field, &["a"]);
+    let _machines = field.scratch(&["a"], "/tmp/machines");
+    let rdma = lay_out(&field, "rdma", WITH_RDMA, true);
+    let apart = lay_out(&field, "apart", WITH_RDMA, false);
+    let gpus = lay_out(&field, "gpus", WITH_GPUS, true);
+    let programs = "-v /usr:/usr:ro -v /bin:/bin:ro -v /lib:/lib:ro -v /lib64:/lib64:ro";
+    let uverbs = "--device /dev/null:/dev/infiniband/uverbs0";
+    // Flags, the findings with what they advise, and those that are not made.
+    let cases: &[(&str, &[(&str, &str)], &[&str])] = &[
+        (
+            &format!("--network host {uverbs} --ulimit memlock=65536:65536 -v {rdma}"),
+            &[
+                ("lim.memlock a this docker container may lock only 64 KiB", "--ulimit memlock=-1"),
+                (
+                    "ct.shm a /dev/shm of this docker container has only 64 MiB",
+                    "--ipc=host or --shm-size=1g",
+                ),
+            ],
+            &["ct.net", "ct.gpu", "dev.uverbs"],
+        ),
+        (
+            &format!("--network host --ipc host -v {rdma}"),
+            &[(
+                "dev.uverbs a mlx5_bond_0 mlx5_bond_0 is in sysfs without a file",
+                "--device=/dev/infiniband",
+            )],
+            &["ct.shm", "ct.net", "ct.gpu"],
+        ),
+        (
+            &format!("--network none --ipc host {uverbs} -v {apart}"),
+            &[("ct.net a this docker container has its own network namespace", "--net=host")],
+            &["ct.shm", "dev.uverbs"],
+        ),
+        (
+            &format!("--network host --ipc host -v {gpus}"),
+            &[(
+                "ct.gpu a this docker container was started without the 8 NVIDIA GPUs",
+                "--gpus all",
+            )],
+            &["ct.shm", "ct.net"],
+        ),
+        (
+            &format!("--network host --ipc host --device /dev/null:/dev/nvidiactl -v {gpus}"),
+            &[],
+            &["ct.gpu", "ct.shm", "ct.net"],
+        ),
+    ];
+    for (flags, expected, absent) in cases {
+        field
+            .on("a", &format!("docker run -d --name box {flags} {programs} {BARE} sleep infinity"));
+        let ran = field.rlaunch("doctor -H a --container docker:box").spawn().finish_first();
+        let lines: Vec<String> = ran.out().lines().map(squeezed).collect();
+        for (finding, advice) in *expected {
+            let at = lines.iter().position(|line| line.contains(finding));
+            let at = at.unwrap_or_else(|| panic!("{flags}: no {finding}: {ran}"));
+            assert!(
+                lines[at + 2].ends_with(&format!("docker run {advice}"))
+                    || lines[at + 2].ends_with(&format!("needs {advice}")),
+                "{flags}: {ran}"
+            );
+        }
+        let other = absent.iter().find(|id| lines.iter().any(|line| line.contains(**id)));
+        assert_eq!(other, None, "{flags}: {ran}");
+        field.on("a", "docker rm -f box");
+    }
+    // The same of an image, whose containers get what the engine may give.
+    let volumes = programs.replace("-v ", "--volume ");
+    let words = format!("doctor -H a --image {BARE} {volumes} --volume {gpus} --shm-size 64m");
+    let ran = field.rlaunch(&words).spawn().finish_first();
+    let out = squeezed(&ran.out());
+    for finding in
+        ["ct.gpu a this docker", "ct.shm a /dev/shm of this docker", "dev.uverbs a mlx5_0"]
+    {
+        assert!(out.contains(finding), "no {finding}: {ran}");
+    }
+    Engine::Docker.wait_until_empty(&field, "a");
+}
+
+/// Writes a line with one space in place of several.
+fn squeezed(line: &str) -> String {
+    line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Engine that refuses what its first lines say, and otherwise runs the agent on the host itself.

@@ -101,7 +101,7 @@ impl Engine {
             containers=$({name} ps -aq) && [ -z \"$containers\" ] || {name} rm -f $containers >/dev/null 2>&1
             {stop}
             umount -R -l /run/dockerd /tmp/engine 2>/dev/null
-            rm -rf /tmp/engine /run/cdi /run/dockerd /run/docker.sock /run/dockerd.log /run/podman /run/libpod /run/crun
+            rm -rf /root/.cache/rlaunch/.ran-* /tmp/engine /run/cdi /run/dockerd /run/docker.sock /run/dockerd.log /run/podman /run/libpod /run/crun
             true"
         )
     }

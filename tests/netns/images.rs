@@ -1,9 +1,20 @@
 //! `--image`: containers that are started for a job, by the real Docker and podman, and what is left of them.
 
 use crate::engines::{BARE, Engine, INSIDE};
-use crate::support::{Field, State};
+use crate::guide;
+use crate::running::Running;
+use crate::support::{BOUND, Field, Run, State, launch_directory};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rlaunch_lab::Account;
+use rlaunch_lab::setup::roots;
+use std::io::{Seek, Write};
+use std::path::Path;
+use std::process::Stdio;
+
+/// Volumes that give an image without programs those of its host.
+pub(crate) const PROGRAMS: &str =
+    "--volume /usr:/usr:ro --volume /bin:/bin:ro --volume /lib:/lib:ro --volume /lib64:/lib64:ro";
 
 #[test]
 fn a_job_runs_in_its_image() {
@@ -237,26 +248,231 @@ fn gpus_are_passed_on_by_the_engines_own_option() {
     }
 }
 
+#[test]
+fn the_guide_on_images() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    let _docker = Engine::Docker.on(&field, &hosts);
+    field.on("a", &format!("docker tag {INSIDE} train:1"));
+    let _data = field.files(&hosts, "/tmp/data/words", "of this host\n", 0o644);
+    let directory = launch_directory();
+    std::fs::write(directory.path().join("script"), "print\n").unwrap();
+    let state = State::new();
+    // What is said once a day is said before, and agents and copiers are there.
+    for words in [
+        format!("-H a,b --image {INSIDE} hostname"),
+        format!("-H a --image {INSIDE} hostname"),
+        "push -H a,b --from a /tmp/data/words".to_owned(),
+    ] {
+        let run = state.rlaunch(&field, &words).in_directory(directory.path());
+        run.spawn().finish_first().succeeded();
+    }
+    // Only one of them is to have what is in the image.
+    field.on("b", &format!("docker rmi {INSIDE} {BARE} >/dev/null"));
+    guide::follow("docker", field.rlaunch.to_str().unwrap(), |line| {
+        let state = format!("export XDG_STATE_HOME={}", state.path());
+        field.shell(&format!("{state}\n{line}"), directory.path())
+    });
+    hosts.iter().for_each(|host| Engine::Docker.wait_until_empty(&field, host));
+}
+
+/// Script for a host: makes an image with a Python and what stdin has as this file. Arguments: image, path in it.
+const PYTHON_IMAGE: &str = r#"set -e
+    mkdir -p /tmp/engine/image && cd /tmp/engine/image && mkdir -p bin dev etc opt proc root run sys tmp usr/bin ".${2%/*}"
+    echo root:x:0:0::/root:/bin/sh >etc/passwd
+    ln -s ../../bin/python3 usr/bin/python3
+    for name in sh env python3; do
+        cp -L /usr/bin/$name bin/
+        for file in $(ldd /usr/bin/$name | grep -o '/[^ ]*'); do
+            mkdir -p .${file%/*} && cp -L $file .$file
+        done
+    done
+    library=$(python3 -c 'import os; print(os.path.dirname(os.__file__))')
+    mkdir -p .${library%/*} && cp -r $library .$library
+    cat >".$2" && chmod +x ".$2"
+    tar -c . | docker import - "$1" >/dev/null
+    cd / && rm -rf /tmp/engine/image"#;
+
+fn python_image(field: &Field, host: &str, image: &str, path: &str, program: &str) {
+    let mut make = field.lab.on(host, Account::Root).unwrap();
+    make.args(["sh", "-c", PYTHON_IMAGE, "sh", image, path]);
+    rlaunch_lab::command::feed("make an image", &mut make, program).unwrap();
+}
+
+#[test]
+fn the_guide_on_servers() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    let _docker = Engine::Docker.on(&field, &hosts);
+    let _models = field.scratch(&hosts, "/tmp/models");
+    let vllm = include_str!("frameworks/vllm_stand_in.py");
+    python_image(&field, "a", "vllm:0.11", "/usr/local/bin/vllm", vllm);
+    let sglang = include_str!("frameworks/sglang_stand_in.py");
+    let module = field.on("a", "python3 -c 'import os; print(os.path.dirname(os.__file__))'");
+    let module = format!("{}/sglang/launch_server.py", module.trim_end());
+    hosts.iter().for_each(|host| python_image(&field, host, "sglang:1", &module, sglang));
+    field.lab.write_file("a", Path::new("/tmp/models/small"), b"weights", 0o644).unwrap();
+    let state = State::new();
+    // Agents and copiers are there, and what is said once a day is said before.
+    for words in [
+        format!("-H a,b --image {INSIDE} hostname"),
+        "push -H a,b --from a /etc/hosts:/tmp/x".into(),
+    ] {
+        let run = state.rlaunch(&field, &words).in_directory(Path::new("/"));
+        run.spawn().finish_first().succeeded();
+    }
+    guide::follow("serve", field.rlaunch.to_str().unwrap(), |line| {
+        field.shell(&format!("export XDG_STATE_HOME={}\n{line}", state.path()), Path::new("/"))
+    });
+    hosts.iter().for_each(|host| Engine::Docker.wait_until_empty(&field, host));
+}
+
+/// A directory that the user mounts there himself is not mounted once more, which engines refuse.
+#[test]
+fn the_working_directory_may_be_a_volume() {
+    let field = Field::new();
+    for engine in Engine::ALL {
+        let _engine = engine.on(&field, &["a"]);
+        let here = launch_directory();
+        let place = here.path().to_str().unwrap();
+        let _data = field.files(&["a"], "/tmp/field/data", "from the host\n", 0o644);
+        let words = format!("-H a --engine {} --image {INSIDE}", engine.name());
+        let run = field.rlaunch(&words).in_directory(here.path());
+        let run = run.args(["--volume", &format!("/tmp/field:{place}:ro")]);
+        let ran = run.sh("cat data; pwd").spawn().finish_first();
+        assert_eq!(ran.succeeded().out(), format!("from the host\n{place}\n"), "{ran}");
+    }
+}
+
+/// What `rlaunch reap` needs to know is not where the agent is, and an engine that is away is said.
+#[test]
+fn what_an_agent_elsewhere_has_left_is_found_by_reap() {
+    let field = Field::new();
+    let _engine = Engine::Docker.on(&field, &["a"]);
+    let _elsewhere = field.scratch(&["a"], "/tmp/agents");
+    let job = format!("-H a --agent-dir /tmp/agents --image {INSIDE} hostname");
+    field.on("a", "rm -f /root/.cache/rlaunch/.ran-*");
+    field.rlaunch(&job).spawn().finish_first().succeeded();
+    let labels = "--label rlaunch.uid=0 --label rlaunch.client=1.1 --label rlaunch.job=7";
+    field.on("a", &format!("docker create --network host {labels} {INSIDE} sleep 4242 >/dev/null"));
+    let reap = || field.rlaunch("reap --all -H a").spawn().finish_first();
+    Engine::Docker.kill_daemon(&field, "a");
+    let away = reap();
+    away.ended_with(201).says(&["a: 0 ended, ", "docker: not asked: "]);
+    away.hints("the same command removes them once the engine answers");
+    Engine::Docker.start_daemon(&field, "a");
+    let ran = reap();
+    assert!(ran.succeeded().out().contains(", 1 containers removed"), "{ran}");
+    Engine::Docker.wait_until_empty(&field, "a");
+}
+
+const WAITS: &str = "\
+import time
+def step(loss):
+    breakpoint()
+    print('loss', loss, flush=True)
+def waits_here():
+    time.sleep(1000)
+print('up', flush=True)
+step(3)
+waits_here()
+";
+
+/// Starts a verb with this text as its stdin.
+fn ask<'a>(field: &'a Field, run: &Run<'a>, stdin: &str) -> Running<'a> {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(stdin.as_bytes()).unwrap();
+    file.rewind().unwrap();
+    let mut command = run.command();
+    command.stdin(file).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Running::start(field, &mut command, BOUND)
+}
+
 /// Sessions beside ranks and the questions about a job reach into its containers.
 #[test]
 fn a_job_in_containers_is_asked_like_others() {
     let field = Field::new();
     let state = State::new();
     for engine in Engine::ALL {
-        let _engine = engine.on(&field, &["a"]);
+        let hosts = ["a", "b"];
+        let _engine = engine.on(&field, &hosts);
+        let _script = field.files(&hosts, "/tmp/field/train.py", WAITS, 0o644);
         let name = engine.name();
-        let words = format!("-H a --engine {name} --image {INSIDE} --job-name by-{name}");
-        let mut running = state.rlaunch(&field, &words).sh("echo up; exec sleep 4242").spawn();
-        running.wait_for_lines(1);
-        let ran = state
-            .rlaunch(&field, &format!("exec by-{name} 0 --"))
-            .sh("echo in $RANK of /opt/rlaunch/*")
-            .spawn()
-            .finish_first();
-        assert!(ran.succeeded().out().starts_with("in 0 of /opt/rlaunch/"), "{ran}");
-        assert!(state.ask(&field, &format!("logs by-{name}")).out().contains("up"));
+        let job = format!("by-{name}");
+        let words = format!(
+            "-H a,b --engine {name} --image {BARE} {PROGRAMS} --volume /tmp/field:/work:ro --job-name {job}"
+        );
+        let run = state.rlaunch(&field, &words).args(["python3", "/work/train.py"]);
+        let mut running = run.spawn();
+        running.wait_for_stderr(" stops at train.py:3 in step: rlaunch attach ", 2);
+        let verb = |words: &str| state.rlaunch(&field, words);
+        let inside = verb(&format!("exec {job} 1 --"));
+        let inside = inside.sh("echo in $RANK of /opt/rlaunch/*").spawn().finish_first();
+        assert!(inside.succeeded().out().starts_with("in 1 of /opt/rlaunch/"), "{inside}");
+        assert!(state.ask(&field, &format!("logs {job}")).out().contains("up"));
+        let looked = ask(&field, &verb(&format!("attach {job} 1")), "p 'seen', loss\n");
+        let looked = looked.finish_first();
+        assert!(looked.succeeded().out().contains("('seen', 3)"), "{looked}");
+        for rank in 0..2 {
+            let attach = verb(&format!("attach {job} {rank}"));
+            ask(&field, &attach, "loss = 9\nc\n").finish_first().succeeded();
+        }
+        running.wait_for_text("loss 9\n", 2);
+        field.wait_for("the stacks of both ranks", || {
+            state.ask(&field, &format!("stack {job}")).out().contains("ranks 0-1: waits_here ")
+        });
+        let seen = state.ask(&field, &format!("monitor {job} --once"));
+        let out = seen.out();
+        let rows: Vec<Vec<&str>> =
+            out.lines().map(|line| line.split_whitespace().collect()).collect();
+        for (rank, host) in [("0", "a"), ("1", "b")] {
+            let is_row =
+                |row: &Vec<&str>| row.starts_with(&[rank, host]) && row.ends_with(&["sleeps"]);
+            assert!(rows.iter().any(is_row), "{seen}");
+        }
         running.signal(Signal::SIGTERM);
         running.finish_first().ended_with(143);
-        engine.wait_until_empty(&field, "a");
+        hosts.iter().for_each(|host| engine.wait_until_empty(&field, host));
     }
+}
+
+/// Image with Debian's Open MPI and mpi4py.
+const MPI: &str = "lab/mpi:1";
+const MPI_PROGRAM: &str = include_str!("mpi/program.py");
+/// Sums by rlaunch's own communicator.
+const SUMS: &str = "\
+import array, rlaunch
+comm = rlaunch.init()
+for length in 1, 1 << 20:
+    sums = array.array('q', [comm.rank + 1]) * length
+    comm.all_reduce(sums)
+    assert sums[0] == sums[-1] == 10, sums[-1]
+print(comm.size)
+";
+
+/// Docker's filter of system calls keeps ranks from reading each other's memory, which Open MPI does not notice by itself.
+#[test]
+fn mpi_ranks_and_the_communicator_of_two_hosts_meet_in_containers() {
+    let field = Field::new();
+    let hosts = ["a", "b"];
+    let _engine = Engine::Docker.on(&field, &hosts);
+    let root = roots::MPI_IMAGE.make().unwrap();
+    for host in hosts {
+        let mut tar = std::process::Command::new("tar");
+        let mut tar =
+            tar.arg("-C").arg(&root).args(["-c", "."]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut import = field.lab.on(host, Account::Root).unwrap();
+        import.args(["docker", "import", "-", MPI]).stdin(tar.stdout.take().unwrap());
+        assert!(import.stdout(Stdio::null()).status().unwrap().success());
+        assert!(tar.wait().unwrap().success());
+    }
+    let _program = field.files(&hosts, "/tmp/field/program.py", MPI_PROGRAM, 0o644);
+    let words = format!("-H a:2,b:2 --image {MPI} --volume /tmp/field:/work:ro");
+    let run = field.rlaunch(&words).within(crate::mpi::PATIENCE);
+    let ran = run.args(["python3", "/work/program.py", "all", "65536"]).spawn().finish_first();
+    assert!(ran.succeeded().out().starts_with("right on 4 ranks"), "{ran}");
+    ran.keeps_quiet_about(&["expected 65536"]);
+    let ran = field.rlaunch(&words).args(["python3", "-c", SUMS]).spawn().finish_first();
+    assert_eq!(ran.succeeded().out(), "4\n".repeat(4), "{ran}");
+    hosts.iter().for_each(|host| Engine::Docker.wait_until_empty(&field, host));
 }

@@ -2,8 +2,9 @@
 //! mpirun calls remote shell agents; and containers on hosts, which stand-ins for container engines
 //! provide.
 
+use crate::engines::{Engine, INSIDE};
 use crate::guide;
-use crate::support::{Field, Undo, launch_directory};
+use crate::support::{Field, State, Undo, launch_directory};
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
 use std::fs;
@@ -226,9 +227,19 @@ fn the_guide_on_mpijobs() {
     let kubexec = script(directory.path(), "kubexec.sh", KUBECTL);
     let hostfile = directory.path().join("hostfile");
     fs::write(&hostfile, "rl-worker-0 slots=8\nrl-worker-1 slots=8\n").unwrap();
+    let hosts = ["a", "b"];
+    let _docker = Engine::Docker.on(&field, &hosts);
+    for host in hosts {
+        field.on(host, &format!("docker tag {INSIDE} train:1"));
+    }
+    // What is said once a day is said before.
+    let state = State::new();
+    let first = state.rlaunch(&field, &format!("-H a:8,b:8 --image {INSIDE} hostname"));
+    first.in_directory(Path::new("/")).spawn().finish_first().succeeded();
     let environment = format!(
-        "export OMPI_MCA_plm_rsh_agent={kubexec} OMPI_MCA_orte_default_hostfile={}",
-        hostfile.display()
+        "export OMPI_MCA_plm_rsh_agent={kubexec} OMPI_MCA_orte_default_hostfile={} XDG_STATE_HOME={}",
+        hostfile.display(),
+        state.path()
     );
     guide::follow("mpijob", field.rlaunch.to_str().unwrap(), |line| {
         field.shell(&format!("{environment}\n{line}"), Path::new("/"))

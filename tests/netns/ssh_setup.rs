@@ -276,7 +276,7 @@ fn the_guide_on_containers() {
     let lab_and_home = "AuthorizedKeysFile /run/rlaunch-lab/authorized_keys .ssh/authorized_keys";
     let lines = vec![lab_and_home, SEARCHED];
     let _sshds = reconfigure(&field, [lines.clone(), lines.clone(), lines]);
-    guide::follow("docker", field.rlaunch.to_str().unwrap(), |line| {
+    guide::follow("container-login", field.rlaunch.to_str().unwrap(), |line| {
         field.shell(line, Path::new("/"))
     });
 }

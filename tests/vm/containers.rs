@@ -1,7 +1,7 @@
-//! What containers lack for RDMA, with a real podman on the guests. Other tests of containers need no
+//! RDMA between containers, and what they lack for it, with a real podman on the guests. Other tests of containers need no
 //! devices (`tests/netns/containers.rs`).
 
-use crate::support::{Field, Ran, Undo};
+use crate::support::{Field, ORDINARY, PATIENT, Ran, Undo};
 
 /// Shell line that starts a container. Its root consists of the guest's own programs, so no image
 /// is needed. Podman's storage is in memory, since it cannot be on the guest's root.
@@ -63,6 +63,27 @@ fn each_lack_is_said_with_the_flag_that_gives_it() {
     let bare = inside(&field, "n1", "bare");
     bare.says("its file in /dev/infiniband is missing in this podman container");
     bare.says("hint: podman run needs --device=/dev/infiniband");
+}
+
+/// Started with all of it, containers have the queue pairs of their hosts: for the proof, and for ranks.
+#[test]
+fn rdma_works_between_containers() {
+    let field = Field::new();
+    let guests = ["n1", "n2"];
+    let _gone = clear(&field, &guests);
+    for guest in guests {
+        start(&field, guest, "pair", &format!("{NETWORK} {MEMORY} {SHARED} {DEVICE}"));
+    }
+    let words = format!(
+        "-H n1,n2 -np 2 {PATIENT} {ORDINARY} --container podman:pair --hca rxe --transport rdma --show mesh --preload {} \
+         sh -c",
+        field.shared("comm-suite")
+    );
+    let line = "test -e /run/.containerenv && exec \"$RLAUNCH_PRELOAD_DIR\"/comm-suite traffic 10";
+    let ran = field.rlaunch(&words, &[line]);
+    ran.succeeded().says(" paths up, RoCE v2");
+    assert!(ran.out.contains("rounds of messages among 2 ranks\n"), "{ran}");
+    ran.does_not_say("may lock only");
 }
 
 /// Runs a job in containers, whose name comes first in `options`, and asserts that it ran there.

@@ -4,7 +4,7 @@ use crate::support::Field;
 use crate::support::State;
 use rlaunch_lab::Account;
 use rlaunch_lab::command::wait_until;
-use rlaunch_lab::setup::systemd;
+use rlaunch_lab::setup::roots;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -143,7 +143,7 @@ impl Machine {
             directory.path(),
             &cgroup,
             field.rlaunch.parent().unwrap(),
-            &systemd::root().unwrap(),
+            &roots::SYSTEMD.make().unwrap(),
         ]);
         let outer = command.stdin(Stdio::null()).spawn().unwrap();
         let children = format!("/proc/{0}/task/{0}/children", outer.id());

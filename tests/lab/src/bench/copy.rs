@@ -24,7 +24,7 @@ mod peers;
 use peers::{Copier, Task};
 
 /// Rate of slow links, in the words of tc(8), and size of the file that goes through them.
-const RATE: &str = "200mbit";
+pub(super) const RATE: &str = "200mbit";
 const SLOW_BYTES: u64 = 200_000_000;
 /// Number of rounds over slow links of those that send everything as often as there are hosts.
 const FEW: usize = 2;
@@ -364,7 +364,7 @@ impl Field<'_> {
 }
 
 /// Makes a file of random bytes, which nothing can compress.
-fn fill(path: &Path, bytes: u64, random: &mut Rng) -> Result<(), LabError> {
+pub(super) fn fill(path: &Path, bytes: u64, random: &mut Rng) -> Result<(), LabError> {
     let failed = || LabError::io(format!("write {}", path.display()));
     let mut file = BufWriter::new(fs::File::create(path).map_err(failed())?);
     let mut part = vec![0; 1 << 20];

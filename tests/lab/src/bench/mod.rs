@@ -7,6 +7,7 @@
 //! | `mpi` | MPI programs under rlaunch and under the launchers of their libraries |
 //! | `comm`, `train` | the communicator beside MPI libraries; training beside gloo |
 //! | `copy` | copies of files to hosts beside scp, rsync, socat and clush |
+//! | `images` | jobs in containers beside `docker run`; copies of images beside `docker save \| ssh docker load` |
 //! | `detach` | a job with `-d` beside one in front; verbs beside a thousand records |
 //! | `verbs`, `mesh` | RDMA on guests: beside perftest; cost of proving the mesh |
 //! | `inventory`, `monitor` | an agent reading a server's hardware; CPU time of the live page |
@@ -23,6 +24,7 @@ pub(crate) mod contender;
 mod copy;
 mod detach;
 mod failure;
+mod images;
 mod inventory;
 mod launch;
 pub mod mesh;
@@ -109,6 +111,9 @@ pub enum Bench {
     /// Copy a file to seven hosts over slow links and to one over a fast one, files that are there, and one with
     /// a changed byte: by rlaunch push, scp, rsync, clush and a chain of socats in turn.
     Copy(copy::CopyOptions),
+    /// Start `hostname` in containers by rlaunch, by docker run on each host and by a loop of ssh in turn; then copy an image of
+    /// 200 MB to hosts over slow links, by rlaunch push and by docker save | ssh docker load.
+    Images(images::ImagesOptions),
     /// Make a rank, a launcher, an agent and a host fail under rlaunch, Hydra and Open MPI in turn, and
     /// time how their jobs end; then make MPI programs of six libraries fail.
     Failure {
@@ -132,6 +137,7 @@ pub fn run(bench: &Bench) -> Result<bool, LabError> {
         Bench::Monitor(options) => monitor::run(options),
         Bench::Output(options) => output::run(options),
         Bench::Copy(options) => copy::run(options),
+        Bench::Images(options) => images::run(options),
         Bench::Detach(options) => detach::run(options),
         Bench::Failure { rounds } => failure::run(*rounds),
     }

@@ -1,8 +1,9 @@
-//! Requirements of the lab on this machine: packages, virtual environments for hosts, a machine with systemd, and root.
+//! Requirements of the lab on this machine: packages, virtual environments for hosts, root directories of
+//! packages, and root.
 
 pub mod mpi;
 pub mod python;
-pub mod systemd;
+pub mod roots;
 pub mod unpacked;
 pub(crate) mod venv;
 

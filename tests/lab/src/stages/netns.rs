@@ -10,7 +10,7 @@ use super::{TestPlan, failed, hosts};
 use crate::dist::{self, Profile, aarch64, packages};
 use crate::netns::cgroup;
 use crate::setup::venv::BASE;
-use crate::setup::{self, PackageSet, mpi, python, systemd};
+use crate::setup::{self, PackageSet, mpi, python, roots};
 use crate::{LabError, soak};
 
 pub(super) const NAME: &str = "netns";
@@ -112,6 +112,11 @@ fn skipped(names: &[String]) -> SkippedTests {
     {
         skipped.push((MPI_WHEELS, format!("no Python with an MPI library: {error}")));
     }
+    if is_wanted(MPI_IMAGE)
+        && let Err(error) = roots::MPI_IMAGE.make()
+    {
+        skipped.push((MPI_IMAGE, format!("no image with an MPI library: {error}")));
+    }
     if is_wanted(GPU) && !has_gpu() {
         skipped.push((GPU, "this machine has no NVIDIA GPU".to_owned()));
     }
@@ -119,7 +124,7 @@ fn skipped(names: &[String]) -> SkippedTests {
         let are_wanted = CGROUPS.into_iter().filter(|part| is_wanted(part));
         skipped.extend(are_wanted.map(|part| (part, "no cgroups of version 2 here".to_owned())));
     } else if is_wanted(SYSTEMD)
-        && let Err(error) = systemd::root()
+        && let Err(error) = roots::SYSTEMD.make()
     {
         skipped.push((SYSTEMD, format!("no machine with systemd: {error}")));
     }
@@ -139,7 +144,7 @@ fn skipped(names: &[String]) -> SkippedTests {
 
 /// Parts of the names of tests that need numpy, torch, programs that start torch's, JAX, Debian's MPI
 /// libraries, those of the Python package index, an NVIDIA GPU, hosts of another architecture, several login
-/// shells, Slurm, or a machine with systemd.
+/// shells, Slurm, a machine with systemd, or an image with an MPI library.
 const NUMPY: &str = "numpy_";
 const TORCH: &str = "torch_";
 const STARTERS: &str = "torch_starters_";
@@ -152,6 +157,7 @@ const AARCH64_PYTHON: &str = "aarch64::python_";
 const SHELLS: &str = "shells::";
 const LOGIN_SHELLS: [&str; 3] = ["fish", "zsh", "tcsh"];
 const SYSTEMD: &str = "logout::systemd_";
+const MPI_IMAGE: &str = "images::mpi_";
 const SLURM: &str = "slurm::";
 const SLURM_PROGRAMS: [&str; 4] = ["slurmctld", "slurmd", "srun", "munged"];
 /// Parts of the names of tests that need cgroups.
