@@ -95,6 +95,7 @@ pub fn unread(check: CheckId, cluster: &Cluster<'_>) -> Option<Unread> {
     let first = unread.first()?;
     let needs = match check {
         id::DEV_QP => "RDMA paths to test (--probe), or irdma's parameter limits_sel",
+        id::CT_GPU => "the host itself, not a record of it",
         _ if first.uid != 0 => "root",
         _ => "more rights than root has there",
     };

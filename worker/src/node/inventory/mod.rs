@@ -81,7 +81,11 @@ pub(crate) fn read_for_job(root: &Root, with_cores: bool) -> Inventory {
         netdevs,
         routes,
         limits,
-        system: System { container, ..system },
+        system: System {
+            container,
+            denies_memory_reads: root.is_live() && denies_memory_reads(),
+            ..system
+        },
     }
 }
 
