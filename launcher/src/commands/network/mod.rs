@@ -282,7 +282,8 @@ async fn keep(
     changing: &mut ChangingHosts,
 ) -> Result<(), Failed> {
     let by = "rlaunch network mesh";
-    let tried = cabled::try_addresses(agents, plan, hosts, Journaled { changing, by }).await?;
+    let journaled = Journaled { changing: &mut *changing, by };
+    let tried = cabled::try_addresses(agents, plan, hosts, journaled).await?;
     messages::info(&tried);
     messages::info(&cabled::keep(plan, hosts, Journaled { changing, by }).await?);
     Ok(())
