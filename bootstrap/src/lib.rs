@@ -67,6 +67,8 @@
 //! | problem, notice | what an agent finds when it prepares: a reason why its node cannot run the job; a fact worth knowing |
 //! | finding | what a check of the catalogue finds, with an id such as `mtu.path` |
 //! | first failure | the failure that ended the job, which decides its exit code |
+//! | change | what `up` or `doctor --fix` does to a host, with what undoes it; the *journal* of the host has them all |
+//! | trial | time in which a host undoes changes by itself unless they are confirmed |
 //! | record | files about a job that the launcher keeps |
 
 pub mod bench;

@@ -163,6 +163,23 @@ fn an_agent_that_is_killed_leaves_no_address() {
 }
 
 #[test]
+fn addresses_of_a_mesh_are_kept_and_undone() {
+    let (field, state) = (Field::new(), State::new());
+    let hosts = ["a", "b"];
+    let _files = own_files(&field, &hosts);
+    let _cables = plug(&field, &[("a", "b")]);
+    let before = hosts.map(|host| dump(&field, host));
+    let words = format!("network mesh -H a,b {CABLES} --apply --keep --mtu 4000");
+    let ran = field.rlaunch(&words).within(BOUND).run();
+    ran.succeeded().says(&["1 link answered, 2 directions", "kept for the next boot"]);
+    let kept = field.on("a", "cat /etc/network/interfaces.d/rdma-mesh");
+    assert!(kept.contains("    mtu 4000\n"), "{kept}");
+    let ran = down(&field, &state, "-H a,b");
+    assert!(ran.succeeded().out().contains("(rlaunch network mesh)"), "{ran}");
+    assert_eq!(hosts.map(|host| dump(&field, host)), before, "{ran}");
+}
+
+#[test]
 fn without_a_terminal_and_consent_nothing_is_done() {
     let (field, state) = (Field::new(), State::new());
     let ran = up(&field, &state, "-H a,b").run();

@@ -48,9 +48,8 @@ const GROUPS: [(&str, &[VerbLine]); 4] = [
         "Check",
         &[
             ("doctor", "what is wrong with hosts, and the fix; --try: what works"),
-            ("topo", "processors, RDMA ports, GPUs and interfaces of hosts"),
+            ("topo, capture", "processors, RDMA ports, GPUs, interfaces; recorded"),
             ("network", "which port is cabled to which; addresses for cables"),
-            ("capture", "record hosts for topo and doctor elsewhere"),
         ],
     ),
     (

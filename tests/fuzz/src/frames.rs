@@ -4,6 +4,10 @@ use crate::stream::{parts, whole};
 use rlaunch_bootstrap::id::{NodeId, Rank};
 use rlaunch_bootstrap::job::library::NodeLibrary;
 use rlaunch_bootstrap::job::{AwaitedPort, RankFile, RankSetup, TerminalSize};
+use rlaunch_bootstrap::protocol::changes::journal::{Event, Journal, Record as JournalRecord, Was};
+use rlaunch_bootstrap::protocol::changes::{
+    Change, ChangeOrder, ChangeOutcome, ChangeReply, UndoneChange,
+};
 use rlaunch_bootstrap::protocol::control::{
     FrameReader, FromAgent, HELLO_MAGIC, HelloScanner, MAX_NOISE, Stream, ToAgent, encode,
 };
@@ -54,6 +58,30 @@ pub(crate) fn stack_order_seeds() -> Vec<Vec<u8>> {
         progress: GroupProgress::Entered(operation),
     };
     vec![stream(&[order]), stream(&[answer]), stream(&[vec![position]])]
+}
+
+/// Decodes orders and replies about changes to a host, and its journal.
+pub(crate) fn changes(data: &[u8]) {
+    read::<ChangeOrder>(data);
+    read::<ChangeReply>(data);
+    let (journal, whole) = Journal::parse(data);
+    assert!(whole <= data.len());
+    // What was cut off is no part of what is read.
+    let again = Journal::parse(data.get(..whole).unwrap_or_default()).0;
+    assert_eq!(again.pending(0), journal.pending(0));
+}
+
+pub(crate) fn changes_seeds() -> Vec<Vec<u8>> {
+    let change = Change::File { path: "/etc/x".into(), mode: 0o644, content: Some("x".into()) };
+    let by = "rlaunch up".to_owned();
+    let changes = vec![change.clone()];
+    let order = ChangeOrder::Apply { by: by.clone(), changes, trial_ms: Some(60_000) };
+    let undone = UndoneChange { change: change.clone(), by: by.clone(), time: 7, failure: None };
+    let was = Was::NoFile { directories: vec!["/etc".into()] };
+    let events = [Event::Begun { by, change, was }, Event::Done { was: None }, Event::Undone];
+    let lines = events.map(|event| JournalRecord { id: 3, time: 7, event }.to_line());
+    let replies = [ChangeReply::Undone(undone), ChangeReply::Outcome(ChangeOutcome::Made)];
+    vec![stream(&[order]), stream(&replies), lines.concat().into_bytes()]
 }
 
 /// Decodes frames. Each message survives being encoded and decoded again.

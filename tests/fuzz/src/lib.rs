@@ -50,6 +50,7 @@ pub const TARGETS: &[Target] = &[
         seeds: launcher::live_messages_seeds,
     },
     Target { name: "stack-order", run: frames::stack_order, seeds: frames::stack_order_seeds },
+    Target { name: "changes", run: frames::changes, seeds: frames::changes_seeds },
     Target { name: "hello", run: frames::hello, seeds: frames::hello_seeds },
     Target { name: "edge", run: tree::edge, seeds: tree::edge_seeds },
     Target { name: "node", run: tree::node, seeds: tree::node_seeds },

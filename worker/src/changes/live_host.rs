@@ -100,11 +100,11 @@ impl ChangedHost for LiveHost {
     fn make(&mut self, change: &Change, was: &Was) -> Result<Option<Was>, String> {
         match change {
             Change::File { path, mode, content: Some(content) } => {
-                let owner = match was {
+                let (mode, owner) = match was {
                     Was::File { mode, user, group, .. } => (*mode, Some((*user, *group))),
                     _ => (*mode, None),
                 };
-                write_file(Path::new(path), content, owner).map(|()| None)
+                write_file(Path::new(path), content, mode, owner).map(|()| None)
             }
             Change::File { path, content: None, .. } => remove_file(path).map(|()| None),
             Change::Run { line, .. } => {
@@ -234,7 +234,8 @@ fn look_at_file(path: &str, wanted: Option<&str>) -> Result<Option<Was>, String>
 fn write_file(
     path: &Path,
     content: &str,
-    (mode, owner): (u32, Option<(u32, u32)>),
+    mode: u32,
+    owner: Option<(u32, u32)>,
 ) -> Result<(), String> {
     let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     let write = || {
@@ -309,7 +310,7 @@ fn restore_file(path: &str, ours: Option<&str>, was: &Was) -> Result<(), String>
             if present.as_ref() == Some(&wanted) {
                 return Ok(());
             }
-            write_file(Path::new(path), &wanted, (*mode, Some((*user, *group))))
+            write_file(Path::new(path), &wanted, *mode, Some((*user, *group)))
         }
         Was::NoFile { directories } => {
             let ours = ours.unwrap_or_default();
@@ -335,8 +336,8 @@ mod tests {
     use super::*;
     use rlaunch_bootstrap::protocol::changes::ChangeOutcome;
 
-    /// Applies changes in a directory, undoes them with another process, and returns its content before, between, after.
-    fn up_and_down(directory: &Path, changes: &[Change]) -> Vec<ChangeOutcome> {
+    /// Makes changes, with the journal in a directory.
+    fn up(directory: &Path, changes: &[Change]) -> Vec<ChangeOutcome> {
         let journal_at = directory.join("state");
         let (mut host, mut journal) = LiveHost::open_at(&journal_at).unwrap();
         changes.iter().map(|change| journal.apply(&mut host, change, "rlaunch up", 1)).collect()
@@ -369,11 +370,11 @@ mod tests {
             file(&at("link"), Some("localhost\nours\n")),
             file(&at("gone"), None),
         ];
-        assert_eq!(up_and_down(directory.path(), &changes), vec![ChangeOutcome::Made; 3]);
+        assert_eq!(up(directory.path(), &changes), vec![ChangeOutcome::Made; 3]);
         assert_eq!(fs::read_to_string(at("hosts")).unwrap(), "localhost\nours\n");
         assert_eq!(fs::metadata(at("new/deep/file")).unwrap().mode() & 0o777, 0o640);
         assert_eq!(fs::metadata(at("state/journal")).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(up_and_down(directory.path(), &changes), vec![ChangeOutcome::Already; 3]);
+        assert_eq!(up(directory.path(), &changes), vec![ChangeOutcome::Already; 3]);
         // Somebody else writes to it meanwhile.
         fs::write(at("hosts"), "localhost\nours\ntheirs\n").unwrap();
         assert_eq!(down(directory.path()), [None, None, None]);
@@ -389,7 +390,7 @@ mod tests {
     fn a_file_that_others_have_taken_over_stays() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("new");
-        up_and_down(directory.path(), &[file(&path, Some("ours"))]);
+        up(directory.path(), &[file(&path, Some("ours"))]);
         fs::write(&path, "theirs").unwrap();
         let undone = down(directory.path());
         assert!(undone[0].as_ref().unwrap().contains("others have changed"), "{undone:?}");
@@ -408,7 +409,7 @@ mod tests {
             save: Some(format!("cat {path}")),
             undo: Some(format!("echo $SAVED > {path}")),
         };
-        assert_eq!(up_and_down(directory.path(), &[change]), [ChangeOutcome::Made]);
+        assert_eq!(up(directory.path(), &[change]), [ChangeOutcome::Made]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "2\n");
         assert_eq!(down(directory.path()), [None]);
         assert_eq!(fs::read_to_string(&path).unwrap(), "1\n");
@@ -418,7 +419,7 @@ mod tests {
     fn a_line_that_was_cut_off_is_taken_away() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("new");
-        up_and_down(directory.path(), &[file(&path, Some("ours"))]);
+        up(directory.path(), &[file(&path, Some("ours"))]);
         let journal = directory.path().join("state/journal");
         let mut open = OpenOptions::new().append(true).open(&journal).unwrap();
         open.write_all(b"{\"id\":5,").unwrap();

@@ -103,12 +103,8 @@ mod tests {
     #[test]
     fn a_service_that_a_line_starts_does_not_hold_it() {
         let started = run("sleep 60 & echo $!", None, Duration::from_secs(30)).unwrap();
-        killpg_of(&started);
-    }
-
-    fn killpg_of(pid: &str) {
-        let pid = Pid::from_raw(pid.parse().unwrap());
-        nix::sys::signal::kill(pid, Signal::SIGKILL).unwrap();
+        let service = Pid::from_raw(started.parse().unwrap());
+        nix::sys::signal::kill(service, Signal::SIGKILL).unwrap();
     }
 
     #[test]

@@ -120,8 +120,7 @@ impl Keeper {
         }
     }
 
-    /// Surrounds files with what makes this program read them, now and when they are undone. `lines` are run behind the
-    /// files, and `back` before they are taken away.
+    /// Surrounds files with what makes this program read them: behind them now, and again once they are undone.
     pub fn around(self, files: Vec<Change>, interfaces: &[String]) -> Vec<Change> {
         let run = |line: String, undo: Option<String>| Change::Run { line, save: None, undo };
         let read = match self {

@@ -16,6 +16,12 @@ use std::net::IpAddr;
 /// Lines around what `up` writes into a file of others.
 const MARKS: (&str, &str) = ("# rlaunch up: names of hosts", "# rlaunch up: end");
 
+/// Why addresses cannot be kept on a host, and what helps.
+pub const NO_KEEPER: &str =
+    "there is none of netplan, NetworkManager, systemd-networkd, and ifupdown with interfaces.d";
+pub const NO_KEEPER_HINT: &str =
+    "rlaunch network mesh --format ip prints commands that last until the next boot";
+
 /// Host, as far as steps need it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UpHost {

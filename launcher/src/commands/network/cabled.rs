@@ -7,13 +7,13 @@ use super::plan::{self, Base, MeshPlan, PlanError, PlanOptions};
 use super::standing::Wanted;
 use super::{ROCE_MTU, Surveyed};
 use crate::commands::agent_session;
-use crate::commands::changes::{self, ChangingHosts};
+use crate::commands::changes::{self, ChangingHosts, Restored};
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::protocol::changes::Change;
 use rlaunch_console::messages;
 use rlaunch_engine::connect::connector::Reach;
 use rlaunch_plan::hosts::Host;
-use rlaunch_plan::up::Keeper;
+use rlaunch_plan::up::{self, Facts, Keeper};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
@@ -59,7 +59,7 @@ impl CabledHosts {
         let found = async {
             let hosts = agents.survey(&wanted, WINDOW, will_set_up).await?;
             let plan = plan_of(&hosts, &wanted)?;
-            Ok((hosts, plan))
+            Ok::<_, Failed>((hosts, plan))
         };
         match found.await {
             Ok((hosts, plan)) => Ok(CabledHosts { agents, hosts, plan }),
@@ -95,24 +95,7 @@ impl CabledHosts {
 
     /// Returns the files that keep the addresses of a host; none without cables.
     pub(in crate::commands) fn files(&self, host: usize, keeper: Keeper) -> Vec<Change> {
-        let Some(plan) = &self.plan else { return Vec::new() };
-        let format = match keeper {
-            Keeper::Netplan => ConfigFormat::Netplan,
-            Keeper::NetworkManager => ConfigFormat::Keyfile,
-            Keeper::Networkd => ConfigFormat::Networkd,
-            Keeper::Ifupdown => ConfigFormat::Ifupdown,
-        };
-        // Netplan warns of files that others may read, and NetworkManager reads none.
-        let mode = match keeper {
-            Keeper::Netplan | Keeper::NetworkManager => 0o600,
-            Keeper::Networkd | Keeper::Ifupdown => 0o644,
-        };
-        let files = format.files(plan, &self.hosts, host).into_iter();
-        let change = files.filter_map(|file| {
-            let path = format!("{}/{}", file.directory?, file.name);
-            Some(Change::File { path, mode, content: Some(file.text) })
-        });
-        change.collect()
+        self.plan.as_ref().map_or_else(Vec::new, |plan| files(plan, &self.hosts, host, keeper))
     }
 
     /// Makes the changes of all hosts, and keeps them once every link has answered; else they are undone. Returns a
@@ -122,36 +105,11 @@ impl CabledHosts {
         changing: &mut ChangingHosts,
         by: &str,
     ) -> Result<String, Failed> {
-        let Some(plan) = &self.plan else { return Ok("there is no cable".to_owned()) };
-        let all = (0..self.hosts.len()).map(|host| self.changes(host)).collect::<Vec<_>>();
-        let changed = changing.apply(all.clone(), by, Some(TRIAL)).await;
-        let mut failures = Vec::new();
-        for ((name, changes), changed) in changing.names().iter().zip(&all).zip(&changed) {
-            if let Some((at, cause)) = changed.failure() {
-                let line = changes.get(at).map(|change| format!("`{change}`: "));
-                failures.push(format!("{name}: {}{cause}", line.unwrap_or_default()));
+        match &self.plan {
+            Some(plan) => {
+                try_addresses(&mut self.agents, plan, &self.hosts, Journaled { changing, by }).await
             }
-        }
-        let tried = if failures.is_empty() {
-            match self.agents.settle().await {
-                Ok(()) => apply::probe(&mut self.agents, plan, &self.hosts).await,
-                Err(failed) => Err(failed),
-            }
-        } else {
-            let mut failed = Failed::new(Exit::RENDEZVOUS, failures.remove(0));
-            failed.details = failures;
-            Err(failed)
-        };
-        match tried {
-            Ok(directions) => {
-                confirm(changing).await?;
-                let links = text::count(plan.links.len(), "link");
-                Ok(format!("{links} answered, {directions} directions"))
-            }
-            Err(failed) => {
-                roll_back(changing).await;
-                Err(failed)
-            }
+            None => Ok("there is no cable".to_owned()),
         }
     }
 
@@ -160,10 +118,108 @@ impl CabledHosts {
     }
 }
 
+/// Hosts that note what is changed, and for which command.
+pub(super) struct Journaled<'a> {
+    pub(super) changing: &'a mut ChangingHosts,
+    pub(super) by: &'a str,
+}
+
+/// Gives the addresses of a plan to all hosts on trial, and keeps them once every link has answered.
+pub(super) async fn try_addresses(
+    agents: &mut HostAgents,
+    plan: &MeshPlan,
+    hosts: &[Surveyed],
+    Journaled { changing, by }: Journaled<'_>,
+) -> Result<String, Failed> {
+    let all: Vec<Vec<Change>> = (0..hosts.len())
+        .map(|host| apply::changes_of(plan, host).into_iter().map(Change::Network).collect())
+        .collect();
+    let changed = changing.apply(all.clone(), by, Some(TRIAL)).await;
+    let mut failures = Vec::new();
+    for ((name, changes), changed) in changing.names().iter().zip(&all).zip(&changed) {
+        if let Some((at, cause)) = changed.failure() {
+            let line = changes.get(at).map(|change| format!("`{change}`: "));
+            failures.push(format!("{name}: {}{cause}", line.unwrap_or_default()));
+        }
+    }
+    let tried = if failures.is_empty() {
+        match agents.settle().await {
+            Ok(()) => apply::probe(agents, plan, hosts).await,
+            Err(failed) => Err(failed),
+        }
+    } else {
+        let mut failed = Failed::new(Exit::RENDEZVOUS, failures.remove(0));
+        failed.details = failures;
+        Err(failed)
+    };
+    match tried {
+        Ok(directions) => {
+            confirm(changing).await?;
+            let links = text::count(plan.links.len(), "link");
+            Ok(format!("{links} answered, {directions} directions"))
+        }
+        Err(failed) => {
+            roll_back(changing).await;
+            Err(failed)
+        }
+    }
+}
+
+/// Returns the files that keep the addresses of a host for the next boot.
+fn files(plan: &MeshPlan, hosts: &[Surveyed], host: usize, keeper: Keeper) -> Vec<Change> {
+    let format = match keeper {
+        Keeper::Netplan => ConfigFormat::Netplan,
+        Keeper::NetworkManager => ConfigFormat::Keyfile,
+        Keeper::Networkd => ConfigFormat::Networkd,
+        Keeper::Ifupdown => ConfigFormat::Ifupdown,
+    };
+    // Netplan warns of files that others may read, and NetworkManager reads none.
+    let mode = match keeper {
+        Keeper::Netplan | Keeper::NetworkManager => 0o600,
+        Keeper::Networkd | Keeper::Ifupdown => 0o644,
+    };
+    let files = format.files(plan, hosts, host).into_iter();
+    let change = files.filter_map(|file| {
+        let path = format!("{}/{}", file.directory?, file.name);
+        Some(Change::File { path, mode, content: Some(file.text) })
+    });
+    change.collect()
+}
+
+/// Keeps the addresses of a plan on all hosts, by what each of them uses. Returns a sentence on it.
+pub(super) async fn keep(
+    plan: &MeshPlan,
+    hosts: &[Surveyed],
+    Journaled { changing, by }: Journaled<'_>,
+) -> Result<String, Failed> {
+    let printed = changing.ask(vec![vec![up::survey(&[])]; hosts.len()]).await;
+    let mut changes = Vec::new();
+    for (at, (host, printed)) in hosts.iter().zip(printed).enumerate() {
+        let printed = printed.into_iter().next().unwrap_or_else(|| Ok(String::new()));
+        let failed = |cause: String| Failed::new(Exit::HOST, format!("{}: {cause}", host.name));
+        let Some(keeper) = Facts::parse(&printed.map_err(failed)?).keeper else {
+            return Err(failed(up::NO_KEEPER.to_owned()).hint(Some(up::NO_KEEPER_HINT)));
+        };
+        let ends = plan.links.iter().flat_map(|link| &link.ends).filter(|end| end.end.host == at);
+        let interfaces: Vec<String> = ends.map(|end| end.end.interface.clone()).collect();
+        changes.push(keeper.around(files(plan, hosts, at, keeper), &interfaces));
+    }
+    let changed = changing.apply(changes.clone(), by, None).await;
+    let mut failures = Vec::new();
+    for ((host, changes), changed) in hosts.iter().zip(&changes).zip(&changed) {
+        if let Some((at, cause)) = changed.failure() {
+            let line = changes.get(at).map(|change| format!("{}: ", change.title()));
+            let message = format!("{}: {}{cause}", host.name, line.unwrap_or_default());
+            failures.push(Failed::new(Exit::FILES, message));
+        }
+    }
+    agent_session::conclude(failures)?;
+    Ok("the addresses are kept for the next boot; `rlaunch down` undoes all of it".to_owned())
+}
+
 /// Plans addresses for the cables; `None` if there are none. If the usual network is in use, another one is taken.
 fn plan_of(hosts: &[Surveyed], wanted: &Wanted) -> Result<Option<MeshPlan>, Failed> {
     let links = super::find_links(hosts, wanted);
-    let failed = |error: &PlanError| super::plan_failed(error);
     let base = BASE.parse::<Base>().map_err(|error| Failed::new(Exit::BUG, error))?;
     let mut options = PlanOptions { base, prefix: PREFIX, mtu: None };
     let planned = match plan::plan(hosts, &links, options) {
@@ -177,17 +233,24 @@ fn plan_of(hosts: &[Surveyed], wanted: &Wanted) -> Result<Option<MeshPlan>, Fail
         }
         planned => planned,
     };
-    let planned = planned.map_err(|error| failed(&error))?;
-    let is_small = |end: &plan::PlannedEnd| {
-        let found = hosts.get(end.end.host).and_then(|host| host.interface(&end.end.interface));
-        let is_rdma = found.is_some_and(|one| !one.rdma.is_empty() && one.netdev.mtu < ROCE_MTU);
-        end.kind == NetdevKind::Physical && is_rdma
+    let planned = planned.map_err(|error| super::plan_failed(&error))?;
+    options.mtu = wanted_mtu(&planned, hosts);
+    plan::plan(hosts, &links, options).map(Some).map_err(|error| super::plan_failed(&error))
+}
+
+/// Returns the MTU that a plan is to set, so that RDMA packets of the largest size fit; the one that all have, if they do.
+fn wanted_mtu(plan: &MeshPlan, hosts: &[Surveyed]) -> Option<u32> {
+    let mtu = |end: &plan::PlannedEnd| {
+        let found = hosts.get(end.end.host)?.interface(&end.end.interface)?;
+        let is_rdma = end.kind == NetdevKind::Physical && !found.rdma.is_empty();
+        is_rdma.then_some(found.netdev.mtu)
     };
-    if planned.links.iter().flat_map(|link| &link.ends).any(is_small) {
-        options.mtu = Some(LARGE_MTU);
-        return plan::plan(hosts, &links, options).map(Some).map_err(|error| failed(&error));
+    let all: Vec<u32> = plan.links.iter().flat_map(|link| &link.ends).filter_map(mtu).collect();
+    let first = *all.first()?;
+    if all.iter().any(|mtu| *mtu < ROCE_MTU) {
+        return Some(LARGE_MTU);
     }
-    Ok(Some(planned))
+    all.iter().all(|mtu| *mtu == first).then_some(first)
 }
 
 async fn confirm(changing: &mut ChangingHosts) -> Result<(), Failed> {
@@ -218,7 +281,36 @@ async fn roll_back(changing: &mut ChangingHosts) {
             ));
         }
     }
-    if restored.iter().all(|one| one.is_complete()) {
+    if restored.iter().all(Restored::is_complete) {
         messages::info(&format!("rolled back on {}", text::list(&names)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{three_hosts, triangle};
+    use super::*;
+
+    #[test]
+    fn a_second_plan_has_the_mtu_of_the_first() {
+        let mut hosts = three_hosts();
+        let options = PlanOptions { base: BASE.parse().unwrap(), prefix: PREFIX, mtu: None };
+        let wanted = |hosts: &[Surveyed]| {
+            wanted_mtu(&plan::plan(hosts, &triangle(), options).unwrap(), hosts)
+        };
+        let all = |hosts: &mut Vec<Surveyed>, mtu: u32, rdma: Option<&str>| {
+            for one in hosts.iter_mut().flat_map(|host| &mut host.network.interfaces) {
+                one.netdev.mtu = mtu;
+                one.rdma = rdma.into_iter().map(str::to_owned).collect();
+            }
+        };
+        all(&mut hosts, 1500, None);
+        assert_eq!(wanted(&hosts), None, "without RDMA it stays");
+        all(&mut hosts, 1500, Some("mlx5_0"));
+        assert_eq!(wanted(&hosts), Some(LARGE_MTU));
+        all(&mut hosts, LARGE_MTU, Some("mlx5_0"));
+        assert_eq!(wanted(&hosts), Some(LARGE_MTU), "so that the files stay as they are");
+        hosts[0].network.interfaces.iter_mut().for_each(|one| one.netdev.mtu = 4200);
+        assert_eq!(wanted(&hosts), None, "each has enough");
     }
 }

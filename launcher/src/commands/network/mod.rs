@@ -25,7 +25,9 @@ use crate::cli::args::{ConnectArgs, HostSourceArgs};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
 use crate::commands::agent_session;
+use crate::commands::changes::ChangingHosts;
 use agents::HostAgents;
+use cabled::Journaled;
 use clap::{Args, Parser, Subcommand};
 use formats::{ConfigFormat, SetupFile};
 use links::FoundLink;
@@ -127,7 +129,7 @@ struct DiscoverArgs {
 ///
 /// --apply runs `ip` on all hosts, as root or by `sudo -n`, and then sends packets over every link. If one does not
 /// answer, or the launcher is killed, or the time of --confirm-timeout passes, each host undoes its changes. They last
-/// until the next boot; the files of --format netplan, nmcli and networkd stay.
+/// until the next boot, unless --keep is given; the files of --format netplan, nmcli and networkd stay.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
@@ -135,6 +137,7 @@ Examples:
   rlaunch network mesh -H a,b,c --format nmcli --output mesh        mesh/a/rdma-mesh.sh, mesh/b/...
   rlaunch network mesh -H a,b,c --base 10.1.0.0/22 --mtu 9000       other subnets, jumbo frames
   rlaunch network mesh -H a,b,c --apply                             now, on trial
+  rlaunch network mesh -H a,b,c --apply --keep                      and after the next boot
   rlaunch network mesh -H a,b,c,d --ring                            two ports for each host")]
 struct MeshSetupArgs {
     #[command(flatten)]
@@ -167,6 +170,11 @@ struct MeshSetupArgs {
     /// Change the addresses now; they are undone if a link does not answer
     #[arg(long)]
     apply: bool,
+
+    /// Keep the addresses for the next boot, by what each host uses: netplan, NetworkManager,
+    /// systemd-networkd or ifupdown. `rlaunch down` undoes it
+    #[arg(long, requires = "apply", conflicts_with_all = ["format", "output"])]
+    keep: bool,
 
     /// Time after which a host undoes changes that were not confirmed, in seconds
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = parse_trial)]
@@ -237,9 +245,48 @@ async fn mesh(args: &MeshSetupArgs, line: &CommandLine) -> Result<Exit, Failed> 
         agents.close().await;
         return agent_session::conclude(failures);
     }
-    let done = set_up(args, &mut agents, &wanted).await;
+    let done = if args.keep {
+        set_up_to_stay(args, &mut agents, &wanted, line).await
+    } else {
+        set_up(args, &mut agents, &wanted).await
+    };
     agents.close().await;
     done.map(|()| Exit::SUCCESS)
+}
+
+/// Gives addresses to the cables, and keeps them for the next boot (`--keep`). All of it stands in the hosts' journals.
+async fn set_up_to_stay(
+    args: &MeshSetupArgs,
+    agents: &mut HostAgents,
+    wanted: &Wanted,
+    line: &CommandLine,
+) -> Result<(), Failed> {
+    let (hosts, plan) = args.plan(agents, wanted).await?;
+    let options = HostOptions::of_verb(&args.cable.hosts, &line.config.hosts);
+    let (named, reach) = agent_session::select_hosts(&options, &args.cable.connect, line)?;
+    let (mut changing, failures) = ChangingHosts::open(&named, &reach).await?;
+    let done = if failures.is_empty() {
+        stdout::print(&formats::table(&plan, &hosts));
+        keep(agents, &plan, &hosts, &mut changing).await
+    } else {
+        agent_session::conclude(failures).map(drop)
+    };
+    changing.close().await;
+    done
+}
+
+async fn keep(
+    agents: &mut HostAgents,
+    plan: &MeshPlan,
+    hosts: &[Surveyed],
+    changing: &mut ChangingHosts,
+) -> Result<(), Failed> {
+    let by = "rlaunch network mesh";
+    let journaled = Journaled { changing: &mut *changing, by };
+    let tried = cabled::try_addresses(agents, plan, hosts, journaled).await?;
+    messages::info(&tried);
+    messages::info(&cabled::keep(plan, hosts, Journaled { changing, by }).await?);
+    Ok(())
 }
 
 async fn set_up(
@@ -250,11 +297,7 @@ async fn set_up(
     if args.apply {
         agents.check_privilege("--apply")?;
     }
-    let hosts = args.cable.survey(agents, wanted).await?;
-    let links = find_links(&hosts, wanted);
-    let links = args.chosen_links(&hosts, links, wanted)?;
-    let options = PlanOptions { base: args.base, prefix: args.prefix, mtu: args.mtu };
-    let plan = plan::plan(&hosts, &links, options).map_err(|error| plan_failed(&error))?;
+    let (hosts, plan) = args.plan(agents, wanted).await?;
     if let Some(hint) = mtu_hint(&plan, &hosts) {
         messages::hint(&hint);
     }
@@ -394,6 +437,20 @@ impl CableArgs {
 }
 
 impl MeshSetupArgs {
+    /// Finds the cables, and plans their addresses.
+    async fn plan(
+        &self,
+        agents: &mut HostAgents,
+        wanted: &Wanted,
+    ) -> Result<(Vec<Surveyed>, MeshPlan), Failed> {
+        let hosts = self.cable.survey(agents, wanted).await?;
+        let links = find_links(&hosts, wanted);
+        let links = self.chosen_links(&hosts, links, wanted)?;
+        let options = PlanOptions { base: self.base, prefix: self.prefix, mtu: self.mtu };
+        let plan = plan::plan(&hosts, &links, options).map_err(|error| plan_failed(&error))?;
+        Ok((hosts, plan))
+    }
+
     /// Returns the links that get addresses: all, if they connect any two hosts; with `--ring` those of a ring.
     fn chosen_links(
         &self,

@@ -30,7 +30,7 @@ pub(crate) struct DownArgs {
 }
 
 /// Undoes the changes, and prints them.
-pub(in crate::commands) async fn run(args: DownArgs, line: &CommandLine) -> Result<Exit, Failed> {
+pub(in crate::commands) async fn run(args: &DownArgs, line: &CommandLine) -> Result<Exit, Failed> {
     let options = HostOptions::of_verb(&args.hosts, &line.config.hosts);
     let (hosts, reach) = agent_session::select_hosts(&options, &args.connect, line)?;
     let (mut changing, mut failures) = ChangingHosts::open(&hosts, &reach).await?;

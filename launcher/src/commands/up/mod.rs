@@ -78,7 +78,7 @@ struct Cluster {
 }
 
 /// Sets hosts up, or prints what would be done.
-pub(super) async fn run(args: UpArgs, line: &CommandLine) -> Result<Exit, Failed> {
+pub(super) async fn run(args: &UpArgs, line: &CommandLine) -> Result<Exit, Failed> {
     if !args.yes && !args.dry_run && !io::stdin().is_terminal() {
         let hint = "--yes makes the changes without asking; --dry-run only prints them";
         let message = "nothing was changed: standard input is not a terminal";
@@ -91,8 +91,8 @@ pub(super) async fn run(args: UpArgs, line: &CommandLine) -> Result<Exit, Failed
         return Err(Failed::new(Exit::USAGE, "this machine needs no set-up").hint(Some(hint)));
     }
     args.install_keys(&hosts).await?;
-    let mut cluster = Cluster::open(&args, &hosts, &reach).await?;
-    let done = set_up(&args, &mut cluster).await;
+    let mut cluster = Cluster::open(args, &hosts, &reach).await?;
+    let done = set_up(args, &mut cluster).await;
     cluster.close().await;
     if !done? {
         return Ok(Exit::SUCCESS);
@@ -219,12 +219,8 @@ impl Cluster {
         let has_cables = |host: &&UpHost| !host.cabled.is_empty();
         let without = self.hosts.iter().filter(has_cables).find(|host| host.facts.keeper.is_none());
         if let Some(host) = without {
-            let why = format!(
-                "{} has none of netplan, NetworkManager, systemd-networkd, and ifupdown with interfaces.d",
-                host.name
-            );
-            let fix =
-                "rlaunch network mesh --format ip prints commands that last until the next boot";
+            let why = format!("on {}: {}", host.name, up::NO_KEEPER);
+            let fix = up::NO_KEEPER_HINT;
             return Step { id: StepId::Keep, state: State::Cannot { why, fix: fix.to_owned() } };
         }
         let of = |(at, host): (usize, &UpHost)| match host.facts.keeper {

@@ -90,7 +90,7 @@ const HOSTS: &[(&str, &str, &str)] = &[
 #[rustfmt::skip]
 const FUZZED: &[(&str, &str)] = &[
     ("bootstrap/id.rs bootstrap/job", "to-agent from-agent hello to-prover endpoints edge node server gathered from-rank to-rank library handshake sealed callback announcement table table-message"),
-    ("bootstrap/protocol bootstrap/inventory", "to-agent from-agent hello live-messages stack-order to-prover endpoints"),
+    ("bootstrap/protocol bootstrap/inventory", "to-agent from-agent hello live-messages stack-order to-prover endpoints changes"),
     ("bootstrap/rendezvous", "edge node server gathered from-rank to-rank to-agent from-agent table-message"),
     ("bootstrap/client", "from-rank to-rank to-agent from-agent"),
     ("bootstrap/copy", "copy-control copy-frames copy-hop copy-manifest"),
