@@ -201,7 +201,7 @@ fn shared_memory(cluster: &Cluster<'_>) -> Vec<Finding> {
 fn enlarged(option: &str, value: &str, usual: &str) -> Fix {
     Fix::shared_memory(
         &format!("mount -o remount,{option}={value} /dev/shm"),
-        &format!("findmnt -no OPTIONS /dev/shm | tr , '\\n' | grep ^{option}= || true"),
+        &format!("findmnt -no OPTIONS /dev/shm | tail -n 1 | tr , '\\n' | grep ^{option}= || true"),
         &format!("mount -o remount,\"${{SAVED:-{option}={usual}}}\" /dev/shm"),
     )
 }
@@ -225,7 +225,7 @@ fn closed_shared_memory(
             "/dev/shm is mounted read-only",
             Fix::shared_memory(
                 "mount -o remount,rw /dev/shm",
-                "findmnt -no OPTIONS /dev/shm | cut -d, -f1",
+                "findmnt -no OPTIONS /dev/shm | tail -n 1 | cut -d, -f1",
                 "mount -o remount,\"$SAVED\" /dev/shm",
             ),
         ),
