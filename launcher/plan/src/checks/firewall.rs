@@ -305,13 +305,13 @@ fn accepted_by_firewalld(port: &str) -> Fix {
     let undo = format!(
         "[ \"$SAVED\" = yes ] || {{ firewall-cmd --permanent --remove-port={port} && firewall-cmd --reload; }}"
     );
-    Fix::accept(line, save, undo, true)
+    Fix::accept(&line, save, undo, true)
 }
 
 fn accepted_by_ufw(port: &str) -> Fix {
     let save = format!("ufw show added | grep -xF 'ufw allow {port}' || true");
     let undo = format!("[ -n \"$SAVED\" ] || ufw delete allow {port}");
-    Fix::accept(format!("sudo ufw allow {port}"), save, undo, true)
+    Fix::accept(&format!("sudo ufw allow {port}"), save, undo, true)
 }
 
 /// Inserts a rule of nft, which the next boot or the next load of the rules takes away.
@@ -324,14 +324,14 @@ fn accepted_by_nft(chain: &str, rule: &str) -> Fix {
          nft delete rule {chain} handle $rule ;; esac; done"
     );
     let line = format!("sudo nft insert rule {chain} {rule}");
-    Fix::accept(line, format!("echo $({handles})"), undo, false)
+    Fix::accept(&line, format!("echo $({handles})"), undo, false)
 }
 
 fn accepted_by_iptables(rule: &str) -> Fix {
     let save = format!("if iptables -C {rule} 2>/dev/null; then echo there; fi");
     let undo =
         format!("[ \"$SAVED\" = there ] || ! iptables -C {rule} 2>/dev/null || iptables -D {rule}");
-    Fix::accept(format!("sudo iptables -I {rule}"), save, undo, false)
+    Fix::accept(&format!("sudo iptables -I {rule}"), save, undo, false)
 }
 
 /// Quotes each word of an nft chain such as `inet filter input`.

@@ -262,7 +262,7 @@ impl Fix {
     }
 
     /// Accepts packets, by a line of the program that manages the filter.
-    pub(crate) fn accept(line: String, save: String, undo: String, is_kept: bool) -> Fix {
+    pub(crate) fn accept(line: &str, save: String, undo: String, is_kept: bool) -> Fix {
         let plain = line.replace("sudo ", "");
         let lines: Vec<String> = line.split(" && ").map(str::to_owned).collect();
         let change = Change::Run { line: plain, save: Some(save), undo: Some(undo) };

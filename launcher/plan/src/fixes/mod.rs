@@ -123,7 +123,7 @@ impl PlannedFix {
 /// Writes a script for each host that does what is planned, without a way back.
 pub fn script(planned: &[PlannedFix]) -> String {
     let mut text = String::new();
-    let hosts: Vec<String> = planned.iter().flat_map(|fix| fix.changes()).map(|(h, _)| h).collect();
+    let hosts: Vec<String> = planned.iter().flat_map(PlannedFix::changes).map(|(h, _)| h).collect();
     let mut written: BTreeSet<&String> = BTreeSet::new();
     let here: Vec<&PlannedFix> = planned.iter().filter(|fix| fix.changes().is_empty()).collect();
     if !here.is_empty() {

@@ -128,7 +128,7 @@ impl<'a> Translator<'a> {
         match long.filter(|_| !is_letter) {
             Some(arg) => self.add_long(arg, attached),
             None if own_letter.is_some() && !self.is_word_behind_number(word) => {
-                self.add_letters(word)
+                self.add_letters(word);
             }
             // clap would take an unknown word here for the program.
             None => return Err(self.unknown(word)),

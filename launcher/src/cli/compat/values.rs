@@ -289,7 +289,7 @@ pub(super) fn output(text: &str) -> Result<Vec<Effect>, String> {
         (Some("[%r,%h] "), false) => effects.push(Effect::flag("tag-output")),
         (tag, false) => effects.push(Effect::value("tag-output", tag.unwrap_or_default())),
         (tag, true) => {
-            effects.push(Effect::value("tag-output", format!("%t {}", tag.unwrap_or_default())))
+            effects.push(Effect::value("tag-output", format!("%t {}", tag.unwrap_or_default())));
         }
     }
     Ok(effects)
@@ -330,10 +330,10 @@ pub(super) fn runtime_options(text: &str) -> Result<Vec<Effect>, String> {
         match name.to_ascii_lowercase().as_str() {
             "error-nonzero-status" | "abort-nonzero-status" if is_true => {}
             "error-nonzero-status" | "abort-nonzero-status" => {
-                effects.push(Effect::flag("continue-on-error"))
+                effects.push(Effect::flag("continue-on-error"));
             }
             "continuous" | "recoverable" if is_true => {
-                effects.push(Effect::flag("continue-on-error"))
+                effects.push(Effect::flag("continue-on-error"));
             }
             "donotlaunch" if is_true => effects.push(Effect::flag("dry-run")),
             "continuous"
@@ -341,12 +341,12 @@ pub(super) fn runtime_options(text: &str) -> Result<Vec<Effect>, String> {
             | "donotlaunch"
             | "show-progress"
             | "notifyerrors"
-            | "report-child-jobs-separately" => {}
+            | "report-child-jobs-separately"
+            | "spawn-timeout" => {}
             "max-restarts" => effects.push(Effect::value("max-restarts", value)),
-            "spawn-timeout" => {}
             "timeout" => effects.push(Effect::value("timeout", value)),
             "report-state-on-timeout" if is_true => {
-                effects.push(Effect::flag("report-state-on-timeout"))
+                effects.push(Effect::flag("report-state-on-timeout"));
             }
             "get-stack-traces" if is_true => effects.push(Effect::flag("get-stack-traces")),
             _ => {

@@ -67,10 +67,7 @@ pub(crate) fn job(mut args: JobArgs, config: &LoadedConfig) -> Result<Launch, Jo
     let containers = options::containers(&reach, apps::images(&programs))?;
     let named = named_hosts(&args.hosts, config);
     let (mut hosts, place) = select_hosts(&named, ranks, map_by, &programs, config, &mut reach)?;
-    if !args.compat.leave_out_this_machine(&mut hosts) {
-        return Err(JobError::OnlyThisMachine);
-    }
-    args.compat.check_nodes(&hosts)?;
+    limit_nodes(&args.compat, &mut hosts)?;
     let of_slurm = has_slurm_style(place, &mut args.network);
     let of_shell = EnvOptions { of_slurm, ..env_options(&args.environment, &containers) };
     let (env, user_set_vars) = options::variables(of_shell, &args.network)?;
@@ -130,6 +127,14 @@ pub(crate) fn job(mut args: JobArgs, config: &LoadedConfig) -> Result<Launch, Jo
     options::enter_containers(&mut reach, &containers, &mut spec)?;
     let (stdio, detaching) = (stdio_with(args.detaching.as_ref()), args.detaching);
     Ok(Launch { spec, reach, stdio, detaching })
+}
+
+/// Leaves this machine out if an option of another launcher says so, and checks the number of nodes that one gives.
+fn limit_nodes(compat: &CompatArgs, hosts: &mut Vec<Host>) -> Result<(), JobError> {
+    if !compat.leave_out_this_machine(hosts) {
+        return Err(JobError::OnlyThisMachine);
+    }
+    Ok(compat.check_nodes(hosts)?)
 }
 
 /// Reads the rankfile. Its hosts are those of the job if no option names any.
