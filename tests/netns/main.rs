@@ -26,6 +26,7 @@ mod copy_images;
 mod delivery;
 mod detached;
 mod doctor;
+mod doctor_fix;
 mod dry_run;
 mod ending;
 mod environment;

@@ -18,6 +18,7 @@ mod communicator;
 mod containers;
 mod counts;
 mod doctor;
+mod doctor_fix;
 mod guests;
 mod guides;
 mod iwarp;

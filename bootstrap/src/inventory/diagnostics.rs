@@ -240,9 +240,6 @@ pub struct FirewallRule {
     /// has to be accepted in each base chain that it meets.
     #[serde(default)]
     pub base: u32,
-    /// Number by which `nft delete rule` names the rule; `None` for iptables, or if unknown.
-    #[serde(default)]
-    pub handle: Option<u64>,
     /// Whether the rule is about packets that arrive; otherwise about packets that leave.
     pub is_input: bool,
     /// Whether the rule accepts packets; otherwise it drops or rejects them.

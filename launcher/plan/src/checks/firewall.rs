@@ -444,11 +444,7 @@ mod tests {
     #[test]
     fn a_rule_against_roce() {
         let drop = |text: &str| rule(text, FilterProtocol::Udp, &[(4791, 4791)]);
-        let nft = FirewallRule {
-            chain: "inet lab input".into(),
-            handle: Some(7),
-            ..drop("udp dport 4791 drop")
-        };
+        let nft = FirewallRule { chain: "inet lab input".into(), ..drop("udp dport 4791 drop") };
         let dropped = found(machine("rxe", false, vec![nft]));
         assert_eq!(
             dropped.iter().map(line).collect::<Vec<_>>(),
@@ -484,7 +480,6 @@ mod tests {
         let all = |chain: &str, text: &str| FirewallRule {
             chain: chain.into(),
             text: text.into(),
-            handle: Some(12),
             is_input: true,
             ..FirewallRule::default()
         };
@@ -518,7 +513,6 @@ mod tests {
         let tcp = FilterProtocol::Tcp;
         let foreign = FirewallRule {
             chain: "inet lab input".into(),
-            handle: Some(7),
             ..rule("tcp dport 1024-65535 drop", tcp, &[(1024, 65535)])
         };
         let beside = machine("no-rdma", false, vec![foreign])

@@ -8,7 +8,9 @@
 //! | `probes`, `rdma` | which probes hosts are to make, and what came of them; RDMA paths |
 //! | `ssh_files` | files that ssh refuses |
 //! | `report` | findings as text and as JSON |
+//! | `fix` | `--fix`: faults fixed, and fixes proved |
 
+mod fix;
 mod probes;
 mod rdma;
 mod report;
@@ -43,16 +45,28 @@ use std::time::Duration;
 
 /// Find out what is wrong with hosts and the networks between them.
 ///
-/// Every host is asked at once; nothing on it is changed. Each finding says what was seen, why it matters to a job,
-/// and how to fix it; rlaunch help ID explains it at length.
+/// Every host is asked at once; nothing on it is changed unless --fix is given. Each finding says what was seen, why
+/// it matters to a job, and how to fix it; rlaunch help ID explains it at length.
 #[derive(Debug, Parser)]
 #[command(after_help = "\
-Exit code: 0 without errors, 1 with warnings under --strict, 2 with errors.
+Exit code: 0 without errors, 1 with warnings under --strict, 2 with errors; after --fix by what is left.
+
+--fix does without a question what disturbs nothing that runs, as root or by sudo:
+  ssh.perms, net.arp, net.reserved, net.udp-drops, dev.module, dev.uverbs, dev.rdma-cm, link.down,
+  mesh.duplicate, roce.cm-mode, mtu.mismatch, erdma.mtu, gpu.driver, gpu.peermem, lim.memlock,
+  lim.shm, lim.maps, lim.files, clock.offset
+and after a question each, or with --yes:
+  ssh.auth, net.name, fw.ports, fw.roce, ib.no-sm, dev.library, dev.provider, mtu.path, mtu.rdma,
+  roce.ecn, erdma.standard, erdma.mixed
+Addresses of cables are for `rlaunch network mesh`. Hosts undo changes after which one is not reached.
 
 Examples:
   rlaunch doctor -H a,b,c                    three hosts and the networks between them
   rlaunch doctor                             this machine
   rlaunch doctor --try -H a,b                what works there, by small jobs
+  rlaunch doctor --fix -H a,b                fix what rlaunch can, and look again
+  rlaunch doctor --fix net,lim -H a,b --yes  some subjects, without questions
+  rlaunch doctor --fix --dry-run -H a,b      the same as a script
   rlaunch doctor -H a,b -- python train.py   and whether this program can run there
   rlaunch doctor -H a,b --only mtu,roce      some subjects
   rlaunch doctor --from x.tar                hosts that rlaunch capture has recorded
@@ -78,11 +92,24 @@ pub(crate) struct DoctorArgs {
     #[arg(
         long = "try",
         conflicts_with_all = [
-            "from", "only", "skip", "strict", "probe", "mesh_timeout", "verbose", "json", "list",
+            "from", "only", "skip", "fix", "strict", "probe", "mesh_timeout", "verbose", "json", "list",
             "program",
         ]
     )]
     pub(crate) tries: bool,
+
+    /// Fix what rlaunch can fix, or only these faults (ids, or subjects such as lim), and prove it by a new
+    /// examination. It asks before a fix that others may notice. `rlaunch down` undoes what was changed on hosts
+    #[arg(long, value_name = "ID,...", value_delimiter = ',', num_args = 0..=1)]
+    pub(crate) fix: Option<Vec<String>>,
+
+    /// With --fix: do not ask
+    #[arg(short, long, requires = "fix")]
+    pub(crate) yes: bool,
+
+    /// With --fix: print a script for each host, and change nothing
+    #[arg(long, requires = "fix", conflicts_with = "yes")]
+    pub(crate) dry_run: bool,
 
     /// Exit with 1 if there are warnings
     #[arg(long)]
@@ -107,7 +134,7 @@ pub(crate) struct DoctorArgs {
     pub(crate) json: bool,
 
     /// List all checks with their ids, and connect to no host
-    #[arg(long, conflicts_with_all = ["hosts", "hostfiles", "from", "program"])]
+    #[arg(long, conflicts_with_all = ["hosts", "hostfiles", "from", "fix", "program"])]
     pub(crate) list: bool,
 
     /// Program of a job that the hosts are to run, with its arguments
@@ -190,15 +217,32 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
     if args.tries {
         return self_test::run(trial(&args, line)?, line).await;
     }
+    if args.fix.is_some() {
+        return fix::run(&args, line, &selected).await;
+    }
+    let (_, report) = look(&args, line, &selected).await?;
+    match args.json {
+        true => stdout::print(&report.to_json(None)?),
+        false => stdout::print_styled(&report.to_text(args.verbose)),
+    }
+    Ok(report.exit(args.strict))
+}
+
+/// Examines hosts, or those of a recording, and judges them.
+async fn look(
+    args: &DoctorArgs,
+    line: &CommandLine,
+    selected: &[&'static Check],
+) -> Result<(Examination, DoctorReport), Failed> {
     let examination = match &args.from {
         Some(archive) => recorded(archive, &args.connect).await?,
         None => {
-            let (hosts, options) = select_hosts(&args, line)?;
+            let (hosts, options) = select_hosts(args, line)?;
             let files = ssh_files::refused(&options, &hosts);
             match ssh_files::examination(&files, &hosts) {
                 Some(refused) => refused,
                 None => {
-                    let mut examination = sessions::examine(&args, &hosts, &options).await?;
+                    let mut examination = sessions::examine(args, &hosts, &options).await?;
                     examination.ssh_files = files;
                     let trial = (args.probe, args.mesh_timeout);
                     rdma::try_paths(trial, &hosts, options, &mut examination).await;
@@ -208,15 +252,11 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
         }
     };
     let selected = match examination.unreached.is_empty() && examination.outside.is_empty() {
-        true => selected,
-        false => with_reach(&selected, &args.skip)?,
+        true => selected.to_vec(),
+        false => with_reach(selected, &args.skip)?,
     };
     let report = judge(&examination, &selected);
-    match args.json {
-        true => stdout::print(&report.to_json()?),
-        false => stdout::print_styled(&report.to_text(args.verbose)),
-    }
-    Ok(report.exit(args.strict))
+    Ok((examination, report))
 }
 
 /// Makes the options of `--try`. Hosts are those that the user has named, if there are any.
@@ -416,7 +456,10 @@ fn cluster_of<'a>(examination: &'a Examination, plan: &'a Plan) -> Cluster<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
+    use rlaunch_plan::fixes::{self, Class};
     use rlaunch_plan::selection::ConnectBy;
+    use std::collections::BTreeSet;
 
     #[test]
     fn a_job_is_not_asked_for_files_that_it_copies() {
@@ -430,6 +473,43 @@ mod tests {
         assert_eq!(judged("rlaunch -H a --wdir /data python3 t.py"), "");
         assert_eq!(judged("rlaunch -H a -x PATH=/opt/bin python3 t.py"), "");
         assert_eq!(judged("rlaunch -H a -x PATHS=/opt/bin python3 t.py"), "python3 t.py");
+    }
+
+    /// Returns the ids after a line of the help page that begins so.
+    fn ids_after(page: &str, begin: &str) -> BTreeSet<String> {
+        let lines = page.lines().skip_while(|line| !line.starts_with(begin)).skip(1);
+        let lines = lines.take_while(|line| line.starts_with("  "));
+        lines
+            .flat_map(|line| line.split([',', ' ']))
+            .filter(|w| !w.is_empty())
+            .map(str::to_owned)
+            .collect()
+    }
+
+    #[test]
+    fn the_page_lists_what_is_fixed() {
+        let page = DoctorArgs::command().get_after_help().unwrap().to_string();
+        let of = |is_it: fn(Class) -> bool| -> BTreeSet<String> {
+            let ids =
+                checks::catalogue().map(|check| check.id).filter(|id| is_it(fixes::class(*id)));
+            ids.map(|id| id.to_string()).collect()
+        };
+        assert_eq!(ids_after(&page, "--fix does without"), of(|class| class == Class::Safe));
+        let asked = of(|class| matches!(class, Class::Asked(_)));
+        assert_eq!(ids_after(&page, "and after a question"), asked);
+    }
+
+    #[test]
+    fn ids_after_fix_are_not_the_program() {
+        let parse = |line: &str| DoctorArgs::try_parse_from(line.split(' '));
+        let fix = |line: &str| parse(line).unwrap().fix.map(|ids| ids.join("+"));
+        assert_eq!(fix("rlaunch doctor -H a"), None);
+        assert_eq!(fix("rlaunch doctor --fix -H a"), Some(String::new()));
+        assert_eq!(fix("rlaunch doctor -H a --fix"), Some(String::new()));
+        assert_eq!(fix("rlaunch doctor --fix net.arp,lim -H a"), Some("net.arp+lim".to_owned()));
+        assert_eq!(fix("rlaunch doctor --fix -H a -- true"), Some(String::new()));
+        assert!(parse("rlaunch doctor --yes -H a").is_err());
+        assert!(parse("rlaunch doctor --fix --yes --dry-run").is_err());
     }
 
     #[test]

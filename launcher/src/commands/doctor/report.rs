@@ -1,5 +1,6 @@
 //! Report of `rlaunch doctor`.
 
+use crate::commands::doctor::fix::FixRecord;
 use crate::commands::output;
 use rlaunch_console::messages;
 use rlaunch_plan::checks::cluster::Proof;
@@ -38,6 +39,9 @@ struct JsonReport<'a> {
     paths_tested: usize,
     checks: Vec<JsonCheck<'a>>,
     findings: Vec<JsonFinding<'a>>,
+    /// What came of `--fix`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fixes: Option<&'a [FixRecord]>,
     errors: usize,
     warnings: usize,
     notes: usize,
@@ -197,7 +201,8 @@ impl DoctorReport {
         )
     }
 
-    pub(super) fn to_json(&self) -> Result<String, Failed> {
+    /// Writes the report, after fixes with what came of them.
+    pub(super) fn to_json(&self, fixes: Option<&[FixRecord]>) -> Result<String, Failed> {
         let report = JsonReport {
             hosts: self.hosts,
             paths_tested: match self.proof {
@@ -206,6 +211,7 @@ impl DoctorReport {
             },
             checks: self.states.iter().map(JsonCheck::from_state).collect(),
             findings: self.folded.iter().map(JsonFinding::from_folded).collect(),
+            fixes,
             errors: self.count(Severity::Error),
             warnings: self.count(Severity::Warning),
             notes: self.count(Severity::Note),
@@ -265,7 +271,7 @@ mod tests {
             "ok     fw.ports  packet filters let rlaunch's TCP ports through (not checked on b, c: needs root)",
         );
         has("ok     lim.shm  /dev/shm takes files, and has room for the ranks of a host");
-        let json = report.to_json().unwrap();
+        let json = report.to_json(None).unwrap();
         let json: serde_json::Value = serde_json::from_str(&json).unwrap();
         let not_run = serde_json::json!({ "id": "gpu.acs", "state": "not_run", "why": "root" });
         assert_eq!(json["checks"][2], not_run);

@@ -52,7 +52,7 @@ fn run_programs(root: &Root) -> Option<String> {
     if modules::is_loaded(root, "nf_tables")? {
         match program::find("nft") {
             Some(nft) => {
-                let printed = program::run(&nft, &["-a", "-s", "list", "ruleset"])?;
+                let printed = program::run(&nft, &["-s", "list", "ruleset"])?;
                 text = format!("{NFT}\n{}", nft::keep_relevant(&printed));
                 if nft::has_tables_of_iptables(&printed) {
                     append_iptables(&mut text, iptables_save(true));
@@ -141,7 +141,6 @@ struct Hook {
 #[derive(Debug)]
 struct Rule {
     text: String,
-    handle: Option<u64>,
     conditions: Conditions,
     action: Action,
 }
@@ -238,7 +237,7 @@ fn add_rules(filters: &[Filter], firewall: &mut Firewall) {
         } else {
             let text = "policy drop".to_owned();
             let conditions = Conditions::default();
-            let rule = Rule { text, handle: None, conditions, action: Action::Drop };
+            let rule = Rule { text, conditions, action: Action::Drop };
             walk.report(&hook.chain, &rule, &rule.conditions);
         }
     }
@@ -304,8 +303,8 @@ impl Walk<'_> {
     fn report_either(&mut self, chain: &str, rule: &Rule, conditions: &Conditions) {
         let conditions = Conditions { others: true, ..conditions.clone() };
         for action in [Action::Accept, Action::Drop] {
-            let (text, handle) = (rule.text.clone(), rule.handle);
-            let rule = Rule { text, handle, conditions: Conditions::default(), action };
+            let text = rule.text.clone();
+            let rule = Rule { text, conditions: Conditions::default(), action };
             self.report(chain, &rule, &conditions);
         }
     }
@@ -320,7 +319,6 @@ impl Walk<'_> {
                     text: rule.text[..rule.text.floor_char_boundary(MAX_TEXT)].to_owned(),
                     chain: chain.to_owned(),
                     base: self.base,
-                    handle: rule.handle,
                     is_input: self.is_input,
                     accepts: rule.action == Action::Accept,
                     protocol,
@@ -454,7 +452,7 @@ fn parse_rule(text: &str, words: &[&str]) -> Rule {
         conditions.others |= is_negated || !is_understood;
         is_negated = false;
     }
-    Rule { text: text.to_owned(), handle: None, conditions, action }
+    Rule { text: text.to_owned(), conditions, action }
 }
 
 /// Tells whether a module is a condition even without options.

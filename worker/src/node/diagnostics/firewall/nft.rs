@@ -1,4 +1,4 @@
-//! Output of `nft -a -s list ruleset`.
+//! Output of `nft -s list ruleset`.
 //!
 //! ```text
 //! table inet filter { # handle 3
@@ -194,10 +194,8 @@ fn parse_rule(line: &str, table: &str, is_input: bool) -> Option<Rule> {
     if line.starts_with("type ") || line.starts_with('#') {
         return None;
     }
-    let (text, handle) = match line.rsplit_once(" # handle ") {
-        Some((text, handle)) => (text, handle.trim().parse().ok()),
-        None => (line, None),
-    };
+    // Recordings may have been made with -a.
+    let text = line.rsplit_once(" # handle ").map_or(line, |(text, _)| text);
     let mut reader = RuleReader {
         parts: split_parts(text).into_iter().peekable(),
         conditions: Conditions::default(),
@@ -205,7 +203,7 @@ fn parse_rule(line: &str, table: &str, is_input: bool) -> Option<Rule> {
         is_input,
     };
     let action = reader.read();
-    Some(Rule { text: text.to_owned(), handle, conditions: reader.conditions, action })
+    Some(Rule { text: text.to_owned(), conditions: reader.conditions, action })
 }
 
 /// Reader of one rule.

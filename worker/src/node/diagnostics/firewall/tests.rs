@@ -81,7 +81,7 @@ fn the_rules_of_firewalld_are_followed() {
     assert_eq!(shorts(&firewall), wanted);
     let ssh = &firewall.rules[4];
     assert_eq!(ssh.chain, "inet firewalld filter_IN_public_allow");
-    assert_eq!((ssh.text.as_str(), ssh.handle), ("tcp dport 22 accept", Some(195)));
+    assert_eq!(ssh.text, "tcp dport 22 accept");
     // The whole output says the same as its part that is recorded.
     assert_eq!(parse(&format!("{NFT}\n{FIREWALLD}")), firewall);
 }
@@ -122,7 +122,6 @@ fn conditions_of_nft_are_read() {
     assert_eq!(shorts(&firewall), wanted);
     assert!(firewall.drops_by_default);
     assert_eq!(firewall.chain, "inet filter input");
-    assert_eq!(firewall.rules[13].handle, Some(12));
 }
 
 #[test]

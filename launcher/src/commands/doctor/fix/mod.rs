@@ -1,0 +1,307 @@
+//! `rlaunch doctor --fix`: faults fixed, and each fix proved by a new examination.
+//!
+//! 1. Examine, and plan: what may be done about which fault is in `rlaunch_plan::fixes`.
+//! 2. Ask where that is needed (`consent`).
+//! 3. Change what is wrong here (`here`) and on the hosts, on trial.
+//! 4. Examine again while the trial runs. Hosts that are not reached any more undo their changes; the others keep them.
+//! 5. Say what came of each (`outcome`). What shows only now is fixed in another round.
+
+mod consent;
+mod here;
+mod outcome;
+
+use super::{DoctorArgs, Examination, select_hosts};
+use crate::cli::command_line::CommandLine;
+use crate::commands::changes::ChangingHosts;
+use crate::commands::doctor::report::DoctorReport;
+pub(super) use outcome::FixRecord;
+use outcome::Outcome;
+use rlaunch_bootstrap::protocol::changes::Change;
+use rlaunch_console::{messages, stdout};
+use rlaunch_engine::connect::connector::Reach;
+use rlaunch_plan::checks::Check;
+use rlaunch_plan::findings::CheckId;
+use rlaunch_plan::fixes::{self, Class, PlannedFix, is_fixable};
+use rlaunch_plan::hosts::Host;
+use rlaunch_text::exit::Exit;
+use rlaunch_text::message::Failed;
+use rlaunch_text::text;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Command for the journals of hosts.
+const BY: &str = "rlaunch doctor --fix";
+/// Time until hosts undo changes that were not confirmed: longer than an examination takes without its test of RDMA.
+const TRIAL: Duration = Duration::from_secs(180);
+/// Maximum number of rounds. The faults of a host that is reached at last show in the second.
+const MAX_ROUNDS: usize = 3;
+
+/// Examines, fixes, and examines again.
+pub(super) async fn run(
+    args: &DoctorArgs,
+    line: &CommandLine,
+    selected: &[&'static Check],
+) -> Result<Exit, Failed> {
+    let wanted = wanted(args.fix.as_deref().unwrap_or_default())?;
+    check_options(args)?;
+    let (mut examination, mut report) = super::look(args, line, selected).await?;
+    if args.dry_run {
+        return dry_run(args, &report, &fixes::plan(&report.folded, &wanted));
+    }
+    if !args.json {
+        stdout::print_styled(&report.to_text(args.verbose));
+    }
+    let mut records: Vec<FixRecord> = Vec::new();
+    for _ in 0..MAX_ROUNDS {
+        let is_new = |fix: &PlannedFix| !records.iter().any(|record| record.is_of(fix));
+        let planned = fixes::plan(&report.folded, &wanted).into_iter().filter(is_new).collect();
+        let (chosen, left_out) = consent::choose(planned, args.yes, &examination).await;
+        records.extend(left_out);
+        if chosen.is_empty() {
+            break;
+        }
+        let mut round = Round::new(chosen);
+        round.work_here(args).await;
+        let hosts = round.change_hosts(args, line).await?;
+        (examination, report) = super::look(args, line, selected).await?;
+        if let Some(hosts) = hosts
+            && !round.keep_or_undo(hosts, &examination).await
+        {
+            (examination, report) = super::look(args, line, selected).await?;
+        }
+        records.extend(round.prove(&report, &examination));
+    }
+    conclude(args, &report, &records)
+}
+
+/// Prints what came of the fixes, and what is left.
+fn conclude(
+    args: &DoctorArgs,
+    report: &DoctorReport,
+    records: &[FixRecord],
+) -> Result<Exit, Failed> {
+    if args.json {
+        stdout::print(&report.to_json(Some(records))?);
+        return Ok(report.exit(args.strict));
+    }
+    let is_changed = records.iter().any(FixRecord::was_tried);
+    stdout::print_styled(&outcome::to_text(records));
+    if is_changed {
+        stdout::print_styled(&report.to_text(args.verbose));
+    }
+    if records.iter().any(FixRecord::has_changed_hosts) {
+        messages::hint("`rlaunch down` with the same hosts undoes what was changed there");
+    } else if records.is_empty() {
+        messages::info("nothing here that rlaunch can fix by itself");
+    }
+    Ok(report.exit(args.strict))
+}
+
+/// Prints what would be done.
+fn dry_run(
+    args: &DoctorArgs,
+    report: &DoctorReport,
+    planned: &[PlannedFix],
+) -> Result<Exit, Failed> {
+    if args.json {
+        let records: Vec<FixRecord> = planned.iter().map(FixRecord::planned).collect();
+        stdout::print(&report.to_json(Some(&records))?);
+    } else {
+        stdout::print(&fixes::script(planned));
+        if planned.is_empty() {
+            messages::info("nothing here that rlaunch can fix by itself");
+        }
+    }
+    Ok(report.exit(args.strict))
+}
+
+fn check_options(args: &DoctorArgs) -> Result<(), Failed> {
+    let refused =
+        |message: &str, hint: &str| Err(Failed::new(Exit::USAGE, message).hint(Some(hint)));
+    if args.from.is_some() && !args.dry_run {
+        return refused("a recording cannot be fixed", "--dry-run prints what would be done");
+    }
+    if args.connect.container.is_some() {
+        let hint =
+            "leave --container out: what a container lacks is given to it when it is started";
+        return refused("--fix changes hosts, and no containers", hint);
+    }
+    Ok(())
+}
+
+/// Returns the ids that the user wants to have fixed; none means all. Each word is an id or its first part.
+fn wanted(words: &[String]) -> Result<Vec<CheckId>, Failed> {
+    let mut ids = Vec::new();
+    for word in words {
+        let named = super::selected_checks(std::slice::from_ref(word), &[])?;
+        let fixable: Vec<CheckId> =
+            named.iter().map(|check| check.id).filter(|id| is_fixable(*id)).collect();
+        if fixable.is_empty() {
+            return Err(not_fixed(word, named.first().map(|check| check.id)));
+        }
+        ids.extend(fixable);
+    }
+    Ok(ids)
+}
+
+fn not_fixed(word: &str, id: Option<CheckId>) -> Failed {
+    let class = id.map_or(Class::Printed, fixes::class);
+    let message = format!("{word} is not fixed by rlaunch");
+    match class {
+        Class::Never(why) => Failed::new(Exit::USAGE, format!("{message}: {why}"))
+            .hint(Some(format!("`rlaunch help {word}` says what to do"))),
+        Class::ByMesh => Failed::new(Exit::USAGE, message).hint(Some(
+            "`rlaunch network mesh --apply` with the same hosts gives each cable its addresses",
+        )),
+        _ => Failed::new(Exit::USAGE, message).hint(Some(
+            "its finding and `rlaunch help ID` say what to do; `rlaunch help doctor` lists what --fix fixes",
+        )),
+    }
+}
+
+/// Fixes that are made together.
+struct Round {
+    /// Each with what failed, by host; the name is empty for this machine.
+    fixes: Vec<(PlannedFix, Vec<(String, String)>)>,
+}
+
+impl Round {
+    fn new(chosen: Vec<PlannedFix>) -> Round {
+        Round { fixes: chosen.into_iter().map(|fix| (fix, Vec::new())).collect() }
+    }
+
+    /// Corrects files of this machine, and installs keys on hosts that accept none.
+    async fn work_here(&mut self, args: &DoctorArgs) {
+        for (fix, failures) in &mut self.fixes {
+            for line in fix.lines_here() {
+                if let Err(cause) = here::run(line).await {
+                    failures.push((String::new(), cause));
+                    break;
+                }
+            }
+            if let Err(cause) = here::install_key(fix.hosts_without_key(), args).await {
+                let hosts = fix.hosts_without_key().iter();
+                failures.extend(hosts.map(|host| (host.clone(), cause.clone())));
+            }
+        }
+    }
+
+    /// Makes the changes on the hosts, each fix after the other, on trial. Returns the hosts, if any was changed.
+    async fn change_hosts(
+        &mut self,
+        args: &DoctorArgs,
+        line: &CommandLine,
+    ) -> Result<Option<ChangingHosts>, Failed> {
+        let names: BTreeSet<String> =
+            self.fixes.iter().flat_map(|(fix, _)| fix.changes()).map(|(host, _)| host).collect();
+        if names.is_empty() {
+            return Ok(None);
+        }
+        let (hosts, reach): (Vec<Host>, Reach) = select_hosts(args, line)?;
+        let is_changed = |host: &Host| names.contains(&host.to_string());
+        let hosts: Vec<Host> = hosts.into_iter().filter(is_changed).collect();
+        let (mut changing, failures) = ChangingHosts::open(&hosts, &reach).await?;
+        failures.iter().for_each(messages::error);
+        let names = changing.names();
+        for (fix, failed) in &mut self.fixes {
+            let all = fix.changes();
+            let of = |name: &String| all.iter().find(|(host, _)| host == name);
+            let changes: Vec<Vec<Change>> = names
+                .iter()
+                .map(|name| of(name).map(|(_, c)| c.clone()).unwrap_or_default())
+                .collect();
+            let unable = all.iter().filter(|(host, _)| !names.contains(host));
+            failed.extend(unable.map(|(host, _)| (host.clone(), cause_of(host, &failures))));
+            if changes.iter().all(Vec::is_empty) {
+                continue;
+            }
+            messages::info(&format!("fixing {} on {}", fix.id(), fix.place()));
+            let trial = TRIAL + args.mesh_timeout;
+            let changed = changing.apply(changes.clone(), BY, Some(trial)).await;
+            for ((name, changed), changes) in names.iter().zip(changed).zip(changes) {
+                if let Some((at, cause)) = changed.failure() {
+                    let title = changes.get(at).map(|change| change.title() + ": ");
+                    let title = title.unwrap_or_default();
+                    failed.push((name.clone(), format!("{title}{cause}")));
+                }
+            }
+        }
+        Ok(Some(changing))
+    }
+
+    /// Keeps the changes of the hosts, unless one of them cannot be reached any more. Returns whether they are kept.
+    async fn keep_or_undo(&mut self, mut hosts: ChangingHosts, examination: &Examination) -> bool {
+        let is_lost = |name: &&String| examination.unreached.iter().any(|lost| lost.host == **name);
+        let names = hosts.names();
+        let lost: Vec<&String> = names.iter().filter(is_lost).collect();
+        if lost.is_empty() {
+            let answers = hosts.confirm().await;
+            for (name, cause) in names.iter().zip(answers) {
+                if let Some(cause) = cause {
+                    self.fail(name, &format!("its changes may be undone: {cause}"));
+                }
+            }
+        } else {
+            let list = text::list(&lost);
+            messages::warn(&format!("{list} is not reached any more: the changes are undone"));
+            hosts.roll_back().await;
+            for name in &names {
+                self.fail(name, &format!("undone, because {list} was not reached with it"));
+            }
+        }
+        let is_kept = lost.is_empty();
+        hosts.close().await;
+        is_kept
+    }
+
+    fn fail(&mut self, host: &str, cause: &str) {
+        for (fix, failures) in &mut self.fixes {
+            if fix.changes().iter().any(|(own, _)| own == host) {
+                failures.push((host.to_owned(), cause.to_owned()));
+            }
+        }
+    }
+
+    /// Compares the fixes with the examination after them.
+    fn prove(self, report: &DoctorReport, examination: &Examination) -> Vec<FixRecord> {
+        let fixes = self.fixes.into_iter();
+        fixes
+            .flat_map(|(fix, failures)| outcome::of_fix(&fix, &failures, report, examination))
+            .collect()
+    }
+}
+
+/// Returns why a host cannot be changed.
+fn cause_of(host: &str, failures: &[Failed]) -> String {
+    let own =
+        |failed: &Failed| Some(failed.message.strip_prefix(host)?.strip_prefix(": ")?.to_owned());
+    failures.iter().find_map(own).unwrap_or_else(|| "its agent did not answer".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_never_fixed_is_refused_with_its_reason() {
+        let wanted = |word: &str| super::wanted(&[word.to_owned()]);
+        let ids = |word| -> Vec<&str> {
+            wanted(word).unwrap().into_iter().map(CheckId::as_str).collect::<Vec<_>>()
+        };
+        assert_eq!(ids("net.arp"), ["net.arp"]);
+        assert_eq!(ids("fw"), ["fw.ports", "fw.roce"]);
+        let refused = |word| {
+            let failed = wanted(word).unwrap_err();
+            (failed.message, failed.hints.concat())
+        };
+        let (message, hint) = refused("gpu.acs");
+        assert!(
+            message.starts_with("gpu.acs is not fixed by rlaunch: a host of virtual"),
+            "{message}"
+        );
+        assert_eq!(hint, "`rlaunch help gpu.acs` says what to do");
+        assert!(refused("mesh.subnet").1.starts_with("`rlaunch network mesh --apply`"));
+        assert!(refused("odd").1.starts_with("its finding and "));
+        assert!(refused("net.arpp").1.starts_with("did you mean net.arp?"));
+    }
+}
