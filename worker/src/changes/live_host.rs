@@ -91,7 +91,7 @@ impl ChangedHost for LiveHost {
                 if trial::is_in_effect(change) {
                     return Ok(None);
                 }
-                let record = trial::note(change).map_err(told)?;
+                let record = trial::note(change).map_err(|failure| told(&failure))?;
                 write_network(record).map(Some)
             }
         }
@@ -116,7 +116,7 @@ impl ChangedHost for LiveHost {
             }
             Change::Network(change) => {
                 let mut record = read_network(was)?.record;
-                trial::make(change, &mut record).map_err(told)?;
+                trial::make(change, &mut record).map_err(|failure| told(&failure))?;
                 write_network(record).map(Some)
             }
         }
@@ -139,8 +139,8 @@ impl ChangedHost for LiveHost {
                 if boot != boot_id() {
                     record.forget_boot();
                 }
-                let failed = record.restore().failed.into_iter().map(told);
-                let failed: Vec<String> = failed.collect();
+                let failed = record.restore().failed;
+                let failed: Vec<String> = failed.iter().map(told).collect();
                 if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
             }
         }
@@ -175,7 +175,7 @@ impl ChangedHost for LiveHost {
     }
 }
 
-fn told(failure: ChangeFailure) -> String {
+fn told(failure: &ChangeFailure) -> String {
     format!("`{}`: {}", failure.line, failure.cause)
 }
 
