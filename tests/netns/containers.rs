@@ -3,13 +3,11 @@
 
 use crate::engines::{BARE, Engine};
 use crate::support::{Field, State, Undo, launch_directory};
+use crate::tree;
 use nix::sys::signal::Signal;
 use rlaunch_lab::Account;
 use std::fs;
 use std::path::Path;
-
-#[path = "../../worker/fixtures/tree.rs"]
-mod tree;
 
 /// Shell line that configures podman for a host of the lab: its storage is in memory, and it does
 /// without control groups. The machine may not let limits be raised, as `--ulimit` asks, so

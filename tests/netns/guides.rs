@@ -3,14 +3,12 @@
 use crate::guide::{self, Step};
 use crate::mpi::stand_in::StandIn;
 use crate::support::{Field, launch_directory};
+use crate::tree;
 use rlaunch_lab::Account;
 use rlaunch_lab::mpi::NAMES;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-
-#[path = "../../worker/fixtures/tree.rs"]
-mod tree;
 
 /// Recorded first computer; the second one differs in its addresses.
 const PC1: &str = include_str!("../../worker/fixtures/connectx3.tree");

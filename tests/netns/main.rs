@@ -12,6 +12,8 @@ mod guide;
 mod running;
 mod support;
 mod terminal;
+#[path = "../../worker/fixtures/tree.rs"]
+mod tree;
 
 mod aarch64;
 mod abuse;

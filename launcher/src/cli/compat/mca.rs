@@ -246,8 +246,7 @@ pub(super) fn effects(
 #[cfg(test)]
 pub(super) fn options() -> impl Iterator<Item = &'static str> {
     PARAMETERS.iter().filter_map(|(_, _, meaning)| match meaning {
-        SameAs(option) | Sets(option, _) => Some(*option),
-        SetsIfFalse(option) => Some(*option),
+        SameAs(option) | Sets(option, _) | SetsIfFalse(option) => Some(*option),
         Computed(_) | Refused(_) | Silent => None,
     })
 }
