@@ -20,7 +20,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("rlaunch-plan", &["clap", "nix", "rlaunch-console", "russh", "tokio"]),
     ("rlaunch-engine", &["clap", "rlaunch-comm", "rlaunch-worker"]),
     // Travels to hosts, so it is small, and starts where no libibverbs is.
-    ("rlaunch-worker", &["clap", "rdma-mummy-sys", "rlaunch-console", "russh", "serde_json"]),
+    ("rlaunch-worker", &["clap", "rdma-mummy-sys", "rlaunch-console", "russh"]),
     ("rlaunch", &["rdma-mummy-sys", "rlaunch-comm", "rlaunch-worker"]),
     // Builds before cmake and libclang are installed.
     ("rlaunch-lab", &["rdma-mummy-sys", "rlaunch-bootstrap", "tokio"]),

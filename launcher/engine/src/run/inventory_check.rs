@@ -338,7 +338,7 @@ mod tests {
             found(&inventory, 1000),
             [
                 "lim.memlock: a process of this login may lock only 8 MiB of memory — registering buffers fails | on b: \
-              echo '* - memlock unlimited' | sudo tee /etc/security/limits.d/rdma.conf; then log in \
+              printf '%s\\n' '* - memlock unlimited' | sudo tee /etc/security/limits.d/90-rlaunch-memlock.conf; then log in \
               anew; under systemd LimitMEMLOCK=infinity"
             ]
         );

@@ -136,13 +136,13 @@ impl<'a> Translator<'a> {
         Ok(())
     }
 
-    /// Tells whether an option of a number, such as `-n`, has something else attached to it: `-novm` is no number.
+    /// Tells whether an option of a number or of several, such as `-n`, has something else attached to it: `-novm` is none.
     fn is_word_behind_number(&self, word: &OsStr) -> bool {
         let [_, letter @ b'n', value @ ..] = word.as_bytes() else { return false };
         let takes_value =
             short_option(self.command, char::from(*letter)).is_some_and(|arg| value_count(arg) > 0);
         let value = value.strip_prefix(b"=").unwrap_or(value);
-        takes_value && !value.iter().all(u8::is_ascii_digit)
+        takes_value && !value.iter().all(|byte| byte.is_ascii_digit() || *byte == b',')
     }
 
     /// Returns the error for the unknown option that was taken last. An option that people know from other tools is

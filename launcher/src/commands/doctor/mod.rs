@@ -503,13 +503,13 @@ mod tests {
     fn ids_after_fix_are_not_the_program() {
         let parse = |line: &str| DoctorArgs::try_parse_from(line.split(' '));
         let fix = |line: &str| parse(line).unwrap().fix.map(|ids| ids.join("+"));
-        assert_eq!(fix("rlaunch doctor -H a"), None);
-        assert_eq!(fix("rlaunch doctor --fix -H a"), Some(String::new()));
-        assert_eq!(fix("rlaunch doctor -H a --fix"), Some(String::new()));
-        assert_eq!(fix("rlaunch doctor --fix net.arp,lim -H a"), Some("net.arp+lim".to_owned()));
-        assert_eq!(fix("rlaunch doctor --fix -H a -- true"), Some(String::new()));
-        assert!(parse("rlaunch doctor --yes -H a").is_err());
-        assert!(parse("rlaunch doctor --fix --yes --dry-run").is_err());
+        assert_eq!(fix("doctor -H a"), None);
+        assert_eq!(fix("doctor --fix -H a"), Some(String::new()));
+        assert_eq!(fix("doctor -H a --fix"), Some(String::new()));
+        assert_eq!(fix("doctor --fix net.arp,lim -H a"), Some("net.arp+lim".to_owned()));
+        assert_eq!(fix("doctor --fix -H a -- true"), Some(String::new()));
+        assert!(parse("doctor --yes -H a").is_err());
+        assert!(parse("doctor --fix --yes --dry-run").is_err());
     }
 
     #[test]
