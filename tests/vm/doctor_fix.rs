@@ -51,6 +51,21 @@ fn an_interface_that_is_down_is_set_up() {
     is_fixed_and_undone(&field, "link.down", lines, flags);
 }
 
+const SHARED_MEMORY: &str = "findmnt -no OPTIONS /dev/shm | tail -n 1 | tr , '\\n' | grep -E '^(ro|rw|size=.*|nr_inodes=.*)$' | sort";
+
+/// Each kind of fault of /dev/shm, with what gives it back at last.
+#[test]
+fn shared_memory_is_given_room_and_taken_back() {
+    let field = Field::new();
+    for (option, healthy) in
+        [("size=1m", "size=50%"), ("ro", "rw"), ("nr_inodes=1", "nr_inodes=1m")]
+    {
+        let remount = |option: &str| format!("mount -o remount,{option} /dev/shm");
+        let lines = (remount(option), remount(healthy));
+        is_fixed_and_undone(&field, "lim.shm", (&lines.0, &lines.1), SHARED_MEMORY);
+    }
+}
+
 #[test]
 fn soft_roce_is_let_through_the_packet_filter() {
     let field = Field::new();

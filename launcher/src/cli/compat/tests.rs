@@ -1,4 +1,4 @@
-use super::options::{Meaning, OPTIONS};
+use super::options::{Dashes, Meaning, OPTIONS};
 use super::translate::long_option;
 use super::{Notices, mca};
 use crate::cli::args::JobArgs;
@@ -64,6 +64,21 @@ fn every_word_stands_for_an_option_that_there_is() {
         }
     }
     assert!(lacking.is_empty(), "no such options: {lacking:?}");
+}
+
+#[test]
+fn no_word_hides_an_option_of_rlaunch() {
+    let command = built();
+    let has_no_effect = |meaning: &Meaning| {
+        matches!(meaning, Meaning::Silent(_) | Meaning::Ignored(_) | Meaning::Refused(_))
+    };
+    let hiding = OPTIONS.iter().filter(|foreign| {
+        foreign.dashes == Dashes::Any
+            && has_no_effect(&foreign.meaning)
+            && long_option(&command, foreign.name).is_some()
+    });
+    let hiding: Vec<&str> = hiding.map(|foreign| foreign.name).collect();
+    assert!(hiding.is_empty(), "these options of rlaunch have no effect: {hiding:?}");
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Questions: which of the planned fixes the user wants.
 
 use super::{FixRecord, Outcome};
-use crate::commands::doctor::Examination;
 use rlaunch_console::messages;
 use rlaunch_plan::fixes::{Class, PlannedFix};
 use rlaunch_ssh::prompt::Prompter;
@@ -10,18 +9,12 @@ use rlaunch_ssh::prompt::Prompter;
 pub(super) async fn choose(
     planned: Vec<PlannedFix>,
     yes: bool,
-    examination: &Examination,
 ) -> (Vec<PlannedFix>, Vec<FixRecord>) {
     let asks = planned.iter().any(|fix| matches!(fix.class, Class::Asked(_)));
     let prompter = if asks && !yes { Prompter::open() } else { None };
     let (mut chosen, mut left_out) = (Vec::new(), Vec::new());
     for fix in planned {
-        let answer = if is_in_container(&fix, examination) {
-            Err("it runs in a container: what it lacks is given to it when it is started")
-        } else {
-            may_be_done(&fix, yes, prompter.as_ref()).await
-        };
-        match answer {
+        match may_be_done(&fix, yes, prompter.as_ref()).await {
             Ok(()) => chosen.push(fix),
             Err(why) => left_out.push(FixRecord::new(&fix, Outcome::Skipped(why))),
         }
@@ -49,14 +42,4 @@ async fn may_be_done(
         "y" | "yes" => Ok(()),
         _ => Err("you said no"),
     }
-}
-
-/// Tells whether a host of the fix is a container for its agent.
-fn is_in_container(fix: &PlannedFix, examination: &Examination) -> bool {
-    let changes = fix.changes();
-    let mut hosts = examination.hosts.iter();
-    hosts.any(|host| {
-        host.diagnosis.inventory.system.container.is_some()
-            && changes.iter().any(|(name, _)| *name == host.name)
-    })
 }

@@ -55,7 +55,7 @@ pub(super) async fn run(
     for _ in 0..MAX_ROUNDS {
         let is_new = |fix: &PlannedFix| !records.iter().any(|record| record.is_of(fix));
         let planned = fixes::plan(&report.folded, &wanted).into_iter().filter(is_new).collect();
-        let (chosen, left_out) = consent::choose(planned, args.yes, &examination).await;
+        let (chosen, left_out) = consent::choose(planned, args.yes).await;
         records.extend(left_out);
         if chosen.is_empty() {
             break;
