@@ -75,8 +75,9 @@ fn an_agent_that_is_told_to_end() {
 fn an_agent_that_is_told_to_end_before_its_ranks_start() {
     let field = Field::new();
     let directory = launch_directory();
-    let slow = directory.path().join("slow.sh");
-    fs::write(&slow, "#!/bin/sh\n[ $1 = b ] && sleep 3\nexec ssh \"$@\"\n").unwrap();
+    let (slow, go) = (directory.path().join("slow.sh"), directory.path().join("go"));
+    let waits = format!("[ $1 = a ] || until [ -e {} ]; do sleep 0.1; done", go.display());
+    fs::write(&slow, format!("#!/bin/sh\n{waits}\nexec ssh \"$@\"\n")).unwrap();
     fs::set_permissions(&slow, fs::Permissions::from_mode(0o755)).unwrap();
     field.rlaunch("-H a,b true").run().succeeded();
     let run = field.rlaunch("-H a,b --rsh").args([slow.to_str().unwrap(), "hostname"]);
@@ -85,6 +86,8 @@ fn an_agent_that_is_told_to_end_before_its_ranks_start() {
     field.wait_for("the agent on a", is_up);
     let (_, agent) = agents(&field, "a");
     kill(agent, Signal::SIGTERM).unwrap();
+    field.wait_for("the agent to end", || !is_up());
+    fs::write(&go, "").unwrap();
     let how = "error: node a is lost: its agent got signal 15 (SIGTERM)";
     running.finish().ended_with(206).says(&[how]);
 }

@@ -134,7 +134,18 @@ def serve(args):
     server.serve_forever()
 
 
+def wait_until_ready(args):
+    """vLLM waits for ten minutes (--ready-check-timeout-sec)."""
+    end = time.monotonic() + 600
+    while time.monotonic() < end:
+        try:
+            return socket.create_connection((args.host, args.port)).close()
+        except OSError:
+            time.sleep(0.1)
+
+
 def bench(args):
+    wait_until_ready(args)
     done = []
 
     def ask(number):
