@@ -88,9 +88,10 @@ fn long_lines_of_one_host_do_not_hold_each_other_up() {
     const LENGTH: usize = 3 << 20;
     let field = Field::new();
     field.warm("a,b", Account::Root);
-    // The second line of each rank is unfinished.
-    let long = format!("head -c {LENGTH} /dev/zero | tr '\\0' $RANK");
-    let ran = field.rlaunch("-H a:3,b -np 4").sh(&format!("{long}; echo; {long}")).run();
+    // The second line of each rank is unfinished. A line that takes over a second to come loses its turn.
+    let long = format!("head -c {LENGTH} /dev/zero | tr '\\0' $RANK >$TMPDIR/long");
+    let script = format!("{long}; cat $TMPDIR/long; echo; cat $TMPDIR/long");
+    let ran = field.rlaunch("-H a:3,b -np 4").sh(&script).run();
     let mut counts = vec![0; 4];
     let out = &ran.succeeded().stdout;
     for run in out.split(|&byte| byte == b'\n').flat_map(|line| line.chunk_by(u8::eq)) {
