@@ -52,7 +52,10 @@ async fn may_be_done(
 }
 
 /// Tells whether a host of the fix is a container for its agent.
-fn is_in_container(fix: &PlannedFix, examination: &Examination) -> bool {
+pub(in crate::commands::doctor) fn is_in_container(
+    fix: &PlannedFix,
+    examination: &Examination,
+) -> bool {
     let changes = fix.changes();
     let mut hosts = examination.hosts.iter();
     hosts.any(|host| {

@@ -14,6 +14,7 @@ use super::{DoctorArgs, Examination, select_hosts};
 use crate::cli::command_line::CommandLine;
 use crate::commands::changes::ChangingHosts;
 use crate::commands::doctor::report::DoctorReport;
+pub(super) use consent::is_in_container;
 pub(super) use outcome::FixRecord;
 use outcome::Outcome;
 use rlaunch_bootstrap::protocol::changes::Change;
