@@ -181,7 +181,7 @@ pub fn fixes(chosen: &[PlannedFix], hosts: &[UpHost]) -> Step {
         let all = chosen.iter().flat_map(PlannedFix::changes);
         all.filter(|(name, _)| *name == host.name).flat_map(|(_, changes)| changes).collect()
     };
-    let done = "doctor finds nothing of that kind";
+    let done = "nothing is left to fix";
     Step::of(StepId::Fixes, hosts.iter().map(on_host).collect(), done)
 }
 
