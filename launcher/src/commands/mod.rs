@@ -71,6 +71,7 @@ mod report;
 mod rerun;
 mod self_test;
 mod shell;
+mod snapshots;
 mod ssh_config;
 mod ssh_setup;
 pub(crate) mod stack;

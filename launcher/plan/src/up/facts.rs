@@ -120,6 +120,31 @@ impl Keeper {
         }
     }
 
+    /// Returns a line that prints the interfaces whose file this program is known not to have read: `up` may have died
+    /// between the file and the reading. Where that cannot be seen, nothing is printed.
+    pub fn unread(self, interfaces: &[String]) -> String {
+        let interfaces: Vec<String> =
+            interfaces.iter().map(|name| shell::quoted_posix(name)).collect();
+        let is_read = match self {
+            // networkd notes the file of each interface that it manages.
+            Keeper::Networkd => {
+                "s=/run/systemd/netif/links/$(cat /sys/class/net/$i/ifindex 2>/dev/null); \
+                 [ ! -f $s ] || grep -q ^NETWORK_FILE= $s"
+            }
+            // What netplan makes of its files is younger than they are.
+            Keeper::Netplan => {
+                "r=no; for s in /run/systemd/network/10-netplan-$i.network \
+                 /run/NetworkManager/system-connections/netplan-$i.nmconnection; do \
+                 if [ -f $s ] && [ ! /etc/netplan/99-rdma-mesh.yaml -nt $s ]; then r=yes; fi; done; [ $r = yes ]"
+            }
+            Keeper::NetworkManager => {
+                "nmcli -t -f NAME connection show --active | grep -qxF rdma-mesh-$i"
+            }
+            Keeper::Ifupdown => ":",
+        };
+        format!("for i in {}; do {is_read} || echo $i; done", interfaces.join(" "))
+    }
+
     /// Surrounds files with what makes this program read them: behind them now, and again once they are undone.
     pub fn around(self, files: Vec<Change>, interfaces: &[String]) -> Vec<Change> {
         let run = |line: String, undo: Option<String>| Change::Run { line, save: None, undo };

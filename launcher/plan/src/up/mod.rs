@@ -5,9 +5,12 @@
 //! the others are called, in `launcher/src/commands/up/mod.rs`.
 
 mod facts;
+mod snapshot;
 
 pub use facts::{Facts, Keeper, Wall, survey};
+pub use snapshot::{Cables, Snapshot};
 
+use crate::fixes::{Class, PlannedFix};
 use rlaunch_bootstrap::protocol::changes::Change;
 use rlaunch_text::text;
 use std::fmt::Write as _;
@@ -47,6 +50,7 @@ pub struct Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StepId {
     Names,
+    Fixes,
     Firewall,
     Manager,
     Addresses,
@@ -57,6 +61,7 @@ impl StepId {
     pub fn title(self) -> &'static str {
         match self {
             StepId::Names => "names of the hosts",
+            StepId::Fixes => "what doctor fixes without a question",
             StepId::Firewall => "ports of the cables",
             StepId::Manager => "a subnet manager for InfiniBand",
             StepId::Addresses => "addresses, on trial until every link answers",
@@ -135,7 +140,7 @@ fn block(file: &str) -> &str {
     begin.split_once(MARKS.1).map_or("", |(lines, _)| lines)
 }
 
-/// Adds lines to a file, in the place of those that were added before.
+/// Puts lines at the top of a file, in the place of those that were added before: the first address of a name wins.
 fn with_block(file: &str, lines: &str) -> String {
     let (first, last) = MARKS;
     let mut text = String::new();
@@ -147,10 +152,37 @@ fn with_block(file: &str, lines: &str) -> String {
         }
         is_ours &= line.trim_end() != last;
     }
-    if !text.is_empty() && !text.ends_with('\n') {
-        text.push('\n');
-    }
-    format!("{text}{first}\n{lines}{last}\n")
+    format!("{first}\n{lines}{last}\n{text}")
+}
+
+/// Chooses the fixes that need no question. Those of interfaces with a cable are left to the steps for cables.
+pub fn safe_fixes(planned: Vec<PlannedFix>, hosts: &[UpHost]) -> Vec<PlannedFix> {
+    let is_cabled = |name: &String, interface: &str| {
+        let host = hosts.iter().find(|host| host.name == *name);
+        host.is_some_and(|host| host.cabled.iter().any(|own| own == interface))
+    };
+    let is_of_cable = |(host, changes): &(String, Vec<Change>)| {
+        changes.iter().any(|change| match change {
+            Change::Network(change) => is_cabled(host, change.interface()),
+            Change::File { .. } | Change::Run { .. } => false,
+        })
+    };
+    let is_safe = |fix: &PlannedFix| {
+        fix.class == Class::Safe
+            && !fix.changes().is_empty()
+            && !fix.changes().iter().any(is_of_cable)
+    };
+    planned.into_iter().filter(is_safe).collect()
+}
+
+/// Makes the fixes that were chosen.
+pub fn fixes(chosen: &[PlannedFix], hosts: &[UpHost]) -> Step {
+    let on_host = |host: &UpHost| {
+        let all = chosen.iter().flat_map(PlannedFix::changes);
+        all.filter(|(name, _)| *name == host.name).flat_map(|(_, changes)| changes).collect()
+    };
+    let done = "nothing is left to fix";
+    Step::of(StepId::Fixes, hosts.iter().map(on_host).collect(), done)
 }
 
 /// Lets in what comes by cables: they lead to the other hosts alone.

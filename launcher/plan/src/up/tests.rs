@@ -1,4 +1,7 @@
 use super::*;
+use crate::checks::FoldedFinding;
+use crate::findings::{CheckId, Finding, Fix, id};
+use crate::fixes;
 use crate::testing::is_golden;
 
 const PRINTED: &str = "\
@@ -51,9 +54,17 @@ fn the_survey_runs_here() {
 
 #[test]
 fn a_block_replaces_the_one_before() {
-    let once = with_block("127.0.0.1 localhost", "10.0.0.2 b\n");
-    assert!(once.starts_with("127.0.0.1 localhost\n# rlaunch up"), "{once}");
+    let once = with_block("10.0.0.9 b", "10.0.0.2 b\n");
+    assert!(
+        once.starts_with("# rlaunch up") && once.ends_with("# rlaunch up: end\n10.0.0.9 b"),
+        "{once}"
+    );
     assert_eq!(with_block(&once, "10.0.0.2 b\n"), once);
+    // An earlier version has put it at the end.
+    let last = format!("127.0.0.1 localhost\n{}\n10.0.0.2 b\n{}\n", MARKS.0, MARKS.1);
+    let moved = with_block(&last, "10.0.0.2 b\n");
+    assert!(moved.ends_with("# rlaunch up: end\n127.0.0.1 localhost\n"), "{moved}");
+    assert_eq!(moved.matches("10.0.0.2 b").count(), 1, "{moved}");
     let more = with_block(&(once.clone() + "10.0.0.7 own\n"), "10.0.0.3 b\n");
     assert!(more.contains("10.0.0.7 own\n") && !more.contains("10.0.0.2 b"), "{more}");
 }
@@ -71,6 +82,90 @@ fn a_host_that_comes_later_joins_those_before() {
     assert!(content.contains("\n10.0.0.2 b\n10.0.0.3 c\n"), "{content}");
 }
 
+fn folded(id: CheckId, hosts: &[&str], fix: Fix) -> FoldedFinding {
+    let mut finding = Finding::warning(id, hosts[0], "seen", "matters").fixed_by(fix);
+    finding.hosts = hosts.iter().map(|host| (*host).to_owned()).collect();
+    FoldedFinding { finding, consequences: Vec::new() }
+}
+
+fn planned(hosts: &[UpHost]) -> Vec<PlannedFix> {
+    let found = [
+        folded(
+            id::NET_ARP,
+            &["root@a", "root@b"],
+            Fix::sysctl("arp", &[("net.ipv4.conf.all.arp_ignore", "1")]),
+        ),
+        folded(id::LINK_DOWN, &["root@a"], Fix::interface_up("eth1")),
+        folded(id::LINK_DOWN, &["root@b"], Fix::interface_up("eth9")),
+        folded(id::DEV_LIBRARY, &["root@a"], Fix::package("sudo apt-get install -y rdma-core")),
+        folded(id::SSH_PERMS, &["root@a"], Fix::here("chmod 600 /k".to_owned())),
+    ];
+    safe_fixes(fixes::plan(&found, &[]), hosts)
+}
+
+#[test]
+fn only_what_needs_no_question_and_no_cable_is_fixed() {
+    let hosts = hosts();
+    let chosen = planned(&hosts);
+    let ids: Vec<_> = chosen.iter().map(|fix| (fix.id().as_str(), fix.place())).collect();
+    assert_eq!(ids, [("net.arp", "root@a, root@b".to_owned()), ("link.down", "root@b".to_owned())]);
+    let step = super::fixes(&chosen, &hosts);
+    let changes = step.changes().unwrap();
+    assert_eq!(changes[1].len(), changes[0].len() + 1, "{changes:?}");
+    assert!(matches!(super::fixes(&[], &hosts).state, State::Done(_)));
+}
+
+/// What keeps addresses is asked by its files below another root.
+#[test]
+fn a_file_that_was_not_read_is_seen() {
+    let root = tempfile::tempdir().unwrap();
+    let at = |path: &str| root.path().join(path);
+    let write = |path: &str, text: &str| {
+        std::fs::create_dir_all(at(path).parent().unwrap()).unwrap();
+        std::fs::write(at(path), text).unwrap();
+    };
+    let unread = |keeper: Keeper| {
+        let line = keeper.unread(&["eth1".to_owned(), "eth2".to_owned()]);
+        let root = root.path().to_str().unwrap();
+        let line = ["/run/", "/sys/", "/etc/"]
+            .iter()
+            .fold(line, |line, top| line.replace(top, &format!("{root}{top}")));
+        let output = std::process::Command::new("sh").args(["-c", &line]).output().unwrap();
+        assert!(output.stderr.is_empty(), "{line}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(unread(Keeper::Ifupdown), "");
+    assert_eq!(unread(Keeper::Networkd), "", "networkd has noted nothing");
+    for (index, interface) in ["eth1", "eth2"].iter().enumerate() {
+        write(&format!("sys/class/net/{interface}/ifindex"), &format!("{index}\n"));
+        write(&format!("run/systemd/netif/links/{index}"), "ADMIN_STATE=unmanaged\n");
+    }
+    assert_eq!(unread(Keeper::Networkd), "eth1\neth2\n");
+    write(
+        "run/systemd/netif/links/1",
+        "NETWORK_FILE=/etc/systemd/network/10-rdma-mesh-eth2.network\n",
+    );
+    assert_eq!(unread(Keeper::Networkd), "eth1\n");
+    write("etc/netplan/99-rdma-mesh.yaml", "network:\n");
+    assert_eq!(unread(Keeper::Netplan), "eth1\neth2\n");
+    let generated = [
+        "run/systemd/network/10-netplan-eth1.network",
+        "run/NetworkManager/system-connections/netplan-eth2.nmconnection",
+    ];
+    let set = |path: &str, seconds: u64| {
+        let time = std::time::UNIX_EPOCH + std::time::Duration::from_secs(seconds);
+        std::fs::File::options().write(true).open(at(path)).unwrap().set_modified(time).unwrap();
+    };
+    generated.iter().for_each(|path| write(path, ""));
+    set("etc/netplan/99-rdma-mesh.yaml", 2000);
+    set(generated[0], 1000);
+    set(generated[1], 3000);
+    assert_eq!(unread(Keeper::Netplan), "eth1\n", "its file is older");
+    let checked = Keeper::NetworkManager.unread(&["a b".to_owned()]);
+    let checked = std::process::Command::new("sh").args(["-nc", &checked]).output().unwrap();
+    assert!(checked.status.success());
+}
+
 #[test]
 fn the_plan_is_as_agreed() {
     let hosts = hosts();
@@ -83,6 +178,7 @@ fn the_plan_is_as_agreed() {
     let why = "b has neither netplan nor another program that rlaunch knows".to_owned();
     let steps = [
         names(&hosts),
+        super::fixes(&planned(&hosts), &hosts),
         firewall(&hosts),
         Step::of(StepId::Addresses, vec![vec![], vec![]], "every link has addresses"),
         Step::of(StepId::Keep, vec![kept, vec![]], ""),

@@ -9,12 +9,15 @@
 //! | `ssh_files` | files that ssh refuses |
 //! | `report` | findings as text and as JSON |
 //! | `fix` | `--fix`: faults fixed, and fixes proved |
+//! | `for_up`, `since_up` | what `rlaunch up` asks; `--since-up`: what has changed since then |
 
 mod fix;
+pub(super) mod for_up;
 mod probes;
 mod rdma;
 mod report;
 mod sessions;
+mod since_up;
 mod ssh_files;
 
 use crate::cli::args::{ConnectArgs, HostSourceArgs, JobArgs, MeasurementArgs, values};
@@ -67,6 +70,7 @@ Examples:
   rlaunch doctor --fix -H a,b                fix what rlaunch can, and look again
   rlaunch doctor --fix net,lim -H a,b --yes  some subjects, without questions
   rlaunch doctor --fix --dry-run -H a,b      the same as a script
+  rlaunch doctor --since-up                  what has changed since `rlaunch up`
   rlaunch doctor -H a,b -- python train.py   and whether this program can run there
   rlaunch doctor -H a,b --only mtu,roce      some subjects
   rlaunch doctor --from x.tar                hosts that rlaunch capture has recorded
@@ -111,7 +115,17 @@ pub(crate) struct DoctorArgs {
     #[arg(long, requires = "fix", conflicts_with = "yes")]
     pub(crate) dry_run: bool,
 
-    /// Exit with 1 if there are warnings
+    /// Compare with what `rlaunch up` has left from here, and name what has changed: kernel, drivers, firmware,
+    /// addresses, MTU, links, cables. No checks run
+    #[arg(
+        long,
+        conflicts_with_all = [
+            "from", "only", "skip", "tries", "fix", "probe", "mesh_timeout", "verbose", "json", "list", "program",
+        ]
+    )]
+    pub(crate) since_up: bool,
+
+    /// Exit with 1 if there are warnings, or with --since-up if something has changed
     #[arg(long)]
     pub(crate) strict: bool,
 
@@ -216,6 +230,9 @@ pub(super) async fn run(args: DoctorArgs, line: &CommandLine) -> Result<Exit, Fa
     }
     if args.tries {
         return self_test::run(trial(&args, line)?, line).await;
+    }
+    if args.since_up {
+        return since_up::run(&args, line).await;
     }
     if args.fix.is_some() {
         return fix::run(&args, line, &selected).await;

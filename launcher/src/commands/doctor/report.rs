@@ -14,7 +14,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 
 /// Exit codes of `rlaunch doctor`.
-const WARNINGS: Exit = Exit(1);
+pub(super) const WARNINGS: Exit = Exit(1);
 const ERRORS: Exit = Exit(2);
 
 /// Result of an examination.

@@ -3,6 +3,7 @@
 use super::agents::HostAgents;
 use super::apply;
 use super::formats::{self, ConfigFormat};
+use super::links::CableEnd;
 use super::plan::{self, Base, MeshPlan, PlanError, PlanOptions};
 use super::standing::Wanted;
 use super::{ROCE_MTU, Surveyed};
@@ -13,7 +14,7 @@ use rlaunch_bootstrap::protocol::changes::Change;
 use rlaunch_console::messages;
 use rlaunch_engine::connect::connector::Reach;
 use rlaunch_plan::hosts::Host;
-use rlaunch_plan::up::{self, Facts, Keeper};
+use rlaunch_plan::up::{self, Cables, Facts, Keeper};
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
@@ -85,6 +86,20 @@ impl CabledHosts {
         let ends = self.plan.iter().flat_map(|plan| &plan.links).flat_map(|link| &link.ends);
         let own = ends.filter(|end| end.end.host == host);
         own.map(|end| end.end.interface.clone()).collect()
+    }
+
+    /// Returns the other ends of the cables of a host.
+    pub(in crate::commands) fn cables(&self, host: usize, hosts: &[Host]) -> Cables {
+        let mut cables = Cables::new();
+        for link in self.plan.iter().flat_map(|plan| &plan.links) {
+            let (own, others): (Vec<_>, Vec<_>) =
+                link.ends.iter().map(|end| &end.end).partition(|end| end.host == host);
+            let named =
+                |end: &&CableEnd| Some((hosts.get(end.host)?.name.clone(), end.interface.clone()));
+            let others: Vec<(String, String)> = others.iter().filter_map(named).collect();
+            cables.extend(own.into_iter().map(|end| (end.interface.clone(), others.clone())));
+        }
+        cables
     }
 
     /// Returns the changes of a host to its addresses.

@@ -2,38 +2,39 @@
 //!
 //! | file | subject |
 //! |---|---|
+//! | `afterwards` | what comes behind the changes: a measurement, a snapshot, a first job |
 //! | `down` | what was changed on hosts undone |
 //! | `settings` | the `rlaunch.toml` that is written and trusted |
 //!
 //! The steps are values, of `rlaunch_plan::up`. Here the hosts are asked what the steps need to know, the plan is printed, the
 //! user is asked once, and the steps are taken. `rlaunch_bootstrap::protocol::changes` says how each change can be undone.
 
+mod afterwards;
 pub(super) mod down;
 mod settings;
 
-use crate::cli::args::{ConnectArgs, HostSourceArgs, JobArgs, SshArgs};
+use crate::cli::args::{ConnectArgs, HostSourceArgs, SshArgs};
 use crate::cli::command_line::CommandLine;
 use crate::cli::host_selection::HostOptions;
-use crate::cli::lower;
 use crate::commands::agent_session;
 use crate::commands::changes::ChangingHosts;
+use crate::commands::doctor::for_up;
 use crate::commands::network::cabled::CabledHosts;
 use crate::commands::ssh_setup::{self, SshSetupArgs};
 use clap::Parser;
 use rlaunch_bootstrap::protocol::changes::Change;
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::connect::connector::Reach;
-use rlaunch_engine::run;
+use rlaunch_plan::fixes::PlannedFix;
 use rlaunch_plan::hosts::{self, Host};
-use rlaunch_plan::up::{self, Facts, State, Step, StepId, UpHost};
+use rlaunch_plan::up::{self, Cables, Facts, State, Step, StepId, UpHost};
 use rlaunch_ssh::prompt::Prompter;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use rlaunch_text::text;
-use std::ffi::OsString;
+use rlaunch_text::{shell, text};
 use std::io::{self, IsTerminal};
 
-/// Make hosts a cluster that stays: keys, names, addresses of cables, ports, rlaunch.toml.
+/// Make hosts a cluster that stays: keys, names, limits, addresses of cables, ports, rlaunch.toml.
 ///
 /// Prints what it would do, with each command, asks once, and does it. Addresses are tried before they are kept: if a link
 /// does not answer, or this program or its connection is gone, each host undoes them. Every change stands in a journal on its
@@ -71,7 +72,9 @@ pub(crate) struct UpArgs {
 const BY: &str = "rlaunch up";
 
 /// Hosts with all that is known of them and open to be changed.
-struct Cluster {
+struct Cluster<'a> {
+    entries: &'a [Host],
+    reach: &'a Reach,
     changing: ChangingHosts,
     cabled: CabledHosts,
     hosts: Vec<UpHost>,
@@ -93,20 +96,29 @@ pub(super) async fn run(args: &UpArgs, line: &CommandLine) -> Result<Exit, Faile
     args.install_keys(&hosts).await?;
     let mut cluster = Cluster::open(args, &hosts, &reach).await?;
     let done = set_up(args, &mut cluster).await;
+    let cables: Vec<Cables> =
+        (0..hosts.len()).map(|host| cluster.cabled.cables(host, &hosts)).collect();
     cluster.close().await;
-    if !done? {
-        return Ok(Exit::SUCCESS);
-    }
+    let Some(SetUp { has_tested_links }) = done? else { return Ok(Exit::SUCCESS) };
     settings::write(&hosts)?;
-    args.first_job(&hosts, line).await
+    afterwards::keep_snapshots(&hosts, &reach, cables).await;
+    if has_tested_links {
+        afterwards::measure(&hosts, &args.connect, line).await;
+    }
+    afterwards::first_job(&hosts, &args.connect, line).await
 }
 
-/// Makes the plan, and carries it out if the user agrees. Returns whether it was carried out.
-async fn set_up(args: &UpArgs, cluster: &mut Cluster) -> Result<bool, Failed> {
+/// Set-up that was carried out.
+struct SetUp {
+    has_tested_links: bool,
+}
+
+/// Makes the plan, and carries it out if the user agrees; returns `None` if it is only printed.
+async fn set_up(args: &UpArgs, cluster: &mut Cluster<'_>) -> Result<Option<SetUp>, Failed> {
     let steps = cluster.steps().await?;
     if args.dry_run {
         stdout::print(&up::to_script(&steps, &cluster.hosts));
-        return Ok(false);
+        return Ok(None);
     }
     if let Some(table) = cluster.cabled.table() {
         stdout::print(&table);
@@ -118,7 +130,8 @@ async fn set_up(args: &UpArgs, cluster: &mut Cluster) -> Result<bool, Failed> {
         consent().await?;
     }
     cluster.carry_out(&steps).await?;
-    Ok(true)
+    let is_test = |step: &Step| step.id == StepId::Addresses && step.changes().is_some();
+    Ok(Some(SetUp { has_tested_links: steps.iter().any(is_test) }))
 }
 
 async fn consent() -> Result<(), Failed> {
@@ -146,21 +159,15 @@ impl UpArgs {
         };
         ssh_setup::run(args).await.map(drop)
     }
-
-    /// Runs `hostname` on the hosts.
-    async fn first_job(&self, hosts: &[Host], line: &CommandLine) -> Result<Exit, Failed> {
-        let names: Vec<String> = hosts.iter().map(ToString::to_string).collect();
-        messages::info(&format!("first job: rlaunch -H {} hostname", names.join(",")));
-        let words = ["rlaunch", "-H", &names.join(","), "hostname"].map(OsString::from);
-        let parsed = JobArgs::try_parse_from(words);
-        let mut job = parsed.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
-        job.connect = self.connect.clone();
-        run::run_job(lower::job_or_fail(job, &line.config)?).await
-    }
 }
 
-impl Cluster {
-    async fn open(args: &UpArgs, hosts: &[Host], reach: &Reach) -> Result<Cluster, Failed> {
+impl<'a> Cluster<'a> {
+    async fn open(
+        args: &UpArgs,
+        entries: &'a [Host],
+        reach: &'a Reach,
+    ) -> Result<Cluster<'a>, Failed> {
+        let hosts = entries;
         let (changing, failures) = ChangingHosts::open(hosts, reach).await?;
         if !failures.is_empty() {
             changing.close().await;
@@ -183,7 +190,7 @@ impl Cluster {
             cabled: cabled.interfaces(at),
         };
         let hosts = hosts.iter().enumerate().map(host).collect();
-        Ok(Cluster { changing, cabled, hosts })
+        Ok(Cluster { entries, reach, changing, cabled, hosts })
     }
 
     async fn close(self) {
@@ -201,17 +208,85 @@ impl Cluster {
             let failed = |cause| Failed::new(Exit::HOST, format!("{}: {cause}", host.name));
             host.facts = Facts::parse(&printed.map_err(failed)?);
         }
+        let fixes = self.fixes().await;
         let keep = self.keep().await;
         let addresses = (0..self.hosts.len()).map(|host| self.cabled.changes(host)).collect();
         let has_cables = self.hosts.iter().any(|host| !host.cabled.is_empty());
         let done = if has_cables { "every cable has addresses" } else { "there is no cable" };
         Ok(vec![
             up::names(&self.hosts),
+            fixes,
             up::firewall(&self.hosts),
             up::subnet_manager(&self.hosts),
             Step::of(StepId::Addresses, addresses, done),
             keep,
         ])
+    }
+
+    /// Makes the step of what doctor fixes without a question, and says what that is about.
+    async fn fixes(&mut self) -> Step {
+        let examined = match for_up::examine(self.entries, self.reach).await {
+            Ok(examined) => examined,
+            Err(failed) => {
+                let names: Vec<&str> = self.hosts.iter().map(|host| host.name.as_str()).collect();
+                let fix = format!("rlaunch doctor -H {}", names.join(","));
+                let state = State::Cannot { why: failed.message, fix };
+                return Step { id: StepId::Fixes, state };
+            }
+        };
+        let mut chosen = Vec::new();
+        for fix in up::safe_fixes(examined.fixes, &self.hosts) {
+            let about = format!("{} on {}", fix.id(), fix.place());
+            match fix.waits_for() {
+                Some(what) if self.is_made(&fix).await => {
+                    messages::info(&format!(
+                        "{about}: it is fixed, and that shows only after {what}"
+                    ));
+                }
+                _ => {
+                    messages::info(&format!("{about}: {}", fix.finding.seen));
+                    chosen.push(fix);
+                }
+            }
+        }
+        up::fixes(&chosen, &self.hosts)
+    }
+
+    /// Tells whether the files of a fix are there; one without any may have to be made again.
+    async fn is_made(&mut self, fix: &PlannedFix) -> bool {
+        let of_fix = up::fixes(std::slice::from_ref(fix), &self.hosts);
+        let Some(changes) = of_fix.changes() else { return false };
+        let has_files = changes.iter().flatten().any(|one| matches!(one, Change::File { .. }));
+        has_files && self.have(changes).await.into_iter().all(|has_all| has_all)
+    }
+
+    /// Tells of each host whether the files among its changes are there.
+    async fn have(&mut self, changes: &[Vec<Change>]) -> Vec<bool> {
+        let files = |changes: &[Change]| -> Vec<(String, String)> {
+            let file = |change: &Change| match change {
+                Change::File { path, content: Some(content), .. } => {
+                    // What is printed has lost the ends of its last line.
+                    let content = content.trim_end_matches('\n').to_owned();
+                    Some((format!("cat {} 2>/dev/null || :", shell::quoted_posix(path)), content))
+                }
+                _ => None,
+            };
+            changes.iter().filter_map(file).collect()
+        };
+        let files: Vec<Vec<(String, String)>> = changes.iter().map(|all| files(all)).collect();
+        let lines = files.iter().map(|all| all.iter().map(|(line, _)| line.clone()).collect());
+        let printed = self.changing.ask(lines.collect()).await;
+        let is_there = |(files, printed): (&Vec<(String, String)>, Vec<Result<String, String>>)| {
+            let mut both = files.iter().zip(printed);
+            both.all(|((_, content), printed)| printed.is_ok_and(|text| text == *content))
+        };
+        files.iter().zip(printed).map(is_there).collect()
+    }
+
+    /// Returns the files that keep the addresses of a host.
+    fn files(&self, host: usize) -> Vec<Change> {
+        let keeper = self.hosts.get(host).and_then(|host| host.facts.keeper);
+        keeper.map_or_else(Vec::new, |keeper| self.cabled.files(host, keeper))
     }
 
     /// Makes the step that keeps addresses in the configuration of each host.
@@ -223,34 +298,21 @@ impl Cluster {
             let fix = up::NO_KEEPER_HINT;
             return Step { id: StepId::Keep, state: State::Cannot { why, fix: fix.to_owned() } };
         }
-        let of = |(at, host): (usize, &UpHost)| match host.facts.keeper {
-            Some(keeper) => (
-                keeper.around(self.cabled.files(at, keeper), &host.cabled),
-                self.cabled.files(at, keeper),
-            ),
-            None => (Vec::new(), Vec::new()),
-        };
-        let planned: Vec<(Vec<Change>, Vec<Change>)> =
-            self.hosts.iter().enumerate().map(of).collect();
-        let paths = |files: &Vec<Change>| {
-            let path = |change: &Change| match change {
-                Change::File { path, .. } => Some(format!(
-                    "cat {} 2>/dev/null || :",
-                    rlaunch_text::shell::quoted_posix(path)
-                )),
-                _ => None,
+        let files: Vec<Vec<Change>> = (0..self.hosts.len()).map(|at| self.files(at)).collect();
+        let have = self.have(&files).await;
+        let unread = |host: &UpHost| host.facts.keeper.map(|keeper| keeper.unread(&host.cabled));
+        let lines = self.hosts.iter().map(|host| unread(host).into_iter().collect()).collect();
+        let unread = self.changing.ask(lines).await;
+        let left = self.hosts.iter().zip(files).zip(have.into_iter().zip(unread));
+        let left = left.map(|((host, files), (is_there, unread))| {
+            let Some(keeper) = host.facts.keeper.filter(|_| !files.is_empty()) else {
+                return Vec::new();
             };
-            files.iter().filter_map(path).collect::<Vec<_>>()
-        };
-        let lines = planned.iter().map(|(_, files)| paths(files)).collect();
-        let present = self.changing.ask(lines).await;
-        let left = planned.into_iter().zip(present).map(|((changes, files), present)| {
-            let is_kept = files.iter().zip(present).all(|(file, present)| {
-                let Change::File { content: Some(content), .. } = file else { return false };
-                // What is printed has lost the ends of its last line.
-                present.is_ok_and(|text| text == content.trim_end_matches('\n'))
-            });
-            if is_kept { Vec::new() } else { changes }
+            match unread.first() {
+                _ if !is_there => keeper.around(files, &host.cabled),
+                Some(Ok(names)) if !names.is_empty() => keeper.around(Vec::new(), &host.cabled),
+                _ => Vec::new(),
+            }
         });
         let left: Vec<Vec<Change>> = left.collect();
         let has_any = self.hosts.iter().any(|host| !host.cabled.is_empty());
@@ -318,6 +380,9 @@ impl Cluster {
         }
         let hosts = self.hosts.iter().zip(&changed).filter(|(_, changed)| changed.has_changed());
         let names: Vec<&str> = hosts.map(|(host, _)| host.name.as_str()).collect();
-        Ok(Some(format!("done on {}", text::list(&names))))
+        Ok(Some(match names.is_empty() {
+            true => "it was done already".to_owned(),
+            false => format!("done on {}", text::list(&names)),
+        }))
     }
 }

@@ -8,14 +8,16 @@
 mod report;
 mod text;
 
-use super::{ResultArgs, Unit, measuring_job, measuring_program, records};
-use crate::cli::args::{MeasurementArgs, values};
+use super::records::{self, Ended, RecordReader};
+use super::{ResultArgs, Unit, measuring_job, measuring_program};
+use crate::cli::args::{ConnectArgs, MeasurementArgs, values};
 use crate::cli::command_line::CommandLine;
 use crate::cli::lower::MeasurementJob;
 use crate::commands::output;
 use clap::Parser;
 use report::MeshReport;
 use rlaunch_bootstrap::bench::BenchRecord;
+use rlaunch_console::messages;
 use rlaunch_plot::PlotFile;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
@@ -98,13 +100,7 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
     }
     output::prepare_plot(plot.as_ref())?;
     let measured = records::run(launch, |_, _| Ok(())).await?;
-    let matrix = measured.reader.records.iter().find_map(|record| match record {
-        BenchRecord::Matrix(matrix) => Some(matrix),
-        _ => None,
-    });
-    if let Some((matrix, facts)) = matrix.zip(measured.facts()) {
-        let report = MeshReport::new(matrix, facts);
-        let mut report = report.map_err(|error| Failed::from_error(Exit::BUG, &error))?;
+    if let Some(mut report) = report_of(&measured)? {
         if let Some((path, earlier)) = earlier {
             let compared = report.compare(&path, &earlier);
             compared.map_err(|error| Failed::from_error(Exit::FILES, &error))?;
@@ -118,6 +114,35 @@ pub(super) async fn run(args: BenchMeshArgs, line: &CommandLine) -> Result<Exit,
         }
     }
     measured.ended
+}
+
+/// Measures all pairs of hosts, and returns a line on the slowest.
+pub(in crate::commands) async fn verdict(
+    hosts: Vec<String>,
+    connect: ConnectArgs,
+    line: &CommandLine,
+) -> Result<String, Failed> {
+    let measurement = MeasurementArgs::for_hosts(hosts, connect)?;
+    let results = ResultArgs { plot: None, with: Vec::new(), report: Unit::Gigabytes, json: false };
+    let args = BenchMeshArgs::without_kind(measurement, results, Unit::Gigabytes);
+    let program = measuring_program(&args.measurement)?;
+    let launch = args.job(program).launch(&line.config)?;
+    let _quiet = messages::quiet();
+    let measured = records::run(launch, |_, _| Ok(())).await?;
+    let report = report_of(&measured)?;
+    measured.ended?;
+    let nothing = || Failed::new(Exit::BUG, "the measuring program has printed no result");
+    report.map(|report| text::verdict(&report, Unit::Gigabytes)).ok_or_else(nothing)
+}
+
+/// Makes a report of what was measured; `None` if nothing was.
+fn report_of<R>(measured: &Ended<RecordReader<R>>) -> Result<Option<MeshReport>, Failed> {
+    let matrix = measured.reader.records.iter().find_map(|record| match record {
+        BenchRecord::Matrix(matrix) => Some(matrix),
+        _ => None,
+    });
+    let report = matrix.zip(measured.facts()).map(|(matrix, facts)| MeshReport::new(matrix, facts));
+    report.transpose().map_err(|error| Failed::from_error(Exit::BUG, &error))
 }
 
 impl BenchMeshArgs {

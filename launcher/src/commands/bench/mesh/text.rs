@@ -2,6 +2,7 @@
 
 use super::super::Unit;
 use super::report::{MeshReport, PairLimit, pairs, quantile};
+use rlaunch_plan::limit::HEALTHY;
 use rlaunch_plot::heat_map::HeatMap;
 use std::fmt::Write;
 
@@ -177,6 +178,37 @@ fn conclusions(report: &MeshReport, unit: Unit) -> Vec<String> {
     lines
 }
 
+/// Returns a line on the pair that is farthest below what its hardware can give, or is slowest where that is not known.
+pub(super) fn verdict(report: &MeshReport, unit: Unit) -> String {
+    let speed = |(a, b): (usize, usize)| report.matrix.megabits[a][b];
+    let share = |(a, b): (usize, usize)| {
+        let limit = report.limit[a][b].as_ref()?;
+        Some(speed((a, b)) * 100.0 / f64::from(limit.usable_mbps.max(1)))
+    };
+    let all: Vec<(usize, usize)> = pairs(report.hosts.len()).collect();
+    let is_known = all.iter().all(|pair| share(*pair).is_some());
+    let figure =
+        |pair: (usize, usize)| share(pair).filter(|_| is_known).unwrap_or_else(|| speed(pair));
+    let worst = all.iter().min_by(|one, other| figure(**one).total_cmp(&figure(**other)));
+    let Some(&(a, b)) = worst else { return "there is no pair of hosts".to_owned() };
+    let ([from, to], rate) = (&report.ports[a][b], unit.convert(speed((a, b)) / 8e3));
+    let pair = format!("slowest pair {from} → {to}: {rate:.2}");
+    let limit = report.limit[a][b].as_ref().filter(|_| is_known);
+    let Some((limit, share)) = limit.zip(share((a, b))) else {
+        return format!("{pair} {unit}; {}", hardware(report, unit));
+    };
+    let usable = unit.convert(f64::from(limit.usable_mbps) / 8e3);
+    let judged = if share < f64::from(HEALTHY) {
+        let hosts = report.hosts.join(",");
+        format!(
+            "{share:.0} % of what it can give; look for the cause with: rlaunch doctor -H {hosts} --probe"
+        )
+    } else {
+        "as good as this hardware gets".to_owned()
+    };
+    format!("{pair} {unit} of {usable:.2} ({}): {judged}", limit.bound)
+}
+
 /// Says what the hardware between the hosts can give.
 fn hardware(report: &MeshReport, unit: Unit) -> String {
     let all = || pairs(report.hosts.len());
@@ -249,6 +281,25 @@ c       5.00      5.00         -
         report.limit[0][1] = None;
         let text = hardware(&report, Unit::Gigabits);
         assert!(text.contains(", as far as it is known (1 of 2 pairs): "), "{text}");
+    }
+
+    #[test]
+    fn a_verdict_is_a_line() {
+        let mut report = made(&[&[0.0, 96.0], &[88.0, 0.0]]);
+        let line = verdict(&report, Unit::Gigabytes);
+        let unknown = "slowest pair b mlx5_0/1 → a mlx5_0/1: 11.00 GB/s; what the hardware can give is not known";
+        assert!(line.starts_with(unknown), "{line}");
+        let limit = |usable_mbps| {
+            Some(PairLimit { bound: "100 Gb/s port".into(), raw_mbps: 100_000, usable_mbps })
+        };
+        (report.limit[0][1], report.limit[1][0]) = (limit(97_000), limit(89_000));
+        let good = "slowest pair b mlx5_0/1 → a mlx5_0/1: 11.00 GB/s of 11.12 (100 Gb/s port): as good as this hardware gets";
+        assert_eq!(verdict(&report, Unit::Gigabytes), good);
+        // The faster pair is the one that lacks more.
+        report.limit[0][1] = limit(192_000);
+        let line = verdict(&report, Unit::Gigabytes);
+        let bad = "a mlx5_0/1 → b mlx5_0/1: 12.00 GB/s of 24.00 (100 Gb/s port): 50 % of what it can give; look for";
+        assert!(line.contains(bad) && line.ends_with("rlaunch doctor -H a,b --probe"), "{line}");
     }
 
     #[test]

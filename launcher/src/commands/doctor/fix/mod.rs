@@ -44,7 +44,7 @@ pub(super) async fn run(
 ) -> Result<Exit, Failed> {
     let wanted = wanted(args.fix.as_deref().unwrap_or_default())?;
     check_options(args)?;
-    let (mut examination, mut report) = super::look(args, line, selected).await?;
+    let (_, mut report) = super::look(args, line, selected).await?;
     if args.dry_run {
         return dry_run(args, &report, &fixes::plan(&report.folded, &wanted));
     }
@@ -63,6 +63,7 @@ pub(super) async fn run(
         let mut round = Round::new(chosen);
         round.work_here(args).await;
         let hosts = round.change_hosts(args, line).await?;
+        let mut examination;
         (examination, report) = super::look(args, line, selected).await?;
         if let Some(hosts) = hosts
             && !round.keep_or_undo(hosts, &examination).await
