@@ -276,11 +276,12 @@ impl<'a> Cluster<'a> {
         let files: Vec<Vec<(String, String)>> = changes.iter().map(|all| files(all)).collect();
         let lines = files.iter().map(|all| all.iter().map(|(line, _)| line.clone()).collect());
         let printed = self.changing.ask(lines.collect()).await;
-        let is_there = |(files, printed): (&Vec<(String, String)>, Vec<Result<String, String>>)| {
+        let both = files.iter().zip(printed);
+        let is_there = both.map(|(files, printed)| {
             let mut both = files.iter().zip(printed);
             both.all(|((_, content), printed)| printed.is_ok_and(|text| text == *content))
-        };
-        files.iter().zip(printed).map(is_there).collect()
+        });
+        is_there.collect()
     }
 
     /// Returns the files that keep the addresses of a host.
