@@ -13,6 +13,7 @@
 //! has passed. If it is killed, its guardian undoes them and sends the last message in its place.
 
 use crate::inventory::net::{Netdev, Route};
+use crate::shell_safe::word;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -222,7 +223,8 @@ impl NetworkChange {
 /// Writes the line for a shell: `ip address add 192.168.101.2/24 dev eth1`.
 impl fmt::Display for NetworkChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ip {}", self.arguments().join(" "))
+        f.write_str("ip")?;
+        self.arguments().iter().try_for_each(|argument| write!(f, " {}", word(argument)))
     }
 }
 

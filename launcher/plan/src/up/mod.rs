@@ -123,7 +123,7 @@ pub fn names(hosts: &[UpHost]) -> Step {
         let lines = lines.filter(|(is_known, line)| !is_known || ours.contains(line.as_str()));
         let lines: String = lines.map(|(_, line)| line).collect();
         let content = Some(with_block(&host.facts.hosts_file, &lines));
-        Some(Change::File { path: "/etc/hosts".into(), mode: 0o644, content })
+        Some(Change::File { path: "/etc/hosts".into(), mode: 0o644, content, expected: None })
     };
     let changes = hosts.iter().map(|host| change(host).into_iter().collect()).collect();
     Step::of(StepId::Names, changes, "every host finds the others by name")

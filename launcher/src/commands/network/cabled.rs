@@ -181,7 +181,7 @@ fn files(plan: &MeshPlan, hosts: &[Surveyed], host: usize, keeper: Keeper) -> Ve
     let files = format.files(plan, hosts, host).into_iter();
     let change = files.filter_map(|file| {
         let path = format!("{}/{}", file.directory?, file.name);
-        Some(Change::File { path, mode, content: Some(file.text) })
+        Some(Change::File { path, mode, content: Some(file.text), expected: None })
     });
     change.collect()
 }
