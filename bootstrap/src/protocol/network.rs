@@ -59,6 +59,17 @@ pub struct HostInterface {
     pub socket: Option<String>,
     /// Mode of an IPoIB interface: `datagram` or `connected`.
     pub ipoib_mode: Option<String>,
+    pub is_wireless: bool,
+    /// File by which systemd-networkd configures it.
+    pub network_file: Option<NetworkFile>,
+}
+
+/// Configuration file of systemd-networkd, which uses the first one that matches an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkFile {
+    pub path: String,
+    /// Whether it matches one interface alone, by its name or hardware address.
+    pub is_for_one: bool,
 }
 
 /// State of IPv6 on an interface.
