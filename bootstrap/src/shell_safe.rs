@@ -1,9 +1,11 @@
-//! Validation of host and user names, which may become part of a shell command.
+//! Validation of host and user names, which may become part of a shell command, and quoting.
 //!
 //! SSH configurations insert these names into commands (`%h` and `%r` in `ProxyCommand` and `Match
 //! exec`), and users insert them into `--rsh`. A name that contains shell syntax would run as a
 //! command (CVE-2023-51385). So such names are rejected wherever a name is read, as in OpenSSH
 //! since 9.6.
+
+use std::borrow::Cow;
 
 /// Characters that have a special meaning in a shell.
 const SHELL_CHARACTERS: &str = "'`\"$\\;&<>|(){}";
@@ -46,6 +48,16 @@ pub fn is_invisible(c: char) -> bool {
                 | '\u{fff9}'..='\u{fffb}'
                 | '\u{e0000}'..='\u{e007f}'
         )
+}
+
+/// Quotes a word for a POSIX shell if it needs that.
+pub(crate) fn word(text: &str) -> Cow<'_, str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=+@%^".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        Cow::Borrowed(text)
+    } else {
+        Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
+    }
 }
 
 #[cfg(test)]

@@ -102,7 +102,7 @@ pub enum CleanupReport {
 }
 
 /// Words between an engine that may have containers left, and the reason.
-pub const UNASKED: &str = ": not asked: ";
+pub const UNASKED: &str = ": may have some left: ";
 
 /// Words behind the number of removed containers.
 const CONTAINERS: &str = " containers removed";

@@ -13,6 +13,7 @@
 //! has passed. If it is killed, its guardian undoes them and sends the last message in its place.
 
 use crate::inventory::net::{Netdev, Route};
+use crate::shell_safe::word;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -58,6 +59,17 @@ pub struct HostInterface {
     pub socket: Option<String>,
     /// Mode of an IPoIB interface: `datagram` or `connected`.
     pub ipoib_mode: Option<String>,
+    pub is_wireless: bool,
+    /// File by which systemd-networkd configures it.
+    pub network_file: Option<NetworkFile>,
+}
+
+/// Configuration file of systemd-networkd, which uses the first one that matches an interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetworkFile {
+    pub path: String,
+    /// Whether it matches one interface alone, by its name or hardware address.
+    pub is_for_one: bool,
 }
 
 /// State of IPv6 on an interface.
@@ -222,7 +234,8 @@ impl NetworkChange {
 /// Writes the line for a shell: `ip address add 192.168.101.2/24 dev eth1`.
 impl fmt::Display for NetworkChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ip {}", self.arguments().join(" "))
+        f.write_str("ip")?;
+        self.arguments().iter().try_for_each(|argument| write!(f, " {}", word(argument)))
     }
 }
 

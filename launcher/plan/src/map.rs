@@ -11,7 +11,7 @@ use std::str::FromStr;
 use strum::{EnumString, IntoStaticStr, VariantArray};
 
 /// Maximum number of ranks in a job.
-const MAX_RANKS: u32 = 1 << 20;
+pub(crate) const MAX_RANKS: u32 = 1 << 20;
 
 /// `--map-by`: the order in which ranks fill the hosts' slots.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

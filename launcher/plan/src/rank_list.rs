@@ -3,6 +3,7 @@
 //! A line is `rank 2=b slot=0-1`, as Open MPI has it, or just a host, whose number among such lines is its rank.
 
 use crate::hosts::{self, Host, hostfile};
+use crate::map::MAX_RANKS;
 use crate::placement::CpuChoice;
 use rlaunch_bootstrap::id::Rank;
 use std::path::{Path, PathBuf};
@@ -114,7 +115,7 @@ fn parse(text: &str) -> Result<RankList, Problem> {
             ranks.extend(listed.into_iter().map(Some));
             continue;
         };
-        if rank >= hosts::MAX_HOSTS {
+        if rank >= MAX_RANKS as usize {
             return Err(wrong(format!("rank {rank} is more than a job has")));
         }
         if ranks.len() <= rank {
@@ -229,7 +230,8 @@ mod tests {
             ("rank 0=a slot=zero", "1: \"zero\" is not a list of CPUs"),
             ("rank 0 a", "1: `rank 0 a` is not of the form"),
             ("rank 0=+nx", "1: `+nx` is not of the form +n0"),
-            ("rank 99999999=a", "1: rank 99999999 is more than a job has"),
+            ("rank 1048576=a", "1: rank 1048576 is more than a job has"),
+            ("rank 1048575=a", "missing 0"),
             ("a;b", "1: "),
         ] {
             let error = parsed(text).unwrap_err();

@@ -72,7 +72,8 @@ pub(crate) fn changes(data: &[u8]) {
 }
 
 pub(crate) fn changes_seeds() -> Vec<Vec<u8>> {
-    let change = Change::File { path: "/etc/x".into(), mode: 0o644, content: Some("x".into()) };
+    let (path, content) = ("/etc/x".into(), Some("x".into()));
+    let change = Change::File { path, mode: 0o644, content, expected: Some(String::new()) };
     let by = "rlaunch up".to_owned();
     let changes = vec![change.clone()];
     let order = ChangeOrder::Apply { by: by.clone(), changes, trial_ms: Some(60_000) };

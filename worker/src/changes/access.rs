@@ -9,7 +9,7 @@ use nix::unistd::Uid;
 use rlaunch_bootstrap::protocol::changes::{Access, ChangeOrder, ChangeReply};
 use rlaunch_bootstrap::protocol::control::{FrameReader, HELLO_MAGIC, encode};
 use std::io::{self, Read, Write};
-use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, ExitCode, Stdio};
 
 /// Question by which sudo is known to wait for a password.
@@ -29,10 +29,15 @@ pub(crate) fn run() -> ExitCode {
     match access {
         Access::Root => run_as_root(None),
         Access::Sudo => {
-            // It returns only if it fails.
-            let error = agent_by_sudo(&["-n"]).map(|mut sudo| sudo.exec()).unwrap_or_else(|e| e);
-            errln!("rlaunch-worker: cannot run sudo: {error}");
-            ExitCode::FAILURE
+            // This process stays, since root's process starts from its program.
+            let started = agent_by_sudo(&["-n"]).and_then(|mut sudo| rlaunch_sys::spawn(&mut sudo));
+            started.map_or_else(
+                |error| {
+                    errln!("rlaunch-worker: cannot run sudo: {error}");
+                    ExitCode::FAILURE
+                },
+                end_of,
+            )
         }
         Access::Password => by_password(),
         Access::Refused(_) => ExitCode::FAILURE,
@@ -57,9 +62,10 @@ fn examine() -> Access {
         Ok(output) if output.status.success() => Access::Sudo,
         Ok(output) => {
             let said = String::from_utf8_lossy(&output.stderr);
-            match said.contains("password is required") {
-                true => Access::Password,
-                false => Access::Refused(said.trim().replace('\n', "; ")),
+            if asks_for_password(&said) {
+                Access::Password
+            } else {
+                Access::Refused(said.trim().replace('\n', "; "))
             }
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -69,11 +75,35 @@ fn examine() -> Access {
     }
 }
 
+/// Tells whether `sudo -n` would have asked: the message of sudo, and that of sudo-rs.
+fn asks_for_password(said: &str) -> bool {
+    said.contains("password is required") || said.contains("authentication is required")
+}
+
 fn agent_by_sudo(options: &[&str]) -> io::Result<Command> {
-    let own = std::env::current_exe()?;
     let mut sudo = Command::new("sudo");
-    sudo.args(options).arg("--").arg(own).arg("__changes").env("LC_ALL", "C");
+    sudo.args(options).arg("--").arg(own_program()?).arg("__changes").env("LC_ALL", "C");
     Ok(sudo)
+}
+
+/// Returns a path by which root starts this program. It leads to the program itself: another account may have renamed the
+/// directories above a shared cache since, and root may not enter a home directory on NFS.
+fn own_program() -> io::Result<PathBuf> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    if root_may_trace(&status) {
+        Ok(PathBuf::from(format!("/proc/{}/exe", std::process::id())))
+    } else {
+        std::env::current_exe()
+    }
+}
+
+/// Tells whether root here has `CAP_SYS_PTRACE`, as it has outside of containers. Without it, root may not follow
+/// `/proc/PID/exe` of another account. `status` is `/proc/self/status`.
+fn root_may_trace(status: &str) -> bool {
+    const CAP_SYS_PTRACE: u64 = 1 << 19;
+    let bounds = status.lines().find_map(|line| line.strip_prefix("CapBnd:"));
+    let bounds = bounds.and_then(|bounds| u64::from_str_radix(bounds.trim(), 16).ok());
+    bounds.is_some_and(|bounds| bounds & CAP_SYS_PTRACE != 0)
 }
 
 /// Asks the launcher for passwords until sudo takes one, and passes on what follows.
@@ -148,6 +178,10 @@ fn pass_on(mut child: Child, mut stderr: ChildStderr) -> ExitCode {
         }
     });
     std::thread::spawn(move || drop(copy(&mut stderr, &mut io::stderr())));
+    end_of(child)
+}
+
+fn end_of(mut child: Child) -> ExitCode {
     match child.wait() {
         Ok(status) => ExitCode::from(u8::try_from(status.code().unwrap_or(1)).unwrap_or(1)),
         Err(_) => ExitCode::FAILURE,
@@ -174,5 +208,26 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> io::Result<()> {
 pub(super) fn give_sign(word: Option<&str>) {
     if word == Some(SIGN) {
         let _ = io::stderr().write_all(STARTED.as_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_sudos_are_understood() {
+        assert!(asks_for_password("sudo: a password is required\n"));
+        assert!(asks_for_password("sudo: interactive authentication is required\n"));
+        assert!(!asks_for_password("sudo: a terminal is required\n"));
+    }
+
+    #[test]
+    fn root_starts_this_very_program() {
+        assert!(root_may_trace("Name:\tx\nCapBnd:\t000001ffffffffff\n"));
+        // As Docker has it.
+        assert!(!root_may_trace("CapBnd:\t00000000a80425fb\n"));
+        let program = std::fs::read(own_program().unwrap()).unwrap();
+        assert!(program == std::fs::read(std::env::current_exe().unwrap()).unwrap());
     }
 }

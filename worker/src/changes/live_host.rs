@@ -16,6 +16,12 @@ use std::path::{Path, PathBuf};
 /// Directory of the journal.
 const DIRECTORY: &str = "/var/lib/rlaunch";
 
+/// Permissions of a file that an edit makes.
+const NEW_MODE: u32 = 0o644;
+/// Maximum size of what a line saves, in bytes. Linux starts no program with a variable of 128 KiB, and so what undoes the
+/// change could not run.
+const MAX_SAVED: usize = 64 << 10;
+
 /// This host, with its journal.
 pub(super) struct LiveHost {
     directory: PathBuf,
@@ -37,7 +43,7 @@ impl LiveHost {
         LiveHost::open_at(Path::new(DIRECTORY))
     }
 
-    fn open_at(directory: &Path) -> io::Result<(LiveHost, Journal)> {
+    pub(super) fn open_at(directory: &Path) -> io::Result<(LiveHost, Journal)> {
         let mut host = LiveHost { directory: directory.to_owned(), journal: None };
         let path = host.path();
         let told = |error: io::Error| {
@@ -75,10 +81,19 @@ impl LiveHost {
 impl ChangedHost for LiveHost {
     fn look(&mut self, change: &Change) -> Result<Option<Was>, String> {
         match change {
-            Change::File { path, content, .. } => look_at_file(path, content.as_deref()),
+            Change::File { path, content, expected, .. } => {
+                look_at_file(path, content.as_deref(), expected.as_deref())
+            }
+            Change::Edit { path, line } => {
+                let present = read(Path::new(path))?.unwrap_or_default();
+                look_at_file(path, Some(&edited(line, &present)?), Some(&present))
+            }
             Change::Run { save, .. } => match save {
                 Some(save) => {
-                    let saved = shell::run(save, None, shell::TIMEOUT);
+                    let saved = shell::ask(save, shell::TIMEOUT).and_then(|saved| {
+                        let fits = saved.len() <= MAX_SAVED;
+                        if fits { Ok(saved) } else { Err("it prints more than 64 KiB".to_owned()) }
+                    });
                     let saved = saved.map_err(|cause| format!("`{save}`: {cause}"))?;
                     Ok(Some(Was::Saved(saved)))
                 }
@@ -99,20 +114,20 @@ impl ChangedHost for LiveHost {
 
     fn make(&mut self, change: &Change, was: &Was) -> Result<Option<Was>, String> {
         match change {
-            Change::File { path, mode, content: Some(content) } => {
-                let (mode, owner) = match was {
-                    Was::File { mode, user, group, .. } => (*mode, Some((*user, *group))),
-                    _ => (*mode, None),
-                };
-                write_file(Path::new(path), content, mode, owner).map(|()| None)
+            Change::File { path, mode, content: Some(content), .. } => {
+                write_over(path, content, *mode, was).map(|()| None)
             }
             Change::File { path, content: None, .. } => remove_file(path).map(|()| None),
+            Change::Edit { path, line } => {
+                let content = edited(line, content_of(was))?;
+                write_over(path, &content, NEW_MODE, was).map(|()| None)
+            }
             Change::Run { line, .. } => {
                 let saved = match was {
                     Was::Saved(saved) => Some(saved.as_str()),
                     _ => None,
                 };
-                shell::run(line, saved, shell::TIMEOUT).map(|_| None)
+                shell::run(line, saved, shell::TIMEOUT).map(|()| None)
             }
             Change::Network(change) => {
                 let mut record = read_network(was)?.record;
@@ -125,18 +140,23 @@ impl ChangedHost for LiveHost {
     fn restore(&mut self, change: &Change, was: &Was) -> Result<(), String> {
         match (change, was) {
             (Change::File { path, content, .. }, _) => restore_file(path, content.as_deref(), was),
+            (Change::Edit { path, line }, _) => {
+                restore_file(path, Some(&edited(line, content_of(was))?), was)
+            }
             (Change::Run { undo: None, .. }, _) => Ok(()),
             (Change::Run { undo: Some(undo), .. }, Was::Saved(saved)) => {
-                shell::run(undo, Some(saved), shell::TIMEOUT).map(drop)
+                shell::run(undo, Some(saved), shell::TIMEOUT)
             }
-            (Change::Run { undo: Some(undo), .. }, _) => {
-                shell::run(undo, None, shell::TIMEOUT).map(drop)
-            }
+            (Change::Run { undo: Some(undo), .. }, _) => shell::run(undo, None, shell::TIMEOUT),
             // What an interface had is gone with it.
             (Change::Network(change), _) if !has_interface(change) => Ok(()),
-            (Change::Network(_), _) => {
+            (Change::Network(change), _) => {
                 let NetworkWas { boot, mut record } = read_network(was)?;
                 if boot != boot_id() {
+                    // The boot has taken it away, and whatever is there now is of others.
+                    if !trial::is_in_effect(change) {
+                        return Ok(());
+                    }
                     record.forget_boot();
                 }
                 let failed = record.restore().failed;
@@ -212,21 +232,57 @@ fn read(path: &Path) -> Result<Option<String>, String> {
     }
 }
 
-fn look_at_file(path: &str, wanted: Option<&str>) -> Result<Option<Was>, String> {
+/// Returns the content of a file before a change.
+fn content_of(was: &Was) -> &str {
+    match was {
+        Was::File { content, .. } => content,
+        _ => "",
+    }
+}
+
+/// Returns what the line of an edit makes of a text.
+fn edited(line: &str, text: &str) -> Result<String, String> {
+    shell::filter(line, text, shell::TIMEOUT).map_err(|cause| format!("`{line}`: {cause}"))
+}
+
+fn look_at_file(
+    path: &str,
+    wanted: Option<&str>,
+    expected: Option<&str>,
+) -> Result<Option<Was>, String> {
     let path = Path::new(path);
-    let Some(content) = read(path)? else {
+    let present = read(path)?;
+    let is_as_wanted = present.as_deref() == wanted;
+    if !is_as_wanted
+        && expected.is_some_and(|expected| present.as_deref().unwrap_or_default() != expected)
+    {
+        return Err(format!(
+            "others have changed {} since it was read: repeat the command, which reads it again",
+            path.display()
+        ));
+    }
+    let Some(content) = present else {
         let ancestors = path.ancestors().skip(1).take_while(|directory| !directory.exists());
         let mut directories: Vec<String> =
             ancestors.map(|directory| directory.display().to_string()).collect();
         directories.reverse();
         return Ok(wanted.map(|_| Was::NoFile { directories }));
     };
-    if wanted == Some(content.as_str()) {
+    if is_as_wanted {
         return Ok(None);
     }
     let found = fs::metadata(path).map_err(|error| format!("{}: {error}", path.display()))?;
     let (mode, user, group) = (found.mode() & 0o7777, found.uid(), found.gid());
     Ok(Some(Was::File { mode, user, group, content }))
+}
+
+/// Writes a file in place of what was there, with its owner and permissions; `mode` is for a new one.
+fn write_over(path: &str, content: &str, mode: u32, was: &Was) -> Result<(), String> {
+    let (mode, owner) = match was {
+        Was::File { mode, user, group, .. } => (*mode, Some((*user, *group))),
+        _ => (mode, None),
+    };
+    write_file(Path::new(path), content, mode, owner)
 }
 
 /// Writes a file as a whole: whoever reads it sees the former content or this one. A link stays, and what it leads to is
@@ -249,8 +305,7 @@ fn write_file(
             match fs::rename(&fresh, path) {
                 // A container engine mounts single files, such as /etc/hosts, and they keep their place.
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                    fs::write(path, content)?;
-                    File::open(path)?.sync_all()?;
+                    write_in_place(path, content)?;
                     fs::remove_file(&fresh)
                 }
                 renamed => renamed,
@@ -264,6 +319,24 @@ fn write_file(
         sync_directory(directory)
     };
     write().map_err(|error| format!("cannot write {}: {error}", path.display()))
+}
+
+/// Writes into a file. If that fails, as on a full disk, its former content is there again.
+fn write_in_place(path: &Path, content: &str) -> io::Result<()> {
+    let write = |content: &[u8]| {
+        // It is cut off behind, not before, so that the blocks of the former content stay.
+        let mut file = OpenOptions::new().write(true).open(path)?;
+        file.write_all(content)?;
+        file.set_len(content.len() as u64)?;
+        file.sync_all()
+    };
+    let former = fs::read(path)?;
+    let written = write(content.as_bytes());
+    if written.is_err() {
+        // The first error tells more.
+        let _ = write(&former);
+    }
+    written
 }
 
 fn write_fresh(path: &Path, content: &str, mode: u32, owner: Option<(u32, u32)>) -> io::Result<()> {
@@ -302,6 +375,8 @@ fn restore_file(path: &str, ours: Option<&str>, was: &Was) -> Result<(), String>
     match was {
         Was::File { mode, user, group, content } => {
             let wanted = match &present {
+                // Others have removed it since.
+                None if ours.is_some() => return Ok(()),
                 None => content.clone(),
                 Some(present) => {
                     taken_out(content, ours.unwrap_or_default(), present).ok_or_else(changed)?
@@ -354,7 +429,7 @@ mod tests {
 
     fn file(path: &Path, content: Option<&str>) -> Change {
         let path = path.display().to_string();
-        Change::File { path, mode: 0o640, content: content.map(str::to_owned) }
+        Change::File { path, mode: 0o640, content: content.map(str::to_owned), expected: None }
     }
 
     #[test]
@@ -397,6 +472,79 @@ mod tests {
         assert_eq!(fs::read_to_string(&path).unwrap(), "theirs");
         fs::remove_file(&path).unwrap();
         assert_eq!(down(directory.path()), [None], "the journal still knows of it");
+    }
+
+    #[test]
+    fn a_file_that_others_have_removed_stays_away() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hosts");
+        fs::write(&path, "a\n").unwrap();
+        up(directory.path(), &[file(&path, Some("b\n"))]);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(down(directory.path()), [None]);
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_file_that_others_have_changed_since_it_was_read_is_not_written() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hosts");
+        let change = |expected: &str| Change::File {
+            path: path.display().to_string(),
+            mode: 0o644,
+            content: Some("localhost\nours\n".into()),
+            expected: Some(expected.to_owned()),
+        };
+        fs::write(&path, "localhost\ntheirs\n").unwrap();
+        let refused = up(directory.path(), &[change("localhost\n")]);
+        let [ChangeOutcome::Failed(cause)] = &refused[..] else { panic!("{refused:?}") };
+        assert!(cause.starts_with("others have changed ") && cause.contains("hosts"), "{cause}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), "localhost\ntheirs\n");
+        assert_eq!(down(directory.path()), [], "nothing was begun");
+        assert_eq!(up(directory.path(), &[change("localhost\ntheirs\n")]), [ChangeOutcome::Made]);
+        let again = up(directory.path(), &[change("localhost\ntheirs\n")]);
+        assert_eq!(again, [ChangeOutcome::Already]);
+        fs::remove_file(&path).unwrap();
+        assert_eq!(up(directory.path(), &[change("")]), [ChangeOutcome::Made], "there was none");
+    }
+
+    #[test]
+    fn an_edit_is_undone_without_what_others_have_written_since() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hosts");
+        let line = "sed s/old/new/".to_owned();
+        let edit = Change::Edit { path: path.display().to_string(), line };
+        fs::write(&path, "a\nold\nz\n").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o604)).unwrap();
+        assert_eq!(up(directory.path(), std::slice::from_ref(&edit)), [ChangeOutcome::Made]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a\nnew\nz\n");
+        assert_eq!(up(directory.path(), &[edit]), [ChangeOutcome::Already]);
+        fs::write(&path, "a\nnew\nz\ntheirs\n").unwrap();
+        assert_eq!(down(directory.path()), [None]);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a\nold\nz\ntheirs\n");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o604);
+        let failing = Change::Edit { path: path.display().to_string(), line: "exit 1".into() };
+        assert!(matches!(up(directory.path(), &[failing])[..], [ChangeOutcome::Failed(_)]));
+        assert_eq!(fs::read_to_string(&path).unwrap(), "a\nold\nz\ntheirs\n");
+    }
+
+    #[test]
+    fn a_write_in_place_leaves_nothing_of_a_longer_content() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("hosts");
+        fs::write(&path, "a longer one\n").unwrap();
+        write_in_place(&path, "short\n").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "short\n");
+    }
+
+    #[test]
+    fn what_could_not_be_handed_to_the_undoing_is_not_changed() {
+        let directory = tempfile::tempdir().unwrap();
+        let save = Some("head -c 70000 /dev/zero | tr '\\0' x".to_owned());
+        let change = Change::Run { line: "true".into(), save, undo: Some("true".into()) };
+        let refused = up(directory.path(), &[change]);
+        let [ChangeOutcome::Failed(cause)] = &refused[..] else { panic!("{refused:?}") };
+        assert!(cause.ends_with("it prints more than 64 KiB"), "{cause}");
     }
 
     #[test]

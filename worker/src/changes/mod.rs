@@ -26,16 +26,18 @@ use rlaunch_bootstrap::protocol::changes::journal::Journal;
 use rlaunch_bootstrap::protocol::changes::{Change, ChangeOrder, ChangeOutcome, ChangeReply};
 use rlaunch_bootstrap::protocol::control::{FrameReader, encode};
 use serde::{Deserialize, Serialize};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Directory whose lock is held by the one process that may change the host. It is there on every host, so that nothing is
-/// left when all is undone.
-const LOCKED: &str = "/var/lib";
+/// File whose lock is held by the one process that may change the host. Root alone can open it: whoever can open a file can
+/// lock it, and would stop all changes. It goes with the next boot.
+const LOCKED: &str = "/run/rlaunch.lock";
 /// Time limit for the lock: another command ends, or a guardian undoes its changes.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 const LOCK_INTERVAL: Duration = Duration::from_millis(50);
@@ -43,6 +45,8 @@ const LOCK_INTERVAL: Duration = Duration::from_millis(50);
 const ASK_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum time for which changes stay unconfirmed, whatever the launcher orders.
 const MAX_TRIAL: Duration = Duration::from_secs(3600);
+/// Time that one change may take: a line that saves and one that changes.
+const MAX_CHANGE: Duration = shell::TIMEOUT.saturating_mul(2);
 /// Time after the end of a trial in which the agent is to undo it by itself.
 const GUARDED_AFTER: Duration = Duration::from_secs(20);
 
@@ -70,7 +74,8 @@ pub(crate) fn run_as_root(word: Option<&str>) -> ExitCode {
 
 fn serve(guardian: Option<PipeWriter>) -> ExitCode {
     let mut replies = Replies::new();
-    let opened = lock().and_then(|lock| Ok((lock, LiveHost::open().map_err(|e| e.to_string())?)));
+    let opened = lock(Path::new(LOCKED), LOCK_TIMEOUT)
+        .and_then(|lock| Ok((lock, LiveHost::open().map_err(|e| e.to_string())?)));
     let (_lock, (host, journal)) = match opened {
         Ok(opened) => opened,
         Err(cause) => {
@@ -104,19 +109,21 @@ fn ends() -> SigSet {
 }
 
 /// Acquires the right to change this host.
-fn lock() -> Result<Flock<File>, String> {
-    let failed = |error: &dyn std::fmt::Display| format!("cannot lock {LOCKED}: {error}");
-    let mut directory = File::open(LOCKED).map_err(|error| failed(&error))?;
-    let deadline = Instant::now() + LOCK_TIMEOUT;
+fn lock(path: &Path, limit: Duration) -> Result<Flock<File>, String> {
+    let failed = |error: &dyn std::fmt::Display| format!("cannot lock {}: {error}", path.display());
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(false).mode(0o600);
+    let mut file = options.open(path).map_err(|error| failed(&error))?;
+    let deadline = Instant::now() + limit;
     loop {
-        match Flock::lock(directory, FlockArg::LockExclusiveNonblock) {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),
-            Err((file, Errno::EWOULDBLOCK)) if Instant::now() < deadline => {
-                directory = file;
+            Err((unlocked, Errno::EWOULDBLOCK)) if Instant::now() < deadline => {
+                file = unlocked;
                 std::thread::sleep(LOCK_INTERVAL);
             }
             Err((_, Errno::EWOULDBLOCK)) => {
-                let seconds = LOCK_TIMEOUT.as_secs();
+                let seconds = limit.as_secs();
                 return Err(format!("another rlaunch has been changing this host for {seconds} s"));
             }
             Err((_, error)) => return Err(failed(&error)),
@@ -185,7 +192,7 @@ impl ChangingAgent {
             ChangeOrder::Password(_) => return,
             ChangeOrder::Ask(lines) => {
                 for line in lines {
-                    let printed = shell::run(&line, None, ASK_TIMEOUT);
+                    let printed = shell::ask(&line, ASK_TIMEOUT);
                     self.replies.send(&ChangeReply::Printed(printed));
                 }
             }
@@ -201,7 +208,7 @@ impl ChangingAgent {
             ChangeOrder::Confirm => {
                 self.trial = None;
                 // Only a guardian that is gone cannot be told.
-                let _ = self.tell_guardian();
+                let _ = self.tell_guardian(Duration::ZERO);
             }
             ChangeOrder::RollBack => {
                 self.roll_back();
@@ -210,7 +217,7 @@ impl ChangingAgent {
             ChangeOrder::Undo => {
                 self.undo(0);
                 self.trial = None;
-                let _ = self.tell_guardian();
+                let _ = self.tell_guardian(Duration::ZERO);
             }
         }
         self.finish();
@@ -220,7 +227,8 @@ impl ChangingAgent {
         let time = Duration::from_millis(u64::from(time_ms)).min(MAX_TRIAL);
         let from = self.trial.as_ref().map_or(self.journal.next_id(), |trial| trial.from);
         self.trial = Some(Trial { from, until: Instant::now() + time });
-        self.tell_guardian().map_err(|error| format!("cannot tell the guardian: {error}"))
+        let told = self.tell_guardian(Duration::ZERO);
+        told.map_err(|error| format!("cannot tell the guardian: {error}"))
     }
 
     fn apply(&mut self, by: &str, changes: &[Change]) {
@@ -229,7 +237,7 @@ impl ChangingAgent {
             let outcome = if is_late {
                 ChangeOutcome::Failed("the time of the trial is over".to_owned())
             } else {
-                self.journal.apply(&mut self.host, change, by, now())
+                self.make(by, change)
             };
             let is_failure = matches!(outcome, ChangeOutcome::Failed(_));
             self.replies.send(&ChangeReply::Outcome(outcome));
@@ -239,11 +247,25 @@ impl ChangingAgent {
         }
     }
 
+    /// Makes a change. The clock of the trial stands meanwhile: a line may take longer than a trial, and has a time limit of
+    /// its own.
+    fn make(&mut self, by: &str, change: &Change) -> ChangeOutcome {
+        let begun = Instant::now();
+        // A guardian that is gone tells by a signal.
+        let _ = self.tell_guardian(MAX_CHANGE);
+        let outcome = self.journal.apply(&mut self.host, change, by, now());
+        if let Some(trial) = &mut self.trial {
+            trial.until += begun.elapsed();
+        }
+        let _ = self.tell_guardian(Duration::ZERO);
+        outcome
+    }
+
     /// Undoes what is on trial, and tells the launcher. Returns whether all is undone.
     fn roll_back(&mut self) -> bool {
         let from = self.trial.take().map(|trial| trial.from);
         let is_undone = from.is_none_or(|from| self.undo(from));
-        let _ = self.tell_guardian();
+        let _ = self.tell_guardian(Duration::ZERO);
         self.finish();
         is_undone
     }
@@ -256,10 +278,11 @@ impl ChangingAgent {
         self.replies.send(&ChangeReply::Finished(self.journal.state()));
     }
 
-    fn tell_guardian(&mut self) -> io::Result<()> {
+    /// Tells the guardian what is on trial. `longer` is the time for which the clock of the trial may stand.
+    fn tell_guardian(&mut self, longer: Duration) -> io::Result<()> {
         let Some(guardian) = &mut self.guardian else { return Ok(()) };
-        let left =
-            self.trial.as_ref().map(|trial| trial.until.saturating_duration_since(Instant::now()));
+        let left = |trial: &Trial| trial.until.saturating_duration_since(Instant::now()) + longer;
+        let left = self.trial.as_ref().map(left);
         let left_ms = left.map_or(0, |left| u64::try_from(left.as_millis()).unwrap_or(u64::MAX));
         let watch = Watch { from: self.trial.as_ref().map(|trial| trial.from), left_ms };
         guardian.write_all(&encode(&watch).map_err(io::Error::other)?)
@@ -287,11 +310,11 @@ fn now() -> u64 {
 }
 
 /// Replies to the launcher, which may be gone.
-struct Replies(io::Stdout);
+struct Replies(Box<dyn Write>);
 
 impl Replies {
     fn new() -> Replies {
-        Replies(io::stdout())
+        Replies(Box::new(io::stdout()))
     }
 
     fn send(&mut self, reply: &ChangeReply) {
@@ -315,12 +338,15 @@ fn guard(agent: Pid, watches: PipeReader) -> ExitCode {
     // What the agent has begun must not come after its undoing.
     trial::reap_all(agent, shell::TIMEOUT);
     let mut replies = Replies::new();
-    match lock().and_then(|lock| Ok((lock, LiveHost::open().map_err(|e| e.to_string())?))) {
-        Ok((_lock, (mut host, mut journal))) => {
+    // Without the lock it is undone as well: nobody else will.
+    let _lock = lock(Path::new(LOCKED), LOCK_TIMEOUT)
+        .inspect_err(|cause| errln!("rlaunch-worker: {cause}"));
+    match LiveHost::open() {
+        Ok((mut host, mut journal)) => {
             undo(&mut host, &mut journal, &mut replies, from);
             replies.send(&ChangeReply::Finished(journal.state()));
         }
-        Err(cause) => replies.send(&ChangeReply::Unable(cause)),
+        Err(error) => replies.send(&ChangeReply::Unable(error.to_string())),
     }
     ExitCode::FAILURE
 }
@@ -372,6 +398,40 @@ mod tests {
         drop(writer);
         // No process has this id.
         last_watch(Pid::from_raw(i32::MAX), reader)
+    }
+
+    #[test]
+    fn the_lock_is_root_s_alone_and_held_once() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("lock");
+        let held = lock(&path, Duration::ZERO).unwrap();
+        assert_eq!(held.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        let refused = lock(&path, Duration::ZERO).unwrap_err();
+        assert_eq!(refused, "another rlaunch has been changing this host for 0 s");
+        drop(held);
+        lock(&path, Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn the_clock_of_a_trial_stands_while_a_line_runs() {
+        let directory = tempfile::tempdir().unwrap();
+        let (host, journal) = LiveHost::open_at(directory.path()).unwrap();
+        let until = Instant::now() + Duration::from_secs(3600);
+        let trial = Some(Trial { from: 0, until });
+        let (reader, writer) = io::pipe().unwrap();
+        let replies = Replies(Box::new(io::sink()));
+        let mut agent = ChangingAgent { host, journal, replies, guardian: Some(writer), trial };
+        let line = Change::Run { line: "sleep 0.2".into(), save: None, undo: None };
+        assert_eq!(agent.make("rlaunch up", &line), ChangeOutcome::Made);
+        assert!(agent.trial.take().unwrap().until >= until + Duration::from_millis(200));
+        drop(agent);
+        let mut told = FrameReader::default();
+        let bytes = io::Read::bytes(reader).collect::<Result<Vec<u8>, _>>().unwrap();
+        told.push(&bytes);
+        let before: Watch = told.next_frame().unwrap().unwrap();
+        let after: Watch = told.next_frame().unwrap().unwrap();
+        assert!(before.left_ms > after.left_ms, "{before:?} {after:?}");
     }
 
     #[test]

@@ -71,7 +71,7 @@ fn remove_by_all(engines: &[PathBuf], filter: &str, limit: Duration) -> Removal 
     Removal { unasked: first, ..removal }
 }
 
-/// Says why an engine was not asked, behind a separator, which the reason itself does not have.
+/// Says why an engine may have containers left, behind a separator, which the reason itself does not have.
 fn unasked(engine: &OsStr, why: &str) -> String {
     let plain = |c: char| if c == ';' || c.is_control() { ',' } else { c };
     let why: String = why.trim().chars().map(plain).take(LONGEST).collect();
@@ -189,7 +189,7 @@ mod tests {
             ("case $1 in ps) echo a;; rm) exit 1;; esac", LONG, "`rm`: exit status: 1"),
         ] {
             let (_scratch, engine) = engine("podman", script);
-            let unasked = format!("podman: not asked: {why}");
+            let unasked = format!("podman: may have some left: {why}");
             assert_eq!(removed(&engine, "7", limit), Removal { removed: 0, unasked });
         }
         assert_eq!(removed(Path::new("/no/docker"), "7", LONG), Removal::default());

@@ -23,7 +23,7 @@ pub use descriptor::{begin_writeback, redirect, while_unused};
 pub use pages::{Pages, prefer_numa_node};
 pub use process::{
     Fork, ForkGeneration, exec, fork, let_descendants_read, limit_open_files, spawn,
-    survive_file_size_limit, wait_for_signal, write_to_process,
+    survive_file_size_limit, unblock_signals, wait_for_signal, write_to_process,
 };
 pub use shared::{OwnedBytes, SharedMemory, full_fence};
 pub use socket::{PeerSilence, never_fragment, unacknowledged_bytes};

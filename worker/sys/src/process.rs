@@ -108,6 +108,23 @@ pub fn limit_open_files(command: &mut std::process::Command, soft: u64) {
     unsafe { command.pre_exec(limit) };
 }
 
+/// Makes a command start without blocked signals. It would inherit those that this thread blocks.
+pub fn unblock_signals(command: &mut std::process::Command) {
+    let unblock = || {
+        let mut none = MaybeUninit::uninit();
+        // SAFETY: sigemptyset(3) writes one set, and `none` has room for it.
+        unsafe { libc::sigemptyset(none.as_mut_ptr()) };
+        // SAFETY: sigprocmask(2) reads the set, which was written above, and stores no former one.
+        match unsafe { libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut()) } {
+            -1 => Err(io::Error::last_os_error()),
+            _ => Ok(()),
+        }
+    };
+    // SAFETY: pre_exec requires that the closure does only what is allowed between fork and exec in a process of many
+    // threads: it makes a system call on its own stack, takes no lock and allocates nothing.
+    unsafe { command.pre_exec(unblock) };
+}
+
 /// Makes writes beyond the limit of the size of files (`RLIMIT_FSIZE`) fail with `EFBIG`, where SIGXFSZ would end the
 /// process. A handler does that, and not the disposition to ignore the signal, because exec resets handlers: programs
 /// that this process starts have the default. If it was started with the signal ignored, so are they.

@@ -18,6 +18,7 @@
 pub mod journal;
 
 use super::network::NetworkChange;
+use crate::shell_safe::word;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -33,6 +34,17 @@ pub enum Change {
         mode: u32,
         /// `None` removes it.
         content: Option<String>,
+        /// Text from which the content was made. If the file has another one by now, it is not touched: what others have
+        /// written meanwhile would be lost.
+        #[serde(default)]
+        expected: Option<String>,
+    },
+    /// Replace a text file by what a line of `sh -c` makes of it: it gets the file at stdin and prints the new content. It
+    /// must print the same for the same file, since it is run again to find out what is to be undone.
+    Edit {
+        /// Absolute path.
+        path: String,
+        line: String,
     },
     /// Run a line by `sh -c`.
     Run {
@@ -51,7 +63,8 @@ pub enum Change {
 impl fmt::Display for Change {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Change::File { path, mode, content: Some(content) } => {
+            Change::File { path, mode, content: Some(content), .. } => {
+                let path = word(path);
                 let mark = here_mark(content);
                 let end = if content.ends_with('\n') { "" } else { "\n" };
                 write!(
@@ -59,7 +72,13 @@ impl fmt::Display for Change {
                     "install -D -m {mode:o} /dev/stdin {path} <<'{mark}'\n{content}{end}{mark}"
                 )
             }
-            Change::File { path, content: None, .. } => write!(f, "rm -f {path}"),
+            Change::File { path, content: None, .. } => write!(f, "rm -f {}", word(path)),
+            Change::Edit { path, line } => {
+                let new = format!("{path}.new");
+                let (new, path) = (word(&new), word(path));
+                // In a container the file may be a mount, which cannot be replaced.
+                write!(f, "{{ {line}; }} < {path} > {new} && cat {new} > {path} && rm {new}")
+            }
             Change::Run { line, .. } => f.write_str(line),
             Change::Network(change) => change.fmt(f),
         }
@@ -81,6 +100,7 @@ impl Change {
         match self {
             Change::File { path, content: Some(_), .. } => format!("write {path}"),
             Change::File { path, content: None, .. } => format!("remove {path}"),
+            Change::Edit { path, .. } => format!("edit {path}"),
             Change::Run { line, .. } => line.lines().next().unwrap_or_default().to_owned(),
             Change::Network(change) => change.to_string(),
         }
@@ -193,12 +213,20 @@ mod tests {
             path: "/etc/x.conf".into(),
             mode: 0o600,
             content: content.map(str::to_owned),
+            expected: None,
         };
         let written = "install -D -m 600 /dev/stdin /etc/x.conf <<'END_'\na = 1\nEND\nEND_";
         assert_eq!(file(Some("a = 1\nEND\n")).to_string(), written);
         assert_eq!(file(Some("a")).to_string().lines().last(), Some("END"));
         assert_eq!(file(None).to_string(), "rm -f /etc/x.conf");
         assert_eq!(file(Some("a")).title(), "write /etc/x.conf");
+        let edit = Change::Edit { path: "/etc/x y".into(), line: "sed s/a/b/".into() };
+        assert_eq!(
+            edit.to_string(),
+            "{ sed s/a/b/; } < '/etc/x y' > '/etc/x y.new' && cat '/etc/x y.new' > '/etc/x y' && rm '/etc/x y.new'"
+        );
+        let removed = Change::File { path: "/a'b".into(), mode: 0, content: None, expected: None };
+        assert_eq!(removed.to_string(), r"rm -f '/a'\''b'");
     }
 
     #[test]

@@ -299,11 +299,15 @@ impl Closed<'_> {
 }
 
 fn accepted_by_firewalld(port: &str) -> Fix {
-    let line =
-        format!("sudo firewall-cmd --permanent --add-port={port} && sudo firewall-cmd --reload");
-    let save = format!("firewall-cmd --permanent --query-port={port} || true");
+    // `firewall-cmd --reload` would take away what others have set without `--permanent`: admins, Docker, libvirt.
+    let line = format!(
+        "sudo firewall-cmd --permanent --add-port={port} && sudo firewall-cmd --add-port={port}"
+    );
+    let query = format!("firewall-cmd --query-port={port}");
+    let save = format!("echo $({query} --permanent) $({query})");
+    let remove = format!("firewall-cmd --remove-port={port}");
     let undo = format!(
-        "[ \"$SAVED\" = yes ] || {{ firewall-cmd --permanent --remove-port={port} && firewall-cmd --reload; }}"
+        "case \"$SAVED\" in yes*) ;; *) {remove} --permanent ;; esac && case \"$SAVED\" in *yes) ;; *) {remove} ;; esac"
     );
     Fix::accept(&line, save, undo, true)
 }

@@ -14,6 +14,7 @@ use rlaunch_bootstrap::inventory::diagnostics::{
 };
 use rlaunch_bootstrap::inventory::rdma::{PortState, Uverbs};
 use rlaunch_bootstrap::protocol::changes::Change;
+use rlaunch_bootstrap::protocol::changes::journal::taken_out;
 use std::fmt::Write as _;
 use std::process::Command;
 
@@ -347,32 +348,39 @@ fn all_lines_are_right_for_a_shell() {
     }
 }
 
-/// Runs the lines of a change on a file in place of `/etc/hosts`. Returns it after the change, and after the undoing.
-fn on_names(before: &str, address: &str) -> (String, String) {
+/// Leads the name `h` to an address in a text of `/etc/hosts`, by the line that a host runs.
+fn with_own_name(before: &str, address: &str) -> String {
+    let fix = Fix::own_name("h", address.parse().unwrap());
+    let [Change::Edit { path, line }] = changes(&fix) else { panic!("{fix:?}") };
+    assert_eq!(path, "/etc/hosts");
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("hosts");
     std::fs::write(&file, before).unwrap();
-    let fix = Fix::own_name("h", address.parse().unwrap());
-    let Change::Run { line, save, undo } = &changes(&fix)[0] else { panic!("{fix:?}") };
-    let run = |line: &str, saved: &str| {
-        let line = line.replace("/etc/hosts", &file.display().to_string());
-        let output = Command::new("sh").args(["-c", &line]).env("SAVED", saved).output().unwrap();
-        assert!(output.status.success(), "{output:?}");
-        String::from_utf8(output.stdout).unwrap().trim_end_matches('\n').to_owned()
-    };
-    let saved = run(save.as_ref().unwrap(), "");
-    run(line, "");
-    let after = std::fs::read_to_string(&file).unwrap();
-    run(undo.as_ref().unwrap(), &saved);
-    (after, std::fs::read_to_string(&file).unwrap())
+    let hosts = std::fs::File::open(&file).unwrap();
+    let output = Command::new("sh").args(["-c", line]).stdin(hosts).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
 }
 
 #[test]
 fn an_own_name_leaves_its_other_lines() {
-    let before = "127.0.0.1 localhost\n127.0.1.1\th.lab h  # of the installer\n192.0.2.7 h\n# 192.0.2.9 h\n::1 ip6 h2\n";
-    let (after, undone) = on_names(before, "10.0.0.5");
+    let before = "127.0.0.1 localhost h\n127.0.1.1\th.lab h  # of the installer\n192.0.2.7 h\n# 192.0.2.9 h\n::1 ip6 h2\n";
+    let after = with_own_name(before, "10.0.0.5");
     let expected = "10.0.0.5 h\n127.0.0.1 localhost\n127.0.1.1 h.lab # of the installer\n# 192.0.2.9 h\n::1 ip6 h2\n";
     assert_eq!(after, expected);
-    assert_eq!(undone, before);
-    assert_eq!(on_names(&after, "10.0.0.5").0, after);
+    assert_eq!(with_own_name(&after, "10.0.0.5"), after);
+    assert_eq!(
+        with_own_name("127.0.0.1 localhost\n", "10.0.0.5"),
+        "127.0.0.1 localhost\n10.0.0.5 h\n"
+    );
+}
+
+/// What others add meanwhile stays when it is undone, and so does the full name when it is done.
+#[test]
+fn an_own_name_keeps_the_full_one_and_others_lines() {
+    let before = "127.0.0.1 localhost\n127.0.1.1 h.lab h # of the installer\n::1 ip6\n";
+    let after = with_own_name(before, "10.0.0.5");
+    assert_eq!(after, "127.0.0.1 localhost\n10.0.0.5 h.lab h\n::1 ip6\n");
+    let since = format!("{after}10.0.0.9 other\n");
+    assert_eq!(taken_out(before, &after, &since), Some(format!("{before}10.0.0.9 other\n")));
 }

@@ -89,10 +89,18 @@ fn lines_to_paste(machines: &[Machine]) -> Vec<String> {
                 Action::RunHere | Action::InstallKey => &[],
             });
         let run = changes.flat_map(|change| match change {
-            Change::Run { line, save, undo } => [Some(line), save.as_ref(), undo.as_ref()],
-            _ => [None; 3],
+            Change::Run { line, save, undo } => {
+                [Some(line), save.as_ref(), undo.as_ref()].into_iter().flatten().cloned().collect()
+            }
+            // The content is no line for a shell.
+            Change::File { path, mode, .. } => {
+                let (path, mode, content, expected) = (path.clone(), *mode, None, None);
+                vec![Change::File { path, mode, content, expected }.to_string()]
+            }
+            Change::Edit { line, .. } => vec![line.clone(), change.to_string()],
+            Change::Network(_) => vec![change.to_string()],
         });
-        pasted.chain(run.flatten().cloned()).collect()
+        pasted.chain(run).collect()
     })
 }
 

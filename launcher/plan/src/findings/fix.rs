@@ -221,7 +221,11 @@ impl Fix {
         let reload = Change::Run {
             line: "rmmod erdma && modprobe erdma compat_mode=Y".to_owned(),
             save: Some("cat /sys/module/erdma/parameters/compat_mode 2>/dev/null || true".into()),
-            undo: Some("rmmod erdma && modprobe erdma compat_mode=\"${SAVED:-N}\"".to_owned()),
+            // The line may have removed the module and failed to load it again.
+            undo: Some(
+                "{ ! grep -q '^erdma ' /proc/modules || rmmod erdma; } && modprobe erdma compat_mode=\"${SAVED:-N}\""
+                    .to_owned(),
+            ),
         };
         let lines = [
             format!("echo '{OPTION}' | sudo tee {FILE}"),
@@ -231,25 +235,23 @@ impl Fix {
         Fix::new(lines, vec![reload, written(FILE, format!("{OPTION}\n"))])
     }
 
-    /// Lets a host's own name lead to one of its addresses, by /etc/hosts. Other lines lose the name.
+    /// Lets a host's own name lead to one of its addresses, by /etc/hosts. The first line with the name becomes this one and
+    /// hands over the full name beside it, which stays what `hostname -f` says. Other lines lose the name.
     pub(crate) fn own_name(name: &str, address: IpAddr) -> Fix {
         let name = shell::quoted_posix(name);
         // Comments end the names of a line.
         let program = "\
-            BEGIN { print a, n } \
+            /^[[:space:]]*#/ { print; next } \
             { has = 0; for (i = 2; i <= NF && $i !~ /^#/; i++) if ($i == n) has = 1 } \
-            !has || /^[[:space:]]*#/ { print; next } \
-            { out = $1; k = 0; for (i = 2; i <= NF; i++) if ($i != n) { out = out \" \" $i; k++ } \
-            if (k) print out }";
-        let change = Change::Run {
-            // The file is written in place: in a container it is a mount, which cannot be replaced.
-            line: format!(
-                "t=$(awk -v n={name} -v a={address} '{program}' /etc/hosts) && printf '%s\\n' \"$t\" > /etc/hosts"
-            ),
-            save: Some("cat /etc/hosts".to_owned()),
-            undo: Some("printf '%s\\n' \"$SAVED\" > /etc/hosts".to_owned()),
-        };
-        Fix::new([], vec![change])
+            !has { print; next } \
+            { own = a; rest = $1; is_name = 1; left = 0; \
+            for (i = 2; i <= NF; i++) { if ($i ~ /^#/) is_name = 0; \
+            if (is_name && ($i == n || !done && (index($i, n \".\") == 1 || index(n, $i \".\") == 1))) own = own \" \" $i; \
+            else { rest = rest \" \" $i; left += is_name } } \
+            if (!done) print own; done = 1; if (left) print rest } \
+            END { if (!done) print a, n }";
+        let line = format!("awk -v n={name} -v a={address} '{program}'");
+        Fix::new([], vec![Change::Edit { path: "/etc/hosts".to_owned(), line }])
     }
 
     /// Runs a line of the finding on the machine where rlaunch runs.
@@ -271,7 +273,7 @@ impl Fix {
 }
 
 fn written(path: &str, content: String) -> Change {
-    Change::File { path: path.to_owned(), mode: FILE_MODE, content: Some(content) }
+    Change::File { path: path.to_owned(), mode: FILE_MODE, content: Some(content), expected: None }
 }
 
 /// Quotes a value of a setting only where a shell needs it.

@@ -128,7 +128,7 @@ pub fn names(hosts: &[UpHost]) -> Step {
         let lines = lines.filter(|(is_known, line)| !is_known || ours.contains(line.as_str()));
         let lines: String = lines.map(|(_, line)| line).collect();
         let content = Some(with_block(&host.facts.hosts_file, &lines));
-        Some(Change::File { path: "/etc/hosts".into(), mode: 0o644, content })
+        Some(Change::File { path: "/etc/hosts".into(), mode: 0o644, content, expected: None })
     };
     let changes = hosts.iter().map(|host| change(host).into_iter().collect()).collect();
     Step::of(StepId::Names, changes, "every host finds the others by name")
@@ -164,7 +164,7 @@ pub fn safe_fixes(planned: Vec<PlannedFix>, hosts: &[UpHost]) -> Vec<PlannedFix>
     let is_of_cable = |(host, changes): &(String, Vec<Change>)| {
         changes.iter().any(|change| match change {
             Change::Network(change) => is_cabled(host, change.interface()),
-            Change::File { .. } | Change::Run { .. } => false,
+            Change::File { .. } | Change::Edit { .. } | Change::Run { .. } => false,
         })
     };
     let is_safe = |fix: &PlannedFix| {

@@ -173,6 +173,7 @@ fn the_plan_is_as_agreed() {
         path: "/etc/netplan/99-rdma-mesh.yaml".into(),
         mode: 0o600,
         content: Some("network:\n".into()),
+        expected: None,
     };
     let kept = Keeper::Netplan.around(vec![kept], &[]);
     let why = "b has neither netplan nor another program that rlaunch knows".to_owned();

@@ -4,14 +4,14 @@ use super::agents::HostAgents;
 use super::apply;
 use super::formats::{self, ConfigFormat};
 use super::links::CableEnd;
-use super::plan::{self, Base, MeshPlan, PlanError, PlanOptions};
+use super::plan::{self, Base, MeshPlan, PlanError, PlanOptions, PlannedEnd};
 use super::standing::Wanted;
 use super::{ROCE_MTU, Surveyed};
 use crate::commands::agent_session;
-use crate::commands::changes::{self, ChangingHosts, Restored};
+use crate::commands::changes::{self, Changed, ChangingHosts};
 use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::protocol::changes::Change;
-use rlaunch_console::messages;
+use rlaunch_bootstrap::protocol::network::NetworkChange;
 use rlaunch_engine::connect::connector::Reach;
 use rlaunch_plan::hosts::Host;
 use rlaunch_plan::up::{self, Cables, Facts, Keeper};
@@ -150,13 +150,12 @@ pub(super) async fn try_addresses(
         .map(|host| apply::changes_of(plan, host).into_iter().map(Change::Network).collect())
         .collect();
     let changed = changing.apply(all.clone(), by, Some(TRIAL)).await;
-    let mut failures = Vec::new();
-    for ((name, changes), changed) in changing.names().iter().zip(&all).zip(&changed) {
-        if let Some((at, cause)) = changed.failure() {
-            let line = changes.get(at).map(|change| format!("`{change}`: "));
-            failures.push(format!("{name}: {}{cause}", line.unwrap_or_default()));
-        }
-    }
+    let names = changing.names();
+    let complaint = |((name, changes), changed): ((&String, &Vec<Change>), &Changed)| {
+        Some(format!("{name}: {}", changed.complaint(changes)?))
+    };
+    let complaints = names.iter().zip(&all).zip(&changed).filter_map(complaint);
+    let mut failures: Vec<String> = complaints.collect();
     let tried = if failures.is_empty() {
         match agents.settle().await {
             Ok(()) => apply::probe(agents, plan, hosts).await,
@@ -174,7 +173,8 @@ pub(super) async fn try_addresses(
             Ok(format!("{links} answered, {directions} directions"))
         }
         Err(failed) => {
-            roll_back(changing).await;
+            let restored = changing.roll_back().await;
+            changes::report_roll_back(&names, &restored, TRIAL);
             Err(failed)
         }
     }
@@ -196,9 +196,62 @@ fn files(plan: &MeshPlan, hosts: &[Surveyed], host: usize, keeper: Keeper) -> Ve
     let files = format.files(plan, hosts, host).into_iter();
     let change = files.filter_map(|file| {
         let path = format!("{}/{}", file.directory?, file.name);
-        Some(Change::File { path, mode, content: Some(file.text) })
+        Some(Change::File { path, mode, content: Some(file.text), expected: None })
     });
     change.collect()
+}
+
+fn ends_of(plan: &MeshPlan, host: usize) -> impl Iterator<Item = &PlannedEnd> {
+    plan.links.iter().flat_map(|link| &link.ends).filter(move |end| end.end.host == host)
+}
+
+/// Why addresses cannot be kept on a host, and what helps.
+struct Obstacle {
+    why: String,
+    fix: String,
+}
+
+/// Looks for what an interface would lose by the files that keep its address.
+fn obstacle(plan: &MeshPlan, hosts: &[Surveyed], host: usize, keeper: Keeper) -> Option<Obstacle> {
+    let surveyed = hosts.get(host)?;
+    ends_of(plan, host).find_map(|end| {
+        let name = &end.end.interface;
+        match keeper {
+            Keeper::NetworkManager if end.kind == NetdevKind::Bond => {
+                let why = format!("{name} is a bond, whose connection has a name of its own");
+                let fix = "`rlaunch network mesh --format nmcli` prints commands that find it";
+                Some(Obstacle { why, fix: fix.to_owned() })
+            }
+            Keeper::Networkd => {
+                let found = surveyed.interface(name)?;
+                let file = found.network_file.as_ref().filter(|file| !file.is_for_one)?;
+                let is_other = |(address, _): &(IpAddr, u8)| is_foreign(*address, end);
+                let path = &file.path;
+                found.netdev.addresses.iter().any(is_other).then(|| Obstacle {
+                    why: format!(
+                        "{name} has more addresses, by {path}, and a file for {name} would replace that one"
+                    ),
+                    fix: format!(
+                        "give {name} a .network file of its own on {}, to which the address is added",
+                        surveyed.name
+                    ),
+                })
+            }
+            _ => None,
+        }
+    })
+}
+
+/// Tells whether an address of an interface is neither planned nor replaced by the plan, nor made by the kernel.
+fn is_foreign(address: IpAddr, end: &PlannedEnd) -> bool {
+    let is_removed = end.changes.iter().any(|change| {
+        matches!(change, NetworkChange::RemoveAddress { address: removed, .. } if *removed == address)
+    });
+    match address {
+        IpAddr::V4(address) if address == end.address => false,
+        IpAddr::V6(address) if address.is_unicast_link_local() => false,
+        _ => !is_removed,
+    }
 }
 
 /// Keeps the addresses of a plan on all hosts, by what each of them uses. Returns a sentence on it.
@@ -208,27 +261,36 @@ pub(super) async fn keep(
     Journaled { changing, by }: Journaled<'_>,
 ) -> Result<String, Failed> {
     let printed = changing.ask(vec![vec![up::survey(&[])]; hosts.len()]).await;
-    let mut changes = Vec::new();
+    let (mut keepers, mut all) = (Vec::new(), Vec::new());
     for (at, (host, printed)) in hosts.iter().zip(printed).enumerate() {
         let printed = printed.into_iter().next().unwrap_or_else(|| Ok(String::new()));
         let failed = |cause: String| Failed::new(Exit::HOST, format!("{}: {cause}", host.name));
         let Some(keeper) = Facts::parse(&printed.map_err(failed)?).keeper else {
             return Err(failed(up::NO_KEEPER.to_owned()).hint(Some(up::NO_KEEPER_HINT)));
         };
-        let ends = plan.links.iter().flat_map(|link| &link.ends).filter(|end| end.end.host == at);
-        let interfaces: Vec<String> = ends.map(|end| end.end.interface.clone()).collect();
-        changes.push(keeper.around(files(plan, hosts, at, keeper), &interfaces));
-    }
-    let changed = changing.apply(changes.clone(), by, None).await;
-    let mut failures = Vec::new();
-    for ((host, changes), changed) in hosts.iter().zip(&changes).zip(&changed) {
-        if let Some((at, cause)) = changed.failure() {
-            let line = changes.get(at).map(|change| format!("{}: ", change.title()));
-            let message = format!("{}: {}{cause}", host.name, line.unwrap_or_default());
-            failures.push(Failed::new(Exit::FILES, message));
+        if let Some(Obstacle { why, fix }) = obstacle(plan, hosts, at, keeper) {
+            return Err(failed(why).hint(Some(fix)));
         }
+        keepers.push(keeper);
+        all.push(files(plan, hosts, at, keeper));
     }
-    agent_session::conclude(failures)?;
+    let have = changing.have(&all).await;
+    let left = all.into_iter().zip(keepers).zip(have).enumerate();
+    let left = left.map(|(at, ((files, keeper), is_there))| {
+        let interfaces = ends_of(plan, at).map(|end| end.end.interface.clone()).collect::<Vec<_>>();
+        if is_there { Vec::new() } else { keeper.around(files, &interfaces) }
+    });
+    let left: Vec<Vec<Change>> = left.collect();
+    if left.iter().all(Vec::is_empty) {
+        return Ok("the addresses are kept already".to_owned());
+    }
+    let changed = changing.apply(left.clone(), by, None).await;
+    let failed = |((host, changes), changed): ((&Surveyed, &Vec<Change>), &Changed)| {
+        let message = format!("{}: {}", host.name, changed.complaint(changes)?);
+        Some(Failed::new(Exit::FILES, message))
+    };
+    let failures = hosts.iter().zip(&left).zip(&changed).filter_map(failed);
+    agent_session::conclude(failures.collect())?;
     Ok("the addresses are kept for the next boot; `rlaunch down` undoes all of it".to_owned())
 }
 
@@ -255,7 +317,7 @@ fn plan_of(hosts: &[Surveyed], wanted: &Wanted) -> Result<Option<MeshPlan>, Fail
 
 /// Returns the MTU that a plan is to set, so that RDMA packets of the largest size fit; the one that all have, if they do.
 fn wanted_mtu(plan: &MeshPlan, hosts: &[Surveyed]) -> Option<u32> {
-    let mtu = |end: &plan::PlannedEnd| {
+    let mtu = |end: &PlannedEnd| {
         let found = hosts.get(end.end.host)?.interface(&end.end.interface)?;
         let is_rdma = end.kind == NetdevKind::Physical && !found.rdma.is_empty();
         is_rdma.then_some(found.netdev.mtu)
@@ -284,27 +346,44 @@ async fn confirm(changing: &mut ChangingHosts) -> Result<(), Failed> {
     Err(Failed::new(Exit::NODE_LOST, message).hint(Some(hint)))
 }
 
-async fn roll_back(changing: &mut ChangingHosts) {
-    let restored = changing.roll_back().await;
-    let names = changing.names();
-    for (name, restored) in names.iter().zip(&restored) {
-        changes::report_failures(name, restored);
-        if restored.lost.is_some() {
-            messages::warn(&format!(
-                "{name}: no word that its addresses are undone; it undoes them by itself within {} s",
-                TRIAL.as_secs()
-            ));
-        }
-    }
-    if restored.iter().all(Restored::is_complete) {
-        messages::info(&format!("rolled back on {}", text::list(&names)));
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::super::testing::{three_hosts, triangle};
+    use super::super::testing::{three_hosts, triangle, with_address};
     use super::*;
+    use rlaunch_bootstrap::protocol::network::NetworkFile;
+
+    /// Nothing that an interface has is lost by what keeps its address.
+    #[test]
+    fn what_would_be_replaced_is_an_obstacle() {
+        let mut hosts = three_hosts();
+        let options = PlanOptions { base: BASE.parse().unwrap(), prefix: PREFIX, mtu: None };
+        let mut plan = plan::plan(&hosts, &triangle(), options).unwrap();
+        let why = |plan: &MeshPlan, hosts: &[Surveyed], keeper| {
+            obstacle(plan, hosts, 0, keeper).map(|found| found.why)
+        };
+        let path = "/etc/systemd/network/20-wired.network".to_owned();
+        let shared = NetworkFile { path: path.clone(), is_for_one: false };
+        let name = plan.links[0].ends[0].end.interface.clone();
+        let own = |hosts: &mut Vec<Surveyed>, file: NetworkFile, address: &str| {
+            let all = &mut hosts[0].network.interfaces;
+            let one = all.iter_mut().find(|one| one.netdev.name == name).unwrap();
+            one.network_file = Some(file);
+            *one = with_address(one.clone(), address);
+        };
+        own(&mut hosts, shared.clone(), "fe80::1/64");
+        own(&mut hosts, shared.clone(), &format!("{}/24", plan.links[0].ends[0].address));
+        assert_eq!(why(&plan, &hosts, Keeper::Networkd), None, "there is nothing to lose");
+        own(&mut hosts, shared, "10.9.0.1/24");
+        let found = why(&plan, &hosts, Keeper::Networkd).unwrap();
+        assert!(found.starts_with(&format!("{name} has more addresses, by {path}")), "{found}");
+        assert_eq!(why(&plan, &hosts, Keeper::Ifupdown), None);
+        own(&mut hosts, NetworkFile { path, is_for_one: true }, "10.9.0.1/24");
+        assert_eq!(why(&plan, &hosts, Keeper::Networkd), None, "it is added to");
+        assert_eq!(why(&plan, &hosts, Keeper::NetworkManager), None);
+        plan.links[0].ends[0].kind = NetdevKind::Bond;
+        let found = why(&plan, &hosts, Keeper::NetworkManager).unwrap();
+        assert!(found.contains("is a bond"), "{found}");
+    }
 
     #[test]
     fn a_second_plan_has_the_mtu_of_the_first() {

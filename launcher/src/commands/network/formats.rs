@@ -4,9 +4,10 @@ use super::Surveyed;
 use super::plan::{IPOIB_MODE, MeshPlan, PlannedEnd, PlannedLink};
 use clap::ValueEnum;
 use rlaunch_bootstrap::inventory::net::NetdevKind;
-use rlaunch_bootstrap::protocol::network::NetworkChange;
+use rlaunch_bootstrap::protocol::network::{NetworkChange, NetworkFile};
 use rlaunch_text::{columns, shell};
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// Words that YAML does not take for text.
 const YAML_WORDS: [&str; 9] = ["y", "n", "yes", "no", "on", "off", "true", "false", "null"];
@@ -98,6 +99,7 @@ impl ConfigFormat {
 struct PeeredEnd<'a> {
     end: &'a PlannedEnd,
     peers: String,
+    network_file: Option<&'a NetworkFile>,
 }
 
 impl PeeredEnd<'_> {
@@ -109,13 +111,20 @@ impl PeeredEnd<'_> {
         format!("{}/{}", self.end.address, self.end.prefix)
     }
 
+    /// Returns the name of the file of systemd-networkd to which its address is to be added, if that is for it alone.
+    fn file_to_extend(&self) -> Option<&str> {
+        let file = self.network_file.filter(|file| file.is_for_one)?;
+        let name = Path::new(&file.path).file_name()?.to_str()?;
+        (name != own_network_file(self.interface())).then_some(name)
+    }
+
     fn is_ipoib(&self) -> bool {
         self.end.kind == NetdevKind::Ipoib
     }
 }
 
 /// Lists the interfaces of a host in the order of their names.
-fn ends_of<'a>(plan: &'a MeshPlan, hosts: &[Surveyed], host: usize) -> Vec<PeeredEnd<'a>> {
+fn ends_of<'a>(plan: &'a MeshPlan, hosts: &'a [Surveyed], host: usize) -> Vec<PeeredEnd<'a>> {
     let peered = |link: &'a PlannedLink| {
         let end = link.ends.iter().find(|end| end.end.host == host)?;
         let others = link.ends.iter().filter(|other| other.end.host != host);
@@ -124,7 +133,9 @@ fn ends_of<'a>(plan: &'a MeshPlan, hosts: &[Surveyed], host: usize) -> Vec<Peere
             format!("{host} {}", other.end.interface)
         };
         let peers = others.map(name).collect::<Vec<_>>().join(", ");
-        Some(PeeredEnd { end, peers })
+        let found = hosts.get(host).and_then(|host| host.interface(&end.end.interface));
+        let network_file = found.and_then(|found| found.network_file.as_ref());
+        Some(PeeredEnd { end, peers, network_file })
     };
     let mut ends: Vec<PeeredEnd<'a>> = plan.links.iter().filter_map(peered).collect();
     ends.sort_by(|one, other| one.interface().cmp(other.interface()));
@@ -161,8 +172,26 @@ fn yaml_key(name: &str) -> String {
     if is_plain { name.to_owned() } else { format!("'{}'", name.replace('\'', "''")) }
 }
 
+fn own_network_file(interface: &str) -> String {
+    format!("10-rdma-mesh-{interface}.network")
+}
+
+/// Writes a file for an interface. networkd uses the first one that matches: what the interface has by one of its own is
+/// added to.
 fn networkd(end: &PeeredEnd<'_>) -> SetupFile {
     let name = end.interface();
+    let directory = Some("/etc/systemd/network");
+    if let Some(file) = end.file_to_extend() {
+        let mut text = format!("# to {}\n", end.peers);
+        if let Some(mtu) = end.end.mtu {
+            let _ = write!(text, "[Link]\nMTUBytes={mtu}\n\n");
+        }
+        if end.is_ipoib() {
+            let _ = write!(text, "[IPoIB]\nMode={IPOIB_MODE}\n\n");
+        }
+        let _ = write!(text, "[Network]\nAddress={}\n", end.address());
+        return SetupFile { directory, name: format!("{file}.d/rdma-mesh.conf"), text };
+    }
     let mut text = format!("# to {}\n", end.peers);
     if end.end.kind == NetdevKind::Bond {
         // Its name is known on the host only.
@@ -182,11 +211,7 @@ fn networkd(end: &PeeredEnd<'_>) -> SetupFile {
         let _ = write!(text, "[IPoIB]\nMode={IPOIB_MODE}\n\n");
     }
     let _ = write!(text, "[Network]\nLinkLocalAddressing=ipv6\nAddress={}\n", end.address());
-    SetupFile {
-        directory: Some("/etc/systemd/network"),
-        name: format!("10-rdma-mesh-{name}.network"),
-        text,
-    }
+    SetupFile { directory, name: own_network_file(name), text }
 }
 
 fn nmcli(end: &PeeredEnd<'_>) -> String {

@@ -76,7 +76,8 @@ struct CableArgs {
     #[command(flatten)]
     hosts: HostSourceArgs,
 
-    /// Interfaces, such as eth1 or 'enp1*'; by default all network cards
+    /// Interfaces, such as eth1 or 'enp1*'; by default all network cards but wireless ones and
+    /// those with the default route
     #[arg(long = "if", value_name = "NAME,...", value_delimiter = ',')]
     interfaces: Vec<String>,
 
@@ -104,7 +105,7 @@ struct CableArgs {
 #[derive(Debug, Parser)]
 #[command(after_help = "\
 Examples:
-  rlaunch network discover -H a,b,c                      all network cards but the one that carries SSH
+  rlaunch network discover -H a,b,c                      all network cards but uplinks
   rlaunch network discover -H a,b,c --up                 also those that are down
   rlaunch network discover -H a,b --if 'ib*'             some
   rlaunch network discover -H a,b,c --json               for programs
@@ -382,8 +383,8 @@ fn write_config(
 
 fn write_file(directory: &Path, file: &SetupFile) -> Result<PathBuf, Failed> {
     let path = directory.join(&file.name);
-    let written =
-        std::fs::create_dir_all(directory).and_then(|()| std::fs::write(&path, &file.text));
+    let written = std::fs::create_dir_all(path.parent().unwrap_or(directory))
+        .and_then(|()| std::fs::write(&path, &file.text));
     let failed =
         |error| Failed::new(Exit::FILES, format!("cannot write {}: {error}", path.display()));
     written.map_err(failed)?;

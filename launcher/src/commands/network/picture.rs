@@ -169,6 +169,15 @@ impl Picture<'_> {
         if has_missing && has(&|standing| *standing == Standing::CarriesSsh) {
             hints.push("--all asks the interfaces that carry SSH too".to_owned());
         }
+        let is_uplink = |standing: &Standing| {
+            matches!(standing, Standing::HasDefaultRoute | Standing::Wireless)
+        };
+        if has_missing && has(&is_uplink) {
+            hints.push(
+                "--if NAME asks an interface that is wireless or has the default route too"
+                    .to_owned(),
+            );
+        }
         if has(&|standing| matches!(standing, Standing::Down | Standing::NoLinkLocal)) {
             hints.push("--up sets interfaces up for the time of the discovery, as root".to_owned());
         }

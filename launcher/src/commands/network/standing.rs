@@ -25,6 +25,10 @@ pub(super) enum Standing {
     Asked,
     /// It carries the SSH connection, or the default route if that is unknown.
     CarriesSsh,
+    /// The default route leads through it: it is the way to everything else.
+    HasDefaultRoute,
+    /// It has no cable.
+    Wireless,
     /// It is a part of this bond or bridge.
     PartOf(String),
     Down,
@@ -57,11 +61,16 @@ impl Standing {
             false => is_named,
         };
         let is_up = interface.is_up;
+        let may_be_uplink = !wanted.all && !is_named;
         is_wanted.then(|| match interface.ipv6 {
             _ if interface.master.is_some() => {
                 Standing::PartOf(interface.master.clone().unwrap_or_default())
             }
             _ if !wanted.all && carries_ssh(interface, network) => Standing::CarriesSsh,
+            _ if may_be_uplink && interface.is_wireless => Standing::Wireless,
+            _ if may_be_uplink && has_default_route(interface, network) => {
+                Standing::HasDefaultRoute
+            }
             LinkLocal::Disabled => Standing::Ipv6Disabled(name.clone()),
             LinkLocal::Unsupported => Standing::Ipv6Unsupported,
             _ if !is_up => Standing::Down,
@@ -73,7 +82,9 @@ impl Standing {
 
     /// Tells whether a cable may be plugged into the interface and give it a link.
     pub(super) fn is_port(&self) -> bool {
-        !matches!(self, Standing::CarriesSsh | Standing::PartOf(_))
+        let is_uplink =
+            matches!(self, Standing::CarriesSsh | Standing::HasDefaultRoute | Standing::Wireless);
+        !is_uplink && !matches!(self, Standing::PartOf(_))
     }
 
     /// Returns a line to paste that changes it.
@@ -94,6 +105,10 @@ impl fmt::Display for Standing {
         match self {
             Standing::Asked => f.write_str("asked"),
             Standing::CarriesSsh => f.write_str("carries SSH, not asked"),
+            Standing::HasDefaultRoute => {
+                f.write_str("has the default route, not asked without --if")
+            }
+            Standing::Wireless => f.write_str("wireless, not asked without --if"),
             Standing::PartOf(master) => write!(f, "part of {master}, not asked"),
             Standing::Down => f.write_str("down, not asked"),
             Standing::NoCarrier => f.write_str("no carrier"),
@@ -114,11 +129,13 @@ fn carries_ssh(interface: &HostInterface, network: &HostNetwork) -> bool {
     let known = known.filter(|address| network.interfaces.iter().any(|one| has(one, *address)));
     match known {
         Some(address) => has(interface, address),
-        None => network
-            .routes
-            .iter()
-            .any(|route| route.prefix == 0 && route.netdev == interface.netdev.name),
+        None => has_default_route(interface, network),
     }
+}
+
+fn has_default_route(interface: &HostInterface, network: &HostNetwork) -> bool {
+    let mut routes = network.routes.iter();
+    routes.any(|route| route.prefix == 0 && route.netdev == interface.netdev.name)
 }
 
 /// Lists the interfaces of a host that are asked.
@@ -163,6 +180,7 @@ pub(super) fn preparation(
 mod tests {
     use super::super::testing::{HostBuilder, interface};
     use super::*;
+    use rlaunch_bootstrap::inventory::net::Route;
 
     fn standings(host: &HostNetwork, wanted: &Wanted) -> Vec<String> {
         let line = |one: &HostInterface| {
@@ -217,6 +235,28 @@ mod tests {
         assert_eq!(standings(&behind_nat, &Wanted::default())[0], "eno1: carries SSH, not asked");
         behind_nat.routes.clear();
         assert_eq!(standings(&behind_nat, &Wanted::default())[0], "eno1: asked");
+    }
+
+    /// What comes by an uplink is not from the other hosts alone.
+    #[test]
+    fn an_uplink_is_asked_only_if_it_is_named() {
+        let mut wireless = interface("wlan0");
+        wireless.is_wireless = true;
+        let mut network =
+            HostBuilder::new("10.0.0.170/24").with([wireless, interface("up0")]).build();
+        network.routes.push(Route { netdev: "up0".into(), ..network.routes[0].clone() });
+        let shown = [
+            "eno1: carries SSH, not asked",
+            "wlan0: wireless, not asked without --if",
+            "up0: has the default route, not asked without --if",
+        ];
+        assert_eq!(standings(&network, &Wanted::default()), shown);
+        let named = Wanted { patterns: vec!["wlan0".into(), "up*".into()], ..Wanted::default() };
+        assert_eq!(standings(&network, &named), ["wlan0: asked", "up0: asked"]);
+        let all = Wanted { all: true, ..Wanted::default() };
+        assert!(standings(&network, &all).iter().all(|line| line.ends_with(": asked")));
+        let standing = Standing::of(&network.interfaces[1], &network, &Wanted::default()).unwrap();
+        assert!(!standing.is_port(), "no cable can be missing there");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rlaunch_bootstrap::inventory::Inventory;
 use rlaunch_bootstrap::inventory::net::{Netdev, NetdevKind};
 use rlaunch_bootstrap::inventory::rdma::RdmaDevice;
 use rlaunch_bootstrap::protocol::network::{
-    HostInterface, HostNetwork, LinkLocal, NetworkChange, Privilege,
+    HostInterface, HostNetwork, LinkLocal, NetworkChange, NetworkFile, Privilege,
 };
 use std::ffi::OsStr;
 use std::io::{self, Read};
@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 const DIRECTORY: &str = "/sys/class/net";
+/// State of systemd-networkd, a file for the index of each interface.
+const NETWORKD_LINKS: &str = "/run/systemd/netif/links";
 /// Flag of an interface that is set up (`IFF_UP`).
 const UP: u32 = 1;
 /// Scope of a link-local address in `/proc/net/if_inet6`.
@@ -75,7 +77,30 @@ fn read_interface(
         rdma: devices.iter().map(|device| device.name.clone()).collect(),
         socket: socket.map(|(guid, port)| format!("{guid} {port}")),
         ipoib_mode: text("mode").map(|mode| mode.trim().to_owned()),
+        is_wireless: file("wireless").exists() || file("phy80211").exists(),
+        network_file: read_network_file(netdev),
     }
+}
+
+/// Returns the file by which systemd-networkd configures an interface, which it notes in its state.
+fn read_network_file(netdev: &Netdev) -> Option<NetworkFile> {
+    let state = std::fs::read_to_string(format!("{NETWORKD_LINKS}/{}", netdev.index)).ok()?;
+    let path = state.lines().find_map(|line| line.strip_prefix("NETWORK_FILE="))?.to_owned();
+    let is_for_one =
+        std::fs::read_to_string(&path).is_ok_and(|text| matches_one(&text, &netdev.name));
+    Some(NetworkFile { path, is_for_one })
+}
+
+/// Tells whether the text of a file of systemd-networkd can match no interface but this one.
+fn matches_one(text: &str, name: &str) -> bool {
+    let lines = text.lines().map(str::trim).skip_while(|line| *line != "[Match]").skip(1);
+    let mut settings =
+        lines.take_while(|line| !line.starts_with('[')).filter_map(|line| line.split_once('='));
+    settings.any(|(key, value)| match key.trim() {
+        "Name" => value.trim() == name,
+        "MACAddress" | "PermanentMACAddress" => value.split_whitespace().count() == 1,
+        _ => false,
+    })
 }
 
 /// Judges IPv6 of an interface. `addresses` is the content of `/proc/net/if_inet6`.
@@ -250,6 +275,27 @@ rubbish
         assert_eq!(state("eth2"), LinkLocal::Tentative);
         assert_eq!(state("eth3"), LinkLocal::Missing, "another host has it");
         assert_eq!(state("lo"), LinkLocal::Missing);
+    }
+
+    #[test]
+    fn a_file_for_one_interface_is_told_from_others() {
+        for text in [
+            "[Match]\nName=eth1\n[Network]\nDHCP=yes\n",
+            "# x\n[Match]\nType=ether\n Name = eth1\n",
+            "[Match]\nMACAddress=02:00:00:00:00:01\n",
+        ] {
+            assert!(matches_one(text, "eth1"), "{text}");
+        }
+        for text in [
+            "[Match]\nName=eth*\n",
+            "[Match]\nName=eth1 eth2\n",
+            "[Match]\nType=ether\n",
+            "[Network]\nName=eth1\n",
+            "[Match]\nName=!eth1\n[Link]\nName=eth1\n",
+            "",
+        ] {
+            assert!(!matches_one(text, "eth1"), "{text}");
+        }
     }
 
     #[test]

@@ -41,6 +41,10 @@ pub(crate) struct Record {
     neighbours: Vec<Listed>,
     /// IPv4 addresses that the trial adds, with interface and prefix length.
     additions: Vec<(String, IpAddr, u8)>,
+    /// Addresses of each interface that is set up, with prefix lengths. One that has got others since stays up, since
+    /// somebody uses it.
+    #[serde(default)]
+    held: Vec<(String, Vec<String>)>,
 }
 
 /// Route or neighbour, as `ip` takes it.
@@ -64,6 +68,13 @@ impl Record {
     /// Records what these changes may cost.
     pub(super) fn note(&mut self, changes: &[NetworkChange]) -> Result<(), ChangeFailure> {
         note_tied_neighbours(&mut self.neighbours, changes, &list_neighbours()?);
+        for change in changes {
+            let NetworkChange::SetUp { interface, up: true } = change else { continue };
+            if self.held.iter().all(|(known, _)| known != interface) {
+                // An interface that is not there fails later, with the line that a person would type.
+                self.held.push((interface.clone(), list_held(interface).unwrap_or_default()));
+            }
+        }
         let fresh = self.note_addresses(changes)?;
         if self.addresses.is_empty() {
             return Ok(());
@@ -110,8 +121,10 @@ impl Record {
         note_lost(&mut self.neighbours, list_neighbours);
     }
 
-    /// Makes a record good for a host that has booted since: what a boot takes away, the changes have not.
+    /// Makes a record good for a host that has booted since: what a boot takes away, the changes have not. An interface that is
+    /// up by now may be the host's only one.
     pub(crate) fn forget_boot(&mut self) {
+        self.inverses.retain(|change| !matches!(change, NetworkChange::SetUp { up: false, .. }));
         let addresses = self.addresses.iter_mut().flat_map(|(_, all)| all);
         addresses.for_each(|address| address.expires_at = 0);
         let listed = self.routes.iter_mut().chain(&mut self.neighbours);
@@ -138,8 +151,10 @@ impl Record {
             }
         }
         // It may be restored before a change was made, or again; `ip` refuses what is so already.
-        for change in self.inverses.iter().rev().filter(|change| !is_in_effect(change)) {
-            undo.run(&change.arguments());
+        for change in self.inverses.iter().rev() {
+            if !is_in_effect(change) && !self.cuts_off_others(change) {
+                undo.run(&change.arguments());
+            }
         }
         // Behind all removals, since an address may have moved to another interface.
         for (interface, wanted) in recorded {
@@ -152,6 +167,14 @@ impl Record {
         undo.restore(&routes, list_routes, route_repairs);
         undo.restore(&neighbours, list_neighbours, neighbour_repairs);
         undo.report
+    }
+
+    /// Tells whether a change sets down an interface that has addresses which it had not before it was set up.
+    fn cuts_off_others(&self, change: &NetworkChange) -> bool {
+        let NetworkChange::SetUp { interface, up: false } = change else { return false };
+        let mut held = self.held.iter().filter(|(known, _)| known == interface);
+        let had = held.next().map_or(&[][..], |(_, had)| had);
+        list_held(interface).is_ok_and(|now| has_others(had, &now))
     }
 
     /// Returns the addresses that an interface is to have at the time `now`: those that it had, with the lifetimes
@@ -225,6 +248,26 @@ pub(super) fn is_in_effect(change: &NetworkChange) -> bool {
         }
         _ => false,
     }
+}
+
+/// Lists the addresses of an interface with their prefix lengths, but for link-local ones.
+fn list_held(interface: &str) -> Result<Vec<String>, ChangeFailure> {
+    let mut arguments = words("-o address show dev");
+    arguments.push(interface.to_owned());
+    Ok(held_addresses(&list_by_ip(&arguments)?))
+}
+
+/// Reads `ip -o address show`.
+fn held_addresses(listed: &str) -> Vec<String> {
+    let held = listed.lines().map(words).filter(|words| {
+        let mut pairs = words.iter().zip(words.iter().skip(1));
+        !pairs.any(|(name, value)| name == "scope" && value == "link")
+    });
+    held.filter_map(|words| words.into_iter().nth(3)).collect()
+}
+
+fn has_others(had: &[String], now: &[String]) -> bool {
+    now.iter().any(|one| !had.contains(one))
 }
 
 fn list_ipv6(interface: &str) -> Result<String, ChangeFailure> {
@@ -560,6 +603,27 @@ mod tests {
         let (address, prefix) = ("fe80::1".parse().unwrap(), 64);
         let interface = "no-such-if".to_owned();
         assert!(!is_in_effect(&NetworkChange::RemoveAddress { interface, address, prefix }));
+    }
+
+    /// Records that an earlier version has written have no addresses.
+    #[test]
+    fn an_interface_that_others_use_stays_up() {
+        let link = "3: eth1    inet6 fe80::1/64 scope link \\       valid_lft forever preferred_lft forever\n";
+        let had = held_addresses(&format!("{link}{ADDRESSES}"));
+        let wanted = ["192.168.101.2/24", "10.1.1.1", "10.9.9.9/24", "192.168.101.3/24"];
+        assert_eq!(had, wanted);
+        assert!(!has_others(&had, &had) && !has_others(&had, &[]) && has_others(&[], &had));
+        let mut record = Record::new(Privilege::Root);
+        let mut text = serde_json::to_value(&record).unwrap();
+        text.as_object_mut().unwrap().remove("held");
+        assert!(serde_json::from_value::<Record>(text).unwrap().held.is_empty());
+        let interface = || "eth1".to_owned();
+        let mtu = NetworkChange::SetMtu { interface: interface(), mtu: 1500 };
+        let down = NetworkChange::SetUp { interface: interface(), up: false };
+        let up = NetworkChange::SetUp { interface: interface(), up: true };
+        record.inverses = vec![mtu.clone(), down, up.clone()];
+        record.forget_boot();
+        assert_eq!(record.inverses, [mtu, up], "a boot later it may be the only one");
     }
 
     /// Listed by iproute2 6.1.

@@ -110,7 +110,7 @@ impl Faulty {
 /// Key and value that a change sets.
 fn setting(change: &Change) -> Option<(String, Option<String>)> {
     match change {
-        Change::File { .. } => None,
+        Change::File { .. } | Change::Edit { .. } => None,
         Change::Run { line, .. } => {
             let (key, value) = line.split_once('=').unwrap();
             Some((key.to_owned(), Some(value.to_owned())))
@@ -202,7 +202,8 @@ impl ChangedHost for Faulty {
 }
 
 fn file(path: &str, content: Option<&str>) -> Change {
-    Change::File { path: path.into(), mode: 0o644, content: content.map(str::to_owned) }
+    let content = content.map(str::to_owned);
+    Change::File { path: path.into(), mode: 0o644, content, expected: None }
 }
 
 fn run(line: &str) -> Change {
@@ -355,6 +356,14 @@ fn lines_of_a_journal_stay_as_they_are() {
     let wanted = "{\"id\":1,\"time\":5,\"event\":{\"begun\":{\"by\":\"rlaunch up\",\"change\":{\"run\":\
                   {\"line\":\"sysctl -w a=1\",\"save\":null,\"undo\":null}},\"was\":{\"saved\":\"0\"}}}}\n";
     assert_eq!(Record { id: 1, time: 5, event }.to_line(), wanted);
+}
+
+#[test]
+fn a_journal_of_an_earlier_version_is_read() {
+    let text = "{\"id\":1,\"time\":5,\"event\":{\"begun\":{\"by\":\"rlaunch up\",\"change\":{\"file\":{\"path\":\"/etc/x\",\
+                \"mode\":420,\"content\":\"x\"}},\"was\":{\"no_file\":{\"directories\":[]}}}}}\n";
+    let state = Journal::parse(text.as_bytes()).0.state();
+    assert_eq!((state.pending, state.unreadable), (1, 0));
 }
 
 #[test]

@@ -3,7 +3,8 @@
 use crate::cli::args::SshArgs;
 use crate::commands::doctor::DoctorArgs;
 use crate::commands::ssh_setup::{self, SshSetupArgs};
-use nix::unistd::geteuid;
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::{Pid, geteuid};
 use rlaunch_console::deadline::Deadline;
 use rlaunch_text::exit::Exit;
 use std::io::{self, IsTerminal};
@@ -11,17 +12,52 @@ use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
 
-/// Time for a line, in which a password may be typed.
+/// Time for a line. No password is typed meanwhile.
 const TIME: Duration = Duration::from_secs(120);
 
-/// Runs a line in a shell. sudo asks for its password at the terminal.
+/// Runs a line in a shell. If sudo needs a password, it asks for that first, at the terminal.
 pub(super) async fn run(line: &str) -> Result<(), String> {
-    let line = as_root(line, geteuid().is_root(), io::stdin().is_terminal());
+    let line = as_root(line, geteuid().is_root());
+    match run_unattended(&line).await {
+        Err(words) if asks_for_password(&words) && io::stdin().is_terminal() => {
+            let entered = Command::new("sudo").arg("-v").status().await;
+            let entered = entered.map_err(|error| format!("sudo: {error}"))?;
+            if entered.success() { run_unattended(&line).await } else { Err(words) }
+        }
+        done => done,
+    }
+}
+
+/// Tells whether sudo has refused to do something without a password.
+fn asks_for_password(words: &str) -> bool {
+    // sudo, and the one that is written in Rust.
+    ["password is required", "authentication is required"].iter().any(|word| words.contains(word))
+}
+
+/// Processes of a line, which are killed together unless it has ended.
+struct LineGroup(Option<Pid>);
+
+impl Drop for LineGroup {
+    fn drop(&mut self) {
+        if let Some(group) = self.0 {
+            // They may have ended.
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+    }
+}
+
+/// Runs a line that cannot ask for anything.
+async fn run_unattended(line: &str) -> Result<(), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("{line}: {error}");
     let mut command = Command::new("sh");
-    command.args(["-c", &line]).stdout(Stdio::null()).stderr(Stdio::piped()).kill_on_drop(true);
-    let ran = Deadline::after(TIME).wait("its end", command.output()).await;
-    let output = ran.map_err(|late| format!("{line}: {late}"))?;
-    let output = output.map_err(|error| format!("{line}: {error}"))?;
+    command.args(["-c", line]).env("LC_ALL", "C").process_group(0);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn().map_err(|error| failed(&error))?;
+    let group = child.id().and_then(|id| i32::try_from(id).ok()).map(Pid::from_raw);
+    let mut group = LineGroup(group);
+    let ran = Deadline::after(TIME).wait("its end", child.wait_with_output()).await;
+    let output = ran.map_err(|late| failed(&late))?.map_err(|error| failed(&error))?;
+    group.0 = None;
     if output.status.success() {
         return Ok(());
     }
@@ -29,12 +65,12 @@ pub(super) async fn run(line: &str) -> Result<(), String> {
     Err(if words.is_empty() { format!("{line}: {}", output.status) } else { words })
 }
 
-/// Leaves sudo out for root, and lets it ask only where somebody can answer.
-fn as_root(line: &str, is_root: bool, is_terminal: bool) -> String {
+/// Leaves sudo out for root, and does not let it ask.
+fn as_root(line: &str, is_root: bool) -> String {
     match line.strip_prefix("sudo ") {
         Some(plain) if is_root => plain.to_owned(),
-        Some(plain) if !is_terminal => format!("sudo -n {plain}"),
-        _ => line.to_owned(),
+        Some(plain) => format!("sudo -n {plain}"),
+        None => line.to_owned(),
     }
 }
 
@@ -64,12 +100,44 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sudo_asks_only_where_somebody_can_answer() {
+    fn a_line_does_not_ask() {
         let line = "sudo chown $(id -u) /k";
-        assert_eq!(as_root(line, true, true), "chown $(id -u) /k");
-        assert_eq!(as_root(line, false, true), line);
-        assert_eq!(as_root(line, false, false), "sudo -n chown $(id -u) /k");
-        assert_eq!(as_root("chmod 600 /k", false, false), "chmod 600 /k");
+        assert_eq!(as_root(line, true), "chown $(id -u) /k");
+        assert_eq!(as_root(line, false), "sudo -n chown $(id -u) /k");
+        assert_eq!(as_root("chmod 600 /k", false), "chmod 600 /k");
+        assert!(asks_for_password("sudo: a password is required"));
+        assert!(asks_for_password("sudo: interactive authentication is required"));
+        assert!(!asks_for_password("sudo: k: command not found"));
+    }
+
+    /// What a line has started is not left behind.
+    #[tokio::test]
+    async fn a_line_that_is_given_up_ends_as_a_whole() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("pid");
+        let line = format!("sleep 600 & echo $! > {0}.new; mv {0}.new {0}; wait", path.display());
+        let noted = async {
+            loop {
+                if let Ok(text) = std::fs::read_to_string(&path) {
+                    break text.trim().to_owned();
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let pid = tokio::select! {
+            pid = noted => pid,
+            ended = run_unattended(&line) => panic!("{ended:?}"),
+        };
+        let mut deadline = Deadline::after(Duration::from_secs(60));
+        let gone = async {
+            // A process that nobody has waited for has its line still.
+            while std::fs::read_to_string(format!("/proc/{pid}/stat"))
+                .is_ok_and(|stat| !stat.contains(") Z "))
+            {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        deadline.wait("the end of what the line has started", gone).await.unwrap();
     }
 
     #[tokio::test]

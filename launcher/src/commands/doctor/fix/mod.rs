@@ -2,7 +2,7 @@
 //!
 //! 1. Examine, and plan: what may be done about which fault is in `rlaunch_plan::fixes`.
 //! 2. Ask where that is needed (`consent`).
-//! 3. Change what is wrong here (`here`) and on the hosts, on trial.
+//! 3. Change what is wrong here (`here`) and on the hosts, on trial but for what nothing undoes, such as packages.
 //! 4. Examine again while the trial runs. Hosts that are not reached any more undo their changes; the others keep them.
 //! 5. Say what came of each (`outcome`). What shows only now is fixed in another round.
 
@@ -12,7 +12,7 @@ mod outcome;
 
 use super::{DoctorArgs, Examination, select_hosts};
 use crate::cli::command_line::CommandLine;
-use crate::commands::changes::ChangingHosts;
+use crate::commands::changes::{self, ChangingHosts, Restored};
 use crate::commands::doctor::report::DoctorReport;
 pub(super) use outcome::FixRecord;
 use outcome::Outcome;
@@ -66,7 +66,7 @@ pub(super) async fn run(
         let mut examination;
         (examination, report) = super::look(args, line, selected).await?;
         if let Some(hosts) = hosts
-            && !round.keep_or_undo(hosts, &examination).await
+            && !round.keep_or_undo(hosts, &examination, TRIAL + args.mesh_timeout).await
         {
             (examination, report) = super::look(args, line, selected).await?;
         }
@@ -90,8 +90,11 @@ fn conclude(
     if is_changed {
         stdout::print_styled(&report.to_text(args.verbose));
     }
-    if records.iter().any(FixRecord::has_changed_hosts) {
-        messages::hint("`rlaunch down` with the same hosts undoes what was changed there");
+    let changed = records.iter().filter(|record| record.has_changed_hosts());
+    let changed: BTreeSet<&str> = changed.flat_map(FixRecord::hosts).collect();
+    if !changed.is_empty() {
+        let hosts = changed.into_iter().collect::<Vec<_>>().join(",");
+        messages::hint(&format!("`rlaunch down -H {hosts}` undoes what was changed there"));
     } else if records.is_empty() {
         messages::info("nothing here that rlaunch can fix by itself");
     }
@@ -203,27 +206,12 @@ impl Round {
         let hosts: Vec<Host> = hosts.into_iter().filter(is_changed).collect();
         let (mut changing, failures) = ChangingHosts::open(&hosts, &reach).await?;
         failures.iter().for_each(messages::error);
-        let names = changing.names();
-        for (fix, failed) in &mut self.fixes {
-            let all = fix.changes();
-            let of = |name: &String| all.iter().find(|(host, _)| host == name);
-            let changes: Vec<Vec<Change>> = names
-                .iter()
-                .map(|name| of(name).map(|(_, c)| c.clone()).unwrap_or_default())
-                .collect();
-            let unable = all.iter().filter(|(host, _)| !names.contains(host));
-            failed.extend(unable.map(|(host, _)| (host.clone(), cause_of(host, &failures))));
-            if changes.iter().all(Vec::is_empty) {
-                continue;
-            }
-            messages::info(&format!("fixing {} on {}", fix.id(), fix.place()));
-            let trial = TRIAL + args.mesh_timeout;
-            let changed = changing.apply(changes.clone(), BY, Some(trial)).await;
-            for ((name, changed), changes) in names.iter().zip(changed).zip(changes) {
-                if let Some((at, cause)) = changed.failure() {
-                    let title = changes.get(at).map(|change| change.title() + ": ");
-                    let title = title.unwrap_or_default();
-                    failed.push((name.clone(), format!("{title}{cause}")));
+        // The time of a trial must not run while a package is installed.
+        for is_on_trial in [false, true] {
+            let trial = is_on_trial.then_some(TRIAL + args.mesh_timeout);
+            for (fix, failed) in &mut self.fixes {
+                if can_be_undone(fix) == is_on_trial {
+                    failed.extend(make(fix, &mut changing, &failures, trial).await);
                 }
             }
         }
@@ -231,7 +219,12 @@ impl Round {
     }
 
     /// Keeps the changes of the hosts, unless one of them cannot be reached any more. Returns whether they are kept.
-    async fn keep_or_undo(&mut self, mut hosts: ChangingHosts, examination: &Examination) -> bool {
+    async fn keep_or_undo(
+        &mut self,
+        mut hosts: ChangingHosts,
+        examination: &Examination,
+        trial: Duration,
+    ) -> bool {
         let is_lost = |name: &&String| examination.unreached.iter().any(|lost| lost.host == **name);
         let names = hosts.names();
         let lost: Vec<&String> = names.iter().filter(is_lost).collect();
@@ -244,10 +237,11 @@ impl Round {
             }
         } else {
             let list = text::list(&lost);
-            messages::warn(&format!("{list} is not reached any more: the changes are undone"));
-            hosts.roll_back().await;
-            for name in &names {
-                self.fail(name, &format!("undone, because {list} was not reached with it"));
+            messages::warn(&format!("{list} is not reached any more: undoing the changes"));
+            let restored = hosts.roll_back().await;
+            changes::report_roll_back(&names, &restored, trial);
+            for (name, restored) in names.iter().zip(&restored) {
+                self.fail(name, &rolled_back(restored, &list));
             }
         }
         let is_kept = lost.is_empty();
@@ -255,9 +249,10 @@ impl Round {
         is_kept
     }
 
+    /// Notes why what was on trial on a host is not kept.
     fn fail(&mut self, host: &str, cause: &str) {
         for (fix, failures) in &mut self.fixes {
-            if fix.changes().iter().any(|(own, _)| own == host) {
+            if can_be_undone(fix) && fix.changes().iter().any(|(own, _)| own == host) {
                 failures.push((host.to_owned(), cause.to_owned()));
             }
         }
@@ -272,6 +267,45 @@ impl Round {
     }
 }
 
+/// Makes a fix on its hosts. Returns those where it failed, and why; `unable` are failures of those that are not open.
+async fn make(
+    fix: &PlannedFix,
+    changing: &mut ChangingHosts,
+    unable: &[Failed],
+    trial: Option<Duration>,
+) -> Vec<(String, String)> {
+    let (all, names) = (fix.changes(), changing.names());
+    let of = |name: &String| all.iter().find(|(host, _)| host == name);
+    let changes: Vec<Vec<Change>> = names
+        .iter()
+        .map(|name| of(name).map(|(_, changes)| changes.clone()).unwrap_or_default())
+        .collect();
+    let missing = all.iter().filter(|(host, _)| !names.contains(host));
+    let mut failed: Vec<(String, String)> =
+        missing.map(|(host, _)| (host.clone(), cause_of(host, unable))).collect();
+    if changes.iter().all(Vec::is_empty) {
+        return failed;
+    }
+    messages::info(&format!("fixing {} on {}", fix.id(), fix.place()));
+    let changed = changing.apply(changes.clone(), BY, trial).await;
+    for ((name, changed), changes) in names.into_iter().zip(changed).zip(changes) {
+        failed.extend(changed.complaint(&changes).map(|complaint| (name, complaint)));
+    }
+    failed
+}
+
+/// Tells whether the end of a trial would undo any of a fix.
+fn can_be_undone(fix: &PlannedFix) -> bool {
+    let mut changes = fix.changes().into_iter().flat_map(|(_, changes)| changes);
+    changes.any(|change| !matches!(change, Change::Run { undo: None, .. }))
+}
+
+/// Says what became of the changes of a host because others were not reached.
+fn rolled_back(restored: &Restored, unreached: &str) -> String {
+    let undone = if restored.is_complete() { "undone" } else { "not undone as a whole" };
+    format!("{undone}, because {unreached} was not reached with it")
+}
+
 /// Returns why a host cannot be changed.
 fn cause_of(host: &str, failures: &[Failed]) -> String {
     let own =
@@ -282,6 +316,15 @@ fn cause_of(host: &str, failures: &[Failed]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_not_undone_is_not_called_so() {
+        let mut restored = Restored::default();
+        assert_eq!(rolled_back(&restored, "b"), "undone, because b was not reached with it");
+        restored.lost = Some("its agent ended".into());
+        let partly = "not undone as a whole, because b was not reached with it";
+        assert_eq!(rolled_back(&restored, "b"), partly);
+    }
 
     #[test]
     fn what_is_never_fixed_is_refused_with_its_reason() {

@@ -88,6 +88,10 @@ impl FixRecord {
         self.was_tried() && !self.hosts.is_empty() && self.id != id::SSH_AUTH
     }
 
+    pub(super) fn hosts(&self) -> impl Iterator<Item = &str> {
+        self.hosts.iter().map(String::as_str)
+    }
+
     fn place(&self) -> String {
         let hosts = if self.hosts.is_empty() { "here".to_owned() } else { text::list(&self.hosts) };
         match &self.device {

@@ -75,6 +75,25 @@ fn the_configuration_of_a_bond_is_kept() {
     assert!(!all(ConfigFormat::Networkd, None).contains("drop-in"));
 }
 
+/// An interface keeps what it has by a file of its own; one that is for others as well is not touched.
+#[test]
+fn a_file_of_an_interface_is_added_to() {
+    let (mut hosts, plan) = guide(Some(9000));
+    let mut files = |path: &str, is_for_one| {
+        for one in &mut hosts[0].network.interfaces {
+            one.network_file = Some(NetworkFile { path: path.to_owned(), is_for_one });
+        }
+        ConfigFormat::Networkd.files(&plan, &hosts, 0)
+    };
+    let added = files("/run/systemd/network/50-eth1.network", true);
+    assert_eq!(added[0].name, "50-eth1.network.d/rdma-mesh.conf");
+    let text = "[Link]\nMTUBytes=9000\n\n[Network]\nAddress=192.168.101.2/24\n";
+    assert!(added[0].text.ends_with(text), "{}", added[0].text);
+    let own = "10-rdma-mesh-enp1s0f0np0.network";
+    assert_eq!(files("/etc/systemd/network/20-wired.network", false)[0].name, own);
+    assert_eq!(files(&format!("/etc/systemd/network/{own}"), true)[0].name, own);
+}
+
 #[test]
 fn the_table_is_that_of_the_guide() {
     let (hosts, plan) = guide(None);
