@@ -34,8 +34,8 @@ pub enum Change {
         mode: u32,
         /// `None` removes it.
         content: Option<String>,
-        /// Text from which the content was made. If the file has another one by now, it is not touched: what others have
-        /// written meanwhile would be lost.
+        /// Text from which the content was made, but for empty lines at its end. If the file has another one by now, it is
+        /// not touched: what others have written meanwhile would be lost.
         #[serde(default)]
         expected: Option<String>,
     },

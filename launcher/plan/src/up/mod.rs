@@ -127,11 +127,29 @@ pub fn names(hosts: &[UpHost]) -> Step {
             .map(|(address, name)| (is_known(&(address, name)), format!("{address} {name}\n")));
         let lines = lines.filter(|(is_known, line)| !is_known || ours.contains(line.as_str()));
         let lines: String = lines.map(|(_, line)| line).collect();
-        let content = Some(with_block(&host.facts.hosts_file, &lines));
-        Some(Change::File { path: "/etc/hosts".into(), mode: 0o644, content, expected: None })
+        let present = &host.facts.hosts_file;
+        let content = Some(with_block(present, &lines));
+        let expected = Some(present.clone());
+        Some(Change::File { path: "/etc/hosts".into(), mode: 0o644, content, expected })
     };
+    if let Some((address, one, other)) = shared_address(hosts) {
+        let why = format!("{one} and {other} have one address here, {address}");
+        let fix = format!(
+            "write the addresses by which the hosts reach each other to /etc/hosts on {one} and {other}"
+        );
+        return Step { id: StepId::Names, state: State::Cannot { why, fix } };
+    }
     let changes = hosts.iter().map(|host| change(host).into_iter().collect()).collect();
     Step::of(StepId::Names, changes, "every host finds the others by name")
+}
+
+/// Returns an address by which two hosts are reached from here, as behind the same router.
+fn shared_address(hosts: &[UpHost]) -> Option<(IpAddr, &str, &str)> {
+    hosts.iter().enumerate().find_map(|(at, host)| {
+        let address = host.address?;
+        let other = hosts[at + 1..].iter().find(|other| other.address == Some(address))?;
+        Some((address, &*host.name, &*other.name))
+    })
 }
 
 /// Returns the lines that were added to a file before.
@@ -143,15 +161,11 @@ fn block(file: &str) -> &str {
 /// Puts lines at the top of a file, in the place of those that were added before: the first address of a name wins.
 fn with_block(file: &str, lines: &str) -> String {
     let (first, last) = MARKS;
-    let mut text = String::new();
-    let mut is_ours = false;
-    for line in file.split_inclusive('\n') {
-        is_ours |= line.trim_end() == first;
-        if !is_ours {
-            text.push_str(line);
-        }
-        is_ours &= line.trim_end() != last;
-    }
+    let all: Vec<&str> = file.split_inclusive('\n').collect();
+    let find = |mark: &str| all.iter().position(|line| line.trim_end() == mark);
+    // Without its end, nothing says which lines are of the block.
+    let ours = find(first).zip(find(last)).map_or(0..0, |(begin, end)| begin..(end + 1).max(begin));
+    let text: String = [&all[..ours.start], &all[ours.end..]].concat().concat();
     format!("{first}\n{lines}{last}\n{text}")
 }
 
@@ -185,13 +199,30 @@ pub fn fixes(chosen: &[PlannedFix], hosts: &[UpHost]) -> Step {
     Step::of(StepId::Fixes, hosts.iter().map(on_host).collect(), done)
 }
 
-/// Lets in what comes by cables: they lead to the other hosts alone.
+/// Lets in everything that comes by interfaces with a cable.
 pub fn firewall(hosts: &[UpHost]) -> Step {
-    let changes = hosts.iter().map(|host| {
+    let id = StepId::Firewall;
+    let mut changes = Vec::new();
+    for host in hosts {
+        let mut of_host = Vec::new();
         let closed = host.cabled.iter().filter(|name| !host.facts.open.contains(*name));
-        closed.filter_map(|name| host.facts.wall?.admission(name)).collect()
-    });
-    Step::of(StepId::Firewall, changes.collect(), "no packet filter is in the way")
+        for (name, wall) in closed.filter_map(|name| Some((name, host.facts.wall?))) {
+            let Some(change) = wall.admission(name) else {
+                let why = format!("on {}: no rule can have the name {name:?}", host.name);
+                let fix = "`ip link set NAME name OTHER` gives it another".to_owned();
+                return Step { id, state: State::Cannot { why, fix } };
+            };
+            of_host.push(change);
+        }
+        changes.push(of_host);
+    }
+    let has_wall = hosts.iter().any(|host| host.facts.wall.is_some());
+    let done = if has_wall {
+        "they are let in"
+    } else {
+        "there is no ufw, firewalld, or filter that drops by default; `rlaunch doctor` looks at each rule"
+    };
+    Step::of(id, changes, done)
 }
 
 /// Starts a subnet manager on one host, if InfiniBand ports wait for one.

@@ -67,6 +67,17 @@ fn a_block_replaces_the_one_before() {
     assert_eq!(moved.matches("10.0.0.2 b").count(), 1, "{moved}");
     let more = with_block(&(once.clone() + "10.0.0.7 own\n"), "10.0.0.3 b\n");
     assert!(more.contains("10.0.0.7 own\n") && !more.contains("10.0.0.2 b"), "{more}");
+    // Whoever removed the end of a block has lines of their own behind it.
+    let cut = with_block(&format!("{}\n10.0.0.7 own\n", MARKS.0), "10.0.0.3 b\n");
+    assert!(cut.ends_with("10.0.0.7 own\n") && cut.contains("10.0.0.3 b"), "{cut}");
+}
+
+#[test]
+fn hosts_behind_one_address_get_no_names() {
+    let mut hosts = hosts();
+    hosts[1].address = hosts[0].address;
+    let Step { state: State::Cannot { why, .. }, .. } = names(&hosts) else { panic!("planned") };
+    assert_eq!(why, "root@a and root@b have one address here, 10.0.0.1");
 }
 
 #[test]
