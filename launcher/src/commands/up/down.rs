@@ -114,7 +114,7 @@ mod tests {
         assert!(parse(&["-H", "localhost"]).check_named(&here).is_ok());
         let other = Host { name: "a".into(), ..Host::this_machine() };
         assert!(parse(&[]).check_named(&[other]).is_ok(), "rlaunch.toml names it");
-        assert!(parse(&["--container", "x"]).check_container().is_err());
+        assert!(parse(&["--container", "docker:x"]).check_container().is_err());
         assert!(parse(&[]).check_container().is_ok());
     }
 
