@@ -178,6 +178,53 @@ fn lay_out(field: &Field, name: &str, text: &str, has_interfaces: bool) -> Strin
     format!("{place}/sys:/sys:ro")
 }
 
+/// Flags of a container, the findings with what they advise, and ids of findings that are not made.
+type Lack = (String, Vec<(&'static str, &'static str)>, Vec<&'static str>);
+
+/// Lists what containers may lack. The volumes are recorded machines.
+fn lacks(rdma: &str, apart: &str, gpus: &str) -> Vec<Lack> {
+    let uverbs = "--device /dev/null:/dev/infiniband/uverbs0";
+    vec![
+        (
+            format!("--network host {uverbs} --ulimit memlock=65536:65536 -v {rdma}"),
+            vec![
+                ("lim.memlock a this docker container may lock only 64 KiB", "--ulimit memlock=-1"),
+                (
+                    "ct.shm a /dev/shm of this docker container has only 64 MiB",
+                    "--ipc=host or --shm-size=1g",
+                ),
+            ],
+            vec!["ct.net", "ct.gpu", "dev.uverbs"],
+        ),
+        (
+            format!("--network host --ipc host -v {rdma}"),
+            vec![(
+                "dev.uverbs a mlx5_bond_0 mlx5_bond_0 is in sysfs without a file",
+                "--device=/dev/infiniband",
+            )],
+            vec!["ct.shm", "ct.net", "ct.gpu"],
+        ),
+        (
+            format!("--network none --ipc host {uverbs} -v {apart}"),
+            vec![("ct.net a this docker container has its own network namespace", "--net=host")],
+            vec!["ct.shm", "dev.uverbs"],
+        ),
+        (
+            format!("--network host --ipc host -v {gpus}"),
+            vec![(
+                "ct.gpu a this docker container was started without the 8 NVIDIA GPUs",
+                "--gpus all",
+            )],
+            vec!["ct.shm", "ct.net"],
+        ),
+        (
+            format!("--network host --ipc host --device /dev/null:/dev/nvidiactl -v {gpus}"),
+            vec![],
+            vec!["ct.gpu", "ct.shm", "ct.net"],
+        ),
+    ]
+}
+
 #[test]
 fn doctor_finds_what_a_container_of_docker_was_started_without() {
     let field = Field::new();
@@ -187,53 +234,12 @@ fn doctor_finds_what_a_container_of_docker_was_started_without() {
     let apart = lay_out(&field, "apart", WITH_RDMA, false);
     let gpus = lay_out(&field, "gpus", WITH_GPUS, true);
     let programs = "-v /usr:/usr:ro -v /bin:/bin:ro -v /lib:/lib:ro -v /lib64:/lib64:ro";
-    let uverbs = "--device /dev/null:/dev/infiniband/uverbs0";
-    // Flags, the findings with what they advise, and those that are not made.
-    let cases: &[(&str, &[(&str, &str)], &[&str])] = &[
-        (
-            &format!("--network host {uverbs} --ulimit memlock=65536:65536 -v {rdma}"),
-            &[
-                ("lim.memlock a this docker container may lock only 64 KiB", "--ulimit memlock=-1"),
-                (
-                    "ct.shm a /dev/shm of this docker container has only 64 MiB",
-                    "--ipc=host or --shm-size=1g",
-                ),
-            ],
-            &["ct.net", "ct.gpu", "dev.uverbs"],
-        ),
-        (
-            &format!("--network host --ipc host -v {rdma}"),
-            &[(
-                "dev.uverbs a mlx5_bond_0 mlx5_bond_0 is in sysfs without a file",
-                "--device=/dev/infiniband",
-            )],
-            &["ct.shm", "ct.net", "ct.gpu"],
-        ),
-        (
-            &format!("--network none --ipc host {uverbs} -v {apart}"),
-            &[("ct.net a this docker container has its own network namespace", "--net=host")],
-            &["ct.shm", "dev.uverbs"],
-        ),
-        (
-            &format!("--network host --ipc host -v {gpus}"),
-            &[(
-                "ct.gpu a this docker container was started without the 8 NVIDIA GPUs",
-                "--gpus all",
-            )],
-            &["ct.shm", "ct.net"],
-        ),
-        (
-            &format!("--network host --ipc host --device /dev/null:/dev/nvidiactl -v {gpus}"),
-            &[],
-            &["ct.gpu", "ct.shm", "ct.net"],
-        ),
-    ];
-    for (flags, expected, absent) in cases {
+    for (flags, expected, absent) in lacks(&rdma, &apart, &gpus) {
         field
             .on("a", &format!("docker run -d --name box {flags} {programs} {BARE} sleep infinity"));
         let ran = field.rlaunch("doctor -H a --container docker:box").spawn().finish_first();
         let lines: Vec<String> = ran.out().lines().map(squeezed).collect();
-        for (finding, advice) in *expected {
+        for (finding, advice) in expected {
             let at = lines.iter().position(|line| line.contains(finding));
             let at = at.unwrap_or_else(|| panic!("{flags}: no {finding}: {ran}"));
             assert!(
@@ -242,7 +248,7 @@ fn doctor_finds_what_a_container_of_docker_was_started_without() {
                 "{flags}: {ran}"
             );
         }
-        let other = absent.iter().find(|id| lines.iter().any(|line| line.contains(**id)));
+        let other = absent.iter().find(|id| lines.iter().any(|line| line.contains(*id)));
         assert_eq!(other, None, "{flags}: {ran}");
         field.on("a", "docker rm -f box");
     }

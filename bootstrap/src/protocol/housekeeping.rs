@@ -90,7 +90,7 @@ pub enum CleanupReport {
         segments: u32,
         /// Number of containers of the job that were removed.
         containers: usize,
-        /// Engines that may have containers of the job left, because they do not answer: `docker: not asked: why`, with `; `
+        /// Engines that may have containers of the job left, because they do not answer: `docker: may have some left: why`, with `; `
         /// between several. Empty if all were asked.
         unasked: String,
         /// Processes of the user that could not be inspected, each with pid, name and state. They
@@ -166,7 +166,8 @@ mod tests {
             let (unasked, hidden) = (unasked.to_owned(), hidden.to_owned());
             CleanupReport::Clean { ended, segments, containers, unasked, hidden }
         };
-        let both = "docker: not asked: it is silent; podman: not asked: exit status: 3";
+        let both =
+            "docker: may have some left: it is silent; podman: may have some left: exit status: 3";
         for reaped in [
             clean(12, 0, 0, "", ""),
             clean(1, 0, 2, "", ""),

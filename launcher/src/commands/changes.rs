@@ -187,11 +187,12 @@ impl ChangingHosts {
         let files: Vec<Vec<(String, String)>> = changes.iter().map(|all| files_of(all)).collect();
         let lines = files.iter().map(|all| all.iter().map(|(line, _)| line.clone()).collect());
         let printed = self.ask(lines.collect()).await;
-        let are_there = |(files, printed): (Vec<(String, String)>, Vec<Result<String, String>>)| {
+        let both = files.iter().zip(printed);
+        let are_there = both.map(|(files, printed)| {
             let mut both = files.iter().zip(printed);
             both.all(|((_, content), printed)| printed.is_ok_and(|text| text == *content))
-        };
-        files.into_iter().zip(printed).map(are_there).collect()
+        });
+        are_there.collect()
     }
 
     /// Makes the changes of each host, in order, up to the first that fails. With `trial` they are undone after that time

@@ -153,8 +153,8 @@ mod tests {
         for (line, cause) in [
             ("left: 7 x (state D)", "a: could not end 7 x (state D)"),
             (
-                "0 ended, 0 segments removed; docker: not asked: it is silent",
-                "a: 0 ended, 0 segments removed; docker: not asked: it is silent",
+                "0 ended, 0 segments removed; docker: may have some left: it is silent",
+                "a: 0 ended, 0 segments removed; docker: may have some left: it is silent",
             ),
             ("logout", "a: no report of rlaunch-worker, but \"logout\""),
         ] {

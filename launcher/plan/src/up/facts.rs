@@ -162,9 +162,18 @@ impl Keeper {
         changes.push(run(read.to_owned(), None));
         if self == Keeper::NetworkManager {
             changes.extend(interfaces.iter().map(|name| {
-                let name = shell::quoted_posix(&format!("rdma-mesh-{name}"));
-                let undo = format!("nmcli connection down {name} || :");
-                run(format!("nmcli connection up {name}"), Some(undo))
+                let (device, own) = (shell::quoted_posix(name), format!("rdma-mesh-{name}"));
+                let own = shell::quoted_posix(&own);
+                // It displaces the connection that the interface has, which may not come back by itself.
+                let save = format!(
+                    "[ \"$(nmcli -e no -g GENERAL.CONNECTION device show {device})\" = {own} ] || \
+                     nmcli -g GENERAL.CON-UUID device show {device} || :"
+                );
+                let undo = format!(
+                    "nmcli connection down {own}; [ -z \"$SAVED\" ] || nmcli connection up uuid \"$SAVED\" || :"
+                );
+                let line = format!("nmcli connection up {own}");
+                Change::Run { line, save: Some(save), undo: Some(undo) }
             }));
         }
         changes

@@ -113,6 +113,11 @@ impl CabledHosts {
         self.plan.as_ref().map_or_else(Vec::new, |plan| files(plan, &self.hosts, host, keeper))
     }
 
+    /// Returns why the addresses of a host cannot be kept by this program.
+    pub(in crate::commands) fn obstacle(&self, host: usize, keeper: Keeper) -> Option<Obstacle> {
+        obstacle(self.plan.as_ref()?, &self.hosts, host, keeper)
+    }
+
     /// Makes the changes of all hosts, and keeps them once every link has answered; else they are undone. Returns a
     /// sentence on what was done.
     pub(in crate::commands) async fn try_addresses(
@@ -206,9 +211,9 @@ fn ends_of(plan: &MeshPlan, host: usize) -> impl Iterator<Item = &PlannedEnd> {
 }
 
 /// Why addresses cannot be kept on a host, and what helps.
-struct Obstacle {
-    why: String,
-    fix: String,
+pub(in crate::commands) struct Obstacle {
+    pub(in crate::commands) why: String,
+    pub(in crate::commands) fix: String,
 }
 
 /// Looks for what an interface would lose by the files that keep its address.

@@ -31,7 +31,7 @@ use rlaunch_plan::up::{self, Cables, Facts, State, Step, StepId, UpHost};
 use rlaunch_ssh::prompt::Prompter;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
-use rlaunch_text::{shell, text};
+use rlaunch_text::text;
 use std::io::{self, IsTerminal};
 
 /// Make hosts a cluster that stays: keys, names, limits, addresses of cables, ports, rlaunch.toml.
@@ -257,31 +257,7 @@ impl<'a> Cluster<'a> {
         let of_fix = up::fixes(std::slice::from_ref(fix), &self.hosts);
         let Some(changes) = of_fix.changes() else { return false };
         let has_files = changes.iter().flatten().any(|one| matches!(one, Change::File { .. }));
-        has_files && self.have(changes).await.into_iter().all(|has_all| has_all)
-    }
-
-    /// Tells of each host whether the files among its changes are there.
-    async fn have(&mut self, changes: &[Vec<Change>]) -> Vec<bool> {
-        let files = |changes: &[Change]| -> Vec<(String, String)> {
-            let file = |change: &Change| match change {
-                Change::File { path, content: Some(content), .. } => {
-                    // What is printed has lost the ends of its last line.
-                    let content = content.trim_end_matches('\n').to_owned();
-                    Some((format!("cat {} 2>/dev/null || :", shell::quoted_posix(path)), content))
-                }
-                _ => None,
-            };
-            changes.iter().filter_map(file).collect()
-        };
-        let files: Vec<Vec<(String, String)>> = changes.iter().map(|all| files(all)).collect();
-        let lines = files.iter().map(|all| all.iter().map(|(line, _)| line.clone()).collect());
-        let printed = self.changing.ask(lines.collect()).await;
-        let both = files.iter().zip(printed);
-        let is_there = both.map(|(files, printed)| {
-            let mut both = files.iter().zip(printed);
-            both.all(|((_, content), printed)| printed.is_ok_and(|text| text == *content))
-        });
-        is_there.collect()
+        has_files && self.changing.have(changes).await.into_iter().all(|has_all| has_all)
     }
 
     /// Returns the files that keep the addresses of a host.
@@ -292,6 +268,13 @@ impl<'a> Cluster<'a> {
 
     /// Makes the step that keeps addresses in the configuration of each host.
     async fn keep(&mut self) -> Step {
+        for (at, host) in self.hosts.iter().enumerate() {
+            let obstacle = host.facts.keeper.and_then(|keeper| self.cabled.obstacle(at, keeper));
+            if let Some(obstacle) = obstacle {
+                let why = format!("on {}: {}", host.name, obstacle.why);
+                return Step { id: StepId::Keep, state: State::Cannot { why, fix: obstacle.fix } };
+            }
+        }
         let has_cables = |host: &&UpHost| !host.cabled.is_empty();
         let without = self.hosts.iter().filter(has_cables).find(|host| host.facts.keeper.is_none());
         if let Some(host) = without {
@@ -300,7 +283,7 @@ impl<'a> Cluster<'a> {
             return Step { id: StepId::Keep, state: State::Cannot { why, fix: fix.to_owned() } };
         }
         let files: Vec<Vec<Change>> = (0..self.hosts.len()).map(|at| self.files(at)).collect();
-        let have = self.have(&files).await;
+        let have = self.changing.have(&files).await;
         let unread = |host: &UpHost| host.facts.keeper.map(|keeper| keeper.unread(&host.cabled));
         let lines = self.hosts.iter().map(|host| unread(host).into_iter().collect()).collect();
         let unread = self.changing.ask(lines).await;
