@@ -305,16 +305,19 @@ fn write_file(
         };
         fs::create_dir_all(directory)?;
         let fresh = directory.join(format!(".{}.rlaunch", name.display()));
-        let written = write_fresh(&fresh, content, mode, owner).and_then(|()| {
-            match fs::rename(&fresh, path) {
-                // A container engine mounts single files, such as /etc/hosts, and they keep their place.
+        // A container engine mounts single files, such as /etc/hosts, and they keep their place.
+        let written = match write_fresh(&fresh, content, mode, owner) {
+            Err(error) if error.kind() == io::ErrorKind::ReadOnlyFilesystem && path.exists() => {
+                return write_in_place(path, content);
+            }
+            Err(error) => Err(error),
+            Ok(()) => match fs::rename(&fresh, path) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                    write_in_place(path, content)?;
-                    fs::remove_file(&fresh)
+                    write_in_place(path, content).and_then(|()| fs::remove_file(&fresh))
                 }
                 renamed => renamed,
-            }
-        });
+            },
+        };
         if written.is_err() {
             // It may not have been made.
             let _ = fs::remove_file(&fresh);
