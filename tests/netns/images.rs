@@ -308,7 +308,7 @@ fn the_guide_on_servers() {
     let vllm = include_str!("frameworks/vllm_stand_in.py");
     python_image(&field, "a", "vllm:0.11", "/usr/local/bin/vllm", vllm);
     let sglang = include_str!("frameworks/sglang_stand_in.py");
-    let module = field.on("a", "python3 -c 'import os; print(os.path.dirname(os.__file__))'");
+    let module = field.on("a", "python3 -c 'import site; print(site.getsitepackages()[0])'");
     let module = format!("{}/sglang/launch_server.py", module.trim_end());
     hosts.iter().for_each(|host| python_image(&field, host, "sglang:1", &module, sglang));
     field.lab.write_file("a", Path::new("/tmp/models/small"), b"weights", 0o644).unwrap();
