@@ -107,6 +107,12 @@ pub(super) enum SessionError {
 }
 
 impl SessionError {
+    /// Makes the message about the host whose agent did not start.
+    pub(super) fn failed(&self, host: &Host) -> Failed {
+        let text = format!("{host}: {}", messages::error_chain(self));
+        Failed::new(Exit::HOST, text).hint(self.hint(&host.name))
+    }
+
     /// Returns advice for the user; `host` is the host's name in it.
     pub(super) fn hint(&self, host: &str) -> Option<String> {
         match self {
@@ -266,10 +272,12 @@ fn append(printed: &mut Vec<u8>, bytes: &[u8]) {
 }
 
 impl AgentStream {
-    /// Sends a message. Returns `None` if the channel is closed.
+    /// Sends a message. Returns `None` if the channel is closed, or if the host has not taken the message within
+    /// [`HOST_TIMEOUT`]; then no answer comes either.
     pub(super) async fn send<T: Serialize>(&mut self, message: &T) -> Option<()> {
         let frame = encode(message).ok()?;
-        self.channel.writer.send(frame.into()).await.ok()
+        let sent = tokio::time::timeout(HOST_TIMEOUT, self.channel.writer.send(frame.into()));
+        sent.await.ok()?.ok()
     }
 
     /// Returns the next message, or `None` at the end of the channel. Cancel-safe.

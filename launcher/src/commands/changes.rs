@@ -131,11 +131,7 @@ impl ChangingHosts {
                     let words = format!("{}: its agent began with another message", session.name);
                     failures.push(Failed::new(Exit::BUG, words));
                 }
-                Err(error) => {
-                    let cause = messages::error_chain(&error);
-                    let failed = Failed::new(Exit::HOST, format!("{host}: {cause}"));
-                    failures.push(failed.hint(error.hint(&host.name)));
-                }
+                Err(error) => failures.push(error.failed(host)),
             }
         }
         let mut password = SudoPassword { known: None, is_for_many: hosts.len() > 1 };

@@ -3,8 +3,8 @@
 //! A change has up to three lines. The first is on the disk before the change is made, so that whatever happens later, it
 //! can be undone. To undo one that was not made, or is undone already, costs nothing.
 //!
-//! What runs is changed before the file that sets it again at boot. The other way round, a boot between the two would make
-//! the change, and nothing would say what was there before.
+//! The running system is changed before the file that sets it again at boot. The other way round, a boot between the two would
+//! make the change, and nothing would say what was there before.
 
 use super::{Change, ChangeOutcome, JournalState, UndoneChange};
 use serde::{Deserialize, Serialize};
@@ -19,7 +19,7 @@ pub struct Record {
     pub event: Event,
 }
 
-/// What happened to a change.
+/// Event in the life of a change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
@@ -32,7 +32,7 @@ pub enum Event {
     },
     /// It was made.
     Done {
-        /// What is to be restored, if that is known better than before.
+        /// Former state, if it is known better than before the change.
         was: Option<Was>,
     },
     /// It was not made, or not as a whole.
@@ -42,7 +42,7 @@ pub enum Event {
     Undone,
 }
 
-/// What was there before a change.
+/// State before a change, to which undoing it leads back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Was {
@@ -138,8 +138,8 @@ impl Journal {
                 let entry = self.entries.iter_mut().find(|entry| entry.id == id);
                 entry.into_iter().for_each(|entry| entry.was = was.clone());
             }
-            // As long as a later change is there, it may bring this one back, as a file does at boot: then this one is undone
-            // again behind it.
+            // A later change may bring this one back, as a file does at boot. So this one is forgotten only after that, and
+            // undone again behind it.
             Event::Undone => drop(self.entries.pop_if(|last| last.id == id)),
             Event::Done { was: None } | Event::Failed { .. } => {}
         }

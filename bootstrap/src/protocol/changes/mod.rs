@@ -107,7 +107,7 @@ impl Change {
     }
 }
 
-/// What an account may.
+/// Rights of an account on its host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Access {
     Root,

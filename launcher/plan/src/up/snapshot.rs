@@ -50,7 +50,7 @@ impl Snapshot {
         Snapshot { state, cables }
     }
 
-    /// Lists what is not as it was. Cables to hosts other than `hosts` are not compared: nobody has asked those.
+    /// Lists what has changed. Cables to hosts outside of `hosts` are not compared, since those were not asked.
     pub fn changes(&self, now: &Snapshot, hosts: &[String]) -> Vec<String> {
         let (was, is) = (self.all(hosts), now.all(hosts));
         let labels: BTreeSet<&String> = was.keys().chain(is.keys()).collect();

@@ -50,7 +50,7 @@ pub(super) enum Meaning {
     ProgramFile,
     /// No effect, which is reported. The option has this number of values.
     Ignored(usize),
-    /// No effect, which is what the user wants, or which nobody notices. The option has this number of values.
+    /// No effect, and no difference that a user would notice. The option has this number of values.
     Silent(usize),
     /// An error, with this sentence.
     Refused(&'static str),

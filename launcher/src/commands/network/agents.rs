@@ -66,11 +66,7 @@ impl HostAgents {
                     let words = format!("{}: its agent began with another message", session.name);
                     failures.push(Failed::new(Exit::BUG, words));
                 }
-                Err(error) => {
-                    let cause = messages::error_chain(&error);
-                    let failed = Failed::new(Exit::HOST, format!("{host}: {cause}"));
-                    failures.push(failed.hint(error.hint(&host.name)));
-                }
+                Err(error) => failures.push(error.failed(host)),
             }
         }
         Ok((HostAgents { agents, token: *Uuid::new_v4().as_bytes() }, failures))

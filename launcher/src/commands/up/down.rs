@@ -72,7 +72,7 @@ impl DownArgs {
             .hint(Some(hint)))
     }
 
-    /// Refuses to change this machine if nobody has named it.
+    /// Refuses to change this machine unless it was named.
     fn check_named(&self, hosts: &[Host]) -> Result<(), Failed> {
         let has_named = !self.hosts.hosts.is_empty() || !self.hosts.hostfiles.is_empty();
         if has_named || !hosts::are_local(hosts) {

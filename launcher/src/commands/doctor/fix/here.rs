@@ -130,7 +130,7 @@ mod tests {
         };
         let mut deadline = Deadline::after(Duration::from_secs(60));
         let gone = async {
-            // A process that nobody has waited for has its line still.
+            // A process that has ended stays in /proc until its parent has waited for it.
             while std::fs::read_to_string(format!("/proc/{pid}/stat"))
                 .is_ok_and(|stat| !stat.contains(") Z "))
             {

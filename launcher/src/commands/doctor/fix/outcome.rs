@@ -23,7 +23,7 @@ pub(crate) enum Outcome {
     StillThere(String),
     /// The change was not made, or not as a whole.
     Failed(String),
-    /// The change was made, and nobody looked again: the reason.
+    /// The change was made, and could not be checked: the reason.
     Unproved(&'static str),
     Skipped(&'static str),
 }
