@@ -135,6 +135,7 @@ pub(super) const OPTIONS: &[ForeignOption] = &[
     option("preload-files", Any, Computed(preload_files)),
     option("preload-binary", Any, Means(copy_program, "")),
     option("s", One, Means(copy_program, "")),
+    option("allow-run-as-root", Any, Silent(0)),
     option("app", Any, ProgramFile),
     option(
         "index-argv-by-rank",
