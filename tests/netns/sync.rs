@@ -17,7 +17,7 @@ impl Project {
     /// Makes a tree in which a file and a directory are ignored.
     fn new() -> Project {
         let project = Project { directory: launch_directory() };
-        for directory in ["tree/src", "tree/data", "cache"] {
+        for directory in ["tree/src", "tree/data", "state"] {
             fs::create_dir_all(project.directory.path().join(directory)).unwrap();
         }
         for (name, content) in [
@@ -42,9 +42,9 @@ impl Project {
 
     /// Prepares a job that is started in a directory of the tree.
     fn job<'a>(&self, field: &'a Field, words: &str, below: &str) -> Run<'a> {
-        let cache = self.directory.path().join("cache");
+        let state = self.directory.path().join("state");
         let run = field.rlaunch(words).in_directory(&self.path(below));
-        run.env("XDG_CACHE_HOME", cache.to_str().unwrap())
+        run.env("XDG_STATE_HOME", state.to_str().unwrap())
     }
 }
 
@@ -151,10 +151,10 @@ fn copies_are_listed_and_pruned() {
     let mut job = project.job(&field, "--sync -H a,b --no-tag", "").sh(wait).spawn();
     job.wait_for_lines(2);
     let copy = first_copy(&field, "a");
-    // Only trees that were made from here are removed, by the locks in this cache.
-    let cache = project.directory.path().join("cache");
-    let cache = cache.to_str().unwrap();
-    let push = |words: &str| field.rlaunch(words).env("XDG_CACHE_HOME", cache);
+    // Only trees that were made from here are removed, by the locks in this state.
+    let state = project.directory.path().join("state");
+    let state = state.to_str().unwrap();
+    let push = |words: &str| field.rlaunch(words).env("XDG_STATE_HOME", state);
     let source = format!("{}:/tmp/kept", project.path("src").display());
     field.rlaunch("push -H a").args([source]).spawn().finish_first().succeeded();
     let list = || {

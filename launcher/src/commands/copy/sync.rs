@@ -13,6 +13,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::gethostname;
 use rlaunch_bootstrap::job::WorkingDir;
 use rlaunch_console::messages;
+use rlaunch_console::process_env::{ProcessEnv, create_state_directory};
 use rlaunch_copy::control::TreeLimit;
 use rlaunch_engine::connect::connector::Volume;
 use rlaunch_engine::run::job_run::Launch;
@@ -23,11 +24,10 @@ use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
 use rlaunch_text::text;
 use sha2::{Digest, Sha256};
-use std::env;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// Directory of hosts that has the copies.
@@ -230,18 +230,18 @@ fn lock_of(name: &str) -> Option<File> {
     OpenOptions::new().write(true).open(path).ok()
 }
 
-/// Returns the directory of locks, unless the user has none for it.
+/// Returns the directory of locks, which tell the copies that were made from here from those of other machines; `None` if no
+/// directory is known.
 fn locks() -> Option<PathBuf> {
-    let set = |name: &str| env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
-    Some(cache.join("rlaunch/sync"))
+    Some(ProcessEnv::current().state_directory()?.join("rlaunch/sync"))
 }
 
 /// Takes the first copy that no other job has.
 fn hold(key: &str) -> Result<(u32, Flock<File>), Failed> {
     let locks = locks().ok_or_else(|| {
-        let message = "--sync keeps locks in the home directory, but HOME is not set";
-        Failed::new(Exit::FILES, message).hint(Some("XDG_CACHE_HOME=DIR keeps them elsewhere"))
+        let message =
+            "no directory for the locks of --sync: neither XDG_STATE_HOME nor HOME names one";
+        Failed::new(Exit::FILES, message)
     })?;
     hold_in(&locks, key)
 }
@@ -249,9 +249,9 @@ fn hold(key: &str) -> Result<(u32, Flock<File>), Failed> {
 fn hold_in(directory: &Path, key: &str) -> Result<(u32, Flock<File>), Failed> {
     let failed = |error: io::Error| {
         let message = format!("cannot lock a file of --sync in {}: {error}", directory.display());
-        Failed::new(Exit::FILES, message).hint(Some("XDG_CACHE_HOME=DIR keeps them elsewhere"))
+        Failed::new(Exit::FILES, message).hint(Some("XDG_STATE_HOME=DIR keeps them elsewhere"))
     };
-    DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(failed)?;
+    create_state_directory(directory).map_err(failed)?;
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(0o600);
     for number in 1..=MOST {
@@ -287,7 +287,7 @@ mod tests {
 
     #[test]
     fn ranks_start_at_the_same_place_of_the_copy() {
-        let here = env::current_dir().unwrap();
+        let here = std::env::current_dir().unwrap();
         let copy = |below: &str| Path::new("~/copy/x").join(below);
         let own = tree(&here);
         assert_eq!(wdir(&own, "-H a x").as_os_str(), "~/copy/x");
