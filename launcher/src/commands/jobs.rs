@@ -498,7 +498,8 @@ fn ago(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rlaunch_engine::run::live::messages::{HostRanks, JobPhase, LastOutput};
+    use rlaunch_engine::run::live::messages::{JobPhase, LastOutput};
+    use rlaunch_plan::map::HostRanks;
 
     #[test]
     fn times_have_two_units() {

@@ -8,7 +8,7 @@ use crate::cli::args::values;
 use clap::Parser;
 use rlaunch_console::{messages, stdout};
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
-use rlaunch_engine::run::live::messages::HostRanks;
+use rlaunch_plan::map::HostRanks;
 use rlaunch_engine::run::output::replay::{self, RecordedWriter, Shown};
 use rlaunch_engine::run::output::store::StoreReader;
 use rlaunch_engine::run::output::{RecordedChunk, RecordedOutput};

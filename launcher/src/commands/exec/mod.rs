@@ -16,7 +16,7 @@ use rlaunch_bootstrap::id::Rank;
 use rlaunch_bootstrap::protocol::session::{SessionError, SessionKind, SessionStart, Terminal};
 use rlaunch_console::{messages, terminal};
 use rlaunch_engine::run::live::client::{LiveError, RunningJob};
-use rlaunch_engine::run::live::messages::HostRanks;
+use rlaunch_plan::map::HostRanks;
 use rlaunch_engine::run::signals::ended_by;
 use rlaunch_text::exit::Exit;
 use rlaunch_text::message::Failed;
