@@ -6,17 +6,16 @@
 
 mod command;
 mod container;
-mod image;
 mod rsh;
 mod step;
 
 pub use command::{AgentLocation, RemoteCommand};
 pub(crate) use container::ContainerError;
+pub(crate) use container::image::{CONTAINER_GONE, SAYS, StartedContainer};
+pub use container::image::{Gpus, PlainWord, Pull, RunOptions, Volume};
 pub use container::{
     Container, ContainerEngine, ContainerOptionError, ContainerWords, ImageName, is_container_name,
 };
-pub(crate) use image::{CONTAINER_GONE, SAYS, StartedContainer};
-pub use image::{Gpus, PlainWord, Pull, RunOptions, Volume};
 pub(crate) use rsh::quoted_output;
 pub use rsh::{Rsh, RshError, last_lines};
 pub(crate) use step::{JobState, STATE_AGE};
@@ -24,7 +23,7 @@ pub use step::{Launcher, SlurmJob, StepError, StepReader};
 
 use crate::connect::channel::{AgentChannel, CommandStatus, Incoming};
 use container::ContainerEntry;
-use image::{Names, container_name};
+use container::image::{Names, container_name};
 use rlaunch_bootstrap::id::JobId;
 use rlaunch_bootstrap::job::ExitStatus;
 use rlaunch_console::deadline::{Deadline, Late};
