@@ -150,10 +150,11 @@ fn ends_unread(mut child: Child) -> Outcome {
     ran
 }
 
-/// Returns all of stdout, and the peak memory of the process in KiB, as last read.
+/// Returns all of stdout, and the most memory that the process was seen to have, in KiB.
 fn read_all(child: &mut Child) -> (Vec<u8>, u64) {
     let mut stdout = child.stdout.take().unwrap();
-    let (mut bytes, mut peak) = (Vec::new(), 0);
+    let mut bytes = Vec::new();
+    let mut peak = memory(child.id()).unwrap_or(0);
     while (&mut stdout).take(4 << 20).read_to_end(&mut bytes).unwrap() > 0 {
         peak = peak.max(memory(child.id()).unwrap_or(0));
     }

@@ -85,7 +85,7 @@ impl Lab {
         }
         // A rank that waits for the file may remove it as soon as it is there. One that is there may be a mount.
         let there = outside.exists();
-        let written = if there { outside.clone() } else { outside.with_extension("unfinished") };
+        let written = if there { outside.clone() } else { beside(&outside) };
         let permissions = fs::Permissions::from_mode(mode);
         let io = || LabError::io(operation.clone());
         fs::write(&written, bytes).map_err(io())?;
@@ -141,6 +141,13 @@ fn become_account(command: &mut Command, account: Account, directory: &Path) {
     for name in SESSION_VARIABLES {
         command.env_remove(name);
     }
+}
+
+/// Returns a name beside a file.
+fn beside(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".unfinished");
+    name.into()
 }
 
 fn chown_in_home(path: &Path, home: &Path) -> Result<(), LabError> {
