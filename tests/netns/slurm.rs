@@ -258,5 +258,44 @@ fn what_is_no_job_of_slurm_for_rlaunch_is_said() {
     // By SSH after all: the sshd of this node is off.
     let ran = cluster.run("-N1", "exec $R --launcher ssh hostname");
     ran.ended_with(201);
-    ran.says(&["by SSH ranks may use more than Slurm's job"]);
+    ran.says(&["by SSH ranks keep to the CPUs of Slurm's job"]);
+}
+
+#[test]
+fn ranks_by_ssh_keep_to_the_job_and_end_with_it() {
+    let field = Field::new();
+    let cluster = Cluster::new(&field);
+    let nodes = ["a", "b"];
+    nodes.iter().for_each(|node| field.lab.sshd(node).unwrap().restart(&[]).unwrap());
+    // Each node has two CPUs, of which the job has one.
+    let of_job = |what: &str| format!("exec $R --launcher ssh --bind none {what}");
+    let ran = cluster.run("-N2 -n2 -w a,b", &of_job("nproc"));
+    ran.succeeded();
+    assert_eq!(ran.out().split_whitespace().collect::<Vec<_>>(), ["1", "1"], "{ran}");
+    // A host beside the job is held by nothing.
+    let mixed = cluster.run("-N1 -n1 -w a", &of_job("-H a,h hostname"));
+    mixed.succeeded();
+    for rank in [RANK, "trap '' TERM; echo up; sleep 1000; sleep 1000"] {
+        let script = format!("exec $R --launcher ssh sh -c \"{rank}\"");
+        let mut running = cluster.salloc("-N2 -w a,b", &script);
+        running.wait_for_text("up", 2);
+        let job = cluster.job();
+        // Signals for ranks do not end the task that waits.
+        cluster.control(&format!("scancel -s USR1 {job}"));
+        cluster.control(&format!("scancel -s USR2 {job}"));
+        cluster.control(&format!("scancel {job}"));
+        let ended = running.finish_first();
+        cluster.assert_idle(&ended);
+        ended.ended_with(206);
+        ended.says(&[&format!("its task in Slurm's job {job} has ended"), "CANCELLED AT"]);
+    }
+    // A launcher that dies leaves no step behind.
+    let mut running = cluster.salloc("-N2 -w a,b", &format!("$R --launcher ssh sh -c \"{RANK}\""));
+    running.wait_for_text("up", 2);
+    let launchers = cluster.started();
+    let launcher = launchers.iter().find(|process| process.args[0].ends_with("/rlaunch")).unwrap();
+    assert!(
+        Command::new("kill").args(["-KILL", &launcher.pid.to_string()]).status().unwrap().success()
+    );
+    cluster.assert_idle(&running.finish_first());
 }
