@@ -93,9 +93,11 @@ fn main() -> ExitCode {
     }
     match verb {
         Some("agent") => match agent_options(args) {
-            Ok((limits, target)) => {
+            Ok((task, target)) => {
                 leave_cache();
-                limits.iter().for_each(SlurmTask::share_cpus);
+                if let Some(task) = task {
+                    task.share_cpus();
+                }
                 guardian::guard(|workspace, grace| agent::run(workspace, grace, target))
             }
             Err(()) => usage(),
@@ -128,9 +130,9 @@ fn agent_options(
     args: impl Iterator<Item = OsString>,
 ) -> Result<(Option<SlurmTask>, Option<CallbackTarget>), ()> {
     let mut args = args.peekable();
-    let is_limited = args.next_if(|word| word == "--within").is_some();
-    let limits = if is_limited { Some(SlurmTask::parse(&mut args)?) } else { None };
-    Ok((limits, CallbackTarget::parse(args)?))
+    let is_within = args.next_if(|word| word == "--within").is_some();
+    let task = if is_within { Some(SlurmTask::parse(&mut args)?) } else { None };
+    Ok((task, CallbackTarget::parse(args)?))
 }
 
 /// Changes back to the directory in which the login shell was, if the shell changed into the cache
