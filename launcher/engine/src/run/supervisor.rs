@@ -352,6 +352,7 @@ impl<'a> Supervisor<'a> {
                 }
             },
             NodeEventKind::Lost(how) => self.on_loss(now, node, &Loss::of_channel(how)),
+            NodeEventKind::JobOver(how) => self.on_loss(now, node, &Loss::of_job(how)),
             NodeEventKind::CleanedUp(outcome) => {
                 self.ends[node.index()] = Some(NodeEnd::Lost(outcome));
             }
