@@ -70,6 +70,12 @@ impl HostAgents {
         Ok((HostAgents { agents, token: *Uuid::new_v4().as_bytes() }, failures))
     }
 
+    /// Makes the agents of no hosts.
+    #[cfg(test)]
+    pub(super) fn none() -> HostAgents {
+        HostAgents { agents: Vec::new(), token: [0; 16] }
+    }
+
     /// Checks that every account may change the network of its host.
     pub(super) fn check_privilege(&self, option: &str) -> Result<(), Failed> {
         let with = |privilege| {
