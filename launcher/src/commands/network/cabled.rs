@@ -320,22 +320,29 @@ pub(super) async fn keep(
     Ok("the addresses are kept for the next boot; `rlaunch down` undoes all of it".to_owned())
 }
 
-/// Plans addresses for the cables; `None` if there are none. If the usual network is in use, another one is taken.
+/// Plans addresses for the cables; `None` if there are none. If the usual network is in use or too small, another one is
+/// taken.
 fn plan_of(hosts: &[Surveyed], wanted: &Wanted) -> Result<Option<MeshPlan>, Failed> {
     let links = super::find_links(hosts, wanted);
     let base = BASE.parse::<Base>().map_err(|error| Failed::new(Exit::BUG, error))?;
     let mut options = PlanOptions { base, prefix: PREFIX, mtu: None };
-    let planned = match plan::plan(hosts, &links, options) {
-        Err(PlanError::NoLink) => return Ok(None),
-        Err(
-            PlanError::Overlap { free: Some(free), .. }
-            | PlanError::CoversClient { free: Some(free), .. },
-        ) => {
-            options.base = free.parse().map_err(|error| Failed::new(Exit::BUG, error))?;
-            plan::plan(hosts, &links, options)
-        }
-        planned => planned,
-    };
+    let mut planned = plan::plan(hosts, &links, options);
+    // A larger network may be in use in its turn.
+    for _ in 0..2 {
+        let Err(
+            PlanError::TooSmall { larger: Some(other), .. }
+            | PlanError::Overlap { free: Some(other), .. }
+            | PlanError::CoversClient { free: Some(other), .. },
+        ) = &planned
+        else {
+            break;
+        };
+        options.base = other.parse().map_err(|error| Failed::new(Exit::BUG, error))?;
+        planned = plan::plan(hosts, &links, options);
+    }
+    if planned == Err(PlanError::NoLink) {
+        return Ok(None);
+    }
     let planned = planned.map_err(|error| super::plan_failed(&error))?;
     options.mtu = wanted_mtu(&planned, hosts);
     plan::plan(hosts, &links, options).map(Some).map_err(|error| super::plan_failed(&error))

@@ -8,6 +8,7 @@ use rlaunch_bootstrap::inventory::net::NetdevKind;
 use rlaunch_bootstrap::inventory::rdma::PortState;
 use rlaunch_plan::testing::{inventory, is_golden, pair, triangle};
 use rlaunch_plan::up::Facts;
+use std::collections::BTreeSet;
 
 /// Hosts of a guide.
 struct Guide<'a> {
@@ -138,7 +139,13 @@ fn a_ring_with_both_ports_of_each_card() {
         }
     }
     let machines = numbered(&spark, "enP7s7", 4);
-    is_golden("up-ring", &Guide::new(&names, machines, SPARK).with_cables(&cables).plan());
+    let plan = Guide::new(&names, machines, SPARK).with_cables(&cables).plan();
+    let lines = |word: &str| plan.lines().filter(|line| line.contains(word)).count();
+    // Four cables of two functions each: more subnets than the usual network has.
+    assert_eq!((lines(" ── "), lines("ip address add ")), (8, 16), "{plan}");
+    let subnets: BTreeSet<&str> =
+        plan.split_whitespace().filter(|word| word.ends_with(".0/24")).collect();
+    assert_eq!(subnets.len(), 8, "{plan}");
 }
 
 /// The one interface of an instance is its uplink: there is no cable to give addresses to.
